@@ -1,0 +1,45 @@
+//! Tokenizers: from GGUF metadata and from `tokenizer.json`, one type for both.
+
+use serde::{Deserialize, Serialize};
+
+/// Everything needed to build a tokenizer; stored in the bundle file.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct TokenizerSpec {
+    /// The vocabulary and its algorithm.
+    pub model: TokenizerModel,
+    /// Id put in front of a prompt when `add_bos` is set.
+    pub bos: Option<u32>,
+    /// Ids that end a generation.
+    pub eog: Vec<u32>,
+    /// Whether a prompt begins with `bos`.
+    pub add_bos: bool,
+}
+
+/// Where the vocabulary comes from.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub enum TokenizerModel {
+    /// The text of a Hugging Face `tokenizer.json`.
+    HfJson(String),
+    /// Byte-level BPE out of GGUF metadata.
+    ByteLevelBpe {
+        /// `tokenizer.ggml.pre`: `gpt-2`, `llama-bpe`, `qwen2`, `smollm`.
+        pre: String,
+        /// Token texts in GPT-2's byte alphabet, by id.
+        tokens: Vec<String>,
+        /// ggml token types by id (1 normal, 2 unknown, 3 control, 4 user defined, 5 unused, 6 byte).
+        types: Vec<i32>,
+        /// Merges as `"left right"`, best first.
+        merges: Vec<String>,
+    },
+    /// SentencePiece-style with byte fallback out of GGUF metadata.
+    SentencePiece {
+        /// Token texts with `U+2581` for spaces, by id.
+        tokens: Vec<String>,
+        /// Scores by id, higher merges first.
+        scores: Vec<f32>,
+        /// ggml token types by id.
+        types: Vec<i32>,
+        /// Whether a space is put in front of the text.
+        add_space_prefix: bool,
+    },
+}
