@@ -8,6 +8,7 @@ pub mod config;
 pub mod error;
 pub mod gguf;
 pub mod hf;
+pub mod kv_cache;
 pub mod oracle;
 pub mod sampler;
 pub mod tensor;

@@ -1,4 +1,16 @@
 //! What happens to a neuron cluster: the stages, the neuron cache and the compute kernels.
+//!
+//! Stages are plain state machines without threads, clocks, files or atomics; the actors crate moves
+//! clusters through them.
 #![deny(unsafe_code)]
 
+pub mod attention;
+pub mod cache;
+pub mod gc;
+pub mod gio;
 pub mod kernels;
+pub mod live_mask;
+pub mod pred;
+pub mod projection;
+pub mod udc;
+pub mod udio;

@@ -1,1 +1,21 @@
-//! placeholder
+//! The bundle file (`.fbay`): a model laid out for streaming in units of clusters.
+//!
+//! ARCHITECTURE.md describes the format byte by byte. In short: a header page, then every weight
+//! matrix cut into *clusters* that start on 4 KiB boundaries and carry a checksum each, then the
+//! small sections (metadata, tokenizer, vectors, directory, neuron checksums).
+
+mod format;
+mod geometry;
+mod meta;
+mod pack;
+mod reader;
+mod vectors;
+mod writer;
+
+pub use format::{ALIGN, ClusterKind, DirectoryEntry, FORMAT_VERSION, checksum};
+pub use geometry::{FfnGeometry, FfnLayout, NEURONS_PER_CLUSTER};
+pub use meta::{BundleMeta, LayerFormats, SourceIdentity};
+pub use pack::{PackOptions, PackProgress, pack};
+pub use reader::Bundle;
+pub use vectors::{LayerVectors, Vectors};
+pub use writer::remove_stale_partials;

@@ -1,0 +1,103 @@
+//! The GIO actor: keeps the stream window full and hands arrived clusters on.
+
+use std::collections::VecDeque;
+
+use forebay_models::bundle::checksum;
+use forebay_queues::slab::Slot;
+use forebay_stages::gio::Gio;
+
+use super::context::{CoreContext, Flight};
+use super::program::Source;
+use crate::fault::Fault;
+use crate::io_link::{IoLink, ReadTag};
+
+#[derive(Debug)]
+pub(super) struct GioActor {
+    window: Gio,
+    /// Cluster by ordinal.
+    stream: Vec<u32>,
+    /// Flow id of the latest read by ordinal.
+    flows: Vec<u64>,
+    /// Whether the ordinal's checksum has been verified in this process.
+    verified: Vec<bool>,
+    waiting: VecDeque<Flight>,
+}
+
+impl GioActor {
+    pub fn new(stream: Vec<u32>, buffers: Vec<Slot>, max_waiting: usize) -> Self {
+        let n = stream.len();
+        Self {
+            window: Gio::new(n, buffers),
+            stream,
+            flows: vec![0; n],
+            verified: vec![false; n],
+            waiting: VecDeque::with_capacity(max_waiting),
+        }
+    }
+
+    /// A flight that needs its cluster from the window.
+    pub fn wait_for(&mut self, flight: Flight) {
+        self.waiting.push_back(flight);
+    }
+
+    /// Whether flights wait for reads.
+    pub fn is_waiting(&self) -> bool {
+        !self.waiting.is_empty()
+    }
+
+    /// Clusters that have been read and not been used yet.
+    pub fn ready(&self) -> usize {
+        self.window.ready()
+    }
+
+    /// Starts as many reads as there are free buffers.
+    pub fn start_reads(&mut self, cx: &CoreContext, io: &mut IoLink) {
+        while let Some((ordinal, slot)) = self.window.next_read() {
+            let entry = cx.shared.entry(self.stream[ordinal]);
+            let tag = ReadTag::Stream { ordinal };
+            self.flows[ordinal] = io.prefetch(tag, entry.offset, entry.padded_len(), slot);
+        }
+        io.flush();
+    }
+
+    /// A read came back.
+    pub fn arrived(&mut self, ordinal: usize, slot: Slot) {
+        self.window.arrived(ordinal, slot);
+    }
+
+    /// The next waiting flight whose cluster is here, in order of arrival rather than of index.
+    pub fn turn(&mut self, cx: &CoreContext) -> Option<Flight> {
+        let found = self.waiting.iter().enumerate().find_map(|(i, flight)| {
+            let Source::Streamed { ordinal } = flight.item.source else { return None };
+            self.window.take(ordinal as usize).map(|slot| (i, ordinal as usize, slot))
+        });
+        let (i, ordinal, slot) = found?;
+        let mut flight = self.waiting.remove(i)?;
+        self.verify(cx, ordinal, &slot);
+        flight.flow = self.flows[ordinal];
+        flight.buffer = Some(slot);
+        Some(flight)
+    }
+
+    /// A cluster's bytes are checked once per process: flash that returned them right once and wrong
+    /// later would be beyond what a file format can guard against.
+    fn verify(&mut self, cx: &CoreContext, ordinal: usize, slot: &Slot) {
+        if std::mem::replace(&mut self.verified[ordinal], true) {
+            return;
+        }
+        let cluster = self.stream[ordinal];
+        let entry = cx.shared.entry(cluster);
+        if checksum(&slot[..entry.len as usize]) != entry.sum {
+            self.verified[ordinal] = false;
+            let (what, offset) = (cx.shared.describe(cluster), entry.offset);
+            cx.fault(Fault::Corrupt { what, offset });
+        }
+    }
+
+    /// Takes back the buffer of a flight that is done.
+    pub fn release(&mut self, flight: &mut Flight) {
+        if let (Source::Streamed { ordinal }, Some(slot)) = (flight.item.source, flight.buffer.take()) {
+            self.window.release(ordinal as usize, slot);
+        }
+    }
+}

@@ -1,0 +1,92 @@
+//! The work list of one core: which clusters it owns, phase by phase, and where each comes from.
+
+use forebay_models::bundle::{Bundle, ClusterKind};
+use forebay_plans::residency::{Residency, ResidencyPlan};
+
+/// Where a cluster's weights come from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Source {
+    /// Wholly in memory.
+    Pinned,
+    /// Gate in memory, Up and Down by neuron; the cluster's first neuron among the core's cached ones.
+    Neurons {
+        /// Index of its first neuron.
+        base: u32,
+    },
+    /// Through the stream window, at this place of the cycle.
+    Streamed {
+        /// Place in the cycle.
+        ordinal: u32,
+    },
+}
+
+/// A cluster on a core's work list.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Item {
+    /// Directory index.
+    pub cluster: u32,
+    /// Where its weights come from.
+    pub source: Source,
+}
+
+/// All work of one core for one step.
+#[derive(Debug, Default)]
+pub struct Program {
+    /// Q, K and V clusters by layer.
+    pub qkv: Vec<Vec<Item>>,
+    /// Attention output clusters by layer.
+    pub output: Vec<Vec<Item>>,
+    /// FFN clusters by layer.
+    pub ffn: Vec<Vec<Item>>,
+    /// Head clusters.
+    pub head: Vec<Item>,
+    /// Cluster by stream ordinal, in the order of use.
+    pub stream: Vec<u32>,
+    /// Neurons that the neuron cache may hold.
+    pub cached_neurons: usize,
+}
+
+impl Program {
+    /// The work list of core `rank`.
+    pub fn new(bundle: &Bundle, plan: &ResidencyPlan, rank: usize) -> Self {
+        let n_layers = bundle.meta.config.n_layers;
+        let mut program = Self {
+            qkv: vec![Vec::new(); n_layers],
+            output: vec![Vec::new(); n_layers],
+            ffn: vec![Vec::new(); n_layers],
+            ..Self::default()
+        };
+        // The directory lists clusters in the order of use.
+        for (i, e) in bundle.clusters.iter().enumerate() {
+            if usize::from(plan.owner[i]) != rank {
+                continue;
+            }
+            let source = match plan.residency[i] {
+                Residency::RowsOnDemand => continue,
+                Residency::Pinned => Source::Pinned,
+                Residency::GatePinned => {
+                    let base = program.cached_neurons as u32;
+                    program.cached_neurons += e.count as usize;
+                    Source::Neurons { base }
+                }
+                Residency::Streamed => {
+                    program.stream.push(i as u32);
+                    Source::Streamed { ordinal: program.stream.len() as u32 - 1 }
+                }
+            };
+            let item = Item { cluster: i as u32, source };
+            match (e.kind, e.layer.map(usize::from)) {
+                (ClusterKind::Q | ClusterKind::K | ClusterKind::V, Some(l)) => program.qkv[l].push(item),
+                (ClusterKind::O, Some(l)) => program.output[l].push(item),
+                (ClusterKind::Ffn, Some(l)) => program.ffn[l].push(item),
+                _ => program.head.push(item),
+            }
+        }
+        program
+    }
+
+    /// Most FFN clusters of a layer.
+    pub fn max_flights(&self) -> usize {
+        self.ffn.iter().map(Vec::len).max().unwrap_or(0)
+    }
+}

@@ -1,0 +1,348 @@
+//! One compute core: which phase it is in, and which of its actors runs next.
+//!
+//! Within a phase, whatever cluster is here runs, of whichever matrix: downstream actors first, so that
+//! memory is given back as early as possible. Between phases stand the data dependencies of the
+//! transformer itself: attention needs all of Q, K and V; its projection needs all heads; the FFN needs
+//! the whole residual stream. There, and only there, a core waits for the others.
+
+use flume::Sender;
+use forebay_queues::exchange::Member;
+use forebay_queues::lane::LaneRx;
+use forebay_traces::clock::now_ns;
+use forebay_traces::ledger::Charged;
+use forebay_traces::record::{Counter, Reason, Record, Residency as Hit, Stage};
+
+use super::attend::AttendActor;
+use super::context::CoreContext;
+use super::gc::GcActor;
+use super::gio::GioActor;
+use super::graph::StepDone;
+use super::pred::PredActor;
+use super::program::Program;
+use super::rows::{RowsActor, Site};
+use super::shared::Step;
+use super::udc::UdcActor;
+use super::udio::UdioActor;
+use crate::contract::{Actor, Turn};
+use crate::fault::Fault;
+use crate::io::ReadDone;
+use crate::io_link::{IoLink, ReadTag};
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Phase {
+    Idle,
+    Rows(Site),
+    Ffn,
+    Await { epoch: u64, next: Next },
+    Finished,
+}
+
+/// What follows an exchange.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Next {
+    Attend,
+    Output,
+    Ffn,
+    Layer,
+    Done,
+}
+
+/// Residual stream and temporary rows of one core.
+#[derive(Debug)]
+pub(super) struct Residual {
+    /// `[max_batch, d_model]`
+    pub x: Vec<f32>,
+    /// Normed or gathered rows, `[max_batch, max(d_model, q_dim)]`
+    pub rows: Vec<f32>,
+    /// One core's FFN share, `[max_batch, d_model]`
+    pub share: Vec<i64>,
+}
+
+/// All actors of a core, upstream to downstream.
+#[derive(Debug)]
+pub(super) struct CoreActors {
+    pub attend: AttendActor,
+    pub rows: RowsActor,
+    pub pred: PredActor,
+    pub gio: GioActor,
+    pub gc: GcActor,
+    pub udio: UdioActor,
+    pub udc: UdcActor,
+}
+
+/// The sequencer of one core.
+#[derive(Debug)]
+pub struct Sequencer {
+    pub(super) cx: CoreContext,
+    pub(super) program: Program,
+    pub(super) actors: CoreActors,
+    pub(super) residual: Residual,
+    pub(super) member: Member,
+    pub(super) io: IoLink,
+    pub(super) commands: LaneRx<Step>,
+    pub(super) done: Sender<StepDone>,
+    /// Accounts at the start of the step.
+    charged_before: Charged,
+    phase: Phase,
+}
+
+impl Sequencer {
+    pub(super) fn new(
+        cx: CoreContext,
+        program: Program,
+        actors: CoreActors,
+        residual: Residual,
+        (member, io): (Member, IoLink),
+        (commands, done): (LaneRx<Step>, Sender<StepDone>),
+    ) -> Self {
+        let (charged_before, phase) = (Charged::default(), Phase::Idle);
+        Self { cx, program, actors, residual, member, io, commands, done, charged_before, phase }
+    }
+
+    fn collect_arrivals(&mut self) {
+        while let Some(done) = self.io.try_done() {
+            let ReadDone { tag, slot, result, offset, .. } = done;
+            let read_ok = result.is_ok();
+            if let Err(fault) = result {
+                let what = "the packed model".to_string();
+                self.cx.fault(Fault::Read { what, offset, fault });
+            }
+            match ReadTag::decode(tag) {
+                ReadTag::Stream { ordinal } => self.actors.gio.arrived(ordinal, slot),
+                ReadTag::Neurons { id } => {
+                    let CoreActors { udio, udc, .. } = &mut self.actors;
+                    udio.arrived(&self.cx, id, slot, read_ok, udc);
+                }
+            }
+        }
+    }
+
+    fn take_command(&mut self) -> Turn {
+        match self.commands.try_recv() {
+            Some(step) => {
+                self.cx.end_stall();
+                self.charged_before = self.cx.ledger.charged();
+                self.cx.step = step;
+                self.cx.layer = 0;
+                self.actors.attend.begin_step(&self.cx);
+                let len = step.n_tokens * self.d_model();
+                self.cx.shared.boards.input.read(0, &mut self.residual.x[..len]);
+                self.begin_qkv();
+                Turn::Progress
+            }
+            None if self.commands.is_closed() => {
+                self.phase = Phase::Finished;
+                Turn::Finished
+            }
+            None => Turn::Blocked(Reason::Idle),
+        }
+    }
+
+    fn d_model(&self) -> usize {
+        self.cx.shared.bundle.meta.config.d_model
+    }
+
+    /// Norms tokens `from..n_tokens` of the residual stream into the phase's input.
+    fn norm(&mut self, final_norm: bool, before_ffn: bool, from: usize) {
+        let shared = std::sync::Arc::clone(&self.cx.shared);
+        let (d, vectors) = (self.d_model(), &shared.bundle.vectors);
+        let weight = match (final_norm, vectors.layers.get(self.cx.layer)) {
+            (false, Some(layer)) if before_ffn => &layer.ffn_norm,
+            (false, Some(layer)) => &layer.attn_norm,
+            _ => &vectors.output_norm,
+        };
+        let n = self.cx.step.n_tokens - from;
+        let eps = shared.bundle.meta.config.rms_eps;
+        let x = &self.residual.x[from * d..(from + n) * d];
+        let rows = &mut self.residual.rows[..n * d];
+        for (token, out) in x.chunks_exact(d).zip(rows.chunks_exact_mut(d)) {
+            shared.kernels.rmsnorm(token, weight, eps, out);
+        }
+        self.cx.x.load(&shared.kernels, n, d, rows);
+        self.cx.record(Stage::Norm, 0, n, 0, Hit::NotApplicable, 0);
+    }
+
+    fn begin_rows(&mut self, site: Site) {
+        self.cx.retired = 0;
+        let items = items(&self.program, site, self.cx.layer);
+        self.actors.rows.begin(&self.cx, items, &mut self.actors.gio);
+        self.phase = Phase::Rows(site);
+    }
+
+    fn begin_qkv(&mut self) {
+        self.norm(false, false, 0);
+        self.begin_rows(Site::Qkv);
+    }
+
+    fn begin_output(&mut self) {
+        let shared = std::sync::Arc::clone(&self.cx.shared);
+        let (n, q_dim) = (self.cx.step.n_tokens, shared.bundle.meta.config.q_dim());
+        let rows = &mut self.residual.rows[..n * q_dim];
+        shared.boards.attention.read(0, rows);
+        self.cx.x.load(&shared.kernels, n, q_dim, rows);
+        self.begin_rows(Site::Output);
+    }
+
+    fn begin_ffn(&mut self) {
+        let len = self.cx.step.n_tokens * self.d_model();
+        let rows = &mut self.residual.rows[..len];
+        self.cx.shared.boards.output.read(0, rows);
+        for (x, o) in self.residual.x.iter_mut().zip(rows.iter()) {
+            *x += o;
+        }
+        self.norm(false, true, 0);
+        self.cx.acc[..len].fill(0);
+        self.cx.retired = 0;
+        let items = &self.program.ffn[self.cx.layer];
+        self.actors.pred.begin(&mut self.cx, items);
+        self.phase = Phase::Ffn;
+    }
+
+    /// Adds all cores' FFN shares to the residual stream: integers, so in any order.
+    fn add_ffn(&mut self) {
+        let shared = std::sync::Arc::clone(&self.cx.shared);
+        let len = self.cx.step.n_tokens * self.d_model();
+        let (sum, share) = (&mut self.cx.acc[..len], &mut self.residual.share[..len]);
+        sum.fill(0);
+        for board in &shared.boards.ffn {
+            board.read(0, share);
+            for (s, v) in sum.iter_mut().zip(share.iter()) {
+                *s = s.wrapping_add(*v);
+            }
+        }
+        shared.kernels.unfold_fixed(sum, &mut self.residual.x[..len]);
+    }
+
+    fn begin_layer_or_head(&mut self) {
+        self.add_ffn();
+        self.cx.record(Stage::Fold, 0, self.cx.step.n_tokens, 0, Hit::NotApplicable, 0);
+        self.cx.layer += 1;
+        if self.cx.layer < self.program.ffn.len() {
+            self.begin_qkv();
+        } else if self.cx.step.n_logits > 0 {
+            self.norm(true, false, self.cx.step.n_tokens - self.cx.step.n_logits);
+            self.begin_rows(Site::Head);
+        } else {
+            self.arrive(Next::Done);
+        }
+    }
+
+    fn arrive(&mut self, next: Next) {
+        let epoch = self.member.arrive();
+        self.phase = Phase::Await { epoch, next };
+    }
+
+    fn rows_turn(&mut self, site: Site) -> Turn {
+        let CoreActors { rows, gio, .. } = &mut self.actors;
+        if rows.turn(&mut self.cx, gio, site) {
+            return Turn::Progress;
+        }
+        if let Some(flight) = gio.turn(&mut self.cx) {
+            rows.push(flight);
+            return Turn::Progress;
+        }
+        if self.cx.retired < items(&self.program, site, self.cx.layer).len() {
+            return Turn::Blocked(Reason::IoGate);
+        }
+        self.arrive(match site {
+            Site::Qkv => Next::Attend,
+            Site::Output => Next::Ffn,
+            Site::Head => Next::Done,
+        });
+        Turn::Progress
+    }
+
+    fn ffn_turn(&mut self) -> Turn {
+        let items = &self.program.ffn[self.cx.layer];
+        let CoreActors { pred, gio, gc, udio, udc, .. } = &mut self.actors;
+        let cx = &mut self.cx;
+        if udc.turn(cx, gio, udio) || udio.turn(udc) || gc.turn(cx, gio, udio, udc) {
+            return Turn::Progress;
+        }
+        if let Some(flight) = gio.turn(cx) {
+            gc.push(flight);
+            return Turn::Progress;
+        }
+        if pred.turn(cx, items, gio, gc) {
+            return Turn::Progress;
+        }
+        if cx.retired < items.len() {
+            let reason =
+                if udio.is_waiting() { Reason::IoUpDown } else { Reason::IoGate };
+            return Turn::Blocked(reason);
+        }
+        if cx.trace.is_enabled() {
+            let now = cx.last_ns;
+            for (which, value) in [
+                (Counter::CacheLive, udio.stage().cached()),
+                (Counter::QueueDepth, udio.stage().queued()),
+                (Counter::StreamReady, gio.ready()),
+            ] {
+                cx.trace.push(Record::counter(which, value as u64, now));
+            }
+        }
+        let len = cx.step.n_tokens * cx.shared.bundle.meta.config.d_model;
+        cx.shared.boards.ffn[cx.rank].write(0, &cx.acc[..len]);
+        self.arrive(Next::Layer);
+        Turn::Progress
+    }
+
+    fn await_turn(&mut self, epoch: u64, next: Next) -> Turn {
+        match self.member.complete(epoch) {
+            Ok(false) => return Turn::Blocked(Reason::Barrier),
+            Err(_aborted) => {
+                self.phase = Phase::Finished;
+                return Turn::Finished;
+            }
+            Ok(true) => {}
+        }
+        match next {
+            Next::Attend => {
+                self.actors.attend.run(&mut self.cx);
+                self.arrive(Next::Output);
+            }
+            Next::Output => self.begin_output(),
+            Next::Ffn => self.begin_ffn(),
+            Next::Layer => self.begin_layer_or_head(),
+            Next::Done => {
+                self.phase = Phase::Idle;
+                let neurons = self.actors.udio.stage().take_counts();
+                let whole = std::mem::take(&mut self.cx.counts);
+                self.cx.end_stall();
+                self.cx.ledger.finish(now_ns());
+                // The driver keeps room for one report per core; if it is gone the command lane closes.
+                let _ = self.done.try_send(StepDone {
+                    rank: self.cx.rank,
+                    hits: neurons.hits + whole.hits,
+                    misses: neurons.misses + whole.misses,
+                    charged_before: self.charged_before,
+                    charged: self.cx.ledger.charged(),
+                });
+            }
+        }
+        Turn::Progress
+    }
+}
+
+fn items(program: &Program, site: Site, layer: usize) -> &[super::program::Item] {
+    match site {
+        Site::Qkv => &program.qkv[layer],
+        Site::Output => &program.output[layer],
+        Site::Head => &program.head,
+    }
+}
+
+impl Actor for Sequencer {
+    fn turn(&mut self) -> Turn {
+        self.collect_arrivals();
+        self.actors.gio.start_reads(&self.cx, &mut self.io);
+        self.actors.udio.start_reads(&mut self.io);
+        match self.phase {
+            Phase::Idle => self.take_command(),
+            Phase::Rows(site) => self.rows_turn(site),
+            Phase::Ffn => self.ffn_turn(),
+            Phase::Await { epoch, next } => self.await_turn(epoch, next),
+            Phase::Finished => Turn::Finished,
+        }
+    }
+}

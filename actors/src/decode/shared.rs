@@ -1,0 +1,82 @@
+//! What all cores see: the model, the plan, pinned weights, boards. Immutable once tokens flow, but for
+//! the boards' cells and the fault cell.
+
+use forebay_models::bundle::{Bundle, DirectoryEntry};
+use forebay_plans::residency::ResidencyPlan;
+use forebay_queues::slab::Slot;
+use forebay_stages::kernels::KernelTable;
+use forebay_stages::pred::Pred;
+
+use super::boards::Boards;
+use crate::fault::FaultCell;
+
+/// One pass of a batch of consecutive tokens through the model.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Step {
+    /// Tokens in the batch.
+    pub n_tokens: usize,
+    /// Position of the first one.
+    pub position: usize,
+    /// How many of the last tokens need logits.
+    pub n_logits: usize,
+}
+
+/// Weights that stay in memory, by directory index: whole clusters, or their Gate rows only.
+#[derive(Debug, Default)]
+pub struct Resident {
+    slots: Vec<Option<Slot>>,
+}
+
+impl Resident {
+    /// Takes the loaded slots, `[clusters]`.
+    pub fn new(slots: Vec<Option<Slot>>) -> Self {
+        Self { slots }
+    }
+
+    /// Bytes of a resident cluster (empty where it is not resident, which the plan rules out).
+    pub fn bytes(&self, cluster: usize) -> &[u8] {
+        self.slots[cluster].as_deref().unwrap_or_default()
+    }
+}
+
+/// Shared by all cores of a decode graph.
+#[derive(Debug)]
+pub struct Shared {
+    /// Model metadata, vectors and directory.
+    pub bundle: Bundle,
+    /// Where every cluster lives.
+    pub plan: ResidencyPlan,
+    /// Neuron selection.
+    pub pred: Pred,
+    /// Compute kernels for this CPU.
+    pub kernels: KernelTable,
+    /// Pinned weights.
+    pub resident: Resident,
+    /// Results that cores exchange.
+    pub boards: Boards,
+    /// Root cause of a failing step.
+    pub faults: FaultCell,
+    /// Compute cores.
+    pub threads: usize,
+    /// Positions of the KV cache.
+    pub context: usize,
+    /// Most tokens in a step.
+    pub max_batch: usize,
+}
+
+impl Shared {
+    /// Directory entry of a cluster.
+    pub fn entry(&self, cluster: u32) -> &DirectoryEntry {
+        &self.bundle.clusters[cluster as usize]
+    }
+
+    /// Name of a cluster for messages.
+    pub fn describe(&self, cluster: u32) -> String {
+        let e = self.entry(cluster);
+        let last = e.first + e.count;
+        match e.layer {
+            Some(layer) => format!("{:?} cluster {}..{last} of layer {layer}", e.kind, e.first),
+            None => format!("{:?} cluster {}..{last}", e.kind, e.first),
+        }
+    }
+}

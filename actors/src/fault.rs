@@ -1,0 +1,65 @@
+//! Faults as values: the first cause is kept, the engine stays usable.
+
+use parking_lot::Mutex;
+
+use crate::io::ReadFault;
+
+/// Why a step failed.
+#[derive(Clone, Debug, PartialEq, thiserror::Error)]
+pub enum Fault {
+    /// The device refused or shortened a read.
+    #[error("cannot read {what} at offset {offset}: {fault}")]
+    Read {
+        /// What was being read.
+        what: String,
+        /// Offset in the bundle file.
+        offset: u64,
+        /// The driver's report.
+        fault: ReadFault,
+    },
+    /// The bytes read are not the bytes packed.
+    #[error("{what} at offset {offset}: its checksum does not match; the disk or the file is damaged: delete the packed file and pack again")]
+    Corrupt {
+        /// What was read.
+        what: String,
+        /// Offset in the bundle file.
+        offset: u64,
+    },
+    /// The FFN's output is not finite.
+    #[error("layer {layer}: the FFN's output is not finite or impossibly large; the model's weights are damaged")]
+    OutOfRange {
+        /// Layer concerned.
+        layer: usize,
+    },
+    /// A core stopped.
+    #[error("compute core {rank} stopped: {cause}")]
+    CoreStopped {
+        /// Rank of the core.
+        rank: usize,
+        /// Panic message or reason.
+        cause: String,
+    },
+    /// The I/O actor stopped.
+    #[error("the I/O actor stopped: {cause}")]
+    IoStopped {
+        /// Panic message or reason.
+        cause: String,
+    },
+}
+
+/// Holds the first fault since the last look. Only touched when something has gone wrong and once per
+/// step, so the lock is never contended while tokens flow.
+#[derive(Debug, Default)]
+pub struct FaultCell(Mutex<Option<Fault>>);
+
+impl FaultCell {
+    /// Records `fault` unless an earlier one is still there.
+    pub fn report(&self, fault: Fault) {
+        self.0.lock().get_or_insert(fault);
+    }
+
+    /// Takes the root cause.
+    pub fn take(&self) -> Option<Fault> {
+        self.0.lock().take()
+    }
+}

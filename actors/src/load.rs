@@ -1,0 +1,135 @@
+//! Reading resident weights into their slots before the first token, checked against their checksums.
+
+use forebay_models::bundle::{Bundle, checksum};
+use forebay_plans::residency::{Residency, ResidencyPlan};
+use forebay_queues::slab::{Slab, Slot};
+use forebay_traces::clock::now_ns;
+
+use crate::fault::Fault;
+use crate::io::{Driver, ReadDone, ReadOp};
+
+/// Reads in flight for clusters of which only the Gate rows are kept.
+const GATE_BUFFERS: usize = 4;
+
+/// Fills the slots of all resident clusters. `progress` is called with the bytes read so far.
+///
+/// # Errors
+/// A failing read or a checksum that does not match.
+pub fn load_resident(
+    driver: &mut dyn Driver,
+    bundle: &Bundle,
+    plan: &ResidencyPlan,
+    slots: &mut [Option<Slot>],
+    progress: &mut dyn FnMut(u64),
+) -> Result<(), Fault> {
+    let mut loader = Loader { driver, bundle, done: Vec::new(), bytes: 0, progress };
+    loader.whole(plan, slots)?;
+    loader.gates(plan, slots)
+}
+
+struct Loader<'a> {
+    driver: &'a mut dyn Driver,
+    bundle: &'a Bundle,
+    done: Vec<ReadDone>,
+    bytes: u64,
+    progress: &'a mut dyn FnMut(u64),
+}
+
+impl Loader<'_> {
+    /// Clusters that are kept whole are read straight into their slots.
+    fn whole(&mut self, plan: &ResidencyPlan, slots: &mut [Option<Slot>]) -> Result<(), Fault> {
+        let mut next = 0;
+        loop {
+            while next < slots.len() {
+                if plan.residency[next] == Residency::Pinned {
+                    let Some(slot) = slots[next].take() else { break };
+                    if let Err(back) = self.submit(next, slot) {
+                        slots[next] = Some(back);
+                        break;
+                    }
+                }
+                next += 1;
+            }
+            if next >= slots.len() && self.driver.in_flight() == 0 {
+                return Ok(());
+            }
+            for (cluster, slot) in self.wait()? {
+                slots[cluster] = Some(slot);
+            }
+        }
+    }
+
+    /// Of other clusters only the Gate rows are copied out of a buffer.
+    fn gates(&mut self, plan: &ResidencyPlan, slots: &mut [Option<Slot>]) -> Result<(), Fault> {
+        let wanted = |i: &usize| plan.residency[*i] == Residency::GatePinned;
+        let largest = (0..slots.len()).filter(wanted).map(|i| self.bundle.clusters[i].padded_len());
+        let Some(largest) = largest.max() else { return Ok(()) };
+        let no_memory = |e: forebay_queues::slab::SlabError| Fault::IoStopped { cause: e.to_string() };
+        let mut slab = Slab::new(GATE_BUFFERS * largest).map_err(no_memory)?;
+        let mut free: Vec<Slot> = (0..GATE_BUFFERS).filter_map(|_| slab.carve(largest)).collect();
+        let mut queue = (0..slots.len()).filter(wanted);
+        let mut exhausted = false;
+        loop {
+            while let (false, Some(slot)) = (exhausted, free.pop()) {
+                match queue.next() {
+                    // The driver has room for at least as many reads as there are buffers.
+                    Some(i) => drop(self.submit(i, slot)),
+                    None => exhausted = true,
+                }
+            }
+            if exhausted && self.driver.in_flight() == 0 {
+                return Ok(());
+            }
+            for (cluster, buffer) in self.wait()? {
+                let entry = &self.bundle.clusters[cluster];
+                let layer = usize::from(entry.layer.unwrap_or(0));
+                let g = &self.bundle.meta.layers[layer].ffn;
+                let rows = buffer.chunks(g.bundle_stride()).take(entry.count as usize);
+                if let Some(slot) = &mut slots[cluster] {
+                    for (to, bundle) in slot.chunks_exact_mut(g.gate_row()).zip(rows) {
+                        to.copy_from_slice(&bundle[..g.gate_row()]);
+                    }
+                }
+                free.push(buffer);
+            }
+        }
+    }
+
+    fn submit(&mut self, cluster: usize, slot: Slot) -> Result<(), Slot> {
+        let entry = &self.bundle.clusters[cluster];
+        let op = ReadOp {
+            client: 0,
+            tag: cluster as u64,
+            offset: entry.offset,
+            len: entry.padded_len() as u32,
+            slot,
+            slot_offset: 0,
+        };
+        self.driver.submit(op, now_ns()).map_err(|op| op.slot)
+    }
+
+    /// Waits for completions; returns each cluster with its checked bytes.
+    fn wait(&mut self) -> Result<Vec<(usize, Slot)>, Fault> {
+        let stopped = |e: std::io::Error| Fault::IoStopped { cause: e.to_string() };
+        self.driver.flush().map_err(stopped)?;
+        while self.driver.poll(now_ns(), &mut self.done) == 0 {
+            self.driver.wait(None).map_err(stopped)?;
+        }
+        let mut loaded = Vec::with_capacity(self.done.len());
+        for done in self.done.drain(..) {
+            let cluster = done.tag as usize;
+            let entry = &self.bundle.clusters[cluster];
+            let what = || format!("{:?} cluster of layer {:?}", entry.kind, entry.layer);
+            if let Err(fault) = done.result {
+                return Err(Fault::Read { what: what(), offset: entry.offset, fault });
+            }
+            if checksum(&done.slot[..entry.len as usize]) != entry.sum {
+                return Err(Fault::Corrupt { what: what(), offset: entry.offset });
+            }
+            self.bytes += u64::from(done.len);
+            loaded.push((cluster, done.slot));
+        }
+        (self.progress)(self.bytes);
+        Ok(loaded)
+    }
+}

@@ -1,0 +1,96 @@
+//! All memory for weights and reads, carved from one slab before anything runs.
+
+use forebay_models::bundle::Bundle;
+use forebay_plans::residency::{Residency, ResidencyPlan};
+use forebay_queues::slab::{PAGE, Slab, SlabError, Slot};
+use forebay_stages::udio::NeuronStore;
+
+use crate::decode::Program;
+
+/// Memory of one core.
+#[derive(Debug, Default)]
+pub struct CoreMemory {
+    /// Stream window.
+    pub stream: Vec<Slot>,
+    /// Neuron cache and its read buffers.
+    pub neurons: NeuronStore,
+}
+
+/// The carved slab.
+#[derive(Debug)]
+pub struct WeightMemory {
+    /// Slots for resident weights by directory index; filled by [`crate::load`].
+    pub resident: Vec<Option<Slot>>,
+    /// By core.
+    pub cores: Vec<CoreMemory>,
+    /// Buffers for embedding rows, `[max_batch]`.
+    pub rows: Vec<Slot>,
+    /// Whether the system accepted the advice to use huge pages.
+    pub huge_pages: bool,
+}
+
+/// Bytes of a buffer for one embedding row, wherever it starts within a page.
+pub fn row_buffer_bytes(bundle: &Bundle) -> usize {
+    let c = &bundle.meta.config;
+    let row = bundle.meta.embedding.row_bytes(c.d_model).unwrap_or(0);
+    (row + PAGE).next_multiple_of(PAGE)
+}
+
+impl WeightMemory {
+    /// Carves what `plan` asks for.
+    ///
+    /// # Errors
+    /// The system refuses the mapping.
+    pub fn carve(
+        bundle: &Bundle,
+        plan: &ResidencyPlan,
+        programs: &[Program],
+        max_batch: usize,
+    ) -> Result<Self, SlabError> {
+        let resident_len = |i: usize| {
+            let e = &bundle.clusters[i];
+            match plan.residency[i] {
+                Residency::Pinned => Some(e.padded_len()),
+                Residency::GatePinned => {
+                    let layer = usize::from(e.layer.unwrap_or(0));
+                    Some(e.count as usize * bundle.meta.layers[layer].ffn.gate_row())
+                }
+                Residency::Streamed | Residency::RowsOnDemand => None,
+            }
+        };
+        let cache = plan.neuron_cache;
+        let page = |b: usize| b.next_multiple_of(PAGE);
+        let resident: usize = (0..bundle.clusters.len()).filter_map(resident_len).map(page).sum();
+        let per_core = plan.stream_slots * page(plan.stream_slot_bytes)
+            + page(cache.slots * cache.slot_bytes)
+            + cache.staging * page(cache.staging_bytes);
+        let rows = max_batch * row_buffer_bytes(bundle);
+        let mut slab = Slab::new(resident + programs.len() * per_core + rows)?;
+        let mut take = |bytes: usize| slab.carve(bytes).unwrap_or_else(|| unreachable_slot(bytes));
+        let resident =
+            (0..bundle.clusters.len()).map(|i| resident_len(i).map(&mut take)).collect();
+        let cores = programs
+            .iter()
+            .map(|program| CoreMemory {
+                // No more buffers than clusters: one more would never be filled.
+                stream: (0..plan.stream_slots.min(program.stream.len()))
+                    .map(|_| take(plan.stream_slot_bytes))
+                    .collect(),
+                neurons: NeuronStore {
+                    neurons: program.cached_neurons,
+                    slots: cache.slots,
+                    slot_bytes: cache.slot_bytes,
+                    store: (cache.slots > 0).then(|| take(cache.slots * cache.slot_bytes)),
+                    buffers: (0..cache.staging).map(|_| take(cache.staging_bytes)).collect(),
+                },
+            })
+            .collect();
+        let rows = (0..max_batch).map(|_| take(row_buffer_bytes(bundle))).collect();
+        Ok(Self { resident, cores, rows, huge_pages: slab.huge_pages() })
+    }
+}
+
+/// The slab was made as large as the sum of what is carved from it.
+fn unreachable_slot(bytes: usize) -> Slot {
+    unreachable!("the slab was sized for this slot of {bytes} bytes")
+}

@@ -1,0 +1,240 @@
+//! Bytes of the header and of the cluster directory.
+
+use std::path::Path;
+
+use crate::error::{ModelError, Result};
+
+/// First bytes of every bundle file.
+pub(super) const MAGIC: [u8; 8] = *b"FOREBAY\0";
+
+/// Version written and read by this engine. Any change of the byte layout raises it.
+pub const FORMAT_VERSION: u32 = 1;
+
+/// Alignment of clusters and sections, the unit of direct reads.
+pub const ALIGN: usize = 4096;
+
+/// Number of sections behind the data.
+pub(super) const SECTIONS: usize = 5;
+
+/// Bytes of one directory entry.
+pub(super) const ENTRY_BYTES: usize = 32;
+
+/// Layer number of clusters that belong to no layer.
+pub(super) const NO_LAYER: u16 = u16::MAX;
+
+const HEADER_BYTES: usize = 24 + SECTIONS * 24 + 8;
+
+/// XXH3-64 of `bytes`: the checksum of sections and clusters.
+pub fn checksum(bytes: &[u8]) -> u64 {
+    xxhash_rust::xxh3::xxh3_64(bytes)
+}
+
+/// What a cluster holds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[repr(u8)]
+pub enum ClusterKind {
+    /// Rows of the query projection.
+    Q = 0,
+    /// Rows of the key projection.
+    K = 1,
+    /// Rows of the value projection.
+    V = 2,
+    /// Rows of the attention output projection.
+    O = 3,
+    /// A neuron cluster of the FFN: Gate, Up and Down of consecutive neurons.
+    Ffn = 4,
+    /// Rows of the output head (also the embedding where the head is tied).
+    Head = 5,
+    /// Rows of the token embedding, where it is not the head.
+    Embedding = 6,
+}
+
+impl ClusterKind {
+    fn from_byte(b: u8) -> Option<Self> {
+        [Self::Q, Self::K, Self::V, Self::O, Self::Ffn, Self::Head, Self::Embedding]
+            .into_iter()
+            .find(|&k| k as u8 == b)
+    }
+}
+
+/// Place of one cluster in the file.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct DirectoryEntry {
+    /// What it holds.
+    pub kind: ClusterKind,
+    /// Layer, `None` for head and embedding.
+    pub layer: Option<u16>,
+    /// First matrix row, or first neuron of the layer.
+    pub first: u32,
+    /// Number of rows or neurons.
+    pub count: u32,
+    /// Bytes used; the file is padded with zeros to the next multiple of [`ALIGN`].
+    pub len: u32,
+    /// Offset in the file, a multiple of [`ALIGN`].
+    pub offset: u64,
+    /// [`checksum`] of the used bytes.
+    pub sum: u64,
+}
+
+impl DirectoryEntry {
+    /// Bytes that a direct read transfers.
+    pub fn padded_len(&self) -> usize {
+        (self.len as usize).next_multiple_of(ALIGN)
+    }
+
+    pub(super) fn encode(&self, out: &mut Vec<u8>) {
+        out.extend([self.kind as u8, 0]);
+        out.extend(self.layer.unwrap_or(NO_LAYER).to_le_bytes());
+        out.extend(self.first.to_le_bytes());
+        out.extend(self.count.to_le_bytes());
+        out.extend(self.len.to_le_bytes());
+        out.extend(self.offset.to_le_bytes());
+        out.extend(self.sum.to_le_bytes());
+    }
+
+    pub(super) fn decode(b: &[u8; ENTRY_BYTES]) -> Option<Self> {
+        let layer = u16::from_le_bytes([b[2], b[3]]);
+        Some(Self {
+            kind: ClusterKind::from_byte(b[0])?,
+            layer: (layer != NO_LAYER).then_some(layer),
+            first: le_u32(b, 4),
+            count: le_u32(b, 8),
+            len: le_u32(b, 12),
+            offset: le_u64(b, 16),
+            sum: le_u64(b, 24),
+        })
+    }
+}
+
+/// Place and checksum of a section.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Section {
+    pub offset: u64,
+    pub len: u64,
+    pub sum: u64,
+}
+
+/// Index of each section in the header.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum SectionId {
+    Meta = 0,
+    Tokenizer = 1,
+    Vectors = 2,
+    Directory = 3,
+    NeuronSums = 4,
+}
+
+/// The first page of the file.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Header {
+    pub file_len: u64,
+    pub sections: [Section; SECTIONS],
+}
+
+impl Header {
+    pub fn encode(&self) -> [u8; ALIGN] {
+        let mut page = [0u8; ALIGN];
+        page[..8].copy_from_slice(&MAGIC);
+        page[8..12].copy_from_slice(&FORMAT_VERSION.to_le_bytes());
+        page[16..24].copy_from_slice(&self.file_len.to_le_bytes());
+        for (i, s) in self.sections.iter().enumerate() {
+            let at = 24 + i * 24;
+            page[at..at + 8].copy_from_slice(&s.offset.to_le_bytes());
+            page[at + 8..at + 16].copy_from_slice(&s.len.to_le_bytes());
+            page[at + 16..at + 24].copy_from_slice(&s.sum.to_le_bytes());
+        }
+        let sum = checksum(&page[..HEADER_BYTES - 8]);
+        page[HEADER_BYTES - 8..HEADER_BYTES].copy_from_slice(&sum.to_le_bytes());
+        page
+    }
+
+    /// Decodes and checks a header page against the real length of the file.
+    pub fn decode(page: &[u8; ALIGN], real_len: u64, path: &Path) -> Result<Self> {
+        if page[..8] != MAGIC {
+            return Err(ModelError::Format {
+                path: path.into(),
+                field: "magic".into(),
+                problem: "this is not a bundle file".into(),
+                remedy: "pack the model with `forebay pack`".into(),
+            });
+        }
+        let version = le_u32(page, 8);
+        if version != FORMAT_VERSION {
+            return Err(ModelError::unsupported(
+                path,
+                "format version",
+                format!("version {version}"),
+                format!("this engine reads version {FORMAT_VERSION}: pack the source again"),
+            ));
+        }
+        if checksum(&page[..HEADER_BYTES - 8]) != le_u64(page, HEADER_BYTES - 8) {
+            return Err(ModelError::damaged(path, "header", "its checksum does not match"));
+        }
+        let header = Self {
+            file_len: le_u64(page, 16),
+            sections: std::array::from_fn(|i| Section {
+                offset: le_u64(page, 24 + i * 24),
+                len: le_u64(page, 32 + i * 24),
+                sum: le_u64(page, 40 + i * 24),
+            }),
+        };
+        if header.file_len != real_len {
+            let problem = format!("is {real_len} but the header says {}", header.file_len);
+            return Err(ModelError::damaged(path, "file length", problem));
+        }
+        for (i, s) in header.sections.iter().enumerate() {
+            let end = s.offset.checked_add(s.len);
+            if s.offset < ALIGN as u64 || end.is_none_or(|e| e > real_len) {
+                let problem = "lies outside the file";
+                return Err(ModelError::damaged(path, format!("section {i}"), problem));
+            }
+        }
+        Ok(header)
+    }
+}
+
+fn le_u32(b: &[u8], at: usize) -> u32 {
+    u32::from_le_bytes([b[at], b[at + 1], b[at + 2], b[at + 3]])
+}
+
+fn le_u64(b: &[u8], at: usize) -> u64 {
+    u64::from(le_u32(b, at)) | u64::from(le_u32(b, at + 4)) << 32
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn header_round_trips_and_every_flipped_bit_is_noticed() {
+        let section = Section { offset: 4096, len: 8, sum: 3 };
+        let header = Header { file_len: 8192, sections: [section; SECTIONS] };
+        let page = header.encode();
+        let path = Path::new("x.fbay");
+        assert_eq!(Header::decode(&page, 8192, path).expect("valid"), header);
+        assert!(Header::decode(&page, 8191, path).is_err());
+        // Bytes 12..16 are reserved but covered by the checksum too.
+        for bit in 0..HEADER_BYTES * 8 {
+            let mut damaged = page;
+            damaged[bit / 8] ^= 1 << (bit % 8);
+            assert!(Header::decode(&damaged, 8192, path).is_err(), "bit {bit}");
+        }
+    }
+
+    #[test]
+    fn directory_entries_round_trip() {
+        let entry = DirectoryEntry {
+            kind: ClusterKind::Ffn,
+            layer: Some(7),
+            first: 64,
+            count: 64,
+            len: 70_000,
+            offset: 4096 * 9,
+            sum: 0x0123_4567_89ab_cdef,
+        };
+        let mut bytes = Vec::new();
+        entry.encode(&mut bytes);
+        let bytes: [u8; ENTRY_BYTES] = bytes.try_into().expect("32 bytes");
+        assert_eq!(DirectoryEntry::decode(&bytes), Some(entry));
+    }
+}

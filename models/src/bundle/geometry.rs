@@ -1,0 +1,182 @@
+//! How matrices are cut into clusters, and where things lie inside an FFN cluster.
+
+use serde::{Deserialize, Serialize};
+
+use super::format::ALIGN;
+use crate::block::BlockType;
+
+/// Neurons of a cluster in the neuron layout: one bit each in a machine word.
+pub const NEURONS_PER_CLUSTER: usize = 64;
+
+/// Rows inside a bundle start on cache-line boundaries.
+const ROW_ALIGN: usize = 64;
+
+/// Size that clusters aim for: large enough for the disk's full speed, small enough that a few of
+/// them make a read-ahead window.
+const TARGET_BYTES: usize = 256 << 10;
+
+/// FFN clusters per layer that a cut aims for, so that cores share a layer evenly.
+const CLUSTERS_PER_LAYER: usize = 16;
+
+/// How the FFN's three matrices are stored.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum FfnLayout {
+    /// Source blocks regrouped: all Gate rows of the cluster, all its Up rows, then for each output
+    /// row the Down blocks of the cluster's neurons. Nothing is re-quantised.
+    Cluster,
+    /// One bundle per neuron: Gate row, Up row and (transposed) Down column of neuron i together
+    /// (PowerInfer-2 section 4.4, LLM in a Flash section 3.2).
+    Neuron,
+}
+
+/// Everything needed to find a neuron's data inside a cluster of one layer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct FfnGeometry {
+    /// Storage layout.
+    pub layout: FfnLayout,
+    /// Block format of Gate rows, `[d_model]` each.
+    pub gate: BlockType,
+    /// Block format of Up rows, `[d_model]` each.
+    pub up: BlockType,
+    /// Block format of Down: rows over the cluster's neurons (cluster layout), or one transposed
+    /// column of `[d_model]` per neuron (neuron layout).
+    pub down: BlockType,
+    /// Width of the residual stream.
+    pub d_model: usize,
+    /// Neurons per cluster; the last cluster of a layer may hold fewer.
+    pub neurons: usize,
+}
+
+impl FfnGeometry {
+    /// Chooses the cluster size for a layer of `d_ff` neurons.
+    pub fn choose(
+        layout: FfnLayout,
+        [gate, up, down]: [BlockType; 3],
+        d_model: usize,
+        d_ff: usize,
+    ) -> Self {
+        let mut g = Self { layout, gate, up, down, d_model, neurons: NEURONS_PER_CLUSTER };
+        if layout == FfnLayout::Cluster {
+            let granule = down.block_len().max(32).min(d_ff);
+            g.neurons = granule;
+            let by_bytes = TARGET_BYTES / g.cluster_bytes(granule).max(1);
+            let by_count = d_ff / granule / CLUSTERS_PER_LAYER;
+            g.neurons = granule * by_bytes.min(by_count).max(1);
+        }
+        g
+    }
+
+    /// Bytes of a Gate row.
+    pub fn gate_row(&self) -> usize {
+        row(self.gate, self.d_model)
+    }
+
+    /// Bytes of an Up row.
+    pub fn up_row(&self) -> usize {
+        row(self.up, self.d_model)
+    }
+
+    /// Bytes of one Down row: over `n` neurons in the cluster layout, over `d_model` otherwise.
+    pub fn down_row(&self, n: usize) -> usize {
+        match self.layout {
+            FfnLayout::Cluster => row(self.down, n),
+            FfnLayout::Neuron => row(self.down, self.d_model),
+        }
+    }
+
+    /// Neuron layout: offset of Up inside a bundle.
+    pub fn up_offset(&self) -> usize {
+        self.gate_row().next_multiple_of(ROW_ALIGN)
+    }
+
+    /// Neuron layout: offset of Down inside a bundle.
+    pub fn down_offset(&self) -> usize {
+        self.up_offset() + self.up_row().next_multiple_of(ROW_ALIGN)
+    }
+
+    /// Neuron layout: bytes from one bundle to the next. Bundles near a multiple of 4 KiB are padded
+    /// to it so that each is one direct read; smaller ones are packed densely.
+    pub fn bundle_stride(&self) -> usize {
+        let used = self.down_offset() + self.down_row(1).next_multiple_of(ROW_ALIGN);
+        let padded = used.next_multiple_of(ALIGN);
+        if (padded - used) * 3 <= used { padded } else { used }
+    }
+
+    /// Neuron layout: bytes of the part that is read on demand, Up and Down.
+    pub fn up_down_bytes(&self) -> usize {
+        self.down_offset() - self.up_offset() + self.down_row(1)
+    }
+
+    /// Bytes of Up and Down that one live neuron stands for, in either layout.
+    pub fn touched_per_neuron(&self) -> usize {
+        match self.layout {
+            FfnLayout::Cluster => {
+                self.up_row() + self.d_model * self.down_row(self.neurons) / self.neurons
+            }
+            FfnLayout::Neuron => self.up_row() + self.down_row(1),
+        }
+    }
+
+    /// Bytes of a cluster of `n` neurons.
+    pub fn cluster_bytes(&self, n: usize) -> usize {
+        match self.layout {
+            FfnLayout::Cluster => {
+                n * (self.gate_row() + self.up_row()) + self.d_model * self.down_row(n)
+            }
+            FfnLayout::Neuron => n * self.bundle_stride(),
+        }
+    }
+}
+
+fn row(block: BlockType, cols: usize) -> usize {
+    cols / block.block_len() * block.block_bytes()
+}
+
+/// Rows per cluster of a plain matrix of `rows` rows of `row_bytes`.
+pub(super) fn rows_per_cluster(rows: usize, row_bytes: usize) -> usize {
+    let bytes = rows * row_bytes;
+    let clusters = bytes.div_ceil(TARGET_BYTES).max((bytes / (16 << 10)).clamp(1, 8));
+    rows.div_ceil(clusters.min(rows.max(1))).max(1)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn paper_bundle_sizes() {
+        // PowerInfer-2 section 4.4: 24 KiB for f16 at d_model 4096; 4-bit bundles padded to 8 KiB.
+        let f16 = [BlockType::F16; 3];
+        let g = FfnGeometry::choose(FfnLayout::Neuron, f16, 4096, 14336);
+        assert_eq!(g.bundle_stride(), 24 << 10);
+        let q4 = [BlockType::Q4_0; 3];
+        let g = FfnGeometry::choose(FfnLayout::Neuron, q4, 4096, 14336);
+        assert_eq!(g.bundle_stride(), 8 << 10);
+        assert_eq!(g.cluster_bytes(64), 512 << 10);
+    }
+
+    #[test]
+    fn small_bundles_are_not_padded_to_pages() {
+        let g = FfnGeometry::choose(FfnLayout::Neuron, [BlockType::F16; 3], 192, 768);
+        assert_eq!(g.bundle_stride(), 1152);
+    }
+
+    #[test]
+    fn cluster_layout_keeps_whole_blocks() {
+        let formats = [BlockType::Q4_K, BlockType::Q4_K, BlockType::Q6_K];
+        let g = FfnGeometry::choose(FfnLayout::Cluster, formats, 1536, 8960);
+        assert_eq!(g.neurons, 256);
+        let q4_1 = FfnGeometry::choose(FfnLayout::Cluster, [BlockType::Q4_1; 3], 576, 1536);
+        assert_eq!(q4_1.neurons % 32, 0);
+        assert!(q4_1.cluster_bytes(q4_1.neurons) <= TARGET_BYTES);
+    }
+
+    #[test]
+    fn row_cuts_cover_the_matrix() {
+        for (rows, bytes) in [(1, 10), (256, 864), (151_936, 1260), (49_152, 360), (7, 1 << 20)] {
+            let per = rows_per_cluster(rows, bytes);
+            assert!(per >= 1 && per <= rows);
+        }
+    }
+}

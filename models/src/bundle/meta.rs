@@ -1,0 +1,108 @@
+//! The metadata section: configuration, formats and where the file came from (JSON).
+
+use std::path::Path;
+use std::time::UNIX_EPOCH;
+
+use serde::{Deserialize, Serialize};
+
+use super::geometry::FfnGeometry;
+use crate::block::BlockType;
+use crate::config::ModelConfig;
+use crate::error::{ModelError, Result};
+
+/// Block formats of one layer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct LayerFormats {
+    /// Query projection rows.
+    pub q: BlockType,
+    /// Key projection rows.
+    pub k: BlockType,
+    /// Value projection rows.
+    pub v: BlockType,
+    /// Output projection rows.
+    pub o: BlockType,
+    /// The FFN.
+    pub ffn: FfnGeometry,
+}
+
+/// What identifies the state of a source: when any of it changes, a cached bundle is stale.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SourceIdentity {
+    /// Canonical path.
+    pub path: String,
+    /// Sum of the lengths of the source's files.
+    pub len: u64,
+    /// Latest modification time among them, nanoseconds since 1970.
+    pub modified_ns: u64,
+    /// Checksum over names, lengths, times and samples of the contents.
+    pub state: u64,
+}
+
+impl SourceIdentity {
+    /// Looks at a model file, or at the model files of a folder: lengths, times, and 64 KiB from
+    /// the start, the middle and the end of each.
+    ///
+    /// # Errors
+    /// A file that cannot be read.
+    pub fn of(path: &Path) -> Result<Self> {
+        let canonical = path.canonicalize().map_err(|e| ModelError::io(path, "find the model", e))?;
+        let mut files = vec![canonical.clone()];
+        if canonical.is_dir() {
+            files = std::fs::read_dir(&canonical)
+                .and_then(|dir| dir.map(|e| e.map(|e| e.path())).collect())
+                .map_err(|e| ModelError::io(path, "list the model's folder", e))?;
+            files.retain(|f| f.extension().is_some_and(|x| x == "json" || x == "safetensors"));
+            files.sort();
+        }
+        let (mut len, mut modified_ns, mut digest) = (0u64, 0u64, Vec::new());
+        for file in &files {
+            let (l, m) = sample(file, &mut digest)
+                .map_err(|e| ModelError::io(file, "read the model's identity", e))?;
+            len += l;
+            modified_ns = modified_ns.max(m);
+        }
+        let state = super::checksum(&digest);
+        Ok(Self { path: canonical.to_string_lossy().into_owned(), len, modified_ns, state })
+    }
+}
+
+/// Appends name, length, time and checksummed samples of `file` to `digest`.
+fn sample(file: &Path, digest: &mut Vec<u8>) -> std::io::Result<(u64, u64)> {
+    use std::os::unix::fs::FileExt;
+    const SAMPLE: u64 = 64 << 10;
+    let handle = std::fs::File::open(file)?;
+    let info = handle.metadata()?;
+    let modified = info.modified()?.duration_since(UNIX_EPOCH).unwrap_or_default();
+    let modified_ns = u64::try_from(modified.as_nanos()).unwrap_or(u64::MAX);
+    digest.extend(file.as_os_str().as_encoded_bytes());
+    digest.extend(info.len().to_le_bytes());
+    digest.extend(modified_ns.to_le_bytes());
+    let mut buffer = vec![0; SAMPLE as usize];
+    let last = info.len().saturating_sub(SAMPLE);
+    for at in [0, last / 2, last] {
+        let n = handle.read_at(&mut buffer, at)?;
+        digest.extend(super::checksum(&buffer[..n]).to_le_bytes());
+    }
+    Ok((info.len(), modified_ns))
+}
+
+/// The metadata section.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct BundleMeta {
+    /// Architecture and constants.
+    pub config: ModelConfig,
+    /// Formats by layer, `[n_layers]`.
+    pub layers: Vec<LayerFormats>,
+    /// Format of head rows.
+    pub head: BlockType,
+    /// Format of embedding rows (equal to `head` where tied).
+    pub embedding: BlockType,
+    /// Rows per head cluster.
+    pub head_rows: usize,
+    /// Rows per embedding cluster; equal to `head_rows` where tied.
+    pub embedding_rows: usize,
+    /// Where the file came from.
+    pub source: SourceIdentity,
+    /// Version of the engine that packed it.
+    pub packed_by: String,
+}

@@ -1,0 +1,388 @@
+//! Converting a source model into a bundle file, layer by layer, in bounded memory.
+
+use std::path::Path;
+
+use super::format::ClusterKind;
+use super::geometry::{FfnGeometry, FfnLayout, rows_per_cluster};
+use super::meta::{BundleMeta, LayerFormats, SourceIdentity};
+use super::vectors::{LayerVectors, Vectors};
+use super::writer::{BundleWriter, remove_stale_partials};
+use crate::block::{BlockType, dequantize, quantize};
+use crate::error::{ModelError, Result};
+use crate::tensor::{LayerTensor, TensorId, TensorMeta, TensorSource};
+
+/// Memory for a band of Down columns while they are regrouped.
+const BAND_BYTES: usize = 32 << 20;
+
+/// Choices of a conversion.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct PackOptions {
+    /// Format for matrices that are stored as F32, F16 or BF16; `None` keeps what the source has.
+    /// Matrices that are quantised already are never touched.
+    pub quant: Option<BlockType>,
+}
+
+/// How far a conversion is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PackProgress {
+    /// Source bytes converted.
+    pub done: u64,
+    /// Source bytes in all.
+    pub total: u64,
+}
+
+/// Packs `source` into a new bundle file at `out`.
+///
+/// The file appears under its name only when it is whole (written beside it, synced, renamed).
+///
+/// # Errors
+/// Reading the source, writing the file (a full disk says so), or a requested `quant` that this
+/// engine cannot write.
+pub fn pack(
+    source: &dyn TensorSource,
+    out: &Path,
+    options: &PackOptions,
+    progress: &mut dyn FnMut(PackProgress),
+) -> Result<()> {
+    if let Some(q) = options.quant
+        && quantize(q, &vec![0.0; q.block_len()], &mut vec![0; q.block_bytes()]).is_err()
+    {
+        return Err(ModelError::Parameter {
+            field: "quant".into(),
+            problem: format!("{q} cannot be written by this engine"),
+            remedy: "choose f16, bf16, q8_0, q4_0, q4_1, q5_0 or q5_1".into(),
+        });
+    }
+    let identity = SourceIdentity::of(source.path())?;
+    remove_stale_partials(out);
+    let total = total_bytes(source);
+    let mut packer = Packer {
+        source,
+        quant: options.quant,
+        writer: BundleWriter::create(out)?,
+        done: 0,
+        total,
+        progress,
+    };
+    let config = source.config();
+    let layers = (0..config.n_layers).map(|l| packer.layer(l)).collect::<Result<Vec<_>>>()?;
+    let embedding = packer.matrix(TensorId::TokenEmbedding)?;
+    let (kind, head) = if config.tied_head {
+        (ClusterKind::Head, packer.matrix(TensorId::TokenEmbedding)?)
+    } else {
+        let head = packer.matrix(TensorId::OutputHead)?;
+        packer.rows(ClusterKind::Head, None, &head)?;
+        (ClusterKind::Embedding, head)
+    };
+    let embedding_rows = packer.rows(kind, None, &embedding)?;
+    let meta = BundleMeta {
+        config: config.clone(),
+        layers,
+        head: head.target,
+        embedding: embedding.target,
+        head_rows: rows_per_cluster(head.meta.rows, head.row_bytes()),
+        embedding_rows,
+        source: identity,
+        packed_by: env!("CARGO_PKG_VERSION").into(),
+    };
+    let vectors = packer.vectors()?;
+    packer.writer.finish(&meta, source.tokenizer(), &vectors)
+}
+
+fn total_bytes(source: &dyn TensorSource) -> u64 {
+    use LayerTensor as T;
+    let config = source.config();
+    let layers = (0..config.n_layers).flat_map(|l| {
+        [T::Q, T::K, T::V, T::O, T::Gate, T::Up, T::Down, T::DownT].map(|t| TensorId::Layer(l, t))
+    });
+    layers
+        .chain([TensorId::TokenEmbedding, TensorId::OutputHead])
+        .filter_map(|id| source.meta(id))
+        .map(|m| m.bytes() as u64)
+        .sum()
+}
+
+/// A source matrix and the format it is written in.
+struct Matrix {
+    id: TensorId,
+    meta: TensorMeta,
+    target: BlockType,
+}
+
+impl Matrix {
+    fn row_bytes(&self) -> usize {
+        self.meta.cols / self.target.block_len() * self.target.block_bytes()
+    }
+}
+
+struct Packer<'a> {
+    source: &'a dyn TensorSource,
+    quant: Option<BlockType>,
+    writer: BundleWriter,
+    done: u64,
+    total: u64,
+    progress: &'a mut dyn FnMut(PackProgress),
+}
+
+impl Packer<'_> {
+    fn matrix(&self, id: TensorId) -> Result<Matrix> {
+        let meta = self.source.meta(id).cloned().ok_or_else(|| {
+            ModelError::damaged(self.source.path(), format!("{id:?}"), "the tensor is missing")
+        })?;
+        let target = self.target(meta.block, meta.cols);
+        Ok(Matrix { id, meta, target })
+    }
+
+    /// The format in which rows of `cols` elements, stored as `block`, are written.
+    fn target(&self, block: BlockType, cols: usize) -> BlockType {
+        match self.quant {
+            Some(q) if block.block_len() == 1 && cols.is_multiple_of(q.block_len()) => q,
+            _ => block,
+        }
+    }
+
+    fn advance(&mut self, source_bytes: usize) {
+        self.done += source_bytes as u64;
+        (self.progress)(PackProgress { done: self.done, total: self.total });
+    }
+
+    /// Appends rows `first..first + n` to `out` in the matrix's target format.
+    fn read_rows(&mut self, m: &Matrix, first: usize, n: usize, out: &mut Vec<u8>) -> Result<()> {
+        let source_row = m.meta.row_bytes();
+        let mut bytes = vec![0; n * source_row];
+        self.source.read(m.id, first * source_row, &mut bytes)?;
+        self.advance(bytes.len());
+        if m.target == m.meta.block {
+            out.extend_from_slice(&bytes);
+            return Ok(());
+        }
+        let mut floats = vec![0.0; m.meta.cols];
+        for row in bytes.chunks_exact(source_row) {
+            dequantize(m.meta.block, row, &mut floats);
+            self.append_quantized(m, &floats, out)?;
+        }
+        Ok(())
+    }
+
+    fn append_quantized(&self, m: &Matrix, row: &[f32], out: &mut Vec<u8>) -> Result<()> {
+        let at = out.len();
+        out.resize(at + row.len() / m.target.block_len() * m.target.block_bytes(), 0);
+        quantize(m.target, row, &mut out[at..]).map_err(|_| {
+            let problem = format!("cannot be written as {}", m.target);
+            ModelError::damaged(self.source.path(), &m.meta.name, problem)
+        })
+    }
+
+    /// Writes a plain matrix in row clusters; returns the rows per cluster.
+    fn rows(&mut self, kind: ClusterKind, layer: Option<usize>, m: &Matrix) -> Result<usize> {
+        let per = rows_per_cluster(m.meta.rows, m.row_bytes());
+        let mut bytes = Vec::new();
+        for first in (0..m.meta.rows).step_by(per) {
+            let n = per.min(m.meta.rows - first);
+            bytes.clear();
+            self.read_rows(m, first, n, &mut bytes)?;
+            self.writer.cluster(kind, layer, (first, n), &bytes)?;
+        }
+        Ok(per)
+    }
+
+    fn layer(&mut self, l: usize) -> Result<LayerFormats> {
+        use LayerTensor as T;
+        let mut formats = [BlockType::F32; 4];
+        let attention =
+            [(ClusterKind::Q, T::Q), (ClusterKind::K, T::K), (ClusterKind::V, T::V), (ClusterKind::O, T::O)];
+        for (slot, (kind, tensor)) in formats.iter_mut().zip(attention) {
+            let m = self.matrix(TensorId::Layer(l, tensor))?;
+            *slot = m.target;
+            self.rows(kind, Some(l), &m)?;
+        }
+        let [q, k, v, o] = formats;
+        Ok(LayerFormats { q, k, v, o, ffn: self.ffn(l)? })
+    }
+
+    fn ffn(&mut self, l: usize) -> Result<FfnGeometry> {
+        let gate = self.matrix(TensorId::Layer(l, LayerTensor::Gate))?;
+        let up = self.matrix(TensorId::Layer(l, LayerTensor::Up))?;
+        let transposed = self.source.meta(TensorId::Layer(l, LayerTensor::DownT)).is_some();
+        let down = if transposed { LayerTensor::DownT } else { LayerTensor::Down };
+        let mut down = self.matrix(TensorId::Layer(l, down))?;
+        let (d_model, d_ff) = (gate.meta.cols, gate.meta.rows);
+        let plain = down.meta.block.block_len() == 1;
+        if !transposed {
+            // Down columns become rows of d_model when plain; quantised blocks stay as they are.
+            down.target =
+                if plain { self.target(down.meta.block, d_model) } else { down.meta.block };
+        }
+        let layout =
+            if transposed || plain { FfnLayout::Neuron } else { FfnLayout::Cluster };
+        let formats = [gate.target, up.target, down.target];
+        let g = FfnGeometry::choose(layout, formats, d_model, d_ff);
+        let mut band = DownBand::new(&down, &g, transposed);
+        let mut bytes = Vec::new();
+        for first in (0..d_ff).step_by(g.neurons) {
+            let n = g.neurons.min(d_ff - first);
+            bytes.clear();
+            match layout {
+                FfnLayout::Cluster => {
+                    self.read_rows(&gate, first, n, &mut bytes)?;
+                    self.read_rows(&up, first, n, &mut bytes)?;
+                    band.append_blocks(self, &down, (first, n), &mut bytes)?;
+                }
+                FfnLayout::Neuron => {
+                    self.neuron_bundles(&g, [&gate, &up, &down], &mut band, (first, n), &mut bytes)?;
+                }
+            }
+            self.writer.cluster(ClusterKind::Ffn, Some(l), (first, n), &bytes)?;
+        }
+        Ok(g)
+    }
+
+    /// Fills `out` with the bundles of neurons `first..first + n`.
+    fn neuron_bundles(
+        &mut self,
+        g: &FfnGeometry,
+        [gate, up, down]: [&Matrix; 3],
+        band: &mut DownBand,
+        (first, n): (usize, usize),
+        out: &mut Vec<u8>,
+    ) -> Result<()> {
+        let (mut gates, mut ups, mut downs) = (Vec::new(), Vec::new(), Vec::new());
+        self.read_rows(gate, first, n, &mut gates)?;
+        self.read_rows(up, first, n, &mut ups)?;
+        if band.transposed {
+            self.read_rows(down, first, n, &mut downs)?;
+        } else {
+            band.append_columns(self, down, (first, n), &mut downs)?;
+        }
+        out.resize(n * g.bundle_stride(), 0);
+        for (i, bundle) in out.chunks_exact_mut(g.bundle_stride()).enumerate() {
+            let mut put = |at: usize, rows: &[u8], len: usize| {
+                bundle[at..at + len].copy_from_slice(&rows[i * len..(i + 1) * len]);
+            };
+            put(0, &gates, g.gate_row());
+            put(g.up_offset(), &ups, g.up_row());
+            put(g.down_offset(), &downs, g.down_row(n));
+            self.writer.neuron_sum(&bundle[g.up_offset()..g.up_offset() + g.up_down_bytes()]);
+        }
+        Ok(())
+    }
+
+    fn vectors(&self) -> Result<Vectors> {
+        use LayerTensor as T;
+        let config = self.source.config();
+        let layer = |l: usize| -> Result<LayerVectors> {
+            let get = |t| self.vector(TensorId::Layer(l, t));
+            let mut qkv_bias = Vec::new();
+            if config.qkv_bias {
+                for t in [T::QBias, T::KBias, T::VBias] {
+                    qkv_bias.extend(get(t)?);
+                }
+            }
+            Ok(LayerVectors { attn_norm: get(T::AttnNorm)?, ffn_norm: get(T::FfnNorm)?, qkv_bias })
+        };
+        Ok(Vectors {
+            layers: (0..config.n_layers).map(layer).collect::<Result<_>>()?,
+            output_norm: self.vector(TensorId::OutputNorm)?,
+        })
+    }
+
+    fn vector(&self, id: TensorId) -> Result<Vec<f32>> {
+        let m = self.matrix(id)?;
+        let mut bytes = vec![0; m.meta.bytes()];
+        self.source.read(id, 0, &mut bytes)?;
+        let mut floats = vec![0.0; m.meta.rows * m.meta.cols];
+        dequantize(m.meta.block, &bytes, &mut floats);
+        Ok(floats)
+    }
+}
+
+/// A band of columns of Down, `[d_model, band]`, read once and handed out cluster by cluster: the
+/// source stores Down by output row, so the columns of a cluster are spread over the whole matrix.
+struct DownBand {
+    transposed: bool,
+    /// First neuron and number of neurons held.
+    first: usize,
+    len: usize,
+    /// Neurons per band.
+    width: usize,
+    bytes: Vec<u8>,
+}
+
+impl DownBand {
+    fn new(down: &Matrix, g: &FfnGeometry, transposed: bool) -> Self {
+        let per_cluster = g.d_model * band_row(down, g.neurons);
+        let width = (BAND_BYTES / per_cluster.max(1)).max(1) * g.neurons;
+        Self { transposed, first: 0, len: 0, width, bytes: Vec::new() }
+    }
+
+    /// Makes sure that neuron `first` is in the band.
+    fn load(&mut self, packer: &mut Packer<'_>, down: &Matrix, first: usize) -> Result<()> {
+        if (self.first..self.first + self.len).contains(&first) {
+            return Ok(());
+        }
+        let (d_model, d_ff) = (down.meta.rows, down.meta.cols);
+        self.first = first;
+        self.len = self.width.min(d_ff - first);
+        let row = band_row(down, self.len);
+        self.bytes.resize(d_model * row, 0);
+        if self.len == d_ff {
+            packer.source.read(down.id, 0, &mut self.bytes)?;
+        } else {
+            let start = band_row(down, first);
+            for (r, out) in self.bytes.chunks_exact_mut(row).enumerate() {
+                packer.source.read(down.id, r * down.meta.row_bytes() + start, out)?;
+            }
+        }
+        packer.advance(self.bytes.len());
+        Ok(())
+    }
+
+    /// Appends, for each output row, the blocks of neurons `first..first + n`.
+    fn append_blocks(
+        &mut self,
+        packer: &mut Packer<'_>,
+        down: &Matrix,
+        (first, n): (usize, usize),
+        out: &mut Vec<u8>,
+    ) -> Result<()> {
+        self.load(packer, down, first)?;
+        let (at, len) = (band_row(down, first - self.first), band_row(down, n));
+        for row in self.bytes.chunks_exact(band_row(down, self.len)) {
+            out.extend_from_slice(&row[at..at + len]);
+        }
+        Ok(())
+    }
+
+    /// Appends columns `first..first + n` as rows of `d_model` in the target format.
+    fn append_columns(
+        &mut self,
+        packer: &mut Packer<'_>,
+        down: &Matrix,
+        (first, n): (usize, usize),
+        out: &mut Vec<u8>,
+    ) -> Result<()> {
+        self.load(packer, down, first)?;
+        let row = band_row(down, self.len);
+        let size = down.meta.block.block_bytes();
+        let mut column = Vec::with_capacity(down.meta.rows * size);
+        let mut floats = vec![0.0; down.meta.rows];
+        for c in first - self.first..first - self.first + n {
+            column.clear();
+            for r in self.bytes.chunks_exact(row) {
+                column.extend_from_slice(&r[c * size..(c + 1) * size]);
+            }
+            if down.target == down.meta.block {
+                out.extend_from_slice(&column);
+            } else {
+                dequantize(down.meta.block, &column, &mut floats);
+                packer.append_quantized(down, &floats, out)?;
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Bytes of `n` consecutive source elements of a Down row.
+fn band_row(down: &Matrix, n: usize) -> usize {
+    n / down.meta.block.block_len() * down.meta.block.block_bytes()
+}

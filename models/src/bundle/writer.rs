@@ -1,0 +1,177 @@
+//! Writing a bundle file so that a half-written one can never be mistaken for a whole one:
+//! everything goes to a partial file beside the target, which is synced and then renamed.
+
+use std::fs::File;
+use std::io::Write;
+use std::os::unix::fs::FileExt;
+use std::path::{Path, PathBuf};
+
+use super::format::{
+    ALIGN, ClusterKind, DirectoryEntry, ENTRY_BYTES, Header, SECTIONS, Section, SectionId, checksum,
+};
+use super::meta::BundleMeta;
+use super::vectors::Vectors;
+use crate::error::{ModelError, Result};
+use crate::tokenizer::TokenizerSpec;
+
+/// Suffix of files still being written, followed by the writer's process id.
+const PARTIAL: &str = ".partial-";
+
+/// Removes partial bundle files in the folder of `target` whose writers are gone (a pack that was
+/// killed).
+pub fn remove_stale_partials(target: &Path) {
+    let Some(folder) = target.parent() else { return };
+    for entry in std::fs::read_dir(folder).into_iter().flatten().flatten() {
+        let name = entry.file_name();
+        let Some((stem, pid)) = name.to_str().and_then(|n| n.rsplit_once(PARTIAL)) else { continue };
+        let ours = stem.ends_with(".fbay") && pid.parse::<u32>().is_ok();
+        if ours && !Path::new("/proc").join(pid).exists() {
+            // Best effort: a file that cannot be removed is never used either.
+            let _ = std::fs::remove_file(entry.path());
+        }
+    }
+}
+
+/// An open partial bundle file; removed on drop unless finished.
+pub(super) struct BundleWriter {
+    file: Option<File>,
+    partial: PathBuf,
+    target: PathBuf,
+    offset: u64,
+    entries: Vec<DirectoryEntry>,
+    neuron_sums: Vec<u32>,
+}
+
+impl BundleWriter {
+    pub fn create(target: &Path) -> Result<Self> {
+        let mut name = target.file_name().unwrap_or_default().to_os_string();
+        name.push(format!("{PARTIAL}{}", std::process::id()));
+        let partial = target.with_file_name(name);
+        let file = File::create(&partial)
+            .map_err(|e| ModelError::io(&partial, "create the packed model", e))?;
+        let writer = Self {
+            file: Some(file),
+            partial,
+            target: target.to_path_buf(),
+            offset: 0,
+            entries: Vec::new(),
+            neuron_sums: Vec::new(),
+        };
+        Ok(writer)
+    }
+
+    fn append(&mut self, bytes: &[u8]) -> Result<()> {
+        if self.offset == 0 {
+            // The header page is written last; until then it is zeros and no reader accepts it.
+            self.write_all(&[0; ALIGN])?;
+        }
+        self.write_all(bytes)?;
+        let pad = bytes.len().next_multiple_of(ALIGN) - bytes.len();
+        self.write_all(&[0; ALIGN][..pad])
+    }
+
+    fn write_all(&mut self, bytes: &[u8]) -> Result<()> {
+        if let Some(mut file) = self.file.as_ref() {
+            file.write_all(bytes).map_err(|e| self.io("write the packed model", e))?;
+        }
+        self.offset += bytes.len() as u64;
+        Ok(())
+    }
+
+    fn io(&self, action: &str, source: std::io::Error) -> ModelError {
+        let action = if source.kind() == std::io::ErrorKind::StorageFull {
+            format!("{action} (free some space or choose another folder with FOREBAY_CACHE or -o)")
+        } else {
+            action.to_string()
+        };
+        ModelError::io(&self.partial, action, source)
+    }
+
+    /// Appends one cluster of rows or neurons `first..first + count`.
+    pub fn cluster(
+        &mut self,
+        kind: ClusterKind,
+        layer: Option<usize>,
+        (first, count): (usize, usize),
+        bytes: &[u8],
+    ) -> Result<()> {
+        let too_large = || ModelError::Format {
+            path: self.target.clone(),
+            field: format!("{kind:?} cluster of layer {layer:?}"),
+            problem: "does not fit the bundle format's 32-bit sizes".into(),
+            remedy: "this model is too large for this version of the format".into(),
+        };
+        let narrow = |x: usize| u32::try_from(x).map_err(|_| too_large());
+        let entry = DirectoryEntry {
+            kind,
+            layer: layer.map(u16::try_from).transpose().map_err(|_| too_large())?,
+            first: narrow(first)?,
+            count: narrow(count)?,
+            len: narrow(bytes.len())?,
+            offset: self.offset.max(ALIGN as u64),
+            sum: checksum(bytes),
+        };
+        self.append(bytes)?;
+        self.entries.push(entry);
+        Ok(())
+    }
+
+    /// Records the checksum of one neuron's Up and Down part, in directory order.
+    pub fn neuron_sum(&mut self, up_down: &[u8]) {
+        self.neuron_sums.push(checksum(up_down) as u32);
+    }
+
+    /// Writes the sections and the header, syncs, and renames the file into place.
+    pub fn finish(
+        mut self,
+        meta: &BundleMeta,
+        tokenizer: &TokenizerSpec,
+        vectors: &Vectors,
+    ) -> Result<()> {
+        let json = |e: serde_json::Error| self.io("encode the metadata", e.into());
+        let meta = serde_json::to_vec(meta).map_err(json)?;
+        let tokenizer = serde_json::to_vec(tokenizer).map_err(json)?;
+        let mut directory = Vec::with_capacity(self.entries.len() * ENTRY_BYTES);
+        self.entries.iter().for_each(|e| e.encode(&mut directory));
+        let sums = self.neuron_sums.iter().flat_map(|s| s.to_le_bytes()).collect();
+        let mut header = Header { file_len: 0, sections: [Section::default(); SECTIONS] };
+        for (id, bytes) in [
+            (SectionId::Meta, meta),
+            (SectionId::Tokenizer, tokenizer),
+            (SectionId::Vectors, vectors.encode()),
+            (SectionId::Directory, directory),
+            (SectionId::NeuronSums, sums),
+        ] {
+            let offset = self.offset;
+            let section = Section { offset, len: bytes.len() as u64, sum: checksum(&bytes) };
+            header.sections[id as usize] = section;
+            self.append(&bytes)?;
+        }
+        header.file_len = self.offset;
+        self.publish(&header)
+    }
+
+    fn publish(&mut self, header: &Header) -> Result<()> {
+        let Some(file) = self.file.take() else { return Ok(()) };
+        let done = file
+            .write_all_at(&header.encode(), 0)
+            .and_then(|()| file.sync_all())
+            .and_then(|()| std::fs::rename(&self.partial, &self.target))
+            .and_then(|()| match self.target.parent() {
+                Some(p) if !p.as_os_str().is_empty() => File::open(p)?.sync_all(),
+                _ => File::open(".")?.sync_all(),
+            });
+        if done.is_err() {
+            let _ = std::fs::remove_file(&self.partial);
+        }
+        done.map_err(|e| self.io("finish the packed model", e))
+    }
+}
+
+impl Drop for BundleWriter {
+    fn drop(&mut self) {
+        if self.file.is_some() {
+            let _ = std::fs::remove_file(&self.partial);
+        }
+    }
+}

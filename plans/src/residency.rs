@@ -1,0 +1,341 @@
+//! What stays in memory, what is streamed, and which core owns which cluster.
+//!
+//! PowerInfer-2 section 4.2: attention weights are preloaded and kept; the FFN shares what is left.
+//! A dense model is a cyclic scan, which defeats any recency policy, so a fixed part of it is pinned,
+//! spread evenly over the layers so that the disk is never idle; a ReLU model keeps its Gate rows and
+//! caches Up and Down by neuron.
+
+use forebay_models::bundle::{Bundle, ClusterKind, DirectoryEntry, FfnGeometry, FfnLayout};
+use serde::Serialize;
+
+/// Which neurons of the FFN are computed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Sparsity {
+    /// All of them.
+    Dense,
+    /// Gate for all, Up and Down only where the gate is not zero: the same sum, since the others
+    /// contribute exactly nothing.
+    Exact,
+}
+
+/// Where a cluster lives while tokens flow.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Residency {
+    /// In memory for good.
+    Pinned,
+    /// Gate rows in memory; Up and Down by neuron, in the neuron cache or on flash.
+    GatePinned,
+    /// Read through the stream window every time it is needed.
+    Streamed,
+    /// Never computed with; single rows are read when needed (the embedding).
+    RowsOnDemand,
+}
+
+/// Sizes that the residency is decided on.
+#[derive(Clone, Copy, Debug)]
+pub struct ResidencyRequest {
+    /// Bytes for weights: pinned clusters, stream window and neuron cache together.
+    pub weight_bytes: u64,
+    /// Compute cores.
+    pub threads: usize,
+    /// Neuron selection.
+    pub sparsity: Sparsity,
+}
+
+/// Slots of the neuron cache of one core.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct NeuronCachePlan {
+    /// Neurons that fit, per core.
+    pub slots: usize,
+    /// Bytes per neuron: its Up and Down rows.
+    pub slot_bytes: usize,
+    /// Read buffers per core for misses.
+    pub staging: usize,
+    /// Bytes of a read buffer.
+    pub staging_bytes: usize,
+}
+
+/// The decision.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ResidencyPlan {
+    /// By directory index.
+    pub residency: Vec<Residency>,
+    /// Owning core by directory index.
+    pub owner: Vec<u16>,
+    /// Stream buffers per core; 0 when nothing is streamed.
+    pub stream_slots: usize,
+    /// Bytes of a stream buffer.
+    pub stream_slot_bytes: usize,
+    /// The neuron cache; `slots` is 0 when it is not used.
+    pub neuron_cache: NeuronCachePlan,
+    /// Bytes of pinned clusters and pinned Gate rows.
+    pub pinned_bytes: u64,
+}
+
+/// Stream buffers per core without which the pipeline could not move.
+const MIN_STREAM_SLOTS: usize = 2;
+/// Read-ahead beyond which the disk gains nothing (depth 16 at 512 KiB reaches its plateau).
+const STREAM_WINDOW: usize = 24 << 20;
+/// Most stream buffers per core.
+const MAX_STREAM_SLOTS: usize = 64;
+/// Bytes of a buffer for coalesced neuron reads.
+const STAGING_BYTES: usize = 64 << 10;
+/// Neuron read buffers per core.
+const STAGING_SLOTS: usize = 16;
+/// Fewest neurons a core's cache may hold: two clusters whose neurons are all alive.
+const MIN_NEURON_SLOTS: usize = 128;
+const PAGE: usize = 4096;
+
+/// Assigns every cluster to a core: within each group that runs between two exchanges, the next
+/// cluster goes to the core with the fewest bytes so far.
+pub fn assign_owners(bundle: &Bundle, threads: usize) -> Vec<u16> {
+    let group = |e: &DirectoryEntry| {
+        let site = match e.kind {
+            ClusterKind::Q | ClusterKind::K | ClusterKind::V => 0,
+            ClusterKind::O => 1,
+            ClusterKind::Ffn => 2,
+            ClusterKind::Head => 3,
+            ClusterKind::Embedding => 4,
+        };
+        (e.layer, site)
+    };
+    let mut load = vec![0u64; threads];
+    let mut current = None;
+    let clusters = bundle.clusters.iter().map(|e| {
+        if current != Some(group(e)) {
+            current = Some(group(e));
+            load.fill(0);
+        }
+        let rank = (0..threads).min_by_key(|&r| load[r]).unwrap_or(0);
+        load[rank] += u64::from(e.len);
+        rank as u16
+    });
+    clusters.collect()
+}
+
+/// The least weight memory with which the model can run at all: everything streamed.
+pub fn least_weight_bytes(bundle: &Bundle, threads: usize) -> u64 {
+    let largest = streamable(bundle).map(|(_, e)| e.padded_len()).max().unwrap_or(0);
+    let window = (threads * MIN_STREAM_SLOTS * largest) as u64;
+    window.min(all_pinned_bytes(bundle))
+}
+
+/// Weight memory with which nothing is ever read again after start-up.
+pub fn all_pinned_bytes(bundle: &Bundle) -> u64 {
+    streamable(bundle).map(|(_, e)| e.padded_len() as u64).sum()
+}
+
+fn streamable(bundle: &Bundle) -> impl Iterator<Item = (usize, &DirectoryEntry)> {
+    bundle.clusters.iter().enumerate().filter(|(_, e)| e.kind != ClusterKind::Embedding)
+}
+
+/// Decides residency; `None` when `weight_bytes` is below [`least_weight_bytes`].
+pub fn decide(bundle: &Bundle, request: &ResidencyRequest) -> Option<ResidencyPlan> {
+    let owner = assign_owners(bundle, request.threads);
+    let mut planner = Planner {
+        bundle,
+        request,
+        left: request.weight_bytes,
+        plan: ResidencyPlan {
+            residency: vec![Residency::Streamed; owner.len()],
+            owner,
+            stream_slots: 0,
+            stream_slot_bytes: 0,
+            neuron_cache: NeuronCachePlan::default(),
+            pinned_bytes: 0,
+        },
+    };
+    for (e, r) in bundle.clusters.iter().zip(&mut planner.plan.residency) {
+        if e.kind == ClusterKind::Embedding {
+            *r = Residency::RowsOnDemand;
+        }
+    }
+    if request.weight_bytes >= all_pinned_bytes(bundle) {
+        planner.pin_spread(|_| true);
+    } else {
+        if request.weight_bytes < least_weight_bytes(bundle, request.threads) {
+            return None;
+        }
+        planner.partial();
+    }
+    Some(planner.plan)
+}
+
+struct Planner<'a> {
+    bundle: &'a Bundle,
+    request: &'a ResidencyRequest,
+    left: u64,
+    plan: ResidencyPlan,
+}
+
+impl Planner<'_> {
+    fn partial(&mut self) {
+        if self.gates_fit() {
+            // Only neurons are read on demand; nothing is streamed, so no window is needed.
+            self.pin_spread(|e| e.kind != ClusterKind::Ffn);
+            self.pin_gates();
+            return;
+        }
+        let threads = self.request.threads;
+        let largest = streamable(self.bundle).map(|(_, e)| e.padded_len()).max().unwrap_or(PAGE);
+        // At most a third of the memory goes into the window: pinning saves reads for certain,
+        // read-ahead only hides them.
+        let window = STREAM_WINDOW.min((self.left / 3) as usize);
+        let slots = (window / threads / largest).clamp(MIN_STREAM_SLOTS, MAX_STREAM_SLOTS);
+        self.plan.stream_slots = slots;
+        self.plan.stream_slot_bytes = largest;
+        self.left -= (threads * slots * largest) as u64;
+        self.pin_spread(|e| is_attention(e.kind));
+        self.pin_spread(|e| e.kind == ClusterKind::Head);
+        if self.neuron_geometry().is_some() {
+            self.pin_gates();
+        } else {
+            self.pin_spread(|e| e.kind == ClusterKind::Ffn);
+        }
+        self.drop_idle_window();
+    }
+
+    /// Whether everything but Up and Down fits, together with a useful neuron cache.
+    fn gates_fit(&self) -> bool {
+        let Some(g) = self.neuron_geometry() else { return false };
+        let resident: u64 = streamable(self.bundle)
+            .map(|(_, e)| match e.kind {
+                ClusterKind::Ffn => self.gate_bytes(e),
+                _ => e.padded_len() as u64,
+            })
+            .sum();
+        resident + self.least_neuron_cache(&g) <= self.left
+    }
+
+    /// Bytes of a cluster's Gate rows, as pinned.
+    fn gate_bytes(&self, e: &DirectoryEntry) -> u64 {
+        let layer = usize::from(e.layer.unwrap_or(0));
+        let row = self.bundle.meta.layers[layer].ffn.gate_row();
+        (e.count as usize * row).next_multiple_of(PAGE) as u64
+    }
+
+    /// Bytes of the smallest useful neuron cache over all cores, read buffers included.
+    fn least_neuron_cache(&self, g: &FfnGeometry) -> u64 {
+        let slot = neuron_slot_bytes(g);
+        let per_core = STAGING_SLOTS * staging_bytes(slot) + MIN_NEURON_SLOTS * slot;
+        (self.request.threads * per_core) as u64
+    }
+
+    /// The largest neuron geometry, if the FFN can be cached by neuron.
+    fn neuron_geometry(&self) -> Option<FfnGeometry> {
+        let layers = &self.bundle.meta.layers;
+        let usable = self.request.sparsity == Sparsity::Exact
+            && layers.iter().all(|l| l.ffn.layout == FfnLayout::Neuron);
+        layers.iter().map(|l| l.ffn).filter(|_| usable).max_by_key(FfnGeometry::up_down_bytes)
+    }
+
+    /// Pins the clusters chosen by `wanted`: all of them where they fit, else as many as fit, spread
+    /// evenly over the model so that reads come at a steady rate.
+    fn pin_spread(&mut self, wanted: impl Fn(&DirectoryEntry) -> bool) {
+        let chosen: Vec<(usize, u64)> = streamable(self.bundle)
+            .filter(|(_, e)| wanted(e))
+            .map(|(i, e)| (i, e.padded_len() as u64))
+            .collect();
+        let total: u64 = chosen.iter().map(|(_, b)| b).sum();
+        let fraction = if total == 0 { 0.0 } else { (self.left as f64 / total as f64).min(1.0) };
+        let mut due = vec![0.0; self.request.threads];
+        for (i, bytes) in chosen {
+            let due = &mut due[usize::from(self.plan.owner[i])];
+            *due += fraction * bytes as f64;
+            if *due + 0.5 >= bytes as f64 && bytes <= self.left {
+                *due -= bytes as f64;
+                self.left -= bytes;
+                self.plan.pinned_bytes += bytes;
+                self.plan.residency[i] = Residency::Pinned;
+            }
+        }
+    }
+
+    /// Pins Gate rows and gives the rest to the neuron cache.
+    fn pin_gates(&mut self) {
+        let Some(g) = self.neuron_geometry() else { return };
+        let threads = self.request.threads as u64;
+        let slot_bytes = neuron_slot_bytes(&g);
+        let mut cache = NeuronCachePlan {
+            slots: 0,
+            slot_bytes,
+            staging: STAGING_SLOTS,
+            staging_bytes: staging_bytes(slot_bytes),
+        };
+        let staging = threads * (cache.staging * cache.staging_bytes) as u64;
+        let least = self.least_neuron_cache(&g);
+        if self.left < least {
+            // Too little for a useful cache: whole clusters are streamed, some of them pinned.
+            self.pin_spread(|e| e.kind == ClusterKind::Ffn);
+            return;
+        }
+        let mut for_gates = self.left - least;
+        let ffn: Vec<(usize, u64)> = streamable(self.bundle)
+            .filter(|(_, e)| e.kind == ClusterKind::Ffn)
+            .map(|(i, e)| (i, self.gate_bytes(e)))
+            .collect();
+        let total: u64 = ffn.iter().map(|(_, b)| b).sum();
+        let fraction = (for_gates as f64 / total.max(1) as f64).min(1.0);
+        let mut due = vec![0.0; self.request.threads];
+        for (i, bytes) in ffn {
+            let due = &mut due[usize::from(self.plan.owner[i])];
+            *due += fraction * bytes as f64;
+            if *due + 0.5 >= bytes as f64 && bytes <= for_gates {
+                *due -= bytes as f64;
+                for_gates -= bytes;
+                self.left -= bytes;
+                self.plan.pinned_bytes += bytes;
+                self.plan.residency[i] = Residency::GatePinned;
+            }
+        }
+        cache.slots = ((self.left - staging) / threads) as usize / slot_bytes;
+        // No core needs more slots than it owns neurons.
+        let neurons = self.gate_pinned_neurons();
+        cache.slots = cache.slots.min(neurons.max(1));
+        self.left -= staging + threads * (cache.slots * slot_bytes) as u64;
+        self.plan.neuron_cache = cache;
+    }
+
+    /// Most neurons with pinned gates that one core owns.
+    fn gate_pinned_neurons(&self) -> usize {
+        let mut count = vec![0; self.request.threads];
+        for (i, e) in streamable(self.bundle) {
+            if self.plan.residency[i] == Residency::GatePinned {
+                count[usize::from(self.plan.owner[i])] += e.count as usize;
+            }
+        }
+        count.into_iter().max().unwrap_or(0)
+    }
+
+    /// Fits the window to what is really streamed: smaller buffers, or none.
+    fn drop_idle_window(&mut self) {
+        let streamed = || {
+            streamable(self.bundle).filter(|(i, _)| self.plan.residency[*i] == Residency::Streamed)
+        };
+        let largest = streamed().map(|(_, e)| e.padded_len()).max().unwrap_or(0);
+        let count = streamed().count();
+        let threads = self.request.threads;
+        let (slots, bytes) = (self.plan.stream_slots, self.plan.stream_slot_bytes);
+        let room = slots * bytes;
+        let wanted = if largest == 0 { 0 } else { (room / largest).min(count).max(1) };
+        let wanted = wanted.min(MAX_STREAM_SLOTS);
+        self.left += (threads * (room - wanted * largest)) as u64;
+        self.plan.stream_slots = wanted;
+        self.plan.stream_slot_bytes = largest;
+    }
+}
+
+fn neuron_slot_bytes(g: &FfnGeometry) -> usize {
+    g.up_down_bytes().next_multiple_of(64)
+}
+
+/// A read buffer holds at least one neuron, wherever it starts within a page.
+fn staging_bytes(slot_bytes: usize) -> usize {
+    STAGING_BYTES.max((slot_bytes + 2 * PAGE).next_multiple_of(PAGE))
+}
+
+fn is_attention(kind: ClusterKind) -> bool {
+    matches!(kind, ClusterKind::Q | ClusterKind::K | ClusterKind::V | ClusterKind::O)
+}

@@ -1,0 +1,55 @@
+//! The demo model that is part of the program: a 3.4 M parameter story model with ReLU-sparse FFNs.
+
+use std::path::{Path, PathBuf};
+
+use forebay_models::error::ModelError;
+
+use crate::error::Error;
+
+const FILES: [(&str, &[u8]); 5] = [
+    ("config.json", include_bytes!("../models/demo/hf/config.json")),
+    ("generation_config.json", include_bytes!("../models/demo/hf/generation_config.json")),
+    ("model.safetensors", include_bytes!("../models/demo/hf/model.safetensors")),
+    ("tokenizer.json", include_bytes!("../models/demo/hf/tokenizer.json")),
+    ("tokenizer_config.json", include_bytes!("../models/demo/hf/tokenizer_config.json")),
+];
+
+/// Prompt of the demo.
+pub const PROMPT: &str = "Once upon a time, there was a little girl named Lily.";
+
+/// Name of the folder and of the model.
+pub const NAME: &str = "stories-relu-3.4M";
+
+/// Bytes of the model's weights.
+pub fn weight_bytes() -> u64 {
+    FILES[2].1.len() as u64
+}
+
+/// Writes the demo model below `folder`, unless it is there, and returns its own folder. From there it
+/// goes the way of every model: packed, planned and read from disk.
+///
+/// # Errors
+/// The folder cannot be written.
+pub fn unpack(folder: &Path) -> Result<PathBuf, Error> {
+    let target = folder.join(NAME);
+    if FILES.iter().all(|(name, bytes)| is_same(&target.join(name), bytes)) {
+        return Ok(target);
+    }
+    let write = || -> std::io::Result<()> {
+        std::fs::create_dir_all(&target)?;
+        for (name, bytes) in FILES {
+            let partial = target.join(format!("{name}.partial-{}", std::process::id()));
+            std::fs::write(&partial, bytes)?;
+            std::fs::File::open(&partial)?.sync_all()?;
+            std::fs::rename(&partial, target.join(name))?;
+        }
+        Ok(())
+    };
+    write().map_err(|e| ModelError::io(&target, "write the demo model", e))?;
+    Ok(target)
+}
+
+fn is_same(path: &Path, bytes: &[u8]) -> bool {
+    std::fs::metadata(path).is_ok_and(|m| m.len() == bytes.len() as u64)
+        && std::fs::read(path).is_ok_and(|found| found == bytes)
+}

@@ -1,0 +1,123 @@
+//! Embedding rows: out of the pinned head where it is tied, else read from flash as they are needed
+//! (mnn-llm's disk embedding: the table is a sixth of a small model and one row of it is used per token).
+
+use forebay_actors::decode::Shared;
+use forebay_actors::fault::Fault;
+use forebay_actors::io_link::{IoLink, ReadTag};
+use forebay_models::block::dequantize;
+use forebay_models::bundle::{ALIGN, ClusterKind, DirectoryEntry};
+use forebay_plans::residency::Residency;
+use forebay_queues::slab::Slot;
+
+use crate::error::Error;
+
+/// Looks tokens up.
+#[derive(Debug)]
+pub(super) struct Embedder {
+    /// Directory index of the table's first cluster.
+    first_cluster: usize,
+    rows_per_cluster: usize,
+    row_bytes: usize,
+    /// Read buffers, `[max_batch]`.
+    buffers: Vec<Slot>,
+    /// Whether a cluster of the table has been checked in this process, by cluster of the table.
+    verified: Vec<bool>,
+    scratch: Vec<u8>,
+}
+
+impl Embedder {
+    pub fn new(shared: &Shared, buffers: Vec<Slot>) -> Self {
+        let (meta, c) = (&shared.bundle.meta, &shared.bundle.meta.config);
+        let kind = if c.tied_head { ClusterKind::Head } else { ClusterKind::Embedding };
+        let clusters = &shared.bundle.clusters;
+        let first_cluster = clusters.iter().position(|e| e.kind == kind).unwrap_or(0);
+        let count = clusters.iter().filter(|e| e.kind == kind).count();
+        Self {
+            first_cluster,
+            rows_per_cluster: meta.embedding_rows.max(1),
+            row_bytes: meta.embedding.row_bytes(c.d_model).unwrap_or(0),
+            buffers,
+            verified: vec![false; count],
+            scratch: Vec::new(),
+        }
+    }
+
+    /// Writes the embeddings of `tokens` to `out`, `[n_tokens, d_model]`.
+    ///
+    /// # Errors
+    /// A failing read or a checksum that does not match.
+    pub fn embed(
+        &mut self,
+        shared: &Shared,
+        link: &mut IoLink,
+        tokens: &[u32],
+        out: &mut [f32],
+    ) -> Result<(), Error> {
+        let d = shared.bundle.meta.config.d_model;
+        let block = shared.bundle.meta.embedding;
+        let mut pending = 0;
+        for (i, &token) in tokens.iter().enumerate() {
+            let (cluster, entry) = self.cluster_of(shared, token);
+            let at = (token as usize - entry.first as usize) * self.row_bytes;
+            if shared.plan.residency[cluster] == Residency::Pinned {
+                let row = &shared.resident.bytes(cluster)[at..at + self.row_bytes];
+                dequantize(block, row, &mut out[i * d..(i + 1) * d]);
+                continue;
+            }
+            self.verify(shared, cluster, entry)?;
+            let Some(slot) = self.buffers.pop() else {
+                return Err(Error::Request("more tokens in a step than planned for".into()));
+            };
+            let start = entry.offset + at as u64;
+            let aligned = start / ALIGN as u64 * ALIGN as u64;
+            let len = ((start - aligned) as usize + self.row_bytes).next_multiple_of(ALIGN);
+            link.urgent(ReadTag::Neurons { id: i }, aligned, len, slot);
+            pending += 1;
+        }
+        link.flush();
+        for _ in 0..pending {
+            let Some(done) = link.wait_done() else { return Err(Error::Stopped) };
+            let ReadTag::Neurons { id } = ReadTag::decode(done.tag) else { continue };
+            let (_, entry) = self.cluster_of(shared, tokens[id]);
+            let row = (tokens[id] as usize - entry.first as usize) * self.row_bytes;
+            let at = (entry.offset + row as u64 - done.offset) as usize;
+            let bytes = &done.slot[at..at + self.row_bytes];
+            dequantize(block, bytes, &mut out[id * d..(id + 1) * d]);
+            let (result, offset) = (done.result, done.offset);
+            self.buffers.push(done.slot);
+            if let Err(fault) = result {
+                let what = "an embedding row".to_string();
+                shared.faults.report(Fault::Read { what, offset, fault });
+            }
+        }
+        match shared.faults.take() {
+            Some(fault) => Err(fault_of(shared, fault)),
+            None => Ok(()),
+        }
+    }
+
+    fn cluster_of<'a>(&self, shared: &'a Shared, token: u32) -> (usize, &'a DirectoryEntry) {
+        let cluster = self.first_cluster + token as usize / self.rows_per_cluster;
+        (cluster, &shared.bundle.clusters[cluster])
+    }
+
+    /// Rows carry no checksum of their own: the first row of a cluster has the whole cluster checked.
+    fn verify(
+        &mut self,
+        shared: &Shared,
+        cluster: usize,
+        entry: &DirectoryEntry,
+    ) -> Result<(), Error> {
+        let known = &mut self.verified[cluster - self.first_cluster];
+        if !*known {
+            shared.bundle.read_cluster(entry, &mut self.scratch)?;
+            *known = true;
+        }
+        Ok(())
+    }
+}
+
+/// A fault with the file's name.
+pub(super) fn fault_of(shared: &Shared, fault: Fault) -> Error {
+    Error::Fault { path: shared.bundle.path().display().to_string(), fault }
+}

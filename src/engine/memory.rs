@@ -1,0 +1,181 @@
+//! Sharing the budget out: everything is itemised before anything is allocated.
+
+use forebay_actors::decode::graph::scratch_bytes;
+use forebay_actors::memory::row_buffer_bytes;
+use forebay_models::bundle::{Bundle, ClusterKind};
+use forebay_models::kv_cache::KvCache;
+use forebay_plans::budget::Budget;
+use forebay_plans::residency::{
+    ResidencyPlan, ResidencyRequest, Sparsity, all_pinned_bytes, decide, least_weight_bytes,
+};
+use forebay_plans::size::format_size;
+use forebay_stages::attention::{heads_of, kv_heads_of};
+use forebay_stages::cache::TwoQueue;
+
+use crate::error::Error;
+
+/// Memory that start-up and tokens take beyond what is itemised: thread stacks, the ring, message
+/// queues, the allocator's slack.
+const RUNTIME_BYTES: u64 = 12 << 20;
+/// A huge page may be committed where only its first bytes are used.
+const HUGE_PAGE_SLACK: u64 = 2 << 20;
+/// Context when none is asked for and memory is plentiful.
+const DEFAULT_CONTEXT: usize = 4096;
+/// Smallest context that is chosen without being asked for.
+const SMALL_CONTEXT: usize = 256;
+
+/// What the caller fixed.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct MemoryRequest {
+    /// Budget of the process in bytes.
+    pub total: u64,
+    /// Bytes for weights; `None` takes what the budget leaves.
+    pub weights: Option<u64>,
+    /// Resident set size before anything of this was allocated.
+    pub process: u64,
+    pub threads: usize,
+    pub context: Option<usize>,
+    /// Tokens per step.
+    pub max_batch: Option<usize>,
+    /// Logit rows per step.
+    pub max_logits: usize,
+    pub sparsity: Sparsity,
+    /// Bytes of trace lanes.
+    pub trace: u64,
+}
+
+/// The decision: sizes, residency and the itemised budget.
+#[derive(Debug)]
+pub(super) struct MemoryPlan {
+    pub context: usize,
+    pub max_batch: usize,
+    pub residency: ResidencyPlan,
+    pub budget: Budget,
+}
+
+/// Plans the memory of a run.
+///
+/// # Errors
+/// The budget is impossible; the error names the least possible one.
+pub(super) fn plan(bundle: &Bundle, request: &MemoryRequest) -> Result<MemoryPlan, Error> {
+    let trained = bundle.meta.config.context_length;
+    let context = match request.context {
+        Some(asked) if asked > trained => {
+            return Err(Error::Request(format!(
+                "--ctx {asked} is beyond the {trained} tokens the model was trained for"
+            )));
+        }
+        Some(0) => return Err(Error::Request("--ctx must be at least 1".into())),
+        Some(asked) => asked,
+        None => default_context(bundle, request, trained),
+    };
+    let max_batch = request.max_batch.unwrap_or_else(|| default_batch(bundle, request, context));
+    let mut budget = fixed_items(bundle, request, context, max_batch);
+    let threads = request.threads;
+    let least = least_weight_bytes(bundle, threads);
+    let weights = request.weights.unwrap_or_else(|| budget.remaining()).min(all_pinned_bytes(bundle));
+    if weights < least {
+        budget.claim("weights", least, "two clusters per core on their way through");
+        budget.check()?;
+        return Err(Error::Request(format!(
+            "weights need at least {}; more was not granted",
+            format_size(least)
+        )));
+    }
+    let wanted =
+        ResidencyRequest { weight_bytes: weights, threads, sparsity: request.sparsity };
+    let Some(residency) = decide(bundle, &wanted) else {
+        return Err(Error::Request(format!("weights need at least {}", format_size(least))));
+    };
+    claim_weights(&mut budget, bundle, &residency, threads);
+    budget.check()?;
+    Ok(MemoryPlan { context, max_batch, residency, budget })
+}
+
+fn kv_bytes(bundle: &Bundle, threads: usize, context: usize) -> u64 {
+    let c = &bundle.meta.config;
+    let per_core = (0..threads).map(|rank| {
+        let heads = kv_heads_of(c, &heads_of(c, rank, threads)).len();
+        KvCache::bytes(c.n_layers, heads, context, c.head_dim) as u64
+    });
+    per_core.sum()
+}
+
+/// The largest usual context whose KV cache takes at most an eighth of the budget.
+fn default_context(bundle: &Bundle, request: &MemoryRequest, trained: usize) -> usize {
+    let mut context = DEFAULT_CONTEXT;
+    while context > SMALL_CONTEXT
+        && kv_bytes(bundle, request.threads, context) > request.total / 8
+    {
+        context /= 2;
+    }
+    context.min(trained)
+}
+
+/// The largest usual batch whose buffers take at most a sixteenth of the budget: large batches read
+/// streamed weights less often per prompt token.
+fn default_batch(bundle: &Bundle, request: &MemoryRequest, context: usize) -> usize {
+    let mut batch = 128;
+    while batch > 8 && scratch(bundle, request, batch) > request.total / 16 {
+        batch /= 2;
+    }
+    batch.min(context)
+}
+
+fn scratch(bundle: &Bundle, request: &MemoryRequest, batch: usize) -> u64 {
+    let meta = &bundle.meta;
+    let neurons = meta.layers.iter().map(|l| l.ffn.neurons).max().unwrap_or(0);
+    let rows = bundle.clusters.iter().filter(|e| e.kind != ClusterKind::Ffn);
+    let rows = rows.map(|e| e.count as usize).max().unwrap_or(0);
+    let logits = request.max_logits.min(batch);
+    scratch_bytes(&meta.config, request.threads, batch, logits, neurons, rows) as u64
+}
+
+fn fixed_items(
+    bundle: &Bundle,
+    request: &MemoryRequest,
+    context: usize,
+    max_batch: usize,
+) -> Budget {
+    let c = &bundle.meta.config;
+    let mut budget = Budget::new(request.total);
+    budget.claim(
+        "process",
+        request.process + RUNTIME_BYTES,
+        "program, tokenizer and directory as measured, plus threads and queues",
+    );
+    let kv = kv_bytes(bundle, request.threads, context);
+    budget.claim("kv_cache", kv, format!("{context} positions in f16"));
+    let why = format!("batches of {max_batch} tokens on {} cores", request.threads);
+    budget.claim("scratch", scratch(bundle, request, max_batch), why);
+    let sampling = (c.vocab_size * 24) as u64;
+    budget.claim("sampling", sampling, format!("candidates out of {} tokens", c.vocab_size));
+    let rows = (max_batch * row_buffer_bytes(bundle)) as u64;
+    budget.claim("embedding_rows", rows, "read on demand");
+    if request.trace > 0 {
+        budget.claim("trace", request.trace, "records of all lanes");
+    }
+    budget.claim("huge_page_slack", HUGE_PAGE_SLACK, "one page that may be committed unused");
+    budget
+}
+
+fn claim_weights(budget: &mut Budget, bundle: &Bundle, plan: &ResidencyPlan, threads: usize) {
+    let whole = all_pinned_bytes(bundle);
+    let share = plan.pinned_bytes as f64 / whole.max(1) as f64 * 100.0;
+    let why = format!("{share:.0}% of {}", format_size(whole));
+    budget.claim("resident_weights", plan.pinned_bytes, why);
+    let window = (threads * plan.stream_slots * plan.stream_slot_bytes) as u64;
+    if window > 0 {
+        let why = format!("{} buffers on each of {threads} cores", plan.stream_slots);
+        budget.claim("stream_window", window, why);
+    }
+    let cache = plan.neuron_cache;
+    if cache.slots > 0 {
+        let why = format!("{} neurons on each of {threads} cores", cache.slots);
+        let directory = TwoQueue::bytes(cache.slots, cache.slots);
+        let per_core = cache.slots * cache.slot_bytes
+            + cache.staging * cache.staging_bytes
+            + directory;
+        budget.claim("neuron_cache", (threads * per_core) as u64, why);
+    }
+}

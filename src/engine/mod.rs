@@ -1,0 +1,225 @@
+//! The engine: a model opened under a budget, and the thread that drives its decode graph.
+
+mod builder;
+mod embed;
+mod memory;
+mod runner;
+mod score;
+
+use std::path::Path;
+use std::sync::Arc;
+use std::thread::JoinHandle;
+
+use flume::Sender;
+use forebay_models::config::ModelConfig;
+use forebay_models::tokenizer::{EncodeOptions, Tokenizer};
+use forebay_plans::budget::Budget;
+use forebay_traces::lane::TraceLane;
+
+pub use builder::EngineBuilder;
+pub use score::Perplexity;
+
+use crate::error::Error;
+use crate::request::{Prompt, Request};
+use crate::stream::{StreamItem, TokenStream};
+use runner::{GenerateJob, Job};
+
+/// Facts about an engine that do not change.
+#[derive(Debug)]
+pub(crate) struct Facts {
+    pub model: String,
+    pub config: ModelConfig,
+    pub tokenizer: Tokenizer,
+    pub budget: Budget,
+    pub plan: serde_json::Value,
+    pub context: usize,
+    pub bundle_path: String,
+    pub bundle_bytes: u64,
+    pub weight_bytes: u64,
+    pub ceiling_bytes_per_second: f64,
+    pub notes: Vec<String>,
+}
+
+/// A model ready to generate, within its budget. It runs one generation at a time; sessions take turns.
+#[derive(Debug)]
+pub struct Engine {
+    facts: Arc<Facts>,
+    jobs: Sender<Job>,
+    driver: Option<JoinHandle<Vec<TraceLane>>>,
+}
+
+impl Engine {
+    /// Starts configuring an engine.
+    pub fn builder() -> EngineBuilder {
+        EngineBuilder::default()
+    }
+
+    /// The model's architecture.
+    pub fn config(&self) -> &ModelConfig {
+        &self.facts.config
+    }
+
+    /// The model's tokenizer.
+    pub fn tokenizer(&self) -> &Tokenizer {
+        &self.facts.tokenizer
+    }
+
+    /// The itemised memory budget.
+    pub fn budget(&self) -> &Budget {
+        &self.facts.budget
+    }
+
+    /// The plan in force, as the statistics show it.
+    pub fn plan(&self) -> &serde_json::Value {
+        &self.facts.plan
+    }
+
+    /// Positions of the KV cache.
+    pub fn context(&self) -> usize {
+        self.facts.context
+    }
+
+    /// The bundle file that is being run.
+    pub fn bundle_path(&self) -> &str {
+        &self.facts.bundle_path
+    }
+
+    /// Bytes of the bundle file.
+    pub fn bundle_bytes(&self) -> u64 {
+        self.facts.bundle_bytes
+    }
+
+    /// Bytes of all weights.
+    pub fn weight_bytes(&self) -> u64 {
+        self.facts.weight_bytes
+    }
+
+    /// What the system did not grant (huge pages, pinning, direct I/O), for people who wonder about speed.
+    pub fn notes(&self) -> &[String] {
+        &self.facts.notes
+    }
+
+    /// A new conversation. Its history stays with it; the KV cache belongs to whichever session ran last,
+    /// so switching between sessions costs reading the history again.
+    pub fn session(&self) -> Session {
+        Session {
+            facts: Arc::clone(&self.facts),
+            jobs: self.jobs.clone(),
+            history: Arc::default(),
+        }
+    }
+
+    /// Perplexity of `tokens` by llama.cpp's protocol: chunks of `ctx` tokens, the first replaced by BOS
+    /// where the model wants one, the second half of each chunk scored.
+    ///
+    /// # Errors
+    /// Fewer than two chunks' worth of tokens, a `ctx` beyond the engine's context, or a fault.
+    pub fn perplexity(
+        &self,
+        tokens: &[u32],
+        ctx: usize,
+        chunks: Option<usize>,
+        progress: impl FnMut(usize, usize, f64) + Send + 'static,
+    ) -> Result<Perplexity, Error> {
+        let (reply, answer) = flume::bounded(1);
+        let job = score::ScoreJob {
+            tokens: tokens.to_vec(),
+            ctx,
+            chunks,
+            progress: Box::new(progress),
+            reply,
+        };
+        self.jobs.send(Job::Score(Box::new(job))).map_err(|_| Error::Stopped)?;
+        answer.recv().map_err(|_| Error::Stopped)?
+    }
+
+    /// Stops the engine and writes what its lanes recorded as a chrome trace.
+    ///
+    /// # Errors
+    /// The file cannot be written.
+    pub fn finish_with_trace(mut self, path: &Path) -> Result<(), Error> {
+        let traces = self.stop();
+        forebay_traces::chrome::save_chrome(path, "forebay", &traces)
+            .map_err(|e| Error::system("write the trace", e))
+    }
+
+    fn stop(&mut self) -> Vec<TraceLane> {
+        let _ = self.jobs.send(Job::Stop);
+        self.driver.take().and_then(|d| d.join().ok()).unwrap_or_default()
+    }
+}
+
+impl Drop for Engine {
+    fn drop(&mut self) {
+        self.stop();
+    }
+}
+
+/// A conversation.
+#[derive(Clone, Debug)]
+pub struct Session {
+    facts: Arc<Facts>,
+    jobs: Sender<Job>,
+    history: runner::History,
+}
+
+impl Session {
+    /// Generates a continuation of the session's history and the request's prompt.
+    ///
+    /// # Errors
+    /// An empty or unusable prompt, a prompt longer than the context, or bad sampler settings. Errors
+    /// during generation come through the stream.
+    pub fn generate(&mut self, request: Request) -> Result<TokenStream, Error> {
+        let prompt = self.tokens_of(&request)?;
+        request.sampler.validate()?;
+        let used = self.history.lock().len();
+        let room = self.facts.context.saturating_sub(used + prompt.len());
+        if prompt.is_empty() && used == 0 {
+            return Err(Error::Request("the prompt is empty; give some text with -p or -f".into()));
+        }
+        if room == 0 {
+            return Err(Error::Request(format!(
+                "the prompt has {} tokens but the context holds {}; give a larger --ctx or a shorter prompt",
+                used + prompt.len(),
+                self.facts.context
+            )));
+        }
+        // A slow reader holds the generation back here, a few tokens ahead.
+        let (sender, receiver) = flume::bounded::<Result<StreamItem, Error>>(64);
+        let job = GenerateJob {
+            prompt,
+            max_tokens: request.max_tokens.unwrap_or(usize::MAX).min(room),
+            sampler: request.sampler,
+            ignore_eog: request.ignore_eog,
+            history: Arc::clone(&self.history),
+            sender,
+        };
+        self.jobs.send(Job::Generate(Box::new(job))).map_err(|_| Error::Stopped)?;
+        Ok(TokenStream::new(receiver))
+    }
+
+    /// All tokens of the conversation so far.
+    pub fn history(&self) -> Vec<u32> {
+        self.history.lock().clone()
+    }
+
+    fn tokens_of(&self, request: &Request) -> Result<Vec<u32>, Error> {
+        let tokenizer = &self.facts.tokenizer;
+        match &request.prompt {
+            Prompt::Text(text) => {
+                let add_bos = tokenizer.add_bos() && self.history.lock().is_empty();
+                let options = EncodeOptions { add_bos, parse_special: request.parse_special };
+                Ok(tokenizer.encode(text, options)?)
+            }
+            Prompt::Tokens(ids) => {
+                let vocab = self.facts.config.vocab_size;
+                match ids.iter().find(|&&id| id as usize >= vocab) {
+                    Some(id) => Err(Error::Request(format!(
+                        "token {id} is outside the vocabulary of {vocab}"
+                    ))),
+                    None => Ok(ids.clone()),
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,304 @@
+//! The driver thread: takes jobs, embeds tokens, steps the decode graph, samples and streams.
+
+use std::sync::Arc;
+use std::time::Instant;
+
+use flume::{Receiver, Sender};
+use forebay_actors::decode::{DecodeGraph, Step, StepDone};
+use forebay_models::sampler::{Sampler, SamplerConfig};
+use forebay_models::tokenizer::Detokenizer;
+use forebay_plans::process::rss_peak;
+use forebay_traces::lane::TraceLane;
+use forebay_traces::ledger::Charged;
+use parking_lot::Mutex;
+use xxhash_rust::xxh3::xxh3_64_with_seed;
+
+use super::Facts;
+use super::embed::{Embedder, fault_of};
+use super::score::ScoreJob;
+use crate::error::Error;
+use crate::stats::{
+    CacheStatistics, IoStatistics, MemoryStatistics, PhaseStatistics, Statistics, percentile,
+};
+use crate::stream::{StreamItem, Token};
+
+/// Tokens of a conversation, shared between its session and the driver.
+pub(super) type History = Arc<Mutex<Vec<u32>>>;
+
+#[derive(Debug)]
+pub(super) enum Job {
+    Generate(Box<GenerateJob>),
+    Score(Box<ScoreJob>),
+    Stop,
+}
+
+#[derive(Debug)]
+pub(super) struct GenerateJob {
+    pub prompt: Vec<u32>,
+    pub max_tokens: usize,
+    pub sampler: SamplerConfig,
+    pub ignore_eog: bool,
+    pub history: History,
+    pub sender: Sender<Result<StreamItem, Error>>,
+}
+
+/// State of the driver thread.
+#[derive(Debug)]
+pub(super) struct Runner {
+    graph: DecodeGraph,
+    facts: Arc<Facts>,
+    embedder: Embedder,
+    /// Tokens whose keys and values are in the KV cache, by position.
+    cached: Vec<u32>,
+    /// Embedded tokens, `[max_batch, d_model]`.
+    input: Vec<f32>,
+    /// Logits of one token, `[vocab_size]`.
+    logits: Vec<f32>,
+    reports: Vec<StepDone>,
+    meter: Meter,
+}
+
+/// What a generation has cost so far.
+#[derive(Debug, Default)]
+struct Meter {
+    prefill_ns: Vec<u64>,
+    decode_ns: Vec<u64>,
+    prefill_tokens: usize,
+    hits: u64,
+    misses: u64,
+    miss_rates: Vec<f64>,
+    logits_hash: u64,
+    /// Charges of all cores when the generation began and at its last step.
+    charged: [Vec<Charged>; 2],
+    io_start: forebay_actors::io_thread::IoCounters,
+}
+
+impl Runner {
+    pub fn new(graph: DecodeGraph, facts: Arc<Facts>, embedder: Embedder) -> Self {
+        let shared = graph.shared();
+        let c = &shared.bundle.meta.config;
+        Self {
+            input: vec![0.0; shared.max_batch * c.d_model],
+            logits: vec![0.0; c.vocab_size],
+            cached: Vec::new(),
+            reports: Vec::with_capacity(shared.threads),
+            meter: Meter::default(),
+            embedder,
+            graph,
+            facts,
+        }
+    }
+
+    /// Serves jobs until told to stop or nobody can send any more; returns the trace.
+    pub fn serve(mut self, jobs: &Receiver<Job>) -> Vec<TraceLane> {
+        while let Ok(job) = jobs.recv() {
+            match job {
+                Job::Generate(job) => {
+                    if let Err(error) = self.generate(&job) {
+                        // Nobody listening is how a generation is cancelled.
+                        let _ = job.sender.send(Err(error));
+                    }
+                }
+                Job::Score(mut job) => {
+                    let result = job.run(&mut self);
+                    let _ = job.reply.send(result);
+                }
+                Job::Stop => break,
+            }
+        }
+        self.graph.finish()
+    }
+
+    pub fn context(&self) -> usize {
+        self.facts.context
+    }
+
+    /// BOS, where the model wants one in front of a text.
+    pub fn bos(&self) -> Option<u32> {
+        self.facts.tokenizer.bos().filter(|_| self.facts.tokenizer.add_bos())
+    }
+
+    /// Runs `tokens` behind the first `position` cached ones, with logits for the last `n_logits`.
+    fn step(&mut self, tokens: &[u32], n_logits: usize) -> Result<(), Error> {
+        let shared = Arc::clone(self.graph.shared());
+        let input = &mut self.input[..tokens.len() * shared.bundle.meta.config.d_model];
+        self.embedder.embed(&shared, &mut self.graph.rows, tokens, input)?;
+        shared.boards.input.write(0, input);
+        let step = Step { n_tokens: tokens.len(), position: self.cached.len(), n_logits };
+        self.graph.step(step, &mut self.reports).map_err(|f| fault_of(&shared, f))?;
+        self.cached.extend_from_slice(tokens);
+        self.meter.count(&self.reports);
+        Ok(())
+    }
+
+    /// Copies the logits of the step's `i`-th wanted token.
+    fn take_logits(&mut self, i: usize) {
+        let shared = self.graph.shared();
+        shared.boards.logits.read(i * shared.bundle.meta.config.vocab_size, &mut self.logits);
+    }
+
+    /// Evaluates `tokens` from an empty context and calls `each` with every position from `first` on and
+    /// its logits.
+    pub fn evaluate(
+        &mut self,
+        tokens: &[u32],
+        first: usize,
+        mut each: impl FnMut(usize, &[f32]),
+    ) -> Result<(), Error> {
+        self.cached.clear();
+        let (max_batch, vocab) = (self.graph.shared().max_batch, self.facts.config.vocab_size);
+        let max_logits = self.graph.shared().boards.logits.len() / vocab;
+        let mut at = 0;
+        while at < tokens.len() {
+            let (batch, n_logits) = if at < first {
+                (max_batch.min(first - at), 0)
+            } else {
+                let n = max_batch.min(max_logits).min(tokens.len() - at);
+                (n, n)
+            };
+            self.step(&tokens[at..at + batch], n_logits)?;
+            for i in 0..n_logits {
+                self.take_logits(i);
+                each(at + i, &self.logits);
+            }
+            at += batch;
+        }
+        Ok(())
+    }
+
+    /// Brings the KV cache to `tokens` and leaves the logits of the last one; returns how many were run.
+    fn prefill(&mut self, tokens: &[u32]) -> Result<usize, Error> {
+        let same = self.cached.iter().zip(tokens).take_while(|(a, b)| a == b).count();
+        // The last token is run again even if it is cached: its logits are wanted.
+        self.cached.truncate(same.min(tokens.len() - 1));
+        let fresh = &tokens[self.cached.len()..];
+        let max_batch = self.graph.shared().max_batch;
+        for (i, batch) in fresh.chunks(max_batch).enumerate() {
+            let last = (i + 1) * max_batch >= fresh.len();
+            let start = Instant::now();
+            self.step(batch, usize::from(last))?;
+            self.meter.prefill_ns.push(nanos(start));
+        }
+        self.meter.prefill_tokens = fresh.len();
+        Ok(fresh.len())
+    }
+
+    fn generate(&mut self, job: &GenerateJob) -> Result<(), Error> {
+        let mut tokens = job.history.lock().clone();
+        tokens.extend_from_slice(&job.prompt);
+        self.meter = Meter { io_start: self.graph.io_counters(), ..Meter::default() };
+        let facts = Arc::clone(&self.facts);
+        let mut sampler = Sampler::new(job.sampler.clone(), facts.config.vocab_size)?;
+        let mut detokenizer = Detokenizer::new(&facts.tokenizer);
+        let (mut ids, mut text) = (Vec::new(), String::new());
+        self.prefill(&tokens)?;
+        *job.history.lock() = tokens.clone();
+        while ids.len() < job.max_tokens {
+            self.take_logits(0);
+            self.meter.hash(&self.logits);
+            let id = sampler.sample(&self.logits, &tokens)?;
+            if facts.tokenizer.is_eog(id) && !job.ignore_eog {
+                break;
+            }
+            ids.push(id);
+            tokens.push(id);
+            let piece = detokenizer.push(id);
+            text.push_str(&piece);
+            job.history.lock().push(id);
+            let item = StreamItem::Token(Token { id, text: piece });
+            if job.sender.send(Ok(item)).is_err() {
+                return Ok(());
+            }
+            if ids.len() < job.max_tokens {
+                let start = Instant::now();
+                self.step(&[id], 1)?;
+                self.meter.decode_ns.push(nanos(start));
+            }
+        }
+        let rest = detokenizer.finish();
+        if !rest.is_empty() {
+            text.push_str(&rest);
+            let id = ids.last().copied().unwrap_or_default();
+            let _ = job.sender.send(Ok(StreamItem::Token(Token { id, text: rest })));
+        }
+        let statistics = self.statistics(ids, text);
+        let _ = job.sender.send(Ok(StreamItem::Done(Box::new(statistics))));
+        Ok(())
+    }
+
+    fn statistics(&mut self, tokens: Vec<u32>, text: String) -> Statistics {
+        let facts = &self.facts;
+        let meter = &mut self.meter;
+        let io = self.graph.io_counters();
+        let (reads, bytes) = (io.reads - meter.io_start.reads, io.bytes - meter.io_start.bytes);
+        let seconds_busy = (io.busy_ns - meter.io_start.busy_ns) as f64 * 1e-9;
+        meter.miss_rates.sort_unstable_by(f64::total_cmp);
+        let accesses = (meter.hits + meter.misses).max(1) as f64;
+        let decoded = meter.decode_ns.len();
+        Statistics {
+            model: facts.model.clone(),
+            plan: facts.plan.clone(),
+            memory: MemoryStatistics {
+                budget_bytes: facts.budget.total_bytes(),
+                peak_rss_bytes: rss_peak().unwrap_or(0),
+                items: facts.budget.clone(),
+            },
+            prefill: PhaseStatistics::of(meter.prefill_tokens, &mut meter.prefill_ns),
+            decode: PhaseStatistics::of(decoded, &mut meter.decode_ns),
+            cache: CacheStatistics {
+                hits: meter.hits,
+                misses: meter.misses,
+                hit_rate: meter.hits as f64 / accesses,
+                miss_rate_p99: percentile(&meter.miss_rates, 0.99),
+            },
+            io: IoStatistics {
+                reads,
+                bytes,
+                seconds_busy,
+                bytes_per_second: if seconds_busy > 0.0 { bytes as f64 / seconds_busy } else { 0.0 },
+                ceiling_bytes_per_second: facts.ceiling_bytes_per_second,
+            },
+            bubbles: meter.bubbles(),
+            tokens,
+            text,
+            logits_hash: format!("{:016x}", meter.logits_hash),
+        }
+    }
+}
+
+impl Meter {
+    fn count(&mut self, reports: &[StepDone]) {
+        let hits: u64 = reports.iter().map(|r| r.hits).sum();
+        let misses: u64 = reports.iter().map(|r| r.misses).sum();
+        self.hits += hits;
+        self.misses += misses;
+        self.miss_rates.push(misses as f64 / (hits + misses).max(1) as f64);
+        let charged: Vec<Charged> = reports.iter().map(|r| r.charged).collect();
+        if self.charged[0].is_empty() {
+            self.charged[0] = reports.iter().map(|r| r.charged_before).collect();
+        }
+        self.charged[1] = charged;
+    }
+
+    fn hash(&mut self, logits: &[f32]) {
+        for chunk in logits.chunks(1024) {
+            let mut bytes = [0; 4096];
+            for (to, l) in bytes.chunks_exact_mut(4).zip(chunk) {
+                to.copy_from_slice(&l.to_bits().to_le_bytes());
+            }
+            self.logits_hash = xxh3_64_with_seed(&bytes[..chunk.len() * 4], self.logits_hash);
+        }
+    }
+
+    fn bubbles(&self) -> forebay_traces::ledger::Bubbles {
+        let mut total = Charged::default();
+        for (before, after) in self.charged[0].iter().zip(&self.charged[1]) {
+            total.merge(&after.since(before));
+        }
+        total.fractions()
+    }
+}
+
+fn nanos(start: Instant) -> u64 {
+    u64::try_from(start.elapsed().as_nanos()).unwrap_or(u64::MAX)
+}

@@ -1,0 +1,130 @@
+//! Perplexity by llama.cpp's protocol.
+
+use flume::Sender;
+use serde::Serialize;
+
+use super::runner::Runner;
+use crate::error::Error;
+
+/// Result of [`crate::Engine::perplexity`].
+#[derive(Clone, Copy, Debug, Serialize)]
+pub struct Perplexity {
+    /// `exp(nll)`.
+    pub perplexity: f64,
+    /// Standard error of the perplexity.
+    pub stderr: f64,
+    /// Mean negative log-likelihood per scored token, in nats.
+    pub nll: f64,
+    /// Chunks evaluated.
+    pub chunks: usize,
+    /// Tokens per chunk.
+    pub ctx: usize,
+    /// Tokens scored.
+    pub tokens: usize,
+}
+
+/// Called after each chunk with its number, their count and the perplexity so far.
+pub(super) type Progress = Box<dyn FnMut(usize, usize, f64) + Send>;
+
+pub(super) struct ScoreJob {
+    pub tokens: Vec<u32>,
+    pub ctx: usize,
+    pub chunks: Option<usize>,
+    pub progress: Progress,
+    pub reply: Sender<Result<Perplexity, Error>>,
+}
+
+impl std::fmt::Debug for ScoreJob {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("ScoreJob").field("tokens", &self.tokens.len()).finish_non_exhaustive()
+    }
+}
+
+#[derive(Default)]
+struct Sums {
+    nll: f64,
+    squares: f64,
+    count: usize,
+}
+
+impl Sums {
+    fn add(&mut self, nll: f64) {
+        self.nll += nll;
+        self.squares += nll * nll;
+        self.count += 1;
+    }
+
+    fn result(&self, chunks: usize, ctx: usize) -> Perplexity {
+        let n = self.count.max(1) as f64;
+        let nll = self.nll / n;
+        let variance = (self.squares / n - nll * nll).max(0.0) / (n - 1.0).max(1.0);
+        let perplexity = nll.exp();
+        let stderr = variance.sqrt() * perplexity;
+        Perplexity { perplexity, stderr, nll, chunks, ctx, tokens: self.count }
+    }
+}
+
+/// `-ln softmax(logits)[target]`.
+fn negative_log_likelihood(logits: &[f32], target: u32) -> f64 {
+    let max = logits.iter().copied().fold(f32::NEG_INFINITY, f32::max);
+    let sum: f64 = logits.iter().map(|&l| f64::from(l - max).exp()).sum();
+    sum.ln() - f64::from(logits[target as usize] - max)
+}
+
+impl ScoreJob {
+    pub fn run(&mut self, runner: &mut Runner) -> Result<Perplexity, Error> {
+        let (ctx, context) = (self.ctx, runner.context());
+        if ctx < 2 || ctx > context {
+            return Err(Error::Request(format!(
+                "--ctx {ctx} is outside 2..={context}; start the engine with a larger context"
+            )));
+        }
+        let available = self.tokens.len() / ctx;
+        let chunks = self.chunks.unwrap_or(available).min(available);
+        if chunks == 0 {
+            return Err(Error::Request(format!(
+                "the text has {} tokens, fewer than one chunk of {ctx}; give more text or a smaller --ctx",
+                self.tokens.len()
+            )));
+        }
+        let mut sums = Sums::default();
+        for chunk in 0..chunks {
+            let mut tokens = self.tokens[chunk * ctx..(chunk + 1) * ctx].to_vec();
+            if let Some(bos) = runner.bos() {
+                tokens[0] = bos;
+            }
+            // Position `p` predicts token `p + 1`; the first half only gives context.
+            let first = ctx / 2;
+            runner.evaluate(&tokens, first, |position, logits| {
+                if position + 1 < ctx {
+                    sums.add(negative_log_likelihood(logits, tokens[position + 1]));
+                }
+            })?;
+            (self.progress)(chunk + 1, chunks, sums.result(chunk + 1, ctx).perplexity);
+        }
+        Ok(sums.result(chunks, ctx))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn uniform_logits_give_the_vocabulary_as_perplexity() {
+        let mut sums = Sums::default();
+        for target in 0..8 {
+            sums.add(negative_log_likelihood(&[1.5; 8], target));
+        }
+        let p = sums.result(1, 8);
+        assert!((p.perplexity - 8.0).abs() < 1e-9);
+        assert!(p.stderr < 1e-6);
+    }
+
+    #[test]
+    fn certain_predictions_cost_nothing() {
+        let logits = [0.0, 1000.0, 0.0];
+        assert!(negative_log_likelihood(&logits, 1) < 1e-9);
+        assert!((negative_log_likelihood(&logits, 0) - 1000.0).abs() < 1e-6);
+    }
+}

@@ -1,0 +1,128 @@
+//! From a model's path to its bundle file: packed once, cached, and packed again when the source changes.
+
+use std::path::{Path, PathBuf};
+
+use forebay_models::bundle::{
+    Bundle, FORMAT_VERSION, PackOptions, PackProgress, SourceIdentity, checksum, pack,
+};
+use forebay_models::error::ModelError;
+use forebay_models::source;
+use forebay_plans::cache_dir;
+
+use crate::error::Error;
+
+/// What happens while a model is made ready.
+#[derive(Clone, Debug)]
+pub enum Preparation {
+    /// The source is being converted to this file.
+    Packing {
+        /// The bundle file that will appear.
+        target: PathBuf,
+        /// How far it is.
+        progress: PackProgress,
+    },
+    /// The bundle file is complete.
+    Packed {
+        /// The bundle file.
+        target: PathBuf,
+    },
+    /// Resident weights are being read.
+    Loading {
+        /// Bytes read.
+        done: u64,
+        /// Bytes in all.
+        total: u64,
+    },
+}
+
+/// Whether `path` is a bundle file already.
+fn is_bundle(path: &Path) -> bool {
+    path.extension().is_some_and(|e| e == "fbay")
+}
+
+/// Opens the bundle of a model: itself if it is one, else its cached conversion, made now if there is
+/// none or if the source has changed since.
+///
+/// # Errors
+/// The model cannot be read or the cache folder cannot be written.
+pub fn open(
+    model: &Path,
+    cache: Option<&Path>,
+    options: &PackOptions,
+    report: &mut dyn FnMut(Preparation),
+) -> Result<Bundle, Error> {
+    if !model.exists() {
+        let missing = std::io::Error::from(std::io::ErrorKind::NotFound);
+        return Err(ModelError::io(model, "find the model", missing).into());
+    }
+    if is_bundle(model) {
+        return Ok(Bundle::open(model)?);
+    }
+    let identity = SourceIdentity::of(model)?;
+    let folder = match cache {
+        Some(folder) => {
+            std::fs::create_dir_all(folder)
+                .map_err(|e| ModelError::io(folder, "create the cache folder", e))?;
+            folder.to_path_buf()
+        }
+        None => cache_dir::prepare()?,
+    };
+    let target = cached_path(&folder, model, &identity, options);
+    if let Ok(bundle) = Bundle::open(&target)
+        && bundle.meta.source == identity
+    {
+        return Ok(bundle);
+    }
+    convert(model, &target, options, report)?;
+    remove_outdated(&folder, &target, &identity);
+    Ok(Bundle::open(&target)?)
+}
+
+/// Converts `model` into the bundle file `target`.
+///
+/// # Errors
+/// The model cannot be read or the file cannot be written.
+pub fn convert(
+    model: &Path,
+    target: &Path,
+    options: &PackOptions,
+    report: &mut dyn FnMut(Preparation),
+) -> Result<(), Error> {
+    let source = source::open(model)?;
+    pack(source.as_ref(), target, options, &mut |progress| {
+        report(Preparation::Packing { target: target.to_path_buf(), progress });
+    })?;
+    report(Preparation::Packed { target: target.to_path_buf() });
+    Ok(())
+}
+
+/// Name of the cached file: it changes with the source's path and state, the options and the format.
+fn cached_path(
+    folder: &Path,
+    model: &Path,
+    identity: &SourceIdentity,
+    options: &PackOptions,
+) -> PathBuf {
+    let key = format!(
+        "{}|{}|{}|{}|{:?}|{FORMAT_VERSION}",
+        identity.path, identity.len, identity.modified_ns, identity.state, options.quant
+    );
+    cache_dir::packed_path(folder, model, checksum(key.as_bytes()))
+}
+
+/// Removes cached conversions of earlier states of the same source file.
+fn remove_outdated(folder: &Path, keep: &Path, identity: &SourceIdentity) {
+    for entry in std::fs::read_dir(folder).into_iter().flatten().flatten() {
+        let path = entry.path();
+        if path == keep || !is_bundle(&path) {
+            continue;
+        }
+        let outdated = Bundle::open(&path).is_ok_and(|bundle| {
+            bundle.meta.source.path == identity.path && bundle.meta.source != *identity
+        });
+        if outdated {
+            // Best effort: an old file that stays only takes space.
+            let _ = std::fs::remove_file(path);
+        }
+    }
+}

@@ -1,0 +1,166 @@
+//! What a generation cost: the object that `--stats` writes.
+
+use forebay_plans::budget::Budget;
+use forebay_plans::size::format_size;
+use forebay_traces::ledger::Bubbles;
+use serde::Serialize;
+
+/// Statistics of one generation. Field names are a contract (DESIGN.md section 3).
+#[derive(Clone, Debug, Serialize)]
+pub struct Statistics {
+    /// The model's path or name.
+    pub model: String,
+    /// The plan in force.
+    pub plan: serde_json::Value,
+    /// Memory.
+    pub memory: MemoryStatistics,
+    /// Reading the prompt.
+    pub prefill: PhaseStatistics,
+    /// Generating tokens after the first.
+    pub decode: PhaseStatistics,
+    /// FFN neurons found in memory.
+    pub cache: CacheStatistics,
+    /// Reads.
+    pub io: IoStatistics,
+    /// Where the compute cores' time went; the fractions add up to 1.
+    pub bubbles: Bubbles,
+    /// Generated ids.
+    pub tokens: Vec<u32>,
+    /// Generated text.
+    pub text: String,
+    /// XXH3-64 chained over the logits of every step that had any: equal hashes mean equal logits, bit
+    /// for bit.
+    pub logits_hash: String,
+}
+
+/// The budget and what was really used.
+#[derive(Clone, Debug, Serialize)]
+pub struct MemoryStatistics {
+    /// The budget in bytes.
+    pub budget_bytes: u64,
+    /// Highest resident set size of the process so far, bytes.
+    pub peak_rss_bytes: u64,
+    /// Bytes by item.
+    pub items: Budget,
+}
+
+/// Speed of a phase.
+#[derive(Clone, Copy, Debug, Default, Serialize)]
+pub struct PhaseStatistics {
+    /// Tokens processed.
+    pub tokens: usize,
+    /// Wall time in seconds.
+    pub seconds: f64,
+    /// `tokens / seconds`.
+    pub tokens_per_second: f64,
+    /// Median time per step in milliseconds.
+    pub ms_p50: f64,
+    /// 90th percentile.
+    pub ms_p90: f64,
+    /// 99th percentile.
+    pub ms_p99: f64,
+}
+
+/// Hits and misses in units of live FFN neurons.
+#[derive(Clone, Copy, Debug, Default, Serialize)]
+pub struct CacheStatistics {
+    /// Found in memory.
+    pub hits: u64,
+    /// Read from flash.
+    pub misses: u64,
+    /// `hits / (hits + misses)`.
+    pub hit_rate: f64,
+    /// 99th percentile over steps of the share of misses.
+    pub miss_rate_p99: f64,
+}
+
+/// Reads during the generation.
+#[derive(Clone, Copy, Debug, Default, Serialize)]
+pub struct IoStatistics {
+    /// Number of reads.
+    pub reads: u64,
+    /// Bytes read.
+    pub bytes: u64,
+    /// Time with at least one read in flight, in seconds.
+    pub seconds_busy: f64,
+    /// `bytes / seconds_busy`.
+    pub bytes_per_second: f64,
+    /// What the disk gave when resident weights were read at start-up, bytes per second; 0 if too little
+    /// was read to tell.
+    pub ceiling_bytes_per_second: f64,
+}
+
+impl PhaseStatistics {
+    /// From the duration of each step in nanoseconds (sorted in place) and the number of tokens.
+    pub(crate) fn of(tokens: usize, steps_ns: &mut [u64]) -> Self {
+        steps_ns.sort_unstable();
+        let seconds = steps_ns.iter().sum::<u64>() as f64 * 1e-9;
+        let ms = |p| percentile(steps_ns, p) as f64 * 1e-6;
+        Self {
+            tokens,
+            seconds,
+            tokens_per_second: if seconds > 0.0 { tokens as f64 / seconds } else { 0.0 },
+            ms_p50: ms(0.5),
+            ms_p90: ms(0.9),
+            ms_p99: ms(0.99),
+        }
+    }
+}
+
+/// Nearest-rank percentile of sorted values; the default where there are none.
+pub(crate) fn percentile<T: Copy + Default>(sorted: &[T], p: f64) -> T {
+    let rank = (p * sorted.len() as f64).ceil() as usize;
+    sorted.get(rank.saturating_sub(1).min(sorted.len().saturating_sub(1))).copied().unwrap_or_default()
+}
+
+impl Statistics {
+    /// Three lines for a person.
+    pub fn summary(&self) -> String {
+        let b = &self.bubbles;
+        format!(
+            "prefill {} tokens, {:.1} tok/s; decode {} tokens, {:.1} tok/s ({:.1} ms median, {:.1} ms p99)\n\
+             memory {} of {}; read {} at {}/s; neurons in memory {:.1}%\n\
+             cores: {:.0}% computing, {:.0}% waiting for gate reads, {:.0}% for up/down reads, \
+             {:.0}% for each other, {:.0}% idle",
+            self.prefill.tokens,
+            self.prefill.tokens_per_second,
+            self.decode.tokens,
+            self.decode.tokens_per_second,
+            self.decode.ms_p50,
+            self.decode.ms_p99,
+            format_size(self.memory.peak_rss_bytes),
+            format_size(self.memory.budget_bytes),
+            format_size(self.io.bytes),
+            format_size(self.io.bytes_per_second as u64),
+            self.cache.hit_rate * 100.0,
+            b.compute_busy * 100.0,
+            b.wait_io_gate * 100.0,
+            b.wait_io_updown * 100.0,
+            b.wait_barrier * 100.0,
+            b.idle * 100.0,
+        )
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn nearest_rank_percentiles() {
+        let v: Vec<u64> = (1..=100).collect();
+        assert_eq!(percentile(&v, 0.5), 50);
+        assert_eq!(percentile(&v, 0.99), 99);
+        assert_eq!(percentile(&v, 1.0), 100);
+        assert_eq!(percentile(&[7], 0.5), 7);
+        assert_eq!(percentile::<u64>(&[], 0.5), 0);
+    }
+
+    #[test]
+    fn phase_speed_is_tokens_over_time() {
+        let p = PhaseStatistics::of(4, &mut [2_000_000, 1_000_000]);
+        assert!((p.seconds - 0.003).abs() < 1e-12);
+        assert!((p.tokens_per_second - 4.0 / 0.003).abs() < 1e-6);
+        assert_eq!(p.ms_p99, 2.0);
+    }
+}

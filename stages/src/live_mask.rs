@@ -1,0 +1,94 @@
+//! Which neurons of a cluster are alive.
+
+/// Most neurons of a cluster.
+pub const MAX_NEURONS: usize = 512;
+
+/// One bit per neuron of a cluster.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct LiveMask {
+    words: [u64; MAX_NEURONS / 64],
+}
+
+impl LiveMask {
+    /// The first `n` neurons.
+    pub fn first(n: usize) -> Self {
+        let mut mask = Self::default();
+        for (i, word) in mask.words.iter_mut().enumerate() {
+            let bits = n.saturating_sub(i * 64).min(64);
+            *word = if bits == 64 { u64::MAX } else { (1 << bits) - 1 };
+        }
+        mask
+    }
+
+    /// Marks neuron `i`.
+    pub fn set(&mut self, i: usize) {
+        self.words[i / 64] |= 1 << (i % 64);
+    }
+
+    /// Whether neuron `i` is marked.
+    pub fn has(&self, i: usize) -> bool {
+        self.words[i / 64] >> (i % 64) & 1 == 1
+    }
+
+    /// Number of marked neurons.
+    pub fn count(&self) -> usize {
+        self.words.iter().map(|w| w.count_ones() as usize).sum()
+    }
+
+    /// Whether none is marked.
+    pub fn is_empty(&self) -> bool {
+        self.words.iter().all(|&w| w == 0)
+    }
+
+    /// Marked neurons in index order.
+    pub fn iter(&self) -> impl Iterator<Item = usize> {
+        self.words.into_iter().enumerate().flat_map(|(i, mut word)| {
+            std::iter::from_fn(move || {
+                let bit = word.trailing_zeros() as usize;
+                word &= word.wrapping_sub(1);
+                (bit < 64).then_some(i * 64 + bit)
+            })
+        })
+    }
+
+    /// Runs of consecutive marked neurons as `(first, length)`, in index order.
+    pub fn runs(&self) -> impl Iterator<Item = (usize, usize)> {
+        let mask = *self;
+        let mut at = 0;
+        std::iter::from_fn(move || {
+            while at < MAX_NEURONS && !mask.has(at) {
+                at += 1;
+            }
+            let first = at;
+            while at < MAX_NEURONS && mask.has(at) {
+                at += 1;
+            }
+            (at > first).then_some((first, at - first))
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn runs_and_iter_agree_with_set_bits() {
+        let mut mask = LiveMask::default();
+        let chosen = [0, 1, 2, 63, 64, 65, 200, 511];
+        chosen.iter().for_each(|&i| mask.set(i));
+        assert_eq!(mask.iter().collect::<Vec<_>>(), chosen);
+        assert_eq!(mask.runs().collect::<Vec<_>>(), [(0, 3), (63, 3), (200, 1), (511, 1)]);
+        assert_eq!(mask.count(), chosen.len());
+    }
+
+    #[test]
+    fn first_marks_exactly_n() {
+        for n in [0, 1, 63, 64, 65, 256, 512] {
+            let mask = LiveMask::first(n);
+            assert_eq!(mask.count(), n);
+            assert_eq!(mask.runs().next(), (n > 0).then_some((0, n)));
+            assert_eq!(mask.is_empty(), n == 0);
+        }
+    }
+}
