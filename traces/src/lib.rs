@@ -1,1 +1,17 @@
-//! placeholder
+//! What the cores did with their time: recorder, exact accounting, Chrome trace files and their analysis.
+//!
+//! - While tokens flow: [`lane::TraceLane`] keeps [`record::Record`]s, [`ledger::Ledger`] adds up states;
+//!   both belong to one thread and touch neither locks nor the allocator.
+//! - Afterwards: [`chrome`] writes the lanes to a file that Perfetto and `chrome://tracing` show.
+//! - Any time later: [`events`] reads such a file back and [`report`] says where the time went, and why.
+#![forbid(unsafe_code)]
+
+pub mod chrome;
+pub mod clock;
+pub mod events;
+pub mod lane;
+pub mod ledger;
+pub mod record;
+pub mod report;
+
+mod table;

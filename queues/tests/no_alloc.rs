@@ -1,0 +1,60 @@
+//! After start-up nothing here touches the allocator.
+#![cfg(not(loom))]
+
+use allocation_counter::measure;
+use forebay_queues::batch::Batch;
+use forebay_queues::board::F32Board;
+use forebay_queues::capacity::Capacity;
+use forebay_queues::doorbell::{Spin, doorbell};
+use forebay_queues::exchange::exchange;
+use forebay_queues::lane::lane;
+use forebay_queues::pool::Pool;
+
+#[test]
+fn a_lane_and_its_boxes_are_allocated_once() {
+    let (bell, ringer) = doorbell();
+    bell.bind();
+    let capacity = Capacity::sum(&[("there", 48), ("back", 52)]);
+    let built = measure(|| drop(lane::<Box<Batch<u64, 8>>>(&capacity, ringer.clone())));
+    assert!(built.count_total > 0, "the counter counts");
+
+    let (tx, rx) = lane(&capacity, ringer);
+    let mut pool = Pool::new("batches", 100, Batch::<u64, 8>::new);
+    let used = measure(|| {
+        for round in 0..5 {
+            let seen = bell.epoch();
+            while let Some(mut batch) = pool.take() {
+                while batch.push(round).is_ok() {}
+                tx.send(batch).expect("as large as the pool");
+            }
+            bell.wait(seen, Spin::NONE, None);
+            assert_eq!(rx.len(), 100);
+            while let Some(mut batch) = rx.try_recv() {
+                assert_eq!(batch.drain().sum::<u64>(), 8 * round);
+                pool.give(batch);
+            }
+        }
+    });
+    assert_eq!(used.count_total, 0, "{used:?}");
+}
+
+#[test]
+fn an_exchange_is_allocated_once() {
+    let (bell, ringer) = doorbell();
+    bell.bind();
+    let (mut members, _aborter) = exchange(vec![ringer.clone(), ringer]);
+    let board = F32Board::new(64);
+    let mut part = [1.0; 64];
+    let used = measure(|| {
+        for _ in 0..10 {
+            let seen = bell.epoch();
+            board.write(0, &part);
+            let epoch = members[0].arrive();
+            members[1].arrive();
+            bell.wait(seen, Spin::NONE, None);
+            assert_eq!(members[0].complete(epoch), Ok(true));
+            board.read(0, &mut part);
+        }
+    });
+    assert_eq!(used.count_total, 0, "{used:?}");
+}

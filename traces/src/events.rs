@@ -1,0 +1,260 @@
+//! Reads a Chrome trace file back: slices per lane, and the arrows between them.
+//!
+//! Tolerant of what other tools add: unknown events and fields are skipped, both the object and the array
+//! form are read. A file that is not JSON, or cut short, is an error with its line and column.
+
+use std::collections::{BTreeMap, HashMap};
+use std::io;
+use std::path::{Path, PathBuf};
+
+use serde::Deserialize;
+use serde_json::Value;
+
+use crate::record::Reason;
+
+/// A trace file could not be used.
+#[derive(Debug, thiserror::Error)]
+pub enum ReadError {
+    /// The file could not be read.
+    #[error("cannot read the trace {path}: {source}")]
+    Io {
+        /// The file.
+        path: PathBuf,
+        /// What the system said.
+        source: io::Error,
+    },
+    /// The file's content is not a trace.
+    #[error("{path} is not a complete Chrome trace: {source}; record it again with --trace {path}")]
+    Damaged {
+        /// The file.
+        path: PathBuf,
+        /// What is wrong, and where.
+        source: serde_json::Error,
+    },
+    /// The file is a trace of something else, or of a run without a single record.
+    #[error("{path} holds no stage, stall or read: it was not recorded with `forebay run --trace`")]
+    Empty {
+        /// The file.
+        path: PathBuf,
+    },
+}
+
+/// What a slice stands for, by its category and name.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum What {
+    /// A core worked.
+    Stage,
+    /// A core waited.
+    Stall(Reason),
+    /// An I/O slot read.
+    Read,
+}
+
+/// One slice of a lane.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Slice {
+    /// What it stands for.
+    pub what: What,
+    /// Its name, e.g. `gc`.
+    pub name: String,
+    /// Start in nanoseconds.
+    pub start_ns: u64,
+    /// End in nanoseconds.
+    pub end_ns: u64,
+    /// Layer, clusters, bytes.
+    pub args: Args,
+}
+
+/// What a slice says about its work.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
+#[serde(default)]
+pub struct Args {
+    /// Layer.
+    pub layer: u64,
+    /// First cluster.
+    pub first_cluster: u64,
+    /// Number of clusters.
+    pub clusters: u64,
+    /// Bytes read or worked on.
+    pub bytes: u64,
+    /// `hit`, `miss` or `n/a`.
+    pub residency: String,
+}
+
+/// One lane of the trace.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct Lane {
+    /// Its name.
+    pub name: String,
+    /// Records lost because the ring was full.
+    pub overwritten: u64,
+    /// Its slices by start; of two with the same start, the longer one first.
+    pub slices: Vec<Slice>,
+    /// Arrows that end here: time and id, by time.
+    pub arrows_in: Vec<(u64, u64)>,
+}
+
+/// A trace file's content.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct Trace {
+    /// Lanes in the order of their numbers.
+    pub lanes: Vec<Lane>,
+    /// Where each arrow starts: id to lane (index) and time.
+    pub arrows_out: HashMap<u64, (usize, u64)>,
+}
+
+#[derive(Deserialize)]
+struct Document {
+    #[serde(rename = "traceEvents")]
+    trace_events: Vec<Event>,
+}
+
+#[derive(Deserialize)]
+#[serde(default)]
+struct Event {
+    ph: String,
+    name: String,
+    cat: String,
+    tid: Value,
+    id: Value,
+    ts: f64,
+    dur: f64,
+    args: Value,
+}
+
+impl Default for Event {
+    fn default() -> Self {
+        Self {
+            ph: String::new(),
+            name: String::new(),
+            cat: String::new(),
+            tid: Value::Null,
+            id: Value::Null,
+            ts: 0.0,
+            dur: 0.0,
+            args: Value::Null,
+        }
+    }
+}
+
+impl Lane {
+    /// The innermost slice around `ns`, if any.
+    pub fn slice_at(&self, ns: u64) -> Option<&Slice> {
+        let behind = self.slices.partition_point(|s| s.start_ns <= ns);
+        let before = self.slices[..behind].iter().rev();
+        before.into_iter().find(|s| ns <= s.end_ns)
+    }
+}
+
+impl Trace {
+    /// Reads a trace file.
+    ///
+    /// # Errors
+    /// The file cannot be read, is damaged, or holds nothing of ours.
+    pub fn read(path: &Path) -> Result<Self, ReadError> {
+        let path = path.to_path_buf();
+        let bytes = match std::fs::read(&path) {
+            Ok(bytes) => bytes,
+            Err(source) => return Err(ReadError::Io { path, source }),
+        };
+        match Self::parse(&bytes) {
+            Ok(trace) if trace.lanes.iter().all(|l| l.slices.is_empty()) => {
+                Err(ReadError::Empty { path })
+            }
+            Ok(trace) => Ok(trace),
+            Err(source) => Err(ReadError::Damaged { path, source }),
+        }
+    }
+
+    /// Reads a trace from its bytes.
+    ///
+    /// # Errors
+    /// The bytes are not JSON of a trace's form.
+    pub fn parse(bytes: &[u8]) -> Result<Self, serde_json::Error> {
+        // By hand instead of an untagged enum, which would lose the line and column of an error.
+        let is_array = bytes.iter().find(|b| !b.is_ascii_whitespace()) == Some(&b'[');
+        let events = if is_array {
+            serde_json::from_slice(bytes)?
+        } else {
+            serde_json::from_slice::<Document>(bytes)?.trace_events
+        };
+        Ok(Self::from_events(events))
+    }
+
+    fn from_events(events: Vec<Event>) -> Self {
+        let mut lanes = BTreeMap::<u64, Lane>::new();
+        let mut starts = HashMap::new();
+        for event in events {
+            let tid = number(&event.tid);
+            let ns = nanos(event.ts);
+            match event.ph.as_str() {
+                "M" if event.name == "thread_name" => {
+                    let lane = lanes.entry(tid).or_default();
+                    lane.name = event.args["name"].as_str().unwrap_or_default().into();
+                    lane.overwritten = number(&event.args["overwritten"]);
+                }
+                "X" => {
+                    if let Some(slice) = slice(event, ns) {
+                        lanes.entry(tid).or_default().slices.push(slice);
+                    }
+                }
+                "s" => {
+                    starts.insert(number(&event.id), (tid, ns));
+                }
+                "f" => {
+                    let arrow = (ns, number(&event.id));
+                    lanes.entry(tid).or_default().arrows_in.push(arrow);
+                }
+                _ => {}
+            }
+        }
+        for lane in lanes.values_mut() {
+            lane.slices
+                .sort_by_key(|s| (s.start_ns, std::cmp::Reverse(s.end_ns)));
+            lane.arrows_in.sort_unstable();
+        }
+        let index: HashMap<u64, usize> = lanes.keys().copied().zip(0..).collect();
+        Self {
+            arrows_out: starts
+                .into_iter()
+                .filter_map(|(id, (tid, ns))| Some((id, (*index.get(&tid)?, ns))))
+                .collect(),
+            lanes: lanes.into_values().collect(),
+        }
+    }
+}
+
+fn slice(event: Event, start_ns: u64) -> Option<Slice> {
+    let what = match event.cat.as_str() {
+        "stage" => What::Stage,
+        "io" => What::Read,
+        "stall" => {
+            let name = event.name.strip_prefix("stall: ")?;
+            What::Stall(Reason::ALL.into_iter().find(|r| r.name() == name)?)
+        }
+        _ => return None,
+    };
+    Some(Slice {
+        what,
+        name: event.name,
+        start_ns,
+        end_ns: start_ns.saturating_add(nanos(event.dur)),
+        args: serde_json::from_value(event.args).unwrap_or_default(),
+    })
+}
+
+/// Microseconds to nanoseconds; the cast saturates, so a negative time is 0.
+fn nanos(micros: f64) -> u64 {
+    (micros * 1000.0).round() as u64
+}
+
+/// Numbers may come as strings, as Chrome's own ids do (`"0x2a"`).
+fn number(value: &Value) -> u64 {
+    match value {
+        Value::String(text) => match text.strip_prefix("0x") {
+            Some(hex) => u64::from_str_radix(hex, 16).unwrap_or_default(),
+            None => text.parse().unwrap_or_default(),
+        },
+        other => other.as_u64().unwrap_or_default(),
+    }
+}

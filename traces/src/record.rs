@@ -1,0 +1,287 @@
+//! What happened: fixed-size records, cheap to make while tokens flow.
+
+use serde::{Deserialize, Serialize};
+
+/// What a compute core works on. The order is that of a layer.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum Stage {
+    /// Token embedding.
+    Embed,
+    /// RMS norm or layer norm.
+    Norm,
+    /// Query, key and value projections.
+    Qkv,
+    /// Scores and values over the KV cache.
+    Attention,
+    /// Output projection of the attention.
+    Output,
+    /// Prediction of the active neurons.
+    Pred,
+    /// Requests for Gate rows.
+    Gio,
+    /// Gate dot products of a cluster.
+    Gc,
+    /// Requests for Up and Down.
+    Udio,
+    /// Up dot products and Down columns of a cluster.
+    Udc,
+    /// Partial sums of the cores added up.
+    Fold,
+    /// Output head (logits).
+    Head,
+    /// Choice of the next token.
+    Sample,
+}
+
+impl Stage {
+    /// All stages, in order.
+    pub const ALL: [Self; 13] = [
+        Self::Embed,
+        Self::Norm,
+        Self::Qkv,
+        Self::Attention,
+        Self::Output,
+        Self::Pred,
+        Self::Gio,
+        Self::Gc,
+        Self::Udio,
+        Self::Udc,
+        Self::Fold,
+        Self::Head,
+        Self::Sample,
+    ];
+
+    /// Name of the slice in a trace file.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Embed => "embed",
+            Self::Norm => "norm",
+            Self::Qkv => "qkv",
+            Self::Attention => "attention",
+            Self::Output => "output",
+            Self::Pred => "pred",
+            Self::Gio => "gio",
+            Self::Gc => "gc",
+            Self::Udio => "udio",
+            Self::Udc => "udc",
+            Self::Fold => "fold",
+            Self::Head => "head",
+            Self::Sample => "sample",
+        }
+    }
+}
+
+/// Why a compute core did not compute.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+pub enum Reason {
+    /// Gate rows have not been read yet.
+    #[serde(rename = "wait_io_gate")]
+    IoGate,
+    /// Up rows and Down columns have not been read yet.
+    #[serde(rename = "wait_io_updown")]
+    IoUpDown,
+    /// Other cores have not arrived at the exchange yet.
+    #[serde(rename = "wait_barrier")]
+    Barrier,
+    /// The active neurons have not been predicted yet.
+    #[serde(rename = "wait_pred")]
+    Pred,
+    /// There is no token to work on.
+    #[serde(rename = "idle")]
+    Idle,
+}
+
+impl Reason {
+    /// All reasons; `reason as usize` is the index.
+    pub const ALL: [Self; 5] = [
+        Self::IoGate,
+        Self::IoUpDown,
+        Self::Barrier,
+        Self::Pred,
+        Self::Idle,
+    ];
+
+    /// Name in statistics and trace files.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::IoGate => "wait_io_gate",
+            Self::IoUpDown => "wait_io_updown",
+            Self::Barrier => "wait_barrier",
+            Self::Pred => "wait_pred",
+            Self::Idle => "idle",
+        }
+    }
+}
+
+/// A quantity sampled over time.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Counter {
+    /// Requests that wait for a free I/O slot.
+    QueueDepth,
+    /// Reads the kernel works on.
+    InFlightReads,
+    /// Clusters in the neuron cache.
+    CacheLive,
+    /// Streamed clusters that have arrived and wait for a core.
+    StreamReady,
+}
+
+impl Counter {
+    /// Name of the counter's track in a trace file.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::QueueDepth => "queue_depth",
+            Self::InFlightReads => "in_flight_reads",
+            Self::CacheLive => "cache_live",
+            Self::StreamReady => "stream_ready",
+        }
+    }
+}
+
+/// Whether a cluster's weights were in memory.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Residency {
+    /// They were.
+    Hit,
+    /// They had to be read.
+    Miss,
+    /// The record is not about streamed weights.
+    NotApplicable,
+}
+
+impl Residency {
+    /// Name in a trace file.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Hit => "hit",
+            Self::Miss => "miss",
+            Self::NotApplicable => "n/a",
+        }
+    }
+}
+
+/// What a record is about.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Kind {
+    /// A core worked. With a flow id: on what that read brought.
+    Stage(Stage),
+    /// One read, from submission to completion. Reads overlap: give each I/O slot its own lane.
+    /// With a flow id: the arrow starts here.
+    Read,
+    /// A core waited.
+    Stall(Reason),
+    /// A counter had this value from `start_ns` on.
+    Counter {
+        /// Which counter.
+        which: Counter,
+        /// Its value.
+        value: u64,
+    },
+    /// One more arrow that starts inside the slice around `start_ns`.
+    FlowOut,
+    /// One more arrow that ends inside the slice around `start_ns`: for a slice that consumes several reads.
+    FlowIn,
+}
+
+/// One event in the life of a lane: one cache line.
+///
+/// Slices of one lane either follow or contain each other; they do not overlap otherwise.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[repr(align(64))]
+pub struct Record {
+    /// Start, as [`crate::clock::now_ns`] counts.
+    pub start_ns: u64,
+    /// End; equal to the start for counters and flows.
+    pub end_ns: u64,
+    /// What it is about.
+    pub kind: Kind,
+    /// Bytes read or worked on.
+    pub bytes: u64,
+    /// Ties a read to the slice that consumes it: one id per arrow, 0 for none.
+    pub flow: u64,
+    /// First cluster concerned.
+    pub cluster: u32,
+    /// Layer.
+    pub layer: u16,
+    /// Number of clusters concerned.
+    pub count: u16,
+    /// Whether they were in memory.
+    pub residency: Residency,
+}
+
+const _: () = assert!(size_of::<Record>() == 64);
+
+impl Record {
+    /// A record of `kind` whose remaining fields are 0, or do not apply.
+    pub const fn new(kind: Kind, start_ns: u64, end_ns: u64) -> Self {
+        Self {
+            start_ns,
+            end_ns,
+            kind,
+            bytes: 0,
+            flow: 0,
+            cluster: 0,
+            layer: 0,
+            count: 0,
+            residency: Residency::NotApplicable,
+        }
+    }
+
+    /// A core worked at `stage` of `layer`.
+    pub const fn stage(stage: Stage, layer: u16, start_ns: u64, end_ns: u64) -> Self {
+        Self {
+            layer,
+            ..Self::new(Kind::Stage(stage), start_ns, end_ns)
+        }
+    }
+
+    /// A core waited.
+    pub const fn stall(reason: Reason, start_ns: u64, end_ns: u64) -> Self {
+        Self::new(Kind::Stall(reason), start_ns, end_ns)
+    }
+
+    /// A read of `bytes` for `layer`.
+    pub const fn read(layer: u16, bytes: u64, start_ns: u64, end_ns: u64) -> Self {
+        Self {
+            layer,
+            bytes,
+            residency: Residency::Miss,
+            ..Self::new(Kind::Read, start_ns, end_ns)
+        }
+    }
+
+    /// A counter's value.
+    pub const fn counter(which: Counter, value: u64, now_ns: u64) -> Self {
+        Self::new(Kind::Counter { which, value }, now_ns, now_ns)
+    }
+
+    /// The end of one more arrow, inside the slice around `now_ns`.
+    pub const fn flow_in(flow: u64, now_ns: u64) -> Self {
+        Self::new(Kind::FlowIn, now_ns, now_ns).with_flow(flow)
+    }
+
+    /// The start of one more arrow, inside the slice around `now_ns`.
+    pub const fn flow_out(flow: u64, now_ns: u64) -> Self {
+        Self::new(Kind::FlowOut, now_ns, now_ns).with_flow(flow)
+    }
+
+    /// Names the clusters: `count` from `first` on.
+    pub const fn with_clusters(self, first: u32, count: u16, residency: Residency) -> Self {
+        Self {
+            cluster: first,
+            count,
+            residency,
+            ..self
+        }
+    }
+
+    /// Sets the bytes read or worked on.
+    pub const fn with_bytes(self, bytes: u64) -> Self {
+        Self { bytes, ..self }
+    }
+
+    /// Ties the record to the arrow `flow`.
+    pub const fn with_flow(self, flow: u64) -> Self {
+        Self { flow, ..self }
+    }
+}
