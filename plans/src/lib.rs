@@ -1,1 +1,22 @@
-//! placeholder
+//! What the machine offers and how it is shared out: topology, limits, measurements, the itemised
+//! memory budget, and the doctor that explains them. Nothing here starts an actor or opens a model.
+#![forbid(unsafe_code)]
+
+pub mod bandwidth;
+pub mod budget;
+pub mod cache_dir;
+pub mod cgroup;
+pub mod doctor;
+pub mod error;
+#[cfg(test)]
+mod fake_tree;
+pub mod isa;
+pub mod kernel_files;
+pub mod limits;
+pub mod mounts;
+pub mod process;
+pub mod size;
+pub mod storage;
+pub mod topology;
+
+pub use error::PlanError;

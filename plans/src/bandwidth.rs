@@ -1,0 +1,299 @@
+//! Measured memory read bandwidth, the bound of every decode.
+//!
+//! Each thread sums its own part of a buffer that no cache holds. The figure is what a perfect decode on
+//! these cores could read, so quote speeds as a fraction of it. On shared machines it changes from minute
+//! to minute: measure it beside what it is compared with.
+
+use std::hint::black_box;
+use std::sync::Barrier;
+use std::time::{Duration, Instant};
+
+use memmap2::{Advice, MmapMut};
+use rustix::thread::{CpuSet, sched_setaffinity};
+use serde::Serialize;
+
+use crate::error::PlanError;
+use crate::size::format_size;
+
+/// Buffer where nothing else is known: eight times a 32 MiB cache.
+const USUAL_BUFFER: usize = 256 << 20;
+
+/// The buffer must be this many times the last-level cache, or the cache serves much of it.
+const TIMES_CACHE: u64 = 4;
+
+/// Under memory pressure, the least multiple of the cache that still measures memory and not the cache.
+const LEAST_TIMES_CACHE: u64 = 2;
+
+/// A cache size to be assumed where the kernel states none (virtual machines, phones).
+const ASSUMED_CACHE: u64 = 32 << 20;
+
+/// At most this part of the available memory is taken.
+const SHARE_OF_AVAILABLE: u64 = 4;
+
+/// One sample lasts at least this long, so that starting together does not matter.
+const SAMPLE: Duration = Duration::from_millis(25);
+
+/// Bytes between looks at the clock: tens of microseconds, so that all threads stop nearly together.
+const CHUNK: usize = 1 << 20;
+
+/// Bytes summed per step: 16 independent 64-bit sums hide the latency of the adds in vector registers.
+const STEP: usize = 128;
+
+/// Read bandwidth with a number of threads, over several alternating samples.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct Bandwidth {
+    /// Threads that read at the same time.
+    pub threads: usize,
+    /// Median in GB/s (10^9 bytes per second).
+    pub median: f64,
+    /// Slowest sample in GB/s.
+    pub min: f64,
+    /// Fastest sample in GB/s.
+    pub max: f64,
+    /// Number of samples.
+    pub runs: usize,
+}
+
+impl Bandwidth {
+    /// Distance of the extremes as a share of the median: above about 0.3 the machine is shared or its
+    /// clock moves, and figures taken on it want a repeat.
+    pub fn spread(&self) -> f64 {
+        (self.max - self.min) / self.median
+    }
+
+    fn of(threads: usize, mut samples: Vec<f64>) -> Option<Self> {
+        samples.sort_unstable_by(f64::total_cmp);
+        let (min, max) = (*samples.first()?, *samples.last()?);
+        let (low, high) = ((samples.len() - 1) / 2, samples.len() / 2);
+        Some(Self {
+            threads,
+            median: (samples[low] + samples[high]) / 2.0,
+            min,
+            max,
+            runs: samples.len(),
+        })
+    }
+}
+
+/// A buffer to measure with.
+#[derive(Debug)]
+pub struct BandwidthProbe {
+    buffer: MmapMut,
+    huge_pages: bool,
+}
+
+impl BandwidthProbe {
+    /// Chooses a buffer that no cache of `cache_bytes` holds and that leaves most of `available` bytes
+    /// alone.
+    ///
+    /// # Errors
+    /// So little memory is available that the cache would be measured, or the mapping is refused.
+    pub fn new(cache_bytes: Option<u64>, available: u64) -> Result<Self, PlanError> {
+        let bytes = buffer_bytes(cache_bytes, available)?;
+        Self::with_buffer(bytes)
+    }
+
+    /// Uses a buffer of `bytes` (rounded up to whole steps) and writes all of it once: memory never
+    /// written is one shared page of zeros.
+    ///
+    /// # Errors
+    /// The mapping is refused.
+    pub fn with_buffer(bytes: usize) -> Result<Self, PlanError> {
+        let bytes = bytes.max(1).next_multiple_of(STEP);
+        let mut buffer = MmapMut::map_anon(bytes).map_err(|source| PlanError::Bandwidth {
+            why: format!("no buffer of {}: {source}", format_size(bytes as u64)),
+        })?;
+        // With 4 KiB pages the page walks, not the memory, are measured. Refusal is not fatal.
+        let huge_pages = buffer.advise(Advice::HugePage).is_ok();
+        buffer.fill(1);
+        Ok(Self { buffer, huge_pages })
+    }
+
+    /// Bytes of the buffer.
+    pub fn buffer_bytes(&self) -> usize {
+        self.buffer.len()
+    }
+
+    /// Whether the system accepted the advice to use huge pages.
+    pub fn huge_pages(&self) -> bool {
+        self.huge_pages
+    }
+
+    /// Measures with each of `counts` threads on the first `cores`, `rounds` times in turn (A B A B), so
+    /// that a drift of the clock falls on all alike. Pinning is best effort.
+    ///
+    /// Counts above the number of cores are measured with all cores; a count of 0 with one.
+    pub fn measure(&self, cores: &[usize], counts: &[usize], rounds: usize) -> Vec<Bandwidth> {
+        let counts: Vec<usize> = counts
+            .iter()
+            .map(|&count| count.clamp(1, cores.len().max(1)))
+            .collect();
+        let mut samples = vec![Vec::with_capacity(rounds); counts.len()];
+        for _ in 0..rounds {
+            for (&count, samples) in counts.iter().zip(&mut samples) {
+                samples.push(self.sample(cores, count));
+            }
+        }
+        let measured = counts.into_iter().zip(samples);
+        measured
+            .filter_map(|(count, samples)| Bandwidth::of(count, samples))
+            .collect()
+    }
+
+    /// GB/s of `threads` threads that each read their part of the buffer until the time is up.
+    fn sample(&self, cores: &[usize], threads: usize) -> f64 {
+        let steps = self.buffer.len() / STEP;
+        let part_bytes = steps.div_ceil(threads) * STEP;
+        let parts = self.buffer.chunks(part_bytes);
+        let ready = Barrier::new(parts.len());
+        let reads: Vec<Reading> = std::thread::scope(|scope| {
+            let readers: Vec<_> = parts
+                .enumerate()
+                .map(|(i, part)| {
+                    let (ready, core) = (&ready, cores.get(i).copied());
+                    scope.spawn(move || read_part(part, core, ready))
+                })
+                .collect();
+            // A reader cannot panic: it only adds, wrapping.
+            readers.into_iter().filter_map(|r| r.join().ok()).collect()
+        });
+        let bytes: u64 = reads.iter().map(|read| read.bytes).sum();
+        let longest = reads.iter().map(|read| read.took).max().unwrap_or(SAMPLE);
+        bytes as f64 / longest.as_secs_f64() / 1e9
+    }
+}
+
+/// What one thread read.
+struct Reading {
+    bytes: u64,
+    took: Duration,
+}
+
+fn read_part(part: &[u8], core: Option<usize>, ready: &Barrier) -> Reading {
+    if let Some(core) = core.filter(|&core| core < CpuSet::MAX_CPU) {
+        let mut set = CpuSet::new();
+        set.set(core);
+        // Refused in some sandboxes; an unpinned figure is still a figure.
+        let _ = sched_setaffinity(None, &set);
+    }
+    // The first pass wakes the clock and fills the TLB.
+    black_box(sum(black_box(part)));
+    ready.wait();
+    let start = Instant::now();
+    let mut read = Reading {
+        bytes: 0,
+        took: Duration::ZERO,
+    };
+    for chunk in part.chunks(CHUNK).cycle() {
+        black_box(sum(black_box(chunk)));
+        read.bytes += chunk.len() as u64;
+        read.took = start.elapsed();
+        if read.took >= SAMPLE {
+            break;
+        }
+    }
+    read
+}
+
+/// Sum of all whole 64-bit words, modulo 2^64.
+fn sum(bytes: &[u8]) -> u64 {
+    let mut sums = [0u64; STEP / 8];
+    for step in bytes.chunks_exact(STEP) {
+        for (sum, word) in sums.iter_mut().zip(step.as_chunks::<8>().0) {
+            *sum = sum.wrapping_add(u64::from_ne_bytes(*word));
+        }
+    }
+    sums.into_iter().fold(0, u64::wrapping_add)
+}
+
+/// How large the buffer is to be.
+fn buffer_bytes(cache_bytes: Option<u64>, available: u64) -> Result<usize, PlanError> {
+    let cache = cache_bytes.unwrap_or(ASSUMED_CACHE);
+    let wanted = cache.saturating_mul(TIMES_CACHE).max(USUAL_BUFFER as u64);
+    let least = cache.saturating_mul(LEAST_TIMES_CACHE);
+    let bytes = wanted.min(available / SHARE_OF_AVAILABLE);
+    match usize::try_from(bytes) {
+        Ok(bytes) if bytes as u64 >= least && bytes > 0 => Ok(bytes),
+        _ => Err(PlanError::Bandwidth {
+            why: format!(
+                "a buffer of {} is needed to look past a cache of {}, but only a quarter of the {} \
+                 that are available may be used; free memory or raise the limit",
+                format_size(least),
+                format_size(cache),
+                format_size(available)
+            ),
+        }),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MIB: u64 = 1 << 20;
+    const GIB: u64 = 1 << 30;
+
+    #[test]
+    fn the_buffer_looks_past_the_cache_and_spares_the_memory() {
+        let of = |cache: Option<u64>, available| buffer_bytes(cache, available).ok();
+        assert_eq!(of(Some(32 * MIB), 24 * GIB), Some(256 << 20));
+        assert_eq!(of(None, 24 * GIB), Some(256 << 20));
+        assert_eq!(of(Some(384 * MIB), 512 * GIB), Some(1536 << 20));
+        assert_eq!(of(Some(8 * MIB), 100 * MIB), Some(25 << 20));
+        assert_eq!(of(Some(32 * MIB), 200 * MIB), None);
+        assert_eq!(of(None, 0), None);
+        assert_eq!(of(Some(0), 0), None);
+        let message = buffer_bytes(Some(32 * MIB), 200 * MIB)
+            .unwrap_err()
+            .to_string();
+        assert!(
+            message.contains("64.0 MiB") && message.contains("200 MiB"),
+            "{message}"
+        );
+    }
+
+    #[test]
+    fn every_word_is_summed_once() {
+        let words: Vec<u64> = (0..16 * 37)
+            .map(|i: u64| i.wrapping_mul(0x9E37_79B9_7F4A_7C15))
+            .collect();
+        let bytes: Vec<u8> = words.iter().flat_map(|word| word.to_ne_bytes()).collect();
+        let expected = words.iter().fold(0u64, |sum, &word| sum.wrapping_add(word));
+        assert_eq!(sum(&bytes), expected);
+    }
+
+    #[test]
+    fn median_and_spread_are_of_the_samples() {
+        let even = Bandwidth::of(2, vec![40.0, 10.0, 30.0, 20.0]).unwrap();
+        assert_eq!(
+            (even.min, even.median, even.max, even.runs),
+            (10.0, 25.0, 40.0, 4)
+        );
+        assert_eq!(even.spread(), 1.2);
+        assert_eq!(Bandwidth::of(1, vec![3.0, 1.0, 2.0]).unwrap().median, 2.0);
+        assert!(Bandwidth::of(1, vec![]).is_none());
+    }
+
+    #[test]
+    fn a_measurement_is_made_for_each_count_and_plausible() {
+        let cores = crate::topology::Topology::read()
+            .unwrap()
+            .compute_cores(None)
+            .unwrap();
+        let probe = BandwidthProbe::with_buffer(8 << 20).unwrap();
+        assert_eq!(probe.buffer_bytes(), 8 << 20);
+        let measured = probe.measure(&cores, &[1, 1000], 2);
+        let threads: Vec<usize> = measured.iter().map(|m| m.threads).collect();
+        assert_eq!(threads, [1, cores.len()]);
+        for m in &measured {
+            assert_eq!(m.runs, 2);
+            // From a slow phone under emulation to everything in the first-level caches of a server.
+            let possible = 0.05..1000.0 * m.threads as f64;
+            assert!(
+                m.min <= m.median && m.median <= m.max && possible.contains(&m.median),
+                "{m:?}"
+            );
+        }
+        assert!(probe.measure(&cores, &[1], 0).is_empty());
+    }
+}

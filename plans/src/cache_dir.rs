@@ -1,0 +1,201 @@
+//! Where packed models are kept, and under which name.
+
+use std::ffi::OsString;
+use std::path::{Path, PathBuf};
+
+use rustix::fs::{Access, access};
+
+use crate::error::PlanError;
+
+/// The variable that names the folder explicitly.
+pub const CACHE_VARIABLE: &str = "FOREBAY_CACHE";
+
+/// Extension of packed models.
+pub const PACKED_EXTENSION: &str = "fbay";
+
+/// Endings that name a format and not the model. Anything else behind a point belongs to the name, as in
+/// the folder `Qwen2.5-1.5B`.
+const FORMAT_EXTENSIONS: [&str; 4] = ["gguf", "safetensors", "json", PACKED_EXTENSION];
+
+/// File systems allow 255 bytes per name; hash, dash and extension take 22.
+const MOST_STEM_BYTES: usize = 200;
+
+/// A folder in which packed models may be kept, and who named it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Candidate {
+    /// The folder; it need not exist.
+    pub dir: PathBuf,
+    /// The environment variable it comes from.
+    pub variable: &'static str,
+}
+
+/// The folders that the environment suggests, the preferred first: `$FOREBAY_CACHE`, else
+/// `$XDG_CACHE_HOME/forebay`, `$HOME/.cache/forebay`. Nothing is created.
+///
+/// An explicit `$FOREBAY_CACHE` stands alone: many gigabytes must not land on another disk unasked.
+pub fn candidates() -> Vec<Candidate> {
+    candidates_from(|name| std::env::var_os(name))
+}
+
+fn candidates_from(variable: impl Fn(&str) -> Option<OsString>) -> Vec<Candidate> {
+    let folder = |name: &'static str, below: &str| {
+        let value = variable(name).filter(|value| !value.is_empty())?;
+        Some(Candidate {
+            dir: PathBuf::from(value).join(below),
+            variable: name,
+        })
+    };
+    if let Some(value) = variable(CACHE_VARIABLE).filter(|value| !value.is_empty()) {
+        return vec![Candidate {
+            dir: PathBuf::from(value),
+            variable: CACHE_VARIABLE,
+        }];
+    }
+    // The XDG base directory specification says that relative paths are to be ignored.
+    let xdg = folder("XDG_CACHE_HOME", "forebay").filter(|c| c.dir.is_absolute());
+    let home = folder("HOME", ".cache/forebay").filter(|c| c.dir.is_absolute());
+    xdg.into_iter().chain(home).collect()
+}
+
+/// The first of the [`candidates`] that is, or can be made, a writable folder. It is created.
+///
+/// # Errors
+/// There is none; the message says what was wrong with each.
+pub fn prepare() -> Result<PathBuf, PlanError> {
+    prepare_from(&candidates())
+}
+
+fn prepare_from(candidates: &[Candidate]) -> Result<PathBuf, PlanError> {
+    let mut tried = Vec::new();
+    for candidate in candidates {
+        match make_writable(&candidate.dir) {
+            Ok(()) => return Ok(candidate.dir.clone()),
+            Err(error) => tried.push(format!(
+                "{} (from {}): {error}",
+                candidate.dir.display(),
+                candidate.variable
+            )),
+        }
+    }
+    if tried.is_empty() {
+        tried.push(format!(
+            "none of {CACHE_VARIABLE}, XDG_CACHE_HOME and HOME is set"
+        ));
+    }
+    Err(PlanError::NoCacheFolder {
+        tried: tried.join(", "),
+    })
+}
+
+fn make_writable(dir: &Path) -> std::io::Result<()> {
+    std::fs::create_dir_all(dir)?;
+    access(dir, Access::WRITE_OK | Access::EXEC_OK)?;
+    Ok(())
+}
+
+/// The packed file for a source: `<stem>-<16 hex digits>.fbay` in `dir`.
+///
+/// `hash` stands for everything the packed bytes depend on: the canonical path, length and modification
+/// time of the source, and the pack options. So another version of the source gets another file.
+pub fn packed_path(dir: &Path, source: &Path, hash: u64) -> PathBuf {
+    dir.join(format!("{}-{hash:016x}.{PACKED_EXTENSION}", stem(source)))
+}
+
+fn stem(source: &Path) -> String {
+    let name = source.file_name().unwrap_or_default().to_string_lossy();
+    let stem = match name.rsplit_once('.') {
+        Some((stem, ending))
+            if FORMAT_EXTENSIONS
+                .iter()
+                .any(|e| ending.eq_ignore_ascii_case(e)) =>
+        {
+            stem
+        }
+        _ => &name,
+    };
+    if stem.is_empty() {
+        return "model".to_owned();
+    }
+    stem.char_indices()
+        .take_while(|(at, c)| at + c.len_utf8() <= MOST_STEM_BYTES)
+        .map(|(_, c)| c)
+        .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn environment<'a>(pairs: &'a [(&'a str, &'a str)]) -> impl Fn(&str) -> Option<OsString> + 'a {
+        move |name| {
+            let (_, value) = pairs.iter().find(|(key, _)| *key == name)?;
+            Some(OsString::from(value))
+        }
+    }
+
+    #[test]
+    fn the_environment_is_asked_in_order() {
+        let dirs = |pairs: &[(&str, &str)]| -> Vec<String> {
+            let found = candidates_from(environment(pairs));
+            found.iter().map(|c| c.dir.display().to_string()).collect()
+        };
+        let home = ("HOME", "/home/a");
+        assert_eq!(dirs(&[home]), ["/home/a/.cache/forebay"]);
+        let xdg = ("XDG_CACHE_HOME", "/fast");
+        assert_eq!(
+            dirs(&[home, xdg]),
+            ["/fast/forebay", "/home/a/.cache/forebay"]
+        );
+        assert_eq!(dirs(&[home, xdg, ("FOREBAY_CACHE", "/f")]), ["/f"]);
+        assert_eq!(
+            dirs(&[home, ("FOREBAY_CACHE", "")]),
+            ["/home/a/.cache/forebay"]
+        );
+        assert_eq!(
+            dirs(&[home, ("XDG_CACHE_HOME", "rel")]),
+            ["/home/a/.cache/forebay"]
+        );
+        assert!(dirs(&[]).is_empty());
+    }
+
+    #[test]
+    fn the_folder_is_made_and_an_impossible_one_passed_over() {
+        let dir = tempfile::tempdir().unwrap();
+        let file = dir.path().join("file");
+        std::fs::write(&file, "in the way").unwrap();
+        let candidate = |dir: PathBuf, variable| Candidate { dir, variable };
+        let blocked = candidate(file.join("forebay"), "XDG_CACHE_HOME");
+        let good = candidate(dir.path().join("a/b"), "HOME");
+        let made = prepare_from(&[blocked.clone(), good.clone()]).unwrap();
+        assert_eq!(made, good.dir);
+        assert!(made.is_dir());
+        let message = prepare_from(&[blocked]).unwrap_err().to_string();
+        assert!(
+            message.contains("XDG_CACHE_HOME") && message.contains("FOREBAY_CACHE"),
+            "{message}"
+        );
+        let message = prepare_from(&[]).unwrap_err().to_string();
+        assert!(message.contains("HOME is set"), "{message}");
+    }
+
+    #[test]
+    fn names_keep_the_model_and_fit_the_file_system() {
+        let name = |source: &str| {
+            let path = packed_path(Path::new("/c"), Path::new(source), 0xab);
+            path.file_name().unwrap().to_str().unwrap().to_owned()
+        };
+        assert_eq!(
+            name("/m/SmolLM2.Q4_0.gguf"),
+            "SmolLM2.Q4_0-00000000000000ab.fbay"
+        );
+        assert_eq!(
+            name("/m/Qwen2.5-1.5B/"),
+            "Qwen2.5-1.5B-00000000000000ab.fbay"
+        );
+        assert_eq!(name("/m/x.GGUF"), "x-00000000000000ab.fbay");
+        assert_eq!(name("/"), "model-00000000000000ab.fbay");
+        assert_eq!(name(".gguf"), "model-00000000000000ab.fbay");
+        let long = name(&"ä".repeat(120));
+        assert!(long.len() <= 255 && long.starts_with('ä'), "{long}");
+    }
+}
