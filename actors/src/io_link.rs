@@ -8,9 +8,8 @@ use std::sync::Arc;
 use flume::{Receiver, Sender};
 use forebay_queues::doorbell::Ringer;
 use forebay_queues::slab::Slot;
-use forebay_traces::clock::now_ns;
 use forebay_traces::lane::TraceLane;
-use forebay_traces::record::{Kind, Record, Residency};
+use forebay_traces::record::{Record, Residency};
 
 use crate::io::{CompletionSink, ReadDone, ReadOp, RequestSource, Waker};
 
@@ -191,26 +190,24 @@ pub struct Completions {
 }
 
 impl Completions {
+    /// Number of clients.
+    pub fn clients(&self) -> usize {
+        self.clients.len()
+    }
+
     /// The trace lanes, at the end.
-    pub fn into_traces(self) -> Vec<TraceLane> {
-        self.traces
+    pub fn take_traces(&mut self) -> Vec<TraceLane> {
+        std::mem::take(&mut self.traces)
     }
 }
 
 impl CompletionSink for Completions {
     fn complete(&mut self, done: ReadDone) {
         if let Some(lane) = self.traces.get_mut(usize::from(done.io_slot)) {
-            lane.push(Record {
-                start_ns: done.started_ns,
-                end_ns: done.done_ns,
-                kind: Kind::Read,
-                layer: u16::MAX,
-                cluster: (done.tag & LOW & !NEURONS) as u32,
-                count: 1,
-                bytes: u64::from(done.len),
-                residency: Residency::Miss,
-                flow: flow_id(done.client, done.tag),
-            });
+            let number = (done.tag & LOW & !NEURONS) as u32;
+            let read = Record::read(u16::MAX, u64::from(done.len), done.started_ns, done.done_ns);
+            let read = read.with_clusters(number, 1, Residency::Miss);
+            lane.push(read.with_flow(flow_id(done.client, done.tag)));
         }
         if let Some((sender, ringer)) = self.clients.get(usize::from(done.client)) {
             // As long as the client's buffers, so never full; a client that is gone needs no buffer.

@@ -4,9 +4,10 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread::JoinHandle;
 
+use forebay_traces::clock::now_ns;
 use forebay_traces::lane::TraceLane;
 
-use crate::io::{Driver, IoActor, IoStats, IoTurn, Waker};
+use crate::io::{Driver, IoActor, IoLimits, IoStatistics, IoTurn, Waker};
 use crate::io_link::{Completions, IoLanes, Requests};
 
 /// What the I/O actor has done since it started.
@@ -28,10 +29,10 @@ struct Published {
 }
 
 impl Published {
-    fn set(&self, stats: &IoStats) {
-        self.reads.store(stats.reads, Ordering::Relaxed);
-        self.bytes.store(stats.bytes, Ordering::Relaxed);
-        self.busy_ns.store(stats.busy_ns, Ordering::Relaxed);
+    fn set(&self, statistics: &IoStatistics) {
+        self.reads.store(statistics.reads, Ordering::Relaxed);
+        self.bytes.store(statistics.bytes, Ordering::Relaxed);
+        self.busy_ns.store(statistics.busy_ns, Ordering::Relaxed);
     }
 }
 
@@ -41,4 +42,65 @@ pub struct IoThread {
     thread: JoinHandle<Vec<TraceLane>>,
     waker: Waker,
     published: Arc<Published>,
+}
+
+impl IoThread {
+    /// Starts the actor. It ends by itself once all its clients are gone.
+    ///
+    /// # Errors
+    /// The thread cannot be started.
+    pub fn start(
+        driver: Box<dyn Driver>,
+        lanes: IoLanes,
+        faults: Arc<dyn Fn(String) + Send + Sync>,
+    ) -> std::io::Result<Self> {
+        let (waker, published) = (driver.waker(), Arc::new(Published::default()));
+        let (requests, completions) = lanes.split();
+        let limits = IoLimits::new(completions.clients(), driver.capacity());
+        let seen = Arc::clone(&published);
+        let thread = std::thread::Builder::new().name("forebay-io".into()).spawn(move || {
+            let mut actor = IoActor::new(driver, requests, completions, limits);
+            if let Err(e) = run(&mut actor, &seen) {
+                faults(e.to_string());
+            }
+            actor.sink_mut().take_traces()
+        })?;
+        Ok(Self { thread, waker, published })
+    }
+
+    /// What has been done so far.
+    pub fn counters(&self) -> IoCounters {
+        let p = &self.published;
+        IoCounters {
+            reads: p.reads.load(Ordering::Relaxed),
+            bytes: p.bytes.load(Ordering::Relaxed),
+            busy_ns: p.busy_ns.load(Ordering::Relaxed),
+        }
+    }
+
+    /// Waits for the end, once all clients are gone, and returns the trace lanes.
+    pub fn stop(self) -> Vec<TraceLane> {
+        self.waker.wake();
+        self.thread.join().unwrap_or_default()
+    }
+}
+
+/// Gives the actor turns until it is done.
+fn run(
+    actor: &mut IoActor<Box<dyn Driver>, Requests, Completions>,
+    published: &Published,
+) -> std::io::Result<()> {
+    loop {
+        match actor.turn(now_ns())? {
+            IoTurn::Progress => {}
+            IoTurn::Waiting => {
+                published.set(actor.statistics());
+                actor.wait(None)?;
+            }
+            IoTurn::Done => {
+                published.set(actor.statistics());
+                return Ok(());
+            }
+        }
+    }
 }

@@ -16,6 +16,7 @@ use forebay_plans::limits::MemoryLimits;
 use forebay_plans::process::rss_now;
 use forebay_plans::residency::{Residency, Sparsity};
 use forebay_plans::topology::Topology;
+use forebay_queues::slab::Slot;
 use forebay_stages::kernels::{Isa, KernelTable};
 use forebay_stages::pred::Pred;
 use forebay_traces::record::Record;
@@ -312,10 +313,10 @@ impl EngineBuilder {
             .iter()
             .flat_map(|m| m.stream.iter().chain(&m.neurons.buffers))
             .chain(&rows)
+            .map(Slot::span)
             .collect();
         let (driver, _) = open_driver(bundle.path(), self.driver, IO_DEPTH, &buffers)
             .map_err(|e| Error::system("open the packed model", e))?;
-        drop(buffers);
         let shared = Arc::new(Shared {
             bundle,
             plan: memory.residency,

@@ -207,7 +207,7 @@ impl Session {
         let tokenizer = &self.facts.tokenizer;
         match &request.prompt {
             Prompt::Text(text) => {
-                let add_bos = tokenizer.add_bos() && self.history.lock().is_empty();
+                let add_bos = tokenizer.adds_bos() && self.history.lock().is_empty();
                 let options = EncodeOptions { add_bos, parse_special: request.parse_special };
                 Ok(tokenizer.encode(text, options)?)
             }

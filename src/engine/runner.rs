@@ -6,7 +6,7 @@ use std::time::Instant;
 use flume::{Receiver, Sender};
 use forebay_actors::decode::{DecodeGraph, Step, StepDone};
 use forebay_models::sampler::{Sampler, SamplerConfig};
-use forebay_models::tokenizer::Detokenizer;
+use forebay_models::tokenizer::TextPosition;
 use forebay_plans::process::rss_peak;
 use forebay_traces::lane::TraceLane;
 use forebay_traces::ledger::Charged;
@@ -115,7 +115,7 @@ impl Runner {
 
     /// BOS, where the model wants one in front of a text.
     pub fn bos(&self) -> Option<u32> {
-        self.facts.tokenizer.bos().filter(|_| self.facts.tokenizer.add_bos())
+        self.facts.tokenizer.bos().filter(|_| self.facts.tokenizer.adds_bos())
     }
 
     /// Runs `tokens` behind the first `position` cached ones, with logits for the last `n_logits`.
@@ -189,7 +189,7 @@ impl Runner {
         self.meter = Meter { io_start: self.graph.io_counters(), ..Meter::default() };
         let facts = Arc::clone(&self.facts);
         let mut sampler = Sampler::new(job.sampler.clone(), facts.config.vocab_size)?;
-        let mut detokenizer = Detokenizer::new(&facts.tokenizer);
+        let mut detokenizer = facts.tokenizer.detokenizer(true, TextPosition::Continuation);
         let (mut ids, mut text) = (Vec::new(), String::new());
         self.prefill(&tokens)?;
         *job.history.lock() = tokens.clone();

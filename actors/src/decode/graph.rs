@@ -128,7 +128,9 @@ impl DecodeGraph {
             .map(|i| TraceLane::new(format!("I/O slot {i}"), options.trace_records / 8))
             .collect();
         let (mut links, lanes) = io_lanes(clients, &driver.waker(), io_traces);
-        let io = IoThread::start(driver, lanes)?;
+        let cell = Arc::clone(&shared);
+        let report = move |cause| cell.faults.report(Fault::IoStopped { cause });
+        let io = IoThread::start(driver, lanes, Arc::new(report))?;
         let rows = links.pop().unwrap_or_else(|| unreachable!("the driver's link was just made"));
 
         // Sources: commands to the cores.

@@ -1,0 +1,65 @@
+//! Commands and their flags, one file each.
+
+mod doctor;
+mod engine_flags;
+mod eval;
+mod inspect;
+mod output;
+mod pack;
+mod progress;
+mod run;
+mod sampling;
+mod trace;
+
+use clap::{Parser, Subcommand};
+
+/// Runs language models larger than memory, fast, from flash storage.
+///
+/// Without a command, the embedded demo model tells a story.
+#[derive(Debug, Parser)]
+#[command(version, propagate_version = true)]
+pub struct Arguments {
+    #[command(subcommand)]
+    command: Option<Command>,
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    /// Generate text.
+    Run(Box<run::Run>),
+    /// Convert a model into a packed file; `run` does it by itself once.
+    Pack(pack::Pack),
+    /// Show a model's architecture, tensors and sizes.
+    Inspect(inspect::Inspect),
+    /// Measure a model's quality.
+    #[command(subcommand)]
+    Eval(eval::Eval),
+    /// Examine this machine: cores, memory, disk, limits, with remedies.
+    Doctor(doctor::Doctor),
+    /// Work with recorded traces.
+    #[command(subcommand)]
+    Trace(trace::Trace),
+}
+
+/// Runs the command that was asked for.
+pub fn run(arguments: Arguments) -> anyhow::Result<()> {
+    match arguments.command {
+        None => run::Run::demo().execute(),
+        Some(Command::Run(run)) => run.execute(),
+        Some(Command::Pack(pack)) => pack.execute(),
+        Some(Command::Inspect(inspect)) => inspect.execute(),
+        Some(Command::Eval(eval)) => eval.execute(),
+        Some(Command::Doctor(doctor)) => doctor.execute(),
+        Some(Command::Trace(trace)) => trace.execute(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::CommandFactory;
+
+    #[test]
+    fn flags_are_consistent() {
+        super::Arguments::command().debug_assert();
+    }
+}

@@ -1,0 +1,35 @@
+//! Writing results for machines.
+
+use std::io::Write;
+use std::path::Path;
+
+use anyhow::Context;
+use serde::Serialize;
+
+/// Writes `value` as one JSON object to a file, or to standard output for `-`; a file appears whole or
+/// not at all.
+pub fn write_json(path: &Path, value: &impl Serialize) -> anyhow::Result<()> {
+    let mut text = serde_json::to_string_pretty(value)?;
+    text.push('\n');
+    if path == Path::new("-") {
+        return std::io::stdout().write_all(text.as_bytes()).context("cannot write to standard output");
+    }
+    let mut name = path.file_name().context("--stats needs a file name")?.to_os_string();
+    name.push(format!(".partial-{}", std::process::id()));
+    let partial = path.with_file_name(name);
+    let write = || -> std::io::Result<()> {
+        let mut file = std::fs::File::create(&partial)?;
+        file.write_all(text.as_bytes())?;
+        file.sync_all()?;
+        std::fs::rename(&partial, path)
+    };
+    write().or_else(|e| {
+        let _ = std::fs::remove_file(&partial);
+        Err(e).with_context(|| format!("cannot write {}", path.display()))
+    })
+}
+
+/// Prints `value` as one JSON object on standard output.
+pub fn print_json(value: &impl Serialize) -> anyhow::Result<()> {
+    write_json(Path::new("-"), value)
+}

@@ -1,0 +1,38 @@
+//! Progress bars for packing and loading.
+
+use forebay::packed::Preparation;
+use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
+
+/// A reporter for [`forebay::EngineBuilder::on_preparation`], drawing on stderr unless `quiet`.
+pub fn reporter(quiet: bool) -> impl FnMut(Preparation) + 'static {
+    let target = if quiet { ProgressDrawTarget::hidden() } else { ProgressDrawTarget::stderr() };
+    let bar = ProgressBar::with_draw_target(None, target);
+    if let Ok(style) = ProgressStyle::with_template(
+        "{msg} [{bar:30}] {bytes}/{total_bytes} {bytes_per_sec} {eta}",
+    ) {
+        bar.set_style(style.progress_chars("=> "));
+    }
+    let mut announced = false;
+    move |step| match step {
+        Preparation::Packing { target, progress } => {
+            if !std::mem::replace(&mut announced, true) && !quiet {
+                eprintln!("packing once into {}", target.display());
+                bar.set_message("packing");
+            }
+            bar.set_length(progress.total);
+            bar.set_position(progress.done);
+        }
+        Preparation::Packed { .. } => {
+            bar.finish_and_clear();
+            bar.reset();
+        }
+        Preparation::Loading { done, total } => {
+            bar.set_message("loading");
+            bar.set_length(total);
+            bar.set_position(done);
+            if done >= total {
+                bar.finish_and_clear();
+            }
+        }
+    }
+}

@@ -1,0 +1,156 @@
+//! `forebay run`
+
+use std::io::{IsTerminal, Read, Write};
+use std::path::PathBuf;
+
+use anyhow::{Context, bail};
+use clap::Args;
+use forebay::{Engine, Prompt, Request, Statistics, StreamItem, TokenStream, demo};
+use futures_util::StreamExt;
+
+use super::engine_flags::EngineFlags;
+use super::output::write_json;
+use super::progress::reporter;
+use super::sampling::Sampling;
+
+/// Records per core lane of a trace: half a million slices, 32 MiB.
+const TRACE_RECORDS: usize = 1 << 19;
+
+#[derive(Debug, Default, Args)]
+pub struct Run {
+    /// A .gguf or .fbay file, or a safetensors folder; the embedded demo model if left away.
+    model: Option<PathBuf>,
+    /// The text to go on from.
+    #[arg(long, short, value_name = "TEXT", conflicts_with = "file")]
+    prompt: Option<String>,
+    /// Read the prompt from a file; without -p and -f it is read from standard input.
+    #[arg(long, short, value_name = "FILE")]
+    file: Option<PathBuf>,
+    /// Most tokens to generate [default: to the end of the text or of the context].
+    #[arg(long = "n-predict", short = 'n', value_name = "N")]
+    n_predict: Option<usize>,
+    #[command(flatten)]
+    engine: EngineFlags,
+    #[command(flatten)]
+    sampling: Sampling,
+    /// Positions of the KV cache [default: 4096, or less under a small budget].
+    #[arg(long, value_name = "N")]
+    ctx: Option<usize>,
+    /// Go on behind an end-of-generation token.
+    #[arg(long)]
+    ignore_eog: bool,
+    /// Write a chrome trace (open it in Perfetto or chrome://tracing).
+    #[arg(long, value_name = "FILE")]
+    trace: Option<PathBuf>,
+    /// Write statistics as JSON; - is standard output.
+    #[arg(long, value_name = "FILE")]
+    stats: Option<PathBuf>,
+    /// Print the generated text only.
+    #[arg(long, short)]
+    quiet: bool,
+}
+
+impl Run {
+    /// What runs without any command: a story by the demo model, in less memory than its weights take.
+    pub fn demo() -> Self {
+        let sampling =
+            Sampling { temp: 0.7, min_p: 0.0, top_k: 0, seed: Some(7), ..Sampling::default() };
+        Self { sampling, n_predict: Some(220), ..Self::default() }
+    }
+
+    pub fn execute(self) -> anyhow::Result<()> {
+        let prompt = self.prompt_text()?;
+        let mut builder = self.engine.configure(Engine::builder())?;
+        builder = builder.on_preparation(reporter(self.quiet));
+        match &self.model {
+            Some(model) => builder = builder.model(model),
+            None if self.engine.memory.is_none() => {
+                builder = builder.weight_memory(demo::weight_bytes() * 6 / 10);
+            }
+            None => {}
+        }
+        if let Some(ctx) = self.ctx {
+            builder = builder.context(ctx);
+        }
+        if self.trace.is_some() {
+            builder = builder.trace_records(TRACE_RECORDS);
+        }
+        let engine = builder.build()?;
+        if !self.quiet {
+            eprintln!("{}", engine.budget());
+            engine.notes().iter().for_each(|note| eprintln!("note: {note}"));
+        }
+        let request = Request {
+            prompt: Prompt::Text(prompt.clone()),
+            max_tokens: self.n_predict,
+            sampler: self.sampling.config(),
+            parse_special: true,
+            ignore_eog: self.ignore_eog,
+        };
+        let stream = engine.session().generate(request)?;
+        if !self.quiet {
+            print!("{prompt}");
+        }
+        let statistics = print_stream(stream)?;
+        println!();
+        if let Some(statistics) = statistics {
+            if !self.quiet {
+                eprintln!("{}", statistics.summary());
+            }
+            if let Some(path) = &self.stats {
+                write_json(path, &statistics)?;
+            }
+        }
+        if let Some(path) = &self.trace {
+            engine.finish_with_trace(path)?;
+            if !self.quiet {
+                eprintln!("trace written to {}", path.display());
+            }
+        }
+        Ok(())
+    }
+
+    fn prompt_text(&self) -> anyhow::Result<String> {
+        if let Some(text) = &self.prompt {
+            return Ok(text.clone());
+        }
+        if let Some(path) = &self.file {
+            return std::fs::read_to_string(path)
+                .with_context(|| format!("cannot read the prompt from {}", path.display()));
+        }
+        if self.model.is_none() {
+            return Ok(demo::PROMPT.into());
+        }
+        let mut stdin = std::io::stdin();
+        if stdin.is_terminal() {
+            bail!("there is no prompt; give one with -p TEXT, -f FILE or on standard input");
+        }
+        let mut text = String::new();
+        stdin.read_to_string(&mut text).context("cannot read the prompt from standard input")?;
+        Ok(text)
+    }
+}
+
+/// Prints tokens as they come. Ctrl-C ends the generation, not the program: what was recorded so far is
+/// still written. Returns `None` if it was cut short.
+fn print_stream(mut stream: TokenStream) -> anyhow::Result<Option<Statistics>> {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    runtime.block_on(async {
+        let mut out = std::io::stdout();
+        loop {
+            let item = tokio::select! {
+                item = stream.next() => item,
+                _ = tokio::signal::ctrl_c() => return Ok(None),
+            };
+            match item {
+                None => return Ok(None),
+                Some(Err(error)) => return Err(error.into()),
+                Some(Ok(StreamItem::Token(token))) => {
+                    out.write_all(token.text.as_bytes())?;
+                    out.flush()?;
+                }
+                Some(Ok(StreamItem::Done(statistics))) => return Ok(Some(*statistics)),
+            }
+        }
+    })
+}
