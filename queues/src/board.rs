@@ -4,7 +4,9 @@
 //! Without that exchange a reader sees, cell by cell, an old or a new value, but never a torn one.
 //!
 //! A relaxed load or store is an ordinary instruction, but the compiler may not combine several of them
-//! into a vector. Measured on Zen 5 (4,096 cells in the first-level cache): see `examples/board_speed.rs`.
+//! into a vector. On the development machine (Zen 5, 4,096 cells in the first-level cache) an `f32` costs
+//! 0.12 ns to write and 0.15 ns to read, an `i64` 0.14 and 0.16, where a plain copy of `f32`s takes 0.04
+//! (`examples/board_speed.rs`): half a microsecond for 4,096 activations.
 
 use crate::sync::{AtomicI64, AtomicU32, Ordering};
 

@@ -30,7 +30,7 @@ struct Shared {
 
 /// How many times [`Bell::wait`] looks again before it parks.
 ///
-/// One look is a load and a `spin_loop` hint (some 10 to 40 ns). Spinning saves the waker the price of an
+/// One look is a load and a `spin_loop` hint. Spinning saves the waker the price of an
 /// unpark (7 µs) and the sleeper that of a wake-up (14 µs), but it takes the core from whoever shares it:
 /// on two virtual CPUs a long spin starves the very thread that is waited for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -10,7 +10,6 @@ use crate::capacity::{Capacity, TooSmall};
 pub struct Pool<T> {
     name: &'static str,
     // Boxed, because it is the box that travels: moving a batch moves one pointer.
-    #[expect(clippy::vec_box, reason = "boxes leave and return one by one")]
     home: Vec<Box<T>>,
     size: usize,
 }
