@@ -31,7 +31,6 @@ pub use actor::{CHUNK_BYTES, CompletionSink, IoActor, IoLimits, IoTurn, RequestS
 pub use driver::{Driver, DriverChoice, DriverInfo};
 pub use op::{ALIGNMENT, FaultKind, ReadDone, ReadFault, ReadOp};
 pub use open::{MAX_DEPTH, OpenError, open_driver};
-pub use pread::PreadDriver;
 pub use statistics::IoStatistics;
-pub use uring::{UringDriver, UringRefusal};
+pub use uring::UringRefusal;
 pub use waker::Waker;

@@ -41,7 +41,7 @@ fn refusals_name_path_and_remedy() {
 fn an_unreadable_file_is_named() {
     use std::os::unix::fs::PermissionsExt;
     let file = test_file(10);
-    let none = std::fs::Permissions::from_mode(0);
+    let none = std::fs::Permissions::from_mode(0o000);
     std::fs::set_permissions(file.path(), none).expect("own file");
     match open_driver(file.path(), DriverChoice::Auto, 1, &[]) {
         Err(e) => {
