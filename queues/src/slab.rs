@@ -98,6 +98,15 @@ impl Slab {
         })
     }
 
+    /// The whole region, kept mapped: what a driver registers with the kernel.
+    pub fn span(&self) -> Span {
+        Span {
+            addr: self.region.base.as_ptr() as usize,
+            len: self.region.len,
+            _region: Arc::clone(&self.region),
+        }
+    }
+
     /// Bytes not carved yet.
     pub fn remaining(&self) -> usize {
         self.region.len - self.used
@@ -115,6 +124,77 @@ pub struct Slot {
     region: Arc<Region>,
     ptr: NonNull<u8>,
     len: usize,
+}
+
+/// An address range of the slab that stays mapped while the span lives; gives no access to the bytes.
+///
+/// A driver that registers memory with the kernel holds spans, so that an address can never come to
+/// mean another mapping behind the kernel's back.
+#[derive(Debug, Clone)]
+pub struct Span {
+    _region: Arc<Region>,
+    addr: usize,
+    len: usize,
+}
+
+impl Span {
+    /// First address.
+    pub fn addr(&self) -> usize {
+        self.addr
+    }
+
+    /// Length in bytes.
+    pub fn len(&self) -> usize {
+        self.len
+    }
+
+    /// Whether the span covers no bytes.
+    pub fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+}
+
+impl Slot {
+    /// Cuts the slot at byte `at`: keeps the front, returns the back, so that two reads may fill one
+    /// slot at the same time. [`join`](Self::join) puts the parts together again.
+    ///
+    /// `None` (and the slot unchanged) unless `at` is a multiple of [`PAGE`] strictly inside the slot.
+    pub fn split_off(&mut self, at: usize) -> Option<Slot> {
+        if at == 0 || at >= self.len || !at.is_multiple_of(PAGE) {
+            return None;
+        }
+        // SAFETY: `at < len`, so the address lies inside this slot and so inside the mapping.
+        let ptr = unsafe { self.ptr.add(at) };
+        let back = Slot {
+            region: Arc::clone(&self.region),
+            ptr,
+            len: self.len - at,
+        };
+        self.len = at;
+        Some(back)
+    }
+
+    /// Appends the slot that starts where this one ends.
+    ///
+    /// # Errors
+    /// Gives `next` back when it does not follow directly in the same slab.
+    pub fn join(&mut self, next: Slot) -> Result<(), Slot> {
+        let end = self.ptr.as_ptr() as usize + self.len;
+        if !Arc::ptr_eq(&self.region, &next.region) || end != next.ptr.as_ptr() as usize {
+            return Err(next);
+        }
+        self.len += next.len;
+        Ok(())
+    }
+
+    /// The slot's address range, kept mapped.
+    pub fn span(&self) -> Span {
+        Span {
+            _region: Arc::clone(&self.region),
+            addr: self.ptr.as_ptr() as usize,
+            len: self.len,
+        }
+    }
 }
 
 // SAFETY: a slot is the only handle to its bytes (it is not `Clone`), so moving it moves the access.
@@ -160,6 +240,57 @@ mod tests {
         for (i, s) in slots.iter().enumerate() {
             assert!(s.iter().all(|&b| b == i as u8 + 1));
         }
+    }
+
+    #[test]
+    fn split_parts_are_disjoint_and_join_back() {
+        let mut slab = Slab::new(5 * PAGE).expect("small mapping");
+        let mut front = slab.carve(4 * PAGE).expect("four pages");
+        let other = slab.carve(PAGE).expect("one page");
+        let whole = front.span();
+        for at in [0, 1, PAGE + 1, 4 * PAGE, 5 * PAGE] {
+            assert!(front.split_off(at).is_none(), "{at}");
+        }
+        let mut back = front.split_off(3 * PAGE).expect("inside");
+        let middle = front.split_off(PAGE).expect("inside");
+        assert_eq!(
+            (front.len(), middle.len(), back.len()),
+            (PAGE, 2 * PAGE, PAGE)
+        );
+        back.fill(7);
+        let back = front.join(back).expect_err("the middle is missing");
+        let other = front.join(other).expect_err("not a neighbour");
+        front.join(middle).expect("neighbours");
+        front.join(back).expect("neighbours");
+        assert_eq!(
+            (front.span().addr(), front.len()),
+            (whole.addr(), whole.len())
+        );
+        assert!(front[..3 * PAGE].iter().all(|&b| b == 0));
+        assert!(front[3 * PAGE..].iter().all(|&b| b == 7));
+        front
+            .join(other)
+            .expect("the next carved slot is a neighbour");
+    }
+
+    #[test]
+    fn slots_of_two_slabs_never_join() {
+        let mut slabs = [Slab::new(PAGE), Slab::new(PAGE)].map(|s| s.expect("small mapping"));
+        let [mut a, b] = slabs.each_mut().map(|s| s.carve(PAGE).expect("one page"));
+        assert!(a.join(b).is_err());
+    }
+
+    #[test]
+    fn a_span_outlives_slab_and_slots() {
+        let mut slab = Slab::new(2 * PAGE).expect("small mapping");
+        let slot = slab.carve(PAGE).expect("one page");
+        let (all, one) = (slab.span(), slot.span());
+        drop((slab, slot));
+        assert_eq!(
+            (all.addr(), all.len(), one.len()),
+            (one.addr(), 2 * PAGE, PAGE)
+        );
+        assert!(!one.is_empty());
     }
 
     #[test]

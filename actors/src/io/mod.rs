@@ -1,1 +1,36 @@
-//! placeholder
+//! The I/O actor and its drivers: reading weight clusters from the bundle file into owned slots.
+//!
+//! ```text
+//! RequestSource ──▶ IoActor ──▶ Driver (io_uring | pread threads) ──▶ kernel
+//! CompletionSink ◀──┘   ▲ Waker: a client that put a request into the source calls it
+//! ```
+//!
+//! An operation owns the [`Slot`](forebay_queues::slab::Slot) it fills, from request to completion;
+//! buffers move, nothing is shared, and a fault is a value in the completion.
+
+mod actor;
+mod assembly;
+mod driver;
+pub mod faulty;
+mod op;
+mod open;
+mod pread;
+pub mod probe;
+mod progress;
+mod queue;
+mod registration;
+mod statistics;
+mod table;
+mod uring;
+mod waker;
+
+#[cfg(test)]
+mod tests;
+
+pub use actor::{CHUNK_BYTES, CompletionSink, IoActor, IoLimits, IoTurn, RequestSource};
+pub use driver::{Driver, DriverChoice, DriverInfo};
+pub use op::{ALIGNMENT, FaultKind, ReadDone, ReadFault, ReadOp};
+pub use open::{MAX_DEPTH, OpenError, open_driver};
+pub use statistics::IoStatistics;
+pub use uring::UringRefusal;
+pub use waker::Waker;
