@@ -197,8 +197,9 @@ fn read_part(part: &[u8], core: Option<usize>, ready: &Barrier) -> Reading {
 
 /// Sum of the 64-bit words modulo 2^64; `bytes` is whole steps.
 ///
-/// Four streams keep more of the prefetcher busy than one (4 % more on Zen 5), and a plain reduction is
-/// what the compiler turns into vectors; an array of sums it keeps in scalar registers.
+/// Four streams read 3-5 % more with one thread than a single one did (Zen 5, alternating runs). A plain
+/// reduction is what the compiler turns into vectors; an array of 16 sums it kept in scalar registers, and
+/// read 8-15 % less.
 fn sum(bytes: &[u8]) -> u64 {
     debug_assert_eq!(bytes.len() % STEP, 0);
     let (words, _) = bytes.as_chunks::<8>();
