@@ -10,5 +10,6 @@ pub mod gguf;
 pub mod hf;
 pub mod oracle;
 pub mod sampler;
+pub mod source;
 pub mod tensor;
 pub mod tokenizer;
