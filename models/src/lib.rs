@@ -11,5 +11,6 @@ pub mod hf;
 pub mod kv_cache;
 pub mod oracle;
 pub mod sampler;
+pub mod source;
 pub mod tensor;
 pub mod tokenizer;

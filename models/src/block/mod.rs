@@ -1,6 +1,16 @@
-//! Block formats of weights: how many elements share a block, and how many bytes it takes.
+//! Block formats of weights: how many elements share a block, how many bytes it takes, and what
+//! the bytes mean. [`dequantize`] is the reference that every faster kernel is tested against.
+//!
+//! Layouts and roundings are those of ggml (`ggml-quants.c`, the `_ref` functions), computed in
+//! f32 without fused multiply-add, so that results are the same bits on every machine.
 
 use serde::{Deserialize, Serialize};
+
+use crate::error::{ModelError, Result};
+
+mod kquants;
+mod legacy;
+mod plain;
 
 /// Element or block format of a tensor, as defined by GGUF (ggml). Quantised formats group 32 or
 /// 256 consecutive elements of a row.
@@ -123,4 +133,72 @@ impl std::fmt::Display for BlockType {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.write_str(self.name())
     }
+}
+
+/// Decodes whole blocks: `bytes` holds `out.len() / ty.block_len()` blocks.
+///
+/// # Panics
+/// When `out.len()` is not a multiple of the block length, or `bytes` is not exactly as long as
+/// those blocks: lengths come from a validated [`TensorMeta`](crate::tensor::TensorMeta), so a
+/// mismatch is a mistake in the caller.
+pub fn dequantize(ty: BlockType, bytes: &[u8], out: &mut [f32]) {
+    assert_eq!(
+        Some(bytes.len()),
+        ty.row_bytes(out.len()),
+        "{ty}: {} bytes do not hold {} elements",
+        bytes.len(),
+        out.len()
+    );
+    match ty {
+        BlockType::F32 => plain::decode_f32(bytes, out),
+        BlockType::F16 => plain::decode_f16(bytes, out),
+        BlockType::BF16 => plain::decode_bf16(bytes, out),
+        BlockType::Q4_0 => legacy::decode_q4_0(bytes, out),
+        BlockType::Q4_1 => legacy::decode_q4_1(bytes, out),
+        BlockType::Q5_0 => legacy::decode_q5_0(bytes, out),
+        BlockType::Q5_1 => legacy::decode_q5_1(bytes, out),
+        BlockType::Q8_0 => legacy::decode_q8_0(bytes, out),
+        BlockType::Q2_K => kquants::decode_q2_k(bytes, out),
+        BlockType::Q3_K => kquants::decode_q3_k(bytes, out),
+        BlockType::Q4_K => kquants::decode_q4_k(bytes, out),
+        BlockType::Q5_K => kquants::decode_q5_k(bytes, out),
+        BlockType::Q6_K => kquants::decode_q6_k(bytes, out),
+    }
+}
+
+/// Encodes whole blocks with ggml's reference rounding; `out` takes `x.len() / ty.block_len()`
+/// blocks. Finite input is assumed: what a NaN becomes in an integer format is unspecified.
+///
+/// # Errors
+/// [`ModelError::Parameter`] for the k-quants: this engine reads them but does not write them.
+///
+/// # Panics
+/// When `x.len()` is not a multiple of the block length, or `out` is not exactly as long as those
+/// blocks.
+pub fn quantize(ty: BlockType, x: &[f32], out: &mut [u8]) -> Result<()> {
+    assert_eq!(
+        Some(out.len()),
+        ty.row_bytes(x.len()),
+        "{ty}: {} bytes do not hold {} elements",
+        out.len(),
+        x.len()
+    );
+    match ty {
+        BlockType::F32 => plain::encode_f32(x, out),
+        BlockType::F16 => plain::encode_f16(x, out),
+        BlockType::BF16 => plain::encode_bf16(x, out),
+        BlockType::Q4_0 => legacy::encode_q4_0(x, out),
+        BlockType::Q4_1 => legacy::encode_q4_1(x, out),
+        BlockType::Q5_0 => legacy::encode_q5_0(x, out),
+        BlockType::Q5_1 => legacy::encode_q5_1(x, out),
+        BlockType::Q8_0 => legacy::encode_q8_0(x, out),
+        BlockType::Q2_K | BlockType::Q3_K | BlockType::Q4_K | BlockType::Q5_K | BlockType::Q6_K => {
+            return Err(ModelError::Parameter {
+                field: "block type".into(),
+                problem: format!("{ty} can be read but not written"),
+                remedy: "use F32, F16, BF16, Q4_0, Q4_1, Q5_0, Q5_1 or Q8_0".into(),
+            });
+        }
+    }
+    Ok(())
 }

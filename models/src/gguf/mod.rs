@@ -1,5 +1,14 @@
-//! GGUF v2 and v3 (magic `GGUF`, and PowerInfer's `PWRI`).
+//! GGUF v2 and v3 (magic `GGUF`, and PowerInfer's `PWRI`): the container ([`Gguf`]), its metadata
+//! ([`Metadata`]), and models in it ([`GgufSource`]).
 
+mod config;
+mod container;
+mod header;
+mod keys;
+mod names;
+mod source;
 mod value;
 
+pub use container::{Gguf, TensorInfo};
+pub use source::GgufSource;
 pub use value::{Array, Metadata, Value};

@@ -1,0 +1,368 @@
+//! The GGUF container: metadata and the directory of tensors, validated when opened.
+
+use std::collections::{BTreeMap, HashSet};
+use std::fs::File;
+use std::os::unix::fs::FileExt;
+use std::path::{Path, PathBuf};
+
+use super::header::HeaderReader;
+use super::value::{Metadata, Value};
+use crate::block::BlockType;
+use crate::error::{ModelError, Result};
+
+/// Alignment of tensor data where `general.alignment` is absent.
+const DEFAULT_ALIGNMENT: u64 = 32;
+
+/// A tensor of the file: its place is known to lie inside the file.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct TensorInfo {
+    /// Name, e.g. `blk.0.attn_q.weight`.
+    pub name: String,
+    /// Block format.
+    pub block: BlockType,
+    /// One to four dimensions in elements, all nonzero, fastest first (elements of a row, rows, …).
+    pub dims: Vec<usize>,
+    /// First byte in the file.
+    pub start: u64,
+    /// Length in bytes.
+    pub bytes: u64,
+}
+
+impl TensorInfo {
+    /// Elements per row and number of rows; `None` for more than two dimensions that are not 1.
+    pub fn matrix(&self) -> Option<(usize, usize)> {
+        match *self.dims.as_slice() {
+            [cols] => Some((cols, 1)),
+            [cols, rows, ref rest @ ..] if rest.iter().all(|&d| d == 1) => Some((cols, rows)),
+            _ => None,
+        }
+    }
+}
+
+/// An open GGUF file. Only the header is in memory; tensors are read on demand.
+#[derive(Debug)]
+pub struct Gguf {
+    path: PathBuf,
+    file: File,
+    powerinfer: bool,
+    metadata: Metadata,
+    tensors: Vec<TensorInfo>,
+}
+
+impl Gguf {
+    /// Reads and checks the header of the file at `path`.
+    ///
+    /// # Errors
+    /// A file that cannot be read, is not little-endian GGUF v2 or v3, contradicts itself or its
+    /// own length, or holds a tensor in a format this engine does not read.
+    ///
+    /// Format: <https://github.com/ggml-org/ggml/blob/master/docs/gguf.md>
+    pub fn open(path: &Path) -> Result<Self> {
+        let (file, file_bytes) = open_regular(path)?;
+        let mut header = HeaderReader::new(&file, path, file_bytes);
+        let powerinfer = read_magic(&mut header, path)?;
+        read_version(&mut header, path)?;
+        let n_tensors = header.u64("tensor count")?;
+        let n_entries = header.u64("metadata count")?;
+        let metadata = read_metadata(&mut header, path, n_entries)?;
+        let alignment = alignment(&metadata, path)?;
+        let mut tensors = read_tensor_infos(&mut header, path, n_tensors)?;
+        let data_start = header.position().next_multiple_of(alignment);
+        drop(header);
+        place_tensors(&mut tensors, path, alignment, data_start, file_bytes)?;
+        Ok(Self {
+            path: path.to_path_buf(),
+            file,
+            powerinfer,
+            metadata,
+            tensors,
+        })
+    }
+
+    /// The file.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Whether the magic is PowerInfer's `PWRI`: a model with ReLU FFNs and predictors.
+    pub fn is_powerinfer(&self) -> bool {
+        self.powerinfer
+    }
+
+    /// All metadata.
+    pub fn metadata(&self) -> &Metadata {
+        &self.metadata
+    }
+
+    /// All tensors, in the file's order.
+    pub fn tensors(&self) -> &[TensorInfo] {
+        &self.tensors
+    }
+
+    /// Reads `out.len()` bytes of `tensor` from its byte `offset` on.
+    ///
+    /// # Errors
+    /// A range outside the tensor, or a failing read.
+    pub fn read(&self, tensor: &TensorInfo, offset: u64, out: &mut [u8]) -> Result<()> {
+        let end = offset.checked_add(out.len() as u64);
+        if end.is_none_or(|end| end > tensor.bytes) {
+            return Err(ModelError::Parameter {
+                field: tensor.name.clone(),
+                problem: format!("{} bytes from {offset} are outside the tensor", out.len()),
+                remedy: format!("stay within its {} bytes", tensor.bytes),
+            });
+        }
+        self.file
+            .read_exact_at(out, tensor.start + offset)
+            .map_err(|e| ModelError::io(&self.path, format!("read tensor {}", tensor.name), e))
+    }
+
+    /// Gives up the header and keeps the file.
+    pub(super) fn into_file(self) -> File {
+        self.file
+    }
+}
+
+/// Opens a regular file (a pipe would block, a folder would fail later) and tells its length.
+fn open_regular(path: &Path) -> Result<(File, u64)> {
+    let describe =
+        std::fs::metadata(path).map_err(|e| ModelError::io(path, "open the model", e))?;
+    if !describe.is_file() {
+        return Err(ModelError::Format {
+            path: path.into(),
+            field: "file".into(),
+            problem: "not a regular file".into(),
+            remedy: "give the path of a .gguf file".into(),
+        });
+    }
+    let opened = File::open(path).and_then(|f| f.metadata().map(|m| (f, m.len())));
+    opened.map_err(|e| ModelError::io(path, "open the model", e))
+}
+
+fn read_magic(header: &mut HeaderReader<'_>, path: &Path) -> Result<bool> {
+    match &header.four_bytes("magic")? {
+        b"GGUF" => Ok(false),
+        b"PWRI" => Ok(true),
+        b"lmgg" | b"fmgg" | b"tjgg" | b"algg" => Err(ModelError::unsupported(
+            path,
+            "magic",
+            "a GGML file from before GGUF",
+            "convert the original model with llama.cpp's convert_hf_to_gguf.py",
+        )),
+        other => Err(ModelError::Format {
+            path: path.into(),
+            field: "magic".into(),
+            problem: format!(
+                "\"{}\" instead of \"GGUF\" or \"PWRI\"",
+                other.escape_ascii()
+            ),
+            remedy: "give a .gguf file".into(),
+        }),
+    }
+}
+
+fn read_version(header: &mut HeaderReader<'_>, path: &Path) -> Result<()> {
+    match header.u32("version")? {
+        2 | 3 => Ok(()),
+        // The version is the first multi-byte number, so it shows the byte order.
+        v if v & 0xffff == 0 && v != 0 => Err(ModelError::unsupported(
+            path,
+            "version",
+            "a big-endian file",
+            "convert it with gguf-convert-endian from the Python package gguf",
+        )),
+        v => Err(ModelError::unsupported(
+            path,
+            "version",
+            format!("GGUF version {v}"),
+            "versions 2 and 3 are: convert the model again with a current llama.cpp",
+        )),
+    }
+}
+
+fn read_metadata(header: &mut HeaderReader<'_>, path: &Path, count: u64) -> Result<Metadata> {
+    // A key's length, the value's type, and at least one byte of value.
+    header.expect_room(count, 8 + 4 + 1, "metadata count")?;
+    let mut entries = BTreeMap::new();
+    for i in 0..count {
+        let key = header.string(&format!("metadata key {i}"))?;
+        let value = header.value(&key)?;
+        if entries.contains_key(&key) {
+            return Err(ModelError::damaged(
+                path,
+                key,
+                "the metadata key occurs twice",
+            ));
+        }
+        entries.insert(key, value);
+    }
+    Ok(Metadata { entries })
+}
+
+fn alignment(metadata: &Metadata, path: &Path) -> Result<u64> {
+    const KEY: &str = "general.alignment";
+    match metadata.get(KEY) {
+        None => Ok(DEFAULT_ALIGNMENT),
+        Some(&Value::U32(a)) if a.is_power_of_two() => Ok(a.into()),
+        Some(v) => Err(ModelError::damaged(
+            path,
+            KEY,
+            format!("{v:?} is not a u32 power of two"),
+        )),
+    }
+}
+
+/// Tensor infos with offsets relative to the data section.
+fn read_tensor_infos(
+    header: &mut HeaderReader<'_>,
+    path: &Path,
+    count: u64,
+) -> Result<Vec<TensorInfo>> {
+    // A name's length, the number of dimensions, one dimension, type, offset.
+    header.expect_room(count, 8 + 4 + 8 + 4 + 8, "tensor count")?;
+    let mut tensors = Vec::new();
+    let mut names = HashSet::new();
+    for i in 0..count {
+        let info = read_tensor_info(header, path, i)?;
+        if !names.insert(info.name.clone()) {
+            return Err(ModelError::damaged(
+                path,
+                info.name,
+                "the tensor name occurs twice",
+            ));
+        }
+        tensors.push(info);
+    }
+    Ok(tensors)
+}
+
+fn read_tensor_info(header: &mut HeaderReader<'_>, path: &Path, index: u64) -> Result<TensorInfo> {
+    let name = header.string(&format!("name of tensor {index}"))?;
+    let n_dims = header.u32(&name)?;
+    if !(1..=4).contains(&n_dims) {
+        return Err(ModelError::damaged(
+            path,
+            name,
+            format!("{n_dims} dimensions, expected 1 to 4"),
+        ));
+    }
+    let mut dims = Vec::with_capacity(4);
+    for _ in 0..n_dims {
+        let d = header.u64(&name)?;
+        match usize::try_from(d) {
+            Ok(d) if d > 0 => dims.push(d),
+            _ => {
+                return Err(ModelError::damaged(
+                    path,
+                    name,
+                    format!("a dimension of {d}"),
+                ));
+            }
+        }
+    }
+    let type_id = header.u32(&name)?;
+    let start = header.u64(&name)?;
+    let Some(block) = BlockType::from_ggml(type_id) else {
+        return Err(ModelError::unsupported(
+            path,
+            name,
+            format!("tensor type {type_id} ({})", foreign_type_name(type_id)),
+            format!(
+                "convert the model to one of {}",
+                BlockType::ALL.map(BlockType::name).join(", ")
+            ),
+        ));
+    };
+    if !dims[0].is_multiple_of(block.block_len()) {
+        let problem = format!("rows of {} elements are not whole {block} blocks", dims[0]);
+        return Err(ModelError::damaged(path, name, problem));
+    }
+    let rows = dims[1..]
+        .iter()
+        .try_fold(1usize, |rows, &d| rows.checked_mul(d));
+    let bytes = rows.and_then(|rows| block.row_bytes(dims[0])?.checked_mul(rows));
+    let Some(bytes) = bytes else {
+        return Err(ModelError::damaged(
+            path,
+            name,
+            format!("the size of {dims:?} elements overflows"),
+        ));
+    };
+    Ok(TensorInfo {
+        name,
+        block,
+        dims,
+        start,
+        bytes: bytes as u64,
+    })
+}
+
+/// ggml's name of a type this engine does not read, for the message.
+fn foreign_type_name(id: u32) -> &'static str {
+    match id {
+        4 => "Q4_2, removed from ggml",
+        5 => "Q4_3, removed from ggml",
+        9 => "Q8_1",
+        15 => "Q8_K",
+        16 => "IQ2_XXS",
+        17 => "IQ2_XS",
+        18 => "IQ3_XXS",
+        19 => "IQ1_S",
+        20 => "IQ4_NL",
+        21 => "IQ3_S",
+        22 => "IQ2_S",
+        23 => "IQ4_XS",
+        24 => "I8",
+        25 => "I16",
+        26 => "I32",
+        27 => "I64",
+        28 => "F64",
+        29 => "IQ1_M",
+        31..=33 => "Q4_0 repacked for ARM",
+        34 => "TQ1_0",
+        35 => "TQ2_0",
+        36..=38 => "IQ4_NL repacked",
+        39 => "MXFP4",
+        _ => "unknown",
+    }
+}
+
+/// Turns relative offsets into absolute ones; tensors must be aligned, inside the file and apart.
+fn place_tensors(
+    tensors: &mut [TensorInfo],
+    path: &Path,
+    alignment: u64,
+    data_start: u64,
+    file_bytes: u64,
+) -> Result<()> {
+    for t in &mut *tensors {
+        if !t.start.is_multiple_of(alignment) {
+            let problem = format!(
+                "offset {} is not a multiple of the alignment {alignment}",
+                t.start
+            );
+            return Err(ModelError::damaged(path, &t.name, problem));
+        }
+        let start = data_start.checked_add(t.start);
+        let end = start.and_then(|s| s.checked_add(t.bytes));
+        match (start, end) {
+            (Some(start), Some(end)) if end <= file_bytes => t.start = start,
+            _ => {
+                let problem = format!(
+                    "{} bytes at offset {} end beyond the file's {file_bytes} bytes",
+                    t.bytes, t.start
+                );
+                return Err(ModelError::damaged(path, &t.name, problem));
+            }
+        }
+    }
+    let mut order: Vec<&TensorInfo> = tensors.iter().collect();
+    order.sort_by_key(|t| t.start);
+    for pair in order.windows(2) {
+        if pair[0].start + pair[0].bytes > pair[1].start {
+            let problem = format!("its data overlap those of {}", pair[1].name);
+            return Err(ModelError::damaged(path, &pair[0].name, problem));
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,201 @@
+//! Safetensors files of a folder. Only headers are read here, with positioned reads; nothing is
+//! mapped.
+
+use std::collections::BTreeSet;
+use std::fs::File;
+use std::os::unix::fs::FileExt;
+use std::path::{Path, PathBuf};
+
+use safetensors::tensor::{Dtype, Metadata, TensorInfo};
+
+use super::fields::Fields;
+use crate::block::BlockType;
+use crate::error::{ModelError, Result};
+use crate::tensor::TensorMeta;
+
+/// Longest header accepted; those of the largest public checkpoints are below 1 MiB.
+const MAX_HEADER_BYTES: u64 = 32 << 20;
+
+const SINGLE: &str = "model.safetensors";
+const INDEX: &str = "model.safetensors.index.json";
+
+/// One safetensors file.
+pub(super) struct Shard {
+    pub(super) path: PathBuf,
+    pub(super) file: File,
+    /// First byte after the header.
+    pub(super) data_start: u64,
+    header: Metadata,
+}
+
+impl Shard {
+    /// Reads and checks the header: tensors must be contiguous and fill the file.
+    pub(super) fn open(path: &Path) -> Result<Self> {
+        let describe =
+            std::fs::metadata(path).map_err(|e| ModelError::io(path, "open the checkpoint", e))?;
+        if !describe.is_file() {
+            return Err(ModelError::damaged(
+                path,
+                "file",
+                "it is not a regular file",
+            ));
+        }
+        let opened = File::open(path).and_then(|f| f.metadata().map(|m| (f, m.len())));
+        let (file, file_bytes) =
+            opened.map_err(|e| ModelError::io(path, "open the checkpoint", e))?;
+        let Some(after_length) = file_bytes.checked_sub(8) else {
+            return Err(ModelError::damaged(
+                path,
+                "header length",
+                format!("the file has only {file_bytes} bytes"),
+            ));
+        };
+        let read = |at, out: &mut [u8]| {
+            let done = file.read_exact_at(out, at);
+            done.map_err(|e| ModelError::io(path, "read the header", e))
+        };
+        let mut length = [0; 8];
+        read(0, &mut length)?;
+        let header_bytes = u64::from_le_bytes(length);
+        let limit = after_length.min(MAX_HEADER_BYTES);
+        if header_bytes > limit {
+            let problem = format!("{header_bytes} bytes, at most {limit} can follow");
+            return Err(ModelError::damaged(path, "header length", problem));
+        }
+        let mut text = vec![0; header_bytes as usize];
+        read(8, &mut text)?;
+        // Deserialising checks that offsets, shapes and types agree and leave no gaps.
+        let header: Metadata = serde_json::from_slice(&text)
+            .map_err(|e| ModelError::damaged(path, "header", e.to_string()))?;
+        let data_bytes = header.data_len() as u64;
+        if data_bytes != after_length - header_bytes {
+            let there = after_length - header_bytes;
+            let problem =
+                format!("it describes {data_bytes} bytes of tensors where the file has {there}");
+            return Err(ModelError::damaged(path, "header", problem));
+        }
+        Ok(Self {
+            path: path.to_path_buf(),
+            file,
+            data_start: 8 + header_bytes,
+            header,
+        })
+    }
+
+    /// Names and infos in the file's order.
+    pub(super) fn tensors(&self) -> impl Iterator<Item = (String, &TensorInfo)> {
+        let names = self.header.offset_keys();
+        names
+            .into_iter()
+            .filter_map(|n| self.header.info(&n).map(|info| (n, info)))
+    }
+
+    /// The shape of a tensor as a matrix; a vector has one row.
+    pub(super) fn meta(&self, name: &str, info: &TensorInfo) -> Result<TensorMeta> {
+        let block = match info.dtype {
+            Dtype::F32 => BlockType::F32,
+            Dtype::F16 => BlockType::F16,
+            Dtype::BF16 => BlockType::BF16,
+            other => {
+                let remedy = "save the checkpoint as F32, F16 or BF16";
+                return Err(ModelError::unsupported(
+                    &self.path,
+                    name,
+                    format!("dtype {other:?}"),
+                    remedy,
+                ));
+            }
+        };
+        let (rows, cols) = match *info.shape.as_slice() {
+            [cols] if cols > 0 => (1, cols),
+            [rows, cols] if rows > 0 && cols > 0 => (rows, cols),
+            ref shape => {
+                let remedy = "weights are matrices and vectors";
+                return Err(ModelError::unsupported(
+                    &self.path,
+                    name,
+                    format!("a shape of {shape:?}"),
+                    remedy,
+                ));
+            }
+        };
+        Ok(TensorMeta {
+            name: name.to_owned(),
+            block,
+            rows,
+            cols,
+        })
+    }
+}
+
+/// The checkpoint of `folder`: `model.safetensors`, or the shards of its index.
+pub(super) fn open_checkpoint(folder: &Path) -> Result<Vec<Shard>> {
+    let single = folder.join(SINGLE);
+    if single.exists() {
+        return Ok(vec![Shard::open(&single)?]);
+    }
+    let index = folder.join(INDEX);
+    if !index.exists() {
+        return Err(no_checkpoint(folder));
+    }
+    open_shards(folder, &Fields::read(&index)?)
+}
+
+fn open_shards(folder: &Path, index: &Fields) -> Result<Vec<Shard>> {
+    const MAP: &str = "weight_map";
+    let map = index
+        .optional_object(MAP)?
+        .ok_or_else(|| index.missing(MAP))?;
+    let mut names = BTreeSet::new();
+    for (tensor, shard) in map.values() {
+        // A plain file name: an index must not lead out of its folder.
+        let plain = shard
+            .as_str()
+            .filter(|s| Path::new(s).file_name().is_some_and(|n| n == *s));
+        let Some(file) = plain else {
+            let problem = format!("{shard} is not the name of a file in the folder");
+            return Err(ModelError::damaged(
+                index.path(),
+                format!("{MAP}.{tensor}"),
+                problem,
+            ));
+        };
+        names.insert(file.to_owned());
+    }
+    let opened: Result<Vec<Shard>> = names.iter().map(|n| Shard::open(&folder.join(n))).collect();
+    let shards = opened?;
+    for (tensor, shard) in map.values() {
+        let position = names.iter().position(|n| shard.as_str() == Some(n));
+        if position.is_none_or(|i| shards[i].header.info(tensor).is_none()) {
+            let problem = format!("the tensor is not in {shard}");
+            return Err(ModelError::damaged(
+                index.path(),
+                format!("{MAP}.{tensor}"),
+                problem,
+            ));
+        }
+    }
+    Ok(shards)
+}
+
+fn no_checkpoint(folder: &Path) -> ModelError {
+    let torch = [
+        "pytorch_model.bin",
+        "pytorch_model.bin.index.json",
+        "consolidated.00.pth",
+    ];
+    if let Some(name) = torch.iter().find(|n| folder.join(n).exists()) {
+        return ModelError::unsupported(
+            folder.join(name),
+            "checkpoint",
+            "a PyTorch checkpoint",
+            "save the model as safetensors: save_pretrained(..., safe_serialization=True)",
+        );
+    }
+    ModelError::Format {
+        path: folder.into(),
+        field: "checkpoint".into(),
+        problem: format!("there is neither {SINGLE} nor {INDEX}"),
+        remedy: "download the model's .safetensors files into this folder".into(),
+    }
+}

@@ -1,0 +1,122 @@
+//! Opening a source model, whatever its format.
+
+use std::fs::File;
+use std::io::Read;
+use std::path::Path;
+
+use crate::error::{ModelError, Result};
+use crate::gguf::GgufSource;
+use crate::hf::HfSource;
+use crate::tensor::TensorSource;
+
+pub(crate) mod inventory;
+pub(crate) mod limits;
+
+/// Opens the model at `path`: a GGUF file (told by its first bytes), or a folder with
+/// `config.json` and safetensors. Every tensor's shape has been checked when this returns.
+///
+/// # Errors
+/// A missing, empty or damaged file, another format (the message says what to do with it), or a
+/// model that this engine cannot run.
+pub fn open(path: &Path) -> Result<Box<dyn TensorSource>> {
+    let describe =
+        std::fs::metadata(path).map_err(|e| ModelError::io(path, "open the model", e))?;
+    if describe.is_dir() {
+        return Ok(Box::new(HfSource::open(path)?));
+    }
+    if !describe.is_file() {
+        return Err(wrong_kind(path, "neither a file nor a folder"));
+    }
+    match first_bytes(path)?.as_slice() {
+        [] => Err(ModelError::damaged(path, "file", "it is empty")),
+        b"GGUF" | b"PWRI" => {
+            refuse_split_file(path)?;
+            Ok(Box::new(GgufSource::open(path)?))
+        }
+        head => Err(other_format(path, head)),
+    }
+}
+
+fn first_bytes(path: &Path) -> Result<Vec<u8>> {
+    let mut head = Vec::with_capacity(4);
+    File::open(path)
+        .and_then(|f| f.take(4).read_to_end(&mut head))
+        .map_err(|e| ModelError::io(path, "read the first bytes", e))?;
+    Ok(head)
+}
+
+fn wrong_kind(path: &Path, problem: &str) -> ModelError {
+    ModelError::Format {
+        path: path.into(),
+        field: "model".into(),
+        problem: problem.into(),
+        remedy: "give a .gguf file, or a folder with config.json and .safetensors files".into(),
+    }
+}
+
+/// What to do about a file that is not GGUF.
+fn other_format(path: &Path, head: &[u8]) -> ModelError {
+    let extension = path
+        .extension()
+        .and_then(|e| e.to_str())
+        .unwrap_or_default();
+    match (extension, head) {
+        ("safetensors", _) => ModelError::unsupported(
+            path,
+            "model",
+            "a single safetensors file",
+            "give the folder that holds it, with config.json and tokenizer.json",
+        ),
+        ("json", _) => wrong_kind(path, "a JSON file"),
+        // A zip archive or a pickle: what torch.save writes.
+        ("bin" | "pt" | "pth" | "ckpt", _) | (_, [b'P', b'K', 3, 4] | [0x80, ..]) => {
+            ModelError::unsupported(
+                path,
+                "model",
+                "a PyTorch checkpoint",
+                "save the model as safetensors (save_pretrained(..., safe_serialization=True)) \
+             and give that folder",
+            )
+        }
+        ("fbay", _) => ModelError::unsupported(
+            path,
+            "model",
+            "a packed model as the source of a conversion",
+            "give the GGUF file or safetensors folder that it was packed from",
+        ),
+        // Old GGML magics and anything else: the GGUF reader knows the messages.
+        _ => match GgufSource::open(path) {
+            Ok(_) => wrong_kind(path, "the file changed while it was opened"),
+            Err(e) => e,
+        },
+    }
+}
+
+/// llama.cpp's `gguf-split` names its parts `NAME-00001-of-00003.gguf`.
+fn refuse_split_file(path: &Path) -> Result<()> {
+    let stem = path
+        .file_stem()
+        .and_then(|s| s.to_str())
+        .unwrap_or_default();
+    let Some((rest, count)) = stem.rsplit_once("-of-") else {
+        return Ok(());
+    };
+    let is_number = |s: &str| s.len() == 5 && s.bytes().all(|b| b.is_ascii_digit());
+    let is_part = rest
+        .rsplit_once('-')
+        .is_some_and(|(_, part)| is_number(part));
+    if is_part && is_number(count) && count != "00001" {
+        return Err(split_file(path, count.trim_start_matches('0')));
+    }
+    Ok(())
+}
+
+/// The error for one part of a split GGUF model.
+pub(crate) fn split_file(path: &Path, parts: &str) -> ModelError {
+    ModelError::unsupported(
+        path,
+        "split.count",
+        format!("a GGUF model split into {parts} files"),
+        "merge them first: llama-gguf-split --merge FIRST_PART OUT.gguf",
+    )
+}

@@ -1,0 +1,528 @@
+//! Models in GGUF files: the configuration follows from the metadata, tensors are found by role,
+//! and what the engine cannot run is refused by name.
+
+mod gguf_writer;
+
+use forebay_models::block::{BlockType, dequantize};
+use forebay_models::config::{Activation, Arch, RopePairing, RopeScaling};
+use forebay_models::gguf::GgufSource;
+use forebay_models::tensor::{LayerTensor, TensorId, TensorSource};
+use gguf_writer::{GgufWriter, Meta, Model};
+use tempfile::TempDir;
+
+fn open(w: &GgufWriter) -> Result<GgufSource, String> {
+    let folder = TempDir::new().unwrap();
+    GgufSource::open(&w.write(folder.path(), "model.gguf")).map_err(|e| e.to_string())
+}
+
+fn opened(change: impl FnOnce(&mut GgufWriter)) -> GgufSource {
+    let mut w = Model::default().writer();
+    change(&mut w);
+    open(&w).unwrap()
+}
+
+fn refused(model: &Model, change: impl FnOnce(&mut GgufWriter), parts: &[&str]) {
+    let mut w = model.writer();
+    change(&mut w);
+    let message = open(&w).err().expect("a model that must be refused");
+    for part in parts {
+        assert!(message.contains(part), "{part:?} is missing in: {message}");
+    }
+}
+
+fn powerinfer(arch: &'static str) -> Model {
+    Model {
+        arch,
+        powerinfer: true,
+        predictor_rank: Some(8),
+        tied_head: false,
+        ..Model::default()
+    }
+}
+
+#[test]
+fn a_llama_file_becomes_its_configuration() {
+    let source = opened(|w| {
+        w.set("llama.rope.freq_base", 500_000.0);
+        w.set("llama.attention.sliding_window", 64);
+    });
+    let c = source.config();
+    assert_eq!(c.arch, Arch::Llama);
+    assert_eq!(c.name, "tiny");
+    assert_eq!((c.n_layers, c.d_model, c.d_ff), (2, 64, 96));
+    assert_eq!((c.n_heads, c.n_kv_heads, c.head_dim), (4, 2, 16));
+    assert_eq!((c.vocab_size, c.context_length), (264, 128));
+    assert_eq!(c.sliding_window, Some(64));
+    assert_eq!(c.rms_eps, 1e-5);
+    assert_eq!(c.rope.theta, 500_000.0);
+    assert_eq!(c.rope.rotary_dim, 16);
+    assert_eq!(c.rope.pairing, RopePairing::Interleaved);
+    assert_eq!(c.rope.scaling, RopeScaling::None);
+    assert_eq!(c.activation, Activation::Silu);
+    assert!(c.tied_head && !c.qkv_bias);
+    assert_eq!(c.predictor_threshold, 0.0);
+}
+
+#[test]
+fn absent_keys_have_llama_cpps_defaults() {
+    let source = opened(|w| {
+        for key in [
+            "rope.freq_base",
+            "rope.dimension_count",
+            "attention.key_length",
+        ] {
+            w.unset(&format!("llama.{key}"));
+        }
+        w.unset("llama.attention.value_length")
+            .unset("general.name")
+            .unset("llama.vocab_size");
+        w.set("llama.attention.sliding_window", 0);
+    });
+    let c = source.config();
+    assert_eq!(
+        (c.rope.theta, c.rope.rotary_dim, c.head_dim),
+        (10_000.0, 16, 16)
+    );
+    assert_eq!((c.name.as_str(), c.sliding_window), ("model", None));
+
+    let full_heads = Model {
+        n_kv_heads: 4,
+        ..Model::default()
+    };
+    let mut w = full_heads.writer();
+    w.unset("llama.attention.head_count_kv");
+    assert_eq!(open(&w).unwrap().config().n_kv_heads, 4);
+}
+
+#[test]
+fn qwen2_has_biases_and_rotates_halves() {
+    let model = Model {
+        arch: "qwen2",
+        ..Model::default()
+    };
+    let source = open(&model.writer()).unwrap();
+    assert_eq!(source.config().arch, Arch::Qwen2);
+    assert_eq!(source.config().rope.pairing, RopePairing::HalfSplit);
+    assert!(source.config().qkv_bias);
+    let bias = source.meta(TensorId::Layer(1, LayerTensor::KBias)).unwrap();
+    assert_eq!((bias.rows, bias.cols), (1, 32));
+    refused(
+        &model,
+        |w| _ = w.remove("blk.1.attn_v.bias"),
+        &["blk.1.attn_v.bias", "missing"],
+    );
+}
+
+#[test]
+fn a_head_may_be_wider_than_its_share_of_the_model() {
+    let model = Model {
+        head_dim: 32,
+        ..Model::default()
+    };
+    let source = open(&model.writer()).unwrap();
+    assert_eq!(
+        (source.config().q_dim(), source.config().kv_dim()),
+        (128, 64)
+    );
+    let o = source.meta(TensorId::Layer(0, LayerTensor::O)).unwrap();
+    assert_eq!((o.rows, o.cols), (64, 128));
+}
+
+#[test]
+fn powerinfer_files_are_relu_with_predictors() {
+    let mut w = powerinfer("llama").writer();
+    w.set("powerinfer.sparse_threshold", 0.25);
+    let source = open(&w).unwrap();
+    let c = source.config();
+    assert_eq!(
+        (c.activation, c.predictor_threshold),
+        (Activation::Relu, 0.25)
+    );
+    assert!(!c.tied_head);
+    let shape = |t| source.meta(TensorId::Layer(1, t)).map(|m| (m.rows, m.cols));
+    assert_eq!(shape(LayerTensor::DownT), Some((96, 64)));
+    assert_eq!(shape(LayerTensor::Down), None);
+    assert_eq!(shape(LayerTensor::PredictorFc1), Some((8, 64)));
+    assert_eq!(shape(LayerTensor::PredictorFc2), Some((96, 8)));
+
+    let bamboo = open(&powerinfer("bamboo").writer()).unwrap();
+    assert_eq!(bamboo.config().arch, Arch::Bamboo);
+    assert_eq!(bamboo.config().activation, Activation::DoubleRelu);
+    // PowerInfer builds bamboo with llama's graph, whose rotation is the interleaved one.
+    assert_eq!(bamboo.config().rope.pairing, RopePairing::Interleaved);
+    refused(
+        &powerinfer("qwen2"),
+        |_| {},
+        &["PowerInfer architecture \"qwen2\""],
+    );
+}
+
+#[test]
+fn the_activation_can_be_named() {
+    let with = |act: &str| {
+        let act = act.to_owned();
+        opened(move |w| _ = w.set("llama.hidden_act", act.as_str()))
+            .config()
+            .activation
+    };
+    assert_eq!(with("relu"), Activation::Relu);
+    assert_eq!(with("silu"), Activation::Silu);
+    let fat = opened(|w| {
+        _ = w
+            .set("llama.hidden_act", "fatrelu")
+            .set("llama.hidden_act_param", 0.01)
+    });
+    assert_eq!(
+        fat.config().activation,
+        Activation::FatRelu { threshold: 0.01 }
+    );
+
+    let llama = Model::default();
+    refused(
+        &llama,
+        |w| _ = w.set("llama.hidden_act", "gelu"),
+        &["llama.hidden_act", "gelu"],
+    );
+    refused(
+        &llama,
+        |w| _ = w.set("llama.hidden_act", "fatrelu"),
+        &["hidden_act_param"],
+    );
+    refused(
+        &powerinfer("llama"),
+        |w| _ = w.set("llama.hidden_act", "silu"),
+        &["hidden_act", "silu"],
+    );
+}
+
+#[test]
+fn rotary_scaling_is_read_from_either_key() {
+    let scaling = |change: &dyn Fn(&mut GgufWriter)| opened(change).config().rope.scaling.clone();
+    let linear = RopeScaling::Linear { factor: 4.0 };
+    assert_eq!(
+        scaling(&|w| _ = w.set("llama.rope.scale_linear", 4.0)),
+        linear
+    );
+    assert_eq!(
+        scaling(&|w| _ = w.set("llama.rope.scaling.factor", 4.0)),
+        linear
+    );
+    let both = |w: &mut GgufWriter, kind| {
+        w.set("llama.rope.scaling.type", kind)
+            .set("llama.rope.scaling.factor", 4.0);
+    };
+    assert_eq!(scaling(&|w| both(w, "linear")), linear);
+    assert_eq!(scaling(&|w| both(w, "none")), RopeScaling::None);
+    assert_eq!(
+        scaling(&|w| _ = w.set("llama.rope.scaling.factor", 1.0)),
+        RopeScaling::None
+    );
+    assert_eq!(
+        scaling(&|w| _ = w.set("llama.rope.scaling.factor", 0.0)),
+        RopeScaling::None
+    );
+    refused(
+        &Model::default(),
+        |w| both(w, "yarn"),
+        &["rope.scaling.type", "yarn", "not supported"],
+    );
+}
+
+#[test]
+fn rotary_factors_come_from_a_tensor() {
+    let factors = [1.0, 1.0, 2.0, 2.0, 4.0, 4.0, 8.0, 8.0];
+    let put = |w: &mut GgufWriter, x: &[f32]| {
+        w.tensor("rope_freqs.weight", x.len(), None, BlockType::F32, x);
+    };
+    let source = opened(|w| put(w, &factors));
+    assert_eq!(
+        source.config().rope.scaling,
+        RopeScaling::Factors(factors.to_vec())
+    );
+    // llama.cpp applies a linear factor on top.
+    let both = opened(|w| {
+        put(w, &factors);
+        w.set("llama.rope.scaling.factor", 2.0);
+    });
+    let RopeScaling::Factors(doubled) = &both.config().rope.scaling else {
+        panic!("{:?}", both.config().rope.scaling)
+    };
+    assert_eq!(*doubled, factors.map(|f| 2.0 * f));
+
+    let llama = Model::default();
+    refused(
+        &llama,
+        |w| put(w, &factors[1..]),
+        &["rope_freqs.weight", "expected 8"],
+    );
+    refused(
+        &llama,
+        |w| put(w, &[0.0; 8]),
+        &["rope_freqs.weight", "not a positive number"],
+    );
+    let qwen2 = Model {
+        arch: "qwen2",
+        ..llama
+    };
+    refused(
+        &qwen2,
+        |w| put(w, &factors),
+        &["rope_freqs.weight", "not supported"],
+    );
+}
+
+#[test]
+fn per_layer_values_must_agree() {
+    let even = opened(|w| _ = w.set("llama.feed_forward_length", Meta::U32s(vec![96, 96])));
+    assert_eq!(even.config().d_ff, 96);
+    let uneven = Meta::I32s(vec![96, 64]);
+    refused(
+        &Model::default(),
+        |w| _ = w.set("llama.feed_forward_length", uneven),
+        &["llama.feed_forward_length", "differs between layers"],
+    );
+}
+
+#[test]
+fn unknown_arithmetic_is_refused_with_key_and_value() {
+    let cases: [(&str, Meta, &str); 8] = [
+        (
+            "llama.expert_count",
+            Meta::U32(8),
+            "8 is not supported; mixture-of-experts",
+        ),
+        ("llama.attention.causal", Meta::Bool(false), "false"),
+        ("llama.attention.clamp_kqv", Meta::F32(8.0), "8"),
+        ("llama.rope.scaling.attn_factor", Meta::F32(1.5), "1.5"),
+        ("llama.logit_scale", Meta::F32(16.0), "16"),
+        ("llama.attention.sliding_window_pattern", Meta::U32(6), "6"),
+        ("llama.attention.value_length", Meta::U32(8), "8"),
+        ("general.architecture", Meta::Str("gemma3".into()), "gemma3"),
+    ];
+    for (key, value, shown) in cases {
+        refused(
+            &Model::default(),
+            |w| _ = w.set(key, value),
+            &[key, shown, "not supported"],
+        );
+    }
+    // The neutral values are fine.
+    opened(|w| {
+        _ = w
+            .set("llama.expert_count", 0)
+            .set("llama.attention.causal", Meta::Bool(true))
+    });
+}
+
+#[test]
+fn wrong_keys_are_named() {
+    let llama = Model::default();
+    let required = [
+        "general.architecture",
+        "llama.block_count",
+        "llama.embedding_length",
+        "llama.feed_forward_length",
+        "llama.attention.head_count",
+        "llama.attention.layer_norm_rms_epsilon",
+        "llama.context_length",
+    ];
+    for key in required {
+        refused(&llama, |w| _ = w.unset(key), &[key, "missing"]);
+    }
+    let wrong: [(&str, Meta); 9] = [
+        ("llama.block_count", Meta::U32(0)),
+        ("llama.block_count", Meta::I32(-1)),
+        ("llama.block_count", Meta::U64(u64::MAX)),
+        ("llama.embedding_length", Meta::Str("64".into())),
+        ("llama.attention.head_count", Meta::U32s(vec![])),
+        (
+            "llama.attention.layer_norm_rms_epsilon",
+            Meta::F32(f32::NAN),
+        ),
+        ("llama.attention.layer_norm_rms_epsilon", Meta::F32(-1.0)),
+        ("llama.rope.freq_base", Meta::F32(0.0)),
+        ("powerinfer.sparse_threshold", Meta::F32(f32::INFINITY)),
+    ];
+    for (key, value) in wrong {
+        refused(&llama, |w| _ = w.set(key, value), &[key]);
+    }
+    refused(
+        &llama,
+        |w| _ = w.set("llama.attention.head_count_kv", 3),
+        &["4 query heads", "3 key/value"],
+    );
+    refused(
+        &llama,
+        |w| _ = w.set("llama.rope.dimension_count", 18),
+        &["rotary dimension", "18"],
+    );
+    refused(
+        &llama,
+        |w| _ = w.set("llama.rope.dimension_count", 7),
+        &["rotary dimension", "7"],
+    );
+    refused(
+        &llama,
+        |w| _ = w.set("tokenizer.ggml.tokens", Meta::Strs(vec!["x".into(); 265])),
+        &["tokenizer.ggml.tokens", "265 tokens", "264 rows"],
+    );
+}
+
+#[test]
+fn a_missing_tensor_is_named() {
+    let model = powerinfer("llama");
+    for name in model.writer().tensors.iter().map(|t| t.name.clone()) {
+        // Without output.weight the head is tied, which is a sound model; a layer without its
+        // transposed down projection is told the usual name.
+        let shown = match name.as_str() {
+            "output.weight" => continue,
+            n if n.contains("ffn_down_t") => n.replace("_t", ""),
+            n => n.to_owned(),
+        };
+        refused(&model, |w| _ = w.remove(&name), &[&shown, "missing"]);
+    }
+}
+
+#[test]
+fn a_vocabulary_alone_is_no_model() {
+    refused(
+        &Model::default(),
+        |w| w.tensors.clear(),
+        &["a vocabulary but no weights"],
+    );
+}
+
+#[test]
+fn a_misshapen_tensor_is_named() {
+    let model = powerinfer("llama");
+    for t in &model.writer().tensors {
+        // Half the elements: still inside the file.
+        let halve = |w: &mut GgufWriter| w.tensor_mut(&t.name).dims[0] /= 2;
+        let problem = if t.name.contains("fc2") {
+            "the predictor's rank is 4 here and 8"
+        } else {
+            "the configuration asks for"
+        };
+        refused(&model, halve, &[&t.name, problem]);
+    }
+}
+
+#[test]
+fn tensors_that_would_be_ignored_are_refused() {
+    let llama = Model::default();
+    let extra = |name: &str, part: &str| {
+        refused(
+            &llama,
+            |w| _ = w.tensor(name, 64, None, BlockType::F32, &[0.0; 64]),
+            &[name, part],
+        );
+    };
+    extra("blk.0.attn_output.bias", "not supported");
+    extra("blk.0.ffn_up.bias", "not supported");
+    extra("blk.0.attn_q_norm.weight", "not supported");
+    extra("blk.00.ffn_norm.weight", "not supported");
+    extra("output_norm.bias", "not supported");
+    extra("blk.2.ffn_norm.weight", "only 2 layers");
+    extra(
+        "blk.1.attn_q.bias",
+        "a bias where the model has none elsewhere",
+    );
+
+    let twice = |w: &mut GgufWriter| {
+        w.tensor(
+            "blk.1.ffn_down_t.weight",
+            64,
+            Some(96),
+            BlockType::F32,
+            &[0.0; 64 * 96],
+        );
+    };
+    refused(&llama, twice, &["blk.1.ffn_down_t.weight", "there twice"]);
+    // Rotary angles of old converters follow from the configuration.
+    opened(|w| {
+        _ = w.tensor(
+            "blk.0.attn_rot_embd.weight",
+            8,
+            None,
+            BlockType::F32,
+            &[0.0; 8],
+        )
+    });
+}
+
+#[test]
+fn norms_may_be_half_precision_but_not_quantised() {
+    let replace = |block| {
+        move |w: &mut GgufWriter| {
+            w.remove("output_norm.weight");
+            w.tensor("output_norm.weight", 64, None, block, &[1.0; 64]);
+        }
+    };
+    opened(replace(BlockType::F16));
+    refused(
+        &Model::default(),
+        replace(BlockType::Q8_0),
+        &["output_norm.weight", "Q8_0 norm"],
+    );
+}
+
+#[test]
+fn more_dimensions_are_fine_if_they_are_one() {
+    let flat = opened(|w| w.tensor_mut("blk.0.ffn_up.weight").dims.extend([1, 1]));
+    let up = flat.meta(TensorId::Layer(0, LayerTensor::Up)).unwrap();
+    assert_eq!((up.rows, up.cols), (96, 64));
+    let deep = |w: &mut GgufWriter| w.tensor_mut("blk.0.ffn_up.weight").dims = vec![64, 48, 2];
+    refused(
+        &Model::default(),
+        deep,
+        &["blk.0.ffn_up.weight", "[64, 48, 2]", "not supported"],
+    );
+}
+
+#[test]
+fn the_bytes_of_every_tensor_are_those_written() {
+    for block in [BlockType::F16, BlockType::Q4_0, BlockType::Q8_0] {
+        let model = Model {
+            block,
+            ..Model::default()
+        };
+        let w = model.writer();
+        let source = open(&w).unwrap();
+        let roles = [
+            (TensorId::TokenEmbedding, "token_embd.weight"),
+            (TensorId::OutputNorm, "output_norm.weight"),
+            (
+                TensorId::Layer(1, LayerTensor::Down),
+                "blk.1.ffn_down.weight",
+            ),
+            (TensorId::Layer(0, LayerTensor::Q), "blk.0.attn_q.weight"),
+        ];
+        for (id, name) in roles {
+            let written = &w.tensors.iter().find(|t| t.name == name).unwrap().data;
+            let meta = source.meta(id).unwrap();
+            assert_eq!(meta.bytes(), written.len(), "{name}");
+            let mut bytes = vec![0; written.len()];
+            source.read(id, 0, &mut bytes).unwrap();
+            assert_eq!(&bytes, written, "{name}");
+            // The last row alone.
+            let at = meta.bytes() - meta.row_bytes();
+            let mut row = vec![0; meta.row_bytes()];
+            source.read(id, at, &mut row).unwrap();
+            assert_eq!(row, written[at..], "{name}");
+            let mut values = vec![f32::NAN; meta.cols];
+            dequantize(meta.block, &row, &mut values);
+            assert!(values.iter().all(|v| v.is_finite()));
+            let beyond = source.read(id, at + 1, &mut row).unwrap_err().to_string();
+            assert!(
+                beyond.contains(name) && beyond.contains("outside"),
+                "{beyond}"
+            );
+        }
+        assert_eq!(source.meta(TensorId::OutputHead), None);
+        let absent = source
+            .read(TensorId::OutputHead, 0, &mut [])
+            .unwrap_err()
+            .to_string();
+        assert!(absent.contains("output.weight"), "{absent}");
+    }
+}

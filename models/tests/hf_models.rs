@@ -1,0 +1,442 @@
+//! Models in Hugging Face folders: the configuration follows from `config.json` with the defaults
+//! of transformers, tensors are found by role, and what the engine cannot run is refused by name.
+
+mod hf_writer;
+
+use forebay_models::block::BlockType;
+use forebay_models::config::{Activation, Arch, ModelConfig, RopePairing, RopeScaling};
+use forebay_models::hf::HfSource;
+use forebay_models::source;
+use forebay_models::tensor::{LayerTensor, TensorId, TensorSource};
+use hf_writer::{Folder, seeded, tiny};
+use safetensors::tensor::Dtype;
+use serde_json::{Value, json};
+
+fn config_of(change: impl FnOnce(&mut Folder)) -> ModelConfig {
+    let mut folder = tiny();
+    change(&mut folder);
+    let written = folder.write();
+    HfSource::open(written.path()).unwrap().config().clone()
+}
+
+fn refused(change: impl FnOnce(&mut Folder), parts: &[&str]) {
+    let mut folder = tiny();
+    change(&mut folder);
+    let written = folder.write();
+    let message = HfSource::open(written.path())
+        .err()
+        .expect("a folder that must be refused");
+    let message = message.to_string();
+    for part in parts {
+        assert!(message.contains(part), "{part:?} is missing in: {message}");
+    }
+}
+
+fn qwen2(folder: &mut Folder) {
+    folder
+        .set("model_type", json!("qwen2"))
+        .set("hidden_act", json!("silu"));
+    for n in 0..2 {
+        for (name, rows) in [("q", 64), ("k", 32), ("v", 32)] {
+            folder.put(
+                &format!("model.layers.{n}.self_attn.{name}_proj.bias"),
+                &[rows],
+            );
+        }
+    }
+}
+
+#[test]
+fn a_llama_folder_becomes_its_configuration() {
+    let written = tiny().write();
+    let source = source::open(written.path()).unwrap();
+    let c = source.config();
+    assert_eq!(source.path(), written.path());
+    assert_eq!(c.arch, Arch::Llama);
+    assert_eq!(
+        c.name,
+        written.path().file_name().unwrap().to_str().unwrap()
+    );
+    assert_eq!((c.n_layers, c.d_model, c.d_ff), (2, 64, 96));
+    assert_eq!((c.n_heads, c.n_kv_heads, c.head_dim), (4, 2, 16));
+    assert_eq!(
+        (c.vocab_size, c.context_length, c.sliding_window),
+        (264, 128, None)
+    );
+    assert_eq!(
+        (c.rms_eps, c.rope.theta, c.rope.rotary_dim),
+        (1e-5, 10_000.0, 16)
+    );
+    assert_eq!(c.rope.pairing, RopePairing::HalfSplit);
+    assert_eq!(c.rope.scaling, RopeScaling::None);
+    assert_eq!(c.activation, Activation::Relu);
+    assert!(c.tied_head && !c.qkv_bias);
+}
+
+#[test]
+fn activations_have_their_names() {
+    let act = |name: &str| config_of(|f| _ = f.set("hidden_act", json!(name))).activation;
+    assert_eq!(act("silu"), Activation::Silu);
+    assert_eq!(act("swish"), Activation::Silu);
+    assert_eq!(act("relu"), Activation::Relu);
+    let prosparse = config_of(|f| {
+        f.set("model_type", json!("sparsellama"));
+        f.set("hidden_act", json!("fatrelu"))
+            .set("hidden_act_param", json!(0.01));
+    });
+    assert_eq!(
+        prosparse.activation,
+        Activation::FatRelu { threshold: 0.01 }
+    );
+    refused(
+        |f| _ = f.set("hidden_act", json!("gelu")),
+        &["hidden_act", "gelu", "not supported"],
+    );
+    refused(
+        |f| _ = f.set("hidden_act", json!("fatrelu")),
+        &["hidden_act_param", "missing"],
+    );
+}
+
+#[test]
+fn bamboo_is_double_relu_with_predictors_inside() {
+    let mut folder = tiny();
+    folder
+        .set("model_type", json!("bamboo"))
+        .put_predictors(8, true);
+    let written = folder.write();
+    let source = HfSource::open(written.path()).unwrap();
+    assert_eq!(source.config().arch, Arch::Bamboo);
+    assert_eq!(source.config().activation, Activation::DoubleRelu);
+    assert_eq!(source.config().sliding_window, None);
+    let fc2 = source
+        .meta(TensorId::Layer(1, LayerTensor::PredictorFc2))
+        .unwrap();
+    assert_eq!((fc2.rows, fc2.cols), (96, 8));
+    let by_class = config_of(|f| {
+        f.set("model_type", json!("mistral"))
+            .set("architectures", json!(["BambooForCausalLM"]));
+    });
+    assert_eq!(by_class.activation, Activation::DoubleRelu);
+    refused(
+        |f| {
+            _ = f
+                .set("model_type", json!("bamboo"))
+                .set("hidden_act", json!("silu"))
+        },
+        &["hidden_act", "silu"],
+    );
+}
+
+#[test]
+fn predictors_may_lie_beside_the_checkpoint() {
+    let mut folder = tiny();
+    folder.put_predictors(8, false);
+    let written = folder.write();
+    let source = HfSource::open(written.path()).unwrap();
+    let id = TensorId::Layer(1, LayerTensor::PredictorFc1);
+    assert_eq!(source.meta(id).map(|m| (m.rows, m.cols)), Some((8, 64)));
+    let expected = &folder.predictors["model.layers.1.mlp.predictor.fc1.weight"].data;
+    let mut bytes = vec![0; expected.len()];
+    source.read(id, 0, &mut bytes).unwrap();
+    assert_eq!(bytes, *expected);
+
+    refused(
+        |f| _ = f.put_predictors(8, false).put_predictors(8, true),
+        &["predictor", "again"],
+    );
+    let one_missing = |f: &mut Folder| {
+        f.put_predictors(8, false);
+        f.predictors
+            .remove("model.layers.0.mlp.predictor.fc2.weight");
+    };
+    refused(
+        one_missing,
+        &["model.layers.0.mlp.predictor.fc2.weight", "missing"],
+    );
+    let ranks_differ = |f: &mut Folder| {
+        f.put_predictors(8, false);
+        let name = "model.layers.1.mlp.predictor.fc1.weight";
+        f.predictors
+            .insert(name.into(), seeded(name, Dtype::F16, &[16, 64]));
+    };
+    refused(
+        ranks_differ,
+        &["layers.1.mlp.predictor.fc2", "rank is 8 here and 16"],
+    );
+    let foreign = |f: &mut Folder| {
+        f.predictors
+            .insert("model.norm.weight".into(), seeded("x", Dtype::F16, &[64]));
+    };
+    refused(
+        foreign,
+        &[
+            "predictor.safetensors",
+            "model.norm.weight",
+            "not supported",
+        ],
+    );
+}
+
+#[test]
+fn qwen2_has_biases() {
+    let c = config_of(qwen2);
+    assert_eq!((c.arch, c.qkv_bias), (Arch::Qwen2, true));
+    assert_eq!(c.rope.pairing, RopePairing::HalfSplit);
+    refused(
+        |f| {
+            qwen2(f);
+            f.tensors.remove("model.layers.1.self_attn.k_proj.bias");
+        },
+        &["model.layers.1.self_attn.k_proj.bias", "missing"],
+    );
+}
+
+#[test]
+fn sliding_windows_follow_transformers() {
+    let window = |model: &dyn Fn(&mut Folder), fields: Value| {
+        config_of(|f| {
+            model(f);
+            f.config.extend(fields.as_object().unwrap().clone());
+        })
+        .sliding_window
+    };
+    let llama = |_: &mut Folder| {};
+    let mistral = |f: &mut Folder| _ = f.set("model_type", json!("mistral"));
+    assert_eq!(window(&llama, json!({"sliding_window": 64})), None);
+    assert_eq!(window(&mistral, json!({})), Some(4096));
+    assert_eq!(window(&mistral, json!({"sliding_window": null})), None);
+    assert_eq!(window(&mistral, json!({"sliding_window": 64})), Some(64));
+    assert_eq!(window(&qwen2, json!({"sliding_window": 64})), None);
+    let used = |more: Value| {
+        let mut fields = json!({"sliding_window": 64, "use_sliding_window": true});
+        let more = more.as_object().unwrap().clone();
+        fields.as_object_mut().unwrap().extend(more);
+        fields
+    };
+    assert_eq!(
+        window(&qwen2, used(json!({"max_window_layers": 0}))),
+        Some(64)
+    );
+    assert_eq!(window(&qwen2, used(json!({"max_window_layers": 2}))), None);
+    assert_eq!(window(&qwen2, used(json!({}))), None);
+    let all = json!({"layer_types": ["sliding_attention", "sliding_attention"]});
+    assert_eq!(window(&qwen2, used(all)), Some(64));
+    refused(
+        |f| {
+            qwen2(f);
+            f.config.extend(
+                used(json!({"max_window_layers": 1}))
+                    .as_object()
+                    .unwrap()
+                    .clone(),
+            );
+        },
+        &["use_sliding_window", "1 of 2 layers"],
+    );
+}
+
+#[test]
+fn rotary_scaling_is_read_in_old_and_new_form() {
+    let llama3 = RopeScaling::Llama3 {
+        factor: 8.0,
+        low_freq_factor: 1.0,
+        high_freq_factor: 4.0,
+        original_context: 8192.0,
+    };
+    let fields = json!({"rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0,
+        "high_freq_factor": 4.0, "original_max_position_embeddings": 8192});
+    let old = config_of(|f| {
+        _ = f
+            .set("rope_scaling", fields.clone())
+            .set("rope_theta", json!(500000))
+    });
+    assert_eq!(
+        (old.rope.scaling, old.rope.theta),
+        (llama3.clone(), 500_000.0)
+    );
+    let mut together = fields.clone();
+    together["rope_theta"] = json!(500000.0);
+    let new = config_of(|f| {
+        f.config.remove("rope_theta");
+        f.set("rope_parameters", together.clone());
+    });
+    assert_eq!((new.rope.scaling, new.rope.theta), (llama3, 500_000.0));
+
+    let scaling = |v: Value| config_of(|f| _ = f.set("rope_scaling", v)).rope.scaling;
+    assert_eq!(
+        scaling(json!({"type": "linear", "factor": 2})),
+        RopeScaling::Linear { factor: 2.0 }
+    );
+    assert_eq!(scaling(json!({"rope_type": "default"})), RopeScaling::None);
+    assert_eq!(scaling(json!(null)), RopeScaling::None);
+
+    let bad = |v: Value, parts: &[&str]| refused(|f| _ = f.set("rope_scaling", v), parts);
+    bad(
+        json!({"type": "dynamic", "factor": 2}),
+        &["rope_scaling.type", "dynamic", "not supported"],
+    );
+    bad(
+        json!({"rope_type": "yarn", "factor": 2}),
+        &["rope_scaling.rope_type", "yarn"],
+    );
+    bad(
+        json!({"type": "linear"}),
+        &["rope_scaling.factor", "missing"],
+    );
+    bad(
+        json!({"type": "linear", "factor": 0}),
+        &["rope_scaling.factor", "not a positive number"],
+    );
+    let mut flat = fields;
+    flat["high_freq_factor"] = json!(1.0);
+    bad(flat, &["high_freq_factor", "not above"]);
+    refused(
+        |f| {
+            _ = f.set(
+                "rope_parameters",
+                json!({"full_attention": {"rope_theta": 1e4}}),
+            )
+        },
+        &["rope_parameters", "per layer type"],
+    );
+    refused(
+        |f| _ = f.set("partial_rotary_factor", json!(0.5)),
+        &["partial_rotary_factor", "0.5"],
+    );
+}
+
+#[test]
+fn what_cannot_be_run_is_named() {
+    for (field, value, part) in [
+        ("model_type", json!("gemma3"), "gemma3"),
+        ("model_type", json!("mixtral"), "mixtral"),
+        (
+            "attention_bias",
+            json!(true),
+            "bias of the output projection",
+        ),
+        ("mlp_bias", json!(true), "true"),
+        (
+            "quantization_config",
+            json!({"quant_method": "gptq"}),
+            "quantised",
+        ),
+    ] {
+        refused(|f| _ = f.set(field, value), &[field, part, "not supported"]);
+    }
+}
+
+#[test]
+fn wrong_fields_are_named() {
+    let required = [
+        "model_type",
+        "hidden_size",
+        "num_attention_heads",
+        "num_hidden_layers",
+        "intermediate_size",
+        "vocab_size",
+        "max_position_embeddings",
+    ];
+    for field in required {
+        refused(
+            |f| _ = f.config.remove(field),
+            &["config.json", field, "missing"],
+        );
+    }
+    for (field, value) in [
+        ("hidden_size", json!("64")),
+        ("hidden_size", json!(-64)),
+        ("hidden_size", json!(1_u64 << 40)),
+        ("num_hidden_layers", json!(0)),
+        ("num_attention_heads", json!(5)),
+        ("rms_norm_eps", json!(0.0)),
+        ("rope_theta", json!(1e300)),
+        ("tie_word_embeddings", json!(1)),
+    ] {
+        refused(|f| _ = f.set(field, value), &["config.json", field]);
+    }
+    refused(
+        |f| _ = f.set("num_key_value_heads", json!(3)),
+        &["4 query heads", "3 key/value"],
+    );
+}
+
+#[test]
+fn a_tied_head_ignores_a_stored_copy() {
+    assert!(config_of(|f| _ = f.put("lm_head.weight", &[264, 64])).tied_head);
+    let untied = |f: &mut Folder| {
+        f.set("tie_word_embeddings", json!(false));
+    };
+    refused(untied, &["lm_head.weight", "missing"]);
+    let mut folder = tiny();
+    untied(folder.put("lm_head.weight", &[264, 64]));
+    let written = folder.write();
+    let source = HfSource::open(written.path()).unwrap();
+    assert!(!source.config().tied_head);
+    assert!(source.meta(TensorId::OutputHead).is_some());
+}
+
+#[test]
+fn missing_and_misshapen_tensors_are_named() {
+    for name in tiny().tensors.keys() {
+        refused(|f| _ = f.tensors.remove(name), &[name, "missing"]);
+        let mut shape = tiny().tensors[name].shape.clone();
+        shape[0] += 1;
+        refused(
+            |f| _ = f.put(name, &shape),
+            &[name, "the configuration asks for"],
+        );
+    }
+}
+
+#[test]
+fn unknown_tensors_are_refused_and_redundant_ones_are_not() {
+    config_of(|f| _ = f.put("model.layers.1.self_attn.rotary_emb.inv_freq", &[8]));
+    let extra = |name: &str, part: &str| refused(|f| _ = f.put(name, &[64]), &[name, part]);
+    extra("model.layers.0.self_attn.o_proj.bias", "not supported");
+    extra("model.layers.0.self_attn.q_norm.weight", "not supported");
+    extra("model.layers.2.input_layernorm.weight", "only 2 layers");
+    extra("model.layers.0.self_attn.q_proj.bias", "none elsewhere");
+}
+
+#[test]
+fn shards_and_types_are_read_alike() {
+    for (dtype, block) in [
+        (Dtype::F32, BlockType::F32),
+        (Dtype::F16, BlockType::F16),
+        (Dtype::BF16, BlockType::BF16),
+    ] {
+        let mut folder = tiny();
+        for (name, t) in &mut folder.tensors {
+            *t = seeded(name, dtype, &t.shape);
+        }
+        folder.shards = 3;
+        let written = folder.write();
+        let source = HfSource::open(written.path()).unwrap();
+        for (id, name) in [
+            (TensorId::TokenEmbedding, "model.embed_tokens.weight"),
+            (
+                TensorId::Layer(0, LayerTensor::Down),
+                "model.layers.0.mlp.down_proj.weight",
+            ),
+            (
+                TensorId::Layer(1, LayerTensor::V),
+                "model.layers.1.self_attn.v_proj.weight",
+            ),
+        ] {
+            let meta = source.meta(id).unwrap();
+            let expected = &folder.tensors[name].data;
+            assert_eq!(
+                (meta.block, meta.bytes()),
+                (block, expected.len()),
+                "{name}"
+            );
+            let row = meta.row_bytes();
+            let mut bytes = vec![0; row];
+            source.read(id, row, &mut bytes).unwrap();
+            assert_eq!(bytes, expected[row..2 * row], "{name}");
+            assert!(source.read(id, meta.bytes(), &mut bytes).is_err());
+        }
+    }
+}
