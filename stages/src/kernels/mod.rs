@@ -1,1 +1,33 @@
-//! placeholder
+//! Compute kernels.
+//!
+//! Three layers, after memchr: what a block format is (`formats`), each algorithm once, over an
+//! abstract vector unit (`matmul`, `axpy`, `attention`, …), and one file per instruction set
+//! (`scalar`, `avx2`, `avx512`). [`KernelTable`] chooses one at run time.
+//!
+//! Two properties hold for every kernel and are tested: the result of a row and a token has the same
+//! bits whatever else is in the call, and every instruction set gives the same bits as plain Rust.
+//!
+//! Weights are used as they lie in the file, at any alignment.
+
+mod activations;
+mod attention;
+mod axpy;
+mod elementwise;
+mod exp;
+mod fixed;
+mod formats;
+mod matmul;
+mod scalar;
+mod simd;
+mod table;
+
+#[cfg(target_arch = "x86_64")]
+mod avx2;
+#[cfg(target_arch = "x86_64")]
+mod avx512;
+
+#[cfg(test)]
+mod tests;
+
+pub use activations::Activations;
+pub use table::{Isa, KernelTable, UnknownIsa, WeightRows};

@@ -1,0 +1,295 @@
+//! AVX2 with FMA and F16C: two registers per vector.
+#![allow(unsafe_code)]
+
+use std::arch::x86_64::*;
+
+use super::fixed;
+use super::simd::{Kernel, Simd};
+
+/// Proof that the CPU has the instructions of [`Avx2::run`]; only [`Avx2::detect`] makes it.
+#[derive(Clone, Copy)]
+pub(super) struct Avx2(());
+
+impl Avx2 {
+    /// The proof, if the CPU has the instructions.
+    pub(super) fn detect() -> Option<&'static Self> {
+        (is_x86_feature_detected!("avx2")
+            && is_x86_feature_detected!("fma")
+            && is_x86_feature_detected!("f16c"))
+        .then_some(&Self(()))
+    }
+}
+
+/// Two registers of 8 f32.
+type F = [__m256; 2];
+/// Two registers of 8 i32 or 32 bytes.
+type I = [__m256i; 2];
+
+/// Methods of one or a few instructions.
+macro_rules! ops {
+    ($(fn $name:ident(self $(, $a:ident: $t:ty)*) $(-> $r:ty)? $body:block)*) => {$(
+        #[inline(always)]
+        fn $name(self $(, $a: $t)*) $(-> $r)? {
+            // SAFETY: `self` proves that the CPU has the instructions, and every load and store goes
+            // through a reference to an array of exactly the size that the instructions touch.
+            unsafe { $body }
+        }
+    )*};
+}
+
+#[inline]
+#[target_feature(enable = "avx2")]
+fn load16(b: &[u8; 16]) -> __m128i {
+    // SAFETY: 16 bytes behind the reference.
+    unsafe { _mm_loadu_si128(b.as_ptr().cast()) }
+}
+
+#[inline]
+#[target_feature(enable = "avx2")]
+fn load32(b: &[u8; 32]) -> __m256i {
+    // SAFETY: 32 bytes behind the reference.
+    unsafe { _mm256_loadu_si256(b.as_ptr().cast()) }
+}
+
+/// Moves the bits of every byte from bit `from` to bit `to`; other bytes' bits fall into the rest.
+#[inline]
+#[target_feature(enable = "avx2")]
+fn moved(a: __m256i, from: u32, to: u32) -> __m256i {
+    if from >= to {
+        _mm256_srl_epi16(a, _mm_cvtsi32_si128((from - to) as i32))
+    } else {
+        _mm256_sll_epi16(a, _mm_cvtsi32_si128((to - from) as i32))
+    }
+}
+
+/// Low nibbles in the first half, high ones in the second.
+#[inline]
+#[target_feature(enable = "avx2")]
+fn nibbles(b: &[u8; 16]) -> __m256i {
+    let b = load16(b);
+    let both = _mm256_inserti128_si256::<1>(_mm256_castsi128_si256(b), _mm_srli_epi16::<4>(b));
+    _mm256_and_si256(both, _mm256_set1_epi8(0x0f))
+}
+
+/// `value` in the bytes whose bit is set.
+#[inline]
+#[target_feature(enable = "avx2")]
+fn where_set(bits: u32, value: u8) -> __m256i {
+    let owner = _mm256_setr_epi64x(
+        0,
+        0x0101_0101_0101_0101,
+        0x0202_0202_0202_0202,
+        0x0303_0303_0303_0303,
+    );
+    let copies = _mm256_shuffle_epi8(_mm256_set1_epi32(bits as i32), owner);
+    let others = _mm256_set1_epi64x(0x7fbf_dfef_f7fb_fdfe);
+    let set = _mm256_cmpeq_epi8(_mm256_or_si256(copies, others), _mm256_set1_epi8(-1));
+    _mm256_and_si256(set, _mm256_set1_epi8(value as i8))
+}
+
+#[inline]
+#[target_feature(enable = "avx2")]
+fn part(a: I, j: usize) -> __m128i {
+    if j.is_multiple_of(2) {
+        _mm256_castsi256_si128(a[j / 2])
+    } else {
+        _mm256_extracti128_si256::<1>(a[j / 2])
+    }
+}
+
+#[inline]
+#[target_feature(enable = "avx2")]
+fn u8_to_f32(bytes: __m128i) -> F {
+    let high = _mm_srli_si128::<8>(bytes);
+    [bytes, high].map(|b| _mm256_cvtepi32_ps(_mm256_cvtepu8_epi32(b)))
+}
+
+#[inline]
+#[target_feature(enable = "avx2")]
+fn i8_to_f32(bytes: __m128i) -> F {
+    let high = _mm_srli_si128::<8>(bytes);
+    [bytes, high].map(|b| _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(b)))
+}
+
+#[inline]
+#[target_feature(enable = "avx2")]
+fn dot(codes: __m256i, x: __m256i) -> __m256i {
+    _mm256_madd_epi16(_mm256_maddubs_epi16(codes, x), _mm256_set1_epi16(1))
+}
+
+impl Simd for Avx2 {
+    type F = F;
+    type I = I;
+    type B = I;
+
+    fn run<K: Kernel>(self, kernel: K) -> K::Output {
+        #[target_feature(enable = "avx2,fma,f16c")]
+        fn inner<K: Kernel>(s: Avx2, kernel: K) -> K::Output {
+            kernel.run(s)
+        }
+        // SAFETY: `self` proves that the CPU has these instructions.
+        unsafe { inner(self, kernel) }
+    }
+
+    ops! {
+        fn zero(self) -> F { [_mm256_setzero_ps(); 2] }
+        fn splat(self, v: f32) -> F { [_mm256_set1_ps(v); 2] }
+        fn load(self, v: &[f32; 16]) -> F {
+            [_mm256_loadu_ps(v.as_ptr()), _mm256_loadu_ps(v.as_ptr().add(8))]
+        }
+        fn load4(self, v: &[f32; 4]) -> F {
+            [_mm256_zextps128_ps256(_mm_loadu_ps(v.as_ptr())), _mm256_setzero_ps()]
+        }
+        fn store(self, a: F, to: &mut [f32; 16]) {
+            _mm256_storeu_ps(to.as_mut_ptr(), a[0]);
+            _mm256_storeu_ps(to.as_mut_ptr().add(8), a[1]);
+        }
+        fn add(self, a: F, b: F) -> F { [_mm256_add_ps(a[0], b[0]), _mm256_add_ps(a[1], b[1])] }
+        fn sub(self, a: F, b: F) -> F { [_mm256_sub_ps(a[0], b[0]), _mm256_sub_ps(a[1], b[1])] }
+        fn mul(self, a: F, b: F) -> F { [_mm256_mul_ps(a[0], b[0]), _mm256_mul_ps(a[1], b[1])] }
+        fn div(self, a: F, b: F) -> F { [_mm256_div_ps(a[0], b[0]), _mm256_div_ps(a[1], b[1])] }
+        fn fma(self, a: F, b: F, c: F) -> F {
+            [_mm256_fmadd_ps(a[0], b[0], c[0]), _mm256_fmadd_ps(a[1], b[1], c[1])]
+        }
+        fn fnma(self, a: F, b: F, c: F) -> F {
+            [_mm256_fnmadd_ps(a[0], b[0], c[0]), _mm256_fnmadd_ps(a[1], b[1], c[1])]
+        }
+        fn max(self, a: F, b: F) -> F { [_mm256_max_ps(a[0], b[0]), _mm256_max_ps(a[1], b[1])] }
+        fn min(self, a: F, b: F) -> F { [_mm256_min_ps(a[0], b[0]), _mm256_min_ps(a[1], b[1])] }
+        fn select_gt(self, a: F, b: F, yes: F, no: F) -> F {
+            let [lo, hi] = [0, 1].map(|i| _mm256_cmp_ps::<_CMP_GT_OQ>(a[i], b[i]));
+            [_mm256_blendv_ps(no[0], yes[0], lo), _mm256_blendv_ps(no[1], yes[1], hi)]
+        }
+        fn reduce_add(self, a: F) -> f32 {
+            let a = _mm256_add_ps(a[0], a[1]);
+            let a = _mm_add_ps(_mm256_castps256_ps128(a), _mm256_extractf128_ps::<1>(a));
+            let a = _mm_add_ps(a, _mm_movehl_ps(a, a));
+            _mm_cvtss_f32(_mm_add_ss(a, _mm_movehdup_ps(a)))
+        }
+        fn spread(self, a: F, p: usize) -> F {
+            let first = _mm256_set1_epi32(4 * (p as i32 % 2));
+            let low = _mm256_add_epi32(first, _mm256_setr_epi32(0, 0, 0, 0, 1, 1, 1, 1));
+            let high = _mm256_add_epi32(first, _mm256_setr_epi32(2, 2, 2, 2, 3, 3, 3, 3));
+            let half = a[p / 2];
+            [_mm256_permutevar8x32_ps(half, low), _mm256_permutevar8x32_ps(half, high)]
+        }
+        fn lane(self, a: F, i: usize) -> F {
+            [_mm256_permutevar8x32_ps(a[i / 8], _mm256_set1_epi32(i as i32 % 8)); 2]
+        }
+        fn even(self, a: F) -> F { [_mm256_moveldup_ps(a[0]), _mm256_moveldup_ps(a[1])] }
+        fn odd(self, a: F) -> F { [_mm256_movehdup_ps(a[0]), _mm256_movehdup_ps(a[1])] }
+        fn widen_f32(self, bytes: &[u8; 64]) -> F {
+            let p: *const f32 = bytes.as_ptr().cast();
+            [_mm256_loadu_ps(p), _mm256_loadu_ps(p.add(8))]
+        }
+        fn widen_f16(self, bytes: &[u8; 32]) -> F {
+            let p: *const __m128i = bytes.as_ptr().cast();
+            [_mm256_cvtph_ps(_mm_loadu_si128(p)), _mm256_cvtph_ps(_mm_loadu_si128(p.add(1)))]
+        }
+        fn widen_bf16(self, bytes: &[u8; 32]) -> F {
+            let p: *const __m128i = bytes.as_ptr().cast();
+            [_mm_loadu_si128(p), _mm_loadu_si128(p.add(1))]
+                .map(|b| _mm256_castsi256_ps(_mm256_slli_epi32::<16>(_mm256_cvtepu16_epi32(b))))
+        }
+        fn f16_pairs(self, words: [u32; 8]) -> F {
+            let [a, b, c, d, e, f, g, h] = words.map(|w| w as i32);
+            [_mm_setr_epi32(a, b, c, d), _mm_setr_epi32(e, f, g, h)].map(|w| _mm256_cvtph_ps(w))
+        }
+        fn u8_lanes(self, lo: u64, hi: u64) -> F { u8_to_f32(_mm_set_epi64x(hi as i64, lo as i64)) }
+        fn u8_pairs(self, a: u64, b: u64) -> F {
+            let (a, b) = (_mm_cvtsi64_si128(a as i64), _mm_cvtsi64_si128(b as i64));
+            u8_to_f32(_mm_unpacklo_epi8(a, b))
+        }
+        fn i8_lanes(self, lo: u64, hi: u64) -> F { i8_to_f32(_mm_set_epi64x(hi as i64, lo as i64)) }
+        fn round(self, a: F) -> I {
+            // Nearest even, whatever the thread's rounding mode.
+            const NEAREST: i32 = _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC;
+            a.map(|v| _mm256_cvtps_epi32(_mm256_round_ps::<NEAREST>(v)))
+        }
+        fn to_f32(self, a: I) -> F { [_mm256_cvtepi32_ps(a[0]), _mm256_cvtepi32_ps(a[1])] }
+        fn pow2(self, a: I) -> F {
+            let bias = _mm256_set1_epi32(127);
+            a.map(|v| _mm256_castsi256_ps(_mm256_slli_epi32::<23>(_mm256_add_epi32(v, bias))))
+        }
+        fn magnitude_bits(self, a: F) -> I {
+            let mask = _mm256_set1_epi32(0x7fff_ffff);
+            a.map(|v| _mm256_and_si256(_mm256_castps_si256(v), mask))
+        }
+        fn max_i32(self, a: I, b: I) -> I {
+            [_mm256_max_epi32(a[0], b[0]), _mm256_max_epi32(a[1], b[1])]
+        }
+        fn reduce_max_i32(self, a: I) -> i32 {
+            let a = _mm256_max_epi32(a[0], a[1]);
+            let a = _mm_max_epi32(_mm256_castsi256_si128(a), _mm256_extracti128_si256::<1>(a));
+            let a = _mm_max_epi32(a, _mm_shuffle_epi32::<0b01_00_11_10>(a));
+            _mm_cvtsi128_si32(_mm_max_epi32(a, _mm_shuffle_epi32::<0b10_11_00_01>(a)))
+        }
+        fn reduce_add_i32(self, a: I) -> i32 {
+            let a = _mm256_add_epi32(a[0], a[1]);
+            let a = _mm_add_epi32(_mm256_castsi256_si128(a), _mm256_extracti128_si256::<1>(a));
+            let a = _mm_add_epi32(a, _mm_shuffle_epi32::<0b01_00_11_10>(a));
+            _mm_cvtsi128_si32(_mm_add_epi32(a, _mm_shuffle_epi32::<0b10_11_00_01>(a)))
+        }
+        fn store_i8(self, a: I, to: &mut [i8; 16]) {
+            let words = _mm256_permute4x64_epi64::<0b11_01_10_00>(_mm256_packs_epi32(a[0], a[1]));
+            let (low, high) = (
+                _mm256_castsi256_si128(words),
+                _mm256_extracti128_si256::<1>(words),
+            );
+            _mm_storeu_si128(to.as_mut_ptr().cast(), _mm_packs_epi16(low, high));
+        }
+        fn bytes(self, b: &[i8; 64]) -> I {
+            let p: *const __m256i = b.as_ptr().cast();
+            [_mm256_loadu_si256(p), _mm256_loadu_si256(p.add(1))]
+        }
+        fn halves(self, a: &[u8; 32], b: &[u8; 32]) -> I { [load32(a), load32(b)] }
+        fn nibbles(self, a: &[u8; 16], b: &[u8; 16]) -> I { [nibbles(a), nibbles(b)] }
+        fn nibble_at(self, b: &[u8; 64], shift: u32) -> I {
+            let p: *const __m256i = b.as_ptr().cast();
+            [_mm256_loadu_si256(p), _mm256_loadu_si256(p.add(1))]
+                .map(|v| _mm256_and_si256(moved(v, shift, 0), _mm256_set1_epi8(0x0f)))
+        }
+        fn fields(self, b: &[u8; 32], from: [u32; 2], to: u32, mask: u8) -> I {
+            let (b, mask) = (load32(b), _mm256_set1_epi8(mask as i8));
+            from.map(|f| _mm256_and_si256(moved(b, f, to), mask))
+        }
+        fn or(self, a: I, b: I) -> I {
+            [_mm256_or_si256(a[0], b[0]), _mm256_or_si256(a[1], b[1])]
+        }
+        fn add_where(self, a: I, bits: u64, value: u8) -> I {
+            [
+                _mm256_add_epi8(a[0], where_set(bits as u32, value)),
+                _mm256_add_epi8(a[1], where_set((bits >> 32) as u32, value)),
+            ]
+        }
+        fn u8_part(self, a: I, j: usize) -> F { u8_to_f32(part(a, j)) }
+        fn i8_part(self, a: I, j: usize) -> F { i8_to_f32(part(a, j)) }
+        fn dot_u8(self, codes: I, x: I) -> I { [dot(codes[0], x[0]), dot(codes[1], x[1])] }
+        fn dot_i8(self, codes: I, x: I) -> I {
+            [0, 1].map(|i| dot(_mm256_abs_epi8(codes[i]), _mm256_sign_epi8(x[i], codes[i])))
+        }
+        fn fold(self, p: &[f32; 16], acc: &mut [i64; 16]) -> bool {
+            // Adding 1.5 * 2^52 to a number below 2^51 rounds it (to even) to the last bit of the
+            // significand: the difference of the bits is the integer.
+            const MAGIC: f64 = 6_755_399_441_055_744.0;
+            let limit = _mm256_set1_ps((1_u32 << 18) as f32);
+            let sign = _mm256_set1_ps(-0.0);
+            let within = [0, 8].map(|i| {
+                let v = _mm256_loadu_ps(p.as_ptr().add(i));
+                _mm256_movemask_ps(_mm256_cmp_ps::<_CMP_LE_OQ>(_mm256_andnot_ps(sign, v), limit))
+            });
+            if within != [0xff; 2] {
+                return fixed::fold_each(p, acc);
+            }
+            let (unit, magic) = (_mm256_set1_pd(fixed::UNIT), _mm256_set1_pd(MAGIC));
+            for (p, acc) in p.as_chunks::<4>().0.iter().zip(acc.as_chunks_mut::<4>().0) {
+                let scaled = _mm256_mul_pd(_mm256_cvtps_pd(_mm_loadu_ps(p.as_ptr())), unit);
+                let rounded = _mm256_castpd_si256(_mm256_add_pd(scaled, magic));
+                let value = _mm256_sub_epi64(rounded, _mm256_castpd_si256(magic));
+                let to: *mut __m256i = acc.as_mut_ptr().cast();
+                _mm256_storeu_si256(to, _mm256_add_epi64(_mm256_loadu_si256(to), value));
+            }
+            true
+        }
+    }
+}

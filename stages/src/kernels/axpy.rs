@@ -1,0 +1,142 @@
+//! Rows of weights as numbers: added to accumulators (Down in neuron layout) or written out.
+
+use std::marker::PhantomData;
+
+use super::formats::{CHUNK, Float, Format, PAIR};
+use super::simd::{Kernel, LANES, Simd, load_part, store_part};
+
+/// Longest chunk (8 blocks of Q8_0), in bytes.
+const MAX_BYTES: usize = 272;
+
+/// Where the numbers of a row go, 16 at a time.
+pub(super) trait Sink {
+    /// Takes the elements from `first` on, of which the row may have fewer than 16 left.
+    fn put<S: Simd>(&mut self, s: S, first: usize, w: S::F);
+}
+
+/// `acc[t] += h[t] * w`.
+pub(super) struct Axpy<'a> {
+    pub(super) h: &'a [f32],       // [n_tokens]
+    pub(super) acc: &'a mut [f32], // [n_tokens, cols]
+    pub(super) stride: usize,
+    pub(super) cols: usize,
+}
+
+impl Sink for Axpy<'_> {
+    #[inline(always)]
+    fn put<S: Simd>(&mut self, s: S, first: usize, w: S::F) {
+        let n = LANES.min(self.cols - first);
+        for (t, &h) in self.h.iter().enumerate() {
+            if h != 0.0 {
+                let acc = &mut self.acc[t * self.stride + first..][..n];
+                let sum = s.fma(s.splat(h), w, load_part(s, acc));
+                store_part(s, sum, acc);
+            }
+        }
+    }
+}
+
+/// `out = w`.
+pub(super) struct Dequantise<'a>(pub(super) &'a mut [f32]); // [cols]
+
+impl Sink for Dequantise<'_> {
+    #[inline(always)]
+    fn put<S: Simd>(&mut self, s: S, first: usize, w: S::F) {
+        let n = LANES.min(self.0.len() - first);
+        store_part(s, w, &mut self.0[first..][..n]);
+    }
+}
+
+/// Sends the row of weights `row` to `sink`.
+pub(super) struct Unpack<'a, F, K> {
+    row: &'a [u8],
+    sink: K,
+    format: PhantomData<F>,
+}
+
+impl<'a, F, K: Sink> Unpack<'a, F, K> {
+    pub(super) fn new(row: &'a [u8], sink: K) -> Self {
+        Self {
+            row,
+            sink,
+            format: PhantomData,
+        }
+    }
+}
+
+impl<F: Format, K: Sink> Kernel for Unpack<'_, F, K> {
+    type Output = ();
+
+    #[inline(always)]
+    fn run<S: Simd>(mut self, s: S) {
+        let mut chunks = self.row.chunks_exact(F::BYTES);
+        let mut first = 0;
+        for bytes in chunks.by_ref() {
+            unpack_chunk::<S, F, K>(s, bytes, first, CHUNK, &mut self.sink);
+            first += CHUNK;
+        }
+        let rest = chunks.remainder();
+        if !rest.is_empty() {
+            let mut padded = [0; MAX_BYTES];
+            padded[..rest.len()].copy_from_slice(rest);
+            let n = rest.len() / F::BLOCK.block_bytes() * F::BLOCK.block_len();
+            unpack_chunk::<S, F, K>(s, &padded[..F::BYTES], first, n, &mut self.sink);
+        }
+    }
+}
+
+/// `w = scale * code - offset` of the first `n` elements of a chunk.
+///
+/// Exact products: an f16 scale has 11 bits, a group's scale at most 7 and a code at most 6 (8 where
+/// there is no group scale), together no more than the 24 of f32. So only the subtraction rounds,
+/// and the result has the bits of ggml's definition.
+#[inline(always)]
+fn unpack_chunk<S: Simd, F: Format, K: Sink>(
+    s: S,
+    bytes: &[u8],
+    first: usize,
+    n: usize,
+    sink: &mut K,
+) {
+    let (scale, offset) = F::scales(s, bytes, 8);
+    for p in 0..CHUNK / PAIR {
+        let codes = F::codes(s, bytes, p);
+        for j in 0..PAIR / LANES {
+            let group = p * (PAIR / LANES) + j;
+            if group * LANES >= n {
+                return;
+            }
+            let w = if F::SIGNED {
+                s.mul(s.i8_part(codes, j), s.lane(scale, group))
+            } else {
+                let product = s.mul(s.u8_part(codes, j), s.lane(scale, group));
+                s.sub(product, s.lane(offset, group))
+            };
+            sink.put(s, first + group * LANES, w);
+        }
+    }
+}
+
+/// [`Unpack`] for weights that are numbers.
+pub(super) struct FloatUnpack<'a, F, K>(pub(super) Unpack<'a, F, K>);
+
+impl<F: Float, K: Sink> Kernel for FloatUnpack<'_, F, K> {
+    type Output = ();
+
+    #[inline(always)]
+    fn run<S: Simd>(self, s: S) {
+        let Unpack { row, mut sink, .. } = self.0;
+        let mut vectors = row.chunks_exact(LANES * F::BYTES);
+        let mut first = 0;
+        for bytes in vectors.by_ref() {
+            sink.put(s, first, F::widen(s, bytes));
+            first += LANES;
+        }
+        let rest = vectors.remainder();
+        if !rest.is_empty() {
+            let mut padded = [0; LANES * 4];
+            padded[..rest.len()].copy_from_slice(rest);
+            sink.put(s, first, F::widen(s, &padded));
+        }
+    }
+}

@@ -1,0 +1,112 @@
+//! RMSNorm, RoPE and the FFN's activation.
+
+use forebay_models::config::{Activation, RopePairing};
+
+use super::exp::exp;
+use super::simd::{Kernel, LANES, Simd, load_part, store_part};
+
+/// Squares that are summed in f32 before they join the f64 sum.
+const NORM_BLOCK: usize = 4 * LANES;
+
+/// `out = x / sqrt(mean(x^2) + eps) * w`.
+pub(super) struct RmsNorm<'a> {
+    pub(super) x: &'a [f32],       // [d]
+    pub(super) w: &'a [f32],       // [d]
+    pub(super) eps: f32,
+    pub(super) out: &'a mut [f32], // [d]
+}
+
+impl Kernel for RmsNorm<'_> {
+    type Output = ();
+
+    #[inline(always)]
+    fn run<S: Simd>(self, s: S) {
+        let mut squares = 0.0;
+        for block in self.x.chunks(NORM_BLOCK) {
+            let mut sum = s.zero();
+            for part in block.chunks(LANES) {
+                let x = load_part(s, part);
+                sum = s.fma(x, x, sum);
+            }
+            squares += f64::from(s.reduce_add(sum));
+        }
+        let mean = squares / self.x.len() as f64;
+        let scale = s.splat((1.0 / (mean + f64::from(self.eps)).sqrt()) as f32);
+        let rows = self.x.chunks(LANES).zip(self.w.chunks(LANES));
+        for ((x, w), out) in rows.zip(self.out.chunks_mut(LANES)) {
+            let normed = s.mul(load_part(s, x), scale);
+            store_part(s, s.mul(normed, load_part(s, w)), out);
+        }
+    }
+}
+
+/// Rotates pairs of one head.
+pub(super) struct Rope<'a> {
+    pub(super) x: &'a mut [f32], // [head_dim]
+    pub(super) cos: &'a [f32],   // [rotary_dim / 2]
+    pub(super) sin: &'a [f32],   // [rotary_dim / 2]
+    pub(super) pairing: RopePairing,
+}
+
+impl Kernel for Rope<'_> {
+    type Output = ();
+
+    #[inline(always)]
+    fn run<S: Simd>(self, _: S) {
+        // Plain multiplications and additions, which the compiler turns into vectors of the
+        // instruction set it is in; without fused operations, so that every set gives the same bits.
+        let angles = self.cos.iter().zip(self.sin);
+        match self.pairing {
+            RopePairing::Interleaved => {
+                for (pair, (&c, &s)) in self.x.as_chunks_mut::<2>().0.iter_mut().zip(angles) {
+                    let [a, b] = *pair;
+                    *pair = [a * c - b * s, a * s + b * c];
+                }
+            }
+            RopePairing::HalfSplit => {
+                let (first, second) = self.x.split_at_mut(self.cos.len());
+                for ((a, b), (&c, &s)) in first.iter_mut().zip(second).zip(angles) {
+                    (*a, *b) = (*a * c - *b * s, *a * s + *b * c);
+                }
+            }
+        }
+    }
+}
+
+/// `out = act(gate) * act(up)`.
+pub(super) struct GateUp<'a> {
+    pub(super) activation: Activation,
+    pub(super) gate: &'a [f32],    // [n]
+    pub(super) up: &'a [f32],      // [n]
+    pub(super) out: &'a mut [f32], // [n]
+}
+
+impl Kernel for GateUp<'_> {
+    type Output = ();
+
+    #[inline(always)]
+    fn run<S: Simd>(self, s: S) {
+        let inputs = self.gate.chunks(LANES).zip(self.up.chunks(LANES));
+        for ((gate, up), out) in inputs.zip(self.out.chunks_mut(LANES)) {
+            let (gate, up) = (load_part(s, gate), load_part(s, up));
+            let (gate, up) = activate(s, self.activation, gate, up);
+            store_part(s, s.mul(gate, up), out);
+        }
+    }
+}
+
+/// The definition is [`Activation::gate`] and [`Activation::up`].
+#[inline(always)]
+fn activate<S: Simd>(s: S, activation: Activation, gate: S::F, up: S::F) -> (S::F, S::F) {
+    match activation {
+        Activation::Silu => {
+            let one_plus = s.add(s.splat(1.0), exp(s, s.sub(s.zero(), gate)));
+            (s.div(gate, one_plus), up)
+        }
+        Activation::Relu => (s.max(gate, s.zero()), up),
+        Activation::FatRelu { threshold } => {
+            (s.select_gt(gate, s.splat(threshold), gate, s.zero()), up)
+        }
+        Activation::DoubleRelu => (s.max(gate, s.zero()), s.max(up, s.zero())),
+    }
+}

@@ -1,0 +1,37 @@
+//! The exponential function.
+
+use super::simd::Simd;
+
+/// Largest argument that is not clamped; the result stays finite.
+const MAX: f32 = 88.0;
+/// Arguments below give 0; the true value is below 1.2e-38.
+const MIN: f32 = -87.0;
+
+/// `e^x` within 2 units in the last place, 0 below [`MIN`], `e^88` above [`MAX`]; NaN stays NaN.
+///
+/// Cephes' `expf`: `x = n ln 2 + r` with `|r| <= ln 2 / 2`, a polynomial for `e^r`, times `2^n`.
+#[inline(always)]
+pub(super) fn exp<S: Simd>(s: S, x: S::F) -> S::F {
+    const LN2_HIGH: f32 = 0.693_359_4;
+    const LN2_LOW: f32 = -2.121_944_4e-4;
+    const POLYNOMIAL: [f32; 6] = [
+        1.987_569_1e-4,
+        1.398_199_9e-3,
+        8.333_452e-3,
+        4.166_579_6e-2,
+        0.166_666_65,
+        0.5,
+    ];
+    // The bound comes first: `max` and `min` return the second operand for NaN.
+    let clamped = s.min(s.splat(MAX), s.max(s.splat(MIN), x));
+    let n = s.round(s.mul(clamped, s.splat(std::f32::consts::LOG2_E)));
+    let whole = s.to_f32(n);
+    let r = s.fnma(whole, s.splat(LN2_HIGH), clamped);
+    let r = s.fnma(whole, s.splat(LN2_LOW), r);
+    let mut y = s.splat(POLYNOMIAL[0]);
+    for &c in &POLYNOMIAL[1..] {
+        y = s.fma(y, r, s.splat(c));
+    }
+    let y = s.add(s.fma(y, s.mul(r, r), r), s.splat(1.0));
+    s.select_gt(s.splat(MIN), x, s.zero(), s.mul(y, s.pow2(n)))
+}

@@ -1,0 +1,346 @@
+//! Rows of weights times activations.
+//!
+//! The order of additions of one (row, token) pair depends on the number of columns only, never on
+//! which rows or tokens are computed together: two accumulators of 16 lanes take turns, then their
+//! lanes are summed.
+
+use std::marker::PhantomData;
+
+use super::activations::{Activations, Token};
+use super::formats::{CHUNK, Float, Format, GROUP, PAIR};
+use super::simd::{Kernel, LANES, Simd};
+use super::table::WeightRows;
+
+/// Rows that are multiplied together when there is one token: their chains of additions overlap.
+const ROWS: usize = 4;
+/// Tokens that share one unpacking of the weights.
+const TOKENS: usize = 4;
+/// Elements of a step of the floating-point formats.
+const STEP: usize = 2 * LANES;
+/// Longest pair of blocks of 32 (Q8_0), in bytes.
+const MAX_PAIR_BYTES: usize = 68;
+
+/// `out[t, r] = w[r] . x[t]` for weights in the format `F`.
+pub(super) struct Matmul<'a, F> {
+    w: WeightRows<'a>,
+    x: &'a Activations,
+    out: &'a mut [f32],
+    out_stride: usize,
+    format: PhantomData<F>,
+}
+
+impl<'a, F> Matmul<'a, F> {
+    /// Shapes are checked by the table.
+    pub(super) fn new(
+        w: WeightRows<'a>,
+        x: &'a Activations,
+        out: &'a mut [f32],
+        out_stride: usize,
+    ) -> Self {
+        Self {
+            w,
+            x,
+            out,
+            out_stride,
+            format: PhantomData,
+        }
+    }
+
+    /// Goes through rows and tokens in tiles.
+    #[inline(always)]
+    fn tiles<S: Simd, D: Dot>(self, s: S) {
+        let row_bytes = D::row_bytes(self.x.cols());
+        let n_tokens = self.x.n_tokens();
+        let mut out = Out {
+            values: self.out,
+            stride: self.out_stride,
+        };
+        let row = |r: usize| &self.w.bytes[r * self.w.stride..][..row_bytes];
+        let mut r = 0;
+        if n_tokens == 1 {
+            let x = [self.x.token(0)];
+            while r + ROWS <= self.w.n_rows {
+                let rows = [row(r), row(r + 1), row(r + 2), row(r + 3)];
+                out.put(r, 0, D::dot::<S, ROWS, 1>(s, rows, x));
+                r += ROWS;
+            }
+        }
+        for r in r..self.w.n_rows {
+            let rows = [row(r)];
+            let mut t = 0;
+            while t + TOKENS <= n_tokens {
+                let x = [0, 1, 2, 3].map(|i| self.x.token(t + i));
+                out.put(r, t, D::dot::<S, 1, TOKENS>(s, rows, x));
+                t += TOKENS;
+            }
+            for t in t..n_tokens {
+                out.put(r, t, D::dot::<S, 1, 1>(s, rows, [self.x.token(t)]));
+            }
+        }
+    }
+}
+
+/// `[n_tokens, n_rows]`, rows of a token `stride` apart.
+struct Out<'a> {
+    values: &'a mut [f32],
+    stride: usize,
+}
+
+impl Out<'_> {
+    #[inline(always)]
+    fn put<const R: usize, const T: usize>(&mut self, r: usize, t: usize, tile: [[f32; T]; R]) {
+        for (i, row) in tile.into_iter().enumerate() {
+            for (j, v) in row.into_iter().enumerate() {
+                self.values[(t + j) * self.stride + r + i] = v;
+            }
+        }
+    }
+}
+
+/// Dot products of `R` rows with `T` tokens.
+trait Dot {
+    fn row_bytes(cols: usize) -> usize;
+
+    fn dot<S: Simd, const R: usize, const T: usize>(
+        s: S,
+        rows: [&[u8]; R],
+        x: [Token<'_>; T],
+    ) -> [[f32; T]; R];
+}
+
+/// Accumulators of a tile.
+type Sums<S, const R: usize, const T: usize> = [[[<S as Simd>::F; 2]; T]; R];
+
+#[inline(always)]
+fn reduce<S: Simd, const R: usize, const T: usize>(s: S, sums: Sums<S, R, T>) -> [[f32; T]; R] {
+    let mut out = [[0.0; T]; R];
+    for r in 0..R {
+        for t in 0..T {
+            out[r][t] = s.reduce_add(s.add(sums[r][t][0], sums[r][t][1]));
+        }
+    }
+    out
+}
+
+/// Quantised formats: integer products of codes, scaled per group.
+struct Quantised<F>(PhantomData<F>);
+
+impl<F: Format> Kernel for Matmul<'_, F> {
+    type Output = ();
+
+    #[inline(always)]
+    fn run<S: Simd>(self, s: S) {
+        self.tiles::<S, Quantised<F>>(s);
+    }
+}
+
+impl<F: Format> Dot for Quantised<F> {
+    #[inline(always)]
+    fn row_bytes(cols: usize) -> usize {
+        cols / F::BLOCK.block_len() * F::BLOCK.block_bytes()
+    }
+
+    #[inline(always)]
+    fn dot<S: Simd, const R: usize, const T: usize>(
+        s: S,
+        rows: [&[u8]; R],
+        x: [Token<'_>; T],
+    ) -> [[f32; T]; R] {
+        let mut sums = [[[s.zero(); 2]; T]; R];
+        let xs = x.map(|x| Chunks::of(&x));
+        let n_chunks = rows[0].len() / F::BYTES;
+        for c in 0..n_chunks {
+            for r in 0..R {
+                let bytes = &rows[r][c * F::BYTES..][..F::BYTES];
+                let x = xs.map(|x| (&x.codes[c], s.load(&x.scales[c]), s.load(&x.sums[c])));
+                chunk::<S, F, T>(s, bytes, x, &mut sums[r]);
+            }
+        }
+        if F::BLOCK.block_len() < CHUNK {
+            for r in 0..R {
+                tail::<S, F, T>(s, &rows[r][n_chunks * F::BYTES..], n_chunks, x, &mut sums[r]);
+            }
+        }
+        reduce(s, sums)
+    }
+}
+
+/// A token in whole chunks.
+#[derive(Clone, Copy)]
+struct Chunks<'a> {
+    codes: &'a [[i8; CHUNK]],
+    scales: &'a [[f32; CHUNK / GROUP]],
+    sums: &'a [[f32; CHUNK / GROUP]],
+}
+
+impl<'a> Chunks<'a> {
+    #[inline(always)]
+    fn of(x: &Token<'a>) -> Self {
+        Self {
+            codes: x.codes.as_chunks().0,
+            scales: x.scales.as_chunks().0,
+            sums: x.sums.as_chunks().0,
+        }
+    }
+}
+
+/// Codes, scales and scaled sums of one token.
+type Operand<'a, S, const N: usize> = (&'a [i8; N], <S as Simd>::F, <S as Simd>::F);
+
+#[inline(always)]
+fn chunk<S: Simd, F: Format, const T: usize>(
+    s: S,
+    bytes: &[u8],
+    x: [Operand<'_, S, CHUNK>; T],
+    sums: &mut [[S::F; 2]; T],
+) {
+    let (scale, offset) = F::scales(s, bytes, 8);
+    let factors = factors::<S, F, CHUNK, T>(s, scale, offset, &x, sums);
+    let quarters = x.map(|x| x.0.as_chunks::<PAIR>().0);
+    for p in 0..4 {
+        let codes = F::codes(s, bytes, p);
+        for t in 0..T {
+            let product = s.to_f32(dot_codes::<S, F>(s, codes, &quarters[t][p]));
+            sums[t][p % 2] = s.fma(product, s.spread(factors[t], p), sums[t][p % 2]);
+        }
+    }
+}
+
+/// Subtracts the offsets' part and returns the products of both scales.
+#[inline(always)]
+fn factors<S: Simd, F: Format, const N: usize, const T: usize>(
+    s: S,
+    scale: S::F,
+    offset: S::F,
+    x: &[Operand<'_, S, N>; T],
+    sums: &mut [[S::F; 2]; T],
+) -> [S::F; T] {
+    let mut factors = [scale; T];
+    for t in 0..T {
+        factors[t] = s.mul(scale, x[t].1);
+        if F::OFFSET {
+            sums[t][1] = s.fnma(offset, x[t].2, sums[t][1]);
+        }
+    }
+    factors
+}
+
+#[inline(always)]
+fn dot_codes<S: Simd, F: Format>(s: S, codes: S::B, x: &[i8; PAIR]) -> S::I {
+    if F::SIGNED {
+        s.dot_i8(codes, s.bytes(x))
+    } else {
+        s.dot_u8(codes, s.bytes(x))
+    }
+}
+
+/// The blocks of 32 behind the last whole chunk, two by two.
+#[inline(always)]
+fn tail<S: Simd, F: Format, const T: usize>(
+    s: S,
+    rest: &[u8],
+    n_chunks: usize,
+    x: [Token<'_>; T],
+    sums: &mut [[S::F; 2]; T],
+) {
+    let mut p = n_chunks * (CHUNK / PAIR);
+    let mut pairs = rest.chunks_exact(F::PAIR_BYTES);
+    for bytes in pairs.by_ref() {
+        pair::<S, F, T>(s, bytes, p, x, sums);
+        p += 1;
+    }
+    let last = pairs.remainder();
+    if !last.is_empty() {
+        let mut padded = [0; MAX_PAIR_BYTES];
+        padded[..last.len()].copy_from_slice(last);
+        pair::<S, F, T>(s, &padded[..F::PAIR_BYTES], p, x, sums);
+    }
+}
+
+#[inline(always)]
+fn pair<S: Simd, F: Format, const T: usize>(
+    s: S,
+    bytes: &[u8],
+    p: usize,
+    x: [Token<'_>; T],
+    sums: &mut [[S::F; 2]; T],
+) {
+    let (scale, offset) = F::scales(s, bytes, 2);
+    let x = x.map(|x| {
+        let (scales, code_sums) = (x.scales.as_chunks().0, x.sums.as_chunks().0);
+        let codes: &[i8; PAIR] = &x.codes.as_chunks().0[p];
+        (codes, s.load4(&scales[p]), s.load4(&code_sums[p]))
+    });
+    let factors = factors::<S, F, PAIR, T>(s, scale, offset, &x, sums);
+    let codes = F::codes(s, bytes, 0);
+    for t in 0..T {
+        let product = s.to_f32(dot_codes::<S, F>(s, codes, x[t].0));
+        sums[t][0] = s.fma(product, s.spread(factors[t], 0), sums[t][0]);
+    }
+}
+
+/// Floating-point formats.
+struct Floats<F>(PhantomData<F>);
+
+/// `out[t, r] = w[r] . x[t]` for weights that are numbers.
+pub(super) struct FloatMatmul<'a, F>(pub(super) Matmul<'a, F>);
+
+impl<F: Float> Kernel for FloatMatmul<'_, F> {
+    type Output = ();
+
+    #[inline(always)]
+    fn run<S: Simd>(self, s: S) {
+        self.0.tiles::<S, Floats<F>>(s);
+    }
+}
+
+impl<F: Float> Dot for Floats<F> {
+    #[inline(always)]
+    fn row_bytes(cols: usize) -> usize {
+        cols * F::BYTES
+    }
+
+    #[inline(always)]
+    fn dot<S: Simd, const R: usize, const T: usize>(
+        s: S,
+        rows: [&[u8]; R],
+        x: [Token<'_>; T],
+    ) -> [[f32; T]; R] {
+        let mut sums = [[[s.zero(); 2]; T]; R];
+        let xs = x.map(|x| x.values.as_chunks::<STEP>().0);
+        let bytes = STEP * F::BYTES;
+        let n_steps = rows[0].len() / bytes;
+        for c in 0..n_steps {
+            for r in 0..R {
+                let w = &rows[r][c * bytes..][..bytes];
+                float_step::<S, F, T>(s, w, xs.map(|x| &x[c]), &mut sums[r]);
+            }
+        }
+        for r in 0..R {
+            let last = &rows[r][n_steps * bytes..];
+            if !last.is_empty() {
+                let mut padded = [0; STEP * 4];
+                padded[..last.len()].copy_from_slice(last);
+                let w = &padded[..bytes];
+                float_step::<S, F, T>(s, w, xs.map(|x| &x[n_steps]), &mut sums[r]);
+            }
+        }
+        reduce(s, sums)
+    }
+}
+
+#[inline(always)]
+fn float_step<S: Simd, F: Float, const T: usize>(
+    s: S,
+    w: &[u8],
+    x: [&[f32; STEP]; T],
+    sums: &mut [[S::F; 2]; T],
+) {
+    for i in 0..2 {
+        let w = F::widen(s, &w[i * LANES * F::BYTES..]);
+        for t in 0..T {
+            let x = s.load(&x[t].as_chunks().0[i]);
+            sums[t][i] = s.fma(w, x, sums[t][i]);
+        }
+    }
+}

@@ -1,0 +1,229 @@
+//! Plain Rust: the definition that the vector units reproduce bit by bit, and the fall-back.
+
+use std::array::from_fn;
+
+use half::{bf16, f16};
+
+use super::simd::{Kernel, Simd};
+
+/// Needs nothing of the CPU.
+#[derive(Clone, Copy)]
+pub(super) struct Scalar;
+
+#[inline(always)]
+fn f16_at(bytes: &[u8], i: usize) -> f32 {
+    f16::from_le_bytes([bytes[2 * i], bytes[2 * i + 1]]).to_f32()
+}
+
+#[inline(always)]
+fn byte(lo: u64, hi: u64, i: usize) -> u8 {
+    (if i < 8 { lo } else { hi } >> (8 * (i % 8))) as u8
+}
+
+/// Sums of four neighbouring products.
+#[inline(always)]
+fn dot4(product: impl Fn(usize) -> i32) -> [i32; 16] {
+    from_fn(|i| (4 * i..4 * i + 4).map(&product).sum())
+}
+
+impl Simd for Scalar {
+    type F = [f32; 16];
+    type I = [i32; 16];
+    type B = [u8; 64];
+
+    fn run<K: Kernel>(self, kernel: K) -> K::Output {
+        kernel.run(self)
+    }
+
+    fn zero(self) -> [f32; 16] {
+        [0.0; 16]
+    }
+
+    fn splat(self, v: f32) -> [f32; 16] {
+        [v; 16]
+    }
+
+    fn load(self, v: &[f32; 16]) -> [f32; 16] {
+        *v
+    }
+
+    fn load4(self, v: &[f32; 4]) -> [f32; 16] {
+        from_fn(|i| if i < 4 { v[i] } else { 0.0 })
+    }
+
+    fn store(self, a: [f32; 16], to: &mut [f32; 16]) {
+        *to = a;
+    }
+
+    fn add(self, a: [f32; 16], b: [f32; 16]) -> [f32; 16] {
+        from_fn(|i| a[i] + b[i])
+    }
+
+    fn sub(self, a: [f32; 16], b: [f32; 16]) -> [f32; 16] {
+        from_fn(|i| a[i] - b[i])
+    }
+
+    fn mul(self, a: [f32; 16], b: [f32; 16]) -> [f32; 16] {
+        from_fn(|i| a[i] * b[i])
+    }
+
+    fn div(self, a: [f32; 16], b: [f32; 16]) -> [f32; 16] {
+        from_fn(|i| a[i] / b[i])
+    }
+
+    fn fma(self, a: [f32; 16], b: [f32; 16], c: [f32; 16]) -> [f32; 16] {
+        from_fn(|i| a[i].mul_add(b[i], c[i]))
+    }
+
+    fn fnma(self, a: [f32; 16], b: [f32; 16], c: [f32; 16]) -> [f32; 16] {
+        from_fn(|i| (-a[i]).mul_add(b[i], c[i]))
+    }
+
+    fn max(self, a: [f32; 16], b: [f32; 16]) -> [f32; 16] {
+        self.select_gt(a, b, a, b)
+    }
+
+    fn min(self, a: [f32; 16], b: [f32; 16]) -> [f32; 16] {
+        from_fn(|i| if a[i] < b[i] { a[i] } else { b[i] })
+    }
+
+    fn select_gt(
+        self,
+        a: [f32; 16],
+        b: [f32; 16],
+        yes: [f32; 16],
+        no: [f32; 16],
+    ) -> [f32; 16] {
+        from_fn(|i| if a[i] > b[i] { yes[i] } else { no[i] })
+    }
+
+    fn reduce_add(self, a: [f32; 16]) -> f32 {
+        let a: [f32; 8] = from_fn(|i| a[i] + a[i + 8]);
+        let a: [f32; 4] = from_fn(|i| a[i] + a[i + 4]);
+        let a: [f32; 2] = from_fn(|i| a[i] + a[i + 2]);
+        a[0] + a[1]
+    }
+
+    fn spread(self, a: [f32; 16], p: usize) -> [f32; 16] {
+        from_fn(|i| a[4 * p + i / 4])
+    }
+
+    fn lane(self, a: [f32; 16], i: usize) -> [f32; 16] {
+        [a[i]; 16]
+    }
+
+    fn even(self, a: [f32; 16]) -> [f32; 16] {
+        from_fn(|i| a[i & !1])
+    }
+
+    fn odd(self, a: [f32; 16]) -> [f32; 16] {
+        from_fn(|i| a[i | 1])
+    }
+
+    fn widen_f32(self, bytes: &[u8; 64]) -> [f32; 16] {
+        from_fn(|i| f32::from_le_bytes(from_fn(|k| bytes[4 * i + k])))
+    }
+
+    fn widen_f16(self, bytes: &[u8; 32]) -> [f32; 16] {
+        from_fn(|i| f16_at(bytes, i))
+    }
+
+    fn widen_bf16(self, bytes: &[u8; 32]) -> [f32; 16] {
+        from_fn(|i| bf16::from_le_bytes([bytes[2 * i], bytes[2 * i + 1]]).to_f32())
+    }
+
+    fn f16_pairs(self, words: [u32; 8]) -> [f32; 16] {
+        from_fn(|i| f16_at(&words[i / 2].to_le_bytes(), i % 2))
+    }
+
+    fn u8_lanes(self, lo: u64, hi: u64) -> [f32; 16] {
+        from_fn(|i| f32::from(byte(lo, hi, i)))
+    }
+
+    fn u8_pairs(self, a: u64, b: u64) -> [f32; 16] {
+        from_fn(|i| f32::from(byte(a, b, i / 2 + 8 * (i % 2))))
+    }
+
+    fn i8_lanes(self, lo: u64, hi: u64) -> [f32; 16] {
+        from_fn(|i| f32::from(byte(lo, hi, i) as i8))
+    }
+
+    fn round(self, a: [f32; 16]) -> [i32; 16] {
+        from_fn(|i| a[i].round_ties_even() as i32)
+    }
+
+    fn to_f32(self, a: [i32; 16]) -> [f32; 16] {
+        from_fn(|i| a[i] as f32)
+    }
+
+    fn pow2(self, a: [i32; 16]) -> [f32; 16] {
+        from_fn(|i| f32::from_bits((a[i].wrapping_add(127) as u32) << 23))
+    }
+
+    fn magnitude_bits(self, a: [f32; 16]) -> [i32; 16] {
+        from_fn(|i| (a[i].to_bits() & 0x7fff_ffff) as i32)
+    }
+
+    fn max_i32(self, a: [i32; 16], b: [i32; 16]) -> [i32; 16] {
+        from_fn(|i| a[i].max(b[i]))
+    }
+
+    fn reduce_max_i32(self, a: [i32; 16]) -> i32 {
+        a.into_iter().fold(i32::MIN, i32::max)
+    }
+
+    fn reduce_add_i32(self, a: [i32; 16]) -> i32 {
+        a.into_iter().sum()
+    }
+
+    fn store_i8(self, a: [i32; 16], to: &mut [i8; 16]) {
+        *to = a.map(|v| v as i8);
+    }
+
+    fn bytes(self, b: &[i8; 64]) -> [u8; 64] {
+        b.map(|v| v as u8)
+    }
+
+    fn halves(self, a: &[u8; 32], b: &[u8; 32]) -> [u8; 64] {
+        from_fn(|i| if i < 32 { a[i] } else { b[i - 32] })
+    }
+
+    fn nibbles(self, a: &[u8; 16], b: &[u8; 16]) -> [u8; 64] {
+        from_fn(|i| {
+            let from = if i < 32 { a } else { b };
+            from[i % 16] >> (4 * (i / 16 % 2)) & 0x0f
+        })
+    }
+
+    fn nibble_at(self, b: &[u8; 64], shift: u32) -> [u8; 64] {
+        b.map(|v| v >> shift & 0x0f)
+    }
+
+    fn fields(self, b: &[u8; 32], from: [u32; 2], to: u32, mask: u8) -> [u8; 64] {
+        from_fn(|i| ((u32::from(b[i % 32]) << to) >> from[i / 32]) as u8 & mask)
+    }
+
+    fn or(self, a: [u8; 64], b: [u8; 64]) -> [u8; 64] {
+        from_fn(|i| a[i] | b[i])
+    }
+
+    fn add_where(self, a: [u8; 64], bits: u64, value: u8) -> [u8; 64] {
+        from_fn(|i| a[i].wrapping_add(value * (bits >> i & 1) as u8))
+    }
+
+    fn u8_part(self, a: [u8; 64], j: usize) -> [f32; 16] {
+        from_fn(|i| f32::from(a[16 * j + i]))
+    }
+
+    fn i8_part(self, a: [u8; 64], j: usize) -> [f32; 16] {
+        from_fn(|i| f32::from(a[16 * j + i] as i8))
+    }
+
+    fn dot_u8(self, codes: [u8; 64], x: [u8; 64]) -> [i32; 16] {
+        dot4(|i| i32::from(codes[i]) * i32::from(x[i] as i8))
+    }
+
+    fn dot_i8(self, codes: [u8; 64], x: [u8; 64]) -> [i32; 16] {
+        dot4(|i| i32::from(codes[i] as i8) * i32::from(x[i] as i8))
+    }
+}

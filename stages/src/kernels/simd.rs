@@ -1,0 +1,183 @@
+//! What the algorithms need of a vector unit.
+//!
+//! Every instruction set offers the same three shapes: 16 lanes of f32, 16 lanes of i32, 64 bytes. A
+//! unit with narrower registers uses several of them. Since lane counts, operation order and
+//! rounding (one fused rounding per multiply-add) are part of this contract, every instruction set
+//! computes the same bits, and the algorithms are written once.
+//!
+//! A value of a type that implements [`Simd`] is the proof that the CPU has the instructions: such a
+//! value is only made behind a run-time check, so all operations are safe to call.
+
+/// Lanes of [`Simd::F`] and [`Simd::I`].
+pub(super) const LANES: usize = 16;
+
+/// A computation that is compiled once for every instruction set.
+pub(super) trait Kernel {
+    /// What it returns.
+    type Output;
+
+    /// The computation. Must be `#[inline(always)]`, as everything it calls with `s`: the
+    /// instructions are only available inside [`Simd::run`].
+    fn run<S: Simd>(self, s: S) -> Self::Output;
+}
+
+/// One instruction set; see the module's documentation.
+pub(super) trait Simd: Copy + Send + Sync + 'static {
+    /// 16 lanes of f32.
+    type F: Copy;
+    /// 16 lanes of i32.
+    type I: Copy;
+    /// 64 bytes, signed or unsigned as the operation says.
+    type B: Copy;
+
+    /// Runs `kernel` in a function that is compiled for this instruction set.
+    fn run<K: Kernel>(self, kernel: K) -> K::Output;
+
+    /// All lanes 0.
+    fn zero(self) -> Self::F;
+    /// All lanes `v`.
+    fn splat(self, v: f32) -> Self::F;
+    /// 16 values.
+    fn load(self, v: &[f32; 16]) -> Self::F;
+    /// 4 values, then 12 zeros.
+    fn load4(self, v: &[f32; 4]) -> Self::F;
+    /// Writes the 16 lanes.
+    fn store(self, a: Self::F, to: &mut [f32; 16]);
+    /// `a + b`.
+    fn add(self, a: Self::F, b: Self::F) -> Self::F;
+    /// `a - b`.
+    fn sub(self, a: Self::F, b: Self::F) -> Self::F;
+    /// `a * b`.
+    fn mul(self, a: Self::F, b: Self::F) -> Self::F;
+    /// `a / b`.
+    fn div(self, a: Self::F, b: Self::F) -> Self::F;
+    /// `a * b + c`, rounded once.
+    fn fma(self, a: Self::F, b: Self::F, c: Self::F) -> Self::F;
+    /// `c - a * b`, rounded once.
+    fn fnma(self, a: Self::F, b: Self::F, c: Self::F) -> Self::F;
+    /// `a > b ? a : b` (so `b` where either is NaN).
+    fn max(self, a: Self::F, b: Self::F) -> Self::F;
+    /// `a < b ? a : b` (so `b` where either is NaN).
+    fn min(self, a: Self::F, b: Self::F) -> Self::F;
+    /// `a > b ? yes : no`.
+    fn select_gt(self, a: Self::F, b: Self::F, yes: Self::F, no: Self::F) -> Self::F;
+    /// Sum of the lanes: halves are added (`l[i] + l[i + 8]`, then 4, 2, 1 apart).
+    fn reduce_add(self, a: Self::F) -> f32;
+    /// Lane `4 * p + i / 4` in lane `i`: the factors of the four groups of 16 of one [`Self::B`].
+    fn spread(self, a: Self::F, p: usize) -> Self::F;
+    /// Lane `i` in all lanes.
+    fn lane(self, a: Self::F, i: usize) -> Self::F;
+    /// Lane `2 * (i / 2)` in lane `i`.
+    fn even(self, a: Self::F) -> Self::F;
+    /// Lane `2 * (i / 2) + 1` in lane `i`.
+    fn odd(self, a: Self::F) -> Self::F;
+
+    /// 16 little-endian f32.
+    fn widen_f32(self, bytes: &[u8; 64]) -> Self::F;
+    /// 16 little-endian f16.
+    fn widen_f16(self, bytes: &[u8; 32]) -> Self::F;
+    /// 16 little-endian bf16.
+    fn widen_bf16(self, bytes: &[u8; 32]) -> Self::F;
+    /// Two f16 from each word, the low one first.
+    fn f16_pairs(self, words: [u32; 8]) -> Self::F;
+    /// Bytes of `lo`, then of `hi`, as unsigned numbers.
+    fn u8_lanes(self, lo: u64, hi: u64) -> Self::F;
+    /// Bytes of `a` in the even lanes and of `b` in the odd lanes, as unsigned numbers.
+    fn u8_pairs(self, a: u64, b: u64) -> Self::F;
+    /// Bytes of `lo`, then of `hi`, as signed numbers.
+    fn i8_lanes(self, lo: u64, hi: u64) -> Self::F;
+
+    /// Nearest integer, ties to even; lanes must be within i32.
+    fn round(self, a: Self::F) -> Self::I;
+    /// Exact for magnitudes up to 2^24.
+    fn to_f32(self, a: Self::I) -> Self::F;
+    /// `2^a` for lanes in -126..=127.
+    fn pow2(self, a: Self::I) -> Self::F;
+    /// Bits of the lanes without the sign; their order as integers is that of the magnitudes, with
+    /// infinity and NaN last.
+    fn magnitude_bits(self, a: Self::F) -> Self::I;
+    /// Larger one per lane.
+    fn max_i32(self, a: Self::I, b: Self::I) -> Self::I;
+    /// Largest lane.
+    fn reduce_max_i32(self, a: Self::I) -> i32;
+    /// Sum of the lanes.
+    fn reduce_add_i32(self, a: Self::I) -> i32;
+    /// Writes the lanes, which must be within i8.
+    fn store_i8(self, a: Self::I, to: &mut [i8; 16]);
+
+    /// 64 bytes.
+    fn bytes(self, b: &[i8; 64]) -> Self::B;
+    /// Twice 32 bytes.
+    fn halves(self, a: &[u8; 32], b: &[u8; 32]) -> Self::B;
+    /// Low nibbles of `a`, high nibbles of `a`, low nibbles of `b`, high nibbles of `b`.
+    fn nibbles(self, a: &[u8; 16], b: &[u8; 16]) -> Self::B;
+    /// The nibble at bit `shift` (0 or 4) of 64 bytes.
+    fn nibble_at(self, b: &[u8; 64], shift: u32) -> Self::B;
+    /// The bits of each byte moved from bit `from[0]` (first 32 lanes) and from bit `from[1]` (last
+    /// 32 lanes) to bit `to`, and cut by `mask`.
+    fn fields(self, b: &[u8; 32], from: [u32; 2], to: u32, mask: u8) -> Self::B;
+    /// Bitwise or.
+    fn or(self, a: Self::B, b: Self::B) -> Self::B;
+    /// Adds `value` to the bytes whose bit is set in `bits`.
+    fn add_where(self, a: Self::B, bits: u64, value: u8) -> Self::B;
+    /// Bytes `16 * j ..` of unsigned codes as numbers.
+    fn u8_part(self, a: Self::B, j: usize) -> Self::F;
+    /// Bytes `16 * j ..` of signed codes as numbers.
+    fn i8_part(self, a: Self::B, j: usize) -> Self::F;
+    /// Lane `i` is the sum of `codes[4i + k] * x[4i + k]` over `k < 4`: codes unsigned and at most
+    /// 127, `x` signed and at least -127. Two such products are at most 2 * 127 * 127 = 32258 in
+    /// magnitude, so the saturating 16-bit sums of AVX2 are exact.
+    fn dot_u8(self, codes: Self::B, x: Self::B) -> Self::I;
+    /// As [`Self::dot_u8`] for signed codes of the whole range: computed as `|code| * (x * sign)`,
+    /// whose pairs are at most 2 * 128 * 127 = 32512, which is exact in 16 bits too.
+    fn dot_i8(self, codes: Self::B, x: Self::B) -> Self::I;
+
+    /// `acc += round(p * 2^32)`; see [`super::fixed`]. Returns whether all were in range.
+    fn fold(self, p: &[f32; 16], acc: &mut [i64; 16]) -> bool {
+        super::fixed::fold_each(p, acc)
+    }
+
+    /// `x += sum * 2^-32`; see [`super::fixed`].
+    fn unfold(self, sum: &[i64; 16], x: &mut [f32; 16]) {
+        super::fixed::unfold_each(sum, x);
+    }
+}
+
+/// Loads up to 16 values and fills up with zeros.
+#[inline(always)]
+pub(super) fn load_part<S: Simd>(s: S, v: &[f32]) -> S::F {
+    match v.first_chunk() {
+        Some(full) => s.load(full),
+        None => {
+            let mut lanes = [0.0; LANES];
+            lanes[..v.len()].copy_from_slice(v);
+            s.load(&lanes)
+        }
+    }
+}
+
+/// Stores the first lanes into up to 16 places.
+#[inline(always)]
+pub(super) fn store_part<S: Simd>(s: S, a: S::F, to: &mut [f32]) {
+    match to.first_chunk_mut() {
+        Some(full) => s.store(a, full),
+        None => {
+            let mut lanes = [0.0; LANES];
+            s.store(a, &mut lanes);
+            let n = to.len();
+            to.copy_from_slice(&lanes[..n]);
+        }
+    }
+}
+
+/// The `N` bytes at `offset`.
+///
+/// # Panics
+/// The slice is shorter.
+#[inline(always)]
+pub(super) fn at<const N: usize>(bytes: &[u8], offset: usize) -> &[u8; N] {
+    match bytes[offset..].first_chunk() {
+        Some(b) => b,
+        None => panic!("weight block is cut short"),
+    }
+}

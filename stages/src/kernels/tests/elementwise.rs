@@ -1,0 +1,109 @@
+//! Norm, rotation and activation against f64.
+
+use forebay_models::config::{Activation, RopePairing};
+
+use super::{Random, bits, on_all, tables};
+
+fn close(got: f32, want: f64, relative: f64) {
+    let error = (f64::from(got) - want).abs();
+    assert!(error <= relative * want.abs() + 1e-37, "{got} for {want}");
+}
+
+#[test]
+fn rmsnorm_divides_by_the_root_mean_square() {
+    for n in (1..70).chain([576, 1536, 8961]) {
+        let mut random = Random(n as u64);
+        let (x, w) = (random.units(n), random.units(n));
+        let out = on_all(|table| {
+            let mut out = vec![0.0; n];
+            table.rmsnorm(&x, &w, 1e-5, &mut out);
+            out
+        });
+        let mean = x.iter().map(|&v| f64::from(v).powi(2)).sum::<f64>() / n as f64;
+        for i in 0..n {
+            let want = f64::from(x[i]) / (mean + f64::from(1e-5_f32)).sqrt() * f64::from(w[i]);
+            close(out[i], want, 1e-6);
+        }
+    }
+}
+
+#[test]
+fn rope_rotates_the_pairs_of_either_layout_and_no_more() {
+    for pairing in [RopePairing::Interleaved, RopePairing::HalfSplit] {
+        for half in [0, 1, 3, 8, 16, 31, 64] {
+            let mut random = Random(half as u64);
+            let x = random.units(2 * half + 5);
+            let angles: Vec<f32> = random.units(half);
+            let cos: Vec<f32> = angles.iter().map(|a| a.cos()).collect();
+            let sin: Vec<f32> = angles.iter().map(|a| a.sin()).collect();
+            let out = on_all(|table| {
+                let mut out = x.clone();
+                table.rope(&mut out, &cos, &sin, pairing);
+                out
+            });
+            for i in 0..half {
+                let (a, b) = match pairing {
+                    RopePairing::Interleaved => (2 * i, 2 * i + 1),
+                    RopePairing::HalfSplit => (i, i + half),
+                };
+                assert_eq!(out[a], x[a] * cos[i] - x[b] * sin[i]);
+                assert_eq!(out[b], x[a] * sin[i] + x[b] * cos[i]);
+            }
+            assert_eq!(bits(&out[2 * half..]), bits(&x[2 * half..]));
+        }
+    }
+}
+
+#[test]
+fn activations_are_as_the_model_defines_them() {
+    let all = [
+        Activation::Silu,
+        Activation::Relu,
+        Activation::FatRelu { threshold: 0.25 },
+        Activation::DoubleRelu,
+    ];
+    for activation in all {
+        for n in (1..40).chain([4096]) {
+            let mut random = Random(n as u64);
+            let gate: Vec<f32> = random.units(n).iter().map(|v| v * 20.0).collect();
+            let up = random.units(n);
+            let out = on_all(|table| {
+                let mut out = vec![f32::NAN; n];
+                table.gate_up(activation, &gate, &up, &mut out);
+                out
+            });
+            for i in 0..n {
+                let act = match activation {
+                    Activation::Silu => f64::from(gate[i]) / (1.0 + f64::from(-gate[i]).exp()),
+                    other => f64::from(other.gate(gate[i])),
+                };
+                close(out[i], act * f64::from(activation.up(up[i])), 5e-7);
+            }
+        }
+    }
+}
+
+#[test]
+fn silu_is_accurate_over_the_whole_range_and_keeps_nan() {
+    let gate: Vec<f32> = (-120_000..120_000).map(|i| i as f32 * 1e-3).collect();
+    let ones = vec![1.0; gate.len()];
+    let out = on_all(|table| {
+        let mut out = vec![0.0; gate.len()];
+        table.gate_up(Activation::Silu, &gate, &ones, &mut out);
+        out
+    });
+    for (&x, &y) in gate.iter().zip(&out) {
+        let want = f64::from(x) / (1.0 + (-f64::from(x)).exp());
+        if x > -87.0 {
+            close(y, want, 5e-7);
+        } else {
+            assert!(y <= 0.0 && y > -1e-35, "{y} at {x}");
+        }
+    }
+    for table in tables() {
+        let mut out = [0.0; 3];
+        let gate = [f32::NAN, f32::INFINITY, 1.0];
+        table.gate_up(Activation::Silu, &gate, &[1.0; 3], &mut out);
+        assert!(out[0].is_nan() && out[1] == f32::INFINITY && out[2] < 1.0);
+    }
+}

@@ -1,0 +1,213 @@
+//! Matrix products: values, tile independence, layout, faults.
+
+use forebay_models::block::BlockType;
+use proptest::prelude::*;
+
+use super::definition::{constant_row, quantised, random_row, weights};
+use super::{Random, bits, on_all, tables};
+use crate::kernels::{Activations, KernelTable, WeightRows};
+
+/// Columns per format: whole blocks, around the boundaries of pairs and chunks.
+fn column_counts(block: BlockType) -> Vec<usize> {
+    match block.block_len() {
+        1 => (1..=70).collect(),
+        32 => [1, 2, 3, 5, 7, 8, 9, 10, 15, 16, 17].map(|n| 32 * n).to_vec(),
+        _ => [1, 2, 3, 5, 7].map(|n| 256 * n).to_vec(),
+    }
+}
+
+/// Rows laid `stride` apart from byte `offset` on, with garbage in between.
+struct Matrix {
+    block: BlockType,
+    rows: Vec<Vec<u8>>,
+    bytes: Vec<u8>,
+    offset: usize,
+    stride: usize,
+}
+
+impl Matrix {
+    fn new(block: BlockType, rows: Vec<Vec<u8>>, offset: usize, gap: usize) -> Self {
+        let stride = rows[0].len() + gap;
+        let mut bytes = vec![0xff; offset + stride * rows.len()];
+        for (r, row) in rows.iter().enumerate() {
+            bytes[offset + r * stride..][..row.len()].copy_from_slice(row);
+        }
+        bytes.truncate(bytes.len() - gap);
+        Self {
+            block,
+            rows,
+            bytes,
+            offset,
+            stride,
+        }
+    }
+
+    fn random(block: BlockType, cols: usize, n_rows: usize, seed: u64) -> Self {
+        let mut random = Random(seed);
+        let rows = (0..n_rows).map(|_| random_row(block, cols, &mut random));
+        let rows = rows.collect();
+        Self::new(block, rows, seed as usize % 67, seed as usize % 41)
+    }
+
+    fn view(&self) -> WeightRows<'_> {
+        WeightRows {
+            block: self.block,
+            bytes: &self.bytes[self.offset..],
+            stride: self.stride,
+            n_rows: self.rows.len(),
+        }
+    }
+
+    /// Kernel result `[n_tokens, n_rows + 1]`; the last column is not to be written.
+    fn product(&self, table: &KernelTable, n_tokens: usize, x: &[f32]) -> Vec<f32> {
+        let cols = x.len() / n_tokens;
+        let mut activations = Activations::new(n_tokens + 1, cols + 3);
+        activations.load(table, n_tokens, cols, x);
+        let stride = self.rows.len() + 1;
+        let mut out = vec![7.5; n_tokens * stride];
+        table.matmul(self.view(), &activations, &mut out, stride);
+        out
+    }
+
+    /// Compares with sums in f64 of the quantised operands.
+    fn check(&self, n_tokens: usize, x: &[f32]) {
+        let cols = x.len() / n_tokens;
+        let out = on_all(|table| self.product(table, n_tokens, x));
+        let out: Vec<&[f32]> = out.chunks(self.rows.len() + 1).collect();
+        for (t, x) in x.chunks(cols).enumerate() {
+            let x: Vec<f64> = if self.block.block_len() == 1 {
+                x.iter().map(|&v| f64::from(v)).collect()
+            } else {
+                quantised(x)
+            };
+            for (r, row) in self.rows.iter().enumerate() {
+                let terms = weights(self.block, row);
+                let terms = terms.iter().zip(&x).map(|(&w, x)| f64::from(w) * x);
+                let (sum, size) = terms.fold((0.0, 0.0), |(s, a), t| (s + t, a + t.abs()));
+                let got = f64::from(out[t][r]);
+                assert!(
+                    (got - sum).abs() <= 1e-5 * size,
+                    "{} cols {cols} row {r} token {t}: {got} for {sum}",
+                    self.block
+                );
+            }
+            assert_eq!(out[t][self.rows.len()], 7.5, "wrote beyond the rows");
+        }
+    }
+}
+
+#[test]
+fn every_format_and_length_meets_the_definition() {
+    for (i, block) in BlockType::ALL.into_iter().enumerate() {
+        for (j, cols) in column_counts(block).into_iter().enumerate() {
+            let seed = (i * 100 + j) as u64;
+            let n_tokens = 1 + j % 9;
+            let matrix = Matrix::random(block, cols, 1 + (i + j) % 9, seed);
+            let x = Random(!seed).units(n_tokens * cols);
+            matrix.check(n_tokens, &x);
+        }
+    }
+}
+
+#[test]
+fn extreme_codes_do_not_saturate() {
+    for block in BlockType::ALL {
+        let cols = if block.block_len() == 1 { 40 } else { 768 };
+        // 0x80 makes every code of Q8_0 -128, whose magnitude does not fit into i8.
+        let rows = [0xff, 0x80, 0x7f, 0x00].map(|byte| constant_row(block, cols, byte));
+        let matrix = Matrix::new(block, rows.to_vec(), 1, 3);
+        for value in [127.0, -127.0, 3e4] {
+            matrix.check(2, &vec![value; 2 * cols]);
+        }
+    }
+}
+
+#[test]
+fn zero_activations_and_zero_weights_give_zero() {
+    for block in BlockType::ALL {
+        let cols = if block.block_len() == 1 { 33 } else { 512 };
+        let mut random = Random(5);
+        let random_rows = vec![random_row(block, cols, &mut random)];
+        let zero_rows = vec![vec![0; random_rows[0].len()]];
+        let zeros = vec![0.0; cols];
+        let out = on_all(|t| Matrix::new(block, random_rows.clone(), 0, 0).product(t, 1, &zeros));
+        assert_eq!(out[0], 0.0);
+        let x = random.units(cols);
+        let out = on_all(|t| Matrix::new(block, zero_rows.clone(), 0, 0).product(t, 1, &x));
+        assert_eq!(out[0], 0.0);
+    }
+}
+
+#[test]
+fn a_fault_in_one_token_stays_in_that_token() {
+    for block in BlockType::ALL {
+        let cols = if block.block_len() == 1 { 50 } else { 768 };
+        let matrix = Matrix::random(block, cols, 5, 11);
+        let healthy = Random(1).units(6 * cols);
+        for fault in [f32::NAN, f32::INFINITY, f32::NEG_INFINITY] {
+            let mut x = healthy.clone();
+            x[2 * cols + 5] = fault;
+            for table in tables() {
+                let good = matrix.product(&table, 6, &healthy);
+                let bad = matrix.product(&table, 6, &x);
+                for (t, (good, bad)) in good.chunks(6).zip(bad.chunks(6)).enumerate() {
+                    if t == 2 {
+                        assert!(bad[..5].iter().all(|v| !v.is_finite()), "{block}: fault hidden");
+                    } else {
+                        assert_eq!(bits(good), bits(bad), "{block}: fault spread to token {t}");
+                    }
+                }
+            }
+        }
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(96))]
+
+    /// The whole product has the bits of every element computed alone, at any alignment.
+    #[test]
+    fn elements_do_not_depend_on_their_neighbours(
+        format in 0..BlockType::ALL.len(),
+        length in 1_usize..20,
+        n_tokens in 1_usize..10,
+        n_rows in 1_usize..10,
+        seed: u64,
+    ) {
+        let block = BlockType::ALL[format];
+        let cols = match block.block_len() {
+            1 => length * 5 + seed as usize % 5,
+            32 => 32 * length,
+            _ => 256 * length.div_ceil(4),
+        };
+        let matrix = Matrix::random(block, cols, n_rows, seed);
+        let x = Random(!seed).units(n_tokens * cols);
+        for table in tables() {
+            let all = matrix.product(&table, n_tokens, &x);
+            for (r, row) in matrix.rows.iter().enumerate() {
+                let offset = (seed as usize + r) % 64;
+                let single = Matrix::new(block, vec![row.clone()], offset, 0);
+                for (t, x) in x.chunks(cols).enumerate() {
+                    let alone = single.product(&table, 1, x)[0];
+                    let together = all[t * (n_rows + 1) + r];
+                    prop_assert_eq!(alone.to_bits(), together.to_bits());
+                }
+            }
+        }
+    }
+}
+
+#[test]
+#[should_panic(expected = "exceed")]
+fn weights_that_are_too_short_are_refused() {
+    let table = KernelTable::best();
+    let mut x = Activations::new(1, 32);
+    x.load(&table, 1, 32, &[1.0; 32]);
+    let w = WeightRows {
+        block: BlockType::Q4_0,
+        bytes: &[0; 35],
+        stride: 18,
+        n_rows: 2,
+    };
+    table.matmul(w, &x, &mut [0.0; 2], 2);
+}

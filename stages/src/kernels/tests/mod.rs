@@ -1,0 +1,66 @@
+//! Every kernel on every instruction set, against definitions written independently of the kernels.
+
+mod attention;
+mod axpy;
+mod definition;
+mod elementwise;
+mod fixed;
+mod integer;
+mod matmul;
+mod throughput;
+
+use super::{Isa, KernelTable};
+
+/// Kernels of every instruction set that this machine has; plain Rust first.
+fn tables() -> Vec<KernelTable> {
+    Isa::ALL.into_iter().filter_map(KernelTable::new).collect()
+}
+
+/// Small reproducible generator (splitmix64).
+struct Random(u64);
+
+impl Random {
+    fn next(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let z = (self.0 ^ (self.0 >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        let z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        z ^ (z >> 31)
+    }
+
+    /// In -1..1.
+    fn unit(&mut self) -> f32 {
+        (self.next() >> 40) as f32 / (1 << 23) as f32 - 1.0
+    }
+
+    fn units(&mut self, n: usize) -> Vec<f32> {
+        (0..n).map(|_| self.unit()).collect()
+    }
+}
+
+fn bits(values: &[f32]) -> Vec<u32> {
+    values.iter().map(|v| v.to_bits()).collect()
+}
+
+/// Runs `f` on every instruction set, demands equal bits, and returns them.
+fn on_all(mut f: impl FnMut(&KernelTable) -> Vec<f32>) -> Vec<f32> {
+    let mut first: Option<Vec<f32>> = None;
+    for table in tables() {
+        let out = f(&table);
+        match &first {
+            None => first = Some(out),
+            Some(scalar) => assert_eq!(bits(scalar), bits(&out), "{} differs", table.isa()),
+        }
+    }
+    first.expect("plain Rust is always there")
+}
+
+#[test]
+fn names_round_trip_and_the_best_is_available() {
+    for isa in Isa::ALL {
+        assert_eq!(isa.to_string().parse(), Ok(isa));
+    }
+    assert!("sse9".parse::<Isa>().is_err());
+    let best = KernelTable::best();
+    assert_eq!(best.isa(), Isa::detect());
+    assert_eq!(tables().last().map(KernelTable::isa), Some(best.isa()));
+}
