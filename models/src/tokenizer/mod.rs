@@ -1,6 +1,26 @@
 //! Tokenizers: from GGUF metadata and from `tokenizer.json`, one type for both.
 
+mod bpe;
+mod byte_alphabet;
+mod detokenizer;
+mod encoder;
+mod end_of_generation;
+mod gguf_spec;
+mod hf;
+mod hf_spec;
+mod merge;
+mod pre_tokenizer;
+mod special;
+mod spm;
+mod unicode_class;
+mod vocabulary;
+
 use serde::{Deserialize, Serialize};
+
+pub use detokenizer::{Detokenizer, TextPosition};
+pub use encoder::{EncodeOptions, Tokenizer};
+pub use gguf_spec::spec_from_gguf;
+pub use hf_spec::spec_from_hf;
 
 /// Everything needed to build a tokenizer; stored in the bundle file.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -22,7 +42,7 @@ pub enum TokenizerModel {
     HfJson(String),
     /// Byte-level BPE out of GGUF metadata.
     ByteLevelBpe {
-        /// `tokenizer.ggml.pre`: `gpt-2`, `llama-bpe`, `qwen2`, `smollm`.
+        /// `tokenizer.ggml.pre`: `gpt-2`, `llama-bpe`, `qwen2`, `smollm`, `default`.
         pre: String,
         /// Token texts in GPT-2's byte alphabet, by id.
         tokens: Vec<String>,
@@ -43,3 +63,6 @@ pub enum TokenizerModel {
         add_space_prefix: bool,
     },
 }
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,95 @@
+//! What a sampler does, and the ranges of its parameters.
+
+use crate::error::{ModelError, Result};
+
+/// How tokens are chosen; the defaults are llama.cpp's, with a fixed seed.
+#[derive(Clone, Debug, PartialEq)]
+pub struct SamplerConfig {
+    /// Divides the logits before the draw; 0 takes the best token (greedy).
+    pub temperature: f32,
+    /// Number of best tokens that are kept; 0 keeps all.
+    pub top_k: usize,
+    /// Probability mass of best tokens that is kept, 0 to 1; 1 keeps all, 0 only the best.
+    pub top_p: f32,
+    /// Least probability relative to the best token's, 0 to 1; 0 keeps all.
+    pub min_p: f32,
+    /// What logits of recent tokens are divided (or, if negative, multiplied) by; 1 is off.
+    pub repeat_penalty: f32,
+    /// Number of recent tokens that are penalised; 0 is off, `usize::MAX` penalises all.
+    pub repeat_last_n: usize,
+    /// Seed of the draws.
+    pub seed: u64,
+}
+
+impl Default for SamplerConfig {
+    fn default() -> Self {
+        Self {
+            temperature: 0.8,
+            top_k: 40,
+            top_p: 0.95,
+            min_p: 0.05,
+            repeat_penalty: 1.0,
+            repeat_last_n: 64,
+            seed: 0,
+        }
+    }
+}
+
+impl SamplerConfig {
+    /// Takes the best token each time.
+    pub fn greedy() -> Self {
+        Self {
+            temperature: 0.0,
+            ..Self::default()
+        }
+    }
+
+    /// Checks every parameter against its range.
+    ///
+    /// # Errors
+    /// [`ModelError::Parameter`], naming the command-line flag and what it accepts.
+    pub fn validate(&self) -> Result<()> {
+        let temperature = (0.0..=100.0).contains(&self.temperature);
+        let penalty = self.repeat_penalty > 0.0 && self.repeat_penalty <= 100.0;
+        let unit = 0.0..=1.0;
+        let checks = [
+            (
+                "--temp",
+                self.temperature,
+                temperature,
+                "from 0 (greedy) to 100",
+            ),
+            (
+                "--top-p",
+                self.top_p,
+                unit.contains(&self.top_p),
+                "from 0 to 1 (off)",
+            ),
+            (
+                "--min-p",
+                self.min_p,
+                unit.contains(&self.min_p),
+                "from 0 (off) to 1",
+            ),
+            (
+                "--repeat-penalty",
+                self.repeat_penalty,
+                penalty,
+                "above 0 and up to 100; 1 is off",
+            ),
+        ];
+        match checks.iter().find(|check| !check.2) {
+            None => Ok(()),
+            Some((flag, value, _, range)) => Err(ModelError::Parameter {
+                field: (*flag).to_owned(),
+                problem: format!("{value} is out of range"),
+                remedy: format!("give a number {range}"),
+            }),
+        }
+    }
+
+    /// Whether the choice is the best logit as it stands, so that no candidates are needed.
+    pub(super) fn is_plain_greedy(&self) -> bool {
+        self.temperature == 0.0 && (self.repeat_penalty == 1.0 || self.repeat_last_n == 0)
+    }
+}

@@ -1,0 +1,229 @@
+//! The tokenizer itself.
+
+use std::path::Path;
+use std::sync::Arc;
+
+use super::bpe::ByteLevelBpe;
+use super::detokenizer::{Detokenizer, TextPosition};
+use super::hf::HfEncoder;
+use super::merge::Merger;
+use super::pre_tokenizer::PreTokenizer;
+use super::special::{Fragment, SpecialTokens};
+use super::spm::SentencePiece;
+use super::vocabulary::{TokenKind, Vocabulary};
+use super::{TokenizerModel, TokenizerSpec};
+use crate::error::{ModelError, Result};
+
+/// What messages call a tokenizer, whose file is not known here.
+const TOKENIZER: &str = "tokenizer";
+
+/// Longest text that is encoded at once: positions inside it are 32 bits wide.
+const MAX_TEXT: usize = 1 << 30;
+
+/// How a text becomes tokens.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct EncodeOptions {
+    /// Begin with BOS where the model wants one (and the text does not bring its own).
+    pub add_bos: bool,
+    /// Turn the names of control tokens in the text, such as `<|im_end|>`, into these tokens. Off
+    /// for text from strangers, who could otherwise end the user's turn.
+    pub parse_special: bool,
+}
+
+/// Text to tokens and back. Cheap to share behind an `Arc`; all methods take `&self`.
+#[derive(Debug)]
+pub struct Tokenizer {
+    vocab: Arc<Vocabulary>,
+    encoder: Encoder,
+    bos: Option<u32>,
+    add_bos: bool,
+    /// Sorted.
+    eog: Vec<u32>,
+}
+
+#[derive(Debug)]
+enum Encoder {
+    Bpe(ByteLevelBpe, SpecialTokens),
+    Spm(SentencePiece, SpecialTokens),
+    Hf(HfEncoder),
+}
+
+impl Tokenizer {
+    /// Builds the tokenizer. The specification is taken apart on the way, so that vocabulary and
+    /// merges are not in memory twice; a GGUF vocabulary then takes about 40 bytes per token.
+    ///
+    /// # Errors
+    /// A specification that contradicts itself or asks for something unknown.
+    pub fn from_spec(spec: TokenizerSpec) -> Result<Self> {
+        let TokenizerSpec {
+            model,
+            bos,
+            mut eog,
+            add_bos,
+        } = spec;
+        let path = Path::new(TOKENIZER);
+        let (vocab, encoder) = match model {
+            TokenizerModel::HfJson(json) => {
+                let (vocab, encoder) = HfEncoder::build(&json)?;
+                (vocab, Encoder::Hf(encoder))
+            }
+            TokenizerModel::ByteLevelBpe {
+                pre,
+                tokens,
+                types,
+                merges,
+            } => {
+                check_sizes(&tokens, &[("types", types.len())])?;
+                let pre = PreTokenizer::parse(&pre).ok_or_else(|| {
+                    let remedy = format!("known are: {}", PreTokenizer::KNOWN);
+                    ModelError::unsupported(
+                        path,
+                        "pre",
+                        format!("the pre-tokenizer {pre:?}"),
+                        remedy,
+                    )
+                })?;
+                let (vocab, bpe) = ByteLevelBpe::build(pre, tokens, &types, merges, path)?;
+                let special = SpecialTokens::of(&vocab);
+                (vocab, Encoder::Bpe(bpe, special))
+            }
+            TokenizerModel::SentencePiece {
+                tokens,
+                scores,
+                types,
+                add_space_prefix,
+            } => {
+                check_sizes(&tokens, &[("types", types.len()), ("scores", scores.len())])?;
+                let (vocab, spm) =
+                    SentencePiece::build(tokens, &scores, &types, add_space_prefix, path)?;
+                let special = SpecialTokens::of(&vocab);
+                (vocab, Encoder::Spm(spm, special))
+            }
+        };
+        if let Some(bos) = bos.filter(|&bos| add_bos && vocab.kind(bos).is_none()) {
+            let problem = format!("token {bos} of a vocabulary of {}", vocab.len());
+            return Err(ModelError::damaged(path, "bos", problem));
+        }
+        eog.sort_unstable();
+        Ok(Self {
+            vocab: Arc::new(vocab),
+            encoder,
+            bos,
+            add_bos,
+            eog,
+        })
+    }
+
+    /// The tokens of `text`.
+    ///
+    /// # Errors
+    /// A text of more than 1 GiB; a text that the `tokenizers` crate refuses, where the tokenizer
+    /// came as a `tokenizer.json`.
+    pub fn encode(&self, text: &str, options: EncodeOptions) -> Result<Vec<u32>> {
+        if text.len() > MAX_TEXT {
+            return Err(ModelError::Parameter {
+                field: "text".into(),
+                problem: format!("{} bytes are too long to be encoded", text.len()),
+                remedy: format!("give at most {MAX_TEXT} bytes at once"),
+            });
+        }
+        let mut ids = Vec::with_capacity(text.len() / 4 + 2);
+        let bos = self.bos.filter(|_| self.add_bos && options.add_bos);
+        ids.extend(bos);
+        self.encode_into(text, options.parse_special, &mut ids)?;
+        if bos.is_some() && ids.get(1).copied() == bos {
+            ids.remove(0);
+        }
+        Ok(ids)
+    }
+
+    fn encode_into(&self, text: &str, parse_special: bool, ids: &mut Vec<u32>) -> Result<()> {
+        let vocab = &*self.vocab;
+        let mut merger = Merger::default();
+        match &self.encoder {
+            Encoder::Hf(hf) => hf.encode(text, parse_special, ids)?,
+            Encoder::Bpe(bpe, special) => {
+                special.partition(text, parse_special, vocab, &mut |fragment| match fragment {
+                    Fragment::Text(text) => bpe.encode(text, vocab, &mut merger, ids),
+                    Fragment::Token(id) => ids.push(id),
+                });
+            }
+            Encoder::Spm(spm, special) => {
+                let mut begins = true;
+                special.partition(text, parse_special, vocab, &mut |fragment| {
+                    match fragment {
+                        Fragment::Text(text) => spm.encode(text, begins, vocab, &mut merger, ids),
+                        Fragment::Token(id) => ids.push(id),
+                    }
+                    begins = matches!(fragment, Fragment::Token(_));
+                });
+            }
+        }
+        Ok(())
+    }
+
+    /// The text of a whole sequence. Control tokens are left out where `skip_special`; bytes that
+    /// are not UTF-8 become `U+FFFD`; ids outside the vocabulary add nothing.
+    pub fn decode(&self, ids: &[u32], skip_special: bool) -> String {
+        let mut stream = self.detokenizer(skip_special, TextPosition::Start);
+        let mut text = String::with_capacity(4 * ids.len());
+        for &id in ids {
+            stream.push_into(id, &mut text);
+        }
+        text.push_str(&stream.finish());
+        text
+    }
+
+    /// A decoder for tokens that come one by one.
+    pub fn detokenizer(&self, skip_special: bool, position: TextPosition) -> Detokenizer {
+        Detokenizer::new(Arc::clone(&self.vocab), skip_special, position)
+    }
+
+    /// The bytes token `id` stands for, which need not be UTF-8; the name of a control token. `None`
+    /// outside the vocabulary.
+    pub fn token_bytes(&self, id: u32) -> Option<&[u8]> {
+        self.vocab.bytes(id)
+    }
+
+    /// Number of token ids. A model may have more logits than this, for padding.
+    pub fn vocab_size(&self) -> usize {
+        self.vocab.len()
+    }
+
+    /// The token that begins a sequence, where the model has one.
+    pub fn bos(&self) -> Option<u32> {
+        self.bos
+    }
+
+    /// Whether [`Self::encode`] begins a prompt with BOS.
+    pub fn adds_bos(&self) -> bool {
+        self.add_bos && self.bos.is_some()
+    }
+
+    /// Whether `id` ends a generation.
+    pub fn is_eog(&self, id: u32) -> bool {
+        self.eog.binary_search(&id).is_ok()
+    }
+
+    /// Whether `id` is a control token, which has a meaning instead of a text.
+    pub fn is_control(&self, id: u32) -> bool {
+        self.vocab.kind(id) == Some(TokenKind::Control)
+    }
+}
+
+/// Checks that the vocabulary can be indexed with 32 bits and that every list that stands beside
+/// it has its length.
+fn check_sizes(tokens: &[String], lists: &[(&str, usize)]) -> Result<()> {
+    let bytes: usize = tokens.iter().map(String::len).sum();
+    let problem = if tokens.is_empty() {
+        Some("the vocabulary is empty".to_owned())
+    } else if u32::try_from(bytes).is_err() {
+        Some(format!("a vocabulary of {bytes} bytes"))
+    } else {
+        let wrong = lists.iter().find(|(_, len)| *len != tokens.len());
+        wrong.map(|(name, len)| format!("{len} {name} for {} tokens", tokens.len()))
+    };
+    problem.map_or(Ok(()), |problem| {
+        Err(ModelError::damaged(TOKENIZER, "tokens", problem))
+    })
+}

@@ -1,0 +1,169 @@
+//! The tokenizer of a GGUF file.
+
+use std::collections::BTreeSet;
+use std::path::Path;
+
+use super::pre_tokenizer::PreTokenizer;
+use super::{TokenizerModel, TokenizerSpec, end_of_generation};
+use crate::error::{ModelError, Result};
+use crate::gguf::Metadata;
+
+const MODEL: &str = "tokenizer.ggml.model";
+const PRE: &str = "tokenizer.ggml.pre";
+const TOKENS: &str = "tokenizer.ggml.tokens";
+const SCORES: &str = "tokenizer.ggml.scores";
+const TYPES: &str = "tokenizer.ggml.token_type";
+const MERGES: &str = "tokenizer.ggml.merges";
+
+/// ggml's token types that are given here.
+const NORMAL: i32 = 1;
+const CONTROL: i32 = 3;
+
+/// Keys of the ids that end a generation.
+const EOG_KEYS: [&str; 6] = [
+    "tokenizer.ggml.eos_token_id",
+    "tokenizer.ggml.eot_token_id",
+    "tokenizer.ggml.eom_token_id",
+    "tokenizer.ggml.fim_pad_token_id",
+    "tokenizer.ggml.fim_rep_token_id",
+    "tokenizer.ggml.fim_sep_token_id",
+];
+
+/// Ids that SentencePiece models have where the file does not say: `<s>` and `</s>`.
+const SPM_BOS: u32 = 1;
+const SPM_EOS: u32 = 2;
+
+/// Reads the tokenizer out of the metadata of the GGUF file at `path`, with llama.cpp's defaults
+/// (`llama-vocab.cpp`) for what the file does not say. A byte-level vocabulary without
+/// `tokenizer.ggml.pre` is older than the key and is cut as GPT-2 does, as its makers did.
+///
+/// # Errors
+/// Missing or contradictory fields; a tokenizer or pre-tokenizer this engine does not have.
+pub fn spec_from_gguf(meta: &Metadata, path: &Path) -> Result<TokenizerSpec> {
+    let model = meta.str(MODEL).ok_or_else(|| missing(path, MODEL))?;
+    let tokens = meta.strings(TOKENS).ok_or_else(|| missing(path, TOKENS))?;
+    if tokens.is_empty() {
+        return Err(ModelError::damaged(path, TOKENS, "the vocabulary is empty"));
+    }
+    let mut types = match meta.get(TYPES) {
+        Some(_) => meta.i32s(TYPES).ok_or_else(|| missing(path, TYPES))?,
+        None => vec![NORMAL; tokens.len()],
+    };
+    same_length(path, TYPES, types.len(), tokens.len())?;
+    let eog = end_of_generation_ids(meta, tokens, &mut types, model == "llama");
+    let bos = id(meta, "tokenizer.ggml.bos_token_id", tokens.len())
+        .or((model == "llama" && tokens.len() > SPM_BOS as usize).then_some(SPM_BOS));
+    let (model, adds_bos) = match model {
+        "gpt2" => byte_level(meta, path, tokens, types)?,
+        "llama" => sentence_piece(meta, path, tokens, types)?,
+        other => {
+            return Err(ModelError::unsupported(
+                path,
+                MODEL,
+                format!("the tokenizer {other:?}"),
+                "use a model whose tokenizer is gpt2 (byte-level BPE) or llama (SentencePiece)",
+            ));
+        }
+    };
+    let add_bos = meta
+        .bool("tokenizer.ggml.add_bos_token")
+        .unwrap_or(adds_bos);
+    Ok(TokenizerSpec {
+        model,
+        bos,
+        eog,
+        add_bos: add_bos && bos.is_some(),
+    })
+}
+
+/// The model, and whether its prompts begin with BOS where the file does not say.
+fn byte_level(
+    meta: &Metadata,
+    path: &Path,
+    tokens: &[String],
+    types: Vec<i32>,
+) -> Result<(TokenizerModel, bool)> {
+    let pre = meta.str(PRE).unwrap_or("gpt-2");
+    let Some(parsed) = PreTokenizer::parse(pre) else {
+        return Err(ModelError::unsupported(
+            path,
+            PRE,
+            format!("the pre-tokenizer {pre:?}"),
+            format!("use a model with one of: {}", PreTokenizer::KNOWN),
+        ));
+    };
+    let merges = meta.strings(MERGES).ok_or_else(|| missing(path, MERGES))?;
+    let model = TokenizerModel::ByteLevelBpe {
+        pre: pre.to_owned(),
+        tokens: tokens.to_vec(),
+        types,
+        merges: merges.to_vec(),
+    };
+    Ok((model, parsed == PreTokenizer::LlamaBpe))
+}
+
+fn sentence_piece(
+    meta: &Metadata,
+    path: &Path,
+    tokens: &[String],
+    types: Vec<i32>,
+) -> Result<(TokenizerModel, bool)> {
+    let scores = meta.f32s(SCORES).ok_or_else(|| missing(path, SCORES))?;
+    same_length(path, SCORES, scores.len(), tokens.len())?;
+    let model = TokenizerModel::SentencePiece {
+        tokens: tokens.to_vec(),
+        scores: scores.to_vec(),
+        types,
+        add_space_prefix: meta.bool("tokenizer.ggml.add_space_prefix").unwrap_or(true),
+    };
+    Ok((model, true))
+}
+
+/// The ids that end a generation, in order: those the file gives and those known by name. Tokens
+/// known by name are made control tokens where the file says otherwise, so that they are not shown.
+fn end_of_generation_ids(
+    meta: &Metadata,
+    tokens: &[String],
+    types: &mut [i32],
+    is_spm: bool,
+) -> Vec<u32> {
+    let mut eog: BTreeSet<u32> = EOG_KEYS
+        .iter()
+        .filter_map(|key| id(meta, key, tokens.len()))
+        .collect();
+    if is_spm && meta.get(EOG_KEYS[0]).is_none() && tokens.len() > SPM_EOS as usize {
+        eog.insert(SPM_EOS);
+    }
+    for ((id, text), kind) in (0u32..).zip(tokens).zip(types) {
+        if end_of_generation::is_named(text, *kind == CONTROL) {
+            eog.insert(id);
+            *kind = CONTROL;
+        }
+    }
+    let id_of = |name: &str| tokens.iter().position(|t| t == name).map(|at| at as u32);
+    end_of_generation::keep_message_ends(&mut eog, id_of);
+    eog.into_iter().collect()
+}
+
+/// A token id; `None` where it is missing or outside the vocabulary.
+fn id(meta: &Metadata, key: &str, n_tokens: usize) -> Option<u32> {
+    let id = u32::try_from(meta.u64(key)?).ok()?;
+    ((id as usize) < n_tokens).then_some(id)
+}
+
+fn missing(path: &Path, field: &str) -> ModelError {
+    ModelError::Format {
+        path: path.to_owned(),
+        field: field.to_owned(),
+        problem: "the field is missing or has another type".to_owned(),
+        remedy: "convert the model again, with its tokenizer".to_owned(),
+    }
+}
+
+fn same_length(path: &Path, field: &str, found: usize, n_tokens: usize) -> Result<()> {
+    if found == n_tokens {
+        return Ok(());
+    }
+    let problem = format!("{found} entries for {n_tokens} tokens");
+    Err(ModelError::damaged(path, field, problem))
+}

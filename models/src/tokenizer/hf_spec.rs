@@ -1,0 +1,259 @@
+//! The tokenizer of a Hugging Face model folder.
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::io::ErrorKind;
+use std::path::Path;
+
+use serde::Deserialize;
+use serde_json::Value;
+
+use super::{TokenizerModel, TokenizerSpec, end_of_generation};
+use crate::error::{ModelError, Result};
+
+/// The parts of `tokenizer.json` that name tokens.
+#[derive(Deserialize)]
+struct Names {
+    #[serde(default)]
+    added_tokens: Vec<AddedToken>,
+    post_processor: Option<Value>,
+    /// Unread; required, so that some other JSON file is told from a tokenizer.
+    #[serde(rename = "model")]
+    _model: serde::de::IgnoredAny,
+}
+
+#[derive(Deserialize)]
+struct AddedToken {
+    id: u32,
+    content: String,
+    special: bool,
+}
+
+impl Names {
+    fn id_of(&self, name: &str) -> Option<u32> {
+        self.added_tokens
+            .iter()
+            .find(|t| t.content == name)
+            .map(|t| t.id)
+    }
+
+    /// The id of a token given as text or as `{"content": text}`.
+    fn id_of_value(&self, value: &Value) -> Option<u32> {
+        self.id_of(value.as_str().or_else(|| value["content"].as_str())?)
+    }
+}
+
+/// Reads the tokenizer of the model in `folder`: `tokenizer.json`, and where they exist
+/// `tokenizer_config.json`, `generation_config.json` and `config.json`.
+///
+/// Prompts are always encoded without the file's own post-processor, and BOS is put in front here:
+/// where `add_bos_token` says so, or, if that is not given, where the post-processor would have done
+/// it. Hence there is never more than one.
+///
+/// # Errors
+/// A missing `tokenizer.json`, and files that cannot be read or are not what their names say.
+pub fn spec_from_hf(folder: &Path) -> Result<TokenizerSpec> {
+    let path = folder.join("tokenizer.json");
+    let json = fs::read_to_string(&path).map_err(|e| match e.kind() {
+        ErrorKind::NotFound => ModelError::Format {
+            path: path.clone(),
+            field: "(whole file)".into(),
+            problem: "the file is missing".into(),
+            remedy: "download it from the model's repository, or use the model's GGUF form".into(),
+        },
+        ErrorKind::InvalidData => ModelError::damaged(&path, "(whole file)", "not UTF-8"),
+        _ => ModelError::io(&path, "read the tokenizer", e),
+    })?;
+    let names: Names = serde_json::from_str(&json)
+        .map_err(|e| ModelError::damaged(&path, "(whole file)", e.to_string()))?;
+    let tokenizer = read_object(&folder.join("tokenizer_config.json"))?;
+    let generation = read_object(&folder.join("generation_config.json"))?;
+    let config = read_object(&folder.join("config.json"))?;
+
+    let bos = names
+        .id_of_value(&tokenizer["bos_token"])
+        .or_else(|| ids(&generation["bos_token_id"]).next())
+        .or_else(|| ids(&config["bos_token_id"]).next());
+    let mut eog: BTreeSet<u32> = names
+        .id_of_value(&tokenizer["eos_token"])
+        .into_iter()
+        .collect();
+    eog.extend(ids(&generation["eos_token_id"]));
+    eog.extend(ids(&config["eos_token_id"]));
+    let named = names
+        .added_tokens
+        .iter()
+        .filter(|t| end_of_generation::is_named(&t.content, t.special));
+    eog.extend(named.map(|t| t.id));
+    end_of_generation::keep_message_ends(&mut eog, |name| names.id_of(name));
+
+    let add_bos = match (bos, tokenizer["add_bos_token"].as_bool()) {
+        (None, _) => false,
+        (Some(_), Some(stated)) => stated,
+        (Some(bos), None) => names
+            .post_processor
+            .as_ref()
+            .is_some_and(|p| prepends(p, bos)),
+    };
+    Ok(TokenizerSpec {
+        model: TokenizerModel::HfJson(json),
+        bos,
+        eog: eog.into_iter().collect(),
+        add_bos,
+    })
+}
+
+/// The JSON object in an optional file; null where there is no file.
+fn read_object(path: &Path) -> Result<Value> {
+    let text = match fs::read_to_string(path) {
+        Ok(text) => text,
+        Err(e) if e.kind() == ErrorKind::NotFound => return Ok(Value::Null),
+        Err(e) => return Err(ModelError::io(path, "read the model's settings", e)),
+    };
+    match serde_json::from_str(&text) {
+        Ok(value @ Value::Object(_)) => Ok(value),
+        Ok(_) => Err(ModelError::damaged(
+            path,
+            "(whole file)",
+            "not a JSON object",
+        )),
+        Err(e) => Err(ModelError::damaged(path, "(whole file)", e.to_string())),
+    }
+}
+
+/// The ids in a value that is an id, a list of ids, or neither.
+fn ids(value: &Value) -> impl Iterator<Item = u32> + '_ {
+    let list = value
+        .as_array()
+        .map_or(std::slice::from_ref(value), Vec::as_slice);
+    list.iter()
+        .filter_map(|id| u32::try_from(id.as_u64()?).ok())
+}
+
+/// Whether a post-processor puts `bos` in front of a single sequence.
+fn prepends(processor: &Value, bos: u32) -> bool {
+    if let Some(parts) = processor["processors"].as_array() {
+        return parts.iter().any(|part| prepends(part, bos));
+    }
+    let first = &processor["single"][0]["SpecialToken"]["id"];
+    let Some(name) = first.as_str() else {
+        return false;
+    };
+    ids(&processor["special_tokens"][name]["ids"]).any(|id| id == bos)
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+    use tempfile::TempDir;
+
+    use super::*;
+
+    fn tokenizer_json() -> Value {
+        json!({
+            "added_tokens": [
+                {"id": 0, "content": "<s>", "special": true},
+                {"id": 1, "content": "</s>", "special": true},
+                {"id": 7, "content": "<|im_end|>", "special": true},
+            ],
+            "post_processor": {"type": "Sequence", "processors": [
+                {"type": "ByteLevel"},
+                {
+                    "type": "TemplateProcessing",
+                    "single": [{"SpecialToken": {"id": "<s>", "type_id": 0}}, {"Sequence": {"id": "A"}}],
+                    "special_tokens": {"<s>": {"id": "<s>", "ids": [0], "tokens": ["<s>"]}},
+                },
+            ]},
+            "model": {},
+        })
+    }
+
+    fn folder(files: &[(&str, Value)]) -> TempDir {
+        let folder = TempDir::new().unwrap();
+        for (name, content) in files {
+            fs::write(folder.path().join(name), content.to_string()).unwrap();
+        }
+        folder
+    }
+
+    #[test]
+    fn settings_come_from_all_files() {
+        let folder = folder(&[
+            ("tokenizer.json", tokenizer_json()),
+            (
+                "tokenizer_config.json",
+                json!({"bos_token": {"content": "<s>"}, "eos_token": "</s>"}),
+            ),
+            (
+                "generation_config.json",
+                json!({"bos_token_id": 5, "eos_token_id": [1, 9]}),
+            ),
+            ("config.json", json!({"eos_token_id": 4})),
+        ]);
+        let spec = spec_from_hf(folder.path()).unwrap();
+        assert_eq!(spec.bos, Some(0));
+        assert_eq!(spec.eog, [1, 4, 7, 9]);
+        assert!(spec.add_bos, "the post-processor adds it");
+    }
+
+    #[test]
+    fn add_bos_token_overrules_the_post_processor() {
+        for stated in [false, true] {
+            let folder = folder(&[
+                ("tokenizer.json", tokenizer_json()),
+                (
+                    "tokenizer_config.json",
+                    json!({"bos_token": "<s>", "add_bos_token": stated}),
+                ),
+            ]);
+            assert_eq!(spec_from_hf(folder.path()).unwrap().add_bos, stated);
+        }
+    }
+
+    #[test]
+    fn without_a_bos_token_none_is_added() {
+        let folder = folder(&[
+            ("tokenizer.json", tokenizer_json()),
+            (
+                "tokenizer_config.json",
+                json!({"bos_token": null, "add_bos_token": true}),
+            ),
+            ("config.json", json!({"bos_token_id": null})),
+        ]);
+        let spec = spec_from_hf(folder.path()).unwrap();
+        assert_eq!((spec.bos, spec.add_bos), (None, false));
+    }
+
+    #[test]
+    fn missing_and_damaged_files_are_named() {
+        let empty = folder(&[]);
+        let message = spec_from_hf(empty.path()).unwrap_err().to_string();
+        assert!(
+            message.contains("tokenizer.json") && message.contains("missing"),
+            "{message}"
+        );
+
+        for (name, content) in [
+            ("tokenizer.json", json!({"a": 1})),
+            ("config.json", json!([1])),
+        ] {
+            let damaged = folder(&[("tokenizer.json", tokenizer_json()), (name, content)]);
+            let message = spec_from_hf(damaged.path()).unwrap_err().to_string();
+            assert!(
+                message.contains(name) && message.contains("damaged"),
+                "{message}"
+            );
+        }
+        let cut = folder(&[]);
+        fs::write(
+            cut.path().join("tokenizer.json"),
+            &tokenizer_json().to_string()[..40],
+        )
+        .unwrap();
+        let message = spec_from_hf(cut.path()).unwrap_err().to_string();
+        assert!(
+            message.contains("tokenizer.json") && message.contains("damaged"),
+            "{message}"
+        );
+    }
+}
