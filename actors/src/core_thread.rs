@@ -29,15 +29,15 @@ pub(crate) fn run(mut sequencer: Sequencer, bell: &Bell, core: Option<usize>) ->
     loop {
         let seen = bell.epoch();
         if blocked {
-            sequencer.cx.last_ns = now_ns();
+            sequencer.wake(now_ns());
         }
         match sequencer.turn() {
             Turn::Progress => {
-                sequencer.cx.end_stall();
+                sequencer.end_stall();
                 blocked = false;
             }
             Turn::Blocked(reason) => {
-                sequencer.cx.begin_stall(reason);
+                sequencer.begin_stall(reason);
                 blocked = true;
                 bell.wait(seen, spin(reason), None);
             }

@@ -3,8 +3,6 @@
 //! Requests cross by value: an operation owns the buffer it fills, and the completion brings it back.
 //! Lanes are as long as the client has buffers, so a send never waits and never fails.
 
-use std::sync::Arc;
-
 use flume::{Receiver, Sender};
 use forebay_queues::doorbell::Ringer;
 use forebay_queues::slab::Slot;

@@ -15,6 +15,7 @@ pub mod kernel_files;
 pub mod limits;
 pub mod mounts;
 pub mod process;
+pub mod residency;
 pub mod size;
 pub mod storage;
 pub mod topology;

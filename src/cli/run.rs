@@ -139,7 +139,7 @@ fn print_stream(mut stream: TokenStream) -> anyhow::Result<Option<Statistics>> {
         let mut out = std::io::stdout();
         loop {
             let item = tokio::select! {
-                item = stream.next() => item,
+                item = StreamExt::next(&mut stream) => item,
                 _ = tokio::signal::ctrl_c() => return Ok(None),
             };
             match item {

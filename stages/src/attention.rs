@@ -5,7 +5,7 @@ use std::ops::Range;
 use forebay_models::config::{ModelConfig, RopePairing};
 use forebay_models::kv_cache::KvCache;
 
-use crate::kernels::{AttendScratch, KernelTable};
+use crate::kernels::KernelTable;
 
 /// Query heads of core `rank` out of `threads`: contiguous shares, so that cores split between
 /// key/value heads wherever the numbers allow.
@@ -37,7 +37,6 @@ pub struct Attention {
     /// `[max_tokens, rotary_dim / 2]`
     sin: Vec<f32>,
     cache: KvCache,
-    scratch: AttendScratch,
 }
 
 impl Attention {
@@ -65,7 +64,6 @@ impl Attention {
             sin: table,
             frequencies,
             cache: KvCache::new(config.n_layers, kv_heads.len(), context, config.head_dim),
-            scratch: AttendScratch::new(group, config.head_dim),
             q_heads,
             kv_heads,
         }
@@ -128,7 +126,7 @@ impl Attention {
                 let q = &qkv[t * width + first * dim..t * width + last * dim];
                 let at = t * own + (first - self.q_heads.start) * dim;
                 let out = &mut out[at..at + (last - first) * dim];
-                kernels.attend(q, k, v, dim, scale, out, &mut self.scratch);
+                kernels.attend(q, k, v, dim, scale, out);
             }
         }
     }

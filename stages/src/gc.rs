@@ -15,7 +15,7 @@ pub enum GateRows<'a> {
     Compact(&'a [u8]),
 }
 
-/// Computes `act(Gate x)` for the `n` neurons of a cluster into `gates`, `[n_tokens, n]`, and says which
+/// Computes `Gate x` (before the activation) for the `n` neurons of a cluster into `gates`, `[n_tokens, n]`, and says which
 /// neurons are alive.
 pub fn gate(
     kernels: &KernelTable,
@@ -34,6 +34,5 @@ pub fn gate(
     };
     let rows = WeightRows { block: geometry.gate, bytes, stride, n_rows: n };
     kernels.matmul(rows, x, gates, n);
-    kernels.activate(pred.activation(), gates);
     pred.survivors(gates, n)
 }

@@ -30,7 +30,7 @@ impl Pred {
     }
 
     /// Neurons alive after Gate: those that are not zero for at least one token.
-    /// `gates` is `[n_tokens, n]`, activated.
+    /// `gates` is `[n_tokens, n]`, before the activation.
     pub fn survivors(&self, gates: &[f32], n: usize) -> LiveMask {
         if !self.is_sparse() {
             return LiveMask::first(n);
@@ -39,7 +39,7 @@ impl Pred {
         for token in gates.chunks_exact(n) {
             for (i, &g) in token.iter().enumerate() {
                 // NaN counts as alive, so that it is noticed rather than skipped.
-                if g != 0.0 {
+                if g.is_nan() || self.activation.gate(g) != 0.0 {
                     live.set(i);
                 }
             }

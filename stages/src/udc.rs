@@ -31,7 +31,9 @@ pub enum UpDown<'a> {
 pub struct UdcScratch {
     /// `[n_tokens, n]`
     up: Vec<f32>,
-    /// Gate times Up, `[n_tokens, n]`
+    /// Activated Gate times Up, `[n_tokens, n]`
+    product: Vec<f32>,
+    /// The same as input of Down.
     hidden: Activations,
     /// One neuron's hidden value by token, `[n_tokens]`.
     column: Vec<f32>,
@@ -44,6 +46,7 @@ impl UdcScratch {
     pub fn new(max_tokens: usize, max_neurons: usize, d_model: usize) -> Self {
         Self {
             up: vec![0.0; max_tokens * max_neurons],
+            product: vec![0.0; max_tokens * max_neurons],
             hidden: Activations::new(max_tokens, max_neurons),
             column: vec![0.0; max_tokens],
             partial: vec![0.0; max_tokens * d_model],
@@ -60,7 +63,7 @@ pub struct ClusterWork<'a> {
     pub n: usize,
     /// Those to compute.
     pub live: LiveMask,
-    /// Activated gates, `[n_tokens, n]`.
+    /// Gates before the activation, `[n_tokens, n]`.
     pub gates: &'a [f32],
     /// Up and Down.
     pub data: UpDown<'a>,
@@ -88,14 +91,13 @@ pub fn up_down(
         up.fill(0.0);
     }
     compute_up(kernels, work, x, up);
-    for (u, &g) in up.iter_mut().zip(work.gates) {
-        *u = pred.activation().up(*u) * g;
-    }
+    let product = &mut scratch.product[..n_tokens * n];
+    kernels.gate_up(pred.activation(), work.gates, up, product);
     let d_model = work.geometry.d_model;
     let partial = &mut scratch.partial[..n_tokens * d_model];
     match work.geometry.layout {
         FfnLayout::Cluster => {
-            scratch.hidden.load(kernels, n_tokens, n, up);
+            scratch.hidden.load(kernels, n_tokens, n, product);
             compute_down_blocks(kernels, work, &scratch.hidden, partial);
         }
         FfnLayout::Neuron => {
@@ -103,7 +105,7 @@ pub fn up_down(
             for neuron in work.live.iter() {
                 let column = &mut scratch.column[..n_tokens];
                 for (t, c) in column.iter_mut().enumerate() {
-                    *c = up[t * n + neuron];
+                    *c = product[t * n + neuron];
                 }
                 let row = down_column(work, neuron);
                 kernels.axpy(work.geometry.down, row, column, partial, d_model);

@@ -41,7 +41,7 @@ pub(super) struct CoreContext {
     pub layer: usize,
     /// Input of the current phase, normed where it has to be.
     pub x: Activations,
-    /// Activated gates of the layer's clusters, `[first neuron of the flight..][n_tokens, n]`.
+    /// Gates of the layer's clusters, `[first neuron of the flight..][n_tokens, n]`.
     pub gates: Vec<f32>,
     /// Start of each flight's gates, in neurons.
     pub gate_start: Vec<usize>,

@@ -40,11 +40,6 @@ impl GioActor {
         self.waiting.push_back(flight);
     }
 
-    /// Whether flights wait for reads.
-    pub fn is_waiting(&self) -> bool {
-        !self.waiting.is_empty()
-    }
-
     /// Clusters that have been read and not been used yet.
     pub fn ready(&self) -> usize {
         self.window.ready()

@@ -224,7 +224,7 @@ fn run_core(
     let rank = parts.rank;
     let run = std::panic::AssertUnwindSafe(|| {
         // Buffers are made on the core that uses them.
-        core_thread::run(build_core(shared, parts), bell, pin).cx.trace
+        core_thread::run(build_core(shared, parts), bell, pin).into_trace()
     });
     match std::panic::catch_unwind(run) {
         Ok(trace) => CoreReport { trace },

@@ -9,6 +9,7 @@ use flume::Sender;
 use forebay_queues::exchange::Member;
 use forebay_queues::lane::LaneRx;
 use forebay_traces::clock::now_ns;
+use forebay_traces::lane::TraceLane;
 use forebay_traces::ledger::Charged;
 use forebay_traces::record::{Counter, Reason, Record, Residency as Hit, Stage};
 
@@ -97,6 +98,26 @@ impl Sequencer {
     ) -> Self {
         let (charged_before, phase) = (Charged::default(), Phase::Idle);
         Self { cx, program, actors, residual, member, io, commands, done, charged_before, phase }
+    }
+
+    /// The core is awake again: what it does next began now.
+    pub(crate) fn wake(&mut self, now: u64) {
+        self.cx.last_ns = now;
+    }
+
+    /// A turn did something: a stall, if there was one, ended when the core woke.
+    pub(crate) fn end_stall(&mut self) {
+        self.cx.end_stall();
+    }
+
+    /// A turn found nothing to do.
+    pub(crate) fn begin_stall(&mut self, reason: Reason) {
+        self.cx.begin_stall(reason);
+    }
+
+    /// What the core recorded.
+    pub(crate) fn into_trace(self) -> TraceLane {
+        self.cx.trace
     }
 
     fn collect_arrivals(&mut self) {
