@@ -88,8 +88,8 @@ impl SamplerConfig {
         }
     }
 
-    /// Whether the choice is the best logit as it stands, so that no candidates are needed.
-    pub(super) fn is_plain_greedy(&self) -> bool {
-        self.temperature == 0.0 && (self.repeat_penalty == 1.0 || self.repeat_last_n == 0)
+    /// Whether recent tokens are penalised at all.
+    pub(super) fn penalises(&self) -> bool {
+        self.repeat_penalty != 1.0 && self.repeat_last_n > 0
     }
 }

@@ -12,6 +12,9 @@ use rng::SplitMix64;
 /// Candidates that top-p sorts at first; most distributions end within them.
 const FIRST_SORTED: usize = 256;
 
+/// How many times `top_k` candidates are gathered before the best `top_k` of them are selected.
+const GATHERED: usize = 4;
+
 /// A token and its logit.
 #[derive(Clone, Copy, Debug)]
 struct Candidate {
@@ -31,37 +34,36 @@ impl Candidate {
 pub struct Sampler {
     config: SamplerConfig,
     rng: SplitMix64,
-    /// `[vocab_size]` at the beginning of a choice, fewer later; the capacity stays.
-    candidates: Vec<Candidate>,
-    /// Running sums of the candidates' weights. `[vocab_size]`
-    sums: Vec<f64>,
     vocab_size: usize,
+    /// The logits with penalties. `[vocab_size]`, empty where there are no penalties.
+    penalised: Vec<f32>,
+    /// What is left of the vocabulary; the capacity stays.
+    candidates: Vec<Candidate>,
+    /// Running sums of the candidates' weights, by candidate.
+    sums: Vec<f64>,
 }
 
 impl Sampler {
-    /// A sampler for `vocab_size` logits; all memory it will ever use (16 bytes per logit, none for
-    /// plain greedy choice) is allocated here.
+    /// A sampler for `vocab_size` logits. All memory it will ever use is allocated here: per logit 4
+    /// bytes for penalties, and 16 to draw without top-k; with top-k that is per kept token.
     ///
     /// # Errors
     /// A parameter outside its range.
     pub fn new(config: SamplerConfig, vocab_size: usize) -> Result<Self> {
         config.validate()?;
-        let n_candidates = if config.is_plain_greedy() {
-            0
-        } else {
-            vocab_size
-        };
-        let n_sums = if config.temperature > 0.0 {
-            vocab_size
-        } else {
-            0
+        let n_penalised = if config.penalises() { vocab_size } else { 0 };
+        let n_candidates = match (config.temperature > 0.0, config.top_k) {
+            (false, _) => 0,
+            (true, 0) => vocab_size,
+            (true, k) => k.saturating_mul(GATHERED).min(vocab_size),
         };
         Ok(Self {
             rng: SplitMix64::new(config.seed),
             config,
-            candidates: Vec::with_capacity(n_candidates),
-            sums: Vec::with_capacity(n_sums),
             vocab_size,
+            penalised: Vec::with_capacity(n_penalised),
+            candidates: Vec::with_capacity(n_candidates),
+            sums: Vec::with_capacity(n_candidates),
         })
     }
 
@@ -77,52 +79,25 @@ impl Sampler {
     /// Logits of another number than the vocabulary's, or not finite: the model is damaged.
     pub fn sample(&mut self, logits: &[f32], history: &[u32]) -> Result<u32> {
         check(logits, self.vocab_size)?;
-        if self.config.is_plain_greedy() {
+        let logits = if self.config.penalises() {
+            let window = history.len().saturating_sub(self.config.repeat_last_n);
+            penalise(
+                logits,
+                &history[window..],
+                self.config.repeat_penalty,
+                &mut self.penalised,
+            );
+            &self.penalised
+        } else {
+            logits
+        };
+        if self.config.temperature == 0.0 {
             return Ok(argmax(logits));
         }
-        self.candidates.clear();
-        let entries = (0u32..).zip(logits);
-        self.candidates
-            .extend(entries.map(|(id, &logit)| Candidate { logit, id }));
-        self.penalise(logits, history);
-        if self.config.temperature == 0.0 {
-            let best = self.candidates.iter().min_by(|a, b| Candidate::order(a, b));
-            return Ok(best.map_or(0, |c| c.id));
-        }
-        self.keep_top_k();
+        gather(logits, self.config.top_k, &mut self.candidates);
         self.keep_top_p();
         self.keep_min_p();
         Ok(self.draw())
-    }
-
-    /// Divides the positive and multiplies the other logits of the last tokens by the penalty, once
-    /// each however often they occur (Keskar et al., "CTRL", arXiv:1909.05858, section 4.1).
-    fn penalise(&mut self, logits: &[f32], history: &[u32]) {
-        let penalty = self.config.repeat_penalty;
-        let window = &history[history.len().saturating_sub(self.config.repeat_last_n)..];
-        for &id in window {
-            let Some(&logit) = logits.get(id as usize) else {
-                continue;
-            };
-            let penalised = if logit > 0.0 {
-                logit / penalty
-            } else {
-                logit * penalty
-            };
-            self.candidates[id as usize].logit = penalised.clamp(f32::MIN, f32::MAX);
-        }
-    }
-
-    /// Keeps the `top_k` best, in order.
-    fn keep_top_k(&mut self) {
-        let k = self.config.top_k;
-        if k == 0 || k >= self.candidates.len() {
-            return;
-        }
-        self.candidates
-            .select_nth_unstable_by(k - 1, Candidate::order);
-        self.candidates.truncate(k);
-        self.candidates.sort_unstable_by(Candidate::order);
     }
 
     /// Keeps the fewest of the best whose probabilities sum up to `top_p`.
@@ -188,6 +163,57 @@ impl Sampler {
             .map(|c| c.logit)
             .fold(f32::MIN, f32::max)
     }
+}
+
+/// Writes `logits` to `out`, with those of the tokens in `window` divided by the penalty where they are
+/// positive and multiplied where not, once each however often they occur (Keskar et al., "CTRL",
+/// arXiv:1909.05858, section 4.1).
+fn penalise(logits: &[f32], window: &[u32], penalty: f32, out: &mut Vec<f32>) {
+    out.clear();
+    out.extend_from_slice(logits);
+    for &id in window {
+        let Some(&logit) = logits.get(id as usize) else {
+            continue;
+        };
+        let penalised = if logit > 0.0 {
+            logit / penalty
+        } else {
+            logit * penalty
+        };
+        out[id as usize] = penalised.clamp(f32::MIN, f32::MAX);
+    }
+}
+
+/// Fills `out` with the `k` best candidates in order, or with all of them in order of their ids where
+/// `k` is 0 or reaches the number of logits.
+///
+/// One pass gathers what is better than the worst of the best `k` so far, and only these few are
+/// selected from now and then: a fraction of the time of selecting from all.
+fn gather(logits: &[f32], k: usize, out: &mut Vec<Candidate>) {
+    out.clear();
+    let entries = (0u32..)
+        .zip(logits)
+        .map(|(id, &logit)| Candidate { logit, id });
+    if k == 0 || k >= logits.len() {
+        out.extend(entries);
+        return;
+    }
+    let full = k.saturating_mul(GATHERED);
+    let mut least = f32::NEG_INFINITY;
+    for entry in entries {
+        // A later equal has a higher id and loses against all that are kept.
+        if entry.logit <= least {
+            continue;
+        }
+        out.push(entry);
+        if out.len() == full {
+            out.select_nth_unstable_by(k - 1, Candidate::order);
+            out.truncate(k);
+            least = out[k - 1].logit;
+        }
+    }
+    out.sort_unstable_by(Candidate::order);
+    out.truncate(k);
 }
 
 /// Checks that there are `vocab_size` logits and that all are finite.

@@ -214,31 +214,37 @@ fn penalties_reach_back_as_far_as_they_should() {
 #[test]
 fn nothing_is_allocated_after_start_up() {
     let logits: Vec<f32> = (0..5000).map(|i| (i % 97) as f32 * 0.1).collect();
-    let config = SamplerConfig {
-        top_k: 0,
-        top_p: 0.99,
-        ..SamplerConfig::default()
-    };
-    let mut sampler = Sampler::new(config, logits.len()).unwrap();
-    let buffers = |s: &Sampler| {
-        (
-            s.candidates.as_ptr(),
-            s.candidates.capacity(),
-            s.sums.as_ptr(),
-            s.sums.capacity(),
-        )
-    };
-    let before = buffers(&sampler);
-    for _ in 0..10 {
-        sampler.sample(&logits, &[1, 2, 3]).unwrap();
-        assert_eq!(buffers(&sampler), before);
+    for (top_k, repeat_penalty) in [(0, 1.0), (0, 1.2), (40, 1.0), (4000, 1.2), (9000, 1.0)] {
+        let config = SamplerConfig {
+            top_k,
+            top_p: 0.99,
+            repeat_penalty,
+            ..Default::default()
+        };
+        let mut sampler = Sampler::new(config, logits.len()).unwrap();
+        let buffers = |s: &Sampler| {
+            let capacities = (
+                s.penalised.capacity(),
+                s.candidates.capacity(),
+                s.sums.capacity(),
+            );
+            (
+                s.penalised.as_ptr(),
+                s.candidates.as_ptr(),
+                s.sums.as_ptr(),
+                capacities,
+            )
+        };
+        let before = buffers(&sampler);
+        for _ in 0..10 {
+            sampler.sample(&logits, &[1, 2, 3]).unwrap();
+            assert_eq!(buffers(&sampler), before, "top_k {top_k}");
+        }
     }
+    let greedy = Sampler::new(SamplerConfig::greedy(), 5000).unwrap();
     assert_eq!(
-        Sampler::new(SamplerConfig::greedy(), 5000)
-            .unwrap()
-            .candidates
-            .capacity(),
-        0
+        (greedy.candidates.capacity(), greedy.penalised.capacity()),
+        (0, 0)
     );
 }
 
@@ -264,7 +270,8 @@ fn extremes_are_drawn_soundly() {
 
 #[test]
 fn parameters_out_of_range_name_the_flag() {
-    let wrong: [(&str, fn(&mut SamplerConfig)); 9] = [
+    type Change = fn(&mut SamplerConfig);
+    let wrong: [(&str, Change); 9] = [
         ("--temp", |c| c.temperature = -0.1),
         ("--temp", |c| c.temperature = f32::NAN),
         ("--temp", |c| c.temperature = f32::INFINITY),

@@ -45,7 +45,7 @@ pub struct Tokenizer {
 enum Encoder {
     Bpe(ByteLevelBpe, SpecialTokens),
     Spm(SentencePiece, SpecialTokens),
-    Hf(HfEncoder),
+    Hf(Box<HfEncoder>),
 }
 
 impl Tokenizer {
@@ -65,7 +65,7 @@ impl Tokenizer {
         let (vocab, encoder) = match model {
             TokenizerModel::HfJson(json) => {
                 let (vocab, encoder) = HfEncoder::build(&json)?;
-                (vocab, Encoder::Hf(encoder))
+                (vocab, Encoder::Hf(Box::new(encoder)))
             }
             TokenizerModel::ByteLevelBpe {
                 pre,

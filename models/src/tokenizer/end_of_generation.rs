@@ -49,9 +49,39 @@ pub(super) fn is_named(text: &str, is_special: bool) -> bool {
 pub(super) fn keep_message_ends(eog: &mut BTreeSet<u32>, id_of: impl Fn(&str) -> Option<u32>) {
     let has = |name| id_of(name).is_some();
     let has_call = has("<|call|>") || has("<|calls|>");
-    if has_call && (has("<|return|>") || has("<|flush|>")) {
-        if let Some(end) = id_of("<|end|>") {
-            eog.remove(&end);
+    if has_call
+        && (has("<|return|>") || has("<|flush|>"))
+        && let Some(end) = id_of("<|end|>")
+    {
+        eog.remove(&end);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names() {
+        assert!(is_named("<|im_end|>", false) && is_named("<|file_sep|>", true));
+        assert!(is_named("</s>", true) && !is_named("</s>", false));
+        assert!(!is_named("<|im_start|>", true));
+    }
+
+    #[test]
+    fn a_message_end_is_no_end_where_there_are_turn_ends() {
+        let cases: [(&[&str], bool); 5] = [
+            (&["<|end|>"], true),
+            (&["<|end|>", "<|return|>"], true),
+            (&["<|end|>", "<|return|>", "<|call|>"], false),
+            (&["<|end|>", "<|flush|>", "<|calls|>"], false),
+            (&["<|end|>", "<|return|>", "<|flush|>"], true),
+        ];
+        for (vocab, expected) in cases {
+            let mut eog: BTreeSet<u32> = (0..vocab.len() as u32).collect();
+            let id_of = |name: &str| vocab.iter().position(|t| *t == name).map(|at| at as u32);
+            keep_message_ends(&mut eog, id_of);
+            assert_eq!(eog.contains(&0), expected, "{vocab:?}");
         }
     }
 }

@@ -185,3 +185,6 @@ fn flatten<'v>(decoder: &'v Value, steps: &mut Vec<&'v Value>) {
         None => steps.push(decoder),
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -23,6 +23,8 @@ pub(super) struct SentencePiece {
     byte_ids: Vec<u32>,
     unknown: Option<u32>,
     add_space_prefix: bool,
+    /// No token holds a space behind another character, so that words can be merged one by one.
+    words_are_separate: bool,
 }
 
 impl SentencePiece {
@@ -43,12 +45,15 @@ impl SentencePiece {
         let mut index = TextIndex::with_capacity(tokens.len());
         let mut byte_ids = vec![NONE; 256];
         let mut unknown = None;
+        let mut words_are_separate = true;
         for (id, text) in (0u32..).zip(tokens) {
             let kind = types
                 .get(id as usize)
                 .map_or(TokenKind::Normal, |&t| TokenKind::from_ggml(t));
             if vocab.push(&text, kind, Spelling::SentencePiece) {
                 index.insert(id, &vocab);
+                let bytes = vocab.bytes(id).unwrap_or_default();
+                words_are_separate &= !bytes.windows(2).any(|b| b[0] != b' ' && b[1] == b' ');
             }
             match kind {
                 TokenKind::Byte => {
@@ -76,6 +81,7 @@ impl SentencePiece {
             byte_ids,
             unknown,
             add_space_prefix,
+            words_are_separate,
         };
         Ok((vocab, encoder))
     }
@@ -99,13 +105,26 @@ impl SentencePiece {
             text.chars()
                 .map(|c| if c == ESCAPED_SPACE { ' ' } else { c }),
         );
-        let bytes = spaced.as_bytes();
-        let token = |start: u32, len: u32| {
-            self.index
-                .get(&bytes[start as usize..(start + len) as usize], vocab)
-        };
+        let mut rest = &*spaced;
+        while !rest.is_empty() {
+            let end = if self.words_are_separate {
+                word_end(rest)
+            } else {
+                rest.len()
+            };
+            let (word, tail) = rest.split_at(end);
+            self.encode_run(word, vocab, merger, out);
+            rest = tail;
+        }
+    }
+
+    /// Appends the tokens of `run`, in which any neighbours may merge.
+    fn encode_run(&self, run: &str, vocab: &Vocabulary, merger: &mut Merger, out: &mut Vec<u32>) {
+        let bytes = run.as_bytes();
+        let range = |start: u32, len: u32| start as usize..(start + len) as usize;
+        let token = |start: u32, len: u32| self.index.get(&bytes[range(start, len)], vocab);
         merger.clear();
-        for (at, c) in spaced.char_indices() {
+        for (at, c) in run.char_indices() {
             let (at, len) = (at as u32, c.len_utf8() as u32);
             merger.push(at, len, token(at, len).unwrap_or(NONE));
         }
@@ -115,12 +134,10 @@ impl SentencePiece {
             Some(Merge { rank, merged })
         });
         for symbol in merger.symbols() {
-            if symbol.id != NONE {
-                out.push(symbol.id);
-                continue;
+            match symbol.id {
+                NONE => self.spell(&bytes[range(symbol.start, symbol.len)], out),
+                id => out.push(id),
             }
-            let run = &bytes[symbol.start as usize..(symbol.start + symbol.len) as usize];
-            self.spell(run, out);
         }
     }
 
@@ -133,6 +150,15 @@ impl SentencePiece {
             out.extend(self.unknown);
         }
     }
+}
+
+/// End of the first word of `text` with the spaces in front of it.
+fn word_end(text: &str) -> usize {
+    let boundary = text
+        .as_bytes()
+        .windows(2)
+        .position(|b| b[0] != b' ' && b[1] == b' ');
+    boundary.map_or(text.len(), |at| at + 1)
 }
 
 /// Turns a score, of which the highest merges first, into a rank, of which the lowest does.

@@ -196,6 +196,24 @@ fn spm_merges_by_score() {
 }
 
 #[test]
+fn spm_merges_across_words_where_a_token_does() {
+    let mut spec = spm_spec();
+    if let TokenizerModel::SentencePiece { tokens, .. } = &mut spec.model {
+        tokens[piece(9) as usize] = "b\u{2581}".into();
+        tokens[piece(4) as usize] = "b\u{2581}a".into();
+    }
+    let tokenizer = Tokenizer::from_spec(spec).unwrap();
+    assert_eq!(
+        tokenizer.encode("b a", PLAIN).unwrap(),
+        [piece(0), piece(4)]
+    );
+    assert_eq!(
+        spm().encode("b a", PLAIN).unwrap(),
+        [piece(0), piece(2), piece(7)]
+    );
+}
+
+#[test]
 fn spm_spells_the_unknown_in_bytes() {
     let tokenizer = spm();
     let expected: Vec<u32> = [piece(7)]

@@ -1,0 +1,111 @@
+//! A small hand-made `tokenizer.json`, decoded here and by the crate.
+
+use crate::tokenizer::{EncodeOptions, Tokenizer, TokenizerModel, TokenizerSpec};
+
+const PLAIN: EncodeOptions = EncodeOptions {
+    add_bos: false,
+    parse_special: false,
+};
+const FULL: EncodeOptions = EncodeOptions {
+    add_bos: true,
+    parse_special: true,
+};
+
+/// A Llama 2 style `tokenizer.json`: `<s>` 0, 256 byte tokens from 1, pieces, `[user]` 263.
+fn llama2_json() -> String {
+    let mut vocab = serde_json::Map::new();
+    vocab.insert("<s>".into(), 0.into());
+    for byte in 0..256 {
+        vocab.insert(format!("<0x{byte:02X}>"), (byte + 1).into());
+    }
+    for (id, text) in (257..).zip(["\u{2581}", "a", "b", "\u{2581}a", "ab", "\u{2581}ab"]) {
+        vocab.insert(text.into(), id.into());
+    }
+    let token = |id: u32, content: &str, special: bool| {
+        serde_json::json!({"id": id, "content": content, "single_word": false, "lstrip": false,
+            "rstrip": false, "normalized": false, "special": special})
+    };
+    serde_json::json!({
+        "version": "1.0",
+        "truncation": {"direction": "Right", "max_length": 3, "strategy": "LongestFirst", "stride": 0},
+        "padding": {"strategy": {"Fixed": 9}, "direction": "Right", "pad_to_multiple_of": null,
+            "pad_id": 0, "pad_type_id": 0, "pad_token": "<s>"},
+        "added_tokens": [token(0, "<s>", true), token(263, "[user]", false)],
+        "normalizer": {"type": "Sequence", "normalizers": [
+            {"type": "Prepend", "prepend": "\u{2581}"},
+            {"type": "Replace", "pattern": {"String": " "}, "content": "\u{2581}"}]},
+        "pre_tokenizer": null,
+        "post_processor": {"type": "TemplateProcessing",
+            "single": [{"SpecialToken": {"id": "<s>", "type_id": 0}}, {"Sequence": {"id": "A", "type_id": 0}}],
+            "pair": [{"Sequence": {"id": "A", "type_id": 0}}, {"Sequence": {"id": "B", "type_id": 1}}],
+            "special_tokens": {"<s>": {"id": "<s>", "ids": [0], "tokens": ["<s>"]}}},
+        "decoder": {"type": "Sequence", "decoders": [
+            {"type": "Replace", "pattern": {"String": "\u{2581}"}, "content": " "},
+            {"type": "ByteFallback"}, {"type": "Fuse"},
+            {"type": "Strip", "content": " ", "start": 1, "stop": 0}]},
+        "model": {"type": "BPE", "dropout": null, "unk_token": null, "byte_fallback": true,
+            "fuse_unk": true, "ignore_merges": false, "continuing_subword_prefix": null,
+            "end_of_word_suffix": null, "vocab": vocab,
+            "merges": ["a b", "\u{2581} a", "\u{2581} ab"]},
+    })
+    .to_string()
+}
+
+fn hf_spec(json: String) -> TokenizerSpec {
+    TokenizerSpec {
+        model: TokenizerModel::HfJson(json),
+        bos: Some(0),
+        eog: vec![],
+        add_bos: true,
+    }
+}
+
+#[test]
+fn hf_json_is_encoded_without_cutting_filling_or_a_second_bos() {
+    let tokenizer = Tokenizer::from_spec(hf_spec(llama2_json())).unwrap();
+    assert_eq!(tokenizer.vocab_size(), 264);
+    assert_eq!(
+        tokenizer.encode("ab a ab b", FULL).unwrap(),
+        [0, 262, 260, 262, 257, 259]
+    );
+    assert_eq!(tokenizer.encode("<s>ab", FULL).unwrap(), [0, 262]);
+    assert!(!tokenizer.encode("<s>ab", PLAIN).unwrap().contains(&0));
+    assert_eq!(tokenizer.encode("[user]", PLAIN).unwrap(), [263]);
+    assert!(tokenizer.is_control(0) && !tokenizer.is_control(263));
+}
+
+#[test]
+fn hf_json_decodes_as_the_crate_does() {
+    let reference: tokenizers::Tokenizer = llama2_json().parse().unwrap();
+    let tokenizer = Tokenizer::from_spec(hf_spec(llama2_json())).unwrap();
+    for text in ["", "ab a", "  ab", "a你b", "😀\n"] {
+        let ids = tokenizer.encode(text, PLAIN).unwrap();
+        assert_eq!(tokenizer.decode(&ids, true), text);
+        assert_eq!(reference.decode(&ids, true).unwrap(), text);
+    }
+    assert_eq!(tokenizer.token_bytes(0xe4 + 1), Some(&[0xe4][..]));
+    assert_eq!(tokenizer.decode(&[0, 262], false), "<s> ab");
+}
+
+#[test]
+fn hf_json_that_cannot_be_decoded_is_refused() {
+    for (from, to, expected) in [
+        ("ByteFallback", "Unknown", "damaged"),
+        (
+            "\"content\":\" \",\"pattern\"",
+            "\"content\":\"_\",\"pattern\"",
+            "decoder",
+        ),
+        ("263", "4000000000", "4000000001 ids"),
+        ("\"\u{2581}ab\":262", "\"\u{2581}ab\":900", "gaps"),
+    ] {
+        let json = llama2_json();
+        assert!(json.contains(from), "{from}");
+        let error = Tokenizer::from_spec(hf_spec(json.replace(from, to))).unwrap_err();
+        let message = error.to_string();
+        assert!(
+            message.contains("tokenizer.json") && message.contains(expected),
+            "{message}"
+        );
+    }
+}
