@@ -82,6 +82,8 @@ const STREAM_WINDOW: usize = 24 << 20;
 const MAX_STREAM_SLOTS: usize = 64;
 /// Bytes of a buffer for coalesced neuron reads.
 const STAGING_BYTES: usize = 64 << 10;
+/// Neuron read buffers take at most this part of the weight memory.
+const STAGING_SHARE: u64 = 16;
 /// Neuron read buffers per core.
 const STAGING_SLOTS: usize = 16;
 /// Fewest neurons a core's cache may hold: two clusters whose neurons are all alive.
@@ -216,10 +218,19 @@ impl Planner<'_> {
         (e.count as usize * row).next_multiple_of(PAGE) as u64
     }
 
+    /// Bytes of a neuron read buffer: large enough to join neighbours in one read, but all buffers
+    /// together take little of the memory. It holds at least one neuron, wherever in a page that starts.
+    fn staging_bytes(&self, slot_bytes: usize) -> usize {
+        let one = (slot_bytes + 2 * PAGE).next_multiple_of(PAGE);
+        let buffers = (self.request.threads * STAGING_SLOTS) as u64;
+        let share = (self.request.weight_bytes / STAGING_SHARE / buffers) as usize;
+        (share / PAGE * PAGE).clamp(one, STAGING_BYTES.max(one))
+    }
+
     /// Bytes of the smallest useful neuron cache over all cores, read buffers included.
     fn least_neuron_cache(&self, g: &FfnGeometry) -> u64 {
         let slot = neuron_slot_bytes(g);
-        let per_core = STAGING_SLOTS * staging_bytes(slot) + MIN_NEURON_SLOTS * slot;
+        let per_core = STAGING_SLOTS * self.staging_bytes(slot) + MIN_NEURON_SLOTS * slot;
         (self.request.threads * per_core) as u64
     }
 
@@ -262,7 +273,7 @@ impl Planner<'_> {
             slots: 0,
             slot_bytes,
             staging: STAGING_SLOTS,
-            staging_bytes: staging_bytes(slot_bytes),
+            staging_bytes: self.staging_bytes(slot_bytes),
         };
         let staging = threads * (cache.staging * cache.staging_bytes) as u64;
         let least = self.least_neuron_cache(&g);
@@ -329,11 +340,6 @@ impl Planner<'_> {
 
 fn neuron_slot_bytes(g: &FfnGeometry) -> usize {
     g.up_down_bytes().next_multiple_of(64)
-}
-
-/// A read buffer holds at least one neuron, wherever it starts within a page.
-fn staging_bytes(slot_bytes: usize) -> usize {
-    STAGING_BYTES.max((slot_bytes + 2 * PAGE).next_multiple_of(PAGE))
 }
 
 fn is_attention(kind: ClusterKind) -> bool {

@@ -122,7 +122,8 @@ impl Runner {
     fn step(&mut self, tokens: &[u32], n_logits: usize) -> Result<(), Error> {
         let shared = Arc::clone(self.graph.shared());
         let input = &mut self.input[..tokens.len() * shared.bundle.meta.config.d_model];
-        self.embedder.embed(&shared, &mut self.graph.rows, tokens, input)?;
+        let link = self.graph.rows().ok_or(Error::Stopped)?;
+        self.embedder.embed(&shared, link, tokens, input)?;
         shared.boards.input.write(0, input);
         let step = Step { n_tokens: tokens.len(), position: self.cached.len(), n_logits };
         self.graph.step(step, &mut self.reports).map_err(|f| fault_of(&shared, f))?;

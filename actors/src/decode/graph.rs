@@ -81,8 +81,8 @@ pub struct DecodeGraph {
     done: Receiver<StepDone>,
     cores: Vec<JoinHandle<CoreReport>>,
     io: Option<IoThread>,
-    /// The driver's own client, for embedding rows.
-    pub rows: IoLink,
+    /// The driver's own client, for embedding rows; gone once the graph stops.
+    rows: Option<IoLink>,
     aborter: Aborter,
 }
 
@@ -156,12 +156,17 @@ impl DecodeGraph {
             let builder = std::thread::Builder::new().name(format!("forebay-core-{rank}"));
             cores.push(builder.spawn(move || run_core(&shared, parts, &bell, pin))?);
         }
-        Ok(Self { shared, commands, done, cores, io: Some(io), rows, aborter })
+        Ok(Self { shared, commands, done, cores, io: Some(io), rows: Some(rows), aborter })
     }
 
     /// What the cores share.
     pub fn shared(&self) -> &Arc<Shared> {
         &self.shared
+    }
+
+    /// The driver's lanes to the I/O actor, for embedding rows.
+    pub fn rows(&mut self) -> Option<&mut IoLink> {
+        self.rows.as_mut()
     }
 
     /// What the I/O actor has done so far.
@@ -197,7 +202,9 @@ impl DecodeGraph {
     }
 
     fn stop(&mut self) -> Vec<TraceLane> {
+        // The I/O actor ends when its last client is gone.
         self.commands.clear();
+        self.rows = None;
         let cores = self.cores.drain(..).filter_map(|core| core.join().ok());
         let mut traces: Vec<TraceLane> = cores.map(|report| report.trace).collect();
         if let Some(io) = self.io.take() {
