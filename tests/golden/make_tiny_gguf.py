@@ -81,8 +81,10 @@ MODELS = {
         formats(T.Q4_K, None, "Q2_K Q3_K Q8_0 Q4_0 Q4_K Q5_K Q6_K", "Q4_K Q5_K Q6_K Q8_0 Q3_K Q2_K Q3_K"),
     ),
     "qwen2_k": (
-        tiny_model.config(*make_tiny.QWEN2, **WIDE, num_hidden_layers=1),
-        formats(T.Q4_K, T.Q6_K, "Q5_K Q4_K Q2_K Q8_0 Q2_K Q3_K Q4_K"),
+        tiny_model.config(
+            *make_tiny.QWEN2, **WIDE | {"head_dim": 64}, num_hidden_layers=1, num_key_value_heads=1
+        ),
+        formats(T.Q2_K, T.Q6_K, "Q5_K Q4_K Q2_K Q3_K Q2_K Q3_K Q4_K"),
     ),
     POWERINFER: (
         tiny_model.config("bamboo", "BambooForCausalLM", hidden_act="relu"),
