@@ -8,6 +8,8 @@ use std::path::{Path, PathBuf};
 
 use forebay_models::oracle::Oracle;
 use forebay_models::source;
+use forebay_models::tensor::TensorSource;
+use forebay_models::tokenizer::{EncodeOptions, Tokenizer};
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
 
@@ -17,6 +19,7 @@ const TOLERANCE: f32 = 1e-4;
 
 #[derive(Deserialize)]
 struct Golden {
+    prompt: String,
     prompt_ids: Vec<u32>,
     #[serde(flatten)]
     exact: Run,
@@ -63,9 +66,21 @@ fn json<T: DeserializeOwned>(path: &Path) -> T {
     serde_json::from_str(&text).unwrap_or_else(|e| panic!("{}: {e}", path.display()))
 }
 
-fn open(path: &Path) -> Oracle {
-    let source = source::open(path).unwrap_or_else(|e| panic!("{e}"));
-    Oracle::new(source.as_ref()).unwrap_or_else(|e| panic!("{e}"))
+fn open(path: &Path) -> Box<dyn TensorSource> {
+    source::open(path).unwrap_or_else(|e| panic!("{e}"))
+}
+
+fn oracle(source: &dyn TensorSource) -> Oracle {
+    Oracle::new(source).unwrap_or_else(|e| panic!("{e}"))
+}
+
+fn prompt_ids(source: &dyn TensorSource, prompt: &str) -> Vec<u32> {
+    let tokenizer = Tokenizer::from_spec(source.tokenizer().clone()).expect("tokenizer");
+    let options = EncodeOptions {
+        add_bos: true,
+        parse_special: false,
+    };
+    tokenizer.encode(prompt, options).expect("encode")
 }
 
 fn assert_close(what: &str, ours: &[f32], theirs: &[f32], tolerance: f32) {
@@ -84,7 +99,10 @@ fn check(name: &str) {
     let folder = tiny(name);
     let golden: Golden = json(&folder.join("golden.json"));
     let gguf = folder.join("model.gguf");
-    let mut oracle = open(if gguf.exists() { &gguf } else { &folder });
+    let source = open(if gguf.exists() { &gguf } else { &folder });
+    let ids = prompt_ids(source.as_ref(), &golden.prompt);
+    assert_eq!(ids, golden.prompt_ids, "{name}: ids of the prompt");
+    let mut oracle = oracle(source.as_ref());
     check_run(name, &mut oracle, &golden.prompt_ids, &golden.exact);
     if let Some(predicted) = &golden.predicted {
         assert_ne!(
@@ -150,7 +168,8 @@ matches_transformers!(
 fn demo_matches_transformers() {
     let golden: DemoGolden = json(&demo().join("golden.json"));
     let logits: Vec<Vec<f32>> = json(&demo().join("golden_logits.json"));
-    let mut oracle = open(&demo().join("hf"));
+    let source = open(&demo().join("hf"));
+    let mut oracle = oracle(source.as_ref());
     assert_eq!(golden.prompts.len(), logits.len());
     for (prompt, logits) in golden.prompts.iter().zip(&logits) {
         oracle.reset();
@@ -172,7 +191,7 @@ fn demo_matches_transformers() {
 #[test]
 fn demo_activity_is_as_the_model_card_says() {
     let golden: DemoGolden = json(&demo().join("golden.json"));
-    let mut oracle = open(&demo().join("hf"));
+    let mut oracle = oracle(open(&demo().join("hf")).as_ref());
     let mut tokens = 0;
     let mut active = vec![0; oracle.config().n_layers];
     for prompt in &golden.prompts {
@@ -198,7 +217,7 @@ fn demo_activity_is_as_the_model_card_says() {
 fn demo_with_predictors_matches_powerinfer() {
     let exact: DemoGolden = json(&demo().join("golden.json"));
     let golden: DemoGolden = json(&demo().join("golden_predicted.json"));
-    let mut oracle = open(&demo().join("hf"))
+    let mut oracle = oracle(open(&demo().join("hf")).as_ref())
         .with_predictors()
         .expect("predictors");
     let mut differing = 0;
@@ -217,7 +236,7 @@ fn demo_with_predictors_matches_powerinfer() {
 
 #[test]
 fn a_model_without_predictors_says_so() {
-    let oracle = open(&tiny("llama_relu_f16")).with_predictors();
+    let oracle = oracle(open(&tiny("llama_relu_f16")).as_ref()).with_predictors();
     let message = oracle.err().expect("no predictors").to_string();
     assert!(message.contains("layer 0"), "{message}");
 }
