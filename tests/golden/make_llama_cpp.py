@@ -23,7 +23,7 @@ PROMPTS = {
     "prose": "The capital of France is",
     "code": "def quicksort(items):\n    \"\"\"Return the items in ascending order.\"\"\"\n",
     "list": "Three things to pack for a week in the mountains:\n1.",
-    "question": "Q: Why does the moon always show the same face to the earth?\nA:",
+    "question": "Question: Why does the moon always show the same face to us?\nAnswer: Because",
     "maths": "If 3x + 7 = 22, then x =",
     "german": "Am Morgen ging der alte Fischer zum Hafen, weil",
     "dialogue": "Anna: Did you hear that noise?\nBen: It came from the cellar.\nAnna:",
@@ -107,14 +107,15 @@ def main() -> None:
     for path in args.models:
         out = Path(__file__).parent / "llama_cpp" / f"{path.stem}.json"
         out.parent.mkdir(exist_ok=True)
+        known = json.loads(out.read_text()) if out.exists() else {}
         if args.perplexity:
             scores = perplexity(args.perplexity, path, args.text, args.chunks, args.threads)
-            result = json.loads(out.read_text()) | {"perplexity": scores}
+            result = known | {"perplexity": scores}
         else:
             model = llama_cpp.Llama(
                 str(path), n_ctx=CTX, n_threads=args.threads, n_threads_batch=args.threads, verbose=False
             )
-            result = {
+            result = known | {
                 "source": f"llama.cpp by llama-cpp-python {llama_cpp.__version__}, CPU",
                 "model": path.name,
                 "prompts": [greedy(model, kind, prompt) for kind, prompt in PROMPTS.items()],
