@@ -1,0 +1,150 @@
+//! The oracle's weights: every tensor of a model as f32, under the names of the papers.
+
+use crate::block::dequantize;
+use crate::error::{ModelError, Result};
+use crate::tensor::{LayerTensor, TensorId, TensorSource};
+
+/// A row-major matrix.
+pub(super) struct Matrix {
+    data: Vec<f32>, // [rows, cols]
+    cols: usize,
+}
+
+impl Matrix {
+    pub(super) fn row(&self, i: usize) -> &[f32] {
+        &self.data[i * self.cols..][..self.cols]
+    }
+
+    /// The matrix times the column vector `x`, `[cols]`: `[rows]`.
+    pub(super) fn times(&self, x: &[f32]) -> Vec<f32> {
+        let rows = self.data.chunks_exact(self.cols);
+        rows.map(|row| dot(row, x) as f32).collect()
+    }
+
+    fn transposed(&self) -> Self {
+        let rows = self.data.len() / self.cols;
+        let columns = (0..self.cols).flat_map(|c| (0..rows).map(move |r| r * self.cols + c));
+        Self {
+            data: columns.map(|i| self.data[i]).collect(),
+            cols: rows,
+        }
+    }
+}
+
+/// Inner product in f64; eight partial sums, so that large models stay bearable.
+pub(super) fn dot(a: &[f32], b: &[f32]) -> f64 {
+    assert_eq!(
+        a.len(),
+        b.len(),
+        "a source validates its shapes when opened"
+    );
+    let mut sums = [0.0f64; 8];
+    for (a, b) in a.chunks(8).zip(b.chunks(8)) {
+        for (sum, (&x, &y)) in sums.iter_mut().zip(a.iter().zip(b)) {
+            *sum += f64::from(x) * f64::from(y);
+        }
+    }
+    sums.iter().sum()
+}
+
+/// A two-layer activation predictor.
+pub(super) struct Predictor {
+    pub(super) fc1: Matrix, // [rank, d_model]
+    pub(super) fc2: Matrix, // [d_ff, rank]
+}
+
+/// One transformer layer.
+pub(super) struct Layer {
+    pub(super) attn_norm: Vec<f32>,      // [d_model]
+    pub(super) q: Matrix,                // [n_heads * head_dim, d_model]
+    pub(super) k: Matrix,                // [n_kv_heads * head_dim, d_model]
+    pub(super) v: Matrix,                // [n_kv_heads * head_dim, d_model]
+    pub(super) o: Matrix,                // [d_model, n_heads * head_dim]
+    pub(super) q_bias: Option<Vec<f32>>, // [n_heads * head_dim]
+    pub(super) k_bias: Option<Vec<f32>>, // [n_kv_heads * head_dim]
+    pub(super) v_bias: Option<Vec<f32>>, // [n_kv_heads * head_dim]
+    pub(super) ffn_norm: Vec<f32>,       // [d_model]
+    pub(super) gate: Matrix,             // [d_ff, d_model]
+    pub(super) up: Matrix,               // [d_ff, d_model]
+    pub(super) down: Matrix,             // [d_model, d_ff]
+    pub(super) predictor: Option<Predictor>,
+}
+
+/// The whole model.
+pub(super) struct Weights {
+    pub(super) embedding: Matrix,     // [vocab_size, d_model]
+    pub(super) layers: Vec<Layer>,    // [n_layers]
+    pub(super) output_norm: Vec<f32>, // [d_model]
+    /// `[vocab_size, d_model]`; `None` where the embedding is the head.
+    pub(super) head: Option<Matrix>,
+}
+
+impl Weights {
+    pub(super) fn load(source: &dyn TensorSource) -> Result<Self> {
+        let config = source.config();
+        let head = match config.tied_head {
+            true => None,
+            false => Some(matrix(source, TensorId::OutputHead)?),
+        };
+        Ok(Self {
+            embedding: matrix(source, TensorId::TokenEmbedding)?,
+            layers: (0..config.n_layers)
+                .map(|l| Layer::load(source, l))
+                .collect::<Result<_>>()?,
+            output_norm: matrix(source, TensorId::OutputNorm)?.data,
+            head,
+        })
+    }
+}
+
+impl Layer {
+    fn load(source: &dyn TensorSource, layer: usize) -> Result<Self> {
+        let get = |t| matrix(source, TensorId::Layer(layer, t));
+        let has = |t| source.meta(TensorId::Layer(layer, t)).is_some();
+        let bias = |t| match source.config().qkv_bias {
+            true => get(t).map(|m| Some(m.data)),
+            false => Ok(None),
+        };
+        let down = match has(LayerTensor::DownT) {
+            true => get(LayerTensor::DownT)?.transposed(),
+            false => get(LayerTensor::Down)?,
+        };
+        let predictor = match has(LayerTensor::PredictorFc1) {
+            true => Some(Predictor {
+                fc1: get(LayerTensor::PredictorFc1)?,
+                fc2: get(LayerTensor::PredictorFc2)?,
+            }),
+            false => None,
+        };
+        Ok(Self {
+            attn_norm: get(LayerTensor::AttnNorm)?.data,
+            q: get(LayerTensor::Q)?,
+            k: get(LayerTensor::K)?,
+            v: get(LayerTensor::V)?,
+            o: get(LayerTensor::O)?,
+            q_bias: bias(LayerTensor::QBias)?,
+            k_bias: bias(LayerTensor::KBias)?,
+            v_bias: bias(LayerTensor::VBias)?,
+            ffn_norm: get(LayerTensor::FfnNorm)?.data,
+            gate: get(LayerTensor::Gate)?,
+            up: get(LayerTensor::Up)?,
+            down,
+            predictor,
+        })
+    }
+}
+
+/// Reads and dequantises one tensor.
+fn matrix(source: &dyn TensorSource, id: TensorId) -> Result<Matrix> {
+    let meta = source
+        .meta(id)
+        .ok_or_else(|| ModelError::damaged(source.path(), format!("{id:?}"), "tensor missing"))?;
+    let mut bytes = vec![0; meta.bytes()];
+    source.read(id, 0, &mut bytes)?;
+    let mut data = vec![0.0; meta.rows * meta.cols];
+    dequantize(meta.block, &bytes, &mut data);
+    Ok(Matrix {
+        data,
+        cols: meta.cols,
+    })
+}

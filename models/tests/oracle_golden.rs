@@ -1,0 +1,242 @@
+//! The oracle against transformers: logits at several positions and greedy ids, for the demo model
+//! and for tiny random models of every architecture, option and block format. The goldens are
+//! described in `tests/golden/*.py`; this is the link between the engine and the outside world,
+//! since everything faster is compared with the oracle.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use forebay_models::oracle::Oracle;
+use forebay_models::source;
+use forebay_models::tensor::TensorSource;
+use forebay_models::tokenizer::{EncodeOptions, Tokenizer};
+use serde::Deserialize;
+use serde::de::DeserializeOwned;
+
+/// What f32 rounding may make of a logit; the largest difference seen is 6e-5 (transformers
+/// accumulates in f32), while logits reach 20 to 30 and any change of the arithmetic shows at once.
+const TOLERANCE: f32 = 1e-4;
+
+#[derive(Deserialize)]
+struct Golden {
+    prompt: String,
+    prompt_ids: Vec<u32>,
+    #[serde(flatten)]
+    exact: Run,
+    /// The same under the predictors' mask.
+    predicted: Option<Run>,
+}
+
+#[derive(Deserialize)]
+struct Run {
+    greedy_ids: Vec<u32>,
+    logits: Vec<Logits>,
+}
+
+#[derive(Deserialize)]
+struct Logits {
+    position: usize,
+    values: Vec<f32>,
+}
+
+#[derive(Deserialize)]
+struct DemoGolden {
+    prompts: Vec<DemoPrompt>,
+}
+
+#[derive(Deserialize)]
+struct DemoPrompt {
+    prompt: String,
+    #[serde(default)]
+    prompt_ids: Vec<u32>,
+    greedy_ids: Vec<u32>,
+}
+
+fn demo() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("demo")
+}
+
+fn tiny(name: &str) -> PathBuf {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+    root.join("../tests/golden/tiny").join(name)
+}
+
+fn json<T: DeserializeOwned>(path: &Path) -> T {
+    let text = fs::read_to_string(path).unwrap_or_else(|e| panic!("{}: {e}", path.display()));
+    serde_json::from_str(&text).unwrap_or_else(|e| panic!("{}: {e}", path.display()))
+}
+
+fn open(path: &Path) -> Box<dyn TensorSource> {
+    source::open(path).unwrap_or_else(|e| panic!("{e}"))
+}
+
+fn oracle(source: &dyn TensorSource) -> Oracle {
+    Oracle::new(source).unwrap_or_else(|e| panic!("{e}"))
+}
+
+fn prompt_ids(source: &dyn TensorSource, prompt: &str) -> Vec<u32> {
+    let tokenizer = Tokenizer::from_spec(source.tokenizer().clone()).expect("tokenizer");
+    let options = EncodeOptions {
+        add_bos: true,
+        parse_special: false,
+    };
+    tokenizer.encode(prompt, options).expect("encode")
+}
+
+fn assert_close(what: &str, ours: &[f32], theirs: &[f32], tolerance: f32) {
+    assert_eq!(ours.len(), theirs.len(), "{what}: length of the vocabulary");
+    for (id, (&a, &b)) in ours.iter().zip(theirs).enumerate() {
+        let difference = (a - b).abs();
+        assert!(
+            difference <= tolerance,
+            "{what}: logit of token {id} is {a}, golden {b}, {difference} apart"
+        );
+    }
+}
+
+/// Checks `tiny/<name>`, a GGUF file where there is one, otherwise a Hugging Face folder.
+fn check(name: &str) {
+    let folder = tiny(name);
+    let golden: Golden = json(&folder.join("golden.json"));
+    let gguf = folder.join("model.gguf");
+    let source = open(if gguf.exists() { &gguf } else { &folder });
+    let ids = prompt_ids(source.as_ref(), &golden.prompt);
+    assert_eq!(ids, golden.prompt_ids, "{name}: ids of the prompt");
+    let mut oracle = oracle(source.as_ref());
+    check_run(name, &mut oracle, &golden.prompt_ids, &golden.exact);
+    if let Some(predicted) = &golden.predicted {
+        assert_ne!(
+            predicted.greedy_ids, golden.exact.greedy_ids,
+            "{name}: mask without effect"
+        );
+        let mut oracle = oracle.with_predictors().expect("predictors");
+        check_run(name, &mut oracle, &golden.prompt_ids, predicted);
+    }
+}
+
+fn check_run(name: &str, oracle: &mut Oracle, prompt_ids: &[u32], golden: &Run) {
+    oracle.reset();
+    let fed = [prompt_ids, &golden.greedy_ids].concat();
+    let ours: Vec<Vec<f32>> = fed.iter().map(|&token| oracle.forward(token)).collect();
+    for logits in &golden.logits {
+        let what = format!("{name}, position {}", logits.position);
+        assert_close(&what, &ours[logits.position], &logits.values, TOLERANCE);
+    }
+    oracle.reset();
+    let ids = oracle.greedy(prompt_ids, golden.greedy_ids.len());
+    assert_eq!(ids, golden.greedy_ids, "{name}: greedy ids");
+}
+
+macro_rules! matches_transformers {
+    ($($name:ident),* $(,)?) => {
+        $(#[test] fn $name() { check(stringify!($name)); })*
+
+        #[test]
+        fn every_tiny_model_has_a_test() {
+            let mut found: Vec<String> = fs::read_dir(tiny("."))
+                .expect("tests/golden/tiny")
+                .map(|entry| entry.expect("entry").file_name().into_string().expect("UTF-8"))
+                .collect();
+            found.sort();
+            let mut tested = [$(stringify!($name)),*];
+            tested.sort_unstable();
+            assert_eq!(found, tested);
+        }
+    };
+}
+
+matches_transformers!(
+    bamboo_drelu_bf16,
+    bamboo_powerinfer,
+    llama3_rope_bf16,
+    llama3_rope_v5_bf16,
+    llama_fatrelu_bf16,
+    llama_gqa_tied_f32,
+    llama_head_dim_bf16,
+    llama_k,
+    llama_legacy,
+    llama_linear_rope_f16,
+    llama_relu_f16,
+    mistral_window_f16_sharded,
+    qwen2_k,
+    qwen2_legacy,
+    qwen2_tied_bf16,
+    qwen2_untied_f16,
+);
+
+#[test]
+fn demo_matches_transformers() {
+    let golden: DemoGolden = json(&demo().join("golden.json"));
+    let logits: Vec<Vec<f32>> = json(&demo().join("golden_logits.json"));
+    let source = open(&demo().join("hf"));
+    let mut oracle = oracle(source.as_ref());
+    assert_eq!(golden.prompts.len(), logits.len());
+    for (prompt, logits) in golden.prompts.iter().zip(&logits) {
+        oracle.reset();
+        let ours = prompt
+            .prompt_ids
+            .iter()
+            .map(|&id| oracle.forward(id))
+            .last();
+        let ours = ours.expect("a prompt has tokens");
+        assert_close(&prompt.prompt, &ours, logits, TOLERANCE);
+        oracle.reset();
+        let ids = oracle.greedy(&prompt.prompt_ids, prompt.greedy_ids.len());
+        assert_eq!(ids, prompt.greedy_ids, "{}", prompt.prompt);
+    }
+}
+
+/// The model card's share of active neurons, from the prompts' own text: 14.8 % overall, least in
+/// layer 1 and most in layer 5.
+#[test]
+fn demo_activity_is_as_the_model_card_says() {
+    let golden: DemoGolden = json(&demo().join("golden.json"));
+    let mut oracle = oracle(open(&demo().join("hf")).as_ref());
+    let mut tokens = 0;
+    let mut active = vec![0; oracle.config().n_layers];
+    for prompt in &golden.prompts {
+        oracle.reset();
+        for &id in prompt.prompt_ids.iter().chain(&prompt.greedy_ids) {
+            oracle.forward(id);
+            tokens += 1;
+        }
+        for (sum, n) in active.iter_mut().zip(oracle.ffn_activity()) {
+            *sum += n;
+        }
+    }
+    let neurons = (tokens * oracle.config().d_ff) as f64;
+    let density: Vec<f64> = active.iter().map(|&n| n as f64 / neurons).collect();
+    let mean = density.iter().sum::<f64>() / density.len() as f64;
+    assert!((0.11..0.19).contains(&mean), "{density:?}");
+    assert!(density.iter().all(|&d| d >= density[1]), "{density:?}");
+    assert!(density.iter().all(|&d| d <= density[5]), "{density:?}");
+}
+
+/// With the predictors' mask the demo writes what PowerInfer's own binary writes.
+#[test]
+fn demo_with_predictors_matches_powerinfer() {
+    let exact: DemoGolden = json(&demo().join("golden.json"));
+    let golden: DemoGolden = json(&demo().join("golden_predicted.json"));
+    let mut oracle = oracle(open(&demo().join("hf")).as_ref())
+        .with_predictors()
+        .expect("predictors");
+    let mut differing = 0;
+    for (exact, predicted) in exact.prompts.iter().zip(&golden.prompts) {
+        assert_eq!(exact.prompt, predicted.prompt);
+        oracle.reset();
+        let ids = oracle.greedy(&exact.prompt_ids, predicted.greedy_ids.len());
+        assert_eq!(ids, predicted.greedy_ids, "{}", exact.prompt);
+        differing += usize::from(exact.greedy_ids != predicted.greedy_ids);
+    }
+    assert!(
+        differing > 0,
+        "a mask that changes nothing would not be tested"
+    );
+}
+
+#[test]
+fn a_model_without_predictors_says_so() {
+    let oracle = oracle(open(&tiny("llama_relu_f16")).as_ref()).with_predictors();
+    let message = oracle.err().expect("no predictors").to_string();
+    assert!(message.contains("layer 0"), "{message}");
+}

@@ -1,0 +1,164 @@
+"""Random tiny models, their tokenizer, and the goldens transformers computes for them in f32.
+
+Weights are drawn so that every part matters: attention scores spread over several units, the gate
+is zero about half of the time where it can be, and logits are a few units apart.
+"""
+
+import json
+from pathlib import Path
+
+import torch
+import transformers
+from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers, processors
+from transformers.activations import ACT2FN
+
+PROMPT = "The river ran over the stones and then under the old bridge to the sea."
+NEW_TOKENS = 16
+LOGIT_POSITIONS = (0, 9, -1)  # of the prompt; the last fed token is added
+MARGIN = 0.02  # least gap between the two best logits of a greedy step
+VOCAB = 288
+MERGES = (
+    "t h|Ġ t|h e|Ġt he|e r|i n|a n|o n|o r|Ġ a|Ġ s|an d|r i|o u|Ġ and|"
+    "Ġ o|i s|e n|s t|Ġ b|i t|e s|t o|a t|l d|d g|Ġ r|Ġo ld|dg e|e a"
+)
+
+
+def tokenizer() -> Tokenizer:
+    """Byte-level BPE: two specials, 256 bytes, 30 merges."""
+    alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
+    merges = [tuple(m.split(" ")) for m in MERGES.split("|")]
+    tokens = ["<|begin|>", "<|end|>", *alphabet, *("".join(m) for m in merges)]
+    assert len(set(tokens)) == VOCAB
+    t = Tokenizer(models.BPE({token: i for i, token in enumerate(tokens)}, merges))
+    t.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    t.decoder = decoders.ByteLevel()
+    t.post_processor = processors.TemplateProcessing(
+        single="<|begin|> $A", special_tokens=[("<|begin|>", 0)]
+    )
+    t.add_special_tokens([AddedToken(s, special=True, normalized=False) for s in tokens[:2]])
+    return t
+
+
+def write_tokenizer(folder: Path) -> None:
+    tokenizer().save(str(folder / "tokenizer.json"))
+    config = {
+        "tokenizer_class": "PreTrainedTokenizerFast",
+        "bos_token": "<|begin|>",
+        "eos_token": "<|end|>",
+        "add_bos_token": True,
+        "add_eos_token": False,
+        "clean_up_tokenization_spaces": False,
+    }
+    write_json(folder / "tokenizer_config.json", config)
+
+
+def config(model_type: str, architecture: str, **changes) -> dict:
+    """A config.json as checkpoints carry it; a value of None removes the key."""
+    base = {
+        "architectures": [architecture],
+        "model_type": model_type,
+        "vocab_size": VOCAB,
+        "hidden_size": 64,
+        "intermediate_size": 96,
+        "num_hidden_layers": 2,
+        "num_attention_heads": 4,
+        "num_key_value_heads": 2,
+        "hidden_act": "silu",
+        "max_position_embeddings": 256,
+        "rms_norm_eps": 1e-05,
+        "rope_theta": 10000.0,
+        "tie_word_embeddings": False,
+        "bos_token_id": 0,
+        "eos_token_id": 1,
+        "torch_dtype": "float32",
+    }
+    return {k: v for k, v in (base | changes).items() if v is not None}
+
+
+class FatRelu(torch.nn.Module):
+    """ProSparse: x above the threshold, otherwise 0."""
+
+    def __init__(self, threshold: float):
+        super().__init__()
+        self.threshold = threshold
+
+    def forward(self, x):
+        return torch.where(x > self.threshold, x, torch.zeros_like(x))
+
+
+def hf_model(config: dict) -> torch.nn.Module:
+    """The transformers model of a config.json, with what transformers itself does not know."""
+    known = dict(config)
+    if config["hidden_act"] == "fatrelu":
+        ACT2FN["fatrelu"] = (FatRelu, {"threshold": config["hidden_act_param"]})
+    if config["model_type"] == "bamboo":  # Mistral's layers, an FFN of its own
+        known |= {"model_type": "mistral", "architectures": ["MistralForCausalLM"]}
+        known.setdefault("sliding_window", None)
+    known = transformers.AutoConfig.for_model(**known)
+    model = transformers.AutoModelForCausalLM.from_config(
+        known, dtype=torch.float32, attn_implementation="eager"
+    )
+    if config["model_type"] == "bamboo":
+        for layer in model.model.layers:
+            layer.mlp.forward = lambda x, m=layer.mlp: m.down_proj(
+                torch.relu(m.gate_proj(x)) * torch.relu(m.up_proj(x))
+            )
+    return model.eval()
+
+
+def random_weights(model: torch.nn.Module, seed: int, tied: bool) -> dict[str, torch.Tensor]:
+    """HF names to f32 tensors, without the head where it is tied."""
+    generator = torch.Generator().manual_seed(seed)
+    weights = {}
+    for name, tensor in model.state_dict().items():
+        if tied and name == "lm_head.weight":
+            continue
+        noise = torch.randn(tensor.shape, generator=generator)
+        if name.endswith("norm.weight"):
+            weights[name] = 1 + 0.2 * noise
+        elif name.endswith("bias"):
+            weights[name] = 0.5 * noise
+        elif name.endswith("embed_tokens.weight"):
+            weights[name] = 0.25 * noise
+        else:
+            weights[name] = 1.5 * noise / tensor.shape[1] ** 0.5
+    return weights
+
+
+def load_weights(model: torch.nn.Module, weights: dict[str, torch.Tensor], tied: bool) -> None:
+    weights = {name: tensor.float() for name, tensor in weights.items()}
+    if tied:
+        weights["lm_head.weight"] = weights["model.embed_tokens.weight"]
+    model.load_state_dict(weights, strict=True)
+
+
+@torch.no_grad()
+def golden(model: torch.nn.Module) -> dict | None:
+    """Logits and greedy ids; None where two logits are too close for greedy ids to be a test."""
+    prompt_ids = tokenizer().encode(PROMPT).ids
+    ids, margin = list(prompt_ids), float("inf")
+    for _ in range(NEW_TOKENS):
+        top = model(torch.tensor([ids])).logits[0, -1].topk(2)
+        margin = min(margin, float(top.values[0] - top.values[1]))
+        ids.append(int(top.indices[0]))
+    greedy_ids = ids[len(prompt_ids) :]
+    if margin < MARGIN:
+        return None
+    logits = model(torch.tensor([ids[:-1]])).logits[0]
+    fed = [p % len(prompt_ids) for p in LOGIT_POSITIONS] + [len(ids) - 2]
+    return {
+        "source": f"transformers {transformers.__version__}, torch {torch.__version__}, f32",
+        "prompt": PROMPT,
+        "prompt_ids": prompt_ids,
+        "greedy_ids": greedy_ids,
+        "min_top2_margin": round(margin, 4),
+        "logits": [
+            {"position": p, "values": [float(f"{v:.6g}") for v in logits[p].tolist()]} for p in fed
+        ],
+    }
+
+
+def write_json(path: Path, value: dict) -> None:
+    """JSON with one top-level key per line, so that a change shows as one."""
+    lines = (f"  {json.dumps(k)}: {json.dumps(v, ensure_ascii=False)}" for k, v in value.items())
+    path.write_text("{\n" + ",\n".join(lines) + "\n}\n")
