@@ -6,7 +6,7 @@
 
 use std::marker::PhantomData;
 
-use super::activations::{Activations, Token};
+use super::activations::{Activations, Form, Token};
 use super::formats::{CHUNK, Float, Format, GROUP, PAIR};
 use super::simd::{Kernel, LANES, Simd};
 use super::table::WeightRows;
@@ -58,7 +58,7 @@ impl<'a, F> Matmul<'a, F> {
         let row = |r: usize| &self.w.bytes[r * self.w.stride..][..row_bytes];
         let mut r = 0;
         if n_tokens == 1 {
-            let x = [self.x.token(0)];
+            let x = [self.x.token(0, D::FORM)];
             while r + ROWS <= self.w.n_rows {
                 let rows = [row(r), row(r + 1), row(r + 2), row(r + 3)];
                 out.put(r, 0, D::dot::<S, ROWS, 1>(s, rows, x));
@@ -69,12 +69,12 @@ impl<'a, F> Matmul<'a, F> {
             let rows = [row(r)];
             let mut t = 0;
             while t + TOKENS <= n_tokens {
-                let x = [0, 1, 2, 3].map(|i| self.x.token(t + i));
+                let x = [0, 1, 2, 3].map(|i| self.x.token(t + i, D::FORM));
                 out.put(r, t, D::dot::<S, 1, TOKENS>(s, rows, x));
                 t += TOKENS;
             }
             for t in t..n_tokens {
-                out.put(r, t, D::dot::<S, 1, 1>(s, rows, [self.x.token(t)]));
+                out.put(r, t, D::dot::<S, 1, 1>(s, rows, [self.x.token(t, D::FORM)]));
             }
         }
     }
@@ -99,6 +99,9 @@ impl Out<'_> {
 
 /// Dot products of `R` rows with `T` tokens.
 trait Dot {
+    /// What the weights are multiplied with.
+    const FORM: Form;
+
     fn row_bytes(cols: usize) -> usize;
 
     fn dot<S: Simd, const R: usize, const T: usize>(
@@ -135,6 +138,8 @@ impl<F: Format> Kernel for Matmul<'_, F> {
 }
 
 impl<F: Format> Dot for Quantised<F> {
+    const FORM: Form = F::FORM;
+
     #[inline(always)]
     fn row_bytes(cols: usize) -> usize {
         cols / F::BLOCK.block_len() * F::BLOCK.block_bytes()
@@ -295,6 +300,9 @@ impl<F: Float> Kernel for FloatMatmul<'_, F> {
 }
 
 impl<F: Float> Dot for Floats<F> {
+    // Only the f32 values are used.
+    const FORM: Form = Form::Narrow;
+
     #[inline(always)]
     fn row_bytes(cols: usize) -> usize {
         cols * F::BYTES
