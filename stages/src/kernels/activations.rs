@@ -1,7 +1,7 @@
 //! The right-hand side of a matrix product: activations as f32 and as 8-bit integers.
 
 use super::formats::{GROUP, PAIR};
-use super::simd::{Kernel, LANES, Simd, load_part};
+use super::simd::{Kernel, LANES, Simd};
 use super::table::KernelTable;
 
 /// Elements that share a scale.
@@ -184,7 +184,8 @@ fn quantise_block<S: Simd>(
     scales: &mut [f32; 2],
     sums: &mut [f32; 2],
 ) {
-    let [a, b] = [0, 1].map(|i| load_part(s, &values[LANES * i..]));
+    let halves = values.as_chunks().0;
+    let (a, b) = (s.load(&halves[0]), s.load(&halves[1]));
     let magnitudes = s.max_i32(s.magnitude_bits(a), s.magnitude_bits(b));
     let max = f32::from_bits(s.reduce_max_i32(magnitudes) as u32);
     if !(max >= TINY && max.is_finite()) {

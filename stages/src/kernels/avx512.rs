@@ -195,10 +195,9 @@ impl Simd for Avx512 {
                 return fixed::fold_each(p, acc);
             }
             let unit = _mm512_set1_pd(fixed::UNIT);
-            let halves = [_mm512_castps512_ps256(v), _mm512_extractf32x8_ps::<1>(v)];
-            let to: *mut i64 = acc.as_mut_ptr();
-            for (i, half) in halves.into_iter().enumerate() {
-                let to = to.add(8 * i);
+            for (p, acc) in p.as_chunks::<8>().0.iter().zip(acc.as_chunks_mut::<8>().0) {
+                let half = _mm256_loadu_ps(p.as_ptr());
+                let to = acc.as_mut_ptr();
                 let scaled = _mm512_mul_pd(_mm512_cvtps_pd(half), unit);
                 let rounded = _mm512_cvtpd_epi64(scaled);
                 let sum = _mm512_add_epi64(_mm512_loadu_si512(to.cast()), rounded);

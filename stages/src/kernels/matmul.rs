@@ -20,6 +20,21 @@ const STEP: usize = 2 * LANES;
 /// Longest pair of blocks of 32 (Q8_0), in bytes.
 const MAX_PAIR_BYTES: usize = 68;
 
+/// A loop of up to four turns, written out. Vectors must stay in registers and inside functions of
+/// the instruction set, which neither `array::map` nor a loop that the optimiser may keep ensures.
+macro_rules! unrolled {
+    ($i:ident in 0..$n:expr => $body:block) => {{
+        const { assert!($n <= 4) };
+        unrolled!(@ $n, $body, $i: 0 1 2 3);
+    }};
+    (@ $n:expr, $body:block, $i:ident: $($turn:literal)*) => {
+        $(if $turn < $n {
+            let $i = $turn;
+            $body
+        })*
+    };
+}
+
 /// `out[t, r] = w[r] . x[t]` for weights in the format `F`.
 pub(super) struct Matmul<'a, F> {
     w: WeightRows<'a>,
@@ -114,11 +129,11 @@ type Sums<S, const R: usize, const T: usize> = [[[<S as Simd>::F; 2]; T]; R];
 #[inline(always)]
 fn reduce<S: Simd, const R: usize, const T: usize>(s: S, sums: Sums<S, R, T>) -> [[f32; T]; R] {
     let mut out = [[0.0; T]; R];
-    for r in 0..R {
-        for t in 0..T {
+    unrolled!(r in 0..R => {
+        unrolled!(t in 0..T => {
             out[r][t] = s.reduce_add(s.add(sums[r][t][0], sums[r][t][1]));
-        }
-    }
+        });
+    });
     out
 }
 
@@ -147,19 +162,18 @@ impl<F: Format> Dot for Quantised<F> {
         x: [Token<'_>; T],
     ) -> [[f32; T]; R] {
         let mut sums = [[[s.zero(); 2]; T]; R];
-        let xs = x.map(|x| Chunks::of(&x));
         let n_chunks = rows[0].len() / F::BYTES;
+        let chunks = x.map(|x| Chunks::of(&x, n_chunks));
         for c in 0..n_chunks {
-            for r in 0..R {
+            unrolled!(r in 0..R => {
                 let bytes = &rows[r][c * F::BYTES..][..F::BYTES];
-                let x = xs.map(|x| (&x.codes[c], s.load(&x.scales[c]), s.load(&x.sums[c])));
-                chunk::<S, F, T>(s, bytes, x, &mut sums[r]);
-            }
+                chunk::<S, F, T>(s, bytes, &chunks, c, &mut sums[r]);
+            });
         }
         if F::BLOCK.block_len() < CHUNK {
-            for r in 0..R {
-                tail::<S, F, T>(s, &rows[r][n_chunks * F::BYTES..], n_chunks, x, &mut sums[r]);
-            }
+            unrolled!(r in 0..R => {
+                tail::<S, F, T>(s, &rows[r][n_chunks * F::BYTES..], n_chunks, &x, &mut sums[r]);
+            });
         }
         reduce(s, sums)
     }
@@ -174,55 +188,40 @@ struct Chunks<'a> {
 }
 
 impl<'a> Chunks<'a> {
-    #[inline(always)]
-    fn of(x: &Token<'a>) -> Self {
+    fn of(x: &Token<'a>, n: usize) -> Self {
         Self {
-            codes: x.codes.as_chunks().0,
-            scales: x.scales.as_chunks().0,
-            sums: x.sums.as_chunks().0,
+            codes: &x.codes.as_chunks().0[..n],
+            scales: &x.scales.as_chunks().0[..n],
+            sums: &x.sums.as_chunks().0[..n],
         }
     }
 }
 
-/// Codes, scales and scaled sums of one token.
-type Operand<'a, S, const N: usize> = (&'a [i8; N], <S as Simd>::F, <S as Simd>::F);
-
+/// Adds the products of one chunk.
 #[inline(always)]
 fn chunk<S: Simd, F: Format, const T: usize>(
     s: S,
     bytes: &[u8],
-    x: [Operand<'_, S, CHUNK>; T],
+    x: &[Chunks<'_>; T],
+    c: usize,
     sums: &mut [[S::F; 2]; T],
 ) {
     let (scale, offset) = F::scales(s, bytes, 8);
-    let factors = factors::<S, F, CHUNK, T>(s, scale, offset, &x, sums);
-    let quarters = x.map(|x| x.0.as_chunks::<PAIR>().0);
-    for p in 0..4 {
-        let codes = F::codes(s, bytes, p);
-        for t in 0..T {
-            let product = s.to_f32(dot_codes::<S, F>(s, codes, &quarters[t][p]));
-            sums[t][p % 2] = s.fma(product, s.spread(factors[t], p), sums[t][p % 2]);
-        }
-    }
-}
-
-/// Subtracts the offsets' part and returns the products of both scales.
-#[inline(always)]
-fn factors<S: Simd, F: Format, const N: usize, const T: usize>(
-    s: S,
-    scale: S::F,
-    offset: S::F,
-    x: &[Operand<'_, S, N>; T],
-    sums: &mut [[S::F; 2]; T],
-) -> [S::F; T] {
     let mut factors = [scale; T];
-    for t in 0..T {
-        factors[t] = s.mul(scale, x[t].1);
+    unrolled!(t in 0..T => {
+        factors[t] = s.mul(scale, s.load(&x[t].scales[c]));
         if F::OFFSET {
-            sums[t][1] = s.fnma(offset, x[t].2, sums[t][1]);
+            sums[t][1] = s.fnma(offset, s.load(&x[t].sums[c]), sums[t][1]);
         }
-    }
-    factors
+    });
+    unrolled!(p in 0..4 => {
+        let codes = F::codes(s, bytes, p);
+        unrolled!(t in 0..T => {
+            let x = &x[t].codes[c].as_chunks().0[p];
+            let product = s.to_f32(dot_codes::<S, F>(s, codes, x));
+            sums[t][p % 2] = s.fma(product, s.spread(factors[t], p), sums[t][p % 2]);
+        });
+    });
 }
 
 #[inline(always)]
@@ -240,7 +239,7 @@ fn tail<S: Simd, F: Format, const T: usize>(
     s: S,
     rest: &[u8],
     n_chunks: usize,
-    x: [Token<'_>; T],
+    x: &[Token<'_>; T],
     sums: &mut [[S::F; 2]; T],
 ) {
     let mut p = n_chunks * (CHUNK / PAIR);
@@ -257,26 +256,25 @@ fn tail<S: Simd, F: Format, const T: usize>(
     }
 }
 
+/// Adds the products of the 64 elements from `64 * p` on.
 #[inline(always)]
 fn pair<S: Simd, F: Format, const T: usize>(
     s: S,
     bytes: &[u8],
     p: usize,
-    x: [Token<'_>; T],
+    x: &[Token<'_>; T],
     sums: &mut [[S::F; 2]; T],
 ) {
     let (scale, offset) = F::scales(s, bytes, 2);
-    let x = x.map(|x| {
-        let (scales, code_sums) = (x.scales.as_chunks().0, x.sums.as_chunks().0);
-        let codes: &[i8; PAIR] = &x.codes.as_chunks().0[p];
-        (codes, s.load4(&scales[p]), s.load4(&code_sums[p]))
-    });
-    let factors = factors::<S, F, PAIR, T>(s, scale, offset, &x, sums);
     let codes = F::codes(s, bytes, 0);
-    for t in 0..T {
-        let product = s.to_f32(dot_codes::<S, F>(s, codes, x[t].0));
-        sums[t][0] = s.fma(product, s.spread(factors[t], 0), sums[t][0]);
-    }
+    unrolled!(t in 0..T => {
+        let factors = s.mul(scale, s.load4(&x[t].scales.as_chunks().0[p]));
+        if F::OFFSET {
+            sums[t][1] = s.fnma(offset, s.load4(&x[t].sums.as_chunks().0[p]), sums[t][1]);
+        }
+        let product = s.to_f32(dot_codes::<S, F>(s, codes, &x[t].codes.as_chunks().0[p]));
+        sums[t][0] = s.fma(product, s.spread(factors, 0), sums[t][0]);
+    });
 }
 
 /// Floating-point formats.
@@ -307,40 +305,39 @@ impl<F: Float> Dot for Floats<F> {
         x: [Token<'_>; T],
     ) -> [[f32; T]; R] {
         let mut sums = [[[s.zero(); 2]; T]; R];
-        let xs = x.map(|x| x.values.as_chunks::<STEP>().0);
         let bytes = STEP * F::BYTES;
         let n_steps = rows[0].len() / bytes;
+        let steps = x.map(|x| x.values.as_chunks().0);
         for c in 0..n_steps {
-            for r in 0..R {
-                let w = &rows[r][c * bytes..][..bytes];
-                float_step::<S, F, T>(s, w, xs.map(|x| &x[c]), &mut sums[r]);
-            }
+            unrolled!(r in 0..R => {
+                step::<S, F, T>(s, &rows[r][c * bytes..][..bytes], &steps, c, &mut sums[r]);
+            });
         }
-        for r in 0..R {
+        unrolled!(r in 0..R => {
             let last = &rows[r][n_steps * bytes..];
             if !last.is_empty() {
                 let mut padded = [0; STEP * 4];
                 padded[..last.len()].copy_from_slice(last);
-                let w = &padded[..bytes];
-                float_step::<S, F, T>(s, w, xs.map(|x| &x[n_steps]), &mut sums[r]);
+                step::<S, F, T>(s, &padded[..bytes], &steps, n_steps, &mut sums[r]);
             }
-        }
+        });
         reduce(s, sums)
     }
 }
 
+/// Adds the products of 32 elements.
 #[inline(always)]
-fn float_step<S: Simd, F: Float, const T: usize>(
+fn step<S: Simd, F: Float, const T: usize>(
     s: S,
     w: &[u8],
-    x: [&[f32; STEP]; T],
+    x: &[&[[f32; STEP]]; T],
+    c: usize,
     sums: &mut [[S::F; 2]; T],
 ) {
-    for i in 0..2 {
+    unrolled!(i in 0..2 => {
         let w = F::widen(s, &w[i * LANES * F::BYTES..]);
-        for t in 0..T {
-            let x = s.load(&x[t].as_chunks().0[i]);
-            sums[t][i] = s.fma(w, x, sums[t][i]);
-        }
-    }
+        unrolled!(t in 0..T => {
+            sums[t][i] = s.fma(w, s.load(&x[t][c].as_chunks().0[i]), sums[t][i]);
+        });
+    });
 }
