@@ -6,7 +6,7 @@ use super::table::KernelTable;
 
 /// Elements that share a scale.
 const BLOCK: usize = 32;
-/// Alignment of a token's codes, in bytes: one cache line, so that no vector load is split.
+/// Alignment of the buffers in bytes: one cache line, so that no vector load is split.
 const LINE: usize = 64;
 /// Below this magnitude `127 / max` is not finite; such a block counts as zero.
 const TINY: f32 = 1e-36;
@@ -23,11 +23,37 @@ pub struct Activations {
     max_cols: usize,
     n_tokens: usize,
     cols: usize,
-    values: Vec<f32>, // [n_tokens, padded]
-    codes: Vec<i8>,   // [n_tokens, padded], from `first` on
+    values: Aligned<f32>, // [n_tokens, padded]
+    codes: Aligned<i8>,   // [n_tokens, padded]
+    scales: Aligned<f32>, // [n_tokens, padded / 16]
+    sums: Aligned<f32>,   // [n_tokens, padded / 16]
+}
+
+/// A buffer that starts on a cache line, as far as the allocator's address allows.
+#[derive(Clone, Debug)]
+struct Aligned<T> {
+    buffer: Vec<T>,
     first: usize,
-    scales: Vec<f32>, // [n_tokens, padded / 16]
-    sums: Vec<f32>,   // [n_tokens, padded / 16]
+}
+
+impl<T: Copy + Default> Aligned<T> {
+    fn new(len: usize) -> Self {
+        let slack = LINE / size_of::<T>();
+        let buffer = vec![T::default(); len + slack];
+        let first = buffer.as_ptr().align_offset(LINE).min(slack);
+        Self { buffer, first }
+    }
+
+    /// `[len]` of token `t`.
+    #[inline(always)]
+    fn row(&self, t: usize, len: usize) -> &[T] {
+        &self.buffer[self.first + t * len..][..len]
+    }
+
+    #[inline(always)]
+    fn row_mut(&mut self, t: usize, len: usize) -> &mut [T] {
+        &mut self.buffer[self.first + t * len..][..len]
+    }
 }
 
 /// One token's activations, padded with zeros to whole pairs of blocks.
@@ -49,28 +75,23 @@ impl Activations {
             .checked_next_multiple_of(PAIR)
             .and_then(|padded| padded.checked_mul(max_tokens))
             .expect("size of the activations overflows");
-        let codes = vec![0; len + LINE];
-        let first = codes.as_ptr().align_offset(LINE).min(LINE);
         Self {
             max_tokens,
             max_cols,
             n_tokens: 0,
             cols: 0,
-            values: vec![0.0; len],
-            codes,
-            first,
-            scales: vec![0.0; len / GROUP],
-            sums: vec![0.0; len / GROUP],
+            values: Aligned::new(len),
+            codes: Aligned::new(len),
+            scales: Aligned::new(len / GROUP),
+            sums: Aligned::new(len / GROUP),
         }
     }
 
     /// Bytes that [`Self::new`] allocates, for memory budgets.
     pub fn bytes_for(max_tokens: usize, max_cols: usize) -> usize {
-        let len = max_cols
-            .next_multiple_of(PAIR)
-            .saturating_mul(max_tokens);
+        let len = max_cols.next_multiple_of(PAIR).saturating_mul(max_tokens);
         len.saturating_mul(5)
-            .saturating_add(len / GROUP * 8 + LINE)
+            .saturating_add(len / GROUP * 8 + 4 * LINE)
     }
 
     /// Tokens held now.
@@ -122,15 +143,14 @@ impl Activations {
         (self.n_tokens, self.cols) = (n_tokens, cols);
         let padded = self.padded();
         for t in 0..n_tokens {
-            let values = &mut self.values[t * padded..][..padded];
+            let values = self.values.row_mut(t, padded);
             fill(t, &mut values[..cols]);
             values[cols..].fill(0.0);
-            let groups = t * padded / GROUP..(t + 1) * padded / GROUP;
             kernels.quantise(Quantise {
                 values,
-                codes: &mut self.codes[self.first + t * padded..][..padded],
-                scales: &mut self.scales[groups.clone()],
-                sums: &mut self.sums[groups],
+                codes: self.codes.row_mut(t, padded),
+                scales: self.scales.row_mut(t, padded / GROUP),
+                sums: self.sums.row_mut(t, padded / GROUP),
             });
         }
     }
@@ -143,12 +163,11 @@ impl Activations {
     pub(super) fn token(&self, t: usize) -> Token<'_> {
         assert!(t < self.n_tokens, "no activations of token {t}");
         let padded = self.padded();
-        let groups = padded / GROUP;
         Token {
-            values: &self.values[t * padded..][..padded],
-            codes: &self.codes[self.first + t * padded..][..padded],
-            scales: &self.scales[t * groups..][..groups],
-            sums: &self.sums[t * groups..][..groups],
+            values: self.values.row(t, padded),
+            codes: self.codes.row(t, padded),
+            scales: self.scales.row(t, padded / GROUP),
+            sums: self.sums.row(t, padded / GROUP),
         }
     }
 }

@@ -73,6 +73,10 @@ impl Simd for Avx512 {
     }
 
     ops! {
+        fn prefetch(self, bytes: &[u8], ahead: usize) {
+            // Prefetching never faults, so the address need not be valid.
+            _mm_prefetch::<_MM_HINT_T0>(bytes.as_ptr().wrapping_add(ahead).cast());
+        }
         fn zero(self) -> __m512 { _mm512_setzero_ps() }
         fn splat(self, v: f32) -> __m512 { _mm512_set1_ps(v) }
         fn load(self, v: &[f32; 16]) -> __m512 { _mm512_loadu_ps(v.as_ptr()) }

@@ -76,7 +76,7 @@ impl<'a, F> Matmul<'a, F> {
             let x = [self.x.token(0)];
             while r + ROWS <= self.w.n_rows {
                 let rows = [row(r), row(r + 1), row(r + 2), row(r + 3)];
-                out.put(r, 0, D::dot::<S, ROWS, 1>(s, rows, x));
+                out.put(r, 0, D::dot::<S, ROWS, 1>(s, rows, x, ROWS * self.w.stride));
                 r += ROWS;
             }
         }
@@ -85,11 +85,11 @@ impl<'a, F> Matmul<'a, F> {
             let mut t = 0;
             while t + TOKENS <= n_tokens {
                 let x = [0, 1, 2, 3].map(|i| self.x.token(t + i));
-                out.put(r, t, D::dot::<S, 1, TOKENS>(s, rows, x));
+                out.put(r, t, D::dot::<S, 1, TOKENS>(s, rows, x, 0));
                 t += TOKENS;
             }
             for t in t..n_tokens {
-                out.put(r, t, D::dot::<S, 1, 1>(s, rows, [self.x.token(t)]));
+                out.put(r, t, D::dot::<S, 1, 1>(s, rows, [self.x.token(t)], 0));
             }
         }
     }
@@ -116,11 +116,26 @@ impl Out<'_> {
 trait Dot {
     fn row_bytes(cols: usize) -> usize;
 
+    /// `ahead` is the distance to the rows that come next, in bytes.
     fn dot<S: Simd, const R: usize, const T: usize>(
         s: S,
         rows: [&[u8]; R],
         x: [Token<'_>; T],
+        ahead: usize,
     ) -> [[f32; T]; R];
+}
+
+/// Asks for the same bytes of the next rows: with several rows at once, the hardware sees streams too
+/// short to learn. This took Q4_K from 24 to 41 GB/s.
+#[inline(always)]
+fn prefetch<S: Simd, const R: usize>(s: S, bytes: &[u8], ahead: usize) {
+    if R > 1 {
+        let mut line = 0;
+        while line < bytes.len() {
+            s.prefetch(bytes, ahead + line);
+            line += 64;
+        }
+    }
 }
 
 /// Accumulators of a tile.
@@ -160,13 +175,18 @@ impl<F: Format> Dot for Quantised<F> {
         s: S,
         rows: [&[u8]; R],
         x: [Token<'_>; T],
+        ahead: usize,
     ) -> [[f32; T]; R] {
         let mut sums = [[[s.zero(); 2]; T]; R];
         let n_chunks = rows[0].len() / F::BYTES;
-        let chunks = x.map(|x| Chunks::of(&x, n_chunks));
+        let mut chunks = [Chunks::of(&x[0], n_chunks); T];
+        for t in 1..T {
+            chunks[t] = Chunks::of(&x[t], n_chunks);
+        }
         for c in 0..n_chunks {
             unrolled!(r in 0..R => {
                 let bytes = &rows[r][c * F::BYTES..][..F::BYTES];
+                prefetch::<S, R>(s, bytes, ahead);
                 chunk::<S, F, T>(s, bytes, &chunks, c, &mut sums[r]);
             });
         }
@@ -303,6 +323,7 @@ impl<F: Float> Dot for Floats<F> {
         s: S,
         rows: [&[u8]; R],
         x: [Token<'_>; T],
+        ahead: usize,
     ) -> [[f32; T]; R] {
         let mut sums = [[[s.zero(); 2]; T]; R];
         let bytes = STEP * F::BYTES;
@@ -310,7 +331,9 @@ impl<F: Float> Dot for Floats<F> {
         let steps = x.map(|x| x.values.as_chunks().0);
         for c in 0..n_steps {
             unrolled!(r in 0..R => {
-                step::<S, F, T>(s, &rows[r][c * bytes..][..bytes], &steps, c, &mut sums[r]);
+                let w = &rows[r][c * bytes..][..bytes];
+                prefetch::<S, R>(s, w, ahead);
+                step::<S, F, T>(s, w, &steps, c, &mut sums[r]);
             });
         }
         unrolled!(r in 0..R => {

@@ -33,6 +33,11 @@ pub(super) trait Simd: Copy + Send + Sync + 'static {
     /// Runs `kernel` in a function that is compiled for this instruction set.
     fn run<K: Kernel>(self, kernel: K) -> K::Output;
 
+    /// Asks for the cache line `ahead` bytes behind the start of `bytes`, which may lie anywhere.
+    fn prefetch(self, bytes: &[u8], ahead: usize) {
+        let _ = (bytes, ahead);
+    }
+
     /// All lanes 0.
     fn zero(self) -> Self::F;
     /// All lanes `v`.

@@ -6,6 +6,7 @@ use std::time::Instant;
 
 use forebay_models::block::BlockType;
 use forebay_queues::slab::Slab;
+use half::f16;
 
 use super::definition::random_row;
 use super::{Random, tables};
@@ -64,10 +65,43 @@ fn stream(table: &KernelTable, block: BlockType, n_tokens: usize, cols: usize, b
     });
     let speed = rows_per_second * stride as f64 / 1e9;
     let products = speed / block.block_bytes() as f64 * (block.block_len() * n_tokens) as f64;
-    let isa = table.isa();
     println!(
-        "{isa:>10} {block:>5} x {n_tokens:<3} cols {cols:<5} {speed:6.1} GB/s {products:7.1} G products/s"
+        "{:>10} {block:>5} x {n_tokens:<3} cols {cols:<5} {speed:6.1} GB/s {products:7.1} G products/s",
+        table.isa().name()
     );
+}
+
+/// Down in neuron layout: every row is added to one accumulator.
+fn stream_rows(table: &KernelTable, block: BlockType, cols: usize, bytes: &mut [u8]) {
+    let row = random_row(block, cols, &mut Random(1));
+    let n_rows = bytes.len() / row.len();
+    for place in bytes.chunks_exact_mut(row.len()) {
+        place.copy_from_slice(&row);
+    }
+    let mut acc = vec![0.0; cols];
+    let speed = best(n_rows, |first, end| {
+        for r in first..end {
+            let row = &bytes[r * row.len()..][..row.len()];
+            table.axpy(block, row, &[0.5], &mut acc, cols);
+        }
+        black_box(&acc);
+    }) * row.len() as f64
+        / 1e9;
+    println!("{:>10} {block:>5} axpy cols {cols:<5} {speed:6.1} GB/s", table.isa().name());
+}
+
+/// One kv head with a group of query heads.
+fn attention(table: &KernelTable, group: usize, n_pos: usize, d: usize) {
+    let mut random = Random(1);
+    let q = random.units(group * d);
+    let k: Vec<f16> = random.units(n_pos * d).into_iter().map(f16::from_f32).collect();
+    let mut out = vec![0.0; group * d];
+    let per_second = best(PIECES, |_, _| {
+        table.attend(&q, &k, &k, d, 0.1, &mut out);
+        black_box(&out);
+    });
+    let ns = 1e9 / per_second / (group * n_pos) as f64;
+    println!("{:>10} attend {group} x {n_pos} x {d}: {ns:.1} ns per head and position", table.isa().name());
 }
 
 #[test]
@@ -87,6 +121,11 @@ fn throughput() {
                 stream(&table, block, 1, cols, &mut slot);
             }
         }
+        for block in [B::Q4_0, B::Q4_1, B::Q8_0, B::Q4_K, B::Q6_K, B::F16] {
+            stream_rows(&table, block, 1536, &mut slot);
+        }
+        attention(&table, 6, 1024, 128);
+        attention(&table, 3, 1024, 64);
         for block in [B::Q4_1, B::Q4_K, B::Q6_K, B::F16] {
             stream(&table, block, 64, 1536, &mut slot[..4 << 20]);
         }
