@@ -183,6 +183,35 @@ impl Simd for Avx2 {
             let a = _mm_add_ps(a, _mm_movehl_ps(a, a));
             _mm_cvtss_f32(_mm_add_ss(a, _mm_movehdup_ps(a)))
         }
+        fn reduce_add4(self, a: [F; 4]) -> [f32; 4] {
+            // Lanes 8 apart, then 4 apart: `ab` holds what is left of two vectors.
+            let [a, b, c, d] = a;
+            let (a, b) = (_mm256_add_ps(a[0], a[1]), _mm256_add_ps(b[0], b[1]));
+            let (c, d) = (_mm256_add_ps(c[0], c[1]), _mm256_add_ps(d[0], d[1]));
+            let ab = _mm256_add_ps(
+                _mm256_permute2f128_ps::<0x20>(a, b),
+                _mm256_permute2f128_ps::<0x31>(a, b),
+            );
+            let cd = _mm256_add_ps(
+                _mm256_permute2f128_ps::<0x20>(c, d),
+                _mm256_permute2f128_ps::<0x31>(c, d),
+            );
+            // Lanes 2 apart, then 1 apart: a and b from one register, c and d from the other.
+            let sum = _mm256_add_ps(
+                _mm256_shuffle_ps::<0b01_00_01_00>(ab, cd),
+                _mm256_shuffle_ps::<0b11_10_11_10>(ab, cd),
+            );
+            let sum = _mm256_add_ps(sum, _mm256_movehdup_ps(sum));
+            let mut lanes = [0.0; 8];
+            _mm256_storeu_ps(lanes.as_mut_ptr(), sum);
+            [lanes[0], lanes[4], lanes[2], lanes[6]]
+        }
+        fn reduce_max(self, a: F) -> f32 {
+            let a = _mm256_max_ps(a[0], a[1]);
+            let a = _mm_max_ps(_mm256_castps256_ps128(a), _mm256_extractf128_ps::<1>(a));
+            let a = _mm_max_ps(a, _mm_movehl_ps(a, a));
+            _mm_cvtss_f32(_mm_max_ss(a, _mm_movehdup_ps(a)))
+        }
         fn spread(self, a: F, p: usize) -> F {
             let first = _mm256_set1_epi32(4 * (p as i32 % 2));
             let low = _mm256_add_epi32(first, _mm256_setr_epi32(0, 0, 0, 0, 1, 1, 1, 1));

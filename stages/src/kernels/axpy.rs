@@ -3,15 +3,15 @@
 use std::marker::PhantomData;
 
 use super::formats::{CHUNK, Float, Format, PAIR};
-use super::simd::{Kernel, LANES, Simd, load_part, store_part};
+use super::simd::{Kernel, LANES, Simd, load_part, store_part, unrolled};
 
 /// Longest chunk (8 blocks of Q8_0), in bytes.
 const MAX_BYTES: usize = 272;
 
-/// Where the numbers of a row go, 16 at a time.
+/// Where the numbers of a row go, 64 at a time.
 pub(super) trait Sink {
-    /// Takes the elements from `first` on, of which the row may have fewer than 16 left.
-    fn put<S: Simd>(&mut self, s: S, first: usize, w: S::F);
+    /// Takes the elements from `first` on, of which the row may have fewer than 64 left.
+    fn put<S: Simd>(&mut self, s: S, first: usize, w: [S::F; 4]);
 }
 
 /// `acc[t] += h[t] * w`.
@@ -24,13 +24,23 @@ pub(super) struct Axpy<'a> {
 
 impl Sink for Axpy<'_> {
     #[inline(always)]
-    fn put<S: Simd>(&mut self, s: S, first: usize, w: S::F) {
-        let n = LANES.min(self.cols - first);
+    fn put<S: Simd>(&mut self, s: S, first: usize, w: [S::F; 4]) {
+        let n = PAIR.min(self.cols - first);
         for (t, &h) in self.h.iter().enumerate() {
-            if h != 0.0 {
-                let acc = &mut self.acc[t * self.stride + first..][..n];
-                let sum = s.fma(s.splat(h), w, load_part(s, acc));
-                store_part(s, sum, acc);
+            if h == 0.0 {
+                continue;
+            }
+            let acc = &mut self.acc[t * self.stride + first..][..n];
+            let h = s.splat(h);
+            if let Some(acc) = acc.first_chunk_mut::<PAIR>() {
+                let acc = acc.as_chunks_mut().0;
+                unrolled!(j in 0..4 => {
+                    s.store(s.fma(h, w[j], s.load(&acc[j])), &mut acc[j]);
+                });
+            } else {
+                for (acc, &w) in acc.chunks_mut(LANES).zip(&w) {
+                    store_part(s, s.fma(h, w, load_part(s, acc)), acc);
+                }
             }
         }
     }
@@ -41,9 +51,10 @@ pub(super) struct Dequantise<'a>(pub(super) &'a mut [f32]); // [cols]
 
 impl Sink for Dequantise<'_> {
     #[inline(always)]
-    fn put<S: Simd>(&mut self, s: S, first: usize, w: S::F) {
-        let n = LANES.min(self.0.len() - first);
-        store_part(s, w, &mut self.0[first..][..n]);
+    fn put<S: Simd>(&mut self, s: S, first: usize, w: [S::F; 4]) {
+        for (out, &w) in self.0[first..].chunks_mut(LANES).zip(&w) {
+            store_part(s, w, out);
+        }
     }
 }
 
@@ -99,22 +110,22 @@ fn unpack_chunk<S: Simd, F: Format, K: Sink>(
     sink: &mut K,
 ) {
     let (scale, offset) = F::scales(s, bytes, 8);
-    for p in 0..CHUNK / PAIR {
-        let codes = F::codes(s, bytes, p);
-        for j in 0..PAIR / LANES {
-            let group = p * (PAIR / LANES) + j;
-            if group * LANES >= n {
-                return;
-            }
-            let w = if F::SIGNED {
-                s.mul(s.i8_part(codes, j), s.lane(scale, group))
-            } else {
-                let product = s.mul(s.u8_part(codes, j), s.lane(scale, group));
-                s.sub(product, s.lane(offset, group))
-            };
-            sink.put(s, first + group * LANES, w);
+    unrolled!(p in 0..4 => {
+        if p * PAIR < n {
+            let codes = F::codes(s, bytes, p);
+            let mut w = [s.zero(); 4];
+            unrolled!(j in 0..4 => {
+                let scale = s.lane(scale, 4 * p + j);
+                if F::SIGNED {
+                    w[j] = s.mul(s.i8_part(codes, j), scale);
+                } else {
+                    let product = s.mul(s.u8_part(codes, j), scale);
+                    w[j] = s.sub(product, s.lane(offset, 4 * p + j));
+                }
+            });
+            sink.put(s, first + p * PAIR, w);
         }
-    }
+    });
 }
 
 /// [`Unpack`] for weights that are numbers.
@@ -126,17 +137,27 @@ impl<F: Float, K: Sink> Kernel for FloatUnpack<'_, F, K> {
     #[inline(always)]
     fn run<S: Simd>(self, s: S) {
         let Unpack { row, mut sink, .. } = self.0;
-        let mut vectors = row.chunks_exact(LANES * F::BYTES);
+        let mut steps = row.chunks_exact(PAIR * F::BYTES);
         let mut first = 0;
-        for bytes in vectors.by_ref() {
-            sink.put(s, first, F::widen(s, bytes));
-            first += LANES;
+        for bytes in steps.by_ref() {
+            sink.put(s, first, widen::<S, F>(s, bytes));
+            first += PAIR;
         }
-        let rest = vectors.remainder();
+        let rest = steps.remainder();
         if !rest.is_empty() {
-            let mut padded = [0; LANES * 4];
+            let mut padded = [0; PAIR * 4];
             padded[..rest.len()].copy_from_slice(rest);
-            sink.put(s, first, F::widen(s, &padded));
+            sink.put(s, first, widen::<S, F>(s, &padded));
         }
     }
+}
+
+/// 64 elements.
+#[inline(always)]
+fn widen<S: Simd, F: Float>(s: S, bytes: &[u8]) -> [S::F; 4] {
+    let mut w = [s.zero(); 4];
+    unrolled!(j in 0..4 => {
+        w[j] = F::widen(s, &bytes[j * LANES * F::BYTES..]);
+    });
+    w
 }

@@ -8,7 +8,7 @@ use std::marker::PhantomData;
 
 use super::activations::{Activations, Token};
 use super::formats::{CHUNK, Float, Format, GROUP, PAIR};
-use super::simd::{Kernel, LANES, Simd};
+use super::simd::{Kernel, LANES, Simd, unrolled};
 use super::table::WeightRows;
 
 /// Rows that are multiplied together when there is one token: their chains of additions overlap.
@@ -19,21 +19,6 @@ const TOKENS: usize = 4;
 const STEP: usize = 2 * LANES;
 /// Longest pair of blocks of 32 (Q8_0), in bytes.
 const MAX_PAIR_BYTES: usize = 68;
-
-/// A loop of up to four turns, written out. Vectors must stay in registers and inside functions of
-/// the instruction set, which neither `array::map` nor a loop that the optimiser may keep ensures.
-macro_rules! unrolled {
-    ($i:ident in 0..$n:expr => $body:block) => {{
-        const { assert!($n <= 4) };
-        unrolled!(@ $n, $body, $i: 0 1 2 3);
-    }};
-    (@ $n:expr, $body:block, $i:ident: $($turn:literal)*) => {
-        $(if $turn < $n {
-            let $i = $turn;
-            $body
-        })*
-    };
-}
 
 /// `out[t, r] = w[r] . x[t]` for weights in the format `F`.
 pub(super) struct Matmul<'a, F> {
