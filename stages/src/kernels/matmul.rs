@@ -7,7 +7,7 @@
 use std::marker::PhantomData;
 
 use super::activations::{Activations, Token};
-use super::formats::{CHUNK, Float, Format, GROUP, PAIR};
+use super::formats::{CHUNK, Float, Format, GROUP, MAX_PAIR_BYTES, PAIR};
 use super::simd::{Kernel, LANES, Simd, unrolled};
 use super::table::WeightRows;
 
@@ -17,8 +17,6 @@ const ROWS: usize = 4;
 const TOKENS: usize = 4;
 /// Elements of a step of the floating-point formats.
 const STEP: usize = 2 * LANES;
-/// Longest pair of blocks of 32 (Q8_0), in bytes.
-const MAX_PAIR_BYTES: usize = 68;
 
 /// `out[t, r] = w[r] . x[t]` for weights in the format `F`.
 pub(super) struct Matmul<'a, F> {
