@@ -135,18 +135,48 @@ impl Attention {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use forebay_models::config::{Activation, Arch, RopeConfig, RopeScaling};
+
+    fn config(n_heads: usize, n_kv_heads: usize) -> ModelConfig {
+        let rope = RopeConfig {
+            theta: 1e4,
+            rotary_dim: 4,
+            pairing: RopePairing::HalfSplit,
+            scaling: RopeScaling::None,
+        };
+        ModelConfig {
+            arch: Arch::Llama,
+            name: "heads".into(),
+            n_layers: 1,
+            d_model: 4 * n_heads,
+            n_heads,
+            n_kv_heads,
+            head_dim: 4,
+            d_ff: 8,
+            vocab_size: 8,
+            context_length: 8,
+            sliding_window: None,
+            rms_eps: 1e-5,
+            rope,
+            activation: Activation::Silu,
+            tied_head: true,
+            qkv_bias: false,
+            predictor_threshold: 0.0,
+        }
+    }
 
     #[test]
     fn every_head_has_one_owner_and_its_keys() {
         for (n_heads, n_kv_heads) in [(9, 3), (14, 2), (12, 2), (32, 8), (4, 4), (6, 1)] {
-            let group = n_heads / n_kv_heads;
+            let c = config(n_heads, n_kv_heads);
             for threads in 1..=n_heads {
                 let mut next = 0;
                 for rank in 0..threads {
-                    let q = rank * n_heads / threads..(rank + 1) * n_heads / threads;
+                    let q = heads_of(&c, rank, threads);
                     assert_eq!(q.start, next);
                     next = q.end;
-                    let kv = q.start / group..q.end.div_ceil(group);
+                    let kv = kv_heads_of(&c, &q);
+                    let group = n_heads / n_kv_heads;
                     assert!(q.clone().all(|h| kv.contains(&(h / group))), "{q:?} {kv:?}");
                 }
                 assert_eq!(next, n_heads);

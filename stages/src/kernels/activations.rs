@@ -3,14 +3,14 @@
 use half::f16;
 
 use super::formats::{GROUP, PAIR};
-use super::simd::{Kernel, LANES, Simd, load_part};
+use super::simd::{Kernel, LANES, Simd};
 use super::table::KernelTable;
 
 /// Elements that share a scale in the narrow form.
 const BLOCK: usize = 32;
 /// Elements that share a scale in the wide form.
 const WIDE: usize = 256;
-/// Alignment of a token's codes, in bytes: one cache line, so that no vector load is split.
+/// Alignment of the buffers in bytes: one cache line, so that no vector load is split.
 const LINE: usize = 64;
 /// Below this magnitude `127 / max` is not finite; such a block counts as zero.
 const TINY: f32 = 1e-36;
@@ -41,28 +41,53 @@ pub struct Activations {
     max_cols: usize,
     n_tokens: usize,
     cols: usize,
-    values: Vec<f32>, // [n_tokens, padded]
+    values: Aligned<f32>, // [n_tokens, padded]
     narrow: Codes,
     /// Sums of the narrow form for formats with a minimum: that of a block of 32 in the first of its two
     /// groups, 0 in the second.
-    minimum_sums: Vec<f32>, // [n_tokens, padded / 16]
+    minimum_sums: Aligned<f32>, // [n_tokens, padded / 16]
     wide: Codes,
 }
 
 /// One quantised form.
 #[derive(Clone, Debug)]
 struct Codes {
-    codes: Vec<i8>, // [n_tokens, padded], from `first` on
+    codes: Aligned<i8>,   // [n_tokens, padded]
+    scales: Aligned<f32>, // [n_tokens, padded / 16]
+    sums: Aligned<f32>,   // [n_tokens, padded / 16]
+}
+
+/// A buffer that starts on a cache line, as far as the allocator's address allows.
+#[derive(Clone, Debug)]
+struct Aligned<T> {
+    buffer: Vec<T>,
     first: usize,
-    scales: Vec<f32>, // [n_tokens, padded / 16]
-    sums: Vec<f32>,   // [n_tokens, padded / 16]
+}
+
+impl<T: Copy + Default> Aligned<T> {
+    fn new(len: usize) -> Self {
+        let slack = LINE / size_of::<T>();
+        let buffer = vec![T::default(); len + slack];
+        let first = buffer.as_ptr().align_offset(LINE).min(slack);
+        Self { buffer, first }
+    }
+
+    /// `[len]` of token `t`.
+    #[inline(always)]
+    fn row(&self, t: usize, len: usize) -> &[T] {
+        &self.buffer[self.first + t * len..][..len]
+    }
+
+    #[inline(always)]
+    fn row_mut(&mut self, t: usize, len: usize) -> &mut [T] {
+        &mut self.buffer[self.first + t * len..][..len]
+    }
 }
 
 impl Codes {
     fn new(len: usize) -> Self {
-        let codes = vec![0; len + LINE];
-        let first = codes.as_ptr().align_offset(LINE).min(LINE);
-        Self { codes, first, scales: vec![0.0; len / GROUP], sums: vec![0.0; len / GROUP] }
+        let groups = len / GROUP;
+        Self { codes: Aligned::new(len), scales: Aligned::new(groups), sums: Aligned::new(groups) }
     }
 }
 
@@ -90,20 +115,18 @@ impl Activations {
             max_cols,
             n_tokens: 0,
             cols: 0,
-            values: vec![0.0; len],
+            values: Aligned::new(len),
             narrow: Codes::new(len),
-            minimum_sums: vec![0.0; len / GROUP],
+            minimum_sums: Aligned::new(len / GROUP),
             wide: Codes::new(len),
         }
     }
 
     /// Bytes that [`Self::new`] allocates, for memory budgets.
     pub fn bytes_for(max_tokens: usize, max_cols: usize) -> usize {
-        let len = max_cols
-            .next_multiple_of(PAIR)
-            .saturating_mul(max_tokens);
+        let len = max_cols.next_multiple_of(PAIR).saturating_mul(max_tokens);
         len.saturating_mul(6)
-            .saturating_add(len / GROUP * 20 + 2 * LINE)
+            .saturating_add(len / GROUP * 20 + 8 * LINE)
     }
 
     /// Tokens held now.
@@ -155,24 +178,23 @@ impl Activations {
         (self.n_tokens, self.cols) = (n_tokens, cols);
         let padded = self.padded();
         for t in 0..n_tokens {
-            let values = &mut self.values[t * padded..][..padded];
+            let values = self.values.row_mut(t, padded);
             fill(t, &mut values[..cols]);
             values[cols..].fill(0.0);
-            let groups = t * padded / GROUP..(t + 1) * padded / GROUP;
             let (narrow, wide) = (&mut self.narrow, &mut self.wide);
             kernels.quantise(Quantise {
                 values,
-                codes: &mut narrow.codes[narrow.first + t * padded..][..padded],
-                scales: &mut narrow.scales[groups.clone()],
-                sums: &mut narrow.sums[groups.clone()],
-                minimum_sums: Some(&mut self.minimum_sums[groups.clone()]),
+                codes: narrow.codes.row_mut(t, padded),
+                scales: narrow.scales.row_mut(t, padded / GROUP),
+                sums: narrow.sums.row_mut(t, padded / GROUP),
+                minimum_sums: Some(self.minimum_sums.row_mut(t, padded / GROUP)),
             });
             if cols.is_multiple_of(WIDE) {
                 kernels.quantise(Quantise {
                     values,
-                    codes: &mut wide.codes[wide.first + t * padded..][..padded],
-                    scales: &mut wide.scales[groups.clone()],
-                    sums: &mut wide.sums[groups],
+                    codes: wide.codes.row_mut(t, padded),
+                    scales: wide.scales.row_mut(t, padded / GROUP),
+                    sums: wide.sums.row_mut(t, padded / GROUP),
                     minimum_sums: None,
                 });
             }
@@ -194,10 +216,10 @@ impl Activations {
             Form::Wide => (&self.wide, &self.wide.sums),
         };
         Token {
-            values: &self.values[t * padded..][..padded],
-            codes: &set.codes[set.first + t * padded..][..padded],
-            scales: &set.scales[t * groups..][..groups],
-            sums: &sums[t * groups..][..groups],
+            values: self.values.row(t, padded),
+            codes: set.codes.row(t, padded),
+            scales: set.scales.row(t, groups),
+            sums: sums.row(t, groups),
         }
     }
 }
@@ -262,9 +284,10 @@ fn quantise_block<S: Simd, const N: usize>(
     sums: &mut [f32],   // [N / 16]
     round_scale: impl Fn(f32) -> f32,
 ) -> Block {
-    let mut magnitudes = s.magnitude_bits(load_part(s, &values[..LANES]));
-    for part in values.chunks_exact(LANES).skip(1) {
-        magnitudes = s.max_i32(magnitudes, s.magnitude_bits(load_part(s, part)));
+    let parts = values.as_chunks::<LANES>().0;
+    let mut magnitudes = s.magnitude_bits(s.load(&parts[0]));
+    for part in &parts[1..] {
+        magnitudes = s.max_i32(magnitudes, s.magnitude_bits(s.load(part)));
     }
     let max = f32::from_bits(s.reduce_max_i32(magnitudes) as u32);
     if !(max >= TINY && max.is_finite()) {
@@ -278,9 +301,9 @@ fn quantise_block<S: Simd, const N: usize>(
     let rounded_scale = round_scale(scale);
     let inverse = s.splat(127.0 / max);
     let mut total = 0;
-    let parts = values.chunks_exact(LANES).zip(codes.as_chunks_mut::<LANES>().0);
+    let parts = parts.iter().zip(codes.as_chunks_mut::<LANES>().0);
     for (i, (part, codes)) in parts.enumerate() {
-        let rounded = s.round(s.mul(load_part(s, part), inverse));
+        let rounded = s.round(s.mul(s.load(part), inverse));
         s.store_i8(rounded, codes);
         let sum = s.reduce_add_i32(rounded);
         total += sum;

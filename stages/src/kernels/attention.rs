@@ -4,14 +4,14 @@
 use half::f16;
 
 use super::exp::exp;
-use super::simd::{Kernel, LANES, Simd, load_part, store_part};
+use super::simd::{Kernel, LANES, Simd, load_part, store_part, unrolled};
 
 /// Positions of a block: scores stay in the first-level cache, as do the block's keys and values.
 const BLOCK: usize = 64;
 /// Query heads that share a pass over the keys and values.
 const HEADS: usize = 8;
-/// Query heads whose accumulators are in registers together.
-const TILE: usize = 4;
+/// Positions whose scores are computed together.
+const KEYS: usize = 4;
 
 /// `out[g] = softmax(scale * q[g] . k^T) . v` for the query heads of one kv head.
 pub(super) struct Attend<'a> {
@@ -64,10 +64,9 @@ impl Kernel for Attend<'_> {
     }
 }
 
-/// 16 or fewer f16 from `first` on, filled up with zeros.
+/// 16 or fewer f16, filled up with zeros.
 #[inline(always)]
-fn widen_part<S: Simd>(s: S, row: &[f16], first: usize) -> S::F {
-    let part = &row[first..];
+fn widen_part<S: Simd>(s: S, part: &[f16]) -> S::F {
     match part.first_chunk::<LANES>() {
         Some(full) => s.widen_f16(bytemuck::cast_ref(full)),
         None => {
@@ -82,82 +81,150 @@ impl State {
     /// Scores of a block's keys.
     #[inline(always)]
     fn score<S: Simd>(&mut self, s: S, q: &[f32], k: &[f16], d: usize, scale: f32) {
-        for (j, k) in k.chunks_exact(d).enumerate() {
-            for (h, q) in q.chunks_exact(d).enumerate() {
-                let mut sums = [s.zero(); 2];
-                for (i, q) in q.chunks(LANES).enumerate() {
-                    let k = widen_part(s, k, i * LANES);
-                    sums[i % 2] = s.fma(load_part(s, q), k, sums[i % 2]);
-                }
-                self.scores[h][j] = scale * s.reduce_add(s.add(sums[0], sums[1]));
+        let heads = q.len() / d;
+        for first in (0..k.len() / d).step_by(KEYS) {
+            let mut h = 0;
+            while h + 2 <= heads {
+                self.score_tile::<S, 2>(s, &q[h * d..], k, d, scale, (h, first));
+                h += 2;
+            }
+            if h < heads {
+                self.score_tile::<S, 1>(s, &q[h * d..], k, d, scale, (h, first));
             }
         }
+    }
+
+    /// Scores of `N` heads from `h` on with four keys from `first` on; keys behind the last are taken
+    /// to be the last again.
+    #[inline(always)]
+    fn score_tile<S: Simd, const N: usize>(
+        &mut self,
+        s: S,
+        q: &[f32],
+        k: &[f16],
+        d: usize,
+        scale: f32,
+        (h, first): (usize, usize),
+    ) {
+        let n = k.len() / d;
+        let mut keys = [k; KEYS];
+        for (j, key) in keys.iter_mut().enumerate() {
+            *key = &k[(first + j).min(n - 1) * d..][..d];
+        }
+        let mut sums = [[s.zero(); KEYS]; N];
+        for i in (0..d).step_by(LANES) {
+            let width = LANES.min(d - i);
+            let mut queries = [s.zero(); N];
+            unrolled!(g in 0..N => { queries[g] = load_part(s, &q[g * d + i..][..width]); });
+            unrolled!(j in 0..4 => {
+                let key = widen_part(s, &keys[j][i..][..width]);
+                unrolled!(g in 0..N => { sums[g][j] = s.fma(queries[g], key, sums[g][j]); });
+            });
+        }
+        unrolled!(g in 0..N => {
+            let dots = s.reduce_add4(sums[g]);
+            let scores = &mut self.scores[h + g][first..][..KEYS];
+            for (score, dot) in scores.iter_mut().zip(dots) {
+                *score = scale * dot;
+            }
+        });
     }
 
     /// Turns the first `n` scores of a head into weights; the rest become 0.
     #[inline(always)]
     fn soften<S: Simd>(&mut self, s: S, h: usize, n: usize) {
-        let scores = &mut self.scores[h];
-        let mut max = self.max[h];
-        for &v in &scores[..n] {
-            max = if v > max { v } else { max };
+        self.scores[h][n..].fill(f32::NEG_INFINITY);
+        let scores = self.scores[h].as_chunks_mut::<LANES>().0;
+        let old = s.splat(self.max[h]);
+        let mut max = old;
+        for part in scores.iter() {
+            max = s.max(s.load(part), max);
         }
-        scores[n..].fill(f32::NEG_INFINITY);
-        let (base, mut sum) = (s.splat(max), s.zero());
-        for part in scores.as_chunks_mut::<LANES>().0 {
+        self.max[h] = s.reduce_max(max);
+        let (base, mut sum) = (s.splat(self.max[h]), s.zero());
+        for part in scores {
             let weights = exp(s, s.sub(s.load(part), base));
             sum = s.add(sum, weights);
             s.store(weights, part);
         }
         let mut correction = [0.0; LANES];
-        s.store(exp(s, s.sub(s.splat(self.max[h]), base)), &mut correction);
+        s.store(exp(s, s.sub(old, base)), &mut correction);
         self.correction[h] = correction[0];
         self.sum[h] = self.sum[h] * correction[0] + s.reduce_add(sum);
-        self.max[h] = max;
     }
 
     /// Adds a block's values, weighted, to `out: [heads, d]`.
     #[inline(always)]
     fn gather<S: Simd>(&self, s: S, v: &[f16], d: usize, out: &mut [f32]) {
         let heads = out.len() / d;
-        for first in (0..d).step_by(LANES) {
-            let mut h = 0;
-            while h + TILE <= heads {
-                self.gather_tile::<S, TILE>(s, v, d, first, h, out);
-                h += TILE;
-            }
-            while h < heads {
-                self.gather_tile::<S, 1>(s, v, d, first, h, out);
-                h += 1;
-            }
+        let mut h = 0;
+        while h + 2 <= heads {
+            self.gather_heads::<S, 2>(s, v, d, h, out);
+            h += 2;
+        }
+        if h < heads {
+            self.gather_heads::<S, 1>(s, v, d, h, out);
         }
     }
 
-    /// Elements `first ..` of `N` heads from `h` on.
+    /// `N` heads from `h` on.
     #[inline(always)]
-    fn gather_tile<S: Simd, const N: usize>(
+    fn gather_heads<S: Simd, const N: usize>(
         &self,
         s: S,
         v: &[f16],
         d: usize,
-        first: usize,
         h: usize,
         out: &mut [f32],
     ) {
-        let n = LANES.min(d - first);
-        let mut sums = [s.zero(); N];
-        for i in 0..N {
-            let old = load_part(s, &out[(h + i) * d + first..][..n]);
-            sums[i] = s.mul(old, s.splat(self.correction[h + i]));
+        let mut first = 0;
+        while first + 4 * LANES <= d {
+            self.gather_tile::<S, N, 4>(s, v, d, (h, first), out);
+            first += 4 * LANES;
         }
+        while first < d {
+            self.gather_tile::<S, N, 1>(s, v, d, (h, first), out);
+            first += LANES;
+        }
+    }
+
+    /// `W` vectors from element `first` on of `N` heads from `h` on; a single one may be cut short by
+    /// the end of the head.
+    #[inline(always)]
+    fn gather_tile<S: Simd, const N: usize, const W: usize>(
+        &self,
+        s: S,
+        v: &[f16],
+        d: usize,
+        (h, first): (usize, usize),
+        out: &mut [f32],
+    ) {
+        let end = d.min(first + W * LANES);
+        let mut sums = [[s.zero(); W]; N];
+        unrolled!(g in 0..N => {
+            let correction = s.splat(self.correction[h + g]);
+            let old = &out[(h + g) * d..][first..end];
+            unrolled!(i in 0..W => {
+                let part = &old[i * LANES..old.len().min((i + 1) * LANES)];
+                sums[g][i] = s.mul(load_part(s, part), correction);
+            });
+        });
         for (j, row) in v.chunks_exact(d).enumerate() {
-            let values = widen_part(s, &row[..first + n], first);
-            for i in 0..N {
-                sums[i] = s.fma(s.splat(self.scores[h + i][j]), values, sums[i]);
+            let row = &row[first..end];
+            let mut values = [s.zero(); W];
+            unrolled!(i in 0..W => {
+                values[i] = widen_part(s, &row[i * LANES..row.len().min((i + 1) * LANES)]);
+            });
+            unrolled!(g in 0..N => {
+                let weight = s.splat(self.scores[h + g][j]);
+                unrolled!(i in 0..W => { sums[g][i] = s.fma(weight, values[i], sums[g][i]); });
+            });
+        }
+        unrolled!(g in 0..N => {
+            let new = &mut out[(h + g) * d..][first..end];
+            for (part, &sum) in new.chunks_mut(LANES).zip(&sums[g]) {
+                store_part(s, sum, part);
             }
-        }
-        for i in 0..N {
-            store_part(s, sums[i], &mut out[(h + i) * d + first..][..n]);
-        }
+        });
     }
 }

@@ -25,6 +25,15 @@ type F = [__m256; 2];
 /// Two registers of 8 i32 or 32 bytes.
 type I = [__m256i; 2];
 
+/// The same for both registers.
+macro_rules! both {
+    ($i:ident => $e:expr) => {{
+        let low = { let $i = 0; $e };
+        let high = { let $i = 1; $e };
+        [low, high]
+    }};
+}
+
 /// Methods of one or a few instructions.
 macro_rules! ops {
     ($(fn $name:ident(self $(, $a:ident: $t:ty)*) $(-> $r:ty)? $body:block)*) => {$(
@@ -101,14 +110,16 @@ fn part(a: I, j: usize) -> __m128i {
 #[target_feature(enable = "avx2")]
 fn u8_to_f32(bytes: __m128i) -> F {
     let high = _mm_srli_si128::<8>(bytes);
-    [bytes, high].map(|b| _mm256_cvtepi32_ps(_mm256_cvtepu8_epi32(b)))
+    let halves = [bytes, high];
+    both!(i => _mm256_cvtepi32_ps(_mm256_cvtepu8_epi32(halves[i])))
 }
 
 #[inline]
 #[target_feature(enable = "avx2")]
 fn i8_to_f32(bytes: __m128i) -> F {
     let high = _mm_srli_si128::<8>(bytes);
-    [bytes, high].map(|b| _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(b)))
+    let halves = [bytes, high];
+    both!(i => _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(halves[i])))
 }
 
 #[inline]
@@ -132,6 +143,10 @@ impl Simd for Avx2 {
     }
 
     ops! {
+        fn prefetch(self, bytes: &[u8], ahead: usize) {
+            // Prefetching never faults, so the address need not be valid.
+            _mm_prefetch::<_MM_HINT_T0>(bytes.as_ptr().wrapping_add(ahead).cast());
+        }
         fn zero(self) -> F { [_mm256_setzero_ps(); 2] }
         fn splat(self, v: f32) -> F { [_mm256_set1_ps(v); 2] }
         fn load(self, v: &[f32; 16]) -> F {
@@ -144,27 +159,58 @@ impl Simd for Avx2 {
             _mm256_storeu_ps(to.as_mut_ptr(), a[0]);
             _mm256_storeu_ps(to.as_mut_ptr().add(8), a[1]);
         }
-        fn add(self, a: F, b: F) -> F { [_mm256_add_ps(a[0], b[0]), _mm256_add_ps(a[1], b[1])] }
-        fn sub(self, a: F, b: F) -> F { [_mm256_sub_ps(a[0], b[0]), _mm256_sub_ps(a[1], b[1])] }
-        fn mul(self, a: F, b: F) -> F { [_mm256_mul_ps(a[0], b[0]), _mm256_mul_ps(a[1], b[1])] }
-        fn div(self, a: F, b: F) -> F { [_mm256_div_ps(a[0], b[0]), _mm256_div_ps(a[1], b[1])] }
+        fn add(self, a: F, b: F) -> F { both!(i => _mm256_add_ps(a[i], b[i])) }
+        fn sub(self, a: F, b: F) -> F { both!(i => _mm256_sub_ps(a[i], b[i])) }
+        fn mul(self, a: F, b: F) -> F { both!(i => _mm256_mul_ps(a[i], b[i])) }
+        fn div(self, a: F, b: F) -> F { both!(i => _mm256_div_ps(a[i], b[i])) }
         fn fma(self, a: F, b: F, c: F) -> F {
-            [_mm256_fmadd_ps(a[0], b[0], c[0]), _mm256_fmadd_ps(a[1], b[1], c[1])]
+            both!(i => _mm256_fmadd_ps(a[i], b[i], c[i]))
         }
         fn fnma(self, a: F, b: F, c: F) -> F {
-            [_mm256_fnmadd_ps(a[0], b[0], c[0]), _mm256_fnmadd_ps(a[1], b[1], c[1])]
+            both!(i => _mm256_fnmadd_ps(a[i], b[i], c[i]))
         }
-        fn max(self, a: F, b: F) -> F { [_mm256_max_ps(a[0], b[0]), _mm256_max_ps(a[1], b[1])] }
-        fn min(self, a: F, b: F) -> F { [_mm256_min_ps(a[0], b[0]), _mm256_min_ps(a[1], b[1])] }
+        fn max(self, a: F, b: F) -> F { both!(i => _mm256_max_ps(a[i], b[i])) }
+        fn min(self, a: F, b: F) -> F { both!(i => _mm256_min_ps(a[i], b[i])) }
         fn select_gt(self, a: F, b: F, yes: F, no: F) -> F {
-            let [lo, hi] = [0, 1].map(|i| _mm256_cmp_ps::<_CMP_GT_OQ>(a[i], b[i]));
-            [_mm256_blendv_ps(no[0], yes[0], lo), _mm256_blendv_ps(no[1], yes[1], hi)]
+            both!(i => {
+                let greater = _mm256_cmp_ps::<_CMP_GT_OQ>(a[i], b[i]);
+                _mm256_blendv_ps(no[i], yes[i], greater)
+            })
         }
         fn reduce_add(self, a: F) -> f32 {
             let a = _mm256_add_ps(a[0], a[1]);
             let a = _mm_add_ps(_mm256_castps256_ps128(a), _mm256_extractf128_ps::<1>(a));
             let a = _mm_add_ps(a, _mm_movehl_ps(a, a));
             _mm_cvtss_f32(_mm_add_ss(a, _mm_movehdup_ps(a)))
+        }
+        fn reduce_add4(self, a: [F; 4]) -> [f32; 4] {
+            // Lanes 8 apart, then 4 apart: `ab` holds what is left of two vectors.
+            let [a, b, c, d] = a;
+            let (a, b) = (_mm256_add_ps(a[0], a[1]), _mm256_add_ps(b[0], b[1]));
+            let (c, d) = (_mm256_add_ps(c[0], c[1]), _mm256_add_ps(d[0], d[1]));
+            let ab = _mm256_add_ps(
+                _mm256_permute2f128_ps::<0x20>(a, b),
+                _mm256_permute2f128_ps::<0x31>(a, b),
+            );
+            let cd = _mm256_add_ps(
+                _mm256_permute2f128_ps::<0x20>(c, d),
+                _mm256_permute2f128_ps::<0x31>(c, d),
+            );
+            // Lanes 2 apart, then 1 apart: a and b from one register, c and d from the other.
+            let sum = _mm256_add_ps(
+                _mm256_shuffle_ps::<0b01_00_01_00>(ab, cd),
+                _mm256_shuffle_ps::<0b11_10_11_10>(ab, cd),
+            );
+            let sum = _mm256_add_ps(sum, _mm256_movehdup_ps(sum));
+            let mut lanes = [0.0; 8];
+            _mm256_storeu_ps(lanes.as_mut_ptr(), sum);
+            [lanes[0], lanes[4], lanes[2], lanes[6]]
+        }
+        fn reduce_max(self, a: F) -> f32 {
+            let a = _mm256_max_ps(a[0], a[1]);
+            let a = _mm_max_ps(_mm256_castps256_ps128(a), _mm256_extractf128_ps::<1>(a));
+            let a = _mm_max_ps(a, _mm_movehl_ps(a, a));
+            _mm_cvtss_f32(_mm_max_ss(a, _mm_movehdup_ps(a)))
         }
         fn spread(self, a: F, p: usize) -> F {
             let first = _mm256_set1_epi32(4 * (p as i32 % 2));
@@ -176,8 +222,8 @@ impl Simd for Avx2 {
         fn lane(self, a: F, i: usize) -> F {
             [_mm256_permutevar8x32_ps(a[i / 8], _mm256_set1_epi32(i as i32 % 8)); 2]
         }
-        fn even(self, a: F) -> F { [_mm256_moveldup_ps(a[0]), _mm256_moveldup_ps(a[1])] }
-        fn odd(self, a: F) -> F { [_mm256_movehdup_ps(a[0]), _mm256_movehdup_ps(a[1])] }
+        fn even(self, a: F) -> F { both!(i => _mm256_moveldup_ps(a[i])) }
+        fn odd(self, a: F) -> F { both!(i => _mm256_movehdup_ps(a[i])) }
         fn widen_f32(self, bytes: &[u8; 64]) -> F {
             let p: *const f32 = bytes.as_ptr().cast();
             [_mm256_loadu_ps(p), _mm256_loadu_ps(p.add(8))]
@@ -188,12 +234,15 @@ impl Simd for Avx2 {
         }
         fn widen_bf16(self, bytes: &[u8; 32]) -> F {
             let p: *const __m128i = bytes.as_ptr().cast();
-            [_mm_loadu_si128(p), _mm_loadu_si128(p.add(1))]
-                .map(|b| _mm256_castsi256_ps(_mm256_slli_epi32::<16>(_mm256_cvtepu16_epi32(b))))
+            both!(i => {
+                let wide = _mm256_cvtepu16_epi32(_mm_loadu_si128(p.add(i)));
+                _mm256_castsi256_ps(_mm256_slli_epi32::<16>(wide))
+            })
         }
         fn f16_pairs(self, words: [u32; 8]) -> F {
             let [a, b, c, d, e, f, g, h] = words.map(|w| w as i32);
-            [_mm_setr_epi32(a, b, c, d), _mm_setr_epi32(e, f, g, h)].map(|w| _mm256_cvtph_ps(w))
+            let halves = [_mm_setr_epi32(a, b, c, d), _mm_setr_epi32(e, f, g, h)];
+            both!(i => _mm256_cvtph_ps(halves[i]))
         }
         fn u8_lanes(self, lo: u64, hi: u64) -> F { u8_to_f32(_mm_set_epi64x(hi as i64, lo as i64)) }
         fn u8_pairs(self, a: u64, b: u64) -> F {
@@ -204,19 +253,22 @@ impl Simd for Avx2 {
         fn round(self, a: F) -> I {
             // Nearest even, whatever the thread's rounding mode.
             const NEAREST: i32 = _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC;
-            a.map(|v| _mm256_cvtps_epi32(_mm256_round_ps::<NEAREST>(v)))
+            both!(i => _mm256_cvtps_epi32(_mm256_round_ps::<NEAREST>(a[i])))
         }
-        fn to_f32(self, a: I) -> F { [_mm256_cvtepi32_ps(a[0]), _mm256_cvtepi32_ps(a[1])] }
+        fn to_f32(self, a: I) -> F { both!(i => _mm256_cvtepi32_ps(a[i])) }
         fn pow2(self, a: I) -> F {
             let bias = _mm256_set1_epi32(127);
-            a.map(|v| _mm256_castsi256_ps(_mm256_slli_epi32::<23>(_mm256_add_epi32(v, bias))))
+            both!(i => {
+                let biased = _mm256_add_epi32(a[i], bias);
+                _mm256_castsi256_ps(_mm256_slli_epi32::<23>(biased))
+            })
         }
         fn magnitude_bits(self, a: F) -> I {
             let mask = _mm256_set1_epi32(0x7fff_ffff);
-            a.map(|v| _mm256_and_si256(_mm256_castps_si256(v), mask))
+            both!(i => _mm256_and_si256(_mm256_castps_si256(a[i]), mask))
         }
         fn max_i32(self, a: I, b: I) -> I {
-            [_mm256_max_epi32(a[0], b[0]), _mm256_max_epi32(a[1], b[1])]
+            both!(i => _mm256_max_epi32(a[i], b[i]))
         }
         fn reduce_max_i32(self, a: I) -> i32 {
             let a = _mm256_max_epi32(a[0], a[1]);
@@ -240,33 +292,32 @@ impl Simd for Avx2 {
         }
         fn bytes(self, b: &[i8; 64]) -> I {
             let p: *const __m256i = b.as_ptr().cast();
-            [_mm256_loadu_si256(p), _mm256_loadu_si256(p.add(1))]
+            both!(i => _mm256_loadu_si256(p.add(i)))
         }
         fn halves(self, a: &[u8; 32], b: &[u8; 32]) -> I { [load32(a), load32(b)] }
         fn nibbles(self, a: &[u8; 16], b: &[u8; 16]) -> I { [nibbles(a), nibbles(b)] }
         fn nibble_at(self, b: &[u8; 64], shift: u32) -> I {
             let p: *const __m256i = b.as_ptr().cast();
-            [_mm256_loadu_si256(p), _mm256_loadu_si256(p.add(1))]
-                .map(|v| _mm256_and_si256(moved(v, shift, 0), _mm256_set1_epi8(0x0f)))
+            both!(i => {
+                let codes = moved(_mm256_loadu_si256(p.add(i)), shift, 0);
+                _mm256_and_si256(codes, _mm256_set1_epi8(0x0f))
+            })
         }
         fn fields(self, b: &[u8; 32], from: [u32; 2], to: u32, mask: u8) -> I {
             let (b, mask) = (load32(b), _mm256_set1_epi8(mask as i8));
-            from.map(|f| _mm256_and_si256(moved(b, f, to), mask))
+            both!(i => _mm256_and_si256(moved(b, from[i], to), mask))
         }
         fn or(self, a: I, b: I) -> I {
-            [_mm256_or_si256(a[0], b[0]), _mm256_or_si256(a[1], b[1])]
+            both!(i => _mm256_or_si256(a[i], b[i]))
         }
         fn add_where(self, a: I, bits: u64, value: u8) -> I {
-            [
-                _mm256_add_epi8(a[0], where_set(bits as u32, value)),
-                _mm256_add_epi8(a[1], where_set((bits >> 32) as u32, value)),
-            ]
+            both!(i => _mm256_add_epi8(a[i], where_set((bits >> (32 * i)) as u32, value)))
         }
         fn u8_part(self, a: I, j: usize) -> F { u8_to_f32(part(a, j)) }
         fn i8_part(self, a: I, j: usize) -> F { i8_to_f32(part(a, j)) }
-        fn dot_u8(self, codes: I, x: I) -> I { [dot(codes[0], x[0]), dot(codes[1], x[1])] }
+        fn dot_u8(self, codes: I, x: I) -> I { both!(i => dot(codes[i], x[i])) }
         fn dot_i8(self, codes: I, x: I) -> I {
-            [0, 1].map(|i| dot(_mm256_abs_epi8(codes[i]), _mm256_sign_epi8(x[i], codes[i])))
+            both!(i => dot(_mm256_abs_epi8(codes[i]), _mm256_sign_epi8(x[i], codes[i])))
         }
         fn fold(self, p: &[f32; 16], acc: &mut [i64; 16]) -> bool {
             // Adding 1.5 * 2^52 to a number below 2^51 rounds it (to even) to the last bit of the
@@ -274,9 +325,9 @@ impl Simd for Avx2 {
             const MAGIC: f64 = 6_755_399_441_055_744.0;
             let limit = _mm256_set1_ps((1_u32 << 18) as f32);
             let sign = _mm256_set1_ps(-0.0);
-            let within = [0, 8].map(|i| {
-                let v = _mm256_loadu_ps(p.as_ptr().add(i));
-                _mm256_movemask_ps(_mm256_cmp_ps::<_CMP_LE_OQ>(_mm256_andnot_ps(sign, v), limit))
+            let within = both!(i => {
+                let magnitude = _mm256_andnot_ps(sign, _mm256_loadu_ps(p.as_ptr().add(8 * i)));
+                _mm256_movemask_ps(_mm256_cmp_ps::<_CMP_LE_OQ>(magnitude, limit))
             });
             if within != [0xff; 2] {
                 return fixed::fold_each(p, acc);

@@ -73,6 +73,10 @@ impl Simd for Avx512 {
     }
 
     ops! {
+        fn prefetch(self, bytes: &[u8], ahead: usize) {
+            // Prefetching never faults, so the address need not be valid.
+            _mm_prefetch::<_MM_HINT_T0>(bytes.as_ptr().wrapping_add(ahead).cast());
+        }
         fn zero(self) -> __m512 { _mm512_setzero_ps() }
         fn splat(self, v: f32) -> __m512 { _mm512_set1_ps(v) }
         fn load(self, v: &[f32; 16]) -> __m512 { _mm512_loadu_ps(v.as_ptr()) }
@@ -95,6 +99,31 @@ impl Simd for Avx512 {
             let a = _mm_add_ps(a, _mm_movehl_ps(a, a));
             _mm_cvtss_f32(_mm_add_ss(a, _mm_movehdup_ps(a)))
         }
+        fn reduce_add4(self, a: [__m512; 4]) -> [f32; 4] {
+            // Quarters of a register are called 0 to 3. First lanes 8 apart: 0 + 2 and 1 + 3.
+            let [a, b, c, d] = a;
+            let ab = _mm512_add_ps(
+                _mm512_shuffle_f32x4::<0b01_00_01_00>(a, b),
+                _mm512_shuffle_f32x4::<0b11_10_11_10>(a, b),
+            );
+            let cd = _mm512_add_ps(
+                _mm512_shuffle_f32x4::<0b01_00_01_00>(c, d),
+                _mm512_shuffle_f32x4::<0b11_10_11_10>(c, d),
+            );
+            // Then lanes 4 apart, after which each quarter belongs to one vector; then 2 and 1.
+            let sum = _mm512_add_ps(
+                _mm512_shuffle_f32x4::<0b10_00_10_00>(ab, cd),
+                _mm512_shuffle_f32x4::<0b11_01_11_01>(ab, cd),
+            );
+            let sum = _mm512_add_ps(sum, _mm512_permute_ps::<0b01_00_11_10>(sum));
+            let sum = _mm512_add_ps(sum, _mm512_movehdup_ps(sum));
+            let first = _mm512_setr_epi32(0, 4, 8, 12, 0, 4, 8, 12, 0, 4, 8, 12, 0, 4, 8, 12);
+            let sum = _mm512_castps512_ps128(_mm512_permutexvar_ps(first, sum));
+            let mut out = [0.0; 4];
+            _mm_storeu_ps(out.as_mut_ptr(), sum);
+            out
+        }
+        fn reduce_max(self, a: __m512) -> f32 { _mm512_reduce_max_ps(a) }
         fn spread(self, a: __m512, p: usize) -> __m512 {
             let groups = _mm512_set_epi32(3, 3, 3, 3, 2, 2, 2, 2, 1, 1, 1, 1, 0, 0, 0, 0);
             let index = _mm512_add_epi32(groups, _mm512_set1_epi32(4 * p as i32));
@@ -195,10 +224,9 @@ impl Simd for Avx512 {
                 return fixed::fold_each(p, acc);
             }
             let unit = _mm512_set1_pd(fixed::UNIT);
-            let halves = [_mm512_castps512_ps256(v), _mm512_extractf32x8_ps::<1>(v)];
-            let to: *mut i64 = acc.as_mut_ptr();
-            for (i, half) in halves.into_iter().enumerate() {
-                let to = to.add(8 * i);
+            for (p, acc) in p.as_chunks::<8>().0.iter().zip(acc.as_chunks_mut::<8>().0) {
+                let half = _mm256_loadu_ps(p.as_ptr());
+                let to = acc.as_mut_ptr();
                 let scaled = _mm512_mul_pd(_mm512_cvtps_pd(half), unit);
                 let rounded = _mm512_cvtpd_epi64(scaled);
                 let sum = _mm512_add_epi64(_mm512_loadu_si512(to.cast()), rounded);

@@ -2,16 +2,16 @@
 
 use std::marker::PhantomData;
 
-use super::formats::{CHUNK, Float, Format, PAIR};
-use super::simd::{Kernel, LANES, Simd, load_part, store_part};
+use super::formats::{CHUNK, Float, Format, MAX_PAIR_BYTES, PAIR};
+use super::simd::{Kernel, LANES, Simd, load_part, store_part, unrolled};
 
-/// Longest chunk (8 blocks of Q8_0), in bytes.
-const MAX_BYTES: usize = 272;
-
-/// Where the numbers of a row go, 16 at a time.
+/// Where the numbers of a row go, 64 at a time.
 pub(super) trait Sink {
-    /// Takes the elements from `first` on, of which the row may have fewer than 16 left.
-    fn put<S: Simd>(&mut self, s: S, first: usize, w: S::F);
+    /// Takes the elements from `first` on.
+    fn put<S: Simd>(&mut self, s: S, first: usize, w: [S::F; 4]);
+
+    /// Takes the elements from `first` on, of which the row has fewer than 64 left.
+    fn put_last<S: Simd>(&mut self, s: S, first: usize, w: [S::F; 4]);
 }
 
 /// `acc[t] += h[t] * w`.
@@ -24,13 +24,28 @@ pub(super) struct Axpy<'a> {
 
 impl Sink for Axpy<'_> {
     #[inline(always)]
-    fn put<S: Simd>(&mut self, s: S, first: usize, w: S::F) {
-        let n = LANES.min(self.cols - first);
+    fn put<S: Simd>(&mut self, s: S, first: usize, w: [S::F; 4]) {
+        for (t, &h) in self.h.iter().enumerate() {
+            if h != 0.0 {
+                let h = s.splat(h);
+                let acc = &mut self.acc[t * self.stride + first..][..PAIR];
+                let acc = acc.as_chunks_mut().0;
+                unrolled!(j in 0..4 => {
+                    s.store(s.fma(h, w[j], s.load(&acc[j])), &mut acc[j]);
+                });
+            }
+        }
+    }
+
+    #[inline(always)]
+    fn put_last<S: Simd>(&mut self, s: S, first: usize, w: [S::F; 4]) {
+        let n = self.cols - first;
         for (t, &h) in self.h.iter().enumerate() {
             if h != 0.0 {
                 let acc = &mut self.acc[t * self.stride + first..][..n];
-                let sum = s.fma(s.splat(h), w, load_part(s, acc));
-                store_part(s, sum, acc);
+                for (acc, &w) in acc.chunks_mut(LANES).zip(&w) {
+                    store_part(s, s.fma(s.splat(h), w, load_part(s, acc)), acc);
+                }
             }
         }
     }
@@ -41,9 +56,16 @@ pub(super) struct Dequantise<'a>(pub(super) &'a mut [f32]); // [cols]
 
 impl Sink for Dequantise<'_> {
     #[inline(always)]
-    fn put<S: Simd>(&mut self, s: S, first: usize, w: S::F) {
-        let n = LANES.min(self.0.len() - first);
-        store_part(s, w, &mut self.0[first..][..n]);
+    fn put<S: Simd>(&mut self, s: S, first: usize, w: [S::F; 4]) {
+        let out = self.0[first..][..PAIR].as_chunks_mut().0;
+        unrolled!(j in 0..4 => { s.store(w[j], &mut out[j]); });
+    }
+
+    #[inline(always)]
+    fn put_last<S: Simd>(&mut self, s: S, first: usize, w: [S::F; 4]) {
+        for (out, &w) in self.0[first..].chunks_mut(LANES).zip(&w) {
+            store_part(s, w, out);
+        }
     }
 }
 
@@ -72,49 +94,58 @@ impl<F: Format, K: Sink> Kernel for Unpack<'_, F, K> {
         let mut chunks = self.row.chunks_exact(F::BYTES);
         let mut first = 0;
         for bytes in chunks.by_ref() {
-            unpack_chunk::<S, F, K>(s, bytes, first, CHUNK, &mut self.sink);
+            let (scale, offset) = F::scales(s, bytes, 8);
+            unrolled!(p in 0..4 => {
+                let w = unpack::<S, F>(s, bytes, scale, offset, p);
+                self.sink.put(s, first + p * PAIR, w);
+            });
             first += CHUNK;
         }
-        let rest = chunks.remainder();
+        if F::BLOCK.block_len() == CHUNK {
+            return;
+        }
+        let mut pairs = chunks.remainder().chunks_exact(F::PAIR_BYTES);
+        for bytes in pairs.by_ref() {
+            let (scale, offset) = F::scales(s, bytes, 2);
+            self.sink.put(s, first, unpack::<S, F>(s, bytes, scale, offset, 0));
+            first += PAIR;
+        }
+        let rest = pairs.remainder();
         if !rest.is_empty() {
-            let mut padded = [0; MAX_BYTES];
+            let mut padded = [0; MAX_PAIR_BYTES];
             padded[..rest.len()].copy_from_slice(rest);
-            let n = rest.len() / F::BLOCK.block_bytes() * F::BLOCK.block_len();
-            unpack_chunk::<S, F, K>(s, &padded[..F::BYTES], first, n, &mut self.sink);
+            let (scale, offset) = F::scales(s, &padded, 2);
+            let w = unpack::<S, F>(s, &padded, scale, offset, 0);
+            self.sink.put_last(s, first, w);
         }
     }
 }
 
-/// `w = scale * code - offset` of the first `n` elements of a chunk.
+/// `w = scale * code - offset` of the elements `64 * p ..` of a chunk.
 ///
 /// Exact products: an f16 scale has 11 bits, a group's scale at most 7 and a code at most 6 (8 where
 /// there is no group scale), together no more than the 24 of f32. So only the subtraction rounds,
 /// and the result has the bits of ggml's definition.
 #[inline(always)]
-fn unpack_chunk<S: Simd, F: Format, K: Sink>(
+fn unpack<S: Simd, F: Format>(
     s: S,
     bytes: &[u8],
-    first: usize,
-    n: usize,
-    sink: &mut K,
-) {
-    let (scale, offset) = F::scales(s, bytes, 8);
-    for p in 0..CHUNK / PAIR {
-        let codes = F::codes(s, bytes, p);
-        for j in 0..PAIR / LANES {
-            let group = p * (PAIR / LANES) + j;
-            if group * LANES >= n {
-                return;
-            }
-            let w = if F::SIGNED {
-                s.mul(s.i8_part(codes, j), s.lane(scale, group))
-            } else {
-                let product = s.mul(s.u8_part(codes, j), s.lane(scale, group));
-                s.sub(product, s.lane(offset, group))
-            };
-            sink.put(s, first + group * LANES, w);
+    scale: S::F,
+    offset: S::F,
+    p: usize,
+) -> [S::F; 4] {
+    let codes = F::codes(s, bytes, p);
+    let mut w = [s.zero(); 4];
+    unrolled!(j in 0..4 => {
+        let scale = s.lane(scale, 4 * p + j);
+        if F::SIGNED {
+            w[j] = s.mul(s.i8_part(codes, j), scale);
+        } else {
+            let product = s.mul(s.u8_part(codes, j), scale);
+            w[j] = s.sub(product, s.lane(offset, 4 * p + j));
         }
-    }
+    });
+    w
 }
 
 /// [`Unpack`] for weights that are numbers.
@@ -126,17 +157,27 @@ impl<F: Float, K: Sink> Kernel for FloatUnpack<'_, F, K> {
     #[inline(always)]
     fn run<S: Simd>(self, s: S) {
         let Unpack { row, mut sink, .. } = self.0;
-        let mut vectors = row.chunks_exact(LANES * F::BYTES);
+        let mut steps = row.chunks_exact(PAIR * F::BYTES);
         let mut first = 0;
-        for bytes in vectors.by_ref() {
-            sink.put(s, first, F::widen(s, bytes));
-            first += LANES;
+        for bytes in steps.by_ref() {
+            sink.put(s, first, widen::<S, F>(s, bytes));
+            first += PAIR;
         }
-        let rest = vectors.remainder();
+        let rest = steps.remainder();
         if !rest.is_empty() {
-            let mut padded = [0; LANES * 4];
+            let mut padded = [0; PAIR * 4];
             padded[..rest.len()].copy_from_slice(rest);
-            sink.put(s, first, F::widen(s, &padded));
+            sink.put_last(s, first, widen::<S, F>(s, &padded));
         }
     }
+}
+
+/// 64 elements.
+#[inline(always)]
+fn widen<S: Simd, F: Float>(s: S, bytes: &[u8]) -> [S::F; 4] {
+    let mut w = [s.zero(); 4];
+    unrolled!(j in 0..4 => {
+        w[j] = F::widen(s, &bytes[j * LANES * F::BYTES..]);
+    });
+    w
 }

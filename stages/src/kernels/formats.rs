@@ -16,6 +16,9 @@ pub(super) const PAIR: usize = 64;
 /// Elements that share a scale.
 pub(super) const GROUP: usize = 16;
 
+/// Longest pair of blocks of 32 (Q8_0), in bytes.
+pub(super) const MAX_PAIR_BYTES: usize = 68;
+
 /// A format with codes and scales.
 pub(super) trait Format {
     /// Its name in the file.

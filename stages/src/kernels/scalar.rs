@@ -104,6 +104,14 @@ impl Simd for Scalar {
         a[0] + a[1]
     }
 
+    fn reduce_add4(self, a: [[f32; 16]; 4]) -> [f32; 4] {
+        a.map(|a| self.reduce_add(a))
+    }
+
+    fn reduce_max(self, a: [f32; 16]) -> f32 {
+        a.into_iter().fold(f32::NEG_INFINITY, f32::max)
+    }
+
     fn spread(self, a: [f32; 16], p: usize) -> [f32; 16] {
         from_fn(|i| a[4 * p + i / 4])
     }

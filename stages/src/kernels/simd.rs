@@ -33,6 +33,11 @@ pub(super) trait Simd: Copy + Send + Sync + 'static {
     /// Runs `kernel` in a function that is compiled for this instruction set.
     fn run<K: Kernel>(self, kernel: K) -> K::Output;
 
+    /// Asks for the cache line `ahead` bytes behind the start of `bytes`, which may lie anywhere.
+    fn prefetch(self, bytes: &[u8], ahead: usize) {
+        let _ = (bytes, ahead);
+    }
+
     /// All lanes 0.
     fn zero(self) -> Self::F;
     /// All lanes `v`.
@@ -63,6 +68,10 @@ pub(super) trait Simd: Copy + Send + Sync + 'static {
     fn select_gt(self, a: Self::F, b: Self::F, yes: Self::F, no: Self::F) -> Self::F;
     /// Sum of the lanes: halves are added (`l[i] + l[i + 8]`, then 4, 2, 1 apart).
     fn reduce_add(self, a: Self::F) -> f32;
+    /// [`Self::reduce_add`] of four vectors.
+    fn reduce_add4(self, a: [Self::F; 4]) -> [f32; 4];
+    /// Largest lane; any of them where one is NaN.
+    fn reduce_max(self, a: Self::F) -> f32;
     /// Lane `4 * p + i / 4` in lane `i`: the factors of the four groups of 16 of one [`Self::B`].
     fn spread(self, a: Self::F, p: usize) -> Self::F;
     /// Lane `i` in all lanes.
@@ -142,6 +151,22 @@ pub(super) trait Simd: Copy + Send + Sync + 'static {
         super::fixed::unfold_each(sum, x);
     }
 }
+
+/// A loop of up to four turns, written out. Vectors must stay in registers and inside functions of
+/// the instruction set, which neither `array::map` nor a loop that the optimiser may keep ensures.
+macro_rules! unrolled {
+    ($i:ident in 0..$n:expr => $body:block) => {{
+        const { assert!($n <= 4) };
+        $crate::kernels::simd::unrolled!(@ $n, $body, $i: 0 1 2 3);
+    }};
+    (@ $n:expr, $body:block, $i:ident: $($turn:literal)*) => {
+        $(if $turn < $n {
+            let $i = $turn;
+            $body
+        })*
+    };
+}
+pub(super) use unrolled;
 
 /// Loads up to 16 values and fills up with zeros.
 #[inline(always)]

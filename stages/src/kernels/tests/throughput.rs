@@ -6,22 +6,29 @@ use std::time::Instant;
 
 use forebay_models::block::BlockType;
 use forebay_queues::slab::Slab;
+use half::f16;
 
 use super::definition::random_row;
 use super::{Random, tables};
 use crate::kernels::{Activations, KernelTable, WeightRows};
 
 const BYTES: usize = 256 << 20;
-const RUNS: usize = 5;
+/// Pieces are timed one by one: the best one was not disturbed by other programs, and is cold, since
+/// the rest of the buffer has been read since its last turn.
+const PIECES: usize = 32;
+const PASSES: usize = 4;
 
-/// Best of several runs, in GB/s.
-fn best(bytes: usize, mut run: impl FnMut()) -> f64 {
-    let seconds = (0..RUNS).map(|_| {
+/// Best speed of any piece of `n` units, in units per second.
+fn best(n: usize, mut run: impl FnMut(usize, usize)) -> f64 {
+    let mut best = 0.0_f64;
+    for i in 0..PIECES * PASSES {
+        let piece = i % PIECES;
+        let (first, end) = (piece * n / PIECES, (piece + 1) * n / PIECES);
         let start = Instant::now();
-        run();
-        start.elapsed().as_secs_f64()
-    });
-    bytes as f64 / seconds.fold(f64::INFINITY, f64::min) / 1e9
+        run(first, end);
+        best = best.max((end - first) as f64 / start.elapsed().as_secs_f64());
+    }
+    best
 }
 
 /// Reads every byte once: the bound.
@@ -45,21 +52,56 @@ fn stream(table: &KernelTable, block: BlockType, n_tokens: usize, cols: usize, b
     let mut x = Activations::new(n_tokens, cols);
     x.load(table, n_tokens, cols, &random.units(n_tokens * cols));
     let mut out = vec![0.0; n_tokens * n_rows];
-    let w = WeightRows {
-        block,
-        bytes,
-        stride: row.len(),
-        n_rows,
-    };
-    let speed = best(n_rows * row.len(), || {
-        table.matmul(w, &x, &mut out, n_rows);
+    let stride = row.len();
+    let rows_per_second = best(n_rows, |first, end| {
+        let w = WeightRows {
+            block,
+            bytes: &bytes[first * stride..end * stride],
+            stride,
+            n_rows: end - first,
+        };
+        table.matmul(w, &x, &mut out, end - first);
         black_box(&out);
     });
+    let speed = rows_per_second * stride as f64 / 1e9;
     let products = speed / block.block_bytes() as f64 * (block.block_len() * n_tokens) as f64;
-    let isa = table.isa();
     println!(
-        "{isa:>10} {block:>5} x {n_tokens:<3} cols {cols:<5} {speed:6.1} GB/s {products:7.1} G products/s"
+        "{:>10} {block:>5} x {n_tokens:<3} cols {cols:<5} {speed:6.1} GB/s {products:7.1} G products/s",
+        table.isa().name()
     );
+}
+
+/// Down in neuron layout: every row is added to one accumulator.
+fn stream_rows(table: &KernelTable, block: BlockType, cols: usize, bytes: &mut [u8]) {
+    let row = random_row(block, cols, &mut Random(1));
+    let n_rows = bytes.len() / row.len();
+    for place in bytes.chunks_exact_mut(row.len()) {
+        place.copy_from_slice(&row);
+    }
+    let mut acc = vec![0.0; cols];
+    let speed = best(n_rows, |first, end| {
+        for r in first..end {
+            let row = &bytes[r * row.len()..][..row.len()];
+            table.axpy(block, row, &[0.5], &mut acc, cols);
+        }
+        black_box(&acc);
+    }) * row.len() as f64
+        / 1e9;
+    println!("{:>10} {block:>5} axpy cols {cols:<5} {speed:6.1} GB/s", table.isa().name());
+}
+
+/// One kv head with a group of query heads.
+fn attention(table: &KernelTable, group: usize, n_pos: usize, d: usize) {
+    let mut random = Random(1);
+    let q = random.units(group * d);
+    let k: Vec<f16> = random.units(n_pos * d).into_iter().map(f16::from_f32).collect();
+    let mut out = vec![0.0; group * d];
+    let per_second = best(PIECES, |_, _| {
+        table.attend(&q, &k, &k, d, 0.1, &mut out);
+        black_box(&out);
+    });
+    let ns = 1e9 / per_second / (group * n_pos) as f64;
+    println!("{:>10} attend {group} x {n_pos} x {d}: {ns:.1} ns per head and position", table.isa().name());
 }
 
 #[test]
@@ -68,9 +110,10 @@ fn throughput() {
     let mut slab = Slab::new(BYTES).expect("memory for the weights");
     let mut slot = slab.carve(BYTES).expect("carved once");
     slot.fill(1);
-    println!("read {:.1} GB/s", best(BYTES, || {
-        black_box(read(black_box(&slot)));
-    }));
+    let bound = best(BYTES, |first, end| {
+        black_box(read(black_box(&slot[first..end])));
+    });
+    println!("read {:.1} GB/s", bound / 1e9);
     use BlockType as B;
     for table in tables().into_iter().skip(1).rev() {
         for block in [B::Q4_0, B::Q4_1, B::Q8_0, B::Q4_K, B::Q5_0, B::Q5_K, B::Q6_K, B::F16] {
@@ -78,6 +121,11 @@ fn throughput() {
                 stream(&table, block, 1, cols, &mut slot);
             }
         }
+        for block in [B::Q4_0, B::Q4_1, B::Q8_0, B::Q4_K, B::Q6_K, B::F16] {
+            stream_rows(&table, block, 1536, &mut slot);
+        }
+        attention(&table, 6, 1024, 128);
+        attention(&table, 3, 1024, 64);
         for block in [B::Q4_1, B::Q4_K, B::Q6_K, B::F16] {
             stream(&table, block, 64, 1536, &mut slot[..4 << 20]);
         }
