@@ -15,9 +15,9 @@ const KEYS: usize = 4;
 
 /// `out[g] = softmax(scale * q[g] . k^T) . v` for the query heads of one kv head.
 pub(super) struct Attend<'a> {
-    pub(super) q: &'a [f32],  // [group, head_dim]
-    pub(super) k: &'a [f16],  // [n_pos, head_dim]
-    pub(super) v: &'a [f16],  // [n_pos, head_dim]
+    pub(super) q: &'a [f32], // [group, head_dim]
+    pub(super) k: &'a [f16], // [n_pos, head_dim]
+    pub(super) v: &'a [f16], // [n_pos, head_dim]
     pub(super) head_dim: usize,
     pub(super) scale: f32,
     pub(super) out: &'a mut [f32], // [group, head_dim]

@@ -28,8 +28,14 @@ type I = [__m256i; 2];
 /// The same for both registers.
 macro_rules! both {
     ($i:ident => $e:expr) => {{
-        let low = { let $i = 0; $e };
-        let high = { let $i = 1; $e };
+        let low = {
+            let $i = 0;
+            $e
+        };
+        let high = {
+            let $i = 1;
+            $e
+        };
         [low, high]
     }};
 }

@@ -62,9 +62,7 @@ impl Simd for Avx512 {
     type B = __m512i;
 
     fn run<K: Kernel>(self, kernel: K) -> K::Output {
-        #[target_feature(
-            enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni,avx2,fma,f16c"
-        )]
+        #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni,avx2,fma,f16c")]
         fn inner<K: Kernel>(s: Avx512, kernel: K) -> K::Output {
             kernel.run(s)
         }

@@ -107,7 +107,8 @@ impl<F: Format, K: Sink> Kernel for Unpack<'_, F, K> {
         let mut pairs = chunks.remainder().chunks_exact(F::PAIR_BYTES);
         for bytes in pairs.by_ref() {
             let (scale, offset) = F::scales(s, bytes, 2);
-            self.sink.put(s, first, unpack::<S, F>(s, bytes, scale, offset, 0));
+            self.sink
+                .put(s, first, unpack::<S, F>(s, bytes, scale, offset, 0));
             first += PAIR;
         }
         let rest = pairs.remainder();

@@ -10,8 +10,8 @@ const NORM_BLOCK: usize = 4 * LANES;
 
 /// `out = x / sqrt(mean(x^2) + eps) * w`.
 pub(super) struct RmsNorm<'a> {
-    pub(super) x: &'a [f32],       // [d]
-    pub(super) w: &'a [f32],       // [d]
+    pub(super) x: &'a [f32], // [d]
+    pub(super) w: &'a [f32], // [d]
     pub(super) eps: f32,
     pub(super) out: &'a mut [f32], // [d]
 }

@@ -355,8 +355,8 @@ impl Float for Bf16 {
 /// Calls `$quantised::<F>` or `$float::<F>` for the block format `$block`.
 macro_rules! for_format {
     ($block:expr, quantised $f:ident => $quantised:expr, float $g:ident => $float:expr) => {{
-        use $crate::kernels::formats as fm;
         use forebay_models::block::BlockType as Bt;
+        use $crate::kernels::formats as fm;
         macro_rules! quantised {
             ($name:ident) => {{
                 type $f = fm::$name;

@@ -87,13 +87,7 @@ impl Simd for Scalar {
         from_fn(|i| if a[i] < b[i] { a[i] } else { b[i] })
     }
 
-    fn select_gt(
-        self,
-        a: [f32; 16],
-        b: [f32; 16],
-        yes: [f32; 16],
-        no: [f32; 16],
-    ) -> [f32; 16] {
+    fn select_gt(self, a: [f32; 16], b: [f32; 16], yes: [f32; 16], no: [f32; 16]) -> [f32; 16] {
         from_fn(|i| if a[i] > b[i] { yes[i] } else { no[i] })
     }
 

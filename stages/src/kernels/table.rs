@@ -176,10 +176,14 @@ impl KernelTable {
 
     /// The kernels of the fastest instruction set that this CPU has.
     pub fn best() -> Self {
-        Isa::ALL.into_iter().rev().find_map(Self::new).unwrap_or(Self {
-            isa: Isa::Scalar,
-            kernels: &Scalar,
-        })
+        Isa::ALL
+            .into_iter()
+            .rev()
+            .find_map(Self::new)
+            .unwrap_or(Self {
+                isa: Isa::Scalar,
+                kernels: &Scalar,
+            })
     }
 
     /// Which instruction set these kernels use.
@@ -222,8 +226,8 @@ impl KernelTable {
         &self,
         block: BlockType,
         row: &[u8],
-        h: &[f32],        // [n_tokens]
-        acc: &mut [f32],  // [n_tokens, cols]
+        h: &[f32],       // [n_tokens]
+        acc: &mut [f32], // [n_tokens, cols]
         acc_stride: usize,
     ) {
         let cols = cols(block, row);
@@ -275,7 +279,10 @@ impl KernelTable {
     /// # Panics
     /// The lengths differ.
     pub fn rmsnorm(&self, x: &[f32], w: &[f32], eps: f32, out: &mut [f32]) {
-        assert!(x.len() == w.len() && x.len() == out.len(), "norm of another length");
+        assert!(
+            x.len() == w.len() && x.len() == out.len(),
+            "norm of another length"
+        );
         self.kernels.rmsnorm(RmsNorm { x, w, eps, out });
     }
 
@@ -285,7 +292,10 @@ impl KernelTable {
     /// # Panics
     /// The head is shorter than that, or cosines and sines differ in number.
     pub fn rope(&self, x: &mut [f32], cos: &[f32], sin: &[f32], pairing: RopePairing) {
-        assert!(cos.len() == sin.len() && 2 * cos.len() <= x.len(), "more angles than pairs");
+        assert!(
+            cos.len() == sin.len() && 2 * cos.len() <= x.len(),
+            "more angles than pairs"
+        );
         let job = Rope {
             x: &mut x[..2 * cos.len()],
             cos,
@@ -301,7 +311,10 @@ impl KernelTable {
     /// # Panics
     /// The lengths differ.
     pub fn gate_up(&self, activation: Activation, gate: &[f32], up: &[f32], out: &mut [f32]) {
-        assert!(gate.len() == up.len() && gate.len() == out.len(), "FFN vectors differ in length");
+        assert!(
+            gate.len() == up.len() && gate.len() == out.len(),
+            "FFN vectors differ in length"
+        );
         let job = GateUp {
             activation,
             gate,
@@ -358,7 +371,10 @@ fn row_bytes(block: BlockType, cols: usize) -> usize {
 
 fn cols(block: BlockType, row: &[u8]) -> usize {
     let bytes = block.block_bytes();
-    assert!(row.len().is_multiple_of(bytes), "row is not whole blocks of {block}");
+    assert!(
+        row.len().is_multiple_of(bytes),
+        "row is not whole blocks of {block}"
+    );
     row.len() / bytes * block.block_len()
 }
 

@@ -16,7 +16,13 @@ impl Case {
     fn random(group: usize, n_pos: usize, d: usize, size: f32) -> Self {
         let mut random = Random((group * 1000 + n_pos) as u64);
         let q = random.units(group * d).iter().map(|v| v * size).collect();
-        let mut halves = || random.units(n_pos * d).into_iter().map(f16::from_f32).collect();
+        let mut halves = || {
+            random
+                .units(n_pos * d)
+                .into_iter()
+                .map(f16::from_f32)
+                .collect()
+        };
         let (k, v) = (halves(), halves());
         let scale = 1.0 / (d as f32).sqrt();
         Self { q, k, v, d, scale }
@@ -64,7 +70,10 @@ fn every_shape_meets_the_softmax() {
                 for (q, out) in case.q.chunks(d).zip(out.chunks(d)) {
                     for (got, want) in out.iter().zip(case.reference(q)) {
                         let error = (f64::from(*got) - want).abs();
-                        assert!(error < 2e-5, "d {d} pos {n_pos} group {group}: {got} for {want}");
+                        assert!(
+                            error < 2e-5,
+                            "d {d} pos {n_pos} group {group}: {got} for {want}"
+                        );
                     }
                 }
             }

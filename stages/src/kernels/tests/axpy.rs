@@ -50,8 +50,15 @@ fn tokens_are_added_independently_and_zeros_leave_their_accumulators_alone() {
                 acc
             });
             for t in 0..n_tokens {
-                let (old, new) = (&before[t * stride..][..stride], &out[t * stride..][..stride]);
-                assert_eq!(bits(&old[cols..]), bits(&new[cols..]), "wrote beyond the row");
+                let (old, new) = (
+                    &before[t * stride..][..stride],
+                    &out[t * stride..][..stride],
+                );
+                assert_eq!(
+                    bits(&old[cols..]),
+                    bits(&new[cols..]),
+                    "wrote beyond the row"
+                );
                 if h[t] == 0.0 {
                     assert_eq!(bits(old), bits(new));
                     continue;

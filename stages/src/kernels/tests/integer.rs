@@ -36,9 +36,13 @@ impl Kernel for Products<'_> {
 fn run_on<K: Kernel>(isa: Isa, kernel: K) -> K::Output {
     match isa {
         #[cfg(target_arch = "x86_64")]
-        Isa::Avx2 => crate::kernels::avx2::Avx2::detect().expect("listed").run(kernel),
+        Isa::Avx2 => crate::kernels::avx2::Avx2::detect()
+            .expect("listed")
+            .run(kernel),
         #[cfg(target_arch = "x86_64")]
-        Isa::Avx512 => crate::kernels::avx512::Avx512::detect().expect("listed").run(kernel),
+        Isa::Avx512 => crate::kernels::avx512::Avx512::detect()
+            .expect("listed")
+            .run(kernel),
         _ => Scalar.run(kernel),
     }
 }
@@ -59,7 +63,9 @@ fn products_of_codes_are_exact_up_to_the_extremes() {
     }
     for (codes, x) in &cases {
         let sum = |i: usize, code: &dyn Fn(i8) -> i32| -> i32 {
-            (4 * i..4 * i + 4).map(|k| code(codes[k]) * i32::from(x[k])).sum()
+            (4 * i..4 * i + 4)
+                .map(|k| code(codes[k]) * i32::from(x[k]))
+                .sum()
         };
         for table in tables() {
             let [unsigned, signed] = run_on(table.isa(), Products { codes, x });
@@ -92,7 +98,10 @@ fn quantised_activations_are_equal_and_as_defined() {
                     .iter()
                     .map(|v| (v * inverse).round_ties_even() as i32)
                     .collect();
-                let got: Vec<i32> = token.codes[32 * b..][..32].iter().map(|&c| c.into()).collect();
+                let got: Vec<i32> = token.codes[32 * b..][..32]
+                    .iter()
+                    .map(|&c| c.into())
+                    .collect();
                 assert_eq!(codes, got, "{} block {b}", table.isa());
                 let exact = if max < 1e-36 { 0.0 } else { max / 127.0 };
                 let scale = f16::from_f32(exact).to_f32();

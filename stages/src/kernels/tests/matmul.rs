@@ -11,7 +11,9 @@ use crate::kernels::{Activations, KernelTable, WeightRows};
 fn column_counts(block: BlockType) -> Vec<usize> {
     match block.block_len() {
         1 => (1..=70).collect(),
-        32 => [1, 2, 3, 5, 7, 8, 9, 10, 15, 16, 17].map(|n| 32 * n).to_vec(),
+        32 => [1, 2, 3, 5, 7, 8, 9, 10, 15, 16, 17]
+            .map(|n| 32 * n)
+            .to_vec(),
         _ => [1, 2, 3, 5, 7].map(|n| 256 * n).to_vec(),
     }
 }
@@ -154,7 +156,10 @@ fn a_fault_in_one_token_stays_in_that_token() {
                 let bad = matrix.product(&table, 6, &x);
                 for (t, (good, bad)) in good.chunks(6).zip(bad.chunks(6)).enumerate() {
                     if t == 2 {
-                        assert!(bad[..5].iter().all(|v| !v.is_finite()), "{block}: fault hidden");
+                        assert!(
+                            bad[..5].iter().all(|v| !v.is_finite()),
+                            "{block}: fault hidden"
+                        );
                     } else {
                         assert_eq!(bits(good), bits(bad), "{block}: fault spread to token {t}");
                     }
