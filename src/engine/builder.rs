@@ -304,7 +304,6 @@ impl EngineBuilder {
         Ok(Prepared { programs, weights, ceiling, notes })
     }
 
-    #[expect(clippy::too_many_arguments, reason = "the last step of assembly takes all the parts")]
     fn start(
         &self,
         bundle: Bundle,
