@@ -9,6 +9,7 @@
 //! for item in session.generate(Request::text("Once upon a time"))? {
 //!     match item? {
 //!         StreamItem::Token(token) => print!("{}", token.text),
+//!         StreamItem::Rest(text) => print!("{text}"),
 //!         StreamItem::Done(statistics) => println!("\n{}", statistics.summary()),
 //!     }
 //! }

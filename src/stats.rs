@@ -5,7 +5,7 @@ use forebay_plans::size::format_size;
 use forebay_traces::ledger::Bubbles;
 use serde::Serialize;
 
-/// Statistics of one generation. Field names are a contract (DESIGN.md section 3).
+/// Statistics of one generation. Field names are a contract (README.md, statistics).
 #[derive(Clone, Debug, Serialize)]
 pub struct Statistics {
     /// The model's path or name.

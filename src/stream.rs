@@ -24,6 +24,8 @@ pub struct Token {
 pub enum StreamItem {
     /// A token.
     Token(Token),
+    /// What was left of an unfinished character at the very end, as U+FFFD; belongs to no token.
+    Rest(String),
     /// The end, with the statistics of the generation; always the last item of a successful stream.
     Done(Box<Statistics>),
 }
@@ -56,6 +58,7 @@ impl TokenStream {
         for item in self {
             match item? {
                 StreamItem::Token(token) => text.push_str(&token.text),
+                StreamItem::Rest(rest) => text.push_str(&rest),
                 StreamItem::Done(statistics) => return Ok((text, *statistics)),
             }
         }

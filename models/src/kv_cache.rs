@@ -1,6 +1,7 @@
 //! Keys and values of past positions in half precision.
 
 use half::f16;
+use half::slice::HalfBitsSliceExt;
 
 /// KV cache of some key/value heads over all layers. Rows of one head are contiguous, so that
 /// attention reads them as a stream.
@@ -10,9 +11,9 @@ pub struct KvCache {
     context: usize,
     head_dim: usize,
     /// `[n_layers, heads, context, head_dim]`
-    keys: Vec<f16>,
+    keys: Vec<u16>,
     /// `[n_layers, heads, context, head_dim]`
-    values: Vec<f16>,
+    values: Vec<u16>,
 }
 
 impl KvCache {
@@ -20,7 +21,8 @@ impl KvCache {
     /// are written.
     pub fn new(n_layers: usize, heads: usize, context: usize, head_dim: usize) -> Self {
         let len = n_layers * heads * context * head_dim;
-        Self { heads, context, head_dim, keys: vec![f16::ZERO; len], values: vec![f16::ZERO; len] }
+        // Bits instead of `f16`: zeroed integers come straight from the system, untouched.
+        Self { heads, context, head_dim, keys: vec![0; len], values: vec![0; len] }
     }
 
     /// Bytes of such a cache.
@@ -43,7 +45,7 @@ impl KvCache {
         let range = at..at + self.head_dim;
         for (to, from) in [(&mut self.keys, key), (&mut self.values, value)] {
             for (t, &f) in to[range.clone()].iter_mut().zip(from) {
-                *t = f16::from_f32(f);
+                *t = f16::from_f32(f).to_bits();
             }
         }
     }
@@ -52,7 +54,7 @@ impl KvCache {
     pub fn window(&self, layer: usize, head: usize, from: usize, to: usize) -> (&[f16], &[f16]) {
         let at = self.start(layer, head);
         let range = at + from * self.head_dim..at + to * self.head_dim;
-        (&self.keys[range.clone()], &self.values[range])
+        (self.keys[range.clone()].reinterpret_cast(), self.values[range].reinterpret_cast())
     }
 }
 

@@ -57,6 +57,13 @@ pub struct NeuronCachePlan {
     pub staging_bytes: usize,
 }
 
+impl NeuronCachePlan {
+    /// Bytes per core: slots with their directory, and read buffers.
+    pub fn bytes_per_core(&self) -> usize {
+        self.slots * (self.slot_bytes + DIRECTORY_BYTES) + self.staging * self.staging_bytes
+    }
+}
+
 /// The decision.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ResidencyPlan {
@@ -88,6 +95,8 @@ const STAGING_SHARE: u64 = 16;
 const STAGING_SLOTS: usize = 16;
 /// Fewest neurons a core's cache may hold: two clusters whose neurons are all alive.
 const MIN_NEURON_SLOTS: usize = 128;
+/// Bytes that the cache's directory takes per slot, at most.
+const DIRECTORY_BYTES: usize = 32;
 const PAGE: usize = 4096;
 
 /// Assigns every cluster to a core: within each group that runs between two exchanges, the next
@@ -230,7 +239,7 @@ impl Planner<'_> {
     /// Bytes of the smallest useful neuron cache over all cores, read buffers included.
     fn least_neuron_cache(&self, g: &FfnGeometry) -> u64 {
         let slot = neuron_slot_bytes(g);
-        let per_core = STAGING_SLOTS * self.staging_bytes(slot) + MIN_NEURON_SLOTS * slot;
+        let per_core = STAGING_SLOTS * self.staging_bytes(slot) + MIN_NEURON_SLOTS * (slot + DIRECTORY_BYTES);
         (self.request.threads * per_core) as u64
     }
 
@@ -301,11 +310,12 @@ impl Planner<'_> {
                 self.plan.residency[i] = Residency::GatePinned;
             }
         }
-        cache.slots = ((self.left - staging) / threads) as usize / slot_bytes;
+        let per_slot = slot_bytes + DIRECTORY_BYTES;
+        cache.slots = ((self.left - staging) / threads) as usize / per_slot;
         // No core needs more slots than it owns neurons.
         let neurons = self.gate_pinned_neurons();
         cache.slots = cache.slots.min(neurons.max(1));
-        self.left -= staging + threads * (cache.slots * slot_bytes) as u64;
+        self.left -= staging + threads * (cache.slots * per_slot) as u64;
         self.plan.neuron_cache = cache;
     }
 

@@ -12,7 +12,8 @@ pub struct EngineFlags {
     /// Memory for the whole process: 2GiB, 600MiB, or a share of what is available such as 50%.
     #[arg(long, value_name = "SIZE")]
     pub memory: Option<MemorySize>,
-    /// Compute threads, at most one per core [default: one per big and mid core].
+    /// Compute threads, each pinned to a core; no more than query heads are used [default: one per big and
+    /// mid core].
     #[arg(long, short = 't', value_name = "N")]
     pub threads: Option<usize>,
     /// Which FFN neurons are computed [default: exact for ReLU models, dense for others].

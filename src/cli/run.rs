@@ -33,7 +33,8 @@ pub struct Run {
     engine: EngineFlags,
     #[command(flatten)]
     sampling: Sampling,
-    /// Positions of the KV cache [default: 4096, or less under a small budget].
+    /// Positions of the KV cache, at most what the model was trained for [default: 4096, or less where -n
+    /// or the budget allows no more].
     #[arg(long, value_name = "N")]
     ctx: Option<usize>,
     /// Go on behind an end-of-generation token.
@@ -65,7 +66,7 @@ impl Run {
         match &self.model {
             Some(model) => builder = builder.model(model),
             None if self.engine.memory.is_none() => {
-                builder = builder.weight_memory(demo::weight_bytes() * 6 / 10);
+                builder = builder.weight_memory(demo::weight_bytes() * 3 / 4);
             }
             None => {}
         }
@@ -152,6 +153,7 @@ fn print_stream(mut stream: TokenStream) -> anyhow::Result<Option<Statistics>> {
                     out.write_all(token.text.as_bytes())?;
                     out.flush()?;
                 }
+                Some(Ok(StreamItem::Rest(rest))) => out.write_all(rest.as_bytes())?,
                 Some(Ok(StreamItem::Done(statistics))) => return Ok(Some(*statistics)),
             }
         }

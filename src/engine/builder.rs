@@ -30,7 +30,7 @@ use crate::demo;
 use crate::error::Error;
 use crate::packed::{self, Preparation};
 
-/// Reads in flight at most: the disk's plateau (DESIGN.md section 5).
+/// Reads in flight at most: NVMe and UFS gain little beyond, and a core's window is shorter anyway.
 const IO_DEPTH: usize = 32;
 /// Share of the available memory taken when no budget is given.
 const DEFAULT_SHARE: f64 = 0.8;

@@ -10,7 +10,6 @@ use forebay_plans::residency::{
 };
 use forebay_plans::size::format_size;
 use forebay_stages::attention::{heads_of, kv_heads_of};
-use forebay_stages::cache::TwoQueue;
 
 use crate::error::Error;
 
@@ -155,6 +154,11 @@ fn fixed_items(
     budget.claim("sampling", sampling, format!("candidates out of {} tokens", c.vocab_size));
     let rows = (max_batch * row_buffer_bytes(bundle)) as u64;
     budget.claim("embedding_rows", rows, "read on demand");
+    // One word per neuron says where it is in the cache.
+    if request.sparsity == Sparsity::Exact {
+        let words = (c.n_layers * c.d_ff * size_of::<u32>()) as u64;
+        budget.claim("neuron_index", words, format!("{} layers x {} neurons", c.n_layers, c.d_ff));
+    }
     if request.trace > 0 {
         budget.claim("trace", request.trace, "records of all lanes");
     }
@@ -175,10 +179,6 @@ fn claim_weights(budget: &mut Budget, bundle: &Bundle, plan: &ResidencyPlan, thr
     let cache = plan.neuron_cache;
     if cache.slots > 0 {
         let why = format!("{} neurons on each of {threads} cores", cache.slots);
-        let directory = TwoQueue::bytes(cache.slots, cache.slots);
-        let per_core = cache.slots * cache.slot_bytes
-            + cache.staging * cache.staging_bytes
-            + directory;
-        budget.claim("neuron_cache", (threads * per_core) as u64, why);
+        budget.claim("neuron_cache", (threads * cache.bytes_per_core()) as u64, why);
     }
 }

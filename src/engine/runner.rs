@@ -219,8 +219,7 @@ impl Runner {
         let rest = detokenizer.finish();
         if !rest.is_empty() {
             text.push_str(&rest);
-            let id = ids.last().copied().unwrap_or_default();
-            let _ = job.sender.send(Ok(StreamItem::Token(Token { id, text: rest })));
+            let _ = job.sender.send(Ok(StreamItem::Rest(rest)));
         }
         let statistics = self.statistics(ids, text);
         let _ = job.sender.send(Ok(StreamItem::Done(Box::new(statistics))));

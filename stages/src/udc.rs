@@ -3,7 +3,7 @@
 //! The sum over Down is what makes a token depend on the order of arrival, so it is taken in two steps
 //! that do not: inside a cluster the live neurons are added in index order in f32, and the clusters'
 //! sums are added as 64-bit fixed-point integers, whose addition is associative. Neither the budget, nor
-//! the number of cores, nor the disk's timing can change a bit of the result (DESIGN.md section 4).
+//! the number of cores, nor the disk's timing can change a bit of the result.
 
 use forebay_models::bundle::{FfnGeometry, FfnLayout};
 

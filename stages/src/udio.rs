@@ -1,7 +1,7 @@
 //! UDIO: bringing Up and Down of live neurons into the neuron cache.
 //!
 //! A cluster goes on to UDC when all its live neurons are in the cache. Missing neighbours are read
-//! together where their pages touch. A cluster takes its slots all at once or waits its turn, so two
+//! together where their pages touch. When slots run out, only the first waiting cluster holds any, so two
 //! clusters can never wait for each other.
 
 use std::collections::VecDeque;
