@@ -1,6 +1,6 @@
 //! `forebay pack`
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use anyhow::{Context, bail};
 use clap::Args;
@@ -8,6 +8,10 @@ use forebay::models::block::BlockType;
 use forebay::models::bundle::{Bundle, PackOptions};
 use forebay::packed;
 use forebay::plans::size::format_size;
+
+use tracing_chrome::{ChromeLayerBuilder, FlushGuard};
+use tracing_subscriber::layer::SubscriberExt;
+use tracing_subscriber::util::SubscriberInitExt;
 
 use super::progress::reporter;
 
@@ -21,6 +25,9 @@ pub struct Pack {
     /// Format for matrices stored as F32, F16 or BF16: f16, bf16, q8_0, q4_0, q4_1, q5_0 or q5_1.
     #[arg(long, value_name = "FORMAT")]
     quant: Option<String>,
+    /// Write a chrome trace of the conversion.
+    #[arg(long, value_name = "FILE")]
+    trace: Option<PathBuf>,
     /// No progress bar.
     #[arg(long, short)]
     quiet: bool,
@@ -33,6 +40,7 @@ impl Pack {
         }
         let quant = self.quant.as_deref().map(parse_format).transpose()?;
         let options = PackOptions { quant };
+        let _written_on_drop = self.trace.as_deref().map(record_spans).transpose()?;
         packed::convert(&self.source, &self.output, &options, &mut reporter(self.quiet))?;
         let bundle = Bundle::open(&self.output)?;
         if !self.quiet {
@@ -45,6 +53,17 @@ impl Pack {
         }
         Ok(())
     }
+}
+
+/// Records spans until the guard is dropped. Packing has few and long ones, so their cost does not
+/// matter; the hot path has its own recorder.
+fn record_spans(path: &Path) -> anyhow::Result<FlushGuard> {
+    let file = std::fs::File::create(path)
+        .with_context(|| format!("cannot write the trace {}", path.display()))?;
+    let writer = std::io::BufWriter::new(file);
+    let (layer, guard) = ChromeLayerBuilder::new().writer(writer).include_args(true).build();
+    tracing_subscriber::registry().with(layer).init();
+    Ok(guard)
 }
 
 fn parse_format(name: &str) -> anyhow::Result<BlockType> {

@@ -53,6 +53,7 @@ pub fn pack(
             remedy: "choose f16, bf16, q8_0, q4_0, q4_1, q5_0 or q5_1".into(),
         });
     }
+    let _span = tracing::info_span!("pack").entered();
     let identity = SourceIdentity::of(source.path())?;
     remove_stale_partials(out);
     let total = total_bytes(source);
@@ -66,6 +67,7 @@ pub fn pack(
     };
     let config = source.config();
     let layers = (0..config.n_layers).map(|l| packer.layer(l)).collect::<Result<Vec<_>>>()?;
+    let tables = tracing::info_span!("head and embedding").entered();
     let embedding = packer.matrix(TensorId::TokenEmbedding)?;
     let (kind, head) = if config.tied_head {
         (ClusterKind::Head, packer.matrix(TensorId::TokenEmbedding)?)
@@ -75,6 +77,7 @@ pub fn pack(
         (ClusterKind::Embedding, head)
     };
     let embedding_rows = packer.rows(kind, None, &embedding)?;
+    drop(tables);
     let meta = BundleMeta {
         config: config.clone(),
         layers,
@@ -86,6 +89,7 @@ pub fn pack(
         packed_by: env!("CARGO_PKG_VERSION").into(),
     };
     let vectors = packer.vectors()?;
+    let _span = tracing::info_span!("sections, sync and rename").entered();
     packer.writer.finish(&meta, source.tokenizer(), &vectors)
 }
 
@@ -187,6 +191,7 @@ impl Packer<'_> {
     }
 
     fn layer(&mut self, l: usize) -> Result<LayerFormats> {
+        let _span = tracing::info_span!("layer", layer = l).entered();
         use LayerTensor as T;
         let mut formats = [BlockType::F32; 4];
         let attention =
@@ -201,6 +206,7 @@ impl Packer<'_> {
     }
 
     fn ffn(&mut self, l: usize) -> Result<FfnGeometry> {
+        let _span = tracing::info_span!("ffn", layer = l).entered();
         let gate = self.matrix(TensorId::Layer(l, LayerTensor::Gate))?;
         let up = self.matrix(TensorId::Layer(l, LayerTensor::Up))?;
         let transposed = self.source.meta(TensorId::Layer(l, LayerTensor::DownT)).is_some();
