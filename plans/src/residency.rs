@@ -330,7 +330,7 @@ impl Planner<'_> {
         let threads = self.request.threads;
         let (slots, bytes) = (self.plan.stream_slots, self.plan.stream_slot_bytes);
         let room = slots * bytes;
-        let wanted = if largest == 0 { 0 } else { (room / largest).min(count).max(1) };
+        let wanted = room.checked_div(largest).map_or(0, |n| n.min(count).max(1));
         let wanted = wanted.min(MAX_STREAM_SLOTS);
         self.left += (threads * (room - wanted * largest)) as u64;
         self.plan.stream_slots = wanted;

@@ -13,8 +13,8 @@ use super::output::write_json;
 use super::progress::reporter;
 use super::sampling::Sampling;
 
-/// Records per core lane of a trace: half a million slices, 32 MiB.
-const TRACE_RECORDS: usize = 1 << 19;
+/// Records per core lane of a trace: the last quarter of a million slices, 16 MiB.
+const TRACE_RECORDS: usize = 1 << 18;
 
 #[derive(Debug, Default, Args)]
 pub struct Run {
@@ -69,9 +69,12 @@ impl Run {
             }
             None => {}
         }
-        if let Some(ctx) = self.ctx {
-            builder = builder.context(ctx);
-        }
+        builder = match (self.ctx, self.n_predict) {
+            (Some(ctx), _) => builder.context(ctx),
+            // A token is at least a byte of text: with BOS and a prefix space this is always enough.
+            (None, Some(n)) => builder.context_hint(prompt.len() + 2 + n),
+            (None, None) => builder,
+        };
         if self.trace.is_some() {
             builder = builder.trace_records(TRACE_RECORDS);
         }

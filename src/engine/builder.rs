@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::time::Instant;
 
+use forebay_actors::decode::graph::IO_LANE_SHARE;
 use forebay_actors::decode::{Boards, DecodeGraph, GraphOptions, Program, Resident, Shared};
 use forebay_actors::fault::FaultCell;
 use forebay_actors::io::{DriverChoice, open_driver};
@@ -48,6 +49,7 @@ pub struct EngineBuilder {
     weight_memory: Option<u64>,
     threads: Option<usize>,
     context: Option<usize>,
+    context_hint: Option<usize>,
     max_batch: Option<usize>,
     max_logits: usize,
     sparsity: Option<Sparsity>,
@@ -67,6 +69,7 @@ impl Default for EngineBuilder {
             weight_memory: None,
             threads: None,
             context: None,
+            context_hint: None,
             max_batch: None,
             max_logits: 1,
             sparsity: None,
@@ -136,6 +139,14 @@ impl EngineBuilder {
     #[must_use]
     pub fn context(mut self, n: usize) -> Self {
         self.context = Some(n);
+        self
+    }
+
+    /// Positions that are certainly enough: the default context is no longer than this, which leaves more
+    /// of the budget to weights.
+    #[must_use]
+    pub fn context_hint(mut self, n: usize) -> Self {
+        self.context_hint = Some(n.max(1));
         self
     }
 
@@ -246,14 +257,15 @@ impl EngineBuilder {
         let available = MemoryLimits::read()?.effective_available();
         let process = rss_now()?;
         let default = process + (available as f64 * DEFAULT_SHARE) as u64;
-        // One lane per core and one per I/O slot with an eighth of the records.
-        let records = self.trace_records * threads + self.trace_records / 8 * IO_DEPTH;
+        // One lane per core and one per I/O slot.
+        let records = self.trace_records * threads + self.trace_records / IO_LANE_SHARE * IO_DEPTH;
         Ok(MemoryRequest {
             total: self.memory.unwrap_or(default),
             weights: self.weight_memory,
             process,
             threads,
             context: self.context,
+            context_hint: self.context_hint,
             max_batch: self.max_batch,
             max_logits: self.max_logits,
             sparsity,
@@ -293,7 +305,6 @@ impl EngineBuilder {
         Ok(Prepared { programs, weights, ceiling, notes })
     }
 
-    #[expect(clippy::too_many_arguments, reason = "the last step of assembly takes all the parts")]
     fn start(
         &self,
         bundle: Bundle,

@@ -35,6 +35,8 @@ pub(super) struct MemoryRequest {
     pub process: u64,
     pub threads: usize,
     pub context: Option<usize>,
+    /// Context that is certainly enough.
+    pub context_hint: Option<usize>,
     /// Tokens per step.
     pub max_batch: Option<usize>,
     /// Logit rows per step.
@@ -109,7 +111,8 @@ fn default_context(bundle: &Bundle, request: &MemoryRequest, trained: usize) -> 
     {
         context /= 2;
     }
-    context.min(trained)
+    let enough = request.context_hint.map_or(usize::MAX, |n| n.next_multiple_of(SMALL_CONTEXT));
+    context.min(trained).min(enough)
 }
 
 /// The largest usual batch whose buffers take at most a sixteenth of the budget: large batches read

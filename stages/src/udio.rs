@@ -144,10 +144,10 @@ impl Udio {
     pub fn want(&mut self, wanted: Wanted) -> bool {
         let flight = wanted.flight;
         self.flights[flight] = Flight { wanted: Some(wanted), ..NO_FLIGHT };
-        if self.blocked.is_empty() {
-            if let Some(ready) = self.acquire(flight) {
-                return ready;
-            }
+        if self.blocked.is_empty()
+            && let Some(ready) = self.acquire(flight)
+        {
+            return ready;
         }
         self.blocked.push_back(flight);
         false

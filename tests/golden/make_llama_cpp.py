@@ -6,6 +6,10 @@ Needs the llama_cpp package. Greedy continuations of raw prompts (no chat templa
 BOS as the model's metadata says), each with the gap between its two best logits: where that is
 small, another order of summation may choose differently. With --perplexity also the per-chunk
 values of llama-perplexity over a text.
+
+llama.cpp does not always agree with itself: reading the prompt token by token or at once, with or
+without flash attention, changes rounding and so, at near ties, the text. `stable` counts the leading
+tokens on which all four of its own ways agree; beyond it there is no one text to agree with.
 """
 
 import argparse
@@ -40,6 +44,21 @@ PROMPTS = {
     ),
     "json": '{"name": "Ada Lovelace", "born": 1815, "occupation":',
     "poem": "The woods are full of quiet sound,\nThe leaves are falling to the ground,\n",
+    "python": "import os\n\ndef count_lines(path):\n    with open(path) as f:\n        return",
+    "rust": "fn main() {\n    let numbers = vec![1, 2, 3, 4, 5];\n    let sum: i32 =",
+    "sql": "-- All customers who ordered in 2023\nSELECT name FROM customers WHERE",
+    "counting": "one, two, three, four, five, six, seven,",
+    "alphabet": "A B C D E F G H I J",
+    "days": "Monday, Tuesday, Wednesday,",
+    "french": "Bonjour, je m'appelle Marie et j'habite à Paris. J'aime",
+    "recipe": "Ingredients for pancakes:\n- 2 cups of flour\n- 2 eggs\n-",
+    "letter": "Dear Sir or Madam,\n\nI am writing to",
+    "html": "<!DOCTYPE html>\n<html>\n<head>\n<title>",
+    "arithmetic": "2 + 2 = 4\n3 + 3 = 6\n4 + 4 = 8\n5 + 5 =",
+    "fact": "Water boils at a temperature of",
+    "history": "The first president of the United States was",
+    "definition": "Photosynthesis is the process by which",
+    "repeat": "the cat sat on the mat. the cat sat on the mat. the cat",
 }
 
 
@@ -63,6 +82,46 @@ def greedy(model: llama_cpp.Llama, kind: str, prompt: str) -> dict:
         "text": model.detokenize(ids).decode(errors="replace"),
         "top2_margins": margins,
     }
+
+
+def ways(path: Path, threads: int):
+    """llama.cpp's own ways of computing the same: (model, feed the prompt token by token)."""
+    for flash_attn in (True, False):
+        model = llama_cpp.Llama(
+            str(path),
+            n_ctx=CTX,
+            n_threads=threads,
+            n_threads_batch=threads,
+            flash_attn=flash_attn,
+            verbose=False,
+        )
+        yield model, True
+        yield model, False
+
+
+def follow(model: llama_cpp.Llama, prompt_ids: list[int], n: int, one_by_one: bool) -> list[int]:
+    """Greedy ids without margins."""
+    model.reset()
+    if one_by_one:
+        for token in prompt_ids[:-1]:
+            model.eval([token])
+    fed, ids = (prompt_ids[-1:] if one_by_one else prompt_ids), []
+    while len(ids) < n:
+        model.eval(fed)
+        row = llama_cpp.llama_get_logits_ith(model.ctx, -1)
+        fed = [int(np.ctypeslib.as_array(row, shape=(model.n_vocab(),)).argmax())]
+        ids += fed
+    return ids
+
+
+def add_stable(path: Path, prompts: list[dict], threads: int) -> None:
+    for prompt in prompts:
+        prompt["stable"] = len(prompt["ids"])
+    for model, one_by_one in ways(path, threads):
+        for prompt in prompts:
+            ids = follow(model, prompt["prompt_ids"], prompt["stable"], one_by_one)
+            same = [a == b for a, b in zip(ids, prompt["ids"])] + [False]
+            prompt["stable"] = min(prompt["stable"], same.index(False))
 
 
 def perplexity(binary: str, model: Path, text: Path, chunks: int, threads: int) -> dict:
@@ -115,10 +174,12 @@ def main() -> None:
             model = llama_cpp.Llama(
                 str(path), n_ctx=CTX, n_threads=args.threads, n_threads_batch=args.threads, verbose=False
             )
+            prompts = [greedy(model, kind, prompt) for kind, prompt in PROMPTS.items()]
+            add_stable(path, prompts, args.threads)
             result = known | {
                 "source": f"llama.cpp by llama-cpp-python {llama_cpp.__version__}, CPU",
                 "model": path.name,
-                "prompts": [greedy(model, kind, prompt) for kind, prompt in PROMPTS.items()],
+                "prompts": prompts,
             }
         out.write_text(one_line_per_item(result))
 

@@ -42,6 +42,9 @@ use crate::io_link::{IoLink, io_lanes};
 use crate::io_thread::{IoCounters, IoThread};
 use crate::memory::CoreMemory;
 
+/// A trace lane of an I/O slot holds this part of what a core's lane holds: reads are fewer and longer.
+pub const IO_LANE_SHARE: usize = 32;
+
 /// How the graph is run.
 #[derive(Clone, Debug, Default)]
 pub struct GraphOptions {
@@ -125,7 +128,7 @@ impl DecodeGraph {
             .collect();
         clients.push((shared.max_batch, None));
         let io_traces = (0..driver.capacity())
-            .map(|i| TraceLane::new(format!("I/O slot {i}"), options.trace_records / 8))
+            .map(|i| TraceLane::new(format!("I/O slot {i}"), options.trace_records / IO_LANE_SHARE))
             .collect();
         let (mut links, lanes) = io_lanes(clients, &driver.waker(), io_traces);
         let cell = Arc::clone(&shared);

@@ -258,7 +258,7 @@ impl Sequencer {
         if rows.turn(&mut self.cx, gio, site) {
             return Turn::Progress;
         }
-        if let Some(flight) = gio.turn(&mut self.cx) {
+        if let Some(flight) = gio.turn(&self.cx) {
             rows.push(flight);
             return Turn::Progress;
         }

@@ -6,7 +6,6 @@
 
 use forebay_models::block::BlockType;
 
-use super::activations::Form;
 use super::simd::{Simd, at};
 
 /// Elements of a chunk.
@@ -27,11 +26,6 @@ pub(super) trait Format {
     const SIGNED: bool = false;
     /// Whether there are offsets.
     const OFFSET: bool = true;
-    /// What it is multiplied with.
-    const FORM: Form = match Self::BLOCK.block_len() {
-        256 => Form::Wide,
-        _ => Form::Narrow,
-    };
     /// Bytes of a chunk.
     const BYTES: usize = Self::BLOCK.block_bytes() * (CHUNK / Self::BLOCK.block_len());
     /// Bytes of 64 elements; only formats with blocks of 32 can be cut there.
@@ -127,7 +121,6 @@ impl Format for Q4_0 {
 /// `d: f16, m: f16, codes: [u4; 32]`.
 impl Format for Q4_1 {
     const BLOCK: BlockType = BlockType::Q4_1;
-    const FORM: Form = Form::NarrowWithMinimum;
 
     #[inline(always)]
     fn scales<S: Simd>(s: S, chunk: &[u8], blocks: usize) -> (S::F, S::F) {
@@ -158,7 +151,6 @@ impl Format for Q5_0 {
 /// `d: f16, m: f16, high: [u1; 32], low: [u4; 32]`.
 impl Format for Q5_1 {
     const BLOCK: BlockType = BlockType::Q5_1;
-    const FORM: Form = Form::NarrowWithMinimum;
 
     #[inline(always)]
     fn scales<S: Simd>(s: S, chunk: &[u8], blocks: usize) -> (S::F, S::F) {

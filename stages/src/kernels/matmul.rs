@@ -6,7 +6,7 @@
 
 use std::marker::PhantomData;
 
-use super::activations::{Activations, Form, Token};
+use super::activations::{Activations, Token};
 use super::formats::{CHUNK, Float, Format, GROUP, MAX_PAIR_BYTES, PAIR};
 use super::simd::{Kernel, LANES, Simd, unrolled};
 use super::table::WeightRows;
@@ -56,7 +56,7 @@ impl<'a, F> Matmul<'a, F> {
         let row = |r: usize| &self.w.bytes[r * self.w.stride..][..row_bytes];
         let mut r = 0;
         if n_tokens == 1 {
-            let x = [self.x.token(0, D::FORM)];
+            let x = [self.x.token(0)];
             while r + ROWS <= self.w.n_rows {
                 let rows = [row(r), row(r + 1), row(r + 2), row(r + 3)];
                 out.put(r, 0, D::dot::<S, ROWS, 1>(s, rows, x, ROWS * self.w.stride));
@@ -67,12 +67,12 @@ impl<'a, F> Matmul<'a, F> {
             let rows = [row(r)];
             let mut t = 0;
             while t + TOKENS <= n_tokens {
-                let x = [0, 1, 2, 3].map(|i| self.x.token(t + i, D::FORM));
+                let x = [0, 1, 2, 3].map(|i| self.x.token(t + i));
                 out.put(r, t, D::dot::<S, 1, TOKENS>(s, rows, x, 0));
                 t += TOKENS;
             }
             for t in t..n_tokens {
-                out.put(r, t, D::dot::<S, 1, 1>(s, rows, [self.x.token(t, D::FORM)], 0));
+                out.put(r, t, D::dot::<S, 1, 1>(s, rows, [self.x.token(t)], 0));
             }
         }
     }
@@ -97,9 +97,6 @@ impl Out<'_> {
 
 /// Dot products of `R` rows with `T` tokens.
 trait Dot {
-    /// What the weights are multiplied with.
-    const FORM: Form;
-
     fn row_bytes(cols: usize) -> usize;
 
     /// `ahead` is the distance to the rows that come next, in bytes.
@@ -151,8 +148,6 @@ impl<F: Format> Kernel for Matmul<'_, F> {
 }
 
 impl<F: Format> Dot for Quantised<F> {
-    const FORM: Form = F::FORM;
-
     #[inline(always)]
     fn row_bytes(cols: usize) -> usize {
         cols / F::BLOCK.block_len() * F::BLOCK.block_bytes()
@@ -301,9 +296,6 @@ impl<F: Float> Kernel for FloatMatmul<'_, F> {
 }
 
 impl<F: Float> Dot for Floats<F> {
-    // Only the f32 values are used.
-    const FORM: Form = Form::Narrow;
-
     #[inline(always)]
     fn row_bytes(cols: usize) -> usize {
         cols * F::BYTES

@@ -126,44 +126,19 @@ pub(super) fn weights(block: BlockType, row: &[u8]) -> Vec<f32> {
         .collect()
 }
 
-/// Elements of activations that share a scale when multiplied with `block`.
-fn activation_block(block: BlockType) -> usize {
-    if block.block_len() == 256 { 256 } else { 32 }
-}
-
-/// Scale of a block of activations before rounding, and its codes.
-fn codes(x: &[f32]) -> (f32, Vec<f32>) {
-    let max = x.iter().fold(0.0_f32, |m, v| m.max(v.abs()));
-    let inverse = if max == 0.0 { 0.0 } else { 127.0 / max };
-    (max / 127.0, x.iter().map(|v| (v * inverse).round_ties_even()).collect())
-}
-
-/// What a token's activations are after quantisation for `block`: blocks of 32 with a scale rounded to
-/// f16, or blocks of 256 with an f32 scale (ggml's Q8_0 and Q8_K).
-pub(super) fn quantised(block: BlockType, x: &[f32]) -> Vec<f64> {
+/// What a token's activations are after quantisation to blocks of 32.
+pub(super) fn quantised(x: &[f32]) -> Vec<f64> {
     let mut out = Vec::new();
-    for part in x.chunks(activation_block(block)) {
-        let (scale, codes) = codes(part);
-        let wide = activation_block(block) == 256;
-        let scale = if wide { scale } else { f16::from_f32(scale).to_f32() };
-        out.extend(codes.iter().map(|&c| f64::from(scale) * f64::from(c)));
+    for block in x.chunks(32) {
+        let max = block.iter().fold(0.0_f32, |m, v| m.max(v.abs()));
+        for &v in block {
+            let code = if max == 0.0 {
+                0.0
+            } else {
+                (v * (127.0 / max)).round_ties_even()
+            };
+            out.push(f64::from(max / 127.0) * f64::from(code));
+        }
     }
     out
-}
-
-/// How far ggml's Q8_1 is from [`quantised`] in the product with a row that has minima: it rounds
-/// `scale * sum(codes)` of each block to f16, from the unrounded scale.
-pub(super) fn minimum_correction(block: BlockType, row: &[u8], x: &[f32]) -> f64 {
-    if !matches!(block, BlockType::Q4_1 | BlockType::Q5_1) {
-        return 0.0;
-    }
-    let blocks = row.chunks_exact(block.block_bytes()).zip(x.chunks(32));
-    let corrections = blocks.map(|(bytes, part)| {
-        let minimum = f16::from_le_bytes([bytes[2], bytes[3]]).to_f64();
-        let (scale, codes) = codes(part);
-        let sum: f32 = codes.iter().sum();
-        let rounded = f16::from_f32(scale * sum).to_f64();
-        minimum * (rounded - f16::from_f32(scale).to_f64() * f64::from(sum))
-    });
-    corrections.sum()
 }
