@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 use forebay_models::error::ModelError;
 
 use crate::error::Error;
+use crate::packed;
 
 const FILES: [(&str, &[u8]); 5] = [
     ("config.json", include_bytes!("../models/demo/hf/config.json")),
@@ -32,11 +33,16 @@ pub fn weight_bytes() -> u64 {
 /// The folder cannot be written.
 pub fn unpack(folder: &Path) -> Result<PathBuf, Error> {
     let target = folder.join(NAME);
-    if FILES.iter().all(|(name, bytes)| is_same(&target.join(name), bytes)) {
+    let ready = || FILES.iter().all(|(name, bytes)| is_same(&target.join(name), bytes));
+    if ready() {
         return Ok(target);
     }
     let write = || -> std::io::Result<()> {
         std::fs::create_dir_all(&target)?;
+        let _lock = packed::lock(folder);
+        if ready() {
+            return Ok(());
+        }
         for (name, bytes) in FILES {
             let partial = target.join(format!("{name}.partial-{}", std::process::id()));
             std::fs::write(&partial, bytes)?;

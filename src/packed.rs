@@ -1,5 +1,6 @@
 //! From a model's path to its bundle file: packed once, cached, and packed again when the source changes.
 
+use std::fs::File;
 use std::path::{Path, PathBuf};
 
 use forebay_models::bundle::{
@@ -68,14 +69,26 @@ pub fn open(
         None => cache_dir::prepare()?,
     };
     let target = cached_path(&folder, model, &identity, options);
-    if let Ok(bundle) = Bundle::open(&target)
-        && bundle.meta.source == identity
-    {
+    let ready = || Bundle::open(&target).ok().filter(|bundle| bundle.meta.source == identity);
+    if let Some(bundle) = ready() {
+        return Ok(bundle);
+    }
+    let _lock = lock(&folder);
+    if let Some(bundle) = ready() {
         return Ok(bundle);
     }
     convert(model, &target, options, report)?;
     remove_outdated(&folder, &target, &identity);
     Ok(Bundle::open(&target)?)
+}
+
+/// Keeps other engines, of this process or another, from filling the cache folder at the same time: they
+/// would do the same work twice and remove each other's results. The lock ends with the file.
+pub(crate) fn lock(folder: &Path) -> Option<File> {
+    let folder = File::open(folder).ok()?;
+    // Best effort: some network file systems have no locks. Files appear whole in any case.
+    folder.lock().ok()?;
+    Some(folder)
 }
 
 /// Converts `model` into the bundle file `target`.

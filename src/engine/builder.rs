@@ -2,6 +2,7 @@
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
 use std::time::Instant;
 
 use forebay_actors::decode::graph::IO_LANE_SHARE;
@@ -346,13 +347,14 @@ impl EngineBuilder {
         let graph =
             DecodeGraph::start(shared, prepared.programs, core_memory, driver, &options)
                 .map_err(|e| Error::system("start the compute threads", e))?;
-        let runner = Runner::new(graph, Arc::clone(&facts), embedder);
+        let stopping = Arc::new(AtomicBool::new(false));
+        let runner = Runner::new(graph, Arc::clone(&facts), embedder, Arc::clone(&stopping));
         let (jobs, inbox) = flume::unbounded();
         let driver = std::thread::Builder::new()
             .name("forebay-driver".into())
             .spawn(move || runner.serve(&inbox))
             .map_err(|e| Error::system("start the driver thread", e))?;
-        Ok(Engine { facts, jobs, driver: Some(driver) })
+        Ok(Engine { facts, jobs, driver: Some(driver), stopping })
     }
 }
 

@@ -79,8 +79,8 @@ pub(super) fn plan(bundle: &Bundle, request: &MemoryRequest) -> Result<MemoryPla
         budget.claim("weights", least, "two clusters per core on their way through");
         budget.check()?;
         return Err(Error::Request(format!(
-            "weights need at least {}; more was not granted",
-            format_size(least)
+            "a weight memory of {weights} bytes is too small; the least possible on {threads} cores is \
+             {least} bytes"
         )));
     }
     let wanted =

@@ -8,6 +8,7 @@ mod score;
 
 use std::path::Path;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
 
 use flume::Sender;
@@ -40,12 +41,38 @@ pub(crate) struct Facts {
     pub notes: Vec<String>,
 }
 
+impl Facts {
+    /// Whether a text of `used` tokens leaves room for one more.
+    fn check_room(&self, used: usize) -> Result<(), Error> {
+        let context = self.context;
+        if used < context {
+            return Ok(());
+        }
+        Err(Error::Request(format!(
+            "the prompt has {used} tokens but the context holds {context}; give a larger --ctx or a shorter prompt"
+        )))
+    }
+
+    /// Ids from outside: each must have an embedding.
+    fn check_tokens(&self, ids: &[u32]) -> Result<(), Error> {
+        let vocab = self.config.vocab_size;
+        match ids.iter().find(|&&id| id as usize >= vocab) {
+            Some(id) => {
+                Err(Error::Request(format!("token {id} is outside the vocabulary of {vocab}")))
+            }
+            None => Ok(()),
+        }
+    }
+}
+
 /// A model ready to generate, within its budget. It runs one generation at a time; sessions take turns.
+/// Dropping it ends the generation under way: its stream ends without [`StreamItem::Done`].
 #[derive(Debug)]
 pub struct Engine {
     facts: Arc<Facts>,
     jobs: Sender<Job>,
     driver: Option<JoinHandle<Vec<TraceLane>>>,
+    stopping: Arc<AtomicBool>,
 }
 
 impl Engine {
@@ -109,11 +136,45 @@ impl Engine {
         }
     }
 
+    /// The logits of the given `tokens` at every position from `first` on: `each` is called with the
+    /// position and a row of `[vocab_size]`, which scores the token behind that position. The tokens are
+    /// taken as they are, from an empty context, in steps of at most
+    /// [`max_logits`](EngineBuilder::max_logits) positions; the rows do not depend on that.
+    ///
+    /// # Errors
+    /// No tokens, more than the context holds, one outside the vocabulary, or a fault.
+    pub fn logits(
+        &self,
+        tokens: &[u32],
+        first: usize,
+        mut each: impl FnMut(usize, &[f32]),
+    ) -> Result<(), Error> {
+        self.facts.check_tokens(tokens)?;
+        if tokens.is_empty() || tokens.len() > self.facts.context {
+            let (n, context) = (tokens.len(), self.facts.context);
+            return Err(Error::Request(format!(
+                "{n} tokens are outside 1..={context}; start the engine with a larger context"
+            )));
+        }
+        // One row ahead: the next step runs while the caller looks at this one's last row.
+        let (rows, answer) = flume::bounded(1);
+        let job = score::LogitsJob { tokens: tokens.to_vec(), first, rows };
+        self.jobs.send(Job::Logits(Box::new(job))).map_err(|_| Error::Stopped)?;
+        let mut missing = tokens.len().saturating_sub(first);
+        for row in answer {
+            let (position, logits) = row?;
+            each(position, &logits);
+            missing -= 1;
+        }
+        if missing == 0 { Ok(()) } else { Err(Error::Stopped) }
+    }
+
     /// Perplexity of `tokens` by llama.cpp's protocol: chunks of `ctx` tokens, the first replaced by BOS
     /// where the model wants one, the second half of each chunk scored.
     ///
     /// # Errors
-    /// Fewer than two chunks' worth of tokens, a `ctx` beyond the engine's context, or a fault.
+    /// Fewer tokens than one chunk, one outside the vocabulary, a `ctx` beyond the engine's context, or a
+    /// fault.
     pub fn perplexity(
         &self,
         tokens: &[u32],
@@ -121,6 +182,7 @@ impl Engine {
         chunks: Option<usize>,
         progress: impl FnMut(usize, usize, f64) + Send + 'static,
     ) -> Result<Perplexity, Error> {
+        self.facts.check_tokens(tokens)?;
         let (reply, answer) = flume::bounded(1);
         let job = score::ScoreJob {
             tokens: tokens.to_vec(),
@@ -144,6 +206,7 @@ impl Engine {
     }
 
     fn stop(&mut self) -> Vec<TraceLane> {
+        self.stopping.store(true, Ordering::Relaxed);
         let _ = self.jobs.send(Job::Stop);
         self.driver.take().and_then(|d| d.join().ok()).unwrap_or_default()
     }
@@ -173,22 +236,15 @@ impl Session {
         let prompt = self.tokens_of(&request)?;
         request.sampler.validate()?;
         let used = self.history.lock().len();
-        let room = self.facts.context.saturating_sub(used + prompt.len());
         if prompt.is_empty() && used == 0 {
             return Err(Error::Request("the prompt is empty; give some text with -p or -f".into()));
         }
-        if room == 0 {
-            return Err(Error::Request(format!(
-                "the prompt has {} tokens but the context holds {}; give a larger --ctx or a shorter prompt",
-                used + prompt.len(),
-                self.facts.context
-            )));
-        }
+        self.facts.check_room(used + prompt.len())?;
         // A slow reader holds the generation back here, a few tokens ahead.
         let (sender, receiver) = flume::bounded::<Result<StreamItem, Error>>(64);
         let job = GenerateJob {
             prompt,
-            max_tokens: request.max_tokens.unwrap_or(usize::MAX).min(room),
+            max_tokens: request.max_tokens.unwrap_or(usize::MAX),
             sampler: request.sampler,
             ignore_eog: request.ignore_eog,
             history: Arc::clone(&self.history),
@@ -212,13 +268,8 @@ impl Session {
                 Ok(tokenizer.encode(text, options)?)
             }
             Prompt::Tokens(ids) => {
-                let vocab = self.facts.config.vocab_size;
-                match ids.iter().find(|&&id| id as usize >= vocab) {
-                    Some(id) => Err(Error::Request(format!(
-                        "token {id} is outside the vocabulary of {vocab}"
-                    ))),
-                    None => Ok(ids.clone()),
-                }
+                self.facts.check_tokens(ids)?;
+                Ok(ids.clone())
             }
         }
     }

@@ -1,9 +1,10 @@
 //! The driver thread: takes jobs, embeds tokens, steps the decode graph, samples and streams.
 
 use std::sync::Arc;
-use std::time::Instant;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
 
-use flume::{Receiver, Sender};
+use flume::{Receiver, SendTimeoutError, Sender};
 use forebay_actors::decode::{DecodeGraph, Step, StepDone};
 use forebay_models::sampler::{Sampler, SamplerConfig};
 use forebay_models::tokenizer::TextPosition;
@@ -15,7 +16,7 @@ use xxhash_rust::xxh3::xxh3_64_with_seed;
 
 use super::Facts;
 use super::embed::{Embedder, fault_of};
-use super::score::ScoreJob;
+use super::score::{LogitsJob, ScoreJob};
 use crate::error::Error;
 use crate::stats::{
     CacheStatistics, IoStatistics, MemoryStatistics, PhaseStatistics, Statistics, percentile,
@@ -28,6 +29,7 @@ pub(super) type History = Arc<Mutex<Vec<u32>>>;
 #[derive(Debug)]
 pub(super) enum Job {
     Generate(Box<GenerateJob>),
+    Logits(Box<LogitsJob>),
     Score(Box<ScoreJob>),
     Stop,
 }
@@ -56,7 +58,12 @@ pub(super) struct Runner {
     logits: Vec<f32>,
     reports: Vec<StepDone>,
     meter: Meter,
+    /// Set when the engine is dropped: what is under way ends at the next token.
+    stopping: Arc<AtomicBool>,
 }
+
+/// How often a generation whose reader is slow looks whether the engine is stopping.
+const PATIENCE: Duration = Duration::from_millis(50);
 
 /// What a generation has cost so far.
 #[derive(Debug, Default)]
@@ -74,7 +81,12 @@ struct Meter {
 }
 
 impl Runner {
-    pub fn new(graph: DecodeGraph, facts: Arc<Facts>, embedder: Embedder) -> Self {
+    pub fn new(
+        graph: DecodeGraph,
+        facts: Arc<Facts>,
+        embedder: Embedder,
+        stopping: Arc<AtomicBool>,
+    ) -> Self {
         let shared = graph.shared();
         let c = &shared.bundle.meta.config;
         Self {
@@ -86,6 +98,7 @@ impl Runner {
             embedder,
             graph,
             facts,
+            stopping,
         }
     }
 
@@ -96,9 +109,10 @@ impl Runner {
                 Job::Generate(job) => {
                     if let Err(error) = self.generate(&job) {
                         // Nobody listening is how a generation is cancelled.
-                        let _ = job.sender.send(Err(error));
+                        let _ = self.deliver(&job, Err(error));
                     }
                 }
+                Job::Logits(job) => job.run(&mut self),
                 Job::Score(mut job) => {
                     let result = job.run(&mut self);
                     let _ = job.reply.send(result);
@@ -139,12 +153,12 @@ impl Runner {
     }
 
     /// Evaluates `tokens` from an empty context and calls `each` with every position from `first` on and
-    /// its logits.
+    /// its logits, until it returns false.
     pub fn evaluate(
         &mut self,
         tokens: &[u32],
         first: usize,
-        mut each: impl FnMut(usize, &[f32]),
+        mut each: impl FnMut(usize, &[f32]) -> bool,
     ) -> Result<(), Error> {
         self.cached.clear();
         let (max_batch, vocab) = (self.graph.shared().max_batch, self.facts.config.vocab_size);
@@ -160,41 +174,69 @@ impl Runner {
             self.step(&tokens[at..at + batch], n_logits)?;
             for i in 0..n_logits {
                 self.take_logits(i);
-                each(at + i, &self.logits);
+                if !each(at + i, &self.logits) {
+                    return Ok(());
+                }
             }
             at += batch;
         }
         Ok(())
     }
 
-    /// Brings the KV cache to `tokens` and leaves the logits of the last one; returns how many were run.
-    fn prefill(&mut self, tokens: &[u32]) -> Result<usize, Error> {
+    /// Hands an item to the reader, who may be slow; false if nobody will read it.
+    fn deliver(&self, job: &GenerateJob, item: Result<StreamItem, Error>) -> bool {
+        let mut item = item;
+        while !self.stopping.load(Ordering::Relaxed) {
+            match job.sender.send_timeout(item, PATIENCE) {
+                Ok(()) => return true,
+                Err(SendTimeoutError::Disconnected(_)) => return false,
+                Err(SendTimeoutError::Timeout(back)) => item = back,
+            }
+        }
+        false
+    }
+
+    /// Whether nobody wants the rest of a generation.
+    fn is_cut(&self, job: &GenerateJob) -> bool {
+        job.sender.is_disconnected() || self.stopping.load(Ordering::Relaxed)
+    }
+
+    /// Brings the KV cache to `tokens` and leaves the logits of the last one; false if it was cut short.
+    fn prefill(&mut self, tokens: &[u32], job: &GenerateJob) -> Result<bool, Error> {
         let same = self.cached.iter().zip(tokens).take_while(|(a, b)| a == b).count();
         // The last token is run again even if it is cached: its logits are wanted.
         self.cached.truncate(same.min(tokens.len() - 1));
         let fresh = &tokens[self.cached.len()..];
         let max_batch = self.graph.shared().max_batch;
         for (i, batch) in fresh.chunks(max_batch).enumerate() {
+            if self.is_cut(job) {
+                return Ok(false);
+            }
             let last = (i + 1) * max_batch >= fresh.len();
             let start = Instant::now();
             self.step(batch, usize::from(last))?;
             self.meter.prefill_ns.push(nanos(start));
         }
         self.meter.prefill_tokens = fresh.len();
-        Ok(fresh.len())
+        Ok(true)
     }
 
     fn generate(&mut self, job: &GenerateJob) -> Result<(), Error> {
         let mut tokens = job.history.lock().clone();
         tokens.extend_from_slice(&job.prompt);
+        // The history may have grown since the request was made: its session may have had another under way.
+        self.facts.check_room(tokens.len())?;
+        let max_tokens = job.max_tokens.min(self.facts.context - tokens.len());
         self.meter = Meter { io_start: self.graph.io_counters(), ..Meter::default() };
         let facts = Arc::clone(&self.facts);
         let mut sampler = Sampler::new(job.sampler.clone(), facts.config.vocab_size)?;
         let mut detokenizer = facts.tokenizer.detokenizer(true, TextPosition::Continuation);
         let (mut ids, mut text) = (Vec::new(), String::new());
-        self.prefill(&tokens)?;
+        if !self.prefill(&tokens, job)? {
+            return Ok(());
+        }
         *job.history.lock() = tokens.clone();
-        while ids.len() < job.max_tokens {
+        while ids.len() < max_tokens {
             self.take_logits(0);
             self.meter.hash(&self.logits);
             let id = sampler.sample(&self.logits, &tokens)?;
@@ -206,11 +248,10 @@ impl Runner {
             let piece = detokenizer.push(id);
             text.push_str(&piece);
             job.history.lock().push(id);
-            let item = StreamItem::Token(Token { id, text: piece });
-            if job.sender.send(Ok(item)).is_err() {
+            if !self.deliver(job, Ok(StreamItem::Token(Token { id, text: piece }))) {
                 return Ok(());
             }
-            if ids.len() < job.max_tokens {
+            if ids.len() < max_tokens {
                 let start = Instant::now();
                 self.step(&[id], 1)?;
                 self.meter.decode_ns.push(nanos(start));
@@ -219,10 +260,10 @@ impl Runner {
         let rest = detokenizer.finish();
         if !rest.is_empty() {
             text.push_str(&rest);
-            let _ = job.sender.send(Ok(StreamItem::Rest(rest)));
+            self.deliver(job, Ok(StreamItem::Rest(rest)));
         }
         let statistics = self.statistics(ids, text);
-        let _ = job.sender.send(Ok(StreamItem::Done(Box::new(statistics))));
+        self.deliver(job, Ok(StreamItem::Done(Box::new(statistics))));
         Ok(())
     }
 

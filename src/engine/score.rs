@@ -1,4 +1,4 @@
-//! Perplexity by llama.cpp's protocol.
+//! Scoring given tokens: their logits, and perplexity by llama.cpp's protocol.
 
 use flume::Sender;
 use serde::Serialize;
@@ -37,6 +37,26 @@ pub(super) struct ScoreJob {
 impl std::fmt::Debug for ScoreJob {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("ScoreJob").field("tokens", &self.tokens.len()).finish_non_exhaustive()
+    }
+}
+
+/// Where [`crate::Engine::logits`] hands rows on: a position and its logits, `[vocab_size]`.
+pub(super) type Rows = Sender<Result<(usize, Vec<f32>), Error>>;
+
+#[derive(Debug)]
+pub(super) struct LogitsJob {
+    pub tokens: Vec<u32>,
+    pub first: usize,
+    pub rows: Rows,
+}
+
+impl LogitsJob {
+    pub fn run(&self, runner: &mut Runner) {
+        let row = |position, logits: &[f32]| self.rows.send(Ok((position, logits.to_vec()))).is_ok();
+        if let Err(error) = runner.evaluate(&self.tokens, self.first, row) {
+            // Nobody may be listening any more.
+            let _ = self.rows.send(Err(error));
+        }
     }
 }
 
@@ -99,6 +119,7 @@ impl ScoreJob {
                 if position + 1 < ctx {
                     sums.add(negative_log_likelihood(logits, tokens[position + 1]));
                 }
+                true
             })?;
             (self.progress)(chunk + 1, chunks, sums.result(chunk + 1, ctx).perplexity);
         }

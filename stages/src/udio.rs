@@ -219,9 +219,14 @@ impl Udio {
         self.spans.extend(open);
     }
 
+    /// Whether a read is due and a buffer is free.
+    pub fn can_read(&self) -> bool {
+        !self.spans.is_empty() && !self.buffers.is_empty() && !self.free_reads.is_empty()
+    }
+
     /// The next read to start, if one is due and a buffer is free.
     pub fn next_read(&mut self) -> Option<NeuronRead> {
-        if self.buffers.is_empty() || self.free_reads.is_empty() {
+        if !self.can_read() {
             return None;
         }
         let span = self.spans.pop_front()?;

@@ -91,11 +91,12 @@ impl UdioActor {
         self.pass_on(ready, udc);
     }
 
-    /// Lets clusters that waited for room try again.
+    /// Lets clusters that waited for room try again; true if one went on, or has reads to be started by
+    /// the next turn.
     pub fn turn(&mut self, udc: &mut UdcActor) -> bool {
         let ready = self.stage.retry_blocked();
         self.pass_on(ready, udc);
-        ready.is_some()
+        ready.is_some() || self.stage.can_read()
     }
 
     fn pass_on(&mut self, ready: Option<usize>, udc: &mut UdcActor) {

@@ -5,6 +5,7 @@ use std::fs::File;
 use std::io::Write;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use super::format::{
     ALIGN, ClusterKind, DirectoryEntry, ENTRY_BYTES, Header, SECTIONS, Section, SectionId, checksum,
@@ -14,8 +15,10 @@ use super::vectors::Vectors;
 use crate::error::{ModelError, Result};
 use crate::tokenizer::TokenizerSpec;
 
-/// Suffix of files still being written, followed by the writer's process id.
+/// Suffix of files still being written, followed by the writer's process id and its number there.
 const PARTIAL: &str = ".partial-";
+/// Numbers the writers of this process: two engines may pack the same model at the same time.
+static WRITERS: AtomicU64 = AtomicU64::new(0);
 
 /// Removes partial bundle files in the folder of `target` whose writers are gone (a pack that was
 /// killed).
@@ -23,7 +26,8 @@ pub fn remove_stale_partials(target: &Path) {
     let Some(folder) = target.parent() else { return };
     for entry in std::fs::read_dir(folder).into_iter().flatten().flatten() {
         let name = entry.file_name();
-        let Some((stem, pid)) = name.to_str().and_then(|n| n.rsplit_once(PARTIAL)) else { continue };
+        let Some((stem, writer)) = name.to_str().and_then(|n| n.rsplit_once(PARTIAL)) else { continue };
+        let pid = writer.split('-').next().unwrap_or(writer);
         let ours = stem.ends_with(".fbay") && pid.parse::<u32>().is_ok();
         if ours && !Path::new("/proc").join(pid).exists() {
             // Best effort: a file that cannot be removed is never used either.
@@ -45,7 +49,8 @@ pub(super) struct BundleWriter {
 impl BundleWriter {
     pub fn create(target: &Path) -> Result<Self> {
         let mut name = target.file_name().unwrap_or_default().to_os_string();
-        name.push(format!("{PARTIAL}{}", std::process::id()));
+        let number = WRITERS.fetch_add(1, Ordering::Relaxed);
+        name.push(format!("{PARTIAL}{}-{number}", std::process::id()));
         let partial = target.with_file_name(name);
         let file = File::create(&partial)
             .map_err(|e| ModelError::io(&partial, "create the packed model", e))?;

@@ -7,6 +7,8 @@
 
 mod weights;
 
+use half::f16;
+
 use crate::config::{ModelConfig, RopePairing};
 use crate::error::{ModelError, Result};
 use crate::tensor::TensorSource;
@@ -20,6 +22,7 @@ pub struct Oracle {
     cache: Vec<KeysValues>, // [n_layers]
     position: usize,
     predicted: bool,
+    half_cache: bool,
     active: Vec<u64>, // [n_layers]
 }
 
@@ -43,6 +46,7 @@ impl Oracle {
             cache: vec![KeysValues::default(); config.n_layers],
             position: 0,
             predicted: false,
+            half_cache: false,
             active: vec![0; config.n_layers],
             config,
         })
@@ -71,6 +75,14 @@ impl Oracle {
                 Ok(self)
             }
         }
+    }
+
+    /// From now on rounds keys and values to f16 before they are kept, as the engine's KV cache does:
+    /// what then still differs from an engine is not the cache's precision.
+    #[must_use]
+    pub fn with_half_cache(mut self) -> Self {
+        self.half_cache = true;
+        self
     }
 
     /// Architecture and constants of the model.
@@ -136,12 +148,17 @@ impl Oracle {
         let (config, layer) = (&self.config, &self.weights.layers[l]);
         let mut q = project(&layer.q, layer.q_bias.as_deref(), h); // [n_heads * head_dim]
         let mut k = project(&layer.k, layer.k_bias.as_deref(), h); // [n_kv_heads * head_dim]
-        let v = project(&layer.v, layer.v_bias.as_deref(), h); // [n_kv_heads * head_dim]
+        let mut v = project(&layer.v, layer.v_bias.as_deref(), h); // [n_kv_heads * head_dim]
         for head in q.chunks_exact_mut(config.head_dim) {
             self.rotate(head);
         }
         for head in k.chunks_exact_mut(config.head_dim) {
             self.rotate(head);
+        }
+        if self.half_cache {
+            for x in k.iter_mut().chain(&mut v) {
+                *x = f16::from_f32(*x).to_f32();
+            }
         }
         let past = &mut self.cache[l];
         past.keys.extend_from_slice(&k);
