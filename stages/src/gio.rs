@@ -14,8 +14,6 @@ enum State {
     Away,
     /// A read is under way.
     Coming,
-    /// A read is under way whose cluster is not wanted any more.
-    Unwanted,
     /// In a buffer, waiting for its turn.
     Here(Slot),
     /// In a buffer that a stage is using.
@@ -55,29 +53,8 @@ impl Gio {
 
     /// A read is complete.
     pub fn arrived(&mut self, ordinal: usize, slot: Slot) {
-        let unwanted = matches!(self.states[ordinal], State::Unwanted);
-        debug_assert!(unwanted || matches!(self.states[ordinal], State::Coming));
-        if unwanted {
-            self.states[ordinal] = State::Away;
-            self.free.push_back(slot);
-        } else {
-            self.states[ordinal] = State::Here(slot);
-        }
-    }
-
-    /// Passes over the clusters from `first` to the end of the cycle, which this round does not need (the
-    /// head, when no logits are wanted): their buffers come back and reading goes on with the next round.
-    pub fn skip_to_end(&mut self, first: usize) {
-        for state in &mut self.states[first..] {
-            match std::mem::replace(state, State::Away) {
-                State::Here(slot) => self.free.push_back(slot),
-                State::Coming => *state = State::Unwanted,
-                other => *state = other,
-            }
-        }
-        if self.next >= first {
-            self.next = 0;
-        }
+        debug_assert!(matches!(self.states[ordinal], State::Coming));
+        self.states[ordinal] = State::Here(slot);
     }
 
     /// Takes a cluster that has arrived.
@@ -117,40 +94,6 @@ mod tests {
     }
 
     proptest! {
-        /// A round that skips the end of the cycle leaves the next one all its buffers.
-        #[test]
-        fn skipped_clusters_never_starve_the_next_round(
-            streamed in 2usize..12, window in 1usize..6, skipped in 1usize..12, in_flight in 0usize..6,
-        ) {
-            let window = window.min(streamed);
-            let first = streamed - skipped.min(streamed - 1);
-            let mut gio = Gio::new(streamed, buffers(window));
-            let mut flying = Vec::new();
-            for round in 0..4 {
-                let used = if round % 2 == 0 { first } else { streamed };
-                for ordinal in 0..used {
-                    flying.extend(std::iter::from_fn(|| gio.next_read()));
-                    while !flying.is_empty() && !matches!(gio.states[ordinal], State::Here(_)) {
-                        let (arrived, slot) = flying.remove(0);
-                        gio.arrived(arrived, slot);
-                        flying.extend(std::iter::from_fn(|| gio.next_read()));
-                    }
-                    let slot = gio.take(ordinal);
-                    prop_assert!(slot.is_some(), "cluster {ordinal} of round {round} never came");
-                    slot.into_iter().for_each(|slot| gio.release(ordinal, slot));
-                }
-                // Some reads of what is skipped are still under way when it is skipped.
-                flying.extend(std::iter::from_fn(|| gio.next_read()));
-                while flying.len() > in_flight {
-                    let (arrived, slot) = flying.remove(0);
-                    gio.arrived(arrived, slot);
-                }
-                if used == first {
-                    gio.skip_to_end(first);
-                }
-            }
-        }
-
         /// Whatever the order of arrival, a consumer that takes the cycle in order always gets on,
         /// each cluster is read once per use, and buffers are neither lost nor doubled.
         #[test]

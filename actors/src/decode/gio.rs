@@ -60,7 +60,7 @@ impl GioActor {
         self.window.arrived(ordinal, slot);
     }
 
-    /// The next waiting flight whose cluster is here, whichever of them is here first.
+    /// The next waiting flight whose cluster is here, in order of arrival rather than of index.
     pub fn turn(&mut self, cx: &CoreContext) -> Option<Flight> {
         let found = self.waiting.iter().enumerate().find_map(|(i, flight)| {
             let Source::Streamed { ordinal } = flight.item.source else { return None };
@@ -87,11 +87,6 @@ impl GioActor {
             let (what, offset) = (cx.shared.describe(cluster), entry.offset);
             cx.fault(Fault::Corrupt { what, offset });
         }
-    }
-
-    /// Passes over the streamed head clusters, which start at `first`.
-    pub fn skip_head(&mut self, first: usize) {
-        self.window.skip_to_end(first);
     }
 
     /// Takes back the buffer of a flight that is done.

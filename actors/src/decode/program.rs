@@ -85,12 +85,6 @@ impl Program {
         program
     }
 
-    /// Stream ordinal at which the head's clusters begin: they are the last of the cycle.
-    pub fn head_ordinal(&self) -> usize {
-        let streamed = self.head.iter().filter(|i| matches!(i.source, Source::Streamed { .. }));
-        self.stream.len() - streamed.count()
-    }
-
     /// Most FFN clusters of a layer.
     pub fn max_flights(&self) -> usize {
         self.ffn.iter().map(Vec::len).max().unwrap_or(0)

@@ -244,8 +244,6 @@ impl Sequencer {
             self.norm(true, false, self.cx.step.n_tokens - self.cx.step.n_logits);
             self.begin_rows(Site::Head);
         } else {
-            // The head's clusters are not needed: those already read make room for the next step.
-            self.actors.gio.skip_head(self.program.head_ordinal());
             self.arrive(Next::Done);
         }
     }
