@@ -3,12 +3,13 @@
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
-use std::time::Instant;
+use std::time::Duration;
 
 use forebay_actors::decode::graph::IO_LANE_SHARE;
 use forebay_actors::decode::{Boards, DecodeGraph, GraphOptions, Program, Resident, Shared};
 use forebay_actors::fault::FaultCell;
-use forebay_actors::io::{DriverChoice, open_driver};
+use forebay_actors::io::probe::{ReadLoad, measure_read};
+use forebay_actors::io::{CHUNK_BYTES, Driver, DriverChoice, open_driver};
 use forebay_actors::load::load_resident;
 use forebay_actors::memory::WeightMemory;
 use forebay_models::bundle::{Bundle, PackOptions};
@@ -35,8 +36,10 @@ use crate::packed::{self, Preparation};
 const IO_DEPTH: usize = 32;
 /// Share of the available memory taken when no budget is given.
 const DEFAULT_SHARE: f64 = 0.8;
-/// Fewer bytes than this say nothing about a disk's speed.
-const CEILING_SAMPLE: u64 = 64 << 20;
+/// Reads in flight while the disk's ceiling is measured.
+const PROBE_DEPTH: usize = 16;
+/// Time for measuring it.
+const PROBE_TIME: Duration = Duration::from_millis(150);
 
 type Report = Box<dyn FnMut(Preparation)>;
 
@@ -283,26 +286,45 @@ impl EngineBuilder {
         let plan = &memory.residency;
         let programs: Vec<Program> =
             (0..threads).map(|rank| Program::new(bundle, plan, rank)).collect();
+        let ceiling = if plan.stream_slots > 0 { self.disk_ceiling(bundle) } else { 0.0 };
         let mut weights = WeightMemory::carve(bundle, plan, &programs, memory.max_batch)
             .map_err(|e| Error::system("reserve memory", e))?;
         // Resident weights are read by a driver of their own: a ring belongs to the thread that uses it.
-        let (mut driver, info) = open_driver(bundle.path(), self.driver, IO_DEPTH, &[])
+        let (mut driver, _) = open_driver(bundle.path(), self.driver, IO_DEPTH, &[])
             .map_err(|e| Error::system("open the packed model", e))?;
-        let start = Instant::now();
-        let (mut read, report) = (0, &mut self.report);
-        let total = plan.pinned_bytes;
+        let (report, total) = (&mut self.report, plan.pinned_bytes);
         load_resident(driver.as_mut(), bundle, plan, &mut weights.resident, &mut |done| {
-            read = done;
             report(Preparation::Loading { done: done.min(total), total });
         })
         .map_err(|fault| Error::Fault { path: bundle.path().display().to_string(), fault })?;
-        let seconds = start.elapsed().as_secs_f64();
-        let ceiling = if read >= CEILING_SAMPLE { read as f64 / seconds } else { 0.0 };
+        drop(driver);
+        let buffers: Vec<_> = weights
+            .cores
+            .iter()
+            .flat_map(|m| m.stream.iter().chain(&m.neurons.buffers))
+            .chain(&weights.rows)
+            .map(Slot::span)
+            .collect();
+        let (driver, info) = open_driver(bundle.path(), self.driver, IO_DEPTH, &buffers)
+            .map_err(|e| Error::system("open the packed model", e))?;
         let mut notes = vec![info.to_string()];
         if !weights.huge_pages {
             notes.push("no transparent huge pages: memory and reads are slower".into());
         }
-        Ok(Prepared { programs, weights, ceiling, notes })
+        Ok(Prepared { programs, weights, driver, ceiling, notes })
+    }
+
+    /// What the disk gives this file right now, in bytes per second; 0 if that cannot be told. The buffers
+    /// are gone before anything else is allocated.
+    fn disk_ceiling(&self, bundle: &Bundle) -> f64 {
+        let load = ReadLoad {
+            block_bytes: CHUNK_BYTES,
+            depth: PROBE_DEPTH,
+            bytes: u64::MAX,
+            duration: PROBE_TIME,
+            choice: self.driver,
+        };
+        measure_read(bundle.path(), &load).map_or(0.0, |rate| rate.bytes_per_second)
     }
 
     fn start(
@@ -321,14 +343,6 @@ impl EngineBuilder {
             Boards::new(config, threads, memory.max_batch, self.max_logits.min(memory.max_batch));
         let pred = Pred::new(sparsity, config.activation);
         let WeightMemory { resident, cores: core_memory, rows, .. } = prepared.weights;
-        let buffers: Vec<_> = core_memory
-            .iter()
-            .flat_map(|m| m.stream.iter().chain(&m.neurons.buffers))
-            .chain(&rows)
-            .map(Slot::span)
-            .collect();
-        let (driver, _) = open_driver(bundle.path(), self.driver, IO_DEPTH, &buffers)
-            .map_err(|e| Error::system("open the packed model", e))?;
         let shared = Arc::new(Shared {
             bundle,
             plan: memory.residency,
@@ -345,7 +359,7 @@ impl EngineBuilder {
         let options =
             GraphOptions { cores: cores.to_vec(), trace_records: self.trace_records };
         let graph =
-            DecodeGraph::start(shared, prepared.programs, core_memory, driver, &options)
+            DecodeGraph::start(shared, prepared.programs, core_memory, prepared.driver, &options)
                 .map_err(|e| Error::system("start the compute threads", e))?;
         let stopping = Arc::new(AtomicBool::new(false));
         let runner = Runner::new(graph, Arc::clone(&facts), embedder, Arc::clone(&stopping));
@@ -362,6 +376,7 @@ impl EngineBuilder {
 struct Prepared {
     programs: Vec<Program>,
     weights: WeightMemory,
+    driver: Box<dyn Driver>,
     ceiling: f64,
     notes: Vec<String>,
 }
