@@ -47,6 +47,12 @@ pub enum Fault {
     },
 }
 
+/// What a thread that panicked said.
+pub(crate) fn cause_of_panic(panic: &(dyn std::any::Any + Send)) -> String {
+    let text = panic.downcast_ref::<String>().map(String::as_str);
+    text.or_else(|| panic.downcast_ref::<&str>().copied()).unwrap_or("it panicked").to_string()
+}
+
 /// Holds the first fault since the last look. Only touched when something has gone wrong and once per
 /// step, so the lock is never contended while tokens flow.
 #[derive(Debug, Default)]

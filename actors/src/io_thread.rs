@@ -7,6 +7,7 @@ use std::thread::JoinHandle;
 use forebay_traces::clock::now_ns;
 use forebay_traces::lane::TraceLane;
 
+use crate::fault::cause_of_panic;
 use crate::io::{Driver, IoActor, IoLimits, IoStatistics, IoTurn, Waker};
 use crate::io_link::{Completions, IoLanes, Requests};
 
@@ -45,7 +46,8 @@ pub struct IoThread {
 }
 
 impl IoThread {
-    /// Starts the actor. It ends by itself once all its clients are gone.
+    /// Starts the actor. It ends by itself once all its clients are gone; if it ends before, `faults` is
+    /// told why, and has to release whoever waits for reads.
     ///
     /// # Errors
     /// The thread cannot be started.
@@ -60,8 +62,11 @@ impl IoThread {
         let seen = Arc::clone(&published);
         let thread = std::thread::Builder::new().name("forebay-io".into()).spawn(move || {
             let mut actor = IoActor::new(driver, requests, completions, limits);
-            if let Err(e) = run(&mut actor, &seen) {
-                faults(e.to_string());
+            let whole = std::panic::AssertUnwindSafe(|| run(&mut actor, &seen));
+            match std::panic::catch_unwind(whole) {
+                Ok(Ok(())) => {}
+                Ok(Err(e)) => faults(e.to_string()),
+                Err(panic) => faults(cause_of_panic(panic.as_ref())),
             }
             actor.sink_mut().take_traces()
         })?;

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 
 use anyhow::{Context, bail};
 use clap::Args;
-use forebay::{Engine, Prompt, Request, Statistics, StreamItem, TokenStream, demo};
+use forebay::{Engine, Error, Prompt, Request, Statistics, StreamItem, TokenStream, demo};
 use futures_util::StreamExt;
 
 use super::engine_flags::EngineFlags;
@@ -136,7 +136,7 @@ impl Run {
 }
 
 /// Prints tokens as they come. Ctrl-C ends the generation, not the program: what was recorded so far is
-/// still written. Returns `None` if it was cut short.
+/// still written. Returns `None` if it was cut short that way.
 fn print_stream(mut stream: TokenStream) -> anyhow::Result<Option<Statistics>> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     runtime.block_on(async {
@@ -147,7 +147,7 @@ fn print_stream(mut stream: TokenStream) -> anyhow::Result<Option<Statistics>> {
                 _ = tokio::signal::ctrl_c() => return Ok(None),
             };
             match item {
-                None => return Ok(None),
+                None => return Err(Error::Stopped.into()),
                 Some(Err(error)) => return Err(error.into()),
                 Some(Ok(StreamItem::Token(token))) => {
                     out.write_all(token.text.as_bytes())?;

@@ -55,6 +55,14 @@ impl Embedder {
     ) -> Result<(), Error> {
         let d = shared.bundle.meta.config.d_model;
         let block = shared.bundle.meta.embedding;
+        // Before any read is under way: an error in between would leave completions behind for the next
+        // step to stumble over.
+        for &token in tokens {
+            let (cluster, entry) = self.cluster_of(shared, token);
+            if shared.plan.residency[cluster] != Residency::Pinned {
+                self.verify(shared, cluster, entry)?;
+            }
+        }
         let mut pending = 0;
         for (i, &token) in tokens.iter().enumerate() {
             let (cluster, entry) = self.cluster_of(shared, token);
@@ -64,10 +72,8 @@ impl Embedder {
                 dequantize(block, row, &mut out[i * d..(i + 1) * d]);
                 continue;
             }
-            self.verify(shared, cluster, entry)?;
-            let Some(slot) = self.buffers.pop() else {
-                return Err(Error::Request("more tokens in a step than planned for".into()));
-            };
+            // A step has at most as many tokens as there are buffers.
+            let Some(slot) = self.buffers.pop() else { return Err(Error::Stopped) };
             let start = entry.offset + at as u64;
             let aligned = start / ALIGN as u64 * ALIGN as u64;
             let len = ((start - aligned) as usize + self.row_bytes).next_multiple_of(ALIGN);
@@ -76,7 +82,9 @@ impl Embedder {
         }
         link.flush();
         for _ in 0..pending {
-            let Some(done) = link.wait_done() else { return Err(Error::Stopped) };
+            let Some(done) = link.wait_done() else {
+                return Err(shared.faults.take().map_or(Error::Stopped, |f| fault_of(shared, f)));
+            };
             let ReadTag::Neurons { id } = ReadTag::decode(done.tag) else { continue };
             let (_, entry) = self.cluster_of(shared, tokens[id]);
             let row = (tokens[id] as usize - entry.first as usize) * self.row_bytes;
@@ -94,6 +102,11 @@ impl Embedder {
             Some(fault) => Err(fault_of(shared, fault)),
             None => Ok(()),
         }
+    }
+
+    /// Has every cluster checked again at its next use: the file is not what it was.
+    pub fn distrust(&mut self) {
+        self.verified.fill(false);
     }
 
     fn cluster_of<'a>(&self, shared: &'a Shared, token: u32) -> (usize, &'a DirectoryEntry) {

@@ -132,14 +132,23 @@ impl Runner {
         self.facts.tokenizer.bos().filter(|_| self.facts.tokenizer.adds_bos())
     }
 
-    /// Runs `tokens` behind the first `position` cached ones, with logits for the last `n_logits`.
+    /// Runs `tokens` behind the cached ones, with logits for the last `n_logits`. After an error nothing
+    /// that was read ahead is used any more: the next step may find the file repaired.
     fn step(&mut self, tokens: &[u32], n_logits: usize) -> Result<(), Error> {
+        self.try_step(tokens, n_logits).inspect_err(|_| {
+            self.embedder.distrust();
+            self.graph.distrust();
+        })
+    }
+
+    fn try_step(&mut self, tokens: &[u32], n_logits: usize) -> Result<(), Error> {
         let shared = Arc::clone(self.graph.shared());
         let input = &mut self.input[..tokens.len() * shared.bundle.meta.config.d_model];
         let link = self.graph.rows().ok_or(Error::Stopped)?;
         self.embedder.embed(&shared, link, tokens, input)?;
         shared.boards.input.write(0, input);
-        let step = Step { n_tokens: tokens.len(), position: self.cached.len(), n_logits };
+        let position = self.cached.len();
+        let step = Step { n_tokens: tokens.len(), position, n_logits, read_anew: false };
         self.graph.step(step, &mut self.reports).map_err(|f| fault_of(&shared, f))?;
         self.cached.extend_from_slice(tokens);
         self.meter.count(&self.reports);

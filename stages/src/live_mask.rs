@@ -1,7 +1,6 @@
 //! Which neurons of a cluster are alive.
 
-/// Most neurons of a cluster.
-pub const MAX_NEURONS: usize = 512;
+use forebay_models::bundle::MAX_NEURONS;
 
 /// One bit per neuron of a cluster.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

@@ -9,6 +9,7 @@ use forebay_stages::gio::Gio;
 use super::context::{CoreContext, Flight};
 use super::program::Source;
 use crate::fault::Fault;
+use crate::io::ReadFault;
 use crate::io_link::{IoLink, ReadTag};
 
 #[derive(Debug)]
@@ -18,8 +19,10 @@ pub(super) struct GioActor {
     stream: Vec<u32>,
     /// Flow id of the latest read by ordinal.
     flows: Vec<u64>,
-    /// Whether the ordinal's checksum has been verified in this process.
+    /// Whether the ordinal's checksum has been verified in this process, or since the last fault.
     verified: Vec<bool>,
+    /// What was wrong with the latest read by ordinal.
+    failed: Vec<Option<ReadFault>>,
     waiting: VecDeque<Flight>,
 }
 
@@ -31,8 +34,19 @@ impl GioActor {
             stream,
             flows: vec![0; n],
             verified: vec![false; n],
+            failed: vec![None; n],
             waiting: VecDeque::with_capacity(max_waiting),
         }
+    }
+
+    /// A step begins that takes the first `clusters` of the cycle. After a fault (`read_anew`) nothing that
+    /// was read ahead is used, and everything is checked again.
+    pub fn begin_step(&mut self, clusters: usize, read_anew: bool) {
+        if read_anew {
+            self.window.restart();
+            self.verified.fill(false);
+        }
+        self.window.begin_pass(clusters);
     }
 
     /// A flight that needs its cluster from the window.
@@ -55,9 +69,12 @@ impl GioActor {
         io.flush();
     }
 
-    /// A read came back.
-    pub fn arrived(&mut self, ordinal: usize, slot: Slot) {
-        self.window.arrived(ordinal, slot);
+    /// A read came back. If it failed, the step that needs the cluster says so: a read ahead of a step
+    /// that never comes is nobody's fault.
+    pub fn arrived(&mut self, ordinal: usize, slot: Slot, result: Result<(), ReadFault>) {
+        if self.window.arrived(ordinal, slot) {
+            self.failed[ordinal] = result.err();
+        }
     }
 
     /// The next waiting flight whose cluster is here, in order of arrival rather than of index.
@@ -77,11 +94,15 @@ impl GioActor {
     /// A cluster's bytes are checked once per process: flash that returned them right once and wrong
     /// later would be beyond what a file format can guard against.
     fn verify(&mut self, cx: &CoreContext, ordinal: usize, slot: &Slot) {
+        let cluster = self.stream[ordinal];
+        let entry = cx.shared.entry(cluster);
+        if let Some(fault) = self.failed[ordinal].take() {
+            let (what, offset) = (cx.shared.describe(cluster), entry.offset);
+            return cx.fault(Fault::Read { what, offset, fault });
+        }
         if std::mem::replace(&mut self.verified[ordinal], true) {
             return;
         }
-        let cluster = self.stream[ordinal];
-        let entry = cx.shared.entry(cluster);
         if checksum(&slot[..entry.len as usize]) != entry.sum {
             self.verified[ordinal] = false;
             let (what, offset) = (cx.shared.describe(cluster), entry.offset);

@@ -36,7 +36,7 @@ use super::shared::{Shared, Step};
 use super::udc::UdcActor;
 use super::udio::UdioActor;
 use crate::core_thread;
-use crate::fault::Fault;
+use crate::fault::{Fault, cause_of_panic};
 use crate::io::Driver;
 use crate::io_link::{IoLink, io_lanes};
 use crate::io_thread::{IoCounters, IoThread};
@@ -87,6 +87,8 @@ pub struct DecodeGraph {
     /// The driver's own client, for embedding rows; gone once the graph stops.
     rows: Option<IoLink>,
     aborter: Aborter,
+    /// Whether something was wrong since the last good step.
+    distrust: bool,
 }
 
 /// Everything one core is built from.
@@ -131,8 +133,11 @@ impl DecodeGraph {
             .map(|i| TraceLane::new(format!("I/O slot {i}"), options.trace_records / IO_LANE_SHARE))
             .collect();
         let (mut links, lanes) = io_lanes(clients, &driver.waker(), io_traces);
-        let cell = Arc::clone(&shared);
-        let report = move |cause| cell.faults.report(Fault::IoStopped { cause });
+        let (cell, bystanders) = (Arc::clone(&shared), aborter.clone());
+        let report = move |cause| {
+            cell.faults.report(Fault::IoStopped { cause });
+            bystanders.abort();
+        };
         let io = IoThread::start(driver, lanes, Arc::new(report))?;
         let rows = links.pop().unwrap_or_else(|| unreachable!("the driver's link was just made"));
 
@@ -159,7 +164,7 @@ impl DecodeGraph {
             let builder = std::thread::Builder::new().name(format!("forebay-core-{rank}"));
             cores.push(builder.spawn(move || run_core(&shared, parts, &bell, pin))?);
         }
-        Ok(Self { shared, commands, done, cores, io: Some(io), rows: Some(rows), aborter })
+        Ok(Self { shared, commands, done, cores, io: Some(io), rows: Some(rows), aborter, distrust: false })
     }
 
     /// What the cores share.
@@ -177,6 +182,12 @@ impl DecodeGraph {
         self.io.as_ref().map(IoThread::counters).unwrap_or_default()
     }
 
+    /// The next step reads anew what was read ahead, and checks everything again: the caller found
+    /// something wrong with the file.
+    pub fn distrust(&mut self) {
+        self.distrust = true;
+    }
+
     /// Runs one step to its end; the logits are on their board afterwards.
     ///
     /// # Errors
@@ -187,16 +198,16 @@ impl DecodeGraph {
             self.shared.faults.take().unwrap_or(Fault::CoreStopped { rank, cause })
         };
         reports.clear();
+        let step = Step { read_anew: step.read_anew || self.distrust, ..step };
         for (rank, lane) in self.commands.iter().enumerate() {
             lane.send(step).map_err(|_| stopped(rank))?;
         }
         for _ in 0..self.commands.len() {
             reports.push(self.done.recv().map_err(|_| stopped(0))?);
         }
-        match self.shared.faults.take() {
-            Some(fault) => Err(fault),
-            None => Ok(()),
-        }
+        let fault = self.shared.faults.take();
+        self.distrust = fault.is_some();
+        fault.map_or(Ok(()), Err)
     }
 
     /// Ends all threads and returns what they recorded: cores first, then I/O slots.
@@ -239,9 +250,7 @@ fn run_core(
     match std::panic::catch_unwind(run) {
         Ok(trace) => CoreReport { trace },
         Err(panic) => {
-            let text = panic.downcast_ref::<String>().map(String::as_str);
-            let text = text.or_else(|| panic.downcast_ref::<&str>().copied());
-            let cause = text.unwrap_or("it panicked").to_string();
+            let cause = cause_of_panic(panic.as_ref());
             shared.faults.report(Fault::CoreStopped { rank, cause });
             CoreReport { trace: TraceLane::new(format!("core {rank}"), 0) }
         }

@@ -85,6 +85,13 @@ impl Program {
         program
     }
 
+    /// Streamed clusters that a step takes, with the head's or without them: the head's come last.
+    pub fn streamed(&self, with_head: bool) -> usize {
+        let streamed = |item: &&Item| matches!(item.source, Source::Streamed { .. });
+        let head = self.head.iter().filter(streamed).count();
+        self.stream.len() - if with_head { 0 } else { head }
+    }
+
     /// Most FFN clusters of a layer.
     pub fn max_flights(&self) -> usize {
         self.ffn.iter().map(Vec::len).max().unwrap_or(0)

@@ -123,15 +123,15 @@ impl Sequencer {
     fn collect_arrivals(&mut self) {
         while let Some(done) = self.io.try_done() {
             let ReadDone { tag, slot, result, offset, .. } = done;
-            let read_ok = result.is_ok();
-            if let Err(fault) = result {
-                let what = "the packed model".to_string();
-                self.cx.fault(Fault::Read { what, offset, fault });
-            }
             match ReadTag::decode(tag) {
-                ReadTag::Stream { ordinal } => self.actors.gio.arrived(ordinal, slot),
+                ReadTag::Stream { ordinal } => self.actors.gio.arrived(ordinal, slot, result),
                 ReadTag::Neurons { id } => {
                     let CoreActors { udio, udc, .. } = &mut self.actors;
+                    let read_ok = result.is_ok();
+                    if let Err(fault) = result {
+                        let what = "neurons".to_string();
+                        self.cx.fault(Fault::Read { what, offset, fault });
+                    }
                     udio.arrived(&self.cx, id, slot, read_ok, udc);
                 }
             }
@@ -146,6 +146,8 @@ impl Sequencer {
                 self.cx.step = step;
                 self.cx.layer = 0;
                 self.actors.attend.begin_step(&self.cx);
+                let clusters = self.program.streamed(step.n_logits > 0);
+                self.actors.gio.begin_step(clusters, step.read_anew);
                 let len = step.n_tokens * self.d_model();
                 self.cx.shared.boards.input.read(0, &mut self.residual.x[..len]);
                 self.begin_qkv();
@@ -358,12 +360,18 @@ impl Actor for Sequencer {
         self.collect_arrivals();
         self.actors.gio.start_reads(&self.cx, &mut self.io);
         self.actors.udio.start_reads(&mut self.io);
-        match self.phase {
+        let turn = match self.phase {
             Phase::Idle => self.take_command(),
             Phase::Rows(site) => self.rows_turn(site),
             Phase::Ffn => self.ffn_turn(),
             Phase::Await { epoch, next } => self.await_turn(epoch, next),
             Phase::Finished => Turn::Finished,
+        };
+        if matches!(turn, Turn::Blocked(_)) && self.member.is_aborted() {
+            // Another thread has ended: what this core waits for will not come.
+            self.phase = Phase::Finished;
+            return Turn::Finished;
         }
+        turn
     }
 }

@@ -19,6 +19,9 @@ pub struct Step {
     pub position: usize,
     /// How many of the last tokens need logits.
     pub n_logits: usize,
+    /// Whether weights that were read ahead are to be read again: something was wrong before this step.
+    /// The graph sets it after a step that failed.
+    pub read_anew: bool,
 }
 
 /// Weights that stay in memory, by directory index: whole clusters, or their Gate rows only.

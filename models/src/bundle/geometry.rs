@@ -8,6 +8,9 @@ use crate::block::BlockType;
 /// Neurons of a cluster in the neuron layout: one bit each in a machine word.
 pub const NEURONS_PER_CLUSTER: usize = 64;
 
+/// Most neurons of a cluster, in either layout.
+pub const MAX_NEURONS: usize = 512;
+
 /// Rows inside a bundle start on cache-line boundaries.
 const ROW_ALIGN: usize = 64;
 
@@ -62,7 +65,7 @@ impl FfnGeometry {
             g.neurons = granule;
             let by_bytes = TARGET_BYTES / g.cluster_bytes(granule).max(1);
             let by_count = d_ff / granule / CLUSTERS_PER_LAYER;
-            g.neurons = granule * by_bytes.min(by_count).max(1);
+            g.neurons = granule * by_bytes.min(by_count).min(MAX_NEURONS / granule).max(1);
         }
         g
     }
@@ -170,6 +173,9 @@ mod tests {
         let q4_1 = FfnGeometry::choose(FfnLayout::Cluster, [BlockType::Q4_1; 3], 576, 1536);
         assert_eq!(q4_1.neurons % 32, 0);
         assert!(q4_1.cluster_bytes(q4_1.neurons) <= TARGET_BYTES);
+        // Very narrow and very many neurons: the bytes would allow more.
+        let flat = FfnGeometry::choose(FfnLayout::Cluster, [BlockType::Q4_0; 3], 64, 1 << 16);
+        assert_eq!(flat.neurons, MAX_NEURONS);
     }
 
     #[test]

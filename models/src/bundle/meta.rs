@@ -46,6 +46,15 @@ impl SourceIdentity {
     /// A file that cannot be read.
     pub fn of(path: &Path) -> Result<Self> {
         let canonical = path.canonicalize().map_err(|e| ModelError::io(path, "find the model", e))?;
+        if !canonical.is_dir() && !canonical.is_file() {
+            // Asked before opening, since opening a pipe would wait for its writer.
+            return Err(ModelError::Format {
+                path: path.into(),
+                field: "model".into(),
+                problem: "neither a file nor a folder".into(),
+                remedy: "give a .gguf or .fbay file, or a safetensors folder".into(),
+            });
+        }
         let mut files = vec![canonical.clone()];
         if canonical.is_dir() {
             files = std::fs::read_dir(&canonical)

@@ -4,6 +4,7 @@
 //! matrix cut into *clusters* that start on 4 KiB boundaries and carry a checksum each, then the
 //! small sections (metadata, tokenizer, vectors, directory, neuron checksums).
 
+mod check;
 mod format;
 mod geometry;
 mod meta;
@@ -13,7 +14,7 @@ mod vectors;
 mod writer;
 
 pub use format::{ALIGN, ClusterKind, DirectoryEntry, FORMAT_VERSION, checksum};
-pub use geometry::{FfnGeometry, FfnLayout, NEURONS_PER_CLUSTER};
+pub use geometry::{FfnGeometry, FfnLayout, MAX_NEURONS, NEURONS_PER_CLUSTER};
 pub use meta::{BundleMeta, LayerFormats, SourceIdentity};
 pub use pack::{PackOptions, PackProgress, pack};
 pub use reader::Bundle;

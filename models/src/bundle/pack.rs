@@ -36,8 +36,8 @@ pub struct PackProgress {
 /// The file appears under its name only when it is whole (written beside it, synced, renamed).
 ///
 /// # Errors
-/// Reading the source, writing the file (a full disk says so), or a requested `quant` that this
-/// engine cannot write.
+/// Reading the source, a source that changes meanwhile, writing the file (a full disk says so), or a
+/// requested `quant` that this engine cannot write.
 pub fn pack(
     source: &dyn TensorSource,
     out: &Path,
@@ -89,6 +89,14 @@ pub fn pack(
         packed_by: env!("CARGO_PKG_VERSION").into(),
     };
     let vectors = packer.vectors()?;
+    if SourceIdentity::of(source.path())? != meta.source {
+        return Err(ModelError::Format {
+            path: source.path().to_path_buf(),
+            field: "model".into(),
+            problem: "it changed while it was being packed".into(),
+            remedy: "wait until it is complete (a download may be under way) and try again".into(),
+        });
+    }
     let _span = tracing::info_span!("sections, sync and rename").entered();
     packer.writer.finish(&meta, source.tokenizer(), &vectors)
 }

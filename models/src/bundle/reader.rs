@@ -4,6 +4,7 @@ use std::fs::File;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 
+use super::check::check_meta;
 use super::format::{
     ALIGN, ClusterKind, DirectoryEntry, ENTRY_BYTES, Header, Section, SectionId, checksum,
 };
@@ -42,11 +43,13 @@ impl Bundle {
     /// Anything that does not fit, naming the section and the remedy.
     pub fn open(path: &Path) -> Result<Self> {
         let io = |action: &str, e| ModelError::io(path, action, e);
-        let file = File::open(path).map_err(|e| io("open the packed model", e))?;
-        let info = file.metadata().map_err(|e| io("examine the packed model", e))?;
-        if !info.is_file() {
+        // Asked before opening, since opening a pipe would wait for its writer.
+        let kind = std::fs::metadata(path).map_err(|e| io("open the packed model", e))?;
+        if !kind.is_file() {
             return Err(ModelError::damaged(path, "file", "is not a regular file"));
         }
+        let file = File::open(path).map_err(|e| io("open the packed model", e))?;
+        let info = file.metadata().map_err(|e| io("examine the packed model", e))?;
         let mut page = [0; ALIGN];
         if info.len() < ALIGN as u64 {
             return Err(ModelError::damaged(path, "header", "the file is shorter than a page"));
@@ -56,6 +59,7 @@ impl Bundle {
         let read = |id: SectionId, name: &str| read_section(&file, path, header.sections[id as usize], name);
         let meta: BundleMeta = serde_json::from_slice(&read(SectionId::Meta, "metadata")?)
             .map_err(|e| ModelError::damaged(path, "metadata section", e.to_string()))?;
+        check_meta(path, &meta)?;
         let vectors = Vectors::decode(&read(SectionId::Vectors, "vectors")?, &meta.config)
             .ok_or_else(|| ModelError::damaged(path, "vectors section", "has the wrong length"))?;
         let clusters = decode_directory(&read(SectionId::Directory, "directory")?)
@@ -138,12 +142,6 @@ impl Bundle {
         let damaged = |field: String, problem: &str| ModelError::damaged(&self.path, field, problem);
         let meta = &self.meta;
         let c = &meta.config;
-        if meta.layers.len() != c.n_layers || c.n_layers >= usize::from(u16::MAX) {
-            return Err(damaged("metadata".into(), "layer count and layer formats disagree"));
-        }
-        if c.n_heads == 0 || c.n_kv_heads == 0 || !c.n_heads.is_multiple_of(c.n_kv_heads) {
-            return Err(damaged("metadata".into(), "head counts are impossible"));
-        }
         let mut cursor = Cursor { clusters: &self.clusters, next: 0, file_len };
         let mut sums = 0;
         let mut sum_start = Vec::with_capacity(self.clusters.len());
@@ -167,13 +165,22 @@ impl Bundle {
                 sums += if neuron { e.count as usize } else { 0 };
             }
         }
-        let mut tables = vec![(ClusterKind::Head, meta.head)];
+        let mut tables = vec![(ClusterKind::Head, meta.head, meta.head_rows)];
         if !c.tied_head {
-            tables.push((ClusterKind::Embedding, meta.embedding));
+            tables.push((ClusterKind::Embedding, meta.embedding, meta.embedding_rows));
         }
-        for (kind, block) in tables {
+        for (kind, block, per_cluster) in tables {
+            let first = cursor.next;
             let ok = cursor.rows(kind, None, c.vocab_size, c.d_model, block);
             ok.map_err(|p| damaged(format!("{kind:?}"), p))?;
+            // A row is found by division.
+            let mut at = (0..c.vocab_size).step_by(per_cluster.max(1));
+            if per_cluster == 0
+                || self.clusters[first..cursor.next].iter().any(|e| at.next() != Some(e.first as usize))
+                || at.next().is_some()
+            {
+                return Err(damaged(format!("{kind:?}"), "its clusters do not have the stated size"));
+            }
         }
         if cursor.next != self.clusters.len() || sums != self.neuron_sums.len() {
             return Err(damaged("directory section".into(), "has surplus entries"));

@@ -44,7 +44,8 @@ impl Vectors {
         let mut floats = floats.iter().map(|b| f32::from_le_bytes(*b));
         let bias_len = if config.qkv_bias { config.q_dim() + 2 * config.kv_dim() } else { 0 };
         let per_layer = 2 * config.d_model + bias_len;
-        if floats.len() != config.n_layers * per_layer + config.d_model {
+        let expected = config.n_layers.checked_mul(per_layer)?.checked_add(config.d_model)?;
+        if floats.len() != expected {
             return None;
         }
         let mut take = |n: usize| floats.by_ref().take(n).collect::<Vec<f32>>();

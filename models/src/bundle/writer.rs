@@ -23,8 +23,7 @@ static WRITERS: AtomicU64 = AtomicU64::new(0);
 /// Removes partial bundle files in the folder of `target` whose writers are gone (a pack that was
 /// killed).
 pub fn remove_stale_partials(target: &Path) {
-    let Some(folder) = target.parent() else { return };
-    for entry in std::fs::read_dir(folder).into_iter().flatten().flatten() {
+    for entry in std::fs::read_dir(folder_of(target)).into_iter().flatten().flatten() {
         let name = entry.file_name();
         let Some((stem, writer)) = name.to_str().and_then(|n| n.rsplit_once(PARTIAL)) else { continue };
         let pid = writer.split('-').next().unwrap_or(writer);
@@ -34,6 +33,11 @@ pub fn remove_stale_partials(target: &Path) {
             let _ = std::fs::remove_file(entry.path());
         }
     }
+}
+
+/// The folder that `target` lies in: `.` for a bare file name.
+fn folder_of(target: &Path) -> &Path {
+    target.parent().filter(|p| !p.as_os_str().is_empty()).unwrap_or(Path::new("."))
 }
 
 /// An open partial bundle file; removed on drop unless finished.
@@ -162,10 +166,7 @@ impl BundleWriter {
             .write_all_at(&header.encode(), 0)
             .and_then(|()| file.sync_all())
             .and_then(|()| std::fs::rename(&self.partial, &self.target))
-            .and_then(|()| match self.target.parent() {
-                Some(p) if !p.as_os_str().is_empty() => File::open(p)?.sync_all(),
-                _ => File::open(".")?.sync_all(),
-            });
+            .and_then(|()| File::open(folder_of(&self.target))?.sync_all());
         if done.is_err() {
             let _ = std::fs::remove_file(&self.partial);
         }
