@@ -10,7 +10,7 @@ use forebay::plans::size::format_size;
 use forebay_actors::io::DriverChoice;
 use forebay_actors::io::probe::{ReadLoad, measure_folder, measure_read, uring_available};
 
-use super::output::print_json;
+use super::output::{print_json, print_text};
 
 /// Size of the scratch file that the disk is measured on where there is no model.
 const PROBE_BYTES: u64 = 256 << 20;
@@ -48,8 +48,7 @@ impl Doctor {
         if self.json {
             return print_json(&examination);
         }
-        println!("{examination}");
-        Ok(())
+        print_text(&format!("{examination}\n"))
     }
 
     /// Read speed by block size: small blocks are neurons, large ones clusters.

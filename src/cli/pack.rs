@@ -68,5 +68,7 @@ fn record_spans(path: &Path) -> anyhow::Result<FlushGuard> {
 
 fn parse_format(name: &str) -> anyhow::Result<BlockType> {
     let found = BlockType::ALL.into_iter().find(|b| b.name().eq_ignore_ascii_case(name));
-    found.with_context(|| format!("--quant {name}: there is no such format"))
+    found.with_context(|| {
+        format!("--quant {name}: there is no such format; choose f16, bf16, q8_0, q4_0, q4_1, q5_0 or q5_1")
+    })
 }

@@ -213,7 +213,8 @@ impl EngineBuilder {
         let model = self.model_path()?;
         let name = self.model.as_ref().map_or(demo::NAME.into(), |m| m.display().to_string());
         let bundle = packed::open(&model, self.cache.as_deref(), &self.pack, &mut self.report)?;
-        let tokenizer = Tokenizer::from_spec(bundle.read_tokenizer()?)?;
+        let tokenizer = Tokenizer::from_spec(bundle.read_tokenizer()?)
+            .map_err(|e| e.within(bundle.path()))?;
         let config = bundle.meta.config.clone();
         let cores = Topology::read()?.compute_cores(self.threads)?;
         let threads = cores.len().min(config.n_heads);

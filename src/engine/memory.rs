@@ -23,6 +23,11 @@ const DEFAULT_CONTEXT: usize = 4096;
 /// Smallest context that is chosen without being asked for.
 const SMALL_CONTEXT: usize = 256;
 
+/// Smallest batch that is chosen without being asked for.
+const SMALL_BATCH: usize = 8;
+/// How much more the process may measure in the next run: the least budget that an error names shall do.
+const PROCESS_SPREAD: u64 = 1 << 20;
+
 /// What the caller fixed.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct MemoryRequest {
@@ -63,20 +68,45 @@ pub(super) fn plan(bundle: &Bundle, request: &MemoryRequest) -> Result<MemoryPla
     let context = match request.context {
         Some(asked) if asked > trained => {
             return Err(Error::Request(format!(
-                "--ctx {asked} is beyond the {trained} tokens the model was trained for"
+                "--ctx {asked} is beyond the {trained} tokens the model was trained for; give at most {trained}"
             )));
         }
-        Some(0) => return Err(Error::Request("--ctx must be at least 1".into())),
+        Some(0) => return Err(Error::Request("--ctx 0 leaves no room for a token; give at least 2".into())),
         Some(asked) => asked,
         None => default_context(bundle, request, trained),
     };
     let max_batch = request.max_batch.unwrap_or_else(|| default_batch(bundle, request, context));
+    let (mut context, mut max_batch) = (context, max_batch);
+    loop {
+        // What was chosen freely gives way first: the least budget is named for the least of it.
+        match plan_for(bundle, request, context, max_batch) {
+            Err(Error::Budget(_)) if request.max_batch.is_none() && max_batch > SMALL_BATCH => {
+                max_batch = (max_batch / 2).max(SMALL_BATCH);
+            }
+            Err(Error::Budget(_)) if request.context.is_none() && context > SMALL_CONTEXT => {
+                context = (context / 2).max(SMALL_CONTEXT);
+            }
+            planned => return planned,
+        }
+    }
+}
+
+/// Plans the memory of a run with `context` positions and batches of `max_batch` tokens.
+fn plan_for(
+    bundle: &Bundle,
+    request: &MemoryRequest,
+    context: usize,
+    max_batch: usize,
+) -> Result<MemoryPlan, Error> {
     let mut budget = fixed_items(bundle, request, context, max_batch);
     let threads = request.threads;
     let least = least_weight_bytes(bundle, threads);
     let weights = request.weights.unwrap_or_else(|| budget.remaining()).min(all_pinned_bytes(bundle));
     if weights < least {
         budget.claim("weights", least, "two clusters per core on their way through");
+        if request.weights.is_none() {
+            budget.claim("process", PROCESS_SPREAD, "it differs from run to run");
+        }
         budget.check()?;
         return Err(Error::Request(format!(
             "a weight memory of {weights} bytes is too small; the least possible on {threads} cores is \
@@ -110,7 +140,8 @@ fn default_context(bundle: &Bundle, request: &MemoryRequest, trained: usize) -> 
     {
         context /= 2;
     }
-    let enough = request.context_hint.map_or(usize::MAX, |n| n.next_multiple_of(SMALL_CONTEXT));
+    let enough = request.context_hint.and_then(|n| n.checked_next_multiple_of(SMALL_CONTEXT));
+    let enough = enough.unwrap_or(usize::MAX);
     context.min(trained).min(enough)
 }
 
@@ -118,7 +149,7 @@ fn default_context(bundle: &Bundle, request: &MemoryRequest, trained: usize) -> 
 /// streamed weights less often per prompt token.
 fn default_batch(bundle: &Bundle, request: &MemoryRequest, context: usize) -> usize {
     let mut batch = 128;
-    while batch > 8 && scratch(bundle, request, batch) > request.total / 16 {
+    while batch > SMALL_BATCH && scratch(bundle, request, batch) > request.total / 16 {
         batch /= 2;
     }
     batch.min(context)

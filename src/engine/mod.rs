@@ -265,7 +265,10 @@ impl Session {
             Prompt::Text(text) => {
                 let add_bos = tokenizer.adds_bos() && self.history.lock().is_empty();
                 let options = EncodeOptions { add_bos, parse_special: request.parse_special };
-                Ok(tokenizer.encode(text, options)?)
+                let ids = tokenizer.encode(text, options)?;
+                // A tokenizer may know tokens that the model has no embedding for.
+                self.facts.check_tokens(&ids)?;
+                Ok(ids)
             }
             Prompt::Tokens(ids) => {
                 self.facts.check_tokens(ids)?;

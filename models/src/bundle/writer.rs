@@ -56,8 +56,10 @@ impl BundleWriter {
         let number = WRITERS.fetch_add(1, Ordering::Relaxed);
         name.push(format!("{PARTIAL}{}-{number}", std::process::id()));
         let partial = target.with_file_name(name);
-        let file = File::create(&partial)
-            .map_err(|e| ModelError::io(&partial, "create the packed model", e))?;
+        let file = File::create(&partial).map_err(|e| {
+            let action = "create it here (give another folder with -o or FOREBAY_CACHE)";
+            ModelError::io(target, action, e)
+        })?;
         let writer = Self {
             file: Some(file),
             partial,
