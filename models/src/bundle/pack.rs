@@ -12,7 +12,7 @@ use crate::error::{ModelError, Result};
 use crate::tensor::{LayerTensor, TensorId, TensorMeta, TensorSource};
 
 /// Memory for a band of Down columns while they are regrouped.
-const BAND_BYTES: usize = 32 << 20;
+const BAND_BYTES: usize = 8 << 20;
 
 /// Choices of a conversion.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
