@@ -19,11 +19,14 @@ fn main() -> ExitCode {
 
 /// The error and its causes, but for causes that the error has quoted already.
 fn message_of(error: &anyhow::Error) -> String {
-    error.chain().map(ToString::to_string).fold(String::new(), |message, cause| {
-        match message.contains(&cause) {
-            _ if message.is_empty() => cause,
-            true => message,
-            false => format!("{message}: {cause}"),
-        }
-    })
+    error
+        .chain()
+        .map(ToString::to_string)
+        .fold(String::new(), |message, cause| {
+            match message.contains(&cause) {
+                _ if message.is_empty() => cause,
+                true => message,
+                false => format!("{message}: {cause}"),
+            }
+        })
 }

@@ -68,7 +68,11 @@ pub fn open(
         None => cache_dir::prepare()?,
     };
     let target = cached_path(&folder, model, &identity, options);
-    let ready = || Bundle::open(&target).ok().filter(|bundle| bundle.meta.source == identity);
+    let ready = || {
+        Bundle::open(&target)
+            .ok()
+            .filter(|bundle| bundle.meta.source == identity)
+    };
     if let Some(bundle) = ready() {
         return Ok(bundle);
     }
@@ -104,9 +108,14 @@ pub fn convert(
     // Before gigabytes are written for a model that cannot be prompted.
     Tokenizer::from_spec(source.tokenizer().clone()).map_err(|e| e.within(model))?;
     pack(source.as_ref(), target, options, &mut |progress| {
-        report(Preparation::Packing { target: target.to_path_buf(), progress });
+        report(Preparation::Packing {
+            target: target.to_path_buf(),
+            progress,
+        });
     })?;
-    report(Preparation::Packed { target: target.to_path_buf() });
+    report(Preparation::Packed {
+        target: target.to_path_buf(),
+    });
     Ok(())
 }
 

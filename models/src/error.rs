@@ -99,12 +99,28 @@ impl ModelError {
     pub fn within(self, path: impl Into<PathBuf>) -> Self {
         let named = |text: PathBuf, field: String| format!("{}: {field}", text.display());
         match self {
-            Self::Format { path: text, field, problem, remedy } => {
-                Self::Format { path: path.into(), field: named(text, field), problem, remedy }
-            }
-            Self::Unsupported { path: text, field, problem, remedy } => {
-                Self::Unsupported { path: path.into(), field: named(text, field), problem, remedy }
-            }
+            Self::Format {
+                path: text,
+                field,
+                problem,
+                remedy,
+            } => Self::Format {
+                path: path.into(),
+                field: named(text, field),
+                problem,
+                remedy,
+            },
+            Self::Unsupported {
+                path: text,
+                field,
+                problem,
+                remedy,
+            } => Self::Unsupported {
+                path: path.into(),
+                field: named(text, field),
+                problem,
+                remedy,
+            },
             other => other,
         }
     }

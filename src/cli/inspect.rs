@@ -59,11 +59,23 @@ fn of_source(source: &dyn TensorSource) -> Description {
     use LayerTensor as T;
     let config = source.config().clone();
     let per_layer = [
-        T::AttnNorm, T::Q, T::K, T::V, T::O, T::QBias, T::KBias, T::VBias, T::FfnNorm, T::Gate,
-        T::Up, T::Down, T::DownT, T::PredictorFc1, T::PredictorFc2,
+        T::AttnNorm,
+        T::Q,
+        T::K,
+        T::V,
+        T::O,
+        T::QBias,
+        T::KBias,
+        T::VBias,
+        T::FfnNorm,
+        T::Gate,
+        T::Up,
+        T::Down,
+        T::DownT,
+        T::PredictorFc1,
+        T::PredictorFc2,
     ];
-    let layers = (0..config.n_layers)
-        .flat_map(|l| per_layer.map(|t| TensorId::Layer(l, t)));
+    let layers = (0..config.n_layers).flat_map(|l| per_layer.map(|t| TensorId::Layer(l, t)));
     let ids = [TensorId::TokenEmbedding].into_iter().chain(layers);
     let ids = ids.chain([TensorId::OutputNorm, TensorId::OutputHead]);
     let tensors: Vec<Entry> = ids
@@ -97,12 +109,19 @@ fn of_bundle(bundle: &Bundle) -> Description {
             (ClusterKind::V, Some(f)) => f.v.to_string(),
             (ClusterKind::O, Some(f)) => f.o.to_string(),
             (ClusterKind::Ffn, Some(f)) => {
-                format!("{}/{}/{} {:?}", f.ffn.gate, f.ffn.up, f.ffn.down, f.ffn.layout)
+                format!(
+                    "{}/{}/{} {:?}",
+                    f.ffn.gate, f.ffn.up, f.ffn.down, f.ffn.layout
+                )
             }
             (ClusterKind::Embedding, _) => meta.embedding.to_string(),
             _ => meta.head.to_string(),
         };
-        let cols = if e.kind == ClusterKind::O { c.q_dim() } else { c.d_model };
+        let cols = if e.kind == ClusterKind::O {
+            c.q_dim()
+        } else {
+            c.d_model
+        };
         let name = match layer {
             Some(l) => format!("layer {l} {:?}", e.kind),
             None => format!("{:?}", e.kind),
@@ -114,7 +133,13 @@ fn of_bundle(bundle: &Bundle) -> Description {
             }
             _ => {
                 let (rows, bytes) = (e.count as usize, u64::from(e.len));
-                tensors.push(Entry { name, format, rows, cols, bytes });
+                tensors.push(Entry {
+                    name,
+                    format,
+                    rows,
+                    cols,
+                    bytes,
+                });
             }
         }
     }
@@ -135,17 +160,44 @@ impl fmt::Display for Description {
         writeln!(
             f,
             "{} layers, d_model {}, {}/{} heads x {}, {} FFN neurons, vocabulary {}, context {}",
-            c.n_layers, c.d_model, c.n_heads, c.n_kv_heads, c.head_dim, c.d_ff, c.vocab_size,
+            c.n_layers,
+            c.d_model,
+            c.n_heads,
+            c.n_kv_heads,
+            c.head_dim,
+            c.d_ff,
+            c.vocab_size,
             c.context_length
         )?;
-        let sparse = if self.activation_is_sparse { "sparse: exact mode applies" } else { "dense" };
-        let predictors = if self.has_predictors { ", with predictors" } else { "" };
-        writeln!(f, "FFN {:?} ({sparse}{predictors}), RoPE theta {}", c.activation, c.rope.theta)?;
-        writeln!(f, "{} of weights in {} tensors", format_size(self.bytes), self.tensors.len())?;
+        let sparse = if self.activation_is_sparse {
+            "sparse: exact mode applies"
+        } else {
+            "dense"
+        };
+        let predictors = if self.has_predictors {
+            ", with predictors"
+        } else {
+            ""
+        };
+        writeln!(
+            f,
+            "FFN {:?} ({sparse}{predictors}), RoPE theta {}",
+            c.activation, c.rope.theta
+        )?;
+        writeln!(
+            f,
+            "{} of weights in {} tensors",
+            format_size(self.bytes),
+            self.tensors.len()
+        )?;
         let width = self.tensors.iter().map(|t| t.name.len()).max().unwrap_or(0);
         for t in &self.tensors {
             let (shape, size) = (format!("{} x {}", t.rows, t.cols), format_size(t.bytes));
-            writeln!(f, "  {:width$}  {shape:>16}  {size:>10}  {}", t.name, t.format)?;
+            writeln!(
+                f,
+                "  {:width$}  {shape:>16}  {size:>10}  {}",
+                t.name, t.format
+            )?;
         }
         Ok(())
     }

@@ -14,7 +14,10 @@ pub fn write_json(path: &Path, value: &impl Serialize) -> anyhow::Result<()> {
     if path == Path::new("-") {
         return print_text(&text);
     }
-    let mut name = path.file_name().context("--stats needs a file name")?.to_os_string();
+    let mut name = path
+        .file_name()
+        .context("--stats needs a file name")?
+        .to_os_string();
     name.push(format!(".partial-{}", std::process::id()));
     let partial = path.with_file_name(name);
     let write = || -> std::io::Result<()> {
@@ -33,7 +36,9 @@ pub fn write_json(path: &Path, value: &impl Serialize) -> anyhow::Result<()> {
 /// `println!`.
 pub fn print_text(text: &str) -> anyhow::Result<()> {
     let mut out = std::io::stdout();
-    out.write_all(text.as_bytes()).and_then(|()| out.flush()).context("cannot write to standard output")
+    out.write_all(text.as_bytes())
+        .and_then(|()| out.flush())
+        .context("cannot write to standard output")
 }
 
 /// Prints `value` as one JSON object on standard output.

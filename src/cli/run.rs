@@ -54,9 +54,18 @@ pub struct Run {
 impl Run {
     /// What runs without any command: a story by the demo model, in less memory than its weights take.
     pub fn demo() -> Self {
-        let sampling =
-            Sampling { temp: 0.7, min_p: 0.0, top_k: 0, seed: Some(7), ..Sampling::default() };
-        Self { sampling, n_predict: Some(220), ..Self::default() }
+        let sampling = Sampling {
+            temp: 0.7,
+            min_p: 0.0,
+            top_k: 0,
+            seed: Some(7),
+            ..Sampling::default()
+        };
+        Self {
+            sampling,
+            n_predict: Some(220),
+            ..Self::default()
+        }
     }
 
     pub fn execute(self) -> anyhow::Result<()> {
@@ -85,7 +94,10 @@ impl Run {
         let engine = builder.build()?;
         if !self.quiet {
             eprintln!("{}", engine.budget());
-            engine.notes().iter().for_each(|note| eprintln!("note: {note}"));
+            engine
+                .notes()
+                .iter()
+                .for_each(|note| eprintln!("note: {note}"));
         }
         let request = Request {
             prompt: Prompt::Text(prompt.clone()),
@@ -123,7 +135,10 @@ impl Run {
         }
         if let Some(path) = &self.file {
             return std::fs::read_to_string(path).with_context(|| {
-                format!("cannot read the prompt from {} (-f takes a file of UTF-8 text)", path.display())
+                format!(
+                    "cannot read the prompt from {} (-f takes a file of UTF-8 text)",
+                    path.display()
+                )
             });
         }
         if self.model.is_none() {
@@ -144,7 +159,9 @@ impl Run {
 /// Prints tokens as they come. Ctrl-C ends the generation, not the program: what was recorded so far is
 /// still written. Returns `None` if it was cut short that way.
 fn print_stream(mut stream: TokenStream) -> anyhow::Result<Option<Statistics>> {
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()?;
     runtime.block_on(async {
         loop {
             let item = tokio::select! {

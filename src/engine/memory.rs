@@ -1,6 +1,6 @@
 //! Sharing the budget out: everything is itemised before anything is allocated.
 
-use forebay_actors::decode::graph::scratch_bytes;
+use forebay_actors::decode::scratch_bytes;
 use forebay_actors::memory::row_buffer_bytes;
 use forebay_models::bundle::{Bundle, ClusterKind};
 use forebay_models::kv_cache::KvCache;
@@ -71,11 +71,17 @@ pub(super) fn plan(bundle: &Bundle, request: &MemoryRequest) -> Result<MemoryPla
                 "--ctx {asked} is beyond the {trained} tokens the model was trained for; give at most {trained}"
             )));
         }
-        Some(0) => return Err(Error::Request("--ctx 0 leaves no room for a token; give at least 2".into())),
+        Some(0) => {
+            return Err(Error::Request(
+                "--ctx 0 leaves no room for a token; give at least 2".into(),
+            ));
+        }
         Some(asked) => asked,
         None => default_context(bundle, request, trained),
     };
-    let max_batch = request.max_batch.unwrap_or_else(|| default_batch(bundle, request, context));
+    let max_batch = request
+        .max_batch
+        .unwrap_or_else(|| default_batch(bundle, request, context));
     let (mut context, mut max_batch) = (context, max_batch);
     loop {
         // What was chosen freely gives way first: the least budget is named for the least of it.
@@ -101,9 +107,16 @@ fn plan_for(
     let mut budget = fixed_items(bundle, request, context, max_batch);
     let threads = request.threads;
     let least = least_weight_bytes(bundle, threads);
-    let weights = request.weights.unwrap_or_else(|| budget.remaining()).min(all_pinned_bytes(bundle));
+    let weights = request
+        .weights
+        .unwrap_or_else(|| budget.remaining())
+        .min(all_pinned_bytes(bundle));
     if weights < least {
-        budget.claim("weights", least, "two clusters per core on their way through");
+        budget.claim(
+            "weights",
+            least,
+            "two clusters per core on their way through",
+        );
         if request.weights.is_none() {
             budget.claim("process", PROCESS_SPREAD, "it differs from run to run");
         }
@@ -113,14 +126,25 @@ fn plan_for(
              {least} bytes"
         )));
     }
-    let wanted =
-        ResidencyRequest { weight_bytes: weights, threads, sparsity: request.sparsity };
+    let wanted = ResidencyRequest {
+        weight_bytes: weights,
+        threads,
+        sparsity: request.sparsity,
+    };
     let Some(residency) = decide(bundle, &wanted) else {
-        return Err(Error::Request(format!("weights need at least {}", format_size(least))));
+        return Err(Error::Request(format!(
+            "weights need at least {}",
+            format_size(least)
+        )));
     };
     claim_weights(&mut budget, bundle, &residency, threads);
     budget.check()?;
-    Ok(MemoryPlan { context, max_batch, residency, budget })
+    Ok(MemoryPlan {
+        context,
+        max_batch,
+        residency,
+        budget,
+    })
 }
 
 fn kv_bytes(bundle: &Bundle, threads: usize, context: usize) -> u64 {
@@ -135,12 +159,13 @@ fn kv_bytes(bundle: &Bundle, threads: usize, context: usize) -> u64 {
 /// The largest usual context whose KV cache takes at most an eighth of the budget.
 fn default_context(bundle: &Bundle, request: &MemoryRequest, trained: usize) -> usize {
     let mut context = DEFAULT_CONTEXT;
-    while context > SMALL_CONTEXT
-        && kv_bytes(bundle, request.threads, context) > request.total / 8
+    while context > SMALL_CONTEXT && kv_bytes(bundle, request.threads, context) > request.total / 8
     {
         context /= 2;
     }
-    let enough = request.context_hint.and_then(|n| n.checked_next_multiple_of(SMALL_CONTEXT));
+    let enough = request
+        .context_hint
+        .and_then(|n| n.checked_next_multiple_of(SMALL_CONTEXT));
     let enough = enough.unwrap_or(usize::MAX);
     context.min(trained).min(enough)
 }
@@ -158,7 +183,10 @@ fn default_batch(bundle: &Bundle, request: &MemoryRequest, context: usize) -> us
 fn scratch(bundle: &Bundle, request: &MemoryRequest, batch: usize) -> u64 {
     let meta = &bundle.meta;
     let neurons = meta.layers.iter().map(|l| l.ffn.neurons).max().unwrap_or(0);
-    let rows = bundle.clusters.iter().filter(|e| e.kind != ClusterKind::Ffn);
+    let rows = bundle
+        .clusters
+        .iter()
+        .filter(|e| e.kind != ClusterKind::Ffn);
     let rows = rows.map(|e| e.count as usize).max().unwrap_or(0);
     let logits = request.max_logits.min(batch);
     scratch_bytes(&meta.config, request.threads, batch, logits, neurons, rows) as u64
@@ -182,18 +210,30 @@ fn fixed_items(
     let why = format!("batches of {max_batch} tokens on {} cores", request.threads);
     budget.claim("scratch", scratch(bundle, request, max_batch), why);
     let sampling = (c.vocab_size * 24) as u64;
-    budget.claim("sampling", sampling, format!("candidates out of {} tokens", c.vocab_size));
+    budget.claim(
+        "sampling",
+        sampling,
+        format!("candidates out of {} tokens", c.vocab_size),
+    );
     let rows = (max_batch * row_buffer_bytes(bundle)) as u64;
     budget.claim("embedding_rows", rows, "read on demand");
     // One word per neuron says where it is in the cache.
     if request.sparsity == Sparsity::Exact {
         let words = (c.n_layers * c.d_ff * size_of::<u32>()) as u64;
-        budget.claim("neuron_index", words, format!("{} layers x {} neurons", c.n_layers, c.d_ff));
+        budget.claim(
+            "neuron_index",
+            words,
+            format!("{} layers x {} neurons", c.n_layers, c.d_ff),
+        );
     }
     if request.trace > 0 {
         budget.claim("trace", request.trace, "records of all lanes");
     }
-    budget.claim("huge_page_slack", HUGE_PAGE_SLACK, "one page that may be committed unused");
+    budget.claim(
+        "huge_page_slack",
+        HUGE_PAGE_SLACK,
+        "one page that may be committed unused",
+    );
     budget
 }
 
@@ -210,6 +250,10 @@ fn claim_weights(budget: &mut Budget, bundle: &Bundle, plan: &ResidencyPlan, thr
     let cache = plan.neuron_cache;
     if cache.slots > 0 {
         let why = format!("{} neurons on each of {threads} cores", cache.slots);
-        budget.claim("neuron_cache", (threads * cache.bytes_per_core()) as u64, why);
+        budget.claim(
+            "neuron_cache",
+            (threads * cache.bytes_per_core()) as u64,
+            why,
+        );
     }
 }
