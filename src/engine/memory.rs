@@ -22,6 +22,8 @@ const HUGE_PAGE_SLACK: u64 = 2 << 20;
 const DEFAULT_CONTEXT: usize = 4096;
 /// Smallest context that is chosen without being asked for.
 const SMALL_CONTEXT: usize = 256;
+/// Smallest batch that is chosen without being asked for.
+const SMALL_BATCH: usize = 8;
 
 /// What the caller fixed.
 #[derive(Clone, Copy, Debug)]
@@ -71,10 +73,12 @@ pub(super) fn plan(bundle: &Bundle, request: &MemoryRequest) -> Result<MemoryPla
         None => default_context(bundle, request, trained),
     };
     let max_batch = request.max_batch.unwrap_or_else(|| default_batch(bundle, request, context));
-    let mut budget = fixed_items(bundle, request, context, max_batch);
     let threads = request.threads;
-    let least = least_weight_bytes(bundle, threads);
-    let weights = request.weights.unwrap_or_else(|| budget.remaining()).min(all_pinned_bytes(bundle));
+    let (least, most) = (least_weight_bytes(bundle, threads), all_pinned_bytes(bundle));
+    let needed = request.weights.unwrap_or(least).min(most);
+    let (context, max_batch) = give_way(bundle, request, needed, (context, max_batch));
+    let mut budget = fixed_items(bundle, request, context, max_batch);
+    let weights = request.weights.unwrap_or_else(|| budget.remaining()).min(most);
     if weights < least {
         budget.claim("weights", least, "two clusters per core on their way through");
         budget.check()?;
@@ -91,6 +95,27 @@ pub(super) fn plan(bundle: &Bundle, request: &MemoryRequest) -> Result<MemoryPla
     claim_weights(&mut budget, bundle, &residency, threads);
     budget.check()?;
     Ok(MemoryPlan { context, max_batch, residency, budget })
+}
+
+/// Makes batch and context, where they were not asked for, small enough to leave `weights` bytes, before
+/// a run is refused for want of memory. So the least budget that a refusal names does not depend on the
+/// budget that was refused.
+fn give_way(
+    bundle: &Bundle,
+    request: &MemoryRequest,
+    weights: u64,
+    (mut context, mut max_batch): (usize, usize),
+) -> (usize, usize) {
+    while fixed_items(bundle, request, context, max_batch).remaining() < weights {
+        if request.max_batch.is_none() && max_batch > SMALL_BATCH {
+            max_batch = (max_batch / 2).max(SMALL_BATCH);
+        } else if request.context.is_none() && context > SMALL_CONTEXT {
+            context = (context / 2).max(SMALL_CONTEXT);
+        } else {
+            break;
+        }
+    }
+    (context, max_batch)
 }
 
 fn kv_bytes(bundle: &Bundle, threads: usize, context: usize) -> u64 {
@@ -118,7 +143,7 @@ fn default_context(bundle: &Bundle, request: &MemoryRequest, trained: usize) -> 
 /// streamed weights less often per prompt token.
 fn default_batch(bundle: &Bundle, request: &MemoryRequest, context: usize) -> usize {
     let mut batch = 128;
-    while batch > 8 && scratch(bundle, request, batch) > request.total / 16 {
+    while batch > SMALL_BATCH && scratch(bundle, request, batch) > request.total / 16 {
         batch /= 2;
     }
     batch.min(context)
