@@ -8,11 +8,26 @@ use crate::error::Error;
 use crate::packed;
 
 const FILES: [(&str, &[u8]); 5] = [
-    ("config.json", include_bytes!("../models/demo/hf/config.json")),
-    ("generation_config.json", include_bytes!("../models/demo/hf/generation_config.json")),
-    ("model.safetensors", include_bytes!("../models/demo/hf/model.safetensors")),
-    ("tokenizer.json", include_bytes!("../models/demo/hf/tokenizer.json")),
-    ("tokenizer_config.json", include_bytes!("../models/demo/hf/tokenizer_config.json")),
+    (
+        "config.json",
+        include_bytes!("../models/demo/hf/config.json"),
+    ),
+    (
+        "generation_config.json",
+        include_bytes!("../models/demo/hf/generation_config.json"),
+    ),
+    (
+        "model.safetensors",
+        include_bytes!("../models/demo/hf/model.safetensors"),
+    ),
+    (
+        "tokenizer.json",
+        include_bytes!("../models/demo/hf/tokenizer.json"),
+    ),
+    (
+        "tokenizer_config.json",
+        include_bytes!("../models/demo/hf/tokenizer_config.json"),
+    ),
 ];
 
 /// Prompt of the demo.
@@ -33,7 +48,11 @@ pub fn weight_bytes() -> u64 {
 /// The folder cannot be written.
 pub fn unpack(folder: &Path) -> Result<PathBuf, Error> {
     let target = folder.join(NAME);
-    let ready = || FILES.iter().all(|(name, bytes)| is_same(&target.join(name), bytes));
+    let ready = || {
+        FILES
+            .iter()
+            .all(|(name, bytes)| is_same(&target.join(name), bytes))
+    };
     if ready() {
         return Ok(target);
     }

@@ -44,6 +44,9 @@ pub enum Error {
 
 impl Error {
     pub(crate) fn system(action: impl Into<String>, reason: impl ToString) -> Self {
-        Self::System { action: action.into(), reason: reason.to_string() }
+        Self::System {
+            action: action.into(),
+            reason: reason.to_string(),
+        }
     }
 }

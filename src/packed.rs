@@ -8,6 +8,7 @@ use forebay_models::bundle::{
 };
 use forebay_models::error::ModelError;
 use forebay_models::source;
+use forebay_models::tokenizer::Tokenizer;
 use forebay_plans::cache_dir;
 
 use crate::error::Error;
@@ -52,10 +53,8 @@ pub fn open(
     options: &PackOptions,
     report: &mut dyn FnMut(Preparation),
 ) -> Result<Bundle, Error> {
-    if !model.exists() {
-        let missing = std::io::Error::from(std::io::ErrorKind::NotFound);
-        return Err(ModelError::io(model, "find the model", missing).into());
-    }
+    std::fs::metadata(model)
+        .map_err(|e| ModelError::io(model, "find the model (check the path)", e))?;
     if is_bundle(model) {
         return Ok(Bundle::open(model)?);
     }
@@ -69,7 +68,11 @@ pub fn open(
         None => cache_dir::prepare()?,
     };
     let target = cached_path(&folder, model, &identity, options);
-    let ready = || Bundle::open(&target).ok().filter(|bundle| bundle.meta.source == identity);
+    let ready = || {
+        Bundle::open(&target)
+            .ok()
+            .filter(|bundle| bundle.meta.source == identity)
+    };
     if let Some(bundle) = ready() {
         return Ok(bundle);
     }
@@ -102,10 +105,17 @@ pub fn convert(
     report: &mut dyn FnMut(Preparation),
 ) -> Result<(), Error> {
     let source = source::open(model)?;
+    // Before gigabytes are written for a model that cannot be prompted.
+    Tokenizer::from_spec(source.tokenizer().clone()).map_err(|e| e.within(model))?;
     pack(source.as_ref(), target, options, &mut |progress| {
-        report(Preparation::Packing { target: target.to_path_buf(), progress });
+        report(Preparation::Packing {
+            target: target.to_path_buf(),
+            progress,
+        });
     })?;
-    report(Preparation::Packed { target: target.to_path_buf() });
+    report(Preparation::Packed {
+        target: target.to_path_buf(),
+    });
     Ok(())
 }
 

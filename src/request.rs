@@ -33,7 +33,10 @@ impl Request {
         Self {
             prompt: Prompt::Text(prompt.into()),
             max_tokens: None,
-            sampler: SamplerConfig { temperature: 0.0, ..SamplerConfig::default() },
+            sampler: SamplerConfig {
+                temperature: 0.0,
+                ..SamplerConfig::default()
+            },
             parse_special: true,
             ignore_eog: false,
         }

@@ -99,7 +99,11 @@ impl PhaseStatistics {
         Self {
             tokens,
             seconds,
-            tokens_per_second: if seconds > 0.0 { tokens as f64 / seconds } else { 0.0 },
+            tokens_per_second: if seconds > 0.0 {
+                tokens as f64 / seconds
+            } else {
+                0.0
+            },
             ms_p50: ms(0.5),
             ms_p90: ms(0.9),
             ms_p99: ms(0.99),
@@ -110,7 +114,10 @@ impl PhaseStatistics {
 /// Nearest-rank percentile of sorted values; the default where there are none.
 pub(crate) fn percentile<T: Copy + Default>(sorted: &[T], p: f64) -> T {
     let rank = (p * sorted.len() as f64).ceil() as usize;
-    sorted.get(rank.saturating_sub(1).min(sorted.len().saturating_sub(1))).copied().unwrap_or_default()
+    sorted
+        .get(rank.saturating_sub(1).min(sorted.len().saturating_sub(1)))
+        .copied()
+        .unwrap_or_default()
 }
 
 impl Statistics {

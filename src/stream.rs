@@ -39,7 +39,9 @@ pub struct TokenStream {
 
 impl std::fmt::Debug for TokenStream {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("TokenStream").field("queued", &self.receiver.len()).finish()
+        f.debug_struct("TokenStream")
+            .field("queued", &self.receiver.len())
+            .finish()
     }
 }
 

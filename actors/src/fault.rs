@@ -18,7 +18,9 @@ pub enum Fault {
         fault: ReadFault,
     },
     /// The bytes read are not the bytes packed.
-    #[error("{what} at offset {offset}: its checksum does not match; the disk or the file is damaged: delete the packed file and pack again")]
+    #[error(
+        "{what} at offset {offset}: its checksum does not match; the disk or the file is damaged: delete the packed file and pack again"
+    )]
     Corrupt {
         /// What was read.
         what: String,
@@ -26,7 +28,9 @@ pub enum Fault {
         offset: u64,
     },
     /// The FFN's output is not finite.
-    #[error("layer {layer}: the FFN's output is not finite or impossibly large; the model's weights are damaged")]
+    #[error(
+        "layer {layer}: the FFN's output is not finite or impossibly large; the model's weights are damaged"
+    )]
     OutOfRange {
         /// Layer concerned.
         layer: usize,
@@ -50,7 +54,9 @@ pub enum Fault {
 /// What a thread that panicked said.
 pub(crate) fn cause_of_panic(panic: &(dyn std::any::Any + Send)) -> String {
     let text = panic.downcast_ref::<String>().map(String::as_str);
-    text.or_else(|| panic.downcast_ref::<&str>().copied()).unwrap_or("it panicked").to_string()
+    text.or_else(|| panic.downcast_ref::<&str>().copied())
+        .unwrap_or("it panicked")
+        .to_string()
 }
 
 /// Holds the first fault since the last look. Only touched when something has gone wrong and once per

@@ -44,9 +44,13 @@ impl ReadTag {
     pub fn decode(tag: u64) -> Self {
         let low = tag & LOW;
         if low & NEURONS == 0 {
-            Self::Stream { ordinal: low as usize }
+            Self::Stream {
+                ordinal: low as usize,
+            }
         } else {
-            Self::Neurons { id: (low & !NEURONS) as usize }
+            Self::Neurons {
+                id: (low & !NEURONS) as usize,
+            }
         }
     }
 }
@@ -90,7 +94,14 @@ impl IoLink {
         self.sequence += 1;
         self.unsent = true;
         let tag = tag.encode(self.sequence);
-        ReadOp { client: self.client, tag, offset, len: len as u32, slot, slot_offset: 0 }
+        ReadOp {
+            client: self.client,
+            tag,
+            offset,
+            len: len as u32,
+            slot,
+            slot_offset: 0,
+        }
     }
 
     /// Wakes the I/O actor if anything was queued since the last call: one wake-up per batch.
@@ -147,15 +158,29 @@ pub fn io_lanes(
             unsent: false,
         });
     }
-    let lanes = IoLanes { urgent: urgent_rx, prefetch: prefetch_rx, clients: senders, traces };
+    let lanes = IoLanes {
+        urgent: urgent_rx,
+        prefetch: prefetch_rx,
+        clients: senders,
+        traces,
+    };
     (links, lanes)
 }
 
 impl IoLanes {
     /// Splits into what the I/O actor takes from and what it gives to.
     pub fn split(self) -> (Requests, Completions) {
-        let requests = Requests { urgent: self.urgent, prefetch: self.prefetch };
-        (requests, Completions { clients: self.clients, traces: self.traces })
+        let requests = Requests {
+            urgent: self.urgent,
+            prefetch: self.prefetch,
+        };
+        (
+            requests,
+            Completions {
+                clients: self.clients,
+                traces: self.traces,
+            },
+        )
     }
 }
 

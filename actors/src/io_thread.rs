@@ -60,17 +60,23 @@ impl IoThread {
         let (requests, completions) = lanes.split();
         let limits = IoLimits::new(completions.clients(), driver.capacity());
         let seen = Arc::clone(&published);
-        let thread = std::thread::Builder::new().name("forebay-io".into()).spawn(move || {
-            let mut actor = IoActor::new(driver, requests, completions, limits);
-            let whole = std::panic::AssertUnwindSafe(|| run(&mut actor, &seen));
-            match std::panic::catch_unwind(whole) {
-                Ok(Ok(())) => {}
-                Ok(Err(e)) => faults(e.to_string()),
-                Err(panic) => faults(cause_of_panic(panic.as_ref())),
-            }
-            actor.sink_mut().take_traces()
-        })?;
-        Ok(Self { thread, waker, published })
+        let thread = std::thread::Builder::new()
+            .name("forebay-io".into())
+            .spawn(move || {
+                let mut actor = IoActor::new(driver, requests, completions, limits);
+                let whole = std::panic::AssertUnwindSafe(|| run(&mut actor, &seen));
+                match std::panic::catch_unwind(whole) {
+                    Ok(Ok(())) => {}
+                    Ok(Err(e)) => faults(e.to_string()),
+                    Err(panic) => faults(cause_of_panic(panic.as_ref())),
+                }
+                actor.sink_mut().take_traces()
+            })?;
+        Ok(Self {
+            thread,
+            waker,
+            published,
+        })
     }
 
     /// What has been done so far.

@@ -22,7 +22,13 @@ pub fn load_resident(
     slots: &mut [Option<Slot>],
     progress: &mut dyn FnMut(u64),
 ) -> Result<(), Fault> {
-    let mut loader = Loader { driver, bundle, done: Vec::new(), bytes: 0, progress };
+    let mut loader = Loader {
+        driver,
+        bundle,
+        done: Vec::new(),
+        bytes: 0,
+        progress,
+    };
     loader.whole(plan, slots)?;
     loader.gates(plan, slots)
 }
@@ -42,7 +48,9 @@ impl Loader<'_> {
         loop {
             while next < slots.len() {
                 if plan.residency[next] == Residency::Pinned {
-                    let Some(slot) = slots[next].take() else { break };
+                    let Some(slot) = slots[next].take() else {
+                        break;
+                    };
                     if let Err(back) = self.submit(next, slot) {
                         slots[next] = Some(back);
                         break;
@@ -62,11 +70,19 @@ impl Loader<'_> {
     /// Of other clusters only the Gate rows are copied out of a buffer.
     fn gates(&mut self, plan: &ResidencyPlan, slots: &mut [Option<Slot>]) -> Result<(), Fault> {
         let wanted = |i: &usize| plan.residency[*i] == Residency::GatePinned;
-        let largest = (0..slots.len()).filter(wanted).map(|i| self.bundle.clusters[i].padded_len());
-        let Some(largest) = largest.max() else { return Ok(()) };
-        let no_memory = |e: forebay_queues::slab::SlabError| Fault::IoStopped { cause: e.to_string() };
+        let largest = (0..slots.len())
+            .filter(wanted)
+            .map(|i| self.bundle.clusters[i].padded_len());
+        let Some(largest) = largest.max() else {
+            return Ok(());
+        };
+        let no_memory = |e: forebay_queues::slab::SlabError| Fault::IoStopped {
+            cause: e.to_string(),
+        };
         let mut slab = Slab::new(GATE_BUFFERS * largest).map_err(no_memory)?;
-        let mut free: Vec<Slot> = (0..GATE_BUFFERS).filter_map(|_| slab.carve(largest)).collect();
+        let mut free: Vec<Slot> = (0..GATE_BUFFERS)
+            .filter_map(|_| slab.carve(largest))
+            .collect();
         let mut queue = (0..slots.len()).filter(wanted);
         let mut exhausted = false;
         loop {
@@ -110,7 +126,9 @@ impl Loader<'_> {
 
     /// Waits for completions; returns each cluster with its checked bytes.
     fn wait(&mut self) -> Result<Vec<(usize, Slot)>, Fault> {
-        let stopped = |e: std::io::Error| Fault::IoStopped { cause: e.to_string() };
+        let stopped = |e: std::io::Error| Fault::IoStopped {
+            cause: e.to_string(),
+        };
         self.driver.flush().map_err(stopped)?;
         while self.driver.poll(now_ns(), &mut self.done) == 0 {
             self.driver.wait(None).map_err(stopped)?;
@@ -121,10 +139,17 @@ impl Loader<'_> {
             let entry = &self.bundle.clusters[cluster];
             let what = || format!("{:?} cluster of layer {:?}", entry.kind, entry.layer);
             if let Err(fault) = done.result {
-                return Err(Fault::Read { what: what(), offset: entry.offset, fault });
+                return Err(Fault::Read {
+                    what: what(),
+                    offset: entry.offset,
+                    fault,
+                });
             }
             if checksum(&done.slot[..entry.len as usize]) != entry.sum {
-                return Err(Fault::Corrupt { what: what(), offset: entry.offset });
+                return Err(Fault::Corrupt {
+                    what: what(),
+                    offset: entry.offset,
+                });
             }
             self.bytes += u64::from(done.len);
             loaded.push((cluster, done.slot));

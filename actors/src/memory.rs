@@ -60,15 +60,19 @@ impl WeightMemory {
         };
         let cache = plan.neuron_cache;
         let page = |b: usize| b.next_multiple_of(PAGE);
-        let resident: usize = (0..bundle.clusters.len()).filter_map(resident_len).map(page).sum();
+        let resident: usize = (0..bundle.clusters.len())
+            .filter_map(resident_len)
+            .map(page)
+            .sum();
         let per_core = plan.stream_slots * page(plan.stream_slot_bytes)
             + page(cache.slots * cache.slot_bytes)
             + cache.staging * page(cache.staging_bytes);
         let rows = max_batch * row_buffer_bytes(bundle);
         let mut slab = Slab::new(resident + programs.len() * per_core + rows)?;
         let mut take = |bytes: usize| slab.carve(bytes).unwrap_or_else(|| unreachable_slot(bytes));
-        let resident =
-            (0..bundle.clusters.len()).map(|i| resident_len(i).map(&mut take)).collect();
+        let resident = (0..bundle.clusters.len())
+            .map(|i| resident_len(i).map(&mut take))
+            .collect();
         let cores = programs
             .iter()
             .map(|program| CoreMemory {
@@ -81,12 +85,21 @@ impl WeightMemory {
                     slots: cache.slots,
                     slot_bytes: cache.slot_bytes,
                     store: (cache.slots > 0).then(|| take(cache.slots * cache.slot_bytes)),
-                    buffers: (0..cache.staging).map(|_| take(cache.staging_bytes)).collect(),
+                    buffers: (0..cache.staging)
+                        .map(|_| take(cache.staging_bytes))
+                        .collect(),
                 },
             })
             .collect();
-        let rows = (0..max_batch).map(|_| take(row_buffer_bytes(bundle))).collect();
-        Ok(Self { resident, cores, rows, huge_pages: slab.huge_pages() })
+        let rows = (0..max_batch)
+            .map(|_| take(row_buffer_bytes(bundle)))
+            .collect();
+        Ok(Self {
+            resident,
+            cores,
+            rows,
+            huge_pages: slab.huge_pages(),
+        })
     }
 }
 

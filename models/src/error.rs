@@ -92,4 +92,36 @@ impl ModelError {
             remedy: remedy.into(),
         }
     }
+
+    /// The same about `path`, for a problem that was found in text taken out of that file: what named the
+    /// text now stands before the field.
+    #[must_use]
+    pub fn within(self, path: impl Into<PathBuf>) -> Self {
+        let named = |text: PathBuf, field: String| format!("{}: {field}", text.display());
+        match self {
+            Self::Format {
+                path: text,
+                field,
+                problem,
+                remedy,
+            } => Self::Format {
+                path: path.into(),
+                field: named(text, field),
+                problem,
+                remedy,
+            },
+            Self::Unsupported {
+                path: text,
+                field,
+                problem,
+                remedy,
+            } => Self::Unsupported {
+                path: path.into(),
+                field: named(text, field),
+                problem,
+                remedy,
+            },
+            other => other,
+        }
+    }
 }

@@ -22,7 +22,13 @@ impl KvCache {
     pub fn new(n_layers: usize, heads: usize, context: usize, head_dim: usize) -> Self {
         let len = n_layers * heads * context * head_dim;
         // Bits instead of `f16`: zeroed integers come straight from the system, untouched.
-        Self { heads, context, head_dim, keys: vec![0; len], values: vec![0; len] }
+        Self {
+            heads,
+            context,
+            head_dim,
+            keys: vec![0; len],
+            values: vec![0; len],
+        }
     }
 
     /// Bytes of such a cache.
@@ -40,7 +46,14 @@ impl KvCache {
     }
 
     /// Stores key and value, `[head_dim]` each, of one head at `position`.
-    pub fn store(&mut self, layer: usize, head: usize, position: usize, key: &[f32], value: &[f32]) {
+    pub fn store(
+        &mut self,
+        layer: usize,
+        head: usize,
+        position: usize,
+        key: &[f32],
+        value: &[f32],
+    ) {
         let at = self.start(layer, head) + position * self.head_dim;
         let range = at..at + self.head_dim;
         for (to, from) in [(&mut self.keys, key), (&mut self.values, value)] {
@@ -54,7 +67,10 @@ impl KvCache {
     pub fn window(&self, layer: usize, head: usize, from: usize, to: usize) -> (&[f16], &[f16]) {
         let at = self.start(layer, head);
         let range = at + from * self.head_dim..at + to * self.head_dim;
-        (self.keys[range.clone()].reinterpret_cast(), self.values[range].reinterpret_cast())
+        (
+            self.keys[range.clone()].reinterpret_cast(),
+            self.values[range].reinterpret_cast(),
+        )
     }
 }
 

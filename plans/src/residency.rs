@@ -128,7 +128,10 @@ pub fn assign_owners(bundle: &Bundle, threads: usize) -> Vec<u16> {
 
 /// The least weight memory with which the model can run at all: everything streamed.
 pub fn least_weight_bytes(bundle: &Bundle, threads: usize) -> u64 {
-    let largest = streamable(bundle).map(|(_, e)| e.padded_len()).max().unwrap_or(0);
+    let largest = streamable(bundle)
+        .map(|(_, e)| e.padded_len())
+        .max()
+        .unwrap_or(0);
     let window = (threads * MIN_STREAM_SLOTS * largest) as u64;
     window.min(all_pinned_bytes(bundle))
 }
@@ -139,7 +142,11 @@ pub fn all_pinned_bytes(bundle: &Bundle) -> u64 {
 }
 
 fn streamable(bundle: &Bundle) -> impl Iterator<Item = (usize, &DirectoryEntry)> {
-    bundle.clusters.iter().enumerate().filter(|(_, e)| e.kind != ClusterKind::Embedding)
+    bundle
+        .clusters
+        .iter()
+        .enumerate()
+        .filter(|(_, e)| e.kind != ClusterKind::Embedding)
 }
 
 /// Decides residency; `None` when `weight_bytes` is below [`least_weight_bytes`].
@@ -190,7 +197,10 @@ impl Planner<'_> {
             return;
         }
         let threads = self.request.threads;
-        let largest = streamable(self.bundle).map(|(_, e)| e.padded_len()).max().unwrap_or(PAGE);
+        let largest = streamable(self.bundle)
+            .map(|(_, e)| e.padded_len())
+            .max()
+            .unwrap_or(PAGE);
         // At most a third of the memory goes into the window: pinning saves reads for certain,
         // read-ahead only hides them.
         let window = STREAM_WINDOW.min((self.left / 3) as usize);
@@ -210,7 +220,9 @@ impl Planner<'_> {
 
     /// Whether everything but Up and Down fits, together with a useful neuron cache.
     fn gates_fit(&self) -> bool {
-        let Some(g) = self.neuron_geometry() else { return false };
+        let Some(g) = self.neuron_geometry() else {
+            return false;
+        };
         let resident: u64 = streamable(self.bundle)
             .map(|(_, e)| match e.kind {
                 ClusterKind::Ffn => self.gate_bytes(e),
@@ -239,7 +251,8 @@ impl Planner<'_> {
     /// Bytes of the smallest useful neuron cache over all cores, read buffers included.
     fn least_neuron_cache(&self, g: &FfnGeometry) -> u64 {
         let slot = neuron_slot_bytes(g);
-        let per_core = STAGING_SLOTS * self.staging_bytes(slot) + MIN_NEURON_SLOTS * (slot + DIRECTORY_BYTES);
+        let per_core =
+            STAGING_SLOTS * self.staging_bytes(slot) + MIN_NEURON_SLOTS * (slot + DIRECTORY_BYTES);
         (self.request.threads * per_core) as u64
     }
 
@@ -248,7 +261,11 @@ impl Planner<'_> {
         let layers = &self.bundle.meta.layers;
         let usable = self.request.sparsity == Sparsity::Exact
             && layers.iter().all(|l| l.ffn.layout == FfnLayout::Neuron);
-        layers.iter().map(|l| l.ffn).filter(|_| usable).max_by_key(FfnGeometry::up_down_bytes)
+        layers
+            .iter()
+            .map(|l| l.ffn)
+            .filter(|_| usable)
+            .max_by_key(FfnGeometry::up_down_bytes)
     }
 
     /// Pins the clusters chosen by `wanted`: all of them where they fit, else as many as fit, spread
@@ -259,7 +276,11 @@ impl Planner<'_> {
             .map(|(i, e)| (i, e.padded_len() as u64))
             .collect();
         let total: u64 = chosen.iter().map(|(_, b)| b).sum();
-        let fraction = if total == 0 { 0.0 } else { (self.left as f64 / total as f64).min(1.0) };
+        let fraction = if total == 0 {
+            0.0
+        } else {
+            (self.left as f64 / total as f64).min(1.0)
+        };
         let mut due = vec![0.0; self.request.threads];
         for (i, bytes) in chosen {
             let due = &mut due[usize::from(self.plan.owner[i])];
@@ -275,7 +296,9 @@ impl Planner<'_> {
 
     /// Pins Gate rows and gives the rest to the neuron cache.
     fn pin_gates(&mut self) {
-        let Some(g) = self.neuron_geometry() else { return };
+        let Some(g) = self.neuron_geometry() else {
+            return;
+        };
         let threads = self.request.threads as u64;
         let slot_bytes = neuron_slot_bytes(&g);
         let mut cache = NeuronCachePlan {
@@ -353,5 +376,8 @@ fn neuron_slot_bytes(g: &FfnGeometry) -> usize {
 }
 
 fn is_attention(kind: ClusterKind) -> bool {
-    matches!(kind, ClusterKind::Q | ClusterKind::K | ClusterKind::V | ClusterKind::O)
+    matches!(
+        kind,
+        ClusterKind::Q | ClusterKind::K | ClusterKind::V | ClusterKind::O
+    )
 }

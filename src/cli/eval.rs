@@ -4,11 +4,11 @@ use std::path::PathBuf;
 
 use anyhow::Context;
 use clap::{Args, Subcommand};
-use forebay::models::tokenizer::EncodeOptions;
 use forebay::Engine;
+use forebay::models::tokenizer::EncodeOptions;
 
 use super::engine_flags::EngineFlags;
-use super::output::print_json;
+use super::output::{print_json, print_text};
 use super::progress::reporter;
 
 /// Tokens per step while scoring.
@@ -50,14 +50,24 @@ impl Eval {
 
 impl Perplexity {
     fn execute(self) -> anyhow::Result<()> {
-        let text = std::fs::read_to_string(&self.file)
-            .with_context(|| format!("cannot read the text {}", self.file.display()))?;
+        let text = std::fs::read_to_string(&self.file).with_context(|| {
+            format!(
+                "cannot read the text from {} (-f takes a file of UTF-8 text)",
+                self.file.display()
+            )
+        })?;
         let builder = Engine::builder().model(&self.model).context(self.ctx);
         let builder = builder.max_batch(BATCH.min(self.ctx)).max_logits(32);
-        let builder = self.engine.configure(builder)?.on_preparation(reporter(self.json));
+        let builder = self
+            .engine
+            .configure(builder)?
+            .on_preparation(reporter(self.json));
         let engine = builder.build()?;
         let add_bos = engine.tokenizer().adds_bos();
-        let options = EncodeOptions { add_bos, parse_special: false };
+        let options = EncodeOptions {
+            add_bos,
+            parse_special: false,
+        };
         let tokens = engine.tokenizer().encode(&text, options)?;
         let json = self.json;
         let progress = move |chunk: usize, chunks: usize, perplexity: f64| {
@@ -69,10 +79,9 @@ impl Perplexity {
         if self.json {
             return print_json(&result);
         }
-        println!(
-            "perplexity {:.4} ± {:.4} over {} tokens in {} chunks of {}",
+        print_text(&format!(
+            "perplexity {:.4} ± {:.4} over {} tokens in {} chunks of {}\n",
             result.perplexity, result.stderr, result.tokens, result.chunks, result.ctx
-        );
-        Ok(())
+        ))
     }
 }

@@ -1,5 +1,6 @@
 //! `forebay inspect`
 
+use std::fmt;
 use std::path::PathBuf;
 
 use clap::Args;
@@ -10,7 +11,7 @@ use forebay::models::tensor::{LayerTensor, TensorId, TensorSource};
 use forebay::plans::size::format_size;
 use serde::Serialize;
 
-use super::output::print_json;
+use super::output::{print_json, print_text};
 
 #[derive(Debug, Args)]
 pub struct Inspect {
@@ -50,8 +51,7 @@ impl Inspect {
         if self.json {
             return print_json(&description);
         }
-        print(&description);
-        Ok(())
+        print_text(&description.to_string())
     }
 }
 
@@ -59,11 +59,23 @@ fn of_source(source: &dyn TensorSource) -> Description {
     use LayerTensor as T;
     let config = source.config().clone();
     let per_layer = [
-        T::AttnNorm, T::Q, T::K, T::V, T::O, T::QBias, T::KBias, T::VBias, T::FfnNorm, T::Gate,
-        T::Up, T::Down, T::DownT, T::PredictorFc1, T::PredictorFc2,
+        T::AttnNorm,
+        T::Q,
+        T::K,
+        T::V,
+        T::O,
+        T::QBias,
+        T::KBias,
+        T::VBias,
+        T::FfnNorm,
+        T::Gate,
+        T::Up,
+        T::Down,
+        T::DownT,
+        T::PredictorFc1,
+        T::PredictorFc2,
     ];
-    let layers = (0..config.n_layers)
-        .flat_map(|l| per_layer.map(|t| TensorId::Layer(l, t)));
+    let layers = (0..config.n_layers).flat_map(|l| per_layer.map(|t| TensorId::Layer(l, t)));
     let ids = [TensorId::TokenEmbedding].into_iter().chain(layers);
     let ids = ids.chain([TensorId::OutputNorm, TensorId::OutputHead]);
     let tensors: Vec<Entry> = ids
@@ -97,12 +109,19 @@ fn of_bundle(bundle: &Bundle) -> Description {
             (ClusterKind::V, Some(f)) => f.v.to_string(),
             (ClusterKind::O, Some(f)) => f.o.to_string(),
             (ClusterKind::Ffn, Some(f)) => {
-                format!("{}/{}/{} {:?}", f.ffn.gate, f.ffn.up, f.ffn.down, f.ffn.layout)
+                format!(
+                    "{}/{}/{} {:?}",
+                    f.ffn.gate, f.ffn.up, f.ffn.down, f.ffn.layout
+                )
             }
             (ClusterKind::Embedding, _) => meta.embedding.to_string(),
             _ => meta.head.to_string(),
         };
-        let cols = if e.kind == ClusterKind::O { c.q_dim() } else { c.d_model };
+        let cols = if e.kind == ClusterKind::O {
+            c.q_dim()
+        } else {
+            c.d_model
+        };
         let name = match layer {
             Some(l) => format!("layer {l} {:?}", e.kind),
             None => format!("{:?}", e.kind),
@@ -114,7 +133,13 @@ fn of_bundle(bundle: &Bundle) -> Description {
             }
             _ => {
                 let (rows, bytes) = (e.count as usize, u64::from(e.len));
-                tensors.push(Entry { name, format, rows, cols, bytes });
+                tensors.push(Entry {
+                    name,
+                    format,
+                    rows,
+                    cols,
+                    bytes,
+                });
             }
         }
     }
@@ -127,21 +152,53 @@ fn of_bundle(bundle: &Bundle) -> Description {
     }
 }
 
-fn print(d: &Description) {
-    let c = &d.config;
-    println!("{} ({:?})", c.name, c.arch);
-    println!(
-        "{} layers, d_model {}, {}/{} heads x {}, {} FFN neurons, vocabulary {}, context {}",
-        c.n_layers, c.d_model, c.n_heads, c.n_kv_heads, c.head_dim, c.d_ff, c.vocab_size,
-        c.context_length
-    );
-    let sparse = if d.activation_is_sparse { "sparse: exact mode applies" } else { "dense" };
-    let predictors = if d.has_predictors { ", with predictors" } else { "" };
-    println!("FFN {:?} ({sparse}{predictors}), RoPE theta {}", c.activation, c.rope.theta);
-    println!("{} of weights in {} tensors", format_size(d.bytes), d.tensors.len());
-    let width = d.tensors.iter().map(|t| t.name.len()).max().unwrap_or(0);
-    for t in &d.tensors {
-        let shape = format!("{} x {}", t.rows, t.cols);
-        println!("  {:width$}  {shape:>16}  {:>10}  {}", t.name, format_size(t.bytes), t.format);
+/// The description as people read it.
+impl fmt::Display for Description {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let c = &self.config;
+        writeln!(f, "{} ({:?})", c.name, c.arch)?;
+        writeln!(
+            f,
+            "{} layers, d_model {}, {}/{} heads x {}, {} FFN neurons, vocabulary {}, context {}",
+            c.n_layers,
+            c.d_model,
+            c.n_heads,
+            c.n_kv_heads,
+            c.head_dim,
+            c.d_ff,
+            c.vocab_size,
+            c.context_length
+        )?;
+        let sparse = if self.activation_is_sparse {
+            "sparse: exact mode applies"
+        } else {
+            "dense"
+        };
+        let predictors = if self.has_predictors {
+            ", with predictors"
+        } else {
+            ""
+        };
+        writeln!(
+            f,
+            "FFN {:?} ({sparse}{predictors}), RoPE theta {}",
+            c.activation, c.rope.theta
+        )?;
+        writeln!(
+            f,
+            "{} of weights in {} tensors",
+            format_size(self.bytes),
+            self.tensors.len()
+        )?;
+        let width = self.tensors.iter().map(|t| t.name.len()).max().unwrap_or(0);
+        for t in &self.tensors {
+            let (shape, size) = (format!("{} x {}", t.rows, t.cols), format_size(t.bytes));
+            writeln!(
+                f,
+                "  {:width$}  {shape:>16}  {size:>10}  {}",
+                t.name, t.format
+            )?;
+        }
+        Ok(())
     }
 }

@@ -12,9 +12,12 @@ pub fn write_json(path: &Path, value: &impl Serialize) -> anyhow::Result<()> {
     let mut text = serde_json::to_string_pretty(value)?;
     text.push('\n');
     if path == Path::new("-") {
-        return std::io::stdout().write_all(text.as_bytes()).context("cannot write to standard output");
+        return print_text(&text);
     }
-    let mut name = path.file_name().context("--stats needs a file name")?.to_os_string();
+    let mut name = path
+        .file_name()
+        .context("--stats needs a file name")?
+        .to_os_string();
     name.push(format!(".partial-{}", std::process::id()));
     let partial = path.with_file_name(name);
     let write = || -> std::io::Result<()> {
@@ -27,6 +30,15 @@ pub fn write_json(path: &Path, value: &impl Serialize) -> anyhow::Result<()> {
         let _ = std::fs::remove_file(&partial);
         Err(e).with_context(|| format!("cannot write {}", path.display()))
     })
+}
+
+/// Prints text at once. A reader that has gone (`| head`) or a full disk is an error, not a panic as with
+/// `println!`.
+pub fn print_text(text: &str) -> anyhow::Result<()> {
+    let mut out = std::io::stdout();
+    out.write_all(text.as_bytes())
+        .and_then(|()| out.flush())
+        .context("cannot write to standard output")
 }
 
 /// Prints `value` as one JSON object on standard output.

@@ -36,12 +36,20 @@ pub struct Pack {
 impl Pack {
     pub fn execute(self) -> anyhow::Result<()> {
         if self.output.extension().is_none_or(|e| e != "fbay") {
-            bail!("{}: the packed file's name must end in .fbay", self.output.display());
+            bail!(
+                "{}: the packed file's name must end in .fbay",
+                self.output.display()
+            );
         }
         let quant = self.quant.as_deref().map(parse_format).transpose()?;
         let options = PackOptions { quant };
         let _written_on_drop = self.trace.as_deref().map(record_spans).transpose()?;
-        packed::convert(&self.source, &self.output, &options, &mut reporter(self.quiet))?;
+        packed::convert(
+            &self.source,
+            &self.output,
+            &options,
+            &mut reporter(self.quiet),
+        )?;
         let bundle = Bundle::open(&self.output)?;
         if !self.quiet {
             eprintln!(
@@ -61,12 +69,19 @@ fn record_spans(path: &Path) -> anyhow::Result<FlushGuard> {
     let file = std::fs::File::create(path)
         .with_context(|| format!("cannot write the trace {}", path.display()))?;
     let writer = std::io::BufWriter::new(file);
-    let (layer, guard) = ChromeLayerBuilder::new().writer(writer).include_args(true).build();
+    let (layer, guard) = ChromeLayerBuilder::new()
+        .writer(writer)
+        .include_args(true)
+        .build();
     tracing_subscriber::registry().with(layer).init();
     Ok(guard)
 }
 
 fn parse_format(name: &str) -> anyhow::Result<BlockType> {
-    let found = BlockType::ALL.into_iter().find(|b| b.name().eq_ignore_ascii_case(name));
-    found.with_context(|| format!("--quant {name}: there is no such format"))
+    let found = BlockType::ALL
+        .into_iter()
+        .find(|b| b.name().eq_ignore_ascii_case(name));
+    found.with_context(|| {
+        format!("--quant {name}: there is no such format; choose f16, bf16, q8_0, q4_0, q4_1, q5_0 or q5_1")
+    })
 }

@@ -5,11 +5,15 @@ use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 
 /// A reporter for [`forebay::EngineBuilder::on_preparation`], drawing on stderr unless `quiet`.
 pub fn reporter(quiet: bool) -> impl FnMut(Preparation) + 'static {
-    let target = if quiet { ProgressDrawTarget::hidden() } else { ProgressDrawTarget::stderr() };
+    let target = if quiet {
+        ProgressDrawTarget::hidden()
+    } else {
+        ProgressDrawTarget::stderr()
+    };
     let bar = ProgressBar::with_draw_target(None, target);
-    if let Ok(style) = ProgressStyle::with_template(
-        "{msg} [{bar:30}] {bytes}/{total_bytes} {bytes_per_sec} {eta}",
-    ) {
+    if let Ok(style) =
+        ProgressStyle::with_template("{msg} [{bar:30}] {bytes}/{total_bytes} {bytes_per_sec} {eta}")
+    {
         bar.set_style(style.progress_chars("=> "));
     }
     let mut announced = false;

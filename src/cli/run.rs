@@ -1,6 +1,6 @@
 //! `forebay run`
 
-use std::io::{IsTerminal, Read, Write};
+use std::io::{IsTerminal, Read};
 use std::path::PathBuf;
 
 use anyhow::{Context, bail};
@@ -9,7 +9,7 @@ use forebay::{Engine, Error, Prompt, Request, Statistics, StreamItem, TokenStrea
 use futures_util::StreamExt;
 
 use super::engine_flags::EngineFlags;
-use super::output::write_json;
+use super::output::{print_text, write_json};
 use super::progress::reporter;
 use super::sampling::Sampling;
 
@@ -54,13 +54,25 @@ pub struct Run {
 impl Run {
     /// What runs without any command: a story by the demo model, in less memory than its weights take.
     pub fn demo() -> Self {
-        let sampling =
-            Sampling { temp: 0.7, min_p: 0.0, top_k: 0, seed: Some(7), ..Sampling::default() };
-        Self { sampling, n_predict: Some(220), ..Self::default() }
+        let sampling = Sampling {
+            temp: 0.7,
+            min_p: 0.0,
+            top_k: 0,
+            seed: Some(7),
+            ..Sampling::default()
+        };
+        Self {
+            sampling,
+            n_predict: Some(220),
+            ..Self::default()
+        }
     }
 
     pub fn execute(self) -> anyhow::Result<()> {
         let prompt = self.prompt_text()?;
+        if prompt.is_empty() {
+            bail!("the prompt is empty; give some text with -p TEXT, -f FILE or on standard input");
+        }
         let mut builder = self.engine.configure(Engine::builder())?;
         builder = builder.on_preparation(reporter(self.quiet));
         match &self.model {
@@ -73,7 +85,7 @@ impl Run {
         builder = match (self.ctx, self.n_predict) {
             (Some(ctx), _) => builder.context(ctx),
             // A token is at least a byte of text: with BOS and a prefix space this is always enough.
-            (None, Some(n)) => builder.context_hint(prompt.len() + 2 + n),
+            (None, Some(n)) => builder.context_hint(n.saturating_add(prompt.len() + 2)),
             (None, None) => builder,
         };
         if self.trace.is_some() {
@@ -82,7 +94,10 @@ impl Run {
         let engine = builder.build()?;
         if !self.quiet {
             eprintln!("{}", engine.budget());
-            engine.notes().iter().for_each(|note| eprintln!("note: {note}"));
+            engine
+                .notes()
+                .iter()
+                .for_each(|note| eprintln!("note: {note}"));
         }
         let request = Request {
             prompt: Prompt::Text(prompt.clone()),
@@ -93,10 +108,10 @@ impl Run {
         };
         let stream = engine.session().generate(request)?;
         if !self.quiet {
-            print!("{prompt}");
+            print_text(&prompt)?;
         }
         let statistics = print_stream(stream)?;
-        println!();
+        print_text("\n")?;
         if let Some(statistics) = statistics {
             if !self.quiet {
                 eprintln!("{}", statistics.summary());
@@ -119,8 +134,12 @@ impl Run {
             return Ok(text.clone());
         }
         if let Some(path) = &self.file {
-            return std::fs::read_to_string(path)
-                .with_context(|| format!("cannot read the prompt from {}", path.display()));
+            return std::fs::read_to_string(path).with_context(|| {
+                format!(
+                    "cannot read the prompt from {} (-f takes a file of UTF-8 text)",
+                    path.display()
+                )
+            });
         }
         if self.model.is_none() {
             return Ok(demo::PROMPT.into());
@@ -130,7 +149,9 @@ impl Run {
             bail!("there is no prompt; give one with -p TEXT, -f FILE or on standard input");
         }
         let mut text = String::new();
-        stdin.read_to_string(&mut text).context("cannot read the prompt from standard input")?;
+        stdin
+            .read_to_string(&mut text)
+            .context("cannot read the prompt from standard input (it must be UTF-8 text)")?;
         Ok(text)
     }
 }
@@ -138,9 +159,10 @@ impl Run {
 /// Prints tokens as they come. Ctrl-C ends the generation, not the program: what was recorded so far is
 /// still written. Returns `None` if it was cut short that way.
 fn print_stream(mut stream: TokenStream) -> anyhow::Result<Option<Statistics>> {
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()?;
     runtime.block_on(async {
-        let mut out = std::io::stdout();
         loop {
             let item = tokio::select! {
                 item = StreamExt::next(&mut stream) => item,
@@ -149,11 +171,8 @@ fn print_stream(mut stream: TokenStream) -> anyhow::Result<Option<Statistics>> {
             match item {
                 None => return Err(Error::Stopped.into()),
                 Some(Err(error)) => return Err(error.into()),
-                Some(Ok(StreamItem::Token(token))) => {
-                    out.write_all(token.text.as_bytes())?;
-                    out.flush()?;
-                }
-                Some(Ok(StreamItem::Rest(rest))) => out.write_all(rest.as_bytes())?,
+                Some(Ok(StreamItem::Token(token))) => print_text(&token.text)?,
+                Some(Ok(StreamItem::Rest(rest))) => print_text(&rest)?,
                 Some(Ok(StreamItem::Done(statistics))) => return Ok(Some(*statistics)),
             }
         }

@@ -51,7 +51,9 @@ impl Default for Sampling {
 impl Sampling {
     pub fn config(&self) -> SamplerConfig {
         let clock = || {
-            let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+            let now = SystemTime::now()
+                .duration_since(UNIX_EPOCH)
+                .unwrap_or_default();
             now.as_nanos() as u64
         };
         SamplerConfig {

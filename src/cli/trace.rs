@@ -5,6 +5,8 @@ use std::path::PathBuf;
 use clap::{Args, Subcommand};
 use forebay::traces::report::Report;
 
+use super::output::print_text;
+
 #[derive(Debug, Subcommand)]
 pub enum Trace {
     /// Bubbles per core and stage, with their causes.
@@ -20,7 +22,6 @@ pub struct ReportArguments {
 impl Trace {
     pub fn execute(self) -> anyhow::Result<()> {
         let Self::Report(arguments) = self;
-        println!("{}", Report::read(&arguments.file)?);
-        Ok(())
+        print_text(&format!("{}\n", Report::read(&arguments.file)?))
     }
 }

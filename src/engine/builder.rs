@@ -211,9 +211,13 @@ impl EngineBuilder {
     pub fn build(mut self) -> Result<Engine, Error> {
         let kernels = self.kernels()?;
         let model = self.model_path()?;
-        let name = self.model.as_ref().map_or(demo::NAME.into(), |m| m.display().to_string());
+        let name = self
+            .model
+            .as_ref()
+            .map_or(demo::NAME.into(), |m| m.display().to_string());
         let bundle = packed::open(&model, self.cache.as_deref(), &self.pack, &mut self.report)?;
-        let tokenizer = Tokenizer::from_spec(bundle.read_tokenizer()?)?;
+        let tokenizer =
+            Tokenizer::from_spec(bundle.read_tokenizer()?).map_err(|e| e.within(bundle.path()))?;
         let config = bundle.meta.config.clone();
         let cores = Topology::read()?.compute_cores(self.threads)?;
         let threads = cores.len().min(config.n_heads);
@@ -227,7 +231,14 @@ impl EngineBuilder {
         let facts = Arc::new(Facts {
             model: name,
             context: memory.context,
-            plan: describe(&memory, &config, threads, sparsity, &prepared, kernels.isa()),
+            plan: describe(
+                &memory,
+                &config,
+                threads,
+                sparsity,
+                &prepared,
+                kernels.isa(),
+            ),
             bundle_path: bundle.path().display().to_string(),
             bundle_bytes: std::fs::metadata(bundle.path()).map_or(0, |m| m.len()),
             weight_bytes: bundle.weight_bytes(),
@@ -237,13 +248,24 @@ impl EngineBuilder {
             tokenizer,
             budget: memory.budget.clone(),
         });
-        self.start(bundle, kernels, memory, prepared, facts, &cores[..threads], sparsity)
+        self.start(
+            bundle,
+            kernels,
+            memory,
+            prepared,
+            facts,
+            &cores[..threads],
+            sparsity,
+        )
     }
 
     fn kernels(&self) -> Result<KernelTable, Error> {
-        let Some(isa) = self.isa else { return Ok(KernelTable::best()) };
-        KernelTable::new(isa)
-            .ok_or_else(|| Error::Request(format!("this CPU does not have {isa}; leave --isa away")))
+        let Some(isa) = self.isa else {
+            return Ok(KernelTable::best());
+        };
+        KernelTable::new(isa).ok_or_else(|| {
+            Error::Request(format!("this CPU does not have {isa}; leave --isa away"))
+        })
     }
 
     fn model_path(&self) -> Result<PathBuf, Error> {
@@ -284,19 +306,36 @@ impl EngineBuilder {
         threads: usize,
     ) -> Result<Prepared, Error> {
         let plan = &memory.residency;
-        let programs: Vec<Program> =
-            (0..threads).map(|rank| Program::new(bundle, plan, rank)).collect();
-        let ceiling = if plan.stream_slots > 0 { self.disk_ceiling(bundle) } else { 0.0 };
+        let programs: Vec<Program> = (0..threads)
+            .map(|rank| Program::new(bundle, plan, rank))
+            .collect();
+        let ceiling = if plan.stream_slots > 0 {
+            self.disk_ceiling(bundle)
+        } else {
+            0.0
+        };
         let mut weights = WeightMemory::carve(bundle, plan, &programs, memory.max_batch)
             .map_err(|e| Error::system("reserve memory", e))?;
         // Resident weights are read by a driver of their own: a ring belongs to the thread that uses it.
         let (mut driver, _) = open_driver(bundle.path(), self.driver, IO_DEPTH, &[])
             .map_err(|e| Error::system("open the packed model", e))?;
         let (report, total) = (&mut self.report, plan.pinned_bytes);
-        load_resident(driver.as_mut(), bundle, plan, &mut weights.resident, &mut |done| {
-            report(Preparation::Loading { done: done.min(total), total });
-        })
-        .map_err(|fault| Error::Fault { path: bundle.path().display().to_string(), fault })?;
+        load_resident(
+            driver.as_mut(),
+            bundle,
+            plan,
+            &mut weights.resident,
+            &mut |done| {
+                report(Preparation::Loading {
+                    done: done.min(total),
+                    total,
+                });
+            },
+        )
+        .map_err(|fault| Error::Fault {
+            path: bundle.path().display().to_string(),
+            fault,
+        })?;
         drop(driver);
         let buffers: Vec<_> = weights
             .cores
@@ -311,7 +350,13 @@ impl EngineBuilder {
         if !weights.huge_pages {
             notes.push("no transparent huge pages: memory and reads are slower".into());
         }
-        Ok(Prepared { programs, weights, driver, ceiling, notes })
+        Ok(Prepared {
+            programs,
+            weights,
+            driver,
+            ceiling,
+            notes,
+        })
     }
 
     /// What the disk gives this file right now, in bytes per second; 0 if that cannot be told. The buffers
@@ -339,10 +384,19 @@ impl EngineBuilder {
     ) -> Result<Engine, Error> {
         let threads = prepared.programs.len();
         let config = &bundle.meta.config;
-        let boards =
-            Boards::new(config, threads, memory.max_batch, self.max_logits.min(memory.max_batch));
+        let boards = Boards::new(
+            config,
+            threads,
+            memory.max_batch,
+            self.max_logits.min(memory.max_batch),
+        );
         let pred = Pred::new(sparsity, config.activation);
-        let WeightMemory { resident, cores: core_memory, rows, .. } = prepared.weights;
+        let WeightMemory {
+            resident,
+            cores: core_memory,
+            rows,
+            ..
+        } = prepared.weights;
         let shared = Arc::new(Shared {
             bundle,
             plan: memory.residency,
@@ -356,11 +410,18 @@ impl EngineBuilder {
             max_batch: memory.max_batch,
         });
         let embedder = Embedder::new(&shared, rows);
-        let options =
-            GraphOptions { cores: cores.to_vec(), trace_records: self.trace_records };
-        let graph =
-            DecodeGraph::start(shared, prepared.programs, core_memory, prepared.driver, &options)
-                .map_err(|e| Error::system("start the compute threads", e))?;
+        let options = GraphOptions {
+            cores: cores.to_vec(),
+            trace_records: self.trace_records,
+        };
+        let graph = DecodeGraph::start(
+            shared,
+            prepared.programs,
+            core_memory,
+            prepared.driver,
+            &options,
+        )
+        .map_err(|e| Error::system("start the compute threads", e))?;
         let stopping = Arc::new(AtomicBool::new(false));
         let runner = Runner::new(graph, Arc::clone(&facts), embedder, Arc::clone(&stopping));
         let (jobs, inbox) = flume::unbounded();
@@ -368,7 +429,12 @@ impl EngineBuilder {
             .name("forebay-driver".into())
             .spawn(move || runner.serve(&inbox))
             .map_err(|e| Error::system("start the driver thread", e))?;
-        Ok(Engine { facts, jobs, driver: Some(driver), stopping })
+        Ok(Engine {
+            facts,
+            jobs,
+            driver: Some(driver),
+            stopping,
+        })
     }
 }
 
@@ -390,8 +456,14 @@ fn describe(
     prepared: &Prepared,
     isa: Isa,
 ) -> serde_json::Value {
-    let count =
-        |r: Residency| memory.residency.residency.iter().filter(|&&x| x == r).count();
+    let count = |r: Residency| {
+        memory
+            .residency
+            .residency
+            .iter()
+            .filter(|&&x| x == r)
+            .count()
+    };
     serde_json::json!({
         "threads": threads,
         "isa": isa.to_string(),

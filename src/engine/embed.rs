@@ -28,7 +28,11 @@ pub(super) struct Embedder {
 impl Embedder {
     pub fn new(shared: &Shared, buffers: Vec<Slot>) -> Self {
         let (meta, c) = (&shared.bundle.meta, &shared.bundle.meta.config);
-        let kind = if c.tied_head { ClusterKind::Head } else { ClusterKind::Embedding };
+        let kind = if c.tied_head {
+            ClusterKind::Head
+        } else {
+            ClusterKind::Embedding
+        };
         let clusters = &shared.bundle.clusters;
         let first_cluster = clusters.iter().position(|e| e.kind == kind).unwrap_or(0);
         let count = clusters.iter().filter(|e| e.kind == kind).count();
@@ -73,7 +77,9 @@ impl Embedder {
                 continue;
             }
             // A step has at most as many tokens as there are buffers.
-            let Some(slot) = self.buffers.pop() else { return Err(Error::Stopped) };
+            let Some(slot) = self.buffers.pop() else {
+                return Err(Error::Stopped);
+            };
             let start = entry.offset + at as u64;
             let aligned = start / ALIGN as u64 * ALIGN as u64;
             let len = ((start - aligned) as usize + self.row_bytes).next_multiple_of(ALIGN);
@@ -83,9 +89,14 @@ impl Embedder {
         link.flush();
         for _ in 0..pending {
             let Some(done) = link.wait_done() else {
-                return Err(shared.faults.take().map_or(Error::Stopped, |f| fault_of(shared, f)));
+                return Err(shared
+                    .faults
+                    .take()
+                    .map_or(Error::Stopped, |f| fault_of(shared, f)));
             };
-            let ReadTag::Neurons { id } = ReadTag::decode(done.tag) else { continue };
+            let ReadTag::Neurons { id } = ReadTag::decode(done.tag) else {
+                continue;
+            };
             let (_, entry) = self.cluster_of(shared, tokens[id]);
             let row = (tokens[id] as usize - entry.first as usize) * self.row_bytes;
             let at = (entry.offset + row as u64 - done.offset) as usize;
@@ -95,7 +106,11 @@ impl Embedder {
             self.buffers.push(done.slot);
             if let Err(fault) = result {
                 let what = "an embedding row".to_string();
-                shared.faults.report(Fault::Read { what, offset, fault });
+                shared.faults.report(Fault::Read {
+                    what,
+                    offset,
+                    fault,
+                });
             }
         }
         match shared.faults.take() {
@@ -132,5 +147,8 @@ impl Embedder {
 
 /// A fault with the file's name.
 pub(super) fn fault_of(shared: &Shared, fault: Fault) -> Error {
-    Error::Fault { path: shared.bundle.path().display().to_string(), fault }
+    Error::Fault {
+        path: shared.bundle.path().display().to_string(),
+        fault,
+    }
 }

@@ -1,6 +1,6 @@
 //! Sharing the budget out: everything is itemised before anything is allocated.
 
-use forebay_actors::decode::graph::scratch_bytes;
+use forebay_actors::decode::scratch_bytes;
 use forebay_actors::memory::row_buffer_bytes;
 use forebay_models::bundle::{Bundle, ClusterKind};
 use forebay_models::kv_cache::KvCache;
@@ -22,8 +22,11 @@ const HUGE_PAGE_SLACK: u64 = 2 << 20;
 const DEFAULT_CONTEXT: usize = 4096;
 /// Smallest context that is chosen without being asked for.
 const SMALL_CONTEXT: usize = 256;
+
 /// Smallest batch that is chosen without being asked for.
 const SMALL_BATCH: usize = 8;
+/// How much more the process may measure in the next run: the least budget that an error names shall do.
+const PROCESS_SPREAD: u64 = 1 << 20;
 
 /// What the caller fixed.
 #[derive(Clone, Copy, Debug)]
@@ -65,57 +68,83 @@ pub(super) fn plan(bundle: &Bundle, request: &MemoryRequest) -> Result<MemoryPla
     let context = match request.context {
         Some(asked) if asked > trained => {
             return Err(Error::Request(format!(
-                "--ctx {asked} is beyond the {trained} tokens the model was trained for"
+                "--ctx {asked} is beyond the {trained} tokens the model was trained for; give at most {trained}"
             )));
         }
-        Some(0) => return Err(Error::Request("--ctx must be at least 1".into())),
+        Some(0) => {
+            return Err(Error::Request(
+                "--ctx 0 leaves no room for a token; give at least 2".into(),
+            ));
+        }
         Some(asked) => asked,
         None => default_context(bundle, request, trained),
     };
-    let max_batch = request.max_batch.unwrap_or_else(|| default_batch(bundle, request, context));
-    let threads = request.threads;
-    let (least, most) = (least_weight_bytes(bundle, threads), all_pinned_bytes(bundle));
-    let needed = request.weights.unwrap_or(least).min(most);
-    let (context, max_batch) = give_way(bundle, request, needed, (context, max_batch));
+    let max_batch = request
+        .max_batch
+        .unwrap_or_else(|| default_batch(bundle, request, context));
+    let (mut context, mut max_batch) = (context, max_batch);
+    loop {
+        // What was chosen freely gives way first: the least budget is named for the least of it.
+        match plan_for(bundle, request, context, max_batch) {
+            Err(Error::Budget(_)) if request.max_batch.is_none() && max_batch > SMALL_BATCH => {
+                max_batch = (max_batch / 2).max(SMALL_BATCH);
+            }
+            Err(Error::Budget(_)) if request.context.is_none() && context > SMALL_CONTEXT => {
+                context = (context / 2).max(SMALL_CONTEXT);
+            }
+            planned => return planned,
+        }
+    }
+}
+
+/// Plans the memory of a run with `context` positions and batches of `max_batch` tokens.
+fn plan_for(
+    bundle: &Bundle,
+    request: &MemoryRequest,
+    context: usize,
+    max_batch: usize,
+) -> Result<MemoryPlan, Error> {
     let mut budget = fixed_items(bundle, request, context, max_batch);
-    let weights = request.weights.unwrap_or_else(|| budget.remaining()).min(most);
+    let threads = request.threads;
+    let least = least_weight_bytes(bundle, threads);
+    let weights = request
+        .weights
+        .unwrap_or_else(|| budget.remaining())
+        .min(all_pinned_bytes(bundle));
     if weights < least {
-        budget.claim("weights", least, "two clusters per core on their way through");
+        budget.claim(
+            "weights",
+            least,
+            "two clusters per core on their way through",
+        );
+        if request.weights.is_none() {
+            budget.claim("process", PROCESS_SPREAD, "it differs from run to run");
+        }
         budget.check()?;
         return Err(Error::Request(format!(
             "a weight memory of {weights} bytes is too small; the least possible on {threads} cores is \
              {least} bytes"
         )));
     }
-    let wanted =
-        ResidencyRequest { weight_bytes: weights, threads, sparsity: request.sparsity };
+    let wanted = ResidencyRequest {
+        weight_bytes: weights,
+        threads,
+        sparsity: request.sparsity,
+    };
     let Some(residency) = decide(bundle, &wanted) else {
-        return Err(Error::Request(format!("weights need at least {}", format_size(least))));
+        return Err(Error::Request(format!(
+            "weights need at least {}",
+            format_size(least)
+        )));
     };
     claim_weights(&mut budget, bundle, &residency, threads);
     budget.check()?;
-    Ok(MemoryPlan { context, max_batch, residency, budget })
-}
-
-/// Makes batch and context, where they were not asked for, small enough to leave `weights` bytes, before
-/// a run is refused for want of memory. So the least budget that a refusal names does not depend on the
-/// budget that was refused.
-fn give_way(
-    bundle: &Bundle,
-    request: &MemoryRequest,
-    weights: u64,
-    (mut context, mut max_batch): (usize, usize),
-) -> (usize, usize) {
-    while fixed_items(bundle, request, context, max_batch).remaining() < weights {
-        if request.max_batch.is_none() && max_batch > SMALL_BATCH {
-            max_batch = (max_batch / 2).max(SMALL_BATCH);
-        } else if request.context.is_none() && context > SMALL_CONTEXT {
-            context = (context / 2).max(SMALL_CONTEXT);
-        } else {
-            break;
-        }
-    }
-    (context, max_batch)
+    Ok(MemoryPlan {
+        context,
+        max_batch,
+        residency,
+        budget,
+    })
 }
 
 fn kv_bytes(bundle: &Bundle, threads: usize, context: usize) -> u64 {
@@ -130,12 +159,14 @@ fn kv_bytes(bundle: &Bundle, threads: usize, context: usize) -> u64 {
 /// The largest usual context whose KV cache takes at most an eighth of the budget.
 fn default_context(bundle: &Bundle, request: &MemoryRequest, trained: usize) -> usize {
     let mut context = DEFAULT_CONTEXT;
-    while context > SMALL_CONTEXT
-        && kv_bytes(bundle, request.threads, context) > request.total / 8
+    while context > SMALL_CONTEXT && kv_bytes(bundle, request.threads, context) > request.total / 8
     {
         context /= 2;
     }
-    let enough = request.context_hint.map_or(usize::MAX, |n| n.next_multiple_of(SMALL_CONTEXT));
+    let enough = request
+        .context_hint
+        .and_then(|n| n.checked_next_multiple_of(SMALL_CONTEXT));
+    let enough = enough.unwrap_or(usize::MAX);
     context.min(trained).min(enough)
 }
 
@@ -152,7 +183,10 @@ fn default_batch(bundle: &Bundle, request: &MemoryRequest, context: usize) -> us
 fn scratch(bundle: &Bundle, request: &MemoryRequest, batch: usize) -> u64 {
     let meta = &bundle.meta;
     let neurons = meta.layers.iter().map(|l| l.ffn.neurons).max().unwrap_or(0);
-    let rows = bundle.clusters.iter().filter(|e| e.kind != ClusterKind::Ffn);
+    let rows = bundle
+        .clusters
+        .iter()
+        .filter(|e| e.kind != ClusterKind::Ffn);
     let rows = rows.map(|e| e.count as usize).max().unwrap_or(0);
     let logits = request.max_logits.min(batch);
     scratch_bytes(&meta.config, request.threads, batch, logits, neurons, rows) as u64
@@ -176,18 +210,30 @@ fn fixed_items(
     let why = format!("batches of {max_batch} tokens on {} cores", request.threads);
     budget.claim("scratch", scratch(bundle, request, max_batch), why);
     let sampling = (c.vocab_size * 24) as u64;
-    budget.claim("sampling", sampling, format!("candidates out of {} tokens", c.vocab_size));
+    budget.claim(
+        "sampling",
+        sampling,
+        format!("candidates out of {} tokens", c.vocab_size),
+    );
     let rows = (max_batch * row_buffer_bytes(bundle)) as u64;
     budget.claim("embedding_rows", rows, "read on demand");
     // One word per neuron says where it is in the cache.
     if request.sparsity == Sparsity::Exact {
         let words = (c.n_layers * c.d_ff * size_of::<u32>()) as u64;
-        budget.claim("neuron_index", words, format!("{} layers x {} neurons", c.n_layers, c.d_ff));
+        budget.claim(
+            "neuron_index",
+            words,
+            format!("{} layers x {} neurons", c.n_layers, c.d_ff),
+        );
     }
     if request.trace > 0 {
         budget.claim("trace", request.trace, "records of all lanes");
     }
-    budget.claim("huge_page_slack", HUGE_PAGE_SLACK, "one page that may be committed unused");
+    budget.claim(
+        "huge_page_slack",
+        HUGE_PAGE_SLACK,
+        "one page that may be committed unused",
+    );
     budget
 }
 
@@ -204,6 +250,10 @@ fn claim_weights(budget: &mut Budget, bundle: &Bundle, plan: &ResidencyPlan, thr
     let cache = plan.neuron_cache;
     if cache.slots > 0 {
         let why = format!("{} neurons on each of {threads} cores", cache.slots);
-        budget.claim("neuron_cache", (threads * cache.bytes_per_core()) as u64, why);
+        budget.claim(
+            "neuron_cache",
+            (threads * cache.bytes_per_core()) as u64,
+            why,
+        );
     }
 }

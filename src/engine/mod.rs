@@ -57,9 +57,9 @@ impl Facts {
     fn check_tokens(&self, ids: &[u32]) -> Result<(), Error> {
         let vocab = self.config.vocab_size;
         match ids.iter().find(|&&id| id as usize >= vocab) {
-            Some(id) => {
-                Err(Error::Request(format!("token {id} is outside the vocabulary of {vocab}")))
-            }
+            Some(id) => Err(Error::Request(format!(
+                "token {id} is outside the vocabulary of {vocab}"
+            ))),
             None => Ok(()),
         }
     }
@@ -158,15 +158,25 @@ impl Engine {
         }
         // One row ahead: the next step runs while the caller looks at this one's last row.
         let (rows, answer) = flume::bounded(1);
-        let job = score::LogitsJob { tokens: tokens.to_vec(), first, rows };
-        self.jobs.send(Job::Logits(Box::new(job))).map_err(|_| Error::Stopped)?;
+        let job = score::LogitsJob {
+            tokens: tokens.to_vec(),
+            first,
+            rows,
+        };
+        self.jobs
+            .send(Job::Logits(Box::new(job)))
+            .map_err(|_| Error::Stopped)?;
         let mut missing = tokens.len().saturating_sub(first);
         for row in answer {
             let (position, logits) = row?;
             each(position, &logits);
             missing -= 1;
         }
-        if missing == 0 { Ok(()) } else { Err(Error::Stopped) }
+        if missing == 0 {
+            Ok(())
+        } else {
+            Err(Error::Stopped)
+        }
     }
 
     /// Perplexity of `tokens` by llama.cpp's protocol: chunks of `ctx` tokens, the first replaced by BOS
@@ -191,7 +201,9 @@ impl Engine {
             progress: Box::new(progress),
             reply,
         };
-        self.jobs.send(Job::Score(Box::new(job))).map_err(|_| Error::Stopped)?;
+        self.jobs
+            .send(Job::Score(Box::new(job)))
+            .map_err(|_| Error::Stopped)?;
         answer.recv().map_err(|_| Error::Stopped)?
     }
 
@@ -208,7 +220,10 @@ impl Engine {
     fn stop(&mut self) -> Vec<TraceLane> {
         self.stopping.store(true, Ordering::Relaxed);
         let _ = self.jobs.send(Job::Stop);
-        self.driver.take().and_then(|d| d.join().ok()).unwrap_or_default()
+        self.driver
+            .take()
+            .and_then(|d| d.join().ok())
+            .unwrap_or_default()
     }
 }
 
@@ -237,7 +252,9 @@ impl Session {
         request.sampler.validate()?;
         let used = self.history.lock().len();
         if prompt.is_empty() && used == 0 {
-            return Err(Error::Request("the prompt is empty; give some text with -p or -f".into()));
+            return Err(Error::Request(
+                "the prompt is empty; give some text with -p or -f".into(),
+            ));
         }
         self.facts.check_room(used + prompt.len())?;
         // A slow reader holds the generation back here, a few tokens ahead.
@@ -250,7 +267,9 @@ impl Session {
             history: Arc::clone(&self.history),
             sender,
         };
-        self.jobs.send(Job::Generate(Box::new(job))).map_err(|_| Error::Stopped)?;
+        self.jobs
+            .send(Job::Generate(Box::new(job)))
+            .map_err(|_| Error::Stopped)?;
         Ok(TokenStream::new(receiver))
     }
 
@@ -264,8 +283,14 @@ impl Session {
         match &request.prompt {
             Prompt::Text(text) => {
                 let add_bos = tokenizer.adds_bos() && self.history.lock().is_empty();
-                let options = EncodeOptions { add_bos, parse_special: request.parse_special };
-                Ok(tokenizer.encode(text, options)?)
+                let options = EncodeOptions {
+                    add_bos,
+                    parse_special: request.parse_special,
+                };
+                let ids = tokenizer.encode(text, options)?;
+                // A tokenizer may know tokens that the model has no embedding for.
+                self.facts.check_tokens(&ids)?;
+                Ok(ids)
             }
             Prompt::Tokens(ids) => {
                 self.facts.check_tokens(ids)?;

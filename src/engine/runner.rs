@@ -129,7 +129,10 @@ impl Runner {
 
     /// BOS, where the model wants one in front of a text.
     pub fn bos(&self) -> Option<u32> {
-        self.facts.tokenizer.bos().filter(|_| self.facts.tokenizer.adds_bos())
+        self.facts
+            .tokenizer
+            .bos()
+            .filter(|_| self.facts.tokenizer.adds_bos())
     }
 
     /// Runs `tokens` behind the cached ones, with logits for the last `n_logits`. After an error nothing
@@ -148,8 +151,15 @@ impl Runner {
         self.embedder.embed(&shared, link, tokens, input)?;
         shared.boards.input.write(0, input);
         let position = self.cached.len();
-        let step = Step { n_tokens: tokens.len(), position, n_logits, read_anew: false };
-        self.graph.step(step, &mut self.reports).map_err(|f| fault_of(&shared, f))?;
+        let step = Step {
+            n_tokens: tokens.len(),
+            position,
+            n_logits,
+            read_anew: false,
+        };
+        self.graph
+            .step(step, &mut self.reports)
+            .map_err(|f| fault_of(&shared, f))?;
         self.cached.extend_from_slice(tokens);
         self.meter.count(&self.reports);
         Ok(())
@@ -158,7 +168,10 @@ impl Runner {
     /// Copies the logits of the step's `i`-th wanted token.
     fn take_logits(&mut self, i: usize) {
         let shared = self.graph.shared();
-        shared.boards.logits.read(i * shared.bundle.meta.config.vocab_size, &mut self.logits);
+        shared
+            .boards
+            .logits
+            .read(i * shared.bundle.meta.config.vocab_size, &mut self.logits);
     }
 
     /// Evaluates `tokens` from an empty context and calls `each` with every position from `first` on and
@@ -212,7 +225,12 @@ impl Runner {
 
     /// Brings the KV cache to `tokens` and leaves the logits of the last one; false if it was cut short.
     fn prefill(&mut self, tokens: &[u32], job: &GenerateJob) -> Result<bool, Error> {
-        let same = self.cached.iter().zip(tokens).take_while(|(a, b)| a == b).count();
+        let same = self
+            .cached
+            .iter()
+            .zip(tokens)
+            .take_while(|(a, b)| a == b)
+            .count();
         // The last token is run again even if it is cached: its logits are wanted.
         self.cached.truncate(same.min(tokens.len() - 1));
         let fresh = &tokens[self.cached.len()..];
@@ -236,10 +254,15 @@ impl Runner {
         // The history may have grown since the request was made: its session may have had another under way.
         self.facts.check_room(tokens.len())?;
         let max_tokens = job.max_tokens.min(self.facts.context - tokens.len());
-        self.meter = Meter { io_start: self.graph.io_counters(), ..Meter::default() };
+        self.meter = Meter {
+            io_start: self.graph.io_counters(),
+            ..Meter::default()
+        };
         let facts = Arc::clone(&self.facts);
         let mut sampler = Sampler::new(job.sampler.clone(), facts.config.vocab_size)?;
-        let mut detokenizer = facts.tokenizer.detokenizer(true, TextPosition::Continuation);
+        let mut detokenizer = facts
+            .tokenizer
+            .detokenizer(true, TextPosition::Continuation);
         let (mut ids, mut text) = (Vec::new(), String::new());
         if !self.prefill(&tokens, job)? {
             return Ok(());
@@ -280,7 +303,10 @@ impl Runner {
         let facts = &self.facts;
         let meter = &mut self.meter;
         let io = self.graph.io_counters();
-        let (reads, bytes) = (io.reads - meter.io_start.reads, io.bytes - meter.io_start.bytes);
+        let (reads, bytes) = (
+            io.reads - meter.io_start.reads,
+            io.bytes - meter.io_start.bytes,
+        );
         let seconds_busy = (io.busy_ns - meter.io_start.busy_ns) as f64 * 1e-9;
         meter.miss_rates.sort_unstable_by(f64::total_cmp);
         let accesses = (meter.hits + meter.misses).max(1) as f64;
@@ -305,7 +331,11 @@ impl Runner {
                 reads,
                 bytes,
                 seconds_busy,
-                bytes_per_second: if seconds_busy > 0.0 { bytes as f64 / seconds_busy } else { 0.0 },
+                bytes_per_second: if seconds_busy > 0.0 {
+                    bytes as f64 / seconds_busy
+                } else {
+                    0.0
+                },
                 ceiling_bytes_per_second: facts.ceiling_bytes_per_second,
             },
             bubbles: meter.bubbles(),
@@ -322,7 +352,8 @@ impl Meter {
         let misses: u64 = reports.iter().map(|r| r.misses).sum();
         self.hits += hits;
         self.misses += misses;
-        self.miss_rates.push(misses as f64 / (hits + misses).max(1) as f64);
+        self.miss_rates
+            .push(misses as f64 / (hits + misses).max(1) as f64);
         let charged: Vec<Charged> = reports.iter().map(|r| r.charged).collect();
         if self.charged[0].is_empty() {
             self.charged[0] = reports.iter().map(|r| r.charged_before).collect();

@@ -36,7 +36,9 @@ pub(super) struct ScoreJob {
 
 impl std::fmt::Debug for ScoreJob {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("ScoreJob").field("tokens", &self.tokens.len()).finish_non_exhaustive()
+        f.debug_struct("ScoreJob")
+            .field("tokens", &self.tokens.len())
+            .finish_non_exhaustive()
     }
 }
 
@@ -52,7 +54,8 @@ pub(super) struct LogitsJob {
 
 impl LogitsJob {
     pub fn run(&self, runner: &mut Runner) {
-        let row = |position, logits: &[f32]| self.rows.send(Ok((position, logits.to_vec()))).is_ok();
+        let row =
+            |position, logits: &[f32]| self.rows.send(Ok((position, logits.to_vec()))).is_ok();
         if let Err(error) = runner.evaluate(&self.tokens, self.first, row) {
             // Nobody may be listening any more.
             let _ = self.rows.send(Err(error));
@@ -80,7 +83,14 @@ impl Sums {
         let variance = (self.squares / n - nll * nll).max(0.0) / (n - 1.0).max(1.0);
         let perplexity = nll.exp();
         let stderr = variance.sqrt() * perplexity;
-        Perplexity { perplexity, stderr, nll, chunks, ctx, tokens: self.count }
+        Perplexity {
+            perplexity,
+            stderr,
+            nll,
+            chunks,
+            ctx,
+            tokens: self.count,
+        }
     }
 }
 

@@ -71,7 +71,10 @@ impl Attention {
 
     /// First column of this core's part of the output, and its width.
     pub fn columns(&self) -> (usize, usize) {
-        (self.q_heads.start * self.head_dim, self.q_heads.len() * self.head_dim)
+        (
+            self.q_heads.start * self.head_dim,
+            self.q_heads.len() * self.head_dim,
+        )
     }
 
     /// Prepares the rotations for tokens at `position..position + n_tokens`, once for all layers.

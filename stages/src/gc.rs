@@ -32,7 +32,12 @@ pub fn gate(
         }
         GateRows::Whole(bytes) | GateRows::Compact(bytes) => (bytes, geometry.gate_row()),
     };
-    let rows = WeightRows { block: geometry.gate, bytes, stride, n_rows: n };
+    let rows = WeightRows {
+        block: geometry.gate,
+        bytes,
+        stride,
+        n_rows: n,
+    };
     kernels.matmul(rows, x, gates, n);
     pred.survivors(gates, n)
 }

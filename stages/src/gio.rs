@@ -39,7 +39,12 @@ impl Gio {
     /// A window over `streamed` clusters with the given buffers.
     pub fn new(streamed: usize, buffers: Vec<Slot>) -> Self {
         let states = (0..streamed).map(|_| State::Away).collect();
-        Self { states, next: 0, end: streamed, free: buffers.into() }
+        Self {
+            states,
+            next: 0,
+            end: streamed,
+            free: buffers.into(),
+        }
     }
 
     /// A pass over the first `end` ordinals begins. What was read ahead beyond them is given up: it would
@@ -122,7 +127,10 @@ impl Gio {
 
     /// Clusters read and not used yet.
     pub fn ready(&self) -> usize {
-        self.states.iter().filter(|s| matches!(s, State::Here(_))).count()
+        self.states
+            .iter()
+            .filter(|s| matches!(s, State::Here(_)))
+            .count()
     }
 }
 
@@ -134,7 +142,9 @@ mod tests {
 
     fn buffers(n: usize) -> Vec<Slot> {
         let mut slab = Slab::new(n * PAGE).expect("small");
-        (0..n).map(|_| slab.carve(PAGE).expect("carved to size")).collect()
+        (0..n)
+            .map(|_| slab.carve(PAGE).expect("carved to size"))
+            .collect()
     }
 
     proptest! {

@@ -14,7 +14,11 @@ impl LiveMask {
         let mut mask = Self::default();
         for (i, word) in mask.words.iter_mut().enumerate() {
             let bits = n.saturating_sub(i * 64).min(64);
-            *word = if bits == 64 { u64::MAX } else { (1 << bits) - 1 };
+            *word = if bits == 64 {
+                u64::MAX
+            } else {
+                (1 << bits) - 1
+            };
         }
         mask
     }
@@ -41,13 +45,16 @@ impl LiveMask {
 
     /// Marked neurons in index order.
     pub fn iter(&self) -> impl Iterator<Item = usize> {
-        self.words.into_iter().enumerate().flat_map(|(i, mut word)| {
-            std::iter::from_fn(move || {
-                let bit = word.trailing_zeros() as usize;
-                word &= word.wrapping_sub(1);
-                (bit < 64).then_some(i * 64 + bit)
+        self.words
+            .into_iter()
+            .enumerate()
+            .flat_map(|(i, mut word)| {
+                std::iter::from_fn(move || {
+                    let bit = word.trailing_zeros() as usize;
+                    word &= word.wrapping_sub(1);
+                    (bit < 64).then_some(i * 64 + bit)
+                })
             })
-        })
     }
 
     /// Runs of consecutive marked neurons as `(first, length)`, in index order.
@@ -77,7 +84,10 @@ mod tests {
         let chosen = [0, 1, 2, 63, 64, 65, 200, 511];
         chosen.iter().for_each(|&i| mask.set(i));
         assert_eq!(mask.iter().collect::<Vec<_>>(), chosen);
-        assert_eq!(mask.runs().collect::<Vec<_>>(), [(0, 3), (63, 3), (200, 1), (511, 1)]);
+        assert_eq!(
+            mask.runs().collect::<Vec<_>>(),
+            [(0, 3), (63, 3), (200, 1), (511, 1)]
+        );
         assert_eq!(mask.count(), chosen.len());
     }
 

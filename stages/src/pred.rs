@@ -16,7 +16,10 @@ impl Pred {
     /// A rule for a model's activation. Exact sparsity needs an activation with true zeros; for
     /// others every neuron is alive.
     pub fn new(sparsity: Sparsity, activation: Activation) -> Self {
-        Self { sparsity, activation }
+        Self {
+            sparsity,
+            activation,
+        }
     }
 
     /// The model's activation.

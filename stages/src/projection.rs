@@ -16,7 +16,17 @@ pub fn project(
     out: &mut [f32],
 ) {
     let stride = x.cols() / block.block_len() * block.block_bytes();
-    kernels.matmul(WeightRows { block, bytes, stride, n_rows: count }, x, out, count);
+    kernels.matmul(
+        WeightRows {
+            block,
+            bytes,
+            stride,
+            n_rows: count,
+        },
+        x,
+        out,
+        count,
+    );
     if !bias.is_empty() {
         for token in out.chunks_exact_mut(count).take(x.n_tokens()) {
             for (o, b) in token.iter_mut().zip(bias) {

@@ -112,13 +112,22 @@ pub fn up_down(
             }
         }
     }
-    if kernels.fold_fixed(partial, &mut acc[..n_tokens * d_model]) { Ok(()) } else { Err(OutOfRange) }
+    if kernels.fold_fixed(partial, &mut acc[..n_tokens * d_model]) {
+        Ok(())
+    } else {
+        Err(OutOfRange)
+    }
 }
 
 fn compute_up(kernels: &KernelTable, work: &ClusterWork<'_>, x: &Activations, up: &mut [f32]) {
     let (g, n) = (work.geometry, work.n);
     let mut rows = |bytes: &[u8], stride: usize, first: usize, n_rows: usize| {
-        let rows = WeightRows { block: g.up, bytes, stride, n_rows };
+        let rows = WeightRows {
+            block: g.up,
+            bytes,
+            stride,
+            n_rows,
+        };
         kernels.matmul(rows, x, &mut up[first..], n);
     };
     match work.data {
@@ -146,7 +155,9 @@ fn compute_down_blocks(
     hidden: &Activations,
     partial: &mut [f32],
 ) {
-    let UpDown::Whole(bytes) = work.data else { return };
+    let UpDown::Whole(bytes) = work.data else {
+        return;
+    };
     let (g, n) = (work.geometry, work.n);
     let start = n * (g.gate_row() + g.up_row());
     let rows = WeightRows {

@@ -77,7 +77,11 @@ struct Flight {
     slots: [u32; CLUSTER],
 }
 
-const NO_FLIGHT: Flight = Flight { wanted: None, missing: 0, slots: [NO_SLOT; CLUSTER] };
+const NO_FLIGHT: Flight = Flight {
+    wanted: None,
+    missing: 0,
+    slots: [NO_SLOT; CLUSTER],
+};
 
 /// Cache statistics of one core, in neurons.
 #[derive(Clone, Copy, Debug, Default)]
@@ -143,7 +147,10 @@ impl Udio {
     /// Asks for the live neurons of a cluster; true when all are in memory already.
     pub fn want(&mut self, wanted: Wanted) -> bool {
         let flight = wanted.flight;
-        self.flights[flight] = Flight { wanted: Some(wanted), ..NO_FLIGHT };
+        self.flights[flight] = Flight {
+            wanted: Some(wanted),
+            ..NO_FLIGHT
+        };
         if self.blocked.is_empty()
             && let Some(ready) = self.acquire(flight)
         {
@@ -199,7 +206,10 @@ impl Udio {
         let mut open: Option<Span> = None;
         for neuron in wanted.live.iter().filter(|n| missing >> n & 1 == 1) {
             let start = neuron * g.bundle_stride() + g.up_offset();
-            let (first, end) = (start / PAGE * PAGE, (start + g.up_down_bytes()).next_multiple_of(PAGE));
+            let (first, end) = (
+                start / PAGE * PAGE,
+                (start + g.up_down_bytes()).next_multiple_of(PAGE),
+            );
             if let Some(span) = &mut open {
                 let span_start = (span.offset - wanted.file_offset) as usize;
                 if first <= span_start + span.len && end - span_start <= self.buffer_bytes {
@@ -232,7 +242,12 @@ impl Udio {
         let span = self.spans.pop_front()?;
         let (slot, id) = (self.buffers.pop()?, self.free_reads.pop()?);
         self.reads[id] = Some(span);
-        Some(NeuronRead { id, offset: span.offset, len: span.len, slot })
+        Some(NeuronRead {
+            id,
+            offset: span.offset,
+            len: span.len,
+            slot,
+        })
     }
 
     /// Takes a completed read: its neurons' rows are checked and copied into their slots. `sum_of`
@@ -248,10 +263,14 @@ impl Udio {
         read_ok: bool,
         sum_of: impl Fn(usize, usize) -> Option<u32>,
     ) -> Result<Option<usize>, CorruptNeuron> {
-        let Some(span) = self.reads[id].take() else { return Ok(None) };
+        let Some(span) = self.reads[id].take() else {
+            return Ok(None);
+        };
         self.free_reads.push(id);
         let flight = &mut self.flights[span.flight];
-        let Some(wanted) = flight.wanted else { return Ok(None) };
+        let Some(wanted) = flight.wanted else {
+            return Ok(None);
+        };
         let (g, len) = (wanted.geometry, wanted.geometry.up_down_bytes());
         let mut fault = None;
         for neuron in (0..CLUSTER).filter(|n| span.neurons >> n & 1 == 1) {
@@ -276,7 +295,11 @@ impl Udio {
         }
         self.buffers.push(buffer);
         match fault {
-            Some(neuron) => Err(CorruptNeuron { cluster: wanted.cluster, neuron, ready }),
+            Some(neuron) => Err(CorruptNeuron {
+                cluster: wanted.cluster,
+                neuron,
+                ready,
+            }),
             None => Ok(ready),
         }
     }
@@ -284,7 +307,9 @@ impl Udio {
     /// Up and Down rows of a live neuron of a ready flight.
     pub fn rows(&self, flight: usize, neuron: usize) -> &[u8] {
         let at = self.flights[flight].slots[neuron] as usize * self.slot_bytes;
-        self.store.as_ref().map_or(&[], |store| &store[at..at + self.slot_bytes])
+        self.store
+            .as_ref()
+            .map_or(&[], |store| &store[at..at + self.slot_bytes])
     }
 
     /// Ends the use of a flight's neurons.

@@ -17,7 +17,11 @@ pub(super) struct AttendActor {
 impl AttendActor {
     pub fn new(stage: Attention, max_batch: usize, qkv_width: usize) -> Self {
         let out = vec![0.0; max_batch * stage.columns().1];
-        Self { stage, qkv: vec![0.0; max_batch * qkv_width], out }
+        Self {
+            stage,
+            qkv: vec![0.0; max_batch * qkv_width],
+            out,
+        }
     }
 
     /// Prepares a step's rotations.
@@ -36,11 +40,25 @@ impl AttendActor {
             let qkv = &mut self.qkv[..n_tokens * qkv_width];
             shared.boards.qkv.read(0, qkv);
             let out = &mut self.out[..n_tokens * width];
-            self.stage.run(&shared.kernels, cx.layer, cx.step.position, n_tokens, qkv, out);
+            self.stage.run(
+                &shared.kernels,
+                cx.layer,
+                cx.step.position,
+                n_tokens,
+                qkv,
+                out,
+            );
             for (t, row) in out.chunks_exact(width).enumerate() {
                 shared.boards.attention.write(t * c.q_dim() + start, row);
             }
         }
-        cx.record(Stage::Attention, 0, cx.step.n_tokens, 0, Hit::NotApplicable, 0);
+        cx.record(
+            Stage::Attention,
+            0,
+            cx.step.n_tokens,
+            0,
+            Hit::NotApplicable,
+            0,
+        );
     }
 }

@@ -31,7 +31,9 @@ impl Boards {
             qkv: F32Board::new(max_batch * (c.q_dim() + 2 * c.kv_dim())),
             attention: F32Board::new(max_batch * c.q_dim()),
             output: F32Board::new(max_batch * c.d_model),
-            ffn: (0..threads).map(|_| I64Board::new(max_batch * c.d_model)).collect(),
+            ffn: (0..threads)
+                .map(|_| I64Board::new(max_batch * c.d_model))
+                .collect(),
             logits: F32Board::new(max_logits * c.vocab_size),
         }
     }

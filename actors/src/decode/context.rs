@@ -6,10 +6,10 @@ use std::sync::Arc;
 use forebay_queues::slab::Slot;
 use forebay_stages::kernels::Activations;
 use forebay_stages::live_mask::LiveMask;
-use forebay_traces::clock::now_ns;
 use forebay_stages::udio::CacheCounts;
-use forebay_traces::ledger::{Ledger, State};
+use forebay_traces::clock::now_ns;
 use forebay_traces::lane::TraceLane;
+use forebay_traces::ledger::{Ledger, State};
 use forebay_traces::record::{Kind, Reason, Record, Residency as Hit, Stage};
 
 use super::program::Item;
@@ -59,7 +59,15 @@ pub(super) struct CoreContext {
 
 impl CoreContext {
     /// Records a piece of work that ends now and began where the last one ended.
-    pub fn record(&mut self, stage: Stage, cluster: u32, count: usize, bytes: u64, hit: Hit, flow: u64) {
+    pub fn record(
+        &mut self,
+        stage: Stage,
+        cluster: u32,
+        count: usize,
+        bytes: u64,
+        hit: Hit,
+        flow: u64,
+    ) {
         self.end_stall();
         let end_ns = now_ns();
         let record = Record::stage(stage, self.layer as u16, self.last_ns, end_ns);
@@ -83,7 +91,10 @@ impl CoreContext {
         if let State::Stall(reason) = self.ledger.state() {
             let stall = self.ledger.enter(State::Busy, self.last_ns);
             let record = Record::new(Kind::Stall(reason), stall.start_ns, stall.end_ns);
-            self.trace.push(Record { layer: self.layer as u16, ..record });
+            self.trace.push(Record {
+                layer: self.layer as u16,
+                ..record
+            });
         }
     }
 

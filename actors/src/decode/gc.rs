@@ -18,7 +18,9 @@ pub(super) struct GcActor {
 
 impl GcActor {
     pub fn new(max_flights: usize) -> Self {
-        Self { inbox: VecDeque::with_capacity(max_flights) }
+        Self {
+            inbox: VecDeque::with_capacity(max_flights),
+        }
     }
 
     pub fn push(&mut self, flight: Flight) {
@@ -34,7 +36,9 @@ impl GcActor {
         udio: &mut UdioActor,
         udc: &mut UdcActor,
     ) -> bool {
-        let Some(mut flight) = self.inbox.pop_front() else { return false };
+        let Some(mut flight) = self.inbox.pop_front() else {
+            return false;
+        };
         let cluster = flight.item.cluster;
         let shared = std::sync::Arc::clone(&cx.shared);
         let geometry = &shared.bundle.meta.layers[cx.layer].ffn;
@@ -47,9 +51,20 @@ impl GcActor {
         };
         let range = cx.gate_range(&flight);
         let gates = &mut cx.gates[range];
-        flight.live =
-            gate(&shared.kernels, geometry, rows, flight.count, &cx.x, &shared.pred, gates);
-        let hit = if flight.buffer.is_some() { Hit::Miss } else { Hit::Hit };
+        flight.live = gate(
+            &shared.kernels,
+            geometry,
+            rows,
+            flight.count,
+            &cx.x,
+            &shared.pred,
+            gates,
+        );
+        let hit = if flight.buffer.is_some() {
+            Hit::Miss
+        } else {
+            Hit::Hit
+        };
         let bytes = (flight.count * geometry.gate_row()) as u64;
         cx.record(Stage::Gc, cluster, 1, bytes, hit, flight.flow);
         if flight.live.is_empty() {

@@ -80,8 +80,12 @@ impl GioActor {
     /// The next waiting flight whose cluster is here, in order of arrival rather than of index.
     pub fn turn(&mut self, cx: &CoreContext) -> Option<Flight> {
         let found = self.waiting.iter().enumerate().find_map(|(i, flight)| {
-            let Source::Streamed { ordinal } = flight.item.source else { return None };
-            self.window.take(ordinal as usize).map(|slot| (i, ordinal as usize, slot))
+            let Source::Streamed { ordinal } = flight.item.source else {
+                return None;
+            };
+            self.window
+                .take(ordinal as usize)
+                .map(|slot| (i, ordinal as usize, slot))
         });
         let (i, ordinal, slot) = found?;
         let mut flight = self.waiting.remove(i)?;
@@ -98,7 +102,11 @@ impl GioActor {
         let entry = cx.shared.entry(cluster);
         if let Some(fault) = self.failed[ordinal].take() {
             let (what, offset) = (cx.shared.describe(cluster), entry.offset);
-            return cx.fault(Fault::Read { what, offset, fault });
+            return cx.fault(Fault::Read {
+                what,
+                offset,
+                fault,
+            });
         }
         if std::mem::replace(&mut self.verified[ordinal], true) {
             return;
@@ -112,7 +120,9 @@ impl GioActor {
 
     /// Takes back the buffer of a flight that is done.
     pub fn release(&mut self, flight: &mut Flight) {
-        if let (Source::Streamed { ordinal }, Some(slot)) = (flight.item.source, flight.buffer.take()) {
+        if let (Source::Streamed { ordinal }, Some(slot)) =
+            (flight.item.source, flight.buffer.take())
+        {
             self.window.release(ordinal as usize, slot);
         }
     }

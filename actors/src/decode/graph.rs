@@ -11,30 +11,16 @@
 use std::sync::Arc;
 use std::thread::JoinHandle;
 
-use flume::{Receiver, Sender};
+use flume::Receiver;
 use forebay_queues::capacity::Capacity;
 use forebay_queues::doorbell::{Bell, Ringer, doorbell};
-use forebay_queues::exchange::{Aborter, Member, exchange};
-use forebay_queues::lane::{LaneRx, LaneTx, lane};
-use forebay_stages::attention::Attention;
-use forebay_stages::kernels::Activations;
-use forebay_stages::udc::UdcScratch;
-use forebay_stages::udio::CacheCounts;
+use forebay_queues::exchange::{Aborter, exchange};
+use forebay_queues::lane::{LaneTx, lane};
 use forebay_traces::lane::TraceLane;
-use forebay_traces::clock::now_ns;
-use forebay_traces::ledger::{Charged, Ledger};
 
-use super::attend::AttendActor;
-use super::context::CoreContext;
-use super::gc::GcActor;
-use super::gio::GioActor;
-use super::pred::PredActor;
+use super::core_parts::{CoreParts, build_core};
 use super::program::Program;
-use super::rows::RowsActor;
-use super::sequencer::{CoreActors, Residual, Sequencer};
-use super::shared::{Shared, Step};
-use super::udc::UdcActor;
-use super::udio::UdioActor;
+use super::shared::{Shared, Step, StepDone};
 use crate::core_thread;
 use crate::fault::{Fault, cause_of_panic};
 use crate::io::Driver;
@@ -52,21 +38,6 @@ pub struct GraphOptions {
     pub cores: Vec<usize>,
     /// Records kept per trace lane; 0 switches tracing off.
     pub trace_records: usize,
-}
-
-/// A core's report at the end of a step.
-#[derive(Clone, Copy, Debug)]
-pub struct StepDone {
-    /// Rank of the core.
-    pub rank: usize,
-    /// Live FFN neurons found in memory.
-    pub hits: u64,
-    /// Live FFN neurons that had to be read.
-    pub misses: u64,
-    /// The core's accounts when the step began.
-    pub charged_before: Charged,
-    /// The core's accounts now.
-    pub charged: Charged,
 }
 
 /// What a core leaves behind.
@@ -89,18 +60,6 @@ pub struct DecodeGraph {
     aborter: Aborter,
     /// Whether something was wrong since the last good step.
     distrust: bool,
-}
-
-/// Everything one core is built from.
-struct CoreParts {
-    rank: usize,
-    program: Program,
-    memory: CoreMemory,
-    member: Member,
-    io: IoLink,
-    commands: LaneRx<Step>,
-    done: Sender<StepDone>,
-    trace: TraceLane,
 }
 
 impl DecodeGraph {
@@ -130,7 +89,12 @@ impl DecodeGraph {
             .collect();
         clients.push((shared.max_batch, None));
         let io_traces = (0..driver.capacity())
-            .map(|i| TraceLane::new(format!("I/O slot {i}"), options.trace_records / IO_LANE_SHARE))
+            .map(|i| {
+                TraceLane::new(
+                    format!("I/O slot {i}"),
+                    options.trace_records / IO_LANE_SHARE,
+                )
+            })
             .collect();
         let (mut links, lanes) = io_lanes(clients, &driver.waker(), io_traces);
         let (cell, bystanders) = (Arc::clone(&shared), aborter.clone());
@@ -139,7 +103,9 @@ impl DecodeGraph {
             bystanders.abort();
         };
         let io = IoThread::start(driver, lanes, Arc::new(report))?;
-        let rows = links.pop().unwrap_or_else(|| unreachable!("the driver's link was just made"));
+        let rows = links
+            .pop()
+            .unwrap_or_else(|| unreachable!("the driver's link was just made"));
 
         // Sources: commands to the cores.
         let capacity = Capacity::sum(&[("the step under way", 1)]);
@@ -147,7 +113,13 @@ impl DecodeGraph {
             ringers.iter().map(|r| lane(&capacity, r.clone())).unzip();
 
         let mut cores = Vec::with_capacity(threads);
-        let parts = programs.into_iter().zip(memory).zip(members).zip(links).zip(inboxes).zip(bells);
+        let parts = programs
+            .into_iter()
+            .zip(memory)
+            .zip(members)
+            .zip(links)
+            .zip(inboxes)
+            .zip(bells);
         for (rank, (((((program, memory), member), io), inbox), bell)) in parts.enumerate() {
             let parts = CoreParts {
                 rank,
@@ -164,7 +136,16 @@ impl DecodeGraph {
             let builder = std::thread::Builder::new().name(format!("forebay-core-{rank}"));
             cores.push(builder.spawn(move || run_core(&shared, parts, &bell, pin))?);
         }
-        Ok(Self { shared, commands, done, cores, io: Some(io), rows: Some(rows), aborter, distrust: false })
+        Ok(Self {
+            shared,
+            commands,
+            done,
+            cores,
+            io: Some(io),
+            rows: Some(rows),
+            aborter,
+            distrust: false,
+        })
     }
 
     /// What the cores share.
@@ -195,10 +176,16 @@ impl DecodeGraph {
     pub fn step(&mut self, step: Step, reports: &mut Vec<StepDone>) -> Result<(), Fault> {
         let stopped = |rank: usize| {
             let cause = "its thread has ended".to_string();
-            self.shared.faults.take().unwrap_or(Fault::CoreStopped { rank, cause })
+            self.shared
+                .faults
+                .take()
+                .unwrap_or(Fault::CoreStopped { rank, cause })
         };
         reports.clear();
-        let step = Step { read_anew: step.read_anew || self.distrust, ..step };
+        let step = Step {
+            read_anew: step.read_anew || self.distrust,
+            ..step
+        };
         for (rank, lane) in self.commands.iter().enumerate() {
             lane.send(step).map_err(|_| stopped(rank))?;
         }
@@ -236,12 +223,7 @@ impl Drop for DecodeGraph {
 }
 
 /// Body of a compute thread. A panic is reported as the step's fault and releases the other cores.
-fn run_core(
-    shared: &Arc<Shared>,
-    parts: CoreParts,
-    bell: &Bell,
-    pin: Option<usize>,
-) -> CoreReport {
+fn run_core(shared: &Arc<Shared>, parts: CoreParts, bell: &Bell, pin: Option<usize>) -> CoreReport {
     let rank = parts.rank;
     let run = std::panic::AssertUnwindSafe(|| {
         // Buffers are made on the core that uses them.
@@ -252,92 +234,9 @@ fn run_core(
         Err(panic) => {
             let cause = cause_of_panic(panic.as_ref());
             shared.faults.report(Fault::CoreStopped { rank, cause });
-            CoreReport { trace: TraceLane::new(format!("core {rank}"), 0) }
+            CoreReport {
+                trace: TraceLane::new(format!("core {rank}"), 0),
+            }
         }
     }
 }
-
-/// The actors of one core, downstream first.
-fn build_core(shared: &Arc<Shared>, parts: CoreParts) -> Sequencer {
-    let CoreParts { rank, program, memory, member, io, commands, done, trace } = parts;
-    let c = &shared.bundle.meta.config;
-    let (batch, flights) = (shared.max_batch, program.max_flights());
-    let max_neurons = shared.bundle.meta.layers.iter().map(|l| l.ffn.neurons).max().unwrap_or(0);
-    let widest = c.d_model.max(c.q_dim());
-
-    let udc = UdcActor::new(flights, UdcScratch::new(batch, max_neurons, c.d_model));
-    let udio = UdioActor::new(memory.neurons, flights);
-    let gc = GcActor::new(flights);
-    let most_rows = max_phase(&program);
-    let gio = GioActor::new(program.stream.clone(), memory.stream, flights.max(most_rows));
-    let rows = RowsActor::new(most_rows, batch * max_rows(shared, &program));
-    let stage = Attention::new(c, rank, shared.threads, shared.context, batch);
-    let attend = AttendActor::new(stage, batch, c.q_dim() + 2 * c.kv_dim());
-
-    let owned = max_owned_neurons(shared, &program);
-    let cx = CoreContext {
-        shared: Arc::clone(shared),
-        rank,
-        step: Step::default(),
-        layer: 0,
-        x: Activations::new(batch, widest),
-        gates: vec![0.0; batch * owned],
-        gate_start: Vec::with_capacity(flights),
-        acc: vec![0; batch * c.d_model],
-        retired: 0,
-        trace,
-        last_ns: 0,
-        counts: CacheCounts::default(),
-        ledger: Ledger::start(now_ns()),
-    };
-    let residual = Residual {
-        x: vec![0.0; batch * c.d_model],
-        rows: vec![0.0; batch * widest],
-        share: vec![0; batch * c.d_model],
-    };
-    let pred = PredActor::default();
-    let actors = CoreActors { attend, rows, pred, gio, gc, udio, udc };
-    Sequencer::new(cx, program, actors, residual, (member, io), (commands, done))
-}
-
-/// Most row clusters of one phase.
-fn max_phase(program: &Program) -> usize {
-    let layers = program.qkv.iter().chain(&program.output).map(Vec::len);
-    layers.chain([program.head.len()]).max().unwrap_or(0)
-}
-
-/// Most rows of a row cluster.
-fn max_rows(shared: &Shared, program: &Program) -> usize {
-    let items = program.qkv.iter().chain(&program.output).chain([&program.head]).flatten();
-    items.map(|i| shared.entry(i.cluster).count as usize).max().unwrap_or(0)
-}
-
-/// Most neurons that this core owns in one layer.
-fn max_owned_neurons(shared: &Shared, program: &Program) -> usize {
-    let layer = |items: &Vec<super::program::Item>| -> usize {
-        items.iter().map(|i| shared.entry(i.cluster).count as usize).sum()
-    };
-    program.ffn.iter().map(layer).max().unwrap_or(0)
-}
-
-/// Bytes of buffers that [`DecodeGraph::start`] allocates outside the slab, for the budget.
-pub fn scratch_bytes(
-    c: &forebay_models::config::ModelConfig,
-    threads: usize,
-    batch: usize,
-    max_logits: usize,
-    max_neurons: usize,
-    max_cluster_rows: usize,
-) -> usize {
-    let (d, qkv) = (c.d_model, c.q_dim() + 2 * c.kv_dim());
-    let widest = d.max(c.q_dim());
-    let activations = |n: usize, width: usize| n * (width * 6 + 64);
-    let boards = batch * (d + qkv + c.q_dim() + d + 2 * threads * d) * 4 + max_logits * c.vocab_size * 4;
-    let per_core = activations(batch, widest)
-        + activations(batch, max_neurons)
-        + batch * (max_neurons * 4 + d * 4 + d * 8 * 2 + d * 4 + widest * 4 + qkv * 4)
-        + batch * max_cluster_rows * 4;
-    let gates_and_attention = batch * (c.d_ff + max_neurons * threads + c.q_dim()) * 4;
-    boards + threads * per_core + gates_and_attention
-}
-

@@ -4,6 +4,7 @@
 mod attend;
 mod boards;
 mod context;
+mod core_parts;
 mod gc;
 mod gio;
 pub mod graph;
@@ -16,7 +17,8 @@ mod udc;
 mod udio;
 
 pub use boards::Boards;
-pub use graph::{CoreReport, DecodeGraph, GraphOptions, StepDone};
+pub use core_parts::scratch_bytes;
+pub use graph::{CoreReport, DecodeGraph, GraphOptions};
 pub use program::Program;
 pub use sequencer::Sequencer;
-pub use shared::{Resident, Shared, Step};
+pub use shared::{Resident, Shared, Step, StepDone};

@@ -39,8 +39,14 @@ impl PredActor {
         for item in items.iter().skip(from).take(PER_TURN) {
             let count = cx.shared.entry(item.cluster).count as usize;
             let live = LiveMask::first(count);
-            let flight =
-                Flight { item: *item, number: self.next, count, live, buffer: None, flow: 0 };
+            let flight = Flight {
+                item: *item,
+                number: self.next,
+                count,
+                live,
+                buffer: None,
+                flow: 0,
+            };
             match item.source {
                 Source::Streamed { .. } => gio.wait_for(flight),
                 Source::Pinned | Source::Neurons { .. } => gc.push(flight),

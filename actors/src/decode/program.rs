@@ -71,12 +71,19 @@ impl Program {
                 }
                 Residency::Streamed => {
                     program.stream.push(i as u32);
-                    Source::Streamed { ordinal: program.stream.len() as u32 - 1 }
+                    Source::Streamed {
+                        ordinal: program.stream.len() as u32 - 1,
+                    }
                 }
             };
-            let item = Item { cluster: i as u32, source };
+            let item = Item {
+                cluster: i as u32,
+                source,
+            };
             match (e.kind, e.layer.map(usize::from)) {
-                (ClusterKind::Q | ClusterKind::K | ClusterKind::V, Some(l)) => program.qkv[l].push(item),
+                (ClusterKind::Q | ClusterKind::K | ClusterKind::V, Some(l)) => {
+                    program.qkv[l].push(item)
+                }
                 (ClusterKind::O, Some(l)) => program.output[l].push(item),
                 (ClusterKind::Ffn, Some(l)) => program.ffn[l].push(item),
                 _ => program.head.push(item),

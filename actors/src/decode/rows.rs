@@ -30,7 +30,10 @@ pub(super) struct RowsActor {
 
 impl RowsActor {
     pub fn new(max_clusters: usize, out_len: usize) -> Self {
-        Self { inbox: VecDeque::with_capacity(max_clusters), out: vec![0.0; out_len] }
+        Self {
+            inbox: VecDeque::with_capacity(max_clusters),
+            out: vec![0.0; out_len],
+        }
     }
 
     /// Takes in the clusters of a phase; streamed ones go through GIO.
@@ -38,7 +41,14 @@ impl RowsActor {
         for (number, item) in items.iter().enumerate() {
             let count = cx.shared.entry(item.cluster).count as usize;
             let live = LiveMask::default();
-            let flight = Flight { item: *item, number, count, live, buffer: None, flow: 0 };
+            let flight = Flight {
+                item: *item,
+                number,
+                count,
+                live,
+                buffer: None,
+                flow: 0,
+            };
             match item.source {
                 Source::Streamed { .. } => gio.wait_for(flight),
                 _ => self.inbox.push_back(flight),
@@ -52,7 +62,9 @@ impl RowsActor {
 
     /// Computes one cluster of rows and publishes it.
     pub fn turn(&mut self, cx: &mut CoreContext, gio: &mut GioActor, site: Site) -> bool {
-        let Some(mut flight) = self.inbox.pop_front() else { return false };
+        let Some(mut flight) = self.inbox.pop_front() else {
+            return false;
+        };
         let cluster = flight.item.cluster;
         let shared = std::sync::Arc::clone(&cx.shared);
         let bytes = match &flight.buffer {
@@ -64,7 +76,15 @@ impl RowsActor {
         let bias = vectors.map_or(&[][..], |v| &v.qkv_bias[place.bias.clone()]);
         let n_tokens = cx.x.n_tokens();
         let out = &mut self.out[..n_tokens * flight.count];
-        project(&shared.kernels, place.block, bytes, flight.count, &cx.x, bias, out);
+        project(
+            &shared.kernels,
+            place.block,
+            bytes,
+            flight.count,
+            &cx.x,
+            bias,
+            out,
+        );
         let board: &F32Board = match site {
             Site::Qkv => &shared.boards.qkv,
             Site::Output => &shared.boards.output,
@@ -73,8 +93,22 @@ impl RowsActor {
         for (t, rows) in out.chunks_exact(flight.count).enumerate() {
             board.write(t * place.width + place.column, rows);
         }
-        let (stage, hit) = (site.stage(), if flight.buffer.is_some() { Hit::Miss } else { Hit::Hit });
-        cx.record(stage, cluster, 1, u64::from(shared.entry(cluster).len), hit, flight.flow);
+        let (stage, hit) = (
+            site.stage(),
+            if flight.buffer.is_some() {
+                Hit::Miss
+            } else {
+                Hit::Hit
+            },
+        );
+        cx.record(
+            stage,
+            cluster,
+            1,
+            u64::from(shared.entry(cluster).len),
+            hit,
+            flight.flow,
+        );
         gio.release(&mut flight);
         cx.retired += 1;
         true
@@ -119,5 +153,10 @@ fn place(cx: &CoreContext, cluster: u32) -> Place {
     let column = offset + first;
     let biased = c.qkv_bias && matches!(e.kind, ClusterKind::Q | ClusterKind::K | ClusterKind::V);
     let bias = if biased { column..column + count } else { 0..0 };
-    Place { block, column, width, bias }
+    Place {
+        block,
+        column,
+        width,
+        bias,
+    }
 }

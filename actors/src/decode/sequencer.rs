@@ -17,11 +17,10 @@ use super::attend::AttendActor;
 use super::context::CoreContext;
 use super::gc::GcActor;
 use super::gio::GioActor;
-use super::graph::StepDone;
 use super::pred::PredActor;
 use super::program::Program;
 use super::rows::{RowsActor, Site};
-use super::shared::Step;
+use super::shared::{Step, StepDone};
 use super::udc::UdcActor;
 use super::udio::UdioActor;
 use crate::contract::{Actor, Turn};
@@ -57,6 +56,17 @@ pub(super) struct Residual {
     pub rows: Vec<f32>,
     /// One core's FFN share, `[max_batch, d_model]`
     pub share: Vec<i64>,
+}
+
+impl Residual {
+    /// Room for `batch` tokens.
+    pub fn new(batch: usize, d_model: usize, widest: usize) -> Self {
+        Self {
+            x: vec![0.0; batch * d_model],
+            rows: vec![0.0; batch * widest],
+            share: vec![0; batch * d_model],
+        }
+    }
 }
 
 /// All actors of a core, upstream to downstream.
@@ -97,7 +107,18 @@ impl Sequencer {
         (commands, done): (LaneRx<Step>, Sender<StepDone>),
     ) -> Self {
         let (charged_before, phase) = (Charged::default(), Phase::Idle);
-        Self { cx, program, actors, residual, member, io, commands, done, charged_before, phase }
+        Self {
+            cx,
+            program,
+            actors,
+            residual,
+            member,
+            io,
+            commands,
+            done,
+            charged_before,
+            phase,
+        }
     }
 
     /// The core is awake again: what it does next began now.
@@ -122,7 +143,13 @@ impl Sequencer {
 
     fn collect_arrivals(&mut self) {
         while let Some(done) = self.io.try_done() {
-            let ReadDone { tag, slot, result, offset, .. } = done;
+            let ReadDone {
+                tag,
+                slot,
+                result,
+                offset,
+                ..
+            } = done;
             match ReadTag::decode(tag) {
                 ReadTag::Stream { ordinal } => self.actors.gio.arrived(ordinal, slot, result),
                 ReadTag::Neurons { id } => {
@@ -130,7 +157,11 @@ impl Sequencer {
                     let read_ok = result.is_ok();
                     if let Err(fault) = result {
                         let what = "neurons".to_string();
-                        self.cx.fault(Fault::Read { what, offset, fault });
+                        self.cx.fault(Fault::Read {
+                            what,
+                            offset,
+                            fault,
+                        });
                     }
                     udio.arrived(&self.cx, id, slot, read_ok, udc);
                 }
@@ -149,7 +180,11 @@ impl Sequencer {
                 let clusters = self.program.streamed(step.n_logits > 0);
                 self.actors.gio.begin_step(clusters, step.read_anew);
                 let len = step.n_tokens * self.d_model();
-                self.cx.shared.boards.input.read(0, &mut self.residual.x[..len]);
+                self.cx
+                    .shared
+                    .boards
+                    .input
+                    .read(0, &mut self.residual.x[..len]);
                 self.begin_qkv();
                 Turn::Progress
             }
@@ -188,7 +223,9 @@ impl Sequencer {
     fn begin_rows(&mut self, site: Site) {
         self.cx.retired = 0;
         let items = items(&self.program, site, self.cx.layer);
-        self.actors.rows.begin(&self.cx, items, &mut self.actors.gio);
+        self.actors
+            .rows
+            .begin(&self.cx, items, &mut self.actors.gio);
         self.phase = Phase::Rows(site);
     }
 
@@ -233,12 +270,21 @@ impl Sequencer {
                 *s = s.wrapping_add(*v);
             }
         }
-        shared.kernels.unfold_fixed(sum, &mut self.residual.x[..len]);
+        shared
+            .kernels
+            .unfold_fixed(sum, &mut self.residual.x[..len]);
     }
 
     fn begin_layer_or_head(&mut self) {
         self.add_ffn();
-        self.cx.record(Stage::Fold, 0, self.cx.step.n_tokens, 0, Hit::NotApplicable, 0);
+        self.cx.record(
+            Stage::Fold,
+            0,
+            self.cx.step.n_tokens,
+            0,
+            Hit::NotApplicable,
+            0,
+        );
         self.cx.layer += 1;
         if self.cx.layer < self.program.ffn.len() {
             self.begin_qkv();
@@ -277,9 +323,16 @@ impl Sequencer {
 
     fn ffn_turn(&mut self) -> Turn {
         let items = &self.program.ffn[self.cx.layer];
-        let CoreActors { pred, gio, gc, udio, udc, .. } = &mut self.actors;
+        let CoreActors {
+            pred,
+            gio,
+            gc,
+            udio,
+            udc,
+            ..
+        } = &mut self.actors;
         let cx = &mut self.cx;
-        if udc.turn(cx, gio, udio) || udio.turn(udc) || gc.turn(cx, gio, udio, udc) {
+        if udc.turn(cx, gio, udio.stage()) || udio.turn(udc) || gc.turn(cx, gio, udio, udc) {
             return Turn::Progress;
         }
         if let Some(flight) = gio.turn(cx) {
@@ -290,8 +343,11 @@ impl Sequencer {
             return Turn::Progress;
         }
         if cx.retired < items.len() {
-            let reason =
-                if udio.is_waiting() { Reason::IoUpDown } else { Reason::IoGate };
+            let reason = if udio.is_waiting() {
+                Reason::IoUpDown
+            } else {
+                Reason::IoGate
+            };
             return Turn::Blocked(reason);
         }
         if cx.trace.is_enabled() {

@@ -6,6 +6,7 @@ use forebay_plans::residency::ResidencyPlan;
 use forebay_queues::slab::Slot;
 use forebay_stages::kernels::KernelTable;
 use forebay_stages::pred::Pred;
+use forebay_traces::ledger::Charged;
 
 use super::boards::Boards;
 use crate::fault::FaultCell;
@@ -22,6 +23,21 @@ pub struct Step {
     /// Whether weights that were read ahead are to be read again: something was wrong before this step.
     /// The graph sets it after a step that failed.
     pub read_anew: bool,
+}
+
+/// A core's report at the end of a step.
+#[derive(Clone, Copy, Debug)]
+pub struct StepDone {
+    /// Rank of the core.
+    pub rank: usize,
+    /// Live FFN neurons found in memory.
+    pub hits: u64,
+    /// Live FFN neurons that had to be read.
+    pub misses: u64,
+    /// The core's accounts when the step began.
+    pub charged_before: Charged,
+    /// The core's accounts now.
+    pub charged: Charged,
 }
 
 /// Weights that stay in memory, by directory index: whole clusters, or their Gate rows only.

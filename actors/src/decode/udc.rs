@@ -3,12 +3,12 @@
 use std::collections::VecDeque;
 
 use forebay_stages::udc::{ClusterWork, UdcScratch, UpDown, up_down};
+use forebay_stages::udio::Udio;
 use forebay_traces::record::{Residency as Hit, Stage};
 
 use super::context::{CoreContext, Flight};
 use super::gio::GioActor;
 use super::program::Source;
-use super::udio::UdioActor;
 use crate::fault::Fault;
 
 #[derive(Debug)]
@@ -19,7 +19,10 @@ pub(super) struct UdcActor {
 
 impl UdcActor {
     pub fn new(max_flights: usize, scratch: UdcScratch) -> Self {
-        Self { inbox: VecDeque::with_capacity(max_flights), scratch }
+        Self {
+            inbox: VecDeque::with_capacity(max_flights),
+            scratch,
+        }
     }
 
     pub fn push(&mut self, flight: Flight) {
@@ -27,34 +30,57 @@ impl UdcActor {
     }
 
     /// Computes one cluster, adds its share to the accumulator and gives its memory back.
-    pub fn turn(
-        &mut self,
-        cx: &mut CoreContext,
-        gio: &mut GioActor,
-        udio: &mut UdioActor,
-    ) -> bool {
-        let Some(mut flight) = self.inbox.pop_front() else { return false };
+    pub fn turn(&mut self, cx: &mut CoreContext, gio: &mut GioActor, udio: &mut Udio) -> bool {
+        let Some(mut flight) = self.inbox.pop_front() else {
+            return false;
+        };
         let cluster = flight.item.cluster;
         let shared = std::sync::Arc::clone(&cx.shared);
         let geometry = &shared.bundle.meta.layers[cx.layer].ffn;
         let cached = matches!(flight.item.source, Source::Neurons { .. });
         let data = match &flight.buffer {
-            _ if cached => UpDown::Cached { udio: udio.stage(), flight: flight.number },
+            _ if cached => UpDown::Cached {
+                udio,
+                flight: flight.number,
+            },
             Some(slot) => UpDown::Whole(slot),
             None => UpDown::Whole(shared.resident.bytes(cluster as usize)),
         };
         let gates = &cx.gates[cx.gate_range(&flight)];
-        let work = ClusterWork { geometry, n: flight.count, live: flight.live, gates, data };
-        let done =
-            up_down(&shared.kernels, &work, &cx.x, &shared.pred, &mut self.scratch, &mut cx.acc);
+        let work = ClusterWork {
+            geometry,
+            n: flight.count,
+            live: flight.live,
+            gates,
+            data,
+        };
+        let done = up_down(
+            &shared.kernels,
+            &work,
+            &cx.x,
+            &shared.pred,
+            &mut self.scratch,
+            &mut cx.acc,
+        );
         if done.is_err() {
             cx.fault(Fault::OutOfRange { layer: cx.layer });
         }
-        let hit = if flight.flow == 0 { Hit::Hit } else { Hit::Miss };
+        let hit = if flight.flow == 0 {
+            Hit::Hit
+        } else {
+            Hit::Miss
+        };
         let bytes = (flight.live.count() * geometry.touched_per_neuron()) as u64;
-        cx.record(Stage::Udc, cluster, 1, bytes, hit, if cached { flight.flow } else { 0 });
+        cx.record(
+            Stage::Udc,
+            cluster,
+            1,
+            bytes,
+            hit,
+            if cached { flight.flow } else { 0 },
+        );
         if cached {
-            udio.stage().release(flight.number);
+            udio.release(flight.number);
         } else if flight.buffer.is_some() {
             cx.counts.misses += flight.live.count() as u64;
         } else {

@@ -38,7 +38,9 @@ impl UdioActor {
 
     /// A cluster wants its live neurons; it goes straight on to UDC if they are all here.
     pub fn want(&mut self, cx: &CoreContext, flight: Flight, udc: &mut UdcActor) {
-        let Source::Neurons { base } = flight.item.source else { return udc.push(flight) };
+        let Source::Neurons { base } = flight.item.source else {
+            return udc.push(flight);
+        };
         let wanted = Wanted {
             flight: flight.number,
             base: base as usize,
@@ -61,7 +63,11 @@ impl UdioActor {
         while let Some(read) = self.stage.next_read() {
             let tag = ReadTag::Neurons { id: read.id };
             let flow = io.urgent(tag, read.offset, read.len, read.slot);
-            if let Some(flight) = self.stage.flight_of(read.id).and_then(|f| self.waiting[f].as_mut()) {
+            if let Some(flight) = self
+                .stage
+                .flight_of(read.id)
+                .and_then(|f| self.waiting[f].as_mut())
+            {
                 flight.flow = flow;
             }
         }
@@ -78,11 +84,18 @@ impl UdioActor {
         udc: &mut UdcActor,
     ) {
         let bundle = &cx.shared.bundle;
-        let ready = match self.stage.arrived(id, slot, read_ok, |c, n| bundle.neuron_sum(c, n)) {
+        let ready = match self
+            .stage
+            .arrived(id, slot, read_ok, |c, n| bundle.neuron_sum(c, n))
+        {
             Ok(ready) => ready,
             Err(corrupt) => {
                 let cluster = corrupt.cluster as u32;
-                let what = format!("neuron {} of the {}", corrupt.neuron, cx.shared.describe(cluster));
+                let what = format!(
+                    "neuron {} of the {}",
+                    corrupt.neuron,
+                    cx.shared.describe(cluster)
+                );
                 let offset = cx.shared.entry(cluster).offset;
                 cx.fault(Fault::Corrupt { what, offset });
                 corrupt.ready

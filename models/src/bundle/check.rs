@@ -36,7 +36,10 @@ pub(super) fn check_meta(path: &Path, meta: &BundleMeta) -> Result<()> {
         }
     }
     if c.tied_head && (meta.embedding != meta.head || meta.embedding_rows != meta.head_rows) {
-        return wrong("embedding".into(), "differs from the head that it is tied to");
+        return wrong(
+            "embedding".into(),
+            "differs from the head that it is tied to",
+        );
     }
     Ok(())
 }
@@ -51,7 +54,11 @@ fn check_sizes(path: &Path, c: &ModelConfig) -> Result<()> {
         ("d_ff", c.d_ff, MAX_DIMENSION),
         ("vocab_size", c.vocab_size, MAX_DIMENSION),
         ("context_length", c.context_length, MAX_CONTEXT),
-        ("sliding_window", c.sliding_window.unwrap_or(1), u64::from(u32::MAX)),
+        (
+            "sliding_window",
+            c.sliding_window.unwrap_or(1),
+            u64::from(u32::MAX),
+        ),
     ] {
         limits::size(path, field, value as u64, most)?;
     }
@@ -65,7 +72,12 @@ fn check_constants(path: &Path, c: &ModelConfig) -> Result<()> {
         // Factors are checked with their count.
         RopeScaling::None | RopeScaling::Factors(_) => {}
         RopeScaling::Linear { factor } => _ = limits::positive(path, "rope.scaling", *factor)?,
-        RopeScaling::Llama3 { factor, low_freq_factor, high_freq_factor, original_context } => {
+        RopeScaling::Llama3 {
+            factor,
+            low_freq_factor,
+            high_freq_factor,
+            original_context,
+        } => {
             for v in [factor, low_freq_factor, high_freq_factor, original_context] {
                 limits::positive(path, "rope.scaling", *v)?;
             }
@@ -76,7 +88,11 @@ fn check_constants(path: &Path, c: &ModelConfig) -> Result<()> {
         _ => 0.0,
     };
     if !(threshold.is_finite() && threshold >= 0.0 && c.predictor_threshold.is_finite()) {
-        return Err(ModelError::damaged(path, "activation", "a threshold is no sensible number"));
+        return Err(ModelError::damaged(
+            path,
+            "activation",
+            "a threshold is no sensible number",
+        ));
     }
     Ok(())
 }

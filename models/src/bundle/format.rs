@@ -51,9 +51,17 @@ pub enum ClusterKind {
 
 impl ClusterKind {
     fn from_byte(b: u8) -> Option<Self> {
-        [Self::Q, Self::K, Self::V, Self::O, Self::Ffn, Self::Head, Self::Embedding]
-            .into_iter()
-            .find(|&k| k as u8 == b)
+        [
+            Self::Q,
+            Self::K,
+            Self::V,
+            Self::O,
+            Self::Ffn,
+            Self::Head,
+            Self::Embedding,
+        ]
+        .into_iter()
+        .find(|&k| k as u8 == b)
     }
 }
 
@@ -168,7 +176,11 @@ impl Header {
             ));
         }
         if checksum(&page[..HEADER_BYTES - 8]) != le_u64(page, HEADER_BYTES - 8) {
-            return Err(ModelError::damaged(path, "header", "its checksum does not match"));
+            return Err(ModelError::damaged(
+                path,
+                "header",
+                "its checksum does not match",
+            ));
         }
         let header = Self {
             file_len: le_u64(page, 16),
@@ -207,8 +219,15 @@ mod tests {
 
     #[test]
     fn header_round_trips_and_every_flipped_bit_is_noticed() {
-        let section = Section { offset: 4096, len: 8, sum: 3 };
-        let header = Header { file_len: 8192, sections: [section; SECTIONS] };
+        let section = Section {
+            offset: 4096,
+            len: 8,
+            sum: 3,
+        };
+        let header = Header {
+            file_len: 8192,
+            sections: [section; SECTIONS],
+        };
         let page = header.encode();
         let path = Path::new("x.fbay");
         assert_eq!(Header::decode(&page, 8192, path).expect("valid"), header);

@@ -59,7 +59,14 @@ impl FfnGeometry {
         d_model: usize,
         d_ff: usize,
     ) -> Self {
-        let mut g = Self { layout, gate, up, down, d_model, neurons: NEURONS_PER_CLUSTER };
+        let mut g = Self {
+            layout,
+            gate,
+            up,
+            down,
+            d_model,
+            neurons: NEURONS_PER_CLUSTER,
+        };
         if layout == FfnLayout::Cluster {
             let granule = down.block_len().max(32).min(d_ff);
             g.neurons = granule;
@@ -103,7 +110,11 @@ impl FfnGeometry {
     pub fn bundle_stride(&self) -> usize {
         let used = self.down_offset() + self.down_row(1).next_multiple_of(ROW_ALIGN);
         let padded = used.next_multiple_of(ALIGN);
-        if (padded - used) * 3 <= used { padded } else { used }
+        if (padded - used) * 3 <= used {
+            padded
+        } else {
+            used
+        }
     }
 
     /// Neuron layout: bytes of the part that is read on demand, Up and Down.
@@ -139,7 +150,9 @@ fn row(block: BlockType, cols: usize) -> usize {
 /// Rows per cluster of a plain matrix of `rows` rows of `row_bytes`.
 pub(super) fn rows_per_cluster(rows: usize, row_bytes: usize) -> usize {
     let bytes = rows * row_bytes;
-    let clusters = bytes.div_ceil(TARGET_BYTES).max((bytes / (16 << 10)).clamp(1, 8));
+    let clusters = bytes
+        .div_ceil(TARGET_BYTES)
+        .max((bytes / (16 << 10)).clamp(1, 8));
     rows.div_ceil(clusters.min(rows.max(1))).max(1)
 }
 
@@ -180,7 +193,13 @@ mod tests {
 
     #[test]
     fn row_cuts_cover_the_matrix() {
-        for (rows, bytes) in [(1, 10), (256, 864), (151_936, 1260), (49_152, 360), (7, 1 << 20)] {
+        for (rows, bytes) in [
+            (1, 10),
+            (256, 864),
+            (151_936, 1260),
+            (49_152, 360),
+            (7, 1 << 20),
+        ] {
             let per = rows_per_cluster(rows, bytes);
             assert!(per >= 1 && per <= rows);
         }

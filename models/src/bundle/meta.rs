@@ -45,7 +45,9 @@ impl SourceIdentity {
     /// # Errors
     /// A file that cannot be read.
     pub fn of(path: &Path) -> Result<Self> {
-        let canonical = path.canonicalize().map_err(|e| ModelError::io(path, "find the model", e))?;
+        let canonical = path
+            .canonicalize()
+            .map_err(|e| ModelError::io(path, "find the model", e))?;
         if !canonical.is_dir() && !canonical.is_file() {
             // Asked before opening, since opening a pipe would wait for its writer.
             return Err(ModelError::Format {
@@ -60,7 +62,10 @@ impl SourceIdentity {
             files = std::fs::read_dir(&canonical)
                 .and_then(|dir| dir.map(|e| e.map(|e| e.path())).collect())
                 .map_err(|e| ModelError::io(path, "list the model's folder", e))?;
-            files.retain(|f| f.extension().is_some_and(|x| x == "json" || x == "safetensors"));
+            files.retain(|f| {
+                f.extension()
+                    .is_some_and(|x| x == "json" || x == "safetensors")
+            });
             files.sort();
         }
         let (mut len, mut modified_ns, mut digest) = (0u64, 0u64, Vec::new());
@@ -71,7 +76,12 @@ impl SourceIdentity {
             modified_ns = modified_ns.max(m);
         }
         let state = super::checksum(&digest);
-        Ok(Self { path: canonical.to_string_lossy().into_owned(), len, modified_ns, state })
+        Ok(Self {
+            path: canonical.to_string_lossy().into_owned(),
+            len,
+            modified_ns,
+            state,
+        })
     }
 }
 
@@ -81,7 +91,10 @@ fn sample(file: &Path, digest: &mut Vec<u8>) -> std::io::Result<(u64, u64)> {
     const SAMPLE: u64 = 64 << 10;
     let handle = std::fs::File::open(file)?;
     let info = handle.metadata()?;
-    let modified = info.modified()?.duration_since(UNIX_EPOCH).unwrap_or_default();
+    let modified = info
+        .modified()?
+        .duration_since(UNIX_EPOCH)
+        .unwrap_or_default();
     let modified_ns = u64::try_from(modified.as_nanos()).unwrap_or(u64::MAX);
     digest.extend(file.as_os_str().as_encoded_bytes());
     digest.extend(info.len().to_le_bytes());

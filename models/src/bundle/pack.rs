@@ -12,7 +12,7 @@ use crate::error::{ModelError, Result};
 use crate::tensor::{LayerTensor, TensorId, TensorMeta, TensorSource};
 
 /// Memory for a band of Down columns while they are regrouped.
-const BAND_BYTES: usize = 32 << 20;
+const BAND_BYTES: usize = 8 << 20;
 
 /// Choices of a conversion.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -66,7 +66,9 @@ pub fn pack(
         progress,
     };
     let config = source.config();
-    let layers = (0..config.n_layers).map(|l| packer.layer(l)).collect::<Result<Vec<_>>>()?;
+    let layers = (0..config.n_layers)
+        .map(|l| packer.layer(l))
+        .collect::<Result<Vec<_>>>()?;
     let tables = tracing::info_span!("head and embedding").entered();
     let embedding = packer.matrix(TensorId::TokenEmbedding)?;
     let (kind, head) = if config.tied_head {
@@ -139,7 +141,11 @@ struct Packer<'a> {
 impl Packer<'_> {
     fn matrix(&self, id: TensorId) -> Result<Matrix> {
         let meta = self.source.meta(id).cloned().ok_or_else(|| {
-            ModelError::damaged(self.source.path(), format!("{id:?}"), "the tensor is missing")
+            ModelError::damaged(
+                self.source.path(),
+                format!("{id:?}"),
+                "the tensor is missing",
+            )
         })?;
         let target = self.target(meta.block, meta.cols);
         Ok(Matrix { id, meta, target })
@@ -155,7 +161,10 @@ impl Packer<'_> {
 
     fn advance(&mut self, source_bytes: usize) {
         self.done += source_bytes as u64;
-        (self.progress)(PackProgress { done: self.done, total: self.total });
+        (self.progress)(PackProgress {
+            done: self.done,
+            total: self.total,
+        });
     }
 
     /// Appends rows `first..first + n` to `out` in the matrix's target format.
@@ -178,7 +187,10 @@ impl Packer<'_> {
 
     fn append_quantized(&self, m: &Matrix, row: &[f32], out: &mut Vec<u8>) -> Result<()> {
         let at = out.len();
-        out.resize(at + row.len() / m.target.block_len() * m.target.block_bytes(), 0);
+        out.resize(
+            at + row.len() / m.target.block_len() * m.target.block_bytes(),
+            0,
+        );
         quantize(m.target, row, &mut out[at..]).map_err(|_| {
             let problem = format!("cannot be written as {}", m.target);
             ModelError::damaged(self.source.path(), &m.meta.name, problem)
@@ -202,33 +214,56 @@ impl Packer<'_> {
         let _span = tracing::info_span!("layer", layer = l).entered();
         use LayerTensor as T;
         let mut formats = [BlockType::F32; 4];
-        let attention =
-            [(ClusterKind::Q, T::Q), (ClusterKind::K, T::K), (ClusterKind::V, T::V), (ClusterKind::O, T::O)];
+        let attention = [
+            (ClusterKind::Q, T::Q),
+            (ClusterKind::K, T::K),
+            (ClusterKind::V, T::V),
+            (ClusterKind::O, T::O),
+        ];
         for (slot, (kind, tensor)) in formats.iter_mut().zip(attention) {
             let m = self.matrix(TensorId::Layer(l, tensor))?;
             *slot = m.target;
             self.rows(kind, Some(l), &m)?;
         }
         let [q, k, v, o] = formats;
-        Ok(LayerFormats { q, k, v, o, ffn: self.ffn(l)? })
+        Ok(LayerFormats {
+            q,
+            k,
+            v,
+            o,
+            ffn: self.ffn(l)?,
+        })
     }
 
     fn ffn(&mut self, l: usize) -> Result<FfnGeometry> {
         let _span = tracing::info_span!("ffn", layer = l).entered();
         let gate = self.matrix(TensorId::Layer(l, LayerTensor::Gate))?;
         let up = self.matrix(TensorId::Layer(l, LayerTensor::Up))?;
-        let transposed = self.source.meta(TensorId::Layer(l, LayerTensor::DownT)).is_some();
-        let down = if transposed { LayerTensor::DownT } else { LayerTensor::Down };
+        let transposed = self
+            .source
+            .meta(TensorId::Layer(l, LayerTensor::DownT))
+            .is_some();
+        let down = if transposed {
+            LayerTensor::DownT
+        } else {
+            LayerTensor::Down
+        };
         let mut down = self.matrix(TensorId::Layer(l, down))?;
         let (d_model, d_ff) = (gate.meta.cols, gate.meta.rows);
         let plain = down.meta.block.block_len() == 1;
         if !transposed {
             // Down columns become rows of d_model when plain; quantised blocks stay as they are.
-            down.target =
-                if plain { self.target(down.meta.block, d_model) } else { down.meta.block };
+            down.target = if plain {
+                self.target(down.meta.block, d_model)
+            } else {
+                down.meta.block
+            };
         }
-        let layout =
-            if transposed || plain { FfnLayout::Neuron } else { FfnLayout::Cluster };
+        let layout = if transposed || plain {
+            FfnLayout::Neuron
+        } else {
+            FfnLayout::Cluster
+        };
         let formats = [gate.target, up.target, down.target];
         let g = FfnGeometry::choose(layout, formats, d_model, d_ff);
         let mut band = DownBand::new(&down, &g, transposed);
@@ -243,10 +278,17 @@ impl Packer<'_> {
                     band.append_blocks(self, &down, (first, n), &mut bytes)?;
                 }
                 FfnLayout::Neuron => {
-                    self.neuron_bundles(&g, [&gate, &up, &down], &mut band, (first, n), &mut bytes)?;
+                    self.neuron_bundles(
+                        &g,
+                        [&gate, &up, &down],
+                        &mut band,
+                        (first, n),
+                        &mut bytes,
+                    )?;
                 }
             }
-            self.writer.cluster(ClusterKind::Ffn, Some(l), (first, n), &bytes)?;
+            self.writer
+                .cluster(ClusterKind::Ffn, Some(l), (first, n), &bytes)?;
         }
         Ok(g)
     }
@@ -276,7 +318,8 @@ impl Packer<'_> {
             put(0, &gates, g.gate_row());
             put(g.up_offset(), &ups, g.up_row());
             put(g.down_offset(), &downs, g.down_row(n));
-            self.writer.neuron_sum(&bundle[g.up_offset()..g.up_offset() + g.up_down_bytes()]);
+            self.writer
+                .neuron_sum(&bundle[g.up_offset()..g.up_offset() + g.up_down_bytes()]);
         }
         Ok(())
     }
@@ -292,7 +335,11 @@ impl Packer<'_> {
                     qkv_bias.extend(get(t)?);
                 }
             }
-            Ok(LayerVectors { attn_norm: get(T::AttnNorm)?, ffn_norm: get(T::FfnNorm)?, qkv_bias })
+            Ok(LayerVectors {
+                attn_norm: get(T::AttnNorm)?,
+                ffn_norm: get(T::FfnNorm)?,
+                qkv_bias,
+            })
         };
         Ok(Vectors {
             layers: (0..config.n_layers).map(layer).collect::<Result<_>>()?,
@@ -326,7 +373,13 @@ impl DownBand {
     fn new(down: &Matrix, g: &FfnGeometry, transposed: bool) -> Self {
         let per_cluster = g.d_model * band_row(down, g.neurons);
         let width = (BAND_BYTES / per_cluster.max(1)).max(1) * g.neurons;
-        Self { transposed, first: 0, len: 0, width, bytes: Vec::new() }
+        Self {
+            transposed,
+            first: 0,
+            len: 0,
+            width,
+            bytes: Vec::new(),
+        }
     }
 
     /// Makes sure that neuron `first` is in the band.
@@ -344,7 +397,9 @@ impl DownBand {
         } else {
             let start = band_row(down, first);
             for (r, out) in self.bytes.chunks_exact_mut(row).enumerate() {
-                packer.source.read(down.id, r * down.meta.row_bytes() + start, out)?;
+                packer
+                    .source
+                    .read(down.id, r * down.meta.row_bytes() + start, out)?;
             }
         }
         packer.advance(self.bytes.len());

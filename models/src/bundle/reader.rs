@@ -49,14 +49,23 @@ impl Bundle {
             return Err(ModelError::damaged(path, "file", "is not a regular file"));
         }
         let file = File::open(path).map_err(|e| io("open the packed model", e))?;
-        let info = file.metadata().map_err(|e| io("examine the packed model", e))?;
+        let info = file
+            .metadata()
+            .map_err(|e| io("examine the packed model", e))?;
         let mut page = [0; ALIGN];
         if info.len() < ALIGN as u64 {
-            return Err(ModelError::damaged(path, "header", "the file is shorter than a page"));
+            return Err(ModelError::damaged(
+                path,
+                "header",
+                "the file is shorter than a page",
+            ));
         }
-        file.read_exact_at(&mut page, 0).map_err(|e| io("read the header", e))?;
+        file.read_exact_at(&mut page, 0)
+            .map_err(|e| io("read the header", e))?;
         let header = Header::decode(&page, info.len(), path)?;
-        let read = |id: SectionId, name: &str| read_section(&file, path, header.sections[id as usize], name);
+        let read = |id: SectionId, name: &str| {
+            read_section(&file, path, header.sections[id as usize], name)
+        };
         let meta: BundleMeta = serde_json::from_slice(&read(SectionId::Meta, "metadata")?)
             .map_err(|e| ModelError::damaged(path, "metadata section", e.to_string()))?;
         check_meta(path, &meta)?;
@@ -65,7 +74,12 @@ impl Bundle {
         let clusters = decode_directory(&read(SectionId::Directory, "directory")?)
             .ok_or_else(|| ModelError::damaged(path, "directory section", "is malformed"))?;
         let sums = read(SectionId::NeuronSums, "neuron checksums")?;
-        let neuron_sums = sums.as_chunks::<4>().0.iter().map(|b| u32::from_le_bytes(*b)).collect();
+        let neuron_sums = sums
+            .as_chunks::<4>()
+            .0
+            .iter()
+            .map(|b| u32::from_le_bytes(*b))
+            .collect();
         let mut bundle = Self {
             path: path.to_path_buf(),
             file,
@@ -110,7 +124,11 @@ impl Bundle {
         self.file
             .read_exact_at(out, entry.offset)
             .map_err(|e| ModelError::io(&self.path, "read a cluster", e))?;
-        if checksum(out) == entry.sum { Ok(()) } else { Err(self.corrupt(entry)) }
+        if checksum(out) == entry.sum {
+            Ok(())
+        } else {
+            Err(self.corrupt(entry))
+        }
     }
 
     /// The error for a cluster whose bytes do not match its checksum.
@@ -139,10 +157,15 @@ impl Bundle {
     }
 
     fn validate(&mut self, file_len: u64) -> Result<()> {
-        let damaged = |field: String, problem: &str| ModelError::damaged(&self.path, field, problem);
+        let damaged =
+            |field: String, problem: &str| ModelError::damaged(&self.path, field, problem);
         let meta = &self.meta;
         let c = &meta.config;
-        let mut cursor = Cursor { clusters: &self.clusters, next: 0, file_len };
+        let mut cursor = Cursor {
+            clusters: &self.clusters,
+            next: 0,
+            file_len,
+        };
         let mut sums = 0;
         let mut sum_start = Vec::with_capacity(self.clusters.len());
         for l in 0..c.n_layers {
@@ -158,7 +181,9 @@ impl Bundle {
             }
             sum_start.resize(cursor.next, usize::MAX);
             let first = cursor.next;
-            cursor.ffn(l, &f.ffn, c.d_ff).map_err(|p| damaged(format!("FFN of layer {l}"), p))?;
+            cursor
+                .ffn(l, &f.ffn, c.d_ff)
+                .map_err(|p| damaged(format!("FFN of layer {l}"), p))?;
             for e in &self.clusters[first..cursor.next] {
                 let neuron = f.ffn.layout == FfnLayout::Neuron;
                 sum_start.push(if neuron { sums } else { usize::MAX });
@@ -176,10 +201,15 @@ impl Bundle {
             // A row is found by division.
             let mut at = (0..c.vocab_size).step_by(per_cluster.max(1));
             if per_cluster == 0
-                || self.clusters[first..cursor.next].iter().any(|e| at.next() != Some(e.first as usize))
+                || self.clusters[first..cursor.next]
+                    .iter()
+                    .any(|e| at.next() != Some(e.first as usize))
                 || at.next().is_some()
             {
-                return Err(damaged(format!("{kind:?}"), "its clusters do not have the stated size"));
+                return Err(damaged(
+                    format!("{kind:?}"),
+                    "its clusters do not have the stated size",
+                ));
             }
         }
         if cursor.next != self.clusters.len() || sums != self.neuron_sums.len() {
@@ -232,12 +262,18 @@ impl Cursor<'_> {
         cols: usize,
         block: BlockType,
     ) -> std::result::Result<(), &'static str> {
-        let row = block.row_bytes(cols).ok_or("a row does not hold whole blocks")?;
+        let row = block
+            .row_bytes(cols)
+            .ok_or("a row does not hold whole blocks")?;
         let mut first = 0;
         while first < rows {
             first += self.take(kind, layer, first, |n| n.checked_mul(row))?;
         }
-        if first == rows { Ok(()) } else { Err("clusters cover too many rows") }
+        if first == rows {
+            Ok(())
+        } else {
+            Err("clusters cover too many rows")
+        }
     }
 
     fn ffn(
@@ -253,25 +289,41 @@ impl Cursor<'_> {
         let mut first = 0;
         while first < d_ff {
             let n = self.take(ClusterKind::Ffn, Some(layer), first, |n| {
-                let down = if g.layout == FfnLayout::Cluster { n } else { g.d_model };
+                let down = if g.layout == FfnLayout::Cluster {
+                    n
+                } else {
+                    g.d_model
+                };
                 (n <= g.neurons && whole(g.down, down)).then(|| g.cluster_bytes(n))
             })?;
             first += n;
         }
-        if first == d_ff { Ok(()) } else { Err("clusters cover too many neurons") }
+        if first == d_ff {
+            Ok(())
+        } else {
+            Err("clusters cover too many neurons")
+        }
     }
 }
 
 fn read_section(file: &File, path: &Path, s: Section, name: &str) -> Result<Vec<u8>> {
     if s.len > MAX_SECTION {
-        return Err(ModelError::damaged(path, format!("{name} section"), "is impossibly large"));
+        return Err(ModelError::damaged(
+            path,
+            format!("{name} section"),
+            "is impossibly large",
+        ));
     }
     let mut bytes = vec![0; s.len as usize];
     file.read_exact_at(&mut bytes, s.offset)
         .map_err(|e| ModelError::io(path, format!("read the {name} section"), e))?;
     if checksum(&bytes) != s.sum {
         let field = format!("{name} section");
-        return Err(ModelError::damaged(path, field, "its checksum does not match"));
+        return Err(ModelError::damaged(
+            path,
+            field,
+            "its checksum does not match",
+        ));
     }
     Ok(bytes)
 }

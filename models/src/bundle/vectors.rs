@@ -42,9 +42,16 @@ impl Vectors {
             return None;
         }
         let mut floats = floats.iter().map(|b| f32::from_le_bytes(*b));
-        let bias_len = if config.qkv_bias { config.q_dim() + 2 * config.kv_dim() } else { 0 };
+        let bias_len = if config.qkv_bias {
+            config.q_dim() + 2 * config.kv_dim()
+        } else {
+            0
+        };
         let per_layer = 2 * config.d_model + bias_len;
-        let expected = config.n_layers.checked_mul(per_layer)?.checked_add(config.d_model)?;
+        let expected = config
+            .n_layers
+            .checked_mul(per_layer)?
+            .checked_add(config.d_model)?;
         if floats.len() != expected {
             return None;
         }
@@ -56,6 +63,9 @@ impl Vectors {
                 qkv_bias: take(bias_len),
             })
             .collect();
-        Some(Self { layers, output_norm: take(config.d_model) })
+        Some(Self {
+            layers,
+            output_norm: take(config.d_model),
+        })
     }
 }

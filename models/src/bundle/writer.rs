@@ -23,9 +23,15 @@ static WRITERS: AtomicU64 = AtomicU64::new(0);
 /// Removes partial bundle files in the folder of `target` whose writers are gone (a pack that was
 /// killed).
 pub fn remove_stale_partials(target: &Path) {
-    for entry in std::fs::read_dir(folder_of(target)).into_iter().flatten().flatten() {
+    for entry in std::fs::read_dir(folder_of(target))
+        .into_iter()
+        .flatten()
+        .flatten()
+    {
         let name = entry.file_name();
-        let Some((stem, writer)) = name.to_str().and_then(|n| n.rsplit_once(PARTIAL)) else { continue };
+        let Some((stem, writer)) = name.to_str().and_then(|n| n.rsplit_once(PARTIAL)) else {
+            continue;
+        };
         let pid = writer.split('-').next().unwrap_or(writer);
         let ours = stem.ends_with(".fbay") && pid.parse::<u32>().is_ok();
         if ours && !Path::new("/proc").join(pid).exists() {
@@ -37,7 +43,10 @@ pub fn remove_stale_partials(target: &Path) {
 
 /// The folder that `target` lies in: `.` for a bare file name.
 fn folder_of(target: &Path) -> &Path {
-    target.parent().filter(|p| !p.as_os_str().is_empty()).unwrap_or(Path::new("."))
+    target
+        .parent()
+        .filter(|p| !p.as_os_str().is_empty())
+        .unwrap_or(Path::new("."))
 }
 
 /// An open partial bundle file; removed on drop unless finished.
@@ -56,8 +65,10 @@ impl BundleWriter {
         let number = WRITERS.fetch_add(1, Ordering::Relaxed);
         name.push(format!("{PARTIAL}{}-{number}", std::process::id()));
         let partial = target.with_file_name(name);
-        let file = File::create(&partial)
-            .map_err(|e| ModelError::io(&partial, "create the packed model", e))?;
+        let file = File::create(&partial).map_err(|e| {
+            let action = "create it here (give another folder with -o or FOREBAY_CACHE)";
+            ModelError::io(target, action, e)
+        })?;
         let writer = Self {
             file: Some(file),
             partial,
@@ -81,7 +92,8 @@ impl BundleWriter {
 
     fn write_all(&mut self, bytes: &[u8]) -> Result<()> {
         if let Some(mut file) = self.file.as_ref() {
-            file.write_all(bytes).map_err(|e| self.io("write the packed model", e))?;
+            file.write_all(bytes)
+                .map_err(|e| self.io("write the packed model", e))?;
         }
         self.offset += bytes.len() as u64;
         Ok(())
@@ -113,7 +125,10 @@ impl BundleWriter {
         let narrow = |x: usize| u32::try_from(x).map_err(|_| too_large());
         let entry = DirectoryEntry {
             kind,
-            layer: layer.map(u16::try_from).transpose().map_err(|_| too_large())?,
+            layer: layer
+                .map(u16::try_from)
+                .transpose()
+                .map_err(|_| too_large())?,
             first: narrow(first)?,
             count: narrow(count)?,
             len: narrow(bytes.len())?,
@@ -142,8 +157,15 @@ impl BundleWriter {
         let tokenizer = serde_json::to_vec(tokenizer).map_err(json)?;
         let mut directory = Vec::with_capacity(self.entries.len() * ENTRY_BYTES);
         self.entries.iter().for_each(|e| e.encode(&mut directory));
-        let sums = self.neuron_sums.iter().flat_map(|s| s.to_le_bytes()).collect();
-        let mut header = Header { file_len: 0, sections: [Section::default(); SECTIONS] };
+        let sums = self
+            .neuron_sums
+            .iter()
+            .flat_map(|s| s.to_le_bytes())
+            .collect();
+        let mut header = Header {
+            file_len: 0,
+            sections: [Section::default(); SECTIONS],
+        };
         for (id, bytes) in [
             (SectionId::Meta, meta),
             (SectionId::Tokenizer, tokenizer),
@@ -152,7 +174,11 @@ impl BundleWriter {
             (SectionId::NeuronSums, sums),
         ] {
             let offset = self.offset;
-            let section = Section { offset, len: bytes.len() as u64, sum: checksum(&bytes) };
+            let section = Section {
+                offset,
+                len: bytes.len() as u64,
+                sum: checksum(&bytes),
+            };
             header.sections[id as usize] = section;
             self.append(&bytes)?;
         }
@@ -161,7 +187,9 @@ impl BundleWriter {
     }
 
     fn publish(&mut self, header: &Header) -> Result<()> {
-        let Some(file) = self.file.take() else { return Ok(()) };
+        let Some(file) = self.file.take() else {
+            return Ok(());
+        };
         let done = file
             .write_all_at(&header.encode(), 0)
             .and_then(|()| file.sync_all())

@@ -32,7 +32,11 @@ struct List {
     len: usize,
 }
 
-const EMPTY: List = List { head: NONE, tail: NONE, len: 0 };
+const EMPTY: List = List {
+    head: NONE,
+    tail: NONE,
+    len: 0,
+};
 
 /// Directory of a neuron cache with a fixed number of slots.
 #[derive(Debug)]
@@ -49,8 +53,13 @@ pub struct TwoQueue {
 impl TwoQueue {
     /// A cache of `slots` slots for neurons `0..neurons`.
     pub fn new(neurons: usize, slots: usize) -> Self {
-        let blank =
-            Entry { neuron: NONE, prev: NONE, next: NONE, holds: 0, queue: Queue::Free };
+        let blank = Entry {
+            neuron: NONE,
+            prev: NONE,
+            next: NONE,
+            holds: 0,
+            queue: Queue::Free,
+        };
         Self {
             slot_of: vec![NONE; neurons],
             entries: vec![blank; slots],
@@ -127,7 +136,9 @@ impl TwoQueue {
     }
 
     fn evict(&mut self) -> Option<u32> {
-        let slot = self.unheld_tail(self.inactive).or_else(|| self.unheld_tail(self.active))?;
+        let slot = self
+            .unheld_tail(self.inactive)
+            .or_else(|| self.unheld_tail(self.active))?;
         self.unlink(slot);
         self.vacate(slot);
         Some(slot)
@@ -150,7 +161,11 @@ impl TwoQueue {
     }
 
     fn list(&mut self, queue: Queue) -> &mut List {
-        if queue == Queue::Active { &mut self.active } else { &mut self.inactive }
+        if queue == Queue::Active {
+            &mut self.active
+        } else {
+            &mut self.inactive
+        }
     }
 
     fn push_front(&mut self, slot: u32, queue: Queue) {
@@ -181,7 +196,9 @@ impl TwoQueue {
     }
 
     fn unlink(&mut self, slot: u32) {
-        let Entry { prev, next, queue, .. } = self.entries[slot as usize];
+        let Entry {
+            prev, next, queue, ..
+        } = self.entries[slot as usize];
         if prev != NONE {
             self.entries[prev as usize].next = next;
         }

@@ -1,0 +1,162 @@
+//! One core's actors and buffers, and what they take of the budget.
+
+use std::sync::Arc;
+
+use flume::Sender;
+use forebay_models::config::ModelConfig;
+use forebay_queues::exchange::Member;
+use forebay_queues::lane::LaneRx;
+use forebay_stages::attention::Attention;
+use forebay_stages::kernels::Activations;
+use forebay_stages::udc::UdcScratch;
+use forebay_stages::udio::CacheCounts;
+use forebay_traces::clock::now_ns;
+use forebay_traces::lane::TraceLane;
+use forebay_traces::ledger::Ledger;
+
+use super::attend::AttendActor;
+use super::context::CoreContext;
+use super::gc::GcActor;
+use super::gio::GioActor;
+use super::pred::PredActor;
+use super::program::{Item, Program};
+use super::rows::RowsActor;
+use super::sequencer::{CoreActors, Residual, Sequencer};
+use super::shared::{Shared, Step, StepDone};
+use super::udc::UdcActor;
+use super::udio::UdioActor;
+use crate::io_link::IoLink;
+use crate::memory::CoreMemory;
+
+/// Everything one core is built from.
+pub(super) struct CoreParts {
+    pub rank: usize,
+    pub program: Program,
+    pub memory: CoreMemory,
+    pub member: Member,
+    pub io: IoLink,
+    pub commands: LaneRx<Step>,
+    pub done: Sender<StepDone>,
+    pub trace: TraceLane,
+}
+
+/// The actors of one core, downstream first.
+pub(super) fn build_core(shared: &Arc<Shared>, parts: CoreParts) -> Sequencer {
+    let CoreParts {
+        rank,
+        program,
+        memory,
+        member,
+        io,
+        commands,
+        done,
+        trace,
+    } = parts;
+    let c = &shared.bundle.meta.config;
+    let (batch, flights) = (shared.max_batch, program.max_flights());
+    let layers = shared.bundle.meta.layers.iter();
+    let max_neurons = layers.map(|l| l.ffn.neurons).max().unwrap_or(0);
+    let widest = c.d_model.max(c.q_dim());
+
+    let udc = UdcActor::new(flights, UdcScratch::new(batch, max_neurons, c.d_model));
+    let udio = UdioActor::new(memory.neurons, flights);
+    let gc = GcActor::new(flights);
+    let most_rows = max_phase(&program);
+    let gio = GioActor::new(
+        program.stream.clone(),
+        memory.stream,
+        flights.max(most_rows),
+    );
+    let rows = RowsActor::new(most_rows, batch * max_rows(shared, &program));
+    let stage = Attention::new(c, rank, shared.threads, shared.context, batch);
+    let attend = AttendActor::new(stage, batch, c.q_dim() + 2 * c.kv_dim());
+
+    let owned = max_owned_neurons(shared, &program);
+    let cx = CoreContext {
+        shared: Arc::clone(shared),
+        rank,
+        step: Step::default(),
+        layer: 0,
+        x: Activations::new(batch, widest),
+        gates: vec![0.0; batch * owned],
+        gate_start: Vec::with_capacity(flights),
+        acc: vec![0; batch * c.d_model],
+        retired: 0,
+        trace,
+        last_ns: 0,
+        counts: CacheCounts::default(),
+        ledger: Ledger::start(now_ns()),
+    };
+    let residual = Residual::new(batch, c.d_model, widest);
+    let pred = PredActor::default();
+    let actors = CoreActors {
+        attend,
+        rows,
+        pred,
+        gio,
+        gc,
+        udio,
+        udc,
+    };
+    Sequencer::new(
+        cx,
+        program,
+        actors,
+        residual,
+        (member, io),
+        (commands, done),
+    )
+}
+
+/// Most row clusters of one phase.
+fn max_phase(program: &Program) -> usize {
+    let layers = program.qkv.iter().chain(&program.output).map(Vec::len);
+    layers.chain([program.head.len()]).max().unwrap_or(0)
+}
+
+/// Most rows of a row cluster.
+fn max_rows(shared: &Shared, program: &Program) -> usize {
+    let items = program
+        .qkv
+        .iter()
+        .chain(&program.output)
+        .chain([&program.head])
+        .flatten();
+    items
+        .map(|i| shared.entry(i.cluster).count as usize)
+        .max()
+        .unwrap_or(0)
+}
+
+/// Most neurons that this core owns in one layer.
+fn max_owned_neurons(shared: &Shared, program: &Program) -> usize {
+    let layer = |items: &Vec<Item>| -> usize {
+        items
+            .iter()
+            .map(|i| shared.entry(i.cluster).count as usize)
+            .sum()
+    };
+    program.ffn.iter().map(layer).max().unwrap_or(0)
+}
+
+/// Bytes of buffers that [`DecodeGraph::start`](super::graph::DecodeGraph::start) allocates outside the slab, for the budget.
+pub fn scratch_bytes(
+    c: &ModelConfig,
+    threads: usize,
+    batch: usize,
+    max_logits: usize,
+    max_neurons: usize,
+    max_cluster_rows: usize,
+) -> usize {
+    let (d, qkv) = (c.d_model, c.q_dim() + 2 * c.kv_dim());
+    let widest = d.max(c.q_dim());
+    let activations = |n: usize, width: usize| n * (width * 6 + 64);
+    let boards =
+        batch * (d + qkv + c.q_dim() + d + 2 * threads * d) * 4 + max_logits * c.vocab_size * 4;
+    let per_core = activations(batch, widest)
+        + activations(batch, max_neurons)
+        + batch * (max_neurons * 4 + d * 4 + d * 8 * 2 + d * 4 + widest * 4 + qkv * 4)
+        + batch * max_cluster_rows * 4;
+    let gates_and_attention = batch * (c.d_ff + max_neurons * threads + c.q_dim()) * 4;
+    boards + threads * per_core + gates_and_attention
+}

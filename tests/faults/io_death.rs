@@ -1,0 +1,163 @@
+//! The I/O actor itself ends while cores wait for its reads: the step fails, nobody waits for ever.
+
+use std::io;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
+
+use forebay::models::bundle::Bundle;
+use forebay::plans::residency::{ResidencyRequest, Sparsity, decide, least_weight_bytes};
+use forebay_actors::decode::{Boards, DecodeGraph, GraphOptions, Program, Resident, Shared, Step};
+use forebay_actors::fault::{Fault, FaultCell};
+use forebay_actors::io::{Driver, DriverChoice, ReadDone, ReadOp, Waker, open_driver};
+use forebay_actors::load::load_resident;
+use forebay_actors::memory::WeightMemory;
+use forebay_stages::kernels::KernelTable;
+use forebay_stages::pred::Pred;
+
+use crate::scratch::Scratch;
+use crate::stage::packed_demo;
+use crate::watchdog::within;
+
+const CONTEXT: usize = 16;
+
+/// How the driver breaks.
+#[derive(Clone, Copy, Debug)]
+enum Death {
+    Error,
+    Panic,
+}
+
+/// A driver that breaks when it is to start its `left`-th read.
+struct Dying {
+    inner: Box<dyn Driver>,
+    left: Arc<AtomicUsize>,
+    death: Death,
+}
+
+impl Driver for Dying {
+    fn capacity(&self) -> usize {
+        self.inner.capacity()
+    }
+
+    fn submit(&mut self, op: ReadOp, now_ns: u64) -> Result<(), ReadOp> {
+        self.left
+            .fetch_update(Ordering::Relaxed, Ordering::Relaxed, |n| n.checked_sub(1))
+            .ok();
+        self.inner.submit(op, now_ns)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        match (self.left.load(Ordering::Relaxed), self.death) {
+            (0, Death::Error) => Err(io::Error::other("the ring is gone")),
+            (0, Death::Panic) => panic!("a bug in the driver"),
+            _ => self.inner.flush(),
+        }
+    }
+
+    fn poll(&mut self, now_ns: u64, out: &mut Vec<ReadDone>) -> usize {
+        self.inner.poll(now_ns, out)
+    }
+
+    fn wait(&mut self, timeout: Option<Duration>) -> io::Result<()> {
+        self.inner.wait(timeout)
+    }
+
+    fn waker(&self) -> Waker {
+        self.inner.waker()
+    }
+
+    fn in_flight(&self) -> usize {
+        self.inner.in_flight()
+    }
+
+    fn name(&self) -> &'static str {
+        "dying"
+    }
+}
+
+/// A graph over the demo model that streams everything through a driver that dies after `reads`.
+fn graph(scratch: &Scratch, reads: usize, death: Death) -> DecodeGraph {
+    let path = scratch.write("demo.fbay", packed_demo());
+    let bundle = Bundle::open(&path).expect("a sound file");
+    let threads = crate::stage::threads();
+    let request = ResidencyRequest {
+        weight_bytes: least_weight_bytes(&bundle, threads),
+        threads,
+        sparsity: Sparsity::Dense,
+    };
+    let plan = decide(&bundle, &request).expect("the least memory");
+    let programs: Vec<_> = (0..threads)
+        .map(|rank| Program::new(&bundle, &plan, rank))
+        .collect();
+    let mut memory = WeightMemory::carve(&bundle, &plan, &programs, 1).expect("memory");
+    let open = || {
+        open_driver(&path, DriverChoice::Pread, 8, &[])
+            .expect("a driver")
+            .0
+    };
+    load_resident(
+        open().as_mut(),
+        &bundle,
+        &plan,
+        &mut memory.resident,
+        &mut |_| {},
+    )
+    .expect("read");
+    let config = &bundle.meta.config;
+    let shared = Arc::new(Shared {
+        pred: Pred::new(Sparsity::Dense, config.activation),
+        boards: Boards::new(config, threads, 1, 1),
+        resident: Resident::new(memory.resident),
+        kernels: KernelTable::best(),
+        faults: FaultCell::default(),
+        context: CONTEXT,
+        max_batch: 1,
+        threads,
+        plan,
+        bundle,
+    });
+    let dying = Dying {
+        inner: open(),
+        left: Arc::new(AtomicUsize::new(reads)),
+        death,
+    };
+    let options = GraphOptions::default();
+    DecodeGraph::start(shared, programs, memory.cores, Box::new(dying), &options).expect("threads")
+}
+
+#[test]
+fn a_step_ends_when_the_io_actor_does() {
+    for death in [Death::Error, Death::Panic] {
+        for reads in [1, 20, 100, 250] {
+            within(Duration::from_secs(20), move || {
+                let scratch = Scratch::new();
+                let mut graph = graph(&scratch, reads, death);
+                let mut reports = Vec::new();
+                let mut step = Step {
+                    n_tokens: 1,
+                    n_logits: 1,
+                    ..Step::default()
+                };
+                let fault = loop {
+                    if let Err(fault) = graph.step(step, &mut reports) {
+                        break fault;
+                    }
+                    step.position += 1;
+                    assert!(
+                        step.position < CONTEXT,
+                        "{death:?} after {reads} reads goes unnoticed"
+                    );
+                };
+                let Fault::IoStopped { cause } = fault else {
+                    panic!("{death:?}: {fault}")
+                };
+                assert!(
+                    cause.contains("the ring is gone") || cause.contains("a bug in the driver")
+                );
+                // It stays dead, and says so.
+                assert!(graph.step(step, &mut reports).is_err());
+            });
+        }
+    }
+}

@@ -1,0 +1,24 @@
+//! Whatever goes wrong, the program says what and what to do, and the engine stays usable.
+
+#[path = "../../models/tests/gguf_writer/mod.rs"]
+mod gguf_writer;
+#[path = "../program/mod.rs"]
+mod program;
+#[path = "../scratch/mod.rs"]
+mod scratch;
+#[path = "../watchdog/mod.rs"]
+mod watchdog;
+
+mod anatomy;
+mod cancel;
+mod flags;
+mod forged;
+mod io_death;
+mod packs;
+mod panics;
+mod places;
+mod refusal;
+mod shapes;
+mod sources;
+mod stage;
+mod streaming;

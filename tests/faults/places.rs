@@ -1,0 +1,234 @@
+//! Folders and disks that cannot be read or written.
+
+use std::os::unix::fs::PermissionsExt;
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use crate::gguf_writer::Model;
+use crate::program::{answer, forebay};
+use crate::refusal::{refused, refused_to_write, text};
+use crate::scratch::{Scratch, names_in};
+
+/// A user without any rights.
+const NOBODY: u32 = 65_534;
+
+/// A memory file system of its own; unmounted when dropped.
+struct Mount(PathBuf);
+
+impl Mount {
+    /// `None` where this process may not mount, which is said aloud.
+    fn new(at: PathBuf, options: &str) -> Option<Self> {
+        let mut mount = Command::new("mount");
+        mount
+            .args(["-t", "tmpfs", "-o", options, "forebay-test"])
+            .arg(&at);
+        match mount.output() {
+            Ok(output) if output.status.success() => Some(Self(at)),
+            refusal => {
+                eprintln!("SKIPPED: cannot mount a file system here: {refusal:?}");
+                None
+            }
+        }
+    }
+}
+
+impl Drop for Mount {
+    fn drop(&mut self) {
+        // Lazily: another test's child may hold a copy of a descriptor between fork and exec.
+        let _ = Command::new("umount").arg("-l").arg(&self.0).status();
+    }
+}
+
+/// A model of 4 MB.
+fn large(folder: &Path) -> PathBuf {
+    let model = Model {
+        d_model: 256,
+        d_ff: 1024,
+        n_layers: 2,
+        ..Model::default()
+    };
+    model.writer().write(folder, "large.gguf")
+}
+
+#[test]
+fn an_output_folder_that_is_missing_or_no_folder_is_refused() {
+    let scratch = Scratch::new();
+    let model = Model::default()
+        .writer()
+        .write(scratch.path(), "model.gguf");
+    let file = scratch.write("file", "");
+    for (what, out, mention) in [
+        ("missing", scratch.join("no/such/out.fbay"), "No such file"),
+        ("a file", file.join("out.fbay"), "Not a directory"),
+        (
+            "the kernel's",
+            PathBuf::from("/proc/out.fbay"),
+            "cannot create",
+        ),
+    ] {
+        let arguments = ["pack", text(&model), "-o", text(&out)];
+        refused_to_write(
+            scratch.path(),
+            what,
+            &arguments,
+            &[text(&out), mention, "-o"],
+            &out,
+        );
+    }
+    let folder = scratch.folder("folder.fbay");
+    let arguments = ["pack", text(&model), "-o", text(&folder)];
+    refused(
+        scratch.path(),
+        "a folder of that name",
+        &arguments,
+        &[text(&folder), "directory"],
+    );
+    let cache = ["run", text(&model), "-p", "the", "--cache", text(&file)];
+    refused(scratch.path(), "cache in a file", &cache, &[text(&file)]);
+    let mut variable = forebay(&file, ["run", text(&model), "-p", "the"]);
+    variable.env_remove("HOME").env_remove("XDG_CACHE_HOME");
+    let said = answer(variable);
+    assert_eq!(said.status.code(), Some(1));
+    assert!(
+        said.stderr.contains("FOREBAY_CACHE") && said.stderr.contains(text(&file)),
+        "{}",
+        said.stderr
+    );
+}
+
+#[test]
+fn a_full_disk_is_refused_and_nothing_stays_on_it() {
+    let scratch = Scratch::new();
+    let model = large(scratch.path());
+    let Some(disk) = Mount::new(scratch.folder("disk"), "size=1m") else {
+        return;
+    };
+    let out = disk.0.join("out.fbay");
+    let arguments = ["pack", text(&model), "-o", text(&out)];
+    refused_to_write(
+        &disk.0,
+        "full",
+        &arguments,
+        &["space", "-o", "out.fbay"],
+        &out,
+    );
+    let run = ["run", text(&model), "-p", "the", "--cache", text(&disk.0)];
+    refused(&disk.0, "full", &run, &["space", "FOREBAY_CACHE"]);
+    assert!(names_in(&disk.0).is_empty(), "{:?}", names_in(&disk.0));
+    // The disk is as free as before: a small model fits.
+    let small = Model::default()
+        .writer()
+        .write(scratch.path(), "model.gguf");
+    assert!(
+        answer(forebay(
+            &disk.0,
+            ["run", text(&small), "-p", "the", "-n", "2"]
+        ))
+        .status
+        .success()
+    );
+}
+
+#[test]
+fn a_read_only_disk_is_refused() {
+    let scratch = Scratch::new();
+    let model = Model::default()
+        .writer()
+        .write(scratch.path(), "model.gguf");
+    let Some(disk) = Mount::new(scratch.folder("disk"), "ro") else {
+        return;
+    };
+    let out = disk.0.join("out.fbay");
+    let arguments = ["pack", text(&model), "-o", text(&out)];
+    refused_to_write(
+        &disk.0,
+        "read-only",
+        &arguments,
+        &["Read-only", "-o", text(&out)],
+        &out,
+    );
+    let run = ["run", text(&model), "-p", "the", "--cache", text(&disk.0)];
+    refused(&disk.0, "read-only", &run, &["Read-only", "FOREBAY_CACHE"]);
+}
+
+/// Runs the program as somebody who may not, or as this user who is no superuser either.
+fn as_nobody(cache: &Path, arguments: &[&str]) -> Option<crate::program::Answer> {
+    let is_root = std::fs::metadata("/proc/self").map(|m| std::os::unix::fs::MetadataExt::uid(&m));
+    let mut command = forebay(cache, arguments);
+    if is_root.expect("/proc") == 0 {
+        command.uid(NOBODY).gid(NOBODY);
+    }
+    let mut probe = Command::new(command.get_program());
+    probe.arg("--version").uid(NOBODY).gid(NOBODY);
+    match probe.output() {
+        Ok(output) if output.status.success() => Some(answer(command)),
+        refusal => {
+            eprintln!("SKIPPED: cannot run the program as another user: {refusal:?}");
+            None
+        }
+    }
+}
+
+#[test]
+fn what_may_not_be_read_or_written_is_refused() {
+    let scratch = Scratch::new();
+    let mode = |path: &Path, mode: u32| {
+        std::fs::set_permissions(path, PermissionsExt::from_mode(mode)).expect("permissions");
+    };
+    let model = Model::default()
+        .writer()
+        .write(scratch.path(), "model.gguf");
+    let packed = scratch.write("model.fbay", crate::packs::small_pack());
+    let (cache, locked) = (scratch.folder("cache"), scratch.folder("locked"));
+    let hidden = locked.join("model.gguf");
+    std::fs::copy(&model, &hidden).expect("a copy");
+    let readable = scratch.write("readable.gguf", Model::default().writer().bytes());
+    mode(&cache, 0o777);
+    mode(&readable, 0o644);
+    [&model, &packed, &locked].iter().for_each(|p| mode(p, 0));
+
+    let out = locked.join("out.fbay");
+    for (what, arguments, path) in [
+        ("model", vec!["run", text(&model), "-p", "the"], &model),
+        (
+            "packed model",
+            vec!["run", text(&packed), "-p", "the"],
+            &packed,
+        ),
+        ("folder", vec!["run", text(&hidden), "-p", "the"], &hidden),
+        (
+            "prompt",
+            vec!["run", text(&readable), "-f", text(&model)],
+            &model,
+        ),
+        (
+            "output folder",
+            vec!["pack", text(&readable), "-o", text(&out)],
+            &out,
+        ),
+        (
+            "cache folder",
+            vec![
+                "run",
+                text(&readable),
+                "-p",
+                "the",
+                "--cache",
+                text(&locked),
+            ],
+            &locked,
+        ),
+    ] {
+        let Some(said) = as_nobody(&cache, &arguments) else {
+            return;
+        };
+        let said = (said.status.code(), said.stderr);
+        assert_eq!(said.0, Some(1), "{what}: {}", said.1);
+        assert!(said.1.contains("Permission denied"), "{what}: {}", said.1);
+        assert!(said.1.contains(text(path)), "{what}: {}", said.1);
+        assert!(!said.1.contains("panicked"), "{what}: {}", said.1);
+    }
+    mode(&locked, 0o755);
+    assert_eq!(names_in(&locked), ["model.gguf"]);
+}

@@ -1,0 +1,213 @@
+//! The demo model on its way through faults: packed once, copied for each test, under a weight memory
+//! that forces reads while tokens flow.
+
+use std::fs::OpenOptions;
+use std::os::unix::fs::FileExt;
+use std::path::{Path, PathBuf};
+use std::sync::OnceLock;
+
+use forebay::models::bundle::{Bundle, DirectoryEntry, PackOptions};
+use forebay::plans::residency::{Residency, ResidencyRequest, decide};
+use forebay::{DriverChoice, Engine, Error, Request, Sparsity, StreamItem, packed};
+
+use crate::scratch::Scratch;
+
+pub const PROMPT: &str = "Once upon a time";
+pub const TOKENS: usize = 12;
+const THREADS: usize = 2;
+
+/// Bytes of the packed demo model.
+pub fn packed_demo() -> &'static [u8] {
+    static BYTES: OnceLock<Vec<u8>> = OnceLock::new();
+    BYTES.get_or_init(|| {
+        let scratch = Scratch::new();
+        let target = scratch.join("demo.fbay");
+        let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("models/demo/hf");
+        packed::convert(&source, &target, &PackOptions::default(), &mut |_| {}).expect("packed");
+        std::fs::read(target).expect("readable")
+    })
+}
+
+/// Compute threads of these tests: two, or what the machine has.
+pub fn threads() -> usize {
+    std::thread::available_parallelism()
+        .map_or(1, usize::from)
+        .min(THREADS)
+}
+
+/// How weights are brought in.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Mode {
+    pub sparsity: Sparsity,
+    /// Bytes for weights, of 6.9 MB in all.
+    pub weight_memory: u64,
+    pub driver: DriverChoice,
+}
+
+/// Every way of streaming under both drivers: whole clusters in dense and exact mode, and single neurons.
+pub fn modes() -> Vec<Mode> {
+    let drivers: &[DriverChoice] = match forebay_actors::io::probe::uring_available() {
+        Ok(()) => &[DriverChoice::Uring, DriverChoice::Pread],
+        Err(e) => {
+            eprintln!("SKIPPED: io_uring is not to be had here ({e}); threads only");
+            &[DriverChoice::Pread]
+        }
+    };
+    let kinds = [
+        (Sparsity::Dense, 2 << 20),
+        (Sparsity::Exact, 1 << 20),
+        (Sparsity::Exact, 9 << 19),
+    ];
+    let modes = kinds.iter().flat_map(|&(sparsity, weight_memory)| {
+        drivers.iter().map(move |&driver| Mode {
+            sparsity,
+            weight_memory,
+            driver,
+        })
+    });
+    modes.collect()
+}
+
+/// An engine on a copy of the packed demo model that a test may damage.
+pub struct Patient {
+    pub engine: Engine,
+    pub path: PathBuf,
+    pub bundle: Bundle,
+    pub residency: Vec<Residency>,
+    _scratch: Scratch,
+}
+
+impl Patient {
+    pub fn new(mode: Mode) -> Self {
+        let scratch = Scratch::new();
+        let path = scratch.write("patient.fbay", packed_demo());
+        let bundle = Bundle::open(&path).expect("a sound file");
+        let request = ResidencyRequest {
+            weight_bytes: mode.weight_memory,
+            threads: threads(),
+            sparsity: mode.sparsity,
+        };
+        let residency = decide(&bundle, &request).expect("enough memory").residency;
+        let engine = Engine::builder()
+            .model(&path)
+            .threads(threads())
+            .weight_memory(mode.weight_memory)
+            .sparsity(mode.sparsity)
+            .driver(mode.driver)
+            .context(128)
+            .build()
+            .expect("an engine");
+        Self {
+            engine,
+            path,
+            bundle,
+            residency,
+            _scratch: scratch,
+        }
+    }
+
+    /// The last cluster that lives as `residency` says: read-ahead reaches it last.
+    pub fn last(&self, residency: Residency) -> Option<DirectoryEntry> {
+        let at = self.residency.iter().rposition(|&r| r == residency)?;
+        Some(self.bundle.clusters[at])
+    }
+
+    /// The last cluster whose data is read while tokens flow.
+    pub fn last_read(&self) -> DirectoryEntry {
+        let read = |r: &Residency| matches!(r, Residency::Streamed | Residency::GatePinned);
+        let at = self
+            .residency
+            .iter()
+            .rposition(read)
+            .expect("something is read");
+        self.bundle.clusters[at]
+    }
+
+    /// Inverts a byte in every 64 bytes of a cluster, behind the engine's back.
+    pub fn damage(&self, entry: &DirectoryEntry) {
+        let mut bytes = self.original(entry);
+        bytes.iter_mut().step_by(64).for_each(|b| *b ^= 0x10);
+        self.overwrite(entry.offset, &bytes);
+    }
+
+    pub fn repair(&self, entry: &DirectoryEntry) {
+        self.overwrite(entry.offset, &self.original(entry));
+    }
+
+    /// Cuts the file off at `len`.
+    pub fn truncate(&self, len: u64) {
+        let file = OpenOptions::new()
+            .write(true)
+            .open(&self.path)
+            .expect("writable");
+        file.set_len(len)
+            .and_then(|()| file.sync_all())
+            .expect("a shorter file");
+    }
+
+    /// Puts all bytes back.
+    pub fn restore(&self) {
+        self.overwrite(0, packed_demo());
+    }
+
+    fn original(&self, entry: &DirectoryEntry) -> Vec<u8> {
+        packed_demo()[entry.offset as usize..][..entry.len as usize].to_vec()
+    }
+
+    fn overwrite(&self, offset: u64, bytes: &[u8]) {
+        let file = OpenOptions::new()
+            .write(true)
+            .open(&self.path)
+            .expect("writable");
+        // Synced, so that reads past the page cache see it.
+        file.write_all_at(bytes, offset)
+            .and_then(|()| file.sync_all())
+            .expect("writable");
+    }
+
+    /// The tokens of a new session.
+    pub fn tokens(&self) -> Result<Vec<u32>, Error> {
+        tokens_of(&self.engine)
+    }
+}
+
+/// The greedy continuation of [`PROMPT`] in a new session.
+pub fn tokens_of(engine: &Engine) -> Result<Vec<u32>, Error> {
+    let mut ids = Vec::new();
+    let mut finished = false;
+    for item in engine
+        .session()
+        .generate(Request::text(PROMPT).max_tokens(TOKENS))?
+    {
+        match item? {
+            StreamItem::Token(token) => ids.push(token.id),
+            StreamItem::Rest(_) => {}
+            StreamItem::Done(statistics) => {
+                assert_eq!(statistics.tokens, ids);
+                finished = true;
+            }
+        }
+    }
+    assert!(
+        finished,
+        "a stream without an error ends with its statistics"
+    );
+    Ok(ids)
+}
+
+/// What an engine with everything in memory says, on an intact file.
+pub fn right_tokens() -> &'static [u32] {
+    static TOKENS_: OnceLock<Vec<u32>> = OnceLock::new();
+    TOKENS_.get_or_init(|| {
+        let mode = Mode {
+            sparsity: Sparsity::Dense,
+            weight_memory: 1 << 30,
+            driver: DriverChoice::Pread,
+        };
+        let patient = Patient::new(mode);
+        assert!(patient.residency.iter().all(|&r| r == Residency::Pinned));
+        let tokens = patient.tokens().expect("a sound file");
+        assert_eq!(tokens.len(), TOKENS);
+        tokens
+    })
+}

@@ -1,0 +1,12 @@
+//! A packed model is whole or not there, and it is the model's present state.
+
+#[path = "../../models/tests/gguf_writer/mod.rs"]
+mod gguf_writer;
+#[path = "../program/mod.rs"]
+mod program;
+#[path = "../scratch/mod.rs"]
+mod scratch;
+
+mod changed;
+mod killed;
+mod together;
