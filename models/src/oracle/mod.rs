@@ -7,6 +7,8 @@
 
 mod weights;
 
+use std::borrow::Cow;
+
 use half::f16;
 
 use crate::config::{ModelConfig, RopePairing};
@@ -22,7 +24,7 @@ pub struct Oracle {
     cache: Vec<KeysValues>, // [n_layers]
     position: usize,
     predicted: bool,
-    half_cache: bool,
+    engine_precision: bool,
     active: Vec<u64>, // [n_layers]
 }
 
@@ -46,7 +48,7 @@ impl Oracle {
             cache: vec![KeysValues::default(); config.n_layers],
             position: 0,
             predicted: false,
-            half_cache: false,
+            engine_precision: false,
             active: vec![0; config.n_layers],
             config,
         })
@@ -77,11 +79,12 @@ impl Oracle {
         }
     }
 
-    /// From now on rounds keys and values to f16 before they are kept, as the engine's KV cache does:
-    /// what then still differs from an engine is not the cache's precision.
+    /// From now on rounds what the engine keeps in fewer bits: keys and values to f16, and the input of
+    /// every matrix that is stored in blocks to 8 bits (one scale per 32 elements). What then still
+    /// differs from the engine is not its choice of precision.
     #[must_use]
-    pub fn with_half_cache(mut self) -> Self {
-        self.half_cache = true;
+    pub fn with_engine_precision(mut self) -> Self {
+        self.engine_precision = true;
         self
     }
 
@@ -119,7 +122,8 @@ impl Oracle {
         self.position += 1;
         let h = rms_norm(&x, &self.weights.output_norm, self.config.rms_eps);
         let head = self.weights.head.as_ref();
-        head.unwrap_or(&self.weights.embedding).times(&h)
+        let head = head.unwrap_or(&self.weights.embedding);
+        head.times(&self.input(head, &h))
     }
 
     /// Feeds `prompt` and then `n` times the most probable next token (the lowest id among
@@ -146,16 +150,16 @@ impl Oracle {
     /// Causal grouped-query attention of the new token over the sequence, `h`: `[d_model]`.
     fn attention(&mut self, l: usize, h: &[f32]) -> Vec<f32> {
         let (config, layer) = (&self.config, &self.weights.layers[l]);
-        let mut q = project(&layer.q, layer.q_bias.as_deref(), h); // [n_heads * head_dim]
-        let mut k = project(&layer.k, layer.k_bias.as_deref(), h); // [n_kv_heads * head_dim]
-        let mut v = project(&layer.v, layer.v_bias.as_deref(), h); // [n_kv_heads * head_dim]
+        let mut q = self.project(&layer.q, layer.q_bias.as_deref(), h); // [n_heads * head_dim]
+        let mut k = self.project(&layer.k, layer.k_bias.as_deref(), h); // [n_kv_heads * head_dim]
+        let mut v = self.project(&layer.v, layer.v_bias.as_deref(), h); // [n_kv_heads * head_dim]
         for head in q.chunks_exact_mut(config.head_dim) {
             self.rotate(head);
         }
         for head in k.chunks_exact_mut(config.head_dim) {
             self.rotate(head);
         }
-        if self.half_cache {
+        if self.engine_precision {
             for x in k.iter_mut().chain(&mut v) {
                 *x = f16::from_f32(*x).to_f32();
             }
@@ -187,7 +191,23 @@ impl Oracle {
             }
             mixed.extend(sum.iter().map(|&s| s as f32));
         }
-        layer.o.times(&mixed)
+        layer.o.times(&self.input(&layer.o, &mixed))
+    }
+
+    fn project(&self, matrix: &Matrix, bias: Option<&[f32]>, h: &[f32]) -> Vec<f32> {
+        let mut out = matrix.times(&self.input(matrix, h));
+        if let Some(bias) = bias {
+            add(&mut out, bias);
+        }
+        out
+    }
+
+    /// What `matrix` is multiplied with where `x` is meant.
+    fn input<'a>(&self, matrix: &Matrix, x: &'a [f32]) -> Cow<'a, [f32]> {
+        match self.engine_precision && matrix.in_blocks {
+            true => Cow::Owned(eight_bits(x)),
+            false => Cow::Borrowed(x),
+        }
     }
 
     /// Rotates one head of Q or K, `[head_dim]`, to the current position.
@@ -218,18 +238,19 @@ impl Oracle {
         } = &self.weights.layers[l];
         let predictor = predictor.as_ref().filter(|_| self.predicted);
         let scores = predictor.map(|p| predictor_scores(p, x)); // [d_ff]
+        let (gate_input, up_input) = (self.input(gate, h), self.input(up, h));
         let mut neurons = vec![0.0; self.config.d_ff];
         for (i, neuron) in neurons.iter_mut().enumerate() {
             let skipped = |s: &Vec<f32>| s[i] < self.config.predictor_threshold;
             if scores.as_ref().is_some_and(skipped) {
                 continue;
             }
-            let g = activation.gate(dot(gate.row(i), h) as f32);
-            let u = activation.up(dot(up.row(i), h) as f32);
+            let g = activation.gate(dot(gate.row(i), &gate_input) as f32);
+            let u = activation.up(dot(up.row(i), &up_input) as f32);
             self.active[l] += u64::from(g > 0.0);
             *neuron = g * u;
         }
-        down.times(&neurons)
+        down.times(&self.input(down, &neurons))
     }
 }
 
@@ -242,10 +263,16 @@ fn predictor_scores(predictor: &Predictor, x: &[f32]) -> Vec<f32> {
     predictor.fc2.times(&hidden)
 }
 
-fn project(matrix: &Matrix, bias: Option<&[f32]>, h: &[f32]) -> Vec<f32> {
-    let mut out = matrix.times(h);
-    if let Some(bias) = bias {
-        add(&mut out, bias);
+/// `x` as 8-bit codes with a scale per 32 elements can hold it: `round(x * 127 / max)`, ties to even.
+fn eight_bits(x: &[f32]) -> Vec<f32> {
+    let mut out = Vec::with_capacity(x.len());
+    for block in x.chunks(32) {
+        let max = block.iter().fold(0.0f32, |max, v| max.max(v.abs()));
+        let (scale, inverse) = match max > 0.0 {
+            true => (max / 127.0, 127.0 / max),
+            false => (0.0, 0.0),
+        };
+        out.extend(block.iter().map(|v| (v * inverse).round_ties_even() * scale));
     }
     out
 }

@@ -8,6 +8,8 @@ use crate::tensor::{LayerTensor, TensorId, TensorSource};
 pub(super) struct Matrix {
     data: Vec<f32>, // [rows, cols]
     cols: usize,
+    /// Whether its rows are stored in quantised blocks.
+    pub(super) in_blocks: bool,
 }
 
 impl Matrix {
@@ -27,6 +29,8 @@ impl Matrix {
         Self {
             data: columns.map(|i| self.data[i]).collect(),
             cols: rows,
+            // Stored by column, so columns are scaled and added: nothing is multiplied in blocks.
+            in_blocks: false,
         }
     }
 }
@@ -146,5 +150,6 @@ fn matrix(source: &dyn TensorSource, id: TensorId) -> Result<Matrix> {
     Ok(Matrix {
         data,
         cols: meta.cols,
+        in_blocks: meta.block.block_len() > 1,
     })
 }
