@@ -15,6 +15,7 @@ use forebay_actors::memory::WeightMemory;
 use forebay_stages::kernels::KernelTable;
 use forebay_stages::pred::Pred;
 
+use crate::panics::PLANTED;
 use crate::scratch::Scratch;
 use crate::stage::packed_demo;
 use crate::watchdog::within;
@@ -50,7 +51,7 @@ impl Driver for Dying {
     fn flush(&mut self) -> io::Result<()> {
         match (self.left.load(Ordering::Relaxed), self.death) {
             (0, Death::Error) => Err(io::Error::other("the ring is gone")),
-            (0, Death::Panic) => panic!("a bug in the driver"),
+            (0, Death::Panic) => panic!("{PLANTED}a bug in the driver"),
             _ => self.inner.flush(),
         }
     }
