@@ -169,7 +169,8 @@ impl DecodeGraph {
         self.distrust = true;
     }
 
-    /// Runs one step to its end; the logits are on their board afterwards.
+    /// Runs one step to its end; the logits are on their board and a report per core, by rank, in `reports`
+    /// afterwards.
     ///
     /// # Errors
     /// The root cause of a fault during the step. The graph stays usable unless a thread has stopped.
@@ -192,6 +193,8 @@ impl DecodeGraph {
         for _ in 0..self.commands.len() {
             reports.push(self.done.recv().map_err(|_| stopped(0))?);
         }
+        // They come as the cores finish; whoever compares two steps goes by rank.
+        reports.sort_unstable_by_key(|report| report.rank);
         let fault = self.shared.faults.take();
         self.distrust = fault.is_some();
         fault.map_or(Ok(()), Err)
