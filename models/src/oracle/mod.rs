@@ -272,7 +272,11 @@ fn eight_bits(x: &[f32]) -> Vec<f32> {
             true => (max / 127.0, 127.0 / max),
             false => (0.0, 0.0),
         };
-        out.extend(block.iter().map(|v| (v * inverse).round_ties_even() * scale));
+        out.extend(
+            block
+                .iter()
+                .map(|v| (v * inverse).round_ties_even() * scale),
+        );
     }
     out
 }
