@@ -77,7 +77,11 @@ impl Perplexity {
         };
         let result = engine.perplexity(&tokens, self.ctx, self.chunks, progress)?;
         if self.json {
-            return print_json(&result);
+            // Some readers know the figures by their short names.
+            let mut object = serde_json::to_value(result)?;
+            object["ppl"] = result.perplexity.into();
+            object["ppl_stderr"] = result.stderr.into();
+            return print_json(&object);
         }
         print_text(&format!(
             "perplexity {:.4} ± {:.4} over {} tokens in {} chunks of {}\n",
