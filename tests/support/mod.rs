@@ -1,0 +1,217 @@
+//! What the tests of the engine share: where models are, how engines are started on them, and how
+//! results are compared.
+#![allow(
+    dead_code,
+    reason = "each test binary uses its own part of this module"
+)]
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::OnceLock;
+use std::time::{Duration, SystemTime};
+
+use forebay::{Engine, EngineBuilder, Request, Statistics, StreamItem};
+use futures_util::StreamExt;
+use serde::de::DeserializeOwned;
+use serde_json::Value;
+
+/// Environment variable that names the folder of real models.
+pub const MODELS: &str = "FOREBAY_MODELS";
+
+/// Positions that are enough for every test prompt and small enough for every tiny model.
+pub const CONTEXT: usize = 256;
+
+/// A generation that takes longer hangs.
+const PATIENCE: Duration = Duration::from_secs(100);
+
+/// The root of the repository.
+pub fn root() -> &'static Path {
+    Path::new(env!("CARGO_MANIFEST_DIR"))
+}
+
+/// The source of `tests/golden/tiny/<name>`: a GGUF file where there is one, otherwise a folder.
+pub fn tiny(name: &str) -> PathBuf {
+    let folder = tiny_folder(name);
+    let gguf = folder.join("model.gguf");
+    if gguf.exists() { gguf } else { folder }
+}
+
+/// The folder of a tiny model, with its golden.
+pub fn tiny_folder(name: &str) -> PathBuf {
+    root().join("tests/golden/tiny").join(name)
+}
+
+/// A real model, if the environment says where such models are. Says so where it is skipped.
+pub fn real_model(file: &str) -> Option<PathBuf> {
+    let Some(folder) = std::env::var_os(MODELS) else {
+        eprintln!("SKIPPED: {file}: set {MODELS} to the folder that holds it");
+        return None;
+    };
+    let path = PathBuf::from(folder).join(file);
+    if !path.exists() {
+        eprintln!("SKIPPED: {} does not exist", path.display());
+        return None;
+    }
+    Some(path)
+}
+
+/// Folder for files that tests make. It stays while the test program is the same, so that models are
+/// packed once; a program that was built again packs again, since its packer may have changed.
+pub fn scratch() -> &'static Path {
+    static FOLDER: OnceLock<PathBuf> = OnceLock::new();
+    FOLDER.get_or_init(|| fresh_scratch().unwrap_or_else(|e| panic!("scratch folder: {e}")))
+}
+
+fn fresh_scratch() -> std::io::Result<PathBuf> {
+    let program = std::env::current_exe()?;
+    let built = std::fs::metadata(&program)?.modified()?;
+    let built = built
+        .duration_since(SystemTime::UNIX_EPOCH)
+        .unwrap_or_default()
+        .as_nanos();
+    let name = program
+        .file_stem()
+        .unwrap_or_default()
+        .to_string_lossy()
+        .into_owned();
+    // Cargo names test programs `<test>-<hash>`.
+    let test = name.rsplit_once('-').map_or(&*name, |(test, _)| test);
+    let folder = Path::new(env!("CARGO_TARGET_TMPDIR"))
+        .join(test)
+        .join(built.to_string());
+    for other in std::fs::read_dir(folder.parent().unwrap_or(&folder))
+        .into_iter()
+        .flatten()
+        .flatten()
+    {
+        if other.path() != folder {
+            // Another process of this test may be removing it as well.
+            let _ = std::fs::remove_dir_all(other.path());
+        }
+    }
+    std::fs::create_dir_all(&folder)?;
+    Ok(folder)
+}
+
+/// A file of this test process, removed when dropped.
+#[derive(Debug)]
+pub struct TemporaryFile(pub PathBuf);
+
+impl TemporaryFile {
+    /// Names a file; nothing is created.
+    pub fn new(name: &str) -> Self {
+        Self(scratch().join(format!("{}-{name}", std::process::id())))
+    }
+}
+
+impl Drop for TemporaryFile {
+    fn drop(&mut self) {
+        // A test that failed before the file was made has none.
+        let _ = std::fs::remove_file(&self.0);
+    }
+}
+
+/// Reads a JSON file.
+pub fn json<T: DeserializeOwned>(path: &Path) -> T {
+    let text = std::fs::read_to_string(path).unwrap_or_else(|e| panic!("{}: {e}", path.display()));
+    serde_json::from_str(&text).unwrap_or_else(|e| panic!("{}: {e}", path.display()))
+}
+
+/// An engine on `model` (`None`: the demo) with two threads and the tests' own cache folder.
+pub fn engine(model: Option<&Path>) -> EngineBuilder {
+    let builder = Engine::builder()
+        .cache_folder(scratch())
+        .context(CONTEXT)
+        .threads(2);
+    match model {
+        Some(path) => builder.model(path),
+        None => builder,
+    }
+}
+
+/// Builds, or fails the test with the engine's own message.
+pub fn build(builder: EngineBuilder) -> Engine {
+    builder.build().unwrap_or_else(|e| panic!("{e}"))
+}
+
+/// One generation to its end.
+pub fn generate(engine: &Engine, request: Request) -> Statistics {
+    let mut stream = engine
+        .session()
+        .generate(request)
+        .unwrap_or_else(|e| panic!("{e}"));
+    let to_end = async {
+        while let Some(item) = StreamExt::next(&mut stream).await {
+            if let StreamItem::Done(statistics) = item.unwrap_or_else(|e| panic!("{e}")) {
+                return *statistics;
+            }
+        }
+        panic!("the stream ended without statistics");
+    };
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_time()
+        .build();
+    let end = runtime
+        .expect("a runtime")
+        .block_on(async { tokio::time::timeout(PATIENCE, to_end).await });
+    end.unwrap_or_else(|_| {
+        // Threads that hang cannot be joined: a panic would hang as well.
+        eprintln!("the engine hangs under this plan: {:#}", engine.plan());
+        std::process::exit(101)
+    })
+}
+
+/// All rows of logits from position `first` on, `[tokens.len() - first][vocab_size]`.
+pub fn logits(engine: &Engine, tokens: &[u32], first: usize) -> Vec<Vec<f32>> {
+    let mut rows = Vec::new();
+    let done = engine.logits(tokens, first, |position, row| {
+        assert_eq!(position, first + rows.len(), "rows come in order");
+        rows.push(row.to_vec());
+    });
+    done.unwrap_or_else(|e| panic!("{e}"));
+    assert_eq!(rows.len(), tokens.len() - first);
+    rows
+}
+
+/// Index of the largest value, the lowest among equals.
+pub fn argmax(row: &[f32]) -> u32 {
+    let best = (0..row.len()).reduce(|best, i| if row[i] > row[best] { i } else { best });
+    best.expect("a vocabulary") as u32
+}
+
+/// The largest difference of two rows.
+pub fn max_difference(a: &[f32], b: &[f32]) -> f32 {
+    assert_eq!(a.len(), b.len(), "rows of one vocabulary");
+    a.iter()
+        .zip(b)
+        .map(|(a, b)| (a - b).abs())
+        .fold(0.0, f32::max)
+}
+
+/// Pearson's correlation of two rows.
+pub fn correlation(a: &[f32], b: &[f32]) -> f64 {
+    assert_eq!(a.len(), b.len(), "rows of one vocabulary");
+    let mean = |x: &[f32]| x.iter().map(|&v| f64::from(v)).sum::<f64>() / x.len() as f64;
+    let (mean_a, mean_b) = (mean(a), mean(b));
+    let (mut ab, mut aa, mut bb) = (0.0, 0.0, 0.0);
+    for (&a, &b) in a.iter().zip(b) {
+        let (a, b) = (f64::from(a) - mean_a, f64::from(b) - mean_b);
+        ab += a * b;
+        aa += a * a;
+        bb += b * b;
+    }
+    ab / (aa * bb).sqrt()
+}
+
+/// The program under test, with the tests' own cache folder.
+pub fn program() -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_forebay"));
+    command.env("FOREBAY_CACHE", scratch());
+    command
+}
+
+/// A number somewhere inside a JSON document, by pointer (`/memory/peak_rss_bytes`).
+pub fn number(document: &Value, pointer: &str) -> f64 {
+    let value = document.pointer(pointer).and_then(Value::as_f64);
+    value.unwrap_or_else(|| panic!("{pointer} is not a number in {document:#}"))
+}
