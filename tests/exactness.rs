@@ -1,0 +1,276 @@
+//! The engine's central promise: tokens and logits do not depend, bit for bit, on the memory budget, the
+//! number of threads, the I/O driver, the batch size of the prompt, the instruction set, or on whether
+//! dead neurons are skipped.
+//!
+//! Each run also shows by its plan and its statistics that it took the path it was meant to take: whole
+//! clusters streamed, neurons cached and missed, or nothing read at all.
+
+mod support;
+
+use std::collections::BTreeSet;
+use std::path::Path;
+
+use forebay::{DriverChoice, Engine, EngineBuilder, Isa, Prompt, Request, Sparsity, Statistics};
+use support::{build, engine, generate};
+
+/// 20 tokens for the demo, BOS included: batches of 7, the last of them not full.
+const PROMPT: &str = "Once upon a time, there was a little girl named Lily. She had a big red";
+const NEW_TOKENS: usize = 24;
+/// Budgets as shares of the model's weights; the first holds everything.
+const PERCENTS: [u64; 5] = [100, 60, 45, 30, 10];
+const BATCHES: [usize; 3] = [1, 7, 128];
+const DRIVERS: [DriverChoice; 2] = [DriverChoice::Uring, DriverChoice::Pread];
+
+/// A configuration that must not make a difference.
+#[derive(Clone, Copy, Debug)]
+struct Setting {
+    percent: u64,
+    threads: usize,
+    driver: DriverChoice,
+    sparsity: Sparsity,
+    batch: usize,
+    isa: Isa,
+}
+
+impl Setting {
+    fn builder(&self, model: Option<&Path>, weights: u64) -> EngineBuilder {
+        let builder = engine(model).weight_memory(weights).threads(self.threads);
+        let builder = builder.driver(self.driver).sparsity(self.sparsity);
+        builder.max_batch(self.batch).isa(self.isa)
+    }
+
+    /// An engine with this share of `whole` bytes; with the least possible weight memory, as the engine's
+    /// own message names it, if that is more. Returns the bytes as well.
+    fn build(&self, model: Option<&Path>, whole: u64) -> (Engine, u64) {
+        let weights = if self.percent == 100 {
+            u64::MAX
+        } else {
+            whole * self.percent / 100
+        };
+        match self.builder(model, weights).build() {
+            Ok(engine) => (engine, weights),
+            Err(refusal) => {
+                let least = least_of(&refusal.to_string());
+                assert!(weights < least, "{refusal}");
+                let engine = build(self.builder(model, least));
+                assert!(
+                    self.builder(model, least - 1).build().is_err(),
+                    "{least} is not the least"
+                );
+                (engine, least)
+            }
+        }
+    }
+}
+
+/// The number in "the least possible on 2 cores is 98304 bytes".
+fn least_of(refusal: &str) -> u64 {
+    let (_, number) = refusal.rsplit_once(" is ").expect(refusal);
+    let number = number.strip_suffix(" bytes").expect(refusal);
+    number.parse().expect(refusal)
+}
+
+/// What a run's plan and statistics say about the path that its weights took.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum WeightPath {
+    InMemory,
+    Streamed,
+    Cached,
+    CachedAndStreamed,
+}
+
+fn path_of(setting: &Setting, engine: &Engine, run: &Statistics) -> WeightPath {
+    let clusters = |kind: &str| run.plan["clusters"][kind].as_u64().expect("a count");
+    let (gates, streamed) = (clusters("gate_pinned"), clusters("streamed"));
+    let prompt_steps = run.prefill.tokens.div_ceil(setting.batch) as u64;
+    let steps = prompt_steps + run.decode.tokens as u64;
+    if streamed > 0 {
+        // Once per step; the head's clusters may be left out where no logits are wanted.
+        let least = streamed * (run.decode.tokens as u64 + 1);
+        assert!(
+            run.io.reads >= least,
+            "{} reads of {streamed} clusters: {setting:?}",
+            run.io.reads
+        );
+        assert!(run.io.bytes >= 4096 * least, "{setting:?}");
+        assert!(run.io.seconds_busy > 0.0);
+    }
+    if gates > 0 {
+        assert_eq!(setting.sparsity, Sparsity::Exact);
+        assert!(
+            run.cache.misses > 0 && run.cache.hits > 0,
+            "{:?}: {setting:?}",
+            run.cache
+        );
+    }
+    let layers = run.plan["layers"].as_u64().expect("a count");
+    let neurons = run.cache.hits + run.cache.misses;
+    let all = steps * layers * engine.config().d_ff as u64;
+    match setting.sparsity {
+        Sparsity::Dense => assert_eq!(neurons, all, "{setting:?}"),
+        // A batch computes a neuron that is alive for one of its tokens.
+        Sparsity::Exact if engine.config().activation.is_sparse() => {
+            assert!(
+                neurons > 0 && neurons < all,
+                "{neurons} of {all}: {setting:?}"
+            );
+        }
+        Sparsity::Exact => assert_eq!(neurons, all, "{setting:?}"),
+    }
+    match (gates > 0, streamed > 0) {
+        (false, false) => {
+            assert_eq!(run.cache.misses, 0, "{setting:?}");
+            WeightPath::InMemory
+        }
+        (false, true) => WeightPath::Streamed,
+        (true, false) => WeightPath::Cached,
+        (true, true) => WeightPath::CachedAndStreamed,
+    }
+}
+
+fn available_isas() -> Vec<Isa> {
+    let best = Isa::detect();
+    let at = Isa::ALL
+        .iter()
+        .position(|&isa| isa == best)
+        .expect("one of all");
+    Isa::ALL[..=at].to_vec()
+}
+
+/// All settings; instruction sets other than the best with one batch size and driver only.
+fn settings(sparsities: &[Sparsity]) -> Vec<Setting> {
+    let mut settings = Vec::new();
+    for isa in available_isas() {
+        for &sparsity in sparsities {
+            for percent in PERCENTS {
+                for threads in [1, 2] {
+                    for driver in DRIVERS {
+                        for batch in BATCHES {
+                            settings.push(Setting {
+                                percent,
+                                threads,
+                                driver,
+                                sparsity,
+                                batch,
+                                isa,
+                            });
+                        }
+                    }
+                }
+            }
+        }
+    }
+    let single = |s: &Setting| s.batch == 7 && s.driver == DriverChoice::Uring;
+    settings.retain(|s| s.isa == Isa::detect() || single(s));
+    settings
+}
+
+/// Runs all settings and returns the paths that were seen.
+fn check(name: &str, model: Option<&Path>, sparsities: &[Sparsity]) -> BTreeSet<WeightPath> {
+    let whole = build(engine(model)).weight_bytes();
+    let mut first: Option<(Setting, Vec<u32>, String)> = None;
+    let (mut paths, mut least) = (BTreeSet::new(), BTreeSet::new());
+    let settings = settings(sparsities);
+    for setting in &settings {
+        let (engine, weights) = setting.build(model, whole);
+        if weights != u64::MAX && weights > whole * setting.percent / 100 {
+            least.insert((setting.percent, setting.threads, weights));
+        }
+        let mut request = Request::text("").max_tokens(NEW_TOKENS);
+        request.prompt = Prompt::Text(PROMPT.into());
+        request.ignore_eog = true;
+        let run = generate(&engine, request);
+        paths.insert(path_of(setting, &engine, &run));
+        assert_eq!(run.tokens.len(), NEW_TOKENS);
+        let (_, tokens, hash) =
+            first.get_or_insert_with(|| (*setting, run.tokens.clone(), run.logits_hash.clone()));
+        assert_eq!(
+            *tokens, run.tokens,
+            "{name}: tokens differ under {setting:?}"
+        );
+        assert_eq!(
+            *hash, run.logits_hash,
+            "{name}: logits differ under {setting:?}"
+        );
+    }
+    for (percent, threads, bytes) in &least {
+        eprintln!(
+            "{name}: {percent}% of {whole} bytes is below the least possible on {threads} cores, \
+             which was used instead: {bytes} bytes"
+        );
+    }
+    eprintln!(
+        "{name}: {} settings gave the same logits; paths: {paths:?}",
+        settings.len()
+    );
+    paths
+}
+
+const BOTH: [Sparsity; 2] = [Sparsity::Exact, Sparsity::Dense];
+
+/// A ReLU model in the neuron layout; dead neurons add exactly nothing, so dense is the same as exact.
+#[test]
+fn demo_exact_and_dense() {
+    use WeightPath::{Cached, CachedAndStreamed, InMemory, Streamed};
+    let paths = check("demo", None, &BOTH);
+    assert_eq!(
+        paths,
+        [InMemory, Streamed, Cached, CachedAndStreamed].into()
+    );
+}
+
+/// SwiGLU in K-quants, stored as clusters.
+#[test]
+fn k_quants() {
+    let paths = check(
+        "llama_k",
+        Some(&support::tiny("llama_k")),
+        &[Sparsity::Dense],
+    );
+    assert_eq!(paths, [WeightPath::InMemory, WeightPath::Streamed].into());
+}
+
+/// A PowerInfer file: dReLU, Down stored transposed, Q4_0, Q8_0 and F16.
+#[test]
+fn powerinfer() {
+    let paths = check(
+        "bamboo_powerinfer",
+        Some(&support::tiny("bamboo_powerinfer")),
+        &BOTH,
+    );
+    assert!(
+        paths.is_superset(&[WeightPath::InMemory, WeightPath::Streamed].into()),
+        "{paths:?}"
+    );
+}
+
+/// The logits of a text read at once are those of its tokens generated one by one.
+#[test]
+fn scoring_gives_the_logits_of_generating() {
+    let engine = build(engine(None).max_logits(128));
+    let mut request = Request::text(PROMPT).max_tokens(NEW_TOKENS);
+    request.ignore_eog = true;
+    let run = generate(&engine, request);
+    let options = forebay::models::tokenizer::EncodeOptions {
+        add_bos: engine.tokenizer().adds_bos(),
+        parse_special: true,
+    };
+    let prompt = engine
+        .tokenizer()
+        .encode(PROMPT, options)
+        .expect("a prompt");
+    let fed = [&prompt[..], &run.tokens[..NEW_TOKENS - 1]].concat();
+    let rows = support::logits(&engine, &fed, prompt.len() - 1);
+    let best: Vec<u32> = rows.iter().map(|row| support::argmax(row)).collect();
+    assert_eq!(best, run.tokens);
+    let hash = rows.iter().fold(0, |seed, row| {
+        row.chunks(1024).fold(seed, |seed, chunk| {
+            let bytes: Vec<u8> = chunk
+                .iter()
+                .flat_map(|l| l.to_bits().to_le_bytes())
+                .collect();
+            xxhash_rust::xxh3::xxh3_64_with_seed(&bytes, seed)
+        })
+    });
+    assert_eq!(format!("{hash:016x}"), run.logits_hash);
+}
