@@ -7,7 +7,7 @@ use flume::{Receiver, Sender};
 use forebay_queues::doorbell::Ringer;
 use forebay_queues::slab::Slot;
 use forebay_traces::lane::TraceLane;
-use forebay_traces::record::{Record, Residency};
+use forebay_traces::record::{Counter, Record, Residency};
 
 use crate::io::{CompletionSink, ReadDone, ReadOp, RequestSource, Waker};
 
@@ -216,6 +216,17 @@ impl Completions {
     /// Number of clients.
     pub fn clients(&self) -> usize {
         self.clients.len()
+    }
+
+    /// Records how many reads are in flight, on the first slot's lane: a counter is a track of its own.
+    pub fn record_in_flight(&mut self, reads: usize, now_ns: u64) {
+        if let Some(lane) = self.traces.first_mut() {
+            lane.push(Record::counter(
+                Counter::InFlightReads,
+                reads as u64,
+                now_ns,
+            ));
+        }
     }
 
     /// The trace lanes, at the end.

@@ -106,6 +106,8 @@ fn run(
             IoTurn::Progress => {}
             IoTurn::Waiting => {
                 published.set(actor.statistics());
+                let in_flight = actor.driver().in_flight();
+                actor.sink_mut().record_in_flight(in_flight, now_ns());
                 actor.wait(None)?;
             }
             IoTurn::Done => {

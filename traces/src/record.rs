@@ -116,11 +116,11 @@ impl Reason {
 /// A quantity sampled over time.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Counter {
-    /// Requests that wait for a free I/O slot.
+    /// Neuron reads of a core that wait for a free buffer.
     QueueDepth,
     /// Reads the kernel works on.
     InFlightReads,
-    /// Clusters in the neuron cache.
+    /// Neurons in a core's neuron cache.
     CacheLive,
     /// Streamed clusters that have arrived and wait for a core.
     StreamReady,
