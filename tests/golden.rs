@@ -240,9 +240,9 @@ struct LlamaCppPrompt {
 /// Where llama.cpp's best logit leads by more than this, the engine must choose the same token.
 ///
 /// Both round activations to 8 bits, but not to the same ones. The largest lead that the engine does not
-/// follow is 0.70 for SmolLM2 and 0.75 for Qwen, out of 3,000 steps each. Both times the oracle agrees
-/// with the engine once it rounds as the engine does; the latter is a text that repeats one word, where
-/// rounding moves logits by 6 and llama.cpp's own lead from 6.9 to 0.75.
+/// follow is 0.70 for SmolLM2 and 0.75 for Qwen, out of 3,000 steps each. The latter comes from a text that
+/// repeats one word: there rounding to 8 bits moves llama.cpp's lead from the exact 6.9 to 0.75 and the
+/// engine's to -5.8, which is what the oracle gets, too, once it rounds as the engine does.
 const CLEAR_MARGIN: f32 = 0.8;
 
 /// Feeds llama.cpp's own tokens for the first `prompts` prompts and looks which one the engine would have
