@@ -4,6 +4,8 @@
 //! without flash attention, changes rounding, and at near ties the choice. Where its own four ways
 //! agree (`stable` in the golden data), there is one text to agree with.
 
+mod support;
+
 use std::path::Path;
 
 use forebay::{Engine, Prompt, Request, StreamItem};
@@ -47,19 +49,16 @@ fn greedy(engine: &Engine, case: &Case) -> Vec<u32> {
 }
 
 fn compare(model: &str) {
-    let Some(folder) = std::env::var_os("FOREBAY_MODELS") else {
-        eprintln!("SKIPPED: FOREBAY_MODELS names no folder with {model}.gguf");
+    let Some(path) = support::real_model(&format!("{model}.gguf")) else {
         return;
     };
     let golden = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/golden/llama_cpp");
     let golden =
         std::fs::read_to_string(golden.join(format!("{model}.json"))).expect("golden data");
     let golden: Golden = serde_json::from_str(&golden).expect("golden data");
-    let path = Path::new(&folder).join(format!("{model}.gguf"));
-    let cache = Path::new(env!("CARGO_TARGET_TMPDIR")).join("llama_cpp");
     let engine = Engine::builder()
         .model(path)
-        .cache_folder(cache)
+        .cache_folder(support::scratch())
         .context(512);
     let engine = engine.build().expect("the model opens");
 
