@@ -38,7 +38,7 @@ pub enum Preparation {
 }
 
 /// Whether `path` is a bundle file already.
-fn is_bundle(path: &Path) -> bool {
+pub fn is_bundle(path: &Path) -> bool {
     path.extension().is_some_and(|e| e == "fbay")
 }
 

@@ -275,21 +275,24 @@ impl Planner<'_> {
             .filter(|(_, e)| wanted(e))
             .map(|(i, e)| (i, e.padded_len() as u64))
             .collect();
+        self.spread(&chosen, self.left, Residency::Pinned);
+    }
+
+    /// Gives `residency` to as many of the `chosen` clusters (with the bytes that takes) as fit into
+    /// `room`, at equal distances on each core's list.
+    fn spread(&mut self, chosen: &[(usize, u64)], mut room: u64, residency: Residency) {
         let total: u64 = chosen.iter().map(|(_, b)| b).sum();
-        let fraction = if total == 0 {
-            0.0
-        } else {
-            (self.left as f64 / total as f64).min(1.0)
-        };
+        let fraction = (room as f64 / total.max(1) as f64).min(1.0);
         let mut due = vec![0.0; self.request.threads];
-        for (i, bytes) in chosen {
+        for &(i, bytes) in chosen {
             let due = &mut due[usize::from(self.plan.owner[i])];
             *due += fraction * bytes as f64;
-            if *due + 0.5 >= bytes as f64 && bytes <= self.left {
+            if *due + 0.5 >= bytes as f64 && bytes <= room {
                 *due -= bytes as f64;
+                room -= bytes;
                 self.left -= bytes;
                 self.plan.pinned_bytes += bytes;
-                self.plan.residency[i] = Residency::Pinned;
+                self.plan.residency[i] = residency;
             }
         }
     }
@@ -314,25 +317,11 @@ impl Planner<'_> {
             self.pin_spread(|e| e.kind == ClusterKind::Ffn);
             return;
         }
-        let mut for_gates = self.left - least;
         let ffn: Vec<(usize, u64)> = streamable(self.bundle)
             .filter(|(_, e)| e.kind == ClusterKind::Ffn)
             .map(|(i, e)| (i, self.gate_bytes(e)))
             .collect();
-        let total: u64 = ffn.iter().map(|(_, b)| b).sum();
-        let fraction = (for_gates as f64 / total.max(1) as f64).min(1.0);
-        let mut due = vec![0.0; self.request.threads];
-        for (i, bytes) in ffn {
-            let due = &mut due[usize::from(self.plan.owner[i])];
-            *due += fraction * bytes as f64;
-            if *due + 0.5 >= bytes as f64 && bytes <= for_gates {
-                *due -= bytes as f64;
-                for_gates -= bytes;
-                self.left -= bytes;
-                self.plan.pinned_bytes += bytes;
-                self.plan.residency[i] = Residency::GatePinned;
-            }
-        }
+        self.spread(&ffn, self.left - least, Residency::GatePinned);
         let per_slot = slot_bytes + DIRECTORY_BYTES;
         cache.slots = ((self.left - staging) / threads) as usize / per_slot;
         // No core needs more slots than it owns neurons.

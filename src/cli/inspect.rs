@@ -43,7 +43,7 @@ struct Description {
 
 impl Inspect {
     pub fn execute(self) -> anyhow::Result<()> {
-        let description = if self.model.extension().is_some_and(|e| e == "fbay") {
+        let description = if forebay::packed::is_bundle(&self.model) {
             of_bundle(&Bundle::open(&self.model)?)
         } else {
             of_source(source::open(&self.model)?.as_ref())

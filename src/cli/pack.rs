@@ -35,7 +35,7 @@ pub struct Pack {
 
 impl Pack {
     pub fn execute(self) -> anyhow::Result<()> {
-        if self.output.extension().is_none_or(|e| e != "fbay") {
+        if !packed::is_bundle(&self.output) {
             bail!(
                 "{}: the packed file's name must end in .fbay",
                 self.output.display()

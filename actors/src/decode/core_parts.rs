@@ -150,12 +150,12 @@ pub fn scratch_bytes(
 ) -> usize {
     let (d, qkv) = (c.d_model, c.q_dim() + 2 * c.kv_dim());
     let widest = d.max(c.q_dim());
-    let activations = |n: usize, width: usize| n * (width * 6 + 64);
     let boards =
         batch * (d + qkv + c.q_dim() + d + 2 * threads * d) * 4 + max_logits * c.vocab_size * 4;
-    let per_core = activations(batch, widest)
-        + activations(batch, max_neurons)
-        + batch * (max_neurons * 4 + d * 4 + d * 8 * 2 + d * 4 + widest * 4 + qkv * 4)
+    // Of UDC's buffers over a cluster's neurons there are two beside its activations: Up and the product.
+    let per_core = Activations::bytes_for(batch, widest)
+        + Activations::bytes_for(batch, max_neurons)
+        + batch * (2 * max_neurons * 4 + d * 4 + d * 8 * 2 + d * 4 + widest * 4 + qkv * 4)
         + batch * max_cluster_rows * 4;
     let gates_and_attention = batch * (c.d_ff + max_neurons * threads + c.q_dim()) * 4;
     boards + threads * per_core + gates_and_attention

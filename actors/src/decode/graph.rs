@@ -40,20 +40,13 @@ pub struct GraphOptions {
     pub trace_records: usize,
 }
 
-/// What a core leaves behind.
-#[derive(Debug)]
-pub struct CoreReport {
-    /// Everything it recorded.
-    pub trace: TraceLane,
-}
-
 /// A running decode graph: compute cores and the I/O actor.
 #[derive(Debug)]
 pub struct DecodeGraph {
     shared: Arc<Shared>,
     commands: Vec<LaneTx<Step>>,
     done: Receiver<StepDone>,
-    cores: Vec<JoinHandle<CoreReport>>,
+    cores: Vec<JoinHandle<TraceLane>>,
     io: Option<IoThread>,
     /// The driver's own client, for embedding rows; gone once the graph stops.
     rows: Option<IoLink>,
@@ -210,7 +203,7 @@ impl DecodeGraph {
         self.commands.clear();
         self.rows = None;
         let cores = self.cores.drain(..).filter_map(|core| core.join().ok());
-        let mut traces: Vec<TraceLane> = cores.map(|report| report.trace).collect();
+        let mut traces: Vec<TraceLane> = cores.collect();
         if let Some(io) = self.io.take() {
             traces.extend(io.stop());
         }
@@ -225,21 +218,19 @@ impl Drop for DecodeGraph {
     }
 }
 
-/// Body of a compute thread. A panic is reported as the step's fault and releases the other cores.
-fn run_core(shared: &Arc<Shared>, parts: CoreParts, bell: &Bell, pin: Option<usize>) -> CoreReport {
+/// Body of a compute thread: returns what it recorded. A panic is reported as the step's fault and releases the other cores.
+fn run_core(shared: &Arc<Shared>, parts: CoreParts, bell: &Bell, pin: Option<usize>) -> TraceLane {
     let rank = parts.rank;
     let run = std::panic::AssertUnwindSafe(|| {
         // Buffers are made on the core that uses them.
         core_thread::run(build_core(shared, parts), bell, pin).into_trace()
     });
     match std::panic::catch_unwind(run) {
-        Ok(trace) => CoreReport { trace },
+        Ok(trace) => trace,
         Err(panic) => {
             let cause = cause_of_panic(panic.as_ref());
             shared.faults.report(Fault::CoreStopped { rank, cause });
-            CoreReport {
-                trace: TraceLane::new(format!("core {rank}"), 0),
-            }
+            TraceLane::new(format!("core {rank}"), 0)
         }
     }
 }

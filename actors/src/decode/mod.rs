@@ -18,7 +18,7 @@ mod udio;
 
 pub use boards::Boards;
 pub use core_parts::scratch_bytes;
-pub use graph::{CoreReport, DecodeGraph, GraphOptions};
+pub use graph::{DecodeGraph, GraphOptions};
 pub use program::Program;
 pub use sequencer::Sequencer;
 pub use shared::{Resident, Shared, Step, StepDone};
