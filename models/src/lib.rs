@@ -10,6 +10,7 @@ pub mod gguf;
 pub mod hf;
 pub mod kv_cache;
 pub mod oracle;
+pub mod panel;
 pub mod sampler;
 pub mod source;
 pub mod tensor;

@@ -1,0 +1,307 @@
+//! Panels: 16 rows of a weight matrix regrouped so that a vector unit finds one row in every lane.
+//!
+//! In a row, the 32 or 256 elements of a block lie together, so a product with a vector ends in a sum
+//! across lanes. In a panel (the `[oc / pack, ic / pack, pack, pack]` layout of mnn-llm, section 4.1) the
+//! lanes of a vector belong to 16 rows: sums stay in their lanes, scales of 16 rows are one load, and a
+//! batch of tokens shares all unpacking. Nothing is re-quantised: every bit of a block moves to its
+//! place in the panel and can be moved back ([`extract_row`]), and a panel has the size of its rows.
+//!
+//! A panel is a sequence of *tiles*, one per block of the format (16 rows x 32 or 256 elements). A tile
+//! holds first the block's scales, element by element, each as 16 neighbours; then, for every 32
+//! elements, the *planes* of code bits. A plane of `w` bits per code is `w` vectors of 64 bytes: the
+//! group `g` of four elements `4g ..` is in vector `g % w` at bit `w * (g / w)`, and byte
+//! `4 * row + k % 4` belongs to element `k`. So a vector shifted and masked is 16 rows x 4 elements,
+//! the operand of the integer dot products of x86 (`vpdpbusd`) and ARM (`sdot`). Formats without
+//! blocks are tiles of 16 numbers.
+
+use crate::block::BlockType;
+
+/// Rows of a panel.
+pub const PANEL_ROWS: usize = 16;
+
+/// Elements whose planes lie together.
+pub const PLANE_LEN: usize = 32;
+
+/// Bytes of a vector of a plane.
+const VECTOR: usize = 4 * PANEL_ROWS;
+
+/// Elements of a block that are moved whole: `count` of `size` bytes from byte `at` of the block.
+#[derive(Clone, Copy, Debug)]
+struct Head {
+    at: usize,
+    size: usize,
+    count: usize,
+}
+
+/// Where ggml keeps `width` bits of every code: element `k` of a block at bit
+/// `width * (k % period / modulus)` of byte `at + span * (k / period) + k % period % modulus`.
+#[derive(Clone, Copy, Debug)]
+struct Plane {
+    width: usize,
+    at: usize,
+    span: usize,
+    period: usize,
+    modulus: usize,
+}
+
+impl Plane {
+    /// Byte and bit of element `k` in ggml's block.
+    #[inline(always)]
+    fn in_block(&self, k: usize) -> (usize, usize) {
+        let within = k % self.period;
+        let byte = self.at + self.span * (k / self.period) + within % self.modulus;
+        (byte, self.width * (within / self.modulus))
+    }
+
+    /// Byte and bit of element `k < 32` of `row` in the panel's plane.
+    #[inline(always)]
+    fn in_panel(&self, row: usize, k: usize) -> (usize, usize) {
+        let group = k / 4;
+        let byte = VECTOR * (group % self.width) + 4 * row + k % 4;
+        (byte, self.width * (group / self.width))
+    }
+
+    fn mask(&self) -> u8 {
+        (0xff_u16 >> (8 - self.width)) as u8
+    }
+}
+
+/// The parts of a block, in the order in which the tile holds them.
+struct Layout {
+    heads: &'static [Head],
+    planes: &'static [Plane],
+}
+
+const fn head(at: usize, size: usize, count: usize) -> Head {
+    Head { at, size, count }
+}
+
+const fn plane(width: usize, at: usize, [span, period, modulus]: [usize; 3]) -> Plane {
+    Plane {
+        width,
+        at,
+        span,
+        period,
+        modulus,
+    }
+}
+
+/// Nibbles of a block of 32: the second half of the elements in the high ones.
+const HALVES: [usize; 3] = [16, 32, 16];
+/// One bit after the other.
+const BITS: [usize; 3] = [1, 8, 1];
+/// Nibbles of a chunk of 64: the second half in the high ones.
+const CHUNKS_64: [usize; 3] = [32, 64, 32];
+/// Nibbles of a chunk of 128.
+const CHUNKS_128: [usize; 3] = [64, 128, 64];
+/// Pairs of bits of a chunk of 128.
+const QUARTERS: [usize; 3] = [32, 128, 32];
+/// Single bits of 256 elements in 32 bytes.
+const EIGHTHS: [usize; 3] = [32, 256, 32];
+
+const fn layout(block: BlockType) -> Layout {
+    use BlockType as B;
+    // Scales first, then planes of bits; offsets as in `ggml-common.h`.
+    const D: Head = head(0, 2, 1);
+    const D_M: Head = head(0, 2, 2);
+    let (heads, planes): (&[Head], &[Plane]) = match block {
+        B::F32 => (const { &[head(0, 4, 1)] }, &[]),
+        B::F16 | B::BF16 => (&[D], &[]),
+        B::Q4_0 => (&[D], const { &[plane(4, 2, HALVES)] }),
+        B::Q4_1 => (&[D_M], const { &[plane(4, 4, HALVES)] }),
+        B::Q5_0 => (&[D], const { &[plane(4, 6, HALVES), plane(1, 2, BITS)] }),
+        B::Q5_1 => (&[D_M], const { &[plane(4, 8, HALVES), plane(1, 4, BITS)] }),
+        B::Q8_0 => (&[D], const { &[plane(8, 2, [1, 1, 1])] }),
+        B::Q2_K => const { (&[head(80, 2, 2), head(0, 1, 16)], &[plane(2, 16, QUARTERS)]) },
+        B::Q3_K => {
+            const {
+                (
+                    &[head(108, 2, 1), head(96, 1, 12)],
+                    &[plane(2, 32, QUARTERS), plane(1, 0, EIGHTHS)],
+                )
+            }
+        }
+        B::Q4_K => const { (&[D_M, head(4, 1, 12)], &[plane(4, 16, CHUNKS_64)]) },
+        B::Q5_K => {
+            const {
+                (
+                    &[D_M, head(4, 1, 12)],
+                    &[plane(4, 48, CHUNKS_64), plane(1, 16, EIGHTHS)],
+                )
+            }
+        }
+        B::Q6_K => {
+            const {
+                (
+                    &[head(208, 2, 1), head(192, 1, 16)],
+                    &[plane(4, 0, CHUNKS_128), plane(2, 128, QUARTERS)],
+                )
+            }
+        }
+    };
+    Layout { heads, planes }
+}
+
+impl Layout {
+    /// Calls `visit(block byte, tile byte, size)` for every scale of `row`.
+    #[inline(always)]
+    fn each_head(&self, row: usize, mut visit: impl FnMut(usize, usize, usize)) -> usize {
+        let mut base = 0;
+        for h in self.heads {
+            for i in 0..h.count {
+                visit(h.at + i * h.size, base + row * h.size, h.size);
+                base += PANEL_ROWS * h.size;
+            }
+        }
+        base
+    }
+
+    /// Calls `visit(plane, first element, plane's first byte in the tile)` for every plane of every 32
+    /// elements.
+    #[inline(always)]
+    fn each_plane(&self, base: usize, len: usize, mut visit: impl FnMut(&Plane, usize, usize)) {
+        let mut at = base;
+        for first in (0..len).step_by(PLANE_LEN) {
+            for plane in self.planes {
+                visit(plane, first, at);
+                at += VECTOR * plane.width;
+            }
+        }
+    }
+}
+
+/// Bytes of a panel with `cols` columns; `None` where they are not whole blocks.
+pub fn panel_bytes(block: BlockType, cols: usize) -> Option<usize> {
+    block.row_bytes(cols)?.checked_mul(PANEL_ROWS)
+}
+
+/// Bytes of `rows` rows in panels, the last one filled up; `None` where that is not possible.
+pub fn panels_bytes(block: BlockType, rows: usize, cols: usize) -> Option<usize> {
+    panel_bytes(block, cols)?.checked_mul(rows.div_ceil(PANEL_ROWS))
+}
+
+/// Appends `rows`, whole rows of `row_bytes` as ggml stores them, to `out` in panels. The rows missing
+/// in the last panel are zeros, which every format reads as weights of zero.
+///
+/// # Panics
+/// `rows` is not whole rows, or a row is not whole blocks.
+pub fn pack_panels(block: BlockType, rows: &[u8], row_bytes: usize, out: &mut Vec<u8>) {
+    assert!(
+        row_bytes.is_multiple_of(block.block_bytes()) && rows.len().is_multiple_of(row_bytes),
+        "rows are not whole blocks"
+    );
+    for rows in rows.chunks(PANEL_ROWS * row_bytes) {
+        let at = out.len();
+        out.resize(at + PANEL_ROWS * row_bytes, 0);
+        pack_panel(block, rows, row_bytes, &mut out[at..]);
+    }
+}
+
+/// Moves up to 16 rows into a panel of zeros.
+fn pack_panel(block: BlockType, rows: &[u8], row_bytes: usize, panel: &mut [u8]) {
+    let layout = layout(block);
+    let size = block.block_bytes();
+    for (row, bytes) in rows.chunks_exact(row_bytes).enumerate() {
+        let tiles = panel.chunks_exact_mut(PANEL_ROWS * size);
+        for (from, tile) in bytes.chunks_exact(size).zip(tiles) {
+            let base = layout.each_head(row, |at, to, n| {
+                tile[to..to + n].copy_from_slice(&from[at..at + n]);
+            });
+            layout.each_plane(base, block.block_len(), |plane, first, start| {
+                let (to, mask) = (&mut tile[start..][..VECTOR * plane.width], plane.mask());
+                for k in 0..PLANE_LEN {
+                    let (byte, bit) = plane.in_block(first + k);
+                    let (place, shift) = plane.in_panel(row, k);
+                    to[place] |= (from[byte] >> bit & mask) << shift;
+                }
+            });
+        }
+    }
+}
+
+/// The row `row` of a panel as ggml stores it: the inverse of [`pack_panels`].
+///
+/// # Panics
+/// `row` is beyond the panel, or `panel` is not 16 times as long as `out`, whole blocks.
+pub fn extract_row(block: BlockType, panel: &[u8], row: usize, out: &mut [u8]) {
+    let size = block.block_bytes();
+    assert!(
+        row < PANEL_ROWS && panel.len() == PANEL_ROWS * out.len() && out.len().is_multiple_of(size),
+        "not a row of this panel"
+    );
+    let layout = layout(block);
+    out.fill(0);
+    let tiles = panel.chunks_exact(PANEL_ROWS * size);
+    for (tile, to) in tiles.zip(out.chunks_exact_mut(size)) {
+        let base = layout.each_head(row, |at, from, n| {
+            to[at..at + n].copy_from_slice(&tile[from..from + n]);
+        });
+        layout.each_plane(base, block.block_len(), |plane, first, start| {
+            let (from, mask) = (&tile[start..][..VECTOR * plane.width], plane.mask());
+            for k in 0..PLANE_LEN {
+                let (byte, bit) = plane.in_block(first + k);
+                let (place, shift) = plane.in_panel(row, k);
+                to[byte] |= (from[place] >> shift & mask) << bit;
+            }
+        });
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    /// Every bit of a block has exactly one place in the tile: the parts add up to the block.
+    #[test]
+    fn layouts_cover_their_blocks() {
+        for block in BlockType::ALL {
+            let layout = layout(block);
+            let heads: usize = layout.heads.iter().map(|h| h.size * h.count).sum();
+            let bits: usize = layout.planes.iter().map(|p| p.width).sum();
+            let bytes = heads + bits * block.block_len() / 8;
+            assert_eq!(bytes, block.block_bytes(), "{block}");
+        }
+    }
+
+    #[test]
+    fn four_elements_of_a_row_are_neighbours() {
+        let block = BlockType::Q8_0;
+        let rows: Vec<u8> = (0..2 * 34).collect();
+        let mut panel = Vec::new();
+        pack_panels(block, &rows, 34, &mut panel);
+        assert_eq!(panel.len(), 16 * 34);
+        assert_eq!(panel[..4], [0, 1, 34, 35], "scales of the two rows");
+        assert_eq!(panel[32..40], [2, 3, 4, 5, 36, 37, 38, 39]);
+        assert_eq!(panel[32 + 64..][..4], [6, 7, 8, 9]);
+        assert!(panel[40..96].iter().all(|&b| b == 0), "missing rows");
+    }
+
+    proptest! {
+        /// Nothing is lost, whatever the bytes, the format and the number of rows.
+        #[test]
+        fn panels_can_be_taken_apart(
+            which in 0..BlockType::ALL.len(), n_rows in 1usize..35, blocks in 1usize..4, seed in any::<u64>(),
+        ) {
+            let block = BlockType::ALL[which];
+            let row_bytes = blocks * block.block_bytes();
+            let mut state = seed | 1;
+            let rows: Vec<u8> = (0..n_rows * row_bytes)
+                .map(|_| {
+                    state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+                    (state >> 56) as u8
+                })
+                .collect();
+            let mut panels = Vec::new();
+            pack_panels(block, &rows, row_bytes, &mut panels);
+            let cols = blocks * block.block_len();
+            prop_assert_eq!(Some(panels.len()), panels_bytes(block, n_rows, cols));
+            let mut back = vec![0; row_bytes];
+            for (r, row) in rows.chunks_exact(row_bytes).enumerate() {
+                let panel = panels.chunks_exact(16 * row_bytes).nth(r / 16).expect("a panel");
+                extract_row(block, panel, r % 16, &mut back);
+                prop_assert_eq!(&back[..], row);
+            }
+        }
+    }
+}
