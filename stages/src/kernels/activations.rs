@@ -11,6 +11,15 @@ const LINE: usize = 64;
 /// Below this magnitude `127 / max` is not finite; such a block counts as zero.
 const TINY: f32 = 1e-36;
 
+/// Which product the quantised activations are for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Form {
+    /// Rows as ggml stores them.
+    Rows,
+    /// Panels of 16 rows.
+    Panels,
+}
+
 /// Activations of up to `max_tokens` tokens, quantised once and multiplied with many weights.
 ///
 /// Per token and block of 32: `scale = max |x| / 127`, `code = round(x * 127 / max |x|)` (ties to
@@ -116,9 +125,16 @@ impl Activations {
     ///
     /// # Panics
     /// More tokens or columns than there is room for, or `src` has another length.
-    pub fn load(&mut self, kernels: &KernelTable, n_tokens: usize, cols: usize, src: &[f32]) {
+    pub fn load(
+        &mut self,
+        kernels: &KernelTable,
+        form: Form,
+        n_tokens: usize,
+        cols: usize,
+        src: &[f32],
+    ) {
         assert_eq!(src.len(), n_tokens * cols, "activations of another shape");
-        self.set(kernels, n_tokens, cols, |t, row| {
+        self.set(kernels, form, n_tokens, cols, |t, row| {
             row.copy_from_slice(&src[t * cols..][..cols]);
         });
     }
@@ -130,6 +146,7 @@ impl Activations {
     pub fn set(
         &mut self,
         kernels: &KernelTable,
+        _form: Form,
         n_tokens: usize,
         cols: usize,
         mut fill: impl FnMut(usize, &mut [f32]),

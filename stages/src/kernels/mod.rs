@@ -29,5 +29,5 @@ mod avx512;
 #[cfg(test)]
 mod tests;
 
-pub use activations::Activations;
-pub use table::{Isa, KernelTable, UnknownIsa, WeightRows};
+pub use activations::{Activations, Form};
+pub use table::{Isa, KernelTable, UnknownIsa, WeightPanels, WeightRows};

@@ -82,6 +82,17 @@ pub struct WeightRows<'a> {
     pub n_rows: usize,
 }
 
+/// A weight matrix in panels of 16 rows.
+#[derive(Clone, Copy, Debug)]
+pub struct WeightPanels<'a> {
+    /// Format of the elements.
+    pub block: BlockType,
+    /// Whole panels.
+    pub bytes: &'a [u8],
+    /// Rows; those that fill up the last panel do not count.
+    pub n_rows: usize,
+}
+
 /// What a backend computes: the object behind [`KernelTable`], which has checked all shapes.
 trait Kernels: Sync {
     fn matmul(&self, w: WeightRows<'_>, x: &Activations, out: &mut [f32], out_stride: usize);
@@ -215,6 +226,24 @@ impl KernelTable {
         );
         assert_tokens(x.n_tokens(), w.n_rows, out.len(), out_stride);
         self.kernels.matmul(w, x, out, out_stride);
+    }
+
+    /// Temporary: row by row.
+    pub fn panels(&self, w: WeightPanels<'_>, x: &Activations, out: &mut [f32], out_stride: usize) {
+        let row_bytes = row_bytes(w.block, x.cols());
+        assert_eq!(w.bytes.len(), w.n_rows.next_multiple_of(16) * row_bytes);
+        let mut rows = vec![0; w.n_rows * row_bytes];
+        for (r, row) in rows.chunks_exact_mut(row_bytes).enumerate() {
+            let panel = &w.bytes[r / 16 * 16 * row_bytes..][..16 * row_bytes];
+            forebay_models::panel::extract_row(w.block, panel, r % 16, row);
+        }
+        let w = WeightRows {
+            block: w.block,
+            bytes: &rows,
+            stride: row_bytes,
+            n_rows: w.n_rows,
+        };
+        self.matmul(w, x, out, out_stride);
     }
 
     /// `acc[t * acc_stride + i] += h[t] * row[i]` for every token `t` with `h[t] != 0`; other tokens'

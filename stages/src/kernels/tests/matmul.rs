@@ -5,7 +5,7 @@ use proptest::prelude::*;
 
 use super::definition::{constant_row, quantised, random_row, weights};
 use super::{Random, bits, on_all, tables};
-use crate::kernels::{Activations, KernelTable, WeightRows};
+use crate::kernels::{Activations, Form, KernelTable, WeightRows};
 
 /// Columns per format: whole blocks, around the boundaries of pairs and chunks.
 fn column_counts(block: BlockType) -> Vec<usize> {
@@ -64,7 +64,7 @@ impl Matrix {
     fn product(&self, table: &KernelTable, n_tokens: usize, x: &[f32]) -> Vec<f32> {
         let cols = x.len() / n_tokens;
         let mut activations = Activations::new(n_tokens + 1, cols + 3);
-        activations.load(table, n_tokens, cols, x);
+        activations.load(table, Form::Rows, n_tokens, cols, x);
         let stride = self.rows.len() + 1;
         let mut out = vec![7.5; n_tokens * stride];
         table.matmul(self.view(), &activations, &mut out, stride);
@@ -207,7 +207,7 @@ proptest! {
 fn weights_that_are_too_short_are_refused() {
     let table = KernelTable::best();
     let mut x = Activations::new(1, 32);
-    x.load(&table, 1, 32, &[1.0; 32]);
+    x.load(&table, Form::Rows, 1, 32, &[1.0; 32]);
     let w = WeightRows {
         block: BlockType::Q4_0,
         bytes: &[0; 35],

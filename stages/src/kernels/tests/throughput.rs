@@ -10,7 +10,7 @@ use half::f16;
 
 use super::definition::random_row;
 use super::{Random, tables};
-use crate::kernels::{Activations, KernelTable, WeightRows};
+use crate::kernels::{Activations, Form, KernelTable, WeightRows};
 
 const BYTES: usize = 256 << 20;
 /// Pieces are timed one by one: the best one was not disturbed by other programs, and is cold, since
@@ -50,7 +50,13 @@ fn stream(table: &KernelTable, block: BlockType, n_tokens: usize, cols: usize, b
         place.copy_from_slice(&row);
     }
     let mut x = Activations::new(n_tokens, cols);
-    x.load(table, n_tokens, cols, &random.units(n_tokens * cols));
+    x.load(
+        table,
+        Form::Rows,
+        n_tokens,
+        cols,
+        &random.units(n_tokens * cols),
+    );
     let mut out = vec![0.0; n_tokens * n_rows];
     let stride = row.len();
     let rows_per_second = best(n_rows, |first, end| {
