@@ -53,6 +53,7 @@ const RUN: usize = 16;
 
 impl Plane {
     /// Byte and bit of element `k` in ggml's block.
+    #[inline(always)]
     fn in_block(&self, k: usize) -> (usize, usize) {
         let within = k % self.period;
         let byte = self.at + self.span * (k / self.period) + within % self.modulus;
@@ -60,11 +61,13 @@ impl Plane {
     }
 
     /// This plane's bits in each of 16 bytes.
+    #[inline(always)]
     fn mask(&self) -> u128 {
         u128::from_le_bytes([(0xff_u16 >> (8 - self.width)) as u8; RUN])
     }
 
     /// Whether the bits of eight elements share a byte.
+    #[inline(always)]
     fn is_bitmap(&self) -> bool {
         self.width == 1 && self.modulus == 1
     }
@@ -198,6 +201,7 @@ const QUARTERS: [usize; 3] = [32, 128, 32];
 /// Single bits of 256 elements in 32 bytes.
 const EIGHTHS: [usize; 3] = [32, 256, 32];
 
+#[inline(always)]
 const fn layout(block: BlockType) -> Layout {
     use BlockType as B;
     // Scales first, then planes of bits; offsets as in `ggml-common.h`.
@@ -245,7 +249,7 @@ const fn layout(block: BlockType) -> Layout {
     }
 }
 
-/// A scale in its block, as moved to a tile and back.
+/// Moves a scale between block and tile.
 #[inline(always)]
 fn copy<const N: usize>(from: &[u8], at: usize, to: &mut [u8], place: usize) {
     to[place..place + N].copy_from_slice(&from[at..at + N]);
@@ -253,42 +257,64 @@ fn copy<const N: usize>(from: &[u8], at: usize, to: &mut [u8], place: usize) {
 
 impl Layout {
     /// Bytes of a row that are moved at once: a block, or a few numbers of a format without blocks.
+    #[inline(always)]
     fn step(&self, block: BlockType) -> usize {
         block.block_bytes() * if self.planes.is_empty() { PLANE_LEN } else { 1 }
     }
 
-    /// Calls `visit(size, block byte, tile byte)` for every scale of `row`, or for every number of a
-    /// format without blocks; returns where the tile's planes begin.
+    /// Scales of one kind in `bytes` of a row: those of a block, or all numbers of a format without blocks.
     #[inline(always)]
-    fn each_head(
-        &self,
-        row: usize,
-        block_bytes: usize,
-        mut visit: impl FnMut(usize, usize, usize),
-    ) -> usize {
-        let mut base = 0;
-        for h in self.heads {
-            let count = if self.planes.is_empty() {
-                block_bytes / h.size
-            } else {
-                h.count
-            };
-            for i in 0..count {
-                visit(h.size, h.at + i * h.size, base + row * h.size);
-                base += PANEL_ROWS * h.size;
-            }
+    fn count(&self, head: &Head, bytes: usize) -> usize {
+        if self.planes.is_empty() {
+            bytes / head.size
+        } else {
+            head.count
         }
-        base
     }
 
-    /// Calls `visit(plane, first element, plane's first byte in the tile)` for every plane of every 32
-    /// elements.
+    /// Moves a block of `row` into its tile, whose bytes for that row are zero.
     #[inline(always)]
-    fn each_plane(&self, base: usize, mut visit: impl FnMut(&Plane, usize, usize)) {
-        let mut at = base;
+    fn pack(&self, from: &[u8], tile: &mut [u8], row: usize) {
+        let mut at = 0;
+        for head in self.heads {
+            let size = head.size;
+            for i in 0..self.count(head, from.len()) {
+                let (byte, place) = (head.at + i * size, at + row * size);
+                match size {
+                    1 => tile[place] = from[byte],
+                    2 => copy::<2>(from, byte, tile, place),
+                    _ => copy::<4>(from, byte, tile, place),
+                }
+                at += PANEL_ROWS * size;
+            }
+        }
         for first in (0..self.len).step_by(PLANE_LEN) {
             for plane in self.planes {
-                visit(plane, first, at);
+                plane.store(plane.groups(from, first), row, &mut tile[at..]);
+                at += VECTOR * plane.width;
+            }
+        }
+    }
+
+    /// The inverse of [`Self::pack`], into a block of zeros.
+    #[inline(always)]
+    fn take(&self, tile: &[u8], row: usize, to: &mut [u8]) {
+        let mut at = 0;
+        for head in self.heads {
+            let size = head.size;
+            for i in 0..self.count(head, to.len()) {
+                let (byte, place) = (head.at + i * size, at + row * size);
+                match size {
+                    1 => to[byte] = tile[place],
+                    2 => copy::<2>(tile, place, to, byte),
+                    _ => copy::<4>(tile, place, to, byte),
+                }
+                at += PANEL_ROWS * size;
+            }
+        }
+        for first in (0..self.len).step_by(PLANE_LEN) {
+            for plane in self.planes {
+                plane.put_groups(plane.load(&tile[at..], row), to, first);
                 at += VECTOR * plane.width;
             }
         }
@@ -305,6 +331,22 @@ pub fn panels_bytes(block: BlockType, rows: usize, cols: usize) -> Option<usize>
     panel_bytes(block, cols)?.checked_mul(rows.div_ceil(PANEL_ROWS))
 }
 
+/// Evaluates `$body` with `$block` as a constant: loops over a layout known at compile time are several times
+/// as fast.
+macro_rules! for_block {
+    ($block:ident, $body:expr) => {
+        for_block!($block, $body, F32 F16 BF16 Q4_0 Q4_1 Q5_0 Q5_1 Q8_0 Q2_K Q3_K Q4_K Q5_K Q6_K)
+    };
+    ($block:ident, $body:expr, $($name:ident)*) => {
+        match $block {
+            $(BlockType::$name => {
+                let $block = BlockType::$name;
+                $body
+            })*
+        }
+    };
+}
+
 /// Appends `rows`, whole rows of `row_bytes` as ggml stores them, to `out` in panels. The rows missing
 /// in the last panel are zeros, which every format reads as weights of zero.
 ///
@@ -318,26 +360,20 @@ pub fn pack_panels(block: BlockType, rows: &[u8], row_bytes: usize, out: &mut Ve
     for rows in rows.chunks(PANEL_ROWS * row_bytes) {
         let at = out.len();
         out.resize(at + PANEL_ROWS * row_bytes, 0);
-        pack_panel(block, rows, row_bytes, &mut out[at..]);
+        let panel = &mut out[at..];
+        for_block!(block, pack_panel(block, rows, row_bytes, panel));
     }
 }
 
 /// Moves up to 16 rows into a panel of zeros, tile by tile.
+#[inline(always)]
 fn pack_panel(block: BlockType, rows: &[u8], row_bytes: usize, panel: &mut [u8]) {
     let layout = layout(block);
     let step = layout.step(block);
     for (i, tile) in panel.chunks_mut(PANEL_ROWS * step).enumerate() {
         let len = tile.len() / PANEL_ROWS;
-        for (row, bytes) in rows.chunks_exact(row_bytes).enumerate() {
-            let from = &bytes[i * step..][..len];
-            let base = layout.each_head(row, len, |size, at, place| match size {
-                1 => tile[place] = from[at],
-                2 => copy::<2>(from, at, tile, place),
-                _ => copy::<4>(from, at, tile, place),
-            });
-            layout.each_plane(base, |plane, first, at| {
-                plane.store(plane.groups(from, first), row, &mut tile[at..]);
-            });
+        for (row, bytes) in (0..PANEL_ROWS).zip(rows.chunks_exact(row_bytes)) {
+            layout.pack(&bytes[i * step..][..len], tile, row);
         }
     }
 }
@@ -353,19 +389,17 @@ pub fn extract_row(block: BlockType, panel: &[u8], row: usize, out: &mut [u8]) {
             && out.len().is_multiple_of(block.block_bytes()),
         "not a row of this panel"
     );
+    for_block!(block, take_row(block, panel, row, out));
+}
+
+#[inline(always)]
+fn take_row(block: BlockType, panel: &[u8], row: usize, out: &mut [u8]) {
     let layout = layout(block);
     let step = layout.step(block);
     out.fill(0);
     let tiles = panel.chunks(PANEL_ROWS * step);
     for (tile, to) in tiles.zip(out.chunks_mut(step)) {
-        let base = layout.each_head(row, to.len(), |size, at, place| match size {
-            1 => to[at] = tile[place],
-            2 => copy::<2>(tile, place, to, at),
-            _ => copy::<4>(tile, place, to, at),
-        });
-        layout.each_plane(base, |plane, first, at| {
-            plane.put_groups(plane.load(&tile[at..], row), to, first);
-        });
+        layout.take(tile, row, to);
     }
 }
 
