@@ -7,7 +7,7 @@
 
 use forebay_models::bundle::{FfnGeometry, FfnLayout};
 
-use crate::kernels::{Activations, KernelTable, WeightRows};
+use crate::kernels::{Activations, Form, KernelTable, WeightRows};
 use crate::live_mask::LiveMask;
 use crate::pred::Pred;
 use crate::udio::Udio;
@@ -97,7 +97,9 @@ pub fn up_down(
     let partial = &mut scratch.partial[..n_tokens * d_model];
     match work.geometry.layout {
         FfnLayout::Cluster => {
-            scratch.hidden.load(kernels, n_tokens, n, product);
+            scratch
+                .hidden
+                .load(kernels, Form::Rows, n_tokens, n, product);
             compute_down_blocks(kernels, work, &scratch.hidden, partial);
         }
         FfnLayout::Neuron => {

@@ -8,6 +8,7 @@
 use flume::Sender;
 use forebay_queues::exchange::Member;
 use forebay_queues::lane::LaneRx;
+use forebay_stages::kernels::Form;
 use forebay_traces::clock::now_ns;
 use forebay_traces::lane::TraceLane;
 use forebay_traces::ledger::Charged;
@@ -216,7 +217,7 @@ impl Sequencer {
         for (token, out) in x.chunks_exact(d).zip(rows.chunks_exact_mut(d)) {
             shared.kernels.rmsnorm(token, weight, eps, out);
         }
-        self.cx.x.load(&shared.kernels, n, d, rows);
+        self.cx.x.load(&shared.kernels, Form::Rows, n, d, rows);
         self.cx.record(Stage::Norm, 0, n, 0, Hit::NotApplicable, 0);
     }
 
@@ -239,7 +240,7 @@ impl Sequencer {
         let (n, q_dim) = (self.cx.step.n_tokens, shared.bundle.meta.config.q_dim());
         let rows = &mut self.residual.rows[..n * q_dim];
         shared.boards.attention.read(0, rows);
-        self.cx.x.load(&shared.kernels, n, q_dim, rows);
+        self.cx.x.load(&shared.kernels, Form::Rows, n, q_dim, rows);
         self.begin_rows(Site::Output);
     }
 

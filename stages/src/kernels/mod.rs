@@ -17,9 +17,12 @@ mod exp;
 mod fixed;
 mod formats;
 mod matmul;
+mod panel_formats;
+mod panels;
 mod scalar;
 mod simd;
 mod table;
+mod tokens;
 
 #[cfg(target_arch = "x86_64")]
 mod avx2;
@@ -29,5 +32,5 @@ mod avx512;
 #[cfg(test)]
 mod tests;
 
-pub use activations::Activations;
-pub use table::{Isa, KernelTable, UnknownIsa, WeightRows};
+pub use activations::{Activations, Form};
+pub use table::{Isa, KernelTable, UnknownIsa, WeightPanels, WeightRows};

@@ -3,7 +3,7 @@
 use super::{Random, tables};
 use crate::kernels::scalar::Scalar;
 use crate::kernels::simd::{Kernel, Simd};
-use crate::kernels::{Activations, Isa};
+use crate::kernels::{Activations, Form, Isa};
 
 /// Integer products of 64 codes, all three ways that a format may ask for.
 #[derive(Clone, Copy)]
@@ -85,7 +85,7 @@ fn quantised_activations_are_equal_and_as_defined() {
     x[96..100].copy_from_slice(&[63.5, -63.5, 1.5, 127.0]);
     for table in tables() {
         let mut a = Activations::new(2, cols);
-        a.load(&table, 2, cols, &x);
+        a.load(&table, Form::Rows, 2, cols, &x);
         for t in 0..2 {
             let token = a.token(t);
             for (b, block) in x[t * cols..][..cols].chunks(32).enumerate() {
@@ -107,7 +107,7 @@ fn quantised_activations_are_equal_and_as_defined() {
                     assert_eq!(token.sums[2 * b + g], scale * sum as f32);
                 }
             }
-            assert_eq!(a.values(t), &x[t * cols..][..cols]);
+            assert_eq!(&a.token(t).values[..cols], &x[t * cols..][..cols]);
         }
     }
 }
