@@ -3,39 +3,50 @@
 use super::formats::{GROUP, PAIR};
 use super::simd::{Kernel, LANES, Simd};
 use super::table::KernelTable;
+use super::tokens::{BLOCK, PanelTokens, Piece, pieces};
 
-/// Elements that share a scale.
-const BLOCK: usize = 32;
 /// Alignment of the buffers in bytes: one cache line, so that no vector load is split.
 const LINE: usize = 64;
 /// Below this magnitude `127 / max` is not finite; such a block counts as zero.
 const TINY: f32 = 1e-36;
 
-/// Which product the quantised activations are for.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+/// Which product the activations are for: the two want tokens in different places.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Form {
-    /// Rows as ggml stores them.
+    /// [`KernelTable::matmul`]: weights row by row. Every token is a row.
+    #[default]
     Rows,
-    /// Panels of 16 rows.
+    /// [`KernelTable::panels`]: weights in panels. Up to 16 tokens lie block by block side by side.
     Panels,
 }
 
 /// Activations of up to `max_tokens` tokens, quantised once and multiplied with many weights.
 ///
 /// Per token and block of 32: `scale = max |x| / 127`, `code = round(x * 127 / max |x|)` (ties to
-/// even), so codes are in -127..=127. Beside them are, per 16 elements, the scale again and
-/// `scale * sum(code)`, which formats with an offset need. A block with an infinite or NaN element
-/// has scale NaN, so that the fault shows in every product.
+/// even), so codes are in -127..=127. Beside them are the sums of codes that formats with an offset
+/// need. A block with an infinite or NaN element has scale NaN, so that the fault shows in every
+/// product.
 #[derive(Clone, Debug)]
 pub struct Activations {
     max_tokens: usize,
     max_cols: usize,
     n_tokens: usize,
     cols: usize,
-    values: Aligned<f32>, // [n_tokens, padded]
-    codes: Aligned<i8>,   // [n_tokens, padded]
-    scales: Aligned<f32>, // [n_tokens, padded / 16]
-    sums: Aligned<f32>,   // [n_tokens, padded / 16]
+    form: Form,
+    /// One token while it is made, `[padded]`.
+    row: Aligned<f32>,
+    values: Aligned<f32>, // [n_tokens, padded], in the order of the form
+    codes: Aligned<i8>,   // [n_tokens, padded], in the order of the form
+    /// Per 16 elements; in panels per 32.
+    scales: Aligned<f32>,
+    /// Per 16 elements: `scale * sum(code)`.
+    sums: Aligned<f32>,
+    /// Panels: per 32 elements, `scale * sum(code)`.
+    block_sums: Aligned<f32>,
+    /// Panels: per 32 elements, `-sum(code)`.
+    block_counts: Aligned<i32>,
+    /// Panels: per 16 elements, `-sum(code)`.
+    half_counts: Aligned<i32>,
 }
 
 /// A buffer that starts on a cache line, as far as the allocator's address allows.
@@ -53,15 +64,15 @@ impl<T: Copy + Default> Aligned<T> {
         Self { buffer, first }
     }
 
-    /// `[len]` of token `t`.
+    /// `[len]` from `start` on.
     #[inline(always)]
-    fn row(&self, t: usize, len: usize) -> &[T] {
-        &self.buffer[self.first + t * len..][..len]
+    fn part(&self, start: usize, len: usize) -> &[T] {
+        &self.buffer[self.first + start..][..len]
     }
 
     #[inline(always)]
-    fn row_mut(&mut self, t: usize, len: usize) -> &mut [T] {
-        &mut self.buffer[self.first + t * len..][..len]
+    fn part_mut(&mut self, start: usize, len: usize) -> &mut [T] {
+        &mut self.buffer[self.first + start..][..len]
     }
 }
 
@@ -89,18 +100,24 @@ impl Activations {
             max_cols,
             n_tokens: 0,
             cols: 0,
+            form: Form::Rows,
+            row: Aligned::new(max_cols.next_multiple_of(PAIR)),
             values: Aligned::new(len),
             codes: Aligned::new(len),
             scales: Aligned::new(len / GROUP),
             sums: Aligned::new(len / GROUP),
+            block_sums: Aligned::new(len / BLOCK),
+            block_counts: Aligned::new(len / BLOCK),
+            half_counts: Aligned::new(len / GROUP),
         }
     }
 
     /// Bytes that [`Self::new`] allocates, for memory budgets.
     pub fn bytes_for(max_tokens: usize, max_cols: usize) -> usize {
-        let len = max_cols.next_multiple_of(PAIR).saturating_mul(max_tokens);
+        let padded = max_cols.next_multiple_of(PAIR);
+        let len = padded.saturating_mul(max_tokens);
         len.saturating_mul(5)
-            .saturating_add(len / GROUP * 8 + 4 * LINE)
+            .saturating_add(len / GROUP * 12 + len / BLOCK * 8 + padded * 4 + 8 * LINE)
     }
 
     /// Tokens held now.
@@ -111,14 +128,6 @@ impl Activations {
     /// Columns of a token.
     pub fn cols(&self) -> usize {
         self.cols
-    }
-
-    /// The f32 values of a token, `[cols]`.
-    ///
-    /// # Panics
-    /// There is no such token.
-    pub fn values(&self, token: usize) -> &[f32] {
-        &self.token(token).values[..self.cols]
     }
 
     /// Takes `src`, `[n_tokens, cols]`.
@@ -146,7 +155,7 @@ impl Activations {
     pub fn set(
         &mut self,
         kernels: &KernelTable,
-        _form: Form,
+        form: Form,
         n_tokens: usize,
         cols: usize,
         mut fill: impl FnMut(usize, &mut [f32]),
@@ -157,23 +166,60 @@ impl Activations {
             self.max_tokens,
             self.max_cols
         );
-        (self.n_tokens, self.cols) = (n_tokens, cols);
+        (self.n_tokens, self.cols, self.form) = (n_tokens, cols, form);
         let padded = self.padded();
-        for t in 0..n_tokens {
-            let values = self.values.row_mut(t, padded);
-            fill(t, &mut values[..cols]);
-            values[cols..].fill(0.0);
-            kernels.quantise(Quantise {
-                values,
-                codes: self.codes.row_mut(t, padded),
-                scales: self.scales.row_mut(t, padded / GROUP),
-                sums: self.sums.row_mut(t, padded / GROUP),
-            });
+        match form {
+            Form::Rows => {
+                for t in 0..n_tokens {
+                    let values = self.values.part_mut(t * padded, padded);
+                    fill(t, &mut values[..cols]);
+                    values[cols..].fill(0.0);
+                    kernels.quantise(Quantise {
+                        values,
+                        codes: self.codes.part_mut(t * padded, padded),
+                        scales: self.scales.part_mut(t * padded / GROUP, padded / GROUP),
+                        sums: self.sums.part_mut(t * padded / GROUP, padded / GROUP),
+                    });
+                }
+            }
+            Form::Panels => {
+                for piece in pieces(n_tokens) {
+                    for lane in 0..piece.width {
+                        let row = self.row.part_mut(0, padded);
+                        fill(piece.first + lane, &mut row[..cols]);
+                        row[cols..].fill(0.0);
+                        self.quantise_lane(kernels, piece, lane);
+                    }
+                }
+            }
         }
+    }
+
+    /// Quantises the row into its place in `piece`.
+    fn quantise_lane(&mut self, kernels: &KernelTable, piece: Piece, lane: usize) {
+        let padded = self.padded();
+        let (start, len) = (piece.first * padded, piece.width * padded);
+        kernels.quantise_lane(QuantiseLane {
+            row: self.row.part(0, padded),
+            width: piece.width,
+            lane,
+            values: self.values.part_mut(start, len),
+            codes: self.codes.part_mut(start, len),
+            scales: self.scales.part_mut(start / BLOCK, len / BLOCK),
+            sums: self.sums.part_mut(start / GROUP, len / GROUP),
+            block_sums: self.block_sums.part_mut(start / BLOCK, len / BLOCK),
+            block_counts: self.block_counts.part_mut(start / BLOCK, len / BLOCK),
+            half_counts: self.half_counts.part_mut(start / GROUP, len / GROUP),
+        });
     }
 
     fn padded(&self) -> usize {
         self.cols.next_multiple_of(PAIR)
+    }
+
+    /// Which product the activations are for.
+    pub(super) fn form(&self) -> Form {
+        self.form
     }
 
     #[inline(always)]
@@ -181,10 +227,43 @@ impl Activations {
         assert!(t < self.n_tokens, "no activations of token {t}");
         let padded = self.padded();
         Token {
-            values: self.values.row(t, padded),
-            codes: self.codes.row(t, padded),
-            scales: self.scales.row(t, padded / GROUP),
-            sums: self.sums.row(t, padded / GROUP),
+            values: self.values.part(t * padded, padded),
+            codes: self.codes.part(t * padded, padded),
+            scales: self.scales.part(t * padded / GROUP, padded / GROUP),
+            sums: self.sums.part(t * padded / GROUP, padded / GROUP),
+        }
+    }
+
+    /// The tokens of a piece of width `T`.
+    #[inline(always)]
+    pub(super) fn piece<const T: usize>(&self, piece: Piece) -> PanelTokens<'_, T> {
+        assert!(
+            piece.width == T && piece.first + T <= self.n_tokens,
+            "no such piece"
+        );
+        let padded = self.padded();
+        let (start, len) = (piece.first * padded, T * padded);
+        let (block, half) = (start / BLOCK, start / GROUP);
+        PanelTokens {
+            values: self.values.part(start, len).as_chunks().0.as_chunks().0,
+            codes: self.codes.part(start, len).as_chunks().0.as_chunks().0,
+            scales: self.scales.part(block, len / BLOCK).as_chunks().0,
+            sums: self.block_sums.part(block, len / BLOCK).as_chunks().0,
+            counts: self.block_counts.part(block, len / BLOCK).as_chunks().0,
+            half_sums: self
+                .sums
+                .part(half, len / GROUP)
+                .as_chunks()
+                .0
+                .as_chunks()
+                .0,
+            half_counts: self
+                .half_counts
+                .part(half, len / GROUP)
+                .as_chunks()
+                .0
+                .as_chunks()
+                .0,
         }
     }
 }
@@ -220,23 +299,67 @@ fn quantise_block<S: Simd>(
     scales: &mut [f32; 2],
     sums: &mut [f32; 2],
 ) {
+    let (scale, counts) = quantise_codes(s, values, codes);
+    *scales = [scale; 2];
+    *sums = counts.map(|count| scale * count as f32);
+}
+
+/// Writes the codes of a block; returns its scale and the sums of the codes of each half.
+#[inline(always)]
+fn quantise_codes<S: Simd>(
+    s: S,
+    values: &[f32; BLOCK],
+    codes: &mut [i8; BLOCK],
+) -> (f32, [i32; 2]) {
     let halves = values.as_chunks().0;
     let (a, b) = (s.load(&halves[0]), s.load(&halves[1]));
     let magnitudes = s.max_i32(s.magnitude_bits(a), s.magnitude_bits(b));
     let max = f32::from_bits(s.reduce_max_i32(magnitudes) as u32);
     if !(max >= TINY && max.is_finite()) {
         codes.fill(0);
-        let scale = if max.is_finite() { 0.0 } else { f32::NAN };
-        (*scales, *sums) = ([scale; 2], [scale; 2]);
-        return;
+        return (if max.is_finite() { 0.0 } else { f32::NAN }, [0; 2]);
     }
-    let scale = max / 127.0;
     let inverse = s.splat(127.0 / max);
     let codes = codes.as_chunks_mut::<LANES>().0;
-    for (i, half) in [a, b].into_iter().enumerate() {
-        let rounded = s.round(s.mul(half, inverse));
-        s.store_i8(rounded, &mut codes[i]);
-        scales[i] = scale;
-        sums[i] = scale * s.reduce_add_i32(rounded) as f32;
+    let (a, b) = (s.round(s.mul(a, inverse)), s.round(s.mul(b, inverse)));
+    s.store_i8(a, &mut codes[0]);
+    s.store_i8(b, &mut codes[1]);
+    (max / 127.0, [s.reduce_add_i32(a), s.reduce_add_i32(b)])
+}
+
+/// Quantises one token into lane `lane` of a piece of `width` tokens; see [`Activations`].
+pub(super) struct QuantiseLane<'a> {
+    pub(super) row: &'a [f32], // [padded]
+    pub(super) width: usize,
+    pub(super) lane: usize,
+    pub(super) values: &'a mut [f32],     // [padded / 32, width, 32]
+    pub(super) codes: &'a mut [i8],       // [padded / 32, width, 32]
+    pub(super) scales: &'a mut [f32],     // [padded / 32, width]
+    pub(super) sums: &'a mut [f32],       // [padded / 32, width, 2]
+    pub(super) block_sums: &'a mut [f32], // [padded / 32, width]
+    pub(super) block_counts: &'a mut [i32], // [padded / 32, width]
+    pub(super) half_counts: &'a mut [i32], // [padded / 32, width, 2]
+}
+
+impl Kernel for QuantiseLane<'_> {
+    type Output = ();
+
+    #[inline(always)]
+    fn run<S: Simd>(self, s: S) {
+        let values = self.values.as_chunks_mut::<BLOCK>().0;
+        let codes = self.codes.as_chunks_mut::<BLOCK>().0;
+        let sums = self.sums.as_chunks_mut::<2>().0;
+        let half_counts = self.half_counts.as_chunks_mut::<2>().0;
+        for (b, block) in self.row.as_chunks::<BLOCK>().0.iter().enumerate() {
+            let i = b * self.width + self.lane;
+            values[i] = *block;
+            let (scale, counts) = quantise_codes(s, block, &mut codes[i]);
+            let count = counts[0] + counts[1];
+            self.scales[i] = scale;
+            self.block_sums[i] = scale * count as f32;
+            self.block_counts[i] = -count;
+            sums[i] = counts.map(|count| scale * count as f32);
+            half_counts[i] = counts.map(|count| -count);
+        }
     }
 }

@@ -4,7 +4,7 @@
 use std::arch::x86_64::*;
 
 use super::fixed;
-use super::simd::{Kernel, Simd};
+use super::simd::{Kernel, Simd, unrolled};
 
 /// Proof that the CPU has the instructions of [`Avx2::run`]; only [`Avx2::detect`] makes it.
 #[derive(Clone, Copy)]
@@ -325,6 +325,29 @@ impl Simd for Avx2 {
         fn dot_i8(self, codes: I, x: I) -> I {
             both!(i => dot(_mm256_abs_epi8(codes[i]), _mm256_sign_epi8(x[i], codes[i])))
         }
+        fn splat_i32(self, v: i32) -> I { [_mm256_set1_epi32(v); 2] }
+        fn widen_u8(self, bytes: &[u8; 16]) -> I {
+            both!(i => _mm256_cvtepu8_epi32(_mm_loadl_epi64(bytes.as_ptr().add(8 * i).cast())))
+        }
+        fn widen_i8(self, bytes: &[u8; 16]) -> I {
+            both!(i => _mm256_cvtepi8_epi32(_mm_loadl_epi64(bytes.as_ptr().add(8 * i).cast())))
+        }
+        fn and(self, a: I, mask: i32) -> I {
+            both!(i => _mm256_and_si256(a[i], _mm256_set1_epi32(mask)))
+        }
+        fn or_i32(self, a: I, b: I) -> I { both!(i => _mm256_or_si256(a[i], b[i])) }
+        fn shift_left(self, a: I, by: u32) -> I {
+            both!(i => _mm256_sll_epi32(a[i], _mm_cvtsi32_si128(by as i32)))
+        }
+        fn shift_right(self, a: I, by: u32) -> I {
+            both!(i => _mm256_srl_epi32(a[i], _mm_cvtsi32_si128(by as i32)))
+        }
+        fn load_bytes(self, b: &[u8; 64]) -> I {
+            both!(i => _mm256_loadu_si256(b.as_ptr().add(32 * i).cast()))
+        }
+        fn field(self, a: I, from: u32, to: u32, mask: u8) -> I {
+            both!(i => _mm256_and_si256(moved(a[i], from, to), _mm256_set1_epi8(mask as i8)))
+        }
         fn fold(self, p: &[f32; 16], acc: &mut [i64; 16]) -> bool {
             // Adding 1.5 * 2^52 to a number below 2^51 rounds it (to even) to the last bit of the
             // significand: the difference of the bits is the integer.
@@ -349,4 +372,50 @@ impl Simd for Avx2 {
             true
         }
     }
+
+    /// Sums of two pairs fit into 16 bits: `4 * 63 * 127 = 32004`.
+    #[inline(always)]
+    fn dot_unsigned<const N: usize>(self, codes: [I; N], x: &[[i8; 4]; N], start: I) -> I {
+        const { assert!(N.is_multiple_of(2)) };
+        let mut sum = start;
+        unrolled!(g in 0..N => {
+            if g % 2 == 0 {
+                // SAFETY: `self` proves that the CPU has the instructions.
+                sum = unsafe {
+                    let (a, b) = (_mm256_set1_epi32(word(x[g])), _mm256_set1_epi32(word(x[g + 1])));
+                    both!(i => {
+                        let first = _mm256_maddubs_epi16(codes[g][i], a);
+                        let second = _mm256_maddubs_epi16(codes[g + 1][i], b);
+                        let pairs = _mm256_add_epi16(first, second);
+                        let fours = _mm256_madd_epi16(pairs, _mm256_set1_epi16(1));
+                        _mm256_add_epi32(sum[i], fours)
+                    })
+                };
+            }
+        });
+        sum
+    }
+
+    /// As `|code| * (x * sign)`, whose pairs are at most `2 * 128 * 127 = 32512`.
+    #[inline(always)]
+    fn dot_signed<const N: usize>(self, codes: [I; N], x: &[[i8; 4]; N], _count: i32) -> I {
+        let mut sum = self.splat_i32(0);
+        unrolled!(g in 0..N => {
+            // SAFETY: `self` proves that the CPU has the instructions.
+            sum = unsafe {
+                let x = _mm256_set1_epi32(word(x[g]));
+                both!(i => {
+                    let fours = dot(_mm256_abs_epi8(codes[g][i]), _mm256_sign_epi8(x, codes[g][i]));
+                    _mm256_add_epi32(sum[i], fours)
+                })
+            };
+        });
+        sum
+    }
+}
+
+/// Four signed bytes as they lie in memory.
+#[inline(always)]
+fn word(x: [i8; 4]) -> i32 {
+    i32::from_ne_bytes(x.map(|v| v as u8))
 }

@@ -4,7 +4,7 @@
 use std::arch::x86_64::*;
 
 use super::fixed;
-use super::simd::{Kernel, Simd};
+use super::simd::{Kernel, Simd, unrolled};
 
 /// Proof that the CPU has the instructions of [`Avx512::run`]; only [`Avx512::detect`] makes it.
 #[derive(Clone, Copy)]
@@ -215,6 +215,30 @@ impl Simd for Avx512 {
             let signed = _mm512_mask_sub_epi8(x, negative, _mm512_setzero_si512(), x);
             _mm512_dpbusd_epi32(_mm512_setzero_si512(), _mm512_abs_epi8(codes), signed)
         }
+        fn splat_i32(self, v: i32) -> __m512i { _mm512_set1_epi32(v) }
+        fn widen_u8(self, bytes: &[u8; 16]) -> __m512i {
+            _mm512_cvtepu8_epi32(_mm_loadu_si128(bytes.as_ptr().cast()))
+        }
+        fn widen_i8(self, bytes: &[u8; 16]) -> __m512i {
+            _mm512_cvtepi8_epi32(_mm_loadu_si128(bytes.as_ptr().cast()))
+        }
+        fn and(self, a: __m512i, mask: i32) -> __m512i {
+            _mm512_and_si512(a, _mm512_set1_epi32(mask))
+        }
+        fn or_i32(self, a: __m512i, b: __m512i) -> __m512i { _mm512_or_si512(a, b) }
+        fn shift_left(self, a: __m512i, by: u32) -> __m512i {
+            _mm512_sll_epi32(a, _mm_cvtsi32_si128(by as i32))
+        }
+        fn shift_right(self, a: __m512i, by: u32) -> __m512i {
+            _mm512_srl_epi32(a, _mm_cvtsi32_si128(by as i32))
+        }
+        fn load_bytes(self, b: &[u8; 64]) -> __m512i { _mm512_loadu_si512(b.as_ptr().cast()) }
+        fn field(self, a: __m512i, from: u32, to: u32, mask: u8) -> __m512i {
+            // Bits that cross into the neighbouring byte are cut off by the mask.
+            let by = _mm_cvtsi32_si128(from.abs_diff(to) as i32);
+            let moved = if from > to { _mm512_srl_epi16(a, by) } else { _mm512_sll_epi16(a, by) };
+            _mm512_and_si512(moved, _mm512_set1_epi8(mask as i8))
+        }
         fn fold(self, p: &[f32; 16], acc: &mut [i64; 16]) -> bool {
             let v = _mm512_loadu_ps(p.as_ptr());
             let limit = _mm512_set1_ps(fixed::LIMIT);
@@ -242,4 +266,43 @@ impl Simd for Avx512 {
             }
         }
     }
+
+    #[inline(always)]
+    fn dot_unsigned<const N: usize>(
+        self,
+        codes: [__m512i; N],
+        x: &[[i8; 4]; N],
+        start: __m512i,
+    ) -> __m512i {
+        let mut sum = start;
+        unrolled!(g in 0..N => {
+            // SAFETY: `self` proves that the CPU has the instructions.
+            sum = unsafe { _mm512_dpbusd_epi32(sum, codes[g], _mm512_set1_epi32(word(x[g]))) };
+        });
+        sum
+    }
+
+    /// `code ^ 0x80` is `code + 128` without a sign, so the sum starts at `-128 * sum(x)`.
+    #[inline(always)]
+    fn dot_signed<const N: usize>(
+        self,
+        codes: [__m512i; N],
+        x: &[[i8; 4]; N],
+        count: i32,
+    ) -> __m512i {
+        let mut unsigned = codes;
+        // SAFETY: `self` proves that the CPU has the instructions.
+        let top = unsafe { _mm512_set1_epi8(i8::MIN) };
+        unrolled!(g in 0..N => {
+            // SAFETY: as above.
+            unsigned[g] = unsafe { _mm512_xor_si512(codes[g], top) };
+        });
+        self.dot_unsigned(unsigned, x, self.shift_left(self.splat_i32(count), 7))
+    }
+}
+
+/// Four signed bytes as they lie in memory.
+#[inline(always)]
+fn word(x: [i8; 4]) -> i32 {
+    i32::from_ne_bytes(x.map(|v| v as u8))
 }

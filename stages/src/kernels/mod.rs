@@ -17,9 +17,12 @@ mod exp;
 mod fixed;
 mod formats;
 mod matmul;
+mod panel_formats;
+mod panels;
 mod scalar;
 mod simd;
 mod table;
+mod tokens;
 
 #[cfg(target_arch = "x86_64")]
 mod avx2;

@@ -228,4 +228,78 @@ impl Simd for Scalar {
     fn dot_i8(self, codes: [u8; 64], x: [u8; 64]) -> [i32; 16] {
         dot4(|i| i32::from(codes[i] as i8) * i32::from(x[i] as i8))
     }
+
+    fn splat_i32(self, v: i32) -> [i32; 16] {
+        [v; 16]
+    }
+
+    fn widen_u8(self, bytes: &[u8; 16]) -> [i32; 16] {
+        bytes.map(i32::from)
+    }
+
+    fn widen_i8(self, bytes: &[u8; 16]) -> [i32; 16] {
+        bytes.map(|b| i32::from(b as i8))
+    }
+
+    fn and(self, a: [i32; 16], mask: i32) -> [i32; 16] {
+        a.map(|v| v & mask)
+    }
+
+    fn or_i32(self, a: [i32; 16], b: [i32; 16]) -> [i32; 16] {
+        from_fn(|i| a[i] | b[i])
+    }
+
+    fn shift_left(self, a: [i32; 16], by: u32) -> [i32; 16] {
+        a.map(|v| v << by)
+    }
+
+    fn shift_right(self, a: [i32; 16], by: u32) -> [i32; 16] {
+        a.map(|v| (v as u32 >> by) as i32)
+    }
+
+    fn load_bytes(self, b: &[u8; 64]) -> [u8; 64] {
+        *b
+    }
+
+    fn field(self, a: [u8; 64], from: u32, to: u32, mask: u8) -> [u8; 64] {
+        a.map(|v| ((u32::from(v) << to) >> from) as u8 & mask)
+    }
+
+    fn dot_unsigned<const N: usize>(
+        self,
+        codes: [[u8; 64]; N],
+        x: &[[i8; 4]; N],
+        start: [i32; 16],
+    ) -> [i32; 16] {
+        let mut sum = start;
+        for (codes, x) in codes.iter().zip(x) {
+            for (sum, codes) in sum.iter_mut().zip(codes.as_chunks::<4>().0) {
+                let products = codes
+                    .iter()
+                    .zip(x)
+                    .map(|(&c, &x)| i32::from(c) * i32::from(x));
+                *sum += products.sum::<i32>();
+            }
+        }
+        sum
+    }
+
+    fn dot_signed<const N: usize>(
+        self,
+        codes: [[u8; 64]; N],
+        x: &[[i8; 4]; N],
+        _count: i32,
+    ) -> [i32; 16] {
+        let mut sum = [0; 16];
+        for (codes, x) in codes.iter().zip(x) {
+            for (sum, codes) in sum.iter_mut().zip(codes.as_chunks::<4>().0) {
+                let products = codes
+                    .iter()
+                    .zip(x)
+                    .map(|(&c, &x)| i32::from(c as i8) * i32::from(x));
+                *sum += products.sum::<i32>();
+            }
+        }
+        sum
+    }
 }

@@ -141,6 +141,40 @@ pub(super) trait Simd: Copy + Send + Sync + 'static {
     /// whose pairs are at most 2 * 128 * 127 = 32512, which is exact in 16 bits too.
     fn dot_i8(self, codes: Self::B, x: Self::B) -> Self::I;
 
+    /// All lanes `v`.
+    fn splat_i32(self, v: i32) -> Self::I;
+    /// 16 unsigned bytes.
+    fn widen_u8(self, bytes: &[u8; 16]) -> Self::I;
+    /// 16 signed bytes.
+    fn widen_i8(self, bytes: &[u8; 16]) -> Self::I;
+    /// Bitwise and of every lane with `mask`.
+    fn and(self, a: Self::I, mask: i32) -> Self::I;
+    /// Bitwise or.
+    fn or_i32(self, a: Self::I, b: Self::I) -> Self::I;
+    /// `a << by`, with `by` below 32.
+    fn shift_left(self, a: Self::I, by: u32) -> Self::I;
+    /// `a >> by` filled with zeros, with `by` below 32.
+    fn shift_right(self, a: Self::I, by: u32) -> Self::I;
+    /// 64 bytes.
+    fn load_bytes(self, b: &[u8; 64]) -> Self::B;
+    /// The bits of each byte moved from bit `from` to bit `to`, both below 8, and cut by `mask`.
+    fn field(self, a: Self::B, from: u32, to: u32, mask: u8) -> Self::B;
+    /// Lane `r` is `start + sum(codes[g][4r + k] * x[g][k])`: 16 rows times one token. Codes are
+    /// unsigned and at most 63, `x` is at least -127.
+    fn dot_unsigned<const N: usize>(
+        self,
+        codes: [Self::B; N],
+        x: &[[i8; 4]; N],
+        start: Self::I,
+    ) -> Self::I;
+    /// As [`Self::dot_unsigned`] from 0 on, for signed codes of the whole range; `count` is `-sum(x)`.
+    fn dot_signed<const N: usize>(
+        self,
+        codes: [Self::B; N],
+        x: &[[i8; 4]; N],
+        count: i32,
+    ) -> Self::I;
+
     /// `acc += round(p * 2^32)`; see [`super::fixed`]. Returns whether all were in range.
     fn fold(self, p: &[f32; 16], acc: &mut [i64; 16]) -> bool {
         super::fixed::fold_each(p, acc)
@@ -152,12 +186,12 @@ pub(super) trait Simd: Copy + Send + Sync + 'static {
     }
 }
 
-/// A loop of up to four turns, written out. Vectors must stay in registers and inside functions of
+/// A loop of up to 16 turns, written out. Vectors must stay in registers and inside functions of
 /// the instruction set, which neither `array::map` nor a loop that the optimiser may keep ensures.
 macro_rules! unrolled {
     ($i:ident in 0..$n:expr => $body:block) => {{
-        const { assert!($n <= 4) };
-        $crate::kernels::simd::unrolled!(@ $n, $body, $i: 0 1 2 3);
+        const { assert!($n <= 16) };
+        $crate::kernels::simd::unrolled!(@ $n, $body, $i: 0 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15);
     }};
     (@ $n:expr, $body:block, $i:ident: $($turn:literal)*) => {
         $(if $turn < $n {

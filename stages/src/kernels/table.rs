@@ -5,15 +5,17 @@ use std::str::FromStr;
 
 use forebay_models::block::BlockType;
 use forebay_models::config::{Activation, RopePairing};
+use forebay_models::panel::{PANEL_ROWS, panel_bytes};
 use half::f16;
 
-use super::activations::{Activations, Quantise};
+use super::activations::{Activations, Form, Quantise, QuantiseLane};
 use super::attention::Attend;
 use super::axpy::{Axpy, Dequantise, FloatUnpack, Sink, Unpack};
 use super::elementwise::{GateUp, RmsNorm, Rope};
 use super::fixed::{Fold, Unfold};
 use super::formats::for_format;
 use super::matmul::{FloatMatmul, Matmul};
+use super::panels::{FloatPanelMatmul, PanelMatmul};
 use super::scalar::Scalar;
 use super::simd::Simd;
 
@@ -82,23 +84,25 @@ pub struct WeightRows<'a> {
     pub n_rows: usize,
 }
 
-/// A weight matrix in panels of 16 rows.
+/// Rows of a weight matrix in panels of 16; see [`forebay_models::panel`].
 #[derive(Clone, Copy, Debug)]
 pub struct WeightPanels<'a> {
     /// Format of the elements.
     pub block: BlockType,
-    /// Whole panels.
+    /// Whole panels, one behind the other; any alignment.
     pub bytes: &'a [u8],
-    /// Rows; those that fill up the last panel do not count.
+    /// Number of rows; those that fill up the last panel do not count.
     pub n_rows: usize,
 }
 
 /// What a backend computes: the object behind [`KernelTable`], which has checked all shapes.
 trait Kernels: Sync {
     fn matmul(&self, w: WeightRows<'_>, x: &Activations, out: &mut [f32], out_stride: usize);
+    fn panels(&self, job: PanelMatmul<'_, ()>);
     fn axpy(&self, block: BlockType, row: &[u8], sink: Axpy<'_>);
     fn dequantise(&self, block: BlockType, row: &[u8], out: &mut [f32]);
     fn quantise(&self, job: Quantise<'_>);
+    fn quantise_lane(&self, job: QuantiseLane<'_>);
     fn fold(&self, job: Fold<'_>) -> bool;
     fn unfold(&self, job: Unfold<'_>);
     fn rmsnorm(&self, job: RmsNorm<'_>);
@@ -114,6 +118,12 @@ impl<S: Simd> Kernels for S {
             float F => self.run(FloatMatmul(Matmul::<F>::new(w, x, out, out_stride))))
     }
 
+    fn panels(&self, job: PanelMatmul<'_, ()>) {
+        for_format!(job.w.block,
+            quantised F => self.run(job.of::<F>()),
+            float F => self.run(FloatPanelMatmul(job.of::<F>())))
+    }
+
     fn axpy(&self, block: BlockType, row: &[u8], sink: Axpy<'_>) {
         unpack(*self, block, row, sink);
     }
@@ -123,6 +133,10 @@ impl<S: Simd> Kernels for S {
     }
 
     fn quantise(&self, job: Quantise<'_>) {
+        self.run(job);
+    }
+
+    fn quantise_lane(&self, job: QuantiseLane<'_>) {
         self.run(job);
     }
 
@@ -213,6 +227,7 @@ impl KernelTable {
         if w.n_rows == 0 || x.n_tokens() == 0 {
             return;
         }
+        assert_eq!(x.form(), Form::Rows, "activations in another form");
         let row_bytes = row_bytes(w.block, x.cols());
         let rows_end = (w.n_rows - 1)
             .checked_mul(w.stride)
@@ -228,22 +243,31 @@ impl KernelTable {
         self.kernels.matmul(w, x, out, out_stride);
     }
 
-    /// Temporary: row by row.
+    /// [`Self::matmul`] for weights in panels: `out[t * out_stride + r] = w[r] . x[t]`.
+    ///
+    /// The result of a (row, token) pair does not depend on what else is computed in the call.
+    ///
+    /// # Panics
+    /// The activations are not in [`Form::Panels`], the columns are not whole blocks, or `w.bytes` or
+    /// `out` is too short for the shape.
     pub fn panels(&self, w: WeightPanels<'_>, x: &Activations, out: &mut [f32], out_stride: usize) {
-        let row_bytes = row_bytes(w.block, x.cols());
-        assert_eq!(w.bytes.len(), w.n_rows.next_multiple_of(16) * row_bytes);
-        let mut rows = vec![0; w.n_rows * row_bytes];
-        for (r, row) in rows.chunks_exact_mut(row_bytes).enumerate() {
-            let panel = &w.bytes[r / 16 * 16 * row_bytes..][..16 * row_bytes];
-            forebay_models::panel::extract_row(w.block, panel, r % 16, row);
+        if w.n_rows == 0 || x.n_tokens() == 0 {
+            return;
         }
-        let w = WeightRows {
-            block: w.block,
-            bytes: &rows,
-            stride: row_bytes,
-            n_rows: w.n_rows,
+        assert_eq!(x.form(), Form::Panels, "activations in another form");
+        let (cols, block) = (x.cols(), w.block);
+        let Some(panel_bytes) = panel_bytes(block, cols) else {
+            panic!("{cols} columns are not whole blocks of {block}");
         };
-        self.matmul(w, x, out, out_stride);
+        let n_panels = w.n_rows.div_ceil(PANEL_ROWS);
+        assert!(
+            n_panels <= w.bytes.len() / panel_bytes.max(1),
+            "{n_panels} panels of {panel_bytes} bytes exceed {} bytes",
+            w.bytes.len()
+        );
+        assert_tokens(x.n_tokens(), w.n_rows, out.len(), out_stride);
+        self.kernels
+            .panels(PanelMatmul::new(w, x, out, out_stride, panel_bytes));
     }
 
     /// `acc[t * acc_stride + i] += h[t] * row[i]` for every token `t` with `h[t] != 0`; other tokens'
@@ -388,6 +412,10 @@ impl KernelTable {
 
     pub(super) fn quantise(&self, job: Quantise<'_>) {
         self.kernels.quantise(job);
+    }
+
+    pub(super) fn quantise_lane(&self, job: QuantiseLane<'_>) {
+        self.kernels.quantise_lane(job);
     }
 }
 

@@ -107,7 +107,7 @@ fn quantised_activations_are_equal_and_as_defined() {
                     assert_eq!(token.sums[2 * b + g], scale * sum as f32);
                 }
             }
-            assert_eq!(a.values(t), &x[t * cols..][..cols]);
+            assert_eq!(&a.token(t).values[..cols], &x[t * cols..][..cols]);
         }
     }
 }

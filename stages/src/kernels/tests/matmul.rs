@@ -1,11 +1,14 @@
-//! Matrix products: values, tile independence, layout, faults.
+//! Matrix products, with weights in rows and in panels: values, tile independence, layout, faults.
 
 use forebay_models::block::BlockType;
+use forebay_models::panel::pack_panels;
 use proptest::prelude::*;
 
 use super::definition::{constant_row, quantised, random_row, weights};
 use super::{Random, bits, on_all, tables};
-use crate::kernels::{Activations, Form, KernelTable, WeightRows};
+use crate::kernels::{Activations, Form, KernelTable, WeightPanels, WeightRows};
+
+const FORMS: [Form; 2] = [Form::Rows, Form::Panels];
 
 /// Columns per format: whole blocks, around the boundaries of pairs and chunks.
 fn column_counts(block: BlockType) -> Vec<usize> {
@@ -18,9 +21,10 @@ fn column_counts(block: BlockType) -> Vec<usize> {
     }
 }
 
-/// Rows laid `stride` apart from byte `offset` on, with garbage in between.
+/// Rows laid `stride` apart from byte `offset` on, with garbage in between; or panels from there on.
 struct Matrix {
     block: BlockType,
+    form: Form,
     rows: Vec<Vec<u8>>,
     bytes: Vec<u8>,
     offset: usize,
@@ -28,7 +32,19 @@ struct Matrix {
 }
 
 impl Matrix {
-    fn new(block: BlockType, rows: Vec<Vec<u8>>, offset: usize, gap: usize) -> Self {
+    fn new(form: Form, block: BlockType, rows: Vec<Vec<u8>>, offset: usize, gap: usize) -> Self {
+        if form == Form::Panels {
+            let mut bytes = vec![0xff; offset];
+            pack_panels(block, &rows.concat(), rows[0].len(), &mut bytes);
+            return Self {
+                block,
+                form,
+                rows,
+                bytes,
+                offset,
+                stride: 0,
+            };
+        }
         let stride = rows[0].len() + gap;
         let mut bytes = vec![0xff; offset + stride * rows.len()];
         for (r, row) in rows.iter().enumerate() {
@@ -37,6 +53,7 @@ impl Matrix {
         bytes.truncate(bytes.len() - gap);
         Self {
             block,
+            form,
             rows,
             bytes,
             offset,
@@ -44,30 +61,37 @@ impl Matrix {
         }
     }
 
-    fn random(block: BlockType, cols: usize, n_rows: usize, seed: u64) -> Self {
+    fn random(form: Form, block: BlockType, cols: usize, n_rows: usize, seed: u64) -> Self {
         let mut random = Random(seed);
         let rows = (0..n_rows).map(|_| random_row(block, cols, &mut random));
         let rows = rows.collect();
-        Self::new(block, rows, seed as usize % 67, seed as usize % 41)
-    }
-
-    fn view(&self) -> WeightRows<'_> {
-        WeightRows {
-            block: self.block,
-            bytes: &self.bytes[self.offset..],
-            stride: self.stride,
-            n_rows: self.rows.len(),
-        }
+        Self::new(form, block, rows, seed as usize % 67, seed as usize % 41)
     }
 
     /// Kernel result `[n_tokens, n_rows + 1]`; the last column is not to be written.
     fn product(&self, table: &KernelTable, n_tokens: usize, x: &[f32]) -> Vec<f32> {
         let cols = x.len() / n_tokens;
         let mut activations = Activations::new(n_tokens + 1, cols + 3);
-        activations.load(table, Form::Rows, n_tokens, cols, x);
+        activations.load(table, self.form, n_tokens, cols, x);
         let stride = self.rows.len() + 1;
         let mut out = vec![7.5; n_tokens * stride];
-        table.matmul(self.view(), &activations, &mut out, stride);
+        let (block, bytes, n_rows) = (self.block, &self.bytes[self.offset..], self.rows.len());
+        if self.form == Form::Panels {
+            let w = WeightPanels {
+                block,
+                bytes,
+                n_rows,
+            };
+            table.panels(w, &activations, &mut out, stride);
+        } else {
+            let w = WeightRows {
+                block,
+                bytes,
+                stride: self.stride,
+                n_rows,
+            };
+            table.matmul(w, &activations, &mut out, stride);
+        }
         out
     }
 
@@ -103,10 +127,12 @@ fn every_format_and_length_meets_the_definition() {
     for (i, block) in BlockType::ALL.into_iter().enumerate() {
         for (j, cols) in column_counts(block).into_iter().enumerate() {
             let seed = (i * 100 + j) as u64;
-            let n_tokens = 1 + j % 9;
-            let matrix = Matrix::random(block, cols, 1 + (i + j) % 9, seed);
-            let x = Random(!seed).units(n_tokens * cols);
-            matrix.check(n_tokens, &x);
+            for (form, tokens, rows) in [(Form::Rows, 9, 9), (Form::Panels, 32, 35)] {
+                let n_tokens = 1 + 7 * j % tokens;
+                let matrix = Matrix::random(form, block, cols, 1 + (5 * i + j) % rows, seed);
+                let x = Random(!seed).units(n_tokens * cols);
+                matrix.check(n_tokens, &x);
+            }
         }
     }
 }
@@ -117,9 +143,11 @@ fn extreme_codes_do_not_saturate() {
         let cols = if block.block_len() == 1 { 40 } else { 768 };
         // 0x80 makes every code of Q8_0 -128, whose magnitude does not fit into i8.
         let rows = [0xff, 0x80, 0x7f, 0x00].map(|byte| constant_row(block, cols, byte));
-        let matrix = Matrix::new(block, rows.to_vec(), 1, 3);
-        for value in [127.0, -127.0, 3e4] {
-            matrix.check(2, &vec![value; 2 * cols]);
+        for form in FORMS {
+            let matrix = Matrix::new(form, block, rows.to_vec(), 1, 3);
+            for value in [127.0, -127.0, 3e4] {
+                matrix.check(2, &vec![value; 2 * cols]);
+            }
         }
     }
 }
@@ -132,19 +160,24 @@ fn zero_activations_and_zero_weights_give_zero() {
         let random_rows = vec![random_row(block, cols, &mut random)];
         let zero_rows = vec![vec![0; random_rows[0].len()]];
         let zeros = vec![0.0; cols];
-        let out = on_all(|t| Matrix::new(block, random_rows.clone(), 0, 0).product(t, 1, &zeros));
-        assert_eq!(out[0], 0.0);
         let x = random.units(cols);
-        let out = on_all(|t| Matrix::new(block, zero_rows.clone(), 0, 0).product(t, 1, &x));
-        assert_eq!(out[0], 0.0);
+        for form in FORMS {
+            let matrix = Matrix::new(form, block, random_rows.clone(), 0, 0);
+            assert_eq!(on_all(|t| matrix.product(t, 1, &zeros))[0], 0.0);
+            let matrix = Matrix::new(form, block, zero_rows.clone(), 0, 0);
+            assert_eq!(on_all(|t| matrix.product(t, 1, &x))[0], 0.0);
+        }
     }
 }
 
 #[test]
 fn a_fault_in_one_token_stays_in_that_token() {
-    for block in BlockType::ALL {
+    for (block, form) in BlockType::ALL
+        .into_iter()
+        .flat_map(|b| FORMS.map(|f| (b, f)))
+    {
         let cols = if block.block_len() == 1 { 50 } else { 768 };
-        let matrix = Matrix::random(block, cols, 5, 11);
+        let matrix = Matrix::random(form, block, cols, 5, 11);
         let healthy = Random(1).units(6 * cols);
         for fault in [f32::NAN, f32::INFINITY, f32::NEG_INFINITY] {
             let mut x = healthy.clone();
@@ -175,8 +208,9 @@ proptest! {
     fn elements_do_not_depend_on_their_neighbours(
         format in 0..BlockType::ALL.len(),
         length in 1_usize..20,
-        n_tokens in 1_usize..10,
-        n_rows in 1_usize..10,
+        n_tokens in 1_usize..40,
+        n_rows in 1_usize..20,
+        panels: bool,
         seed: u64,
     ) {
         let block = BlockType::ALL[format];
@@ -185,13 +219,14 @@ proptest! {
             32 => 32 * length,
             _ => 256 * length.div_ceil(4),
         };
-        let matrix = Matrix::random(block, cols, n_rows, seed);
+        let form = FORMS[usize::from(panels)];
+        let matrix = Matrix::random(form, block, cols, n_rows, seed);
         let x = Random(!seed).units(n_tokens * cols);
         for table in tables() {
             let all = matrix.product(&table, n_tokens, &x);
             for (r, row) in matrix.rows.iter().enumerate() {
                 let offset = (seed as usize + r) % 64;
-                let single = Matrix::new(block, vec![row.clone()], offset, 0);
+                let single = Matrix::new(form, block, vec![row.clone()], offset, 0);
                 for (t, x) in x.chunks(cols).enumerate() {
                     let alone = single.product(&table, 1, x)[0];
                     let together = all[t * (n_rows + 1) + r];
@@ -215,4 +250,32 @@ fn weights_that_are_too_short_are_refused() {
         n_rows: 2,
     };
     table.matmul(w, &x, &mut [0.0; 2], 2);
+}
+
+#[test]
+#[should_panic(expected = "exceed")]
+fn panels_that_are_too_short_are_refused() {
+    let table = KernelTable::best();
+    let mut x = Activations::new(1, 32);
+    x.load(&table, Form::Panels, 1, 32, &[1.0; 32]);
+    let w = WeightPanels {
+        block: BlockType::Q4_0,
+        bytes: &[0; 18 * 32 - 1],
+        n_rows: 17,
+    };
+    table.panels(w, &x, &mut [0.0; 17], 17);
+}
+
+#[test]
+#[should_panic(expected = "another form")]
+fn activations_for_the_other_product_are_refused() {
+    let table = KernelTable::best();
+    let mut x = Activations::new(1, 32);
+    x.load(&table, Form::Rows, 1, 32, &[1.0; 32]);
+    let w = WeightPanels {
+        block: BlockType::Q4_0,
+        bytes: &[0; 18 * 16],
+        n_rows: 16,
+    };
+    table.panels(w, &x, &mut [0.0; 16], 16);
 }

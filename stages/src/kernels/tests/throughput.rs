@@ -5,12 +5,13 @@ use std::hint::black_box;
 use std::time::Instant;
 
 use forebay_models::block::BlockType;
+use forebay_models::panel::pack_panels;
 use forebay_queues::slab::Slab;
 use half::f16;
 
 use super::definition::random_row;
 use super::{Random, tables};
-use crate::kernels::{Activations, Form, KernelTable, WeightRows};
+use crate::kernels::{Activations, Form, KernelTable, WeightPanels, WeightRows};
 
 const BYTES: usize = 256 << 20;
 /// Pieces are timed one by one: the best one was not disturbed by other programs, and is cold, since
@@ -42,37 +43,53 @@ fn read(bytes: &[u8]) -> u64 {
     sums.iter().fold(0, |a, &b| a.wrapping_add(b))
 }
 
-fn stream(table: &KernelTable, block: BlockType, n_tokens: usize, cols: usize, bytes: &mut [u8]) {
+/// Rows or panels, whose bytes are as random: speed does not depend on them.
+fn stream(
+    table: &KernelTable,
+    form: Form,
+    block: BlockType,
+    (n_tokens, cols): (usize, usize),
+    bytes: &mut [u8],
+) {
     let mut random = Random(1);
     let row = random_row(block, cols, &mut random);
-    let n_rows = bytes.len() / row.len();
-    for place in bytes.chunks_exact_mut(row.len()) {
-        place.copy_from_slice(&row);
+    let mut panel = Vec::new();
+    match form {
+        Form::Rows => panel = row.repeat(16),
+        Form::Panels => pack_panels(block, &row.repeat(16), row.len(), &mut panel),
     }
+    for place in bytes.chunks_exact_mut(panel.len()) {
+        place.copy_from_slice(&panel);
+    }
+    let n_rows = bytes.len() / panel.len() * 16 / (16 * PIECES) * 16 * PIECES;
     let mut x = Activations::new(n_tokens, cols);
-    x.load(
-        table,
-        Form::Rows,
-        n_tokens,
-        cols,
-        &random.units(n_tokens * cols),
-    );
+    x.load(table, form, n_tokens, cols, &random.units(n_tokens * cols));
     let mut out = vec![0.0; n_tokens * n_rows];
     let stride = row.len();
     let rows_per_second = best(n_rows, |first, end| {
-        let w = WeightRows {
-            block,
-            bytes: &bytes[first * stride..end * stride],
-            stride,
-            n_rows: end - first,
-        };
-        table.matmul(w, &x, &mut out, end - first);
+        let (bytes, n_rows) = (&bytes[first * stride..end * stride], end - first);
+        if form == Form::Rows {
+            let w = WeightRows {
+                block,
+                bytes,
+                stride,
+                n_rows,
+            };
+            table.matmul(w, &x, &mut out, n_rows);
+        } else {
+            let w = WeightPanels {
+                block,
+                bytes,
+                n_rows,
+            };
+            table.panels(w, &x, &mut out, n_rows);
+        }
         black_box(&out);
     });
     let speed = rows_per_second * stride as f64 / 1e9;
     let products = speed / block.block_bytes() as f64 * (block.block_len() * n_tokens) as f64;
     println!(
-        "{:>10} {block:>5} x {n_tokens:<3} cols {cols:<5} {speed:6.1} GB/s {products:7.1} G products/s",
+        "{:>10} {block:>5} {form:?} x {n_tokens:<3} cols {cols:<5} {speed:6.1} GB/s {products:7.1} G products/s",
         table.isa().name()
     );
 }
@@ -144,7 +161,9 @@ fn throughput() {
         ] {
             for cols in [576, 1536, 8960] {
                 if block.row_bytes(cols).is_some() {
-                    stream(&table, block, 1, cols, &mut slot);
+                    for form in [Form::Rows, Form::Panels] {
+                        stream(&table, form, block, (1, cols), &mut slot);
+                    }
                 }
             }
         }
@@ -153,8 +172,10 @@ fn throughput() {
         }
         attention(&table, 6, 1024, 128);
         attention(&table, 3, 1024, 64);
-        for block in [B::Q4_1, B::Q4_K, B::Q6_K, B::F16] {
-            stream(&table, block, 64, 1536, &mut slot[..4 << 20]);
+        for block in [B::Q4_1, B::Q4_K, B::Q5_0, B::Q6_K, B::Q8_0, B::F16] {
+            for (form, n_tokens) in [(Form::Rows, 64), (Form::Panels, 64), (Form::Panels, 512)] {
+                stream(&table, form, block, (n_tokens, 1536), &mut slot[..4 << 20]);
+            }
         }
     }
 }

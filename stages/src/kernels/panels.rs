@@ -1,0 +1,266 @@
+//! Weights in panels times activations: decode and prefill, one definition.
+//!
+//! A lane is a row. For every block of 32 elements of a token, integer products are summed exactly, then
+//! scaled and added to the lane's f32 sum: `sum += (scale * int) * x_scale`, then `sum -= min * x_sum`.
+//! The order of additions of a (row, token) pair is that of the blocks, whatever other rows and tokens
+//! are in the call.
+//!
+//! A block of weights is unpacked once and multiplied with up to 16 tokens, whose sums stay in
+//! registers: 8 registers of codes, 16 of sums and one or two of scales fill AVX-512's 32. Per 8
+//! integer multiplications there are 2 of f32 (3 with minima) and 10 loads, so the integer units can
+//! be busy 73 to 80 % of the time.
+
+use std::marker::PhantomData;
+
+use forebay_models::panel::PANEL_ROWS;
+
+use super::activations::Activations;
+use super::formats::Float;
+use super::panel_formats::{GROUPS, PanelFormat};
+use super::simd::{Kernel, Simd, store_part, unrolled};
+use super::table::WeightPanels;
+use super::tokens::{BLOCK, PanelTokens, Piece, pieces};
+
+/// Bytes ahead of the block in use that are asked for: some blocks' time covers the memory's latency.
+const AHEAD: usize = 4096;
+
+/// `out[t, r] = w[r] . x[t]` for panels in the format `F`.
+pub(super) struct PanelMatmul<'a, F> {
+    pub(super) w: WeightPanels<'a>,
+    x: &'a Activations,
+    out: &'a mut [f32], // [n_tokens, stride]
+    stride: usize,
+    panel_bytes: usize,
+    format: PhantomData<F>,
+}
+
+impl<'a> PanelMatmul<'a, ()> {
+    /// Shapes are checked by the table.
+    pub(super) fn new(
+        w: WeightPanels<'a>,
+        x: &'a Activations,
+        out: &'a mut [f32],
+        stride: usize,
+        panel_bytes: usize,
+    ) -> Self {
+        Self {
+            w,
+            x,
+            out,
+            stride,
+            panel_bytes,
+            format: PhantomData,
+        }
+    }
+
+    /// The same for weights known to be in the format `F`.
+    pub(super) fn of<F>(self) -> PanelMatmul<'a, F> {
+        PanelMatmul {
+            w: self.w,
+            x: self.x,
+            out: self.out,
+            stride: self.stride,
+            panel_bytes: self.panel_bytes,
+            format: PhantomData,
+        }
+    }
+}
+
+/// The product of a panel with a piece of tokens.
+trait Product {
+    fn product<S: Simd, const T: usize>(
+        s: S,
+        panel: &[u8],
+        cols: usize,
+        x: &PanelTokens<'_, T>,
+    ) -> [S::F; T];
+}
+
+impl<F> PanelMatmul<'_, F> {
+    /// Panel by panel, so that it stays in the first-level cache while all tokens meet it.
+    #[inline(always)]
+    fn panels<S: Simd, P: Product>(mut self, s: S) {
+        for first in (0..self.w.n_rows).step_by(PANEL_ROWS) {
+            let panel = &self.w.bytes[first / PANEL_ROWS * self.panel_bytes..][..self.panel_bytes];
+            for piece in pieces(self.x.n_tokens()) {
+                match piece.width {
+                    1 => self.piece::<S, P, 1>(s, panel, first, piece),
+                    2 => self.piece::<S, P, 2>(s, panel, first, piece),
+                    4 => self.piece::<S, P, 4>(s, panel, first, piece),
+                    8 => self.piece::<S, P, 8>(s, panel, first, piece),
+                    _ => self.piece::<S, P, 16>(s, panel, first, piece),
+                }
+            }
+        }
+    }
+
+    #[inline(always)]
+    fn piece<S: Simd, P: Product, const T: usize>(
+        &mut self,
+        s: S,
+        panel: &[u8],
+        first: usize,
+        piece: Piece,
+    ) {
+        let sums = P::product::<S, T>(s, panel, self.x.cols(), &self.x.piece::<T>(piece));
+        let rows = PANEL_ROWS.min(self.w.n_rows - first);
+        unrolled!(t in 0..T => {
+            let at = (piece.first + t) * self.stride + first;
+            store_part(s, sums[t], &mut self.out[at..][..rows]);
+        });
+    }
+}
+
+struct Quantised<F>(PhantomData<F>);
+
+impl<F: PanelFormat> Kernel for PanelMatmul<'_, F> {
+    type Output = ();
+
+    #[inline(always)]
+    fn run<S: Simd>(self, s: S) {
+        self.panels::<S, Quantised<F>>(s);
+    }
+}
+
+impl<F: PanelFormat> Product for Quantised<F> {
+    #[inline(always)]
+    fn product<S: Simd, const T: usize>(
+        s: S,
+        panel: &[u8],
+        _cols: usize,
+        x: &PanelTokens<'_, T>,
+    ) -> [S::F; T] {
+        let mut sums = [s.zero(); T];
+        for (i, tile) in panel.chunks_exact(F::TILE).enumerate() {
+            for b in 0..F::BLOCKS {
+                let planes = &tile[F::PLANES + b * F::BITS * 64..][..F::BITS * 64];
+                if T == 1 {
+                    unrolled!(v in 0..8 => {
+                        if v < F::BITS {
+                            s.prefetch(planes, AHEAD + 64 * v);
+                        }
+                    });
+                }
+                block::<S, F, T>(s, tile, b, planes, x, i * F::BLOCKS + b, &mut sums);
+            }
+        }
+        sums
+    }
+}
+
+/// Adds the products of block `b` of a tile, which is block `i` of the tokens.
+#[inline(always)]
+fn block<S: Simd, F: PanelFormat, const T: usize>(
+    s: S,
+    tile: &[u8],
+    b: usize,
+    planes: &[u8],
+    x: &PanelTokens<'_, T>,
+    i: usize,
+    sums: &mut [S::F; T],
+) {
+    let codes = F::codes(s, planes);
+    let (scales, mins) = F::scales(s, tile, b);
+    let (x_codes, x_scales) = (&x.codes[i], &x.scales[i]);
+    unrolled!(t in 0..T => {
+        let scaled = if F::HALVES {
+            let counts = x.half_counts[i][t];
+            let (low, high) = x_codes[t].split_at(BLOCK / 2);
+            let [c0, c1, c2, c3, c4, c5, c6, c7] = codes;
+            let low = dot::<S, F, 4>(s, [c0, c1, c2, c3], at_codes(low), counts[0]);
+            let high = dot::<S, F, 4>(s, [c4, c5, c6, c7], at_codes(high), counts[1]);
+            s.fma(s.to_f32(low), scales[0], s.mul(s.to_f32(high), scales[1]))
+        } else {
+            let dots = dot::<S, F, GROUPS>(s, codes, at_codes(&x_codes[t]), x.counts[i][t]);
+            s.mul(s.to_f32(dots), scales[0])
+        };
+        sums[t] = s.fma(scaled, s.splat(x_scales[t]), sums[t]);
+        if F::MIN && F::HALVES {
+            sums[t] = s.fnma(mins[0], s.splat(x.half_sums[i][t][0]), sums[t]);
+            sums[t] = s.fnma(mins[1], s.splat(x.half_sums[i][t][1]), sums[t]);
+        } else if F::MIN {
+            sums[t] = s.fnma(mins[0], s.splat(x.sums[i][t]), sums[t]);
+        }
+    });
+}
+
+/// Groups of four codes.
+#[inline(always)]
+fn at_codes<const N: usize>(codes: &[i8]) -> &[[i8; 4]; N] {
+    match codes.as_chunks().0.first_chunk() {
+        Some(groups) => groups,
+        None => panic!("a block of activations is cut short"),
+    }
+}
+
+/// Exact integer sums of `(code - bias) * x`; `count` is `-sum(x)`.
+#[inline(always)]
+fn dot<S: Simd, F: PanelFormat, const N: usize>(
+    s: S,
+    codes: [S::B; N],
+    x: &[[i8; 4]; N],
+    count: i32,
+) -> S::I {
+    if F::SIGNED {
+        return s.dot_signed(codes, x, count);
+    }
+    let start = if F::BIAS_BITS > 0 {
+        s.shift_left(s.splat_i32(count), F::BIAS_BITS)
+    } else {
+        s.splat_i32(0)
+    };
+    s.dot_unsigned(codes, x, start)
+}
+
+/// [`PanelMatmul`] for weights that are numbers.
+pub(super) struct FloatPanelMatmul<'a, F>(pub(super) PanelMatmul<'a, F>);
+
+struct Floats<F>(PhantomData<F>);
+
+impl<F: Float> Kernel for FloatPanelMatmul<'_, F> {
+    type Output = ();
+
+    #[inline(always)]
+    fn run<S: Simd>(self, s: S) {
+        self.0.panels::<S, Floats<F>>(s);
+    }
+}
+
+/// Two sums per token take turns, so that one need not wait for the other.
+impl<F: Float> Product for Floats<F> {
+    #[inline(always)]
+    fn product<S: Simd, const T: usize>(
+        s: S,
+        panel: &[u8],
+        cols: usize,
+        x: &PanelTokens<'_, T>,
+    ) -> [S::F; T] {
+        let width = PANEL_ROWS * F::BYTES;
+        let mut sums = [[s.zero(); 2]; T];
+        for (block, x) in panel.chunks(BLOCK * width).zip(x.values) {
+            if T == 1 {
+                for line in (0..block.len()).step_by(64) {
+                    s.prefetch(block, AHEAD + line);
+                }
+            }
+            let pairs = block.chunks_exact(2 * width);
+            let last = pairs.remainder();
+            for (k, pair) in pairs.enumerate() {
+                let w = [F::widen(s, pair), F::widen(s, &pair[width..])];
+                unrolled!(t in 0..T => {
+                    sums[t][0] = s.fma(w[0], s.splat(x[t][2 * k]), sums[t][0]);
+                    sums[t][1] = s.fma(w[1], s.splat(x[t][2 * k + 1]), sums[t][1]);
+                });
+            }
+            if !last.is_empty() {
+                let w = F::widen(s, last);
+                unrolled!(t in 0..T => {
+                    sums[t][0] = s.fma(w, s.splat(x[t][(cols - 1) % BLOCK]), sums[t][0]);
+                });
+            }
+        }
+        let mut out = [s.zero(); T];
+        unrolled!(t in 0..T => { out[t] = s.add(sums[t][0], sums[t][1]); });
+        out
+    }
+}
