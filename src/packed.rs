@@ -154,3 +154,31 @@ fn remove_outdated(folder: &Path, keep: &Path, identity: &SourceIdentity) {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn files_of_earlier_versions_make_way() {
+        let folder = std::env::temp_dir().join(format!("forebay-versions-{}", std::process::id()));
+        std::fs::create_dir_all(&folder).expect("a writable folder");
+        let model = Path::new(env!("CARGO_MANIFEST_DIR")).join("models/demo/hf");
+        let identity = SourceIdentity::of(&model).expect("the demo");
+        let options = PackOptions::default();
+        let old = cached_path(&folder, &model, &identity, &options, FORMAT_VERSION - 1);
+        let of_another = folder.join("hf-0123456789abcdef.fbay");
+        for path in [&old, &of_another] {
+            std::fs::write(path, b"FOREBAY\0\x01\0\0\0").expect("writable");
+        }
+        let mut packed = 0;
+        for _ in 0..2 {
+            let mut count = |p| packed += usize::from(matches!(p, Preparation::Packed { .. }));
+            let bundle = open(&model, Some(&folder), &options, &mut count).expect("packed again");
+            assert_eq!(bundle.meta.source, identity);
+        }
+        let left = (old.exists(), of_another.exists());
+        std::fs::remove_dir_all(&folder).expect("removable");
+        assert_eq!((packed, left), (1, (false, true)));
+    }
+}

@@ -205,3 +205,6 @@ pub(super) fn fault_of(shared: &Shared, fault: Fault) -> Error {
         fault,
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -2,6 +2,8 @@
 
 use std::path::Path;
 
+use forebay::models::bundle::FORMAT_VERSION;
+
 use crate::anatomy::{NAMES, section};
 use crate::gguf_writer::Model;
 use crate::program::{answer, forebay};
@@ -131,16 +133,21 @@ fn a_flipped_bit_anywhere_is_refused() {
 #[test]
 fn what_is_no_packed_file_is_refused() {
     let (scratch, whole) = (Scratch::new(), small_pack());
-    let mut next_version = whole.clone();
-    next_version[8] += 1;
+    let version = |version: u32| {
+        let mut bytes = whole.clone();
+        bytes[8..12].copy_from_slice(&version.to_le_bytes());
+        bytes
+    };
+    let (before, next) = (version(FORMAT_VERSION - 1), version(FORMAT_VERSION + 1));
     let gguf = Model::default().writer().bytes();
     let zeros = vec![0; whole.len()];
-    let cases: [(&str, &[u8], &str); 5] = [
+    let cases: [(&str, &[u8], &str); 6] = [
         ("empty", b"", "shorter than a page"),
         ("text", b"once upon a time", "shorter than a page"),
         ("a GGUF file by another name", &gguf, "not a bundle file"),
         ("zeros", &zeros, "not a bundle file"),
-        ("the next version", &next_version, "version 2"),
+        ("the version before", &before, "version 1 is not supported"),
+        ("the next version", &next, "version 3 is not supported"),
     ];
     for (what, bytes, mention) in cases {
         run_refused(&scratch, what, bytes, &[mention]);

@@ -5,6 +5,8 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
 
+use forebay::models::bundle::FORMAT_VERSION;
+
 use crate::gguf_writer::Model;
 use crate::program::{Answer, answer, forebay};
 use crate::scratch::{Scratch, found_in, names_in};
@@ -197,7 +199,9 @@ fn other_models_in_the_cache_stay_and_damaged_files_are_replaced() {
     let mut flipped = whole.clone();
     let at = flipped.len() - 4096;
     flipped[at] ^= 4;
-    for damaged in [&whole[..whole.len() / 2], &[], &flipped] {
+    let mut older = whole.clone();
+    older[8..12].copy_from_slice(&(FORMAT_VERSION - 1).to_le_bytes());
+    for damaged in [&whole[..whole.len() / 2], &[], &flipped, &older] {
         std::fs::write(&packed, damaged).expect("writable");
         assert_eq!(
             run(&a, &cache),

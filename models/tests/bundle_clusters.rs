@@ -1,0 +1,298 @@
+//! A packed file's clusters hold the source's rows, bit for bit: every kind, whole and short clusters,
+//! every way in which weights are stored.
+
+mod gguf_writer;
+
+use forebay_models::block::BlockType::{self, F16, F32, Q4_0, Q4_K, Q5_1, Q6_K, Q8_0};
+use forebay_models::bundle::{
+    Bundle, ClusterKind, DirectoryEntry, FfnGeometry, FfnLayout, PackOptions, pack,
+};
+use forebay_models::panel::{PANEL_ROWS, extract_row, panels_bytes};
+use forebay_models::source;
+use forebay_models::tensor::{LayerTensor, TensorId, TensorSource};
+use gguf_writer::{GgufWriter, Model, Random};
+use tempfile::TempDir;
+
+/// A source and what was made of it.
+struct Packed {
+    source: Box<dyn TensorSource>,
+    bundle: Bundle,
+    _folder: TempDir,
+}
+
+/// Gives the matrices whose names end in one of `names` the format `block`, with arbitrary bits.
+fn reformat(w: &mut GgufWriter, names: &[&str], block: BlockType) {
+    let mut random = Random(7);
+    let matrices = w.tensors.iter_mut().filter(|t| t.dims.len() == 2);
+    for t in matrices.filter(|t| names.iter().any(|n| t.name.ends_with(n))) {
+        let bytes = block.row_bytes(t.dims[0] as usize).expect("whole blocks") * t.dims[1] as usize;
+        t.type_id = block.ggml_id();
+        t.data = (0..bytes).map(|_| random.bits() as u8).collect();
+    }
+}
+
+fn packed(w: &GgufWriter) -> Packed {
+    let folder = TempDir::new().expect("a folder");
+    let source = source::open(&w.write(folder.path(), "model.gguf")).expect("a sound source");
+    let target = folder.path().join("model.fbay");
+    pack(
+        source.as_ref(),
+        &target,
+        &PackOptions::default(),
+        &mut |_| {},
+    )
+    .expect("packed");
+    let bundle = Bundle::open(&target).expect("a sound bundle");
+    Packed {
+        source,
+        bundle,
+        _folder: folder,
+    }
+}
+
+impl Packed {
+    /// Bytes of row `row` of a source matrix, from column `first` on, `n` columns.
+    fn part(&self, id: TensorId, row: usize, (first, n): (usize, usize)) -> Vec<u8> {
+        let meta = self.source.meta(id).expect("a tensor");
+        let bytes = |cols| meta.block.row_bytes(cols).expect("whole blocks");
+        let mut out = vec![0; bytes(n)];
+        let at = row * meta.row_bytes() + bytes(first);
+        self.source
+            .read(id, at, &mut out)
+            .expect("within the tensor");
+        out
+    }
+
+    fn row(&self, id: TensorId, row: usize) -> Vec<u8> {
+        self.part(id, row, (0, self.source.meta(id).expect("a tensor").cols))
+    }
+
+    /// Checks every cluster; returns the kinds that there are.
+    fn check(&self) -> Vec<ClusterKind> {
+        let mut kinds = Vec::new();
+        for entry in &self.bundle.clusters {
+            let mut bytes = Vec::new();
+            self.bundle
+                .read_cluster(entry, &mut bytes)
+                .expect("a sound cluster");
+            self.check_cluster(entry, &bytes);
+            kinds.push(entry.kind);
+        }
+        kinds.dedup();
+        kinds
+    }
+
+    fn check_cluster(&self, e: &DirectoryEntry, bytes: &[u8]) {
+        let layer = e.layer.map_or(0, usize::from);
+        let tied = self.source.config().tied_head;
+        let id = match e.kind {
+            ClusterKind::Q => TensorId::Layer(layer, LayerTensor::Q),
+            ClusterKind::K => TensorId::Layer(layer, LayerTensor::K),
+            ClusterKind::V => TensorId::Layer(layer, LayerTensor::V),
+            ClusterKind::O => TensorId::Layer(layer, LayerTensor::O),
+            ClusterKind::Head if !tied => TensorId::OutputHead,
+            ClusterKind::Head | ClusterKind::Embedding => TensorId::TokenEmbedding,
+            ClusterKind::Ffn => {
+                let g = &self.bundle.meta.layers[layer].ffn;
+                return match g.layout {
+                    FfnLayout::Cluster => self.check_panels_of_ffn(g, e, bytes),
+                    FfnLayout::Neuron => self.check_bundles(g, e, bytes),
+                };
+            }
+        };
+        let (first, count) = (e.first as usize, e.count as usize);
+        if e.kind == ClusterKind::Embedding {
+            let rows = (first..first + count).flat_map(|r| self.row(id, r));
+            assert!(bytes.iter().copied().eq(rows), "{e:?}");
+        } else {
+            let rows = (first..first + count).map(|r| self.row(id, r));
+            let block = self.source.meta(id).expect("a tensor").block;
+            check_panels(block, bytes, rows, &format!("{e:?}"));
+        }
+    }
+
+    fn check_panels_of_ffn(&self, g: &FfnGeometry, e: &DirectoryEntry, bytes: &[u8]) {
+        let (layer, first, n) = (
+            e.layer.map_or(0, usize::from),
+            e.first as usize,
+            e.count as usize,
+        );
+        let (gate, rest) = bytes.split_at(g.gate_bytes(n));
+        let (up, down) = rest.split_at(g.up_bytes(n));
+        assert_eq!(down.len(), g.down_bytes(n));
+        for (tensor, block, panels) in [
+            (LayerTensor::Gate, g.gate, gate),
+            (LayerTensor::Up, g.up, up),
+        ] {
+            let rows = (first..first + n).map(|r| self.row(TensorId::Layer(layer, tensor), r));
+            check_panels(block, panels, rows, &format!("{tensor:?} of {e:?}"));
+        }
+        let id = TensorId::Layer(layer, LayerTensor::Down);
+        let rows = (0..g.d_model).map(|r| self.part(id, r, (first, n)));
+        check_panels(g.down, down, rows, &format!("Down of {e:?}"));
+    }
+
+    fn check_bundles(&self, g: &FfnGeometry, e: &DirectoryEntry, bytes: &[u8]) {
+        let layer = e.layer.map_or(0, usize::from);
+        let (down, down_t) = (
+            TensorId::Layer(layer, LayerTensor::Down),
+            TensorId::Layer(layer, LayerTensor::DownT),
+        );
+        assert_eq!(bytes.len(), e.count as usize * g.bundle_stride());
+        for (i, bundle) in bytes.chunks_exact(g.bundle_stride()).enumerate() {
+            let neuron = e.first as usize + i;
+            let gate = self.row(TensorId::Layer(layer, LayerTensor::Gate), neuron);
+            let up = self.row(TensorId::Layer(layer, LayerTensor::Up), neuron);
+            let down = if self.source.meta(down_t).is_some() {
+                self.row(down_t, neuron)
+            } else {
+                let element = |r| self.part(down, r, (neuron, 1));
+                (0..g.d_model).flat_map(element).collect()
+            };
+            for (at, row) in [(0, gate), (g.up_offset(), up), (g.down_offset(), down)] {
+                assert!(
+                    bundle[at..at + row.len()] == row,
+                    "neuron {neuron} of {e:?}"
+                );
+            }
+        }
+    }
+}
+
+/// `panels` holds `rows` and fills up the last panel with zeros.
+fn check_panels(block: BlockType, panels: &[u8], rows: impl Iterator<Item = Vec<u8>>, what: &str) {
+    let rows: Vec<Vec<u8>> = rows.collect();
+    let len = rows[0].len();
+    let cols = len / block.block_bytes() * block.block_len();
+    assert_eq!(
+        Some(panels.len()),
+        panels_bytes(block, rows.len(), cols),
+        "{what}"
+    );
+    let missing = std::iter::repeat(vec![0; len]);
+    let mut row = vec![0; len];
+    for (p, panel) in panels.chunks_exact(PANEL_ROWS * len).enumerate() {
+        let expected = rows
+            .iter()
+            .skip(p * PANEL_ROWS)
+            .cloned()
+            .chain(missing.clone());
+        for (r, expected) in expected.take(PANEL_ROWS).enumerate() {
+            extract_row(block, panel, r, &mut row);
+            assert!(row == expected, "row {r} of panel {p} of {what}");
+        }
+    }
+}
+
+/// A model with short last clusters: 5003 tokens are no whole panels, 1056 neurons no whole clusters.
+fn ragged(block: BlockType) -> Model {
+    Model {
+        d_ff: 1056,
+        vocab: 5003,
+        block,
+        ..Model::default()
+    }
+}
+
+#[test]
+fn tied_heads_and_ffns_in_panels() {
+    for block in [Q4_0, Q5_1, Q8_0] {
+        let packed = packed(&ragged(block).writer());
+        use ClusterKind::{Ffn, Head, K, O, Q, V};
+        assert_eq!(packed.check(), [Q, K, V, O, Ffn, Q, K, V, O, Ffn, Head]);
+        let heads = packed.bundle.clusters.iter().filter(|e| e.kind == Head);
+        assert!(heads.count() > 1, "rows are found by division");
+        let g = packed.bundle.meta.layers[0].ffn;
+        let neurons: Vec<u32> = packed
+            .bundle
+            .clusters
+            .iter()
+            .filter(|e| e.kind == Ffn && e.layer == Some(0))
+            .map(|e| e.count)
+            .collect();
+        assert_eq!((g.layout, g.neurons), (FfnLayout::Cluster, 64));
+        assert_eq!(neurons.last(), Some(&32), "the last cluster is short");
+    }
+}
+
+#[test]
+fn separate_embeddings_are_rows() {
+    for block in [Q4_0, F16] {
+        let model = Model {
+            tied_head: false,
+            ..ragged(block)
+        };
+        let packed = packed(&model.writer());
+        let kinds = packed.check();
+        assert_eq!(
+            kinds[kinds.len() - 2..],
+            [ClusterKind::Head, ClusterKind::Embedding]
+        );
+    }
+}
+
+#[test]
+fn ffns_by_neuron_stay_rows() {
+    let powerinfer = Model {
+        powerinfer: true,
+        ..ragged(Q4_0)
+    };
+    // 36 columns and rows: no whole panels anywhere.
+    let odd = |block| Model {
+        d_model: 36,
+        n_heads: 3,
+        n_kv_heads: 1,
+        head_dim: 12,
+        d_ff: 100,
+        ..ragged(block)
+    };
+    for model in [powerinfer, odd(F16), odd(F32)] {
+        let packed = packed(&model.writer());
+        packed.check();
+        assert!(
+            packed
+                .bundle
+                .meta
+                .layers
+                .iter()
+                .all(|l| l.ffn.layout == FfnLayout::Neuron)
+        );
+    }
+}
+
+#[test]
+fn mixed_k_quants_with_a_short_last_cluster() {
+    let model = Model {
+        n_layers: 1,
+        d_model: 256,
+        d_ff: 8448,
+        n_heads: 4,
+        head_dim: 64,
+        ..ragged(F16)
+    };
+    let mut w = model.writer();
+    reformat(
+        &mut w,
+        &["attn_q.weight", "attn_k.weight", "attn_output.weight"],
+        Q4_K,
+    );
+    reformat(&mut w, &["ffn_gate.weight", "ffn_up.weight"], Q4_K);
+    reformat(
+        &mut w,
+        &["attn_v.weight", "ffn_down.weight", "token_embd.weight"],
+        Q6_K,
+    );
+    let packed = packed(&w);
+    packed.check();
+    let layer = packed.bundle.meta.layers[0];
+    assert_eq!(
+        (layer.q, layer.v, packed.bundle.meta.head),
+        (Q4_K, Q6_K, Q6_K)
+    );
+    let last = packed
+        .bundle
+        .clusters
+        .iter()
+        .rfind(|e| e.kind == ClusterKind::Ffn);
+    assert!(layer.ffn.neurons > 256 && last.expect("one").count == 256);
+}

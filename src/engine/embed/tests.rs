@@ -1,0 +1,143 @@
+//! Embedding rows against the source's, from memory and from flash.
+
+#[path = "../../../models/tests/gguf_writer/mod.rs"]
+mod gguf_writer;
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use forebay_actors::decode::{Boards, DecodeGraph, GraphOptions, Program, Resident};
+use forebay_actors::fault::FaultCell;
+use forebay_actors::io::{DriverChoice, open_driver};
+use forebay_actors::load::load_resident;
+use forebay_actors::memory::WeightMemory;
+use forebay_models::block::BlockType;
+use forebay_models::bundle::{Bundle, PackOptions};
+use forebay_models::source;
+use forebay_models::tensor::TensorId;
+use forebay_plans::residency::{ResidencyRequest, Sparsity, decide, least_weight_bytes};
+use forebay_stages::kernels::KernelTable;
+use forebay_stages::pred::Pred;
+use gguf_writer::Model;
+
+use super::*;
+
+/// More tokens than there are buffers.
+const BATCH: usize = 100;
+
+/// A folder that is gone when dropped.
+struct Folder(PathBuf);
+
+impl Drop for Folder {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_dir_all(&self.0);
+    }
+}
+
+/// A graph over the packed model `path` with all weights in memory, or as few as possible.
+fn start(path: &Path, pinned: bool) -> (DecodeGraph, Embedder) {
+    let bundle = Bundle::open(path).expect("a sound file");
+    let request = ResidencyRequest {
+        weight_bytes: if pinned {
+            u64::MAX
+        } else {
+            least_weight_bytes(&bundle, 1)
+        },
+        threads: 1,
+        sparsity: Sparsity::Dense,
+    };
+    let plan = decide(&bundle, &request).expect("enough memory");
+    let programs = vec![Program::new(&bundle, &plan, 0)];
+    let mut memory = WeightMemory::carve(&bundle, &plan, &programs, BATCH).expect("memory");
+    let open = || {
+        open_driver(path, DriverChoice::Pread, 8, &[])
+            .expect("a driver")
+            .0
+    };
+    let slots = &mut memory.resident;
+    load_resident(open().as_mut(), &bundle, &plan, slots, &mut |_| {}).expect("read");
+    let config = &bundle.meta.config;
+    let shared = Arc::new(Shared {
+        pred: Pred::new(Sparsity::Dense, config.activation),
+        boards: Boards::new(config, 1, BATCH, 1),
+        resident: Resident::new(memory.resident),
+        kernels: KernelTable::best(),
+        faults: FaultCell::default(),
+        context: BATCH,
+        max_batch: BATCH,
+        threads: 1,
+        plan,
+        bundle,
+    });
+    let embedder = Embedder::new(&shared, memory.rows);
+    let options = GraphOptions::default();
+    let graph = DecodeGraph::start(shared, programs, memory.cores, open(), &options);
+    (graph.expect("threads"), embedder)
+}
+
+/// What `tokens` embed to must be the source's rows.
+fn check(block: BlockType, tied_head: bool, pinned: bool) {
+    let name = format!(
+        "forebay-embed-{}-{block}-{tied_head}-{pinned}",
+        std::process::id()
+    );
+    let folder = Folder(std::env::temp_dir().join(name));
+    std::fs::create_dir_all(&folder.0).expect("a writable folder");
+    let vocab = 5003;
+    let model = Model {
+        vocab,
+        tied_head,
+        block,
+        ..Model::default()
+    };
+    let source = model.writer().write(&folder.0, "model.gguf");
+    let target = folder.0.join("model.fbay");
+    crate::packed::convert(&source, &target, &PackOptions::default(), &mut |_| {}).expect("packed");
+    let source = source::open(&source).expect("a sound source");
+    let meta = source.meta(TensorId::TokenEmbedding).expect("an embedding");
+
+    let (mut graph, mut embedder) = start(&target, pinned);
+    let shared = Arc::clone(graph.shared());
+    let tables = shared.bundle.clusters.iter().zip(&shared.plan.residency);
+    let mut tables = tables.filter(|(e, _)| e.kind >= ClusterKind::Head);
+    let in_memory = tables.any(|(_, &r)| r == Residency::Pinned);
+    assert!(
+        pinned == in_memory,
+        "the head is not where it is to be tested"
+    );
+    // From all clusters, with the last row, neighbours and repetitions.
+    let mut tokens: Vec<u32> = (0..BATCH - 3).map(|i| (i * 1237 % vocab) as u32).collect();
+    tokens.extend([vocab as u32 - 1, 0, vocab as u32 - 1]);
+    let mut out = vec![f32::NAN; BATCH * meta.cols];
+    let link = graph.rows().expect("a running graph");
+    for tokens in [&tokens[..], &tokens[..1], &tokens[BATCH - 33..]] {
+        let out = &mut out[..tokens.len() * meta.cols];
+        out.fill(f32::NAN);
+        embedder
+            .embed(&shared, link, tokens, out)
+            .expect("sound rows");
+        for (&token, row) in tokens.iter().zip(out.chunks_exact(meta.cols)) {
+            let (mut bytes, mut expected) = (vec![0; meta.row_bytes()], vec![0.0; meta.cols]);
+            let at = token as usize * meta.row_bytes();
+            source
+                .read(TensorId::TokenEmbedding, at, &mut bytes)
+                .expect("a row");
+            dequantize(meta.block, &bytes, &mut expected);
+            assert_eq!(row, expected, "token {token} in {block}, pinned: {pinned}");
+        }
+    }
+}
+
+#[test]
+fn rows_of_a_tied_head_are_the_sources() {
+    for block in [BlockType::F16, BlockType::Q4_0, BlockType::Q8_0] {
+        check(block, true, true);
+        check(block, true, false);
+    }
+}
+
+#[test]
+fn rows_of_a_separate_embedding_are_the_sources() {
+    check(BlockType::Q5_1, false, true);
+    check(BlockType::F16, false, false);
+}
