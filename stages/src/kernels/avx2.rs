@@ -138,6 +138,7 @@ impl Simd for Avx2 {
     type F = F;
     type I = I;
     type B = I;
+    const WIDEST: usize = 4;
 
     fn run<K: Kernel>(self, kernel: K) -> K::Output {
         #[target_feature(enable = "avx2,fma,f16c")]

@@ -60,6 +60,7 @@ impl Simd for Avx512 {
     type F = __m512;
     type I = __m512i;
     type B = __m512i;
+    const WIDEST: usize = 16;
 
     fn run<K: Kernel>(self, kernel: K) -> K::Output {
         #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni,avx2,fma,f16c")]

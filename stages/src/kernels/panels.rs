@@ -19,7 +19,7 @@ use super::formats::Float;
 use super::panel_formats::{GROUPS, PanelFormat};
 use super::simd::{Kernel, Simd, store_part, unrolled};
 use super::table::WeightPanels;
-use super::tokens::{BLOCK, PanelTokens, Piece, pieces};
+use super::tokens::{BLOCK, PanelTokens, Piece};
 
 /// Bytes ahead of the block in use that are asked for: some blocks' time covers the memory's latency.
 const AHEAD: usize = 4096;
@@ -82,13 +82,14 @@ impl<F> PanelMatmul<'_, F> {
     fn panels<S: Simd, P: Product>(mut self, s: S) {
         for first in (0..self.w.n_rows).step_by(PANEL_ROWS) {
             let panel = &self.w.bytes[first / PANEL_ROWS * self.panel_bytes..][..self.panel_bytes];
-            for piece in pieces(self.x.n_tokens()) {
-                match piece.width {
-                    1 => self.piece::<S, P, 1>(s, panel, first, piece),
-                    2 => self.piece::<S, P, 2>(s, panel, first, piece),
-                    4 => self.piece::<S, P, 4>(s, panel, first, piece),
-                    8 => self.piece::<S, P, 8>(s, panel, first, piece),
-                    _ => self.piece::<S, P, 16>(s, panel, first, piece),
+            for piece in self.x.pieces() {
+                // The conditions are constant: what an instruction set does not use is not compiled.
+                if S::WIDEST >= 16 && piece.width == 16 {
+                    self.piece::<S, P, 16>(s, panel, first, piece);
+                } else if S::WIDEST >= 4 && piece.width == 4 {
+                    self.piece::<S, P, 4>(s, panel, first, piece);
+                } else {
+                    self.piece::<S, P, 1>(s, panel, first, piece);
                 }
             }
         }

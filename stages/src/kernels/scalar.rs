@@ -30,6 +30,7 @@ impl Simd for Scalar {
     type F = [f32; 16];
     type I = [i32; 16];
     type B = [u8; 64];
+    const WIDEST: usize = 1;
 
     fn run<K: Kernel>(self, kernel: K) -> K::Output {
         kernel.run(self)

@@ -29,6 +29,9 @@ pub(super) trait Simd: Copy + Send + Sync + 'static {
     type I: Copy;
     /// 64 bytes, signed or unsigned as the operation says.
     type B: Copy;
+    /// Most tokens, 16, 4 or 1, that meet an unpacked block of weights together: as many as have room
+    /// for their sums in registers beside it.
+    const WIDEST: usize;
 
     /// Runs `kernel` in a function that is compiled for this instruction set.
     fn run<K: Kernel>(self, kernel: K) -> K::Output;

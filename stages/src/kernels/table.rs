@@ -97,6 +97,7 @@ pub struct WeightPanels<'a> {
 
 /// What a backend computes: the object behind [`KernelTable`], which has checked all shapes.
 trait Kernels: Sync {
+    fn widest(&self) -> usize;
     fn matmul(&self, w: WeightRows<'_>, x: &Activations, out: &mut [f32], out_stride: usize);
     fn panels(&self, job: PanelMatmul<'_, ()>);
     fn axpy(&self, block: BlockType, row: &[u8], sink: Axpy<'_>);
@@ -112,6 +113,10 @@ trait Kernels: Sync {
 }
 
 impl<S: Simd> Kernels for S {
+    fn widest(&self) -> usize {
+        S::WIDEST
+    }
+
     fn matmul(&self, w: WeightRows<'_>, x: &Activations, out: &mut [f32], out_stride: usize) {
         for_format!(w.block,
             quantised F => self.run(Matmul::<F>::new(w, x, out, out_stride)),
@@ -412,6 +417,11 @@ impl KernelTable {
 
     pub(super) fn quantise(&self, job: Quantise<'_>) {
         self.kernels.quantise(job);
+    }
+
+    /// Most tokens of a piece.
+    pub(super) fn widest(&self) -> usize {
+        self.kernels.widest()
     }
 
     pub(super) fn quantise_lane(&self, job: QuantiseLane<'_>) {
