@@ -15,7 +15,7 @@ use super::elementwise::{GateUp, RmsNorm, Rope};
 use super::fixed::{Fold, Unfold};
 use super::formats::for_format;
 use super::matmul::{FloatMatmul, Matmul};
-use super::panels::{FloatPanelMatmul, PanelMatmul};
+use super::panels::{FloatPanelMatmul, Out, PanelMatmul};
 use super::scalar::Scalar;
 use super::simd::Simd;
 
@@ -99,7 +99,7 @@ pub struct WeightPanels<'a> {
 trait Kernels: Sync {
     fn widest(&self) -> usize;
     fn matmul(&self, w: WeightRows<'_>, x: &Activations, out: &mut [f32], out_stride: usize);
-    fn panels(&self, job: PanelMatmul<'_, ()>);
+    fn panels(&self, job: PanelMatmul<'_, ()>) -> bool;
     fn axpy(&self, block: BlockType, row: &[u8], sink: Axpy<'_>);
     fn dequantise(&self, block: BlockType, row: &[u8], out: &mut [f32]);
     fn quantise(&self, job: Quantise<'_>);
@@ -123,7 +123,7 @@ impl<S: Simd> Kernels for S {
             float F => self.run(FloatMatmul(Matmul::<F>::new(w, x, out, out_stride))))
     }
 
-    fn panels(&self, job: PanelMatmul<'_, ()>) {
+    fn panels(&self, job: PanelMatmul<'_, ()>) -> bool {
         for_format!(job.w.block,
             quantised F => self.run(job.of::<F>()),
             float F => self.run(FloatPanelMatmul(job.of::<F>())))
@@ -256,8 +256,37 @@ impl KernelTable {
     /// The activations are not in [`Form::Panels`], the columns are not whole blocks, or `w.bytes` or
     /// `out` is too short for the shape.
     pub fn panels(&self, w: WeightPanels<'_>, x: &Activations, out: &mut [f32], out_stride: usize) {
+        assert_tokens(x.n_tokens(), w.n_rows, out.len(), out_stride);
+        self.run_panels(w, x, Out::Store(out), out_stride);
+    }
+
+    /// `acc[t * acc_stride + r] += round(w[r] . x[t] * 2^32)`: [`Self::panels`] and [`Self::fold_fixed`] in
+    /// one pass, so that sums over many clusters are touched once per cluster. Returns false where
+    /// [`Self::fold_fixed`] does.
+    ///
+    /// # Panics
+    /// As [`Self::panels`].
+    #[must_use = "false means that the sums are wrong"]
+    pub fn fold_panels(
+        &self,
+        w: WeightPanels<'_>,
+        x: &Activations,
+        acc: &mut [i64],
+        acc_stride: usize,
+    ) -> bool {
+        assert_tokens(x.n_tokens(), w.n_rows, acc.len(), acc_stride);
+        self.run_panels(w, x, Out::Fold(acc), acc_stride)
+    }
+
+    fn run_panels(
+        &self,
+        w: WeightPanels<'_>,
+        x: &Activations,
+        out: Out<'_>,
+        stride: usize,
+    ) -> bool {
         if w.n_rows == 0 || x.n_tokens() == 0 {
-            return;
+            return true;
         }
         assert_eq!(x.form(), Form::Panels, "activations in another form");
         let (cols, block) = (x.cols(), w.block);
@@ -270,9 +299,8 @@ impl KernelTable {
             "{n_panels} panels of {panel_bytes} bytes exceed {} bytes",
             w.bytes.len()
         );
-        assert_tokens(x.n_tokens(), w.n_rows, out.len(), out_stride);
         self.kernels
-            .panels(PanelMatmul::new(w, x, out, out_stride, panel_bytes));
+            .panels(PanelMatmul::new(w, x, out, stride, panel_bytes))
     }
 
     /// `acc[t * acc_stride + i] += h[t] * row[i]` for every token `t` with `h[t] != 0`; other tokens'
