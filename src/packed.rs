@@ -67,7 +67,7 @@ pub fn open(
         }
         None => cache_dir::prepare()?,
     };
-    let target = cached_path(&folder, model, &identity, options);
+    let target = cached_path(&folder, model, &identity, options, FORMAT_VERSION);
     let ready = || {
         Bundle::open(&target)
             .ok()
@@ -82,6 +82,10 @@ pub fn open(
     }
     convert(model, &target, options, report)?;
     remove_outdated(&folder, &target, &identity);
+    for version in 1..FORMAT_VERSION {
+        // Best effort: an old file that stays only takes space.
+        let _ = std::fs::remove_file(cached_path(&folder, model, &identity, options, version));
+    }
     Ok(Bundle::open(&target)?)
 }
 
@@ -125,9 +129,10 @@ fn cached_path(
     model: &Path,
     identity: &SourceIdentity,
     options: &PackOptions,
+    version: u32,
 ) -> PathBuf {
     let key = format!(
-        "{}|{}|{}|{}|{:?}|{FORMAT_VERSION}",
+        "{}|{}|{}|{}|{:?}|{version}",
         identity.path, identity.len, identity.modified_ns, identity.state, options.quant
     );
     cache_dir::packed_path(folder, model, checksum(key.as_bytes()))

@@ -1,6 +1,7 @@
 //! All memory for weights and reads, carved from one slab before anything runs.
 
 use forebay_models::bundle::Bundle;
+use forebay_models::panel::PANEL_ROWS;
 use forebay_plans::residency::{Residency, ResidencyPlan};
 use forebay_queues::slab::{PAGE, Slab, SlabError, Slot};
 use forebay_stages::udio::NeuronStore;
@@ -23,17 +24,27 @@ pub struct WeightMemory {
     pub resident: Vec<Option<Slot>>,
     /// By core.
     pub cores: Vec<CoreMemory>,
-    /// Buffers for embedding rows, `[max_batch]`.
+    /// Buffers for embedding rows, `[row_buffers]`.
     pub rows: Vec<Slot>,
     /// Whether the system accepted the advice to use huge pages.
     pub huge_pages: bool,
 }
 
-/// Bytes of a buffer for one embedding row, wherever it starts within a page.
+/// Embedding rows that are read at the same time: with more, the disk gains nothing.
+const MAX_ROW_BUFFERS: usize = 32;
+
+/// Buffers for embedding rows where a step has up to `max_batch` tokens.
+pub fn row_buffers(max_batch: usize) -> usize {
+    max_batch.min(MAX_ROW_BUFFERS)
+}
+
+/// Bytes of a buffer for one embedding row, or for its panel in a tied head, wherever that starts within a
+/// page.
 pub fn row_buffer_bytes(bundle: &Bundle) -> usize {
     let c = &bundle.meta.config;
     let row = bundle.meta.embedding.row_bytes(c.d_model).unwrap_or(0);
-    (row + PAGE).next_multiple_of(PAGE)
+    let rows = if c.tied_head { PANEL_ROWS } else { 1 };
+    (rows * row + PAGE).next_multiple_of(PAGE)
 }
 
 impl WeightMemory {
@@ -67,7 +78,7 @@ impl WeightMemory {
         let per_core = plan.stream_slots * page(plan.stream_slot_bytes)
             + page(cache.slots * cache.slot_bytes)
             + cache.staging * page(cache.staging_bytes);
-        let rows = max_batch * row_buffer_bytes(bundle);
+        let rows = row_buffers(max_batch) * row_buffer_bytes(bundle);
         let mut slab = Slab::new(resident + programs.len() * per_core + rows)?;
         let mut take = |bytes: usize| slab.carve(bytes).unwrap_or_else(|| unreachable_slot(bytes));
         let resident = (0..bundle.clusters.len())
@@ -91,7 +102,7 @@ impl WeightMemory {
                 },
             })
             .collect();
-        let rows = (0..max_batch)
+        let rows = (0..row_buffers(max_batch))
             .map(|_| take(row_buffer_bytes(bundle)))
             .collect();
         Ok(Self {

@@ -44,6 +44,13 @@ struct Plane {
     modulus: usize,
 }
 
+/// The codes of 32 elements, one per byte: in every word those of four elements.
+type Groups = [u32; PLANE_LEN / 4];
+
+/// Elements whose bits are in consecutive bytes of a block, all at the same place of the byte. Single
+/// bits of consecutive elements (`BITS`) are the exception.
+const RUN: usize = 16;
+
 impl Plane {
     /// Byte and bit of element `k` in ggml's block.
     #[inline(always)]
@@ -53,21 +60,116 @@ impl Plane {
         (byte, self.width * (within / self.modulus))
     }
 
-    /// Byte and bit of element `k < 32` of `row` in the panel's plane.
+    /// This plane's bits in each of 16 bytes.
     #[inline(always)]
-    fn in_panel(&self, row: usize, k: usize) -> (usize, usize) {
-        let group = k / 4;
-        let byte = VECTOR * (group % self.width) + 4 * row + k % 4;
-        (byte, self.width * (group / self.width))
+    fn mask(&self) -> u128 {
+        u128::from_le_bytes([(0xff_u16 >> (8 - self.width)) as u8; RUN])
     }
 
-    fn mask(&self) -> u8 {
-        (0xff_u16 >> (8 - self.width)) as u8
+    /// Whether the bits of eight elements share a byte.
+    #[inline(always)]
+    fn is_bitmap(&self) -> bool {
+        self.width == 1 && self.modulus == 1
     }
+
+    /// The codes of elements `first..first + 32` of a block as ggml stores it.
+    #[inline(always)]
+    fn groups(&self, block: &[u8], first: usize) -> Groups {
+        let mut groups = Groups::default();
+        if self.is_bitmap() {
+            let (byte, _) = self.in_block(first);
+            let bits = u32::from_le_bytes(word(block, byte));
+            for (g, group) in groups.iter_mut().enumerate() {
+                // Each of four bits moves to a byte of its own.
+                *group = (bits >> (4 * g) & 0xf).wrapping_mul(0x0020_4081) & 0x0101_0101;
+            }
+            return groups;
+        }
+        for (half, groups) in groups.as_chunks_mut::<4>().0.iter_mut().enumerate() {
+            let (byte, bit) = self.in_block(first + RUN * half);
+            let run = u128::from_le_bytes(word(block, byte)) >> bit & self.mask();
+            *groups = [0, 32, 64, 96].map(|shift| (run >> shift) as u32);
+        }
+        groups
+    }
+
+    /// The inverse of [`Self::groups`], into a block whose bits are still zero.
+    #[inline(always)]
+    fn put_groups(&self, groups: Groups, block: &mut [u8], first: usize) {
+        if self.is_bitmap() {
+            let (byte, _) = self.in_block(first);
+            let gather = |g: &u32| g.wrapping_mul(0x0102_0408) >> 24 & 0xf;
+            let bits = groups.iter().rev().fold(0, |bits, g| bits << 4 | gather(g));
+            block[byte..byte + 4].copy_from_slice(&bits.to_le_bytes());
+            return;
+        }
+        for (half, groups) in groups.as_chunks::<4>().0.iter().enumerate() {
+            let (byte, bit) = self.in_block(first + RUN * half);
+            let run = groups
+                .iter()
+                .rev()
+                .fold(0, |run, &g| run << 32 | u128::from(g));
+            let held = u128::from_le_bytes(word(block, byte));
+            block[byte..byte + RUN].copy_from_slice(&(held | run << bit).to_le_bytes());
+        }
+    }
+
+    /// Writes the codes of 32 elements of `row` to the panel's plane.
+    #[inline(always)]
+    fn store(&self, groups: Groups, row: usize, plane: &mut [u8]) {
+        match self.width {
+            1 => store::<1>(groups, row, plane),
+            2 => store::<2>(groups, row, plane),
+            4 => store::<4>(groups, row, plane),
+            _ => store::<8>(groups, row, plane),
+        }
+    }
+
+    /// The inverse of [`Self::store`].
+    #[inline(always)]
+    fn load(&self, plane: &[u8], row: usize) -> Groups {
+        match self.width {
+            1 => load::<1>(plane, row),
+            2 => load::<2>(plane, row),
+            4 => load::<4>(plane, row),
+            _ => load::<8>(plane, row),
+        }
+    }
+}
+
+/// The `N` bytes from byte `at`.
+#[inline(always)]
+fn word<const N: usize>(bytes: &[u8], at: usize) -> [u8; N] {
+    let mut word = [0; N];
+    word.copy_from_slice(&bytes[at..at + N]);
+    word
+}
+
+/// Puts group `g` into vector `g % W` at bit `W * (g / W)`.
+#[inline(always)]
+fn store<const W: usize>(groups: Groups, row: usize, plane: &mut [u8]) {
+    let plane = &mut plane[..VECTOR * W];
+    for v in 0..W {
+        let word = (v..groups.len())
+            .step_by(W)
+            .fold(0, |word, g| word | groups[g] << (g - v));
+        plane[VECTOR * v + 4 * row..][..4].copy_from_slice(&word.to_le_bytes());
+    }
+}
+
+#[inline(always)]
+fn load<const W: usize>(plane: &[u8], row: usize) -> Groups {
+    let mask = u32::from_le_bytes([(0xff_u16 >> (8 - W)) as u8; 4]);
+    std::array::from_fn(|g| {
+        let vector = u32::from_le_bytes(word(plane, VECTOR * (g % W) + 4 * row));
+        vector >> (W * (g / W)) & mask
+    })
 }
 
 /// The parts of a block, in the order in which the tile holds them.
 struct Layout {
+    /// Elements of a block.
+    len: usize,
     heads: &'static [Head],
     planes: &'static [Plane],
 }
@@ -99,6 +201,7 @@ const QUARTERS: [usize; 3] = [32, 128, 32];
 /// Single bits of 256 elements in 32 bytes.
 const EIGHTHS: [usize; 3] = [32, 256, 32];
 
+#[inline(always)]
 const fn layout(block: BlockType) -> Layout {
     use BlockType as B;
     // Scales first, then planes of bits; offsets as in `ggml-common.h`.
@@ -139,31 +242,79 @@ const fn layout(block: BlockType) -> Layout {
             }
         }
     };
-    Layout { heads, planes }
+    Layout {
+        len: block.block_len(),
+        heads,
+        planes,
+    }
+}
+
+/// Moves a scale between block and tile.
+#[inline(always)]
+fn copy<const N: usize>(from: &[u8], at: usize, to: &mut [u8], place: usize) {
+    to[place..place + N].copy_from_slice(&from[at..at + N]);
 }
 
 impl Layout {
-    /// Calls `visit(block byte, tile byte, size)` for every scale of `row`.
+    /// Bytes of a row that are moved at once: a block, or a few numbers of a format without blocks.
     #[inline(always)]
-    fn each_head(&self, row: usize, mut visit: impl FnMut(usize, usize, usize)) -> usize {
-        let mut base = 0;
-        for h in self.heads {
-            for i in 0..h.count {
-                visit(h.at + i * h.size, base + row * h.size, h.size);
-                base += PANEL_ROWS * h.size;
-            }
-        }
-        base
+    fn step(&self, block: BlockType) -> usize {
+        block.block_bytes() * if self.planes.is_empty() { PLANE_LEN } else { 1 }
     }
 
-    /// Calls `visit(plane, first element, plane's first byte in the tile)` for every plane of every 32
-    /// elements.
+    /// Scales of one kind in `bytes` of a row: those of a block, or all numbers of a format without blocks.
     #[inline(always)]
-    fn each_plane(&self, base: usize, len: usize, mut visit: impl FnMut(&Plane, usize, usize)) {
-        let mut at = base;
-        for first in (0..len).step_by(PLANE_LEN) {
+    fn count(&self, head: &Head, bytes: usize) -> usize {
+        if self.planes.is_empty() {
+            bytes / head.size
+        } else {
+            head.count
+        }
+    }
+
+    /// Moves a block of `row` into its tile, whose bytes for that row are zero.
+    #[inline(always)]
+    fn pack(&self, from: &[u8], tile: &mut [u8], row: usize) {
+        let mut at = 0;
+        for head in self.heads {
+            let size = head.size;
+            for i in 0..self.count(head, from.len()) {
+                let (byte, place) = (head.at + i * size, at + row * size);
+                match size {
+                    1 => tile[place] = from[byte],
+                    2 => copy::<2>(from, byte, tile, place),
+                    _ => copy::<4>(from, byte, tile, place),
+                }
+                at += PANEL_ROWS * size;
+            }
+        }
+        for first in (0..self.len).step_by(PLANE_LEN) {
             for plane in self.planes {
-                visit(plane, first, at);
+                plane.store(plane.groups(from, first), row, &mut tile[at..]);
+                at += VECTOR * plane.width;
+            }
+        }
+    }
+
+    /// The inverse of [`Self::pack`], into a block of zeros.
+    #[inline(always)]
+    fn take(&self, tile: &[u8], row: usize, to: &mut [u8]) {
+        let mut at = 0;
+        for head in self.heads {
+            let size = head.size;
+            for i in 0..self.count(head, to.len()) {
+                let (byte, place) = (head.at + i * size, at + row * size);
+                match size {
+                    1 => to[byte] = tile[place],
+                    2 => copy::<2>(tile, place, to, byte),
+                    _ => copy::<4>(tile, place, to, byte),
+                }
+                at += PANEL_ROWS * size;
+            }
+        }
+        for first in (0..self.len).step_by(PLANE_LEN) {
+            for plane in self.planes {
+                plane.put_groups(plane.load(&tile[at..], row), to, first);
                 at += VECTOR * plane.width;
             }
         }
@@ -180,6 +331,22 @@ pub fn panels_bytes(block: BlockType, rows: usize, cols: usize) -> Option<usize>
     panel_bytes(block, cols)?.checked_mul(rows.div_ceil(PANEL_ROWS))
 }
 
+/// Evaluates `$body` with `$block` as a constant: loops over a layout known at compile time are several times
+/// as fast.
+macro_rules! for_block {
+    ($block:ident, $body:expr) => {
+        for_block!($block, $body, F32 F16 BF16 Q4_0 Q4_1 Q5_0 Q5_1 Q8_0 Q2_K Q3_K Q4_K Q5_K Q6_K)
+    };
+    ($block:ident, $body:expr, $($name:ident)*) => {
+        match $block {
+            $(BlockType::$name => {
+                let $block = BlockType::$name;
+                $body
+            })*
+        }
+    };
+}
+
 /// Appends `rows`, whole rows of `row_bytes` as ggml stores them, to `out` in panels. The rows missing
 /// in the last panel are zeros, which every format reads as weights of zero.
 ///
@@ -193,28 +360,20 @@ pub fn pack_panels(block: BlockType, rows: &[u8], row_bytes: usize, out: &mut Ve
     for rows in rows.chunks(PANEL_ROWS * row_bytes) {
         let at = out.len();
         out.resize(at + PANEL_ROWS * row_bytes, 0);
-        pack_panel(block, rows, row_bytes, &mut out[at..]);
+        let panel = &mut out[at..];
+        for_block!(block, pack_panel(block, rows, row_bytes, panel));
     }
 }
 
-/// Moves up to 16 rows into a panel of zeros.
+/// Moves up to 16 rows into a panel of zeros, tile by tile.
+#[inline(always)]
 fn pack_panel(block: BlockType, rows: &[u8], row_bytes: usize, panel: &mut [u8]) {
     let layout = layout(block);
-    let size = block.block_bytes();
-    for (row, bytes) in rows.chunks_exact(row_bytes).enumerate() {
-        let tiles = panel.chunks_exact_mut(PANEL_ROWS * size);
-        for (from, tile) in bytes.chunks_exact(size).zip(tiles) {
-            let base = layout.each_head(row, |at, to, n| {
-                tile[to..to + n].copy_from_slice(&from[at..at + n]);
-            });
-            layout.each_plane(base, block.block_len(), |plane, first, start| {
-                let (to, mask) = (&mut tile[start..][..VECTOR * plane.width], plane.mask());
-                for k in 0..PLANE_LEN {
-                    let (byte, bit) = plane.in_block(first + k);
-                    let (place, shift) = plane.in_panel(row, k);
-                    to[place] |= (from[byte] >> bit & mask) << shift;
-                }
-            });
+    let step = layout.step(block);
+    for (i, tile) in panel.chunks_mut(PANEL_ROWS * step).enumerate() {
+        let len = tile.len() / PANEL_ROWS;
+        for (row, bytes) in (0..PANEL_ROWS).zip(rows.chunks_exact(row_bytes)) {
+            layout.pack(&bytes[i * step..][..len], tile, row);
         }
     }
 }
@@ -224,26 +383,23 @@ fn pack_panel(block: BlockType, rows: &[u8], row_bytes: usize, panel: &mut [u8])
 /// # Panics
 /// `row` is beyond the panel, or `panel` is not 16 times as long as `out`, whole blocks.
 pub fn extract_row(block: BlockType, panel: &[u8], row: usize, out: &mut [u8]) {
-    let size = block.block_bytes();
     assert!(
-        row < PANEL_ROWS && panel.len() == PANEL_ROWS * out.len() && out.len().is_multiple_of(size),
+        row < PANEL_ROWS
+            && panel.len() == PANEL_ROWS * out.len()
+            && out.len().is_multiple_of(block.block_bytes()),
         "not a row of this panel"
     );
+    for_block!(block, take_row(block, panel, row, out));
+}
+
+#[inline(always)]
+fn take_row(block: BlockType, panel: &[u8], row: usize, out: &mut [u8]) {
     let layout = layout(block);
+    let step = layout.step(block);
     out.fill(0);
-    let tiles = panel.chunks_exact(PANEL_ROWS * size);
-    for (tile, to) in tiles.zip(out.chunks_exact_mut(size)) {
-        let base = layout.each_head(row, |at, from, n| {
-            to[at..at + n].copy_from_slice(&tile[from..from + n]);
-        });
-        layout.each_plane(base, block.block_len(), |plane, first, start| {
-            let (from, mask) = (&tile[start..][..VECTOR * plane.width], plane.mask());
-            for k in 0..PLANE_LEN {
-                let (byte, bit) = plane.in_block(first + k);
-                let (place, shift) = plane.in_panel(row, k);
-                to[byte] |= (from[place] >> shift & mask) << bit;
-            }
-        });
+    let tiles = panel.chunks(PANEL_ROWS * step);
+    for (tile, to) in tiles.zip(out.chunks_mut(step)) {
+        layout.take(tile, row, to);
     }
 }
 
@@ -277,11 +433,48 @@ mod tests {
         assert!(panel[40..96].iter().all(|&b| b == 0), "missing rows");
     }
 
+    /// The panel of up to 16 rows bit by bit, as the head of this file says.
+    fn by_definition(block: BlockType, rows: &[u8], row_bytes: usize) -> Vec<u8> {
+        let (layout, size) = (layout(block), block.block_bytes());
+        let mut panel = vec![0; PANEL_ROWS * row_bytes];
+        for (row, bytes) in rows.chunks_exact(row_bytes).enumerate() {
+            for (from, tile) in bytes
+                .chunks_exact(size)
+                .zip(panel.chunks_exact_mut(PANEL_ROWS * size))
+            {
+                let mut base = 0;
+                for (i, h) in layout
+                    .heads
+                    .iter()
+                    .flat_map(|h| (0..h.count).map(move |i| (i, h)))
+                {
+                    let (at, to) = (h.at + i * h.size, base + row * h.size);
+                    tile[to..to + h.size].copy_from_slice(&from[at..at + h.size]);
+                    base += PANEL_ROWS * h.size;
+                }
+                for first in (0..block.block_len()).step_by(PLANE_LEN) {
+                    for plane in layout.planes {
+                        let w = plane.width;
+                        for k in 0..PLANE_LEN {
+                            let (byte, bit) = plane.in_block(first + k);
+                            let code = u32::from(from[byte]) >> bit & ((1 << w) - 1);
+                            let g = k / 4;
+                            let place = base + VECTOR * (g % w) + 4 * row + k % 4;
+                            tile[place] |= (code << (w * (g / w))) as u8;
+                        }
+                        base += VECTOR * w;
+                    }
+                }
+            }
+        }
+        panel
+    }
+
     proptest! {
         /// Nothing is lost, whatever the bytes, the format and the number of rows.
         #[test]
         fn panels_can_be_taken_apart(
-            which in 0..BlockType::ALL.len(), n_rows in 1usize..35, blocks in 1usize..4, seed in any::<u64>(),
+            which in 0..BlockType::ALL.len(), n_rows in 1usize..35, blocks in 1usize..67, seed in any::<u64>(),
         ) {
             let block = BlockType::ALL[which];
             let row_bytes = blocks * block.block_bytes();
@@ -296,6 +489,10 @@ mod tests {
             pack_panels(block, &rows, row_bytes, &mut panels);
             let cols = blocks * block.block_len();
             prop_assert_eq!(Some(panels.len()), panels_bytes(block, n_rows, cols));
+            let defined = rows
+                .chunks(PANEL_ROWS * row_bytes)
+                .flat_map(|rows| by_definition(block, rows, row_bytes));
+            prop_assert_eq!(&panels, &defined.collect::<Vec<u8>>());
             let mut back = vec![0; row_bytes];
             for (r, row) in rows.chunks_exact(row_bytes).enumerate() {
                 let panel = panels.chunks_exact(16 * row_bytes).nth(r / 16).expect("a panel");

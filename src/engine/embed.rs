@@ -1,11 +1,13 @@
 //! Embedding rows: out of the pinned head where it is tied, else read from flash as they are needed
 //! (mnn-llm's disk embedding: the table is a sixth of a small model and one row of it is used per token).
+//! A head holds its rows in panels; a table of its own holds them one behind the other.
 
 use forebay_actors::decode::Shared;
 use forebay_actors::fault::Fault;
 use forebay_actors::io_link::{IoLink, ReadTag};
 use forebay_models::block::dequantize;
 use forebay_models::bundle::{ALIGN, ClusterKind, DirectoryEntry};
+use forebay_models::panel::{PANEL_ROWS, extract_row};
 use forebay_plans::residency::Residency;
 use forebay_queues::slab::Slot;
 
@@ -17,8 +19,12 @@ pub(super) struct Embedder {
     /// Directory index of the table's first cluster.
     first_cluster: usize,
     rows_per_cluster: usize,
-    row_bytes: usize,
-    /// Read buffers, `[max_batch]`.
+    /// Rows that are read together: a panel of a tied head, or one row.
+    unit_rows: usize,
+    unit_bytes: usize,
+    /// A row taken out of its panel.
+    row: Vec<u8>,
+    /// Read buffers, fewer than a long prompt's batch has tokens.
     buffers: Vec<Slot>,
     /// Whether a cluster of the table has been checked in this process, by cluster of the table.
     verified: Vec<bool>,
@@ -36,10 +42,14 @@ impl Embedder {
         let clusters = &shared.bundle.clusters;
         let first_cluster = clusters.iter().position(|e| e.kind == kind).unwrap_or(0);
         let count = clusters.iter().filter(|e| e.kind == kind).count();
+        let unit_rows = if kind.is_panels() { PANEL_ROWS } else { 1 };
+        let row_bytes = meta.embedding.row_bytes(c.d_model).unwrap_or(0);
         Self {
             first_cluster,
             rows_per_cluster: meta.embedding_rows.max(1),
-            row_bytes: meta.embedding.row_bytes(c.d_model).unwrap_or(0),
+            unit_rows,
+            unit_bytes: unit_rows * row_bytes,
+            row: vec![0; row_bytes],
             buffers,
             verified: vec![false; count],
             scratch: Vec::new(),
@@ -58,7 +68,6 @@ impl Embedder {
         out: &mut [f32],
     ) -> Result<(), Error> {
         let d = shared.bundle.meta.config.d_model;
-        let block = shared.bundle.meta.embedding;
         // Before any read is under way: an error in between would leave completions behind for the next
         // step to stumble over.
         for &token in tokens {
@@ -67,22 +76,37 @@ impl Embedder {
                 self.verify(shared, cluster, entry)?;
             }
         }
+        // As many at a time as there are buffers.
+        let wave = self.buffers.len().max(1);
+        for (tokens, out) in tokens.chunks(wave).zip(out.chunks_mut(wave * d)) {
+            self.embed_wave(shared, link, tokens, out)?;
+        }
+        Ok(())
+    }
+
+    fn embed_wave(
+        &mut self,
+        shared: &Shared,
+        link: &mut IoLink,
+        tokens: &[u32],
+        out: &mut [f32],
+    ) -> Result<(), Error> {
+        let d = shared.bundle.meta.config.d_model;
         let mut pending = 0;
         for (i, &token) in tokens.iter().enumerate() {
             let (cluster, entry) = self.cluster_of(shared, token);
-            let at = (token as usize - entry.first as usize) * self.row_bytes;
+            let at = self.unit_of(token, entry);
             if shared.plan.residency[cluster] == Residency::Pinned {
-                let row = &shared.resident.bytes(cluster)[at..at + self.row_bytes];
-                dequantize(block, row, &mut out[i * d..(i + 1) * d]);
+                let unit = &shared.resident.bytes(cluster)[at..at + self.unit_bytes];
+                self.decode(shared, token, entry, unit, &mut out[i * d..(i + 1) * d]);
                 continue;
             }
-            // A step has at most as many tokens as there are buffers.
             let Some(slot) = self.buffers.pop() else {
                 return Err(Error::Stopped);
             };
             let start = entry.offset + at as u64;
             let aligned = start / ALIGN as u64 * ALIGN as u64;
-            let len = ((start - aligned) as usize + self.row_bytes).next_multiple_of(ALIGN);
+            let len = ((start - aligned) as usize + self.unit_bytes).next_multiple_of(ALIGN);
             link.urgent(ReadTag::Neurons { id: i }, aligned, len, slot);
             pending += 1;
         }
@@ -98,10 +122,16 @@ impl Embedder {
                 continue;
             };
             let (_, entry) = self.cluster_of(shared, tokens[id]);
-            let row = (tokens[id] as usize - entry.first as usize) * self.row_bytes;
-            let at = (entry.offset + row as u64 - done.offset) as usize;
-            let bytes = &done.slot[at..at + self.row_bytes];
-            dequantize(block, bytes, &mut out[id * d..(id + 1) * d]);
+            let start = entry.offset + self.unit_of(tokens[id], entry) as u64;
+            let at = (start - done.offset) as usize;
+            let unit = &done.slot[at..at + self.unit_bytes];
+            self.decode(
+                shared,
+                tokens[id],
+                entry,
+                unit,
+                &mut out[id * d..(id + 1) * d],
+            );
             let (result, offset) = (done.result, done.offset);
             self.buffers.push(done.slot);
             if let Err(fault) = result {
@@ -117,6 +147,29 @@ impl Embedder {
             Some(fault) => Err(fault_of(shared, fault)),
             None => Ok(()),
         }
+    }
+
+    /// Where the rows that are read together with the token's begin in its cluster.
+    fn unit_of(&self, token: u32, entry: &DirectoryEntry) -> usize {
+        (token - entry.first) as usize / self.unit_rows * self.unit_bytes
+    }
+
+    /// The token's row out of the rows that were read with it, as f32, `[d_model]`.
+    fn decode(
+        &mut self,
+        shared: &Shared,
+        token: u32,
+        entry: &DirectoryEntry,
+        unit: &[u8],
+        out: &mut [f32],
+    ) {
+        let block = shared.bundle.meta.embedding;
+        if self.unit_rows == 1 {
+            return dequantize(block, unit, out);
+        }
+        let row = (token - entry.first) as usize % self.unit_rows;
+        extract_row(block, unit, row, &mut self.row);
+        dequantize(block, &self.row, out);
     }
 
     /// Has every cluster checked again at its next use: the file is not what it was.

@@ -1,7 +1,7 @@
 //! Sharing the budget out: everything is itemised before anything is allocated.
 
 use forebay_actors::decode::scratch_bytes;
-use forebay_actors::memory::row_buffer_bytes;
+use forebay_actors::memory::{row_buffer_bytes, row_buffers};
 use forebay_models::bundle::{Bundle, ClusterKind};
 use forebay_models::kv_cache::KvCache;
 use forebay_plans::budget::Budget;
@@ -215,8 +215,9 @@ fn fixed_items(
         sampling,
         format!("candidates out of {} tokens", c.vocab_size),
     );
-    let rows = (max_batch * row_buffer_bytes(bundle)) as u64;
-    budget.claim("embedding_rows", rows, "read on demand");
+    let (buffers, each) = (row_buffers(max_batch), row_buffer_bytes(bundle));
+    let why = format!("{buffers} buffers for rows read on demand");
+    budget.claim("embedding_rows", (buffers * each) as u64, why);
     // One word per neuron says where it is in the cache.
     if request.sparsity == Sparsity::Exact {
         let words = (c.n_layers * c.d_ff * size_of::<u32>()) as u64;

@@ -2,10 +2,10 @@
 
 use forebay_models::block::BlockType;
 
-use crate::kernels::{Activations, KernelTable, WeightRows};
+use crate::kernels::{Activations, KernelTable, WeightPanels};
 
-/// Computes `count` rows of a projection into `out`, `[n_tokens, count]`, adding `bias`, `[count]`, where
-/// there is one.
+/// Computes `count` rows of a projection, whose panels are `bytes`, into `out`, `[n_tokens, count]`, adding
+/// `bias`, `[count]`, where there is one.
 pub fn project(
     kernels: &KernelTable,
     block: BlockType,
@@ -15,18 +15,12 @@ pub fn project(
     bias: &[f32],
     out: &mut [f32],
 ) {
-    let stride = x.cols() / block.block_len() * block.block_bytes();
-    kernels.matmul(
-        WeightRows {
-            block,
-            bytes,
-            stride,
-            n_rows: count,
-        },
-        x,
-        out,
-        count,
-    );
+    let panels = WeightPanels {
+        block,
+        bytes,
+        n_rows: count,
+    };
+    kernels.panels(panels, x, out, count);
     if !bias.is_empty() {
         for token in out.chunks_exact_mut(count).take(x.n_tokens()) {
             for (o, b) in token.iter_mut().zip(bias) {

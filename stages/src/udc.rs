@@ -7,7 +7,7 @@
 
 use forebay_models::bundle::{FfnGeometry, FfnLayout};
 
-use crate::kernels::{Activations, Form, KernelTable, WeightRows};
+use crate::kernels::{Activations, Form, KernelTable, WeightPanels, WeightRows};
 use crate::live_mask::LiveMask;
 use crate::pred::Pred;
 use crate::udio::Udio;
@@ -87,20 +87,19 @@ pub fn up_down(
 ) -> Result<(), OutOfRange> {
     let (n, n_tokens) = (work.n, x.n_tokens());
     let up = &mut scratch.up[..n_tokens * n];
-    if work.live.count() < n {
-        up.fill(0.0);
+    match (work.geometry.layout, work.data) {
+        (FfnLayout::Cluster, UpDown::Whole(bytes)) => up_panels(kernels, work, bytes, x, up),
+        _ => up_rows(kernels, work, x, up),
     }
-    compute_up(kernels, work, x, up);
     let product = &mut scratch.product[..n_tokens * n];
     kernels.gate_up(pred.activation(), work.gates, up, product);
     let d_model = work.geometry.d_model;
     let partial = &mut scratch.partial[..n_tokens * d_model];
     match work.geometry.layout {
         FfnLayout::Cluster => {
-            scratch
-                .hidden
-                .load(kernels, Form::Rows, n_tokens, n, product);
-            compute_down_blocks(kernels, work, &scratch.hidden, partial);
+            let hidden = &mut scratch.hidden;
+            hidden.load(kernels, Form::Panels, n_tokens, n, product);
+            down_panels(kernels, work, hidden, partial);
         }
         FfnLayout::Neuron => {
             partial.fill(0.0);
@@ -121,8 +120,30 @@ pub fn up_down(
     }
 }
 
-fn compute_up(kernels: &KernelTable, work: &ClusterWork<'_>, x: &Activations, up: &mut [f32]) {
+/// Cluster layout: Up of all neurons. Dead ones cost little in a panel that is computed anyway, and their
+/// activated Gate is 0.
+fn up_panels(
+    kernels: &KernelTable,
+    work: &ClusterWork<'_>,
+    bytes: &[u8],
+    x: &Activations,
+    up: &mut [f32],
+) {
     let (g, n) = (work.geometry, work.n);
+    let panels = WeightPanels {
+        block: g.up,
+        bytes: &bytes[g.gate_bytes(n)..][..g.up_bytes(n)],
+        n_rows: n,
+    };
+    kernels.panels(panels, x, up, n);
+}
+
+/// Neuron layout: Up of the live neurons, 0 for the others.
+fn up_rows(kernels: &KernelTable, work: &ClusterWork<'_>, x: &Activations, up: &mut [f32]) {
+    let (g, n) = (work.geometry, work.n);
+    if work.live.count() < n {
+        up.fill(0.0);
+    }
     let mut rows = |bytes: &[u8], stride: usize, first: usize, n_rows: usize| {
         let rows = WeightRows {
             block: g.up,
@@ -134,10 +155,7 @@ fn compute_up(kernels: &KernelTable, work: &ClusterWork<'_>, x: &Activations, up
     };
     match work.data {
         UpDown::Whole(bytes) => {
-            let (start, stride) = match g.layout {
-                FfnLayout::Cluster => (n * g.gate_row(), g.up_row()),
-                FfnLayout::Neuron => (g.up_offset(), g.bundle_stride()),
-            };
+            let (start, stride) = (g.up_offset(), g.bundle_stride());
             for (first, len) in work.live.runs() {
                 rows(&bytes[start + first * stride..], stride, first, len);
             }
@@ -151,7 +169,7 @@ fn compute_up(kernels: &KernelTable, work: &ClusterWork<'_>, x: &Activations, up
 }
 
 /// Cluster layout: every output row times the cluster's hidden values.
-fn compute_down_blocks(
+fn down_panels(
     kernels: &KernelTable,
     work: &ClusterWork<'_>,
     hidden: &Activations,
@@ -161,14 +179,13 @@ fn compute_down_blocks(
         return;
     };
     let (g, n) = (work.geometry, work.n);
-    let start = n * (g.gate_row() + g.up_row());
-    let rows = WeightRows {
+    let start = g.gate_bytes(n) + g.up_bytes(n);
+    let panels = WeightPanels {
         block: g.down,
-        bytes: &bytes[start..],
-        stride: g.down_row(n),
+        bytes: &bytes[start..][..g.down_bytes(n)],
         n_rows: g.d_model,
     };
-    kernels.matmul(rows, hidden, partial, g.d_model);
+    kernels.panels(panels, hidden, partial, g.d_model);
 }
 
 /// Neuron layout: one neuron's column of Down.
@@ -180,5 +197,5 @@ fn down_column<'a>(work: &ClusterWork<'a>, neuron: usize) -> &'a [u8] {
             (udio.rows(flight, neuron), g.down_offset() - g.up_offset())
         }
     };
-    &bytes[at..at + g.down_row(work.n)]
+    &bytes[at..at + g.down_column()]
 }

@@ -71,6 +71,7 @@ impl RowsActor {
             Some(slot) => slot,
             None => shared.resident.bytes(cluster as usize),
         };
+        let len = shared.entry(cluster).len;
         let place = place(cx, cluster);
         let vectors = shared.bundle.vectors.layers.get(cx.layer);
         let bias = vectors.map_or(&[][..], |v| &v.qkv_bias[place.bias.clone()]);
@@ -79,7 +80,7 @@ impl RowsActor {
         project(
             &shared.kernels,
             place.block,
-            bytes,
+            &bytes[..len as usize],
             flight.count,
             &cx.x,
             bias,
@@ -101,14 +102,7 @@ impl RowsActor {
                 Hit::Hit
             },
         );
-        cx.record(
-            stage,
-            cluster,
-            1,
-            u64::from(shared.entry(cluster).len),
-            hit,
-            flight.flow,
-        );
+        cx.record(stage, cluster, 1, u64::from(len), hit, flight.flow);
         gio.release(&mut flight);
         cx.retired += 1;
         true

@@ -6,6 +6,7 @@
 //! the whole residual stream. There, and only there, a core waits for the others.
 
 use flume::Sender;
+use forebay_models::bundle::FfnLayout;
 use forebay_queues::exchange::Member;
 use forebay_queues::lane::LaneRx;
 use forebay_stages::kernels::Form;
@@ -217,7 +218,12 @@ impl Sequencer {
         for (token, out) in x.chunks_exact(d).zip(rows.chunks_exact_mut(d)) {
             shared.kernels.rmsnorm(token, weight, eps, out);
         }
-        self.cx.x.load(&shared.kernels, Form::Rows, n, d, rows);
+        let layer = shared.bundle.meta.layers.get(self.cx.layer);
+        let form = match layer.map(|l| l.ffn.layout) {
+            Some(FfnLayout::Neuron) if before_ffn => Form::Rows,
+            _ => Form::Panels,
+        };
+        self.cx.x.load(&shared.kernels, form, n, d, rows);
         self.cx.record(Stage::Norm, 0, n, 0, Hit::NotApplicable, 0);
     }
 
@@ -240,7 +246,9 @@ impl Sequencer {
         let (n, q_dim) = (self.cx.step.n_tokens, shared.bundle.meta.config.q_dim());
         let rows = &mut self.residual.rows[..n * q_dim];
         shared.boards.attention.read(0, rows);
-        self.cx.x.load(&shared.kernels, Form::Rows, n, q_dim, rows);
+        self.cx
+            .x
+            .load(&shared.kernels, Form::Panels, n, q_dim, rows);
         self.begin_rows(Site::Output);
     }
 

@@ -8,7 +8,7 @@ use crate::error::{ModelError, Result};
 pub(super) const MAGIC: [u8; 8] = *b"FOREBAY\0";
 
 /// Version written and read by this engine. Any change of the byte layout raises it.
-pub const FORMAT_VERSION: u32 = 1;
+pub const FORMAT_VERSION: u32 = 2;
 
 /// Alignment of clusters and sections, the unit of direct reads.
 pub const ALIGN: usize = 4096;
@@ -50,6 +50,12 @@ pub enum ClusterKind {
 }
 
 impl ClusterKind {
+    /// Whether clusters of this kind are rows of a matrix in panels ([`crate::panel`]). Rows of the
+    /// embedding are looked up one by one, and FFN clusters have a layout of their own.
+    pub fn is_panels(self) -> bool {
+        !matches!(self, Self::Ffn | Self::Embedding)
+    }
+
     fn from_byte(b: u8) -> Option<Self> {
         [
             Self::Q,
@@ -74,7 +80,7 @@ pub struct DirectoryEntry {
     pub layer: Option<u16>,
     /// First matrix row, or first neuron of the layer.
     pub first: u32,
-    /// Number of rows or neurons.
+    /// Number of rows or neurons; rows that only fill up a panel do not count.
     pub count: u32,
     /// Bytes used; the file is padded with zeros to the next multiple of [`ALIGN`].
     pub len: u32,

@@ -4,6 +4,7 @@ use serde::{Deserialize, Serialize};
 
 use super::format::ALIGN;
 use crate::block::BlockType;
+use crate::panel::PANEL_ROWS;
 
 /// Neurons of a cluster in the neuron layout: one bit each in a machine word.
 pub const NEURONS_PER_CLUSTER: usize = 64;
@@ -25,8 +26,8 @@ const CLUSTERS_PER_LAYER: usize = 16;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum FfnLayout {
-    /// Source blocks regrouped: all Gate rows of the cluster, all its Up rows, then for each output
-    /// row the Down blocks of the cluster's neurons. Nothing is re-quantised.
+    /// Three matrices in panels ([`crate::panel`]) one behind the other: the cluster's Gate rows, its Up
+    /// rows, and for each output row the Down blocks of its neurons. Nothing is re-quantised.
     Cluster,
     /// One bundle per neuron: Gate row, Up row and (transposed) Down column of neuron i together
     /// (PowerInfer-2 section 4.4, LLM in a Flash section 3.2).
@@ -87,12 +88,24 @@ impl FfnGeometry {
         row(self.up, self.d_model)
     }
 
-    /// Bytes of one Down row: over `n` neurons in the cluster layout, over `d_model` otherwise.
-    pub fn down_row(&self, n: usize) -> usize {
-        match self.layout {
-            FfnLayout::Cluster => row(self.down, n),
-            FfnLayout::Neuron => row(self.down, self.d_model),
-        }
+    /// Neuron layout: bytes of one neuron's Down column.
+    pub fn down_column(&self) -> usize {
+        row(self.down, self.d_model)
+    }
+
+    /// Cluster layout: bytes of the Gate panels of `n` neurons, `[n, d_model]`.
+    pub fn gate_bytes(&self, n: usize) -> usize {
+        panels(self.gate, n, self.d_model)
+    }
+
+    /// Cluster layout: bytes of the Up panels of `n` neurons, `[n, d_model]`, which follow the Gate's.
+    pub fn up_bytes(&self, n: usize) -> usize {
+        panels(self.up, n, self.d_model)
+    }
+
+    /// Cluster layout: bytes of the Down panels of `n` neurons, `[d_model, n]`, which follow Up's.
+    pub fn down_bytes(&self, n: usize) -> usize {
+        panels(self.down, self.d_model, n)
     }
 
     /// Neuron layout: offset of Up inside a bundle.
@@ -108,7 +121,7 @@ impl FfnGeometry {
     /// Neuron layout: bytes from one bundle to the next. Bundles near a multiple of 4 KiB are padded
     /// to it so that each is one direct read; smaller ones are packed densely.
     pub fn bundle_stride(&self) -> usize {
-        let used = self.down_offset() + self.down_row(1).next_multiple_of(ROW_ALIGN);
+        let used = self.down_offset() + self.down_column().next_multiple_of(ROW_ALIGN);
         let padded = used.next_multiple_of(ALIGN);
         if (padded - used) * 3 <= used {
             padded
@@ -119,25 +132,23 @@ impl FfnGeometry {
 
     /// Neuron layout: bytes of the part that is read on demand, Up and Down.
     pub fn up_down_bytes(&self) -> usize {
-        self.down_offset() - self.up_offset() + self.down_row(1)
+        self.down_offset() - self.up_offset() + self.down_column()
     }
 
     /// Bytes of Up and Down that one live neuron stands for, in either layout.
     pub fn touched_per_neuron(&self) -> usize {
         match self.layout {
             FfnLayout::Cluster => {
-                self.up_row() + self.d_model * self.down_row(self.neurons) / self.neurons
+                (self.up_bytes(self.neurons) + self.down_bytes(self.neurons)) / self.neurons
             }
-            FfnLayout::Neuron => self.up_row() + self.down_row(1),
+            FfnLayout::Neuron => self.up_row() + self.down_column(),
         }
     }
 
     /// Bytes of a cluster of `n` neurons.
     pub fn cluster_bytes(&self, n: usize) -> usize {
         match self.layout {
-            FfnLayout::Cluster => {
-                n * (self.gate_row() + self.up_row()) + self.d_model * self.down_row(n)
-            }
+            FfnLayout::Cluster => self.gate_bytes(n) + self.up_bytes(n) + self.down_bytes(n),
             FfnLayout::Neuron => n * self.bundle_stride(),
         }
     }
@@ -147,13 +158,18 @@ fn row(block: BlockType, cols: usize) -> usize {
     cols / block.block_len() * block.block_bytes()
 }
 
-/// Rows per cluster of a plain matrix of `rows` rows of `row_bytes`.
+/// Bytes of a matrix in panels, the last one filled up.
+fn panels(block: BlockType, rows: usize, cols: usize) -> usize {
+    rows.next_multiple_of(PANEL_ROWS) * row(block, cols)
+}
+
+/// Rows per cluster of a plain matrix of `rows` rows of `row_bytes`: whole panels.
 pub(super) fn rows_per_cluster(rows: usize, row_bytes: usize) -> usize {
     let bytes = rows * row_bytes;
     let clusters = bytes
         .div_ceil(TARGET_BYTES)
         .max((bytes / (16 << 10)).clamp(1, 8));
-    rows.div_ceil(clusters.min(rows.max(1))).max(1)
+    rows.div_ceil(clusters).max(1).next_multiple_of(PANEL_ROWS)
 }
 
 #[cfg(test)]
@@ -201,7 +217,7 @@ mod tests {
             (7, 1 << 20),
         ] {
             let per = rows_per_cluster(rows, bytes);
-            assert!(per >= 1 && per <= rows);
+            assert!(per.is_multiple_of(PANEL_ROWS) && per < rows + PANEL_ROWS);
         }
     }
 }

@@ -9,6 +9,7 @@ use super::vectors::{LayerVectors, Vectors};
 use super::writer::{BundleWriter, remove_stale_partials};
 use crate::block::{BlockType, dequantize, quantize};
 use crate::error::{ModelError, Result};
+use crate::panel::pack_panels;
 use crate::tensor::{LayerTensor, TensorId, TensorMeta, TensorSource};
 
 /// Memory for a band of Down columns while they are regrouped.
@@ -124,6 +125,7 @@ struct Matrix {
 }
 
 impl Matrix {
+    /// Bytes of a row as it is written.
     fn row_bytes(&self) -> usize {
         self.meta.cols / self.target.block_len() * self.target.block_bytes()
     }
@@ -170,13 +172,16 @@ impl Packer<'_> {
     /// Appends rows `first..first + n` to `out` in the matrix's target format.
     fn read_rows(&mut self, m: &Matrix, first: usize, n: usize, out: &mut Vec<u8>) -> Result<()> {
         let source_row = m.meta.row_bytes();
+        if m.target == m.meta.block {
+            let at = out.len();
+            out.resize(at + n * source_row, 0);
+            self.source.read(m.id, first * source_row, &mut out[at..])?;
+            self.advance(n * source_row);
+            return Ok(());
+        }
         let mut bytes = vec![0; n * source_row];
         self.source.read(m.id, first * source_row, &mut bytes)?;
         self.advance(bytes.len());
-        if m.target == m.meta.block {
-            out.extend_from_slice(&bytes);
-            return Ok(());
-        }
         let mut floats = vec![0.0; m.meta.cols];
         for row in bytes.chunks_exact(source_row) {
             dequantize(m.meta.block, row, &mut floats);
@@ -197,14 +202,33 @@ impl Packer<'_> {
         })
     }
 
+    /// Appends rows `first..first + n` to `out` in panels, with `rows` as room for them.
+    fn read_panels(
+        &mut self,
+        m: &Matrix,
+        first: usize,
+        n: usize,
+        rows: &mut Vec<u8>,
+        out: &mut Vec<u8>,
+    ) -> Result<()> {
+        rows.clear();
+        self.read_rows(m, first, n, rows)?;
+        pack_panels(m.target, rows, m.row_bytes(), out);
+        Ok(())
+    }
+
     /// Writes a plain matrix in row clusters; returns the rows per cluster.
     fn rows(&mut self, kind: ClusterKind, layer: Option<usize>, m: &Matrix) -> Result<usize> {
         let per = rows_per_cluster(m.meta.rows, m.row_bytes());
-        let mut bytes = Vec::new();
+        let (mut rows, mut bytes) = (Vec::new(), Vec::new());
         for first in (0..m.meta.rows).step_by(per) {
             let n = per.min(m.meta.rows - first);
             bytes.clear();
-            self.read_rows(m, first, n, &mut bytes)?;
+            if kind.is_panels() {
+                self.read_panels(m, first, n, &mut rows, &mut bytes)?;
+            } else {
+                self.read_rows(m, first, n, &mut bytes)?;
+            }
             self.writer.cluster(kind, layer, (first, n), &bytes)?;
         }
         Ok(per)
@@ -267,15 +291,17 @@ impl Packer<'_> {
         let formats = [gate.target, up.target, down.target];
         let g = FfnGeometry::choose(layout, formats, d_model, d_ff);
         let mut band = DownBand::new(&down, &g, transposed);
-        let mut bytes = Vec::new();
+        let (mut rows, mut bytes) = (Vec::new(), Vec::new());
         for first in (0..d_ff).step_by(g.neurons) {
             let n = g.neurons.min(d_ff - first);
             bytes.clear();
             match layout {
                 FfnLayout::Cluster => {
-                    self.read_rows(&gate, first, n, &mut bytes)?;
-                    self.read_rows(&up, first, n, &mut bytes)?;
-                    band.append_blocks(self, &down, (first, n), &mut bytes)?;
+                    self.read_panels(&gate, first, n, &mut rows, &mut bytes)?;
+                    self.read_panels(&up, first, n, &mut rows, &mut bytes)?;
+                    rows.clear();
+                    band.append_blocks(self, &down, (first, n), &mut rows)?;
+                    pack_panels(down.target, &rows, band_row(&down, n), &mut bytes);
                 }
                 FfnLayout::Neuron => {
                     self.neuron_bundles(
@@ -317,7 +343,7 @@ impl Packer<'_> {
             };
             put(0, &gates, g.gate_row());
             put(g.up_offset(), &ups, g.up_row());
-            put(g.down_offset(), &downs, g.down_row(n));
+            put(g.down_offset(), &downs, g.down_column());
             self.writer
                 .neuron_sum(&bundle[g.up_offset()..g.up_offset() + g.up_down_bytes()]);
         }

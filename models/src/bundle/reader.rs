@@ -13,6 +13,7 @@ use super::meta::BundleMeta;
 use super::vectors::Vectors;
 use crate::block::BlockType;
 use crate::error::{ModelError, Result};
+use crate::panel::panels_bytes;
 use crate::tokenizer::TokenizerSpec;
 
 /// Sections larger than this are taken for damage.
@@ -262,12 +263,14 @@ impl Cursor<'_> {
         cols: usize,
         block: BlockType,
     ) -> std::result::Result<(), &'static str> {
-        let row = block
-            .row_bytes(cols)
-            .ok_or("a row does not hold whole blocks")?;
+        let bytes = |n: usize| match kind.is_panels() {
+            true => panels_bytes(block, n, cols),
+            false => block.row_bytes(cols)?.checked_mul(n),
+        };
+        bytes(1).ok_or("a row does not hold whole blocks")?;
         let mut first = 0;
         while first < rows {
-            first += self.take(kind, layer, first, |n| n.checked_mul(row))?;
+            first += self.take(kind, layer, first, bytes)?;
         }
         if first == rows {
             Ok(())
