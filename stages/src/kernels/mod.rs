@@ -30,4 +30,5 @@ mod avx512;
 mod tests;
 
 pub use activations::Activations;
+pub use attention::{AttendScratch, Queries};
 pub use table::{Isa, KernelTable, UnknownIsa, WeightRows};
