@@ -31,6 +31,7 @@ pub use engine::{Engine, EngineBuilder, Perplexity, Session};
 pub use error::Error;
 pub use forebay_actors::io::DriverChoice;
 pub use forebay_models as models;
+pub use forebay_models::kv_cache::KvType;
 pub use forebay_models::sampler::SamplerConfig;
 pub use forebay_plans as plans;
 pub use forebay_plans::residency::Sparsity;

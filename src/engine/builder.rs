@@ -13,6 +13,7 @@ use forebay_actors::io::{CHUNK_BYTES, Driver, DriverChoice, open_driver};
 use forebay_actors::load::load_resident;
 use forebay_actors::memory::WeightMemory;
 use forebay_models::bundle::{Bundle, PackOptions};
+use forebay_models::kv_cache::KvType;
 use forebay_models::tokenizer::Tokenizer;
 use forebay_plans::cache_dir;
 use forebay_plans::limits::MemoryLimits;
@@ -53,6 +54,7 @@ pub struct EngineBuilder {
     threads: Option<usize>,
     context: Option<usize>,
     context_hint: Option<usize>,
+    kv_type: KvType,
     max_batch: Option<usize>,
     max_logits: usize,
     sparsity: Option<Sparsity>,
@@ -73,6 +75,7 @@ impl Default for EngineBuilder {
             threads: None,
             context: None,
             context_hint: None,
+            kv_type: KvType::default(),
             max_batch: None,
             max_logits: 1,
             sparsity: None,
@@ -150,6 +153,13 @@ impl EngineBuilder {
     #[must_use]
     pub fn context_hint(mut self, n: usize) -> Self {
         self.context_hint = Some(n.max(1));
+        self
+    }
+
+    /// Number format of the KV cache. Default: f16.
+    #[must_use]
+    pub fn kv_type(mut self, kind: KvType) -> Self {
+        self.kv_type = kind;
         self
     }
 
@@ -237,7 +247,7 @@ impl EngineBuilder {
                 threads,
                 sparsity,
                 &prepared,
-                kernels.isa(),
+                (kernels.isa(), self.kv_type),
             ),
             bundle_path: bundle.path().display().to_string(),
             bundle_bytes: std::fs::metadata(bundle.path()).map_or(0, |m| m.len()),
@@ -291,6 +301,7 @@ impl EngineBuilder {
             threads,
             context: self.context,
             context_hint: self.context_hint,
+            kv_type: self.kv_type,
             max_batch: self.max_batch,
             max_logits: self.max_logits,
             sparsity,
@@ -407,6 +418,7 @@ impl EngineBuilder {
             faults: FaultCell::default(),
             threads,
             context: memory.context,
+            kv_type: self.kv_type,
             max_batch: memory.max_batch,
         });
         let embedder = Embedder::new(&shared, rows);
@@ -454,7 +466,7 @@ fn describe(
     threads: usize,
     sparsity: Sparsity,
     prepared: &Prepared,
-    isa: Isa,
+    (isa, kv_type): (Isa, KvType),
 ) -> serde_json::Value {
     let count = |r: Residency| {
         memory
@@ -468,6 +480,7 @@ fn describe(
         "threads": threads,
         "isa": isa.to_string(),
         "context": memory.context,
+        "kv": kv_type.name(),
         "max_batch": memory.max_batch,
         "sparsity": sparsity,
         "layers": config.n_layers,

@@ -33,4 +33,5 @@ mod avx512;
 mod tests;
 
 pub use activations::{Activations, Form};
+pub use attention::{AttendScratch, Queries};
 pub use table::{Isa, KernelTable, UnknownIsa, WeightPanels, WeightRows};

@@ -99,10 +99,6 @@ impl Simd for Scalar {
         a[0] + a[1]
     }
 
-    fn reduce_add4(self, a: [[f32; 16]; 4]) -> [f32; 4] {
-        a.map(|a| self.reduce_add(a))
-    }
-
     fn reduce_max(self, a: [f32; 16]) -> f32 {
         a.into_iter().fold(f32::NEG_INFINITY, f32::max)
     }
@@ -302,5 +298,16 @@ impl Simd for Scalar {
             }
         }
         sum
+    }
+
+    const TILE: [usize; 2] = [1, 1];
+
+    fn dot_origin(self, _: i32) -> [i32; 16] {
+        [0; 16]
+    }
+
+    fn dot_add(self, acc: [i32; 16], codes: [u8; 64], x: [i8; 4]) -> [i32; 16] {
+        let products = dot4(|i| i32::from(codes[i] as i8) * i32::from(x[i % 4]));
+        from_fn(|i| acc[i] + products[i])
     }
 }

@@ -5,11 +5,11 @@ use std::str::FromStr;
 
 use forebay_models::block::BlockType;
 use forebay_models::config::{Activation, RopePairing};
+use forebay_models::kv_cache::{KvHead, KvRows, POSITIONS};
 use forebay_models::panel::{PANEL_ROWS, panel_bytes};
-use half::f16;
 
 use super::activations::{Activations, Form, Quantise, QuantiseLane};
-use super::attention::Attend;
+use super::attention::{Attend, AttendScratch, Queries};
 use super::axpy::{Axpy, Dequantise, FloatUnpack, Sink, Unpack};
 use super::elementwise::{GateUp, RmsNorm, Rope};
 use super::fixed::{Fold, Unfold};
@@ -410,37 +410,50 @@ impl KernelTable {
         self.kernels.gate_up(job);
     }
 
-    /// `out[g] = softmax(scale * q[g] . k^T) . v` for one token and the query heads that share one kv
-    /// head. Without positions the result is 0.
+    /// `out = softmax(scale * q . k^T) . v` for query heads of consecutive tokens that share a key/value
+    /// head; head `h` of token `t` goes to `t * out_stride + h * head_dim`.
+    ///
+    /// The result of a (token, head) pair does not depend on what else is computed in the call.
     ///
     /// # Panics
-    /// A buffer is not whole heads, or keys and values differ in number.
+    /// The cache has fewer positions, `q` or `out` is too short for the shape, the window is 0, or `scratch`
+    /// was made for smaller heads.
     pub fn attend(
         &self,
-        q: &[f32], // [group, head_dim]
-        k: &[f16], // [n_pos, head_dim]
-        v: &[f16], // [n_pos, head_dim]
-        head_dim: usize,
-        scale: f32,
-        out: &mut [f32], // [group, head_dim]
+        queries: Queries<'_>,
+        kv: KvHead<'_>,
+        scratch: &mut AttendScratch,
+        out: &mut [f32],
+        out_stride: usize,
     ) {
-        assert!(
-            head_dim > 0
-                && q.len().is_multiple_of(head_dim)
-                && k.len().is_multiple_of(head_dim)
-                && k.len() == v.len()
-                && q.len() == out.len(),
-            "attention buffers are not whole heads of {head_dim}"
-        );
-        let job = Attend {
-            q,
-            k,
-            v,
-            head_dim,
-            scale,
-            out,
+        let (n, width) = (queries.n_tokens, queries.heads * kv.head_dim);
+        if n == 0 || width == 0 {
+            return;
+        }
+        let keys = match kv.rows {
+            KvRows::F16 { keys, .. } => keys.len() / kv.head_dim,
+            KvRows::Q8 { key_scales, .. } => key_scales.len(),
         };
-        self.kernels.attend(job);
+        assert!(
+            queries.position + n <= keys / POSITIONS * POSITIONS && queries.window > 0,
+            "{n} tokens from position {} on see {} of {keys} positions",
+            queries.position,
+            queries.window
+        );
+        assert!(
+            kv.head_dim <= scratch.room(),
+            "attention buffers are for smaller heads than {}",
+            kv.head_dim
+        );
+        assert_tokens(n, width, queries.q.len(), queries.stride);
+        assert_tokens(n, width, out.len(), out_stride);
+        self.kernels.attend(Attend {
+            queries,
+            kv,
+            scratch,
+            out,
+            out_stride,
+        });
     }
 
     pub(super) fn quantise(&self, job: Quantise<'_>) {
