@@ -61,6 +61,8 @@ impl Simd for Avx512 {
     type I = __m512i;
     type B = __m512i;
 
+    const ACCUMULATORS: usize = 12;
+
     fn run<K: Kernel>(self, kernel: K) -> K::Output {
         #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni,avx2,fma,f16c")]
         fn inner<K: Kernel>(s: Avx512, kernel: K) -> K::Output {
@@ -214,6 +216,9 @@ impl Simd for Avx512 {
             let negative = _mm512_movepi8_mask(codes);
             let signed = _mm512_mask_sub_epi8(x, negative, _mm512_setzero_si512(), x);
             _mm512_dpbusd_epi32(_mm512_setzero_si512(), _mm512_abs_epi8(codes), signed)
+        }
+        fn dot_u8_into(self, acc: __m512i, codes: __m512i, x: __m512i) -> __m512i {
+            _mm512_dpbusd_epi32(acc, codes, x)
         }
         fn fold(self, p: &[f32; 16], acc: &mut [i64; 16]) -> bool {
             let v = _mm512_loadu_ps(p.as_ptr());

@@ -17,6 +17,7 @@ mod exp;
 mod fixed;
 mod formats;
 mod matmul;
+mod probe;
 mod scalar;
 mod simd;
 mod table;

@@ -141,6 +141,12 @@ pub(super) trait Simd: Copy + Send + Sync + 'static {
     /// whose pairs are at most 2 * 128 * 127 = 32512, which is exact in 16 bits too.
     fn dot_i8(self, codes: Self::B, x: Self::B) -> Self::I;
 
+    /// Accumulators of a tile that stay in registers, operands beside them.
+    const ACCUMULATORS: usize;
+
+    /// `acc + dot_u8(codes, x)`, in one instruction where there is one; wraps.
+    fn dot_u8_into(self, acc: Self::I, codes: Self::B, x: Self::B) -> Self::I;
+
     /// `acc += round(p * 2^32)`; see [`super::fixed`]. Returns whether all were in range.
     fn fold(self, p: &[f32; 16], acc: &mut [i64; 16]) -> bool {
         super::fixed::fold_each(p, acc)
