@@ -239,6 +239,8 @@ impl EngineBuilder {
                 &prepared,
                 kernels.isa(),
             ),
+            cores: cores[..threads].to_vec(),
+            isa: kernels.isa(),
             bundle_path: bundle.path().display().to_string(),
             bundle_bytes: std::fs::metadata(bundle.path()).map_or(0, |m| m.len()),
             weight_bytes: bundle.weight_bytes(),
@@ -248,24 +250,14 @@ impl EngineBuilder {
             tokenizer,
             budget: memory.budget.clone(),
         });
-        self.start(
-            bundle,
-            kernels,
-            memory,
-            prepared,
-            facts,
-            &cores[..threads],
-            sparsity,
-        )
+        self.start(bundle, kernels, memory, prepared, facts, sparsity)
     }
 
     fn kernels(&self) -> Result<KernelTable, Error> {
         let Some(isa) = self.isa else {
             return Ok(KernelTable::best());
         };
-        KernelTable::new(isa).ok_or_else(|| {
-            Error::Request(format!("this CPU does not have {isa}; leave --isa away"))
-        })
+        KernelTable::new(isa).ok_or_else(|| Error::no_isa(isa))
     }
 
     fn model_path(&self) -> Result<PathBuf, Error> {
@@ -309,7 +301,7 @@ impl EngineBuilder {
         let programs: Vec<Program> = (0..threads)
             .map(|rank| Program::new(bundle, plan, rank))
             .collect();
-        let ceiling = if plan.stream_slots > 0 {
+        let ceiling = if plan.stream_slots > 0 || plan.neuron_cache.slots > 0 {
             self.disk_ceiling(bundle)
         } else {
             0.0
@@ -379,7 +371,6 @@ impl EngineBuilder {
         memory: MemoryPlan,
         prepared: Prepared,
         facts: Arc<Facts>,
-        cores: &[usize],
         sparsity: Sparsity,
     ) -> Result<Engine, Error> {
         let threads = prepared.programs.len();
@@ -411,7 +402,7 @@ impl EngineBuilder {
         });
         let embedder = Embedder::new(&shared, rows);
         let options = GraphOptions {
-            cores: cores.to_vec(),
+            cores: facts.cores.clone(),
             trace_records: self.trace_records,
         };
         let graph = DecodeGraph::start(
