@@ -19,6 +19,7 @@
 //! The stream is a [`futures_core::Stream`] as well as a blocking iterator; dropping it cancels.
 #![forbid(unsafe_code)]
 
+pub mod bench;
 pub mod demo;
 mod engine;
 mod error;

@@ -249,6 +249,8 @@ impl EngineBuilder {
                 &prepared,
                 (kernels.isa(), self.kv_type),
             ),
+            cores: cores[..threads].to_vec(),
+            isa: kernels.isa(),
             bundle_path: bundle.path().display().to_string(),
             bundle_bytes: std::fs::metadata(bundle.path()).map_or(0, |m| m.len()),
             weight_bytes: bundle.weight_bytes(),
@@ -258,24 +260,14 @@ impl EngineBuilder {
             tokenizer,
             budget: memory.budget.clone(),
         });
-        self.start(
-            bundle,
-            kernels,
-            memory,
-            prepared,
-            facts,
-            &cores[..threads],
-            sparsity,
-        )
+        self.start(bundle, kernels, memory, prepared, facts, sparsity)
     }
 
     fn kernels(&self) -> Result<KernelTable, Error> {
         let Some(isa) = self.isa else {
             return Ok(KernelTable::best());
         };
-        KernelTable::new(isa).ok_or_else(|| {
-            Error::Request(format!("this CPU does not have {isa}; leave --isa away"))
-        })
+        KernelTable::new(isa).ok_or_else(|| Error::no_isa(isa))
     }
 
     fn model_path(&self) -> Result<PathBuf, Error> {
@@ -320,7 +312,7 @@ impl EngineBuilder {
         let programs: Vec<Program> = (0..threads)
             .map(|rank| Program::new(bundle, plan, rank))
             .collect();
-        let ceiling = if plan.stream_slots > 0 {
+        let ceiling = if plan.stream_slots > 0 || plan.neuron_cache.slots > 0 {
             self.disk_ceiling(bundle)
         } else {
             0.0
@@ -390,7 +382,6 @@ impl EngineBuilder {
         memory: MemoryPlan,
         prepared: Prepared,
         facts: Arc<Facts>,
-        cores: &[usize],
         sparsity: Sparsity,
     ) -> Result<Engine, Error> {
         let threads = prepared.programs.len();
@@ -423,7 +414,7 @@ impl EngineBuilder {
         });
         let embedder = Embedder::new(&shared, rows);
         let options = GraphOptions {
-            cores: cores.to_vec(),
+            cores: facts.cores.clone(),
             trace_records: self.trace_records,
         };
         let graph = DecodeGraph::start(

@@ -142,6 +142,8 @@ impl Simd for Avx2 {
 
     const TILE: [usize; 2] = [6, 1];
 
+    const ACCUMULATORS: usize = 4;
+
     fn run<K: Kernel>(self, kernel: K) -> K::Output {
         #[target_feature(enable = "avx2,fma,f16c")]
         fn inner<K: Kernel>(s: Avx2, kernel: K) -> K::Output {
@@ -335,6 +337,9 @@ impl Simd for Avx2 {
                 let product = dot(_mm256_abs_epi8(codes[i]), _mm256_sign_epi8(x, codes[i]));
                 _mm256_add_epi32(acc[i], product)
             })
+        }
+        fn dot_u8_into(self, acc: I, codes: I, x: I) -> I {
+            both!(i => _mm256_add_epi32(acc[i], dot(codes[i], x[i])))
         }
         fn fold(self, p: &[f32; 16], acc: &mut [i64; 16]) -> bool {
             // Adding 1.5 * 2^52 to a number below 2^51 rounds it (to even) to the last bit of the

@@ -64,6 +64,8 @@ impl Simd for Avx512 {
 
     const TILE: [usize; 2] = [6, 4];
 
+    const ACCUMULATORS: usize = 12;
+
     fn run<K: Kernel>(self, kernel: K) -> K::Output {
         #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni,avx2,fma,f16c")]
         fn inner<K: Kernel>(s: Avx512, kernel: K) -> K::Output {
@@ -224,6 +226,9 @@ impl Simd for Avx512 {
             let unsigned = _mm512_xor_si512(codes, _mm512_set1_epi8(-128));
             let x = _mm512_set1_epi32(i32::from_le_bytes(x.map(|v| v as u8)));
             _mm512_dpbusd_epi32(acc, unsigned, x)
+        }
+        fn dot_u8_into(self, acc: __m512i, codes: __m512i, x: __m512i) -> __m512i {
+            _mm512_dpbusd_epi32(acc, codes, x)
         }
         fn fold(self, p: &[f32; 16], acc: &mut [i64; 16]) -> bool {
             let v = _mm512_loadu_ps(p.as_ptr());

@@ -19,6 +19,7 @@ mod formats;
 mod matmul;
 mod panel_formats;
 mod panels;
+mod probe;
 mod scalar;
 mod simd;
 mod table;

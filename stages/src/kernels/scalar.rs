@@ -310,4 +310,11 @@ impl Simd for Scalar {
         let products = dot4(|i| i32::from(codes[i] as i8) * i32::from(x[i % 4]));
         from_fn(|i| acc[i] + products[i])
     }
+
+    const ACCUMULATORS: usize = 4;
+
+    fn dot_u8_into(self, acc: [i32; 16], codes: [u8; 64], x: [u8; 64]) -> [i32; 16] {
+        let dot = self.dot_u8(codes, x);
+        from_fn(|i| acc[i].wrapping_add(dot[i]))
+    }
 }

@@ -183,6 +183,11 @@ pub(super) trait Simd: Copy + Send + Sync + 'static {
     /// Adds the products of four neighbouring codes with the elements of `x` to every lane: codes
     /// signed, both at least -127. The result is meaningful after all of `x` is through.
     fn dot_add(self, acc: Self::I, codes: Self::B, x: [i8; 4]) -> Self::I;
+    /// Accumulators of a tile that stay in registers, operands beside them.
+    const ACCUMULATORS: usize;
+
+    /// `acc + dot_u8(codes, x)`, in one instruction where there is one; wraps.
+    fn dot_u8_into(self, acc: Self::I, codes: Self::B, x: Self::B) -> Self::I;
 
     /// `acc += round(p * 2^32)`; see [`super::fixed`]. Returns whether all were in range.
     fn fold(self, p: &[f32; 16], acc: &mut [i64; 16]) -> bool {

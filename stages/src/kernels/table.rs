@@ -16,6 +16,7 @@ use super::fixed::{Fold, Unfold};
 use super::formats::for_format;
 use super::matmul::{FloatMatmul, Matmul};
 use super::panels::{FloatPanelMatmul, Out, PanelMatmul};
+use super::probe::{F32Peak, Int8Peak, ReadPass};
 use super::scalar::Scalar;
 use super::simd::Simd;
 
@@ -37,6 +38,13 @@ impl Isa {
     /// The fastest one that this CPU has.
     pub fn detect() -> Self {
         KernelTable::best().isa
+    }
+
+    /// Those that this CPU has, from slow to fast.
+    pub fn available() -> impl Iterator<Item = Self> {
+        Self::ALL
+            .into_iter()
+            .filter(|&isa| KernelTable::new(isa).is_some())
     }
 
     /// Its name on the command line.
@@ -110,6 +118,9 @@ trait Kernels: Sync {
     fn rope(&self, job: Rope<'_>);
     fn gate_up(&self, job: GateUp<'_>);
     fn attend(&self, job: Attend<'_>);
+    fn read_pass(&self, job: ReadPass<'_>) -> i32;
+    fn int8_peak(&self, job: Int8Peak) -> u64;
+    fn f32_peak(&self, job: F32Peak) -> u64;
 }
 
 impl<S: Simd> Kernels for S {
@@ -167,6 +178,18 @@ impl<S: Simd> Kernels for S {
 
     fn attend(&self, job: Attend<'_>) {
         self.run(job);
+    }
+
+    fn read_pass(&self, job: ReadPass<'_>) -> i32 {
+        self.run(job)
+    }
+
+    fn int8_peak(&self, job: Int8Peak) -> u64 {
+        self.run(job)
+    }
+
+    fn f32_peak(&self, job: F32Peak) -> u64 {
+        self.run(job)
     }
 }
 
@@ -454,6 +477,23 @@ impl KernelTable {
             out,
             out_stride,
         });
+    }
+
+    /// Reads all of `bytes` as fast as one core can, which bounds every kernel that uses each weight
+    /// once. What it returns depends on all bytes and is only there to be used.
+    pub fn read_pass(&self, bytes: &[u8]) -> i32 {
+        self.kernels.read_pass(ReadPass(bytes))
+    }
+
+    /// Multiplies 8-bit numbers in registers for `rounds` rounds (at most 65536 are done) and returns
+    /// how many multiply-adds that were: the bound of integer matrix products.
+    pub fn int8_peak(&self, rounds: usize) -> u64 {
+        self.kernels.int8_peak(Int8Peak { rounds })
+    }
+
+    /// As [`Self::int8_peak`] for f32: the bound of attention and of weights that are numbers.
+    pub fn f32_peak(&self, rounds: usize) -> u64 {
+        self.kernels.f32_peak(F32Peak { rounds })
     }
 
     pub(super) fn quantise(&self, job: Quantise<'_>) {

@@ -7,6 +7,7 @@ mod elementwise;
 mod fixed;
 mod integer;
 mod matmul;
+mod probe;
 mod throughput;
 
 use super::{Isa, KernelTable};
