@@ -2,7 +2,16 @@
 //! are summed (`products`).
 #![allow(unsafe_code)]
 
+#[cfg_attr(
+    not(test),
+    expect(
+        dead_code,
+        reason = "products of blocks wait for the kernels on panels"
+    )
+)]
 mod products;
+#[cfg(test)]
+mod tests;
 
 use std::arch::aarch64::*;
 use std::arch::asm;
@@ -175,7 +184,7 @@ impl<P: Products> Simd for Neon<P> {
             // Prefetching never faults, so the address need not be valid.
             asm!(
                 "prfm pldl1keep, [{0}]",
-                in(reg) bytes.as_ptr().wrapping_add(ahead),
+                in(reg) bytes.as_ptr().addr().wrapping_add(ahead),
                 options(nomem, nostack, preserves_flags),
             );
         }

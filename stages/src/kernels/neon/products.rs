@@ -115,8 +115,14 @@ fn rows_widening(codes: [uint8x16_t; 8], x: [int32x4_t; 8], init: i32) -> int32x
         [low, vmlal_high_s8(high, c1, x1)]
     });
     // Lanes: a row's first two elements of every group, its last two, then the next row's.
-    let low = vpadalq_s16(vpadalq_s16(vpadalq_s16(vpaddlq_s16(a[0]), b[0]), c[0]), d[0]);
-    let high = vpadalq_s16(vpadalq_s16(vpadalq_s16(vpaddlq_s16(a[1]), b[1]), c[1]), d[1]);
+    let low = vpadalq_s16(
+        vpadalq_s16(vpadalq_s16(vpaddlq_s16(a[0]), b[0]), c[0]),
+        d[0],
+    );
+    let high = vpadalq_s16(
+        vpadalq_s16(vpadalq_s16(vpaddlq_s16(a[1]), b[1]), c[1]),
+        d[1],
+    );
     vaddq_s32(vdupq_n_s32(init), vpaddq_s32(low, high))
 }
 
@@ -160,11 +166,7 @@ fn sdot(mut acc: int32x4_t, codes: uint8x16_t, x: uint8x16_t) -> int32x4_t {
 /// `acc[i]` plus the sum of `codes[4i + k] * x[4 * LANE + k]` over `k < 4`.
 #[inline]
 #[target_feature(enable = "neon,dotprod")]
-fn sdot_lane<const LANE: usize>(
-    mut acc: int32x4_t,
-    codes: uint8x16_t,
-    x: int8x16_t,
-) -> int32x4_t {
+fn sdot_lane<const LANE: usize>(mut acc: int32x4_t, codes: uint8x16_t, x: int8x16_t) -> int32x4_t {
     // SAFETY: the function's features include the instruction, which reads and writes nothing but
     // the registers named.
     unsafe {
