@@ -15,6 +15,8 @@ use super::elementwise::{GateUp, RmsNorm, Rope};
 use super::fixed::{Fold, Unfold};
 use super::formats::for_format;
 use super::matmul::{FloatMatmul, Matmul};
+#[cfg(target_arch = "aarch64")]
+use super::neon::{Baseline, Dotprod, I8mm, Neon};
 use super::panels::{FloatPanelMatmul, Out, PanelMatmul};
 use super::probe::{F32Peak, Int8Peak, ReadPass};
 use super::scalar::Scalar;
@@ -29,11 +31,24 @@ pub enum Isa {
     Avx2,
     /// x86-64 with AVX-512 (F, BW, DQ, VL) and VNNI.
     Avx512,
+    /// AArch64 with NEON.
+    Neon,
+    /// AArch64 with NEON and its dot products of bytes.
+    NeonDotprod,
+    /// AArch64 with NEON, its dot products and its matrix products of bytes.
+    NeonI8mm,
 }
 
 impl Isa {
-    /// From slow to fast.
-    pub const ALL: [Self; 3] = [Self::Scalar, Self::Avx2, Self::Avx512];
+    /// From slow to fast on each architecture.
+    pub const ALL: [Self; 6] = [
+        Self::Scalar,
+        Self::Avx2,
+        Self::Avx512,
+        Self::Neon,
+        Self::NeonDotprod,
+        Self::NeonI8mm,
+    ];
 
     /// The fastest one that this CPU has.
     pub fn detect() -> Self {
@@ -53,6 +68,9 @@ impl Isa {
             Self::Scalar => "scalar",
             Self::Avx2 => "avx2",
             Self::Avx512 => "avx512vnni",
+            Self::Neon => "neon",
+            Self::NeonDotprod => "neon-dotprod",
+            Self::NeonI8mm => "neon-i8mm",
         }
     }
 }
@@ -65,7 +83,9 @@ impl fmt::Display for Isa {
 
 /// A name that is none of [`Isa::ALL`].
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("unknown instruction set {0:?}; use scalar, avx2 or avx512vnni")]
+#[error(
+    "unknown instruction set {0:?}; use scalar, avx2, avx512vnni, neon, neon-dotprod or neon-i8mm"
+)]
 pub struct UnknownIsa(String);
 
 impl FromStr for Isa {
@@ -223,6 +243,14 @@ impl KernelTable {
             Isa::Avx512 => super::avx512::Avx512::detect()?,
             #[cfg(not(target_arch = "x86_64"))]
             Isa::Avx2 | Isa::Avx512 => return None,
+            #[cfg(target_arch = "aarch64")]
+            Isa::Neon => Neon::<Baseline>::detect()?,
+            #[cfg(target_arch = "aarch64")]
+            Isa::NeonDotprod => Neon::<Dotprod>::detect()?,
+            #[cfg(target_arch = "aarch64")]
+            Isa::NeonI8mm => Neon::<I8mm>::detect()?,
+            #[cfg(not(target_arch = "aarch64"))]
+            Isa::Neon | Isa::NeonDotprod | Isa::NeonI8mm => return None,
         };
         Some(Self { isa, kernels })
     }
