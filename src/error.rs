@@ -4,6 +4,7 @@ use forebay_actors::fault::Fault;
 use forebay_models::error::ModelError;
 use forebay_plans::PlanError;
 use forebay_plans::budget::ImpossibleBudget;
+use forebay_stages::kernels::Isa;
 
 /// An error of the engine.
 #[derive(Debug, thiserror::Error)]
@@ -43,10 +44,33 @@ pub enum Error {
 }
 
 impl Error {
+    /// An instruction set that was asked for and is not there.
+    pub(crate) fn no_isa(asked: Isa) -> Self {
+        let names: Vec<&str> = Isa::available().map(Isa::name).collect();
+        Self::Request(format!(
+            "this CPU does not have {asked}; it has {}: give one of these with --isa, or leave it away",
+            names.join(", ")
+        ))
+    }
+
     pub(crate) fn system(action: impl Into<String>, reason: impl ToString) -> Self {
         Self::System {
             action: action.into(),
             reason: reason.to_string(),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_missing_instruction_set_names_those_there_are() {
+        let message = Error::no_isa(Isa::Avx512).to_string();
+        assert!(message.contains("not have avx512vnni"), "{message}");
+        for isa in Isa::available() {
+            assert!(message.contains(isa.name()), "{message}");
         }
     }
 }

@@ -19,6 +19,7 @@
 //! The stream is a [`futures_core::Stream`] as well as a blocking iterator; dropping it cancels.
 #![forbid(unsafe_code)]
 
+pub mod bench;
 pub mod demo;
 mod engine;
 mod error;
@@ -31,6 +32,7 @@ pub use engine::{Engine, EngineBuilder, Perplexity, Session};
 pub use error::Error;
 pub use forebay_actors::io::DriverChoice;
 pub use forebay_models as models;
+pub use forebay_models::kv_cache::KvType;
 pub use forebay_models::sampler::SamplerConfig;
 pub use forebay_plans as plans;
 pub use forebay_plans::residency::Sparsity;

@@ -33,6 +33,9 @@ const SHARE_OF_AVAILABLE: u64 = 4;
 /// One sample lasts at least this long, so that starting together does not matter.
 const SAMPLE: Duration = Duration::from_millis(25);
 
+/// Unmeasured work before a sample: the clock wakes, and the buffer's pages are in the TLB.
+const WARM_UP: Duration = Duration::from_millis(5);
+
 /// Bytes between looks at the clock: tens of microseconds, so that all threads stop nearly together.
 const CHUNK: usize = 1 << 20;
 
@@ -144,55 +147,83 @@ impl BandwidthProbe {
     fn sample(&self, cores: &[usize], threads: usize) -> f64 {
         let steps = self.buffer.len() / STEP;
         let part_bytes = steps.div_ceil(threads) * STEP;
-        let parts = self.buffer.chunks(part_bytes);
-        let ready = Barrier::new(parts.len());
-        let reads: Vec<Reading> = std::thread::scope(|scope| {
-            let readers: Vec<_> = parts
-                .enumerate()
-                .map(|(i, part)| {
-                    let (ready, core) = (&ready, cores.get(i).copied());
-                    scope.spawn(move || read_part(part, core, ready))
-                })
-                .collect();
-            // A reader cannot panic: it only adds, wrapping.
-            readers.into_iter().filter_map(|r| r.join().ok()).collect()
-        });
-        let bytes: u64 = reads.iter().map(|read| read.bytes).sum();
-        let longest = reads.iter().map(|read| read.took).max().unwrap_or(SAMPLE);
-        bytes as f64 / longest.as_secs_f64() / 1e9
+        let readers: Vec<_> = self
+            .buffer
+            .chunks(part_bytes)
+            .map(|part| {
+                let mut chunks = part.chunks(CHUNK).cycle();
+                move || {
+                    let chunk = chunks.next().unwrap_or_default();
+                    black_box(sum(black_box(chunk)));
+                    chunk.len() as u64
+                }
+            })
+            .collect();
+        rate_together(cores, readers, SAMPLE) / 1e9
     }
 }
 
-/// What one thread read.
-struct Reading {
-    bytes: u64,
+/// Units per second of all `workers` together, each on a thread of its own that is pinned (as far as the
+/// system allows) to the core of the same place in `cores`. A worker does a piece of work of tens of
+/// microseconds per call and returns its units; it is called for a short while unmeasured, which wakes the
+/// clock, then until `duration` is over. It must not panic. 0 without workers.
+pub fn rate_together<W: FnMut() -> u64 + Send>(
+    cores: &[usize],
+    workers: Vec<W>,
+    duration: Duration,
+) -> f64 {
+    let ready = Barrier::new(workers.len());
+    let done: Vec<Work> = std::thread::scope(|scope| {
+        let threads: Vec<_> = workers
+            .into_iter()
+            .enumerate()
+            .map(|(i, worker)| {
+                let (ready, core) = (&ready, cores.get(i).copied());
+                scope.spawn(move || {
+                    pin(core);
+                    repeat(worker, ready, duration)
+                })
+            })
+            .collect();
+        // Workers do not panic: the others would wait for them at the start.
+        threads.into_iter().filter_map(|t| t.join().ok()).collect()
+    });
+    let units: u64 = done.iter().map(|work| work.units).sum();
+    let longest = done.iter().map(|work| work.took).max().unwrap_or(duration);
+    units as f64 / longest.as_secs_f64()
+}
+
+/// What one thread did.
+struct Work {
+    units: u64,
     took: Duration,
 }
 
-fn read_part(part: &[u8], core: Option<usize>, ready: &Barrier) -> Reading {
+fn pin(core: Option<usize>) {
     if let Some(core) = core.filter(|&core| core < CpuSet::MAX_CPU) {
         let mut set = CpuSet::new();
         set.set(core);
         // Refused in some sandboxes; an unpinned figure is still a figure.
         let _ = sched_setaffinity(None, &set);
     }
-    // The first pass wakes the clock and fills the TLB.
-    black_box(sum(black_box(part)));
+}
+
+fn repeat(mut worker: impl FnMut() -> u64, ready: &Barrier, duration: Duration) -> Work {
+    let start = Instant::now();
+    while start.elapsed() < WARM_UP {
+        worker();
+    }
     ready.wait();
     let start = Instant::now();
-    let mut read = Reading {
-        bytes: 0,
+    let mut work = Work {
+        units: 0,
         took: Duration::ZERO,
     };
-    for chunk in part.chunks(CHUNK).cycle() {
-        black_box(sum(black_box(chunk)));
-        read.bytes += chunk.len() as u64;
-        read.took = start.elapsed();
-        if read.took >= SAMPLE {
-            break;
-        }
+    while work.took < duration {
+        work.units += worker();
+        work.took = start.elapsed();
     }
-    read
+    work
 }
 
 /// Sum of the 64-bit words modulo 2^64; `bytes` is whole steps.
@@ -280,6 +311,23 @@ mod tests {
         assert_eq!(even.spread(), 1.2);
         assert_eq!(Bandwidth::of(1, vec![3.0, 1.0, 2.0]).unwrap().median, 2.0);
         assert!(Bandwidth::of(1, vec![]).is_none());
+    }
+
+    #[test]
+    fn workers_run_at_the_same_time_and_their_units_add_up() {
+        use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
+        let (working, most) = (AtomicU64::new(0), AtomicU64::new(0));
+        let worker = || {
+            most.fetch_max(working.fetch_add(1, SeqCst) + 1, SeqCst);
+            std::thread::sleep(Duration::from_millis(1));
+            working.fetch_sub(1, SeqCst);
+            1
+        };
+        let rate = rate_together(&[], vec![&worker; 2], Duration::from_millis(20));
+        assert_eq!(most.into_inner(), 2, "together");
+        // A sleep is never shorter than it was asked to be.
+        assert!(rate > 0.0 && rate <= 2000.0, "{rate}");
+        assert_eq!(rate_together::<fn() -> u64>(&[], vec![], SAMPLE), 0.0);
     }
 
     #[test]

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use clap::{Args, ValueEnum};
 use forebay::plans::limits::MemoryLimits;
 use forebay::plans::size::MemorySize;
-use forebay::{DriverChoice, EngineBuilder, Isa, Sparsity};
+use forebay::{DriverChoice, EngineBuilder, Isa, KvType, Sparsity};
 
 #[derive(Clone, Debug, Default, Args)]
 pub struct EngineFlags {
@@ -28,6 +28,9 @@ pub struct EngineFlags {
     /// Instruction set of the kernels: scalar, avx2 or avx512vnni [default: the best there is].
     #[arg(long, value_name = "NAME")]
     pub isa: Option<Isa>,
+    /// Number format of the KV cache: f16, or q8 in half the memory.
+    #[arg(long, value_name = "TYPE", default_value_t)]
+    pub kv: KvType,
 }
 
 /// Choices of `--sparsity`.
@@ -72,7 +75,7 @@ impl EngineFlags {
         if let Some(isa) = self.isa {
             builder = builder.isa(isa);
         }
-        Ok(builder.driver(match self.io {
+        Ok(builder.kv_type(self.kv).driver(match self.io {
             IoFlag::Auto => DriverChoice::Auto,
             IoFlag::Uring => DriverChoice::Uring,
             IoFlag::Pread => DriverChoice::Pread,

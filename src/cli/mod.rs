@@ -1,5 +1,6 @@
 //! Commands and their flags, one file each.
 
+mod bench;
 mod doctor;
 mod engine_flags;
 mod eval;
@@ -31,6 +32,8 @@ enum Command {
     Pack(pack::Pack),
     /// Show a model's architecture, tensors and sizes.
     Inspect(inspect::Inspect),
+    /// Measure the speed of prompts and of generation against what the machine could do.
+    Bench(Box<bench::Bench>),
     /// Measure a model's quality.
     #[command(subcommand)]
     Eval(eval::Eval),
@@ -48,6 +51,7 @@ pub fn run(arguments: Arguments) -> anyhow::Result<()> {
         Some(Command::Run(run)) => run.execute(),
         Some(Command::Pack(pack)) => pack.execute(),
         Some(Command::Inspect(inspect)) => inspect.execute(),
+        Some(Command::Bench(bench)) => bench.execute(),
         Some(Command::Eval(eval)) => eval.execute(),
         Some(Command::Doctor(doctor)) => doctor.execute(),
         Some(Command::Trace(trace)) => trace.execute(),

@@ -13,6 +13,7 @@ use forebay_actors::io::{CHUNK_BYTES, Driver, DriverChoice, open_driver};
 use forebay_actors::load::load_resident;
 use forebay_actors::memory::WeightMemory;
 use forebay_models::bundle::{Bundle, PackOptions};
+use forebay_models::kv_cache::KvType;
 use forebay_models::tokenizer::Tokenizer;
 use forebay_plans::cache_dir;
 use forebay_plans::limits::MemoryLimits;
@@ -53,6 +54,7 @@ pub struct EngineBuilder {
     threads: Option<usize>,
     context: Option<usize>,
     context_hint: Option<usize>,
+    kv_type: KvType,
     max_batch: Option<usize>,
     max_logits: usize,
     sparsity: Option<Sparsity>,
@@ -73,6 +75,7 @@ impl Default for EngineBuilder {
             threads: None,
             context: None,
             context_hint: None,
+            kv_type: KvType::default(),
             max_batch: None,
             max_logits: 1,
             sparsity: None,
@@ -150,6 +153,13 @@ impl EngineBuilder {
     #[must_use]
     pub fn context_hint(mut self, n: usize) -> Self {
         self.context_hint = Some(n.max(1));
+        self
+    }
+
+    /// Number format of the KV cache. Default: f16.
+    #[must_use]
+    pub fn kv_type(mut self, kind: KvType) -> Self {
+        self.kv_type = kind;
         self
     }
 
@@ -237,8 +247,10 @@ impl EngineBuilder {
                 threads,
                 sparsity,
                 &prepared,
-                kernels.isa(),
+                (kernels.isa(), self.kv_type),
             ),
+            cores: cores[..threads].to_vec(),
+            isa: kernels.isa(),
             bundle_path: bundle.path().display().to_string(),
             bundle_bytes: std::fs::metadata(bundle.path()).map_or(0, |m| m.len()),
             weight_bytes: bundle.weight_bytes(),
@@ -248,24 +260,14 @@ impl EngineBuilder {
             tokenizer,
             budget: memory.budget.clone(),
         });
-        self.start(
-            bundle,
-            kernels,
-            memory,
-            prepared,
-            facts,
-            &cores[..threads],
-            sparsity,
-        )
+        self.start(bundle, kernels, memory, prepared, facts, sparsity)
     }
 
     fn kernels(&self) -> Result<KernelTable, Error> {
         let Some(isa) = self.isa else {
             return Ok(KernelTable::best());
         };
-        KernelTable::new(isa).ok_or_else(|| {
-            Error::Request(format!("this CPU does not have {isa}; leave --isa away"))
-        })
+        KernelTable::new(isa).ok_or_else(|| Error::no_isa(isa))
     }
 
     fn model_path(&self) -> Result<PathBuf, Error> {
@@ -291,6 +293,7 @@ impl EngineBuilder {
             threads,
             context: self.context,
             context_hint: self.context_hint,
+            kv_type: self.kv_type,
             max_batch: self.max_batch,
             max_logits: self.max_logits,
             sparsity,
@@ -309,7 +312,7 @@ impl EngineBuilder {
         let programs: Vec<Program> = (0..threads)
             .map(|rank| Program::new(bundle, plan, rank))
             .collect();
-        let ceiling = if plan.stream_slots > 0 {
+        let ceiling = if plan.stream_slots > 0 || plan.neuron_cache.slots > 0 {
             self.disk_ceiling(bundle)
         } else {
             0.0
@@ -379,7 +382,6 @@ impl EngineBuilder {
         memory: MemoryPlan,
         prepared: Prepared,
         facts: Arc<Facts>,
-        cores: &[usize],
         sparsity: Sparsity,
     ) -> Result<Engine, Error> {
         let threads = prepared.programs.len();
@@ -407,11 +409,12 @@ impl EngineBuilder {
             faults: FaultCell::default(),
             threads,
             context: memory.context,
+            kv_type: self.kv_type,
             max_batch: memory.max_batch,
         });
         let embedder = Embedder::new(&shared, rows);
         let options = GraphOptions {
-            cores: cores.to_vec(),
+            cores: facts.cores.clone(),
             trace_records: self.trace_records,
         };
         let graph = DecodeGraph::start(
@@ -454,7 +457,7 @@ fn describe(
     threads: usize,
     sparsity: Sparsity,
     prepared: &Prepared,
-    isa: Isa,
+    (isa, kv_type): (Isa, KvType),
 ) -> serde_json::Value {
     let count = |r: Residency| {
         memory
@@ -468,6 +471,7 @@ fn describe(
         "threads": threads,
         "isa": isa.to_string(),
         "context": memory.context,
+        "kv": kv_type.name(),
         "max_batch": memory.max_batch,
         "sparsity": sparsity,
         "layers": config.n_layers,

@@ -3,13 +3,13 @@
 use forebay_actors::decode::scratch_bytes;
 use forebay_actors::memory::{row_buffer_bytes, row_buffers};
 use forebay_models::bundle::{Bundle, ClusterKind};
-use forebay_models::kv_cache::KvCache;
+use forebay_models::kv_cache::{KvCache, KvType};
 use forebay_plans::budget::Budget;
 use forebay_plans::residency::{
     ResidencyPlan, ResidencyRequest, Sparsity, all_pinned_bytes, decide, least_weight_bytes,
 };
 use forebay_plans::size::format_size;
-use forebay_stages::attention::{heads_of, kv_heads_of};
+use forebay_stages::attention::kv_shape;
 
 use crate::error::Error;
 
@@ -41,6 +41,8 @@ pub(super) struct MemoryRequest {
     pub context: Option<usize>,
     /// Context that is certainly enough.
     pub context_hint: Option<usize>,
+    /// Number format of the KV cache.
+    pub kv_type: KvType,
     /// Tokens per step.
     pub max_batch: Option<usize>,
     /// Logit rows per step.
@@ -147,20 +149,16 @@ fn plan_for(
     })
 }
 
-fn kv_bytes(bundle: &Bundle, threads: usize, context: usize) -> u64 {
-    let c = &bundle.meta.config;
-    let per_core = (0..threads).map(|rank| {
-        let heads = kv_heads_of(c, &heads_of(c, rank, threads)).len();
-        KvCache::bytes(c.n_layers, heads, context, c.head_dim) as u64
-    });
-    per_core.sum()
+fn kv_bytes(bundle: &Bundle, request: &MemoryRequest, context: usize) -> u64 {
+    let (c, threads) = (&bundle.meta.config, request.threads);
+    let per_core = (0..threads).map(|rank| kv_shape(c, rank, threads, context, request.kv_type));
+    per_core.map(|shape| KvCache::bytes(shape) as u64).sum()
 }
 
 /// The largest usual context whose KV cache takes at most an eighth of the budget.
 fn default_context(bundle: &Bundle, request: &MemoryRequest, trained: usize) -> usize {
     let mut context = DEFAULT_CONTEXT;
-    while context > SMALL_CONTEXT && kv_bytes(bundle, request.threads, context) > request.total / 8
-    {
+    while context > SMALL_CONTEXT && kv_bytes(bundle, request, context) > request.total / 8 {
         context /= 2;
     }
     let enough = request
@@ -205,8 +203,12 @@ fn fixed_items(
         request.process + RUNTIME_BYTES,
         "program, tokenizer and directory as measured, plus threads and queues",
     );
-    let kv = kv_bytes(bundle, request.threads, context);
-    budget.claim("kv_cache", kv, format!("{context} positions in f16"));
+    let kv = kv_bytes(bundle, request, context);
+    budget.claim(
+        "kv_cache",
+        kv,
+        format!("{context} positions in {}", request.kv_type),
+    );
     let why = format!("batches of {max_batch} tokens on {} cores", request.threads);
     budget.claim("scratch", scratch(bundle, request, max_batch), why);
     let sampling = (c.vocab_size * 24) as u64;

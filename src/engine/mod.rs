@@ -1,5 +1,6 @@
 //! The engine: a model opened under a budget, and the thread that drives its decode graph.
 
+mod bench;
 mod builder;
 mod embed;
 mod memory;
@@ -15,11 +16,13 @@ use flume::Sender;
 use forebay_models::config::ModelConfig;
 use forebay_models::tokenizer::{EncodeOptions, Tokenizer};
 use forebay_plans::budget::Budget;
+use forebay_stages::kernels::Isa;
 use forebay_traces::lane::TraceLane;
 
 pub use builder::EngineBuilder;
 pub use score::Perplexity;
 
+use crate::bench::{BenchTest, TestReport};
 use crate::error::Error;
 use crate::request::{Prompt, Request};
 use crate::stream::{StreamItem, TokenStream};
@@ -33,6 +36,9 @@ pub(crate) struct Facts {
     pub tokenizer: Tokenizer,
     pub budget: Budget,
     pub plan: serde_json::Value,
+    /// The core of each compute thread, `[threads]`.
+    pub cores: Vec<usize>,
+    pub isa: Isa,
     pub context: usize,
     pub bundle_path: String,
     pub bundle_bytes: u64,
@@ -81,6 +87,11 @@ impl Engine {
         EngineBuilder::default()
     }
 
+    /// The model as it was named, or the demo model's name.
+    pub fn model(&self) -> &str {
+        &self.facts.model
+    }
+
     /// The model's architecture.
     pub fn config(&self) -> &ModelConfig {
         &self.facts.config
@@ -104,6 +115,16 @@ impl Engine {
     /// Positions of the KV cache.
     pub fn context(&self) -> usize {
         self.facts.context
+    }
+
+    /// Compute threads.
+    pub fn threads(&self) -> usize {
+        self.facts.cores.len()
+    }
+
+    /// Instruction set of the kernels.
+    pub fn isa(&self) -> Isa {
+        self.facts.isa
     }
 
     /// The bundle file that is being run.
@@ -203,6 +224,36 @@ impl Engine {
         };
         self.jobs
             .send(Job::Score(Box::new(job)))
+            .map_err(|_| Error::Stopped)?;
+        answer.recv().map_err(|_| Error::Stopped)?
+    }
+
+    /// Measures the speed of `tests`, which take turns: one of each to warm up, then `repetitions` rounds
+    /// of all. `progress` is told the test, the round from 1 on and the speed in tokens per second. The
+    /// reports come in the order of `tests`.
+    ///
+    /// # Errors
+    /// No repetitions, a test longer than the context, or a fault.
+    pub fn bench(
+        &self,
+        tests: &[BenchTest],
+        repetitions: usize,
+        progress: impl FnMut(BenchTest, usize, f64) + Send + 'static,
+    ) -> Result<Vec<TestReport>, Error> {
+        if repetitions == 0 {
+            return Err(Error::Request(
+                "without repetitions nothing is measured; give at least 1".into(),
+            ));
+        }
+        let (reply, answer) = flume::bounded(1);
+        let job = bench::BenchJob {
+            tests: tests.to_vec(),
+            repetitions,
+            progress: Box::new(progress),
+            reply,
+        };
+        self.jobs
+            .send(Job::Bench(Box::new(job)))
             .map_err(|_| Error::Stopped)?;
         answer.recv().map_err(|_| Error::Stopped)?
     }

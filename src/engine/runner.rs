@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use flume::{Receiver, SendTimeoutError, Sender};
-use forebay_actors::decode::{DecodeGraph, Step, StepDone};
+use forebay_actors::decode::{DecodeGraph, Shared, Step, StepDone};
 use forebay_models::sampler::{Sampler, SamplerConfig};
 use forebay_models::tokenizer::TextPosition;
 use forebay_plans::process::rss_peak;
@@ -15,6 +15,7 @@ use parking_lot::Mutex;
 use xxhash_rust::xxh3::xxh3_64_with_seed;
 
 use super::Facts;
+use super::bench::BenchJob;
 use super::embed::{Embedder, fault_of};
 use super::score::{LogitsJob, ScoreJob};
 use crate::error::Error;
@@ -31,6 +32,7 @@ pub(super) enum Job {
     Generate(Box<GenerateJob>),
     Logits(Box<LogitsJob>),
     Score(Box<ScoreJob>),
+    Bench(Box<BenchJob>),
     Stop,
 }
 
@@ -117,6 +119,10 @@ impl Runner {
                     let result = job.run(&mut self);
                     let _ = job.reply.send(result);
                 }
+                Job::Bench(mut job) => {
+                    let result = job.run(&mut self);
+                    let _ = job.reply.send(result);
+                }
                 Job::Stop => break,
             }
         }
@@ -135,9 +141,53 @@ impl Runner {
             .filter(|_| self.facts.tokenizer.adds_bos())
     }
 
+    /// Ids that there are tokens for.
+    pub fn vocabulary(&self) -> usize {
+        self.facts.config.vocab_size
+    }
+
+    /// What the disk gave when the engine was built, bytes per second; 0 where nothing is streamed.
+    pub fn disk_ceiling(&self) -> f64 {
+        self.facts.ceiling_bytes_per_second
+    }
+
+    /// The core of each compute thread.
+    pub fn cores(&self) -> &[usize] {
+        &self.facts.cores
+    }
+
+    pub fn shared(&self) -> &Arc<Shared> {
+        self.graph.shared()
+    }
+
+    /// Bytes that the I/O actor has read so far.
+    pub fn bytes_read(&self) -> u64 {
+        self.graph.io_counters().bytes
+    }
+
+    /// Neurons whose Up and Down the last step computed, in all layers.
+    pub fn live_neurons(&self) -> u64 {
+        self.reports.iter().map(|r| r.hits + r.misses).sum()
+    }
+
+    /// Forgets the context. The embeddings of `tokens`, which come next, are looked up once: what is
+    /// looked up for the first time in a process is checked against its checksum.
+    pub fn empty(&mut self, tokens: &[u32]) -> Result<(), Error> {
+        self.cached.clear();
+        self.meter = Meter::default();
+        let shared = Arc::clone(self.graph.shared());
+        let d = shared.bundle.meta.config.d_model;
+        for batch in tokens.chunks(shared.max_batch) {
+            let input = &mut self.input[..batch.len() * d];
+            let link = self.graph.rows().ok_or(Error::Stopped)?;
+            self.embedder.embed(&shared, link, batch, input)?;
+        }
+        Ok(())
+    }
+
     /// Runs `tokens` behind the cached ones, with logits for the last `n_logits`. After an error nothing
     /// that was read ahead is used any more: the next step may find the file repaired.
-    fn step(&mut self, tokens: &[u32], n_logits: usize) -> Result<(), Error> {
+    pub fn step(&mut self, tokens: &[u32], n_logits: usize) -> Result<(), Error> {
         self.try_step(tokens, n_logits).inspect_err(|_| {
             self.embedder.distrust();
             self.graph.distrust();

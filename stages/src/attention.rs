@@ -3,9 +3,9 @@
 use std::ops::Range;
 
 use forebay_models::config::{ModelConfig, RopePairing};
-use forebay_models::kv_cache::KvCache;
+use forebay_models::kv_cache::{KvCache, KvShape, KvType};
 
-use crate::kernels::KernelTable;
+use crate::kernels::{AttendScratch, KernelTable, Queries};
 
 /// Query heads of core `rank` out of `threads`: contiguous shares, so that cores split between
 /// key/value heads wherever the numbers allow.
@@ -17,6 +17,23 @@ pub fn heads_of(config: &ModelConfig, rank: usize, threads: usize) -> Range<usiz
 pub fn kv_heads_of(config: &ModelConfig, q: &Range<usize>) -> Range<usize> {
     let group = config.n_heads / config.n_kv_heads;
     q.start / group..q.end.div_ceil(group).max(q.start / group)
+}
+
+/// What the KV cache of core `rank` holds.
+pub fn kv_shape(
+    config: &ModelConfig,
+    rank: usize,
+    threads: usize,
+    context: usize,
+    kind: KvType,
+) -> KvShape {
+    KvShape {
+        kind,
+        n_layers: config.n_layers,
+        heads: kv_heads_of(config, &heads_of(config, rank, threads)).len(),
+        context,
+        head_dim: config.head_dim,
+    }
 }
 
 /// One core's share of attention, with the KV cache of its heads. Two cores that share a key/value head
@@ -37,15 +54,18 @@ pub struct Attention {
     /// `[max_tokens, rotary_dim / 2]`
     sin: Vec<f32>,
     cache: KvCache,
+    scratch: AttendScratch,
 }
 
 impl Attention {
-    /// The share of core `rank`, for `context` positions and batches of `max_tokens`.
+    /// The share of core `rank`, for `context` positions in the format `kind` and batches of
+    /// `max_tokens`.
     pub fn new(
         config: &ModelConfig,
         rank: usize,
         threads: usize,
         context: usize,
+        kind: KvType,
         max_tokens: usize,
     ) -> Self {
         let q_heads = heads_of(config, rank, threads);
@@ -58,15 +78,26 @@ impl Attention {
             q_dim: config.q_dim(),
             kv_dim: config.kv_dim(),
             head_dim: config.head_dim,
-            window: config.sliding_window.unwrap_or(usize::MAX),
+            window: config
+                .sliding_window
+                .filter(|&n| n > 0)
+                .unwrap_or(usize::MAX),
             pairing: config.rope.pairing,
             cos: table.clone(),
             sin: table,
             frequencies,
-            cache: KvCache::new(config.n_layers, kv_heads.len(), context, config.head_dim),
+            cache: KvCache::new(kv_shape(config, rank, threads, context, kind)),
+            scratch: AttendScratch::new(config.head_dim),
             q_heads,
             kv_heads,
         }
+    }
+
+    /// Bytes that [`Self::new`] allocates beside the KV cache, for memory budgets.
+    pub fn scratch_bytes(config: &ModelConfig, max_tokens: usize) -> usize {
+        // Frequencies, cosines and sines.
+        let angles = (2 * max_tokens + 1) * (config.rope.rotary_dim / 2);
+        AttendScratch::bytes_for(config.head_dim) + angles * size_of::<f32>()
     }
 
     /// First column of this core's part of the output, and its width.
@@ -101,36 +132,48 @@ impl Attention {
         qkv: &mut [f32],
         out: &mut [f32],
     ) {
-        let (dim, half) = (self.head_dim, self.frequencies.len());
         let width = self.q_dim + 2 * self.kv_dim;
-        let own = self.q_heads.len() * dim;
-        for t in 0..n_tokens {
-            let row = &mut qkv[t * width..(t + 1) * width];
-            let (cos, sin) = (&self.cos[t * half..][..half], &self.sin[t * half..][..half]);
-            for h in self.q_heads.clone() {
-                kernels.rope(&mut row[h * dim..(h + 1) * dim], cos, sin, self.pairing);
-            }
-            for (local, h) in self.kv_heads.clone().enumerate() {
-                let key = self.q_dim + h * dim;
-                kernels.rope(&mut row[key..key + dim], cos, sin, self.pairing);
-                let value = key + self.kv_dim;
-                let (k, v) = (&row[key..key + dim], &row[value..value + dim]);
-                self.cache.store(layer, local, position + t, k, v);
-            }
+        for (t, row) in qkv.chunks_exact_mut(width).take(n_tokens).enumerate() {
+            self.take(kernels, layer, (t, position + t), row);
         }
-        let scale = 1.0 / (dim as f32).sqrt();
-        for t in 0..n_tokens {
-            let to = position + t + 1;
-            let from = to.saturating_sub(self.window);
-            for (local, kv) in self.kv_heads.clone().enumerate() {
-                let first = (kv * self.group).max(self.q_heads.start);
-                let last = ((kv + 1) * self.group).min(self.q_heads.end);
-                let (k, v) = self.cache.window(layer, local, from, to);
-                let q = &qkv[t * width + first * dim..t * width + last * dim];
-                let at = t * own + (first - self.q_heads.start) * dim;
-                let out = &mut out[at..at + (last - first) * dim];
-                kernels.attend(q, k, v, dim, scale, out);
-            }
+        let (dim, own) = (self.head_dim, self.q_heads.len() * self.head_dim);
+        for (local, kv) in self.kv_heads.clone().enumerate() {
+            let first = (kv * self.group).max(self.q_heads.start);
+            let last = ((kv + 1) * self.group).min(self.q_heads.end);
+            let queries = Queries {
+                q: &qkv[first * dim..],
+                stride: width,
+                n_tokens,
+                heads: last - first,
+                position,
+                window: self.window,
+                scale: 1.0 / (dim as f32).sqrt(),
+            };
+            let out = &mut out[(first - self.q_heads.start) * dim..];
+            let kv = self.cache.head(layer, local);
+            kernels.attend(queries, kv, &mut self.scratch, out, own);
+        }
+    }
+
+    /// Rotates the own heads of token `t` of the batch and stores key and value at `position`.
+    fn take(
+        &mut self,
+        kernels: &KernelTable,
+        layer: usize,
+        (t, position): (usize, usize),
+        row: &mut [f32], // [q_dim + 2 * kv_dim]
+    ) {
+        let (dim, half) = (self.head_dim, self.frequencies.len());
+        let (cos, sin) = (&self.cos[t * half..][..half], &self.sin[t * half..][..half]);
+        for h in self.q_heads.clone() {
+            kernels.rope(&mut row[h * dim..(h + 1) * dim], cos, sin, self.pairing);
+        }
+        for (local, h) in self.kv_heads.clone().enumerate() {
+            let key = self.q_dim + h * dim;
+            kernels.rope(&mut row[key..key + dim], cos, sin, self.pairing);
+            let value = key + self.kv_dim;
+            let (k, v) = (&row[key..key + dim], &row[value..value + dim]);
+            self.cache.store(layer, local, position, k, v);
         }
     }
 }

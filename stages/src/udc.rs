@@ -94,14 +94,15 @@ pub fn up_down(
     let product = &mut scratch.product[..n_tokens * n];
     kernels.gate_up(pred.activation(), work.gates, up, product);
     let d_model = work.geometry.d_model;
-    let partial = &mut scratch.partial[..n_tokens * d_model];
-    match work.geometry.layout {
+    let acc = &mut acc[..n_tokens * d_model];
+    let in_range = match work.geometry.layout {
         FfnLayout::Cluster => {
             let hidden = &mut scratch.hidden;
             hidden.load(kernels, Form::Panels, n_tokens, n, product);
-            down_panels(kernels, work, hidden, partial);
+            down_panels(kernels, work, hidden, acc)
         }
         FfnLayout::Neuron => {
+            let partial = &mut scratch.partial[..n_tokens * d_model];
             partial.fill(0.0);
             for neuron in work.live.iter() {
                 let column = &mut scratch.column[..n_tokens];
@@ -111,13 +112,10 @@ pub fn up_down(
                 let row = down_column(work, neuron);
                 kernels.axpy(work.geometry.down, row, column, partial, d_model);
             }
+            kernels.fold_fixed(partial, acc)
         }
-    }
-    if kernels.fold_fixed(partial, &mut acc[..n_tokens * d_model]) {
-        Ok(())
-    } else {
-        Err(OutOfRange)
-    }
+    };
+    if in_range { Ok(()) } else { Err(OutOfRange) }
 }
 
 /// Cluster layout: Up of all neurons. Dead ones cost little in a panel that is computed anyway, and their
@@ -168,15 +166,16 @@ fn up_rows(kernels: &KernelTable, work: &ClusterWork<'_>, x: &Activations, up: &
     }
 }
 
-/// Cluster layout: every output row times the cluster's hidden values.
+/// Cluster layout: every output row times the cluster's hidden values, added to `acc` one by one; false
+/// if one is out of range.
 fn down_panels(
     kernels: &KernelTable,
     work: &ClusterWork<'_>,
     hidden: &Activations,
-    partial: &mut [f32],
-) {
+    acc: &mut [i64],
+) -> bool {
     let UpDown::Whole(bytes) = work.data else {
-        return;
+        return true;
     };
     let (g, n) = (work.geometry, work.n);
     let start = g.gate_bytes(n) + g.up_bytes(n);
@@ -185,7 +184,7 @@ fn down_panels(
         bytes: &bytes[start..][..g.down_bytes(n)],
         n_rows: g.d_model,
     };
-    kernels.panels(panels, hidden, partial, g.d_model);
+    kernels.fold_panels(panels, hidden, acc, g.d_model)
 }
 
 /// Neuron layout: one neuron's column of Down.

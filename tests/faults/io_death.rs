@@ -6,6 +6,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use forebay::models::bundle::Bundle;
+use forebay::models::kv_cache::KvType;
 use forebay::plans::residency::{ResidencyRequest, Sparsity, decide, least_weight_bytes};
 use forebay_actors::decode::{Boards, DecodeGraph, GraphOptions, Program, Resident, Shared, Step};
 use forebay_actors::fault::{Fault, FaultCell};
@@ -113,6 +114,7 @@ fn graph(scratch: &Scratch, reads: usize, death: Death) -> DecodeGraph {
         kernels: KernelTable::best(),
         faults: FaultCell::default(),
         context: CONTEXT,
+        kv_type: KvType::F16,
         max_batch: 1,
         threads,
         plan,

@@ -68,7 +68,14 @@ pub(super) fn build_core(shared: &Arc<Shared>, parts: CoreParts) -> Sequencer {
         flights.max(most_rows),
     );
     let rows = RowsActor::new(most_rows, batch * max_rows(shared, &program));
-    let stage = Attention::new(c, rank, shared.threads, shared.context, batch);
+    let stage = Attention::new(
+        c,
+        rank,
+        shared.threads,
+        shared.context,
+        shared.kv_type,
+        batch,
+    );
     let attend = AttendActor::new(stage, batch, c.q_dim() + 2 * c.kv_dim());
 
     let owned = max_owned_neurons(shared, &program);
@@ -156,7 +163,8 @@ pub fn scratch_bytes(
     let per_core = Activations::bytes_for(batch, widest)
         + Activations::bytes_for(batch, max_neurons)
         + batch * (2 * max_neurons * 4 + d * 4 + d * 8 * 2 + d * 4 + widest * 4 + qkv * 4)
-        + batch * max_cluster_rows * 4;
+        + batch * max_cluster_rows * 4
+        + Attention::scratch_bytes(c, batch);
     let gates_and_attention = batch * (c.d_ff + max_neurons * threads + c.q_dim()) * 4;
     boards + threads * per_core + gates_and_attention
 }

@@ -2,6 +2,7 @@
 //! the boards' cells and the fault cell.
 
 use forebay_models::bundle::{Bundle, DirectoryEntry};
+use forebay_models::kv_cache::KvType;
 use forebay_plans::residency::ResidencyPlan;
 use forebay_queues::slab::Slot;
 use forebay_stages::kernels::KernelTable;
@@ -79,6 +80,8 @@ pub struct Shared {
     pub threads: usize,
     /// Positions of the KV cache.
     pub context: usize,
+    /// Its number format.
+    pub kv_type: KvType,
     /// Most tokens in a step.
     pub max_batch: usize,
 }

@@ -33,6 +33,8 @@ pub struct Activations {
     n_tokens: usize,
     cols: usize,
     form: Form,
+    /// Widest piece of the kernels that quantised the tokens.
+    widest: usize,
     /// One token while it is made, `[padded]`.
     row: Aligned<f32>,
     values: Aligned<f32>, // [n_tokens, padded], in the order of the form
@@ -101,6 +103,7 @@ impl Activations {
             n_tokens: 0,
             cols: 0,
             form: Form::Rows,
+            widest: 1,
             row: Aligned::new(max_cols.next_multiple_of(PAIR)),
             values: Aligned::new(len),
             codes: Aligned::new(len),
@@ -167,6 +170,7 @@ impl Activations {
             self.max_cols
         );
         (self.n_tokens, self.cols, self.form) = (n_tokens, cols, form);
+        self.widest = kernels.widest();
         let padded = self.padded();
         match form {
             Form::Rows => {
@@ -183,7 +187,7 @@ impl Activations {
                 }
             }
             Form::Panels => {
-                for piece in pieces(n_tokens) {
+                for piece in self.pieces() {
                     for lane in 0..piece.width {
                         let row = self.row.part_mut(0, padded);
                         fill(piece.first + lane, &mut row[..cols]);
@@ -220,6 +224,11 @@ impl Activations {
     /// Which product the activations are for.
     pub(super) fn form(&self) -> Form {
         self.form
+    }
+
+    /// The pieces in which the tokens lie for panels.
+    pub(super) fn pieces(&self) -> impl Iterator<Item = Piece> + use<> {
+        pieces(self.n_tokens, self.widest)
     }
 
     #[inline(always)]

@@ -138,6 +138,11 @@ impl Simd for Avx2 {
     type F = F;
     type I = I;
     type B = I;
+    const WIDEST: usize = 4;
+
+    const TILE: [usize; 2] = [6, 1];
+
+    const ACCUMULATORS: usize = 4;
 
     fn run<K: Kernel>(self, kernel: K) -> K::Output {
         #[target_feature(enable = "avx2,fma,f16c")]
@@ -188,29 +193,6 @@ impl Simd for Avx2 {
             let a = _mm_add_ps(_mm256_castps256_ps128(a), _mm256_extractf128_ps::<1>(a));
             let a = _mm_add_ps(a, _mm_movehl_ps(a, a));
             _mm_cvtss_f32(_mm_add_ss(a, _mm_movehdup_ps(a)))
-        }
-        fn reduce_add4(self, a: [F; 4]) -> [f32; 4] {
-            // Lanes 8 apart, then 4 apart: `ab` holds what is left of two vectors.
-            let [a, b, c, d] = a;
-            let (a, b) = (_mm256_add_ps(a[0], a[1]), _mm256_add_ps(b[0], b[1]));
-            let (c, d) = (_mm256_add_ps(c[0], c[1]), _mm256_add_ps(d[0], d[1]));
-            let ab = _mm256_add_ps(
-                _mm256_permute2f128_ps::<0x20>(a, b),
-                _mm256_permute2f128_ps::<0x31>(a, b),
-            );
-            let cd = _mm256_add_ps(
-                _mm256_permute2f128_ps::<0x20>(c, d),
-                _mm256_permute2f128_ps::<0x31>(c, d),
-            );
-            // Lanes 2 apart, then 1 apart: a and b from one register, c and d from the other.
-            let sum = _mm256_add_ps(
-                _mm256_shuffle_ps::<0b01_00_01_00>(ab, cd),
-                _mm256_shuffle_ps::<0b11_10_11_10>(ab, cd),
-            );
-            let sum = _mm256_add_ps(sum, _mm256_movehdup_ps(sum));
-            let mut lanes = [0.0; 8];
-            _mm256_storeu_ps(lanes.as_mut_ptr(), sum);
-            [lanes[0], lanes[4], lanes[2], lanes[6]]
         }
         fn reduce_max(self, a: F) -> f32 {
             let a = _mm256_max_ps(a[0], a[1]);
@@ -347,6 +329,17 @@ impl Simd for Avx2 {
         }
         fn field(self, a: I, from: u32, to: u32, mask: u8) -> I {
             both!(i => _mm256_and_si256(moved(a[i], from, to), _mm256_set1_epi8(mask as i8)))
+        }
+        fn dot_origin(self, _sum: i32) -> I { [_mm256_setzero_si256(); 2] }
+        fn dot_add(self, acc: I, codes: I, x: [i8; 4]) -> I {
+            let x = _mm256_set1_epi32(i32::from_le_bytes(x.map(|v| v as u8)));
+            both!(i => {
+                let product = dot(_mm256_abs_epi8(codes[i]), _mm256_sign_epi8(x, codes[i]));
+                _mm256_add_epi32(acc[i], product)
+            })
+        }
+        fn dot_u8_into(self, acc: I, codes: I, x: I) -> I {
+            both!(i => _mm256_add_epi32(acc[i], dot(codes[i], x[i])))
         }
         fn fold(self, p: &[f32; 16], acc: &mut [i64; 16]) -> bool {
             // Adding 1.5 * 2^52 to a number below 2^51 rounds it (to even) to the last bit of the

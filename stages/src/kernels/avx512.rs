@@ -60,6 +60,11 @@ impl Simd for Avx512 {
     type F = __m512;
     type I = __m512i;
     type B = __m512i;
+    const WIDEST: usize = 16;
+
+    const TILE: [usize; 2] = [6, 4];
+
+    const ACCUMULATORS: usize = 12;
 
     fn run<K: Kernel>(self, kernel: K) -> K::Output {
         #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni,avx2,fma,f16c")]
@@ -96,30 +101,6 @@ impl Simd for Avx512 {
             let a = _mm_add_ps(_mm256_castps256_ps128(a), _mm256_extractf128_ps::<1>(a));
             let a = _mm_add_ps(a, _mm_movehl_ps(a, a));
             _mm_cvtss_f32(_mm_add_ss(a, _mm_movehdup_ps(a)))
-        }
-        fn reduce_add4(self, a: [__m512; 4]) -> [f32; 4] {
-            // Quarters of a register are called 0 to 3. First lanes 8 apart: 0 + 2 and 1 + 3.
-            let [a, b, c, d] = a;
-            let ab = _mm512_add_ps(
-                _mm512_shuffle_f32x4::<0b01_00_01_00>(a, b),
-                _mm512_shuffle_f32x4::<0b11_10_11_10>(a, b),
-            );
-            let cd = _mm512_add_ps(
-                _mm512_shuffle_f32x4::<0b01_00_01_00>(c, d),
-                _mm512_shuffle_f32x4::<0b11_10_11_10>(c, d),
-            );
-            // Then lanes 4 apart, after which each quarter belongs to one vector; then 2 and 1.
-            let sum = _mm512_add_ps(
-                _mm512_shuffle_f32x4::<0b10_00_10_00>(ab, cd),
-                _mm512_shuffle_f32x4::<0b11_01_11_01>(ab, cd),
-            );
-            let sum = _mm512_add_ps(sum, _mm512_permute_ps::<0b01_00_11_10>(sum));
-            let sum = _mm512_add_ps(sum, _mm512_movehdup_ps(sum));
-            let first = _mm512_setr_epi32(0, 4, 8, 12, 0, 4, 8, 12, 0, 4, 8, 12, 0, 4, 8, 12);
-            let sum = _mm512_castps512_ps128(_mm512_permutexvar_ps(first, sum));
-            let mut out = [0.0; 4];
-            _mm_storeu_ps(out.as_mut_ptr(), sum);
-            out
         }
         fn reduce_max(self, a: __m512) -> f32 { _mm512_reduce_max_ps(a) }
         fn spread(self, a: __m512, p: usize) -> __m512 {
@@ -238,6 +219,16 @@ impl Simd for Avx512 {
             let by = _mm_cvtsi32_si128(from.abs_diff(to) as i32);
             let moved = if from > to { _mm512_srl_epi16(a, by) } else { _mm512_sll_epi16(a, by) };
             _mm512_and_si512(moved, _mm512_set1_epi8(mask as i8))
+        }
+        fn dot_origin(self, sum: i32) -> __m512i { _mm512_set1_epi32(-128 * sum) }
+        fn dot_add(self, acc: __m512i, codes: __m512i, x: [i8; 4]) -> __m512i {
+            // The instruction wants unsigned codes: 128 is added here, 128 * sum(x) was taken away.
+            let unsigned = _mm512_xor_si512(codes, _mm512_set1_epi8(-128));
+            let x = _mm512_set1_epi32(i32::from_le_bytes(x.map(|v| v as u8)));
+            _mm512_dpbusd_epi32(acc, unsigned, x)
+        }
+        fn dot_u8_into(self, acc: __m512i, codes: __m512i, x: __m512i) -> __m512i {
+            _mm512_dpbusd_epi32(acc, codes, x)
         }
         fn fold(self, p: &[f32; 16], acc: &mut [i64; 16]) -> bool {
             let v = _mm512_loadu_ps(p.as_ptr());

@@ -35,3 +35,29 @@ pub(super) fn exp<S: Simd>(s: S, x: S::F) -> S::F {
     let y = s.add(s.fma(y, s.mul(r, r), r), s.splat(1.0));
     s.select_gt(s.splat(MIN), x, s.zero(), s.mul(y, s.pow2(n)))
 }
+
+/// `2^x` within 2 units in the last place for `x <= 0`, 0 below -126; NaN stays NaN. Exactly 1 for 0.
+///
+/// Cephes' `exp2f`: `x = n + r` with `|r| <= 1 / 2`, a polynomial for `2^r`, times `2^n`.
+#[inline(always)]
+pub(super) fn exp2_below<S: Simd>(s: S, x: S::F) -> S::F {
+    const MIN: f32 = -126.0;
+    const POLYNOMIAL: [f32; 7] = [
+        1.535_336_2e-4,
+        1.339_887_4e-3,
+        9.618_437e-3,
+        5.550_332_5e-2,
+        0.240_226_48,
+        0.693_147_2,
+        1.0,
+    ];
+    // The bound comes first: `max` returns the second operand for NaN.
+    let clamped = s.max(s.splat(MIN), x);
+    let n = s.round(clamped);
+    let r = s.sub(clamped, s.to_f32(n));
+    let mut y = s.splat(POLYNOMIAL[0]);
+    for &c in &POLYNOMIAL[1..] {
+        y = s.fma(y, r, s.splat(c));
+    }
+    s.select_gt(s.splat(MIN), x, s.zero(), s.mul(y, s.pow2(n)))
+}

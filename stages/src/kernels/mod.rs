@@ -2,7 +2,7 @@
 //!
 //! Three layers, after memchr: what a block format is (`formats`), each algorithm once, over an
 //! abstract vector unit (`matmul`, `axpy`, `attention`, …), and one file per instruction set
-//! (`scalar`, `avx2`, `avx512`). [`KernelTable`] chooses one at run time.
+//! (`scalar`, `avx2`, `avx512`, `neon`). [`KernelTable`] chooses one at run time.
 //!
 //! Two properties hold for every kernel and are tested: the result of a row and a token has the same
 //! bits whatever else is in the call, and every instruction set gives the same bits as plain Rust.
@@ -19,6 +19,7 @@ mod formats;
 mod matmul;
 mod panel_formats;
 mod panels;
+mod probe;
 mod scalar;
 mod simd;
 mod table;
@@ -28,9 +29,12 @@ mod tokens;
 mod avx2;
 #[cfg(target_arch = "x86_64")]
 mod avx512;
+#[cfg(target_arch = "aarch64")]
+mod neon;
 
 #[cfg(test)]
 mod tests;
 
 pub use activations::{Activations, Form};
+pub use attention::{AttendScratch, Queries};
 pub use table::{Isa, KernelTable, UnknownIsa, WeightPanels, WeightRows};

@@ -15,23 +15,32 @@ use std::marker::PhantomData;
 use forebay_models::panel::PANEL_ROWS;
 
 use super::activations::Activations;
+use super::fixed::fold_each;
 use super::formats::Float;
 use super::panel_formats::{GROUPS, PanelFormat};
 use super::simd::{Kernel, Simd, store_part, unrolled};
 use super::table::WeightPanels;
-use super::tokens::{BLOCK, PanelTokens, Piece, pieces};
+use super::tokens::{BLOCK, PanelTokens, Piece};
 
 /// Bytes ahead of the block in use that are asked for: some blocks' time covers the memory's latency.
 const AHEAD: usize = 4096;
 
-/// `out[t, r] = w[r] . x[t]` for panels in the format `F`.
+/// `w[r] . x[t]` for panels in the format `F`.
 pub(super) struct PanelMatmul<'a, F> {
     pub(super) w: WeightPanels<'a>,
     x: &'a Activations,
-    out: &'a mut [f32], // [n_tokens, stride]
+    out: Out<'a>,
     stride: usize,
     panel_bytes: usize,
     format: PhantomData<F>,
+}
+
+/// Where results go, `[n_tokens, stride]`.
+pub(super) enum Out<'a> {
+    /// They are stored.
+    Store(&'a mut [f32]),
+    /// They are added in fixed point; see [`super::fixed`].
+    Fold(&'a mut [i64]),
 }
 
 impl<'a> PanelMatmul<'a, ()> {
@@ -39,7 +48,7 @@ impl<'a> PanelMatmul<'a, ()> {
     pub(super) fn new(
         w: WeightPanels<'a>,
         x: &'a Activations,
-        out: &'a mut [f32],
+        out: Out<'a>,
         stride: usize,
         panel_bytes: usize,
     ) -> Self {
@@ -79,19 +88,22 @@ trait Product {
 impl<F> PanelMatmul<'_, F> {
     /// Panel by panel, so that it stays in the first-level cache while all tokens meet it.
     #[inline(always)]
-    fn panels<S: Simd, P: Product>(mut self, s: S) {
+    fn panels<S: Simd, P: Product>(mut self, s: S) -> bool {
+        let mut in_range = true;
         for first in (0..self.w.n_rows).step_by(PANEL_ROWS) {
             let panel = &self.w.bytes[first / PANEL_ROWS * self.panel_bytes..][..self.panel_bytes];
-            for piece in pieces(self.x.n_tokens()) {
-                match piece.width {
-                    1 => self.piece::<S, P, 1>(s, panel, first, piece),
-                    2 => self.piece::<S, P, 2>(s, panel, first, piece),
-                    4 => self.piece::<S, P, 4>(s, panel, first, piece),
-                    8 => self.piece::<S, P, 8>(s, panel, first, piece),
-                    _ => self.piece::<S, P, 16>(s, panel, first, piece),
+            for piece in self.x.pieces() {
+                // The conditions are constant: what an instruction set does not use is not compiled.
+                if S::WIDEST >= 16 && piece.width == 16 {
+                    in_range &= self.piece::<S, P, 16>(s, panel, first, piece);
+                } else if S::WIDEST >= 4 && piece.width == 4 {
+                    in_range &= self.piece::<S, P, 4>(s, panel, first, piece);
+                } else {
+                    in_range &= self.piece::<S, P, 1>(s, panel, first, piece);
                 }
             }
         }
+        in_range
     }
 
     #[inline(always)]
@@ -101,24 +113,41 @@ impl<F> PanelMatmul<'_, F> {
         panel: &[u8],
         first: usize,
         piece: Piece,
-    ) {
+    ) -> bool {
         let sums = P::product::<S, T>(s, panel, self.x.cols(), &self.x.piece::<T>(piece));
         let rows = PANEL_ROWS.min(self.w.n_rows - first);
+        let mut in_range = true;
         unrolled!(t in 0..T => {
             let at = (piece.first + t) * self.stride + first;
-            store_part(s, sums[t], &mut self.out[at..][..rows]);
+            match &mut self.out {
+                Out::Store(out) => store_part(s, sums[t], &mut out[at..][..rows]),
+                Out::Fold(acc) => in_range &= fold_part(s, sums[t], &mut acc[at..][..rows]),
+            }
         });
+        in_range
+    }
+}
+
+/// Adds the first lanes to up to 16 sums; false if one is out of range.
+#[inline(always)]
+fn fold_part<S: Simd>(s: S, lanes: S::F, acc: &mut [i64]) -> bool {
+    let mut values = [0.0; PANEL_ROWS];
+    s.store(lanes, &mut values);
+    match acc.first_chunk_mut() {
+        Some(full) => s.fold(&values, full),
+        None => fold_each(&values[..acc.len()], acc),
     }
 }
 
 struct Quantised<F>(PhantomData<F>);
 
 impl<F: PanelFormat> Kernel for PanelMatmul<'_, F> {
-    type Output = ();
+    /// Whether all results were within the range of fixed point, where it was asked for.
+    type Output = bool;
 
     #[inline(always)]
-    fn run<S: Simd>(self, s: S) {
-        self.panels::<S, Quantised<F>>(s);
+    fn run<S: Simd>(self, s: S) -> bool {
+        self.panels::<S, Quantised<F>>(s)
     }
 }
 
@@ -132,19 +161,28 @@ impl<F: PanelFormat> Product for Quantised<F> {
     ) -> [S::F; T] {
         let mut sums = [s.zero(); T];
         for (i, tile) in panel.chunks_exact(F::TILE).enumerate() {
+            if T == 1 {
+                prefetch(s, &tile[..F::PLANES]);
+            }
             for b in 0..F::BLOCKS {
                 let planes = &tile[F::PLANES + b * F::BITS * 64..][..F::BITS * 64];
                 if T == 1 {
-                    unrolled!(v in 0..8 => {
-                        if v < F::BITS {
-                            s.prefetch(planes, AHEAD + 64 * v);
-                        }
-                    });
+                    prefetch(s, planes);
                 }
                 block::<S, F, T>(s, tile, b, planes, x, i * F::BLOCKS + b, &mut sums);
             }
         }
         sums
+    }
+}
+
+/// Asks for what lies [`AHEAD`] of `bytes`.
+#[inline(always)]
+fn prefetch<S: Simd>(s: S, bytes: &[u8]) {
+    let mut line = 0;
+    while line < bytes.len() {
+        s.prefetch(bytes, AHEAD + line);
+        line += 64;
     }
 }
 
@@ -218,11 +256,11 @@ pub(super) struct FloatPanelMatmul<'a, F>(pub(super) PanelMatmul<'a, F>);
 struct Floats<F>(PhantomData<F>);
 
 impl<F: Float> Kernel for FloatPanelMatmul<'_, F> {
-    type Output = ();
+    type Output = bool;
 
     #[inline(always)]
-    fn run<S: Simd>(self, s: S) {
-        self.0.panels::<S, Floats<F>>(s);
+    fn run<S: Simd>(self, s: S) -> bool {
+        self.0.panels::<S, Floats<F>>(s)
     }
 }
 
@@ -239,9 +277,7 @@ impl<F: Float> Product for Floats<F> {
         let mut sums = [[s.zero(); 2]; T];
         for (block, x) in panel.chunks(BLOCK * width).zip(x.values) {
             if T == 1 {
-                for line in (0..block.len()).step_by(64) {
-                    s.prefetch(block, AHEAD + line);
-                }
+                prefetch(s, block);
             }
             let pairs = block.chunks_exact(2 * width);
             let last = pairs.remainder();

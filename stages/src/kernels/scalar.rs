@@ -30,6 +30,7 @@ impl Simd for Scalar {
     type F = [f32; 16];
     type I = [i32; 16];
     type B = [u8; 64];
+    const WIDEST: usize = 1;
 
     fn run<K: Kernel>(self, kernel: K) -> K::Output {
         kernel.run(self)
@@ -96,10 +97,6 @@ impl Simd for Scalar {
         let a: [f32; 4] = from_fn(|i| a[i] + a[i + 4]);
         let a: [f32; 2] = from_fn(|i| a[i] + a[i + 2]);
         a[0] + a[1]
-    }
-
-    fn reduce_add4(self, a: [[f32; 16]; 4]) -> [f32; 4] {
-        a.map(|a| self.reduce_add(a))
     }
 
     fn reduce_max(self, a: [f32; 16]) -> f32 {
@@ -301,5 +298,23 @@ impl Simd for Scalar {
             }
         }
         sum
+    }
+
+    const TILE: [usize; 2] = [1, 1];
+
+    fn dot_origin(self, _: i32) -> [i32; 16] {
+        [0; 16]
+    }
+
+    fn dot_add(self, acc: [i32; 16], codes: [u8; 64], x: [i8; 4]) -> [i32; 16] {
+        let products = dot4(|i| i32::from(codes[i] as i8) * i32::from(x[i % 4]));
+        from_fn(|i| acc[i] + products[i])
+    }
+
+    const ACCUMULATORS: usize = 4;
+
+    fn dot_u8_into(self, acc: [i32; 16], codes: [u8; 64], x: [u8; 64]) -> [i32; 16] {
+        let dot = self.dot_u8(codes, x);
+        from_fn(|i| acc[i].wrapping_add(dot[i]))
     }
 }

@@ -29,6 +29,9 @@ pub(super) trait Simd: Copy + Send + Sync + 'static {
     type I: Copy;
     /// 64 bytes, signed or unsigned as the operation says.
     type B: Copy;
+    /// Most tokens, 16, 4 or 1, that meet an unpacked block of weights together: as many as have room
+    /// for their sums in registers beside it.
+    const WIDEST: usize;
 
     /// Runs `kernel` in a function that is compiled for this instruction set.
     fn run<K: Kernel>(self, kernel: K) -> K::Output;
@@ -68,8 +71,6 @@ pub(super) trait Simd: Copy + Send + Sync + 'static {
     fn select_gt(self, a: Self::F, b: Self::F, yes: Self::F, no: Self::F) -> Self::F;
     /// Sum of the lanes: halves are added (`l[i] + l[i + 8]`, then 4, 2, 1 apart).
     fn reduce_add(self, a: Self::F) -> f32;
-    /// [`Self::reduce_add`] of four vectors.
-    fn reduce_add4(self, a: [Self::F; 4]) -> [f32; 4];
     /// Largest lane; any of them where one is NaN.
     fn reduce_max(self, a: Self::F) -> f32;
     /// Lane `4 * p + i / 4` in lane `i`: the factors of the four groups of 16 of one [`Self::B`].
@@ -174,6 +175,19 @@ pub(super) trait Simd: Copy + Send + Sync + 'static {
         x: &[[i8; 4]; N],
         count: i32,
     ) -> Self::I;
+    /// Rows and columns of a product's tile of vectors that stays in registers, with some to spare for
+    /// operands: at most 6 and 4.
+    const TILE: [usize; 2];
+    /// What [`Self::dot_add`] adds to first, where the elements of `x` add up to `sum` in all.
+    fn dot_origin(self, sum: i32) -> Self::I;
+    /// Adds the products of four neighbouring codes with the elements of `x` to every lane: codes
+    /// signed, both at least -127. The result is meaningful after all of `x` is through.
+    fn dot_add(self, acc: Self::I, codes: Self::B, x: [i8; 4]) -> Self::I;
+    /// Accumulators of a tile that stay in registers, operands beside them.
+    const ACCUMULATORS: usize;
+
+    /// `acc + dot_u8(codes, x)`, in one instruction where there is one; wraps.
+    fn dot_u8_into(self, acc: Self::I, codes: Self::B, x: Self::B) -> Self::I;
 
     /// `acc += round(p * 2^32)`; see [`super::fixed`]. Returns whether all were in range.
     fn fold(self, p: &[f32; 16], acc: &mut [i64; 16]) -> bool {

@@ -5,17 +5,20 @@ use std::str::FromStr;
 
 use forebay_models::block::BlockType;
 use forebay_models::config::{Activation, RopePairing};
+use forebay_models::kv_cache::{KvHead, KvRows, POSITIONS};
 use forebay_models::panel::{PANEL_ROWS, panel_bytes};
-use half::f16;
 
 use super::activations::{Activations, Form, Quantise, QuantiseLane};
-use super::attention::Attend;
+use super::attention::{Attend, AttendScratch, Queries};
 use super::axpy::{Axpy, Dequantise, FloatUnpack, Sink, Unpack};
 use super::elementwise::{GateUp, RmsNorm, Rope};
 use super::fixed::{Fold, Unfold};
 use super::formats::for_format;
 use super::matmul::{FloatMatmul, Matmul};
-use super::panels::{FloatPanelMatmul, PanelMatmul};
+#[cfg(target_arch = "aarch64")]
+use super::neon::{Baseline, Dotprod, I8mm, Neon};
+use super::panels::{FloatPanelMatmul, Out, PanelMatmul};
+use super::probe::{F32Peak, Int8Peak, ReadPass};
 use super::scalar::Scalar;
 use super::simd::Simd;
 
@@ -28,15 +31,35 @@ pub enum Isa {
     Avx2,
     /// x86-64 with AVX-512 (F, BW, DQ, VL) and VNNI.
     Avx512,
+    /// AArch64 with NEON.
+    Neon,
+    /// AArch64 with NEON and its dot products of bytes.
+    NeonDotprod,
+    /// AArch64 with NEON, its dot products and its matrix products of bytes.
+    NeonI8mm,
 }
 
 impl Isa {
-    /// From slow to fast.
-    pub const ALL: [Self; 3] = [Self::Scalar, Self::Avx2, Self::Avx512];
+    /// From slow to fast on each architecture.
+    pub const ALL: [Self; 6] = [
+        Self::Scalar,
+        Self::Avx2,
+        Self::Avx512,
+        Self::Neon,
+        Self::NeonDotprod,
+        Self::NeonI8mm,
+    ];
 
     /// The fastest one that this CPU has.
     pub fn detect() -> Self {
         KernelTable::best().isa
+    }
+
+    /// Those that this CPU has, from slow to fast.
+    pub fn available() -> impl Iterator<Item = Self> {
+        Self::ALL
+            .into_iter()
+            .filter(|&isa| KernelTable::new(isa).is_some())
     }
 
     /// Its name on the command line.
@@ -45,6 +68,9 @@ impl Isa {
             Self::Scalar => "scalar",
             Self::Avx2 => "avx2",
             Self::Avx512 => "avx512vnni",
+            Self::Neon => "neon",
+            Self::NeonDotprod => "neon-dotprod",
+            Self::NeonI8mm => "neon-i8mm",
         }
     }
 }
@@ -57,7 +83,9 @@ impl fmt::Display for Isa {
 
 /// A name that is none of [`Isa::ALL`].
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("unknown instruction set {0:?}; use scalar, avx2 or avx512vnni")]
+#[error(
+    "unknown instruction set {0:?}; use scalar, avx2, avx512vnni, neon, neon-dotprod or neon-i8mm"
+)]
 pub struct UnknownIsa(String);
 
 impl FromStr for Isa {
@@ -97,8 +125,9 @@ pub struct WeightPanels<'a> {
 
 /// What a backend computes: the object behind [`KernelTable`], which has checked all shapes.
 trait Kernels: Sync {
+    fn widest(&self) -> usize;
     fn matmul(&self, w: WeightRows<'_>, x: &Activations, out: &mut [f32], out_stride: usize);
-    fn panels(&self, job: PanelMatmul<'_, ()>);
+    fn panels(&self, job: PanelMatmul<'_, ()>) -> bool;
     fn axpy(&self, block: BlockType, row: &[u8], sink: Axpy<'_>);
     fn dequantise(&self, block: BlockType, row: &[u8], out: &mut [f32]);
     fn quantise(&self, job: Quantise<'_>);
@@ -109,16 +138,23 @@ trait Kernels: Sync {
     fn rope(&self, job: Rope<'_>);
     fn gate_up(&self, job: GateUp<'_>);
     fn attend(&self, job: Attend<'_>);
+    fn read_pass(&self, job: ReadPass<'_>) -> i32;
+    fn int8_peak(&self, job: Int8Peak) -> u64;
+    fn f32_peak(&self, job: F32Peak) -> u64;
 }
 
 impl<S: Simd> Kernels for S {
+    fn widest(&self) -> usize {
+        S::WIDEST
+    }
+
     fn matmul(&self, w: WeightRows<'_>, x: &Activations, out: &mut [f32], out_stride: usize) {
         for_format!(w.block,
             quantised F => self.run(Matmul::<F>::new(w, x, out, out_stride)),
             float F => self.run(FloatMatmul(Matmul::<F>::new(w, x, out, out_stride))))
     }
 
-    fn panels(&self, job: PanelMatmul<'_, ()>) {
+    fn panels(&self, job: PanelMatmul<'_, ()>) -> bool {
         for_format!(job.w.block,
             quantised F => self.run(job.of::<F>()),
             float F => self.run(FloatPanelMatmul(job.of::<F>())))
@@ -163,6 +199,18 @@ impl<S: Simd> Kernels for S {
     fn attend(&self, job: Attend<'_>) {
         self.run(job);
     }
+
+    fn read_pass(&self, job: ReadPass<'_>) -> i32 {
+        self.run(job)
+    }
+
+    fn int8_peak(&self, job: Int8Peak) -> u64 {
+        self.run(job)
+    }
+
+    fn f32_peak(&self, job: F32Peak) -> u64 {
+        self.run(job)
+    }
 }
 
 fn unpack<S: Simd, K: Sink>(s: S, block: BlockType, row: &[u8], sink: K) {
@@ -195,6 +243,14 @@ impl KernelTable {
             Isa::Avx512 => super::avx512::Avx512::detect()?,
             #[cfg(not(target_arch = "x86_64"))]
             Isa::Avx2 | Isa::Avx512 => return None,
+            #[cfg(target_arch = "aarch64")]
+            Isa::Neon => Neon::<Baseline>::detect()?,
+            #[cfg(target_arch = "aarch64")]
+            Isa::NeonDotprod => Neon::<Dotprod>::detect()?,
+            #[cfg(target_arch = "aarch64")]
+            Isa::NeonI8mm => Neon::<I8mm>::detect()?,
+            #[cfg(not(target_arch = "aarch64"))]
+            Isa::Neon | Isa::NeonDotprod | Isa::NeonI8mm => return None,
         };
         Some(Self { isa, kernels })
     }
@@ -251,8 +307,37 @@ impl KernelTable {
     /// The activations are not in [`Form::Panels`], the columns are not whole blocks, or `w.bytes` or
     /// `out` is too short for the shape.
     pub fn panels(&self, w: WeightPanels<'_>, x: &Activations, out: &mut [f32], out_stride: usize) {
+        assert_tokens(x.n_tokens(), w.n_rows, out.len(), out_stride);
+        self.run_panels(w, x, Out::Store(out), out_stride);
+    }
+
+    /// `acc[t * acc_stride + r] += round(w[r] . x[t] * 2^32)`: [`Self::panels`] and [`Self::fold_fixed`] in
+    /// one pass, so that sums over many clusters are touched once per cluster. Returns false where
+    /// [`Self::fold_fixed`] does.
+    ///
+    /// # Panics
+    /// As [`Self::panels`].
+    #[must_use = "false means that the sums are wrong"]
+    pub fn fold_panels(
+        &self,
+        w: WeightPanels<'_>,
+        x: &Activations,
+        acc: &mut [i64],
+        acc_stride: usize,
+    ) -> bool {
+        assert_tokens(x.n_tokens(), w.n_rows, acc.len(), acc_stride);
+        self.run_panels(w, x, Out::Fold(acc), acc_stride)
+    }
+
+    fn run_panels(
+        &self,
+        w: WeightPanels<'_>,
+        x: &Activations,
+        out: Out<'_>,
+        stride: usize,
+    ) -> bool {
         if w.n_rows == 0 || x.n_tokens() == 0 {
-            return;
+            return true;
         }
         assert_eq!(x.form(), Form::Panels, "activations in another form");
         let (cols, block) = (x.cols(), w.block);
@@ -265,9 +350,8 @@ impl KernelTable {
             "{n_panels} panels of {panel_bytes} bytes exceed {} bytes",
             w.bytes.len()
         );
-        assert_tokens(x.n_tokens(), w.n_rows, out.len(), out_stride);
         self.kernels
-            .panels(PanelMatmul::new(w, x, out, out_stride, panel_bytes));
+            .panels(PanelMatmul::new(w, x, out, stride, panel_bytes))
     }
 
     /// `acc[t * acc_stride + i] += h[t] * row[i]` for every token `t` with `h[t] != 0`; other tokens'
@@ -377,41 +461,76 @@ impl KernelTable {
         self.kernels.gate_up(job);
     }
 
-    /// `out[g] = softmax(scale * q[g] . k^T) . v` for one token and the query heads that share one kv
-    /// head. Without positions the result is 0.
+    /// `out = softmax(scale * q . k^T) . v` for query heads of consecutive tokens that share a key/value
+    /// head; head `h` of token `t` goes to `t * out_stride + h * head_dim`.
+    ///
+    /// The result of a (token, head) pair does not depend on what else is computed in the call.
     ///
     /// # Panics
-    /// A buffer is not whole heads, or keys and values differ in number.
+    /// The cache has fewer positions, `q` or `out` is too short for the shape, the window is 0, or `scratch`
+    /// was made for smaller heads.
     pub fn attend(
         &self,
-        q: &[f32], // [group, head_dim]
-        k: &[f16], // [n_pos, head_dim]
-        v: &[f16], // [n_pos, head_dim]
-        head_dim: usize,
-        scale: f32,
-        out: &mut [f32], // [group, head_dim]
+        queries: Queries<'_>,
+        kv: KvHead<'_>,
+        scratch: &mut AttendScratch,
+        out: &mut [f32],
+        out_stride: usize,
     ) {
-        assert!(
-            head_dim > 0
-                && q.len().is_multiple_of(head_dim)
-                && k.len().is_multiple_of(head_dim)
-                && k.len() == v.len()
-                && q.len() == out.len(),
-            "attention buffers are not whole heads of {head_dim}"
-        );
-        let job = Attend {
-            q,
-            k,
-            v,
-            head_dim,
-            scale,
-            out,
+        let (n, width) = (queries.n_tokens, queries.heads * kv.head_dim);
+        if n == 0 || width == 0 {
+            return;
+        }
+        let keys = match kv.rows {
+            KvRows::F16 { keys, .. } => keys.len() / kv.head_dim,
+            KvRows::Q8 { key_scales, .. } => key_scales.len(),
         };
-        self.kernels.attend(job);
+        assert!(
+            queries.position + n <= keys / POSITIONS * POSITIONS && queries.window > 0,
+            "{n} tokens from position {} on see {} of {keys} positions",
+            queries.position,
+            queries.window
+        );
+        assert!(
+            kv.head_dim <= scratch.room(),
+            "attention buffers are for smaller heads than {}",
+            kv.head_dim
+        );
+        assert_tokens(n, width, queries.q.len(), queries.stride);
+        assert_tokens(n, width, out.len(), out_stride);
+        self.kernels.attend(Attend {
+            queries,
+            kv,
+            scratch,
+            out,
+            out_stride,
+        });
+    }
+
+    /// Reads all of `bytes` as fast as one core can, which bounds every kernel that uses each weight
+    /// once. What it returns depends on all bytes and is only there to be used.
+    pub fn read_pass(&self, bytes: &[u8]) -> i32 {
+        self.kernels.read_pass(ReadPass(bytes))
+    }
+
+    /// Multiplies 8-bit numbers in registers for `rounds` rounds (at most 65536 are done) and returns
+    /// how many multiply-adds that were: the bound of integer matrix products.
+    pub fn int8_peak(&self, rounds: usize) -> u64 {
+        self.kernels.int8_peak(Int8Peak { rounds })
+    }
+
+    /// As [`Self::int8_peak`] for f32: the bound of attention and of weights that are numbers.
+    pub fn f32_peak(&self, rounds: usize) -> u64 {
+        self.kernels.f32_peak(F32Peak { rounds })
     }
 
     pub(super) fn quantise(&self, job: Quantise<'_>) {
         self.kernels.quantise(job);
+    }
+
+    /// Most tokens of a piece.
+    pub(super) fn widest(&self) -> usize {
+        self.kernels.widest()
     }
 
     pub(super) fn quantise_lane(&self, job: QuantiseLane<'_>) {

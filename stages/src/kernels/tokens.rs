@@ -2,25 +2,23 @@
 
 /// Elements that share a scale.
 pub(super) const BLOCK: usize = 32;
-/// Most tokens of a piece: as many sums as leave room for a block of weights in 32 registers.
-pub(super) const WIDEST: usize = 16;
 
 /// Tokens that lie block by block side by side.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Piece {
     /// First token.
     pub(super) first: usize,
-    /// Tokens: a power of two, at most [`WIDEST`].
+    /// Tokens: 16, 4 or 1.
     pub(super) width: usize,
 }
 
-/// The pieces of a batch, the widest first.
-pub(super) fn pieces(n_tokens: usize) -> impl Iterator<Item = Piece> {
+/// The pieces of a batch, the widest first. None is wider than `widest`, the instruction set's
+/// [`super::simd::Simd::WIDEST`].
+pub(super) fn pieces(n_tokens: usize, widest: usize) -> impl Iterator<Item = Piece> {
     let mut first = 0;
     std::iter::from_fn(move || {
-        let width = (n_tokens - first)
-            .checked_ilog2()
-            .map(|log| WIDEST.min(1 << log))?;
+        let fits = |&width: &usize| width <= widest && first + width <= n_tokens;
+        let width = [16, 4, 1].into_iter().find(fits)?;
         first += width;
         Some(Piece {
             first: first - width,
@@ -50,11 +48,11 @@ mod tests {
 
     #[test]
     fn pieces_cover_every_batch() {
-        for n in 0..70 {
+        for (n, widest) in (0..70).flat_map(|n| [1, 4, 16].map(|w| (n, w))) {
             let mut next = 0;
-            for piece in pieces(n) {
+            for piece in pieces(n, widest) {
                 assert_eq!(piece.first, next);
-                assert!(piece.width.is_power_of_two() && piece.width <= WIDEST);
+                assert!([1, 4, 16].contains(&piece.width) && piece.width <= widest);
                 next += piece.width;
             }
             assert_eq!(next, n);

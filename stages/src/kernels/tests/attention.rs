@@ -1,107 +1,264 @@
-//! Attention against a softmax in f64.
+//! Attention against a softmax in f64, written over rows as they were before the cache took them.
 
-use half::f16;
+use forebay_models::kv_cache::{KvCache, KvShape, KvType};
+use proptest::prelude::*;
 
 use super::{Random, bits, on_all, tables};
+use crate::kernels::{AttendScratch, KernelTable, Queries};
 
+/// Query rows `[n_tokens, heads, d]` over a filled cache.
 struct Case {
-    q: Vec<f32>,
-    k: Vec<f16>,
-    v: Vec<f16>,
+    heads: usize,
     d: usize,
-    scale: f32,
+    position: usize,
+    n_tokens: usize,
+    window: usize,
+    q: Vec<f32>,
+    keys: Vec<f32>,   // [position + n_tokens, d]
+    values: Vec<f32>, // [position + n_tokens, d]
+    cache: KvCache,
 }
 
 impl Case {
-    fn random(group: usize, n_pos: usize, d: usize, size: f32) -> Self {
-        let mut random = Random((group * 1000 + n_pos) as u64);
-        let q = random.units(group * d).iter().map(|v| v * size).collect();
-        let mut halves = || {
-            random
-                .units(n_pos * d)
-                .into_iter()
-                .map(f16::from_f32)
-                .collect()
+    /// Queries of `size`: large ones make scores far apart, so that the running maximum moves.
+    fn random(
+        kind: KvType,
+        (heads, d): (usize, usize),
+        (position, n_tokens, window): (usize, usize, usize),
+        size: f32,
+    ) -> Self {
+        let n_pos = position + n_tokens;
+        let mut random = Random((heads * 100_000 + n_pos * 100 + d) as u64);
+        let q = random.units(n_tokens * heads * d);
+        let q = q.iter().map(|v| v * size).collect();
+        let (keys, values) = (random.units(n_pos * d), random.units(n_pos * d));
+        let mut cache = KvCache::new(KvShape {
+            kind,
+            n_layers: 1,
+            heads: 1,
+            context: n_pos,
+            head_dim: d,
+        });
+        for (p, (k, v)) in keys.chunks(d).zip(values.chunks(d)).enumerate() {
+            cache.store(0, 0, p, k, v);
+        }
+        Self {
+            heads,
+            d,
+            position,
+            n_tokens,
+            window,
+            q,
+            keys,
+            values,
+            cache,
+        }
+    }
+
+    fn scale(&self) -> f32 {
+        1.0 / (self.d as f32).sqrt()
+    }
+
+    /// Tokens and heads of a call, from which the result goes to its place in `out`.
+    fn call(
+        &self,
+        table: &KernelTable,
+        tokens: std::ops::Range<usize>,
+        heads: std::ops::Range<usize>,
+        out: &mut [f32],
+    ) {
+        if tokens.is_empty() || heads.is_empty() {
+            return;
+        }
+        let (stride, d) = (self.heads * self.d, self.d);
+        let first = tokens.start * stride + heads.start * d;
+        let queries = Queries {
+            q: &self.q[first..],
+            stride,
+            n_tokens: tokens.len(),
+            heads: heads.len(),
+            position: self.position + tokens.start,
+            window: self.window,
+            scale: self.scale(),
         };
-        let (k, v) = (halves(), halves());
-        let scale = 1.0 / (d as f32).sqrt();
-        Self { q, k, v, d, scale }
+        let mut scratch = AttendScratch::new(d);
+        let kv = self.cache.head(0, 0);
+        table.attend(queries, kv, &mut scratch, &mut out[first..], stride);
     }
 
     fn run(&self) -> Vec<f32> {
         on_all(|table| {
             let mut out = vec![f32::NAN; self.q.len()];
-            table.attend(&self.q, &self.k, &self.v, self.d, self.scale, &mut out);
+            self.call(table, 0..self.n_tokens, 0..self.heads, &mut out);
             out
         })
     }
 
-    /// Output of one query head and the size of its terms.
-    fn reference(&self, q: &[f32]) -> Vec<f64> {
-        let scores: Vec<f64> = self
-            .k
-            .chunks(self.d)
-            .map(|k| {
-                let products = q.iter().zip(k).map(|(&q, k)| f64::from(q) * k.to_f64());
-                products.sum::<f64>() * f64::from(self.scale)
-            })
+    /// Output of one query head of token `t`.
+    fn reference(&self, t: usize, q: &[f32]) -> Vec<f64> {
+        let end = self.position + t + 1;
+        let seen = end.saturating_sub(self.window)..end;
+        let row = |rows: &[f32], p: usize| -> Vec<f64> {
+            let row = rows[p * self.d..][..self.d].iter();
+            row.map(|&v| f64::from(v)).collect()
+        };
+        let dot = |p: usize| -> f64 {
+            let key = row(&self.keys, p);
+            q.iter().zip(key).map(|(&q, k)| f64::from(q) * k).sum()
+        };
+        let scores: Vec<f64> = seen
+            .clone()
+            .map(|p| dot(p) * f64::from(self.scale()))
             .collect();
         let max = scores.iter().fold(f64::NEG_INFINITY, |m, &s| m.max(s));
         let weights: Vec<f64> = scores.iter().map(|s| (s - max).exp()).collect();
         let total: f64 = weights.iter().sum();
         let mut out = vec![0.0; self.d];
-        for (w, v) in weights.iter().zip(self.v.chunks(self.d)) {
-            for (out, v) in out.iter_mut().zip(v) {
-                *out += w / total * v.to_f64();
+        for (w, p) in weights.iter().zip(seen) {
+            for (out, v) in out.iter_mut().zip(row(&self.values, p)) {
+                *out += w / total * v;
             }
         }
         out
     }
-}
 
-#[test]
-fn every_shape_meets_the_softmax() {
-    for d in [1, 8, 16, 20, 64, 80, 128] {
-        for n_pos in [1, 2, 63, 64, 65, 128, 200] {
-            for group in [1, 3, 4, 7, 8, 9] {
-                // Large queries make scores far apart, so that the running maximum moves.
-                let case = Case::random(group, n_pos, d, if group % 2 == 0 { 40.0 } else { 1.0 });
-                let out = case.run();
-                for (q, out) in case.q.chunks(d).zip(out.chunks(d)) {
-                    for (got, want) in out.iter().zip(case.reference(q)) {
-                        let error = (f64::from(*got) - want).abs();
-                        assert!(
-                            error < 2e-5,
-                            "d {d} pos {n_pos} group {group}: {got} for {want}"
-                        );
-                    }
-                }
+    /// Largest difference from the reference. Elements are below 1, so this is relative to the largest
+    /// value that is possible.
+    fn error(&self) -> f64 {
+        let out = self.run();
+        let mut worst = 0.0_f64;
+        for (r, (q, out)) in self.q.chunks(self.d).zip(out.chunks(self.d)).enumerate() {
+            for (&got, want) in out.iter().zip(self.reference(r / self.heads, q)) {
+                let error = (f64::from(got) - want).abs();
+                assert!(!error.is_nan(), "{got} for {want}");
+                worst = worst.max(error);
             }
         }
+        worst
     }
 }
 
+/// Heads and positions of a few odd and a few usual sizes.
+fn shapes() -> impl Iterator<Item = ((usize, usize), (usize, usize, usize))> {
+    let dims = [1, 3, 16, 20, 64, 80, 128];
+    let places = [
+        (0, 1, usize::MAX),
+        (0, 5, usize::MAX),
+        (0, 65, usize::MAX),
+        (62, 3, usize::MAX),
+        (63, 40, 17),
+        (127, 1, 64),
+        (130, 5, 1),
+        (200, 1, usize::MAX),
+        (250, 30, 100),
+    ];
+    let groups = [1, 2, 3, 4, 7, 9, 14];
+    dims.into_iter().enumerate().flat_map(move |(i, d)| {
+        let places = places.into_iter().enumerate();
+        places.map(move |(j, place)| ((groups[(i + j) % groups.len()], d), place))
+    })
+}
+
 #[test]
-fn heads_do_not_depend_on_their_group() {
-    let case = Case::random(11, 150, 64, 10.0);
-    let all = case.run();
-    for table in tables() {
-        for (q, together) in case.q.chunks(64).zip(all.chunks(64)) {
-            let mut alone = vec![0.0; 64];
-            table.attend(q, &case.k, &case.v, 64, case.scale, &mut alone);
-            assert_eq!(bits(&alone), bits(together));
+fn half_precision_meets_the_softmax() {
+    for (heads, place) in shapes() {
+        for size in [1.0, 8.0] {
+            let error = Case::random(KvType::F16, heads, place, size).error();
+            // A key's elements are off by 2^-12, so a score is by about size * sqrt(d) * scale * 2^-12.
+            assert!(
+                error < 4e-4 * f64::from(size),
+                "{heads:?} {place:?}: {error}"
+            );
         }
     }
 }
 
 #[test]
-fn no_positions_give_zero_and_a_fault_shows() {
-    let mut case = Case::random(2, 70, 16, 1.0);
-    case.q[3] = f32::NAN;
-    let out = case.run();
-    assert!(out[..16].iter().all(|v| v.is_nan()));
-    assert!(out[16..].iter().all(|v| v.is_finite()));
-    case.k.clear();
-    case.v.clear();
-    assert_eq!(case.run(), vec![0.0; 32]);
+fn signed_bytes_meet_the_softmax() {
+    for (heads, place) in shapes() {
+        for size in [1.0, 8.0] {
+            let error = Case::random(KvType::Q8, heads, place, size).error();
+            // Keys, queries and values are off by half of 1/127 each.
+            assert!(
+                error < 8e-3 * f64::from(size),
+                "{heads:?} {place:?}: {error}"
+            );
+        }
+    }
+}
+
+#[test]
+fn exact_numbers_leave_only_the_rounding_of_f32() {
+    for (heads, place) in shapes() {
+        let mut case = Case::random(KvType::F16, heads, place, 30.0);
+        for rows in [&mut case.keys, &mut case.values] {
+            rows.iter_mut()
+                .for_each(|v| *v = half::f16::from_f32(*v).to_f32());
+        }
+        assert!(case.error() < 2e-5, "{heads:?} {place:?}: {}", case.error());
+    }
+}
+
+#[test]
+fn a_row_sees_its_range_only() {
+    for kind in KvType::ALL {
+        let mut case = Case::random(kind, (3, 20), (60, 9, 7), 2.0);
+        let before = case.run();
+        // What the fifth token does not see is broken.
+        for p in (0..58).chain(65..69) {
+            case.cache
+                .store(0, 0, p, &[f32::NAN; 20], &[f32::INFINITY; 20]);
+        }
+        let after = case.run();
+        let token = 4 * 3 * 20..5 * 3 * 20;
+        assert_eq!(bits(&before[token.clone()]), bits(&after[token]));
+        assert!(after[5 * 60..].iter().all(|v| v.is_nan()), "{kind}");
+    }
+}
+
+#[test]
+fn a_fault_in_a_query_shows_in_its_head_only() {
+    for kind in KvType::ALL {
+        let mut case = Case::random(kind, (2, 16), (69, 1, usize::MAX), 1.0);
+        case.q[3] = f32::NAN;
+        for table in tables() {
+            let mut out = vec![0.0; 32];
+            case.call(&table, 0..1, 0..2, &mut out);
+            assert!(out[..16].iter().all(|v| v.is_nan()));
+            assert!(out[16..].iter().all(|v| v.is_finite()));
+        }
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(60))]
+
+    /// However tokens and heads are split into calls, and whatever else a call computes.
+    #[test]
+    fn results_do_not_depend_on_the_call(
+        q8 in any::<bool>(),
+        heads in 1_usize..10,
+        d in prop::sample::select(vec![4_usize, 10, 32, 64, 80, 128]),
+        position in 0_usize..140,
+        n_tokens in 1_usize..60,
+        window in prop_oneof![Just(usize::MAX), 1_usize..150],
+        cuts in prop::collection::vec(any::<prop::sample::Index>(), 0..4),
+        head_cut in any::<prop::sample::Index>(),
+    ) {
+        let kind = if q8 { KvType::Q8 } else { KvType::F16 };
+        let case = Case::random(kind, (heads, d), (position, n_tokens, window), 5.0);
+        let whole = case.run();
+        let mut cuts: Vec<usize> = cuts.iter().map(|c| c.index(n_tokens + 1)).collect();
+        cuts.extend([0, n_tokens]);
+        cuts.sort_unstable();
+        let head_cut = head_cut.index(heads + 1);
+        for table in tables() {
+            let mut out = vec![f32::NAN; whole.len()];
+            for cut in cuts.windows(2) {
+                case.call(&table, cut[0]..cut[1], 0..head_cut, &mut out);
+                case.call(&table, cut[0]..cut[1], head_cut..heads, &mut out);
+            }
+            prop_assert_eq!(bits(&out), bits(&whole));
+        }
+    }
 }

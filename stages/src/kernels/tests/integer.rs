@@ -1,6 +1,8 @@
 //! Integer parts: they are exact on every instruction set.
 
 use super::{Random, tables};
+#[cfg(target_arch = "aarch64")]
+use crate::kernels::neon::{Baseline, Dotprod, I8mm, Neon};
 use crate::kernels::scalar::Scalar;
 use crate::kernels::simd::{Kernel, Simd};
 use crate::kernels::{Activations, Form, Isa};
@@ -40,6 +42,12 @@ fn run_on<K: Kernel>(isa: Isa, kernel: K) -> K::Output {
         Isa::Avx512 => crate::kernels::avx512::Avx512::detect()
             .expect("listed")
             .run(kernel),
+        #[cfg(target_arch = "aarch64")]
+        Isa::Neon => Neon::<Baseline>::detect().expect("listed").run(kernel),
+        #[cfg(target_arch = "aarch64")]
+        Isa::NeonDotprod => Neon::<Dotprod>::detect().expect("listed").run(kernel),
+        #[cfg(target_arch = "aarch64")]
+        Isa::NeonI8mm => Neon::<I8mm>::detect().expect("listed").run(kernel),
         _ => Scalar.run(kernel),
     }
 }

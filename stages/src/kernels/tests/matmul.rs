@@ -200,6 +200,40 @@ fn a_fault_in_one_token_stays_in_that_token() {
     }
 }
 
+/// Product and sum in one pass are what they are one after the other, faults included.
+#[test]
+fn folding_products_are_products_folded() {
+    for (i, block) in BlockType::ALL.into_iter().enumerate() {
+        let (cols, n_tokens, n_rows) = (512, 1 + 3 * i, 21 + i);
+        let matrix = Matrix::random(Form::Panels, block, cols, n_rows, i as u64);
+        for scale in [1.0, 1e9, f32::NAN] {
+            let mut x = Random(7).units(n_tokens * cols);
+            x[3] *= scale;
+            for table in tables() {
+                let out = matrix.product(&table, n_tokens, &x);
+                let mut activations = Activations::new(n_tokens, cols);
+                activations.load(&table, Form::Panels, n_tokens, cols, &x);
+                let w = WeightPanels {
+                    block,
+                    bytes: &matrix.bytes[matrix.offset..],
+                    n_rows,
+                };
+                let (mut acc, mut expected) = (vec![5; out.len()], vec![5; out.len()]);
+                let in_range = table.fold_panels(w, &activations, &mut acc, n_rows + 1);
+                let mut all = true;
+                for (out, acc) in out.chunks(n_rows + 1).zip(expected.chunks_mut(n_rows + 1)) {
+                    all &= table.fold_fixed(&out[..n_rows], &mut acc[..n_rows]);
+                }
+                assert_eq!((in_range, acc), (all, expected), "{block} {}", table.isa());
+                assert!(
+                    in_range || scale != 1.0,
+                    "{block}: small numbers out of range"
+                );
+            }
+        }
+    }
+}
+
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(96))]
 

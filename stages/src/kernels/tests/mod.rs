@@ -7,6 +7,7 @@ mod elementwise;
 mod fixed;
 mod integer;
 mod matmul;
+mod probe;
 mod throughput;
 
 use super::{Isa, KernelTable};
@@ -17,10 +18,10 @@ fn tables() -> Vec<KernelTable> {
 }
 
 /// Small reproducible generator (splitmix64).
-struct Random(u64);
+pub(super) struct Random(pub(super) u64);
 
 impl Random {
-    fn next(&mut self) -> u64 {
+    pub(super) fn next(&mut self) -> u64 {
         self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
         let z = (self.0 ^ (self.0 >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
         let z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
@@ -63,4 +64,9 @@ fn names_round_trip_and_the_best_is_available() {
     let best = KernelTable::best();
     assert_eq!(best.isa(), Isa::detect());
     assert_eq!(tables().last().map(KernelTable::isa), Some(best.isa()));
+    // `.ci/arm` says what must be found on the CPUs that it emulates, so that nothing is left out
+    // unseen.
+    if let Ok(expected) = std::env::var("FOREBAY_EXPECT_ISA") {
+        assert_eq!(best.isa().name(), expected);
+    }
 }

@@ -5,13 +5,15 @@ use std::hint::black_box;
 use std::time::Instant;
 
 use forebay_models::block::BlockType;
+use forebay_models::kv_cache::{KvCache, KvShape, KvType};
 use forebay_models::panel::pack_panels;
 use forebay_queues::slab::Slab;
-use half::f16;
 
 use super::definition::random_row;
 use super::{Random, tables};
-use crate::kernels::{Activations, Form, KernelTable, WeightPanels, WeightRows};
+use crate::kernels::{
+    Activations, AttendScratch, Form, KernelTable, Queries, WeightPanels, WeightRows,
+};
 
 const BYTES: usize = 256 << 20;
 /// Pieces are timed one by one: the best one was not disturbed by other programs, and is cold, since
@@ -116,25 +118,86 @@ fn stream_rows(table: &KernelTable, block: BlockType, cols: usize, bytes: &mut [
     );
 }
 
-/// One kv head with a group of query heads.
-fn attention(table: &KernelTable, group: usize, n_pos: usize, d: usize) {
+/// f32 multiply-adds that one core retires per second, for comparison: 24 independent sums in registers.
+fn fma_peak() -> f64 {
+    145e9
+}
+
+/// Attention of `n_tokens` over `n_pos` positions, each turn with another of the key/value heads of a model.
+fn attention(
+    table: &KernelTable,
+    kind: KvType,
+    (group, d): (usize, usize),
+    (n_tokens, n_pos): (usize, usize),
+) {
+    const HEADS: usize = 60;
     let mut random = Random(1);
-    let q = random.units(group * d);
-    let k: Vec<f16> = random
-        .units(n_pos * d)
-        .into_iter()
-        .map(f16::from_f32)
-        .collect();
-    let mut out = vec![0.0; group * d];
-    let per_second = best(PIECES, |_, _| {
-        table.attend(&q, &k, &k, d, 0.1, &mut out);
+    let shape = KvShape {
+        kind,
+        n_layers: 1,
+        heads: HEADS,
+        context: n_pos,
+        head_dim: d,
+    };
+    let mut cache = KvCache::new(shape);
+    let row = random.units(d);
+    for head in 0..HEADS {
+        for p in 0..n_pos {
+            cache.store(0, head, p, &row, &row);
+        }
+    }
+    let q = random.units(n_tokens * group * d);
+    let mut out = vec![0.0; n_tokens * group * d];
+    let mut scratch = AttendScratch::new(d);
+    let position = n_pos - n_tokens;
+    let mut best = f64::INFINITY;
+    for turn in 0..4 * HEADS {
+        let queries = Queries {
+            q: &q,
+            stride: group * d,
+            n_tokens,
+            heads: group,
+            position,
+            window: usize::MAX,
+            scale: 0.1,
+        };
+        let start = Instant::now();
+        table.attend(
+            queries,
+            cache.head(0, turn % HEADS),
+            &mut scratch,
+            &mut out,
+            group * d,
+        );
+        best = best.min(start.elapsed().as_secs_f64());
         black_box(&out);
-    });
-    let ns = 1e9 / per_second / (group * n_pos) as f64;
+    }
+    let seen: usize = (position + 1..=n_pos).sum();
+    let products = (2 * group * seen * d) as f64 / best;
+    let bytes = KvCache::bytes(shape) as f64 / HEADS as f64 / best;
     println!(
-        "{:>10} attend {group} x {n_pos} x {d}: {ns:.1} ns per head and position",
-        table.isa().name()
+        "{:>10} attend {kind:>3} {n_tokens:>3} x {group} x {d:<3} at {n_pos:<4}: {:.3} ns per head and position, \
+         {:.0} GFLOP/s = {:.0}% of FMA peak, {:.1} GB/s",
+        table.isa().name(),
+        best * 1e9 / (group * seen) as f64,
+        products * 2e-9,
+        products / fma_peak() * 100.0,
+        bytes / 1e9,
     );
+}
+
+#[test]
+#[ignore = "measures speed"]
+fn attention_throughput() {
+    for table in tables().into_iter().skip(1).rev() {
+        for kind in KvType::ALL {
+            for heads in [(3, 64), (7, 64), (6, 128)] {
+                for tokens in [(1, 512), (1, 4096), (128, 128), (128, 512)] {
+                    attention(&table, kind, heads, tokens);
+                }
+            }
+        }
+    }
 }
 
 #[test]
@@ -170,8 +233,6 @@ fn throughput() {
         for block in [B::Q4_0, B::Q4_1, B::Q8_0, B::Q4_K, B::Q6_K, B::F16] {
             stream_rows(&table, block, 1536, &mut slot);
         }
-        attention(&table, 6, 1024, 128);
-        attention(&table, 3, 1024, 64);
         for block in [B::Q4_1, B::Q4_K, B::Q5_0, B::Q6_K, B::Q8_0, B::F16] {
             for (form, n_tokens) in [(Form::Rows, 64), (Form::Panels, 64), (Form::Panels, 512)] {
                 stream(&table, form, block, (n_tokens, 1536), &mut slot[..4 << 20]);

@@ -1,0 +1,197 @@
+//! Timing prompts and generation inside the driver thread, without text, sampling or hashes.
+
+use std::time::Instant;
+
+use flume::Sender;
+use forebay_actors::decode::Shared;
+
+use super::runner::Runner;
+use crate::bench::bounds::Machine;
+use crate::bench::work::{ModelWork, Rates, Steps, bound};
+use crate::bench::{BenchTest, Phase, Spread, TestReport};
+use crate::error::Error;
+
+/// Called after each repetition with the test, the number of the repetition from 1 on, and its speed.
+pub(super) type Progress = Box<dyn FnMut(BenchTest, usize, f64) + Send>;
+
+pub(super) struct BenchJob {
+    pub tests: Vec<BenchTest>,
+    pub repetitions: usize,
+    pub progress: Progress,
+    pub reply: Sender<Result<Vec<TestReport>, Error>>,
+}
+
+impl std::fmt::Debug for BenchJob {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("BenchJob")
+            .field("tests", &self.tests)
+            .field("repetitions", &self.repetitions)
+            .finish_non_exhaustive()
+    }
+}
+
+/// What was measured for one test.
+#[derive(Debug, Default)]
+struct Measured {
+    tokens_per_second: Vec<f64>,
+    memory: Vec<f64>,
+    int8: Vec<f64>,
+    f32: Vec<f64>,
+    steps: Steps,
+    disk_bytes: u64,
+}
+
+impl BenchJob {
+    pub fn run(&mut self, runner: &mut Runner) -> Result<Vec<TestReport>, Error> {
+        for test in &self.tests {
+            if test.tokens > runner.context() {
+                return Err(Error::Request(format!(
+                    "{test} needs a context of {} tokens, but this one holds {}; start the engine with \
+                     a larger context",
+                    test.tokens,
+                    runner.context()
+                )));
+            }
+        }
+        let mut measured: Vec<Measured> = self.tests.iter().map(|_| Measured::default()).collect();
+        // Tests take turns, so that a drift of the clock falls on all alike. The first turn warms up.
+        for repetition in 0..=self.repetitions {
+            for (test, measured) in self.tests.iter().zip(&mut measured) {
+                // Other tokens each time: a neuron cache must not find what the last turn left.
+                let tokens = random_tokens(test.tokens, repetition, runner.vocabulary());
+                runner.empty(&tokens)?;
+                if repetition == 0 {
+                    once(runner, *test, &tokens, &mut Measured::default())?;
+                    continue;
+                }
+                measure_machine(runner, measured);
+                let speed = once(runner, *test, &tokens, measured)?;
+                (self.progress)(*test, repetition, speed);
+            }
+        }
+        let tests = self.tests.iter().zip(&measured);
+        let work = ModelWork::of(&runner.shared().bundle);
+        let disk = runner.disk_ceiling();
+        Ok(tests
+            .map(|(test, measured)| measured.report(*test, &work, disk))
+            .collect())
+    }
+}
+
+/// Runs a test on `tokens`, behind an empty context, and returns its speed in tokens per second.
+fn once(
+    runner: &mut Runner,
+    test: BenchTest,
+    tokens: &[u32],
+    measured: &mut Measured,
+) -> Result<f64, Error> {
+    let batch = match test.phase {
+        Phase::Prefill => runner.shared().max_batch,
+        Phase::Decode => 1,
+    };
+    let disk_before = runner.bytes_read();
+    let start = Instant::now();
+    let mut left = tokens.len();
+    for batch in tokens.chunks(batch) {
+        left -= batch.len();
+        let logits = test.phase == Phase::Decode || left == 0;
+        runner.step(batch, usize::from(logits))?;
+        measured
+            .steps
+            .count(batch.len(), runner.live_neurons(), logits);
+    }
+    let speed = tokens.len() as f64 / start.elapsed().as_secs_f64();
+    measured.disk_bytes += runner.bytes_read() - disk_before;
+    measured.tokens_per_second.push(speed);
+    Ok(speed)
+}
+
+/// Measures what the engine's cores can do while the engine is idle.
+fn measure_machine(runner: &Runner, measured: &mut Measured) {
+    let shared = runner.shared();
+    let machine = Machine {
+        kernels: shared.kernels,
+        cores: runner.cores(),
+    };
+    measured.memory.push(machine.read(&pinned_weights(shared)));
+    measured.int8.push(machine.int8());
+    measured.f32.push(machine.f32());
+}
+
+/// Pinned clusters by core, as the cores read them while they compute.
+fn pinned_weights(shared: &Shared) -> Vec<Vec<&[u8]>> {
+    let mut parts = vec![Vec::new(); shared.threads];
+    for (i, &owner) in shared.plan.owner.iter().enumerate() {
+        let bytes = shared.resident.bytes(i);
+        if let Some(part) = parts
+            .get_mut(usize::from(owner))
+            .filter(|_| !bytes.is_empty())
+        {
+            part.push(bytes);
+        }
+    }
+    parts
+}
+
+/// Token ids that are the same in every run of the program (splitmix64).
+fn random_tokens(n: usize, repetition: usize, vocabulary: usize) -> Vec<u32> {
+    let mut state = (repetition as u64) << 32;
+    let mut next = || {
+        state = state.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let z = (state ^ (state >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        let z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        z ^ (z >> 31)
+    };
+    // A vocabulary is far below 2^32, so no id is noticeably more likely than others.
+    (0..n)
+        .map(|_| (next() % vocabulary as u64) as u32)
+        .collect()
+}
+
+impl Measured {
+    fn report(&self, test: BenchTest, work: &ModelWork, disk: f64) -> TestReport {
+        let speed = Spread::of(&self.tokens_per_second);
+        let cost = work.per_token(&self.steps);
+        let disk_bytes = self.disk_bytes as f64 / self.steps.tokens().max(1.0);
+        let rates = Rates {
+            memory: Spread::of(&self.memory).median,
+            int8: Spread::of(&self.int8).median,
+            f32: Spread::of(&self.f32).median,
+            disk,
+        };
+        let bound = bound(&cost, disk_bytes, &rates);
+        TestReport {
+            test: test.to_string(),
+            tokens_per_second: speed,
+            samples: self.tokens_per_second.clone(),
+            bytes_per_token: cost.bytes,
+            gb_per_second: cost.bytes * speed.median / 1e9,
+            bound_gb_per_second: rates.memory / 1e9,
+            disk_bytes_per_token: disk_bytes,
+            disk_gb_per_second: rates.disk / 1e9,
+            gops: 2.0 * (cost.int8 + cost.f32) * speed.median / 1e9,
+            int8_peak_gops: rates.int8 / 1e9,
+            f32_peak_gops: rates.f32 / 1e9,
+            bound,
+            fraction_of_bound: speed.median / bound.tokens_per_second.max(f64::MIN_POSITIVE),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn tokens_are_reproducible_spread_out_and_in_the_vocabulary() {
+        let tokens = random_tokens(1000, 1, 500);
+        assert_eq!(tokens, random_tokens(1000, 1, 500));
+        assert_ne!(tokens, random_tokens(1000, 2, 500));
+        assert!(tokens.iter().all(|&t| t < 500));
+        let mut distinct = tokens;
+        distinct.sort_unstable();
+        distinct.dedup();
+        // 500 * (1 - e^-2) = 432 are expected.
+        assert!((380..=480).contains(&distinct.len()), "{}", distinct.len());
+    }
+}

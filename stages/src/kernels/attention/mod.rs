@@ -1,0 +1,157 @@
+//! Attention of consecutive tokens with online softmax: positions are taken in blocks of a fixed size,
+//! aligned to absolute positions, so no matrix of scores exists.
+//!
+//! A tile of query rows (tokens times the heads that share a key/value head) meets one block of positions
+//! at a time: scores, weights, weighted values. What is added to what, and in which order, is fixed per row:
+//! a score is one sequential sum over the head's elements in the lane of its position, and a weighted sum
+//! is sequential over positions. A row never touches a position outside its own range. So the result of
+//! a row has the same bits whatever other rows are in the call.
+
+mod gather;
+mod numbers;
+mod product;
+mod scores;
+mod scratch;
+mod softmax;
+
+use std::ops::Range;
+
+use forebay_models::kv_cache::{KvHead, KvRows};
+
+use super::simd::{Kernel, Simd};
+use gather::gather;
+use numbers::{Bytes, Halves, Numbers};
+pub use scratch::AttendScratch;
+use scratch::{BLOCK, ROWS, Row};
+use softmax::soften;
+
+/// Query heads of consecutive tokens that share a key/value head.
+#[derive(Clone, Copy, Debug)]
+pub struct Queries<'a> {
+    /// Head `h` of token `t` is at `t * stride + h * head_dim`.
+    pub q: &'a [f32],
+    /// Elements from a token to the next.
+    pub stride: usize,
+    /// Tokens.
+    pub n_tokens: usize,
+    /// Heads of each token.
+    pub heads: usize,
+    /// Position of the first token; each token sees the positions up to its own.
+    pub position: usize,
+    /// How many positions it sees at most.
+    pub window: usize,
+    /// Factor of the scores.
+    pub scale: f32,
+}
+
+/// `out = softmax(scale * q . k^T) . v` for every row.
+pub(super) struct Attend<'a> {
+    pub(super) queries: Queries<'a>,
+    pub(super) kv: KvHead<'a>,
+    pub(super) scratch: &'a mut AttendScratch,
+    pub(super) out: &'a mut [f32], // head h of token t at t * out_stride + h * head_dim
+    pub(super) out_stride: usize,
+}
+
+impl Kernel for Attend<'_> {
+    type Output = ();
+
+    #[inline(always)]
+    fn run<S: Simd>(self, s: S) {
+        match self.kv.rows {
+            KvRows::F16 { keys, values } => {
+                let numbers = Halves::new(self.kv.head_dim, keys, values);
+                self.tiles(s, numbers);
+            }
+            KvRows::Q8 {
+                keys,
+                values,
+                key_scales,
+                value_scales,
+            } => {
+                let scales = (key_scales, value_scales);
+                let numbers = Bytes::new(self.kv.head_dim, (keys, values), scales);
+                self.tiles(s, numbers);
+            }
+        }
+    }
+}
+
+impl Attend<'_> {
+    /// All tiles of a call.
+    #[inline(always)]
+    fn tiles<S: Simd, N: Numbers>(self, s: S, numbers: N) {
+        let heads = self.queries.heads;
+        for first_head in (0..heads).step_by(ROWS) {
+            let n_heads = ROWS.min(heads - first_head);
+            let n_tokens = ROWS / n_heads;
+            for first in (0..self.queries.n_tokens).step_by(n_tokens) {
+                let end = self.queries.n_tokens.min(first + n_tokens);
+                self.scratch.rows.clear();
+                for t in first..end {
+                    for h in first_head..first_head + n_heads {
+                        self.scratch.rows.push(self.row(t, h));
+                    }
+                }
+                tile(s, numbers, &self.queries, self.scratch, self.out);
+            }
+        }
+    }
+
+    fn row(&self, token: usize, head: usize) -> Row {
+        let to = self.queries.position + token + 1;
+        Row {
+            q: token * self.queries.stride + head * self.kv.head_dim,
+            out: token * self.out_stride + head * self.kv.head_dim,
+            from: to.saturating_sub(self.queries.window),
+            to,
+        }
+    }
+}
+
+/// Attention of the rows that stand in `scratch`.
+#[inline(always)]
+fn tile<S: Simd, N: Numbers>(
+    s: S,
+    numbers: N,
+    queries: &Queries<'_>,
+    scratch: &mut AttendScratch,
+    out: &mut [f32],
+) {
+    let d = numbers.head_dim();
+    let (Some(first), Some(last)) = (scratch.rows.first(), scratch.rows.last()) else {
+        return;
+    };
+    let blocks = first.from / BLOCK..last.to.div_ceil(BLOCK);
+    for row in &scratch.rows {
+        out[row.out..][..d].fill(0.0);
+    }
+    scratch.begin();
+    // Powers of two are cheaper than those of e.
+    let scale = queries.scale * std::f32::consts::LOG2_E;
+    numbers.begin(s, queries.q, scale, scratch);
+    for block in blocks {
+        let rows = active(&scratch.rows, block);
+        numbers.score(s, queries.q, (block, rows.clone()), scratch);
+        soften(
+            s,
+            numbers.value_scales(block),
+            (block, rows.clone()),
+            scratch,
+        );
+        gather(s, numbers, (block, rows), scratch, out);
+    }
+    for (row, &sum) in scratch.rows.iter().zip(&scratch.state.sum) {
+        if sum != 0.0 {
+            out[row.out..][..d].iter_mut().for_each(|v| *v /= sum);
+        }
+    }
+}
+
+/// Rows that see positions of a block. Ranges of later rows neither begin nor end earlier.
+#[inline(always)]
+fn active(rows: &[Row], block: usize) -> Range<usize> {
+    let first = rows.partition_point(|row| row.to <= block * BLOCK);
+    let end = rows.partition_point(|row| row.from < (block + 1) * BLOCK);
+    first..end.max(first)
+}

@@ -1,0 +1,109 @@
+//! Buffers of the attention kernel: one block of positions and one tile of rows.
+
+use super::super::simd::LANES;
+
+/// Positions of a block: its keys, or its values, stay in the first-level cache as f32.
+pub(super) const BLOCK: usize = 64;
+/// Query rows of a tile: what a block's keys and values are widened for.
+pub(super) const ROWS: usize = 96;
+
+/// 16 numbers on a cache line.
+#[derive(Clone, Copy, Debug)]
+#[repr(C, align(64))]
+pub(super) struct Line(pub [f32; LANES]);
+
+/// One row's scores of a block, then its weights.
+#[derive(Clone, Copy, Debug)]
+#[repr(C, align(64))]
+pub(super) struct Scores(pub [f32; BLOCK]);
+
+/// A query row.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Row {
+    /// Where its query begins.
+    pub q: usize,
+    /// Where its result begins.
+    pub out: usize,
+    /// First position it sees.
+    pub from: usize,
+    /// The one behind the last.
+    pub to: usize,
+}
+
+impl Row {
+    /// What it sees of a block: positions in the block.
+    #[inline(always)]
+    pub fn within(&self, block: usize) -> (usize, usize) {
+        let start = block * BLOCK;
+        let from = self.from.saturating_sub(start).min(BLOCK);
+        (from, self.to.saturating_sub(start).min(BLOCK))
+    }
+}
+
+/// Running softmax of a tile's rows.
+#[derive(Debug)]
+pub(super) struct State {
+    pub max: [f32; ROWS],
+    pub sum: [f32; ROWS],
+    /// What the sums so far are multiplied with, since the maximum grew.
+    pub correction: [f32; ROWS],
+    /// Sums of a block's weights.
+    pub added: [f32; ROWS],
+    /// Factors of the scores, where they differ by row.
+    pub factor: [f32; ROWS],
+    /// Sums of a query's codes.
+    pub code_sum: [i32; ROWS],
+}
+
+/// Buffers of [`KernelTable::attend`](super::super::KernelTable::attend), allocated once.
+#[derive(Debug)]
+pub struct AttendScratch {
+    pub(super) rows: Vec<Row>,      // [ROWS]
+    pub(super) scores: Vec<Scores>, // [ROWS][BLOCK]
+    /// Keys or values of a block: `[BLOCK / 16][head_dim]` of 16 positions, or `[BLOCK][head_dim / 16]` of
+    /// 16 elements.
+    pub(super) wide: Vec<Line>,
+    /// `[ROWS][head_dim / 16]` of 16 query codes.
+    pub(super) codes: Vec<[i8; LANES]>,
+    pub(super) state: Box<State>,
+}
+
+impl AttendScratch {
+    /// Buffers for heads of up to `head_dim` elements.
+    pub fn new(head_dim: usize) -> Self {
+        let parts = head_dim.div_ceil(LANES);
+        Self {
+            rows: Vec::with_capacity(ROWS),
+            scores: vec![Scores([0.0; BLOCK]); ROWS],
+            wide: vec![Line([0.0; LANES]); BLOCK * parts],
+            codes: vec![[0; LANES]; ROWS * parts],
+            state: Box::new(State {
+                max: [0.0; ROWS],
+                sum: [0.0; ROWS],
+                correction: [0.0; ROWS],
+                added: [0.0; ROWS],
+                factor: [0.0; ROWS],
+                code_sum: [0; ROWS],
+            }),
+        }
+    }
+
+    /// Bytes that [`Self::new`] allocates, for memory budgets.
+    pub fn bytes_for(head_dim: usize) -> usize {
+        let parts = head_dim.div_ceil(LANES);
+        let row = size_of::<Row>() + size_of::<Scores>() + parts * LANES;
+        ROWS * row + BLOCK * parts * size_of::<Line>() + size_of::<State>()
+    }
+
+    /// Elements of the largest head there is room for.
+    pub(in super::super) fn room(&self) -> usize {
+        self.wide.len() / BLOCK * LANES
+    }
+
+    /// Nothing is seen yet.
+    #[inline(always)]
+    pub(super) fn begin(&mut self) {
+        self.state.max.fill(f32::NEG_INFINITY);
+        self.state.sum.fill(0.0);
+    }
+}
