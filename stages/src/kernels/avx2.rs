@@ -332,7 +332,7 @@ impl Simd for Avx2 {
         }
         fn dot_origin(self, _sum: i32) -> I { [_mm256_setzero_si256(); 2] }
         fn dot_add(self, acc: I, codes: I, x: [i8; 4]) -> I {
-            let x = _mm256_set1_epi32(i32::from_le_bytes(x.map(|v| v as u8)));
+            let x = _mm256_set1_epi32(word(x));
             both!(i => {
                 let product = dot(_mm256_abs_epi8(codes[i]), _mm256_sign_epi8(x, codes[i]));
                 _mm256_add_epi32(acc[i], product)
@@ -410,5 +410,5 @@ impl Simd for Avx2 {
 /// Four signed bytes as they lie in memory.
 #[inline(always)]
 fn word(x: [i8; 4]) -> i32 {
-    i32::from_ne_bytes(x.map(|v| v as u8))
+    bytemuck::cast(x)
 }
