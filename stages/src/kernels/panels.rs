@@ -165,10 +165,14 @@ impl<F: PanelFormat> Product for Quantised<F> {
             prefetch(s, &tile[..F::PLANES]);
             let heads = F::heads(s, tile);
             let first = i * F::BLOCKS;
-            if F::BLOCKS == 1 {
-                block::<S, F, T>(s, (tile, heads), 0, x, first, &mut sums);
+            if F::BLOCKS == 1 || T == 1 {
+                // A loop that the optimiser leaves alone: unrolled, it would fetch the activations of
+                // several blocks into registers it does not have.
+                for b in 0..F::BLOCKS {
+                    block::<S, F, T>(s, (tile, heads), b, x, first + b, &mut sums);
+                }
             } else {
-                // Halves of a tile differ in how their scales are found.
+                // Halves of a tile differ in how their scales are found: no branch inside.
                 unrolled!(half in 0..2 => {
                     for b in 4 * half..4 * half + 4 {
                         block::<S, F, T>(s, (tile, heads), b, x, first + b, &mut sums);
