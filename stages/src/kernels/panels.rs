@@ -19,8 +19,8 @@ use super::fixed::fold_each;
 use super::formats::Float;
 use super::panel_formats::{GROUPS, PanelFormat};
 use super::simd::{Kernel, Simd, store_part, unrolled};
-use super::table::WeightPanels;
 use super::tokens::{BLOCK, PanelTokens, Piece};
+use super::weights::WeightPanels;
 
 /// Bytes ahead of the block in use that are asked for. The hardware's own prefetching reaches half of the
 /// memory's speed here; 4 KiB ahead gave 29 (Q4_K) to 44 (Q4_1) GB/s, 9 KiB 43 to 50, 14 KiB no more.
