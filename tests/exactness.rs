@@ -135,19 +135,10 @@ fn path_of(setting: &Setting, engine: &Engine, run: &Statistics) -> WeightPath {
     }
 }
 
-fn available_isas() -> Vec<Isa> {
-    let best = Isa::detect();
-    let at = Isa::ALL
-        .iter()
-        .position(|&isa| isa == best)
-        .expect("one of all");
-    Isa::ALL[..=at].to_vec()
-}
-
 /// All settings; instruction sets other than the best with one batch size and driver only.
 fn settings(sparsities: &[Sparsity]) -> Vec<Setting> {
     let mut settings = Vec::new();
-    for isa in available_isas() {
+    for isa in Isa::available() {
         for &sparsity in sparsities {
             for percent in PERCENTS {
                 for threads in [1, 2] {

@@ -411,13 +411,14 @@ impl Meter {
         self.charged[1] = charged;
     }
 
+    /// Takes the logits of a token into the hash, as little-endian bytes.
     fn hash(&mut self, logits: &[f32]) {
-        for chunk in logits.chunks(1024) {
-            let mut bytes = [0; 4096];
-            for (to, l) in bytes.chunks_exact_mut(4).zip(chunk) {
-                to.copy_from_slice(&l.to_bits().to_le_bytes());
-            }
-            self.logits_hash = xxh3_64_with_seed(&bytes[..chunk.len() * 4], self.logits_hash);
+        if cfg!(target_endian = "little") {
+            let bytes = bytemuck::cast_slice(logits);
+            self.logits_hash = xxh3_64_with_seed(bytes, self.logits_hash);
+        } else {
+            let bytes: Vec<u8> = logits.iter().flat_map(|l| l.to_le_bytes()).collect();
+            self.logits_hash = xxh3_64_with_seed(&bytes, self.logits_hash);
         }
     }
 

@@ -310,7 +310,7 @@ fn quantise_block<S: Simd>(
 ) {
     let (scale, counts) = quantise_codes(s, values, codes);
     *scales = [scale; 2];
-    *sums = counts.map(|count| scale * count as f32);
+    *sums = [scale * counts[0] as f32, scale * counts[1] as f32];
 }
 
 /// Writes the codes of a block; returns its scale and the sums of the codes of each half.
@@ -367,8 +367,8 @@ impl Kernel for QuantiseLane<'_> {
             self.scales[i] = scale;
             self.block_sums[i] = scale * count as f32;
             self.block_counts[i] = -count;
-            sums[i] = counts.map(|count| scale * count as f32);
-            half_counts[i] = counts.map(|count| -count);
+            sums[i] = [scale * counts[0] as f32, scale * counts[1] as f32];
+            half_counts[i] = [-counts[0], -counts[1]];
         }
     }
 }

@@ -6,17 +6,28 @@ use std::arch::x86_64::*;
 use super::fixed;
 use super::simd::{Kernel, Simd, unrolled};
 
-/// Proof that the CPU has the instructions of [`Avx2::run`]; only [`Avx2::detect`] makes it.
+/// Proof that the CPU has the instructions of [`Avx2::run`]; only `detect` makes it. With `VNNI`, sums of
+/// products of bytes are one instruction (AVX-VNNI).
 #[derive(Clone, Copy)]
-pub(super) struct Avx2(());
+pub(super) struct Avx2<const VNNI: bool>(());
 
-impl Avx2 {
+fn has_avx2() -> bool {
+    is_x86_feature_detected!("avx2")
+        && is_x86_feature_detected!("fma")
+        && is_x86_feature_detected!("f16c")
+}
+
+impl Avx2<false> {
     /// The proof, if the CPU has the instructions.
     pub(super) fn detect() -> Option<&'static Self> {
-        (is_x86_feature_detected!("avx2")
-            && is_x86_feature_detected!("fma")
-            && is_x86_feature_detected!("f16c"))
-        .then_some(&Self(()))
+        has_avx2().then_some(&Self(()))
+    }
+}
+
+impl Avx2<true> {
+    /// The proof, if the CPU has the instructions.
+    pub(super) fn detect() -> Option<&'static Self> {
+        (has_avx2() && is_x86_feature_detected!("avxvnni")).then_some(&Self(()))
     }
 }
 
@@ -134,7 +145,7 @@ fn dot(codes: __m256i, x: __m256i) -> __m256i {
     _mm256_madd_epi16(_mm256_maddubs_epi16(codes, x), _mm256_set1_epi16(1))
 }
 
-impl Simd for Avx2 {
+impl<const VNNI: bool> Simd for Avx2<VNNI> {
     type F = F;
     type I = I;
     type B = I;
@@ -146,11 +157,21 @@ impl Simd for Avx2 {
 
     fn run<K: Kernel>(self, kernel: K) -> K::Output {
         #[target_feature(enable = "avx2,fma,f16c")]
-        fn inner<K: Kernel>(s: Avx2, kernel: K) -> K::Output {
+        fn plain<S: Simd, K: Kernel>(s: S, kernel: K) -> K::Output {
+            kernel.run(s)
+        }
+        #[target_feature(enable = "avx2,fma,f16c,avxvnni")]
+        fn vnni<S: Simd, K: Kernel>(s: S, kernel: K) -> K::Output {
             kernel.run(s)
         }
         // SAFETY: `self` proves that the CPU has these instructions.
-        unsafe { inner(self, kernel) }
+        unsafe {
+            if VNNI {
+                vnni(self, kernel)
+            } else {
+                plain(self, kernel)
+            }
+        }
     }
 
     ops! {
@@ -332,7 +353,7 @@ impl Simd for Avx2 {
         }
         fn dot_origin(self, _sum: i32) -> I { [_mm256_setzero_si256(); 2] }
         fn dot_add(self, acc: I, codes: I, x: [i8; 4]) -> I {
-            let x = _mm256_set1_epi32(i32::from_le_bytes(x.map(|v| v as u8)));
+            let x = _mm256_set1_epi32(word(x));
             both!(i => {
                 let product = dot(_mm256_abs_epi8(codes[i]), _mm256_sign_epi8(x, codes[i]));
                 _mm256_add_epi32(acc[i], product)
@@ -371,6 +392,16 @@ impl Simd for Avx2 {
     fn dot_unsigned<const N: usize>(self, codes: [I; N], x: &[[i8; 4]; N], start: I) -> I {
         const { assert!(N.is_multiple_of(2)) };
         let mut sum = start;
+        if VNNI {
+            unrolled!(g in 0..N => {
+                // SAFETY: `self` proves that the CPU has the instructions.
+                sum = unsafe {
+                    let x = _mm256_set1_epi32(word(x[g]));
+                    both!(i => _mm256_dpbusd_avx_epi32(sum[i], codes[g][i], x))
+                };
+            });
+            return sum;
+        }
         unrolled!(g in 0..N => {
             if g % 2 == 0 {
                 // SAFETY: `self` proves that the CPU has the instructions.
@@ -389,9 +420,20 @@ impl Simd for Avx2 {
         sum
     }
 
-    /// As `|code| * (x * sign)`, whose pairs are at most `2 * 128 * 127 = 32512`.
+    /// As `|code| * (x * sign)`, whose pairs are at most `2 * 128 * 127 = 32512`; with VNNI as
+    /// `(code + 128) * x`, where `128 * sum(x)` was taken away first.
     #[inline(always)]
-    fn dot_signed<const N: usize>(self, codes: [I; N], x: &[[i8; 4]; N], _count: i32) -> I {
+    fn dot_signed<const N: usize>(self, codes: [I; N], x: &[[i8; 4]; N], count: i32) -> I {
+        if VNNI {
+            let mut unsigned = codes;
+            unrolled!(g in 0..N => {
+                // SAFETY: `self` proves that the CPU has the instructions.
+                unsigned[g] = unsafe {
+                    both!(i => _mm256_xor_si256(codes[g][i], _mm256_set1_epi8(i8::MIN)))
+                };
+            });
+            return self.dot_unsigned(unsigned, x, self.shift_left(self.splat_i32(count), 7));
+        }
         let mut sum = self.splat_i32(0);
         unrolled!(g in 0..N => {
             // SAFETY: `self` proves that the CPU has the instructions.
@@ -410,5 +452,5 @@ impl Simd for Avx2 {
 /// Four signed bytes as they lie in memory.
 #[inline(always)]
 fn word(x: [i8; 4]) -> i32 {
-    i32::from_ne_bytes(x.map(|v| v as u8))
+    bytemuck::cast(x)
 }

@@ -9,7 +9,7 @@ use std::marker::PhantomData;
 use super::activations::{Activations, Token};
 use super::formats::{CHUNK, Float, Format, GROUP, MAX_PAIR_BYTES, PAIR};
 use super::simd::{Kernel, LANES, Simd, unrolled};
-use super::table::WeightRows;
+use super::weights::WeightRows;
 
 /// Rows that are multiplied together when there is one token: their chains of additions overlap.
 const ROWS: usize = 4;

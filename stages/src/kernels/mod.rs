@@ -16,6 +16,7 @@ mod elementwise;
 mod exp;
 mod fixed;
 mod formats;
+mod isa;
 mod matmul;
 mod panel_formats;
 mod panels;
@@ -24,6 +25,7 @@ mod scalar;
 mod simd;
 mod table;
 mod tokens;
+mod weights;
 
 #[cfg(target_arch = "x86_64")]
 mod avx2;
@@ -37,4 +39,6 @@ mod tests;
 
 pub use activations::{Activations, Form};
 pub use attention::{AttendScratch, Queries};
-pub use table::{Isa, KernelTable, UnknownIsa, WeightPanels, WeightRows};
+pub use isa::{Isa, UnknownIsa};
+pub use table::KernelTable;
+pub use weights::{WeightPanels, WeightRows};

@@ -41,8 +41,21 @@ pub(super) trait PanelFormat {
     /// Where the planes begin.
     const PLANES: usize = Self::TILE - Self::BLOCKS * Self::BITS * VECTOR;
 
-    /// Scales and minima of block `b` of the tile.
-    fn scales<S: Simd>(s: S, tile: &[u8], b: usize) -> (Halves<S>, Halves<S>);
+    /// The f16 numbers that a tile starts with: the scale and, where there is one, the minimum, of all of
+    /// the tile.
+    #[inline(always)]
+    fn heads<S: Simd>(s: S, tile: &[u8]) -> [S::F; 2] {
+        let scale = f16s(s, tile, 0);
+        let min = if Self::MIN {
+            f16s(s, tile, F16S)
+        } else {
+            scale
+        };
+        [scale, min]
+    }
+
+    /// Scales and minima of block `b` of the tile with the given heads.
+    fn scales<S: Simd>(s: S, tile: &[u8], heads: [S::F; 2], b: usize) -> (Halves<S>, Halves<S>);
 
     /// Codes of a block: per group of four elements, 16 rows. `planes` starts with the block's planes.
     fn codes<S: Simd>(s: S, planes: &[u8]) -> [S::B; GROUPS];
@@ -109,8 +122,13 @@ fn with_bit<S: Simd>(
 macro_rules! plain_scale {
     () => {
         #[inline(always)]
-        fn scales<S: Simd>(s: S, tile: &[u8], _b: usize) -> (Halves<S>, Halves<S>) {
-            ([f16s(s, tile, 0); 2], [s.zero(); 2])
+        fn scales<S: Simd>(
+            s: S,
+            _tile: &[u8],
+            [scale, _]: [S::F; 2],
+            _b: usize,
+        ) -> (Halves<S>, Halves<S>) {
+            ([scale; 2], [s.zero(); 2])
         }
     };
 }
@@ -119,9 +137,13 @@ macro_rules! plain_scale {
 macro_rules! scale_and_minimum {
     () => {
         #[inline(always)]
-        fn scales<S: Simd>(s: S, tile: &[u8], _b: usize) -> (Halves<S>, Halves<S>) {
-            let min = s.sub(s.zero(), f16s(s, tile, F16S));
-            ([f16s(s, tile, 0); 2], [min; 2])
+        fn scales<S: Simd>(
+            s: S,
+            _tile: &[u8],
+            [scale, min]: [S::F; 2],
+            _b: usize,
+        ) -> (Halves<S>, Halves<S>) {
+            ([scale; 2], [s.sub(s.zero(), min); 2])
         }
     };
 }
@@ -130,10 +152,14 @@ macro_rules! scale_and_minimum {
 macro_rules! six_bit_scales {
     () => {
         #[inline(always)]
-        fn scales<S: Simd>(s: S, tile: &[u8], b: usize) -> (Halves<S>, Halves<S>) {
+        fn scales<S: Simd>(
+            s: S,
+            tile: &[u8],
+            [d, dmin]: [S::F; 2],
+            b: usize,
+        ) -> (Halves<S>, Halves<S>) {
             let (scale, min) = six_bits(s, tile, b);
-            let scale = s.mul(s.to_f32(scale), f16s(s, tile, 0));
-            let min = s.mul(s.to_f32(min), f16s(s, tile, F16S));
+            let (scale, min) = (s.mul(s.to_f32(scale), d), s.mul(s.to_f32(min), dmin));
             ([scale; 2], [min; 2])
         }
     };
@@ -209,8 +235,12 @@ impl PanelFormat for Q2K {
 
     /// Per 16 elements four bits of scale and four of minimum.
     #[inline(always)]
-    fn scales<S: Simd>(s: S, tile: &[u8], b: usize) -> (Halves<S>, Halves<S>) {
-        let (d, dmin) = (f16s(s, tile, 0), f16s(s, tile, F16S));
+    fn scales<S: Simd>(
+        s: S,
+        tile: &[u8],
+        [d, dmin]: [S::F; 2],
+        b: usize,
+    ) -> (Halves<S>, Halves<S>) {
         let (mut scales, mut mins) = ([d; 2], [dmin; 2]);
         unrolled!(h in 0..2 => {
             let both = u8s(s, tile, 2 * F16S + PANEL_ROWS * (2 * b + h));
@@ -235,8 +265,7 @@ impl PanelFormat for Q3K {
     /// Per 16 elements six bits with bias 32: the low four of scale `i` are a nibble of byte `i % 8`,
     /// the high two are bits `2 * (i / 4)` of byte `8 + i % 4`.
     #[inline(always)]
-    fn scales<S: Simd>(s: S, tile: &[u8], b: usize) -> (Halves<S>, Halves<S>) {
-        let d = f16s(s, tile, 0);
+    fn scales<S: Simd>(s: S, tile: &[u8], [d, _]: [S::F; 2], b: usize) -> (Halves<S>, Halves<S>) {
         let mut scales = [d; 2];
         unrolled!(h in 0..2 => {
             let i = 2 * b + h;
@@ -305,8 +334,7 @@ impl PanelFormat for Q6K {
 
     /// Per 16 elements a signed byte.
     #[inline(always)]
-    fn scales<S: Simd>(s: S, tile: &[u8], b: usize) -> (Halves<S>, Halves<S>) {
-        let d = f16s(s, tile, 0);
+    fn scales<S: Simd>(s: S, tile: &[u8], [d, _]: [S::F; 2], b: usize) -> (Halves<S>, Halves<S>) {
         let mut scales = [d; 2];
         unrolled!(h in 0..2 => {
             let code = s.widen_i8(at(tile, F16S + PANEL_ROWS * (2 * b + h)));

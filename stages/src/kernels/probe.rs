@@ -31,10 +31,12 @@ impl Kernel for ReadPass<'_> {
         // Each stream is whole pairs of lines.
         let len = lines.len() / (2 * STREAMS) * 2;
         let mut seen = [[s.bytes(&[0; LINE]); 2]; STREAMS];
-        let streams = [0, 1, 2, 3].map(|i| lines[i * len..(i + 1) * len].as_chunks::<2>().0);
-        for i in 0..len / 2 {
+        let [a, b, c, d] =
+            [0, 1, 2, 3].map(|i| lines[i * len..(i + 1) * len].as_chunks::<2>().0.iter());
+        for (((a, b), c), d) in a.zip(b).zip(c).zip(d) {
+            let pairs = [a, b, c, d];
             unrolled!(j in 0..4 => {
-                let [a, b] = &streams[j][i];
+                let [a, b] = pairs[j];
                 seen[j] = [s.or(seen[j][0], s.bytes(a)), s.or(seen[j][1], s.bytes(b))];
             });
         }

@@ -175,6 +175,32 @@ pub(super) trait Simd: Copy + Send + Sync + 'static {
         x: &[[i8; 4]; N],
         count: i32,
     ) -> Self::I;
+    /// [`Self::dot_unsigned`] of the same rows and two tokens, for which some CPUs have an instruction.
+    #[inline(always)]
+    fn dot_unsigned_pair<const N: usize>(
+        self,
+        codes: [Self::B; N],
+        x: [&[[i8; 4]; N]; 2],
+        starts: [Self::I; 2],
+    ) -> [Self::I; 2] {
+        [
+            self.dot_unsigned(codes, x[0], starts[0]),
+            self.dot_unsigned(codes, x[1], starts[1]),
+        ]
+    }
+    /// [`Self::dot_signed`] of the same rows and two tokens.
+    #[inline(always)]
+    fn dot_signed_pair<const N: usize>(
+        self,
+        codes: [Self::B; N],
+        x: [&[[i8; 4]; N]; 2],
+        counts: [i32; 2],
+    ) -> [Self::I; 2] {
+        [
+            self.dot_signed(codes, x[0], counts[0]),
+            self.dot_signed(codes, x[1], counts[1]),
+        ]
+    }
     /// Rows and columns of a product's tile of vectors that stays in registers, with some to spare for
     /// operands: at most 6 and 4.
     const TILE: [usize; 2];

@@ -1,7 +1,6 @@
 //! The kernel table: one choice at run time, then plain calls.
 
 use std::fmt;
-use std::str::FromStr;
 
 use forebay_models::block::BlockType;
 use forebay_models::config::{Activation, RopePairing};
@@ -14,6 +13,7 @@ use super::axpy::{Axpy, Dequantise, FloatUnpack, Sink, Unpack};
 use super::elementwise::{GateUp, RmsNorm, Rope};
 use super::fixed::{Fold, Unfold};
 use super::formats::for_format;
+use super::isa::Isa;
 use super::matmul::{FloatMatmul, Matmul};
 #[cfg(target_arch = "aarch64")]
 use super::neon::{Baseline, Dotprod, I8mm, Neon};
@@ -21,107 +21,7 @@ use super::panels::{FloatPanelMatmul, Out, PanelMatmul};
 use super::probe::{F32Peak, Int8Peak, ReadPass};
 use super::scalar::Scalar;
 use super::simd::Simd;
-
-/// Instruction sets with kernels of their own. All give the same bits.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Isa {
-    /// Plain Rust, everywhere.
-    Scalar,
-    /// x86-64 with AVX2, FMA and F16C.
-    Avx2,
-    /// x86-64 with AVX-512 (F, BW, DQ, VL) and VNNI.
-    Avx512,
-    /// AArch64 with NEON.
-    Neon,
-    /// AArch64 with NEON and its dot products of bytes.
-    NeonDotprod,
-    /// AArch64 with NEON, its dot products and its matrix products of bytes.
-    NeonI8mm,
-}
-
-impl Isa {
-    /// From slow to fast on each architecture.
-    pub const ALL: [Self; 6] = [
-        Self::Scalar,
-        Self::Avx2,
-        Self::Avx512,
-        Self::Neon,
-        Self::NeonDotprod,
-        Self::NeonI8mm,
-    ];
-
-    /// The fastest one that this CPU has.
-    pub fn detect() -> Self {
-        KernelTable::best().isa
-    }
-
-    /// Those that this CPU has, from slow to fast.
-    pub fn available() -> impl Iterator<Item = Self> {
-        Self::ALL
-            .into_iter()
-            .filter(|&isa| KernelTable::new(isa).is_some())
-    }
-
-    /// Its name on the command line.
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::Scalar => "scalar",
-            Self::Avx2 => "avx2",
-            Self::Avx512 => "avx512vnni",
-            Self::Neon => "neon",
-            Self::NeonDotprod => "neon-dotprod",
-            Self::NeonI8mm => "neon-i8mm",
-        }
-    }
-}
-
-impl fmt::Display for Isa {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.name())
-    }
-}
-
-/// A name that is none of [`Isa::ALL`].
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error(
-    "unknown instruction set {0:?}; use scalar, avx2, avx512vnni, neon, neon-dotprod or neon-i8mm"
-)]
-pub struct UnknownIsa(String);
-
-impl FromStr for Isa {
-    type Err = UnknownIsa;
-
-    fn from_str(s: &str) -> Result<Self, UnknownIsa> {
-        Self::ALL
-            .into_iter()
-            .find(|isa| isa.name() == s)
-            .ok_or_else(|| UnknownIsa(s.to_owned()))
-    }
-}
-
-/// Rows of a weight matrix where they lie: in a tensor, or in neuron bundles with other rows between.
-#[derive(Clone, Copy, Debug)]
-pub struct WeightRows<'a> {
-    /// Format of the elements.
-    pub block: BlockType,
-    /// From the first byte of the first row to at least the last byte of the last; any alignment.
-    pub bytes: &'a [u8],
-    /// Bytes from the start of a row to that of the next.
-    pub stride: usize,
-    /// Number of rows.
-    pub n_rows: usize,
-}
-
-/// Rows of a weight matrix in panels of 16; see [`forebay_models::panel`].
-#[derive(Clone, Copy, Debug)]
-pub struct WeightPanels<'a> {
-    /// Format of the elements.
-    pub block: BlockType,
-    /// Whole panels, one behind the other; any alignment.
-    pub bytes: &'a [u8],
-    /// Number of rows; those that fill up the last panel do not count.
-    pub n_rows: usize,
-}
+use super::weights::{WeightPanels, WeightRows};
 
 /// What a backend computes: the object behind [`KernelTable`], which has checked all shapes.
 trait Kernels: Sync {
@@ -238,11 +138,13 @@ impl KernelTable {
         let kernels: &'static dyn Kernels = match isa {
             Isa::Scalar => &Scalar,
             #[cfg(target_arch = "x86_64")]
-            Isa::Avx2 => super::avx2::Avx2::detect()?,
+            Isa::Avx2 => super::avx2::Avx2::<false>::detect()?,
+            #[cfg(target_arch = "x86_64")]
+            Isa::AvxVnni => super::avx2::Avx2::<true>::detect()?,
             #[cfg(target_arch = "x86_64")]
             Isa::Avx512 => super::avx512::Avx512::detect()?,
             #[cfg(not(target_arch = "x86_64"))]
-            Isa::Avx2 | Isa::Avx512 => return None,
+            Isa::Avx2 | Isa::AvxVnni | Isa::Avx512 => return None,
             #[cfg(target_arch = "aarch64")]
             Isa::Neon => Neon::<Baseline>::detect()?,
             #[cfg(target_arch = "aarch64")]

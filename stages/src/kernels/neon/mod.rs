@@ -2,13 +2,6 @@
 //! are summed (`products`).
 #![allow(unsafe_code)]
 
-#[cfg_attr(
-    not(test),
-    expect(
-        dead_code,
-        reason = "products of blocks wait for the kernels on panels"
-    )
-)]
 mod products;
 #[cfg(test)]
 mod tests;
@@ -17,7 +10,7 @@ use std::arch::aarch64::*;
 use std::arch::asm;
 
 use super::fixed;
-use super::simd::{Kernel, Simd};
+use super::simd::{Kernel, Simd, unrolled};
 use products::Products;
 pub(super) use products::{Baseline, Dotprod, I8mm};
 
@@ -159,20 +152,13 @@ fn add_quarters(a: F) -> float32x4_t {
     vaddq_f32(vaddq_f32(a[0], a[2]), vaddq_f32(a[1], a[3]))
 }
 
-/// Lanes 2 apart of `a`, then of `b`.
-#[inline]
-#[target_feature(enable = "neon")]
-fn add_halves(a: float32x4_t, b: float32x4_t) -> float32x4_t {
-    vaddq_f32(
-        vcombine_f32(vget_low_f32(a), vget_low_f32(b)),
-        vcombine_f32(vget_high_f32(a), vget_high_f32(b)),
-    )
-}
-
 impl<P: Products> Simd for Neon<P> {
     type F = F;
     type I = I;
     type B = B;
+    const WIDEST: usize = 4;
+    const TILE: [usize; 2] = [2, 2];
+    const ACCUMULATORS: usize = 4;
 
     #[inline(always)]
     fn run<K: Kernel>(self, kernel: K) -> K::Output {
@@ -217,13 +203,6 @@ impl<P: Products> Simd for Neon<P> {
         fn reduce_add(self, a: F) -> f32 {
             let a = add_quarters(a);
             vpadds_f32(vadd_f32(vget_low_f32(a), vget_high_f32(a)))
-        }
-        fn reduce_add4(self, a: [F; 4]) -> [f32; 4] {
-            let [a, b, c, d] = each!(i => add_quarters(a[i]));
-            let sums = vpaddq_f32(add_halves(a, b), add_halves(c, d));
-            let mut out = [0.0; 4];
-            vst1q_f32(out.as_mut_ptr(), sums);
-            out
         }
         fn reduce_max(self, a: F) -> f32 {
             vmaxnmvq_f32(vmaxnmq_f32(vmaxnmq_f32(a[0], a[1]), vmaxnmq_f32(a[2], a[3])))
@@ -314,6 +293,40 @@ impl<P: Products> Simd for Neon<P> {
         }
         fn u8_part(self, a: B, j: usize) -> F { u8_to_f32(a[j]) }
         fn i8_part(self, a: B, j: usize) -> F { i8_to_f32(a[j]) }
+        fn splat_i32(self, v: i32) -> I { [vdupq_n_s32(v); 4] }
+        fn widen_u8(self, bytes: &[u8; 16]) -> I {
+            let bytes = load16(bytes);
+            let (low, high) = (vmovl_u8(vget_low_u8(bytes)), vmovl_high_u8(bytes));
+            [
+                vreinterpretq_s32_u32(vmovl_u16(vget_low_u16(low))),
+                vreinterpretq_s32_u32(vmovl_high_u16(low)),
+                vreinterpretq_s32_u32(vmovl_u16(vget_low_u16(high))),
+                vreinterpretq_s32_u32(vmovl_high_u16(high)),
+            ]
+        }
+        fn widen_i8(self, bytes: &[u8; 16]) -> I {
+            let bytes = vreinterpretq_s8_u8(load16(bytes));
+            let (low, high) = (vmovl_s8(vget_low_s8(bytes)), vmovl_high_s8(bytes));
+            [
+                vmovl_s16(vget_low_s16(low)),
+                vmovl_high_s16(low),
+                vmovl_s16(vget_low_s16(high)),
+                vmovl_high_s16(high),
+            ]
+        }
+        fn and(self, a: I, mask: i32) -> I { each!(i => vandq_s32(a[i], vdupq_n_s32(mask))) }
+        fn or_i32(self, a: I, b: I) -> I { each!(i => vorrq_s32(a[i], b[i])) }
+        fn shift_left(self, a: I, by: u32) -> I {
+            each!(i => vshlq_s32(a[i], vdupq_n_s32(by as i32)))
+        }
+        fn shift_right(self, a: I, by: u32) -> I {
+            let by = vdupq_n_s32(-(by as i32));
+            each!(i => vreinterpretq_s32_u32(vshlq_u32(vreinterpretq_u32_s32(a[i]), by)))
+        }
+        fn load_bytes(self, b: &[u8; 64]) -> B { each!(i => load_part(b, i)) }
+        fn field(self, a: B, from: u32, to: u32, mask: u8) -> B {
+            each!(i => vandq_u8(moved(a[i], from, to), vdupq_n_u8(mask)))
+        }
         fn fold(self, p: &[f32; 16], acc: &mut [i64; 16]) -> bool {
             let v = each!(i => vld1q_f32(p.as_ptr().add(4 * i)));
             let limit = vdupq_n_f32(fixed::LIMIT);
@@ -360,5 +373,81 @@ impl<P: Products> Simd for Neon<P> {
     #[inline(always)]
     fn dot_i8(self, codes: B, x: B) -> I {
         each!(i => self.0.dot(codes[i], x[i]))
+    }
+
+    #[inline(always)]
+    fn dot_unsigned<const N: usize>(self, codes: [B; N], x: &[[i8; 4]; N], start: I) -> I {
+        if let (Some(codes), Some(x)) = (codes.first_chunk(), x.first_chunk::<8>()) {
+            return self.add_i32(start, self.0.dot_block(*codes, bytemuck::cast_ref(x), 0));
+        }
+        let mut sum = start;
+        unrolled!(g in 0..N => { sum = self.dot_add(sum, codes[g], x[g]); });
+        sum
+    }
+
+    #[inline(always)]
+    fn dot_unsigned_pair<const N: usize>(
+        self,
+        codes: [B; N],
+        x: [&[[i8; 4]; N]; 2],
+        starts: [I; 2],
+    ) -> [I; 2] {
+        if let (Some(codes), Some(a), Some(b)) = (
+            codes.first_chunk(),
+            x[0].first_chunk::<8>(),
+            x[1].first_chunk::<8>(),
+        ) {
+            let x = [bytemuck::cast_ref(a), bytemuck::cast_ref(b)];
+            let sums = self.0.dot_block_pair(*codes, x, [0; 2]);
+            return [
+                self.add_i32(starts[0], sums[0]),
+                self.add_i32(starts[1], sums[1]),
+            ];
+        }
+        [
+            self.dot_unsigned(codes, x[0], starts[0]),
+            self.dot_unsigned(codes, x[1], starts[1]),
+        ]
+    }
+
+    /// All products here are signed.
+    #[inline(always)]
+    fn dot_signed<const N: usize>(self, codes: [B; N], x: &[[i8; 4]; N], _count: i32) -> I {
+        self.dot_unsigned(codes, x, self.splat_i32(0))
+    }
+
+    #[inline(always)]
+    fn dot_signed_pair<const N: usize>(
+        self,
+        codes: [B; N],
+        x: [&[[i8; 4]; N]; 2],
+        _counts: [i32; 2],
+    ) -> [I; 2] {
+        self.dot_unsigned_pair(codes, x, [self.splat_i32(0); 2])
+    }
+
+    #[inline(always)]
+    fn dot_origin(self, _sum: i32) -> I {
+        self.splat_i32(0)
+    }
+
+    #[inline(always)]
+    fn dot_add(self, acc: I, codes: B, x: [i8; 4]) -> I {
+        // SAFETY: `self` proves that the CPU has the instructions.
+        let x = unsafe { vreinterpretq_u8_s32(vdupq_n_s32(bytemuck::cast(x))) };
+        self.add_i32(acc, each!(i => self.0.dot(codes[i], x)))
+    }
+
+    #[inline(always)]
+    fn dot_u8_into(self, acc: I, codes: B, x: B) -> I {
+        self.add_i32(acc, self.dot_u8(codes, x))
+    }
+}
+
+impl<P: Products> Neon<P> {
+    #[inline(always)]
+    fn add_i32(self, a: I, b: I) -> I {
+        // SAFETY: `self` proves that the CPU has the instructions.
+        unsafe { each!(i => vaddq_s32(a[i], b[i])) }
     }
 }

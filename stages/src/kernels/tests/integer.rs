@@ -35,7 +35,11 @@ impl Kernel for Products<'_> {
 fn run_on<K: Kernel>(isa: Isa, kernel: K) -> K::Output {
     match isa {
         #[cfg(target_arch = "x86_64")]
-        Isa::Avx2 => crate::kernels::avx2::Avx2::detect()
+        Isa::Avx2 => crate::kernels::avx2::Avx2::<false>::detect()
+            .expect("listed")
+            .run(kernel),
+        #[cfg(target_arch = "x86_64")]
+        Isa::AvxVnni => crate::kernels::avx2::Avx2::<true>::detect()
             .expect("listed")
             .run(kernel),
         #[cfg(target_arch = "x86_64")]

@@ -77,7 +77,7 @@ fn accumulating_adds_the_dot_product() {
         #[cfg(target_arch = "x86_64")]
         {
             use crate::kernels::{avx2::Avx2, avx512::Avx512};
-            if let Some(s) = Avx2::detect() {
+            if let Some(s) = Avx2::<false>::detect() {
                 assert_eq!(s.run(job()), [into; 2]);
             }
             if let Some(s) = Avx512::detect() {

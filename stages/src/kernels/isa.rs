@@ -1,0 +1,87 @@
+//! Instruction sets by name.
+
+use std::fmt;
+use std::str::FromStr;
+
+use super::table::KernelTable;
+
+/// Instruction sets with kernels of their own. All give the same bits.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Isa {
+    /// Plain Rust, everywhere.
+    Scalar,
+    /// x86-64 with AVX2, FMA and F16C.
+    Avx2,
+    /// The same with AVX-VNNI.
+    AvxVnni,
+    /// x86-64 with AVX-512 (F, BW, DQ, VL) and VNNI.
+    Avx512,
+    /// AArch64 with NEON.
+    Neon,
+    /// AArch64 with NEON and its dot products of bytes.
+    NeonDotprod,
+    /// AArch64 with NEON, its dot products and its matrix products of bytes.
+    NeonI8mm,
+}
+
+impl Isa {
+    /// From slow to fast on each architecture.
+    pub const ALL: [Self; 7] = [
+        Self::Scalar,
+        Self::Avx2,
+        Self::AvxVnni,
+        Self::Avx512,
+        Self::Neon,
+        Self::NeonDotprod,
+        Self::NeonI8mm,
+    ];
+
+    /// The fastest one that this CPU has.
+    pub fn detect() -> Self {
+        KernelTable::best().isa()
+    }
+
+    /// Those that this CPU has, from slow to fast.
+    pub fn available() -> impl Iterator<Item = Self> {
+        Self::ALL
+            .into_iter()
+            .filter(|&isa| KernelTable::new(isa).is_some())
+    }
+
+    /// Its name on the command line.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Scalar => "scalar",
+            Self::Avx2 => "avx2",
+            Self::AvxVnni => "avxvnni",
+            Self::Avx512 => "avx512vnni",
+            Self::Neon => "neon",
+            Self::NeonDotprod => "neon-dotprod",
+            Self::NeonI8mm => "neon-i8mm",
+        }
+    }
+}
+
+impl fmt::Display for Isa {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+/// A name that is none of [`Isa::ALL`].
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error(
+    "unknown instruction set {0:?}; use scalar, avx2, avxvnni, avx512vnni, neon, neon-dotprod or neon-i8mm"
+)]
+pub struct UnknownIsa(String);
+
+impl FromStr for Isa {
+    type Err = UnknownIsa;
+
+    fn from_str(s: &str) -> Result<Self, UnknownIsa> {
+        Self::ALL
+            .into_iter()
+            .find(|isa| isa.name() == s)
+            .ok_or_else(|| UnknownIsa(s.to_owned()))
+    }
+}

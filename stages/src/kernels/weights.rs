@@ -1,0 +1,27 @@
+//! Weights as kernels take them.
+
+use forebay_models::block::BlockType;
+
+/// Rows of a weight matrix where they lie: in a tensor, or in neuron bundles with other rows between.
+#[derive(Clone, Copy, Debug)]
+pub struct WeightRows<'a> {
+    /// Format of the elements.
+    pub block: BlockType,
+    /// From the first byte of the first row to at least the last byte of the last; any alignment.
+    pub bytes: &'a [u8],
+    /// Bytes from the start of a row to that of the next.
+    pub stride: usize,
+    /// Number of rows.
+    pub n_rows: usize,
+}
+
+/// Rows of a weight matrix in panels of 16; see [`forebay_models::panel`].
+#[derive(Clone, Copy, Debug)]
+pub struct WeightPanels<'a> {
+    /// Format of the elements.
+    pub block: BlockType,
+    /// Whole panels, one behind the other; any alignment.
+    pub bytes: &'a [u8],
+    /// Number of rows; those that fill up the last panel do not count.
+    pub n_rows: usize,
+}
