@@ -261,7 +261,12 @@ fn every_kernel_is_measured_for_every_format() {
             assert!(has(name, block.name().into()), "{name} {block}");
         }
     }
-    for name in ["rmsnorm", "gate_up silu", "quantise"] {
+    for name in [
+        "rmsnorm",
+        "gate_up silu",
+        "quantise for rows",
+        "quantise for panels",
+    ] {
         assert!(has(name, Value::Null), "{name}");
     }
     for name in ["attend decode", "attend prefill"] {

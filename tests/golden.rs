@@ -26,8 +26,13 @@ const GOLDEN_QUANTISED: f64 = 0.998;
 /// may lie on either side of a tie.
 const ORACLE_FLOAT: f32 = 4e-3;
 /// Least correlation with the oracle's logits with the engine's precision, quantised weights. Measured: at
-/// least 0.99991, for the same reason.
-const ORACLE_QUANTISED: f64 = 0.9998;
+/// least 0.99970, for the same reason: at position 40 of `llama_k` such a value falls on the other side, and
+/// the keys and values of that position reach all later ones.
+const ORACLE_QUANTISED: f64 = 0.9995;
+/// Up to the first such value there is nothing but the order of sums: this difference is not exceeded by at
+/// least `ORACLE_SAME` of the positions. Measured: 39 of 59.
+const ORACLE_CLOSE: f32 = 0.001;
+const ORACLE_SAME: f32 = 0.5;
 /// Where the oracle's best logit leads by this share of the logits' standard deviation, the engine must
 /// choose the same token.
 const CLEAR_LEAD: f32 = 0.35;
@@ -79,9 +84,11 @@ fn standard_deviation(row: &[f32]) -> f32 {
 /// Compares all positions with the oracle's.
 fn compare(name: &str, weights: Weights, ours: &[Vec<f32>], oracle: &[Vec<f32>]) {
     let (mut difference, mut least) = (0.0f32, 1.0f64);
-    let (mut same, mut clear) = (0, 0);
+    let (mut same, mut clear, mut close) = (0, 0, 0);
     for (position, (row, theirs)) in ours.iter().zip(oracle).enumerate() {
-        difference = difference.max(max_difference(row, theirs));
+        let apart = max_difference(row, theirs);
+        difference = difference.max(apart);
+        close += usize::from(apart <= ORACLE_CLOSE);
         least = least.min(correlation(row, theirs));
         let agrees = argmax(row) == argmax(theirs);
         same += usize::from(agrees);
@@ -92,7 +99,7 @@ fn compare(name: &str, weights: Weights, ours: &[Vec<f32>], oracle: &[Vec<f32>])
     }
     eprintln!(
         "{name}: {} positions, logits at most {difference:.6} apart, correlation at least {least:.7}, \
-         {same} same best tokens, {clear} clear",
+         {close} close, {same} same best tokens, {clear} clear",
         ours.len()
     );
     assert!(
@@ -104,7 +111,13 @@ fn compare(name: &str, weights: Weights, ours: &[Vec<f32>], oracle: &[Vec<f32>])
             difference <= ORACLE_FLOAT,
             "{name}: {difference} from the oracle"
         ),
-        Weights::Quantised => assert!(least >= ORACLE_QUANTISED, "{name}: correlation {least}"),
+        Weights::Quantised => {
+            assert!(least >= ORACLE_QUANTISED, "{name}: correlation {least}");
+            assert!(
+                close as f32 >= ORACLE_SAME * ours.len() as f32,
+                "{name}: {close} close positions"
+            );
+        }
     }
 }
 

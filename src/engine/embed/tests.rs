@@ -13,6 +13,7 @@ use forebay_actors::load::load_resident;
 use forebay_actors::memory::WeightMemory;
 use forebay_models::block::BlockType;
 use forebay_models::bundle::{Bundle, PackOptions};
+use forebay_models::kv_cache::KvType;
 use forebay_models::source;
 use forebay_models::tensor::TensorId;
 use forebay_plans::residency::{ResidencyRequest, Sparsity, decide, least_weight_bytes};
@@ -63,6 +64,7 @@ fn start(path: &Path, pinned: bool) -> (DecodeGraph, Embedder) {
         resident: Resident::new(memory.resident),
         kernels: KernelTable::best(),
         faults: FaultCell::default(),
+        kv_type: KvType::default(),
         context: BATCH,
         max_batch: BATCH,
         threads: 1,
