@@ -48,7 +48,7 @@ pub(super) fn exp2_below<S: Simd>(s: S, x: S::F) -> S::F {
         9.618_437e-3,
         5.550_332_5e-2,
         0.240_226_48,
-        0.693_147_2,
+        std::f32::consts::LN_2,
         1.0,
     ];
     // The bound comes first: `max` returns the second operand for NaN.
