@@ -257,7 +257,7 @@ fn every_kernel_is_measured_for_every_format() {
             == 1
     };
     for block in BlockType::ALL {
-        for name in ["gemv", "gemm", "axpy"] {
+        for name in ["gemv", "gemm", "gemv by rows", "axpy"] {
             assert!(has(name, block.name().into()), "{name} {block}");
         }
     }
@@ -270,6 +270,8 @@ fn every_kernel_is_measured_for_every_format() {
         assert!(has(name, Value::Null), "{name}");
     }
     for name in ["attend decode", "attend prefill"] {
-        assert!(has(name, "F16".into()), "{name}");
+        for format in ["f16", "q8"] {
+            assert!(has(name, format.into()), "{name} {format}");
+        }
     }
 }

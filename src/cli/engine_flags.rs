@@ -28,7 +28,7 @@ pub struct EngineFlags {
     /// Instruction set of the kernels: scalar, avx2, avxvnni, avx512vnni, neon, neon-dotprod or neon-i8mm [default: the best there is].
     #[arg(long, value_name = "NAME")]
     pub isa: Option<Isa>,
-    /// Number format of the KV cache: f16, or q8 in half the memory.
+    /// Number format of the KV cache: f16, or q8 in half the memory, which is lossy.
     #[arg(long, value_name = "TYPE", default_value_t)]
     pub kv: KvType,
 }
