@@ -155,6 +155,12 @@ impl<const VNNI: bool> Simd for Avx2<VNNI> {
 
     const ACCUMULATORS: usize = 4;
 
+    type Plain = Avx2<false>;
+
+    fn plain(self) -> Avx2<false> {
+        Avx2(())
+    }
+
     fn run<K: Kernel>(self, kernel: K) -> K::Output {
         #[target_feature(enable = "avx2,fma,f16c")]
         fn plain<S: Simd, K: Kernel>(s: S, kernel: K) -> K::Output {

@@ -66,6 +66,12 @@ impl Simd for Avx512 {
 
     const ACCUMULATORS: usize = 12;
 
+    type Plain = Self;
+
+    fn plain(self) -> Self {
+        self
+    }
+
     fn run<K: Kernel>(self, kernel: K) -> K::Output {
         #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni,avx2,fma,f16c")]
         fn inner<K: Kernel>(s: Avx512, kernel: K) -> K::Output {

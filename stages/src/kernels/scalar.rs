@@ -32,6 +32,12 @@ impl Simd for Scalar {
     type B = [u8; 64];
     const WIDEST: usize = 1;
 
+    type Plain = Self;
+
+    fn plain(self) -> Self {
+        self
+    }
+
     fn run<K: Kernel>(self, kernel: K) -> K::Output {
         kernel.run(self)
     }

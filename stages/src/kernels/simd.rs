@@ -33,6 +33,13 @@ pub(super) trait Simd: Copy + Send + Sync + 'static {
     /// for their sums in registers beside it.
     const WIDEST: usize;
 
+    /// The instruction set for kernels without products of bytes: sets that differ in nothing else share
+    /// their code.
+    type Plain: Simd;
+
+    /// See [`Self::Plain`].
+    fn plain(self) -> Self::Plain;
+
     /// Runs `kernel` in a function that is compiled for this instruction set.
     fn run<K: Kernel>(self, kernel: K) -> K::Output;
 

@@ -61,39 +61,39 @@ impl<S: Simd> Kernels for S {
     }
 
     fn axpy(&self, block: BlockType, row: &[u8], sink: Axpy<'_>) {
-        unpack(*self, block, row, sink);
+        unpack(self.plain(), block, row, sink);
     }
 
     fn dequantise(&self, block: BlockType, row: &[u8], out: &mut [f32]) {
-        unpack(*self, block, row, Dequantise(out));
+        unpack(self.plain(), block, row, Dequantise(out));
     }
 
     fn quantise(&self, job: Quantise<'_>) {
-        self.run(job);
+        self.plain().run(job);
     }
 
     fn quantise_lane(&self, job: QuantiseLane<'_>) {
-        self.run(job);
+        self.plain().run(job);
     }
 
     fn fold(&self, job: Fold<'_>) -> bool {
-        self.run(job)
+        self.plain().run(job)
     }
 
     fn unfold(&self, job: Unfold<'_>) {
-        self.run(job);
+        self.plain().run(job);
     }
 
     fn rmsnorm(&self, job: RmsNorm<'_>) {
-        self.run(job);
+        self.plain().run(job);
     }
 
     fn rope(&self, job: Rope<'_>) {
-        self.run(job);
+        self.plain().run(job);
     }
 
     fn gate_up(&self, job: GateUp<'_>) {
-        self.run(job);
+        self.plain().run(job);
     }
 
     fn attend(&self, job: Attend<'_>) {

@@ -160,6 +160,12 @@ impl<P: Products> Simd for Neon<P> {
     const TILE: [usize; 2] = [2, 2];
     const ACCUMULATORS: usize = 4;
 
+    type Plain = Neon<Baseline>;
+
+    fn plain(self) -> Neon<Baseline> {
+        self.baseline()
+    }
+
     #[inline(always)]
     fn run<K: Kernel>(self, kernel: K) -> K::Output {
         P::run(self, kernel)

@@ -55,6 +55,13 @@ impl Neon<Baseline> {
     }
 }
 
+impl<P> Neon<P> {
+    /// Every flavour has the baseline's instructions.
+    pub(super) fn baseline(self) -> Neon<Baseline> {
+        Neon(Baseline(()))
+    }
+}
+
 impl Neon<Dotprod> {
     /// The proof, if the CPU has the instructions.
     pub(in crate::kernels) fn detect() -> Option<&'static Self> {
