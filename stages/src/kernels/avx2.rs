@@ -351,9 +351,6 @@ impl<const VNNI: bool> Simd for Avx2<VNNI> {
         fn shift_right(self, a: I, by: u32) -> I {
             both!(i => _mm256_srl_epi32(a[i], _mm_cvtsi32_si128(by as i32)))
         }
-        fn load_bytes(self, b: &[u8; 64]) -> I {
-            both!(i => _mm256_loadu_si256(b.as_ptr().add(32 * i).cast()))
-        }
         fn field(self, a: I, from: u32, to: u32, mask: u8) -> I {
             both!(i => _mm256_and_si256(moved(a[i], from, to), _mm256_set1_epi8(mask as i8)))
         }
@@ -441,16 +438,7 @@ impl<const VNNI: bool> Simd for Avx2<VNNI> {
             return self.dot_unsigned(unsigned, x, self.shift_left(self.splat_i32(count), 7));
         }
         let mut sum = self.splat_i32(0);
-        unrolled!(g in 0..N => {
-            // SAFETY: `self` proves that the CPU has the instructions.
-            sum = unsafe {
-                let x = _mm256_set1_epi32(word(x[g]));
-                both!(i => {
-                    let fours = dot(_mm256_abs_epi8(codes[g][i]), _mm256_sign_epi8(x, codes[g][i]));
-                    _mm256_add_epi32(sum[i], fours)
-                })
-            };
-        });
+        unrolled!(g in 0..N => { sum = self.dot_add(sum, codes[g], x[g]); });
         sum
     }
 }

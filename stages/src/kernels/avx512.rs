@@ -219,7 +219,6 @@ impl Simd for Avx512 {
         fn shift_right(self, a: __m512i, by: u32) -> __m512i {
             _mm512_srl_epi32(a, _mm_cvtsi32_si128(by as i32))
         }
-        fn load_bytes(self, b: &[u8; 64]) -> __m512i { _mm512_loadu_si512(b.as_ptr().cast()) }
         fn field(self, a: __m512i, from: u32, to: u32, mask: u8) -> __m512i {
             // Bits that cross into the neighbouring byte are cut off by the mask.
             let by = _mm_cvtsi32_si128(from.abs_diff(to) as i32);

@@ -73,7 +73,7 @@ fn u8s<S: Simd>(s: S, tile: &[u8], first: usize) -> S::I {
 
 #[inline(always)]
 fn plane<S: Simd>(s: S, planes: &[u8], vector: usize) -> S::B {
-    s.load_bytes(at(planes, vector * VECTOR))
+    s.bytes(bytemuck::cast_ref(at::<VECTOR>(planes, vector * VECTOR)))
 }
 
 /// Four bits per code.

@@ -260,10 +260,6 @@ impl Simd for Scalar {
         a.map(|v| (v as u32 >> by) as i32)
     }
 
-    fn load_bytes(self, b: &[u8; 64]) -> [u8; 64] {
-        *b
-    }
-
     fn field(self, a: [u8; 64], from: u32, to: u32, mask: u8) -> [u8; 64] {
         a.map(|v| ((u32::from(v) << to) >> from) as u8 & mask)
     }

@@ -163,8 +163,6 @@ pub(super) trait Simd: Copy + Send + Sync + 'static {
     fn shift_left(self, a: Self::I, by: u32) -> Self::I;
     /// `a >> by` filled with zeros, with `by` below 32.
     fn shift_right(self, a: Self::I, by: u32) -> Self::I;
-    /// 64 bytes.
-    fn load_bytes(self, b: &[u8; 64]) -> Self::B;
     /// The bits of each byte moved from bit `from` to bit `to`, both below 8, and cut by `mask`.
     fn field(self, a: Self::B, from: u32, to: u32, mask: u8) -> Self::B;
     /// Lane `r` is `start + sum(codes[g][4r + k] * x[g][k])`: 16 rows times one token. Codes are

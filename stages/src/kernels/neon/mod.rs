@@ -329,7 +329,6 @@ impl<P: Products> Simd for Neon<P> {
             let by = vdupq_n_s32(-(by as i32));
             each!(i => vreinterpretq_s32_u32(vshlq_u32(vreinterpretq_u32_s32(a[i]), by)))
         }
-        fn load_bytes(self, b: &[u8; 64]) -> B { each!(i => load_part(b, i)) }
         fn field(self, a: B, from: u32, to: u32, mask: u8) -> B {
             each!(i => vandq_u8(moved(a[i], from, to), vdupq_n_u8(mask)))
         }
