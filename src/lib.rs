@@ -30,12 +30,14 @@ mod stream;
 
 pub use engine::{Engine, EngineBuilder, Perplexity, Session};
 pub use error::Error;
+pub use forebay_actors::decode::{NeuronOptions, Observer};
 pub use forebay_actors::io::DriverChoice;
 pub use forebay_models as models;
 pub use forebay_models::kv_cache::KvType;
 pub use forebay_models::sampler::SamplerConfig;
 pub use forebay_plans as plans;
-pub use forebay_plans::residency::Sparsity;
+pub use forebay_plans::residency::{Loading, Pipeline, Sparsity};
+pub use forebay_stages::cache::PolicyKind;
 pub use forebay_stages::kernels::Isa;
 pub use forebay_traces as traces;
 pub use request::{Prompt, Request};

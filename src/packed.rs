@@ -132,8 +132,13 @@ fn cached_path(
     version: u32,
 ) -> PathBuf {
     let key = format!(
-        "{}|{}|{}|{}|{:?}|{version}",
-        identity.path, identity.len, identity.modified_ns, identity.state, options.quant
+        "{}|{}|{}|{}|{:?}|{version}{}",
+        identity.path,
+        identity.len,
+        identity.modified_ns,
+        identity.state,
+        options.quant,
+        if options.neurons { "|neurons" } else { "" },
     );
     cache_dir::packed_path(folder, model, checksum(key.as_bytes()))
 }

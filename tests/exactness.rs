@@ -123,6 +123,7 @@ fn path_of(setting: &Setting, engine: &Engine, run: &Statistics) -> WeightPath {
             );
         }
         Sparsity::Exact => assert_eq!(neurons, all, "{setting:?}"),
+        other => panic!("{other:?} is tested in sparse.rs"),
     }
     match (gates > 0, streamed > 0) {
         (false, false) => {

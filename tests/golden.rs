@@ -11,7 +11,7 @@ use std::path::Path;
 
 use forebay::models::oracle::Oracle;
 use forebay::models::source;
-use forebay::{Engine, Prompt, Request};
+use forebay::{Engine, Prompt, Request, Sparsity};
 use serde::Deserialize;
 use support::{argmax, build, correlation, engine, generate, json, logits, max_difference};
 
@@ -155,7 +155,11 @@ fn greedy(engine: &Engine, prompt_ids: &[u32], n: usize) -> Vec<u32> {
 fn check(name: &str, weights: Weights) {
     let golden: Golden = json(&support::tiny_folder(name).join("golden.json"));
     let model = support::tiny(name);
-    let engine = build(engine(Some(&model)).max_logits(16));
+    let engine = build(
+        engine(Some(&model))
+            .max_logits(16)
+            .sparsity(Sparsity::Exact),
+    );
     let fed = [&golden.prompt_ids[..], &golden.greedy_ids].concat();
     let ours = logits(&engine, &fed, 0);
     compare_with_golden(name, weights, &ours, &golden.logits);

@@ -4,7 +4,7 @@ use forebay_models::bundle::Bundle;
 use forebay_models::panel::PANEL_ROWS;
 use forebay_plans::residency::{Residency, ResidencyPlan};
 use forebay_queues::slab::{PAGE, Slab, SlabError, Slot};
-use forebay_stages::udio::NeuronStore;
+use forebay_stages::neuron_store::NeuronMemory;
 
 use crate::decode::Program;
 
@@ -14,7 +14,7 @@ pub struct CoreMemory {
     /// Stream window.
     pub stream: Vec<Slot>,
     /// Neuron cache and its read buffers.
-    pub neurons: NeuronStore,
+    pub neurons: NeuronMemory,
 }
 
 /// The carved slab.
@@ -66,7 +66,7 @@ impl WeightMemory {
                     let layer = usize::from(e.layer.unwrap_or(0));
                     Some(e.count as usize * bundle.meta.layers[layer].ffn.gate_row())
                 }
-                Residency::Streamed | Residency::RowsOnDemand => None,
+                Residency::Neurons | Residency::Streamed | Residency::OnFlash => None,
             }
         };
         let cache = plan.neuron_cache;
@@ -91,7 +91,7 @@ impl WeightMemory {
                 stream: (0..plan.stream_slots.min(program.stream.len()))
                     .map(|_| take(plan.stream_slot_bytes))
                     .collect(),
-                neurons: NeuronStore {
+                neurons: NeuronMemory {
                     neurons: program.cached_neurons,
                     slots: cache.slots,
                     slot_bytes: cache.slot_bytes,

@@ -3,7 +3,7 @@
 //! PowerInfer-2 section 4.2: attention weights are preloaded and kept; the FFN shares what is left.
 //! A dense model is a cyclic scan, which defeats any recency policy, so a fixed part of it is pinned,
 //! spread evenly over the layers so that the disk is never idle; a ReLU model keeps its Gate rows and
-//! caches Up and Down by neuron.
+//! caches Up and Down by neuron; with predictors it caches whole neurons.
 
 use forebay_models::bundle::{Bundle, ClusterKind, DirectoryEntry, FfnGeometry, FfnLayout};
 use serde::Serialize;
@@ -17,6 +17,36 @@ pub enum Sparsity {
     /// Gate for all, Up and Down only where the gate is not zero: the same sum, since the others
     /// contribute exactly nothing.
     Exact,
+    /// Those that the activation predictors name, and of these those whose gate is not zero.
+    Predicted,
+    /// Those whose activated gate is at least a calibrated threshold (CATS, arXiv 2404.08763).
+    Threshold,
+}
+
+/// How single neurons are read.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Loading {
+    /// A neuron's bundle in one read.
+    #[default]
+    Bundle,
+    /// In two halves, the second only when the gate turns out to be live (PowerInfer-2 section 4.4).
+    Split,
+    /// Gate row, Up row and Down column in a read each: what bundles are compared with.
+    Rows,
+}
+
+/// What overlaps with what while a layer's FFN is computed.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Pipeline {
+    /// Clusters of any matrix are computed as they arrive (PowerInfer-2 section 4.3).
+    #[default]
+    Cluster,
+    /// Reading and computing overlap within a matrix, and a barrier stands between matrices.
+    Matrix,
+    /// Reads block: first everything is read, then it is computed.
+    None,
 }
 
 /// Where a cluster lives while tokens flow.
@@ -27,10 +57,12 @@ pub enum Residency {
     Pinned,
     /// Gate rows in memory; Up and Down by neuron, in the neuron cache or on flash.
     GatePinned,
+    /// All of it by neuron, in the neuron cache or on flash.
+    Neurons,
     /// Read through the stream window every time it is needed.
     Streamed,
-    /// Never computed with; single rows are read when needed (the embedding).
-    RowsOnDemand,
+    /// Not kept: the embedding, of which single rows are read, and predictors that are not used.
+    OnFlash,
 }
 
 /// Sizes that the residency is decided on.
@@ -42,6 +74,8 @@ pub struct ResidencyRequest {
     pub threads: usize,
     /// Neuron selection.
     pub sparsity: Sparsity,
+    /// What overlaps: where a matrix is read as a whole, the cache needs room for a layer.
+    pub pipeline: Pipeline,
 }
 
 /// Slots of the neuron cache of one core.
@@ -49,7 +83,7 @@ pub struct ResidencyRequest {
 pub struct NeuronCachePlan {
     /// Neurons that fit, per core.
     pub slots: usize,
-    /// Bytes per neuron: its Up and Down rows.
+    /// Bytes per neuron: its bundle, or its Up and Down rows where Gate rows are pinned.
     pub slot_bytes: usize,
     /// Read buffers per core for misses.
     pub staging: usize,
@@ -96,7 +130,7 @@ const STAGING_SLOTS: usize = 16;
 /// Fewest neurons a core's cache may hold: two clusters whose neurons are all alive.
 const MIN_NEURON_SLOTS: usize = 128;
 /// Bytes that the cache's directory takes per slot, at most.
-const DIRECTORY_BYTES: usize = 32;
+const DIRECTORY_BYTES: usize = 36;
 const PAGE: usize = 4096;
 
 /// Assigns every cluster to a core: within each group that runs between two exchanges, the next
@@ -109,6 +143,8 @@ pub fn assign_owners(bundle: &Bundle, threads: usize) -> Vec<u16> {
             ClusterKind::Ffn => 2,
             ClusterKind::Head => 3,
             ClusterKind::Embedding => 4,
+            ClusterKind::PredictorHidden => 5,
+            ClusterKind::PredictorScore => 6,
         };
         (e.layer, site)
     };
@@ -126,27 +162,47 @@ pub fn assign_owners(bundle: &Bundle, threads: usize) -> Vec<u16> {
     clusters.collect()
 }
 
-/// The least weight memory with which the model can run at all: everything streamed.
-pub fn least_weight_bytes(bundle: &Bundle, threads: usize) -> u64 {
+/// The least weight memory with which the model can run at all: everything streamed but for the
+/// predictors, which are kept where they are used.
+pub fn least_weight_bytes(bundle: &Bundle, threads: usize, sparsity: Sparsity) -> u64 {
     let largest = streamable(bundle)
         .map(|(_, e)| e.padded_len())
         .max()
         .unwrap_or(0);
     let window = (threads * MIN_STREAM_SLOTS * largest) as u64;
-    window.min(all_pinned_bytes(bundle))
+    let predictors: u64 = predictors(bundle, sparsity).map(|(_, b)| b).sum();
+    (predictors + window).min(all_pinned_bytes(bundle, sparsity))
 }
 
 /// Weight memory with which nothing is ever read again after start-up.
-pub fn all_pinned_bytes(bundle: &Bundle) -> u64 {
-    streamable(bundle).map(|(_, e)| e.padded_len() as u64).sum()
+pub fn all_pinned_bytes(bundle: &Bundle, sparsity: Sparsity) -> u64 {
+    let weights: u64 = streamable(bundle).map(|(_, e)| e.padded_len() as u64).sum();
+    weights + predictors(bundle, sparsity).map(|(_, b)| b).sum::<u64>()
 }
 
+/// Clusters that are computed with in every mode.
 fn streamable(bundle: &Bundle) -> impl Iterator<Item = (usize, &DirectoryEntry)> {
     bundle
         .clusters
         .iter()
         .enumerate()
-        .filter(|(_, e)| e.kind != ClusterKind::Embedding)
+        .filter(|(_, e)| e.kind != ClusterKind::Embedding && !is_predictor(e.kind))
+}
+
+/// Predictor clusters in use, with their bytes.
+fn predictors(bundle: &Bundle, sparsity: Sparsity) -> impl Iterator<Item = (usize, u64)> {
+    let used = move |e: &DirectoryEntry| sparsity == Sparsity::Predicted && is_predictor(e.kind);
+    let entries = bundle.clusters.iter().enumerate();
+    entries
+        .filter(move |(_, e)| used(e))
+        .map(|(i, e)| (i, e.padded_len() as u64))
+}
+
+fn is_predictor(kind: ClusterKind) -> bool {
+    matches!(
+        kind,
+        ClusterKind::PredictorHidden | ClusterKind::PredictorScore
+    )
 }
 
 /// Decides residency; `None` when `weight_bytes` is below [`least_weight_bytes`].
@@ -166,16 +222,19 @@ pub fn decide(bundle: &Bundle, request: &ResidencyRequest) -> Option<ResidencyPl
         },
     };
     for (e, r) in bundle.clusters.iter().zip(&mut planner.plan.residency) {
-        if e.kind == ClusterKind::Embedding {
-            *r = Residency::RowsOnDemand;
+        if e.kind == ClusterKind::Embedding || is_predictor(e.kind) {
+            *r = Residency::OnFlash;
         }
     }
-    if request.weight_bytes >= all_pinned_bytes(bundle) {
+    let whole = all_pinned_bytes(bundle, request.sparsity);
+    let least = least_weight_bytes(bundle, request.threads, request.sparsity);
+    if request.weight_bytes < whole.min(least) {
+        return None;
+    }
+    planner.pin_predictors();
+    if request.weight_bytes >= whole {
         planner.pin_spread(|_| true);
     } else {
-        if request.weight_bytes < least_weight_bytes(bundle, request.threads) {
-            return None;
-        }
         planner.partial();
     }
     Some(planner.plan)
@@ -190,10 +249,10 @@ struct Planner<'a> {
 
 impl Planner<'_> {
     fn partial(&mut self) {
-        if self.gates_fit() {
+        if self.all_but_neurons_fits() {
             // Only neurons are read on demand; nothing is streamed, so no window is needed.
             self.pin_spread(|e| e.kind != ClusterKind::Ffn);
-            self.pin_gates();
+            self.cache_neurons();
             return;
         }
         let threads = self.request.threads;
@@ -211,15 +270,29 @@ impl Planner<'_> {
         self.pin_spread(|e| is_attention(e.kind));
         self.pin_spread(|e| e.kind == ClusterKind::Head);
         if self.neuron_geometry().is_some() {
-            self.pin_gates();
+            self.cache_neurons();
         } else {
             self.pin_spread(|e| e.kind == ClusterKind::Ffn);
         }
         self.drop_idle_window();
     }
 
-    /// Whether everything but Up and Down fits, together with a useful neuron cache.
-    fn gates_fit(&self) -> bool {
+    /// Predictors are used for every layer and token, and say what else to read.
+    fn pin_predictors(&mut self) {
+        for (i, bytes) in predictors(self.bundle, self.request.sparsity) {
+            self.plan.residency[i] = Residency::Pinned;
+            self.plan.pinned_bytes += bytes;
+            self.left -= bytes;
+        }
+    }
+
+    /// Whether neurons are cached whole, because predictors name them before their Gate is known.
+    fn caches_bundles(&self) -> bool {
+        self.request.sparsity == Sparsity::Predicted
+    }
+
+    /// Whether everything but the neurons that are read singly fits, together with a useful cache.
+    fn all_but_neurons_fits(&self) -> bool {
         let Some(g) = self.neuron_geometry() else {
             return false;
         };
@@ -234,6 +307,9 @@ impl Planner<'_> {
 
     /// Bytes of a cluster's Gate rows, as pinned.
     fn gate_bytes(&self, e: &DirectoryEntry) -> u64 {
+        if self.caches_bundles() {
+            return 0;
+        }
         let layer = usize::from(e.layer.unwrap_or(0));
         let row = self.bundle.meta.layers[layer].ffn.gate_row();
         (e.count as usize * row).next_multiple_of(PAGE) as u64
@@ -250,22 +326,29 @@ impl Planner<'_> {
 
     /// Bytes of the smallest useful neuron cache over all cores, read buffers included.
     fn least_neuron_cache(&self, g: &FfnGeometry) -> u64 {
-        let slot = neuron_slot_bytes(g);
-        let per_core =
-            STAGING_SLOTS * self.staging_bytes(slot) + MIN_NEURON_SLOTS * (slot + DIRECTORY_BYTES);
+        let slot = self.slot_bytes(g);
+        let slots = match self.request.pipeline {
+            Pipeline::Cluster => MIN_NEURON_SLOTS,
+            // What a core owns of a layer, which it reads before it computes any of it.
+            Pipeline::Matrix | Pipeline::None => {
+                let clusters = self.bundle.meta.config.d_ff.div_ceil(g.neurons);
+                clusters.div_ceil(self.request.threads) * g.neurons
+            }
+        };
+        let per_core = STAGING_SLOTS * self.staging_bytes(slot) + slots * (slot + DIRECTORY_BYTES);
         (self.request.threads * per_core) as u64
     }
 
     /// The largest neuron geometry, if the FFN can be cached by neuron.
     fn neuron_geometry(&self) -> Option<FfnGeometry> {
         let layers = &self.bundle.meta.layers;
-        let usable = self.request.sparsity == Sparsity::Exact
+        let usable = self.request.sparsity != Sparsity::Dense
             && layers.iter().all(|l| l.ffn.layout == FfnLayout::Neuron);
         layers
             .iter()
             .map(|l| l.ffn)
             .filter(|_| usable)
-            .max_by_key(FfnGeometry::up_down_bytes)
+            .max_by_key(FfnGeometry::bundle_bytes)
     }
 
     /// Pins the clusters chosen by `wanted`: all of them where they fit, else as many as fit, spread
@@ -297,13 +380,23 @@ impl Planner<'_> {
         }
     }
 
-    /// Pins Gate rows and gives the rest to the neuron cache.
-    fn pin_gates(&mut self) {
+    /// Bytes of a slot of the neuron cache.
+    fn slot_bytes(&self, g: &FfnGeometry) -> usize {
+        let bytes = if self.caches_bundles() {
+            g.bundle_bytes()
+        } else {
+            g.up_down_bytes()
+        };
+        bytes.next_multiple_of(64)
+    }
+
+    /// Pins Gate rows, unless whole neurons are cached, and gives the rest to the neuron cache.
+    fn cache_neurons(&mut self) {
         let Some(g) = self.neuron_geometry() else {
             return;
         };
         let threads = self.request.threads as u64;
-        let slot_bytes = neuron_slot_bytes(&g);
+        let slot_bytes = self.slot_bytes(&g);
         let mut cache = NeuronCachePlan {
             slots: 0,
             slot_bytes,
@@ -321,21 +414,30 @@ impl Planner<'_> {
             .filter(|(_, e)| e.kind == ClusterKind::Ffn)
             .map(|(i, e)| (i, self.gate_bytes(e)))
             .collect();
-        self.spread(&ffn, self.left - least, Residency::GatePinned);
+        if self.caches_bundles() {
+            for &(i, _) in &ffn {
+                self.plan.residency[i] = Residency::Neurons;
+            }
+        } else {
+            self.spread(&ffn, self.left - least, Residency::GatePinned);
+        }
         let per_slot = slot_bytes + DIRECTORY_BYTES;
         cache.slots = ((self.left - staging) / threads) as usize / per_slot;
         // No core needs more slots than it owns neurons.
-        let neurons = self.gate_pinned_neurons();
+        let neurons = self.cacheable_neurons();
         cache.slots = cache.slots.min(neurons.max(1));
         self.left -= staging + threads * (cache.slots * per_slot) as u64;
         self.plan.neuron_cache = cache;
     }
 
-    /// Most neurons with pinned gates that one core owns.
-    fn gate_pinned_neurons(&self) -> usize {
+    /// Most neurons that one core owns and may cache.
+    fn cacheable_neurons(&self) -> usize {
         let mut count = vec![0; self.request.threads];
         for (i, e) in streamable(self.bundle) {
-            if self.plan.residency[i] == Residency::GatePinned {
+            if matches!(
+                self.plan.residency[i],
+                Residency::GatePinned | Residency::Neurons
+            ) {
                 count[usize::from(self.plan.owner[i])] += e.count as usize;
             }
         }
@@ -358,10 +460,6 @@ impl Planner<'_> {
         self.plan.stream_slots = wanted;
         self.plan.stream_slot_bytes = largest;
     }
-}
-
-fn neuron_slot_bytes(g: &FfnGeometry) -> usize {
-    g.up_down_bytes().next_multiple_of(64)
 }
 
 fn is_attention(kind: ClusterKind) -> bool {

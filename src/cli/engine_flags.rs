@@ -5,7 +5,10 @@ use std::path::PathBuf;
 use clap::{Args, ValueEnum};
 use forebay::plans::limits::MemoryLimits;
 use forebay::plans::size::MemorySize;
-use forebay::{DriverChoice, EngineBuilder, Isa, KvType, Sparsity};
+use forebay::{
+    DriverChoice, EngineBuilder, Isa, KvType, Loading, NeuronOptions, Pipeline, PolicyKind,
+    Sparsity,
+};
 
 #[derive(Clone, Debug, Default, Args)]
 pub struct EngineFlags {
@@ -16,9 +19,27 @@ pub struct EngineFlags {
     /// mid core].
     #[arg(long, short = 't', value_name = "N")]
     pub threads: Option<usize>,
-    /// Which FFN neurons are computed [default: exact for ReLU models, dense for others].
+    /// Which FFN neurons are computed [default: predicted where the model has predictors, exact for other
+    /// ReLU models, dense for others].
     #[arg(long, value_enum)]
     pub sparsity: Option<SparsityFlag>,
+    /// Part of the neurons that `--sparsity threshold` computes, 0 to 1.
+    #[arg(long, value_name = "PART", default_value_t = 0.5, value_parser = part)]
+    pub density: f64,
+    /// Which neurons stay in memory: two-queue (PowerInfer-2), lru, frequency, window:K (those of the last K
+    /// tokens, LLM in a Flash) or none.
+    #[arg(long, value_name = "NAME")]
+    pub policy: Option<PolicyKind>,
+    /// How the neurons that are missing are read.
+    #[arg(long, value_enum)]
+    pub loading: Option<LoadingFlag>,
+    /// What overlaps while the FFN is computed.
+    #[arg(long, value_enum)]
+    pub pipeline: Option<PipelineFlag>,
+    /// Another engine's way of running sparse models, for comparison: sets --policy, --loading and
+    /// --pipeline unless they are given.
+    #[arg(long, value_enum)]
+    pub preset: Option<Preset>,
     /// Folder for packed models [default: $FOREBAY_CACHE, $XDG_CACHE_HOME/forebay or ~/.cache/forebay].
     #[arg(long, value_name = "FOLDER")]
     pub cache: Option<PathBuf>,
@@ -38,8 +59,48 @@ pub struct EngineFlags {
 pub enum SparsityFlag {
     /// Gate for all neurons, Up and Down only where the gate is not zero.
     Exact,
+    /// Those that the model's activation predictors name.
+    Predicted,
+    /// Those whose activated gate is not small (approximate): see `forebay calibrate`.
+    Threshold,
     /// All neurons.
     Dense,
+}
+
+/// Choices of `--loading`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum LoadingFlag {
+    /// A neuron's Gate, Up and Down in one read.
+    Bundle,
+    /// In two halves, the second only when the gate is live.
+    Split,
+    /// Each row in a read of its own.
+    Rows,
+}
+
+/// Choices of `--pipeline`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum PipelineFlag {
+    /// Clusters of any matrix are computed as they arrive.
+    Cluster,
+    /// Reading and computing overlap within a matrix only.
+    Matrix,
+    /// Reads block.
+    None,
+}
+
+/// Choices of `--preset`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum Preset {
+    /// The neurons of the last five tokens stay, bundles, reads block (arXiv 2312.11514).
+    LlmInAFlash,
+}
+
+fn part(text: &str) -> Result<f64, String> {
+    match text.parse::<f64>() {
+        Ok(part) if part > 0.0 && part <= 1.0 => Ok(part),
+        _ => Err("give a number above 0 and at most 1".into()),
+    }
 }
 
 /// Choices of `--io`.
@@ -55,6 +116,34 @@ pub enum IoFlag {
 }
 
 impl EngineFlags {
+    /// How neurons are kept and read.
+    pub fn neurons(&self) -> NeuronOptions {
+        let mut options = match self.preset {
+            Some(Preset::LlmInAFlash) => NeuronOptions {
+                policy: PolicyKind::Window(PolicyKind::DEFAULT_WINDOW),
+                loading: Loading::Bundle,
+                pipeline: Pipeline::None,
+            },
+            None => NeuronOptions::default(),
+        };
+        options.policy = self.policy.unwrap_or(options.policy);
+        if let Some(loading) = self.loading {
+            options.loading = match loading {
+                LoadingFlag::Bundle => Loading::Bundle,
+                LoadingFlag::Split => Loading::Split,
+                LoadingFlag::Rows => Loading::Rows,
+            };
+        }
+        if let Some(pipeline) = self.pipeline {
+            options.pipeline = match pipeline {
+                PipelineFlag::Cluster => Pipeline::Cluster,
+                PipelineFlag::Matrix => Pipeline::Matrix,
+                PipelineFlag::None => Pipeline::None,
+            };
+        }
+        options
+    }
+
     /// Applies the flags.
     pub fn configure(&self, mut builder: EngineBuilder) -> anyhow::Result<EngineBuilder> {
         if let Some(size) = self.memory {
@@ -66,6 +155,8 @@ impl EngineFlags {
         if let Some(sparsity) = self.sparsity {
             builder = builder.sparsity(match sparsity {
                 SparsityFlag::Exact => Sparsity::Exact,
+                SparsityFlag::Predicted => Sparsity::Predicted,
+                SparsityFlag::Threshold => Sparsity::Threshold,
                 SparsityFlag::Dense => Sparsity::Dense,
             });
         }
@@ -75,6 +166,7 @@ impl EngineFlags {
         if let Some(isa) = self.isa {
             builder = builder.isa(isa);
         }
+        builder = builder.density(self.density).neurons(self.neurons());
         Ok(builder.kv_type(self.kv).driver(match self.io {
             IoFlag::Auto => DriverChoice::Auto,
             IoFlag::Uring => DriverChoice::Uring,

@@ -42,7 +42,10 @@ impl Pack {
             );
         }
         let quant = self.quant.as_deref().map(parse_format).transpose()?;
-        let options = PackOptions { quant };
+        let options = PackOptions {
+            quant,
+            ..PackOptions::default()
+        };
         let _written_on_drop = self.trace.as_deref().map(record_spans).transpose()?;
         packed::convert(
             &self.source,

@@ -2,45 +2,33 @@
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::sync::atomic::AtomicBool;
-use std::time::Duration;
 
 use forebay_actors::decode::graph::IO_LANE_SHARE;
-use forebay_actors::decode::{Boards, DecodeGraph, GraphOptions, Program, Resident, Shared};
-use forebay_actors::fault::FaultCell;
-use forebay_actors::io::probe::{ReadLoad, measure_read};
-use forebay_actors::io::{CHUNK_BYTES, Driver, DriverChoice, open_driver};
-use forebay_actors::load::load_resident;
-use forebay_actors::memory::WeightMemory;
+use forebay_actors::decode::{NeuronOptions, Observer};
+use forebay_actors::io::DriverChoice;
 use forebay_models::bundle::{Bundle, PackOptions};
 use forebay_models::kv_cache::KvType;
 use forebay_models::tokenizer::Tokenizer;
 use forebay_plans::cache_dir;
 use forebay_plans::limits::MemoryLimits;
 use forebay_plans::process::rss_now;
-use forebay_plans::residency::{Residency, Sparsity};
+use forebay_plans::residency::Sparsity;
 use forebay_plans::topology::Topology;
-use forebay_queues::slab::Slot;
 use forebay_stages::kernels::{Isa, KernelTable};
 use forebay_stages::pred::Pred;
 use forebay_traces::record::Record;
 
-use super::embed::Embedder;
-use super::memory::{MemoryPlan, MemoryRequest, plan};
-use super::runner::Runner;
+use super::memory::{MemoryRequest, plan};
+use super::start::{IO_DEPTH, describe};
 use super::{Engine, Facts};
 use crate::demo;
 use crate::error::Error;
 use crate::packed::{self, Preparation};
 
-/// Reads in flight at most: NVMe and UFS gain little beyond, and a core's window is shorter anyway.
-const IO_DEPTH: usize = 32;
 /// Share of the available memory taken when no budget is given.
 const DEFAULT_SHARE: f64 = 0.8;
-/// Reads in flight while the disk's ceiling is measured.
-const PROBE_DEPTH: usize = 16;
-/// Time for measuring it.
-const PROBE_TIME: Duration = Duration::from_millis(150);
+/// Part of a SwiGLU model's neurons that is computed when thresholds are asked for without a number.
+const DEFAULT_DENSITY: f64 = 0.5;
 
 type Report = Box<dyn FnMut(Preparation)>;
 
@@ -54,14 +42,17 @@ pub struct EngineBuilder {
     threads: Option<usize>,
     context: Option<usize>,
     context_hint: Option<usize>,
-    kv_type: KvType,
+    pub(super) kv_type: KvType,
     max_batch: Option<usize>,
-    max_logits: usize,
+    pub(super) max_logits: usize,
     sparsity: Option<Sparsity>,
-    driver: DriverChoice,
+    density: f64,
+    pub(super) neurons: NeuronOptions,
+    pub(super) observer: Option<Arc<dyn Observer>>,
+    pub(super) driver: DriverChoice,
     isa: Option<Isa>,
-    trace_records: usize,
-    report: Report,
+    pub(super) trace_records: usize,
+    pub(super) report: Report,
 }
 
 impl Default for EngineBuilder {
@@ -79,6 +70,9 @@ impl Default for EngineBuilder {
             max_batch: None,
             max_logits: 1,
             sparsity: None,
+            density: DEFAULT_DENSITY,
+            neurons: NeuronOptions::default(),
+            observer: None,
             driver: DriverChoice::Auto,
             isa: None,
             trace_records: 0,
@@ -178,10 +172,33 @@ impl EngineBuilder {
         self
     }
 
-    /// Which FFN neurons are computed. Default: exact sparsity for ReLU models, dense for others.
+    /// Which FFN neurons are computed. Default: those that predictors name where there are any, else exact
+    /// sparsity for ReLU models, and all for others.
     #[must_use]
     pub fn sparsity(mut self, sparsity: Sparsity) -> Self {
         self.sparsity = Some(sparsity);
+        self
+    }
+
+    /// Part of each layer's neurons that is computed with [`Sparsity::Threshold`], 0 to 1. Default: half.
+    #[must_use]
+    pub fn density(mut self, density: f64) -> Self {
+        self.density = density;
+        self
+    }
+
+    /// Which single neurons stay in memory, how they are read, and what overlaps: PowerInfer-2's way by
+    /// default, others to compare with.
+    #[must_use]
+    pub fn neurons(mut self, options: NeuronOptions) -> Self {
+        self.neurons = options;
+        self
+    }
+
+    /// Who is told what the model computes.
+    #[must_use]
+    pub fn observer(mut self, observer: Arc<dyn Observer>) -> Self {
+        self.observer = Some(observer);
         self
     }
 
@@ -225,17 +242,16 @@ impl EngineBuilder {
             .model
             .as_ref()
             .map_or(demo::NAME.into(), |m| m.display().to_string());
+        // Thresholds skip neurons one by one, so those have to be stored one by one.
+        self.pack.neurons |= self.sparsity == Some(Sparsity::Threshold);
         let bundle = packed::open(&model, self.cache.as_deref(), &self.pack, &mut self.report)?;
         let tokenizer =
             Tokenizer::from_spec(bundle.read_tokenizer()?).map_err(|e| e.within(bundle.path()))?;
         let config = bundle.meta.config.clone();
         let cores = Topology::read()?.compute_cores(self.threads)?;
         let threads = cores.len().min(config.n_heads);
-        let sparsity = self.sparsity.unwrap_or(if config.activation.is_sparse() {
-            Sparsity::Exact
-        } else {
-            Sparsity::Dense
-        });
+        let sparsity = self.sparsity.unwrap_or_else(|| default_sparsity(&bundle));
+        let pred = self.rule(&bundle, sparsity)?;
         let memory = plan(&bundle, &self.memory_request(threads, sparsity)?)?;
         let mut prepared = self.load(&bundle, &memory, threads)?;
         let facts = Arc::new(Facts {
@@ -245,9 +261,9 @@ impl EngineBuilder {
                 &memory,
                 &config,
                 threads,
-                sparsity,
                 &prepared,
                 (kernels.isa(), self.kv_type),
+                (sparsity, self.neurons),
             ),
             cores: cores[..threads].to_vec(),
             isa: kernels.isa(),
@@ -260,7 +276,29 @@ impl EngineBuilder {
             tokenizer,
             budget: memory.budget.clone(),
         });
-        self.start(bundle, kernels, memory, prepared, facts, sparsity)
+        self.start((bundle, kernels, pred), memory, prepared, facts)
+    }
+
+    /// How neurons are selected.
+    fn rule(&self, bundle: &Bundle, sparsity: Sparsity) -> Result<Pred, Error> {
+        let (meta, name) = (&bundle.meta, bundle.path().display());
+        let thresholds = match (sparsity, &meta.gates) {
+            (Sparsity::Threshold, Some(gates)) => gates.thresholds(self.density),
+            (Sparsity::Threshold, None) => {
+                return Err(Error::Request(format!(
+                    "{name}: thresholds have not been calibrated for this model; run `forebay calibrate \
+                     MODEL -f TEXT` once, or choose another --sparsity"
+                )));
+            }
+            _ => Vec::new(),
+        };
+        if sparsity == Sparsity::Predicted && meta.predictors.is_none() {
+            return Err(Error::Request(format!(
+                "{name}: the model has no activation predictors; run `forebay fit-predictor MODEL -f TEXT` \
+                 once, or choose another --sparsity"
+            )));
+        }
+        Ok(Pred::new(sparsity, meta.config.activation, thresholds))
     }
 
     fn kernels(&self) -> Result<KernelTable, Error> {
@@ -297,194 +335,17 @@ impl EngineBuilder {
             max_batch: self.max_batch,
             max_logits: self.max_logits,
             sparsity,
+            pipeline: self.neurons.pipeline,
             trace: (records * size_of::<Record>()) as u64,
         })
     }
-
-    /// Carves the slab and reads resident weights.
-    fn load(
-        &mut self,
-        bundle: &Bundle,
-        memory: &MemoryPlan,
-        threads: usize,
-    ) -> Result<Prepared, Error> {
-        let plan = &memory.residency;
-        let programs: Vec<Program> = (0..threads)
-            .map(|rank| Program::new(bundle, plan, rank))
-            .collect();
-        let ceiling = if plan.stream_slots > 0 || plan.neuron_cache.slots > 0 {
-            self.disk_ceiling(bundle)
-        } else {
-            0.0
-        };
-        let mut weights = WeightMemory::carve(bundle, plan, &programs, memory.max_batch)
-            .map_err(|e| Error::system("reserve memory", e))?;
-        // Resident weights are read by a driver of their own: a ring belongs to the thread that uses it.
-        let (mut driver, _) = open_driver(bundle.path(), self.driver, IO_DEPTH, &[])
-            .map_err(|e| Error::system("open the packed model", e))?;
-        let (report, total) = (&mut self.report, plan.pinned_bytes);
-        load_resident(
-            driver.as_mut(),
-            bundle,
-            plan,
-            &mut weights.resident,
-            &mut |done| {
-                report(Preparation::Loading {
-                    done: done.min(total),
-                    total,
-                });
-            },
-        )
-        .map_err(|fault| Error::Fault {
-            path: bundle.path().display().to_string(),
-            fault,
-        })?;
-        drop(driver);
-        let buffers: Vec<_> = weights
-            .cores
-            .iter()
-            .flat_map(|m| m.stream.iter().chain(&m.neurons.buffers))
-            .chain(&weights.rows)
-            .map(Slot::span)
-            .collect();
-        let (driver, info) = open_driver(bundle.path(), self.driver, IO_DEPTH, &buffers)
-            .map_err(|e| Error::system("open the packed model", e))?;
-        let mut notes = vec![info.to_string()];
-        if !weights.huge_pages {
-            notes.push("no transparent huge pages: memory and reads are slower".into());
-        }
-        Ok(Prepared {
-            programs,
-            weights,
-            driver,
-            ceiling,
-            notes,
-        })
-    }
-
-    /// What the disk gives this file right now, in bytes per second; 0 if that cannot be told. The buffers
-    /// are gone before anything else is allocated.
-    fn disk_ceiling(&self, bundle: &Bundle) -> f64 {
-        let load = ReadLoad {
-            block_bytes: CHUNK_BYTES,
-            depth: PROBE_DEPTH,
-            bytes: u64::MAX,
-            duration: PROBE_TIME,
-            choice: self.driver,
-        };
-        measure_read(bundle.path(), &load).map_or(0.0, |rate| rate.bytes_per_second)
-    }
-
-    fn start(
-        &self,
-        bundle: Bundle,
-        kernels: KernelTable,
-        memory: MemoryPlan,
-        prepared: Prepared,
-        facts: Arc<Facts>,
-        sparsity: Sparsity,
-    ) -> Result<Engine, Error> {
-        let threads = prepared.programs.len();
-        let config = &bundle.meta.config;
-        let boards = Boards::new(
-            config,
-            threads,
-            memory.max_batch,
-            self.max_logits.min(memory.max_batch),
-        );
-        let pred = Pred::new(sparsity, config.activation);
-        let WeightMemory {
-            resident,
-            cores: core_memory,
-            rows,
-            ..
-        } = prepared.weights;
-        let shared = Arc::new(Shared {
-            bundle,
-            plan: memory.residency,
-            pred,
-            kernels,
-            resident: Resident::new(resident),
-            boards,
-            faults: FaultCell::default(),
-            threads,
-            context: memory.context,
-            kv_type: self.kv_type,
-            max_batch: memory.max_batch,
-        });
-        let embedder = Embedder::new(&shared, rows);
-        let options = GraphOptions {
-            cores: facts.cores.clone(),
-            trace_records: self.trace_records,
-        };
-        let graph = DecodeGraph::start(
-            shared,
-            prepared.programs,
-            core_memory,
-            prepared.driver,
-            &options,
-        )
-        .map_err(|e| Error::system("start the compute threads", e))?;
-        let stopping = Arc::new(AtomicBool::new(false));
-        let runner = Runner::new(graph, Arc::clone(&facts), embedder, Arc::clone(&stopping));
-        let (jobs, inbox) = flume::unbounded();
-        let driver = std::thread::Builder::new()
-            .name("forebay-driver".into())
-            .spawn(move || runner.serve(&inbox))
-            .map_err(|e| Error::system("start the driver thread", e))?;
-        Ok(Engine {
-            facts,
-            jobs,
-            driver: Some(driver),
-            stopping,
-        })
-    }
 }
 
-/// Loaded weights and what was learned on the way.
-struct Prepared {
-    programs: Vec<Program>,
-    weights: WeightMemory,
-    driver: Box<dyn Driver>,
-    ceiling: f64,
-    notes: Vec<String>,
-}
-
-/// The plan as it appears in statistics.
-fn describe(
-    memory: &MemoryPlan,
-    config: &forebay_models::config::ModelConfig,
-    threads: usize,
-    sparsity: Sparsity,
-    prepared: &Prepared,
-    (isa, kv_type): (Isa, KvType),
-) -> serde_json::Value {
-    let count = |r: Residency| {
-        memory
-            .residency
-            .residency
-            .iter()
-            .filter(|&&x| x == r)
-            .count()
-    };
-    serde_json::json!({
-        "threads": threads,
-        "isa": isa.to_string(),
-        "context": memory.context,
-        "kv": kv_type.name(),
-        "max_batch": memory.max_batch,
-        "sparsity": sparsity,
-        "layers": config.n_layers,
-        "clusters": {
-            "pinned": count(Residency::Pinned),
-            "gate_pinned": count(Residency::GatePinned),
-            "streamed": count(Residency::Streamed),
-        },
-        "stream_window": {
-            "buffers_per_core": memory.residency.stream_slots,
-            "buffer_bytes": memory.residency.stream_slot_bytes,
-        },
-        "neuron_cache": memory.residency.neuron_cache,
-        "notes": prepared.notes,
-    })
+fn default_sparsity(bundle: &Bundle) -> Sparsity {
+    let activation = bundle.meta.config.activation;
+    match bundle.meta.predictors {
+        Some(_) if activation.is_sparse() => Sparsity::Predicted,
+        _ if activation.is_sparse() => Sparsity::Exact,
+        _ => Sparsity::Dense,
+    }
 }

@@ -6,11 +6,13 @@ use forebay_models::bundle::{Bundle, ClusterKind};
 use forebay_models::kv_cache::{KvCache, KvType};
 use forebay_plans::budget::Budget;
 use forebay_plans::residency::{
-    ResidencyPlan, ResidencyRequest, Sparsity, all_pinned_bytes, decide, least_weight_bytes,
+    Pipeline, ResidencyPlan, ResidencyRequest, Sparsity, all_pinned_bytes, decide,
+    least_weight_bytes,
 };
 use forebay_plans::size::format_size;
 use forebay_stages::attention::kv_shape;
 
+use super::start::rank_in_use;
 use crate::error::Error;
 
 /// Memory that start-up and tokens take beyond what is itemised: thread stacks, the ring, message
@@ -48,6 +50,7 @@ pub(super) struct MemoryRequest {
     /// Logit rows per step.
     pub max_logits: usize,
     pub sparsity: Sparsity,
+    pub pipeline: Pipeline,
     /// Bytes of trace lanes.
     pub trace: u64,
 }
@@ -108,11 +111,12 @@ fn plan_for(
 ) -> Result<MemoryPlan, Error> {
     let mut budget = fixed_items(bundle, request, context, max_batch);
     let threads = request.threads;
-    let least = least_weight_bytes(bundle, threads);
+    let least = least_weight_bytes(bundle, threads, request.sparsity);
+    let whole = all_pinned_bytes(bundle, request.sparsity);
     let weights = request
         .weights
         .unwrap_or_else(|| budget.remaining())
-        .min(all_pinned_bytes(bundle));
+        .min(whole);
     if weights < least {
         budget.claim(
             "weights",
@@ -132,6 +136,7 @@ fn plan_for(
         weight_bytes: weights,
         threads,
         sparsity: request.sparsity,
+        pipeline: request.pipeline,
     };
     let Some(residency) = decide(bundle, &wanted) else {
         return Err(Error::Request(format!(
@@ -139,7 +144,7 @@ fn plan_for(
             format_size(least)
         )));
     };
-    claim_weights(&mut budget, bundle, &residency, threads);
+    claim_weights(&mut budget, whole, &residency, threads);
     budget.check()?;
     Ok(MemoryPlan {
         context,
@@ -184,10 +189,19 @@ fn scratch(bundle: &Bundle, request: &MemoryRequest, batch: usize) -> u64 {
     let rows = bundle
         .clusters
         .iter()
-        .filter(|e| e.kind != ClusterKind::Ffn);
+        .filter(|e| !matches!(e.kind, ClusterKind::Ffn | ClusterKind::PredictorScore));
     let rows = rows.map(|e| e.count as usize).max().unwrap_or(0);
     let logits = request.max_logits.min(batch);
-    scratch_bytes(&meta.config, request.threads, batch, logits, neurons, rows) as u64
+    let rank = rank_in_use(bundle, request.sparsity == Sparsity::Predicted);
+    scratch_bytes(
+        &meta.config,
+        request.threads,
+        batch,
+        logits,
+        neurons,
+        rows,
+        rank,
+    ) as u64
 }
 
 fn fixed_items(
@@ -221,7 +235,7 @@ fn fixed_items(
     let why = format!("{buffers} buffers for rows read on demand");
     budget.claim("embedding_rows", (buffers * each) as u64, why);
     // One word per neuron says where it is in the cache.
-    if request.sparsity == Sparsity::Exact {
+    if request.sparsity != Sparsity::Dense {
         let words = (c.n_layers * c.d_ff * size_of::<u32>()) as u64;
         budget.claim(
             "neuron_index",
@@ -240,8 +254,7 @@ fn fixed_items(
     budget
 }
 
-fn claim_weights(budget: &mut Budget, bundle: &Bundle, plan: &ResidencyPlan, threads: usize) {
-    let whole = all_pinned_bytes(bundle);
+fn claim_weights(budget: &mut Budget, whole: u64, plan: &ResidencyPlan, threads: usize) {
     let share = plan.pinned_bytes as f64 / whole.max(1) as f64 * 100.0;
     let why = format!("{share:.0}% of {}", format_size(whole));
     budget.claim("resident_weights", plan.pinned_bytes, why);

@@ -6,6 +6,7 @@ mod embed;
 mod memory;
 mod runner;
 mod score;
+mod start;
 
 use std::path::Path;
 use std::sync::Arc;

@@ -2,37 +2,26 @@
 
 use forebay_models::bundle::{FfnGeometry, FfnLayout};
 
+use crate::gathered::Gathered;
 use crate::kernels::{Activations, KernelTable, WeightPanels, WeightRows};
 use crate::live_mask::LiveMask;
-use crate::pred::Pred;
+use crate::neuron_rows::NeuronRows;
 
-/// Where a cluster's Gate rows are.
-#[derive(Clone, Copy, Debug)]
-pub enum GateRows<'a> {
-    /// Inside the whole cluster, as stored.
-    Whole(&'a [u8]),
-    /// One behind the other without Up and Down (neuron layout).
-    Compact(&'a [u8]),
-}
-
-/// Computes `Gate x` (before the activation) for the `n` neurons of a cluster into `gates`, `[n_tokens, n]`,
-/// and says which neurons are alive. `x` has the form that the layout asks for.
+/// Computes `Gate x` (before the activation) for the neurons `wanted` of a cluster of `n` into `gates`,
+/// `[n_tokens, n]`; the others get 0. `x` has the form that the layout asks for. In cluster layout all are
+/// computed, since a panel is.
 pub fn gate(
     kernels: &KernelTable,
     geometry: &FfnGeometry,
-    rows: GateRows<'_>,
-    n: usize,
+    rows: NeuronRows<'_>,
+    (n, wanted): (usize, &LiveMask),
     x: &Activations,
-    pred: &Pred,
+    gathered: &mut Gathered,
     gates: &mut [f32],
-) -> LiveMask {
+) {
     let block = geometry.gate;
-    let (bytes, stride) = match rows {
-        GateRows::Whole(bytes) => (bytes, geometry.bundle_stride()),
-        GateRows::Compact(bytes) => (bytes, geometry.gate_row()),
-    };
-    match geometry.layout {
-        FfnLayout::Cluster => {
+    match (geometry.layout, rows) {
+        (FfnLayout::Cluster, NeuronRows::Whole(bytes)) => {
             let panels = WeightPanels {
                 block,
                 bytes: &bytes[..geometry.gate_bytes(n)],
@@ -40,15 +29,44 @@ pub fn gate(
             };
             kernels.panels(panels, x, gates, n);
         }
-        FfnLayout::Neuron => {
-            let rows = WeightRows {
-                block,
-                bytes,
-                stride,
-                n_rows: n,
-            };
-            kernels.matmul(rows, x, gates, n);
+        (_, NeuronRows::Gates(bytes)) => {
+            all(kernels, geometry, (bytes, geometry.gate_row()), n, x, gates)
         }
+        (_, NeuronRows::Whole(bytes)) if wanted.count() == n => {
+            all(
+                kernels,
+                geometry,
+                (bytes, geometry.bundle_stride()),
+                n,
+                x,
+                gates,
+            );
+        }
+        _ => gathered.dot(
+            kernels,
+            block,
+            |i| rows.gate(geometry, i),
+            (n, wanted),
+            x,
+            gates,
+        ),
     }
-    pred.survivors(gates, n)
+}
+
+/// All rows, at equal distances.
+fn all(
+    kernels: &KernelTable,
+    geometry: &FfnGeometry,
+    (bytes, stride): (&[u8], usize),
+    n: usize,
+    x: &Activations,
+    gates: &mut [f32],
+) {
+    let rows = WeightRows {
+        block: geometry.gate,
+        bytes,
+        stride,
+        n_rows: n,
+    };
+    kernels.matmul(rows, x, gates, n);
 }

@@ -32,6 +32,8 @@ pub struct Gio {
     next: usize,
     /// Ordinals that the present pass takes.
     end: usize,
+    /// Ordinal that reads stop before, where the window may not run ahead of the phase.
+    horizon: Option<usize>,
     free: VecDeque<Slot>,
 }
 
@@ -43,6 +45,7 @@ impl Gio {
             states,
             next: 0,
             end: streamed,
+            horizon: None,
             free: buffers.into(),
         }
     }
@@ -56,6 +59,11 @@ impl Gio {
             // Nothing of this pass has been read ahead: the last one did not get round.
             self.next = 0;
         }
+    }
+
+    /// Reads go up to `ordinal` from now on and not beyond: the baselines do not read ahead.
+    pub fn stop_before(&mut self, ordinal: usize) {
+        self.horizon = Some(ordinal);
     }
 
     /// Gives up everything that was read ahead: it may be as bad as a read that failed.
@@ -80,6 +88,9 @@ impl Gio {
 
     /// The next read to start, if a buffer is free: the cluster's ordinal and the buffer to fill.
     pub fn next_read(&mut self) -> Option<(usize, Slot)> {
+        if self.horizon.is_some_and(|h| self.next >= h) {
+            return None;
+        }
         let ordinal = if self.next < self.end { self.next } else { 0 };
         let state = self.states[..self.end].get_mut(ordinal)?;
         if !matches!(state, State::Away) {
@@ -123,6 +134,12 @@ impl Gio {
         debug_assert!(matches!(self.states[ordinal], State::InUse));
         self.states[ordinal] = State::Away;
         self.free.push_back(slot);
+    }
+
+    /// Whether a read is under way.
+    pub fn is_reading(&self) -> bool {
+        let under_way = |s: &State| matches!(s, State::Coming | State::Unwanted);
+        self.states.iter().any(under_way)
     }
 
     /// Clusters read and not used yet.

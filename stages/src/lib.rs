@@ -6,11 +6,13 @@
 
 pub mod attention;
 pub mod cache;
+pub mod gathered;
 pub mod gc;
 pub mod gio;
 pub mod kernels;
 pub mod live_mask;
+pub mod neuron_rows;
+pub mod neuron_store;
 pub mod pred;
 pub mod projection;
 pub mod udc;
-pub mod udio;

@@ -5,26 +5,13 @@
 //! sums are added as 64-bit fixed-point integers, whose addition is associative. Neither the budget, nor
 //! the number of cores, nor the disk's timing can change a bit of the result.
 
-use forebay_models::bundle::{FfnGeometry, FfnLayout};
+use forebay_models::bundle::{FfnGeometry, FfnLayout, NEURONS_PER_CLUSTER};
+use forebay_models::config::Activation;
 
+use crate::gathered::Gathered;
 use crate::kernels::{Activations, Form, KernelTable, WeightPanels, WeightRows};
 use crate::live_mask::LiveMask;
-use crate::pred::Pred;
-use crate::udio::Udio;
-
-/// Where a cluster's Up and Down rows are.
-#[derive(Clone, Copy, Debug)]
-pub enum UpDown<'a> {
-    /// Inside the whole cluster, as stored.
-    Whole(&'a [u8]),
-    /// Neuron by neuron in the neuron cache.
-    Cached {
-        /// The cache.
-        udio: &'a Udio,
-        /// The flight that holds the neurons.
-        flight: usize,
-    },
-}
+use crate::neuron_rows::NeuronRows;
 
 /// Buffers of a core's UDC stage.
 #[derive(Debug)]
@@ -35,8 +22,9 @@ pub struct UdcScratch {
     product: Vec<f32>,
     /// The same as input of Down.
     hidden: Activations,
-    /// One neuron's hidden value by token, `[n_tokens]`.
-    column: Vec<f32>,
+    /// Hidden values of the live neurons, `[n_tokens, live]`.
+    live: Vec<f32>,
+    gathered: Gathered,
     /// The cluster's share of the FFN's output, `[n_tokens, d_model]`.
     partial: Vec<f32>,
 }
@@ -48,7 +36,8 @@ impl UdcScratch {
             up: vec![0.0; max_tokens * max_neurons],
             product: vec![0.0; max_tokens * max_neurons],
             hidden: Activations::new(max_tokens, max_neurons),
-            column: vec![0.0; max_tokens],
+            live: vec![0.0; max_tokens * NEURONS_PER_CLUSTER],
+            gathered: Gathered::new(max_tokens),
             partial: vec![0.0; max_tokens * d_model],
         }
     }
@@ -63,10 +52,10 @@ pub struct ClusterWork<'a> {
     pub n: usize,
     /// Those to compute.
     pub live: LiveMask,
-    /// Gates before the activation, `[n_tokens, n]`.
+    /// Gates before the activation, `[n_tokens, n]`; 0 where a neuron is skipped.
     pub gates: &'a [f32],
     /// Up and Down.
-    pub data: UpDown<'a>,
+    pub rows: NeuronRows<'a>,
 }
 
 /// A value of the FFN's output is not finite, or too large for the accumulator.
@@ -81,18 +70,18 @@ pub fn up_down(
     kernels: &KernelTable,
     work: &ClusterWork<'_>,
     x: &Activations,
-    pred: &Pred,
+    activation: Activation,
     scratch: &mut UdcScratch,
     acc: &mut [i64],
 ) -> Result<(), OutOfRange> {
     let (n, n_tokens) = (work.n, x.n_tokens());
     let up = &mut scratch.up[..n_tokens * n];
-    match (work.geometry.layout, work.data) {
-        (FfnLayout::Cluster, UpDown::Whole(bytes)) => up_panels(kernels, work, bytes, x, up),
-        _ => up_rows(kernels, work, x, up),
+    match (work.geometry.layout, work.rows) {
+        (FfnLayout::Cluster, NeuronRows::Whole(bytes)) => up_panels(kernels, work, bytes, x, up),
+        _ => up_rows(kernels, work, x, &mut scratch.gathered, up),
     }
     let product = &mut scratch.product[..n_tokens * n];
-    kernels.gate_up(pred.activation(), work.gates, up, product);
+    kernels.gate_up(activation, work.gates, up, product);
     let d_model = work.geometry.d_model;
     let acc = &mut acc[..n_tokens * d_model];
     let in_range = match work.geometry.layout {
@@ -104,18 +93,35 @@ pub fn up_down(
         FfnLayout::Neuron => {
             let partial = &mut scratch.partial[..n_tokens * d_model];
             partial.fill(0.0);
-            for neuron in work.live.iter() {
-                let column = &mut scratch.column[..n_tokens];
-                for (t, c) in column.iter_mut().enumerate() {
-                    *c = product[t * n + neuron];
-                }
-                let row = down_column(work, neuron);
-                kernels.axpy(work.geometry.down, row, column, partial, d_model);
-            }
+            down_columns(kernels, work, product, &mut scratch.live, partial);
             kernels.fold_fixed(partial, acc)
         }
     };
     if in_range { Ok(()) } else { Err(OutOfRange) }
+}
+
+/// Neuron layout: adds the live neurons' columns of Down, weighted with their hidden values, to `partial`,
+/// `[n_tokens, d_model]`.
+fn down_columns(
+    kernels: &KernelTable,
+    work: &ClusterWork<'_>,
+    product: &[f32],
+    live: &mut [f32],
+    partial: &mut [f32],
+) {
+    let (g, n) = (work.geometry, work.n);
+    let mut columns = [&[][..]; NEURONS_PER_CLUSTER];
+    let k = work.live.count();
+    for (column, i) in columns.iter_mut().zip(work.live.iter()) {
+        *column = work.rows.down(g, i);
+    }
+    let live = &mut live[..product.len() / n * k];
+    for (hidden, product) in live.chunks_exact_mut(k).zip(product.chunks_exact(n)) {
+        for (h, i) in hidden.iter_mut().zip(work.live.iter()) {
+            *h = product[i];
+        }
+    }
+    kernels.axpy_gathered(g.down, &columns[..k], live, partial, g.d_model);
 }
 
 /// Cluster layout: Up of all neurons. Dead ones cost little in a panel that is computed anyway, and their
@@ -137,32 +143,32 @@ fn up_panels(
 }
 
 /// Neuron layout: Up of the live neurons, 0 for the others.
-fn up_rows(kernels: &KernelTable, work: &ClusterWork<'_>, x: &Activations, up: &mut [f32]) {
+fn up_rows(
+    kernels: &KernelTable,
+    work: &ClusterWork<'_>,
+    x: &Activations,
+    gathered: &mut Gathered,
+    up: &mut [f32],
+) {
     let (g, n) = (work.geometry, work.n);
-    if work.live.count() < n {
-        up.fill(0.0);
-    }
-    let mut rows = |bytes: &[u8], stride: usize, first: usize, n_rows: usize| {
-        let rows = WeightRows {
-            block: g.up,
-            bytes,
-            stride,
-            n_rows,
-        };
-        kernels.matmul(rows, x, &mut up[first..], n);
-    };
-    match work.data {
-        UpDown::Whole(bytes) => {
-            let (start, stride) = (g.up_offset(), g.bundle_stride());
-            for (first, len) in work.live.runs() {
-                rows(&bytes[start + first * stride..], stride, first, len);
-            }
+    match work.rows {
+        NeuronRows::Whole(bytes) if work.live.count() == n => {
+            let rows = WeightRows {
+                block: g.up,
+                bytes: &bytes[g.up_offset()..],
+                stride: g.bundle_stride(),
+                n_rows: n,
+            };
+            kernels.matmul(rows, x, up, n);
         }
-        UpDown::Cached { udio, flight } => {
-            for neuron in work.live.iter() {
-                rows(udio.rows(flight, neuron), g.up_row(), neuron, 1);
-            }
-        }
+        _ => gathered.dot(
+            kernels,
+            g.up,
+            |i| work.rows.up(g, i),
+            (n, &work.live),
+            x,
+            up,
+        ),
     }
 }
 
@@ -174,7 +180,7 @@ fn down_panels(
     hidden: &Activations,
     acc: &mut [i64],
 ) -> bool {
-    let UpDown::Whole(bytes) = work.data else {
+    let NeuronRows::Whole(bytes) = work.rows else {
         return true;
     };
     let (g, n) = (work.geometry, work.n);
@@ -185,16 +191,4 @@ fn down_panels(
         n_rows: g.d_model,
     };
     kernels.fold_panels(panels, hidden, acc, g.d_model)
-}
-
-/// Neuron layout: one neuron's column of Down.
-fn down_column<'a>(work: &ClusterWork<'a>, neuron: usize) -> &'a [u8] {
-    let g = work.geometry;
-    let (bytes, at) = match work.data {
-        UpDown::Whole(bytes) => (bytes, neuron * g.bundle_stride() + g.down_offset()),
-        UpDown::Cached { udio, flight } => {
-            (udio.rows(flight, neuron), g.down_offset() - g.up_offset())
-        }
-    };
-    &bytes[at..at + g.down_column()]
 }

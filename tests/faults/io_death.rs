@@ -7,8 +7,10 @@ use std::time::Duration;
 
 use forebay::models::bundle::Bundle;
 use forebay::models::kv_cache::KvType;
-use forebay::plans::residency::{ResidencyRequest, Sparsity, decide, least_weight_bytes};
-use forebay_actors::decode::{Boards, DecodeGraph, GraphOptions, Program, Resident, Shared, Step};
+use forebay::plans::residency::{Pipeline, ResidencyRequest, Sparsity, decide, least_weight_bytes};
+use forebay_actors::decode::{
+    Boards, DecodeGraph, GraphOptions, NeuronOptions, Program, Resident, Shared, Step,
+};
 use forebay_actors::fault::{Fault, FaultCell};
 use forebay_actors::io::{Driver, DriverChoice, ReadDone, ReadOp, Waker, open_driver};
 use forebay_actors::load::load_resident;
@@ -84,9 +86,10 @@ fn graph(scratch: &Scratch, reads: usize, death: Death) -> DecodeGraph {
     let bundle = Bundle::open(&path).expect("a sound file");
     let threads = crate::stage::threads();
     let request = ResidencyRequest {
-        weight_bytes: least_weight_bytes(&bundle, threads),
+        weight_bytes: least_weight_bytes(&bundle, threads, Sparsity::Dense),
         threads,
         sparsity: Sparsity::Dense,
+        pipeline: Pipeline::Cluster,
     };
     let plan = decide(&bundle, &request).expect("the least memory");
     let programs: Vec<_> = (0..threads)
@@ -108,8 +111,10 @@ fn graph(scratch: &Scratch, reads: usize, death: Death) -> DecodeGraph {
     .expect("read");
     let config = &bundle.meta.config;
     let shared = Arc::new(Shared {
-        pred: Pred::new(Sparsity::Dense, config.activation),
-        boards: Boards::new(config, threads, 1, 1),
+        pred: Pred::new(Sparsity::Dense, config.activation, Vec::new()),
+        neurons: NeuronOptions::default(),
+        observer: None,
+        boards: Boards::new(config, threads, 1, 1, 0),
         resident: Resident::new(memory.resident),
         kernels: KernelTable::best(),
         faults: FaultCell::default(),

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
 
 use forebay::models::bundle::{Bundle, DirectoryEntry, PackOptions};
-use forebay::plans::residency::{Residency, ResidencyRequest, decide};
+use forebay::plans::residency::{Pipeline, Residency, ResidencyRequest, decide};
 use forebay::{DriverChoice, Engine, Error, Request, Sparsity, StreamItem, packed};
 
 use crate::scratch::Scratch;
@@ -86,6 +86,7 @@ impl Patient {
             weight_bytes: mode.weight_memory,
             threads: threads(),
             sparsity: mode.sparsity,
+            pipeline: Pipeline::Cluster,
         };
         let residency = decide(&bundle, &request).expect("enough memory").residency;
         let engine = Engine::builder()

@@ -8,7 +8,10 @@ use forebay::packed::{self, Preparation};
 use crate::gguf_writer::Model;
 use crate::scratch::{Scratch, names_in};
 
-const OPTIONS: PackOptions = PackOptions { quant: None };
+const OPTIONS: PackOptions = PackOptions {
+    quant: None,
+    neurons: false,
+};
 
 /// Packs, and calls `meanwhile` once when the first bytes have been written.
 fn pack_and(source: &Path, target: &Path, meanwhile: impl FnOnce()) -> Result<(), forebay::Error> {

@@ -17,6 +17,8 @@ pub struct Boards {
     pub attention: F32Board,
     /// Projected attention output, `[max_batch, d_model]`.
     pub output: F32Board,
+    /// fc1 times the residual stream, `[max_batch, largest rank]`; empty where neurons are not predicted.
+    pub predictor: F32Board,
     /// Each core's share of the FFN in fixed point, `[threads][max_batch, d_model]`.
     pub ffn: Vec<I64Board>,
     /// `[max_logits, vocab_size]`.
@@ -24,13 +26,21 @@ pub struct Boards {
 }
 
 impl Boards {
-    /// Boards for batches of `max_batch` tokens, `max_logits` of which want logits.
-    pub fn new(c: &ModelConfig, threads: usize, max_batch: usize, max_logits: usize) -> Self {
+    /// Boards for batches of `max_batch` tokens, `max_logits` of which want logits, and predictors of at
+    /// most `rank`.
+    pub fn new(
+        c: &ModelConfig,
+        threads: usize,
+        max_batch: usize,
+        max_logits: usize,
+        rank: usize,
+    ) -> Self {
         Self {
             input: F32Board::new(max_batch * c.d_model),
             qkv: F32Board::new(max_batch * (c.q_dim() + 2 * c.kv_dim())),
             attention: F32Board::new(max_batch * c.q_dim()),
             output: F32Board::new(max_batch * c.d_model),
+            predictor: F32Board::new(max_batch * rank),
             ffn: (0..threads)
                 .map(|_| I64Board::new(max_batch * c.d_model))
                 .collect(),

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use forebay_queues::slab::Slot;
 use forebay_stages::kernels::Activations;
 use forebay_stages::live_mask::LiveMask;
-use forebay_stages::udio::CacheCounts;
+use forebay_stages::neuron_store::CacheCounts;
 use forebay_traces::clock::now_ns;
 use forebay_traces::lane::TraceLane;
 use forebay_traces::ledger::{Ledger, State};
@@ -24,8 +24,10 @@ pub(super) struct Flight {
     pub number: usize,
     /// Neurons or rows of the cluster.
     pub count: usize,
-    /// Neurons to compute, known after GC.
+    /// Neurons to compute: after Pred those that may be alive, after GC those that are.
     pub live: LiveMask,
+    /// Whether GC is done with it.
+    pub gated: bool,
     /// Buffer of a streamed cluster.
     pub buffer: Option<Slot>,
     /// Ties the consumer to the read in the trace; 0 for clusters in memory.
@@ -45,6 +47,10 @@ pub(super) struct CoreContext {
     pub gates: Vec<f32>,
     /// Start of each flight's gates, in neurons.
     pub gate_start: Vec<usize>,
+    /// What the predictor's fc1 made of the tokens, `relu(fc1 · x)`, `[n_tokens, rank]`.
+    pub hidden: Activations,
+    /// Neurons that the predictor names by flight and token, `[flights, max_batch]`; empty without one.
+    pub named: Vec<LiveMask>,
     /// This core's share of the FFN, `[n_tokens, d_model]` in fixed point.
     pub acc: Vec<i64>,
     /// Clusters of the phase that are done.
@@ -101,6 +107,12 @@ impl CoreContext {
     /// Reports a fault of the current step.
     pub fn fault(&self, fault: Fault) {
         self.shared.faults.report(fault);
+    }
+
+    /// The step's tokens' masks of a flight, if neurons are predicted.
+    pub fn named_range(&self, number: usize) -> Option<std::ops::Range<usize>> {
+        let at = number * self.shared.max_batch;
+        (!self.named.is_empty()).then_some(at..at + self.step.n_tokens)
     }
 
     /// Place of a flight's gates, `[n_tokens, n]`.

@@ -3,13 +3,15 @@
 use std::sync::Arc;
 
 use flume::Sender;
+use forebay_models::bundle::{MAX_NEURONS, NEURONS_PER_CLUSTER};
 use forebay_models::config::ModelConfig;
 use forebay_queues::exchange::Member;
 use forebay_queues::lane::LaneRx;
 use forebay_stages::attention::Attention;
 use forebay_stages::kernels::Activations;
+use forebay_stages::live_mask::LiveMask;
+use forebay_stages::neuron_store::{CacheCounts, NeuronRules};
 use forebay_stages::udc::UdcScratch;
-use forebay_stages::udio::CacheCounts;
 use forebay_traces::clock::now_ns;
 use forebay_traces::lane::TraceLane;
 use forebay_traces::ledger::Ledger;
@@ -18,13 +20,13 @@ use super::attend::AttendActor;
 use super::context::CoreContext;
 use super::gc::GcActor;
 use super::gio::GioActor;
+use super::neurons::NeuronActor;
 use super::pred::PredActor;
 use super::program::{Item, Program};
 use super::rows::RowsActor;
 use super::sequencer::{CoreActors, Residual, Sequencer};
 use super::shared::{Shared, Step, StepDone};
 use super::udc::UdcActor;
-use super::udio::UdioActor;
 use crate::io_link::IoLink;
 use crate::memory::CoreMemory;
 
@@ -56,11 +58,17 @@ pub(super) fn build_core(shared: &Arc<Shared>, parts: CoreParts) -> Sequencer {
     let (batch, flights) = (shared.max_batch, program.max_flights());
     let layers = shared.bundle.meta.layers.iter();
     let max_neurons = layers.map(|l| l.ffn.neurons).max().unwrap_or(0);
-    let widest = c.d_model.max(c.q_dim());
+    let predicted = shared.predictor_rank();
+    let widest = c.d_model.max(c.q_dim()).max(predicted);
 
     let udc = UdcActor::new(flights, UdcScratch::new(batch, max_neurons, c.d_model));
-    let udio = UdioActor::new(memory.neurons, flights);
-    let gc = GcActor::new(flights);
+    let rules = NeuronRules {
+        policy: shared.neurons.policy,
+        loading: shared.neurons.loading,
+        whole: shared.pred.is_predicted(),
+    };
+    let neurons = NeuronActor::new(memory.neurons, rules, flights);
+    let gc = GcActor::new(flights, batch);
     let most_rows = max_phase(&program);
     let gio = GioActor::new(
         program.stream.clone(),
@@ -87,6 +95,8 @@ pub(super) fn build_core(shared: &Arc<Shared>, parts: CoreParts) -> Sequencer {
         x: Activations::new(batch, widest),
         gates: vec![0.0; batch * owned],
         gate_start: Vec::with_capacity(flights),
+        hidden: Activations::new(batch, predicted),
+        named: vec![LiveMask::default(); if predicted > 0 { flights * batch } else { 0 }],
         acc: vec![0; batch * c.d_model],
         retired: 0,
         trace,
@@ -95,14 +105,14 @@ pub(super) fn build_core(shared: &Arc<Shared>, parts: CoreParts) -> Sequencer {
         ledger: Ledger::start(now_ns()),
     };
     let residual = Residual::new(batch, c.d_model, widest);
-    let pred = PredActor::default();
+    let pred = PredActor::new(&cx);
     let actors = CoreActors {
         attend,
         rows,
         pred,
         gio,
         gc,
-        udio,
+        neurons,
         udc,
     };
     Sequencer::new(
@@ -117,7 +127,12 @@ pub(super) fn build_core(shared: &Arc<Shared>, parts: CoreParts) -> Sequencer {
 
 /// Most row clusters of one phase.
 fn max_phase(program: &Program) -> usize {
-    let layers = program.qkv.iter().chain(&program.output).map(Vec::len);
+    let layers = program
+        .qkv
+        .iter()
+        .chain(&program.output)
+        .chain(&program.predictor)
+        .map(Vec::len);
     layers.chain([program.head.len()]).max().unwrap_or(0)
 }
 
@@ -127,6 +142,7 @@ fn max_rows(shared: &Shared, program: &Program) -> usize {
         .qkv
         .iter()
         .chain(&program.output)
+        .chain(&program.predictor)
         .chain([&program.head])
         .flatten();
     items
@@ -154,16 +170,30 @@ pub fn scratch_bytes(
     max_logits: usize,
     max_neurons: usize,
     max_cluster_rows: usize,
+    rank: usize,
 ) -> usize {
     let (d, qkv) = (c.d_model, c.q_dim() + 2 * c.kv_dim());
-    let widest = d.max(c.q_dim());
-    let boards =
-        batch * (d + qkv + c.q_dim() + d + 2 * threads * d) * 4 + max_logits * c.vocab_size * 4;
+    let widest = d.max(c.q_dim()).max(rank);
+    let boards = batch * (d + qkv + c.q_dim() + d + rank + 2 * threads * d) * 4
+        + max_logits * c.vocab_size * 4;
+    // Scores of a cluster, masks of all clusters of a layer, and the second matrix's input.
+    let predictor = match rank {
+        0 => 0,
+        _ => {
+            let clusters = c.d_ff.div_ceil(max_neurons.max(1)) + 1;
+            batch * (MAX_NEURONS * 4 + clusters * size_of::<LiveMask>())
+                + Activations::bytes_for(batch, rank)
+        }
+    };
+    // Products and hidden values of single neurons.
+    let gathered = batch * NEURONS_PER_CLUSTER * 4 * 3;
     // Of UDC's buffers over a cluster's neurons there are two beside its activations: Up and the product.
     let per_core = Activations::bytes_for(batch, widest)
         + Activations::bytes_for(batch, max_neurons)
         + batch * (2 * max_neurons * 4 + d * 4 + d * 8 * 2 + d * 4 + widest * 4 + qkv * 4)
         + batch * max_cluster_rows * 4
+        + predictor
+        + gathered
         + Attention::scratch_bytes(c, batch);
     let gates_and_attention = batch * (c.d_ff + max_neurons * threads + c.q_dim()) * 4;
     boards + threads * per_core + gates_and_attention

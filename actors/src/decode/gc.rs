@@ -2,24 +2,27 @@
 
 use std::collections::VecDeque;
 
-use forebay_stages::gc::{GateRows, gate};
+use forebay_stages::gathered::Gathered;
+use forebay_stages::gc::gate;
+use forebay_stages::neuron_rows::NeuronRows;
 use forebay_traces::record::{Residency as Hit, Stage};
 
 use super::context::{CoreContext, Flight};
 use super::gio::GioActor;
+use super::neurons::NeuronActor;
 use super::program::Source;
-use super::udc::UdcActor;
-use super::udio::UdioActor;
 
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(super) struct GcActor {
     inbox: VecDeque<Flight>,
+    gathered: Gathered,
 }
 
 impl GcActor {
-    pub fn new(max_flights: usize) -> Self {
+    pub fn new(max_flights: usize, max_tokens: usize) -> Self {
         Self {
             inbox: VecDeque::with_capacity(max_flights),
+            gathered: Gathered::new(max_tokens),
         }
     }
 
@@ -27,54 +30,66 @@ impl GcActor {
         self.inbox.push_back(flight);
     }
 
-    /// Computes one cluster's Gate and sends it on: to UDC with its data, to UDIO for its neurons, or
-    /// nowhere if no neuron is alive.
+    /// Whether a cluster is here.
+    pub fn is_ready(&self) -> bool {
+        !self.inbox.is_empty()
+    }
+
+    /// Computes one cluster's Gate; returns it if any neuron is alive, else its way ends here.
     pub fn turn(
         &mut self,
         cx: &mut CoreContext,
         gio: &mut GioActor,
-        udio: &mut UdioActor,
-        udc: &mut UdcActor,
-    ) -> bool {
-        let Some(mut flight) = self.inbox.pop_front() else {
-            return false;
-        };
+        neurons: &mut NeuronActor,
+    ) -> Option<Flight> {
+        let mut flight = self.inbox.pop_front()?;
         let cluster = flight.item.cluster;
         let shared = std::sync::Arc::clone(&cx.shared);
         let geometry = &shared.bundle.meta.layers[cx.layer].ffn;
+        let resident = shared.resident.bytes(cluster as usize);
         let rows = match (&flight.buffer, flight.item.source) {
-            (Some(slot), _) => GateRows::Whole(slot),
-            (None, Source::Neurons { .. }) => {
-                GateRows::Compact(shared.resident.bytes(cluster as usize))
-            }
-            (None, _) => GateRows::Whole(shared.resident.bytes(cluster as usize)),
+            (Some(slot), _) => NeuronRows::Whole(slot),
+            (None, Source::GatePinned { .. }) => NeuronRows::Gates(resident),
+            (None, Source::Neurons { .. }) => NeuronRows::Cached {
+                store: neurons.store(),
+                flight: flight.number,
+            },
+            (None, _) => NeuronRows::Whole(resident),
         };
         let range = cx.gate_range(&flight);
         let gates = &mut cx.gates[range];
-        flight.live = gate(
+        let wanted = (flight.count, &flight.live);
+        gate(
             &shared.kernels,
             geometry,
             rows,
-            flight.count,
+            wanted,
             &cx.x,
-            &shared.pred,
+            &mut self.gathered,
             gates,
         );
-        let hit = if flight.buffer.is_some() {
-            Hit::Miss
-        } else {
-            Hit::Hit
-        };
-        let bytes = (flight.count * geometry.gate_row()) as u64;
-        cx.record(Stage::Gc, cluster, 1, bytes, hit, flight.flow);
-        if flight.live.is_empty() {
-            gio.release(&mut flight);
-            cx.retired += 1;
-        } else if matches!(flight.item.source, Source::Neurons { .. }) {
-            udio.want(cx, flight, udc);
-        } else {
-            udc.push(flight);
+        if let Some(observer) = &shared.observer {
+            let neurons = (shared.entry(cluster).first as usize, flight.count);
+            observer.gates(cx.layer, cx.step.position, neurons, gates);
         }
-        true
+        let bytes = (flight.live.count() * geometry.gate_row()) as u64;
+        let at = flight.number * shared.max_batch;
+        let named = cx.named.get(at..at + cx.step.n_tokens);
+        let pred = &shared.pred;
+        flight.live = pred.survivors(cx.layer, gates, flight.count, &flight.live, named);
+        flight.gated = true;
+        let hit = if flight.flow == 0 {
+            Hit::Hit
+        } else {
+            Hit::Miss
+        };
+        cx.record(Stage::Gc, cluster, 1, bytes, hit, flight.flow);
+        if !flight.live.is_empty() {
+            return Some(flight);
+        }
+        neurons.store().release(flight.number);
+        gio.release(&mut flight);
+        cx.retired += 1;
+        None
     }
 }

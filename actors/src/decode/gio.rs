@@ -7,7 +7,7 @@ use forebay_queues::slab::Slot;
 use forebay_stages::gio::Gio;
 
 use super::context::{CoreContext, Flight};
-use super::program::Source;
+use super::program::{Item, Source};
 use crate::fault::Fault;
 use crate::io::ReadFault;
 use crate::io_link::{IoLink, ReadTag};
@@ -57,6 +57,25 @@ impl GioActor {
     /// Clusters that have been read and not been used yet.
     pub fn ready(&self) -> usize {
         self.window.ready()
+    }
+
+    /// Reads no further than the streamed clusters of the present phase, `items`; none of them before the
+    /// step's first phase.
+    pub fn confine(&mut self, items: &[Item]) {
+        let ordinals = items.iter().filter_map(|item| match item.source {
+            Source::Streamed { ordinal } => Some(ordinal as usize),
+            _ => None,
+        });
+        if let Some(last) = ordinals.max() {
+            self.window.stop_before(last + 1);
+        } else if items.is_empty() {
+            self.window.stop_before(0);
+        }
+    }
+
+    /// Whether a read is under way.
+    pub fn is_reading(&self) -> bool {
+        self.window.is_reading()
     }
 
     /// Starts as many reads as there are free buffers.

@@ -1,21 +1,49 @@
-//! The Pred actor: at the start of an FFN block all of the layer's clusters are here; each goes on to
-//! GC if its Gate rows are in memory, to GIO if not.
+//! The Pred actor: at the start of an FFN block all of the layer's clusters are here. Where there are
+//! predictors, it asks them which neurons are worth computing. A cluster goes on to GC if its Gate rows are
+//! in memory, else to GIO, or to the neuron cache for its neurons.
+
+use forebay_models::bundle::{ClusterKind, LayerPredictor, MAX_NEURONS};
+use forebay_stages::live_mask::LiveMask;
+use forebay_stages::pred::{Pred, scores};
+use forebay_traces::record::{Residency as Hit, Stage};
 
 use super::context::{CoreContext, Flight};
-use super::gc::GcActor;
 use super::gio::GioActor;
+use super::neurons::{NeuronActor, Onward};
 use super::program::{Item, Source};
-use forebay_stages::live_mask::LiveMask;
 
 /// Clusters looked at per turn, so that the first ones are computed while others are still here.
 const PER_TURN: usize = 8;
 
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(super) struct PredActor {
     next: usize,
+    /// The predictor's second matrix by layer, as cluster; empty where neurons are not predicted.
+    fc2: Vec<u32>,
+    /// Scores of one cluster, `[max_batch, MAX_NEURONS]`.
+    scores: Vec<f32>,
 }
 
 impl PredActor {
+    pub fn new(cx: &CoreContext) -> Self {
+        let shared = &cx.shared;
+        let predicted = shared.pred.is_predicted();
+        let clusters = shared.bundle.clusters.iter().enumerate();
+        let fc2 = clusters.filter(|(_, e)| predicted && e.kind == ClusterKind::PredictorScore);
+        Self {
+            next: 0,
+            fc2: fc2.map(|(i, _)| i as u32).collect(),
+            scores: vec![
+                0.0;
+                if predicted {
+                    shared.max_batch * MAX_NEURONS
+                } else {
+                    0
+                }
+            ],
+        }
+    }
+
     /// Takes in the clusters of a new layer.
     pub fn begin(&mut self, cx: &mut CoreContext, items: &[Item]) {
         self.next = 0;
@@ -33,26 +61,73 @@ impl PredActor {
         cx: &mut CoreContext,
         items: &[Item],
         gio: &mut GioActor,
-        gc: &mut GcActor,
+        neurons: &mut NeuronActor,
+        onward: &mut Onward<'_>,
     ) -> bool {
         let from = self.next;
         for item in items.iter().skip(from).take(PER_TURN) {
+            let number = self.next;
+            self.next += 1;
             let count = cx.shared.entry(item.cluster).count as usize;
-            let live = LiveMask::first(count);
+            let live = self.predict(cx, item, number, count);
             let flight = Flight {
                 item: *item,
-                number: self.next,
+                number,
                 count,
                 live,
+                gated: false,
                 buffer: None,
                 flow: 0,
             };
             match item.source {
+                // Its place in the window has to be given back even if nothing of it is wanted.
                 Source::Streamed { .. } => gio.wait_for(flight),
-                Source::Pinned | Source::Neurons { .. } => gc.push(flight),
+                _ if live.is_empty() => cx.retired += 1,
+                Source::Neurons { .. } => neurons.want(cx, flight, onward),
+                Source::Pinned | Source::GatePinned { .. } => onward.gc.push(flight),
             }
-            self.next += 1;
+        }
+        if self.next > from && !self.fc2.is_empty() {
+            let first = items[from].cluster;
+            cx.record(
+                Stage::Pred,
+                first,
+                self.next - from,
+                0,
+                Hit::NotApplicable,
+                0,
+            );
         }
         self.next > from
+    }
+
+    /// The cluster's neurons that are worth computing for any token, and which token wants which.
+    fn predict(
+        &mut self,
+        cx: &mut CoreContext,
+        item: &Item,
+        number: usize,
+        count: usize,
+    ) -> LiveMask {
+        let shared = std::sync::Arc::clone(&cx.shared);
+        let predictor: Option<&LayerPredictor> =
+            shared.bundle.meta.predictors.as_ref().map(|p| &p[cx.layer]);
+        let (Some(predictor), Some(&fc2), Some(named)) =
+            (predictor, self.fc2.get(cx.layer), cx.named_range(number))
+        else {
+            return LiveMask::first(count);
+        };
+        let first = shared.entry(item.cluster).first as usize;
+        let out = &mut self.scores[..cx.step.n_tokens * count];
+        let bytes = shared.resident.bytes(fc2 as usize);
+        scores(
+            &shared.kernels,
+            predictor,
+            bytes,
+            (first, count),
+            &cx.hidden,
+            out,
+        );
+        Pred::named(predictor, out, count, &mut cx.named[named])
     }
 }

@@ -9,6 +9,11 @@ pub enum Source {
     /// Wholly in memory.
     Pinned,
     /// Gate in memory, Up and Down by neuron; the cluster's first neuron among the core's cached ones.
+    GatePinned {
+        /// Index of its first neuron.
+        base: u32,
+    },
+    /// All of it by neuron.
     Neurons {
         /// Index of its first neuron.
         base: u32,
@@ -36,6 +41,8 @@ pub struct Program {
     pub qkv: Vec<Vec<Item>>,
     /// Attention output clusters by layer.
     pub output: Vec<Vec<Item>>,
+    /// Clusters of the predictor's fc1 by layer; none where neurons are not predicted.
+    pub predictor: Vec<Vec<Item>>,
     /// FFN clusters by layer.
     pub ffn: Vec<Vec<Item>>,
     /// Head clusters.
@@ -53,6 +60,7 @@ impl Program {
         let mut program = Self {
             qkv: vec![Vec::new(); n_layers],
             output: vec![Vec::new(); n_layers],
+            predictor: vec![Vec::new(); n_layers],
             ffn: vec![Vec::new(); n_layers],
             ..Self::default()
         };
@@ -62,12 +70,15 @@ impl Program {
                 continue;
             }
             let source = match plan.residency[i] {
-                Residency::RowsOnDemand => continue,
+                Residency::OnFlash => continue,
                 Residency::Pinned => Source::Pinned,
-                Residency::GatePinned => {
+                kept @ (Residency::GatePinned | Residency::Neurons) => {
                     let base = program.cached_neurons as u32;
                     program.cached_neurons += e.count as usize;
-                    Source::Neurons { base }
+                    match kept {
+                        Residency::GatePinned => Source::GatePinned { base },
+                        _ => Source::Neurons { base },
+                    }
                 }
                 Residency::Streamed => {
                     program.stream.push(i as u32);
@@ -86,6 +97,9 @@ impl Program {
                 }
                 (ClusterKind::O, Some(l)) => program.output[l].push(item),
                 (ClusterKind::Ffn, Some(l)) => program.ffn[l].push(item),
+                (ClusterKind::PredictorHidden, Some(l)) => program.predictor[l].push(item),
+                // Every core takes the rows of its own neurons.
+                (ClusterKind::PredictorScore, _) => {}
                 _ => program.head.push(item),
             }
         }

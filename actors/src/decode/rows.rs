@@ -18,6 +18,7 @@ use super::program::{Item, Source};
 pub(super) enum Site {
     Qkv,
     Output,
+    Predictor,
     Head,
 }
 
@@ -46,6 +47,7 @@ impl RowsActor {
                 number,
                 count,
                 live,
+                gated: false,
                 buffer: None,
                 flow: 0,
             };
@@ -89,6 +91,7 @@ impl RowsActor {
         let board: &F32Board = match site {
             Site::Qkv => &shared.boards.qkv,
             Site::Output => &shared.boards.output,
+            Site::Predictor => &shared.boards.predictor,
             Site::Head => &shared.boards.logits,
         };
         for (t, rows) in out.chunks_exact(flight.count).enumerate() {
@@ -114,6 +117,7 @@ impl Site {
         match self {
             Self::Qkv => Stage::Qkv,
             Self::Output => Stage::Output,
+            Self::Predictor => Stage::Pred,
             Self::Head => Stage::Head,
         }
     }
@@ -142,6 +146,10 @@ fn place(cx: &CoreContext, cluster: u32) -> Place {
         (ClusterKind::K, Some(f)) => (f.k, c.q_dim(), qkv_width),
         (ClusterKind::V, Some(f)) => (f.v, c.q_dim() + c.kv_dim(), qkv_width),
         (ClusterKind::O, Some(f)) => (f.o, 0, c.d_model),
+        (ClusterKind::PredictorHidden, Some(_)) => {
+            let block = meta.predictors.as_ref().map(|p| p[cx.layer].fc1);
+            (block.unwrap_or(meta.head), 0, cx.shared.predictor_rank())
+        }
         _ => (meta.head, 0, c.vocab_size),
     };
     let column = offset + first;

@@ -1,50 +1,60 @@
-//! One compute core: which phase it is in, and which of its actors runs next.
+//! One compute core: which phase it is in, and which of its actors runs next (`ffn.rs` has the FFN's part).
 //!
 //! Within a phase, whatever cluster is here runs, of whichever matrix: downstream actors first, so that
 //! memory is given back as early as possible. Between phases stand the data dependencies of the
 //! transformer itself: attention needs all of Q, K and V; its projection needs all heads; the FFN needs
 //! the whole residual stream. There, and only there, a core waits for the others.
 
+use std::collections::VecDeque;
+
 use flume::Sender;
 use forebay_models::bundle::FfnLayout;
+use forebay_plans::residency::Pipeline;
 use forebay_queues::exchange::Member;
 use forebay_queues::lane::LaneRx;
 use forebay_stages::kernels::Form;
 use forebay_traces::clock::now_ns;
 use forebay_traces::lane::TraceLane;
 use forebay_traces::ledger::Charged;
-use forebay_traces::record::{Counter, Reason, Record, Residency as Hit, Stage};
+use forebay_traces::record::{Reason, Residency as Hit, Stage};
 
 use super::attend::AttendActor;
-use super::context::CoreContext;
+use super::context::{CoreContext, Flight};
 use super::gc::GcActor;
 use super::gio::GioActor;
+use super::neurons::{NeuronActor, Onward};
 use super::pred::PredActor;
 use super::program::Program;
 use super::rows::{RowsActor, Site};
 use super::shared::{Step, StepDone};
 use super::udc::UdcActor;
-use super::udio::UdioActor;
 use crate::contract::{Actor, Turn};
 use crate::fault::Fault;
 use crate::io::ReadDone;
 use crate::io_link::{IoLink, ReadTag};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Phase {
+pub(super) enum Phase {
     Idle,
     Rows(Site),
+    /// Of a layer's FFN the Gate matrix only, where a barrier stands between matrices.
+    Gates,
     Ffn,
-    Await { epoch: u64, next: Next },
+    Await {
+        epoch: u64,
+        next: Next,
+    },
     Finished,
 }
 
 /// What follows an exchange.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Next {
+pub(super) enum Next {
     Attend,
     Output,
+    Predict,
     Ffn,
+    UpDown,
     Layer,
     Done,
 }
@@ -79,7 +89,7 @@ pub(super) struct CoreActors {
     pub pred: PredActor,
     pub gio: GioActor,
     pub gc: GcActor,
-    pub udio: UdioActor,
+    pub neurons: NeuronActor,
     pub udc: UdcActor,
 }
 
@@ -96,7 +106,11 @@ pub struct Sequencer {
     pub(super) done: Sender<StepDone>,
     /// Accounts at the start of the step.
     charged_before: Charged,
-    phase: Phase,
+    pub(super) phase: Phase,
+    /// Clusters whose Gate is done, while the barrier between matrices has not been passed.
+    pub(super) parked: VecDeque<Flight>,
+    /// Whether reads are awaited, where reading and computing do not overlap.
+    reading: bool,
 }
 
 impl Sequencer {
@@ -109,6 +123,7 @@ impl Sequencer {
         (commands, done): (LaneRx<Step>, Sender<StepDone>),
     ) -> Self {
         let (charged_before, phase) = (Charged::default(), Phase::Idle);
+        let parked = VecDeque::with_capacity(program.max_flights());
         Self {
             cx,
             program,
@@ -120,6 +135,8 @@ impl Sequencer {
             done,
             charged_before,
             phase,
+            parked,
+            reading: false,
         }
     }
 
@@ -155,7 +172,9 @@ impl Sequencer {
             match ReadTag::decode(tag) {
                 ReadTag::Stream { ordinal } => self.actors.gio.arrived(ordinal, slot, result),
                 ReadTag::Neurons { id } => {
-                    let CoreActors { udio, udc, .. } = &mut self.actors;
+                    let CoreActors {
+                        neurons, gc, udc, ..
+                    } = &mut self.actors;
                     let read_ok = result.is_ok();
                     if let Err(fault) = result {
                         let what = "neurons".to_string();
@@ -165,7 +184,7 @@ impl Sequencer {
                             fault,
                         });
                     }
-                    udio.arrived(&self.cx, id, slot, read_ok, udc);
+                    neurons.arrived(&self.cx, id, slot, read_ok, &mut Onward { gc, udc });
                 }
             }
         }
@@ -181,6 +200,9 @@ impl Sequencer {
                 self.actors.attend.begin_step(&self.cx);
                 let clusters = self.program.streamed(step.n_logits > 0);
                 self.actors.gio.begin_step(clusters, step.read_anew);
+                if self.cx.shared.neurons.pipeline != Pipeline::Cluster {
+                    self.actors.gio.confine(&[]);
+                }
                 let len = step.n_tokens * self.d_model();
                 self.cx
                     .shared
@@ -198,12 +220,12 @@ impl Sequencer {
         }
     }
 
-    fn d_model(&self) -> usize {
+    pub(super) fn d_model(&self) -> usize {
         self.cx.shared.bundle.meta.config.d_model
     }
 
     /// Norms tokens `from..n_tokens` of the residual stream into the phase's input.
-    fn norm(&mut self, final_norm: bool, before_ffn: bool, from: usize) {
+    pub(super) fn norm(&mut self, final_norm: bool, before_ffn: bool, from: usize) {
         let shared = std::sync::Arc::clone(&self.cx.shared);
         let (d, vectors) = (self.d_model(), &shared.bundle.vectors);
         let weight = match (final_norm, vectors.layers.get(self.cx.layer)) {
@@ -227,9 +249,12 @@ impl Sequencer {
         self.cx.record(Stage::Norm, 0, n, 0, Hit::NotApplicable, 0);
     }
 
-    fn begin_rows(&mut self, site: Site) {
+    pub(super) fn begin_rows(&mut self, site: Site) {
         self.cx.retired = 0;
         let items = items(&self.program, site, self.cx.layer);
+        if self.cx.shared.neurons.pipeline != Pipeline::Cluster {
+            self.actors.gio.confine(items);
+        }
         self.actors
             .rows
             .begin(&self.cx, items, &mut self.actors.gio);
@@ -250,38 +275,6 @@ impl Sequencer {
             .x
             .load(&shared.kernels, Form::Panels, n, q_dim, rows);
         self.begin_rows(Site::Output);
-    }
-
-    fn begin_ffn(&mut self) {
-        let len = self.cx.step.n_tokens * self.d_model();
-        let rows = &mut self.residual.rows[..len];
-        self.cx.shared.boards.output.read(0, rows);
-        for (x, o) in self.residual.x.iter_mut().zip(rows.iter()) {
-            *x += o;
-        }
-        self.norm(false, true, 0);
-        self.cx.acc[..len].fill(0);
-        self.cx.retired = 0;
-        let items = &self.program.ffn[self.cx.layer];
-        self.actors.pred.begin(&mut self.cx, items);
-        self.phase = Phase::Ffn;
-    }
-
-    /// Adds all cores' FFN shares to the residual stream: integers, so in any order.
-    fn add_ffn(&mut self) {
-        let shared = std::sync::Arc::clone(&self.cx.shared);
-        let len = self.cx.step.n_tokens * self.d_model();
-        let (sum, share) = (&mut self.cx.acc[..len], &mut self.residual.share[..len]);
-        sum.fill(0);
-        for board in &shared.boards.ffn {
-            board.read(0, share);
-            for (s, v) in sum.iter_mut().zip(share.iter()) {
-                *s = s.wrapping_add(*v);
-            }
-        }
-        shared
-            .kernels
-            .unfold_fixed(sum, &mut self.residual.x[..len]);
     }
 
     fn begin_layer_or_head(&mut self) {
@@ -305,7 +298,7 @@ impl Sequencer {
         }
     }
 
-    fn arrive(&mut self, next: Next) {
+    pub(super) fn arrive(&mut self, next: Next) {
         let epoch = self.member.arrive();
         self.phase = Phase::Await { epoch, next };
     }
@@ -324,59 +317,19 @@ impl Sequencer {
         }
         self.arrive(match site {
             Site::Qkv => Next::Attend,
+            Site::Output if self.cx.shared.pred.is_predicted() => Next::Predict,
             Site::Output => Next::Ffn,
+            Site::Predictor => Next::Ffn,
             Site::Head => Next::Done,
         });
         Turn::Progress
     }
 
-    fn ffn_turn(&mut self) -> Turn {
-        let items = &self.program.ffn[self.cx.layer];
-        let CoreActors {
-            pred,
-            gio,
-            gc,
-            udio,
-            udc,
-            ..
-        } = &mut self.actors;
-        let cx = &mut self.cx;
-        if udc.turn(cx, gio, udio.stage()) || udio.turn(udc) || gc.turn(cx, gio, udio, udc) {
-            return Turn::Progress;
-        }
-        if let Some(flight) = gio.turn(cx) {
-            gc.push(flight);
-            return Turn::Progress;
-        }
-        if pred.turn(cx, items, gio, gc) {
-            return Turn::Progress;
-        }
-        if cx.retired < items.len() {
-            let reason = if udio.is_waiting() {
-                Reason::IoUpDown
-            } else {
-                Reason::IoGate
-            };
-            return Turn::Blocked(reason);
-        }
-        if cx.trace.is_enabled() {
-            let now = cx.last_ns;
-            for (which, value) in [
-                (Counter::CacheLive, udio.stage().cached()),
-                (Counter::QueueDepth, udio.stage().queued()),
-                (Counter::StreamReady, gio.ready()),
-            ] {
-                cx.trace.push(Record::counter(which, value as u64, now));
-            }
-        }
-        let len = cx.step.n_tokens * cx.shared.bundle.meta.config.d_model;
-        cx.shared.boards.ffn[cx.rank].write(0, &cx.acc[..len]);
-        self.arrive(Next::Layer);
-        Turn::Progress
-    }
-
     fn await_turn(&mut self, epoch: u64, next: Next) -> Turn {
         match self.member.complete(epoch) {
+            Ok(false) if next == Next::Ffn && self.cx.shared.pred.is_predicted() => {
+                return Turn::Blocked(Reason::Pred);
+            }
             Ok(false) => return Turn::Blocked(Reason::Barrier),
             Err(_aborted) => {
                 self.phase = Phase::Finished;
@@ -390,11 +343,15 @@ impl Sequencer {
                 self.arrive(Next::Output);
             }
             Next::Output => self.begin_output(),
+            Next::Predict => self.begin_predictor(),
             Next::Ffn => self.begin_ffn(),
+            Next::UpDown => self.pass_barrier(),
             Next::Layer => self.begin_layer_or_head(),
             Next::Done => {
                 self.phase = Phase::Idle;
-                let neurons = self.actors.udio.stage().take_counts();
+                let store = self.actors.neurons.store();
+                store.end_step();
+                let neurons = store.take_counts();
                 let whole = std::mem::take(&mut self.cx.counts);
                 self.cx.end_stall();
                 self.cx.ledger.finish(now_ns());
@@ -412,10 +369,49 @@ impl Sequencer {
     }
 }
 
+impl Sequencer {
+    fn start_reads(&mut self) {
+        self.actors.gio.start_reads(&self.cx, &mut self.io);
+        self.actors.neurons.start_reads(&mut self.io);
+    }
+
+    fn phase_turn(&mut self) -> Turn {
+        match self.phase {
+            Phase::Idle => self.take_command(),
+            Phase::Rows(site) => self.rows_turn(site),
+            Phase::Gates => self.gates_turn(),
+            Phase::Ffn => self.ffn_turn(),
+            Phase::Await { epoch, next } => self.await_turn(epoch, next),
+            Phase::Finished => Turn::Finished,
+        }
+    }
+
+    /// Computes what is here until nothing is left to do, then starts all reads that are due and waits for
+    /// all of them: reads block, as in LLM in a Flash.
+    fn blocking_turn(&mut self) -> Turn {
+        if self.reading {
+            self.start_reads();
+            let CoreActors { gio, neurons, .. } = &mut self.actors;
+            let under_way = gio.is_reading() || neurons.store().is_reading();
+            match (under_way, neurons.waiting_for()) {
+                (true, reason) => return Turn::Blocked(reason.unwrap_or(Reason::IoGate)),
+                (false, _) => self.reading = false,
+            }
+        }
+        let turn = self.phase_turn();
+        if let Turn::Blocked(Reason::IoGate | Reason::IoUpDown) = turn {
+            self.reading = true;
+            return Turn::Progress;
+        }
+        turn
+    }
+}
+
 fn items(program: &Program, site: Site, layer: usize) -> &[super::program::Item] {
     match site {
         Site::Qkv => &program.qkv[layer],
         Site::Output => &program.output[layer],
+        Site::Predictor => &program.predictor[layer],
         Site::Head => &program.head,
     }
 }
@@ -423,14 +419,12 @@ fn items(program: &Program, site: Site, layer: usize) -> &[super::program::Item]
 impl Actor for Sequencer {
     fn turn(&mut self) -> Turn {
         self.collect_arrivals();
-        self.actors.gio.start_reads(&self.cx, &mut self.io);
-        self.actors.udio.start_reads(&mut self.io);
-        let turn = match self.phase {
-            Phase::Idle => self.take_command(),
-            Phase::Rows(site) => self.rows_turn(site),
-            Phase::Ffn => self.ffn_turn(),
-            Phase::Await { epoch, next } => self.await_turn(epoch, next),
-            Phase::Finished => Turn::Finished,
+        let turn = match self.cx.shared.neurons.pipeline {
+            Pipeline::None => self.blocking_turn(),
+            Pipeline::Cluster | Pipeline::Matrix => {
+                self.start_reads();
+                self.phase_turn()
+            }
         };
         if matches!(turn, Turn::Blocked(_)) && self.member.is_aborted() {
             // Another thread has ended: what this core waits for will not come.

@@ -1,15 +1,19 @@
 //! What all cores see: the model, the plan, pinned weights, boards. Immutable once tokens flow, but for
 //! the boards' cells and the fault cell.
 
+use std::sync::Arc;
+
 use forebay_models::bundle::{Bundle, DirectoryEntry};
 use forebay_models::kv_cache::KvType;
-use forebay_plans::residency::ResidencyPlan;
+use forebay_plans::residency::{Loading, Pipeline, ResidencyPlan};
 use forebay_queues::slab::Slot;
+use forebay_stages::cache::PolicyKind;
 use forebay_stages::kernels::KernelTable;
 use forebay_stages::pred::Pred;
 use forebay_traces::ledger::Charged;
 
 use super::boards::Boards;
+use super::observer::Observer;
 use crate::fault::FaultCell;
 
 /// One pass of a batch of consecutive tokens through the model.
@@ -41,6 +45,17 @@ pub struct StepDone {
     pub charged: Charged,
 }
 
+/// How single neurons are kept and read, and what overlaps.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct NeuronOptions {
+    /// Which neurons stay in the cache.
+    pub policy: PolicyKind,
+    /// How a bundle is read.
+    pub loading: Loading,
+    /// What overlaps.
+    pub pipeline: Pipeline,
+}
+
 /// Weights that stay in memory, by directory index: whole clusters, or their Gate rows only.
 #[derive(Debug, Default)]
 pub struct Resident {
@@ -68,6 +83,10 @@ pub struct Shared {
     pub plan: ResidencyPlan,
     /// Neuron selection.
     pub pred: Pred,
+    /// How neurons are kept and read.
+    pub neurons: NeuronOptions,
+    /// Is told what is computed, if anybody wants to know.
+    pub observer: Option<Arc<dyn Observer>>,
     /// Compute kernels for this CPU.
     pub kernels: KernelTable,
     /// Pinned weights.
@@ -87,6 +106,13 @@ pub struct Shared {
 }
 
 impl Shared {
+    /// The largest rank of a predictor that is used, 0 if none is.
+    pub fn predictor_rank(&self) -> usize {
+        let used = self.bundle.meta.predictors.iter().flatten();
+        let rank = used.map(|p| p.rank).max().unwrap_or(0);
+        if self.pred.is_predicted() { rank } else { 0 }
+    }
+
     /// Directory entry of a cluster.
     pub fn entry(&self, cluster: u32) -> &DirectoryEntry {
         &self.bundle.clusters[cluster as usize]

@@ -2,8 +2,9 @@
 
 use std::collections::VecDeque;
 
-use forebay_stages::udc::{ClusterWork, UdcScratch, UpDown, up_down};
-use forebay_stages::udio::Udio;
+use forebay_stages::neuron_rows::NeuronRows;
+use forebay_stages::neuron_store::NeuronStore;
+use forebay_stages::udc::{ClusterWork, UdcScratch, up_down};
 use forebay_traces::record::{Residency as Hit, Stage};
 
 use super::context::{CoreContext, Flight};
@@ -30,21 +31,29 @@ impl UdcActor {
     }
 
     /// Computes one cluster, adds its share to the accumulator and gives its memory back.
-    pub fn turn(&mut self, cx: &mut CoreContext, gio: &mut GioActor, udio: &mut Udio) -> bool {
+    pub fn turn(
+        &mut self,
+        cx: &mut CoreContext,
+        gio: &mut GioActor,
+        store: &mut NeuronStore,
+    ) -> bool {
         let Some(mut flight) = self.inbox.pop_front() else {
             return false;
         };
         let cluster = flight.item.cluster;
         let shared = std::sync::Arc::clone(&cx.shared);
         let geometry = &shared.bundle.meta.layers[cx.layer].ffn;
-        let cached = matches!(flight.item.source, Source::Neurons { .. });
-        let data = match &flight.buffer {
-            _ if cached => UpDown::Cached {
-                udio,
+        let cached = matches!(
+            flight.item.source,
+            Source::Neurons { .. } | Source::GatePinned { .. }
+        );
+        let rows = match &flight.buffer {
+            _ if cached => NeuronRows::Cached {
+                store,
                 flight: flight.number,
             },
-            Some(slot) => UpDown::Whole(slot),
-            None => UpDown::Whole(shared.resident.bytes(cluster as usize)),
+            Some(slot) => NeuronRows::Whole(slot),
+            None => NeuronRows::Whole(shared.resident.bytes(cluster as usize)),
         };
         let gates = &cx.gates[cx.gate_range(&flight)];
         let work = ClusterWork {
@@ -52,13 +61,13 @@ impl UdcActor {
             n: flight.count,
             live: flight.live,
             gates,
-            data,
+            rows,
         };
         let done = up_down(
             &shared.kernels,
             &work,
             &cx.x,
-            &shared.pred,
+            shared.pred.activation(),
             &mut self.scratch,
             &mut cx.acc,
         );
@@ -80,7 +89,7 @@ impl UdcActor {
             if cached { flight.flow } else { 0 },
         );
         if cached {
-            udio.release(flight.number);
+            store.release(flight.number);
         } else if flight.buffer.is_some() {
             cx.counts.misses += flight.live.count() as u64;
         } else {

@@ -35,6 +35,26 @@ pub(super) fn check_meta(path: &Path, meta: &BundleMeta) -> Result<()> {
             return wrong(field, "its clusters have an impossible number of neurons");
         }
     }
+    if let Some(predictors) = &meta.predictors {
+        let sane = |rank: usize| (1..=MAX_DIMENSION as usize).contains(&rank);
+        if predictors.len() != c.n_layers
+            || !predictors
+                .iter()
+                .all(|p| sane(p.rank) && p.threshold.is_finite())
+        {
+            return wrong("predictors".into(), "there is not a sensible one per layer");
+        }
+    }
+    if let Some(gates) = &meta.gates {
+        let ascending =
+            |q: &Vec<f32>| q.len() >= 2 && q.is_sorted() && q.iter().all(|v| v.is_finite());
+        if gates.quantiles.len() != c.n_layers || !gates.quantiles.iter().all(ascending) {
+            return wrong(
+                "gates".into(),
+                "there are no ascending sizes for each layer",
+            );
+        }
+    }
     if c.tied_head && (meta.embedding != meta.head || meta.embedding_rows != meta.head_rows) {
         return wrong(
             "embedding".into(),

@@ -8,7 +8,7 @@ use crate::error::{ModelError, Result};
 pub(super) const MAGIC: [u8; 8] = *b"FOREBAY\0";
 
 /// Version written and read by this engine. Any change of the byte layout raises it.
-pub const FORMAT_VERSION: u32 = 2;
+pub const FORMAT_VERSION: u32 = 3;
 
 /// Alignment of clusters and sections, the unit of direct reads.
 pub const ALIGN: usize = 4096;
@@ -47,6 +47,10 @@ pub enum ClusterKind {
     Head = 5,
     /// Rows of the token embedding, where it is not the head.
     Embedding = 6,
+    /// Rows of an activation predictor's first matrix, fc1.
+    PredictorHidden = 7,
+    /// An activation predictor's second matrix, fc2: one row per neuron of the layer.
+    PredictorScore = 8,
 }
 
 impl ClusterKind {
@@ -65,6 +69,8 @@ impl ClusterKind {
             Self::Ffn,
             Self::Head,
             Self::Embedding,
+            Self::PredictorHidden,
+            Self::PredictorScore,
         ]
         .into_iter()
         .find(|&k| k as u8 == b)

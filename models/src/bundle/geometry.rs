@@ -135,6 +135,11 @@ impl FfnGeometry {
         self.down_offset() - self.up_offset() + self.down_column()
     }
 
+    /// Neuron layout: bytes of a bundle without its padding: Gate, Up and Down.
+    pub fn bundle_bytes(&self) -> usize {
+        self.down_offset() + self.down_column()
+    }
+
     /// Bytes of Up and Down that one live neuron stands for, in either layout.
     pub fn touched_per_neuron(&self) -> usize {
         match self.layout {

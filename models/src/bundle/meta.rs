@@ -25,6 +25,43 @@ pub struct LayerFormats {
     pub ffn: FfnGeometry,
 }
 
+/// Activation predictor of one layer: neuron i is computed where
+/// `fc2[i] · relu(fc1 · x) >= threshold`, `x` being the residual stream before the FFN's norm
+/// (PowerInfer's rule).
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub struct LayerPredictor {
+    /// Rows of fc1, columns of fc2.
+    pub rank: usize,
+    /// Format of fc1's rows, `[rank, d_model]`.
+    pub fc1: BlockType,
+    /// Format of fc2's rows, `[d_ff, rank]`.
+    pub fc2: BlockType,
+    /// The cut.
+    pub threshold: f32,
+}
+
+/// Sizes of activated gates over a text: what thresholds for skipping neurons are chosen from.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct GateCalibration {
+    /// Tokens measured.
+    pub tokens: usize,
+    /// By layer, ascending: entry `i` is the size that a part `i / (len - 1)` of the layer's neurons stays
+    /// below, `[n_layers][at least 2]`.
+    pub quantiles: Vec<Vec<f32>>,
+}
+
+impl GateCalibration {
+    /// Thresholds with which a part `density` of each layer's neurons is computed, `[n_layers]`.
+    pub fn thresholds(&self, density: f64) -> Vec<f32> {
+        let at = |q: &Vec<f32>| {
+            let place = (1.0 - density.clamp(0.0, 1.0)) * (q.len() - 1) as f64;
+            let (low, high) = (q[place.floor() as usize], q[place.ceil() as usize]);
+            low + (high - low) * place.fract() as f32
+        };
+        self.quantiles.iter().map(at).collect()
+    }
+}
+
 /// What identifies the state of a source: when any of it changes, a cached bundle is stale.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SourceIdentity {
@@ -123,6 +160,10 @@ pub struct BundleMeta {
     pub head_rows: usize,
     /// Rows per embedding cluster; equal to `head_rows` where tied.
     pub embedding_rows: usize,
+    /// Activation predictors, `[n_layers]`, where the model has them.
+    pub predictors: Option<Vec<LayerPredictor>>,
+    /// How large activated gates are, where that was measured.
+    pub gates: Option<GateCalibration>,
     /// Where the file came from.
     pub source: SourceIdentity,
     /// Version of the engine that packed it.

@@ -4,6 +4,7 @@
 //! matrix cut into *clusters* that start on 4 KiB boundaries and carry a checksum each, most of them
 //! regrouped into panels of 16 rows ([`crate::panel`]), then the small sections (metadata, tokenizer, vectors, directory, neuron checksums).
 
+mod amend;
 mod check;
 mod format;
 mod geometry;
@@ -13,10 +14,11 @@ mod reader;
 mod vectors;
 mod writer;
 
+pub use amend::{Amendment, PackedPredictor, amend};
 pub use format::{ALIGN, ClusterKind, DirectoryEntry, FORMAT_VERSION, checksum};
 pub use geometry::{FfnGeometry, FfnLayout, MAX_NEURONS, NEURONS_PER_CLUSTER};
-pub use meta::{BundleMeta, LayerFormats, SourceIdentity};
+pub use meta::{BundleMeta, GateCalibration, LayerFormats, LayerPredictor, SourceIdentity};
 pub use pack::{PackOptions, PackProgress, pack};
-pub use reader::Bundle;
+pub use reader::{Bundle, NeuronSums};
 pub use vectors::{LayerVectors, Vectors};
 pub use writer::remove_stale_partials;

@@ -1,19 +1,19 @@
 //! Converting a source model into a bundle file, layer by layer, in bounded memory.
 
+mod down_band;
+
 use std::path::Path;
 
 use super::format::ClusterKind;
 use super::geometry::{FfnGeometry, FfnLayout, rows_per_cluster};
-use super::meta::{BundleMeta, LayerFormats, SourceIdentity};
+use super::meta::{BundleMeta, LayerFormats, LayerPredictor, SourceIdentity};
 use super::vectors::{LayerVectors, Vectors};
 use super::writer::{BundleWriter, remove_stale_partials};
 use crate::block::{BlockType, dequantize, quantize};
 use crate::error::{ModelError, Result};
 use crate::panel::pack_panels;
 use crate::tensor::{LayerTensor, TensorId, TensorMeta, TensorSource};
-
-/// Memory for a band of Down columns while they are regrouped.
-const BAND_BYTES: usize = 8 << 20;
+use down_band::{DownBand, band_row};
 
 /// Choices of a conversion.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -21,7 +21,14 @@ pub struct PackOptions {
     /// Format for matrices that are stored as F32, F16 or BF16; `None` keeps what the source has.
     /// Matrices that are quantised already are never touched.
     pub quant: Option<BlockType>,
+    /// Stores FFNs neuron by neuron even where Down is quantised along the neurons: its columns are then
+    /// quantised anew, as [`COLUMN_FORMAT`], which changes the model a little.
+    pub neurons: bool,
 }
+
+/// Format of Down's columns where they had to be quantised anew: its error is far below that of the formats
+/// with fewer bits that they come from.
+pub const COLUMN_FORMAT: BlockType = BlockType::Q8_0;
 
 /// How far a conversion is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -60,7 +67,7 @@ pub fn pack(
     let total = total_bytes(source);
     let mut packer = Packer {
         source,
-        quant: options.quant,
+        options: *options,
         writer: BundleWriter::create(out)?,
         done: 0,
         total,
@@ -81,6 +88,7 @@ pub fn pack(
     };
     let embedding_rows = packer.rows(kind, None, &embedding)?;
     drop(tables);
+    let predictors = packer.predictors()?;
     let meta = BundleMeta {
         config: config.clone(),
         layers,
@@ -88,6 +96,8 @@ pub fn pack(
         embedding: embedding.target,
         head_rows: rows_per_cluster(head.meta.rows, head.row_bytes()),
         embedding_rows,
+        predictors,
+        gates: None,
         source: identity,
         packed_by: env!("CARGO_PKG_VERSION").into(),
     };
@@ -108,7 +118,19 @@ fn total_bytes(source: &dyn TensorSource) -> u64 {
     use LayerTensor as T;
     let config = source.config();
     let layers = (0..config.n_layers).flat_map(|l| {
-        [T::Q, T::K, T::V, T::O, T::Gate, T::Up, T::Down, T::DownT].map(|t| TensorId::Layer(l, t))
+        [
+            T::Q,
+            T::K,
+            T::V,
+            T::O,
+            T::Gate,
+            T::Up,
+            T::Down,
+            T::DownT,
+            T::PredictorFc1,
+            T::PredictorFc2,
+        ]
+        .map(|t| TensorId::Layer(l, t))
     });
     layers
         .chain([TensorId::TokenEmbedding, TensorId::OutputHead])
@@ -133,7 +155,7 @@ impl Matrix {
 
 struct Packer<'a> {
     source: &'a dyn TensorSource,
-    quant: Option<BlockType>,
+    options: PackOptions,
     writer: BundleWriter,
     done: u64,
     total: u64,
@@ -155,7 +177,7 @@ impl Packer<'_> {
 
     /// The format in which rows of `cols` elements, stored as `block`, are written.
     fn target(&self, block: BlockType, cols: usize) -> BlockType {
-        match self.quant {
+        match self.options.quant {
             Some(q) if block.block_len() == 1 && cols.is_multiple_of(q.block_len()) => q,
             _ => block,
         }
@@ -275,15 +297,18 @@ impl Packer<'_> {
         let mut down = self.matrix(TensorId::Layer(l, down))?;
         let (d_model, d_ff) = (gate.meta.cols, gate.meta.rows);
         let plain = down.meta.block.block_len() == 1;
+        let anew =
+            !plain && self.options.neurons && d_model.is_multiple_of(COLUMN_FORMAT.block_len());
         if !transposed {
-            // Down columns become rows of d_model when plain; quantised blocks stay as they are.
-            down.target = if plain {
-                self.target(down.meta.block, d_model)
-            } else {
-                down.meta.block
+            // Down columns become rows of d_model when plain; quantised blocks stay as they are, unless
+            // neurons are asked for.
+            down.target = match (plain, anew) {
+                (true, _) => self.target(down.meta.block, d_model),
+                (false, true) => COLUMN_FORMAT,
+                (false, false) => down.meta.block,
             };
         }
-        let layout = if transposed || plain {
+        let layout = if transposed || plain || anew {
             FfnLayout::Neuron
         } else {
             FfnLayout::Cluster
@@ -344,10 +369,37 @@ impl Packer<'_> {
             put(0, &gates, g.gate_row());
             put(g.up_offset(), &ups, g.up_row());
             put(g.down_offset(), &downs, g.down_column());
-            self.writer
-                .neuron_sum(&bundle[g.up_offset()..g.up_offset() + g.up_down_bytes()]);
+            let (gate, up_down) = (&bundle[..g.gate_row()], &bundle[g.up_offset()..]);
+            self.writer.neuron_sums(gate, &up_down[..g.up_down_bytes()]);
         }
         Ok(())
+    }
+
+    /// Writes the layers' activation predictors, if the source has them.
+    fn predictors(&mut self) -> Result<Option<Vec<LayerPredictor>>> {
+        let id = |l, t| TensorId::Layer(l, t);
+        if self.source.meta(id(0, LayerTensor::PredictorFc1)).is_none() {
+            return Ok(None);
+        }
+        let threshold = self.source.config().predictor_threshold;
+        let mut layers = Vec::new();
+        for l in 0..self.source.config().n_layers {
+            let fc1 = self.matrix(id(l, LayerTensor::PredictorFc1))?;
+            let fc2 = self.matrix(id(l, LayerTensor::PredictorFc2))?;
+            self.rows(ClusterKind::PredictorHidden, Some(l), &fc1)?;
+            let (mut rows, mut bytes) = (Vec::new(), Vec::new());
+            self.read_panels(&fc2, 0, fc2.meta.rows, &mut rows, &mut bytes)?;
+            let all = (0, fc2.meta.rows);
+            self.writer
+                .cluster(ClusterKind::PredictorScore, Some(l), all, &bytes)?;
+            layers.push(LayerPredictor {
+                rank: fc1.meta.rows,
+                fc1: fc1.target,
+                fc2: fc2.target,
+                threshold,
+            });
+        }
+        Ok(Some(layers))
     }
 
     fn vectors(&self) -> Result<Vectors> {
@@ -381,103 +433,4 @@ impl Packer<'_> {
         dequantize(m.meta.block, &bytes, &mut floats);
         Ok(floats)
     }
-}
-
-/// A band of columns of Down, `[d_model, band]`, read once and handed out cluster by cluster: the
-/// source stores Down by output row, so the columns of a cluster are spread over the whole matrix.
-struct DownBand {
-    transposed: bool,
-    /// First neuron and number of neurons held.
-    first: usize,
-    len: usize,
-    /// Neurons per band.
-    width: usize,
-    bytes: Vec<u8>,
-}
-
-impl DownBand {
-    fn new(down: &Matrix, g: &FfnGeometry, transposed: bool) -> Self {
-        let per_cluster = g.d_model * band_row(down, g.neurons);
-        let width = (BAND_BYTES / per_cluster.max(1)).max(1) * g.neurons;
-        Self {
-            transposed,
-            first: 0,
-            len: 0,
-            width,
-            bytes: Vec::new(),
-        }
-    }
-
-    /// Makes sure that neuron `first` is in the band.
-    fn load(&mut self, packer: &mut Packer<'_>, down: &Matrix, first: usize) -> Result<()> {
-        if (self.first..self.first + self.len).contains(&first) {
-            return Ok(());
-        }
-        let (d_model, d_ff) = (down.meta.rows, down.meta.cols);
-        self.first = first;
-        self.len = self.width.min(d_ff - first);
-        let row = band_row(down, self.len);
-        self.bytes.resize(d_model * row, 0);
-        if self.len == d_ff {
-            packer.source.read(down.id, 0, &mut self.bytes)?;
-        } else {
-            let start = band_row(down, first);
-            for (r, out) in self.bytes.chunks_exact_mut(row).enumerate() {
-                packer
-                    .source
-                    .read(down.id, r * down.meta.row_bytes() + start, out)?;
-            }
-        }
-        packer.advance(self.bytes.len());
-        Ok(())
-    }
-
-    /// Appends, for each output row, the blocks of neurons `first..first + n`.
-    fn append_blocks(
-        &mut self,
-        packer: &mut Packer<'_>,
-        down: &Matrix,
-        (first, n): (usize, usize),
-        out: &mut Vec<u8>,
-    ) -> Result<()> {
-        self.load(packer, down, first)?;
-        let (at, len) = (band_row(down, first - self.first), band_row(down, n));
-        for row in self.bytes.chunks_exact(band_row(down, self.len)) {
-            out.extend_from_slice(&row[at..at + len]);
-        }
-        Ok(())
-    }
-
-    /// Appends columns `first..first + n` as rows of `d_model` in the target format.
-    fn append_columns(
-        &mut self,
-        packer: &mut Packer<'_>,
-        down: &Matrix,
-        (first, n): (usize, usize),
-        out: &mut Vec<u8>,
-    ) -> Result<()> {
-        self.load(packer, down, first)?;
-        let row = band_row(down, self.len);
-        let size = down.meta.block.block_bytes();
-        let mut column = Vec::with_capacity(down.meta.rows * size);
-        let mut floats = vec![0.0; down.meta.rows];
-        for c in first - self.first..first - self.first + n {
-            column.clear();
-            for r in self.bytes.chunks_exact(row) {
-                column.extend_from_slice(&r[c * size..(c + 1) * size]);
-            }
-            if down.target == down.meta.block {
-                out.extend_from_slice(&column);
-            } else {
-                dequantize(down.meta.block, &column, &mut floats);
-                packer.append_quantized(down, &floats, out)?;
-            }
-        }
-        Ok(())
-    }
-}
-
-/// Bytes of `n` consecutive source elements of a Down row.
-fn band_row(down: &Matrix, n: usize) -> usize {
-    n / down.meta.block.block_len() * down.meta.block.block_bytes()
 }

@@ -19,6 +19,25 @@ use crate::tokenizer::TokenizerSpec;
 /// Sections larger than this are taken for damage.
 const MAX_SECTION: u64 = 1 << 30;
 
+/// Checksums of the parts of one neuron's bundle that are read on their own: the low 32 bits of XXH3.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct NeuronSums {
+    /// Of the Gate row.
+    pub gate: u32,
+    /// Of what lies from the start of Up to the end of Down.
+    pub up_down: u32,
+}
+
+impl NeuronSums {
+    /// The checksums of a neuron's parts.
+    pub fn of(gate: &[u8], up_down: &[u8]) -> Self {
+        Self {
+            gate: checksum(gate) as u32,
+            up_down: checksum(up_down) as u32,
+        }
+    }
+}
+
 /// An open bundle file.
 #[derive(Debug)]
 pub struct Bundle {
@@ -29,9 +48,9 @@ pub struct Bundle {
     pub meta: BundleMeta,
     /// Norms and biases.
     pub vectors: Vectors,
-    /// Every cluster in file order: per layer Q, K, V, O, FFN; then head and embedding.
+    /// Every cluster in file order: per layer Q, K, V, O, FFN; then head, embedding and predictors.
     pub clusters: Vec<DirectoryEntry>,
-    neuron_sums: Vec<u32>,
+    neuron_sums: Vec<NeuronSums>,
     /// For each FFN cluster in directory order, index of its first entry in `neuron_sums`.
     sum_start: Vec<usize>,
 }
@@ -76,10 +95,13 @@ impl Bundle {
             .ok_or_else(|| ModelError::damaged(path, "directory section", "is malformed"))?;
         let sums = read(SectionId::NeuronSums, "neuron checksums")?;
         let neuron_sums = sums
-            .as_chunks::<4>()
+            .as_chunks::<8>()
             .0
             .iter()
-            .map(|b| u32::from_le_bytes(*b))
+            .map(|b| NeuronSums {
+                gate: u32::from_le_bytes([b[0], b[1], b[2], b[3]]),
+                up_down: u32::from_le_bytes([b[4], b[5], b[6], b[7]]),
+            })
             .collect();
         let mut bundle = Self {
             path: path.to_path_buf(),
@@ -150,9 +172,9 @@ impl Bundle {
         }
     }
 
-    /// Checksum (low 32 bits of XXH3) of the Up and Down part of neuron `neuron` (counted within the
-    /// cluster) of the FFN cluster at directory index `cluster`; `None` outside the neuron layout.
-    pub fn neuron_sum(&self, cluster: usize, neuron: usize) -> Option<u32> {
+    /// Checksums of neuron `neuron` (counted within the cluster) of the FFN cluster at directory index
+    /// `cluster`; `None` outside the neuron layout.
+    pub fn neuron_sums(&self, cluster: usize, neuron: usize) -> Option<NeuronSums> {
         let start = *self.sum_start.get(cluster)?;
         (start != usize::MAX).then(|| self.neuron_sums.get(start + neuron).copied())?
     }
@@ -191,6 +213,21 @@ impl Bundle {
                 sums += if neuron { e.count as usize } else { 0 };
             }
         }
+        self.validate_tables(&mut cursor)?;
+        self.validate_predictors(&mut cursor)?;
+        if cursor.next != self.clusters.len() || sums != self.neuron_sums.len() {
+            return Err(damaged("directory section".into(), "has surplus entries"));
+        }
+        sum_start.resize(self.clusters.len(), usize::MAX);
+        self.sum_start = sum_start;
+        Ok(())
+    }
+
+    /// Head and embedding.
+    fn validate_tables(&self, cursor: &mut Cursor<'_>) -> Result<()> {
+        let damaged =
+            |field: String, problem: &str| ModelError::damaged(&self.path, field, problem);
+        let (meta, c) = (&self.meta, &self.meta.config);
         let mut tables = vec![(ClusterKind::Head, meta.head, meta.head_rows)];
         if !c.tied_head {
             tables.push((ClusterKind::Embedding, meta.embedding, meta.embedding_rows));
@@ -213,11 +250,31 @@ impl Bundle {
                 ));
             }
         }
-        if cursor.next != self.clusters.len() || sums != self.neuron_sums.len() {
-            return Err(damaged("directory section".into(), "has surplus entries"));
+        Ok(())
+    }
+
+    /// fc1 and fc2 of each layer, where the model has predictors.
+    fn validate_predictors(&self, cursor: &mut Cursor<'_>) -> Result<()> {
+        let c = &self.meta.config;
+        for (l, p) in self.meta.predictors.iter().flatten().enumerate() {
+            for (kind, rows, cols, block) in [
+                (ClusterKind::PredictorHidden, p.rank, c.d_model, p.fc1),
+                (ClusterKind::PredictorScore, c.d_ff, p.rank, p.fc2),
+            ] {
+                let first = cursor.next;
+                cursor
+                    .rows(kind, Some(l), rows, cols, block)
+                    .and_then(|()| {
+                        // A neuron's row is found by its index.
+                        let whole =
+                            kind == ClusterKind::PredictorHidden || cursor.next == first + 1;
+                        whole.then_some(()).ok_or("is in several clusters")
+                    })
+                    .map_err(|p| {
+                        ModelError::damaged(&self.path, format!("{kind:?} of layer {l}"), p)
+                    })?;
+            }
         }
-        sum_start.resize(self.clusters.len(), usize::MAX);
-        self.sum_start = sum_start;
         Ok(())
     }
 }

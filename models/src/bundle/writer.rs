@@ -11,6 +11,7 @@ use super::format::{
     ALIGN, ClusterKind, DirectoryEntry, ENTRY_BYTES, Header, SECTIONS, Section, SectionId, checksum,
 };
 use super::meta::BundleMeta;
+use super::reader::NeuronSums;
 use super::vectors::Vectors;
 use crate::error::{ModelError, Result};
 use crate::tokenizer::TokenizerSpec;
@@ -56,7 +57,7 @@ pub(super) struct BundleWriter {
     target: PathBuf,
     offset: u64,
     entries: Vec<DirectoryEntry>,
-    neuron_sums: Vec<u32>,
+    neuron_sums: Vec<NeuronSums>,
 }
 
 impl BundleWriter {
@@ -140,9 +141,14 @@ impl BundleWriter {
         Ok(())
     }
 
-    /// Records the checksum of one neuron's Up and Down part, in directory order.
-    pub fn neuron_sum(&mut self, up_down: &[u8]) {
-        self.neuron_sums.push(checksum(up_down) as u32);
+    /// Records the checksums of one neuron's Gate row and of its Up and Down part, in directory order.
+    pub fn neuron_sums(&mut self, gate: &[u8], up_down: &[u8]) {
+        self.neuron_sums.push(NeuronSums::of(gate, up_down));
+    }
+
+    /// Takes over the checksums of a neuron that is copied as it is.
+    pub fn copy_neuron_sums(&mut self, sums: NeuronSums) {
+        self.neuron_sums.push(sums);
     }
 
     /// Writes the sections and the header, syncs, and renames the file into place.
@@ -160,7 +166,7 @@ impl BundleWriter {
         let sums = self
             .neuron_sums
             .iter()
-            .flat_map(|s| s.to_le_bytes())
+            .flat_map(|s| [s.gate.to_le_bytes(), s.up_down.to_le_bytes()].concat())
             .collect();
         let mut header = Header {
             file_len: 0,

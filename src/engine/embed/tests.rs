@@ -6,7 +6,7 @@ mod gguf_writer;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use forebay_actors::decode::{Boards, DecodeGraph, GraphOptions, Program, Resident};
+use forebay_actors::decode::{Boards, DecodeGraph, GraphOptions, NeuronOptions, Program, Resident};
 use forebay_actors::fault::FaultCell;
 use forebay_actors::io::{DriverChoice, open_driver};
 use forebay_actors::load::load_resident;
@@ -16,7 +16,7 @@ use forebay_models::bundle::{Bundle, PackOptions};
 use forebay_models::kv_cache::KvType;
 use forebay_models::source;
 use forebay_models::tensor::TensorId;
-use forebay_plans::residency::{ResidencyRequest, Sparsity, decide, least_weight_bytes};
+use forebay_plans::residency::{Pipeline, ResidencyRequest, Sparsity, decide, least_weight_bytes};
 use forebay_stages::kernels::KernelTable;
 use forebay_stages::pred::Pred;
 use gguf_writer::Model;
@@ -42,10 +42,11 @@ fn start(path: &Path, pinned: bool) -> (DecodeGraph, Embedder) {
         weight_bytes: if pinned {
             u64::MAX
         } else {
-            least_weight_bytes(&bundle, 1)
+            least_weight_bytes(&bundle, 1, Sparsity::Dense)
         },
         threads: 1,
         sparsity: Sparsity::Dense,
+        pipeline: Pipeline::Cluster,
     };
     let plan = decide(&bundle, &request).expect("enough memory");
     let programs = vec![Program::new(&bundle, &plan, 0)];
@@ -59,8 +60,10 @@ fn start(path: &Path, pinned: bool) -> (DecodeGraph, Embedder) {
     load_resident(open().as_mut(), &bundle, &plan, slots, &mut |_| {}).expect("read");
     let config = &bundle.meta.config;
     let shared = Arc::new(Shared {
-        pred: Pred::new(Sparsity::Dense, config.activation),
-        boards: Boards::new(config, 1, BATCH, 1),
+        pred: Pred::new(Sparsity::Dense, config.activation, Vec::new()),
+        neurons: NeuronOptions::default(),
+        observer: None,
+        boards: Boards::new(config, 1, BATCH, 1, 0),
         resident: Resident::new(memory.resident),
         kernels: KernelTable::best(),
         faults: FaultCell::default(),

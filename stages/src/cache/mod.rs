@@ -1,5 +1,136 @@
-//! The neuron cache: which neurons' Up and Down rows are in memory, and in which slot.
+//! The neuron cache: which neurons' rows are in memory, and in which slot.
+//!
+//! [`NeuronCache`] is what UDIO uses. The directory (neurons, slots, holds, lists) is the same for
+//! all policies; a policy decides which neuron goes when a slot is needed.
 
+mod directory;
+mod frequency;
+mod kind;
+mod lru;
+mod no_cache;
+mod policy;
+#[cfg(test)]
+mod tests;
 mod two_queue;
+mod window;
 
-pub use two_queue::TwoQueue;
+pub use kind::{PolicyKind, UnknownPolicy};
+
+use directory::Directory;
+use policy::{AnyPolicy, Policy};
+
+/// Directory of a neuron cache with a fixed number of slots: it says where neurons are, and the
+/// caller keeps their bytes.
+///
+/// Neurons that a cluster is about to use are *held*; whatever the policy, they are never dropped.
+/// Nothing is allocated after [`Self::new`], except by [`Self::contents`] for its result.
+#[derive(Debug)]
+pub struct NeuronCache {
+    directory: Directory,
+    policy: AnyPolicy,
+}
+
+impl NeuronCache {
+    /// An empty cache of `slots` slots for neurons `0..neurons`.
+    ///
+    /// # Panics
+    /// If `neurons` or `slots` does not fit 31 bits.
+    pub fn new(kind: PolicyKind, neurons: usize, slots: usize) -> Self {
+        let policy = AnyPolicy::new(kind, slots);
+        Self {
+            directory: Directory::new(neurons, slots, policy.best_first().len()),
+            policy,
+        }
+    }
+
+    /// Bytes of the directory under any policy, at most: 4 per neuron, 20 per slot and 1320 besides.
+    /// Saturates.
+    pub fn bytes(neurons: usize, slots: usize) -> usize {
+        Directory::bytes(neurons, slots, frequency::LISTS)
+    }
+
+    /// Looks `neuron` up; a hit counts as an access and holds the slot.
+    pub fn hold(&mut self, neuron: usize) -> Option<usize> {
+        let slot = self.directory.slot_of(neuron)?;
+        self.policy.hit(&mut self.directory, slot);
+        self.directory.hold(slot);
+        Some(slot as usize)
+    }
+
+    /// Gives `neuron`, which must be absent, a held slot: a free one, or that of the neuron the
+    /// policy drops. Counts as an access. `None` when all slots are held.
+    pub fn admit(&mut self, neuron: usize) -> Option<usize> {
+        if self.directory.is_full() {
+            let victim = self.policy.victim(&self.directory)?;
+            self.policy.leaving(&mut self.directory, victim);
+            self.directory.vacate(victim);
+        }
+        let slot = self.directory.settle(neuron)?;
+        self.directory.hold(slot);
+        self.policy.entered(&mut self.directory, slot);
+        Some(slot as usize)
+    }
+
+    /// Gives `neuron` a free slot before anybody wants it, as when the neurons of an earlier run are
+    /// brought back in the order of [`Self::contents`]. The caller fills the slot before the next
+    /// [`Self::hold`], or disowns it. `None` if there is nothing to fill: the neuron is here already,
+    /// is not one of the cache's, no slot is free, or the policy keeps nothing.
+    pub fn preload(&mut self, neuron: usize) -> Option<usize> {
+        if !self.directory.has_neuron(neuron) || self.directory.slot_of(neuron).is_some() {
+            return None;
+        }
+        let slot = self.directory.settle(neuron)?;
+        self.policy.preloaded(&mut self.directory, slot);
+        self.directory.slot_of(neuron).map(|slot| slot as usize)
+    }
+
+    /// Ends one hold of `slot`.
+    pub fn release(&mut self, slot: usize) {
+        let slot = slot as u32;
+        if !self.directory.release(slot) {
+            return;
+        }
+        if self.directory.is_settled(slot) {
+            self.policy.idle(&mut self.directory, slot);
+        } else {
+            self.directory.vacate(slot);
+        }
+    }
+
+    /// Makes the neuron in `slot` absent: its bytes could not be read. The slot is the first to be
+    /// reused as soon as nobody holds it.
+    pub fn disown(&mut self, slot: usize) {
+        let slot = slot as u32;
+        if !self.directory.is_settled(slot) {
+            return;
+        }
+        self.policy.leaving(&mut self.directory, slot);
+        if self.directory.is_held(slot) {
+            self.directory.unsettle(slot);
+        } else {
+            self.directory.vacate(slot);
+        }
+    }
+
+    /// Tells the policy that a token is done.
+    pub fn end_token(&mut self) {
+        self.policy.end_token(&mut self.directory);
+    }
+
+    /// Neurons in the cache.
+    pub fn len(&self) -> usize {
+        self.directory.residents()
+    }
+
+    /// Whether no neuron is in the cache.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// Appends the neurons in the cache to `out`, those that are best to keep first.
+    pub fn contents(&self, out: &mut Vec<u32>) {
+        for &list in self.policy.best_first() {
+            out.extend(self.directory.neurons(list));
+        }
+    }
+}

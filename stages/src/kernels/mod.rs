@@ -16,6 +16,7 @@ mod elementwise;
 mod exp;
 mod fixed;
 mod formats;
+mod interim;
 mod isa;
 mod matmul;
 mod panel_formats;

@@ -1,0 +1,149 @@
+//! The actor of single neurons, GIO and UDIO in one: holds clusters until the wanted part of all their
+//! neurons is in the neuron cache.
+
+use forebay_queues::slab::Slot;
+use forebay_stages::neuron_store::{NeuronMemory, NeuronRules, NeuronStore, Parts, Wanted};
+use forebay_traces::record::Reason;
+
+use super::context::{CoreContext, Flight};
+use super::gc::GcActor;
+use super::program::Source;
+use super::udc::UdcActor;
+use crate::fault::Fault;
+use crate::io_link::{IoLink, ReadTag};
+
+#[derive(Debug)]
+pub(super) struct NeuronActor {
+    store: NeuronStore,
+    /// Flights under way, by number.
+    waiting: Vec<Option<Flight>>,
+    /// How many of them wait for Gate rows, and how many for Up and Down.
+    count: [usize; 2],
+}
+
+/// Where clusters go whose neurons are here.
+pub(super) struct Onward<'a> {
+    pub gc: &'a mut GcActor,
+    pub udc: &'a mut UdcActor,
+}
+
+impl Onward<'_> {
+    fn push(&mut self, flight: Flight) {
+        if flight.gated {
+            self.udc.push(flight);
+        } else {
+            self.gc.push(flight);
+        }
+    }
+}
+
+impl NeuronActor {
+    pub fn new(memory: NeuronMemory, rules: NeuronRules, max_flights: usize) -> Self {
+        Self {
+            store: NeuronStore::new(memory, rules, max_flights),
+            waiting: (0..max_flights).map(|_| None).collect(),
+            count: [0; 2],
+        }
+    }
+
+    /// The neuron cache, for GC and UDC to read and release.
+    pub fn store(&mut self) -> &mut NeuronStore {
+        &mut self.store
+    }
+
+    /// What flights wait for, if any do.
+    pub fn waiting_for(&self) -> Option<Reason> {
+        match self.count {
+            [0, 0] => None,
+            [_, 0] => Some(Reason::IoGate),
+            _ => Some(Reason::IoUpDown),
+        }
+    }
+
+    /// A cluster wants the next part of its live neurons; it goes straight on if all of it is here.
+    pub fn want(&mut self, cx: &CoreContext, flight: Flight, onward: &mut Onward<'_>) {
+        let (base, parts) = match (flight.item.source, flight.gated) {
+            (Source::Neurons { base }, false) => (base, self.store.first_parts()),
+            (Source::Neurons { base } | Source::GatePinned { base }, true) => {
+                (base, Parts::UP_DOWN)
+            }
+            _ => return onward.push(flight),
+        };
+        let wanted = Wanted {
+            flight: flight.number,
+            base: base as usize,
+            file_offset: cx.shared.entry(flight.item.cluster).offset,
+            live: flight.live,
+            geometry: cx.shared.bundle.meta.layers[cx.layer].ffn,
+            cluster: flight.item.cluster as usize,
+            parts,
+        };
+        if self.store.want(wanted) {
+            onward.push(flight);
+        } else {
+            self.count[usize::from(flight.gated)] += 1;
+            let number = flight.number;
+            self.waiting[number] = Some(flight);
+        }
+    }
+
+    /// Starts as many reads as there are free buffers.
+    pub fn start_reads(&mut self, io: &mut IoLink) {
+        while let Some(read) = self.store.next_read() {
+            let tag = ReadTag::Neurons { id: read.id };
+            let flow = io.urgent(tag, read.offset, read.len, read.slot);
+            if let Some(flight) = self
+                .store
+                .flight_of(read.id)
+                .and_then(|f| self.waiting[f].as_mut())
+            {
+                flight.flow = flow;
+            }
+        }
+        io.flush();
+    }
+
+    /// A read came back; passes its cluster on if that was the last one missing.
+    pub fn arrived(
+        &mut self,
+        cx: &CoreContext,
+        id: usize,
+        slot: Slot,
+        read_ok: bool,
+        onward: &mut Onward<'_>,
+    ) {
+        let bundle = &cx.shared.bundle;
+        let ready = match self
+            .store
+            .arrived(id, slot, read_ok, |c, n| bundle.neuron_sums(c, n))
+        {
+            Ok(ready) => ready,
+            Err(corrupt) => {
+                let cluster = corrupt.cluster as u32;
+                let what = format!(
+                    "neuron {} of the {}",
+                    corrupt.neuron,
+                    cx.shared.describe(cluster)
+                );
+                let offset = cx.shared.entry(cluster).offset;
+                cx.fault(Fault::Corrupt { what, offset });
+                corrupt.ready
+            }
+        };
+        self.pass_on(ready, onward);
+    }
+
+    /// Lets clusters that waited for room try again; true if one went on.
+    pub fn turn(&mut self, onward: &mut Onward<'_>) -> bool {
+        let ready = self.store.retry_blocked();
+        self.pass_on(ready, onward);
+        ready.is_some()
+    }
+
+    fn pass_on(&mut self, ready: Option<usize>, onward: &mut Onward<'_>) {
+        if let Some(flight) = ready.and_then(|f| self.waiting[f].take()) {
+            self.count[usize::from(flight.gated)] -= 1;
+            onward.push(flight);
+        }
+    }
+}

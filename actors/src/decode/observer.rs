@@ -1,0 +1,12 @@
+//! Watching what a model computes: for fitting predictors, calibrating thresholds, profiles.
+
+/// Is told what the cores compute, on their threads; slow observers make slow steps.
+pub trait Observer: Send + Sync + std::fmt::Debug {
+    /// The residual stream before a layer's FFN norm, `[n_tokens, d_model]`, for the tokens from `position`
+    /// on. Told once per layer and step.
+    fn residual(&self, layer: usize, position: usize, x: &[f32]);
+
+    /// Gates of neurons `first..first + n` of a layer before the activation, `[n_tokens, n]`. Told for
+    /// every cluster whose Gate is computed, by the core that owns it.
+    fn gates(&self, layer: usize, position: usize, neurons: (usize, usize), gates: &[f32]);
+}

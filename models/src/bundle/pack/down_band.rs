@@ -1,0 +1,143 @@
+//! Down, whose columns belong to neurons while the source stores it by output row.
+
+use super::{Matrix, Packer};
+use crate::block::dequantize;
+use crate::bundle::FfnGeometry;
+use crate::error::Result;
+
+/// Memory for a band of Down columns while they are regrouped.
+const BAND_BYTES: usize = 8 << 20;
+
+/// A band of columns of Down, `[d_model, band]`, read once and handed out cluster by cluster: the
+/// source stores Down by output row, so the columns of a cluster are spread over the whole matrix.
+pub(super) struct DownBand {
+    pub transposed: bool,
+    /// First neuron and number of neurons held.
+    first: usize,
+    len: usize,
+    /// Neurons per band.
+    width: usize,
+    bytes: Vec<u8>,
+}
+
+impl DownBand {
+    pub fn new(down: &Matrix, g: &FfnGeometry, transposed: bool) -> Self {
+        let granule = g.neurons.next_multiple_of(down.meta.block.block_len());
+        let per_granule = g.d_model * band_row(down, granule);
+        let width = (BAND_BYTES / per_granule.max(1)).max(1) * granule;
+        Self {
+            transposed,
+            first: 0,
+            len: 0,
+            width,
+            bytes: Vec::new(),
+        }
+    }
+
+    /// Makes sure that neuron `first` is in the band.
+    fn load(&mut self, packer: &mut Packer<'_>, down: &Matrix, first: usize) -> Result<()> {
+        if (self.first..self.first + self.len).contains(&first) {
+            return Ok(());
+        }
+        let (d_model, d_ff) = (down.meta.rows, down.meta.cols);
+        self.first = first;
+        self.len = self.width.min(d_ff - first);
+        let row = band_row(down, self.len);
+        self.bytes.resize(d_model * row, 0);
+        if self.len == d_ff {
+            packer.source.read(down.id, 0, &mut self.bytes)?;
+        } else {
+            let start = band_row(down, first);
+            for (r, out) in self.bytes.chunks_exact_mut(row).enumerate() {
+                packer
+                    .source
+                    .read(down.id, r * down.meta.row_bytes() + start, out)?;
+            }
+        }
+        packer.advance(self.bytes.len());
+        Ok(())
+    }
+
+    /// Appends, for each output row, the blocks of neurons `first..first + n`.
+    pub fn append_blocks(
+        &mut self,
+        packer: &mut Packer<'_>,
+        down: &Matrix,
+        (first, n): (usize, usize),
+        out: &mut Vec<u8>,
+    ) -> Result<()> {
+        self.load(packer, down, first)?;
+        let (at, len) = (band_row(down, first - self.first), band_row(down, n));
+        for row in self.bytes.chunks_exact(band_row(down, self.len)) {
+            out.extend_from_slice(&row[at..at + len]);
+        }
+        Ok(())
+    }
+
+    /// Appends columns `first..first + n` as rows of `d_model` in the target format.
+    pub fn append_columns(
+        &mut self,
+        packer: &mut Packer<'_>,
+        down: &Matrix,
+        (first, n): (usize, usize),
+        out: &mut Vec<u8>,
+    ) -> Result<()> {
+        self.load(packer, down, first)?;
+        if down.meta.block.block_len() > 1 {
+            return self.requantise_columns(packer, down, (first, n), out);
+        }
+        let row = band_row(down, self.len);
+        let size = down.meta.block.block_bytes();
+        let mut column = Vec::with_capacity(down.meta.rows * size);
+        let mut floats = vec![0.0; down.meta.rows];
+        for c in first - self.first..first - self.first + n {
+            column.clear();
+            for r in self.bytes.chunks_exact(row) {
+                column.extend_from_slice(&r[c * size..(c + 1) * size]);
+            }
+            if down.target == down.meta.block {
+                out.extend_from_slice(&column);
+            } else {
+                dequantize(down.meta.block, &column, &mut floats);
+                packer.append_quantized(down, &floats, out)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// The same where the source's blocks run along the neurons: they are taken apart.
+    fn requantise_columns(
+        &self,
+        packer: &Packer<'_>,
+        down: &Matrix,
+        (first, n): (usize, usize),
+        out: &mut Vec<u8>,
+    ) -> Result<()> {
+        let (d_model, block) = (down.meta.rows, down.meta.block);
+        let start = (first - self.first) / block.block_len() * block.block_len();
+        let skipped = first - self.first - start;
+        let span = (skipped + n).next_multiple_of(block.block_len());
+        let (at, len) = (band_row(down, start), band_row(down, span));
+        let mut floats = vec![0.0; span];
+        let mut columns = vec![0.0; n * d_model]; // [n, d_model]
+        for (r, row) in self
+            .bytes
+            .chunks_exact(band_row(down, self.len))
+            .enumerate()
+        {
+            dequantize(block, &row[at..at + len], &mut floats);
+            for (c, &w) in floats[skipped..skipped + n].iter().enumerate() {
+                columns[c * d_model + r] = w;
+            }
+        }
+        for column in columns.chunks_exact(d_model) {
+            packer.append_quantized(down, column, out)?;
+        }
+        Ok(())
+    }
+}
+
+/// Bytes of `n` consecutive source elements of a Down row.
+pub(super) fn band_row(down: &Matrix, n: usize) -> usize {
+    n / down.meta.block.block_len() * down.meta.block.block_bytes()
+}

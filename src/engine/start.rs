@@ -1,0 +1,240 @@
+//! From a plan to a running engine: memory carved and filled, actors started.
+
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+use std::time::Duration;
+
+use forebay_actors::decode::{
+    Boards, DecodeGraph, GraphOptions, NeuronOptions, Program, Resident, Shared,
+};
+use forebay_actors::fault::FaultCell;
+use forebay_actors::io::probe::{ReadLoad, measure_read};
+use forebay_actors::io::{CHUNK_BYTES, Driver, open_driver};
+use forebay_actors::load::load_resident;
+use forebay_actors::memory::WeightMemory;
+use forebay_models::bundle::Bundle;
+use forebay_models::config::ModelConfig;
+use forebay_models::kv_cache::KvType;
+use forebay_plans::residency::{Residency, Sparsity};
+use forebay_queues::slab::Slot;
+use forebay_stages::kernels::{Isa, KernelTable};
+use forebay_stages::pred::Pred;
+
+use super::builder::EngineBuilder;
+use super::embed::Embedder;
+use super::memory::MemoryPlan;
+use super::runner::Runner;
+use super::{Engine, Facts};
+use crate::error::Error;
+use crate::packed::Preparation;
+
+/// Reads in flight at most: NVMe and UFS gain little beyond, and a core's window is shorter anyway.
+pub(super) const IO_DEPTH: usize = 32;
+/// Reads in flight while the disk's ceiling is measured.
+const PROBE_DEPTH: usize = 16;
+/// Time for measuring it.
+const PROBE_TIME: Duration = Duration::from_millis(150);
+
+impl EngineBuilder {
+    /// Carves the slab and reads resident weights.
+    pub(super) fn load(
+        &mut self,
+        bundle: &Bundle,
+        memory: &MemoryPlan,
+        threads: usize,
+    ) -> Result<Prepared, Error> {
+        let plan = &memory.residency;
+        let programs: Vec<Program> = (0..threads)
+            .map(|rank| Program::new(bundle, plan, rank))
+            .collect();
+        let ceiling = if plan.stream_slots > 0 || plan.neuron_cache.slots > 0 {
+            self.disk_ceiling(bundle)
+        } else {
+            0.0
+        };
+        let mut weights = WeightMemory::carve(bundle, plan, &programs, memory.max_batch)
+            .map_err(|e| Error::system("reserve memory", e))?;
+        // Resident weights are read by a driver of their own: a ring belongs to the thread that uses it.
+        let (mut driver, _) = open_driver(bundle.path(), self.driver, IO_DEPTH, &[])
+            .map_err(|e| Error::system("open the packed model", e))?;
+        let (report, total) = (&mut self.report, plan.pinned_bytes);
+        load_resident(
+            driver.as_mut(),
+            bundle,
+            plan,
+            &mut weights.resident,
+            &mut |done| {
+                report(Preparation::Loading {
+                    done: done.min(total),
+                    total,
+                });
+            },
+        )
+        .map_err(|fault| Error::Fault {
+            path: bundle.path().display().to_string(),
+            fault,
+        })?;
+        drop(driver);
+        let buffers: Vec<_> = weights
+            .cores
+            .iter()
+            .flat_map(|m| m.stream.iter().chain(&m.neurons.buffers))
+            .chain(&weights.rows)
+            .map(Slot::span)
+            .collect();
+        let (driver, info) = open_driver(bundle.path(), self.driver, IO_DEPTH, &buffers)
+            .map_err(|e| Error::system("open the packed model", e))?;
+        let mut notes = vec![info.to_string()];
+        if !weights.huge_pages {
+            notes.push("no transparent huge pages: memory and reads are slower".into());
+        }
+        Ok(Prepared {
+            programs,
+            weights,
+            driver,
+            ceiling,
+            notes,
+        })
+    }
+
+    /// What the disk gives this file right now, in bytes per second; 0 if that cannot be told. The buffers
+    /// are gone before anything else is allocated.
+    fn disk_ceiling(&self, bundle: &Bundle) -> f64 {
+        let load = ReadLoad {
+            block_bytes: CHUNK_BYTES,
+            depth: PROBE_DEPTH,
+            bytes: u64::MAX,
+            duration: PROBE_TIME,
+            choice: self.driver,
+        };
+        measure_read(bundle.path(), &load).map_or(0.0, |rate| rate.bytes_per_second)
+    }
+
+    /// Starts the actors.
+    pub(super) fn start(
+        &self,
+        (bundle, kernels, pred): (Bundle, KernelTable, Pred),
+        memory: MemoryPlan,
+        prepared: Prepared,
+        facts: Arc<Facts>,
+    ) -> Result<Engine, Error> {
+        let threads = prepared.programs.len();
+        let config = &bundle.meta.config;
+        let boards = Boards::new(
+            config,
+            threads,
+            memory.max_batch,
+            self.max_logits.min(memory.max_batch),
+            rank_in_use(&bundle, pred.is_predicted()),
+        );
+        let WeightMemory {
+            resident,
+            cores: core_memory,
+            rows,
+            ..
+        } = prepared.weights;
+        let shared = Arc::new(Shared {
+            bundle,
+            plan: memory.residency,
+            pred,
+            neurons: self.neurons,
+            observer: self.observer.clone(),
+            kernels,
+            resident: Resident::new(resident),
+            boards,
+            faults: FaultCell::default(),
+            threads,
+            context: memory.context,
+            kv_type: self.kv_type,
+            max_batch: memory.max_batch,
+        });
+        let embedder = Embedder::new(&shared, rows);
+        let options = GraphOptions {
+            cores: facts.cores.clone(),
+            trace_records: self.trace_records,
+        };
+        let graph = DecodeGraph::start(
+            shared,
+            prepared.programs,
+            core_memory,
+            prepared.driver,
+            &options,
+        )
+        .map_err(|e| Error::system("start the compute threads", e))?;
+        let stopping = Arc::new(AtomicBool::new(false));
+        let runner = Runner::new(graph, Arc::clone(&facts), embedder, Arc::clone(&stopping));
+        let (jobs, inbox) = flume::unbounded();
+        let driver = std::thread::Builder::new()
+            .name("forebay-driver".into())
+            .spawn(move || runner.serve(&inbox))
+            .map_err(|e| Error::system("start the driver thread", e))?;
+        Ok(Engine {
+            facts,
+            jobs,
+            driver: Some(driver),
+            stopping,
+        })
+    }
+}
+
+/// Loaded weights and what was learned on the way.
+pub(super) struct Prepared {
+    programs: Vec<Program>,
+    weights: WeightMemory,
+    driver: Box<dyn Driver>,
+    pub ceiling: f64,
+    pub notes: Vec<String>,
+}
+
+/// The plan as it appears in statistics.
+pub(super) fn describe(
+    memory: &MemoryPlan,
+    config: &ModelConfig,
+    threads: usize,
+    prepared: &Prepared,
+    (isa, kv_type): (Isa, KvType),
+    (sparsity, neurons): (Sparsity, NeuronOptions),
+) -> serde_json::Value {
+    let count = |r: Residency| {
+        memory
+            .residency
+            .residency
+            .iter()
+            .filter(|&&x| x == r)
+            .count()
+    };
+    serde_json::json!({
+        "threads": threads,
+        "isa": isa.to_string(),
+        "context": memory.context,
+        "kv": kv_type.name(),
+        "max_batch": memory.max_batch,
+        "sparsity": sparsity,
+        "policy": neurons.policy.to_string(),
+        "loading": neurons.loading,
+        "pipeline": neurons.pipeline,
+        "layers": config.n_layers,
+        "clusters": {
+            "pinned": count(Residency::Pinned),
+            "gate_pinned": count(Residency::GatePinned),
+            "by_neuron": count(Residency::Neurons),
+            "streamed": count(Residency::Streamed),
+        },
+        "stream_window": {
+            "buffers_per_core": memory.residency.stream_slots,
+            "buffer_bytes": memory.residency.stream_slot_bytes,
+        },
+        "neuron_cache": memory.residency.neuron_cache,
+        "notes": prepared.notes,
+    })
+}
+
+/// The largest rank of the predictors, 0 where they are not used.
+pub(super) fn rank_in_use(bundle: &Bundle, predicted: bool) -> usize {
+    let ranks = bundle.meta.predictors.iter().flatten().map(|p| p.rank);
+    if predicted {
+        ranks.max().unwrap_or(0)
+    } else {
+        0
+    }
+}

@@ -1,0 +1,54 @@
+//! Rows of single neurons, gathered from wherever they are, times activations.
+
+use forebay_models::block::BlockType;
+use forebay_models::bundle::NEURONS_PER_CLUSTER;
+
+use crate::kernels::{Activations, KernelTable};
+use crate::live_mask::LiveMask;
+
+/// Room for the products of one cluster's neurons.
+#[derive(Debug)]
+pub struct Gathered {
+    /// `[n_tokens, live neurons]`
+    products: Vec<f32>,
+}
+
+impl Gathered {
+    /// Room for `max_tokens` tokens.
+    pub fn new(max_tokens: usize) -> Self {
+        Self {
+            products: vec![0.0; max_tokens * NEURONS_PER_CLUSTER],
+        }
+    }
+
+    /// Dot products of the rows of the `live` ones of `n` neurons with all tokens into `out`,
+    /// `[n_tokens, n]`; 0 for the others.
+    pub fn dot<'a>(
+        &mut self,
+        kernels: &KernelTable,
+        block: BlockType,
+        row: impl Fn(usize) -> &'a [u8],
+        (n, live): (usize, &LiveMask),
+        x: &Activations,
+        out: &mut [f32],
+    ) {
+        let mut rows = [&[][..]; NEURONS_PER_CLUSTER];
+        let mut k = 0;
+        for i in live.iter() {
+            rows[k] = row(i);
+            k += 1;
+        }
+        let out = &mut out[..x.n_tokens() * n];
+        out.fill(0.0);
+        if k == 0 {
+            return;
+        }
+        let products = &mut self.products[..x.n_tokens() * k];
+        kernels.dot_gathered(block, &rows[..k], x, products);
+        for (products, out) in products.chunks_exact(k).zip(out.chunks_exact_mut(n)) {
+            for (i, &product) in live.iter().zip(products) {
+                out[i] = product;
+            }
+        }
+    }
+}

@@ -1,0 +1,49 @@
+//! Where the rows of a neuron cluster's single neurons are.
+
+use forebay_models::bundle::FfnGeometry;
+
+use crate::neuron_store::NeuronStore;
+
+/// Rows of a cluster in neuron layout.
+#[derive(Clone, Copy, Debug)]
+pub enum NeuronRows<'a> {
+    /// Inside the whole cluster, as stored.
+    Whole(&'a [u8]),
+    /// Gate rows one behind the other; Up and Down are elsewhere.
+    Gates(&'a [u8]),
+    /// Neuron by neuron in the neuron cache.
+    Cached {
+        /// The cache.
+        store: &'a NeuronStore,
+        /// The flight that holds the neurons.
+        flight: usize,
+    },
+}
+
+impl<'a> NeuronRows<'a> {
+    /// Gate row of neuron `i` of the cluster.
+    pub fn gate(&self, g: &FfnGeometry, i: usize) -> &'a [u8] {
+        match *self {
+            Self::Gates(rows) => &rows[i * g.gate_row()..][..g.gate_row()],
+            _ => self.part(g, i, 0, g.gate_row()),
+        }
+    }
+
+    /// Up row of neuron `i`.
+    pub fn up(&self, g: &FfnGeometry, i: usize) -> &'a [u8] {
+        self.part(g, i, g.up_offset(), g.up_row())
+    }
+
+    /// Down column of neuron `i`.
+    pub fn down(&self, g: &FfnGeometry, i: usize) -> &'a [u8] {
+        self.part(g, i, g.down_offset(), g.down_column())
+    }
+
+    fn part(&self, g: &FfnGeometry, i: usize, at: usize, len: usize) -> &'a [u8] {
+        match *self {
+            Self::Whole(bytes) => &bytes[i * g.bundle_stride() + at..][..len],
+            Self::Gates(_) => &[],
+            Self::Cached { store, flight } => store.bytes(g, flight, i, at..at + len),
+        }
+    }
+}

@@ -1,0 +1,509 @@
+//! Neurons that are read one by one: the neuron-granular half of GIO and UDIO.
+//!
+//! A neuron's bundle has two *parts*, Gate and Up-Down. Where Gate rows are pinned, slots hold the second
+//! part only; else they hold whole bundles, brought by one read (`Loading::Bundle`), by two of which the
+//! second is made only for live neurons (`Loading::Split`, PowerInfer-2 section 4.4), or row by row
+//! (`Loading::Rows`, the baseline without bundles). A cluster goes on when the wanted part of all its
+//! neurons is here.
+//!
+//! When slots run out, only the first waiting cluster holds any without having all, so two clusters can
+//! never wait for each other.
+
+use std::collections::VecDeque;
+use std::ops::Range;
+
+use forebay_models::bundle::{FfnGeometry, NEURONS_PER_CLUSTER, NeuronSums, checksum};
+use forebay_plans::residency::Loading;
+use forebay_queues::slab::{PAGE, Slot};
+
+use crate::cache::{NeuronCache, PolicyKind};
+use crate::live_mask::LiveMask;
+
+/// Marks a neuron of a flight that holds no slot.
+const NO_SLOT: u32 = u32::MAX;
+/// Most reads that one neuron's part takes (`Loading::Rows`: Up and Down).
+const PIECES: usize = 2;
+/// A read that joins neighbours is at most this many times as long as what is wanted of it; its length is
+/// limited by the read buffers as well.
+const MERGE_AMPLIFICATION: usize = 2;
+
+/// Parts of a neuron's bundle, as a set.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Parts(u8);
+
+impl Parts {
+    /// Nothing.
+    pub const NONE: Self = Self(0);
+    /// The Gate row.
+    pub const GATE: Self = Self(1);
+    /// Up row and Down column.
+    pub const UP_DOWN: Self = Self(2);
+    /// The whole bundle.
+    pub const BUNDLE: Self = Self(3);
+
+    /// Whether all of `other` is in the set.
+    pub fn has(self, other: Self) -> bool {
+        self.0 & other.0 == other.0
+    }
+
+    fn with(self, other: Self) -> Self {
+        Self(self.0 | other.0)
+    }
+}
+
+/// A cluster some of whose neurons are wanted.
+#[derive(Clone, Copy, Debug)]
+pub struct Wanted {
+    /// The core's number for this piece of work, unique while it is under way.
+    pub flight: usize,
+    /// Index of the cluster's first neuron among the core's cached neurons.
+    pub base: usize,
+    /// Offset of the cluster in the file.
+    pub file_offset: u64,
+    /// Wanted neurons, counted within the cluster.
+    pub live: LiveMask,
+    /// Storage of the layer's FFN.
+    pub geometry: FfnGeometry,
+    /// Directory index of the cluster.
+    pub cluster: usize,
+    /// What is wanted of them.
+    pub parts: Parts,
+}
+
+/// A read of the same piece of one or more neighbouring neurons.
+#[derive(Clone, Copy, Debug)]
+struct Span {
+    flight: usize,
+    piece: usize,
+    /// Neurons (within the cluster) that this span brings a piece of.
+    neurons: u64,
+    offset: u64,
+    len: usize,
+}
+
+/// A read to be started.
+#[derive(Debug)]
+pub struct NeuronRead {
+    /// Names the read when it completes.
+    pub id: usize,
+    /// Offset in the file, page-aligned.
+    pub offset: u64,
+    /// Bytes, a multiple of the page.
+    pub len: usize,
+    /// Buffer to fill.
+    pub slot: Slot,
+}
+
+/// A neuron whose bytes do not match their checksum.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct CorruptNeuron {
+    /// Directory index of its cluster.
+    pub cluster: usize,
+    /// Neuron within the cluster.
+    pub neuron: usize,
+    /// The flight that thereby has no reads left, if any.
+    pub ready: Option<usize>,
+}
+
+#[derive(Clone, Debug)]
+struct Flight {
+    wanted: Option<Wanted>,
+    /// Neurons of which the piece is not here yet.
+    missing: [u64; PIECES],
+    /// Cache slot by neuron of the cluster.
+    slots: [u32; NEURONS_PER_CLUSTER],
+}
+
+const NO_FLIGHT: Flight = Flight {
+    wanted: None,
+    missing: [0; PIECES],
+    slots: [NO_SLOT; NEURONS_PER_CLUSTER],
+};
+
+impl Flight {
+    fn is_ready(&self) -> bool {
+        self.missing == [0; PIECES]
+    }
+}
+
+/// Cache statistics of one core, in neurons.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct CacheCounts {
+    /// Wanted neurons found in memory.
+    pub hits: u64,
+    /// Wanted neurons that had to be read.
+    pub misses: u64,
+}
+
+/// Memory of a core's neuron cache.
+#[derive(Debug, Default)]
+pub struct NeuronMemory {
+    /// Neurons that may be cached: those that this core owns and that are not pinned.
+    pub neurons: usize,
+    /// Slots of the cache.
+    pub slots: usize,
+    /// Bytes of a slot.
+    pub slot_bytes: usize,
+    /// `[slots, slot_bytes]`; absent where no neuron is cached.
+    pub store: Option<Slot>,
+    /// Read buffers.
+    pub buffers: Vec<Slot>,
+}
+
+/// How neurons are kept and read.
+#[derive(Clone, Copy, Debug)]
+pub struct NeuronRules {
+    /// Which neurons stay.
+    pub policy: PolicyKind,
+    /// How a bundle is read.
+    pub loading: Loading,
+    /// Whether slots hold whole bundles, not only Up and Down.
+    pub whole: bool,
+}
+
+/// The neuron cache and its pending reads on one core.
+#[derive(Debug)]
+pub struct NeuronStore {
+    rules: NeuronRules,
+    cache: NeuronCache,
+    /// What each slot holds, `[slots]`.
+    parts: Vec<Parts>,
+    /// Cached rows, `[slots, slot_bytes]`.
+    store: Option<Slot>,
+    slot_bytes: usize,
+    flights: Vec<Flight>,
+    /// Flights that wait for free slots, first come first served. Only the first one holds any.
+    blocked: VecDeque<usize>,
+    spans: VecDeque<Span>,
+    reads: Vec<Option<Span>>,
+    free_reads: Vec<usize>,
+    buffers: Vec<Slot>,
+    buffer_bytes: usize,
+    counts: CacheCounts,
+}
+
+impl NeuronStore {
+    /// A cache with the given memory for at most `flights` clusters under way at once.
+    pub fn new(memory: NeuronMemory, rules: NeuronRules, flights: usize) -> Self {
+        let reads = memory.buffers.len();
+        Self {
+            rules,
+            cache: NeuronCache::new(rules.policy, memory.neurons, memory.slots),
+            parts: vec![Parts::NONE; memory.slots],
+            store: memory.store,
+            slot_bytes: memory.slot_bytes,
+            flights: vec![NO_FLIGHT; flights],
+            blocked: VecDeque::with_capacity(flights),
+            spans: VecDeque::with_capacity(flights * NEURONS_PER_CLUSTER * PIECES),
+            reads: vec![None; reads],
+            free_reads: (0..reads).collect(),
+            buffer_bytes: memory.buffers.first().map_or(0, |b| b.len()),
+            buffers: memory.buffers,
+            counts: CacheCounts::default(),
+        }
+    }
+
+    /// What is read first of a neuron that is not pinned at all.
+    pub fn first_parts(&self) -> Parts {
+        match self.rules.loading {
+            Loading::Bundle => Parts::BUNDLE,
+            Loading::Split | Loading::Rows => Parts::GATE,
+        }
+    }
+
+    /// Asks for a part of a cluster's neurons; true when all of it is in memory already. A second call for
+    /// the same flight wants more of the neurons it holds; those that are not wanted any more are let go.
+    pub fn want(&mut self, wanted: Wanted) -> bool {
+        let flight = wanted.flight;
+        let entry = &mut self.flights[flight];
+        entry.wanted = Some(wanted);
+        for neuron in 0..NEURONS_PER_CLUSTER {
+            if entry.slots[neuron] != NO_SLOT && !wanted.live.has(neuron) {
+                self.cache.release(entry.slots[neuron] as usize);
+                entry.slots[neuron] = NO_SLOT;
+            }
+        }
+        let holds_all = wanted.live.iter().all(|n| entry.slots[n] != NO_SLOT);
+        if (self.blocked.is_empty() || holds_all)
+            && let Some(ready) = self.acquire(flight)
+        {
+            return ready;
+        }
+        self.blocked.push_back(flight);
+        false
+    }
+
+    /// Retries clusters that waited for slots; returns one that became ready without any read.
+    pub fn retry_blocked(&mut self) -> Option<usize> {
+        while let Some(&flight) = self.blocked.front() {
+            let ready = self.acquire(flight)?;
+            self.blocked.pop_front();
+            if ready {
+                return Some(flight);
+            }
+        }
+        None
+    }
+
+    /// Holds or gets a slot for each wanted neuron and queues reads for what is missing; true if nothing
+    /// is. `None` if slots ran out: those got so far stay held, and the rest comes later.
+    fn acquire(&mut self, flight: usize) -> Option<bool> {
+        let entry = &mut self.flights[flight];
+        let wanted = entry.wanted?;
+        for neuron in wanted.live.iter() {
+            if entry.slots[neuron] != NO_SLOT {
+                continue;
+            }
+            let slot = match self.cache.hold(wanted.base + neuron) {
+                Some(slot) => slot,
+                None => {
+                    let slot = self.cache.admit(wanted.base + neuron)?;
+                    self.parts[slot] = Parts::NONE;
+                    slot
+                }
+            };
+            entry.slots[neuron] = slot as u32;
+        }
+        let mut missing = 0;
+        for neuron in wanted.live.iter() {
+            if self.parts[entry.slots[neuron] as usize].has(wanted.parts) {
+                self.counts.hits += 1;
+            } else {
+                self.counts.misses += 1;
+                missing |= 1 << neuron;
+            }
+        }
+        let pieces = self.pieces(&wanted.geometry, wanted.parts);
+        for (piece, range) in pieces.into_iter().enumerate() {
+            if let Some(range) = range {
+                self.flights[flight].missing[piece] = missing;
+                self.queue_spans(&wanted, piece, range, missing);
+            }
+        }
+        Some(missing == 0)
+    }
+
+    /// Byte ranges of the bundle whose reading brings `parts`.
+    fn pieces(&self, g: &FfnGeometry, parts: Parts) -> [Option<Range<usize>>; PIECES] {
+        let (up, end) = (g.up_offset(), g.bundle_bytes());
+        if self.rules.loading == Loading::Rows {
+            let (gate, down) = (0..g.gate_row(), g.down_offset()..end);
+            return match parts.has(Parts::GATE) {
+                true => [Some(gate), None],
+                false => [Some(up..up + g.up_row()), Some(down)],
+            };
+        }
+        // Where bundles fill pages, the halves meet on a page boundary, and the first may have some of Up.
+        let split = match g.bundle_stride().is_multiple_of(PAGE) {
+            true => g.gate_row().next_multiple_of(PAGE).min(end),
+            false => up,
+        };
+        let range = match parts {
+            Parts::GATE => 0..split,
+            Parts::UP_DOWN if self.rules.whole => split..end,
+            Parts::UP_DOWN => up..end,
+            _ => 0..end,
+        };
+        [(!range.is_empty()).then_some(range), None]
+    }
+
+    /// Cuts a piece of the missing neurons of a cluster into page-aligned reads, joining neighbours.
+    fn queue_spans(&mut self, wanted: &Wanted, piece: usize, range: Range<usize>, missing: u64) {
+        let g = &wanted.geometry;
+        let mut open: Option<(Span, usize)> = None;
+        for neuron in wanted.live.iter().filter(|n| missing >> n & 1 == 1) {
+            let start = neuron * g.bundle_stride() + range.start;
+            let first = start / PAGE * PAGE;
+            let end = (start + range.len()).next_multiple_of(PAGE);
+            if let Some((span, useful)) = &mut open {
+                let len = end - (span.offset - wanted.file_offset) as usize;
+                let joins = self.rules.loading != Loading::Rows
+                    && len <= self.buffer_bytes
+                    && len <= MERGE_AMPLIFICATION * (*useful + range.len()).next_multiple_of(PAGE);
+                if joins {
+                    span.len = len;
+                    span.neurons |= 1 << neuron;
+                    *useful += range.len();
+                    continue;
+                }
+                self.spans.push_back(*span);
+            }
+            let span = Span {
+                flight: wanted.flight,
+                piece,
+                neurons: 1 << neuron,
+                offset: wanted.file_offset + first as u64,
+                len: end - first,
+            };
+            open = Some((span, range.len()));
+        }
+        self.spans.extend(open.map(|(span, _)| span));
+    }
+
+    /// Whether a read is due and a buffer is free.
+    pub fn can_read(&self) -> bool {
+        !self.spans.is_empty() && !self.buffers.is_empty() && !self.free_reads.is_empty()
+    }
+
+    /// Whether a read is due or under way.
+    pub fn is_reading(&self) -> bool {
+        !self.spans.is_empty() || self.free_reads.len() < self.reads.len()
+    }
+
+    /// The next read to start, if one is due and a buffer is free.
+    pub fn next_read(&mut self) -> Option<NeuronRead> {
+        if !self.can_read() {
+            return None;
+        }
+        let span = self.spans.pop_front()?;
+        let (slot, id) = (self.buffers.pop()?, self.free_reads.pop()?);
+        self.reads[id] = Some(span);
+        Some(NeuronRead {
+            id,
+            offset: span.offset,
+            len: span.len,
+            slot,
+        })
+    }
+
+    /// Takes a completed read: its neurons' bytes are copied into their slots, and checked once a part is
+    /// whole. `sums_of` gives the checksums of a neuron, by directory index of the cluster and neuron
+    /// within it.
+    ///
+    /// # Errors
+    /// The cluster whose neuron does not match its checksum. The flight still gets ready, so that the
+    /// step can come to its end and report the fault.
+    pub fn arrived(
+        &mut self,
+        id: usize,
+        buffer: Slot,
+        read_ok: bool,
+        sums_of: impl Fn(usize, usize) -> Option<NeuronSums>,
+    ) -> Result<Option<usize>, CorruptNeuron> {
+        let Some(span) = self.reads[id].take() else {
+            return Ok(None);
+        };
+        self.free_reads.push(id);
+        let Some(wanted) = self.flights[span.flight].wanted else {
+            return Ok(None);
+        };
+        let g = wanted.geometry;
+        let range = self.pieces(&g, wanted.parts)[span.piece].clone();
+        let range = range.unwrap_or_default();
+        let mut fault = None;
+        for neuron in (0..NEURONS_PER_CLUSTER).filter(|n| span.neurons >> n & 1 == 1) {
+            let at = wanted.file_offset + (neuron * g.bundle_stride() + range.start) as u64;
+            let at = (at - span.offset) as usize;
+            let slot = self.flights[span.flight].slots[neuron] as usize;
+            let to = slot * self.slot_bytes + range.start - self.origin(&g);
+            if let Some(store) = &mut self.store {
+                store[to..to + range.len()].copy_from_slice(&buffer[at..at + range.len()]);
+            }
+            let flight = &mut self.flights[span.flight];
+            flight.missing[span.piece] &= !(1 << neuron);
+            let whole = flight.missing.iter().all(|m| m >> neuron & 1 == 0);
+            let sums = sums_of(wanted.cluster, neuron);
+            if !read_ok || whole && !self.complete(&wanted, slot, range.end, sums) {
+                // Never to be found again: what lies in the slot is not the neuron's data.
+                self.cache.disown(slot);
+                self.parts[slot] = Parts::NONE;
+                fault = fault.or(read_ok.then_some(neuron));
+            }
+        }
+        self.buffers.push(buffer);
+        let ready = self.flights[span.flight].is_ready().then_some(span.flight);
+        match fault {
+            Some(neuron) => Err(CorruptNeuron {
+                cluster: wanted.cluster,
+                neuron,
+                ready,
+            }),
+            None => Ok(ready),
+        }
+    }
+
+    /// All reads of a neuron are here, the last up to byte `end` of its bundle: what has become whole is
+    /// checked and noted; false if it is damaged.
+    fn complete(
+        &mut self,
+        wanted: &Wanted,
+        slot: usize,
+        end: usize,
+        sums: Option<NeuronSums>,
+    ) -> bool {
+        let g = &wanted.geometry;
+        let mut fresh = wanted.parts;
+        if end >= g.bundle_bytes() {
+            // The first half of a small bundle may be all of it.
+            fresh = fresh.with(Parts::UP_DOWN);
+        }
+        let at = slot * self.slot_bytes;
+        let Some((store, sums)) = self.store.as_ref().zip(sums) else {
+            return false;
+        };
+        let bytes = |range: Range<usize>| {
+            let origin = if self.rules.whole { 0 } else { g.up_offset() };
+            checksum(&store[at + range.start - origin..at + range.end - origin]) as u32
+        };
+        let gate_ok = !fresh.has(Parts::GATE) || bytes(0..g.gate_row()) == sums.gate;
+        let up_down = g.up_offset()..g.bundle_bytes();
+        let up_down_ok = !fresh.has(Parts::UP_DOWN) || bytes(up_down) == sums.up_down;
+        self.parts[slot] = self.parts[slot].with(fresh);
+        gate_ok && up_down_ok
+    }
+
+    /// Offset in a bundle of what a slot begins with.
+    fn origin(&self, g: &FfnGeometry) -> usize {
+        if self.rules.whole { 0 } else { g.up_offset() }
+    }
+
+    /// Bytes `range` of the bundle of a wanted neuron of a ready flight.
+    pub fn bytes(
+        &self,
+        g: &FfnGeometry,
+        flight: usize,
+        neuron: usize,
+        range: Range<usize>,
+    ) -> &[u8] {
+        let at = self.flights[flight].slots[neuron] as usize * self.slot_bytes;
+        let origin = self.origin(g);
+        self.store.as_ref().map_or(&[], |store| {
+            &store[at + range.start - origin..at + range.end - origin]
+        })
+    }
+
+    /// Ends the use of a flight's neurons.
+    pub fn release(&mut self, flight: usize) {
+        for slot in &mut self.flights[flight].slots {
+            if *slot != NO_SLOT {
+                self.cache.release(*slot as usize);
+                *slot = NO_SLOT;
+            }
+        }
+    }
+
+    /// A step of one or more tokens is over.
+    pub fn end_step(&mut self) {
+        self.cache.end_token();
+    }
+
+    /// The flight that a read in progress belongs to.
+    pub fn flight_of(&self, id: usize) -> Option<usize> {
+        self.reads[id].map(|span| span.flight)
+    }
+
+    /// Reads that wait for a buffer.
+    pub fn queued(&self) -> usize {
+        self.spans.len()
+    }
+
+    /// Neurons in the cache.
+    pub fn cached(&self) -> usize {
+        self.cache.len()
+    }
+
+    /// Takes the counts since the last call.
+    pub fn take_counts(&mut self) -> CacheCounts {
+        std::mem::take(&mut self.counts)
+    }
+}
