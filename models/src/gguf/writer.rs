@@ -49,8 +49,9 @@ pub fn write_gguf(
     out: &Path,
     progress: &mut dyn FnMut(PackProgress),
 ) -> Result<()> {
+    let metadata = Metadata::of(source)?;
     let tensors = tensors(source)?;
-    let header = header(source, &tensors)?;
+    let header = header(&metadata, &tensors);
     let partial = PartialFile::create(out)?;
     partial.append(&header)?;
     let total = tensors.iter().map(|(_, m)| m.bytes() as u64).sum();
@@ -83,15 +84,12 @@ fn tensors(source: &dyn TensorSource) -> Result<Vec<(TensorId, &TensorMeta)>> {
 }
 
 /// Everything before the first tensor's bytes, padded.
-fn header(source: &dyn TensorSource, tensors: &[(TensorId, &TensorMeta)]) -> Result<Vec<u8>> {
-    let mut metadata = Metadata::default();
-    put_config(source, &mut metadata)?;
-    put_tokenizer(source, &mut metadata)?;
+fn header(metadata: &Metadata, tensors: &[(TensorId, &TensorMeta)]) -> Vec<u8> {
     let mut b = b"GGUF".to_vec();
     b.extend(3u32.to_le_bytes());
     b.extend((tensors.len() as u64).to_le_bytes());
     b.extend(metadata.entries.to_le_bytes());
-    b.extend(metadata.bytes);
+    b.extend(&metadata.bytes);
     let mut offset = 0u64;
     for (_, meta) in tensors {
         put_string(&mut b, &meta.name);
@@ -104,7 +102,7 @@ fn header(source: &dyn TensorSource, tensors: &[(TensorId, &TensorMeta)]) -> Res
         offset = (offset + meta.bytes() as u64).next_multiple_of(ALIGN);
     }
     b.extend(padding(b.len() as u64));
-    Ok(b)
+    b
 }
 
 /// Zeros from `len` to the next aligned offset.
@@ -123,7 +121,12 @@ fn put_config(source: &dyn TensorSource, metadata: &mut Metadata) -> Result<()> 
     if !plain {
         let remedy = "only a plain llama is written as GGUF: write a .fbay file";
         let problem = format!("the architecture of {}", config.name);
-        return Err(ModelError::unsupported(source.path(), "config", problem, remedy));
+        return Err(ModelError::unsupported(
+            source.path(),
+            "config",
+            problem,
+            remedy,
+        ));
     }
     metadata.string("general.architecture", "llama");
     metadata.string("general.name", &config.name);
@@ -168,12 +171,23 @@ fn put_tokenizer(source: &dyn TensorSource, metadata: &mut Metadata) -> Result<(
     else {
         let remedy = "only SentencePiece vocabularies are written as GGUF: write a .fbay file";
         let problem = "another tokenizer";
-        return Err(ModelError::unsupported(source.path(), "tokenizer", problem, remedy));
+        return Err(ModelError::unsupported(
+            source.path(),
+            "tokenizer",
+            problem,
+            remedy,
+        ));
     };
     metadata.string("tokenizer.ggml.model", "llama");
-    metadata.array("tokenizer.ggml.tokens", STRING, tokens, |b, t| put_string(b, t));
-    metadata.array("tokenizer.ggml.scores", F32, scores, |b, s| b.extend(s.to_le_bytes()));
-    metadata.array("tokenizer.ggml.token_type", I32, types, |b, t| b.extend(t.to_le_bytes()));
+    metadata.array("tokenizer.ggml.tokens", STRING, tokens, |b, t| {
+        put_string(b, t)
+    });
+    metadata.array("tokenizer.ggml.scores", F32, scores, |b, s| {
+        b.extend(s.to_le_bytes())
+    });
+    metadata.array("tokenizer.ggml.token_type", I32, types, |b, t| {
+        b.extend(t.to_le_bytes())
+    });
     if let Some(bos) = *bos {
         metadata.number("tokenizer.ggml.bos_token_id", bos);
     }
@@ -193,6 +207,13 @@ struct Metadata {
 }
 
 impl Metadata {
+    fn of(source: &dyn TensorSource) -> Result<Self> {
+        let mut metadata = Self::default();
+        put_config(source, &mut metadata)?;
+        put_tokenizer(source, &mut metadata)?;
+        Ok(metadata)
+    }
+
     fn key(&mut self, key: &str, kind: u32) -> &mut Vec<u8> {
         self.entries += 1;
         put_string(&mut self.bytes, key);

@@ -62,7 +62,7 @@ impl Block {
         codes: [0; LEN],
     };
 
-    /// Bytes in `format`, which is one of [`super::FORMATS`] or F32; `out` has their length.
+    /// Bytes in `format`, which is one of [`super::FORMATS`]; `out` has their length.
     pub(super) fn encode(&self, format: BlockType, out: &mut [u8]) {
         match format {
             BlockType::Q4_0 => {

@@ -118,7 +118,11 @@ impl SynthSource {
         let n_layers = options.layers.unwrap_or(shape.n_layers);
         if n_layers == 0 || n_layers > MOST_LAYERS {
             let problem = format!("{n_layers} cannot be made");
-            return Err(refused("layers", problem, format!("give 1 to {MOST_LAYERS}")));
+            return Err(refused(
+                "layers",
+                problem,
+                format!("give 1 to {MOST_LAYERS}"),
+            ));
         }
         if !FORMATS.contains(&options.format) {
             let problem = format!("{} is not made", options.format);
@@ -193,9 +197,16 @@ impl TensorSource for SynthSource {
     fn read(&self, id: TensorId, offset: usize, out: &mut [u8]) -> Result<()> {
         let Some(meta) = self.meta(id) else {
             let problem = format!("{} has no such tensor", self.config.name);
-            return Err(refused(&format!("{id:?}"), problem, "ask for its metadata first".into()));
+            return Err(refused(
+                &format!("{id:?}"),
+                problem,
+                "ask for its metadata first".into(),
+            ));
         };
-        if offset.checked_add(out.len()).is_none_or(|end| end > meta.bytes()) {
+        if offset
+            .checked_add(out.len())
+            .is_none_or(|end| end > meta.bytes())
+        {
             let problem = format!("bytes {offset} and {} more", out.len());
             let remedy = format!("it has {} bytes", meta.bytes());
             return Err(refused(&meta.name, problem, remedy));

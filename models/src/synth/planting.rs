@@ -39,9 +39,9 @@ impl Default for Planting {
     fn default() -> Self {
         Self {
             density: 0.1,
-            skew: 1.15,
+            skew: 1.27,
             context: 1.0,
-            token_spread: 0.3,
+            token_spread: 0.42,
             constant: 1.0,
             attention_peak: 8.0,
             ffn_share: 0.03,

@@ -102,7 +102,12 @@ mod tests {
     #[test]
     fn quantiles_of_the_normal_distribution() {
         // Tables of the standard normal distribution.
-        for (p, x) in [(0.5, 0.0), (0.9, 1.281_551_6), (0.01, -2.326_347_9), (0.999, 3.090_232_3)] {
+        for (p, x) in [
+            (0.5, 0.0),
+            (0.9, 1.281_551_6),
+            (0.01, -2.326_347_9),
+            (0.999, 3.090_232_3),
+        ] {
             assert!((normal_quantile(p) - x).abs() < 1e-6, "{p}");
         }
     }

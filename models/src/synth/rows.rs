@@ -266,10 +266,7 @@ impl Rows {
         const MOST: f32 = 7.0;
         let weights: [f32; LEN] = std::array::from_fn(|i| {
             let column = block * LEN + i;
-            let (group, negated) = (
-                column % self.plan.n_groups,
-                column >= self.plan.n_groups,
-            );
+            let (group, negated) = (column % self.plan.n_groups, column >= self.plan.n_groups);
             let weight = match self.plan.subspace(group) {
                 Subspace::Constant => constant,
                 Subspace::Token | Subspace::Context => stream.normal(group as u64),

@@ -48,7 +48,9 @@ pub(super) fn vocabulary(size: usize) -> TokenizerSpec {
 fn word(index: usize) -> String {
     const CONSONANTS: &[u8] = b"bdfgklmnprstvz";
     const VOWELS: &[u8] = b"aeiou";
-    let (mut rest, mut word) = (index, String::from("\u{2581}"));
+    const WORDS: usize = (CONSONANTS.len() * VOWELS.len()).pow(3);
+    // The factor and the number of words have no divisor in common.
+    let (mut rest, mut word) = (index * 48_271 % WORDS, String::from("\u{2581}"));
     for _ in 0..3 {
         word.push(char::from(CONSONANTS[rest % CONSONANTS.len()]));
         rest /= CONSONANTS.len();

@@ -95,7 +95,8 @@ fn attention(source: &dyn TensorSource, l: usize, stream: &mut [Vec<f32>]) {
             for head in row.chunks_exact_mut(c.head_dim) {
                 for (pair, f) in head.chunks_exact_mut(2).zip(&frequencies) {
                     let (sin, cos) = (position as f32 * f).sin_cos();
-                    (pair[0], pair[1]) = (pair[0] * cos - pair[1] * sin, pair[0] * sin + pair[1] * cos);
+                    (pair[0], pair[1]) =
+                        (pair[0] * cos - pair[1] * sin, pair[0] * sin + pair[1] * cos);
                 }
             }
         }
@@ -105,7 +106,8 @@ fn attention(source: &dyn TensorSource, l: usize, stream: &mut [Vec<f32>]) {
         for (i, out) in mixed.chunks_exact_mut(c.head_dim).enumerate() {
             let kv = i / (c.n_heads / c.n_kv_heads) * c.head_dim;
             let query = &q[t][i * c.head_dim..][..c.head_dim];
-            let score = |s: usize| dot(query, &k[s][kv..kv + c.head_dim]) / (c.head_dim as f32).sqrt();
+            let score =
+                |s: usize| dot(query, &k[s][kv..kv + c.head_dim]) / (c.head_dim as f32).sqrt();
             let scores: Vec<f32> = (0..=t).map(score).collect();
             let max = scores.iter().copied().fold(f32::MIN, f32::max);
             let sum: f32 = scores.iter().map(|s| (s - max).exp()).sum();
@@ -141,7 +143,10 @@ fn ffn(source: &dyn TensorSource, l: usize, stream: &mut [Vec<f32>]) -> Activity
             };
             let x = gate[t][i].max(0.0) * up;
             if x != 0.0 {
-                update.iter_mut().zip(&column).for_each(|(u, d)| *u += x * d);
+                update
+                    .iter_mut()
+                    .zip(&column)
+                    .for_each(|(u, d)| *u += x * d);
             }
         }
     }
@@ -149,7 +154,9 @@ fn ffn(source: &dyn TensorSource, l: usize, stream: &mut [Vec<f32>]) -> Activity
     let ffn_share = update.iter().zip(&*stream).map(share).sum::<f64>() / stream.len() as f64;
     add(stream, &update);
     let above = |all: &[Vec<f32>], test: fn(f32) -> bool| {
-        all.iter().map(|row| row.iter().map(|&v| test(v)).collect()).collect()
+        all.iter()
+            .map(|row| row.iter().map(|&v| test(v)).collect())
+            .collect()
     };
     Activity {
         active: above(&gate, |v| v > 0.0),
@@ -189,7 +196,8 @@ pub struct Summary {
 impl Summary {
     pub fn of(activity: &Activity, skip: usize) -> Self {
         let count = |row: &[bool]| row.iter().filter(|&&a| a).count() as f64;
-        let both = |a: &[bool], b: &[bool]| a.iter().zip(b).filter(|(a, b)| **a && **b).count() as f64;
+        let both =
+            |a: &[bool], b: &[bool]| a.iter().zip(b).filter(|(a, b)| **a && **b).count() as f64;
         let (active, predicted) = (&activity.active, &activity.predicted);
         let d_ff = active[0].len() as f64;
         let measured = skip..active.len();
@@ -229,7 +237,11 @@ fn cache_misses(active: &[Vec<bool>]) -> Vec<f64> {
         let now: Vec<usize> = (0..row.len()).filter(|&i| row[i]).collect();
         let missing = now.iter().filter(|&&i| !cached[i]).count();
         misses.push(missing as f64 / now.len().max(1) as f64);
-        recent = now.iter().copied().chain(recent.into_iter().filter(|&i| !row[i])).collect();
+        recent = now
+            .iter()
+            .copied()
+            .chain(recent.into_iter().filter(|&i| !row[i]))
+            .collect();
         recent.truncate(capacity);
         cached.fill(false);
         recent.iter().for_each(|&i| cached[i] = true);
