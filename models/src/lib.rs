@@ -13,5 +13,6 @@ pub mod oracle;
 pub mod panel;
 pub mod sampler;
 pub mod source;
+pub mod synth;
 pub mod tensor;
 pub mod tokenizer;

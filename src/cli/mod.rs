@@ -10,6 +10,7 @@ mod pack;
 mod progress;
 mod run;
 mod sampling;
+mod synth;
 mod trace;
 
 use clap::{Parser, Subcommand};
@@ -39,6 +40,8 @@ enum Command {
     Eval(eval::Eval),
     /// Examine this machine: cores, memory, disk, limits, with remedies.
     Doctor(doctor::Doctor),
+    /// Make a model of a real shape with planted sparsity, for measuring speed: it speaks nonsense.
+    Synth(synth::Synth),
     /// Work with recorded traces.
     #[command(subcommand)]
     Trace(trace::Trace),
@@ -54,6 +57,7 @@ pub fn run(arguments: Arguments) -> anyhow::Result<()> {
         Some(Command::Bench(bench)) => bench.execute(),
         Some(Command::Eval(eval)) => eval.execute(),
         Some(Command::Doctor(doctor)) => doctor.execute(),
+        Some(Command::Synth(synth)) => synth.execute(),
         Some(Command::Trace(trace)) => trace.execute(),
     }
 }

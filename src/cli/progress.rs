@@ -1,10 +1,11 @@
-//! Progress bars for packing and loading.
+//! Progress bars for packing, making and loading models.
 
+use forebay::models::bundle::PackProgress;
 use forebay::packed::Preparation;
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 
-/// A reporter for [`forebay::EngineBuilder::on_preparation`], drawing on stderr unless `quiet`.
-pub fn reporter(quiet: bool) -> impl FnMut(Preparation) + 'static {
+/// A bar on stderr unless `quiet`.
+fn progress_bar(quiet: bool) -> ProgressBar {
     let target = if quiet {
         ProgressDrawTarget::hidden()
     } else {
@@ -16,6 +17,24 @@ pub fn reporter(quiet: bool) -> impl FnMut(Preparation) + 'static {
     {
         bar.set_style(style.progress_chars("=> "));
     }
+    bar
+}
+
+/// A reporter for a file being written; `what` stands before the bar.
+pub fn writing(quiet: bool, what: &'static str) -> impl FnMut(PackProgress) + 'static {
+    let bar = progress_bar(quiet).with_message(what);
+    move |progress| {
+        bar.set_length(progress.total);
+        bar.set_position(progress.done);
+        if progress.done >= progress.total {
+            bar.finish_and_clear();
+        }
+    }
+}
+
+/// A reporter for [`forebay::EngineBuilder::on_preparation`], drawing on stderr unless `quiet`.
+pub fn reporter(quiet: bool) -> impl FnMut(Preparation) + 'static {
+    let bar = progress_bar(quiet);
     let mut announced = false;
     move |step| match step {
         Preparation::Packing { target, progress } => {

@@ -8,7 +8,10 @@ mod keys;
 mod names;
 mod source;
 mod value;
+mod writer;
 
+pub(crate) use names::name_of;
 pub use container::{Gguf, TensorInfo};
 pub use source::GgufSource;
 pub use value::{Array, Metadata, Value};
+pub use writer::write_gguf;

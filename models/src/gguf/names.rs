@@ -24,7 +24,7 @@ const LAYER: [(&str, LayerTensor); 15] = [
 pub(super) const ROPE_FREQS: &str = "rope_freqs.weight";
 
 /// The name of a role in a GGUF file.
-pub(super) fn name_of(id: TensorId) -> String {
+pub(crate) fn name_of(id: TensorId) -> String {
     match id {
         TensorId::TokenEmbedding => "token_embd.weight".into(),
         TensorId::OutputNorm => "output_norm.weight".into(),

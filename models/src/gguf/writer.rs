@@ -1,0 +1,304 @@
+//! Writing a GGUF file (v3): a plain llama with a SentencePiece vocabulary, as llama.cpp loads it.
+
+use std::fs::File;
+use std::io::Write;
+use std::path::{Path, PathBuf};
+
+use super::names::name_of;
+use crate::bundle::PackProgress;
+use crate::config::{Activation, Arch, ModelConfig, RopePairing, RopeScaling};
+use crate::error::{ModelError, Result};
+use crate::tensor::{LayerTensor, TensorId, TensorMeta, TensorSource};
+use crate::tokenizer::{TokenizerModel, TokenizerSpec};
+
+/// Alignment of tensors, the format's default.
+const ALIGN: u64 = 32;
+
+/// Bytes copied at once.
+const CHUNK: usize = 4 << 20;
+
+/// Type ids of metadata values (`gguf_metadata_value_type`).
+const U32: u32 = 4;
+const I32: u32 = 5;
+const F32: u32 = 6;
+const BOOL: u32 = 7;
+const STRING: u32 = 8;
+const ARRAY: u32 = 9;
+
+/// Tensors of a layer, in the order of converters.
+const LAYER: [LayerTensor; 9] = [
+    LayerTensor::AttnNorm,
+    LayerTensor::Q,
+    LayerTensor::K,
+    LayerTensor::V,
+    LayerTensor::O,
+    LayerTensor::FfnNorm,
+    LayerTensor::Gate,
+    LayerTensor::Up,
+    LayerTensor::Down,
+];
+
+/// Writes `source` to `out`. The file appears under its name only when it is whole (written beside it,
+/// synced, renamed).
+///
+/// # Errors
+/// A model that is not a plain llama with a SentencePiece vocabulary; a tensor that is missing; reading
+/// and writing (a full disk says so).
+pub fn write_gguf(
+    source: &dyn TensorSource,
+    out: &Path,
+    progress: &mut dyn FnMut(PackProgress),
+) -> Result<()> {
+    let metadata = Metadata::of(source)?;
+    let tensors = tensors(source)?;
+    let header = header(&metadata, &tensors);
+    let partial = PartialFile::create(out)?;
+    partial.append(&header)?;
+    let total = tensors.iter().map(|(_, m)| m.bytes() as u64).sum();
+    let (mut done, mut buffer) = (0, vec![0; CHUNK]);
+    for &(id, meta) in &tensors {
+        for start in (0..meta.bytes()).step_by(CHUNK) {
+            let bytes = &mut buffer[..CHUNK.min(meta.bytes() - start)];
+            source.read(id, start, bytes)?;
+            partial.append(bytes)?;
+            done += bytes.len() as u64;
+            progress(PackProgress { done, total });
+        }
+        partial.append(&padding(meta.bytes() as u64))?;
+    }
+    partial.publish()
+}
+
+fn tensors(source: &dyn TensorSource) -> Result<Vec<(TensorId, &TensorMeta)>> {
+    let config = source.config();
+    let mut ids = vec![TensorId::TokenEmbedding, TensorId::OutputNorm];
+    if !config.tied_head {
+        ids.push(TensorId::OutputHead);
+    }
+    ids.extend((0..config.n_layers).flat_map(|l| LAYER.map(|t| TensorId::Layer(l, t))));
+    let of = |id| {
+        let missing = || ModelError::damaged(source.path(), name_of(id), "the tensor is missing");
+        source.meta(id).map(|m| (id, m)).ok_or_else(missing)
+    };
+    ids.into_iter().map(of).collect()
+}
+
+/// Everything before the first tensor's bytes, padded.
+fn header(metadata: &Metadata, tensors: &[(TensorId, &TensorMeta)]) -> Vec<u8> {
+    let mut b = b"GGUF".to_vec();
+    b.extend(3u32.to_le_bytes());
+    b.extend((tensors.len() as u64).to_le_bytes());
+    b.extend(metadata.entries.to_le_bytes());
+    b.extend(&metadata.bytes);
+    let mut offset = 0u64;
+    for (_, meta) in tensors {
+        put_string(&mut b, &meta.name);
+        let dims = [meta.cols as u64, meta.rows as u64];
+        let dims = if meta.rows == 1 { &dims[..1] } else { &dims };
+        b.extend((dims.len() as u32).to_le_bytes());
+        dims.iter().for_each(|d| b.extend(d.to_le_bytes()));
+        b.extend(meta.block.ggml_id().to_le_bytes());
+        b.extend(offset.to_le_bytes());
+        offset = (offset + meta.bytes() as u64).next_multiple_of(ALIGN);
+    }
+    b.extend(padding(b.len() as u64));
+    b
+}
+
+/// Zeros from `len` to the next aligned offset.
+fn padding(len: u64) -> Vec<u8> {
+    vec![0; (len.next_multiple_of(ALIGN) - len) as usize]
+}
+
+fn put_config(source: &dyn TensorSource, metadata: &mut Metadata) -> Result<()> {
+    let config = source.config();
+    let plain = config.arch == Arch::Llama
+        && config.activation == Activation::Silu
+        && config.rope.pairing == RopePairing::Interleaved
+        && config.rope.scaling == RopeScaling::None
+        && config.sliding_window.is_none()
+        && !config.qkv_bias;
+    if !plain {
+        let remedy = "only a plain llama is written as GGUF: write a .fbay file";
+        let problem = format!("the architecture of {}", config.name);
+        return Err(ModelError::unsupported(
+            source.path(),
+            "config",
+            problem,
+            remedy,
+        ));
+    }
+    metadata.string("general.architecture", "llama");
+    metadata.string("general.name", &config.name);
+    for (key, value) in sizes(config) {
+        metadata.number(key, value as u32);
+    }
+    metadata.float("llama.attention.layer_norm_rms_epsilon", config.rms_eps);
+    metadata.float("llama.rope.freq_base", config.rope.theta);
+    // Of ggml's block formats: 2 since May 2023.
+    metadata.number("general.quantization_version", 2);
+    Ok(())
+}
+
+fn sizes(config: &ModelConfig) -> [(&'static str, usize); 10] {
+    [
+        ("llama.block_count", config.n_layers),
+        ("llama.context_length", config.context_length),
+        ("llama.embedding_length", config.d_model),
+        ("llama.feed_forward_length", config.d_ff),
+        ("llama.attention.head_count", config.n_heads),
+        ("llama.attention.head_count_kv", config.n_kv_heads),
+        ("llama.attention.key_length", config.head_dim),
+        ("llama.attention.value_length", config.head_dim),
+        ("llama.rope.dimension_count", config.rope.rotary_dim),
+        ("llama.vocab_size", config.vocab_size),
+    ]
+}
+
+fn put_tokenizer(source: &dyn TensorSource, metadata: &mut Metadata) -> Result<()> {
+    let TokenizerSpec {
+        model,
+        bos,
+        eog,
+        add_bos,
+    } = source.tokenizer();
+    let TokenizerModel::SentencePiece {
+        tokens,
+        scores,
+        types,
+        add_space_prefix,
+    } = model
+    else {
+        let remedy = "only SentencePiece vocabularies are written as GGUF: write a .fbay file";
+        let problem = "another tokenizer";
+        return Err(ModelError::unsupported(
+            source.path(),
+            "tokenizer",
+            problem,
+            remedy,
+        ));
+    };
+    metadata.string("tokenizer.ggml.model", "llama");
+    metadata.array("tokenizer.ggml.tokens", STRING, tokens, |b, t| {
+        put_string(b, t)
+    });
+    metadata.array("tokenizer.ggml.scores", F32, scores, |b, s| {
+        b.extend(s.to_le_bytes())
+    });
+    metadata.array("tokenizer.ggml.token_type", I32, types, |b, t| {
+        b.extend(t.to_le_bytes())
+    });
+    if let Some(bos) = *bos {
+        metadata.number("tokenizer.ggml.bos_token_id", bos);
+    }
+    if let Some(&eos) = eog.first() {
+        metadata.number("tokenizer.ggml.eos_token_id", eos);
+    }
+    metadata.flag("tokenizer.ggml.add_bos_token", *add_bos);
+    metadata.flag("tokenizer.ggml.add_space_prefix", *add_space_prefix);
+    Ok(())
+}
+
+/// Metadata being encoded.
+#[derive(Default)]
+struct Metadata {
+    entries: u64,
+    bytes: Vec<u8>,
+}
+
+impl Metadata {
+    fn of(source: &dyn TensorSource) -> Result<Self> {
+        let mut metadata = Self::default();
+        put_config(source, &mut metadata)?;
+        put_tokenizer(source, &mut metadata)?;
+        Ok(metadata)
+    }
+
+    fn key(&mut self, key: &str, kind: u32) -> &mut Vec<u8> {
+        self.entries += 1;
+        put_string(&mut self.bytes, key);
+        self.bytes.extend(kind.to_le_bytes());
+        &mut self.bytes
+    }
+
+    fn string(&mut self, key: &str, value: &str) {
+        put_string(self.key(key, STRING), value);
+    }
+
+    fn number(&mut self, key: &str, value: u32) {
+        self.key(key, U32).extend(value.to_le_bytes());
+    }
+
+    fn float(&mut self, key: &str, value: f32) {
+        self.key(key, F32).extend(value.to_le_bytes());
+    }
+
+    fn flag(&mut self, key: &str, value: bool) {
+        self.key(key, BOOL).push(value.into());
+    }
+
+    fn array<T>(&mut self, key: &str, kind: u32, items: &[T], put: impl Fn(&mut Vec<u8>, &T)) {
+        let b = self.key(key, ARRAY);
+        b.extend(kind.to_le_bytes());
+        b.extend((items.len() as u64).to_le_bytes());
+        items.iter().for_each(|item| put(b, item));
+    }
+}
+
+fn put_string(b: &mut Vec<u8>, s: &str) {
+    b.extend((s.len() as u64).to_le_bytes());
+    b.extend(s.as_bytes());
+}
+
+/// A file that is removed on drop unless it was published.
+struct PartialFile {
+    file: File,
+    partial: PathBuf,
+    target: PathBuf,
+    published: bool,
+}
+
+impl PartialFile {
+    fn create(target: &Path) -> Result<Self> {
+        let mut name = target.file_name().unwrap_or_default().to_os_string();
+        name.push(format!(".partial-{}", std::process::id()));
+        let partial = target.with_file_name(name);
+        let file = File::create(&partial)
+            .map_err(|e| ModelError::io(target, "create it here (give another path)", e))?;
+        Ok(Self {
+            file,
+            partial,
+            target: target.into(),
+            published: false,
+        })
+    }
+
+    fn append(&self, bytes: &[u8]) -> Result<()> {
+        (&self.file).write_all(bytes).map_err(|e| self.io(e))
+    }
+
+    fn publish(mut self) -> Result<()> {
+        let done = self.file.sync_all();
+        done.and_then(|()| std::fs::rename(&self.partial, &self.target))
+            .map_err(|e| self.io(e))?;
+        self.published = true;
+        Ok(())
+    }
+
+    fn io(&self, e: std::io::Error) -> ModelError {
+        let action = match e.kind() {
+            std::io::ErrorKind::StorageFull => "write it (free some space or give another path)",
+            _ => "write it",
+        };
+        ModelError::io(&self.target, action, e)
+    }
+}
+
+impl Drop for PartialFile {
+    fn drop(&mut self) {
+        if !self.published {
+            // Best effort: a partial file is never used.
+            let _ = std::fs::remove_file(&self.partial);
+        }
+    }
+}

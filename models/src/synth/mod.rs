@@ -1,0 +1,281 @@
+//! Models of real shapes for speed work. They speak nonsense, but which of their neurons are active is
+//! decided as in a real sparse model: by the sign of a gate's product with the residual stream, at run
+//! time. How many are, how unequal they are, how much consecutive tokens have in common and what a
+//! predictor of low rank sees of it are planted in the weights ([`Planting`]).
+//!
+//! **The residual stream.** Its columns are cut into `rank / 2` groups, and inside a group column `j`
+//! has a fixed sign. A token is a coefficient per group (times the signs), and noise. A quarter of the
+//! groups is the same in all tokens; three eighths are the token's own (the embedding); three eighths
+//! are the context. Attention writes the context: queries and keys are constant, so that scores depend on
+//! distance alone and weigh about ten positions back; V reads the token's groups, O maps that at random to
+//! the context's. The FFN's output is small, so the structure is there in every layer.
+//!
+//! **Neurons.** A gate row has a random coefficient per varying group, noise, and a coefficient of the
+//! constant groups that is its threshold. Thresholds are normally distributed, which makes hot and cold
+//! neurons, in random order. Positive factors such as RMSNorm's change no sign.
+//!
+//! **Predictors**, in PowerInfer's form `fc2 · relu(fc1 · x)`: fc1 reads the groups' coefficients, with
+//! both signs, and fc2 holds the gate's, rounded, with a lower threshold. What they cannot see is the
+//! noise in gate rows and in the stream.
+//!
+//! **Values** are small integers times a scale per 32 elements, so that a seed gives the same model in
+//! Q4_0, Q8_0 and F16. Every row comes out of random numbers by position (no state), so any range of
+//! bytes can be had at any time.
+
+mod block;
+mod planting;
+mod random;
+mod rows;
+mod shape;
+mod vocabulary;
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+
+use crate::block::BlockType;
+use crate::config::ModelConfig;
+use crate::error::{ModelError, Result};
+use crate::gguf::name_of;
+use crate::tensor::{LayerTensor, TensorId, TensorMeta, TensorSource};
+use crate::tokenizer::TokenizerSpec;
+
+pub use planting::Planting;
+pub use shape::Shape;
+
+use block::LEN;
+use planting::Plan;
+use random::Stream;
+use rows::Rows;
+use vocabulary::vocabulary;
+
+/// Most layers that can be made; the format of bundles has room for more.
+const MOST_LAYERS: usize = 1024;
+
+/// Formats that matrices can have.
+pub const FORMATS: [BlockType; 3] = [BlockType::Q4_0, BlockType::Q8_0, BlockType::F16];
+
+/// Which model of a shape.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Form {
+    /// With the shape's ReLU, Down transposed, and predictors: as PowerInfer's files are.
+    Sparse,
+    /// A llama with SiLU, Down as usual, no predictors: what other engines time on the same shape. Down
+    /// is not the sparse form's.
+    Plain,
+}
+
+/// What to make.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct SynthOptions {
+    /// Sizes.
+    pub shape: Shape,
+    /// Sparse, or plain for other engines.
+    pub form: Form,
+    /// Format of all matrices, one of [`FORMATS`].
+    pub format: BlockType,
+    /// Another seed is another model.
+    pub seed: u64,
+    /// Layers instead of the shape's.
+    pub layers: Option<usize>,
+    /// Rank of the predictors instead of the shape's. Twice the dimension of what is planted, so other
+    /// ranks are other models.
+    pub rank: Option<usize>,
+    /// What is planted.
+    pub planting: Planting,
+}
+
+impl SynthOptions {
+    /// The sparse form of `shape` in Q4_0.
+    pub fn new(shape: Shape) -> Self {
+        Self {
+            shape,
+            form: Form::Sparse,
+            format: BlockType::Q4_0,
+            seed: 1,
+            layers: None,
+            rank: None,
+            planting: Planting::default(),
+        }
+    }
+}
+
+/// A model that is computed wherever it is read.
+pub struct SynthSource {
+    program: PathBuf,
+    config: ModelConfig,
+    tokenizer: TokenizerSpec,
+    rows: Rows,
+    tensors: BTreeMap<TensorId, TensorMeta>,
+}
+
+impl SynthSource {
+    /// Prepares the model; nothing is computed yet.
+    ///
+    /// # Errors
+    /// A format, rank, density or number of layers that cannot be made.
+    pub fn new(options: &SynthOptions) -> Result<Self> {
+        let shape = &options.shape;
+        let n_layers = options.layers.unwrap_or(shape.n_layers);
+        if n_layers == 0 || n_layers > MOST_LAYERS {
+            let problem = format!("{n_layers} cannot be made");
+            return Err(refused(
+                "layers",
+                problem,
+                format!("give 1 to {MOST_LAYERS}"),
+            ));
+        }
+        if !FORMATS.contains(&options.format) {
+            let problem = format!("{} is not made", options.format);
+            let remedy = "choose one of: ".to_owned() + &FORMATS.map(BlockType::name).join(", ");
+            return Err(refused("quant", problem, remedy));
+        }
+        let rank = options.rank.unwrap_or(shape.rank);
+        let name = format!(
+            "{} synth seed={} rank={rank} density={}",
+            shape.name, options.seed, options.planting.density
+        );
+        let config = shape.config(options.form == Form::Sparse, n_layers, name);
+        let stream = Stream::of_seed(options.seed);
+        let plan = Plan::new(options.planting, &config, rank, stream)?;
+        Ok(Self {
+            program: std::env::current_exe()
+                .map_err(|e| ModelError::io("forebay", "find the program itself", e))?,
+            tokenizer: vocabulary(config.vocab_size),
+            tensors: tensors(&config, options.form, options.format, rank),
+            rows: Rows::new(plan, stream, &config),
+            config,
+        })
+    }
+
+    /// Bytes `offset..` of a matrix.
+    fn read_matrix(&self, id: TensorId, meta: &TensorMeta, mut offset: usize, out: &mut [u8]) {
+        let (row_bytes, block_bytes) = (meta.row_bytes(), meta.row_bytes() / (meta.cols / LEN));
+        let mut whole = [0; 2 * LEN];
+        let whole = &mut whole[..block_bytes];
+        let mut rest = out;
+        while !rest.is_empty() {
+            let row = self.rows.row(id, offset / row_bytes);
+            let in_row = offset % row_bytes;
+            let (part, later) = rest.split_at_mut((row_bytes - in_row).min(rest.len()));
+            let (mut block, mut skip) = (in_row / block_bytes, in_row % block_bytes);
+            let mut left = &mut *part;
+            while !left.is_empty() {
+                let (bytes, others) = left.split_at_mut((block_bytes - skip).min(left.len()));
+                let values = self.rows.block(&row, block);
+                if bytes.len() == block_bytes {
+                    values.encode(meta.block, bytes);
+                } else {
+                    values.encode(meta.block, whole);
+                    bytes.copy_from_slice(&whole[skip..skip + bytes.len()]);
+                }
+                (block, skip, left) = (block + 1, 0, others);
+            }
+            offset += part.len();
+            rest = later;
+        }
+    }
+}
+
+impl TensorSource for SynthSource {
+    /// The program: with the options, it is what the model comes from.
+    fn path(&self) -> &Path {
+        &self.program
+    }
+
+    fn config(&self) -> &ModelConfig {
+        &self.config
+    }
+
+    fn tokenizer(&self) -> &TokenizerSpec {
+        &self.tokenizer
+    }
+
+    fn meta(&self, id: TensorId) -> Option<&TensorMeta> {
+        self.tensors.get(&id)
+    }
+
+    fn read(&self, id: TensorId, offset: usize, out: &mut [u8]) -> Result<()> {
+        let Some(meta) = self.meta(id) else {
+            let problem = format!("{} has no such tensor", self.config.name);
+            return Err(refused(
+                &format!("{id:?}"),
+                problem,
+                "ask for its metadata first".into(),
+            ));
+        };
+        if offset
+            .checked_add(out.len())
+            .is_none_or(|end| end > meta.bytes())
+        {
+            let problem = format!("bytes {offset} and {} more", out.len());
+            let remedy = format!("it has {} bytes", meta.bytes());
+            return Err(refused(&meta.name, problem, remedy));
+        }
+        if meta.rows == 1 {
+            // A norm's gain: 1 throughout.
+            let gain = 1.0f32.to_le_bytes();
+            for (at, byte) in (offset..).zip(out) {
+                *byte = gain[at % gain.len()];
+            }
+        } else {
+            self.read_matrix(id, meta, offset, out);
+        }
+        Ok(())
+    }
+}
+
+fn refused(field: &str, problem: String, remedy: String) -> ModelError {
+    ModelError::Parameter {
+        field: field.into(),
+        problem,
+        remedy,
+    }
+}
+
+/// Every tensor of the model.
+fn tensors(
+    config: &ModelConfig,
+    form: Form,
+    format: BlockType,
+    rank: usize,
+) -> BTreeMap<TensorId, TensorMeta> {
+    use LayerTensor as T;
+    let (d, ff, q, kv) = (config.d_model, config.d_ff, config.q_dim(), config.kv_dim());
+    let mut shapes = vec![
+        (TensorId::TokenEmbedding, config.vocab_size, d),
+        (TensorId::OutputNorm, 1, d),
+        (TensorId::OutputHead, config.vocab_size, d),
+    ];
+    let of_the_form = match form {
+        Form::Sparse => vec![
+            (T::DownT, ff, d),
+            (T::PredictorFc1, rank, d),
+            (T::PredictorFc2, ff, rank),
+        ],
+        Form::Plain => vec![(T::Down, d, ff)],
+    };
+    let of_both = [
+        (T::AttnNorm, 1, d),
+        (T::Q, q, d),
+        (T::K, kv, d),
+        (T::V, kv, d),
+        (T::O, d, q),
+        (T::FfnNorm, 1, d),
+        (T::Gate, ff, d),
+        (T::Up, ff, d),
+    ];
+    for layer in 0..config.n_layers {
+        let of_layer = of_both.iter().chain(&of_the_form);
+        shapes.extend(of_layer.map(|&(t, rows, cols)| (TensorId::Layer(layer, t), rows, cols)));
+    }
+    let meta = |(id, rows, cols): (TensorId, usize, usize)| {
+        let meta = TensorMeta {
+            name: name_of(id),
+            block: if rows == 1 { BlockType::F32 } else { format },
+            rows,
+            cols,
+        };
+        (id, meta)
+    };
+    shapes.into_iter().map(meta).collect()
+}

@@ -1,0 +1,256 @@
+//! What is planted where, and how strongly: see [the module](super) for the idea.
+
+use super::block::{AMPLITUDE, INTEGERS_DEVIATION, LEN};
+use super::random::{Stream, normal_quantile};
+use crate::config::ModelConfig;
+use crate::error::{ModelError, Result};
+
+/// The tunables.
+///
+/// Measured with the values of [`Planting::default`] by `models/tests/synth.rs`, random tokens, after the
+/// first 64 positions: MEASURED
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Planting {
+    /// Mean share of neurons whose gate is above 0, `0.005..=0.5`.
+    pub density: f64,
+    /// How unequal the neurons are: standard deviation of their thresholds, in units of the standard
+    /// deviation of what is compared with them. 0 makes all alike; at 1 a fifth of the neurons makes
+    /// two thirds of the activations.
+    pub skew: f64,
+    /// Variance of the slowly varying part of the residual stream against that of the token's own part:
+    /// what makes consecutive tokens activate the same neurons.
+    pub context: f64,
+    /// Standard deviation of the logarithm of a token's strength: some tokens activate far more neurons
+    /// than others, which makes the tail of the cache's misses.
+    pub token_spread: f64,
+    /// Strength of the constant direction, against 1 for the token's part.
+    pub constant: f64,
+    /// Attention's score for the same position above that for distant ones; higher narrows the window.
+    pub attention_peak: f64,
+    /// Norm of an FFN's contribution against that of the residual stream; structure survives while it
+    /// is small.
+    pub ffn_share: f64,
+    /// How far predictors lower a neuron's threshold, in the units of `skew`: recall against
+    /// over-prediction.
+    pub predictor_margin: f64,
+}
+
+impl Default for Planting {
+    fn default() -> Self {
+        Self {
+            density: 0.1,
+            skew: 1.27,
+            context: 1.0,
+            token_spread: 0.42,
+            constant: 1.0,
+            attention_peak: 8.0,
+            ffn_share: 0.03,
+            predictor_margin: 0.15,
+        }
+    }
+}
+
+/// Rotary frequencies that attention's window is made of, in radians per position: their cosines agree
+/// for about ten positions and cancel beyond.
+const WINDOW_BAND: std::ops::RangeInclusive<f32> = 0.03..=0.12;
+
+/// Variance of the context that a layer after the first adds, against the first's.
+const CONTEXT_GROWTH: f64 = 0.02;
+
+/// Noise of a query or key, against about 1 for what is planted.
+const ATTENTION_NOISE: f64 = 0.1;
+
+/// Standard deviation of a logit.
+const LOGIT_DEVIATION: f64 = 4.0;
+
+/// Energy of a planted block with its noise against the planted part alone.
+const WITH_NOISE: f64 = 1.0 + 1.0 / (AMPLITUDE as f64 * AMPLITUDE as f64);
+
+/// What a group of columns carries.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Subspace {
+    /// The same in every token.
+    Constant,
+    /// The token's own embedding.
+    Token,
+    /// What attention wrote.
+    Context,
+}
+
+/// The subspaces of a model's residual stream and the strengths that follow from a [`Planting`].
+pub(super) struct Plan {
+    pub(super) planting: Planting,
+    /// Columns of a group.
+    pub(super) group: usize,
+    /// Number of groups, half the predictors' rank.
+    pub(super) n_groups: usize,
+    /// Signs of the columns inside their groups, `[d_model]`.
+    pub(super) signs: Vec<i8>,
+    config: ModelConfig,
+    /// Mean of the neurons' thresholds.
+    threshold: f64,
+    /// Independent positions that attention's mean is worth.
+    window: f64,
+}
+
+impl Plan {
+    /// The plan for predictors of `rank`.
+    ///
+    /// # Errors
+    /// A rank or density that cannot be planted.
+    pub(super) fn new(
+        planting: Planting,
+        config: &ModelConfig,
+        rank: usize,
+        stream: Stream,
+    ) -> Result<Self> {
+        let refused = |field: &str, problem: String, remedy: String| {
+            Err(ModelError::Parameter {
+                field: field.into(),
+                problem,
+                remedy,
+            })
+        };
+        let d = config.d_model;
+        if !rank.is_power_of_two() || rank < LEN || rank > d / 2 {
+            let remedy = format!("give a power of two from {LEN} to {}", d / 2);
+            return refused("rank", format!("{rank} cannot be planted"), remedy);
+        }
+        if !(0.005..=0.5).contains(&planting.density) {
+            let problem = format!("{} cannot be planted", planting.density);
+            return refused("density", problem, "give a share from 0.005 to 0.5".into());
+        }
+        let deviation = (1.0 + planting.skew * planting.skew).sqrt();
+        Ok(Self {
+            planting,
+            group: 2 * d / rank,
+            n_groups: rank / 2,
+            signs: (0..d as u64).map(|j| stream.sign(j)).collect(),
+            config: config.clone(),
+            threshold: normal_quantile(1.0 - planting.density) * deviation,
+            window: window(&config.rope.frequencies(), planting.attention_peak),
+        })
+    }
+
+    /// What group `g` carries: a quarter of the groups is constant, three eighths each are the token's
+    /// and the context's.
+    pub(super) fn subspace(&self, g: usize) -> Subspace {
+        match 8 * g / self.n_groups {
+            0..2 => Subspace::Constant,
+            2..5 => Subspace::Token,
+            _ => Subspace::Context,
+        }
+    }
+
+    fn n_constant(&self) -> f64 {
+        self.n_groups as f64 / 4.0
+    }
+
+    /// Groups of the token's part, and as many of the context's.
+    fn n_varying(&self) -> f64 {
+        self.n_groups as f64 * 3.0 / 8.0
+    }
+
+    fn group_len(&self) -> f64 {
+        self.group as f64
+    }
+
+    /// Variance of a context coefficient before the FFN of layer `l`.
+    fn context(&self, l: usize) -> f64 {
+        self.planting.context * (1.0 + CONTEXT_GROWTH * l as f64)
+    }
+
+    /// Root mean square of the residual stream where a context coefficient has variance `context`.
+    fn rms(&self, context: f64) -> f64 {
+        let varying = self.n_varying() * (1.0 + context);
+        let energy = self.n_constant() * self.planting.constant.powi(2) + varying;
+        (energy / self.n_groups as f64 * WITH_NOISE).sqrt()
+    }
+
+    fn rms_before_attention(&self, l: usize) -> f64 {
+        self.rms(match l {
+            0 => 0.0,
+            _ => self.context(l - 1),
+        })
+    }
+
+    /// Factor for rows with coefficients of variance 1 over the token's and the context's part, so that
+    /// their product with the FFN's input has variance 1 too.
+    pub(super) fn unit(&self, l: usize) -> f64 {
+        let context = self.context(l);
+        self.rms(context) / (self.group_len() * self.deviation(context))
+    }
+
+    /// The same for the head, so that logits differ enough to be sampled from.
+    pub(super) fn logit_unit(&self) -> f64 {
+        self.unit(self.config.n_layers - 1) * LOGIT_DEVIATION
+    }
+
+    /// Standard deviation of the sum, over all varying groups, of normal coefficients times the stream's.
+    fn deviation(&self, context: f64) -> f64 {
+        (self.n_varying() * (1.0 + context)).sqrt()
+    }
+
+    /// Threshold of a neuron whose place among the others is the normal deviate `place`, less `margin`,
+    /// as the coefficient of the constant groups that puts it there (coefficients of the others having
+    /// variance 1).
+    pub(super) fn threshold(&self, l: usize, place: f32, margin: f64) -> f64 {
+        let beta = self.threshold + self.planting.skew * f64::from(place) - margin;
+        -beta * self.deviation(self.context(l)) / (self.n_constant() * self.planting.constant)
+    }
+
+    /// Coefficient of the constant groups in rows of Q and K of layer `l` for an element of pair `pair`
+    /// of a head.
+    pub(super) fn query(&self, l: usize, pair: usize) -> f64 {
+        let frequencies = self.config.rope.frequencies();
+        let in_band = |f: &&f32| WINDOW_BAND.contains(*f);
+        if !frequencies.get(pair).is_some_and(|f| in_band(&f)) {
+            return 0.0;
+        }
+        let elements = 2 * frequencies.iter().filter(in_band).count();
+        let score = self.planting.attention_peak * (self.config.head_dim as f64).sqrt();
+        let constant = self.group_len() * self.n_constant() * self.planting.constant;
+        (score / elements as f64).sqrt() * self.rms_before_attention(l) / constant
+    }
+
+    /// Noise in rows of Q and K where nothing is planted.
+    pub(super) fn query_noise(&self) -> f64 {
+        ATTENTION_NOISE / (self.config.d_model as f64).sqrt()
+    }
+
+    /// Factor for rows of V with coefficients of variance 1 over the token's part.
+    pub(super) fn value_unit(&self, l: usize) -> f64 {
+        self.rms_before_attention(l) / (self.group_len() * self.n_varying().sqrt())
+    }
+
+    /// Scale of O's integers in rows of the context's groups: what makes the mean over the window as
+    /// strong as the plan wants it.
+    pub(super) fn output_scale(&self, l: usize) -> f64 {
+        let growth = if l == 0 { 1.0 } else { CONTEXT_GROWTH };
+        let variance = self.planting.context * growth * self.window;
+        (variance / self.config.q_dim() as f64).sqrt() / INTEGERS_DEVIATION
+    }
+
+    /// Scale of Down's integers.
+    pub(super) fn down_scale(&self, l: usize) -> f64 {
+        // Mean square of relu(g - beta) * u over all neurons, about: the gate's excess is about as
+        // large as its deviation, and so is up.
+        let hidden = self.config.d_ff as f64 * self.planting.density;
+        self.planting.ffn_share * self.rms(self.context(l)) / (hidden.sqrt() * INTEGERS_DEVIATION)
+    }
+}
+
+/// `1 / sum(w²)` for the attention weights `w` of a long sequence with constant queries and keys.
+fn window(frequencies: &[f32], peak: f64) -> f64 {
+    const POSITIONS: usize = 256;
+    let band = || frequencies.iter().filter(|f| WINDOW_BAND.contains(*f));
+    let count = band().count().max(1) as f64;
+    let weights = (0..POSITIONS).map(|distance| {
+        let agreement: f64 = band()
+            .map(|&f| (distance as f64 * f64::from(f)).cos())
+            .sum();
+        (peak * agreement / count).exp()
+    });
+    let (sum, squares) = weights.fold((0.0, 0.0), |(s, q), w| (s + w, q + w * w));
+    sum * sum / squares
+}

@@ -1,0 +1,121 @@
+//! The shapes that can be made.
+
+use crate::config::{Activation, Arch, ModelConfig, RopeConfig, RopePairing, RopeScaling};
+use crate::error::{ModelError, Result};
+
+/// Sizes of a model, after a published one.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Shape {
+    /// Name on the command line.
+    pub name: &'static str,
+    /// Architecture and activation of the sparse form.
+    arch: Arch,
+    activation: Activation,
+    /// Layers, unless the caller wants fewer.
+    pub n_layers: usize,
+    pub(super) d_model: usize,
+    n_heads: usize,
+    n_kv_heads: usize,
+    head_dim: usize,
+    pub(super) d_ff: usize,
+    vocab_size: usize,
+    context_length: usize,
+    /// Rank of the predictors, unless the caller wants another.
+    pub(super) rank: usize,
+}
+
+impl Shape {
+    /// Every shape.
+    pub const ALL: [Self; 3] = [
+        // PowerInfer/TurboSparse-Mistral-Instruct's config.json.
+        Self {
+            name: "turbosparse-mistral-7b",
+            arch: Arch::Bamboo,
+            activation: Activation::DoubleRelu,
+            n_layers: 32,
+            d_model: 4096,
+            n_heads: 32,
+            n_kv_heads: 8,
+            head_dim: 128,
+            d_ff: 14_336,
+            vocab_size: 32_064,
+            context_length: 4096,
+            rank: 256,
+        },
+        // SparseLLM/ReluLLaMA-7B's config.json.
+        Self {
+            name: "llama2-7b-relu",
+            arch: Arch::Llama,
+            activation: Activation::Relu,
+            n_layers: 32,
+            d_model: 4096,
+            n_heads: 32,
+            n_kv_heads: 32,
+            head_dim: 128,
+            d_ff: 11_008,
+            vocab_size: 32_000,
+            context_length: 4096,
+            rank: 256,
+        },
+        // Small enough for tests; its head_dim is that of many small models.
+        Self {
+            name: "tiny-sparse",
+            arch: Arch::Bamboo,
+            activation: Activation::DoubleRelu,
+            n_layers: 4,
+            d_model: 256,
+            n_heads: 4,
+            n_kv_heads: 2,
+            head_dim: 64,
+            d_ff: 1024,
+            vocab_size: 512,
+            context_length: 512,
+            rank: 64,
+        },
+    ];
+
+    /// The shape called `name`.
+    ///
+    /// # Errors
+    /// There is none; the message lists those there are.
+    pub fn named(name: &str) -> Result<Self> {
+        let found = Self::ALL.into_iter().find(|s| s.name == name);
+        found.ok_or_else(|| ModelError::Parameter {
+            field: "shape".into(),
+            problem: format!("there is no shape {name:?}"),
+            remedy: format!("choose one of: {}", Self::ALL.map(|s| s.name).join(", ")),
+        })
+    }
+
+    /// The configuration of the sparse form, or of a plain llama of the same size.
+    pub(super) fn config(&self, sparse: bool, n_layers: usize, name: String) -> ModelConfig {
+        let (arch, activation) = match sparse {
+            true => (self.arch, self.activation),
+            false => (Arch::Llama, Activation::Silu),
+        };
+        ModelConfig {
+            arch,
+            name,
+            n_layers,
+            d_model: self.d_model,
+            n_heads: self.n_heads,
+            n_kv_heads: self.n_kv_heads,
+            head_dim: self.head_dim,
+            d_ff: self.d_ff,
+            vocab_size: self.vocab_size,
+            context_length: self.context_length,
+            sliding_window: None,
+            rms_eps: 1e-5,
+            rope: RopeConfig {
+                theta: 10_000.0,
+                rotary_dim: self.head_dim,
+                pairing: RopePairing::Interleaved,
+                scaling: RopeScaling::None,
+            },
+            activation,
+            tied_head: false,
+            qkv_bias: false,
+            predictor_threshold: 0.0,
+        }
+    }
+}
