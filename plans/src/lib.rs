@@ -14,6 +14,7 @@ pub mod isa;
 pub mod kernel_files;
 pub mod limits;
 pub mod mounts;
+pub mod predictor_fit;
 pub mod process;
 pub mod residency;
 pub mod size;

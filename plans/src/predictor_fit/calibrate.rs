@@ -1,0 +1,181 @@
+//! Where each neuron's score is cut: the recall that is asked for, with the fewest neurons predicted.
+//!
+//! A neuron's possible cuts give pairs (caught, predicted); the concave hull of these is all that an
+//! optimum can use. For a price in predicted neurons per live neuron caught, each neuron's best cut
+//! stands by itself; the price at which the layer as a whole reaches its recall is found by bisection.
+
+use super::matmul::Product;
+use super::network::Network;
+use super::samples::Part;
+
+/// Offsets are set this many times: the combination of hidden units that stands for 1 is not quite
+/// constant, so the first offsets miss a little.
+const PASSES: usize = 2;
+
+/// How far, in log-odds, a neuron that is best never (or always) predicted is kept from the cut.
+const NEVER: f32 = 4.0;
+
+/// A possible cut of a neuron's scores.
+#[derive(Clone, Copy)]
+struct Cut {
+    score: f32,
+    caught: f32,
+    predicted: f32,
+}
+
+/// The possible cuts of all neurons.
+struct Cuts {
+    cuts: Vec<Cut>,
+    starts: Vec<usize>, // [d_ff + 1], in `cuts`
+    live: f64,
+}
+
+/// Cuts of all neurons, and the price at which they were chosen.
+struct Choice {
+    /// `[d_ff]`.
+    scores: Vec<f32>,
+    /// Predicted neurons that one more live neuron caught is worth.
+    price: f64,
+}
+
+impl Cuts {
+    /// `hidden`: what `net` makes of `part`, `[n, rank]`.
+    fn new(net: &Network, hidden: &[f32], part: &Part<'_>, product: &mut Product) -> Self {
+        let mut all = Self {
+            cuts: Vec::new(),
+            starts: vec![0],
+            live: 0.0,
+        };
+        let mut samples: Vec<(f32, f32)> = Vec::with_capacity(part.n); // score, weight if live
+        net.for_each_neuron(hidden, product, |neuron, scores| {
+            samples.clear();
+            let weight = |i| f32::from(u8::from(part.live(i, neuron)));
+            samples.extend(scores.iter().enumerate().map(|(i, &s)| (s, weight(i))));
+            samples.sort_unstable_by(|a, b| b.0.total_cmp(&a.0));
+            all.live += samples.iter().map(|s| f64::from(s.1)).sum::<f64>();
+            all.push_hull(&samples);
+        });
+        all
+    }
+
+    /// Adds the hull of a neuron's cuts. `samples`: falling scores.
+    fn push_hull(&mut self, samples: &[(f32, f32)]) {
+        let start = self.cuts.len();
+        let (highest, lowest) = (samples[0].0, samples[samples.len() - 1].0);
+        self.cuts.push(Cut {
+            score: highest + NEVER,
+            caught: 0.0,
+            predicted: 0.0,
+        });
+        let mut caught = 0.0;
+        for (i, &(score, weight)) in samples.iter().enumerate() {
+            caught += weight;
+            let next = samples.get(i + 1).map_or(lowest - 2.0 * NEVER, |s| s.0);
+            if weight == 0.0 && i + 1 < samples.len() || next == score {
+                continue;
+            }
+            let cut = Cut {
+                score: (score + next) / 2.0,
+                caught,
+                predicted: (i + 1) as f32,
+            };
+            while self.cuts.len() > start + 1 {
+                let (a, b) = (
+                    self.cuts[self.cuts.len() - 2],
+                    self.cuts[self.cuts.len() - 1],
+                );
+                let concave = (b.caught - a.caught) * (cut.predicted - b.predicted)
+                    > (cut.caught - b.caught) * (b.predicted - a.predicted);
+                if concave {
+                    break;
+                }
+                self.cuts.pop();
+            }
+            self.cuts.push(cut);
+        }
+        // A last cut that catches nothing more is never of use.
+        if let [.., a, b] = self.cuts[start..]
+            && b.caught <= a.caught
+        {
+            self.cuts.pop();
+        }
+        self.starts.push(self.cuts.len());
+    }
+
+    fn neurons(&self) -> impl Iterator<Item = &[Cut]> {
+        self.starts.windows(2).map(|w| &self.cuts[w[0]..w[1]])
+    }
+
+    /// The best cut of a neuron at `price`.
+    fn best(cuts: &[Cut], price: f64) -> Cut {
+        let worth = |a: &Cut, b: &Cut| {
+            price * f64::from(b.caught - a.caught) >= f64::from(b.predicted - a.predicted)
+        };
+        let last = cuts.windows(2).take_while(|w| worth(&w[0], &w[1])).count();
+        cuts[last]
+    }
+
+    /// The cuts that reach `recall` with the fewest predicted neurons.
+    fn choose(&self, recall: f64) -> Choice {
+        let caught = |price: f64| -> f64 {
+            self.neurons()
+                .map(|c| f64::from(Self::best(c, price).caught))
+                .sum()
+        };
+        let (mut low, mut high) = (1.0f64, 1e7f64);
+        for _ in 0..60 {
+            let middle = (low * high).sqrt();
+            match caught(middle) >= recall * self.live {
+                true => high = middle,
+                false => low = middle,
+            }
+        }
+        Choice {
+            scores: self.neurons().map(|c| Self::best(c, high).score).collect(),
+            price: high,
+        }
+    }
+}
+
+/// Gives each neuron the offset that reaches `recall` on `part` with the fewest predicted neurons,
+/// and returns the price: the predicted neurons that one more live neuron caught is worth.
+pub(super) fn offset_each(
+    net: &mut Network,
+    part: &Part<'_>,
+    recall: f64,
+    product: &mut Product,
+) -> f64 {
+    let hidden = net.hidden(part.matrix(), product);
+    let mut price = 1.0;
+    for _ in 0..PASSES {
+        let choice = Cuts::new(net, &hidden, part, product).choose(recall);
+        price = choice.price;
+        let constant = net.constant(&hidden, product);
+        net.lower(&constant, &choice.scores);
+    }
+    price
+}
+
+/// Gives all neurons one more offset, that with which `recall` is reached on `part`; nothing where
+/// no neuron is live. One number for the whole layer does not follow single samples.
+pub(super) fn offset_all(net: &mut Network, part: &Part<'_>, recall: f64, product: &mut Product) {
+    let hidden = net.hidden(part.matrix(), product);
+    for _ in 0..PASSES {
+        let mut live = Vec::new();
+        net.for_each_neuron(&hidden, product, |neuron, scores| {
+            let of_live = scores
+                .iter()
+                .enumerate()
+                .filter(|&(i, _)| part.live(i, neuron));
+            live.extend(of_live.map(|(_, &score)| score));
+        });
+        if live.is_empty() {
+            return;
+        }
+        let caught = ((live.len() as f64 * recall).ceil() as usize).clamp(1, live.len());
+        let (_, &mut cut, _) = live.select_nth_unstable_by(caught - 1, |a, b| b.total_cmp(a));
+        let slack = 1e-5 * live.iter().fold(0.0f32, |max, v| max.max(v.abs()));
+        let constant = net.constant(&hidden, product);
+        net.lower(&constant, &vec![cut - slack; net.d_ff()]);
+    }
+}

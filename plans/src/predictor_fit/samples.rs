@@ -1,0 +1,125 @@
+//! The samples of a layer in the form the fit works on, and how they are dealt to its parts.
+
+use std::ops::Range;
+
+use super::matmul::{Matrix, blocks};
+use super::random::Random;
+use super::{FitError, LayerSamples, LayerWeights};
+
+/// Consecutive tokens that stay together when samples are dealt: neighbours resemble each other, so
+/// a split token by token would measure on what was trained on.
+const RUN: usize = 64;
+
+/// Some samples of a layer.
+pub(super) struct Part<'a> {
+    /// `x / rms(x)`. The network is positively homogeneous, so that it decides the
+    /// same for `x`; all samples then count alike, however long the residual stream is.
+    pub(super) inputs: Vec<f32>, // [n, d_model]
+    /// Never 0.
+    pub(super) n: usize,
+    rows: Vec<usize>, // [n], in `live`
+    live: &'a [u64],  // [all samples, words]
+    words: usize,
+}
+
+impl<'a> Part<'a> {
+    fn new(samples: &'a LayerSamples, rows: Vec<usize>, rms_eps: f32) -> Self {
+        let d = samples.d_model;
+        let mut inputs = Vec::with_capacity(rows.len() * d);
+        for &row in &rows {
+            let x = &samples.inputs[row * d..][..d];
+            let squares: f64 = x.iter().map(|&v| f64::from(v) * f64::from(v)).sum();
+            let scale = 1.0 / (squares / d as f64 + f64::from(rms_eps)).sqrt();
+            inputs.extend(x.iter().map(|&v| (f64::from(v) * scale) as f32));
+        }
+        Self {
+            inputs,
+            n: rows.len(),
+            rows,
+            live: &samples.live,
+            words: samples.d_ff.div_ceil(64),
+        }
+    }
+
+    /// At most `n` of these samples, evenly spread.
+    pub(super) fn thinned(&self, n: usize) -> Part<'a> {
+        let n = n.min(self.n);
+        let kept = || (0..n).map(|i| i * self.n / n);
+        let d = self.d_model();
+        let inputs = kept().flat_map(|i| &self.inputs[i * d..][..d]);
+        Part {
+            inputs: inputs.copied().collect(),
+            n,
+            rows: kept().map(|i| self.rows[i]).collect(),
+            ..*self
+        }
+    }
+
+    /// The scales with which each input has mean square 1; 0 where it is always 0. `[d_model]`.
+    pub(super) fn inverse_rms(&self) -> Vec<f32> {
+        let mut squares = vec![0.0f64; self.d_model()];
+        for row in self.inputs.chunks_exact(self.d_model()) {
+            for (sum, &v) in squares.iter_mut().zip(row) {
+                *sum += f64::from(v) * f64::from(v);
+            }
+        }
+        let scale = |s: &f64| match *s > 0.0 {
+            true => (self.n as f64 / s).sqrt() as f32,
+            false => 0.0,
+        };
+        squares.iter().map(scale).collect()
+    }
+
+    pub(super) fn d_model(&self) -> usize {
+        self.inputs.len() / self.n
+    }
+
+    /// `[n, d_model]`.
+    pub(super) fn matrix(&self) -> Matrix<'_> {
+        Matrix::new(&self.inputs, self.n, self.d_model())
+    }
+
+    /// Whether neuron `neuron` was live at sample `i` of this part.
+    pub(super) fn live(&self, i: usize, neuron: usize) -> bool {
+        let word = self.live[self.rows[i] * self.words + neuron / 64];
+        word >> (neuron % 64) & 1 == 1
+    }
+}
+
+/// The samples, dealt out.
+pub(super) struct Parts<'a> {
+    /// What the network is fitted to.
+    pub(super) training: Part<'a>,
+    /// What its offsets are set on.
+    pub(super) calibration: Part<'a>,
+    /// What it is measured on.
+    pub(super) holdout: Part<'a>,
+}
+
+/// Deals runs of consecutive samples out at random: a share of `holdout` to be measured on, as much
+/// to calibrate on, the rest for training.
+pub(super) fn deal<'a>(
+    weights: &LayerWeights<'_>,
+    samples: &'a LayerSamples,
+    holdout: f64,
+    random: &mut Random,
+) -> Result<Parts<'a>, FitError> {
+    let n = samples.inputs.len() / samples.d_model;
+    let run = (n / 32).clamp(1, RUN);
+    let mut runs: Vec<_> = blocks(n, run).collect();
+    random.shuffle(&mut runs);
+    let share = ((runs.len() as f64 * holdout).round() as usize).max(1);
+    if runs.len() < 3 * share {
+        return Err(FitError::TooFewSamples { n, holdout });
+    }
+    let part = |runs: &[Range<usize>]| {
+        let mut rows: Vec<usize> = runs.iter().cloned().flatten().collect();
+        rows.sort_unstable();
+        Part::new(samples, rows, weights.rms_eps)
+    };
+    Ok(Parts {
+        holdout: part(&runs[..share]),
+        calibration: part(&runs[share..2 * share]),
+        training: part(&runs[2 * share..]),
+    })
+}
