@@ -23,6 +23,7 @@ pub mod bench;
 pub mod demo;
 mod engine;
 mod error;
+pub mod learn;
 pub mod packed;
 mod request;
 mod stats;

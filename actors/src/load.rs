@@ -1,15 +1,17 @@
 //! Reading resident weights into their slots before the first token, checked against their checksums.
 
-use forebay_models::bundle::{Bundle, checksum};
+use forebay_models::bundle::{Bundle, HotNeuron, checksum};
 use forebay_plans::residency::{Residency, ResidencyPlan};
 use forebay_queues::slab::{Slab, Slot};
 use forebay_traces::clock::now_ns;
 
+use crate::decode::Program;
 use crate::fault::Fault;
 use crate::io::{Driver, ReadDone, ReadOp};
+use crate::memory::CoreMemory;
 
-/// Reads in flight for clusters of which only the Gate rows are kept.
-const GATE_BUFFERS: usize = 4;
+/// Reads in flight for clusters of which only parts are kept.
+const BUFFERS: usize = 4;
 
 /// Fills the slots of all resident clusters. `progress` is called with the bytes read so far.
 ///
@@ -31,6 +33,61 @@ pub fn load_resident(
     };
     loader.whole(plan, slots)?;
     loader.gates(plan, slots)
+}
+
+/// Fills the neuron caches with what is best of `hot`, as far as there is room. Clusters are read whole: most
+/// of a hot set is in a few of them, and large reads are many times as fast.
+///
+/// # Errors
+/// A failing read or a checksum that does not match.
+pub fn load_hot_set(
+    driver: &mut dyn Driver,
+    bundle: &Bundle,
+    hot: &[HotNeuron],
+    programs: &[Program],
+    cores: &mut [CoreMemory],
+    whole: bool,
+) -> Result<(), Fault> {
+    // The cluster, the core, the neuron and its place in the core's store.
+    let mut places: Vec<(u32, u16, u16, u32)> = Vec::new();
+    for (core, (program, memory)) in programs.iter().zip(cores.iter_mut()).enumerate() {
+        let clusters = program.cached_clusters();
+        let base = |n: &HotNeuron| {
+            let at = clusters.binary_search_by_key(&n.cluster, |c| c.0);
+            at.ok().map(|at| clusters[at].1)
+        };
+        let ours = hot.iter().filter_map(|n| base(n).map(|base| (n, base)));
+        for (place, (n, base)) in (0..).zip(ours.take(memory.neurons.slots)) {
+            memory.neurons.preloaded.push(base + n.neuron);
+            places.push((n.cluster, core as u16, n.neuron as u16, place));
+        }
+    }
+    places.sort_unstable();
+    let mut clusters: Vec<u32> = places.iter().map(|p| p.0).collect();
+    clusters.dedup();
+    let mut loader = Loader {
+        driver,
+        bundle,
+        done: Vec::new(),
+        bytes: 0,
+        progress: &mut |_| {},
+    };
+    loader.each(clusters.iter().map(|&c| c as usize), |cluster, buffer| {
+        let layer = usize::from(bundle.clusters[cluster].layer.unwrap_or(0));
+        let g = &bundle.meta.layers[layer].ffn;
+        let origin = if whole { 0 } else { g.up_offset() };
+        let first = places.partition_point(|p| p.0 < cluster as u32);
+        let of_cluster = places[first..].iter().take_while(|p| p.0 == cluster as u32);
+        for &(_, core, neuron, place) in of_cluster {
+            let start = usize::from(neuron) * g.bundle_stride();
+            let bytes = &buffer[start + origin..start + g.bundle_bytes()];
+            let memory = &mut cores[usize::from(core)].neurons;
+            let at = place as usize * memory.slot_bytes;
+            if let Some(store) = &mut memory.store {
+                store[at..at + bytes.len()].copy_from_slice(bytes);
+            }
+        }
+    })
 }
 
 struct Loader<'a> {
@@ -70,20 +127,38 @@ impl Loader<'_> {
     /// Of other clusters only the Gate rows are copied out of a buffer.
     fn gates(&mut self, plan: &ResidencyPlan, slots: &mut [Option<Slot>]) -> Result<(), Fault> {
         let wanted = |i: &usize| plan.residency[*i] == Residency::GatePinned;
-        let largest = (0..slots.len())
-            .filter(wanted)
+        let bundle = self.bundle;
+        self.each((0..slots.len()).filter(wanted), |cluster, buffer| {
+            let entry = &bundle.clusters[cluster];
+            let layer = usize::from(entry.layer.unwrap_or(0));
+            let g = &bundle.meta.layers[layer].ffn;
+            let rows = buffer.chunks(g.bundle_stride()).take(entry.count as usize);
+            if let Some(slot) = &mut slots[cluster] {
+                for (to, bundle) in slot.chunks_exact_mut(g.gate_row()).zip(rows) {
+                    to.copy_from_slice(&bundle[..g.gate_row()]);
+                }
+            }
+        })
+    }
+
+    /// Reads clusters through a few buffers and shows each to `take`.
+    fn each(
+        &mut self,
+        clusters: impl Iterator<Item = usize> + Clone,
+        mut take: impl FnMut(usize, &[u8]),
+    ) -> Result<(), Fault> {
+        let lengths = clusters
+            .clone()
             .map(|i| self.bundle.clusters[i].padded_len());
-        let Some(largest) = largest.max() else {
+        let Some(largest) = lengths.max() else {
             return Ok(());
         };
         let no_memory = |e: forebay_queues::slab::SlabError| Fault::IoStopped {
             cause: e.to_string(),
         };
-        let mut slab = Slab::new(GATE_BUFFERS * largest).map_err(no_memory)?;
-        let mut free: Vec<Slot> = (0..GATE_BUFFERS)
-            .filter_map(|_| slab.carve(largest))
-            .collect();
-        let mut queue = (0..slots.len()).filter(wanted);
+        let mut slab = Slab::new(BUFFERS * largest).map_err(no_memory)?;
+        let mut free: Vec<Slot> = (0..BUFFERS).filter_map(|_| slab.carve(largest)).collect();
+        let mut queue = clusters;
         let mut exhausted = false;
         loop {
             while let (false, Some(slot)) = (exhausted, free.pop()) {
@@ -97,15 +172,7 @@ impl Loader<'_> {
                 return Ok(());
             }
             for (cluster, buffer) in self.wait()? {
-                let entry = &self.bundle.clusters[cluster];
-                let layer = usize::from(entry.layer.unwrap_or(0));
-                let g = &self.bundle.meta.layers[layer].ffn;
-                let rows = buffer.chunks(g.bundle_stride()).take(entry.count as usize);
-                if let Some(slot) = &mut slots[cluster] {
-                    for (to, bundle) in slot.chunks_exact_mut(g.gate_row()).zip(rows) {
-                        to.copy_from_slice(&bundle[..g.gate_row()]);
-                    }
-                }
+                take(cluster, &buffer);
                 free.push(buffer);
             }
         }

@@ -99,6 +99,7 @@ impl WeightMemory {
                     buffers: (0..cache.staging)
                         .map(|_| take(cache.staging_bytes))
                         .collect(),
+                    preloaded: Vec::new(),
                 },
             })
             .collect();

@@ -7,6 +7,7 @@
 
 pub(crate) mod bounds;
 mod kernels;
+mod ladder;
 mod report;
 pub(crate) mod work;
 
@@ -14,6 +15,7 @@ use std::fmt;
 use std::str::FromStr;
 
 pub use kernels::{Kernels, measure_kernels};
+pub use ladder::{LADDER, Point, Rung, Workload, measure_point};
 pub use report::{Bound, KernelBound, KernelReport, Spread, TestReport};
 
 /// What a test does with its tokens.

@@ -36,6 +36,9 @@ pub struct EngineFlags {
     /// What overlaps while the FFN is computed.
     #[arg(long, value_enum)]
     pub pipeline: Option<PipelineFlag>,
+    /// Start with an empty neuron cache, and do not keep what is in it for the next run.
+    #[arg(long)]
+    pub cold: bool,
     /// Another engine's way of running sparse models, for comparison: sets --policy, --loading and
     /// --pipeline unless they are given.
     #[arg(long, value_enum)]
@@ -166,7 +169,10 @@ impl EngineFlags {
         if let Some(isa) = self.isa {
             builder = builder.isa(isa);
         }
-        builder = builder.density(self.density).neurons(self.neurons());
+        builder = builder
+            .density(self.density)
+            .hot_set(!self.cold)
+            .neurons(self.neurons());
         Ok(builder.kv_type(self.kv).driver(match self.io {
             IoFlag::Auto => DriverChoice::Auto,
             IoFlag::Uring => DriverChoice::Uring,

@@ -1,10 +1,12 @@
 //! Commands and their flags, one file each.
 
 mod bench;
+mod bench_ladder;
 mod doctor;
 mod engine_flags;
 mod eval;
 mod inspect;
+mod learn;
 mod output;
 mod pack;
 mod progress;
@@ -38,6 +40,10 @@ enum Command {
     /// Measure a model's quality.
     #[command(subcommand)]
     Eval(eval::Eval),
+    /// Fit activation predictors to a ReLU model and store them with its packed form.
+    FitPredictor(Box<learn::FitPredictor>),
+    /// Measure how large gates are, for --sparsity threshold, and store it with the packed model.
+    Calibrate(Box<learn::Calibrate>),
     /// Examine this machine: cores, memory, disk, limits, with remedies.
     Doctor(doctor::Doctor),
     /// Make a model of a real shape with planted sparsity, for measuring speed: it speaks nonsense.
@@ -56,6 +62,8 @@ pub fn run(arguments: Arguments) -> anyhow::Result<()> {
         Some(Command::Inspect(inspect)) => inspect.execute(),
         Some(Command::Bench(bench)) => bench.execute(),
         Some(Command::Eval(eval)) => eval.execute(),
+        Some(Command::FitPredictor(fit)) => fit.execute(),
+        Some(Command::Calibrate(calibrate)) => calibrate.execute(),
         Some(Command::Doctor(doctor)) => doctor.execute(),
         Some(Command::Synth(synth)) => synth.execute(),
         Some(Command::Trace(trace)) => trace.execute(),

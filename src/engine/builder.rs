@@ -48,6 +48,7 @@ pub struct EngineBuilder {
     sparsity: Option<Sparsity>,
     density: f64,
     pub(super) neurons: NeuronOptions,
+    pub(super) hot_set: bool,
     pub(super) observer: Option<Arc<dyn Observer>>,
     pub(super) driver: DriverChoice,
     isa: Option<Isa>,
@@ -72,6 +73,7 @@ impl Default for EngineBuilder {
             sparsity: None,
             density: DEFAULT_DENSITY,
             neurons: NeuronOptions::default(),
+            hot_set: true,
             observer: None,
             driver: DriverChoice::Auto,
             isa: None,
@@ -180,6 +182,14 @@ impl EngineBuilder {
         self
     }
 
+    /// Packs the model neuron by neuron even where that means quantising Down anew, as
+    /// [`Sparsity::Threshold`] does.
+    #[must_use]
+    pub fn by_neuron(mut self) -> Self {
+        self.pack.neurons = true;
+        self
+    }
+
     /// Part of each layer's neurons that is computed with [`Sparsity::Threshold`], 0 to 1. Default: half.
     #[must_use]
     pub fn density(mut self, density: f64) -> Self {
@@ -192,6 +202,14 @@ impl EngineBuilder {
     #[must_use]
     pub fn neurons(mut self, options: NeuronOptions) -> Self {
         self.neurons = options;
+        self
+    }
+
+    /// Whether the neuron cache begins with what the last run left in it, and leaves what it has to the next.
+    /// Default: yes. It makes no difference but for speed.
+    #[must_use]
+    pub fn hot_set(mut self, kept: bool) -> Self {
+        self.hot_set = kept;
         self
     }
 
@@ -253,7 +271,7 @@ impl EngineBuilder {
         let sparsity = self.sparsity.unwrap_or_else(|| default_sparsity(&bundle));
         let pred = self.rule(&bundle, sparsity)?;
         let memory = plan(&bundle, &self.memory_request(threads, sparsity)?)?;
-        let mut prepared = self.load(&bundle, &memory, threads)?;
+        let mut prepared = self.load(&bundle, &memory, threads, sparsity)?;
         let facts = Arc::new(Facts {
             model: name,
             context: memory.context,

@@ -10,9 +10,9 @@ use forebay_actors::decode::{
 use forebay_actors::fault::FaultCell;
 use forebay_actors::io::probe::{ReadLoad, measure_read};
 use forebay_actors::io::{CHUNK_BYTES, Driver, open_driver};
-use forebay_actors::load::load_resident;
+use forebay_actors::load::{self, load_resident};
 use forebay_actors::memory::WeightMemory;
-use forebay_models::bundle::Bundle;
+use forebay_models::bundle::{Bundle, load_hot_set};
 use forebay_models::config::ModelConfig;
 use forebay_models::kv_cache::KvType;
 use forebay_plans::residency::{Residency, Sparsity};
@@ -42,6 +42,7 @@ impl EngineBuilder {
         bundle: &Bundle,
         memory: &MemoryPlan,
         threads: usize,
+        sparsity: Sparsity,
     ) -> Result<Prepared, Error> {
         let plan = &memory.residency;
         let programs: Vec<Program> = (0..threads)
@@ -69,6 +70,23 @@ impl EngineBuilder {
                     total,
                 });
             },
+        )
+        .map_err(|fault| Error::Fault {
+            path: bundle.path().display().to_string(),
+            fault,
+        })?;
+        let hot = match self.hot_set {
+            true => load_hot_set(bundle),
+            false => Vec::new(),
+        };
+        let whole = sparsity == Sparsity::Predicted;
+        load::load_hot_set(
+            driver.as_mut(),
+            bundle,
+            &hot,
+            &programs,
+            &mut weights.cores,
+            whole,
         )
         .map_err(|fault| Error::Fault {
             path: bundle.path().display().to_string(),
@@ -152,6 +170,7 @@ impl EngineBuilder {
         let options = GraphOptions {
             cores: facts.cores.clone(),
             trace_records: self.trace_records,
+            keeps_hot_set: self.hot_set,
         };
         let graph = DecodeGraph::start(
             shared,

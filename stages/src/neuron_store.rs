@@ -148,6 +148,8 @@ pub struct NeuronMemory {
     pub store: Option<Slot>,
     /// Read buffers.
     pub buffers: Vec<Slot>,
+    /// Neurons that are in the store already, best first, the first one in slot 0.
+    pub preloaded: Vec<u32>,
 }
 
 /// How neurons are kept and read.
@@ -186,10 +188,20 @@ impl NeuronStore {
     /// A cache with the given memory for at most `flights` clusters under way at once.
     pub fn new(memory: NeuronMemory, rules: NeuronRules, flights: usize) -> Self {
         let reads = memory.buffers.len();
+        let mut cache = NeuronCache::new(rules.policy, memory.neurons, memory.slots);
+        let mut parts = vec![Parts::NONE; memory.slots];
+        for (place, &neuron) in memory.preloaded.iter().enumerate() {
+            match cache.preload(neuron as usize) {
+                Some(slot) if slot == place => parts[slot] = Parts::BUNDLE,
+                // A policy that keeps nothing, or has its slots in another order.
+                Some(slot) => cache.disown(slot),
+                None => break,
+            }
+        }
         Self {
             rules,
-            cache: NeuronCache::new(rules.policy, memory.neurons, memory.slots),
-            parts: vec![Parts::NONE; memory.slots],
+            cache,
+            parts,
             store: memory.store,
             slot_bytes: memory.slot_bytes,
             flights: vec![NO_FLIGHT; flights],
@@ -500,6 +512,11 @@ impl NeuronStore {
     /// Neurons in the cache.
     pub fn cached(&self) -> usize {
         self.cache.len()
+    }
+
+    /// Neurons in the cache that are there as a whole, best to keep first.
+    pub fn contents(&self, out: &mut Vec<u32>) {
+        self.cache.contents(out);
     }
 
     /// Takes the counts since the last call.

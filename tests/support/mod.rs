@@ -122,6 +122,7 @@ pub fn engine(model: Option<&Path>) -> EngineBuilder {
     let builder = Engine::builder()
         .cache_folder(scratch())
         .context(CONTEXT)
+        .hot_set(false)
         .threads(2);
     match model {
         Some(path) => builder.model(path),

@@ -12,6 +12,7 @@ use std::sync::Arc;
 use std::thread::JoinHandle;
 
 use flume::Receiver;
+use forebay_models::bundle::{HotNeuron, save_hot_set};
 use forebay_queues::capacity::Capacity;
 use forebay_queues::doorbell::{Bell, Ringer, doorbell};
 use forebay_queues::exchange::{Aborter, exchange};
@@ -31,6 +32,9 @@ use crate::memory::CoreMemory;
 /// A trace lane of an I/O slot holds this part of what a core's lane holds: reads are fewer and longer.
 pub const IO_LANE_SHARE: usize = 32;
 
+/// What a core leaves behind: its trace, and the neurons in its cache, best first.
+type CoreRecord = (TraceLane, Vec<HotNeuron>);
+
 /// How the graph is run.
 #[derive(Clone, Debug, Default)]
 pub struct GraphOptions {
@@ -38,6 +42,8 @@ pub struct GraphOptions {
     pub cores: Vec<usize>,
     /// Records kept per trace lane; 0 switches tracing off.
     pub trace_records: usize,
+    /// Whether what the neuron caches hold at the end is kept for the next run.
+    pub keeps_hot_set: bool,
 }
 
 /// A running decode graph: compute cores and the I/O actor.
@@ -46,11 +52,12 @@ pub struct DecodeGraph {
     shared: Arc<Shared>,
     commands: Vec<LaneTx<Step>>,
     done: Receiver<StepDone>,
-    cores: Vec<JoinHandle<TraceLane>>,
+    cores: Vec<JoinHandle<CoreRecord>>,
     io: Option<IoThread>,
     /// The driver's own client, for embedding rows; gone once the graph stops.
     rows: Option<IoLink>,
     aborter: Aborter,
+    keeps_hot_set: bool,
     /// Whether something was wrong since the last good step.
     distrust: bool,
 }
@@ -137,6 +144,7 @@ impl DecodeGraph {
             io: Some(io),
             rows: Some(rows),
             aborter,
+            keeps_hot_set: options.keeps_hot_set,
             distrust: false,
         })
     }
@@ -193,21 +201,30 @@ impl DecodeGraph {
         fault.map_or(Ok(()), Err)
     }
 
-    /// Ends all threads and returns what they recorded: cores first, then I/O slots.
+    /// Ends all threads and returns what they recorded: cores first, then I/O slots. What the neuron caches
+    /// hold is kept beside the packed model, if the options say so.
     pub fn finish(mut self) -> Vec<TraceLane> {
-        self.stop()
+        let (traces, hot) = self.stop();
+        if self.keeps_hot_set && !hot.is_empty() {
+            save_hot_set(&self.shared.bundle, &hot);
+        }
+        traces
     }
 
-    fn stop(&mut self) -> Vec<TraceLane> {
+    fn stop(&mut self) -> (Vec<TraceLane>, Vec<HotNeuron>) {
         // The I/O actor ends when its last client is gone.
         self.commands.clear();
         self.rows = None;
         let cores = self.cores.drain(..).filter_map(|core| core.join().ok());
-        let mut traces: Vec<TraceLane> = cores.collect();
+        let (mut traces, hot): (Vec<TraceLane>, Vec<Vec<HotNeuron>>) = cores.unzip();
         if let Some(io) = self.io.take() {
             traces.extend(io.stop());
         }
-        traces
+        // In turn, so that a part of the list is a part of each core's.
+        let longest = hot.iter().map(Vec::len).max().unwrap_or(0);
+        let in_turn = (0..longest).flat_map(|i| hot.iter().filter_map(move |core| core.get(i)));
+        let hot = in_turn.copied().collect();
+        (traces, hot)
     }
 }
 
@@ -219,18 +236,18 @@ impl Drop for DecodeGraph {
 }
 
 /// Body of a compute thread: returns what it recorded. A panic is reported as the step's fault and releases the other cores.
-fn run_core(shared: &Arc<Shared>, parts: CoreParts, bell: &Bell, pin: Option<usize>) -> TraceLane {
+fn run_core(shared: &Arc<Shared>, parts: CoreParts, bell: &Bell, pin: Option<usize>) -> CoreRecord {
     let rank = parts.rank;
     let run = std::panic::AssertUnwindSafe(|| {
         // Buffers are made on the core that uses them.
-        core_thread::run(build_core(shared, parts), bell, pin).into_trace()
+        core_thread::run(build_core(shared, parts), bell, pin).into_record()
     });
     match std::panic::catch_unwind(run) {
-        Ok(trace) => trace,
+        Ok(record) => record,
         Err(panic) => {
             let cause = cause_of_panic(panic.as_ref());
             shared.faults.report(Fault::CoreStopped { rank, cause });
-            TraceLane::new(format!("core {rank}"), 0)
+            (TraceLane::new(format!("core {rank}"), 0), Vec::new())
         }
     }
 }

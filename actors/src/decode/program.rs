@@ -106,6 +106,17 @@ impl Program {
         program
     }
 
+    /// Clusters whose neurons are cached, in the order of the directory, each with the number of its first
+    /// neuron among the core's cached ones.
+    pub fn cached_clusters(&self) -> Vec<(u32, u32)> {
+        let items = self.ffn.iter().flatten();
+        let cached = items.filter_map(|item| match item.source {
+            Source::Neurons { base } | Source::GatePinned { base } => Some((item.cluster, base)),
+            _ => None,
+        });
+        cached.collect()
+    }
+
     /// Streamed clusters that a step takes, with the head's or without them: the head's come last.
     pub fn streamed(&self, with_head: bool) -> usize {
         let streamed = |item: &&Item| matches!(item.source, Source::Streamed { .. });

@@ -8,7 +8,7 @@
 use std::collections::VecDeque;
 
 use flume::Sender;
-use forebay_models::bundle::FfnLayout;
+use forebay_models::bundle::{FfnLayout, HotNeuron};
 use forebay_plans::residency::Pipeline;
 use forebay_queues::exchange::Member;
 use forebay_queues::lane::LaneRx;
@@ -155,9 +155,20 @@ impl Sequencer {
         self.cx.begin_stall(reason);
     }
 
-    /// What the core recorded.
-    pub(crate) fn into_trace(self) -> TraceLane {
-        self.cx.trace
+    /// What the core recorded, and which neurons it has in its cache, best first.
+    pub(crate) fn into_record(mut self) -> (TraceLane, Vec<HotNeuron>) {
+        let mut cached = Vec::new();
+        self.actors.neurons.store().contents(&mut cached);
+        let clusters = self.program.cached_clusters();
+        let place = |&i: &u32| {
+            let (cluster, base) = clusters[clusters.partition_point(|c| c.1 <= i) - 1];
+            HotNeuron {
+                cluster,
+                neuron: i - base,
+            }
+        };
+        let hot = cached.iter().map(place).collect();
+        (self.cx.trace, hot)
     }
 
     fn collect_arrivals(&mut self) {

@@ -10,8 +10,8 @@ mod source;
 mod value;
 mod writer;
 
-pub(crate) use names::name_of;
 pub use container::{Gguf, TensorInfo};
+pub(crate) use names::name_of;
 pub use source::GgufSource;
 pub use value::{Array, Metadata, Value};
 pub use writer::write_gguf;

@@ -1,0 +1,199 @@
+//! What each idea of PowerInfer-2 brings: the same model, files and kernels, with one more of them at each rung
+//! (the paper's ablation), and speed by memory.
+
+use forebay_models::sampler::SamplerConfig;
+use forebay_plans::residency::{Loading, Pipeline};
+use forebay_stages::cache::PolicyKind;
+use serde::Serialize;
+
+use crate::NeuronOptions;
+use crate::engine::{Engine, EngineBuilder};
+use crate::error::Error;
+use crate::request::{Prompt, Request};
+use crate::stats::Statistics;
+use crate::stream::StreamItem;
+
+/// A way of running, with its name in tables.
+#[derive(Clone, Copy, Debug)]
+pub struct Rung {
+    /// What it is called.
+    pub name: &'static str,
+    /// What it does.
+    pub options: NeuronOptions,
+}
+
+const fn rung(
+    name: &'static str,
+    policy: PolicyKind,
+    loading: Loading,
+    pipeline: Pipeline,
+) -> Rung {
+    let options = NeuronOptions {
+        policy,
+        loading,
+        pipeline,
+    };
+    Rung { name, options }
+}
+
+/// The paper's ablation, and LLM in a Flash beside it.
+pub const LADDER: [Rung; 6] = {
+    use PolicyKind::{NoCache, TwoQueue, Window};
+    let window = Window(PolicyKind::DEFAULT_WINDOW);
+    [
+        rung(
+            "rows, no cache, blocking reads",
+            NoCache,
+            Loading::Rows,
+            Pipeline::None,
+        ),
+        rung("+ bundles", NoCache, Loading::Bundle, Pipeline::None),
+        rung("+ neuron cache", TwoQueue, Loading::Bundle, Pipeline::None),
+        rung(
+            "+ overlap within a matrix",
+            TwoQueue,
+            Loading::Bundle,
+            Pipeline::Matrix,
+        ),
+        rung(
+            "+ neuron-cluster pipeline",
+            TwoQueue,
+            Loading::Bundle,
+            Pipeline::Cluster,
+        ),
+        rung("LLM in a Flash", window, Loading::Bundle, Pipeline::None),
+    ]
+};
+
+/// What is run at each point.
+#[derive(Clone, Copy, Debug)]
+pub struct Workload {
+    /// Tokens of the prompt, which are random.
+    pub prompt: usize,
+    /// Tokens generated before anything is measured: the cache warms up.
+    pub warm_up: usize,
+    /// Tokens generated in each measurement.
+    pub tokens: usize,
+    /// Measurements.
+    pub repetitions: usize,
+    /// Seed of the prompt and of the choice of tokens.
+    pub seed: u64,
+}
+
+impl Workload {
+    /// Positions that it takes.
+    pub fn context(&self) -> usize {
+        self.prompt + self.warm_up + self.tokens * self.repetitions
+    }
+}
+
+/// What was measured at one point.
+#[derive(Clone, Debug, Serialize)]
+pub struct Point {
+    /// The rung, or what else sets the point apart.
+    pub name: String,
+    /// The budget of the process, bytes.
+    pub memory_budget_bytes: u64,
+    /// Highest resident set size of the process so far, bytes.
+    pub peak_rss_bytes: u64,
+    /// Tokens per second: median, least and largest of the measurements.
+    pub tokens_per_second: [f64; 3],
+    /// Time between tokens in ms over all measurements: mean, P50, P90, P99.
+    pub ms_between_tokens: [f64; 4],
+    /// Part of the wanted neurons that was not in memory: mean and P99 over tokens.
+    pub miss_rate: [f64; 2],
+    /// Reads for each token.
+    pub reads_per_token: f64,
+    /// Bytes read for each token.
+    pub bytes_per_token: f64,
+    /// Part of the cores' time spent waiting for reads.
+    pub io_wait: f64,
+    /// Hash of the last measurement's logits: the same at every point.
+    pub logits_hash: String,
+}
+
+/// Runs `workload` on the engine that `builder` makes.
+///
+/// # Errors
+/// What building the engine and generating can fail with.
+pub fn measure_point(
+    name: &str,
+    builder: EngineBuilder,
+    workload: &Workload,
+) -> Result<Point, Error> {
+    // Every point begins with an empty cache.
+    let builder = builder.hot_set(false);
+    let engine = builder.context(workload.context()).build()?;
+    let mut session = engine.session();
+    let vocabulary = engine.config().vocab_size as u64;
+    let mut state = workload.seed;
+    let prompt = (0..workload.prompt).map(|_| {
+        // Any spread of tokens does; this one is Knuth's generator.
+        state = state
+            .wrapping_mul(6_364_136_223_846_793_005)
+            .wrapping_add(1);
+        ((state >> 33) % vocabulary) as u32
+    });
+    let mut prompt: Vec<u32> = prompt.collect();
+    let mut generate = |n: usize| -> Result<Statistics, Error> {
+        let mut request = Request::text("").max_tokens(n);
+        request.prompt = Prompt::Tokens(std::mem::take(&mut prompt));
+        request.ignore_eog = true;
+        request.sampler = SamplerConfig {
+            temperature: 1.0,
+            seed: workload.seed,
+            ..SamplerConfig::default()
+        };
+        for item in session.generate(request)? {
+            if let StreamItem::Done(statistics) = item? {
+                return Ok(*statistics);
+            }
+        }
+        Err(Error::Stopped)
+    };
+    if workload.warm_up > 0 {
+        generate(workload.warm_up)?;
+    }
+    let runs = (0..workload.repetitions)
+        .map(|_| generate(workload.tokens))
+        .collect::<Result<Vec<_>, _>>()?;
+    Ok(point(name, &engine, &runs))
+}
+
+fn point(name: &str, engine: &Engine, runs: &[Statistics]) -> Point {
+    let mut speeds: Vec<f64> = runs.iter().map(|r| r.decode.tokens_per_second).collect();
+    speeds.sort_unstable_by(f64::total_cmp);
+    let mean = |of: &dyn Fn(&Statistics) -> f64| {
+        runs.iter().map(of).sum::<f64>() / runs.len().max(1) as f64
+    };
+    let worst = |of: &dyn Fn(&Statistics) -> f64| runs.iter().map(of).fold(0.0, f64::max);
+    let steps = |r: &Statistics| (r.decode.tokens + r.prefill.tokens.min(1)).max(1) as f64;
+    let misses: u64 = runs.iter().map(|r| r.cache.misses).sum();
+    let wanted: u64 = runs.iter().map(|r| r.cache.misses + r.cache.hits).sum();
+    Point {
+        name: name.into(),
+        memory_budget_bytes: engine.budget().total_bytes(),
+        peak_rss_bytes: runs.last().map_or(0, |r| r.memory.peak_rss_bytes),
+        tokens_per_second: [
+            speeds.get(speeds.len() / 2).copied().unwrap_or(0.0),
+            speeds.first().copied().unwrap_or(0.0),
+            speeds.last().copied().unwrap_or(0.0),
+        ],
+        ms_between_tokens: [
+            mean(&|r| 1e3 * r.decode.seconds / r.decode.tokens.max(1) as f64),
+            mean(&|r| r.decode.ms_p50),
+            mean(&|r| r.decode.ms_p90),
+            worst(&|r| r.decode.ms_p99),
+        ],
+        miss_rate: [
+            misses as f64 / wanted.max(1) as f64,
+            worst(&|r| r.cache.miss_rate_p99),
+        ],
+        reads_per_token: mean(&|r| r.io.reads as f64 / steps(r)),
+        bytes_per_token: mean(&|r| r.io.bytes as f64 / steps(r)),
+        io_wait: mean(&|r| r.bubbles.wait_io_gate + r.bubbles.wait_io_updown),
+        logits_hash: runs
+            .last()
+            .map_or_else(String::new, |r| r.logits_hash.clone()),
+    }
+}

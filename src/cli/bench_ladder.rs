@@ -1,0 +1,175 @@
+//! `forebay bench ladder`, `forebay bench sweep` and `forebay bench percentiles`
+
+use std::path::PathBuf;
+
+use anyhow::{Context, bail};
+use clap::{Args, Subcommand};
+use forebay::Engine;
+use forebay::bench::{LADDER, Point, Workload, measure_point};
+use forebay::plans::size::format_size;
+
+use super::engine_flags::EngineFlags;
+use super::output::{print_json, print_text};
+use super::progress::reporter;
+
+#[derive(Debug, Subcommand)]
+pub enum Ladder {
+    /// What each idea brings: without bundles, with them, with a cache, with a pipeline.
+    Ladder(Points),
+    /// Speed by memory, from the least possible to all of the model.
+    Sweep(Sweep),
+    /// Time between tokens and misses: median, P90, P99.
+    Percentiles(Points),
+}
+
+#[derive(Debug, Args)]
+pub struct Points {
+    /// A .gguf or .fbay file, or a safetensors folder.
+    model: PathBuf,
+    #[command(flatten)]
+    engine: EngineFlags,
+    /// Tokens of the random prompt.
+    #[arg(long, value_name = "N", default_value_t = 16)]
+    prompt: usize,
+    /// Tokens generated before anything is measured.
+    #[arg(long, value_name = "N", default_value_t = 64)]
+    warm_up: usize,
+    /// Tokens in each measurement.
+    #[arg(long, short = 'n', value_name = "N", default_value_t = 64)]
+    tokens: usize,
+    /// Measurements of each point.
+    #[arg(long, short, value_name = "N", default_value_t = 3)]
+    repetitions: usize,
+    /// Seed of the prompt and of the choice of tokens.
+    #[arg(long, value_name = "N", default_value_t = 1)]
+    seed: u64,
+    /// Print one JSON object.
+    #[arg(long)]
+    json: bool,
+}
+
+#[derive(Debug, Args)]
+pub struct Sweep {
+    #[command(flatten)]
+    points: Points,
+    /// Budgets to measure.
+    #[arg(long = "points", value_name = "N", default_value_t = 10)]
+    count: usize,
+}
+
+impl Ladder {
+    pub fn execute(self) -> anyhow::Result<()> {
+        let (points, measured) = match self {
+            Self::Ladder(points) => {
+                let measured = points.ladder()?;
+                (points, measured)
+            }
+            Self::Percentiles(points) => {
+                let measured = vec![points.measure("decode", |b| b)?];
+                (points, measured)
+            }
+            Self::Sweep(sweep) => {
+                let measured = sweep.measure()?;
+                (sweep.points, measured)
+            }
+        };
+        if points.json {
+            return print_json(&serde_json::json!({
+                "model": points.model.display().to_string(),
+                "points": measured,
+            }));
+        }
+        print_text(&table(&measured))
+    }
+}
+
+impl Points {
+    fn builder(&self) -> anyhow::Result<forebay::EngineBuilder> {
+        let builder = Engine::builder().model(&self.model);
+        Ok(self
+            .engine
+            .configure(builder)?
+            .on_preparation(reporter(self.json)))
+    }
+
+    fn measure(
+        &self,
+        name: &str,
+        shape: impl FnOnce(forebay::EngineBuilder) -> forebay::EngineBuilder,
+    ) -> anyhow::Result<Point> {
+        let workload = Workload {
+            prompt: self.prompt.max(1),
+            warm_up: self.warm_up,
+            tokens: self.tokens.max(2),
+            repetitions: self.repetitions.max(1),
+            seed: self.seed,
+        };
+        let point = measure_point(name, shape(self.builder()?), &workload)?;
+        if !self.json {
+            eprintln!("{name}: {:.2} tokens/s", point.tokens_per_second[0]);
+        }
+        Ok(point)
+    }
+
+    fn ladder(&self) -> anyhow::Result<Vec<Point>> {
+        let rungs = LADDER.iter();
+        rungs
+            .map(|rung| self.measure(rung.name, |builder| builder.neurons(rung.options)))
+            .collect()
+    }
+}
+
+impl Sweep {
+    /// Equal steps between the least possible budget and one that holds everything.
+    fn measure(&self) -> anyhow::Result<Vec<Point>> {
+        let whole = Engine::builder().model(&self.points.model);
+        let whole = self.points.engine.configure(whole)?.context(2).build()?;
+        let weights = whole.weight_bytes();
+        drop(whole);
+        let mut measured = Vec::new();
+        for i in 1..=self.count {
+            let share = i as f64 / self.count as f64;
+            let bytes = (weights as f64 * share) as u64;
+            let name = format!("{:.0}% of the weights", share * 100.0);
+            match self
+                .points
+                .measure(&name, |builder| builder.weight_memory(bytes))
+            {
+                Ok(point) => measured.push(point),
+                // Below the least possible memory there is nothing to measure.
+                Err(error) if format!("{error:#}").contains("too small") => {
+                    eprintln!("{name}: {error:#}");
+                }
+                Err(error) => return Err(error).context(name),
+            }
+        }
+        if measured.is_empty() {
+            bail!("no budget of the sweep is large enough; give more memory or fewer threads");
+        }
+        Ok(measured)
+    }
+}
+
+fn table(points: &[Point]) -> String {
+    let mut text = String::from(
+        "| | tokens/s | least | most | ms mean | P50 | P90 | P99 | misses % | P99 % | reads/token | \
+         read/token | waiting for reads % | memory | logits |\n\
+         |---|---|---|---|---|---|---|---|---|---|---|---|---|---|---|\n",
+    );
+    for p in points {
+        let [median, least, most] = p.tokens_per_second;
+        let [mean, p50, p90, p99] = p.ms_between_tokens;
+        let [misses, misses_p99] = p.miss_rate.map(|m| m * 100.0);
+        text += &format!(
+            "| {} | {median:.2} | {least:.2} | {most:.2} | {mean:.1} | {p50:.1} | {p90:.1} | {p99:.1} | \
+             {misses:.1} | {misses_p99:.1} | {:.0} | {} | {:.0} | {} | {} |\n",
+            p.name,
+            p.reads_per_token,
+            format_size(p.bytes_per_token as u64),
+            p.io_wait * 100.0,
+            format_size(p.peak_rss_bytes),
+            p.logits_hash,
+        );
+    }
+    text
+}

@@ -1,0 +1,206 @@
+//! `forebay fit-predictor` and `forebay calibrate`
+
+use std::path::{Path, PathBuf};
+
+use anyhow::Context;
+use clap::Args;
+use forebay::learn::{FitRequest, FitStep, calibrate_gates, fit_predictors};
+use forebay::models::tokenizer::EncodeOptions;
+use forebay::plans::predictor_fit::FitOptions;
+use forebay::plans::size::format_size;
+use forebay::{Engine, EngineBuilder, Sparsity};
+use indicatif::{ProgressBar, ProgressStyle};
+
+use super::engine_flags::EngineFlags;
+use super::output::{print_json, print_text};
+use super::progress::reporter;
+
+/// Tokens per step.
+const BATCH: usize = 128;
+
+#[derive(Debug, Args)]
+pub struct Text {
+    /// A .gguf or .fbay file, or a safetensors folder.
+    model: PathBuf,
+    /// Text to learn from.
+    #[arg(long, short, value_name = "FILE")]
+    file: PathBuf,
+    /// Tokens of a piece of text; each starts from an empty context.
+    #[arg(long, value_name = "N", default_value_t = 512)]
+    ctx: usize,
+    /// Tokens of the text that are used.
+    #[arg(long, value_name = "N", default_value_t = 16384)]
+    tokens: usize,
+    #[command(flatten)]
+    engine: EngineFlags,
+    /// Print one JSON object.
+    #[arg(long)]
+    json: bool,
+}
+
+#[derive(Debug, Args)]
+pub struct FitPredictor {
+    #[command(flatten)]
+    text: Text,
+    /// Rank of the predictors: more is better, larger and slower.
+    #[arg(long, value_name = "R", default_value_t = 64)]
+    rank: usize,
+    /// Part of the live neurons that is to be predicted.
+    #[arg(long, value_name = "PART", default_value_t = 0.95)]
+    recall: f64,
+    /// Steps of training per layer; 0 takes the gate's low-rank approximation.
+    #[arg(long, value_name = "N", default_value_t = 2000)]
+    steps: usize,
+    /// Another seed is another start of training.
+    #[arg(long, value_name = "N", default_value_t = 1)]
+    seed: u64,
+    /// Pieces at the end of the text to measure perplexity on.
+    #[arg(long, value_name = "N", default_value_t = 4)]
+    test_pieces: usize,
+}
+
+#[derive(Debug, Args)]
+pub struct Calibrate {
+    #[command(flatten)]
+    text: Text,
+}
+
+impl Text {
+    fn builder(&self) -> anyhow::Result<EngineBuilder> {
+        let builder = Engine::builder().model(&self.model).context(self.ctx);
+        let builder = builder.max_batch(BATCH.min(self.ctx)).max_logits(32);
+        Ok(self
+            .engine
+            .configure(builder)?
+            .on_preparation(reporter(self.json)))
+    }
+
+    /// The builder again, for a library that opens the model more than once.
+    fn make(&self) -> impl Fn() -> Result<EngineBuilder, forebay::Error> {
+        || {
+            self.builder()
+                .map_err(|e| forebay::Error::Request(format!("{e:#}")))
+        }
+    }
+
+    /// The text's tokens, as many as are used; `shape` makes the engine the one that is run later.
+    fn tokens(
+        &self,
+        shape: impl FnOnce(EngineBuilder) -> EngineBuilder,
+    ) -> anyhow::Result<Vec<u32>> {
+        let text = read(&self.file)?;
+        let engine = shape(self.builder()?.sparsity(Sparsity::Dense)).build()?;
+        let options = EncodeOptions {
+            add_bos: engine.tokenizer().adds_bos(),
+            parse_special: false,
+        };
+        let mut tokens = engine.tokenizer().encode(&text, options)?;
+        tokens.truncate(self.tokens);
+        Ok(tokens)
+    }
+
+    fn bar(&self) -> ProgressBar {
+        let bar = match self.json {
+            true => ProgressBar::hidden(),
+            false => ProgressBar::new(1000),
+        };
+        if let Ok(style) = ProgressStyle::with_template("{msg:32} [{bar:30}] {eta}") {
+            bar.set_style(style.progress_chars("=> "));
+        }
+        bar
+    }
+}
+
+fn read(file: &Path) -> anyhow::Result<String> {
+    std::fs::read_to_string(file).with_context(|| {
+        format!(
+            "cannot read the text from {} (-f takes a file of UTF-8 text)",
+            file.display()
+        )
+    })
+}
+
+impl FitPredictor {
+    pub fn execute(self) -> anyhow::Result<()> {
+        let tokens = self.text.tokens(|builder| builder)?;
+        let request = FitRequest {
+            options: FitOptions {
+                rank: self.rank,
+                target_recall: self.recall,
+                train_steps: self.steps,
+                seed: self.seed,
+                holdout: 0.1,
+            },
+            ctx: self.text.ctx,
+            test_pieces: self.test_pieces,
+            sample_bytes: 1 << 30,
+        };
+        let bar = self.text.bar();
+        let report = fit_predictors(
+            &self.text.make(),
+            &tokens,
+            &request,
+            &mut |step| match step {
+                FitStep::Gathering(to) => {
+                    bar.set_message(format!("running the text (layers to {to})"))
+                }
+                FitStep::Fitting(layer, share) => {
+                    bar.set_message(format!("fitting layer {layer}"));
+                    bar.set_position((share * 1000.0) as u64);
+                }
+                FitStep::Measuring => bar.set_message("measuring perplexity"),
+                FitStep::Writing => bar.set_message("writing the packed model"),
+            },
+        )?;
+        bar.finish_and_clear();
+        if self.text.json {
+            return print_json(&serde_json::to_value(&report)?);
+        }
+        let mut text = String::from(
+            "| layer | how | recall % | weighted recall % | predicted density % | density % |\n\
+             |---|---|---|---|---|---|\n",
+        );
+        let percent = |v: f64| format!("{:.1}", v * 100.0);
+        for (l, r) in report.layers.iter().enumerate() {
+            let m = &r.result;
+            let how = format!("{:?}", r.method).to_lowercase();
+            let cells = [
+                m.recall,
+                m.activation_recall,
+                m.predicted_density,
+                m.density,
+            ];
+            text += &format!("| {l} | {how} | {} |\n", cells.map(percent).join(" | "));
+        }
+        text += &format!(
+            "recall {}% ({}% by activation), predicted density {}% (true {}%), {} in memory\n\
+             perplexity {:.4} exact, {:.4} predicted, on text that was not fitted to\n",
+            percent(report.recall),
+            percent(report.activation_recall),
+            percent(report.predicted_density),
+            percent(report.density),
+            format_size(report.bytes as u64),
+            report.exact_perplexity,
+            report.predicted_perplexity,
+        );
+        print_text(&text)
+    }
+}
+
+impl Calibrate {
+    pub fn execute(self) -> anyhow::Result<()> {
+        let tokens = self.text.tokens(EngineBuilder::by_neuron)?;
+        let bar = self.text.bar();
+        bar.set_message("running the text");
+        let n = calibrate_gates(&self.text.make(), &tokens, self.text.ctx, &mut |share| {
+            bar.set_position((share * 1000.0) as u64);
+        })?;
+        bar.finish_and_clear();
+        if self.text.json {
+            return print_json(&serde_json::json!({ "tokens": n }));
+        }
+        print_text(&format!(
+            "thresholds calibrated on {n} tokens; use them with --sparsity threshold --density PART\n"
+        ))
+    }
+}

@@ -1,0 +1,129 @@
+//! Gathering what a model computes on a text: the inputs of its FFNs and which neurons were alive.
+
+use std::ops::Range;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use forebay_actors::decode::Observer;
+use forebay_models::config::{Activation, ModelConfig};
+use forebay_plans::predictor_fit::LayerSamples;
+use parking_lot::Mutex;
+
+/// Keeps samples of some layers; give it to [`EngineBuilder::observer`](crate::EngineBuilder::observer).
+#[derive(Debug)]
+pub struct Gather {
+    layers: Range<usize>,
+    d_model: usize,
+    d_ff: usize,
+    activation: Activation,
+    capacity: usize,
+    /// Sample that position 0 of the present text is.
+    base: AtomicUsize,
+    /// By layer of the range.
+    samples: Vec<Mutex<LayerSamples>>,
+}
+
+impl Gather {
+    /// Room for `capacity` tokens of `layers`.
+    pub fn new(config: &ModelConfig, layers: Range<usize>, capacity: usize) -> Arc<Self> {
+        let (d_model, d_ff) = (config.d_model, config.d_ff);
+        let empty = || LayerSamples {
+            d_model,
+            d_ff,
+            inputs: vec![0.0; capacity * d_model],
+            live: vec![0; capacity * d_ff.div_ceil(64)],
+        };
+        Arc::new(Self {
+            samples: layers.clone().map(|_| Mutex::new(empty())).collect(),
+            layers,
+            d_model,
+            d_ff,
+            activation: config.activation,
+            capacity,
+            base: AtomicUsize::new(0),
+        })
+    }
+
+    /// Bytes that a token takes in each layer.
+    pub fn bytes_per_token(config: &ModelConfig) -> usize {
+        config.d_model * size_of::<f32>() + config.d_ff.div_ceil(64) * size_of::<u64>()
+    }
+
+    /// A text of its own begins, whose first token is sample `base`.
+    pub fn begin(&self, base: usize) {
+        self.base.store(base, Ordering::Release);
+    }
+
+    /// The samples of a layer of the range, which are gone from here afterwards.
+    pub fn take(&self, layer: usize) -> LayerSamples {
+        let mut samples = self.samples[layer - self.layers.start].lock();
+        let empty = LayerSamples {
+            d_model: self.d_model,
+            d_ff: self.d_ff,
+            inputs: Vec::new(),
+            live: Vec::new(),
+        };
+        std::mem::replace(&mut samples, empty)
+    }
+
+    /// The layer's samples and the number of the first one told.
+    fn place(&self, layer: usize, position: usize) -> Option<(&Mutex<LayerSamples>, usize)> {
+        let first = self.base.load(Ordering::Acquire) + position;
+        let samples = self.samples.get(layer.checked_sub(self.layers.start)?)?;
+        Some((samples, first))
+    }
+}
+
+impl Observer for Gather {
+    fn residual(&self, layer: usize, position: usize, x: &[f32]) {
+        let Some((samples, first)) = self.place(layer, position) else {
+            return;
+        };
+        let room = self.capacity.saturating_sub(first) * self.d_model;
+        let x = &x[..x.len().min(room)];
+        samples.lock().inputs[first * self.d_model..][..x.len()].copy_from_slice(x);
+    }
+
+    fn gates(&self, layer: usize, position: usize, neurons: (usize, usize), gates: &[f32]) {
+        let Some((samples, sample)) = self.place(layer, position) else {
+            return;
+        };
+        let ((first, n), words) = (neurons, self.d_ff.div_ceil(64));
+        let mut samples = samples.lock();
+        for (t, gates) in gates.chunks_exact(n).enumerate() {
+            if sample + t >= self.capacity {
+                return;
+            }
+            let live = &mut samples.live[(sample + t) * words..][..words];
+            for (i, &g) in (first..).zip(gates) {
+                if self.activation.gate(g) != 0.0 {
+                    live[i / 64] |= 1 << (i % 64);
+                }
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_told_is_kept_where_it_belongs() {
+        let config = ModelConfig {
+            d_model: 2,
+            d_ff: 70,
+            ..crate::learn::tests::config()
+        };
+        let gather = Gather::new(&config, 1..2, 3);
+        gather.begin(1);
+        gather.residual(0, 0, &[9.0; 4]);
+        gather.residual(1, 0, &[1.0, 2.0, 3.0, 4.0]);
+        gather.residual(1, 2, &[5.0; 2]);
+        gather.gates(1, 0, (64, 3), &[0.5, -1.0, 0.0, -1.0, 2.0, 3.0]);
+        gather.gates(1, 2, (0, 1), &[1.0]);
+        let samples = gather.take(1);
+        assert_eq!(samples.inputs, [0.0, 0.0, 1.0, 2.0, 3.0, 4.0]);
+        assert_eq!(samples.live, [0, 0, 0, 0b001, 0, 0b110]);
+    }
+}

@@ -1,0 +1,168 @@
+//! Fitting activation predictors to a model: what it does on a text is gathered in the exact mode, a network is
+//! fitted to each layer, and the result is stored with the packed model.
+
+use forebay_models::bundle::{Amendment, Bundle, PackedPredictor, amend};
+use forebay_models::config::Activation;
+use forebay_plans::predictor_fit::{FitOptions, LayerSamples, LayerWeights, fit_layer};
+use forebay_plans::residency::Sparsity;
+use serde::Serialize;
+
+use super::Gather;
+use super::texts::{Make, bundle_of, feed, whole_texts};
+use crate::engine::Engine;
+use crate::error::Error;
+
+/// What is asked for.
+#[derive(Clone, Debug)]
+pub struct FitRequest {
+    /// Rank of the predictors and how they are fitted.
+    pub options: FitOptions,
+    /// Tokens of a piece of text; each starts from an empty context.
+    pub ctx: usize,
+    /// Pieces at the end of the text on which perplexity is measured, and nothing else.
+    pub test_pieces: usize,
+    /// Memory for samples, bytes: as many layers as fit are gathered in one run over the text.
+    pub sample_bytes: usize,
+}
+
+/// How far a fit is.
+#[derive(Clone, Copy, Debug)]
+pub enum FitStep {
+    /// Running the text, for layers up to this one.
+    Gathering(usize),
+    /// Fitting this layer, this share of it done.
+    Fitting(usize, f32),
+    /// Measuring perplexity.
+    Measuring,
+    /// Writing the packed model.
+    Writing,
+}
+
+/// What came out.
+#[derive(Clone, Debug, Serialize)]
+pub struct FitReport {
+    /// Tokens fitted to.
+    pub tokens: usize,
+    /// By layer, on samples held out.
+    pub layers: Vec<forebay_plans::predictor_fit::FitReport>,
+    /// Means over layers.
+    pub recall: f64,
+    /// The same with each neuron counted by its activation.
+    pub activation_recall: f64,
+    /// Part of the neurons that is predicted.
+    pub predicted_density: f64,
+    /// Part of the neurons that is live.
+    pub density: f64,
+    /// Bytes of the predictors in memory.
+    pub bytes: usize,
+    /// Perplexity of the exact model on text that was not fitted to.
+    pub exact_perplexity: f64,
+    /// Perplexity where only predicted neurons are computed.
+    pub predicted_perplexity: f64,
+}
+
+/// Fits predictors to the model that `make` opens and stores them with its packed form.
+///
+/// # Errors
+/// A model without true zeros in its FFN, too little text, what running the model can fail with, or writing the
+/// packed model.
+pub fn fit_predictors(
+    make: Make<'_>,
+    tokens: &[u32],
+    request: &FitRequest,
+    progress: &mut dyn FnMut(FitStep),
+) -> Result<FitReport, Error> {
+    let ctx = request.ctx;
+    let test = request.test_pieces * ctx;
+    let n = whole_texts(tokens.len().saturating_sub(test), ctx)?;
+    let (text, test) = tokens.split_at(tokens.len() - test);
+    let exact = || Ok::<_, Error>(make()?.sparsity(Sparsity::Exact));
+    let engine = exact()?.build()?;
+    let config = engine.config().clone();
+    if !config.activation.is_sparse() {
+        return Err(Error::Request(format!(
+            "{}: its FFN has no true zeros (SwiGLU); predictors are for ReLU models: use `forebay \
+             calibrate` and --sparsity threshold",
+            engine.model()
+        )));
+    }
+    progress(FitStep::Measuring);
+    let exact_perplexity = perplexity(&engine, test, ctx)?;
+    let bundle = bundle_of(&engine)?;
+    drop(engine);
+    let at_once = request.sample_bytes / (n * Gather::bytes_per_token(&config)).max(1);
+    let (mut predictors, mut layers) = (Vec::new(), Vec::new());
+    for first in (0..config.n_layers).step_by(at_once.max(1)) {
+        let last = (first + at_once.max(1)).min(config.n_layers);
+        progress(FitStep::Gathering(last));
+        let gather = Gather::new(&config, first..last, n);
+        let engine = exact()?.observer(gather.clone()).build()?;
+        feed(&engine, text, ctx, |base| gather.begin(base))?;
+        drop(engine);
+        for l in first..last {
+            let mut told = |share| progress(FitStep::Fitting(l, share));
+            let (packed, report) = fit(&bundle, l, &gather.take(l), request, &mut told)?;
+            predictors.push(packed);
+            layers.push(report);
+        }
+    }
+    progress(FitStep::Writing);
+    let bytes = predictors.iter().map(PackedPredictor::bytes).sum();
+    let amendment = Amendment {
+        predictors: Some(predictors),
+        ..Amendment::default()
+    };
+    amend(&bundle, bundle.path(), &amendment, &mut |_| {})?;
+    progress(FitStep::Measuring);
+    let engine = make()?.sparsity(Sparsity::Predicted).build()?;
+    let predicted_perplexity = perplexity(&engine, test, ctx)?;
+    let of = |f: fn(&forebay_plans::predictor_fit::Measure) -> f64| {
+        layers.iter().map(|r| f(&r.result)).sum::<f64>() / layers.len() as f64
+    };
+    Ok(FitReport {
+        tokens: n,
+        recall: of(|m| m.recall),
+        activation_recall: of(|m| m.activation_recall),
+        predicted_density: of(|m| m.predicted_density),
+        density: of(|m| m.density),
+        bytes,
+        exact_perplexity,
+        predicted_perplexity,
+        layers,
+    })
+}
+
+fn fit(
+    bundle: &Bundle,
+    layer: usize,
+    samples: &LayerSamples,
+    request: &FitRequest,
+    told: &mut dyn FnMut(f32),
+) -> Result<(PackedPredictor, forebay_plans::predictor_fit::FitReport), Error> {
+    let gate = bundle.read_gate(layer)?;
+    let config = &bundle.meta.config;
+    let weights = LayerWeights {
+        gate: &gate,
+        norm: &bundle.vectors.layers[layer].ffn_norm,
+        rms_eps: config.rms_eps,
+        cut: match config.activation {
+            Activation::FatRelu { threshold } => threshold,
+            _ => 0.0,
+        },
+    };
+    let fitted = fit_layer(&weights, samples, &request.options, told)
+        .map_err(|e| Error::Request(format!("layer {layer}: {e}")))?;
+    let rank = request.options.rank;
+    let packed = PackedPredictor::new(rank, &fitted.fc1, &fitted.fc2, 0.0)?;
+    Ok((packed, fitted.report))
+}
+
+/// Perplexity of whole pieces of text; not a number where there are none.
+fn perplexity(engine: &Engine, tokens: &[u32], ctx: usize) -> Result<f64, Error> {
+    if tokens.len() < ctx {
+        return Ok(f64::NAN);
+    }
+    Ok(engine
+        .perplexity(tokens, ctx, None, |_, _, _| {})?
+        .perplexity)
+}
