@@ -67,13 +67,14 @@ impl Cuts {
             caught: 0.0,
             predicted: 0.0,
         });
-        let mut caught = 0.0;
+        let (mut caught, mut caught_before) = (0.0, 0.0);
         for (i, &(score, weight)) in samples.iter().enumerate() {
             caught += weight;
             let next = samples.get(i + 1).map_or(lowest - 2.0 * NEVER, |s| s.0);
-            if weight == 0.0 && i + 1 < samples.len() || next == score {
+            if caught == caught_before || next == score {
                 continue;
             }
+            caught_before = caught;
             let cut = Cut {
                 score: (score + next) / 2.0,
                 caught,
@@ -92,12 +93,6 @@ impl Cuts {
                 self.cuts.pop();
             }
             self.cuts.push(cut);
-        }
-        // A last cut that catches nothing more is never of use.
-        if let [.., a, b] = self.cuts[start..]
-            && b.caught <= a.caught
-        {
-            self.cuts.pop();
         }
         self.starts.push(self.cuts.len());
     }
@@ -174,8 +169,75 @@ pub(super) fn offset_all(net: &mut Network, part: &Part<'_>, recall: f64, produc
         }
         let caught = ((live.len() as f64 * recall).ceil() as usize).clamp(1, live.len());
         let (_, &mut cut, _) = live.select_nth_unstable_by(caught - 1, |a, b| b.total_cmp(a));
+        // Folding an offset into the weights rounds: the last live neuron must not fall out by it.
         let slack = 1e-5 * live.iter().fold(0.0f32, |max, v| max.max(v.abs()));
         let constant = net.constant(&hidden, product);
         net.lower(&constant, &vec![cut - slack; net.d_ff()]);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A layer of neurons with samples of falling scores, live or not.
+    fn cuts(neurons: &[&[(f32, bool)]]) -> Cuts {
+        let mut all = Cuts {
+            cuts: Vec::new(),
+            starts: vec![0],
+            live: 0.0,
+        };
+        for samples in neurons {
+            let samples: Vec<_> = samples
+                .iter()
+                .map(|&(s, l)| (s, f32::from(u8::from(l))))
+                .collect();
+            all.live += samples.iter().map(|s| f64::from(s.1)).sum::<f64>();
+            all.push_hull(&samples);
+        }
+        all
+    }
+
+    #[test]
+    fn a_neuron_that_is_cheap_to_catch_gets_the_lower_cut() {
+        // All of the first neuron's live samples come first; the second's last one is behind three others.
+        let cheap = [
+            (5.0, true),
+            (4.0, true),
+            (3.0, true),
+            (2.0, false),
+            (1.0, false),
+        ];
+        let dear = [
+            (5.0, true),
+            (4.0, false),
+            (3.0, false),
+            (2.0, false),
+            (1.0, true),
+        ];
+        let cuts = cuts(&[&cheap, &dear]);
+        assert_eq!(cuts.choose(0.8).scores, [2.5, 4.5]);
+        assert_eq!(cuts.choose(0.8).price, 1.0);
+        let all = cuts.choose(1.0);
+        assert!(all.scores[1] < 1.0);
+        assert!((all.price - 4.0).abs() < 1e-6, "{}", all.price);
+    }
+
+    #[test]
+    fn equal_scores_stay_together() {
+        let tied = [
+            (3.0, true),
+            (2.0, true),
+            (2.0, false),
+            (2.0, false),
+            (1.0, false),
+        ];
+        assert_eq!(cuts(&[&tied]).choose(1.0).scores, [1.5]);
+    }
+
+    #[test]
+    fn a_dead_neuron_is_kept_far_from_its_cut() {
+        let dead = [(-1.0, false), (-2.0, false)];
+        assert_eq!(cuts(&[&dead]).choose(0.9).scores, [NEVER - 1.0]);
     }
 }

@@ -80,3 +80,51 @@ fn rotate_rows(m: &mut [f64], n: usize, p: usize, q: usize, c: f64, s: f64) {
         (*x, *y) = (c * *x - s * *y, s * *x + c * *y);
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::super::random::Random;
+    use super::*;
+
+    /// `b · bᵀ` of a random `b`, `[n, n]`.
+    fn positive(n: usize) -> Vec<f64> {
+        let mut random = Random::new(5);
+        let b: Vec<f64> = (0..n * n).map(|_| f64::from(random.normal())).collect();
+        let row = |i: usize| &b[i * n..][..n];
+        let product = |i, j| row(i).iter().zip(row(j)).map(|(x, y)| x * y).sum();
+        (0..n * n).map(|at| product(at / n, at % n)).collect()
+    }
+
+    fn times(a: &[f64], x: &[f64]) -> Vec<f64> {
+        let rows = a.chunks_exact(x.len());
+        rows.map(|row| row.iter().zip(x).map(|(a, x)| a * x).sum())
+            .collect()
+    }
+
+    #[test]
+    fn a_system_is_solved() {
+        let a = positive(12);
+        let b: Vec<f64> = (0..12).map(f64::from).collect();
+        let x = cholesky_solve(&mut a.clone(), &b);
+        for (ax, b) in times(&a, &x).iter().zip(&b) {
+            assert!((ax - b).abs() < 1e-6, "{ax} {b}");
+        }
+    }
+
+    #[test]
+    fn eigenvectors_are_scaled_by_the_matrix() {
+        let (n, a) = (15, positive(15));
+        let (values, vectors) = eigen(a.clone(), n);
+        assert!(values.is_sorted_by(|a, b| a >= b));
+        for (value, v) in values.iter().zip(vectors.chunks_exact(n)) {
+            let length: f64 = v.iter().map(|v| v * v).sum();
+            assert!((length - 1.0).abs() < 1e-9, "{length}");
+            for (av, v) in times(&a, v).iter().zip(v) {
+                assert!(
+                    (av - value * v).abs() < 1e-7 * values[0],
+                    "{av} {value} {v}"
+                );
+            }
+        }
+    }
+}

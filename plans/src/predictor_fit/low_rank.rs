@@ -40,6 +40,7 @@ pub(super) struct LowRank {
     pub(super) errors: Vec<f32>,
 }
 
+/// The gate's rows and what they are multiplied with.
 struct Gate<'a> {
     rows: Matrix<'a>,  // [d_ff, d_model]
     inverse: Vec<f32>, // [d_ff], 1 / deviation
@@ -59,40 +60,18 @@ impl LowRank {
         let d = weights.norm.len();
         let d_ff = weights.gate.len() / d;
         let mean = mean_input(weights, part);
-        let mut gate = Gate {
-            rows: Matrix::new(weights.gate, d_ff, d),
-            inverse: Vec::new(),
-            n: part.n,
-            centred: part.inputs.clone(),
-        };
-        for row in gate.centred.chunks_exact_mut(d) {
-            for ((v, norm), mean) in row.iter_mut().zip(weights.norm).zip(&mean) {
-                *v = *v * norm - mean;
-            }
-        }
-        gate.inverse = gate.inverse_deviations(d, product);
+        let gate = Gate::new(weights, part, &mean, product);
         let neuron_means = weights.gate.chunks_exact(d).zip(&gate.inverse);
         let neuron_means = neuron_means
             .map(|(row, inverse)| (dot(row, &mean) - weights.cut) * inverse)
             .collect();
 
         let width = (k + OVERSAMPLING).min(d).min(d_ff);
-        let mut q: Vec<f32> = (0..width * d_ff).map(|_| random.normal()).collect(); // [width, d_ff]
-        for _ in 0..ROUNDS {
-            let inner = gate.pull(&mut q, width, product); // [width, d_model]
-            let inner = gate.second_moment(&inner, width, product);
-            q = product.of(Matrix::new(&inner, width, d), gate.rows.t());
-            gate.scale(&mut q);
-            orthonormalise(&mut q, d_ff);
-        }
-        let directions = gate.pull(&mut q.clone(), width, product);
+        let q = gate.subspace(width, random, product); // [width, d_ff]
+        let directions = gate.pull(&mut q.clone(), width, product); // [width, d_model]
         let (variances, rotation) = gate.principal(&directions, width, product);
-        let k = k.min(
-            variances
-                .iter()
-                .filter(|&&v| v > NOISE * variances[0])
-                .count(),
-        );
+        let real = |&&variance: &&f64| variance > NOISE * variances[0];
+        let k = k.min(variances.iter().filter(real).count());
         let rotation: Vec<f32> = rotation[..k * width].iter().map(|&v| v as f32).collect();
         let rotation = Matrix::new(&rotation, k, width);
         let mut directions = product.of(rotation, Matrix::new(&directions, width, d));
@@ -123,10 +102,47 @@ impl LowRank {
     }
 }
 
-impl Gate<'_> {
-    fn inputs(&self, n: usize) -> Matrix<'_> {
-        let d = self.centred.len() / self.n;
-        Matrix::new(&self.centred[..n * d], n, d)
+impl<'a> Gate<'a> {
+    fn new(
+        weights: &LayerWeights<'a>,
+        part: &Part<'_>,
+        mean: &[f32],
+        product: &mut Product,
+    ) -> Self {
+        let d = weights.norm.len();
+        let mut gate = Self {
+            rows: Matrix::new(weights.gate, weights.gate.len() / d, d),
+            inverse: Vec::new(),
+            n: part.n,
+            centred: part.inputs.clone(),
+        };
+        for row in gate.centred.chunks_exact_mut(d) {
+            for ((v, norm), mean) in row.iter_mut().zip(weights.norm).zip(mean) {
+                *v = *v * norm - mean;
+            }
+        }
+        gate.inverse = gate.inverse_deviations(d, product);
+        gate
+    }
+
+    /// `[n, d_model]`.
+    fn inputs(&self) -> Matrix<'_> {
+        Matrix::new(&self.centred, self.n, self.centred.len() / self.n)
+    }
+
+    /// Orthonormal rows that span what varies most among the scaled outputs, `[width, d_ff]`.
+    fn subspace(&self, width: usize, random: &mut Random, product: &mut Product) -> Vec<f32> {
+        let d_ff = self.inverse.len();
+        let mut q: Vec<f32> = (0..width * d_ff).map(|_| random.normal()).collect();
+        for _ in 0..ROUNDS {
+            let inner = self.pull(&mut q, width, product); // [width, d_model]
+            let inner = self.second_moment(&inner, width, product);
+            let inner = Matrix::new(&inner, width, inner.len() / width);
+            q = product.of(inner, self.rows.t());
+            self.scale(&mut q);
+            orthonormalise(&mut q, d_ff);
+        }
+        q
     }
 
     /// `1 / deviation` of every neuron's gate, `[d_ff]`; 0 where it does not vary.
@@ -173,7 +189,7 @@ impl Gate<'_> {
 
     /// `inner` times the inputs' second moment. `inner`: `[width, d_model]`.
     fn second_moment(&self, inner: &[f32], width: usize, product: &mut Product) -> Vec<f32> {
-        let x = self.inputs(self.n);
+        let x = self.inputs();
         let inner = Matrix::new(inner, width, inner.len() / width);
         let projected = product.of(inner, x.t()); // [width, n]
         product.of(Matrix::new(&projected, width, self.n), x)
@@ -188,7 +204,7 @@ impl Gate<'_> {
         product: &mut Product,
     ) -> (Vec<f64>, Vec<f64>) {
         let d = directions.len() / width;
-        let projected = product.of(Matrix::new(directions, width, d), self.inputs(self.n).t());
+        let projected = product.of(Matrix::new(directions, width, d), self.inputs().t());
         let projected = Matrix::new(&projected, width, self.n);
         let covariance = product.of(projected, projected.t());
         let covariance = covariance.iter().map(|&v| f64::from(v) / self.n as f64);

@@ -182,3 +182,50 @@ pub(super) fn dot(a: &[f32], b: &[f32]) -> f32 {
     let rest: f32 = a_rest.iter().zip(b_rest).map(|(a, b)| a * b).sum();
     sums.iter().sum::<f32>() + rest
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(40))]
+
+        /// Small integers, so that every sum is exact: any order of additions agrees.
+        #[test]
+        fn agrees_with_the_definition(
+            (m, k, n) in (1usize..150, 1usize..300, 1usize..40),
+            turned in any::<[bool; 2]>(),
+        ) {
+            let value = |i: usize| (i * 7919 % 17) as f32 - 8.0;
+            let a: Vec<f32> = (0..m * k).map(value).collect();
+            let b: Vec<f32> = (0..k * n).map(|i| value(i + 5)).collect();
+            let view = |data, rows, cols, turned| match turned {
+                true => Matrix::new(data, cols, rows).t(),
+                false => Matrix::new(data, rows, cols),
+            };
+            let (a, b) = (view(&a, m, k, turned[0]), view(&b, k, n, turned[1]));
+            let out = Product::default().of(a, b);
+            for i in 0..m {
+                for j in 0..n {
+                    let sum: f32 = (0..k).map(|l| a.at(i, l) * b.at(l, j)).sum();
+                    prop_assert_eq!(out[i * n + j], sum);
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn more_columns_than_a_block() {
+        let (m, k, n) = (3, 2, BLOCK_COLS + 9);
+        let a: Vec<f32> = (0..m * k).map(|i| i as f32).collect();
+        let b: Vec<f32> = (0..k * n).map(|i| (i % 31) as f32).collect();
+        let (a, b) = (Matrix::new(&a, m, k), Matrix::new(&b, k, n));
+        let out = Product::default().of(a, b);
+        for (i, &o) in out.iter().enumerate() {
+            let (row, col) = (i / n, i % n);
+            let sum: f32 = (0..k).map(|l| a.at(row, l) * b.at(l, col)).sum();
+            assert_eq!(o, sum);
+        }
+    }
+}

@@ -136,9 +136,9 @@ pub struct FittedLayer {
 
 /// Fits a predictor to one layer. `progress` is told the share of the work that is done.
 ///
-/// Beside its arguments this takes memory for a copy of `inputs`, for four times the predictor and for
-/// `128 * d_ff` floats. On one core most of the time goes into training: each step multiplies 128
-/// samples with the predictor three times.
+/// Beside its arguments this takes memory for a copy of `inputs`, for three of up to 4,096 of its
+/// rows, for about six predictors and for `128 * d_ff` floats. It runs on one core; each training step
+/// multiplies 128 samples with the predictor three times.
 ///
 /// # Errors
 /// Dimensions that do not agree, numbers that are not finite, options out of range, or too few samples

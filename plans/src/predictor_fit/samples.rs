@@ -6,9 +6,9 @@ use super::matmul::{Matrix, blocks};
 use super::random::Random;
 use super::{FitError, LayerSamples, LayerWeights};
 
-/// Consecutive tokens that stay together when samples are dealt: neighbours resemble each other, so
-/// a split token by token would measure on what was trained on.
-const RUN: usize = 64;
+/// Consecutive tokens that stay together when samples are dealt, about a page: tokens of one text
+/// resemble each other, so a finer split would measure on what was trained on.
+const RUN: usize = 256;
 
 /// Some samples of a layer.
 pub(super) struct Part<'a> {
@@ -29,7 +29,11 @@ impl<'a> Part<'a> {
         for &row in &rows {
             let x = &samples.inputs[row * d..][..d];
             let squares: f64 = x.iter().map(|&v| f64::from(v) * f64::from(v)).sum();
-            let scale = 1.0 / (squares / d as f64 + f64::from(rms_eps)).sqrt();
+            let mean_square = squares / d as f64 + f64::from(rms_eps);
+            let scale = match mean_square > 0.0 {
+                true => 1.0 / mean_square.sqrt(),
+                false => 0.0,
+            };
             inputs.extend(x.iter().map(|&v| (f64::from(v) * scale) as f32));
         }
         Self {
