@@ -7,15 +7,24 @@ use crate::error::{ModelError, Result};
 
 /// The tunables.
 ///
-/// Measured with the values of [`Planting::default`] by `models/tests/synth.rs`, random tokens, after the
-/// first 64 positions: MEASURED
+/// Measured with the values of [`Planting::default`] by `models/tests/synth.rs`, 500 random tokens, the first
+/// half not counted, a cache (least recently used out) of half of a layer's neurons:
+///
+/// | shape, layers 0 and 1 | density (least, most of a token) | overlap | recall at | misses, P99 |
+/// |---|---|---|---|---|
+/// | turbosparse-mistral-7b | 10.5% (7, 18) | 55% | 99.6% at 1.17 | 3.5%, 14% |
+/// | llama2-7b-relu | 10.3% (7, 20) | 56% | 99.6% at 1.17 | 3.5%, 15% |
+/// | tiny-sparse (4 layers, 300 tokens) | 9.8% (5, 21) | 54% | 96% at 1.17 | 3.6%, 25% |
+///
+/// PowerInfer-2 reports 10%, and misses of 3.5%, P99 18.9%. The hottest fifth of the neurons makes 77% of
+/// the activations. The first ten tokens of a sequence are up to three times as dense, since attention's mean
+/// is over fewer of them.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Planting {
     /// Mean share of neurons whose gate is above 0, `0.005..=0.5`.
     pub density: f64,
     /// How unequal the neurons are: standard deviation of their thresholds, in units of the standard
-    /// deviation of what is compared with them. 0 makes all alike; at 1 a fifth of the neurons makes
-    /// two thirds of the activations.
+    /// deviation of what is compared with them. 0 makes all alike.
     pub skew: f64,
     /// Variance of the slowly varying part of the residual stream against that of the token's own part:
     /// what makes consecutive tokens activate the same neurons.
