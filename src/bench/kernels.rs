@@ -293,7 +293,7 @@ fn axpy(k: KernelTable, block: BlockType, weights: &[u8]) -> Entry<'_> {
         run: Box::new(move || {
             let piece = pieces.next().unwrap_or_default();
             for row in piece.chunks_exact(stride) {
-                k.axpy(block, row, &[0.5], &mut acc, COLS);
+                k.axpy_gathered(block, &[row], &[0.5], &mut acc, COLS);
             }
             black_box(&acc);
             1

@@ -9,10 +9,12 @@ pub mod cache;
 pub mod gathered;
 pub mod gc;
 pub mod gio;
-pub mod kernels;
 pub mod live_mask;
 pub mod neuron_rows;
 pub mod neuron_store;
 pub mod pred;
 pub mod projection;
 pub mod udc;
+
+/// Compute kernels: a crate of their own, since they change seldom and take long to compile.
+pub use forebay_kernels as kernels;

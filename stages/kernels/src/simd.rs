@@ -11,6 +11,22 @@
 /// Lanes of [`Simd::F`] and [`Simd::I`].
 pub(super) const LANES: usize = 16;
 
+/// A loop of up to 16 turns, written out. Vectors must stay in registers and inside functions of
+/// the instruction set, which neither `array::map` nor a loop that the optimiser may keep ensures.
+macro_rules! unrolled {
+    ($i:ident in 0..$n:expr => $body:block) => {{
+        const { assert!($n <= 16) };
+        $crate::simd::unrolled!(@ $n, $body, $i: 0 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15);
+    }};
+    (@ $n:expr, $body:block, $i:ident: $($turn:literal)*) => {
+        $(if $turn < $n {
+            let $i = $turn;
+            $body
+        })*
+    };
+}
+pub(super) use unrolled;
+
 /// A computation that is compiled once for every instruction set.
 pub(super) trait Kernel {
     /// What it returns.
@@ -141,6 +157,8 @@ pub(super) trait Simd: Copy + Send + Sync + 'static {
     fn u8_part(self, a: Self::B, j: usize) -> Self::F;
     /// Bytes `16 * j ..` of signed codes as numbers.
     fn i8_part(self, a: Self::B, j: usize) -> Self::F;
+    /// The low and the high nibbles of 16 bytes as numbers, less `bias`, which is 0 or 8.
+    fn nibble_levels(self, b: &[u8; 16], bias: f32) -> [Self::F; 2];
     /// Lane `i` is the sum of `codes[4i + k] * x[4i + k]` over `k < 4`: codes unsigned and at most
     /// 127, `x` signed and at least -127. Two such products are at most 2 * 127 * 127 = 32258 in
     /// magnitude, so the saturating 16-bit sums of AVX2 are exact.
@@ -230,22 +248,6 @@ pub(super) trait Simd: Copy + Send + Sync + 'static {
         super::fixed::unfold_each(sum, x);
     }
 }
-
-/// A loop of up to 16 turns, written out. Vectors must stay in registers and inside functions of
-/// the instruction set, which neither `array::map` nor a loop that the optimiser may keep ensures.
-macro_rules! unrolled {
-    ($i:ident in 0..$n:expr => $body:block) => {{
-        const { assert!($n <= 16) };
-        $crate::kernels::simd::unrolled!(@ $n, $body, $i: 0 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15);
-    }};
-    (@ $n:expr, $body:block, $i:ident: $($turn:literal)*) => {
-        $(if $turn < $n {
-            let $i = $turn;
-            $body
-        })*
-    };
-}
-pub(super) use unrolled;
 
 /// Loads up to 16 values and fills up with zeros.
 #[inline(always)]

@@ -2,10 +2,10 @@
 
 use super::{Random, tables};
 #[cfg(target_arch = "aarch64")]
-use crate::kernels::neon::{Baseline, Dotprod, I8mm, Neon};
-use crate::kernels::scalar::Scalar;
-use crate::kernels::simd::{Kernel, Simd};
-use crate::kernels::{Activations, Form, Isa};
+use crate::neon::{Baseline, Dotprod, I8mm, Neon};
+use crate::scalar::Scalar;
+use crate::simd::{Kernel, Simd};
+use crate::{Activations, Form, Isa};
 
 /// Integer products of 64 codes, all three ways that a format may ask for.
 #[derive(Clone, Copy)]
@@ -35,17 +35,15 @@ impl Kernel for Products<'_> {
 fn run_on<K: Kernel>(isa: Isa, kernel: K) -> K::Output {
     match isa {
         #[cfg(target_arch = "x86_64")]
-        Isa::Avx2 => crate::kernels::avx2::Avx2::<false>::detect()
+        Isa::Avx2 => crate::avx2::Avx2::<false>::detect()
             .expect("listed")
             .run(kernel),
         #[cfg(target_arch = "x86_64")]
-        Isa::AvxVnni => crate::kernels::avx2::Avx2::<true>::detect()
+        Isa::AvxVnni => crate::avx2::Avx2::<true>::detect()
             .expect("listed")
             .run(kernel),
         #[cfg(target_arch = "x86_64")]
-        Isa::Avx512 => crate::kernels::avx512::Avx512::detect()
-            .expect("listed")
-            .run(kernel),
+        Isa::Avx512 => crate::avx512::Avx512::detect().expect("listed").run(kernel),
         #[cfg(target_arch = "aarch64")]
         Isa::Neon => Neon::<Baseline>::detect().expect("listed").run(kernel),
         #[cfg(target_arch = "aarch64")]

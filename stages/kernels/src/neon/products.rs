@@ -9,7 +9,7 @@ use std::arch::aarch64::*;
 use std::arch::{asm, is_aarch64_feature_detected};
 
 use super::{B, I, Neon, each};
-use crate::kernels::simd::Kernel;
+use crate::simd::Kernel;
 
 /// One way to sum products of bytes. A value is the proof that the CPU has the instructions.
 pub(in crate::kernels) trait Products: Copy + Send + Sync + 'static {

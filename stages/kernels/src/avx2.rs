@@ -255,7 +255,7 @@ impl<const VNNI: bool> Simd for Avx2<VNNI> {
             })
         }
         fn f16_pairs(self, words: [u32; 8]) -> F {
-            let [a, b, c, d, e, f, g, h] = words.map(|w| w as i32);
+            let [a, b, c, d, e, f, g, h]: [i32; 8] = bytemuck::cast(words);
             let halves = [_mm_setr_epi32(a, b, c, d), _mm_setr_epi32(e, f, g, h)];
             both!(i => _mm256_cvtph_ps(halves[i]))
         }
@@ -330,6 +330,13 @@ impl<const VNNI: bool> Simd for Avx2<VNNI> {
         }
         fn u8_part(self, a: I, j: usize) -> F { u8_to_f32(part(a, j)) }
         fn i8_part(self, a: I, j: usize) -> F { i8_to_f32(part(a, j)) }
+        fn nibble_levels(self, b: &[u8; 16], bias: f32) -> [F; 2] {
+            let b = load16(b);
+            let (mask, bias) = (_mm_set1_epi8(0x0f), _mm_set1_epi8(bias as i8));
+            let low = _mm_and_si128(b, mask);
+            let high = _mm_and_si128(_mm_srli_epi16::<4>(b), mask);
+            [i8_to_f32(_mm_sub_epi8(low, bias)), i8_to_f32(_mm_sub_epi8(high, bias))]
+        }
         fn dot_u8(self, codes: I, x: I) -> I { both!(i => dot(codes[i], x[i])) }
         fn dot_i8(self, codes: I, x: I) -> I {
             both!(i => dot(_mm256_abs_epi8(codes[i]), _mm256_sign_epi8(x[i], codes[i])))

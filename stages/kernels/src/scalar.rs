@@ -200,6 +200,10 @@ impl Simd for Scalar {
         })
     }
 
+    fn nibble_levels(self, b: &[u8; 16], bias: f32) -> [[f32; 16]; 2] {
+        from_fn(|h| from_fn(|i| f32::from(b[i] >> (4 * h) & 0x0f) - bias))
+    }
+
     fn nibble_at(self, b: &[u8; 64], shift: u32) -> [u8; 64] {
         b.map(|v| v >> shift & 0x0f)
     }

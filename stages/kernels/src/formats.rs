@@ -6,7 +6,7 @@
 
 use forebay_models::block::BlockType;
 
-use super::simd::{Simd, at};
+use super::simd::{LANES, Simd, at, unrolled};
 
 /// Elements of a chunk.
 pub(super) const CHUNK: usize = 256;
@@ -26,6 +26,14 @@ pub(super) trait Format {
     const SIGNED: bool = false;
     /// Whether there are offsets.
     const OFFSET: bool = true;
+    /// The code of 0 in formats without minima, whose offsets are `scale * BIAS`.
+    const BIAS: f32 = 0.0;
+    /// Lanes of scales from one that may differ to the next.
+    const SPREAD: usize = if Self::BLOCK.block_len() == CHUNK {
+        1
+    } else {
+        2
+    };
     /// Bytes of a chunk.
     const BYTES: usize = Self::BLOCK.block_bytes() * (CHUNK / Self::BLOCK.block_len());
     /// Bytes of 64 elements; only formats with blocks of 32 can be cut there.
@@ -37,6 +45,20 @@ pub(super) trait Format {
 
     /// Codes of elements `64 * p ..`.
     fn codes<S: Simd>(s: S, chunk: &[u8], p: usize) -> S::B;
+
+    /// Codes of elements `64 * p ..` as numbers, less [`Self::BIAS`].
+    #[inline(always)]
+    fn levels<S: Simd>(s: S, chunk: &[u8], p: usize) -> [S::F; 4] {
+        let codes = Self::codes(s, chunk, p);
+        let mut levels = [s.zero(); 4];
+        unrolled!(j in 0..4 => {
+            levels[j] = s.u8_part(codes, j);
+            if Self::BIAS != 0.0 {
+                levels[j] = s.sub(levels[j], s.splat(Self::BIAS));
+            }
+        });
+        levels
+    }
 }
 
 pub(super) struct Q4_0;
@@ -93,6 +115,16 @@ fn nibbles<F: Format, S: Simd>(s: S, chunk: &[u8], p: usize, offset: usize) -> S
     s.nibbles(at(chunk, first), at(chunk, first + bytes))
 }
 
+/// Levels of blocks `2p` and `2p + 1`, whose nibbles start `offset` bytes into the block.
+#[inline(always)]
+fn nibble_levels<F: Format, S: Simd>(s: S, chunk: &[u8], p: usize, offset: usize) -> [S::F; 4] {
+    let bytes = F::BLOCK.block_bytes();
+    let first = 2 * p * bytes + offset;
+    let [a, b] = s.nibble_levels(at(chunk, first), F::BIAS);
+    let [c, d] = s.nibble_levels(at(chunk, first + bytes), F::BIAS);
+    [a, b, c, d]
+}
+
 /// [`nibbles`] with the fifth bits, which start `offset` bytes into the block, 4 bytes before the
 /// nibbles.
 #[inline(always)]
@@ -106,15 +138,21 @@ fn five_bits<F: Format, S: Simd>(s: S, chunk: &[u8], p: usize, offset: usize) ->
 /// `d: f16, codes: [u4; 32]`, bias 8.
 impl Format for Q4_0 {
     const BLOCK: BlockType = BlockType::Q4_0;
+    const BIAS: f32 = 8.0;
 
     #[inline(always)]
     fn scales<S: Simd>(s: S, chunk: &[u8], blocks: usize) -> (S::F, S::F) {
-        symmetric(s, s.even(heads::<Self, S>(s, chunk, blocks)), 8.0)
+        symmetric(s, s.even(heads::<Self, S>(s, chunk, blocks)), Self::BIAS)
     }
 
     #[inline(always)]
     fn codes<S: Simd>(s: S, chunk: &[u8], p: usize) -> S::B {
         nibbles::<Self, S>(s, chunk, p, 2)
+    }
+
+    #[inline(always)]
+    fn levels<S: Simd>(s: S, chunk: &[u8], p: usize) -> [S::F; 4] {
+        nibble_levels::<Self, S>(s, chunk, p, 2)
     }
 }
 
@@ -131,15 +169,21 @@ impl Format for Q4_1 {
     fn codes<S: Simd>(s: S, chunk: &[u8], p: usize) -> S::B {
         nibbles::<Self, S>(s, chunk, p, 4)
     }
+
+    #[inline(always)]
+    fn levels<S: Simd>(s: S, chunk: &[u8], p: usize) -> [S::F; 4] {
+        nibble_levels::<Self, S>(s, chunk, p, 4)
+    }
 }
 
 /// `d: f16, high: [u1; 32], low: [u4; 32]`, bias 16.
 impl Format for Q5_0 {
     const BLOCK: BlockType = BlockType::Q5_0;
+    const BIAS: f32 = 16.0;
 
     #[inline(always)]
     fn scales<S: Simd>(s: S, chunk: &[u8], blocks: usize) -> (S::F, S::F) {
-        symmetric(s, s.even(heads::<Self, S>(s, chunk, blocks)), 16.0)
+        symmetric(s, s.even(heads::<Self, S>(s, chunk, blocks)), Self::BIAS)
     }
 
     #[inline(always)]
@@ -180,6 +224,16 @@ impl Format for Q8_0 {
         let first = 2 * p * bytes + 2;
         s.halves(at(chunk, first), at(chunk, first + bytes))
     }
+
+    #[inline(always)]
+    fn levels<S: Simd>(s: S, chunk: &[u8], p: usize) -> [S::F; 4] {
+        let mut levels = [s.zero(); 4];
+        unrolled!(j in 0..4 => {
+            let block = (2 * p + j / 2) * Self::BLOCK.block_bytes();
+            levels[j] = s.to_f32(s.widen_i8(at(chunk, block + 2 + LANES * (j % 2))));
+        });
+        levels
+    }
 }
 
 /// `scale and min: [u4, u4; 16], codes: [u2; 256], d: f16, dmin: f16`.
@@ -212,6 +266,7 @@ fn two_bits<S: Simd>(s: S, chunk: &[u8], offset: usize, p: usize) -> S::B {
 /// `high: [u1; 256], low: [u2; 256], scales: [u6; 16], d: f16`, bias 4, scale bias 32.
 impl Format for Q3K {
     const BLOCK: BlockType = BlockType::Q3_K;
+    const BIAS: f32 = 4.0;
 
     #[inline(always)]
     fn scales<S: Simd>(s: S, chunk: &[u8], _blocks: usize) -> (S::F, S::F) {
@@ -224,7 +279,7 @@ impl Format for Q3K {
         let d = u16::from_le_bytes(*at(chunk, 108));
         let d = s.even(s.f16_pairs([u32::from(d); 8]));
         let scale = s.sub(s.u8_lanes(lo, hi), s.splat(32.0));
-        symmetric(s, s.mul(scale, d), 4.0)
+        symmetric(s, s.mul(scale, d), Self::BIAS)
     }
 
     #[inline(always)]
@@ -264,6 +319,13 @@ impl Format for Q4K {
     fn codes<S: Simd>(s: S, chunk: &[u8], p: usize) -> S::B {
         s.fields(at(chunk, 16 + 32 * p), [0, 4], 0, 0x0f)
     }
+
+    #[inline(always)]
+    fn levels<S: Simd>(s: S, chunk: &[u8], p: usize) -> [S::F; 4] {
+        let [a, c] = s.nibble_levels(at(chunk, 16 + 32 * p), 0.0);
+        let [b, d] = s.nibble_levels(at(chunk, 32 + 32 * p), 0.0);
+        [a, b, c, d]
+    }
 }
 
 /// Scales as [`six_bit_scales`], then `high: [u1; 256], low: [u4; 256]`.
@@ -286,13 +348,14 @@ impl Format for Q5K {
 /// `low: [u4; 256], high: [u2; 256], scales: [i8; 16], d: f16`, bias 32.
 impl Format for Q6K {
     const BLOCK: BlockType = BlockType::Q6_K;
+    const BIAS: f32 = 32.0;
 
     #[inline(always)]
     fn scales<S: Simd>(s: S, chunk: &[u8], _blocks: usize) -> (S::F, S::F) {
         let d = u16::from_le_bytes(*at(chunk, 208));
         let d = s.even(s.f16_pairs([u32::from(d); 8]));
         let scale = s.i8_lanes(double_word(chunk, 192), double_word(chunk, 200));
-        symmetric(s, s.mul(scale, d), 32.0)
+        symmetric(s, s.mul(scale, d), Self::BIAS)
     }
 
     #[inline(always)]
@@ -348,7 +411,7 @@ impl Float for Bf16 {
 macro_rules! for_format {
     ($block:expr, quantised $f:ident => $quantised:expr, float $g:ident => $float:expr) => {{
         use forebay_models::block::BlockType as Bt;
-        use $crate::kernels::formats as fm;
+        use $crate::formats as fm;
         macro_rules! quantised {
             ($name:ident) => {{
                 type $f = fm::$name;

@@ -11,9 +11,7 @@ use forebay_queues::slab::Slab;
 
 use super::definition::random_row;
 use super::{Random, tables};
-use crate::kernels::{
-    Activations, AttendScratch, Form, KernelTable, Queries, WeightPanels, WeightRows,
-};
+use crate::{Activations, AttendScratch, Form, KernelTable, Queries, WeightPanels, WeightRows};
 
 const BYTES: usize = 256 << 20;
 /// Pieces are timed one by one: the best one was not disturbed by other programs, and is cold, since
@@ -92,28 +90,6 @@ fn stream(
     let products = speed / block.block_bytes() as f64 * (block.block_len() * n_tokens) as f64;
     println!(
         "{:>10} {block:>5} {form:?} x {n_tokens:<3} cols {cols:<5} {speed:6.1} GB/s {products:7.1} G products/s",
-        table.isa().name()
-    );
-}
-
-/// Down in neuron layout: every row is added to one accumulator.
-fn stream_rows(table: &KernelTable, block: BlockType, cols: usize, bytes: &mut [u8]) {
-    let row = random_row(block, cols, &mut Random(1));
-    let n_rows = bytes.len() / row.len();
-    for place in bytes.chunks_exact_mut(row.len()) {
-        place.copy_from_slice(&row);
-    }
-    let mut acc = vec![0.0; cols];
-    let speed = best(n_rows, |first, end| {
-        for r in first..end {
-            let row = &bytes[r * row.len()..][..row.len()];
-            table.axpy(block, row, &[0.5], &mut acc, cols);
-        }
-        black_box(&acc);
-    }) * row.len() as f64
-        / 1e9;
-    println!(
-        "{:>10} {block:>5} axpy cols {cols:<5} {speed:6.1} GB/s",
         table.isa().name()
     );
 }
@@ -228,9 +204,6 @@ fn throughput() {
                     }
                 }
             }
-        }
-        for block in [B::Q4_0, B::Q4_1, B::Q8_0, B::Q4_K, B::Q6_K, B::F16] {
-            stream_rows(&table, block, 1536, &mut slot);
         }
         for block in [B::Q4_1, B::Q4_K, B::Q5_0, B::Q6_K, B::Q8_0, B::F16] {
             for (form, n_tokens) in [(Form::Rows, 64), (Form::Panels, 64), (Form::Panels, 512)] {

@@ -2,8 +2,8 @@
 
 use super::products::Products;
 use super::{Baseline, Dotprod, I8mm, Neon};
-use crate::kernels::simd::Simd;
-use crate::kernels::tests::Random;
+use crate::simd::Simd;
+use crate::tests::Random;
 
 /// Codes of 16 rows, `[row][element]`.
 type Codes = [[i8; 32]; 16];

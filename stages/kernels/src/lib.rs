@@ -8,6 +8,7 @@
 //! bits whatever else is in the call, and every instruction set gives the same bits as plain Rust.
 //!
 //! Weights are used as they lie in the file, at any alignment.
+#![deny(unsafe_code)]
 
 mod activations;
 mod attention;
@@ -16,12 +17,13 @@ mod elementwise;
 mod exp;
 mod fixed;
 mod formats;
-mod interim;
 mod isa;
 mod matmul;
+mod numbers;
 mod panel_formats;
 mod panels;
 mod probe;
+mod rows;
 mod scalar;
 mod simd;
 mod table;

@@ -8,8 +8,8 @@ use std::marker::PhantomData;
 
 use super::activations::{Activations, Token};
 use super::formats::{CHUNK, Float, Format, GROUP, MAX_PAIR_BYTES, PAIR};
+use super::rows::{Ahead, Rows};
 use super::simd::{Kernel, LANES, Simd, unrolled};
-use super::weights::WeightRows;
 
 /// Rows that are multiplied together when there is one token: their chains of additions overlap.
 const ROWS: usize = 4;
@@ -20,23 +20,26 @@ const STEP: usize = 2 * LANES;
 
 /// `out[t, r] = w[r] . x[t]` for weights in the format `F`.
 pub(super) struct Matmul<'a, F> {
-    w: WeightRows<'a>,
+    w: Rows<'a>,
+    row_bytes: usize,
     x: &'a Activations,
     out: &'a mut [f32],
     out_stride: usize,
     format: PhantomData<F>,
 }
 
-impl<'a, F> Matmul<'a, F> {
+impl<'a> Matmul<'a, ()> {
     /// Shapes are checked by the table.
     pub(super) fn new(
-        w: WeightRows<'a>,
+        w: Rows<'a>,
+        row_bytes: usize,
         x: &'a Activations,
         out: &'a mut [f32],
         out_stride: usize,
     ) -> Self {
         Self {
             w,
+            row_bytes,
             x,
             out,
             out_stride,
@@ -44,35 +47,63 @@ impl<'a, F> Matmul<'a, F> {
         }
     }
 
+    /// The same for weights in the format `F`.
+    pub(super) fn of<F>(self) -> Matmul<'a, F> {
+        Matmul {
+            w: self.w,
+            row_bytes: self.row_bytes,
+            x: self.x,
+            out: self.out,
+            out_stride: self.out_stride,
+            format: PhantomData,
+        }
+    }
+}
+
+impl<F> Matmul<'_, F> {
     /// Goes through rows and tokens in tiles.
     #[inline(always)]
     fn tiles<S: Simd, D: Dot>(self, s: S) {
-        let row_bytes = D::row_bytes(self.x.cols());
-        let n_tokens = self.x.n_tokens();
+        let (w, n_tokens) = (self.w, self.x.n_tokens());
         let mut out = Out {
             values: self.out,
             stride: self.out_stride,
         };
-        let row = |r: usize| &self.w.bytes[r * self.w.stride..][..row_bytes];
+        let row = |r: usize| w.row(r, self.row_bytes);
         let mut r = 0;
         if n_tokens == 1 {
             let x = [self.x.token(0)];
-            while r + ROWS <= self.w.n_rows {
+            let mut ahead = Ahead::start(s, w, 0, self.row_bytes, ROWS, D::PIECE);
+            while r + ROWS <= w.len() {
                 let rows = [row(r), row(r + 1), row(r + 2), row(r + 3)];
-                out.put(r, 0, D::dot::<S, ROWS, 1>(s, rows, x, ROWS * self.w.stride));
+                out.put(r, 0, D::dot::<S, ROWS, 1>(s, rows, x, &mut ahead));
                 r += ROWS;
             }
         }
-        for r in r..self.w.n_rows {
+        if r == w.len() {
+            return;
+        }
+        let mut ahead = Ahead::start(s, w, r, self.row_bytes, 1, D::PIECE);
+        // Only the first product with a row asks for the next ones.
+        let mut idle = Ahead::idle(row(r));
+        for r in r..w.len() {
             let rows = [row(r)];
             let mut t = 0;
+            let mut ahead = &mut ahead;
             while t + TOKENS <= n_tokens {
-                let x = [0, 1, 2, 3].map(|i| self.x.token(t + i));
-                out.put(r, t, D::dot::<S, 1, TOKENS>(s, rows, x, 0));
+                let x = [
+                    self.x.token(t),
+                    self.x.token(t + 1),
+                    self.x.token(t + 2),
+                    self.x.token(t + 3),
+                ];
+                out.put(r, t, D::dot::<S, 1, TOKENS>(s, rows, x, ahead));
                 t += TOKENS;
+                ahead = &mut idle;
             }
             for t in t..n_tokens {
-                out.put(r, t, D::dot::<S, 1, 1>(s, rows, [self.x.token(t)], 0));
+                out.put(r, t, D::dot::<S, 1, 1>(s, rows, [self.x.token(t)], ahead));
+                ahead = &mut idle;
             }
         }
     }
@@ -97,28 +128,15 @@ impl Out<'_> {
 
 /// Dot products of `R` rows with `T` tokens.
 trait Dot {
-    fn row_bytes(cols: usize) -> usize;
+    /// Bytes of a row between two steps of the prefetcher.
+    const PIECE: usize;
 
-    /// `ahead` is the distance to the rows that come next, in bytes.
     fn dot<S: Simd, const R: usize, const T: usize>(
         s: S,
         rows: [&[u8]; R],
         x: [Token<'_>; T],
-        ahead: usize,
+        ahead: &mut Ahead<'_>,
     ) -> [[f32; T]; R];
-}
-
-/// Asks for the same bytes of the next rows: with several rows at once, the hardware sees streams too
-/// short to learn. This took Q4_K from 24 to 41 GB/s.
-#[inline(always)]
-fn prefetch<S: Simd, const R: usize>(s: S, bytes: &[u8], ahead: usize) {
-    if R > 1 {
-        let mut line = 0;
-        while line < bytes.len() {
-            s.prefetch(bytes, ahead + line);
-            line += 64;
-        }
-    }
 }
 
 /// Accumulators of a tile.
@@ -148,17 +166,14 @@ impl<F: Format> Kernel for Matmul<'_, F> {
 }
 
 impl<F: Format> Dot for Quantised<F> {
-    #[inline(always)]
-    fn row_bytes(cols: usize) -> usize {
-        cols / F::BLOCK.block_len() * F::BLOCK.block_bytes()
-    }
+    const PIECE: usize = F::BYTES;
 
     #[inline(always)]
     fn dot<S: Simd, const R: usize, const T: usize>(
         s: S,
         rows: [&[u8]; R],
         x: [Token<'_>; T],
-        ahead: usize,
+        ahead: &mut Ahead<'_>,
     ) -> [[f32; T]; R] {
         let mut sums = [[[s.zero(); 2]; T]; R];
         let n_chunks = rows[0].len() / F::BYTES;
@@ -168,15 +183,18 @@ impl<F: Format> Dot for Quantised<F> {
         }
         for c in 0..n_chunks {
             unrolled!(r in 0..R => {
+                ahead.ask(s, r, Self::PIECE);
                 let bytes = &rows[r][c * F::BYTES..][..F::BYTES];
-                prefetch::<S, R>(s, bytes, ahead);
                 chunk::<S, F, T>(s, bytes, &chunks, c, &mut sums[r]);
             });
+            ahead.advance(Self::PIECE);
         }
-        if F::BLOCK.block_len() < CHUNK {
+        if F::BLOCK.block_len() < CHUNK && n_chunks * F::BYTES < rows[0].len() {
             unrolled!(r in 0..R => {
+                ahead.ask(s, r, Self::PIECE);
                 tail::<S, F, T>(s, &rows[r][n_chunks * F::BYTES..], n_chunks, &x, &mut sums[r]);
             });
+            ahead.advance(Self::PIECE);
         }
         reduce(s, sums)
     }
@@ -296,17 +314,14 @@ impl<F: Float> Kernel for FloatMatmul<'_, F> {
 }
 
 impl<F: Float> Dot for Floats<F> {
-    #[inline(always)]
-    fn row_bytes(cols: usize) -> usize {
-        cols * F::BYTES
-    }
+    const PIECE: usize = STEP * F::BYTES;
 
     #[inline(always)]
     fn dot<S: Simd, const R: usize, const T: usize>(
         s: S,
         rows: [&[u8]; R],
         x: [Token<'_>; T],
-        ahead: usize,
+        ahead: &mut Ahead<'_>,
     ) -> [[f32; T]; R] {
         let mut sums = [[[s.zero(); 2]; T]; R];
         let bytes = STEP * F::BYTES;
@@ -314,19 +329,22 @@ impl<F: Float> Dot for Floats<F> {
         let steps = x.map(|x| x.values.as_chunks().0);
         for c in 0..n_steps {
             unrolled!(r in 0..R => {
+                ahead.ask(s, r, Self::PIECE);
                 let w = &rows[r][c * bytes..][..bytes];
-                prefetch::<S, R>(s, w, ahead);
                 step::<S, F, T>(s, w, &steps, c, &mut sums[r]);
             });
+            ahead.advance(Self::PIECE);
         }
-        unrolled!(r in 0..R => {
-            let last = &rows[r][n_steps * bytes..];
-            if !last.is_empty() {
+        if n_steps * bytes < rows[0].len() {
+            unrolled!(r in 0..R => {
+                ahead.ask(s, r, Self::PIECE);
+                let last = &rows[r][n_steps * bytes..];
                 let mut padded = [0; STEP * 4];
                 padded[..last.len()].copy_from_slice(last);
                 step::<S, F, T>(s, &padded[..bytes], &steps, n_steps, &mut sums[r]);
-            }
-        });
+            });
+            ahead.advance(Self::PIECE);
+        }
         reduce(s, sums)
     }
 }

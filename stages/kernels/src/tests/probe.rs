@@ -1,8 +1,8 @@
 //! The measures of the machine do what they count.
 
 use super::{Random, tables};
-use crate::kernels::scalar::Scalar;
-use crate::kernels::simd::{Kernel, Simd};
+use crate::scalar::Scalar;
+use crate::simd::{Kernel, Simd};
 
 #[test]
 fn every_byte_is_read() {
@@ -76,7 +76,7 @@ fn accumulating_adds_the_dot_product() {
         assert_eq!(into, apart);
         #[cfg(target_arch = "x86_64")]
         {
-            use crate::kernels::{avx2::Avx2, avx512::Avx512};
+            use crate::{avx2::Avx2, avx512::Avx512};
             if let Some(s) = Avx2::<false>::detect() {
                 assert_eq!(s.run(job()), [into; 2]);
             }

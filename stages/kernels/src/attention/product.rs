@@ -71,7 +71,7 @@ pub(super) fn groups<S: Simd>(rows: Range<usize>) -> impl Iterator<Item = Range<
 /// Evaluates an expression with `$R` the number of rows of a group as a constant.
 macro_rules! with_rows {
     ($S:ident, $n:expr, $R:ident => $body:expr) => {
-        $crate::kernels::attention::product::with_rows!(@ $S, $n, $R, $body, 2 3 4 5 6)
+        $crate::attention::product::with_rows!(@ $S, $n, $R, $body, 2 3 4 5 6)
     };
     (@ $S:ident, $n:expr, $R:ident, $body:expr, $($count:literal)*) => {
         // A constant, so that narrow units are not compiled for groups that they never form.

@@ -25,6 +25,9 @@ impl Avx512 {
     }
 }
 
+/// `a & b | c` of three bits, as a table of the eight results.
+const AND_OR: i32 = 0b1110_1010;
+
 /// Methods of one or a few instructions.
 macro_rules! ops {
     ($(fn $name:ident(self $(, $a:ident: $t:ty)*) $(-> $r:ty)? $body:block)*) => {$(
@@ -128,7 +131,7 @@ impl Simd for Avx512 {
             _mm512_castsi512_ps(_mm512_slli_epi32::<16>(wide))
         }
         fn f16_pairs(self, words: [u32; 8]) -> __m512 {
-            let [a, b, c, d, e, f, g, h] = words.map(|w| w as i32);
+            let [a, b, c, d, e, f, g, h]: [i32; 8] = bytemuck::cast(words);
             _mm512_cvtph_ps(_mm256_setr_epi32(a, b, c, d, e, f, g, h))
         }
         fn u8_lanes(self, lo: u64, hi: u64) -> __m512 {
@@ -180,7 +183,8 @@ impl Simd for Avx512 {
         fn fields(self, b: &[u8; 32], from: [u32; 2], to: u32, mask: u8) -> __m512i {
             // A rotation of a word by less than 8 bits either way moves a field inside its byte;
             // what other bytes push in is cut off by the mask.
-            let [lo, hi] = from.map(|f| (f as i32 - to as i32) & 31);
+            let lo = (from[0] as i32 - to as i32) & 31;
+            let hi = (from[1] as i32 - to as i32) & 31;
             let by = _mm512_inserti64x4::<1>(_mm512_set1_epi32(lo), _mm256_set1_epi32(hi));
             _mm512_and_si512(_mm512_rorv_epi32(twice(b), by), _mm512_set1_epi8(mask as i8))
         }
@@ -193,6 +197,23 @@ impl Simd for Avx512 {
         }
         fn i8_part(self, a: __m512i, j: usize) -> __m512 {
             _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(part(a, j)))
+        }
+        fn nibble_levels(self, b: &[u8; 16], bias: f32) -> [__m512; 2] {
+            // Low nibbles are looked up: the permutation sees the low 4 bits of a lane only. High ones
+            // become the last bits of 2^19 + code. Shifting or looking up both would be as many
+            // instructions, but for ports that are busy already.
+            let codes = _mm512_setr_ps(
+                0.0, 1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 7.0,
+                8.0, 9.0, 10.0, 11.0, 12.0, 13.0, 14.0, 15.0,
+            );
+            const ORIGIN: f32 = (1 << 19) as f32;
+            let bytes = _mm512_cvtepu8_epi32(_mm_loadu_si128(b.as_ptr().cast()));
+            let origin = _mm512_set1_epi32(ORIGIN.to_bits() as i32);
+            let high = _mm512_ternarylogic_epi32::<AND_OR>(bytes, _mm512_set1_epi32(0xf0), origin);
+            [
+                _mm512_permutexvar_ps(bytes, _mm512_sub_ps(codes, _mm512_set1_ps(bias))),
+                _mm512_sub_ps(_mm512_castsi512_ps(high), _mm512_set1_ps(ORIGIN + bias)),
+            ]
         }
         fn dot_u8(self, codes: __m512i, x: __m512i) -> __m512i {
             _mm512_dpbusd_epi32(_mm512_setzero_si512(), codes, x)

@@ -3,11 +3,13 @@
 mod attention;
 mod axpy;
 mod definition;
+mod dot;
 mod elementwise;
 mod fixed;
 mod integer;
 mod matmul;
 mod probe;
+mod scattered;
 mod throughput;
 
 use super::{Isa, KernelTable};

@@ -29,10 +29,10 @@ type B = [uint8x16_t; 4];
 macro_rules! each {
     ($i:ident => $e:expr) => {
         [
-            $crate::kernels::neon::each!(@ 0, $i, $e),
-            $crate::kernels::neon::each!(@ 1, $i, $e),
-            $crate::kernels::neon::each!(@ 2, $i, $e),
-            $crate::kernels::neon::each!(@ 3, $i, $e),
+            $crate::neon::each!(@ 0, $i, $e),
+            $crate::neon::each!(@ 1, $i, $e),
+            $crate::neon::each!(@ 2, $i, $e),
+            $crate::neon::each!(@ 3, $i, $e),
         ]
     };
     (@ $turn:literal, $i:ident, $e:expr) => {{
@@ -296,6 +296,11 @@ impl<P: Products> Simd for Neon<P> {
         fn add_where(self, a: B, bits: u64, value: u8) -> B {
             let bits = two_words(bits, 0);
             each!(i => vaddq_u8(a[i], where_set(bits, i, value)))
+        }
+        fn nibble_levels(self, b: &[u8; 16], bias: f32) -> [F; 2] {
+            let (b, bias) = (load16(b), vdupq_n_u8(bias as u8));
+            let (low, high) = (vandq_u8(b, vdupq_n_u8(0x0f)), vshrq_n_u8::<4>(b));
+            [i8_to_f32(vsubq_u8(low, bias)), i8_to_f32(vsubq_u8(high, bias))]
         }
         fn u8_part(self, a: B, j: usize) -> F { u8_to_f32(a[j]) }
         fn i8_part(self, a: B, j: usize) -> F { i8_to_f32(a[j]) }

@@ -9,7 +9,7 @@ use forebay_models::panel::{PANEL_ROWS, panel_bytes};
 
 use super::activations::{Activations, Form, Quantise, QuantiseLane};
 use super::attention::{Attend, AttendScratch, Queries};
-use super::axpy::{Axpy, Dequantise, FloatUnpack, Sink, Unpack};
+use super::axpy::Axpy;
 use super::elementwise::{GateUp, RmsNorm, Rope};
 use super::fixed::{Fold, Unfold};
 use super::formats::for_format;
@@ -17,8 +17,10 @@ use super::isa::Isa;
 use super::matmul::{FloatMatmul, Matmul};
 #[cfg(target_arch = "aarch64")]
 use super::neon::{Baseline, Dotprod, I8mm, Neon};
+use super::numbers::{Codes, Dequantise, Floats};
 use super::panels::{FloatPanelMatmul, Out, PanelMatmul};
 use super::probe::{F32Peak, Int8Peak, ReadPass};
+use super::rows::Rows;
 use super::scalar::Scalar;
 use super::simd::Simd;
 use super::weights::{WeightPanels, WeightRows};
@@ -26,9 +28,9 @@ use super::weights::{WeightPanels, WeightRows};
 /// What a backend computes: the object behind [`KernelTable`], which has checked all shapes.
 trait Kernels: Sync {
     fn widest(&self) -> usize;
-    fn matmul(&self, w: WeightRows<'_>, x: &Activations, out: &mut [f32], out_stride: usize);
+    fn matmul(&self, block: BlockType, job: Matmul<'_, ()>);
     fn panels(&self, job: PanelMatmul<'_, ()>) -> bool;
-    fn axpy(&self, block: BlockType, row: &[u8], sink: Axpy<'_>);
+    fn axpy(&self, block: BlockType, job: Axpy<'_, ()>);
     fn dequantise(&self, block: BlockType, row: &[u8], out: &mut [f32]);
     fn quantise(&self, job: Quantise<'_>);
     fn quantise_lane(&self, job: QuantiseLane<'_>);
@@ -48,10 +50,10 @@ impl<S: Simd> Kernels for S {
         S::WIDEST
     }
 
-    fn matmul(&self, w: WeightRows<'_>, x: &Activations, out: &mut [f32], out_stride: usize) {
-        for_format!(w.block,
-            quantised F => self.run(Matmul::<F>::new(w, x, out, out_stride)),
-            float F => self.run(FloatMatmul(Matmul::<F>::new(w, x, out, out_stride))))
+    fn matmul(&self, block: BlockType, job: Matmul<'_, ()>) {
+        for_format!(block,
+            quantised F => self.run(job.of::<F>()),
+            float F => self.run(FloatMatmul(job.of::<F>())))
     }
 
     fn panels(&self, job: PanelMatmul<'_, ()>) -> bool {
@@ -60,12 +62,16 @@ impl<S: Simd> Kernels for S {
             float F => self.run(FloatPanelMatmul(job.of::<F>())))
     }
 
-    fn axpy(&self, block: BlockType, row: &[u8], sink: Axpy<'_>) {
-        unpack(self.plain(), block, row, sink);
+    fn axpy(&self, block: BlockType, job: Axpy<'_, ()>) {
+        for_format!(block,
+            quantised F => self.plain().run(job.of::<Codes<F>>()),
+            float F => self.plain().run(job.of::<Floats<F>>()))
     }
 
     fn dequantise(&self, block: BlockType, row: &[u8], out: &mut [f32]) {
-        unpack(self.plain(), block, row, Dequantise(out));
+        for_format!(block,
+            quantised F => self.plain().run(Dequantise::<Codes<F>>::new(row, out)),
+            float F => self.plain().run(Dequantise::<Floats<F>>::new(row, out)))
     }
 
     fn quantise(&self, job: Quantise<'_>) {
@@ -111,12 +117,6 @@ impl<S: Simd> Kernels for S {
     fn f32_peak(&self, job: F32Peak) -> u64 {
         self.run(job)
     }
-}
-
-fn unpack<S: Simd, K: Sink>(s: S, block: BlockType, row: &[u8], sink: K) {
-    for_format!(block,
-        quantised F => s.run(Unpack::<F, K>::new(row, sink)),
-        float F => s.run(FloatUnpack(Unpack::<F, K>::new(row, sink))))
 }
 
 /// The kernels of one instruction set.
@@ -198,7 +198,34 @@ impl KernelTable {
             w.bytes.len()
         );
         assert_tokens(x.n_tokens(), w.n_rows, out.len(), out_stride);
-        self.kernels.matmul(w, x, out, out_stride);
+        let job = Matmul::new(Rows::Strided(w), row_bytes, x, out, out_stride);
+        self.kernels.matmul(w.block, job);
+    }
+
+    /// `out[t, j] = row_j . x[t]` for rows that lie anywhere, bit by bit what [`Self::matmul`] makes of
+    /// them. Rows are asked for in the order in which they are given, well before they are used; the more
+    /// there are in a call, the less of the memory's latency is seen.
+    ///
+    /// # Panics
+    /// The activations are not in [`Form::Rows`], the columns are not whole blocks, a row has another
+    /// length, or `out` is not of that shape.
+    pub fn dot_gathered(
+        &self,
+        block: BlockType,
+        rows: &[&[u8]], // [k]
+        x: &Activations,
+        out: &mut [f32], // [n_tokens, k]
+    ) {
+        let (n_tokens, k) = (x.n_tokens(), rows.len());
+        assert_eq!(out.len(), n_tokens * k, "products of another shape");
+        if out.is_empty() {
+            return;
+        }
+        assert_eq!(x.form(), Form::Rows, "activations in another form");
+        let row_bytes = row_bytes(block, x.cols());
+        assert_rows(rows, row_bytes);
+        let job = Matmul::new(Rows::Gathered(rows), row_bytes, x, out, k);
+        self.kernels.matmul(block, job);
     }
 
     /// [`Self::matmul`] for weights in panels: `out[t * out_stride + r] = w[r] . x[t]`.
@@ -256,31 +283,32 @@ impl KernelTable {
             .panels(PanelMatmul::new(w, x, out, stride, panel_bytes))
     }
 
-    /// `acc[t * acc_stride + i] += h[t] * row[i]` for every token `t` with `h[t] != 0`; other tokens'
-    /// elements keep their bits. `row` holds whole blocks; its columns are what `row.len()` says.
+    /// `acc[t] += sum_j h[t, j] * row_j` for rows that lie anywhere: `acc[t, i] = fma(h[t, j], w[j, i],
+    /// acc[t, i])` for `j` from 0 on, where `w[j]` is row `j` as [`Self::dequantise`] gives it. So it does
+    /// not matter in how many calls the rows come. Where `h[t, j]` is 0, `acc[t]` keeps its bits. Rows are
+    /// asked for as by [`Self::dot_gathered`].
     ///
     /// # Panics
-    /// `row` is not whole blocks, or `acc` is too short.
-    pub fn axpy(
+    /// `cols` are not whole blocks, a row has another length, or `h` or `acc` is not of that shape.
+    pub fn axpy_gathered(
         &self,
         block: BlockType,
-        row: &[u8],
-        h: &[f32],       // [n_tokens]
+        rows: &[&[u8]],  // [k]
+        h: &[f32],       // [n_tokens, k]
         acc: &mut [f32], // [n_tokens, cols]
-        acc_stride: usize,
+        cols: usize,
     ) {
-        let cols = cols(block, row);
-        if cols == 0 || h.iter().all(|&h| h == 0.0) {
+        if rows.is_empty() || cols == 0 {
+            assert!(h.is_empty() || cols == 0, "values of another shape");
             return;
         }
-        assert_tokens(h.len(), cols, acc.len(), acc_stride);
-        let sink = Axpy {
-            h,
-            acc,
-            stride: acc_stride,
-            cols,
-        };
-        self.kernels.axpy(block, row, sink);
+        assert_rows(rows, row_bytes(block, cols));
+        let n_tokens = h.len() / rows.len();
+        assert_eq!(h.len(), n_tokens * rows.len(), "values of another shape");
+        assert_eq!(acc.len(), n_tokens * cols, "accumulators of another shape");
+        if n_tokens > 0 {
+            self.kernels.axpy(block, Axpy::new(rows, h, acc, cols));
+        }
     }
 
     /// `out = row` as f32, `[cols]`, with the bits of ggml's definition.
@@ -445,6 +473,12 @@ fn row_bytes(block: BlockType, cols: usize) -> usize {
         panic!("{cols} columns are not whole blocks of {block}");
     };
     bytes
+}
+
+fn assert_rows(rows: &[&[u8]], row_bytes: usize) {
+    for row in rows {
+        assert_eq!(row.len(), row_bytes, "row of another length");
+    }
 }
 
 fn cols(block: BlockType, row: &[u8]) -> usize {

@@ -1,0 +1,188 @@
+//! Rows of weights added to accumulators: Down in neuron layout.
+//!
+//! `acc[t, i] = fma(h[t, j], w[j, i], acc[t, i])` for `j = 0, 1, 2, …`, where `w` has the bits of ggml's
+//! definition. A strip of columns stays in registers while a group of rows goes through it, so that
+//! accumulators are loaded and stored once per group instead of once per row.
+
+use std::marker::PhantomData;
+
+use super::formats::{CHUNK, PAIR};
+use super::numbers::{Numbers, add_part};
+use super::rows::{Ahead, Rows};
+use super::simd::{Kernel, LANES, Simd, load_part, store_part, unrolled};
+
+/// Rows of a group. More would share a strip's accumulators better, but then the rows' open pages and
+/// what the caches hold between two strips would be more, too.
+const GROUP: usize = 8;
+
+/// `acc[t] += sum_j h[t, j] * row_j`.
+pub(super) struct Axpy<'a, N> {
+    rows: &'a [&'a [u8]],
+    h: &'a [f32],       // [n_tokens, n_rows]
+    acc: &'a mut [f32], // [n_tokens, cols]
+    cols: usize,
+    format: PhantomData<N>,
+}
+
+impl<'a> Axpy<'a, ()> {
+    /// Shapes are checked by the table.
+    pub(super) fn new(rows: &'a [&'a [u8]], h: &'a [f32], acc: &'a mut [f32], cols: usize) -> Self {
+        Self {
+            rows,
+            h,
+            acc,
+            cols,
+            format: PhantomData,
+        }
+    }
+
+    /// The same for rows in the format `N`.
+    pub(super) fn of<N: Numbers>(self) -> Axpy<'a, N> {
+        Axpy {
+            rows: self.rows,
+            h: self.h,
+            acc: self.acc,
+            cols: self.cols,
+            format: PhantomData,
+        }
+    }
+}
+
+impl<N: Numbers> Kernel for Axpy<'_, N> {
+    type Output = ();
+
+    #[inline(always)]
+    fn run<S: Simd>(self, s: S) {
+        let (n_rows, row_bytes, cols) = (self.rows.len(), self.rows[0].len(), self.cols);
+        let (n_chunks, n_tokens) = (cols / CHUNK, self.h.len() / n_rows);
+        let rows = Rows::Gathered(self.rows);
+        let mut ahead = Ahead::start(s, rows, 0, row_bytes, GROUP, N::BYTES);
+        // Only a chunk's first pass asks for later ones.
+        let idle = Ahead::idle(self.rows[0]);
+        let mut live = Live {
+            rows: [&[]; GROUP],
+            scales: [N::NO_SCALES; GROUP],
+            len: 0,
+        };
+        for (g, rows) in self.rows.chunks(GROUP).enumerate() {
+            for c in 0..n_chunks {
+                for t in 0..n_tokens {
+                    let h = &self.h[t * n_rows + g * GROUP..][..rows.len()];
+                    let acc = &mut self.acc[t * cols + c * CHUNK..][..CHUNK];
+                    live.select::<S, N>(s, rows, c, h);
+                    let ahead = if t == 0 { &ahead } else { &idle };
+                    if S::ACCUMULATORS >= 12 {
+                        chunk::<S, N, 4>(s, &live, acc, ahead);
+                    } else {
+                        chunk::<S, N, 1>(s, &live, acc, ahead);
+                    }
+                }
+                ahead.advance(N::BYTES);
+            }
+            if !N::WHOLE && n_chunks * CHUNK < cols {
+                for t in 0..n_tokens {
+                    let h = &self.h[t * n_rows + g * GROUP..][..rows.len()];
+                    let acc = &mut self.acc[t * cols..][..cols][n_chunks * CHUNK..];
+                    tail::<S, N>(s, rows, n_chunks, h, acc);
+                }
+                for i in 0..GROUP {
+                    ahead.ask(s, i, N::BYTES);
+                }
+                ahead.advance(N::BYTES);
+            }
+        }
+    }
+}
+
+/// A chunk of the rows that a token has a use for, and what they are multiplied with.
+struct Live<'a, C> {
+    rows: [&'a [u8]; GROUP],
+    scales: [C; GROUP],
+    len: usize,
+}
+
+impl<'a, C> Live<'a, C> {
+    #[inline(always)]
+    fn select<S: Simd, N: Numbers<Scales = C>>(
+        &mut self,
+        s: S,
+        rows: &[&'a [u8]],
+        c: usize,
+        h: &[f32], // [rows.len()]
+    ) {
+        let mut n = 0;
+        for (row, &h) in rows.iter().zip(h) {
+            if h != 0.0 && n < GROUP {
+                let bytes = &row[c * N::BYTES..][..N::BYTES];
+                N::scales(s, bytes, true, h, &mut self.scales[n]);
+                self.rows[n] = bytes;
+                n += 1;
+            }
+        }
+        self.len = n;
+    }
+}
+
+/// Adds a chunk of rows, in strips of `64 * P` columns.
+#[inline(always)]
+fn chunk<S: Simd, N: Numbers, const P: usize>(
+    s: S,
+    live: &Live<'_, N::Scales>,
+    acc: &mut [f32], // [256]
+    ahead: &Ahead<'_>,
+) {
+    let acc = acc.as_chunks_mut::<LANES>().0;
+    let n = live.len.min(GROUP);
+    unrolled!(first in 0..4 => {
+        if first % P == 0 {
+            let acc = &mut acc[4 * first..][..4 * P];
+            let mut sums = [[s.zero(); 4]; P];
+            unrolled!(i in 0..P => {
+                unrolled!(j in 0..4 => { sums[i][j] = s.load(&acc[4 * i + j]); });
+            });
+            for r in 0..n {
+                if first == 0 {
+                    ahead.ask(s, r, N::BYTES);
+                }
+                // One check of the length instead of one per load.
+                let bytes = &live.rows[r][..N::BYTES];
+                unrolled!(i in 0..P => {
+                    sums[i] = N::add(s, bytes, &live.scales[r], first + i, sums[i]);
+                });
+            }
+            unrolled!(i in 0..P => {
+                unrolled!(j in 0..4 => { s.store(sums[i][j], &mut acc[4 * i + j]); });
+            });
+        }
+    });
+    for r in n..GROUP {
+        ahead.ask(s, r, N::BYTES);
+    }
+}
+
+/// Adds what is behind the last whole chunk.
+#[inline(always)]
+fn tail<S: Simd, N: Numbers>(
+    s: S,
+    rows: &[&[u8]],
+    n_chunks: usize,
+    h: &[f32],       // [rows.len()]
+    acc: &mut [f32], // [cols - 256 * n_chunks]
+) {
+    for (p, acc) in acc.chunks_mut(PAIR).enumerate() {
+        let mut sums = [s.zero(); 4];
+        for (sum, acc) in sums.iter_mut().zip(acc.chunks(LANES)) {
+            *sum = load_part(s, acc);
+        }
+        for (row, &h) in rows.iter().zip(h) {
+            if h == 0.0 {
+                continue;
+            }
+            let bytes = &row[n_chunks * N::BYTES + p * N::PART_BYTES..];
+            sums = add_part::<S, N>(s, bytes, h, sums);
+        }
+        for (&sum, acc) in sums.iter().zip(acc.chunks_mut(LANES)) {
+            store_part(s, sum, acc);
+        }
+    }
+}

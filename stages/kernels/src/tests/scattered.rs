@@ -1,0 +1,103 @@
+//! How fast rows that lie anywhere in a large slab come through the kernels on one thread. Run with
+//! `cargo test --release -p forebay-stages scattered -- --ignored --nocapture`.
+
+use std::hint::black_box;
+use std::time::Instant;
+
+use forebay_models::block::BlockType;
+use forebay_queues::slab::Slab;
+
+use super::definition::random_row;
+use super::{Random, tables};
+use crate::{Activations, Form, KernelTable};
+
+const BYTES: usize = 1 << 30;
+const PIECES: usize = 32;
+const PASSES: usize = 2;
+
+fn best(n: usize, mut run: impl FnMut(usize, usize)) -> f64 {
+    let mut best = 0.0_f64;
+    for i in 0..PIECES * PASSES {
+        let piece = i % PIECES;
+        let (first, end) = (piece * n / PIECES, (piece + 1) * n / PIECES);
+        let start = Instant::now();
+        run(first, end);
+        best = best.max((end - first) as f64 / start.elapsed().as_secs_f64());
+    }
+    best
+}
+
+fn shuffled(n: usize) -> Vec<usize> {
+    let mut random = Random(3);
+    let mut order: Vec<usize> = (0..n).collect();
+    for i in (1..n).rev() {
+        order.swap(i, random.next() as usize % (i + 1));
+    }
+    order
+}
+
+fn scattered(table: &KernelTable, block: BlockType, cols: usize, bytes: &mut [u8]) {
+    let mut random = Random(1);
+    let row = random_row(block, cols, &mut random);
+    let stride = row.len().next_multiple_of(64);
+    for place in bytes.chunks_exact_mut(stride) {
+        place[..row.len()].copy_from_slice(&row);
+    }
+    let order = shuffled(bytes.len() / stride);
+    let rows: Vec<&[u8]> = order
+        .iter()
+        .map(|&i| &bytes[i * stride..][..row.len()])
+        .collect();
+    let mut acc = vec![0.0; cols];
+    let h = random.units(rows.len());
+    let per_call: usize = std::env::var("K").map_or(700, |k| k.parse().unwrap());
+    let read = best(bytes.len(), |first, end| {
+        black_box(table.read_pass(&bytes[first..end]));
+    }) / 1e9;
+    let gb = row.len() as f64 / 1e9;
+    let axpy = best(rows.len(), |first, end| {
+        for (rows, h) in rows[first..end].chunks(per_call).zip(h.chunks(per_call)) {
+            table.axpy_gathered(block, rows, &h[..rows.len()], &mut acc, cols);
+        }
+        black_box(&acc);
+    }) * gb;
+    let mut x = Activations::new(1, cols);
+    x.load(table, Form::Rows, 1, cols, &random.units(cols));
+    let mut out = vec![0.0; rows.len()];
+    let dot = best(rows.len(), |first, end| {
+        for (rows, out) in rows[first..end]
+            .chunks(per_call)
+            .zip(out.chunks_mut(per_call))
+        {
+            table.dot_gathered(block, rows, &x, &mut out[..rows.len()]);
+        }
+        black_box(&out);
+    }) * gb;
+    println!(
+        "{:>10} {block:>5} cols {cols:<5} read {read:5.1} axpy {axpy:5.1} = {:3.0}% dot {dot:5.1} = {:3.0}%",
+        table.isa().name(),
+        axpy / read * 100.0,
+        dot / read * 100.0
+    );
+}
+
+#[test]
+#[ignore = "measures speed"]
+fn scattered_rows() {
+    let mut slab = Slab::new(BYTES).expect("memory for the weights");
+    let mut slot = slab.carve(BYTES).expect("carved once");
+    slot.fill(1);
+    use BlockType as B;
+    for table in tables()
+        .into_iter()
+        .skip(1)
+        .rev()
+        .take(std::env::var("N").map_or(9, |k| k.parse().unwrap()))
+    {
+        for block in [B::Q4_0, B::Q8_0, B::F16, B::Q4_K] {
+            for cols in [4096, 1536] {
+                scattered(&table, block, cols, &mut slot);
+            }
+        }
+    }
+}
