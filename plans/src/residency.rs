@@ -127,8 +127,6 @@ const STAGING_BYTES: usize = 64 << 10;
 const STAGING_SHARE: u64 = 16;
 /// Neuron read buffers per core.
 const STAGING_SLOTS: usize = 16;
-/// Fewest neurons a core's cache may hold: two clusters whose neurons are all alive.
-const MIN_NEURON_SLOTS: usize = 128;
 /// Bytes that the cache's directory takes per slot, at most.
 const DIRECTORY_BYTES: usize = 36;
 const PAGE: usize = 4096;
@@ -328,7 +326,8 @@ impl Planner<'_> {
     fn least_neuron_cache(&self, g: &FfnGeometry) -> u64 {
         let slot = self.slot_bytes(g);
         let slots = match self.request.pipeline {
-            Pipeline::Cluster => MIN_NEURON_SLOTS,
+            // Two clusters whose neurons are all alive.
+            Pipeline::Cluster => 2 * g.neurons,
             // What a core owns of a layer, which it reads before it computes any of it.
             Pipeline::Matrix | Pipeline::None => {
                 let clusters = self.bundle.meta.config.d_ff.div_ceil(g.neurons);

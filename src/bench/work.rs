@@ -51,8 +51,10 @@ impl Cost {
 /// A model's weights by when they are used.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub(crate) struct ModelWork {
-    /// Norms, attention's matrices and Gate: in every step.
+    /// Norms, attention's matrices and predictors that are used: in every step.
     always: Cost,
+    /// Gate of all neurons.
+    gate: Cost,
     /// Up and Down of all neurons.
     up_down: Cost,
     /// The head and its norm: for tokens that need logits.
@@ -67,17 +69,21 @@ pub(crate) struct Steps {
     passes: f64,
     tokens: f64,
     logits: f64,
+    gated: f64,
+    gated_by_tokens: f64,
     live: f64,
     live_by_tokens: f64,
 }
 
 impl Steps {
-    /// Counts a step of `tokens` tokens that computed Up and Down of `live` neurons, with logits for the
-    /// last token or for none.
-    pub fn count(&mut self, tokens: usize, live: u64, logits: bool) {
+    /// Counts a step of `tokens` tokens that computed Gate of `gated` neurons and Up and Down of `live`, with
+    /// logits for the last token or for none.
+    pub fn count(&mut self, tokens: usize, (gated, live): (u64, u64), logits: bool) {
         self.passes += 1.0;
         self.tokens += tokens as f64;
         self.logits += f64::from(u8::from(logits));
+        self.gated += gated as f64;
+        self.gated_by_tokens += gated as f64 * tokens as f64;
         self.live += live as f64;
         self.live_by_tokens += live as f64 * tokens as f64;
     }
@@ -90,7 +96,8 @@ impl Steps {
 
 impl ModelWork {
     /// From a bundle's directory. The embedding is not computed with: one row of it is used per token.
-    pub fn of(bundle: &Bundle) -> Self {
+    /// Predictors count where they are used (`predicted`).
+    pub fn of(bundle: &Bundle, predicted: bool) -> Self {
         let (meta, c) = (&bundle.meta, &bundle.meta.config);
         let mut work = Self {
             neurons: (c.n_layers * c.d_ff) as f64,
@@ -103,12 +110,23 @@ impl ModelWork {
         work.head.bytes += (bundle.vectors.output_norm.len() * size_of::<f32>()) as f64;
         for e in &bundle.clusters {
             let layer = e.layer.and_then(|l| meta.layers.get(usize::from(l)));
+            let predictor = e.layer.zip(meta.predictors.as_ref());
+            let predictor = predictor
+                .map(|(l, p)| p[usize::from(l)])
+                .filter(|_| predicted);
             let (block, cols, to) = match (e.kind, layer) {
                 (ClusterKind::Q, Some(l)) => (l.q, c.d_model, &mut work.always),
                 (ClusterKind::K, Some(l)) => (l.k, c.d_model, &mut work.always),
                 (ClusterKind::V, Some(l)) => (l.v, c.d_model, &mut work.always),
                 (ClusterKind::O, Some(l)) => (l.o, c.q_dim(), &mut work.always),
                 (ClusterKind::Head, _) => (meta.head, c.d_model, &mut work.head),
+                (ClusterKind::PredictorHidden | ClusterKind::PredictorScore, _) => {
+                    let Some(p) = predictor else { continue };
+                    match e.kind {
+                        ClusterKind::PredictorHidden => (p.fc1, c.d_model, &mut work.always),
+                        _ => (p.fc2, p.rank, &mut work.always),
+                    }
+                }
                 (ClusterKind::Ffn, Some(l)) => {
                     work.add_ffn(&l.ffn, e);
                     continue;
@@ -124,13 +142,13 @@ impl ModelWork {
     /// Without the gaps between rows, which no kernel reads.
     fn add_ffn(&mut self, g: &FfnGeometry, e: &DirectoryEntry) {
         let (n, d) = (e.count as usize, g.d_model);
-        self.always.add(Cost::matrix(g.gate, n, d));
+        self.gate.add(Cost::matrix(g.gate, n, d));
         self.up_down.add(Cost::matrix(g.up, n, d));
         let (gate, up_down) = match g.layout {
             FfnLayout::Cluster => (g.gate_bytes(n), g.up_bytes(n) + g.down_bytes(n)),
             FfnLayout::Neuron => (n * g.gate_row(), n * (g.up_row() + g.down_column())),
         };
-        self.always.bytes += gate as f64;
+        self.gate.bytes += gate as f64;
         self.up_down.bytes += up_down as f64;
         // A neuron's Down column is added to the result, as numbers.
         let down = match g.layout {
@@ -144,6 +162,10 @@ impl ModelWork {
     pub fn per_token(&self, steps: &Steps) -> Cost {
         let neurons = self.neurons.max(1.0);
         let mut sum = self.always.times(steps.passes, steps.tokens);
+        sum.add(
+            self.gate
+                .times(steps.gated / neurons, steps.gated_by_tokens / neurons),
+        );
         sum.add(
             self.up_down
                 .times(steps.live / neurons, steps.live_by_tokens / neurons),
@@ -190,8 +212,13 @@ mod tests {
 
     const WORK: ModelWork = ModelWork {
         always: Cost {
-            bytes: 100.0,
-            int8: 200.0,
+            bytes: 60.0,
+            int8: 120.0,
+            f32: 0.0,
+        },
+        gate: Cost {
+            bytes: 40.0,
+            int8: 80.0,
             f32: 0.0,
         },
         up_down: Cost {
@@ -210,21 +237,29 @@ mod tests {
     #[test]
     fn a_generated_token_goes_through_all_weights_but_dead_neurons() {
         let mut steps = Steps::default();
-        steps.count(1, 10, true);
+        steps.count(1, (10, 10), true);
         let all = WORK.per_token(&steps);
         assert_eq!((all.bytes, all.int8, all.f32), (200.0, 400.0, 40.0));
         // One of two tokens has a fifth of its neurons alive.
-        steps.count(1, 2, true);
+        steps.count(1, (10, 2), true);
         let cost = WORK.per_token(&steps);
         assert!((cost.bytes - (120.0 + 80.0 * 0.6)).abs() < 1e-9);
         assert!((cost.int8 - (240.0 + 160.0 * 0.6)).abs() < 1e-9);
     }
 
     #[test]
+    fn gates_that_nobody_predicts_cost_nothing() {
+        let mut steps = Steps::default();
+        steps.count(1, (5, 1), false);
+        let cost = WORK.per_token(&steps);
+        assert!((cost.bytes - (60.0 + 20.0 + 8.0)).abs() < 1e-9);
+    }
+
+    #[test]
     fn the_tokens_of_a_prompt_share_the_weights_of_a_batch() {
         let mut steps = Steps::default();
-        steps.count(8, 10, false);
-        steps.count(2, 10, true);
+        steps.count(8, (10, 10), false);
+        steps.count(2, (10, 10), true);
         let cost = WORK.per_token(&steps);
         assert!((cost.bytes - (2.0 * 180.0 + 20.0) / 10.0).abs() < 1e-9);
         // The head is for one of ten tokens.

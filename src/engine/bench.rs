@@ -70,7 +70,10 @@ impl BenchJob {
             }
         }
         let tests = self.tests.iter().zip(&measured);
-        let work = ModelWork::of(&runner.shared().bundle);
+        let work = {
+            let shared = runner.shared();
+            ModelWork::of(&shared.bundle, shared.pred.is_predicted())
+        };
         let disk = runner.disk_ceiling();
         Ok(tests
             .map(|(test, measured)| measured.report(*test, &work, disk))
@@ -98,7 +101,7 @@ fn once(
         runner.step(batch, usize::from(logits))?;
         measured
             .steps
-            .count(batch.len(), runner.live_neurons(), logits);
+            .count(batch.len(), runner.computed_neurons(), logits);
     }
     let speed = tokens.len() as f64 / start.elapsed().as_secs_f64();
     measured.disk_bytes += runner.bytes_read() - disk_before;

@@ -165,9 +165,10 @@ impl Runner {
         self.graph.io_counters().bytes
     }
 
-    /// Neurons whose Up and Down the last step computed, in all layers.
-    pub fn live_neurons(&self) -> u64 {
-        self.reports.iter().map(|r| r.hits + r.misses).sum()
+    /// Neurons whose Gate the last step computed, in all layers, and those whose Up and Down it did.
+    pub fn computed_neurons(&self) -> (u64, u64) {
+        let sum = |of: fn(&StepDone) -> u64| self.reports.iter().map(of).sum();
+        (sum(|r| r.gated), sum(|r| r.live))
     }
 
     /// Forgets the context. The embeddings of `tokens`, which come next, are looked up once: what is

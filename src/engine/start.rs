@@ -12,10 +12,10 @@ use forebay_actors::io::probe::{ReadLoad, measure_read};
 use forebay_actors::io::{CHUNK_BYTES, Driver, open_driver};
 use forebay_actors::load::{self, load_resident};
 use forebay_actors::memory::WeightMemory;
-use forebay_models::bundle::{Bundle, load_hot_set};
+use forebay_models::bundle::{ALIGN, Bundle, load_hot_set};
 use forebay_models::config::ModelConfig;
 use forebay_models::kv_cache::KvType;
-use forebay_plans::residency::{Residency, Sparsity};
+use forebay_plans::residency::{Residency, ResidencyPlan, Sparsity};
 use forebay_queues::slab::Slot;
 use forebay_stages::kernels::{Isa, KernelTable};
 use forebay_stages::pred::Pred;
@@ -49,7 +49,7 @@ impl EngineBuilder {
             .map(|rank| Program::new(bundle, plan, rank))
             .collect();
         let ceiling = if plan.stream_slots > 0 || plan.neuron_cache.slots > 0 {
-            self.disk_ceiling(bundle)
+            self.disk_ceiling(bundle, plan)
         } else {
             0.0
         };
@@ -117,10 +117,13 @@ impl EngineBuilder {
 
     /// What the disk gives this file right now, in bytes per second; 0 if that cannot be told. The buffers
     /// are gone before anything else is allocated.
-    fn disk_ceiling(&self, bundle: &Bundle) -> f64 {
+    fn disk_ceiling(&self, bundle: &Bundle, plan: &ResidencyPlan) -> f64 {
+        // Where clusters are streamed, most bytes come in large reads; else neurons are read one by one.
+        let neuron = plan.neuron_cache.slot_bytes.next_multiple_of(ALIGN);
+        let streamed = plan.stream_slots > 0;
         let load = ReadLoad {
-            block_bytes: CHUNK_BYTES,
-            depth: PROBE_DEPTH,
+            block_bytes: if streamed { CHUNK_BYTES } else { neuron as u32 },
+            depth: if streamed { PROBE_DEPTH } else { IO_DEPTH },
             bytes: u64::MAX,
             duration: PROBE_TIME,
             choice: self.driver,

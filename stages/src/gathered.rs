@@ -1,7 +1,7 @@
 //! Rows of single neurons, gathered from wherever they are, times activations.
 
 use forebay_models::block::BlockType;
-use forebay_models::bundle::NEURONS_PER_CLUSTER;
+use forebay_models::bundle::MAX_BUNDLES;
 
 use crate::kernels::{Activations, KernelTable};
 use crate::live_mask::LiveMask;
@@ -17,7 +17,7 @@ impl Gathered {
     /// Room for `max_tokens` tokens.
     pub fn new(max_tokens: usize) -> Self {
         Self {
-            products: vec![0.0; max_tokens * NEURONS_PER_CLUSTER],
+            products: vec![0.0; max_tokens * MAX_BUNDLES],
         }
     }
 
@@ -32,7 +32,7 @@ impl Gathered {
         x: &Activations,
         out: &mut [f32],
     ) {
-        let mut rows = [&[][..]; NEURONS_PER_CLUSTER];
+        let mut rows = [&[][..]; MAX_BUNDLES];
         let mut k = 0;
         for i in live.iter() {
             rows[k] = row(i);

@@ -9,6 +9,18 @@ pub struct LiveMask {
 }
 
 impl LiveMask {
+    /// No neuron.
+    pub const NONE: Self = Self {
+        words: [0; MAX_NEURONS / 64],
+    };
+
+    /// Neuron `i` alone.
+    pub fn only(i: usize) -> Self {
+        let mut mask = Self::NONE;
+        mask.set(i);
+        mask
+    }
+
     /// The first `n` neurons.
     pub fn first(n: usize) -> Self {
         let mut mask = Self::default();
@@ -26,6 +38,11 @@ impl LiveMask {
     /// Marks neuron `i`.
     pub fn set(&mut self, i: usize) {
         self.words[i / 64] |= 1 << (i % 64);
+    }
+
+    /// Takes the mark off neuron `i`.
+    pub fn clear(&mut self, i: usize) {
+        self.words[i / 64] &= !(1 << (i % 64));
     }
 
     /// Whether neuron `i` is marked.

@@ -12,7 +12,7 @@
 use std::collections::VecDeque;
 use std::ops::Range;
 
-use forebay_models::bundle::{FfnGeometry, NEURONS_PER_CLUSTER, NeuronSums, checksum};
+use forebay_models::bundle::{FfnGeometry, MAX_BUNDLES, NeuronSums, checksum};
 use forebay_plans::residency::Loading;
 use forebay_queues::slab::{PAGE, Slot};
 
@@ -76,7 +76,7 @@ struct Span {
     flight: usize,
     piece: usize,
     /// Neurons (within the cluster) that this span brings a piece of.
-    neurons: u64,
+    neurons: LiveMask,
     offset: u64,
     len: usize,
 }
@@ -109,20 +109,20 @@ pub struct CorruptNeuron {
 struct Flight {
     wanted: Option<Wanted>,
     /// Neurons of which the piece is not here yet.
-    missing: [u64; PIECES],
+    missing: [LiveMask; PIECES],
     /// Cache slot by neuron of the cluster.
-    slots: [u32; NEURONS_PER_CLUSTER],
+    slots: [u32; MAX_BUNDLES],
 }
 
 const NO_FLIGHT: Flight = Flight {
     wanted: None,
-    missing: [0; PIECES],
-    slots: [NO_SLOT; NEURONS_PER_CLUSTER],
+    missing: [LiveMask::NONE; PIECES],
+    slots: [NO_SLOT; MAX_BUNDLES],
 };
 
 impl Flight {
     fn is_ready(&self) -> bool {
-        self.missing == [0; PIECES]
+        self.missing.iter().all(LiveMask::is_empty)
     }
 }
 
@@ -185,8 +185,12 @@ pub struct NeuronStore {
 }
 
 impl NeuronStore {
-    /// A cache with the given memory for at most `flights` clusters under way at once.
-    pub fn new(memory: NeuronMemory, rules: NeuronRules, flights: usize) -> Self {
+    /// A cache with the given memory for at most `flights` clusters of up to `neurons` under way at once.
+    pub fn new(
+        memory: NeuronMemory,
+        rules: NeuronRules,
+        (flights, neurons): (usize, usize),
+    ) -> Self {
         let reads = memory.buffers.len();
         let mut cache = NeuronCache::new(rules.policy, memory.neurons, memory.slots);
         let mut parts = vec![Parts::NONE; memory.slots];
@@ -206,7 +210,7 @@ impl NeuronStore {
             slot_bytes: memory.slot_bytes,
             flights: vec![NO_FLIGHT; flights],
             blocked: VecDeque::with_capacity(flights),
-            spans: VecDeque::with_capacity(flights * NEURONS_PER_CLUSTER * PIECES),
+            spans: VecDeque::with_capacity(flights * neurons * PIECES),
             reads: vec![None; reads],
             free_reads: (0..reads).collect(),
             buffer_bytes: memory.buffers.first().map_or(0, |b| b.len()),
@@ -229,10 +233,10 @@ impl NeuronStore {
         let flight = wanted.flight;
         let entry = &mut self.flights[flight];
         entry.wanted = Some(wanted);
-        for neuron in 0..NEURONS_PER_CLUSTER {
-            if entry.slots[neuron] != NO_SLOT && !wanted.live.has(neuron) {
-                self.cache.release(entry.slots[neuron] as usize);
-                entry.slots[neuron] = NO_SLOT;
+        for (neuron, slot) in entry.slots.iter_mut().enumerate() {
+            if *slot != NO_SLOT && !wanted.live.has(neuron) {
+                self.cache.release(*slot as usize);
+                *slot = NO_SLOT;
             }
         }
         let holds_all = wanted.live.iter().all(|n| entry.slots[n] != NO_SLOT);
@@ -276,23 +280,23 @@ impl NeuronStore {
             };
             entry.slots[neuron] = slot as u32;
         }
-        let mut missing = 0;
+        let mut missing = LiveMask::NONE;
         for neuron in wanted.live.iter() {
             if self.parts[entry.slots[neuron] as usize].has(wanted.parts) {
                 self.counts.hits += 1;
             } else {
                 self.counts.misses += 1;
-                missing |= 1 << neuron;
+                missing.set(neuron);
             }
         }
         let pieces = self.pieces(&wanted.geometry, wanted.parts);
         for (piece, range) in pieces.into_iter().enumerate() {
             if let Some(range) = range {
                 self.flights[flight].missing[piece] = missing;
-                self.queue_spans(&wanted, piece, range, missing);
+                self.queue_spans(&wanted, piece, range, &missing);
             }
         }
-        Some(missing == 0)
+        Some(missing.is_empty())
     }
 
     /// Byte ranges of the bundle whose reading brings `parts`.
@@ -320,10 +324,16 @@ impl NeuronStore {
     }
 
     /// Cuts a piece of the missing neurons of a cluster into page-aligned reads, joining neighbours.
-    fn queue_spans(&mut self, wanted: &Wanted, piece: usize, range: Range<usize>, missing: u64) {
+    fn queue_spans(
+        &mut self,
+        wanted: &Wanted,
+        piece: usize,
+        range: Range<usize>,
+        missing: &LiveMask,
+    ) {
         let g = &wanted.geometry;
         let mut open: Option<(Span, usize)> = None;
-        for neuron in wanted.live.iter().filter(|n| missing >> n & 1 == 1) {
+        for neuron in missing.iter() {
             let start = neuron * g.bundle_stride() + range.start;
             let first = start / PAGE * PAGE;
             let end = (start + range.len()).next_multiple_of(PAGE);
@@ -334,7 +344,7 @@ impl NeuronStore {
                     && len <= MERGE_AMPLIFICATION * (*useful + range.len()).next_multiple_of(PAGE);
                 if joins {
                     span.len = len;
-                    span.neurons |= 1 << neuron;
+                    span.neurons.set(neuron);
                     *useful += range.len();
                     continue;
                 }
@@ -343,7 +353,7 @@ impl NeuronStore {
             let span = Span {
                 flight: wanted.flight,
                 piece,
-                neurons: 1 << neuron,
+                neurons: LiveMask::only(neuron),
                 offset: wanted.file_offset + first as u64,
                 len: end - first,
             };
@@ -403,7 +413,7 @@ impl NeuronStore {
         let range = self.pieces(&g, wanted.parts)[span.piece].clone();
         let range = range.unwrap_or_default();
         let mut fault = None;
-        for neuron in (0..NEURONS_PER_CLUSTER).filter(|n| span.neurons >> n & 1 == 1) {
+        for neuron in span.neurons.iter() {
             let at = wanted.file_offset + (neuron * g.bundle_stride() + range.start) as u64;
             let at = (at - span.offset) as usize;
             let slot = self.flights[span.flight].slots[neuron] as usize;
@@ -412,8 +422,8 @@ impl NeuronStore {
                 store[to..to + range.len()].copy_from_slice(&buffer[at..at + range.len()]);
             }
             let flight = &mut self.flights[span.flight];
-            flight.missing[span.piece] &= !(1 << neuron);
-            let whole = flight.missing.iter().all(|m| m >> neuron & 1 == 0);
+            flight.missing[span.piece].clear(neuron);
+            let whole = !flight.missing.iter().any(|m| m.has(neuron));
             let sums = sums_of(wanted.cluster, neuron);
             if !read_ok || whole && !self.complete(&wanted, slot, range.end, sums) {
                 // Never to be found again: what lies in the slot is not the neuron's data.

@@ -5,7 +5,7 @@
 //! sums are added as 64-bit fixed-point integers, whose addition is associative. Neither the budget, nor
 //! the number of cores, nor the disk's timing can change a bit of the result.
 
-use forebay_models::bundle::{FfnGeometry, FfnLayout, NEURONS_PER_CLUSTER};
+use forebay_models::bundle::{FfnGeometry, FfnLayout, MAX_BUNDLES};
 use forebay_models::config::Activation;
 
 use crate::gathered::Gathered;
@@ -36,7 +36,7 @@ impl UdcScratch {
             up: vec![0.0; max_tokens * max_neurons],
             product: vec![0.0; max_tokens * max_neurons],
             hidden: Activations::new(max_tokens, max_neurons),
-            live: vec![0.0; max_tokens * NEURONS_PER_CLUSTER],
+            live: vec![0.0; max_tokens * MAX_BUNDLES],
             gathered: Gathered::new(max_tokens),
             partial: vec![0.0; max_tokens * d_model],
         }
@@ -110,7 +110,7 @@ fn down_columns(
     partial: &mut [f32],
 ) {
     let (g, n) = (work.geometry, work.n);
-    let mut columns = [&[][..]; NEURONS_PER_CLUSTER];
+    let mut columns = [&[][..]; MAX_BUNDLES];
     let k = work.live.count();
     for (column, i) in columns.iter_mut().zip(work.live.iter()) {
         *column = work.rows.down(g, i);

@@ -60,6 +60,10 @@ pub(super) struct CoreContext {
     pub last_ns: u64,
     /// Live neurons of whole clusters found in memory or read, since the last report.
     pub counts: CacheCounts,
+    /// Neurons whose Gate was computed since the last report.
+    pub gated: u64,
+    /// Neurons whose Up and Down were.
+    pub live: u64,
     pub ledger: Ledger,
 }
 

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use flume::Sender;
-use forebay_models::bundle::{MAX_NEURONS, NEURONS_PER_CLUSTER};
+use forebay_models::bundle::{MAX_BUNDLES, MAX_NEURONS};
 use forebay_models::config::ModelConfig;
 use forebay_queues::exchange::Member;
 use forebay_queues::lane::LaneRx;
@@ -67,7 +67,7 @@ pub(super) fn build_core(shared: &Arc<Shared>, parts: CoreParts) -> Sequencer {
         loading: shared.neurons.loading,
         whole: shared.pred.is_predicted(),
     };
-    let neurons = NeuronActor::new(memory.neurons, rules, flights);
+    let neurons = NeuronActor::new(memory.neurons, rules, (flights, max_neurons));
     let gc = GcActor::new(flights, batch);
     let most_rows = max_phase(&program);
     let gio = GioActor::new(
@@ -102,6 +102,8 @@ pub(super) fn build_core(shared: &Arc<Shared>, parts: CoreParts) -> Sequencer {
         trace,
         last_ns: 0,
         counts: CacheCounts::default(),
+        gated: 0,
+        live: 0,
         ledger: Ledger::start(now_ns()),
     };
     let residual = Residual::new(batch, c.d_model, widest);
@@ -186,7 +188,7 @@ pub fn scratch_bytes(
         }
     };
     // Products and hidden values of single neurons.
-    let gathered = batch * NEURONS_PER_CLUSTER * 4 * 3;
+    let gathered = batch * MAX_BUNDLES * 4 * 3;
     // Of UDC's buffers over a cluster's neurons there are two beside its activations: Up and the product.
     let per_core = Activations::bytes_for(batch, widest)
         + Activations::bytes_for(batch, max_neurons)

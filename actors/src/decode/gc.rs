@@ -72,7 +72,9 @@ impl GcActor {
             let neurons = (shared.entry(cluster).first as usize, flight.count);
             observer.gates(cx.layer, cx.step.position, neurons, gates);
         }
-        let bytes = (flight.live.count() * geometry.gate_row()) as u64;
+        let computed = flight.live.count();
+        cx.gated += computed as u64;
+        let bytes = (computed * geometry.gate_row()) as u64;
         let at = flight.number * shared.max_batch;
         let named = cx.named.get(at..at + cx.step.n_tokens);
         let pred = &shared.pred;

@@ -38,9 +38,14 @@ impl Onward<'_> {
 }
 
 impl NeuronActor {
-    pub fn new(memory: NeuronMemory, rules: NeuronRules, max_flights: usize) -> Self {
+    /// For at most `max_flights` clusters of up to `max_neurons` in a layer.
+    pub fn new(
+        memory: NeuronMemory,
+        rules: NeuronRules,
+        (max_flights, max_neurons): (usize, usize),
+    ) -> Self {
         Self {
-            store: NeuronStore::new(memory, rules, max_flights),
+            store: NeuronStore::new(memory, rules, (max_flights, max_neurons)),
             waiting: (0..max_flights).map(|_| None).collect(),
             count: [0; 2],
         }

@@ -371,6 +371,8 @@ impl Sequencer {
                     rank: self.cx.rank,
                     hits: neurons.hits + whole.hits,
                     misses: neurons.misses + whole.misses,
+                    gated: std::mem::take(&mut self.cx.gated),
+                    live: std::mem::take(&mut self.cx.live),
                     charged_before: self.charged_before,
                     charged: self.cx.ledger.charged(),
                 });

@@ -39,6 +39,10 @@ pub struct StepDone {
     pub hits: u64,
     /// Live FFN neurons that had to be read.
     pub misses: u64,
+    /// Neurons whose Gate was computed.
+    pub gated: u64,
+    /// Neurons whose Up and Down were.
+    pub live: u64,
     /// The core's accounts when the step began.
     pub charged_before: Charged,
     /// The core's accounts now.

@@ -74,6 +74,7 @@ impl UdcActor {
         if done.is_err() {
             cx.fault(Fault::OutOfRange { layer: cx.layer });
         }
+        cx.live += flight.live.count() as u64;
         let hit = if flight.flow == 0 {
             Hit::Hit
         } else {

@@ -3,7 +3,7 @@
 
 use std::path::Path;
 
-use super::geometry::{FfnLayout, MAX_NEURONS, NEURONS_PER_CLUSTER};
+use super::geometry::{FfnLayout, MAX_BUNDLES, MAX_NEURONS};
 use super::meta::BundleMeta;
 use crate::config::{Activation, ModelConfig, RopeScaling};
 use crate::error::{ModelError, Result};
@@ -28,7 +28,7 @@ pub(super) fn check_meta(path: &Path, meta: &BundleMeta) -> Result<()> {
             return wrong(field, "its width is not the model's");
         }
         let most = match g.layout {
-            FfnLayout::Neuron => NEURONS_PER_CLUSTER,
+            FfnLayout::Neuron => MAX_BUNDLES,
             FfnLayout::Cluster => MAX_NEURONS,
         };
         if g.neurons == 0 || g.neurons > most {

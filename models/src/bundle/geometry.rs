@@ -6,8 +6,16 @@ use super::format::ALIGN;
 use crate::block::BlockType;
 use crate::panel::PANEL_ROWS;
 
-/// Neurons of a cluster in the neuron layout: one bit each in a machine word.
-pub const NEURONS_PER_CLUSTER: usize = 64;
+/// Fewest neurons of a cluster in the neuron layout.
+const FEWEST_BUNDLES: usize = 64;
+/// Most neurons of a cluster in the neuron layout.
+pub const MAX_BUNDLES: usize = 256;
+
+/// Bytes that clusters of bundles aim for. They are larger than others, since only a few of their neurons are
+/// alive, which are read singly.
+const BUNDLES_BYTES: usize = 2 << 20;
+/// Clusters of bundles per layer that a cut aims for.
+const BUNDLE_CLUSTERS: usize = 8;
 
 /// Most neurons of a cluster, in either layout.
 pub const MAX_NEURONS: usize = 512;
@@ -66,8 +74,13 @@ impl FfnGeometry {
             up,
             down,
             d_model,
-            neurons: NEURONS_PER_CLUSTER,
+            neurons: FEWEST_BUNDLES,
         };
+        if layout == FfnLayout::Neuron {
+            let most = (BUNDLES_BYTES / g.bundle_stride()).min(d_ff / BUNDLE_CLUSTERS);
+            let whole = most.min(MAX_BUNDLES) / FEWEST_BUNDLES * FEWEST_BUNDLES;
+            g.neurons = whole.max(FEWEST_BUNDLES);
+        }
         if layout == FfnLayout::Cluster {
             let granule = down.block_len().max(32).min(d_ff);
             g.neurons = granule;
@@ -190,7 +203,7 @@ mod tests {
         let q4 = [BlockType::Q4_0; 3];
         let g = FfnGeometry::choose(FfnLayout::Neuron, q4, 4096, 14336);
         assert_eq!(g.bundle_stride(), 8 << 10);
-        assert_eq!(g.cluster_bytes(64), 512 << 10);
+        assert_eq!((g.neurons, g.cluster_bytes(64)), (256, 512 << 10));
     }
 
     #[test]

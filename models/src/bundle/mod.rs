@@ -17,7 +17,7 @@ mod writer;
 
 pub use amend::{Amendment, PackedPredictor, amend};
 pub use format::{ALIGN, ClusterKind, DirectoryEntry, FORMAT_VERSION, checksum};
-pub use geometry::{FfnGeometry, FfnLayout, MAX_NEURONS, NEURONS_PER_CLUSTER};
+pub use geometry::{FfnGeometry, FfnLayout, MAX_BUNDLES, MAX_NEURONS};
 pub use hot_set::{HotNeuron, hot_set_path, load_hot_set, save_hot_set};
 pub use meta::{BundleMeta, GateCalibration, LayerFormats, LayerPredictor, SourceIdentity};
 pub use pack::{PackOptions, PackProgress, pack};
