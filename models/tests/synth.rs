@@ -144,6 +144,11 @@ fn measured(options: &SynthOptions, skip: usize) -> Vec<Summary> {
             layer.ffn_share
         );
     }
+    for layer in &activity {
+        let first = layer.active[..10].iter().flatten().filter(|&&a| a).count() as f64;
+        let share = first / (10 * layer.active[0].len()) as f64;
+        assert!(share < 2.0 * options.planting.density, "{share}");
+    }
     activity.iter().map(|a| Summary::of(a, skip)).collect()
 }
 
@@ -320,7 +325,7 @@ fn what_cannot_be_made_is_refused() {
 }
 
 /// The same for the first layers of a real shape: `FOREBAY_SYNTH_SHAPE` names it and `FOREBAY_SYNTH_LAYERS`
-/// says how many (15 s each).
+/// says how many (10 s each).
 #[test]
 #[ignore = "minutes: a measurement for whoever changes what is planted"]
 fn statistics_of_a_large_shape() {
