@@ -188,6 +188,7 @@ fn settings() -> Vec<Setting> {
                             policy,
                             loading,
                             pipeline,
+                            look_ahead: threads == 2,
                         },
                     });
                 }

@@ -27,41 +27,37 @@ const fn rung(
     policy: PolicyKind,
     loading: Loading,
     pipeline: Pipeline,
+    look_ahead: bool,
 ) -> Rung {
     let options = NeuronOptions {
         policy,
         loading,
         pipeline,
+        look_ahead,
     };
     Rung { name, options }
 }
 
 /// The paper's ablation, and LLM in a Flash beside it.
-pub const LADDER: [Rung; 6] = {
+pub const LADDER: [Rung; 7] = {
+    use Loading::{Bundle, Rows};
+    use Pipeline::{Cluster, Matrix, None};
     use PolicyKind::{NoCache, TwoQueue, Window};
     let window = Window(PolicyKind::DEFAULT_WINDOW);
     [
-        rung(
-            "rows, no cache, blocking reads",
-            NoCache,
-            Loading::Rows,
-            Pipeline::None,
-        ),
-        rung("+ bundles", NoCache, Loading::Bundle, Pipeline::None),
-        rung("+ neuron cache", TwoQueue, Loading::Bundle, Pipeline::None),
-        rung(
-            "+ overlap within a matrix",
-            TwoQueue,
-            Loading::Bundle,
-            Pipeline::Matrix,
-        ),
+        rung("rows, no cache, blocking reads", NoCache, Rows, None, false),
+        rung("+ bundles", NoCache, Bundle, None, false),
+        rung("+ neuron cache", TwoQueue, Bundle, None, false),
+        rung("+ overlap within a matrix", TwoQueue, Bundle, Matrix, false),
         rung(
             "+ neuron-cluster pipeline",
             TwoQueue,
-            Loading::Bundle,
-            Pipeline::Cluster,
+            Bundle,
+            Cluster,
+            false,
         ),
-        rung("LLM in a Flash", window, Loading::Bundle, Pipeline::None),
+        rung("+ look-ahead", TwoQueue, Bundle, Cluster, true),
+        rung("LLM in a Flash", window, Bundle, None, false),
     ]
 };
 

@@ -36,6 +36,9 @@ pub struct EngineFlags {
     /// What overlaps while the FFN is computed.
     #[arg(long, value_enum)]
     pub pipeline: Option<PipelineFlag>,
+    /// Do not read what the next layer will probably want.
+    #[arg(long)]
+    pub no_look_ahead: bool,
     /// Start with an empty neuron cache, and do not keep what is in it for the next run.
     #[arg(long)]
     pub cold: bool,
@@ -126,9 +129,11 @@ impl EngineFlags {
                 policy: PolicyKind::Window(PolicyKind::DEFAULT_WINDOW),
                 loading: Loading::Bundle,
                 pipeline: Pipeline::None,
+                look_ahead: false,
             },
             None => NeuronOptions::default(),
         };
+        options.look_ahead &= !self.no_look_ahead;
         options.policy = self.policy.unwrap_or(options.policy);
         if let Some(loading) = self.loading {
             options.loading = match loading {

@@ -45,9 +45,13 @@ impl EngineBuilder {
         sparsity: Sparsity,
     ) -> Result<Prepared, Error> {
         let plan = &memory.residency;
-        let programs: Vec<Program> = (0..threads)
+        let mut programs: Vec<Program> = (0..threads)
             .map(|rank| Program::new(bundle, plan, rank))
             .collect();
+        let predicted = sparsity == Sparsity::Predicted;
+        if self.neurons.looks_ahead(plan, predicted) {
+            programs.iter_mut().for_each(Program::look_ahead);
+        }
         let ceiling = if plan.stream_slots > 0 || plan.neuron_cache.slots > 0 {
             self.disk_ceiling(bundle, plan)
         } else {
@@ -79,14 +83,13 @@ impl EngineBuilder {
             true => load_hot_set(bundle),
             false => Vec::new(),
         };
-        let whole = sparsity == Sparsity::Predicted;
         load::load_hot_set(
             driver.as_mut(),
             bundle,
             &hot,
             &programs,
             &mut weights.cores,
-            whole,
+            predicted,
         )
         .map_err(|fault| Error::Fault {
             path: bundle.path().display().to_string(),
@@ -235,6 +238,7 @@ pub(super) fn describe(
         "policy": neurons.policy.to_string(),
         "loading": neurons.loading,
         "pipeline": neurons.pipeline,
+        "look_ahead": neurons.looks_ahead(&memory.residency, sparsity == Sparsity::Predicted),
         "layers": config.n_layers,
         "clusters": {
             "pinned": count(Residency::Pinned),

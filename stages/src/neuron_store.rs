@@ -23,6 +23,8 @@ use crate::live_mask::LiveMask;
 const NO_SLOT: u32 = u32::MAX;
 /// Most reads that one neuron's part takes (`Loading::Rows`: Up and Down).
 const PIECES: usize = 2;
+/// Reads ahead that may wait to be started.
+const MAX_AHEAD: usize = 512;
 /// A read that joins neighbours is at most this many times as long as what is wanted of it; its length is
 /// limited by the read buffers as well.
 const MERGE_AMPLIFICATION: usize = 2;
@@ -46,9 +48,31 @@ impl Parts {
         self.0 & other.0 == other.0
     }
 
+    /// Marks a neuron that is being read ahead.
+    const COMING: Self = Self(4);
+    /// Marks a neuron that was read ahead and has not been wanted yet.
+    const AHEAD: Self = Self(8);
+
     fn with(self, other: Self) -> Self {
         Self(self.0 | other.0)
     }
+
+    fn without(self, other: Self) -> Self {
+        Self(self.0 & !other.0)
+    }
+}
+
+/// Where a cluster's neurons are.
+#[derive(Clone, Copy, Debug)]
+pub struct Place {
+    /// Index of the cluster's first neuron among the core's cached neurons.
+    pub base: usize,
+    /// Offset of the cluster in the file.
+    pub file_offset: u64,
+    /// Storage of the layer's FFN.
+    pub geometry: FfnGeometry,
+    /// Directory index of the cluster.
+    pub cluster: usize,
 }
 
 /// A cluster some of whose neurons are wanted.
@@ -56,16 +80,10 @@ impl Parts {
 pub struct Wanted {
     /// The core's number for this piece of work, unique while it is under way.
     pub flight: usize,
-    /// Index of the cluster's first neuron among the core's cached neurons.
-    pub base: usize,
-    /// Offset of the cluster in the file.
-    pub file_offset: u64,
+    /// The cluster.
+    pub place: Place,
     /// Wanted neurons, counted within the cluster.
     pub live: LiveMask,
-    /// Storage of the layer's FFN.
-    pub geometry: FfnGeometry,
-    /// Directory index of the cluster.
-    pub cluster: usize,
     /// What is wanted of them.
     pub parts: Parts,
 }
@@ -81,6 +99,21 @@ struct Span {
     len: usize,
 }
 
+/// A read of one neuron that will probably be wanted in the next layer.
+#[derive(Clone, Copy, Debug)]
+struct AheadRead {
+    place: Place,
+    neuron: usize,
+    slot: u32,
+}
+
+/// What a read in progress is for.
+#[derive(Clone, Copy, Debug)]
+enum Purpose {
+    Wanted(Span),
+    Ahead(AheadRead),
+}
+
 /// A read to be started.
 #[derive(Debug)]
 pub struct NeuronRead {
@@ -92,6 +125,8 @@ pub struct NeuronRead {
     pub len: usize,
     /// Buffer to fill.
     pub slot: Slot,
+    /// Whether nobody waits for it yet.
+    pub is_ahead: bool,
 }
 
 /// A neuron whose bytes do not match their checksum.
@@ -177,7 +212,11 @@ pub struct NeuronStore {
     /// Flights that wait for free slots, first come first served. Only the first one holds any.
     blocked: VecDeque<usize>,
     spans: VecDeque<Span>,
-    reads: Vec<Option<Span>>,
+    /// Reads ahead that have not been started.
+    ahead: VecDeque<AheadRead>,
+    /// The flight that waits for a neuron that is being read ahead, `[slots]`.
+    waiters: Vec<u32>,
+    reads: Vec<Option<Purpose>>,
     free_reads: Vec<usize>,
     buffers: Vec<Slot>,
     buffer_bytes: usize,
@@ -211,6 +250,8 @@ impl NeuronStore {
             flights: vec![NO_FLIGHT; flights],
             blocked: VecDeque::with_capacity(flights),
             spans: VecDeque::with_capacity(flights * neurons * PIECES),
+            ahead: VecDeque::with_capacity(MAX_AHEAD),
+            waiters: vec![NO_SLOT; memory.slots],
             reads: vec![None; reads],
             free_reads: (0..reads).collect(),
             buffer_bytes: memory.buffers.first().map_or(0, |b| b.len()),
@@ -270,33 +311,83 @@ impl NeuronStore {
             if entry.slots[neuron] != NO_SLOT {
                 continue;
             }
-            let slot = match self.cache.hold(wanted.base + neuron) {
+            let slot = match self.cache.hold(wanted.place.base + neuron) {
                 Some(slot) => slot,
                 None => {
-                    let slot = self.cache.admit(wanted.base + neuron)?;
+                    let slot = self.cache.admit(wanted.place.base + neuron)?;
                     self.parts[slot] = Parts::NONE;
                     slot
                 }
             };
             entry.slots[neuron] = slot as u32;
         }
-        let mut missing = LiveMask::NONE;
+        let (mut missing, mut coming) = (LiveMask::NONE, LiveMask::NONE);
         for neuron in wanted.live.iter() {
-            if self.parts[entry.slots[neuron] as usize].has(wanted.parts) {
-                self.counts.hits += 1;
-            } else {
+            let slot = entry.slots[neuron] as usize;
+            let parts = self.parts[slot];
+            // What was read for this token is a miss, ahead or not. A second want finds what the first brought.
+            let first = wanted.parts != Parts::UP_DOWN || !self.rules.whole;
+            if parts.has(Parts::COMING) {
+                coming.set(neuron);
+                self.waiters[slot] = flight as u32;
                 self.counts.misses += 1;
+            } else if !parts.has(wanted.parts) {
                 missing.set(neuron);
+                self.counts.misses += 1;
+            } else if parts.has(Parts::AHEAD) {
+                self.parts[slot] = parts.without(Parts::AHEAD);
+                self.counts.misses += 1;
+            } else if first {
+                self.counts.hits += 1;
             }
         }
-        let pieces = self.pieces(&wanted.geometry, wanted.parts);
+        let pieces = self.pieces(&wanted.place.geometry, wanted.parts);
         for (piece, range) in pieces.into_iter().enumerate() {
             if let Some(range) = range {
                 self.flights[flight].missing[piece] = missing;
                 self.queue_spans(&wanted, piece, range, &missing);
             }
         }
-        Some(missing.is_empty())
+        let waiting = &mut self.flights[flight].missing[0];
+        coming.iter().for_each(|neuron| waiting.set(neuron));
+        Some(self.flights[flight].is_ready())
+    }
+
+    /// Queues reads of those of the `probable` neurons that are not in memory, for the next layer. Nothing
+    /// depends on them; they wait behind all others.
+    pub fn read_ahead(&mut self, place: &Place, probable: &LiveMask) {
+        if self.rules.loading != Loading::Bundle || !self.rules.whole {
+            return;
+        }
+        for neuron in probable.iter() {
+            if self.ahead.len() >= MAX_AHEAD || self.cache.has(place.base + neuron) {
+                continue;
+            }
+            let Some(slot) = self.cache.admit(place.base + neuron) else {
+                return;
+            };
+            self.parts[slot] = Parts::COMING;
+            self.waiters[slot] = NO_SLOT;
+            self.ahead.push_back(AheadRead {
+                place: *place,
+                neuron,
+                slot: slot as u32,
+            });
+        }
+    }
+
+    /// The layer that was read ahead for begins: what has not been started is read as it is wanted.
+    pub fn stop_reading_ahead(&mut self) {
+        while let Some(read) = self.ahead.pop_front() {
+            self.forget(read.slot as usize);
+            self.cache.release(read.slot as usize);
+        }
+    }
+
+    /// What lies in a slot is not its neuron's data: it is never to be found again.
+    fn forget(&mut self, slot: usize) {
+        self.cache.disown(slot);
+        self.parts[slot] = Parts::NONE;
     }
 
     /// Byte ranges of the bundle whose reading brings `parts`.
@@ -331,14 +422,14 @@ impl NeuronStore {
         range: Range<usize>,
         missing: &LiveMask,
     ) {
-        let g = &wanted.geometry;
+        let g = &wanted.place.geometry;
         let mut open: Option<(Span, usize)> = None;
         for neuron in missing.iter() {
             let start = neuron * g.bundle_stride() + range.start;
             let first = start / PAGE * PAGE;
             let end = (start + range.len()).next_multiple_of(PAGE);
             if let Some((span, useful)) = &mut open {
-                let len = end - (span.offset - wanted.file_offset) as usize;
+                let len = end - (span.offset - wanted.place.file_offset) as usize;
                 let joins = self.rules.loading != Loading::Rows
                     && len <= self.buffer_bytes
                     && len <= MERGE_AMPLIFICATION * (*useful + range.len()).next_multiple_of(PAGE);
@@ -354,7 +445,7 @@ impl NeuronStore {
                 flight: wanted.flight,
                 piece,
                 neurons: LiveMask::only(neuron),
-                offset: wanted.file_offset + first as u64,
+                offset: wanted.place.file_offset + first as u64,
                 len: end - first,
             };
             open = Some((span, range.len()));
@@ -364,7 +455,8 @@ impl NeuronStore {
 
     /// Whether a read is due and a buffer is free.
     pub fn can_read(&self) -> bool {
-        !self.spans.is_empty() && !self.buffers.is_empty() && !self.free_reads.is_empty()
+        let due = !self.spans.is_empty() || !self.ahead.is_empty();
+        due && !self.buffers.is_empty() && !self.free_reads.is_empty()
     }
 
     /// Whether a read is due or under way.
@@ -377,14 +469,26 @@ impl NeuronStore {
         if !self.can_read() {
             return None;
         }
-        let span = self.spans.pop_front()?;
+        let (purpose, offset, len) = match self.spans.pop_front() {
+            Some(span) => (Purpose::Wanted(span), span.offset, span.len),
+            None => {
+                let read = self.ahead.pop_front()?;
+                let g = &read.place.geometry;
+                let start = read.neuron * g.bundle_stride();
+                let first = start / PAGE * PAGE;
+                let end = (start + g.bundle_bytes()).next_multiple_of(PAGE);
+                let offset = read.place.file_offset + first as u64;
+                (Purpose::Ahead(read), offset, end - first)
+            }
+        };
         let (slot, id) = (self.buffers.pop()?, self.free_reads.pop()?);
-        self.reads[id] = Some(span);
+        self.reads[id] = Some(purpose);
         Some(NeuronRead {
             id,
-            offset: span.offset,
-            len: span.len,
+            offset,
+            len,
             slot,
+            is_ahead: matches!(purpose, Purpose::Ahead(_)),
         })
     }
 
@@ -402,19 +506,23 @@ impl NeuronStore {
         read_ok: bool,
         sums_of: impl Fn(usize, usize) -> Option<NeuronSums>,
     ) -> Result<Option<usize>, CorruptNeuron> {
-        let Some(span) = self.reads[id].take() else {
+        let Some(purpose) = self.reads[id].take() else {
             return Ok(None);
         };
         self.free_reads.push(id);
+        let span = match purpose {
+            Purpose::Wanted(span) => span,
+            Purpose::Ahead(read) => return self.arrived_ahead(&read, buffer, read_ok, sums_of),
+        };
         let Some(wanted) = self.flights[span.flight].wanted else {
             return Ok(None);
         };
-        let g = wanted.geometry;
+        let g = wanted.place.geometry;
         let range = self.pieces(&g, wanted.parts)[span.piece].clone();
         let range = range.unwrap_or_default();
         let mut fault = None;
         for neuron in span.neurons.iter() {
-            let at = wanted.file_offset + (neuron * g.bundle_stride() + range.start) as u64;
+            let at = wanted.place.file_offset + (neuron * g.bundle_stride() + range.start) as u64;
             let at = (at - span.offset) as usize;
             let slot = self.flights[span.flight].slots[neuron] as usize;
             let to = slot * self.slot_bytes + range.start - self.origin(&g);
@@ -424,11 +532,9 @@ impl NeuronStore {
             let flight = &mut self.flights[span.flight];
             flight.missing[span.piece].clear(neuron);
             let whole = !flight.missing.iter().any(|m| m.has(neuron));
-            let sums = sums_of(wanted.cluster, neuron);
-            if !read_ok || whole && !self.complete(&wanted, slot, range.end, sums) {
-                // Never to be found again: what lies in the slot is not the neuron's data.
-                self.cache.disown(slot);
-                self.parts[slot] = Parts::NONE;
+            let sums = sums_of(wanted.place.cluster, neuron);
+            if !read_ok || whole && !self.complete(&g, wanted.parts, slot, range.end, sums) {
+                self.forget(slot);
                 fault = fault.or(read_ok.then_some(neuron));
             }
         }
@@ -436,7 +542,7 @@ impl NeuronStore {
         let ready = self.flights[span.flight].is_ready().then_some(span.flight);
         match fault {
             Some(neuron) => Err(CorruptNeuron {
-                cluster: wanted.cluster,
+                cluster: wanted.place.cluster,
                 neuron,
                 ready,
             }),
@@ -444,17 +550,58 @@ impl NeuronStore {
         }
     }
 
+    /// A neuron that was read ahead. If a flight waits for it meanwhile, this is a read like others; else
+    /// nobody minds if it failed.
+    fn arrived_ahead(
+        &mut self,
+        read: &AheadRead,
+        buffer: Slot,
+        read_ok: bool,
+        sums_of: impl Fn(usize, usize) -> Option<NeuronSums>,
+    ) -> Result<Option<usize>, CorruptNeuron> {
+        let (g, slot) = (read.place.geometry, read.slot as usize);
+        let at = read.neuron * g.bundle_stride() % PAGE;
+        let len = g.bundle_bytes();
+        if let Some(store) = &mut self.store {
+            store[slot * self.slot_bytes..][..len].copy_from_slice(&buffer[at..at + len]);
+        }
+        self.buffers.push(buffer);
+        let sums = sums_of(read.place.cluster, read.neuron);
+        let sound = read_ok && self.complete(&g, Parts::BUNDLE, slot, len, sums);
+        let waiter = std::mem::replace(&mut self.waiters[slot], NO_SLOT);
+        match (sound, waiter) {
+            (false, _) => self.forget(slot),
+            (true, NO_SLOT) => self.parts[slot] = Parts::BUNDLE.with(Parts::AHEAD),
+            (true, _) => self.parts[slot] = Parts::BUNDLE,
+        }
+        self.cache.release(slot);
+        let mut ready = None;
+        if waiter != NO_SLOT {
+            let flight = &mut self.flights[waiter as usize];
+            flight.missing[0].clear(read.neuron);
+            ready = flight.is_ready().then_some(waiter as usize);
+        }
+        if read_ok && !sound && waiter != NO_SLOT {
+            return Err(CorruptNeuron {
+                cluster: read.place.cluster,
+                neuron: read.neuron,
+                ready,
+            });
+        }
+        Ok(ready)
+    }
+
     /// All reads of a neuron are here, the last up to byte `end` of its bundle: what has become whole is
     /// checked and noted; false if it is damaged.
     fn complete(
         &mut self,
-        wanted: &Wanted,
+        g: &FfnGeometry,
+        parts: Parts,
         slot: usize,
         end: usize,
         sums: Option<NeuronSums>,
     ) -> bool {
-        let g = &wanted.geometry;
-        let mut fresh = wanted.parts;
+        let mut fresh = parts;
         if end >= g.bundle_bytes() {
             // The first half of a small bundle may be all of it.
             fresh = fresh.with(Parts::UP_DOWN);
@@ -509,9 +656,12 @@ impl NeuronStore {
         self.cache.end_token();
     }
 
-    /// The flight that a read in progress belongs to.
+    /// The flight that a read in progress belongs to, unless it was read ahead.
     pub fn flight_of(&self, id: usize) -> Option<usize> {
-        self.reads[id].map(|span| span.flight)
+        match self.reads[id] {
+            Some(Purpose::Wanted(span)) => Some(span.flight),
+            _ => None,
+        }
     }
 
     /// Reads that wait for a buffer.

@@ -17,7 +17,8 @@ pub struct Boards {
     pub attention: F32Board,
     /// Projected attention output, `[max_batch, d_model]`.
     pub output: F32Board,
-    /// fc1 times the residual stream, `[max_batch, largest rank]`; empty where neurons are not predicted.
+    /// fc1 of the layer and of the next one times the residual stream, `[max_batch, 2 * largest rank]`; empty
+    /// where neurons are not predicted.
     pub predictor: F32Board,
     /// Each core's share of the FFN in fixed point, `[threads][max_batch, d_model]`.
     pub ffn: Vec<I64Board>,
@@ -40,7 +41,7 @@ impl Boards {
             qkv: F32Board::new(max_batch * (c.q_dim() + 2 * c.kv_dim())),
             attention: F32Board::new(max_batch * c.q_dim()),
             output: F32Board::new(max_batch * c.d_model),
-            predictor: F32Board::new(max_batch * rank),
+            predictor: F32Board::new(max_batch * 2 * rank),
             ffn: (0..threads)
                 .map(|_| I64Board::new(max_batch * c.d_model))
                 .collect(),

@@ -49,6 +49,8 @@ pub(super) struct CoreContext {
     pub gate_start: Vec<usize>,
     /// What the predictor's fc1 made of the tokens, `relu(fc1 · x)`, `[n_tokens, rank]`.
     pub hidden: Activations,
+    /// The same of the next layer's fc1, for reading ahead.
+    pub hidden_ahead: Activations,
     /// Neurons that the predictor names by flight and token, `[flights, max_batch]`; empty without one.
     pub named: Vec<LiveMask>,
     /// This core's share of the FFN, `[n_tokens, d_model]` in fixed point.

@@ -96,6 +96,7 @@ pub(super) fn build_core(shared: &Arc<Shared>, parts: CoreParts) -> Sequencer {
         gates: vec![0.0; batch * owned],
         gate_start: Vec::with_capacity(flights),
         hidden: Activations::new(batch, predicted),
+        hidden_ahead: Activations::new(1, predicted),
         named: vec![LiveMask::default(); if predicted > 0 { flights * batch } else { 0 }],
         acc: vec![0; batch * c.d_model],
         retired: 0,
@@ -176,7 +177,7 @@ pub fn scratch_bytes(
 ) -> usize {
     let (d, qkv) = (c.d_model, c.q_dim() + 2 * c.kv_dim());
     let widest = d.max(c.q_dim()).max(rank);
-    let boards = batch * (d + qkv + c.q_dim() + d + rank + 2 * threads * d) * 4
+    let boards = batch * (d + qkv + c.q_dim() + d + 2 * rank + 2 * threads * d) * 4
         + max_logits * c.vocab_size * 4;
     // Scores of a cluster, masks of all clusters of a layer, and the second matrix's input.
     let predictor = match rank {
@@ -184,7 +185,7 @@ pub fn scratch_bytes(
         _ => {
             let clusters = c.d_ff.div_ceil(max_neurons.max(1)) + 1;
             batch * (MAX_NEURONS * 4 + clusters * size_of::<LiveMask>())
-                + Activations::bytes_for(batch, rank)
+                + Activations::bytes_for(batch + 1, rank)
         }
     };
     // Products and hidden values of single neurons.

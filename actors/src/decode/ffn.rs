@@ -41,11 +41,20 @@ impl Sequencer {
         let width = shared.predictor_rank();
         let hidden = &mut self.residual.rows[..n * rank];
         for (t, row) in hidden.chunks_exact_mut(rank).enumerate() {
-            shared.boards.predictor.read(t * width, row);
+            shared.boards.predictor.read(t * 2 * width, row);
             row.iter_mut().for_each(|v| *v = v.max(0.0));
         }
         let form = Form::Panels;
         self.cx.hidden.load(&shared.kernels, form, n, rank, hidden);
+        // Prompts want most neurons anyway.
+        let next = predictors.get(self.cx.layer + 1);
+        if let Some(next) = next.filter(|_| n == 1 && shared.looks_ahead()) {
+            let row = &mut self.residual.rows[..next.rank];
+            shared.boards.predictor.read(width, row);
+            row.iter_mut().for_each(|v| *v = v.max(0.0));
+            let ahead = &mut self.cx.hidden_ahead;
+            ahead.load(&shared.kernels, form, 1, next.rank, row);
+        }
     }
 
     pub(super) fn begin_ffn(&mut self) {
@@ -60,6 +69,7 @@ impl Sequencer {
         self.cx.acc[..len].fill(0);
         self.cx.retired = 0;
         let items = &self.program.ffn[self.cx.layer];
+        self.actors.neurons.store().stop_reading_ahead();
         self.actors.pred.begin(&mut self.cx, items);
         let pipeline = self.cx.shared.neurons.pipeline;
         if pipeline != Pipeline::Cluster {
@@ -175,7 +185,11 @@ impl Sequencer {
             gc.push(flight);
             return true;
         }
-        pred.turn(cx, items, gio, neurons, &mut Onward { gc, udc })
+        if pred.turn(cx, items, gio, neurons, &mut Onward { gc, udc }) {
+            return true;
+        }
+        let next = self.program.ffn.get(cx.layer + 1);
+        next.is_some_and(|next| pred.look_ahead(cx, next, neurons))
     }
 
     fn blocked(&self) -> Turn {

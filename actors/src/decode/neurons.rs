@@ -2,12 +2,13 @@
 //! neurons is in the neuron cache.
 
 use forebay_queues::slab::Slot;
-use forebay_stages::neuron_store::{NeuronMemory, NeuronRules, NeuronStore, Parts, Wanted};
+use forebay_stages::live_mask::LiveMask;
+use forebay_stages::neuron_store::{NeuronMemory, NeuronRules, NeuronStore, Parts, Place, Wanted};
 use forebay_traces::record::Reason;
 
 use super::context::{CoreContext, Flight};
 use super::gc::GcActor;
-use super::program::Source;
+use super::program::{Item, Source};
 use super::udc::UdcActor;
 use crate::fault::Fault;
 use crate::io_link::{IoLink, ReadTag};
@@ -76,11 +77,8 @@ impl NeuronActor {
         };
         let wanted = Wanted {
             flight: flight.number,
-            base: base as usize,
-            file_offset: cx.shared.entry(flight.item.cluster).offset,
+            place: place(cx, flight.item.cluster, base),
             live: flight.live,
-            geometry: cx.shared.bundle.meta.layers[cx.layer].ffn,
-            cluster: flight.item.cluster as usize,
             parts,
         };
         if self.store.want(wanted) {
@@ -92,11 +90,22 @@ impl NeuronActor {
         }
     }
 
+    /// Neurons of a cluster of the next layer will probably be wanted.
+    pub fn read_ahead(&mut self, cx: &CoreContext, item: &Item, probable: &LiveMask) {
+        if let Source::Neurons { base } = item.source {
+            self.store
+                .read_ahead(&place(cx, item.cluster, base), probable);
+        }
+    }
+
     /// Starts as many reads as there are free buffers.
     pub fn start_reads(&mut self, io: &mut IoLink) {
         while let Some(read) = self.store.next_read() {
             let tag = ReadTag::Neurons { id: read.id };
-            let flow = io.urgent(tag, read.offset, read.len, read.slot);
+            let flow = match read.is_ahead {
+                true => io.prefetch(tag, read.offset, read.len, read.slot),
+                false => io.urgent(tag, read.offset, read.len, read.slot),
+            };
             if let Some(flight) = self
                 .store
                 .flight_of(read.id)
@@ -150,5 +159,16 @@ impl NeuronActor {
             self.count[usize::from(flight.gated)] -= 1;
             onward.push(flight);
         }
+    }
+}
+
+/// Where a cluster's neurons are; `base` is the number of its first one among the core's.
+fn place(cx: &CoreContext, cluster: u32, base: u32) -> Place {
+    let entry = cx.shared.entry(cluster);
+    Place {
+        base: base as usize,
+        file_offset: entry.offset,
+        geometry: cx.shared.bundle.meta.layers[usize::from(entry.layer.unwrap_or(0))].ffn,
+        cluster: cluster as usize,
     }
 }

@@ -18,6 +18,9 @@ const PER_TURN: usize = 8;
 #[derive(Debug)]
 pub(super) struct PredActor {
     next: usize,
+    /// Clusters of the next layer that have been looked at.
+    ahead: usize,
+    looks_ahead: bool,
     /// The predictor's second matrix by layer, as cluster; empty where neurons are not predicted.
     fc2: Vec<u32>,
     /// Scores of one cluster, `[max_batch, MAX_NEURONS]`.
@@ -32,6 +35,8 @@ impl PredActor {
         let fc2 = clusters.filter(|(_, e)| predicted && e.kind == ClusterKind::PredictorScore);
         Self {
             next: 0,
+            ahead: 0,
+            looks_ahead: shared.looks_ahead(),
             fc2: fc2.map(|(i, _)| i as u32).collect(),
             scores: vec![
                 0.0;
@@ -46,7 +51,7 @@ impl PredActor {
 
     /// Takes in the clusters of a new layer.
     pub fn begin(&mut self, cx: &mut CoreContext, items: &[Item]) {
-        self.next = 0;
+        (self.next, self.ahead) = (0, 0);
         cx.gate_start.clear();
         let mut start = 0;
         for item in items {
@@ -99,6 +104,55 @@ impl PredActor {
             );
         }
         self.next > from
+    }
+
+    /// Asks the next layer's predictor about a few of its clusters, with the residual stream as it is before
+    /// this layer's FFN, which changes little from layer to layer (Deja Vu's look-ahead, arXiv 2310.17157). What
+    /// it names is read while there is nothing else to read. True if there was anything to do.
+    pub fn look_ahead(
+        &mut self,
+        cx: &mut CoreContext,
+        next: &[Item],
+        neurons: &mut NeuronActor,
+    ) -> bool {
+        if !self.looks_ahead || cx.step.n_tokens > 1 || self.ahead >= next.len() {
+            return false;
+        }
+        let shared = std::sync::Arc::clone(&cx.shared);
+        let layer = cx.layer + 1;
+        let predictor = shared.bundle.meta.predictors.as_ref().map(|p| &p[layer]);
+        let (Some(predictor), Some(&fc2)) = (predictor, self.fc2.get(layer)) else {
+            return false;
+        };
+        let from = self.ahead;
+        for item in next.iter().skip(from).take(PER_TURN) {
+            self.ahead += 1;
+            let entry = shared.entry(item.cluster);
+            let (first, count) = (entry.first as usize, entry.count as usize);
+            let out = &mut self.scores[..count];
+            let bytes = shared.resident.bytes(fc2 as usize);
+            scores(
+                &shared.kernels,
+                predictor,
+                bytes,
+                (first, count),
+                &cx.hidden_ahead,
+                out,
+            );
+            let mut named = [LiveMask::NONE];
+            let probable = Pred::named(predictor, out, count, &mut named);
+            neurons.read_ahead(cx, item, &probable);
+        }
+        let looked = self.ahead - from;
+        cx.record(
+            Stage::Pred,
+            next[from].cluster,
+            looked,
+            0,
+            Hit::NotApplicable,
+            0,
+        );
+        true
     }
 
     /// The cluster's neurons that are worth computing for any token, and which token wants which.

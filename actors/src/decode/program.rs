@@ -41,7 +41,8 @@ pub struct Program {
     pub qkv: Vec<Vec<Item>>,
     /// Attention output clusters by layer.
     pub output: Vec<Vec<Item>>,
-    /// Clusters of the predictor's fc1 by layer; none where neurons are not predicted.
+    /// Clusters of the predictor's fc1 by layer; none where neurons are not predicted. With
+    /// [`Program::look_ahead`] those of the next layer's come behind them.
     pub predictor: Vec<Vec<Item>>,
     /// FFN clusters by layer.
     pub ffn: Vec<Vec<Item>>,
@@ -104,6 +105,14 @@ impl Program {
             }
         }
         program
+    }
+
+    /// Computes the next layer's fc1 with each layer's.
+    pub fn look_ahead(&mut self) {
+        for layer in 1..self.predictor.len() {
+            let next: Vec<Item> = self.predictor[layer].clone();
+            self.predictor[layer - 1].extend(next);
+        }
     }
 
     /// Clusters whose neurons are cached, in the order of the directory, each with the number of its first

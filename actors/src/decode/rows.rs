@@ -147,8 +147,15 @@ fn place(cx: &CoreContext, cluster: u32) -> Place {
         (ClusterKind::V, Some(f)) => (f.v, c.q_dim() + c.kv_dim(), qkv_width),
         (ClusterKind::O, Some(f)) => (f.o, 0, c.d_model),
         (ClusterKind::PredictorHidden, Some(_)) => {
-            let block = meta.predictors.as_ref().map(|p| p[cx.layer].fc1);
-            (block.unwrap_or(meta.head), 0, cx.shared.predictor_rank())
+            let layer = usize::from(e.layer.unwrap_or(0));
+            let block = meta.predictors.as_ref().map(|p| p[layer].fc1);
+            let rank = cx.shared.predictor_rank();
+            // The next layer's are beside this one's.
+            (
+                block.unwrap_or(meta.head),
+                (layer - cx.layer) * rank,
+                2 * rank,
+            )
         }
         _ => (meta.head, 0, c.vocab_size),
     };

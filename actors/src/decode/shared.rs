@@ -50,7 +50,7 @@ pub struct StepDone {
 }
 
 /// How single neurons are kept and read, and what overlaps.
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Copy, Debug)]
 pub struct NeuronOptions {
     /// Which neurons stay in the cache.
     pub policy: PolicyKind,
@@ -58,6 +58,29 @@ pub struct NeuronOptions {
     pub loading: Loading,
     /// What overlaps.
     pub pipeline: Pipeline,
+    /// Whether the neurons that a layer will probably want are read while the one before it is computed.
+    pub look_ahead: bool,
+}
+
+impl NeuronOptions {
+    /// Whether the next layer's neurons are predicted and read ahead: guesses, but made into a disk that has
+    /// nothing else to do while attention is computed.
+    pub fn looks_ahead(&self, plan: &ResidencyPlan, predicted: bool) -> bool {
+        let cached = plan.neuron_cache.slots > 0 && predicted;
+        let overlaps = self.loading == Loading::Bundle && self.pipeline == Pipeline::Cluster;
+        self.look_ahead && cached && overlaps
+    }
+}
+
+impl Default for NeuronOptions {
+    fn default() -> Self {
+        Self {
+            policy: PolicyKind::default(),
+            loading: Loading::default(),
+            pipeline: Pipeline::default(),
+            look_ahead: true,
+        }
+    }
 }
 
 /// Weights that stay in memory, by directory index: whole clusters, or their Gate rows only.
@@ -110,6 +133,12 @@ pub struct Shared {
 }
 
 impl Shared {
+    /// [`NeuronOptions::looks_ahead`] of this run.
+    pub fn looks_ahead(&self) -> bool {
+        self.neurons
+            .looks_ahead(&self.plan, self.pred.is_predicted())
+    }
+
     /// The largest rank of a predictor that is used, 0 if none is.
     pub fn predictor_rank(&self) -> usize {
         let used = self.bundle.meta.predictors.iter().flatten();
