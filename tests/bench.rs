@@ -257,7 +257,13 @@ fn every_kernel_is_measured_for_every_format() {
             == 1
     };
     for block in BlockType::ALL {
-        for name in ["gemv", "gemm", "gemv by rows", "axpy"] {
+        for name in [
+            "gemv",
+            "gemm",
+            "gemv by rows",
+            "dot gathered",
+            "axpy gathered",
+        ] {
             assert!(has(name, block.name().into()), "{name} {block}");
         }
     }

@@ -180,7 +180,10 @@ fn entries<'a>(
         list.push(rows(*k, block, weights));
     }
     for block in BlockType::ALL {
-        list.push(axpy(*k, block, weights));
+        list.push(dot_gathered(*k, block, weights));
+    }
+    for block in BlockType::ALL {
+        list.push(axpy_gathered(*k, block, weights));
     }
     for n_tokens in [1, ATTENDING] {
         for (kind, cache) in caches {
@@ -278,24 +281,58 @@ fn rows(k: KernelTable, block: BlockType, weights: &[u8]) -> Entry<'_> {
     }
 }
 
-/// Down columns of live neurons, added to one token's result.
-fn axpy(k: KernelTable, block: BlockType, weights: &[u8]) -> Entry<'_> {
-    let (stride, n_rows) = (row_bytes(block), rows_of_piece(block));
+/// The weights' rows in an order in which none is near the one before it, as the live neurons of a layer
+/// lie in the cache: lists of as many as there are in a piece.
+fn scattered(block: BlockType, weights: &[u8]) -> Vec<Vec<&[u8]>> {
+    // A prime, and no divisor of the number of rows: all come once before one comes again.
+    const STEP: usize = 10_007;
+    let bytes = row_bytes(block);
+    let n_rows = weights.len() / bytes;
+    let row = |i: usize| &weights[i * STEP % n_rows * bytes..][..bytes];
+    let rows: Vec<_> = (0..n_rows).map(row).collect();
+    let lists = rows.chunks_exact(rows_of_piece(block));
+    lists.map(<[_]>::to_vec).collect()
+}
+
+/// Gate or Up rows of live neurons that lie anywhere, times one token.
+fn dot_gathered(k: KernelTable, block: BlockType, weights: &[u8]) -> Entry<'_> {
+    let x = activations(&k, Form::Rows, 1);
+    let mut out = vec![0.0; rows_of_piece(block)];
+    gathered("dot gathered", block, weights, move |rows| {
+        k.dot_gathered(block, rows, &x, &mut out);
+        black_box(&out);
+    })
+}
+
+/// Down columns of live neurons that lie anywhere, added to one token's result.
+fn axpy_gathered(k: KernelTable, block: BlockType, weights: &[u8]) -> Entry<'_> {
+    let h = vec![0.5; rows_of_piece(block)];
     let mut acc = vec![0.0; COLS];
-    let mut pieces = pieces(weights, n_rows * stride);
+    gathered("axpy gathered", block, weights, move |rows| {
+        k.axpy_gathered(block, rows, &h, &mut acc, COLS);
+        black_box(&acc);
+    })
+}
+
+fn gathered<'a>(
+    kernel: &'static str,
+    block: BlockType,
+    weights: &'a [u8],
+    mut call: impl FnMut(&[&[u8]]) + Send + 'a,
+) -> Entry<'a> {
+    let n_rows = rows_of_piece(block);
+    let lists = scattered(block, weights);
+    let mut next = 0;
     Entry {
-        kernel: "axpy",
+        kernel,
         format: Some(block.name()),
         shape: format!("{n_rows} x {COLS}"),
-        bytes: n_rows * stride,
+        bytes: n_rows * row_bytes(block),
         operations: 2 * n_rows * COLS,
         limit: Limit::Memory,
         run: Box::new(move || {
-            let piece = pieces.next().unwrap_or_default();
-            for row in piece.chunks_exact(stride) {
-                k.axpy_gathered(block, &[row], &[0.5], &mut acc, COLS);
-            }
-            black_box(&acc);
+            call(&lists[next]);
+            next = (next + 1) % lists.len();
             1
         }),
     }

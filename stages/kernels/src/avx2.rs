@@ -234,9 +234,6 @@ impl<const VNNI: bool> Simd for Avx2<VNNI> {
             let half = a[p / 2];
             [_mm256_permutevar8x32_ps(half, low), _mm256_permutevar8x32_ps(half, high)]
         }
-        fn lane(self, a: F, i: usize) -> F {
-            [_mm256_permutevar8x32_ps(a[i / 8], _mm256_set1_epi32(i as i32 % 8)); 2]
-        }
         fn even(self, a: F) -> F { both!(i => _mm256_moveldup_ps(a[i])) }
         fn odd(self, a: F) -> F { both!(i => _mm256_movehdup_ps(a[i])) }
         fn widen_f32(self, bytes: &[u8; 64]) -> F {
@@ -329,7 +326,6 @@ impl<const VNNI: bool> Simd for Avx2<VNNI> {
             both!(i => _mm256_add_epi8(a[i], where_set((bits >> (32 * i)) as u32, value)))
         }
         fn u8_part(self, a: I, j: usize) -> F { u8_to_f32(part(a, j)) }
-        fn i8_part(self, a: I, j: usize) -> F { i8_to_f32(part(a, j)) }
         fn nibble_levels(self, b: &[u8; 16], bias: f32) -> [F; 2] {
             let b = load16(b);
             let (mask, bias) = (_mm_set1_epi8(0x0f), _mm_set1_epi8(bias as i8));

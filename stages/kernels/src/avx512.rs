@@ -117,9 +117,6 @@ impl Simd for Avx512 {
             let index = _mm512_add_epi32(groups, _mm512_set1_epi32(4 * p as i32));
             _mm512_permutexvar_ps(index, a)
         }
-        fn lane(self, a: __m512, i: usize) -> __m512 {
-            _mm512_permutexvar_ps(_mm512_set1_epi32(i as i32), a)
-        }
         fn even(self, a: __m512) -> __m512 { _mm512_moveldup_ps(a) }
         fn odd(self, a: __m512) -> __m512 { _mm512_movehdup_ps(a) }
         fn widen_f32(self, bytes: &[u8; 64]) -> __m512 { _mm512_loadu_ps(bytes.as_ptr().cast()) }
@@ -194,9 +191,6 @@ impl Simd for Avx512 {
         }
         fn u8_part(self, a: __m512i, j: usize) -> __m512 {
             _mm512_cvtepi32_ps(_mm512_cvtepu8_epi32(part(a, j)))
-        }
-        fn i8_part(self, a: __m512i, j: usize) -> __m512 {
-            _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(part(a, j)))
         }
         fn nibble_levels(self, b: &[u8; 16], bias: f32) -> [__m512; 2] {
             // Low nibbles are looked up: the permutation sees the low 4 bits of a lane only. High ones

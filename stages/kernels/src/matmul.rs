@@ -12,7 +12,7 @@ use super::rows::{Ahead, Rows};
 use super::simd::{Kernel, LANES, Simd, unrolled};
 
 /// Rows that are multiplied together when there is one token: their chains of additions overlap.
-const ROWS: usize = 4;
+const ROWS: usize = 2;
 /// Tokens that share one unpacking of the weights.
 const TOKENS: usize = 4;
 /// Elements of a step of the floating-point formats.
@@ -75,7 +75,7 @@ impl<F> Matmul<'_, F> {
             let x = [self.x.token(0)];
             let mut ahead = Ahead::start(s, w, 0, self.row_bytes, ROWS, D::PIECE);
             while r + ROWS <= w.len() {
-                let rows = [row(r), row(r + 1), row(r + 2), row(r + 3)];
+                let rows = [row(r), row(r + 1)];
                 out.put(r, 0, D::dot::<S, ROWS, 1>(s, rows, x, &mut ahead));
                 r += ROWS;
             }

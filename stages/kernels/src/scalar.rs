@@ -113,10 +113,6 @@ impl Simd for Scalar {
         from_fn(|i| a[4 * p + i / 4])
     }
 
-    fn lane(self, a: [f32; 16], i: usize) -> [f32; 16] {
-        [a[i]; 16]
-    }
-
     fn even(self, a: [f32; 16]) -> [f32; 16] {
         from_fn(|i| a[i & !1])
     }
@@ -222,10 +218,6 @@ impl Simd for Scalar {
 
     fn u8_part(self, a: [u8; 64], j: usize) -> [f32; 16] {
         from_fn(|i| f32::from(a[16 * j + i]))
-    }
-
-    fn i8_part(self, a: [u8; 64], j: usize) -> [f32; 16] {
-        from_fn(|i| f32::from(a[16 * j + i] as i8))
     }
 
     fn dot_u8(self, codes: [u8; 64], x: [u8; 64]) -> [i32; 16] {

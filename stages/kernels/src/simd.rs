@@ -98,8 +98,6 @@ pub(super) trait Simd: Copy + Send + Sync + 'static {
     fn reduce_max(self, a: Self::F) -> f32;
     /// Lane `4 * p + i / 4` in lane `i`: the factors of the four groups of 16 of one [`Self::B`].
     fn spread(self, a: Self::F, p: usize) -> Self::F;
-    /// Lane `i` in all lanes.
-    fn lane(self, a: Self::F, i: usize) -> Self::F;
     /// Lane `2 * (i / 2)` in lane `i`.
     fn even(self, a: Self::F) -> Self::F;
     /// Lane `2 * (i / 2) + 1` in lane `i`.
@@ -155,8 +153,6 @@ pub(super) trait Simd: Copy + Send + Sync + 'static {
     fn add_where(self, a: Self::B, bits: u64, value: u8) -> Self::B;
     /// Bytes `16 * j ..` of unsigned codes as numbers.
     fn u8_part(self, a: Self::B, j: usize) -> Self::F;
-    /// Bytes `16 * j ..` of signed codes as numbers.
-    fn i8_part(self, a: Self::B, j: usize) -> Self::F;
     /// The low and the high nibbles of 16 bytes as numbers, less `bias`, which is 0 or 8.
     fn nibble_levels(self, b: &[u8; 16], bias: f32) -> [Self::F; 2];
     /// Lane `i` is the sum of `codes[4i + k] * x[4i + k]` over `k < 4`: codes unsigned and at most

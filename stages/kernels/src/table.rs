@@ -283,10 +283,11 @@ impl KernelTable {
             .panels(PanelMatmul::new(w, x, out, stride, panel_bytes))
     }
 
-    /// `acc[t] += sum_j h[t, j] * row_j` for rows that lie anywhere: `acc[t, i] = fma(h[t, j], w[j, i],
-    /// acc[t, i])` for `j` from 0 on, where `w[j]` is row `j` as [`Self::dequantise`] gives it. So it does
-    /// not matter in how many calls the rows come. Where `h[t, j]` is 0, `acc[t]` keeps its bits. Rows are
-    /// asked for as by [`Self::dot_gathered`].
+    /// `acc[t] += sum_j h[t, j] * row_j` for rows that lie anywhere, element by element in the order of `j`,
+    /// so it does not matter in how many calls the rows come. For numbers a row adds `acc = fma(h, w, acc)`;
+    /// for codes `acc = fma(h * scale, code - bias, acc)`, then `acc = acc - h * minimum` where the format
+    /// has minima. Where `h[t, j]` is 0, `acc[t]` keeps its bits. Rows are asked for as by
+    /// [`Self::dot_gathered`].
     ///
     /// # Panics
     /// `cols` are not whole blocks, a row has another length, or `h` or `acc` is not of that shape.

@@ -303,7 +303,6 @@ impl<P: Products> Simd for Neon<P> {
             [i8_to_f32(vsubq_u8(low, bias)), i8_to_f32(vsubq_u8(high, bias))]
         }
         fn u8_part(self, a: B, j: usize) -> F { u8_to_f32(a[j]) }
-        fn i8_part(self, a: B, j: usize) -> F { i8_to_f32(a[j]) }
         fn splat_i32(self, v: i32) -> I { [vdupq_n_s32(v); 4] }
         fn widen_u8(self, bytes: &[u8; 16]) -> I {
             let bytes = load16(bytes);
@@ -365,14 +364,6 @@ impl<P: Products> Simd for Neon<P> {
                 vst1q_f32(to, vaddq_f32(vld1q_f32(to), sum));
             });
         }
-    }
-
-    #[inline(always)]
-    fn lane(self, a: F, i: usize) -> F {
-        // For a constant lane the optimiser leaves one `dup` of this.
-        let mut lanes = [0.0; 16];
-        self.store(a, &mut lanes);
-        self.splat(lanes[i])
     }
 
     #[inline(always)]

@@ -12,9 +12,15 @@ use super::{Random, tables};
 use crate::{Activations, Form, KernelTable};
 
 const BYTES: usize = 1 << 30;
-const PIECES: usize = 32;
-const PASSES: usize = 2;
+/// Pieces are timed one by one and are larger than any cache; the best one was not disturbed by other
+/// programs.
+const PIECES: usize = 24;
+/// Every row is touched once per pass.
+const PASSES: usize = 3;
+/// Rows of a call: a core's part of a layer's live neurons.
+const PER_CALL: usize = 700;
 
+/// Best speed of any piece of `n` units, in units per second.
 fn best(n: usize, mut run: impl FnMut(usize, usize)) -> f64 {
     let mut best = 0.0_f64;
     for i in 0..PIECES * PASSES {
@@ -39,44 +45,41 @@ fn shuffled(n: usize) -> Vec<usize> {
 fn scattered(table: &KernelTable, block: BlockType, cols: usize, bytes: &mut [u8]) {
     let mut random = Random(1);
     let row = random_row(block, cols, &mut random);
+    // Rows of a neuron bundle start on cache lines.
     let stride = row.len().next_multiple_of(64);
     for place in bytes.chunks_exact_mut(stride) {
         place[..row.len()].copy_from_slice(&row);
     }
-    let order = shuffled(bytes.len() / stride);
-    let rows: Vec<&[u8]> = order
-        .iter()
-        .map(|&i| &bytes[i * stride..][..row.len()])
-        .collect();
-    let mut acc = vec![0.0; cols];
-    let h = random.units(rows.len());
-    let per_call: usize = std::env::var("K").map_or(700, |k| k.parse().unwrap());
+    let bytes = &*bytes;
+    let order = shuffled(bytes.len() / stride).into_iter();
+    let rows: Vec<&[u8]> = order.map(|i| &bytes[i * stride..][..row.len()]).collect();
     let read = best(bytes.len(), |first, end| {
         black_box(table.read_pass(&bytes[first..end]));
-    }) / 1e9;
-    let gb = row.len() as f64 / 1e9;
-    let axpy = best(rows.len(), |first, end| {
-        for (rows, h) in rows[first..end].chunks(per_call).zip(h.chunks(per_call)) {
+    });
+    let per_second = |rows: f64| rows * row.len() as f64;
+    let (h, mut acc) = (random.units(PER_CALL), vec![0.0; cols]);
+    let axpy = per_second(best(rows.len(), |first, end| {
+        for rows in rows[first..end].chunks(PER_CALL) {
             table.axpy_gathered(block, rows, &h[..rows.len()], &mut acc, cols);
         }
         black_box(&acc);
-    }) * gb;
+    }));
     let mut x = Activations::new(1, cols);
     x.load(table, Form::Rows, 1, cols, &random.units(cols));
-    let mut out = vec![0.0; rows.len()];
-    let dot = best(rows.len(), |first, end| {
-        for (rows, out) in rows[first..end]
-            .chunks(per_call)
-            .zip(out.chunks_mut(per_call))
-        {
+    let mut out = vec![0.0; PER_CALL];
+    let dot = per_second(best(rows.len(), |first, end| {
+        for rows in rows[first..end].chunks(PER_CALL) {
             table.dot_gathered(block, rows, &x, &mut out[..rows.len()]);
+            black_box(&out);
         }
-        black_box(&out);
-    }) * gb;
+    }));
     println!(
-        "{:>10} {block:>5} cols {cols:<5} read {read:5.1} axpy {axpy:5.1} = {:3.0}% dot {dot:5.1} = {:3.0}%",
+        "{:>10} {block:>5} cols {cols:<5} read {:5.1} GB/s, axpy {:5.1} = {:3.0}%, dot {:5.1} = {:3.0}%",
         table.isa().name(),
+        read / 1e9,
+        axpy / 1e9,
         axpy / read * 100.0,
+        dot / 1e9,
         dot / read * 100.0
     );
 }
@@ -88,12 +91,7 @@ fn scattered_rows() {
     let mut slot = slab.carve(BYTES).expect("carved once");
     slot.fill(1);
     use BlockType as B;
-    for table in tables()
-        .into_iter()
-        .skip(1)
-        .rev()
-        .take(std::env::var("N").map_or(9, |k| k.parse().unwrap()))
-    {
+    for table in tables().into_iter().skip(1).rev() {
         for block in [B::Q4_0, B::Q8_0, B::F16, B::Q4_K] {
             for cols in [4096, 1536] {
                 scattered(&table, block, cols, &mut slot);
