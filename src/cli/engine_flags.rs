@@ -36,9 +36,10 @@ pub struct EngineFlags {
     /// What overlaps while the FFN is computed.
     #[arg(long, value_enum)]
     pub pipeline: Option<PipelineFlag>,
-    /// Do not read what the next layer will probably want.
+    /// Read what the next layer will probably want while the present one is computed: more reads, less waiting;
+    /// for disks with reads to spare.
     #[arg(long)]
-    pub no_look_ahead: bool,
+    pub look_ahead: bool,
     /// Start with an empty neuron cache, and do not keep what is in it for the next run.
     #[arg(long)]
     pub cold: bool,
@@ -133,7 +134,7 @@ impl EngineFlags {
             },
             None => NeuronOptions::default(),
         };
-        options.look_ahead &= !self.no_look_ahead;
+        options.look_ahead = self.look_ahead;
         options.policy = self.policy.unwrap_or(options.policy);
         if let Some(loading) = self.loading {
             options.loading = match loading {

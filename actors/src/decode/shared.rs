@@ -50,7 +50,7 @@ pub struct StepDone {
 }
 
 /// How single neurons are kept and read, and what overlaps.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, Default)]
 pub struct NeuronOptions {
     /// Which neurons stay in the cache.
     pub policy: PolicyKind,
@@ -58,7 +58,8 @@ pub struct NeuronOptions {
     pub loading: Loading,
     /// What overlaps.
     pub pipeline: Pipeline,
-    /// Whether the neurons that a layer will probably want are read while the one before it is computed.
+    /// Whether the neurons that a layer will probably want are read while the one before it is computed. It
+    /// costs a sixth more reads, which is too much for a disk that has more reads to do than it can.
     pub look_ahead: bool,
 }
 
@@ -69,17 +70,6 @@ impl NeuronOptions {
         let cached = plan.neuron_cache.slots > 0 && predicted;
         let overlaps = self.loading == Loading::Bundle && self.pipeline == Pipeline::Cluster;
         self.look_ahead && cached && overlaps
-    }
-}
-
-impl Default for NeuronOptions {
-    fn default() -> Self {
-        Self {
-            policy: PolicyKind::default(),
-            loading: Loading::default(),
-            pipeline: Pipeline::default(),
-            look_ahead: true,
-        }
     }
 }
 

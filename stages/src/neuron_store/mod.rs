@@ -9,6 +9,9 @@
 //! When slots run out, only the first waiting cluster holds any without having all, so two clusters can
 //! never wait for each other.
 
+mod ahead;
+mod parts;
+
 use std::collections::VecDeque;
 use std::ops::Range;
 
@@ -16,77 +19,21 @@ use forebay_models::bundle::{FfnGeometry, MAX_BUNDLES, NeuronSums, checksum};
 use forebay_plans::residency::Loading;
 use forebay_queues::slab::{PAGE, Slot};
 
-use crate::cache::{NeuronCache, PolicyKind};
+use crate::cache::NeuronCache;
 use crate::live_mask::LiveMask;
+use ahead::{AheadRead, MAX_AHEAD};
+
+pub use parts::{
+    CacheCounts, CorruptNeuron, NeuronMemory, NeuronRead, NeuronRules, Parts, Place, Wanted,
+};
 
 /// Marks a neuron of a flight that holds no slot.
 const NO_SLOT: u32 = u32::MAX;
 /// Most reads that one neuron's part takes (`Loading::Rows`: Up and Down).
 const PIECES: usize = 2;
-/// Reads ahead that may wait to be started.
-const MAX_AHEAD: usize = 512;
 /// A read that joins neighbours is at most this many times as long as what is wanted of it; its length is
 /// limited by the read buffers as well.
 const MERGE_AMPLIFICATION: usize = 2;
-
-/// Parts of a neuron's bundle, as a set.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Parts(u8);
-
-impl Parts {
-    /// Nothing.
-    pub const NONE: Self = Self(0);
-    /// The Gate row.
-    pub const GATE: Self = Self(1);
-    /// Up row and Down column.
-    pub const UP_DOWN: Self = Self(2);
-    /// The whole bundle.
-    pub const BUNDLE: Self = Self(3);
-
-    /// Whether all of `other` is in the set.
-    pub fn has(self, other: Self) -> bool {
-        self.0 & other.0 == other.0
-    }
-
-    /// Marks a neuron that is being read ahead.
-    const COMING: Self = Self(4);
-    /// Marks a neuron that was read ahead and has not been wanted yet.
-    const AHEAD: Self = Self(8);
-
-    fn with(self, other: Self) -> Self {
-        Self(self.0 | other.0)
-    }
-
-    fn without(self, other: Self) -> Self {
-        Self(self.0 & !other.0)
-    }
-}
-
-/// Where a cluster's neurons are.
-#[derive(Clone, Copy, Debug)]
-pub struct Place {
-    /// Index of the cluster's first neuron among the core's cached neurons.
-    pub base: usize,
-    /// Offset of the cluster in the file.
-    pub file_offset: u64,
-    /// Storage of the layer's FFN.
-    pub geometry: FfnGeometry,
-    /// Directory index of the cluster.
-    pub cluster: usize,
-}
-
-/// A cluster some of whose neurons are wanted.
-#[derive(Clone, Copy, Debug)]
-pub struct Wanted {
-    /// The core's number for this piece of work, unique while it is under way.
-    pub flight: usize,
-    /// The cluster.
-    pub place: Place,
-    /// Wanted neurons, counted within the cluster.
-    pub live: LiveMask,
-    /// What is wanted of them.
-    pub parts: Parts,
-}
 
 /// A read of the same piece of one or more neighbouring neurons.
 #[derive(Clone, Copy, Debug)]
@@ -99,45 +46,11 @@ struct Span {
     len: usize,
 }
 
-/// A read of one neuron that will probably be wanted in the next layer.
-#[derive(Clone, Copy, Debug)]
-struct AheadRead {
-    place: Place,
-    neuron: usize,
-    slot: u32,
-}
-
 /// What a read in progress is for.
 #[derive(Clone, Copy, Debug)]
 enum Purpose {
     Wanted(Span),
     Ahead(AheadRead),
-}
-
-/// A read to be started.
-#[derive(Debug)]
-pub struct NeuronRead {
-    /// Names the read when it completes.
-    pub id: usize,
-    /// Offset in the file, page-aligned.
-    pub offset: u64,
-    /// Bytes, a multiple of the page.
-    pub len: usize,
-    /// Buffer to fill.
-    pub slot: Slot,
-    /// Whether nobody waits for it yet.
-    pub is_ahead: bool,
-}
-
-/// A neuron whose bytes do not match their checksum.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct CorruptNeuron {
-    /// Directory index of its cluster.
-    pub cluster: usize,
-    /// Neuron within the cluster.
-    pub neuron: usize,
-    /// The flight that thereby has no reads left, if any.
-    pub ready: Option<usize>,
 }
 
 #[derive(Clone, Debug)]
@@ -159,43 +72,6 @@ impl Flight {
     fn is_ready(&self) -> bool {
         self.missing.iter().all(LiveMask::is_empty)
     }
-}
-
-/// Cache statistics of one core, in neurons.
-#[derive(Clone, Copy, Debug, Default)]
-pub struct CacheCounts {
-    /// Wanted neurons found in memory.
-    pub hits: u64,
-    /// Wanted neurons that had to be read.
-    pub misses: u64,
-}
-
-/// Memory of a core's neuron cache.
-#[derive(Debug, Default)]
-pub struct NeuronMemory {
-    /// Neurons that may be cached: those that this core owns and that are not pinned.
-    pub neurons: usize,
-    /// Slots of the cache.
-    pub slots: usize,
-    /// Bytes of a slot.
-    pub slot_bytes: usize,
-    /// `[slots, slot_bytes]`; absent where no neuron is cached.
-    pub store: Option<Slot>,
-    /// Read buffers.
-    pub buffers: Vec<Slot>,
-    /// Neurons that are in the store already, best first, the first one in slot 0.
-    pub preloaded: Vec<u32>,
-}
-
-/// How neurons are kept and read.
-#[derive(Clone, Copy, Debug)]
-pub struct NeuronRules {
-    /// Which neurons stay.
-    pub policy: PolicyKind,
-    /// How a bundle is read.
-    pub loading: Loading,
-    /// Whether slots hold whole bundles, not only Up and Down.
-    pub whole: bool,
 }
 
 /// The neuron cache and its pending reads on one core.
@@ -353,37 +229,6 @@ impl NeuronStore {
         Some(self.flights[flight].is_ready())
     }
 
-    /// Queues reads of those of the `probable` neurons that are not in memory, for the next layer. Nothing
-    /// depends on them; they wait behind all others.
-    pub fn read_ahead(&mut self, place: &Place, probable: &LiveMask) {
-        if self.rules.loading != Loading::Bundle || !self.rules.whole {
-            return;
-        }
-        for neuron in probable.iter() {
-            if self.ahead.len() >= MAX_AHEAD || self.cache.has(place.base + neuron) {
-                continue;
-            }
-            let Some(slot) = self.cache.admit(place.base + neuron) else {
-                return;
-            };
-            self.parts[slot] = Parts::COMING;
-            self.waiters[slot] = NO_SLOT;
-            self.ahead.push_back(AheadRead {
-                place: *place,
-                neuron,
-                slot: slot as u32,
-            });
-        }
-    }
-
-    /// The layer that was read ahead for begins: what has not been started is read as it is wanted.
-    pub fn stop_reading_ahead(&mut self) {
-        while let Some(read) = self.ahead.pop_front() {
-            self.forget(read.slot as usize);
-            self.cache.release(read.slot as usize);
-        }
-    }
-
     /// What lies in a slot is not its neuron's data: it is never to be found again.
     fn forget(&mut self, slot: usize) {
         self.cache.disown(slot);
@@ -473,12 +318,9 @@ impl NeuronStore {
             Some(span) => (Purpose::Wanted(span), span.offset, span.len),
             None => {
                 let read = self.ahead.pop_front()?;
-                let g = &read.place.geometry;
-                let start = read.neuron * g.bundle_stride();
-                let first = start / PAGE * PAGE;
-                let end = (start + g.bundle_bytes()).next_multiple_of(PAGE);
-                let offset = read.place.file_offset + first as u64;
-                (Purpose::Ahead(read), offset, end - first)
+                let pages = read.pages();
+                let len = (pages.end - pages.start) as usize;
+                (Purpose::Ahead(read), pages.start, len)
             }
         };
         let (slot, id) = (self.buffers.pop()?, self.free_reads.pop()?);
@@ -548,47 +390,6 @@ impl NeuronStore {
             }),
             None => Ok(ready),
         }
-    }
-
-    /// A neuron that was read ahead. If a flight waits for it meanwhile, this is a read like others; else
-    /// nobody minds if it failed.
-    fn arrived_ahead(
-        &mut self,
-        read: &AheadRead,
-        buffer: Slot,
-        read_ok: bool,
-        sums_of: impl Fn(usize, usize) -> Option<NeuronSums>,
-    ) -> Result<Option<usize>, CorruptNeuron> {
-        let (g, slot) = (read.place.geometry, read.slot as usize);
-        let at = read.neuron * g.bundle_stride() % PAGE;
-        let len = g.bundle_bytes();
-        if let Some(store) = &mut self.store {
-            store[slot * self.slot_bytes..][..len].copy_from_slice(&buffer[at..at + len]);
-        }
-        self.buffers.push(buffer);
-        let sums = sums_of(read.place.cluster, read.neuron);
-        let sound = read_ok && self.complete(&g, Parts::BUNDLE, slot, len, sums);
-        let waiter = std::mem::replace(&mut self.waiters[slot], NO_SLOT);
-        match (sound, waiter) {
-            (false, _) => self.forget(slot),
-            (true, NO_SLOT) => self.parts[slot] = Parts::BUNDLE.with(Parts::AHEAD),
-            (true, _) => self.parts[slot] = Parts::BUNDLE,
-        }
-        self.cache.release(slot);
-        let mut ready = None;
-        if waiter != NO_SLOT {
-            let flight = &mut self.flights[waiter as usize];
-            flight.missing[0].clear(read.neuron);
-            ready = flight.is_ready().then_some(waiter as usize);
-        }
-        if read_ok && !sound && waiter != NO_SLOT {
-            return Err(CorruptNeuron {
-                cluster: read.place.cluster,
-                neuron: read.neuron,
-                ready,
-            });
-        }
-        Ok(ready)
     }
 
     /// All reads of a neuron are here, the last up to byte `end` of its bundle: what has become whole is
