@@ -92,6 +92,8 @@ impl Packed {
             ClusterKind::O => TensorId::Layer(layer, LayerTensor::O),
             ClusterKind::Head if !tied => TensorId::OutputHead,
             ClusterKind::Head | ClusterKind::Embedding => TensorId::TokenEmbedding,
+            ClusterKind::PredictorHidden => TensorId::Layer(layer, LayerTensor::PredictorFc1),
+            ClusterKind::PredictorScore => TensorId::Layer(layer, LayerTensor::PredictorFc2),
             ClusterKind::Ffn => {
                 let g = &self.bundle.meta.layers[layer].ffn;
                 return match g.layout {

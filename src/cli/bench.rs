@@ -10,7 +10,7 @@ use forebay::plans::process::rss_peak;
 use forebay::plans::size::format_size;
 use serde::Serialize;
 
-use super::bench_ladder::Ladder;
+use super::bench_ladder::Sparse;
 use super::engine_flags::EngineFlags;
 use super::output::{print_json, print_text};
 use super::progress::reporter;
@@ -22,7 +22,7 @@ const USUAL_TESTS: [&str; 3] = ["pp128", "pp512", "tg128"];
 #[command(args_conflicts_with_subcommands = true)]
 pub struct Bench {
     #[command(subcommand)]
-    ladder: Option<Ladder>,
+    sparse: Option<Sparse>,
     /// A .gguf or .fbay file, or a safetensors folder; the embedded demo model if left away.
     model: Option<PathBuf>,
     /// Tests, separated by commas: ppN reads a prompt of N random tokens, tgN generates N tokens, each
@@ -68,8 +68,8 @@ struct RunReport {
 
 impl Bench {
     pub fn execute(self) -> anyhow::Result<()> {
-        if let Some(ladder) = self.ladder {
-            return ladder.execute();
+        if let Some(sparse) = self.sparse {
+            return sparse.execute();
         }
         let mut report = if self.kernels && self.model.is_none() && self.tests.is_empty() {
             Report {

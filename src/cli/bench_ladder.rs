@@ -4,16 +4,16 @@ use std::path::PathBuf;
 
 use anyhow::{Context, bail};
 use clap::{Args, Subcommand};
-use forebay::Engine;
 use forebay::bench::{LADDER, Point, Workload, measure_point};
 use forebay::plans::size::format_size;
+use forebay::{Engine, PolicyKind};
 
 use super::engine_flags::EngineFlags;
 use super::output::{print_json, print_text};
 use super::progress::reporter;
 
 #[derive(Debug, Subcommand)]
-pub enum Ladder {
+pub enum Sparse {
     /// What each idea brings: without bundles, with them, with a cache, with a pipeline.
     Ladder(Points),
     /// Speed by memory, from the least possible to all of the model.
@@ -57,7 +57,7 @@ pub struct Sweep {
     count: usize,
 }
 
-impl Ladder {
+impl Sparse {
     pub fn execute(self) -> anyhow::Result<()> {
         let (points, measured) = match self {
             Self::Ladder(points) => {
@@ -92,18 +92,30 @@ impl Points {
             .on_preparation(reporter(self.json)))
     }
 
-    fn measure(
-        &self,
-        name: &str,
-        shape: impl FnOnce(forebay::EngineBuilder) -> forebay::EngineBuilder,
-    ) -> anyhow::Result<Point> {
-        let workload = Workload {
+    fn workload(&self) -> Workload {
+        Workload {
             prompt: self.prompt.max(1),
             warm_up: self.warm_up,
             tokens: self.tokens.max(2),
             repetitions: self.repetitions.max(1),
             seed: self.seed,
-        };
+        }
+    }
+
+    fn measure(
+        &self,
+        name: &str,
+        shape: impl FnOnce(forebay::EngineBuilder) -> forebay::EngineBuilder,
+    ) -> anyhow::Result<Point> {
+        self.measure_with(name, self.workload(), shape)
+    }
+
+    fn measure_with(
+        &self,
+        name: &str,
+        workload: Workload,
+        shape: impl FnOnce(forebay::EngineBuilder) -> forebay::EngineBuilder,
+    ) -> anyhow::Result<Point> {
         let point = measure_point(name, shape(self.builder()?), &workload)?;
         if !self.json {
             eprintln!("{name}: {:.2} tokens/s", point.tokens_per_second[0]);
@@ -114,7 +126,15 @@ impl Points {
     fn ladder(&self) -> anyhow::Result<Vec<Point>> {
         let rungs = LADDER.iter();
         rungs
-            .map(|rung| self.measure(rung.name, |builder| builder.neurons(rung.options)))
+            .map(|rung| {
+                let mut workload = self.workload();
+                if rung.options.policy == PolicyKind::NoCache {
+                    // Nothing warms up, and every token takes as long as the next: seconds each.
+                    workload.warm_up = 0;
+                    workload.tokens = (workload.tokens / 4).max(2);
+                }
+                self.measure_with(rung.name, workload, |b| b.neurons(rung.options))
+            })
             .collect()
     }
 }

@@ -45,13 +45,8 @@ impl EngineBuilder {
         sparsity: Sparsity,
     ) -> Result<Prepared, Error> {
         let plan = &memory.residency;
-        let mut programs: Vec<Program> = (0..threads)
-            .map(|rank| Program::new(bundle, plan, rank))
-            .collect();
         let predicted = sparsity == Sparsity::Predicted;
-        if self.neurons.looks_ahead(plan, predicted) {
-            programs.iter_mut().for_each(Program::look_ahead);
-        }
+        let programs = self.programs(bundle, plan, threads, predicted);
         let ceiling = if plan.stream_slots > 0 || plan.neuron_cache.slots > 0 {
             self.disk_ceiling(bundle, plan)
         } else {
@@ -116,6 +111,23 @@ impl EngineBuilder {
             ceiling,
             notes,
         })
+    }
+
+    /// The work lists of all cores.
+    fn programs(
+        &self,
+        bundle: &Bundle,
+        plan: &ResidencyPlan,
+        threads: usize,
+        predicted: bool,
+    ) -> Vec<Program> {
+        let mut programs: Vec<Program> = (0..threads)
+            .map(|rank| Program::new(bundle, plan, rank))
+            .collect();
+        if self.neurons.looks_ahead(plan, predicted) {
+            programs.iter_mut().for_each(Program::look_ahead);
+        }
+        programs
     }
 
     /// What the disk gives this file right now, in bytes per second; 0 if that cannot be told. The buffers

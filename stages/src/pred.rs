@@ -54,7 +54,7 @@ impl Pred {
             *mask = LiveMask::default();
             for (i, &score) in token.iter().enumerate() {
                 // A score that is no number counts as named, so that it is noticed rather than skipped.
-                if !(score < predictor.threshold) {
+                if score >= predictor.threshold || score.is_nan() {
                     mask.set(i);
                     union.set(i);
                 }

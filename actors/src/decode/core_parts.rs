@@ -58,8 +58,7 @@ pub(super) fn build_core(shared: &Arc<Shared>, parts: CoreParts) -> Sequencer {
     let (batch, flights) = (shared.max_batch, program.max_flights());
     let layers = shared.bundle.meta.layers.iter();
     let max_neurons = layers.map(|l| l.ffn.neurons).max().unwrap_or(0);
-    let predicted = shared.predictor_rank();
-    let widest = c.d_model.max(c.q_dim()).max(predicted);
+    let widest = widest(shared);
 
     let udc = UdcActor::new(flights, UdcScratch::new(batch, max_neurons, c.d_model));
     let rules = NeuronRules {
@@ -86,27 +85,7 @@ pub(super) fn build_core(shared: &Arc<Shared>, parts: CoreParts) -> Sequencer {
     );
     let attend = AttendActor::new(stage, batch, c.q_dim() + 2 * c.kv_dim());
 
-    let owned = max_owned_neurons(shared, &program);
-    let cx = CoreContext {
-        shared: Arc::clone(shared),
-        rank,
-        step: Step::default(),
-        layer: 0,
-        x: Activations::new(batch, widest),
-        gates: vec![0.0; batch * owned],
-        gate_start: Vec::with_capacity(flights),
-        hidden: Activations::new(batch, predicted),
-        hidden_ahead: Activations::new(1, predicted),
-        named: vec![LiveMask::default(); if predicted > 0 { flights * batch } else { 0 }],
-        acc: vec![0; batch * c.d_model],
-        retired: 0,
-        trace,
-        last_ns: 0,
-        counts: CacheCounts::default(),
-        gated: 0,
-        live: 0,
-        ledger: Ledger::start(now_ns()),
-    };
+    let cx = context(shared, rank, &program, trace);
     let residual = Residual::new(batch, c.d_model, widest);
     let pred = PredActor::new(&cx);
     let actors = CoreActors {
@@ -126,6 +105,39 @@ pub(super) fn build_core(shared: &Arc<Shared>, parts: CoreParts) -> Sequencer {
         (member, io),
         (commands, done),
     )
+}
+
+/// What the core's actors share, with nothing in it yet.
+fn context(shared: &Arc<Shared>, rank: usize, program: &Program, trace: TraceLane) -> CoreContext {
+    let (c, batch) = (&shared.bundle.meta.config, shared.max_batch);
+    let (flights, predicted) = (program.max_flights(), shared.predictor_rank());
+    let owned = max_owned_neurons(shared, program);
+    CoreContext {
+        shared: Arc::clone(shared),
+        rank,
+        step: Step::default(),
+        layer: 0,
+        x: Activations::new(batch, widest(shared)),
+        gates: vec![0.0; batch * owned],
+        gate_start: Vec::with_capacity(flights),
+        hidden: Activations::new(batch, predicted),
+        hidden_ahead: Activations::new(1, predicted),
+        named: vec![LiveMask::default(); if predicted > 0 { flights * batch } else { 0 }],
+        acc: vec![0; batch * c.d_model],
+        retired: 0,
+        trace,
+        last_ns: 0,
+        counts: CacheCounts::default(),
+        gated: 0,
+        live: 0,
+        ledger: Ledger::start(now_ns()),
+    }
+}
+
+/// Columns of the widest matrix's input, the predictor's among them.
+fn widest(shared: &Shared) -> usize {
+    let c = &shared.bundle.meta.config;
+    c.d_model.max(c.q_dim()).max(shared.predictor_rank())
 }
 
 /// Most row clusters of one phase.

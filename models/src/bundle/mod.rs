@@ -20,7 +20,7 @@ pub use format::{ALIGN, ClusterKind, DirectoryEntry, FORMAT_VERSION, checksum};
 pub use geometry::{FfnGeometry, FfnLayout, MAX_BUNDLES, MAX_NEURONS};
 pub use hot_set::{HotNeuron, hot_set_path, load_hot_set, save_hot_set};
 pub use meta::{BundleMeta, GateCalibration, LayerFormats, LayerPredictor, SourceIdentity};
-pub use pack::{PackOptions, PackProgress, pack};
+pub use pack::{COLUMN_FORMAT, PackOptions, PackProgress, pack};
 pub use reader::{Bundle, NeuronSums};
 pub use vectors::{LayerVectors, Vectors};
 pub use writer::remove_stale_partials;

@@ -1,0 +1,193 @@
+//! What is learned about a model: predictors fitted by the tool, thresholds, and the hot set between runs.
+
+mod support;
+
+use std::path::PathBuf;
+use std::process::Command;
+
+use forebay::models::bundle::{Bundle, hot_set_path, load_hot_set};
+use forebay::{Engine, Prompt, Request, Sparsity};
+use serde_json::Value;
+use support::{TemporaryFile, build, generate};
+
+/// The demo, packed for this test alone: what is learned is written into it.
+fn packed_demo(name: &str) -> TemporaryFile {
+    let file = TemporaryFile::new(&format!("{name}.fbay"));
+    run(support::program()
+        .arg("pack")
+        .arg(support::root().join("models/demo/hf"))
+        .arg("-o")
+        .arg(&file.0)
+        .arg("--quiet"));
+    file
+}
+
+fn run(command: &mut Command) -> String {
+    let output = command.output().expect("the program starts");
+    let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+    assert!(output.status.success(), "{}", text(&output.stderr));
+    text(&output.stdout)
+}
+
+/// Stories that the demo tells.
+fn stories(tokens: usize) -> TemporaryFile {
+    let engine = build(support::engine(None).context(512));
+    let mut text = String::new();
+    for seed in 0.. {
+        let mut request = Request::text("Once upon a time").max_tokens(400);
+        request.sampler.temperature = 1.0;
+        request.sampler.seed = seed;
+        text += &generate(&engine, request).text;
+        text.push('\n');
+        if text.len() > 4 * tokens {
+            break;
+        }
+    }
+    let file = TemporaryFile::new("stories.txt");
+    std::fs::write(&file.0, text).expect("a writable folder");
+    file
+}
+
+fn number(value: &Value, field: &str) -> f64 {
+    value[field]
+        .as_f64()
+        .unwrap_or_else(|| panic!("{field} in {value:#}"))
+}
+
+#[test]
+fn a_predictor_is_fitted_stored_and_used() {
+    let (model, text) = (packed_demo("fit"), stories(6000));
+    let report = run(support::program()
+        .args([
+            "fit-predictor",
+            "--json",
+            "--ctx",
+            "128",
+            "--tokens",
+            "6000",
+        ])
+        .args([
+            "--rank",
+            "64",
+            "--steps",
+            "300",
+            "--recall",
+            "0.9",
+            "--test-pieces",
+            "4",
+        ])
+        .arg(&model.0)
+        .arg("-f")
+        .arg(&text.0));
+    let report: Value = serde_json::from_str(&report).expect("JSON");
+    let (recall, predicted) = (
+        number(&report, "recall"),
+        number(&report, "predicted_density"),
+    );
+    let density = number(&report, "density");
+    assert!(recall > 0.85, "{report:#}");
+    // Naming all neurons would have perfect recall, too.
+    assert!(predicted < 0.5 && predicted > density, "{report:#}");
+    let cost = number(&report, "predicted_perplexity") / number(&report, "exact_perplexity");
+    assert!(cost > 0.95 && cost < 1.2, "{report:#}");
+    let bundle = Bundle::open(&model.0).expect("a sound file");
+    let predictors = bundle.meta.predictors.as_ref().expect("they are stored");
+    assert!(predictors.len() == 6 && predictors.iter().all(|p| p.rank == 64));
+    // The weights are what they were, and predictors are what is used now.
+    let builder = |sparsity| support::engine(Some(&model.0)).sparsity(sparsity);
+    let prompt = || Request::text("One day").max_tokens(16);
+    let exact = generate(&build(builder(Sparsity::Exact)), prompt());
+    let embedded = generate(&build(support::engine(None)), prompt());
+    assert_eq!(exact.logits_hash, embedded.logits_hash);
+    let by_default = build(support::engine(Some(&model.0)));
+    assert_eq!(by_default.plan()["sparsity"], "predicted");
+}
+
+#[test]
+fn swiglu_models_are_told_to_calibrate() {
+    let text = TemporaryFile::new("text.txt");
+    std::fs::write(&text.0, "one two three ".repeat(200)).expect("a writable folder");
+    let output = support::program()
+        .args(["fit-predictor", "--ctx", "32", "--test-pieces", "1"])
+        .arg(support::tiny("llama_k"))
+        .arg("-f")
+        .arg(&text.0)
+        .output()
+        .expect("the program starts");
+    let error = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(
+        !output.status.success() && error.contains("calibrate"),
+        "{error}"
+    );
+}
+
+#[test]
+fn thresholds_leave_the_part_that_is_asked_for() {
+    let model: PathBuf = support::tiny("llama_k");
+    let text = TemporaryFile::new("calibration.txt");
+    std::fs::write(&text.0, "one two three, four five six. ".repeat(100)).expect("writable");
+    let uncalibrated = support::engine(Some(&model))
+        .sparsity(Sparsity::Threshold)
+        .build()
+        .expect_err("nothing was measured yet");
+    assert!(
+        uncalibrated.to_string().contains("calibrate"),
+        "{uncalibrated}"
+    );
+    run(support::program()
+        .args(["calibrate", "--ctx", "64", "--tokens", "512", "--json"])
+        .arg(&model)
+        .arg("-f")
+        .arg(&text.0));
+    let live = |density: f64| {
+        let builder = support::engine(Some(&model)).sparsity(Sparsity::Threshold);
+        let engine: Engine = build(builder.density(density).max_batch(1));
+        let mut request = Request::text("").max_tokens(24);
+        request.prompt = Prompt::Tokens((5..30).collect());
+        request.ignore_eog = true;
+        let run = generate(&engine, request);
+        let tokens = (run.prefill.tokens + run.decode.tokens) * engine.config().n_layers;
+        (run.cache.hits + run.cache.misses) as f64 / (tokens * engine.config().d_ff) as f64
+    };
+    let measured = [1.0, 0.6, 0.3].map(live);
+    assert!(measured[0] > 0.99, "{measured:?}");
+    assert!((measured[1] - 0.6).abs() < 0.15, "{measured:?}");
+    assert!((measured[2] - 0.3).abs() < 0.15, "{measured:?}");
+}
+
+#[test]
+fn the_hot_set_makes_the_next_run_warm() {
+    let model = packed_demo("hot");
+    let whole = build(support::engine(Some(&model.0))).weight_bytes();
+    let run = |kept: bool| {
+        let builder = support::engine(Some(&model.0)).hot_set(kept);
+        let engine = build(
+            builder
+                .weight_memory(whole * 7 / 10)
+                .sparsity(Sparsity::Exact),
+        );
+        assert!(engine.plan()["clusters"]["gate_pinned"].as_u64() > Some(0));
+        generate(&engine, Request::text("Once upon a time").max_tokens(32))
+    };
+    let cold = run(true);
+    let bundle = Bundle::open(&model.0).expect("a sound file");
+    let hot = load_hot_set(&bundle);
+    assert!(!hot.is_empty());
+    let warm = run(true);
+    assert_eq!(cold.logits_hash, warm.logits_hash);
+    assert!(
+        warm.cache.misses * 2 < cold.cache.misses,
+        "{:?} and {:?}",
+        cold.cache,
+        warm.cache
+    );
+    let asked_not_to = run(false);
+    assert!(asked_not_to.cache.misses > warm.cache.misses);
+    // A damaged hot set is none.
+    let path = hot_set_path(&model.0);
+    let mut bytes = std::fs::read(&path).expect("it was written");
+    bytes[20] ^= 1;
+    std::fs::write(&path, bytes).expect("writable");
+    assert!(load_hot_set(&bundle).is_empty());
+    std::fs::remove_file(&path).expect("removable");
+}
