@@ -176,7 +176,7 @@ fn the_hot_set_makes_the_next_run_warm() {
     let warm = run(true);
     assert_eq!(cold.logits_hash, warm.logits_hash);
     assert!(
-        warm.cache.misses * 2 < cold.cache.misses,
+        warm.cache.misses * 4 < cold.cache.misses * 3,
         "{:?} and {:?}",
         cold.cache,
         warm.cache

@@ -57,6 +57,7 @@ fn a_stream_dropped_during_the_prompt_is_cancelled_between_batches() {
     within(LIMIT, || {
         let patient = Patient::new(STREAMED);
         let engine = forebay::Engine::builder()
+            .hot_set(false)
             .model(&patient.path)
             .threads(crate::stage::threads())
             .weight_memory(STREAMED.weight_memory)

@@ -146,8 +146,8 @@ fn what_is_no_packed_file_is_refused() {
         ("text", b"once upon a time", "shorter than a page"),
         ("a GGUF file by another name", &gguf, "not a bundle file"),
         ("zeros", &zeros, "not a bundle file"),
-        ("the version before", &before, "version 1 is not supported"),
-        ("the next version", &next, "version 3 is not supported"),
+        ("the version before", &before, "version 2 is not supported"),
+        ("the next version", &next, "version 4 is not supported"),
     ];
     for (what, bytes, mention) in cases {
         run_refused(&scratch, what, bytes, &[mention]);

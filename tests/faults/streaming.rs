@@ -167,6 +167,7 @@ fn a_long_prompt_in_many_batches_needs_no_logits_in_between() {
             let prompt = Request::text(text).max_tokens(2);
             let run = |batch: usize| {
                 let engine = forebay::Engine::builder()
+                    .hot_set(false)
                     .model(&patient.path)
                     .threads(crate::stage::threads())
                     .weight_memory(mode.weight_memory.min(3 << 19))
