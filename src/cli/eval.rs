@@ -2,7 +2,6 @@
 
 use std::path::PathBuf;
 
-use anyhow::Context;
 use clap::{Args, Subcommand};
 use forebay::Engine;
 use forebay::models::tokenizer::EncodeOptions;
@@ -10,6 +9,7 @@ use forebay::models::tokenizer::EncodeOptions;
 use super::engine_flags::EngineFlags;
 use super::output::{print_json, print_text};
 use super::progress::reporter;
+use super::text::read_text;
 
 /// Tokens per step while scoring.
 const BATCH: usize = 128;
@@ -50,12 +50,7 @@ impl Eval {
 
 impl Perplexity {
     fn execute(self) -> anyhow::Result<()> {
-        let text = std::fs::read_to_string(&self.file).with_context(|| {
-            format!(
-                "cannot read the text from {} (-f takes a file of UTF-8 text)",
-                self.file.display()
-            )
-        })?;
+        let text = read_text(&self.file)?;
         let builder = Engine::builder().model(&self.model).context(self.ctx);
         let builder = builder.max_batch(BATCH.min(self.ctx)).max_logits(32);
         let builder = self

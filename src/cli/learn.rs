@@ -1,8 +1,7 @@
 //! `forebay fit-predictor` and `forebay calibrate`
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
-use anyhow::Context;
 use clap::Args;
 use forebay::learn::{FitRequest, FitStep, calibrate_gates, fit_predictors};
 use forebay::models::tokenizer::EncodeOptions;
@@ -14,6 +13,7 @@ use indicatif::{ProgressBar, ProgressStyle};
 use super::engine_flags::EngineFlags;
 use super::output::{print_json, print_text};
 use super::progress::reporter;
+use super::text::read_text;
 
 /// Tokens per step.
 const BATCH: usize = 128;
@@ -88,7 +88,7 @@ impl Text {
         &self,
         shape: impl FnOnce(EngineBuilder) -> EngineBuilder,
     ) -> anyhow::Result<Vec<u32>> {
-        let text = read(&self.file)?;
+        let text = read_text(&self.file)?;
         let engine = shape(self.builder()?.sparsity(Sparsity::Dense)).build()?;
         let options = EncodeOptions {
             add_bos: engine.tokenizer().adds_bos(),
@@ -109,15 +109,6 @@ impl Text {
         }
         bar
     }
-}
-
-fn read(file: &Path) -> anyhow::Result<String> {
-    std::fs::read_to_string(file).with_context(|| {
-        format!(
-            "cannot read the text from {} (-f takes a file of UTF-8 text)",
-            file.display()
-        )
-    })
 }
 
 impl FitPredictor {

@@ -13,6 +13,7 @@ mod progress;
 mod run;
 mod sampling;
 mod synth;
+mod text;
 mod trace;
 
 use clap::{Parser, Subcommand};

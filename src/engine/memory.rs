@@ -1,6 +1,6 @@
 //! Sharing the budget out: everything is itemised before anything is allocated.
 
-use forebay_actors::decode::scratch_bytes;
+use forebay_actors::decode::{predictor_rank, scratch_bytes};
 use forebay_actors::memory::{row_buffer_bytes, row_buffers};
 use forebay_models::bundle::{Bundle, ClusterKind};
 use forebay_models::kv_cache::{KvCache, KvType};
@@ -12,7 +12,6 @@ use forebay_plans::residency::{
 use forebay_plans::size::format_size;
 use forebay_stages::attention::kv_shape;
 
-use super::start::rank_in_use;
 use crate::error::Error;
 
 /// Memory that start-up and tokens take beyond what is itemised: thread stacks, the ring, message
@@ -192,7 +191,7 @@ fn scratch(bundle: &Bundle, request: &MemoryRequest, batch: usize) -> u64 {
         .filter(|e| !matches!(e.kind, ClusterKind::Ffn | ClusterKind::PredictorScore));
     let rows = rows.map(|e| e.count as usize).max().unwrap_or(0);
     let logits = request.max_logits.min(batch);
-    let rank = rank_in_use(bundle, request.sparsity == Sparsity::Predicted);
+    let rank = predictor_rank(bundle, request.sparsity == Sparsity::Predicted);
     scratch_bytes(
         &meta.config,
         request.threads,

@@ -5,7 +5,7 @@ use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
 use forebay_actors::decode::{
-    Boards, DecodeGraph, GraphOptions, NeuronOptions, Program, Resident, Shared,
+    Boards, DecodeGraph, GraphOptions, NeuronOptions, Program, Resident, Shared, predictor_rank,
 };
 use forebay_actors::fault::FaultCell;
 use forebay_actors::io::probe::{ReadLoad, measure_read};
@@ -161,7 +161,7 @@ impl EngineBuilder {
             threads,
             memory.max_batch,
             self.max_logits.min(memory.max_batch),
-            rank_in_use(&bundle, pred.is_predicted()),
+            predictor_rank(&bundle, pred.is_predicted()),
         );
         let WeightMemory {
             resident,
@@ -265,14 +265,4 @@ pub(super) fn describe(
         "neuron_cache": memory.residency.neuron_cache,
         "notes": prepared.notes,
     })
-}
-
-/// The largest rank of the predictors, 0 where they are not used.
-pub(super) fn rank_in_use(bundle: &Bundle, predicted: bool) -> usize {
-    let ranks = bundle.meta.predictors.iter().flatten().map(|p| p.rank);
-    if predicted {
-        ranks.max().unwrap_or(0)
-    } else {
-        0
-    }
 }

@@ -56,7 +56,7 @@ impl GcActor {
             },
             (None, _) => NeuronRows::Whole(resident),
         };
-        let range = cx.gate_range(&flight);
+        let (range, named) = (cx.gate_range(&flight), cx.named_range(flight.number));
         let gates = &mut cx.gates[range];
         let wanted = (flight.count, &flight.live);
         gate(
@@ -75,8 +75,7 @@ impl GcActor {
         let computed = flight.live.count();
         cx.gated += computed as u64;
         let bytes = (computed * geometry.gate_row()) as u64;
-        let at = flight.number * shared.max_batch;
-        let named = cx.named.get(at..at + cx.step.n_tokens);
+        let named = named.map(|range| &cx.named[range]);
         let pred = &shared.pred;
         flight.live = pred.survivors(cx.layer, gates, flight.count, &flight.live, named);
         flight.gated = true;

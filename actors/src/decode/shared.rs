@@ -131,9 +131,7 @@ impl Shared {
 
     /// The largest rank of a predictor that is used, 0 if none is.
     pub fn predictor_rank(&self) -> usize {
-        let used = self.bundle.meta.predictors.iter().flatten();
-        let rank = used.map(|p| p.rank).max().unwrap_or(0);
-        if self.pred.is_predicted() { rank } else { 0 }
+        predictor_rank(&self.bundle, self.pred.is_predicted())
     }
 
     /// Directory entry of a cluster.
@@ -149,5 +147,15 @@ impl Shared {
             Some(layer) => format!("{:?} cluster {}..{last} of layer {layer}", e.kind, e.first),
             None => format!("{:?} cluster {}..{last}", e.kind, e.first),
         }
+    }
+}
+
+/// The largest rank of a model's predictors, 0 where they are not used.
+pub fn predictor_rank(bundle: &Bundle, predicted: bool) -> usize {
+    let ranks = bundle.meta.predictors.iter().flatten().map(|p| p.rank);
+    if predicted {
+        ranks.max().unwrap_or(0)
+    } else {
+        0
     }
 }

@@ -19,6 +19,19 @@ fn tables() -> Vec<KernelTable> {
     Isa::ALL.into_iter().filter_map(KernelTable::new).collect()
 }
 
+/// Best speed of any piece of `n` units, in units per second; each of the pieces is run once per pass.
+fn best((pieces, passes): (usize, usize), n: usize, mut run: impl FnMut(usize, usize)) -> f64 {
+    let mut best = 0.0_f64;
+    for i in 0..pieces * passes {
+        let piece = i % pieces;
+        let (first, end) = (piece * n / pieces, (piece + 1) * n / pieces);
+        let start = std::time::Instant::now();
+        run(first, end);
+        best = best.max((end - first) as f64 / start.elapsed().as_secs_f64());
+    }
+    best
+}
+
 /// Small reproducible generator (splitmix64).
 pub(super) struct Random(pub(super) u64);
 

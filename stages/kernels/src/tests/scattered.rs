@@ -1,14 +1,13 @@
 //! How fast rows that lie anywhere in a large slab come through the kernels on one thread. Run with
-//! `cargo test --release -p forebay-stages scattered -- --ignored --nocapture`.
+//! `cargo test --release -p forebay-kernels scattered -- --ignored --nocapture`.
 
 use std::hint::black_box;
-use std::time::Instant;
 
 use forebay_models::block::BlockType;
 use forebay_queues::slab::Slab;
 
 use super::definition::random_row;
-use super::{Random, tables};
+use super::{Random, best, tables};
 use crate::{Activations, Form, KernelTable};
 
 const BYTES: usize = 1 << 30;
@@ -19,19 +18,6 @@ const PIECES: usize = 24;
 const PASSES: usize = 3;
 /// Rows of a call: a core's part of a layer's live neurons.
 const PER_CALL: usize = 700;
-
-/// Best speed of any piece of `n` units, in units per second.
-fn best(n: usize, mut run: impl FnMut(usize, usize)) -> f64 {
-    let mut best = 0.0_f64;
-    for i in 0..PIECES * PASSES {
-        let piece = i % PIECES;
-        let (first, end) = (piece * n / PIECES, (piece + 1) * n / PIECES);
-        let start = Instant::now();
-        run(first, end);
-        best = best.max((end - first) as f64 / start.elapsed().as_secs_f64());
-    }
-    best
-}
 
 fn shuffled(n: usize) -> Vec<usize> {
     let mut random = Random(3);
@@ -53,12 +39,12 @@ fn scattered(table: &KernelTable, block: BlockType, cols: usize, bytes: &mut [u8
     let bytes = &*bytes;
     let order = shuffled(bytes.len() / stride).into_iter();
     let rows: Vec<&[u8]> = order.map(|i| &bytes[i * stride..][..row.len()]).collect();
-    let read = best(bytes.len(), |first, end| {
+    let read = best((PIECES, PASSES), bytes.len(), |first, end| {
         black_box(table.read_pass(&bytes[first..end]));
     });
     let per_second = |rows: f64| rows * row.len() as f64;
     let (h, mut acc) = (random.units(PER_CALL), vec![0.0; cols]);
-    let axpy = per_second(best(rows.len(), |first, end| {
+    let axpy = per_second(best((PIECES, PASSES), rows.len(), |first, end| {
         for rows in rows[first..end].chunks(PER_CALL) {
             table.axpy_gathered(block, rows, &h[..rows.len()], &mut acc, cols);
         }
@@ -67,7 +53,7 @@ fn scattered(table: &KernelTable, block: BlockType, cols: usize, bytes: &mut [u8
     let mut x = Activations::new(1, cols);
     x.load(table, Form::Rows, 1, cols, &random.units(cols));
     let mut out = vec![0.0; PER_CALL];
-    let dot = per_second(best(rows.len(), |first, end| {
+    let dot = per_second(best((PIECES, PASSES), rows.len(), |first, end| {
         for rows in rows[first..end].chunks(PER_CALL) {
             table.dot_gathered(block, rows, &x, &mut out[..rows.len()]);
             black_box(&out);

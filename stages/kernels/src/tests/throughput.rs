@@ -1,5 +1,5 @@
 //! How fast weights stream through the kernels on one thread. Run with
-//! `cargo test --release -p forebay-stages throughput -- --ignored --nocapture`.
+//! `cargo test --release -p forebay-kernels throughput -- --ignored --nocapture`.
 
 use std::hint::black_box;
 use std::time::Instant;
@@ -10,7 +10,7 @@ use forebay_models::panel::pack_panels;
 use forebay_queues::slab::Slab;
 
 use super::definition::random_row;
-use super::{Random, tables};
+use super::{Random, best, tables};
 use crate::{Activations, AttendScratch, Form, KernelTable, Queries, WeightPanels, WeightRows};
 
 const BYTES: usize = 256 << 20;
@@ -18,19 +18,6 @@ const BYTES: usize = 256 << 20;
 /// the rest of the buffer has been read since its last turn.
 const PIECES: usize = 32;
 const PASSES: usize = 4;
-
-/// Best speed of any piece of `n` units, in units per second.
-fn best(n: usize, mut run: impl FnMut(usize, usize)) -> f64 {
-    let mut best = 0.0_f64;
-    for i in 0..PIECES * PASSES {
-        let piece = i % PIECES;
-        let (first, end) = (piece * n / PIECES, (piece + 1) * n / PIECES);
-        let start = Instant::now();
-        run(first, end);
-        best = best.max((end - first) as f64 / start.elapsed().as_secs_f64());
-    }
-    best
-}
 
 /// Reads every byte once: the bound.
 fn read(bytes: &[u8]) -> u64 {
@@ -66,7 +53,7 @@ fn stream(
     x.load(table, form, n_tokens, cols, &random.units(n_tokens * cols));
     let mut out = vec![0.0; n_tokens * n_rows];
     let stride = row.len();
-    let rows_per_second = best(n_rows, |first, end| {
+    let rows_per_second = best((PIECES, PASSES), n_rows, |first, end| {
         let (bytes, n_rows) = (&bytes[first * stride..end * stride], end - first);
         if form == Form::Rows {
             let w = WeightRows {
@@ -181,7 +168,7 @@ fn throughput() {
     let mut slab = Slab::new(BYTES).expect("memory for the weights");
     let mut slot = slab.carve(BYTES).expect("carved once");
     slot.fill(1);
-    let bound = best(BYTES, |first, end| {
+    let bound = best((PIECES, PASSES), BYTES, |first, end| {
         black_box(read(black_box(&slot[first..end])));
     });
     println!("read {:.1} GB/s", bound / 1e9);
