@@ -12,7 +12,7 @@ use super::{B, I, Neon, each};
 use crate::simd::Kernel;
 
 /// One way to sum products of bytes. A value is the proof that the CPU has the instructions.
-pub(in crate::kernels) trait Products: Copy + Send + Sync + 'static {
+pub(crate) trait Products: Copy + Send + Sync + 'static {
     /// Runs `kernel` in a function that is compiled for these instructions and NEON.
     fn run<K: Kernel>(s: Neon<Self>, kernel: K) -> K::Output;
 
@@ -35,22 +35,22 @@ pub(in crate::kernels) trait Products: Copy + Send + Sync + 'static {
 
 /// Byte arithmetic of every ARMv8-A CPU.
 #[derive(Clone, Copy)]
-pub(in crate::kernels) struct Baseline(());
+pub(crate) struct Baseline(());
 
 /// `sdot`.
 #[derive(Clone, Copy)]
-pub(in crate::kernels) struct Dotprod(());
+pub(crate) struct Dotprod(());
 
 /// `smmla` for two tokens, `sdot` for one.
 #[derive(Clone, Copy)]
-pub(in crate::kernels) struct I8mm(());
+pub(crate) struct I8mm(());
 
 /// Whether vectors in memory have their first lane first, as all of NEON's kernels here assume.
 const LITTLE_ENDIAN: bool = cfg!(target_endian = "little");
 
 impl Neon<Baseline> {
     /// The proof, if the CPU has the instructions.
-    pub(in crate::kernels) fn detect() -> Option<&'static Self> {
+    pub(crate) fn detect() -> Option<&'static Self> {
         (LITTLE_ENDIAN && is_aarch64_feature_detected!("neon")).then_some(&Self(Baseline(())))
     }
 }
@@ -64,7 +64,7 @@ impl<P> Neon<P> {
 
 impl Neon<Dotprod> {
     /// The proof, if the CPU has the instructions.
-    pub(in crate::kernels) fn detect() -> Option<&'static Self> {
+    pub(crate) fn detect() -> Option<&'static Self> {
         let found = is_aarch64_feature_detected!("neon") && is_aarch64_feature_detected!("dotprod");
         (LITTLE_ENDIAN && found).then_some(&Self(Dotprod(())))
     }
@@ -72,7 +72,7 @@ impl Neon<Dotprod> {
 
 impl Neon<I8mm> {
     /// The proof, if the CPU has the instructions.
-    pub(in crate::kernels) fn detect() -> Option<&'static Self> {
+    pub(crate) fn detect() -> Option<&'static Self> {
         let found = is_aarch64_feature_detected!("neon")
             && is_aarch64_feature_detected!("dotprod")
             && is_aarch64_feature_detected!("i8mm");
