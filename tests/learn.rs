@@ -156,6 +156,81 @@ fn thresholds_leave_the_part_that_is_asked_for() {
 }
 
 #[test]
+fn a_perplexity_decides_how_many_neurons_are_computed() {
+    let model: PathBuf = support::tiny("llama_k");
+    let copy = TemporaryFile::new("rise.gguf");
+    std::fs::copy(&model, &copy.0).expect("a writable folder");
+    let text = TemporaryFile::new("rise.txt");
+    std::fs::write(&text.0, "one two three, four five six. ".repeat(100)).expect("writable");
+    let fitted = |rise: &str| {
+        let report = run(support::program()
+            .args(["calibrate", "--ctx", "64", "--tokens", "512", "--json"])
+            .args(["--perplexity-rise", rise, "--test-pieces", "2"])
+            .arg(&copy.0)
+            .arg("-f")
+            .arg(&text.0));
+        let report: Value = serde_json::from_str(&report).expect("JSON");
+        assert_eq!(
+            report["tokens"], 384,
+            "two pieces of eight are for the test"
+        );
+        report["fitted"].clone()
+    };
+    let [tight, loose] = ["0.1%", "400%"].map(fitted);
+    let (few, many) = (number(&loose, "density"), number(&tight, "density"));
+    assert!(few < many, "{tight} {loose}");
+    for (fitted, rise) in [(&tight, 0.001), (&loose, 4.0)] {
+        let limit = number(fitted, "dense_perplexity") * (1.0 + rise);
+        assert!(number(fitted, "perplexity") <= limit, "{fitted}");
+    }
+    // What was found last is what is used where nothing else is asked for.
+    let hash = |density: Option<f64>| {
+        let mut builder = support::engine(Some(&copy.0)).sparsity(Sparsity::Threshold);
+        if let Some(density) = density {
+            builder = builder.density(density);
+        }
+        let mut request = Request::text("").max_tokens(8);
+        request.prompt = Prompt::Tokens((5..30).collect());
+        request.ignore_eog = true;
+        generate(&build(builder), request).logits_hash
+    };
+    assert_eq!(hash(None), hash(Some(few)));
+    assert_ne!(hash(None), hash(Some(1.0)));
+}
+
+#[test]
+fn preferring_what_is_cached_reads_less() {
+    let model = support::tiny("llama_k");
+    let copy = TemporaryFile::new("prefer.gguf");
+    std::fs::copy(&model, &copy.0).expect("a writable folder");
+    let text = TemporaryFile::new("prefer.txt");
+    std::fs::write(&text.0, "one two three, four five six. ".repeat(100)).expect("writable");
+    run(support::program()
+        .args(["calibrate", "--ctx", "64", "--tokens", "512", "--json"])
+        .arg(&copy.0)
+        .arg("-f")
+        .arg(&text.0));
+    let builder = || support::engine(Some(&copy.0)).sparsity(Sparsity::Threshold);
+    let whole = build(builder()).weight_bytes();
+    let misses = |preference: f32| {
+        let builder = builder().hot_set(false).weight_memory(whole * 9 / 10);
+        let engine = build(builder.cache_preference(preference).max_batch(1));
+        let plan = engine.plan();
+        assert!(
+            plan["clusters"]["gate_pinned"].as_u64() > Some(0),
+            "{plan:#}"
+        );
+        let mut request = Request::text("").max_tokens(40);
+        request.prompt = Prompt::Tokens((5..30).collect());
+        request.ignore_eog = true;
+        generate(&engine, request).cache.misses
+    };
+    let (indifferent, preferring) = (misses(0.0), misses(0.6));
+    assert!(indifferent > 0, "nothing was read");
+    assert!(preferring < indifferent, "{preferring} and {indifferent}");
+}
+
+#[test]
 fn the_hot_set_makes_the_next_run_warm() {
     let model = packed_demo("hot");
     let whole = build(support::engine(Some(&model.0))).weight_bytes();
@@ -176,7 +251,7 @@ fn the_hot_set_makes_the_next_run_warm() {
     let warm = run(true);
     assert_eq!(cold.logits_hash, warm.logits_hash);
     assert!(
-        warm.cache.misses * 4 < cold.cache.misses * 3,
+        warm.cache.misses * 10 < cold.cache.misses * 9,
         "{:?} and {:?}",
         cold.cache,
         warm.cache

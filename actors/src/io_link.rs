@@ -19,6 +19,11 @@ pub enum ReadTag {
         /// Place in the cycle.
         ordinal: usize,
     },
+    /// A cluster of the prefill graph's window.
+    Preload {
+        /// Place in the cycle.
+        ordinal: usize,
+    },
     /// Neurons for the cache.
     Neurons {
         /// The stage's number of the read.
@@ -28,13 +33,16 @@ pub enum ReadTag {
 
 /// Bit of a tag that marks neuron reads.
 const NEURONS: u64 = 1 << 31;
-/// Low bits of a tag: ordinal or id, with [`NEURONS`]. The rest is a sequence number.
+/// Bit of a tag that marks reads of the prefill graph.
+const PRELOAD: u64 = 1 << 30;
+/// Low bits of a tag: ordinal or id, with [`NEURONS`] and [`PRELOAD`]. The rest is a sequence number.
 const LOW: u64 = (1 << 32) - 1;
 
 impl ReadTag {
     fn encode(self, sequence: u64) -> u64 {
         let low = match self {
             Self::Stream { ordinal } => ordinal as u64,
+            Self::Preload { ordinal } => ordinal as u64 | PRELOAD,
             Self::Neurons { id } => id as u64 | NEURONS,
         };
         sequence << 32 | low
@@ -43,14 +51,11 @@ impl ReadTag {
     /// The tag of a completed operation.
     pub fn decode(tag: u64) -> Self {
         let low = tag & LOW;
-        if low & NEURONS == 0 {
-            Self::Stream {
-                ordinal: low as usize,
-            }
-        } else {
-            Self::Neurons {
-                id: (low & !NEURONS) as usize,
-            }
+        let number = (low & !(NEURONS | PRELOAD)) as usize;
+        match (low & NEURONS != 0, low & PRELOAD != 0) {
+            (true, _) => Self::Neurons { id: number },
+            (false, true) => Self::Preload { ordinal: number },
+            (false, false) => Self::Stream { ordinal: number },
         }
     }
 }

@@ -126,7 +126,7 @@ const STAGING_BYTES: usize = 64 << 10;
 /// Neuron read buffers take at most this part of the weight memory.
 const STAGING_SHARE: u64 = 16;
 /// Neuron read buffers per core.
-const STAGING_SLOTS: usize = 16;
+const STAGING_SLOTS: usize = 32;
 /// Bytes that the cache's directory takes per slot, at most.
 const DIRECTORY_BYTES: usize = 36;
 const PAGE: usize = 4096;

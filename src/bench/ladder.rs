@@ -39,10 +39,10 @@ const fn rung(
 }
 
 /// The paper's ablation, and LLM in a Flash beside it.
-pub const LADDER: [Rung; 7] = {
+pub const LADDER: [Rung; 8] = {
     use Loading::{Bundle, Rows};
     use Pipeline::{Cluster, Matrix, None};
-    use PolicyKind::{NoCache, TwoQueue, Window};
+    use PolicyKind::{Frequency, NoCache, TwoQueue, Window};
     let window = Window(PolicyKind::DEFAULT_WINDOW);
     [
         rung("rows, no cache, blocking reads", NoCache, Rows, None, false),
@@ -56,7 +56,14 @@ pub const LADDER: [Rung; 7] = {
             Cluster,
             false,
         ),
-        rung("+ look-ahead", TwoQueue, Bundle, Cluster, true),
+        rung(
+            "+ frequency instead of two queues",
+            Frequency,
+            Bundle,
+            Cluster,
+            false,
+        ),
+        rung("+ look-ahead", Frequency, Bundle, Cluster, true),
         rung("LLM in a Flash", window, Bundle, None, false),
     ]
 };

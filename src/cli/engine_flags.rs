@@ -23,11 +23,16 @@ pub struct EngineFlags {
     /// ReLU models, dense for others].
     #[arg(long, value_enum)]
     pub sparsity: Option<SparsityFlag>,
-    /// Part of the neurons that `--sparsity threshold` computes, 0 to 1.
-    #[arg(long, value_name = "PART", default_value_t = 0.5, value_parser = part)]
-    pub density: f64,
-    /// Which neurons stay in memory: two-queue (PowerInfer-2), lru, frequency, window:K (those of the last K
-    /// tokens, LLM in a Flash) or none.
+    /// Part of the neurons that `--sparsity threshold` computes, 0 to 1 [default: what `forebay calibrate`
+    /// found for its --perplexity-rise, or 0.5].
+    #[arg(long, value_name = "PART", value_parser = part)]
+    pub density: Option<f64>,
+    /// With `--sparsity threshold`: neurons in memory pass at 1 - P of the threshold, others at 1 / (1 - P) of it
+    /// (DIP-CA). Fewer reads, but what is generated then depends on the memory.
+    #[arg(long, value_name = "P", default_value_t = 0.0, value_parser = preference)]
+    pub cache_preference: f32,
+    /// Which neurons stay in memory: frequency, two-queue (PowerInfer-2), lru, window:K (those of the last K
+    /// tokens, LLM in a Flash) or none [default: frequency].
     #[arg(long, value_name = "NAME")]
     pub policy: Option<PolicyKind>,
     /// How the neurons that are missing are read.
@@ -110,6 +115,13 @@ fn part(text: &str) -> Result<f64, String> {
     }
 }
 
+fn preference(text: &str) -> Result<f32, String> {
+    match text.parse::<f32>() {
+        Ok(p) if (0.0..1.0).contains(&p) => Ok(p),
+        _ => Err("give a number from 0 to below 1".into()),
+    }
+}
+
 /// Choices of `--io`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
 pub enum IoFlag {
@@ -175,8 +187,11 @@ impl EngineFlags {
         if let Some(isa) = self.isa {
             builder = builder.isa(isa);
         }
+        if let Some(density) = self.density {
+            builder = builder.density(density);
+        }
         builder = builder
-            .density(self.density)
+            .cache_preference(self.cache_preference)
             .hot_set(!self.cold)
             .neurons(self.neurons());
         Ok(builder.kv_type(self.kv).driver(match self.io {

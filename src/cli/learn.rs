@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 
 use clap::Args;
-use forebay::learn::{FitRequest, FitStep, calibrate_gates, fit_predictors};
+use forebay::learn::{CalibrateRequest, FitRequest, FitStep, calibrate_gates, fit_predictors};
 use forebay::models::tokenizer::EncodeOptions;
 use forebay::plans::predictor_fit::FitOptions;
 use forebay::plans::size::format_size;
@@ -63,6 +63,24 @@ pub struct FitPredictor {
 pub struct Calibrate {
     #[command(flatten)]
     text: Text,
+    /// Find and store the smallest part of the neurons whose perplexity is at most this much above that of all
+    /// of them: 5% or 0.05.
+    #[arg(long, value_name = "PART", value_parser = rise)]
+    perplexity_rise: Option<f64>,
+    /// Pieces at the end of the text to measure perplexity on.
+    #[arg(long, value_name = "N", default_value_t = 4, value_parser = clap::value_parser!(u32).range(1..))]
+    test_pieces: u32,
+}
+
+fn rise(text: &str) -> Result<f64, String> {
+    let (number, scale) = match text.strip_suffix('%') {
+        Some(percent) => (percent, 0.01),
+        None => (text, 1.0),
+    };
+    match number.trim().parse::<f64>() {
+        Ok(rise) if rise > 0.0 && rise.is_finite() => Ok(rise * scale),
+        _ => Err("give a part above 0, such as 5% or 0.05".into()),
+    }
 }
 
 impl Text {
@@ -183,15 +201,29 @@ impl Calibrate {
         let tokens = self.text.tokens(EngineBuilder::by_neuron)?;
         let bar = self.text.bar();
         bar.set_message("running the text");
-        let n = calibrate_gates(&self.text.make(), &tokens, self.text.ctx, &mut |share| {
+        let request = CalibrateRequest {
+            ctx: self.text.ctx,
+            perplexity_rise: self.perplexity_rise,
+            test_pieces: self.test_pieces as usize,
+        };
+        let report = calibrate_gates(&self.text.make(), &tokens, &request, &mut |share| {
             bar.set_position((share * 1000.0) as u64);
         })?;
         bar.finish_and_clear();
         if self.text.json {
-            return print_json(&serde_json::json!({ "tokens": n }));
+            return print_json(&serde_json::to_value(report)?);
         }
-        print_text(&format!(
-            "thresholds calibrated on {n} tokens; use them with --sparsity threshold --density PART\n"
-        ))
+        let mut text = format!("thresholds calibrated on {} tokens; ", report.tokens);
+        text += &match report.fitted {
+            None => "use them with --sparsity threshold --density PART\n".to_string(),
+            Some(fitted) => format!(
+                "{:.1} % of the neurons give perplexity {:.4}, all of them {:.4}; --sparsity threshold computes \
+                 that part now\n",
+                fitted.density * 100.0,
+                fitted.perplexity,
+                fitted.dense_perplexity,
+            ),
+        };
+        print_text(&text)
     }
 }

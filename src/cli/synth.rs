@@ -4,6 +4,8 @@ use std::path::PathBuf;
 
 use anyhow::{Context, bail};
 use clap::Args;
+use forebay::Engine;
+use forebay::learn::{Activity, measure_activity};
 use forebay::models::block::BlockType;
 use forebay::models::bundle::{PackOptions, pack};
 use forebay::models::gguf::write_gguf;
@@ -11,6 +13,7 @@ use forebay::models::synth::{FORMATS, Form, Planting, Shape, SynthOptions, Synth
 use forebay::packed;
 use forebay::plans::size::format_size;
 
+use super::output::print_text;
 use super::progress::writing;
 
 #[derive(Debug, Args)]
@@ -37,10 +40,16 @@ pub struct Synth {
     /// Share of neurons that are active, on average [default: 0.1].
     #[arg(long, value_name = "D")]
     density: Option<f64>,
+    /// Tokens to run through a sparse model to print how sparse it is; 0 prints nothing.
+    #[arg(long, value_name = "N", default_value_t = 256)]
+    measure: usize,
     /// No progress bar.
     #[arg(long, short)]
     quiet: bool,
 }
+
+/// Tokens of a text that is measured, at most.
+const TEXT: usize = 128;
 
 impl Synth {
     pub fn execute(self) -> anyhow::Result<()> {
@@ -80,8 +89,63 @@ impl Synth {
                 format_size(written.len())
             );
         }
-        Ok(())
+        match form {
+            Form::Sparse if self.measure > 0 => self.print_activity(),
+            _ => Ok(()),
+        }
     }
+
+    /// Runs random tokens and prints what was planted, as it comes out of the computation.
+    fn print_activity(&self) -> anyhow::Result<()> {
+        let ctx = TEXT.min(self.measure);
+        let make = || {
+            let builder = Engine::builder().model(&self.output).context(ctx);
+            Ok(builder.max_batch(ctx).hot_set(false))
+        };
+        let vocabulary = make()?.build()?.config().vocab_size;
+        let tokens = random_tokens(self.measure, vocabulary);
+        let layers = measure_activity(&make, &tokens, ctx)?;
+        let mean = Activity::mean(&layers);
+        let percent = |v: f64| format!("{:.1} %", v * 100.0);
+        let mut text = format!(
+            "measured over {} random tokens, means of {} layers:\n",
+            tokens.len() / ctx * ctx,
+            layers.len()
+        );
+        let rows = [
+            ("neurons active for a token", Some(mean.density)),
+            (
+                "activations in the most active fifth",
+                Some(mean.top_fifth_share),
+            ),
+            ("active for the next token, too", Some(mean.overlap)),
+            (
+                "missed by a cache of half of them",
+                Some(mean.miss_rate_at_half),
+            ),
+            ("named by the predictors", mean.recall),
+        ];
+        for (what, value) in rows {
+            if let Some(value) = value {
+                text += &format!("  {what:38} {}\n", percent(value));
+            }
+        }
+        print_text(&text)
+    }
+}
+
+/// The same for everybody: a linear congruential generator's upper bits (Knuth's MMIX constants), without the
+/// first few ids, which mean things.
+fn random_tokens(n: usize, vocabulary: usize) -> Vec<u32> {
+    let ordinary = vocabulary.saturating_sub(4).max(1) as u64;
+    let mut state = 1u64;
+    let mut next = || {
+        state = state
+            .wrapping_mul(6_364_136_223_846_793_005)
+            .wrapping_add(1_442_695_040_888_963_407);
+        ((state >> 33) % ordinary) as u32 + (vocabulary as u64 - ordinary) as u32
+    };
+    (0..n).map(|_| next()).collect()
 }
 
 fn parse_format(name: &str) -> anyhow::Result<BlockType> {

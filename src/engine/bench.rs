@@ -98,7 +98,8 @@ fn once(
     for batch in tokens.chunks(batch) {
         left -= batch.len();
         let logits = test.phase == Phase::Decode || left == 0;
-        runner.step(batch, usize::from(logits))?;
+        let more = test.phase == Phase::Prefill && left > 0;
+        runner.step_of(batch, usize::from(logits), more)?;
         measured
             .steps
             .count(batch.len(), runner.computed_neurons(), logits);

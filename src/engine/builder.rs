@@ -46,7 +46,8 @@ pub struct EngineBuilder {
     max_batch: Option<usize>,
     pub(super) max_logits: usize,
     sparsity: Option<Sparsity>,
-    density: f64,
+    density: Option<f64>,
+    cache_preference: f32,
     pub(super) neurons: NeuronOptions,
     pub(super) hot_set: bool,
     pub(super) observer: Option<Arc<dyn Observer>>,
@@ -71,7 +72,8 @@ impl Default for EngineBuilder {
             max_batch: None,
             max_logits: 1,
             sparsity: None,
-            density: DEFAULT_DENSITY,
+            density: None,
+            cache_preference: 0.0,
             neurons: NeuronOptions::default(),
             hot_set: true,
             observer: None,
@@ -190,10 +192,19 @@ impl EngineBuilder {
         self
     }
 
-    /// Part of each layer's neurons that is computed with [`Sparsity::Threshold`], 0 to 1. Default: half.
+    /// Part of each layer's neurons that is computed with [`Sparsity::Threshold`], 0 to 1. Default: what the
+    /// model was calibrated to, or half.
     #[must_use]
     pub fn density(mut self, density: f64) -> Self {
-        self.density = density;
+        self.density = Some(density);
+        self
+    }
+
+    /// How much [`Sparsity::Threshold`] prefers neurons in the cache, 0 (the default) to below 1: see
+    /// [`Pred::preferring_cached`]. What is generated then depends on the memory and on what ran before.
+    #[must_use]
+    pub fn cache_preference(mut self, preference: f32) -> Self {
+        self.cache_preference = preference;
         self
     }
 
@@ -301,7 +312,10 @@ impl EngineBuilder {
     fn rule(&self, bundle: &Bundle, sparsity: Sparsity) -> Result<Pred, Error> {
         let (meta, name) = (&bundle.meta, bundle.path().display());
         let thresholds = match (sparsity, &meta.gates) {
-            (Sparsity::Threshold, Some(gates)) => gates.thresholds(self.density),
+            (Sparsity::Threshold, Some(gates)) => {
+                let density = self.density.or(gates.density);
+                gates.thresholds(density.unwrap_or(DEFAULT_DENSITY))
+            }
             (Sparsity::Threshold, None) => {
                 return Err(Error::Request(format!(
                     "{name}: thresholds have not been calibrated for this model; run `forebay calibrate \
@@ -316,7 +330,8 @@ impl EngineBuilder {
                  once, or choose another --sparsity"
             )));
         }
-        Ok(Pred::new(sparsity, meta.config.activation, thresholds))
+        let pred = Pred::new(sparsity, meta.config.activation, thresholds);
+        Ok(pred.preferring_cached(self.cache_preference))
     }
 
     fn kernels(&self) -> Result<KernelTable, Error> {

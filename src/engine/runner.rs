@@ -189,13 +189,18 @@ impl Runner {
     /// Runs `tokens` behind the cached ones, with logits for the last `n_logits`. After an error nothing
     /// that was read ahead is used any more: the next step may find the file repaired.
     pub fn step(&mut self, tokens: &[u32], n_logits: usize) -> Result<(), Error> {
-        self.try_step(tokens, n_logits).inspect_err(|_| {
+        self.step_of(tokens, n_logits, false)
+    }
+
+    /// The same for a part of a prompt; `more` says whether another part follows.
+    pub fn step_of(&mut self, tokens: &[u32], n_logits: usize, more: bool) -> Result<(), Error> {
+        self.try_step(tokens, n_logits, more).inspect_err(|_| {
             self.embedder.distrust();
             self.graph.distrust();
         })
     }
 
-    fn try_step(&mut self, tokens: &[u32], n_logits: usize) -> Result<(), Error> {
+    fn try_step(&mut self, tokens: &[u32], n_logits: usize, more: bool) -> Result<(), Error> {
         let shared = Arc::clone(self.graph.shared());
         let input = &mut self.input[..tokens.len() * shared.bundle.meta.config.d_model];
         let link = self.graph.rows().ok_or(Error::Stopped)?;
@@ -206,6 +211,7 @@ impl Runner {
             n_tokens: tokens.len(),
             position,
             n_logits,
+            more,
             read_anew: false,
         };
         self.graph
@@ -244,7 +250,8 @@ impl Runner {
                 let n = max_batch.min(max_logits).min(tokens.len() - at);
                 (n, n)
             };
-            self.step(&tokens[at..at + batch], n_logits)?;
+            let more = at + batch < tokens.len();
+            self.step_of(&tokens[at..at + batch], n_logits, more)?;
             for i in 0..n_logits {
                 self.take_logits(i);
                 if !each(at + i, &self.logits) {
@@ -292,7 +299,7 @@ impl Runner {
             }
             let last = (i + 1) * max_batch >= fresh.len();
             let start = Instant::now();
-            self.step(batch, usize::from(last))?;
+            self.step_of(batch, usize::from(last), !last)?;
             self.meter.prefill_ns.push(nanos(start));
         }
         self.meter.prefill_tokens = fresh.len();

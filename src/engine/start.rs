@@ -29,7 +29,7 @@ use crate::error::Error;
 use crate::packed::Preparation;
 
 /// Reads in flight at most: NVMe and UFS gain little beyond, and a core's window is shorter anyway.
-pub(super) const IO_DEPTH: usize = 32;
+pub(super) const IO_DEPTH: usize = 64;
 /// Reads in flight while the disk's ceiling is measured.
 const PROBE_DEPTH: usize = 16;
 /// Time for measuring it.

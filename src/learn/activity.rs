@@ -16,6 +16,8 @@ pub struct Activity {
     /// Part of the live neurons that a cache of half of the layer's neurons misses, PowerInfer-2's policy,
     /// once it is warm.
     pub miss_rate_at_half: f64,
+    /// Part of the live neurons that the predictors name; absent where there are none.
+    pub recall: Option<f64>,
 }
 
 impl Activity {
@@ -55,7 +57,13 @@ impl Activity {
             top_fifth_share: part(top, alive),
             overlap: part(again, followed),
             miss_rate_at_half: part(missed, late),
+            recall: None,
         }
+    }
+
+    /// The same with what predictors found.
+    pub(super) fn with_recall(self, recall: Option<f64>) -> Self {
+        Self { recall, ..self }
     }
 
     /// The mean over layers.
@@ -67,6 +75,12 @@ impl Activity {
             top_fifth_share: of(|a| a.top_fifth_share),
             overlap: of(|a| a.overlap),
             miss_rate_at_half: of(|a| a.miss_rate_at_half),
+            recall: layers
+                .iter()
+                .map(|a| a.recall)
+                .sum::<Option<f64>>()
+                .filter(|_| !layers.is_empty())
+                .map(|sum| sum / layers.len() as f64),
         }
     }
 }

@@ -36,6 +36,7 @@ impl GateSizes {
         GateCalibration {
             tokens,
             quantiles: quantiles.collect(),
+            density: None,
         }
     }
 }

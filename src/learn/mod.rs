@@ -2,16 +2,18 @@
 //! packed model.
 
 mod activity;
+mod calibrate;
 mod gates;
 mod gather;
 mod predictors;
 mod texts;
 
 pub use activity::Activity;
+pub use calibrate::{CalibrateReport, CalibrateRequest, FittedDensity, calibrate_gates};
 pub use gates::GateSizes;
 pub use gather::Gather;
 pub use predictors::{FitReport, FitRequest, FitStep, fit_predictors};
-pub use texts::{calibrate_gates, measure_activity};
+pub use texts::measure_activity;
 
 #[cfg(test)]
 mod tests {

@@ -8,8 +8,7 @@ use forebay_plans::residency::Sparsity;
 use serde::Serialize;
 
 use super::Gather;
-use super::texts::{Make, bundle_of, feed, whole_texts};
-use crate::engine::Engine;
+use super::texts::{Make, bundle_of, feed, perplexity, whole_texts};
 use crate::error::Error;
 
 /// What is asked for.
@@ -155,14 +154,4 @@ fn fit(
     let rank = request.options.rank;
     let packed = PackedPredictor::new(rank, &fitted.fc1, &fitted.fc2, 0.0)?;
     Ok((packed, fitted.report))
-}
-
-/// Perplexity of whole pieces of text; not a number where there are none.
-fn perplexity(engine: &Engine, tokens: &[u32], ctx: usize) -> Result<f64, Error> {
-    if tokens.len() < ctx {
-        return Ok(f64::NAN);
-    }
-    Ok(engine
-        .perplexity(tokens, ctx, None, |_, _, _| {})?
-        .perplexity)
 }

@@ -1,9 +1,10 @@
 //! Running texts through a model that is being watched.
 
-use forebay_models::bundle::{Amendment, Bundle, amend};
+use forebay_models::bundle::Bundle;
+use forebay_plans::predictor_fit::LayerSamples;
 use forebay_plans::residency::Sparsity;
 
-use super::{Activity, GateSizes, Gather};
+use super::{Activity, Gather};
 use crate::engine::{Engine, EngineBuilder};
 use crate::error::Error;
 
@@ -48,7 +49,8 @@ pub(super) fn bundle_of(engine: &Engine) -> Result<Bundle, Error> {
     Ok(Bundle::open(engine.bundle_path().as_ref())?)
 }
 
-/// Activity by layer over the first `tokens` of a text, computed exactly.
+/// Activity by layer over the first `tokens` of a text, computed exactly; with the predictors' recall, where the
+/// model has any.
 ///
 /// # Errors
 /// Too little text, or what running the model can fail with.
@@ -58,45 +60,44 @@ pub fn measure_activity(
     ctx: usize,
 ) -> Result<Vec<Activity>, Error> {
     let n = whole_texts(tokens.len(), ctx)?;
-    let config = make()?.sparsity(Sparsity::Exact).build()?.config().clone();
-    let gather = Gather::new(&config, 0..config.n_layers, n);
-    let engine = make()?
-        .sparsity(Sparsity::Exact)
-        .observer(gather.clone())
-        .build()?;
-    feed(&engine, tokens, ctx, |base| gather.begin(base))?;
-    let layers = (0..config.n_layers).map(|l| Activity::of(&gather.take(l)));
+    let gathered = |sparsity: Sparsity| {
+        let config = make()?.sparsity(sparsity).build()?.config().clone();
+        let gather = Gather::new(&config, 0..config.n_layers, n);
+        let engine = make()?
+            .sparsity(sparsity)
+            .observer(gather.clone())
+            .build()?;
+        feed(&engine, tokens, ctx, |base| gather.begin(base))?;
+        let predicts = bundle_of(&engine)?.meta.predictors.is_some();
+        Ok::<_, Error>((gather, config.n_layers, predicts))
+    };
+    let (exact, n_layers, predicts) = gathered(Sparsity::Exact)?;
+    let predicted = predicts
+        .then(|| gathered(Sparsity::Predicted))
+        .transpose()?;
+    let layers = (0..n_layers).map(|l| {
+        let alive = exact.take(l);
+        let found = predicted.as_ref().map(|(gather, ..)| gather.take(l));
+        Activity::of(&alive).with_recall(found.map(|found| recall(&alive, &found)))
+    });
     Ok(layers.collect())
 }
 
-/// Measures the sizes of activated gates on a text and stores them with the packed model. Returns the tokens
-/// measured. `progress` is told the share of the text that is done.
-///
-/// # Errors
-/// Too little text, what running the model can fail with, or writing the packed model.
-pub fn calibrate_gates(
-    make: Make<'_>,
-    tokens: &[u32],
-    ctx: usize,
-    progress: &mut dyn FnMut(f64),
-) -> Result<usize, Error> {
-    let n = whole_texts(tokens.len(), ctx)?;
-    // Thresholds run neuron by neuron, so that form is measured, and packed if need be.
-    let by_neuron = || Ok::<_, Error>(make()?.sparsity(Sparsity::Dense).by_neuron());
-    let sizes = {
-        let engine = by_neuron()?.build()?;
-        GateSizes::new(engine.config())
-    };
-    let engine = by_neuron()?.observer(sizes.clone()).build()?;
-    feed(&engine, tokens, ctx, |base| {
-        progress(base as f64 / n as f64)
-    })?;
-    let bundle = bundle_of(&engine)?;
-    drop(engine);
-    let amendment = Amendment {
-        gates: Some(sizes.calibration(n)),
-        ..Amendment::default()
-    };
-    amend(&bundle, bundle.path(), &amendment, &mut |_| {})?;
-    Ok(n)
+/// Part of the neurons `alive` that were `found` alive by who computed the named ones only.
+fn recall(alive: &LayerSamples, found: &LayerSamples) -> f64 {
+    let ones =
+        |words: &mut dyn Iterator<Item = u64>| words.map(|w| u64::from(w.count_ones())).sum();
+    let both: u64 = ones(&mut alive.live.iter().zip(&found.live).map(|(a, b)| a & b));
+    let all: u64 = ones(&mut alive.live.iter().copied());
+    both as f64 / all.max(1) as f64
+}
+
+/// Perplexity of whole pieces of text; not a number where there are none.
+pub(super) fn perplexity(engine: &Engine, tokens: &[u32], ctx: usize) -> Result<f64, Error> {
+    if tokens.len() < ctx {
+        return Ok(f64::NAN);
+    }
+    Ok(engine
+        .perplexity(tokens, ctx, None, |_, _, _| {})?
+        .perplexity)
 }

@@ -51,4 +51,37 @@ impl Gathered {
             }
         }
     }
+
+    /// The same where each token has its own neurons, `live`, `[n_tokens]`: products of the others are 0.
+    pub fn dot_by_token<'a>(
+        &mut self,
+        kernels: &KernelTable,
+        block: BlockType,
+        row: impl Fn(usize) -> &'a [u8],
+        (n, live): (usize, &[LiveMask]),
+        x: &Activations,
+        out: &mut [f32],
+    ) {
+        let mut rows = [&[][..]; MAX_BUNDLES];
+        for (t, (live, out)) in live.iter().zip(out.chunks_exact_mut(n)).enumerate() {
+            out.fill(0.0);
+            let mut k = 0;
+            for i in live.iter() {
+                rows[k] = row(i);
+                k += 1;
+            }
+            let products = &mut self.products[..k];
+            kernels.dot_gathered_of(block, &rows[..k], x, t, products);
+            for (i, &product) in live.iter().zip(&*products) {
+                out[i] = product;
+            }
+        }
+    }
+
+    /// Whether tokens have so few of the neurons that any of them wants that each had better compute its own:
+    /// tokens together share the unpacking of rows, which makes up for a quarter of the products.
+    pub fn is_by_token(live: &[LiveMask], union: usize) -> bool {
+        let pairs: usize = live.iter().map(LiveMask::count).sum();
+        live.len() > 1 && 4 * pairs < 3 * union * live.len()
+    }
 }

@@ -9,12 +9,13 @@ use crate::neuron_rows::NeuronRows;
 
 /// Computes `Gate x` (before the activation) for the neurons `wanted` of a cluster of `n` into `gates`,
 /// `[n_tokens, n]`; the others get 0. `x` has the form that the layout asks for. In cluster layout all are
-/// computed, since a panel is.
+/// computed, since a panel is. `named` are those that each token wants, `[n_tokens]`, if they are known; what a
+/// token does not want may be 0 for it.
 pub fn gate(
     kernels: &KernelTable,
     geometry: &FfnGeometry,
     rows: NeuronRows<'_>,
-    (n, wanted): (usize, &LiveMask),
+    (n, wanted, named): (usize, &LiveMask, Option<&[LiveMask]>),
     x: &Activations,
     gathered: &mut Gathered,
     gates: &mut [f32],
@@ -28,6 +29,13 @@ pub fn gate(
                 n_rows: n,
             };
             kernels.panels(panels, x, gates, n);
+        }
+        (FfnLayout::Neuron, _)
+            if named.is_some_and(|named| Gathered::is_by_token(named, wanted.count())) =>
+        {
+            let named = named.unwrap_or_default();
+            let row = |i| rows.gate(geometry, i);
+            gathered.dot_by_token(kernels, block, row, (n, named), x, gates);
         }
         (_, NeuronRows::Gates(bytes)) => {
             all(kernels, geometry, (bytes, geometry.gate_row()), n, x, gates)

@@ -34,6 +34,8 @@ pub struct Gio {
     end: usize,
     /// Ordinal that reads stop before, where the window may not run ahead of the phase.
     horizon: Option<usize>,
+    /// Whether another pass follows, into which the window may run ahead.
+    wraps: bool,
     free: VecDeque<Slot>,
 }
 
@@ -46,6 +48,7 @@ impl Gio {
             next: 0,
             end: streamed,
             horizon: None,
+            wraps: true,
             free: buffers.into(),
         }
     }
@@ -59,6 +62,16 @@ impl Gio {
             // Nothing of this pass has been read ahead: the last one did not get round.
             self.next = 0;
         }
+    }
+
+    /// Whether another pass follows the present one. If not, nothing of it is read ahead.
+    pub fn set_wraps(&mut self, wraps: bool) {
+        self.wraps = wraps;
+    }
+
+    /// The buffers that are free, to add some or to take all of them.
+    pub fn free(&mut self) -> &mut VecDeque<Slot> {
+        &mut self.free
     }
 
     /// Reads go up to `ordinal` from now on and not beyond: the baselines do not read ahead.
@@ -89,6 +102,9 @@ impl Gio {
     /// The next read to start, if a buffer is free: the cluster's ordinal and the buffer to fill.
     pub fn next_read(&mut self) -> Option<(usize, Slot)> {
         if self.horizon.is_some_and(|h| self.next >= h) {
+            return None;
+        }
+        if self.next >= self.end && !self.wraps {
             return None;
         }
         let ordinal = if self.next < self.end { self.next } else { 0 };

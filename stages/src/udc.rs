@@ -25,6 +25,8 @@ pub struct UdcScratch {
     /// Hidden values of the live neurons, `[n_tokens, live]`.
     live: Vec<f32>,
     gathered: Gathered,
+    /// Neurons that each token wants, `[n_tokens]`.
+    wanted: Vec<LiveMask>,
     /// The cluster's share of the FFN's output, `[n_tokens, d_model]`.
     partial: Vec<f32>,
 }
@@ -38,6 +40,7 @@ impl UdcScratch {
             hidden: Activations::new(max_tokens, max_neurons),
             live: vec![0.0; max_tokens * MAX_BUNDLES],
             gathered: Gathered::new(max_tokens),
+            wanted: vec![LiveMask::NONE; max_tokens],
             partial: vec![0.0; max_tokens * d_model],
         }
     }
@@ -78,7 +81,11 @@ pub fn up_down(
     let up = &mut scratch.up[..n_tokens * n];
     match (work.geometry.layout, work.rows) {
         (FfnLayout::Cluster, NeuronRows::Whole(bytes)) => up_panels(kernels, work, bytes, x, up),
-        _ => up_rows(kernels, work, x, &mut scratch.gathered, up),
+        _ => {
+            let wanted = &mut scratch.wanted[..n_tokens];
+            wanted_by_token(work, activation, wanted);
+            up_rows(kernels, work, x, wanted, &mut scratch.gathered, up);
+        }
     }
     let product = &mut scratch.product[..n_tokens * n];
     kernels.gate_up(activation, work.gates, up, product);
@@ -93,35 +100,75 @@ pub fn up_down(
         FfnLayout::Neuron => {
             let partial = &mut scratch.partial[..n_tokens * d_model];
             partial.fill(0.0);
-            down_columns(kernels, work, product, &mut scratch.live, partial);
+            let wanted = &scratch.wanted[..n_tokens];
+            down_columns(kernels, work, product, wanted, &mut scratch.live, partial);
             kernels.fold_fixed(partial, acc)
         }
     };
     if in_range { Ok(()) } else { Err(OutOfRange) }
 }
 
-/// Neuron layout: adds the live neurons' columns of Down, weighted with their hidden values, to `partial`,
-/// `[n_tokens, d_model]`.
+/// The neurons whose activated gate is not zero, by token.
+fn wanted_by_token(work: &ClusterWork<'_>, activation: Activation, wanted: &mut [LiveMask]) {
+    if let [only] = wanted {
+        *only = work.live;
+        return;
+    }
+    for (mask, gates) in wanted.iter_mut().zip(work.gates.chunks_exact(work.n)) {
+        *mask = LiveMask::NONE;
+        for i in work.live.iter() {
+            // What is no number counts, so that it is noticed. Smooth activations are zero at zero only, or
+            // where one definition of theirs underflows and another does not.
+            let gate = gates[i];
+            let counts = match activation.is_sparse() {
+                true => gate.is_nan() || activation.gate(gate) != 0.0,
+                false => gate != 0.0,
+            };
+            if counts {
+                mask.set(i);
+            }
+        }
+    }
+}
+
+/// Neuron layout: adds the columns of Down that each token wants, weighted with their hidden values, to `partial`,
+/// `[n_tokens, d_model]`. A value of 0 adds nothing, so it does not matter whose columns are left out.
 fn down_columns(
     kernels: &KernelTable,
     work: &ClusterWork<'_>,
     product: &[f32],
+    wanted: &[LiveMask],
     live: &mut [f32],
     partial: &mut [f32],
 ) {
     let (g, n) = (work.geometry, work.n);
     let mut columns = [&[][..]; MAX_BUNDLES];
-    let k = work.live.count();
-    for (column, i) in columns.iter_mut().zip(work.live.iter()) {
-        *column = work.rows.down(g, i);
-    }
-    let live = &mut live[..product.len() / n * k];
-    for (hidden, product) in live.chunks_exact_mut(k).zip(product.chunks_exact(n)) {
-        for (h, i) in hidden.iter_mut().zip(work.live.iter()) {
-            *h = product[i];
+    let mut add = |mask: &LiveMask, products: &[f32], partial: &mut [f32]| {
+        let k = mask.count();
+        for (column, i) in columns.iter_mut().zip(mask.iter()) {
+            *column = work.rows.down(g, i);
         }
+        let live = &mut live[..products.len() / n * k];
+        for (hidden, product) in live
+            .chunks_exact_mut(k.max(1))
+            .zip(products.chunks_exact(n))
+        {
+            for (h, i) in hidden.iter_mut().zip(mask.iter()) {
+                *h = product[i];
+            }
+        }
+        kernels.axpy_gathered(g.down, &columns[..k], live, partial, g.d_model);
+    };
+    if Gathered::is_by_token(wanted, work.live.count()) {
+        let tokens = product
+            .chunks_exact(n)
+            .zip(partial.chunks_exact_mut(g.d_model));
+        for (mask, (product, partial)) in wanted.iter().zip(tokens) {
+            add(mask, product, partial);
+        }
+    } else {
+        add(&work.live, product, partial);
     }
-    kernels.axpy_gathered(g.down, &columns[..k], live, partial, g.d_model);
 }
 
 /// Cluster layout: Up of all neurons. Dead ones cost little in a panel that is computed anyway, and their
@@ -147,11 +194,16 @@ fn up_rows(
     kernels: &KernelTable,
     work: &ClusterWork<'_>,
     x: &Activations,
+    wanted: &[LiveMask],
     gathered: &mut Gathered,
     up: &mut [f32],
 ) {
     let (g, n) = (work.geometry, work.n);
     match work.rows {
+        _ if Gathered::is_by_token(wanted, work.live.count()) => {
+            let row = |i| work.rows.up(g, i);
+            gathered.dot_by_token(kernels, g.up, row, (n, wanted), x, up);
+        }
         NeuronRows::Whole(bytes) if work.live.count() == n => {
             let rows = WeightRows {
                 block: g.up,

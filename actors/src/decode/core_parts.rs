@@ -22,12 +22,13 @@ use super::gc::GcActor;
 use super::gio::GioActor;
 use super::neurons::NeuronActor;
 use super::pred::PredActor;
+use super::prefill::{PreloadWindow, Route, Routes};
 use super::program::{Item, Program};
 use super::rows::RowsActor;
 use super::sequencer::{CoreActors, Residual, Sequencer};
 use super::shared::{Shared, Step, StepDone};
 use super::udc::UdcActor;
-use crate::io_link::IoLink;
+use crate::io_link::{IoLink, ReadTag};
 use crate::memory::CoreMemory;
 
 /// Everything one core is built from.
@@ -66,6 +67,7 @@ pub(super) fn build_core(shared: &Arc<Shared>, parts: CoreParts) -> Sequencer {
         loading: shared.neurons.loading,
         whole: shared.pred.is_predicted(),
     };
+    let window = PreloadWindow::of(shared, &program, &memory.neurons);
     let neurons = NeuronActor::new(memory.neurons, rules, (flights, max_neurons));
     let gc = GcActor::new(flights, batch);
     let most_rows = max_phase(&program);
@@ -73,6 +75,7 @@ pub(super) fn build_core(shared: &Arc<Shared>, parts: CoreParts) -> Sequencer {
         program.stream.clone(),
         memory.stream,
         flights.max(most_rows),
+        |ordinal| ReadTag::Stream { ordinal },
     );
     let rows = RowsActor::new(most_rows, batch * max_rows(shared, &program));
     let stage = Attention::new(
@@ -92,19 +95,12 @@ pub(super) fn build_core(shared: &Arc<Shared>, parts: CoreParts) -> Sequencer {
         attend,
         rows,
         pred,
-        gio,
         gc,
         neurons,
         udc,
     };
-    Sequencer::new(
-        cx,
-        program,
-        actors,
-        residual,
-        (member, io),
-        (commands, done),
-    )
+    let routes = Routes::new(Route { program, gio }, window, flights.max(most_rows));
+    Sequencer::new(cx, routes, actors, residual, (member, io), (commands, done))
 }
 
 /// What the core's actors share, with nothing in it yet.
@@ -201,7 +197,7 @@ pub fn scratch_bytes(
         }
     };
     // Products and hidden values of single neurons.
-    let gathered = batch * MAX_BUNDLES * 4 * 3;
+    let gathered = batch * (MAX_BUNDLES * 4 * 3 + size_of::<LiveMask>());
     // Of UDC's buffers over a cluster's neurons there are two beside its activations: Up and the product.
     let per_core = Activations::bytes_for(batch, widest)
         + Activations::bytes_for(batch, max_neurons)

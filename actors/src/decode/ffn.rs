@@ -5,7 +5,7 @@ use forebay_stages::kernels::Form;
 use forebay_traces::record::{Counter, Reason, Record};
 
 use super::neurons::Onward;
-use super::program::Source;
+use super::prefill::Route;
 use super::rows::Site;
 use super::sequencer::{CoreActors, Next, Phase, Sequencer};
 use crate::contract::Turn;
@@ -68,12 +68,13 @@ impl Sequencer {
         let len = self.cx.step.n_tokens * self.d_model();
         self.cx.acc[..len].fill(0);
         self.cx.retired = 0;
-        let items = &self.program.ffn[self.cx.layer];
+        let Route { program, gio } = self.routes.now_mut();
+        let items = &program.ffn[self.cx.layer];
         self.actors.neurons.store().stop_reading_ahead();
         self.actors.pred.begin(&mut self.cx, items);
         let pipeline = self.cx.shared.neurons.pipeline;
         if pipeline != Pipeline::Cluster {
-            self.actors.gio.confine(items);
+            gio.confine(items);
         }
         self.phase = match pipeline {
             Pipeline::Matrix => Phase::Gates,
@@ -111,7 +112,7 @@ impl Sequencer {
         if self.udc_turn() || self.gate_turn(false) {
             return Turn::Progress;
         }
-        if self.cx.retired < self.program.ffn[self.cx.layer].len() {
+        if self.cx.retired < self.routes.now().program.ffn[self.cx.layer].len() {
             return self.blocked();
         }
         self.count_queues();
@@ -127,7 +128,8 @@ impl Sequencer {
         if self.udc_turn() || self.gate_turn(true) {
             return Turn::Progress;
         }
-        if self.cx.retired + self.parked.len() < self.program.ffn[self.cx.layer].len() {
+        if self.cx.retired + self.parked.len() < self.routes.now().program.ffn[self.cx.layer].len()
+        {
             return self.blocked();
         }
         self.arrive(Next::UpDown);
@@ -147,19 +149,18 @@ impl Sequencer {
 
     /// Up and Down of a cluster that is here.
     fn udc_turn(&mut self) -> bool {
-        let CoreActors {
-            gio, neurons, udc, ..
-        } = &mut self.actors;
+        let CoreActors { neurons, udc, .. } = &mut self.actors;
+        let gio = &mut self.routes.now_mut().gio;
         udc.turn(&mut self.cx, gio, neurons.store())
     }
 
     /// What comes before Up and Down: a cluster that got its neurons, a Gate, a cluster that arrived, a new
     /// one, in this order.
     fn gate_turn(&mut self, park: bool) -> bool {
-        let items = &self.program.ffn[self.cx.layer];
+        let Route { program, gio } = self.routes.now_mut();
+        let items = &program.ffn[self.cx.layer];
         let CoreActors {
             pred,
-            gio,
             gc,
             neurons,
             udc,
@@ -173,7 +174,7 @@ impl Sequencer {
         }
         if gc.is_ready() {
             if let Some(flight) = gc.turn(cx, gio, neurons) {
-                if park && !matches!(flight.item.source, Source::Streamed { .. }) {
+                if park && flight.item.source.ordinal().is_none() {
                     self.parked.push_back(flight);
                 } else {
                     neurons.want(cx, flight, &mut Onward { gc, udc });
@@ -188,7 +189,7 @@ impl Sequencer {
         if pred.turn(cx, items, gio, neurons, &mut Onward { gc, udc }) {
             return true;
         }
-        let next = self.program.ffn.get(cx.layer + 1);
+        let next = program.ffn.get(cx.layer + 1);
         next.is_some_and(|next| pred.look_ahead(cx, next, neurons))
     }
 
@@ -203,7 +204,7 @@ impl Sequencer {
         if !cx.trace.is_enabled() {
             return;
         }
-        let CoreActors { gio, neurons, .. } = &mut self.actors;
+        let (gio, neurons) = (&self.routes.now().gio, &mut self.actors.neurons);
         for (which, value) in [
             (Counter::CacheLive, neurons.store().cached()),
             (Counter::QueueDepth, neurons.store().queued()),

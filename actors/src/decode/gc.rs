@@ -58,7 +58,8 @@ impl GcActor {
         };
         let (range, named) = (cx.gate_range(&flight), cx.named_range(flight.number));
         let gates = &mut cx.gates[range];
-        let wanted = (flight.count, &flight.live);
+        let named = named.map(|range| &cx.named[range]);
+        let wanted = (flight.count, &flight.live, named);
         gate(
             &shared.kernels,
             geometry,
@@ -68,17 +69,30 @@ impl GcActor {
             &mut self.gathered,
             gates,
         );
+        let computed = flight.live.count();
+        cx.gated += computed as u64;
+        let bytes = (computed * geometry.gate_row()) as u64;
+        let pred = &shared.pred;
+        let cached = match flight.item.source {
+            Source::GatePinned { base } if pred.prefers_cached() => {
+                Some(neurons.store().cached_of(base as usize, flight.count))
+            }
+            _ => None,
+        };
+        let candidates = &flight.live;
+        flight.live = pred.survivors(
+            cx.layer,
+            gates,
+            flight.count,
+            candidates,
+            named,
+            cached.as_ref(),
+        );
+        flight.gated = true;
         if let Some(observer) = &shared.observer {
             let neurons = (shared.entry(cluster).first as usize, flight.count);
             observer.gates(cx.layer, cx.step.position, neurons, gates);
         }
-        let computed = flight.live.count();
-        cx.gated += computed as u64;
-        let bytes = (computed * geometry.gate_row()) as u64;
-        let named = named.map(|range| &cx.named[range]);
-        let pred = &shared.pred;
-        flight.live = pred.survivors(cx.layer, gates, flight.count, &flight.live, named);
-        flight.gated = true;
         let hit = if flight.flow == 0 {
             Hit::Hit
         } else {

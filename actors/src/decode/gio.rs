@@ -7,7 +7,7 @@ use forebay_queues::slab::Slot;
 use forebay_stages::gio::Gio;
 
 use super::context::{CoreContext, Flight};
-use super::program::{Item, Source};
+use super::program::Item;
 use crate::fault::Fault;
 use crate::io::ReadFault;
 use crate::io_link::{IoLink, ReadTag};
@@ -24,12 +24,21 @@ pub(super) struct GioActor {
     /// What was wrong with the latest read by ordinal.
     failed: Vec<Option<ReadFault>>,
     waiting: VecDeque<Flight>,
+    /// How reads are named.
+    tag: fn(usize) -> ReadTag,
 }
 
 impl GioActor {
-    pub fn new(stream: Vec<u32>, buffers: Vec<Slot>, max_waiting: usize) -> Self {
+    /// The window over the clusters `stream`; `tag` names the read of one.
+    pub fn new(
+        stream: Vec<u32>,
+        buffers: Vec<Slot>,
+        max_waiting: usize,
+        tag: fn(usize) -> ReadTag,
+    ) -> Self {
         let n = stream.len();
         Self {
+            tag,
             window: Gio::new(n, buffers),
             stream,
             flows: vec![0; n],
@@ -49,6 +58,11 @@ impl GioActor {
         self.window.begin_pass(clusters);
     }
 
+    /// The window, for who lends it its buffers.
+    pub fn window(&mut self) -> &mut Gio {
+        &mut self.window
+    }
+
     /// A flight that needs its cluster from the window.
     pub fn wait_for(&mut self, flight: Flight) {
         self.waiting.push_back(flight);
@@ -62,10 +76,7 @@ impl GioActor {
     /// Reads no further than the streamed clusters of the present phase, `items`; none of them before the
     /// step's first phase.
     pub fn confine(&mut self, items: &[Item]) {
-        let ordinals = items.iter().filter_map(|item| match item.source {
-            Source::Streamed { ordinal } => Some(ordinal as usize),
-            _ => None,
-        });
+        let ordinals = items.iter().filter_map(|item| item.source.ordinal());
         if let Some(last) = ordinals.max() {
             self.window.stop_before(last + 1);
         } else if items.is_empty() {
@@ -82,7 +93,7 @@ impl GioActor {
     pub fn start_reads(&mut self, cx: &CoreContext, io: &mut IoLink) {
         while let Some((ordinal, slot)) = self.window.next_read() {
             let entry = cx.shared.entry(self.stream[ordinal]);
-            let tag = ReadTag::Stream { ordinal };
+            let tag = (self.tag)(ordinal);
             self.flows[ordinal] = io.prefetch(tag, entry.offset, entry.padded_len(), slot);
         }
         io.flush();
@@ -99,12 +110,8 @@ impl GioActor {
     /// The next waiting flight whose cluster is here, in order of arrival rather than of index.
     pub fn turn(&mut self, cx: &CoreContext) -> Option<Flight> {
         let found = self.waiting.iter().enumerate().find_map(|(i, flight)| {
-            let Source::Streamed { ordinal } = flight.item.source else {
-                return None;
-            };
-            self.window
-                .take(ordinal as usize)
-                .map(|slot| (i, ordinal as usize, slot))
+            let ordinal = flight.item.source.ordinal()?;
+            self.window.take(ordinal).map(|slot| (i, ordinal, slot))
         });
         let (i, ordinal, slot) = found?;
         let mut flight = self.waiting.remove(i)?;
@@ -139,10 +146,8 @@ impl GioActor {
 
     /// Takes back the buffer of a flight that is done.
     pub fn release(&mut self, flight: &mut Flight) {
-        if let (Source::Streamed { ordinal }, Some(slot)) =
-            (flight.item.source, flight.buffer.take())
-        {
-            self.window.release(ordinal as usize, slot);
+        if let (Some(ordinal), Some(slot)) = (flight.item.source.ordinal(), flight.buffer.take()) {
+            self.window.release(ordinal, slot);
         }
     }
 }

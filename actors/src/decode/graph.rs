@@ -20,6 +20,7 @@ use forebay_queues::lane::{LaneTx, lane};
 use forebay_traces::lane::TraceLane;
 
 use super::core_parts::{CoreParts, build_core};
+use super::prefill::PreloadWindow;
 use super::program::Program;
 use super::shared::{Shared, Step, StepDone};
 use crate::core_thread;
@@ -82,11 +83,12 @@ impl DecodeGraph {
         // Exchanges between phases.
         let (members, aborter) = exchange(ringers.clone());
         // The I/O actor, with a lane pair per core and one for the driver's embedding rows.
-        let mut clients: Vec<(usize, Option<Ringer>)> = memory
-            .iter()
-            .zip(&ringers)
-            .map(|(m, r)| (m.stream.len() + m.neurons.buffers.len(), Some(r.clone())))
-            .collect();
+        let buffers = programs.iter().zip(&memory).map(|(program, m)| {
+            let preloads = PreloadWindow::of(&shared, program, &m.neurons);
+            m.stream.len() + m.neurons.buffers.len() + preloads.map_or(0, |w| w.buffers)
+        });
+        let bells_of = ringers.iter().map(|r| Some(r.clone()));
+        let mut clients: Vec<(usize, Option<Ringer>)> = buffers.zip(bells_of).collect();
         clients.push((shared.max_batch, None));
         let io_traces = (0..driver.capacity())
             .map(|i| {

@@ -12,6 +12,7 @@ pub mod graph;
 mod neurons;
 mod observer;
 mod pred;
+mod prefill;
 mod program;
 mod rows;
 mod sequencer;

@@ -6,7 +6,8 @@ pub trait Observer: Send + Sync + std::fmt::Debug {
     /// on. Told once per layer and step.
     fn residual(&self, layer: usize, position: usize, x: &[f32]);
 
-    /// Gates of neurons `first..first + n` of a layer before the activation, `[n_tokens, n]`. Told for
+    /// Gates of neurons `first..first + n` of a layer before the activation, `[n_tokens, n]`; 0 for a token that
+    /// skips the neuron. Told for
     /// every cluster whose Gate is computed, by the core that owns it.
     fn gates(&self, layer: usize, position: usize, neurons: (usize, usize), gates: &[f32]);
 }

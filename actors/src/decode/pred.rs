@@ -86,7 +86,7 @@ impl PredActor {
             };
             match item.source {
                 // Its place in the window has to be given back even if nothing of it is wanted.
-                Source::Streamed { .. } => gio.wait_for(flight),
+                Source::Streamed { .. } | Source::Preloaded { .. } => gio.wait_for(flight),
                 _ if live.is_empty() => cx.retired += 1,
                 Source::Neurons { .. } => neurons.want(cx, flight, onward),
                 Source::Pinned | Source::GatePinned { .. } => onward.gc.push(flight),

@@ -23,6 +23,23 @@ pub enum Source {
         /// Place in the cycle.
         ordinal: u32,
     },
+    /// Whole through the prefill graph's window, though single neurons are cached.
+    Preloaded {
+        /// Place in the cycle.
+        ordinal: u32,
+        /// Index of its first neuron.
+        base: u32,
+    },
+}
+
+impl Source {
+    /// Place in the cycle of a cluster that comes through a window.
+    pub fn ordinal(self) -> Option<usize> {
+        match self {
+            Self::Streamed { ordinal } | Self::Preloaded { ordinal, .. } => Some(ordinal as usize),
+            Self::Pinned | Self::GatePinned { .. } | Self::Neurons { .. } => None,
+        }
+    }
 }
 
 /// A cluster on a core's work list.
@@ -35,7 +52,7 @@ pub struct Item {
 }
 
 /// All work of one core for one step.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub struct Program {
     /// Q, K and V clusters by layer.
     pub qkv: Vec<Vec<Item>>,
@@ -115,6 +132,23 @@ impl Program {
         }
     }
 
+    /// The same work with whole clusters preloaded instead of single neurons, for prompts. `None` if no neuron is
+    /// cached, or if clusters are streamed anyway.
+    pub fn preloading(&self) -> Option<Self> {
+        if self.cached_neurons == 0 || !self.stream.is_empty() {
+            return None;
+        }
+        let mut program = self.clone();
+        for item in program.ffn.iter_mut().flatten() {
+            if let Source::Neurons { base } | Source::GatePinned { base } = item.source {
+                let ordinal = program.stream.len() as u32;
+                program.stream.push(item.cluster);
+                item.source = Source::Preloaded { ordinal, base };
+            }
+        }
+        Some(program)
+    }
+
     /// Clusters whose neurons are cached, in the order of the directory, each with the number of its first
     /// neuron among the core's cached ones.
     pub fn cached_clusters(&self) -> Vec<(u32, u32)> {
@@ -128,7 +162,7 @@ impl Program {
 
     /// Streamed clusters that a step takes, with the head's or without them: the head's come last.
     pub fn streamed(&self, with_head: bool) -> usize {
-        let streamed = |item: &&Item| matches!(item.source, Source::Streamed { .. });
+        let streamed = |item: &&Item| item.source.ordinal().is_some();
         let head = self.head.iter().filter(streamed).count();
         self.stream.len() - if with_head { 0 } else { head }
     }

@@ -52,7 +52,7 @@ impl RowsActor {
                 flow: 0,
             };
             match item.source {
-                Source::Streamed { .. } => gio.wait_for(flight),
+                Source::Streamed { .. } | Source::Preloaded { .. } => gio.wait_for(flight),
                 _ => self.inbox.push_back(flight),
             }
         }

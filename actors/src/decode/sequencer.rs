@@ -21,10 +21,10 @@ use forebay_traces::record::{Reason, Residency as Hit, Stage};
 use super::attend::AttendActor;
 use super::context::{CoreContext, Flight};
 use super::gc::GcActor;
-use super::gio::GioActor;
 use super::neurons::{NeuronActor, Onward};
 use super::pred::PredActor;
-use super::program::Program;
+use super::prefill::{Route, Routes};
+use super::program::{Item, Program};
 use super::rows::{RowsActor, Site};
 use super::shared::{Step, StepDone};
 use super::udc::UdcActor;
@@ -87,7 +87,6 @@ pub(super) struct CoreActors {
     pub attend: AttendActor,
     pub rows: RowsActor,
     pub pred: PredActor,
-    pub gio: GioActor,
     pub gc: GcActor,
     pub neurons: NeuronActor,
     pub udc: UdcActor,
@@ -97,7 +96,7 @@ pub(super) struct CoreActors {
 #[derive(Debug)]
 pub struct Sequencer {
     pub(super) cx: CoreContext,
-    pub(super) program: Program,
+    pub(super) routes: Routes,
     pub(super) actors: CoreActors,
     pub(super) residual: Residual,
     pub(super) member: Member,
@@ -116,17 +115,17 @@ pub struct Sequencer {
 impl Sequencer {
     pub(super) fn new(
         cx: CoreContext,
-        program: Program,
+        routes: Routes,
         actors: CoreActors,
         residual: Residual,
         (member, io): (Member, IoLink),
         (commands, done): (LaneRx<Step>, Sender<StepDone>),
     ) -> Self {
         let (charged_before, phase) = (Charged::default(), Phase::Idle);
-        let parked = VecDeque::with_capacity(program.max_flights());
+        let parked = VecDeque::with_capacity(routes.decode().max_flights());
         Self {
             cx,
-            program,
+            routes,
             actors,
             residual,
             member,
@@ -159,7 +158,7 @@ impl Sequencer {
     pub(crate) fn into_record(mut self) -> (TraceLane, Vec<HotNeuron>) {
         let mut cached = Vec::new();
         self.actors.neurons.store().contents(&mut cached);
-        let clusters = self.program.cached_clusters();
+        let clusters = self.routes.decode().cached_clusters();
         let place = |&i: &u32| {
             let (cluster, base) = clusters[clusters.partition_point(|c| c.1 <= i) - 1];
             HotNeuron {
@@ -181,7 +180,9 @@ impl Sequencer {
                 ..
             } = done;
             match ReadTag::decode(tag) {
-                ReadTag::Stream { ordinal } => self.actors.gio.arrived(ordinal, slot, result),
+                tag @ (ReadTag::Stream { .. } | ReadTag::Preload { .. }) => {
+                    self.routes.arrived(tag, slot, result);
+                }
                 ReadTag::Neurons { id } => {
                     let CoreActors {
                         neurons, gc, udc, ..
@@ -209,10 +210,11 @@ impl Sequencer {
                 self.cx.step = step;
                 self.cx.layer = 0;
                 self.actors.attend.begin_step(&self.cx);
-                let clusters = self.program.streamed(step.n_logits > 0);
-                self.actors.gio.begin_step(clusters, step.read_anew);
+                self.routes.begin_step(&step, self.actors.neurons.store());
+                let Route { program, gio } = self.routes.now_mut();
+                gio.begin_step(program.streamed(step.n_logits > 0), step.read_anew);
                 if self.cx.shared.neurons.pipeline != Pipeline::Cluster {
-                    self.actors.gio.confine(&[]);
+                    gio.confine(&[]);
                 }
                 let len = step.n_tokens * self.d_model();
                 self.cx
@@ -262,13 +264,12 @@ impl Sequencer {
 
     pub(super) fn begin_rows(&mut self, site: Site) {
         self.cx.retired = 0;
-        let items = items(&self.program, site, self.cx.layer);
+        let Route { program, gio } = self.routes.now_mut();
+        let items = items(program, site, self.cx.layer);
         if self.cx.shared.neurons.pipeline != Pipeline::Cluster {
-            self.actors.gio.confine(items);
+            gio.confine(items);
         }
-        self.actors
-            .rows
-            .begin(&self.cx, items, &mut self.actors.gio);
+        self.actors.rows.begin(&self.cx, items, gio);
         self.phase = Phase::Rows(site);
     }
 
@@ -299,7 +300,7 @@ impl Sequencer {
             0,
         );
         self.cx.layer += 1;
-        if self.cx.layer < self.program.ffn.len() {
+        if self.cx.layer < self.routes.decode().ffn.len() {
             self.begin_qkv();
         } else if self.cx.step.n_logits > 0 {
             self.norm(true, false, self.cx.step.n_tokens - self.cx.step.n_logits);
@@ -315,7 +316,7 @@ impl Sequencer {
     }
 
     fn rows_turn(&mut self, site: Site) -> Turn {
-        let CoreActors { rows, gio, .. } = &mut self.actors;
+        let (rows, Route { program, gio }) = (&mut self.actors.rows, self.routes.now_mut());
         if rows.turn(&mut self.cx, gio, site) {
             return Turn::Progress;
         }
@@ -323,7 +324,7 @@ impl Sequencer {
             rows.push(flight);
             return Turn::Progress;
         }
-        if self.cx.retired < items(&self.program, site, self.cx.layer).len() {
+        if self.cx.retired < items(program, site, self.cx.layer).len() {
             return Turn::Blocked(Reason::IoGate);
         }
         self.arrive(match site {
@@ -362,6 +363,7 @@ impl Sequencer {
                 self.phase = Phase::Idle;
                 let store = self.actors.neurons.store();
                 store.end_step();
+                self.routes.end_step(&self.cx.step, store);
                 let neurons = store.take_counts();
                 let whole = std::mem::take(&mut self.cx.counts);
                 self.cx.end_stall();
@@ -384,7 +386,8 @@ impl Sequencer {
 
 impl Sequencer {
     fn start_reads(&mut self) {
-        self.actors.gio.start_reads(&self.cx, &mut self.io);
+        let gio = &mut self.routes.now_mut().gio;
+        gio.start_reads(&self.cx, &mut self.io);
         self.actors.neurons.start_reads(&mut self.io);
     }
 
@@ -404,7 +407,7 @@ impl Sequencer {
     fn blocking_turn(&mut self) -> Turn {
         if self.reading {
             self.start_reads();
-            let CoreActors { gio, neurons, .. } = &mut self.actors;
+            let (gio, neurons) = (&self.routes.now().gio, &mut self.actors.neurons);
             let under_way = gio.is_reading() || neurons.store().is_reading();
             match (under_way, neurons.waiting_for()) {
                 (true, reason) => return Turn::Blocked(reason.unwrap_or(Reason::IoGate)),
@@ -420,7 +423,7 @@ impl Sequencer {
     }
 }
 
-fn items(program: &Program, site: Site, layer: usize) -> &[super::program::Item] {
+fn items(program: &Program, site: Site, layer: usize) -> &[Item] {
     match site {
         Site::Qkv => &program.qkv[layer],
         Site::Output => &program.output[layer],

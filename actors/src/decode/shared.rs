@@ -25,6 +25,8 @@ pub struct Step {
     pub position: usize,
     /// How many of the last tokens need logits.
     pub n_logits: usize,
+    /// Whether more of the same prompt follows, so that its weights may be read ahead.
+    pub more: bool,
     /// Whether weights that were read ahead are to be read again: something was wrong before this step.
     /// The graph sets it after a step that failed.
     pub read_anew: bool,

@@ -9,6 +9,7 @@ use forebay_traces::record::{Residency as Hit, Stage};
 
 use super::context::{CoreContext, Flight};
 use super::gio::GioActor;
+use super::prefill::hand_over;
 use super::program::Source;
 use crate::fault::Fault;
 
@@ -89,6 +90,7 @@ impl UdcActor {
             hit,
             if cached { flight.flow } else { 0 },
         );
+        hand_over(cx, &flight, store);
         if cached {
             store.release(flight.number);
         } else if flight.buffer.is_some() {

@@ -48,6 +48,9 @@ pub struct GateCalibration {
     /// By layer, ascending: entry `i` is the size that a part `i / (len - 1)` of the layer's neurons stays
     /// below, `[n_layers][at least 2]`.
     pub quantiles: Vec<Vec<f32>>,
+    /// Part of the neurons to compute, where it was fitted to a perplexity.
+    #[serde(default)]
+    pub density: Option<f64>,
 }
 
 impl GateCalibration {

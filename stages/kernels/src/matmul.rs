@@ -5,6 +5,7 @@
 //! lanes are summed.
 
 use std::marker::PhantomData;
+use std::ops::Range;
 
 use super::activations::{Activations, Token};
 use super::formats::{CHUNK, Float, Format, GROUP, MAX_PAIR_BYTES, PAIR};
@@ -23,6 +24,7 @@ pub(super) struct Matmul<'a, F> {
     w: Rows<'a>,
     row_bytes: usize,
     x: &'a Activations,
+    tokens: Range<usize>,
     out: &'a mut [f32],
     out_stride: usize,
     format: PhantomData<F>,
@@ -41,9 +43,18 @@ impl<'a> Matmul<'a, ()> {
             w,
             row_bytes,
             x,
+            tokens: 0..x.n_tokens(),
             out,
             out_stride,
             format: PhantomData,
+        }
+    }
+
+    /// The same for the token `t` alone, which is the first one of `out`.
+    pub(super) fn of_token(self, t: usize) -> Self {
+        Self {
+            tokens: t..t + 1,
+            ..self
         }
     }
 
@@ -53,6 +64,7 @@ impl<'a> Matmul<'a, ()> {
             w: self.w,
             row_bytes: self.row_bytes,
             x: self.x,
+            tokens: self.tokens,
             out: self.out,
             out_stride: self.out_stride,
             format: PhantomData,
@@ -64,7 +76,8 @@ impl<F> Matmul<'_, F> {
     /// Goes through rows and tokens in tiles.
     #[inline(always)]
     fn tiles<S: Simd, D: Dot>(self, s: S) {
-        let (w, n_tokens) = (self.w, self.x.n_tokens());
+        let (w, n_tokens) = (self.w, self.tokens.len());
+        let token = |t: usize| self.x.token(self.tokens.start + t);
         let mut out = Out {
             values: self.out,
             stride: self.out_stride,
@@ -72,7 +85,7 @@ impl<F> Matmul<'_, F> {
         let row = |r: usize| w.row(r, self.row_bytes);
         let mut r = 0;
         if n_tokens == 1 {
-            let x = [self.x.token(0)];
+            let x = [token(0)];
             let mut ahead = Ahead::start(s, w, 0, self.row_bytes, ROWS, D::PIECE);
             while r + ROWS <= w.len() {
                 let rows = [row(r), row(r + 1)];
@@ -91,18 +104,13 @@ impl<F> Matmul<'_, F> {
             let mut t = 0;
             let mut ahead = &mut ahead;
             while t + TOKENS <= n_tokens {
-                let x = [
-                    self.x.token(t),
-                    self.x.token(t + 1),
-                    self.x.token(t + 2),
-                    self.x.token(t + 3),
-                ];
+                let x = [token(t), token(t + 1), token(t + 2), token(t + 3)];
                 out.put(r, t, D::dot::<S, 1, TOKENS>(s, rows, x, ahead));
                 t += TOKENS;
                 ahead = &mut idle;
             }
             for t in t..n_tokens {
-                out.put(r, t, D::dot::<S, 1, 1>(s, rows, [self.x.token(t)], ahead));
+                out.put(r, t, D::dot::<S, 1, 1>(s, rows, [token(t)], ahead));
                 ahead = &mut idle;
             }
         }

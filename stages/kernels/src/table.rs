@@ -228,6 +228,30 @@ impl KernelTable {
         self.kernels.matmul(block, job);
     }
 
+    /// [`Self::dot_gathered`] of the token `t` alone: `out[j] = row_j . x[t]`, where tokens want different rows.
+    ///
+    /// # Panics
+    /// As [`Self::dot_gathered`], or there is no such token.
+    pub fn dot_gathered_of(
+        &self,
+        block: BlockType,
+        rows: &[&[u8]], // [k]
+        x: &Activations,
+        t: usize,
+        out: &mut [f32], // [k]
+    ) {
+        assert_eq!(out.len(), rows.len(), "products of another shape");
+        assert!(t < x.n_tokens(), "token {t} of {}", x.n_tokens());
+        if rows.is_empty() {
+            return;
+        }
+        assert_eq!(x.form(), Form::Rows, "activations in another form");
+        let row_bytes = row_bytes(block, x.cols());
+        assert_rows(rows, row_bytes);
+        let job = Matmul::new(Rows::Gathered(rows), row_bytes, x, out, rows.len());
+        self.kernels.matmul(block, job.of_token(t));
+    }
+
     /// [`Self::matmul`] for weights in panels: `out[t * out_stride + r] = w[r] . x[t]`.
     ///
     /// The result of a (row, token) pair does not depend on what else is computed in the call.

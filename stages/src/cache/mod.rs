@@ -117,6 +117,18 @@ impl NeuronCache {
         }
     }
 
+    /// Takes `slot`, which nobody holds, out of use: its neuron becomes absent, and no other gets it before the
+    /// slot is [released](Self::release).
+    pub fn withdraw(&mut self, slot: usize) {
+        let slot = slot as u32;
+        debug_assert!(!self.directory.is_held(slot), "slot {slot} is held");
+        if self.directory.is_settled(slot) {
+            self.policy.leaving(&mut self.directory, slot);
+        }
+        self.directory.unsettle(slot);
+        self.directory.hold(slot);
+    }
+
     /// Tells the policy that a token is done.
     pub fn end_token(&mut self) {
         self.policy.end_token(&mut self.directory);

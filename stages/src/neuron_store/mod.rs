@@ -10,6 +10,7 @@
 //! never wait for each other.
 
 mod ahead;
+mod lend;
 mod parts;
 
 use std::collections::VecDeque;
@@ -84,6 +85,8 @@ pub struct NeuronStore {
     /// Cached rows, `[slots, slot_bytes]`.
     store: Option<Slot>,
     slot_bytes: usize,
+    /// First slot whose memory is lent.
+    lent_from: Option<usize>,
     flights: Vec<Flight>,
     /// Flights that wait for free slots, first come first served. Only the first one holds any.
     blocked: VecDeque<usize>,
@@ -123,6 +126,7 @@ impl NeuronStore {
             parts,
             store: memory.store,
             slot_bytes: memory.slot_bytes,
+            lent_from: None,
             flights: vec![NO_FLIGHT; flights],
             blocked: VecDeque::with_capacity(flights),
             spans: VecDeque::with_capacity(flights * neurons * PIECES),
@@ -468,6 +472,14 @@ impl NeuronStore {
     /// Reads that wait for a buffer.
     pub fn queued(&self) -> usize {
         self.spans.len()
+    }
+
+    /// Which of the `n` neurons from `base` on are in the cache.
+    pub fn cached_of(&self, base: usize, n: usize) -> LiveMask {
+        let mut cached = LiveMask::NONE;
+        let here = (0..n).filter(|i| self.cache.has(base + i));
+        here.for_each(|i| cached.set(i));
+        cached
     }
 
     /// Neurons in the cache.
