@@ -8,6 +8,7 @@
 //! let mut session = engine.session();
 //! for item in session.generate(Request::text("Once upon a time"))? {
 //!     match item? {
+//!         StreamItem::Prompt(progress) => eprintln!("{} of {}", progress.done, progress.total),
 //!         StreamItem::Token(token) => print!("{}", token.text),
 //!         StreamItem::Rest(text) => print!("{text}"),
 //!         StreamItem::Done(statistics) => println!("\n{}", statistics.summary()),
@@ -42,5 +43,7 @@ pub use forebay_stages::cache::PolicyKind;
 pub use forebay_stages::kernels::Isa;
 pub use forebay_traces as traces;
 pub use request::{Prompt, Request};
-pub use stats::{CacheStatistics, IoStatistics, MemoryStatistics, PhaseStatistics, Statistics};
-pub use stream::{StreamItem, Token, TokenStream};
+pub use stats::{
+    CacheStatistics, IoStatistics, MemoryStatistics, PhaseStatistics, PromptStatistics, Statistics,
+};
+pub use stream::{PromptProgress, StreamItem, Token, TokenStream};

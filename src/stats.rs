@@ -16,6 +16,8 @@ pub struct Statistics {
     pub memory: MemoryStatistics,
     /// Reading the prompt.
     pub prefill: PhaseStatistics,
+    /// The same in detail.
+    pub prompt: PromptStatistics,
     /// Generating tokens after the first.
     pub decode: PhaseStatistics,
     /// FFN neurons found in memory.
@@ -59,6 +61,25 @@ pub struct PhaseStatistics {
     pub ms_p90: f64,
     /// 99th percentile.
     pub ms_p99: f64,
+}
+
+/// What reading the prompt took.
+#[derive(Clone, Copy, Debug, Default, Serialize)]
+pub struct PromptStatistics {
+    /// From the request to the first token, seconds.
+    pub seconds_to_first_token: f64,
+    /// Tokens that were in the KV cache already and were not run again.
+    pub reused_tokens: usize,
+    /// Reads, and their bytes.
+    pub reads: u64,
+    /// Bytes read.
+    pub bytes: u64,
+    /// Time with at least one read in flight, seconds.
+    pub seconds_reading: f64,
+    /// Part of that time in which the cores did not wait for it: 1 when reading is wholly hidden.
+    pub overlap: f64,
+    /// Where the cores' time went while the prompt was read.
+    pub bubbles: Bubbles,
 }
 
 /// Hits and misses in units of live FFN neurons.

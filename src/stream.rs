@@ -19,9 +19,20 @@ pub struct Token {
     pub text: String,
 }
 
+/// How far the reading of a prompt is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PromptProgress {
+    /// Tokens that have been read.
+    pub done: usize,
+    /// Tokens that have to be read, without those that were in the KV cache already.
+    pub total: usize,
+}
+
 /// What a stream yields.
 #[derive(Clone, Debug)]
 pub enum StreamItem {
+    /// A part of a long prompt has been read, and more of it follows.
+    Prompt(PromptProgress),
     /// A token.
     Token(Token),
     /// What was left of an unfinished character at the very end, as U+FFFD; belongs to no token.
@@ -59,6 +70,7 @@ impl TokenStream {
         let mut text = String::new();
         for item in self {
             match item? {
+                StreamItem::Prompt(_) => {}
                 StreamItem::Token(token) => text.push_str(&token.text),
                 StreamItem::Rest(rest) => text.push_str(&rest),
                 StreamItem::Done(statistics) => return Ok((text, *statistics)),

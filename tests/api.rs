@@ -47,6 +47,7 @@ impl Items {
     fn add(&mut self, item: Result<StreamItem, forebay::Error>) {
         assert!(self.done.is_none(), "an item behind the last one");
         match item.expect("no fault") {
+            StreamItem::Prompt(_) => {}
             StreamItem::Token(token) => {
                 assert!(self.rest.is_empty(), "a token behind the rest of the text");
                 self.tokens.push(token);

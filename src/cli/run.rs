@@ -7,6 +7,7 @@ use anyhow::{Context, bail};
 use clap::Args;
 use forebay::{Engine, Error, Prompt, Request, Statistics, StreamItem, TokenStream, demo};
 use futures_util::StreamExt;
+use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 
 use super::engine_flags::EngineFlags;
 use super::output::{print_text, write_json};
@@ -162,6 +163,12 @@ fn print_stream(mut stream: TokenStream) -> anyhow::Result<Option<Statistics>> {
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()?;
+    let bar = ProgressBar::with_draw_target(None, ProgressDrawTarget::stderr());
+    if let Ok(style) =
+        ProgressStyle::with_template("reading the prompt [{bar:30}] {pos}/{len} {eta}")
+    {
+        bar.set_style(style.progress_chars("=> "));
+    }
     runtime.block_on(async {
         loop {
             let item = tokio::select! {
@@ -171,7 +178,14 @@ fn print_stream(mut stream: TokenStream) -> anyhow::Result<Option<Statistics>> {
             match item {
                 None => return Err(Error::Stopped.into()),
                 Some(Err(error)) => return Err(error.into()),
-                Some(Ok(StreamItem::Token(token))) => print_text(&token.text)?,
+                Some(Ok(StreamItem::Prompt(progress))) => {
+                    bar.set_length(progress.total as u64);
+                    bar.set_position(progress.done as u64);
+                }
+                Some(Ok(StreamItem::Token(token))) => {
+                    bar.finish_and_clear();
+                    print_text(&token.text)?;
+                }
                 Some(Ok(StreamItem::Rest(rest))) => print_text(&rest)?,
                 Some(Ok(StreamItem::Done(statistics))) => return Ok(Some(*statistics)),
             }

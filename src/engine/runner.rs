@@ -20,9 +20,10 @@ use super::embed::{Embedder, fault_of};
 use super::score::{LogitsJob, ScoreJob};
 use crate::error::Error;
 use crate::stats::{
-    CacheStatistics, IoStatistics, MemoryStatistics, PhaseStatistics, Statistics, percentile,
+    CacheStatistics, IoStatistics, MemoryStatistics, PhaseStatistics, PromptStatistics, Statistics,
+    percentile,
 };
-use crate::stream::{StreamItem, Token};
+use crate::stream::{PromptProgress, StreamItem, Token};
 
 /// Tokens of a conversation, shared between its session and the driver.
 pub(super) type History = Arc<Mutex<Vec<u32>>>;
@@ -73,6 +74,7 @@ struct Meter {
     prefill_ns: Vec<u64>,
     decode_ns: Vec<u64>,
     prefill_tokens: usize,
+    prompt: PromptStatistics,
     hits: u64,
     misses: u64,
     miss_rates: Vec<f64>,
@@ -283,6 +285,30 @@ impl Runner {
 
     /// Brings the KV cache to `tokens` and leaves the logits of the last one; false if it was cut short.
     fn prefill(&mut self, tokens: &[u32], job: &GenerateJob) -> Result<bool, Error> {
+        let whole = self.read_prompt(tokens, job)?;
+        let io = self.graph.io_counters();
+        let seconds: f64 = self.meter.prefill_ns.iter().sum::<u64>() as f64 * 1e-9;
+        let bubbles = self.meter.bubbles();
+        let start = &self.meter.io_start;
+        let reading = (io.busy_ns - start.busy_ns) as f64 * 1e-9;
+        let waiting = seconds * (bubbles.wait_io_gate + bubbles.wait_io_updown);
+        self.meter.prompt = PromptStatistics {
+            seconds_to_first_token: 0.0,
+            reused_tokens: tokens.len() - self.meter.prefill_tokens,
+            reads: io.reads - start.reads,
+            bytes: io.bytes - start.bytes,
+            seconds_reading: reading,
+            overlap: match reading > 0.0 {
+                true => (1.0 - waiting / reading).clamp(0.0, 1.0),
+                false => 1.0,
+            },
+            bubbles,
+        };
+        Ok(whole)
+    }
+
+    /// Runs what the KV cache does not have of `tokens`, batch by batch.
+    fn read_prompt(&mut self, tokens: &[u32], job: &GenerateJob) -> Result<bool, Error> {
         let same = self
             .cached
             .iter()
@@ -301,6 +327,10 @@ impl Runner {
             let start = Instant::now();
             self.step_of(batch, usize::from(last), !last)?;
             self.meter.prefill_ns.push(nanos(start));
+            let (done, total) = ((i + 1) * max_batch, fresh.len());
+            if !last && !self.deliver(job, Ok(StreamItem::Prompt(PromptProgress { done, total }))) {
+                return Ok(false);
+            }
         }
         self.meter.prefill_tokens = fresh.len();
         Ok(true)
@@ -312,6 +342,7 @@ impl Runner {
         // The history may have grown since the request was made: its session may have had another under way.
         self.facts.check_room(tokens.len())?;
         let max_tokens = job.max_tokens.min(self.facts.context - tokens.len());
+        let asked = Instant::now();
         self.meter = Meter {
             io_start: self.graph.io_counters(),
             ..Meter::default()
@@ -332,6 +363,9 @@ impl Runner {
             let id = sampler.sample(&self.logits, &tokens)?;
             if facts.tokenizer.is_eog(id) && !job.ignore_eog {
                 break;
+            }
+            if ids.is_empty() {
+                self.meter.prompt.seconds_to_first_token = asked.elapsed().as_secs_f64();
             }
             ids.push(id);
             tokens.push(id);
@@ -378,6 +412,7 @@ impl Runner {
                 items: facts.budget.clone(),
             },
             prefill: PhaseStatistics::of(meter.prefill_tokens, &mut meter.prefill_ns),
+            prompt: meter.prompt,
             decode: PhaseStatistics::of(decoded, &mut meter.decode_ns),
             cache: CacheStatistics {
                 hits: meter.hits,

@@ -183,7 +183,7 @@ pub fn tokens_of(engine: &Engine) -> Result<Vec<u32>, Error> {
     {
         match item? {
             StreamItem::Token(token) => ids.push(token.id),
-            StreamItem::Rest(_) => {}
+            StreamItem::Rest(_) | StreamItem::Prompt(_) => {}
             StreamItem::Done(statistics) => {
                 assert_eq!(statistics.tokens, ids);
                 finished = true;

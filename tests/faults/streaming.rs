@@ -110,7 +110,7 @@ fn a_file_cut_off_under_a_running_stream_is_an_error_and_the_engine_recovers() {
             }
             match item {
                 Ok(StreamItem::Token(token)) => ids.push(token.id),
-                Ok(StreamItem::Rest(_)) => {}
+                Ok(StreamItem::Rest(_) | StreamItem::Prompt(_)) => {}
                 Ok(StreamItem::Done(_)) => panic!("{mode:?}: read from nowhere"),
                 Err(error) => failed = Some(error),
             }

@@ -55,7 +55,7 @@ pub struct Charged {
 }
 
 /// Shares of compute-core time; they add up to 1.
-#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Default, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub struct Bubbles {
     /// Computing.
     pub compute_busy: f64,

@@ -27,7 +27,8 @@ use crate::io_link::ReadTag;
 /// neurons, so reading everything pays when a fifth of it is missing: with one neuron in ten alive per token and
 /// half of them cached, that is the union of some ten tokens.
 const LEAST_TOKENS: usize = 16;
-/// The window takes at most this part of the neuron cache.
+/// The window takes at most this part of the neuron cache, or, where that is not enough for two clusters, at most
+/// half of it.
 const CACHE_SHARE: usize = 8;
 /// Most buffers of the window.
 const MAX_BUFFERS: usize = 64;
@@ -60,9 +61,9 @@ impl PreloadWindow {
         let layer = layers.map(|l| l.iter().filter(by_neuron).map(|i| padded(i.cluster)).sum());
         let items = program.ffn.iter().flatten().filter(by_neuron);
         let bytes = items.map(|i| padded(i.cluster)).max()?;
-        let share = memory.store.as_ref()?.len() / CACHE_SHARE;
-        let buffers = share.min(layer.max()?) / bytes;
-        (buffers >= 2).then_some(Self {
+        let store = memory.store.as_ref()?.len();
+        let buffers = ((store / CACHE_SHARE).min(layer.max()?) / bytes).max(2);
+        (buffers * bytes <= store / 2).then_some(Self {
             buffers: buffers.min(MAX_BUFFERS),
             bytes,
         })

@@ -71,7 +71,7 @@ impl Shape {
             head_dim: 64,
             d_ff: 1024,
             vocab_size: 512,
-            context_length: 512,
+            context_length: 2048,
             rank: 64,
         },
     ];

@@ -1,0 +1,223 @@
+//! Prompts: whatever their length, the batch, the budget and the way their weights come, the logits are those of
+//! one token at a time, bit for bit, and so is what follows.
+
+mod support;
+
+use std::path::{Path, PathBuf};
+
+use forebay::models::bundle::{PackOptions, pack};
+use forebay::models::synth::{Form, Shape, SynthOptions, SynthSource};
+use forebay::{Engine, EngineBuilder, Prompt, Request, Statistics, StreamItem};
+use support::{TemporaryFile, build, engine, generate};
+
+/// Lengths around one batch and around powers of two.
+const LENGTHS: [usize; 9] = [1, 2, 31, 32, 33, 128, 511, 512, 1000];
+/// Tokens generated behind the prompt.
+const FOLLOWING: usize = 6;
+
+fn prompt(n: usize, vocabulary: usize) -> Prompt {
+    let ids = (0..n).map(|i| ((i * i * 31 + i * 7 + 11) % (vocabulary - 8) + 4) as u32);
+    Prompt::Tokens(ids.collect())
+}
+
+fn run(engine: &Engine, prompt: Prompt) -> Statistics {
+    let mut request = Request::text("").max_tokens(FOLLOWING);
+    request.prompt = prompt;
+    request.ignore_eog = true;
+    generate(engine, request)
+}
+
+fn long(model: &Path) -> EngineBuilder {
+    engine(Some(model)).context(1024)
+}
+
+/// A sparse model with predictors: 2 layers of the tiny shape.
+fn sparse() -> PathBuf {
+    let path = support::scratch().join("prefill-sparse.fbay");
+    let options = SynthOptions {
+        form: Form::Sparse,
+        ..SynthOptions::new(Shape::named("tiny-sparse").expect("a shape"))
+    };
+    let source = SynthSource::new(&options).expect("a model");
+    // Tests run side by side: each makes its own, and the last one stays.
+    let own = TemporaryFile::new(&format!("{:?}.fbay", std::thread::current().id()));
+    pack(&source, &own.0, &PackOptions::default(), &mut |_| {}).expect("packed");
+    std::fs::rename(&own.0, &path).expect("the same folder");
+    path
+}
+
+/// All lengths in one engine after another, beside one token at a time in memory.
+fn same_at_all_lengths(model: &Path, preloads: bool) {
+    let plain = build(long(model).max_batch(1));
+    let (whole, vocabulary) = (plain.weight_bytes(), plain.config().vocab_size);
+    let expected = LENGTHS.map(|n| run(&plain, prompt(n, vocabulary)));
+    drop(plain);
+    for percent in [100, 80, 50, 25] {
+        let weights = whole * percent / 100;
+        let engine = match long(model).weight_memory(weights).build() {
+            Ok(engine) => engine,
+            Err(refusal) => {
+                // The tiniest models need more than that for two clusters per core.
+                assert!(percent < 50, "{refusal}");
+                continue;
+            }
+        };
+        let cached = engine.plan()["neuron_cache"]["slots"].as_u64() > Some(0);
+        for (n, expected) in LENGTHS.iter().zip(&expected) {
+            let what = format!("{n} tokens at {percent} %");
+            let found = run(&engine, prompt(*n, vocabulary));
+            assert_eq!(found.logits_hash, expected.logits_hash, "{what}");
+            assert_eq!(found.tokens, expected.tokens, "{what}");
+            assert_eq!(
+                found.prompt.reused_tokens + found.prefill.tokens,
+                *n,
+                "{what}"
+            );
+            // Long prompts take whole clusters, of many neurons each, in a read.
+            if preloads && cached && *n >= 128 {
+                let each = found.prompt.bytes / found.prompt.reads.max(1);
+                assert!(each > 32 << 10, "{what}: {each} bytes a read");
+            }
+        }
+    }
+}
+
+#[test]
+fn a_sparse_model_with_predictors() {
+    same_at_all_lengths(&sparse(), true);
+}
+
+#[test]
+fn the_demo_computed_exactly() {
+    // Its context ends at 512 tokens.
+    let demo = build(engine(None).context(512).max_batch(1));
+    let vocabulary = demo.config().vocab_size;
+    let whole = demo.weight_bytes();
+    for n in [1, 2, 31, 32, 33, 128, 500] {
+        let expected = run(&demo, prompt(n, vocabulary));
+        for percent in [100, 70, 40] {
+            let budget = whole * percent / 100;
+            let engine = build(engine(None).context(512).weight_memory(budget));
+            let found = run(&engine, prompt(n, vocabulary));
+            assert_eq!(
+                found.logits_hash, expected.logits_hash,
+                "{n} at {percent} %"
+            );
+        }
+    }
+}
+
+#[test]
+fn a_real_model() {
+    let Some(model) = support::real_model("SmolLM2-135M-Instruct.Q4_1.gguf") else {
+        return;
+    };
+    let plain = build(long(&model).max_batch(1));
+    let (whole, vocabulary) = (plain.weight_bytes(), plain.config().vocab_size);
+    let lengths = [1, 33, 512];
+    let expected = lengths.map(|n| run(&plain, prompt(n, vocabulary)).logits_hash);
+    drop(plain);
+    for percent in [100, 50, 25] {
+        let engine = build(long(&model).weight_memory(whole * percent / 100));
+        for (n, expected) in lengths.iter().zip(&expected) {
+            let found = run(&engine, prompt(*n, vocabulary));
+            assert_eq!(found.logits_hash, *expected, "{n} tokens at {percent} %");
+        }
+    }
+}
+
+/// A sparse model of which single neurons are cached.
+fn cached(model: &Path) -> Engine {
+    let whole = build(long(model)).weight_bytes();
+    let engine = build(long(model).weight_memory(whole * 8 / 10).max_batch(32));
+    assert!(engine.plan()["neuron_cache"]["slots"].as_u64() > Some(0));
+    engine
+}
+
+#[test]
+fn what_the_prompt_leaves_is_decodes_first_hot_set() {
+    let model = sparse();
+    let engine = cached(&model);
+    let vocabulary = engine.config().vocab_size;
+    // The same tokens twice: behind a long prompt, and one by one with an empty cache.
+    let long_prompt = run(&engine, prompt(200, vocabulary));
+    let cold = build(
+        long(&model)
+            .weight_memory(build(long(&model)).weight_bytes() * 8 / 10)
+            .max_batch(1),
+    );
+    let short = run(&cold, prompt(2, vocabulary));
+    let missed = |s: &Statistics| s.cache.misses;
+    assert!(missed(&short) > 0);
+    // Decode's own misses: the prompt computes at least one neuron of each kind for nothing.
+    let decode_bytes = long_prompt.io.bytes - long_prompt.prompt.bytes;
+    let short_bytes = short.io.bytes - short.prompt.bytes;
+    assert!(
+        decode_bytes < short_bytes,
+        "{decode_bytes} and {short_bytes}"
+    );
+}
+
+#[test]
+fn a_prompt_that_begins_with_what_is_cached_goes_on_from_there() {
+    let model = sparse();
+    let engine = cached(&model);
+    let vocabulary = engine.config().vocab_size;
+    let first = run(&engine, prompt(100, vocabulary));
+    assert_eq!(first.prompt.reused_tokens, 0);
+    let again = run(&engine, prompt(150, vocabulary));
+    assert_eq!(again.prompt.reused_tokens, 100);
+    assert_eq!(again.prefill.tokens, 50);
+    let fresh = run(&cached(&model), prompt(150, vocabulary));
+    assert_eq!(again.logits_hash, fresh.logits_hash);
+    // The very same prompt: its last token is run again, since its logits are wanted.
+    let same = run(&engine, prompt(150, vocabulary));
+    assert_eq!((same.prompt.reused_tokens, same.prefill.tokens), (149, 1));
+    assert_eq!(same.logits_hash, fresh.logits_hash);
+}
+
+#[test]
+fn a_prompt_cut_short_harms_nothing() {
+    let model = sparse();
+    let engine = cached(&model);
+    let vocabulary = engine.config().vocab_size;
+    let expected = run(&cached(&model), prompt(60, vocabulary)).logits_hash;
+    for items in 1..4 {
+        let mut request = Request::text("").max_tokens(FOLLOWING);
+        request.prompt = prompt(900 - items, vocabulary);
+        let mut session = engine.session();
+        let mut stream = session.generate(request).expect("there is room");
+        for i in 0..items {
+            // Parts of 32 tokens: the window has read ahead for the next one when this one is dropped.
+            match stream.next() {
+                Some(Ok(StreamItem::Prompt(p))) => {
+                    assert_eq!((p.done, p.total > 800), (32 * (i + 1), true))
+                }
+                other => panic!("{other:?}"),
+            }
+        }
+        drop(stream);
+        // One while the last one is being cancelled, decode with reads of the window still under way.
+        let short = run(&engine, prompt(5, vocabulary));
+        assert_eq!(short.tokens.len(), FOLLOWING);
+        assert_eq!(run(&engine, prompt(60, vocabulary)).logits_hash, expected);
+    }
+}
+
+#[test]
+fn impossible_prompts_are_refused() {
+    let engine = cached(&sparse());
+    let vocabulary = engine.config().vocab_size;
+    let refuse = |prompt: Prompt| {
+        let mut request = Request::text("").max_tokens(1);
+        request.prompt = prompt;
+        let refused = engine.session().generate(request);
+        refused.map(drop).expect_err("refused").to_string()
+    };
+    let long = refuse(prompt(1025, vocabulary));
+    assert!(long.contains("1024") || long.contains("1025"), "{long}");
+    let empty = refuse(Prompt::Tokens(Vec::new()));
+    assert!(empty.contains("prompt"), "{empty}");
+    let full = run(&engine, prompt(1023, vocabulary));
+    assert_eq!(full.tokens.len(), 1, "the context ends there");
+}
