@@ -1,5 +1,6 @@
 //! What a pass through a model costs at least: bytes of weights and multiply-adds.
 
+use forebay_actors::decode::Computed;
 use forebay_models::block::BlockType;
 use forebay_models::bundle::{Bundle, ClusterKind, DirectoryEntry, FfnGeometry, FfnLayout};
 
@@ -76,16 +77,16 @@ pub(crate) struct Steps {
 }
 
 impl Steps {
-    /// Counts a step of `tokens` tokens that computed Gate of `gated` neurons and Up and Down of `live`, with
-    /// logits for the last token or for none.
-    pub fn count(&mut self, tokens: usize, (gated, live): (u64, u64), logits: bool) {
+    /// Counts a step of `tokens` tokens that computed the Gates `gated` and the Ups and Downs `live`, with logits for
+    /// the last token or for none.
+    pub fn count(&mut self, tokens: usize, (gated, live): (Computed, Computed), logits: bool) {
         self.passes += 1.0;
         self.tokens += tokens as f64;
         self.logits += f64::from(u8::from(logits));
-        self.gated += gated as f64;
-        self.gated_by_tokens += gated as f64 * tokens as f64;
-        self.live += live as f64;
-        self.live_by_tokens += live as f64 * tokens as f64;
+        self.gated += gated.neurons as f64;
+        self.gated_by_tokens += gated.products as f64;
+        self.live += live.neurons as f64;
+        self.live_by_tokens += live.products as f64;
     }
 
     /// Tokens of all steps.
@@ -234,14 +235,22 @@ mod tests {
         neurons: 10.0,
     };
 
+    /// Neurons that all tokens of a step computed.
+    fn all(neurons: u64, tokens: u64) -> Computed {
+        Computed {
+            neurons,
+            products: neurons * tokens,
+        }
+    }
+
     #[test]
     fn a_generated_token_goes_through_all_weights_but_dead_neurons() {
         let mut steps = Steps::default();
-        steps.count(1, (10, 10), true);
+        steps.count(1, (all(10, 1), all(10, 1)), true);
         let all = WORK.per_token(&steps);
         assert_eq!((all.bytes, all.int8, all.f32), (200.0, 400.0, 40.0));
         // One of two tokens has a fifth of its neurons alive.
-        steps.count(1, (10, 2), true);
+        steps.count(1, (all(10, 1), all(2, 1)), true);
         let cost = WORK.per_token(&steps);
         assert!((cost.bytes - (120.0 + 80.0 * 0.6)).abs() < 1e-9);
         assert!((cost.int8 - (240.0 + 160.0 * 0.6)).abs() < 1e-9);
@@ -250,7 +259,7 @@ mod tests {
     #[test]
     fn gates_that_nobody_predicts_cost_nothing() {
         let mut steps = Steps::default();
-        steps.count(1, (5, 1), false);
+        steps.count(1, (all(5, 1), all(1, 1)), false);
         let cost = WORK.per_token(&steps);
         assert!((cost.bytes - (60.0 + 20.0 + 8.0)).abs() < 1e-9);
     }
@@ -258,13 +267,26 @@ mod tests {
     #[test]
     fn the_tokens_of_a_prompt_share_the_weights_of_a_batch() {
         let mut steps = Steps::default();
-        steps.count(8, (10, 10), false);
-        steps.count(2, (10, 10), true);
+        steps.count(8, (all(10, 8), all(10, 8)), false);
+        steps.count(2, (all(10, 2), all(10, 2)), true);
         let cost = WORK.per_token(&steps);
         assert!((cost.bytes - (2.0 * 180.0 + 20.0) / 10.0).abs() < 1e-9);
         // The head is for one of ten tokens.
         assert!((cost.int8 - (10.0 * 360.0 + 40.0) / 10.0).abs() < 1e-9);
         assert!((cost.f32 - 40.0).abs() < 1e-9);
+    }
+
+    #[test]
+    fn tokens_that_compute_their_own_neurons_cost_their_own_products() {
+        let mut steps = Steps::default();
+        let own = Computed {
+            neurons: 10,
+            products: 4,
+        };
+        steps.count(2, (own, own), false);
+        let cost = WORK.per_token(&steps);
+        assert!((cost.bytes - 180.0 / 2.0).abs() < 1e-9);
+        assert!((cost.int8 - (120.0 + 240.0 * 0.4 / 2.0)).abs() < 1e-9);
     }
 
     #[test]

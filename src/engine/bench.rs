@@ -76,7 +76,13 @@ impl BenchJob {
         };
         let disk = runner.disk_ceiling();
         Ok(tests
-            .map(|(test, measured)| measured.report(*test, &work, disk))
+            .map(|(test, measured)| {
+                let disk = match test.phase {
+                    Phase::Prefill => disk.prompt,
+                    Phase::Decode => disk.decode,
+                };
+                measured.report(*test, &work, disk)
+            })
             .collect())
     }
 }
@@ -100,9 +106,7 @@ fn once(
         let logits = test.phase == Phase::Decode || left == 0;
         let more = test.phase == Phase::Prefill && left > 0;
         runner.step_of(batch, usize::from(logits), more)?;
-        measured
-            .steps
-            .count(batch.len(), runner.computed_neurons(), logits);
+        measured.steps.count(batch.len(), runner.computed(), logits);
     }
     let speed = tokens.len() as f64 / start.elapsed().as_secs_f64();
     measured.disk_bytes += runner.bytes_read() - disk_before;

@@ -299,7 +299,7 @@ impl EngineBuilder {
             bundle_path: bundle.path().display().to_string(),
             bundle_bytes: std::fs::metadata(bundle.path()).map_or(0, |m| m.len()),
             weight_bytes: bundle.weight_bytes(),
-            ceiling_bytes_per_second: prepared.ceiling,
+            ceiling: prepared.ceiling,
             notes: std::mem::take(&mut prepared.notes),
             config,
             tokenizer,

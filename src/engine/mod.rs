@@ -29,6 +29,15 @@ use crate::request::{Prompt, Request};
 use crate::stream::{StreamItem, TokenStream};
 use runner::{GenerateJob, Job};
 
+/// What the disk gives, bytes per second; 0 where nothing is read.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct DiskCeiling {
+    /// In the reads that prompts make: clusters.
+    pub prompt: f64,
+    /// In the reads that decoding makes: clusters, or neurons.
+    pub decode: f64,
+}
+
 /// Facts about an engine that do not change.
 #[derive(Debug)]
 pub(crate) struct Facts {
@@ -44,7 +53,7 @@ pub(crate) struct Facts {
     pub bundle_path: String,
     pub bundle_bytes: u64,
     pub weight_bytes: u64,
-    pub ceiling_bytes_per_second: f64,
+    pub ceiling: DiskCeiling,
     pub notes: Vec<String>,
 }
 

@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use flume::{Receiver, SendTimeoutError, Sender};
-use forebay_actors::decode::{DecodeGraph, Shared, Step, StepDone};
+use forebay_actors::decode::{Computed, DecodeGraph, Shared, Step, StepDone};
 use forebay_models::sampler::{Sampler, SamplerConfig};
 use forebay_models::tokenizer::TextPosition;
 use forebay_plans::process::rss_peak;
@@ -14,10 +14,10 @@ use forebay_traces::ledger::Charged;
 use parking_lot::Mutex;
 use xxhash_rust::xxh3::xxh3_64_with_seed;
 
-use super::Facts;
 use super::bench::BenchJob;
 use super::embed::{Embedder, fault_of};
 use super::score::{LogitsJob, ScoreJob};
+use super::{DiskCeiling, Facts};
 use crate::error::Error;
 use crate::stats::{
     CacheStatistics, IoStatistics, MemoryStatistics, PhaseStatistics, PromptStatistics, Statistics,
@@ -148,9 +148,9 @@ impl Runner {
         self.facts.config.vocab_size
     }
 
-    /// What the disk gave when the engine was built, bytes per second; 0 where nothing is streamed.
-    pub fn disk_ceiling(&self) -> f64 {
-        self.facts.ceiling_bytes_per_second
+    /// What the disk gave when the engine was built.
+    pub fn disk_ceiling(&self) -> DiskCeiling {
+        self.facts.ceiling
     }
 
     /// The core of each compute thread.
@@ -167,9 +167,12 @@ impl Runner {
         self.graph.io_counters().bytes
     }
 
-    /// Neurons whose Gate the last step computed, in all layers, and those whose Up and Down it did.
-    pub fn computed_neurons(&self) -> (u64, u64) {
-        let sum = |of: fn(&StepDone) -> u64| self.reports.iter().map(of).sum();
+    /// Gates that the last step computed, in all layers, and Ups and Downs.
+    pub fn computed(&self) -> (Computed, Computed) {
+        let sum = |of: fn(&StepDone) -> Computed| {
+            let all = self.reports.iter().map(of);
+            all.fold(Computed::default(), Computed::plus)
+        };
         (sum(|r| r.gated), sum(|r| r.live))
     }
 
@@ -302,6 +305,7 @@ impl Runner {
                 true => (1.0 - waiting / reading).clamp(0.0, 1.0),
                 false => 1.0,
             },
+            ceiling_bytes_per_second: self.facts.ceiling.prompt,
             bubbles,
         };
         Ok(whole)
@@ -429,7 +433,7 @@ impl Runner {
                 } else {
                     0.0
                 },
-                ceiling_bytes_per_second: facts.ceiling_bytes_per_second,
+                ceiling_bytes_per_second: facts.ceiling.decode,
             },
             bubbles: meter.bubbles(),
             tokens,

@@ -24,7 +24,7 @@ use super::builder::EngineBuilder;
 use super::embed::Embedder;
 use super::memory::MemoryPlan;
 use super::runner::Runner;
-use super::{Engine, Facts};
+use super::{DiskCeiling, Engine, Facts};
 use crate::error::Error;
 use crate::packed::Preparation;
 
@@ -50,7 +50,7 @@ impl EngineBuilder {
         let ceiling = if plan.stream_slots > 0 || plan.neuron_cache.slots > 0 {
             self.disk_ceiling(bundle, plan)
         } else {
-            0.0
+            DiskCeiling::default()
         };
         let mut weights = WeightMemory::carve(bundle, plan, &programs, memory.max_batch)
             .map_err(|e| Error::system("reserve memory", e))?;
@@ -130,20 +130,28 @@ impl EngineBuilder {
         programs
     }
 
-    /// What the disk gives this file right now, in bytes per second; 0 if that cannot be told. The buffers
-    /// are gone before anything else is allocated.
-    fn disk_ceiling(&self, bundle: &Bundle, plan: &ResidencyPlan) -> f64 {
-        // Where clusters are streamed, most bytes come in large reads; else neurons are read one by one.
-        let neuron = plan.neuron_cache.slot_bytes.next_multiple_of(ALIGN);
-        let streamed = plan.stream_slots > 0;
-        let load = ReadLoad {
-            block_bytes: if streamed { CHUNK_BYTES } else { neuron as u32 },
-            depth: if streamed { PROBE_DEPTH } else { IO_DEPTH },
-            bytes: u64::MAX,
-            duration: PROBE_TIME,
-            choice: self.driver,
+    /// What the disk gives this file right now. The buffers are gone before anything else is allocated.
+    fn disk_ceiling(&self, bundle: &Bundle, plan: &ResidencyPlan) -> DiskCeiling {
+        let rate = |block_bytes: u32, depth: usize| {
+            let load = ReadLoad {
+                block_bytes,
+                depth,
+                bytes: u64::MAX,
+                duration: PROBE_TIME,
+                choice: self.driver,
+            };
+            measure_read(bundle.path(), &load).map_or(0.0, |rate| rate.bytes_per_second)
         };
-        measure_read(bundle.path(), &load).map_or(0.0, |rate| rate.bytes_per_second)
+        let clusters = rate(CHUNK_BYTES, PROBE_DEPTH);
+        let neuron = plan.neuron_cache.slot_bytes.next_multiple_of(ALIGN);
+        DiskCeiling {
+            prompt: clusters,
+            // Where clusters are streamed, most bytes come in large reads; else neurons are read one by one.
+            decode: match plan.stream_slots > 0 {
+                true => clusters,
+                false => rate(neuron as u32, IO_DEPTH),
+            },
+        }
     }
 
     /// Starts the actors.
@@ -219,7 +227,7 @@ pub(super) struct Prepared {
     programs: Vec<Program>,
     weights: WeightMemory,
     driver: Box<dyn Driver>,
-    pub ceiling: f64,
+    pub ceiling: DiskCeiling,
     pub notes: Vec<String>,
 }
 

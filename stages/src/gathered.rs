@@ -52,7 +52,8 @@ impl Gathered {
         }
     }
 
-    /// The same where each token has its own neurons, `live`, `[n_tokens]`: products of the others are 0.
+    /// The same where each token has its own neurons, `live`, `[n_tokens]`: products of the others are 0. Returns
+    /// how many were computed.
     pub fn dot_by_token<'a>(
         &mut self,
         kernels: &KernelTable,
@@ -61,7 +62,8 @@ impl Gathered {
         (n, live): (usize, &[LiveMask]),
         x: &Activations,
         out: &mut [f32],
-    ) {
+    ) -> usize {
+        let mut pairs = 0;
         let mut rows = [&[][..]; MAX_BUNDLES];
         for (t, (live, out)) in live.iter().zip(out.chunks_exact_mut(n)).enumerate() {
             out.fill(0.0);
@@ -75,7 +77,9 @@ impl Gathered {
             for (i, &product) in live.iter().zip(&*products) {
                 out[i] = product;
             }
+            pairs += k;
         }
+        pairs
     }
 
     /// Whether tokens have so few of the neurons that any of them wants that each had better compute its own:

@@ -10,7 +10,7 @@ use crate::neuron_rows::NeuronRows;
 /// Computes `Gate x` (before the activation) for the neurons `wanted` of a cluster of `n` into `gates`,
 /// `[n_tokens, n]`; the others get 0. `x` has the form that the layout asks for. In cluster layout all are
 /// computed, since a panel is. `named` are those that each token wants, `[n_tokens]`, if they are known; what a
-/// token does not want may be 0 for it.
+/// token does not want may be 0 for it. Returns how many products of a row and a token were computed.
 pub fn gate(
     kernels: &KernelTable,
     geometry: &FfnGeometry,
@@ -19,8 +19,9 @@ pub fn gate(
     x: &Activations,
     gathered: &mut Gathered,
     gates: &mut [f32],
-) {
+) -> usize {
     let block = geometry.gate;
+    let together = wanted.count() * x.n_tokens();
     match (geometry.layout, rows) {
         (FfnLayout::Cluster, NeuronRows::Whole(bytes)) => {
             let panels = WeightPanels {
@@ -29,35 +30,29 @@ pub fn gate(
                 n_rows: n,
             };
             kernels.panels(panels, x, gates, n);
+            together
         }
         (FfnLayout::Neuron, _)
             if named.is_some_and(|named| Gathered::is_by_token(named, wanted.count())) =>
         {
             let named = named.unwrap_or_default();
             let row = |i| rows.gate(geometry, i);
-            gathered.dot_by_token(kernels, block, row, (n, named), x, gates);
+            gathered.dot_by_token(kernels, block, row, (n, named), x, gates)
         }
         (_, NeuronRows::Gates(bytes)) => {
-            all(kernels, geometry, (bytes, geometry.gate_row()), n, x, gates)
+            all(kernels, geometry, (bytes, geometry.gate_row()), n, x, gates);
+            together
         }
         (_, NeuronRows::Whole(bytes)) if wanted.count() == n => {
-            all(
-                kernels,
-                geometry,
-                (bytes, geometry.bundle_stride()),
-                n,
-                x,
-                gates,
-            );
+            let rows = (bytes, geometry.bundle_stride());
+            all(kernels, geometry, rows, n, x, gates);
+            together
         }
-        _ => gathered.dot(
-            kernels,
-            block,
-            |i| rows.gate(geometry, i),
-            (n, wanted),
-            x,
-            gates,
-        ),
+        _ => {
+            let row = |i| rows.gate(geometry, i);
+            gathered.dot(kernels, block, row, (n, wanted), x, gates);
+            together
+        }
     }
 }
 

@@ -65,7 +65,8 @@ pub struct ClusterWork<'a> {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct OutOfRange;
 
-/// Adds the cluster's share of `Down (act(Gate x) * Up x)` to `acc`, `[n_tokens, d_model]` in fixed point.
+/// Adds the cluster's share of `Down (act(Gate x) * Up x)` to `acc`, `[n_tokens, d_model]` in fixed point. Returns
+/// for how many pairs of a neuron and a token Up and Down were computed.
 ///
 /// # Errors
 /// [`OutOfRange`] if the share is not finite: the weights are damaged or the model is broken.
@@ -76,7 +77,7 @@ pub fn up_down(
     activation: Activation,
     scratch: &mut UdcScratch,
     acc: &mut [i64],
-) -> Result<(), OutOfRange> {
+) -> Result<usize, OutOfRange> {
     let (n, n_tokens) = (work.n, x.n_tokens());
     let up = &mut scratch.up[..n_tokens * n];
     match (work.geometry.layout, work.rows) {
@@ -105,7 +106,15 @@ pub fn up_down(
             kernels.fold_fixed(partial, acc)
         }
     };
-    if in_range { Ok(()) } else { Err(OutOfRange) }
+    let wanted = &scratch.wanted[..n_tokens];
+    let together = work.live.count() * n_tokens;
+    let pairs = match work.geometry.layout {
+        FfnLayout::Neuron if Gathered::is_by_token(wanted, work.live.count()) => {
+            wanted.iter().map(LiveMask::count).sum()
+        }
+        _ => together,
+    };
+    if in_range { Ok(pairs) } else { Err(OutOfRange) }
 }
 
 /// The neurons whose activated gate is not zero, by token.

@@ -13,7 +13,7 @@ use forebay_traces::ledger::{Ledger, State};
 use forebay_traces::record::{Kind, Reason, Record, Residency as Hit, Stage};
 
 use super::program::Item;
-use super::shared::{Shared, Step};
+use super::shared::{Computed, Shared, Step};
 use crate::fault::Fault;
 
 /// A cluster on its way through the stages of one core.
@@ -62,10 +62,10 @@ pub(super) struct CoreContext {
     pub last_ns: u64,
     /// Live neurons of whole clusters found in memory or read, since the last report.
     pub counts: CacheCounts,
-    /// Neurons whose Gate was computed since the last report.
-    pub gated: u64,
-    /// Neurons whose Up and Down were.
-    pub live: u64,
+    /// Gates computed since the last report.
+    pub gated: Computed,
+    /// Ups and Downs.
+    pub live: Computed,
     pub ledger: Ledger,
 }
 

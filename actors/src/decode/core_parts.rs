@@ -26,7 +26,7 @@ use super::prefill::{PreloadWindow, Route, Routes};
 use super::program::{Item, Program};
 use super::rows::RowsActor;
 use super::sequencer::{CoreActors, Residual, Sequencer};
-use super::shared::{Shared, Step, StepDone};
+use super::shared::{Computed, Shared, Step, StepDone};
 use super::udc::UdcActor;
 use crate::io_link::{IoLink, ReadTag};
 use crate::memory::CoreMemory;
@@ -124,8 +124,8 @@ fn context(shared: &Arc<Shared>, rank: usize, program: &Program, trace: TraceLan
         trace,
         last_ns: 0,
         counts: CacheCounts::default(),
-        gated: 0,
-        live: 0,
+        gated: Computed::default(),
+        live: Computed::default(),
         ledger: Ledger::start(now_ns()),
     }
 }

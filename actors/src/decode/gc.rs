@@ -60,7 +60,7 @@ impl GcActor {
         let gates = &mut cx.gates[range];
         let named = named.map(|range| &cx.named[range]);
         let wanted = (flight.count, &flight.live, named);
-        gate(
+        let products = gate(
             &shared.kernels,
             geometry,
             rows,
@@ -70,7 +70,7 @@ impl GcActor {
             gates,
         );
         let computed = flight.live.count();
-        cx.gated += computed as u64;
+        cx.gated.add(computed, products);
         let bytes = (computed * geometry.gate_row()) as u64;
         let pred = &shared.pred;
         let cached = match flight.item.source {

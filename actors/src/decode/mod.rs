@@ -25,4 +25,4 @@ pub use graph::{DecodeGraph, GraphOptions};
 pub use observer::Observer;
 pub use program::Program;
 pub use sequencer::Sequencer;
-pub use shared::{NeuronOptions, Resident, Shared, Step, StepDone, predictor_rank};
+pub use shared::{Computed, NeuronOptions, Resident, Shared, Step, StepDone, predictor_rank};

@@ -32,6 +32,32 @@ pub struct Step {
     pub read_anew: bool,
 }
 
+/// How much of a matrix was computed in a step.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Computed {
+    /// Neurons, for any token.
+    pub neurons: u64,
+    /// Products of a neuron and a token.
+    pub products: u64,
+}
+
+impl Computed {
+    /// Counts a cluster.
+    pub fn add(&mut self, neurons: usize, products: usize) {
+        self.neurons += neurons as u64;
+        self.products += products as u64;
+    }
+
+    /// The counts of both.
+    #[must_use]
+    pub fn plus(self, other: Self) -> Self {
+        Self {
+            neurons: self.neurons + other.neurons,
+            products: self.products + other.products,
+        }
+    }
+}
+
 /// A core's report at the end of a step.
 #[derive(Clone, Copy, Debug)]
 pub struct StepDone {
@@ -41,10 +67,10 @@ pub struct StepDone {
     pub hits: u64,
     /// Live FFN neurons that had to be read.
     pub misses: u64,
-    /// Neurons whose Gate was computed.
-    pub gated: u64,
-    /// Neurons whose Up and Down were.
-    pub live: u64,
+    /// Gates.
+    pub gated: Computed,
+    /// Ups and Downs.
+    pub live: Computed,
     /// The core's accounts when the step began.
     pub charged_before: Charged,
     /// The core's accounts now.

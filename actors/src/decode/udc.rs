@@ -72,10 +72,10 @@ impl UdcActor {
             &mut self.scratch,
             &mut cx.acc,
         );
-        if done.is_err() {
-            cx.fault(Fault::OutOfRange { layer: cx.layer });
+        match done {
+            Ok(pairs) => cx.live.add(flight.live.count(), pairs),
+            Err(_) => cx.fault(Fault::OutOfRange { layer: cx.layer }),
         }
-        cx.live += flight.live.count() as u64;
         let hit = if flight.flow == 0 {
             Hit::Hit
         } else {

@@ -13,6 +13,7 @@
 mod activations;
 mod attention;
 mod axpy;
+mod dispatch;
 mod elementwise;
 mod exp;
 mod fixed;

@@ -10,114 +10,18 @@ use forebay_models::panel::{PANEL_ROWS, panel_bytes};
 use super::activations::{Activations, Form, Quantise, QuantiseLane};
 use super::attention::{Attend, AttendScratch, Queries};
 use super::axpy::Axpy;
+use super::dispatch::Kernels;
 use super::elementwise::{GateUp, RmsNorm, Rope};
 use super::fixed::{Fold, Unfold};
-use super::formats::for_format;
 use super::isa::Isa;
-use super::matmul::{FloatMatmul, Matmul};
+use super::matmul::Matmul;
 #[cfg(target_arch = "aarch64")]
 use super::neon::{Baseline, Dotprod, I8mm, Neon};
-use super::numbers::{Codes, Dequantise, Floats};
-use super::panels::{FloatPanelMatmul, Out, PanelMatmul};
+use super::panels::{Out, PanelMatmul};
 use super::probe::{F32Peak, Int8Peak, ReadPass};
 use super::rows::Rows;
 use super::scalar::Scalar;
-use super::simd::Simd;
 use super::weights::{WeightPanels, WeightRows};
-
-/// What a backend computes: the object behind [`KernelTable`], which has checked all shapes.
-trait Kernels: Sync {
-    fn widest(&self) -> usize;
-    fn matmul(&self, block: BlockType, job: Matmul<'_, ()>);
-    fn panels(&self, job: PanelMatmul<'_, ()>) -> bool;
-    fn axpy(&self, block: BlockType, job: Axpy<'_, ()>);
-    fn dequantise(&self, block: BlockType, row: &[u8], out: &mut [f32]);
-    fn quantise(&self, job: Quantise<'_>);
-    fn quantise_lane(&self, job: QuantiseLane<'_>);
-    fn fold(&self, job: Fold<'_>) -> bool;
-    fn unfold(&self, job: Unfold<'_>);
-    fn rmsnorm(&self, job: RmsNorm<'_>);
-    fn rope(&self, job: Rope<'_>);
-    fn gate_up(&self, job: GateUp<'_>);
-    fn attend(&self, job: Attend<'_>);
-    fn read_pass(&self, job: ReadPass<'_>) -> i32;
-    fn int8_peak(&self, job: Int8Peak) -> u64;
-    fn f32_peak(&self, job: F32Peak) -> u64;
-}
-
-impl<S: Simd> Kernels for S {
-    fn widest(&self) -> usize {
-        S::WIDEST
-    }
-
-    fn matmul(&self, block: BlockType, job: Matmul<'_, ()>) {
-        for_format!(block,
-            quantised F => self.run(job.of::<F>()),
-            float F => self.run(FloatMatmul(job.of::<F>())))
-    }
-
-    fn panels(&self, job: PanelMatmul<'_, ()>) -> bool {
-        for_format!(job.w.block,
-            quantised F => self.run(job.of::<F>()),
-            float F => self.run(FloatPanelMatmul(job.of::<F>())))
-    }
-
-    fn axpy(&self, block: BlockType, job: Axpy<'_, ()>) {
-        for_format!(block,
-            quantised F => self.plain().run(job.of::<Codes<F>>()),
-            float F => self.plain().run(job.of::<Floats<F>>()))
-    }
-
-    fn dequantise(&self, block: BlockType, row: &[u8], out: &mut [f32]) {
-        for_format!(block,
-            quantised F => self.plain().run(Dequantise::<Codes<F>>::new(row, out)),
-            float F => self.plain().run(Dequantise::<Floats<F>>::new(row, out)))
-    }
-
-    fn quantise(&self, job: Quantise<'_>) {
-        self.plain().run(job);
-    }
-
-    fn quantise_lane(&self, job: QuantiseLane<'_>) {
-        self.plain().run(job);
-    }
-
-    fn fold(&self, job: Fold<'_>) -> bool {
-        self.plain().run(job)
-    }
-
-    fn unfold(&self, job: Unfold<'_>) {
-        self.plain().run(job);
-    }
-
-    fn rmsnorm(&self, job: RmsNorm<'_>) {
-        self.plain().run(job);
-    }
-
-    fn rope(&self, job: Rope<'_>) {
-        self.plain().run(job);
-    }
-
-    fn gate_up(&self, job: GateUp<'_>) {
-        self.plain().run(job);
-    }
-
-    fn attend(&self, job: Attend<'_>) {
-        self.run(job);
-    }
-
-    fn read_pass(&self, job: ReadPass<'_>) -> i32 {
-        self.run(job)
-    }
-
-    fn int8_peak(&self, job: Int8Peak) -> u64 {
-        self.run(job)
-    }
-
-    fn f32_peak(&self, job: F32Peak) -> u64 {
-        self.run(job)
-    }
-}
 
 /// The kernels of one instruction set.
 #[derive(Clone, Copy)]

@@ -82,3 +82,116 @@ impl NeuronStore {
         self.cache.release(slot);
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use forebay_models::block::BlockType;
+    use forebay_models::bundle::FfnLayout;
+    use forebay_plans::residency::Loading;
+    use forebay_queues::slab::Slab;
+    use proptest::prelude::*;
+
+    use super::super::{NeuronMemory, NeuronRules};
+    use super::*;
+    use crate::cache::PolicyKind;
+
+    const NEURONS: usize = 64;
+
+    fn geometry() -> FfnGeometry {
+        FfnGeometry {
+            layout: FfnLayout::Neuron,
+            gate: BlockType::F32,
+            up: BlockType::F32,
+            down: BlockType::F32,
+            d_model: 128,
+            neurons: NEURONS,
+        }
+    }
+
+    /// A store of `slots` slots and nothing in it.
+    fn store(slots: usize, policy: PolicyKind) -> NeuronStore {
+        let slot_bytes = geometry().bundle_bytes();
+        let mut slab = Slab::new((slots * slot_bytes).next_multiple_of(PAGE)).expect("small");
+        let memory = NeuronMemory {
+            neurons: NEURONS,
+            slots,
+            slot_bytes,
+            store: slab.carve(slots * slot_bytes),
+            ..NeuronMemory::default()
+        };
+        let rules = NeuronRules {
+            policy,
+            loading: Loading::Bundle,
+            whole: true,
+        };
+        NeuronStore::new(memory, rules, (4, NEURONS))
+    }
+
+    fn bundle(neuron: usize) -> Vec<u8> {
+        vec![neuron as u8 + 1; geometry().bundle_bytes()]
+    }
+
+    /// Every cached neuron's bytes are its own.
+    fn check(store: &mut NeuronStore) {
+        for neuron in 0..NEURONS {
+            if let Some(slot) = store.cache.hold(neuron) {
+                let memory = store.store.as_ref().expect("a store");
+                let bytes = &memory[slot * store.slot_bytes..][..store.slot_bytes];
+                assert!(
+                    bytes.iter().all(|&b| b == neuron as u8 + 1),
+                    "neuron {neuron}"
+                );
+                assert!(store.parts[slot].has(Parts::BUNDLE));
+                store.cache.release(slot);
+            }
+        }
+    }
+
+    proptest! {
+        /// Lending forgets what lies in the lent part and nothing else, adopted neurons never lie there, and the
+        /// whole memory is in use again afterwards, whatever the policy.
+        #[test]
+        fn lent_memory_comes_back(
+            slots in 24usize..48, buffers in 2usize..5, pages in 1usize..3,
+            before in prop::collection::vec(0..NEURONS, 0..120),
+            during in prop::collection::vec(0..NEURONS, 0..120),
+            policy in prop::sample::select(&[PolicyKind::TwoQueue, PolicyKind::Lru, PolicyKind::Frequency][..]),
+        ) {
+            let (mut store, g) = (store(slots, policy), geometry());
+            for neuron in before {
+                store.adopt(neuron, &g, &bundle(neuron));
+            }
+            check(&mut store);
+            let (whole, cached) = (store.store.as_ref().map(|s| s.len()), store.cached());
+            let mut lent = VecDeque::new();
+            store.lend(buffers, pages * PAGE, &mut lent);
+            prop_assert!(store.lends() && lent.len() == buffers && store.cached() <= cached);
+            for buffer in &mut lent {
+                prop_assert!(buffer.len() >= pages * PAGE);
+                buffer.fill(0xff);
+            }
+            check(&mut store);
+            for neuron in during {
+                store.adopt(neuron, &g, &bundle(neuron));
+            }
+            check(&mut store);
+            lent.rotate_left(1);
+            store.take_back(&mut lent);
+            prop_assert!(!store.lends() && lent.is_empty());
+            prop_assert_eq!(store.store.as_ref().map(|s| s.len()), whole);
+            for neuron in 0..NEURONS {
+                store.adopt(neuron, &g, &bundle(neuron));
+            }
+            check(&mut store);
+            prop_assert_eq!(store.cached(), slots.min(NEURONS));
+        }
+    }
+
+    #[test]
+    fn a_cache_that_is_too_small_lends_nothing() {
+        let mut store = store(4, PolicyKind::Lru);
+        let mut lent = VecDeque::new();
+        store.lend(8, PAGE, &mut lent);
+        assert!(lent.is_empty() && !store.lends());
+    }
+}

@@ -37,6 +37,11 @@ fn gathered_products_have_the_bits_of_a_matrix_product() {
                 let mut out = vec![f32::NAN; n_tokens * k];
                 if gathered {
                     table.dot_gathered(block, &rows, &activations, &mut out);
+                    for (t, together) in out.chunks_exact(k).enumerate() {
+                        let mut alone = vec![f32::NAN; k];
+                        table.dot_gathered_of(block, &rows, &activations, t, &mut alone);
+                        assert_eq!(bits(&alone), bits(together), "token {t} of {n_tokens}");
+                    }
                 } else {
                     let w = WeightRows {
                         block,
@@ -63,6 +68,16 @@ fn no_rows_give_nothing() {
     let mut x = Activations::new(2, 32);
     x.load(&table, Form::Rows, 2, 32, &[1.0; 64]);
     table.dot_gathered(BlockType::Q4_0, &[], &x, &mut []);
+    table.dot_gathered_of(BlockType::Q4_0, &[], &x, 1, &mut []);
+}
+
+#[test]
+#[should_panic(expected = "token 2 of 2")]
+fn a_token_that_is_not_there_is_refused() {
+    let table = KernelTable::best();
+    let mut x = Activations::new(2, 32);
+    x.load(&table, Form::Rows, 2, 32, &[1.0; 64]);
+    table.dot_gathered_of(BlockType::Q4_0, &[&[0; 18]], &x, 2, &mut [0.0]);
 }
 
 #[test]
