@@ -236,7 +236,7 @@ mod tests {
     };
 
     /// Neurons that all tokens of a step computed.
-    fn all(neurons: u64, tokens: u64) -> Computed {
+    fn shared(neurons: u64, tokens: u64) -> Computed {
         Computed {
             neurons,
             products: neurons * tokens,
@@ -246,11 +246,11 @@ mod tests {
     #[test]
     fn a_generated_token_goes_through_all_weights_but_dead_neurons() {
         let mut steps = Steps::default();
-        steps.count(1, (all(10, 1), all(10, 1)), true);
+        steps.count(1, (shared(10, 1), shared(10, 1)), true);
         let all = WORK.per_token(&steps);
         assert_eq!((all.bytes, all.int8, all.f32), (200.0, 400.0, 40.0));
         // One of two tokens has a fifth of its neurons alive.
-        steps.count(1, (all(10, 1), all(2, 1)), true);
+        steps.count(1, (shared(10, 1), shared(2, 1)), true);
         let cost = WORK.per_token(&steps);
         assert!((cost.bytes - (120.0 + 80.0 * 0.6)).abs() < 1e-9);
         assert!((cost.int8 - (240.0 + 160.0 * 0.6)).abs() < 1e-9);
@@ -259,7 +259,7 @@ mod tests {
     #[test]
     fn gates_that_nobody_predicts_cost_nothing() {
         let mut steps = Steps::default();
-        steps.count(1, (all(5, 1), all(1, 1)), false);
+        steps.count(1, (shared(5, 1), shared(1, 1)), false);
         let cost = WORK.per_token(&steps);
         assert!((cost.bytes - (60.0 + 20.0 + 8.0)).abs() < 1e-9);
     }
@@ -267,8 +267,8 @@ mod tests {
     #[test]
     fn the_tokens_of_a_prompt_share_the_weights_of_a_batch() {
         let mut steps = Steps::default();
-        steps.count(8, (all(10, 8), all(10, 8)), false);
-        steps.count(2, (all(10, 2), all(10, 2)), true);
+        steps.count(8, (shared(10, 8), shared(10, 8)), false);
+        steps.count(2, (shared(10, 2), shared(10, 2)), true);
         let cost = WORK.per_token(&steps);
         assert!((cost.bytes - (2.0 * 180.0 + 20.0) / 10.0).abs() < 1e-9);
         // The head is for one of ten tokens.
