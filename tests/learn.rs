@@ -264,3 +264,67 @@ fn the_hot_set_makes_the_next_run_warm() {
     assert!(load_hot_set(&bundle).is_empty());
     std::fs::remove_file(&path).expect("removable");
 }
+
+#[test]
+fn a_profile_foretells_the_misses() {
+    let model = packed_demo("profile");
+    let text = stories(4000);
+    let profile = run(support::program()
+        .args(["profile", "--json", "--sparsity", "predicted"])
+        .args(["--ctx", "128", "--tokens", "1536"])
+        .arg(&model.0)
+        .arg("-f")
+        .arg(&text.0));
+    let profile: forebay::learn::Profile = serde_json::from_str(&profile).expect("JSON");
+    assert_eq!(
+        (profile.tokens, profile.sparsity.as_str()),
+        (1536, "predicted")
+    );
+    let bundle = Bundle::open(&model.0).expect("a sound file");
+    assert_eq!(
+        forebay::learn::Profile::load(&bundle),
+        Some(profile.clone())
+    );
+    let rates: Vec<f64> = profile.misses.iter().map(|p| p.miss_rate).collect();
+    assert!(
+        rates.is_sorted_by(|a, b| a >= b) && rates.last() < Some(&1e-4),
+        "{rates:?}"
+    );
+    // Other stories, at other sizes of the cache, in the real engine.
+    let whole = build(support::engine(Some(&model.0))).weight_bytes();
+    let mut compared = 0;
+    for percent in [60, 70, 80, 90] {
+        let builder = support::engine(Some(&model.0)).weight_memory(whole * percent / 100);
+        let engine = build(
+            builder
+                .context(512)
+                .sparsity(Sparsity::Predicted)
+                .max_batch(1),
+        );
+        let slots = engine.plan()["neuron_cache"]["slots"].as_u64().unwrap_or(0);
+        if slots == 0 {
+            continue;
+        }
+        let c = engine.config();
+        let cached = 2.0 * slots as f64 / (c.n_layers * c.d_ff) as f64;
+        let mut request = Request::text("One day, a").max_tokens(400);
+        request.ignore_eog = true;
+        request.sampler.temperature = 1.0;
+        request.sampler.seed = 77;
+        let measured = 1.0 - generate(&engine, request).cache.hit_rate;
+        let foretold = profile.miss_rate(cached);
+        compared += 1;
+        // What fills the empty cache is in the measured rate alone.
+        assert!(
+            (measured - foretold).abs() < 0.06,
+            "{percent} %: {measured} and {foretold}"
+        );
+    }
+    assert!(compared >= 2, "no budget with a neuron cache");
+    // Other neurons, or damage: no profile.
+    let mut path = model.0.clone().into_os_string();
+    path.push(".profile");
+    std::fs::write(&path, b"{").expect("writable");
+    assert_eq!(forebay::learn::Profile::load(&bundle), None);
+    std::fs::remove_file(&path).expect("removable");
+}

@@ -73,10 +73,19 @@ fn same_at_all_lengths(model: &Path, preloads: bool) {
                 *n,
                 "{what}"
             );
-            // Long prompts take whole clusters, of many neurons each, in a read.
-            if preloads && cached && *n >= 128 {
-                let each = found.prompt.bytes / found.prompt.reads.max(1);
-                assert!(each > 32 << 10, "{what}: {each} bytes a read");
+            // Long prompts take whole clusters, each once per batch, and an embedding row per token.
+            if preloads && cached && found.prefill.tokens >= 64 {
+                let batches = found.prefill.tokens.div_ceil(128) as u64;
+                let clusters = found.plan["clusters"]["by_neuron"]
+                    .as_u64()
+                    .expect("a count");
+                let most = batches * clusters + found.prefill.tokens as u64;
+                assert!(
+                    found.prompt.reads <= most,
+                    "{what}: {} reads",
+                    found.prompt.reads
+                );
+                assert!(found.prompt.bytes > clusters * (32 << 10), "{what}");
             }
         }
     }

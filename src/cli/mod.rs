@@ -9,6 +9,7 @@ mod inspect;
 mod learn;
 mod output;
 mod pack;
+mod profile;
 mod progress;
 mod run;
 mod sampling;
@@ -45,6 +46,8 @@ enum Command {
     FitPredictor(Box<learn::FitPredictor>),
     /// Measure how large gates are, for --sparsity threshold, and store it with the packed model.
     Calibrate(Box<learn::Calibrate>),
+    /// Count which neurons a text wants, and how many a cache of each size misses
+    Profile(Box<profile::ProfileCommand>),
     /// Examine this machine: cores, memory, disk, limits, with remedies.
     Doctor(doctor::Doctor),
     /// Make a model of a real shape with planted sparsity, for measuring speed: it speaks nonsense.
@@ -65,6 +68,7 @@ pub fn run(arguments: Arguments) -> anyhow::Result<()> {
         Some(Command::Eval(eval)) => eval.execute(),
         Some(Command::FitPredictor(fit)) => fit.execute(),
         Some(Command::Calibrate(calibrate)) => calibrate.execute(),
+        Some(Command::Profile(profile)) => profile.execute(),
         Some(Command::Doctor(doctor)) => doctor.execute(),
         Some(Command::Synth(synth)) => synth.execute(),
         Some(Command::Trace(trace)) => trace.execute(),

@@ -6,6 +6,7 @@ mod calibrate;
 mod gates;
 mod gather;
 mod predictors;
+mod profile;
 mod texts;
 
 pub use activity::Activity;
@@ -13,6 +14,7 @@ pub use calibrate::{CalibrateReport, CalibrateRequest, FittedDensity, calibrate_
 pub use gates::GateSizes;
 pub use gather::Gather;
 pub use predictors::{FitReport, FitRequest, FitStep, fit_predictors};
+pub use profile::{MissPoint, Profile, ProfileText, profile};
 pub use texts::measure_activity;
 
 #[cfg(test)]

@@ -182,6 +182,10 @@ impl PredActor {
             &cx.hidden,
             out,
         );
-        Pred::named(predictor, out, count, &mut cx.named[named])
+        let union = Pred::named(predictor, out, count, &mut cx.named[named.clone()]);
+        if let Some(observer) = &shared.observer {
+            observer.named(cx.layer, cx.step.position, first, &cx.named[named]);
+        }
+        union
     }
 }

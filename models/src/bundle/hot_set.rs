@@ -8,6 +8,7 @@ use std::path::{Path, PathBuf};
 
 use super::format::{ClusterKind, checksum};
 use super::reader::Bundle;
+use super::whole_file::write_whole;
 
 const MAGIC: &[u8; 8] = b"FBHOT\0\0\x01";
 
@@ -37,13 +38,7 @@ pub fn save_hot_set(bundle: &Bundle, neurons: &[HotNeuron]) {
         bytes.extend(n.neuron.to_le_bytes());
     }
     bytes.extend(checksum(&bytes).to_le_bytes());
-    let path = hot_set_path(bundle.path());
-    let mut partial = path.as_os_str().to_os_string();
-    partial.push(format!(".partial-{}", std::process::id()));
-    let written = std::fs::write(&partial, &bytes).and_then(|()| std::fs::rename(&partial, &path));
-    if written.is_err() {
-        let _ = std::fs::remove_file(&partial);
-    }
+    let _ = write_whole(&hot_set_path(bundle.path()), &bytes);
 }
 
 /// The hot set of `bundle`, best first; empty where there is none, or one of another model, or a damaged one.
@@ -74,7 +69,7 @@ fn decode(bytes: &[u8], bundle: &Bundle) -> Option<Vec<HotNeuron>> {
 }
 
 /// Changes with the FFN's weights and their order, not with what is learned about them.
-fn ffn_identity(bundle: &Bundle) -> u64 {
+pub fn ffn_identity(bundle: &Bundle) -> u64 {
     let ffn = bundle.clusters.iter().enumerate();
     let ffn = ffn.filter(|(_, e)| e.kind == ClusterKind::Ffn);
     let sums: Vec<u8> = ffn

@@ -1,0 +1,139 @@
+//! `forebay profile`
+
+use std::path::PathBuf;
+
+use anyhow::bail;
+use clap::Args;
+use forebay::learn::{MissPoint, Profile, ProfileText, profile};
+use forebay::models::bundle::Bundle;
+use forebay::models::tokenizer::EncodeOptions;
+use forebay::{Engine, EngineBuilder, PolicyKind};
+use indicatif::{ProgressBar, ProgressStyle};
+
+use super::engine_flags::EngineFlags;
+use super::output::{print_json, print_text};
+use super::progress::reporter;
+use super::text::read_text;
+
+#[derive(Debug, Args)]
+pub struct ProfileCommand {
+    /// A .gguf or .fbay file, or a safetensors folder.
+    model: PathBuf,
+    /// Text to profile on.
+    #[arg(long, short, value_name = "FILE", conflicts_with = "generate")]
+    file: Option<PathBuf>,
+    /// Profile on this many tokens that the model writes itself.
+    #[arg(long, value_name = "N")]
+    generate: Option<usize>,
+    /// Tokens of a piece of text; each starts from an empty context.
+    #[arg(long, value_name = "N", default_value_t = 512)]
+    ctx: usize,
+    /// Tokens of the text that are used.
+    #[arg(long, value_name = "N", default_value_t = 2048)]
+    tokens: usize,
+    #[command(flatten)]
+    engine: EngineFlags,
+    /// Print one JSON object.
+    #[arg(long)]
+    json: bool,
+}
+
+impl ProfileCommand {
+    pub fn execute(self) -> anyhow::Result<()> {
+        let context = self.generate.map_or(self.ctx, |n| n + 1);
+        let builder = || -> anyhow::Result<EngineBuilder> {
+            let builder = Engine::builder().model(&self.model).context(context);
+            let builder = self.engine.configure(builder)?;
+            Ok(builder.hot_set(false).on_preparation(reporter(self.json)))
+        };
+        let make = || builder().map_err(|e| forebay::Error::Request(format!("{e:#}")));
+        let engine = builder()?.build()?;
+        let bundle = PathBuf::from(engine.bundle_path());
+        let tokens = match (&self.file, self.generate) {
+            (Some(file), _) => {
+                let options = EncodeOptions {
+                    add_bos: engine.tokenizer().adds_bos(),
+                    parse_special: false,
+                };
+                let mut tokens = engine.tokenizer().encode(&read_text(file)?, options)?;
+                tokens.truncate(self.tokens);
+                tokens
+            }
+            (None, Some(_)) => Vec::new(),
+            (None, None) => bail!("there is nothing to profile on; give -f TEXT or --generate N"),
+        };
+        drop(engine);
+        let text = match self.generate {
+            Some(n) => ProfileText::Generated(n),
+            None => ProfileText::Given {
+                tokens: &tokens,
+                ctx: self.ctx,
+            },
+        };
+        let bar = self.bar();
+        let policy = self.engine.policy.unwrap_or_default();
+        let profile = measured(&make, text, policy, &bar)?;
+        let path = profile.save(&Bundle::open(&bundle)?)?;
+        if self.json {
+            return print_json(&serde_json::to_value(&profile)?);
+        }
+        eprintln!("kept as {}", path.display());
+        print_text(&table(&profile))
+    }
+
+    fn bar(&self) -> ProgressBar {
+        let bar = match self.json {
+            true => ProgressBar::hidden(),
+            false => ProgressBar::new(1000),
+        };
+        if let Ok(style) = ProgressStyle::with_template("profiling [{bar:30}] {eta}") {
+            bar.set_style(style.progress_chars("=> "));
+        }
+        bar
+    }
+}
+
+fn measured(
+    make: &dyn Fn() -> Result<EngineBuilder, forebay::Error>,
+    text: ProfileText<'_>,
+    policy: PolicyKind,
+    bar: &ProgressBar,
+) -> Result<Profile, forebay::Error> {
+    let profile = profile(make, text, policy, &mut |share| {
+        bar.set_position((share * 1000.0) as u64);
+    })?;
+    bar.finish_and_clear();
+    Ok(profile)
+}
+
+fn table(profile: &Profile) -> String {
+    let percent = |v: f64| format!("{:.1}%", v * 100.0);
+    let wanted = &profile.wanted;
+    let mean = wanted.iter().sum::<f64>() / wanted.len().max(1) as f64;
+    let ends = |pick: fn(f64, f64) -> f64| wanted.iter().copied().reduce(pick).unwrap_or(0.0);
+    let mut text = format!(
+        "{} tokens, {}: a token wants {} of a layer's neurons ({} to {}); {} of them are wanted by the next, too; the most \
+         wanted fifth has {}\n\n| neurons in memory | missed ({}) | reads per token |\n|---|---|---|\n",
+        profile.tokens,
+        profile.sparsity,
+        percent(mean),
+        percent(ends(f64::min)),
+        percent(ends(f64::max)),
+        percent(profile.overlap),
+        percent(profile.top_fifth_share),
+        profile.policy,
+    );
+    for MissPoint {
+        cached,
+        miss_rate,
+        per_token,
+    } in &profile.misses
+    {
+        text += &format!(
+            "| {} | {} | {per_token:.0} |\n",
+            percent(*cached),
+            percent(*miss_rate)
+        );
+    }
+    text
+}
