@@ -8,11 +8,10 @@ use forebay::models::tokenizer::EncodeOptions;
 use forebay::plans::predictor_fit::FitOptions;
 use forebay::plans::size::format_size;
 use forebay::{Engine, EngineBuilder, Sparsity};
-use indicatif::{ProgressBar, ProgressStyle};
 
 use super::engine_flags::EngineFlags;
 use super::output::{print_json, print_text};
-use super::progress::reporter;
+use super::progress::{reporter, thousandths};
 use super::text::read_text;
 
 /// Tokens per step.
@@ -116,17 +115,6 @@ impl Text {
         tokens.truncate(self.tokens);
         Ok(tokens)
     }
-
-    fn bar(&self) -> ProgressBar {
-        let bar = match self.json {
-            true => ProgressBar::hidden(),
-            false => ProgressBar::new(1000),
-        };
-        if let Ok(style) = ProgressStyle::with_template("{msg:32} [{bar:30}] {eta}") {
-            bar.set_style(style.progress_chars("=> "));
-        }
-        bar
-    }
 }
 
 impl FitPredictor {
@@ -144,7 +132,7 @@ impl FitPredictor {
             test_pieces: self.test_pieces,
             sample_bytes: 1 << 30,
         };
-        let bar = self.text.bar();
+        let bar = thousandths(self.text.json);
         let report = fit_predictors(
             &self.text.make(),
             &tokens,
@@ -199,7 +187,7 @@ impl FitPredictor {
 impl Calibrate {
     pub fn execute(self) -> anyhow::Result<()> {
         let tokens = self.text.tokens(EngineBuilder::by_neuron)?;
-        let bar = self.text.bar();
+        let bar = thousandths(self.text.json);
         bar.set_message("running the text");
         let request = CalibrateRequest {
             ctx: self.text.ctx,

@@ -8,11 +8,11 @@ use forebay::learn::{MissPoint, Profile, ProfileText, profile};
 use forebay::models::bundle::Bundle;
 use forebay::models::tokenizer::EncodeOptions;
 use forebay::{Engine, EngineBuilder, PolicyKind};
-use indicatif::{ProgressBar, ProgressStyle};
+use indicatif::ProgressBar;
 
 use super::engine_flags::EngineFlags;
 use super::output::{print_json, print_text};
-use super::progress::reporter;
+use super::progress::{reporter, thousandths};
 use super::text::read_text;
 
 #[derive(Debug, Args)]
@@ -70,7 +70,7 @@ impl ProfileCommand {
                 ctx: self.ctx,
             },
         };
-        let bar = self.bar();
+        let bar = thousandths(self.json).with_message("profiling");
         let policy = self.engine.policy.unwrap_or_default();
         let profile = measured(&make, text, policy, &bar)?;
         let path = profile.save(&Bundle::open(&bundle)?)?;
@@ -79,17 +79,6 @@ impl ProfileCommand {
         }
         eprintln!("kept as {}", path.display());
         print_text(&table(&profile))
-    }
-
-    fn bar(&self) -> ProgressBar {
-        let bar = match self.json {
-            true => ProgressBar::hidden(),
-            false => ProgressBar::new(1000),
-        };
-        if let Ok(style) = ProgressStyle::with_template("profiling [{bar:30}] {eta}") {
-            bar.set_style(style.progress_chars("=> "));
-        }
-        bar
     }
 }
 

@@ -20,6 +20,18 @@ fn progress_bar(quiet: bool) -> ProgressBar {
     bar
 }
 
+/// A bar on stderr for work whose share is known, in thousandths, unless `quiet`.
+pub fn thousandths(quiet: bool) -> ProgressBar {
+    let bar = match quiet {
+        true => ProgressBar::hidden(),
+        false => ProgressBar::new(1000),
+    };
+    if let Ok(style) = ProgressStyle::with_template("{msg:32} [{bar:30}] {eta}") {
+        bar.set_style(style.progress_chars("=> "));
+    }
+    bar
+}
+
 /// A reporter for a file being written; `what` stands before the bar.
 pub fn writing(quiet: bool, what: &'static str) -> impl FnMut(PackProgress) + 'static {
     let bar = progress_bar(quiet).with_message(what);
