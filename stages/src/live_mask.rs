@@ -35,6 +35,34 @@ impl LiveMask {
         mask
     }
 
+    /// The neurons whose value passes, without a branch per value: which ones do is hard to foresee.
+    pub fn of<T: Copy>(values: &[T], passes: impl Fn(T) -> bool) -> Self {
+        let mut mask = Self::NONE;
+        for (word, values) in mask.words.iter_mut().zip(values.chunks(64)) {
+            for (i, &value) in values.iter().enumerate() {
+                *word |= u64::from(passes(value)) << i;
+            }
+        }
+        mask
+    }
+
+    /// Sets the values of neurons that are not marked to 0.
+    pub fn clear_others(&self, values: &mut [f32]) {
+        for (word, values) in self.words.iter().zip(values.chunks_mut(64)) {
+            for (i, value) in values.iter_mut().enumerate() {
+                let keep = 0u32.wrapping_sub((word >> i & 1) as u32);
+                *value = f32::from_bits(value.to_bits() & keep);
+            }
+        }
+    }
+
+    /// Marks those that `other` marks, too.
+    pub fn join(&mut self, other: &Self) {
+        for (word, other) in self.words.iter_mut().zip(other.words) {
+            *word |= other;
+        }
+    }
+
     /// Marks neuron `i`.
     pub fn set(&mut self, i: usize) {
         self.words[i / 64] |= 1 << (i % 64);
@@ -106,6 +134,22 @@ mod tests {
             [(0, 3), (63, 3), (200, 1), (511, 1)]
         );
         assert_eq!(mask.count(), chosen.len());
+    }
+
+    #[test]
+    fn values_choose_and_are_chosen() {
+        let mut values: Vec<f32> = (0..200).map(|i| (i % 3) as f32 - 1.0).collect();
+        values[77] = f32::NAN;
+        let mask = LiveMask::of(&values, |v: f32| v >= 1.0 || v.is_nan());
+        let passing = (0..200).filter(|&i| i % 3 == 2 || i == 77);
+        assert_eq!(mask.iter().collect::<Vec<_>>(), passing.collect::<Vec<_>>());
+        mask.clear_others(&mut values);
+        for (i, v) in values.iter().enumerate() {
+            assert_eq!(*v != 0.0, mask.has(i), "{i}");
+        }
+        let mut both = LiveMask::only(500);
+        both.join(&mask);
+        assert_eq!(both.count(), mask.count() + 1);
     }
 
     #[test]

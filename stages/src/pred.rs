@@ -68,14 +68,9 @@ impl Pred {
     ) -> LiveMask {
         let mut union = LiveMask::default();
         for (token, mask) in scores.chunks_exact(n).zip(named) {
-            *mask = LiveMask::default();
-            for (i, &score) in token.iter().enumerate() {
-                // A score that is no number counts as named, so that it is noticed rather than skipped.
-                if score >= predictor.threshold || score.is_nan() {
-                    mask.set(i);
-                    union.set(i);
-                }
-            }
+            // A score that is no number counts as named, so that it is noticed rather than skipped.
+            *mask = LiveMask::of(token, |s| s >= predictor.threshold || s.is_nan());
+            union.join(mask);
         }
         union
     }
@@ -95,11 +90,7 @@ impl Pred {
     ) -> LiveMask {
         if let Some(named) = named {
             for (token, mask) in gates.chunks_exact_mut(n).zip(named) {
-                for (i, g) in token.iter_mut().enumerate() {
-                    if !mask.has(i) {
-                        *g = 0.0;
-                    }
-                }
+                mask.clear_others(token);
             }
         }
         match self.sparsity {
@@ -114,12 +105,9 @@ impl Pred {
     fn non_zero(&self, gates: &[f32], n: usize) -> LiveMask {
         let mut live = LiveMask::default();
         for token in gates.chunks_exact(n) {
-            for (i, &g) in token.iter().enumerate() {
-                // NaN counts as alive, so that it is noticed rather than skipped.
-                if g.is_nan() || self.activation.gate(g) != 0.0 {
-                    live.set(i);
-                }
-            }
+            // NaN counts as alive, so that it is noticed rather than skipped.
+            let alive = |g: f32| g.is_nan() || self.activation.gate(g) != 0.0;
+            live.join(&LiveMask::of(token, alive));
         }
         live
     }
