@@ -2,7 +2,7 @@
 
 mod support;
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use forebay::models::bundle::{Bundle, hot_set_path, load_hot_set};
@@ -265,6 +265,75 @@ fn the_hot_set_makes_the_next_run_warm() {
     std::fs::remove_file(&path).expect("removable");
 }
 
+/// The model with its hot neurons first says what it said before, and its own profile says that they come first.
+fn sorted_by_the_profile(model: &Path) {
+    let mut profile = model.to_path_buf().into_os_string();
+    profile.push(".profile");
+    let sorted = TemporaryFile::new("sorted.fbay");
+    run(support::program()
+        .args(["pack", "--quiet", "--profile"])
+        .arg(&profile)
+        .arg(support::root().join("models/demo/hf"))
+        .arg("-o")
+        .arg(&sorted.0));
+    let said = |model: &Path| {
+        let engine = build(support::engine(Some(model)).sparsity(Sparsity::Predicted));
+        generate(&engine, Request::text("Once upon a time").max_tokens(24)).tokens
+    };
+    assert_eq!(said(&sorted.0), said(model));
+    let counts = forebay::learn::Profile::read(Path::new(&profile))
+        .expect("kept")
+        .counts;
+    let text = TemporaryFile::new("sorted.txt");
+    std::fs::write(
+        &text.0,
+        "Once upon a time there was a little dog. ".repeat(60),
+    )
+    .expect("writable");
+    let again = run(support::program()
+        .args([
+            "profile",
+            "--json",
+            "--sparsity",
+            "predicted",
+            "--ctx",
+            "128",
+            "--tokens",
+            "256",
+        ])
+        .arg(&sorted.0)
+        .arg("-f")
+        .arg(&text.0));
+    let again: forebay::learn::Profile = serde_json::from_str(&again).expect("JSON");
+    for (layer, (before, after)) in counts.iter().zip(&again.counts).enumerate() {
+        let share = |counts: &[u32]| {
+            let half: u32 = counts[..counts.len() / 2].iter().sum();
+            f64::from(half) / f64::from(counts.iter().sum::<u32>().max(1))
+        };
+        let (was, is) = (share(before), share(after));
+        assert!(
+            is > was + 0.1,
+            "layer {layer}: {was} and {is} in the first half"
+        );
+    }
+    let mut path = sorted.0.clone().into_os_string();
+    path.push(".profile");
+    std::fs::remove_file(&path).expect("it was kept");
+    let refusal = support::program()
+        .args(["pack", "--quiet", "--profile"])
+        .arg(&profile)
+        .arg(support::tiny("llama_k"))
+        .arg("-o")
+        .arg(&sorted.0)
+        .output()
+        .expect("the program starts");
+    let error = String::from_utf8_lossy(&refusal.stderr).into_owned();
+    assert!(
+        !refusal.status.success() && error.contains("does not fit"),
+        "{error}"
+    );
+}
+
 #[test]
 fn a_profile_foretells_the_misses() {
     let model = packed_demo("profile");
@@ -321,6 +390,7 @@ fn a_profile_foretells_the_misses() {
         );
     }
     assert!(compared >= 2, "no budget with a neuron cache");
+    sorted_by_the_profile(&model.0);
     // Other neurons, or damage: no profile.
     let mut path = model.0.clone().into_os_string();
     path.push(".profile");

@@ -12,6 +12,7 @@ pub mod kv_cache;
 pub mod oracle;
 pub mod panel;
 pub mod sampler;
+pub mod sorted;
 pub mod source;
 pub mod synth;
 pub mod tensor;

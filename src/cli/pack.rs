@@ -4,8 +4,12 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, bail};
 use clap::Args;
+use forebay::learn::Profile;
 use forebay::models::block::BlockType;
-use forebay::models::bundle::{Bundle, PackOptions};
+use forebay::models::bundle::{Bundle, PackOptions, pack};
+use forebay::models::sorted::{SortedNeurons, hot_first};
+use forebay::models::source;
+use forebay::models::tensor::TensorSource;
 use forebay::packed;
 use forebay::plans::size::format_size;
 
@@ -13,7 +17,7 @@ use tracing_chrome::{ChromeLayerBuilder, FlushGuard};
 use tracing_subscriber::layer::SubscriberExt;
 use tracing_subscriber::util::SubscriberInitExt;
 
-use super::progress::reporter;
+use super::progress::{reporter, writing};
 
 #[derive(Debug, Args)]
 pub struct Pack {
@@ -25,6 +29,9 @@ pub struct Pack {
     /// Format for matrices stored as F32, F16 or BF16: f16, bf16, q8_0, q4_0, q4_1, q5_0 or q5_1.
     #[arg(long, value_name = "FORMAT")]
     quant: Option<String>,
+    /// Sort the FFN's neurons, the most wanted first, by a profile of this model (`forebay profile`).
+    #[arg(long, value_name = "FILE")]
+    profile: Option<PathBuf>,
     /// Write a chrome trace of the conversion.
     #[arg(long, value_name = "FILE")]
     trace: Option<PathBuf>,
@@ -47,12 +54,19 @@ impl Pack {
             ..PackOptions::default()
         };
         let _written_on_drop = self.trace.as_deref().map(record_spans).transpose()?;
-        packed::convert(
-            &self.source,
-            &self.output,
-            &options,
-            &mut reporter(self.quiet),
-        )?;
+        match &self.profile {
+            Some(profile) => {
+                let source = sorted(source::open(&self.source)?, profile)?;
+                let mut report = writing(self.quiet, "packing");
+                pack(&source, &self.output, &options, &mut report)?;
+            }
+            None => packed::convert(
+                &self.source,
+                &self.output,
+                &options,
+                &mut reporter(self.quiet),
+            )?,
+        }
         let bundle = Bundle::open(&self.output)?;
         if !self.quiet {
             eprintln!(
@@ -64,6 +78,13 @@ impl Pack {
         }
         Ok(())
     }
+}
+
+/// A source with its neurons sorted by a profile.
+pub fn sorted(source: Box<dyn TensorSource>, profile: &Path) -> anyhow::Result<SortedNeurons> {
+    let counts = Profile::read(profile)?.counts;
+    let sorted = SortedNeurons::new(source, hot_first(&counts));
+    sorted.with_context(|| format!("{} does not fit", profile.display()))
 }
 
 /// Records spans until the guard is dropped. Packing has few and long ones, so their cost does not

@@ -14,6 +14,7 @@ use forebay::packed;
 use forebay::plans::size::format_size;
 
 use super::output::print_text;
+use super::pack::sorted;
 use super::progress::writing;
 
 #[derive(Debug, Args)]
@@ -40,6 +41,9 @@ pub struct Synth {
     /// Share of neurons that are active, on average [default: 0.1].
     #[arg(long, value_name = "D")]
     density: Option<f64>,
+    /// Sort the neurons, the most wanted first, by a profile of the same model (.fbay only).
+    #[arg(long, value_name = "FILE")]
+    profile: Option<PathBuf>,
     /// Tokens to run through a sparse model to print how sparse it is; 0 prints nothing.
     #[arg(long, value_name = "N", default_value_t = 256)]
     measure: usize,
@@ -76,9 +80,16 @@ impl Synth {
         };
         let source = SynthSource::new(&options)?;
         let mut report = writing(self.quiet, "making");
-        match form {
-            Form::Sparse => pack(&source, &self.output, &PackOptions::default(), &mut report)?,
-            Form::Plain => write_gguf(&source, &self.output, &mut report)?,
+        match (form, &self.profile) {
+            (Form::Sparse, Some(profile)) => {
+                let source = sorted(Box::new(source), profile)?;
+                pack(&source, &self.output, &PackOptions::default(), &mut report)?;
+            }
+            (Form::Plain, Some(_)) => bail!("--profile sorts .fbay files only"),
+            (Form::Sparse, None) => {
+                pack(&source, &self.output, &PackOptions::default(), &mut report)?
+            }
+            (Form::Plain, None) => write_gguf(&source, &self.output, &mut report)?,
         }
         if !self.quiet {
             let written = std::fs::metadata(&self.output)

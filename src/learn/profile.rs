@@ -114,6 +114,23 @@ impl Profile {
         fits.then_some(stored.profile)
     }
 
+    /// Reads a profile that was kept, of whatever model.
+    ///
+    /// # Errors
+    /// There is no such file, or it is no profile.
+    pub fn read(path: &Path) -> Result<Self, Error> {
+        let stored = std::fs::read(path)
+            .and_then(|bytes| serde_json::from_slice(&bytes).map_err(std::io::Error::other));
+        let stored: Stored = stored.map_err(|e| {
+            Error::Request(format!(
+                "{}: not a profile ({e}); make one with `forebay profile MODEL -f TEXT`, which keeps it beside the \
+                 packed model",
+                path.display()
+            ))
+        })?;
+        Ok(stored.profile)
+    }
+
     /// P_miss of a cache that holds a part of all neurons, between the sizes that were tried.
     pub fn miss_rate(&self, cached: f64) -> f64 {
         let (mut below, mut at) = ((0.0, 1.0), (1.0, 0.0));

@@ -1,0 +1,226 @@
+//! A model with its FFN's neurons in another order: hot ones first, so that clusters are hot or cold as a whole
+//! (PowerInfer-2, section 4.1). The model is the same but for the order of sums.
+
+use std::path::Path;
+
+use crate::block::BlockType;
+use crate::config::ModelConfig;
+use crate::error::{ModelError, Result};
+use crate::tensor::{LayerTensor, TensorId, TensorMeta, TensorSource};
+use crate::tokenizer::TokenizerSpec;
+
+/// Neurons that move together: most that a cluster has.
+const GROUP: usize = 256;
+
+/// The order of each layer's neurons, hottest first, from how often each was wanted, `[n_layers][d_ff]`.
+///
+/// Clusters are dealt to cores in turn, so groups of 256 come in the order 0, 1, 3, 2, 4, 5, 7, 6, …: with two
+/// cores, neither gets the hotter half of each pair every time.
+pub fn hot_first(counts: &[Vec<u32>]) -> Vec<Vec<u32>> {
+    let layer = |counts: &Vec<u32>| {
+        let mut sorted: Vec<u32> = (0..counts.len() as u32).collect();
+        sorted.sort_by_key(|&i| std::cmp::Reverse(counts[i as usize]));
+        let mut groups: Vec<&[u32]> = sorted.chunks(GROUP).collect();
+        // A group that is not full stays the last one.
+        let whole = counts.len() / GROUP;
+        for four in groups[..whole].chunks_exact_mut(4) {
+            four.swap(2, 3);
+        }
+        groups.concat()
+    };
+    counts.iter().map(layer).collect()
+}
+
+/// A source whose neurons come in another order.
+pub struct SortedNeurons {
+    inner: Box<dyn TensorSource>,
+    /// Place in the source of each neuron, `[n_layers][d_ff]`.
+    order: Vec<Vec<u32>>,
+}
+
+impl SortedNeurons {
+    /// `inner` with the neurons of each layer in `order`.
+    ///
+    /// # Errors
+    /// The order is not one of this model's neurons, or Down is quantised in blocks of neurons, which cannot be
+    /// taken apart.
+    pub fn new(inner: Box<dyn TensorSource>, order: Vec<Vec<u32>>) -> Result<Self> {
+        let c = inner.config();
+        let refuse = |field: String, problem: String, remedy: &str| ModelError::Parameter {
+            field,
+            problem,
+            remedy: remedy.into(),
+        };
+        for layer in 0..c.n_layers {
+            let mut seen = vec![false; c.d_ff];
+            let neurons = order.get(layer).map_or(&[][..], |o| o);
+            for &i in neurons {
+                if let Some(seen) = seen.get_mut(i as usize) {
+                    *seen = true;
+                }
+            }
+            if order.len() != c.n_layers || neurons.len() != c.d_ff || seen.contains(&false) {
+                let problem = format!("not an order of its {} neurons", c.d_ff);
+                let remedy = "take a profile of this very model";
+                return Err(refuse(format!("layer {layer}"), problem, remedy));
+            }
+            let down = inner.meta(TensorId::Layer(layer, LayerTensor::Down));
+            if let Some(down) = down.filter(|d| element_bytes(d.block).is_none()) {
+                let problem = format!("its blocks of {} hold several neurons each", down.block);
+                let remedy = "sort models whose Down is F32, F16, BF16 or transposed";
+                return Err(refuse(down.name.clone(), problem, remedy));
+            }
+        }
+        Ok(Self { inner, order })
+    }
+
+    /// Reads rows that lie elsewhere in the source.
+    fn read_rows(&self, id: TensorId, layer: usize, offset: usize, out: &mut [u8]) -> Result<()> {
+        let row_bytes = self.inner.meta(id).map_or(1, TensorMeta::row_bytes);
+        let (mut at, mut rest) = (offset, out);
+        while !rest.is_empty() {
+            let (row, from) = (at / row_bytes, at % row_bytes);
+            let n = (row_bytes - from).min(rest.len());
+            let (part, tail) = rest.split_at_mut(n);
+            let source = self.order[layer].get(row).map_or(row, |&i| i as usize);
+            self.inner.read(id, source * row_bytes + from, part)?;
+            (at, rest) = (at + n, tail);
+        }
+        Ok(())
+    }
+
+    /// Reads rows whose elements lie in another order, whole rows of the source at a time.
+    fn read_columns(
+        &self,
+        id: TensorId,
+        layer: usize,
+        (offset, element): (usize, usize),
+        out: &mut [u8],
+    ) -> Result<()> {
+        let row_bytes = self.inner.meta(id).map_or(1, TensorMeta::row_bytes);
+        let mut whole = vec![0; row_bytes];
+        let mut read = None;
+        for (at, byte) in (offset..).zip(out) {
+            let row = at / row_bytes;
+            if read != Some(row) {
+                self.inner.read(id, row * row_bytes, &mut whole)?;
+                read = Some(row);
+            }
+            let (column, from) = (at % row_bytes / element, at % element);
+            *byte = whole[self.order[layer][column] as usize * element + from];
+        }
+        Ok(())
+    }
+}
+
+/// Bytes of an element of a format without blocks.
+fn element_bytes(block: BlockType) -> Option<usize> {
+    match block {
+        BlockType::F32 => Some(4),
+        BlockType::F16 | BlockType::BF16 => Some(2),
+        _ => None,
+    }
+}
+
+impl TensorSource for SortedNeurons {
+    fn path(&self) -> &Path {
+        self.inner.path()
+    }
+
+    fn config(&self) -> &ModelConfig {
+        self.inner.config()
+    }
+
+    fn tokenizer(&self) -> &TokenizerSpec {
+        self.inner.tokenizer()
+    }
+
+    fn meta(&self, id: TensorId) -> Option<&TensorMeta> {
+        self.inner.meta(id)
+    }
+
+    fn read(&self, id: TensorId, offset: usize, out: &mut [u8]) -> Result<()> {
+        use LayerTensor::{Down, DownT, Gate, PredictorFc2, Up};
+        match id {
+            TensorId::Layer(layer, Gate | Up | DownT | PredictorFc2) => {
+                self.read_rows(id, layer, offset, out)
+            }
+            TensorId::Layer(layer, Down) => {
+                let block = self.inner.meta(id).map(|m| m.block);
+                match block.and_then(element_bytes) {
+                    Some(element) => self.read_columns(id, layer, (offset, element), out),
+                    None => self.inner.read(id, offset, out),
+                }
+            }
+            _ => self.inner.read(id, offset, out),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::synth::{Form, Shape, SynthOptions, SynthSource};
+
+    fn source() -> Box<dyn TensorSource> {
+        let options = SynthOptions {
+            form: Form::Sparse,
+            layers: Some(1),
+            ..SynthOptions::new(Shape::named("tiny-sparse").expect("a shape"))
+        };
+        Box::new(SynthSource::new(&options).expect("a model"))
+    }
+
+    #[test]
+    fn hot_groups_are_shared_among_pairs() {
+        let counts: Vec<u32> = (0..1100).collect();
+        let order = &hot_first(&[counts])[0];
+        let firsts: Vec<u32> = order.chunks(GROUP).map(|g| g[0]).collect();
+        // The hottest is the last neuron; groups 2 and 3 have changed places.
+        assert_eq!(firsts, [1099, 843, 331, 587, 75]);
+        let mut all = order.clone();
+        all.sort_unstable();
+        assert_eq!(all, (0..1100).collect::<Vec<_>>());
+    }
+
+    #[test]
+    fn rows_are_those_of_their_neurons_from_any_byte_on() {
+        let plain = source();
+        let d_ff = plain.config().d_ff;
+        let order: Vec<u32> = (0..d_ff as u32).rev().collect();
+        let sorted = SortedNeurons::new(source(), vec![order]).expect("an order");
+        for tensor in [
+            LayerTensor::Gate,
+            LayerTensor::Up,
+            LayerTensor::DownT,
+            LayerTensor::PredictorFc2,
+        ] {
+            let id = TensorId::Layer(0, tensor);
+            let row = plain.meta(id).expect("it has one").row_bytes();
+            let mut expected = Vec::new();
+            for i in (d_ff - 5..d_ff - 2).rev() {
+                let mut bytes = vec![0; row];
+                plain.read(id, i * row, &mut bytes).expect("readable");
+                expected.extend(bytes);
+            }
+            let mut found = vec![0; 3 * row - 7];
+            sorted.read(id, 2 * row + 3, &mut found).expect("readable");
+            assert_eq!(found, expected[3..3 * row - 4], "{tensor:?}");
+        }
+    }
+
+    #[test]
+    fn another_models_order_is_refused() {
+        let d_ff = source().config().d_ff;
+        for order in [
+            vec![],
+            vec![vec![0; d_ff]],
+            vec![(0..d_ff as u32 - 1).collect()],
+        ] {
+            let refusal = SortedNeurons::new(source(), order)
+                .err()
+                .map(|e| e.to_string());
+            assert!(refusal.is_some_and(|r| r.contains("profile of this very model")));
+        }
+    }
+}
