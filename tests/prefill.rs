@@ -3,9 +3,10 @@
 
 mod support;
 
+use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 
-use forebay::models::bundle::{PackOptions, pack};
+use forebay::models::bundle::{Bundle, ClusterKind, PackOptions, pack};
 use forebay::models::synth::{Form, Shape, SynthOptions, SynthSource};
 use forebay::{Engine, EngineBuilder, Prompt, Request, Statistics, StreamItem};
 use support::{TemporaryFile, build, engine, generate};
@@ -211,6 +212,50 @@ fn a_prompt_cut_short_harms_nothing() {
         assert_eq!(short.tokens.len(), FOLLOWING);
         assert_eq!(run(&engine, prompt(60, vocabulary)).logits_hash, expected);
     }
+}
+
+#[test]
+fn a_damaged_cluster_leaves_nothing_in_the_cache() {
+    let model = TemporaryFile::new("damaged.fbay");
+    std::fs::copy(sparse(), &model.0).expect("a writable folder");
+    let engine = cached(&model.0);
+    let vocabulary = engine.config().vocab_size;
+    let expected = run(&cached(&sparse()), prompt(90, vocabulary)).logits_hash;
+    let bundle = Bundle::open(&model.0).expect("a sound file");
+    let ffn = bundle
+        .clusters
+        .iter()
+        .filter(|e| e.kind == ClusterKind::Ffn);
+    let offset = ffn
+        .map(|e| e.offset + u64::from(e.len) / 2)
+        .nth(11)
+        .expect("it has more");
+    let flip = || {
+        let file = std::fs::OpenOptions::new()
+            .read(true)
+            .write(true)
+            .open(&model.0);
+        let file = file.expect("it is there");
+        let mut byte = [0];
+        file.read_exact_at(&mut byte, offset).expect("readable");
+        file.write_all_at(&[byte[0] ^ 0x10], offset)
+            .expect("writable");
+        file.sync_all().expect("a disk");
+    };
+    flip();
+    let mut request = Request::text("").max_tokens(FOLLOWING);
+    request.prompt = prompt(90, vocabulary);
+    request.ignore_eog = true;
+    let mut session = engine.session();
+    let failed = session.generate(request).expect("there is room").finish();
+    let error = failed.map(drop).expect_err("a bit is wrong").to_string();
+    assert!(
+        error.contains("cluster") || error.contains("neuron"),
+        "{error}"
+    );
+    flip();
+    // Repaired: nothing of what was read meanwhile is used.
+    assert_eq!(run(&engine, prompt(90, vocabulary)).logits_hash, expected);
 }
 
 #[test]

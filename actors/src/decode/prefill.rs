@@ -178,7 +178,9 @@ impl Routes {
     }
 }
 
-/// Takes the neurons of a preloaded cluster into the cache that were alive for the prompt's last tokens.
+/// Takes the neurons of a preloaded cluster into the cache that were alive for the prompt's last tokens. They are checked
+/// as neurons that are read singly are: a cluster that failed goes its way to the end of the step, and is not to be
+/// found here afterwards.
 pub(super) fn hand_over(cx: &CoreContext, flight: &Flight, store: &mut NeuronStore) {
     let (Source::Preloaded { base, .. }, Some(bytes), false) =
         (flight.item.source, &flight.buffer, cx.step.more)
@@ -192,8 +194,11 @@ pub(super) fn hand_over(cx: &CoreContext, flight: &Flight, store: &mut NeuronSto
     for neuron in flight.live.iter() {
         let mut tokens = recent.chunks_exact(flight.count);
         if tokens.any(|token| activation.gate(token[neuron]) != 0.0) {
+            let cluster = flight.item.cluster as usize;
             let bundle = &bytes[neuron * g.bundle_stride()..][..g.bundle_bytes()];
-            store.adopt(base as usize + neuron, g, bundle);
+            if let Some(sums) = cx.shared.bundle.neuron_sums(cluster, neuron) {
+                store.adopt(base as usize + neuron, g, bundle, sums);
+            }
         }
     }
 }

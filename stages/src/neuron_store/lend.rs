@@ -2,7 +2,7 @@
 
 use std::collections::VecDeque;
 
-use forebay_models::bundle::FfnGeometry;
+use forebay_models::bundle::{FfnGeometry, NeuronSums, checksum};
 use forebay_queues::slab::{PAGE, Slot};
 
 use super::{NeuronStore, Parts};
@@ -62,9 +62,15 @@ impl NeuronStore {
         self.lent_from.is_some()
     }
 
-    /// Takes a neuron over whose bundle is in memory, as if it had been wanted and read; `neuron` counts among the
-    /// core's cached ones.
-    pub fn adopt(&mut self, neuron: usize, g: &FfnGeometry, bundle: &[u8]) {
+    /// Takes a neuron over whose bundle is in memory, as if it had been wanted and read, unless it does not match
+    /// its checksums; `neuron` counts among the core's cached ones.
+    pub fn adopt(&mut self, neuron: usize, g: &FfnGeometry, bundle: &[u8], sums: NeuronSums) {
+        let sum = |range: std::ops::Range<usize>| checksum(&bundle[range]) as u32;
+        let sound = sum(g.up_offset()..g.bundle_bytes()) == sums.up_down
+            && (!self.rules.whole || sum(0..g.gate_row()) == sums.gate);
+        if !sound {
+            return;
+        }
         let slot = match self.cache.hold(neuron) {
             Some(slot) => slot,
             None => {
@@ -131,6 +137,15 @@ mod tests {
         vec![neuron as u8 + 1; geometry().bundle_bytes()]
     }
 
+    fn adopt(store: &mut NeuronStore, neuron: usize) {
+        let (g, bytes) = (geometry(), bundle(neuron));
+        let sums = NeuronSums {
+            gate: checksum(&bytes[..g.gate_row()]) as u32,
+            up_down: checksum(&bytes[g.up_offset()..]) as u32,
+        };
+        store.adopt(neuron, &g, &bytes, sums);
+    }
+
     /// Every cached neuron's bytes are its own.
     fn check(store: &mut NeuronStore) {
         for neuron in 0..NEURONS {
@@ -157,9 +172,9 @@ mod tests {
             during in prop::collection::vec(0..NEURONS, 0..120),
             policy in prop::sample::select(&[PolicyKind::TwoQueue, PolicyKind::Lru, PolicyKind::Frequency][..]),
         ) {
-            let (mut store, g) = (store(slots, policy), geometry());
+            let mut store = store(slots, policy);
             for neuron in before {
-                store.adopt(neuron, &g, &bundle(neuron));
+                adopt(&mut store, neuron);
             }
             check(&mut store);
             let (whole, cached) = (store.store.as_ref().map(|s| s.len()), store.cached());
@@ -172,7 +187,7 @@ mod tests {
             }
             check(&mut store);
             for neuron in during {
-                store.adopt(neuron, &g, &bundle(neuron));
+                adopt(&mut store, neuron);
             }
             check(&mut store);
             lent.rotate_left(1);
@@ -180,11 +195,24 @@ mod tests {
             prop_assert!(!store.lends() && lent.is_empty());
             prop_assert_eq!(store.store.as_ref().map(|s| s.len()), whole);
             for neuron in 0..NEURONS {
-                store.adopt(neuron, &g, &bundle(neuron));
+                adopt(&mut store, neuron);
             }
             check(&mut store);
             prop_assert_eq!(store.cached(), slots.min(NEURONS));
         }
+    }
+
+    #[test]
+    fn a_damaged_neuron_is_not_taken_over() {
+        let mut store = store(24, PolicyKind::Lru);
+        let sums = NeuronSums {
+            gate: 1,
+            up_down: 2,
+        };
+        store.adopt(3, &geometry(), &bundle(3), sums);
+        assert_eq!(store.cached(), 0);
+        adopt(&mut store, 3);
+        assert_eq!(store.cached(), 1);
     }
 
     #[test]
