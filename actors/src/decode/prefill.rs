@@ -34,8 +34,9 @@ const SEQUENTIAL_GAIN: usize = 5;
 const CACHE_SHARE: usize = 8;
 /// Most buffers of the window.
 const MAX_BUFFERS: usize = 64;
-/// The hand-over takes the neurons of this many last tokens.
-const RECENT: usize = 8;
+/// The hand-over takes the neurons of this many last tokens into a cache of half of all neurons, and of fewer into
+/// smaller ones: what is too much would push out what came before it.
+const RECENT: f64 = 8.0;
 
 /// Which clusters come when, and those that come through a window.
 #[derive(Debug)]
@@ -190,7 +191,8 @@ pub(super) fn hand_over(cx: &CoreContext, flight: &Flight, store: &mut NeuronSto
     let g = &cx.shared.bundle.meta.layers[cx.layer].ffn;
     let gates = &cx.gates[cx.gate_range(flight)];
     let activation = cx.shared.pred.activation();
-    let recent = &gates[cx.step.n_tokens.saturating_sub(RECENT) * flight.count..];
+    let tokens = (RECENT * (2.0 * store.share()).min(1.0)).max(1.0) as usize;
+    let recent = &gates[cx.step.n_tokens.saturating_sub(tokens) * flight.count..];
     for neuron in flight.live.iter() {
         let mut tokens = recent.chunks_exact(flight.count);
         if tokens.any(|token| activation.gate(token[neuron]) != 0.0) {

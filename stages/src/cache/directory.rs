@@ -98,6 +98,10 @@ impl Directory {
         self.front(List::FREE).is_none()
     }
 
+    pub(super) fn neurons_in_all(&self) -> usize {
+        self.places.len()
+    }
+
     pub(super) fn has_neuron(&self, neuron: usize) -> bool {
         neuron < self.places.len()
     }

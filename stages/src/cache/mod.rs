@@ -134,6 +134,11 @@ impl NeuronCache {
         self.policy.end_token(&mut self.directory);
     }
 
+    /// Neurons that there are, cached or not.
+    pub fn neurons(&self) -> usize {
+        self.directory.neurons_in_all()
+    }
+
     /// Neurons in the cache.
     pub fn len(&self) -> usize {
         self.directory.residents()

@@ -62,6 +62,11 @@ impl NeuronStore {
         self.lent_from.is_some()
     }
 
+    /// Room for this part of the neurons that may be cached.
+    pub fn share(&self) -> f64 {
+        self.parts.len() as f64 / self.cache.neurons().max(1) as f64
+    }
+
     /// Takes a neuron over whose bundle is in memory, as if it had been wanted and read, unless it does not match
     /// its checksums; `neuron` counts among the core's cached ones.
     pub fn adopt(&mut self, neuron: usize, g: &FfnGeometry, bundle: &[u8], sums: NeuronSums) {
