@@ -224,12 +224,12 @@ fn a_damaged_cluster_leaves_nothing_in_the_cache() {
     let vocabulary = engine.config().vocab_size;
     let expected = run(&cached(&sparse()), prompt(30, vocabulary)).logits_hash;
     let bundle = Bundle::open(&model.0).expect("a sound file");
-    let ffn = bundle
+    let mut ffn = bundle
         .clusters
         .iter()
         .filter(|e| e.kind == ClusterKind::Ffn);
     // Of the last layer: what it hands over is not pushed out by what follows.
-    let entry = ffn.last().expect("it has some");
+    let entry = ffn.next_back().expect("it has some");
     let layer = usize::from(entry.layer.expect("an FFN's"));
     let stride = bundle.meta.layers[layer].ffn.bundle_stride() as u64;
     // A bit of every neuron, in the middle of its Up row or thereabouts.
