@@ -27,6 +27,22 @@ pub enum Phase {
     Decode,
 }
 
+/// `n` token ids of a vocabulary that are the same in every run of the program (splitmix64), others for another
+/// `seed`.
+pub fn random_tokens(n: usize, seed: usize, vocabulary: usize) -> Vec<u32> {
+    let mut state = (seed as u64) << 32;
+    let mut next = || {
+        state = state.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let z = (state ^ (state >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        let z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        z ^ (z >> 31)
+    };
+    // A vocabulary is far below 2^32, so no id is noticeably more likely than others.
+    (0..n)
+        .map(|_| (next() % vocabulary as u64) as u32)
+        .collect()
+}
+
 /// A test by llama-bench's name: `pp512` reads a prompt of 512 tokens, `tg128` generates 128, each from
 /// an empty context. The tokens are random; nothing is sampled or turned into text.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

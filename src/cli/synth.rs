@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use anyhow::{Context, bail};
 use clap::Args;
 use forebay::Engine;
+use forebay::bench::random_tokens;
 use forebay::learn::{Activity, measure_activity};
 use forebay::models::block::BlockType;
 use forebay::models::bundle::{PackOptions, pack};
@@ -114,7 +115,7 @@ impl Synth {
             Ok(builder.max_batch(ctx).hot_set(false))
         };
         let vocabulary = make()?.build()?.config().vocab_size;
-        let tokens = random_tokens(self.measure, vocabulary);
+        let tokens = random_tokens(self.measure, 0, vocabulary);
         let layers = measure_activity(&make, &tokens, ctx)?;
         let mean = Activity::mean(&layers);
         let percent = |v: f64| format!("{:.1} %", v * 100.0);
@@ -143,20 +144,6 @@ impl Synth {
         }
         print_text(&text)
     }
-}
-
-/// The same for everybody: a linear congruential generator's upper bits (Knuth's MMIX constants), without the
-/// first few ids, which mean things.
-fn random_tokens(n: usize, vocabulary: usize) -> Vec<u32> {
-    let ordinary = vocabulary.saturating_sub(4).max(1) as u64;
-    let mut state = 1u64;
-    let mut next = || {
-        state = state
-            .wrapping_mul(6_364_136_223_846_793_005)
-            .wrapping_add(1_442_695_040_888_963_407);
-        ((state >> 33) % ordinary) as u32 + (vocabulary as u64 - ordinary) as u32
-    };
-    (0..n).map(|_| next()).collect()
 }
 
 fn parse_format(name: &str) -> anyhow::Result<BlockType> {

@@ -8,7 +8,7 @@ use forebay_actors::decode::Shared;
 use super::runner::Runner;
 use crate::bench::bounds::Machine;
 use crate::bench::work::{ModelWork, Rates, Steps, bound};
-use crate::bench::{BenchTest, Phase, Spread, TestReport};
+use crate::bench::{BenchTest, Phase, Spread, TestReport, random_tokens};
 use crate::error::Error;
 
 /// Called after each repetition with the test, the number of the repetition from 1 on, and its speed.
@@ -139,21 +139,6 @@ fn pinned_weights(shared: &Shared) -> Vec<Vec<&[u8]>> {
         }
     }
     parts
-}
-
-/// Token ids that are the same in every run of the program (splitmix64).
-fn random_tokens(n: usize, repetition: usize, vocabulary: usize) -> Vec<u32> {
-    let mut state = (repetition as u64) << 32;
-    let mut next = || {
-        state = state.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let z = (state ^ (state >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        let z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        z ^ (z >> 31)
-    };
-    // A vocabulary is far below 2^32, so no id is noticeably more likely than others.
-    (0..n)
-        .map(|_| (next() % vocabulary as u64) as u32)
-        .collect()
 }
 
 impl Measured {

@@ -78,19 +78,22 @@ pub fn up_down(
     scratch: &mut UdcScratch,
     acc: &mut [i64],
 ) -> Result<usize, OutOfRange> {
-    let (n, n_tokens) = (work.n, x.n_tokens());
+    let (n, n_tokens, d_model) = (work.n, x.n_tokens(), work.geometry.d_model);
+    let by_token = match work.geometry.layout {
+        FfnLayout::Cluster => None,
+        FfnLayout::Neuron => {
+            let wanted = &mut scratch.wanted[..n_tokens];
+            wanted_by_token(work, activation, wanted);
+            Gathered::is_by_token(wanted, work.live.count()).then_some(&*wanted)
+        }
+    };
     let up = &mut scratch.up[..n_tokens * n];
     match (work.geometry.layout, work.rows) {
         (FfnLayout::Cluster, NeuronRows::Whole(bytes)) => up_panels(kernels, work, bytes, x, up),
-        _ => {
-            let wanted = &mut scratch.wanted[..n_tokens];
-            wanted_by_token(work, activation, wanted);
-            up_rows(kernels, work, x, wanted, &mut scratch.gathered, up);
-        }
+        _ => up_rows(kernels, work, x, by_token, &mut scratch.gathered, up),
     }
     let product = &mut scratch.product[..n_tokens * n];
     kernels.gate_up(activation, work.gates, up, product);
-    let d_model = work.geometry.d_model;
     let acc = &mut acc[..n_tokens * d_model];
     let in_range = match work.geometry.layout {
         FfnLayout::Cluster => {
@@ -101,18 +104,13 @@ pub fn up_down(
         FfnLayout::Neuron => {
             let partial = &mut scratch.partial[..n_tokens * d_model];
             partial.fill(0.0);
-            let wanted = &scratch.wanted[..n_tokens];
-            down_columns(kernels, work, product, wanted, &mut scratch.live, partial);
+            down_columns(kernels, work, product, by_token, &mut scratch.live, partial);
             kernels.fold_fixed(partial, acc)
         }
     };
-    let wanted = &scratch.wanted[..n_tokens];
-    let together = work.live.count() * n_tokens;
-    let pairs = match work.geometry.layout {
-        FfnLayout::Neuron if Gathered::is_by_token(wanted, work.live.count()) => {
-            wanted.iter().map(LiveMask::count).sum()
-        }
-        _ => together,
+    let pairs = match by_token {
+        Some(wanted) => wanted.iter().map(LiveMask::count).sum(),
+        None => work.live.count() * n_tokens,
     };
     if in_range { Ok(pairs) } else { Err(OutOfRange) }
 }
@@ -140,13 +138,13 @@ fn wanted_by_token(work: &ClusterWork<'_>, activation: Activation, wanted: &mut 
     }
 }
 
-/// Neuron layout: adds the columns of Down that each token wants, weighted with their hidden values, to `partial`,
-/// `[n_tokens, d_model]`. A value of 0 adds nothing, so it does not matter whose columns are left out.
+/// Neuron layout: adds the columns of Down, weighted with their hidden values, to `partial`, `[n_tokens, d_model]`: those of
+/// the live neurons, or those that each token wants. A value of 0 adds nothing, so it does not matter whose columns are left out.
 fn down_columns(
     kernels: &KernelTable,
     work: &ClusterWork<'_>,
     product: &[f32],
-    wanted: &[LiveMask],
+    by_token: Option<&[LiveMask]>,
     live: &mut [f32],
     partial: &mut [f32],
 ) {
@@ -168,7 +166,7 @@ fn down_columns(
         }
         kernels.axpy_gathered(g.down, &columns[..k], live, partial, g.d_model);
     };
-    if Gathered::is_by_token(wanted, work.live.count()) {
+    if let Some(wanted) = by_token {
         let tokens = product
             .chunks_exact(n)
             .zip(partial.chunks_exact_mut(g.d_model));
@@ -203,17 +201,17 @@ fn up_rows(
     kernels: &KernelTable,
     work: &ClusterWork<'_>,
     x: &Activations,
-    wanted: &[LiveMask],
+    by_token: Option<&[LiveMask]>,
     gathered: &mut Gathered,
     up: &mut [f32],
 ) {
     let (g, n) = (work.geometry, work.n);
-    match work.rows {
-        _ if Gathered::is_by_token(wanted, work.live.count()) => {
+    match (work.rows, by_token) {
+        (_, Some(wanted)) => {
             let row = |i| work.rows.up(g, i);
             gathered.dot_by_token(kernels, g.up, row, (n, wanted), x, up);
         }
-        NeuronRows::Whole(bytes) if work.live.count() == n => {
+        (NeuronRows::Whole(bytes), None) if work.live.count() == n => {
             let rows = WeightRows {
                 block: g.up,
                 bytes: &bytes[g.up_offset()..],

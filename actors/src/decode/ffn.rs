@@ -39,10 +39,13 @@ impl Sequencer {
         };
         let (n, rank) = (self.cx.step.n_tokens, predictors[self.cx.layer].rank);
         let width = shared.predictor_rank();
+        let rectified = |at: usize, row: &mut [f32]| {
+            shared.boards.predictor.read(at, row);
+            row.iter_mut().for_each(|v| *v = v.max(0.0));
+        };
         let hidden = &mut self.residual.rows[..n * rank];
         for (t, row) in hidden.chunks_exact_mut(rank).enumerate() {
-            shared.boards.predictor.read(t * 2 * width, row);
-            row.iter_mut().for_each(|v| *v = v.max(0.0));
+            rectified(t * 2 * width, row);
         }
         let form = Form::Panels;
         self.cx.hidden.load(&shared.kernels, form, n, rank, hidden);
@@ -50,8 +53,7 @@ impl Sequencer {
         let next = predictors.get(self.cx.layer + 1);
         if let Some(next) = next.filter(|_| n == 1 && shared.looks_ahead()) {
             let row = &mut self.residual.rows[..next.rank];
-            shared.boards.predictor.read(width, row);
-            row.iter_mut().for_each(|v| *v = v.max(0.0));
+            rectified(width, row);
             let ahead = &mut self.cx.hidden_ahead;
             ahead.load(&shared.kernels, form, 1, next.rank, row);
         }

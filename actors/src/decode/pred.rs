@@ -2,7 +2,8 @@
 //! predictors, it asks them which neurons are worth computing. A cluster goes on to GC if its Gate rows are
 //! in memory, else to GIO, or to the neuron cache for its neurons.
 
-use forebay_models::bundle::{ClusterKind, LayerPredictor, MAX_NEURONS};
+use forebay_models::bundle::{ClusterKind, MAX_NEURONS};
+use forebay_stages::kernels::Activations;
 use forebay_stages::live_mask::LiveMask;
 use forebay_stages::pred::{Pred, scores};
 use forebay_traces::record::{Residency as Hit, Stage};
@@ -11,6 +12,7 @@ use super::context::{CoreContext, Flight};
 use super::gio::GioActor;
 use super::neurons::{NeuronActor, Onward};
 use super::program::{Item, Source};
+use super::shared::Shared;
 
 /// Clusters looked at per turn, so that the first ones are computed while others are still here.
 const PER_TURN: usize = 8;
@@ -118,30 +120,15 @@ impl PredActor {
         if !self.looks_ahead || cx.step.n_tokens > 1 || self.ahead >= next.len() {
             return false;
         }
-        let shared = std::sync::Arc::clone(&cx.shared);
-        let layer = cx.layer + 1;
-        let predictor = shared.bundle.meta.predictors.as_ref().map(|p| &p[layer]);
-        let (Some(predictor), Some(&fc2)) = (predictor, self.fc2.get(layer)) else {
-            return false;
-        };
         let from = self.ahead;
         for item in next.iter().skip(from).take(PER_TURN) {
             self.ahead += 1;
-            let entry = shared.entry(item.cluster);
-            let (first, count) = (entry.first as usize, entry.count as usize);
-            let out = &mut self.scores[..count];
-            let bytes = shared.resident.bytes(fc2 as usize);
-            scores(
-                &shared.kernels,
-                predictor,
-                bytes,
-                (first, count),
-                &cx.hidden_ahead,
-                out,
-            );
             let mut named = [LiveMask::NONE];
-            let probable = Pred::named(predictor, out, count, &mut named);
-            neurons.read_ahead(cx, item, &probable);
+            let hidden = &cx.hidden_ahead;
+            let probable = self.name(&cx.shared, cx.layer + 1, item.cluster, hidden, &mut named);
+            if let Some(probable) = probable {
+                neurons.read_ahead(cx, item, &probable);
+            }
         }
         let looked = self.ahead - from;
         cx.record(
@@ -163,29 +150,38 @@ impl PredActor {
         number: usize,
         count: usize,
     ) -> LiveMask {
-        let shared = std::sync::Arc::clone(&cx.shared);
-        let predictor: Option<&LayerPredictor> =
-            shared.bundle.meta.predictors.as_ref().map(|p| &p[cx.layer]);
-        let (Some(predictor), Some(&fc2), Some(named)) =
-            (predictor, self.fc2.get(cx.layer), cx.named_range(number))
-        else {
+        let Some(range) = cx.named_range(number) else {
             return LiveMask::first(count);
         };
-        let first = shared.entry(item.cluster).first as usize;
-        let out = &mut self.scores[..cx.step.n_tokens * count];
-        let bytes = shared.resident.bytes(fc2 as usize);
-        scores(
-            &shared.kernels,
-            predictor,
-            bytes,
-            (first, count),
-            &cx.hidden,
-            out,
-        );
-        let union = Pred::named(predictor, out, count, &mut cx.named[named.clone()]);
+        let (shared, layer) = (&cx.shared, cx.layer);
+        let named = &mut cx.named[range];
+        let Some(union) = self.name(shared, layer, item.cluster, &cx.hidden, named) else {
+            return LiveMask::first(count);
+        };
         if let Some(observer) = &shared.observer {
-            observer.named(cx.layer, cx.step.position, first, &cx.named[named]);
+            let first = shared.entry(item.cluster).first as usize;
+            observer.named(layer, cx.step.position, first, named);
         }
         union
+    }
+
+    /// Which neurons of a cluster the predictor of `layer` names for each token of `hidden`, in `named`,
+    /// `[n_tokens]`, and for any of them; `None` where there is no predictor.
+    fn name(
+        &mut self,
+        shared: &Shared,
+        layer: usize,
+        cluster: u32,
+        hidden: &Activations,
+        named: &mut [LiveMask],
+    ) -> Option<LiveMask> {
+        let predictor = &shared.bundle.meta.predictors.as_ref()?[layer];
+        let fc2 = shared.resident.bytes(*self.fc2.get(layer)? as usize);
+        let entry = shared.entry(cluster);
+        let (first, count) = (entry.first as usize, entry.count as usize);
+        let out = &mut self.scores[..named.len() * count];
+        let rows = (first, count);
+        scores(&shared.kernels, predictor, fc2, rows, hidden, out);
+        Some(Pred::named(predictor, out, count, named))
     }
 }

@@ -57,7 +57,9 @@ impl PreloadWindow {
     /// As many layers ahead as the share of the neuron cache allows, at most one: the disk is as fast with less.
     /// `None` where there is no room for two clusters, or nothing to preload.
     pub fn of(shared: &Shared, program: &Program, memory: &NeuronMemory) -> Option<Self> {
-        program.preloading()?;
+        if !program.can_preload() {
+            return None;
+        }
         let padded = |cluster: u32| shared.entry(cluster).padded_len();
         let by_neuron = |item: &&super::program::Item| !matches!(item.source, Source::Pinned);
         let layers = program.ffn.iter();
@@ -91,8 +93,8 @@ pub(super) struct Routes {
 impl Routes {
     /// The decode graph's route, and the prefill graph's where there is a window for it.
     pub fn new(decode: Route, window: Option<PreloadWindow>, max_waiting: usize) -> Self {
-        let program = decode.program.preloading();
-        let prefill = program.zip(window).map(|(program, window)| {
+        let prefill = window.map(|window| {
+            let program = decode.program.preloading();
             let stream = program.stream.clone();
             let mut gio = GioActor::new(stream, Vec::new(), max_waiting, |ordinal| {
                 ReadTag::Preload { ordinal }

@@ -132,12 +132,13 @@ impl Program {
         }
     }
 
-    /// The same work with whole clusters preloaded instead of single neurons, for prompts. `None` if no neuron is
-    /// cached, or if clusters are streamed anyway.
-    pub fn preloading(&self) -> Option<Self> {
-        if self.cached_neurons == 0 || !self.stream.is_empty() {
-            return None;
-        }
+    /// Whether prompts can preload clusters of which single neurons are cached: none is streamed anyway.
+    pub fn can_preload(&self) -> bool {
+        self.cached_neurons > 0 && self.stream.is_empty()
+    }
+
+    /// The same work with whole clusters preloaded instead of single neurons, for prompts.
+    pub fn preloading(&self) -> Self {
         let mut program = self.clone();
         for item in program.ffn.iter_mut().flatten() {
             if let Source::Neurons { base } | Source::GatePinned { base } = item.source {
@@ -146,7 +147,7 @@ impl Program {
                 item.source = Source::Preloaded { ordinal, base };
             }
         }
-        Some(program)
+        program
     }
 
     /// Clusters whose neurons are cached, in the order of the directory, each with the number of its first
