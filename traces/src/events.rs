@@ -1,16 +1,22 @@
 //! Reads a Chrome trace file back: slices per lane, and the arrows between them.
 //!
 //! Tolerant of what other tools add: unknown events and fields are skipped, both the object and the array
-//! form are read. A file that is not JSON, or cut short, is an error with its line and column.
+//! form are read. A file that is not JSON, or cut short, is an error with its line and column; so is a slice
+//! of ours without a time, or with one that cannot be (negative, or too large to be counted in nanoseconds).
 
 use std::collections::{BTreeMap, HashMap};
 use std::io;
 use std::path::{Path, PathBuf};
 
 use serde::Deserialize;
+use serde::de::Error as _;
 use serde_json::Value;
 
 use crate::record::Reason;
+
+/// The latest time in nanoseconds: 104 days. Up to there a file's floating-point numbers are exact, and sums
+/// over a thousand cores do not overflow.
+const LATEST_NS: f64 = (1_u64 << 53) as f64;
 
 /// A trace file could not be used.
 #[derive(Debug, thiserror::Error)]
@@ -117,8 +123,8 @@ struct Event {
     cat: String,
     tid: Value,
     id: Value,
-    ts: f64,
-    dur: f64,
+    ts: Option<f64>,
+    dur: Option<f64>,
     args: Value,
 }
 
@@ -130,8 +136,8 @@ impl Default for Event {
             cat: String::new(),
             tid: Value::Null,
             id: Value::Null,
-            ts: 0.0,
-            dur: 0.0,
+            ts: None,
+            dur: None,
             args: Value::Null,
         }
     }
@@ -178,15 +184,32 @@ impl Trace {
         } else {
             serde_json::from_slice::<Document>(bytes)?.trace_events
         };
-        Ok(Self::from_events(events))
+        Self::from_events(events)
     }
 
-    fn from_events(events: Vec<Event>) -> Self {
+    /// The read that came last among those with an arrow into `consumer`, a slice of `lane`: the index of its
+    /// lane, and the read.
+    pub fn last_read(&self, lane: &Lane, consumer: &Slice) -> Option<(usize, &Slice)> {
+        let (start, end) = (consumer.start_ns, consumer.end_ns);
+        let from = lane.arrows_in.partition_point(|a| a.0 < start);
+        let arrows = lane.arrows_in[from..].iter();
+        arrows
+            // An arrow at the end belongs to the slice that follows without a gap.
+            .take_while(|a| a.0 < end || a.0 == start)
+            .filter_map(|(_, id)| {
+                let &(source, ns) = self.arrows_out.get(id)?;
+                Some((source, self.lanes[source].slice_at(ns)?))
+            })
+            .filter(|(_, read)| read.what == What::Read)
+            .max_by_key(|(_, read)| read.end_ns)
+    }
+
+    fn from_events(events: Vec<Event>) -> Result<Self, serde_json::Error> {
         let mut lanes = BTreeMap::<u64, Lane>::new();
         let mut starts = HashMap::new();
-        for event in events {
+        for (i, event) in events.into_iter().enumerate() {
             let tid = number(&event.tid);
-            let ns = nanos(event.ts);
+            let ns = nanos(event.ts.unwrap_or_default());
             match event.ph.as_str() {
                 "M" if event.name == "thread_name" => {
                     let lane = lanes.entry(tid).or_default();
@@ -194,7 +217,7 @@ impl Trace {
                     lane.overwritten = number(&event.args["overwritten"]);
                 }
                 "X" => {
-                    if let Some(slice) = slice(event, ns) {
+                    if let Some(slice) = slice(event, i)? {
                         lanes.entry(tid).or_default().slices.push(slice);
                     }
                 }
@@ -214,33 +237,52 @@ impl Trace {
             lane.arrows_in.sort_unstable();
         }
         let index: HashMap<u64, usize> = lanes.keys().copied().zip(0..).collect();
-        Self {
+        Ok(Self {
             arrows_out: starts
                 .into_iter()
                 .filter_map(|(id, (tid, ns))| Some((id, (*index.get(&tid)?, ns))))
                 .collect(),
             lanes: lanes.into_values().collect(),
-        }
+        })
     }
 }
 
-fn slice(event: Event, start_ns: u64) -> Option<Slice> {
+/// `None` for what is not ours.
+fn slice(event: Event, number: usize) -> Result<Option<Slice>, serde_json::Error> {
     let what = match event.cat.as_str() {
         "stage" => What::Stage,
         "io" => What::Read,
         "stall" => {
-            let name = event.name.strip_prefix("stall: ")?;
-            What::Stall(Reason::ALL.into_iter().find(|r| r.name() == name)?)
+            let name = event.name.strip_prefix("stall: ");
+            let reason = Reason::ALL.into_iter().find(|r| Some(r.name()) == name);
+            let Some(reason) = reason else {
+                return Ok(None);
+            };
+            What::Stall(reason)
         }
-        _ => return None,
+        _ => return Ok(None),
     };
-    Some(Slice {
+    let wrong = |problem: String| {
+        let name = &event.name;
+        serde_json::Error::custom(format!("event {number} (\"{name}\"): {problem}"))
+    };
+    let time = |field: &str, micros: Option<f64>| match micros {
+        Some(t) if t < 0.0 => Err(wrong(format!("{field} is {t}, a negative time"))),
+        Some(t) if t * 1000.0 >= LATEST_NS => {
+            Err(wrong(format!("{field} is {t}, more than 104 days")))
+        }
+        Some(t) => Ok(nanos(t)),
+        None => Err(wrong(format!("it has no {field}"))),
+    };
+    let start_ns = time("ts", event.ts)?;
+    let length = time("dur", event.dur)?;
+    Ok(Some(Slice {
         what,
-        name: event.name,
         start_ns,
-        end_ns: start_ns.saturating_add(nanos(event.dur)),
+        end_ns: start_ns + length,
         args: serde_json::from_value(event.args).unwrap_or_default(),
-    })
+        name: event.name,
+    }))
 }
 
 /// Microseconds to nanoseconds; the cast saturates, so a negative time is 0.

@@ -125,7 +125,8 @@ impl Ledger {
 impl Charged {
     /// Adds `ns` to a state.
     pub fn charge(&mut self, state: State, ns: u64) {
-        self.ns[state.index()] += ns;
+        let account = &mut self.ns[state.index()];
+        *account = account.saturating_add(ns);
     }
 
     /// Nanoseconds charged to a state.
@@ -135,13 +136,13 @@ impl Charged {
 
     /// Nanoseconds charged altogether.
     pub fn total(&self) -> u64 {
-        self.ns.iter().sum()
+        self.ns.iter().fold(0, |sum, &ns| sum.saturating_add(ns))
     }
 
     /// Adds another core's accounts, or the difference to an earlier reading.
     pub fn merge(&mut self, other: &Self) {
         for (ns, more) in self.ns.iter_mut().zip(other.ns) {
-            *ns += more;
+            *ns = ns.saturating_add(more);
         }
     }
 

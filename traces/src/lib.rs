@@ -3,7 +3,8 @@
 //! - While tokens flow: [`lane::TraceLane`] keeps [`record::Record`]s, [`ledger::Ledger`] adds up states;
 //!   both belong to one thread and touch neither locks nor the allocator.
 //! - Afterwards: [`chrome`] writes the lanes to a file that Perfetto and `chrome://tracing` show.
-//! - Any time later: [`events`] reads such a file back and [`report`] says where the time went, and why.
+//! - Any time later: [`events`] reads such a file back; [`tokens`] finds the tokens in it, [`path`] what each of
+//!   them waited for, and [`report`] says where the time went, and why.
 #![forbid(unsafe_code)]
 
 pub mod chrome;
@@ -11,7 +12,10 @@ pub mod clock;
 pub mod events;
 pub mod lane;
 pub mod ledger;
+pub mod path;
 pub mod record;
 pub mod report;
+pub mod timeline;
+pub mod tokens;
 
 mod table;

@@ -10,7 +10,10 @@ use std::path::Path;
 
 use crate::events::{Args, Lane, ReadError, Slice, Trace, What};
 use crate::ledger::{Bubbles, Charged, State};
+use crate::path::{CriticalPath, Tracer};
 use crate::record::Reason;
+use crate::timeline::Timeline;
+use crate::tokens::{at_percentile, tokens};
 
 /// How many of the longest bubbles are listed.
 const LONGEST: usize = 10;
@@ -39,7 +42,7 @@ pub struct StageTime {
 pub struct CoreReport {
     /// Name of its lane.
     pub name: String,
-    /// The whole time from the first to the last slice, by state.
+    /// The whole time from the first work to the last slice, by state.
     pub charged: Charged,
     /// Busy time outside every stage.
     pub outside_ns: u64,
@@ -94,6 +97,15 @@ pub struct Bubble {
     pub cause: Option<Cause>,
 }
 
+/// Critical paths of chosen tokens.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Paths {
+    /// Of the token with the median duration.
+    pub median: CriticalPath,
+    /// Of the token at the 99th percentile.
+    pub p99: CriticalPath,
+}
+
 /// The analysis of a trace. `Display` is a table for people.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Report {
@@ -105,6 +117,10 @@ pub struct Report {
     pub reads: ReadReport,
     /// The longest stalls other than idleness, longest first.
     pub longest: Vec<Bubble>,
+    /// Tokens of which the trace has the whole story.
+    pub tokens: usize,
+    /// Critical paths of the median token and of the P99 token; neither where there are no tokens.
+    pub paths: Option<Paths>,
 }
 
 impl Report {
@@ -130,6 +146,17 @@ impl Report {
         }
         report.reads = ReadReport::of(&trace.lanes);
         report.longest = longest(trace);
+        let tokens = tokens(trace);
+        report.tokens = tokens.len();
+        report.paths = at_percentile(&tokens, 0.5)
+            .zip(at_percentile(&tokens, 0.99))
+            .map(|(median, p99)| {
+                let tracer = Tracer::of(trace);
+                Paths {
+                    median: tracer.path(median),
+                    p99: tracer.path(p99),
+                }
+            });
         report
     }
 
@@ -142,10 +169,11 @@ impl Report {
 impl StageTime {
     fn add(&mut self, other: &Self) {
         self.slices += other.slices;
-        self.busy_ns += other.busy_ns;
+        self.busy_ns = self.busy_ns.saturating_add(other.busy_ns);
         self.waited.merge(&other.waited);
-        self.clusters += other.clusters;
-        self.bytes += other.bytes;
+        // A damaged file may claim anything.
+        self.clusters = self.clusters.saturating_add(other.clusters);
+        self.bytes = self.bytes.saturating_add(other.bytes);
         self.hits += other.hits;
         self.misses += other.misses;
     }
@@ -154,21 +182,17 @@ impl StageTime {
 impl CoreReport {
     /// `None` for a lane on which nobody worked or stalled.
     fn of(lane: &Lane) -> Option<Self> {
-        let slices: Vec<&Slice> = lane
-            .slices
-            .iter()
-            .filter(|s| s.what != What::Read)
-            .collect();
-        let start = slices.first()?.start_ns;
-        let end = slices.iter().map(|s| s.end_ns).max()?;
+        let timeline = Timeline::of(lane)?;
+        let start = timeline.segments.first()?.start_ns;
+        let end = timeline.segments.last()?.end_ns;
         let mut core = Self {
             name: lane.name.clone(),
             overwritten: lane.overwritten,
+            overlaps: timeline.overlaps,
             ..Self::default()
         };
-        let own = own_times(&slices, &mut core.overlaps);
         let mut waiting = Charged::default();
-        for (slice, own_ns) in slices.iter().zip(own) {
+        for (slice, own_ns) in timeline.slices.iter().zip(own_times(&timeline)) {
             match slice.what {
                 What::Stall(reason) => {
                     core.charged.charge(State::Stall(reason), own_ns);
@@ -201,27 +225,13 @@ impl StageTime {
     }
 }
 
-/// Each slice's time without the slices inside it, so that every nanosecond belongs to one slice.
-///
-/// `slices` are sorted by start, longer first. Of two that overlap, the later one loses the common time.
-fn own_times(slices: &[&Slice], overlaps: &mut u64) -> Vec<u64> {
-    let mut own = vec![0; slices.len()];
-    let mut open: Vec<(usize, u64)> = Vec::new(); // indices and ends, outermost first
-    for (i, slice) in slices.iter().enumerate() {
-        let mut start = slice.start_ns;
-        while let Some(&(outer, end)) = open.last() {
-            if slice.end_ns <= end && start < end {
-                own[outer] -= slice.end_ns - start;
-                break;
-            }
-            if start < end {
-                *overlaps += 1;
-                start = end;
-            }
-            open.pop();
+/// Each slice's time without the slices inside it.
+fn own_times(timeline: &Timeline) -> Vec<u64> {
+    let mut own = vec![0; timeline.slices.len()];
+    for segment in &timeline.segments {
+        if let Some(slice) = segment.slice {
+            own[slice] += segment.end_ns - segment.start_ns;
         }
-        own[i] = slice.end_ns.saturating_sub(start);
-        open.push((i, slice.end_ns));
     }
     own
 }
@@ -272,28 +282,18 @@ fn longest(trace: &Trace) -> Vec<Bubble> {
                 start_ns: lane.slices[i].start_ns,
                 ns,
                 stage: next.map(|s| (s.name.clone(), s.args.layer)),
-                cause: next.and_then(|s| last_read(trace, lane, s)),
+                cause: next.and_then(|s| cause(trace, lane, s)),
             }
         })
         .collect()
 }
 
-/// The read that came last among those with an arrow into `slice`.
-fn last_read(trace: &Trace, lane: &Lane, slice: &Slice) -> Option<Cause> {
-    let from = lane.arrows_in.partition_point(|a| a.0 < slice.start_ns);
-    let arrows = lane.arrows_in[from..].iter();
-    arrows
-        .take_while(|a| a.0 <= slice.end_ns)
-        .filter_map(|(_, id)| {
-            let &(source, ns) = trace.arrows_out.get(id)?;
-            let source = &trace.lanes[source];
-            Some((source, source.slice_at(ns)?))
-        })
-        .max_by_key(|(_, read)| read.end_ns)
-        .map(|(source, read)| Cause {
-            lane: source.name.clone(),
-            start_ns: read.start_ns,
-            end_ns: read.end_ns,
-            args: read.args.clone(),
-        })
+fn cause(trace: &Trace, lane: &Lane, waited: &Slice) -> Option<Cause> {
+    let (source, read) = trace.last_read(lane, waited)?;
+    Some(Cause {
+        lane: trace.lanes[source].name.clone(),
+        start_ns: read.start_ns,
+        end_ns: read.end_ns,
+        args: read.args.clone(),
+    })
 }

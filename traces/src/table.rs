@@ -3,8 +3,9 @@
 use std::fmt::{self, Display, Formatter};
 
 use crate::ledger::State;
+use crate::path::{CriticalPath, Link};
 use crate::record::Reason;
-use crate::report::{Bubble, CoreReport, ReadReport, Report, StageTime};
+use crate::report::{Bubble, CoreReport, Paths, ReadReport, Report, StageTime};
 
 /// Heading of each cause of waiting.
 const CAUSES: [(&str, Reason); 5] = [
@@ -64,6 +65,13 @@ impl Display for Report {
         if self.reads.reads > 0 {
             write!(f, "\n{}", self.reads)?;
         }
+        match &self.paths {
+            Some(paths) => path_table(f, self.tokens, paths)?,
+            None => writeln!(
+                f,
+                "\nno critical path: the trace has no whole token; record one with -n 2 or more"
+            )?,
+        }
         if !self.longest.is_empty() {
             writeln!(f, "\nlongest bubbles")?;
         }
@@ -117,6 +125,42 @@ fn stage_row(f: &mut Formatter<'_>, name: &str, stage: &StageTime, all: u64) -> 
         }
     }
     writeln!(f)
+}
+
+fn path_table(f: &mut Formatter<'_>, tokens: usize, paths: &Paths) -> fmt::Result {
+    let columns = [&paths.median, &paths.p99];
+    writeln!(f, "\ncritical path of a token, of {tokens} in the trace")?;
+    let title = |what: &str, path: &CriticalPath| format!("{what} (token {})", path.token.number);
+    let titles = [title("median", columns[0]), title("P99", columns[1])];
+    writeln!(f, "{:20} {:>26} {:>26}", "", titles[0], titles[1])?;
+    write!(f, "{:20}", "its time")?;
+    for path in columns {
+        write!(f, " {:>26}", Time(path.token.ns()))?;
+    }
+    write!(f, "\n{:20}", "I/O")?;
+    for path in columns {
+        write!(f, " {:>24.1} %", 100.0 * path.io_share())?;
+    }
+    writeln!(f)?;
+    let links = columns.map(CriticalPath::by_link);
+    let mut rows: Vec<&Link> = links[0].keys().chain(links[1].keys()).collect();
+    rows.sort();
+    rows.dedup();
+    let ns = |link: &Link| links.iter().map(|l| l.get(link).map_or(0, |t| t.ns)).sum();
+    rows.sort_by_key(|link| std::cmp::Reverse::<u64>(ns(link)));
+    for link in rows {
+        write!(f, "  {:18}", link.label())?;
+        for (path, times) in columns.iter().zip(&links) {
+            let time = times.get(link).copied().unwrap_or_default();
+            let share = Percent(time.ns, path.token.ns());
+            match time.count {
+                0 => write!(f, " {:>26}", "·")?,
+                n => write!(f, " {:>7}x {:>9} {share:>7}", n, Time(time.ns))?,
+            }
+        }
+        writeln!(f)?;
+    }
+    Ok(())
 }
 
 impl Display for ReadReport {

@@ -1,0 +1,116 @@
+//! Which part of a trace belongs to which token.
+//!
+//! The cores step through the layers together: a step is over on all of them before the next one begins on
+//! any. So on one core a step ends where the core idles or the layers begin again, and what overlaps in time
+//! on several cores is one step. A step of one position that reached the output head made a token.
+
+use crate::events::{Lane, Trace, What};
+use crate::record::Reason;
+
+/// The time of one token.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Token {
+    /// Its place among the tokens of the trace, from 1.
+    pub number: usize,
+    /// When the step before it was done, or the start of its own where that is not in the trace. So sampling
+    /// and embedding, for which the cores wait, belong to the token.
+    pub start_ns: u64,
+    /// When the last core had done its part.
+    pub end_ns: u64,
+}
+
+/// One pass through the layers.
+#[derive(Debug, Clone, Copy)]
+struct Step {
+    start_ns: u64,
+    end_ns: u64,
+    positions: u64,
+    has_logits: bool,
+}
+
+impl Token {
+    /// How long it took.
+    pub fn ns(&self) -> u64 {
+        self.end_ns - self.start_ns
+    }
+}
+
+/// All tokens of which the trace has the whole story, by time.
+pub fn tokens(trace: &Trace) -> Vec<Token> {
+    let mut parts: Vec<Step> = trace.lanes.iter().flat_map(steps).collect();
+    parts.sort_by_key(|step| step.start_ns);
+    let mut steps: Vec<Step> = Vec::new();
+    for part in parts {
+        match steps.last_mut() {
+            Some(step) if part.start_ns < step.end_ns => {
+                step.end_ns = step.end_ns.max(part.end_ns);
+                step.positions = step.positions.max(part.positions);
+                step.has_logits |= part.has_logits;
+            }
+            _ => steps.push(part),
+        }
+    }
+    // Before this some lane has lost records.
+    let lost = trace.lanes.iter().filter(|lane| lane.overwritten > 0);
+    let lost_to = lost
+        .filter_map(|lane| lane.slices.first())
+        .map(|s| s.start_ns)
+        .max();
+    let mut tokens: Vec<Token> = Vec::new();
+    let mut before = None;
+    for step in steps {
+        let whole = lost_to.is_none_or(|lost_to| step.start_ns > lost_to);
+        if whole && step.has_logits && step.positions <= 1 {
+            tokens.push(Token {
+                number: tokens.len() + 1,
+                start_ns: before.unwrap_or(step.start_ns),
+                end_ns: step.end_ns,
+            });
+        }
+        before = whole.then_some(step.end_ns);
+    }
+    tokens
+}
+
+/// The parts that one core had in the steps.
+fn steps(lane: &Lane) -> Vec<Step> {
+    let mut steps: Vec<Step> = Vec::new();
+    let (mut layer, mut under_way) = (0, false);
+    for slice in &lane.slices {
+        match slice.what {
+            What::Stage => {}
+            What::Stall(Reason::Idle) => under_way = false,
+            What::Stall(_) | What::Read => continue,
+        }
+        if slice.what != What::Stage {
+            continue;
+        }
+        if !under_way || slice.args.layer < layer {
+            steps.push(Step {
+                start_ns: slice.start_ns,
+                end_ns: slice.end_ns,
+                positions: 0,
+                has_logits: false,
+            });
+        }
+        (layer, under_way) = (slice.args.layer, true);
+        if let Some(step) = steps.last_mut() {
+            step.end_ns = step.end_ns.max(slice.end_ns);
+            step.has_logits |= slice.name == "head";
+            if slice.name == "norm" && layer == 0 {
+                step.positions = step.positions.max(slice.args.clusters);
+            }
+        }
+    }
+    steps
+}
+
+/// The token at percentile `p` (0 to 1) of the durations, by nearest rank as in the statistics.
+pub fn at_percentile(tokens: &[Token], p: f64) -> Option<Token> {
+    let mut sorted = tokens.to_vec();
+    sorted.sort_by_key(Token::ns);
+    let rank = (p * sorted.len() as f64).ceil() as usize;
+    sorted
+        .get(rank.saturating_sub(1).min(sorted.len().saturating_sub(1)))
+        .copied()
+}
