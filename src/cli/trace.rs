@@ -2,14 +2,18 @@
 
 use std::path::PathBuf;
 
+use anyhow::{Context, bail};
 use clap::{Args, Subcommand};
+use forebay::models::bundle::write_whole;
+use forebay::traces::events::Trace as Recorded;
+use forebay::traces::page::page;
 use forebay::traces::report::Report;
 
 use super::output::print_text;
 
 #[derive(Debug, Subcommand)]
 pub enum Trace {
-    /// Bubbles per core and stage, with their causes.
+    /// Bubbles per core and stage with their causes, and the critical path of the median and the P99 token.
     Report(ReportArguments),
 }
 
@@ -17,11 +21,37 @@ pub enum Trace {
 pub struct ReportArguments {
     /// A trace written by `forebay run --trace`.
     file: PathBuf,
+    /// Also write a page for a browser: what limits, the timelines of these two tokens, the fractions.
+    #[arg(long, value_name = "OUT")]
+    html: Option<PathBuf>,
 }
 
 impl Trace {
     pub fn execute(self) -> anyhow::Result<()> {
         let Self::Report(arguments) = self;
-        print_text(&format!("{}\n", Report::read(&arguments.file)?))
+        arguments.execute()
+    }
+}
+
+impl ReportArguments {
+    fn execute(self) -> anyhow::Result<()> {
+        let recorded = Recorded::read(&self.file)?;
+        let report = Report::of(&recorded);
+        print_text(&format!("{report}\n"))?;
+        let Some(html) = &self.html else {
+            return Ok(());
+        };
+        if *html == self.file {
+            bail!("--html names the trace itself; give it another file name");
+        }
+        let name = self.file.file_name().unwrap_or_default().to_string_lossy();
+        let page = page(&recorded, &report, &name)
+            .with_context(|| format!("cannot draw {}", self.file.display()))?;
+        write_whole(html, page.as_bytes()).with_context(|| {
+            let html = html.display();
+            format!(
+                "cannot write {html}; give --html a file name in a folder that can be written to"
+            )
+        })
     }
 }

@@ -4,14 +4,17 @@
 //!   both belong to one thread and touch neither locks nor the allocator.
 //! - Afterwards: [`chrome`] writes the lanes to a file that Perfetto and `chrome://tracing` show.
 //! - Any time later: [`events`] reads such a file back; [`tokens`] finds the tokens in it, [`path`] what each of
-//!   them waited for, and [`report`] says where the time went, and why.
+//!   them waited for, and [`report`] says where the time went, and why,
+//!   in tables; [`page`] draws it.
 #![forbid(unsafe_code)]
 
 pub mod chrome;
 pub mod clock;
 pub mod events;
+pub mod headline;
 pub mod lane;
 pub mod ledger;
+pub mod page;
 pub mod path;
 pub mod record;
 pub mod report;

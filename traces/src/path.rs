@@ -80,6 +80,9 @@ impl Link {
             Self::Read(stage) => format!("read for {stage}"),
             Self::HandOver => "hand-over".into(),
             Self::Wait(Reason::Idle) => "between tokens".into(),
+            Self::Wait(reason @ (Reason::IoGate | Reason::IoUpDown)) => {
+                format!("{}, no read", reason.name())
+            }
             Self::Wait(reason) => reason.name().into(),
         }
     }

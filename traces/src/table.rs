@@ -17,7 +17,7 @@ const CAUSES: [(&str, Reason); 5] = [
 ];
 
 /// Nanoseconds in the unit that reads best.
-struct Time(u64);
+pub(crate) struct Time(pub u64);
 
 impl Display for Time {
     fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
@@ -33,7 +33,7 @@ impl Display for Time {
 }
 
 /// A part of a whole, in percent; a dot for nothing, so that the rest stands out.
-struct Percent(u64, u64);
+pub(crate) struct Percent(pub u64, pub u64);
 
 impl Display for Percent {
     fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
@@ -132,12 +132,12 @@ fn path_table(f: &mut Formatter<'_>, tokens: usize, paths: &Paths) -> fmt::Resul
     writeln!(f, "\ncritical path of a token, of {tokens} in the trace")?;
     let title = |what: &str, path: &CriticalPath| format!("{what} (token {})", path.token.number);
     let titles = [title("median", columns[0]), title("P99", columns[1])];
-    writeln!(f, "{:20} {:>26} {:>26}", "", titles[0], titles[1])?;
-    write!(f, "{:20}", "its time")?;
+    writeln!(f, "{:24} {:>26} {:>26}", "", titles[0], titles[1])?;
+    write!(f, "{:24}", "its time")?;
     for path in columns {
         write!(f, " {:>26}", Time(path.token.ns()))?;
     }
-    write!(f, "\n{:20}", "I/O")?;
+    write!(f, "\n{:24}", "I/O")?;
     for path in columns {
         write!(f, " {:>24.1} %", 100.0 * path.io_share())?;
     }
@@ -149,7 +149,7 @@ fn path_table(f: &mut Formatter<'_>, tokens: usize, paths: &Paths) -> fmt::Resul
     let ns = |link: &Link| links.iter().map(|l| l.get(link).map_or(0, |t| t.ns)).sum();
     rows.sort_by_key(|link| std::cmp::Reverse::<u64>(ns(link)));
     for link in rows {
-        write!(f, "  {:18}", link.label())?;
+        write!(f, "  {:22}", link.label())?;
         for (path, times) in columns.iter().zip(&links) {
             let time = times.get(link).copied().unwrap_or_default();
             let share = Percent(time.ns, path.token.ns());
