@@ -11,12 +11,15 @@ use forebay::plans::size::format_size;
 use serde::Serialize;
 
 use super::bench_ladder::Sparse;
+use super::bench_trace::TraceCost;
 use super::engine_flags::EngineFlags;
 use super::output::{print_json, print_text};
 use super::progress::reporter;
 
 /// What llama-bench measures, and a short prompt beside it.
 const USUAL_TESTS: [&str; 3] = ["pp128", "pp512", "tg128"];
+/// What `--trace-cost` measures: generation has the most records by time.
+const TRACED_TEST: &str = "tg128";
 
 #[derive(Debug, Args)]
 #[command(args_conflicts_with_subcommands = true)]
@@ -35,6 +38,9 @@ pub struct Bench {
     /// Measure the compute kernels on one core; together with a model or --tests, both.
     #[arg(long)]
     kernels: bool,
+    /// Measure instead what `run --trace` costs: the first test, in turn with and without a trace.
+    #[arg(long, conflicts_with = "kernels")]
+    trace_cost: bool,
     #[command(flatten)]
     engine: EngineFlags,
     /// Print one JSON object.
@@ -71,6 +77,9 @@ impl Bench {
         if let Some(sparse) = self.sparse {
             return sparse.execute();
         }
+        if self.trace_cost {
+            return self.trace_cost();
+        }
         let mut report = if self.kernels && self.model.is_none() && self.tests.is_empty() {
             Report {
                 run: None,
@@ -97,19 +106,7 @@ impl Bench {
         let tests = self.chosen_tests()?;
         let longest = tests.iter().max_by_key(|test| test.tokens);
         let longest = longest.context("--tests names no test")?;
-        let mut builder = self.engine.configure(Engine::builder())?;
-        builder = builder
-            .context(longest.tokens)
-            .on_preparation(reporter(self.json));
-        if let Some(model) = &self.model {
-            builder = builder.model(model);
-        }
-        let engine = builder.build().with_context(|| {
-            format!(
-                "cannot run {longest}, which needs a context of {}",
-                longest.tokens
-            )
-        })?;
+        let engine = self.start(*longest, 0)?;
         let (json, repetitions) = (self.json, self.repetitions);
         if !json {
             engine
@@ -138,6 +135,35 @@ impl Bench {
             tests,
             kernels: None,
         })
+    }
+
+    /// An engine with room for `longest`, and for so many records of a trace per core.
+    fn start(&self, longest: BenchTest, trace_records: usize) -> anyhow::Result<Engine> {
+        let mut builder = self.engine.configure(Engine::builder())?;
+        builder = builder
+            .context(longest.tokens)
+            .trace_records(trace_records)
+            .on_preparation(reporter(self.json));
+        if let Some(model) = &self.model {
+            builder = builder.model(model);
+        }
+        builder.build().with_context(|| {
+            let tokens = longest.tokens;
+            format!("cannot run {longest}, which needs a context of {tokens}")
+        })
+    }
+
+    fn trace_cost(&self) -> anyhow::Result<()> {
+        let test = self
+            .tests
+            .first()
+            .copied()
+            .map_or_else(|| TRACED_TEST.parse(), Ok)?;
+        let cost = TraceCost::measure(test, self.repetitions, |records| self.start(test, records))?;
+        match self.json {
+            true => print_json(&cost),
+            false => print_text(&format!("{cost}\n")),
+        }
     }
 
     fn chosen_tests(&self) -> anyhow::Result<Vec<BenchTest>> {

@@ -2,6 +2,7 @@
 
 mod bench;
 mod bench_ladder;
+mod bench_trace;
 mod doctor;
 mod engine_flags;
 mod eval;

@@ -15,7 +15,7 @@ use super::progress::reporter;
 use super::sampling::Sampling;
 
 /// Records per core lane of a trace: the last quarter of a million slices, 16 MiB.
-const TRACE_RECORDS: usize = 1 << 18;
+pub const TRACE_RECORDS: usize = 1 << 18;
 
 #[derive(Debug, Default, Args)]
 pub struct Run {

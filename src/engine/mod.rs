@@ -278,6 +278,11 @@ impl Engine {
             .map_err(|e| Error::system("write the trace", e))
     }
 
+    /// Stops the engine and returns what its lanes recorded, cores first.
+    pub fn finish(mut self) -> Vec<TraceLane> {
+        self.stop()
+    }
+
     fn stop(&mut self) -> Vec<TraceLane> {
         self.stopping.store(true, Ordering::Relaxed);
         let _ = self.jobs.send(Job::Stop);
