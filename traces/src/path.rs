@@ -22,8 +22,10 @@ pub enum Link {
     Outside,
     /// A read for this stage was under way, and nothing else could have been done.
     Read(String),
-    /// From the end of a read, or of another core's work, to the moment the waiting core went on.
-    HandOver,
+    /// From the end of a read to the moment the core that had waited for it went on.
+    HandOverOfRead,
+    /// From the end of a core's work to the moment the core that had waited for it went on.
+    HandOverByCore,
     /// A core waited, and the trace does not say for which read or core; or no token was there to work on.
     Wait(Reason),
 }
@@ -72,13 +74,36 @@ impl Link {
         )
     }
 
+    /// What it means that this takes most of a token's time, as a sentence.
+    pub fn meaning(&self) -> &'static str {
+        match self {
+            Self::Work(_) | Self::Outside => "A core computed, and nothing else could go on.",
+            Self::Read(_) => {
+                "The disk took so long: more memory or a faster disk makes it shorter."
+            }
+            Self::HandOverOfRead => {
+                "The reads had come, but the core that waited for them did not run: something else had its \
+                 place, or was slow to wake it."
+            }
+            Self::HandOverByCore => {
+                "Another core was done, but the one that waited for it did not run: something else had its \
+                 place, or was slow to wake it."
+            }
+            Self::Wait(Reason::Idle) => {
+                "The cores had no token to work on: sampling, embedding, or whoever takes the tokens."
+            }
+            Self::Wait(_) => "A core waited, and the trace does not say for what.",
+        }
+    }
+
     /// Name in tables.
     pub fn label(&self) -> String {
         match self {
             Self::Work(stage) => stage.clone(),
             Self::Outside => "in no stage".into(),
             Self::Read(stage) => format!("read for {stage}"),
-            Self::HandOver => "hand-over".into(),
+            Self::HandOverOfRead => "hand-over of a read".into(),
+            Self::HandOverByCore => "hand-over by a core".into(),
             Self::Wait(Reason::Idle) => "between tokens".into(),
             Self::Wait(reason @ (Reason::IoGate | Reason::IoUpDown)) => {
                 format!("{}, no read", reason.name())
@@ -231,7 +256,7 @@ impl<'a> Tracer<'a> {
             Reason::Idle => false,
             Reason::Barrier | Reason::Pred if is_at_end => {
                 if let Some((last, ns)) = self.last_arriver(walk.core, stall, next) {
-                    walk.back_to(ns, Link::HandOver, core.lane, (layer, 0));
+                    walk.back_to(ns, Link::HandOverByCore, core.lane, (layer, 0));
                     walk.core = last;
                     return;
                 }
@@ -270,7 +295,7 @@ impl<'a> Tracer<'a> {
             return false;
         };
         let own = self.cores[walk.core].lane;
-        walk.back_to(read.end_ns, Link::HandOver, own, (layer, 0));
+        walk.back_to(read.end_ns, Link::HandOverOfRead, own, (layer, 0));
         let about = (layer, read.args.bytes);
         walk.back_to(read.start_ns, Link::Read(stage.into()), lane, about);
         true

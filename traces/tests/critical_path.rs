@@ -94,9 +94,9 @@ fn it_leads_over_the_last_core_and_its_read_to_the_start() {
         (work("norm"), 1, 10, 35),
         (work("gc"), 1, 35, 40), // until the read was started
         (Link::Read("gc".into()), 2, 40, 190),
-        (Link::HandOver, 1, 190, 200),
+        (Link::HandOverOfRead, 1, 190, 200),
         (work("gc"), 1, 200, 250),
-        (Link::HandOver, 0, 250, 260),
+        (Link::HandOverByCore, 0, 250, 260),
         (work("fold"), 0, 260, 280),
         (work("head"), 0, 280, 400),
     ];
@@ -140,9 +140,9 @@ fn reads_that_wait_for_reads_are_a_chain() {
     let expected = [
         (work("norm"), 0, 0, 5),
         (Link::Read("udc".into()), 1, 5, 98),
-        (Link::HandOver, 0, 98, 100),
+        (Link::HandOverOfRead, 0, 98, 100),
         (Link::Read("udc".into()), 1, 100, 200),
-        (Link::HandOver, 0, 200, 205),
+        (Link::HandOverOfRead, 0, 200, 205),
         (work("udc"), 0, 205, 220),
         (work("head"), 0, 220, 230),
     ];

@@ -50,7 +50,7 @@ impl Colour {
             Link::Work(stage) => Self::of_stage(stage),
             Link::Outside => Self::Other,
             Link::Read(_) => Self::Read,
-            Link::HandOver => Self::Barrier,
+            Link::HandOverOfRead | Link::HandOverByCore => Self::Barrier,
             Link::Wait(reason) => Self::of_stall(*reason),
         }
     }

@@ -126,9 +126,10 @@ pub(super) fn token(title: &str, path: &CriticalPath, tokens: usize, i: usize) -
     parts.push((Colour::Other, "the rest".into(), rest));
     let first = links.first().map_or(String::new(), |(link, ns)| {
         format!(
-            " Look first at <b>{}</b>, {:.0}% of it.",
+            " Look first at <b>{}</b>, {:.0}% of it. {}",
             Escaped(link.label()),
-            100.0 * *ns as f64 / total.max(1) as f64
+            100.0 * *ns as f64 / total.max(1) as f64,
+            Escaped(link.meaning())
         )
     });
     format!(
