@@ -204,8 +204,10 @@ fn browse(chromium: &Path, folder: &Path, arguments: &[&str]) -> Output {
 /// Distinct colours of a picture.
 fn colours(path: &Path) -> usize {
     let file = std::fs::File::open(path).expect("a screenshot");
-    let mut reader = png::Decoder::new(file).read_info().expect("a PNG");
-    let mut pixels = vec![0; reader.output_buffer_size()];
+    let mut reader = png::Decoder::new(std::io::BufReader::new(file))
+        .read_info()
+        .expect("a PNG");
+    let mut pixels = vec![0; reader.output_buffer_size().expect("a size")];
     let frame = reader.next_frame(&mut pixels).expect("a whole PNG");
     assert_eq!((frame.width, frame.height), (1000, 1400));
     let bytes = frame.color_type.samples();
