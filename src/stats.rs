@@ -12,6 +12,9 @@ pub struct Statistics {
     pub model: String,
     /// The plan in force.
     pub plan: serde_json::Value,
+    /// What to say where the speed differs from what the plan foretold by more than a fifth.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub unexpected: Option<String>,
     /// Memory.
     pub memory: MemoryStatistics,
     /// Reading the prompt.

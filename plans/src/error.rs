@@ -84,4 +84,29 @@ pub enum PlanError {
         /// What the system answered.
         source: std::io::Error,
     },
+
+    /// A profile or plan could not be written.
+    #[error("cannot write {}: {source}; check free space and permissions, or set FOREBAY_CACHE to another folder", path.display())]
+    Write {
+        /// The file.
+        path: PathBuf,
+        /// What the system answered.
+        source: std::io::Error,
+    },
+
+    /// A plan file does not say what a plan says.
+    #[error("{}: {why}; make a plan with `forebay plan MODEL --memory SIZE --json`", path.display())]
+    Plan {
+        /// The file.
+        path: PathBuf,
+        /// The field, what stands there and what may stand there.
+        why: String,
+    },
+
+    /// No choice keeps the limits.
+    #[error("no plan keeps the limits: {why}")]
+    NoPlan {
+        /// The limit, and what would keep it.
+        why: String,
+    },
 }

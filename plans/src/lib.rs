@@ -6,6 +6,7 @@ pub mod bandwidth;
 pub mod budget;
 pub mod cache_dir;
 pub mod cgroup;
+pub mod cost;
 pub mod doctor;
 pub mod error;
 #[cfg(test)]
@@ -13,11 +14,14 @@ mod fake_tree;
 pub mod isa;
 pub mod kernel_files;
 pub mod limits;
+pub mod machine;
 pub mod mounts;
+pub mod plan;
 pub mod predictor_fit;
 pub mod process;
 pub mod residency;
 pub mod size;
+pub mod solve;
 pub mod storage;
 pub mod topology;
 

@@ -6,10 +6,10 @@
 //! caches Up and Down by neuron; with predictors it caches whole neurons.
 
 use forebay_models::bundle::{Bundle, ClusterKind, DirectoryEntry, FfnGeometry, FfnLayout};
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 /// Which neurons of the FFN are computed.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Sparsity {
     /// All of them.
@@ -24,7 +24,7 @@ pub enum Sparsity {
 }
 
 /// How single neurons are read.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Loading {
     /// A neuron's bundle in one read.
@@ -76,6 +76,10 @@ pub struct ResidencyRequest {
     pub sparsity: Sparsity,
     /// What overlaps: where a matrix is read as a whole, the cache needs room for a layer.
     pub pipeline: Pipeline,
+    /// Bytes of the stream window over all cores, where clusters are streamed.
+    pub stream_window: usize,
+    /// Bytes that the neuron cache gets before attention and the head are pinned: a byte of it may save more reading.
+    pub neuron_cache: u64,
 }
 
 /// Slots of the neuron cache of one core.
@@ -117,8 +121,8 @@ pub struct ResidencyPlan {
 
 /// Stream buffers per core without which the pipeline could not move.
 const MIN_STREAM_SLOTS: usize = 2;
-/// Read-ahead beyond which the disk gains nothing (depth 16 at 512 KiB reaches its plateau).
-const STREAM_WINDOW: usize = 24 << 20;
+/// Read-ahead beyond which the disk gains nothing (depth 16 at 512 KiB reaches its plateau), where no plan says otherwise.
+pub const STREAM_WINDOW: usize = 24 << 20;
 /// Most stream buffers per core.
 const MAX_STREAM_SLOTS: usize = 64;
 /// Bytes of a buffer for coalesced neuron reads.
@@ -260,13 +264,16 @@ impl Planner<'_> {
             .unwrap_or(PAGE);
         // At most a third of the memory goes into the window: pinning saves reads for certain,
         // read-ahead only hides them.
-        let window = STREAM_WINDOW.min((self.left / 3) as usize);
+        let window = self.request.stream_window.min((self.left / 3) as usize);
         let slots = (window / threads / largest).clamp(MIN_STREAM_SLOTS, MAX_STREAM_SLOTS);
         self.plan.stream_slots = slots;
         self.plan.stream_slot_bytes = largest;
         self.left -= (threads * slots * largest) as u64;
+        let reserved = self.reserved();
+        self.left -= reserved;
         self.pin_spread(|e| is_attention(e.kind));
         self.pin_spread(|e| e.kind == ClusterKind::Head);
+        self.left += reserved;
         if self.neuron_geometry().is_some() {
             self.cache_neurons();
         } else {
@@ -300,7 +307,15 @@ impl Planner<'_> {
                 _ => e.padded_len() as u64,
             })
             .sum();
-        resident + self.least_neuron_cache(&g) <= self.left
+        resident + self.least_neuron_cache(&g).max(self.reserved()) <= self.left
+    }
+
+    /// Bytes set aside for the neuron cache, where there is one.
+    fn reserved(&self) -> u64 {
+        match self.neuron_geometry() {
+            Some(_) => self.request.neuron_cache.min(self.left),
+            None => 0,
+        }
     }
 
     /// Bytes of a cluster's Gate rows, as pinned.

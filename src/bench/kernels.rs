@@ -8,6 +8,7 @@ use forebay_models::config::Activation;
 use forebay_models::kv_cache::{KvCache, KvShape, KvType};
 use forebay_models::panel::PANEL_ROWS;
 use forebay_plans::bandwidth::rate_together;
+use forebay_plans::machine::{Kernel, KernelCase};
 use forebay_plans::topology::Topology;
 use forebay_queues::slab::{Slab, Slot};
 use forebay_stages::kernels::{
@@ -20,7 +21,7 @@ use super::report::{KernelBound, KernelReport, Spread};
 use crate::error::Error;
 
 /// Weights that kernels go through piece by piece: when a piece has its next turn, no cache holds it.
-const WEIGHT_BYTES: usize = 64 << 20;
+const WEIGHT_BYTES: usize = 256 << 20;
 /// What a call goes through, about as much as a core does between two exchanges.
 const PIECE_BYTES: usize = 1 << 20;
 /// Every byte of the weights. As f16 it is 0.06, as bf16 and f32 small but normal: whatever the format
@@ -124,7 +125,40 @@ pub fn measure_kernels(isa: Option<Isa>, repetitions: usize) -> Result<Kernels, 
     })
 }
 
-fn weights() -> Result<Slot, Error> {
+/// What one kernel does per second on `cores` together, each on a part of `weights` of its own: bytes of weights, or
+/// operations for products of a batch. 0 where the format has no such row.
+pub(crate) fn kernel_rate(
+    k: KernelTable,
+    case: &KernelCase,
+    cores: &[usize],
+    weights: &[u8],
+) -> f64 {
+    let shape = (case.format, case.cols);
+    if !case.cols.is_multiple_of(case.format.block_len()) {
+        return 0.0;
+    }
+    let part = weights.len() / cores.len().max(1) / PIECE_BYTES * PIECE_BYTES;
+    let mut entries: Vec<Entry<'_>> = weights
+        .chunks_exact(part.max(PIECE_BYTES))
+        .take(cores.len())
+        .map(|part| match case.kernel {
+            Kernel::Gemv => panels(k, shape, rows_of_piece(shape.0, shape.1), 1, part),
+            Kernel::Gemm => panels(k, shape, ROWS, TOKENS, part),
+            Kernel::GemvRows => rows(k, shape, part),
+            Kernel::DotGathered => dot_gathered(k, shape, part),
+            Kernel::AxpyGathered => axpy_gathered(k, shape, part),
+        })
+        .collect();
+    let amount = entries.first().map_or(0, |e| match case.kernel {
+        Kernel::Gemm => e.operations,
+        _ => e.bytes,
+    });
+    let runs: Vec<_> = entries.iter_mut().map(|e| &mut e.run).collect();
+    rate_together(cores, runs, TIME) * amount as f64
+}
+
+/// The memory that kernels are measured on.
+pub(crate) fn weights() -> Result<Slot, Error> {
     let mut slab =
         Slab::new(WEIGHT_BYTES).map_err(|e| Error::system("reserve memory for weights", e))?;
     let Some(mut slot) = slab.carve(WEIGHT_BYTES) else {
@@ -171,19 +205,25 @@ fn entries<'a>(
 ) -> Vec<Entry<'a>> {
     let mut list = Vec::new();
     for block in BlockType::ALL {
-        list.push(panels(*k, block, rows_of_piece(block), 1, weights));
+        list.push(panels(
+            *k,
+            (block, COLS),
+            rows_of_piece(block, COLS),
+            1,
+            weights,
+        ));
     }
     for block in BlockType::ALL {
-        list.push(panels(*k, block, ROWS, TOKENS, weights));
+        list.push(panels(*k, (block, COLS), ROWS, TOKENS, weights));
     }
     for block in BlockType::ALL {
-        list.push(rows(*k, block, weights));
+        list.push(rows(*k, (block, COLS), weights));
     }
     for block in BlockType::ALL {
-        list.push(dot_gathered(*k, block, weights));
+        list.push(dot_gathered(*k, (block, COLS), weights));
     }
     for block in BlockType::ALL {
-        list.push(axpy_gathered(*k, block, weights));
+        list.push(axpy_gathered(*k, (block, COLS), weights));
     }
     for n_tokens in [1, ATTENDING] {
         for (kind, cache) in caches {
@@ -197,13 +237,13 @@ fn entries<'a>(
     list
 }
 
-fn row_bytes(block: BlockType) -> usize {
-    COLS / block.block_len() * block.block_bytes()
+fn row_bytes(block: BlockType, cols: usize) -> usize {
+    cols / block.block_len() * block.block_bytes()
 }
 
 /// Rows of a piece, in whole panels.
-fn rows_of_piece(block: BlockType) -> usize {
-    PIECE_BYTES / row_bytes(block) / PANEL_ROWS * PANEL_ROWS
+fn rows_of_piece(block: BlockType, cols: usize) -> usize {
+    PIECE_BYTES / row_bytes(block, cols) / PANEL_ROWS * PANEL_ROWS
 }
 
 /// Pieces of `bytes` in turn, for ever.
@@ -211,31 +251,31 @@ fn pieces(weights: &[u8], bytes: usize) -> impl Iterator<Item = &[u8]> + Send {
     weights.chunks_exact(bytes).cycle()
 }
 
-fn activations(k: &KernelTable, form: Form, n_tokens: usize) -> Activations {
-    let mut x = Activations::new(n_tokens, COLS);
-    x.load(k, form, n_tokens, COLS, &ramp(n_tokens * COLS));
+fn activations(k: &KernelTable, form: Form, n_tokens: usize, cols: usize) -> Activations {
+    let mut x = Activations::new(n_tokens, cols);
+    x.load(k, form, n_tokens, cols, &ramp(n_tokens * cols));
     x
 }
 
 /// A matrix product with weights in panels; with one token, every weight is used once.
 fn panels(
     k: KernelTable,
-    block: BlockType,
+    (block, cols): (BlockType, usize),
     n_rows: usize,
     n_tokens: usize,
     weights: &[u8],
 ) -> Entry<'_> {
-    let bytes = n_rows * row_bytes(block);
-    let x = activations(&k, Form::Panels, n_tokens);
+    let bytes = n_rows * row_bytes(block, cols);
+    let x = activations(&k, Form::Panels, n_tokens, cols);
     let mut out = vec![0.0; n_tokens * n_rows];
     let mut pieces = pieces(weights, bytes);
     let is_float = matches!(block, BlockType::F32 | BlockType::F16 | BlockType::BF16);
     Entry {
         kernel: if n_tokens == 1 { "gemv" } else { "gemm" },
         format: Some(block.name()),
-        shape: format!("{n_rows} x {COLS} x {n_tokens}"),
+        shape: format!("{n_rows} x {cols} x {n_tokens}"),
         bytes,
-        operations: 2 * n_rows * COLS * n_tokens,
+        operations: 2 * n_rows * cols * n_tokens,
         limit: match is_float {
             _ if n_tokens == 1 => Limit::Memory,
             true => Limit::F32,
@@ -255,17 +295,17 @@ fn panels(
 }
 
 /// Gate or Up rows of neuron bundles times one token.
-fn rows(k: KernelTable, block: BlockType, weights: &[u8]) -> Entry<'_> {
-    let (stride, n_rows) = (row_bytes(block), rows_of_piece(block));
-    let x = activations(&k, Form::Rows, 1);
+fn rows(k: KernelTable, (block, cols): (BlockType, usize), weights: &[u8]) -> Entry<'_> {
+    let (stride, n_rows) = (row_bytes(block, cols), rows_of_piece(block, cols));
+    let x = activations(&k, Form::Rows, 1, cols);
     let mut out = vec![0.0; n_rows];
     let mut pieces = pieces(weights, n_rows * stride);
     Entry {
         kernel: "gemv by rows",
         format: Some(block.name()),
-        shape: format!("{n_rows} x {COLS}"),
+        shape: format!("{n_rows} x {cols}"),
         bytes: n_rows * stride,
-        operations: 2 * n_rows * COLS,
+        operations: 2 * n_rows * cols,
         limit: Limit::Memory,
         run: Box::new(move || {
             let w = WeightRows {
@@ -283,52 +323,52 @@ fn rows(k: KernelTable, block: BlockType, weights: &[u8]) -> Entry<'_> {
 
 /// The weights' rows in an order in which none is near the one before it, as the live neurons of a layer
 /// lie in the cache: lists of as many as there are in a piece.
-fn scattered(block: BlockType, weights: &[u8]) -> Vec<Vec<&[u8]>> {
+fn scattered((block, cols): (BlockType, usize), weights: &[u8]) -> Vec<Vec<&[u8]>> {
     // A prime, and no divisor of the number of rows: all come once before one comes again.
     const STEP: usize = 10_007;
-    let bytes = row_bytes(block);
+    let bytes = row_bytes(block, cols);
     let n_rows = weights.len() / bytes;
     let row = |i: usize| &weights[i * STEP % n_rows * bytes..][..bytes];
     let rows: Vec<_> = (0..n_rows).map(row).collect();
-    let lists = rows.chunks_exact(rows_of_piece(block));
+    let lists = rows.chunks_exact(rows_of_piece(block, cols));
     lists.map(<[_]>::to_vec).collect()
 }
 
 /// Gate or Up rows of live neurons that lie anywhere, times one token.
-fn dot_gathered(k: KernelTable, block: BlockType, weights: &[u8]) -> Entry<'_> {
-    let x = activations(&k, Form::Rows, 1);
-    let mut out = vec![0.0; rows_of_piece(block)];
-    gathered("dot gathered", block, weights, move |rows| {
+fn dot_gathered(k: KernelTable, (block, cols): (BlockType, usize), weights: &[u8]) -> Entry<'_> {
+    let x = activations(&k, Form::Rows, 1, cols);
+    let mut out = vec![0.0; rows_of_piece(block, cols)];
+    gathered("dot gathered", (block, cols), weights, move |rows| {
         k.dot_gathered(block, rows, &x, &mut out);
         black_box(&out);
     })
 }
 
 /// Down columns of live neurons that lie anywhere, added to one token's result.
-fn axpy_gathered(k: KernelTable, block: BlockType, weights: &[u8]) -> Entry<'_> {
-    let h = vec![0.5; rows_of_piece(block)];
-    let mut acc = vec![0.0; COLS];
-    gathered("axpy gathered", block, weights, move |rows| {
-        k.axpy_gathered(block, rows, &h, &mut acc, COLS);
+fn axpy_gathered(k: KernelTable, (block, cols): (BlockType, usize), weights: &[u8]) -> Entry<'_> {
+    let h = vec![0.5; rows_of_piece(block, cols)];
+    let mut acc = vec![0.0; cols];
+    gathered("axpy gathered", (block, cols), weights, move |rows| {
+        k.axpy_gathered(block, rows, &h, &mut acc, cols);
         black_box(&acc);
     })
 }
 
 fn gathered<'a>(
     kernel: &'static str,
-    block: BlockType,
+    (block, cols): (BlockType, usize),
     weights: &'a [u8],
     mut call: impl FnMut(&[&[u8]]) + Send + 'a,
 ) -> Entry<'a> {
-    let n_rows = rows_of_piece(block);
-    let lists = scattered(block, weights);
+    let n_rows = rows_of_piece(block, cols);
+    let lists = scattered((block, cols), weights);
     let mut next = 0;
     Entry {
         kernel,
         format: Some(block.name()),
-        shape: format!("{n_rows} x {COLS}"),
-        bytes: n_rows * row_bytes(block),
-        operations: 2 * n_rows * COLS,
+        shape: format!("{n_rows} x {cols}"),
+        bytes: n_rows * row_bytes(block, cols),
+        operations: 2 * n_rows * cols,
         limit: Limit::Memory,
         run: Box::new(move || {
             call(&lists[next]);

@@ -15,6 +15,7 @@ use std::fmt;
 use std::str::FromStr;
 
 pub use kernels::{Kernels, measure_kernels};
+pub(crate) use kernels::{kernel_rate, weights};
 pub use ladder::{LADDER, Point, Rung, Workload, measure_point};
 pub use report::{Bound, KernelBound, KernelReport, Spread, TestReport};
 

@@ -1,32 +1,31 @@
 //! `forebay doctor`
 
 use std::path::PathBuf;
-use std::time::Duration;
 
 use clap::Args;
 use forebay::plans::cache_dir;
 use forebay::plans::doctor::{Doctor as Examination, ExamineOptions, Finding};
+use forebay::plans::machine::{DiskProfile, MachineProfile};
 use forebay::plans::size::format_size;
-use forebay_actors::io::DriverChoice;
-use forebay_actors::io::probe::{ReadLoad, measure_folder, measure_read, uring_available};
+use forebay::survey;
+use forebay_actors::io::probe::uring_available;
 
 use super::output::{print_json, print_text};
-
-/// Size of the scratch file that the disk is measured on where there is no model.
-const PROBE_BYTES: u64 = 256 << 20;
-/// Time per disk figure.
-const PROBE_TIME: Duration = Duration::from_millis(400);
+use super::progress::thousandths;
 
 #[derive(Debug, Args)]
 pub struct Doctor {
-    /// Measure the disk on this model's file.
+    /// A model: its folder's disk is examined, too, and a packed one is what the disk is measured with.
     model: Option<PathBuf>,
-    /// Compute threads to examine for.
+    /// Compute threads instead of the default.
     #[arg(long, short, value_name = "N")]
     threads: Option<usize>,
-    /// Skip the measurements of memory and disk.
+    /// Skip measurements.
     #[arg(long)]
     quick: bool,
+    /// Measure again what was measured and kept before.
+    #[arg(long, conflicts_with = "quick")]
+    measure: bool,
     /// Print one JSON object.
     #[arg(long)]
     json: bool,
@@ -36,7 +35,7 @@ impl Doctor {
     pub fn execute(self) -> anyhow::Result<()> {
         let mut extra = vec![uring()];
         if !self.quick {
-            extra.extend(self.disk());
+            extra.extend(self.profile());
         }
         let examination = Examination::examine(&ExamineOptions {
             model: self.model.clone(),
@@ -51,53 +50,61 @@ impl Doctor {
         print_text(&format!("{examination}\n"))
     }
 
-    /// Read speed by block size: small blocks are neurons, large ones clusters.
-    fn disk(&self) -> Vec<Finding> {
-        [
-            (4 << 10, 16),
-            (24 << 10, 16),
-            (128 << 10, 16),
-            (512 << 10, 16),
-        ]
-        .into_iter()
-        .map(|(block_bytes, depth)| {
-            let load = ReadLoad {
-                block_bytes,
-                depth,
-                bytes: PROBE_BYTES,
-                duration: PROBE_TIME,
-                choice: DriverChoice::Auto,
-            };
-            let what = format!(
-                "random reads of {} at depth {depth}",
-                format_size(block_bytes.into())
-            );
-            let rate = match &self.model {
-                Some(model) if model.is_file() => {
-                    measure_read(model, &load).map_err(|e| e.to_string())
-                }
-                _ => cache_dir::prepare()
-                    .map_err(|e| e.to_string())
-                    .and_then(|folder| {
-                        measure_folder(&folder, PROBE_BYTES, &load).map_err(|e| e.to_string())
-                    }),
-            };
-            match rate {
-                Ok(r) => {
-                    let value = format!(
-                        "{}/s ({:.0} reads/s, {})",
-                        format_size(r.bytes_per_second as u64),
-                        r.reads as f64 / r.seconds,
-                        r.info
-                    );
-                    Finding::good("disk", &what, value)
-                }
-                Err(e) => Finding::bad("disk", &what, e)
-                    .remedy("give a model on the disk that you will run from"),
-            }
-        })
-        .collect()
+    /// The hardware profile, which is kept for `run` and `plan`.
+    fn profile(&self) -> Vec<Finding> {
+        let bar = thousandths(self.json).with_message("measuring");
+        let packed = self
+            .model
+            .as_deref()
+            .filter(|m| forebay::packed::is_bundle(m));
+        let measured = cache_dir::prepare()
+            .map_err(forebay::Error::from)
+            .and_then(|folder| {
+                survey(&folder, packed, self.threads, self.measure, &mut |share| {
+                    bar.set_position((share * 1000.0) as u64);
+                })
+            });
+        bar.finish_and_clear();
+        match measured {
+            Ok((machine, disk)) => findings(&machine, &disk),
+            Err(e) => vec![
+                Finding::bad("disk", "measured", e.to_string())
+                    .remedy("give a packed model on the disk that you will run from"),
+            ],
+        }
     }
+}
+
+fn findings(machine: &MachineProfile, disk: &DiskProfile) -> Vec<Finding> {
+    let mut list = Vec::new();
+    for (key, rate) in &machine.kernels {
+        let unit = if key.starts_with("gemm") {
+            "GOPS"
+        } else {
+            "GB/s"
+        };
+        let value = format!(
+            "{:.1} {unit} on one core, {:.1} on {}",
+            rate.alone / 1e9,
+            rate.together / 1e9,
+            machine.cores.len()
+        );
+        list.push(Finding::good("kernels", key, value));
+    }
+    for rate in &disk.rates {
+        let what = format!(
+            "random reads of {} at depth {}",
+            format_size(rate.block_bytes),
+            rate.depth
+        );
+        let value = format!(
+            "{}/s ({:.0} reads/s)",
+            format_size(rate.bytes_per_second as u64),
+            rate.bytes_per_second / rate.block_bytes as f64
+        );
+        list.push(Finding::good("disk", &what, value));
+    }
+    list
 }
 
 fn uring() -> Finding {

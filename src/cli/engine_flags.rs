@@ -4,17 +4,21 @@ use std::path::PathBuf;
 
 use clap::{Args, ValueEnum};
 use forebay::plans::limits::MemoryLimits;
-use forebay::plans::size::MemorySize;
+use forebay::plans::size::{MemorySize, SizeError};
 use forebay::{
-    DriverChoice, EngineBuilder, Isa, KvType, Loading, NeuronOptions, Pipeline, PolicyKind,
-    Sparsity,
+    DriverChoice, EngineBuilder, Isa, KvType, Loading, NeuronOptions, Pipeline, PlanGoal,
+    PolicyKind, Sparsity,
 };
 
 #[derive(Clone, Debug, Default, Args)]
 pub struct EngineFlags {
-    /// Memory for the whole process: 2GiB, 600MiB, or a share of what is available such as 50%.
-    #[arg(long, value_name = "SIZE")]
-    pub memory: Option<MemorySize>,
+    /// Memory for the whole process: 2GiB, 600MiB, a share of what is available such as 50%, or auto: the least that
+    /// is nearly as fast as all of it.
+    #[arg(long, value_name = "SIZE", value_parser = memory)]
+    pub memory: Option<MemoryFlag>,
+    /// A plan that `forebay plan --json` wrote; flags given beside it go before it.
+    #[arg(long, value_name = "FILE")]
+    pub plan: Option<PathBuf>,
     /// Compute threads, each pinned to a core; no more than query heads are used [default: one per big and
     /// mid core].
     #[arg(long, short = 't', value_name = "N")]
@@ -108,6 +112,25 @@ pub enum Preset {
     LlmInAFlash,
 }
 
+/// Choices of `--memory`.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum MemoryFlag {
+    /// The least that is nearly as fast as all there is.
+    Auto,
+    /// So much.
+    Size(MemorySize),
+}
+
+fn memory(text: &str) -> Result<MemoryFlag, String> {
+    match text {
+        "auto" => Ok(MemoryFlag::Auto),
+        _ => text
+            .parse()
+            .map(MemoryFlag::Size)
+            .map_err(|e: SizeError| e.to_string()),
+    }
+}
+
 fn part(text: &str) -> Result<f64, String> {
     match text.parse::<f64>() {
         Ok(part) if part > 0.0 && part <= 1.0 => Ok(part),
@@ -167,8 +190,15 @@ impl EngineFlags {
 
     /// Applies the flags.
     pub fn configure(&self, mut builder: EngineBuilder) -> anyhow::Result<EngineBuilder> {
-        if let Some(size) = self.memory {
-            builder = builder.memory(size.resolve(MemoryLimits::read()?.effective_available()));
+        match self.memory {
+            Some(MemoryFlag::Size(size)) => {
+                builder = builder.memory(size.resolve(MemoryLimits::read()?.effective_available()));
+            }
+            Some(MemoryFlag::Auto) => builder = builder.goal(PlanGoal::Enough),
+            None => {}
+        }
+        if let Some(plan) = &self.plan {
+            builder = builder.plan_file(plan);
         }
         if let Some(n) = self.threads {
             builder = builder.threads(n);
@@ -194,6 +224,9 @@ impl EngineFlags {
             .cache_preference(self.cache_preference)
             .hot_set(!self.cold)
             .neurons(self.neurons());
+        if self.loading.is_some() || self.preset.is_some() {
+            builder = builder.loading(self.neurons().loading);
+        }
         Ok(builder.kv_type(self.kv).driver(match self.io {
             IoFlag::Auto => DriverChoice::Auto,
             IoFlag::Uring => DriverChoice::Uring,

@@ -10,6 +10,7 @@ mod inspect;
 mod learn;
 mod output;
 mod pack;
+mod plan;
 mod profile;
 mod progress;
 mod run;
@@ -49,6 +50,8 @@ enum Command {
     Calibrate(Box<learn::Calibrate>),
     /// Count which neurons a text wants, and how many a cache of each size misses
     Profile(Box<profile::ProfileCommand>),
+    /// Measure the machine, decide what goes where, and say how fast that will be and why
+    Plan(Box<plan::PlanCommand>),
     /// Examine this machine: cores, memory, disk, limits, with remedies.
     Doctor(doctor::Doctor),
     /// Make a model of a real shape with planted sparsity, for measuring speed: it speaks nonsense.
@@ -70,6 +73,7 @@ pub fn run(arguments: Arguments) -> anyhow::Result<()> {
         Some(Command::FitPredictor(fit)) => fit.execute(),
         Some(Command::Calibrate(calibrate)) => calibrate.execute(),
         Some(Command::Profile(profile)) => profile.execute(),
+        Some(Command::Plan(plan)) => plan.execute(),
         Some(Command::Doctor(doctor)) => doctor.execute(),
         Some(Command::Synth(synth)) => synth.execute(),
         Some(Command::Trace(trace)) => trace.execute(),

@@ -115,11 +115,12 @@ fn table(profile: &Profile) -> String {
     for MissPoint {
         cached,
         miss_rate,
-        per_token,
+        reads,
+        ..
     } in &profile.misses
     {
         text += &format!(
-            "| {} | {} | {per_token:.0} |\n",
+            "| {} | {} | {reads:.0} |\n",
             percent(*cached),
             percent(*miss_rate)
         );

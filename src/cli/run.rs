@@ -99,6 +99,12 @@ impl Run {
                 .notes()
                 .iter()
                 .for_each(|note| eprintln!("note: {note}"));
+            if let Some(e) = engine.expected() {
+                eprintln!(
+                    "expected: {:.1} tokens per second, bound by {}",
+                    e.decode_tokens_per_second, e.bound_by
+                );
+            }
         }
         let request = Request {
             prompt: Prompt::Text(prompt.clone()),
@@ -116,6 +122,9 @@ impl Run {
         if let Some(statistics) = statistics {
             if !self.quiet {
                 eprintln!("{}", statistics.summary());
+                if let Some(text) = &statistics.unexpected {
+                    eprintln!("note: {text}");
+                }
             }
             if let Some(path) = &self.stats {
                 write_json(path, &statistics)?;

@@ -7,23 +7,25 @@ use forebay_actors::decode::graph::IO_LANE_SHARE;
 use forebay_actors::decode::{NeuronOptions, Observer};
 use forebay_actors::io::DriverChoice;
 use forebay_models::bundle::{Bundle, PackOptions};
+use forebay_models::config::ModelConfig;
 use forebay_models::kv_cache::KvType;
 use forebay_models::tokenizer::Tokenizer;
 use forebay_plans::cache_dir;
 use forebay_plans::limits::MemoryLimits;
 use forebay_plans::process::rss_now;
-use forebay_plans::residency::Sparsity;
+use forebay_plans::residency::{Loading, STREAM_WINDOW, Sparsity};
 use forebay_plans::topology::Topology;
 use forebay_stages::kernels::{Isa, KernelTable};
 use forebay_stages::pred::Pred;
 use forebay_traces::record::Record;
 
 use super::memory::{MemoryRequest, plan};
+use super::planning::{PlanGoal, Planning};
 use super::start::{IO_DEPTH, describe};
 use super::{Engine, Facts};
 use crate::demo;
 use crate::error::Error;
-use crate::packed::{self, Preparation};
+use crate::packed::Preparation;
 
 /// Share of the available memory taken when no budget is given.
 const DEFAULT_SHARE: f64 = 0.8;
@@ -34,18 +36,18 @@ type Report = Box<dyn FnMut(Preparation)>;
 
 /// Configures an [`Engine`].
 pub struct EngineBuilder {
-    model: Option<PathBuf>,
-    cache: Option<PathBuf>,
-    pack: PackOptions,
-    memory: Option<u64>,
+    pub(super) model: Option<PathBuf>,
+    pub(super) cache: Option<PathBuf>,
+    pub(super) pack: PackOptions,
+    pub(super) memory: Option<u64>,
     weight_memory: Option<u64>,
-    threads: Option<usize>,
+    pub(super) threads: Option<usize>,
     context: Option<usize>,
     context_hint: Option<usize>,
     pub(super) kv_type: KvType,
-    max_batch: Option<usize>,
+    pub(super) max_batch: Option<usize>,
     pub(super) max_logits: usize,
-    sparsity: Option<Sparsity>,
+    pub(super) sparsity: Option<Sparsity>,
     density: Option<f64>,
     cache_preference: f32,
     pub(super) neurons: NeuronOptions,
@@ -54,6 +56,9 @@ pub struct EngineBuilder {
     pub(super) driver: DriverChoice,
     isa: Option<Isa>,
     pub(super) trace_records: usize,
+    pub(super) planning: Planning,
+    pub(super) goal: PlanGoal,
+    pub(super) fixed_loading: Option<Loading>,
     pub(super) report: Report,
 }
 
@@ -80,6 +85,9 @@ impl Default for EngineBuilder {
             driver: DriverChoice::Auto,
             isa: None,
             trace_records: 0,
+            planning: Planning::default(),
+            goal: PlanGoal::default(),
+            fixed_loading: None,
             report: Box::new(|_| {}),
         }
     }
@@ -252,6 +260,39 @@ impl EngineBuilder {
         self
     }
 
+    /// Takes the choices of a plan that `forebay plan --json` wrote; choices made here go before it.
+    #[must_use]
+    pub fn plan_file(mut self, path: impl AsRef<Path>) -> Self {
+        self.planning = Planning::File(path.as_ref().to_path_buf());
+        self
+    }
+
+    /// Whether the planner decides what is not given here. Default: yes, where the machine has been measured
+    /// (`forebay plan`, `forebay doctor`).
+    #[must_use]
+    pub fn planned_choices(mut self, planned: bool) -> Self {
+        self.planning = match planned {
+            true => Planning::Automatic,
+            false => Planning::Off,
+        };
+        self
+    }
+
+    /// What the planner is after.
+    #[must_use]
+    pub fn goal(mut self, goal: PlanGoal) -> Self {
+        self.goal = goal;
+        self
+    }
+
+    /// How neurons are read, whatever a plan says.
+    #[must_use]
+    pub fn loading(mut self, loading: Loading) -> Self {
+        self.neurons.loading = loading;
+        self.fixed_loading = Some(loading);
+        self
+    }
+
     /// Called while the model is packed and loaded.
     #[must_use]
     pub fn on_preparation(mut self, report: impl FnMut(Preparation) + 'static) -> Self {
@@ -266,26 +307,20 @@ impl EngineBuilder {
     /// resource the system refuses.
     pub fn build(mut self) -> Result<Engine, Error> {
         let kernels = self.kernels()?;
-        let model = self.model_path()?;
-        let name = self
-            .model
-            .as_ref()
-            .map_or(demo::NAME.into(), |m| m.display().to_string());
-        // Thresholds skip neurons one by one, so those have to be stored one by one.
-        self.pack.neurons |= self.sparsity == Some(Sparsity::Threshold);
-        let bundle = packed::open(&model, self.cache.as_deref(), &self.pack, &mut self.report)?;
+        let bundle = self.open()?;
         let tokenizer =
             Tokenizer::from_spec(bundle.read_tokenizer()?).map_err(|e| e.within(bundle.path()))?;
-        let config = bundle.meta.config.clone();
-        let cores = Topology::read()?.compute_cores(self.threads)?;
-        let threads = cores.len().min(config.n_heads);
-        let sparsity = self.sparsity.unwrap_or_else(|| default_sparsity(&bundle));
+        let (config, sparsity, cores) = self.shape(&bundle)?;
         let pred = self.rule(&bundle, sparsity)?;
-        let memory = plan(&bundle, &self.memory_request(threads, sparsity)?)?;
+        let request = self.memory_request(cores.len(), sparsity)?;
+        let (request, made) = self.planned(&bundle, kernels, request, &cores)?;
+        let threads = request.threads;
+        let memory = plan(&bundle, &request)?;
         let mut prepared = self.load(&bundle, &memory, threads, sparsity)?;
         let facts = Arc::new(Facts {
-            model: name,
+            model: self.name(),
             context: memory.context,
+            expected: made.as_ref().map(|plan| plan.expected.clone()),
             plan: describe(
                 &memory,
                 &config,
@@ -293,6 +328,7 @@ impl EngineBuilder {
                 &prepared,
                 (kernels.isa(), self.kv_type),
                 (sparsity, self.neurons),
+                made.as_ref(),
             ),
             cores: cores[..threads].to_vec(),
             isa: kernels.isa(),
@@ -308,8 +344,26 @@ impl EngineBuilder {
         self.start((bundle, kernels, pred), memory, prepared, facts)
     }
 
+    /// The model as it was named.
+    pub(super) fn name(&self) -> String {
+        let model = self.model.as_ref();
+        model.map_or(demo::NAME.into(), |m| m.display().to_string())
+    }
+
+    /// Architecture, mode and the cores that may compute: no more than there are query heads.
+    pub(super) fn shape(
+        &self,
+        bundle: &Bundle,
+    ) -> Result<(ModelConfig, Sparsity, Vec<usize>), Error> {
+        let config = bundle.meta.config.clone();
+        let mut cores = Topology::read()?.compute_cores(self.threads)?;
+        cores.truncate(config.n_heads);
+        let sparsity = self.sparsity.unwrap_or_else(|| default_sparsity(bundle));
+        Ok((config, sparsity, cores))
+    }
+
     /// How neurons are selected.
-    fn rule(&self, bundle: &Bundle, sparsity: Sparsity) -> Result<Pred, Error> {
+    pub(super) fn rule(&self, bundle: &Bundle, sparsity: Sparsity) -> Result<Pred, Error> {
         let (meta, name) = (&bundle.meta, bundle.path().display());
         let thresholds = match (sparsity, &meta.gates) {
             (Sparsity::Threshold, Some(gates)) => {
@@ -334,14 +388,14 @@ impl EngineBuilder {
         Ok(pred.preferring_cached(self.cache_preference))
     }
 
-    fn kernels(&self) -> Result<KernelTable, Error> {
+    pub(super) fn kernels(&self) -> Result<KernelTable, Error> {
         let Some(isa) = self.isa else {
             return Ok(KernelTable::best());
         };
         KernelTable::new(isa).ok_or_else(|| Error::no_isa(isa))
     }
 
-    fn model_path(&self) -> Result<PathBuf, Error> {
+    pub(super) fn model_path(&self) -> Result<PathBuf, Error> {
         match &self.model {
             Some(path) => Ok(path.clone()),
             None => demo::unpack(&match &self.cache {
@@ -351,7 +405,11 @@ impl EngineBuilder {
         }
     }
 
-    fn memory_request(&self, threads: usize, sparsity: Sparsity) -> Result<MemoryRequest, Error> {
+    pub(super) fn memory_request(
+        &self,
+        threads: usize,
+        sparsity: Sparsity,
+    ) -> Result<MemoryRequest, Error> {
         let available = MemoryLimits::read()?.effective_available();
         let process = rss_now()?;
         let default = process + (available as f64 * DEFAULT_SHARE) as u64;
@@ -369,6 +427,8 @@ impl EngineBuilder {
             max_logits: self.max_logits,
             sparsity,
             pipeline: self.neurons.pipeline,
+            stream_window: STREAM_WINDOW,
+            neuron_cache: 0,
             trace: (records * size_of::<Record>()) as u64,
         })
     }

@@ -31,7 +31,7 @@ const PROCESS_SPREAD: u64 = 1 << 20;
 
 /// What the caller fixed.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct MemoryRequest {
+pub(crate) struct MemoryRequest {
     /// Budget of the process in bytes.
     pub total: u64,
     /// Bytes for weights; `None` takes what the budget leaves.
@@ -50,13 +50,17 @@ pub(super) struct MemoryRequest {
     pub max_logits: usize,
     pub sparsity: Sparsity,
     pub pipeline: Pipeline,
+    /// Bytes of the stream window.
+    pub stream_window: usize,
+    /// Bytes that neurons get before attention.
+    pub neuron_cache: u64,
     /// Bytes of trace lanes.
     pub trace: u64,
 }
 
 /// The decision: sizes, residency and the itemised budget.
 #[derive(Debug)]
-pub(super) struct MemoryPlan {
+pub(crate) struct MemoryPlan {
     pub context: usize,
     pub max_batch: usize,
     pub residency: ResidencyPlan,
@@ -67,22 +71,8 @@ pub(super) struct MemoryPlan {
 ///
 /// # Errors
 /// The budget is impossible; the error names the least possible one.
-pub(super) fn plan(bundle: &Bundle, request: &MemoryRequest) -> Result<MemoryPlan, Error> {
-    let trained = bundle.meta.config.context_length;
-    let context = match request.context {
-        Some(asked) if asked > trained => {
-            return Err(Error::Request(format!(
-                "--ctx {asked} is beyond the {trained} tokens the model was trained for; give at most {trained}"
-            )));
-        }
-        Some(0) => {
-            return Err(Error::Request(
-                "--ctx 0 leaves no room for a token; give at least 2".into(),
-            ));
-        }
-        Some(asked) => asked,
-        None => default_context(bundle, request, trained),
-    };
+pub(crate) fn plan(bundle: &Bundle, request: &MemoryRequest) -> Result<MemoryPlan, Error> {
+    let context = context(bundle, request)?;
     let max_batch = request
         .max_batch
         .unwrap_or_else(|| default_batch(bundle, request, context));
@@ -99,6 +89,40 @@ pub(super) fn plan(bundle: &Bundle, request: &MemoryRequest) -> Result<MemoryPla
             planned => return planned,
         }
     }
+}
+
+/// Positions of the KV cache: those asked for, or what the budget allows.
+///
+/// # Errors
+/// More than the model was trained for, or none.
+pub(crate) fn context(bundle: &Bundle, request: &MemoryRequest) -> Result<usize, Error> {
+    let trained = bundle.meta.config.context_length;
+    match request.context {
+        Some(asked) if asked > trained => {
+            return Err(Error::Request(format!(
+                "--ctx {asked} is beyond the {trained} tokens the model was trained for; give at most {trained}"
+            )));
+        }
+        Some(0) => {
+            return Err(Error::Request(
+                "--ctx 0 leaves no room for a token; give at least 2".into(),
+            ));
+        }
+        Some(asked) => Ok(asked),
+        None => Ok(default_context(bundle, request, trained)),
+    }
+}
+
+/// Bytes that are taken whatever happens to the weights: for everything but scratch, and for scratch.
+pub(crate) fn fixed_bytes(
+    bundle: &Bundle,
+    request: &MemoryRequest,
+    context: usize,
+    max_batch: usize,
+) -> (u64, u64) {
+    let all = fixed_items(bundle, request, context, max_batch).claimed();
+    let scratch = scratch(bundle, request, max_batch);
+    (all - scratch, scratch)
 }
 
 /// Plans the memory of a run with `context` positions and batches of `max_batch` tokens.
@@ -136,6 +160,8 @@ fn plan_for(
         threads,
         sparsity: request.sparsity,
         pipeline: request.pipeline,
+        stream_window: request.stream_window,
+        neuron_cache: request.neuron_cache,
     };
     let Some(residency) = decide(bundle, &wanted) else {
         return Err(Error::Request(format!(
@@ -153,7 +179,8 @@ fn plan_for(
     })
 }
 
-fn kv_bytes(bundle: &Bundle, request: &MemoryRequest, context: usize) -> u64 {
+/// Bytes of keys and values of `context` positions.
+pub(crate) fn kv_bytes(bundle: &Bundle, request: &MemoryRequest, context: usize) -> u64 {
     let (c, threads) = (&bundle.meta.config, request.threads);
     let per_core = (0..threads).map(|rank| kv_shape(c, rank, threads, context, request.kv_type));
     per_core.map(|shape| KvCache::bytes(shape) as u64).sum()

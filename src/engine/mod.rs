@@ -3,7 +3,8 @@
 mod bench;
 mod builder;
 mod embed;
-mod memory;
+pub(crate) mod memory;
+mod planning;
 mod runner;
 mod score;
 mod start;
@@ -17,10 +18,12 @@ use flume::Sender;
 use forebay_models::config::ModelConfig;
 use forebay_models::tokenizer::{EncodeOptions, Tokenizer};
 use forebay_plans::budget::Budget;
+use forebay_plans::plan::Expected;
 use forebay_stages::kernels::Isa;
 use forebay_traces::lane::TraceLane;
 
 pub use builder::EngineBuilder;
+pub use planning::{Measure, PlanGoal};
 pub use score::Perplexity;
 
 use crate::bench::{BenchTest, TestReport};
@@ -46,6 +49,8 @@ pub(crate) struct Facts {
     pub tokenizer: Tokenizer,
     pub budget: Budget,
     pub plan: serde_json::Value,
+    /// What the planner foretold, where there is a plan.
+    pub expected: Option<Expected>,
     /// The core of each compute thread, `[threads]`.
     pub cores: Vec<usize>,
     pub isa: Isa,
@@ -120,6 +125,11 @@ impl Engine {
     /// The plan in force, as the statistics show it.
     pub fn plan(&self) -> &serde_json::Value {
         &self.facts.plan
+    }
+
+    /// What was foretold of the speed, where there is a plan.
+    pub fn expected(&self) -> Option<&Expected> {
+        self.facts.expected.as_ref()
     }
 
     /// Positions of the KV cache.

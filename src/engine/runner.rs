@@ -68,6 +68,9 @@ pub(super) struct Runner {
 /// How often a generation whose reader is slow looks whether the engine is stopping.
 const PATIENCE: Duration = Duration::from_millis(50);
 
+/// Tokens from which on a speed says something about a plan.
+const ENOUGH_TO_COMPARE: usize = 16;
+
 /// What a generation has cost so far.
 #[derive(Debug, Default)]
 struct Meter {
@@ -407,9 +410,15 @@ impl Runner {
         meter.miss_rates.sort_unstable_by(f64::total_cmp);
         let accesses = (meter.hits + meter.misses).max(1) as f64;
         let decoded = meter.decode_ns.len();
+        let decode = PhaseStatistics::of(decoded, &mut meter.decode_ns);
         Statistics {
             model: facts.model.clone(),
             plan: facts.plan.clone(),
+            unexpected: facts
+                .expected
+                .as_ref()
+                .filter(|_| decoded >= ENOUGH_TO_COMPARE)
+                .and_then(|e| e.compared(1e3 / decode.ms_p50)),
             memory: MemoryStatistics {
                 budget_bytes: facts.budget.total_bytes(),
                 peak_rss_bytes: rss_peak().unwrap_or(0),
@@ -417,7 +426,7 @@ impl Runner {
             },
             prefill: PhaseStatistics::of(meter.prefill_tokens, &mut meter.prefill_ns),
             prompt: meter.prompt,
-            decode: PhaseStatistics::of(decoded, &mut meter.decode_ns),
+            decode,
             cache: CacheStatistics {
                 hits: meter.hits,
                 misses: meter.misses,

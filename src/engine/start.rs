@@ -15,6 +15,7 @@ use forebay_actors::memory::WeightMemory;
 use forebay_models::bundle::{ALIGN, Bundle, load_hot_set};
 use forebay_models::config::ModelConfig;
 use forebay_models::kv_cache::KvType;
+use forebay_plans::plan::Plan;
 use forebay_plans::residency::{Residency, ResidencyPlan, Sparsity};
 use forebay_queues::slab::Slot;
 use forebay_stages::kernels::{Isa, KernelTable};
@@ -239,6 +240,7 @@ pub(super) fn describe(
     prepared: &Prepared,
     (isa, kv_type): (Isa, KvType),
     (sparsity, neurons): (Sparsity, NeuronOptions),
+    made: Option<&Plan>,
 ) -> serde_json::Value {
     let count = |r: Residency| {
         memory
@@ -272,5 +274,7 @@ pub(super) fn describe(
         },
         "neuron_cache": memory.residency.neuron_cache,
         "notes": prepared.notes,
+        "expected": made.map(|plan| &plan.expected),
+        "reasons": made.map(|plan| &plan.reasons),
     })
 }

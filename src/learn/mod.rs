@@ -5,6 +5,7 @@ mod activity;
 mod calibrate;
 mod gates;
 mod gather;
+mod misses;
 mod predictors;
 mod profile;
 mod texts;
@@ -13,8 +14,9 @@ pub use activity::Activity;
 pub use calibrate::{CalibrateReport, CalibrateRequest, FittedDensity, calibrate_gates};
 pub use gates::GateSizes;
 pub use gather::Gather;
+pub use misses::MissPoint;
 pub use predictors::{FitReport, FitRequest, FitStep, fit_predictors};
-pub use profile::{MissPoint, Profile, ProfileText, profile};
+pub use profile::{Profile, ProfileText, profile};
 pub use texts::measure_activity;
 
 #[cfg(test)]

@@ -9,11 +9,12 @@ use forebay_actors::decode::Observer;
 use forebay_models::bundle::{Bundle, ffn_identity, write_whole};
 use forebay_models::config::{Activation, ModelConfig};
 use forebay_models::sampler::SamplerConfig;
-use forebay_stages::cache::{NeuronCache, PolicyKind};
+use forebay_stages::cache::PolicyKind;
 use forebay_stages::live_mask::LiveMask;
 use parking_lot::Mutex;
 use serde::{Deserialize, Serialize};
 
+use super::misses::{MissPoint, Wants, of_token};
 use super::texts::{Make, feed, whole_texts};
 use crate::engine::Engine;
 use crate::error::Error;
@@ -56,17 +57,6 @@ pub struct Profile {
     pub misses: Vec<MissPoint>,
     /// How often each neuron was wanted, `[n_layers][d_ff]`.
     pub counts: Vec<Vec<u32>>,
-}
-
-/// A cache that has room for a part of all neurons.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
-pub struct MissPoint {
-    /// Part of all neurons that the cache holds.
-    pub cached: f64,
-    /// Part of the wanted neurons that are not in it, P_miss, once it is warm.
-    pub miss_rate: f64,
-    /// Neurons that a token misses.
-    pub per_token: f64,
 }
 
 /// Name of the profile of the packed model at `path`.
@@ -226,10 +216,11 @@ pub fn profile(
         ProfileText::Given { tokens, ctx } => whole_texts(tokens.len(), ctx)?,
         ProfileText::Generated(n) => n,
     };
-    let (config, sparsity) = {
+    let (config, sparsity, bundle) = {
         let engine = make()?.build()?;
         let sparsity = engine.plan()["sparsity"].as_str().unwrap_or_default();
-        (engine.config().clone(), sparsity.to_string())
+        let bundle = Bundle::open(Path::new(engine.bundle_path()))?;
+        (engine.config().clone(), sparsity.to_string(), bundle)
     };
     if sparsity == "dense" {
         return Err(Error::Request(
@@ -250,13 +241,15 @@ pub fn profile(
     drop(engine);
     let rows: Vec<Vec<u64>> = watch.wanted.iter().map(|l| l.lock().clone()).collect();
     let mut misses = Vec::with_capacity(SIZES);
+    let wants = Wants {
+        rows: &rows,
+        d_ff: config.d_ff,
+        tokens: n,
+        geometry: bundle.meta.layers[0].ffn,
+        whole_bundles: sparsity == "predicted",
+    };
     for i in 1..=SIZES {
-        misses.push(simulate(
-            &rows,
-            (config.d_ff, n),
-            i as f64 / SIZES as f64,
-            policy,
-        ));
+        misses.push(wants.simulate(i as f64 / SIZES as f64, policy));
         progress(0.8 + 0.2 * i as f64 / SIZES as f64);
     }
     Ok(statistics(
@@ -283,52 +276,6 @@ fn write(engine: &Engine, n: usize, progress: &mut dyn FnMut(f64)) -> Result<(),
         progress(i as f64 / n as f64);
     }
     Ok(())
-}
-
-/// Neurons that a token wants of a layer.
-fn of_token(row: &[u64]) -> impl Iterator<Item = usize> {
-    row.iter().enumerate().flat_map(|(w, &word)| {
-        let mut word = word;
-        std::iter::from_fn(move || {
-            let bit = word.trailing_zeros() as usize;
-            word &= word.wrapping_sub(1);
-            (bit < 64).then_some(w * 64 + bit)
-        })
-    })
-}
-
-/// One cache over all layers; the first half of the tokens warms it up.
-fn simulate(
-    rows: &[Vec<u64>],
-    (d_ff, n): (usize, usize),
-    cached: f64,
-    policy: PolicyKind,
-) -> MissPoint {
-    let neurons = rows.len() * d_ff;
-    let slots = ((neurons as f64 * cached) as usize).max(1);
-    let mut cache = NeuronCache::new(policy, neurons, slots);
-    let words = d_ff.div_ceil(64);
-    let (mut wanted, mut missed) = (0u64, 0u64);
-    for t in 0..n {
-        let counts = u64::from(t >= n / 2);
-        for (l, layer) in rows.iter().enumerate() {
-            for i in of_token(&layer[t * words..][..words]) {
-                let neuron = l * d_ff + i;
-                let hit = cache.hold(neuron);
-                wanted += counts;
-                missed += counts * u64::from(hit.is_none());
-                if let Some(slot) = hit.or_else(|| cache.admit(neuron)) {
-                    cache.release(slot);
-                }
-            }
-        }
-        cache.end_token();
-    }
-    MissPoint {
-        cached,
-        miss_rate: missed as f64 / wanted.max(1) as f64,
-        per_token: missed as f64 / (n - n / 2).max(1) as f64,
-    }
 }
 
 fn statistics(
@@ -396,16 +343,6 @@ mod tests {
     }
 
     #[test]
-    fn a_steady_set_is_missed_by_no_cache_that_holds_it() {
-        let rows = rows(2, 40, |_, _, i| i < 32);
-        let at = |cached| simulate(&rows, (128, 40), cached, PolicyKind::Lru).miss_rate;
-        assert_eq!(at(0.25), 0.0);
-        assert_eq!(at(1.0), 0.0);
-        // A cycle longer than the cache defeats recency.
-        assert_eq!(at(0.2), 1.0);
-    }
-
-    #[test]
     fn statistics_are_counted_by_layer() {
         // Layer 0 wants the same eighth, layer 1 a quarter that alternates.
         let rows = rows(2, 10, |l, t, i| match l {
@@ -433,7 +370,7 @@ mod tests {
         let point = |cached, miss_rate| MissPoint {
             cached,
             miss_rate,
-            per_token: 0.0,
+            ..MissPoint::default()
         };
         let profile = Profile {
             misses: vec![point(0.5, 0.4), point(1.0, 0.0)],

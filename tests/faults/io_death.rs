@@ -7,7 +7,9 @@ use std::time::Duration;
 
 use forebay::models::bundle::Bundle;
 use forebay::models::kv_cache::KvType;
-use forebay::plans::residency::{Pipeline, ResidencyRequest, Sparsity, decide, least_weight_bytes};
+use forebay::plans::residency::{
+    Pipeline, ResidencyRequest, STREAM_WINDOW, Sparsity, decide, least_weight_bytes,
+};
 use forebay_actors::decode::{
     Boards, DecodeGraph, GraphOptions, NeuronOptions, Program, Resident, Shared, Step,
 };
@@ -90,6 +92,8 @@ fn graph(scratch: &Scratch, reads: usize, death: Death) -> DecodeGraph {
         threads,
         sparsity: Sparsity::Dense,
         pipeline: Pipeline::Cluster,
+        stream_window: STREAM_WINDOW,
+        neuron_cache: 0,
     };
     let plan = decide(&bundle, &request).expect("the least memory");
     let programs: Vec<_> = (0..threads)

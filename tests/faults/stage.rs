@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
 
 use forebay::models::bundle::{Bundle, DirectoryEntry, PackOptions};
-use forebay::plans::residency::{Pipeline, Residency, ResidencyRequest, decide};
+use forebay::plans::residency::{Pipeline, Residency, ResidencyRequest, STREAM_WINDOW, decide};
 use forebay::{DriverChoice, Engine, Error, Request, Sparsity, StreamItem, packed};
 
 use crate::scratch::Scratch;
@@ -87,6 +87,8 @@ impl Patient {
             threads: threads(),
             sparsity: mode.sparsity,
             pipeline: Pipeline::Cluster,
+            stream_window: STREAM_WINDOW,
+            neuron_cache: 0,
         };
         let residency = decide(&bundle, &request).expect("enough memory").residency;
         let engine = Engine::builder()

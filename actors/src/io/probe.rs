@@ -180,17 +180,13 @@ fn read_randomly(
     Ok((reads, started.elapsed().as_secs_f64()))
 }
 
-/// Writes a file of `file_bytes` incompressible bytes into `folder`, measures it, and removes it.
+/// Writes a file of `file_bytes` incompressible bytes into `folder` to measure; it goes when it is dropped.
 ///
 /// A file that was just written may still lie in the disk's own cache: prefer a real bundle.
 ///
 /// # Errors
-/// [`ProbeError`].
-pub fn measure_folder(
-    folder: &Path,
-    file_bytes: u64,
-    load: &ReadLoad,
-) -> Result<ReadRate, ProbeError> {
+/// The file cannot be written.
+pub fn probe_file(folder: &Path, file_bytes: u64) -> Result<tempfile::NamedTempFile, ProbeError> {
     let os = |source| ProbeError::Os {
         path: folder.to_path_buf(),
         source,
@@ -212,5 +208,5 @@ pub fn measure_folder(
     }
     // Blocks that are not on the disk yet would be read from memory.
     file.as_file().sync_all().map_err(os)?;
-    measure_read(file.path(), load)
+    Ok(file)
 }

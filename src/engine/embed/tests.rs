@@ -16,7 +16,9 @@ use forebay_models::bundle::{Bundle, PackOptions};
 use forebay_models::kv_cache::KvType;
 use forebay_models::source;
 use forebay_models::tensor::TensorId;
-use forebay_plans::residency::{Pipeline, ResidencyRequest, Sparsity, decide, least_weight_bytes};
+use forebay_plans::residency::{
+    Pipeline, ResidencyRequest, STREAM_WINDOW, Sparsity, decide, least_weight_bytes,
+};
 use forebay_stages::kernels::KernelTable;
 use forebay_stages::pred::Pred;
 use gguf_writer::Model;
@@ -47,6 +49,8 @@ fn start(path: &Path, pinned: bool) -> (DecodeGraph, Embedder) {
         threads: 1,
         sparsity: Sparsity::Dense,
         pipeline: Pipeline::Cluster,
+        stream_window: STREAM_WINDOW,
+        neuron_cache: 0,
     };
     let plan = decide(&bundle, &request).expect("enough memory");
     let programs = vec![Program::new(&bundle, &plan, 0)];

@@ -10,6 +10,7 @@
 //! never wait for each other.
 
 mod ahead;
+mod join;
 mod lend;
 mod parts;
 
@@ -24,6 +25,7 @@ use crate::cache::NeuronCache;
 use crate::live_mask::LiveMask;
 use ahead::{AheadRead, MAX_AHEAD};
 
+pub use join::{JoinRule, JoinedRead};
 pub use parts::{
     CacheCounts, CorruptNeuron, NeuronMemory, NeuronRead, NeuronRules, Parts, Place, Wanted,
 };
@@ -32,9 +34,6 @@ pub use parts::{
 const NO_SLOT: u32 = u32::MAX;
 /// Most reads that one neuron's part takes (`Loading::Rows`: Up and Down).
 const PIECES: usize = 2;
-/// A read that joins neighbours is at most this many times as long as what is wanted of it; its length is
-/// limited by the read buffers as well.
-const MERGE_AMPLIFICATION: usize = 2;
 
 /// A read of the same piece of one or more neighbouring neurons.
 #[derive(Clone, Copy, Debug)]
@@ -271,35 +270,31 @@ impl NeuronStore {
         range: Range<usize>,
         missing: &LiveMask,
     ) {
-        let g = &wanted.place.geometry;
-        let mut open: Option<(Span, usize)> = None;
+        let rule = JoinRule {
+            stride: wanted.place.geometry.bundle_stride(),
+            range,
+            buffer: self.buffer_bytes,
+            joins: self.rules.loading != Loading::Rows,
+        };
+        let mut open: Option<(JoinedRead, LiveMask)> = None;
+        let span = |(read, neurons): (JoinedRead, LiveMask)| Span {
+            flight: wanted.flight,
+            piece,
+            neurons,
+            offset: wanted.place.file_offset + read.start as u64,
+            len: read.end - read.start,
+        };
         for neuron in missing.iter() {
-            let start = neuron * g.bundle_stride() + range.start;
-            let first = start / PAGE * PAGE;
-            let end = (start + range.len()).next_multiple_of(PAGE);
-            if let Some((span, useful)) = &mut open {
-                let len = end - (span.offset - wanted.place.file_offset) as usize;
-                let joins = self.rules.loading != Loading::Rows
-                    && len <= self.buffer_bytes
-                    && len <= MERGE_AMPLIFICATION * (*useful + range.len()).next_multiple_of(PAGE);
-                if joins {
-                    span.len = len;
-                    span.neurons.set(neuron);
-                    *useful += range.len();
-                    continue;
-                }
-                self.spans.push_back(*span);
+            if let Some((read, neurons)) = &mut open
+                && rule.join(read, neuron)
+            {
+                neurons.set(neuron);
+                continue;
             }
-            let span = Span {
-                flight: wanted.flight,
-                piece,
-                neurons: LiveMask::only(neuron),
-                offset: wanted.place.file_offset + first as u64,
-                len: end - first,
-            };
-            open = Some((span, range.len()));
+            self.spans.extend(open.map(span));
+            open = Some((rule.read(neuron), LiveMask::only(neuron)));
         }
-        self.spans.extend(open.map(|(span, _)| span));
+        self.spans.extend(open.map(span));
     }
 
     /// Whether a read is due and a buffer is free.

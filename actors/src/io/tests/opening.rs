@@ -1,6 +1,6 @@
 use std::time::Duration;
 
-use super::super::probe::{ReadLoad, measure_folder, measure_read};
+use super::super::probe::{ReadLoad, measure_read, probe_file};
 use super::*;
 
 fn refusal(path: &Path, depth: usize) -> String {
@@ -113,7 +113,9 @@ fn the_probe_counts_its_reads_and_refuses_impossible_blocks() {
         duration: Duration::from_secs(20),
         choice: DriverChoice::Auto,
     };
-    let rate = measure_folder(folder.path(), 1 << 20, &load).expect("space");
+    let file = probe_file(folder.path(), 1 << 20).expect("space");
+    let rate = measure_read(file.path(), &load).expect("readable");
+    drop(file);
     assert_eq!(rate.reads, 100);
     let bytes = rate.bytes_per_second * rate.seconds;
     assert!((bytes - load.bytes as f64).abs() < 1.0, "{rate:?}");

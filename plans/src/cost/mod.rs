@@ -1,0 +1,180 @@
+//! The cost model (PowerInfer-2 v2, section 5), as code that reads like its equations:
+//!
+//! ```text
+//! t_decode  = max(t_compute, t_stream) + t_io
+//! t_compute = t_attention + t_predictor + t_ffn + t_head + t_overhead
+//! t_x       = bytes_x / rate of x's kernel on the chosen cores     (never above the memory's rate: t_mem)
+//! t_io      = reads · time of a read,   reads = N_neurons · P_activated · P_miss(m), neighbours joined
+//! t_stream  = bytes of clusters that are streamed / B_io(cluster)
+//! ```
+//!
+//! Two things differ from the paper, because measurements did. Kernels are measured out of memory, so that `t_mem` is in
+//! their rates. And reads of single neurons are *added*: a layer's predictors name them only when its input is known, what
+//! is computed meanwhile is little, and each read takes time from a core; over seven memory sizes of a 7B model the time per
+//! token was `t_compute` plus the time an idle disk takes for the reads, within a tenth. Streamed clusters are known
+//! in advance and do overlap.
+
+mod reads;
+mod work;
+
+pub use reads::{MissCurve, MissSample};
+pub use work::{Activation, Streamed, TokenWork, Weights};
+
+use serde::{Deserialize, Serialize};
+
+use crate::machine::{DiskProfile, Kernel, KernelCase, MachineProfile};
+use work::operations;
+
+/// Time to hand a cluster from stage to stage and to start on its memory, seconds on one core.
+const CLUSTER_SECONDS: f64 = 2.5e-6;
+/// Time of a layer between kernels on one core: norms, quantising, RoPE, seconds.
+const LAYER_SECONDS: f64 = 15e-6;
+/// Time of a layer's exchanges when several cores meet, seconds.
+const EXCHANGE_SECONDS: f64 = 25e-6;
+/// Part of an idle disk's bandwidth that streaming reaches while the cores compute.
+const STREAM_EFFICIENCY: f64 = 0.92;
+/// Part of a prompt's peak product rate that its batches reach: norms, attention and rows at the edges.
+const PROMPT_EFFICIENCY: f64 = 0.8;
+/// Reads of single neurons with one compute core: nobody else computes while it waits.
+const ALONE_READ_COST: f64 = 1.25;
+
+/// Reads of single neurons in flight: as many as the driver takes.
+const NEURON_DEPTH: usize = 64;
+
+/// What a token's time consists of, seconds.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct DecodeTime {
+    /// Attention's matrices, and keys and values.
+    pub attention: f64,
+    /// Predictors.
+    pub predictor: f64,
+    /// The computed part of the FFN.
+    pub ffn: f64,
+    /// The head.
+    pub head: f64,
+    /// Norms, exchanges between cores, hand-overs.
+    pub overhead: f64,
+    /// Reads of streamed clusters, overlapped with all of the above.
+    pub stream: f64,
+    /// Reads of neurons that are not in the cache.
+    pub io: f64,
+}
+
+impl DecodeTime {
+    /// Time on the compute cores.
+    pub fn compute(&self) -> f64 {
+        self.attention + self.predictor + self.ffn + self.head + self.overhead
+    }
+
+    /// Time of a token.
+    pub fn total(&self) -> f64 {
+        self.compute().max(self.stream) + self.io
+    }
+
+    /// What takes most of it.
+    pub fn bound_by(&self) -> &'static str {
+        let (compute, disk) = (self.compute(), self.stream + self.io);
+        if disk > compute {
+            "disk read"
+        } else {
+            "memory read"
+        }
+    }
+}
+
+/// The machine as one choice of cores sees it.
+#[derive(Clone, Copy, Debug)]
+pub struct Rates<'a> {
+    /// The hardware profile.
+    pub machine: &'a MachineProfile,
+    /// Reads of the packed model.
+    pub disk: &'a DiskProfile,
+    /// Compute cores.
+    pub threads: usize,
+    /// Reads in flight while clusters are streamed.
+    pub depth: usize,
+}
+
+impl Rates<'_> {
+    /// Time of the compute cores for a token whose weights are all in memory; reads are still 0.
+    pub fn compute(&self, work: &TokenWork) -> DecodeTime {
+        let cores = self.threads as f64;
+        let exchanges = if self.threads > 1 {
+            EXCHANGE_SECONDS
+        } else {
+            0.0
+        };
+        let kv = work.kv_bytes / self.machine.memory_rate(self.threads).max(1.0);
+        DecodeTime {
+            attention: self.weights(&work.attention) + kv,
+            predictor: self.weights(&work.predictor),
+            ffn: self.weights(&work.ffn),
+            head: self.weights(&work.head),
+            overhead: work.clusters as f64 * CLUSTER_SECONDS / cores
+                + work.layers as f64 * (LAYER_SECONDS + exchanges),
+            ..DecodeTime::default()
+        }
+    }
+
+    fn weights(&self, weights: &[Weights]) -> f64 {
+        weights
+            .iter()
+            .map(|w| w.bytes / self.rate(&w.case).max(1.0))
+            .sum()
+    }
+
+    /// Bytes per second of a kernel; where it was not measured, what the memory gives.
+    fn rate(&self, case: &KernelCase) -> f64 {
+        let rate = self.machine.kernel_rate(case, self.threads);
+        rate.unwrap_or_else(|| self.machine.memory_rate(self.threads))
+    }
+
+    /// Time to read `clusters` clusters of `bytes` together, seconds.
+    pub fn stream(&self, clusters: f64, bytes: f64) -> f64 {
+        if clusters <= 0.0 {
+            return 0.0;
+        }
+        clusters * self.disk.seconds_per_read(bytes / clusters, self.depth) / STREAM_EFFICIENCY
+    }
+
+    /// Time that `reads` reads of neurons of `bytes` together add to a token, seconds.
+    pub fn neurons(&self, reads: f64, bytes: f64) -> f64 {
+        if reads <= 0.0 {
+            return 0.0;
+        }
+        let alone = if self.threads == 1 {
+            ALONE_READ_COST
+        } else {
+            1.0
+        };
+        reads * self.disk.seconds_per_read(bytes / reads, NEURON_DEPTH) * alone
+    }
+
+    /// Time of a prompt's token in batches of `batch`, for each of which `flash` (clusters and their bytes) is read,
+    /// seconds: products and reads overlap.
+    pub fn prompt(&self, work: &TokenWork, batch: usize, flash: (f64, f64)) -> f64 {
+        let batch = batch.max(1) as f64;
+        let mut compute = 0.0;
+        for w in work.all() {
+            let gemm = KernelCase {
+                kernel: Kernel::Gemm,
+                ..w.case
+            };
+            let once = w.bytes / self.rate(&w.case).max(1.0);
+            let products = match (w.case.kernel, self.machine.kernel_rate(&gemm, self.threads)) {
+                (Kernel::Gemv, Some(rate)) => {
+                    operations(w.case.format, w.bytes) / rate.max(1.0) / PROMPT_EFFICIENCY
+                }
+                // Neurons that lie anywhere are computed token by token.
+                _ => once,
+            };
+            compute += products.max(once / batch);
+        }
+        let overhead = work.clusters as f64 * CLUSTER_SECONDS / self.threads as f64 / batch;
+        let (clusters, bytes) = flash;
+        (compute + overhead).max(self.stream(clusters, bytes) / batch)
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,140 @@
+use std::collections::BTreeMap;
+
+use forebay_models::block::BlockType;
+use proptest::prelude::*;
+
+use super::*;
+use crate::machine::{DiskRate, KernelRate};
+
+const CASE: KernelCase = KernelCase {
+    kernel: Kernel::Gemv,
+    format: BlockType::Q4_0,
+    cols: 4096,
+};
+
+fn machine() -> MachineProfile {
+    let mut machine = MachineProfile::empty("test".into(), vec![0, 1]);
+    machine.memory = vec![20e9, 40e9];
+    let rate = KernelRate {
+        alone: 10e9,
+        together: 20e9,
+    };
+    let gemm = KernelCase {
+        kernel: Kernel::Gemm,
+        ..CASE
+    };
+    let products = KernelRate {
+        alone: 1e13,
+        together: 2e13,
+    };
+    machine.kernels = BTreeMap::from([(CASE.key(), rate), (gemm.key(), products)]);
+    machine
+}
+
+fn disk() -> DiskProfile {
+    let rate = |block_bytes, bytes_per_second| DiskRate {
+        block_bytes,
+        depth: 64,
+        bytes_per_second,
+    };
+    DiskProfile {
+        rates: vec![rate(8192, 0.5e9), rate(524_288, 2e9)],
+    }
+}
+
+fn work() -> TokenWork {
+    let part = |bytes| vec![Weights { case: CASE, bytes }];
+    TokenWork {
+        attention: part(1e8),
+        predictor: part(0.2e8),
+        ffn: part(3e8),
+        head: part(0.5e8),
+        kv_bytes: 4e7,
+        layers: 10,
+        clusters: 1000,
+    }
+}
+
+#[test]
+fn the_equations_add_up() {
+    let (machine, disk) = (machine(), disk());
+    let rates = Rates {
+        machine: &machine,
+        disk: &disk,
+        threads: 2,
+        depth: 64,
+    };
+    let mut t = rates.compute(&work());
+    assert!((t.attention - (1e8 / 20e9 + 4e7 / 40e9)).abs() < 1e-9);
+    assert!((t.ffn - 3e8 / 20e9).abs() < 1e-9);
+    let overhead = 1000.0 * CLUSTER_SECONDS / 2.0 + 10.0 * (LAYER_SECONDS + EXCHANGE_SECONDS);
+    assert!((t.overhead - overhead).abs() < 1e-9);
+    assert_eq!(t.total(), t.compute());
+    assert_eq!(t.bound_by(), "memory read");
+    // Streamed clusters overlap, neurons do not.
+    t.stream = rates.stream(200.0, 200.0 * 524_288.0);
+    assert!((t.stream - 200.0 * 524_288.0 / 2e9 / STREAM_EFFICIENCY).abs() < 1e-9);
+    assert_eq!(t.total(), t.stream);
+    t.io = rates.neurons(1000.0, 1000.0 * 8192.0);
+    assert!((t.io - 1000.0 * 8192.0 / 0.5e9).abs() < 1e-9);
+    assert!((t.total() - t.stream - t.io).abs() < 1e-12);
+    assert_eq!(t.bound_by(), "disk read");
+}
+
+#[test]
+fn nothing_read_takes_no_time() {
+    let (machine, disk) = (machine(), DiskProfile::default());
+    let rates = Rates {
+        machine: &machine,
+        disk: &disk,
+        threads: 1,
+        depth: 64,
+    };
+    assert_eq!(
+        (rates.stream(0.0, 0.0), rates.neurons(0.0, 0.0)),
+        (0.0, 0.0)
+    );
+}
+
+#[test]
+fn larger_batches_of_a_prompt_share_reads() {
+    let (machine, disk) = (machine(), disk());
+    let rates = Rates {
+        machine: &machine,
+        disk: &disk,
+        threads: 2,
+        depth: 64,
+    };
+    let flash = (1000.0, 1000.0 * 524_288.0);
+    let time = |batch| rates.prompt(&work(), batch, flash);
+    assert!((time(8) / time(16) - 2.0).abs() < 0.01, "bound by the disk");
+    assert!(time(4096) <= time(128));
+}
+
+#[test]
+fn an_unmeasured_kernel_counts_as_fast_as_memory() {
+    let (mut machine, disk) = (machine(), disk());
+    machine.kernels.clear();
+    let rates = Rates {
+        machine: &machine,
+        disk: &disk,
+        threads: 2,
+        depth: 64,
+    };
+    assert!((rates.compute(&work()).ffn - 3e8 / 40e9).abs() < 1e-9);
+}
+
+proptest! {
+    #[test]
+    fn a_larger_cache_never_reads_more(points in proptest::collection::vec((0.01f64..1.0, 0.0f64..1e5), 0..12), a in 0.0f64..1.0, b in 0.0f64..1.0) {
+        let empty = MissSample { cached: 0.0, reads: 5e4, bytes: 4e8 };
+        let samples: Vec<_> = points
+            .iter()
+            .map(|&(cached, reads)| MissSample { cached, reads, bytes: reads * 8192.0 })
+            .collect();
+        let curve = MissCurve::new(empty, &samples);
+        let (small, large) = (curve.at(a.min(b)), curve.at(a.max(b)));
+        prop_assert!(large.reads <= small.reads + 1e-6 && large.bytes <= small.bytes + 1e-3);
+        prop_assert!(curve.at(0.0).reads == 5e4);
+    }
+}

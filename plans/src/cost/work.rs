@@ -1,0 +1,253 @@
+//! What a generated token goes through: bytes of weights by kernel, from the packed model's directory.
+
+use forebay_models::block::BlockType;
+use forebay_models::bundle::{Bundle, ClusterKind, FfnLayout};
+
+use crate::machine::{Kernel, KernelCase};
+use crate::residency::{Residency, ResidencyPlan, Sparsity};
+
+/// Which part of the FFN a token computes: P_activated of the paper, from the model's profile.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Activation {
+    /// Part of the neurons whose Gate is computed.
+    pub gated: f64,
+    /// Part of the neurons whose Up and Down are computed.
+    pub alive: f64,
+}
+
+impl Activation {
+    /// Of a mode, given the part of the neurons that a token wants; `None` where that was never measured, and is taken
+    /// for half.
+    pub fn of(sparsity: Sparsity, wanted: Option<f64>) -> Self {
+        /// What is assumed of a model that nobody has profiled.
+        const UNKNOWN: f64 = 0.5;
+        let wanted = wanted.unwrap_or(UNKNOWN);
+        match sparsity {
+            Sparsity::Dense => Self {
+                gated: 1.0,
+                alive: 1.0,
+            },
+            Sparsity::Exact | Sparsity::Threshold => Self {
+                gated: 1.0,
+                alive: wanted,
+            },
+            Sparsity::Predicted => Self {
+                gated: wanted,
+                alive: wanted,
+            },
+        }
+    }
+}
+
+/// Weights that one kernel goes through for a token.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Weights {
+    /// Kernel, format and width.
+    pub case: KernelCase,
+    /// Bytes.
+    pub bytes: f64,
+}
+
+/// Everything that a token needs computed, all of it in memory.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct TokenWork {
+    /// Q, K, V and O of all layers.
+    pub attention: Vec<Weights>,
+    /// Predictors, where they are used.
+    pub predictor: Vec<Weights>,
+    /// The computed part of the FFN.
+    pub ffn: Vec<Weights>,
+    /// The head.
+    pub head: Vec<Weights>,
+    /// Bytes of keys and values that a token reads at the middle of the context.
+    pub kv_bytes: f64,
+    /// Layers.
+    pub layers: usize,
+    /// Clusters in panels, which are handed from stage to stage as a whole.
+    pub clusters: usize,
+}
+
+impl TokenWork {
+    /// From a packed model. `kv_bytes` are the KV cache's bytes for the positions that a token sees.
+    pub fn of(bundle: &Bundle, sparsity: Sparsity, active: Activation, kv_bytes: f64) -> Self {
+        let (meta, c) = (&bundle.meta, &bundle.meta.config);
+        let mut work = Self {
+            kv_bytes,
+            layers: c.n_layers,
+            ..Self::default()
+        };
+        for e in &bundle.clusters {
+            let l = usize::from(e.layer.unwrap_or(0));
+            let Some(layer) = meta.layers.get(l) else {
+                continue;
+            };
+            let bytes = f64::from(e.len);
+            let (format, cols, to) = match e.kind {
+                ClusterKind::Q => (layer.q, c.d_model, &mut work.attention),
+                ClusterKind::K => (layer.k, c.d_model, &mut work.attention),
+                ClusterKind::V => (layer.v, c.d_model, &mut work.attention),
+                ClusterKind::O => (layer.o, c.q_dim(), &mut work.attention),
+                ClusterKind::Head => (meta.head, c.d_model, &mut work.head),
+                ClusterKind::PredictorHidden | ClusterKind::PredictorScore => {
+                    let Some(p) = meta.predictors.as_ref().map(|p| p[l]) else {
+                        continue;
+                    };
+                    if sparsity != Sparsity::Predicted {
+                        continue;
+                    }
+                    match e.kind {
+                        ClusterKind::PredictorHidden => (p.fc1, c.d_model, &mut work.predictor),
+                        _ => (p.fc2, p.rank, &mut work.predictor),
+                    }
+                }
+                ClusterKind::Ffn => {
+                    work.add_ffn(bundle, e.count as usize, l, sparsity, active);
+                    continue;
+                }
+                ClusterKind::Embedding => continue,
+            };
+            add(to, Kernel::Gemv, format, cols, bytes);
+            work.clusters += 1;
+        }
+        work
+    }
+
+    fn add_ffn(
+        &mut self,
+        bundle: &Bundle,
+        n: usize,
+        layer: usize,
+        sparsity: Sparsity,
+        active: Activation,
+    ) {
+        let g = &bundle.meta.layers[layer].ffn;
+        let d = g.d_model;
+        if g.layout == FfnLayout::Cluster {
+            add(
+                &mut self.ffn,
+                Kernel::Gemv,
+                g.gate,
+                d,
+                g.gate_bytes(n) as f64,
+            );
+            add(&mut self.ffn, Kernel::Gemv, g.up, d, g.up_bytes(n) as f64);
+            // Rows of Down are as long as the cluster has neurons.
+            add(
+                &mut self.ffn,
+                Kernel::Gemv,
+                g.down,
+                g.neurons,
+                g.down_bytes(n) as f64,
+            );
+            self.clusters += 1;
+            return;
+        }
+        let gate = match sparsity {
+            Sparsity::Predicted => Kernel::DotGathered,
+            _ => Kernel::GemvRows,
+        };
+        let up = match sparsity {
+            Sparsity::Dense => Kernel::GemvRows,
+            _ => Kernel::DotGathered,
+        };
+        let n = n as f64;
+        add(
+            &mut self.ffn,
+            gate,
+            g.gate,
+            d,
+            n * active.gated * g.gate_row() as f64,
+        );
+        add(
+            &mut self.ffn,
+            up,
+            g.up,
+            d,
+            n * active.alive * g.up_row() as f64,
+        );
+        let down = n * active.alive * g.down_column() as f64;
+        add(&mut self.ffn, Kernel::AxpyGathered, g.down, d, down);
+    }
+
+    /// All kernels that are needed, with the panels' products for prompts.
+    pub fn cases(&self) -> Vec<KernelCase> {
+        let mut cases: Vec<KernelCase> = Vec::new();
+        for w in self.all() {
+            let gemm = KernelCase {
+                kernel: Kernel::Gemm,
+                ..w.case
+            };
+            for case in [w.case, gemm] {
+                if !cases.contains(&case) {
+                    cases.push(case);
+                }
+            }
+        }
+        cases
+    }
+
+    /// All weights.
+    pub fn all(&self) -> impl Iterator<Item = &Weights> {
+        let groups = [&self.attention, &self.predictor, &self.ffn, &self.head];
+        groups.into_iter().flatten()
+    }
+
+    /// Bytes of all weights that a token touches.
+    pub fn bytes(&self) -> f64 {
+        self.all().map(|w| w.bytes).sum()
+    }
+}
+
+/// Multiplications and additions of one token with `bytes` of weights of a format.
+pub(super) fn operations(format: BlockType, bytes: f64) -> f64 {
+    2.0 * bytes / format.block_bytes() as f64 * format.block_len() as f64
+}
+
+fn add(to: &mut Vec<Weights>, kernel: Kernel, format: BlockType, cols: usize, bytes: f64) {
+    let case = KernelCase {
+        kernel,
+        format,
+        cols,
+    };
+    match to.iter_mut().find(|w| w.case == case) {
+        Some(w) => w.bytes += bytes,
+        None => to.push(Weights { case, bytes }),
+    }
+}
+
+/// What a residency plan leaves on flash.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Streamed {
+    /// Bytes that every token reads.
+    pub bytes: f64,
+    /// Clusters that every token reads.
+    pub clusters: f64,
+    /// Part of the neurons in the cache.
+    pub cached: f64,
+    /// Neurons that go through the cache.
+    pub neurons: f64,
+}
+
+impl Streamed {
+    /// From a plan.
+    pub fn of(bundle: &Bundle, plan: &ResidencyPlan, threads: usize) -> Self {
+        let mut streamed = Self::default();
+        for (e, residency) in bundle.clusters.iter().zip(&plan.residency) {
+            match residency {
+                Residency::Streamed => {
+                    streamed.bytes += e.padded_len() as f64;
+                    streamed.clusters += 1.0;
+                }
+                Residency::GatePinned | Residency::Neurons => {
+                    streamed.neurons += f64::from(e.count)
+                }
+                Residency::Pinned | Residency::OnFlash => {}
+            }
+        }
+        if streamed.neurons > 0.0 {
+            let slots = (plan.neuron_cache.slots * threads) as f64;
+            streamed.cached = (slots / streamed.neurons).min(1.0);
+        }
+        streamed
+    }
+}

@@ -1,0 +1,323 @@
+//! The hardware profile: what this machine's cores, memory and disk give, as data (PowerInfer-2 v2,
+//! section 5: F_cpu by core, B_io by block size, B_mem).
+//!
+//! Measuring it needs the kernels and the I/O drivers, which live above this crate; here it is kept, looked up
+//! and interpolated.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+
+use forebay_models::block::BlockType;
+use forebay_models::bundle::write_whole;
+use serde::{Deserialize, Serialize};
+
+use crate::error::PlanError;
+
+/// Version of the file; another one is measured anew.
+pub const MACHINE_VERSION: u32 = 1;
+
+/// Name of the file in the cache folder.
+const FILE: &str = "machine.json";
+
+/// What is done with weights. Kernels differ in how near they come to the memory's bandwidth.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Kernel {
+    /// Panels of rows times one token.
+    Gemv,
+    /// Rows of neuron bundles, all of them, times one token.
+    GemvRows,
+    /// Gate or Up rows of live neurons, anywhere in memory, times one token.
+    DotGathered,
+    /// Down columns of live neurons, anywhere in memory, added to one token's result.
+    AxpyGathered,
+    /// Panels of rows times a batch of tokens: its rate is in operations.
+    Gemm,
+}
+
+impl Kernel {
+    /// Name in tables and keys.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Gemv => "gemv",
+            Self::GemvRows => "gemv_rows",
+            Self::DotGathered => "dot_gathered",
+            Self::AxpyGathered => "axpy_gathered",
+            Self::Gemm => "gemm",
+        }
+    }
+}
+
+/// A kernel on weights of a format whose rows have `cols` numbers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct KernelCase {
+    /// What is done.
+    pub kernel: Kernel,
+    /// Block format of the weights.
+    pub format: BlockType,
+    /// Numbers in a row (or in a Down column).
+    pub cols: usize,
+}
+
+impl KernelCase {
+    /// Key in the file: `gemv/Q4_K/1536`.
+    pub fn key(&self) -> String {
+        format!(
+            "{}/{}/{}",
+            self.kernel.name(),
+            self.format.name(),
+            self.cols
+        )
+    }
+}
+
+/// How fast a kernel is, out of memory.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub struct KernelRate {
+    /// Bytes of weights per second on one core; operations per second for [`Kernel::Gemm`].
+    pub alone: f64,
+    /// The same on all cores of the profile together.
+    pub together: f64,
+}
+
+/// Random reads of one size.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub struct DiskRate {
+    /// Bytes of a read.
+    pub block_bytes: u64,
+    /// Reads in flight.
+    pub depth: usize,
+    /// Bytes per second.
+    pub bytes_per_second: f64,
+}
+
+/// Reads through one file system.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct DiskProfile {
+    /// Rates, of each depth by ascending size.
+    pub rates: Vec<DiskRate>,
+}
+
+/// All of it.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct MachineProfile {
+    /// [`MACHINE_VERSION`].
+    pub version: u32,
+    /// Instruction set and cores that it is of.
+    pub identity: String,
+    /// Cores in the order in which threads take them, `[threads]`.
+    pub cores: Vec<usize>,
+    /// Bytes per second that 1, 2, … threads read from memory together, `[threads]`.
+    pub memory: Vec<f64>,
+    /// 8-bit operations per second of one core.
+    pub int8: f64,
+    /// f32 operations per second of one core.
+    pub f32: f64,
+    /// Kernel rates by [`KernelCase::key`].
+    pub kernels: BTreeMap<String, KernelRate>,
+    /// By file system of the packed model.
+    pub disks: BTreeMap<String, DiskProfile>,
+}
+
+impl MachineProfile {
+    /// A profile without measurements.
+    pub fn empty(identity: String, cores: Vec<usize>) -> Self {
+        Self {
+            version: MACHINE_VERSION,
+            identity,
+            cores,
+            memory: Vec::new(),
+            int8: 0.0,
+            f32: 0.0,
+            kernels: BTreeMap::new(),
+            disks: BTreeMap::new(),
+        }
+    }
+
+    /// Where it is kept in the cache folder `folder`.
+    pub fn path(folder: &Path) -> PathBuf {
+        folder.join(FILE)
+    }
+
+    /// The profile kept in `folder`, if it is of this machine; a damaged or outdated one is measured anew, so it is
+    /// no error.
+    pub fn load(folder: &Path, identity: &str) -> Option<Self> {
+        let bytes = std::fs::read(Self::path(folder)).ok()?;
+        let profile: Self = serde_json::from_slice(&bytes).ok()?;
+        let threads = profile.cores.len();
+        let whole = profile.version == MACHINE_VERSION
+            && profile.identity == identity
+            && profile.memory.len() == threads
+            && threads > 0;
+        whole.then_some(profile)
+    }
+
+    /// Keeps the profile in `folder`.
+    ///
+    /// # Errors
+    /// The file cannot be written.
+    pub fn save(&self, folder: &Path) -> Result<PathBuf, PlanError> {
+        let path = Self::path(folder);
+        serde_json::to_vec_pretty(self)
+            .map_err(std::io::Error::other)
+            .and_then(|bytes| write_whole(&path, &bytes))
+            .map_err(|source| PlanError::Write {
+                path: path.clone(),
+                source,
+            })?;
+        Ok(path)
+    }
+
+    /// Bytes per second that `threads` threads read from memory.
+    pub fn memory_rate(&self, threads: usize) -> f64 {
+        let at = threads.clamp(1, self.memory.len().max(1)) - 1;
+        self.memory.get(at).copied().unwrap_or(0.0)
+    }
+
+    /// Bytes (or operations) per second of a kernel on `threads` cores: each adds its own until what all of them reach
+    /// together, where the memory is full. `None` where the kernel was not measured.
+    pub fn kernel_rate(&self, case: &KernelCase, threads: usize) -> Option<f64> {
+        let rate = self.kernels.get(&case.key())?;
+        match threads {
+            0 | 1 => Some(rate.alone),
+            n if n >= self.cores.len() => Some(rate.together),
+            n => Some(rate.together.min(rate.alone * n as f64)),
+        }
+    }
+
+    /// The profile with the memory as fast as `memory` says now, `[threads]`: on shared machines it changes from minute
+    /// to minute. What kernels take per byte changes by as much as reading a byte does; nothing is faster than that.
+    #[must_use]
+    pub fn with_memory(mut self, memory: Vec<f64>) -> Self {
+        let change = |rate: f64, then: f64, now: f64| {
+            if rate <= 0.0 || then <= 0.0 || now <= 0.0 {
+                return rate;
+            }
+            let hidden = (1.0 / rate - 1.0 / then).max(0.0);
+            1.0 / (hidden + 1.0 / now)
+        };
+        let ends = |rates: &[f64]| (rates.first().copied(), rates.last().copied());
+        if let ((Some(one), Some(all)), (Some(one_now), Some(all_now))) =
+            (ends(&self.memory), ends(&memory))
+        {
+            let bound_by_memory = |key: &str| !key.starts_with(Kernel::Gemm.name());
+            for (_, rate) in self
+                .kernels
+                .iter_mut()
+                .filter(|(key, _)| bound_by_memory(key))
+            {
+                rate.alone = change(rate.alone, one, one_now);
+                rate.together = change(rate.together, all, all_now);
+            }
+        }
+        self.memory = memory;
+        self
+    }
+}
+
+impl DiskProfile {
+    /// Time that a read of `bytes` takes of the disk's when `depth` are in flight, seconds: between the sizes that were
+    /// measured, at the largest depth that was and is no larger. 0 where nothing was.
+    pub fn seconds_per_read(&self, bytes: f64, depth: usize) -> f64 {
+        let depths = self.rates.iter().map(|r| r.depth);
+        let least = depths.clone().min().unwrap_or(0);
+        let depth = depths.filter(|&d| d <= depth).max().unwrap_or(least);
+        let time = |r: &DiskRate| r.block_bytes as f64 / r.bytes_per_second.max(1.0);
+        let mut below: Option<&DiskRate> = None;
+        for rate in self.rates.iter().filter(|r| r.depth == depth) {
+            if rate.block_bytes as f64 >= bytes {
+                let Some(low) = below else { return time(rate) };
+                let width = (rate.block_bytes - low.block_bytes) as f64;
+                let part = (bytes - low.block_bytes as f64) / width.max(1.0);
+                return time(low) + (time(rate) - time(low)) * part;
+            }
+            below = Some(rate);
+        }
+        below.map_or(0.0, |r| bytes / r.bytes_per_second.max(1.0))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn profile() -> MachineProfile {
+        let mut p = MachineProfile::empty("test".into(), vec![0, 1, 2]);
+        p.memory = vec![30e9, 36e9, 40e9];
+        let rate = KernelRate {
+            alone: 20e9,
+            together: 32e9,
+        };
+        p.kernels.insert(CASE.key(), rate);
+        p
+    }
+
+    const CASE: KernelCase = KernelCase {
+        kernel: Kernel::Gemv,
+        format: BlockType::Q4_K,
+        cols: 1536,
+    };
+
+    #[test]
+    fn cores_add_up_until_the_memory_is_full() {
+        let p = profile();
+        for (threads, rate) in [(1, 20e9), (2, 32e9), (3, 32e9), (9, 32e9)] {
+            assert_eq!(p.kernel_rate(&CASE, threads), Some(rate));
+        }
+        let other = KernelCase { cols: 64, ..CASE };
+        assert_eq!(p.kernel_rate(&other, 1), None);
+    }
+
+    #[test]
+    fn slower_memory_slows_kernels_by_the_time_of_its_bytes() {
+        let p = profile().with_memory(vec![15e9, 18e9, 20e9]);
+        // 1/20 - 1/30 beside 1/15: 1/12.
+        let rate = p.kernel_rate(&CASE, 1).unwrap();
+        assert!((rate - 12e9).abs() < 1.0, "{rate}");
+        assert_eq!(p.memory_rate(2), 18e9);
+        let same = profile().with_memory(profile().memory);
+        let rate = same.kernel_rate(&CASE, 3).unwrap();
+        assert!((rate - 32e9).abs() < 1.0);
+    }
+
+    #[test]
+    fn reads_between_measured_sizes_take_times_between_theirs() {
+        let rate = |block_bytes, depth, reads: f64| DiskRate {
+            block_bytes,
+            depth,
+            bytes_per_second: block_bytes as f64 * reads,
+        };
+        let disk = DiskProfile {
+            rates: vec![
+                rate(4096, 16, 1000.0),
+                rate(8192, 16, 500.0),
+                rate(4096, 64, 2000.0),
+            ],
+        };
+        let ms = |bytes, depth| disk.seconds_per_read(bytes, depth) * 1e3;
+        for (bytes, expected) in [
+            (100.0, 1.0),
+            (4096.0, 1.0),
+            (6144.0, 1.5),
+            (8192.0, 2.0),
+            (16384.0, 4.0),
+        ] {
+            assert!((ms(bytes, 16) - expected).abs() < 1e-9, "{bytes}");
+        }
+        for (depth, expected) in [(2, 1.0), (63, 1.0), (64, 0.5), (100, 0.5)] {
+            assert!((ms(4096.0, depth) - expected).abs() < 1e-9, "{depth}");
+        }
+        assert_eq!(DiskProfile::default().seconds_per_read(4096.0, 16), 0.0);
+    }
+
+    #[test]
+    fn a_kept_profile_is_read_back_and_another_machines_is_not() {
+        let folder = tempfile::tempdir().unwrap();
+        let p = profile();
+        p.save(folder.path()).unwrap();
+        assert_eq!(MachineProfile::load(folder.path(), "test"), Some(p));
+        assert_eq!(MachineProfile::load(folder.path(), "other"), None);
+        std::fs::write(MachineProfile::path(folder.path()), "{").unwrap();
+        assert_eq!(MachineProfile::load(folder.path(), "test"), None);
+    }
+}

@@ -1,0 +1,287 @@
+//! The plan as data: what was decided, what is expected of it, and why. Written by `forebay plan --json`, read by
+//! `--plan FILE`.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::path::Path;
+
+use serde::{Deserialize, Serialize};
+
+use crate::cost::DecodeTime;
+use crate::error::PlanError;
+use crate::residency::{Loading, Sparsity};
+use crate::size::format_size;
+
+/// Version of the JSON.
+pub const PLAN_VERSION: u32 = 1;
+
+/// A measured speed that differs by more than this part from the expected one is worth a word.
+pub const TOLERANCE: f64 = 0.2;
+
+/// A plan for one model on one machine.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Plan {
+    /// [`PLAN_VERSION`].
+    pub version: u32,
+    /// The model it is for.
+    pub model: PlannedModel,
+    /// The machine it is for: instruction set and cores.
+    pub machine: String,
+    /// Budget of the process, bytes.
+    pub memory_bytes: u64,
+    /// What was decided.
+    pub choices: Choices,
+    /// What is expected of it.
+    pub expected: Expected,
+    /// Each decision with what it beat.
+    #[serde(default)]
+    pub reasons: Vec<Reason>,
+    /// What the figures rest on, where that is less than it could be.
+    #[serde(default)]
+    pub notes: Vec<String>,
+}
+
+/// What a plan says of its model.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct PlannedModel {
+    /// Path or name, for people.
+    pub name: String,
+    /// Identity of the packed weights.
+    pub identity: u64,
+    /// Bytes of all weights.
+    pub weight_bytes: u64,
+}
+
+/// What can be decided.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Choices {
+    /// Compute cores. The I/O thread takes one of the others where there is one.
+    pub threads: usize,
+    /// Positions of the KV cache.
+    pub context: usize,
+    /// Tokens of a prompt's batch.
+    pub max_batch: usize,
+    /// Which neurons are computed.
+    pub sparsity: Sparsity,
+    /// How single neurons are read.
+    pub loading: Loading,
+    /// Bytes of the window through which clusters are streamed.
+    pub stream_window_bytes: usize,
+    /// Bytes that the neuron cache gets before attention and the head stay in memory.
+    pub neuron_cache_bytes: u64,
+}
+
+/// What a plan should give.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Expected {
+    /// Generated tokens per second, once the neuron cache is warm.
+    pub decode_tokens_per_second: f64,
+    /// Tokens of a long prompt per second.
+    pub prefill_tokens_per_second: f64,
+    /// `memory read` or `disk read`.
+    pub bound_by: String,
+    /// What a generated token's time consists of, seconds.
+    pub decode_seconds: DecodeTime,
+    /// Reads of a generated token.
+    pub reads_per_token: f64,
+    /// Bytes of these reads.
+    pub bytes_per_token: f64,
+    /// Bytes by item: together they are what the process takes.
+    pub memory_items: BTreeMap<String, u64>,
+}
+
+/// A decision and what it beat.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Reason {
+    /// What was decided: `threads`, `loading`.
+    pub choice: String,
+    /// What was taken.
+    pub taken: String,
+    /// Each other value with what was expected of it, or why it is none.
+    pub others: Vec<Other>,
+}
+
+/// Something that was not chosen.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Other {
+    /// The value.
+    pub value: String,
+    /// Generated tokens per second, all else the same; `None` where it does not fit.
+    pub decode_tokens_per_second: Option<f64>,
+    /// Tokens of a prompt per second.
+    pub prefill_tokens_per_second: Option<f64>,
+}
+
+impl Plan {
+    /// Reads a plan from a file.
+    ///
+    /// # Errors
+    /// There is no such file, it is no plan, or one of another version.
+    pub fn read(path: &Path) -> Result<Self, PlanError> {
+        let fail = |why: String| PlanError::Plan {
+            path: path.to_path_buf(),
+            why,
+        };
+        let bytes = std::fs::read(path).map_err(|e| fail(format!("cannot be read: {e}")))?;
+        let plan: Self =
+            serde_json::from_slice(&bytes).map_err(|e| fail(format!("is no plan: {e}")))?;
+        plan.check().map_err(fail)?;
+        Ok(plan)
+    }
+
+    /// Whether the figures can be worked with at all.
+    fn check(&self) -> Result<(), String> {
+        let c = &self.choices;
+        let within = |field: &str, value: u64, most: u64| match value {
+            v if v >= 1 && v <= most => Ok(()),
+            v => Err(format!("{field} is {v}; it must be from 1 to {most}")),
+        };
+        if self.version != PLAN_VERSION {
+            return Err(format!(
+                "version is {}; this program reads {PLAN_VERSION}",
+                self.version
+            ));
+        }
+        within("memory_bytes", self.memory_bytes, 1 << 50)?;
+        within("choices.threads", c.threads as u64, 1 << 16)?;
+        within("choices.context", c.context as u64, 1 << 32)?;
+        within("choices.max_batch", c.max_batch as u64, 1 << 16)?;
+        within(
+            "choices.stream_window_bytes",
+            c.stream_window_bytes as u64,
+            1 << 40,
+        )?;
+        if c.neuron_cache_bytes > self.memory_bytes {
+            return Err("choices.neuron_cache_bytes is more than memory_bytes".into());
+        }
+        let speeds = [
+            self.expected.decode_tokens_per_second,
+            self.expected.prefill_tokens_per_second,
+        ];
+        match speeds.iter().all(|s| s.is_finite() && *s >= 0.0) {
+            true => Ok(()),
+            false => Err("expected holds a speed that is no number from 0 up".into()),
+        }
+    }
+
+    /// Whether the plan is for this model and machine.
+    ///
+    /// # Errors
+    /// It is for another; `path` is named.
+    pub fn fits(&self, path: &Path, model: &PlannedModel, machine: &str) -> Result<(), PlanError> {
+        let fail = |why: String| {
+            Err(PlanError::Plan {
+                path: path.to_path_buf(),
+                why,
+            })
+        };
+        if (self.model.identity, self.model.weight_bytes) != (model.identity, model.weight_bytes) {
+            return fail(format!(
+                "is for the model {}, not for {}",
+                self.model.name, model.name
+            ));
+        }
+        if self.machine != machine {
+            return fail(format!(
+                "is for another machine ({}), this is {machine}",
+                self.machine
+            ));
+        }
+        Ok(())
+    }
+}
+
+impl Expected {
+    /// What to say of a measured speed of generation; `None` where it is as expected.
+    pub fn compared(&self, measured: f64) -> Option<String> {
+        let expected = self.decode_tokens_per_second;
+        if expected <= 0.0 || measured <= 0.0 || (measured / expected - 1.0).abs() <= TOLERANCE {
+            return None;
+        }
+        let (way, why) = match measured < expected {
+            true => (
+                "slower",
+                "other programs on these cores or this disk, or a profile of a quieter time",
+            ),
+            false => (
+                "faster",
+                "a profile of a busier time, or a text that wants other neurons",
+            ),
+        };
+        Some(format!(
+            "{measured:.1} tokens per second, {:.0}% {way} than the {expected:.1} that were expected ({why}); \
+             `forebay plan MODEL --measure` measures the machine again",
+            (measured / expected - 1.0).abs() * 100.0
+        ))
+    }
+}
+
+/// Tables for people: memory by item, choices with what they beat, the expected time of a token.
+impl fmt::Display for Plan {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let e = &self.expected;
+        writeln!(
+            f,
+            "{} within {}\n",
+            self.model.name,
+            format_size(self.memory_bytes)
+        )?;
+        let mut items: Vec<_> = e.memory_items.iter().collect();
+        items.sort_by_key(|(_, bytes)| std::cmp::Reverse(**bytes));
+        let width = items.iter().map(|(name, _)| name.len()).max().unwrap_or(0);
+        for (name, bytes) in &items {
+            writeln!(f, "  {name:width$}  {:>9}", format_size(**bytes))?;
+        }
+        let sum = items.iter().map(|(_, b)| **b).sum();
+        writeln!(f, "  {:width$}  {:>9}\n", "sum", format_size(sum))?;
+        for reason in &self.reasons {
+            writeln!(f, "  {}: {}", reason.choice, reason.taken)?;
+            for other in &reason.others {
+                match (
+                    other.decode_tokens_per_second,
+                    other.prefill_tokens_per_second,
+                ) {
+                    (Some(d), Some(p)) => {
+                        writeln!(f, "      {}: {d:.1} tokens/s, prompts {p:.0}", other.value)?;
+                    }
+                    _ => writeln!(f, "      {}: does not fit", other.value)?,
+                }
+            }
+        }
+        let t = &e.decode_seconds;
+        writeln!(f, "\n  a token takes {:.1} ms:", t.total() * 1e3)?;
+        for (name, seconds) in [
+            ("attention", t.attention),
+            ("predictors", t.predictor),
+            ("FFN", t.ffn),
+            ("head", t.head),
+            ("between", t.overhead),
+            ("streamed clusters (while the rest is computed)", t.stream),
+            ("neurons read", t.io),
+        ] {
+            if seconds > 0.0 {
+                writeln!(f, "    {:7.2} ms  {name}", seconds * 1e3)?;
+            }
+        }
+        writeln!(
+            f,
+            "    {:.0} reads, {}",
+            e.reads_per_token,
+            format_size(e.bytes_per_token as u64)
+        )?;
+        self.notes
+            .iter()
+            .try_for_each(|note| writeln!(f, "  note: {note}"))?;
+        writeln!(
+            f,
+            "\nexpected: {:.1} tokens per second, prompts {:.0} tokens per second; bound by {}",
+            e.decode_tokens_per_second, e.prefill_tokens_per_second, e.bound_by
+        )
+    }
+}

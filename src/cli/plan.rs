@@ -1,0 +1,71 @@
+//! `forebay plan`
+
+use std::path::PathBuf;
+
+use clap::Args;
+use forebay::{Engine, Measure, PlanGoal};
+
+use super::engine_flags::EngineFlags;
+use super::output::{print_json, print_text};
+use super::progress::{reporter, thousandths};
+
+#[derive(Debug, Args)]
+pub struct PlanCommand {
+    /// A .gguf or .fbay file, or a safetensors folder; the embedded demo model if left away.
+    model: Option<PathBuf>,
+    #[command(flatten)]
+    engine: EngineFlags,
+    /// Find the least memory with which so many tokens per second are generated; --memory is then the most.
+    #[arg(long, value_name = "TOKENS/S", value_parser = speed, conflicts_with = "plan")]
+    speed: Option<f64>,
+    /// Positions of the KV cache.
+    #[arg(long, value_name = "N")]
+    ctx: Option<usize>,
+    /// Measure kernels and cores again, too; memory and disk are always measured.
+    #[arg(long)]
+    measure: bool,
+    /// Measure only what never was: the plan that `run` makes.
+    #[arg(long, conflicts_with = "measure")]
+    quick: bool,
+    /// Print the plan as JSON, for --plan.
+    #[arg(long)]
+    json: bool,
+}
+
+fn speed(text: &str) -> Result<f64, String> {
+    match text.parse::<f64>() {
+        Ok(speed) if speed > 0.0 && speed.is_finite() => Ok(speed),
+        _ => Err("give a number above 0".into()),
+    }
+}
+
+impl PlanCommand {
+    pub fn execute(self) -> anyhow::Result<()> {
+        let mut builder = self.engine.configure(Engine::builder())?;
+        builder = builder.on_preparation(reporter(self.json));
+        if let Some(model) = &self.model {
+            builder = builder.model(model);
+        }
+        if let Some(n) = self.ctx {
+            builder = builder.context(n);
+        }
+        if let Some(speed) = self.speed {
+            builder = builder.goal(PlanGoal::Speed(speed));
+        }
+        let measure = match (self.measure, self.quick) {
+            (true, _) => Measure::Anew,
+            (_, true) => Measure::Missing,
+            _ => Measure::Now,
+        };
+        let bar = thousandths(self.json).with_message("measuring");
+        let plan = builder.plan_only(measure, &mut |share| {
+            bar.set_position((share * 1000.0) as u64);
+        });
+        bar.finish_and_clear();
+        let plan = plan?;
+        if self.json {
+            return print_json(&plan);
+        }
+        print_text(&plan.to_string())
+    }
+}

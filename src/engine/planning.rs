@@ -1,0 +1,272 @@
+//! Where an engine's choices come from: a plan that was given, one made from what is known of the machine, or none.
+
+use std::path::PathBuf;
+
+use forebay_models::bundle::{Bundle, ffn_identity};
+use forebay_plans::cache_dir;
+use forebay_plans::machine::{DiskProfile, KernelCase, MachineProfile};
+use forebay_plans::plan::{PLAN_VERSION, Plan, PlannedModel};
+use forebay_plans::residency::Sparsity;
+use forebay_plans::topology::Topology;
+use forebay_stages::kernels::KernelTable;
+
+use super::builder::EngineBuilder;
+use super::memory::MemoryRequest;
+use crate::error::Error;
+use crate::learn::Profile;
+use crate::packed;
+use crate::planner::{
+    Decision, Fixed, Outlook, add_kernels, disk_of, fastest, identity, least_memory, measure_cores,
+    measure_disk, measure_memory,
+};
+
+/// `--memory auto` takes the least memory that gives this part of the best speed.
+const ENOUGH: f64 = 0.97;
+
+/// Where the choices come from.
+#[derive(Clone, Debug, Default)]
+pub(super) enum Planning {
+    /// The planner, where the machine's profile is known; else what is usual.
+    #[default]
+    Automatic,
+    /// What is usual.
+    Off,
+    /// This file.
+    File(PathBuf),
+}
+
+/// What a plan is made for.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub enum PlanGoal {
+    /// The best speed within the memory.
+    #[default]
+    Fastest,
+    /// The least memory that gives nearly the best speed.
+    Enough,
+    /// The least memory with which so many tokens per second are generated.
+    Speed(f64),
+}
+
+/// What of the machine is measured before a plan is made.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Measure {
+    /// What was never measured.
+    Missing,
+    /// That, and what changes from minute to minute: memory and disk.
+    Now,
+    /// Everything.
+    Anew,
+}
+
+/// What is known of a machine for one model.
+struct Known {
+    machine: MachineProfile,
+    disk: DiskProfile,
+}
+
+impl EngineBuilder {
+    /// Makes a plan without starting an engine. What of the machine is not known yet is measured, and kept beside the
+    /// packed models; `progress` is told the share that is done.
+    ///
+    /// # Errors
+    /// A model that cannot be read, an impossible budget or speed, or a machine that cannot be measured.
+    pub fn plan_only(
+        mut self,
+        measure: Measure,
+        progress: &mut dyn FnMut(f64),
+    ) -> Result<Plan, Error> {
+        let kernels = self.kernels()?;
+        let bundle = self.open()?;
+        let (_, sparsity, cores) = self.shape(&bundle)?;
+        self.rule(&bundle, sparsity)?;
+        let request = self.memory_request(cores.len(), sparsity)?;
+        let known = self.measured(&bundle, kernels, &request, measure, progress)?;
+        let name = self.name();
+        self.made(&bundle, &name, request, &known)
+    }
+
+    /// The request with the choices of a plan, and the plan.
+    pub(super) fn planned(
+        &mut self,
+        bundle: &Bundle,
+        kernels: KernelTable,
+        mut request: MemoryRequest,
+        cores: &[usize],
+    ) -> Result<(MemoryRequest, Option<Plan>), Error> {
+        let plan = match self.planning.clone() {
+            Planning::Off => None,
+            Planning::File(path) => {
+                let plan = Plan::read(&path)?;
+                let model = planned_model(bundle, self.name());
+                plan.fits(&path, &model, &identity(&kernels, cores))?;
+                Some(plan)
+            }
+            Planning::Automatic => match self.known(bundle, kernels, cores, &request) {
+                Some(known) => Some(self.made(bundle, &self.name(), request, &known)?),
+                None => None,
+            },
+        };
+        if let Some(plan) = &plan {
+            let c = plan.choices;
+            request.threads = self.threads.unwrap_or(c.threads).min(request.threads);
+            request.context = request.context.or(Some(c.context));
+            request.max_batch = request.max_batch.or(Some(c.max_batch));
+            request.stream_window = c.stream_window_bytes;
+            request.neuron_cache = c.neuron_cache_bytes;
+            if self.memory.is_none() {
+                request.total = plan.memory_bytes;
+            }
+            self.neurons.loading = c.loading;
+        }
+        Ok((request, plan))
+    }
+
+    /// The packed model.
+    pub(super) fn open(&mut self) -> Result<Bundle, Error> {
+        let model = self.model_path()?;
+        // Thresholds skip neurons one by one, so those have to be stored one by one.
+        self.pack.neurons |= self.sparsity == Some(Sparsity::Threshold);
+        packed::open(&model, self.cache.as_deref(), &self.pack, &mut self.report)
+    }
+
+    fn made(
+        &self,
+        bundle: &Bundle,
+        name: &str,
+        request: MemoryRequest,
+        known: &Known,
+    ) -> Result<Plan, Error> {
+        let profile = Profile::load(bundle).filter(|p| fits_mode(p, &request));
+        let mut outlook = Outlook {
+            bundle,
+            machine: &known.machine,
+            disk: &known.disk,
+            profile: profile.as_ref(),
+            request,
+        };
+        let fixed = Fixed {
+            threads: self.threads.map(|n| n.min(request.threads)),
+            max_batch: self.max_batch,
+            loading: self.fixed_loading,
+        };
+        let decision = match self.goal {
+            PlanGoal::Fastest => fastest(&outlook, fixed)?,
+            PlanGoal::Speed(speed) => least_memory(&mut outlook, fixed, speed)?,
+            PlanGoal::Enough => {
+                let best = fastest(&outlook, fixed)?.seen.expected;
+                least_memory(&mut outlook, fixed, best.decode_tokens_per_second * ENOUGH)?
+            }
+        };
+        let Decision { seen, reasons } = decision;
+        let mut notes = Vec::new();
+        if profile.is_none() && request.sparsity != Sparsity::Dense {
+            notes.push(
+                "nobody has profiled this model in this mode: half of its neurons are taken to be wanted, all alike; \
+                 `forebay profile MODEL -f TEXT` measures that"
+                    .into(),
+            );
+        }
+        Ok(Plan {
+            version: PLAN_VERSION,
+            model: planned_model(bundle, name.into()),
+            machine: known.machine.identity.clone(),
+            memory_bytes: outlook.request.total,
+            choices: seen.choices,
+            expected: seen.expected,
+            reasons,
+            notes,
+        })
+    }
+
+    /// What was measured of the machine before, if that is enough for this model.
+    fn known(
+        &self,
+        bundle: &Bundle,
+        kernels: KernelTable,
+        cores: &[usize],
+        request: &MemoryRequest,
+    ) -> Option<Known> {
+        let machine =
+            MachineProfile::load(&self.machine_folder().ok()?, &identity(&kernels, cores))?;
+        let disk = machine.disks.get(&disk_of(bundle.path()))?.clone();
+        let known = Known { machine, disk };
+        let measured = |c: &KernelCase| known.machine.kernels.contains_key(&c.key());
+        let whole = self.cases(bundle, &known, request).iter().all(measured);
+        whole.then_some(known)
+    }
+
+    fn cases(&self, bundle: &Bundle, known: &Known, request: &MemoryRequest) -> Vec<KernelCase> {
+        let outlook = Outlook {
+            bundle,
+            machine: &known.machine,
+            disk: &known.disk,
+            profile: None,
+            request: *request,
+        };
+        outlook.cases()
+    }
+
+    /// What is to be known of the machine, measured where that is asked for, and kept.
+    fn measured(
+        &self,
+        bundle: &Bundle,
+        kernels: KernelTable,
+        request: &MemoryRequest,
+        measure: Measure,
+        progress: &mut dyn FnMut(f64),
+    ) -> Result<Known, Error> {
+        let cores = Topology::read()?.compute_cores(self.threads)?;
+        let cores = &cores[..request.threads];
+        let folder = self.machine_folder()?;
+        let kept = match measure {
+            Measure::Anew => None,
+            _ => MachineProfile::load(&folder, &identity(&kernels, cores)),
+        };
+        let mut machine = match (kept, measure) {
+            (Some(kept), Measure::Now) => kept.with_memory(measure_memory(cores)?),
+            (Some(kept), _) => kept,
+            (None, _) => measure_cores(kernels, cores)?,
+        };
+        progress(0.1);
+        let name = disk_of(bundle.path());
+        let disk = match machine.disks.get(&name) {
+            Some(disk) if measure == Measure::Missing => disk.clone(),
+            _ => measure_disk(bundle.path(), self.driver, &mut |done, all| {
+                progress(0.1 + 0.4 * done as f64 / all as f64);
+            })?,
+        };
+        machine.disks.insert(name, disk.clone());
+        let mut known = Known { machine, disk };
+        let cases = self.cases(bundle, &known, request);
+        add_kernels(&mut known.machine, kernels, &cases, &mut |done, all| {
+            progress(0.5 + 0.5 * done as f64 / all as f64);
+        })?;
+        known.machine.save(&folder)?;
+        Ok(known)
+    }
+
+    /// Where the machine's profile is kept.
+    fn machine_folder(&self) -> Result<PathBuf, Error> {
+        match &self.cache {
+            Some(folder) => {
+                std::fs::create_dir_all(folder)
+                    .map_err(|e| Error::system("create the cache folder", e))?;
+                Ok(folder.clone())
+            }
+            None => Ok(cache_dir::prepare()?),
+        }
+    }
+}
+
+/// Whether a profile is of the neurons that this mode wants.
+fn fits_mode(profile: &Profile, request: &MemoryRequest) -> bool {
+    serde_json::to_value(request.sparsity).is_ok_and(|mode| mode == profile.sparsity.as_str())
+}
+
+fn planned_model(bundle: &Bundle, name: String) -> PlannedModel {
+    PlannedModel {
+        name,
+        identity: ffn_identity(bundle),
+        weight_bytes: bundle.weight_bytes(),
+    }
+}
