@@ -15,6 +15,7 @@
 //! whose clusters are streamed in decode, too, need no second graph: their window runs ahead in both.
 
 use forebay_queues::slab::Slot;
+use forebay_stages::gio::WindowTally;
 use forebay_stages::neuron_store::{NeuronMemory, NeuronStore};
 
 use super::context::{CoreContext, Flight};
@@ -129,6 +130,14 @@ impl Routes {
             Some(prefill) if self.prefilling => &mut prefill.route,
             _ => &mut self.decode,
         }
+    }
+
+    /// The buffers of both windows, and the clusters that wait for one of them.
+    pub fn tally(&self) -> (WindowTally, Option<WindowTally>, usize) {
+        let (window, waiting) = self.decode.gio.tally();
+        let preload = self.prefill.as_ref().map(|p| p.route.gio.tally());
+        let also_waiting = preload.map_or(0, |p| p.1);
+        (window, preload.map(|p| p.0), waiting + also_waiting)
     }
 
     /// Takes in a cluster of either window.
