@@ -159,7 +159,11 @@ impl Routes {
         // What is in the cache is not read again where that is most of it.
         let neurons = prefill.route.program.cached_neurons;
         let missing = neurons - store.cached();
-        self.prefilling = step.n_tokens >= LEAST_TOKENS && missing * SEQUENTIAL_GAIN >= neurons;
+        // A neuron that was read ahead and that nobody wanted may still be on its way into the memory that would
+        // be lent; then the next batch takes this route.
+        self.prefilling = step.n_tokens >= LEAST_TOKENS
+            && missing * SEQUENTIAL_GAIN >= neurons
+            && !store.is_reading();
         if !self.prefilling {
             // A prompt that was cut short read ahead for a part that does not come.
             prefill.route.gio.window().restart();

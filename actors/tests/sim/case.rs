@@ -49,9 +49,12 @@ impl Case {
             Pipeline::Matrix,
             Pipeline::None,
         ]);
-        let plan = plan(random, &bundle, threads, sparsity, pipeline);
+        // Where all but cached neurons is kept, prompts are read in another way.
+        let prompts = random.chance(15);
+        let how = (threads, sparsity, pipeline, prompts);
+        let plan = plan(random, &bundle, how);
         // Most batches are small, since time is spent on products; now and then a prompt's.
-        let max_batch = match random.chance(15) {
+        let max_batch = match prompts || random.chance(5) {
             true => random.within(16..=CONTEXT),
             false => random.within(1..=6),
         };
@@ -95,11 +98,9 @@ fn weather(random: &mut Random) -> Weather {
 fn plan(
     random: &mut Random,
     bundle: &Bundle,
-    threads: usize,
-    sparsity: Sparsity,
-    pipeline: Pipeline,
+    (threads, sparsity, pipeline, prompts): (usize, Sparsity, Pipeline, bool),
 ) -> ResidencyPlan {
-    if random.chance(30) {
+    if !prompts && random.chance(30) {
         let least = least_weight_bytes(bundle, threads, sparsity);
         let most = all_pinned_bytes(bundle, sparsity).max(least);
         let request = ResidencyRequest {
@@ -118,7 +119,7 @@ fn plan(
         .iter()
         .all(|l| l.ffn.layout == FfnLayout::Neuron)
         && sparsity != Sparsity::Dense
-        && random.chance(75);
+        && (prompts || random.chance(75));
     let mut plan = ResidencyPlan {
         residency: vec![Residency::OnFlash; bundle.clusters.len()],
         owner: assign_owners(bundle, threads),
@@ -127,7 +128,11 @@ fn plan(
         neuron_cache: NeuronCachePlan::default(),
         pinned_bytes: 0,
     };
-    let pinned = random.one_of(&[0, 30, 70, 100]);
+    let pinned = if prompts {
+        100
+    } else {
+        random.one_of(&[0, 30, 70, 100])
+    };
     let cached = random.one_of(&[50, 100, 100]);
     for (entry, kept) in bundle.clusters.iter().zip(&mut plan.residency) {
         *kept = match entry.kind {

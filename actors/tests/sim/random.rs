@@ -9,17 +9,17 @@ pub struct Random(SplitMix);
 impl Random {
     pub fn new(seed: u64) -> Self {
         let mut mix = SplitMix(seed);
-        mix.next();
+        mix.number();
         Self(mix)
     }
 
     /// An independent stream.
     pub fn fork(&mut self) -> Self {
-        Self(SplitMix(self.0.next()))
+        Self(SplitMix(self.0.number()))
     }
 
     pub fn number(&mut self) -> u64 {
-        self.0.next()
+        self.0.number()
     }
 
     /// A number of `range`, both ends included.
