@@ -1,4 +1,5 @@
-//! Assembly of the decode graph, sink first: this file is the diagram.
+//! The decode graph on threads: what [`super::assembly`] connects, started, stepped and ended. This is the
+//! diagram.
 //!
 //! ```text
 //!   driver ──Step──▶ core 0..T-1:  Pred ─▶ GIO ─▶ GC ─▶ UDIO ─▶ UDC ─▶ boards ──exchange──▶ next phase
