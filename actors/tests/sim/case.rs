@@ -160,7 +160,7 @@ fn window(random: &mut Random, bundle: &Bundle, plan: &mut ResidencyPlan) {
     let streamed = entries.filter(|(_, r)| **r == Residency::Streamed);
     let largest = streamed.map(|(e, _)| e.padded_len()).max();
     if let Some(largest) = largest {
-        plan.stream_slots = random.within(2..=6);
+        plan.stream_slots = random.within(1..=6);
         plan.stream_slot_bytes = largest;
     }
 }
