@@ -5,7 +5,7 @@
 #![deny(unsafe_code)]
 
 pub mod contract;
-mod core_thread;
+pub mod core_thread;
 pub mod decode;
 pub mod fault;
 pub mod io;

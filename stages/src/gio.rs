@@ -23,6 +23,19 @@ enum State {
     InUse,
 }
 
+/// Where the buffers of a window are.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct WindowTally {
+    /// Waiting for something to read.
+    pub free: usize,
+    /// Holding a cluster that waits for its turn.
+    pub here: usize,
+    /// Being filled.
+    pub coming: usize,
+    /// Holding a cluster that a stage uses.
+    pub in_use: usize,
+}
+
 /// The stream window of one core.
 #[derive(Debug)]
 pub struct Gio {
@@ -156,6 +169,17 @@ impl Gio {
     pub fn is_reading(&self) -> bool {
         let under_way = |s: &State| matches!(s, State::Coming | State::Unwanted);
         self.states.iter().any(under_way)
+    }
+
+    /// Where the buffers are.
+    pub fn tally(&self) -> WindowTally {
+        let count = |f: fn(&State) -> bool| self.states.iter().filter(|s| f(s)).count();
+        WindowTally {
+            free: self.free.len(),
+            here: self.ready(),
+            coming: count(|s| matches!(s, State::Coming | State::Unwanted)),
+            in_use: count(|s| matches!(s, State::InUse)),
+        }
     }
 
     /// Clusters read and not used yet.

@@ -32,6 +32,7 @@ use crate::io_link::{IoLink, ReadTag};
 use crate::memory::CoreMemory;
 
 /// Everything one core is built from.
+#[derive(Debug)]
 pub(super) struct CoreParts {
     pub rank: usize,
     pub program: Program,

@@ -30,6 +30,11 @@ impl GcActor {
         self.inbox.push_back(flight);
     }
 
+    /// Clusters that are here.
+    pub fn waiting(&self) -> usize {
+        self.inbox.len()
+    }
+
     /// Whether a cluster is here.
     pub fn is_ready(&self) -> bool {
         !self.inbox.is_empty()

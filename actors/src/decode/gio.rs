@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 
 use forebay_models::bundle::checksum;
 use forebay_queues::slab::Slot;
-use forebay_stages::gio::Gio;
+use forebay_stages::gio::{Gio, WindowTally};
 
 use super::context::{CoreContext, Flight};
 use super::program::Item;
@@ -66,6 +66,11 @@ impl GioActor {
     /// A flight that needs its cluster from the window.
     pub fn wait_for(&mut self, flight: Flight) {
         self.waiting.push_back(flight);
+    }
+
+    /// The window's buffers, and the clusters that wait for theirs.
+    pub fn tally(&self) -> (WindowTally, usize) {
+        (self.window.tally(), self.waiting.len())
     }
 
     /// Clusters that have been read and not been used yet.

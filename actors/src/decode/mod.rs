@@ -1,8 +1,10 @@
 //! The decode graph: neuron clusters flow through Pred, GIO, GC, UDIO and UDC on every compute core,
 //! and only misses cross to the I/O actor. [`graph`] is the picture.
 
+mod assembly;
 mod attend;
 mod boards;
+mod census;
 mod context;
 mod core_parts;
 mod ffn;
@@ -19,7 +21,9 @@ mod sequencer;
 mod shared;
 mod udc;
 
+pub use assembly::{Assembly, CoreSeed, Steps};
 pub use boards::Boards;
+pub use census::Census;
 pub use core_parts::scratch_bytes;
 pub use graph::{DecodeGraph, GraphOptions};
 pub use observer::Observer;

@@ -57,6 +57,11 @@ impl NeuronActor {
         &mut self.store
     }
 
+    /// Clusters that wait for neurons.
+    pub fn waiting(&self) -> usize {
+        self.waiting.iter().flatten().count()
+    }
+
     /// What flights wait for, if any do.
     pub fn waiting_for(&self) -> Option<Reason> {
         match self.count {

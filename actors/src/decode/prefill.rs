@@ -15,6 +15,7 @@
 //! whose clusters are streamed in decode, too, need no second graph: their window runs ahead in both.
 
 use forebay_queues::slab::Slot;
+use forebay_stages::gio::WindowTally;
 use forebay_stages::neuron_store::{NeuronMemory, NeuronStore};
 
 use super::context::{CoreContext, Flight};
@@ -131,6 +132,14 @@ impl Routes {
         }
     }
 
+    /// The buffers of both windows, and the clusters that wait for one of them.
+    pub fn tally(&self) -> (WindowTally, Option<WindowTally>, usize) {
+        let (window, waiting) = self.decode.gio.tally();
+        let preload = self.prefill.as_ref().map(|p| p.route.gio.tally());
+        let also_waiting = preload.map_or(0, |p| p.1);
+        (window, preload.map(|p| p.0), waiting + also_waiting)
+    }
+
     /// Takes in a cluster of either window.
     pub fn arrived(&mut self, tag: ReadTag, slot: Slot, result: Result<(), crate::io::ReadFault>) {
         match (tag, &mut self.prefill) {
@@ -150,7 +159,11 @@ impl Routes {
         // What is in the cache is not read again where that is most of it.
         let neurons = prefill.route.program.cached_neurons;
         let missing = neurons - store.cached();
-        self.prefilling = step.n_tokens >= LEAST_TOKENS && missing * SEQUENTIAL_GAIN >= neurons;
+        // A neuron that was read ahead and that nobody wanted may still be on its way into the memory that would
+        // be lent; then the next batch takes this route.
+        self.prefilling = step.n_tokens >= LEAST_TOKENS
+            && missing * SEQUENTIAL_GAIN >= neurons
+            && !store.is_reading();
         if !self.prefilling {
             // A prompt that was cut short read ahead for a part that does not come.
             prefill.route.gio.window().restart();

@@ -62,6 +62,11 @@ impl RowsActor {
         self.inbox.push_back(flight);
     }
 
+    /// Clusters that are here.
+    pub fn waiting(&self) -> usize {
+        self.inbox.len()
+    }
+
     /// Computes one cluster of rows and publishes it.
     pub fn turn(&mut self, cx: &mut CoreContext, gio: &mut GioActor, site: Site) -> bool {
         let Some(mut flight) = self.inbox.pop_front() else {

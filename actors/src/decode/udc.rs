@@ -31,6 +31,11 @@ impl UdcActor {
         self.inbox.push_back(flight);
     }
 
+    /// Clusters that are here.
+    pub fn waiting(&self) -> usize {
+        self.inbox.len()
+    }
+
     /// Computes one cluster, adds its share to the accumulator and gives its memory back.
     pub fn turn(
         &mut self,

@@ -46,11 +46,14 @@ pub struct FaultTally {
 
 /// SplitMix64 (Steele, Lea, Flood: Fast splittable pseudorandom number generators, 2014).
 #[derive(Debug, Clone)]
-pub(super) struct SplitMix(pub(super) u64);
+pub struct SplitMix(
+    /// The state: at first, the seed.
+    pub u64,
+);
 
 impl SplitMix {
     /// The next number.
-    pub(super) fn next(&mut self) -> u64 {
+    pub fn number(&mut self) -> u64 {
         self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
         let mut z = self.0;
         z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
@@ -59,8 +62,8 @@ impl SplitMix {
     }
 
     /// A number below `bound` (0 for a bound of 0), by the high half of a product.
-    pub(super) fn below(&mut self, bound: u64) -> u64 {
-        ((u128::from(self.next()) * u128::from(bound)) >> 64) as u64
+    pub fn below(&mut self, bound: u64) -> u64 {
+        ((u128::from(self.number()) * u128::from(bound)) >> 64) as u64
     }
 }
 
@@ -199,7 +202,7 @@ mod tests {
     #[test]
     fn the_generator_gives_the_published_sequence() {
         let mut random = SplitMix(1_234_567);
-        let first: Vec<u64> = (0..3).map(|_| random.next()).collect();
+        let first: Vec<u64> = (0..3).map(|_| random.number()).collect();
         let published = [
             6_457_827_717_110_365_317,
             3_203_168_211_198_807_973,

@@ -19,6 +19,7 @@ pub mod probe;
 mod progress;
 mod queue;
 mod registration;
+pub mod simulated;
 mod statistics;
 mod table;
 mod uring;

@@ -200,7 +200,7 @@ pub fn probe_file(folder: &Path, file_bytes: u64) -> Result<tempfile::NamedTempF
     let mut left = file_bytes;
     while left > 0 {
         for word in block.chunks_exact_mut(8) {
-            word.copy_from_slice(&random.next().to_ne_bytes());
+            word.copy_from_slice(&random.number().to_ne_bytes());
         }
         let len = left.min(block.len() as u64);
         file.write_all(&block[..len as usize]).map_err(os)?;

@@ -43,6 +43,12 @@ impl<T> Table<T> {
         self.places.get_mut(usize::from(place))?.as_mut()
     }
 
+    /// Busy places and their entries.
+    pub(super) fn iter(&self) -> impl Iterator<Item = (u16, &T)> {
+        let places = (0..).zip(&self.places);
+        places.filter_map(|(place, entry)| entry.as_ref().map(|entry| (place, entry)))
+    }
+
     /// Takes the entry out and frees its place.
     pub(super) fn remove(&mut self, place: u16) -> Option<T> {
         let entry = self.places.get_mut(usize::from(place))?.take()?;

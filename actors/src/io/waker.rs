@@ -92,6 +92,11 @@ impl Bell {
         self.shared.state.swap(RUNNING, Ordering::AcqRel);
     }
 
+    /// Whether somebody called since the last wait, or during it.
+    pub(super) fn is_called(&self) -> bool {
+        self.shared.state.load(Ordering::Acquire) == CALLED
+    }
+
     /// Silences the bell after it was heard.
     pub(super) fn silence(&self) {
         let mut counter = [0u8; 8];

@@ -93,6 +93,16 @@ impl Directory {
         self.residents
     }
 
+    /// Free slots.
+    pub(super) fn vacant(&self) -> usize {
+        self.forwards(List::FREE).take(self.slots + 1).count()
+    }
+
+    /// Holds on all slots together.
+    pub(super) fn holds(&self) -> usize {
+        self.entries.iter().map(|entry| entry.holds as usize).sum()
+    }
+
     /// Whether no slot is free.
     pub(super) fn is_full(&self) -> bool {
         self.front(List::FREE).is_none()

@@ -144,6 +144,16 @@ impl NeuronCache {
         self.directory.residents()
     }
 
+    /// Slots that have no neuron and are free to get one.
+    pub fn vacant(&self) -> usize {
+        self.directory.vacant()
+    }
+
+    /// Holds on slots that have not been released.
+    pub fn holds(&self) -> usize {
+        self.directory.holds()
+    }
+
     /// Whether no neuron is in the cache.
     pub fn is_empty(&self) -> bool {
         self.len() == 0

@@ -13,6 +13,7 @@ mod ahead;
 mod join;
 mod lend;
 mod parts;
+mod tally;
 
 use std::collections::VecDeque;
 use std::ops::Range;
@@ -29,6 +30,7 @@ pub use join::{JoinRule, JoinedRead};
 pub use parts::{
     CacheCounts, CorruptNeuron, NeuronMemory, NeuronRead, NeuronRules, Parts, Place, Wanted,
 };
+pub use tally::StoreTally;
 
 /// Marks a neuron of a flight that holds no slot.
 const NO_SLOT: u32 = u32::MAX;
@@ -475,11 +477,6 @@ impl NeuronStore {
         let here = (0..n).filter(|i| self.cache.has(base + i));
         here.for_each(|i| cached.set(i));
         cached
-    }
-
-    /// Neurons in the cache.
-    pub fn cached(&self) -> usize {
-        self.cache.len()
     }
 
     /// Neurons in the cache that are there as a whole, best to keep first.

@@ -1,0 +1,168 @@
+//! A generation as the driver runs it: a prompt in batches, then token by token.
+
+use forebay_actors::decode::{Step, StepDone};
+use forebay_actors::fault::Fault;
+
+use crate::case::Case;
+use crate::models::{CONTEXT, Model};
+use crate::random::Random;
+use crate::rest::check_rest;
+use crate::visits::Visits;
+use crate::world::{Moved, World};
+
+/// The steps of a generation.
+#[derive(Debug)]
+pub struct Generation {
+    pub steps: Vec<Step>,
+}
+
+impl Generation {
+    /// A generation from position `from` on: some of its prompts are cut short.
+    pub fn draw(random: &mut Random, case: &Case, from: usize) -> Self {
+        let room = CONTEXT - from;
+        let most = if case.max_batch >= 16 { room } else { 8 };
+        let (total, mut at) = (random.within(1..=most.min(room)), 0);
+        let prompt = random.within(1..=total);
+        let cut = random.chance(10);
+        let mut steps = Vec::new();
+        while at < total {
+            let (n_tokens, more) = match at < prompt {
+                true => (
+                    case.max_batch.min(prompt - at),
+                    at + case.max_batch < prompt,
+                ),
+                false => (1, false),
+            };
+            let wanted = case.max_logits.min(n_tokens);
+            let n_logits = match more {
+                true => random.one_of(&[0, 0, wanted]),
+                false => random.within(1..=wanted),
+            };
+            steps.push(Step {
+                n_tokens,
+                position: from + at,
+                n_logits,
+                more,
+                read_anew: false,
+            });
+            if cut && more {
+                break;
+            }
+            at += n_tokens;
+        }
+        Self { steps }
+    }
+
+    /// Positions whose keys and values are there afterwards.
+    pub fn end(&self) -> usize {
+        self.steps.last().map_or(0, |s| s.position + s.n_tokens)
+    }
+}
+
+/// Why a generation did not come to its end.
+#[derive(Debug)]
+pub enum Ended {
+    /// The graph reported a fault, as it should where the disk fails.
+    Failed(Fault),
+    /// Something that must never happen.
+    Wrong(String),
+}
+
+impl From<String> for Ended {
+    fn from(what: String) -> Self {
+        Self::Wrong(what)
+    }
+}
+
+/// Sees the logits of a position.
+pub type OnLogits<'a> = dyn FnMut(usize, &[f32]) -> Result<(), String> + 'a;
+
+/// Runs a generation; every position's logits are shown to `on_logits`.
+///
+/// # Errors
+/// The fault, or what went wrong.
+pub fn run(
+    world: &mut World,
+    model: &Model,
+    generation: &Generation,
+    (visits, random): (&mut Visits, &mut Random),
+    on_logits: &mut OnLogits<'_>,
+) -> Result<(), Ended> {
+    for step in &generation.steps {
+        let ended = one_step(world, model, *step);
+        if !matches!(ended, Err(Ended::Wrong(_))) {
+            visits.check(world, step)?;
+        }
+        ended?;
+        take_logits(world, model, step, on_logits)?;
+        match random.within(0..=9) {
+            0..=1 => settle(world)?,
+            2..=4 => {
+                for _ in 0..random.within(1..=60) {
+                    world.advance()?;
+                }
+            }
+            _ => {}
+        }
+    }
+    Ok(())
+}
+
+fn one_step(world: &mut World, model: &Model, step: Step) -> Result<(), Ended> {
+    let d = model.config.d_model;
+    let input = &model.input[step.position * d..][..step.n_tokens * d];
+    world.steps.shared().boards.input.write(0, input);
+    world.steps.begin(step).map_err(Ended::Failed)?;
+    let mut reports: Vec<StepDone> = Vec::new();
+    while !world.steps.poll(&mut reports).map_err(Ended::Failed)? {
+        if world.advance()? == Moved::Still {
+            let dump = world.dump();
+            return Err(Ended::Wrong(format!(
+                "STALLED in {step:?}: nobody can do anything, and no read is in flight\n{dump}"
+            )));
+        }
+    }
+    world.steps.end(&mut reports).map_err(Ended::Failed)
+}
+
+fn take_logits(
+    world: &World,
+    model: &Model,
+    step: &Step,
+    on_logits: &mut OnLogits<'_>,
+) -> Result<(), String> {
+    let vocab = model.config.vocab_size;
+    let mut logits = vec![0.0; vocab];
+    let first = step.position + step.n_tokens - step.n_logits;
+    for i in 0..step.n_logits {
+        let board = &world.steps.shared().boards.logits;
+        board.read(i * vocab, &mut logits);
+        on_logits(first + i, &logits)?;
+    }
+    Ok(())
+}
+
+/// Lets everything come to rest, and looks whether everything is at home then.
+///
+/// # Errors
+/// Something is not, or somebody does not sleep as one without work should.
+pub fn settle(world: &mut World) -> Result<(), String> {
+    while world.advance()? == Moved::Yes {}
+    if !world.is_idle() {
+        return Err(format!("not idle at rest\n{}", world.dump()));
+    }
+    check_rest(world)
+}
+
+/// Takes the work away; all cores have to end.
+///
+/// # Errors
+/// One does not.
+pub fn shut_down(world: &mut World) -> Result<(), String> {
+    world.steps.close();
+    while world.advance()? == Moved::Yes {}
+    match world.all_finished() {
+        true => Ok(()),
+        false => Err(format!("a core does not end\n{}", world.dump())),
+    }
+}

@@ -1,0 +1,164 @@
+//! The real actors, driven turn by turn on one thread by a seed: any order in which cores and the I/O actor
+//! may run, any order in which reads may come back, on a disk that may fail.
+//!
+//! A failing seed is printed and replays exactly:
+//!
+//! ```text
+//! FOREBAY_SIM_SEED=17 cargo test -p forebay-actors --test sim       # this seed alone
+//! FOREBAY_SIM_SEEDS=1000000 cargo test -p forebay-actors --test sim # a soak
+//! ```
+//!
+//! Seeds begin at a number that the commit gives, so that every commit tries others; `FOREBAY_SIM_COMMIT` is
+//! asked first, then git. Without either it is 0.
+
+mod case;
+mod generation;
+mod models;
+mod random;
+mod rest;
+mod simulation;
+mod trouble;
+mod visits;
+mod world;
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::process::Command;
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Instant;
+
+use models::Model;
+use simulation::{Report, find_right, simulate};
+
+/// Seeds without [`SEEDS_VARIABLE`].
+const SEEDS: u64 = 20_000;
+const SEED_VARIABLE: &str = "FOREBAY_SIM_SEED";
+const SEEDS_VARIABLE: &str = "FOREBAY_SIM_SEEDS";
+const COMMIT_VARIABLE: &str = "FOREBAY_SIM_COMMIT";
+
+fn models() -> &'static [Model] {
+    static MODELS: OnceLock<(tempfile::TempDir, Vec<Model>)> = OnceLock::new();
+    let (_, models) = MODELS.get_or_init(|| {
+        let folder = tempfile::tempdir().expect("a folder for tiny models");
+        let mut models = Model::all(folder.path());
+        for model in &mut models {
+            find_right(model).unwrap_or_else(|what| panic!("{what}"));
+        }
+        (folder, models)
+    });
+    models
+}
+
+fn number(variable: &str) -> Option<u64> {
+    let text = std::env::var(variable).ok()?;
+    let number = text.parse();
+    Some(number.unwrap_or_else(|_| panic!("{variable}={text} is not a number")))
+}
+
+/// The first seed: the commit's first digits, so that a seed stays easy to type.
+fn first_seed() -> u64 {
+    let head = || {
+        let out = Command::new("git").args(["rev-parse", "HEAD"]).output();
+        out.ok()
+            .map(|out| String::from_utf8_lossy(&out.stdout).into_owned())
+    };
+    let commit = std::env::var(COMMIT_VARIABLE).ok().or_else(head);
+    let digits = commit.as_deref().and_then(|commit| commit.get(..8));
+    let digits = digits.and_then(|digits| u64::from_str_radix(digits, 16).ok());
+    digits.unwrap_or(0) << 20
+}
+
+/// A seed's report, or what went wrong; a panic of an actor is that too.
+fn attempt(seed: u64) -> Result<Report, String> {
+    let models = models();
+    let run = AssertUnwindSafe(|| simulate(seed, models));
+    catch_unwind(run).unwrap_or_else(|panic| {
+        let text = panic.downcast_ref::<String>().map(String::as_str);
+        let text = text.or_else(|| panic.downcast_ref::<&str>().copied());
+        Err(format!("PANIC: {}", text.unwrap_or("without a word")))
+    })
+}
+
+fn fail(seed: u64, what: &str) -> ! {
+    panic!(
+        "{what}\nSEED {seed} FAILED; again: {SEED_VARIABLE}={seed} cargo test -p forebay-actors --test sim"
+    )
+}
+
+fn add(sum: &mut Report, report: &Report) {
+    sum.turns += report.turns;
+    sum.steps += report.steps;
+    sum.reads += report.reads;
+    sum.faults += report.faults;
+    sum.virtual_ns += report.virtual_ns;
+}
+
+/// Runs seeds on all cores until one fails; the lowest seed that failed counts.
+fn run_seeds(first: u64, count: u64) -> (Report, Option<(u64, String)>) {
+    let next = AtomicU64::new(0);
+    let worker = || {
+        let mut sum = Report::default();
+        loop {
+            let at = next.fetch_add(1, Ordering::Relaxed);
+            if at >= count {
+                return (sum, None);
+            }
+            match attempt(first + at) {
+                Ok(report) => add(&mut sum, &report),
+                Err(what) => {
+                    next.store(count, Ordering::Relaxed);
+                    return (sum, Some((first + at, what)));
+                }
+            }
+        }
+    };
+    let workers = std::thread::available_parallelism().map_or(1, usize::from);
+    let results: Vec<_> = std::thread::scope(|scope| {
+        let workers: Vec<_> = (0..workers).map(|_| scope.spawn(worker)).collect();
+        workers
+            .into_iter()
+            .map(|w| w.join().expect("seeds' panics are caught"))
+            .collect()
+    });
+    let mut sum = Report::default();
+    results.iter().for_each(|(report, _)| add(&mut sum, report));
+    let failed = results.into_iter().filter_map(|(_, failed)| failed);
+    (sum, failed.min_by_key(|(seed, _)| *seed))
+}
+
+#[test]
+fn every_seed_comes_to_the_right_end() {
+    models();
+    let begun = Instant::now();
+    if let Some(seed) = number(SEED_VARIABLE) {
+        match attempt(seed) {
+            Ok(report) => eprintln!("seed {seed} is fine: {report:?}"),
+            Err(what) => fail(seed, &what),
+        }
+        return;
+    }
+    let (first, count) = (first_seed(), number(SEEDS_VARIABLE).unwrap_or(SEEDS));
+    let (sum, failed) = run_seeds(first, count);
+    if let Some((seed, what)) = failed {
+        fail(seed, &what);
+    }
+    eprintln!(
+        "{count} seeds from {first} on in {:.1} s: {} steps, {} turns, {} reads, {} generations failed as they \
+         should, {:.0} s of virtual time",
+        begun.elapsed().as_secs_f64(),
+        sum.steps,
+        sum.turns,
+        sum.reads,
+        sum.faults,
+        sum.virtual_ns as f64 * 1e-9,
+    );
+    assert!(sum.faults > count / 50, "faults are hardly simulated");
+}
+
+#[test]
+fn a_seed_replays_exactly() {
+    for seed in 0..40 {
+        let [once, again] = [attempt(seed), attempt(seed)];
+        assert_eq!(once, again, "seed {seed}");
+    }
+}

@@ -1,0 +1,345 @@
+//! The models that are simulated: tiny, but one of each kind of file, with the logits that are right.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use forebay_actors::io::faulty::SplitMix;
+use forebay_models::block::{BlockType, dequantize, quantize};
+use forebay_models::bundle::{Bundle, ClusterKind, PackOptions, pack};
+use forebay_models::config::{Activation, Arch, ModelConfig, RopeConfig, RopePairing, RopeScaling};
+use forebay_models::error::Result;
+use forebay_models::kv_cache::KvType;
+use forebay_models::tensor::{LayerTensor as T, TensorId, TensorMeta, TensorSource};
+use forebay_models::tokenizer::{TokenizerModel, TokenizerSpec};
+use forebay_plans::residency::Sparsity;
+
+/// Positions of the KV cache, and tokens of a model's text.
+pub const CONTEXT: usize = 40;
+/// Heads, and so the most cores.
+pub const HEADS: usize = 4;
+
+/// What distinguishes one tiny model from the next.
+struct Recipe {
+    name: &'static str,
+    d_model: usize,
+    d_ff: usize,
+    layers: usize,
+    vocab: usize,
+    activation: Activation,
+    block: BlockType,
+    /// Down by column, as in PowerInfer's files: neuron layout whatever the format.
+    transposed: bool,
+    /// Rank of predictors, if there are any.
+    rank: usize,
+    bias: bool,
+    tied: bool,
+    kv: KvType,
+}
+
+const PLAIN: Recipe = Recipe {
+    name: "f32 neurons, ReLU",
+    d_model: 32,
+    d_ff: 256,
+    layers: 2,
+    vocab: 48,
+    activation: Activation::Relu,
+    block: BlockType::F32,
+    transposed: false,
+    rank: 0,
+    bias: false,
+    tied: false,
+    kv: KvType::F16,
+};
+
+const RECIPES: [Recipe; 6] = [
+    PLAIN,
+    Recipe {
+        name: "f16 neurons with predictors, dReLU",
+        d_model: 64,
+        d_ff: 320,
+        activation: Activation::DoubleRelu,
+        block: BlockType::F16,
+        rank: 32,
+        ..PLAIN
+    },
+    Recipe {
+        name: "Q8_0 clusters, SiLU, biases",
+        d_model: 64,
+        d_ff: 192,
+        activation: Activation::Silu,
+        block: BlockType::Q8_0,
+        bias: true,
+        ..PLAIN
+    },
+    Recipe {
+        name: "Q4_0 clusters, ReLU, tied head",
+        d_model: 64,
+        d_ff: 256,
+        layers: 3,
+        block: BlockType::Q4_0,
+        tied: true,
+        ..PLAIN
+    },
+    Recipe {
+        name: "Q8_0 columns with predictors, FATReLU",
+        d_model: 64,
+        d_ff: 256,
+        activation: Activation::FatRelu { threshold: 0.02 },
+        block: BlockType::Q8_0,
+        transposed: true,
+        rank: 32,
+        kv: KvType::Q8,
+        ..PLAIN
+    },
+    Recipe {
+        name: "f16 neurons of a page each",
+        d_model: 512,
+        d_ff: 192,
+        layers: 1,
+        block: BlockType::F16,
+        ..PLAIN
+    },
+];
+
+/// A model whose tensors are random numbers in memory.
+pub struct RandomSource {
+    config: ModelConfig,
+    tokenizer: TokenizerSpec,
+    tensors: BTreeMap<TensorId, (TensorMeta, Vec<u8>)>,
+    path: PathBuf,
+}
+
+impl RandomSource {
+    fn new(recipe: &Recipe, seed: u64, path: &Path) -> Self {
+        let config = config(recipe);
+        let mut random = SplitMix(seed);
+        let mut tensors = BTreeMap::new();
+        for (id, rows, cols) in shapes(&config, recipe) {
+            let block = if rows == 1 {
+                BlockType::F32
+            } else {
+                recipe.block
+            };
+            let meta = TensorMeta {
+                name: format!("{id:?}"),
+                block,
+                rows,
+                cols,
+            };
+            let scale = if rows == 1 {
+                1.0
+            } else {
+                (cols as f32).sqrt().recip()
+            };
+            let mut values = vec![0.0f32; rows * cols];
+            for value in &mut values {
+                // Two dice: small values are more frequent, as in real weights.
+                let sum = random.below(1 << 16) + random.below(1 << 16);
+                *value = (sum as f32 / 65536.0 - 1.0) * 2.0 * scale;
+            }
+            if matches!(id, TensorId::OutputNorm) || is_norm(id) {
+                values.iter_mut().for_each(|v| *v = 1.0 + 0.1 * *v);
+            }
+            let mut bytes = vec![0; meta.bytes()];
+            for (row, out) in values
+                .chunks_exact(cols)
+                .zip(bytes.chunks_exact_mut(meta.row_bytes()))
+            {
+                quantize(block, row, out).expect("a format that can be written");
+            }
+            tensors.insert(id, (meta, bytes));
+        }
+        let tokenizer = TokenizerSpec {
+            model: TokenizerModel::HfJson("{}".into()),
+            bos: None,
+            eog: Vec::new(),
+            add_bos: false,
+        };
+        Self {
+            config,
+            tokenizer,
+            tensors,
+            path: path.into(),
+        }
+    }
+}
+
+fn is_norm(id: TensorId) -> bool {
+    matches!(id, TensorId::Layer(_, T::AttnNorm | T::FfnNorm))
+}
+
+impl TensorSource for RandomSource {
+    fn path(&self) -> &Path {
+        &self.path
+    }
+
+    fn config(&self) -> &ModelConfig {
+        &self.config
+    }
+
+    fn tokenizer(&self) -> &TokenizerSpec {
+        &self.tokenizer
+    }
+
+    fn meta(&self, id: TensorId) -> Option<&TensorMeta> {
+        self.tensors.get(&id).map(|(meta, _)| meta)
+    }
+
+    fn read(&self, id: TensorId, offset: usize, out: &mut [u8]) -> Result<()> {
+        let (_, bytes) = &self.tensors[&id];
+        out.copy_from_slice(&bytes[offset..offset + out.len()]);
+        Ok(())
+    }
+}
+
+fn config(recipe: &Recipe) -> ModelConfig {
+    ModelConfig {
+        arch: Arch::Llama,
+        name: recipe.name.into(),
+        n_layers: recipe.layers,
+        d_model: recipe.d_model,
+        n_heads: HEADS,
+        n_kv_heads: 2,
+        head_dim: 16,
+        d_ff: recipe.d_ff,
+        vocab_size: recipe.vocab,
+        context_length: CONTEXT,
+        sliding_window: None,
+        rms_eps: 1e-5,
+        rope: RopeConfig {
+            theta: 10_000.0,
+            rotary_dim: 16,
+            pairing: RopePairing::Interleaved,
+            scaling: RopeScaling::None,
+        },
+        activation: recipe.activation,
+        tied_head: recipe.tied,
+        qkv_bias: recipe.bias,
+        predictor_threshold: 0.1,
+    }
+}
+
+fn shapes(c: &ModelConfig, recipe: &Recipe) -> Vec<(TensorId, usize, usize)> {
+    let (d, ff, q, kv) = (c.d_model, c.d_ff, c.q_dim(), c.kv_dim());
+    let mut shapes = vec![
+        (TensorId::TokenEmbedding, c.vocab_size, d),
+        (TensorId::OutputNorm, 1, d),
+    ];
+    if !recipe.tied {
+        shapes.push((TensorId::OutputHead, c.vocab_size, d));
+    }
+    for l in 0..c.n_layers {
+        let mut layer = vec![
+            (T::AttnNorm, 1, d),
+            (T::Q, q, d),
+            (T::K, kv, d),
+            (T::V, kv, d),
+            (T::O, d, q),
+            (T::FfnNorm, 1, d),
+            (T::Gate, ff, d),
+            (T::Up, ff, d),
+        ];
+        layer.push(match recipe.transposed {
+            true => (T::DownT, ff, d),
+            false => (T::Down, d, ff),
+        });
+        if recipe.rank > 0 {
+            layer.push((T::PredictorFc1, recipe.rank, d));
+            layer.push((T::PredictorFc2, ff, recipe.rank));
+        }
+        if recipe.bias {
+            layer.extend([(T::QBias, 1, q), (T::KBias, 1, kv), (T::VBias, 1, kv)]);
+        }
+        shapes.extend(
+            layer
+                .into_iter()
+                .map(|(t, rows, cols)| (TensorId::Layer(l, t), rows, cols)),
+        );
+    }
+    shapes
+}
+
+/// Logits of every position of the model's text, `[CONTEXT][vocab]`.
+pub type Logits = Vec<Vec<f32>>;
+
+/// A packed model, its text, and the right logits.
+pub struct Model {
+    pub path: PathBuf,
+    /// The packed file.
+    pub file: Arc<[u8]>,
+    pub config: ModelConfig,
+    pub kv: KvType,
+    pub tokens: Vec<u32>,
+    /// Embeddings of the tokens, `[CONTEXT, d_model]`.
+    pub input: Vec<f32>,
+    /// By sparsity that means something for the model; computed in memory, on one core, token by token.
+    pub right: Vec<(Sparsity, Logits)>,
+    pub source: RandomSource,
+}
+
+impl Model {
+    /// All models, packed into `folder`; their right logits are still to be computed.
+    pub fn all(folder: &Path) -> Vec<Self> {
+        let recipes = RECIPES.iter().zip(1..);
+        recipes
+            .map(|(recipe, n)| Self::new(recipe, n, folder))
+            .collect()
+    }
+
+    fn new(recipe: &Recipe, number: u64, folder: &Path) -> Self {
+        let source = RandomSource::new(recipe, number, folder);
+        let path = folder.join(format!("model-{number}.fbay"));
+        pack(&source, &path, &PackOptions::default(), &mut |_| {}).expect("a model to pack");
+        let file = std::fs::read(&path).expect("the packed file").into();
+        let mut random = SplitMix(1000 + number);
+        let tokens: Vec<u32> = (0..CONTEXT)
+            .map(|_| random.below(recipe.vocab as u64) as u32)
+            .collect();
+        let (meta, table) = &source.tensors[&TensorId::TokenEmbedding];
+        let mut input = vec![0.0; CONTEXT * recipe.d_model];
+        for (&token, out) in tokens.iter().zip(input.chunks_exact_mut(recipe.d_model)) {
+            let row = &table[token as usize * meta.row_bytes()..][..meta.row_bytes()];
+            dequantize(meta.block, row, out);
+        }
+        Self {
+            path,
+            file,
+            config: source.config.clone(),
+            kv: recipe.kv,
+            tokens,
+            input,
+            right: Vec::new(),
+            source,
+        }
+    }
+
+    /// The packed file, opened.
+    pub fn bundle(&self) -> Bundle {
+        Bundle::open(&self.path).expect("a sound file")
+    }
+
+    /// Modes that mean something for the model.
+    pub fn sparsities(&self) -> Vec<Sparsity> {
+        let mut modes = vec![Sparsity::Dense, Sparsity::Exact, Sparsity::Threshold];
+        let fc1 = TensorId::Layer(0, T::PredictorFc1);
+        if self.source.meta(fc1).is_some() {
+            modes.push(Sparsity::Predicted);
+        }
+        modes
+    }
+
+    /// The right logits in a mode.
+    pub fn right(&self, sparsity: Sparsity) -> &Logits {
+        let of = |s: Sparsity| self.right.iter().find(|(r, _)| *r == s);
+        &of(sparsity).expect("computed at the start").1
+    }
+}
+
+/// Whether a cluster's weights are read while tokens flow, unless they are kept.
+pub fn is_weight(kind: ClusterKind) -> bool {
+    !matches!(
+        kind,
+        ClusterKind::Embedding | ClusterKind::PredictorHidden | ClusterKind::PredictorScore
+    )
+}

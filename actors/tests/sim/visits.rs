@@ -1,0 +1,202 @@
+//! Every cluster visits each of its stages exactly once per step, in order, and on its own core: read from
+//! the trace that the cores keep.
+
+use std::collections::{HashMap, HashSet};
+
+use forebay_actors::decode::Step;
+use forebay_models::bundle::{ClusterKind, DirectoryEntry};
+use forebay_plans::residency::{Residency, Sparsity};
+use forebay_traces::record::{Kind, Record, Stage};
+
+use crate::case::Case;
+use crate::world::World;
+
+/// What one step's trace says about the clusters of a core.
+#[derive(Default)]
+struct Seen {
+    /// Times that a stage had a cluster, by the layer that the core was at.
+    counts: HashMap<(Stage, u16, u32), usize>,
+    /// Place in the trace of a cluster's Gate.
+    gate_at: HashMap<u32, usize>,
+}
+
+/// Checks traces step by step.
+pub struct Visits {
+    sparsity: Sparsity,
+    looks_ahead: bool,
+    predicted: bool,
+    owner: Vec<u16>,
+    residency: Vec<Residency>,
+    clusters: Vec<DirectoryEntry>,
+    /// Reads of streamed clusters that were used: each is used once.
+    used: HashSet<(usize, u64)>,
+}
+
+impl Visits {
+    pub fn new(case: &Case, world: &World) -> Self {
+        let shared = world.steps.shared();
+        Self {
+            sparsity: case.sparsity,
+            looks_ahead: shared.looks_ahead(),
+            predicted: case.sparsity == Sparsity::Predicted,
+            owner: case.plan.owner.clone(),
+            residency: case.plan.residency.clone(),
+            clusters: shared.bundle.clusters.clone(),
+            used: HashSet::new(),
+        }
+    }
+
+    /// Checks the trace of a step, and clears it.
+    ///
+    /// # Errors
+    /// The cluster and what is wrong with its way.
+    pub fn check(&mut self, world: &mut World, step: &Step) -> Result<(), String> {
+        for (rank, core) in world.cores().enumerate() {
+            let trace = core.sequencer().trace();
+            if trace.overwritten() > 0 {
+                return Err("the trace is too short for this step".into());
+            }
+            let mut seen = Seen::default();
+            let mut phase = (0, 0);
+            for (at, record) in trace.iter().enumerate() {
+                let Kind::Stage(stage) = record.kind else {
+                    continue;
+                };
+                if let Some(next) = phase_of(stage) {
+                    let next = (record.layer, next);
+                    if next < phase {
+                        return Err(format!("core {rank}: {stage:?} out of order: {record:?}"));
+                    }
+                    phase = next;
+                }
+                self.see(rank, at, (stage, record), &mut seen)?;
+            }
+            trace.clear();
+            self.compare(rank, step, &seen)?;
+        }
+        Ok(())
+    }
+
+    fn see(
+        &mut self,
+        rank: usize,
+        at: usize,
+        (stage, record): (Stage, &Record),
+        seen: &mut Seen,
+    ) -> Result<(), String> {
+        let cluster = record.cluster;
+        let kind = self.clusters[cluster as usize].kind;
+        let visits = match stage {
+            Stage::Qkv | Stage::Output | Stage::Head | Stage::Gc | Stage::Udc => true,
+            // A few clusters' prediction is one record, which bears the first one's name.
+            Stage::Pred => kind == ClusterKind::PredictorHidden,
+            _ => false,
+        };
+        if !visits {
+            return Ok(());
+        }
+        if usize::from(self.owner[cluster as usize]) != rank {
+            return Err(format!(
+                "core {rank} had another's cluster {cluster} at {stage:?}"
+            ));
+        }
+        *seen
+            .counts
+            .entry((stage, record.layer, cluster))
+            .or_default() += 1;
+        match stage {
+            Stage::Gc => drop(seen.gate_at.insert(cluster, at)),
+            Stage::Udc if !seen.gate_at.contains_key(&cluster) => {
+                return Err(format!("cluster {cluster} was at Udc before Gc"));
+            }
+            _ => {}
+        }
+        let streamed = self.residency[cluster as usize] == Residency::Streamed;
+        if streamed && stage != Stage::Udc {
+            let fresh = self.used.insert((rank, record.flow));
+            if record.flow == 0 || !fresh {
+                return Err(format!(
+                    "cluster {cluster} at {stage:?} used read {} a second time",
+                    record.flow
+                ));
+            }
+        }
+        Ok(())
+    }
+
+    /// Whether each of the core's clusters was where it has to be, as often as it has to be.
+    fn compare(&self, rank: usize, step: &Step, seen: &Seen) -> Result<(), String> {
+        let mut expected = 0;
+        for (i, entry) in self.clusters.iter().enumerate() {
+            if usize::from(self.owner[i]) != rank || self.residency[i] == Residency::OnFlash {
+                continue;
+            }
+            let (cluster, layer) = (i as u32, entry.layer.unwrap_or(0));
+            let times = |stage, layer| {
+                let count = seen.counts.get(&(stage, layer, cluster));
+                count.copied().unwrap_or(0)
+            };
+            let wrong = |stage: Stage, times: usize| {
+                let kind = entry.kind;
+                format!(
+                    "{kind:?} cluster {cluster} of layer {layer} was at {stage:?} {times} times in {step:?}"
+                )
+            };
+            let once = |stage, layer| match times(stage, layer) {
+                1 => Ok(1),
+                n => Err(wrong(stage, n)),
+            };
+            expected += match entry.kind {
+                ClusterKind::Q | ClusterKind::K | ClusterKind::V => once(Stage::Qkv, layer)?,
+                ClusterKind::O => once(Stage::Output, layer)?,
+                ClusterKind::Head if step.n_logits == 0 => 0,
+                ClusterKind::Head => {
+                    let layers = self.clusters.iter().filter_map(|e| e.layer).max();
+                    once(Stage::Head, layers.map_or(0, |l| l + 1))?
+                }
+                ClusterKind::PredictorHidden => {
+                    let ahead = self.looks_ahead && layer > 0;
+                    let ahead = if ahead {
+                        once(Stage::Pred, layer - 1)?
+                    } else {
+                        0
+                    };
+                    once(Stage::Pred, layer)? + ahead
+                }
+                ClusterKind::Ffn => {
+                    let gc = match times(Stage::Gc, layer) {
+                        // A predictor may name none of its neurons.
+                        0 if self.predicted => 0,
+                        1 => 1,
+                        n => return Err(wrong(Stage::Gc, n)),
+                    };
+                    let udc = match times(Stage::Udc, layer) {
+                        0 if self.sparsity != Sparsity::Dense => 0,
+                        1 if gc == 1 => 1,
+                        n => return Err(wrong(Stage::Udc, n)),
+                    };
+                    gc + udc
+                }
+                ClusterKind::Embedding | ClusterKind::PredictorScore => 0,
+            };
+        }
+        match seen.counts.values().sum::<usize>() {
+            all if all == expected => Ok(()),
+            all => Err(format!(
+                "core {rank}: {all} visits of clusters, but {expected} are due in {step:?}"
+            )),
+        }
+    }
+}
+
+/// The order of a layer's phases.
+fn phase_of(stage: Stage) -> Option<u8> {
+    match stage {
+        Stage::Qkv => Some(0),
+        Stage::Attention => Some(1),
+        Stage::Output => Some(2),
+        Stage::Gc | Stage::Udc => Some(3),
+        Stage::Fold => Some(4),
+        _ => None,
+    }
+}

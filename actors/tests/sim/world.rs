@@ -1,0 +1,310 @@
+//! The real actors on one thread and one virtual clock: a seed says whose turn it is.
+
+use std::fmt::Write;
+use std::sync::Arc;
+
+use forebay_actors::core_thread::{Core, Pass};
+use forebay_actors::decode::{
+    Assembly, Boards, Census, NeuronOptions, Program, Resident, Shared, Steps, predictor_rank,
+};
+use forebay_actors::fault::FaultCell;
+use forebay_actors::io::simulated::{Medium, SimulatedDriver, Weather};
+use forebay_actors::io::{Driver, IoActor, IoLimits, IoTurn};
+use forebay_actors::io_link::{Completions, IoLink, Requests};
+use forebay_actors::load::{load_hot_set, load_resident};
+use forebay_actors::memory::WeightMemory;
+use forebay_models::bundle::HotNeuron;
+use forebay_plans::residency::{Residency, Sparsity};
+use forebay_stages::kernels::KernelTable;
+use forebay_stages::pred::Pred;
+use forebay_traces::record::Reason;
+
+use crate::case::Case;
+use crate::models::{CONTEXT, Model};
+use crate::random::Random;
+
+/// Records that a core's trace holds: more than a step makes.
+const RECORDS: usize = 4096;
+/// More turns than any simulation needs: who takes them runs in circles.
+const MOST_TURNS: u64 = 2_000_000;
+/// Activated gates below this are skipped, in the mode with thresholds.
+const THRESHOLD: f32 = 0.15;
+
+/// A core, and what it sleeps for.
+struct Place {
+    core: Core,
+    sleep: Option<(u64, Reason)>,
+    finished: bool,
+    /// As the core began.
+    first: Census,
+}
+
+/// What the world did.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Moved {
+    /// Somebody had a turn, or time passed.
+    Yes,
+    /// All sleep, and no read is in flight.
+    Still,
+}
+
+/// Everything that runs.
+pub struct World {
+    pub steps: Steps,
+    pub medium: Medium,
+    pub now_ns: u64,
+    /// Turns so far.
+    pub turns: u64,
+    /// Hash of all that happened, to compare a replay with.
+    pub digest: u64,
+    places: Vec<Place>,
+    io: IoActor<SimulatedDriver, Requests, Completions>,
+    io_sleeps: bool,
+    /// Kept: the I/O actor would end if a client were gone.
+    _rows: IoLink,
+    random: Random,
+    weights: Vec<usize>,
+    turn_ns: usize,
+}
+
+impl World {
+    pub fn new(case: &Case, model: &Model, random: &mut Random) -> Self {
+        let bundle = model.bundle();
+        let predicted = case.sparsity == Sparsity::Predicted;
+        let neurons = NeuronOptions {
+            policy: case.policy,
+            loading: case.loading,
+            pipeline: case.pipeline,
+            look_ahead: case.look_ahead,
+        };
+        let mut programs: Vec<Program> = (0..case.threads)
+            .map(|rank| Program::new(&bundle, &case.plan, rank))
+            .collect();
+        if neurons.looks_ahead(&case.plan, predicted) {
+            programs.iter_mut().for_each(Program::look_ahead);
+        }
+        let mut memory = WeightMemory::carve(&bundle, &case.plan, &programs, case.max_batch)
+            .expect("little memory");
+        let calm = Medium::new(Arc::clone(&model.file), 0, Weather::calm());
+        let mut loader = SimulatedDriver::new(calm, 16).expect("an eventfd");
+        load_resident(
+            &mut loader,
+            &bundle,
+            &case.plan,
+            &mut memory.resident,
+            &mut |_| {},
+        )
+        .expect("a sound file");
+        let hot = hot_set(case, &bundle, random);
+        load_hot_set(
+            &mut loader,
+            &bundle,
+            &hot,
+            &programs,
+            &mut memory.cores,
+            predicted,
+        )
+        .expect("a sound file");
+        let config = &bundle.meta.config;
+        let rank = predictor_rank(&bundle, predicted);
+        let thresholds = vec![THRESHOLD; config.n_layers];
+        let shared = Arc::new(Shared {
+            pred: Pred::new(case.sparsity, config.activation, thresholds),
+            boards: Boards::new(config, case.threads, case.max_batch, case.max_logits, rank),
+            bundle,
+            plan: case.plan.clone(),
+            neurons,
+            observer: None,
+            kernels: KernelTable::best(),
+            resident: Resident::new(memory.resident),
+            faults: FaultCell::default(),
+            threads: case.threads,
+            context: CONTEXT,
+            kv_type: model.kv,
+            max_batch: case.max_batch,
+        });
+        let medium = Medium::new(
+            Arc::clone(&model.file),
+            random.number(),
+            case.weather.clone(),
+        );
+        let driver = SimulatedDriver::new(medium.clone(), case.io_depth).expect("an eventfd");
+        Self::assemble(case, shared, programs, memory.cores, driver, medium, random)
+    }
+
+    fn assemble(
+        case: &Case,
+        shared: Arc<Shared>,
+        programs: Vec<Program>,
+        memory: Vec<forebay_actors::memory::CoreMemory>,
+        driver: SimulatedDriver,
+        medium: Medium,
+        random: &mut Random,
+    ) -> Self {
+        let assembly = Assembly::new(&shared, programs, memory, &driver, RECORDS);
+        let (requests, completions) = assembly.lanes.split();
+        let limits = IoLimits {
+            // Shorter than some clusters, so that reads are cut and put together.
+            chunk_bytes: random.one_of(&[4096, 8192, 512 << 10]),
+            ..IoLimits::new(completions.clients(), driver.capacity())
+        };
+        let place = |seed: forebay_actors::decode::CoreSeed| {
+            let mut core = seed.build();
+            Place {
+                first: core.sequencer().census(),
+                core,
+                sleep: None,
+                finished: false,
+            }
+        };
+        Self {
+            steps: assembly.steps,
+            places: assembly.cores.into_iter().map(place).collect(),
+            io: IoActor::new(driver, requests, completions, limits),
+            io_sleeps: false,
+            _rows: assembly.rows,
+            medium,
+            now_ns: 0,
+            turns: 0,
+            digest: 0,
+            random: random.fork(),
+            weights: case.weights.clone(),
+            turn_ns: case.turn_ns,
+        }
+    }
+
+    /// Gives one of those who can do something a turn; where nobody can, lets time pass until a read is
+    /// back.
+    ///
+    /// # Errors
+    /// It has gone on for ever.
+    pub fn advance(&mut self) -> Result<Moved, String> {
+        let awake = |p: &Place| match p.sleep {
+            Some((seen, _)) => p.core.is_rung_since(seen),
+            None => !p.finished,
+        };
+        let mut able: Vec<usize> = (0..self.places.len())
+            .filter(|&i| awake(&self.places[i]))
+            .collect();
+        if !self.io_sleeps || self.io.driver().is_awake(self.now_ns) {
+            able.push(self.places.len());
+        }
+        if able.is_empty() {
+            let Some(due) = self.io.driver().next_due() else {
+                return Ok(Moved::Still);
+            };
+            self.now_ns = self.now_ns.max(due);
+            return Ok(Moved::Yes);
+        }
+        self.turns += 1;
+        if self.turns > MOST_TURNS {
+            return Err(format!("no end after {MOST_TURNS} turns"));
+        }
+        let who = self.draw(&able);
+        match self.places.get_mut(who) {
+            Some(place) => {
+                place.sleep = None;
+                match place.core.pass() {
+                    Pass::Again => {}
+                    Pass::Sleep { seen, reason } => place.sleep = Some((seen, reason)),
+                    Pass::Finished => place.finished = true,
+                }
+            }
+            None => self.io_turn()?,
+        }
+        self.now_ns += 1 + self.random.within(0..=self.turn_ns) as u64;
+        let event = who as u64 ^ self.now_ns << 8;
+        self.digest = (self.digest ^ event).wrapping_mul(0x0100_0000_01b3);
+        Ok(Moved::Yes)
+    }
+
+    fn draw(&mut self, able: &[usize]) -> usize {
+        let total: usize = able.iter().map(|&i| self.weights[i]).sum();
+        let mut at = self.random.within(0..=total - 1);
+        for &i in able {
+            if at < self.weights[i] {
+                return i;
+            }
+            at -= self.weights[i];
+        }
+        unreachable!("the draw is below the total")
+    }
+
+    fn io_turn(&mut self) -> Result<(), String> {
+        let turn = self.io.turn(self.now_ns).map_err(|e| e.to_string())?;
+        self.io_sleeps = turn == IoTurn::Waiting;
+        if self.io_sleeps {
+            // Announces the sleep; nobody waits here.
+            self.io.wait(None).map_err(|e| e.to_string())?;
+        }
+        Ok(())
+    }
+
+    /// The cores, by rank.
+    pub fn cores(&mut self) -> impl Iterator<Item = &mut Core> {
+        self.places.iter_mut().map(|p| &mut p.core)
+    }
+
+    /// Each core's census as it began and now.
+    pub fn censuses(&mut self) -> Vec<(Census, Census)> {
+        let now = |p: &mut Place| (p.first.clone(), p.core.sequencer().census());
+        self.places.iter_mut().map(now).collect()
+    }
+
+    /// Whether all cores have ended.
+    pub fn all_finished(&self) -> bool {
+        self.places.iter().all(|p| p.finished)
+    }
+
+    /// Whether all cores sleep for want of a step.
+    pub fn is_idle(&self) -> bool {
+        let idle = |p: &Place| matches!(p.sleep, Some((_, Reason::Idle)));
+        self.places.iter().all(idle)
+    }
+
+    /// Who stands where, for people.
+    pub fn dump(&mut self) -> String {
+        let mut text = String::new();
+        let _ = writeln!(
+            text,
+            "at {} ns after {} turns; reads in flight: {}, the I/O actor {}",
+            self.now_ns,
+            self.turns,
+            self.io.driver().in_flight(),
+            if self.io_sleeps { "sleeps" } else { "is awake" },
+        );
+        for (rank, place) in self.places.iter_mut().enumerate() {
+            let sleep = place.sleep.map(|s| s.1);
+            let census = place.core.sequencer().census();
+            let _ = writeln!(text, "core {rank} waits for {sleep:?}: {census:?}");
+        }
+        text
+    }
+}
+
+/// Neurons that an earlier run might have left in the caches.
+fn hot_set(
+    case: &Case,
+    bundle: &forebay_models::bundle::Bundle,
+    random: &mut Random,
+) -> Vec<HotNeuron> {
+    let mut hot = Vec::new();
+    for (cluster, entry) in bundle.clusters.iter().enumerate() {
+        let cached = matches!(
+            case.plan.residency[cluster],
+            Residency::GatePinned | Residency::Neurons
+        );
+        if !cached || case.hot_percent == 0 {
+            continue;
+        }
+        for neuron in 0..entry.count {
+            if random.chance(case.hot_percent as u64) {
+                hot.push(HotNeuron {
+                    cluster: cluster as u32,
+                    neuron,
+                });
+            }
+        }
+    }
+    hot
+}
