@@ -9,7 +9,6 @@ use forebay_actors::io::DriverChoice;
 use forebay_models::bundle::{Bundle, PackOptions};
 use forebay_models::config::ModelConfig;
 use forebay_models::kv_cache::KvType;
-use forebay_models::tokenizer::Tokenizer;
 use forebay_plans::cache_dir;
 use forebay_plans::limits::MemoryLimits;
 use forebay_plans::process::rss_now;
@@ -308,8 +307,7 @@ impl EngineBuilder {
     pub fn build(mut self) -> Result<Engine, Error> {
         let kernels = self.kernels()?;
         let bundle = self.open()?;
-        let tokenizer =
-            Tokenizer::from_spec(bundle.read_tokenizer()?).map_err(|e| e.within(bundle.path()))?;
+        let tokenizer = self.tokenizer(&bundle)?;
         let (config, sparsity, cores) = self.shape(&bundle)?;
         let pred = self.rule(&bundle, sparsity)?;
         let request = self.memory_request(cores.len(), sparsity)?;

@@ -16,7 +16,7 @@ use crate::error::Error;
 
 /// Memory that start-up and tokens take beyond what is itemised: thread stacks, the ring, message
 /// queues, the allocator's slack.
-const RUNTIME_BYTES: u64 = 12 << 20;
+const RUNTIME_BYTES: u64 = 4 << 20;
 /// A huge page may be committed where only its first bytes are used.
 const HUGE_PAGE_SLACK: u64 = 2 << 20;
 /// Context when none is asked for and memory is plentiful.

@@ -3,6 +3,7 @@
 use std::path::PathBuf;
 
 use forebay_models::bundle::{Bundle, ffn_identity};
+use forebay_models::tokenizer::Tokenizer;
 use forebay_plans::cache_dir;
 use forebay_plans::machine::{DiskProfile, KernelCase, MachineProfile};
 use forebay_plans::plan::{PLAN_VERSION, Plan, PlannedModel};
@@ -79,7 +80,10 @@ impl EngineBuilder {
         let bundle = self.open()?;
         let (_, sparsity, cores) = self.shape(&bundle)?;
         self.rule(&bundle, sparsity)?;
+        // A running engine has it in memory, too.
+        let tokenizer = self.tokenizer(&bundle)?;
         let request = self.memory_request(cores.len(), sparsity)?;
+        drop(tokenizer);
         let known = self.measured(&bundle, kernels, &request, measure, progress)?;
         let name = self.name();
         self.made(&bundle, &name, request, &known)
@@ -127,6 +131,12 @@ impl EngineBuilder {
         // Thresholds skip neurons one by one, so those have to be stored one by one.
         self.pack.neurons |= self.sparsity == Some(Sparsity::Threshold);
         packed::open(&model, self.cache.as_deref(), &self.pack, &mut self.report)
+    }
+
+    /// The model's tokenizer.
+    pub(super) fn tokenizer(&self, bundle: &Bundle) -> Result<Tokenizer, Error> {
+        let spec = bundle.read_tokenizer()?;
+        Ok(Tokenizer::from_spec(spec).map_err(|e| e.within(bundle.path()))?)
     }
 
     fn made(
@@ -223,7 +233,10 @@ impl EngineBuilder {
             _ => MachineProfile::load(&folder, &identity(&kernels, cores)),
         };
         let mut machine = match (kept, measure) {
-            (Some(kept), Measure::Now) => kept.with_memory(measure_memory(cores)?),
+            (Some(kept), Measure::Now) => MachineProfile {
+                memory: measure_memory(cores)?,
+                ..kept
+            },
             (Some(kept), _) => kept,
             (None, _) => measure_cores(kernels, cores)?,
         };

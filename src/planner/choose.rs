@@ -14,7 +14,7 @@ use crate::engine::memory::{context, fixed_bytes};
 use crate::error::Error;
 
 /// Windows that are tried: reads in flight against memory for weights.
-const WINDOWS: [usize; 3] = [6 << 20, 12 << 20, STREAM_WINDOW];
+const WINDOWS: [usize; 3] = [STREAM_WINDOW / 2, STREAM_WINDOW, 2 * STREAM_WINDOW];
 /// Batches that are tried.
 const BATCHES: [usize; 5] = [8, 16, 32, 64, 128];
 /// Of more cores than this, only some counts are tried.
@@ -210,6 +210,7 @@ fn problem(outlook: &Outlook<'_>, fixed: Fixed, positions: usize) -> (Problem, V
                 disk: outlook.disk,
                 threads,
                 depth: (window / (256 << 10)).max(1),
+                window: window as f64,
             };
             ways.push(way(
                 outlook,
@@ -239,6 +240,7 @@ fn problem(outlook: &Outlook<'_>, fixed: Fixed, positions: usize) -> (Problem, V
         disk: outlook.disk,
         threads: request.threads,
         depth: 16,
+        window: STREAM_WINDOW as f64,
     };
     let whole = all_pinned_bytes(outlook.bundle, request.sparsity) as f64;
     let flash = (whole - (request.total as f64 - others as f64)).max(0.0);

@@ -8,7 +8,9 @@ use forebay_actors::io::probe::{ProbeError, ReadLoad, measure_read};
 use forebay_plans::bandwidth::BandwidthProbe;
 use forebay_plans::kernel_files::KernelFiles;
 use forebay_plans::limits::MemoryLimits;
-use forebay_plans::machine::{DiskProfile, DiskRate, KernelCase, KernelRate, MachineProfile};
+use forebay_plans::machine::{
+    DiskProfile, DiskRate, Kernel, KernelCase, KernelRate, MachineProfile,
+};
 use forebay_plans::storage::Storage;
 use forebay_plans::topology::Topology;
 use forebay_stages::kernels::KernelTable;
@@ -18,7 +20,11 @@ use crate::bench::{Spread, kernel_rate, weights};
 use crate::error::Error;
 
 /// Samples of a memory figure.
-const MEMORY_ROUNDS: usize = 5;
+const MEMORY_ROUNDS: usize = 11;
+/// Bytes of memory that are measured, if an eighth of what is available is as much: pages differ, and a model has many.
+const MEMORY_BYTES: u64 = 1 << 30;
+/// Bytes between two looks at the clock.
+const PIECE: usize = 1 << 20;
 /// Samples of a kernel's rate.
 const KERNEL_ROUNDS: usize = 3;
 /// Sizes of reads: a page, neurons, clusters of small and of large models, the driver's largest.
@@ -33,9 +39,9 @@ const BLOCKS: [u32; 7] = [
 ];
 /// Reads in flight: a narrow stream window, a usual one, neurons.
 const DEPTHS: [usize; 3] = [4, 16, 64];
-/// Two short samples of each, and the better one counts: what other programs do at the moment is not the disk's fault.
-const READ_TIME: Duration = Duration::from_millis(40);
-const READ_ROUNDS: usize = 2;
+/// A sample of a size and depth. The median of all rounds counts: shared disks waver from second to second.
+const READ_TIME: Duration = Duration::from_millis(50);
+const READ_ROUNDS: usize = 3;
 
 /// What a profile is of: another instruction set or other cores have another.
 pub(crate) fn identity(kernels: &KernelTable, cores: &[usize]) -> String {
@@ -74,7 +80,10 @@ pub(crate) fn measure_cores(
 pub(crate) fn measure_memory(cores: &[usize]) -> Result<Vec<f64>, Error> {
     let cache = Topology::read()?.last_level_cache_bytes;
     let available = MemoryLimits::read()?.effective_available();
-    let probe = BandwidthProbe::new(cache, available)?;
+    let least = BandwidthProbe::new(cache, available)?;
+    let bytes = (least.buffer_bytes() as u64).max(MEMORY_BYTES.min(available / 8));
+    drop(least);
+    let probe = BandwidthProbe::with_buffer(bytes as usize)?;
     let counts: Vec<usize> = (1..=cores.len()).collect();
     let measured = probe.measure(cores, &counts, MEMORY_ROUNDS);
     Ok(measured.iter().map(|b| b.median * 1e9).collect())
@@ -100,18 +109,41 @@ pub(crate) fn add_kernels(
     let memory = weights()?;
     let cores = profile.cores.clone();
     for (i, case) in missing.iter().enumerate() {
-        let median = |cores: &[usize]| {
-            let rate = |_| kernel_rate(kernels, case, cores, &memory);
-            Spread::of(&(0..KERNEL_ROUNDS).map(rate).collect::<Vec<_>>()).median
-        };
+        let (alone, read_alone) = beside_reading(kernels, case, &cores[..1], &memory);
+        let (together, read_together) = beside_reading(kernels, case, &cores, &memory);
         let rate = KernelRate {
-            alone: median(&cores[..1]),
-            together: median(&cores),
+            alone,
+            together,
+            read_alone,
+            read_together,
         };
         profile.kernels.insert(case.key(), rate);
         progress(i + 1, missing.len());
     }
     Ok(())
+}
+
+/// A kernel's rate, and that of merely reading the same memory: medians of alternating samples.
+fn beside_reading(
+    kernels: KernelTable,
+    case: &KernelCase,
+    cores: &[usize],
+    memory: &[u8],
+) -> (f64, f64) {
+    let machine = Machine { kernels, cores };
+    let part = memory.len().div_ceil(cores.len());
+    let parts: Vec<Vec<&[u8]>> = memory
+        .chunks(part)
+        .map(|part| part.chunks(PIECE).collect())
+        .collect();
+    let (mut rates, mut reads) = (Vec::new(), Vec::new());
+    for _ in 0..KERNEL_ROUNDS {
+        if case.kernel != Kernel::Gemm {
+            reads.push(machine.read(&parts));
+        }
+        rates.push(kernel_rate(kernels, case, cores, memory));
+    }
+    (Spread::of(&rates).median, Spread::of(&reads).median)
 }
 
 /// Reads of `file`, by size and depth.
@@ -123,10 +155,13 @@ pub(crate) fn measure_disk(
     choice: DriverChoice,
     progress: &mut dyn FnMut(usize, usize),
 ) -> Result<DiskProfile, Error> {
-    let mut disk = DiskProfile::default();
-    let all = BLOCKS.len() * DEPTHS.len();
-    for depth in DEPTHS {
-        for block_bytes in BLOCKS {
+    let cases: Vec<(usize, u32)> = DEPTHS
+        .into_iter()
+        .flat_map(|depth| BLOCKS.map(|block| (depth, block)))
+        .collect();
+    let mut samples = vec![Vec::new(); cases.len()];
+    for round in 0..READ_ROUNDS {
+        for (i, (&(depth, block_bytes), samples)) in cases.iter().zip(&mut samples).enumerate() {
             let load = ReadLoad {
                 block_bytes,
                 depth,
@@ -134,24 +169,22 @@ pub(crate) fn measure_disk(
                 duration: READ_TIME,
                 choice,
             };
-            let mut best = 0.0f64;
-            for _ in 0..READ_ROUNDS {
-                match measure_read(file, &load) {
-                    Ok(rate) => best = best.max(rate.bytes_per_second),
-                    // A model smaller than a block is never read in such blocks.
-                    Err(ProbeError::Block { .. }) => break,
-                    Err(e) => return Err(Error::Request(e.to_string())),
-                }
+            match measure_read(file, &load) {
+                Ok(rate) => samples.push(rate.bytes_per_second),
+                // A model smaller than a block is never read in such blocks.
+                Err(ProbeError::Block { .. }) => {}
+                Err(e) => return Err(Error::Request(e.to_string())),
             }
-            if best > 0.0 {
-                disk.rates.push(DiskRate {
-                    block_bytes: block_bytes.into(),
-                    depth,
-                    bytes_per_second: best,
-                });
-            }
-            progress(disk.rates.len(), all);
+            progress(round * cases.len() + i + 1, READ_ROUNDS * cases.len());
         }
     }
-    Ok(disk)
+    let rates = cases.iter().zip(&samples).filter(|(_, s)| !s.is_empty());
+    let rates = rates.map(|(&(depth, block_bytes), samples)| DiskRate {
+        block_bytes: block_bytes.into(),
+        depth,
+        bytes_per_second: Spread::of(samples).median,
+    });
+    Ok(DiskProfile {
+        rates: rates.collect(),
+    })
 }

@@ -16,6 +16,9 @@ use crate::learn::Profile;
 const USUAL_POSITIONS: usize = 256;
 /// A prompt reads whole clusters unless this part of the neurons is cached.
 const MOSTLY_CACHED: f64 = 0.8;
+/// Part of the neuron cache that is lent to prompts, and the reads in flight that makes.
+const LENT_SHARE: f64 = 0.125;
+const LENT_DEPTH: usize = 16;
 /// Bytes of a half of a bundle, where it is read in two.
 const HALF_BUNDLE: f64 = 4096.0;
 
@@ -146,16 +149,25 @@ impl Outlook<'_> {
             disk: self.disk,
             threads: choices.threads,
             depth: choices.threads * plan.stream_slots,
+            window: (choices.threads * plan.stream_slots * plan.stream_slot_bytes) as f64,
         };
         let missed = self.curve(choices.loading).at(streamed.cached);
         let part = streamed.neurons / self.neurons();
-        let (reads, bytes) = (missed.reads * part, missed.bytes * part);
+        let (neuron_reads, bytes) = (missed.reads * part, missed.bytes * part);
         let time = DecodeTime {
             stream: rates.stream(streamed.clusters, streamed.bytes),
-            io: rates.neurons(reads, bytes),
+            io: rates.neurons(neuron_reads, bytes),
             ..rates.compute(&work)
         };
-        let prompt_seconds = rates.prompt(&work, choices.max_batch, self.prompt_reads(&streamed));
+        // Prompts borrow a part of the neuron cache as their window.
+        let cache = (choices.threads * plan.neuron_cache.bytes_per_core()) as f64;
+        let prompt_rates = Rates {
+            window: rates.window.max(cache * LENT_SHARE),
+            depth: rates.depth.max(LENT_DEPTH),
+            ..rates
+        };
+        let reads = self.prompt_reads(&streamed);
+        let prompt_seconds = prompt_rates.prompt(&work, choices.max_batch, reads);
         let items = memory.budget.items().iter();
         Seen {
             expected: Expected {
@@ -163,7 +175,7 @@ impl Outlook<'_> {
                 prefill_tokens_per_second: 1.0 / prompt_seconds.max(1e-9),
                 bound_by: time.bound_by().into(),
                 decode_seconds: time,
-                reads_per_token: streamed.clusters + reads,
+                reads_per_token: streamed.clusters + neuron_reads,
                 bytes_per_token: streamed.bytes + bytes,
                 memory_items: items.map(|i| (i.name.to_string(), i.bytes)).collect(),
             },
