@@ -199,7 +199,8 @@ struct Work {
     took: Duration,
 }
 
-fn pin(core: Option<usize>) {
+/// Keeps the calling thread on `core`, as far as the system allows.
+pub fn pin(core: Option<usize>) {
     if let Some(core) = core.filter(|&core| core < CpuSet::MAX_CPU) {
         let mut set = CpuSet::new();
         set.set(core);

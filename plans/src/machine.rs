@@ -97,11 +97,23 @@ pub struct DiskRate {
     pub bytes_per_second: f64,
 }
 
+/// A way of reading and its rate.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct DiskRemark {
+    /// Size, depth and what is special.
+    pub what: String,
+    /// Bytes per second.
+    pub bytes_per_second: f64,
+}
+
 /// Reads through one file system.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct DiskProfile {
     /// Rates, of each depth by ascending size.
     pub rates: Vec<DiskRate>,
+    /// Other ways of reading, which no plan uses: for people.
+    #[serde(default)]
+    pub remarks: Vec<DiskRemark>,
 }
 
 /// All of it.
@@ -282,6 +294,7 @@ mod tests {
                 rate(8192, 16, 500.0),
                 rate(4096, 64, 2000.0),
             ],
+            ..DiskProfile::default()
         };
         let ms = |bytes, depth| disk.seconds_per_read(bytes, depth) * 1e3;
         for (bytes, expected) in [

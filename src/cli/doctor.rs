@@ -104,6 +104,10 @@ fn findings(machine: &MachineProfile, disk: &DiskProfile) -> Vec<Finding> {
         );
         list.push(Finding::good("disk", &what, value));
     }
+    for remark in &disk.remarks {
+        let value = format!("{}/s", format_size(remark.bytes_per_second as u64));
+        list.push(Finding::good("disk", &remark.what, value));
+    }
     list
 }
 

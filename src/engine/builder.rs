@@ -24,6 +24,7 @@ use super::start::{IO_DEPTH, describe};
 use super::{Engine, Facts};
 use crate::demo;
 use crate::error::Error;
+use crate::learn::{Profile, Tally};
 use crate::packed::Preparation;
 
 /// Share of the available memory taken when no budget is given.
@@ -310,7 +311,8 @@ impl EngineBuilder {
         let tokenizer = self.tokenizer(&bundle)?;
         let (config, sparsity, cores) = self.shape(&bundle)?;
         let pred = self.rule(&bundle, sparsity)?;
-        let request = self.memory_request(cores.len(), sparsity)?;
+        let mut request = self.memory_request(cores.len(), sparsity)?;
+        let tally = self.tally(&bundle, &mut request);
         let (request, made) = self.planned(&bundle, kernels, request, &cores)?;
         let threads = request.threads;
         let memory = plan(&bundle, &request)?;
@@ -339,7 +341,28 @@ impl EngineBuilder {
             tokenizer,
             budget: memory.budget.clone(),
         });
-        self.start((bundle, kernels, pred), memory, prepared, facts)
+        let mut engine = self.start((bundle, kernels, pred), memory, prepared, facts)?;
+        engine.tally = tally.map(|tally| (tally, sparsity));
+        Ok(engine)
+    }
+
+    /// Who counts for the default profile, unless somebody else watches, nothing is to be kept, every neuron is wanted
+    /// anyway, or the model has been profiled on purpose. Its memory joins the request.
+    pub(super) fn tally(
+        &mut self,
+        bundle: &Bundle,
+        request: &mut MemoryRequest,
+    ) -> Option<Arc<Tally>> {
+        let unwatched = self.observer.is_none() && self.hot_set;
+        let made = || Profile::load(bundle).is_some_and(|p| !p.is_default());
+        if !unwatched || request.sparsity == Sparsity::Dense || made() {
+            return None;
+        }
+        let tally = Tally::new(bundle, request.sparsity == Sparsity::Predicted);
+        let c = &bundle.meta.config;
+        request.counts = Tally::bytes(c.n_layers * c.d_ff);
+        self.observer = Some(tally.clone());
+        Some(tally)
     }
 
     /// The model as it was named.
@@ -427,6 +450,7 @@ impl EngineBuilder {
             pipeline: self.neurons.pipeline,
             stream_window: STREAM_WINDOW,
             neuron_cache: 0,
+            counts: 0,
             trace: (records * size_of::<Record>()) as u64,
         })
     }

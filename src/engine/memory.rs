@@ -54,6 +54,8 @@ pub(crate) struct MemoryRequest {
     pub stream_window: usize,
     /// Bytes that neurons get before attention.
     pub neuron_cache: u64,
+    /// Bytes of counts for the default profile.
+    pub counts: u64,
     /// Bytes of trace lanes.
     pub trace: u64,
 }
@@ -98,16 +100,12 @@ pub(crate) fn plan(bundle: &Bundle, request: &MemoryRequest) -> Result<MemoryPla
 pub(crate) fn context(bundle: &Bundle, request: &MemoryRequest) -> Result<usize, Error> {
     let trained = bundle.meta.config.context_length;
     match request.context {
-        Some(asked) if asked > trained => {
-            return Err(Error::Request(format!(
-                "--ctx {asked} is beyond the {trained} tokens the model was trained for; give at most {trained}"
-            )));
-        }
-        Some(0) => {
-            return Err(Error::Request(
-                "--ctx 0 leaves no room for a token; give at least 2".into(),
-            ));
-        }
+        Some(asked) if asked > trained => Err(Error::Request(format!(
+            "--ctx {asked} is beyond the {trained} tokens the model was trained for; give at most {trained}"
+        ))),
+        Some(0) => Err(Error::Request(
+            "--ctx 0 leaves no room for a token; give at least 2".into(),
+        )),
         Some(asked) => Ok(asked),
         None => Ok(default_context(bundle, request, trained)),
     }
@@ -267,6 +265,13 @@ fn fixed_items(
             "neuron_index",
             words,
             format!("{} layers x {} neurons", c.n_layers, c.d_ff),
+        );
+    }
+    if request.counts > 0 {
+        budget.claim(
+            "profile_counts",
+            request.counts,
+            "how often each neuron is wanted",
         );
     }
     if request.trace > 0 {

@@ -82,7 +82,8 @@ impl EngineBuilder {
         self.rule(&bundle, sparsity)?;
         // A running engine has it in memory, too.
         let tokenizer = self.tokenizer(&bundle)?;
-        let request = self.memory_request(cores.len(), sparsity)?;
+        let mut request = self.memory_request(cores.len(), sparsity)?;
+        self.tally(&bundle, &mut request);
         drop(tokenizer);
         let known = self.measured(&bundle, kernels, &request, measure, progress)?;
         let name = self.name();

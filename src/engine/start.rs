@@ -139,6 +139,7 @@ impl EngineBuilder {
                 depth,
                 bytes: u64::MAX,
                 duration: PROBE_TIME,
+                range: 0,
                 choice: self.driver,
             };
             measure_read(bundle.path(), &load).map_or(0.0, |rate| rate.bytes_per_second)
@@ -219,6 +220,7 @@ impl EngineBuilder {
             jobs,
             driver: Some(driver),
             stopping,
+            tally: None,
         })
     }
 }

@@ -8,6 +8,7 @@ mod gather;
 mod misses;
 mod predictors;
 mod profile;
+mod tally;
 mod texts;
 
 pub use activity::Activity;
@@ -17,6 +18,7 @@ pub use gather::Gather;
 pub use misses::MissPoint;
 pub use predictors::{FitReport, FitRequest, FitStep, fit_predictors};
 pub use profile::{Profile, ProfileText, profile};
+pub(crate) use tally::Tally;
 pub use texts::measure_activity;
 
 #[cfg(test)]

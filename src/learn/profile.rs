@@ -121,6 +121,11 @@ impl Profile {
         Ok(stored.profile)
     }
 
+    /// Whether it was made in the background of ordinary runs, by counting alone.
+    pub fn is_default(&self) -> bool {
+        self.policy == super::tally::COUNTED
+    }
+
     /// P_miss of a cache that holds a part of all neurons, between the sizes that were tried.
     pub fn miss_rate(&self, cached: f64) -> f64 {
         let (mut below, mut at) = ((0.0, 1.0), (1.0, 0.0));

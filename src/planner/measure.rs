@@ -5,13 +5,13 @@ use std::time::Duration;
 
 use forebay_actors::io::DriverChoice;
 use forebay_actors::io::probe::{ProbeError, ReadLoad, measure_read};
-use forebay_plans::bandwidth::BandwidthProbe;
+use forebay_plans::bandwidth::{BandwidthProbe, pin};
 use forebay_plans::kernel_files::KernelFiles;
 use forebay_plans::limits::MemoryLimits;
 use forebay_plans::machine::{
-    DiskProfile, DiskRate, Kernel, KernelCase, KernelRate, MachineProfile,
+    DiskProfile, DiskRate, DiskRemark, Kernel, KernelCase, KernelRate, MachineProfile,
 };
-use forebay_plans::storage::Storage;
+use forebay_plans::storage::{Storage, buffered_read};
 use forebay_plans::topology::Topology;
 use forebay_stages::kernels::KernelTable;
 
@@ -21,6 +21,8 @@ use crate::error::Error;
 
 /// Samples of a memory figure.
 const MEMORY_ROUNDS: usize = 11;
+/// A small range of a file.
+const NEAR: u64 = 128 << 20;
 /// Bytes of memory that are measured, if an eighth of what is available is as much: pages differ, and a model has many.
 const MEMORY_BYTES: u64 = 1 << 30;
 /// Bytes between two looks at the clock.
@@ -167,6 +169,7 @@ pub(crate) fn measure_disk(
                 depth,
                 bytes: u64::MAX,
                 duration: READ_TIME,
+                range: 0,
                 choice,
             };
             match measure_read(file, &load) {
@@ -186,5 +189,51 @@ pub(crate) fn measure_disk(
     });
     Ok(DiskProfile {
         rates: rates.collect(),
+        remarks: Vec::new(),
     })
+}
+
+/// How much it matters where reads are issued, how far they are apart, and whether they go through the page cache:
+/// 4 KiB from each of `issuers` and within [`NEAR`], 512 KiB buffered. What cannot be measured is left out.
+pub(crate) fn remarks(
+    file: &Path,
+    choice: DriverChoice,
+    issuers: &[(String, usize)],
+) -> Vec<DiskRemark> {
+    let load = |range| ReadLoad {
+        block_bytes: BLOCKS[0],
+        depth: 64,
+        bytes: u64::MAX,
+        duration: 2 * READ_TIME,
+        range,
+        choice,
+    };
+    let mut remarks = Vec::new();
+    let mut add = |what: String, bytes_per_second: Option<f64>| {
+        remarks.extend(bytes_per_second.map(|bytes_per_second| DiskRemark {
+            what,
+            bytes_per_second,
+        }));
+    };
+    let rate = |load: ReadLoad| measure_read(file, &load).ok().map(|r| r.bytes_per_second);
+    for (name, core) in issuers {
+        // A thread of its own: this one stays free to run anywhere.
+        let issued = std::thread::scope(|scope| {
+            let reader = scope.spawn(|| {
+                pin(Some(*core));
+                rate(load(0))
+            });
+            reader.join().ok().flatten()
+        });
+        add(
+            format!("4 KiB at depth 64, issued by {name} core {core}"),
+            issued,
+        );
+    }
+    add("4 KiB at depth 64, within 128 MiB".into(), rate(load(NEAR)));
+    add(
+        "512 KiB, buffered, one at a time".into(),
+        buffered_read(file).ok(),
+    );
+    remarks
 }

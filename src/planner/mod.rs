@@ -14,3 +14,6 @@ pub(crate) use measure::{
 };
 pub(crate) use outlook::Outlook;
 pub use survey::survey;
+
+#[cfg(test)]
+mod tests;

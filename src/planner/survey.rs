@@ -6,10 +6,10 @@ use forebay_actors::io::DriverChoice;
 use forebay_actors::io::probe::probe_file;
 use forebay_models::block::BlockType;
 use forebay_plans::machine::{DiskProfile, Kernel, KernelCase, MachineProfile};
-use forebay_plans::topology::Topology;
+use forebay_plans::topology::{CoreClass, Topology};
 use forebay_stages::kernels::KernelTable;
 
-use super::measure::{add_kernels, disk_of, identity, measure_cores, measure_disk};
+use super::measure::{add_kernels, disk_of, identity, measure_cores, measure_disk, remarks};
 use crate::error::Error;
 
 /// Bytes of a file that is written to be read where there is no packed model.
@@ -37,7 +37,8 @@ pub fn survey(
     progress: &mut dyn FnMut(f64),
 ) -> Result<(MachineProfile, DiskProfile), Error> {
     let kernels = KernelTable::best();
-    let cores = Topology::read()?.compute_cores(threads)?;
+    let topology = Topology::read()?;
+    let cores = topology.compute_cores(threads)?;
     let kept = MachineProfile::load(folder, &identity(&kernels, &cores)).filter(|_| !anew);
     let mut machine = match kept {
         Some(kept) => kept,
@@ -60,9 +61,11 @@ pub fn survey(
                 .map(|f| f.path())
                 .or(file)
                 .unwrap_or(folder);
-            measure_disk(path, DriverChoice::Auto, &mut |done, all| {
+            let mut disk = measure_disk(path, DriverChoice::Auto, &mut |done, all| {
                 progress(0.1 + 0.4 * done as f64 / all as f64);
-            })?
+            })?;
+            disk.remarks = remarks(path, DriverChoice::Auto, &issuers(&topology));
+            disk
         }
     };
     machine.disks.insert(name, disk.clone());
@@ -87,4 +90,18 @@ pub fn survey(
     })?;
     machine.save(folder)?;
     Ok((machine, disk))
+}
+
+/// The first core of each class.
+fn issuers(topology: &Topology) -> Vec<(String, usize)> {
+    let classes = [
+        (CoreClass::Big, "big"),
+        (CoreClass::Mid, "mid"),
+        (CoreClass::Little, "little"),
+    ];
+    let first = |class| topology.allowed().find(|cpu| cpu.class == class);
+    classes
+        .into_iter()
+        .filter_map(|(class, name)| Some((name.to_string(), first(class)?.id)))
+        .collect()
 }

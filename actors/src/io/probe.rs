@@ -31,6 +31,9 @@ pub struct ReadLoad {
     pub bytes: u64,
     /// Or after this time.
     pub duration: Duration,
+    /// Read only this many bytes from the start of the file on; 0 for all of it (small ranges are faster on UFS:
+    /// PowerInfer-2 section 2).
+    pub range: u64,
     /// Which driver.
     pub choice: DriverChoice,
 }
@@ -95,7 +98,11 @@ pub fn measure_read(path: &Path, load: &ReadLoad) -> Result<ReadRate, ProbeError
     let slab_bytes = block.saturating_mul(load.depth);
     let mut slab = Slab::new(slab_bytes)?;
     let (mut driver, info) = open_driver(path, load.choice, load.depth, &[slab.span()])?;
-    let places = info.file_bytes.checked_sub(u64::from(load.block_bytes));
+    let readable = match load.range {
+        0 => info.file_bytes,
+        range => range.min(info.file_bytes),
+    };
+    let places = readable.checked_sub(u64::from(load.block_bytes));
     let aligned = load.block_bytes > 0 && load.block_bytes.is_multiple_of(ALIGNMENT);
     let Some(last) = places.filter(|_| aligned) else {
         return Err(ProbeError::Block {

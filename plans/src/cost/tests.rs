@@ -45,6 +45,7 @@ fn disk() -> DiskProfile {
     };
     DiskProfile {
         rates: vec![rate(8192, 0.5e9), rate(524_288, 2e9)],
+        ..DiskProfile::default()
     }
 }
 

@@ -111,6 +111,7 @@ fn the_probe_counts_its_reads_and_refuses_impossible_blocks() {
         depth: 4,
         bytes: 200 * u64::from(ALIGNMENT),
         duration: Duration::from_secs(20),
+        range: 0,
         choice: DriverChoice::Auto,
     };
     let file = probe_file(folder.path(), 1 << 20).expect("space");

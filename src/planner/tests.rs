@@ -1,0 +1,244 @@
+//! Any machine and any model: a plan that keeps the budget, or the item that does not fit.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+
+use forebay_models::bundle::{Bundle, PackOptions};
+use forebay_models::kv_cache::KvType;
+use forebay_plans::machine::{DiskProfile, DiskRate, KernelRate, MachineProfile};
+use forebay_plans::plan::{PLAN_VERSION, Plan, PlannedModel};
+use forebay_plans::residency::{Pipeline, STREAM_WINDOW, Sparsity};
+use forebay_plans::topology::Topology;
+use proptest::prelude::*;
+
+use super::{Fixed, Outlook, fastest, least_memory};
+use crate::engine::memory::MemoryRequest;
+use crate::error::Error;
+
+/// Machines by what the kernel says of their CPUs: capacity (phones) or greatest frequency, and siblings.
+#[derive(Clone, Debug)]
+enum Cpus {
+    /// 1 prime, 3 big and 4 little cores.
+    Phone,
+    /// Cores with two threads, and efficient cores.
+    Hybrid { fast: usize, slow: usize },
+    /// Equal cores.
+    Plain(usize),
+}
+
+fn put(root: &Path, file: &str, text: &str) {
+    let path = root.join(file);
+    std::fs::create_dir_all(path.parent().unwrap()).unwrap();
+    std::fs::write(path, text).unwrap();
+}
+
+/// The cores that would compute on such a machine.
+fn cores(cpus: &Cpus) -> Vec<usize> {
+    let tree = tempfile::tempdir().unwrap();
+    let root = tree.path();
+    let cpu = |id: usize, file: &str, value: String| {
+        put(
+            root,
+            &format!("sys/devices/system/cpu/cpu{id}/{file}"),
+            &value,
+        );
+    };
+    let n = match *cpus {
+        Cpus::Phone => {
+            for id in 0..8 {
+                let capacity = [1024, 870, 870, 870, 300, 300, 300, 300][id];
+                cpu(id, "cpu_capacity", format!("{capacity}\n"));
+            }
+            8
+        }
+        Cpus::Hybrid { fast, slow } => {
+            for core in 0..fast {
+                for id in [2 * core, 2 * core + 1] {
+                    let siblings = format!("{}-{}\n", 2 * core, 2 * core + 1);
+                    cpu(id, "topology/thread_siblings_list", siblings);
+                    cpu(id, "cpufreq/cpuinfo_max_freq", "5200000\n".into());
+                }
+            }
+            for id in 2 * fast..2 * fast + slow {
+                cpu(id, "cpufreq/cpuinfo_max_freq", "3900000\n".into());
+            }
+            2 * fast + slow
+        }
+        Cpus::Plain(n) => n,
+    };
+    let all = format!("0-{}", n - 1);
+    put(root, "sys/devices/system/cpu/online", &all);
+    put(
+        root,
+        "proc/self/status",
+        &format!("Cpus_allowed_list:\t{all}\n"),
+    );
+    put(root, "proc/self/cgroup", "");
+    put(root, "proc/self/mountinfo", "");
+    let topology = Topology::read_from(&root.join("sys"), &root.join("proc")).unwrap();
+    topology.compute_cores(None).unwrap()
+}
+
+/// A small real bundle: ReLU with predictors where `sparse`, else SwiGLU in blocks.
+fn bundle(sparse: bool) -> Bundle {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let model = match sparse {
+        true => root.join("models/demo/hf"),
+        false => root.join("tests/golden/tiny/llama_k/model.gguf"),
+    };
+    let folder = std::env::temp_dir().join("forebay-planner-tests");
+    std::fs::create_dir_all(&folder).unwrap();
+    crate::packed::open(&model, Some(&folder), &PackOptions::default(), &mut |_| {}).unwrap()
+}
+
+/// The same model with clusters `times` as long, as a wider one would have, as far as planning looks at it.
+fn widened(mut bundle: Bundle, times: u32) -> Bundle {
+    for e in &mut bundle.clusters {
+        e.len = e.len.saturating_mul(times);
+    }
+    bundle
+}
+
+fn machine(cores: Vec<usize>, outlook_rates: (f64, f64, f64)) -> (MachineProfile, DiskProfile) {
+    let (memory, kernel, disk) = outlook_rates;
+    let mut machine = MachineProfile::empty("test".into(), cores.clone());
+    machine.memory = (1..=cores.len())
+        .map(|n| memory * (n as f64).sqrt())
+        .collect();
+    let rate = KernelRate {
+        alone: kernel,
+        together: kernel * cores.len() as f64,
+        read_alone: 0.0,
+        read_together: 0.0,
+    };
+    machine.kernels = BTreeMap::from([("gemv/Q4_K/256".into(), rate)]);
+    let rates = [4096u64, 65536, 524_288].map(|block_bytes| DiskRate {
+        block_bytes,
+        depth: 16,
+        bytes_per_second: disk * (block_bytes as f64 / 524_288.0).sqrt(),
+    });
+    let disk = DiskProfile {
+        rates: rates.to_vec(),
+        ..DiskProfile::default()
+    };
+    (machine, disk)
+}
+
+fn request(total: u64, threads: usize, sparsity: Sparsity) -> MemoryRequest {
+    MemoryRequest {
+        total,
+        weights: None,
+        process: 9 << 20,
+        threads,
+        context: None,
+        context_hint: None,
+        kv_type: KvType::default(),
+        max_batch: None,
+        max_logits: 1,
+        sparsity,
+        pipeline: Pipeline::Cluster,
+        stream_window: STREAM_WINDOW,
+        neuron_cache: 0,
+        counts: 0,
+        trace: 0,
+    }
+}
+
+fn machines() -> impl Strategy<Value = Cpus> {
+    prop_oneof![
+        Just(Cpus::Phone),
+        (1usize..9, 0usize..9).prop_map(|(fast, slow)| Cpus::Hybrid { fast, slow }),
+        (1usize..20).prop_map(Cpus::Plain),
+    ]
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(96))]
+    #[test]
+    fn a_plan_keeps_the_budget_or_names_what_does_not_fit(
+        cpus in machines(),
+        (sparse, times) in (any::<bool>(), 1u32..400),
+        mib in prop_oneof![1u64..64, 16u64..4096],
+        rates in (1e9f64..1e11, 1e8f64..1e11, 1e7f64..1e10),
+    ) {
+        let cores = cores(&cpus);
+        let mut bundle = bundle(sparse);
+        if !sparse {
+            bundle = widened(bundle, times);
+        }
+        let threads = cores.len().min(bundle.meta.config.n_heads);
+        let sparsity = if sparse { Sparsity::Predicted } else { Sparsity::Dense };
+        let (machine, disk) = machine(cores[..threads].to_vec(), rates);
+        let outlook = Outlook {
+            bundle: &bundle,
+            machine: &machine,
+            disk: &disk,
+            profile: None,
+            request: request(mib << 20, threads, sparsity),
+        };
+        match fastest(&outlook, Fixed::default()) {
+            Ok(decision) => {
+                let (c, e) = (decision.seen.choices, &decision.seen.expected);
+                prop_assert!(c.threads >= 1 && c.threads <= threads);
+                prop_assert!(e.memory_items.values().sum::<u64>() <= mib << 20);
+                prop_assert!(e.decode_tokens_per_second.is_finite() && e.decode_tokens_per_second > 0.0);
+                prop_assert!(e.prefill_tokens_per_second.is_finite() && e.prefill_tokens_per_second > 0.0);
+                // The file says the same, and is accepted.
+                let plan = Plan {
+                    version: PLAN_VERSION,
+                    model: PlannedModel { name: "m".into(), identity: 1, weight_bytes: 1 },
+                    machine: "test".into(),
+                    memory_bytes: mib << 20,
+                    choices: c,
+                    expected: decision.seen.expected,
+                    reasons: decision.reasons,
+                    notes: Vec::new(),
+                };
+                let file = tempfile::NamedTempFile::new().unwrap();
+                std::fs::write(file.path(), serde_json::to_vec(&plan).unwrap()).unwrap();
+                let read = Plan::read(file.path()).unwrap();
+                prop_assert_eq!(read.choices, plan.choices);
+                prop_assert!(!read.to_string().is_empty());
+            }
+            Err(Error::Budget(budget)) => {
+                prop_assert!(budget.least > mib << 20);
+                let text = budget.to_string();
+                prop_assert!(text.contains("process") || text.contains("weights"), "{}", text);
+                // What it names is enough.
+                let outlook = Outlook {
+                    request: request(budget.least_mib() << 20, threads, sparsity),
+                    ..outlook
+                };
+                prop_assert!(fastest(&outlook, Fixed::default()).is_ok());
+            }
+            Err(e) => prop_assert!(false, "{e}"),
+        }
+    }
+}
+
+#[test]
+fn a_wished_speed_takes_no_more_memory_than_it_needs() {
+    let bundle = widened(bundle(false), 300);
+    let (machine, disk) = machine(vec![0, 1], (2e10, 1e10, 2e9));
+    let mut outlook = Outlook {
+        bundle: &bundle,
+        machine: &machine,
+        disk: &disk,
+        profile: None,
+        request: request(4 << 30, 2, Sparsity::Dense),
+    };
+    let best = fastest(&outlook, Fixed::default()).unwrap().seen;
+    let most = best.expected.decode_tokens_per_second;
+    let wished = most * 0.5;
+    let decision = least_memory(&mut outlook, Fixed::default(), wished).unwrap();
+    let taken = outlook.request.total;
+    assert!(decision.seen.expected.decode_tokens_per_second >= wished * 0.999);
+    assert!(taken < best.expected.memory_items.values().sum());
+    // A tenth less memory does not do.
+    outlook.request.total = taken / 10 * 9;
+    let less = fastest(&outlook, Fixed::default());
+    assert!(less.is_err() || less.is_ok_and(|d| d.seen.expected.decode_tokens_per_second < wished));
+    outlook.request.total = 4 << 30;
+    let never = least_memory(&mut outlook, Fixed::default(), most * 10.0);
+    assert!(never.is_err());
+}

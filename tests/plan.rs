@@ -1,0 +1,166 @@
+//! `forebay plan`, and what `run` makes of it: the same tokens, the figures in the statistics, clear errors.
+
+mod program;
+mod support;
+
+use std::path::Path;
+
+use program::{Answer, answer, forebay};
+use serde_json::Value;
+
+const MEMORY: &str = "70MiB";
+const PROMPT: &str = "Once upon a time";
+
+/// A folder in which the machine has been measured for the demo.
+fn measured() -> tempfile::TempDir {
+    let folder = tempfile::tempdir().expect("temporary folder");
+    plan(folder.path(), &["--memory", MEMORY]);
+    folder
+}
+
+fn plan(cache: &Path, flags: &[&str]) -> Value {
+    let demo = support::root().join("models/demo/hf");
+    let mut arguments = vec!["plan".into(), demo.into_os_string()];
+    arguments.extend(["--quick", "--json"].iter().chain(flags).map(Into::into));
+    let a = answer(forebay(cache, arguments));
+    assert!(a.status.success(), "{}", a.stderr);
+    serde_json::from_str(&a.stdout).expect("one JSON object")
+}
+
+fn run(cache: &Path, flags: &[&str]) -> Answer {
+    let demo = support::root().join("models/demo/hf");
+    let mut arguments = vec!["run".into(), demo.into_os_string()];
+    let usual = [
+        "-p", PROMPT, "-n", "24", "--greedy", "--memory", MEMORY, "--quiet", "--stats", "-",
+    ];
+    arguments.extend(usual.iter().chain(flags).map(Into::into));
+    answer(forebay(cache, arguments))
+}
+
+fn statistics(a: &Answer) -> Value {
+    assert!(a.status.success(), "{}", a.stderr);
+    let at = a.stdout.find("\n{").expect("statistics behind the text");
+    serde_json::from_str(&a.stdout[at..]).expect("one JSON object")
+}
+
+#[test]
+fn a_plan_is_followed_and_changes_no_token() {
+    let cache = measured();
+    let file = cache.path().join("plan.json");
+    let mut made = plan(cache.path(), &["--memory", MEMORY, "--ctx", "256"]);
+    let expected = &made["expected"];
+    assert!(
+        expected["decode_tokens_per_second"]
+            .as_f64()
+            .expect("a number")
+            > 0.0
+    );
+    assert!(
+        expected["prefill_tokens_per_second"]
+            .as_f64()
+            .expect("a number")
+            > 0.0
+    );
+    assert!(["memory read", "disk read"].contains(&expected["bound_by"].as_str().expect("text")));
+    let items = expected["memory_items"].as_object().expect("items");
+    let sum: u64 = items.values().filter_map(Value::as_u64).sum();
+    assert!(sum <= 70 << 20, "{sum}");
+    // Something that nobody would choose, to see that it is what is done.
+    made["choices"]["threads"] = 1.into();
+    made["choices"]["max_batch"] = 3.into();
+    std::fs::write(&file, made.to_string()).expect("writable");
+    let path = file.to_str().expect("text");
+    let planned = statistics(&run(cache.path(), &["--plan", path]));
+    assert_eq!(planned["plan"]["threads"], 1);
+    assert_eq!(planned["plan"]["max_batch"], 3);
+    assert_eq!(planned["plan"]["expected"], made["expected"]);
+    // Without a measured machine there is no plan.
+    let bare = tempfile::tempdir().expect("temporary folder");
+    let unplanned = statistics(&run(bare.path(), &[]));
+    assert!(unplanned["plan"]["expected"].is_null());
+    // With one, there is, unasked.
+    let automatic = statistics(&run(cache.path(), &[]));
+    assert!(automatic["plan"]["expected"].is_object());
+    for other in [&unplanned, &automatic] {
+        assert_eq!(other["tokens"], planned["tokens"]);
+        assert_eq!(other["logits_hash"], planned["logits_hash"]);
+    }
+}
+
+#[test]
+fn auto_takes_less_than_everything_and_flags_go_before_plans() {
+    let cache = measured();
+    let auto = plan(cache.path(), &["--memory", "auto", "--ctx", "256"]);
+    assert!(auto["memory_bytes"].as_u64().expect("bytes") < 1 << 30);
+    let file = cache.path().join("plan.json");
+    std::fs::write(&file, auto.to_string()).expect("writable");
+    let path = file.to_str().expect("text");
+    let s = statistics(&run(cache.path(), &["--plan", path, "--threads", "1"]));
+    assert_eq!(s["plan"]["threads"], 1);
+    let slow = plan(cache.path(), &["--speed", "1", "--ctx", "256"]);
+    assert!(slow["memory_bytes"].as_u64() <= auto["memory_bytes"].as_u64());
+}
+
+#[test]
+fn bad_plans_and_wishes_are_named() {
+    let cache = measured();
+    let good = plan(cache.path(), &["--memory", MEMORY]);
+    let file = cache.path().join("plan.json");
+    let path = file.to_str().expect("text").to_string();
+    let changed = |pointer: &str, value: Value| {
+        let mut plan = good.clone();
+        *plan.pointer_mut(pointer).expect("a field") = value;
+        plan.to_string()
+    };
+    let whole = good.to_string();
+    let cases = [
+        (whole[..whole.len() / 2].to_string(), "is no plan"),
+        ("[]".into(), "is no plan"),
+        (changed("/version", 99.into()), "version is 99"),
+        (
+            changed("/choices/threads", 0.into()),
+            "choices.threads is 0",
+        ),
+        (
+            changed("/choices/max_batch", 1_000_000.into()),
+            "choices.max_batch",
+        ),
+        (
+            changed("/choices/neuron_cache_bytes", u64::MAX.into()),
+            "neuron_cache_bytes",
+        ),
+        (changed("/model/identity", 5.into()), "is for the model"),
+        (changed("/machine", "abacus".into()), "another machine"),
+        (changed("/choices/loading", "by mule".into()), "is no plan"),
+    ];
+    for (text, says) in cases {
+        std::fs::write(&file, &text).expect("writable");
+        let a = run(cache.path(), &["--plan", &path]);
+        assert!(!a.status.success());
+        assert!(
+            a.stderr.contains(says) && a.stderr.contains(&path),
+            "{says}: {}",
+            a.stderr
+        );
+        assert!(!a.stderr.contains("panicked"), "{}", a.stderr);
+    }
+    let a = run(cache.path(), &["--plan", "/nowhere/plan.json"]);
+    assert!(
+        !a.status.success() && a.stderr.contains("/nowhere/plan.json"),
+        "{}",
+        a.stderr
+    );
+    let demo = support::root().join("models/demo/hf");
+    let arguments = [
+        "plan".into(),
+        demo.into_os_string(),
+        "--speed".into(),
+        "1e12".into(),
+    ];
+    let a = answer(forebay(cache.path(), arguments));
+    assert!(
+        !a.status.success() && a.stderr.contains("--speed"),
+        "{}",
+        a.stderr
+    );
+}
