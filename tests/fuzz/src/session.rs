@@ -125,6 +125,7 @@ impl<'a> Session<'a> {
     pub fn fuzz(mut self, effort: Effort, seed: u64) -> Result<Figures> {
         let start = Instant::now();
         let mut corpus = self.target.seeds();
+        let own = corpus.len();
         for input in corpus.clone() {
             self.execute(&input)?;
         }
@@ -137,7 +138,9 @@ impl<'a> Session<'a> {
             if !more {
                 break;
             }
-            let mut input = random.pick(&corpus).clone();
+            // What was refused tends to be refused again: most inputs come from valid ones.
+            let from = if random.one_in(4) { corpus.len() } else { own };
+            let mut input = corpus[random.below(from)].clone();
             let other = random.pick(&corpus);
             self.target.mutate(&mut input, other, &mut random);
             input.truncate(self.limits.input);

@@ -109,3 +109,16 @@ fn hf_json_that_cannot_be_decoded_is_refused() {
         );
     }
 }
+
+/// Found by fuzzing: the crate panics where a merge's right half is shorter than the prefix.
+#[test]
+fn a_prefix_inside_words_is_refused_before_the_crate_cuts_it_off() {
+    let marked = llama2_json().replace(
+        r#""continuing_subword_prefix":null"#,
+        r###""continuing_subword_prefix":"\u2581##""###,
+    );
+    assert_ne!(marked, llama2_json());
+    let error = Tokenizer::from_spec(hf_spec(marked)).expect_err("a prefix");
+    let message = error.to_string();
+    assert!(message.contains("continuing_subword_prefix"), "{message}");
+}
