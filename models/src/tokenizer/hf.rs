@@ -71,6 +71,9 @@ impl HfEncoder {
             .with_truncation(None)
             .map_err(|e| damaged("truncation", &e))?;
         inner.with_padding(None);
+        // BOS is put in front by `Tokenizer`, so it has nothing to do; with a template of more sequences than one it
+        // panics.
+        inner.with_post_processor(None::<tokenizers::PostProcessorWrapper>);
         let vocab = read_vocabulary(&inner, &head)?;
         Ok((
             vocab,

@@ -50,26 +50,13 @@ fn writers() -> Vec<GgufWriter> {
         .set("llama.rope.scaling.type", "linear")
         .set("llama.rope.scaling.factor", 2.0)
         .set("llama.attention.sliding_window", 64);
-    let factors = vec![1.0; small.head_dim / 2];
-    let block = forebay_models::block::BlockType::F32;
-    let mut rope = small.writer();
-    rope.tensor("rope_freqs.weight", factors.len(), None, block, &factors);
-    let mut writers = vec![
-        powerinfer.writer(),
-        qwen.writer(),
-        scaled,
-        rope,
-        small.writer(),
-    ];
-    writers.iter_mut().for_each(shorten);
+    let mut writers = vec![powerinfer.writer(), qwen.writer(), scaled, small.writer()];
+    for w in &mut writers {
+        w.set("general.alignment", 32_u32);
+        w.set("tokenizer.ggml.eot_token_id", 1_u32);
+    }
     writers.push(sentence_piece(small.writer()));
     writers
-}
-
-/// Merges and a few tokens for their sake; the other 200 byte tokens would only take time.
-fn shorten(w: &mut GgufWriter) {
-    w.set("general.alignment", 32_u32);
-    w.set("tokenizer.ggml.eot_token_id", 1_u32);
 }
 
 fn sentence_piece(mut w: GgufWriter) -> GgufWriter {

@@ -28,7 +28,7 @@ impl Target for Sizes {
             "60%",
             "0.000000000000000001T",
             "18446744073709551615",
-            "16777216TiB",
+            "16777215TiB",
             "99.9999999999999999999%",
             "0-3,8,10-11\n",
             "0,1023",
@@ -50,16 +50,20 @@ impl Target for Sizes {
 
     fn run(&mut self, input: &[u8]) -> Result<(), String> {
         let text = String::from_utf8_lossy(input);
-        if let Some(cpus) = parse_cpu_list(&text) {
+        let cpus = parse_cpu_list(&text);
+        let is_list = cpus.is_some();
+        if let Some(cpus) = cpus {
             let again = parse_cpu_list(&format_cpu_list(&cpus));
             assert_eq!(again, Some(cpus), "a list written and read");
         }
         if let Ok(bytes) = parse_size(&text) {
             format_size(bytes);
         }
-        let size: MemorySize = text
-            .parse()
-            .map_err(|e: forebay_plans::size::SizeError| e.to_string())?;
+        let size: MemorySize = match text.parse::<MemorySize>() {
+            Ok(size) => size,
+            Err(_) if is_list => return Ok(()),
+            Err(e) => return Err(e.to_string()),
+        };
         let again = size.to_string().parse();
         assert_eq!(again, Ok(size), "a size written and read");
         let resolved = size.resolve(1 << 40);

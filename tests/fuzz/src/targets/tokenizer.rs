@@ -140,7 +140,7 @@ pub fn byte_level_json() -> serde_json::Value {
         "model": {"type": "BPE", "dropout": null, "unk_token": null, "continuing_subword_prefix": null,
             "end_of_word_suffix": null, "fuse_unk": false, "byte_fallback": false, "ignore_merges": false,
             "vocab": {"<s>": 0, "</s>": 1, "t": 2, "h": 3, "e": 4, "Ġ": 5, "th": 6, "the": 7, "Ġthe": 8},
-            "merges": ["t h", "th e", ["Ġ", "the"]]},
+            "merges": ["t h", "th e", "Ġ the"]},
     })
 }
 
