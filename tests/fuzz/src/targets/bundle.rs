@@ -100,7 +100,7 @@ impl Sections {
         for entry in directory.chunks_exact_mut(ENTRY) {
             let len = le_u64(entry, 8) >> 32;
             let offset = le_u64(entry, 16);
-            let end = offset.checked_add(len).unwrap_or(usize::MAX);
+            let end = offset.saturating_add(len);
             if let Some(bytes) = self.body.get(offset..end) {
                 entry[24..].copy_from_slice(&checksum(bytes).to_le_bytes());
             }
