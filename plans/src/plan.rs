@@ -238,7 +238,10 @@ impl fmt::Display for Plan {
         for (name, bytes) in &items {
             writeln!(f, "  {name:width$}  {:>9}", format_size(**bytes))?;
         }
-        let sum = items.iter().map(|(_, b)| **b).sum();
+        // A file may claim any number of bytes for an item.
+        let sum = items
+            .iter()
+            .fold(0_u64, |sum, (_, b)| sum.saturating_add(**b));
         writeln!(f, "  {:width$}  {:>9}\n", "sum", format_size(sum))?;
         for reason in &self.reasons {
             writeln!(f, "  {}: {}", reason.choice, reason.taken)?;
@@ -283,5 +286,31 @@ impl fmt::Display for Plan {
             "\nexpected: {:.1} tokens per second, prompts {:.0} tokens per second; bound by {}",
             e.decode_tokens_per_second, e.prefill_tokens_per_second, e.bound_by
         )
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    /// Found by fuzzing: sizes of a file that add up to more than 64 bits.
+    #[test]
+    fn items_of_any_size_are_printed() {
+        let plan = json!({
+            "version": PLAN_VERSION,
+            "model": {"name": "tiny", "identity": 1, "weight_bytes": 2},
+            "machine": "here",
+            "memory_bytes": 1 << 30,
+            "choices": {"threads": 1, "context": 1, "max_batch": 1, "sparsity": "dense", "loading": "bundle",
+                "stream_window_bytes": 1, "neuron_cache_bytes": 0},
+            "expected": {"decode_tokens_per_second": 1.0, "prefill_tokens_per_second": 1.0,
+                "bound_by": "disk read", "decode_seconds": DecodeTime::default(), "reads_per_token": 0.0,
+                "bytes_per_token": 0.0, "memory_items": {"one": u64::MAX, "other": u64::MAX}},
+        });
+        let plan: Plan = serde_json::from_value(plan).unwrap();
+        assert!(plan.check().is_ok());
+        assert!(plan.to_string().contains("sum"), "{plan}");
     }
 }

@@ -31,6 +31,13 @@ struct Head {
     #[serde(default)]
     added_tokens: Vec<AddedToken>,
     decoder: Option<Value>,
+    #[serde(default)]
+    model: ModelHead,
+}
+
+#[derive(Default, Deserialize)]
+struct ModelHead {
+    continuing_subword_prefix: Option<String>,
 }
 
 #[derive(Deserialize)]
@@ -48,12 +55,25 @@ impl HfEncoder {
     pub(super) fn build(json: &str) -> Result<(Vocabulary, Self)> {
         let mut head: Head = serde_json::from_str(json).map_err(|e| damaged("(whole file)", &e))?;
         head.added_tokens.sort_unstable_by_key(|t| t.id);
+        // The crate cuts as many bytes off the right half of every merge, and panics where it has fewer.
+        let prefix = head.model.continuing_subword_prefix.as_deref();
+        if prefix.is_some_and(|prefix| !prefix.is_empty()) {
+            return Err(ModelError::unsupported(
+                FILE,
+                "model.continuing_subword_prefix",
+                "a mark on tokens inside a word",
+                "byte-level BPE and SentencePiece have none: convert the model to GGUF",
+            ));
+        }
         let mut inner = tokenizers::Tokenizer::from_str(json).map_err(|e| damaged("model", &e))?;
         // Cutting and filling up are for batches of training texts; a prompt is taken as it is.
         inner
             .with_truncation(None)
             .map_err(|e| damaged("truncation", &e))?;
         inner.with_padding(None);
+        // BOS is put in front by `Tokenizer`, so it has nothing to do; with a template of more sequences than one it
+        // panics.
+        inner.with_post_processor(None::<tokenizers::PostProcessorWrapper>);
         let vocab = read_vocabulary(&inner, &head)?;
         Ok((
             vocab,

@@ -109,3 +109,30 @@ fn hf_json_that_cannot_be_decoded_is_refused() {
         );
     }
 }
+
+/// Found by fuzzing: the crate panics where a merge's right half is shorter than the prefix.
+#[test]
+fn a_prefix_inside_words_is_refused_before_the_crate_cuts_it_off() {
+    let marked = llama2_json().replace(
+        r#""continuing_subword_prefix":null"#,
+        r###""continuing_subword_prefix":"\u2581##""###,
+    );
+    assert_ne!(marked, llama2_json());
+    let error = Tokenizer::from_spec(hf_spec(marked)).expect_err("a prefix");
+    let message = error.to_string();
+    assert!(message.contains("continuing_subword_prefix"), "{message}");
+}
+
+/// Found by fuzzing: the crate indexes a template's second sequence where a prompt is one.
+#[test]
+fn a_template_of_two_sequences_for_one_is_not_applied() {
+    let one = r#"{"Sequence":{"id":"A","type_id":0}}]"#;
+    let two = r#"{"Sequence":{"id":"B","type_id":0}}]"#;
+    let json = llama2_json().replacen(one, two, 1);
+    assert_ne!(json, llama2_json());
+    let encode = |json| {
+        let tokenizer = Tokenizer::from_spec(hf_spec(json)).expect("a tokenizer");
+        tokenizer.encode("ab a", FULL).expect("tokens")
+    };
+    assert_eq!(encode(json), encode(llama2_json()));
+}
