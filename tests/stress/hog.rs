@@ -36,7 +36,7 @@ fn takes_memory() {
         std::process::exit(0);
     });
     let most = role::number(BYTES) as usize / STEP;
-    for round in 0_u8.. {
+    for round in (0..=u8::MAX).cycle() {
         let mut held: Vec<Vec<u8>> = Vec::with_capacity(most);
         while held.len() < most {
             held.push(vec![round; STEP]);
