@@ -70,7 +70,7 @@ impl LiveBudget {
     }
 
     /// Looks at the memory's pressure for this engine.
-    pub fn watch(&self) -> Watch {
+    pub(super) fn watch(&self) -> Watch {
         Watch::new(self.drawn.claimed() - self.least())
     }
 
