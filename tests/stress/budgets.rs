@@ -1,4 +1,4 @@
-//! Budgets from generous down to the least, each in a control group hardly larger.
+//! Budgets from generous down to the least, each in a control group of the same size.
 
 use std::fmt::Write;
 
@@ -9,8 +9,6 @@ use crate::support::number;
 
 /// Budgets per model.
 const STEPS: u64 = 10;
-/// What the kernel charges to a group beside the resident set: page tables, stacks of threads, the ring.
-const BESIDE: u64 = 4 * MIB;
 
 /// Budgets from the one that all weights fit to the least possible one, bytes.
 fn ladder(subject: &Subject, unlimited: &Run) -> Vec<u64> {
@@ -37,7 +35,7 @@ fn check(subject: &Subject) {
         subject.name, "budget", "peak RSS", "group", "at limit", "read", "tok/s"
     );
     for budget in ladder(subject, &unlimited) {
-        let Some(group) = Group::new(budget + BESIDE) else {
+        let Some(group) = Group::new(budget) else {
             return;
         };
         let run = run(model, subject.tokens, Some(budget), Some(&group));
@@ -56,7 +54,7 @@ fn check(subject: &Subject) {
         let name = subject.name;
         assert!(run.peak() <= budget, "{name}: {} over {budget}", run.peak());
         assert!(run.peak_seen <= budget, "{name}: {} seen", run.peak_seen);
-        assert!(group.peak() <= budget + BESIDE, "{name}: {}", group.peak());
+        assert!(group.peak() <= budget, "{name}: {}", group.peak());
         assert_eq!(group.kills(), 0, "{name} under {budget}");
         assert_eq!(run.result(), unlimited.result(), "{name} under {budget}");
     }

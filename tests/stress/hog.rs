@@ -11,8 +11,8 @@ use crate::subject::{Subject, length};
 const BYTES: &str = "FOREBAY_STRESS_HOG_BYTES";
 /// The most that the neighbour takes.
 const HOG: u64 = 48 * MIB;
-/// The neighbour's program, and what the kernel charges for both processes.
-const BESIDE: u64 = 16 * MIB;
+/// The neighbour's program.
+const BESIDE: u64 = 2 * MIB;
 const STEP: usize = 1 << 20;
 const PAGE: usize = 4096;
 
