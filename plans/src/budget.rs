@@ -60,6 +60,16 @@ impl Budget {
         }
     }
 
+    /// The same claims under another total, but for `name`, which takes `less` bytes less.
+    #[must_use]
+    pub fn changed(&self, total_bytes: u64, name: &str, less: u64) -> Self {
+        let mut items = self.items.clone();
+        for item in items.iter_mut().filter(|item| item.name == name) {
+            item.bytes = item.bytes.saturating_sub(less);
+        }
+        Self { total_bytes, items }
+    }
+
     /// The whole budget in bytes.
     pub fn total_bytes(&self) -> u64 {
         self.total_bytes

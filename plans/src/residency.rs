@@ -93,6 +93,9 @@ pub struct NeuronCachePlan {
     pub staging: usize,
     /// Bytes of a read buffer.
     pub staging_bytes: usize,
+    /// Slots per core with which the pipeline still moves: the cache never shrinks below.
+    #[serde(skip)]
+    pub least_slots: usize,
 }
 
 impl NeuronCachePlan {
@@ -339,8 +342,14 @@ impl Planner<'_> {
 
     /// Bytes of the smallest useful neuron cache over all cores, read buffers included.
     fn least_neuron_cache(&self, g: &FfnGeometry) -> u64 {
-        let slot = self.slot_bytes(g);
-        let slots = match self.request.pipeline {
+        let (slot, slots) = (self.slot_bytes(g), self.least_slots(g));
+        let per_core = STAGING_SLOTS * self.staging_bytes(slot) + slots * (slot + DIRECTORY_BYTES);
+        (self.request.threads * per_core) as u64
+    }
+
+    /// Slots of the smallest useful neuron cache of one core.
+    fn least_slots(&self, g: &FfnGeometry) -> usize {
+        match self.request.pipeline {
             // Two clusters whose neurons are all alive.
             Pipeline::Cluster => 2 * g.neurons,
             // What a core owns of a layer, which it reads before it computes any of it.
@@ -348,9 +357,7 @@ impl Planner<'_> {
                 let clusters = self.bundle.meta.config.d_ff.div_ceil(g.neurons);
                 clusters.div_ceil(self.request.threads) * g.neurons
             }
-        };
-        let per_core = STAGING_SLOTS * self.staging_bytes(slot) + slots * (slot + DIRECTORY_BYTES);
-        (self.request.threads * per_core) as u64
+        }
     }
 
     /// The largest neuron geometry, if the FFN can be cached by neuron.
@@ -416,6 +423,7 @@ impl Planner<'_> {
             slot_bytes,
             staging: STAGING_SLOTS,
             staging_bytes: self.staging_bytes(slot_bytes),
+            least_slots: 0,
         };
         let staging = threads * (cache.staging * cache.staging_bytes) as u64;
         let least = self.least_neuron_cache(&g);
@@ -440,6 +448,7 @@ impl Planner<'_> {
         // No core needs more slots than it owns neurons.
         let neurons = self.cacheable_neurons();
         cache.slots = cache.slots.min(neurons.max(1));
+        cache.least_slots = self.least_slots(&g).min(cache.slots);
         self.left -= staging + threads * (cache.slots * per_slot) as u64;
         self.plan.neuron_cache = cache;
     }

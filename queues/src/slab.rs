@@ -9,13 +9,16 @@ use std::ops::{Deref, DerefMut};
 use std::ptr::NonNull;
 use std::sync::Arc;
 
-use memmap2::{Advice, MmapMut};
+use memmap2::{Advice, MmapMut, UncheckedAdvice};
 
 /// Alignment of every slot and granularity of its length: the unit of `O_DIRECT` reads.
 pub const PAGE: usize = 4096;
 
 /// Huge-page size assumed for alignment of the region's start.
 const HUGE: usize = 2 << 20;
+
+/// Largest page of the systems that are supported: only whole ones are given back.
+const LARGEST_PAGE: usize = 64 << 10;
 
 /// The slab could not be mapped.
 #[derive(Debug, thiserror::Error)]
@@ -29,7 +32,7 @@ pub struct SlabError {
 
 #[derive(Debug)]
 struct Region {
-    _map: MmapMut,
+    map: MmapMut,
     base: NonNull<u8>,
     len: usize,
 }
@@ -68,11 +71,7 @@ impl Slab {
         // `len` bytes behind it lie inside the mapping.
         let base = unsafe { NonNull::new_unchecked(start.add(skip)) };
         Ok(Self {
-            region: Arc::new(Region {
-                _map: map,
-                base,
-                len,
-            }),
+            region: Arc::new(Region { map, base, len }),
             used: 0,
             huge_pages,
         })
@@ -187,6 +186,43 @@ impl Slot {
         Ok(())
     }
 
+    /// Gives the slot's memory back to the system, as far as it covers whole pages; its bytes are zero or what they
+    /// were. It stays mapped, and writing commits it again. Returns how many bytes were given back.
+    ///
+    /// # Errors
+    /// The system refuses, for instance because the process has locked its memory. The memory is kept then.
+    pub fn give_back(&mut self) -> std::io::Result<usize> {
+        let Some((at, len)) = self.whole_pages() else {
+            return Ok(0);
+        };
+        // Else the system might make a huge page of the slot's beginning and what lies before it, and commit it again.
+        let _ = self.region.map.advise_range(Advice::NoHugePage, at, len);
+        // SAFETY: the range lies inside this slot, rounded inwards to pages of any size the system may have, and
+        // `&mut self` is the only access to it. The mapping is anonymous and private, so the bytes become zeros,
+        // which are bytes like others.
+        unsafe {
+            let map = &self.region.map;
+            map.unchecked_advise_range(UncheckedAdvice::DontNeed, at, len)?;
+        }
+        Ok(len)
+    }
+
+    /// Asks for huge pages again where [`Slot::give_back`] had done without.
+    pub fn take_up(&mut self) {
+        if let Some((at, len)) = self.whole_pages() {
+            // Only speed depends on it, and `Slab::huge_pages` has told whether the system has any.
+            let _ = self.region.map.advise_range(Advice::HugePage, at, len);
+        }
+    }
+
+    /// Offset in the mapping and length of the largest pages that lie wholly in the slot.
+    fn whole_pages(&self) -> Option<(usize, usize)> {
+        let start = (self.ptr.as_ptr() as usize).next_multiple_of(LARGEST_PAGE);
+        let end = (self.ptr.as_ptr() as usize + self.len) / LARGEST_PAGE * LARGEST_PAGE;
+        let at = start.checked_sub(self.region.map.as_ptr() as usize)?;
+        (end > start).then(|| (at, end - start))
+    }
+
     /// The slot's address range, kept mapped.
     pub fn span(&self) -> Span {
         Span {
@@ -271,6 +307,34 @@ mod tests {
         front
             .join(other)
             .expect("the next carved slot is a neighbour");
+    }
+
+    #[test]
+    fn memory_given_back_is_zero_and_its_neighbours_are_untouched() {
+        let mut slab = Slab::new(8 * LARGEST_PAGE).expect("small mapping");
+        let mut front = slab.carve(LARGEST_PAGE + PAGE).expect("room");
+        let mut middle = slab.carve(4 * LARGEST_PAGE).expect("room");
+        let mut back = slab.carve(PAGE).expect("room");
+        for slot in [&mut front, &mut middle, &mut back] {
+            slot.fill(7);
+        }
+        assert_eq!(middle.give_back().expect("granted"), 3 * LARGEST_PAGE);
+        let kept = middle.iter().filter(|&&b| b == 7).count();
+        assert_eq!(kept, LARGEST_PAGE);
+        let zeros = middle.iter().filter(|&&b| b == 0).count();
+        assert_eq!(zeros, 3 * LARGEST_PAGE);
+        assert!(front.iter().chain(&back[..]).all(|&b| b == 7));
+        assert_eq!(
+            front
+                .split_off(PAGE)
+                .expect("inside")
+                .give_back()
+                .expect("nothing to do"),
+            0
+        );
+        middle.take_up();
+        middle.fill(9);
+        assert!(middle.iter().all(|&b| b == 9));
     }
 
     #[test]

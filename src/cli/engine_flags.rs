@@ -52,6 +52,9 @@ pub struct EngineFlags {
     /// Start with an empty neuron cache, and do not keep what is in it for the next run.
     #[arg(long)]
     pub cold: bool,
+    /// Give a part of the neuron cache up while the machine or its control group is short of memory.
+    #[arg(long)]
+    pub yield_memory: bool,
     /// Another engine's way of running sparse models, for comparison: sets --policy, --loading and
     /// --pipeline unless they are given.
     #[arg(long, value_enum)]
@@ -223,6 +226,7 @@ impl EngineFlags {
         builder = builder
             .cache_preference(self.cache_preference)
             .hot_set(!self.cold)
+            .yields_memory(self.yield_memory)
             .neurons(self.neurons());
         if self.loading.is_some() || self.preset.is_some() {
             builder = builder.loading(self.neurons().loading);

@@ -18,6 +18,7 @@ use forebay_stages::kernels::{Isa, KernelTable};
 use forebay_stages::pred::Pred;
 use forebay_traces::record::Record;
 
+use super::live_budget::LiveBudget;
 use super::memory::{MemoryRequest, plan};
 use super::planning::{PlanGoal, Planning};
 use super::start::{IO_DEPTH, describe};
@@ -52,6 +53,7 @@ pub struct EngineBuilder {
     cache_preference: f32,
     pub(super) neurons: NeuronOptions,
     pub(super) hot_set: bool,
+    pub(super) yields_memory: bool,
     pub(super) observer: Option<Arc<dyn Observer>>,
     pub(super) driver: DriverChoice,
     isa: Option<Isa>,
@@ -81,6 +83,7 @@ impl Default for EngineBuilder {
             cache_preference: 0.0,
             neurons: NeuronOptions::default(),
             hot_set: true,
+            yields_memory: false,
             observer: None,
             driver: DriverChoice::Auto,
             isa: None,
@@ -232,6 +235,15 @@ impl EngineBuilder {
         self
     }
 
+    /// Whether the engine gives a part of the neuron cache up while the machine or one of its control groups runs short
+    /// of memory, and takes it back when that is over: it looks every quarter of a second while tokens flow, at the
+    /// kernel's pressure figures where there are any, and at what is left of limits. Default: no.
+    #[must_use]
+    pub fn yields_memory(mut self, yields: bool) -> Self {
+        self.yields_memory = yields;
+        self
+    }
+
     /// Who is told what the model computes.
     #[must_use]
     pub fn observer(mut self, observer: Arc<dyn Observer>) -> Self {
@@ -339,7 +351,11 @@ impl EngineBuilder {
             notes: std::mem::take(&mut prepared.notes),
             config,
             tokenizer,
-            budget: memory.budget.clone(),
+            budget: LiveBudget::new(
+                memory.budget.clone(),
+                memory.residency.neuron_cache,
+                threads,
+            ),
         });
         let mut engine = self.start((bundle, kernels, pred), memory, prepared, facts)?;
         engine.tally = tally.map(|tally| (tally, sparsity));

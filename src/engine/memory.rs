@@ -15,8 +15,8 @@ use forebay_stages::attention::kv_shape;
 use crate::error::Error;
 
 /// Memory that start-up and tokens take beyond what is itemised: thread stacks, the ring, message
-/// queues, the allocator's slack.
-const RUNTIME_BYTES: u64 = 4 << 20;
+/// queues, the allocator's slack, and the program's pages that are run for the first time. Up to 4.5 MiB were seen.
+const RUNTIME_BYTES: u64 = 6 << 20;
 /// A huge page may be committed where only its first bytes are used.
 const HUGE_PAGE_SLACK: u64 = 2 << 20;
 /// Context when none is asked for and memory is plentiful.

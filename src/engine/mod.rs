@@ -3,8 +3,11 @@
 mod bench;
 mod builder;
 mod embed;
+mod live_budget;
 pub(crate) mod memory;
+mod meter;
 mod planning;
+mod pressure;
 mod runner;
 mod score;
 mod start;
@@ -34,6 +37,7 @@ use crate::error::Error;
 use crate::learn::Tally;
 use crate::request::{Prompt, Request};
 use crate::stream::{StreamItem, TokenStream};
+use live_budget::LiveBudget;
 use runner::{GenerateJob, Job};
 
 /// What the disk gives, bytes per second; 0 where nothing is read.
@@ -45,13 +49,13 @@ pub(super) struct DiskCeiling {
     pub decode: f64,
 }
 
-/// Facts about an engine that do not change.
+/// Facts about an engine; only its budget changes.
 #[derive(Debug)]
 pub(crate) struct Facts {
     pub model: String,
     pub config: ModelConfig,
     pub tokenizer: Tokenizer,
-    pub budget: Budget,
+    pub budget: LiveBudget,
     pub plan: serde_json::Value,
     /// What the planner foretold, where there is a plan.
     pub expected: Option<Expected>,
@@ -123,9 +127,29 @@ impl Engine {
         &self.facts.tokenizer
     }
 
-    /// The itemised memory budget.
-    pub fn budget(&self) -> &Budget {
-        &self.facts.budget
+    /// The itemised memory budget in force.
+    pub fn budget(&self) -> Budget {
+        self.facts.budget.now()
+    }
+
+    /// The least budget in bytes that [`Engine::set_budget`] can bring the engine to: the neuron cache is smaller then,
+    /// and all else is as it is.
+    pub fn least_budget(&self) -> u64 {
+        self.facts.budget.least()
+    }
+
+    /// Changes the budget of the process to `bytes`: less, or again as much as it was at the start. It is in force
+    /// between two steps, so within the time of a token, and at once if nothing is generated; [`Engine::budget`] says
+    /// when. The neuron cache gives way, and its memory back to the system; a model whose neurons are not cached (a
+    /// dense one, or one that is in memory as a whole) holds what it was started with. Nothing that is generated
+    /// depends on it, but with [`EngineBuilder::cache_preference`].
+    ///
+    /// # Errors
+    /// Less than [`Engine::least_budget`], which the message names, more than at the start, or the engine has
+    /// stopped.
+    pub fn set_budget(&self, bytes: u64) -> Result<(), Error> {
+        self.facts.budget.ask(bytes)?;
+        self.jobs.send(Job::Budget).map_err(|_| Error::Stopped)
     }
 
     /// The plan in force, as the statistics show it.

@@ -61,6 +61,7 @@ pub enum Measure {
 
 /// What is known of a machine for one model.
 struct Known {
+    kernels: KernelTable,
     machine: MachineProfile,
     disk: DiskProfile,
 }
@@ -103,7 +104,7 @@ impl EngineBuilder {
             Planning::File(path) => {
                 let plan = Plan::read(&path)?;
                 let model = planned_model(bundle, self.name());
-                plan.fits(&path, &model, &identity(&kernels, cores))?;
+                plan.fits(&path, &model, &machine(bundle, &kernels)?)?;
                 Some(plan)
             }
             Planning::Automatic => match self.known(bundle, kernels, cores, &request) {
@@ -180,7 +181,7 @@ impl EngineBuilder {
         Ok(Plan {
             version: PLAN_VERSION,
             model: planned_model(bundle, name.into()),
-            machine: known.machine.identity.clone(),
+            machine: machine(bundle, &known.kernels)?,
             memory_bytes: outlook.request.total,
             choices: seen.choices,
             expected: seen.expected,
@@ -200,7 +201,11 @@ impl EngineBuilder {
         let machine =
             MachineProfile::load(&self.machine_folder().ok()?, &identity(&kernels, cores))?;
         let disk = machine.disks.get(&disk_of(bundle.path()))?.clone();
-        let known = Known { machine, disk };
+        let known = Known {
+            kernels,
+            machine,
+            disk,
+        };
         let measured = |c: &KernelCase| known.machine.kernels.contains_key(&c.key());
         let whole = self.cases(bundle, &known, request).iter().all(measured);
         whole.then_some(known)
@@ -250,7 +255,11 @@ impl EngineBuilder {
             })?,
         };
         machine.disks.insert(name, disk.clone());
-        let mut known = Known { machine, disk };
+        let mut known = Known {
+            kernels,
+            machine,
+            disk,
+        };
         let cases = self.cases(bundle, &known, request);
         add_kernels(&mut known.machine, kernels, &cases, &mut |done, all| {
             progress(0.5 + 0.5 * done as f64 / all as f64);
@@ -275,6 +284,13 @@ impl EngineBuilder {
 /// Whether a profile is of the neurons that this mode wants.
 fn fits_mode(profile: &Profile, request: &MemoryRequest) -> bool {
     serde_json::to_value(request.sparsity).is_ok_and(|mode| mode == profile.sparsity.as_str())
+}
+
+/// Name of the machine in plans: it does not change with the threads that were asked for.
+fn machine(bundle: &Bundle, kernels: &KernelTable) -> Result<String, Error> {
+    let mut cores = Topology::read()?.compute_cores(None)?;
+    cores.truncate(bundle.meta.config.n_heads);
+    Ok(identity(kernels, &cores))
 }
 
 fn planned_model(bundle: &Bundle, name: String) -> PlannedModel {

@@ -10,12 +10,12 @@ use forebay_models::sampler::{Sampler, SamplerConfig};
 use forebay_models::tokenizer::TextPosition;
 use forebay_plans::process::rss_peak;
 use forebay_traces::lane::TraceLane;
-use forebay_traces::ledger::Charged;
 use parking_lot::Mutex;
-use xxhash_rust::xxh3::xxh3_64_with_seed;
 
 use super::bench::BenchJob;
 use super::embed::{Embedder, fault_of};
+use super::meter::Meter;
+use super::pressure::Watch;
 use super::score::{LogitsJob, ScoreJob};
 use super::{DiskCeiling, Facts};
 use crate::error::Error;
@@ -34,6 +34,8 @@ pub(super) enum Job {
     Logits(Box<LogitsJob>),
     Score(Box<ScoreJob>),
     Bench(Box<BenchJob>),
+    /// The budget was changed while perhaps nothing is under way.
+    Budget,
     Stop,
 }
 
@@ -53,6 +55,8 @@ pub(super) struct Runner {
     graph: DecodeGraph,
     facts: Arc<Facts>,
     embedder: Embedder,
+    /// Looks at the memory's pressure, if the engine gives way to it.
+    watch: Option<Watch>,
     /// Tokens whose keys and values are in the KV cache, by position.
     cached: Vec<u32>,
     /// Embedded tokens, `[max_batch, d_model]`.
@@ -71,27 +75,12 @@ const PATIENCE: Duration = Duration::from_millis(50);
 /// Tokens from which on a speed says something about a plan.
 const ENOUGH_TO_COMPARE: usize = 16;
 
-/// What a generation has cost so far.
-#[derive(Debug, Default)]
-struct Meter {
-    prefill_ns: Vec<u64>,
-    decode_ns: Vec<u64>,
-    prefill_tokens: usize,
-    prompt: PromptStatistics,
-    hits: u64,
-    misses: u64,
-    miss_rates: Vec<f64>,
-    logits_hash: u64,
-    /// Charges of all cores when the generation began and at its last step.
-    charged: [Vec<Charged>; 2],
-    io_start: forebay_actors::io_thread::IoCounters,
-}
-
 impl Runner {
     pub fn new(
         graph: DecodeGraph,
         facts: Arc<Facts>,
         embedder: Embedder,
+        watch: Option<Watch>,
         stopping: Arc<AtomicBool>,
     ) -> Self {
         let shared = graph.shared();
@@ -103,6 +92,7 @@ impl Runner {
             reports: Vec::with_capacity(shared.threads),
             meter: Meter::default(),
             embedder,
+            watch,
             graph,
             facts,
             stopping,
@@ -128,6 +118,8 @@ impl Runner {
                     let result = job.run(&mut self);
                     let _ = job.reply.send(result);
                 }
+                // A core that has ended says so to the next request.
+                Job::Budget => drop(self.follow_budget()),
                 Job::Stop => break,
             }
         }
@@ -209,6 +201,7 @@ impl Runner {
     }
 
     fn try_step(&mut self, tokens: &[u32], n_logits: usize, more: bool) -> Result<(), Error> {
+        self.follow_budget()?;
         let shared = Arc::clone(self.graph.shared());
         let input = &mut self.input[..tokens.len() * shared.bundle.meta.config.d_model];
         let link = self.graph.rows().ok_or(Error::Stopped)?;
@@ -220,7 +213,7 @@ impl Runner {
             position,
             n_logits,
             more,
-            read_anew: false,
+            ..Step::default()
         };
         self.graph
             .step(step, &mut self.reports)
@@ -228,6 +221,13 @@ impl Runner {
         self.cached.extend_from_slice(tokens);
         self.meter.count(&self.reports);
         Ok(())
+    }
+
+    /// Between two steps: a budget that was asked for, or that the memory's pressure allows, comes into force.
+    fn follow_budget(&mut self) -> Result<(), Error> {
+        let spared = self.watch.as_mut().map_or(0, Watch::spared);
+        let applied = self.facts.budget.apply(&mut self.graph, spared);
+        applied.map_err(|f| fault_of(self.graph.shared(), f))
     }
 
     /// Copies the logits of the step's `i`-th wanted token.
@@ -272,7 +272,7 @@ impl Runner {
     }
 
     /// Hands an item to the reader, who may be slow; false if nobody will read it.
-    fn deliver(&self, job: &GenerateJob, item: Result<StreamItem, Error>) -> bool {
+    fn deliver(&mut self, job: &GenerateJob, item: Result<StreamItem, Error>) -> bool {
         let mut item = item;
         while !self.stopping.load(Ordering::Relaxed) {
             match job.sender.send_timeout(item, PATIENCE) {
@@ -280,6 +280,8 @@ impl Runner {
                 Err(SendTimeoutError::Disconnected(_)) => return false,
                 Err(SendTimeoutError::Timeout(back)) => item = back,
             }
+            // A reader that waits for the budget to change shall not wait for ever; the next step has the error.
+            let _ = self.follow_budget();
         }
         false
     }
@@ -400,6 +402,7 @@ impl Runner {
 
     fn statistics(&mut self, tokens: Vec<u32>, text: String) -> Statistics {
         let facts = &self.facts;
+        let budget = facts.budget.now();
         let meter = &mut self.meter;
         let io = self.graph.io_counters();
         let (reads, bytes) = (
@@ -420,9 +423,9 @@ impl Runner {
                 .filter(|_| decoded >= ENOUGH_TO_COMPARE)
                 .and_then(|e| e.compared(1e3 / decode.ms_p50)),
             memory: MemoryStatistics {
-                budget_bytes: facts.budget.total_bytes(),
+                budget_bytes: budget.total_bytes(),
                 peak_rss_bytes: rss_peak().unwrap_or(0),
-                items: facts.budget.clone(),
+                items: budget,
             },
             prefill: PhaseStatistics::of(meter.prefill_tokens, &mut meter.prefill_ns),
             prompt: meter.prompt,
@@ -449,41 +452,6 @@ impl Runner {
             text,
             logits_hash: format!("{:016x}", meter.logits_hash),
         }
-    }
-}
-
-impl Meter {
-    fn count(&mut self, reports: &[StepDone]) {
-        let hits: u64 = reports.iter().map(|r| r.hits).sum();
-        let misses: u64 = reports.iter().map(|r| r.misses).sum();
-        self.hits += hits;
-        self.misses += misses;
-        self.miss_rates
-            .push(misses as f64 / (hits + misses).max(1) as f64);
-        let charged: Vec<Charged> = reports.iter().map(|r| r.charged).collect();
-        if self.charged[0].is_empty() {
-            self.charged[0] = reports.iter().map(|r| r.charged_before).collect();
-        }
-        self.charged[1] = charged;
-    }
-
-    /// Takes the logits of a token into the hash, as little-endian bytes.
-    fn hash(&mut self, logits: &[f32]) {
-        if cfg!(target_endian = "little") {
-            let bytes = bytemuck::cast_slice(logits);
-            self.logits_hash = xxh3_64_with_seed(bytes, self.logits_hash);
-        } else {
-            let bytes: Vec<u8> = logits.iter().flat_map(|l| l.to_le_bytes()).collect();
-            self.logits_hash = xxh3_64_with_seed(&bytes, self.logits_hash);
-        }
-    }
-
-    fn bubbles(&self) -> forebay_traces::ledger::Bubbles {
-        let mut total = Charged::default();
-        for (before, after) in self.charged[0].iter().zip(&self.charged[1]) {
-            total.merge(&after.since(before));
-        }
-        total.fractions()
     }
 }
 

@@ -209,7 +209,9 @@ impl EngineBuilder {
         )
         .map_err(|e| Error::system("start the compute threads", e))?;
         let stopping = Arc::new(AtomicBool::new(false));
-        let runner = Runner::new(graph, Arc::clone(&facts), embedder, Arc::clone(&stopping));
+        let watch = self.yields_memory.then(|| facts.budget.watch());
+        let stop = Arc::clone(&stopping);
+        let runner = Runner::new(graph, Arc::clone(&facts), embedder, watch, stop);
         let (jobs, inbox) = flume::unbounded();
         let driver = std::thread::Builder::new()
             .name("forebay-driver".into())

@@ -1,4 +1,8 @@
 //! A memory control group around a child process: the kernel's own check of a budget.
+#![allow(
+    dead_code,
+    reason = "each test binary uses its own part of this module"
+)]
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -74,15 +78,42 @@ impl Group {
 
     /// How often the limit was hit (the kernel then reclaims page cache before anything else).
     pub fn times_at_limit(&self) -> u64 {
-        let read = |file: &str| std::fs::read_to_string(self.folder.join(file)).unwrap_or_default();
         match self.version {
-            Version::V1 => read("memory.failcnt").trim().parse().unwrap_or(0),
-            Version::V2 => {
-                let events = read("memory.events");
-                let max = events.lines().find_map(|line| line.strip_prefix("max "));
-                max.and_then(|n| n.parse().ok()).unwrap_or(0)
-            }
+            Version::V1 => self.number("memory.failcnt"),
+            Version::V2 => self.counter("memory.events", "max "),
         }
+    }
+
+    /// The most that was ever charged to the group, page cache and kernel memory included, in bytes;
+    /// 0 where the kernel does not say.
+    pub fn peak(&self) -> u64 {
+        self.number(match self.version {
+            Version::V1 => "memory.max_usage_in_bytes",
+            Version::V2 => "memory.peak",
+        })
+    }
+
+    /// Members that the kernel has killed for memory; 0 where the kernel does not say.
+    pub fn kills(&self) -> u64 {
+        let file = match self.version {
+            Version::V1 => "memory.oom_control",
+            Version::V2 => "memory.events",
+        };
+        self.counter(file, "oom_kill ")
+    }
+
+    fn number(&self, file: &str) -> u64 {
+        self.text(file).trim().parse().unwrap_or(0)
+    }
+
+    fn counter(&self, file: &str, key: &str) -> u64 {
+        let text = self.text(file);
+        let value = text.lines().find_map(|line| line.strip_prefix(key));
+        value.and_then(|n| n.trim().parse().ok()).unwrap_or(0)
+    }
+
+    fn text(&self, file: &str) -> String {
+        std::fs::read_to_string(self.folder.join(file)).unwrap_or_default()
     }
 }
 

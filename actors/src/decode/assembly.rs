@@ -206,6 +206,25 @@ impl Steps {
         fault.map_or(Ok(()), Err)
     }
 
+    /// Has each core use `slots` slots of its neuron cache from now on, at most as many as it has. A core whose slots
+    /// are held by reads under way does it at its next step.
+    ///
+    /// # Errors
+    /// The cause for which a core has ended.
+    pub fn resize_caches(&mut self, slots: usize) -> Result<(), Fault> {
+        let distrust = self.distrust;
+        let mut reports = Vec::with_capacity(self.commands.len());
+        self.begin(Step {
+            cache_slots: Some(slots),
+            ..Step::default()
+        })?;
+        self.wait(&mut reports)?;
+        let end = self.end(&mut reports);
+        // Nothing was read: what was to be read anew still is.
+        self.distrust |= distrust;
+        end
+    }
+
     /// Takes the cores' work away: they end.
     pub fn close(&mut self) {
         self.commands.clear();

@@ -134,6 +134,15 @@ impl DecodeGraph {
         self.steps.end(reports)
     }
 
+    /// Has each core use `slots` slots of its neuron cache from now on, at most as many as it has, and gives the memory
+    /// of the others back to the system. What is computed does not depend on it.
+    ///
+    /// # Errors
+    /// The cause for which a core has ended.
+    pub fn resize_caches(&mut self, slots: usize) -> Result<(), Fault> {
+        self.steps.resize_caches(slots)
+    }
+
     /// Ends all threads and returns what they recorded: cores first, then I/O slots. What the neuron caches
     /// hold is kept beside the packed model, if the options say so.
     pub fn finish(mut self) -> Vec<TraceLane> {

@@ -163,7 +163,9 @@ impl Routes {
         // be lent; then the next batch takes this route.
         self.prefilling = step.n_tokens >= LEAST_TOKENS
             && missing * SEQUENTIAL_GAIN >= neurons
-            && !store.is_reading();
+            && !store.is_reading()
+            // A cache that has shrunk may have too little to lend.
+            && store.can_lend(prefill.window.buffers * prefill.window.bytes);
         if !self.prefilling {
             // A prompt that was cut short read ahead for a part that does not come.
             prefill.route.gio.window().restart();

@@ -110,6 +110,8 @@ pub struct Sequencer {
     pub(super) parked: VecDeque<Flight>,
     /// Whether reads are awaited, where reading and computing do not overlap.
     reading: bool,
+    /// Slots of the neuron cache that may be used.
+    cache_slots: usize,
 }
 
 impl Sequencer {
@@ -136,6 +138,7 @@ impl Sequencer {
             phase,
             parked,
             reading: false,
+            cache_slots: usize::MAX,
         }
     }
 
@@ -209,6 +212,12 @@ impl Sequencer {
                 self.charged_before = self.cx.ledger.charged();
                 self.cx.step = step;
                 self.cx.layer = 0;
+                self.cache_slots = step.cache_slots.unwrap_or(self.cache_slots);
+                if step.n_tokens == 0 {
+                    return self.resize_cache(&step);
+                }
+                // Where reads were under way when it was asked for, it is done now.
+                self.actors.neurons.store().resize(self.cache_slots);
                 self.actors.attend.begin_step(&self.cx);
                 self.routes.begin_step(&step, self.actors.neurons.store());
                 let Route { program, gio } = self.routes.now_mut();
@@ -231,6 +240,16 @@ impl Sequencer {
             }
             None => Turn::Blocked(Reason::Idle),
         }
+    }
+
+    /// A step without tokens: the cache gets its new size, if nothing holds its slots.
+    fn resize_cache(&mut self, step: &Step) -> Turn {
+        let store = self.actors.neurons.store();
+        // A prompt that was cut short may still have a part of the cache's memory.
+        self.routes.begin_step(step, store);
+        store.resize(self.cache_slots);
+        self.report();
+        Turn::Progress
     }
 
     pub(super) fn d_model(&self) -> usize {
@@ -364,23 +383,28 @@ impl Sequencer {
                 let store = self.actors.neurons.store();
                 store.end_step();
                 self.routes.end_step(&self.cx.step, store);
-                let neurons = store.take_counts();
-                let whole = std::mem::take(&mut self.cx.counts);
-                self.cx.end_stall();
-                self.cx.ledger.finish(now_ns());
-                // The driver keeps room for one report per core; if it is gone the command lane closes.
-                let _ = self.done.try_send(StepDone {
-                    rank: self.cx.rank,
-                    hits: neurons.hits + whole.hits,
-                    misses: neurons.misses + whole.misses,
-                    gated: std::mem::take(&mut self.cx.gated),
-                    live: std::mem::take(&mut self.cx.live),
-                    charged_before: self.charged_before,
-                    charged: self.cx.ledger.charged(),
-                });
+                self.report();
             }
         }
         Turn::Progress
+    }
+
+    /// Tells the driver that the step is over, and what it was.
+    fn report(&mut self) {
+        let neurons = self.actors.neurons.store().take_counts();
+        let whole = std::mem::take(&mut self.cx.counts);
+        self.cx.end_stall();
+        self.cx.ledger.finish(now_ns());
+        // The driver keeps room for one report per core; if it is gone the command lane closes.
+        let _ = self.done.try_send(StepDone {
+            rank: self.cx.rank,
+            hits: neurons.hits + whole.hits,
+            misses: neurons.misses + whole.misses,
+            gated: std::mem::take(&mut self.cx.gated),
+            live: std::mem::take(&mut self.cx.live),
+            charged_before: self.charged_before,
+            charged: self.cx.ledger.charged(),
+        });
     }
 }
 

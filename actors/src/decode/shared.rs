@@ -30,6 +30,8 @@ pub struct Step {
     /// Whether weights that were read ahead are to be read again: something was wrong before this step.
     /// The graph sets it after a step that failed.
     pub read_anew: bool,
+    /// Instead of tokens, of which there are none: so many slots of each core's neuron cache are used from now on.
+    pub cache_slots: Option<usize>,
 }
 
 /// How much of a matrix was computed in a step.

@@ -213,5 +213,6 @@ fn cache(
         slot_bytes,
         staging: random.one_of(&[1, 2, 4, 8]),
         staging_bytes: one + random.within(0..=4) * PAGE,
+        least_slots: least,
     };
 }

@@ -44,6 +44,7 @@ impl Generation {
                 n_logits,
                 more,
                 read_anew: false,
+                cache_slots: None,
             });
             if cut && more {
                 break;

@@ -23,7 +23,7 @@ impl NeuronStore {
             return;
         };
         let kept = store.len() / self.slot_bytes;
-        for slot in kept..self.parts.len() {
+        for slot in kept..self.used {
             self.cache.withdraw(slot);
             self.parts[slot] = Parts::NONE;
         }
@@ -52,9 +52,14 @@ impl NeuronStore {
         for buffer in buffers.drain(..) {
             assert!(store.join(buffer).is_ok(), "a lent buffer is missing");
         }
-        for slot in kept..self.parts.len() {
+        for slot in kept..self.used {
             self.cache.release(slot);
         }
+    }
+
+    /// Whether there is memory to lend `bytes` of: as much stays.
+    pub fn can_lend(&self, bytes: usize) -> bool {
+        self.lends() || self.store.as_ref().is_some_and(|s| bytes <= s.len() / 2)
     }
 
     /// Whether a part of the memory is lent.
@@ -64,7 +69,7 @@ impl NeuronStore {
 
     /// Room for this part of the neurons that may be cached.
     pub fn share(&self) -> f64 {
-        self.parts.len() as f64 / self.cache.neurons().max(1) as f64
+        self.used as f64 / self.cache.neurons().max(1) as f64
     }
 
     /// Takes a neuron over whose bundle is in memory, as if it had been wanted and read, unless it does not match
@@ -204,6 +209,48 @@ mod tests {
             }
             check(&mut store);
             prop_assert_eq!(store.cached(), slots.min(NEURONS));
+        }
+    }
+
+    proptest! {
+        /// A cache that shrinks and grows again forgets what it has no slots for and nothing else, lends and takes
+        /// back what it has, and ends with all of its slots.
+        #[test]
+        fn a_cache_shrinks_and_grows(
+            sizes in prop::collection::vec(1usize..48, 1..8), lends in any::<bool>(),
+            wanted in prop::collection::vec(0..NEURONS, 0..120),
+            policy in prop::sample::select(&[PolicyKind::TwoQueue, PolicyKind::Lru, PolicyKind::Frequency][..]),
+        ) {
+            let mut store = store(40, policy);
+            for slots in sizes {
+                for &neuron in &wanted {
+                    adopt(&mut store, neuron);
+                }
+                prop_assert!(store.resize(slots));
+                let used = store.slots_in_use();
+                prop_assert_eq!(used, slots.min(40));
+                prop_assert!(store.cached() <= used);
+                check(&mut store);
+                let mut lent = VecDeque::new();
+                if lends && store.can_lend(2 * PAGE) {
+                    store.lend(2, PAGE, &mut lent);
+                    prop_assert!(!store.resize(40) || used == 40);
+                    lent.iter_mut().for_each(|buffer| buffer.fill(0xff));
+                    check(&mut store);
+                }
+                for neuron in 0..NEURONS {
+                    adopt(&mut store, neuron);
+                }
+                check(&mut store);
+                store.take_back(&mut lent);
+                prop_assert!(store.cached() <= used);
+            }
+            prop_assert!(store.resize(40));
+            for neuron in 0..NEURONS {
+                adopt(&mut store, neuron);
+            }
+            check(&mut store);
+            prop_assert_eq!(store.cached(), 40);
         }
     }
 

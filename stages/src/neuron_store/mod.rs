@@ -13,6 +13,7 @@ mod ahead;
 mod join;
 mod lend;
 mod parts;
+mod resize;
 mod tally;
 
 use std::collections::VecDeque;
@@ -86,6 +87,10 @@ pub struct NeuronStore {
     /// Cached rows, `[slots, slot_bytes]`.
     store: Option<Slot>,
     slot_bytes: usize,
+    /// Slots in use: those behind have no memory.
+    used: usize,
+    /// The memory of those, given back to the system.
+    idle: Option<Slot>,
     /// First slot whose memory is lent.
     lent_from: Option<usize>,
     flights: Vec<Flight>,
@@ -127,6 +132,8 @@ impl NeuronStore {
             parts,
             store: memory.store,
             slot_bytes: memory.slot_bytes,
+            used: memory.slots,
+            idle: None,
             lent_from: None,
             flights: vec![NO_FLIGHT; flights],
             blocked: VecDeque::with_capacity(flights),

@@ -1,0 +1,59 @@
+//! What a generation costs, step by step.
+
+use forebay_actors::decode::StepDone;
+use forebay_actors::io_thread::IoCounters;
+use forebay_traces::ledger::{Bubbles, Charged};
+use xxhash_rust::xxh3::xxh3_64_with_seed;
+
+use crate::stats::PromptStatistics;
+
+/// What a generation has cost so far.
+#[derive(Debug, Default)]
+pub(super) struct Meter {
+    pub prefill_ns: Vec<u64>,
+    pub decode_ns: Vec<u64>,
+    pub prefill_tokens: usize,
+    pub prompt: PromptStatistics,
+    pub hits: u64,
+    pub misses: u64,
+    pub miss_rates: Vec<f64>,
+    pub logits_hash: u64,
+    /// Charges of all cores when the generation began and at its last step.
+    pub charged: [Vec<Charged>; 2],
+    pub io_start: IoCounters,
+}
+
+impl Meter {
+    pub fn count(&mut self, reports: &[StepDone]) {
+        let hits: u64 = reports.iter().map(|r| r.hits).sum();
+        let misses: u64 = reports.iter().map(|r| r.misses).sum();
+        self.hits += hits;
+        self.misses += misses;
+        self.miss_rates
+            .push(misses as f64 / (hits + misses).max(1) as f64);
+        let charged: Vec<Charged> = reports.iter().map(|r| r.charged).collect();
+        if self.charged[0].is_empty() {
+            self.charged[0] = reports.iter().map(|r| r.charged_before).collect();
+        }
+        self.charged[1] = charged;
+    }
+
+    /// Takes the logits of a token into the hash, as little-endian bytes.
+    pub fn hash(&mut self, logits: &[f32]) {
+        if cfg!(target_endian = "little") {
+            let bytes = bytemuck::cast_slice(logits);
+            self.logits_hash = xxh3_64_with_seed(bytes, self.logits_hash);
+        } else {
+            let bytes: Vec<u8> = logits.iter().flat_map(|l| l.to_le_bytes()).collect();
+            self.logits_hash = xxh3_64_with_seed(&bytes, self.logits_hash);
+        }
+    }
+
+    pub fn bubbles(&self) -> Bubbles {
+        let mut total = Charged::default();
+        for (before, after) in self.charged[0].iter().zip(&self.charged[1]) {
+            total.merge(&after.since(before));
+        }
+        total.fractions()
+    }
+}

@@ -1,0 +1,96 @@
+//! Engines that are started, generate, are cancelled and dropped, a thousand of them: nothing stays behind.
+
+use forebay::plans::process::rss_now;
+use forebay::{Engine, Request, StreamItem};
+
+use crate::role;
+use crate::subject::length;
+use crate::support::{build, engine};
+
+const COUNT: &str = "FOREBAY_STRESS_CYCLES";
+const CYCLES: usize = 1000;
+/// Cycles after which allocator and libraries have what they keep for good.
+const WARM_UP: u64 = 100;
+/// Every so many cycles an engine reads from the disk while it generates, whose speed it measures at its start.
+const STREAMED: u64 = 50;
+/// What the allocator may keep in another way at the end than after the warm-up. A leak of a core's smallest buffer
+/// per cycle would be more.
+const SPREAD: u64 = 6 << 20;
+
+/// What a process holds of the system.
+#[derive(Debug)]
+struct Holdings {
+    threads: usize,
+    files: usize,
+    mappings: usize,
+    resident: u64,
+}
+
+impl Holdings {
+    fn now() -> Self {
+        let entries = |folder: &str| std::fs::read_dir(folder).expect("a folder").count();
+        let maps = std::fs::read_to_string("/proc/self/maps").expect("a file");
+        Self {
+            threads: entries("/proc/self/task"),
+            files: entries("/proc/self/fd"),
+            mappings: maps.lines().count(),
+            resident: rss_now().expect("a size"),
+        }
+    }
+}
+
+fn start(cycle: u64) -> Engine {
+    let builder = engine(None).planned_choices(false);
+    build(match cycle % STREAMED {
+        0 => builder.weight_memory(4 << 20),
+        _ => builder,
+    })
+}
+
+/// One engine's life: it ends before its stream is read, while it is, or after it was cancelled.
+fn cycle(number: u64) {
+    let engine = start(number);
+    let mut session = engine.session();
+    let mut request = Request::text("Once upon a time").max_tokens(80);
+    request.ignore_eog = true;
+    let mut stream = session.generate(request).expect("a good request");
+    for _ in 0..number % 4 {
+        match stream.next() {
+            Some(Ok(StreamItem::Token(_) | StreamItem::Prompt(_))) => {}
+            other => panic!("80 tokens cannot be done: {other:?}"),
+        }
+    }
+    match number % 3 {
+        0 => drop((stream, session, engine)),
+        1 => drop((engine, session, stream)),
+        _ => {
+            drop(stream);
+            let mut request = Request::text(" there").max_tokens(2);
+            request.ignore_eog = true;
+            let stream = session.generate(request).expect("a good request");
+            let (_, done) = stream.finish().expect("no fault");
+            assert_eq!(done.tokens.len(), 2);
+        }
+    }
+}
+
+#[test]
+#[ignore = "a process of its own, started by another test"]
+fn starts_and_ends_engines() {
+    let count = role::number(COUNT);
+    (0..WARM_UP).for_each(cycle);
+    let before = Holdings::now();
+    (WARM_UP..count).for_each(cycle);
+    let after = Holdings::now();
+    eprintln!("after {WARM_UP} cycles {before:?}, after {count} {after:?}");
+    assert_eq!(after.threads, before.threads, "threads");
+    assert_eq!(after.files, before.files, "files");
+    assert!(after.mappings <= before.mappings + 8, "mappings");
+    assert!(after.resident <= before.resident + SPREAD, "resident bytes");
+}
+
+#[test]
+fn a_thousand_engines_leave_nothing_behind() {
+    let count = (COUNT, (CYCLES * length()).to_string());
+    role::run("cycles::starts_and_ends_engines", &[count]);
+}

@@ -1,0 +1,19 @@
+//! Memory pressure: budgets down to the least in real control groups, a neighbour that takes memory, two
+//! sessions at once, a budget that changes while tokens flow, and a thousand engines one after the other.
+//!
+//! `FOREBAY_STRESS=N` makes everything N times as long.
+
+#[path = "../support/group.rs"]
+mod group;
+#[path = "../support/measured.rs"]
+mod measured;
+#[path = "../support/mod.rs"]
+mod support;
+
+mod budgets;
+mod cycles;
+mod hog;
+mod resize;
+mod role;
+mod sessions;
+mod subject;

@@ -1,0 +1,167 @@
+//! A budget that shrinks and grows while tokens flow.
+
+use std::time::{Duration, Instant};
+
+use forebay::plans::process::rss_now;
+use forebay::{Engine, Request, Sparsity, Statistics, StreamItem, TokenStream};
+
+use crate::measured::MIB;
+use crate::role;
+use crate::subject::{length, sparse_model};
+use crate::support::{build, engine};
+
+const TOKENS: usize = 200;
+/// The kernel's count of resident pages is off by some hundred KiB per core, and huge pages may be part of two things.
+const COUNTED: u64 = 4 * MIB;
+/// A change that takes longer never comes.
+const PATIENCE: Duration = Duration::from_secs(30);
+
+/// An engine that has most neurons in its cache.
+fn roomy() -> Engine {
+    build(engine(Some(sparse_model())).weight_memory(30 << 20))
+}
+
+fn request() -> Request {
+    let mut request = Request::text("the quick brown fox").max_tokens(TOKENS);
+    request.ignore_eog = true;
+    request
+}
+
+fn resident() -> u64 {
+    rss_now().expect("a size")
+}
+
+/// Changes the budget and waits until it is in force.
+fn change(engine: &Engine, bytes: u64) {
+    engine.set_budget(bytes).unwrap_or_else(|e| panic!("{e}"));
+    let start = Instant::now();
+    while engine.budget().total_bytes() != bytes {
+        assert!(start.elapsed() < PATIENCE, "{bytes} is never in force");
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    let budget = engine.budget();
+    assert!(budget.claimed() <= bytes, "{budget}");
+}
+
+/// Takes `n` tokens of a stream.
+fn take(stream: &mut TokenStream, n: usize) {
+    let mut taken = 0;
+    while taken < n {
+        match stream.next() {
+            Some(Ok(StreamItem::Token(_))) => taken += 1,
+            Some(Ok(StreamItem::Prompt(_))) => {}
+            other => panic!("{TOKENS} tokens cannot be done: {other:?}"),
+        }
+    }
+}
+
+fn rest(stream: TokenStream) -> Statistics {
+    stream.finish().unwrap_or_else(|e| panic!("{e}")).1
+}
+
+/// The least budget of an engine, with nothing that is not claimed in the one that it was started with.
+fn limits(engine: &Engine) -> (u64, u64) {
+    let (least, most) = (engine.least_budget(), engine.budget().claimed());
+    assert!(most - least > 8 * MIB, "{least} to {most} shows nothing");
+    (least, most)
+}
+
+#[test]
+#[ignore = "a process of its own, started by another test"]
+fn shrinks_and_grows() {
+    let reference = {
+        let engine = roomy();
+        rest(engine.session().generate(request()).expect("a request"))
+    };
+    let engine = roomy();
+    let (least, most) = limits(&engine);
+    // All of the cache is in use.
+    rest(engine.session().generate(request()).expect("a request"));
+    let full = resident();
+    for round in 0..3 * length() {
+        let mut stream = engine.session().generate(request()).expect("a request");
+        take(&mut stream, 10);
+        change(&engine, least);
+        let small = resident();
+        take(&mut stream, 80);
+        let later = resident();
+        change(&engine, most);
+        let done = rest(stream);
+        let mib = |bytes: u64| bytes / MIB;
+        eprintln!(
+            "round {round}: {} MiB resident, under a budget {} MiB smaller {} and after 80 tokens {}, then {}",
+            mib(full),
+            mib(most - least),
+            mib(small),
+            mib(later),
+            mib(resident())
+        );
+        assert!(small <= least, "{small} resident under {least}");
+        assert!(small + (most - least) / 2 <= full, "{small} of {full}");
+        assert!(later <= small + COUNTED, "{later} after {small}");
+        assert_eq!(done.tokens, reference.tokens);
+        assert_eq!(done.logits_hash, reference.logits_hash);
+        assert_eq!(done.memory.budget_bytes, most);
+    }
+    // And at once where nothing is generated.
+    change(&engine, least);
+    assert!(resident() <= least);
+    let done = rest(engine.session().generate(request()).expect("a request"));
+    assert_eq!(done.logits_hash, reference.logits_hash);
+    assert_eq!(
+        (done.memory.budget_bytes, done.memory.items.claimed()),
+        (least, least)
+    );
+}
+
+#[test]
+fn memory_that_a_smaller_budget_takes_is_given_back() {
+    role::run("resize::shrinks_and_grows", &[]);
+}
+
+/// Every few tokens another budget, with long prompts between, which borrow the cache's memory.
+#[test]
+fn no_change_of_the_budget_changes_a_token() {
+    for sparsity in [Sparsity::Predicted, Sparsity::Exact] {
+        let start = || {
+            let builder = engine(Some(sparse_model())).context(512).max_batch(32);
+            build(builder.sparsity(sparsity).weight_memory(28 << 20))
+        };
+        let ask = |engine: &Engine| {
+            let mut request = Request::text("one two three four five ".repeat(8)).max_tokens(120);
+            request.ignore_eog = true;
+            engine.session().generate(request).expect("a request")
+        };
+        let reference = rest(ask(&start()));
+        let engine = start();
+        let (least, most) = limits(&engine);
+        for round in 0..4 * length() as u64 {
+            let mut stream = ask(&engine);
+            for i in 0..20 {
+                engine
+                    .set_budget(least + (most - least) * ((7 * i + 3 * round) % 11) / 10)
+                    .unwrap_or_else(|e| panic!("{e}"));
+                take(&mut stream, 5);
+            }
+            let done = rest(stream);
+            assert_eq!(done.tokens, reference.tokens, "round {round}");
+            assert_eq!(done.logits_hash, reference.logits_hash, "round {round}");
+        }
+    }
+}
+
+#[test]
+fn an_impossible_change_is_refused_and_changes_nothing() {
+    let engine = roomy();
+    let (least, before) = (engine.least_budget(), engine.budget());
+    let error = engine.set_budget(least - 1).expect_err("too little");
+    assert!(
+        error.to_string().contains("the least possible is"),
+        "{error}"
+    );
+    let error = engine
+        .set_budget(before.total_bytes() + 1)
+        .expect_err("too much");
+    assert!(error.to_string().contains("started with"), "{error}");
+    assert_eq!(engine.budget(), before);
+}

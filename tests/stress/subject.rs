@@ -1,0 +1,72 @@
+//! The models that are put under pressure.
+
+use std::path::{Path, PathBuf};
+use std::sync::OnceLock;
+
+use crate::support;
+
+/// Environment variable: how many times as long the tests run.
+const LENGTH: &str = "FOREBAY_STRESS";
+
+/// How many times as long as usual.
+pub fn length() -> usize {
+    let asked = std::env::var(LENGTH).ok();
+    asked.and_then(|n| n.parse().ok()).unwrap_or(1).max(1)
+}
+
+/// A model and how much of it is run.
+#[derive(Debug)]
+pub struct Subject {
+    /// For messages.
+    pub name: &'static str,
+    /// `None` is the demo.
+    pub model: Option<PathBuf>,
+    /// Tokens of a run.
+    pub tokens: usize,
+}
+
+impl Subject {
+    /// The demo: exact sparsity, Gate rows pinned.
+    pub fn demo() -> Self {
+        Self {
+            name: "demo",
+            model: None,
+            tokens: 48,
+        }
+    }
+
+    /// A made-up model with predictors, whose neurons are most of it: whole bundles in the cache.
+    pub fn sparse() -> Self {
+        Self {
+            name: "tiny-sparse",
+            model: Some(sparse_model().to_path_buf()),
+            tokens: 32,
+        }
+    }
+
+    /// A dense model, whose clusters are streamed, if there is one.
+    pub fn dense() -> Option<Self> {
+        Some(Self {
+            name: "SmolLM2-135M",
+            model: Some(support::real_model("SmolLM2-135M-Instruct.Q4_1.gguf")?),
+            tokens: 8,
+        })
+    }
+}
+
+/// 16 layers of 1024 neurons in f16: 24 MiB of neurons, and little else.
+pub fn sparse_model() -> &'static Path {
+    static MODEL: OnceLock<PathBuf> = OnceLock::new();
+    MODEL.get_or_init(|| {
+        let path = support::scratch().join("tiny-sparse.fbay");
+        if !path.exists() {
+            let mut synth = support::program();
+            synth.args(["synth", "--shape", "tiny-sparse", "--layers", "16"]);
+            synth.args(["--quant", "f16", "--measure", "0", "--quiet", "-o"]);
+            let done = synth.arg(&path).output().expect("the program starts");
+            let errors = String::from_utf8_lossy(&done.stderr);
+            assert!(done.status.success(), "synth: {errors}");
+        }
+        path
+    })
+}
