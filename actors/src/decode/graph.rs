@@ -1,4 +1,4 @@
-//! The decode graph on threads: what [`super::assembly`] connects, started, stepped and ended. This is the
+//! The decode graph on threads: what `assembly` connects, started, stepped and ended. This is the
 //! diagram.
 //!
 //! ```text
