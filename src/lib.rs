@@ -31,7 +31,7 @@ mod request;
 mod stats;
 mod stream;
 
-pub use engine::{Engine, EngineBuilder, Measure, Perplexity, PlanGoal, Session};
+pub use engine::{Engine, EngineBuilder, Perplexity, PlanGoal, Session};
 pub use error::Error;
 pub use forebay_actors::decode::{NeuronOptions, Observer};
 pub use forebay_actors::io::DriverChoice;
@@ -43,7 +43,7 @@ pub use forebay_plans::residency::{Loading, Pipeline, Sparsity};
 pub use forebay_stages::cache::PolicyKind;
 pub use forebay_stages::kernels::Isa;
 pub use forebay_traces as traces;
-pub use planner::survey;
+pub use planner::{Measure, survey};
 pub use request::{Prompt, Request};
 pub use stats::{
     CacheStatistics, IoStatistics, MemoryStatistics, PhaseStatistics, PromptStatistics, Statistics,

@@ -246,8 +246,11 @@ fn sum(bytes: &[u8]) -> u64 {
     })
 }
 
-/// How large the buffer is to be.
-fn buffer_bytes(cache_bytes: Option<u64>, available: u64) -> Result<usize, PlanError> {
+/// How large a buffer is to be that no cache of `cache_bytes` holds and that leaves most of `available` bytes alone.
+///
+/// # Errors
+/// So little memory is available that the cache would be measured.
+pub fn buffer_bytes(cache_bytes: Option<u64>, available: u64) -> Result<usize, PlanError> {
     let cache = cache_bytes.unwrap_or(ASSUMED_CACHE);
     let wanted = cache.saturating_mul(TIMES_CACHE).max(USUAL_BUFFER as u64);
     let least = cache.saturating_mul(LEAST_TIMES_CACHE);

@@ -60,7 +60,7 @@ impl Doctor {
         let measured = cache_dir::prepare()
             .map_err(forebay::Error::from)
             .and_then(|folder| {
-                survey(&folder, packed, self.threads, self.measure, &mut |share| {
+                survey(&folder, packed, self.measure, &mut |share| {
                     bar.set_position((share * 1000.0) as u64);
                 })
             });

@@ -55,6 +55,7 @@ pub struct EngineBuilder {
     pub(super) hot_set: bool,
     pub(super) yields_memory: bool,
     pub(super) observer: Option<Arc<dyn Observer>>,
+    pub(super) tally: Option<Arc<Tally>>,
     pub(super) driver: DriverChoice,
     isa: Option<Isa>,
     pub(super) trace_records: usize,
@@ -85,6 +86,7 @@ impl Default for EngineBuilder {
             hot_set: true,
             yields_memory: false,
             observer: None,
+            tally: None,
             driver: DriverChoice::Auto,
             isa: None,
             trace_records: 0,
@@ -324,8 +326,8 @@ impl EngineBuilder {
         let (config, sparsity, cores) = self.shape(&bundle)?;
         let pred = self.rule(&bundle, sparsity)?;
         let mut request = self.memory_request(cores.len(), sparsity)?;
-        let tally = self.tally(&bundle, &mut request);
-        let (request, made) = self.planned(&bundle, kernels, request, &cores)?;
+        self.count_wants(&bundle, &mut request);
+        let (request, made) = self.planned(&bundle, kernels, request)?;
         let threads = request.threads;
         let memory = plan(&bundle, &request)?;
         let mut prepared = self.load(&bundle, &memory, threads, sparsity)?;
@@ -357,28 +359,22 @@ impl EngineBuilder {
                 threads,
             ),
         });
-        let mut engine = self.start((bundle, kernels, pred), memory, prepared, facts)?;
-        engine.tally = tally.map(|tally| (tally, sparsity));
-        Ok(engine)
+        self.start((bundle, kernels, pred), memory, prepared, facts)
     }
 
-    /// Who counts for the default profile, unless somebody else watches, nothing is to be kept, every neuron is wanted
-    /// anyway, or the model has been profiled on purpose. Its memory joins the request.
-    pub(super) fn tally(
-        &mut self,
-        bundle: &Bundle,
-        request: &mut MemoryRequest,
-    ) -> Option<Arc<Tally>> {
+    /// Has somebody count for the default profile, unless somebody else watches, nothing is to be kept, every neuron is
+    /// wanted anyway, or the model has been profiled on purpose. The counts' memory joins the request.
+    pub(super) fn count_wants(&mut self, bundle: &Bundle, request: &mut MemoryRequest) {
         let unwatched = self.observer.is_none() && self.hot_set;
         let made = || Profile::load(bundle).is_some_and(|p| !p.is_default());
         if !unwatched || request.sparsity == Sparsity::Dense || made() {
-            return None;
+            return;
         }
-        let tally = Tally::new(bundle, request.sparsity == Sparsity::Predicted);
         let c = &bundle.meta.config;
         request.counts = Tally::bytes(c.n_layers * c.d_ff);
+        let tally = Tally::new(bundle, request.sparsity);
         self.observer = Some(tally.clone());
-        Some(tally)
+        self.tally = Some(tally);
     }
 
     /// The model as it was named.

@@ -18,23 +18,19 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
 
 use flume::Sender;
-use forebay_models::bundle::Bundle;
 use forebay_models::config::ModelConfig;
 use forebay_models::tokenizer::{EncodeOptions, Tokenizer};
 use forebay_plans::budget::Budget;
 use forebay_plans::plan::Expected;
-use forebay_plans::residency::Sparsity;
 use forebay_stages::kernels::Isa;
 use forebay_traces::lane::TraceLane;
-use serde_json::Value;
 
 pub use builder::EngineBuilder;
-pub use planning::{Measure, PlanGoal};
+pub use planning::PlanGoal;
 pub use score::Perplexity;
 
 use crate::bench::{BenchTest, TestReport};
 use crate::error::Error;
-use crate::learn::Tally;
 use crate::request::{Prompt, Request};
 use crate::stream::{StreamItem, TokenStream};
 use live_budget::LiveBudget;
@@ -102,8 +98,6 @@ pub struct Engine {
     jobs: Sender<Job>,
     driver: Option<JoinHandle<Vec<TraceLane>>>,
     stopping: Arc<AtomicBool>,
-    /// Counts for the model's default profile.
-    tally: Option<(Arc<Tally>, Sparsity)>,
 }
 
 impl Engine {
@@ -326,14 +320,10 @@ impl Engine {
     fn stop(&mut self) -> Vec<TraceLane> {
         self.stopping.store(true, Ordering::Relaxed);
         let _ = self.jobs.send(Job::Stop);
-        let traces = self.driver.take().and_then(|d| d.join().ok());
-        if let Some((tally, sparsity)) = self.tally.take()
-            && let Ok(bundle) = Bundle::open(Path::new(&self.facts.bundle_path))
-            && let Ok(Value::String(mode)) = serde_json::to_value(sparsity)
-        {
-            tally.keep(&bundle, &mode);
-        }
-        traces.unwrap_or_default()
+        self.driver
+            .take()
+            .and_then(|d| d.join().ok())
+            .unwrap_or_default()
     }
 }
 

@@ -17,8 +17,8 @@ use crate::error::Error;
 use crate::learn::Profile;
 use crate::packed;
 use crate::planner::{
-    Decision, Fixed, Outlook, add_kernels, disk_of, fastest, identity, least_memory, measure_cores,
-    measure_disk, measure_memory,
+    Decision, Fixed, Measure, Outlook, Survey, disk_of, fastest, identity, kernel_cases,
+    least_memory,
 };
 
 /// `--memory auto` takes the least memory that gives this part of the best speed.
@@ -48,20 +48,8 @@ pub enum PlanGoal {
     Speed(f64),
 }
 
-/// What of the machine is measured before a plan is made.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Measure {
-    /// What was never measured.
-    Missing,
-    /// That, and what changes from minute to minute: memory and disk.
-    Now,
-    /// Everything.
-    Anew,
-}
-
 /// What is known of a machine for one model.
 struct Known {
-    kernels: KernelTable,
     machine: MachineProfile,
     disk: DiskProfile,
 }
@@ -84,9 +72,17 @@ impl EngineBuilder {
         // A running engine has it in memory, too.
         let tokenizer = self.tokenizer(&bundle)?;
         let mut request = self.memory_request(cores.len(), sparsity)?;
-        self.tally(&bundle, &mut request);
+        self.count_wants(&bundle, &mut request);
         drop(tokenizer);
-        let known = self.measured(&bundle, kernels, &request, measure, progress)?;
+        let survey = Survey {
+            kernels,
+            folder: &self.machine_folder()?,
+            file: Some(bundle.path()),
+            driver: self.driver,
+            measure,
+        };
+        let (machine, disk) = survey.take(&kernel_cases(&bundle, sparsity), progress)?;
+        let known = Known { machine, disk };
         let name = self.name();
         self.made(&bundle, &name, request, &known)
     }
@@ -97,17 +93,16 @@ impl EngineBuilder {
         bundle: &Bundle,
         kernels: KernelTable,
         mut request: MemoryRequest,
-        cores: &[usize],
     ) -> Result<(MemoryRequest, Option<Plan>), Error> {
         let plan = match self.planning.clone() {
             Planning::Off => None,
             Planning::File(path) => {
                 let plan = Plan::read(&path)?;
                 let model = planned_model(bundle, self.name());
-                plan.fits(&path, &model, &machine(bundle, &kernels)?)?;
+                plan.fits(&path, &model, &this_machine(&kernels)?)?;
                 Some(plan)
             }
-            Planning::Automatic => match self.known(bundle, kernels, cores, &request) {
+            Planning::Automatic => match self.known(bundle, kernels, request.sparsity) {
                 Some(known) => Some(self.made(bundle, &self.name(), request, &known)?),
                 None => None,
             },
@@ -181,7 +176,7 @@ impl EngineBuilder {
         Ok(Plan {
             version: PLAN_VERSION,
             model: planned_model(bundle, name.into()),
-            machine: machine(bundle, &known.kernels)?,
+            machine: known.machine.identity.clone(),
             memory_bytes: outlook.request.total,
             choices: seen.choices,
             expected: seen.expected,
@@ -191,81 +186,13 @@ impl EngineBuilder {
     }
 
     /// What was measured of the machine before, if that is enough for this model.
-    fn known(
-        &self,
-        bundle: &Bundle,
-        kernels: KernelTable,
-        cores: &[usize],
-        request: &MemoryRequest,
-    ) -> Option<Known> {
-        let machine =
-            MachineProfile::load(&self.machine_folder().ok()?, &identity(&kernels, cores))?;
+    fn known(&self, bundle: &Bundle, kernels: KernelTable, sparsity: Sparsity) -> Option<Known> {
+        let folder = self.machine_folder().ok()?;
+        let machine = MachineProfile::load(&folder, &this_machine(&kernels).ok()?)?;
         let disk = machine.disks.get(&disk_of(bundle.path()))?.clone();
-        let known = Known {
-            kernels,
-            machine,
-            disk,
-        };
-        let measured = |c: &KernelCase| known.machine.kernels.contains_key(&c.key());
-        let whole = self.cases(bundle, &known, request).iter().all(measured);
-        whole.then_some(known)
-    }
-
-    fn cases(&self, bundle: &Bundle, known: &Known, request: &MemoryRequest) -> Vec<KernelCase> {
-        let outlook = Outlook {
-            bundle,
-            machine: &known.machine,
-            disk: &known.disk,
-            profile: None,
-            request: *request,
-        };
-        outlook.cases()
-    }
-
-    /// What is to be known of the machine, measured where that is asked for, and kept.
-    fn measured(
-        &self,
-        bundle: &Bundle,
-        kernels: KernelTable,
-        request: &MemoryRequest,
-        measure: Measure,
-        progress: &mut dyn FnMut(f64),
-    ) -> Result<Known, Error> {
-        let cores = Topology::read()?.compute_cores(self.threads)?;
-        let cores = &cores[..request.threads];
-        let folder = self.machine_folder()?;
-        let kept = match measure {
-            Measure::Anew => None,
-            _ => MachineProfile::load(&folder, &identity(&kernels, cores)),
-        };
-        let mut machine = match (kept, measure) {
-            (Some(kept), Measure::Now) => MachineProfile {
-                memory: measure_memory(cores)?,
-                ..kept
-            },
-            (Some(kept), _) => kept,
-            (None, _) => measure_cores(kernels, cores)?,
-        };
-        progress(0.1);
-        let name = disk_of(bundle.path());
-        let disk = match machine.disks.get(&name) {
-            Some(disk) if measure == Measure::Missing => disk.clone(),
-            _ => measure_disk(bundle.path(), self.driver, &mut |done, all| {
-                progress(0.1 + 0.4 * done as f64 / all as f64);
-            })?,
-        };
-        machine.disks.insert(name, disk.clone());
-        let mut known = Known {
-            kernels,
-            machine,
-            disk,
-        };
-        let cases = self.cases(bundle, &known, request);
-        add_kernels(&mut known.machine, kernels, &cases, &mut |done, all| {
-            progress(0.5 + 0.5 * done as f64 / all as f64);
-        })?;
-        known.machine.save(&folder)?;
-        Ok(known)
+        let measured = |c: &KernelCase| machine.kernels.contains_key(&c.key());
+        let whole = kernel_cases(bundle, sparsity).iter().all(measured);
+        whole.then_some(Known { machine, disk })
     }
 
     /// Where the machine's profile is kept.
@@ -286,11 +213,9 @@ fn fits_mode(profile: &Profile, request: &MemoryRequest) -> bool {
     serde_json::to_value(request.sparsity).is_ok_and(|mode| mode == profile.sparsity.as_str())
 }
 
-/// Name of the machine in plans: it does not change with the threads that were asked for.
-fn machine(bundle: &Bundle, kernels: &KernelTable) -> Result<String, Error> {
-    let mut cores = Topology::read()?.compute_cores(None)?;
-    cores.truncate(bundle.meta.config.n_heads);
-    Ok(identity(kernels, &cores))
+/// What a profile of this machine is of.
+fn this_machine(kernels: &KernelTable) -> Result<String, Error> {
+    Ok(identity(kernels, &Topology::read()?.compute_cores(None)?))
 }
 
 fn planned_model(bundle: &Bundle, name: String) -> PlannedModel {

@@ -19,6 +19,7 @@ use super::pressure::Watch;
 use super::score::{LogitsJob, ScoreJob};
 use super::{DiskCeiling, Facts};
 use crate::error::Error;
+use crate::learn::Tally;
 use crate::stats::{
     CacheStatistics, IoStatistics, MemoryStatistics, PhaseStatistics, PromptStatistics, Statistics,
     percentile,
@@ -100,7 +101,7 @@ impl Runner {
     }
 
     /// Serves jobs until told to stop or nobody can send any more; returns the trace.
-    pub fn serve(mut self, jobs: &Receiver<Job>) -> Vec<TraceLane> {
+    pub fn serve(mut self, jobs: &Receiver<Job>, tally: Option<&Tally>) -> Vec<TraceLane> {
         while let Ok(job) = jobs.recv() {
             match job {
                 Job::Generate(job) => {
@@ -122,6 +123,9 @@ impl Runner {
                 Job::Budget => drop(self.follow_budget()),
                 Job::Stop => break,
             }
+        }
+        if let Some(tally) = tally {
+            tally.keep(&self.graph.shared().bundle);
         }
         self.graph.finish()
     }

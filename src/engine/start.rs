@@ -213,16 +213,16 @@ impl EngineBuilder {
         let stop = Arc::clone(&stopping);
         let runner = Runner::new(graph, Arc::clone(&facts), embedder, watch, stop);
         let (jobs, inbox) = flume::unbounded();
+        let tally = self.tally.clone();
         let driver = std::thread::Builder::new()
             .name("forebay-driver".into())
-            .spawn(move || runner.serve(&inbox))
+            .spawn(move || runner.serve(&inbox, tally.as_deref()))
             .map_err(|e| Error::system("start the driver thread", e))?;
         Ok(Engine {
             facts,
             jobs,
             driver: Some(driver),
             stopping,
-            tally: None,
         })
     }
 }

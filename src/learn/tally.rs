@@ -6,7 +6,9 @@ use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
 use forebay_actors::decode::Observer;
 use forebay_models::bundle::Bundle;
 use forebay_models::config::Activation;
+use forebay_plans::residency::Sparsity;
 use forebay_stages::live_mask::LiveMask;
+use serde_json::Value;
 
 use super::misses::MissPoint;
 use super::profile::Profile;
@@ -24,21 +26,21 @@ pub(crate) struct Tally {
     d_model: usize,
     d_ff: usize,
     activation: Activation,
-    predicted: bool,
+    sparsity: Sparsity,
     tokens: AtomicUsize,
     /// `[n_layers * d_ff]`.
     counts: Vec<AtomicU32>,
 }
 
 impl Tally {
-    /// For a model; `predicted` says whether predictors name who is wanted.
-    pub fn new(bundle: &Bundle, predicted: bool) -> Arc<Self> {
+    /// For a model in a mode.
+    pub fn new(bundle: &Bundle, sparsity: Sparsity) -> Arc<Self> {
         let c = &bundle.meta.config;
         Arc::new(Self {
             d_model: c.d_model,
             d_ff: c.d_ff,
             activation: c.activation,
-            predicted,
+            sparsity,
             tokens: AtomicUsize::new(0),
             counts: (0..c.n_layers * c.d_ff)
                 .map(|_| AtomicU32::new(0))
@@ -62,7 +64,10 @@ impl Tally {
 
     /// Adds what was counted to the default profile that is kept with the model; one that was made on purpose stays.
     /// Nothing depends on it but plans, so what cannot be written is not.
-    pub fn keep(&self, bundle: &Bundle, sparsity: &str) {
+    pub fn keep(&self, bundle: &Bundle) {
+        let Ok(Value::String(sparsity)) = serde_json::to_value(self.sparsity) else {
+            return;
+        };
         let before = Profile::load(bundle);
         if before.as_ref().is_some_and(|p| p.policy != COUNTED) {
             return;
@@ -82,7 +87,7 @@ impl Tally {
             pairs.for_each(|(now, before)| *now = now.saturating_add(*before));
         }
         if tokens >= ENOUGH {
-            let _ = counted(tokens, counts, sparsity).save(bundle);
+            let _ = counted(tokens, counts, &sparsity).save(bundle);
         }
     }
 }
@@ -135,7 +140,7 @@ impl Observer for Tally {
     }
 
     fn gates(&self, layer: usize, _: usize, (first, n): (usize, usize), gates: &[f32]) {
-        if self.predicted {
+        if self.sparsity == Sparsity::Predicted {
             return;
         }
         for (i, &gate) in gates.iter().enumerate() {

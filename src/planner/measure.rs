@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use forebay_actors::io::DriverChoice;
 use forebay_actors::io::probe::{ProbeError, ReadLoad, measure_read};
-use forebay_plans::bandwidth::{BandwidthProbe, pin};
+use forebay_plans::bandwidth::{BandwidthProbe, buffer_bytes, pin};
 use forebay_plans::kernel_files::KernelFiles;
 use forebay_plans::limits::MemoryLimits;
 use forebay_plans::machine::{
@@ -82,10 +82,9 @@ pub(crate) fn measure_cores(
 pub(crate) fn measure_memory(cores: &[usize]) -> Result<Vec<f64>, Error> {
     let cache = Topology::read()?.last_level_cache_bytes;
     let available = MemoryLimits::read()?.effective_available();
-    let least = BandwidthProbe::new(cache, available)?;
-    let bytes = (least.buffer_bytes() as u64).max(MEMORY_BYTES.min(available / 8));
-    drop(least);
-    let probe = BandwidthProbe::with_buffer(bytes as usize)?;
+    let least = buffer_bytes(cache, available)?;
+    let bytes = least.max(MEMORY_BYTES.min(available / 8) as usize);
+    let probe = BandwidthProbe::with_buffer(bytes)?;
     let counts: Vec<usize> = (1..=cores.len()).collect();
     let measured = probe.measure(cores, &counts, MEMORY_ROUNDS);
     Ok(measured.iter().map(|b| b.median * 1e9).collect())

@@ -9,11 +9,10 @@ mod outlook;
 mod survey;
 
 pub(crate) use choose::{Decision, Fixed, fastest, least_memory};
-pub(crate) use measure::{
-    add_kernels, disk_of, identity, measure_cores, measure_disk, measure_memory,
-};
-pub(crate) use outlook::Outlook;
-pub use survey::survey;
+pub(crate) use measure::{disk_of, identity};
+pub(crate) use outlook::{Outlook, kernel_cases};
+pub(crate) use survey::Survey;
+pub use survey::{Measure, survey};
 
 #[cfg(test)]
 mod tests;

@@ -22,6 +22,13 @@ const LENT_DEPTH: usize = 16;
 /// Bytes of a half of a bundle, where it is read in two.
 const HALF_BUNDLE: f64 = 4096.0;
 
+/// Kernels that a model needs in a mode.
+pub(crate) fn kernel_cases(bundle: &Bundle, sparsity: Sparsity) -> Vec<KernelCase> {
+    // Which there are does not depend on how many neurons are active.
+    let active = Activation::of(sparsity, None);
+    TokenWork::of(bundle, sparsity, active, 0.0).cases()
+}
+
 /// A model on a machine.
 pub(crate) struct Outlook<'a> {
     pub bundle: &'a Bundle,
@@ -72,11 +79,6 @@ impl Outlook<'_> {
     fn activation(&self) -> Activation {
         let mean = |p: &Profile| p.wanted.iter().sum::<f64>() / p.wanted.len().max(1) as f64;
         Activation::of(self.request.sparsity, self.profile.map(mean))
-    }
-
-    /// Kernels that the model needs.
-    pub fn cases(&self) -> Vec<KernelCase> {
-        self.work().cases()
     }
 
     /// Neurons of all layers.

@@ -1,4 +1,4 @@
-//! The hardware profile without a model: what `forebay doctor` measures and keeps.
+//! Looking at the machine: what was measured before, what is measured now, and where it is kept.
 
 use std::path::Path;
 
@@ -9,7 +9,9 @@ use forebay_plans::machine::{DiskProfile, Kernel, KernelCase, MachineProfile};
 use forebay_plans::topology::{CoreClass, Topology};
 use forebay_stages::kernels::KernelTable;
 
-use super::measure::{add_kernels, disk_of, identity, measure_cores, measure_disk, remarks};
+use super::measure::{
+    add_kernels, disk_of, identity, measure_cores, measure_disk, measure_memory, remarks,
+};
 use crate::error::Error;
 
 /// Bytes of a file that is written to be read where there is no packed model.
@@ -24,72 +26,144 @@ const FORMATS: [BlockType; 4] = [
     BlockType::Q8_0,
 ];
 
-/// Measures cores, usual kernels and the disk under `folder` (with reads of `file`, if there is one), unless that was
-/// done before and not `anew`; keeps it in `folder`. `progress` is told the share that is done.
+/// What of the machine is measured before it is relied on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Measure {
+    /// What was never measured.
+    Missing,
+    /// That, and what changes from minute to minute: memory and disk.
+    Now,
+    /// Everything.
+    Anew,
+}
+
+/// A look at the machine. It is always of all cores that compute by default, however many a model or a flag asks
+/// for: there is one profile, and rates of fewer cores follow from it.
+pub(crate) struct Survey<'a> {
+    pub kernels: KernelTable,
+    /// Where the profile is kept.
+    pub folder: &'a Path,
+    /// What the disk is measured with; a file is written into the folder where there is none.
+    pub file: Option<&'a Path>,
+    pub driver: DriverChoice,
+    pub measure: Measure,
+}
+
+impl Survey<'_> {
+    /// Measures what is to be measured, with kernels for `cases` where they are missing, and keeps it. `progress` is
+    /// told the share that is done.
+    ///
+    /// # Errors
+    /// The machine cannot be measured, or the folder cannot be written.
+    pub fn take(
+        &self,
+        cases: &[KernelCase],
+        progress: &mut dyn FnMut(f64),
+    ) -> Result<(MachineProfile, DiskProfile), Error> {
+        let cores = Topology::read()?.compute_cores(None)?;
+        let kept = match self.measure {
+            Measure::Anew => None,
+            _ => MachineProfile::load(self.folder, &identity(&self.kernels, &cores)),
+        };
+        let mut machine = match (kept, self.measure) {
+            (Some(kept), Measure::Now) => MachineProfile {
+                memory: measure_memory(&cores)?,
+                ..kept
+            },
+            (Some(kept), _) => kept,
+            (None, _) => measure_cores(self.kernels, &cores)?,
+        };
+        progress(0.1);
+        let name = disk_of(self.file.unwrap_or(self.folder));
+        let disk = match machine.disks.remove(&name) {
+            Some(disk) if self.measure == Measure::Missing => disk,
+            kept => DiskProfile {
+                remarks: kept.map(|disk| disk.remarks).unwrap_or_default(),
+                ..self.disk(&mut |share| progress(0.1 + 0.4 * share))?
+            },
+        };
+        machine.disks.insert(name, disk.clone());
+        add_kernels(&mut machine, self.kernels, cases, &mut |done, all| {
+            progress(0.5 + 0.5 * done as f64 / all as f64);
+        })?;
+        machine.save(self.folder)?;
+        Ok((machine, disk))
+    }
+
+    fn disk(&self, progress: &mut dyn FnMut(f64)) -> Result<DiskProfile, Error> {
+        with_file(self.folder, self.file, |file| {
+            measure_disk(file, self.driver, &mut |done, all| {
+                progress(done as f64 / all as f64);
+            })
+        })
+    }
+}
+
+/// What `forebay doctor` shows: cores, usual kernels and the disk under `folder` (with reads of `file`, if there is one),
+/// measured where that was not done before, or `anew`, and kept in `folder`. `progress` is told the share that is done.
 ///
 /// # Errors
 /// The machine cannot be measured, or the folder cannot be written.
 pub fn survey(
     folder: &Path,
     file: Option<&Path>,
-    threads: Option<usize>,
     anew: bool,
     progress: &mut dyn FnMut(f64),
 ) -> Result<(MachineProfile, DiskProfile), Error> {
-    let kernels = KernelTable::best();
-    let topology = Topology::read()?;
-    let cores = topology.compute_cores(threads)?;
-    let kept = MachineProfile::load(folder, &identity(&kernels, &cores)).filter(|_| !anew);
-    let mut machine = match kept {
-        Some(kept) => kept,
-        None => measure_cores(kernels, &cores)?,
+    let survey = Survey {
+        kernels: KernelTable::best(),
+        folder,
+        file,
+        driver: DriverChoice::Auto,
+        measure: match anew {
+            true => Measure::Anew,
+            false => Measure::Missing,
+        },
     };
-    progress(0.1);
-    let name = disk_of(file.unwrap_or(folder));
-    let disk = match machine.disks.get(&name).filter(|_| !anew) {
-        Some(disk) => disk.clone(),
-        None => {
-            let written = match file {
-                Some(_) => None,
-                None => {
-                    let written = probe_file(folder, PROBE_BYTES);
-                    Some(written.map_err(|e| Error::Request(e.to_string()))?)
-                }
-            };
-            let path = written
-                .as_ref()
-                .map(|f| f.path())
-                .or(file)
-                .unwrap_or(folder);
-            let mut disk = measure_disk(path, DriverChoice::Auto, &mut |done, all| {
-                progress(0.1 + 0.4 * done as f64 / all as f64);
-            })?;
-            disk.remarks = remarks(path, DriverChoice::Auto, &issuers(&topology));
-            disk
-        }
-    };
-    machine.disks.insert(name, disk.clone());
-    let cases: Vec<KernelCase> = FORMATS
-        .into_iter()
-        .flat_map(|format| {
-            [
-                Kernel::Gemv,
-                Kernel::Gemm,
-                Kernel::DotGathered,
-                Kernel::AxpyGathered,
-            ]
-            .map(|kernel| KernelCase {
-                kernel,
-                format,
-                cols: COLS,
-            })
-        })
-        .collect();
-    add_kernels(&mut machine, kernels, &cases, &mut |done, all| {
-        progress(0.5 + 0.5 * done as f64 / all as f64);
-    })?;
-    machine.save(folder)?;
+    let (mut machine, mut disk) = survey.take(&usual_cases(), progress)?;
+    if disk.remarks.is_empty() {
+        let issuers = issuers(&Topology::read()?);
+        disk.remarks = with_file(folder, file, |file| {
+            Ok(remarks(file, DriverChoice::Auto, &issuers))
+        })?;
+        let name = disk_of(file.unwrap_or(folder));
+        machine.disks.insert(name, disk.clone());
+        machine.save(folder)?;
+    }
     Ok((machine, disk))
+}
+
+/// Calls `read` with `file`, or with one that is written into `folder` for it.
+fn with_file<T>(
+    folder: &Path,
+    file: Option<&Path>,
+    read: impl FnOnce(&Path) -> Result<T, Error>,
+) -> Result<T, Error> {
+    match file {
+        Some(file) => read(file),
+        None => {
+            let written = probe_file(folder, PROBE_BYTES);
+            read(written.map_err(|e| Error::Request(e.to_string()))?.path())
+        }
+    }
+}
+
+/// Kernels that most models need.
+fn usual_cases() -> Vec<KernelCase> {
+    let kernels = [
+        Kernel::Gemv,
+        Kernel::Gemm,
+        Kernel::DotGathered,
+        Kernel::AxpyGathered,
+    ];
+    let of = |format| {
+        kernels.map(|kernel| KernelCase {
+            kernel,
+            format,
+            cols: COLS,
+        })
+    };
+    FORMATS.into_iter().flat_map(of).collect()
 }
 
 /// The first core of each class.
