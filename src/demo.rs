@@ -2,6 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
+use forebay_models::bundle::write_whole;
 use forebay_models::error::ModelError;
 
 use crate::error::Error;
@@ -63,14 +64,13 @@ pub fn unpack(folder: &Path) -> Result<PathBuf, Error> {
             return Ok(());
         }
         for (name, bytes) in FILES {
-            let partial = target.join(format!("{name}.partial-{}", std::process::id()));
-            std::fs::write(&partial, bytes)?;
-            std::fs::File::open(&partial)?.sync_all()?;
-            std::fs::rename(&partial, target.join(name))?;
+            write_whole(&target.join(name), bytes)?;
         }
         Ok(())
     };
-    write().map_err(|e| ModelError::io(&target, "write the demo model", e))?;
+    let action = "write the demo model (check free space and permissions, or choose another folder with \
+                  FOREBAY_CACHE or --cache)";
+    write().map_err(|e| ModelError::io(&target, action, e))?;
     Ok(target)
 }
 

@@ -1,19 +1,38 @@
 //! The `forebay` command line.
 #![forbid(unsafe_code)]
+// They panic where the stream is closed or full; `cli::output` does not.
+#![warn(clippy::print_stdout, clippy::print_stderr)]
 
 mod cli;
 
 use std::process::ExitCode;
 
 use clap::Parser;
+use tokio::signal::unix::{SignalKind, signal};
 
 fn main() -> ExitCode {
+    keep_running_past_file_limits();
     match cli::run(cli::Arguments::parse()) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
-            eprintln!("forebay: error: {}", message_of(&error));
+            cli::output::say(format_args!("forebay: error: {}", message_of(&error)));
             ExitCode::FAILURE
         }
+    }
+}
+
+/// A write that meets a limit of file sizes (`ulimit -f`) shall be refused like any other, and cleaned up after; unless
+/// its signal is handled it ends the process.
+fn keep_running_past_file_limits() {
+    /// Linux's number of SIGXFSZ but on MIPS.
+    const FILE_SIZE_LIMIT: i32 = 25;
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_io()
+        .build();
+    // Best effort. The handler stays when the runtime goes.
+    if let Ok(runtime) = runtime {
+        let _in_runtime = runtime.enter();
+        let _ = signal(SignalKind::from_raw(FILE_SIZE_LIMIT));
     }
 }
 

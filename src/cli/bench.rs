@@ -13,7 +13,7 @@ use serde::Serialize;
 use super::bench_ladder::Sparse;
 use super::bench_trace::TraceCost;
 use super::engine_flags::EngineFlags;
-use super::output::{print_json, print_text};
+use super::output::{print_json, print_text, say};
 use super::progress::reporter;
 
 /// What llama-bench measures, and a short prompt beside it.
@@ -112,11 +112,13 @@ impl Bench {
             engine
                 .notes()
                 .iter()
-                .for_each(|note| eprintln!("note: {note}"));
+                .for_each(|note| say(format_args!("note: {note}")));
         }
         let progress = move |test: BenchTest, repetition: usize, speed: f64| {
             if !json {
-                eprintln!("{test} {repetition} of {repetitions}: {speed:.1} tokens/s");
+                say(format_args!(
+                    "{test} {repetition} of {repetitions}: {speed:.1} tokens/s"
+                ));
             }
         };
         let tests = engine.bench(&tests, repetitions, progress)?;

@@ -9,7 +9,7 @@ use forebay::plans::size::format_size;
 use forebay::{Engine, PolicyKind};
 
 use super::engine_flags::EngineFlags;
-use super::output::{print_json, print_text};
+use super::output::{print_json, print_text, say};
 use super::progress::reporter;
 
 #[derive(Debug, Subcommand)]
@@ -118,7 +118,10 @@ impl Points {
     ) -> anyhow::Result<Point> {
         let point = measure_point(name, shape(self.builder()?), &workload)?;
         if !self.json {
-            eprintln!("{name}: {:.2} tokens/s", point.tokens_per_second[0]);
+            say(format_args!(
+                "{name}: {:.2} tokens/s",
+                point.tokens_per_second[0]
+            ));
         }
         Ok(point)
     }
@@ -158,7 +161,7 @@ impl Sweep {
                 Ok(point) => measured.push(point),
                 // Below the least possible memory there is nothing to measure.
                 Err(error) if format!("{error:#}").contains("too small") => {
-                    eprintln!("{name}: {error:#}");
+                    say(format_args!("{name}: {error:#}"));
                 }
                 Err(error) => return Err(error).context(name),
             }

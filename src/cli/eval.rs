@@ -7,7 +7,7 @@ use forebay::Engine;
 use forebay::models::tokenizer::EncodeOptions;
 
 use super::engine_flags::EngineFlags;
-use super::output::{print_json, print_text};
+use super::output::{print_json, print_text, say};
 use super::progress::reporter;
 use super::text::read_text;
 
@@ -67,7 +67,7 @@ impl Perplexity {
         let json = self.json;
         let progress = move |chunk: usize, chunks: usize, perplexity: f64| {
             if !json {
-                eprintln!("chunk {chunk} of {chunks}: {perplexity:.4}");
+                say(format_args!("chunk {chunk} of {chunks}: {perplexity:.4}"));
             }
         };
         let result = engine.perplexity(&tokens, self.ctx, self.chunks, progress)?;

@@ -8,7 +8,7 @@ mod engine_flags;
 mod eval;
 mod inspect;
 mod learn;
-mod output;
+pub mod output;
 mod pack;
 mod plan;
 mod profile;

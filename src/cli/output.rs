@@ -1,5 +1,6 @@
 //! Writing results for machines.
 
+use std::fmt::Display;
 use std::io::Write;
 use std::path::Path;
 
@@ -25,6 +26,12 @@ pub fn print_text(text: &str) -> anyhow::Result<()> {
     out.write_all(text.as_bytes())
         .and_then(|()| out.flush())
         .context("cannot write to standard output")
+}
+
+/// Says something beside the results, on standard error. Where that is closed or full it is left unsaid: `eprintln!`
+/// would panic.
+pub fn say(text: impl Display) {
+    let _ = writeln!(std::io::stderr(), "{text}");
 }
 
 /// Prints `value` as one JSON object on standard output.

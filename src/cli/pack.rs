@@ -1,22 +1,25 @@
 //! `forebay pack`
 
+use std::io::Write;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use anyhow::{Context, bail};
 use clap::Args;
 use forebay::learn::Profile;
 use forebay::models::block::BlockType;
-use forebay::models::bundle::{Bundle, PackOptions, pack};
+use forebay::models::bundle::{Bundle, PackOptions, pack, write_whole};
 use forebay::models::sorted::{SortedNeurons, hot_first};
 use forebay::models::source;
 use forebay::models::tensor::TensorSource;
 use forebay::packed;
 use forebay::plans::size::format_size;
-
+use parking_lot::Mutex;
 use tracing_chrome::{ChromeLayerBuilder, FlushGuard};
 use tracing_subscriber::layer::SubscriberExt;
 use tracing_subscriber::util::SubscriberInitExt;
 
+use super::output::say;
 use super::progress::{reporter, writing};
 
 #[derive(Debug, Args)]
@@ -53,28 +56,34 @@ impl Pack {
             quant,
             ..PackOptions::default()
         };
-        let _written_on_drop = self.trace.as_deref().map(record_spans).transpose()?;
-        match &self.profile {
-            Some(profile) => {
-                let source = sorted(source::open(&self.source)?, profile)?;
-                let mut report = writing(self.quiet, "packing");
-                pack(&source, &self.output, &options, &mut report)?;
-            }
-            None => packed::convert(
-                &self.source,
-                &self.output,
-                &options,
-                &mut reporter(self.quiet),
-            )?,
-        }
+        let recording = self.trace.as_deref().map(Recording::start).transpose()?;
+        let converted = self.convert(&options);
+        // What was recorded of a failure is written, too.
+        let recorded = recording.map_or(Ok(()), Recording::finish);
+        converted.and(recorded)?;
         let bundle = Bundle::open(&self.output)?;
         if !self.quiet {
-            eprintln!(
+            say(format_args!(
                 "{}: {} clusters, {} of weights",
                 self.output.display(),
                 bundle.clusters.len(),
                 format_size(bundle.weight_bytes())
-            );
+            ));
+        }
+        Ok(())
+    }
+
+    fn convert(&self, options: &PackOptions) -> anyhow::Result<()> {
+        match &self.profile {
+            Some(profile) => {
+                let source = sorted(source::open(&self.source)?, profile)?;
+                let mut report = writing(self.quiet, "packing");
+                pack(&source, &self.output, options, &mut report)?;
+            }
+            None => {
+                let mut report = reporter(self.quiet);
+                packed::convert(&self.source, &self.output, options, &mut report)?;
+            }
         }
         Ok(())
     }
@@ -87,18 +96,58 @@ pub fn sorted(source: Box<dyn TensorSource>, profile: &Path) -> anyhow::Result<S
     sorted.with_context(|| format!("{} does not fit", profile.display()))
 }
 
-/// Records spans until the guard is dropped. Packing has few and long ones, so their cost does not
-/// matter; the hot path has its own recorder.
-fn record_spans(path: &Path) -> anyhow::Result<FlushGuard> {
-    let file = std::fs::File::create(path)
-        .with_context(|| format!("cannot write the trace {}", path.display()))?;
-    let writer = std::io::BufWriter::new(file);
-    let (layer, guard) = ChromeLayerBuilder::new()
-        .writer(writer)
-        .include_args(true)
-        .build();
-    tracing_subscriber::registry().with(layer).init();
-    Ok(guard)
+/// Spans that are recorded. Packing has few and long ones, so their cost does not matter, and they fit into memory: the
+/// recorder writes on a thread that panics where a device is full. The hot path has its own recorder.
+struct Recording {
+    path: PathBuf,
+    spans: Spans,
+    /// Ends the recorder.
+    guard: FlushGuard,
+}
+
+impl Recording {
+    /// Starts; a file that cannot be written is noticed at once.
+    fn start(path: &Path) -> anyhow::Result<Self> {
+        let spans = Spans::default();
+        save_spans(path, b"[]")?;
+        let (layer, guard) = ChromeLayerBuilder::new()
+            .writer(spans.clone())
+            .include_args(true)
+            .build();
+        tracing_subscriber::registry().with(layer).init();
+        Ok(Self {
+            path: path.into(),
+            spans,
+            guard,
+        })
+    }
+
+    fn finish(self) -> anyhow::Result<()> {
+        drop(self.guard);
+        save_spans(&self.path, &self.spans.0.lock())
+    }
+}
+
+fn save_spans(path: &Path, spans: &[u8]) -> anyhow::Result<()> {
+    write_whole(path, spans).with_context(|| {
+        let path = path.display();
+        format!("cannot write the trace {path} (give --trace a writable file name)")
+    })
+}
+
+/// What the recorder writes.
+#[derive(Clone, Default)]
+struct Spans(Arc<Mutex<Vec<u8>>>);
+
+impl Write for Spans {
+    fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
+        self.0.lock().extend(bytes);
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> std::io::Result<()> {
+        Ok(())
+    }
 }
 
 fn parse_format(name: &str) -> anyhow::Result<BlockType> {

@@ -11,7 +11,7 @@ use forebay::{Engine, EngineBuilder, PolicyKind};
 use indicatif::ProgressBar;
 
 use super::engine_flags::EngineFlags;
-use super::output::{print_json, print_text};
+use super::output::{print_json, print_text, say};
 use super::progress::{reporter, thousandths};
 use super::text::read_text;
 
@@ -77,7 +77,7 @@ impl ProfileCommand {
         if self.json {
             return print_json(&serde_json::to_value(&profile)?);
         }
-        eprintln!("kept as {}", path.display());
+        say(format_args!("kept as {}", path.display()));
         print_text(&table(&profile))
     }
 }

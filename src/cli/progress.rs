@@ -4,6 +4,8 @@ use forebay::models::bundle::PackProgress;
 use forebay::packed::Preparation;
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 
+use super::output::say;
+
 /// A bar on stderr unless `quiet`.
 fn progress_bar(quiet: bool) -> ProgressBar {
     let target = if quiet {
@@ -51,7 +53,7 @@ pub fn reporter(quiet: bool) -> impl FnMut(Preparation) + 'static {
     move |step| match step {
         Preparation::Packing { target, progress } => {
             if !std::mem::replace(&mut announced, true) && !quiet {
-                eprintln!("packing once into {}", target.display());
+                say(format_args!("packing once into {}", target.display()));
                 bar.set_message("packing");
             }
             bar.set_length(progress.total);

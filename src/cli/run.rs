@@ -10,7 +10,7 @@ use futures_util::StreamExt;
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 
 use super::engine_flags::EngineFlags;
-use super::output::{print_text, write_json};
+use super::output::{print_text, say, write_json};
 use super::progress::reporter;
 use super::sampling::Sampling;
 
@@ -94,16 +94,16 @@ impl Run {
         }
         let engine = builder.build()?;
         if !self.quiet {
-            eprintln!("{}", engine.budget());
+            say(engine.budget());
             engine
                 .notes()
                 .iter()
-                .for_each(|note| eprintln!("note: {note}"));
+                .for_each(|note| say(format_args!("note: {note}")));
             if let Some(e) = engine.expected() {
-                eprintln!(
+                say(format_args!(
                     "expected: {:.1} tokens per second, bound by {}",
                     e.decode_tokens_per_second, e.bound_by
-                );
+                ));
             }
         }
         let request = Request {
@@ -121,9 +121,9 @@ impl Run {
         print_text("\n")?;
         if let Some(statistics) = statistics {
             if !self.quiet {
-                eprintln!("{}", statistics.summary());
+                say(statistics.summary());
                 if let Some(text) = &statistics.unexpected {
-                    eprintln!("note: {text}");
+                    say(format_args!("note: {text}"));
                 }
             }
             if let Some(path) = &self.stats {
@@ -133,7 +133,7 @@ impl Run {
         if let Some(path) = &self.trace {
             engine.finish_with_trace(path)?;
             if !self.quiet {
-                eprintln!("trace written to {}", path.display());
+                say(format_args!("trace written to {}", path.display()));
             }
         }
         Ok(())

@@ -14,7 +14,7 @@ use forebay::models::synth::{FORMATS, Form, Planting, Shape, SynthOptions, Synth
 use forebay::packed;
 use forebay::plans::size::format_size;
 
-use super::output::print_text;
+use super::output::{print_text, say};
 use super::pack::sorted;
 use super::progress::writing;
 
@@ -95,11 +95,11 @@ impl Synth {
         if !self.quiet {
             let written = std::fs::metadata(&self.output)
                 .with_context(|| format!("cannot look at {}", self.output.display()))?;
-            eprintln!(
+            say(format_args!(
                 "{}: {}; a model for measuring speed, it speaks nonsense",
                 self.output.display(),
                 format_size(written.len())
-            );
+            ));
         }
         match form {
             Form::Sparse if self.measure > 0 => self.print_activity(),

@@ -8,6 +8,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use forebay_actors::decode::Observer;
 use forebay_models::bundle::{Bundle, ffn_identity, write_whole};
 use forebay_models::config::{Activation, ModelConfig};
+use forebay_models::error::ModelError;
 use forebay_models::sampler::SamplerConfig;
 use forebay_stages::cache::PolicyKind;
 use forebay_stages::live_mask::LiveMask;
@@ -74,7 +75,33 @@ struct Stored {
     profile: Profile,
 }
 
+impl Stored {
+    fn read(path: &Path) -> std::io::Result<Self> {
+        let stored: Self = serde_json::from_slice(&std::fs::read(path)?)?;
+        match stored.profile.is_sound() {
+            true => Ok(stored),
+            false => Err(std::io::Error::other("its figures contradict each other")),
+        }
+    }
+}
+
 impl Profile {
+    /// Whether shares are shares and sizes ascend: plans are computed from them, and believed.
+    fn is_sound(&self) -> bool {
+        let share = |v: f64| (0.0..=1.0).contains(&v);
+        let amount = |v: f64| v >= 0.0 && v.is_finite();
+        let point = |p: &MissPoint| {
+            let amounts = [p.per_token, p.reads, p.bytes];
+            share(p.cached) && share(p.miss_rate) && amounts.into_iter().all(amount)
+        };
+        self.wanted.len() == self.counts.len()
+            && self.wanted.iter().copied().all(amount)
+            && share(self.overlap)
+            && share(self.top_fifth_share)
+            && self.misses.iter().all(point)
+            && self.misses.is_sorted_by(|a, b| a.cached < b.cached)
+    }
+
     /// Keeps the profile beside the packed model, as `NAME.fbay.profile`.
     ///
     /// # Errors
@@ -88,15 +115,18 @@ impl Profile {
         let bytes = serde_json::to_vec(&stored).map_err(std::io::Error::other);
         bytes
             .and_then(|bytes| write_whole(&path, &bytes))
-            .map_err(|e| Error::system("write the profile beside the packed model", e))?;
+            .map_err(|e| {
+                let action = "write the profile beside the packed model (check free space and permissions, or put \
+                              the model into another folder)";
+                ModelError::io(&path, action, e)
+            })?;
         Ok(path)
     }
 
     /// The profile that is kept beside the packed model; `None` where there is none, or one of other neurons, or a
     /// damaged one.
     pub fn load(bundle: &Bundle) -> Option<Self> {
-        let bytes = std::fs::read(profile_path(bundle.path())).ok()?;
-        let stored: Stored = serde_json::from_slice(&bytes).ok()?;
+        let stored = Stored::read(&profile_path(bundle.path())).ok()?;
         let c = &bundle.meta.config;
         let fits = stored.ffn == ffn_identity(bundle)
             && stored.profile.counts.len() == c.n_layers
@@ -109,9 +139,7 @@ impl Profile {
     /// # Errors
     /// There is no such file, or it is no profile.
     pub fn read(path: &Path) -> Result<Self, Error> {
-        let stored = std::fs::read(path)
-            .and_then(|bytes| serde_json::from_slice(&bytes).map_err(std::io::Error::other));
-        let stored: Stored = stored.map_err(|e| {
+        let stored = Stored::read(path).map_err(|e| {
             Error::Request(format!(
                 "{}: not a profile ({e}); make one with `forebay profile MODEL -f TEXT`, which keeps it beside the \
                  packed model",

@@ -2,6 +2,8 @@
 
 #[path = "../../models/tests/gguf_writer/mod.rs"]
 mod gguf_writer;
+#[path = "../mount/mod.rs"]
+mod mount;
 #[path = "../program/mod.rs"]
 mod program;
 #[path = "../scratch/mod.rs"]

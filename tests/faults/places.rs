@@ -6,50 +6,13 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use crate::gguf_writer::Model;
+use crate::mount::Mount;
 use crate::program::{answer, forebay};
 use crate::refusal::{refused, refused_to_write, text};
 use crate::scratch::{Scratch, names_in};
 
 /// A user without any rights.
 const NOBODY: u32 = 65_534;
-
-/// A memory file system of its own; unmounted when dropped.
-struct Mount(PathBuf);
-
-impl Mount {
-    /// `None` where this process may not mount, which is said aloud.
-    fn new(at: PathBuf, options: &str) -> Option<Self> {
-        let mut mount = Command::new("mount");
-        mount
-            .args(["-t", "tmpfs", "-o", options, "forebay-test"])
-            .arg(&at);
-        match mount.output() {
-            Ok(output) if output.status.success() => Some(Self(at)),
-            refusal => {
-                eprintln!("SKIPPED: cannot mount a file system here: {refusal:?}");
-                None
-            }
-        }
-    }
-}
-
-impl Drop for Mount {
-    fn drop(&mut self) {
-        // Lazily: another test's child may hold a copy of a descriptor between fork and exec.
-        let _ = Command::new("umount").arg("-l").arg(&self.0).status();
-    }
-}
-
-/// A model of 4 MB.
-fn large(folder: &Path) -> PathBuf {
-    let model = Model {
-        d_model: 256,
-        d_ff: 1024,
-        n_layers: 2,
-        ..Model::default()
-    };
-    model.writer().write(folder, "large.gguf")
-}
 
 #[test]
 fn an_output_folder_that_is_missing_or_no_folder_is_refused() {
@@ -98,39 +61,6 @@ fn an_output_folder_that_is_missing_or_no_folder_is_refused() {
 }
 
 #[test]
-fn a_full_disk_is_refused_and_nothing_stays_on_it() {
-    let scratch = Scratch::new();
-    let model = large(scratch.path());
-    let Some(disk) = Mount::new(scratch.folder("disk"), "size=1m") else {
-        return;
-    };
-    let out = disk.0.join("out.fbay");
-    let arguments = ["pack", text(&model), "-o", text(&out)];
-    refused_to_write(
-        &disk.0,
-        "full",
-        &arguments,
-        &["space", "-o", "out.fbay"],
-        &out,
-    );
-    let run = ["run", text(&model), "-p", "the", "--cache", text(&disk.0)];
-    refused(&disk.0, "full", &run, &["space", "FOREBAY_CACHE"]);
-    assert!(names_in(&disk.0).is_empty(), "{:?}", names_in(&disk.0));
-    // The disk is as free as before: a small model fits.
-    let small = Model::default()
-        .writer()
-        .write(scratch.path(), "model.gguf");
-    assert!(
-        answer(forebay(
-            &disk.0,
-            ["run", text(&small), "-p", "the", "-n", "2"]
-        ))
-        .status
-        .success()
-    );
-}
-
-#[test]
 fn a_read_only_disk_is_refused() {
     let scratch = Scratch::new();
     let model = Model::default()
@@ -139,17 +69,29 @@ fn a_read_only_disk_is_refused() {
     let Some(disk) = Mount::new(scratch.folder("disk"), "ro") else {
         return;
     };
-    let out = disk.0.join("out.fbay");
+    let out = disk.path().join("out.fbay");
     let arguments = ["pack", text(&model), "-o", text(&out)];
     refused_to_write(
-        &disk.0,
+        disk.path(),
         "read-only",
         &arguments,
         &["Read-only", "-o", text(&out)],
         &out,
     );
-    let run = ["run", text(&model), "-p", "the", "--cache", text(&disk.0)];
-    refused(&disk.0, "read-only", &run, &["Read-only", "FOREBAY_CACHE"]);
+    let run = [
+        "run",
+        text(&model),
+        "-p",
+        "the",
+        "--cache",
+        text(disk.path()),
+    ];
+    refused(
+        disk.path(),
+        "read-only",
+        &run,
+        &["Read-only", "FOREBAY_CACHE"],
+    );
 }
 
 /// Runs the program as somebody who may not, or as this user who is no superuser either.

@@ -2,11 +2,14 @@
 
 #[path = "../../models/tests/gguf_writer/mod.rs"]
 mod gguf_writer;
+#[path = "../mount/mod.rs"]
+mod mount;
 #[path = "../program/mod.rs"]
 mod program;
 #[path = "../scratch/mod.rs"]
 mod scratch;
 
 mod changed;
+mod full;
 mod killed;
 mod together;

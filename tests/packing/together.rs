@@ -14,7 +14,11 @@ const OPTIONS: PackOptions = PackOptions {
 };
 
 /// Packs, and calls `meanwhile` once when the first bytes have been written.
-fn pack_and(source: &Path, target: &Path, meanwhile: impl FnOnce()) -> Result<(), forebay::Error> {
+pub fn pack_and(
+    source: &Path,
+    target: &Path,
+    meanwhile: impl FnOnce(),
+) -> Result<(), forebay::Error> {
     let mut meanwhile = Some(meanwhile);
     packed::convert(source, target, &OPTIONS, &mut |step| {
         if let (Preparation::Packing { .. }, Some(act)) = (step, meanwhile.take()) {

@@ -32,6 +32,24 @@ pub fn forebay<I: AsRef<std::ffi::OsStr>>(
     command
 }
 
+/// The same, where files may have so many kilobytes (or half, by the shell), as `ulimit -f` says.
+pub fn with_file_limit(command: &Command, kilobytes: u32) -> Command {
+    let mut limited = Command::new("sh");
+    limited
+        .arg("-c")
+        .arg(format!("ulimit -f {kilobytes}; exec \"$0\" \"$@\""))
+        .arg(command.get_program())
+        .args(command.get_args());
+    for (name, value) in command.get_envs() {
+        limited.env(name, value.unwrap_or_default());
+    }
+    limited
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped());
+    limited
+}
+
 /// Runs to the end.
 pub fn answer(mut command: Command) -> Answer {
     let mut child = command.spawn().expect("the program starts");

@@ -168,7 +168,8 @@ const fn stall_colour(reason: Reason) -> &'static str {
     }
 }
 
-/// Saves the trace at `path`, or leaves what was there: the file is written beside it, synced and renamed.
+/// Saves the trace at `path`, or leaves what was there: the file is written beside it, synced and renamed. A link is
+/// followed, and what is no file (a device, a pipe) is written to as it is.
 ///
 /// # Errors
 /// The folder is not writable or the disk is full.
@@ -177,18 +178,32 @@ pub fn save_chrome<'a>(
     process: &str,
     lanes: impl IntoIterator<Item = &'a TraceLane>,
 ) -> Result<(), SaveError> {
-    let beside = beside(path);
-    let saved = File::create(&beside)
+    let target = std::fs::canonicalize(path).unwrap_or_else(|_| path.to_path_buf());
+    let saved = match std::fs::metadata(&target) {
+        Ok(found) if !found.is_file() => File::options()
+            .write(true)
+            .open(&target)
+            .and_then(|device| write_chrome(&device, process, lanes)),
+        _ => replace(&target, |file| write_chrome(file, process, lanes)),
+    };
+    saved.map_err(|source| SaveError {
+        path: path.to_path_buf(),
+        source,
+    })
+}
+
+/// Has `write` fill a file beside `target`, which then takes its place.
+fn replace(target: &Path, write: impl FnOnce(&File) -> io::Result<()>) -> io::Result<()> {
+    let beside = beside(target);
+    let replaced = File::create(&beside)
         .and_then(|file| {
-            write_chrome(&file, process, lanes)?;
+            write(&file)?;
             file.sync_all()
         })
-        .and_then(|()| std::fs::rename(&beside, path));
-    saved.map_err(|source| {
+        .and_then(|()| std::fs::rename(&beside, target));
+    replaced.inspect_err(|_| {
         // The first error is the one to report; the file may not even exist.
         let _ = std::fs::remove_file(&beside);
-        let path = path.to_path_buf();
-        SaveError { path, source }
     })
 }
 

@@ -87,17 +87,20 @@ pub fn amend(
     amendment: &Amendment,
     progress: &mut dyn FnMut(u64),
 ) -> Result<()> {
-    let mut writer = BundleWriter::create(target)?;
-    let mut meta = bundle.meta.clone();
-    let (mut bytes, mut done) = (Vec::new(), 0);
     let old = |kind| {
         matches!(
             kind,
             ClusterKind::PredictorHidden | ClusterKind::PredictorScore
         )
     };
+    let stays = |e: &&super::DirectoryEntry| !old(e.kind) || amendment.predictors.is_none();
+    let kept = bundle.clusters.iter().filter(stays);
+    let least = kept.map(|e| u64::from(e.len)).sum();
+    let mut writer = BundleWriter::create(target, least)?;
+    let mut meta = bundle.meta.clone();
+    let (mut bytes, mut done) = (Vec::new(), 0);
     for (i, e) in bundle.clusters.iter().enumerate() {
-        if old(e.kind) && amendment.predictors.is_some() {
+        if !stays(&e) {
             continue;
         }
         bundle.read_cluster(e, &mut bytes)?;

@@ -12,6 +12,7 @@ mod hot_set;
 mod meta;
 mod pack;
 mod reader;
+mod room;
 mod vectors;
 mod whole_file;
 mod writer;

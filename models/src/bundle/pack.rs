@@ -7,6 +7,7 @@ use std::path::Path;
 use super::format::ClusterKind;
 use super::geometry::{FfnGeometry, FfnLayout, rows_per_cluster};
 use super::meta::{BundleMeta, LayerFormats, LayerPredictor, SourceIdentity};
+use super::room::least_bytes;
 use super::vectors::{LayerVectors, Vectors};
 use super::writer::{BundleWriter, remove_stale_partials};
 use crate::block::{BlockType, dequantize, quantize};
@@ -24,6 +25,16 @@ pub struct PackOptions {
     /// Stores FFNs neuron by neuron even where Down is quantised along the neurons: its columns are then
     /// quantised anew, as [`COLUMN_FORMAT`], which changes the model a little.
     pub neurons: bool,
+}
+
+impl PackOptions {
+    /// The format in which rows of `cols` elements, stored as `block`, are written.
+    pub(super) fn target(&self, block: BlockType, cols: usize) -> BlockType {
+        match self.quant {
+            Some(q) if block.block_len() == 1 && cols.is_multiple_of(q.block_len()) => q,
+            _ => block,
+        }
+    }
 }
 
 /// Format of Down's columns where they had to be quantised anew: its error is far below that of the formats
@@ -68,7 +79,7 @@ pub fn pack(
     let mut packer = Packer {
         source,
         options: *options,
-        writer: BundleWriter::create(out)?,
+        writer: BundleWriter::create(out, least_bytes(source, options))?,
         done: 0,
         total,
         progress,
@@ -171,16 +182,8 @@ impl Packer<'_> {
                 "the tensor is missing",
             )
         })?;
-        let target = self.target(meta.block, meta.cols);
+        let target = self.options.target(meta.block, meta.cols);
         Ok(Matrix { id, meta, target })
-    }
-
-    /// The format in which rows of `cols` elements, stored as `block`, are written.
-    fn target(&self, block: BlockType, cols: usize) -> BlockType {
-        match self.options.quant {
-            Some(q) if block.block_len() == 1 && cols.is_multiple_of(q.block_len()) => q,
-            _ => block,
-        }
     }
 
     fn advance(&mut self, source_bytes: usize) {
@@ -303,7 +306,7 @@ impl Packer<'_> {
             // Down columns become rows of d_model when plain; quantised blocks stay as they are, unless
             // neurons are asked for.
             down.target = match (plain, anew) {
-                (true, _) => self.target(down.meta.block, d_model),
+                (true, _) => self.options.target(down.meta.block, d_model),
                 (false, true) => COLUMN_FORMAT,
                 (false, false) => down.meta.block,
             };

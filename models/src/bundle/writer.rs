@@ -12,6 +12,7 @@ use super::format::{
 };
 use super::meta::BundleMeta;
 use super::reader::NeuronSums;
+use super::room;
 use super::vectors::Vectors;
 use crate::error::{ModelError, Result};
 use crate::tokenizer::TokenizerSpec;
@@ -43,7 +44,7 @@ pub fn remove_stale_partials(target: &Path) {
 }
 
 /// The folder that `target` lies in: `.` for a bare file name.
-fn folder_of(target: &Path) -> &Path {
+pub(super) fn folder_of(target: &Path) -> &Path {
     target
         .parent()
         .filter(|p| !p.as_os_str().is_empty())
@@ -56,12 +57,16 @@ pub(super) struct BundleWriter {
     partial: PathBuf,
     target: PathBuf,
     offset: u64,
+    /// Bytes that the file will have at least.
+    least: u64,
     entries: Vec<DirectoryEntry>,
     neuron_sums: Vec<NeuronSums>,
 }
 
 impl BundleWriter {
-    pub fn create(target: &Path) -> Result<Self> {
+    /// Begins a file that will have `least` bytes or more.
+    pub fn create(target: &Path, least: u64) -> Result<Self> {
+        room::check(target, least)?;
         let mut name = target.file_name().unwrap_or_default().to_os_string();
         let number = WRITERS.fetch_add(1, Ordering::Relaxed);
         name.push(format!("{PARTIAL}{}-{number}", std::process::id()));
@@ -75,6 +80,7 @@ impl BundleWriter {
             partial,
             target: target.to_path_buf(),
             offset: 0,
+            least,
             entries: Vec::new(),
             neuron_sums: Vec::new(),
         };
@@ -101,11 +107,7 @@ impl BundleWriter {
     }
 
     fn io(&self, action: &str, source: std::io::Error) -> ModelError {
-        let action = if source.kind() == std::io::ErrorKind::StorageFull {
-            format!("{action} (free some space or choose another folder with FOREBAY_CACHE or -o)")
-        } else {
-            action.to_string()
-        };
+        let action = room::action(action, source.kind(), (self.offset, self.least));
         ModelError::io(&self.partial, action, source)
     }
 

@@ -1,0 +1,57 @@
+//! A small device of its own for one test.
+#![allow(dead_code, reason = "each test file uses a part")]
+
+use std::io::Write;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+/// A memory file system; unmounted when dropped.
+#[derive(Debug)]
+pub struct Mount(PathBuf);
+
+impl Mount {
+    /// Mounts it on the folder `at`. `None` where this process may not mount, which is said aloud.
+    pub fn new(at: PathBuf, options: &str) -> Option<Self> {
+        let mut mount = Command::new("mount");
+        mount
+            .args(["-t", "tmpfs", "-o", options, "forebay-test"])
+            .arg(&at);
+        match mount.output() {
+            Ok(output) if output.status.success() => Some(Self(at)),
+            refusal => {
+                eprintln!("SKIPPED: cannot mount a file system here: {refusal:?}");
+                None
+            }
+        }
+    }
+
+    /// The folder.
+    pub fn path(&self) -> &Path {
+        &self.0
+    }
+
+    /// Gives it another size.
+    pub fn resize(&self, size: &str) {
+        let mut mount = Command::new("mount");
+        mount
+            .args(["-o", &format!("remount,size={size}")])
+            .arg(&self.0);
+        assert!(mount.status().is_ok_and(|s| s.success()), "{mount:?}");
+    }
+
+    /// Takes all the room that is left but `spare` bytes with a file `name`.
+    pub fn fill(&self, name: &str, spare: u64) {
+        let path = self.0.join(name);
+        let mut file = std::fs::File::create(&path).expect("a writable device");
+        while file.write_all(&[0; 4096]).is_ok() {}
+        let length = file.metadata().expect("there").len();
+        file.set_len(length.saturating_sub(spare)).expect("shorter");
+    }
+}
+
+impl Drop for Mount {
+    fn drop(&mut self) {
+        // Lazily: another test's child may hold a copy of a descriptor between fork and exec.
+        let _ = Command::new("umount").arg("-l").arg(&self.0).status();
+    }
+}
