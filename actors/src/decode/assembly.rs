@@ -131,6 +131,19 @@ impl Assembly {
     }
 }
 
+/// What is done when the I/O actor has ended before its clients: the cause is kept, and whoever waits for reads is
+/// released, since none will come.
+pub fn when_io_stops(
+    shared: &Arc<Shared>,
+    aborter: &Aborter,
+) -> impl Fn(String) + Send + Sync + use<> {
+    let (shared, bystanders) = (Arc::clone(shared), aborter.clone());
+    move |cause| {
+        shared.faults.report(Fault::IoStopped { cause });
+        bystanders.abort();
+    }
+}
+
 /// The driver's end of the graph: sends each step to all cores and takes their reports.
 #[derive(Debug)]
 pub struct Steps {

@@ -16,7 +16,7 @@ use forebay_models::bundle::{HotNeuron, save_hot_set};
 use forebay_queues::exchange::Aborter;
 use forebay_traces::lane::TraceLane;
 
-use super::assembly::{Assembly, CoreSeed, Steps};
+use super::assembly::{Assembly, CoreSeed, Steps, when_io_stops};
 use super::program::Program;
 use super::shared::{Shared, Step, StepDone};
 use crate::fault::{Fault, cause_of_panic};
@@ -78,12 +78,8 @@ impl DecodeGraph {
             driver.as_ref(),
             options.trace_records,
         );
-        let (cell, bystanders) = (Arc::clone(&shared), aborter.clone());
-        let report = move |cause| {
-            cell.faults.report(Fault::IoStopped { cause });
-            bystanders.abort();
-        };
-        let io = IoThread::start(driver, lanes, Arc::new(report))?;
+        let stopped = when_io_stops(&shared, &aborter);
+        let io = IoThread::start(driver, lanes, Arc::new(stopped))?;
         let mut cores = Vec::with_capacity(seeds.len());
         for (rank, seed) in seeds.into_iter().enumerate() {
             let shared = Arc::clone(&shared);

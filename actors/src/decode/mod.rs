@@ -21,7 +21,7 @@ mod sequencer;
 mod shared;
 mod udc;
 
-pub use assembly::{Assembly, CoreSeed, Steps};
+pub use assembly::{Assembly, CoreSeed, Steps, when_io_stops};
 pub use boards::Boards;
 pub use census::Census;
 pub use core_parts::scratch_bytes;

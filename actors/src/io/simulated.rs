@@ -47,6 +47,8 @@ pub struct Weather {
     pub broken: Vec<Range<u64>>,
     /// Where the file ends, if it was cut off after it was opened.
     pub end: Option<u64>,
+    /// The driver itself is broken: it cannot start reads any more.
+    pub broken_driver: bool,
 }
 
 impl Weather {
@@ -65,6 +67,7 @@ impl Weather {
             damaged: Vec::new(),
             broken: Vec::new(),
             end: None,
+            broken_driver: false,
         }
     }
 }
@@ -269,7 +272,10 @@ impl Driver for SimulatedDriver {
     }
 
     fn flush(&mut self) -> io::Result<()> {
-        Ok(())
+        match self.medium.0.lock().weather.broken_driver {
+            true => Err(io::Error::other("the simulated driver is broken")),
+            false => Ok(()),
+        }
     }
 
     fn poll(&mut self, now_ns: u64, out: &mut Vec<ReadDone>) -> usize {

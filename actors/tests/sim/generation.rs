@@ -4,6 +4,7 @@ use forebay_actors::decode::{Step, StepDone};
 use forebay_actors::fault::Fault;
 
 use crate::case::Case;
+use crate::embedding::read_rows;
 use crate::models::{CONTEXT, Model};
 use crate::random::Random;
 use crate::rest::check_rest;
@@ -90,8 +91,10 @@ pub fn run(
     on_logits: &mut OnLogits<'_>,
 ) -> Result<(), Ended> {
     for step in &generation.steps {
+        read_rows(world, model, step)?;
         let ended = one_step(world, model, *step);
-        if !matches!(ended, Err(Ended::Wrong(_))) {
+        // Cores that have ended keep no trace.
+        if !matches!(ended, Err(Ended::Wrong(_))) && !world.io_is_dead() {
             visits.check(world, step)?;
         }
         ended?;
@@ -149,6 +152,10 @@ fn take_logits(
 /// Something is not, or somebody does not sleep as one without work should.
 pub fn settle(world: &mut World) -> Result<(), String> {
     while world.advance()? == Moved::Yes {}
+    if world.io_is_dead() {
+        // It died meanwhile; what is left is looked at when that has been told.
+        return Ok(());
+    }
     if !world.is_idle() {
         return Err(format!("not idle at rest\n{}", world.dump()));
     }

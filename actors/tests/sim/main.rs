@@ -12,6 +12,7 @@
 //! asked first, then git. Without either it is 0.
 
 mod case;
+mod embedding;
 mod generation;
 mod models;
 mod random;
@@ -90,6 +91,7 @@ fn add(sum: &mut Report, report: &Report) {
     sum.steps += report.steps;
     sum.reads += report.reads;
     sum.faults += report.faults;
+    sum.deaths += report.deaths;
     sum.virtual_ns += report.virtual_ns;
 }
 
@@ -144,15 +146,17 @@ fn every_seed_comes_to_the_right_end() {
     }
     eprintln!(
         "{count} seeds from {first} on in {:.1} s: {} steps, {} turns, {} reads, {} generations failed as they \
-         should, {:.0} s of virtual time",
+         should, the I/O actor died {} times, {:.0} s of virtual time",
         begun.elapsed().as_secs_f64(),
         sum.steps,
         sum.turns,
         sum.reads,
         sum.faults,
+        sum.deaths,
         sum.virtual_ns as f64 * 1e-9,
     );
     assert!(sum.faults > count / 50, "faults are hardly simulated");
+    assert!(sum.deaths > count / 100, "deaths are hardly simulated");
 }
 
 #[test]

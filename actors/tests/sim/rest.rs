@@ -1,6 +1,8 @@
-//! At rest every buffer is at home, nothing is leased and no cluster is under way.
+//! At rest every buffer is at home, nothing is leased and no cluster is under way. Where the I/O actor has died, nobody
+//! waits, and what it did not have is all there, once.
 
 use forebay_actors::decode::Census;
+use forebay_stages::gio::WindowTally;
 
 use crate::world::World;
 
@@ -61,4 +63,39 @@ fn leftover(first: &Census, now: &Census) -> Option<&'static str> {
         ),
     ];
     complaints.iter().find(|c| c.0).map(|c| c.1)
+}
+
+/// What is left when the I/O actor has died: every core has ended, and has each of its buffers once, or gave it to a
+/// read that never came back.
+///
+/// # Errors
+/// Somebody waits for ever, or has lost or doubled something.
+pub fn check_wreck(world: &mut World) -> Result<(), String> {
+    if !world.all_finished() {
+        let dump = world.dump();
+        return Err(format!("a core waits for the dead I/O actor\n{dump}"));
+    }
+    for (rank, (first, now)) in world.censuses().into_iter().enumerate() {
+        let all = |w: WindowTally| w.free + w.here + w.coming + w.in_use;
+        let complaints = [
+            (
+                all(now.window) != all(first.window),
+                "a buffer of the window is lost, or there twice",
+            ),
+            (
+                now.store.buffers + now.store.reads != first.store.buffers,
+                "a read buffer is lost, or there twice",
+            ),
+            (
+                now.store.cached + now.store.vacant > now.store.slots,
+                "a slot of the cache is there twice",
+            ),
+        ];
+        if let Some((_, what)) = complaints.iter().find(|c| c.0) {
+            return Err(format!(
+                "WRECK of core {rank}: {what}\nat the start: {first:?}\nat its end: {now:?}"
+            ));
+        }
+    }
+    Ok(())
 }

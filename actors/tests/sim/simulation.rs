@@ -1,5 +1,6 @@
 //! One seed: a case, a few generations in it, with or without trouble, and all checks.
 
+use forebay_actors::fault::Fault;
 use forebay_actors::io::simulated::Weather;
 use forebay_models::kv_cache::KvType;
 use forebay_models::oracle::Oracle;
@@ -12,9 +13,10 @@ use crate::case::Case;
 use crate::generation::{Ended, Generation, run, settle, shut_down};
 use crate::models::{CONTEXT, Logits, Model};
 use crate::random::Random;
-use crate::trouble::Trouble;
+use crate::rest::check_wreck;
+use crate::trouble::{Death, Trouble};
 use crate::visits::Visits;
-use crate::world::World;
+use crate::world::{Moved, World};
 
 /// What a seed did.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -23,6 +25,8 @@ pub struct Report {
     pub steps: u64,
     pub reads: u64,
     pub faults: u64,
+    /// Times that the I/O actor died.
+    pub deaths: u64,
     /// Hash of all that happened.
     pub digest: u64,
     pub virtual_ns: u64,
@@ -78,6 +82,9 @@ impl Sequel<'_> {
             if troubled == Some(number) {
                 self.trouble(world, number == 0)?;
             }
+            if world.io_is_dead() {
+                return self.after_death(world);
+            }
             self.must_succeed(world)?;
         }
         settle(world)?;
@@ -88,6 +95,10 @@ impl Sequel<'_> {
     /// repaired, and what comes next has to be right.
     fn trouble(&mut self, world: &mut World, first: bool) -> Result<(), String> {
         let trouble = Trouble::draw(&mut self.random, self.case, first);
+        if trouble == Trouble::Death {
+            return self.death(world);
+        }
+        world.disk_lies = trouble.lies();
         let weather = trouble.weather(&mut self.random, self.case, self.model);
         world.medium.set_weather(weather);
         let failed = self.may_fail(world, trouble)?;
@@ -100,7 +111,42 @@ impl Sequel<'_> {
             // What the last step read ahead may be bad, and then the next one says so.
             self.may_fail(world, trouble)?;
         }
+        world.disk_lies = false;
         Ok(())
+    }
+
+    /// The I/O actor dies, now or some turns into a generation, which is right if it needed no more reads, or fails with
+    /// the cause.
+    fn death(&mut self, world: &mut World) -> Result<(), String> {
+        // As with other trouble, a failed read shall not be the cause.
+        world.medium.set_weather(Weather {
+            passing: 0,
+            ..self.case.weather.clone()
+        });
+        let how = self.random.one_of(&[Death::Error, Death::Panic]);
+        let turns = self.random.one_of(&[0, 1, 3, 10, 40, 200]);
+        let turns = self.random.within(0..=turns);
+        world.doom(turns, how);
+        let failed = self.may_fail(world, Trouble::Death)?;
+        // It may have been longer than the generation's reads took.
+        world.doom(0, how);
+        while world.advance()? == Moved::Yes {}
+        if !failed && !self.may_fail(world, Trouble::Death)? {
+            return Err("a generation without an I/O actor or cores".into());
+        }
+        Ok(())
+    }
+
+    /// Everything has ended, and whoever asks for more is told so.
+    fn after_death(&mut self, world: &mut World) -> Result<(), String> {
+        self.report.deaths += 1;
+        check_wreck(world)?;
+        match self.generate(world) {
+            Err(Ended::Failed(Fault::CoreStopped { .. } | Fault::IoStopped { .. })) => Ok(()),
+            Err(Ended::Failed(fault)) => Err(format!("after the death, and yet: {fault}")),
+            Err(Ended::Wrong(what)) => Err(what),
+            Ok(()) => Err("a generation after the death of the I/O actor".into()),
+        }
     }
 
     fn may_fail(&mut self, world: &mut World, trouble: Trouble) -> Result<bool, String> {

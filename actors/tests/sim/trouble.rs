@@ -1,4 +1,4 @@
-//! What goes wrong with the disk, and which fault must come of it.
+//! What goes wrong with the disk or the I/O actor, and which fault must come of it.
 
 use forebay_actors::fault::Fault;
 use forebay_actors::io::FaultKind;
@@ -8,6 +8,23 @@ use forebay_plans::residency::Residency;
 use crate::case::Case;
 use crate::models::Model;
 use crate::random::Random;
+
+/// What every cause of the I/O actor's death says.
+const CAUSE: &str = "simulated driver";
+
+/// How the I/O actor dies.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Death {
+    /// Its driver fails while it has its turn.
+    Error,
+    /// It panics, and nothing of its turn is done.
+    Panic,
+}
+
+impl Death {
+    /// What a panicking actor is reported with.
+    pub const PANIC: &str = "a bug in the simulated driver";
+}
 
 /// A kind of trouble. Not every one is noticed in every generation: what is not read does no harm.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -24,6 +41,8 @@ pub enum Trouble {
     Damaged,
     /// Bits flip on the way, now and then.
     Flips,
+    /// The I/O actor ends while others wait for it.
+    Death,
 }
 
 impl Trouble {
@@ -32,7 +51,13 @@ impl Trouble {
     /// on.
     pub fn draw(random: &mut Random, case: &Case, first: bool) -> Self {
         let streams = case.plan.residency.contains(&Residency::Streamed) || case.max_batch >= 16;
-        let mut kinds = vec![Self::Errors, Self::Timeouts, Self::Broken, Self::Truncated];
+        let mut kinds = vec![
+            Self::Errors,
+            Self::Timeouts,
+            Self::Broken,
+            Self::Truncated,
+            Self::Death,
+        ];
         if first || !streams {
             kinds.push(Self::Damaged);
         }
@@ -40,6 +65,11 @@ impl Trouble {
             kinds.push(Self::Flips);
         }
         random.one_of(&kinds)
+    }
+
+    /// Whether what is read may be other bytes than there are, without a word.
+    pub fn lies(self) -> bool {
+        matches!(self, Self::Damaged | Self::Flips)
     }
 
     /// The disk with this trouble.
@@ -73,6 +103,7 @@ impl Trouble {
                 weather.damaged.push(at..end.min(at + 600));
             }
             Self::Flips => weather.flips = rate,
+            Self::Death => {}
         }
         weather
     }
@@ -87,6 +118,7 @@ impl Trouble {
             (Self::Timeouts, Fault::Read { fault, .. }) => {
                 fault.kind == FaultKind::Os(libc::ETIMEDOUT)
             }
+            (Self::Death, Fault::IoStopped { cause }) => cause.contains(CAUSE),
             (Self::Truncated, Fault::Read { fault, .. }) => {
                 matches!(fault.kind, FaultKind::ShortRead { .. })
             }

@@ -6,15 +6,17 @@ use std::sync::Arc;
 use forebay_actors::core_thread::{Core, Pass};
 use forebay_actors::decode::{
     Assembly, Boards, Census, NeuronOptions, Program, Resident, Shared, Steps, predictor_rank,
+    when_io_stops,
 };
 use forebay_actors::fault::FaultCell;
 use forebay_actors::io::simulated::{Medium, SimulatedDriver, Weather};
 use forebay_actors::io::{Driver, IoActor, IoLimits, IoTurn};
 use forebay_actors::io_link::{Completions, IoLink, Requests};
 use forebay_actors::load::{load_hot_set, load_resident};
-use forebay_actors::memory::WeightMemory;
+use forebay_actors::memory::{CoreMemory, WeightMemory};
 use forebay_models::bundle::HotNeuron;
 use forebay_plans::residency::{Residency, Sparsity};
+use forebay_queues::slab::Slot;
 use forebay_stages::kernels::KernelTable;
 use forebay_stages::pred::Pred;
 use forebay_traces::record::Reason;
@@ -22,6 +24,7 @@ use forebay_traces::record::Reason;
 use crate::case::Case;
 use crate::models::{CONTEXT, Model};
 use crate::random::Random;
+use crate::trouble::Death;
 
 /// Records that a core's trace holds: more than a step makes.
 const RECORDS: usize = 4096;
@@ -32,11 +35,21 @@ const THRESHOLD: f32 = 0.15;
 
 /// A core, and what it sleeps for.
 struct Place {
-    core: Core,
+    /// `None` once it has finished: its thread would be gone, and its lanes closed.
+    core: Option<Core>,
     sleep: Option<(u64, Reason)>,
-    finished: bool,
     /// As the core began.
     first: Census,
+    /// As it finished.
+    last: Option<Census>,
+}
+
+impl Place {
+    fn census(&mut self) -> Census {
+        let now = self.core.as_mut().map(|core| core.sequencer().census());
+        now.or_else(|| self.last.clone())
+            .expect("a core has finished or is there")
+    }
 }
 
 /// What the world did.
@@ -57,11 +70,19 @@ pub struct World {
     pub turns: u64,
     /// Hash of all that happened, to compare a replay with.
     pub digest: u64,
+    /// The driver's own client, for embedding rows.
+    pub rows: IoLink,
+    pub row_buffers: Vec<Slot>,
+    /// Whether reads may bring wrong bytes and not say so.
+    pub disk_lies: bool,
     places: Vec<Place>,
-    io: IoActor<SimulatedDriver, Requests, Completions>,
+    /// `None` once it has died.
+    io: Option<IoActor<SimulatedDriver, Requests, Completions>>,
     io_sleeps: bool,
-    /// Kept: the I/O actor would end if a client were gone.
-    _rows: IoLink,
+    /// When and how the I/O actor dies: after so many of its turns.
+    dies: Option<(usize, Death)>,
+    /// Told when it has.
+    mourner: Box<dyn Fn(String)>,
     random: Random,
     weights: Vec<usize>,
     turn_ns: usize,
@@ -129,14 +150,15 @@ impl World {
             case.weather.clone(),
         );
         let driver = SimulatedDriver::new(medium.clone(), case.io_depth).expect("an eventfd");
-        Self::assemble(case, shared, programs, memory.cores, driver, medium, random)
+        let memory = (memory.cores, memory.rows);
+        Self::assemble(case, shared, programs, memory, driver, medium, random)
     }
 
     fn assemble(
         case: &Case,
         shared: Arc<Shared>,
         programs: Vec<Program>,
-        memory: Vec<forebay_actors::memory::CoreMemory>,
+        (memory, row_buffers): (Vec<CoreMemory>, Vec<Slot>),
         driver: SimulatedDriver,
         medium: Medium,
         random: &mut Random,
@@ -152,17 +174,21 @@ impl World {
             let mut core = seed.build();
             Place {
                 first: core.sequencer().census(),
-                core,
+                core: Some(core),
                 sleep: None,
-                finished: false,
+                last: None,
             }
         };
         Self {
             steps: assembly.steps,
+            rows: assembly.rows,
+            row_buffers,
+            disk_lies: false,
+            mourner: Box::new(when_io_stops(&shared, &assembly.aborter)),
             places: assembly.cores.into_iter().map(place).collect(),
-            io: IoActor::new(driver, requests, completions, limits),
+            io: Some(IoActor::new(driver, requests, completions, limits)),
             io_sleeps: false,
-            _rows: assembly.rows,
+            dies: None,
             medium,
             now_ns: 0,
             turns: 0,
@@ -179,18 +205,20 @@ impl World {
     /// # Errors
     /// It has gone on for ever.
     pub fn advance(&mut self) -> Result<Moved, String> {
-        let awake = |p: &Place| match p.sleep {
-            Some((seen, _)) => p.core.is_rung_since(seen),
-            None => !p.finished,
+        let awake = |p: &Place| match (&p.core, p.sleep) {
+            (Some(core), Some((seen, _))) => core.is_rung_since(seen),
+            (core, None) => core.is_some(),
+            (None, _) => false,
         };
         let mut able: Vec<usize> = (0..self.places.len())
             .filter(|&i| awake(&self.places[i]))
             .collect();
-        if !self.io_sleeps || self.io.driver().is_awake(self.now_ns) {
+        let driver = self.io.as_ref().map(IoActor::driver);
+        if driver.is_some_and(|driver| !self.io_sleeps || driver.is_awake(self.now_ns)) {
             able.push(self.places.len());
         }
         if able.is_empty() {
-            let Some(due) = self.io.driver().next_due() else {
+            let Some(due) = driver.and_then(SimulatedDriver::next_due) else {
                 return Ok(Moved::Still);
             };
             self.now_ns = self.now_ns.max(due);
@@ -204,10 +232,13 @@ impl World {
         match self.places.get_mut(who) {
             Some(place) => {
                 place.sleep = None;
-                match place.core.pass() {
-                    Pass::Again => {}
-                    Pass::Sleep { seen, reason } => place.sleep = Some((seen, reason)),
-                    Pass::Finished => place.finished = true,
+                match place.core.as_mut().map(Core::pass) {
+                    Some(Pass::Sleep { seen, reason }) => place.sleep = Some((seen, reason)),
+                    Some(Pass::Finished) => {
+                        place.last = Some(place.census());
+                        place.core = None;
+                    }
+                    Some(Pass::Again) | None => {}
                 }
             }
             None => self.io_turn()?,
@@ -231,29 +262,76 @@ impl World {
     }
 
     fn io_turn(&mut self) -> Result<(), String> {
-        let turn = self.io.turn(self.now_ns).map_err(|e| e.to_string())?;
-        self.io_sleeps = turn == IoTurn::Waiting;
+        let death = match &mut self.dies {
+            Some((0, death)) => Some(*death),
+            Some((left, _)) => {
+                *left -= 1;
+                None
+            }
+            None => None,
+        };
+        match death {
+            Some(Death::Panic) => {
+                self.bury(Death::PANIC.into());
+                return Ok(());
+            }
+            Some(Death::Error) => self.medium.set_weather(Weather {
+                broken_driver: true,
+                ..Weather::calm()
+            }),
+            None => {}
+        }
+        let Some(io) = &mut self.io else {
+            return Ok(());
+        };
+        match io.turn(self.now_ns) {
+            Ok(turn) => self.io_sleeps = turn == IoTurn::Waiting,
+            Err(e) if death.is_some() => {
+                self.bury(e.to_string());
+                return Ok(());
+            }
+            Err(e) => return Err(e.to_string()),
+        }
         if self.io_sleeps {
             // Announces the sleep; nobody waits here.
-            self.io.wait(None).map_err(|e| e.to_string())?;
+            io.wait(None).map_err(|e| e.to_string())?;
         }
         Ok(())
     }
 
-    /// The cores, by rank.
+    /// What the I/O actor's thread does when the actor ends before its time.
+    fn bury(&mut self, cause: String) {
+        (self.mourner)(cause);
+        self.io = None;
+    }
+
+    /// Has the I/O actor die after so many more of its turns; it is woken for the last one, if need be.
+    pub fn doom(&mut self, turns: usize, death: Death) {
+        self.dies = Some((turns, death));
+        if turns == 0 {
+            self.io_sleeps = false;
+        }
+    }
+
+    /// Whether the I/O actor has died.
+    pub fn io_is_dead(&self) -> bool {
+        self.io.is_none()
+    }
+
+    /// The cores, by rank, as long as they are there.
     pub fn cores(&mut self) -> impl Iterator<Item = &mut Core> {
-        self.places.iter_mut().map(|p| &mut p.core)
+        self.places.iter_mut().filter_map(|p| p.core.as_mut())
     }
 
     /// Each core's census as it began and now.
     pub fn censuses(&mut self) -> Vec<(Census, Census)> {
-        let now = |p: &mut Place| (p.first.clone(), p.core.sequencer().census());
+        let now = |p: &mut Place| (p.first.clone(), p.census());
         self.places.iter_mut().map(now).collect()
     }
 
     /// Whether all cores have ended.
     pub fn all_finished(&self) -> bool {
-        self.places.iter().all(|p| p.finished)
+        self.places.iter().all(|p| p.core.is_none())
     }
 
     /// Whether all cores sleep for want of a step.
@@ -270,12 +348,16 @@ impl World {
             "at {} ns after {} turns; reads in flight: {}, the I/O actor {}",
             self.now_ns,
             self.turns,
-            self.io.driver().in_flight(),
-            if self.io_sleeps { "sleeps" } else { "is awake" },
+            self.io.as_ref().map_or(0, |io| io.driver().in_flight()),
+            match (&self.io, self.io_sleeps) {
+                (None, _) => "is dead",
+                (_, true) => "sleeps",
+                (_, false) => "is awake",
+            },
         );
         for (rank, place) in self.places.iter_mut().enumerate() {
             let sleep = place.sleep.map(|s| s.1);
-            let census = place.core.sequencer().census();
+            let census = place.census();
             let _ = writeln!(text, "core {rank} waits for {sleep:?}: {census:?}");
         }
         text
