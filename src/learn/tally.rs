@@ -79,7 +79,7 @@ impl Tally {
             .map(|layer| layer.iter().map(|c| c.load(Ordering::Relaxed)).collect())
             .collect();
         if let Some(before) = before.filter(|p| p.sparsity == sparsity) {
-            tokens += before.tokens;
+            tokens = tokens.saturating_add(before.tokens);
             let pairs = counts
                 .iter_mut()
                 .flatten()
@@ -115,7 +115,7 @@ fn counted(tokens: usize, counts: Vec<Vec<u32>>, sparsity: &str) -> Profile {
         sparsity: sparsity.into(),
         wanted: counts
             .iter()
-            .map(|layer| sum(layer) / (tokens * d_ff) as f64)
+            .map(|layer| sum(layer) / (tokens as f64 * d_ff as f64))
             .collect(),
         overlap: 0.0,
         top_fifth_share: sum(&all[..all.len().div_ceil(5)]) / wants,

@@ -77,7 +77,10 @@ impl Outlook<'_> {
     }
 
     fn activation(&self) -> Activation {
-        let mean = |p: &Profile| p.wanted.iter().sum::<f64>() / p.wanted.len().max(1) as f64;
+        let mean = |p: &Profile| {
+            let layers = p.wanted.len().max(1) as f64;
+            (p.wanted.iter().sum::<f64>() / layers).min(1.0)
+        };
         Activation::of(self.request.sparsity, self.profile.map(mean))
     }
 

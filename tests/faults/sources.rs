@@ -292,7 +292,7 @@ fn a_folder_that_is_incomplete_or_wrong_is_refused() {
     refused_by_all(&scratch, "an empty folder", &empty, &["config.json"]);
 }
 
-const TOKENIZER_DAMAGES: [FolderDamage; 3] = [
+const TOKENIZER_DAMAGES: [FolderDamage; 4] = [
     (
         "another kind",
         |f| set(f, "tokenizer.json", "/model/type", json!("WordPiece")),
@@ -307,6 +307,11 @@ const TOKENIZER_DAMAGES: [FolderDamage; 3] = [
         "a wrong decoder",
         |f| set(f, "tokenizer.json", "/decoder/type", json!("WordPiece")),
         &["tokenizer.json"],
+    ),
+    (
+        "an id far away",
+        |f| set(f, "tokenizer.json", "/added_tokens/0/id", json!(123_456)),
+        &["tokenizer.json", "added_tokens.id", "123456"],
     ),
 ];
 
@@ -324,17 +329,18 @@ fn a_tokenizer_that_cannot_be_used_is_refused_before_anything_is_packed() {
     // one, as every text does.
     let scratch = Scratch::new();
     let model = scratch.copy_of(&tiny, "model");
-    set(
-        &model,
-        "tokenizer.json",
-        "/added_tokens/0/id",
-        json!(123_456),
-    );
+    for (file, field, value) in [
+        ("tokenizer.json", "/added_tokens/0/id", json!(288)),
+        ("tokenizer.json", "/added_tokens/0/content", json!("<new>")),
+        ("tokenizer_config.json", "/bos_token", json!("<new>")),
+    ] {
+        set(&model, file, field, value);
+    }
     let run = ["run", text(&model), "-p", "the", "-q"];
     refused(
         scratch.path(),
         "a token without an embedding",
         &run,
-        &["123456", "vocabulary of 288"],
+        &["288", "vocabulary of 288"],
     );
 }

@@ -6,7 +6,7 @@ use std::sync::{Mutex, PoisonError};
 
 use serde::Deserialize;
 use serde_json::Value;
-use tokenizers::Model;
+use tokenizers::{Model, ModelWrapper};
 
 use super::vocabulary::{Spelling, TokenKind, Vocabulary, byte_token};
 use crate::error::{ModelError, Result};
@@ -43,6 +43,7 @@ struct ModelHead {
 #[derive(Deserialize)]
 struct AddedToken {
     id: u32,
+    content: String,
     special: bool,
 }
 
@@ -74,6 +75,14 @@ impl HfEncoder {
         // BOS is put in front by `Tokenizer`, so it has nothing to do; with a template of more sequences than one it
         // panics.
         inner.with_post_processor(None::<tokenizers::PostProcessorWrapper>);
+        // Merges that are left out at random are for training: a text has the same tokens every time.
+        if let ModelWrapper::BPE(bpe) = inner.get_model()
+            && bpe.dropout.is_some()
+        {
+            let mut bpe = bpe.clone();
+            bpe.dropout = None;
+            inner.with_model(bpe);
+        }
         let vocab = read_vocabulary(&inner, &head)?;
         Ok((
             vocab,
@@ -109,18 +118,14 @@ fn read_vocabulary(inner: &tokenizers::Tokenizer, head: &Head) -> Result<Vocabul
         strips_first_space,
     } = Decoding::of(head)?;
     let n_model = inner.get_model().get_vocab_size();
-    let n_added = head
-        .added_tokens
-        .last()
-        .map_or(0, |t| t.id.saturating_add(1));
+    check_ids(inner, &head.added_tokens)?;
+    let n_added = head.added_tokens.last().map_or(0, |t| t.id + 1);
     let n_tokens = u32::try_from(n_model).unwrap_or(u32::MAX).max(n_added);
     if n_tokens > MAX_TOKENS {
-        return Err(damaged(
-            "added_tokens",
-            &format!("a vocabulary of {n_tokens} ids"),
-        ));
+        let problem = format!("a vocabulary of {n_tokens} ids");
+        return Err(damaged("model.vocab", &problem));
     }
-    let mut vocab = Vocabulary::with_capacity(n_tokens as usize, 8 * n_tokens as usize);
+    let mut vocab = Vocabulary::with_capacity(n_tokens as usize, 8 * n_model);
     vocab.strips_first_space = strips_first_space;
     let mut n_found = 0;
     for id in 0..n_tokens {
@@ -150,6 +155,21 @@ fn read_vocabulary(inner: &tokenizers::Tokenizer, head: &Head) -> Result<Vocabul
         ));
     }
     Ok(vocab)
+}
+
+/// Added tokens must have the ids that the crate gives them, which follow the model's without a gap whatever the file
+/// says: others would never come out of a text. So the ids that there are take no more memory than the tokens.
+fn check_ids(inner: &tokenizers::Tokenizer, added: &[AddedToken]) -> Result<()> {
+    let given = |token: &AddedToken| inner.token_to_id(&token.content);
+    let Some(other) = added.iter().find(|token| given(token) != Some(token.id)) else {
+        return Ok(());
+    };
+    let AddedToken { id, content, .. } = other;
+    let problem = match given(other) {
+        Some(given) => format!("{content:?} has id {id} here, and id {given} by its place"),
+        None => format!("the token of id {id} is empty"),
+    };
+    Err(damaged("added_tokens.id", &problem))
 }
 
 /// How the file's decoder turns tokens into text.

@@ -61,6 +61,7 @@ short! {
     text "text" 5000,
     plan "plan" 10000,
     machine "machine" 10000,
+    profile "profile" 5000,
     trace "trace" 3000,
     size "size" 20000,
 }

@@ -96,7 +96,12 @@ fn hf_json_that_cannot_be_decoded_is_refused() {
             "\"content\":\"_\",\"pattern\"",
             "decoder",
         ),
-        ("263", "4000000000", "4000000001 ids"),
+        ("263", "4294967295", "added_tokens.id"),
+        // Found by fuzzing: 208 MB were reserved for it.
+        ("263", "16777215", "has id 16777215 here, and id 263"),
+        // Its id would not come out of a text.
+        ("263", "264", "has id 264 here, and id 263"),
+        ("\"[user]\"", "\"\"", "id 263 is empty"),
         ("\"\u{2581}ab\":262", "\"\u{2581}ab\":900", "gaps"),
     ] {
         let json = llama2_json();
@@ -133,6 +138,18 @@ fn a_template_of_two_sequences_for_one_is_not_applied() {
     let encode = |json| {
         let tokenizer = Tokenizer::from_spec(hf_spec(json)).expect("a tokenizer");
         tokenizer.encode("ab a", FULL).expect("tokens")
+    };
+    assert_eq!(encode(json), encode(llama2_json()));
+}
+
+/// Merges left out at random would make other tokens of the same prompt.
+#[test]
+fn dropout_is_for_training() {
+    let json = llama2_json().replace(r#""dropout":null"#, r#""dropout":1.0"#);
+    assert_ne!(json, llama2_json());
+    let encode = |json| {
+        let tokenizer = Tokenizer::from_spec(hf_spec(json)).expect("a tokenizer");
+        tokenizer.encode("ab a ab b", FULL).expect("tokens")
     };
     assert_eq!(encode(json), encode(llama2_json()));
 }

@@ -6,6 +6,7 @@ mod gguf;
 mod hot_set;
 mod machine;
 mod plan;
+mod profile;
 mod size;
 mod text;
 mod tokenizer;
@@ -28,7 +29,7 @@ use crate::target::Target;
 pub type Make = fn(&Path) -> Result<Box<dyn Target>>;
 
 /// All targets by name.
-pub const TARGETS: [(&str, Make); 14] = [
+pub const TARGETS: [(&str, Make); 15] = [
     ("gguf", gguf::make),
     ("bundle", bundle::sections),
     ("bundle-file", bundle::whole),
@@ -41,6 +42,7 @@ pub const TARGETS: [(&str, Make); 14] = [
     ("text", text::make),
     ("plan", plan::make),
     ("machine", machine::make),
+    ("profile", profile::make),
     ("trace", trace::make),
     ("size", size::make),
 ];
@@ -69,6 +71,8 @@ fn use_tokenizer(spec: TokenizerSpec) -> Result<(), String> {
             parse_special,
         };
         let ids = tokenizer.encode(TEXT, options).map_err(|e| refusal(&e))?;
+        let again = tokenizer.encode(TEXT, options).map_err(|e| refusal(&e))?;
+        assert_eq!(ids, again, "one text, two encodings");
         check_decoding(&tokenizer, &ids);
         let n = tokenizer.vocab_size();
         let own = ids.iter().all(|&id| (id as usize) < n);

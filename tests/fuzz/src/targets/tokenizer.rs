@@ -167,7 +167,9 @@ pub fn sentence_piece_json() -> serde_json::Value {
 
 impl Target for Json {
     fn seeds(&self) -> Vec<Vec<u8>> {
-        [byte_level_json(), sentence_piece_json()]
+        let mut random_merges = byte_level_json();
+        random_merges["model"]["dropout"] = json!(0.5);
+        [byte_level_json(), sentence_piece_json(), random_merges]
             .map(|json| json.to_string().into_bytes())
             .to_vec()
     }
