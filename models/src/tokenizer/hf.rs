@@ -1,5 +1,7 @@
 //! A Hugging Face `tokenizer.json`: encoded by the `tokenizers` crate, decoded here.
 
+mod growth;
+
 use std::path::Path;
 use std::str::FromStr;
 use std::sync::{Mutex, PoisonError};
@@ -31,6 +33,8 @@ struct Head {
     #[serde(default)]
     added_tokens: Vec<AddedToken>,
     decoder: Option<Value>,
+    normalizer: Option<Value>,
+    pre_tokenizer: Option<Value>,
     #[serde(default)]
     model: ModelHead,
 }
@@ -66,6 +70,7 @@ impl HfEncoder {
                 "byte-level BPE and SentencePiece have none: convert the model to GGUF",
             ));
         }
+        growth::check(head.normalizer.as_ref(), head.pre_tokenizer.as_ref())?;
         let mut inner = tokenizers::Tokenizer::from_str(json).map_err(|e| damaged("model", &e))?;
         // Cutting and filling up are for batches of training texts; a prompt is taken as it is.
         inner
@@ -218,11 +223,12 @@ impl Decoding {
     }
 }
 
-/// Appends the steps of a decoder, sequences resolved.
-fn flatten<'v>(decoder: &'v Value, steps: &mut Vec<&'v Value>) {
-    match decoder["decoders"].as_array() {
+/// Appends the steps of a decoder, normalizer or pre-tokenizer, sequences resolved.
+fn flatten<'v>(whole: &'v Value, steps: &mut Vec<&'v Value>) {
+    let parts = ["decoders", "normalizers", "pretokenizers"];
+    match parts.iter().find_map(|name| whole[*name].as_array()) {
         Some(parts) => parts.iter().for_each(|part| flatten(part, steps)),
-        None => steps.push(decoder),
+        None => steps.push(whole),
     }
 }
 

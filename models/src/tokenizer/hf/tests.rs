@@ -153,3 +153,33 @@ fn dropout_is_for_training() {
     };
     assert_eq!(encode(json), encode(llama2_json()));
 }
+
+/// Found by fuzzing: sixty steps, each of which doubled the text.
+#[test]
+fn steps_that_make_a_text_ever_longer_are_refused() {
+    let step =
+        r#"{"type":"ByteLevel","add_prefix_space":false,"trim_offsets":true,"use_regex":false}"#;
+    let bytes = |n: usize| {
+        let steps = vec![step; n].join(",");
+        let sequence =
+            format!(r#""pre_tokenizer":{{"type":"Sequence","pretokenizers":[{steps}]}}"#);
+        llama2_json().replace(r#""pre_tokenizer":null"#, &sequence)
+    };
+    let spaces = |n: usize| {
+        let one = "\"content\":\"\u{2581}\"";
+        let json = llama2_json();
+        assert!(json.contains(one), "{json}");
+        json.replace(one, &one.replace('\u{2581}', &"\u{2581}".repeat(n)))
+    };
+    for (json, field) in [(bytes(60), "pre_tokenizer"), (spaces(40), "normalizer")] {
+        let error = Tokenizer::from_spec(hf_spec(json)).expect_err("too long");
+        let message = error.to_string();
+        assert!(
+            message.contains(field) && message.contains("times longer"),
+            "{message}"
+        );
+    }
+    for json in [bytes(1), bytes(2), spaces(2)] {
+        assert!(Tokenizer::from_spec(hf_spec(json)).is_ok());
+    }
+}
