@@ -238,8 +238,8 @@ impl EngineBuilder {
     }
 
     /// Whether the engine gives a part of the neuron cache up while the machine or one of its control groups runs short
-    /// of memory, and takes it back when that is over: it looks every quarter of a second while tokens flow, at the
-    /// kernel's pressure figures where there are any, and at what is left of limits. Default: no.
+    /// of memory, and takes it back when that is over: it looks every few milliseconds, between two tokens, at what is
+    /// left of limits and at the kernel's pressure figures where there are any. Default: no.
     #[must_use]
     pub fn yields_memory(mut self, yields: bool) -> Self {
         self.yields_memory = yields;
