@@ -11,6 +11,7 @@ mod measured;
 mod support;
 
 mod budgets;
+mod curve;
 mod cycles;
 mod hog;
 mod pressure;
