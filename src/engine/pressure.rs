@@ -10,6 +10,9 @@ use forebay_plans::limits::MemoryLimits;
 /// Between two looks, or longer where a look is slow: looking takes at most 1/`SHARE` of the time.
 const INTERVAL: Duration = Duration::from_millis(10);
 const SHARE: u32 = 50;
+/// What others take goes on as fast for at least this time: a step may take so long, or a busy machine keep the engine
+/// from its turn.
+const AHEAD: Duration = Duration::from_millis(100);
 /// Stalls are counted over this time.
 const WINDOW: Duration = Duration::from_millis(250);
 /// Part of that time in which something waited for memory, from which on the engine gives way.
@@ -42,8 +45,8 @@ pub(super) struct Watch {
     next: Instant,
     /// When the present window for stalls began, and the microseconds counted then.
     window: Option<(Instant, u64)>,
-    /// Room at the last look.
-    room: Option<i64>,
+    /// When the last look was, and the room then.
+    last: Option<(Instant, i64)>,
     /// Bytes that can be given up.
     most: u64,
     /// Bytes given up.
@@ -62,7 +65,7 @@ impl Watch {
             kernel,
             next: now,
             window: None,
-            room: None,
+            last: None,
             most,
             spared: 0,
             calm_since: now,
@@ -115,11 +118,14 @@ impl Watch {
 
     fn decide(&mut self, now: Instant, seen: Seen) {
         let step = self.most.div_ceil(STEPS);
-        let last = std::mem::replace(&mut self.room, seen.room);
-        // What was taken since the last look will be taken until the next one.
+        let last = std::mem::replace(&mut self.last, seen.room.map(|room| (now, room)));
         let short = seen.room.map_or(0, |room| {
-            let taken = last.map_or(0, |last| (last - room).max(0));
-            (taken - room).max(0) as u64
+            let coming = last.map_or(0.0, |(at, before)| {
+                let taken = (before - room).max(0) as f64;
+                let past = (now - at).max(INTERVAL);
+                taken * (AHEAD.as_secs_f64() / past.as_secs_f64()).max(1.0)
+            });
+            (coming as i64).saturating_sub(room).max(0) as u64
         });
         if short > 0 || seen.stalled.is_some_and(|share| share >= STALLED) {
             self.calm_since = now;
@@ -185,24 +191,26 @@ mod tests {
     }
 
     #[test]
-    fn it_gives_what_is_short_and_what_will_be_by_the_next_look() {
+    fn it_gives_what_is_short_and_what_will_be_soon() {
         let mut watch = watch();
-        let now = Instant::now();
-        watch.decide(now, with_room(60));
-        watch.decide(now, with_room(35));
-        assert_eq!(watch.spared, 0, "10 MiB will still be left");
-        watch.decide(now, with_room(10));
+        let mut now = Instant::now();
+        let mut after = |time: Duration, mib: i64| {
+            now += time;
+            watch.decide(now, with_room(mib));
+            watch.spared / MIB
+        };
+        assert_eq!(after(AHEAD, 60), 0);
+        assert_eq!(after(AHEAD, 35), 0, "10 MiB will still be left");
+        assert_eq!(after(AHEAD, 10), 15, "25 MiB more are coming, 10 are left");
+        assert_eq!(after(AHEAD, 10), 15, "that came to a halt");
+        assert_eq!(after(AHEAD / 2, 2), 29, "16 MiB in that time, 2 are left");
+        assert_eq!(after(AHEAD, 2), 29);
         assert_eq!(
-            watch.spared,
-            15 * MIB,
-            "25 MiB more are coming, 10 are left"
+            after(AHEAD, -1),
+            39,
+            "3 MiB more, 1 missing, but no less than an eighth"
         );
-        watch.decide(now, with_room(10));
-        assert_eq!(watch.spared, 15 * MIB, "that came to a halt");
-        watch.decide(now, with_room(-1));
-        assert_eq!(watch.spared, 25 * MIB, "no less than an eighth");
-        (0..9).for_each(|_| watch.decide(now, with_room(-1)));
-        assert_eq!(watch.spared, 80 * MIB, "no more than it can");
+        assert_eq!(after(AHEAD, -99), 80, "no more than it can");
     }
 
     #[test]
@@ -235,6 +243,7 @@ mod tests {
             "what was taken back is to be filled first"
         );
         // What is left would be used up again.
+        watch.last = None;
         watch.decide(start + 9 * CALM, with_room(19));
         assert_eq!(watch.spared, 30 * MIB);
         watch.decide(start + 10 * CALM, with_room(100));

@@ -159,7 +159,7 @@ fn no_change_of_the_budget_changes_a_token() {
         let reference = rest(ask(&start()));
         let engine = start();
         let (least, most) = limits(&engine);
-        for round in 0..4 * length() as u64 {
+        for round in 0..3 * length() as u64 {
             let mut stream = ask(&engine);
             for i in 0..20 {
                 engine
