@@ -70,6 +70,11 @@ impl FaultCell {
         self.0.lock().get_or_insert(fault);
     }
 
+    /// Whether there is one.
+    pub fn is_set(&self) -> bool {
+        self.0.lock().is_some()
+    }
+
     /// Takes the root cause.
     pub fn take(&self) -> Option<Fault> {
         self.0.lock().take()

@@ -2,6 +2,7 @@
 
 use forebay_models::bundle::Bundle;
 use forebay_models::panel::PANEL_ROWS;
+use forebay_plans::giving_way::{GivingWay, WINDOW};
 use forebay_plans::residency::{Residency, ResidencyPlan};
 use forebay_queues::slab::{PAGE, Slab, SlabError, Slot};
 use forebay_stages::neuron_store::NeuronMemory;
@@ -15,6 +16,39 @@ pub struct CoreMemory {
     pub stream: Vec<Slot>,
     /// Neuron cache and its read buffers.
     pub neurons: NeuronMemory,
+    /// Pinned clusters that may give way.
+    pub giving: GivingMemory,
+}
+
+impl CoreMemory {
+    /// Most buffers that the stream window ever has.
+    pub fn stream_buffers(&self) -> usize {
+        match (self.stream.len(), self.giving.clusters.is_empty()) {
+            (0, false) => WINDOW,
+            (own, _) => own,
+        }
+    }
+}
+
+/// Pinned clusters of one core that may give way, side by side, so that the memory of the last ones can go back in one
+/// piece.
+#[derive(Debug, Default)]
+pub struct GivingMemory {
+    /// Their bytes in this order; there once [`WeightMemory::gather`] has put them together.
+    pub store: Option<Slot>,
+    /// The last one gives way first.
+    pub clusters: Vec<GivingCluster>,
+}
+
+/// A pinned cluster that may give way.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct GivingCluster {
+    /// Directory index.
+    pub cluster: u32,
+    /// Place in the order in which all cores' clusters give way.
+    pub place: u32,
+    /// Bytes in memory.
+    pub bytes: usize,
 }
 
 /// The carved slab.
@@ -81,12 +115,25 @@ impl WeightMemory {
         let rows = row_buffers(max_batch) * row_buffer_bytes(bundle);
         let mut slab = Slab::new(resident + programs.len() * per_core + rows)?;
         let mut take = |bytes: usize| slab.carve(bytes).unwrap_or_else(|| unreachable_slot(bytes));
-        let resident = (0..bundle.clusters.len())
-            .map(|i| resident_len(i).map(&mut take))
-            .collect();
+        let giving = giving_clusters(bundle, plan, programs.len());
+        let mut resident: Vec<Option<Slot>> = Vec::new();
+        resident.resize_with(bundle.clusters.len(), || None);
+        for given in giving.iter().flatten() {
+            resident[given.cluster as usize] = Some(take(given.bytes));
+        }
+        for (i, slot) in resident.iter_mut().enumerate() {
+            if slot.is_none() {
+                *slot = resident_len(i).map(&mut take);
+            }
+        }
         let cores = programs
             .iter()
-            .map(|program| CoreMemory {
+            .zip(giving)
+            .map(|(program, clusters)| CoreMemory {
+                giving: GivingMemory {
+                    store: None,
+                    clusters,
+                },
                 // No more buffers than clusters: one more would never be filled.
                 stream: (0..plan.stream_slots.min(program.stream.len()))
                     .map(|_| take(plan.stream_slot_bytes))
@@ -113,6 +160,39 @@ impl WeightMemory {
             huge_pages: slab.huge_pages(),
         })
     }
+
+    /// Hands the loaded clusters that may give way to their cores.
+    pub fn gather(&mut self) {
+        for core in &mut self.cores {
+            let clusters = core.giving.clusters.iter();
+            let mut slots = clusters.filter_map(|c| self.resident[c.cluster as usize].take());
+            core.giving.store = slots.next().map(|mut store| {
+                for slot in slots {
+                    assert!(store.join(slot).is_ok(), "they were carved in this order");
+                }
+                store
+            });
+        }
+    }
+}
+
+/// Each core's clusters that may give way, the last one first.
+fn giving_clusters(
+    bundle: &Bundle,
+    plan: &ResidencyPlan,
+    threads: usize,
+) -> Vec<Vec<GivingCluster>> {
+    let mut cores = vec![Vec::new(); threads];
+    let order = GivingWay::new(bundle, plan).clusters;
+    for (place, cluster) in order.into_iter().enumerate().rev() {
+        let i = cluster as usize;
+        cores[usize::from(plan.owner[i])].push(GivingCluster {
+            cluster,
+            place: place as u32,
+            bytes: bundle.clusters[i].padded_len().next_multiple_of(PAGE),
+        });
+    }
+    cores
 }
 
 /// The slab was made as large as the sum of what is carved from it.

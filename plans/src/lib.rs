@@ -11,6 +11,7 @@ pub mod doctor;
 pub mod error;
 #[cfg(test)]
 mod fake_tree;
+pub mod giving_way;
 pub mod isa;
 pub mod kernel_files;
 pub mod limits;

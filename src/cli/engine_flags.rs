@@ -52,7 +52,7 @@ pub struct EngineFlags {
     /// Start with an empty neuron cache, and do not keep what is in it for the next run.
     #[arg(long)]
     pub cold: bool,
-    /// Give a part of the neuron cache up while the machine or its control group is short of memory.
+    /// Give weights in memory up while the machine or its control group is short of it, and read them instead.
     #[arg(long)]
     pub yield_memory: bool,
     /// Another engine's way of running sparse models, for comparison: sets --policy, --loading and

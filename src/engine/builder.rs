@@ -10,6 +10,7 @@ use forebay_models::bundle::{Bundle, PackOptions};
 use forebay_models::config::ModelConfig;
 use forebay_models::kv_cache::KvType;
 use forebay_plans::cache_dir;
+use forebay_plans::giving_way::GivingWay;
 use forebay_plans::limits::MemoryLimits;
 use forebay_plans::process::rss_now;
 use forebay_plans::residency::{Loading, STREAM_WINDOW, Sparsity};
@@ -237,9 +238,9 @@ impl EngineBuilder {
         self
     }
 
-    /// Whether the engine gives a part of the neuron cache up while the machine or one of its control groups runs short
-    /// of memory, and takes it back when that is over: it looks every quarter of a second while tokens flow, at the
-    /// kernel's pressure figures where there are any, and at what is left of limits. Default: no.
+    /// Whether the engine gives memory up, as under a smaller budget, while the machine or one of its control groups runs short
+    /// of memory, and takes it back when that is over: it looks every few milliseconds, between two tokens, at what is
+    /// left of limits and at the kernel's pressure figures where there are any. Default: no.
     #[must_use]
     pub fn yields_memory(mut self, yields: bool) -> Self {
         self.yields_memory = yields;
@@ -356,6 +357,7 @@ impl EngineBuilder {
             budget: LiveBudget::new(
                 memory.budget.clone(),
                 memory.residency.neuron_cache,
+                GivingWay::new(&bundle, &memory.residency),
                 threads,
             ),
         });

@@ -127,16 +127,16 @@ impl Engine {
     }
 
     /// The least budget in bytes that [`Engine::set_budget`] can bring the engine to: the neuron cache is smaller then,
-    /// and all else is as it is.
+    /// pinned FFN clusters are streamed, and all else is as it is.
     pub fn least_budget(&self) -> u64 {
         self.facts.budget.least()
     }
 
     /// Changes the budget of the process to `bytes`: less, or again as much as it was at the start. It is in force
     /// between two steps, so within the time of a token, and at once if nothing is generated; [`Engine::budget`] says
-    /// when. The neuron cache gives way, and its memory back to the system; a model whose neurons are not cached (a
-    /// dense one, or one that is in memory as a whole) holds what it was started with. Nothing that is generated
-    /// depends on it, but with [`EngineBuilder::cache_preference`].
+    /// when. The neuron cache gives way first, then FFN clusters that were pinned, which are streamed until the budget
+    /// grows; their memory goes back to the system. Nothing that is generated depends on it, but with
+    /// [`EngineBuilder::cache_preference`].
     ///
     /// # Errors
     /// Less than [`Engine::least_budget`], which the message names, more than at the start, or the engine has

@@ -7,24 +7,34 @@ use forebay_plans::cgroup::{Group, Version, groups};
 use forebay_plans::kernel_files::KernelFiles;
 use forebay_plans::limits::MemoryLimits;
 
-/// Between two looks: they cost some hundred microseconds.
-const INTERVAL: Duration = Duration::from_millis(250);
-/// Percent of the last ten seconds in which something waited for memory, from which on the engine gives way.
-const STALLED: f64 = 10.0;
-/// A limit is near where less than this part of it is left.
-const NEAR: u64 = 128;
-/// The cache gives way by this part of what it can.
+/// Between two looks, or longer where a look is slow: looking takes at most 1/`SHARE` of the time.
+const INTERVAL: Duration = Duration::from_millis(10);
+const SHARE: u32 = 50;
+/// What others take goes on as fast for at least this time: a step may take so long, or a busy machine keep the engine
+/// from its turn.
+const AHEAD: Duration = Duration::from_millis(100);
+/// Stalls are counted over this time.
+const WINDOW: Duration = Duration::from_millis(250);
+/// Part of that time in which something waited for memory, from which on the engine gives way.
+const STALLED: f64 = 0.1;
+/// The machine's stalls count where less than this part of its memory is left: else they are another group's own.
+const SHORT: u64 = 8;
+/// This part of a limit is kept free: what others take between two looks.
+const RESERVE: u64 = 64;
+/// But never less than two huge pages.
+const LEAST_RESERVE: u64 = 4 << 20;
+/// The cache gives way by at least this part of what it can.
 const STEPS: u64 = 8;
-/// Looks without pressure after which it takes a step back: growing is slower than shrinking.
-const CALM: u32 = 20;
+/// Without pressure for so long, it takes memory back: growing is slower than shrinking.
+const CALM: Duration = Duration::from_secs(2);
 
 /// What a look shows.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 struct Seen {
-    /// Percent of time lost to waiting for memory, where the kernel counts it.
+    /// Part of the time lost to waiting for memory, where the kernel counts it and a window is over.
     stalled: Option<f64>,
-    /// The least that is left below a limit, and that limit, in bytes.
-    left: Option<(u64, u64)>,
+    /// Bytes that are left below the nearest limit beyond the reserve; negative where that is touched.
+    room: Option<i64>,
 }
 
 /// Looks at the memory's pressure while tokens flow.
@@ -33,74 +43,118 @@ pub(super) struct Watch {
     kernel: KernelFiles,
     groups: Vec<Group>,
     next: Instant,
+    /// When the present window for stalls began, and the microseconds counted then.
+    window: Option<(Instant, u64)>,
+    /// When the last look was, and the room then.
+    last: Option<(Instant, i64)>,
     /// Bytes that can be given up.
     most: u64,
     /// Bytes given up.
     spared: u64,
-    calm: u32,
+    /// When there was pressure last, or something was taken back.
+    calm_since: Instant,
 }
 
 impl Watch {
     /// For an engine that can do with `most` bytes less.
     pub fn new(most: u64) -> Self {
         let kernel = KernelFiles::live();
+        let now = Instant::now();
         Self {
             groups: groups(&kernel, "memory").unwrap_or_default(),
             kernel,
-            next: Instant::now(),
+            next: now,
+            window: None,
+            last: None,
             most,
             spared: 0,
-            calm: 0,
+            calm_since: now,
         }
     }
 
-    /// Bytes of the budget to do without for now. Looks only every quarter of a second.
+    /// Bytes of the budget to do without for now. Looks only every few milliseconds.
     pub fn spared(&mut self) -> u64 {
-        if self.most > 0 && Instant::now() >= self.next {
-            self.decide(self.look());
-            self.next = Instant::now() + INTERVAL;
+        let now = Instant::now();
+        if self.most > 0 && now >= self.next {
+            let seen = self.look(now);
+            self.decide(now, seen);
+            let end = Instant::now();
+            self.next = end + INTERVAL.max((end - now) * SHARE);
         }
         self.spared
     }
 
-    fn look(&self) -> Seen {
-        let own = self.groups.iter().filter(|g| g.version == Version::V2);
-        let own = own.map(|g| g.dir.join("memory.pressure"));
-        let machine = self.kernel.proc_path("pressure/memory");
-        let mut files = own.chain([machine]);
-        let stalled = files.find_map(|file| stalled(&std::fs::read_to_string(file).ok()?));
-        let limits = MemoryLimits::read_from(&self.kernel).ok();
-        let left = limits.and_then(|limits| {
-            let groups = limits.groups.iter();
-            let groups = groups.map(|g| (g.available(), g.limit_bytes));
-            let all = groups.chain([(limits.available_bytes, limits.total_bytes)]);
-            all.min_by_key(|&(left, limit)| left.saturating_sub(limit / NEAR))
-        });
-        Seen { stalled, left }
+    fn look(&mut self, now: Instant) -> Seen {
+        let Ok(limits) = MemoryLimits::read_from(&self.kernel) else {
+            return Seen::default();
+        };
+        let groups = limits.groups.iter();
+        let groups = groups.map(|g| room(g.available(), g.limit_bytes));
+        let machine = room(limits.available_bytes, limits.total_bytes);
+        let short = limits.available_bytes < limits.total_bytes / SHORT;
+        Seen {
+            stalled: self.stalled(now, short),
+            room: groups.chain([machine]).min(),
+        }
     }
 
-    fn decide(&mut self, seen: Seen) {
+    /// The part of the last window in which something waited for memory, once that is over. The innermost group that
+    /// counts it says so, else the machine, if it is `short` of memory.
+    fn stalled(&mut self, now: Instant, short: bool) -> Option<f64> {
+        if self.window.is_some_and(|(start, _)| now < start + WINDOW) {
+            return None;
+        }
+        let own = self.groups.iter().filter(|g| g.version == Version::V2);
+        let own = own.map(|g| g.dir.join("memory.pressure"));
+        let machine = short.then(|| self.kernel.proc_path("pressure/memory"));
+        let mut files = own.chain(machine);
+        let total = files.find_map(|file| stalled_us(&std::fs::read_to_string(file).ok()?));
+        // Without a count now there is none to compare with later.
+        let before = std::mem::replace(&mut self.window, total.map(|total| (now, total)));
+        let ((start, before), total) = before.zip(total)?;
+        let lost = Duration::from_micros(total.saturating_sub(before));
+        Some(lost.as_secs_f64() / (now - start).as_secs_f64())
+    }
+
+    fn decide(&mut self, now: Instant, seen: Seen) {
         let step = self.most.div_ceil(STEPS);
-        let near = seen.left.is_some_and(|(left, limit)| left < limit / NEAR);
-        if near || seen.stalled.is_some_and(|share| share >= STALLED) {
-            self.calm = 0;
-            self.spared = (self.spared + step).min(self.most);
+        let last = std::mem::replace(&mut self.last, seen.room.map(|room| (now, room)));
+        let short = seen.room.map_or(0, |room| {
+            let coming = last.map_or(0.0, |(at, before)| {
+                let taken = (before - room).max(0) as f64;
+                let past = (now - at).max(INTERVAL);
+                taken * (AHEAD.as_secs_f64() / past.as_secs_f64()).max(1.0)
+            });
+            (coming as i64).saturating_sub(room).max(0) as u64
+        });
+        if short > 0 || seen.stalled.is_some_and(|share| share >= STALLED) {
+            self.calm_since = now;
+            self.spared = (self.spared + short.max(step)).min(self.most);
             return;
         }
-        self.calm += 1;
-        let roomy = |(left, limit): (u64, u64)| left >= limit / NEAR + 2 * step;
-        if self.calm >= CALM && seen.left.is_none_or(roomy) {
-            self.calm = 0;
-            self.spared = self.spared.saturating_sub(step);
+        if self.spared == 0 || now < self.calm_since + CALM {
+            return;
+        }
+        // Half of what is free: the cache fills only as neurons are wanted, so not all of the last half may be in use.
+        let back = seen.room.map_or(step, |room| room.max(0) as u64 / 2);
+        if back >= step.min(self.spared) {
+            self.calm_since = now;
+            self.spared = self.spared.saturating_sub(back);
         }
     }
 }
 
-/// `avg10` of the line `some` of a pressure file.
-fn stalled(text: &str) -> Option<f64> {
+/// What is left of `left` bytes below `limit` if the reserve is kept.
+fn room(left: u64, limit: u64) -> i64 {
+    let reserve = (limit / RESERVE).max(LEAST_RESERVE).min(limit / 8);
+    left as i64 - reserve as i64
+}
+
+/// `total` of the line `some` of a pressure file, microseconds.
+fn stalled_us(text: &str) -> Option<u64> {
     let some = text.lines().find_map(|line| line.strip_prefix("some "))?;
-    let average = some.split(' ').find_map(|f| f.strip_prefix("avg10="))?;
-    average.parse().ok()
+    let total = some.split(' ').find_map(|f| f.strip_prefix("total="))?;
+    total.trim().parse().ok()
 }
 
 #[cfg(test)]
@@ -113,52 +167,93 @@ mod tests {
         Watch::new(80 * MIB)
     }
 
-    #[test]
-    fn pressure_files_are_read() {
-        let text = "some avg10=12.50 avg60=1.00 avg300=0.10 total=9\nfull avg10=3.00 avg60=0 avg300=0 total=1\n";
-        assert_eq!(stalled(text), Some(12.5));
-        assert_eq!(stalled("full avg10=3.00\n"), None);
-        assert_eq!(stalled(""), None);
+    fn with_room(mib: i64) -> Seen {
+        Seen {
+            stalled: None,
+            room: Some(mib << 20),
+        }
     }
 
     #[test]
-    fn it_gives_way_by_steps_and_takes_back_slowly() {
+    fn pressure_files_are_read() {
+        let text = "some avg10=12.50 avg60=1.00 avg300=0.10 total=9\nfull avg10=3.00 avg60=0 avg300=0 total=1\n";
+        assert_eq!(stalled_us(text), Some(9));
+        assert_eq!(stalled_us("full avg10=3.00 total=1\n"), None);
+        assert_eq!(stalled_us(""), None);
+    }
+
+    #[test]
+    fn a_part_of_each_limit_is_kept_free() {
+        assert_eq!(room(100 << 30, 128 << 30), 98 << 30);
+        assert_eq!(room(3 << 20, 64 << 20), -(1 << 20));
+        assert_eq!(room(1 << 20, 8 << 20), 0);
+        assert_eq!(room(0, 0), 0);
+    }
+
+    #[test]
+    fn it_gives_what_is_short_and_what_will_be_soon() {
         let mut watch = watch();
-        let tight = Seen {
-            stalled: None,
-            left: Some((MIB, 1024 * MIB)),
+        let mut now = Instant::now();
+        let mut after = |time: Duration, mib: i64| {
+            now += time;
+            watch.decide(now, with_room(mib));
+            watch.spared / MIB
         };
-        for n in 1..=12 {
-            watch.decide(tight);
-            assert_eq!(watch.spared, (n * 10 * MIB).min(80 * MIB));
-        }
-        let calm = Seen {
-            stalled: Some(0.0),
-            left: Some((500 * MIB, 1024 * MIB)),
+        assert_eq!(after(AHEAD, 60), 0);
+        assert_eq!(after(AHEAD, 35), 0, "10 MiB will still be left");
+        assert_eq!(after(AHEAD, 10), 15, "25 MiB more are coming, 10 are left");
+        assert_eq!(after(AHEAD, 10), 15, "that came to a halt");
+        assert_eq!(after(AHEAD / 2, 2), 29, "16 MiB in that time, 2 are left");
+        assert_eq!(after(AHEAD, 2), 29);
+        assert_eq!(
+            after(AHEAD, -1),
+            39,
+            "3 MiB more, 1 missing, but no less than an eighth"
+        );
+        assert_eq!(after(AHEAD, -99), 80, "no more than it can");
+    }
+
+    #[test]
+    fn it_gives_way_to_stalls() {
+        let mut watch = watch();
+        let stalled = |share| Seen {
+            stalled: Some(share),
+            room: None,
         };
-        for _ in 0..CALM {
-            assert_eq!(watch.spared, 80 * MIB);
-            watch.decide(calm);
-        }
-        assert_eq!(watch.spared, 70 * MIB);
-        // What is left would be used up again by a step.
-        let narrow = Seen {
-            left: Some((20 * MIB, 1024 * MIB)),
-            ..calm
-        };
-        (0..10 * CALM).for_each(|_| watch.decide(narrow));
-        assert_eq!(watch.spared, 70 * MIB);
-        watch.decide(Seen {
-            stalled: Some(30.0),
-            ..calm
-        });
+        watch.decide(Instant::now(), stalled(0.09));
+        assert_eq!(watch.spared, 0);
+        watch.decide(Instant::now(), stalled(0.5));
+        assert_eq!(watch.spared, 10 * MIB);
+    }
+
+    #[test]
+    fn it_takes_back_half_of_what_is_free_once_it_is_calm() {
+        let mut watch = watch();
+        let start = Instant::now();
+        watch.decide(start, with_room(-80));
         assert_eq!(watch.spared, 80 * MIB);
+        watch.decide(start + CALM / 2, with_room(100));
+        assert_eq!(watch.spared, 80 * MIB, "that may be for a moment only");
+        watch.decide(start + CALM, with_room(100));
+        assert_eq!(watch.spared, 30 * MIB);
+        watch.decide(start + CALM, with_room(100));
+        assert_eq!(
+            watch.spared,
+            30 * MIB,
+            "what was taken back is to be filled first"
+        );
+        // What is left would be used up again.
+        watch.last = None;
+        watch.decide(start + 9 * CALM, with_room(19));
+        assert_eq!(watch.spared, 30 * MIB);
+        watch.decide(start + 10 * CALM, with_room(100));
+        assert_eq!(watch.spared, 0);
     }
 
     #[test]
     fn without_anything_to_look_at_nothing_is_given_up() {
         let mut watch = watch();
-        (0..100).for_each(|_| watch.decide(Seen::default()));
+        (0..100).for_each(|_| watch.decide(Instant::now(), Seen::default()));
         assert_eq!(watch.spared, 0);
         assert_eq!(Watch::new(0).spared(), 0);
     }

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use flume::{Receiver, SendTimeoutError, Sender};
+use flume::{Receiver, RecvTimeoutError, SendTimeoutError, Sender};
 use forebay_actors::decode::{Computed, DecodeGraph, Shared, Step, StepDone};
 use forebay_models::sampler::{Sampler, SamplerConfig};
 use forebay_models::tokenizer::TextPosition;
@@ -70,7 +70,8 @@ pub(super) struct Runner {
     stopping: Arc<AtomicBool>,
 }
 
-/// How often a generation whose reader is slow looks whether the engine is stopping.
+/// How often a generation whose reader is slow looks whether the engine is stopping, and an idle engine that gives way
+/// to pressure at the memory.
 const PATIENCE: Duration = Duration::from_millis(50);
 
 /// Tokens from which on a speed says something about a plan.
@@ -102,7 +103,7 @@ impl Runner {
 
     /// Serves jobs until told to stop or nobody can send any more; returns the trace.
     pub fn serve(mut self, jobs: &Receiver<Job>, tally: Option<&Tally>) -> Vec<TraceLane> {
-        while let Ok(job) = jobs.recv() {
+        while let Some(job) = self.next_job(jobs) {
             match job {
                 Job::Generate(job) => {
                     if let Err(error) = self.generate(&job) {
@@ -128,6 +129,20 @@ impl Runner {
             tally.keep(&self.graph.shared().bundle);
         }
         self.graph.finish()
+    }
+
+    /// Waits for a job; `None` if there will be none. An engine that gives way to pressure does so while it has nothing
+    /// to do as well.
+    fn next_job(&mut self, jobs: &Receiver<Job>) -> Option<Job> {
+        while self.watch.is_some() {
+            match jobs.recv_timeout(PATIENCE) {
+                Ok(job) => return Some(job),
+                Err(RecvTimeoutError::Disconnected) => return None,
+                // A core that has ended says so to the next request.
+                Err(RecvTimeoutError::Timeout) => drop(self.follow_budget()),
+            }
+        }
+        jobs.recv().ok()
     }
 
     pub fn context(&self) -> usize {

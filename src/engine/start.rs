@@ -92,6 +92,7 @@ impl EngineBuilder {
             fault,
         })?;
         drop(driver);
+        weights.gather();
         let buffers: Vec<_> = weights
             .cores
             .iter()

@@ -1,5 +1,5 @@
 //! Memory pressure: budgets down to the least in real control groups, a neighbour that takes memory, two
-//! sessions at once, a budget that changes while tokens flow, and a thousand engines one after the other.
+//! sessions at once, a budget that changes while tokens flow or that the engine shrinks by itself, and a thousand engines one after the other.
 //!
 //! `FOREBAY_STRESS=N` makes everything N times as long.
 
@@ -11,8 +11,10 @@ mod measured;
 mod support;
 
 mod budgets;
+mod curve;
 mod cycles;
 mod hog;
+mod pressure;
 mod resize;
 mod role;
 mod sessions;

@@ -21,6 +21,12 @@ fn roomy() -> Engine {
     build(engine(Some(sparse_model())).weight_memory(30 << 20))
 }
 
+/// An engine that has most clusters pinned, and streams the others.
+fn dense() -> Engine {
+    let builder = engine(Some(sparse_model())).sparsity(Sparsity::Dense);
+    build(builder.weight_memory(23 << 20))
+}
+
 fn request() -> Request {
     let mut request = Request::text("the quick brown fox").max_tokens(TOKENS);
     request.ignore_eog = true;
@@ -32,7 +38,7 @@ fn resident() -> u64 {
 }
 
 /// Changes the budget and waits until it is in force.
-fn change(engine: &Engine, bytes: u64) {
+pub fn change(engine: &Engine, bytes: u64) {
     engine.set_budget(bytes).unwrap_or_else(|e| panic!("{e}"));
     let start = Instant::now();
     while engine.budget().total_bytes() != bytes {
@@ -44,7 +50,7 @@ fn change(engine: &Engine, bytes: u64) {
 }
 
 /// Takes `n` tokens of a stream.
-fn take(stream: &mut TokenStream, n: usize) {
+pub fn take(stream: &mut TokenStream, n: usize) {
     let mut taken = 0;
     while taken < n {
         match stream.next() {
@@ -68,14 +74,24 @@ fn limits(engine: &Engine) -> (u64, u64) {
 
 #[test]
 #[ignore = "a process of its own, started by another test"]
-fn shrinks_and_grows() {
+fn a_cache_shrinks_and_grows() {
+    shrinks_and_grows(roomy);
+}
+
+#[test]
+#[ignore = "a process of its own, started by another test"]
+fn clusters_give_way_and_come_back() {
+    shrinks_and_grows(dense);
+}
+
+fn shrinks_and_grows(start: fn() -> Engine) {
     let reference = {
-        let engine = roomy();
+        let engine = start();
         rest(engine.session().generate(request()).expect("a request"))
     };
-    let engine = roomy();
+    let engine = start();
     let (least, most) = limits(&engine);
-    // All of the cache is in use.
+    // All that may be in memory is.
     rest(engine.session().generate(request()).expect("a request"));
     let full = resident();
     for round in 0..3 * length() {
@@ -116,16 +132,24 @@ fn shrinks_and_grows() {
 
 #[test]
 fn memory_that_a_smaller_budget_takes_is_given_back() {
-    role::run("resize::shrinks_and_grows", &[]);
+    role::run("resize::a_cache_shrinks_and_grows", &[]);
+    role::run("resize::clusters_give_way_and_come_back", &[]);
 }
 
 /// Every few tokens another budget, with long prompts between, which borrow the cache's memory.
 #[test]
 fn no_change_of_the_budget_changes_a_token() {
-    for sparsity in [Sparsity::Predicted, Sparsity::Exact] {
+    let cases = [
+        (Sparsity::Predicted, 28),
+        (Sparsity::Exact, 28),
+        // Of these the first streams a part, and the second begins with everything pinned.
+        (Sparsity::Dense, 23),
+        (Sparsity::Dense, 64),
+    ];
+    for (sparsity, mib) in cases {
         let start = || {
             let builder = engine(Some(sparse_model())).context(512).max_batch(32);
-            build(builder.sparsity(sparsity).weight_memory(28 << 20))
+            build(builder.sparsity(sparsity).weight_memory(mib << 20))
         };
         let ask = |engine: &Engine| {
             let mut request = Request::text("one two three four five ".repeat(8)).max_tokens(120);
@@ -135,7 +159,7 @@ fn no_change_of_the_budget_changes_a_token() {
         let reference = rest(ask(&start()));
         let engine = start();
         let (least, most) = limits(&engine);
-        for round in 0..4 * length() as u64 {
+        for round in 0..3 * length() as u64 {
             let mut stream = ask(&engine);
             for i in 0..20 {
                 engine

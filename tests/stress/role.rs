@@ -18,6 +18,14 @@ pub fn command(name: &str) -> Command {
 pub fn run(name: &str, variables: &[(&str, String)]) {
     let mut command = command(name);
     command.envs(variables.iter().map(|(k, v)| (k, v)));
+    finish(name, command);
+}
+
+/// Runs the command of a role to its end and prints what it says.
+///
+/// # Panics
+/// If it fails, or there is no such test.
+pub fn finish(name: &str, mut command: Command) {
     let output = command.output().expect("the program starts");
     let out = String::from_utf8_lossy(&output.stdout);
     let errors = String::from_utf8_lossy(&output.stderr);

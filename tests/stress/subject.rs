@@ -44,13 +44,31 @@ impl Subject {
         }
     }
 
-    /// A dense model, whose clusters are streamed, if there is one.
-    pub fn dense() -> Option<Self> {
-        Some(Self {
-            name: "SmolLM2-135M",
-            model: Some(support::real_model("SmolLM2-135M-Instruct.Q4_1.gguf")?),
-            tokens: 8,
-        })
+    /// Dense models, whose clusters are streamed: those that are there of as many as the tests' length allows.
+    pub fn dense() -> Vec<Self> {
+        let all = [
+            ("SmolLM2-135M", "SmolLM2-135M-Instruct.Q4_1.gguf", 8),
+            (
+                "qwen2.5-coder-0.5b",
+                "qwen2.5-coder-0.5b-instruct-q4_k_m.gguf",
+                4,
+            ),
+            (
+                "qwen2.5-coder-1.5b",
+                "qwen2.5-coder-1.5b-instruct-q4_k_m.gguf",
+                4,
+            ),
+        ];
+        let some = all.into_iter().take(length() + 1);
+        let there = some.filter_map(|(name, file, tokens)| {
+            let model = Some(support::real_model(file)?);
+            Some(Self {
+                name,
+                model,
+                tokens,
+            })
+        });
+        there.collect()
     }
 }
 

@@ -13,7 +13,7 @@ use forebay_traces::lane::TraceLane;
 use super::core_parts::{CoreParts, build_core};
 use super::prefill::PreloadWindow;
 use super::program::Program;
-use super::shared::{Shared, Step, StepDone};
+use super::shared::{Shared, Sizes, Step, StepDone};
 use crate::core_thread::Core;
 use crate::fault::Fault;
 use crate::io::Driver;
@@ -77,7 +77,7 @@ impl Assembly {
         // The I/O actor, with a lane pair per core and one for the driver's embedding rows.
         let buffers = programs.iter().zip(&memory).map(|(program, m)| {
             let preloads = PreloadWindow::of(shared, program, &m.neurons);
-            m.stream.len() + m.neurons.buffers.len() + preloads.map_or(0, |w| w.buffers)
+            m.stream_buffers() + m.neurons.buffers.len() + preloads.map_or(0, |w| w.buffers)
         });
         let bells_of = ringers.iter().map(|r| Some(r.clone()));
         let mut clients: Vec<(usize, Option<Ringer>)> = buffers.zip(bells_of).collect();
@@ -123,6 +123,7 @@ impl Assembly {
                 commands,
                 done,
                 distrust: false,
+                resizes: false,
             },
             lanes,
             rows,
@@ -152,6 +153,8 @@ pub struct Steps {
     done: Receiver<StepDone>,
     /// Whether something was wrong since the last good step.
     distrust: bool,
+    /// Whether the step under way reads no weights, so that what was to be read anew still is.
+    resizes: bool,
 }
 
 impl Steps {
@@ -175,6 +178,7 @@ impl Steps {
             read_anew: step.read_anew || self.distrust,
             ..step
         };
+        self.resizes = step.resize.is_some();
         for (rank, lane) in self.commands.iter().enumerate() {
             lane.send(step).map_err(|_| self.stopped(rank))?;
         }
@@ -215,27 +219,24 @@ impl Steps {
         // They come as the cores finish; whoever compares two steps goes by rank.
         reports.sort_unstable_by_key(|report| report.rank);
         let fault = self.shared.faults.take();
-        self.distrust = fault.is_some();
+        self.distrust = fault.is_some() || self.distrust && self.resizes;
         fault.map_or(Ok(()), Err)
     }
 
-    /// Has each core use `slots` slots of its neuron cache from now on, at most as many as it has. A core whose slots
-    /// are held by reads under way does it at its next step.
+    /// Has the cores keep so much in memory from now on. A core whose cache slots are held by reads under way gives them
+    /// up at its next step.
     ///
     /// # Errors
-    /// The cause for which a core has ended.
-    pub fn resize_caches(&mut self, slots: usize) -> Result<(), Fault> {
-        let distrust = self.distrust;
+    /// The cause for which a core has ended, or for which a cluster could not be pinned again; then some cores may have
+    /// done what was asked, and others not.
+    pub fn resize(&mut self, sizes: Sizes) -> Result<(), Fault> {
         let mut reports = Vec::with_capacity(self.commands.len());
         self.begin(Step {
-            cache_slots: Some(slots),
+            resize: Some(sizes),
             ..Step::default()
         })?;
         self.wait(&mut reports)?;
-        let end = self.end(&mut reports);
-        // Nothing was read: what was to be read anew still is.
-        self.distrust |= distrust;
-        end
+        self.end(&mut reports)
     }
 
     /// Takes the cores' work away: they end.

@@ -24,6 +24,10 @@ pub struct Census {
     pub preload: Option<WindowTally>,
     /// The neuron cache.
     pub store: StoreTally,
+    /// Clusters that have given way.
+    pub given: Vec<u32>,
+    /// Buffers of the stream window that were taken out of their memory.
+    pub borrowed: usize,
 }
 
 impl Sequencer {
@@ -40,6 +44,8 @@ impl Sequencer {
             window,
             preload,
             store: actors.neurons.store().tally(),
+            given: self.cx.giving.streamed().collect(),
+            borrowed: self.cx.giving.borrowed(),
         }
     }
 

@@ -12,6 +12,7 @@ use forebay_traces::lane::TraceLane;
 use forebay_traces::ledger::{Ledger, State};
 use forebay_traces::record::{Kind, Reason, Record, Residency as Hit, Stage};
 
+use super::giving_way::GivingClusters;
 use super::program::Item;
 use super::shared::{Computed, Shared, Step};
 use crate::fault::Fault;
@@ -41,6 +42,8 @@ pub(super) struct CoreContext {
     pub rank: usize,
     pub step: Step,
     pub layer: usize,
+    /// Own clusters that may give way.
+    pub giving: GivingClusters,
     /// Input of the current phase, normed where it has to be.
     pub x: Activations,
     /// Gates of the layer's clusters, `[first neuron of the flight..][n_tokens, n]`.

@@ -20,6 +20,7 @@ use super::attend::AttendActor;
 use super::context::CoreContext;
 use super::gc::GcActor;
 use super::gio::GioActor;
+use super::giving_way::{GivingClusters, stream_tag};
 use super::neurons::NeuronActor;
 use super::pred::PredActor;
 use super::prefill::{PreloadWindow, Route, Routes};
@@ -28,7 +29,7 @@ use super::rows::RowsActor;
 use super::sequencer::{CoreActors, Residual, Sequencer};
 use super::shared::{Computed, Shared, Step, StepDone};
 use super::udc::UdcActor;
-use crate::io_link::{IoLink, ReadTag};
+use crate::io_link::IoLink;
 use crate::memory::CoreMemory;
 
 /// Everything one core is built from.
@@ -63,6 +64,7 @@ pub(super) fn build_core(shared: &Arc<Shared>, parts: CoreParts) -> Sequencer {
     let widest = widest(shared);
 
     let udc = UdcActor::new(flights, UdcScratch::new(batch, max_neurons, c.d_model));
+    let giving = GivingClusters::new(memory.giving, memory.stream.len());
     let rules = NeuronRules {
         policy: shared.neurons.policy,
         loading: shared.neurons.loading,
@@ -76,7 +78,7 @@ pub(super) fn build_core(shared: &Arc<Shared>, parts: CoreParts) -> Sequencer {
         program.stream.clone(),
         memory.stream,
         flights.max(most_rows),
-        |ordinal| ReadTag::Stream { ordinal },
+        stream_tag,
     );
     let rows = RowsActor::new(most_rows, batch * max_rows(shared, &program));
     let stage = Attention::new(
@@ -89,7 +91,7 @@ pub(super) fn build_core(shared: &Arc<Shared>, parts: CoreParts) -> Sequencer {
     );
     let attend = AttendActor::new(stage, batch, c.q_dim() + 2 * c.kv_dim());
 
-    let cx = context(shared, rank, &program, trace);
+    let cx = context(shared, rank, &program, (trace, giving));
     let residual = Residual::new(batch, c.d_model, widest);
     let pred = PredActor::new(&cx);
     let actors = CoreActors {
@@ -105,7 +107,12 @@ pub(super) fn build_core(shared: &Arc<Shared>, parts: CoreParts) -> Sequencer {
 }
 
 /// What the core's actors share, with nothing in it yet.
-fn context(shared: &Arc<Shared>, rank: usize, program: &Program, trace: TraceLane) -> CoreContext {
+fn context(
+    shared: &Arc<Shared>,
+    rank: usize,
+    program: &Program,
+    (trace, giving): (TraceLane, GivingClusters),
+) -> CoreContext {
     let (c, batch) = (&shared.bundle.meta.config, shared.max_batch);
     let (flights, predicted) = (program.max_flights(), shared.predictor_rank());
     let owned = max_owned_neurons(shared, program);
@@ -114,6 +121,7 @@ fn context(shared: &Arc<Shared>, rank: usize, program: &Program, trace: TraceLan
         rank,
         step: Step::default(),
         layer: 0,
+        giving,
         x: Activations::new(batch, widest(shared)),
         gates: vec![0.0; batch * owned],
         gate_start: Vec::with_capacity(flights),
@@ -138,7 +146,7 @@ fn widest(shared: &Shared) -> usize {
 }
 
 /// Most row clusters of one phase.
-fn max_phase(program: &Program) -> usize {
+pub(super) fn max_phase(program: &Program) -> usize {
     let layers = program
         .qkv
         .iter()

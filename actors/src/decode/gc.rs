@@ -51,7 +51,7 @@ impl GcActor {
         let cluster = flight.item.cluster;
         let shared = std::sync::Arc::clone(&cx.shared);
         let geometry = &shared.bundle.meta.layers[cx.layer].ffn;
-        let resident = shared.resident.bytes(cluster as usize);
+        let resident = cx.giving.bytes(&shared.resident, cluster);
         let rows = match (&flight.buffer, flight.item.source) {
             (Some(slot), _) => NeuronRows::Whole(slot),
             (None, Source::GatePinned { .. }) => NeuronRows::Gates(resident),

@@ -58,6 +58,17 @@ impl GioActor {
         self.window.begin_pass(clusters);
     }
 
+    /// No cluster of this cycle is wanted any more: reads that are under way come home, and none begins.
+    pub fn close(&mut self) {
+        self.window.restart();
+        self.window.stop_before(0);
+    }
+
+    /// Whether a read is under way, or somebody waits for one.
+    pub fn is_busy(&self) -> bool {
+        self.window.is_reading() || !self.waiting.is_empty()
+    }
+
     /// The window, for who lends it its buffers.
     pub fn window(&mut self) -> &mut Gio {
         &mut self.window

@@ -18,7 +18,7 @@ use forebay_traces::lane::TraceLane;
 
 use super::assembly::{Assembly, CoreSeed, Steps, when_io_stops};
 use super::program::Program;
-use super::shared::{Shared, Step, StepDone};
+use super::shared::{Shared, Sizes, Step, StepDone};
 use crate::fault::{Fault, cause_of_panic};
 use crate::io::Driver;
 use crate::io_link::IoLink;
@@ -130,13 +130,13 @@ impl DecodeGraph {
         self.steps.end(reports)
     }
 
-    /// Has each core use `slots` slots of its neuron cache from now on, at most as many as it has, and gives the memory
-    /// of the others back to the system. What is computed does not depend on it.
+    /// Has the cores keep so much in memory from now on, at most as much as at the start, and gives the rest back to the
+    /// system. What is computed does not depend on it.
     ///
     /// # Errors
-    /// The cause for which a core has ended.
-    pub fn resize_caches(&mut self, slots: usize) -> Result<(), Fault> {
-        self.steps.resize_caches(slots)
+    /// The cause for which a core has ended, or for which a cluster could not be pinned again.
+    pub fn resize(&mut self, sizes: Sizes) -> Result<(), Fault> {
+        self.steps.resize(sizes)
     }
 
     /// Ends all threads and returns what they recorded: cores first, then I/O slots. What the neuron caches

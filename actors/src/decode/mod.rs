@@ -10,6 +10,7 @@ mod core_parts;
 mod ffn;
 mod gc;
 mod gio;
+mod giving_way;
 pub mod graph;
 mod neurons;
 mod observer;
@@ -29,4 +30,6 @@ pub use graph::{DecodeGraph, GraphOptions};
 pub use observer::Observer;
 pub use program::Program;
 pub use sequencer::Sequencer;
-pub use shared::{Computed, NeuronOptions, Resident, Shared, Step, StepDone, predictor_rank};
+pub use shared::{
+    Computed, NeuronOptions, Resident, Shared, Sizes, Step, StepDone, predictor_rank,
+};

@@ -44,6 +44,8 @@ pub(super) enum Phase {
         epoch: u64,
         next: Next,
     },
+    /// Between two steps, something is taken out of memory or in again.
+    Resize,
     Finished,
 }
 
@@ -111,7 +113,7 @@ pub struct Sequencer {
     /// Whether reads are awaited, where reading and computing do not overlap.
     reading: bool,
     /// Slots of the neuron cache that may be used.
-    cache_slots: usize,
+    pub(super) cache_slots: usize,
 }
 
 impl Sequencer {
@@ -212,9 +214,9 @@ impl Sequencer {
                 self.charged_before = self.cx.ledger.charged();
                 self.cx.step = step;
                 self.cx.layer = 0;
-                self.cache_slots = step.cache_slots.unwrap_or(self.cache_slots);
-                if step.n_tokens == 0 {
-                    return self.resize_cache(&step);
+                if let Some(sizes) = step.resize {
+                    self.cache_slots = sizes.cache_slots;
+                    return self.begin_resize(&step);
                 }
                 // Where reads were under way when it was asked for, it is done now.
                 self.actors.neurons.store().resize(self.cache_slots);
@@ -240,16 +242,6 @@ impl Sequencer {
             }
             None => Turn::Blocked(Reason::Idle),
         }
-    }
-
-    /// A step without tokens: the cache gets its new size, if nothing holds its slots.
-    fn resize_cache(&mut self, step: &Step) -> Turn {
-        let store = self.actors.neurons.store();
-        // A prompt that was cut short may still have a part of the cache's memory.
-        self.routes.begin_step(step, store);
-        store.resize(self.cache_slots);
-        self.report();
-        Turn::Progress
     }
 
     pub(super) fn d_model(&self) -> usize {
@@ -390,7 +382,7 @@ impl Sequencer {
     }
 
     /// Tells the driver that the step is over, and what it was.
-    fn report(&mut self) {
+    pub(super) fn report(&mut self) {
         let neurons = self.actors.neurons.store().take_counts();
         let whole = std::mem::take(&mut self.cx.counts);
         self.cx.end_stall();
@@ -422,6 +414,7 @@ impl Sequencer {
             Phase::Gates => self.gates_turn(),
             Phase::Ffn => self.ffn_turn(),
             Phase::Await { epoch, next } => self.await_turn(epoch, next),
+            Phase::Resize => self.resize_turn(),
             Phase::Finished => Turn::Finished,
         }
     }

@@ -30,8 +30,18 @@ pub struct Step {
     /// Whether weights that were read ahead are to be read again: something was wrong before this step.
     /// The graph sets it after a step that failed.
     pub read_anew: bool,
-    /// Instead of tokens, of which there are none: so many slots of each core's neuron cache are used from now on.
-    pub cache_slots: Option<usize>,
+    /// Instead of tokens, of which there are none: what is kept in memory from now on.
+    pub resize: Option<Sizes>,
+}
+
+/// How much is kept in memory while tokens flow.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Sizes {
+    /// Slots of each core's neuron cache that are used.
+    pub cache_slots: usize,
+    /// So many of the clusters that may give way are streamed, the first ones in the order of
+    /// [`GivingWay`](forebay_plans::giving_way::GivingWay).
+    pub given_clusters: u32,
 }
 
 /// How much of a matrix was computed in a step.

@@ -59,7 +59,7 @@ impl UdcActor {
                 flight: flight.number,
             },
             Some(slot) => NeuronRows::Whole(slot),
-            None => NeuronRows::Whole(shared.resident.bytes(cluster as usize)),
+            None => NeuronRows::Whole(cx.giving.bytes(&shared.resident, cluster)),
         };
         let gates = &cx.gates[cx.gate_range(&flight)];
         let work = ClusterWork {

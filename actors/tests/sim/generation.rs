@@ -1,7 +1,8 @@
 //! A generation as the driver runs it: a prompt in batches, then token by token.
 
-use forebay_actors::decode::{Step, StepDone};
+use forebay_actors::decode::{Sizes, Step, StepDone};
 use forebay_actors::fault::Fault;
+use forebay_plans::giving_way::GivingWay;
 
 use crate::case::Case;
 use crate::embedding::read_rows;
@@ -45,7 +46,7 @@ impl Generation {
                 n_logits,
                 more,
                 read_anew: false,
-                cache_slots: None,
+                resize: None,
             });
             if cut && more {
                 break;
@@ -91,6 +92,9 @@ pub fn run(
     on_logits: &mut OnLogits<'_>,
 ) -> Result<(), Ended> {
     for step in &generation.steps {
+        if random.chance(20) {
+            resize(world, visits, random)?;
+        }
         read_rows(world, model, step)?;
         let ended = one_step(world, model, *step);
         // Cores that have ended keep no trace.
@@ -112,10 +116,47 @@ pub fn run(
     Ok(())
 }
 
+/// Between two steps, another part of what may give way is kept in memory.
+fn resize(world: &mut World, visits: &mut Visits, random: &mut Random) -> Result<(), Ended> {
+    let shared = world.steps.shared();
+    let order = GivingWay::new(&shared.bundle, &shared.plan).clusters;
+    if order.is_empty() {
+        return Ok(());
+    }
+    let given = random.within(0..=order.len());
+    let sizes = Sizes {
+        cache_slots: usize::MAX,
+        given_clusters: given as u32,
+    };
+    let ended = step_to_end(
+        world,
+        Step {
+            resize: Some(sizes),
+            ..Step::default()
+        },
+    );
+    if matches!(ended, Err(Ended::Wrong(_))) {
+        return ended;
+    }
+    // Where the disk has failed, some cores may have done it and others not.
+    let streamed = visits.follow(world);
+    ended?;
+    match streamed == order[..given].iter().copied().collect() {
+        true => Ok(()),
+        false => Err(Ended::Wrong(format!(
+            "{streamed:?} are streamed, not the first {given} of {order:?}"
+        ))),
+    }
+}
+
 fn one_step(world: &mut World, model: &Model, step: Step) -> Result<(), Ended> {
     let d = model.config.d_model;
     let input = &model.input[step.position * d..][..step.n_tokens * d];
     world.steps.shared().boards.input.write(0, input);
+    step_to_end(world, step)
+}
+
+fn step_to_end(world: &mut World, step: Step) -> Result<(), Ended> {
     world.steps.begin(step).map_err(Ended::Failed)?;
     let mut reports: Vec<StepDone> = Vec::new();
     while !world.steps.poll(&mut reports).map_err(Ended::Failed)? {

@@ -31,7 +31,7 @@ fn leftover(first: &Census, now: &Census) -> Option<&'static str> {
             "a window's buffer is in use",
         ),
         (
-            window.free + window.here != first.window.free,
+            window.free + window.here != first.window.free + now.borrowed,
             "the window's buffers are not all there",
         ),
         (

@@ -94,7 +94,7 @@ impl Sequel<'_> {
     /// A generation on a disk with trouble: right, or failed for the right reason. Afterwards the disk is
     /// repaired, and what comes next has to be right.
     fn trouble(&mut self, world: &mut World, first: bool) -> Result<(), String> {
-        let trouble = Trouble::draw(&mut self.random, self.case, first);
+        let trouble = Trouble::draw(&mut self.random, self.case, self.model, first);
         if trouble == Trouble::Death {
             return self.death(world);
         }

@@ -3,6 +3,7 @@
 use forebay_actors::fault::Fault;
 use forebay_actors::io::FaultKind;
 use forebay_actors::io::simulated::Weather;
+use forebay_plans::giving_way::GivingWay;
 use forebay_plans::residency::Residency;
 
 use crate::case::Case;
@@ -49,8 +50,11 @@ impl Trouble {
     /// A kind that is sure to be noticed if it matters. A streamed cluster's checksum is looked at once per
     /// process only: so flips are not for who streams, and damage has to be there from the `first` generation
     /// on.
-    pub fn draw(random: &mut Random, case: &Case, first: bool) -> Self {
-        let streams = case.plan.residency.contains(&Residency::Streamed) || case.max_batch >= 16;
+    pub fn draw(random: &mut Random, case: &Case, model: &Model, first: bool) -> Self {
+        let giving = GivingWay::new(&model.bundle(), &case.plan);
+        let streams = case.plan.residency.contains(&Residency::Streamed)
+            || !giving.clusters.is_empty()
+            || case.max_batch >= 16;
         let mut kinds = vec![
             Self::Errors,
             Self::Timeouts,
@@ -80,11 +84,12 @@ impl Trouble {
             passing: 0,
             ..case.weather.clone()
         };
+        let giving = GivingWay::new(&bundle, &case.plan).clusters;
         let read = |i: &usize| {
             !matches!(
                 case.plan.residency[*i],
                 Residency::Pinned | Residency::OnFlash
-            )
+            ) || giving.contains(&(*i as u32))
         };
         let all: Vec<usize> = (0..bundle.clusters.len()).filter(read).collect();
         if all.is_empty() {

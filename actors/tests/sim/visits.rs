@@ -1,7 +1,7 @@
 //! Every cluster visits each of its stages exactly once per step, in order, and on its own core: read from
 //! the trace that the cores keep.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::{BTreeSet, HashMap, HashSet};
 
 use forebay_actors::decode::Step;
 use forebay_models::bundle::{ClusterKind, DirectoryEntry};
@@ -44,6 +44,21 @@ impl Visits {
             clusters: shared.bundle.clusters.clone(),
             used: HashSet::new(),
         }
+    }
+
+    /// Some clusters may have given way, or come back: returns those that are streamed for it.
+    pub fn follow(&mut self, world: &mut World) -> BTreeSet<u32> {
+        let censuses = world.censuses();
+        let given: BTreeSet<u32> = censuses
+            .into_iter()
+            .flat_map(|(_, now)| now.given)
+            .collect();
+        self.residency
+            .clone_from(&world.steps.shared().plan.residency);
+        for &cluster in &given {
+            self.residency[cluster as usize] = Residency::Streamed;
+        }
+        given
     }
 
     /// Checks the trace of a step, and clears it.

@@ -126,6 +126,7 @@ impl World {
             predicted,
         )
         .expect("a sound file");
+        memory.gather();
         let config = &bundle.meta.config;
         let rank = predictor_rank(&bundle, predicted);
         let thresholds = vec![THRESHOLD; config.n_layers];

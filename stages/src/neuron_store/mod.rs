@@ -254,7 +254,8 @@ impl NeuronStore {
             let (gate, down) = (0..g.gate_row(), g.down_offset()..end);
             return match parts.has(Parts::GATE) {
                 true => [Some(gate), None],
-                false => [Some(up..up + g.up_row()), Some(down)],
+                // With what lies between them: the checksum covers it, and a slot that was lent has something else there.
+                false => [Some(up..g.down_offset()), Some(down)],
             };
         }
         // Where bundles fill pages, the halves meet on a page boundary, and the first may have some of Up.

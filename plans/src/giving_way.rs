@@ -1,0 +1,122 @@
+//! Which pinned clusters are streamed instead while the budget is smaller than at the start, and in which order.
+
+use forebay_models::bundle::{Bundle, ClusterKind};
+
+use crate::residency::{Residency, ResidencyPlan};
+
+/// Buffers of the stream window that a core which streams nothing takes out of the memory that it gives up.
+pub const WINDOW: usize = 4;
+
+/// Pinned clusters that can give way.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct GivingWay {
+    /// Directory indices; the first one gives way first.
+    pub clusters: Vec<u32>,
+    /// Bytes that the first `n` of them give back together, `[clusters + 1]`.
+    bytes: Vec<u64>,
+}
+
+impl GivingWay {
+    /// Those of `plan`: FFN clusters that fit the buffers of a core which streams anyway, and all of a core which does
+    /// not. Any number of them from the first on is spread evenly over the layers, as what is pinned is, and over the
+    /// cores.
+    pub fn new(bundle: &Bundle, plan: &ResidencyPlan) -> Self {
+        let threads = plan.owner.iter().max().map_or(0, |&most| most + 1);
+        let mut streams = vec![false; usize::from(threads)];
+        for (residency, &owner) in plan.residency.iter().zip(&plan.owner) {
+            streams[usize::from(owner)] |= *residency == Residency::Streamed;
+        }
+        let can = |&i: &usize| {
+            let entry = &bundle.clusters[i];
+            let fits = match streams[usize::from(plan.owner[i])] {
+                true => entry.padded_len() <= plan.stream_slot_bytes,
+                // Where neurons are cached, prompts have a route that knows no stream.
+                false => plan.neuron_cache.slots == 0,
+            };
+            entry.kind == ClusterKind::Ffn && plan.residency[i] == Residency::Pinned && fits
+        };
+        let all: Vec<usize> = (0..bundle.clusters.len()).filter(can).collect();
+        let of_core = |rank: u16| {
+            let own = all.iter().filter(move |&&i| plan.owner[i] == rank);
+            scattered(own.map(|&i| i as u32).collect())
+        };
+        let cores: Vec<Vec<u32>> = (0..threads).map(of_core).collect();
+        let longest = cores.iter().map(Vec::len).max().unwrap_or(0);
+        let in_turn = (0..longest).flat_map(|i| cores.iter().filter_map(move |core| core.get(i)));
+        let clusters: Vec<u32> = in_turn.copied().collect();
+        let len = |cluster: u32| bundle.clusters[cluster as usize].padded_len() as u64;
+        // What a core without a window keeps back of what it gives up.
+        let window = |(core, streams): (&Vec<u32>, &bool)| match streams {
+            true => 0,
+            false => WINDOW as u64 * core.iter().map(|&c| len(c)).max().unwrap_or(0),
+        };
+        let mut kept: Vec<u64> = cores.iter().zip(&streams).map(window).collect();
+        let mut bytes = vec![0];
+        let mut sum = 0;
+        for &cluster in &clusters {
+            let kept = &mut kept[usize::from(plan.owner[cluster as usize])];
+            let back = (*kept).min(len(cluster));
+            *kept -= back;
+            sum += len(cluster) - back;
+            bytes.push(sum);
+        }
+        Self { clusters, bytes }
+    }
+
+    /// Bytes that the first `n` clusters give back together.
+    pub fn bytes_of(&self, n: usize) -> u64 {
+        self.bytes
+            .get(n)
+            .or(self.bytes.last())
+            .copied()
+            .unwrap_or(0)
+    }
+
+    /// How many of the first clusters give `bytes` back together; all of them where that is not enough.
+    pub fn enough_for(&self, bytes: u64) -> usize {
+        let fewer = self.bytes.partition_point(|&b| b < bytes);
+        fewer.min(self.clusters.len())
+    }
+}
+
+/// The same in an order in which any number of the first ones lies scattered over all: by the bits of their place,
+/// reversed.
+fn scattered(clusters: Vec<u32>) -> Vec<u32> {
+    let mut places: Vec<usize> = (0..clusters.len()).collect();
+    places.sort_by_key(|place| place.reverse_bits());
+    places.into_iter().map(|place| clusters[place]).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_first_ones_lie_scattered() {
+        let order = scattered((0..100).collect());
+        for n in [8, 16, 32, 64] {
+            for part in 0..4 {
+                let there = order[..n].iter().filter(|&&c| c / 25 == part).count();
+                assert!(there.abs_diff(n / 4) <= n / 8, "{there} of {n} in {part}");
+            }
+        }
+        let mut all = order;
+        all.sort_unstable();
+        assert!(all.into_iter().eq(0..100));
+    }
+
+    #[test]
+    fn enough_is_enough_and_no_more() {
+        let some = GivingWay {
+            clusters: vec![7, 3, 5],
+            bytes: vec![0, 10, 30, 35],
+        };
+        let pairs = [(0, 0), (1, 1), (10, 1), (11, 2), (30, 2), (31, 3), (99, 3)];
+        for (bytes, n) in pairs {
+            assert_eq!(some.enough_for(bytes), n, "{bytes}");
+        }
+        assert_eq!((some.bytes_of(2), some.bytes_of(9)), (30, 35));
+        assert_eq!(GivingWay::default().enough_for(5), 0);
+        assert_eq!(GivingWay::default().bytes_of(5), 0);
+    }
+}
