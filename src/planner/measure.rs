@@ -45,10 +45,11 @@ const DEPTHS: [usize; 3] = [4, 16, 64];
 const READ_TIME: Duration = Duration::from_millis(50);
 const READ_ROUNDS: usize = 3;
 
-/// What a profile is of: another instruction set or other cores have another.
+/// What a profile is of: another instruction set, other cores or another version of the kernels have another.
 pub(crate) fn identity(kernels: &KernelTable, cores: &[usize]) -> String {
     let list: Vec<String> = cores.iter().map(usize::to_string).collect();
-    format!("{} on cores {}", kernels.isa(), list.join(","))
+    let version = env!("CARGO_PKG_VERSION");
+    format!("{} on cores {}, {version}", kernels.isa(), list.join(","))
 }
 
 /// Name of the file system that `path` is on.

@@ -182,8 +182,8 @@ impl<const VNNI: bool> Simd for Avx2<VNNI> {
 
     ops! {
         fn prefetch(self, bytes: &[u8], ahead: usize) {
-            // Prefetching never faults, so the address need not be valid.
-            _mm_prefetch::<_MM_HINT_T0>(bytes.as_ptr().wrapping_add(ahead).cast());
+            // Into the second cache, as in AVX-512. Prefetching never faults, so the address need not be valid.
+            _mm_prefetch::<_MM_HINT_T1>(bytes.as_ptr().wrapping_add(ahead).cast());
         }
         fn zero(self) -> F { [_mm256_setzero_ps(); 2] }
         fn splat(self, v: f32) -> F { [_mm256_set1_ps(v); 2] }

@@ -12,7 +12,7 @@ use std::marker::PhantomData;
 
 use super::formats::{CHUNK, PAIR};
 use super::numbers::{Numbers, add_part};
-use super::rows::{Ahead, Rows};
+use super::rows::{Ahead, Rows, ask};
 use super::simd::{Kernel, LANES, Simd, load_part, store_part, unrolled};
 
 /// Rows of a group. With fewer, accumulators are loaded and stored too often: on AVX-512, Q4_0 out of the
@@ -59,29 +59,27 @@ impl<N: Numbers> Kernel for Axpy<'_, N> {
     fn run<S: Simd>(self, s: S) {
         let (n_rows, row_bytes, cols) = (self.rows.len(), self.rows[0].len(), self.cols);
         let (n_chunks, n_tokens) = (cols / CHUNK, self.h.len() / n_rows);
-        let rows = Rows::Gathered(self.rows);
-        let mut ahead = Ahead::start(s, rows, 0, row_bytes, GROUP, N::BYTES);
-        // Only a chunk's first pass asks for later ones.
-        let idle = Ahead::idle(self.rows[0]);
+        let ahead = Ahead::start(s, Rows::Gathered(self.rows), 0, row_bytes, GROUP);
         let mut live = Live {
             rows: [&[]; GROUP],
             scales: [N::NO_SCALES; GROUP],
             len: 0,
         };
         for (g, rows) in self.rows.chunks(GROUP).enumerate() {
+            let later = ahead.beside::<GROUP>(g * GROUP);
             for c in 0..n_chunks {
                 for t in 0..n_tokens {
                     let h = &self.h[t * n_rows + g * GROUP..][..rows.len()];
                     let acc = &mut self.acc[t * cols + c * CHUNK..][..CHUNK];
                     live.select::<S, N>(s, rows, c, h);
-                    let ahead = if t == 0 { &ahead } else { &idle };
+                    // Only a chunk's first pass asks for later ones.
+                    let asked = (t == 0).then_some((&later, c * N::BYTES));
                     if S::ACCUMULATORS >= 12 {
-                        chunk::<S, N, 4>(s, &live, acc, ahead);
+                        chunk::<S, N, 4>(s, &live, acc, asked);
                     } else {
-                        chunk::<S, N, 1>(s, &live, acc, ahead);
+                        chunk::<S, N, 1>(s, &live, acc, asked);
                     }
                 }
-                ahead.advance(N::BYTES);
             }
             if !N::WHOLE && n_chunks * CHUNK < cols {
                 for t in 0..n_tokens {
@@ -89,10 +87,9 @@ impl<N: Numbers> Kernel for Axpy<'_, N> {
                     let acc = &mut self.acc[t * cols..][..cols][n_chunks * CHUNK..];
                     tail::<S, N>(s, rows, n_chunks, h, acc);
                 }
-                for i in 0..GROUP {
-                    ahead.ask(s, i, N::BYTES);
+                for row in later {
+                    ask(s, row, n_chunks * N::BYTES, N::BYTES);
                 }
-                ahead.advance(N::BYTES);
             }
         }
     }
@@ -132,7 +129,7 @@ fn chunk<S: Simd, N: Numbers, const P: usize>(
     s: S,
     live: &Live<'_, N::Scales>,
     acc: &mut [f32], // [256]
-    ahead: &Ahead<'_>,
+    asked: Option<(&[&[u8]; GROUP], usize)>,
 ) {
     let acc = acc.as_chunks_mut::<LANES>().0;
     let n = live.len.min(GROUP);
@@ -144,8 +141,8 @@ fn chunk<S: Simd, N: Numbers, const P: usize>(
                 unrolled!(j in 0..4 => { sums[i][j] = s.load(&acc[4 * i + j]); });
             });
             for r in 0..n {
-                if first == 0 {
-                    ahead.ask(s, r, N::BYTES);
+                if let (0, Some((later, offset))) = (first, asked) {
+                    ask(s, later[r], offset, N::BYTES);
                 }
                 // One check of the length instead of one per load.
                 let bytes = &live.rows[r][..N::BYTES];
@@ -158,8 +155,10 @@ fn chunk<S: Simd, N: Numbers, const P: usize>(
             });
         }
     });
-    for r in n..GROUP {
-        ahead.ask(s, r, N::BYTES);
+    if let Some((later, offset)) = asked {
+        for row in &later[n..] {
+            ask(s, row, offset, N::BYTES);
+        }
     }
 }
 

@@ -9,7 +9,7 @@ use std::ops::Range;
 
 use super::activations::{Activations, Token};
 use super::formats::{CHUNK, Float, Format, GROUP, MAX_PAIR_BYTES, PAIR};
-use super::rows::{Ahead, Rows};
+use super::rows::{Ahead, Rows, ask};
 use super::simd::{Kernel, LANES, Simd, unrolled};
 
 /// Rows that are multiplied together when there is one token: their chains of additions overlap.
@@ -86,32 +86,31 @@ impl<F> Matmul<'_, F> {
         let mut r = 0;
         if n_tokens == 1 {
             let x = [token(0)];
-            let mut ahead = Ahead::start(s, w, 0, self.row_bytes, ROWS, D::PIECE);
+            let ahead = Ahead::start(s, w, 0, self.row_bytes, ROWS);
             while r + ROWS <= w.len() {
                 let rows = [row(r), row(r + 1)];
-                out.put(r, 0, D::dot::<S, ROWS, 1>(s, rows, x, &mut ahead));
+                out.put(r, 0, D::dot::<S, ROWS, 1>(s, rows, x, ahead.beside(r)));
                 r += ROWS;
             }
         }
         if r == w.len() {
             return;
         }
-        let mut ahead = Ahead::start(s, w, r, self.row_bytes, 1, D::PIECE);
-        // Only the first product with a row asks for the next ones.
-        let mut idle = Ahead::idle(row(r));
+        let ahead = Ahead::start(s, w, r, self.row_bytes, 1);
         for r in r..w.len() {
             let rows = [row(r)];
             let mut t = 0;
-            let mut ahead = &mut ahead;
+            // Only the first product with a row asks for later ones.
+            let mut asked = ahead.beside(r);
             while t + TOKENS <= n_tokens {
                 let x = [token(t), token(t + 1), token(t + 2), token(t + 3)];
-                out.put(r, t, D::dot::<S, 1, TOKENS>(s, rows, x, ahead));
+                out.put(r, t, D::dot::<S, 1, TOKENS>(s, rows, x, asked));
                 t += TOKENS;
-                ahead = &mut idle;
+                asked = rows;
             }
             for t in t..n_tokens {
-                out.put(r, t, D::dot::<S, 1, 1>(s, rows, [token(t)], ahead));
-                ahead = &mut idle;
+                out.put(r, t, D::dot::<S, 1, 1>(s, rows, [token(t)], asked));
+                asked = rows;
             }
         }
     }
@@ -134,16 +133,16 @@ impl Out<'_> {
     }
 }
 
-/// Dot products of `R` rows with `T` tokens.
+/// Dot products of `R` rows with `T` tokens, while the rows `later` are asked for.
 trait Dot {
-    /// Bytes of a row between two steps of the prefetcher.
+    /// Bytes of a row that are used at a time.
     const PIECE: usize;
 
     fn dot<S: Simd, const R: usize, const T: usize>(
         s: S,
         rows: [&[u8]; R],
         x: [Token<'_>; T],
-        ahead: &mut Ahead<'_>,
+        later: [&[u8]; R],
     ) -> [[f32; T]; R];
 }
 
@@ -181,7 +180,7 @@ impl<F: Format> Dot for Quantised<F> {
         s: S,
         rows: [&[u8]; R],
         x: [Token<'_>; T],
-        ahead: &mut Ahead<'_>,
+        later: [&[u8]; R],
     ) -> [[f32; T]; R] {
         let mut sums = [[[s.zero(); 2]; T]; R];
         let n_chunks = rows[0].len() / F::BYTES;
@@ -191,18 +190,16 @@ impl<F: Format> Dot for Quantised<F> {
         }
         for c in 0..n_chunks {
             unrolled!(r in 0..R => {
-                ahead.ask(s, r, Self::PIECE);
+                ask(s, later[r], c * Self::PIECE, Self::PIECE);
                 let bytes = &rows[r][c * F::BYTES..][..F::BYTES];
                 chunk::<S, F, T>(s, bytes, &chunks, c, &mut sums[r]);
             });
-            ahead.advance(Self::PIECE);
         }
         if F::BLOCK.block_len() < CHUNK && n_chunks * F::BYTES < rows[0].len() {
             unrolled!(r in 0..R => {
-                ahead.ask(s, r, Self::PIECE);
+                ask(s, later[r], n_chunks * Self::PIECE, Self::PIECE);
                 tail::<S, F, T>(s, &rows[r][n_chunks * F::BYTES..], n_chunks, &x, &mut sums[r]);
             });
-            ahead.advance(Self::PIECE);
         }
         reduce(s, sums)
     }
@@ -329,7 +326,7 @@ impl<F: Float> Dot for Floats<F> {
         s: S,
         rows: [&[u8]; R],
         x: [Token<'_>; T],
-        ahead: &mut Ahead<'_>,
+        later: [&[u8]; R],
     ) -> [[f32; T]; R] {
         let mut sums = [[[s.zero(); 2]; T]; R];
         let bytes = STEP * F::BYTES;
@@ -337,21 +334,19 @@ impl<F: Float> Dot for Floats<F> {
         let steps = x.map(|x| x.values.as_chunks().0);
         for c in 0..n_steps {
             unrolled!(r in 0..R => {
-                ahead.ask(s, r, Self::PIECE);
+                ask(s, later[r], c * Self::PIECE, Self::PIECE);
                 let w = &rows[r][c * bytes..][..bytes];
                 step::<S, F, T>(s, w, &steps, c, &mut sums[r]);
             });
-            ahead.advance(Self::PIECE);
         }
         if n_steps * bytes < rows[0].len() {
             unrolled!(r in 0..R => {
-                ahead.ask(s, r, Self::PIECE);
+                ask(s, later[r], n_steps * Self::PIECE, Self::PIECE);
                 let last = &rows[r][n_steps * bytes..];
                 let mut padded = [0; STEP * 4];
                 padded[..last.len()].copy_from_slice(last);
                 step::<S, F, T>(s, &padded[..bytes], &steps, n_steps, &mut sums[r]);
             });
-            ahead.advance(Self::PIECE);
         }
         reduce(s, sums)
     }
