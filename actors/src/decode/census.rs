@@ -28,6 +28,8 @@ pub struct Census {
     pub given: Vec<u32>,
     /// Buffers of the stream window that were taken out of their memory.
     pub borrowed: usize,
+    /// Whether others give way or come back just now: the window's buffers are then parts of their memory.
+    pub changing: bool,
 }
 
 impl Sequencer {
@@ -46,6 +48,7 @@ impl Sequencer {
             store: actors.neurons.store().tally(),
             given: self.cx.giving.streamed().collect(),
             borrowed: self.cx.giving.borrowed(),
+            changing: self.cx.giving.is_changing(),
         }
     }
 

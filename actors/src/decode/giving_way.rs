@@ -117,6 +117,11 @@ impl GivingClusters {
         self.borrowed
     }
 
+    /// Whether clusters give way or come back just now.
+    pub fn is_changing(&self) -> bool {
+        self.changing
+    }
+
     /// How many are pinned while the first `given` of all cores' clusters give way.
     fn kept(&self, given: u32) -> usize {
         self.places.partition_point(|&place| place >= given)

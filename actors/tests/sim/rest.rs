@@ -79,7 +79,7 @@ pub fn check_wreck(world: &mut World) -> Result<(), String> {
         let all = |w: WindowTally| w.free + w.here + w.coming + w.in_use;
         let complaints = [
             (
-                all(now.window) != all(first.window),
+                !now.changing && all(now.window) != all(first.window) + now.borrowed,
                 "a buffer of the window is lost, or there twice",
             ),
             (

@@ -3,7 +3,7 @@
 use super::products::Products;
 use super::{Baseline, Dotprod, I8mm, Neon};
 use crate::simd::Simd;
-use crate::tests::Random;
+use crate::tests::random::Random;
 
 /// Codes of 16 rows, `[row][element]`.
 type Codes = [[i8; 32]; 16];

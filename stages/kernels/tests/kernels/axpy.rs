@@ -4,7 +4,7 @@ use forebay_models::block::BlockType;
 
 use super::definition::{random_row, weights};
 use super::{Random, bits, on_all, tables};
-use crate::KernelTable;
+use forebay_kernels::KernelTable;
 
 fn column_counts(block: BlockType) -> Vec<usize> {
     match block.block_len() {

@@ -11,7 +11,9 @@ use forebay_queues::slab::Slab;
 
 use super::definition::random_row;
 use super::{Random, best, tables};
-use crate::{Activations, AttendScratch, Form, KernelTable, Queries, WeightPanels, WeightRows};
+use forebay_kernels::{
+    Activations, AttendScratch, Form, KernelTable, Queries, WeightPanels, WeightRows,
+};
 
 const BYTES: usize = 256 << 20;
 /// Pieces are timed one by one: the best one was not disturbed by other programs, and is cold, since

@@ -4,7 +4,7 @@ use forebay_models::block::BlockType;
 
 use super::definition::random_row;
 use super::{Random, bits, on_all, tables};
-use crate::{Activations, Form, KernelTable, WeightRows};
+use forebay_kernels::{Activations, Form, KernelTable, WeightRows};
 
 fn column_counts(block: BlockType) -> Vec<usize> {
     match block.block_len() {

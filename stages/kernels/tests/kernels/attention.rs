@@ -4,7 +4,7 @@ use forebay_models::kv_cache::{KvCache, KvShape, KvType};
 use proptest::prelude::*;
 
 use super::{Random, bits, on_all, tables};
-use crate::{AttendScratch, KernelTable, Queries};
+use forebay_kernels::{AttendScratch, KernelTable, Queries};
 
 /// Query rows `[n_tokens, heads, d]` over a filled cache.
 struct Case {

@@ -6,7 +6,7 @@ use proptest::prelude::*;
 
 use super::definition::{constant_row, quantised, random_row, weights};
 use super::{Random, bits, on_all, tables};
-use crate::{Activations, Form, KernelTable, WeightPanels, WeightRows};
+use forebay_kernels::{Activations, Form, KernelTable, WeightPanels, WeightRows};
 
 const FORMS: [Form; 2] = [Form::Rows, Form::Panels];
 

@@ -8,7 +8,7 @@ use forebay_queues::slab::Slab;
 
 use super::definition::random_row;
 use super::{Random, best, tables};
-use crate::{Activations, Form, KernelTable};
+use forebay_kernels::{Activations, Form, KernelTable};
 
 const BYTES: usize = 1 << 30;
 /// Pieces are timed one by one and are larger than any cache; the best one was not disturbed by other
