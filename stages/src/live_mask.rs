@@ -63,6 +63,13 @@ impl LiveMask {
         }
     }
 
+    /// Takes the marks off those that `other` marks.
+    pub fn remove(&mut self, other: &Self) {
+        for (word, other) in self.words.iter_mut().zip(other.words) {
+            *word &= !other;
+        }
+    }
+
     /// Marks neuron `i`.
     pub fn set(&mut self, i: usize) {
         self.words[i / 64] |= 1 << (i % 64);

@@ -59,6 +59,8 @@ pub struct ClusterWork<'a> {
     pub gates: &'a [f32],
     /// Up and Down.
     pub rows: NeuronRows<'a>,
+    /// Live neurons whose Up is known, and Up of one token, `[n]`; of more tokens none is.
+    pub ups: (&'a LiveMask, &'a [f32]),
 }
 
 /// A value of the FFN's output is not finite, or too large for the accumulator.
@@ -220,14 +222,14 @@ fn up_rows(
             };
             kernels.matmul(rows, x, up, n);
         }
-        _ => gathered.dot(
-            kernels,
-            g.up,
-            |i| work.rows.up(g, i),
-            (n, &work.live),
-            x,
-            up,
-        ),
+        _ => {
+            let (known, ups) = work.ups;
+            let mut wanted = work.live;
+            wanted.remove(known);
+            let row = |i| work.rows.up(g, i);
+            gathered.dot(kernels, g.up, row, (n, &wanted), x, up);
+            known.iter().for_each(|i| up[i] = ups[i]);
+        }
     }
 }
 

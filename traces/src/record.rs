@@ -203,7 +203,7 @@ pub struct Record {
     pub cluster: u32,
     /// Layer.
     pub layer: u16,
-    /// Number of clusters concerned.
+    /// Number of clusters concerned; 0 for a part of one that waits for the rest.
     pub count: u16,
     /// Whether they were in memory.
     pub residency: Residency,

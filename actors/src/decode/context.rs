@@ -12,6 +12,7 @@ use forebay_traces::lane::TraceLane;
 use forebay_traces::ledger::{Ledger, State};
 use forebay_traces::record::{Kind, Reason, Record, Residency as Hit, Stage};
 
+use super::early::EarlyProducts;
 use super::giving_way::GivingClusters;
 use super::program::Item;
 use super::shared::{Computed, Shared, Step};
@@ -50,6 +51,8 @@ pub(super) struct CoreContext {
     pub gates: Vec<f32>,
     /// Start of each flight's gates, in neurons.
     pub gate_start: Vec<usize>,
+    /// Products of neurons that did not wait for the rest of their clusters.
+    pub early: EarlyProducts,
     /// What the predictor's fc1 made of the tokens, `relu(fc1 · x)`, `[n_tokens, rank]`.
     pub hidden: Activations,
     /// The same of the next layer's fc1, for reading ahead.

@@ -18,6 +18,7 @@ use forebay_traces::ledger::Ledger;
 
 use super::attend::AttendActor;
 use super::context::CoreContext;
+use super::early::{EarlyActor, EarlyProducts};
 use super::gc::GcActor;
 use super::gio::GioActor;
 use super::giving_way::{GivingClusters, stream_tag};
@@ -99,6 +100,7 @@ pub(super) fn build_core(shared: &Arc<Shared>, parts: CoreParts) -> Sequencer {
         rows,
         pred,
         gc,
+        early: EarlyActor::new(),
         neurons,
         udc,
     };
@@ -125,6 +127,7 @@ fn context(
         x: Activations::new(batch, widest(shared)),
         gates: vec![0.0; batch * owned],
         gate_start: Vec::with_capacity(flights),
+        early: EarlyProducts::new(flights, owned),
         hidden: Activations::new(batch, predicted),
         hidden_ahead: Activations::new(1, predicted),
         named: vec![LiveMask::default(); if predicted > 0 { flights * batch } else { 0 }],
@@ -215,6 +218,10 @@ pub fn scratch_bytes(
         + predictor
         + gathered
         + Attention::scratch_bytes(c, batch);
-    let gates_and_attention = batch * (c.d_ff + max_neurons * threads + c.q_dim()) * 4;
-    boards + threads * per_core + gates_and_attention
+    let owned = c.d_ff + max_neurons * threads;
+    let gates_and_attention = batch * (owned + c.q_dim()) * 4;
+    // Early Gates and Ups of one token.
+    let early =
+        2 * owned * 4 + 2 * (c.d_ff.div_ceil(max_neurons.max(1)) + threads) * size_of::<LiveMask>();
+    boards + threads * per_core + gates_and_attention + early
 }

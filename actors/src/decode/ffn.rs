@@ -72,7 +72,7 @@ impl Sequencer {
         self.cx.retired = 0;
         let Route { program, gio } = self.routes.now_mut();
         let items = &program.ffn[self.cx.layer];
-        self.actors.neurons.store().stop_reading_ahead();
+        self.actors.neurons.begin_layer();
         self.actors.pred.begin(&mut self.cx, items);
         let pipeline = self.cx.shared.neurons.pipeline;
         if pipeline != Pipeline::Cluster {
@@ -109,9 +109,14 @@ impl Sequencer {
             .unfold_fixed(sum, &mut self.residual.x[..len]);
     }
 
-    /// Whatever cluster is here goes on, of whichever matrix.
+    /// Whatever cluster is here goes on, of whichever matrix. Where single neurons are read, what finds out which
+    /// goes first, so that all of a layer's reads are under way while its clusters are computed.
     pub(super) fn ffn_turn(&mut self) -> Turn {
-        if self.udc_turn() || self.gate_turn(false) {
+        let progress = match self.reads_neurons() {
+            true => self.pred_turn() || self.gate_turn(false) || self.udc_turn(),
+            false => self.udc_turn() || self.gate_turn(false) || self.pred_turn(),
+        };
+        if progress || self.early_turn() || self.look_ahead() {
             return Turn::Progress;
         }
         if self.cx.retired < self.routes.now().program.ffn[self.cx.layer].len() {
@@ -127,7 +132,7 @@ impl Sequencer {
     /// The Gate matrix alone: clusters whose neurons are read singly wait behind it. Streamed clusters hold
     /// a buffer that others need, so they are computed to the end.
     pub(super) fn gates_turn(&mut self) -> Turn {
-        if self.udc_turn() || self.gate_turn(true) {
+        if self.udc_turn() || self.gate_turn(true) || self.pred_turn() || self.look_ahead() {
             return Turn::Progress;
         }
         if self.cx.retired + self.parked.len() < self.routes.now().program.ffn[self.cx.layer].len()
@@ -156,17 +161,18 @@ impl Sequencer {
         udc.turn(&mut self.cx, gio, neurons.store())
     }
 
-    /// What comes before Up and Down: a cluster that got its neurons, a Gate, a cluster that arrived, a new
-    /// one, in this order.
+    /// Whether the layer has clusters whose neurons are read singly.
+    fn reads_neurons(&self) -> bool {
+        let items = &self.routes.now().program.ffn[self.cx.layer];
+        items.iter().any(|item| item.source.is_by_neuron())
+    }
+
+    /// What comes before Up and Down: a cluster that got its neurons, a Gate, a cluster that arrived, in this
+    /// order.
     fn gate_turn(&mut self, park: bool) -> bool {
-        let Route { program, gio } = self.routes.now_mut();
-        let items = &program.ffn[self.cx.layer];
+        let gio = &mut self.routes.now_mut().gio;
         let CoreActors {
-            pred,
-            gc,
-            neurons,
-            udc,
-            ..
+            gc, neurons, udc, ..
         } = &mut self.actors;
         let cx = &mut self.cx;
         // Where reads block, those that are due wait until nothing is left to compute.
@@ -188,11 +194,34 @@ impl Sequencer {
             gc.push(flight);
             return true;
         }
-        if pred.turn(cx, items, gio, neurons, &mut Onward { gc, udc }) {
-            return true;
-        }
-        let next = program.ffn.get(cx.layer + 1);
-        next.is_some_and(|next| pred.look_ahead(cx, next, neurons))
+        false
+    }
+
+    /// Clusters that are new in this layer.
+    fn pred_turn(&mut self) -> bool {
+        let Route { program, gio } = self.routes.now_mut();
+        let items = &program.ffn[self.cx.layer];
+        let CoreActors {
+            pred,
+            gc,
+            neurons,
+            udc,
+            ..
+        } = &mut self.actors;
+        pred.turn(&mut self.cx, items, gio, neurons, &mut Onward { gc, udc })
+    }
+
+    /// Clusters that wait for a few neurons: Gate and Up of those that are here.
+    fn early_turn(&mut self) -> bool {
+        let CoreActors { early, neurons, .. } = &mut self.actors;
+        early.turn(&mut self.cx, neurons)
+    }
+
+    /// What the next layer will probably want.
+    fn look_ahead(&mut self) -> bool {
+        let next = self.routes.now().program.ffn.get(self.cx.layer + 1);
+        let CoreActors { pred, neurons, .. } = &mut self.actors;
+        next.is_some_and(|next| pred.look_ahead(&mut self.cx, next, neurons))
     }
 
     fn blocked(&self) -> Turn {

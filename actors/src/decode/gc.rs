@@ -64,17 +64,20 @@ impl GcActor {
         let (range, named) = (cx.gate_range(&flight), cx.named_range(flight.number));
         let gates = &mut cx.gates[range];
         let named = named.map(|range| &cx.named[range]);
-        let wanted = (flight.count, &flight.live, named);
+        let early = cx.early.of(flight.number, cx.gate_start[flight.number]);
+        let mut wanted = flight.live;
+        wanted.remove(early.gated);
         let products = gate(
             &shared.kernels,
             geometry,
             rows,
-            wanted,
+            (flight.count, &wanted, named),
             &cx.x,
             &mut self.gathered,
             gates,
         );
-        let computed = flight.live.count();
+        early.gated.iter().for_each(|i| gates[i] = early.gates[i]);
+        let computed = wanted.count();
         cx.gated.add(computed, products);
         let bytes = (computed * geometry.gate_row()) as u64;
         let pred = &shared.pred;

@@ -7,6 +7,7 @@ mod boards;
 mod census;
 mod context;
 mod core_parts;
+mod early;
 mod ffn;
 mod gc;
 mod gio;

@@ -1,6 +1,8 @@
 //! The actor of single neurons, GIO and UDIO in one: holds clusters until the wanted part of all their
 //! neurons is in the neuron cache.
 
+use std::collections::VecDeque;
+
 use forebay_queues::slab::Slot;
 use forebay_stages::live_mask::LiveMask;
 use forebay_stages::neuron_store::{NeuronMemory, NeuronRules, NeuronStore, Parts, Place, Wanted};
@@ -20,6 +22,8 @@ pub(super) struct NeuronActor {
     waiting: Vec<Option<Flight>>,
     /// How many of them wait for Gate rows, and how many for Up and Down.
     count: [usize; 2],
+    /// Flights in the order in which they began to wait, for [`NeuronActor::next_waiting`].
+    parked: VecDeque<usize>,
 }
 
 /// Where clusters go whose neurons are here.
@@ -49,6 +53,26 @@ impl NeuronActor {
             store: NeuronStore::new(memory, rules, (max_flights, max_neurons)),
             waiting: (0..max_flights).map(|_| None).collect(),
             count: [0; 2],
+            // A flight may wait for its Gates, and then again.
+            parked: VecDeque::with_capacity(2 * max_flights),
+        }
+    }
+
+    /// A new layer begins.
+    pub fn begin_layer(&mut self) {
+        self.parked.clear();
+        self.store.stop_reading_ahead();
+    }
+
+    /// The next flight that waits, each time it does, with those of its neurons that are here.
+    pub fn next_waiting(&mut self) -> Option<(&Flight, Parts, LiveMask, &NeuronStore)> {
+        loop {
+            let number = self.parked.pop_front()?;
+            let (parts, here) = self.store.here(number);
+            if self.waiting[number].is_some() && !here.is_empty() {
+                let flight = self.waiting[number].as_ref()?;
+                return Some((flight, parts, here, &self.store));
+            }
         }
     }
 
@@ -92,6 +116,7 @@ impl NeuronActor {
             self.count[usize::from(flight.gated)] += 1;
             let number = flight.number;
             self.waiting[number] = Some(flight);
+            self.parked.push_back(number);
         }
     }
 

@@ -14,7 +14,7 @@ use super::neurons::{NeuronActor, Onward};
 use super::program::{Item, Source};
 use super::shared::Shared;
 
-/// Clusters looked at per turn, so that the first ones are computed while others are still here.
+/// Clusters looked at per turn, so that reads of the first ones start meanwhile.
 const PER_TURN: usize = 8;
 
 #[derive(Debug)]
@@ -54,6 +54,7 @@ impl PredActor {
     /// Takes in the clusters of a new layer.
     pub fn begin(&mut self, cx: &mut CoreContext, items: &[Item]) {
         (self.next, self.ahead) = (0, 0);
+        cx.early.clear();
         cx.gate_start.clear();
         let mut start = 0;
         for item in items {
@@ -62,7 +63,7 @@ impl PredActor {
         }
     }
 
-    /// Sends a few clusters on; resident ones are computed first, while reads are under way.
+    /// Sends a few clusters on.
     pub fn turn(
         &mut self,
         cx: &mut CoreContext,

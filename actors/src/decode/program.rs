@@ -33,6 +33,11 @@ pub enum Source {
 }
 
 impl Source {
+    /// Whether single neurons are read.
+    pub fn is_by_neuron(self) -> bool {
+        matches!(self, Self::GatePinned { .. } | Self::Neurons { .. })
+    }
+
     /// Place in the cycle of a cluster that comes through a window.
     pub fn ordinal(self) -> Option<usize> {
         match self {

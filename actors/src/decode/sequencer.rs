@@ -20,6 +20,7 @@ use forebay_traces::record::{Reason, Residency as Hit, Stage};
 
 use super::attend::AttendActor;
 use super::context::{CoreContext, Flight};
+use super::early::EarlyActor;
 use super::gc::GcActor;
 use super::neurons::{NeuronActor, Onward};
 use super::pred::PredActor;
@@ -90,6 +91,7 @@ pub(super) struct CoreActors {
     pub rows: RowsActor,
     pub pred: PredActor,
     pub gc: GcActor,
+    pub early: EarlyActor,
     pub neurons: NeuronActor,
     pub udc: UdcActor,
 }

@@ -62,13 +62,16 @@ impl UdcActor {
             None => NeuronRows::Whole(cx.giving.bytes(&shared.resident, cluster)),
         };
         let gates = &cx.gates[cx.gate_range(&flight)];
+        let early = cx.early.of(flight.number, cx.gate_start[flight.number]);
         let work = ClusterWork {
             geometry,
             n: flight.count,
             live: flight.live,
             gates,
             rows,
+            ups: (early.upped, early.ups),
         };
+        let early_bytes = early.upped.count() * geometry.up_row();
         let done = up_down(
             &shared.kernels,
             &work,
@@ -86,7 +89,7 @@ impl UdcActor {
         } else {
             Hit::Miss
         };
-        let bytes = (flight.live.count() * geometry.touched_per_neuron()) as u64;
+        let bytes = (flight.live.count() * geometry.touched_per_neuron() - early_bytes) as u64;
         cx.record(
             Stage::Udc,
             cluster,

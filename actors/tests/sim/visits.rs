@@ -115,10 +115,19 @@ impl Visits {
                 "core {rank} had another's cluster {cluster} at {stage:?}"
             ));
         }
-        *seen
-            .counts
-            .entry((stage, record.layer, cluster))
-            .or_default() += 1;
+        let visits = seen.counts.entry((stage, record.layer, cluster));
+        let visits = visits.or_default();
+        if record.count == 0 {
+            // A part of a cluster that waits for the rest.
+            let single = matches!(stage, Stage::Gc | Stage::Udc);
+            return match single && *visits == 0 {
+                true => Ok(()),
+                false => Err(format!(
+                    "cluster {cluster} was at {stage:?} in part: {record:?}"
+                )),
+            };
+        }
+        *visits += 1;
         match stage {
             Stage::Gc => drop(seen.gate_at.insert(cluster, at)),
             Stage::Udc if !seen.gate_at.contains_key(&cluster) => {

@@ -121,6 +121,18 @@ impl Directory {
         (place & ABSENT == 0).then_some(place)
     }
 
+    /// Reads what looking these neurons up will change: their entries and those beside them. All are far away by
+    /// the next token, and one lookup after the other would wait for memory, each for itself.
+    pub(super) fn warm(&self, neurons: impl Iterator<Item = usize>) {
+        let links = |entry: &Entry| {
+            let [prev, next] = [entry.prev, entry.next].map(|at| &self.entries[at as usize]);
+            prev.next ^ next.prev
+        };
+        let slots = neurons.filter_map(|neuron| self.slot_of(neuron));
+        let entries = slots.map(|slot| &self.entries[slot as usize]);
+        std::hint::black_box(entries.fold(0, |all, entry| all ^ links(entry)));
+    }
+
     /// Gives the absent `neuron` the first free slot, which is in no list then. The slot's mark is
     /// what it was, but for the top bit, when the neuron was last here, or 0.
     pub(super) fn settle(&mut self, neuron: usize) -> Option<u32> {

@@ -43,10 +43,15 @@ impl NeuronCache {
         }
     }
 
-    /// Bytes of the directory under any policy, at most: 4 per neuron, 20 per slot and 1320 besides.
+    /// Bytes of the directory under any policy, at most: 4 per neuron, 20 per slot and 3860 besides.
     /// Saturates.
     pub fn bytes(neurons: usize, slots: usize) -> usize {
         Directory::bytes(neurons, slots, frequency::LISTS)
+    }
+
+    /// Lookups of `neurons` follow: what they need comes from memory all at once.
+    pub fn warm(&self, neurons: impl Iterator<Item = usize>) {
+        self.directory.warm(neurons);
     }
 
     /// Looks `neuron` up; a hit counts as an access and holds the slot.

@@ -102,6 +102,8 @@ pub struct NeuronStore {
     /// The flight that waits for a neuron that is being read ahead, `[slots]`.
     waiters: Vec<u32>,
     reads: Vec<Option<Purpose>>,
+    /// Those under way that a flight waits for.
+    wanted_reads: usize,
     free_reads: Vec<usize>,
     buffers: Vec<Slot>,
     buffer_bytes: usize,
@@ -141,6 +143,7 @@ impl NeuronStore {
             ahead: VecDeque::with_capacity(MAX_AHEAD),
             waiters: vec![NO_SLOT; memory.slots],
             reads: vec![None; reads],
+            wanted_reads: 0,
             free_reads: (0..reads).collect(),
             buffer_bytes: memory.buffers.first().map_or(0, |b| b.len()),
             buffers: memory.buffers,
@@ -195,14 +198,16 @@ impl NeuronStore {
     fn acquire(&mut self, flight: usize) -> Option<bool> {
         let entry = &mut self.flights[flight];
         let wanted = entry.wanted?;
+        let base = wanted.place.base;
+        self.cache.warm(wanted.live.iter().map(|n| base + n));
         for neuron in wanted.live.iter() {
             if entry.slots[neuron] != NO_SLOT {
                 continue;
             }
-            let slot = match self.cache.hold(wanted.place.base + neuron) {
+            let slot = match self.cache.hold(base + neuron) {
                 Some(slot) => slot,
                 None => {
-                    let slot = self.cache.admit(wanted.place.base + neuron)?;
+                    let slot = self.cache.admit(base + neuron)?;
                     self.parts[slot] = Parts::NONE;
                     slot
                 }
@@ -309,8 +314,8 @@ impl NeuronStore {
 
     /// Whether a read is due and a buffer is free.
     pub fn can_read(&self) -> bool {
-        let due = !self.spans.is_empty() || !self.ahead.is_empty();
-        due && !self.buffers.is_empty() && !self.free_reads.is_empty()
+        let ahead = !self.ahead.is_empty() && self.wanted_reads == 0;
+        (ahead || !self.spans.is_empty()) && !self.buffers.is_empty() && !self.free_reads.is_empty()
     }
 
     /// Whether a read is due or under way.
@@ -324,7 +329,10 @@ impl NeuronStore {
             return None;
         }
         let (purpose, offset, len) = match self.spans.pop_front() {
-            Some(span) => (Purpose::Wanted(span), span.offset, span.len),
+            Some(span) => {
+                self.wanted_reads += 1;
+                (Purpose::Wanted(span), span.offset, span.len)
+            }
             None => {
                 let read = self.ahead.pop_front()?;
                 let pages = read.pages();
@@ -362,7 +370,10 @@ impl NeuronStore {
         };
         self.free_reads.push(id);
         let span = match purpose {
-            Purpose::Wanted(span) => span,
+            Purpose::Wanted(span) => {
+                self.wanted_reads -= 1;
+                span
+            }
             Purpose::Ahead(read) => return self.arrived_ahead(&read, buffer, read_ok, sums_of),
         };
         let Some(wanted) = self.flights[span.flight].wanted else {
@@ -449,6 +460,21 @@ impl NeuronStore {
         self.store.as_ref().map_or(&[], |store| {
             &store[at + range.start - origin..at + range.end - origin]
         })
+    }
+
+    /// What a flight that waits wants of its neurons, and those that have it.
+    pub fn here(&self, flight: usize) -> (Parts, LiveMask) {
+        let (entry, mut here) = (&self.flights[flight], LiveMask::NONE);
+        let Some(wanted) = entry.wanted else {
+            return (Parts::NONE, here);
+        };
+        for neuron in wanted.live.iter() {
+            let slot = entry.slots[neuron];
+            if slot != NO_SLOT && self.parts[slot as usize].has(wanted.parts) {
+                here.set(neuron);
+            }
+        }
+        (wanted.parts, here)
     }
 
     /// Ends the use of a flight's neurons.

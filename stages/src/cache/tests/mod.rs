@@ -344,10 +344,10 @@ fn the_directory_is_as_small_as_promised() {
     let (neurons, slots) = (1000, 300);
     assert_eq!(
         NeuronCache::bytes(neurons, slots),
-        4 * neurons + 20 * slots + 1320
+        4 * neurons + 20 * slots + 3860
     );
-    // What plans set aside, from 110 slots on.
-    assert!(NeuronCache::bytes(neurons, 110) <= 4 * neurons + 32 * 110);
+    // What plans set aside, from 322 slots on.
+    assert!(NeuronCache::bytes(neurons, 322) <= 4 * neurons + 32 * 322);
     assert_eq!(NeuronCache::bytes(usize::MAX, slots), usize::MAX);
     for kind in PolicyKind::ALL {
         let cache = NeuronCache::new(kind, neurons, slots);

@@ -30,7 +30,7 @@ pub fn of(kind: PolicyKind, slots: usize) -> Box<dyn Model> {
         }),
         PolicyKind::Lru => Box::new(Lru::default()),
         PolicyKind::Frequency => Box::new(Frequency {
-            period: 10 * slots,
+            period: 40 * slots,
             ..Frequency::default()
         }),
         PolicyKind::Window(tokens) => Box::new(Window {
@@ -114,22 +114,41 @@ impl Model for Lru {
     }
 }
 
-/// One list in order of counts. Accesses are counted, and halvings done, at once for all neurons,
-/// absent ones too. Halving keeps the order.
+/// Counts of all neurons, absent ones too, halved at once. Halving keeps the order that was there.
 #[derive(Default)]
 struct Frequency {
     counts: HashMap<usize, u32>,
-    /// By falling count, and of equal counts the last used first.
-    idle: Vec<usize>,
-    /// The last access first.
-    held: Vec<usize>,
+    /// Token of the last use.
+    last: HashMap<usize, i64>,
+    /// Of equal counts and ages the last used first.
+    order: Vec<usize>,
+    now: i64,
     accesses: usize,
     period: usize,
 }
 
+impl Frequency {
+    /// Worth less the better: what is used now counts eight times more, and before others that are worth as much.
+    fn key(&self, neuron: usize) -> (std::cmp::Reverse<u32>, i64) {
+        let age = self
+            .last
+            .get(&neuron)
+            .map_or(2, |token| (self.now - token).min(2));
+        let bonus = if age < 2 { 8 } else { 0 };
+        (std::cmp::Reverse(self.counts[&neuron] + bonus), age)
+    }
+
+    /// Places are stable, but for the one that is used.
+    fn sort(&mut self) {
+        let mut order = std::mem::take(&mut self.order);
+        order.sort_by_key(|&n| self.key(n));
+        self.order = order;
+    }
+}
+
 impl Model for Frequency {
     fn best_first(&self) -> Vec<usize> {
-        self.held.iter().chain(&self.idle).copied().collect()
+        self.order.clone()
     }
 
     fn enter(&mut self, neuron: usize) {
@@ -137,10 +156,13 @@ impl Model for Frequency {
         if self.accesses == self.period {
             self.accesses = 0;
             self.counts.values_mut().for_each(|count| *count /= 2);
+            self.sort();
         }
         let count = self.counts.entry(neuron).or_default();
         *count = (*count + 1).min(63);
-        self.held.insert(0, neuron);
+        self.last.insert(neuron, self.now);
+        self.order.insert(0, neuron);
+        self.sort();
     }
 
     fn hit(&mut self, neuron: usize) {
@@ -149,21 +171,19 @@ impl Model for Frequency {
     }
 
     fn preload(&mut self, neuron: usize) {
-        self.counts.insert(neuron, 2);
-        let at = self.idle.iter().position(|n| self.counts[n] < 2);
-        self.idle.insert(at.unwrap_or(self.idle.len()), neuron);
-    }
-
-    fn idle(&mut self, neuron: usize) {
-        self.remove(neuron);
-        let count = self.counts[&neuron];
-        let at = self.idle.iter().position(|n| self.counts[n] <= count);
-        self.idle.insert(at.unwrap_or(self.idle.len()), neuron);
+        self.counts.insert(neuron, 16);
+        self.last.remove(&neuron);
+        self.order.push(neuron);
+        self.sort();
     }
 
     fn remove(&mut self, neuron: usize) {
-        self.idle.retain(|&n| n != neuron);
-        self.held.retain(|&n| n != neuron);
+        self.order.retain(|&n| n != neuron);
+    }
+
+    fn end_token(&mut self, _held: &[usize]) {
+        self.now += 1;
+        self.sort();
     }
 }
 

@@ -73,7 +73,7 @@ fn skewed(tokens: usize, shift: usize, random: &mut Random) -> Trace {
 #[test]
 fn frequency_is_near_the_best_on_a_stationary_skew_and_recency_behind() {
     let trace = skewed(1500, 0, &mut Random(1));
-    for slots in [25, 50, 100] {
+    for slots in [25, 50, 100, 200] {
         let rate = |kind| hit_rate(kind, slots, &trace);
         let (frequency, two_queue, lru) = (
             rate(PolicyKind::Frequency),
@@ -83,9 +83,9 @@ fn frequency_is_near_the_best_on_a_stationary_skew_and_recency_behind() {
         // The best there is where accesses are independent: the most popular stay for ever.
         let share = |n: usize| (1..=n).map(|r| 1.0 / r as f64).sum::<f64>();
         let best = share(slots) / share(NEURONS);
-        assert!(frequency > two_queue && two_queue > lru, "{slots} slots");
+        assert!(two_queue > lru, "{slots} slots");
         assert!(
-            frequency > 0.93 * best,
+            frequency > 0.94 * best,
             "{frequency} of {best}, {slots} slots"
         );
     }
