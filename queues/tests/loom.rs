@@ -9,6 +9,7 @@ use std::time::Duration;
 
 use forebay_queues::board::F32Board;
 use forebay_queues::capacity::Capacity;
+use forebay_queues::claims::Claims;
 use forebay_queues::doorbell::{Bell, Ringer, Spin, Woke, doorbell};
 use forebay_queues::exchange::{Aborted, Member, exchange};
 use forebay_queues::lane::lane;
@@ -220,5 +221,31 @@ fn a_core_that_arrives_and_leaves_does_not_abort_that_meeting() {
             member.complete(epoch).expect("the other core did arrive")
         });
         other.join().expect("no panic");
+    });
+}
+
+/// Takes all that is left, of its own list first.
+fn take_all(claims: &Claims, rank: usize, round: u64, len: usize) -> Vec<(usize, usize)> {
+    let mut taken = Vec::new();
+    for list in [rank, 1 - rank] {
+        while let Some(place) = claims.claim(list, round, len) {
+            taken.push((list, place));
+        }
+    }
+    taken
+}
+
+#[test]
+fn every_entry_of_every_list_is_claimed_by_one_core() {
+    loom::model(|| {
+        let claims = Arc::new(Claims::new(2));
+        // The cursors stand somewhere in an earlier round.
+        claims.claim(0, 1, 2);
+        let theirs = Arc::clone(&claims);
+        let other = thread::spawn(move || take_all(&theirs, 1, 2, 2));
+        let mut taken = take_all(&claims, 0, 2, 2);
+        taken.extend(other.join().expect("no panic"));
+        taken.sort_unstable();
+        assert_eq!(taken, [(0, 0), (0, 1), (1, 0), (1, 1)]);
     });
 }

@@ -13,6 +13,7 @@ use forebay_traces::lane::TraceLane;
 use super::core_parts::{CoreParts, build_core};
 use super::prefill::PreloadWindow;
 use super::program::Program;
+use super::rows::SharedRows;
 use super::shared::{Shared, Sizes, Step, StepDone};
 use crate::core_thread::Core;
 use crate::fault::Fault;
@@ -68,6 +69,7 @@ impl Assembly {
         trace_records: usize,
     ) -> Self {
         let threads = programs.len();
+        let rows_of_all = Arc::new(SharedRows::new(&programs));
         let (bells, ringers): (Vec<Bell>, Vec<Ringer>) = (0..threads).map(|_| doorbell()).unzip();
 
         // Sink: reports to the driver, one per core and step.
@@ -107,6 +109,7 @@ impl Assembly {
             parts: CoreParts {
                 rank,
                 program,
+                rows: Arc::clone(&rows_of_all),
                 memory,
                 member,
                 io,

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use flume::Sender;
-use forebay_models::bundle::{MAX_BUNDLES, MAX_NEURONS};
+use forebay_models::bundle::{ClusterKind, MAX_BUNDLES, MAX_NEURONS};
 use forebay_models::config::ModelConfig;
 use forebay_queues::exchange::Member;
 use forebay_queues::lane::LaneRx;
@@ -26,7 +26,7 @@ use super::neurons::NeuronActor;
 use super::pred::PredActor;
 use super::prefill::{PreloadWindow, Route, Routes};
 use super::program::{Item, Program};
-use super::rows::RowsActor;
+use super::rows::{RowsActor, SharedRows};
 use super::sequencer::{CoreActors, Residual, Sequencer};
 use super::shared::{Computed, Shared, Step, StepDone};
 use super::udc::UdcActor;
@@ -38,6 +38,7 @@ use crate::memory::CoreMemory;
 pub(super) struct CoreParts {
     pub rank: usize,
     pub program: Program,
+    pub rows: Arc<SharedRows>,
     pub memory: CoreMemory,
     pub member: Member,
     pub io: IoLink,
@@ -51,6 +52,7 @@ pub(super) fn build_core(shared: &Arc<Shared>, parts: CoreParts) -> Sequencer {
     let CoreParts {
         rank,
         program,
+        rows,
         memory,
         member,
         io,
@@ -81,7 +83,7 @@ pub(super) fn build_core(shared: &Arc<Shared>, parts: CoreParts) -> Sequencer {
         flights.max(most_rows),
         stream_tag,
     );
-    let rows = RowsActor::new(most_rows, batch * max_rows(shared, &program));
+    let rows = RowsActor::new(rows, most_rows, batch * max_rows(shared));
     let stage = Attention::new(
         c,
         rank,
@@ -159,19 +161,13 @@ pub(super) fn max_phase(program: &Program) -> usize {
     layers.chain([program.head.len()]).max().unwrap_or(0)
 }
 
-/// Most rows of a row cluster.
-fn max_rows(shared: &Shared, program: &Program) -> usize {
-    let items = program
-        .qkv
-        .iter()
-        .chain(&program.output)
-        .chain(&program.predictor)
-        .chain([&program.head])
-        .flatten();
-    items
-        .map(|i| shared.entry(i.cluster).count as usize)
-        .max()
-        .unwrap_or(0)
+/// Most rows of a row cluster, of whichever core.
+fn max_rows(shared: &Shared) -> usize {
+    let rows = shared.bundle.clusters.iter().filter(|e| {
+        use ClusterKind::{Embedding, Ffn, PredictorScore};
+        !matches!(e.kind, Ffn | PredictorScore | Embedding)
+    });
+    rows.map(|e| e.count as usize).max().unwrap_or(0)
 }
 
 /// Most neurons that this core owns in one layer.

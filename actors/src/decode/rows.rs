@@ -1,17 +1,22 @@
 //! The rows actor: plain projections as clusters of matrix rows, in whatever order they are here.
+//!
+//! Clusters in memory belong to whoever is free: a core that is through with its own takes from the others' lists.
+//! Streamed ones stay with the core whose window they come through.
 
 use std::collections::VecDeque;
+use std::sync::Arc;
 
 use forebay_models::block::BlockType;
 use forebay_models::bundle::ClusterKind;
 use forebay_queues::board::F32Board;
+use forebay_queues::claims::Claims;
 use forebay_stages::live_mask::LiveMask;
 use forebay_stages::projection::project;
 use forebay_traces::record::{Residency as Hit, Stage};
 
 use super::context::{CoreContext, Flight};
 use super::gio::GioActor;
-use super::program::{Item, Source};
+use super::program::{Item, Program, Source};
 
 /// What the rows of a phase belong to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -22,16 +27,75 @@ pub(super) enum Site {
     Head,
 }
 
+/// Clusters in memory of all cores' row phases, to be shared.
+#[derive(Debug)]
+pub(super) struct SharedRows {
+    claims: Claims,
+    /// `[threads]`
+    lists: Vec<PinnedRows>,
+}
+
+/// One core's, by layer.
+#[derive(Debug)]
+struct PinnedRows {
+    qkv: Vec<Vec<u32>>,
+    output: Vec<Vec<u32>>,
+    predictor: Vec<Vec<u32>>,
+    head: Vec<u32>,
+}
+
+impl SharedRows {
+    /// Those of the cores' programs.
+    pub fn new(programs: &[Program]) -> Self {
+        let pinned = |items: &Vec<Item>| -> Vec<u32> {
+            let pinned = items.iter().filter(|item| item.source == Source::Pinned);
+            pinned.map(|item| item.cluster).collect()
+        };
+        let layers = |items: &[Vec<Item>]| items.iter().map(pinned).collect();
+        let list = |program: &Program| PinnedRows {
+            qkv: layers(&program.qkv),
+            output: layers(&program.output),
+            predictor: layers(&program.predictor),
+            head: pinned(&program.head),
+        };
+        Self {
+            claims: Claims::new(programs.len()),
+            lists: programs.iter().map(list).collect(),
+        }
+    }
+
+    fn list(&self, rank: usize, site: Site, layer: usize) -> &[u32] {
+        let lists = &self.lists[rank];
+        match site {
+            Site::Qkv => &lists.qkv[layer],
+            Site::Output => &lists.output[layer],
+            Site::Predictor => &lists.predictor[layer],
+            Site::Head => &lists.head,
+        }
+    }
+}
+
 #[derive(Debug)]
 pub(super) struct RowsActor {
+    shared: Arc<SharedRows>,
+    /// Number of the phase; all cores count alike.
+    round: u64,
+    /// Cores whose lists were found at their end in this round, from the own one on.
+    finished: usize,
+    /// Streamed clusters of the phase that have not been computed.
+    streamed: usize,
     inbox: VecDeque<Flight>,
     /// One cluster's result, `[n_tokens, rows]`.
     out: Vec<f32>,
 }
 
 impl RowsActor {
-    pub fn new(max_clusters: usize, out_len: usize) -> Self {
+    pub fn new(shared: Arc<SharedRows>, max_clusters: usize, out_len: usize) -> Self {
         Self {
+            shared,
+            round: 0,
+            finished: 0,
+            streamed: 0,
             inbox: VecDeque::with_capacity(max_clusters),
             out: vec![0.0; out_len],
         }
@@ -39,7 +103,11 @@ impl RowsActor {
 
     /// Takes in the clusters of a phase; streamed ones go through GIO.
     pub fn begin(&mut self, cx: &CoreContext, items: &[Item], gio: &mut GioActor) {
+        (self.round, self.finished, self.streamed) = (self.round + 1, 0, 0);
         for (number, item) in items.iter().enumerate() {
+            if item.source == Source::Pinned {
+                continue;
+            }
             let count = cx.shared.entry(item.cluster).count as usize;
             let live = LiveMask::default();
             let flight = Flight {
@@ -51,15 +119,18 @@ impl RowsActor {
                 buffer: None,
                 flow: 0,
             };
-            match item.source {
-                Source::Streamed { .. } | Source::Preloaded { .. } => gio.wait_for(flight),
-                _ => self.inbox.push_back(flight),
-            }
+            self.streamed += 1;
+            gio.wait_for(flight);
         }
     }
 
     pub fn push(&mut self, flight: Flight) {
         self.inbox.push_back(flight);
+    }
+
+    /// Whether clusters are still to come.
+    pub fn awaits_reads(&self) -> bool {
+        self.streamed > 0
     }
 
     /// Clusters that are here.
@@ -69,51 +140,67 @@ impl RowsActor {
 
     /// Computes one cluster of rows and publishes it.
     pub fn turn(&mut self, cx: &mut CoreContext, gio: &mut GioActor, site: Site) -> bool {
-        let Some(mut flight) = self.inbox.pop_front() else {
+        if let Some(mut flight) = self.inbox.pop_front() {
+            let bytes = flight.buffer.as_deref().unwrap_or_default();
+            let read = (Hit::Miss, flight.flow);
+            self.compute(cx, site, flight.item.cluster, bytes, read);
+            gio.release(&mut flight);
+            self.streamed -= 1;
+            return true;
+        }
+        let Some(cluster) = self.claim(cx, site) else {
             return false;
         };
-        let cluster = flight.item.cluster;
-        let shared = std::sync::Arc::clone(&cx.shared);
-        let bytes = match &flight.buffer {
-            Some(slot) => slot,
-            None => shared.resident.bytes(cluster as usize),
-        };
-        let len = shared.entry(cluster).len;
+        let shared = Arc::clone(&cx.shared);
+        let bytes = shared.resident.bytes(cluster as usize);
+        self.compute(cx, site, cluster, bytes, (Hit::Hit, 0));
+        true
+    }
+
+    /// The next cluster in memory, of the own list while it lasts.
+    fn claim(&mut self, cx: &CoreContext, site: Site) -> Option<u32> {
+        let threads = self.shared.lists.len();
+        while self.finished < threads {
+            let rank = (cx.rank + self.finished) % threads;
+            let list = self.shared.list(rank, site, cx.layer);
+            if let Some(place) = self.shared.claims.claim(rank, self.round, list.len()) {
+                return Some(list[place]);
+            }
+            self.finished += 1;
+        }
+        None
+    }
+
+    /// Computes a cluster of rows out of `bytes` and publishes it.
+    fn compute(
+        &mut self,
+        cx: &mut CoreContext,
+        site: Site,
+        cluster: u32,
+        bytes: &[u8],
+        (hit, flow): (Hit, u64),
+    ) {
+        let shared = Arc::clone(&cx.shared);
+        let entry = shared.entry(cluster);
+        let (len, count) = (entry.len, entry.count as usize);
         let place = place(cx, cluster);
         let vectors = shared.bundle.vectors.layers.get(cx.layer);
         let bias = vectors.map_or(&[][..], |v| &v.qkv_bias[place.bias.clone()]);
         let n_tokens = cx.x.n_tokens();
-        let out = &mut self.out[..n_tokens * flight.count];
-        project(
-            &shared.kernels,
-            place.block,
-            &bytes[..len as usize],
-            flight.count,
-            &cx.x,
-            bias,
-            out,
-        );
+        let out = &mut self.out[..n_tokens * count];
+        let bytes = &bytes[..len as usize];
+        let kernels = &shared.kernels;
+        project(kernels, place.block, bytes, count, &cx.x, bias, out);
         let board: &F32Board = match site {
             Site::Qkv => &shared.boards.qkv,
             Site::Output => &shared.boards.output,
             Site::Predictor => &shared.boards.predictor,
             Site::Head => &shared.boards.logits,
         };
-        for (t, rows) in out.chunks_exact(flight.count).enumerate() {
+        for (t, rows) in out.chunks_exact(count).enumerate() {
             board.write(t * place.width + place.column, rows);
         }
-        let (stage, hit) = (
-            site.stage(),
-            if flight.buffer.is_some() {
-                Hit::Miss
-            } else {
-                Hit::Hit
-            },
-        );
-        cx.record(stage, cluster, 1, u64::from(len), hit, flight.flow);
-        gio.release(&mut flight);
-        cx.retired += 1;
-        true
+        cx.record(site.stage(), cluster, 1, u64::from(len), hit, flow);
     }
 }
 

@@ -276,7 +276,6 @@ impl Sequencer {
     }
 
     pub(super) fn begin_rows(&mut self, site: Site) {
-        self.cx.retired = 0;
         let Route { program, gio } = self.routes.now_mut();
         let items = items(program, site, self.cx.layer);
         if self.cx.shared.neurons.pipeline != Pipeline::Cluster {
@@ -329,7 +328,7 @@ impl Sequencer {
     }
 
     fn rows_turn(&mut self, site: Site) -> Turn {
-        let (rows, Route { program, gio }) = (&mut self.actors.rows, self.routes.now_mut());
+        let (rows, gio) = (&mut self.actors.rows, &mut self.routes.now_mut().gio);
         if rows.turn(&mut self.cx, gio, site) {
             return Turn::Progress;
         }
@@ -337,7 +336,7 @@ impl Sequencer {
             rows.push(flight);
             return Turn::Progress;
         }
-        if self.cx.retired < items(program, site, self.cx.layer).len() {
+        if rows.awaits_reads() {
             return Turn::Blocked(Reason::IoGate);
         }
         self.arrive(match site {

@@ -1,4 +1,5 @@
-//! Every cluster visits each of its stages exactly once per step, in order, and on its own core: read from
+//! Every cluster visits each of its stages exactly once per step, in order, and on its own core, but for rows in
+//! memory, which any core may compute: read from
 //! the trace that the cores keep.
 
 use std::collections::{BTreeSet, HashMap, HashSet};
@@ -66,12 +67,12 @@ impl Visits {
     /// # Errors
     /// The cluster and what is wrong with its way.
     pub fn check(&mut self, world: &mut World, step: &Step) -> Result<(), String> {
+        let mut all: Vec<Seen> = world.cores().map(|_| Seen::default()).collect();
         for (rank, core) in world.cores().enumerate() {
             let trace = core.sequencer().trace();
             if trace.overwritten() > 0 {
                 return Err("the trace is too short for this step".into());
             }
-            let mut seen = Seen::default();
             let mut phase = (0, 0);
             for (at, record) in trace.iter().enumerate() {
                 let Kind::Stage(stage) = record.kind else {
@@ -84,12 +85,12 @@ impl Visits {
                     }
                     phase = next;
                 }
-                self.see(rank, at, (stage, record), &mut seen)?;
+                self.see(rank, at, (stage, record), &mut all)?;
             }
             trace.clear();
-            self.compare(rank, step, &seen)?;
         }
-        Ok(())
+        let mut all = all.iter().enumerate();
+        all.try_for_each(|(rank, seen)| self.compare(rank, step, seen))
     }
 
     fn see(
@@ -97,7 +98,7 @@ impl Visits {
         rank: usize,
         at: usize,
         (stage, record): (Stage, &Record),
-        seen: &mut Seen,
+        all: &mut [Seen],
     ) -> Result<(), String> {
         let cluster = record.cluster;
         let kind = self.clusters[cluster as usize].kind;
@@ -110,11 +111,15 @@ impl Visits {
         if !visits {
             return Ok(());
         }
-        if usize::from(self.owner[cluster as usize]) != rank {
+        let owner = usize::from(self.owner[cluster as usize]);
+        let is_shared =
+            kind != ClusterKind::Ffn && self.residency[cluster as usize] == Residency::Pinned;
+        if owner != rank && !is_shared {
             return Err(format!(
                 "core {rank} had another's cluster {cluster} at {stage:?}"
             ));
         }
+        let seen = &mut all[owner];
         let visits = seen.counts.entry((stage, record.layer, cluster));
         let visits = visits.or_default();
         if record.count == 0 {
