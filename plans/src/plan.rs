@@ -266,7 +266,7 @@ impl fmt::Display for Plan {
             ("head", t.head),
             ("between", t.overhead),
             ("streamed clusters (while the rest is computed)", t.stream),
-            ("neurons read", t.io),
+            ("neurons read (in part while the FFN is computed)", t.io),
         ] {
             if seconds > 0.0 {
                 writeln!(f, "    {:7.2} ms  {name}", seconds * 1e3)?;

@@ -2,7 +2,8 @@
 //!
 //! ```text
 //! t_decode  = max(t_compute, t_stream)                 where clusters are streamed
-//!           = t_compute + t_stream + t_io              where neurons are read singly
+//!           = t_compute + t_stream + t_io - hidden     where neurons are read singly
+//! hidden    = min(t_io, part of t_ffn)
 //! t_compute = t_attention + t_predictor + t_ffn + t_head + t_overhead
 //! t_x       = bytes_x / rate of x's kernel on the chosen cores     (never above the memory's rate: t_mem)
 //! t_io      = reads · time of a read,   reads = N_neurons · P_activated · P_miss(m), neighbours joined
@@ -10,10 +11,9 @@
 //! ```
 //!
 //! Two things differ from the paper, because measurements did. Kernels are measured out of memory, so that `t_mem` is in
-//! their rates. And reads of single neurons are *added*: a layer's predictors name them only when its input is known, what
-//! is computed meanwhile is little, and each read takes time from a core; over seven memory sizes of a 7B model the time per
-//! token was `t_compute` plus the time an idle disk takes for the reads, within a tenth. Clusters that are streamed between
-//! such reads wait for them. Where only clusters are streamed, they are known in advance and do overlap.
+//! their rates. And reads of single neurons are *added*, less what of the layer's FFN is computed meanwhile: its
+//! predictors name them only when its input is known, so they cannot hide behind attention, and each read takes time from a
+//! core. Clusters that are streamed between such reads wait for them. Where only clusters are streamed, they are known in advance and do overlap.
 
 mod reads;
 mod work;
@@ -39,6 +39,9 @@ const STREAM_EFFICIENCY: f64 = 0.92;
 const HALF_WINDOW: f64 = 2.0 * 1048576.0;
 /// Part of a prompt's peak product rate that its batches reach: norms, attention and rows at the edges.
 const PROMPT_EFFICIENCY: f64 = 0.8;
+/// Part of the FFN's time behind which reads of its neurons hide: Gate and Up of those that are here, and Down of
+/// clusters that are complete.
+const HIDDEN_BEHIND_FFN: f64 = 0.6;
 /// Reads of single neurons with one compute core: nobody else computes while it waits.
 const ALONE_READ_COST: f64 = 1.25;
 
@@ -73,7 +76,10 @@ impl DecodeTime {
     /// Time of a token.
     pub fn total(&self) -> f64 {
         match self.io > 0.0 {
-            true => self.compute() + self.stream + self.io,
+            true => {
+                let hidden = self.io.min(HIDDEN_BEHIND_FFN * self.ffn);
+                self.compute() + self.stream + self.io - hidden
+            }
             false => self.compute().max(self.stream),
         }
     }
