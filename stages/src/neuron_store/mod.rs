@@ -13,6 +13,7 @@ mod ahead;
 mod join;
 mod lend;
 mod parts;
+mod queries;
 mod resize;
 mod tally;
 
@@ -462,21 +463,6 @@ impl NeuronStore {
         })
     }
 
-    /// What a flight that waits wants of its neurons, and those that have it.
-    pub fn here(&self, flight: usize) -> (Parts, LiveMask) {
-        let (entry, mut here) = (&self.flights[flight], LiveMask::NONE);
-        let Some(wanted) = entry.wanted else {
-            return (Parts::NONE, here);
-        };
-        for neuron in wanted.live.iter() {
-            let slot = entry.slots[neuron];
-            if slot != NO_SLOT && self.parts[slot as usize].has(wanted.parts) {
-                here.set(neuron);
-            }
-        }
-        (wanted.parts, here)
-    }
-
     /// Ends the use of a flight's neurons.
     pub fn release(&mut self, flight: usize) {
         for slot in &mut self.flights[flight].slots {
@@ -490,32 +476,6 @@ impl NeuronStore {
     /// A step of one or more tokens is over.
     pub fn end_step(&mut self) {
         self.cache.end_token();
-    }
-
-    /// The flight that a read in progress belongs to, unless it was read ahead.
-    pub fn flight_of(&self, id: usize) -> Option<usize> {
-        match self.reads[id] {
-            Some(Purpose::Wanted(span)) => Some(span.flight),
-            _ => None,
-        }
-    }
-
-    /// Reads that wait for a buffer.
-    pub fn queued(&self) -> usize {
-        self.spans.len()
-    }
-
-    /// Which of the `n` neurons from `base` on are in the cache.
-    pub fn cached_of(&self, base: usize, n: usize) -> LiveMask {
-        let mut cached = LiveMask::NONE;
-        let here = (0..n).filter(|i| self.cache.has(base + i));
-        here.for_each(|i| cached.set(i));
-        cached
-    }
-
-    /// Neurons in the cache that are there as a whole, best to keep first.
-    pub fn contents(&self, out: &mut Vec<u32>) {
-        self.cache.contents(out);
     }
 
     /// Takes the counts since the last call.

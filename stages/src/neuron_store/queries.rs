@@ -1,0 +1,48 @@
+//! What others ask about flights and the cache, which changes neither.
+
+use super::parts::Parts;
+use super::{NO_SLOT, NeuronStore, Purpose};
+use crate::live_mask::LiveMask;
+
+impl NeuronStore {
+    /// What a flight that waits wants of its neurons, and those that have it.
+    pub fn here(&self, flight: usize) -> (Parts, LiveMask) {
+        let (entry, mut here) = (&self.flights[flight], LiveMask::NONE);
+        let Some(wanted) = entry.wanted else {
+            return (Parts::NONE, here);
+        };
+        for neuron in wanted.live.iter() {
+            let slot = entry.slots[neuron];
+            if slot != NO_SLOT && self.parts[slot as usize].has(wanted.parts) {
+                here.set(neuron);
+            }
+        }
+        (wanted.parts, here)
+    }
+
+    /// The flight that a read in progress belongs to, unless it was read ahead.
+    pub fn flight_of(&self, id: usize) -> Option<usize> {
+        match self.reads[id] {
+            Some(Purpose::Wanted(span)) => Some(span.flight),
+            _ => None,
+        }
+    }
+
+    /// Reads that wait for a buffer.
+    pub fn queued(&self) -> usize {
+        self.spans.len()
+    }
+
+    /// Which of the `n` neurons from `base` on are in the cache.
+    pub fn cached_of(&self, base: usize, n: usize) -> LiveMask {
+        let mut cached = LiveMask::NONE;
+        let here = (0..n).filter(|i| self.cache.has(base + i));
+        here.for_each(|i| cached.set(i));
+        cached
+    }
+
+    /// Neurons in the cache that are there as a whole, best to keep first.
+    pub fn contents(&self, out: &mut Vec<u32>) {
+        self.cache.contents(out);
+    }
+}
