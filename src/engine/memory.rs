@@ -1,8 +1,8 @@
 //! Sharing the budget out: everything is itemised before anything is allocated.
 
-use forebay_actors::decode::{predictor_rank, scratch_bytes};
+use forebay_actors::decode::{most_rows, predictor_rank, scratch_bytes};
 use forebay_actors::memory::{row_buffer_bytes, row_buffers};
-use forebay_models::bundle::{Bundle, ClusterKind};
+use forebay_models::bundle::Bundle;
 use forebay_models::kv_cache::{KvCache, KvType};
 use forebay_plans::budget::Budget;
 use forebay_plans::residency::{
@@ -210,11 +210,6 @@ fn default_batch(bundle: &Bundle, request: &MemoryRequest, context: usize) -> us
 fn scratch(bundle: &Bundle, request: &MemoryRequest, batch: usize) -> u64 {
     let meta = &bundle.meta;
     let neurons = meta.layers.iter().map(|l| l.ffn.neurons).max().unwrap_or(0);
-    let rows = bundle
-        .clusters
-        .iter()
-        .filter(|e| !matches!(e.kind, ClusterKind::Ffn | ClusterKind::PredictorScore));
-    let rows = rows.map(|e| e.count as usize).max().unwrap_or(0);
     let logits = request.max_logits.min(batch);
     let rank = predictor_rank(bundle, request.sparsity == Sparsity::Predicted);
     scratch_bytes(
@@ -223,7 +218,7 @@ fn scratch(bundle: &Bundle, request: &MemoryRequest, batch: usize) -> u64 {
         batch,
         logits,
         neurons,
-        rows,
+        most_rows(bundle),
         rank,
     ) as u64
 }

@@ -61,7 +61,7 @@ pub(super) struct CoreContext {
     pub named: Vec<LiveMask>,
     /// This core's share of the FFN, `[n_tokens, d_model]` in fixed point.
     pub acc: Vec<i64>,
-    /// Clusters of the phase that are done.
+    /// FFN clusters of the layer that are done.
     pub retired: usize,
     pub trace: TraceLane,
     /// End of the last recorded piece of work.

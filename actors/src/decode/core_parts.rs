@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use flume::Sender;
-use forebay_models::bundle::{ClusterKind, MAX_BUNDLES, MAX_NEURONS};
+use forebay_models::bundle::{Bundle, ClusterKind, MAX_BUNDLES, MAX_NEURONS};
 use forebay_models::config::ModelConfig;
 use forebay_queues::exchange::Member;
 use forebay_queues::lane::LaneRx;
@@ -76,14 +76,14 @@ pub(super) fn build_core(shared: &Arc<Shared>, parts: CoreParts) -> Sequencer {
     let window = PreloadWindow::of(shared, &program, &memory.neurons);
     let neurons = NeuronActor::new(memory.neurons, rules, (flights, max_neurons));
     let gc = GcActor::new(flights, batch);
-    let most_rows = max_phase(&program);
+    let most_clusters = max_phase(&program);
     let gio = GioActor::new(
         program.stream.clone(),
         memory.stream,
-        flights.max(most_rows),
+        flights.max(most_clusters),
         stream_tag,
     );
-    let rows = RowsActor::new(rows, most_rows, batch * max_rows(shared));
+    let rows = RowsActor::new(rows, most_clusters, batch * most_rows(&shared.bundle));
     let stage = Attention::new(
         c,
         rank,
@@ -106,7 +106,7 @@ pub(super) fn build_core(shared: &Arc<Shared>, parts: CoreParts) -> Sequencer {
         neurons,
         udc,
     };
-    let routes = Routes::new(Route { program, gio }, window, flights.max(most_rows));
+    let routes = Routes::new(Route { program, gio }, window, flights.max(most_clusters));
     Sequencer::new(cx, routes, actors, residual, (member, io), (commands, done))
 }
 
@@ -162,11 +162,9 @@ pub(super) fn max_phase(program: &Program) -> usize {
 }
 
 /// Most rows of a row cluster, of whichever core.
-fn max_rows(shared: &Shared) -> usize {
-    let rows = shared.bundle.clusters.iter().filter(|e| {
-        use ClusterKind::{Embedding, Ffn, PredictorScore};
-        !matches!(e.kind, Ffn | PredictorScore | Embedding)
-    });
+pub fn most_rows(bundle: &Bundle) -> usize {
+    let by_neuron = |kind| matches!(kind, ClusterKind::Ffn | ClusterKind::PredictorScore);
+    let rows = bundle.clusters.iter().filter(|e| !by_neuron(e.kind));
     rows.map(|e| e.count as usize).max().unwrap_or(0)
 }
 

@@ -11,7 +11,7 @@ use forebay_stages::gathered::Gathered;
 use forebay_stages::gc::gate;
 use forebay_stages::live_mask::LiveMask;
 use forebay_stages::neuron_rows::NeuronRows;
-use forebay_stages::neuron_store::{NeuronStore, Parts};
+use forebay_stages::neuron_store::Parts;
 use forebay_traces::record::{Residency as Hit, Stage};
 
 use super::context::{CoreContext, Flight};
@@ -89,12 +89,16 @@ impl EarlyActor {
         let Some((flight, parts, here, store)) = neurons.next_waiting() else {
             return false;
         };
+        let rows = NeuronRows::Cached {
+            store,
+            flight: flight.number,
+        };
         let live = match flight.gated {
             true => here,
-            false => self.gates(cx, flight, here, store),
+            false => self.gates(cx, flight, here, rows),
         };
         if parts.has(Parts::UP_DOWN) && !live.is_empty() {
-            self.ups(cx, flight, live, store);
+            self.ups(cx, flight, live, rows);
         }
         true
     }
@@ -105,15 +109,11 @@ impl EarlyActor {
         cx: &mut CoreContext,
         flight: &Flight,
         here: LiveMask,
-        store: &NeuronStore,
+        rows: NeuronRows<'_>,
     ) -> LiveMask {
         let shared = Arc::clone(&cx.shared);
         let (n, number) = (flight.count, flight.number);
         let geometry = &shared.bundle.meta.layers[cx.layer].ffn;
-        let rows = NeuronRows::Cached {
-            store,
-            flight: number,
-        };
         let gates = &mut cx.early.gates[cx.gate_start[number]..][..n];
         let wanted = (n, &here, None);
         let gathered = &mut self.gathered;
@@ -135,14 +135,10 @@ impl EarlyActor {
     }
 
     /// Ups of the neurons `live`.
-    fn ups(&mut self, cx: &mut CoreContext, flight: &Flight, live: LiveMask, store: &NeuronStore) {
+    fn ups(&mut self, cx: &mut CoreContext, flight: &Flight, live: LiveMask, rows: NeuronRows<'_>) {
         let shared = Arc::clone(&cx.shared);
         let (n, number) = (flight.count, flight.number);
         let geometry = &shared.bundle.meta.layers[cx.layer].ffn;
-        let rows = NeuronRows::Cached {
-            store,
-            flight: number,
-        };
         let row = |i| rows.up(geometry, i);
         let ups = &mut cx.early.ups[cx.gate_start[number]..][..n];
         let gathered = &mut self.gathered;

@@ -1,4 +1,4 @@
-//! The FFN's phases of a core: Pred, GIO, GC, UDIO and UDC take turns, downstream first.
+//! The FFN's phases of a core: Pred, GIO, GC, UDIO and UDC take turns.
 
 use forebay_plans::residency::Pipeline;
 use forebay_stages::kernels::Form;

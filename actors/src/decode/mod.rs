@@ -26,7 +26,7 @@ mod udc;
 pub use assembly::{Assembly, CoreSeed, Steps, when_io_stops};
 pub use boards::Boards;
 pub use census::Census;
-pub use core_parts::scratch_bytes;
+pub use core_parts::{most_rows, scratch_bytes};
 pub use graph::{DecodeGraph, GraphOptions};
 pub use observer::Observer;
 pub use program::Program;

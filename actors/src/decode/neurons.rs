@@ -68,8 +68,11 @@ impl NeuronActor {
     pub fn next_waiting(&mut self) -> Option<(&Flight, Parts, LiveMask, &NeuronStore)> {
         loop {
             let number = self.parked.pop_front()?;
+            if self.waiting[number].is_none() {
+                continue;
+            }
             let (parts, here) = self.store.here(number);
-            if self.waiting[number].is_some() && !here.is_empty() {
+            if !here.is_empty() {
                 let flight = self.waiting[number].as_ref()?;
                 return Some((flight, parts, here, &self.store));
             }

@@ -137,6 +137,22 @@ impl Program {
         }
     }
 
+    /// Its row phases, and of these the clusters that are in memory.
+    pub fn pinned_rows(&self) -> Self {
+        let pinned = |items: &Vec<Item>| -> Vec<Item> {
+            let pinned = items.iter().filter(|item| item.source == Source::Pinned);
+            pinned.copied().collect()
+        };
+        let layers = |items: &[Vec<Item>]| items.iter().map(pinned).collect();
+        Self {
+            qkv: layers(&self.qkv),
+            output: layers(&self.output),
+            predictor: layers(&self.predictor),
+            head: pinned(&self.head),
+            ..Self::default()
+        }
+    }
+
     /// Whether prompts can preload clusters of which single neurons are cached: none is streamed anyway.
     pub fn can_preload(&self) -> bool {
         self.cached_neurons > 0 && self.stream.is_empty()

@@ -32,45 +32,15 @@ pub(super) enum Site {
 pub(super) struct SharedRows {
     claims: Claims,
     /// `[threads]`
-    lists: Vec<PinnedRows>,
-}
-
-/// One core's, by layer.
-#[derive(Debug)]
-struct PinnedRows {
-    qkv: Vec<Vec<u32>>,
-    output: Vec<Vec<u32>>,
-    predictor: Vec<Vec<u32>>,
-    head: Vec<u32>,
+    lists: Vec<Program>,
 }
 
 impl SharedRows {
     /// Those of the cores' programs.
     pub fn new(programs: &[Program]) -> Self {
-        let pinned = |items: &Vec<Item>| -> Vec<u32> {
-            let pinned = items.iter().filter(|item| item.source == Source::Pinned);
-            pinned.map(|item| item.cluster).collect()
-        };
-        let layers = |items: &[Vec<Item>]| items.iter().map(pinned).collect();
-        let list = |program: &Program| PinnedRows {
-            qkv: layers(&program.qkv),
-            output: layers(&program.output),
-            predictor: layers(&program.predictor),
-            head: pinned(&program.head),
-        };
         Self {
             claims: Claims::new(programs.len()),
-            lists: programs.iter().map(list).collect(),
-        }
-    }
-
-    fn list(&self, rank: usize, site: Site, layer: usize) -> &[u32] {
-        let lists = &self.lists[rank];
-        match site {
-            Site::Qkv => &lists.qkv[layer],
-            Site::Output => &lists.output[layer],
-            Site::Predictor => &lists.predictor[layer],
-            Site::Head => &lists.head,
+            lists: programs.iter().map(Program::pinned_rows).collect(),
         }
     }
 }
@@ -162,9 +132,9 @@ impl RowsActor {
         let threads = self.shared.lists.len();
         while self.finished < threads {
             let rank = (cx.rank + self.finished) % threads;
-            let list = self.shared.list(rank, site, cx.layer);
+            let list = site.items(&self.shared.lists[rank], cx.layer);
             if let Some(place) = self.shared.claims.claim(rank, self.round, list.len()) {
-                return Some(list[place]);
+                return Some(list[place].cluster);
             }
             self.finished += 1;
         }
@@ -205,6 +175,16 @@ impl RowsActor {
 }
 
 impl Site {
+    /// The phase's work in a program.
+    pub fn items(self, program: &Program, layer: usize) -> &[Item] {
+        match self {
+            Self::Qkv => &program.qkv[layer],
+            Self::Output => &program.output[layer],
+            Self::Predictor => &program.predictor[layer],
+            Self::Head => &program.head,
+        }
+    }
+
     fn stage(self) -> Stage {
         match self {
             Self::Qkv => Stage::Qkv,

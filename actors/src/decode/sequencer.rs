@@ -1,7 +1,7 @@
 //! One compute core: which phase it is in, and which of its actors runs next (`ffn.rs` has the FFN's part).
 //!
 //! Within a phase, whatever cluster is here runs, of whichever matrix: downstream actors first, so that
-//! memory is given back as early as possible. Between phases stand the data dependencies of the
+//! memory is given back as early as possible, but what finds out which neurons to read before them. Between phases stand the data dependencies of the
 //! transformer itself: attention needs all of Q, K and V; its projection needs all heads; the FFN needs
 //! the whole residual stream. There, and only there, a core waits for the others.
 
@@ -25,7 +25,6 @@ use super::gc::GcActor;
 use super::neurons::{NeuronActor, Onward};
 use super::pred::PredActor;
 use super::prefill::{Route, Routes};
-use super::program::{Item, Program};
 use super::rows::{RowsActor, Site};
 use super::shared::{Step, StepDone};
 use super::udc::UdcActor;
@@ -277,7 +276,7 @@ impl Sequencer {
 
     pub(super) fn begin_rows(&mut self, site: Site) {
         let Route { program, gio } = self.routes.now_mut();
-        let items = items(program, site, self.cx.layer);
+        let items = site.items(program, self.cx.layer);
         if self.cx.shared.neurons.pipeline != Pipeline::Cluster {
             gio.confine(items);
         }
@@ -438,15 +437,6 @@ impl Sequencer {
             return Turn::Progress;
         }
         turn
-    }
-}
-
-fn items(program: &Program, site: Site, layer: usize) -> &[Item] {
-    match site {
-        Site::Qkv => &program.qkv[layer],
-        Site::Output => &program.output[layer],
-        Site::Predictor => &program.predictor[layer],
-        Site::Head => &program.head,
     }
 }
 

@@ -173,6 +173,10 @@ impl NeuronStore {
             }
         }
         let holds_all = wanted.live.iter().all(|n| entry.slots[n] != NO_SLOT);
+        if !holds_all {
+            let base = wanted.place.base;
+            self.cache.warm(wanted.live.iter().map(|n| base + n));
+        }
         if (self.blocked.is_empty() || holds_all)
             && let Some(ready) = self.acquire(flight)
         {
@@ -200,7 +204,6 @@ impl NeuronStore {
         let entry = &mut self.flights[flight];
         let wanted = entry.wanted?;
         let base = wanted.place.base;
-        self.cache.warm(wanted.live.iter().map(|n| base + n));
         for neuron in wanted.live.iter() {
             if entry.slots[neuron] != NO_SLOT {
                 continue;

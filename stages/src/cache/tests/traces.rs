@@ -83,7 +83,9 @@ fn frequency_is_near_the_best_on_a_stationary_skew_and_recency_behind() {
         // The best there is where accesses are independent: the most popular stay for ever.
         let share = |n: usize| (1..=n).map(|r| 1.0 / r as f64).sum::<f64>();
         let best = share(slots) / share(NEURONS);
-        assert!(two_queue > lru, "{slots} slots");
+        assert!(two_queue > lru && frequency > lru, "{slots} slots");
+        // In a cache of one or two tokens' uses, most of what is there was used just now.
+        assert!(frequency > two_queue || slots < 100, "{slots} slots");
         assert!(
             frequency > 0.94 * best,
             "{frequency} of {best}, {slots} slots"
