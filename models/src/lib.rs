@@ -9,6 +9,7 @@ pub mod error;
 pub mod gguf;
 pub mod hf;
 pub mod kv_cache;
+pub mod lanes;
 pub mod oracle;
 pub mod panel;
 pub mod sampler;

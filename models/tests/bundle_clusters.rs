@@ -7,6 +7,7 @@ use forebay_models::block::BlockType::{self, F16, F32, Q4_0, Q4_K, Q5_1, Q6_K, Q
 use forebay_models::bundle::{
     Bundle, ClusterKind, DirectoryEntry, FfnGeometry, FfnLayout, PackOptions, pack,
 };
+use forebay_models::lanes::extract_row as extract_laned;
 use forebay_models::panel::{PANEL_ROWS, extract_row, panels_bytes};
 use forebay_models::source;
 use forebay_models::tensor::{LayerTensor, TensorId, TensorSource};
@@ -151,11 +152,17 @@ impl Packed {
                 let element = |r| self.part(down, r, (neuron, 1));
                 (0..g.d_model).flat_map(element).collect()
             };
-            for (at, row) in [(0, gate), (g.up_offset(), up), (g.down_offset(), down)] {
-                assert!(
-                    bundle[at..at + row.len()] == row,
-                    "neuron {neuron} of {e:?}"
-                );
+            let (rows, columns) = (g.has_laned_rows(), g.has_laned_columns());
+            for (at, row, block, is_laned) in [
+                (0, gate, g.gate, rows),
+                (g.up_offset(), up, g.up, rows),
+                (g.down_offset(), down, g.down, columns),
+            ] {
+                let mut stored = bundle[at..at + row.len()].to_vec();
+                if is_laned {
+                    extract_laned(block, &bundle[at..at + row.len()], &mut stored);
+                }
+                assert!(stored == row, "neuron {neuron} of {e:?}");
             }
         }
     }

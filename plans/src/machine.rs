@@ -14,7 +14,7 @@ use serde::{Deserialize, Serialize};
 use crate::error::PlanError;
 
 /// Version of the file; another one is measured anew.
-pub const MACHINE_VERSION: u32 = 1;
+pub const MACHINE_VERSION: u32 = 2;
 
 /// Name of the file in the cache folder.
 const FILE: &str = "machine.json";

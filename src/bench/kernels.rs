@@ -6,6 +6,7 @@ use std::time::Duration;
 use forebay_models::block::BlockType;
 use forebay_models::config::Activation;
 use forebay_models::kv_cache::{KvCache, KvShape, KvType};
+use forebay_models::lanes;
 use forebay_models::panel::PANEL_ROWS;
 use forebay_plans::bandwidth::rate_together;
 use forebay_plans::machine::{Kernel, KernelCase};
@@ -233,6 +234,7 @@ fn entries<'a>(
     list.push(rmsnorm(*k));
     list.push(gate_up(*k));
     list.push(quantise(*k, Form::Rows, "quantise for rows"));
+    list.push(quantise(*k, Form::Lanes, "quantise for lanes"));
     list.push(quantise(*k, Form::Panels, "quantise for panels"));
     list
 }
@@ -294,10 +296,18 @@ fn panels(
     }
 }
 
+/// The form of rows in neuron bundles.
+fn rows_form(block: BlockType) -> Form {
+    match lanes::words(block) {
+        Some(_) => Form::Lanes,
+        None => Form::Rows,
+    }
+}
+
 /// Gate or Up rows of neuron bundles times one token.
 fn rows(k: KernelTable, (block, cols): (BlockType, usize), weights: &[u8]) -> Entry<'_> {
     let (stride, n_rows) = (row_bytes(block, cols), rows_of_piece(block, cols));
-    let x = activations(&k, Form::Rows, 1, cols);
+    let x = activations(&k, rows_form(block), 1, cols);
     let mut out = vec![0.0; n_rows];
     let mut pieces = pieces(weights, n_rows * stride);
     Entry {
@@ -336,7 +346,7 @@ fn scattered((block, cols): (BlockType, usize), weights: &[u8]) -> Vec<Vec<&[u8]
 
 /// Gate or Up rows of live neurons that lie anywhere, times one token.
 fn dot_gathered(k: KernelTable, (block, cols): (BlockType, usize), weights: &[u8]) -> Entry<'_> {
-    let x = activations(&k, Form::Rows, 1, cols);
+    let x = activations(&k, rows_form(block), 1, cols);
     let mut out = vec![0.0; rows_of_piece(block, cols)];
     gathered("dot gathered", (block, cols), weights, move |rows| {
         k.dot_gathered(block, rows, &x, &mut out);
@@ -349,7 +359,10 @@ fn axpy_gathered(k: KernelTable, (block, cols): (BlockType, usize), weights: &[u
     let h = vec![0.5; rows_of_piece(block, cols)];
     let mut acc = vec![0.0; cols];
     gathered("axpy gathered", (block, cols), weights, move |rows| {
-        k.axpy_gathered(block, rows, &h, &mut acc, cols);
+        match lanes::words(block) {
+            Some(_) => k.axpy_laned(block, rows, &h, &mut acc, cols),
+            None => k.axpy_gathered(block, rows, &h, &mut acc, cols),
+        }
         black_box(&acc);
     })
 }

@@ -7,6 +7,7 @@
 
 use forebay_models::bundle::{FfnGeometry, FfnLayout, MAX_BUNDLES};
 use forebay_models::config::Activation;
+use forebay_models::lanes::add_to_columns;
 
 use crate::gathered::Gathered;
 use crate::kernels::{Activations, Form, KernelTable, WeightPanels, WeightRows};
@@ -67,8 +68,8 @@ pub struct ClusterWork<'a> {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct OutOfRange;
 
-/// Adds the cluster's share of `Down (act(Gate x) * Up x)` to `acc`, `[n_tokens, d_model]` in fixed point. Returns
-/// for how many pairs of a neuron and a token Up and Down were computed.
+/// Adds the cluster's share of `Down (act(Gate x) * Up x)` to `acc`, `[n_tokens, d_model]` in fixed point, in lane order
+/// where Down's columns are laned ([`add_to_residual`] turns it back). Returns for how many pairs of a neuron and a token Up and Down were computed.
 ///
 /// # Errors
 /// [`OutOfRange`] if the share is not finite: the weights are damaged or the model is broken.
@@ -115,6 +116,26 @@ pub fn up_down(
         None => work.live.count() * n_tokens,
     };
     if in_range { Ok(pairs) } else { Err(OutOfRange) }
+}
+
+/// Adds the sum of all clusters' shares, `[n_tokens, d_model]` in fixed point, to the residual stream `x`, with `lanes`,
+/// `[d_model]`, as room for a token in lane order.
+pub fn add_to_residual(
+    kernels: &KernelTable,
+    geometry: &FfnGeometry,
+    sum: &[i64],
+    lanes: &mut [f32],
+    x: &mut [f32],
+) {
+    if !geometry.has_laned_columns() {
+        return kernels.unfold_fixed(sum, x);
+    }
+    let tokens = sum.chunks_exact(lanes.len());
+    for (sum, x) in tokens.zip(x.chunks_exact_mut(lanes.len())) {
+        lanes.fill(0.0);
+        kernels.unfold_fixed(sum, lanes);
+        add_to_columns(lanes, x);
+    }
 }
 
 /// The neurons whose activated gate is not zero, by token.
@@ -166,7 +187,11 @@ fn down_columns(
                 *h = product[i];
             }
         }
-        kernels.axpy_gathered(g.down, &columns[..k], live, partial, g.d_model);
+        let columns = &columns[..k];
+        match g.has_laned_columns() {
+            true => kernels.axpy_laned(g.down, columns, live, partial, g.d_model),
+            false => kernels.axpy_gathered(g.down, columns, live, partial, g.d_model),
+        }
     };
     if let Some(wanted) = by_token {
         let tokens = product

@@ -2,6 +2,7 @@
 
 use forebay_plans::residency::Pipeline;
 use forebay_stages::kernels::Form;
+use forebay_stages::udc;
 use forebay_traces::record::{Counter, Reason, Record};
 
 use super::neurons::Onward;
@@ -104,9 +105,10 @@ impl Sequencer {
                 *s = s.wrapping_add(*v);
             }
         }
-        shared
-            .kernels
-            .unfold_fixed(sum, &mut self.residual.x[..len]);
+        let geometry = &shared.bundle.meta.layers[self.cx.layer].ffn;
+        let lanes = &mut self.residual.rows[..shared.bundle.meta.config.d_model];
+        let x = &mut self.residual.x[..len];
+        udc::add_to_residual(&shared.kernels, geometry, sum, lanes, x);
     }
 
     /// Whatever cluster is here goes on, of whichever matrix. Where single neurons are read, what finds out which

@@ -266,8 +266,9 @@ impl Sequencer {
             shared.kernels.rmsnorm(token, weight, eps, out);
         }
         let layer = shared.bundle.meta.layers.get(self.cx.layer);
-        let form = match layer.map(|l| l.ffn.layout) {
-            Some(FfnLayout::Neuron) if before_ffn => Form::Rows,
+        let form = match layer.map(|l| &l.ffn) {
+            Some(g) if before_ffn && g.has_laned_rows() => Form::Lanes,
+            Some(g) if before_ffn && g.layout == FfnLayout::Neuron => Form::Rows,
             _ => Form::Panels,
         };
         self.cx.x.load(&shared.kernels, form, n, d, rows);

@@ -9,6 +9,7 @@ use super::reader::Bundle;
 use super::writer::BundleWriter;
 use crate::block::{BlockType, dequantize, quantize};
 use crate::error::{ModelError, Result};
+use crate::lanes;
 use crate::panel::{PANEL_ROWS, extract_row, pack_panels, panel_bytes};
 
 /// A layer's predictor as it is stored.
@@ -163,7 +164,11 @@ impl Bundle {
             for i in 0..e.count as usize {
                 match g.layout {
                     FfnLayout::Neuron => {
-                        row.copy_from_slice(&bytes[i * g.bundle_stride()..][..g.gate_row()]);
+                        let gate = &bytes[i * g.bundle_stride()..][..g.gate_row()];
+                        match g.has_laned_rows() {
+                            true => lanes::extract_row(g.gate, gate, &mut row),
+                            false => row.copy_from_slice(gate),
+                        }
                     }
                     FfnLayout::Cluster => {
                         let panel = panel_bytes(g.gate, d).unwrap_or(0);

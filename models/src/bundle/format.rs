@@ -8,7 +8,7 @@ use crate::error::{ModelError, Result};
 pub(super) const MAGIC: [u8; 8] = *b"FOREBAY\0";
 
 /// Version written and read by this engine. Any change of the byte layout raises it.
-pub const FORMAT_VERSION: u32 = 3;
+pub const FORMAT_VERSION: u32 = 4;
 
 /// Alignment of clusters and sections, the unit of direct reads.
 pub const ALIGN: usize = 4096;

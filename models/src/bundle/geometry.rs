@@ -4,6 +4,7 @@ use serde::{Deserialize, Serialize};
 
 use super::format::ALIGN;
 use crate::block::BlockType;
+use crate::lanes;
 use crate::panel::PANEL_ROWS;
 
 /// Fewest neurons of a cluster in the neuron layout.
@@ -38,7 +39,8 @@ pub enum FfnLayout {
     /// rows, and for each output row the Down blocks of its neurons. Nothing is re-quantised.
     Cluster,
     /// One bundle per neuron: Gate row, Up row and (transposed) Down column of neuron i together
-    /// (PowerInfer-2 section 4.4, LLM in a Flash section 3.2).
+    /// (PowerInfer-2 section 4.4, LLM in a Flash section 3.2), each laned ([`crate::lanes`]) where its format
+    /// can be.
     Neuron,
 }
 
@@ -89,6 +91,18 @@ impl FfnGeometry {
             g.neurons = granule * by_bytes.min(by_count).min(MAX_NEURONS / granule).max(1);
         }
         g
+    }
+
+    /// Neuron layout: whether Gate and Up rows are laned ([`crate::lanes`]). Both or none are, since both meet the
+    /// same activations.
+    pub fn has_laned_rows(&self) -> bool {
+        let laned = |block| lanes::words(block).is_some();
+        self.layout == FfnLayout::Neuron && laned(self.gate) && laned(self.up)
+    }
+
+    /// Neuron layout: whether Down's columns are laned.
+    pub fn has_laned_columns(&self) -> bool {
+        self.layout == FfnLayout::Neuron && lanes::words(self.down).is_some()
     }
 
     /// Bytes of a Gate row.

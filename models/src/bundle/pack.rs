@@ -12,6 +12,7 @@ use super::vectors::{LayerVectors, Vectors};
 use super::writer::{BundleWriter, remove_stale_partials};
 use crate::block::{BlockType, dequantize, quantize};
 use crate::error::{ModelError, Result};
+use crate::lanes::append_laned;
 use crate::panel::pack_panels;
 use crate::tensor::{LayerTensor, TensorId, TensorMeta, TensorSource};
 use down_band::{DownBand, band_row};
@@ -363,6 +364,19 @@ impl Packer<'_> {
             self.read_rows(down, first, n, &mut downs)?;
         } else {
             band.append_columns(self, down, (first, n), &mut downs)?;
+        }
+        let laned = |block: BlockType, rows: Vec<u8>, row_bytes: usize| {
+            let mut out = Vec::with_capacity(rows.len());
+            rows.chunks_exact(row_bytes)
+                .for_each(|row| append_laned(block, row, &mut out));
+            out
+        };
+        if g.has_laned_rows() {
+            gates = laned(g.gate, gates, g.gate_row());
+            ups = laned(g.up, ups, g.up_row());
+        }
+        if g.has_laned_columns() {
+            downs = laned(g.down, downs, g.down_column());
         }
         out.resize(n * g.bundle_stride(), 0);
         for (i, bundle) in out.chunks_exact_mut(g.bundle_stride()).enumerate() {

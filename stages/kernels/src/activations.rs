@@ -1,5 +1,7 @@
 //! The right-hand side of a matrix product: activations as f32 and as 8-bit integers.
 
+use forebay_models::lanes;
+
 use super::formats::{GROUP, PAIR};
 use super::simd::{Kernel, LANES, Simd};
 use super::table::KernelTable;
@@ -16,6 +18,8 @@ pub enum Form {
     /// [`KernelTable::matmul`]: weights row by row. Every token is a row.
     #[default]
     Rows,
+    /// The same for laned rows ([`forebay_models::lanes`]). Every token is a row, regrouped as those are.
+    Lanes,
     /// [`KernelTable::panels`]: weights in panels. Up to 16 tokens lie block by block side by side.
     Panels,
 }
@@ -39,13 +43,13 @@ pub struct Activations {
     row: Aligned<f32>,
     values: Aligned<f32>, // [n_tokens, padded], in the order of the form
     codes: Aligned<i8>,   // [n_tokens, padded], in the order of the form
-    /// Per 16 elements; in panels per 32.
+    /// Per 16 elements; in panels and lanes per 32.
     scales: Aligned<f32>,
     /// Per 16 elements: `scale * sum(code)`.
     sums: Aligned<f32>,
-    /// Panels: per 32 elements, `scale * sum(code)`.
+    /// Panels and lanes: per 32 elements, `scale * sum(code)`.
     block_sums: Aligned<f32>,
-    /// Panels: per 32 elements, `-sum(code)`.
+    /// Panels and lanes: per 32 elements, `-sum(code)`.
     block_counts: Aligned<i32>,
     /// Panels: per 16 elements, `-sum(code)`.
     half_counts: Aligned<i32>,
@@ -85,6 +89,16 @@ pub(super) struct Token<'a> {
     pub(super) codes: &'a [i8],   // [padded]
     pub(super) scales: &'a [f32], // [padded / 16]
     pub(super) sums: &'a [f32],   // [padded / 16]
+}
+
+/// One token's activations, regrouped: of every group of blocks, word `w` (elements `4w ..`) of each block, for each
+/// `w` in turn.
+#[derive(Clone, Copy)]
+pub(super) struct LanedToken<'a> {
+    pub(super) codes: &'a [i8],   // [cols]
+    pub(super) scales: &'a [f32], // [cols / 32]
+    pub(super) sums: &'a [f32],   // [cols / 32]
+    pub(super) counts: &'a [i32], // [cols / 32]
 }
 
 impl Activations {
@@ -186,6 +200,21 @@ impl Activations {
                     });
                 }
             }
+            Form::Lanes => {
+                for t in 0..n_tokens {
+                    let row = self.row.part_mut(0, padded);
+                    fill(t, &mut row[..cols]);
+                    row[cols..].fill(0.0);
+                    let (codes, blocks) = (t * padded, t * padded / BLOCK);
+                    kernels.quantise_laned(QuantiseLaned {
+                        row: self.row.part(0, cols),
+                        codes: self.codes.part_mut(codes, cols),
+                        scales: self.scales.part_mut(blocks, cols / BLOCK),
+                        sums: self.block_sums.part_mut(blocks, cols / BLOCK),
+                        counts: self.block_counts.part_mut(blocks, cols / BLOCK),
+                    });
+                }
+            }
             Form::Panels => {
                 for piece in self.pieces() {
                     for lane in 0..piece.width {
@@ -240,6 +269,19 @@ impl Activations {
             codes: self.codes.part(t * padded, padded),
             scales: self.scales.part(t * padded / GROUP, padded / GROUP),
             sums: self.sums.part(t * padded / GROUP, padded / GROUP),
+        }
+    }
+
+    /// Token `t` in the form for laned rows.
+    #[inline(always)]
+    pub(super) fn laned(&self, t: usize) -> LanedToken<'_> {
+        assert!(t < self.n_tokens, "no activations of token {t}");
+        let (padded, n) = (self.padded(), self.cols / BLOCK);
+        LanedToken {
+            codes: self.codes.part(t * padded, self.cols),
+            scales: self.scales.part(t * padded / BLOCK, n),
+            sums: self.block_sums.part(t * padded / BLOCK, n),
+            counts: self.block_counts.part(t * padded / BLOCK, n),
         }
     }
 
@@ -334,6 +376,39 @@ fn quantise_codes<S: Simd>(
     s.store_i8(a, &mut codes[0]);
     s.store_i8(b, &mut codes[1]);
     (max / 127.0, [s.reduce_add_i32(a), s.reduce_add_i32(b)])
+}
+
+/// Quantises one token for laned rows; see [`Activations`].
+pub(super) struct QuantiseLaned<'a> {
+    pub(super) row: &'a [f32],        // [cols]
+    pub(super) codes: &'a mut [i8],   // [cols]
+    pub(super) scales: &'a mut [f32], // [cols / 32]
+    pub(super) sums: &'a mut [f32],   // [cols / 32]
+    pub(super) counts: &'a mut [i32], // [cols / 32]
+}
+
+impl Kernel for QuantiseLaned<'_> {
+    type Output = ();
+
+    #[inline(always)]
+    fn run<S: Simd>(self, s: S) {
+        let mut codes = [0; BLOCK];
+        for (first, blocks) in lanes::groups(self.row.len()) {
+            for lane in 0..blocks {
+                let b = first / BLOCK + lane;
+                let row = &self.row.as_chunks().0[b];
+                let (scale, counts) = quantise_codes(s, row, &mut codes);
+                let count = counts[0] + counts[1];
+                self.scales[b] = scale;
+                self.sums[b] = scale * count as f32;
+                self.counts[b] = -count;
+                let group = self.codes[first..].as_chunks_mut::<4>().0;
+                for (w, word) in codes.as_chunks().0.iter().enumerate() {
+                    group[w * blocks + lane] = *word;
+                }
+            }
+        }
+    }
 }
 
 /// Quantises one token into lane `lane` of a piece of `width` tokens; see [`Activations`].

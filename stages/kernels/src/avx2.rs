@@ -348,6 +348,23 @@ impl<const VNNI: bool> Simd for Avx2<VNNI> {
             both!(i => _mm256_and_si256(a[i], _mm256_set1_epi32(mask)))
         }
         fn or_i32(self, a: I, b: I) -> I { both!(i => _mm256_or_si256(a[i], b[i])) }
+        fn words(self, b: &[u8; 64]) -> I {
+            let p: *const __m256i = b.as_ptr().cast();
+            both!(i => _mm256_loadu_si256(p.add(i)))
+        }
+        fn store_words(self, a: I, to: &mut [u8; 64]) {
+            let p: *mut __m256i = to.as_mut_ptr().cast();
+            both!(i => _mm256_storeu_si256(p.add(i), a[i]));
+        }
+        fn xor(self, a: I, mask: i32) -> I {
+            both!(i => _mm256_xor_si256(a[i], _mm256_set1_epi32(mask)))
+        }
+        fn add_i32(self, a: I, b: I) -> I { both!(i => _mm256_add_epi32(a[i], b[i])) }
+        fn sub_i32(self, a: I, b: I) -> I { both!(i => _mm256_sub_epi32(a[i], b[i])) }
+        fn bits_as_f32(self, a: I) -> F { both!(i => _mm256_castsi256_ps(a[i])) }
+        fn dot_halves(self, acc: I, a: I, b: I) -> I {
+            both!(i => _mm256_add_epi32(acc[i], _mm256_madd_epi16(a[i], b[i])))
+        }
         fn shift_left(self, a: I, by: u32) -> I {
             both!(i => _mm256_sll_epi32(a[i], _mm_cvtsi32_si128(by as i32)))
         }

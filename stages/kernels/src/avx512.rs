@@ -230,6 +230,19 @@ impl Simd for Avx512 {
             _mm512_and_si512(a, _mm512_set1_epi32(mask))
         }
         fn or_i32(self, a: __m512i, b: __m512i) -> __m512i { _mm512_or_si512(a, b) }
+        fn words(self, b: &[u8; 64]) -> __m512i { _mm512_loadu_si512(b.as_ptr().cast()) }
+        fn store_words(self, a: __m512i, to: &mut [u8; 64]) {
+            _mm512_storeu_si512(to.as_mut_ptr().cast(), a);
+        }
+        fn xor(self, a: __m512i, mask: i32) -> __m512i {
+            _mm512_xor_si512(a, _mm512_set1_epi32(mask))
+        }
+        fn add_i32(self, a: __m512i, b: __m512i) -> __m512i { _mm512_add_epi32(a, b) }
+        fn sub_i32(self, a: __m512i, b: __m512i) -> __m512i { _mm512_sub_epi32(a, b) }
+        fn bits_as_f32(self, a: __m512i) -> __m512 { _mm512_castsi512_ps(a) }
+        fn dot_halves(self, acc: __m512i, a: __m512i, b: __m512i) -> __m512i {
+            _mm512_dpwssd_epi32(acc, a, b)
+        }
         fn shift_left(self, a: __m512i, by: u32) -> __m512i {
             _mm512_sll_epi32(a, _mm_cvtsi32_si128(by as i32))
         }

@@ -2,12 +2,13 @@
 
 use forebay_models::block::BlockType;
 
-use super::activations::{Quantise, QuantiseLane};
+use super::activations::{Quantise, QuantiseLane, QuantiseLaned};
 use super::attention::Attend;
 use super::axpy::Axpy;
 use super::elementwise::{GateUp, RmsNorm, Rope};
 use super::fixed::{Fold, Unfold};
 use super::formats::for_format;
+use super::lanes::{LanedAxpy, LanedMatmul, for_laned};
 use super::matmul::{FloatMatmul, Matmul};
 use super::numbers::{Codes, Dequantise, Floats};
 use super::panels::{FloatPanelMatmul, PanelMatmul};
@@ -20,8 +21,10 @@ pub(super) trait Kernels: Sync {
     fn matmul(&self, block: BlockType, job: Matmul<'_, ()>);
     fn panels(&self, job: PanelMatmul<'_, ()>) -> bool;
     fn axpy(&self, block: BlockType, job: Axpy<'_, ()>);
+    fn axpy_laned(&self, block: BlockType, job: LanedAxpy<'_, ()>);
     fn dequantise(&self, block: BlockType, row: &[u8], out: &mut [f32]);
     fn quantise(&self, job: Quantise<'_>);
+    fn quantise_laned(&self, job: QuantiseLaned<'_>);
     fn quantise_lane(&self, job: QuantiseLane<'_>);
     fn fold(&self, job: Fold<'_>) -> bool;
     fn unfold(&self, job: Unfold<'_>);
@@ -40,6 +43,9 @@ impl<S: Simd> Kernels for S {
     }
 
     fn matmul(&self, block: BlockType, job: Matmul<'_, ()>) {
+        if job.is_laned() {
+            return for_laned!(block, F => self.run(LanedMatmul(job.of::<F>())));
+        }
         for_format!(block,
             quantised F => self.run(job.of::<F>()),
             float F => self.run(FloatMatmul(job.of::<F>())))
@@ -57,6 +63,10 @@ impl<S: Simd> Kernels for S {
             float F => self.plain().run(job.of::<Floats<F>>()))
     }
 
+    fn axpy_laned(&self, block: BlockType, job: LanedAxpy<'_, ()>) {
+        for_laned!(block, F => self.plain().run(job.of::<F>()));
+    }
+
     fn dequantise(&self, block: BlockType, row: &[u8], out: &mut [f32]) {
         for_format!(block,
             quantised F => self.plain().run(Dequantise::<Codes<F>>::new(row, out)),
@@ -64,6 +74,10 @@ impl<S: Simd> Kernels for S {
     }
 
     fn quantise(&self, job: Quantise<'_>) {
+        self.plain().run(job);
+    }
+
+    fn quantise_laned(&self, job: QuantiseLaned<'_>) {
         self.plain().run(job);
     }
 

@@ -19,6 +19,7 @@ mod exp;
 mod fixed;
 mod formats;
 mod isa;
+mod lanes;
 mod matmul;
 mod numbers;
 mod panel_formats;

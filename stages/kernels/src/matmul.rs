@@ -7,7 +7,7 @@
 use std::marker::PhantomData;
 use std::ops::Range;
 
-use super::activations::{Activations, Token};
+use super::activations::{Activations, Form, Token};
 use super::formats::{CHUNK, Float, Format, GROUP, MAX_PAIR_BYTES, PAIR};
 use super::rows::{Ahead, Rows, ask};
 use super::simd::{Kernel, LANES, Simd, unrolled};
@@ -58,6 +58,11 @@ impl<'a> Matmul<'a, ()> {
         }
     }
 
+    /// Whether the rows are laned.
+    pub(super) fn is_laned(&self) -> bool {
+        self.x.form() == Form::Lanes
+    }
+
     /// The same for weights in the format `F`.
     pub(super) fn of<F>(self) -> Matmul<'a, F> {
         Matmul {
@@ -75,9 +80,9 @@ impl<'a> Matmul<'a, ()> {
 impl<F> Matmul<'_, F> {
     /// Goes through rows and tokens in tiles.
     #[inline(always)]
-    fn tiles<S: Simd, D: Dot>(self, s: S) {
+    pub(super) fn tiles<S: Simd, D: Dot>(self, s: S) {
         let (w, n_tokens) = (self.w, self.tokens.len());
-        let token = |t: usize| self.x.token(self.tokens.start + t);
+        let token = |t: usize| D::token(self.x, self.tokens.start + t);
         let mut out = Out {
             values: self.out,
             stride: self.out_stride,
@@ -134,14 +139,17 @@ impl Out<'_> {
 }
 
 /// Dot products of `R` rows with `T` tokens, while the rows `later` are asked for.
-trait Dot {
-    /// Bytes of a row that are used at a time.
-    const PIECE: usize;
+pub(super) trait Dot {
+    /// A token's activations.
+    type Token<'a>: Copy;
+
+    /// Token `t`.
+    fn token(x: &Activations, t: usize) -> Self::Token<'_>;
 
     fn dot<S: Simd, const R: usize, const T: usize>(
         s: S,
         rows: [&[u8]; R],
-        x: [Token<'_>; T],
+        x: [Self::Token<'_>; T],
         later: [&[u8]; R],
     ) -> [[f32; T]; R];
 }
@@ -173,7 +181,12 @@ impl<F: Format> Kernel for Matmul<'_, F> {
 }
 
 impl<F: Format> Dot for Quantised<F> {
-    const PIECE: usize = F::BYTES;
+    type Token<'a> = Token<'a>;
+
+    #[inline(always)]
+    fn token(x: &Activations, t: usize) -> Token<'_> {
+        x.token(t)
+    }
 
     #[inline(always)]
     fn dot<S: Simd, const R: usize, const T: usize>(
@@ -190,14 +203,14 @@ impl<F: Format> Dot for Quantised<F> {
         }
         for c in 0..n_chunks {
             unrolled!(r in 0..R => {
-                ask(s, later[r], c * Self::PIECE, Self::PIECE);
+                ask(s, later[r], c * F::BYTES, F::BYTES);
                 let bytes = &rows[r][c * F::BYTES..][..F::BYTES];
                 chunk::<S, F, T>(s, bytes, &chunks, c, &mut sums[r]);
             });
         }
         if F::BLOCK.block_len() < CHUNK && n_chunks * F::BYTES < rows[0].len() {
             unrolled!(r in 0..R => {
-                ask(s, later[r], n_chunks * Self::PIECE, Self::PIECE);
+                ask(s, later[r], n_chunks * F::BYTES, F::BYTES);
                 tail::<S, F, T>(s, &rows[r][n_chunks * F::BYTES..], n_chunks, &x, &mut sums[r]);
             });
         }
@@ -319,7 +332,12 @@ impl<F: Float> Kernel for FloatMatmul<'_, F> {
 }
 
 impl<F: Float> Dot for Floats<F> {
-    const PIECE: usize = STEP * F::BYTES;
+    type Token<'a> = Token<'a>;
+
+    #[inline(always)]
+    fn token(x: &Activations, t: usize) -> Token<'_> {
+        x.token(t)
+    }
 
     #[inline(always)]
     fn dot<S: Simd, const R: usize, const T: usize>(
@@ -334,14 +352,14 @@ impl<F: Float> Dot for Floats<F> {
         let steps = x.map(|x| x.values.as_chunks().0);
         for c in 0..n_steps {
             unrolled!(r in 0..R => {
-                ask(s, later[r], c * Self::PIECE, Self::PIECE);
+                ask(s, later[r], c * bytes, bytes);
                 let w = &rows[r][c * bytes..][..bytes];
                 step::<S, F, T>(s, w, &steps, c, &mut sums[r]);
             });
         }
         if n_steps * bytes < rows[0].len() {
             unrolled!(r in 0..R => {
-                ask(s, later[r], n_steps * Self::PIECE, Self::PIECE);
+                ask(s, later[r], n_steps * bytes, bytes);
                 let last = &rows[r][n_steps * bytes..];
                 let mut padded = [0; STEP * 4];
                 padded[..last.len()].copy_from_slice(last);

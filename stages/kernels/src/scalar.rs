@@ -248,6 +248,42 @@ impl Simd for Scalar {
         from_fn(|i| a[i] | b[i])
     }
 
+    fn words(self, b: &[u8; 64]) -> [i32; 16] {
+        from_fn(|i| i32::from_le_bytes([b[4 * i], b[4 * i + 1], b[4 * i + 2], b[4 * i + 3]]))
+    }
+
+    fn store_words(self, a: [i32; 16], to: &mut [u8; 64]) {
+        for (to, word) in to.as_chunks_mut().0.iter_mut().zip(a) {
+            *to = word.to_le_bytes();
+        }
+    }
+
+    fn xor(self, a: [i32; 16], mask: i32) -> [i32; 16] {
+        a.map(|v| v ^ mask)
+    }
+
+    fn add_i32(self, a: [i32; 16], b: [i32; 16]) -> [i32; 16] {
+        from_fn(|i| a[i].wrapping_add(b[i]))
+    }
+
+    fn sub_i32(self, a: [i32; 16], b: [i32; 16]) -> [i32; 16] {
+        from_fn(|i| a[i].wrapping_sub(b[i]))
+    }
+
+    fn bits_as_f32(self, a: [i32; 16]) -> [f32; 16] {
+        a.map(|v| f32::from_bits(v as u32))
+    }
+
+    fn dot_halves(self, acc: [i32; 16], a: [i32; 16], b: [i32; 16]) -> [i32; 16] {
+        let product =
+            |i: usize, by: u32| i32::from((a[i] >> by) as i16) * i32::from((b[i] >> by) as i16);
+        from_fn(|i| {
+            acc[i]
+                .wrapping_add(product(i, 0))
+                .wrapping_add(product(i, 16))
+        })
+    }
+
     fn shift_left(self, a: [i32; 16], by: u32) -> [i32; 16] {
         a.map(|v| v << by)
     }

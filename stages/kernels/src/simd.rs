@@ -120,7 +120,7 @@ pub(super) trait Simd: Copy + Send + Sync + 'static {
 
     /// Nearest integer, ties to even; lanes must be within i32.
     fn round(self, a: Self::F) -> Self::I;
-    /// Exact for magnitudes up to 2^24.
+    /// Nearest number, ties to even; exact for magnitudes up to 2^24.
     fn to_f32(self, a: Self::I) -> Self::F;
     /// `2^a` for lanes in -126..=127.
     fn pow2(self, a: Self::I) -> Self::F;
@@ -177,6 +177,20 @@ pub(super) trait Simd: Copy + Send + Sync + 'static {
     fn shift_left(self, a: Self::I, by: u32) -> Self::I;
     /// `a >> by` filled with zeros, with `by` below 32.
     fn shift_right(self, a: Self::I, by: u32) -> Self::I;
+    /// 16 little-endian words.
+    fn words(self, b: &[u8; 64]) -> Self::I;
+    /// Writes 16 little-endian words.
+    fn store_words(self, a: Self::I, to: &mut [u8; 64]);
+    /// Bitwise exclusive or of every lane with `mask`.
+    fn xor(self, a: Self::I, mask: i32) -> Self::I;
+    /// `a + b`, which wraps.
+    fn add_i32(self, a: Self::I, b: Self::I) -> Self::I;
+    /// `a - b`, which wraps.
+    fn sub_i32(self, a: Self::I, b: Self::I) -> Self::I;
+    /// The f32 with these bits.
+    fn bits_as_f32(self, a: Self::I) -> Self::F;
+    /// `acc` and the products of the two signed 16-bit halves of every lane, which wraps.
+    fn dot_halves(self, acc: Self::I, a: Self::I, b: Self::I) -> Self::I;
     /// The bits of each byte moved from bit `from` to bit `to`, both below 8, and cut by `mask`.
     fn field(self, a: Self::B, from: u32, to: u32, mask: u8) -> Self::B;
     /// Lane `r` is `start + sum(codes[g][4r + k] * x[g][k])`: 16 rows times one token. Codes are

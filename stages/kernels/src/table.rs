@@ -5,15 +5,17 @@ use std::fmt;
 use forebay_models::block::BlockType;
 use forebay_models::config::{Activation, RopePairing};
 use forebay_models::kv_cache::{KvHead, KvRows, POSITIONS};
+use forebay_models::lanes;
 use forebay_models::panel::{PANEL_ROWS, panel_bytes};
 
-use super::activations::{Activations, Form, Quantise, QuantiseLane};
+use super::activations::{Activations, Form, Quantise, QuantiseLane, QuantiseLaned};
 use super::attention::{Attend, AttendScratch, Queries};
 use super::axpy::Axpy;
 use super::dispatch::Kernels;
 use super::elementwise::{GateUp, RmsNorm, Rope};
 use super::fixed::{Fold, Unfold};
 use super::isa::Isa;
+use super::lanes::LanedAxpy;
 use super::matmul::Matmul;
 #[cfg(target_arch = "aarch64")]
 use super::neon::{Baseline, Dotprod, I8mm, Neon};
@@ -79,18 +81,19 @@ impl KernelTable {
     }
 
     /// `out[t * out_stride + r] = w[r] . x[t]` for all rows `r` and tokens `t`; other elements of `out`
-    /// are left alone. Quantised weights meet the 8-bit activations, others the f32 ones.
+    /// are left alone. Quantised weights meet the 8-bit activations, others the f32 ones. In [`Form::Lanes`] rows are
+    /// laned.
     ///
     /// The result of a (row, token) pair does not depend on what else is computed in the call.
     ///
     /// # Panics
-    /// The columns are not whole blocks, or `w.bytes` or `out` is too short for the shape.
+    /// As [`Self::dot_gathered`] for the activations; the columns are not whole blocks, or `w.bytes` or `out` is too
+    /// short for the shape.
     pub fn matmul(&self, w: WeightRows<'_>, x: &Activations, out: &mut [f32], out_stride: usize) {
         if w.n_rows == 0 || x.n_tokens() == 0 {
             return;
         }
-        assert_eq!(x.form(), Form::Rows, "activations in another form");
-        let row_bytes = row_bytes(w.block, x.cols());
+        let row_bytes = product_row_bytes(w.block, x);
         let rows_end = (w.n_rows - 1)
             .checked_mul(w.stride)
             .and_then(|last| last.checked_add(row_bytes));
@@ -111,7 +114,7 @@ impl KernelTable {
     /// there are in a call, the less of the memory's latency is seen.
     ///
     /// # Panics
-    /// The activations are not in [`Form::Rows`], the columns are not whole blocks, a row has another
+    /// The activations are in [`Form::Panels`], or in [`Form::Lanes`] for a format without laned rows, the columns are not whole blocks, a row has another
     /// length, or `out` is not of that shape.
     pub fn dot_gathered(
         &self,
@@ -125,8 +128,7 @@ impl KernelTable {
         if out.is_empty() {
             return;
         }
-        assert_eq!(x.form(), Form::Rows, "activations in another form");
-        let row_bytes = row_bytes(block, x.cols());
+        let row_bytes = product_row_bytes(block, x);
         assert_rows(rows, row_bytes);
         let job = Matmul::new(Rows::Gathered(rows), row_bytes, x, out, k);
         self.kernels.matmul(block, job);
@@ -149,8 +151,7 @@ impl KernelTable {
         if rows.is_empty() {
             return;
         }
-        assert_eq!(x.form(), Form::Rows, "activations in another form");
-        let row_bytes = row_bytes(block, x.cols());
+        let row_bytes = product_row_bytes(block, x);
         assert_rows(rows, row_bytes);
         let job = Matmul::new(Rows::Gathered(rows), row_bytes, x, out, rows.len());
         self.kernels.matmul(block, job.of_token(t));
@@ -227,16 +228,32 @@ impl KernelTable {
         acc: &mut [f32], // [n_tokens, cols]
         cols: usize,
     ) {
-        if rows.is_empty() || cols == 0 {
-            assert!(h.is_empty() || cols == 0, "values of another shape");
-            return;
-        }
-        assert_rows(rows, row_bytes(block, cols));
-        let n_tokens = h.len() / rows.len();
-        assert_eq!(h.len(), n_tokens * rows.len(), "values of another shape");
-        assert_eq!(acc.len(), n_tokens * cols, "accumulators of another shape");
-        if n_tokens > 0 {
+        if assert_axpy(block, rows, h, acc, cols).is_some() {
             self.kernels.axpy(block, Axpy::new(rows, h, acc, cols));
+        }
+    }
+
+    /// [`Self::axpy_gathered`] of laned rows, with sums in lane order ([`forebay_models::lanes`]).
+    ///
+    /// Rows whose `h` is not 0 are taken in their order, eight at a time. A block's factors `h * scale` become integers of
+    /// 15 bits, in units of the largest of the eight divided by 16383, and the sums over the eight are exact:
+    /// `acc = fma(sum_j round(h_j * scale_j / unit) * (code_j - bias), unit, acc)`; with minima, `sum_j h_j * minimum_j` is
+    /// added to `acc` before. So one call gives other bits than several. A factor that is not finite makes the sums so.
+    ///
+    /// # Panics
+    /// As [`Self::axpy_gathered`], or the format has no laned rows.
+    pub fn axpy_laned(
+        &self,
+        block: BlockType,
+        rows: &[&[u8]],  // [k]
+        h: &[f32],       // [n_tokens, k]
+        acc: &mut [f32], // [n_tokens, cols]
+        cols: usize,
+    ) {
+        assert!(lanes::words(block).is_some(), "{block} has no laned rows");
+        if let Some(n_tokens) = assert_axpy(block, rows, h, acc, cols) {
+            self.kernels
+                .axpy_laned(block, LanedAxpy::new(rows, h, acc, n_tokens));
         }
     }
 
@@ -392,6 +409,10 @@ impl KernelTable {
         self.kernels.widest()
     }
 
+    pub(super) fn quantise_laned(&self, job: QuantiseLaned<'_>) {
+        self.kernels.quantise_laned(job);
+    }
+
     pub(super) fn quantise_lane(&self, job: QuantiseLane<'_>) {
         self.kernels.quantise_lane(job);
     }
@@ -404,10 +425,40 @@ fn row_bytes(block: BlockType, cols: usize) -> usize {
     bytes
 }
 
+/// Bytes of a row that can meet `x`.
+fn product_row_bytes(block: BlockType, x: &Activations) -> usize {
+    let fits = match x.form() {
+        Form::Rows => true,
+        Form::Lanes => lanes::words(block).is_some(),
+        Form::Panels => false,
+    };
+    assert!(fits, "activations in another form than rows of {block}");
+    row_bytes(block, x.cols())
+}
+
 fn assert_rows(rows: &[&[u8]], row_bytes: usize) {
     for row in rows {
         assert_eq!(row.len(), row_bytes, "row of another length");
     }
+}
+
+/// Checks the shapes of sums over rows; how many tokens there are, unless nothing is to be done.
+fn assert_axpy(
+    block: BlockType,
+    rows: &[&[u8]],
+    h: &[f32],
+    acc: &[f32],
+    cols: usize,
+) -> Option<usize> {
+    if rows.is_empty() || cols == 0 {
+        assert!(h.is_empty() || cols == 0, "values of another shape");
+        return None;
+    }
+    assert_rows(rows, row_bytes(block, cols));
+    let n_tokens = h.len() / rows.len();
+    assert_eq!(h.len(), n_tokens * rows.len(), "values of another shape");
+    assert_eq!(acc.len(), n_tokens * cols, "accumulators of another shape");
+    (n_tokens > 0).then_some(n_tokens)
 }
 
 fn cols(block: BlockType, row: &[u8]) -> usize {

@@ -326,6 +326,21 @@ impl<P: Products> Simd for Neon<P> {
         }
         fn and(self, a: I, mask: i32) -> I { each!(i => vandq_s32(a[i], vdupq_n_s32(mask))) }
         fn or_i32(self, a: I, b: I) -> I { each!(i => vorrq_s32(a[i], b[i])) }
+        fn words(self, b: &[u8; 64]) -> I { each!(i => vreinterpretq_s32_u8(load_part(b, i))) }
+        fn store_words(self, a: I, to: &mut [u8; 64]) {
+            each!(i => vst1q_u8(to.as_mut_ptr().add(16 * i), vreinterpretq_u8_s32(a[i])));
+        }
+        fn xor(self, a: I, mask: i32) -> I { each!(i => veorq_s32(a[i], vdupq_n_s32(mask))) }
+        fn add_i32(self, a: I, b: I) -> I { each!(i => vaddq_s32(a[i], b[i])) }
+        fn sub_i32(self, a: I, b: I) -> I { each!(i => vsubq_s32(a[i], b[i])) }
+        fn bits_as_f32(self, a: I) -> F { each!(i => vreinterpretq_f32_s32(a[i])) }
+        fn dot_halves(self, acc: I, a: I, b: I) -> I {
+            each!(i => {
+                let (a, b) = (vreinterpretq_s16_s32(a[i]), vreinterpretq_s16_s32(b[i]));
+                let low = vmull_s16(vget_low_s16(a), vget_low_s16(b));
+                vaddq_s32(acc[i], vpaddq_s32(low, vmull_high_s16(a, b)))
+            })
+        }
         fn shift_left(self, a: I, by: u32) -> I {
             each!(i => vshlq_s32(a[i], vdupq_n_s32(by as i32)))
         }
@@ -442,13 +457,5 @@ impl<P: Products> Simd for Neon<P> {
     #[inline(always)]
     fn dot_u8_into(self, acc: I, codes: B, x: B) -> I {
         self.add_i32(acc, self.dot_u8(codes, x))
-    }
-}
-
-impl<P: Products> Neon<P> {
-    #[inline(always)]
-    fn add_i32(self, a: I, b: I) -> I {
-        // SAFETY: `self` proves that the CPU has the instructions.
-        unsafe { each!(i => vaddq_s32(a[i], b[i])) }
     }
 }

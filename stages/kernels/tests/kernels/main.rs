@@ -6,6 +6,7 @@ mod definition;
 mod dot;
 mod elementwise;
 mod fixed;
+mod laned;
 mod matmul;
 mod probe;
 #[path = "../../src/tests/random.rs"]

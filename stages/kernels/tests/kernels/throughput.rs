@@ -6,6 +6,7 @@ use std::time::Instant;
 
 use forebay_models::block::BlockType;
 use forebay_models::kv_cache::{KvCache, KvShape, KvType};
+use forebay_models::lanes::{append_laned, words};
 use forebay_models::panel::pack_panels;
 use forebay_queues::slab::Slab;
 
@@ -45,7 +46,11 @@ fn stream(
     let mut panel = Vec::new();
     match form {
         Form::Rows => panel = row.repeat(16),
+        Form::Lanes => append_laned(block, &row, &mut panel),
         Form::Panels => pack_panels(block, &row.repeat(16), row.len(), &mut panel),
+    }
+    if form == Form::Lanes {
+        panel = panel.repeat(16);
     }
     for place in bytes.chunks_exact_mut(panel.len()) {
         place.copy_from_slice(&panel);
@@ -57,7 +62,7 @@ fn stream(
     let stride = row.len();
     let rows_per_second = best((PIECES, PASSES), n_rows, |first, end| {
         let (bytes, n_rows) = (&bytes[first * stride..end * stride], end - first);
-        if form == Form::Rows {
+        if form != Form::Panels {
             let w = WeightRows {
                 block,
                 bytes,
@@ -188,7 +193,10 @@ fn throughput() {
         ] {
             for cols in [576, 1536, 8960] {
                 if block.row_bytes(cols).is_some() {
-                    for form in [Form::Rows, Form::Panels] {
+                    for form in [Form::Rows, Form::Lanes, Form::Panels] {
+                        if form == Form::Lanes && words(block).is_none() {
+                            continue;
+                        }
                         stream(&table, form, block, (1, cols), &mut slot);
                     }
                 }
