@@ -13,7 +13,7 @@ use forebay_plans::machine::{Kernel, KernelCase};
 use forebay_plans::topology::Topology;
 use forebay_queues::slab::{Slab, Slot};
 use forebay_stages::kernels::{
-    Activations, AttendScratch, Form, Isa, KernelTable, Queries, WeightPanels, WeightRows,
+    Activations, AttendScratch, Form, Gather, Isa, KernelTable, Queries, WeightPanels, WeightRows,
 };
 use serde::Serialize;
 
@@ -349,7 +349,7 @@ fn dot_gathered(k: KernelTable, (block, cols): (BlockType, usize), weights: &[u8
     let x = activations(&k, rows_form(block), 1, cols);
     let mut out = vec![0.0; rows_of_piece(block, cols)];
     gathered("dot gathered", (block, cols), weights, move |rows| {
-        k.dot_gathered(block, rows, &x, &mut out);
+        k.dot_gathered(block, Gather::new(rows), &x, &mut out);
         black_box(&out);
     })
 }
@@ -360,8 +360,8 @@ fn axpy_gathered(k: KernelTable, (block, cols): (BlockType, usize), weights: &[u
     let mut acc = vec![0.0; cols];
     gathered("axpy gathered", (block, cols), weights, move |rows| {
         match lanes::words(block) {
-            Some(_) => k.axpy_laned(block, rows, &h, &mut acc, cols),
-            None => k.axpy_gathered(block, rows, &h, &mut acc, cols),
+            Some(_) => k.axpy_laned(block, Gather::new(rows), &h, &mut acc, cols),
+            None => k.axpy_gathered(block, Gather::new(rows), &h, &mut acc, cols),
         }
         black_box(&acc);
     })

@@ -3,8 +3,22 @@
 use forebay_models::block::BlockType;
 use forebay_models::bundle::MAX_BUNDLES;
 
-use crate::kernels::{Activations, KernelTable};
+use crate::kernels::{Activations, Gather, KernelTable};
 use crate::live_mask::LiveMask;
+
+/// Rows of the first ones of the `live` neurons, as many as a call asks for beforehand.
+pub fn first_rows<'a>(
+    live: &LiveMask,
+    row: impl Fn(usize) -> &'a [u8],
+) -> ([&'a [u8]; Gather::NEXT], usize) {
+    let mut rows = [&[][..]; Gather::NEXT];
+    let mut n = 0;
+    for (to, i) in rows.iter_mut().zip(live.iter()) {
+        *to = row(i);
+        n += 1;
+    }
+    (rows, n)
+}
 
 /// Room for the products of one cluster's neurons.
 #[derive(Debug)]
@@ -22,12 +36,12 @@ impl Gathered {
     }
 
     /// Dot products of the rows of the `live` ones of `n` neurons with all tokens into `out`,
-    /// `[n_tokens, n]`; 0 for the others.
+    /// `[n_tokens, n]`; 0 for the others. `next` is what of each neuron will be wanted behind that.
     pub fn dot<'a>(
         &mut self,
         kernels: &KernelTable,
         block: BlockType,
-        row: impl Fn(usize) -> &'a [u8],
+        (row, next): (impl Fn(usize) -> &'a [u8], impl Fn(usize) -> &'a [u8]),
         (n, live): (usize, &LiveMask),
         x: &Activations,
         out: &mut [f32],
@@ -44,7 +58,9 @@ impl Gathered {
             return;
         }
         let products = &mut self.products[..x.n_tokens() * k];
-        kernels.dot_gathered(block, &rows[..k], x, products);
+        let (later, m) = first_rows(live, next);
+        let gather = Gather::new(&rows[..k]).then(&later[..m]);
+        kernels.dot_gathered(block, gather, x, products);
         for (products, out) in products.chunks_exact(k).zip(out.chunks_exact_mut(n)) {
             for (i, &product) in live.iter().zip(products) {
                 out[i] = product;

@@ -50,7 +50,8 @@ pub fn gate(
         }
         _ => {
             let row = |i| rows.gate(geometry, i);
-            gathered.dot(kernels, block, row, (n, wanted), x, gates);
+            let next = |i| rows.up(geometry, i);
+            gathered.dot(kernels, block, (row, next), (n, wanted), x, gates);
             together
         }
     }

@@ -10,7 +10,7 @@ use forebay_models::config::Activation;
 use forebay_models::lanes::add_to_columns;
 
 use crate::gathered::Gathered;
-use crate::kernels::{Activations, Form, KernelTable, WeightPanels, WeightRows};
+use crate::kernels::{Activations, Form, Gather, KernelTable, WeightPanels, WeightRows};
 use crate::live_mask::LiveMask;
 use crate::neuron_rows::NeuronRows;
 
@@ -62,6 +62,8 @@ pub struct ClusterWork<'a> {
     pub rows: NeuronRows<'a>,
     /// Live neurons whose Up is known, and Up of one token, `[n]`; of more tokens none is.
     pub ups: (&'a LiveMask, &'a [f32]),
+    /// What will be wanted behind this cluster.
+    pub next: &'a [&'a [u8]],
 }
 
 /// A value of the FFN's output is not finite, or too large for the accumulator.
@@ -187,7 +189,7 @@ fn down_columns(
                 *h = product[i];
             }
         }
-        let columns = &columns[..k];
+        let columns = Gather::new(&columns[..k]).then(work.next);
         match g.has_laned_columns() {
             true => kernels.axpy_laned(g.down, columns, live, partial, g.d_model),
             false => kernels.axpy_gathered(g.down, columns, live, partial, g.d_model),
@@ -252,7 +254,8 @@ fn up_rows(
             let mut wanted = work.live;
             wanted.remove(known);
             let row = |i| work.rows.up(g, i);
-            gathered.dot(kernels, g.up, row, (n, &wanted), x, up);
+            let next = |i| work.rows.down(g, i);
+            gathered.dot(kernels, g.up, (row, next), (n, &wanted), x, up);
             known.iter().for_each(|i| up[i] = ups[i]);
         }
     }

@@ -142,7 +142,8 @@ impl EarlyActor {
         let row = |i| rows.up(geometry, i);
         let ups = &mut cx.early.ups[cx.gate_start[number]..][..n];
         let gathered = &mut self.gathered;
-        gathered.dot(&shared.kernels, geometry.up, row, (n, &live), &cx.x, ups);
+        let rows = (row, |_| &[][..]);
+        gathered.dot(&shared.kernels, geometry.up, rows, (n, &live), &cx.x, ups);
         cx.early.upped[number] = live;
         let bytes = (live.count() * geometry.up_row()) as u64;
         cx.record(Stage::Udc, flight.item.cluster, 0, bytes, Hit::Hit, 0);

@@ -158,9 +158,11 @@ impl Sequencer {
 
     /// Up and Down of a cluster that is here.
     fn udc_turn(&mut self) -> bool {
-        let CoreActors { neurons, udc, .. } = &mut self.actors;
+        let CoreActors {
+            gc, neurons, udc, ..
+        } = &mut self.actors;
         let gio = &mut self.routes.now_mut().gio;
-        udc.turn(&mut self.cx, gio, neurons.store())
+        udc.turn(&mut self.cx, gio, neurons.store(), gc.next())
     }
 
     /// Whether the layer has clusters whose neurons are read singly.

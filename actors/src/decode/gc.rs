@@ -5,12 +5,34 @@ use std::collections::VecDeque;
 use forebay_stages::gathered::Gathered;
 use forebay_stages::gc::gate;
 use forebay_stages::neuron_rows::NeuronRows;
+use forebay_stages::neuron_store::NeuronStore;
 use forebay_traces::record::{Residency as Hit, Stage};
 
 use super::context::{CoreContext, Flight};
 use super::gio::GioActor;
+use super::giving_way::GivingClusters;
 use super::neurons::NeuronActor;
 use super::program::Source;
+use super::shared::Shared;
+
+/// Where a flight's Gate rows are.
+pub(super) fn gate_rows<'a>(
+    giving: &'a GivingClusters,
+    shared: &'a Shared,
+    flight: &'a Flight,
+    store: &'a NeuronStore,
+) -> NeuronRows<'a> {
+    let resident = giving.bytes(&shared.resident, flight.item.cluster);
+    match (&flight.buffer, flight.item.source) {
+        (Some(slot), _) => NeuronRows::Whole(slot),
+        (None, Source::GatePinned { .. }) => NeuronRows::Gates(resident),
+        (None, Source::Neurons { .. }) => NeuronRows::Cached {
+            store,
+            flight: flight.number,
+        },
+        (None, _) => NeuronRows::Whole(resident),
+    }
+}
 
 #[derive(Debug)]
 pub(super) struct GcActor {
@@ -40,6 +62,11 @@ impl GcActor {
         !self.inbox.is_empty()
     }
 
+    /// The cluster that comes next.
+    pub fn next(&self) -> Option<&Flight> {
+        self.inbox.front()
+    }
+
     /// Computes one cluster's Gate; returns it if any neuron is alive, else its way ends here.
     pub fn turn(
         &mut self,
@@ -51,16 +78,7 @@ impl GcActor {
         let cluster = flight.item.cluster;
         let shared = std::sync::Arc::clone(&cx.shared);
         let geometry = &shared.bundle.meta.layers[cx.layer].ffn;
-        let resident = cx.giving.bytes(&shared.resident, cluster);
-        let rows = match (&flight.buffer, flight.item.source) {
-            (Some(slot), _) => NeuronRows::Whole(slot),
-            (None, Source::GatePinned { .. }) => NeuronRows::Gates(resident),
-            (None, Source::Neurons { .. }) => NeuronRows::Cached {
-                store: neurons.store(),
-                flight: flight.number,
-            },
-            (None, _) => NeuronRows::Whole(resident),
-        };
+        let rows = gate_rows(&cx.giving, &shared, &flight, neurons.store());
         let (range, named) = (cx.gate_range(&flight), cx.named_range(flight.number));
         let gates = &mut cx.gates[range];
         let named = named.map(|range| &cx.named[range]);

@@ -2,12 +2,16 @@
 
 use std::collections::VecDeque;
 
+use forebay_models::bundle::FfnLayout;
+use forebay_stages::gathered::first_rows;
+use forebay_stages::kernels::Gather;
 use forebay_stages::neuron_rows::NeuronRows;
 use forebay_stages::neuron_store::NeuronStore;
 use forebay_stages::udc::{ClusterWork, UdcScratch, up_down};
 use forebay_traces::record::{Residency as Hit, Stage};
 
 use super::context::{CoreContext, Flight};
+use super::gc::gate_rows;
 use super::gio::GioActor;
 use super::prefill::hand_over;
 use super::program::Source;
@@ -36,12 +40,14 @@ impl UdcActor {
         self.inbox.len()
     }
 
-    /// Computes one cluster, adds its share to the accumulator and gives its memory back.
+    /// Computes one cluster, adds its share to the accumulator and gives its memory back. The Gates of `next` are
+    /// asked for meanwhile.
     pub fn turn(
         &mut self,
         cx: &mut CoreContext,
         gio: &mut GioActor,
         store: &mut NeuronStore,
+        next: Option<&Flight>,
     ) -> bool {
         let Some(mut flight) = self.inbox.pop_front() else {
             return false;
@@ -61,6 +67,11 @@ impl UdcActor {
             Some(slot) => NeuronRows::Whole(slot),
             None => NeuronRows::Whole(cx.giving.bytes(&shared.resident, cluster)),
         };
+        let next = next.filter(|_| geometry.layout == FfnLayout::Neuron);
+        let (next, n_next) = next.map_or(([&[][..]; Gather::NEXT], 0), |next| {
+            let rows = gate_rows(&cx.giving, &shared, next, store);
+            first_rows(&next.live, |i| rows.gate(geometry, i))
+        });
         let gates = &cx.gates[cx.gate_range(&flight)];
         let early = cx.early.of(flight.number, cx.gate_start[flight.number]);
         let work = ClusterWork {
@@ -70,6 +81,7 @@ impl UdcActor {
             gates,
             rows,
             ups: (early.upped, early.ups),
+            next: &next[..n_next],
         };
         let early_bytes = early.upped.count() * geometry.up_row();
         let done = up_down(
@@ -84,20 +96,13 @@ impl UdcActor {
             Ok(pairs) => cx.live.add(flight.live.count(), pairs),
             Err(_) => cx.fault(Fault::OutOfRange { layer: cx.layer }),
         }
-        let hit = if flight.flow == 0 {
-            Hit::Hit
-        } else {
-            Hit::Miss
-        };
         let bytes = (flight.live.count() * geometry.touched_per_neuron() - early_bytes) as u64;
-        cx.record(
-            Stage::Udc,
-            cluster,
-            1,
-            bytes,
-            hit,
-            if cached { flight.flow } else { 0 },
-        );
+        let (hit, flow) = match (flight.flow, cached) {
+            (0, _) => (Hit::Hit, 0),
+            (flow, true) => (Hit::Miss, flow),
+            (_, false) => (Hit::Miss, 0),
+        };
+        cx.record(Stage::Udc, cluster, 1, bytes, hit, flow);
         hand_over(cx, &flight, store);
         if cached {
             store.release(flight.number);

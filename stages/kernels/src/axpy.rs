@@ -12,7 +12,7 @@ use std::marker::PhantomData;
 
 use super::formats::{CHUNK, PAIR};
 use super::numbers::{Numbers, add_part};
-use super::rows::{Ahead, Rows, ask};
+use super::rows::{Ahead, Gather, Rows, ask};
 use super::simd::{Kernel, LANES, Simd, load_part, store_part, unrolled};
 
 /// Rows of a group. With fewer, accumulators are loaded and stored too often: on AVX-512, Q4_0 out of the
@@ -21,7 +21,7 @@ const GROUP: usize = 8;
 
 /// `acc[t] += sum_j h[t, j] * row_j`.
 pub(super) struct Axpy<'a, N> {
-    rows: &'a [&'a [u8]],
+    gather: Gather<'a>,
     h: &'a [f32],       // [n_tokens, n_rows]
     acc: &'a mut [f32], // [n_tokens, cols]
     cols: usize,
@@ -30,9 +30,9 @@ pub(super) struct Axpy<'a, N> {
 
 impl<'a> Axpy<'a, ()> {
     /// Shapes are checked by the table.
-    pub(super) fn new(rows: &'a [&'a [u8]], h: &'a [f32], acc: &'a mut [f32], cols: usize) -> Self {
+    pub(super) fn new(gather: Gather<'a>, h: &'a [f32], acc: &'a mut [f32], cols: usize) -> Self {
         Self {
-            rows,
+            gather,
             h,
             acc,
             cols,
@@ -43,7 +43,7 @@ impl<'a> Axpy<'a, ()> {
     /// The same for rows in the format `N`.
     pub(super) fn of<N: Numbers>(self) -> Axpy<'a, N> {
         Axpy {
-            rows: self.rows,
+            gather: self.gather,
             h: self.h,
             acc: self.acc,
             cols: self.cols,
@@ -57,15 +57,16 @@ impl<N: Numbers> Kernel for Axpy<'_, N> {
 
     #[inline(always)]
     fn run<S: Simd>(self, s: S) {
-        let (n_rows, row_bytes, cols) = (self.rows.len(), self.rows[0].len(), self.cols);
+        let all = self.gather.rows;
+        let (n_rows, row_bytes, cols) = (all.len(), all[0].len(), self.cols);
         let (n_chunks, n_tokens) = (cols / CHUNK, self.h.len() / n_rows);
-        let ahead = Ahead::start(s, Rows::Gathered(self.rows), 0, row_bytes, GROUP);
+        let ahead = Ahead::start(s, Rows::Gathered(self.gather), 0, row_bytes, GROUP);
         let mut live = Live {
             rows: [&[]; GROUP],
             scales: [N::NO_SCALES; GROUP],
             len: 0,
         };
-        for (g, rows) in self.rows.chunks(GROUP).enumerate() {
+        for (g, rows) in all.chunks(GROUP).enumerate() {
             let later = ahead.beside::<GROUP>(g * GROUP);
             for c in 0..n_chunks {
                 for t in 0..n_tokens {

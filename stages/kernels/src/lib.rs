@@ -45,5 +45,6 @@ mod tests;
 pub use activations::{Activations, Form};
 pub use attention::{AttendScratch, Queries};
 pub use isa::{Isa, UnknownIsa};
+pub use rows::Gather;
 pub use table::KernelTable;
 pub use weights::{WeightPanels, WeightRows};

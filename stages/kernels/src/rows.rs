@@ -15,7 +15,31 @@ pub(super) enum Rows<'a> {
     /// At equal distances.
     Strided(WeightRows<'a>),
     /// Anywhere.
-    Gathered(&'a [&'a [u8]]),
+    Gathered(Gather<'a>),
+}
+
+/// Rows that lie anywhere, and what will be wanted behind them.
+#[derive(Clone, Copy, Debug)]
+pub struct Gather<'a> {
+    pub(super) rows: &'a [&'a [u8]],
+    next: &'a [&'a [u8]],
+}
+
+impl<'a> Gather<'a> {
+    /// Most rows that are asked for for the next call.
+    pub const NEXT: usize = 8;
+
+    /// Rows, of which those further on are asked for while the first ones are used.
+    pub fn new(rows: &'a [&'a [u8]]) -> Self {
+        Self { rows, next: &[] }
+    }
+
+    /// Asks for these as well, once there are no further ones: the first rows of the next call. What is asked for
+    /// need not be used, and nothing is read that is not there.
+    #[must_use]
+    pub fn then(self, next: &'a [&'a [u8]]) -> Self {
+        Self { next, ..self }
+    }
 }
 
 impl<'a> Rows<'a> {
@@ -23,7 +47,7 @@ impl<'a> Rows<'a> {
     pub(super) fn len(self) -> usize {
         match self {
             Self::Strided(w) => w.n_rows,
-            Self::Gathered(rows) => rows.len(),
+            Self::Gathered(gather) => gather.rows.len(),
         }
     }
 
@@ -32,7 +56,7 @@ impl<'a> Rows<'a> {
     pub(super) fn row(self, i: usize, bytes: usize) -> &'a [u8] {
         match self {
             Self::Strided(w) => &w.bytes[i * w.stride..][..bytes],
-            Self::Gathered(rows) => &rows[i][..bytes],
+            Self::Gathered(gather) => &gather.rows[i][..bytes],
         }
     }
 }
@@ -71,14 +95,18 @@ impl<'a> Ahead<'a> {
         }
     }
 
-    /// What is asked for while the `R` rows from `r` on are used. Where there are no later ones it is a row that is in
-    /// the cache anyway: a branch would cut the caller's loop into pieces.
+    /// What is asked for while the `R` rows from `r` on are used. Where there are no later ones it is what comes next,
+    /// or a row that is in the cache anyway: a branch would cut the caller's loop into pieces.
     #[inline(always)]
     pub(super) fn beside<const R: usize>(&self, r: usize) -> [&'a [u8]; R] {
         let mut later = [&[][..]; R];
         for (i, row) in later.iter_mut().enumerate() {
-            let at = (r + self.by + i).min(self.rows.len() - 1);
-            *row = self.rows.row(at, self.row_bytes);
+            let at = r + self.by + i;
+            *row = match (at.checked_sub(self.rows.len()), self.rows) {
+                (None, rows) => rows.row(at, self.row_bytes),
+                (Some(at), Rows::Gathered(gather)) if at < gather.next.len() => gather.next[at],
+                (Some(_), rows) => rows.row(rows.len() - 1, self.row_bytes),
+            };
         }
         later
     }

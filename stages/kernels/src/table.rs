@@ -21,7 +21,7 @@ use super::matmul::Matmul;
 use super::neon::{Baseline, Dotprod, I8mm, Neon};
 use super::panels::{Out, PanelMatmul};
 use super::probe::{F32Peak, Int8Peak, ReadPass};
-use super::rows::Rows;
+use super::rows::{Gather, Rows};
 use super::scalar::Scalar;
 use super::weights::{WeightPanels, WeightRows};
 
@@ -119,18 +119,18 @@ impl KernelTable {
     pub fn dot_gathered(
         &self,
         block: BlockType,
-        rows: &[&[u8]], // [k]
+        gather: Gather<'_>, // [k]
         x: &Activations,
         out: &mut [f32], // [n_tokens, k]
     ) {
-        let (n_tokens, k) = (x.n_tokens(), rows.len());
+        let (n_tokens, k) = (x.n_tokens(), gather.rows.len());
         assert_eq!(out.len(), n_tokens * k, "products of another shape");
         if out.is_empty() {
             return;
         }
         let row_bytes = product_row_bytes(block, x);
-        assert_rows(rows, row_bytes);
-        let job = Matmul::new(Rows::Gathered(rows), row_bytes, x, out, k);
+        assert_rows(gather.rows, row_bytes);
+        let job = Matmul::new(Rows::Gathered(gather), row_bytes, x, out, k);
         self.kernels.matmul(block, job);
     }
 
@@ -153,7 +153,13 @@ impl KernelTable {
         }
         let row_bytes = product_row_bytes(block, x);
         assert_rows(rows, row_bytes);
-        let job = Matmul::new(Rows::Gathered(rows), row_bytes, x, out, rows.len());
+        let job = Matmul::new(
+            Rows::Gathered(Gather::new(rows)),
+            row_bytes,
+            x,
+            out,
+            rows.len(),
+        );
         self.kernels.matmul(block, job.of_token(t));
     }
 
@@ -223,13 +229,13 @@ impl KernelTable {
     pub fn axpy_gathered(
         &self,
         block: BlockType,
-        rows: &[&[u8]],  // [k]
-        h: &[f32],       // [n_tokens, k]
-        acc: &mut [f32], // [n_tokens, cols]
+        gather: Gather<'_>, // [k]
+        h: &[f32],          // [n_tokens, k]
+        acc: &mut [f32],    // [n_tokens, cols]
         cols: usize,
     ) {
-        if assert_axpy(block, rows, h, acc, cols).is_some() {
-            self.kernels.axpy(block, Axpy::new(rows, h, acc, cols));
+        if assert_axpy(block, gather.rows, h, acc, cols).is_some() {
+            self.kernels.axpy(block, Axpy::new(gather, h, acc, cols));
         }
     }
 
@@ -245,15 +251,15 @@ impl KernelTable {
     pub fn axpy_laned(
         &self,
         block: BlockType,
-        rows: &[&[u8]],  // [k]
-        h: &[f32],       // [n_tokens, k]
-        acc: &mut [f32], // [n_tokens, cols]
+        gather: Gather<'_>, // [k]
+        h: &[f32],          // [n_tokens, k]
+        acc: &mut [f32],    // [n_tokens, cols]
         cols: usize,
     ) {
         assert!(lanes::words(block).is_some(), "{block} has no laned rows");
-        if let Some(n_tokens) = assert_axpy(block, rows, h, acc, cols) {
+        if let Some(n_tokens) = assert_axpy(block, gather.rows, h, acc, cols) {
             self.kernels
-                .axpy_laned(block, LanedAxpy::new(rows, h, acc, n_tokens));
+                .axpy_laned(block, LanedAxpy::new(gather, h, acc, n_tokens));
         }
     }
 

@@ -9,7 +9,7 @@ use std::marker::PhantomData;
 use forebay_models::lanes::{BLOCK, LANES};
 
 use super::{Filled, GROUP, LaneFormat, LanedRow, MAX_FIELDS, RowGroup, VECTOR};
-use crate::rows::{Ahead, Rows, ask};
+use crate::rows::{Ahead, Gather, Rows, ask};
 use crate::simd::{Kernel, Simd, load_part, store_part, unrolled};
 
 /// Rows of a sum of integers: with `15 * 2^8` times 16383, eight of them fit into 31 bits.
@@ -23,7 +23,7 @@ const TINY: f32 = 1e-33;
 
 /// `acc[t] += sum_j h[t, j] * row_j`, with `acc` in lane order.
 pub(crate) struct LanedAxpy<'a, F> {
-    rows: &'a [&'a [u8]],
+    gather: Gather<'a>,
     h: &'a [f32],       // [n_tokens, n_rows]
     acc: &'a mut [f32], // [n_tokens, cols]
     n_tokens: usize,
@@ -33,13 +33,13 @@ pub(crate) struct LanedAxpy<'a, F> {
 impl<'a> LanedAxpy<'a, ()> {
     /// Shapes are checked by the table.
     pub(crate) fn new(
-        rows: &'a [&'a [u8]],
+        gather: Gather<'a>,
         h: &'a [f32],
         acc: &'a mut [f32],
         n_tokens: usize,
     ) -> Self {
         Self {
-            rows,
+            gather,
             h,
             acc,
             n_tokens,
@@ -50,7 +50,7 @@ impl<'a> LanedAxpy<'a, ()> {
     /// The same for rows in the format `F`.
     pub(crate) fn of<F: LaneFormat>(self) -> LanedAxpy<'a, F> {
         LanedAxpy {
-            rows: self.rows,
+            gather: self.gather,
             h: self.h,
             acc: self.acc,
             n_tokens: self.n_tokens,
@@ -72,13 +72,14 @@ impl<F: LaneFormat> Kernel for LanedAxpy<'_, F> {
 
     #[inline(always)]
     fn run<S: Simd>(self, s: S) {
-        let (n_rows, row_bytes) = (self.rows.len(), self.rows[0].len());
-        let ahead = Ahead::start(s, Rows::Gathered(self.rows), 0, row_bytes, ROWS);
+        let rows = self.gather.rows;
+        let (n_rows, row_bytes) = (rows.len(), rows[0].len());
+        let ahead = Ahead::start(s, Rows::Gathered(self.gather), 0, row_bytes, ROWS);
         let tokens = self.h.chunks_exact(n_rows);
         let accs = self.acc.chunks_exact_mut(self.acc.len() / self.n_tokens);
         for (t, (h, acc)) in tokens.zip(accs).enumerate() {
             let mut next = 0;
-            while let Some(eight) = Eight::next::<F>(self.rows, h, &mut next) {
+            while let Some(eight) = Eight::next::<F>(rows, h, &mut next) {
                 // Only the first token asks for later rows.
                 let later = ahead.beside::<ROWS>(next - eight.len);
                 eight.add::<S, F>(s, acc, (t == 0).then_some(&later));

@@ -4,7 +4,7 @@ use forebay_models::block::BlockType;
 
 use super::definition::{random_row, weights};
 use super::{Random, bits, on_all, tables};
-use forebay_kernels::KernelTable;
+use forebay_kernels::{Gather, KernelTable};
 
 fn column_counts(block: BlockType) -> Vec<usize> {
     match block.block_len() {
@@ -92,7 +92,13 @@ impl Rows {
     /// All rows and tokens in one call.
     fn together(&self, table: &KernelTable) -> Vec<f32> {
         let mut acc = self.before.clone();
-        table.axpy_gathered(self.block, &self.slices(), &self.h, &mut acc, self.cols);
+        table.axpy_gathered(
+            self.block,
+            Gather::new(&self.slices()),
+            &self.h,
+            &mut acc,
+            self.cols,
+        );
         acc
     }
 
@@ -103,7 +109,7 @@ impl Rows {
             for (j, row) in self.slices().into_iter().enumerate() {
                 let h = self.h[t * self.rows.len() + j];
                 if h != 0.0 {
-                    table.axpy_gathered(self.block, &[row], &[h], acc, self.cols);
+                    table.axpy_gathered(self.block, Gather::new(&[row]), &[h], acc, self.cols);
                 }
             }
         }
@@ -214,7 +220,7 @@ fn a_fault_in_one_token_stays_in_that_token() {
 fn no_rows_add_nothing() {
     for table in tables() {
         let mut acc = [1.0, -0.0, 3.0];
-        table.axpy_gathered(BlockType::F32, &[], &[], &mut acc, 3);
+        table.axpy_gathered(BlockType::F32, Gather::new(&[]), &[], &mut acc, 3);
         assert_eq!(bits(&acc), bits(&[1.0, -0.0, 3.0]));
     }
 }
@@ -223,12 +229,24 @@ fn no_rows_add_nothing() {
 #[should_panic(expected = "row of another length")]
 fn rows_of_another_length_are_refused() {
     let rows: [&[u8]; 2] = [&[0; 18], &[0; 17]];
-    KernelTable::best().axpy_gathered(BlockType::Q4_0, &rows, &[1.0; 2], &mut [0.0; 32], 32);
+    KernelTable::best().axpy_gathered(
+        BlockType::Q4_0,
+        Gather::new(&rows),
+        &[1.0; 2],
+        &mut [0.0; 32],
+        32,
+    );
 }
 
 #[test]
 #[should_panic(expected = "accumulators of another shape")]
 fn accumulators_of_another_shape_are_refused() {
     let rows: [&[u8]; 1] = [&[0; 18]];
-    KernelTable::best().axpy_gathered(BlockType::Q4_0, &rows, &[1.0; 2], &mut [0.0; 32], 32);
+    KernelTable::best().axpy_gathered(
+        BlockType::Q4_0,
+        Gather::new(&rows),
+        &[1.0; 2],
+        &mut [0.0; 32],
+        32,
+    );
 }

@@ -4,7 +4,7 @@ use forebay_models::block::BlockType;
 
 use super::definition::random_row;
 use super::{Random, bits, on_all, tables};
-use forebay_kernels::{Activations, Form, KernelTable, WeightRows};
+use forebay_kernels::{Activations, Form, Gather, KernelTable, WeightRows};
 
 fn column_counts(block: BlockType) -> Vec<usize> {
     match block.block_len() {
@@ -36,7 +36,7 @@ fn gathered_products_have_the_bits_of_a_matrix_product() {
                 activations.load(table, Form::Rows, n_tokens, cols, &x);
                 let mut out = vec![f32::NAN; n_tokens * k];
                 if gathered {
-                    table.dot_gathered(block, &rows, &activations, &mut out);
+                    table.dot_gathered(block, Gather::new(&rows), &activations, &mut out);
                     for (t, together) in out.chunks_exact(k).enumerate() {
                         let mut alone = vec![f32::NAN; k];
                         table.dot_gathered_of(block, &rows, &activations, t, &mut alone);
@@ -67,7 +67,7 @@ fn no_rows_give_nothing() {
     let table = KernelTable::best();
     let mut x = Activations::new(2, 32);
     x.load(&table, Form::Rows, 2, 32, &[1.0; 64]);
-    table.dot_gathered(BlockType::Q4_0, &[], &x, &mut []);
+    table.dot_gathered(BlockType::Q4_0, Gather::new(&[]), &x, &mut []);
     table.dot_gathered_of(BlockType::Q4_0, &[], &x, 1, &mut []);
 }
 
@@ -87,5 +87,5 @@ fn rows_of_another_length_are_refused() {
     let mut x = Activations::new(1, 32);
     x.load(&table, Form::Rows, 1, 32, &[1.0; 32]);
     let rows: [&[u8]; 2] = [&[0; 18], &[0; 36]];
-    table.dot_gathered(BlockType::Q4_0, &rows, &x, &mut [0.0; 2]);
+    table.dot_gathered(BlockType::Q4_0, Gather::new(&rows), &x, &mut [0.0; 2]);
 }

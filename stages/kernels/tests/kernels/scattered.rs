@@ -8,7 +8,7 @@ use forebay_queues::slab::Slab;
 
 use super::definition::random_row;
 use super::{Random, best, tables};
-use forebay_kernels::{Activations, Form, KernelTable};
+use forebay_kernels::{Activations, Form, Gather, KernelTable};
 
 const BYTES: usize = 1 << 30;
 /// Pieces are timed one by one and are larger than any cache; the best one was not disturbed by other
@@ -46,7 +46,7 @@ fn scattered(table: &KernelTable, block: BlockType, cols: usize, bytes: &mut [u8
     let (h, mut acc) = (random.units(PER_CALL), vec![0.0; cols]);
     let axpy = per_second(best((PIECES, PASSES), rows.len(), |first, end| {
         for rows in rows[first..end].chunks(PER_CALL) {
-            table.axpy_gathered(block, rows, &h[..rows.len()], &mut acc, cols);
+            table.axpy_gathered(block, Gather::new(rows), &h[..rows.len()], &mut acc, cols);
         }
         black_box(&acc);
     }));
@@ -55,7 +55,7 @@ fn scattered(table: &KernelTable, block: BlockType, cols: usize, bytes: &mut [u8
     let mut out = vec![0.0; PER_CALL];
     let dot = per_second(best((PIECES, PASSES), rows.len(), |first, end| {
         for rows in rows[first..end].chunks(PER_CALL) {
-            table.dot_gathered(block, rows, &x, &mut out[..rows.len()]);
+            table.dot_gathered(block, Gather::new(rows), &x, &mut out[..rows.len()]);
             black_box(&out);
         }
     }));
