@@ -1,7 +1,7 @@
 //! Compute kernels.
 //!
 //! Three layers, after memchr: what a block format is (`formats`), each algorithm once, over an
-//! abstract vector unit (`matmul`, `axpy`, `attention`, …), and one file per instruction set
+//! abstract vector unit (`matmul`, `lanes`, `axpy`, `attention`, …), and one file per instruction set
 //! (`scalar`, `avx2`, `avx512`, `neon`). [`KernelTable`] chooses one at run time.
 //!
 //! Two properties hold for every kernel and are tested: the result of a row and a token has the same

@@ -158,46 +158,47 @@ impl<'a> Eight<'a> {
     ) {
         let factors = Factors::new::<F>(s, self, groups);
         let acc = acc.as_chunks_mut::<LANES>().0;
-        let pairs = self.len.div_ceil(2);
         for v in 0..F::WORDS {
-            unrolled!(part in 0..2 => {
-                // With few registers one half of the words after the other.
-                if S::ACCUMULATORS >= 12 && part == 0 {
-                    let mut sums = [factors.origins; 2];
-                    for p in 0..pairs {
-                        if let Some((later, at)) = asked {
-                            ask(s, later[2 * p], at + VECTOR * v, VECTOR);
-                            ask(s, later[2 * p + 1], at + VECTOR * v, VECTOR);
-                        }
-                        let [a, b] = words::<S, F>(s, groups, p, v);
-                        let q = s.words(&factors.pairs[p]);
-                        products::<S, F>(s, low(s, a, b), q, &mut sums[0]);
-                        products::<S, F>(s, high(s, a, b), q, &mut sums[1]);
-                    }
-                    factors.store::<F>(s, &sums[0], (v, 0), acc);
-                    factors.store::<F>(s, &sums[1], (v, 1), acc);
-                }
-                if S::ACCUMULATORS < 12 {
-                    let mut sums = factors.origins;
-                    for p in 0..pairs {
-                        if let (0, Some((later, at))) = (part, asked) {
-                            ask(s, later[2 * p], at + VECTOR * v, VECTOR);
-                            ask(s, later[2 * p + 1], at + VECTOR * v, VECTOR);
-                        }
-                        let [a, b] = words::<S, F>(s, groups, p, v);
-                        let q = s.words(&factors.pairs[p]);
-                        let half = if part == 0 { low(s, a, b) } else { high(s, a, b) };
-                        products::<S, F>(s, half, q, &mut sums);
-                    }
-                    factors.store::<F>(s, &sums, (v, part), acc);
-                }
-            });
+            let asked = asked.map(|(later, at)| (later, at + VECTOR * v));
+            if S::ACCUMULATORS >= 12 {
+                self.add_halves::<S, F, 2>(s, groups, &factors, (v, 0), acc, asked);
+            } else {
+                self.add_halves::<S, F, 1>(s, groups, &factors, (v, 0), acc, asked);
+                self.add_halves::<S, F, 1>(s, groups, &factors, (v, 1), acc, None);
+            }
         }
         if let Some((later, at)) = asked {
-            for later in &later[2 * pairs..] {
+            for later in &later[2 * self.len.div_ceil(2)..] {
                 ask(s, later, at, F::WORDS * VECTOR);
             }
         }
+    }
+
+    /// Adds `P` halves of word `v` of the rows' blocks, from half `first` on: both where there are registers enough.
+    #[inline(always)]
+    fn add_halves<S: Simd, F: LaneFormat, const P: usize>(
+        &self,
+        s: S,
+        groups: &[RowGroup<'_>; ROWS],
+        factors: &Factors<S>,
+        (v, first): (usize, usize),
+        acc: &mut [[f32; LANES]], // [32]
+        asked: Option<(&[&[u8]; ROWS], usize)>,
+    ) {
+        let mut sums = [factors.origins; P];
+        for p in 0..self.len.div_ceil(2) {
+            if let Some((later, at)) = asked {
+                ask(s, later[2 * p], at, VECTOR);
+                ask(s, later[2 * p + 1], at, VECTOR);
+            }
+            let [a, b] = words::<S, F>(s, groups, p, v);
+            let q = s.words(&factors.pairs[p]);
+            unrolled!(i in 0..P => {
+                let halves = if first + i == 0 { low(s, a, b) } else { high(s, a, b) };
+                products::<S, F>(s, halves, q, &mut sums[i]);
+            });
+        }
+        unrolled!(i in 0..P => { factors.store::<F>(s, &sums[i], (v, first + i), acc); });
     }
 }
 
