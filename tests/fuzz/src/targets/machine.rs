@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::Result;
 use forebay_models::block::BlockType;
-use forebay_plans::machine::{Kernel, KernelCase, MachineProfile};
+use forebay_plans::machine::{Kernel, KernelCase, MACHINE_VERSION, MachineProfile};
 use serde_json::json;
 
 use crate::mutate;
@@ -33,7 +33,7 @@ impl Target for Machine {
             json!({"alone": 20e9, "together": 32e9, "read_alone": 30e9, "read_together": 40e9});
         let disk = |size: u64, depth: u64| json!({"block_bytes": size, "depth": depth, "bytes_per_second": 1e9});
         let profile = json!({
-            "version": 1, "identity": IDENTITY, "cores": [0, 1, 2], "memory": [30e9, 36e9, 40e9],
+            "version": MACHINE_VERSION, "identity": IDENTITY, "cores": [0, 1, 2], "memory": [30e9, 36e9, 40e9],
             "int8": 1e11, "f32": 1e10,
             "kernels": {"gemv/Q4_K/1536": rate, "gemm/F16/64": rate},
             "disks": {"/": {"rates": [disk(4096, 16), disk(65536, 16), disk(4096, 64), disk(1 << 20, 64)]}},
