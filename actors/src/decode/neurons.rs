@@ -13,6 +13,7 @@ use super::gc::GcActor;
 use super::program::{Item, Source};
 use super::udc::UdcActor;
 use crate::fault::Fault;
+use crate::io::ReadFault;
 use crate::io_link::{IoLink, ReadTag};
 
 #[derive(Debug)]
@@ -150,15 +151,27 @@ impl NeuronActor {
         io.flush();
     }
 
-    /// A read came back; passes its cluster on if that was the last one missing.
+    /// The read `id`, made at `offset`, came back; passes its cluster on if that was the last one missing. If it
+    /// failed, that is a fault where a cluster waits for it: a read ahead may be left over from an earlier step.
     pub fn arrived(
         &mut self,
         cx: &CoreContext,
-        id: usize,
+        (id, offset): (usize, u64),
         slot: Slot,
-        read_ok: bool,
+        result: Result<(), ReadFault>,
         onward: &mut Onward<'_>,
     ) {
+        let read_ok = result.is_ok();
+        if let Err(fault) = result
+            && self.store.is_awaited(id)
+        {
+            let what = "neurons".to_string();
+            cx.fault(Fault::Read {
+                what,
+                offset,
+                fault,
+            });
+        }
         let bundle = &cx.shared.bundle;
         let ready = match self
             .store

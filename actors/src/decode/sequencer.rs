@@ -29,7 +29,6 @@ use super::rows::{RowsActor, Site};
 use super::shared::{Step, StepDone};
 use super::udc::UdcActor;
 use crate::contract::{Actor, Turn};
-use crate::fault::Fault;
 use crate::io::ReadDone;
 use crate::io_link::{IoLink, ReadTag};
 
@@ -193,16 +192,8 @@ impl Sequencer {
                     let CoreActors {
                         neurons, gc, udc, ..
                     } = &mut self.actors;
-                    let read_ok = result.is_ok();
-                    if let Err(fault) = result {
-                        let what = "neurons".to_string();
-                        self.cx.fault(Fault::Read {
-                            what,
-                            offset,
-                            fault,
-                        });
-                    }
-                    neurons.arrived(&self.cx, id, slot, read_ok, &mut Onward { gc, udc });
+                    let onward = &mut Onward { gc, udc };
+                    neurons.arrived(&self.cx, (id, offset), slot, result, onward);
                 }
             }
         }

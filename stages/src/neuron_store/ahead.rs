@@ -22,6 +22,11 @@ pub(super) struct AheadRead {
 }
 
 impl AheadRead {
+    /// The cache slot that it fills.
+    pub fn slot(&self) -> usize {
+        self.slot as usize
+    }
+
     /// What to read: pages of the file.
     pub fn pages(&self) -> Range<u64> {
         let g = &self.place.geometry;
@@ -59,8 +64,8 @@ impl NeuronStore {
     /// The layer that was read ahead for begins: what has not been started is read as it is wanted.
     pub fn stop_reading_ahead(&mut self) {
         while let Some(read) = self.ahead.pop_front() {
-            self.forget(read.slot as usize);
-            self.cache.release(read.slot as usize);
+            self.forget(read.slot());
+            self.cache.release(read.slot());
         }
     }
 
@@ -73,7 +78,7 @@ impl NeuronStore {
         read_ok: bool,
         sums_of: impl Fn(usize, usize) -> Option<NeuronSums>,
     ) -> Result<Option<usize>, CorruptNeuron> {
-        let (g, slot) = (read.place.geometry, read.slot as usize);
+        let (g, slot) = (read.place.geometry, read.slot());
         let at = read.neuron * g.bundle_stride() % PAGE;
         let len = g.bundle_bytes();
         if let Some(store) = &mut self.store {
@@ -103,5 +108,83 @@ impl NeuronStore {
             });
         }
         Ok(ready)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use forebay_models::block::BlockType;
+    use forebay_models::bundle::{FfnGeometry, FfnLayout};
+    use forebay_queues::slab::Slab;
+
+    use super::super::{NeuronMemory, NeuronRules, Wanted};
+    use super::*;
+    use crate::cache::PolicyKind;
+
+    const NEURONS: usize = 16;
+
+    fn place() -> Place {
+        Place {
+            base: 0,
+            file_offset: 0,
+            geometry: FfnGeometry {
+                layout: FfnLayout::Neuron,
+                gate: BlockType::F32,
+                up: BlockType::F32,
+                down: BlockType::F32,
+                d_model: 128,
+                neurons: NEURONS,
+            },
+            cluster: 0,
+        }
+    }
+
+    fn store() -> NeuronStore {
+        let slot_bytes = place().geometry.bundle_bytes();
+        let mut slab = Slab::new(16 * PAGE).expect("small");
+        let memory = NeuronMemory {
+            neurons: NEURONS,
+            slots: 8,
+            slot_bytes,
+            store: slab.carve((8 * slot_bytes).next_multiple_of(PAGE)),
+            buffers: slab.carve(2 * PAGE).into_iter().collect(),
+            ..NeuronMemory::default()
+        };
+        let rules = NeuronRules {
+            policy: PolicyKind::Lru,
+            loading: Loading::Bundle,
+            whole: true,
+        };
+        NeuronStore::new(memory, rules, (1, NEURONS))
+    }
+
+    /// A read that was made ahead, and has failed, is a fault only where a flight waits for it by then; the neuron
+    /// can be read again afterwards.
+    #[test]
+    fn a_read_ahead_is_awaited_once_a_flight_wants_its_neuron() {
+        let wanted = Wanted {
+            flight: 0,
+            place: place(),
+            live: LiveMask::only(3),
+            parts: Parts::BUNDLE,
+        };
+        for in_vain in [true, false] {
+            let mut store = store();
+            store.read_ahead(&place(), &wanted.live);
+            let read = store.next_read().expect("a neuron is not here");
+            assert!(read.is_ahead && !store.is_awaited(read.id));
+            if !in_vain {
+                assert!(!store.want(wanted));
+                assert!(store.is_awaited(read.id) && store.next_read().is_none());
+            }
+            let ready = store.arrived(read.id, read.slot, false, |_, _| None);
+            assert_eq!(ready.expect("not corrupt"), (!in_vain).then_some(0));
+            assert!(!store.is_awaited(read.id));
+            if in_vain {
+                assert!(!store.want(wanted));
+                let again = store.next_read().expect("it has to be read");
+                assert!(!again.is_ahead && store.is_awaited(again.id));
+            }
+        }
     }
 }

@@ -28,6 +28,15 @@ impl NeuronStore {
         }
     }
 
+    /// Whether a flight waits for a read in progress. Nobody minds if one fails that was made ahead in vain.
+    pub fn is_awaited(&self, id: usize) -> bool {
+        match self.reads[id] {
+            Some(Purpose::Wanted(_)) => true,
+            Some(Purpose::Ahead(read)) => self.waiters[read.slot()] != NO_SLOT,
+            None => false,
+        }
+    }
+
     /// Reads that wait for a buffer.
     pub fn queued(&self) -> usize {
         self.spans.len()
