@@ -124,7 +124,8 @@ pub struct ResidencyPlan {
 
 /// Stream buffers per core without which the pipeline could not move.
 const MIN_STREAM_SLOTS: usize = 2;
-/// Read-ahead beyond which the disk gains nothing (depth 16 at 512 KiB reaches its plateau), where no plan says otherwise.
+/// Read-ahead beyond which the disk gains nothing (depth 16 at 512 KiB reaches its plateau), where no plan says
+/// otherwise.
 pub const STREAM_WINDOW: usize = 24 << 20;
 /// Most stream buffers per core.
 const MAX_STREAM_SLOTS: usize = 64;

@@ -31,8 +31,8 @@ impl Claims {
         }
     }
 
-    /// Claims the next of the `len` entries of a list for the caller alone; none when all have been claimed in this round.
-    /// No core may be in a later round before all have found all lists of this one at their end.
+    /// Claims the next of the `len` entries of a list for the caller alone; none when all have been claimed in this
+    /// round. No core may be in a later round before all have found all lists of this one at their end.
     ///
     /// # Panics
     /// There is no such list. In debug builds, if it is longer than [`MAX_LIST`].

@@ -65,7 +65,8 @@ pub struct EngineFlags {
     /// How the packed model is read.
     #[arg(long, value_enum, default_value_t)]
     pub io: IoFlag,
-    /// Instruction set of the kernels: scalar, avx2, avxvnni, avx512vnni, neon, neon-dotprod or neon-i8mm [default: the best there is].
+    /// Instruction set of the kernels: scalar, avx2, avxvnni, avx512vnni, neon, neon-dotprod or neon-i8mm [default:
+    /// the best there is].
     #[arg(long, value_name = "NAME")]
     pub isa: Option<Isa>,
     /// Number format of the KV cache: f16, or q8 in half the memory, which is lossy.

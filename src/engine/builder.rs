@@ -238,9 +238,9 @@ impl EngineBuilder {
         self
     }
 
-    /// Whether the engine gives memory up, as under a smaller budget, while the machine or one of its control groups runs short
-    /// of memory, and takes it back when that is over: it looks every few milliseconds, between two tokens, at what is
-    /// left of limits and at the kernel's pressure figures where there are any. Default: no.
+    /// Whether the engine gives memory up, as under a smaller budget, while the machine or one of its control
+    /// groups runs short of memory, and takes it back when that is over: it looks every few milliseconds, between
+    /// two tokens, at what is left of limits and at the kernel's pressure figures where there are any. Default: no.
     #[must_use]
     pub fn yields_memory(mut self, yields: bool) -> Self {
         self.yields_memory = yields;

@@ -1,5 +1,6 @@
-//! The budget while the engine runs. What gives way is the neuron cache, and then pinned clusters of a model that streams
-//! others anyway; no result depends on either. Keys and values and all other pinned weights stay where they are.
+//! The budget while the engine runs. What gives way is the neuron cache, and then pinned clusters of a model that
+//! streams others anyway; no result depends on either. Keys and values and all other pinned weights stay where they
+//! are.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -93,7 +94,8 @@ impl LiveBudget {
     /// is possible.
     ///
     /// # Errors
-    /// The cause for which a core has ended, or for which a cluster could not be pinned again; the next call tries anew.
+    /// The cause for which a core has ended, or for which a cluster could not be pinned again; the next call tries
+    /// anew.
     pub fn apply(&self, graph: &mut DecodeGraph, spared: u64) -> Result<(), Fault> {
         let asked = self.asked.load(Ordering::Relaxed);
         let total = match spared {
@@ -119,8 +121,8 @@ impl LiveBudget {
         done
     }
 
-    /// What is kept under a total of `bytes`, and the budget then. The cache gives way first: what it holds comes back by
-    /// itself, and may not be wanted.
+    /// What is kept under a total of `bytes`, and the budget then. The cache gives way first: what it holds comes
+    /// back by itself, and may not be wanted.
     fn fitted(&self, bytes: u64) -> Result<(Sizes, Budget), Error> {
         let over = self.drawn.claimed().saturating_sub(bytes);
         let per_slot = self.threads * self.cache.slot_bytes as u64;

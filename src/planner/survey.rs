@@ -99,8 +99,9 @@ impl Survey<'_> {
     }
 }
 
-/// What `forebay doctor` shows: cores, usual kernels and the disk under `folder` (with reads of `file`, if there is one),
-/// measured where that was not done before, or `anew`, and kept in `folder`. `progress` is told the share that is done.
+/// What `forebay doctor` shows: cores, usual kernels and the disk under `folder` (with reads of `file`, if there is
+/// one), measured where that was not done before, or `anew`, and kept in `folder`. `progress` is told the share
+/// that is done.
 ///
 /// # Errors
 /// The machine cannot be measured, or the folder cannot be written.

@@ -70,8 +70,9 @@ pub struct ClusterWork<'a> {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct OutOfRange;
 
-/// Adds the cluster's share of `Down (act(Gate x) * Up x)` to `acc`, `[n_tokens, d_model]` in fixed point, in lane order
-/// where Down's columns are laned ([`add_to_residual`] turns it back). Returns for how many pairs of a neuron and a token Up and Down were computed.
+/// Adds the cluster's share of `Down (act(Gate x) * Up x)` to `acc`, `[n_tokens, d_model]` in fixed point, in lane
+/// order where Down's columns are laned ([`add_to_residual`] turns it back). Returns for how many pairs of a neuron
+/// and a token Up and Down were computed.
 ///
 /// # Errors
 /// [`OutOfRange`] if the share is not finite: the weights are damaged or the model is broken.
@@ -120,8 +121,8 @@ pub fn up_down(
     if in_range { Ok(pairs) } else { Err(OutOfRange) }
 }
 
-/// Adds the sum of all clusters' shares, `[n_tokens, d_model]` in fixed point, to the residual stream `x`, with `lanes`,
-/// `[d_model]`, as room for a token in lane order.
+/// Adds the sum of all clusters' shares, `[n_tokens, d_model]` in fixed point, to the residual stream `x`, with
+/// `lanes`, `[d_model]`, as room for a token in lane order.
 pub fn add_to_residual(
     kernels: &KernelTable,
     geometry: &FfnGeometry,
@@ -163,8 +164,9 @@ fn wanted_by_token(work: &ClusterWork<'_>, activation: Activation, wanted: &mut 
     }
 }
 
-/// Neuron layout: adds the columns of Down, weighted with their hidden values, to `partial`, `[n_tokens, d_model]`: those of
-/// the live neurons, or those that each token wants. A value of 0 adds nothing, so it does not matter whose columns are left out.
+/// Neuron layout: adds the columns of Down, weighted with their hidden values, to `partial`, `[n_tokens, d_model]`:
+/// those of the live neurons, or those that each token wants. A value of 0 adds nothing, so it does not matter
+/// whose columns are left out.
 fn down_columns(
     kernels: &KernelTable,
     work: &ClusterWork<'_>,

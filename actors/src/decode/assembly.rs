@@ -226,8 +226,8 @@ impl Steps {
         fault.map_or(Ok(()), Err)
     }
 
-    /// Has the cores keep so much in memory from now on. A core whose cache slots are held by reads under way gives them
-    /// up at its next step.
+    /// Has the cores keep so much in memory from now on. A core whose cache slots are held by reads under way gives
+    /// them up at its next step.
     ///
     /// # Errors
     /// The cause for which a core has ended, or for which a cluster could not be pinned again; then some cores may have

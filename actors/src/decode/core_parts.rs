@@ -179,7 +179,8 @@ fn max_owned_neurons(shared: &Shared, program: &Program) -> usize {
     program.ffn.iter().map(layer).max().unwrap_or(0)
 }
 
-/// Bytes of buffers that [`DecodeGraph::start`](super::graph::DecodeGraph::start) allocates outside the slab, for the budget.
+/// Bytes of buffers that [`DecodeGraph::start`](super::graph::DecodeGraph::start) allocates outside the slab, for
+/// the budget.
 pub fn scratch_bytes(
     c: &ModelConfig,
     threads: usize,

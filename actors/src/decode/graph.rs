@@ -130,8 +130,8 @@ impl DecodeGraph {
         self.steps.end(reports)
     }
 
-    /// Has the cores keep so much in memory from now on, at most as much as at the start, and gives the rest back to the
-    /// system. What is computed does not depend on it.
+    /// Has the cores keep so much in memory from now on, at most as much as at the start, and gives the rest back
+    /// to the system. What is computed does not depend on it.
     ///
     /// # Errors
     /// The cause for which a core has ended, or for which a cluster could not be pinned again.
@@ -173,7 +173,8 @@ impl Drop for DecodeGraph {
     }
 }
 
-/// Body of a compute thread: returns what it recorded. A panic is reported as the step's fault and releases the other cores.
+/// Body of a compute thread: returns what it recorded. A panic is reported as the step's fault and releases the
+/// other cores.
 fn run_core(shared: &Shared, seed: CoreSeed, pin: Option<usize>) -> CoreRecord {
     let rank = seed.rank();
     // Buffers are made on the core that uses them.

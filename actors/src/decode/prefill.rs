@@ -196,9 +196,9 @@ impl Routes {
     }
 }
 
-/// Takes the neurons of a preloaded cluster into the cache that were alive for the prompt's last tokens. They are checked
-/// as neurons that are read singly are: a cluster that failed goes its way to the end of the step, and is not to be
-/// found here afterwards.
+/// Takes the neurons of a preloaded cluster into the cache that were alive for the prompt's last tokens. They are
+/// checked as neurons that are read singly are: a cluster that failed goes its way to the end of the step, and is
+/// not to be found here afterwards.
 pub(super) fn hand_over(cx: &CoreContext, flight: &Flight, store: &mut NeuronStore) {
     let (Source::Preloaded { base, .. }, Some(bytes), false) =
         (flight.item.source, &flight.buffer, cx.step.more)

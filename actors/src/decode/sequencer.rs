@@ -1,9 +1,9 @@
 //! One compute core: which phase it is in, and which of its actors runs next (`ffn.rs` has the FFN's part).
 //!
-//! Within a phase, whatever cluster is here runs, of whichever matrix: downstream actors first, so that
-//! memory is given back as early as possible, but what finds out which neurons to read before them. Between phases stand the data dependencies of the
-//! transformer itself: attention needs all of Q, K and V; its projection needs all heads; the FFN needs
-//! the whole residual stream. There, and only there, a core waits for the others.
+//! Within a phase, whatever cluster is here runs, of whichever matrix: downstream actors first, so that memory is
+//! given back as early as possible, but what finds out which neurons to read before them. Between phases stand the
+//! data dependencies of the transformer itself: attention needs all of Q, K and V; its projection needs all heads;
+//! the FFN needs the whole residual stream. There, and only there, a core waits for the others.
 
 use std::collections::VecDeque;
 

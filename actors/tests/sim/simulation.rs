@@ -115,8 +115,8 @@ impl Sequel<'_> {
         Ok(())
     }
 
-    /// The I/O actor dies, now or some turns into a generation, which is right if it needed no more reads, or fails with
-    /// the cause.
+    /// The I/O actor dies, now or some turns into a generation, which is right if it needed no more reads, or fails
+    /// with the cause.
     fn death(&mut self, world: &mut World) -> Result<(), String> {
         // As with other trouble, a failed read shall not be the cause.
         world.medium.set_weather(Weather {

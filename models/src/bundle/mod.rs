@@ -1,8 +1,8 @@
 //! The bundle file (`.fbay`): a model laid out for streaming in units of clusters.
 //!
-//! ARCHITECTURE.md describes the format byte by byte. In short: a header page, then every weight
-//! matrix cut into *clusters* that start on 4 KiB boundaries and carry a checksum each, most of them
-//! regrouped into panels of 16 rows ([`crate::panel`]), then the small sections (metadata, tokenizer, vectors, directory, neuron checksums).
+//! ARCHITECTURE.md describes the format byte by byte. In short: a header page, then every weight matrix cut into
+//! *clusters* that start on 4 KiB boundaries and carry a checksum each, most of them regrouped into panels of 16
+//! rows ([`crate::panel`]), then the small sections (metadata, tokenizer, vectors, directory, neuron checksums).
 
 mod amend;
 mod check;

@@ -10,11 +10,11 @@
 //! t_stream  = bytes of clusters that are streamed / B_io(cluster)
 //! ```
 //!
-//! Two things differ from the paper, because measurements did. Kernels are measured out of memory, so that `t_mem` is in
-//! their rates. And reads of single neurons are *added*, less what of the layer's FFN is computed meanwhile: its
-//! predictors name them only when its input is known, so they cannot hide behind attention, and each read takes time from a
-//! core. Clusters that are streamed between such reads wait for them. Where only clusters are streamed, they are known in
-//! advance and do overlap.
+//! Two things differ from the paper, because measurements did. Kernels are measured out of memory, so that `t_mem`
+//! is in their rates. And reads of single neurons are *added*, less what of the layer's FFN is computed meanwhile:
+//! its predictors name them only when its input is known, so they cannot hide behind attention, and each read takes
+//! time from a core. Clusters that are streamed between such reads wait for them. Where only clusters are streamed,
+//! they are known in advance and do overlap.
 
 mod reads;
 mod work;

@@ -75,7 +75,7 @@ impl<N: Numbers> Kernel for Axpy<'_, N> {
                     live.select::<S, N>(s, rows, c, h);
                     // Only a chunk's first pass asks for later ones.
                     let asked = (t == 0).then_some((&later, c * N::BYTES));
-                    if S::ACCUMULATORS >= 12 {
+                    if const { S::ACCUMULATORS >= 12 } {
                         chunk::<S, N, 4>(s, &live, acc, asked);
                     } else {
                         chunk::<S, N, 1>(s, &live, acc, asked);

@@ -64,7 +64,7 @@ impl Kernel for Int8Peak {
     #[inline(always)]
     fn run<S: Simd>(self, s: S) -> u64 {
         let rounds = self.rounds.min(MAX_ROUNDS);
-        if S::ACCUMULATORS >= 12 {
+        if const { S::ACCUMULATORS >= 12 } {
             int8_tile::<S, 4, 3>(s, rounds)
         } else {
             int8_tile::<S, 2, 2>(s, rounds)
@@ -104,7 +104,7 @@ impl Kernel for F32Peak {
     #[inline(always)]
     fn run<S: Simd>(self, s: S) -> u64 {
         let rounds = self.rounds.min(MAX_ROUNDS);
-        if S::ACCUMULATORS >= 12 {
+        if const { S::ACCUMULATORS >= 12 } {
             f32_tile::<S, 4, 3>(s, rounds)
         } else {
             f32_tile::<S, 2, 2>(s, rounds)

@@ -3,8 +3,8 @@
 use super::simd::Simd;
 use super::weights::WeightRows;
 
-/// Least bytes asked for ahead of those in use. With more, a call's first burst takes longer than it brings: with 24 KiB,
-/// 25 rows of 2 KiB took a tenth longer.
+/// Least bytes asked for ahead of those in use. With more, a call's first burst takes longer than it brings: with
+/// 24 KiB, 25 rows of 2 KiB took a tenth longer.
 const AHEAD: usize = 12 << 10;
 /// Bytes of a cache line.
 const LINE: usize = 64;

@@ -114,8 +114,8 @@ impl KernelTable {
     /// there are in a call, the less of the memory's latency is seen.
     ///
     /// # Panics
-    /// The activations are in [`Form::Panels`], or in [`Form::Lanes`] for a format without laned rows, the columns are not whole blocks, a row has another
-    /// length, or `out` is not of that shape.
+    /// The activations are in [`Form::Panels`], or in [`Form::Lanes`] for a format without laned rows, the columns
+    /// are not whole blocks, a row has another length, or `out` is not of that shape.
     pub fn dot_gathered(
         &self,
         block: BlockType,
@@ -241,10 +241,11 @@ impl KernelTable {
 
     /// [`Self::axpy_gathered`] of laned rows, with sums in lane order ([`forebay_models::lanes`]).
     ///
-    /// Rows whose `h` is not 0 are taken in their order, eight at a time. A block's factors `h * scale` become integers of
-    /// 15 bits, in units of the largest of the eight divided by 16383, and the sums over the eight are exact:
-    /// `acc = fma(sum_j round(h_j * scale_j / unit) * (code_j - bias), unit, acc)`; with minima, `sum_j h_j * minimum_j` is
-    /// added to `acc` before. So one call gives other bits than several. A factor that is not finite makes the sums so.
+    /// Rows whose `h` is not 0 are taken in their order, eight at a time. A block's factors `h * scale` become
+    /// integers of 15 bits, in units of the largest of the eight divided by 16383, and the sums over the eight are
+    /// exact: `acc = fma(sum_j round(h_j * scale_j / unit) * (code_j - bias), unit, acc)`; with minima, `sum_j h_j
+    /// * minimum_j` is added to `acc` before. So one call gives other bits than several. A factor that is not
+    /// finite makes the sums so.
     ///
     /// # Panics
     /// As [`Self::axpy_gathered`], or the format has no laned rows.

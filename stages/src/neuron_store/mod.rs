@@ -263,7 +263,8 @@ impl NeuronStore {
             let (gate, down) = (0..g.gate_row(), g.down_offset()..end);
             return match parts.has(Parts::GATE) {
                 true => [Some(gate), None],
-                // With what lies between them: the checksum covers it, and a slot that was lent has something else there.
+                // With what lies between them: the checksum covers it, and a slot that was lent has something else
+                // there.
                 false => [Some(up..g.down_offset()), Some(down)],
             };
         }

@@ -139,7 +139,7 @@ fn tile<S: Simd, N: Numbers>(
             (block, rows.clone()),
             scratch,
         );
-        gather(s, numbers, (block, rows), scratch, out);
+        gather(s.plain(), numbers, (block, rows), scratch, out);
     }
     for (row, &sum) in scratch.rows.iter().zip(&scratch.state.sum) {
         if sum != 0.0 {

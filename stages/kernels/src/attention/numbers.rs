@@ -74,6 +74,7 @@ impl Numbers for Halves<'_> {
         at: (usize, Range<usize>),
         scratch: &mut AttendScratch,
     ) {
+        let s = s.plain();
         score_floats(s, self.keys, (q, self.head_dim), at, scratch);
     }
 

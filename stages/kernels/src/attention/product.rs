@@ -75,7 +75,7 @@ macro_rules! with_rows {
     };
     (@ $S:ident, $n:expr, $R:ident, $body:expr, $($count:literal)*) => {
         // A constant, so that narrow units are not compiled for groups that they never form.
-        if $S::TILE[0] == 1 {
+        if const { $S::TILE[0] == 1 } {
             const $R: usize = 1;
             $body
         } else {

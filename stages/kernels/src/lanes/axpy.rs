@@ -1,8 +1,9 @@
 //! Laned rows added to accumulators: Down in neuron layout.
 //!
-//! Eight rows at a time, as sums of integers: see [`KernelTable::axpy_laned`](crate::table::KernelTable::axpy_laned). A row
-//! with its own factor would take a conversion and a multiplication per code; as integers two rows' codes share every
-//! instruction, and four sums of eight products each are converted together.
+//! Eight rows at a time, as sums of integers: see
+//! [`KernelTable::axpy_laned`](crate::table::KernelTable::axpy_laned). A row with its own factor would take a
+//! conversion and a multiplication per code; as integers two rows' codes share every instruction, and four sums of
+//! eight products each are converted together.
 
 use std::marker::PhantomData;
 
@@ -160,7 +161,7 @@ impl<'a> Eight<'a> {
         let acc = acc.as_chunks_mut::<LANES>().0;
         for v in 0..F::WORDS {
             let asked = asked.map(|(later, at)| (later, at + VECTOR * v));
-            if S::ACCUMULATORS >= 12 {
+            if const { S::ACCUMULATORS >= 12 } {
                 self.add_halves::<S, F, 2>(s, groups, &factors, (v, 0), acc, asked);
             } else {
                 self.add_halves::<S, F, 1>(s, groups, &factors, (v, 0), acc, asked);

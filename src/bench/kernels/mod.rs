@@ -1,22 +1,21 @@
 //! How fast the kernels are on one core, each against its own bound.
 
+mod products;
+
 use std::hint::black_box;
 use std::time::Duration;
 
 use forebay_models::block::BlockType;
 use forebay_models::config::Activation;
 use forebay_models::kv_cache::{KvCache, KvShape, KvType};
-use forebay_models::lanes;
-use forebay_models::panel::PANEL_ROWS;
 use forebay_plans::bandwidth::rate_together;
 use forebay_plans::machine::{Kernel, KernelCase};
 use forebay_plans::topology::Topology;
 use forebay_queues::slab::{Slab, Slot};
-use forebay_stages::kernels::{
-    Activations, AttendScratch, Form, Gather, Isa, KernelTable, Queries, WeightPanels, WeightRows,
-};
+use forebay_stages::kernels::{Activations, AttendScratch, Form, Isa, KernelTable, Queries};
 use serde::Serialize;
 
+use self::products::{axpy_gathered, dot_gathered, panels, rows, rows_of_piece};
 use super::bounds::Machine;
 use super::report::{KernelBound, KernelReport, Spread};
 use crate::error::Error;
@@ -204,28 +203,13 @@ fn entries<'a>(
     weights: &'a [u8],
     caches: &'a [(KvType, KvCache)],
 ) -> Vec<Entry<'a>> {
-    let mut list = Vec::new();
-    for block in BlockType::ALL {
-        list.push(panels(
-            *k,
-            (block, COLS),
-            rows_of_piece(block, COLS),
-            1,
-            weights,
-        ));
-    }
-    for block in BlockType::ALL {
-        list.push(panels(*k, (block, COLS), ROWS, TOKENS, weights));
-    }
-    for block in BlockType::ALL {
-        list.push(rows(*k, (block, COLS), weights));
-    }
-    for block in BlockType::ALL {
-        list.push(dot_gathered(*k, (block, COLS), weights));
-    }
-    for block in BlockType::ALL {
-        list.push(axpy_gathered(*k, (block, COLS), weights));
-    }
+    let formats = || BlockType::ALL.map(|block| (block, COLS)).into_iter();
+    let gemv = |(block, cols)| panels(*k, (block, cols), rows_of_piece(block, cols), 1, weights);
+    let mut list: Vec<_> = formats().map(gemv).collect();
+    list.extend(formats().map(|shape| panels(*k, shape, ROWS, TOKENS, weights)));
+    list.extend(formats().map(|shape| rows(*k, shape, weights)));
+    list.extend(formats().map(|shape| dot_gathered(*k, shape, weights)));
+    list.extend(formats().map(|shape| axpy_gathered(*k, shape, weights)));
     for n_tokens in [1, ATTENDING] {
         for (kind, cache) in caches {
             list.push(attend(*k, n_tokens, *kind, cache));
@@ -237,158 +221,6 @@ fn entries<'a>(
     list.push(quantise(*k, Form::Lanes, "quantise for lanes"));
     list.push(quantise(*k, Form::Panels, "quantise for panels"));
     list
-}
-
-fn row_bytes(block: BlockType, cols: usize) -> usize {
-    cols / block.block_len() * block.block_bytes()
-}
-
-/// Rows of a piece, in whole panels.
-fn rows_of_piece(block: BlockType, cols: usize) -> usize {
-    PIECE_BYTES / row_bytes(block, cols) / PANEL_ROWS * PANEL_ROWS
-}
-
-/// Pieces of `bytes` in turn, for ever.
-fn pieces(weights: &[u8], bytes: usize) -> impl Iterator<Item = &[u8]> + Send {
-    weights.chunks_exact(bytes).cycle()
-}
-
-fn activations(k: &KernelTable, form: Form, n_tokens: usize, cols: usize) -> Activations {
-    let mut x = Activations::new(n_tokens, cols);
-    x.load(k, form, n_tokens, cols, &ramp(n_tokens * cols));
-    x
-}
-
-/// A matrix product with weights in panels; with one token, every weight is used once.
-fn panels(
-    k: KernelTable,
-    (block, cols): (BlockType, usize),
-    n_rows: usize,
-    n_tokens: usize,
-    weights: &[u8],
-) -> Entry<'_> {
-    let bytes = n_rows * row_bytes(block, cols);
-    let x = activations(&k, Form::Panels, n_tokens, cols);
-    let mut out = vec![0.0; n_tokens * n_rows];
-    let mut pieces = pieces(weights, bytes);
-    let is_float = matches!(block, BlockType::F32 | BlockType::F16 | BlockType::BF16);
-    Entry {
-        kernel: if n_tokens == 1 { "gemv" } else { "gemm" },
-        format: Some(block.name()),
-        shape: format!("{n_rows} x {cols} x {n_tokens}"),
-        bytes,
-        operations: 2 * n_rows * cols * n_tokens,
-        limit: match is_float {
-            _ if n_tokens == 1 => Limit::Memory,
-            true => Limit::F32,
-            false => Limit::Int8,
-        },
-        run: Box::new(move || {
-            let w = WeightPanels {
-                block,
-                bytes: pieces.next().unwrap_or_default(),
-                n_rows,
-            };
-            k.panels(w, &x, &mut out, n_rows);
-            black_box(&out);
-            1
-        }),
-    }
-}
-
-/// The form of rows in neuron bundles.
-fn rows_form(block: BlockType) -> Form {
-    match lanes::words(block) {
-        Some(_) => Form::Lanes,
-        None => Form::Rows,
-    }
-}
-
-/// Gate or Up rows of neuron bundles times one token.
-fn rows(k: KernelTable, (block, cols): (BlockType, usize), weights: &[u8]) -> Entry<'_> {
-    let (stride, n_rows) = (row_bytes(block, cols), rows_of_piece(block, cols));
-    let x = activations(&k, rows_form(block), 1, cols);
-    let mut out = vec![0.0; n_rows];
-    let mut pieces = pieces(weights, n_rows * stride);
-    Entry {
-        kernel: "gemv by rows",
-        format: Some(block.name()),
-        shape: format!("{n_rows} x {cols}"),
-        bytes: n_rows * stride,
-        operations: 2 * n_rows * cols,
-        limit: Limit::Memory,
-        run: Box::new(move || {
-            let w = WeightRows {
-                block,
-                bytes: pieces.next().unwrap_or_default(),
-                stride,
-                n_rows,
-            };
-            k.matmul(w, &x, &mut out, n_rows);
-            black_box(&out);
-            1
-        }),
-    }
-}
-
-/// The weights' rows in an order in which none is near the one before it, as the live neurons of a layer
-/// lie in the cache: lists of as many as there are in a piece.
-fn scattered((block, cols): (BlockType, usize), weights: &[u8]) -> Vec<Vec<&[u8]>> {
-    // A prime, and no divisor of the number of rows: all come once before one comes again.
-    const STEP: usize = 10_007;
-    let bytes = row_bytes(block, cols);
-    let n_rows = weights.len() / bytes;
-    let row = |i: usize| &weights[i * STEP % n_rows * bytes..][..bytes];
-    let rows: Vec<_> = (0..n_rows).map(row).collect();
-    let lists = rows.chunks_exact(rows_of_piece(block, cols));
-    lists.map(<[_]>::to_vec).collect()
-}
-
-/// Gate or Up rows of live neurons that lie anywhere, times one token.
-fn dot_gathered(k: KernelTable, (block, cols): (BlockType, usize), weights: &[u8]) -> Entry<'_> {
-    let x = activations(&k, rows_form(block), 1, cols);
-    let mut out = vec![0.0; rows_of_piece(block, cols)];
-    gathered("dot gathered", (block, cols), weights, move |rows| {
-        k.dot_gathered(block, Gather::new(rows), &x, &mut out);
-        black_box(&out);
-    })
-}
-
-/// Down columns of live neurons that lie anywhere, added to one token's result.
-fn axpy_gathered(k: KernelTable, (block, cols): (BlockType, usize), weights: &[u8]) -> Entry<'_> {
-    let h = vec![0.5; rows_of_piece(block, cols)];
-    let mut acc = vec![0.0; cols];
-    gathered("axpy gathered", (block, cols), weights, move |rows| {
-        match lanes::words(block) {
-            Some(_) => k.axpy_laned(block, Gather::new(rows), &h, &mut acc, cols),
-            None => k.axpy_gathered(block, Gather::new(rows), &h, &mut acc, cols),
-        }
-        black_box(&acc);
-    })
-}
-
-fn gathered<'a>(
-    kernel: &'static str,
-    (block, cols): (BlockType, usize),
-    weights: &'a [u8],
-    mut call: impl FnMut(&[&[u8]]) + Send + 'a,
-) -> Entry<'a> {
-    let n_rows = rows_of_piece(block, cols);
-    let lists = scattered((block, cols), weights);
-    let mut next = 0;
-    Entry {
-        kernel,
-        format: Some(block.name()),
-        shape: format!("{n_rows} x {cols}"),
-        bytes: n_rows * row_bytes(block, cols),
-        operations: 2 * n_rows * cols,
-        limit: Limit::Memory,
-        run: Box::new(move || {
-            call(&lists[next]);
-            next = (next + 1) % lists.len();
-            1
-        }),
-    }
 }
 
 /// The query heads of one kv head, for the last `n_tokens` positions.
