@@ -94,32 +94,17 @@ impl<F> PanelMatmul<'_, F> {
         for first in (0..self.w.n_rows).step_by(PANEL_ROWS) {
             let panel = &self.w.bytes[first / PANEL_ROWS * self.panel_bytes..][..self.panel_bytes];
             for piece in self.x.pieces() {
-                in_range &= self.widest::<S, P>(s, panel, first, piece);
+                // In const blocks: what an instruction set does not use is not compiled.
+                if const { S::WIDEST >= 16 } && piece.width == 16 {
+                    in_range &= self.piece::<S, P, 16>(s, panel, first, piece);
+                } else if const { S::WIDEST >= 4 } && piece.width == 4 {
+                    in_range &= self.piece::<S, P, 4>(s, panel, first, piece);
+                } else {
+                    in_range &= self.piece::<S, P, 1>(s, panel, first, piece);
+                }
             }
         }
         in_range
-    }
-
-    /// The widths are compared in constants: what an instruction set does not use is not compiled.
-    #[inline(always)]
-    fn widest<S: Simd, P: Product>(
-        &mut self,
-        s: S,
-        panel: &[u8],
-        first: usize,
-        piece: Piece,
-    ) -> bool {
-        if const { S::WIDEST >= 16 } {
-            if piece.width == 16 {
-                return self.piece::<S, P, 16>(s, panel, first, piece);
-            }
-        }
-        if const { S::WIDEST >= 4 } {
-            if piece.width == 4 {
-                return self.piece::<S, P, 4>(s, panel, first, piece);
-            }
-        }
-        self.piece::<S, P, 1>(s, panel, first, piece)
     }
 
     #[inline(always)]

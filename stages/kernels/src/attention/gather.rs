@@ -137,11 +137,9 @@ impl<P: Part, const R: usize> Kernel for GatherRange<'_, '_, P, R> {
     fn run<S: Simd>(mut self, s: S) {
         let parts = self.target.d.div_ceil(LANES);
         let mut first = 0;
-        if const { S::TILE[1] == PARTS } {
-            while first + PARTS <= parts {
-                self.tile::<S, PARTS>(s, first);
-                first += PARTS;
-            }
+        while const { S::TILE[1] == PARTS } && first + PARTS <= parts {
+            self.tile::<S, PARTS>(s, first);
+            first += PARTS;
         }
         while first < parts {
             self.tile::<S, 1>(s, first);

@@ -77,10 +77,8 @@ impl<P: Part, const R: usize> Kernel for ScoreRows<'_, P, R> {
             *query = &self.q[row.q..][..d];
         }
         let parts = parts(self.rows, self.block);
-        if const { S::TILE[1] == PARTS } {
-            if parts.len() == PARTS {
-                return score_tile::<S, P, R, PARTS>(s, queries, self.keys, factor, (scores, 0));
-            }
+        if const { S::TILE[1] == PARTS } && parts.len() == PARTS {
+            return score_tile::<S, P, R, PARTS>(s, queries, self.keys, factor, (scores, 0));
         }
         for part in parts {
             let keys = &self.keys[part * d..];
@@ -174,10 +172,8 @@ impl<const R: usize> Kernel for DotRows<'_, R> {
     fn run<S: Simd>(self, s: S) {
         let Self { words, scores, .. } = self;
         let parts = parts(self.rows, self.block);
-        if const { S::TILE[1] == PARTS } {
-            if parts.len() == PARTS {
-                return dot_tile::<S, R, PARTS>(s, self.keys, words, &self.scaled, (scores, 0));
-            }
+        if const { S::TILE[1] == PARTS } && parts.len() == PARTS {
+            return dot_tile::<S, R, PARTS>(s, self.keys, words, &self.scaled, (scores, 0));
         }
         for part in parts {
             let keys = &self.keys[part * words..];
