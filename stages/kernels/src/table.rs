@@ -243,9 +243,9 @@ impl KernelTable {
     ///
     /// Rows whose `h` is not 0 are taken in their order, eight at a time. A block's factors `h * scale` become
     /// integers of 15 bits, in units of the largest of the eight divided by 16383, and the sums over the eight are
-    /// exact: `acc = fma(sum_j round(h_j * scale_j / unit) * (code_j - bias), unit, acc)`; with minima, `sum_j h_j
-    /// * minimum_j` is added to `acc` before. So one call gives other bits than several. A factor that is not
-    /// finite makes the sums so.
+    /// exact: `acc = fma(sum_j round(h_j * scale_j / unit) * (code_j - bias), unit, acc)`. Where a format has minima,
+    /// `sum_j h_j * minimum_j` is added to `acc` before. So one call gives other bits than several. A factor that is
+    /// not finite makes the sums so.
     ///
     /// # Panics
     /// As [`Self::axpy_gathered`], or the format has no laned rows.
