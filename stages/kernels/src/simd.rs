@@ -19,10 +19,17 @@ macro_rules! unrolled {
         $crate::simd::unrolled!(@ $n, $body, $i: 0 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15);
     }};
     (@ $n:expr, $body:block, $i:ident: $($turn:literal)*) => {
-        $(if $turn < $n {
-            let $i = $turn;
-            $body
-        })*
+        // A constant, so that turns beyond the last one are not even generated.
+        #[allow(
+            unconditional_panic,
+            reason = "turns that are not generated would index beyond the end"
+        )]
+        {
+            $(if const { $turn < $n } {
+                let $i = $turn;
+                $body
+            })*
+        }
     };
 }
 pub(super) use unrolled;

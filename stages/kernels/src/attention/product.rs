@@ -80,7 +80,7 @@ macro_rules! with_rows {
             $body
         } else {
             match $n {
-                $($count => {
+                $($count if const { $S::TILE[0] >= $count } => {
                     const $R: usize = $count;
                     $body
                 })*
