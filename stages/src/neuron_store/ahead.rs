@@ -113,49 +113,18 @@ impl NeuronStore {
 
 #[cfg(test)]
 mod tests {
-    use forebay_models::block::BlockType;
-    use forebay_models::bundle::{FfnGeometry, FfnLayout};
-    use forebay_queues::slab::Slab;
-
-    use super::super::{NeuronMemory, NeuronRules, Wanted};
+    use super::super::Wanted;
+    use super::super::fixture::{geometry, store};
     use super::*;
     use crate::cache::PolicyKind;
-
-    const NEURONS: usize = 16;
 
     fn place() -> Place {
         Place {
             base: 0,
             file_offset: 0,
-            geometry: FfnGeometry {
-                layout: FfnLayout::Neuron,
-                gate: BlockType::F32,
-                up: BlockType::F32,
-                down: BlockType::F32,
-                d_model: 128,
-                neurons: NEURONS,
-            },
+            geometry: geometry(),
             cluster: 0,
         }
-    }
-
-    fn store() -> NeuronStore {
-        let slot_bytes = place().geometry.bundle_bytes();
-        let mut slab = Slab::new(16 * PAGE).expect("small");
-        let memory = NeuronMemory {
-            neurons: NEURONS,
-            slots: 8,
-            slot_bytes,
-            store: slab.carve((8 * slot_bytes).next_multiple_of(PAGE)),
-            buffers: slab.carve(2 * PAGE).into_iter().collect(),
-            ..NeuronMemory::default()
-        };
-        let rules = NeuronRules {
-            policy: PolicyKind::Lru,
-            loading: Loading::Bundle,
-            whole: true,
-        };
-        NeuronStore::new(memory, rules, (1, NEURONS))
     }
 
     /// A read that was made ahead, and has failed, is a fault only where a flight waits for it by then; the neuron
@@ -169,7 +138,7 @@ mod tests {
             parts: Parts::BUNDLE,
         };
         for in_vain in [true, false] {
-            let mut store = store();
+            let mut store = store(8, PolicyKind::Lru);
             store.read_ahead(&place(), &wanted.live);
             let read = store.next_read().expect("a neuron is not here");
             assert!(read.is_ahead && !store.is_awaited(read.id));

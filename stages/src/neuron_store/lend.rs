@@ -101,47 +101,11 @@ impl NeuronStore {
 
 #[cfg(test)]
 mod tests {
-    use forebay_models::block::BlockType;
-    use forebay_models::bundle::FfnLayout;
-    use forebay_plans::residency::Loading;
-    use forebay_queues::slab::Slab;
     use proptest::prelude::*;
 
-    use super::super::{NeuronMemory, NeuronRules};
+    use super::super::fixture::{NEURONS, geometry, store};
     use super::*;
     use crate::cache::PolicyKind;
-
-    const NEURONS: usize = 64;
-
-    fn geometry() -> FfnGeometry {
-        FfnGeometry {
-            layout: FfnLayout::Neuron,
-            gate: BlockType::F32,
-            up: BlockType::F32,
-            down: BlockType::F32,
-            d_model: 128,
-            neurons: NEURONS,
-        }
-    }
-
-    /// A store of `slots` slots and nothing in it.
-    fn store(slots: usize, policy: PolicyKind) -> NeuronStore {
-        let slot_bytes = geometry().bundle_bytes();
-        let mut slab = Slab::new((slots * slot_bytes).next_multiple_of(PAGE)).expect("small");
-        let memory = NeuronMemory {
-            neurons: NEURONS,
-            slots,
-            slot_bytes,
-            store: slab.carve(slots * slot_bytes),
-            ..NeuronMemory::default()
-        };
-        let rules = NeuronRules {
-            policy,
-            loading: Loading::Bundle,
-            whole: true,
-        };
-        NeuronStore::new(memory, rules, (4, NEURONS))
-    }
 
     fn bundle(neuron: usize) -> Vec<u8> {
         vec![neuron as u8 + 1; geometry().bundle_bytes()]

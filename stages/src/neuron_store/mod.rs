@@ -10,6 +10,8 @@
 //! never wait for each other.
 
 mod ahead;
+#[cfg(test)]
+mod fixture;
 mod join;
 mod lend;
 mod parts;

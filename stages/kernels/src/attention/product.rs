@@ -74,20 +74,15 @@ macro_rules! with_rows {
         $crate::attention::product::with_rows!(@ $S, $n, $R, $body, 2 3 4 5 6)
     };
     (@ $S:ident, $n:expr, $R:ident, $body:expr, $($count:literal)*) => {
-        // A constant, so that narrow units are not compiled for groups that they never form.
-        if const { $S::TILE[0] == 1 } {
-            const $R: usize = 1;
-            $body
-        } else {
-            match $n {
-                $($count if const { $S::TILE[0] >= $count } => {
-                    const $R: usize = $count;
-                    $body
-                })*
-                _ => {
-                    const $R: usize = 1;
-                    $body
-                }
+        match $n {
+            // Constants, so that narrow units are not compiled for groups that they never form.
+            $($count if const { $S::TILE[0] >= $count } => {
+                const $R: usize = $count;
+                $body
+            })*
+            _ => {
+                const $R: usize = 1;
+                $body
             }
         }
     };
