@@ -1,0 +1,124 @@
+//! What is run: the cases of the table, and the settings that must not change their hashes.
+
+use std::fmt;
+
+use crate::models::Model;
+
+/// Tokens generated after each prompt.
+pub const NEW_TOKENS: usize = 8;
+/// Values of `--kv`.
+pub const KV_FORMATS: [&str; 2] = ["f16", "q8"];
+/// Budgets: 0 % would be the least that is accepted, 100 % holds everything.
+const PERCENTS: [u64; 4] = [100, 60, 30, 10];
+
+/// How much is run.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Extent {
+    /// What takes one or two minutes.
+    Part,
+    /// The complete cross product.
+    Full,
+    /// The complete cross product; the first hash of each case goes into the table, and all others must equal it.
+    Bless,
+}
+
+/// What `FOREBAY_HASHES` asks for.
+pub fn extent() -> Extent {
+    const VARIABLE: &str = "FOREBAY_HASHES";
+    match std::env::var(VARIABLE).as_deref() {
+        Err(_) | Ok("") => Extent::Part,
+        Ok("full") => Extent::Full,
+        Ok("bless") => Extent::Bless,
+        Ok(other) => panic!("{VARIABLE} is {other:?}; it can be \"full\" or \"bless\""),
+    }
+}
+
+/// What must not make a difference.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Setting {
+    /// How much of the model the budget holds, from the least possible to everything.
+    pub percent: u64,
+    pub threads: usize,
+}
+
+/// Cases that differ only in the prompt, and the settings to run them with.
+pub struct Group {
+    pub model: &'static Model,
+    pub sparsity: &'static str,
+    pub kv: &'static str,
+    pub prompts: Vec<usize>,
+    pub program_settings: Vec<Setting>,
+    pub library_settings: Vec<Setting>,
+}
+
+impl fmt::Display for Setting {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} %, {} threads", self.percent, self.threads)
+    }
+}
+
+impl fmt::Display for Group {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} {} {}", self.model.name, self.sparsity, self.kv)
+    }
+}
+
+impl Group {
+    /// The name of one of its cases in the table.
+    pub fn key(&self, prompt: usize) -> String {
+        self.model.key(self.sparsity, self.kv, prompt)
+    }
+}
+
+/// What is run now with `model`.
+pub fn groups(model: &'static Model) -> Vec<Group> {
+    let part = extent() == Extent::Part;
+    let mut groups = Vec::new();
+    for sparsity in model.sparsities_to_run() {
+        for kv in KV_FORMATS {
+            groups.push(Group {
+                model,
+                sparsity,
+                kv,
+                prompts: if part && !model.is_small() {
+                    vec![model.prompts[1]]
+                } else {
+                    model.prompts.to_vec()
+                },
+                program_settings: if part {
+                    some_settings(model)
+                } else {
+                    all_settings()
+                },
+                // How keys and values are stored has little to do with where weights are.
+                library_settings: if part && kv != KV_FORMATS[0] {
+                    vec![setting(30, 1), setting(10, 2)]
+                } else {
+                    all_settings()
+                },
+            });
+        }
+    }
+    groups
+}
+
+/// Few settings of the program where the library runs all of them as well.
+fn some_settings(model: &Model) -> Vec<Setting> {
+    if model.is_tiny() {
+        vec![setting(100, 2)]
+    } else if model.is_small() {
+        vec![setting(100, 1), setting(10, 2)]
+    } else {
+        vec![setting(30, 1), setting(100, 2), setting(30, 2)]
+    }
+}
+
+/// Larger budgets come before smaller ones.
+fn all_settings() -> Vec<Setting> {
+    let with = |threads| PERCENTS.map(|percent| setting(percent, threads));
+    [1, 2].map(with).concat()
+}
+
+const fn setting(percent: u64, threads: usize) -> Setting {
+    Setting { percent, threads }
+}

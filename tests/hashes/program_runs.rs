@@ -1,0 +1,241 @@
+//! Runs of the program. Its flags stay when everything behind them changes.
+
+use std::ffi::OsString;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::time::SystemTime;
+
+use serde_json::Value;
+
+use crate::cases::{Group, NEW_TOKENS, Setting};
+use crate::models::PreparedModel;
+use crate::program::{Answer, answer};
+use crate::support::{self, TemporaryFile, json, number};
+use crate::table::Comparison;
+
+/// Environment variable that names another program to test.
+const PROGRAM: &str = "FOREBAY_PROGRAM";
+/// The process itself takes this much more or less from run to run.
+const SLACK: u64 = 512 << 10;
+/// A budget that is always refused.
+const TOO_LITTLE: &str = "1MiB";
+/// A budget that holds any of the models.
+const PLENTY: &str = "80%";
+/// Tokens of the text for `calibrate`.
+const CALIBRATION_TOKENS: usize = 512;
+
+/// Whether the program is the one that was built with this test.
+pub fn is_this_build() -> bool {
+    other_program().is_none()
+}
+
+fn other_program() -> Option<PathBuf> {
+    let name = std::env::var_os(PROGRAM).filter(|name| !name.is_empty());
+    name.map(PathBuf::from)
+}
+
+/// The folder for packed models. Another program packs them itself, in a folder of its own.
+fn cache() -> PathBuf {
+    let Some(program) = other_program() else {
+        return support::scratch().to_path_buf();
+    };
+    let built = std::fs::metadata(&program).and_then(|m| m.modified());
+    let built = built.unwrap_or_else(|e| panic!("{PROGRAM}={}: {e}", program.display()));
+    let age = built.duration_since(SystemTime::UNIX_EPOCH);
+    let name = format!("program-{}", age.unwrap_or_default().as_nanos());
+    let folder = support::scratch().join(name);
+    std::fs::create_dir_all(&folder).expect("a writable build folder");
+    folder
+}
+
+fn forebay(arguments: &[&str]) -> Command {
+    let mut command = match other_program() {
+        Some(program) => Command::new(program),
+        None => support::program(),
+    };
+    command.env("FOREBAY_CACHE", cache()).args(arguments);
+    command
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped());
+    command
+}
+
+/// Runs to the end without a time limit: packing takes long.
+fn finish(command: &mut Command) {
+    let output = command.output().expect("the program starts");
+    let errors = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{command:?}: {errors}");
+}
+
+/// Makes a synthetic model of this shape, unless an earlier test did.
+pub fn synthesize(shape: &str) -> PathBuf {
+    let path = cache().join(format!("{shape}.fbay"));
+    if !path.exists() {
+        // More layers than the shape has, so that the weights exceed what a process varies by.
+        let arguments = ["synth", "--quiet", "--measure", "0", "--layers", "8"];
+        finish(
+            forebay(&arguments)
+                .args(["--shape", shape, "-o"])
+                .arg(&path),
+        );
+    }
+    path
+}
+
+/// Measures the model's gates, which `--sparsity threshold` needs. The result depends on the text alone.
+pub fn calibrate(prepared: &PreparedModel) {
+    let text = text_file(prepared, "calibration", CALIBRATION_TOKENS);
+    let tokens = CALIBRATION_TOKENS.to_string();
+    let mut command = forebay(&["calibrate", "--json", "--ctx", "64", "--tokens", &tokens]);
+    finish(
+        command
+            .args(prepared.path.as_deref())
+            .arg("-f")
+            .arg(&text.0),
+    );
+}
+
+fn text_file(prepared: &PreparedModel, purpose: &str, tokens: usize) -> TemporaryFile {
+    let model = prepared.model;
+    let file = TemporaryFile::new(&format!("{}-{purpose}-{tokens}.txt", model.name));
+    std::fs::write(&file.0, model.style.text(tokens)).expect("a writable build folder");
+    file
+}
+
+/// Runs a group with all its settings.
+pub fn run(prepared: &PreparedModel, group: &Group, comparison: &mut Comparison) {
+    let prompts = group.prompts.iter();
+    let prompts: Vec<(usize, TemporaryFile)> = prompts
+        .map(|&n| (n, text_file(prepared, "prompt", n)))
+        .collect();
+    for threads in [1, 2] {
+        let settings = group.program_settings.iter();
+        let settings: Vec<&Setting> = settings.filter(|s| s.threads == threads).collect();
+        if settings.is_empty() {
+            continue;
+        }
+        let runner = Runner {
+            prepared,
+            group,
+            threads,
+        };
+        let budgets = runner.budgets(&prompts[0].1.0);
+        let mut read = Vec::new();
+        for setting in settings {
+            let memory = budgets.at(setting.percent).to_string();
+            let mut bytes = 0.0;
+            for (prompt, file) in &prompts {
+                let statistics = runner.statistics(&file.0, &memory);
+                bytes += checked_bytes(group, *prompt, &statistics);
+                let how = format!("program, {setting}, --memory {memory}");
+                let hash = statistics["logits_hash"].as_str().expect("a hash");
+                comparison.add(&group.key(*prompt), &how, hash);
+            }
+            read.push(bytes);
+        }
+        // All of a tiny model fits into what a process varies by.
+        assert!(
+            group.model.is_tiny() || read.len() < 2 || read.last() > read.first(),
+            "{group}: a small budget reads no more than a large one: {read:?}"
+        );
+    }
+}
+
+/// Checks that all tokens were run. Returns the bytes that were read.
+fn checked_bytes(group: &Group, prompt: usize, statistics: &Value) -> f64 {
+    let tokens = number(statistics, "/prefill/tokens");
+    assert_eq!(tokens, prompt as f64, "{group}: tokens of the prompt");
+    let generated = statistics["tokens"].as_array().map(Vec::len);
+    assert_eq!(generated, Some(NEW_TOKENS), "{group}: generated tokens");
+    number(statistics, "/io/bytes")
+}
+
+/// Runs a group with a number of threads.
+struct Runner<'a> {
+    prepared: &'a PreparedModel,
+    group: &'a Group,
+    threads: usize,
+}
+
+/// Budgets of the process in bytes.
+struct Budgets {
+    /// The least that is accepted.
+    least: u64,
+    /// What holds all weights.
+    whole: u64,
+}
+
+impl Budgets {
+    /// A tiny model's `whole` can be below `least`, which allows for a process that takes more the next time.
+    fn at(&self, percent: u64) -> u64 {
+        self.least + self.whole.saturating_sub(self.least) * percent / 100 + SLACK
+    }
+}
+
+impl Runner<'_> {
+    fn command(&self, text: &Path, memory: &str, stats: &Path) -> Command {
+        let (model, group) = (self.prepared.model, self.group);
+        let mut command = forebay(&["run", "--quiet", "--greedy", "--ignore-eog", "--cold"]);
+        command.args(self.prepared.path.as_deref());
+        let values: [(&str, OsString); 8] = [
+            ("-n", NEW_TOKENS.to_string().into()),
+            ("-f", text.into()),
+            ("--ctx", model.context.to_string().into()),
+            ("--memory", memory.into()),
+            ("--threads", self.threads.to_string().into()),
+            ("--sparsity", group.sparsity.into()),
+            ("--kv", group.kv.into()),
+            ("--stats", stats.into()),
+        ];
+        for (flag, value) in values {
+            command.arg(flag).arg(value);
+        }
+        if group.sparsity == "threshold" {
+            command.args(["--density", &model.density.to_string()]);
+        }
+        command
+    }
+
+    /// Asks the program: its refusal of a tiny budget names the least, and its statistics say how much it takes.
+    fn budgets(&self, text: &Path) -> Budgets {
+        let unwritten = self.file("refused");
+        // The first run of a model packs it, which takes long.
+        let refused = self.command(text, TOO_LITTLE, &unwritten.0).output();
+        let refused = refused.expect("the program starts");
+        let message = String::from_utf8_lossy(&refused.stderr);
+        assert!(!refused.status.success(), "{TOO_LITTLE} is enough");
+        let least = message
+            .rsplit_once("give --memory ")
+            .and_then(|(_, n)| n.split_once("MiB"));
+        let least: Option<u64> = least.and_then(|(n, _)| n.parse().ok());
+        // Where there is plenty, batches and their buffers are larger than where there is just enough.
+        let plenty = itemized(&self.statistics(text, PLENTY));
+        let enough = (plenty + SLACK).to_string();
+        Budgets {
+            least: least.expect(&message) << 20,
+            whole: itemized(&self.statistics(text, &enough)),
+        }
+    }
+
+    /// The statistics of one run.
+    fn statistics(&self, text: &Path, memory: &str) -> Value {
+        let stats = self.file("run");
+        let Answer { status, stderr, .. } = answer(self.command(text, memory, &stats.0));
+        let group = self.group;
+        assert!(status.success(), "{group}, --memory {memory}: {stderr}");
+        json(&stats.0)
+    }
+
+    /// Models are tested in parallel, so the file's name has the model's.
+    fn file(&self, purpose: &str) -> TemporaryFile {
+        TemporaryFile::new(&format!("{}-{purpose}.json", self.prepared.model.name))
+    }
+}
+
+/// The sum of all items of the budget, bytes.
+fn itemized(statistics: &Value) -> u64 {
+    let items = statistics["memory"]["items"].as_object();
+    let bytes = items.expect("items of the budget").values();
+    bytes.filter_map(Value::as_u64).sum()
+}
