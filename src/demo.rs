@@ -69,7 +69,7 @@ pub fn unpack(folder: &Path) -> Result<PathBuf, Error> {
         Ok(())
     };
     let action = "write the demo model (check free space and permissions, or choose another folder with \
-                  FOREBAY_CACHE or --cache)";
+                  FOREBAY_CACHE)";
     write().map_err(|e| ModelError::io(&target, action, e))?;
     Ok(target)
 }

@@ -6,46 +6,69 @@
 //! # fn main() -> Result<(), forebay::Error> {
 //! let engine = Engine::builder().model("model.gguf").memory(2 << 30).build()?;
 //! let mut session = engine.session();
-//! for item in session.generate(Request::text("Once upon a time"))? {
+//! let request = Request::text("Once upon a time").max_tokens(200);
+//! for item in session.generate(request)?.blocking() {
 //!     match item? {
-//!         StreamItem::Prompt(progress) => eprintln!("{} of {}", progress.done, progress.total),
 //!         StreamItem::Token(token) => print!("{}", token.text),
 //!         StreamItem::Rest(text) => print!("{text}"),
 //!         StreamItem::Done(statistics) => println!("\n{}", statistics.summary()),
+//!         _ => {}
 //!     }
 //! }
 //! # Ok(()) }
 //! ```
 //!
-//! The stream is a [`futures_core::Stream`] as well as a blocking iterator; dropping it cancels.
+//! [`Session::generate`] returns a [`TokenStream`], which is a [`futures_core::Stream`] and needs no particular
+//! runtime; [`TokenStream::blocking`] makes it an iterator. Dropping either cancels the generation.
+//! [`EngineBuilder::build`] blocks while it reads gigabytes: in an async program, give it to the runtime's
+//! threads for blocking work (`tokio::task::spawn_blocking(move || builder.build())`).
 #![forbid(unsafe_code)]
 
 pub mod bench;
 pub mod demo;
 mod engine;
 mod error;
+mod in_force;
 pub mod learn;
+mod memory;
 pub mod packed;
 mod planner;
+mod profiles;
 mod request;
+mod speed;
 mod stats;
 mod stream;
 
 pub use engine::{Engine, EngineBuilder, Perplexity, PlanGoal, Session};
 pub use error::Error;
-pub use forebay_actors::decode::{NeuronOptions, Observer};
-pub use forebay_actors::io::DriverChoice;
-pub use forebay_models as models;
-pub use forebay_models::kv_cache::KvType;
-pub use forebay_models::sampler::SamplerConfig;
-pub use forebay_plans as plans;
-pub use forebay_plans::residency::{Loading, Pipeline, Sparsity};
-pub use forebay_stages::cache::PolicyKind;
-pub use forebay_stages::kernels::Isa;
-pub use forebay_traces as traces;
+pub use in_force::{ClusterCounts, PlanInForce, StreamWindow};
 pub use planner::{Measure, survey};
 pub use request::{Prompt, Request};
 pub use stats::{
-    CacheStatistics, IoStatistics, MemoryStatistics, PhaseStatistics, PromptStatistics, Statistics,
+    CacheStatistics, FinishReason, IoStatistics, MemoryStatistics, PhaseStatistics,
+    PromptStatistics, Statistics,
 };
-pub use stream::{PromptProgress, StreamItem, Token, TokenStream};
+pub use stream::{BlockingTokens, PromptProgress, StreamItem, Token, TokenStream};
+
+pub use forebay_actors::fault::Fault;
+pub use forebay_actors::io::DriverChoice;
+pub use forebay_actors::runtime::NeuronOptions;
+pub use forebay_models::block::BlockType;
+pub use forebay_models::bundle::{Bundle, PackOptions, PackProgress};
+pub use forebay_models::error::ModelError;
+pub use forebay_models::kv_type::KvType;
+pub use forebay_models::network::Network;
+pub use forebay_models::sampler::SamplerConfig;
+pub use forebay_models::tokenizer::{Detokenizer, EncodeOptions, TextPosition, Tokenizer};
+pub use forebay_plans::PlanError;
+pub use forebay_plans::budget::{Budget, BudgetItem, ImpossibleBudget};
+pub use forebay_plans::machine::{DiskProfile, MachineProfile};
+pub use forebay_plans::plan::{Choices, Expected, Plan, Reason};
+pub use forebay_plans::predictor_fit::FitOptions;
+pub use forebay_plans::residency::{Loading, NeuronCachePlan, Pipeline, Sparsity};
+pub use forebay_stages::cache::PolicyKind;
+pub use forebay_stages::frame::Observer;
+pub use forebay_stages::kernels::Isa;
+pub use forebay_stages::live_mask::LiveMask;
+pub use forebay_traces::lane::TraceLane;
+pub use forebay_traces::ledger::Bubbles;

@@ -7,15 +7,15 @@ mod cli;
 
 use std::process::ExitCode;
 
-use clap::Parser;
 use tokio::signal::unix::{SignalKind, signal};
 
 fn main() -> ExitCode {
     keep_running_past_file_limits();
-    match cli::run(cli::Arguments::parse()) {
+    match cli::run(cli::Arguments::of_program()) {
         Ok(()) => ExitCode::SUCCESS,
+        Err(error) if error.is::<cli::output::ReaderGone>() => ExitCode::SUCCESS,
         Err(error) => {
-            cli::output::say(format_args!("forebay: error: {}", message_of(&error)));
+            cli::output::say(format_args!("forebay: error: {}", cli::message_of(&error)));
             ExitCode::FAILURE
         }
     }
@@ -34,18 +34,4 @@ fn keep_running_past_file_limits() {
         let _in_runtime = runtime.enter();
         let _ = signal(SignalKind::from_raw(FILE_SIZE_LIMIT));
     }
-}
-
-/// The error and its causes, but for causes that the error has quoted already.
-fn message_of(error: &anyhow::Error) -> String {
-    error
-        .chain()
-        .map(ToString::to_string)
-        .fold(String::new(), |message, cause| {
-            match message.contains(&cause) {
-                _ if message.is_empty() => cause,
-                true => message,
-                false => format!("{message}: {cause}"),
-            }
-        })
 }

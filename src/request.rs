@@ -2,7 +2,7 @@
 
 use forebay_models::sampler::SamplerConfig;
 
-/// The text to go on from.
+/// The text to continue.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Prompt {
     /// Text, tokenized by the model's tokenizer; begins with BOS where the model wants one and the
@@ -14,32 +14,43 @@ pub enum Prompt {
 
 /// A generation request.
 #[derive(Clone, Debug, PartialEq)]
+#[non_exhaustive]
 pub struct Request {
     /// What the model reads first.
     pub prompt: Prompt,
-    /// Most tokens to generate; `None` goes on to the end of the context.
+    /// Maximum number of tokens to generate; `None` continues to the end of the context.
     pub max_tokens: Option<usize>,
     /// How tokens are chosen.
     pub sampler: SamplerConfig,
     /// Whether tokens such as `<|im_end|>` written in the prompt's text are taken as control tokens.
     pub parse_special: bool,
-    /// Whether generation goes on behind an end-of-generation token (for benchmarks).
+    /// Whether generation continues past an end-of-generation token (for benchmarks).
     pub ignore_eog: bool,
+    /// Generated text ends before the first of these.
+    pub stop: Vec<String>,
 }
 
 impl Request {
-    /// Greedy continuation of a text.
-    pub fn text(prompt: impl Into<String>) -> Self {
+    /// A request with the defaults: greedy, to the end of the text or of the context.
+    pub fn new(prompt: Prompt) -> Self {
         Self {
-            prompt: Prompt::Text(prompt.into()),
+            prompt,
             max_tokens: None,
-            sampler: SamplerConfig {
-                temperature: 0.0,
-                ..SamplerConfig::default()
-            },
+            sampler: SamplerConfig::greedy(),
             parse_special: true,
             ignore_eog: false,
+            stop: Vec::new(),
         }
+    }
+
+    /// Greedy continuation of a text.
+    pub fn text(prompt: impl Into<String>) -> Self {
+        Self::new(Prompt::Text(prompt.into()))
+    }
+
+    /// Greedy continuation of tokens.
+    pub fn tokens(prompt: impl Into<Vec<u32>>) -> Self {
+        Self::new(Prompt::Tokens(prompt.into()))
     }
 
     /// Limits the number of generated tokens.
@@ -49,10 +60,39 @@ impl Request {
         self
     }
 
-    /// Sets the sampler.
+    /// Sets how tokens are chosen.
     #[must_use]
     pub fn sampler(mut self, sampler: SamplerConfig) -> Self {
         self.sampler = sampler;
+        self
+    }
+
+    /// Sets the seed of the draws; makes no difference to a greedy request.
+    #[must_use]
+    pub fn seed(mut self, seed: u64) -> Self {
+        self.sampler.seed = seed;
+        self
+    }
+
+    /// Sets whether control tokens written in the prompt's text are taken as such. Say no for text of strangers.
+    #[must_use]
+    pub fn parse_special(mut self, parse: bool) -> Self {
+        self.parse_special = parse;
+        self
+    }
+
+    /// Sets whether generation continues past an end-of-generation token.
+    #[must_use]
+    pub fn ignore_eog(mut self, ignore: bool) -> Self {
+        self.ignore_eog = ignore;
+        self
+    }
+
+    /// Ends the generated text before the first of these strings. The tokens that spelled it stay in the
+    /// session's history and in the statistics.
+    #[must_use]
+    pub fn stop(mut self, strings: impl IntoIterator<Item = impl Into<String>>) -> Self {
+        self.stop = strings.into_iter().map(Into::into).collect();
         self
     }
 }

@@ -5,13 +5,33 @@ use forebay_plans::size::format_size;
 use forebay_traces::ledger::Bubbles;
 use serde::Serialize;
 
+use crate::in_force::PlanInForce;
+
+/// Why a generation ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+#[non_exhaustive]
+pub enum FinishReason {
+    /// The model ended its answer.
+    EndOfGeneration,
+    /// As many tokens as were asked for.
+    MaxTokens,
+    /// The context has no room for more.
+    ContextFull,
+    /// One of the request's stop strings.
+    Stop,
+    /// Its reader wanted no more.
+    Cancelled,
+}
+
 /// Statistics of one generation. Field names are a contract (README.md, statistics).
 #[derive(Clone, Debug, Serialize)]
+#[non_exhaustive]
 pub struct Statistics {
     /// The model's path or name.
     pub model: String,
     /// The plan in force.
-    pub plan: serde_json::Value,
+    pub plan: PlanInForce,
     /// What to say where the speed differs from what the plan foretold by more than a fifth.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub unexpected: Option<String>,
@@ -36,10 +56,16 @@ pub struct Statistics {
     /// XXH3-64 chained over the logits of every step that had any: equal hashes mean equal logits, bit
     /// for bit.
     pub logits_hash: String,
+    /// Why it ended.
+    pub finish_reason: FinishReason,
+    /// The seed of the draws; absent where the best token was always taken.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub seed: Option<u64>,
 }
 
 /// The budget and what was really used.
 #[derive(Clone, Debug, Serialize)]
+#[non_exhaustive]
 pub struct MemoryStatistics {
     /// The budget in bytes.
     pub budget_bytes: u64,
@@ -51,6 +77,7 @@ pub struct MemoryStatistics {
 
 /// Speed of a phase.
 #[derive(Clone, Copy, Debug, Default, Serialize)]
+#[non_exhaustive]
 pub struct PhaseStatistics {
     /// Tokens processed.
     pub tokens: usize,
@@ -68,6 +95,7 @@ pub struct PhaseStatistics {
 
 /// What reading the prompt took.
 #[derive(Clone, Copy, Debug, Default, Serialize)]
+#[non_exhaustive]
 pub struct PromptStatistics {
     /// From the request to the first token, seconds.
     pub seconds_to_first_token: f64,
@@ -89,6 +117,7 @@ pub struct PromptStatistics {
 
 /// Hits and misses in units of live FFN neurons.
 #[derive(Clone, Copy, Debug, Default, Serialize)]
+#[non_exhaustive]
 pub struct CacheStatistics {
     /// Found in memory.
     pub hits: u64,
@@ -102,6 +131,7 @@ pub struct CacheStatistics {
 
 /// Reads during the generation.
 #[derive(Clone, Copy, Debug, Default, Serialize)]
+#[non_exhaustive]
 pub struct IoStatistics {
     /// Number of reads.
     pub reads: u64,
@@ -147,22 +177,37 @@ pub(crate) fn percentile<T: Copy + Default>(sorted: &[T], p: f64) -> T {
 }
 
 impl Statistics {
-    /// Three lines for a person.
+    /// Speeds and memory, in one line.
     pub fn summary(&self) -> String {
-        let b = &self.bubbles;
+        let end = match self.finish_reason {
+            FinishReason::Cancelled => "; cancelled",
+            FinishReason::ContextFull => "; the context is full",
+            _ => "",
+        };
         format!(
-            "prefill {} tokens, {:.1} tok/s; decode {} tokens, {:.1} tok/s ({:.1} ms median, {:.1} ms p99)\n\
-             memory {} of {}; read {} at {}/s; neurons in memory {:.1}%\n\
-             cores: {:.0}% computing, {:.0}% waiting for gate reads, {:.0}% for up/down reads, \
-             {:.0}% for each other, {:.0}% idle",
+            "prompt {} tokens, {:.1} tok/s; answer {} tokens, {:.1} tok/s; memory {} of {}{end}",
             self.prefill.tokens,
             self.prefill.tokens_per_second,
-            self.decode.tokens,
+            self.tokens.len(),
             self.decode.tokens_per_second,
-            self.decode.ms_p50,
-            self.decode.ms_p99,
             format_size(self.memory.peak_rss_bytes),
             format_size(self.memory.budget_bytes),
+        )
+    }
+
+    /// What the time went to, in a few more lines.
+    pub fn details(&self) -> String {
+        let b = &self.bubbles;
+        let seed = self.seed.map(|seed| format!("; seed {seed}"));
+        format!(
+            "time to the first token {:.2} s; between tokens {:.1} ms median, {:.1} ms p99{}\n\
+             read {} at {}/s; neurons in memory {:.1}%\n\
+             cores: {:.0}% computing, {:.0}% waiting for gate reads, {:.0}% for up/down reads, \
+             {:.0}% for each other, {:.0}% idle",
+            self.prompt.seconds_to_first_token,
+            self.decode.ms_p50,
+            self.decode.ms_p99,
+            seed.unwrap_or_default(),
             format_size(self.io.bytes),
             format_size(self.io.bytes_per_second as u64),
             self.cache.hit_rate * 100.0,

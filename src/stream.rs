@@ -1,6 +1,8 @@
 //! The streaming token channel.
 
 use std::pin::Pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::{Context, Poll};
 
 use flume::Receiver;
@@ -12,15 +14,18 @@ use crate::stats::Statistics;
 
 /// A generated token.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Token {
     /// Its id.
     pub id: u32,
-    /// Text that has become complete with it; may be empty while a character is unfinished.
+    /// Text that has become complete with it; empty while a character is unfinished, or while the text may
+    /// be the beginning of a stop string.
     pub text: String,
 }
 
 /// How far the reading of a prompt is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct PromptProgress {
     /// Tokens that have been read.
     pub done: usize,
@@ -30,39 +35,94 @@ pub struct PromptProgress {
 
 /// What a stream yields.
 #[derive(Clone, Debug)]
+#[non_exhaustive]
 pub enum StreamItem {
     /// A part of a long prompt has been read, and more of it follows.
     Prompt(PromptProgress),
     /// A token.
     Token(Token),
-    /// What was left of an unfinished character at the very end, as U+FFFD; belongs to no token.
+    /// Text at the very end that belongs to no token: an unfinished character as U+FFFD, or what might have
+    /// become a stop string and did not.
     Rest(String),
     /// The end, with the statistics of the generation; always the last item of a successful stream.
     Done(Box<Statistics>),
 }
 
-/// Tokens of one generation: a [`Stream`] and a blocking [`Iterator`]. Dropping it cancels the generation
-/// at the next token.
+/// Tokens of one generation, as a [`Stream`]; [`TokenStream::blocking`] turns it into an iterator for
+/// threads that may wait. Dropping it cancels the generation at the next token.
 pub struct TokenStream {
     receiver: Receiver<Result<StreamItem, Error>>,
     stream: RecvStream<'static, Result<StreamItem, Error>>,
+    cancelled: Arc<AtomicBool>,
 }
 
 impl std::fmt::Debug for TokenStream {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("TokenStream")
             .field("queued", &self.receiver.len())
-            .finish()
+            .finish_non_exhaustive()
     }
 }
 
 impl TokenStream {
-    pub(crate) fn new(receiver: Receiver<Result<StreamItem, Error>>) -> Self {
+    pub(crate) fn new(
+        receiver: Receiver<Result<StreamItem, Error>>,
+        cancelled: Arc<AtomicBool>,
+    ) -> Self {
         let stream = receiver.clone().into_stream();
-        Self { receiver, stream }
+        Self {
+            receiver,
+            stream,
+            cancelled,
+        }
     }
 
-    /// Reads the stream to its end: all text and the statistics.
+    /// Ends the generation at the next token. Unlike a dropped stream, this one goes on to its end: what had
+    /// been generated, then [`StreamItem::Done`] with [`FinishReason::Cancelled`](crate::FinishReason).
+    pub fn cancel(&self) {
+        self.cancelled.store(true, Ordering::Relaxed);
+    }
+
+    /// The same items as an iterator that waits for each.
+    pub fn blocking(self) -> BlockingTokens {
+        BlockingTokens {
+            receiver: self.receiver,
+            cancelled: self.cancelled,
+        }
+    }
+
+    /// Reads the stream to its end, waiting for it: all text and the statistics.
+    ///
+    /// # Errors
+    /// The first error of the stream.
+    pub fn finish(self) -> Result<(String, Statistics), Error> {
+        self.blocking().finish()
+    }
+}
+
+impl Stream for TokenStream {
+    type Item = Result<StreamItem, Error>;
+
+    fn poll_next(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Self::Item>> {
+        Pin::new(&mut self.stream).poll_next(cx)
+    }
+}
+
+/// Tokens of one generation, as an iterator that waits for each. Dropping it cancels the generation at the
+/// next token.
+#[derive(Debug)]
+pub struct BlockingTokens {
+    receiver: Receiver<Result<StreamItem, Error>>,
+    cancelled: Arc<AtomicBool>,
+}
+
+impl BlockingTokens {
+    /// Ends the generation at the next token: see [`TokenStream::cancel`].
+    pub fn cancel(&self) {
+        self.cancelled.store(true, Ordering::Relaxed);
+    }
+
+    /// Reads the rest of the items: their text and the statistics.
     ///
     /// # Errors
     /// The first error of the stream.
@@ -80,18 +140,10 @@ impl TokenStream {
     }
 }
 
-impl Iterator for TokenStream {
+impl Iterator for BlockingTokens {
     type Item = Result<StreamItem, Error>;
 
     fn next(&mut self) -> Option<Self::Item> {
         self.receiver.recv().ok()
-    }
-}
-
-impl Stream for TokenStream {
-    type Item = Result<StreamItem, Error>;
-
-    fn poll_next(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Self::Item>> {
-        Pin::new(&mut self.stream).poll_next(cx)
     }
 }

@@ -10,8 +10,8 @@ use std::sync::{Arc, Mutex};
 
 use forebay::Isa;
 use forebay::bench::{BenchTest, Phase};
-use forebay::models::block::BlockType;
-use forebay::models::bundle::Bundle;
+use forebay_models::block::BlockType;
+use forebay_models::bundle::Bundle;
 use program::{Answer, answer, forebay};
 use serde_json::Value;
 use support::{build, engine, number, tiny};
@@ -104,12 +104,7 @@ fn a_dense_token_goes_through_every_byte_of_the_weights() {
     let reports = engine.bench(&tests, 1, |_, _, _| {}).expect("a report");
     let bundle = Bundle::open(Path::new(engine.bundle_path())).expect("a bundle");
     // Its head is its embedding, and in F32 there is no gap in a row.
-    let vectors = bundle
-        .vectors
-        .layers
-        .iter()
-        .map(|l| l.attn_norm.len() + l.ffn_norm.len() + l.qkv_bias.len());
-    let vectors = vectors.sum::<usize>() + bundle.vectors.output_norm.len();
+    let vectors = bundle.vectors.values().len();
     let weights = bundle.weight_bytes() + 4 * vectors as u64;
     assert_eq!(reports[0].bytes_per_token, weights as f64);
     assert_eq!(reports[1].bytes_per_token, weights as f64 / 2.0);

@@ -80,15 +80,15 @@ enum WeightPath {
 }
 
 fn path_of(setting: &Setting, engine: &Engine, run: &Statistics) -> WeightPath {
-    let clusters = |kind: &str| run.plan["clusters"][kind].as_u64().expect("a count");
-    let (gates, streamed) = (clusters("gate_pinned"), clusters("streamed"));
+    let clusters = run.plan.clusters;
+    let (gates, streamed) = (clusters.gate_pinned as u64, clusters.streamed as u64);
     let prompt_steps = run.prefill.tokens.div_ceil(setting.batch) as u64;
     let steps = prompt_steps + run.decode.tokens as u64;
     if streamed > 0 {
         // Once per step; the head's clusters may be left out where no logits are wanted, and a window's
         // worth may have been read ahead before the generation began.
-        let buffers = &run.plan["stream_window"]["buffers_per_core"];
-        let window = buffers.as_u64().expect("a count") * setting.threads as u64;
+        let buffers = run.plan.stream_window.buffers_per_core;
+        let window = (buffers * setting.threads) as u64;
         let least = (streamed * (run.decode.tokens as u64 + 1)).saturating_sub(window);
         assert!(
             least > streamed,
@@ -110,13 +110,13 @@ fn path_of(setting: &Setting, engine: &Engine, run: &Statistics) -> WeightPath {
             run.cache
         );
     }
-    let layers = run.plan["layers"].as_u64().expect("a count");
+    let layers = run.plan.layers as u64;
     let neurons = run.cache.hits + run.cache.misses;
-    let all = steps * layers * engine.config().d_ff as u64;
+    let all = steps * layers * engine.network().ffn(0).d_ff as u64;
     match setting.sparsity {
         Sparsity::Dense => assert_eq!(neurons, all, "{setting:?}"),
         // A batch computes a neuron that is alive for one of its tokens.
-        Sparsity::Exact if engine.config().activation.is_sparse() => {
+        Sparsity::Exact if engine.network().is_sparse() => {
             assert!(
                 neurons > 0 && neurons < all,
                 "{neurons} of {all}: {setting:?}"
@@ -250,7 +250,7 @@ fn scoring_gives_the_logits_of_generating() {
     let mut request = Request::text(PROMPT).max_tokens(NEW_TOKENS);
     request.ignore_eog = true;
     let run = generate(&engine, request);
-    let options = forebay::models::tokenizer::EncodeOptions {
+    let options = forebay_models::tokenizer::EncodeOptions {
         add_bos: engine.tokenizer().adds_bos(),
         parse_special: true,
     };

@@ -9,9 +9,9 @@ mod support;
 
 use std::path::Path;
 
-use forebay::models::oracle::Oracle;
-use forebay::models::source;
 use forebay::{Engine, Prompt, Request, Sparsity};
+use forebay_models::oracle::Oracle;
+use forebay_models::source;
 use serde::Deserialize;
 use support::{argmax, build, correlation, engine, generate, json, logits, max_difference};
 
@@ -156,12 +156,14 @@ fn greedy(engine: &Engine, prompt_ids: &[u32], n: usize) -> Vec<u32> {
 fn check(name: &str, weights: Weights) {
     let golden: Golden = json(&support::tiny_folder(name).join("golden.json"));
     let model = support::tiny(name);
+    let fed = [&golden.prompt_ids[..], &golden.greedy_ids].concat();
     let engine = build(
         engine(Some(&model))
+            // Rope factors may depend on it; no more than any of these models was made for.
+            .context(fed.len())
             .max_logits(16)
             .sparsity(Sparsity::Exact),
     );
-    let fed = [&golden.prompt_ids[..], &golden.greedy_ids].concat();
     let ours = logits(&engine, &fed, 0);
     compare_with_golden(name, weights, &ours, &golden.logits);
     compare(name, weights, &ours, &oracle_rows(&model, &fed));
@@ -191,9 +193,11 @@ macro_rules! matches_transformers {
 }
 
 matches_transformers! {
-    Float: bamboo_drelu_bf16, llama3_rope_bf16, llama3_rope_v5_bf16, llama_fatrelu_bf16,
+    Float: bamboo_drelu_bf16, gemma3_bf16, gemma3_linear_bf16, gemma3_linear_bf16_gguf,
+        llama3_rope_bf16, llama3_rope_v5_bf16, llama_fatrelu_bf16,
         llama_gqa_tied_f32, llama_head_dim_bf16, llama_linear_rope_f16, llama_relu_f16,
-        mistral_window_f16_sharded, qwen2_tied_bf16, qwen2_untied_f16;
+        mistral3_yarn_bf16, mistral3_yarn_bf16_gguf, mistral_window_f16_sharded,                 qwen2_tied_bf16, qwen2_untied_f16,
+        qwen3_bf16, qwen3_bf16_gguf, smollm3_bf16, smollm3_bf16_gguf;
     Quantised: bamboo_powerinfer, llama_k, llama_legacy, qwen2_k, qwen2_legacy;
 }
 
@@ -274,7 +278,7 @@ fn check_llama_cpp(golden: &str, prompts: usize) {
     let (mut steps, mut same, mut smallest_clear, mut largest_lost) = (0, 0, f32::INFINITY, 0.0f32);
     for p in golden.prompts.iter().take(prompts) {
         let add_bos = engine.tokenizer().adds_bos();
-        let options = forebay::models::tokenizer::EncodeOptions {
+        let options = forebay_models::tokenizer::EncodeOptions {
             add_bos,
             parse_special: false,
         };

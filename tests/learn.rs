@@ -5,8 +5,8 @@ mod support;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use forebay::models::bundle::{Bundle, hot_set_path, load_hot_set};
 use forebay::{Engine, Prompt, Request, Sparsity};
+use forebay_models::bundle::{Bundle, hot_set_path, load_hot_set};
 use serde_json::Value;
 use support::{TemporaryFile, build, generate};
 
@@ -100,7 +100,7 @@ fn a_predictor_is_fitted_stored_and_used() {
     let embedded = generate(&build(support::engine(None)), prompt());
     assert_eq!(exact.logits_hash, embedded.logits_hash);
     let by_default = build(support::engine(Some(&model.0)));
-    assert_eq!(by_default.plan()["sparsity"], "predicted");
+    assert_eq!(by_default.plan().sparsity, Sparsity::Predicted);
 }
 
 #[test]
@@ -146,8 +146,8 @@ fn thresholds_leave_the_part_that_is_asked_for() {
         request.prompt = Prompt::Tokens((5..30).collect());
         request.ignore_eog = true;
         let run = generate(&engine, request);
-        let tokens = (run.prefill.tokens + run.decode.tokens) * engine.config().n_layers;
-        (run.cache.hits + run.cache.misses) as f64 / (tokens * engine.config().d_ff) as f64
+        let tokens = (run.prefill.tokens + run.decode.tokens) * engine.network().n_layers();
+        (run.cache.hits + run.cache.misses) as f64 / (tokens * engine.network().ffn(0).d_ff) as f64
     };
     let measured = [1.0, 0.6, 0.3].map(live);
     assert!(measured[0] > 0.99, "{measured:?}");
@@ -216,8 +216,7 @@ fn preferring_what_is_cached_reads_less() {
         let builder = builder().hot_set(false).weight_memory(whole * 7 / 10);
         let engine = build(builder.cache_preference(preference).max_batch(1));
         let plan = engine.plan();
-        let pinned = plan["clusters"]["gate_pinned"].as_u64();
-        assert!(pinned > Some(0), "{plan:#}");
+        assert!(plan.clusters.gate_pinned > 0, "{plan:#?}");
         let mut request = Request::text("").max_tokens(24);
         request.prompt = Prompt::Tokens((500..520).collect());
         request.ignore_eog = true;
@@ -239,7 +238,7 @@ fn the_hot_set_makes_the_next_run_warm() {
                 .weight_memory(whole * 7 / 10)
                 .sparsity(Sparsity::Exact),
         );
-        assert!(engine.plan()["clusters"]["gate_pinned"].as_u64() > Some(0));
+        assert!(engine.plan().clusters.gate_pinned > 0);
         generate(&engine, Request::text("Once upon a time").max_tokens(32))
     };
     let cold = run(true);
@@ -346,8 +345,8 @@ fn a_profile_foretells_the_misses() {
         .arg(&text.0));
     let profile: forebay::learn::Profile = serde_json::from_str(&profile).expect("JSON");
     assert_eq!(
-        (profile.tokens, profile.sparsity.as_str()),
-        (1536, "predicted")
+        (profile.tokens, profile.sparsity),
+        (1536, Sparsity::Predicted)
     );
     let bundle = Bundle::open(&model.0).expect("a sound file");
     assert_eq!(
@@ -370,12 +369,12 @@ fn a_profile_foretells_the_misses() {
                 .sparsity(Sparsity::Predicted)
                 .max_batch(1),
         );
-        let slots = engine.plan()["neuron_cache"]["slots"].as_u64().unwrap_or(0);
+        let slots = engine.plan().neuron_cache.slots;
         if slots == 0 {
             continue;
         }
-        let c = engine.config();
-        let cached = 2.0 * slots as f64 / (c.n_layers * c.d_ff) as f64;
+        let c = engine.network();
+        let cached = 2.0 * slots as f64 / c.n_neurons() as f64;
         let mut request = Request::text("One day, a").max_tokens(400);
         request.ignore_eog = true;
         request.sampler.temperature = 1.0;

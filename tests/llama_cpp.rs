@@ -8,7 +8,7 @@ mod support;
 
 use std::path::Path;
 
-use forebay::{Engine, Prompt, Request, StreamItem};
+use forebay::{Engine, Request, StreamItem};
 use serde::Deserialize;
 
 /// Tokens that have to be the same.
@@ -33,13 +33,11 @@ struct Case {
 }
 
 fn greedy(engine: &Engine, case: &Case) -> Vec<u32> {
-    let ids = engine.session().generate(Request {
-        prompt: Prompt::Text(case.prompt.clone()),
-        ignore_eog: true,
-        ..Request::text("").max_tokens(TOKENS)
-    });
-    let items = ids
+    let request = Request::text(&*case.prompt).max_tokens(TOKENS);
+    let stream = engine.session().generate(request.ignore_eog(true));
+    let items = stream
         .expect("a usable prompt")
+        .blocking()
         .map(|item| item.expect("no fault"));
     let tokens = items.filter_map(|item| match item {
         StreamItem::Token(token) => Some(token.id),
@@ -77,7 +75,7 @@ fn compare(model: &str) {
     let mut agreed = 0;
     for case in cases {
         let tokenizer = engine.tokenizer();
-        let options = forebay::models::tokenizer::EncodeOptions {
+        let options = forebay_models::tokenizer::EncodeOptions {
             add_bos: tokenizer.adds_bos(),
             parse_special: true,
         };

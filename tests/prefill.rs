@@ -6,9 +6,10 @@ mod support;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 
-use forebay::models::bundle::{Bundle, ClusterKind, PackOptions, pack};
-use forebay::models::synth::{Form, Shape, SynthOptions, SynthSource};
 use forebay::{Engine, EngineBuilder, Prompt, Request, Statistics, StreamItem};
+use forebay_models::bundle::{Bundle, PackOptions, pack};
+use forebay_models::network::Content;
+use forebay_models::synth::{Form, Shape, SynthOptions, SynthSource};
 use support::{TemporaryFile, build, engine, generate};
 
 /// Lengths around one batch and around powers of two.
@@ -50,7 +51,7 @@ fn sparse() -> PathBuf {
 /// All lengths in one engine after another, beside one token at a time in memory.
 fn same_at_all_lengths(model: &Path, preloads: bool) {
     let plain = build(long(model).max_batch(1));
-    let (whole, vocabulary) = (plain.weight_bytes(), plain.config().vocab_size);
+    let (whole, vocabulary) = (plain.weight_bytes(), plain.network().vocab_size);
     let expected = LENGTHS.map(|n| run(&plain, prompt(n, vocabulary)));
     drop(plain);
     for percent in [100, 80, 50, 25] {
@@ -63,7 +64,7 @@ fn same_at_all_lengths(model: &Path, preloads: bool) {
                 continue;
             }
         };
-        let cached = engine.plan()["neuron_cache"]["slots"].as_u64() > Some(0);
+        let cached = engine.plan().neuron_cache.slots > 0;
         for (n, expected) in LENGTHS.iter().zip(&expected) {
             let what = format!("{n} tokens at {percent} %");
             let found = run(&engine, prompt(*n, vocabulary));
@@ -77,9 +78,7 @@ fn same_at_all_lengths(model: &Path, preloads: bool) {
             // Long prompts take whole clusters, each once per batch, and an embedding row per token.
             if preloads && cached && found.prefill.tokens >= 64 {
                 let batches = found.prefill.tokens.div_ceil(128) as u64;
-                let clusters = found.plan["clusters"]["by_neuron"]
-                    .as_u64()
-                    .expect("a count");
+                let clusters = found.plan.clusters.by_neuron as u64;
                 let most = batches * clusters + found.prefill.tokens as u64;
                 assert!(
                     found.prompt.reads <= most,
@@ -101,7 +100,7 @@ fn a_sparse_model_with_predictors() {
 fn the_demo_computed_exactly() {
     // Its context ends at 512 tokens.
     let demo = build(engine(None).context(512).max_batch(1));
-    let vocabulary = demo.config().vocab_size;
+    let vocabulary = demo.network().vocab_size;
     let whole = demo.weight_bytes();
     for n in [1, 2, 31, 32, 33, 128, 500] {
         let expected = run(&demo, prompt(n, vocabulary));
@@ -123,7 +122,7 @@ fn a_real_model() {
         return;
     };
     let plain = build(long(&model).max_batch(1));
-    let (whole, vocabulary) = (plain.weight_bytes(), plain.config().vocab_size);
+    let (whole, vocabulary) = (plain.weight_bytes(), plain.network().vocab_size);
     let lengths = [1, 33, 512];
     let expected = lengths.map(|n| run(&plain, prompt(n, vocabulary)).logits_hash);
     drop(plain);
@@ -140,7 +139,7 @@ fn a_real_model() {
 fn cached(model: &Path) -> Engine {
     let whole = build(long(model)).weight_bytes();
     let engine = build(long(model).weight_memory(whole * 8 / 10).max_batch(32));
-    assert!(engine.plan()["neuron_cache"]["slots"].as_u64() > Some(0));
+    assert!(engine.plan().neuron_cache.slots > 0);
     engine
 }
 
@@ -148,7 +147,7 @@ fn cached(model: &Path) -> Engine {
 fn what_the_prompt_leaves_is_decodes_first_hot_set() {
     let model = sparse();
     let engine = cached(&model);
-    let vocabulary = engine.config().vocab_size;
+    let vocabulary = engine.network().vocab_size;
     // The same tokens twice: behind a long prompt, and one by one with an empty cache.
     let long_prompt = run(&engine, prompt(200, vocabulary));
     let cold = build(
@@ -172,7 +171,7 @@ fn what_the_prompt_leaves_is_decodes_first_hot_set() {
 fn a_prompt_that_begins_with_what_is_cached_goes_on_from_there() {
     let model = sparse();
     let engine = cached(&model);
-    let vocabulary = engine.config().vocab_size;
+    let vocabulary = engine.network().vocab_size;
     let first = run(&engine, prompt(100, vocabulary));
     assert_eq!(first.prompt.reused_tokens, 0);
     let again = run(&engine, prompt(150, vocabulary));
@@ -190,13 +189,13 @@ fn a_prompt_that_begins_with_what_is_cached_goes_on_from_there() {
 fn a_prompt_cut_short_harms_nothing() {
     let model = sparse();
     let engine = cached(&model);
-    let vocabulary = engine.config().vocab_size;
+    let vocabulary = engine.network().vocab_size;
     let expected = run(&cached(&model), prompt(60, vocabulary)).logits_hash;
     for items in 1..4 {
         let mut request = Request::text("").max_tokens(FOLLOWING);
         request.prompt = prompt(900 - items, vocabulary);
         let mut session = engine.session();
-        let mut stream = session.generate(request).expect("there is room");
+        let mut stream = session.generate(request).expect("there is room").blocking();
         for i in 0..items {
             // Parts of 32 tokens: the window has read ahead for the next one when this one is dropped.
             match stream.next() {
@@ -221,17 +220,17 @@ fn a_damaged_cluster_leaves_nothing_in_the_cache() {
     let whole = build(long(&model.0)).weight_bytes();
     let engine = build(long(&model.0).weight_memory(whole * 95 / 100));
     // One batch: it is the last one, so its neurons are taken over.
-    let vocabulary = engine.config().vocab_size;
+    let vocabulary = engine.network().vocab_size;
     let expected = run(&cached(&sparse()), prompt(30, vocabulary)).logits_hash;
     let bundle = Bundle::open(&model.0).expect("a sound file");
     let mut ffn = bundle
         .clusters
         .iter()
-        .filter(|e| e.kind == ClusterKind::Ffn);
+        .filter(|e| matches!(e.content, Content::Neurons(_)));
     // Of the last layer: what it hands over is not pushed out by what follows.
     let entry = ffn.next_back().expect("it has some");
-    let layer = usize::from(entry.layer.expect("an FFN's"));
-    let stride = bundle.meta.layers[layer].ffn.bundle_stride() as u64;
+    let layer = entry.layer().expect("an FFN's");
+    let stride = bundle.meta.ffns[layer].bundle_stride() as u64;
     // A bit of every neuron, in the middle of its Up row or thereabouts.
     let flip = || {
         let file = std::fs::OpenOptions::new()
@@ -265,7 +264,7 @@ fn a_damaged_cluster_leaves_nothing_in_the_cache() {
 #[test]
 fn impossible_prompts_are_refused() {
     let engine = cached(&sparse());
-    let vocabulary = engine.config().vocab_size;
+    let vocabulary = engine.network().vocab_size;
     let refuse = |prompt: Prompt| {
         let mut request = Request::text("").max_tokens(1);
         request.prompt = prompt;

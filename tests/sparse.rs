@@ -5,12 +5,12 @@ mod support;
 
 use std::path::{Path, PathBuf};
 
-use forebay::models::oracle::Oracle;
-use forebay::models::source;
 use forebay::{
-    Engine, EngineBuilder, Loading, NeuronOptions, Pipeline, PolicyKind, Prompt, Request, Sparsity,
-    Statistics,
+    Engine, EngineBuilder, Error, Loading, NeuronOptions, Pipeline, PolicyKind, Prompt, Request,
+    Sparsity, Statistics,
 };
+use forebay_models::oracle::Oracle;
+use forebay_models::source;
 use serde::Deserialize;
 use support::{argmax, build, correlation, engine, generate, json, logits, max_difference};
 
@@ -57,12 +57,12 @@ fn the_demo_generates_what_powerinfer_does() {
 fn predictors_are_used_by_default_where_there_are_any() {
     let model = demo();
     let (by_default, asked) = (build(engine(Some(&model))), build(predicted(&model)));
-    assert_eq!(by_default.plan()["sparsity"], "predicted");
+    assert_eq!(by_default.plan().sparsity, Sparsity::Predicted);
     let prompt = || Prompt::Text("One day".into());
     let hashes = [&by_default, &asked].map(|e| run(e, prompt(), 12).logits_hash);
     assert_eq!(hashes[0], hashes[1]);
     let embedded = build(engine(None));
-    assert_eq!(embedded.plan()["sparsity"], "exact");
+    assert_eq!(embedded.plan().sparsity, Sparsity::Exact);
 }
 
 /// The engine's logits beside those of the oracle that computes only the neurons its predictors name.
@@ -157,7 +157,7 @@ fn models_without_predictors_say_so() {
         .sparsity(Sparsity::Predicted)
         .build()
         .expect_err("it has none");
-    assert!(error.to_string().contains("fit-predictor"), "{error}");
+    assert!(matches!(error, Error::NoPredictors { .. }), "{error}");
 }
 
 /// What must not make a difference.
@@ -231,11 +231,11 @@ fn check(model: &Path, sparsity: Sparsity) -> [usize; 3] {
         );
         let prompt = Prompt::Tokens((0..20).map(|i| (i * 31 + 3) % 200).collect());
         let run = run(&engine, prompt, 12);
-        let count = |kind: &str| run.plan["clusters"][kind].as_u64().expect("a count");
-        by_neuron += usize::from(count("by_neuron") > 0);
-        gates += usize::from(count("gate_pinned") > 0);
-        streamed += usize::from(count("streamed") > 0);
-        if count("by_neuron") > 0 {
+        let clusters = run.plan.clusters;
+        by_neuron += usize::from(clusters.by_neuron > 0);
+        gates += usize::from(clusters.gate_pinned > 0);
+        streamed += usize::from(clusters.streamed > 0);
+        if clusters.by_neuron > 0 {
             assert!(run.cache.misses > 0 && run.io.reads > 0, "{setting:?}");
         }
         let (of, other) = first.get_or_insert_with(|| (setting, run.clone()));

@@ -7,10 +7,10 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::AtomicU32;
 use std::sync::atomic::Ordering::Relaxed;
 
-use forebay::traces::events::{Lane, Trace, What};
-use forebay::traces::ledger::Bubbles;
-use forebay::traces::record::Reason;
-use forebay::traces::report::Report;
+use forebay_traces::events::{Lane, Trace, What};
+use forebay_traces::ledger::Bubbles;
+use forebay_traces::record::Reason;
+use forebay_traces::report::Report;
 use serde_json::Value;
 use support::{TemporaryFile, number, program};
 

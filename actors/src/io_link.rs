@@ -1,15 +1,19 @@
 //! The lanes between a client (a core, or the driver) and the single I/O actor.
 //!
 //! Requests cross by value: an operation owns the buffer it fills, and the completion brings it back.
-//! Lanes are as long as the client has buffers, so a send never waits and never fails.
+//! Lanes are as long as their clients have buffers, so a send never waits and never fails. Should the sizes be
+//! wrong all the same, the read comes back to its client as one that failed, with its buffer.
 
-use flume::{Receiver, Sender};
-use forebay_queues::doorbell::Ringer;
+use std::io;
+
+use forebay_queues::capacity::Capacity;
+use forebay_queues::doorbell::{Bell, Ringer, Spin, doorbell};
+use forebay_queues::lane::{LaneRx, LaneTx, SendError, lane};
 use forebay_queues::slab::Slot;
 use forebay_traces::lane::TraceLane;
 use forebay_traces::record::{Counter, Record, Residency};
 
-use crate::io::{CompletionSink, ReadDone, ReadOp, RequestSource, Waker};
+use crate::io::{CompletionSink, FaultKind, ReadDone, ReadOp, RequestSource, Waker};
 
 /// What a read was for; travels as the operation's tag.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -29,40 +33,47 @@ pub enum ReadTag {
         /// The stage's number of the read.
         id: usize,
     },
+    /// The embedding of a token.
+    Embedding {
+        /// Which of the tokens that are embedded together.
+        token_index: usize,
+    },
 }
 
-/// Bit of a tag that marks neuron reads.
-const NEURONS: u64 = 1 << 31;
-/// Bit of a tag that marks reads of the prefill graph.
-const PRELOAD: u64 = 1 << 30;
-/// Low bits of a tag: ordinal or id, with [`NEURONS`] and [`PRELOAD`]. The rest is a sequence number.
-const LOW: u64 = (1 << 32) - 1;
+/// Low bits of a tag: the kind of read above, its number below. The rest of the tag is a sequence number.
+const LOW_BITS: u32 = 32;
+const NUMBER_BITS: u32 = 30;
+const NUMBER: u64 = (1 << NUMBER_BITS) - 1;
 
 impl ReadTag {
     fn encode(self, sequence: u64) -> u64 {
-        let low = match self {
-            Self::Stream { ordinal } => ordinal as u64,
-            Self::Preload { ordinal } => ordinal as u64 | PRELOAD,
-            Self::Neurons { id } => id as u64 | NEURONS,
+        let (kind, number) = match self {
+            Self::Stream { ordinal } => (0, ordinal),
+            Self::Preload { ordinal } => (1, ordinal),
+            Self::Neurons { id } => (2, id),
+            Self::Embedding { token_index } => (3, token_index),
         };
-        sequence << 32 | low
+        debug_assert!(number as u64 <= NUMBER, "{self:?} does not fit into a tag");
+        sequence << LOW_BITS | kind << NUMBER_BITS | number as u64
     }
 
     /// The tag of a completed operation.
     pub fn decode(tag: u64) -> Self {
-        let low = tag & LOW;
-        let number = (low & !(NEURONS | PRELOAD)) as usize;
-        match (low & NEURONS != 0, low & PRELOAD != 0) {
-            (true, _) => Self::Neurons { id: number },
-            (false, true) => Self::Preload { ordinal: number },
-            (false, false) => Self::Stream { ordinal: number },
+        let number = (tag & NUMBER) as usize;
+        match tag >> NUMBER_BITS & 3 {
+            0 => Self::Stream { ordinal: number },
+            1 => Self::Preload { ordinal: number },
+            2 => Self::Neurons { id: number },
+            _ => Self::Embedding {
+                token_index: number,
+            },
         }
     }
 }
 
 /// Names a read in the trace: unique over clients and time.
 fn flow_id(client: u16, tag: u64) -> u64 {
-    (u64::from(client) + 1) << 32 | tag >> 32
+    (u64::from(client) + 1) << LOW_BITS | tag >> LOW_BITS
 }
 
 /// A client's end.
@@ -70,10 +81,15 @@ fn flow_id(client: u16, tag: u64) -> u64 {
 pub struct IoLink {
     client: u16,
     sequence: u64,
-    urgent: Sender<ReadOp>,
-    prefetch: Sender<ReadOp>,
-    done: Receiver<ReadDone>,
-    waker: Waker,
+    urgent: LaneTx<ReadOp, Waker>,
+    prefetch: LaneTx<ReadOp, Waker>,
+    done: LaneRx<ReadDone>,
+    /// The most reads that may be under way.
+    capacity: Capacity,
+    /// Reads that found their lane full.
+    refused: Vec<ReadDone>,
+    /// The client's own bell.
+    ringer: Ringer,
     unsent: bool,
 }
 
@@ -82,8 +98,8 @@ impl IoLink {
     pub fn urgent(&mut self, tag: ReadTag, offset: u64, len: usize, slot: Slot) -> u64 {
         let op = self.op(tag, offset, len, slot);
         let flow = flow_id(self.client, op.tag);
-        // Cannot be full (see the module's text); if the I/O actor is gone its own fault says so.
-        let _ = self.urgent.try_send(op);
+        let sent = self.urgent.send_quiet(op);
+        self.check_sent(sent);
         flow
     }
 
@@ -91,7 +107,8 @@ impl IoLink {
     pub fn prefetch(&mut self, tag: ReadTag, offset: u64, len: usize, slot: Slot) -> u64 {
         let op = self.op(tag, offset, len, slot);
         let flow = flow_id(self.client, op.tag);
-        let _ = self.prefetch.try_send(op);
+        let sent = self.prefetch.send_quiet(op);
+        self.check_sent(sent);
         flow
     }
 
@@ -109,111 +126,162 @@ impl IoLink {
         }
     }
 
+    /// A read that found its lane full comes back as one that failed, so that its buffer is not lost.
+    fn check_sent(&mut self, sent: Result<(), SendError<ReadOp>>) {
+        match sent {
+            Ok(()) => {}
+            Err(SendError::Full { value, capacity }) => {
+                let places = capacity.total();
+                let fault = Err(FaultKind::LaneFull { places });
+                self.refused.push(ReadDone::of(value, fault, (0, 0), 0));
+                // The client may be about to sleep.
+                self.ringer.ring();
+            }
+            // The I/O actor has ended before its clients. It reported its own fault first and released whoever
+            // waits, and this buffer goes the way of those that it held.
+            Err(SendError::Closed { .. }) => {}
+        }
+    }
+
     /// Wakes the I/O actor if anything was queued since the last call: one wake-up per batch.
     pub fn flush(&mut self) {
         if std::mem::take(&mut self.unsent) {
-            self.waker.wake();
+            // Both lanes wake the same receiver.
+            self.urgent.ring();
         }
     }
 
     /// The next completed read.
-    pub fn try_done(&self) -> Option<ReadDone> {
-        self.done.try_recv().ok()
+    pub fn try_done(&mut self) -> Option<ReadDone> {
+        self.refused.pop().or_else(|| self.done.try_recv())
     }
 
-    /// Waits for a completed read; for the driver, never for a compute core. `None` if the I/O actor
-    /// has ended.
-    pub fn wait_done(&self) -> Option<ReadDone> {
-        self.done.recv().ok()
+    /// The most reads that may be under way, with the reasons.
+    pub fn capacity(&self) -> &Capacity {
+        &self.capacity
+    }
+}
+
+/// The driver's end, for embedding rows: it may wait, which a compute core never does.
+#[derive(Debug)]
+pub struct RowLink {
+    link: IoLink,
+    bell: Bell,
+}
+
+impl RowLink {
+    /// Queues the read of a row; [`RowLink::flush`] tells the I/O actor.
+    pub fn read(&mut self, token_index: usize, offset: u64, len: usize, slot: Slot) {
+        let tag = ReadTag::Embedding { token_index };
+        self.link.urgent(tag, offset, len, slot);
+    }
+
+    /// Wakes the I/O actor if anything was queued since the last call.
+    pub fn flush(&mut self) {
+        self.link.flush();
+    }
+
+    /// The next completed read, and the index of its token.
+    pub fn try_done(&mut self) -> Option<(usize, ReadDone)> {
+        let done = self.link.try_done()?;
+        Some(((done.tag & NUMBER) as usize, done))
+    }
+
+    /// Waits for the next completed read. `None` if the I/O actor has ended.
+    pub fn wait_done(&mut self) -> Option<(usize, ReadDone)> {
+        loop {
+            let seen = self.bell.epoch();
+            let done = self.try_done();
+            if done.is_some() || self.link.done.is_closed() {
+                return done;
+            }
+            self.bell.wait(seen, Spin::NONE, None);
+        }
     }
 }
 
 /// The I/O actor's ends of all lanes.
 #[derive(Debug)]
 pub struct IoLanes {
-    urgent: Receiver<ReadOp>,
-    prefetch: Receiver<ReadOp>,
-    clients: Vec<(Sender<ReadDone>, Option<Ringer>)>,
-    /// One trace lane per I/O slot.
-    traces: Vec<TraceLane>,
+    requests: Requests,
+    completions: Completions,
 }
 
-/// Makes the lanes for `clients`, each with the number of buffers it may have under way and the bell to
-/// ring, and one trace lane per I/O slot.
+/// Makes the lanes for the `cores`, each with the number of buffers it may have under way and the bell to ring, and for
+/// the driver with `rows` buffers; `traces` has one lane per I/O slot.
 pub fn io_lanes(
-    clients: Vec<(usize, Option<Ringer>)>,
+    cores: Vec<(Capacity, Ringer)>,
+    rows: Capacity,
     waker: &Waker,
     traces: Vec<TraceLane>,
-) -> (Vec<IoLink>, IoLanes) {
-    let total: usize = clients.iter().map(|c| c.0).sum();
-    let (urgent, urgent_rx) = flume::bounded(total.max(1));
-    let (prefetch, prefetch_rx) = flume::bounded(total.max(1));
-    let mut links = Vec::new();
-    let mut senders = Vec::new();
-    for (client, (buffers, ringer)) in clients.into_iter().enumerate() {
-        let (done_tx, done) = flume::bounded(buffers.max(1));
-        senders.push((done_tx, ringer));
-        links.push(IoLink {
-            client: client as u16,
+) -> (Vec<IoLink>, RowLink, IoLanes) {
+    let total: Capacity = cores.iter().map(|core| &core.0).chain([&rows]).sum();
+    let (urgent, urgent_rx) = lane(&total, waker.clone());
+    let (prefetch, prefetch_rx) = lane(&total, waker.clone());
+    let mut clients = Vec::new();
+    let mut link = |(capacity, ringer): (Capacity, Ringer)| {
+        let (done_tx, done) = lane(&capacity, ringer.clone());
+        clients.push(done_tx);
+        IoLink {
+            client: (clients.len() - 1) as u16,
             sequence: 0,
             urgent: urgent.clone(),
             prefetch: prefetch.clone(),
             done,
-            waker: waker.clone(),
+            refused: Vec::with_capacity(capacity.total()),
+            capacity,
+            ringer,
             unsent: false,
-        });
-    }
-    let lanes = IoLanes {
-        urgent: urgent_rx,
-        prefetch: prefetch_rx,
-        clients: senders,
-        traces,
+        }
     };
-    (links, lanes)
+    let links = cores.into_iter().map(&mut link).collect();
+    let (bell, ringer) = doorbell();
+    let rows = RowLink {
+        link: link((rows, ringer)),
+        bell,
+    };
+    let lanes = IoLanes {
+        requests: Requests {
+            urgent: urgent_rx,
+            prefetch: prefetch_rx,
+        },
+        completions: Completions { clients, traces },
+    };
+    (links, rows, lanes)
 }
 
 impl IoLanes {
     /// Splits into what the I/O actor takes from and what it gives to.
     pub fn split(self) -> (Requests, Completions) {
-        let requests = Requests {
-            urgent: self.urgent,
-            prefetch: self.prefetch,
-        };
-        (
-            requests,
-            Completions {
-                clients: self.clients,
-                traces: self.traces,
-            },
-        )
+        (self.requests, self.completions)
     }
 }
 
 /// Requests of all clients.
 #[derive(Debug)]
 pub struct Requests {
-    urgent: Receiver<ReadOp>,
-    prefetch: Receiver<ReadOp>,
+    urgent: LaneRx<ReadOp>,
+    prefetch: LaneRx<ReadOp>,
 }
 
 impl RequestSource for Requests {
     fn next_urgent(&mut self) -> Option<ReadOp> {
-        self.urgent.try_recv().ok()
+        self.urgent.try_recv()
     }
 
     fn next_prefetch(&mut self) -> Option<ReadOp> {
-        self.prefetch.try_recv().ok()
+        self.prefetch.try_recv()
     }
 
     fn closed(&self) -> bool {
-        self.urgent.is_disconnected() && self.prefetch.is_disconnected()
+        self.urgent.is_closed() && self.prefetch.is_closed()
     }
 }
 
 /// Completions to all clients, recorded in the trace.
 #[derive(Debug)]
 pub struct Completions {
-    clients: Vec<(Sender<ReadDone>, Option<Ringer>)>,
+    clients: Vec<LaneTx<ReadDone>>,
     traces: Vec<TraceLane>,
 }
 
@@ -241,19 +309,23 @@ impl Completions {
 }
 
 impl CompletionSink for Completions {
-    fn complete(&mut self, done: ReadDone) {
+    fn complete(&mut self, done: ReadDone) -> io::Result<()> {
         if let Some(lane) = self.traces.get_mut(usize::from(done.io_slot)) {
-            let number = (done.tag & LOW & !NEURONS) as u32;
+            let number = (done.tag & NUMBER) as u32;
             let read = Record::read(u16::MAX, u64::from(done.len), done.started_ns, done.done_ns);
             let read = read.with_clusters(number, 1, Residency::Miss);
             lane.push(read.with_flow(flow_id(done.client, done.tag)));
         }
-        if let Some((sender, ringer)) = self.clients.get(usize::from(done.client)) {
-            // As long as the client's buffers, so never full; a client that is gone needs no buffer.
-            let _ = sender.try_send(done);
-            if let Some(ringer) = ringer {
-                ringer.ring();
-            }
+        let Some(client) = self.clients.get(usize::from(done.client)) else {
+            return Ok(());
+        };
+        match client.send(done) {
+            // A client that is gone needs its buffer no more.
+            Ok(()) | Err(SendError::Closed { .. }) => Ok(()),
+            Err(full @ SendError::Full { .. }) => Err(io::Error::other(full.to_string())),
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

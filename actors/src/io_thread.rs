@@ -4,11 +4,12 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread::JoinHandle;
 
+use forebay_stages::contract::Turn;
 use forebay_traces::clock::now_ns;
 use forebay_traces::lane::TraceLane;
 
 use crate::fault::cause_of_panic;
-use crate::io::{Driver, IoActor, IoLimits, IoStatistics, IoTurn, Waker};
+use crate::io::{Driver, IoActor, IoLimits, IoStatistics};
 use crate::io_link::{Completions, IoLanes, Requests};
 
 /// What the I/O actor has done since it started.
@@ -41,7 +42,6 @@ impl Published {
 #[derive(Debug)]
 pub struct IoThread {
     thread: JoinHandle<Vec<TraceLane>>,
-    waker: Waker,
     published: Arc<Published>,
 }
 
@@ -56,7 +56,7 @@ impl IoThread {
         lanes: IoLanes,
         faults: Arc<dyn Fn(String) + Send + Sync>,
     ) -> std::io::Result<Self> {
-        let (waker, published) = (driver.waker(), Arc::new(Published::default()));
+        let published = Arc::new(Published::default());
         let (requests, completions) = lanes.split();
         let limits = IoLimits::new(completions.clients(), driver.capacity());
         let seen = Arc::clone(&published);
@@ -72,11 +72,7 @@ impl IoThread {
                 }
                 actor.sink_mut().take_traces()
             })?;
-        Ok(Self {
-            thread,
-            waker,
-            published,
-        })
+        Ok(Self { thread, published })
     }
 
     /// What has been done so far.
@@ -89,9 +85,8 @@ impl IoThread {
         }
     }
 
-    /// Waits for the end, once all clients are gone, and returns the trace lanes.
+    /// Waits for the end, which comes once all clients are gone, and returns the trace lanes.
     pub fn stop(self) -> Vec<TraceLane> {
-        self.waker.wake();
         self.thread.join().unwrap_or_default()
     }
 }
@@ -102,18 +97,17 @@ fn run(
     published: &Published,
 ) -> std::io::Result<()> {
     loop {
-        match actor.turn(now_ns())? {
-            IoTurn::Progress => {}
-            IoTurn::Waiting => {
-                published.set(actor.statistics());
+        let turn = actor.turn(now_ns())?;
+        // Every time: an actor that always has something to do may not block for a whole run.
+        published.set(actor.statistics());
+        match turn {
+            Turn::Progress => {}
+            Turn::Blocked(_) => {
                 let in_flight = actor.driver().in_flight();
                 actor.sink_mut().record_in_flight(in_flight, now_ns());
                 actor.wait(None)?;
             }
-            IoTurn::Done => {
-                published.set(actor.statistics());
-                return Ok(());
-            }
+            Turn::Finished => return Ok(()),
         }
     }
 }

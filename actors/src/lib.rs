@@ -1,11 +1,11 @@
-//! The actor runtime, the single I/O actor and the decode graph.
+//! The actor runtime: who runs the stages, on which cores, and how they are connected.
 //!
-//! An actor is not a thread: a compute core runs its sequencer, which gives turns to the stage actors it
-//! owns; only misses cross to the I/O actor. [`decode::graph`] is the picture.
+//! An actor is not a thread: a compute core interprets its program and gives turns to the stages it owns; only misses
+//! cross to the single I/O actor. [`decode::graph`] and [`prefill::graph`] are the pictures.
 #![deny(unsafe_code)]
 
-pub mod contract;
-pub mod core_thread;
+pub mod baselines;
+pub mod core;
 pub mod decode;
 pub mod fault;
 pub mod io;
@@ -13,3 +13,6 @@ pub mod io_link;
 pub mod io_thread;
 pub mod load;
 pub mod memory;
+pub mod prefill;
+pub mod runtime;
+pub mod wiring;

@@ -1,11 +1,11 @@
 //! Reading resident weights into their slots before the first token, checked against their checksums.
 
 use forebay_models::bundle::{Bundle, HotNeuron, checksum};
+use forebay_plans::program::Program;
 use forebay_plans::residency::{Residency, ResidencyPlan};
 use forebay_queues::slab::{Slab, Slot};
 use forebay_traces::clock::now_ns;
 
-use crate::decode::Program;
 use crate::fault::Fault;
 use crate::io::{Driver, ReadDone, ReadOp};
 use crate::memory::CoreMemory;
@@ -73,8 +73,8 @@ pub fn load_hot_set(
         progress: &mut |_| {},
     };
     loader.each(clusters.iter().map(|&c| c as usize), |cluster, buffer| {
-        let layer = usize::from(bundle.clusters[cluster].layer.unwrap_or(0));
-        let g = &bundle.meta.layers[layer].ffn;
+        let layer = bundle.clusters[cluster].layer().unwrap_or(0);
+        let g = &bundle.meta.ffns[layer];
         let origin = if whole { 0 } else { g.up_offset() };
         let first = places.partition_point(|p| p.0 < cluster as u32);
         let of_cluster = places[first..].iter().take_while(|p| p.0 == cluster as u32);
@@ -130,8 +130,8 @@ impl Loader<'_> {
         let bundle = self.bundle;
         self.each((0..slots.len()).filter(wanted), |cluster, buffer| {
             let entry = &bundle.clusters[cluster];
-            let layer = usize::from(entry.layer.unwrap_or(0));
-            let g = &bundle.meta.layers[layer].ffn;
+            let layer = entry.layer().unwrap_or(0);
+            let g = &bundle.meta.ffns[layer];
             let rows = buffer.chunks(g.bundle_stride()).take(entry.count as usize);
             if let Some(slot) = &mut slots[cluster] {
                 for (to, bundle) in slot.chunks_exact_mut(g.gate_row()).zip(rows) {
@@ -204,7 +204,7 @@ impl Loader<'_> {
         for done in self.done.drain(..) {
             let cluster = done.tag as usize;
             let entry = &self.bundle.clusters[cluster];
-            let what = || format!("{:?} cluster of layer {:?}", entry.kind, entry.layer);
+            let what = || format!("{:?} cluster", entry.content);
             if let Err(fault) = done.result {
                 return Err(Fault::Read {
                     what: what(),

@@ -2,12 +2,13 @@
 
 use forebay_models::bundle::Bundle;
 use forebay_models::panel::PANEL_ROWS;
+use forebay_models::tensor::TensorId;
 use forebay_plans::giving_way::{GivingWay, WINDOW};
+use forebay_plans::program::Program;
 use forebay_plans::residency::{Residency, ResidencyPlan};
 use forebay_queues::slab::{PAGE, Slab, SlabError, Slot};
 use forebay_stages::neuron_store::NeuronMemory;
-
-use crate::decode::Program;
+use forebay_stages::weights::{EvictableCluster, EvictableMemory};
 
 /// Memory of one core.
 #[derive(Debug, Default)]
@@ -16,39 +17,18 @@ pub struct CoreMemory {
     pub stream: Vec<Slot>,
     /// Neuron cache and its read buffers.
     pub neurons: NeuronMemory,
-    /// Pinned clusters that may give way.
-    pub giving: GivingMemory,
+    /// Pinned clusters that may be evicted.
+    pub evictable: EvictableMemory,
 }
 
 impl CoreMemory {
     /// Most buffers that the stream window ever has.
     pub fn stream_buffers(&self) -> usize {
-        match (self.stream.len(), self.giving.clusters.is_empty()) {
+        match (self.stream.len(), self.evictable.clusters.is_empty()) {
             (0, false) => WINDOW,
             (own, _) => own,
         }
     }
-}
-
-/// Pinned clusters of one core that may give way, side by side, so that the memory of the last ones can go back in one
-/// piece.
-#[derive(Debug, Default)]
-pub struct GivingMemory {
-    /// Their bytes in this order; there once [`WeightMemory::gather`] has put them together.
-    pub store: Option<Slot>,
-    /// The last one gives way first.
-    pub clusters: Vec<GivingCluster>,
-}
-
-/// A pinned cluster that may give way.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct GivingCluster {
-    /// Directory index.
-    pub cluster: u32,
-    /// Place in the order in which all cores' clusters give way.
-    pub place: u32,
-    /// Bytes in memory.
-    pub bytes: usize,
 }
 
 /// The carved slab.
@@ -75,9 +55,10 @@ pub fn row_buffers(max_batch: usize) -> usize {
 /// Bytes of a buffer for one embedding row, or for its panel in a tied head, wherever that starts within a
 /// page.
 pub fn row_buffer_bytes(bundle: &Bundle) -> usize {
-    let c = &bundle.meta.config;
-    let row = bundle.meta.embedding.row_bytes(c.d_model).unwrap_or(0);
-    let rows = if c.tied_head { PANEL_ROWS } else { 1 };
+    let network = &bundle.meta.network;
+    let table = bundle.meta.matrix(TensorId::TokenEmbedding);
+    let row = table.and_then(|t| t.block.row_bytes(t.cols)).unwrap_or(0);
+    let rows = if network.head.tied { PANEL_ROWS } else { 1 };
     (rows * row + PAGE).next_multiple_of(PAGE)
 }
 
@@ -97,8 +78,8 @@ impl WeightMemory {
             match plan.residency[i] {
                 Residency::Pinned => Some(e.padded_len()),
                 Residency::GatePinned => {
-                    let layer = usize::from(e.layer.unwrap_or(0));
-                    Some(e.count as usize * bundle.meta.layers[layer].ffn.gate_row())
+                    let layer = e.layer().unwrap_or(0);
+                    Some(e.count as usize * bundle.meta.ffns[layer].gate_row())
                 }
                 Residency::Neurons | Residency::Streamed | Residency::OnFlash => None,
             }
@@ -115,10 +96,10 @@ impl WeightMemory {
         let rows = row_buffers(max_batch) * row_buffer_bytes(bundle);
         let mut slab = Slab::new(resident + programs.len() * per_core + rows)?;
         let mut take = |bytes: usize| slab.carve(bytes).unwrap_or_else(|| unreachable_slot(bytes));
-        let giving = giving_clusters(bundle, plan, programs.len());
+        let evictable = evictable_clusters(bundle, plan, programs.len());
         let mut resident: Vec<Option<Slot>> = Vec::new();
         resident.resize_with(bundle.clusters.len(), || None);
-        for given in giving.iter().flatten() {
+        for given in evictable.iter().flatten() {
             resident[given.cluster as usize] = Some(take(given.bytes));
         }
         for (i, slot) in resident.iter_mut().enumerate() {
@@ -128,9 +109,9 @@ impl WeightMemory {
         }
         let cores = programs
             .iter()
-            .zip(giving)
+            .zip(evictable)
             .map(|(program, clusters)| CoreMemory {
-                giving: GivingMemory {
+                evictable: EvictableMemory {
                     store: None,
                     clusters,
                 },
@@ -161,12 +142,12 @@ impl WeightMemory {
         })
     }
 
-    /// Hands the loaded clusters that may give way to their cores.
+    /// Hands the loaded clusters that may be evicted to their cores.
     pub fn gather(&mut self) {
         for core in &mut self.cores {
-            let clusters = core.giving.clusters.iter();
+            let clusters = core.evictable.clusters.iter();
             let mut slots = clusters.filter_map(|c| self.resident[c.cluster as usize].take());
-            core.giving.store = slots.next().map(|mut store| {
+            core.evictable.store = slots.next().map(|mut store| {
                 for slot in slots {
                     assert!(store.join(slot).is_ok(), "they were carved in this order");
                 }
@@ -176,17 +157,17 @@ impl WeightMemory {
     }
 }
 
-/// Each core's clusters that may give way, the last one first.
-fn giving_clusters(
+/// Each core's clusters that may be evicted, the last one first.
+fn evictable_clusters(
     bundle: &Bundle,
     plan: &ResidencyPlan,
     threads: usize,
-) -> Vec<Vec<GivingCluster>> {
+) -> Vec<Vec<EvictableCluster>> {
     let mut cores = vec![Vec::new(); threads];
     let order = GivingWay::new(bundle, plan).clusters;
     for (place, cluster) in order.into_iter().enumerate().rev() {
         let i = cluster as usize;
-        cores[usize::from(plan.owner[i])].push(GivingCluster {
+        cores[usize::from(plan.owner[i])].push(EvictableCluster {
             cluster,
             place: place as u32,
             bytes: bundle.clusters[i].padded_len().next_multiple_of(PAGE),

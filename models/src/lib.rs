@@ -1,20 +1,20 @@
-//! Model formats and numbers: GGUF, safetensors, the bundle file, architectures, tokenizers,
-//! samplers and the naive oracle. Nothing here knows about threads, queues or devices.
+//! Model formats and numbers: architectures and the networks they describe, GGUF, safetensors, the bundle file,
+//! tokenizers, samplers and the naive oracle. Nothing here knows about threads, queues or devices.
 #![forbid(unsafe_code)]
 
-pub mod block;
+mod arch;
 pub mod bundle;
-pub mod config;
 pub mod error;
 pub mod gguf;
 pub mod hf;
-pub mod kv_cache;
-pub mod lanes;
+pub mod network;
 pub mod oracle;
-pub mod panel;
 pub mod sampler;
 pub mod sorted;
 pub mod source;
 pub mod synth;
 pub mod tensor;
 pub mod tokenizer;
+
+/// How numbers are stored: a crate of its own, since the kernels need nothing else of models.
+pub use forebay_numbers::{block, kv_type, lanes, panel};

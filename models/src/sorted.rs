@@ -4,8 +4,8 @@
 use std::path::Path;
 
 use crate::block::BlockType;
-use crate::config::ModelConfig;
 use crate::error::{ModelError, Result};
+use crate::network::Network;
 use crate::tensor::{LayerTensor, TensorId, TensorMeta, TensorSource};
 use crate::tokenizer::TokenizerSpec;
 
@@ -45,22 +45,23 @@ impl SortedNeurons {
     /// The order is not one of this model's neurons, or Down is quantised in blocks of neurons, which cannot be
     /// taken apart.
     pub fn new(inner: Box<dyn TensorSource>, order: Vec<Vec<u32>>) -> Result<Self> {
-        let c = inner.config();
+        let network = inner.network();
         let refuse = |field: String, problem: String, remedy: &str| ModelError::Parameter {
             field,
             problem,
             remedy: remedy.into(),
         };
-        for layer in 0..c.n_layers {
-            let mut seen = vec![false; c.d_ff];
+        for layer in 0..network.n_layers() {
+            let d_ff = network.ffn(layer).d_ff;
+            let mut seen = vec![false; d_ff];
             let neurons = order.get(layer).map_or(&[][..], |o| o);
             for &i in neurons {
                 if let Some(seen) = seen.get_mut(i as usize) {
                     *seen = true;
                 }
             }
-            if order.len() != c.n_layers || neurons.len() != c.d_ff || seen.contains(&false) {
-                let problem = format!("not an order of its {} neurons", c.d_ff);
+            if order.len() != network.n_layers() || neurons.len() != d_ff || seen.contains(&false) {
+                let problem = format!("not an order of its {d_ff} neurons");
                 let remedy = "take a profile of this very model";
                 return Err(refuse(format!("layer {layer}"), problem, remedy));
             }
@@ -127,8 +128,8 @@ impl TensorSource for SortedNeurons {
         self.inner.path()
     }
 
-    fn config(&self) -> &ModelConfig {
-        self.inner.config()
+    fn network(&self) -> &Network {
+        self.inner.network()
     }
 
     fn tokenizer(&self) -> &TokenizerSpec {
@@ -154,6 +155,10 @@ impl TensorSource for SortedNeurons {
             }
             _ => self.inner.read(id, offset, out),
         }
+    }
+
+    fn added(&self, id: TensorId) -> f32 {
+        self.inner.added(id)
     }
 }
 
@@ -186,7 +191,7 @@ mod tests {
     #[test]
     fn rows_are_those_of_their_neurons_from_any_byte_on() {
         let plain = source();
-        let d_ff = plain.config().d_ff;
+        let d_ff = plain.network().ffn(0).d_ff;
         let order: Vec<u32> = (0..d_ff as u32).rev().collect();
         let sorted = SortedNeurons::new(source(), vec![order]).expect("an order");
         for tensor in [
@@ -211,7 +216,7 @@ mod tests {
 
     #[test]
     fn another_models_order_is_refused() {
-        let d_ff = source().config().d_ff;
+        let d_ff = source().network().ffn(0).d_ff;
         for order in [
             vec![],
             vec![vec![0; d_ff]],

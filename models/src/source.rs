@@ -9,6 +9,7 @@ use crate::gguf::GgufSource;
 use crate::hf::HfSource;
 use crate::tensor::TensorSource;
 
+pub(crate) mod fields;
 pub(crate) mod inventory;
 pub(crate) mod limits;
 

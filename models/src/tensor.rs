@@ -2,48 +2,110 @@
 
 use std::path::Path;
 
-use crate::block::BlockType;
-use crate::config::ModelConfig;
-use crate::error::Result;
+use serde::{Deserialize, Serialize};
+
+use crate::block::{BlockType, dequantize};
+use crate::error::{ModelError, Result};
+use crate::network::Network;
 use crate::tokenizer::TokenizerSpec;
 
-/// A tensor of one layer.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+/// A tensor of one layer. The numbers are part of the format of packed files and of what seeds make of synthetic
+/// models: they stay.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+#[repr(u8)]
 pub enum LayerTensor {
     /// RMSNorm before attention, `[d_model]`.
-    AttnNorm,
+    AttnNorm = 0,
     /// Query projection, `[n_heads * head_dim, d_model]`.
-    Q,
+    Q = 1,
     /// Key projection, `[n_kv_heads * head_dim, d_model]`.
-    K,
+    K = 2,
     /// Value projection, `[n_kv_heads * head_dim, d_model]`.
-    V,
+    V = 3,
     /// Attention output projection, `[d_model, n_heads * head_dim]`.
-    O,
+    O = 4,
     /// Query bias, `[n_heads * head_dim]`.
-    QBias,
+    QBias = 5,
     /// Key bias, `[n_kv_heads * head_dim]`.
-    KBias,
+    KBias = 6,
     /// Value bias, `[n_kv_heads * head_dim]`.
-    VBias,
+    VBias = 7,
     /// RMSNorm before the FFN, `[d_model]`.
-    FfnNorm,
+    FfnNorm = 8,
     /// Gate projection, `[d_ff, d_model]`.
-    Gate,
+    Gate = 9,
     /// Up projection, `[d_ff, d_model]`.
-    Up,
+    Up = 10,
     /// Down projection, `[d_model, d_ff]`.
-    Down,
+    Down = 11,
     /// Down projection stored transposed (PowerInfer), `[d_ff, d_model]`.
-    DownT,
+    DownT = 12,
     /// Predictor's first matrix, `[rank, d_model]`.
-    PredictorFc1,
+    PredictorFc1 = 13,
     /// Predictor's second matrix, `[d_ff, rank]`.
-    PredictorFc2,
+    PredictorFc2 = 14,
+    /// Norm of queries, `[head_dim]` or `[n_heads * head_dim]`.
+    QNorm = 15,
+    /// Norm of keys, `[head_dim]` or `[n_kv_heads * head_dim]`.
+    KNorm = 16,
+    /// RMSNorm of attention's output, `[d_model]`.
+    AttnPostNorm = 17,
+    /// RMSNorm of the FFN's output, `[d_model]`.
+    FfnPostNorm = 18,
+}
+
+impl LayerTensor {
+    /// All of them, by number.
+    pub const ALL: [Self; 19] = [
+        Self::AttnNorm,
+        Self::Q,
+        Self::K,
+        Self::V,
+        Self::O,
+        Self::QBias,
+        Self::KBias,
+        Self::VBias,
+        Self::FfnNorm,
+        Self::Gate,
+        Self::Up,
+        Self::Down,
+        Self::DownT,
+        Self::PredictorFc1,
+        Self::PredictorFc2,
+        Self::QNorm,
+        Self::KNorm,
+        Self::AttnPostNorm,
+        Self::FfnPostNorm,
+    ];
+
+    /// Norms and biases, in the order in which packed files hold those of a layer.
+    pub(crate) const VECTORS: [Self; 9] = [
+        Self::AttnNorm,
+        Self::QBias,
+        Self::KBias,
+        Self::VBias,
+        Self::QNorm,
+        Self::KNorm,
+        Self::AttnPostNorm,
+        Self::FfnNorm,
+        Self::FfnPostNorm,
+    ];
+
+    /// Whether it belongs to an activation predictor.
+    pub fn is_predictor(self) -> bool {
+        matches!(self, Self::PredictorFc1 | Self::PredictorFc2)
+    }
+
+    /// Whether it is added to a projection's result.
+    pub fn is_bias(self) -> bool {
+        matches!(self, Self::QBias | Self::KBias | Self::VBias)
+    }
 }
 
 /// A tensor of the model.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
 pub enum TensorId {
     /// Token embedding, `[vocab_size, d_model]`.
     TokenEmbedding,
@@ -53,6 +115,22 @@ pub enum TensorId {
     OutputHead,
     /// A tensor of layer `.0`.
     Layer(usize, LayerTensor),
+}
+
+impl TensorId {
+    /// Whether it is a norm or a bias.
+    pub fn is_vector(self) -> bool {
+        match self {
+            Self::OutputNorm => true,
+            Self::Layer(_, t) => LayerTensor::VECTORS.contains(&t),
+            Self::TokenEmbedding | Self::OutputHead => false,
+        }
+    }
+
+    /// Whether it belongs to an activation predictor.
+    pub fn is_predictor(self) -> bool {
+        matches!(self, Self::Layer(_, t) if t.is_predictor())
+    }
 }
 
 /// Shape and type of a tensor. Rows are contiguous: `rows` rows of `cols` elements, row-major;
@@ -82,18 +160,19 @@ impl TensorMeta {
 }
 
 /// What a converter needs of a source model, whatever its file format. Opening validates every
-/// shape against the configuration, so that later reads can only fail for I/O reasons.
+/// shape against the description, so that later reads can only fail for I/O reasons.
 pub trait TensorSource: Send {
     /// The file or folder this source was opened from.
     fn path(&self) -> &Path;
 
-    /// Architecture and constants.
-    fn config(&self) -> &ModelConfig;
+    /// What the model computes.
+    fn network(&self) -> &Network;
 
     /// Everything needed to build the tokenizer.
     fn tokenizer(&self) -> &TokenizerSpec;
 
-    /// Shape and type of a tensor, `None` where the model has no such tensor.
+    /// Shape and type of a tensor, `None` where the model has no such tensor. Where the file holds several
+    /// tensors as one, these are the rows of this one.
     fn meta(&self, id: TensorId) -> Option<&TensorMeta>;
 
     /// Reads `out.len()` bytes of the tensor from byte `offset`. The bytes are read from the file
@@ -102,4 +181,27 @@ pub trait TensorSource: Send {
     /// # Errors
     /// An unknown tensor, a range outside it, or a failing read.
     fn read(&self, id: TensorId, offset: usize, out: &mut [u8]) -> Result<()>;
+
+    /// What is to be added to every element of a vector: 1 for norms that are stored as what differs from 1.
+    fn added(&self, _id: TensorId) -> f32 {
+        0.0
+    }
+}
+
+/// Reads a norm or a bias as the network uses it.
+///
+/// # Errors
+/// An unknown tensor or a failing read.
+pub fn read_vector(source: &dyn TensorSource, id: TensorId) -> Result<Vec<f32>> {
+    let missing = || ModelError::damaged(source.path(), format!("{id:?}"), "the tensor is missing");
+    let meta = source.meta(id).ok_or_else(missing)?;
+    let mut bytes = vec![0; meta.bytes()];
+    source.read(id, 0, &mut bytes)?;
+    let mut values = vec![0.0; meta.rows * meta.cols];
+    dequantize(meta.block, &bytes, &mut values);
+    let added = source.added(id);
+    if added != 0.0 {
+        values.iter_mut().for_each(|v| *v += added);
+    }
+    Ok(values)
 }

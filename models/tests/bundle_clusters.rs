@@ -4,10 +4,9 @@
 mod gguf_writer;
 
 use forebay_models::block::BlockType::{self, F16, F32, Q4_0, Q4_K, Q5_1, Q6_K, Q8_0};
-use forebay_models::bundle::{
-    Bundle, ClusterKind, DirectoryEntry, FfnGeometry, FfnLayout, PackOptions, pack,
-};
+use forebay_models::bundle::{Bundle, DirectoryEntry, FfnGeometry, FfnLayout, PackOptions, pack};
 use forebay_models::lanes::extract_row as extract_laned;
+use forebay_models::network::Content;
 use forebay_models::panel::{PANEL_ROWS, extract_row, panels_bytes};
 use forebay_models::source;
 use forebay_models::tensor::{LayerTensor, TensorId, TensorSource};
@@ -68,35 +67,27 @@ impl Packed {
         self.part(id, row, (0, self.source.meta(id).expect("a tensor").cols))
     }
 
-    /// Checks every cluster; returns the kinds that there are.
-    fn check(&self) -> Vec<ClusterKind> {
-        let mut kinds = Vec::new();
+    /// Checks every cluster; returns what they hold.
+    fn check(&self) -> Vec<Content> {
+        let mut contents = Vec::new();
         for entry in &self.bundle.clusters {
             let mut bytes = Vec::new();
             self.bundle
                 .read_cluster(entry, &mut bytes)
                 .expect("a sound cluster");
             self.check_cluster(entry, &bytes);
-            kinds.push(entry.kind);
+            contents.push(entry.content);
         }
-        kinds.dedup();
-        kinds
+        contents.dedup();
+        contents
     }
 
     fn check_cluster(&self, e: &DirectoryEntry, bytes: &[u8]) {
-        let layer = e.layer.map_or(0, usize::from);
-        let tied = self.source.config().tied_head;
-        let id = match e.kind {
-            ClusterKind::Q => TensorId::Layer(layer, LayerTensor::Q),
-            ClusterKind::K => TensorId::Layer(layer, LayerTensor::K),
-            ClusterKind::V => TensorId::Layer(layer, LayerTensor::V),
-            ClusterKind::O => TensorId::Layer(layer, LayerTensor::O),
-            ClusterKind::Head if !tied => TensorId::OutputHead,
-            ClusterKind::Head | ClusterKind::Embedding => TensorId::TokenEmbedding,
-            ClusterKind::PredictorHidden => TensorId::Layer(layer, LayerTensor::PredictorFc1),
-            ClusterKind::PredictorScore => TensorId::Layer(layer, LayerTensor::PredictorFc2),
-            ClusterKind::Ffn => {
-                let g = &self.bundle.meta.layers[layer].ffn;
+        let id = match e.content {
+            Content::Rows(id) => id,
+            Content::Embedding => TensorId::TokenEmbedding,
+            Content::Neurons(layer) => {
+                let g = &self.bundle.meta.ffns[layer];
                 return match g.layout {
                     FfnLayout::Cluster => self.check_panels_of_ffn(g, e, bytes),
                     FfnLayout::Neuron => self.check_bundles(g, e, bytes),
@@ -104,7 +95,7 @@ impl Packed {
             }
         };
         let (first, count) = (e.first as usize, e.count as usize);
-        if e.kind == ClusterKind::Embedding {
+        if e.content == Content::Embedding {
             let rows = (first..first + count).flat_map(|r| self.row(id, r));
             assert!(bytes.iter().copied().eq(rows), "{e:?}");
         } else {
@@ -115,11 +106,7 @@ impl Packed {
     }
 
     fn check_panels_of_ffn(&self, g: &FfnGeometry, e: &DirectoryEntry, bytes: &[u8]) {
-        let (layer, first, n) = (
-            e.layer.map_or(0, usize::from),
-            e.first as usize,
-            e.count as usize,
-        );
+        let (layer, first, n) = (e.layer().unwrap_or(0), e.first as usize, e.count as usize);
         let (gate, rest) = bytes.split_at(g.gate_bytes(n));
         let (up, down) = rest.split_at(g.up_bytes(n));
         assert_eq!(down.len(), g.down_bytes(n));
@@ -136,7 +123,7 @@ impl Packed {
     }
 
     fn check_bundles(&self, g: &FfnGeometry, e: &DirectoryEntry, bytes: &[u8]) {
-        let layer = e.layer.map_or(0, usize::from);
+        let layer = e.layer().unwrap_or(0);
         let (down, down_t) = (
             TensorId::Layer(layer, LayerTensor::Down),
             TensorId::Layer(layer, LayerTensor::DownT),
@@ -207,16 +194,27 @@ fn ragged(block: BlockType) -> Model {
 fn tied_heads_and_ffns_in_panels() {
     for block in [Q4_0, Q5_1, Q8_0] {
         let packed = packed(&ragged(block).writer());
-        use ClusterKind::{Ffn, Head, K, O, Q, V};
-        assert_eq!(packed.check(), [Q, K, V, O, Ffn, Q, K, V, O, Ffn, Head]);
-        let heads = packed.bundle.clusters.iter().filter(|e| e.kind == Head);
+        let head = Content::Rows(TensorId::TokenEmbedding);
+        let layer = |l| {
+            let attention = [
+                LayerTensor::Q,
+                LayerTensor::K,
+                LayerTensor::V,
+                LayerTensor::O,
+            ];
+            let rows = attention.map(|t| Content::Rows(TensorId::Layer(l, t)));
+            rows.into_iter().chain([Content::Neurons(l)])
+        };
+        let expected: Vec<Content> = layer(0).chain(layer(1)).chain([head]).collect();
+        assert_eq!(packed.check(), expected);
+        let heads = packed.bundle.clusters.iter().filter(|e| e.content == head);
         assert!(heads.count() > 1, "rows are found by division");
-        let g = packed.bundle.meta.layers[0].ffn;
+        let g = packed.bundle.meta.ffns[0];
         let neurons: Vec<u32> = packed
             .bundle
             .clusters
             .iter()
-            .filter(|e| e.kind == Ffn && e.layer == Some(0))
+            .filter(|e| e.content == Content::Neurons(0))
             .map(|e| e.count)
             .collect();
         assert_eq!((g.layout, g.neurons), (FfnLayout::Cluster, 64));
@@ -235,7 +233,7 @@ fn separate_embeddings_are_rows() {
         let kinds = packed.check();
         assert_eq!(
             kinds[kinds.len() - 2..],
-            [ClusterKind::Head, ClusterKind::Embedding]
+            [Content::Rows(TensorId::OutputHead), Content::Embedding]
         );
     }
 }
@@ -262,9 +260,9 @@ fn ffns_by_neuron_stay_rows() {
             packed
                 .bundle
                 .meta
-                .layers
+                .ffns
                 .iter()
-                .all(|l| l.ffn.layout == FfnLayout::Neuron)
+                .all(|g| g.layout == FfnLayout::Neuron)
         );
     }
 }
@@ -293,15 +291,16 @@ fn mixed_k_quants_with_a_short_last_cluster() {
     );
     let packed = packed(&w);
     packed.check();
-    let layer = packed.bundle.meta.layers[0];
-    assert_eq!(
-        (layer.q, layer.v, packed.bundle.meta.head),
-        (Q4_K, Q6_K, Q6_K)
-    );
+    let meta = &packed.bundle.meta;
+    let block = |id| meta.matrix(id).expect("a matrix").block;
+    let of_layer = |t| block(TensorId::Layer(0, t));
+    assert_eq!(of_layer(LayerTensor::Q), Q4_K);
+    assert_eq!(of_layer(LayerTensor::V), Q6_K);
+    assert_eq!(block(TensorId::TokenEmbedding), Q6_K);
     let last = packed
         .bundle
         .clusters
         .iter()
-        .rfind(|e| e.kind == ClusterKind::Ffn);
-    assert!(layer.ffn.neurons > 256 && last.expect("one").count == 256);
+        .rfind(|e| e.content == Content::Neurons(0));
+    assert!(meta.ffns[0].neurons > 256 && last.expect("one").count == 256);
 }

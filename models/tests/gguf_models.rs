@@ -5,8 +5,8 @@ mod gguf_tensors;
 mod gguf_writer;
 
 use forebay_models::block::BlockType;
-use forebay_models::config::{Activation, Arch, RopePairing, RopeScaling};
 use forebay_models::gguf::GgufSource;
+use forebay_models::network::{Activation, Rope, RopePairing, RopeScaling, Uniform};
 use forebay_models::tensor::{LayerTensor, TensorId, TensorSource};
 use gguf_writer::{GgufWriter, Meta, Model};
 use tempfile::TempDir;
@@ -47,21 +47,27 @@ fn a_llama_file_becomes_its_configuration() {
         w.set("llama.rope.freq_base", 500_000.0);
         w.set("llama.attention.sliding_window", 64);
     });
-    let c = source.config();
-    assert_eq!(c.arch, Arch::Llama);
-    assert_eq!(c.name, "tiny");
-    assert_eq!((c.n_layers, c.d_model, c.d_ff), (2, 64, 96));
-    assert_eq!((c.n_heads, c.n_kv_heads, c.head_dim), (4, 2, 16));
-    assert_eq!((c.vocab_size, c.context_length), (264, 128));
-    assert_eq!(c.sliding_window, Some(64));
-    assert_eq!(c.rms_eps, 1e-5);
-    assert_eq!(c.rope.theta, 500_000.0);
-    assert_eq!(c.rope.rotary_dim, 16);
-    assert_eq!(c.rope.pairing, RopePairing::Interleaved);
-    assert_eq!(c.rope.scaling, RopeScaling::None);
-    assert_eq!(c.activation, Activation::Silu);
-    assert!(c.tied_head && !c.qkv_bias);
-    assert_eq!(c.predictor_threshold, 0.0);
+    let n = source.network();
+    let rope = Rope::plain(500_000.0, 16, RopePairing::Interleaved);
+    let plain = Uniform {
+        name: "tiny".into(),
+        n_layers: 2,
+        d_model: 64,
+        n_heads: 4,
+        n_kv_heads: 2,
+        head_dim: 16,
+        d_ff: 96,
+        vocab_size: 264,
+        context_length: 128,
+        rms_eps: 1e-5,
+        rope,
+        window: Some(64),
+        activation: Activation::Silu,
+        qkv_bias: false,
+        tied_head: true,
+        predictor_threshold: 0.0,
+    };
+    assert_eq!(*n, plain.network());
 }
 
 #[test]
@@ -79,12 +85,12 @@ fn absent_keys_have_llama_cpps_defaults() {
             .unset("llama.vocab_size");
         w.set("llama.attention.sliding_window", 0);
     });
-    let c = source.config();
+    let (n, a) = (source.network(), source.network().attention(0));
     assert_eq!(
-        (c.rope.theta, c.rope.rotary_dim, c.head_dim),
+        (n.ropes[0].theta, n.ropes[0].rotary_dim, a.head_dim),
         (10_000.0, 16, 16)
     );
-    assert_eq!((c.name.as_str(), c.sliding_window), ("model", None));
+    assert_eq!((n.name.as_str(), a.window), ("model", None));
 
     let full_heads = Model {
         n_kv_heads: 4,
@@ -92,7 +98,7 @@ fn absent_keys_have_llama_cpps_defaults() {
     };
     let mut w = full_heads.writer();
     w.unset("llama.attention.head_count_kv");
-    assert_eq!(open(&w).unwrap().config().n_kv_heads, 4);
+    assert_eq!(open(&w).unwrap().network().attention(0).n_kv_heads, 4);
 }
 
 #[test]
@@ -102,9 +108,8 @@ fn qwen2_has_biases_and_rotates_halves() {
         ..Model::default()
     };
     let source = open(&model.writer()).unwrap();
-    assert_eq!(source.config().arch, Arch::Qwen2);
-    assert_eq!(source.config().rope.pairing, RopePairing::HalfSplit);
-    assert!(source.config().qkv_bias);
+    assert_eq!(source.network().ropes[0].pairing, RopePairing::HalfSplit);
+    assert!(source.network().attention(0).qkv_bias);
     let bias = source.meta(TensorId::Layer(1, LayerTensor::KBias)).unwrap();
     assert_eq!((bias.rows, bias.cols), (1, 32));
     refused(
@@ -121,10 +126,8 @@ fn a_head_may_be_wider_than_its_share_of_the_model() {
         ..Model::default()
     };
     let source = open(&model.writer()).unwrap();
-    assert_eq!(
-        (source.config().q_dim(), source.config().kv_dim()),
-        (128, 64)
-    );
+    let a = source.network().attention(0);
+    assert_eq!((a.q_dim(), a.kv_dim()), (128, 64));
     let o = source.meta(TensorId::Layer(0, LayerTensor::O)).unwrap();
     assert_eq!((o.rows, o.cols), (64, 128));
 }
@@ -134,12 +137,12 @@ fn powerinfer_files_are_relu_with_predictors() {
     let mut w = powerinfer("llama").writer();
     w.set("powerinfer.sparse_threshold", 0.25);
     let source = open(&w).unwrap();
-    let c = source.config();
+    let n = source.network();
     assert_eq!(
-        (c.activation, c.predictor_threshold),
+        (n.ffn(0).activation, n.predictor_threshold),
         (Activation::Relu, 0.25)
     );
-    assert!(!c.tied_head);
+    assert!(!n.head.tied);
     let shape = |t| source.meta(TensorId::Layer(1, t)).map(|m| (m.rows, m.cols));
     assert_eq!(shape(LayerTensor::DownT), Some((96, 64)));
     assert_eq!(shape(LayerTensor::Down), None);
@@ -147,10 +150,9 @@ fn powerinfer_files_are_relu_with_predictors() {
     assert_eq!(shape(LayerTensor::PredictorFc2), Some((96, 8)));
 
     let bamboo = open(&powerinfer("bamboo").writer()).unwrap();
-    assert_eq!(bamboo.config().arch, Arch::Bamboo);
-    assert_eq!(bamboo.config().activation, Activation::DoubleRelu);
+    assert_eq!(bamboo.network().ffn(0).activation, Activation::DoubleRelu);
     // PowerInfer builds bamboo with llama's graph, whose rotation is the interleaved one.
-    assert_eq!(bamboo.config().rope.pairing, RopePairing::Interleaved);
+    assert_eq!(bamboo.network().ropes[0].pairing, RopePairing::Interleaved);
     refused(
         &powerinfer("qwen2"),
         |_| {},
@@ -163,7 +165,8 @@ fn the_activation_can_be_named() {
     let with = |act: &str| {
         let act = act.to_owned();
         opened(move |w| _ = w.set("llama.hidden_act", act.as_str()))
-            .config()
+            .network()
+            .ffn(0)
             .activation
     };
     assert_eq!(with("relu"), Activation::Relu);
@@ -174,7 +177,7 @@ fn the_activation_can_be_named() {
             .set("llama.hidden_act_param", 0.01)
     });
     assert_eq!(
-        fat.config().activation,
+        fat.network().ffn(0).activation,
         Activation::FatRelu { threshold: 0.01 }
     );
 
@@ -198,7 +201,8 @@ fn the_activation_can_be_named() {
 
 #[test]
 fn rotary_scaling_is_read_from_either_key() {
-    let scaling = |change: &dyn Fn(&mut GgufWriter)| opened(change).config().rope.scaling.clone();
+    let scaling =
+        |change: &dyn Fn(&mut GgufWriter)| opened(change).network().ropes[0].scaling.clone();
     let linear = RopeScaling::Linear { factor: 4.0 };
     assert_eq!(
         scaling(&|w| _ = w.set("llama.rope.scale_linear", 4.0)),
@@ -222,10 +226,20 @@ fn rotary_scaling_is_read_from_either_key() {
         scaling(&|w| _ = w.set("llama.rope.scaling.factor", 0.0)),
         RopeScaling::None
     );
+    let yarn = opened(|w| both(w, "yarn"));
+    let rope = &yarn.network().ropes[0];
+    let expected = RopeScaling::Yarn {
+        factor: 4.0,
+        original_context: 128.0,
+        beta_fast: 32.0,
+        beta_slow: 1.0,
+    };
+    assert_eq!(rope.scaling, expected);
+    assert_eq!(rope.magnitude, 1.0 + 0.1 * 4f32.ln());
     refused(
         &Model::default(),
-        |w| both(w, "yarn"),
-        &["rope.scaling.type", "yarn", "not supported"],
+        |w| both(w, "longrope"),
+        &["rope.scaling.type", "longrope", "not supported"],
     );
 }
 
@@ -237,7 +251,7 @@ fn rotary_factors_come_from_a_tensor() {
     };
     let source = opened(|w| put(w, &factors));
     assert_eq!(
-        source.config().rope.scaling,
+        source.network().ropes[0].scaling,
         RopeScaling::Factors(factors.to_vec())
     );
     // llama.cpp applies a linear factor on top.
@@ -245,8 +259,8 @@ fn rotary_factors_come_from_a_tensor() {
         put(w, &factors);
         w.set("llama.rope.scaling.factor", 2.0);
     });
-    let RopeScaling::Factors(doubled) = &both.config().rope.scaling else {
-        panic!("{:?}", both.config().rope.scaling)
+    let RopeScaling::Factors(doubled) = &both.network().ropes[0].scaling else {
+        panic!("{:?}", both.network().ropes[0].scaling)
     };
     assert_eq!(*doubled, factors.map(|f| 2.0 * f));
 
@@ -273,20 +287,35 @@ fn rotary_factors_come_from_a_tensor() {
 }
 
 #[test]
-fn per_layer_values_must_agree() {
+fn layers_may_have_values_of_their_own() {
+    let narrower = opened(|w| {
+        w.set("llama.feed_forward_length", Meta::U32s(vec![96, 64]));
+        for (name, dims) in [("gate", [64, 64]), ("up", [64, 64]), ("down", [64, 64])] {
+            w.tensor_mut(&format!("blk.1.ffn_{name}.weight")).dims = dims.to_vec();
+        }
+    });
+    assert_eq!([0, 1].map(|l| narrower.network().ffn(l).d_ff), [96, 64]);
     let even = opened(|w| _ = w.set("llama.feed_forward_length", Meta::U32s(vec![96, 96])));
-    assert_eq!(even.config().d_ff, 96);
-    let uneven = Meta::I32s(vec![96, 64]);
+    assert_eq!(even.network().ffn(1).d_ff, 96);
+    let llama = Model::default();
+    let uneven = |values| {
+        move |w: &mut GgufWriter| _ = w.set("llama.feed_forward_length", Meta::I32s(values))
+    };
+    // The tensors are of layers that are all alike.
+    refused(&llama, uneven(vec![96, 64]), &["blk.1.ffn_", "asks for"]);
     refused(
-        &Model::default(),
-        |w| _ = w.set("llama.feed_forward_length", uneven),
-        &["llama.feed_forward_length", "differs between layers"],
+        &llama,
+        uneven(vec![96]),
+        &["llama.feed_forward_length", "1 values for 2 layers"],
     );
+    refused(&llama, uneven(vec![96, -1]), &["llama.feed_forward_length"]);
 }
 
 #[test]
 fn unknown_arithmetic_is_refused_with_key_and_value() {
-    let cases: [(&str, Meta, &str); 8] = [
+    let cases: [(&str, Meta, &str); 10] = [
+        ("llama.final_logit_softcapping", Meta::F32(30.0), "30"),
+        ("llama.rope.freq_base_swa", Meta::F32(1e4), "10000"),
         (
             "llama.expert_count",
             Meta::U32(8),
@@ -298,7 +327,7 @@ fn unknown_arithmetic_is_refused_with_key_and_value() {
         ("llama.logit_scale", Meta::F32(16.0), "16"),
         ("llama.attention.sliding_window_pattern", Meta::U32(6), "6"),
         ("llama.attention.value_length", Meta::U32(8), "8"),
-        ("general.architecture", Meta::Str("gemma3".into()), "gemma3"),
+        ("general.architecture", Meta::Str("mamba".into()), "mamba"),
     ];
     for (key, value, shown) in cases {
         refused(

@@ -4,19 +4,19 @@
 mod hf_writer;
 
 use forebay_models::block::BlockType;
-use forebay_models::config::{Activation, Arch, ModelConfig, RopePairing, RopeScaling};
 use forebay_models::hf::HfSource;
+use forebay_models::network::{Activation, Network, Rope, RopePairing, RopeScaling, Uniform};
 use forebay_models::source;
 use forebay_models::tensor::{LayerTensor, TensorId, TensorSource};
 use hf_writer::{Folder, seeded, tiny};
 use safetensors::tensor::Dtype;
 use serde_json::{Value, json};
 
-fn config_of(change: impl FnOnce(&mut Folder)) -> ModelConfig {
+fn network_of(change: impl FnOnce(&mut Folder)) -> Network {
     let mut folder = tiny();
     change(&mut folder);
     let written = folder.write();
-    HfSource::open(written.path()).unwrap().config().clone()
+    HfSource::open(written.path()).unwrap().network().clone()
 }
 
 fn refused(change: impl FnOnce(&mut Folder), parts: &[&str]) {
@@ -50,42 +50,46 @@ fn qwen2(folder: &mut Folder) {
 fn a_llama_folder_becomes_its_configuration() {
     let written = tiny().write();
     let source = source::open(written.path()).unwrap();
-    let c = source.config();
     assert_eq!(source.path(), written.path());
-    assert_eq!(c.arch, Arch::Llama);
-    assert_eq!(
-        c.name,
-        written.path().file_name().unwrap().to_str().unwrap()
-    );
-    assert_eq!((c.n_layers, c.d_model, c.d_ff), (2, 64, 96));
-    assert_eq!((c.n_heads, c.n_kv_heads, c.head_dim), (4, 2, 16));
-    assert_eq!(
-        (c.vocab_size, c.context_length, c.sliding_window),
-        (264, 128, None)
-    );
-    assert_eq!(
-        (c.rms_eps, c.rope.theta, c.rope.rotary_dim),
-        (1e-5, 10_000.0, 16)
-    );
-    assert_eq!(c.rope.pairing, RopePairing::HalfSplit);
-    assert_eq!(c.rope.scaling, RopeScaling::None);
-    assert_eq!(c.activation, Activation::Relu);
-    assert!(c.tied_head && !c.qkv_bias);
+    let name = written.path().file_name().unwrap().to_str().unwrap();
+    let plain = Uniform {
+        name: name.into(),
+        n_layers: 2,
+        d_model: 64,
+        n_heads: 4,
+        n_kv_heads: 2,
+        head_dim: 16,
+        d_ff: 96,
+        vocab_size: 264,
+        context_length: 128,
+        rms_eps: 1e-5,
+        rope: Rope::plain(10_000.0, 16, RopePairing::HalfSplit),
+        window: None,
+        activation: Activation::Relu,
+        qkv_bias: false,
+        tied_head: true,
+        predictor_threshold: 0.0,
+    };
+    assert_eq!(*source.network(), plain.network());
 }
 
 #[test]
 fn activations_have_their_names() {
-    let act = |name: &str| config_of(|f| _ = f.set("hidden_act", json!(name))).activation;
+    let act = |name: &str| {
+        network_of(|f| _ = f.set("hidden_act", json!(name)))
+            .ffn(0)
+            .activation
+    };
     assert_eq!(act("silu"), Activation::Silu);
     assert_eq!(act("swish"), Activation::Silu);
     assert_eq!(act("relu"), Activation::Relu);
-    let prosparse = config_of(|f| {
+    let prosparse = network_of(|f| {
         f.set("model_type", json!("sparsellama"));
         f.set("hidden_act", json!("fatrelu"))
             .set("hidden_act_param", json!(0.01));
     });
     assert_eq!(
-        prosparse.activation,
+        prosparse.ffn(0).activation,
         Activation::FatRelu { threshold: 0.01 }
     );
     refused(
@@ -106,18 +110,17 @@ fn bamboo_is_double_relu_with_predictors_inside() {
         .put_predictors(8, true);
     let written = folder.write();
     let source = HfSource::open(written.path()).unwrap();
-    assert_eq!(source.config().arch, Arch::Bamboo);
-    assert_eq!(source.config().activation, Activation::DoubleRelu);
-    assert_eq!(source.config().sliding_window, None);
+    assert_eq!(source.network().ffn(0).activation, Activation::DoubleRelu);
+    assert_eq!(source.network().attention(0).window, None);
     let fc2 = source
         .meta(TensorId::Layer(1, LayerTensor::PredictorFc2))
         .unwrap();
     assert_eq!((fc2.rows, fc2.cols), (96, 8));
-    let by_class = config_of(|f| {
+    let by_class = network_of(|f| {
         f.set("model_type", json!("mistral"))
             .set("architectures", json!(["BambooForCausalLM"]));
     });
-    assert_eq!(by_class.activation, Activation::DoubleRelu);
+    assert_eq!(by_class.ffn(0).activation, Activation::DoubleRelu);
     refused(
         |f| {
             _ = f
@@ -180,9 +183,9 @@ fn predictors_may_lie_beside_the_checkpoint() {
 
 #[test]
 fn qwen2_has_biases() {
-    let c = config_of(qwen2);
-    assert_eq!((c.arch, c.qkv_bias), (Arch::Qwen2, true));
-    assert_eq!(c.rope.pairing, RopePairing::HalfSplit);
+    let n = network_of(qwen2);
+    assert!(n.attention(0).qkv_bias);
+    assert_eq!(n.ropes[0].pairing, RopePairing::HalfSplit);
     refused(
         |f| {
             qwen2(f);
@@ -195,19 +198,25 @@ fn qwen2_has_biases() {
 #[test]
 fn sliding_windows_follow_transformers() {
     let window = |model: &dyn Fn(&mut Folder), fields: Value| {
-        config_of(|f| {
+        network_of(|f| {
             model(f);
             f.config.extend(fields.as_object().unwrap().clone());
         })
-        .sliding_window
+        .layers
+        .iter()
+        .map(|l| l.attention.body.window)
+        .collect::<Vec<_>>()
     };
     let llama = |_: &mut Folder| {};
     let mistral = |f: &mut Folder| _ = f.set("model_type", json!("mistral"));
-    assert_eq!(window(&llama, json!({"sliding_window": 64})), None);
-    assert_eq!(window(&mistral, json!({})), Some(4096));
-    assert_eq!(window(&mistral, json!({"sliding_window": null})), None);
-    assert_eq!(window(&mistral, json!({"sliding_window": 64})), Some(64));
-    assert_eq!(window(&qwen2, json!({"sliding_window": 64})), None);
+    assert_eq!(window(&llama, json!({"sliding_window": 64})), [None; 2]);
+    assert_eq!(window(&mistral, json!({})), [Some(4096); 2]);
+    assert_eq!(window(&mistral, json!({"sliding_window": null})), [None; 2]);
+    assert_eq!(
+        window(&mistral, json!({"sliding_window": 64})),
+        [Some(64); 2]
+    );
+    assert_eq!(window(&qwen2, json!({"sliding_window": 64})), [None; 2]);
     let used = |more: Value| {
         let mut fields = json!({"sliding_window": 64, "use_sliding_window": true});
         let more = more.as_object().unwrap().clone();
@@ -216,24 +225,44 @@ fn sliding_windows_follow_transformers() {
     };
     assert_eq!(
         window(&qwen2, used(json!({"max_window_layers": 0}))),
-        Some(64)
+        [Some(64); 2]
     );
-    assert_eq!(window(&qwen2, used(json!({"max_window_layers": 2}))), None);
-    assert_eq!(window(&qwen2, used(json!({}))), None);
+    assert_eq!(
+        window(&qwen2, used(json!({"max_window_layers": 2}))),
+        [None; 2]
+    );
+    assert_eq!(
+        window(&qwen2, used(json!({"max_window_layers": 1}))),
+        [None, Some(64)]
+    );
+    assert_eq!(window(&qwen2, used(json!({}))), [None; 2]);
     let all = json!({"layer_types": ["sliding_attention", "sliding_attention"]});
-    assert_eq!(window(&qwen2, used(all)), Some(64));
+    assert_eq!(window(&qwen2, used(all)), [Some(64); 2]);
+    let types = |types: Value| {
+        let all = used(json!({"layer_types": types}));
+        move |f: &mut Folder| {
+            qwen2(f);
+            f.config.extend(all.as_object().unwrap().clone());
+        }
+    };
+    refused(
+        types(json!(["full_attention"])),
+        &["layer_types", "2 names"],
+    );
     refused(
         |f| {
-            qwen2(f);
-            f.config.extend(
-                used(json!({"max_window_layers": 1}))
-                    .as_object()
-                    .unwrap()
-                    .clone(),
-            );
+            _ = f.set(
+                "layer_types",
+                json!(["sliding_attention", "full_attention"]),
+            )
         },
-        &["use_sliding_window", "1 of 2 layers"],
+        &["layer_types", "not supported"],
     );
+}
+
+fn llama3_fields() -> Value {
+    json!({"rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0,
+        "high_freq_factor": 4.0, "original_max_position_embeddings": 8192})
 }
 
 #[test]
@@ -244,26 +273,35 @@ fn rotary_scaling_is_read_in_old_and_new_form() {
         high_freq_factor: 4.0,
         original_context: 8192.0,
     };
-    let fields = json!({"rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0,
-        "high_freq_factor": 4.0, "original_max_position_embeddings": 8192});
-    let old = config_of(|f| {
+    let fields = llama3_fields();
+    let old = network_of(|f| {
         _ = f
             .set("rope_scaling", fields.clone())
             .set("rope_theta", json!(500000))
     });
     assert_eq!(
-        (old.rope.scaling, old.rope.theta),
+        (old.ropes[0].scaling.clone(), old.ropes[0].theta),
         (llama3.clone(), 500_000.0)
     );
     let mut together = fields.clone();
     together["rope_theta"] = json!(500000.0);
-    let new = config_of(|f| {
+    let new = network_of(|f| {
         f.config.remove("rope_theta");
         f.set("rope_parameters", together.clone());
     });
-    assert_eq!((new.rope.scaling, new.rope.theta), (llama3, 500_000.0));
+    assert_eq!(
+        (new.ropes[0].scaling.clone(), new.ropes[0].theta),
+        (llama3, 500_000.0)
+    );
+}
 
-    let scaling = |v: Value| config_of(|f| _ = f.set("rope_scaling", v)).rope.scaling;
+#[test]
+fn kinds_of_rotary_scaling_are_told_apart() {
+    let scaling = |v: Value| {
+        network_of(|f| _ = f.set("rope_scaling", v)).ropes[0]
+            .scaling
+            .clone()
+    };
     assert_eq!(
         scaling(json!({"type": "linear", "factor": 2})),
         RopeScaling::Linear { factor: 2.0 }
@@ -276,10 +314,15 @@ fn rotary_scaling_is_read_in_old_and_new_form() {
         json!({"type": "dynamic", "factor": 2}),
         &["rope_scaling.type", "dynamic", "not supported"],
     );
-    bad(
-        json!({"rope_type": "yarn", "factor": 2}),
-        &["rope_scaling.rope_type", "yarn"],
-    );
+    let yarn = network_of(|f| _ = f.set("rope_scaling", json!({"rope_type": "yarn", "factor": 2})));
+    let expected = RopeScaling::Yarn {
+        factor: 2.0,
+        original_context: 128.0,
+        beta_fast: 32.0,
+        beta_slow: 1.0,
+    };
+    assert_eq!(yarn.ropes[0].scaling, expected);
+    assert_eq!(yarn.ropes[0].magnitude, 1.0 + 0.1 * 2f32.ln());
     bad(
         json!({"type": "linear"}),
         &["rope_scaling.factor", "missing"],
@@ -288,7 +331,7 @@ fn rotary_scaling_is_read_in_old_and_new_form() {
         json!({"type": "linear", "factor": 0}),
         &["rope_scaling.factor", "not a positive number"],
     );
-    let mut flat = fields;
+    let mut flat = llama3_fields();
     flat["high_freq_factor"] = json!(1.0);
     bad(flat, &["high_freq_factor", "not above"]);
     refused(
@@ -306,10 +349,66 @@ fn rotary_scaling_is_read_in_old_and_new_form() {
     );
 }
 
+/// A folder whose text model is a part of another, with tensors called `prefix` and then as usual.
+fn inside_of_another(outer: &str, inner: &str, prefix: &str) -> Folder {
+    let mut folder = tiny();
+    folder.set("model_type", json!(inner));
+    let text = std::mem::take(&mut folder.config);
+    folder.set("model_type", json!(outer));
+    folder.set("text_config", Value::Object(text));
+    let tensors = std::mem::take(&mut folder.tensors);
+    for (name, tensor) in tensors {
+        let name = name.strip_prefix("model.").unwrap();
+        folder.tensors.insert(format!("{prefix}{name}"), tensor);
+    }
+    folder.put("vision_tower.blocks.0.weight", &[8, 8, 2]);
+    folder.put("multi_modal_projector.norm.weight", &[8]);
+    folder
+}
+
+#[test]
+fn text_models_inside_others_are_read() {
+    let plain = network_of(|f| _ = f.set("model_type", json!("mistral")));
+    for prefix in ["language_model.model.", "model.language_model."] {
+        let written = inside_of_another("mistral3", "mistral", prefix).write();
+        let source = HfSource::open(written.path()).unwrap();
+        let name = source.network().name.clone();
+        assert_eq!(
+            *source.network(),
+            Network {
+                name,
+                ..plain.clone()
+            }
+        );
+        assert!(source.meta(TensorId::Layer(1, LayerTensor::Down)).is_some());
+    }
+    let error = |outer: &str, change: &dyn Fn(&mut Folder)| {
+        let mut folder = inside_of_another(outer, "mistral", "language_model.model.");
+        change(&mut folder);
+        let written = folder.write();
+        HfSource::open(written.path()).err().unwrap().to_string()
+    };
+    let message = error("mystery", &|_| ());
+    assert!(
+        message.contains("\"mystery\" around \"mistral\""),
+        "{message}"
+    );
+    let message = error("mistral3", &|f| _ = f.put("audio_tower.weight", &[8]));
+    assert!(
+        message.contains("audio_tower.weight: a tensor"),
+        "{message}"
+    );
+    let quantised = json!({"quant_method": "gptq"});
+    let message = error("mistral3", &|f| {
+        _ = f.set("quantization_config", quantised.clone())
+    });
+    assert!(message.contains("quantised"), "{message}");
+}
+
 #[test]
 fn what_cannot_be_run_is_named() {
     for (field, value, part) in [
-        ("model_type", json!("gemma3"), "gemma3"),
+        ("model_type", json!("mamba"), "mamba"),
         ("model_type", json!("mixtral"), "mixtral"),
         (
             "attention_bias",
@@ -317,6 +416,15 @@ fn what_cannot_be_run_is_named() {
             "bias of the output projection",
         ),
         ("mlp_bias", json!(true), "true"),
+        ("attn_logit_softcapping", json!(50.0), "50"),
+        ("logits_scaling", json!(8), "8"),
+        ("num_local_experts", json!(8), "mixture-of-experts"),
+        ("no_rope_layers", json!([1, 0]), "array"),
+        (
+            "rope_parameters",
+            json!({"rope_type": "default", "llama_4_scaling_beta": 0.1}),
+            "0.1",
+        ),
         (
             "quantization_config",
             json!({"quant_method": "gptq"}),
@@ -363,8 +471,21 @@ fn wrong_fields_are_named() {
 }
 
 #[test]
-fn a_tied_head_ignores_a_stored_copy() {
-    assert!(config_of(|f| _ = f.put("lm_head.weight", &[264, 64])).tied_head);
+fn a_tied_head_ignores_a_copy_and_keeps_another_head() {
+    let copied = network_of(|f| {
+        let embedding = f.tensors["model.embed_tokens.weight"].clone();
+        f.tensors.insert("lm_head.weight".into(), embedding);
+    });
+    assert!(copied.head.tied);
+    assert!(
+        !network_of(|f| _ = f.put("lm_head.weight", &[264, 64]))
+            .head
+            .tied
+    );
+    refused(
+        |f| _ = f.put("lm_head.weight", &[200, 64]),
+        &["lm_head.weight", "asks for"],
+    );
     let untied = |f: &mut Folder| {
         f.set("tie_word_embeddings", json!(false));
     };
@@ -373,7 +494,7 @@ fn a_tied_head_ignores_a_stored_copy() {
     untied(folder.put("lm_head.weight", &[264, 64]));
     let written = folder.write();
     let source = HfSource::open(written.path()).unwrap();
-    assert!(!source.config().tied_head);
+    assert!(!source.network().head.tied);
     assert!(source.meta(TensorId::OutputHead).is_some());
 }
 
@@ -392,7 +513,7 @@ fn missing_and_misshapen_tensors_are_named() {
 
 #[test]
 fn unknown_tensors_are_refused_and_redundant_ones_are_not() {
-    config_of(|f| _ = f.put("model.layers.1.self_attn.rotary_emb.inv_freq", &[8]));
+    network_of(|f| _ = f.put("model.layers.1.self_attn.rotary_emb.inv_freq", &[8]));
     let extra = |name: &str, part: &str| refused(|f| _ = f.put(name, &[64]), &[name, part]);
     extra("model.layers.0.self_attn.o_proj.bias", "not supported");
     extra("model.layers.0.self_attn.q_norm.weight", "not supported");

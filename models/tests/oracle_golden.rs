@@ -148,6 +148,9 @@ macro_rules! matches_transformers {
 matches_transformers!(
     bamboo_drelu_bf16,
     bamboo_powerinfer,
+    gemma3_bf16,
+    gemma3_linear_bf16,
+    gemma3_linear_bf16_gguf,
     llama3_rope_bf16,
     llama3_rope_v5_bf16,
     llama_fatrelu_bf16,
@@ -157,11 +160,17 @@ matches_transformers!(
     llama_legacy,
     llama_linear_rope_f16,
     llama_relu_f16,
+    mistral3_yarn_bf16,
+    mistral3_yarn_bf16_gguf,
     mistral_window_f16_sharded,
     qwen2_k,
     qwen2_legacy,
     qwen2_tied_bf16,
     qwen2_untied_f16,
+    qwen3_bf16,
+    qwen3_bf16_gguf,
+    smollm3_bf16,
+    smollm3_bf16_gguf,
 );
 
 #[test]
@@ -193,7 +202,7 @@ fn demo_activity_is_as_the_model_card_says() {
     let golden: DemoGolden = json(&demo().join("golden.json"));
     let mut oracle = oracle(open(&demo().join("hf")).as_ref());
     let mut tokens = 0;
-    let mut active = vec![0; oracle.config().n_layers];
+    let mut active = vec![0; oracle.network().n_layers()];
     for prompt in &golden.prompts {
         oracle.reset();
         for &id in prompt.prompt_ids.iter().chain(&prompt.greedy_ids) {
@@ -204,7 +213,7 @@ fn demo_activity_is_as_the_model_card_says() {
             *sum += n;
         }
     }
-    let neurons = (tokens * oracle.config().d_ff) as f64;
+    let neurons = (tokens * oracle.network().ffn(0).d_ff) as f64;
     let density: Vec<f64> = active.iter().map(|&n| n as f64 / neurons).collect();
     let mean = density.iter().sum::<f64>() / density.len() as f64;
     assert!((0.11..0.19).contains(&mean), "{density:?}");

@@ -12,7 +12,7 @@ fn the_kind_of_a_model_is_told_by_its_first_bytes() {
     let folder = TempDir::new().unwrap();
     let w = Model::default().writer();
     let source = source::open(&w.write(folder.path(), "no-extension")).unwrap();
-    assert_eq!(source.config().d_model, 64);
+    assert_eq!(source.network().d_model, 64);
 
     let error = |name: &str, bytes: &[u8]| {
         let path = folder.path().join(name);

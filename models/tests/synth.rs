@@ -8,7 +8,7 @@ use forebay_models::bundle::{Bundle, FfnLayout, PackOptions, pack};
 use forebay_models::gguf::{GgufSource, write_gguf};
 use forebay_models::oracle::Oracle;
 use forebay_models::synth::{FORMATS, Form, Planting, Shape, SynthOptions, SynthSource};
-use forebay_models::tensor::{LayerTensor, TensorId, TensorSource};
+use forebay_models::tensor::{LayerTensor, TensorId, TensorMeta, TensorSource};
 use forebay_models::tokenizer::{EncodeOptions, Tokenizer};
 use proptest::prelude::*;
 use synth_forward::{Summary, observe};
@@ -45,7 +45,7 @@ fn tensors(source: &dyn TensorSource) -> Vec<TensorId> {
         T::PredictorFc1,
         T::PredictorFc2,
     ];
-    let last = source.config().n_layers - 1;
+    let last = source.network().n_layers() - 1;
     let all = [
         TensorId::TokenEmbedding,
         TensorId::OutputNorm,
@@ -63,7 +63,7 @@ fn tensors(source: &dyn TensorSource) -> Vec<TensorId> {
 /// Ids of words, the same in every run.
 fn random_tokens(source: &dyn TensorSource, n: u64) -> Vec<u32> {
     let first = 3 + 256;
-    let words = source.config().vocab_size as u64 - first;
+    let words = source.network().vocab_size as u64 - first;
     let hash = |i: u64| (i + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 33;
     (0..n)
         .map(|i| (first + hash(i * i + i) % words) as u32)
@@ -221,11 +221,12 @@ fn packed_as_powerinfer_models_are() {
         .unwrap();
         assert!(last.is_some_and(|p| p.done == p.total), "{last:?}");
         let bundle = Bundle::open(&out).unwrap();
-        assert_eq!(&bundle.meta.config, source.config());
-        for layer in &bundle.meta.layers {
-            assert_eq!(layer.ffn.layout, FfnLayout::Neuron);
-            assert_eq!([layer.q, layer.ffn.gate, layer.ffn.down], [format; 3]);
+        assert_eq!(&bundle.meta.network, source.network());
+        for g in &bundle.meta.ffns {
+            assert_eq!(g.layout, FfnLayout::Neuron);
+            assert_eq!([g.gate, g.down], [format; 2]);
         }
+        assert!(bundle.meta.matrices.iter().all(|m| m.block == format));
     }
 }
 
@@ -233,7 +234,7 @@ fn packed_as_powerinfer_models_are() {
 fn any_text_is_a_prompt_and_any_token_a_text() {
     for shape in Shape::ALL {
         let source = source(&SynthOptions::new(shape));
-        let size = source.config().vocab_size as u32;
+        let size = source.network().vocab_size as u32;
         let tokenizer = Tokenizer::from_spec(source.tokenizer().clone()).unwrap();
         assert_eq!(tokenizer.vocab_size(), size as usize);
         let text = "So \u{e9}\u{1f600}!";
@@ -262,10 +263,11 @@ fn the_plain_form_is_a_llama_in_gguf() {
     write_gguf(&plain, &out, &mut |p| last = Some(p)).unwrap();
     assert!(last.is_some_and(|p| p.done == p.total), "{last:?}");
     let read = GgufSource::open(&out).unwrap();
-    assert_eq!(read.config(), plain.config());
+    assert_eq!(read.network(), plain.network());
     assert_eq!(read.tokenizer(), plain.tokenizer());
     for id in tensors(&plain) {
-        assert_eq!(read.meta(id), plain.meta(id));
+        let shape = |meta: Option<&TensorMeta>| meta.map(|m| (m.block, m.rows, m.cols));
+        assert_eq!(shape(read.meta(id)), shape(plain.meta(id)));
         assert_eq!(whole(&read, id), whole(&plain, id), "{id:?}");
     }
     let files: Vec<_> = folder.path().read_dir().unwrap().collect();

@@ -9,10 +9,10 @@ use std::sync::Barrier;
 use std::time::{Duration, Instant};
 
 use memmap2::{Advice, MmapMut};
-use rustix::thread::{CpuSet, sched_setaffinity};
 use serde::Serialize;
 
 use crate::error::PlanError;
+use crate::pinning::pin;
 use crate::size::format_size;
 
 /// Buffer where nothing else is known: eight times a 32 MiB cache.
@@ -197,16 +197,6 @@ pub fn rate_together<W: FnMut() -> u64 + Send>(
 struct Work {
     units: u64,
     took: Duration,
-}
-
-/// Keeps the calling thread on `core`, as far as the system allows.
-pub fn pin(core: Option<usize>) {
-    if let Some(core) = core.filter(|&core| core < CpuSet::MAX_CPU) {
-        let mut set = CpuSet::new();
-        set.set(core);
-        // Refused in some sandboxes; an unpinned figure is still a figure.
-        let _ = sched_setaffinity(None, &set);
-    }
 }
 
 fn repeat(mut worker: impl FnMut() -> u64, ready: &Barrier, duration: Duration) -> Work {

@@ -1,6 +1,6 @@
 //! The memory budget as a list of named claims.
 //!
-//! One number, `--memory`, covers everything the process holds. Each part claims its bytes with a reason;
+//! One number covers everything the process holds. Each part claims its bytes with a reason;
 //! the sum is shown before a run, held during it, and printed in the statistics.
 
 use std::borrow::Cow;
@@ -165,7 +165,7 @@ pub struct ImpossibleBudget {
 }
 
 impl ImpossibleBudget {
-    /// The least budget in whole MiB, rounded up: what to write behind `--memory`.
+    /// The least budget in whole MiB, rounded up.
     pub fn least_mib(&self) -> u64 {
         self.least.div_ceil(1 << 20)
     }
@@ -189,8 +189,7 @@ impl fmt::Display for ImpossibleBudget {
         }
         write!(
             f,
-            "a memory budget of {} is too small; the least possible is {least} MiB ({}); \
-             give --memory {least}MiB or more",
+            "a memory budget of {} is too small; the least possible is {least} MiB ({})",
             format_size(self.asked),
             parts.join(", "),
             least = self.least_mib(),
@@ -275,7 +274,7 @@ free               587 MiB
             error.to_string(),
             "a memory budget of 300 MiB is too small; the least possible is 438 MiB \
              (resident_weights 400 MiB, kv_cache 24.0 MiB, io_buffers 8.00 MiB, \
-             process 5.00 MiB, 1 others 2.93 KiB); give --memory 438MiB or more"
+             process 5.00 MiB, 1 others 2.93 KiB)"
         );
     }
 

@@ -31,8 +31,8 @@ pub enum PlanError {
     /// More threads were asked for than the process may use CPUs.
     #[error(
         "{asked} threads asked for, but this process may run on {allowed} CPUs only ({cpus}: \
-         Cpus_allowed_list in /proc/self/status, less what is offline); give --threads {allowed} \
-         or fewer, or widen the CPU set (taskset, cpuset, docker --cpuset-cpus)"
+         Cpus_allowed_list in /proc/self/status, less what is offline); use {allowed} or fewer, or widen \
+         the CPU set (taskset, cpuset, docker --cpuset-cpus)"
     )]
     TooManyThreads {
         /// Threads asked for.
@@ -44,7 +44,7 @@ pub enum PlanError {
     },
 
     /// No thread at all was asked for.
-    #[error("--threads 0: at least one thread is needed; leave the option away for all big cores")]
+    #[error("0 threads: at least one is needed")]
     NoThreads,
 
     /// No CPU is both online and allowed.
@@ -95,7 +95,7 @@ pub enum PlanError {
     },
 
     /// A plan file does not say what a plan says.
-    #[error("{}: {why}; make a plan with `forebay plan MODEL --memory SIZE --json`", path.display())]
+    #[error("{}: {why}", path.display())]
     Plan {
         /// The file.
         path: PathBuf,

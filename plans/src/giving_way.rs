@@ -1,6 +1,7 @@
 //! Which pinned clusters are streamed instead while the budget is smaller than at the start, and in which order.
 
-use forebay_models::bundle::{Bundle, ClusterKind};
+use forebay_models::bundle::Bundle;
+use forebay_models::network::Content;
 
 use crate::residency::{Residency, ResidencyPlan};
 
@@ -33,7 +34,9 @@ impl GivingWay {
                 // Where neurons are cached, prompts have a route that knows no stream.
                 false => plan.neuron_cache.slots == 0,
             };
-            entry.kind == ClusterKind::Ffn && plan.residency[i] == Residency::Pinned && fits
+            matches!(entry.content, Content::Neurons(_))
+                && plan.residency[i] == Residency::Pinned
+                && fits
         };
         let all: Vec<usize> = (0..bundle.clusters.len()).filter(can).collect();
         let of_core = |rank: u16| {

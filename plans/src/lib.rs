@@ -17,12 +17,13 @@ pub mod kernel_files;
 pub mod limits;
 pub mod machine;
 pub mod mounts;
+pub mod pinning;
 pub mod plan;
 pub mod predictor_fit;
 pub mod process;
+pub mod program;
 pub mod residency;
 pub mod size;
-pub mod solve;
 pub mod storage;
 pub mod topology;
 

@@ -215,8 +215,7 @@ impl Expected {
             ),
         };
         Some(format!(
-            "{measured:.1} tokens per second, {:.0}% {way} than the {expected:.1} that were expected ({why}); \
-             `forebay plan MODEL --measure` measures the machine again",
+            "{measured:.1} tokens per second, {:.0}% {way} than the {expected:.1} that were expected ({why})",
             (measured / expected - 1.0).abs() * 100.0
         ))
     }

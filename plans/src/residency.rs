@@ -5,7 +5,9 @@
 //! spread evenly over the layers so that the disk is never idle; a ReLU model keeps its Gate rows and
 //! caches Up and Down by neuron; with predictors it caches whole neurons.
 
-use forebay_models::bundle::{Bundle, ClusterKind, DirectoryEntry, FfnGeometry, FfnLayout};
+use forebay_models::bundle::{Bundle, DirectoryEntry, FfnGeometry, FfnLayout};
+use forebay_models::network::Content;
+use forebay_models::tensor::{LayerTensor, TensorId};
 use serde::{Deserialize, Serialize};
 
 /// Which neurons of the FFN are computed.
@@ -142,23 +144,11 @@ const PAGE: usize = 4096;
 /// Assigns every cluster to a core: within each group that runs between two exchanges, the next
 /// cluster goes to the core with the fewest bytes so far.
 pub fn assign_owners(bundle: &Bundle, threads: usize) -> Vec<u16> {
-    let group = |e: &DirectoryEntry| {
-        let site = match e.kind {
-            ClusterKind::Q | ClusterKind::K | ClusterKind::V => 0,
-            ClusterKind::O => 1,
-            ClusterKind::Ffn => 2,
-            ClusterKind::Head => 3,
-            ClusterKind::Embedding => 4,
-            ClusterKind::PredictorHidden => 5,
-            ClusterKind::PredictorScore => 6,
-        };
-        (e.layer, site)
-    };
     let mut load = vec![0u64; threads];
     let mut current = None;
     let clusters = bundle.clusters.iter().map(|e| {
-        if current != Some(group(e)) {
-            current = Some(group(e));
+        if current != Some(group(e.content)) {
+            current = Some(group(e.content));
             load.fill(0);
         }
         let rank = (0..threads).min_by_key(|&r| load[r]).unwrap_or(0);
@@ -166,6 +156,16 @@ pub fn assign_owners(bundle: &Bundle, threads: usize) -> Vec<u16> {
         rank as u16
     });
     clusters.collect()
+}
+
+/// What runs between the same two exchanges: Q, K and V are one group.
+fn group(content: Content) -> Content {
+    match content {
+        Content::Rows(TensorId::Layer(l, LayerTensor::K | LayerTensor::V)) => {
+            Content::Rows(TensorId::Layer(l, LayerTensor::Q))
+        }
+        other => other,
+    }
 }
 
 /// The least weight memory with which the model can run at all: everything streamed but for the
@@ -192,23 +192,17 @@ fn streamable(bundle: &Bundle) -> impl Iterator<Item = (usize, &DirectoryEntry)>
         .clusters
         .iter()
         .enumerate()
-        .filter(|(_, e)| e.kind != ClusterKind::Embedding && !is_predictor(e.kind))
+        .filter(|(_, e)| e.content != Content::Embedding && !e.content.is_predictor())
 }
 
 /// Predictor clusters in use, with their bytes.
 fn predictors(bundle: &Bundle, sparsity: Sparsity) -> impl Iterator<Item = (usize, u64)> {
-    let used = move |e: &DirectoryEntry| sparsity == Sparsity::Predicted && is_predictor(e.kind);
+    let used =
+        move |e: &DirectoryEntry| sparsity == Sparsity::Predicted && e.content.is_predictor();
     let entries = bundle.clusters.iter().enumerate();
     entries
         .filter(move |(_, e)| used(e))
         .map(|(i, e)| (i, e.padded_len() as u64))
-}
-
-fn is_predictor(kind: ClusterKind) -> bool {
-    matches!(
-        kind,
-        ClusterKind::PredictorHidden | ClusterKind::PredictorScore
-    )
 }
 
 /// Decides residency; `None` when `weight_bytes` is below [`least_weight_bytes`].
@@ -228,7 +222,7 @@ pub fn decide(bundle: &Bundle, request: &ResidencyRequest) -> Option<ResidencyPl
         },
     };
     for (e, r) in bundle.clusters.iter().zip(&mut planner.plan.residency) {
-        if e.kind == ClusterKind::Embedding || is_predictor(e.kind) {
+        if e.content == Content::Embedding || e.content.is_predictor() {
             *r = Residency::OnFlash;
         }
     }
@@ -257,7 +251,7 @@ impl Planner<'_> {
     fn partial(&mut self) {
         if self.all_but_neurons_fits() {
             // Only neurons are read on demand; nothing is streamed, so no window is needed.
-            self.pin_spread(|e| e.kind != ClusterKind::Ffn);
+            self.pin_spread(|e| !is_neurons(e));
             self.cache_neurons();
             return;
         }
@@ -275,13 +269,13 @@ impl Planner<'_> {
         self.left -= (threads * slots * largest) as u64;
         let reserved = self.reserved();
         self.left -= reserved;
-        self.pin_spread(|e| is_attention(e.kind));
-        self.pin_spread(|e| e.kind == ClusterKind::Head);
+        self.pin_spread(|e| !is_neurons(e) && e.layer().is_some());
+        self.pin_spread(|e| e.layer().is_none());
         self.left += reserved;
         if self.neuron_geometry().is_some() {
             self.cache_neurons();
         } else {
-            self.pin_spread(|e| e.kind == ClusterKind::Ffn);
+            self.pin_spread(is_neurons);
         }
         self.drop_idle_window();
     }
@@ -306,8 +300,8 @@ impl Planner<'_> {
             return false;
         };
         let resident: u64 = streamable(self.bundle)
-            .map(|(_, e)| match e.kind {
-                ClusterKind::Ffn => self.gate_bytes(e),
+            .map(|(_, e)| match e.content {
+                Content::Neurons(_) => self.gate_bytes(e),
                 _ => e.padded_len() as u64,
             })
             .sum();
@@ -327,8 +321,8 @@ impl Planner<'_> {
         if self.caches_bundles() {
             return 0;
         }
-        let layer = usize::from(e.layer.unwrap_or(0));
-        let row = self.bundle.meta.layers[layer].ffn.gate_row();
+        let layer = e.layer().unwrap_or(0);
+        let row = self.bundle.meta.ffns[layer].gate_row();
         (e.count as usize * row).next_multiple_of(PAGE) as u64
     }
 
@@ -355,7 +349,7 @@ impl Planner<'_> {
             Pipeline::Cluster => 2 * g.neurons,
             // What a core owns of a layer, which it reads before it computes any of it.
             Pipeline::Matrix | Pipeline::None => {
-                let clusters = self.bundle.meta.config.d_ff.div_ceil(g.neurons);
+                let clusters = self.bundle.meta.network.widest_ffn().div_ceil(g.neurons);
                 clusters.div_ceil(self.request.threads) * g.neurons
             }
         }
@@ -363,12 +357,11 @@ impl Planner<'_> {
 
     /// The largest neuron geometry, if the FFN can be cached by neuron.
     fn neuron_geometry(&self) -> Option<FfnGeometry> {
-        let layers = &self.bundle.meta.layers;
+        let ffns = &self.bundle.meta.ffns;
         let usable = self.request.sparsity != Sparsity::Dense
-            && layers.iter().all(|l| l.ffn.layout == FfnLayout::Neuron);
-        layers
-            .iter()
-            .map(|l| l.ffn)
+            && ffns.iter().all(|g| g.layout == FfnLayout::Neuron);
+        ffns.iter()
+            .copied()
             .filter(|_| usable)
             .max_by_key(FfnGeometry::bundle_bytes)
     }
@@ -430,11 +423,11 @@ impl Planner<'_> {
         let least = self.least_neuron_cache(&g);
         if self.left < least {
             // Too little for a useful cache: whole clusters are streamed, some of them pinned.
-            self.pin_spread(|e| e.kind == ClusterKind::Ffn);
+            self.pin_spread(is_neurons);
             return;
         }
         let ffn: Vec<(usize, u64)> = streamable(self.bundle)
-            .filter(|(_, e)| e.kind == ClusterKind::Ffn)
+            .filter(|(_, e)| is_neurons(e))
             .map(|(i, e)| (i, self.gate_bytes(e)))
             .collect();
         if self.caches_bundles() {
@@ -486,9 +479,6 @@ impl Planner<'_> {
     }
 }
 
-fn is_attention(kind: ClusterKind) -> bool {
-    matches!(
-        kind,
-        ClusterKind::Q | ClusterKind::K | ClusterKind::V | ClusterKind::O
-    )
+fn is_neurons(e: &DirectoryEntry) -> bool {
+    matches!(e.content, Content::Neurons(_))
 }

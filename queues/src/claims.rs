@@ -8,7 +8,8 @@
 //! number all cores count alike, so nobody has to put a cursor back. Claims order nothing: what was computed is
 //! published by the [exchange](crate::exchange) that ends the round.
 
-use crate::padded::Padded;
+use crossbeam_utils::CachePadded;
+
 use crate::sync::{AtomicU64, Ordering};
 
 /// Bits of a cursor for the place in the list; the rest number the round.
@@ -20,14 +21,16 @@ pub const MAX_LIST: usize = (1 << PLACE_BITS) - 1;
 /// One cursor per list.
 #[derive(Debug)]
 pub struct Claims {
-    cursors: Box<[Padded<AtomicU64>]>, // [n]
+    cursors: Box<[CachePadded<AtomicU64>]>, // [n]
 }
 
 impl Claims {
     /// Cursors for `n` lists.
     pub fn new(n: usize) -> Self {
         Self {
-            cursors: (0..n).map(|_| Padded(AtomicU64::new(0))).collect(),
+            cursors: (0..n)
+                .map(|_| CachePadded::new(AtomicU64::new(0)))
+                .collect(),
         }
     }
 

@@ -12,7 +12,8 @@ use std::cell::Cell;
 use std::sync::{Arc, PoisonError};
 use std::time::Duration;
 
-use crate::padded::Padded;
+use crossbeam_utils::CachePadded;
+
 use crate::sync::{AtomicU64, Deadline, Mutex, Ordering, Thread, ThreadId, current, spin_loop};
 
 /// Lowest bit of the state: the owner is parked, or about to be.
@@ -62,19 +63,19 @@ pub enum Woke {
 /// The listening end, owned by one thread at a time (`Send`, not `Sync`, not `Clone`).
 #[derive(Debug)]
 pub struct Bell {
-    shared: Arc<Padded<Shared>>,
+    shared: Arc<CachePadded<Shared>>,
     bound: Cell<Option<ThreadId>>,
 }
 
 /// The ringing end: any number of clones, on any thread.
 #[derive(Debug, Clone)]
 pub struct Ringer {
-    shared: Arc<Padded<Shared>>,
+    shared: Arc<CachePadded<Shared>>,
 }
 
 /// Makes a bell and its first ringer. Ringing before the bell has a thread is remembered by the epoch.
 pub fn doorbell() -> (Bell, Ringer) {
-    let shared = Arc::new(Padded(Shared {
+    let shared = Arc::new(CachePadded::new(Shared {
         state: AtomicU64::new(0),
         owner: Mutex::new(None),
     }));

@@ -28,15 +28,16 @@
 
 use std::sync::Arc;
 
+use crossbeam_utils::CachePadded;
+
 use crate::doorbell::Ringer;
-use crate::padded::Padded;
 use crate::sync::{AtomicBool, AtomicU64, Ordering, fence};
 
 #[derive(Debug)]
 struct Shared {
     /// Epoch each core has arrived at; cell `i` is written by member `i` only.
-    arrived: Box<[Padded<AtomicU64>]>, // [n]
-    aborted: Padded<AtomicBool>,
+    arrived: Box<[CachePadded<AtomicU64>]>, // [n]
+    aborted: CachePadded<AtomicBool>,
     /// The cores' doorbells.
     ringers: Box<[Ringer]>, // [n]
 }
@@ -66,8 +67,11 @@ pub struct Aborter {
 /// Build it anew after an abort: the members then disagree on the epoch.
 pub fn exchange(ringers: Vec<Ringer>) -> (Vec<Member>, Aborter) {
     let shared = Arc::new(Shared {
-        arrived: ringers.iter().map(|_| Padded(AtomicU64::new(0))).collect(),
-        aborted: Padded(AtomicBool::new(false)),
+        arrived: ringers
+            .iter()
+            .map(|_| CachePadded::new(AtomicU64::new(0)))
+            .collect(),
+        aborted: CachePadded::new(AtomicBool::new(false)),
         ringers: ringers.into(),
     });
     let members = (0..shared.ringers.len())

@@ -1,8 +1,8 @@
 //! Bounded queue of owned values between two actors; sends never wait.
 //!
-//! A lane is a flume bounded channel plus the receiver's doorbell. Back-pressure is not here but where a
-//! batch is taken from its [`crate::pool::Pool`]: a lane has room for everything the pools can put under
-//! way ([`Capacity::covers`], checked at start-up), so a full lane is a bug and its error says so.
+//! A lane is a flume bounded channel plus what wakes its receiver: a doorbell, or an [`Alarm`] of another kind.
+//! Back-pressure is not here but where a buffer is taken: a lane has room for everything that can be under
+//! way, so a full lane is a bug, and its error says so.
 //!
 //! **Allocation.** flume 0.12 keeps the values in a `VecDeque` that starts empty and grows by doubling, but
 //! never shrinks. So a new lane is filled to its capacity and drained once, after which `try_send` and
@@ -14,13 +14,25 @@ use std::fmt;
 use crate::capacity::Capacity;
 use crate::doorbell::Ringer;
 
+/// Wakes the receiver of a lane.
+pub trait Alarm {
+    /// Tells the receiver to look for work. What the caller wrote before is visible to it then.
+    fn ring(&self);
+}
+
+impl Alarm for Ringer {
+    fn ring(&self) {
+        Ringer::ring(self);
+    }
+}
+
 /// The sending end. Dropping the last clone closes the lane and rings.
 #[derive(Debug)]
-pub struct LaneTx<T> {
-    // Declared before `ringer`: fields are dropped in this order, so the receiver that is woken by the
+pub struct LaneTx<T, A: Alarm = Ringer> {
+    // Declared before `alarm`: fields are dropped in this order, so the receiver that is woken by the
     // last ring finds the lane closed.
     queue: flume::Sender<Option<T>>,
-    ringer: RingOnDrop,
+    alarm: RingOnDrop<A>,
     capacity: Capacity,
 }
 
@@ -31,9 +43,9 @@ pub struct LaneRx<T> {
 }
 
 #[derive(Debug, Clone)]
-struct RingOnDrop(Ringer);
+struct RingOnDrop<A: Alarm>(A);
 
-impl Drop for RingOnDrop {
+impl<A: Alarm> Drop for RingOnDrop<A> {
     fn drop(&mut self) {
         self.0.ring();
     }
@@ -77,23 +89,23 @@ impl<T> fmt::Debug for SendError<T> {
     }
 }
 
-/// Makes a lane with room for `capacity` values, whose receiver is woken through `ringer`.
+/// Makes a lane with room for `capacity` values, whose receiver is woken through `alarm`.
 ///
 /// Allocates everything it will ever need. A capacity of 0 is a lane that is always full.
-pub fn lane<T>(capacity: &Capacity, ringer: Ringer) -> (LaneTx<T>, LaneRx<T>) {
+pub fn lane<T, A: Alarm>(capacity: &Capacity, alarm: A) -> (LaneTx<T, A>, LaneRx<T>) {
     // `Option` only for the warm-up, which needs something to put in; it is free for boxes.
     let (tx, rx) = flume::bounded(capacity.total());
     while tx.try_send(None).is_ok() {}
     while rx.try_recv().is_ok() {}
     let tx = LaneTx {
         queue: tx,
-        ringer: RingOnDrop(ringer),
+        alarm: RingOnDrop(alarm),
         capacity: capacity.clone(),
     };
     (tx, LaneRx { queue: rx })
 }
 
-impl<T> LaneTx<T> {
+impl<T, A: Alarm> LaneTx<T, A> {
     /// Hands `value` over and rings the receiver. Never blocks.
     ///
     /// # Errors
@@ -122,7 +134,7 @@ impl<T> LaneTx<T> {
 
     /// Wakes the receiver.
     pub fn ring(&self) {
-        self.ringer.0.ring();
+        self.alarm.0.ring();
     }
 
     /// Whether the receiver is gone, so that nothing sent will ever be seen.
@@ -136,11 +148,11 @@ impl<T> LaneTx<T> {
     }
 }
 
-impl<T> Clone for LaneTx<T> {
+impl<T, A: Alarm + Clone> Clone for LaneTx<T, A> {
     fn clone(&self) -> Self {
         Self {
             queue: self.queue.clone(),
-            ringer: self.ringer.clone(),
+            alarm: self.alarm.clone(),
             capacity: self.capacity.clone(),
         }
     }
@@ -177,7 +189,7 @@ mod tests {
     #[test]
     fn values_arrive_in_order_and_each_send_rings() {
         let (bell, ringer) = doorbell();
-        let (tx, rx) = lane(&Capacity::sum(&[("test", 3)]), ringer);
+        let (tx, rx) = lane(&Capacity::of(&[("test", 3)]), ringer);
         tx.send("a").expect("room");
         tx.send("b").expect("room");
         assert_eq!((bell.epoch(), rx.len()), (2, 2));
@@ -192,7 +204,7 @@ mod tests {
     #[test]
     fn a_full_lane_gives_the_value_back_and_calls_it_a_bug() {
         let (bell, ringer) = doorbell();
-        let (tx, _rx) = lane(&Capacity::sum(&[("tokens", 1), ("faults", 1)]), ringer);
+        let (tx, _rx) = lane(&Capacity::of(&[("tokens", 1), ("faults", 1)]), ringer);
         tx.send(1).expect("room");
         tx.send(2).expect("room");
         let error = tx.send(3).expect_err("full");
@@ -206,7 +218,7 @@ mod tests {
     #[test]
     fn closing_is_seen_at_both_ends_and_rings() {
         let (bell, ringer) = doorbell();
-        let capacity = Capacity::sum(&[("test", 2)]);
+        let capacity = Capacity::of(&[("test", 2)]);
         let (tx, rx) = lane(&capacity, ringer.clone());
         let second = tx.clone();
         tx.send_quiet(7).expect("room");
@@ -228,7 +240,7 @@ mod tests {
 
     #[test]
     fn a_lane_without_places_is_always_full() {
-        let (tx, _rx) = lane(&Capacity::sum(&[]), doorbell().1);
+        let (tx, _rx) = lane(&Capacity::of(&[]), doorbell().1);
         assert!(matches!(tx.send(()), Err(SendError::Full { .. })));
     }
 }

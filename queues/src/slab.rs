@@ -23,7 +23,7 @@ const LARGEST_PAGE: usize = 64 << 10;
 /// The slab could not be mapped.
 #[derive(Debug, thiserror::Error)]
 #[error(
-    "cannot reserve {bytes} bytes of memory for the weight slab: {source}; give a smaller --memory"
+    "cannot reserve {bytes} bytes of memory for the weight slab: {source}; a smaller budget may do"
 )]
 pub struct SlabError {
     bytes: usize,

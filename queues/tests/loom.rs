@@ -116,7 +116,7 @@ fn a_timeout_that_races_a_ring_loses_nothing() {
 fn a_lane_delivers_and_its_closing_wakes() {
     loom::model(|| {
         let (bell, ringer) = doorbell();
-        let (tx, rx) = lane(&Capacity::sum(&[("test", 2)]), ringer);
+        let (tx, rx) = lane(&Capacity::of(&[("test", 2)]), ringer);
         let other = thread::spawn(move || tx.send(7).expect("room"));
         let mut got = Vec::new();
         wait_for(&bell, Spin::NONE, None, || {

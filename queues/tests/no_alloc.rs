@@ -2,36 +2,32 @@
 #![cfg(not(loom))]
 
 use allocation_counter::measure;
-use forebay_queues::batch::Batch;
 use forebay_queues::board::F32Board;
 use forebay_queues::capacity::Capacity;
 use forebay_queues::doorbell::{Spin, doorbell};
 use forebay_queues::exchange::exchange;
 use forebay_queues::lane::lane;
-use forebay_queues::pool::Pool;
 
 #[test]
-fn a_lane_and_its_boxes_are_allocated_once() {
+fn a_lane_is_allocated_once() {
     let (bell, ringer) = doorbell();
     bell.bind();
-    let capacity = Capacity::sum(&[("there", 48), ("back", 52)]);
-    let built = measure(|| drop(lane::<Box<Batch<u64, 8>>>(&capacity, ringer.clone())));
+    let capacity = Capacity::of(&[("there", 48), ("back", 52)]);
+    let built = measure(|| drop(lane::<[u64; 8], _>(&capacity, ringer.clone())));
     assert!(built.count_total > 0, "the counter counts");
 
     let (tx, rx) = lane(&capacity, ringer);
-    let mut pool = Pool::new("batches", 100, Batch::<u64, 8>::new);
     let used = measure(|| {
         for round in 0..5 {
             let seen = bell.epoch();
-            while let Some(mut batch) = pool.take() {
-                while batch.push(round).is_ok() {}
-                tx.send(batch).expect("as large as the pool");
+            for i in 0..100 {
+                tx.send([round + i; 8]).expect("room for 100");
             }
+            assert!(tx.send([0; 8]).is_err(), "and for no more");
             bell.wait(seen, Spin::NONE, None);
             assert_eq!(rx.len(), 100);
-            while let Some(mut batch) = rx.try_recv() {
-                assert_eq!(batch.drain().sum::<u64>(), 8 * round);
-                pool.give(batch);
+            for i in 0..100 {
+                assert_eq!(rx.try_recv(), Some([round + i; 8]));
             }
         }
     });

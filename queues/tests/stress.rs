@@ -5,13 +5,11 @@ use std::sync::Arc;
 use std::thread;
 use std::time::Duration;
 
-use forebay_queues::batch::Batch;
 use forebay_queues::board::{F32Board, I64Board};
 use forebay_queues::capacity::Capacity;
 use forebay_queues::doorbell::{Bell, Spin, Woke, doorbell};
 use forebay_queues::exchange::{Aborted, Member, exchange};
-use forebay_queues::lane::{LaneRx, LaneTx, lane};
-use forebay_queues::pool::Pool;
+use forebay_queues::lane::{LaneRx, LaneTx, SendError, lane};
 
 /// A lost wake-up ends the test instead of hanging it.
 const LOST: Option<Duration> = Some(Duration::from_secs(30));
@@ -43,7 +41,7 @@ fn echo(bell: &Bell, from: &LaneRx<u64>, to: &LaneTx<u64>, spin: Spin) {
 #[test]
 fn ping_pong_parked_and_spinning() {
     for (spin, rounds) in [(Spin::NONE, 3_000), (Spin::looks(200), 10_000)] {
-        let one = Capacity::sum(&[("the ball", 1)]);
+        let one = Capacity::of(&[("the ball", 1)]);
         let (here, ring_here) = doorbell();
         let (there, ring_there) = doorbell();
         let (to, from_here) = lane(&one, ring_there);
@@ -67,54 +65,47 @@ fn ping_pong_parked_and_spinning() {
 }
 
 #[test]
-fn batches_from_three_cores_arrive_once_and_boxes_come_home() {
+fn buffers_of_three_cores_arrive_once_and_come_back() {
     const CORES: u64 = 3;
     const ITEMS: u64 = 20_000;
-    const BOXES: usize = 2;
-    let size = Capacity::sum(&[("core 0", BOXES), ("core 1", BOXES), ("core 2", BOXES)]);
+    const BUFFERS: usize = 2;
+    let own = Capacity::of(&[("buffers of a core", BUFFERS)]);
+    let all: Capacity = [&own; CORES as usize].into_iter().sum();
     let (bell, ringer) = doorbell();
-    let (tx, rx) = lane::<(u64, Box<Batch<u64, 7>>)>(&size, ringer);
-    let mut home = Vec::new();
+    let (tx, rx) = lane::<(u64, Vec<u64>), _>(&all, ringer);
+    let mut back = Vec::new();
     let mut cores = Vec::new();
     for core in 0..CORES {
         let (bell, ringer) = doorbell();
-        let mut pool = Pool::new("batches", BOXES, Batch::<u64, 7>::new);
-        let (give, returned) = lane(&Capacity::sum(&[("batches", BOXES)]), ringer);
-        pool.fits(&size).expect("large enough");
-        home.push(give);
+        let (give, returned) = lane(&own, ringer);
+        back.push(give);
         let tx = tx.clone();
         cores.push(thread::spawn(move || {
+            let mut free: Vec<Vec<_>> = (0..BUFFERS).map(|_| Vec::with_capacity(7)).collect();
             let mut items = core * ITEMS..(core + 1) * ITEMS;
             while !items.is_empty() {
-                let mut batch = None;
                 wait_for(&bell, Spin::looks(50), || {
-                    while let Some(b) = returned.try_recv() {
-                        pool.give(b);
-                    }
-                    batch = pool.take();
-                    batch.is_some()
+                    free.extend(std::iter::from_fn(|| returned.try_recv()));
+                    !free.is_empty()
                 });
-                let mut batch = batch.expect("taken");
-                assert!(batch.is_empty());
-                while !batch.is_full()
-                    && let Some(item) = items.next()
-                {
-                    batch.push(item).expect("room");
-                }
-                tx.send((core, batch)).expect("as large as the pools");
+                let mut buffer: Vec<u64> = free.pop().expect("waited for");
+                assert!(buffer.is_empty());
+                buffer.extend(items.by_ref().take(7));
+                tx.send((core, buffer)).expect("room for every buffer");
             }
         }));
     }
     drop(tx);
     let mut next = [0, ITEMS, 2 * ITEMS];
     wait_for(&bell, Spin::looks(50), || {
-        while let Some((core, mut batch)) = rx.try_recv() {
-            for item in batch.drain() {
+        while let Some((core, mut buffer)) = rx.try_recv() {
+            for item in buffer.drain(..) {
                 assert_eq!(item, next[core as usize], "order within a core");
                 next[core as usize] += 1;
             }
-            // A core that has sent everything no longer takes its boxes home.
-            let _ = home[core as usize].send(batch);
+            // A core that has sent everything no longer takes its buffers back.
+            let sent = back[core as usize].send(buffer);
+            assert!(!matches!(sent, Err(SendError::Full { .. })));
         }
         rx.is_closed()
     });

@@ -9,9 +9,8 @@ use serde::Serialize;
 use crate::NeuronOptions;
 use crate::engine::{Engine, EngineBuilder};
 use crate::error::Error;
-use crate::request::{Prompt, Request};
+use crate::request::Request;
 use crate::stats::Statistics;
-use crate::stream::StreamItem;
 
 /// A way of running, with its name in tables.
 #[derive(Clone, Copy, Debug)]
@@ -128,7 +127,7 @@ pub fn measure_point(
     let builder = builder.hot_set(false);
     let engine = builder.context(workload.context()).build()?;
     let mut session = engine.session();
-    let vocabulary = engine.config().vocab_size as u64;
+    let vocabulary = engine.network().vocab_size as u64;
     let mut state = workload.seed;
     let prompt = (0..workload.prompt).map(|_| {
         // Any spread of tokens does; this one is Knuth's generator.
@@ -139,20 +138,11 @@ pub fn measure_point(
     });
     let mut prompt: Vec<u32> = prompt.collect();
     let mut generate = |n: usize| -> Result<Statistics, Error> {
-        let mut request = Request::text("").max_tokens(n);
-        request.prompt = Prompt::Tokens(std::mem::take(&mut prompt));
-        request.ignore_eog = true;
-        request.sampler = SamplerConfig {
-            temperature: 1.0,
-            seed: workload.seed,
-            ..SamplerConfig::default()
-        };
-        for item in session.generate(request)? {
-            if let StreamItem::Done(statistics) = item? {
-                return Ok(*statistics);
-            }
-        }
-        Err(Error::Stopped)
+        let mut sampler = SamplerConfig::default();
+        (sampler.temperature, sampler.seed) = (1.0, workload.seed);
+        let request = Request::tokens(std::mem::take(&mut prompt)).max_tokens(n);
+        let stream = session.generate(request.ignore_eog(true).sampler(sampler))?;
+        Ok(stream.finish()?.1)
     };
     if workload.warm_up > 0 {
         generate(workload.warm_up)?;

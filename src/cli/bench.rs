@@ -1,18 +1,18 @@
 //! `forebay bench`
 
-use std::path::PathBuf;
-
-use anyhow::Context;
+use anyhow::{Context, bail};
 use clap::Args;
-use forebay::Engine;
 use forebay::bench::{BenchTest, KernelReport, TestReport, measure_kernels};
-use forebay::plans::process::rss_peak;
-use forebay::plans::size::format_size;
+use forebay::{Engine, Error, PlanInForce};
+use forebay_plans::process::rss_peak;
+use forebay_plans::size::format_size;
 use serde::Serialize;
 
 use super::bench_ladder::Sparse;
 use super::bench_trace::TraceCost;
+use super::comparison_flags::ComparisonFlags;
 use super::engine_flags::EngineFlags;
+use super::model_argument::ModelArgument;
 use super::output::{print_json, print_text, say};
 use super::progress::reporter;
 
@@ -26,8 +26,8 @@ const TRACED_TEST: &str = "tg128";
 pub struct Bench {
     #[command(subcommand)]
     sparse: Option<Sparse>,
-    /// A .gguf or .fbay file, or a safetensors folder; the embedded demo model if left away.
-    model: Option<PathBuf>,
+    #[command(flatten)]
+    model: ModelArgument,
     /// Tests, separated by commas: ppN reads a prompt of N random tokens, tgN generates N tokens, each
     /// from an empty context [default: pp128,pp512,tg128].
     #[arg(long, value_name = "TESTS", value_delimiter = ',')]
@@ -43,6 +43,8 @@ pub struct Bench {
     trace_cost: bool,
     #[command(flatten)]
     engine: EngineFlags,
+    #[command(flatten)]
+    comparison: ComparisonFlags,
     /// Print one JSON object.
     #[arg(long)]
     json: bool,
@@ -69,7 +71,7 @@ struct RunReport {
     /// Before kernels are measured, which is behind the tests and needs memory of its own.
     peak_rss_bytes: u64,
     repetitions: usize,
-    plan: serde_json::Value,
+    plan: PlanInForce,
 }
 
 impl Bench {
@@ -80,7 +82,7 @@ impl Bench {
         if self.trace_cost {
             return self.trace_cost();
         }
-        let mut report = if self.kernels && self.model.is_none() && self.tests.is_empty() {
+        let mut report = if self.kernels && self.model.path().is_none() && self.tests.is_empty() {
             Report {
                 run: None,
                 isa: "",
@@ -141,18 +143,22 @@ impl Bench {
 
     /// An engine with room for `longest`, and for so many records of a trace per core.
     fn start(&self, longest: BenchTest, trace_records: usize) -> anyhow::Result<Engine> {
-        let mut builder = self.engine.configure(Engine::builder())?;
-        builder = builder
+        let builder = self.engine.configure(Engine::builder())?;
+        let mut builder = self
+            .comparison
+            .configure(builder)
             .context(longest.tokens)
             .trace_records(trace_records)
             .on_preparation(reporter(self.json));
-        if let Some(model) = &self.model {
+        if let Some(model) = self.model.path() {
             builder = builder.model(model);
         }
-        builder.build().with_context(|| {
-            let tokens = longest.tokens;
-            format!("cannot run {longest}, which needs a context of {tokens}")
-        })
+        match builder.build() {
+            Err(Error::ContextTooLarge { trained, .. }) => bail!(
+                "{longest} takes more than the {trained} tokens that the model was trained for; give a shorter test"
+            ),
+            built => built.with_context(|| format!("cannot run {longest}")),
+        }
     }
 
     fn trace_cost(&self) -> anyhow::Result<()> {

@@ -5,9 +5,10 @@ use std::path::PathBuf;
 use anyhow::{Context, bail};
 use clap::{Args, Subcommand};
 use forebay::bench::{LADDER, Point, Workload, measure_point};
-use forebay::plans::size::format_size;
-use forebay::{Engine, PolicyKind};
+use forebay::{Engine, Error, PolicyKind};
+use forebay_plans::size::format_size;
 
+use super::comparison_flags::ComparisonFlags;
 use super::engine_flags::EngineFlags;
 use super::output::{print_json, print_text, say};
 use super::progress::reporter;
@@ -28,6 +29,8 @@ pub struct Points {
     model: PathBuf,
     #[command(flatten)]
     engine: EngineFlags,
+    #[command(flatten)]
+    comparison: ComparisonFlags,
     /// Tokens of the random prompt.
     #[arg(long, value_name = "N", default_value_t = 16)]
     prompt: usize,
@@ -86,10 +89,8 @@ impl Sparse {
 impl Points {
     fn builder(&self) -> anyhow::Result<forebay::EngineBuilder> {
         let builder = Engine::builder().model(&self.model);
-        Ok(self
-            .engine
-            .configure(builder)?
-            .on_preparation(reporter(self.json)))
+        let builder = self.comparison.configure(self.engine.configure(builder)?);
+        Ok(builder.on_preparation(reporter(self.json)))
     }
 
     fn workload(&self) -> Workload {
@@ -146,7 +147,8 @@ impl Sweep {
     /// Equal steps between the least possible budget and one that holds everything.
     fn measure(&self) -> anyhow::Result<Vec<Point>> {
         let whole = Engine::builder().model(&self.points.model);
-        let whole = self.points.engine.configure(whole)?.context(2).build()?;
+        let whole = self.points.engine.configure(whole)?;
+        let whole = self.points.comparison.configure(whole).context(2).build()?;
         let weights = whole.weight_bytes();
         drop(whole);
         let mut measured = Vec::new();
@@ -160,9 +162,7 @@ impl Sweep {
             {
                 Ok(point) => measured.push(point),
                 // Below the least possible memory there is nothing to measure.
-                Err(error) if format!("{error:#}").contains("too small") => {
-                    say(format_args!("{name}: {error:#}"));
-                }
+                Err(error) if is_too_small(&error) => say(format_args!("{name}: {error:#}")),
                 Err(error) => return Err(error).context(name),
             }
         }
@@ -171,6 +171,13 @@ impl Sweep {
         }
         Ok(measured)
     }
+}
+
+fn is_too_small(error: &anyhow::Error) -> bool {
+    matches!(
+        error.downcast_ref::<Error>(),
+        Some(Error::WeightMemory { .. } | Error::Budget(_))
+    )
 }
 
 fn table(points: &[Point]) -> String {

@@ -7,8 +7,8 @@ use std::time::Instant;
 use anyhow::{Context, bail};
 use forebay::Engine;
 use forebay::bench::BenchTest;
-use forebay::traces::lane::TraceLane;
-use forebay::traces::record::{Record, Stage};
+use forebay_traces::lane::TraceLane;
+use forebay_traces::record::{Record, Stage};
 use serde::Serialize;
 
 use super::run::TRACE_RECORDS;

@@ -3,12 +3,12 @@
 use std::path::PathBuf;
 
 use clap::Args;
-use forebay::plans::cache_dir;
-use forebay::plans::doctor::{Doctor as Examination, ExamineOptions, Finding};
-use forebay::plans::machine::{DiskProfile, MachineProfile};
-use forebay::plans::size::format_size;
 use forebay::survey;
 use forebay_actors::io::probe::uring_available;
+use forebay_plans::cache_dir;
+use forebay_plans::doctor::{Doctor as Examination, ExamineOptions, Finding};
+use forebay_plans::machine::{DiskProfile, MachineProfile};
+use forebay_plans::size::format_size;
 
 use super::output::{print_json, print_text};
 use super::progress::thousandths;

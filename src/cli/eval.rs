@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use clap::{Args, Subcommand};
 use forebay::Engine;
-use forebay::models::tokenizer::EncodeOptions;
+use forebay_models::tokenizer::EncodeOptions;
 
 use super::engine_flags::EngineFlags;
 use super::output::{print_json, print_text, say};
@@ -30,7 +30,7 @@ pub struct Perplexity {
     #[command(flatten)]
     engine: EngineFlags,
     /// Tokens per chunk; the second half of each is scored.
-    #[arg(long, value_name = "N", default_value_t = 512)]
+    #[arg(long, short = 'c', value_name = "N", default_value_t = 512)]
     ctx: usize,
     /// Chunks to evaluate [default: all].
     #[arg(long, value_name = "N")]

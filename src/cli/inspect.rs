@@ -4,11 +4,11 @@ use std::fmt;
 use std::path::PathBuf;
 
 use clap::Args;
-use forebay::models::bundle::{Bundle, ClusterKind};
-use forebay::models::config::ModelConfig;
-use forebay::models::source;
-use forebay::models::tensor::{LayerTensor, TensorId, TensorSource};
-use forebay::plans::size::format_size;
+use forebay_models::bundle::Bundle;
+use forebay_models::network::{Activation, Content, Network, Rope};
+use forebay_models::source;
+use forebay_models::tensor::{LayerTensor as T, TensorId, TensorSource};
+use forebay_plans::size::format_size;
 use serde::Serialize;
 
 use super::output::{print_json, print_text};
@@ -34,11 +34,54 @@ struct Entry {
 
 #[derive(Debug, Serialize)]
 struct Description {
-    config: ModelConfig,
+    config: Summary,
+    /// Everything that the forward pass needs to know.
+    network: Network,
     activation_is_sparse: bool,
     has_predictors: bool,
     bytes: u64,
     tensors: Vec<Entry>,
+}
+
+/// Sizes of the first layer, which in most models are those of all.
+#[derive(Debug, Serialize)]
+struct Summary {
+    name: String,
+    n_layers: usize,
+    d_model: usize,
+    n_heads: usize,
+    n_kv_heads: usize,
+    head_dim: usize,
+    d_ff: usize,
+    vocab_size: usize,
+    context_length: usize,
+    sliding_window: Option<usize>,
+    rope: Option<Rope>,
+    activation: Activation,
+    tied_head: bool,
+    qkv_bias: bool,
+}
+
+impl Summary {
+    fn of(network: &Network) -> Self {
+        let (a, ffn) = (network.attention(0), network.ffn(0));
+        Self {
+            name: network.name.clone(),
+            n_layers: network.n_layers(),
+            d_model: network.d_model,
+            n_heads: a.n_heads,
+            n_kv_heads: a.n_kv_heads,
+            head_dim: a.head_dim,
+            d_ff: ffn.d_ff,
+            vocab_size: network.vocab_size,
+            context_length: network.context_length,
+            sliding_window: a.window,
+            rope: a.rope.map(|rope| network.ropes[rope].clone()),
+            activation: ffn.activation,
+            tied_head: network.head.tied,
+            qkv_bias: a.qkv_bias,
+        }
+    }
 }
 
 impl Inspect {
@@ -56,26 +99,8 @@ impl Inspect {
 }
 
 fn of_source(source: &dyn TensorSource) -> Description {
-    use LayerTensor as T;
-    let config = source.config().clone();
-    let per_layer = [
-        T::AttnNorm,
-        T::Q,
-        T::K,
-        T::V,
-        T::O,
-        T::QBias,
-        T::KBias,
-        T::VBias,
-        T::FfnNorm,
-        T::Gate,
-        T::Up,
-        T::Down,
-        T::DownT,
-        T::PredictorFc1,
-        T::PredictorFc2,
-    ];
-    let layers = (0..config.n_layers).flat_map(|l| per_layer.map(|t| TensorId::Layer(l, t)));
+    let network = source.network();
+    let layers = (0..network.n_layers()).flat_map(|l| T::ALL.map(|t| TensorId::Layer(l, t)));
     let ids = [TensorId::TokenEmbedding].into_iter().chain(layers);
     let ids = ids.chain([TensorId::OutputNorm, TensorId::OutputHead]);
     let tensors: Vec<Entry> = ids
@@ -88,67 +113,68 @@ fn of_source(source: &dyn TensorSource) -> Description {
             bytes: m.bytes() as u64,
         })
         .collect();
+    let fc1 = TensorId::Layer(0, T::PredictorFc1);
     Description {
-        activation_is_sparse: config.activation.is_sparse(),
-        has_predictors: source.meta(TensorId::Layer(0, T::PredictorFc1)).is_some(),
+        config: Summary::of(network),
+        activation_is_sparse: network.is_sparse(),
+        has_predictors: source.meta(fc1).is_some(),
         bytes: tensors.iter().map(|t| t.bytes).sum(),
-        config,
+        network: network.clone(),
         tensors,
     }
 }
 
 fn of_bundle(bundle: &Bundle) -> Description {
-    let (meta, c) = (&bundle.meta, &bundle.meta.config);
+    let (meta, network) = (&bundle.meta, &bundle.meta.network);
     let mut tensors: Vec<Entry> = Vec::new();
     for e in &bundle.clusters {
-        let layer = e.layer.map(usize::from);
-        let formats = layer.map(|l| &meta.layers[l]);
-        let format = match (e.kind, formats) {
-            (ClusterKind::Q, Some(f)) => f.q.to_string(),
-            (ClusterKind::K, Some(f)) => f.k.to_string(),
-            (ClusterKind::V, Some(f)) => f.v.to_string(),
-            (ClusterKind::O, Some(f)) => f.o.to_string(),
-            (ClusterKind::Ffn, Some(f)) => {
-                format!(
-                    "{}/{}/{} {:?}",
-                    f.ffn.gate, f.ffn.up, f.ffn.down, f.ffn.layout
-                )
+        let (name, format, cols) = match e.content {
+            Content::Neurons(layer) => {
+                let g = &meta.ffns[layer];
+                let format = format!("{}/{}/{} {:?}", g.gate, g.up, g.down, g.layout);
+                (format!("layer {layer} Ffn"), format, network.d_model)
             }
-            (ClusterKind::Embedding, _) => meta.embedding.to_string(),
-            _ => meta.head.to_string(),
+            content => {
+                let tensor = match content {
+                    Content::Rows(tensor) => tensor,
+                    _ => TensorId::TokenEmbedding,
+                };
+                let matrix = meta.matrix(tensor);
+                let format = matrix.map_or(String::new(), |m| m.block.to_string());
+                let cols = matrix.map_or(0, |m| m.cols);
+                (name_of(content), format, cols)
+            }
         };
-        let cols = if e.kind == ClusterKind::O {
-            c.q_dim()
-        } else {
-            c.d_model
-        };
-        let name = match layer {
-            Some(l) => format!("layer {l} {:?}", e.kind),
-            None => format!("{:?}", e.kind),
-        };
+        let (rows, bytes) = (e.count as usize, u64::from(e.len));
         match tensors.last_mut() {
             Some(last) if last.name == name => {
-                last.rows += e.count as usize;
-                last.bytes += u64::from(e.len);
+                last.rows += rows;
+                last.bytes += bytes;
             }
-            _ => {
-                let (rows, bytes) = (e.count as usize, u64::from(e.len));
-                tensors.push(Entry {
-                    name,
-                    format,
-                    rows,
-                    cols,
-                    bytes,
-                });
-            }
+            _ => tensors.push(Entry {
+                name,
+                format,
+                rows,
+                cols,
+                bytes,
+            }),
         }
     }
     Description {
-        config: c.clone(),
-        activation_is_sparse: c.activation.is_sparse(),
-        has_predictors: false,
+        config: Summary::of(network),
+        activation_is_sparse: network.is_sparse(),
+        has_predictors: meta.predictors.is_some(),
         bytes: bundle.weight_bytes(),
+        network: network.clone(),
         tensors,
+    }
+}
+
+fn name_of(content: Content) -> String {
+    match content {
+        Content::Rows(TensorId::Layer(layer, t)) => format!("layer {layer} {t:?}"),
+        Content::Rows(_) => "Head".into(),
+        _ => "Embedding".into(),
     }
 }
 
@@ -156,7 +182,7 @@ fn of_bundle(bundle: &Bundle) -> Description {
 impl fmt::Display for Description {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let c = &self.config;
-        writeln!(f, "{} ({:?})", c.name, c.arch)?;
+        writeln!(f, "{}", c.name)?;
         writeln!(
             f,
             "{} layers, d_model {}, {}/{} heads x {}, {} FFN neurons, vocabulary {}, context {}",
@@ -179,10 +205,11 @@ impl fmt::Display for Description {
         } else {
             ""
         };
+        let theta = c.rope.as_ref().map_or(0.0, |rope| rope.theta);
         writeln!(
             f,
-            "FFN {:?} ({sparse}{predictors}), RoPE theta {}",
-            c.activation, c.rope.theta
+            "FFN {:?} ({sparse}{predictors}), RoPE theta {theta}",
+            c.activation
         )?;
         writeln!(
             f,

@@ -4,15 +4,15 @@ use std::path::PathBuf;
 
 use clap::Args;
 use forebay::learn::{CalibrateRequest, FitRequest, FitStep, calibrate_gates, fit_predictors};
-use forebay::models::tokenizer::EncodeOptions;
-use forebay::plans::predictor_fit::FitOptions;
-use forebay::plans::size::format_size;
 use forebay::{Engine, EngineBuilder, Sparsity};
+use forebay_models::tokenizer::EncodeOptions;
+use forebay_plans::predictor_fit::FitOptions;
+use forebay_plans::size::format_size;
 
 use super::engine_flags::EngineFlags;
 use super::output::{print_json, print_text};
 use super::progress::{reporter, thousandths};
-use super::text::read_text;
+use super::text::{enough, read_text};
 
 /// Tokens per step.
 const BATCH: usize = 128;
@@ -83,7 +83,7 @@ fn rise(text: &str) -> Result<f64, String> {
 }
 
 impl Text {
-    fn builder(&self) -> anyhow::Result<EngineBuilder> {
+    fn builder(&self) -> Result<EngineBuilder, forebay::Error> {
         let builder = Engine::builder().model(&self.model).context(self.ctx);
         let builder = builder.max_batch(BATCH.min(self.ctx)).max_logits(32);
         Ok(self
@@ -92,19 +92,12 @@ impl Text {
             .on_preparation(reporter(self.json)))
     }
 
-    /// The builder again, for a library that opens the model more than once.
-    fn make(&self) -> impl Fn() -> Result<EngineBuilder, forebay::Error> {
-        || {
-            self.builder()
-                .map_err(|e| forebay::Error::Request(format!("{e:#}")))
-        }
-    }
-
     /// The text's tokens, as many as are used; `shape` makes the engine the one that is run later.
     fn tokens(
         &self,
         shape: impl FnOnce(EngineBuilder) -> EngineBuilder,
     ) -> anyhow::Result<Vec<u32>> {
+        enough(self.tokens, self.ctx)?;
         let text = read_text(&self.file)?;
         let engine = shape(self.builder()?.sparsity(Sparsity::Dense)).build()?;
         let options = EncodeOptions {
@@ -133,22 +126,23 @@ impl FitPredictor {
             sample_bytes: 1 << 30,
         };
         let bar = thousandths(self.text.json);
-        let report = fit_predictors(
-            &self.text.make(),
-            &tokens,
-            &request,
-            &mut |step| match step {
-                FitStep::Gathering(to) => {
-                    bar.set_message(format!("running the text (layers to {to})"))
-                }
-                FitStep::Fitting(layer, share) => {
-                    bar.set_message(format!("fitting layer {layer}"));
-                    bar.set_position((share * 1000.0) as u64);
-                }
-                FitStep::Measuring => bar.set_message("measuring perplexity"),
-                FitStep::Writing => bar.set_message("writing the packed model"),
-            },
-        )?;
+        let report =
+            fit_predictors(
+                &|| self.text.builder(),
+                &tokens,
+                &request,
+                &mut |step| match step {
+                    FitStep::Gathering(to) => {
+                        bar.set_message(format!("running the text (layers to {to})"))
+                    }
+                    FitStep::Fitting(layer, share) => {
+                        bar.set_message(format!("fitting layer {layer}"));
+                        bar.set_position((share * 1000.0) as u64);
+                    }
+                    FitStep::Measuring => bar.set_message("measuring perplexity"),
+                    FitStep::Writing => bar.set_message("writing the packed model"),
+                },
+            )?;
         bar.finish_and_clear();
         if self.text.json {
             return print_json(&serde_json::to_value(&report)?);
@@ -194,7 +188,7 @@ impl Calibrate {
             perplexity_rise: self.perplexity_rise,
             test_pieces: self.test_pieces as usize,
         };
-        let report = calibrate_gates(&self.text.make(), &tokens, &request, &mut |share| {
+        let report = calibrate_gates(&|| self.text.builder(), &tokens, &request, &mut |share| {
             bar.set_position((share * 1000.0) as u64);
         })?;
         bar.finish_and_clear();

@@ -3,23 +3,31 @@
 mod bench;
 mod bench_ladder;
 mod bench_trace;
+mod comparison_flags;
 mod doctor;
 mod engine_flags;
 mod eval;
 mod inspect;
 mod learn;
+mod model_argument;
 pub mod output;
 mod pack;
 mod plan;
 mod profile;
 mod progress;
+mod remedy;
 mod run;
 mod sampling;
 mod synth;
 mod text;
 mod trace;
 
-use clap::{Parser, Subcommand};
+use std::ffi::{OsStr, OsString};
+use std::path::Path;
+
+use clap::{CommandFactory, Parser, Subcommand};
+
+pub use remedy::message_of;
 
 /// Runs language models larger than memory, fast, from flash storage.
 ///
@@ -29,6 +37,34 @@ use clap::{Parser, Subcommand};
 pub struct Arguments {
     #[command(subcommand)]
     command: Option<Command>,
+}
+
+impl Arguments {
+    /// The program's own. Who names no command means `run`: `forebay model.gguf`, `forebay -p TEXT`.
+    pub fn of_program() -> Self {
+        let arguments: Vec<OsString> = std::env::args_os().collect();
+        Self::parse_from(with_run(arguments))
+    }
+}
+
+/// Puts `run` in front of a first argument that is a model or one of its flags.
+fn with_run(mut arguments: Vec<OsString>) -> Vec<OsString> {
+    if arguments.get(1).is_some_and(|first| means_run(first)) {
+        arguments.insert(1, "run".into());
+    }
+    arguments
+}
+
+fn means_run(first: &OsStr) -> bool {
+    let text = first.to_string_lossy();
+    let program = Arguments::command();
+    let is_command = program.get_subcommands().any(|c| c.get_name() == text);
+    if is_command || ["-h", "--help", "-V", "--version", "help"].contains(&&*text) {
+        return false;
+    }
+    let path = Path::new(first);
+    let is_model = path.extension().is_some_and(|e| e == "gguf" || e == "fbay");
+    text.starts_with('-') || is_model || path.exists()
 }
 
 #[derive(Debug, Subcommand)]
@@ -54,7 +90,7 @@ enum Command {
     Plan(Box<plan::PlanCommand>),
     /// Examine this machine: cores, memory, disk, limits, with remedies.
     Doctor(doctor::Doctor),
-    /// Make a model of a real shape with planted sparsity, for measuring speed: it speaks nonsense.
+    /// Make a model of a real shape with planted sparsity, for measuring speed: its output is meaningless.
     Synth(synth::Synth),
     /// Work with recorded traces.
     #[command(subcommand)]
@@ -82,10 +118,38 @@ pub fn run(arguments: Arguments) -> anyhow::Result<()> {
 
 #[cfg(test)]
 mod tests {
-    use clap::CommandFactory;
+    use super::*;
+
+    #[test]
+    fn a_model_or_a_flag_in_front_means_run() {
+        let with_run = |arguments: &[&str]| {
+            let all = ["forebay"].iter().chain(arguments);
+            let all = super::with_run(all.map(OsString::from).collect());
+            all[1..].iter().any(|a| a == "run")
+        };
+        for run in [
+            &["model.gguf"][..],
+            &["missing/model.fbay"],
+            &["-p", "the"],
+            &["-m", "x"],
+            &["."],
+        ] {
+            assert!(with_run(run), "{run:?}");
+        }
+        for other in [
+            &["inspect", "model.gguf"][..],
+            &["--help"],
+            &["-V"],
+            &["sing"],
+            &["help", "plan"],
+            &[],
+        ] {
+            assert!(!with_run(other), "{other:?}");
+        }
+    }
 
     #[test]
     fn flags_are_consistent() {
-        super::Arguments::command().debug_assert();
+        Arguments::command().debug_assert();
     }
 }

@@ -1,11 +1,11 @@
 //! Writing results for machines.
 
 use std::fmt::Display;
-use std::io::Write;
+use std::io::{ErrorKind, Write};
 use std::path::Path;
 
 use anyhow::Context;
-use forebay::models::bundle::write_whole;
+use forebay_models::bundle::write_whole;
 use serde::Serialize;
 
 /// Writes `value` as one JSON object to a file, or to standard output for `-`; a file appears whole or
@@ -19,13 +19,29 @@ pub fn write_json(path: &Path, value: &impl Serialize) -> anyhow::Result<()> {
     write_whole(path, text.as_bytes()).with_context(|| format!("cannot write {}", path.display()))
 }
 
-/// Prints text at once. A reader that has gone (`| head`) or a full disk is an error, not a panic as with
-/// `println!`.
+/// Who read standard output wants no more of it (`| head`): the program ends, and that is no failure.
+#[derive(Debug)]
+pub struct ReaderGone;
+
+impl Display for ReaderGone {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("nobody reads standard output any more")
+    }
+}
+
+impl std::error::Error for ReaderGone {}
+
+/// Prints text at once. A full disk is an error, not a panic as with `println!`.
+///
+/// # Errors
+/// The text cannot be written; [`ReaderGone`] where nobody reads it.
 pub fn print_text(text: &str) -> anyhow::Result<()> {
     let mut out = std::io::stdout();
-    out.write_all(text.as_bytes())
-        .and_then(|()| out.flush())
-        .context("cannot write to standard output")
+    let written = out.write_all(text.as_bytes()).and_then(|()| out.flush());
+    match written {
+        Err(e) if e.kind() == ErrorKind::BrokenPipe => Err(ReaderGone.into()),
+        written => written.context("cannot write to standard output"),
+    }
 }
 
 /// Says something beside the results, on standard error. Where that is closed or full it is left unsaid: `eprintln!`

@@ -1,25 +1,24 @@
 //! `forebay plan`
 
-use std::path::PathBuf;
-
 use clap::Args;
 use forebay::{Engine, Measure, PlanGoal};
 
 use super::engine_flags::EngineFlags;
+use super::model_argument::ModelArgument;
 use super::output::{print_json, print_text};
 use super::progress::{reporter, thousandths};
 
 #[derive(Debug, Args)]
 pub struct PlanCommand {
-    /// A .gguf or .fbay file, or a safetensors folder; the embedded demo model if left away.
-    model: Option<PathBuf>,
+    #[command(flatten)]
+    model: ModelArgument,
     #[command(flatten)]
     engine: EngineFlags,
     /// Find the least memory with which so many tokens per second are generated; --memory is then the most.
     #[arg(long, value_name = "TOKENS/S", value_parser = speed, conflicts_with = "plan")]
     speed: Option<f64>,
     /// Positions of the KV cache.
-    #[arg(long, value_name = "N")]
+    #[arg(long, short = 'c', value_name = "N", help_heading = "Model")]
     ctx: Option<usize>,
     /// Measure kernels and cores again, too; memory and disk are always measured.
     #[arg(long)]
@@ -43,7 +42,7 @@ impl PlanCommand {
     pub fn execute(self) -> anyhow::Result<()> {
         let mut builder = self.engine.configure(Engine::builder())?;
         builder = builder.on_preparation(reporter(self.json));
-        if let Some(model) = &self.model {
+        if let Some(model) = self.model.path() {
             builder = builder.model(model);
         }
         if let Some(n) = self.ctx {

@@ -5,15 +5,15 @@ use std::path::PathBuf;
 use anyhow::bail;
 use clap::Args;
 use forebay::learn::{MissPoint, Profile, ProfileText, profile};
-use forebay::models::bundle::Bundle;
-use forebay::models::tokenizer::EncodeOptions;
-use forebay::{Engine, EngineBuilder, PolicyKind};
+use forebay::{Engine, EngineBuilder, PolicyKind, Sparsity};
+use forebay_models::bundle::Bundle;
+use forebay_models::tokenizer::EncodeOptions;
 use indicatif::ProgressBar;
 
 use super::engine_flags::EngineFlags;
 use super::output::{print_json, print_text, say};
 use super::progress::{reporter, thousandths};
-use super::text::read_text;
+use super::text::{enough, read_text};
 
 #[derive(Debug, Args)]
 pub struct ProfileCommand {
@@ -31,6 +31,9 @@ pub struct ProfileCommand {
     /// Tokens of the text that are used.
     #[arg(long, value_name = "N", default_value_t = 2048)]
     tokens: usize,
+    /// Which neurons the simulated caches keep: frequency, two-queue, lru or window:K.
+    #[arg(long, value_name = "NAME", default_value_t)]
+    policy: PolicyKind,
     #[command(flatten)]
     engine: EngineFlags,
     /// Print one JSON object.
@@ -40,15 +43,17 @@ pub struct ProfileCommand {
 
 impl ProfileCommand {
     pub fn execute(self) -> anyhow::Result<()> {
+        if self.file.is_some() {
+            enough(self.tokens, self.ctx)?;
+        }
         let context = self.generate.map_or(self.ctx, |n| n + 1);
-        let builder = || -> anyhow::Result<EngineBuilder> {
+        let make = || -> Result<EngineBuilder, forebay::Error> {
             let builder = Engine::builder().model(&self.model).context(context);
             let builder = self.engine.configure(builder)?;
             Ok(builder.hot_set(false).on_preparation(reporter(self.json)))
         };
-        let make = || builder().map_err(|e| forebay::Error::Request(format!("{e:#}")));
-        let engine = builder()?.build()?;
-        let bundle = PathBuf::from(engine.bundle_path());
+        let engine = make()?.build()?;
+        let bundle = engine.bundle_path().to_path_buf();
         let tokens = match (&self.file, self.generate) {
             (Some(file), _) => {
                 let options = EncodeOptions {
@@ -71,8 +76,7 @@ impl ProfileCommand {
             },
         };
         let bar = thousandths(self.json).with_message("profiling");
-        let policy = self.engine.policy.unwrap_or_default();
-        let profile = measured(&make, text, policy, &bar)?;
+        let profile = measured(&make, text, self.policy, &bar)?;
         let path = profile.save(&Bundle::open(&bundle)?)?;
         if self.json {
             return print_json(&serde_json::to_value(&profile)?);
@@ -104,7 +108,7 @@ fn table(profile: &Profile) -> String {
         "{} tokens, {}: a token wants {} of a layer's neurons ({} to {}); {} of them are wanted by the next, too; the most \
          wanted fifth has {}\n\n| neurons in memory | missed ({}) | reads per token |\n|---|---|---|\n",
         profile.tokens,
-        profile.sparsity,
+        mode_name(profile.sparsity),
         percent(mean),
         percent(ends(f64::min)),
         percent(ends(f64::max)),
@@ -126,4 +130,13 @@ fn table(profile: &Profile) -> String {
         );
     }
     text
+}
+
+fn mode_name(sparsity: Sparsity) -> &'static str {
+    match sparsity {
+        Sparsity::Dense => "dense",
+        Sparsity::Exact => "exact",
+        Sparsity::Predicted => "predicted",
+        Sparsity::Threshold => "threshold",
+    }
 }

@@ -1,7 +1,7 @@
 //! Progress bars for packing, making and loading models.
 
-use forebay::models::bundle::PackProgress;
 use forebay::packed::Preparation;
+use forebay_models::bundle::PackProgress;
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 
 use super::output::say;

@@ -1,15 +1,16 @@
 //! `forebay run`
 
 use std::io::{IsTerminal, Read};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
-use anyhow::{Context, bail};
+use anyhow::{Context, anyhow, bail};
 use clap::Args;
-use forebay::{Engine, Error, Prompt, Request, Statistics, StreamItem, TokenStream, demo};
+use forebay::{Engine, Error, Request, Statistics, StreamItem, TokenStream, demo};
 use futures_util::StreamExt;
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 
 use super::engine_flags::EngineFlags;
+use super::model_argument::ModelArgument;
 use super::output::{print_text, say, write_json};
 use super::progress::reporter;
 use super::sampling::Sampling;
@@ -19,37 +20,61 @@ pub const TRACE_RECORDS: usize = 1 << 18;
 
 #[derive(Debug, Default, Args)]
 pub struct Run {
-    /// A .gguf or .fbay file, or a safetensors folder; the embedded demo model if left away.
-    model: Option<PathBuf>,
-    /// The text to go on from.
-    #[arg(long, short, value_name = "TEXT", conflicts_with = "file")]
-    prompt: Option<String>,
-    /// Read the prompt from a file; without -p and -f it is read from standard input.
-    #[arg(long, short, value_name = "FILE")]
-    file: Option<PathBuf>,
-    /// Most tokens to generate [default: to the end of the text or of the context].
-    #[arg(long = "n-predict", short = 'n', value_name = "N")]
-    n_predict: Option<usize>,
     #[command(flatten)]
-    engine: EngineFlags,
-    #[command(flatten)]
-    sampling: Sampling,
+    model: ModelArgument,
     /// Positions of the KV cache, at most what the model was trained for [default: 4096, or less where -n
     /// or the budget allows no more].
-    #[arg(long, value_name = "N")]
+    #[arg(long, short = 'c', value_name = "N", help_heading = "Model")]
     ctx: Option<usize>,
-    /// Go on behind an end-of-generation token.
-    #[arg(long)]
+    /// The text to continue.
+    #[arg(long, short, value_name = "TEXT", conflicts_with = "file")]
+    #[arg(help_heading = "Prompt")]
+    prompt: Option<String>,
+    /// Read the prompt from a file; without -p and -f it is read from standard input.
+    #[arg(long, short, value_name = "FILE", help_heading = "Prompt")]
+    file: Option<PathBuf>,
+    /// Maximum number of tokens to generate; -1 is no limit [default: to the end of the text or of the context].
+    #[arg(
+        long = "n-predict",
+        short = 'n',
+        value_name = "N",
+        help_heading = "Prompt"
+    )]
+    #[arg(allow_negative_numbers = true, value_parser = limit)]
+    n_predict: Option<usize>,
+    /// End the text before this string; may be given several times.
+    #[arg(long, short = 'r', alias = "reverse-prompt", value_name = "TEXT")]
+    #[arg(help_heading = "Prompt")]
+    stop: Vec<String>,
+    /// Continue past an end-of-generation token.
+    #[arg(long, help_heading = "Prompt")]
     ignore_eog: bool,
-    /// Write a chrome trace (open it in Perfetto or chrome://tracing).
-    #[arg(long, value_name = "FILE")]
-    trace: Option<PathBuf>,
-    /// Write statistics as JSON; - is standard output.
-    #[arg(long, value_name = "FILE")]
+    #[command(flatten)]
+    sampling: Sampling,
+    /// Write statistics as JSON; - is standard output, on which nothing else is printed then.
+    #[arg(long, value_name = "FILE", help_heading = "Output")]
     stats: Option<PathBuf>,
+    /// Write a chrome trace (open it in Perfetto or chrome://tracing).
+    #[arg(long, value_name = "FILE", help_heading = "Output")]
+    trace: Option<PathBuf>,
+    /// Say more: the budget by item, notes about the system, where the time went.
+    #[arg(long, short, conflicts_with = "quiet", help_heading = "Output")]
+    verbose: bool,
     /// Print the generated text only.
-    #[arg(long, short)]
+    #[arg(long, short, help_heading = "Output")]
     quiet: bool,
+    #[command(flatten)]
+    engine: EngineFlags,
+}
+
+/// A number of tokens; -1 is no limit, as in llama.cpp.
+fn limit(text: &str) -> Result<usize, String> {
+    match text {
+        "-1" => Ok(usize::MAX),
+        _ => text
+            .parse()
+            .map_err(|_| "give a number of tokens, or -1 for no limit".into()),
+    }
 }
 
 impl Run {
@@ -70,13 +95,49 @@ impl Run {
     }
 
     pub fn execute(self) -> anyhow::Result<()> {
+        let sampler = self.sampling.config();
+        // Before a model is packed and loaded.
+        sampler.validate().map_err(Error::from)?;
         let prompt = self.prompt_text()?;
         if prompt.is_empty() {
-            bail!("the prompt is empty; give some text with -p TEXT, -f FILE or on standard input");
+            return Err(Error::EmptyPrompt.into());
         }
-        let mut builder = self.engine.configure(Engine::builder())?;
-        builder = builder.on_preparation(reporter(self.quiet));
-        match &self.model {
+        let engine = self.engine(&prompt)?;
+        self.explain(&engine);
+        let mut request = Request::text(&*prompt)
+            .sampler(sampler)
+            .ignore_eog(self.ignore_eog)
+            .stop(&self.stop);
+        request.max_tokens = self.n_predict;
+        let stream = engine.session().generate(request)?;
+        // Results go to standard output: one of them only, if that is the statistics.
+        let shows_text = self.stats.as_deref() != Some(Path::new("-"));
+        if shows_text && !self.quiet {
+            print_text(&prompt)?;
+        }
+        let statistics = print_stream(stream, shows_text)?;
+        if shows_text {
+            print_text("\n")?;
+        }
+        self.summarise(&statistics);
+        if let Some(path) = &self.stats {
+            write_json(path, &statistics)?;
+        }
+        if let Some(path) = &self.trace {
+            engine
+                .finish_with_trace(path)
+                .map_err(|e| anyhow!("{e}; give --trace a writable file name"))?;
+            if self.verbose {
+                say(format_args!("trace written to {}", path.display()));
+            }
+        }
+        Ok(())
+    }
+
+    fn engine(&self, prompt: &str) -> anyhow::Result<Engine> {
+        let builder = self.engine.configure(Engine::builder())?;
+        let mut builder = builder.on_preparation(reporter(self.quiet));
+        match self.model.path() {
             Some(model) => builder = builder.model(model),
             None if self.engine.memory.is_none() => {
                 builder = builder.weight_memory(demo::weight_bytes() * 3 / 4);
@@ -92,51 +153,40 @@ impl Run {
         if self.trace.is_some() {
             builder = builder.trace_records(TRACE_RECORDS);
         }
-        let engine = builder.build()?;
-        if !self.quiet {
-            say(engine.budget());
-            engine
-                .notes()
-                .iter()
-                .for_each(|note| say(format_args!("note: {note}")));
-            if let Some(e) = engine.expected() {
-                say(format_args!(
-                    "expected: {:.1} tokens per second, bound by {}",
-                    e.decode_tokens_per_second, e.bound_by
-                ));
-            }
+        Ok(builder.build()?)
+    }
+
+    /// Says what a run rests on, to those who asked.
+    fn explain(&self, engine: &Engine) {
+        if !self.verbose {
+            return;
         }
-        let request = Request {
-            prompt: Prompt::Text(prompt.clone()),
-            max_tokens: self.n_predict,
-            sampler: self.sampling.config(),
-            parse_special: true,
-            ignore_eog: self.ignore_eog,
-        };
-        let stream = engine.session().generate(request)?;
-        if !self.quiet {
-            print_text(&prompt)?;
+        say(engine.budget());
+        for note in engine.notes() {
+            say(format_args!("note: {note}"));
         }
-        let statistics = print_stream(stream)?;
-        print_text("\n")?;
-        if let Some(statistics) = statistics {
-            if !self.quiet {
-                say(statistics.summary());
-                if let Some(text) = &statistics.unexpected {
-                    say(format_args!("note: {text}"));
-                }
-            }
-            if let Some(path) = &self.stats {
-                write_json(path, &statistics)?;
-            }
+        if let Some(e) = engine.expected() {
+            say(format_args!(
+                "expected: {:.1} tokens per second, bound by {}",
+                e.decode_tokens_per_second, e.bound_by
+            ));
         }
-        if let Some(path) = &self.trace {
-            engine.finish_with_trace(path)?;
-            if !self.quiet {
-                say(format_args!("trace written to {}", path.display()));
-            }
+    }
+
+    fn summarise(&self, statistics: &Statistics) {
+        if self.quiet {
+            return;
         }
-        Ok(())
+        say(statistics.summary());
+        if !self.verbose {
+            return;
+        }
+        say(statistics.details());
+        if let Some(text) = &statistics.unexpected {
+            say(format_args!(
+                "note: {text}; `forebay plan MODEL --measure` measures the machine again"
+            ));
+        }
     }
 
     fn prompt_text(&self) -> anyhow::Result<String> {
@@ -151,7 +201,7 @@ impl Run {
                 )
             });
         }
-        if self.model.is_none() {
+        if self.model.path().is_none() {
             return Ok(demo::PROMPT.into());
         }
         let mut stdin = std::io::stdin();
@@ -166,23 +216,29 @@ impl Run {
     }
 }
 
-/// Prints tokens as they come. Ctrl-C ends the generation, not the program: what was recorded so far is
-/// still written. Returns `None` if it was cut short that way.
-fn print_stream(mut stream: TokenStream) -> anyhow::Result<Option<Statistics>> {
+/// Reads the stream to its end and prints tokens as they come, if `shows_text`. Ctrl-C ends the generation, not the
+/// program: what there is of statistics and of a trace is still written. A second one ends the program.
+fn print_stream(mut stream: TokenStream, shows_text: bool) -> anyhow::Result<Statistics> {
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()?;
-    let bar = ProgressBar::with_draw_target(None, ProgressDrawTarget::stderr());
-    if let Ok(style) =
-        ProgressStyle::with_template("reading the prompt [{bar:30}] {pos}/{len} {eta}")
-    {
-        bar.set_style(style.progress_chars("=> "));
-    }
+    let bar = prompt_bar();
+    let show = |text: &str| match shows_text {
+        true => print_text(text),
+        false => Ok(()),
+    };
     runtime.block_on(async {
+        let mut interrupted = false;
         loop {
             let item = tokio::select! {
-                item = StreamExt::next(&mut stream) => item,
-                _ = tokio::signal::ctrl_c() => return Ok(None),
+                item = stream.next() => item,
+                _ = tokio::signal::ctrl_c() => match std::mem::replace(&mut interrupted, true) {
+                    false => {
+                        stream.cancel();
+                        continue;
+                    }
+                    true => bail!("interrupted"),
+                },
             };
             match item {
                 None => return Err(Error::Stopped.into()),
@@ -193,11 +249,22 @@ fn print_stream(mut stream: TokenStream) -> anyhow::Result<Option<Statistics>> {
                 }
                 Some(Ok(StreamItem::Token(token))) => {
                     bar.finish_and_clear();
-                    print_text(&token.text)?;
+                    show(&token.text)?;
                 }
-                Some(Ok(StreamItem::Rest(rest))) => print_text(&rest)?,
-                Some(Ok(StreamItem::Done(statistics))) => return Ok(Some(*statistics)),
+                Some(Ok(StreamItem::Rest(rest))) => show(&rest)?,
+                Some(Ok(StreamItem::Done(statistics))) => return Ok(*statistics),
+                Some(Ok(_)) => {}
             }
         }
     })
+}
+
+fn prompt_bar() -> ProgressBar {
+    let bar = ProgressBar::with_draw_target(None, ProgressDrawTarget::stderr());
+    if let Ok(style) =
+        ProgressStyle::with_template("reading the prompt [{bar:30}] {pos}/{len} {eta}")
+    {
+        bar.set_style(style.progress_chars("=> "));
+    }
+    bar
 }

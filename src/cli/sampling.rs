@@ -6,12 +6,18 @@ use clap::Args;
 use forebay::SamplerConfig;
 
 #[derive(Clone, Debug, Args)]
+#[command(next_help_heading = "Sampling")]
 pub struct Sampling {
     /// Always take the most likely token.
     #[arg(long, conflicts_with_all = ["temp", "top_k", "top_p", "min_p"])]
     pub greedy: bool,
-    /// Temperature; 0 is greedy.
-    #[arg(long, value_name = "T", default_value_t = 0.8)]
+    /// Temperature; 0 or less is greedy.
+    #[arg(
+        long,
+        value_name = "T",
+        default_value_t = 0.8,
+        allow_negative_numbers = true
+    )]
     pub temp: f32,
     /// Keep the K most likely tokens; 0 keeps all.
     #[arg(long, value_name = "K", default_value_t = 40)]
@@ -56,14 +62,17 @@ impl Sampling {
                 .unwrap_or_default();
             now.as_nanos() as u64
         };
-        SamplerConfig {
-            temperature: if self.greedy { 0.0 } else { self.temp },
-            top_k: self.top_k,
-            top_p: self.top_p,
-            min_p: self.min_p,
-            repeat_penalty: self.repeat_penalty,
-            repeat_last_n: self.repeat_last_n,
-            seed: self.seed.unwrap_or_else(clock),
-        }
+        let mut config = SamplerConfig::default();
+        config.temperature = match self.greedy || self.temp < 0.0 {
+            true => 0.0,
+            false => self.temp,
+        };
+        config.top_k = self.top_k;
+        config.top_p = self.top_p;
+        config.min_p = self.min_p;
+        config.repeat_penalty = self.repeat_penalty;
+        config.repeat_last_n = self.repeat_last_n;
+        config.seed = self.seed.unwrap_or_else(clock);
+        config
     }
 }

@@ -7,12 +7,12 @@ use clap::Args;
 use forebay::Engine;
 use forebay::bench::random_tokens;
 use forebay::learn::{Activity, measure_activity};
-use forebay::models::block::BlockType;
-use forebay::models::bundle::{PackOptions, pack};
-use forebay::models::gguf::write_gguf;
-use forebay::models::synth::{FORMATS, Form, Planting, Shape, SynthOptions, SynthSource};
 use forebay::packed;
-use forebay::plans::size::format_size;
+use forebay_models::block::BlockType;
+use forebay_models::bundle::{PackOptions, pack};
+use forebay_models::gguf::write_gguf;
+use forebay_models::synth::{FORMATS, Form, Planting, Shape, SynthOptions, SynthSource};
+use forebay_plans::size::format_size;
 
 use super::output::{print_text, say};
 use super::pack::sorted;
@@ -114,7 +114,7 @@ impl Synth {
             let builder = Engine::builder().model(&self.output).context(ctx);
             Ok(builder.max_batch(ctx).hot_set(false))
         };
-        let vocabulary = make()?.build()?.config().vocab_size;
+        let vocabulary = make()?.build()?.network().vocab_size;
         let tokens = random_tokens(self.measure, 0, vocabulary);
         let layers = measure_activity(&make, &tokens, ctx)?;
         let mean = Activity::mean(&layers);

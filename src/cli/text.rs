@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use anyhow::Context;
+use anyhow::{Context, bail};
 
 /// Reads a file of UTF-8 text.
 pub fn read_text(file: &Path) -> anyhow::Result<String> {
@@ -12,4 +12,14 @@ pub fn read_text(file: &Path) -> anyhow::Result<String> {
             file.display()
         )
     })
+}
+
+/// Checks, before a model is packed for it, that the tokens to use can be a piece of text.
+pub fn enough(tokens: usize, ctx: usize) -> anyhow::Result<()> {
+    if tokens < ctx {
+        bail!(
+            "--tokens {tokens} is less than one piece of --ctx {ctx}; give more tokens or a smaller --ctx"
+        );
+    }
+    Ok(())
 }

@@ -4,10 +4,10 @@ use std::path::PathBuf;
 
 use anyhow::{Context, bail};
 use clap::{Args, Subcommand};
-use forebay::models::bundle::write_whole;
-use forebay::traces::events::Trace as Recorded;
-use forebay::traces::page::page;
-use forebay::traces::report::Report;
+use forebay_models::bundle::write_whole;
+use forebay_traces::events::Trace as Recorded;
+use forebay_traces::page::page;
+use forebay_traces::report::Report;
 
 use super::output::print_text;
 

@@ -1,15 +1,15 @@
-//! Timing prompts and generation inside the driver thread, without text, sampling or hashes.
+//! Timing prompts and generation inside the engine thread, without text, sampling or hashes.
 
 use std::time::Instant;
 
 use flume::Sender;
-use forebay_actors::decode::Shared;
+use forebay_actors::runtime::Shared;
 
-use super::runner::Runner;
-use crate::bench::bounds::Machine;
-use crate::bench::work::{ModelWork, Rates, Steps, bound};
-use crate::bench::{BenchTest, Phase, Spread, TestReport, random_tokens};
+use super::evaluator::Evaluator;
 use crate::error::Error;
+use crate::speed::bounds::Machine;
+use crate::speed::work::{ModelWork, Rates, Steps, bound};
+use crate::speed::{BenchTest, Phase, Spread, TestReport, random_tokens};
 
 /// Called after each repetition with the test, the number of the repetition from 1 on, and its speed.
 pub(super) type Progress = Box<dyn FnMut(BenchTest, usize, f64) + Send>;
@@ -42,15 +42,13 @@ struct Measured {
 }
 
 impl BenchJob {
-    pub fn run(&mut self, runner: &mut Runner) -> Result<Vec<TestReport>, Error> {
+    pub fn run(&mut self, evaluator: &mut Evaluator) -> Result<Vec<TestReport>, Error> {
         for test in &self.tests {
-            if test.tokens > runner.context() {
-                return Err(Error::Request(format!(
-                    "{test} needs a context of {} tokens, but this one holds {}; start the engine with \
-                     a larger context",
-                    test.tokens,
-                    runner.context()
-                )));
+            if test.tokens > evaluator.context() {
+                return Err(Error::ContextTooSmall {
+                    tokens: test.tokens,
+                    context: evaluator.context(),
+                });
             }
         }
         let mut measured: Vec<Measured> = self.tests.iter().map(|_| Measured::default()).collect();
@@ -58,23 +56,23 @@ impl BenchJob {
         for repetition in 0..=self.repetitions {
             for (test, measured) in self.tests.iter().zip(&mut measured) {
                 // Other tokens each time: a neuron cache must not find what the last turn left.
-                let tokens = random_tokens(test.tokens, repetition, runner.vocabulary());
-                runner.empty(&tokens)?;
+                let tokens = random_tokens(test.tokens, repetition, evaluator.vocabulary());
+                evaluator.empty(&tokens)?;
                 if repetition == 0 {
-                    once(runner, *test, &tokens, &mut Measured::default())?;
+                    once(evaluator, *test, &tokens, &mut Measured::default())?;
                     continue;
                 }
-                measure_machine(runner, measured);
-                let speed = once(runner, *test, &tokens, measured)?;
+                measure_machine(evaluator, measured);
+                let speed = once(evaluator, *test, &tokens, measured)?;
                 (self.progress)(*test, repetition, speed);
             }
         }
         let tests = self.tests.iter().zip(&measured);
         let work = {
-            let shared = runner.shared();
-            ModelWork::of(&shared.bundle, shared.pred.is_predicted())
+            let shared = evaluator.shared();
+            ModelWork::of(&shared.bundle, shared.rule.is_predicted())
         };
-        let disk = runner.disk_ceiling();
+        let disk = evaluator.disk_ceiling();
         Ok(tests
             .map(|(test, measured)| {
                 let disk = match test.phase {
@@ -89,37 +87,39 @@ impl BenchJob {
 
 /// Runs a test on `tokens`, behind an empty context, and returns its speed in tokens per second.
 fn once(
-    runner: &mut Runner,
+    evaluator: &mut Evaluator,
     test: BenchTest,
     tokens: &[u32],
     measured: &mut Measured,
 ) -> Result<f64, Error> {
     let batch = match test.phase {
-        Phase::Prefill => runner.shared().max_batch,
+        Phase::Prefill => evaluator.shared().max_batch,
         Phase::Decode => 1,
     };
-    let disk_before = runner.bytes_read();
+    let disk_before = evaluator.bytes_read();
     let start = Instant::now();
     let mut left = tokens.len();
     for batch in tokens.chunks(batch) {
         left -= batch.len();
         let logits = test.phase == Phase::Decode || left == 0;
         let more = test.phase == Phase::Prefill && left > 0;
-        runner.step_of(batch, usize::from(logits), more)?;
-        measured.steps.count(batch.len(), runner.computed(), logits);
+        evaluator.step_of(batch, usize::from(logits), more)?;
+        measured
+            .steps
+            .count(batch.len(), evaluator.computed(), logits);
     }
     let speed = tokens.len() as f64 / start.elapsed().as_secs_f64();
-    measured.disk_bytes += runner.bytes_read() - disk_before;
+    measured.disk_bytes += evaluator.bytes_read() - disk_before;
     measured.tokens_per_second.push(speed);
     Ok(speed)
 }
 
 /// Measures what the engine's cores can do while the engine is idle.
-fn measure_machine(runner: &Runner, measured: &mut Measured) {
-    let shared = runner.shared();
+fn measure_machine(evaluator: &Evaluator, measured: &mut Measured) {
+    let shared = evaluator.shared();
     let machine = Machine {
         kernels: shared.kernels,
-        cores: runner.cores(),
+        cores: evaluator.cores(),
     };
     measured.memory.push(machine.read(&pinned_weights(shared)));
     measured.int8.push(machine.int8());

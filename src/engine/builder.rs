@@ -3,38 +3,39 @@
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use forebay_actors::decode::graph::IO_LANE_SHARE;
-use forebay_actors::decode::{NeuronOptions, Observer};
 use forebay_actors::io::DriverChoice;
+use forebay_actors::runtime::{IO_LANE_SHARE, NeuronOptions};
 use forebay_models::bundle::{Bundle, PackOptions};
-use forebay_models::config::ModelConfig;
-use forebay_models::kv_cache::KvType;
+use forebay_models::kv_type::KvType;
+use forebay_models::network::Network;
 use forebay_plans::cache_dir;
 use forebay_plans::giving_way::GivingWay;
 use forebay_plans::limits::MemoryLimits;
 use forebay_plans::process::rss_now;
 use forebay_plans::residency::{Loading, STREAM_WINDOW, Sparsity};
 use forebay_plans::topology::Topology;
+use forebay_stages::frame::Observer;
 use forebay_stages::kernels::{Isa, KernelTable};
-use forebay_stages::pred::Pred;
+use forebay_stages::pred::Rule;
 use forebay_traces::record::Record;
 
 use super::live_budget::LiveBudget;
-use super::memory::{MemoryRequest, plan};
 use super::planning::{PlanGoal, Planning};
-use super::start::{IO_DEPTH, describe};
+use super::start::IO_DEPTH;
 use super::{Engine, Facts};
 use crate::demo;
 use crate::error::Error;
-use crate::learn::{Profile, Tally};
+use crate::in_force::{Parts, PlanInForce};
+use crate::memory::{MemoryRequest, plan};
 use crate::packed::Preparation;
+use crate::profiles::{Profile, Tally};
 
 /// Share of the available memory taken when no budget is given.
 const DEFAULT_SHARE: f64 = 0.8;
 /// Part of a SwiGLU model's neurons that is computed when thresholds are asked for without a number.
 const DEFAULT_DENSITY: f64 = 0.5;
 
-type Report = Box<dyn FnMut(Preparation)>;
+type Report = Box<dyn FnMut(Preparation) + Send>;
 
 /// Configures an [`Engine`].
 pub struct EngineBuilder {
@@ -215,7 +216,7 @@ impl EngineBuilder {
     }
 
     /// How much [`Sparsity::Threshold`] prefers neurons in the cache, 0 (the default) to below 1: see
-    /// [`Pred::preferring_cached`]. What is generated then depends on the memory and on what ran before.
+    /// [`Rule::preferring_cached`]. What is generated then depends on the memory and on what ran before.
     #[must_use]
     pub fn cache_preference(mut self, preference: f32) -> Self {
         self.cache_preference = preference;
@@ -310,49 +311,50 @@ impl EngineBuilder {
 
     /// Called while the model is packed and loaded.
     #[must_use]
-    pub fn on_preparation(mut self, report: impl FnMut(Preparation) + 'static) -> Self {
+    pub fn on_preparation(mut self, report: impl FnMut(Preparation) + Send + 'static) -> Self {
         self.report = Box::new(report);
         self
     }
 
-    /// Opens the model, plans memory, loads resident weights and starts the actors.
+    /// Opens the model, plans memory, loads resident weights and starts the actors. Blocks for as long as that takes:
+    /// seconds for gigabytes, minutes where the model has to be packed first. In an async program, use the runtime's
+    /// threads for blocking work (`tokio::task::spawn_blocking`).
     ///
     /// # Errors
     /// A model that cannot be read, an impossible budget (the error names the least possible one), or a
     /// resource the system refuses.
     pub fn build(mut self) -> Result<Engine, Error> {
+        let _span = tracing::info_span!("build", model = self.name()).entered();
         let kernels = self.kernels()?;
         let bundle = self.open()?;
         let tokenizer = self.tokenizer(&bundle)?;
-        let (config, sparsity, cores) = self.shape(&bundle)?;
+        let (network, sparsity, cores) = self.shape(&bundle)?;
         let pred = self.rule(&bundle, sparsity)?;
         let mut request = self.memory_request(cores.len(), sparsity)?;
         self.count_wants(&bundle, &mut request);
         let (request, made) = self.planned(&bundle, kernels, request)?;
         let threads = request.threads;
         let memory = plan(&bundle, &request)?;
-        let mut prepared = self.load(&bundle, &memory, threads, sparsity)?;
+        let prepared = self.load(&bundle, &memory, threads, sparsity)?;
         let facts = Arc::new(Facts {
             model: self.name(),
-            context: memory.context,
-            expected: made.as_ref().map(|plan| plan.expected.clone()),
-            plan: describe(
-                &memory,
-                &config,
+            plan: PlanInForce::of(&Parts {
+                memory: &memory,
+                layers: network.n_layers(),
                 threads,
-                &prepared,
-                (kernels.isa(), self.kv_type),
-                (sparsity, self.neurons),
-                made.as_ref(),
-            ),
+                isa: kernels.isa(),
+                kv: self.kv_type,
+                sparsity,
+                neurons: self.neurons,
+                notes: &prepared.notes,
+                made: made.as_ref(),
+            }),
             cores: cores[..threads].to_vec(),
-            isa: kernels.isa(),
-            bundle_path: bundle.path().display().to_string(),
+            bundle_path: bundle.path().to_path_buf(),
             bundle_bytes: std::fs::metadata(bundle.path()).map_or(0, |m| m.len()),
             weight_bytes: bundle.weight_bytes(),
             ceiling: prepared.ceiling,
-            notes: std::mem::take(&mut prepared.notes),
-            config,
+            network,
             tokenizer,
             budget: LiveBudget::new(
                 memory.budget.clone(),
@@ -372,8 +374,8 @@ impl EngineBuilder {
         if !unwatched || request.sparsity == Sparsity::Dense || made() {
             return;
         }
-        let c = &bundle.meta.config;
-        request.counts = Tally::bytes(c.n_layers * c.d_ff);
+        let network = &bundle.meta.network;
+        request.counts = Tally::bytes(network.n_neurons());
         let tally = Tally::new(bundle, request.sparsity);
         self.observer = Some(tally.clone());
         self.tally = Some(tally);
@@ -386,41 +388,33 @@ impl EngineBuilder {
     }
 
     /// Architecture, mode and the cores that may compute: no more than there are query heads.
-    pub(super) fn shape(
-        &self,
-        bundle: &Bundle,
-    ) -> Result<(ModelConfig, Sparsity, Vec<usize>), Error> {
-        let config = bundle.meta.config.clone();
+    pub(super) fn shape(&self, bundle: &Bundle) -> Result<(Network, Sparsity, Vec<usize>), Error> {
+        let network = bundle.meta.network.clone();
         let mut cores = Topology::read()?.compute_cores(self.threads)?;
-        cores.truncate(config.n_heads);
+        cores.truncate(network.fewest_heads());
         let sparsity = self.sparsity.unwrap_or_else(|| default_sparsity(bundle));
-        Ok((config, sparsity, cores))
+        Ok((network, sparsity, cores))
     }
 
     /// How neurons are selected.
-    pub(super) fn rule(&self, bundle: &Bundle, sparsity: Sparsity) -> Result<Pred, Error> {
-        let (meta, name) = (&bundle.meta, bundle.path().display());
+    pub(super) fn rule(&self, bundle: &Bundle, sparsity: Sparsity) -> Result<Rule, Error> {
+        let meta = &bundle.meta;
+        let model = || bundle.path().to_path_buf();
         let thresholds = match (sparsity, &meta.gates) {
             (Sparsity::Threshold, Some(gates)) => {
                 let density = self.density.or(gates.density);
                 gates.thresholds(density.unwrap_or(DEFAULT_DENSITY))
             }
             (Sparsity::Threshold, None) => {
-                return Err(Error::Request(format!(
-                    "{name}: thresholds have not been calibrated for this model; run `forebay calibrate \
-                     MODEL -f TEXT` once, or choose another --sparsity"
-                )));
+                return Err(Error::NotCalibrated { model: model() });
             }
             _ => Vec::new(),
         };
         if sparsity == Sparsity::Predicted && meta.predictors.is_none() {
-            return Err(Error::Request(format!(
-                "{name}: the model has no activation predictors; run `forebay fit-predictor MODEL -f TEXT` \
-                 once, or choose another --sparsity"
-            )));
+            return Err(Error::NoPredictors { model: model() });
         }
-        let pred = Pred::new(sparsity, meta.config.activation, thresholds);
-        Ok(pred.preferring_cached(self.cache_preference))
+        let rule = Rule::new(sparsity, meta.network.ffn(0).activation, thresholds);
+        Ok(rule.preferring_cached(self.cache_preference))
     }
 
     pub(super) fn kernels(&self) -> Result<KernelTable, Error> {
@@ -471,10 +465,10 @@ impl EngineBuilder {
 }
 
 fn default_sparsity(bundle: &Bundle) -> Sparsity {
-    let activation = bundle.meta.config.activation;
+    let is_sparse = bundle.meta.network.is_sparse();
     match bundle.meta.predictors {
-        Some(_) if activation.is_sparse() => Sparsity::Predicted,
-        _ if activation.is_sparse() => Sparsity::Exact,
+        Some(_) if is_sparse => Sparsity::Predicted,
+        _ if is_sparse => Sparsity::Exact,
         _ => Sparsity::Dense,
     }
 }

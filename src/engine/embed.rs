@@ -2,12 +2,14 @@
 //! (mnn-llm's disk embedding: the table is a sixth of a small model and one row of it is used per token).
 //! A head holds its rows in panels; a table of its own holds them one behind the other.
 
-use forebay_actors::decode::Shared;
 use forebay_actors::fault::Fault;
-use forebay_actors::io_link::{IoLink, ReadTag};
-use forebay_models::block::dequantize;
-use forebay_models::bundle::{ALIGN, ClusterKind, DirectoryEntry};
+use forebay_actors::io_link::RowLink;
+use forebay_actors::runtime::Shared;
+use forebay_models::block::{BlockType, dequantize};
+use forebay_models::bundle::{ALIGN, DirectoryEntry};
+use forebay_models::network::Content;
 use forebay_models::panel::{PANEL_ROWS, extract_row};
+use forebay_models::tensor::TensorId;
 use forebay_plans::residency::Residency;
 use forebay_queues::slab::Slot;
 
@@ -16,6 +18,10 @@ use crate::error::Error;
 /// Looks tokens up.
 #[derive(Debug)]
 pub(super) struct Embedder {
+    /// Format of the table's rows.
+    block: BlockType,
+    /// Factor of the rows.
+    scale: f32,
     /// Directory index of the table's first cluster.
     first_cluster: usize,
     rows_per_cluster: usize,
@@ -33,20 +39,24 @@ pub(super) struct Embedder {
 
 impl Embedder {
     pub fn new(shared: &Shared, buffers: Vec<Slot>) -> Self {
-        let (meta, c) = (&shared.bundle.meta, &shared.bundle.meta.config);
-        let kind = if c.tied_head {
-            ClusterKind::Head
-        } else {
-            ClusterKind::Embedding
+        let network = shared.network();
+        let (content, unit_rows) = match network.head.tied {
+            true => (Content::Rows(TensorId::TokenEmbedding), PANEL_ROWS),
+            false => (Content::Embedding, 1),
         };
         let clusters = &shared.bundle.clusters;
-        let first_cluster = clusters.iter().position(|e| e.kind == kind).unwrap_or(0);
-        let count = clusters.iter().filter(|e| e.kind == kind).count();
-        let unit_rows = if kind.is_panels() { PANEL_ROWS } else { 1 };
-        let row_bytes = meta.embedding.row_bytes(c.d_model).unwrap_or(0);
+        let of_table = |e: &DirectoryEntry| e.content == content;
+        let first_cluster = clusters.iter().position(of_table).unwrap_or(0);
+        let count = clusters.iter().filter(|e| of_table(e)).count();
+        let table = shared.bundle.meta.matrix(TensorId::TokenEmbedding);
+        let (block, rows_per_cluster) =
+            table.map_or((BlockType::F32, 1), |t| (t.block, t.rows_per_cluster));
+        let row_bytes = block.row_bytes(network.d_model).unwrap_or(0);
         Self {
+            block,
+            scale: network.embedding_scale,
             first_cluster,
-            rows_per_cluster: meta.embedding_rows.max(1),
+            rows_per_cluster: rows_per_cluster.max(1),
             unit_rows,
             unit_bytes: unit_rows * row_bytes,
             row: vec![0; row_bytes],
@@ -63,11 +73,11 @@ impl Embedder {
     pub fn embed(
         &mut self,
         shared: &Shared,
-        link: &mut IoLink,
+        link: &mut RowLink,
         tokens: &[u32],
         out: &mut [f32],
     ) -> Result<(), Error> {
-        let d = shared.bundle.meta.config.d_model;
+        let d = shared.network().d_model;
         // Before any read is under way: an error in between would leave completions behind for the next
         // step to stumble over.
         for &token in tokens {
@@ -87,18 +97,18 @@ impl Embedder {
     fn embed_wave(
         &mut self,
         shared: &Shared,
-        link: &mut IoLink,
+        link: &mut RowLink,
         tokens: &[u32],
         out: &mut [f32],
     ) -> Result<(), Error> {
-        let d = shared.bundle.meta.config.d_model;
+        let d = shared.network().d_model;
         let mut pending = 0;
         for (i, &token) in tokens.iter().enumerate() {
             let (cluster, entry) = self.cluster_of(shared, token);
             let at = self.unit_of(token, entry);
             if shared.plan.residency[cluster] == Residency::Pinned {
                 let unit = &shared.resident.bytes(cluster)[at..at + self.unit_bytes];
-                self.decode(shared, token, entry, unit, &mut out[i * d..(i + 1) * d]);
+                self.decode(token, entry, unit, &mut out[i * d..(i + 1) * d]);
                 continue;
             }
             let Some(slot) = self.buffers.pop() else {
@@ -107,30 +117,27 @@ impl Embedder {
             let start = entry.offset + at as u64;
             let aligned = start / ALIGN as u64 * ALIGN as u64;
             let len = ((start - aligned) as usize + self.unit_bytes).next_multiple_of(ALIGN);
-            link.urgent(ReadTag::Neurons { id: i }, aligned, len, slot);
+            link.read(i, aligned, len, slot);
             pending += 1;
         }
         link.flush();
         for _ in 0..pending {
-            let Some(done) = link.wait_done() else {
+            let Some((token_index, done)) = link.wait_done() else {
                 return Err(shared
                     .faults
                     .take()
                     .map_or(Error::Stopped, |f| fault_of(shared, f)));
             };
-            let ReadTag::Neurons { id } = ReadTag::decode(done.tag) else {
-                continue;
-            };
-            let (_, entry) = self.cluster_of(shared, tokens[id]);
-            let start = entry.offset + self.unit_of(tokens[id], entry) as u64;
+            let token = tokens[token_index];
+            let (_, entry) = self.cluster_of(shared, token);
+            let start = entry.offset + self.unit_of(token, entry) as u64;
             let at = (start - done.offset) as usize;
             let unit = &done.slot[at..at + self.unit_bytes];
             self.decode(
-                shared,
-                tokens[id],
+                token,
                 entry,
                 unit,
-                &mut out[id * d..(id + 1) * d],
+                &mut out[token_index * d..(token_index + 1) * d],
             );
             let (result, offset) = (done.result, done.offset);
             self.buffers.push(done.slot);
@@ -155,21 +162,18 @@ impl Embedder {
     }
 
     /// The token's row out of the rows that were read with it, as f32, `[d_model]`.
-    fn decode(
-        &mut self,
-        shared: &Shared,
-        token: u32,
-        entry: &DirectoryEntry,
-        unit: &[u8],
-        out: &mut [f32],
-    ) {
-        let block = shared.bundle.meta.embedding;
-        if self.unit_rows == 1 {
-            return dequantize(block, unit, out);
+    fn decode(&mut self, token: u32, entry: &DirectoryEntry, unit: &[u8], out: &mut [f32]) {
+        match self.unit_rows {
+            1 => dequantize(self.block, unit, out),
+            _ => {
+                let row = (token - entry.first) as usize % self.unit_rows;
+                extract_row(self.block, unit, row, &mut self.row);
+                dequantize(self.block, &self.row, out);
+            }
         }
-        let row = (token - entry.first) as usize % self.unit_rows;
-        extract_row(block, unit, row, &mut self.row);
-        dequantize(block, &self.row, out);
+        if self.scale != 1.0 {
+            out.iter_mut().for_each(|x| *x *= self.scale);
+        }
     }
 
     /// Has every cluster checked again at its next use: the file is not what it was.
@@ -201,7 +205,7 @@ impl Embedder {
 /// A fault with the file's name.
 pub(super) fn fault_of(shared: &Shared, fault: Fault) -> Error {
     Error::Fault {
-        path: shared.bundle.path().display().to_string(),
+        path: shared.bundle.path().to_path_buf(),
         fault,
     }
 }

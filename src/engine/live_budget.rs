@@ -4,8 +4,8 @@
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use forebay_actors::decode::{DecodeGraph, Sizes};
 use forebay_actors::fault::Fault;
+use forebay_actors::runtime::{Runtime, Sizes};
 use forebay_plans::budget::Budget;
 use forebay_plans::giving_way::GivingWay;
 use forebay_plans::residency::NeuronCachePlan;
@@ -20,7 +20,7 @@ const PINNED: &str = "resident_weights";
 /// Bytes per core that shrinking does not bring: pages at both ends of the idle memory that it covers in part.
 const EDGES: u64 = 128 << 10;
 
-/// What was asked for, by any thread, and what is in force, by the driver thread.
+/// What was asked for, by any thread, and what is in force, by the engine thread.
 #[derive(Debug)]
 pub(crate) struct LiveBudget {
     /// The budget that the engine was started with.
@@ -74,11 +74,12 @@ impl LiveBudget {
     /// Less than what cannot give way, or more than at the start.
     pub fn ask(&self, bytes: u64) -> Result<(), Error> {
         if bytes > self.drawn.total_bytes() {
-            return Err(Error::Request(format!(
-                "a budget of {bytes} bytes is more than the {} that the engine was started with; what it is to hold is \
-                 planned once, so build a new engine for more",
+            let problem = format!(
+                "{bytes} bytes are more than the {} that the engine was started with; what it is to hold is planned \
+                 once, so build a new engine for more",
                 self.drawn.total_bytes()
-            )));
+            );
+            return Err(Error::parameter("memory", problem));
         }
         self.fitted(bytes)?;
         self.asked.store(bytes, Ordering::Relaxed);
@@ -96,7 +97,7 @@ impl LiveBudget {
     /// # Errors
     /// The cause for which a core has ended, or for which a cluster could not be pinned again; the next call tries
     /// anew.
-    pub fn apply(&self, graph: &mut DecodeGraph, spared: u64) -> Result<(), Fault> {
+    pub fn apply(&self, graph: &mut Runtime, spared: u64) -> Result<(), Fault> {
         let asked = self.asked.load(Ordering::Relaxed);
         let total = match spared {
             0 => asked,
@@ -141,7 +142,7 @@ impl LiveBudget {
         budget.check()?;
         let sizes = Sizes {
             cache_slots: self.cache.slots - gone as usize,
-            given_clusters: given as u32,
+            evicted_clusters: given as u32,
         };
         Ok((sizes, budget))
     }
@@ -202,8 +203,8 @@ mod tests {
             .ask(live.least() - 1)
             .expect_err("too little")
             .to_string();
-        let least = format!("give --memory {}MiB or more", live.least().div_ceil(MIB));
-        assert!(message.ends_with(&least), "{message}");
+        let least = format!("least possible is {} MiB", live.least().div_ceil(MIB));
+        assert!(message.contains(&least), "{message}");
         assert!(live.ask(121 * MIB).is_err());
         live.ask(live.least()).expect("the least is possible");
         assert_eq!(

@@ -1,7 +1,7 @@
 //! What a generation costs, step by step.
 
-use forebay_actors::decode::StepDone;
 use forebay_actors::io_thread::IoCounters;
+use forebay_actors::runtime::StepDone;
 use forebay_traces::ledger::{Bubbles, Charged};
 use xxhash_rust::xxh3::xxh3_64_with_seed;
 

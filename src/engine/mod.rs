@@ -2,39 +2,46 @@
 
 mod bench;
 mod builder;
+mod context;
 mod embed;
+mod evaluator;
+mod generate;
 mod live_budget;
-pub(crate) mod memory;
 mod meter;
 mod planning;
 mod pressure;
 mod runner;
 mod score;
 mod start;
+mod stops;
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
 
 use flume::Sender;
-use forebay_models::config::ModelConfig;
+use forebay_models::network::Network;
 use forebay_models::tokenizer::{EncodeOptions, Tokenizer};
 use forebay_plans::budget::Budget;
 use forebay_plans::plan::Expected;
 use forebay_stages::kernels::Isa;
 use forebay_traces::lane::TraceLane;
+use parking_lot::Mutex;
+use tracing::field::Empty;
 
 pub use builder::EngineBuilder;
 pub use planning::PlanGoal;
 pub use score::Perplexity;
 
-use crate::bench::{BenchTest, TestReport};
 use crate::error::Error;
+use crate::in_force::PlanInForce;
 use crate::request::{Prompt, Request};
-use crate::stream::{StreamItem, TokenStream};
+use crate::speed::{BenchTest, TestReport};
+use crate::stream::TokenStream;
+use generate::{GenerateJob, QUEUE};
 use live_budget::LiveBudget;
-use runner::{GenerateJob, Job};
+use runner::Job;
 
 /// What the disk gives, bytes per second; 0 where nothing is read.
 #[derive(Clone, Copy, Debug, Default)]
@@ -49,54 +56,48 @@ pub(super) struct DiskCeiling {
 #[derive(Debug)]
 pub(crate) struct Facts {
     pub model: String,
-    pub config: ModelConfig,
+    pub network: Network,
     pub tokenizer: Tokenizer,
     pub budget: LiveBudget,
-    pub plan: serde_json::Value,
-    /// What the planner foretold, where there is a plan.
-    pub expected: Option<Expected>,
+    pub plan: PlanInForce,
     /// The core of each compute thread, `[threads]`.
     pub cores: Vec<usize>,
-    pub isa: Isa,
-    pub context: usize,
-    pub bundle_path: String,
+    pub bundle_path: PathBuf,
     pub bundle_bytes: u64,
     pub weight_bytes: u64,
     pub ceiling: DiskCeiling,
-    pub notes: Vec<String>,
 }
 
 impl Facts {
     /// Whether a text of `used` tokens leaves room for one more.
     fn check_room(&self, used: usize) -> Result<(), Error> {
-        let context = self.context;
+        let context = self.plan.context;
         if used < context {
             return Ok(());
         }
-        Err(Error::Request(format!(
-            "the prompt has {used} tokens but the context holds {context}; give a larger --ctx or a shorter prompt"
-        )))
+        let tokens = used;
+        Err(Error::ContextTooSmall { tokens, context })
     }
 
     /// Ids from outside: each must have an embedding.
     fn check_tokens(&self, ids: &[u32]) -> Result<(), Error> {
-        let vocab = self.config.vocab_size;
-        match ids.iter().find(|&&id| id as usize >= vocab) {
-            Some(id) => Err(Error::Request(format!(
-                "token {id} is outside the vocabulary of {vocab}"
-            ))),
+        let vocabulary = self.network.vocab_size;
+        match ids.iter().find(|&&id| id as usize >= vocabulary) {
+            Some(&token) => Err(Error::TokenOutsideVocabulary { token, vocabulary }),
             None => Ok(()),
         }
     }
 }
 
-/// A model ready to generate, within its budget. It runs one generation at a time; sessions take turns.
-/// Dropping it ends the generation under way: its stream ends without [`StreamItem::Done`].
+/// A model ready to generate, within its budget. It runs one generation at a time, in the order in which they were
+/// asked for; one whose reader falls behind pauses while others wait. Statistics of a paused generation include what
+/// ran in between. Dropping the engine ends what is under way: streams end without
+/// [`StreamItem::Done`](crate::StreamItem::Done).
 #[derive(Debug)]
 pub struct Engine {
     facts: Arc<Facts>,
     jobs: Sender<Job>,
-    driver: Option<JoinHandle<Vec<TraceLane>>>,
+    thread: Option<JoinHandle<Vec<TraceLane>>>,
     stopping: Arc<AtomicBool>,
 }
 
@@ -111,9 +112,9 @@ impl Engine {
         &self.facts.model
     }
 
-    /// The model's architecture.
-    pub fn config(&self) -> &ModelConfig {
-        &self.facts.config
+    /// The model's description.
+    pub fn network(&self) -> &Network {
+        &self.facts.network
     }
 
     /// The model's tokenizer.
@@ -146,19 +147,19 @@ impl Engine {
         self.jobs.send(Job::Budget).map_err(|_| Error::Stopped)
     }
 
-    /// The plan in force, as the statistics show it.
-    pub fn plan(&self) -> &serde_json::Value {
+    /// The plan in force.
+    pub fn plan(&self) -> &PlanInForce {
         &self.facts.plan
     }
 
     /// What was foretold of the speed, where there is a plan.
     pub fn expected(&self) -> Option<&Expected> {
-        self.facts.expected.as_ref()
+        self.facts.plan.expected.as_ref()
     }
 
     /// Positions of the KV cache.
     pub fn context(&self) -> usize {
-        self.facts.context
+        self.facts.plan.context
     }
 
     /// Compute threads.
@@ -168,11 +169,11 @@ impl Engine {
 
     /// Instruction set of the kernels.
     pub fn isa(&self) -> Isa {
-        self.facts.isa
+        self.facts.plan.isa
     }
 
     /// The bundle file that is being run.
-    pub fn bundle_path(&self) -> &str {
+    pub fn bundle_path(&self) -> &Path {
         &self.facts.bundle_path
     }
 
@@ -188,7 +189,7 @@ impl Engine {
 
     /// What the system did not grant (huge pages, pinning, direct I/O), for people who wonder about speed.
     pub fn notes(&self) -> &[String] {
-        &self.facts.notes
+        &self.facts.plan.notes
     }
 
     /// A new conversation. Its history stays with it; the KV cache belongs to whichever session ran last,
@@ -215,11 +216,14 @@ impl Engine {
         mut each: impl FnMut(usize, &[f32]),
     ) -> Result<(), Error> {
         self.facts.check_tokens(tokens)?;
-        if tokens.is_empty() || tokens.len() > self.facts.context {
-            let (n, context) = (tokens.len(), self.facts.context);
-            return Err(Error::Request(format!(
-                "{n} tokens are outside 1..={context}; start the engine with a larger context"
-            )));
+        if tokens.is_empty() {
+            return Err(Error::EmptyPrompt);
+        }
+        if tokens.len() > self.context() {
+            return Err(Error::ContextTooSmall {
+                tokens: tokens.len(),
+                context: self.context(),
+            });
         }
         // One row ahead: the next step runs while the caller looks at this one's last row.
         let (rows, answer) = flume::bounded(1);
@@ -285,9 +289,8 @@ impl Engine {
         progress: impl FnMut(BenchTest, usize, f64) + Send + 'static,
     ) -> Result<Vec<TestReport>, Error> {
         if repetitions == 0 {
-            return Err(Error::Request(
-                "without repetitions nothing is measured; give at least 1".into(),
-            ));
+            let problem = "nothing is measured without any; give at least 1";
+            return Err(Error::parameter("repetitions", problem));
         }
         let (reply, answer) = flume::bounded(1);
         let job = bench::BenchJob {
@@ -320,7 +323,7 @@ impl Engine {
     fn stop(&mut self) -> Vec<TraceLane> {
         self.stopping.store(true, Ordering::Relaxed);
         let _ = self.jobs.send(Job::Stop);
-        self.driver
+        self.thread
             .take()
             .and_then(|d| d.join().ok())
             .unwrap_or_default()
@@ -333,8 +336,8 @@ impl Drop for Engine {
     }
 }
 
-/// A conversation.
-#[derive(Clone, Debug)]
+/// A conversation: what was said so far, prompts and answers. [`Session::fork`] copies it.
+#[derive(Debug)]
 pub struct Session {
     facts: Arc<Facts>,
     jobs: Sender<Job>,
@@ -350,30 +353,46 @@ impl Session {
     pub fn generate(&mut self, request: Request) -> Result<TokenStream, Error> {
         let prompt = self.tokens_of(&request)?;
         request.sampler.validate()?;
+        if request.stop.iter().any(String::is_empty) {
+            let problem = "an empty string would end every text at once; leave it out";
+            return Err(Error::parameter("stop", problem));
+        }
         let used = self.history.lock().len();
         if prompt.is_empty() && used == 0 {
-            return Err(Error::Request(
-                "the prompt is empty; give some text with -p or -f".into(),
-            ));
+            return Err(Error::EmptyPrompt);
         }
         self.facts.check_room(used + prompt.len())?;
         // A slow reader holds the generation back here, a few tokens ahead.
-        let (sender, receiver) = flume::bounded::<Result<StreamItem, Error>>(64);
+        let (sender, receiver) = flume::bounded(QUEUE);
+        let cancelled = Arc::default();
         let job = GenerateJob {
             prompt,
             max_tokens: request.max_tokens.unwrap_or(usize::MAX),
             sampler: request.sampler,
             ignore_eog: request.ignore_eog,
+            stop: request.stop,
             history: Arc::clone(&self.history),
             sender,
+            cancelled: Arc::clone(&cancelled),
+            span: tracing::info_span!("request", used, tokens = Empty, finish_reason = Empty),
         };
         self.jobs
             .send(Job::Generate(Box::new(job)))
             .map_err(|_| Error::Stopped)?;
-        Ok(TokenStream::new(receiver))
+        Ok(TokenStream::new(receiver, cancelled))
     }
 
-    /// All tokens of the conversation so far.
+    /// A second conversation that begins with what was said so far in this one.
+    pub fn fork(&self) -> Self {
+        Self {
+            facts: Arc::clone(&self.facts),
+            jobs: self.jobs.clone(),
+            history: Arc::new(Mutex::new(self.history())),
+        }
+    }
+
+    /// All tokens of the conversation so far, the end-of-generation tokens of answers among them. What a generation
+    /// adds is here as soon as it has been sampled; a prompt, once it has been read.
     pub fn history(&self) -> Vec<u32> {
         self.history.lock().clone()
     }

@@ -12,14 +12,14 @@ use forebay_plans::topology::Topology;
 use forebay_stages::kernels::KernelTable;
 
 use super::builder::EngineBuilder;
-use super::memory::MemoryRequest;
 use crate::error::Error;
-use crate::learn::Profile;
+use crate::memory::MemoryRequest;
 use crate::packed;
 use crate::planner::{
-    Decision, Fixed, Measure, Outlook, Survey, disk_of, fastest, identity, kernel_cases,
+    Decision, Fixed, Measure, Outlook, Survey, Wish, disk_of, fastest, identity, kernel_cases,
     least_memory,
 };
+use crate::profiles::Profile;
 
 /// `--memory auto` takes the least memory that gives this part of the best speed.
 const ENOUGH: f64 = 0.97;
@@ -94,6 +94,7 @@ impl EngineBuilder {
         kernels: KernelTable,
         mut request: MemoryRequest,
     ) -> Result<(MemoryRequest, Option<Plan>), Error> {
+        let _span = tracing::info_span!("plan").entered();
         let plan = match self.planning.clone() {
             Planning::Off => None,
             Planning::File(path) => {
@@ -144,13 +145,8 @@ impl EngineBuilder {
         known: &Known,
     ) -> Result<Plan, Error> {
         let profile = Profile::load(bundle).filter(|p| fits_mode(p, &request));
-        let mut outlook = Outlook {
-            bundle,
-            machine: &known.machine,
-            disk: &known.disk,
-            profile: profile.as_ref(),
-            request,
-        };
+        let measured = (&known.machine, &known.disk);
+        let outlook = Outlook::new(bundle, measured, profile.as_ref(), request);
         let fixed = Fixed {
             threads: self.threads.map(|n| n.min(request.threads)),
             max_batch: self.max_batch,
@@ -158,13 +154,17 @@ impl EngineBuilder {
         };
         let decision = match self.goal {
             PlanGoal::Fastest => fastest(&outlook, fixed)?,
-            PlanGoal::Speed(speed) => least_memory(&mut outlook, fixed, speed)?,
+            PlanGoal::Speed(speed) => least_memory(&outlook, fixed, Wish::Speed(speed))?,
             PlanGoal::Enough => {
-                let best = fastest(&outlook, fixed)?.seen.expected;
-                least_memory(&mut outlook, fixed, best.decode_tokens_per_second * ENOUGH)?
+                let best = fastest(&outlook, fixed)?.seen.cost();
+                least_memory(&outlook, fixed, Wish::Cost(best / ENOUGH))?
             }
         };
-        let Decision { seen, reasons } = decision;
+        let Decision {
+            memory_bytes,
+            seen,
+            reasons,
+        } = decision;
         let mut notes = Vec::new();
         if profile.is_none() && request.sparsity != Sparsity::Dense {
             notes.push(
@@ -177,7 +177,7 @@ impl EngineBuilder {
             version: PLAN_VERSION,
             model: planned_model(bundle, name.into()),
             machine: known.machine.identity.clone(),
-            memory_bytes: outlook.request.total,
+            memory_bytes,
             choices: seen.choices,
             expected: seen.expected,
             reasons,
@@ -210,7 +210,7 @@ impl EngineBuilder {
 
 /// Whether a profile is of the neurons that this mode wants.
 fn fits_mode(profile: &Profile, request: &MemoryRequest) -> bool {
-    serde_json::to_value(request.sparsity).is_ok_and(|mode| mode == profile.sparsity.as_str())
+    profile.sparsity == request.sparsity
 }
 
 /// What a profile of this machine is of.

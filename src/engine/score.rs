@@ -3,11 +3,12 @@
 use flume::Sender;
 use serde::Serialize;
 
-use super::runner::Runner;
+use super::evaluator::Evaluator;
 use crate::error::Error;
 
 /// Result of [`crate::Engine::perplexity`].
 #[derive(Clone, Copy, Debug, Serialize)]
+#[non_exhaustive]
 pub struct Perplexity {
     /// `exp(nll)`.
     pub perplexity: f64,
@@ -53,10 +54,10 @@ pub(super) struct LogitsJob {
 }
 
 impl LogitsJob {
-    pub fn run(&self, runner: &mut Runner) {
+    pub fn run(&self, evaluator: &mut Evaluator) {
         let row =
             |position, logits: &[f32]| self.rows.send(Ok((position, logits.to_vec()))).is_ok();
-        if let Err(error) = runner.evaluate(&self.tokens, self.first, row) {
+        if let Err(error) = evaluator.evaluate(&self.tokens, self.first, row) {
             // Nobody may be listening any more.
             let _ = self.rows.send(Err(error));
         }
@@ -102,30 +103,33 @@ fn negative_log_likelihood(logits: &[f32], target: u32) -> f64 {
 }
 
 impl ScoreJob {
-    pub fn run(&mut self, runner: &mut Runner) -> Result<Perplexity, Error> {
-        let (ctx, context) = (self.ctx, runner.context());
-        if ctx < 2 || ctx > context {
-            return Err(Error::Request(format!(
-                "--ctx {ctx} is outside 2..={context}; start the engine with a larger context"
-            )));
+    pub fn run(&mut self, evaluator: &mut Evaluator) -> Result<Perplexity, Error> {
+        let (ctx, context) = (self.ctx, evaluator.context());
+        if ctx < 2 {
+            let problem = format!("a piece of {ctx} tokens scores none; give at least 2");
+            return Err(Error::parameter("ctx", problem));
+        }
+        if ctx > context {
+            let tokens = ctx;
+            return Err(Error::ContextTooSmall { tokens, context });
         }
         let available = self.tokens.len() / ctx;
         let chunks = self.chunks.unwrap_or(available).min(available);
         if chunks == 0 {
-            return Err(Error::Request(format!(
-                "the text has {} tokens, fewer than one chunk of {ctx}; give more text or a smaller --ctx",
-                self.tokens.len()
-            )));
+            return Err(Error::TooFewTokens {
+                tokens: self.tokens.len(),
+                piece: ctx,
+            });
         }
         let mut sums = Sums::default();
         for chunk in 0..chunks {
             let mut tokens = self.tokens[chunk * ctx..(chunk + 1) * ctx].to_vec();
-            if let Some(bos) = runner.bos() {
+            if let Some(bos) = evaluator.bos() {
                 tokens[0] = bos;
             }
             // Position `p` predicts token `p + 1`; the first half only gives context.
             let first = ctx / 2;
-            runner.evaluate(&tokens, first, |position, logits| {
+            evaluator.evaluate(&tokens, first, |position, logits| {
                 if position + 1 < ctx {
                     sums.add(negative_log_likelihood(logits, tokens[position + 1]));
                 }

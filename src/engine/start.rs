@@ -4,29 +4,29 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
-use forebay_actors::decode::{
-    Boards, DecodeGraph, GraphOptions, NeuronOptions, Program, Resident, Shared, predictor_rank,
-};
 use forebay_actors::fault::FaultCell;
 use forebay_actors::io::probe::{ReadLoad, measure_read};
 use forebay_actors::io::{CHUNK_BYTES, Driver, open_driver};
 use forebay_actors::load::{self, load_resident};
 use forebay_actors::memory::WeightMemory;
+use forebay_actors::runtime::{Runtime, RuntimeOptions, Shared, predictor_rank};
 use forebay_models::bundle::{ALIGN, Bundle, load_hot_set};
-use forebay_models::config::ModelConfig;
-use forebay_models::kv_cache::KvType;
-use forebay_plans::plan::Plan;
-use forebay_plans::residency::{Residency, ResidencyPlan, Sparsity};
+use forebay_plans::program::{Program, compile};
+use forebay_plans::residency::{ResidencyPlan, Sparsity};
 use forebay_queues::slab::Slot;
-use forebay_stages::kernels::{Isa, KernelTable};
-use forebay_stages::pred::Pred;
+use forebay_stages::attention::KvRoom;
+use forebay_stages::boards::Boards;
+use forebay_stages::kernels::KernelTable;
+use forebay_stages::pred::Rule;
+use forebay_stages::weights::Resident;
 
 use super::builder::EngineBuilder;
 use super::embed::Embedder;
-use super::memory::MemoryPlan;
+use super::evaluator::Evaluator;
 use super::runner::Runner;
 use super::{DiskCeiling, Engine, Facts};
 use crate::error::Error;
+use crate::memory::MemoryPlan;
 use crate::packed::Preparation;
 
 /// Reads in flight at most: NVMe and UFS gain little beyond, and a core's window is shorter anyway.
@@ -46,6 +46,7 @@ impl EngineBuilder {
         sparsity: Sparsity,
     ) -> Result<Prepared, Error> {
         let plan = &memory.residency;
+        let _span = tracing::info_span!("load", bytes = plan.pinned_bytes).entered();
         let predicted = sparsity == Sparsity::Predicted;
         let programs = self.programs(bundle, plan, threads, predicted);
         let ceiling = if plan.stream_slots > 0 || plan.neuron_cache.slots > 0 {
@@ -72,7 +73,7 @@ impl EngineBuilder {
             },
         )
         .map_err(|fault| Error::Fault {
-            path: bundle.path().display().to_string(),
+            path: bundle.path().to_path_buf(),
             fault,
         })?;
         let hot = match self.hot_set {
@@ -88,7 +89,7 @@ impl EngineBuilder {
             predicted,
         )
         .map_err(|fault| Error::Fault {
-            path: bundle.path().display().to_string(),
+            path: bundle.path().to_path_buf(),
             fault,
         })?;
         drop(driver);
@@ -123,13 +124,9 @@ impl EngineBuilder {
         threads: usize,
         predicted: bool,
     ) -> Vec<Program> {
-        let mut programs: Vec<Program> = (0..threads)
-            .map(|rank| Program::new(bundle, plan, rank))
-            .collect();
-        if self.neurons.looks_ahead(plan, predicted) {
-            programs.iter_mut().for_each(Program::look_ahead);
-        }
-        programs
+        let options = self.neurons.program(plan, predicted);
+        let programs = (0..threads).map(|rank| compile(bundle, plan, rank, options));
+        programs.collect()
     }
 
     /// What the disk gives this file right now. The buffers are gone before anything else is allocated.
@@ -160,19 +157,20 @@ impl EngineBuilder {
     /// Starts the actors.
     pub(super) fn start(
         &self,
-        (bundle, kernels, pred): (Bundle, KernelTable, Pred),
+        (bundle, kernels, rule): (Bundle, KernelTable, Rule),
         memory: MemoryPlan,
         prepared: Prepared,
         facts: Arc<Facts>,
     ) -> Result<Engine, Error> {
         let threads = prepared.programs.len();
-        let config = &bundle.meta.config;
+        let network = &bundle.meta.network;
+        let kv = KvRoom::new(network, self.kv_type, memory.context, memory.max_batch, 1);
         let boards = Boards::new(
-            config,
+            network,
             threads,
             memory.max_batch,
             self.max_logits.min(memory.max_batch),
-            predictor_rank(&bundle, pred.is_predicted()),
+            predictor_rank(&bundle, rule.is_predicted()),
         );
         let WeightMemory {
             resident,
@@ -183,25 +181,24 @@ impl EngineBuilder {
         let shared = Arc::new(Shared {
             bundle,
             plan: memory.residency,
-            pred,
+            rule,
             neurons: self.neurons,
             observer: self.observer.clone(),
             kernels,
-            resident: Resident::new(resident),
+            resident: Arc::new(Resident::new(resident)),
             boards,
             faults: FaultCell::default(),
             threads,
-            context: memory.context,
-            kv_type: self.kv_type,
+            kv,
             max_batch: memory.max_batch,
         });
         let embedder = Embedder::new(&shared, rows);
-        let options = GraphOptions {
+        let options = RuntimeOptions {
             cores: facts.cores.clone(),
             trace_records: self.trace_records,
             keeps_hot_set: self.hot_set,
         };
-        let graph = DecodeGraph::start(
+        let runtime = Runtime::start(
             shared,
             prepared.programs,
             core_memory,
@@ -212,17 +209,18 @@ impl EngineBuilder {
         let stopping = Arc::new(AtomicBool::new(false));
         let watch = self.yields_memory.then(|| facts.budget.watch());
         let stop = Arc::clone(&stopping);
-        let runner = Runner::new(graph, Arc::clone(&facts), embedder, watch, stop);
         let (jobs, inbox) = flume::unbounded();
+        let evaluator = Evaluator::new(runtime, Arc::clone(&facts), embedder, watch, stop);
+        let runner = Runner::new(evaluator, inbox);
         let tally = self.tally.clone();
-        let driver = std::thread::Builder::new()
-            .name("forebay-driver".into())
-            .spawn(move || runner.serve(&inbox, tally.as_deref()))
-            .map_err(|e| Error::system("start the driver thread", e))?;
+        let thread = std::thread::Builder::new()
+            .name("forebay-engine".into())
+            .spawn(move || runner.serve(tally.as_deref()))
+            .map_err(|e| Error::system("start the engine thread", e))?;
         Ok(Engine {
             facts,
             jobs,
-            driver: Some(driver),
+            thread: Some(thread),
             stopping,
         })
     }
@@ -235,51 +233,4 @@ pub(super) struct Prepared {
     driver: Box<dyn Driver>,
     pub ceiling: DiskCeiling,
     pub notes: Vec<String>,
-}
-
-/// The plan as it appears in statistics.
-pub(super) fn describe(
-    memory: &MemoryPlan,
-    config: &ModelConfig,
-    threads: usize,
-    prepared: &Prepared,
-    (isa, kv_type): (Isa, KvType),
-    (sparsity, neurons): (Sparsity, NeuronOptions),
-    made: Option<&Plan>,
-) -> serde_json::Value {
-    let count = |r: Residency| {
-        memory
-            .residency
-            .residency
-            .iter()
-            .filter(|&&x| x == r)
-            .count()
-    };
-    serde_json::json!({
-        "threads": threads,
-        "isa": isa.to_string(),
-        "context": memory.context,
-        "kv": kv_type.name(),
-        "max_batch": memory.max_batch,
-        "sparsity": sparsity,
-        "policy": neurons.policy.to_string(),
-        "loading": neurons.loading,
-        "pipeline": neurons.pipeline,
-        "look_ahead": neurons.looks_ahead(&memory.residency, sparsity == Sparsity::Predicted),
-        "layers": config.n_layers,
-        "clusters": {
-            "pinned": count(Residency::Pinned),
-            "gate_pinned": count(Residency::GatePinned),
-            "by_neuron": count(Residency::Neurons),
-            "streamed": count(Residency::Streamed),
-        },
-        "stream_window": {
-            "buffers_per_core": memory.residency.stream_slots,
-            "buffer_bytes": memory.residency.stream_slot_bytes,
-        },
-        "neuron_cache": memory.residency.neuron_cache,
-        "notes": prepared.notes,
-        "expected": made.map(|plan| &plan.expected),
-        "reasons": made.map(|plan| &plan.reasons),
-    })
 }

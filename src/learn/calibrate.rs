@@ -67,7 +67,7 @@ pub fn calibrate_gates(
     let by_neuron = || Ok::<_, Error>(make()?.sparsity(Sparsity::Dense).by_neuron());
     let sizes = {
         let engine = by_neuron()?.build()?;
-        GateSizes::new(engine.config())
+        GateSizes::new(engine.network())
     };
     let engine = by_neuron()?.observer(sizes.clone()).build()?;
     let share = if kept > 0 { 0.4 } else { 1.0 };

@@ -2,9 +2,9 @@
 
 use std::sync::Arc;
 
-use forebay_actors::decode::Observer;
 use forebay_models::bundle::GateCalibration;
-use forebay_models::config::{Activation, ModelConfig};
+use forebay_models::network::Network;
+use forebay_stages::frame::Observer;
 use parking_lot::Mutex;
 
 /// Bins of a histogram: the upper half of a positive f32, so that a bin's edges are 1/128 apart.
@@ -15,18 +15,18 @@ const PARTS: usize = 256;
 /// Counts sizes of activated gates by layer.
 #[derive(Debug)]
 pub struct GateSizes {
-    activation: Activation,
+    network: Network,
     /// `[n_layers][BINS]`
     counts: Vec<Mutex<Vec<u64>>>,
 }
 
 impl GateSizes {
     /// Nothing counted yet.
-    pub fn new(config: &ModelConfig) -> Arc<Self> {
+    pub fn new(network: &Network) -> Arc<Self> {
         let layer = |_| Mutex::new(vec![0; BINS]);
         Arc::new(Self {
-            activation: config.activation,
-            counts: (0..config.n_layers).map(layer).collect(),
+            network: network.clone(),
+            counts: (0..network.n_layers()).map(layer).collect(),
         })
     }
 
@@ -63,7 +63,7 @@ impl Observer for GateSizes {
     fn gates(&self, layer: usize, _: usize, _: (usize, usize), gates: &[f32]) {
         let mut counts = self.counts[layer].lock();
         for &g in gates {
-            let size = self.activation.gate(g).abs();
+            let size = self.network.ffn(layer).activation.gate(g).abs();
             if size.is_finite() {
                 counts[(size.to_bits() >> 16) as usize] += 1;
             }
@@ -73,16 +73,18 @@ impl Observer for GateSizes {
 
 #[cfg(test)]
 mod tests {
+    use forebay_models::network::{Activation, Uniform};
+
     use super::*;
 
     #[test]
     fn thresholds_leave_the_wanted_part() {
-        let config = ModelConfig {
+        let network = Uniform {
             n_layers: 1,
             activation: Activation::Relu,
-            ..crate::learn::tests::config()
+            ..crate::learn::tests::sizes()
         };
-        let sizes = GateSizes::new(&config);
+        let sizes = GateSizes::new(&network.network());
         let gates: Vec<f32> = (0..10_000).map(|i| 0.001 * i as f32).collect();
         sizes.gates(0, 0, (0, gates.len()), &gates);
         let calibration = sizes.calibration(1);

@@ -4,18 +4,16 @@ use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use forebay_actors::decode::Observer;
-use forebay_models::config::{Activation, ModelConfig};
+use forebay_models::network::Network;
 use forebay_plans::predictor_fit::LayerSamples;
+use forebay_stages::frame::Observer;
 use parking_lot::Mutex;
 
 /// Keeps samples of some layers; give it to [`EngineBuilder::observer`](crate::EngineBuilder::observer).
 #[derive(Debug)]
 pub struct Gather {
     layers: Range<usize>,
-    d_model: usize,
-    d_ff: usize,
-    activation: Activation,
+    network: Network,
     capacity: usize,
     /// Sample that position 0 of the present text is.
     base: AtomicUsize,
@@ -25,28 +23,26 @@ pub struct Gather {
 
 impl Gather {
     /// Room for `capacity` tokens of `layers`.
-    pub fn new(config: &ModelConfig, layers: Range<usize>, capacity: usize) -> Arc<Self> {
-        let (d_model, d_ff) = (config.d_model, config.d_ff);
-        let empty = || LayerSamples {
-            d_model,
-            d_ff,
-            inputs: vec![0.0; capacity * d_model],
-            live: vec![0; capacity * d_ff.div_ceil(64)],
+    pub fn new(network: &Network, layers: Range<usize>, capacity: usize) -> Arc<Self> {
+        let empty = |layer: usize| LayerSamples {
+            d_model: network.d_model,
+            d_ff: network.ffn(layer).d_ff,
+            inputs: vec![0.0; capacity * network.d_model],
+            live: vec![0; capacity * network.ffn(layer).d_ff.div_ceil(64)],
         };
         Arc::new(Self {
-            samples: layers.clone().map(|_| Mutex::new(empty())).collect(),
+            samples: layers.clone().map(|l| Mutex::new(empty(l))).collect(),
             layers,
-            d_model,
-            d_ff,
-            activation: config.activation,
+            network: network.clone(),
             capacity,
             base: AtomicUsize::new(0),
         })
     }
 
     /// Bytes that a token takes in each layer.
-    pub fn bytes_per_token(config: &ModelConfig) -> usize {
-        config.d_model * size_of::<f32>() + config.d_ff.div_ceil(64) * size_of::<u64>()
+    pub fn bytes_per_token(network: &Network) -> usize {
+        let words = network.widest_ffn().div_ceil(64);
+        network.d_model * size_of::<f32>() + words * size_of::<u64>()
     }
 
     /// A text of its own begins, whose first token is sample `base`.
@@ -58,8 +54,8 @@ impl Gather {
     pub fn take(&self, layer: usize) -> LayerSamples {
         let mut samples = self.samples[layer - self.layers.start].lock();
         let empty = LayerSamples {
-            d_model: self.d_model,
-            d_ff: self.d_ff,
+            d_model: self.network.d_model,
+            d_ff: self.network.ffn(layer).d_ff,
             inputs: Vec::new(),
             live: Vec::new(),
         };
@@ -79,16 +75,17 @@ impl Observer for Gather {
         let Some((samples, first)) = self.place(layer, position) else {
             return;
         };
-        let room = self.capacity.saturating_sub(first) * self.d_model;
+        let room = self.capacity.saturating_sub(first) * self.network.d_model;
         let x = &x[..x.len().min(room)];
-        samples.lock().inputs[first * self.d_model..][..x.len()].copy_from_slice(x);
+        samples.lock().inputs[first * self.network.d_model..][..x.len()].copy_from_slice(x);
     }
 
     fn gates(&self, layer: usize, position: usize, neurons: (usize, usize), gates: &[f32]) {
         let Some((samples, sample)) = self.place(layer, position) else {
             return;
         };
-        let ((first, n), words) = (neurons, self.d_ff.div_ceil(64));
+        let ((first, n), ffn) = (neurons, self.network.ffn(layer));
+        let words = ffn.d_ff.div_ceil(64);
         let mut samples = samples.lock();
         for (t, gates) in gates.chunks_exact(n).enumerate() {
             if sample + t >= self.capacity {
@@ -96,7 +93,7 @@ impl Observer for Gather {
             }
             let live = &mut samples.live[(sample + t) * words..][..words];
             for (i, &g) in (first..).zip(gates) {
-                if self.activation.gate(g) != 0.0 {
+                if ffn.activation.gate(g) != 0.0 {
                     live[i / 64] |= 1 << (i % 64);
                 }
             }
@@ -106,16 +103,18 @@ impl Observer for Gather {
 
 #[cfg(test)]
 mod tests {
+    use forebay_models::network::Uniform;
+
     use super::*;
 
     #[test]
     fn what_is_told_is_kept_where_it_belongs() {
-        let config = ModelConfig {
+        let network = Uniform {
             d_model: 2,
             d_ff: 70,
-            ..crate::learn::tests::config()
+            ..crate::learn::tests::sizes()
         };
-        let gather = Gather::new(&config, 1..2, 3);
+        let gather = Gather::new(&network.network(), 1..2, 3);
         gather.begin(1);
         gather.residual(0, 0, &[9.0; 4]);
         gather.residual(1, 0, &[1.0, 2.0, 3.0, 4.0]);

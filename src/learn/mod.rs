@@ -5,32 +5,26 @@ mod activity;
 mod calibrate;
 mod gates;
 mod gather;
-mod misses;
 mod predictors;
 mod profile;
-mod tally;
 mod texts;
 
+pub use crate::profiles::{MissPoint, Profile};
 pub use activity::Activity;
 pub use calibrate::{CalibrateReport, CalibrateRequest, FittedDensity, calibrate_gates};
 pub use gates::GateSizes;
 pub use gather::Gather;
-pub use misses::MissPoint;
 pub use predictors::{FitReport, FitRequest, FitStep, fit_predictors};
-pub use profile::{Profile, ProfileText, profile};
-pub(crate) use tally::Tally;
+pub use profile::{ProfileText, profile};
 pub use texts::measure_activity;
 
 #[cfg(test)]
 mod tests {
-    use forebay_models::config::{
-        Activation, Arch, ModelConfig, RopeConfig, RopePairing, RopeScaling,
-    };
+    use forebay_models::network::{Activation, Rope, RopePairing, RopeScaling, Uniform};
 
-    /// A small configuration for tests to change.
-    pub(super) fn config() -> ModelConfig {
-        ModelConfig {
-            arch: Arch::Llama,
+    /// A small network for tests to change.
+    pub(super) fn sizes() -> Uniform {
+        Uniform {
             name: "test".into(),
             n_layers: 2,
             d_model: 8,
@@ -40,13 +34,14 @@ mod tests {
             d_ff: 16,
             vocab_size: 32,
             context_length: 64,
-            sliding_window: None,
+            window: None,
             rms_eps: 1e-5,
-            rope: RopeConfig {
+            rope: Rope {
                 theta: 10_000.0,
                 rotary_dim: 4,
                 pairing: RopePairing::HalfSplit,
                 scaling: RopeScaling::None,
+                magnitude: 1.0,
             },
             activation: Activation::Relu,
             tied_head: true,

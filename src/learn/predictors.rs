@@ -2,7 +2,8 @@
 //! fitted to each layer, and the result is stored with the packed model.
 
 use forebay_models::bundle::{Amendment, Bundle, PackedPredictor, amend};
-use forebay_models::config::Activation;
+use forebay_models::network::Activation;
+use forebay_models::tensor::{LayerTensor, TensorId};
 use forebay_plans::predictor_fit::{FitOptions, LayerSamples, LayerWeights, fit_layer};
 use forebay_plans::residency::Sparsity;
 use serde::Serialize;
@@ -77,24 +78,22 @@ pub fn fit_predictors(
     let (text, test) = tokens.split_at(tokens.len() - test);
     let exact = || Ok::<_, Error>(make()?.sparsity(Sparsity::Exact));
     let engine = exact()?.build()?;
-    let config = engine.config().clone();
-    if !config.activation.is_sparse() {
-        return Err(Error::Request(format!(
-            "{}: its FFN has no true zeros (SwiGLU); predictors are for ReLU models: use `forebay \
-             calibrate` and --sparsity threshold",
-            engine.model()
-        )));
+    let network = engine.network().clone();
+    if !network.is_sparse() {
+        return Err(Error::NotSparse {
+            model: engine.model().into(),
+        });
     }
     progress(FitStep::Measuring);
     let exact_perplexity = perplexity(&engine, test, ctx)?;
     let bundle = bundle_of(&engine)?;
     drop(engine);
-    let at_once = request.sample_bytes / (n * Gather::bytes_per_token(&config)).max(1);
+    let at_once = request.sample_bytes / (n * Gather::bytes_per_token(&network)).max(1);
     let (mut predictors, mut layers) = (Vec::new(), Vec::new());
-    for first in (0..config.n_layers).step_by(at_once.max(1)) {
-        let last = (first + at_once.max(1)).min(config.n_layers);
+    for first in (0..network.n_layers()).step_by(at_once.max(1)) {
+        let last = (first + at_once.max(1)).min(network.n_layers());
         progress(FitStep::Gathering(last));
-        let gather = Gather::new(&config, first..last, n);
+        let gather = Gather::new(&network, first..last, n);
         let engine = exact()?.observer(gather.clone()).build()?;
         feed(&engine, text, ctx, |base| gather.begin(base))?;
         drop(engine);
@@ -139,18 +138,20 @@ fn fit(
     told: &mut dyn FnMut(f32),
 ) -> Result<(PackedPredictor, forebay_plans::predictor_fit::FitReport), Error> {
     let gate = bundle.read_gate(layer)?;
-    let config = &bundle.meta.config;
+    let block = &bundle.meta.network.layers[layer].ffn;
     let weights = LayerWeights {
         gate: &gate,
-        norm: &bundle.vectors.layers[layer].ffn_norm,
-        rms_eps: config.rms_eps,
-        cut: match config.activation {
+        norm: bundle
+            .vectors
+            .get(TensorId::Layer(layer, LayerTensor::FfnNorm)),
+        rms_eps: block.pre_norm.map_or(0.0, |norm| norm.eps),
+        cut: match block.body.activation {
             Activation::FatRelu { threshold } => threshold,
             _ => 0.0,
         },
     };
     let fitted = fit_layer(&weights, samples, &request.options, told)
-        .map_err(|e| Error::Request(format!("layer {layer}: {e}")))?;
+        .map_err(|e| Error::parameter("predictors", format!("layer {layer}: {e}")))?;
     let rank = request.options.rank;
     let packed = PackedPredictor::new(rank, &fitted.fc1, &fitted.fc2, 0.0)?;
     Ok((packed, fitted.report))

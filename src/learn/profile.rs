@@ -1,25 +1,23 @@
-//! Profiles: how often each neuron is wanted, and how many are missed by a cache of each size, from one pass over
-//! a text.
+//! Making a profile: how often each neuron is wanted, and how many are missed by a cache of each size, from one
+//! pass over a text.
 
-use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use forebay_actors::decode::Observer;
-use forebay_models::bundle::{Bundle, ffn_identity, write_whole};
-use forebay_models::config::{Activation, ModelConfig};
-use forebay_models::error::ModelError;
+use forebay_models::bundle::Bundle;
+use forebay_models::network::Network;
 use forebay_models::sampler::SamplerConfig;
+use forebay_plans::residency::Sparsity;
 use forebay_stages::cache::PolicyKind;
+use forebay_stages::frame::Observer;
 use forebay_stages::live_mask::LiveMask;
 use parking_lot::Mutex;
-use serde::{Deserialize, Serialize};
 
-use super::misses::{MissPoint, Wants, of_token};
 use super::texts::{Make, feed, whole_texts};
 use crate::engine::Engine;
 use crate::error::Error;
-use crate::request::{Prompt, Request};
+use crate::profiles::{MissPoint, Profile, Wants, of_token};
+use crate::request::Request;
 
 /// Sizes of cache that are tried: this many equal steps up to all neurons.
 const SIZES: usize = 20;
@@ -38,164 +36,27 @@ pub enum ProfileText<'a> {
     Generated(usize),
 }
 
-/// Statistics of a model's neurons over a text.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Profile {
-    /// Tokens that were run.
-    pub tokens: usize,
-    /// The rule by which neurons were wanted: `predicted` (those that are named), `exact` or `threshold` (those that
-    /// are alive).
-    pub sparsity: String,
-    /// Part of each layer's neurons that a token wants, P_activated, `[n_layers]`.
-    pub wanted: Vec<f64>,
-    /// Part of a token's neurons that the token before wanted, too.
-    pub overlap: f64,
-    /// Part of all wants that falls on the most wanted fifth of each layer's neurons.
-    pub top_fifth_share: f64,
-    /// The policy that the misses are of.
-    pub policy: String,
-    /// Misses by size of the cache, ascending.
-    pub misses: Vec<MissPoint>,
-    /// How often each neuron was wanted, `[n_layers][d_ff]`.
-    pub counts: Vec<Vec<u32>>,
-}
-
-/// Name of the profile of the packed model at `path`.
-fn profile_path(path: &Path) -> PathBuf {
-    let mut name = path.as_os_str().to_os_string();
-    name.push(".profile");
-    PathBuf::from(name)
-}
-
-/// What is in the file: the profile, and the neurons that it is of.
-#[derive(Debug, Serialize, Deserialize)]
-struct Stored {
-    /// [`ffn_identity`] of the model.
-    ffn: u64,
-    profile: Profile,
-}
-
-impl Stored {
-    fn read(path: &Path) -> std::io::Result<Self> {
-        let stored: Self = serde_json::from_slice(&std::fs::read(path)?)?;
-        match stored.profile.is_sound() {
-            true => Ok(stored),
-            false => Err(std::io::Error::other("its figures contradict each other")),
-        }
-    }
-}
-
-impl Profile {
-    /// Whether shares are shares and sizes ascend: plans are computed from them, and believed.
-    fn is_sound(&self) -> bool {
-        let share = |v: f64| (0.0..=1.0).contains(&v);
-        let amount = |v: f64| v >= 0.0 && v.is_finite();
-        let point = |p: &MissPoint| {
-            let amounts = [p.per_token, p.reads, p.bytes];
-            share(p.cached) && share(p.miss_rate) && amounts.into_iter().all(amount)
-        };
-        self.wanted.len() == self.counts.len()
-            && self.wanted.iter().copied().all(amount)
-            && share(self.overlap)
-            && share(self.top_fifth_share)
-            && self.misses.iter().all(point)
-            && self.misses.is_sorted_by(|a, b| a.cached < b.cached)
-    }
-
-    /// Keeps the profile beside the packed model, as `NAME.fbay.profile`.
-    ///
-    /// # Errors
-    /// The file cannot be written.
-    pub fn save(&self, bundle: &Bundle) -> Result<PathBuf, Error> {
-        let path = profile_path(bundle.path());
-        let stored = Stored {
-            ffn: ffn_identity(bundle),
-            profile: self.clone(),
-        };
-        let bytes = serde_json::to_vec(&stored).map_err(std::io::Error::other);
-        bytes
-            .and_then(|bytes| write_whole(&path, &bytes))
-            .map_err(|e| {
-                let action = "write the profile beside the packed model (check free space and permissions, or put \
-                              the model into another folder)";
-                ModelError::io(&path, action, e)
-            })?;
-        Ok(path)
-    }
-
-    /// The profile that is kept beside the packed model; `None` where there is none, or one of other neurons, or a
-    /// damaged one.
-    pub fn load(bundle: &Bundle) -> Option<Self> {
-        let stored = Stored::read(&profile_path(bundle.path())).ok()?;
-        let c = &bundle.meta.config;
-        let fits = stored.ffn == ffn_identity(bundle)
-            && stored.profile.counts.len() == c.n_layers
-            && stored.profile.counts.iter().all(|l| l.len() == c.d_ff);
-        fits.then_some(stored.profile)
-    }
-
-    /// Reads a profile that was kept, of whatever model.
-    ///
-    /// # Errors
-    /// There is no such file, or it is no profile.
-    pub fn read(path: &Path) -> Result<Self, Error> {
-        let stored = Stored::read(path).map_err(|e| {
-            Error::Request(format!(
-                "{}: not a profile ({e}); make one with `forebay profile MODEL -f TEXT`, which keeps it beside the \
-                 packed model",
-                path.display()
-            ))
-        })?;
-        Ok(stored.profile)
-    }
-
-    /// Whether it was made in the background of ordinary runs, by counting alone.
-    pub fn is_default(&self) -> bool {
-        self.policy == super::tally::COUNTED
-    }
-
-    /// P_miss of a cache that holds a part of all neurons, between the sizes that were tried.
-    pub fn miss_rate(&self, cached: f64) -> f64 {
-        let (mut below, mut at) = ((0.0, 1.0), (1.0, 0.0));
-        for point in &self.misses {
-            if point.cached <= cached {
-                below = (point.cached, point.miss_rate);
-            } else {
-                at = (point.cached, point.miss_rate);
-                break;
-            }
-        }
-        let width = at.0 - below.0;
-        if width <= 0.0 {
-            return below.1;
-        }
-        below.1 + (at.1 - below.1) * ((cached - below.0) / width).clamp(0.0, 1.0)
-    }
-}
-
 /// Notes who wants which neuron.
 #[derive(Debug)]
 struct Watch {
-    d_ff: usize,
-    activation: Activation,
+    network: Network,
     predicted: bool,
     capacity: usize,
     /// Token that position 0 of the present text is.
     base: AtomicUsize,
-    /// A bit per neuron, `[n_layers][capacity][d_ff / 64]`.
+    /// A bit per neuron, `[n_layers][capacity][widest d_ff / 64]`.
     wanted: Vec<Mutex<Vec<u64>>>,
 }
 
 impl Watch {
-    fn new(config: &ModelConfig, predicted: bool, capacity: usize) -> Arc<Self> {
-        let words = config.d_ff.div_ceil(64);
+    fn new(network: &Network, predicted: bool, capacity: usize) -> Arc<Self> {
+        let words = network.widest_ffn().div_ceil(64);
         Arc::new(Self {
-            d_ff: config.d_ff,
-            activation: config.activation,
+            network: network.clone(),
             predicted,
             capacity,
             base: AtomicUsize::new(0),
-            wanted: (0..config.n_layers)
+            wanted: (0..network.n_layers())
                 .map(|_| Mutex::new(vec![0; capacity * words]))
                 .collect(),
         })
@@ -207,7 +68,7 @@ impl Watch {
         if token >= self.capacity {
             return;
         }
-        let words = self.d_ff.div_ceil(64);
+        let words = self.network.widest_ffn().div_ceil(64);
         let mut wanted = self.wanted[layer].lock();
         let row = &mut wanted[token * words..][..words];
         neurons.for_each(|i| row[i / 64] |= 1 << (i % 64));
@@ -227,8 +88,9 @@ impl Observer for Watch {
         if self.predicted {
             return;
         }
+        let activation = self.network.ffn(layer).activation;
         for (t, token) in gates.chunks_exact(n).enumerate() {
-            let alive = (0..n).filter(|&i| self.activation.gate(token[i]) != 0.0);
+            let alive = (0..n).filter(|&i| activation.gate(token[i]) != 0.0);
             self.mark(layer, position + t, alive.map(|i| first + i));
         }
     }
@@ -249,20 +111,15 @@ pub fn profile(
         ProfileText::Given { tokens, ctx } => whole_texts(tokens.len(), ctx)?,
         ProfileText::Generated(n) => n,
     };
-    let (config, sparsity, bundle) = {
+    let (network, sparsity, bundle) = {
         let engine = make()?.build()?;
-        let sparsity = engine.plan()["sparsity"].as_str().unwrap_or_default();
-        let bundle = Bundle::open(Path::new(engine.bundle_path()))?;
-        (engine.config().clone(), sparsity.to_string(), bundle)
+        let bundle = Bundle::open(engine.bundle_path())?;
+        (engine.network().clone(), engine.plan().sparsity, bundle)
     };
-    if sparsity == "dense" {
-        return Err(Error::Request(
-            "a model of which all neurons are computed has nothing to profile; choose --sparsity threshold, \
-             or a ReLU model"
-                .into(),
-        ));
+    if sparsity == Sparsity::Dense {
+        return Err(Error::NothingToProfile);
     }
-    let watch = Watch::new(&config, sparsity == "predicted", n);
+    let watch = Watch::new(&network, sparsity == Sparsity::Predicted, n);
     let engine = make()?.observer(watch.clone()).build()?;
     match text {
         ProfileText::Given { tokens, ctx } => feed(&engine, tokens, ctx, |base| {
@@ -276,10 +133,10 @@ pub fn profile(
     let mut misses = Vec::with_capacity(SIZES);
     let wants = Wants {
         rows: &rows,
-        d_ff: config.d_ff,
+        d_ff: network.widest_ffn(),
         tokens: n,
-        geometry: bundle.meta.layers[0].ffn,
-        whole_bundles: sparsity == "predicted",
+        geometry: bundle.meta.ffns[0],
+        whole_bundles: sparsity == Sparsity::Predicted,
     };
     for i in 1..=SIZES {
         misses.push(wants.simulate(i as f64 / SIZES as f64, policy));
@@ -287,7 +144,7 @@ pub fn profile(
     }
     Ok(statistics(
         &rows,
-        (config.d_ff, n),
+        (network.widest_ffn(), n),
         sparsity,
         (policy, misses),
     ))
@@ -296,15 +153,11 @@ pub fn profile(
 /// Has the model write `n` tokens, its prompt among them.
 fn write(engine: &Engine, n: usize, progress: &mut dyn FnMut(f64)) -> Result<(), Error> {
     let bos = engine.tokenizer().bos().unwrap_or(1);
-    let mut request = Request::text("").max_tokens(n);
-    request.prompt = Prompt::Tokens(vec![bos]);
-    request.ignore_eog = true;
-    request.sampler = SamplerConfig {
-        temperature: 1.0,
-        seed: 1,
-        ..SamplerConfig::default()
-    };
-    for (i, item) in engine.session().generate(request)?.enumerate() {
+    let mut sampler = SamplerConfig::default();
+    (sampler.temperature, sampler.seed) = (1.0, 1);
+    let request = Request::tokens([bos]).max_tokens(n).ignore_eog(true);
+    let stream = engine.session().generate(request.sampler(sampler))?;
+    for (i, item) in stream.blocking().enumerate() {
         item?;
         progress(i as f64 / n as f64);
     }
@@ -314,7 +167,7 @@ fn write(engine: &Engine, n: usize, progress: &mut dyn FnMut(f64)) -> Result<(),
 fn statistics(
     rows: &[Vec<u64>],
     (d_ff, n): (usize, usize),
-    sparsity: String,
+    sparsity: Sparsity,
     (policy, misses): (PolicyKind, Vec<MissPoint>),
 ) -> Profile {
     let words = d_ff.div_ceil(64);
@@ -385,7 +238,7 @@ mod tests {
         let p = statistics(
             &rows,
             (128, 10),
-            "exact".into(),
+            Sparsity::Exact,
             (PolicyKind::Lru, Vec::new()),
         );
         assert_eq!(p.wanted, [0.125, 0.25]);
@@ -396,21 +249,5 @@ mod tests {
         );
         // Of 48 wants per token those 16 of layer 0 come again.
         assert!((p.overlap - 16.0 / 48.0).abs() < 1e-9);
-    }
-
-    #[test]
-    fn between_the_sizes_that_were_tried_a_line_is_drawn() {
-        let point = |cached, miss_rate| MissPoint {
-            cached,
-            miss_rate,
-            ..MissPoint::default()
-        };
-        let profile = Profile {
-            misses: vec![point(0.5, 0.4), point(1.0, 0.0)],
-            ..statistics(&[], (128, 1), String::new(), (PolicyKind::Lru, Vec::new()))
-        };
-        for (cached, miss) in [(0.0, 1.0), (0.25, 0.7), (0.5, 0.4), (0.75, 0.2), (1.0, 0.0)] {
-            assert!((profile.miss_rate(cached) - miss).abs() < 1e-9, "{cached}");
-        }
     }
 }

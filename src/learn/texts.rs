@@ -37,16 +37,14 @@ pub(super) fn feed(
 /// Tokens in whole texts of `ctx`.
 pub(super) fn whole_texts(tokens: usize, ctx: usize) -> Result<usize, Error> {
     match tokens / ctx * ctx {
-        0 => Err(Error::Request(format!(
-            "the text has {tokens} tokens, fewer than one piece of {ctx}; give more text or a smaller --ctx"
-        ))),
+        0 => Err(Error::TooFewTokens { tokens, piece: ctx }),
         n => Ok(n),
     }
 }
 
 /// Opens the packed model that an engine ran.
 pub(super) fn bundle_of(engine: &Engine) -> Result<Bundle, Error> {
-    Ok(Bundle::open(engine.bundle_path().as_ref())?)
+    Ok(Bundle::open(engine.bundle_path())?)
 }
 
 /// Activity by layer over the first `tokens` of a text, computed exactly; with the predictors' recall, where the
@@ -61,15 +59,15 @@ pub fn measure_activity(
 ) -> Result<Vec<Activity>, Error> {
     let n = whole_texts(tokens.len(), ctx)?;
     let gathered = |sparsity: Sparsity| {
-        let config = make()?.sparsity(sparsity).build()?.config().clone();
-        let gather = Gather::new(&config, 0..config.n_layers, n);
+        let network = make()?.sparsity(sparsity).build()?.network().clone();
+        let gather = Gather::new(&network, 0..network.n_layers(), n);
         let engine = make()?
             .sparsity(sparsity)
             .observer(gather.clone())
             .build()?;
         feed(&engine, tokens, ctx, |base| gather.begin(base))?;
         let predicts = bundle_of(&engine)?.meta.predictors.is_some();
-        Ok::<_, Error>((gather, config.n_layers, predicts))
+        Ok::<_, Error>((gather, network.n_layers(), predicts))
     };
     let (exact, n_layers, predicts) = gathered(Sparsity::Exact)?;
     let predicted = predicts

@@ -1,29 +1,36 @@
-//! Deciding: candidates, the solver's choice among them, and what each decision beat.
+//! Deciding: every choice that is worth a try is laid out and predicted, the best is taken, and the plan says what it
+//! beat.
 
-use std::cmp::Ordering;
+use std::fmt;
 
-use forebay_plans::cost::{MissSample, Rates};
+use forebay_models::bundle::FfnLayout;
 use forebay_plans::error::PlanError;
 use forebay_plans::plan::{Choices, Other, Reason};
-use forebay_plans::residency::{Loading, STREAM_WINDOW, Sparsity, all_pinned_bytes};
+use forebay_plans::residency::{Loading, STREAM_WINDOW, Sparsity};
 use forebay_plans::size::format_size;
-use forebay_plans::solve::{Batch, Goal, Piece, Problem, Way, solve};
 
 use super::outlook::{Outlook, Seen};
-use crate::engine::memory::{context, fixed_bytes};
 use crate::error::Error;
+use crate::memory::{MemoryRequest, plan};
 
-/// Windows that are tried: reads in flight against memory for weights.
-const WINDOWS: [usize; 3] = [STREAM_WINDOW / 2, STREAM_WINDOW, 2 * STREAM_WINDOW];
+/// Windows that are tried, the usual one first: reads in flight against memory for weights.
+const WINDOWS: [usize; 3] = [STREAM_WINDOW, STREAM_WINDOW / 2, 2 * STREAM_WINDOW];
 /// Batches that are tried.
-const BATCHES: [usize; 5] = [8, 16, 32, 64, 128];
-/// Of more cores than this, only some counts are tried.
-const ALL_COUNTS: usize = 4;
+const BATCHES: [usize; 8] = [8, 16, 24, 32, 48, 64, 96, 128];
+/// Eighths of the budget that neurons are tried to be given before attention.
+const CACHE_EIGHTHS: [u64; 5] = [0, 1, 2, 4, 6];
+/// Numbers of cores that are tried, beside all and all but one.
+const THREADS: [usize; 10] = [1, 2, 3, 4, 6, 8, 12, 16, 24, 32];
 /// Equal but for noise: the plan keeps what is usual unless another gains more than this part.
-const WORTHWHILE: f64 = 0.02;
-/// Steps by which memory grows until a wished speed is foretold.
-const MEMORY_STEP: f64 = 1.03;
-const MEMORY_STEPS: usize = 60;
+pub(super) const WORTHWHILE: f64 = 0.02;
+/// A wish counts as granted from this part of it on.
+const NEARLY: f64 = 0.999;
+/// More memory than any model takes.
+const UNLIMITED: u64 = 1 << 50;
+/// Equal steps of memory that are tried before the least memory is searched within one of them.
+const MEMORY_STEPS: u64 = 4;
+/// The least memory is found to this part of it.
+const MEMORY_PRECISION: u64 = 256;
 
 /// What the user fixed.
 #[derive(Clone, Copy, Debug, Default)]
@@ -33,340 +40,306 @@ pub(crate) struct Fixed {
     pub loading: Option<Loading>,
 }
 
+/// What the least memory is searched for.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Wish {
+    /// At least so many generated tokens per second.
+    Speed(f64),
+    /// At most this [`Seen::cost`], seconds.
+    Cost(f64),
+}
+
+impl Wish {
+    fn is_granted(self, seen: &Seen) -> bool {
+        match self {
+            Self::Speed(speed) => seen.expected.decode_tokens_per_second >= speed * NEARLY,
+            Self::Cost(seconds) => seen.cost() * NEARLY <= seconds,
+        }
+    }
+
+    fn tokens_per_second(self) -> f64 {
+        match self {
+            Self::Speed(speed) => speed,
+            Self::Cost(seconds) => 1.0 / seconds,
+        }
+    }
+}
+
+impl fmt::Display for Wish {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Speed(speed) => write!(f, "{speed:.1} tokens per second"),
+            Self::Cost(seconds) => write!(f, "{:.1} ms per token", seconds * 1e3),
+        }
+    }
+}
+
 /// A decision with its reasons.
 pub(crate) struct Decision {
+    /// Budget of the process that it is for, bytes.
+    pub memory_bytes: u64,
     pub seen: Seen,
     pub reasons: Vec<Reason>,
-}
-
-/// How weights get to the cores in a way of the program.
-#[derive(Clone, Copy, Debug, PartialEq)]
-enum Route {
-    /// All of them stay.
-    Resident,
-    /// Clusters are streamed.
-    Streamed,
-    /// Neurons are cached.
-    Cached,
-}
-
-/// A way of the program with the choices that it stands for.
-struct Candidate {
-    route: Route,
-    threads: usize,
-    loading: Loading,
-    window: usize,
 }
 
 /// The best choices within the outlook's memory.
 ///
 /// # Errors
-/// Not even the least of everything fits; the error names the items.
+/// Not even the minimum of everything fits; the error names the items.
 pub(crate) fn fastest(outlook: &Outlook<'_>, fixed: Fixed) -> Result<Decision, Error> {
-    let usual = usual(outlook, fixed)?;
-    let memory = outlook.request.total as f64;
-    let (problem, candidates) = problem(outlook, fixed, usual.context);
-    let mut best: Option<Seen> = None;
-    let mut consider = |choices: Choices| {
-        let Ok(seen) = outlook.see(choices) else {
-            return;
-        };
-        let gained = |b: &Seen| seen.cost() < b.cost() * (1.0 - WORTHWHILE);
-        if best.as_ref().is_none_or(gained) {
-            best = Some(seen);
-        }
+    let grid = Grid::of(outlook, fixed)?;
+    let seen = match grid.best(outlook, |_| true) {
+        Some(seen) => seen,
+        None => outlook.see(grid.usual)?,
     };
-    consider(usual);
-    match solve(&problem, Goal::Fastest { memory }) {
-        Ok(choice) => {
-            let candidate = &candidates[choice.way];
-            let kept: f64 = match candidate.route {
-                Route::Cached => choice.kept.iter().skip(1).sum(),
-                _ => 0.0,
-            };
-            for neuron_cache_bytes in [0, kept as u64] {
-                consider(Choices {
-                    threads: candidate.threads,
-                    loading: candidate.loading,
-                    stream_window_bytes: candidate.window,
-                    max_batch: problem.batches[choice.batch].tokens,
-                    neuron_cache_bytes,
-                    ..usual
-                });
-            }
-        }
-        // The program is a little pessimistic where everything just fits: the usual choices may still do.
-        Err(PlanError::NoPlan { .. }) => {}
-        Err(e) => return Err(e.into()),
-    }
-    let Some(mut seen) = best else {
-        // Names the item that does not fit.
-        outlook.see(usual)?;
-        return Err(Error::Stopped);
-    };
-    improve(outlook, fixed, &mut seen);
-    let reasons = reasons(outlook, fixed, &seen);
-    Ok(Decision { seen, reasons })
-}
-
-/// The least memory at which `tokens_per_second` are generated, and the choices for it.
-///
-/// # Errors
-/// The machine is not that fast with any memory.
-pub(crate) fn least_memory(
-    outlook: &mut Outlook<'_>,
-    fixed: Fixed,
-    tokens_per_second: f64,
-) -> Result<Decision, Error> {
-    let goal = Goal::Least {
-        token_seconds: 1.0 / tokens_per_second,
-    };
-    let positions = context(outlook.bundle, &outlook.request)?;
-    let (problem, _) = problem(outlook, fixed, positions);
-    let most = outlook.request.total;
-    let mut total = solve(&problem, goal)?.memory;
-    for _ in 0..MEMORY_STEPS {
-        outlook.request.total = total as u64;
-        match fastest(outlook, fixed) {
-            Ok(decision)
-                if decision.seen.expected.decode_tokens_per_second >= tokens_per_second * 0.999 =>
-            {
-                if total as u64 > most {
-                    break;
-                }
-                return Ok(decision);
-            }
-            Ok(_) | Err(Error::Budget(_)) => total *= MEMORY_STEP,
-            Err(e) => return Err(e),
-        }
-    }
-    Err(Error::Request(format!(
-        "{tokens_per_second} tokens per second would take about {}, more than the {} that there are; ask for less",
-        format_size(total as u64),
-        format_size(most)
-    )))
-}
-
-/// What is done without a plan.
-fn usual(outlook: &Outlook<'_>, fixed: Fixed) -> Result<Choices, Error> {
-    let planned = crate::engine::memory::plan(outlook.bundle, &outlook.request)?;
-    Ok(Choices {
-        threads: outlook.request.threads,
-        context: planned.context,
-        max_batch: planned.max_batch,
-        sparsity: outlook.request.sparsity,
-        loading: fixed.loading.unwrap_or_default(),
-        stream_window_bytes: STREAM_WINDOW,
-        neuron_cache_bytes: 0,
+    Ok(Decision {
+        memory_bytes: outlook.request.total,
+        reasons: grid.reasons(outlook, &seen),
+        seen,
     })
 }
 
-/// Thread counts to try.
-fn counts(outlook: &Outlook<'_>, fixed: Fixed) -> Vec<usize> {
-    let all = outlook.request.threads;
-    match fixed.threads {
-        Some(n) => vec![n],
-        None if all <= ALL_COUNTS => (1..=all).collect(),
-        None => vec![1, all / 2, all - 1, all],
-    }
-}
-
-fn loadings(outlook: &Outlook<'_>, fixed: Fixed) -> Vec<Loading> {
-    match fixed.loading {
-        Some(loading) => vec![loading],
-        // Without predictors Gate rows stay in memory, and there is nothing to split.
-        None if outlook.request.sparsity == Sparsity::Predicted => {
-            vec![Loading::Bundle, Loading::Split]
-        }
-        None => vec![Loading::Bundle],
-    }
-}
-
-fn batches(fixed: Fixed, context: usize) -> Vec<usize> {
-    match fixed.max_batch {
-        Some(n) => vec![n],
-        None => BATCHES.into_iter().map(|b| b.min(context)).collect(),
-    }
-}
-
-/// The program, and what its ways stand for.
-fn problem(outlook: &Outlook<'_>, fixed: Fixed, positions: usize) -> (Problem, Vec<Candidate>) {
-    let request = outlook.request;
-    let batches = batches(fixed, positions);
-    let (others, least) = fixed_bytes(outlook.bundle, &request, positions, batches[0]);
-    let work = outlook.work();
-    let (mut ways, mut candidates) = (Vec::new(), Vec::new());
-    let sparse = request.sparsity != Sparsity::Dense
-        && outlook
-            .bundle
-            .meta
-            .layers
-            .iter()
-            .all(|l| l.ffn.layout == forebay_models::bundle::FfnLayout::Neuron);
-    for threads in counts(outlook, fixed) {
-        let mut add = |route, loading, window: usize| {
-            let rates = Rates {
-                machine: outlook.machine,
-                disk: outlook.disk,
-                threads,
-                depth: (window / (256 << 10)).max(1),
-                window: window as f64,
-            };
-            ways.push(way(
-                outlook,
-                &rates,
-                route,
-                loading,
-                window,
-                rates.compute(&work).compute(),
-            ));
-            candidates.push(Candidate {
-                route,
-                threads,
-                loading,
-                window,
-            });
-        };
-        add(Route::Resident, Loading::Bundle, STREAM_WINDOW);
-        for window in WINDOWS {
-            add(Route::Streamed, Loading::Bundle, window);
-        }
-        for loading in loadings(outlook, fixed).into_iter().filter(|_| sparse) {
-            add(Route::Cached, loading, WINDOWS[0]);
-        }
-    }
-    let rates = Rates {
-        machine: outlook.machine,
-        disk: outlook.disk,
-        threads: request.threads,
-        depth: 16,
-        window: STREAM_WINDOW as f64,
-    };
-    let whole = all_pinned_bytes(outlook.bundle, request.sparsity) as f64;
-    let flash = (whole - (request.total as f64 - others as f64)).max(0.0);
-    let batches = batches.into_iter().map(|tokens| {
-        let (_, scratch) = fixed_bytes(outlook.bundle, &request, positions, tokens);
-        Batch {
-            tokens,
-            bytes: (scratch - least) as f64,
-            seconds: rates.prompt(&work, tokens, (flash / (256 << 10) as f64, flash)),
-        }
-    });
-    let problem = Problem {
-        fixed: (others + least) as f64,
-        ways,
-        batches: batches.collect(),
-    };
-    (problem, candidates)
-}
-
-fn way(
+/// The least memory with which `wish` is granted, and the choices for it.
+///
+/// # Errors
+/// The wish is granted with no memory, or only with more than the outlook's.
+pub(crate) fn least_memory(
     outlook: &Outlook<'_>,
-    rates: &Rates<'_>,
-    route: Route,
-    loading: Loading,
-    window: usize,
-    compute_seconds: f64,
-) -> Way {
-    let whole = all_pinned_bytes(outlook.bundle, outlook.request.sparsity) as f64;
-    let clusters = outlook.bundle.clusters.len() as f64;
-    let streamed = |bytes: f64| Piece {
-        bytes,
-        stream_seconds: rates.stream(clusters * bytes / whole.max(1.0), bytes),
-        io_seconds: 0.0,
-    };
-    let (bytes, pieces) = match route {
-        Route::Resident => (whole, Vec::new()),
-        Route::Streamed => (window as f64, vec![streamed(whole)]),
-        Route::Cached => {
-            let g = &outlook.bundle.meta.layers[0].ffn;
-            let slot = match outlook.request.sparsity {
-                Sparsity::Predicted => g.bundle_bytes(),
-                _ => g.up_down_bytes(),
-            } as f64;
-            let neurons = outlook.neurons();
-            let mut pieces = vec![streamed(
-                (whole - neurons * g.bundle_stride() as f64).max(0.0),
-            )];
-            pieces.extend(segments(
-                rates,
-                outlook.curve(loading).samples(),
-                neurons * slot,
-            ));
-            (window as f64, pieces)
+    fixed: Fixed,
+    wish: Wish,
+) -> Result<Decision, Error> {
+    let enough = |total: u64| {
+        let outlook = outlook.within(total);
+        match Grid::of(&outlook, fixed) {
+            Ok(grid) => Ok(grid.best(&outlook, |seen| wish.is_granted(seen))),
+            Err(Error::Budget(_)) => Ok(None),
+            Err(e) => Err(e),
         }
     };
-    Way {
-        bytes,
-        compute_seconds,
-        pieces,
+    let Some(mut seen) = enough(UNLIMITED)? else {
+        return Err(Error::Plan(PlanError::NoPlan {
+            why: format!(
+                "no choice gives {wish}, even with all weights in memory; ask for less --speed"
+            ),
+        }));
+    };
+    let mut high: u64 = seen.expected.memory_items.values().sum();
+    if outlook.request.total < high
+        && let Some(found) = enough(outlook.request.total)?
+    {
+        (high, seen) = (outlook.request.total, found);
     }
-}
-
-/// The miss curve as pieces of falling worth; a cache of everything takes `bytes`.
-fn segments(rates: &Rates<'_>, samples: &[MissSample], bytes: f64) -> Vec<Piece> {
-    let mut worth = f64::INFINITY;
-    let pieces = samples.windows(2).map(|pair| {
-        let saved = rates.neurons(pair[0].reads, pair[0].bytes)
-            - rates.neurons(pair[1].reads, pair[1].bytes);
-        let size = (pair[1].cached - pair[0].cached) * bytes;
-        worth = worth.min(saved.max(0.0) / size.max(1.0));
-        Piece {
-            bytes: size,
-            stream_seconds: 0.0,
-            io_seconds: worth * size,
+    // Speed does not quite grow with memory, since more of it may also go into a longer context. So the first of some
+    // coarse steps that is enough is taken, and the search is between it and the one before.
+    let (mut low, step) = (0, high / MEMORY_STEPS);
+    for total in (1..MEMORY_STEPS).map(|n| n * step) {
+        if let Some(found) = enough(total)? {
+            (high, seen) = (total, found);
+            break;
         }
-    });
-    pieces.collect()
-}
-
-/// Changes one choice at a time as long as that helps: the program knows the memory's layout only roughly.
-fn improve(outlook: &Outlook<'_>, fixed: Fixed, seen: &mut Seen) {
-    for _ in 0..8 {
-        let others = neighbours(outlook, fixed, &seen.choices);
-        let best = others
-            .into_iter()
-            .filter_map(|(_, choices)| outlook.see(choices).ok())
-            .min_by(|a, b| a.cost().partial_cmp(&b.cost()).unwrap_or(Ordering::Equal));
-        match best {
-            Some(best) if best.cost() < seen.cost() * (1.0 - WORTHWHILE) => *seen = best,
-            _ => return,
+        low = total;
+    }
+    while high - low > high / MEMORY_PRECISION {
+        let total = low + (high - low) / 2;
+        match enough(total)? {
+            Some(found) => (high, seen) = (total, found),
+            None => low = total,
         }
     }
+    if high > outlook.request.total {
+        return Err(Error::SpeedOutOfReach {
+            tokens_per_second: wish.tokens_per_second(),
+            needed: high,
+            available: outlook.request.total,
+        });
+    }
+    let outlook = outlook.within(high);
+    Ok(Decision {
+        memory_bytes: high,
+        reasons: Grid::of(&outlook, fixed)?.reasons(&outlook, &seen),
+        seen,
+    })
 }
 
-/// Choices that differ in one thing, with that thing's name.
-fn neighbours(outlook: &Outlook<'_>, fixed: Fixed, of: &Choices) -> Vec<(&'static str, Choices)> {
-    let mut list = Vec::new();
-    for threads in counts(outlook, fixed) {
-        list.push(("threads", Choices { threads, ..*of }));
+/// The choices that are tried: all combinations of these values.
+struct Grid {
+    /// What is done without a plan; its values are in the lists.
+    usual: Choices,
+    threads: Vec<usize>,
+    loadings: Vec<Loading>,
+    /// The usual one first.
+    windows: Vec<usize>,
+    batches: Vec<usize>,
+    caches: Vec<u64>,
+}
+
+impl Grid {
+    /// # Errors
+    /// What is usual does not fit, at its smallest.
+    fn of(outlook: &Outlook<'_>, fixed: Fixed) -> Result<Self, Error> {
+        let request = MemoryRequest {
+            threads: fixed.threads.unwrap_or(outlook.request.threads),
+            ..outlook.request
+        };
+        let planned = plan(outlook.bundle, &request)?;
+        let usual = Choices {
+            threads: request.threads,
+            context: planned.context,
+            max_batch: planned.max_batch,
+            sparsity: request.sparsity,
+            loading: fixed.loading.unwrap_or_default(),
+            stream_window_bytes: STREAM_WINDOW,
+            neuron_cache_bytes: 0,
+        };
+        let ffns = &outlook.bundle.meta.ffns;
+        let by_neuron = request.sparsity != Sparsity::Dense
+            && ffns.iter().all(|ffn| ffn.layout == FfnLayout::Neuron);
+        let threads = match fixed.threads {
+            Some(n) => vec![n],
+            None => {
+                let all = request.threads;
+                let some = THREADS.into_iter().filter(|&n| n + 1 < all);
+                some.chain([all - 1, all]).filter(|&n| n > 0).collect()
+            }
+        };
+        let loadings = match fixed.loading {
+            Some(loading) => vec![loading],
+            // Without predictors Gate rows stay in memory, and there is nothing to split.
+            None if request.sparsity != Sparsity::Predicted => vec![Loading::Bundle],
+            None => vec![Loading::Bundle, Loading::Split],
+        };
+        let mut batches = vec![usual.max_batch];
+        if fixed.max_batch.is_none() {
+            batches.extend(BATCHES.map(|b| b.min(usual.context)));
+        }
+        batches.sort_unstable();
+        batches.dedup();
+        let shares = if by_neuron { &CACHE_EIGHTHS[..] } else { &[0] };
+        let caches = shares.iter().map(|n| request.total / 8 * n);
+        Ok(Self {
+            usual,
+            threads,
+            loadings,
+            windows: WINDOWS.to_vec(),
+            batches,
+            caches: caches.collect(),
+        })
     }
-    for loading in loadings(outlook, fixed) {
-        list.push(("loading", Choices { loading, ..*of }));
+
+    /// The best choice, or the usual one where that is as good but for noise; `None` where `granted` accepts neither these
+    /// nor another that is as good.
+    fn best(&self, outlook: &Outlook<'_>, granted: impl Fn(&Seen) -> bool) -> Option<Seen> {
+        let mut all = Vec::new();
+        for &threads in &self.threads {
+            for &max_batch in &self.batches {
+                let of = Choices {
+                    threads,
+                    max_batch,
+                    ..self.usual
+                };
+                self.see_memory(outlook, &of, &mut all);
+            }
+        }
+        let cost = all.iter().map(Seen::cost).min_by(f64::total_cmp)?;
+        let good = |s: &Seen| s.cost() * (1.0 - WORTHWHILE) <= cost && granted(s);
+        all.into_iter().filter(good).min_by(|a, b| {
+            let other = |s: &Seen| s.choices != self.usual;
+            other(a).cmp(&other(b)).then(a.cost().total_cmp(&b.cost()))
+        })
     }
-    for stream_window_bytes in WINDOWS {
-        list.push((
-            "stream window",
-            Choices {
+
+    /// Adds what fits of the choices like `of` with another use of memory. Values that change nothing are left out.
+    fn see_memory(&self, outlook: &Outlook<'_>, of: &Choices, all: &mut Vec<Seen>) {
+        // Bytes that neurons got of late: where attention left them more than they asked for, asking for that changes
+        // nothing.
+        let mut got = 0;
+        for &neuron_cache_bytes in &self.caches {
+            if neuron_cache_bytes > 0 && neuron_cache_bytes <= got {
+                continue;
+            }
+            got = u64::MAX;
+            for &stream_window_bytes in &self.windows {
+                let choices = Choices {
+                    stream_window_bytes,
+                    neuron_cache_bytes,
+                    ..*of
+                };
+                let Ok(memory) = outlook.layout(&choices) else {
+                    continue;
+                };
+                for &loading in &self.loadings {
+                    all.push(outlook.predict(Choices { loading, ..choices }, &memory));
+                }
+                let plan = &memory.residency;
+                let cache = choices.threads * plan.neuron_cache.bytes_per_core();
+                got = got.min(cache as u64);
+                match (plan.stream_slots, plan.neuron_cache.slots) {
+                    // Nothing is read.
+                    (0, 0) => return,
+                    // Nothing goes through the window.
+                    (0, _) => break,
+                    _ => {}
+                }
+            }
+        }
+    }
+
+    /// Choices that differ in one thing, with that thing's name.
+    fn neighbours(&self, of: &Choices) -> Vec<(&'static str, Choices)> {
+        let mut list = Vec::new();
+        for &threads in &self.threads {
+            list.push(("threads", Choices { threads, ..*of }));
+        }
+        for &loading in &self.loadings {
+            list.push(("loading", Choices { loading, ..*of }));
+        }
+        for &stream_window_bytes in &self.windows {
+            let other = Choices {
                 stream_window_bytes,
                 ..*of
-            },
-        ));
-    }
-    for max_batch in batches(fixed, of.context) {
-        list.push(("batch", Choices { max_batch, ..*of }));
-    }
-    for neuron_cache_bytes in [0, outlook.request.total / 8, outlook.request.total / 4] {
-        list.push((
-            "neurons before attention",
-            Choices {
+            };
+            list.push(("stream window", other));
+        }
+        for &max_batch in &self.batches {
+            list.push(("batch", Choices { max_batch, ..*of }));
+        }
+        for &neuron_cache_bytes in &self.caches {
+            let other = Choices {
                 neuron_cache_bytes,
                 ..*of
-            },
-        ));
+            };
+            list.push(("neurons before attention", other));
+        }
+        list.retain(|(_, choices)| choices != of);
+        list
     }
-    list.retain(|(_, choices)| choices != of);
-    list
+
+    /// What each decision beat; alternatives that change nothing are left out.
+    fn reasons(&self, outlook: &Outlook<'_>, seen: &Seen) -> Vec<Reason> {
+        let mut reasons: Vec<Reason> = Vec::new();
+        for (name, choices) in self.neighbours(&seen.choices) {
+            let other = outlook.see(choices).ok();
+            let same = |o: &Seen| (o.cost() / seen.cost() - 1.0).abs() < 1e-3;
+            if other.as_ref().is_some_and(same) {
+                continue;
+            }
+            let expected = other.map(|o| o.expected);
+            let other = Other {
+                value: value(name, &choices),
+                decode_tokens_per_second: expected.as_ref().map(|e| e.decode_tokens_per_second),
+                prefill_tokens_per_second: expected.as_ref().map(|e| e.prefill_tokens_per_second),
+            };
+            match reasons.iter_mut().find(|r| r.choice == name) {
+                Some(reason) => reason.others.push(other),
+                None => reasons.push(Reason {
+                    choice: name.into(),
+                    taken: value(name, &seen.choices),
+                    others: vec![other],
+                }),
+            }
+        }
+        reasons
+    }
 }
 
 /// The value of a choice, as tables show it.
@@ -378,30 +351,4 @@ fn value(name: &str, choices: &Choices) -> String {
         "batch" => choices.max_batch.to_string(),
         _ => format_size(choices.neuron_cache_bytes),
     }
-}
-
-/// What each decision beat; alternatives that change nothing are left out.
-fn reasons(outlook: &Outlook<'_>, fixed: Fixed, seen: &Seen) -> Vec<Reason> {
-    let mut reasons: Vec<Reason> = Vec::new();
-    for (name, choices) in neighbours(outlook, fixed, &seen.choices) {
-        let other = outlook.see(choices).ok();
-        let same = |o: &Seen| (o.cost() / seen.cost() - 1.0).abs() < 1e-3;
-        if other.as_ref().is_some_and(same) {
-            continue;
-        }
-        let other = Other {
-            value: value(name, &choices),
-            decode_tokens_per_second: other.as_ref().map(|o| o.expected.decode_tokens_per_second),
-            prefill_tokens_per_second: other.as_ref().map(|o| o.expected.prefill_tokens_per_second),
-        };
-        match reasons.iter_mut().find(|r| r.choice == name) {
-            Some(reason) => reason.others.push(other),
-            None => reasons.push(Reason {
-                choice: name.into(),
-                taken: value(name, &seen.choices),
-                others: vec![other],
-            }),
-        }
-    }
-    reasons
 }

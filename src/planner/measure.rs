@@ -5,19 +5,20 @@ use std::time::Duration;
 
 use forebay_actors::io::DriverChoice;
 use forebay_actors::io::probe::{ProbeError, ReadLoad, measure_read};
-use forebay_plans::bandwidth::{BandwidthProbe, buffer_bytes, pin};
+use forebay_plans::bandwidth::{BandwidthProbe, buffer_bytes};
 use forebay_plans::kernel_files::KernelFiles;
 use forebay_plans::limits::MemoryLimits;
 use forebay_plans::machine::{
     DiskProfile, DiskRate, DiskRemark, Kernel, KernelCase, KernelRate, MachineProfile,
 };
+use forebay_plans::pinning::pin;
 use forebay_plans::storage::{Storage, buffered_read};
 use forebay_plans::topology::Topology;
 use forebay_stages::kernels::KernelTable;
 
-use crate::bench::bounds::Machine;
-use crate::bench::{Spread, kernel_rate, weights};
 use crate::error::Error;
+use crate::speed::bounds::Machine;
+use crate::speed::{Spread, kernel_rate, weights};
 
 /// Samples of a memory figure.
 const MEMORY_ROUNDS: usize = 11;
@@ -176,7 +177,7 @@ pub(crate) fn measure_disk(
                 Ok(rate) => samples.push(rate.bytes_per_second),
                 // A model smaller than a block is never read in such blocks.
                 Err(ProbeError::Block { .. }) => {}
-                Err(e) => return Err(Error::Request(e.to_string())),
+                Err(e) => return Err(Error::system("measure the disk", e)),
             }
             progress(round * cases.len() + i + 1, READ_ROUNDS * cases.len());
         }

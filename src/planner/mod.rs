@@ -1,14 +1,14 @@
 //! The offline planner (PowerInfer-2 v2, section 5): measures the machine, knows the model, decides, explains.
 //!
 //! What is data and arithmetic lies in [`forebay_plans`]; here it meets kernels, drivers and the engine's own memory
-//! plan, so that what is foretold is laid out exactly as it will be run.
+//! plan, so that what is predicted is laid out exactly as it will be run.
 
 mod choose;
 mod measure;
 mod outlook;
 mod survey;
 
-pub(crate) use choose::{Decision, Fixed, fastest, least_memory};
+pub(crate) use choose::{Decision, Fixed, Wish, fastest, least_memory};
 pub(crate) use measure::{disk_of, identity};
 pub(crate) use outlook::{Outlook, kernel_cases};
 pub(crate) use survey::Survey;

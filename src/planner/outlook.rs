@@ -1,6 +1,10 @@
 //! What a choice would give: the engine's own memory plan, put through the cost model.
+//!
+//! An [`Outlook`] is a model on a machine: all that a prediction needs and no choice changes. [`Outlook::see`] lays the
+//! memory out for one choice exactly as a run would, and what comes back is a [`Seen`]: the choice with its speeds. This
+//! is done for hundreds of choices per plan, so whatever they have in common is computed once.
 
-use forebay_models::bundle::Bundle;
+use forebay_models::bundle::{ALIGN, Bundle};
 use forebay_plans::cost::{
     Activation, DecodeTime, MissCurve, MissSample, Rates, Streamed, TokenWork,
 };
@@ -8,17 +12,17 @@ use forebay_plans::machine::{DiskProfile, KernelCase, MachineProfile};
 use forebay_plans::plan::{Choices, Expected};
 use forebay_plans::residency::{Loading, Sparsity};
 
-use crate::engine::memory::{MemoryPlan, MemoryRequest, kv_bytes, plan};
 use crate::error::Error;
-use crate::learn::Profile;
+use crate::memory::{MemoryPlan, MemoryRequest, kv_bytes, plan};
+use crate::profiles::{MissPoint, Profile};
 
 /// Positions that a token sees, in speeds that are quoted: those of a short conversation.
 const USUAL_POSITIONS: usize = 256;
 /// A prompt reads whole clusters unless this part of the neurons is cached.
 const MOSTLY_CACHED: f64 = 0.8;
-/// Part of the neuron cache that is lent to prompts, and the reads in flight that makes.
-const LENT_SHARE: f64 = 0.125;
-const LENT_DEPTH: usize = 16;
+/// Part of the neuron cache that prompts borrow, and the reads in flight that makes.
+const BORROWED_SHARE: f64 = 0.125;
+const BORROWED_DEPTH: usize = 16;
 /// Bytes of a half of a bundle, where it is read in two.
 const HALF_BUNDLE: f64 = 4096.0;
 
@@ -30,14 +34,26 @@ pub(crate) fn kernel_cases(bundle: &Bundle, sparsity: Sparsity) -> Vec<KernelCas
 }
 
 /// A model on a machine.
+#[derive(Clone)]
 pub(crate) struct Outlook<'a> {
-    pub bundle: &'a Bundle,
-    pub machine: &'a MachineProfile,
-    pub disk: &'a DiskProfile,
-    /// What a text wants of the model's neurons, if that is known.
-    pub profile: Option<&'a Profile>,
     /// The request without the choices.
     pub request: MemoryRequest,
+    pub(super) bundle: &'a Bundle,
+    machine: &'a MachineProfile,
+    disk: &'a DiskProfile,
+    /// What a token needs computed.
+    work: TokenWork,
+    misses: Misses,
+    /// Neurons of all layers.
+    neurons: f64,
+}
+
+/// P_miss(m) in reads and bytes, by how single neurons are read.
+#[derive(Clone)]
+struct Misses {
+    bundle: MissCurve,
+    split: MissCurve,
+    rows: MissCurve,
 }
 
 /// A choice with what it gives.
@@ -55,9 +71,39 @@ impl Seen {
     }
 }
 
-impl Outlook<'_> {
+impl<'a> Outlook<'a> {
+    /// `profile` is what a text wants of the model's neurons, if that is known.
+    pub fn new(
+        bundle: &'a Bundle,
+        (machine, disk): (&'a MachineProfile, &'a DiskProfile),
+        profile: Option<&Profile>,
+        request: MemoryRequest,
+    ) -> Self {
+        let network = &bundle.meta.network;
+        let active = activation(request.sparsity, profile);
+        let positions = USUAL_POSITIONS.min(network.context_length);
+        let kv = kv_bytes(bundle, &request, positions) as f64;
+        let neurons = network.n_neurons() as f64;
+        Self {
+            request,
+            bundle,
+            machine,
+            disk,
+            work: TokenWork::of(bundle, request.sparsity, active, kv),
+            misses: Misses::of(bundle, request.sparsity, active.alive * neurons, profile),
+            neurons,
+        }
+    }
+
+    /// The same with another budget.
+    pub fn within(&self, total: u64) -> Self {
+        let mut other = self.clone();
+        other.request.total = total;
+        other
+    }
+
     /// The request with the choices made.
-    pub fn requested(&self, choices: &Choices) -> MemoryRequest {
+    fn requested(&self, choices: &Choices) -> MemoryRequest {
         MemoryRequest {
             threads: choices.threads,
             context: Some(choices.context),
@@ -68,86 +114,26 @@ impl Outlook<'_> {
         }
     }
 
-    /// What a token needs computed.
-    pub fn work(&self) -> TokenWork {
-        let c = &self.bundle.meta.config;
-        let positions = USUAL_POSITIONS.min(c.context_length);
-        let kv = kv_bytes(self.bundle, &self.request, positions) as f64;
-        TokenWork::of(self.bundle, self.request.sparsity, self.activation(), kv)
+    /// Lays the memory out; how neurons are read does not change it.
+    ///
+    /// # Errors
+    /// The choices do not fit.
+    pub fn layout(&self, choices: &Choices) -> Result<MemoryPlan, Error> {
+        plan(self.bundle, &self.requested(choices))
     }
 
-    fn activation(&self) -> Activation {
-        let mean = |p: &Profile| {
-            let layers = p.wanted.len().max(1) as f64;
-            (p.wanted.iter().sum::<f64>() / layers).min(1.0)
-        };
-        Activation::of(self.request.sparsity, self.profile.map(mean))
-    }
-
-    /// Neurons of all layers.
-    pub fn neurons(&self) -> f64 {
-        let c = &self.bundle.meta.config;
-        (c.n_layers * c.d_ff) as f64
-    }
-
-    /// P_miss(m) in reads and bytes.
-    pub fn curve(&self, loading: Loading) -> MissCurve {
-        let g = &self.bundle.meta.layers[0].ffn;
-        let whole = self.request.sparsity == Sparsity::Predicted;
-        let bytes = if whole {
-            g.bundle_bytes()
-        } else {
-            g.up_down_bytes()
-        };
-        let read = bytes.next_multiple_of(forebay_models::bundle::ALIGN) as f64;
-        let wanted = self.activation().alive * self.neurons();
-        let empty = MissSample {
-            cached: 0.0,
-            reads: wanted,
-            bytes: wanted * read,
-        };
-        let Some(profile) = self.profile else {
-            return MissCurve::unknown(wanted, read);
-        };
-        let samples = profile.misses.iter().map(|p| {
-            let known = p.reads > 0.0 || p.per_token == 0.0;
-            let (reads, bytes) = match known {
-                true => (p.reads, p.bytes),
-                // A profile of an earlier version.
-                false => (p.per_token, p.per_token * read),
-            };
-            match loading {
-                Loading::Split => MissSample {
-                    cached: p.cached,
-                    reads: 2.0 * p.per_token,
-                    bytes: 2.0 * p.per_token * HALF_BUNDLE,
-                },
-                Loading::Bundle => MissSample {
-                    cached: p.cached,
-                    reads,
-                    bytes,
-                },
-                Loading::Rows => MissSample {
-                    cached: p.cached,
-                    reads: 3.0 * p.per_token,
-                    bytes: 3.0 * p.per_token * HALF_BUNDLE,
-                },
-            }
-        });
-        MissCurve::new(empty, &samples.collect::<Vec<_>>())
-    }
-
-    /// Lays the memory out and foretells the speed.
+    /// Lays the memory out and predicts the speed.
     ///
     /// # Errors
     /// The choices do not fit.
     pub fn see(&self, choices: Choices) -> Result<Seen, Error> {
-        let memory = plan(self.bundle, &self.requested(&choices))?;
-        Ok(self.foretell(choices, &memory))
+        let memory = self.layout(&choices)?;
+        Ok(self.predict(choices, &memory))
     }
 
-    fn foretell(&self, choices: Choices, memory: &MemoryPlan) -> Seen {
-        let (work, plan) = (self.work(), &memory.residency);
+    /// The speed of `choices`, for which the memory was laid out as `memory`.
+    pub fn predict(&self, choices: Choices, memory: &MemoryPlan) -> Seen {
+        let (work, plan) = (&self.work, &memory.residency);
         let streamed = Streamed::of(self.bundle, plan, choices.threads);
         let rates = Rates {
             machine: self.machine,
@@ -156,23 +142,23 @@ impl Outlook<'_> {
             depth: choices.threads * plan.stream_slots,
             window: (choices.threads * plan.stream_slots * plan.stream_slot_bytes) as f64,
         };
-        let missed = self.curve(choices.loading).at(streamed.cached);
-        let part = streamed.neurons / self.neurons();
+        let missed = self.misses.curve(choices.loading).at(streamed.cached);
+        let part = streamed.neurons / self.neurons;
         let (neuron_reads, bytes) = (missed.reads * part, missed.bytes * part);
         let time = DecodeTime {
             stream: rates.stream(streamed.clusters, streamed.bytes),
             io: rates.neurons(neuron_reads, bytes),
-            ..rates.compute(&work)
+            ..rates.compute(work)
         };
         // Prompts borrow a part of the neuron cache as their window.
         let cache = (choices.threads * plan.neuron_cache.bytes_per_core()) as f64;
         let prompt_rates = Rates {
-            window: rates.window.max(cache * LENT_SHARE),
-            depth: rates.depth.max(LENT_DEPTH),
+            window: rates.window.max(cache * BORROWED_SHARE),
+            depth: rates.depth.max(BORROWED_DEPTH),
             ..rates
         };
         let reads = self.prompt_reads(&streamed);
-        let prompt_seconds = prompt_rates.prompt(&work, choices.max_batch, reads);
+        let prompt_seconds = prompt_rates.prompt(work, choices.max_batch, reads);
         let items = memory.budget.items().iter();
         Seen {
             expected: Expected {
@@ -191,7 +177,7 @@ impl Outlook<'_> {
 
     /// Clusters, and their bytes, that a batch of a prompt reads.
     fn prompt_reads(&self, streamed: &Streamed) -> (f64, f64) {
-        let g = &self.bundle.meta.layers[0].ffn;
+        let g = &self.bundle.meta.ffns[0];
         if streamed.neurons <= 0.0 {
             return (streamed.clusters, streamed.bytes);
         }
@@ -205,5 +191,67 @@ impl Outlook<'_> {
             streamed.clusters + clusters,
             streamed.bytes + clusters * g.cluster_bytes(g.neurons) as f64,
         )
+    }
+}
+
+/// Which part of the FFN a token computes.
+fn activation(sparsity: Sparsity, profile: Option<&Profile>) -> Activation {
+    let mean = |p: &Profile| {
+        let layers = p.wanted.len().max(1) as f64;
+        (p.wanted.iter().sum::<f64>() / layers).min(1.0)
+    };
+    Activation::of(sparsity, profile.map(mean))
+}
+
+impl Misses {
+    /// `wanted` neurons per token are read where none is cached.
+    fn of(bundle: &Bundle, sparsity: Sparsity, wanted: f64, profile: Option<&Profile>) -> Self {
+        let g = &bundle.meta.ffns[0];
+        let bytes = match sparsity {
+            Sparsity::Predicted => g.bundle_bytes(),
+            _ => g.up_down_bytes(),
+        };
+        let read = bytes.next_multiple_of(ALIGN) as f64;
+        let curve = |loading| match profile {
+            Some(profile) => {
+                let samples = profile.misses.iter().map(|p| sample(p, loading, read));
+                let empty = MissSample {
+                    cached: 0.0,
+                    reads: wanted,
+                    bytes: wanted * read,
+                };
+                MissCurve::new(empty, &samples.collect::<Vec<_>>())
+            }
+            None => MissCurve::unknown(wanted, read),
+        };
+        Self {
+            bundle: curve(Loading::Bundle),
+            split: curve(Loading::Split),
+            rows: curve(Loading::Rows),
+        }
+    }
+
+    fn curve(&self, loading: Loading) -> &MissCurve {
+        match loading {
+            Loading::Bundle => &self.bundle,
+            Loading::Split => &self.split,
+            Loading::Rows => &self.rows,
+        }
+    }
+}
+
+/// What a cache of a measured size misses, where a neuron is `read` bytes.
+fn sample(p: &MissPoint, loading: Loading, read: f64) -> MissSample {
+    let (reads, bytes) = match loading {
+        Loading::Split => (2.0 * p.per_token, 2.0 * p.per_token * HALF_BUNDLE),
+        Loading::Rows => (3.0 * p.per_token, 3.0 * p.per_token * HALF_BUNDLE),
+        Loading::Bundle if p.reads > 0.0 || p.per_token == 0.0 => (p.reads, p.bytes),
+        // A profile of an earlier version.
+        Loading::Bundle => (p.per_token, p.per_token * read),
+    };
+    MissSample {
+        cached: p.cached,
+        reads,
+        bytes,
     }
 }

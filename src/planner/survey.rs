@@ -100,15 +100,15 @@ impl Survey<'_> {
 }
 
 /// What `forebay doctor` shows: cores, usual kernels and the disk under `folder` (with reads of `file`, if there is
-/// one), measured where that was not done before, or `anew`, and kept in `folder`. `progress` is told the share
-/// that is done.
+/// one), measured where that was not done before, or `again`, and kept in `folder`. `progress` is told the share that
+/// is done.
 ///
 /// # Errors
 /// The machine cannot be measured, or the folder cannot be written.
 pub fn survey(
     folder: &Path,
     file: Option<&Path>,
-    anew: bool,
+    again: bool,
     progress: &mut dyn FnMut(f64),
 ) -> Result<(MachineProfile, DiskProfile), Error> {
     let survey = Survey {
@@ -116,7 +116,7 @@ pub fn survey(
         folder,
         file,
         driver: DriverChoice::Auto,
-        measure: match anew {
+        measure: match again {
             true => Measure::Anew,
             false => Measure::Missing,
         },
@@ -144,7 +144,11 @@ fn with_file<T>(
         Some(file) => read(file),
         None => {
             let written = probe_file(folder, PROBE_BYTES);
-            read(written.map_err(|e| Error::Request(e.to_string()))?.path())
+            read(
+                written
+                    .map_err(|e| Error::system("measure the disk", e))?
+                    .path(),
+            )
         }
     }
 }

@@ -1,19 +1,22 @@
 //! Any machine and any model: a plan that keeps the budget, or the item that does not fit.
 
+mod grid;
+mod shapes;
+
 use std::collections::BTreeMap;
 use std::path::Path;
 
 use forebay_models::bundle::{Bundle, PackOptions};
-use forebay_models::kv_cache::KvType;
+use forebay_models::kv_type::KvType;
 use forebay_plans::machine::{DiskProfile, DiskRate, KernelRate, MachineProfile};
 use forebay_plans::plan::{PLAN_VERSION, Plan, PlannedModel};
 use forebay_plans::residency::{Pipeline, STREAM_WINDOW, Sparsity};
 use forebay_plans::topology::Topology;
 use proptest::prelude::*;
 
-use super::{Fixed, Outlook, fastest, least_memory};
-use crate::engine::memory::MemoryRequest;
+use super::{Fixed, Outlook, Wish, fastest, least_memory};
 use crate::error::Error;
+use crate::memory::MemoryRequest;
 
 /// Machines by what the kernel says of their CPUs: capacity (phones) or greatest frequency, and siblings.
 #[derive(Clone, Debug)]
@@ -166,16 +169,11 @@ proptest! {
         if !sparse {
             bundle = widened(bundle, times);
         }
-        let threads = cores.len().min(bundle.meta.config.n_heads);
+        let threads = cores.len().min(bundle.meta.network.fewest_heads());
         let sparsity = if sparse { Sparsity::Predicted } else { Sparsity::Dense };
         let (machine, disk) = machine(cores[..threads].to_vec(), rates);
-        let outlook = Outlook {
-            bundle: &bundle,
-            machine: &machine,
-            disk: &disk,
-            profile: None,
-            request: request(mib << 20, threads, sparsity),
-        };
+        let request = request(mib << 20, threads, sparsity);
+        let outlook = Outlook::new(&bundle, (&machine, &disk), None, request);
         match fastest(&outlook, Fixed::default()) {
             Ok(decision) => {
                 let (c, e) = (decision.seen.choices, &decision.seen.expected);
@@ -205,10 +203,7 @@ proptest! {
                 let text = budget.to_string();
                 prop_assert!(text.contains("process") || text.contains("weights"), "{}", text);
                 // What it names is enough.
-                let outlook = Outlook {
-                    request: request(budget.least_mib() << 20, threads, sparsity),
-                    ..outlook
-                };
+                let outlook = outlook.within(budget.least_mib() << 20);
                 prop_assert!(fastest(&outlook, Fixed::default()).is_ok());
             }
             Err(e) => prop_assert!(false, "{e}"),
@@ -220,25 +215,24 @@ proptest! {
 fn a_wished_speed_takes_no_more_memory_than_it_needs() {
     let bundle = widened(bundle(false), 300);
     let (machine, disk) = machine(vec![0, 1], (2e10, 1e10, 2e9));
-    let mut outlook = Outlook {
-        bundle: &bundle,
-        machine: &machine,
-        disk: &disk,
-        profile: None,
-        request: request(4 << 30, 2, Sparsity::Dense),
-    };
+    let request = request(4 << 30, 2, Sparsity::Dense);
+    let outlook = Outlook::new(&bundle, (&machine, &disk), None, request);
     let best = fastest(&outlook, Fixed::default()).unwrap().seen;
     let most = best.expected.decode_tokens_per_second;
     let wished = most * 0.5;
-    let decision = least_memory(&mut outlook, Fixed::default(), wished).unwrap();
-    let taken = outlook.request.total;
+    let decision = least_memory(&outlook, Fixed::default(), Wish::Speed(wished)).unwrap();
+    let taken = decision.memory_bytes;
     assert!(decision.seen.expected.decode_tokens_per_second >= wished * 0.999);
     assert!(taken < best.expected.memory_items.values().sum());
     // A tenth less memory does not do.
-    outlook.request.total = taken / 10 * 9;
-    let less = fastest(&outlook, Fixed::default());
+    let less = fastest(&outlook.within(taken / 10 * 9), Fixed::default());
     assert!(less.is_err() || less.is_ok_and(|d| d.seen.expected.decode_tokens_per_second < wished));
-    outlook.request.total = 4 << 30;
-    let never = least_memory(&mut outlook, Fixed::default(), most * 10.0);
-    assert!(never.is_err());
+    let never = least_memory(&outlook, Fixed::default(), Wish::Speed(most * 10.0));
+    assert!(never.is_err_and(|e| e.to_string().contains("--speed")));
+    let scarce = least_memory(
+        &outlook.within(taken / 10 * 9),
+        Fixed::default(),
+        Wish::Speed(wished),
+    );
+    assert!(scarce.is_err_and(|e| e.to_string().contains("more than the")));
 }

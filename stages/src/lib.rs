@@ -5,7 +5,13 @@
 #![deny(unsafe_code)]
 
 pub mod attention;
+pub mod boards;
 pub mod cache;
+pub mod computed;
+pub mod contract;
+pub mod early;
+pub mod flight;
+pub mod frame;
 pub mod gathered;
 pub mod gc;
 pub mod gio;
@@ -13,8 +19,13 @@ pub mod live_mask;
 pub mod neuron_rows;
 pub mod neuron_store;
 pub mod pred;
-pub mod projection;
+pub mod preload;
+pub mod rows;
+pub mod sequences;
 pub mod udc;
+pub mod udio;
+mod waiting;
+pub mod weights;
 
 /// Compute kernels: a crate of their own, since they change seldom and take long to compile.
 pub use forebay_kernels as kernels;

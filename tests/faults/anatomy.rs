@@ -1,6 +1,6 @@
 //! The bytes of a bundle file, read and forged by the format's description, independently of the reader.
 
-use forebay::models::bundle::checksum;
+use forebay_models::bundle::checksum;
 use serde_json::Value;
 
 const PAGE: usize = 4096;

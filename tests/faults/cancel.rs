@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use forebay::{DriverChoice, Error, Prompt, Request, Sparsity, StreamItem};
+use forebay::{DriverChoice, Error, Request, Sparsity, StreamItem};
 
 use crate::stage::{Mode, PROMPT, Patient, right_tokens};
 use crate::watchdog::within;
@@ -16,10 +16,7 @@ const STREAMED: Mode = Mode {
 
 /// Goes on to the end of the context, whatever the model says.
 fn endless() -> Request {
-    Request {
-        ignore_eog: true,
-        ..Request::text(PROMPT)
-    }
+    Request::text(PROMPT).ignore_eog(true)
 }
 
 #[test]
@@ -40,7 +37,10 @@ fn a_dropped_stream_makes_way_for_the_next_request_at_once() {
         for read in 0..4 {
             let mut session = engine.session();
             let stream = session.generate(endless()).expect("a prompt");
-            assert_eq!(stream.take(read).filter(Result::is_ok).count(), read);
+            assert_eq!(
+                stream.blocking().take(read).filter(Result::is_ok).count(),
+                read
+            );
         }
         assert_eq!(patient.tokens().expect("a sound file"), right_tokens());
         // Five whole generations would take five times as long.
@@ -64,9 +64,9 @@ fn a_stream_dropped_during_the_prompt_is_cancelled_between_batches() {
             .max_batch(1)
             .build()
             .expect("an engine");
-        let prompt = |n: u32| Request {
-            prompt: Prompt::Tokens((0..n).map(|i| 3 + i % 500).collect()),
-            ..Request::text("").max_tokens(1)
+        let prompt = |n: u32| {
+            let tokens: Vec<u32> = (0..n).map(|i| 3 + i % 500).collect();
+            Request::tokens(tokens).max_tokens(1)
         };
         let start = Instant::now();
         engine
@@ -99,7 +99,7 @@ fn dropping_the_engine_ends_a_generation_that_nobody_reads() {
     within(LIMIT, || {
         let Patient { engine, .. } = Patient::new(STREAMED);
         let mut session = engine.session();
-        let mut stream = session.generate(endless()).expect("a prompt");
+        let mut stream = session.generate(endless()).expect("a prompt").blocking();
         assert!(matches!(stream.next(), Some(Ok(StreamItem::Token(_)))));
         // The stream's channel fills up; its reader is right here.
         std::thread::sleep(Duration::from_millis(300));

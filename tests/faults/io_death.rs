@@ -5,20 +5,23 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
-use forebay::models::bundle::Bundle;
-use forebay::models::kv_cache::KvType;
-use forebay::plans::residency::{
-    Pipeline, ResidencyRequest, STREAM_WINDOW, Sparsity, decide, least_weight_bytes,
-};
-use forebay_actors::decode::{
-    Boards, DecodeGraph, GraphOptions, NeuronOptions, Program, Resident, Shared, Step,
-};
 use forebay_actors::fault::{Fault, FaultCell};
 use forebay_actors::io::{Driver, DriverChoice, ReadDone, ReadOp, Waker, open_driver};
 use forebay_actors::load::load_resident;
 use forebay_actors::memory::WeightMemory;
+use forebay_actors::runtime::{NeuronOptions, Runtime, RuntimeOptions, Shared, Step, StepTokens};
+use forebay_models::bundle::Bundle;
+use forebay_models::kv_type::KvType;
+use forebay_plans::program::compile;
+use forebay_plans::residency::{
+    Pipeline, ResidencyRequest, STREAM_WINDOW, Sparsity, decide, least_weight_bytes,
+};
+use forebay_stages::attention::KvRoom;
+use forebay_stages::boards::Boards;
 use forebay_stages::kernels::KernelTable;
-use forebay_stages::pred::Pred;
+use forebay_stages::pred::Rule;
+use forebay_stages::sequences::{Sequences, TokenPlace};
+use forebay_stages::weights::Resident;
 
 use crate::panics::PLANTED;
 use crate::scratch::Scratch;
@@ -83,7 +86,7 @@ impl Driver for Dying {
 }
 
 /// A graph over the demo model that streams everything through a driver that dies after `reads`.
-fn graph(scratch: &Scratch, reads: usize, death: Death) -> DecodeGraph {
+fn graph(scratch: &Scratch, reads: usize, death: Death) -> Runtime {
     let path = scratch.write("demo.fbay", packed_demo());
     let bundle = Bundle::open(&path).expect("a sound file");
     let threads = crate::stage::threads();
@@ -96,8 +99,9 @@ fn graph(scratch: &Scratch, reads: usize, death: Death) -> DecodeGraph {
         neuron_cache: 0,
     };
     let plan = decide(&bundle, &request).expect("the least memory");
+    let options = NeuronOptions::default().program(&plan, false);
     let programs: Vec<_> = (0..threads)
-        .map(|rank| Program::new(&bundle, &plan, rank))
+        .map(|rank| compile(&bundle, &plan, rank, options))
         .collect();
     let mut memory = WeightMemory::carve(&bundle, &plan, &programs, 1).expect("memory");
     let open = || {
@@ -113,17 +117,17 @@ fn graph(scratch: &Scratch, reads: usize, death: Death) -> DecodeGraph {
         &mut |_| {},
     )
     .expect("read");
-    let config = &bundle.meta.config;
+    let network = &bundle.meta.network;
+    let kv = KvRoom::new(network, KvType::F16, CONTEXT, 1, 1);
     let shared = Arc::new(Shared {
-        pred: Pred::new(Sparsity::Dense, config.activation, Vec::new()),
+        rule: Rule::new(Sparsity::Dense, network.ffn(0).activation, Vec::new()),
         neurons: NeuronOptions::default(),
         observer: None,
-        boards: Boards::new(config, threads, 1, 1, 0),
-        resident: Resident::new(memory.resident),
+        boards: Boards::new(network, threads, 1, 1, 0),
+        resident: Arc::new(Resident::new(memory.resident)),
         kernels: KernelTable::best(),
         faults: FaultCell::default(),
-        context: CONTEXT,
-        kv_type: KvType::F16,
+        kv,
         max_batch: 1,
         threads,
         plan,
@@ -134,8 +138,8 @@ fn graph(scratch: &Scratch, reads: usize, death: Death) -> DecodeGraph {
         left: Arc::new(AtomicUsize::new(reads)),
         death,
     };
-    let options = GraphOptions::default();
-    DecodeGraph::start(shared, programs, memory.cores, Box::new(dying), &options).expect("threads")
+    let options = RuntimeOptions::default();
+    Runtime::start(shared, programs, memory.cores, Box::new(dying), &options).expect("threads")
 }
 
 #[test]
@@ -146,21 +150,28 @@ fn a_step_ends_when_the_io_actor_does() {
                 let scratch = Scratch::new();
                 let mut graph = graph(&scratch, reads, death);
                 let mut reports = Vec::new();
-                let mut step = Step {
-                    n_tokens: 1,
-                    n_logits: 1,
-                    ..Step::default()
-                };
-                let fault = loop {
-                    if let Err(fault) = graph.step(step, &mut reports) {
-                        break fault;
+                let mut sequences = Sequences::new(&graph.shared().kv.pools);
+                let sequence = sequences.open();
+                let mut step = |position: u32| {
+                    let mut tokens = StepTokens {
+                        places: vec![TokenPlace { sequence, position }],
+                        wanted: vec![0],
+                        ..StepTokens::default()
+                    };
+                    let room = sequences.extend(sequence, 1, &mut tokens.copies);
+                    room.expect("a block for every position");
+                    tokens.take_tables(&sequences);
+                    Step {
+                        tokens: Arc::new(tokens),
+                        ..Step::default()
                     }
-                    step.position += 1;
-                    assert!(
-                        step.position < CONTEXT,
-                        "{death:?} after {reads} reads goes unnoticed"
-                    );
                 };
+                let steps = (0..CONTEXT as u32 - 1).map(&mut step);
+                let mut failed = steps.map(|step| graph.step(step, &mut reports));
+                let fault = failed.find_map(Result::err);
+                let fault =
+                    fault.unwrap_or_else(|| panic!("{death:?} after {reads} reads goes unnoticed"));
+                drop(failed);
                 let Fault::IoStopped { cause } = fault else {
                     panic!("{death:?}: {fault}")
                 };
@@ -168,7 +179,7 @@ fn a_step_ends_when_the_io_actor_does() {
                     cause.contains("the ring is gone") || cause.contains("a bug in the driver")
                 );
                 // It stays dead, and says so.
-                assert!(graph.step(step, &mut reports).is_err());
+                assert!(graph.step(step(CONTEXT as u32 - 1), &mut reports).is_err());
             });
         }
     }

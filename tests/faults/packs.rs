@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use forebay::models::bundle::FORMAT_VERSION;
+use forebay_models::bundle::FORMAT_VERSION;
 
 use crate::anatomy::{NAMES, section};
 use crate::gguf_writer::Model;

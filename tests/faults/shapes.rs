@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
-use forebay::models::block::BlockType;
 use forebay::{Engine, Error, Request};
+use forebay_models::block::BlockType;
 
 use crate::gguf_writer::Model;
 use crate::panics::without_panic;
@@ -21,10 +21,8 @@ fn tokens(scratch: &Scratch, weight_memory: Option<u64>) -> Result<Vec<u32>, Err
         builder = builder.weight_memory(bytes);
     }
     let engine = builder.build()?;
-    let request = Request {
-        ignore_eog: true,
-        ..Request::text("the other").max_tokens(3)
-    };
+    let request = Request::text("the other").max_tokens(3);
+    let request = request.ignore_eog(true);
     Ok(engine.session().generate(request)?.finish()?.1.tokens)
 }
 

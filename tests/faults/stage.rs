@@ -6,9 +6,9 @@ use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
 
-use forebay::models::bundle::{Bundle, DirectoryEntry, PackOptions};
-use forebay::plans::residency::{Pipeline, Residency, ResidencyRequest, STREAM_WINDOW, decide};
 use forebay::{DriverChoice, Engine, Error, Request, Sparsity, StreamItem, packed};
+use forebay_models::bundle::{Bundle, DirectoryEntry, PackOptions};
+use forebay_plans::residency::{Pipeline, Residency, ResidencyRequest, STREAM_WINDOW, decide};
 
 use crate::scratch::Scratch;
 
@@ -182,14 +182,15 @@ pub fn tokens_of(engine: &Engine) -> Result<Vec<u32>, Error> {
     for item in engine
         .session()
         .generate(Request::text(PROMPT).max_tokens(TOKENS))?
+        .blocking()
     {
         match item? {
             StreamItem::Token(token) => ids.push(token.id),
-            StreamItem::Rest(_) | StreamItem::Prompt(_) => {}
             StreamItem::Done(statistics) => {
                 assert_eq!(statistics.tokens, ids);
                 finished = true;
             }
+            _ => {}
         }
     }
     assert!(

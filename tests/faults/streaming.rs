@@ -3,9 +3,8 @@
 
 use std::time::Duration;
 
-use forebay::models::bundle::ClusterKind;
-use forebay::plans::residency::Residency;
-use forebay::{Error, Prompt, Request, Sparsity, StreamItem};
+use forebay::{Error, Request, Sparsity, StreamItem};
+use forebay_plans::residency::Residency;
 
 use crate::stage::{Mode, PROMPT, Patient, modes, right_tokens};
 use crate::watchdog::within;
@@ -34,12 +33,12 @@ fn every_mode_reads_while_tokens_flow_and_gives_the_same_tokens() {
     in_every_mode(|mode, patient| {
         let count = |r| patient.residency.iter().filter(|&&x| x == r).count();
         let (streamed, gates) = (count(Residency::Streamed), count(Residency::GatePinned));
-        let planned = &patient.engine.plan()["clusters"];
+        let planned = &patient.engine.plan().clusters;
         assert_eq!(
-            planned["streamed"], streamed,
+            planned.streamed, streamed,
             "the test sees the engine's plan"
         );
-        assert_eq!(planned["gate_pinned"], gates);
+        assert_eq!(planned.gate_pinned, gates);
         let by_neuron = mode.sparsity == Sparsity::Exact && mode.weight_memory > 4 << 20;
         assert_eq!(by_neuron, gates > 0);
         assert_eq!(by_neuron, streamed == 0);
@@ -104,14 +103,19 @@ fn a_file_cut_off_under_a_running_stream_is_an_error_and_the_engine_recovers() {
         let request = Request::text(PROMPT).max_tokens(120);
         let mut failed = None;
         let mut ids = Vec::new();
-        for (i, item) in session.generate(request).expect("a prompt").enumerate() {
+        for (i, item) in session
+            .generate(request)
+            .expect("a prompt")
+            .blocking()
+            .enumerate()
+        {
             if i == 2 {
                 patient.truncate(8192);
             }
             match item {
                 Ok(StreamItem::Token(token)) => ids.push(token.id),
-                Ok(StreamItem::Rest(_) | StreamItem::Prompt(_)) => {}
                 Ok(StreamItem::Done(_)) => panic!("{mode:?}: read from nowhere"),
+                Ok(_) => {}
                 Err(error) => failed = Some(error),
             }
         }
@@ -199,7 +203,7 @@ fn a_damaged_embedding_behind_sound_ones_is_an_error_and_the_engine_recovers() {
             .clusters
             .iter()
             .copied()
-            .filter(|e| e.kind == ClusterKind::Head)
+            .filter(|e| e.layer().is_none())
             .collect();
         assert!(tables.len() > 2);
         let token = |cluster: usize| tables[cluster].first + 1;
@@ -209,10 +213,7 @@ fn a_damaged_embedding_behind_sound_ones_is_an_error_and_the_engine_recovers() {
             token(tables.len() - 1),
             token(0) + 2,
         ];
-        let request = Request {
-            prompt: Prompt::Tokens(prompt.to_vec()),
-            ..Request::text("").max_tokens(4)
-        };
+        let request = Request::tokens(prompt).max_tokens(4);
         let run = || {
             let stream = patient.engine.session().generate(request.clone())?;
             Ok::<_, Error>(stream.finish()?.1.logits_hash)

@@ -16,6 +16,7 @@ PROMPT = "The river ran over the stones and then under the old bridge to the sea
 NEW_TOKENS = 16
 LOGIT_POSITIONS = (0, 9, -1)  # of the prompt; the last fed token is added
 MARGIN = 0.02  # least gap between the two best logits of a greedy step
+DISTINCT = 4  # least number of different greedy ids
 VOCAB = 288
 MERGES = (
     "t h|Ġ t|h e|Ġt he|e r|i n|a n|o n|o r|Ġ a|Ġ s|an d|r i|o u|Ġ and|"
@@ -89,7 +90,7 @@ class FatRelu(torch.nn.Module):
 def hf_model(config: dict) -> torch.nn.Module:
     """The transformers model of a config.json, with what transformers itself does not know."""
     known = dict(config)
-    if config["hidden_act"] == "fatrelu":
+    if config.get("hidden_act") == "fatrelu":
         ACT2FN["fatrelu"] = (FatRelu, {"threshold": config["hidden_act_param"]})
     if config["model_type"] == "bamboo":  # Mistral's layers, an FFN of its own
         known |= {"model_type": "mistral", "architectures": ["MistralForCausalLM"]}
@@ -115,7 +116,10 @@ def random_weights(model: torch.nn.Module, seed: int, tied: bool) -> dict[str, t
             continue
         noise = torch.randn(tensor.shape, generator=generator)
         if name.endswith("norm.weight"):
-            weights[name] = 1 + 0.2 * noise
+            # Scores of normalised queries and keys are as large as these two norms make them.
+            mean = 1.6 if name.endswith(("q_norm.weight", "k_norm.weight")) else 1
+            stored_minus_one = model.config.model_type == "gemma3_text"
+            weights[name] = mean - stored_minus_one + 0.2 * noise
         elif name.endswith("bias"):
             weights[name] = 0.5 * noise
         elif name.endswith("embed_tokens.weight"):
@@ -132,9 +136,23 @@ def load_weights(model: torch.nn.Module, weights: dict[str, torch.Tensor], tied:
     model.load_state_dict(weights, strict=True)
 
 
+def check_long_factors(model: torch.nn.Module, prompt_len: int) -> str:
+    """What golden.json says of longrope: transformers chooses the factors for all positions of a
+    call by the number of positions, and every call here was longer than the original context."""
+    rope = getattr(model.model, "rotary_emb", None)
+    if getattr(rope, "rope_type", None) != "longrope":
+        return ""
+    parameters = model.config.rope_parameters
+    assert prompt_len > parameters["original_max_position_embeddings"]
+    n = len(parameters["long_factor"])
+    plain = parameters["rope_theta"] ** -(torch.arange(n) / n)
+    torch.testing.assert_close(rope.inv_freq, plain / torch.tensor(parameters["long_factor"]))
+    return "; the long rope factors at every position"
+
+
 @torch.no_grad()
 def golden(model: torch.nn.Module) -> dict | None:
-    """Logits and greedy ids; None where two logits are too close for greedy ids to be a test."""
+    """Logits and greedy ids; None where greedy ids are no test: two logits too close, or an echo."""
     prompt_ids = tokenizer().encode(PROMPT).ids
     ids, margin = list(prompt_ids), float("inf")
     for _ in range(NEW_TOKENS):
@@ -142,12 +160,13 @@ def golden(model: torch.nn.Module) -> dict | None:
         margin = min(margin, float(top.values[0] - top.values[1]))
         ids.append(int(top.indices[0]))
     greedy_ids = ids[len(prompt_ids) :]
-    if margin < MARGIN:
+    if margin < MARGIN or len(set(greedy_ids)) < DISTINCT:
         return None
     logits = model(torch.tensor([ids[:-1]])).logits[0]
+    note = check_long_factors(model, len(prompt_ids))
     fed = [p % len(prompt_ids) for p in LOGIT_POSITIONS] + [len(ids) - 2]
     return {
-        "source": f"transformers {transformers.__version__}, torch {torch.__version__}, f32",
+        "source": f"transformers {transformers.__version__}, torch {torch.__version__}, f32" + note,
         "prompt": PROMPT,
         "prompt_ids": prompt_ids,
         "greedy_ids": greedy_ids,

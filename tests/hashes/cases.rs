@@ -90,12 +90,7 @@ pub fn groups(model: &'static Model) -> Vec<Group> {
                 } else {
                     all_settings()
                 },
-                // How keys and values are stored has little to do with where weights are.
-                library_settings: if part && kv != KV_FORMATS[0] {
-                    vec![setting(30, 1), setting(10, 2)]
-                } else {
-                    all_settings()
-                },
+                library_settings: all_settings(),
             });
         }
     }
@@ -104,6 +99,7 @@ pub fn groups(model: &'static Model) -> Vec<Group> {
 
 /// Few settings of the program where the library runs all of them as well.
 fn some_settings(model: &Model) -> Vec<Setting> {
+    let setting = |percent, threads| Setting { percent, threads };
     if model.is_tiny() {
         vec![setting(100, 2)]
     } else if model.is_small() {
@@ -115,10 +111,6 @@ fn some_settings(model: &Model) -> Vec<Setting> {
 
 /// Larger budgets come before smaller ones.
 fn all_settings() -> Vec<Setting> {
-    let with = |threads| PERCENTS.map(|percent| setting(percent, threads));
+    let with = |threads| PERCENTS.map(|percent| Setting { percent, threads });
     [1, 2].map(with).concat()
-}
-
-const fn setting(percent: u64, threads: usize) -> Setting {
-    Setting { percent, threads }
 }

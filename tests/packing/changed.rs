@@ -5,7 +5,7 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
 
-use forebay::models::bundle::FORMAT_VERSION;
+use forebay_models::bundle::FORMAT_VERSION;
 
 use crate::gguf_writer::Model;
 use crate::program::{Answer, answer, forebay};

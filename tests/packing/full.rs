@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
 use forebay::demo;
-use forebay::models::bundle::Bundle;
+use forebay_models::bundle::Bundle;
 
 use crate::gguf_writer::Model;
 use crate::mount::Mount;

@@ -5,8 +5,8 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command};
 use std::time::{Duration, Instant};
 
-use forebay::models::block::BlockType;
-use forebay::models::bundle::Bundle;
+use forebay_models::block::BlockType;
+use forebay_models::bundle::Bundle;
 
 use crate::gguf_writer::Model;
 use crate::program::{answer, forebay, wait};

@@ -2,8 +2,8 @@
 
 use std::path::Path;
 
-use forebay::models::bundle::{Bundle, PackOptions};
 use forebay::packed::{self, Preparation};
+use forebay_models::bundle::{Bundle, PackOptions};
 
 use crate::gguf_writer::Model;
 use crate::scratch::{Scratch, names_in};

@@ -3,8 +3,8 @@
 use std::path::PathBuf;
 use std::time::Instant;
 
-use forebay::plans::process::rss_now;
 use forebay::{Request, Statistics};
+use forebay_plans::process::rss_now;
 
 use crate::measured::MIB;
 use crate::resize::{change, take};
@@ -32,9 +32,10 @@ fn shrinks_step_by_step() {
         let request = Request::text("Once upon a time, there was");
         let mut request = request.max_tokens(per_step * (budgets.len() + 1));
         request.ignore_eog = true;
-        engine.session().generate(request).expect("a request")
+        let stream = engine.session().generate(request).expect("a request");
+        stream.blocking()
     };
-    let finished = |stream: forebay::TokenStream| -> Statistics {
+    let finished = |stream: forebay::BlockingTokens| -> Statistics {
         stream.finish().unwrap_or_else(|e| panic!("{e}")).1
     };
     let reference = finished(ask());

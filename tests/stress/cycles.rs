@@ -1,7 +1,7 @@
 //! Engines that are started, generate, are cancelled and dropped, a thousand of them: nothing stays behind.
 
-use forebay::plans::process::rss_now;
 use forebay::{Engine, Request, StreamItem};
+use forebay_plans::process::rss_now;
 
 use crate::role;
 use crate::subject::length;
@@ -53,7 +53,8 @@ fn cycle(number: u64) {
     let mut session = engine.session();
     let mut request = Request::text("Once upon a time").max_tokens(80);
     request.ignore_eog = true;
-    let mut stream = session.generate(request).expect("a good request");
+    let stream = session.generate(request).expect("a good request");
+    let mut stream = stream.blocking();
     for _ in 0..number % 4 {
         match stream.next() {
             Some(Ok(StreamItem::Token(_) | StreamItem::Prompt(_))) => {}

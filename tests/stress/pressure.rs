@@ -6,9 +6,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use forebay::plans::limits::MemoryLimits;
-use forebay::plans::process::rss_now;
 use forebay::{Engine, Request, Sparsity, Statistics};
+use forebay_plans::limits::MemoryLimits;
+use forebay_plans::process::rss_now;
 
 use crate::group::Group;
 use crate::measured::MIB;

@@ -2,8 +2,8 @@
 
 use std::time::{Duration, Instant};
 
-use forebay::plans::process::rss_now;
-use forebay::{Engine, Request, Sparsity, Statistics, StreamItem, TokenStream};
+use forebay::{BlockingTokens, Engine, Request, Sparsity, Statistics, StreamItem};
+use forebay_plans::process::rss_now;
 
 use crate::measured::MIB;
 use crate::role;
@@ -50,7 +50,7 @@ pub fn change(engine: &Engine, bytes: u64) {
 }
 
 /// Takes `n` tokens of a stream.
-pub fn take(stream: &mut TokenStream, n: usize) {
+pub fn take(stream: &mut BlockingTokens, n: usize) {
     let mut taken = 0;
     while taken < n {
         match stream.next() {
@@ -61,7 +61,12 @@ pub fn take(stream: &mut TokenStream, n: usize) {
     }
 }
 
-fn rest(stream: TokenStream) -> Statistics {
+fn ask(engine: &Engine, request: Request) -> BlockingTokens {
+    let stream = engine.session().generate(request).expect("a request");
+    stream.blocking()
+}
+
+fn rest(stream: BlockingTokens) -> Statistics {
     stream.finish().unwrap_or_else(|e| panic!("{e}")).1
 }
 
@@ -87,15 +92,15 @@ fn clusters_give_way_and_come_back() {
 fn shrinks_and_grows(start: fn() -> Engine) {
     let reference = {
         let engine = start();
-        rest(engine.session().generate(request()).expect("a request"))
+        rest(ask(&engine, request()))
     };
     let engine = start();
     let (least, most) = limits(&engine);
     // All that may be in memory is.
-    rest(engine.session().generate(request()).expect("a request"));
+    rest(ask(&engine, request()));
     let full = resident();
     for round in 0..3 * length() {
-        let mut stream = engine.session().generate(request()).expect("a request");
+        let mut stream = ask(&engine, request());
         take(&mut stream, 10);
         change(&engine, least);
         let small = resident();
@@ -122,7 +127,7 @@ fn shrinks_and_grows(start: fn() -> Engine) {
     // And at once where nothing is generated.
     change(&engine, least);
     assert!(resident() <= least);
-    let done = rest(engine.session().generate(request()).expect("a request"));
+    let done = rest(ask(&engine, request()));
     assert_eq!(done.logits_hash, reference.logits_hash);
     assert_eq!(
         (done.memory.budget_bytes, done.memory.items.claimed()),
@@ -154,7 +159,7 @@ fn no_change_of_the_budget_changes_a_token() {
         let ask = |engine: &Engine| {
             let mut request = Request::text("one two three four five ".repeat(8)).max_tokens(120);
             request.ignore_eog = true;
-            engine.session().generate(request).expect("a request")
+            self::ask(engine, request)
         };
         let reference = rest(ask(&start()));
         let engine = start();

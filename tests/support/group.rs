@@ -9,8 +9,8 @@ use std::process::Command;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
-use forebay::plans::cgroup::{Version, groups};
-use forebay::plans::kernel_files::KernelFiles;
+use forebay_plans::cgroup::{Version, groups};
+use forebay_plans::kernel_files::KernelFiles;
 
 /// A control group below the test's own one, with a limit; removed when dropped.
 #[derive(Debug)]

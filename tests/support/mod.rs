@@ -142,7 +142,7 @@ pub fn generate(engine: &Engine, request: Request) -> Statistics {
         .generate(request)
         .unwrap_or_else(|e| panic!("{e}"));
     let to_end = async {
-        while let Some(item) = StreamExt::next(&mut stream).await {
+        while let Some(item) = stream.next().await {
             if let StreamItem::Done(statistics) = item.unwrap_or_else(|e| panic!("{e}")) {
                 return *statistics;
             }
@@ -157,7 +157,7 @@ pub fn generate(engine: &Engine, request: Request) -> Statistics {
         .block_on(async { tokio::time::timeout(PATIENCE, to_end).await });
     end.unwrap_or_else(|_| {
         // Threads that hang cannot be joined: a panic would hang as well.
-        eprintln!("the engine hangs under this plan: {:#}", engine.plan());
+        eprintln!("the engine hangs under this plan: {:#?}", engine.plan());
         std::process::exit(101)
     })
 }

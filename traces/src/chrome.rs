@@ -18,7 +18,7 @@ const PID: u32 = 1;
 
 /// The trace could not be saved.
 #[derive(Debug, thiserror::Error)]
-#[error("cannot write the trace to {path}: {source}; give --trace a writable file name")]
+#[error("cannot write the trace to {path}: {source}")]
 pub struct SaveError {
     path: PathBuf,
     source: io::Error,

@@ -12,7 +12,7 @@ use serde::Deserialize;
 use serde::de::Error as _;
 use serde_json::Value;
 
-use crate::record::Reason;
+use crate::record::{Reason, Stage};
 
 /// The latest time in nanoseconds: 104 days. Up to there a file's floating-point numbers are exact, and sums
 /// over a thousand cores do not overflow.
@@ -69,6 +69,14 @@ pub struct Slice {
     pub end_ns: u64,
     /// Layer, clusters, bytes.
     pub args: Args,
+}
+
+impl Slice {
+    /// Whether a core computed. What brings bytes takes no time: a core that waited has waited for what comes after.
+    pub fn computes(&self) -> bool {
+        let brings = |stage: &Stage| stage.brings() && stage.name() == self.name;
+        self.what == What::Stage && !Stage::ALL.iter().any(brings)
+    }
 }
 
 /// What a slice says about its work.

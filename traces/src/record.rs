@@ -17,6 +17,8 @@ pub enum Stage {
     Output,
     /// Prediction of the active neurons.
     Pred,
+    /// Whole clusters read ahead for a prompt.
+    Preload,
     /// Requests for Gate rows.
     Gio,
     /// Gate dot products of a cluster.
@@ -25,6 +27,8 @@ pub enum Stage {
     Udio,
     /// Up dot products and Down columns of a cluster.
     Udc,
+    /// A prompt's last neurons taken into the cache.
+    HandOver,
     /// Partial sums of the cores added up.
     Fold,
     /// Output head (logits).
@@ -35,21 +39,31 @@ pub enum Stage {
 
 impl Stage {
     /// All stages, in order.
-    pub const ALL: [Self; 13] = [
+    pub const ALL: [Self; 15] = [
         Self::Embed,
         Self::Norm,
         Self::Qkv,
         Self::Attention,
         Self::Output,
         Self::Pred,
+        Self::Preload,
         Self::Gio,
         Self::Gc,
         Self::Udio,
         Self::Udc,
+        Self::HandOver,
         Self::Fold,
         Self::Head,
         Self::Sample,
     ];
+
+    /// Whether it brings bytes to where they are computed with, or keeps them, rather than computes.
+    pub const fn brings(self) -> bool {
+        matches!(
+            self,
+            Self::Preload | Self::Gio | Self::Udio | Self::HandOver
+        )
+    }
 
     /// Name of the slice in a trace file.
     pub const fn name(self) -> &'static str {
@@ -60,10 +74,12 @@ impl Stage {
             Self::Attention => "attention",
             Self::Output => "output",
             Self::Pred => "pred",
+            Self::Preload => "preload",
             Self::Gio => "gio",
             Self::Gc => "gc",
             Self::Udio => "udio",
             Self::Udc => "udc",
+            Self::HandOver => "handover",
             Self::Fold => "fold",
             Self::Head => "head",
             Self::Sample => "sample",

@@ -191,20 +191,28 @@ impl CoreReport {
             overlaps: timeline.overlaps,
             ..Self::default()
         };
-        let mut waiting = Charged::default();
+        let (mut waiting, mut last) = (Charged::default(), None);
         for (slice, own_ns) in timeline.slices.iter().zip(own_times(&timeline)) {
             match slice.what {
                 What::Stall(reason) => {
                     core.charged.charge(State::Stall(reason), own_ns);
                     waiting.charge(State::Stall(reason), own_ns);
                 }
-                _ => core.stages.entry(slice.name.clone()).or_default().count(
-                    slice,
-                    own_ns,
-                    std::mem::take(&mut waiting),
-                ),
+                _ => {
+                    let waited = match slice.computes() {
+                        true => std::mem::take(&mut waiting),
+                        false => Charged::default(),
+                    };
+                    last = Some(&slice.name);
+                    let stage = core.stages.entry(slice.name.clone()).or_default();
+                    stage.count(slice, own_ns, waited);
+                }
             }
         }
+        // Where nothing was computed afterwards.
+        let last = last.and_then(|name| core.stages.get_mut(name));
+        last.into_iter()
+            .for_each(|stage| stage.waited.merge(&waiting));
         let busy = (end - start).saturating_sub(core.charged.total());
         core.charged.charge(State::Busy, busy);
         let staged: u64 = core.stages.values().map(|s| s.busy_ns).sum();
@@ -275,7 +283,7 @@ fn longest(trace: &Trace) -> Vec<Bubble> {
     stalls
         .into_iter()
         .map(|(lane, i, reason, ns)| {
-            let next = lane.slices[i..].iter().find(|s| s.what == What::Stage);
+            let next = lane.slices[i..].iter().find(|s| s.computes());
             Bubble {
                 core: lane.name.clone(),
                 reason,

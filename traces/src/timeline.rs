@@ -89,10 +89,10 @@ impl<'a> Timeline<'a> {
         segment.slice.map(|i| self.slices[i].what)
     }
 
-    /// The first work that begins at `ns` or later.
+    /// The first products that begin at `ns` or later.
     pub fn next_stage(&self, ns: u64) -> Option<&'a Slice> {
         let from = self.slices.partition_point(|s| s.start_ns < ns);
         let mut behind = self.slices[from..].iter();
-        behind.find(|s| s.what == What::Stage).copied()
+        behind.find(|s| s.computes()).copied()
     }
 }

@@ -51,7 +51,10 @@ fn run(turns: usize, capacity: usize) -> Run {
             lane.push(Record::stall(reason, stall.start_ns, stall.end_ns));
             now = step;
             let done = now + 500 + random.below(300_000);
-            let stage = Stage::ALL[random.below(13) as usize];
+            let mut computing = Stage::ALL.iter().filter(|stage| !stage.brings());
+            let stage = *computing
+                .nth(random.below(11) as usize)
+                .expect("11 of them");
             let mut record = Record::stage(stage, layer, now, done)
                 .with_clusters(turn as u32, 3, Residency::Hit)
                 .with_bytes(random.below(1 << 40));

@@ -1,190 +1,210 @@
-//! The decode graph on threads: what `assembly` connects, started, stepped and ended. This is the
-//! diagram.
+//! The decode graph: how a neuron cluster moves when tokens are generated. `deliver` is the diagram.
 //!
 //! ```text
-//!   driver ──Step──▶ core 0..T-1:  Pred ─▶ GIO ─▶ GC ─▶ UDIO ─▶ UDC ─▶ boards ──exchange──▶ next phase
-//!     ▲                             │       ▲ │           ▲ │
-//!     └────────StepDone─────────────┘   ReadDone ReadOp   │ │
-//!                                           │ ▼           │ ▼
-//!                                      the single I/O actor (io_uring or pread)
+//!   Pred ─┬─ here ───────────────▶ GC ─┬─ here ───────────────▶ UDC ─ done ─▶ the core's share of the FFN
+//!         └─ away ─▶ GIO ─ here ──▶ ▲  └─ away ─▶ UDIO ─ here ──▶ ▲
+//!                    │ ▲ part           part │ ▲
+//!                    ▼ │                     ▼ │
+//!                    Early ◀─────────────▶ Early      Gate and Up of neurons that are here, while others are read
 //! ```
+//!
+//! GIO and UDIO ask the single I/O actor for what is missing; nothing else leaves the core.
 
-use std::sync::Arc;
-use std::thread::JoinHandle;
+use forebay_stages::contract::{Outbox, Port, StageActor};
+use forebay_stages::frame::Frame;
+use forebay_stages::gio::Reader;
 
-use forebay_models::bundle::{HotNeuron, save_hot_set};
-use forebay_queues::exchange::Aborter;
-use forebay_traces::lane::TraceLane;
+use crate::wiring::{Stages, Wiring, begin, retire};
 
-use super::assembly::{Assembly, CoreSeed, Steps, when_io_stops};
-use super::program::Program;
-use super::shared::{Shared, Sizes, Step, StepDone};
-use crate::fault::{Fault, cause_of_panic};
-use crate::io::Driver;
-use crate::io_link::IoLink;
-use crate::io_thread::{IoCounters, IoThread};
-use crate::memory::CoreMemory;
-
-pub use super::assembly::IO_LANE_SHARE;
-
-/// What a core leaves behind: its trace, and the neurons in its cache, best first.
-type CoreRecord = (TraceLane, Vec<HotNeuron>);
-
-/// How the graph is run.
-#[derive(Clone, Debug, Default)]
-pub struct GraphOptions {
-    /// Core to pin each compute thread to; empty leaves them to the scheduler.
-    pub cores: Vec<usize>,
-    /// Records kept per trace lane; 0 switches tracing off.
-    pub trace_records: usize,
-    /// Whether what the neuron caches hold at the end is kept for the next run.
-    pub keeps_hot_set: bool,
+/// Who has sent a message.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Station {
+    Udc,
+    Udio,
+    Early,
+    Gc,
+    Gio,
+    Pred,
 }
 
-/// A running decode graph: compute cores and the I/O actor.
-#[derive(Debug)]
+/// Downstream first, so that buffers come back early.
+const DOWNSTREAM_FIRST: [Station; 6] = [
+    Station::Udc,
+    Station::Udio,
+    Station::Early,
+    Station::Gc,
+    Station::Gio,
+    Station::Pred,
+];
+/// Where single neurons are read, whoever finds out which come first: all of a layer's reads are under way while its
+/// clusters are computed.
+const REQUESTS_FIRST: [Station; 6] = [
+    Station::Udio,
+    Station::Gio,
+    Station::Pred,
+    Station::Early,
+    Station::Gc,
+    Station::Udc,
+];
+/// Who may do something useful while all wait for reads.
+const IDLE: [Station; 3] = [Station::Gio, Station::Udio, Station::Pred];
+
+/// The graph.
+#[derive(Debug, Default)]
 pub struct DecodeGraph {
-    steps: Steps,
-    cores: Vec<JoinHandle<CoreRecord>>,
-    io: Option<IoThread>,
-    /// The driver's own client, for embedding rows; gone once the graph stops.
-    rows: Option<IoLink>,
-    aborter: Aborter,
-    keeps_hot_set: bool,
+    /// Whether single neurons are read in the present phase.
+    by_neuron: bool,
 }
 
-impl DecodeGraph {
-    /// Starts the I/O actor on `driver` and one thread per program.
-    ///
-    /// # Errors
-    /// A thread that cannot be started.
-    pub fn start(
-        shared: Arc<Shared>,
-        programs: Vec<Program>,
-        memory: Vec<CoreMemory>,
-        driver: Box<dyn Driver>,
-        options: &GraphOptions,
-    ) -> std::io::Result<Self> {
-        let Assembly {
-            steps,
-            cores: seeds,
-            lanes,
-            rows,
-            aborter,
-        } = Assembly::new(
-            &shared,
-            programs,
-            memory,
-            driver.as_ref(),
-            options.trace_records,
-        );
-        let stopped = when_io_stops(&shared, &aborter);
-        let io = IoThread::start(driver, lanes, Arc::new(stopped))?;
-        let mut cores = Vec::with_capacity(seeds.len());
-        for (rank, seed) in seeds.into_iter().enumerate() {
-            let shared = Arc::clone(&shared);
-            let pin = options.cores.get(rank).copied();
-            let builder = std::thread::Builder::new().name(format!("forebay-core-{rank}"));
-            cores.push(builder.spawn(move || run_core(&shared, seed, pin))?);
+/// Streamed clusters come through GIO.
+pub(crate) fn reader(stages: &mut Stages) -> &mut Reader {
+    &mut stages.gio.reader
+}
+
+/// Who receives what, sink first.
+pub(crate) fn deliver(from: Station, stages: &mut Stages, frame: &mut Frame<'_>, out: &mut Outbox) {
+    while let Some((port, flight)) = out.flights.pop_front() {
+        match (from, port) {
+            (_, Port::Done) => retire(stages, frame, flight, reader),
+            (Station::Udio, Port::Here) => stages.udc.push(flight),
+            (Station::Gc, Port::Here) => stages.udc.push(flight),
+            (Station::Gc, _) => stages.udio.push(flight),
+            (Station::Gio, Port::Here) => stages.gc.push(flight),
+            (Station::Pred, Port::Here) => stages.gc.push(flight),
+            (Station::Pred, _) => stages.gio.push(flight),
+            (Station::Gio | Station::Udio, _) => stages.early.push(flight),
+            // Back to where it waits; it leaves from there at once if the rest has come meanwhile.
+            (Station::Early, Port::Here) if flight.gated => stages.udc.push(flight),
+            (Station::Early, Port::Here) => stages.gc.push(flight),
+            (Station::Early, _) if flight.gated => stages.udio.waiting.take_back(flight, out),
+            (Station::Early, _) => stages.gio.waiting.take_back(flight, out),
+            (Station::Udc, _) => retire(stages, frame, flight, reader),
         }
-        Ok(Self {
-            steps,
-            cores,
-            io: Some(io),
-            rows: Some(rows),
-            aborter,
-            keeps_hot_set: options.keeps_hot_set,
+    }
+}
+
+/// Gives one stage a turn.
+fn take_turn(
+    station: Station,
+    stages: &mut Stages,
+    frame: &mut Frame<'_>,
+    out: &mut Outbox,
+) -> bool {
+    match station {
+        Station::Udc => stages.udc.turn_before(frame, stages.gc.next(), out),
+        Station::Udio => stages.udio.turn(frame, out),
+        Station::Early => stages.early.turn(frame, out),
+        Station::Gc => stages.gc.turn(frame, out),
+        Station::Gio => stages.gio.turn(frame, out),
+        Station::Pred => stages.pred.turn(frame, out),
+    }
+}
+
+/// Gives one stage a turn in which it may do what nobody waits for.
+fn take_idle_turn(
+    station: Station,
+    stages: &mut Stages,
+    frame: &mut Frame<'_>,
+    out: &mut Outbox,
+) -> bool {
+    match station {
+        Station::Gio => stages.gio.idle_turn(frame, out),
+        Station::Udio => stages.udio.idle_turn(frame, out),
+        Station::Pred => stages.pred.idle_turn(frame, out),
+        Station::Udc | Station::Early | Station::Gc => false,
+    }
+}
+
+/// Gives the stages their turns until one has done something, and has it delivered.
+pub(crate) fn work(
+    by_neuron: bool,
+    stages: &mut Stages,
+    frame: &mut Frame<'_>,
+    out: &mut Outbox,
+    deliver: &mut dyn FnMut(Station, &mut Stages, &mut Frame<'_>, &mut Outbox),
+) -> bool {
+    let order = match by_neuron {
+        true => REQUESTS_FIRST,
+        false => DOWNSTREAM_FIRST,
+    };
+    for station in order {
+        if take_turn(station, stages, frame, out) {
+            deliver(station, stages, frame, out);
+            return true;
+        }
+    }
+    false
+}
+
+/// A cluster that waited for room in the cache may have all of its neurons by now.
+pub(crate) fn retry(
+    stages: &mut Stages,
+    frame: &mut Frame<'_>,
+    out: &mut Outbox,
+    deliver: &mut dyn FnMut(Station, &mut Stages, &mut Frame<'_>, &mut Outbox),
+) -> bool {
+    let Some(number) = frame.weights.neurons.retry_blocked() else {
+        return false;
+    };
+    ready(number, stages, frame, out, deliver);
+    true
+}
+
+/// All neurons of flight `number` are here.
+pub(crate) fn ready(
+    number: usize,
+    stages: &mut Stages,
+    frame: &mut Frame<'_>,
+    out: &mut Outbox,
+    deliver: &mut dyn FnMut(Station, &mut Stages, &mut Frame<'_>, &mut Outbox),
+) {
+    if stages.gio.waiting.ready(number, out) {
+        deliver(Station::Gio, stages, frame, out);
+    } else if stages.udio.waiting.ready(number, out) {
+        deliver(Station::Udio, stages, frame, out);
+    }
+}
+
+impl Wiring for DecodeGraph {
+    fn reader<'a>(&self, stages: &'a mut Stages) -> &'a mut Reader {
+        reader(stages)
+    }
+
+    fn begin(&mut self, stages: &mut Stages, frame: &mut Frame<'_>) {
+        let mut items = frame.phase.neurons().iter();
+        self.by_neuron = items.any(|item| item.source.is_by_neuron());
+        begin(reader, stages, frame);
+    }
+
+    fn turn(&mut self, stages: &mut Stages, frame: &mut Frame<'_>, out: &mut Outbox) -> bool {
+        if !self.by_neuron {
+            return work(false, stages, frame, out, &mut deliver);
+        }
+        let worked =
+            retry(stages, frame, out, &mut deliver) || work(true, stages, frame, out, &mut deliver);
+        // Reads that are due are started before the next turn.
+        if worked || frame.weights.neurons.can_read() {
+            return true;
+        }
+        if frame.n_tokens() > 1 {
+            return false;
+        }
+        IDLE.into_iter().any(|station| {
+            let worked = take_idle_turn(station, stages, frame, out);
+            if worked {
+                deliver(station, stages, frame, out);
+            }
+            worked
         })
     }
 
-    /// What the cores share.
-    pub fn shared(&self) -> &Arc<Shared> {
-        self.steps.shared()
-    }
-
-    /// The driver's lanes to the I/O actor, for embedding rows.
-    pub fn rows(&mut self) -> Option<&mut IoLink> {
-        self.rows.as_mut()
-    }
-
-    /// What the I/O actor has done so far.
-    pub fn io_counters(&self) -> IoCounters {
-        self.io.as_ref().map(IoThread::counters).unwrap_or_default()
-    }
-
-    /// The next step reads anew what was read ahead, and checks everything again: the caller found
-    /// something wrong with the file.
-    pub fn distrust(&mut self) {
-        self.steps.distrust();
-    }
-
-    /// Runs one step to its end; the logits are on their board and a report per core, by rank, in `reports`
-    /// afterwards.
-    ///
-    /// # Errors
-    /// The root cause of a fault during the step. The graph stays usable unless a thread has stopped.
-    pub fn step(&mut self, step: Step, reports: &mut Vec<StepDone>) -> Result<(), Fault> {
-        reports.clear();
-        self.steps.begin(step)?;
-        self.steps.wait(reports)?;
-        self.steps.end(reports)
-    }
-
-    /// Has the cores keep so much in memory from now on, at most as much as at the start, and gives the rest back
-    /// to the system. What is computed does not depend on it.
-    ///
-    /// # Errors
-    /// The cause for which a core has ended, or for which a cluster could not be pinned again.
-    pub fn resize(&mut self, sizes: Sizes) -> Result<(), Fault> {
-        self.steps.resize(sizes)
-    }
-
-    /// Ends all threads and returns what they recorded: cores first, then I/O slots. What the neuron caches
-    /// hold is kept beside the packed model, if the options say so.
-    pub fn finish(mut self) -> Vec<TraceLane> {
-        let (traces, hot) = self.stop();
-        if self.keeps_hot_set && !hot.is_empty() {
-            save_hot_set(&self.shared().bundle, &hot);
-        }
-        traces
-    }
-
-    fn stop(&mut self) -> (Vec<TraceLane>, Vec<HotNeuron>) {
-        // The I/O actor ends when its last client is gone.
-        self.steps.close();
-        self.rows = None;
-        let cores = self.cores.drain(..).filter_map(|core| core.join().ok());
-        let (mut traces, hot): (Vec<TraceLane>, Vec<Vec<HotNeuron>>) = cores.unzip();
-        if let Some(io) = self.io.take() {
-            traces.extend(io.stop());
-        }
-        // In turn, so that a part of the list is a part of each core's.
-        let longest = hot.iter().map(Vec::len).max().unwrap_or(0);
-        let in_turn = (0..longest).flat_map(|i| hot.iter().filter_map(move |core| core.get(i)));
-        let hot = in_turn.copied().collect();
-        (traces, hot)
-    }
-}
-
-impl Drop for DecodeGraph {
-    fn drop(&mut self) {
-        self.aborter.abort();
-        self.stop();
-    }
-}
-
-/// Body of a compute thread: returns what it recorded. A panic is reported as the step's fault and releases the
-/// other cores.
-fn run_core(shared: &Shared, seed: CoreSeed, pin: Option<usize>) -> CoreRecord {
-    let rank = seed.rank();
-    // Buffers are made on the core that uses them.
-    let run = std::panic::AssertUnwindSafe(|| seed.build().run(pin));
-    match std::panic::catch_unwind(run) {
-        Ok(record) => record,
-        Err(panic) => {
-            let cause = cause_of_panic(panic.as_ref());
-            shared.faults.report(Fault::CoreStopped { rank, cause });
-            (TraceLane::new(format!("core {rank}"), 0), Vec::new())
-        }
+    fn ready(
+        &mut self,
+        number: usize,
+        stages: &mut Stages,
+        frame: &mut Frame<'_>,
+        out: &mut Outbox,
+    ) {
+        ready(number, stages, frame, out, &mut deliver);
     }
 }

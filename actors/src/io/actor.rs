@@ -8,6 +8,9 @@ use std::collections::VecDeque;
 use std::io;
 use std::time::Duration;
 
+use forebay_stages::contract::Turn;
+use forebay_traces::record::Reason;
+
 use super::assembly::{self, Assembly};
 use super::driver::Driver;
 use super::op::{self, FaultKind, ReadDone, ReadOp};
@@ -19,17 +22,6 @@ use super::waker::Waker;
 /// reads of 512 KiB, close to its best, and UFS 4.0 reaches its peak at this size; longer reads would
 /// only make an urgent one wait longer behind them.
 pub const CHUNK_BYTES: u32 = 512 << 10;
-
-/// What a turn achieved.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum IoTurn {
-    /// Something moved: call again.
-    Progress,
-    /// Nothing to do before a read finishes or a request comes: call [`IoActor::wait`].
-    Waiting,
-    /// The source is closed and every read has been handed back.
-    Done,
-}
 
 /// Where requests come from.
 pub trait RequestSource {
@@ -46,7 +38,10 @@ pub trait RequestSource {
 /// Where finished reads go.
 pub trait CompletionSink {
     /// Hands a finished read to the client named in it. The sink has room for every read there is.
-    fn complete(&mut self, done: ReadDone);
+    ///
+    /// # Errors
+    /// It has none, which is a bug in its size.
+    fn complete(&mut self, done: ReadDone) -> io::Result<()>;
 }
 
 /// The actor's limits: each is fixed at start-up, and all memory is allocated then.
@@ -143,28 +138,29 @@ impl<D: Driver, R: RequestSource, S: CompletionSink> IoActor<D, R, S> {
         }
     }
 
-    /// Hands back what finished, takes requests and starts as many as the depth allows. Never waits.
+    /// Hands back what finished, takes requests and starts as many as the depth allows. Never waits:
+    /// [`Turn::Blocked`] asks for [`IoActor::wait`].
     ///
     /// # Errors
-    /// The driver is broken; the reads in flight are lost with it.
-    pub fn turn(&mut self, now_ns: u64) -> io::Result<IoTurn> {
+    /// The driver is broken, or a client has no room for its read; the reads in flight are lost with it.
+    pub fn turn(&mut self, now_ns: u64) -> io::Result<Turn> {
         // Asked first: what was sent before the closing is taken below.
         let closed = self.source.closed();
-        let collected = self.collect(now_ns);
-        let taken = self.take_requests(now_ns);
+        let collected = self.collect(now_ns)?;
+        let taken = self.take_requests(now_ns)?;
         let started = self.start(now_ns);
         self.driver.flush()?;
         self.statistics.observe(self.driver.in_flight(), now_ns);
         if collected || taken || started {
-            return Ok(IoTurn::Progress);
+            return Ok(Turn::Progress);
         }
         let idle = self.free.len() == self.assemblies.len()
             && self.urgent.waiting.is_empty()
             && self.prefetch.waiting.is_empty();
         Ok(if closed && idle {
-            IoTurn::Done
+            Turn::Finished
         } else {
-            IoTurn::Waiting
+            Turn::Blocked(Reason::Idle)
         })
     }
 
@@ -201,19 +197,19 @@ impl<D: Driver, R: RequestSource, S: CompletionSink> IoActor<D, R, S> {
         &mut self.source
     }
 
-    fn collect(&mut self, now_ns: u64) -> bool {
+    fn collect(&mut self, now_ns: u64) -> io::Result<bool> {
         let mut finished = std::mem::take(&mut self.finished);
         self.driver.poll(now_ns, &mut finished);
         let any = !finished.is_empty();
         for chunk in finished.drain(..) {
-            self.take_back(chunk, now_ns);
+            self.take_back(chunk, now_ns)?;
         }
         self.finished = finished;
-        any
+        Ok(any)
     }
 
     /// One chunk came back: tried again once after a passing fault, else put into its operation.
-    fn take_back(&mut self, chunk: ReadDone, now_ns: u64) {
+    fn take_back(&mut self, chunk: ReadDone, now_ns: u64) -> io::Result<()> {
         let place = assembly::place_of(chunk.tag);
         let urgent = self.assemblies[usize::from(place)].is_urgent();
         self.prefetch_in_flight -= usize::from(!urgent);
@@ -222,7 +218,7 @@ impl<D: Driver, R: RequestSource, S: CompletionSink> IoActor<D, R, S> {
                 Ok(again) => {
                     self.statistics.retries += 1;
                     self.retries.push_back(again);
-                    return;
+                    return Ok(());
                 }
                 Err(chunk) => chunk,
             },
@@ -237,34 +233,34 @@ impl<D: Driver, R: RequestSource, S: CompletionSink> IoActor<D, R, S> {
             }
         }
         let Some(done) = assembly.finish(now_ns) else {
-            return;
+            return Ok(());
         };
         self.free.push(place);
         self.statistics.count(&done, urgent);
-        self.sink.complete(done);
+        self.sink.complete(done)
     }
 
-    fn take_requests(&mut self, now_ns: u64) -> bool {
+    fn take_requests(&mut self, now_ns: u64) -> io::Result<bool> {
         let mut any = false;
         while self.urgent.waiting.has_room() {
             let Some(op) = self.source.next_urgent() else {
                 break;
             };
             any = true;
-            self.admit(op, true, now_ns);
+            self.admit(op, true, now_ns)?;
         }
         while self.prefetch.waiting.has_room() {
             let Some(op) = self.source.next_prefetch() else {
                 break;
             };
             any = true;
-            self.admit(op, false, now_ns);
+            self.admit(op, false, now_ns)?;
         }
-        any
+        Ok(any)
     }
 
     /// Queues a request, or completes it at once when it is wrong in itself.
-    fn admit(&mut self, op: ReadOp, urgent: bool, now_ns: u64) {
+    fn admit(&mut self, op: ReadOp, urgent: bool, now_ns: u64) -> io::Result<()> {
         let level = if urgent {
             &mut self.urgent
         } else {
@@ -273,7 +269,7 @@ impl<D: Driver, R: RequestSource, S: CompletionSink> IoActor<D, R, S> {
         let (op, kind) = match op::slot_range(&op) {
             Err(kind) => (op, kind),
             Ok(_) => match level.waiting.push(op) {
-                Ok(()) => return,
+                Ok(()) => return Ok(()),
                 Err(op) => {
                     let kind = FaultKind::UnknownClient(op.client);
                     (op, kind)
@@ -282,7 +278,7 @@ impl<D: Driver, R: RequestSource, S: CompletionSink> IoActor<D, R, S> {
         };
         let done = ReadDone::of(op, Err(kind), (now_ns, now_ns), 0);
         self.statistics.count(&done, urgent);
-        self.sink.complete(done);
+        self.sink.complete(done)
     }
 
     fn start(&mut self, now_ns: u64) -> bool {

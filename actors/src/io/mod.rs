@@ -28,7 +28,7 @@ mod waker;
 #[cfg(test)]
 mod tests;
 
-pub use actor::{CHUNK_BYTES, CompletionSink, IoActor, IoLimits, IoTurn, RequestSource};
+pub use actor::{CHUNK_BYTES, CompletionSink, IoActor, IoLimits, RequestSource};
 pub use driver::{Driver, DriverChoice, DriverInfo};
 pub use op::{ALIGNMENT, FaultKind, ReadDone, ReadFault, ReadOp};
 pub use open::{MAX_DEPTH, OpenError, open_driver};

@@ -57,7 +57,7 @@ pub struct ReadDone {
 
 impl ReadDone {
     /// Turns an operation into its completion.
-    pub(super) fn of(
+    pub(crate) fn of(
         op: ReadOp,
         result: Result<(), FaultKind>,
         times: (u64, u64),
@@ -120,6 +120,11 @@ pub enum FaultKind {
     },
     /// The client's index is not below the number of clients that the actor was made for.
     UnknownClient(u16),
+    /// The lane to the I/O actor has no place for the read.
+    LaneFull {
+        /// Number of its places.
+        places: usize,
+    },
 }
 
 impl std::fmt::Display for FaultKind {
@@ -151,6 +156,11 @@ impl std::fmt::Display for FaultKind {
                 f,
                 "client {client} is not registered with the I/O actor; this is a defect of the program: \
                  please report it"
+            ),
+            Self::LaneFull { places } => write!(
+                f,
+                "more than {places} reads are under way, for which the lane to the I/O actor has no room; \
+                 this is a defect of the program: please report it"
             ),
         }
     }
@@ -249,5 +259,6 @@ mod tests {
         assert!(text(FaultKind::Misaligned).contains("multiples of 4096"));
         assert!(text(FaultKind::OutsideSlot { slot: 64 }).contains("64 bytes"));
         assert!(text(FaultKind::UnknownClient(3)).contains("client 3"));
+        assert!(text(FaultKind::LaneFull { places: 7 }).contains("more than 7 reads"));
     }
 }

@@ -61,7 +61,8 @@ impl PreadDriver {
     /// The system gives no more threads or descriptors.
     pub(super) fn new(file: ReadFile, depth: u16) -> io::Result<Self> {
         let capacity = usize::from(depth);
-        // Both channels hold every read that can be in flight: sending never waits.
+        // Both channels hold every read that can be in flight: sending never waits. They are no lanes, since the
+        // workers share one of them and block on it.
         let (jobs, job_source) = flume::bounded(capacity);
         let (done, finished) = flume::bounded(capacity);
         let bell = Bell::new()?;

@@ -5,6 +5,7 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, Ordering};
 
+use forebay_queues::lane::Alarm;
 use rustix::event::{EventfdFlags, eventfd};
 
 /// The driver runs; nobody called since it last looked.
@@ -34,14 +35,20 @@ impl Waker {
     /// Ends the driver's current wait, or its next.
     pub fn wake(&self) {
         if self.shared.state.swap(CALLED, Ordering::AcqRel) == WAITING {
-            self.ring();
+            self.write();
         }
     }
 
-    fn ring(&self) {
+    fn write(&self) {
         // The counter is drained after each ring, so that it cannot overflow, and a ring that finds it
         // non-zero has already been heard: no error here loses a wake-up.
         let _ = rustix::io::write(&self.shared.bell, &1u64.to_ne_bytes());
+    }
+}
+
+impl Alarm for Waker {
+    fn ring(&self) {
+        self.wake();
     }
 }
 

@@ -1,7 +1,8 @@
 //! One simulation's circumstances, drawn from its seed: model, plan, modes, disk, schedule.
 
 use forebay_actors::io::simulated::Weather;
-use forebay_models::bundle::{Bundle, ClusterKind, FfnGeometry, FfnLayout};
+use forebay_models::bundle::{Bundle, FfnGeometry, FfnLayout};
+use forebay_models::network::Content;
 use forebay_plans::residency::{
     Loading, NeuronCachePlan, Pipeline, Residency, ResidencyPlan, ResidencyRequest, STREAM_WINDOW,
     Sparsity, all_pinned_bytes, assign_owners, decide, least_weight_bytes,
@@ -24,6 +25,8 @@ pub struct Case {
     pub look_ahead: bool,
     pub max_batch: usize,
     pub max_logits: usize,
+    /// Sequences that the KV cache has room for.
+    pub sequences: usize,
     pub io_depth: u16,
     pub plan: ResidencyPlan,
     /// Part of the cached neurons that are there from the start, percent.
@@ -68,6 +71,7 @@ impl Case {
             look_ahead: random.chance(50),
             max_batch,
             max_logits: random.within(1..=max_batch.min(4)),
+            sequences: 1,
             io_depth: random.one_of(&[1, 2, 3, 4, 8, 16, 64]),
             plan,
             hot_percent: random.one_of(&[0, 0, 50, 100]),
@@ -118,9 +122,9 @@ fn plan(
     // models would never have a neuron cache otherwise.
     let by_neuron = bundle
         .meta
-        .layers
+        .ffns
         .iter()
-        .all(|l| l.ffn.layout == FfnLayout::Neuron)
+        .all(|g| g.layout == FfnLayout::Neuron)
         && sparsity != Sparsity::Dense
         && (prompts || random.chance(75));
     let mut plan = ResidencyPlan {
@@ -138,14 +142,12 @@ fn plan(
     };
     let cached = random.one_of(&[50, 100, 100]);
     for (entry, kept) in bundle.clusters.iter().zip(&mut plan.residency) {
-        *kept = match entry.kind {
-            ClusterKind::PredictorHidden | ClusterKind::PredictorScore
-                if sparsity == Sparsity::Predicted =>
-            {
+        *kept = match entry.content {
+            content if content.is_predictor() && sparsity == Sparsity::Predicted => {
                 Residency::Pinned
             }
-            kind if !is_weight(kind) => Residency::OnFlash,
-            ClusterKind::Ffn if by_neuron && random.chance(cached) => match sparsity {
+            content if !is_weight(content) => Residency::OnFlash,
+            Content::Neurons(_) if by_neuron && random.chance(cached) => match sparsity {
                 Sparsity::Predicted => Residency::Neurons,
                 _ => Residency::GatePinned,
             },
@@ -177,10 +179,10 @@ fn cache(
 ) {
     let by_neuron = |r: &Residency| matches!(r, Residency::GatePinned | Residency::Neurons);
     let (mut owned, mut most_of_layer) = (vec![0; threads], 0);
-    for layer in 0..bundle.meta.layers.len() {
+    for layer in 0..bundle.meta.ffns.len() {
         let mut of_layer = vec![0; threads];
         for (i, e) in bundle.clusters.iter().enumerate() {
-            if e.layer == Some(layer as u16) && by_neuron(&plan.residency[i]) {
+            if e.layer() == Some(layer) && by_neuron(&plan.residency[i]) {
                 of_layer[usize::from(plan.owner[i])] += e.count as usize;
             }
         }
@@ -196,7 +198,7 @@ fn cache(
     if most == 0 {
         return;
     }
-    let geometry = || bundle.meta.layers.iter().map(|l| l.ffn);
+    let geometry = || bundle.meta.ffns.iter().copied();
     let clusters = 2 * geometry().map(|g| g.neurons).max().unwrap_or(0);
     let least = match pipeline {
         Pipeline::Cluster => clusters.min(most),

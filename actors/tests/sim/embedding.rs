@@ -1,14 +1,14 @@
 //! The driver's part in reading: embedding rows that are on flash, as the engine looks them up before a step. As many
 //! as there are buffers are under way, and all of them are back before anything else happens.
 
-use forebay_actors::decode::Step;
 use forebay_actors::fault::Fault;
-use forebay_actors::io_link::ReadTag;
-use forebay_models::bundle::{ALIGN, Bundle, ClusterKind};
+use forebay_models::bundle::{ALIGN, Bundle};
+use forebay_models::network::Content;
 use forebay_models::panel::PANEL_ROWS;
+use forebay_models::tensor::TensorId;
 use forebay_plans::residency::Residency;
 
-use crate::generation::Ended;
+use crate::generation::{Batch, Ended};
 use crate::models::Model;
 use crate::world::{Moved, World};
 
@@ -20,17 +20,19 @@ struct Unit {
 
 /// `None` where the token's row is in memory.
 fn unit_of(bundle: &Bundle, residency: &[Residency], token: u32) -> Option<Unit> {
-    let c = &bundle.meta.config;
-    let (kind, rows) = match c.tied_head {
-        true => (ClusterKind::Head, PANEL_ROWS),
-        false => (ClusterKind::Embedding, 1),
+    let (content, rows) = match bundle.meta.network.head.tied {
+        true => (Content::Rows(TensorId::TokenEmbedding), PANEL_ROWS),
+        false => (Content::Embedding, 1),
     };
     let mut table = bundle.clusters.iter().zip(residency);
     let (entry, kept) = table
-        .find(|(e, _)| e.kind == kind && (e.first..e.first + e.count).contains(&token))
+        .find(|(e, _)| e.content == content && (e.first..e.first + e.count).contains(&token))
         .expect("every token has a row");
-    let row = bundle.meta.embedding.row_bytes(c.d_model);
-    let len = rows * row.expect("whole blocks");
+    let table = bundle
+        .meta
+        .matrix(TensorId::TokenEmbedding)
+        .expect("an embedding");
+    let len = rows * table.block.row_bytes(table.cols).expect("whole blocks");
     let at = (token - entry.first) as usize / rows * len;
     let start = entry.offset + at as u64;
     (*kept != Residency::Pinned).then_some(Unit { start, len })
@@ -40,7 +42,7 @@ fn unit_of(bundle: &Bundle, residency: &[Residency], token: u32) -> Option<Unit>
 ///
 /// # Errors
 /// A read failed, or the I/O actor has ended; or a row is wrong, or does not come.
-pub fn read_rows(world: &mut World, model: &Model, step: &Step) -> Result<(), Ended> {
+pub fn read_rows(world: &mut World, model: &Model, step: &Batch) -> Result<(), Ended> {
     let shared = std::sync::Arc::clone(world.steps.shared());
     let tokens = &model.tokens[step.position..][..step.n_tokens];
     for wave in tokens.chunks(world.row_buffers.len().max(1)) {
@@ -54,18 +56,14 @@ pub fn read_rows(world: &mut World, model: &Model, step: &Step) -> Result<(), En
             };
             let page = unit.start / ALIGN as u64 * ALIGN as u64;
             let len = ((unit.start - page) as usize + unit.len).next_multiple_of(ALIGN);
-            world.rows.urgent(ReadTag::Neurons { id }, page, len, slot);
+            world.rows.read(id, page, len, slot);
             pending += 1;
         }
         world.rows.flush();
         while pending > 0 {
             match world.rows.try_done() {
-                Some(done) => {
+                Some((id, done)) => {
                     pending -= 1;
-                    let ReadTag::Neurons { id } = ReadTag::decode(done.tag) else {
-                        let what = "a row came back under another name".to_string();
-                        return Err(Ended::Wrong(what));
-                    };
                     let unit = unit_of(&shared.bundle, &shared.plan.residency, wave[id]);
                     let unit = unit.expect("only those on flash are read");
                     let read = &done.slot[(unit.start - done.offset) as usize..][..unit.len];

@@ -1,7 +1,7 @@
 //! A generation as the driver runs it: a prompt in batches, then token by token.
 
-use forebay_actors::decode::{Sizes, Step, StepDone};
 use forebay_actors::fault::Fault;
+use forebay_actors::runtime::{Sizes, Step, StepDone};
 use forebay_plans::giving_way::GivingWay;
 
 use crate::case::Case;
@@ -12,10 +12,22 @@ use crate::rest::check_rest;
 use crate::visits::Visits;
 use crate::world::{Moved, World};
 
+/// Consecutive tokens of the model's text in one step.
+#[derive(Clone, Copy, Debug)]
+pub struct Batch {
+    pub n_tokens: usize,
+    /// Position of the first one.
+    pub position: usize,
+    /// How many of the last ones want logits.
+    pub n_logits: usize,
+    /// Whether more of the same prompt follows.
+    pub more: bool,
+}
+
 /// The steps of a generation.
 #[derive(Debug)]
 pub struct Generation {
-    pub steps: Vec<Step>,
+    pub steps: Vec<Batch>,
 }
 
 impl Generation {
@@ -40,13 +52,11 @@ impl Generation {
                 true => random.one_of(&[0, 0, wanted]),
                 false => random.within(1..=wanted),
             };
-            steps.push(Step {
+            steps.push(Batch {
                 n_tokens,
                 position: from + at,
                 n_logits,
                 more,
-                read_anew: false,
-                resize: None,
             });
             if cut && more {
                 break;
@@ -126,7 +136,7 @@ fn resize(world: &mut World, visits: &mut Visits, random: &mut Random) -> Result
     let given = random.within(0..=order.len());
     let sizes = Sizes {
         cache_slots: usize::MAX,
-        given_clusters: given as u32,
+        evicted_clusters: given as u32,
     };
     let ended = step_to_end(
         world,
@@ -149,15 +159,27 @@ fn resize(world: &mut World, visits: &mut Visits, random: &mut Random) -> Result
     }
 }
 
-fn one_step(world: &mut World, model: &Model, step: Step) -> Result<(), Ended> {
-    let d = model.config.d_model;
+fn one_step(world: &mut World, model: &Model, step: Batch) -> Result<(), Ended> {
+    let d = model.network.d_model;
     let input = &model.input[step.position * d..][..step.n_tokens * d];
     world.steps.shared().boards.input.write(0, input);
-    step_to_end(world, step)
+    let tokens = world.place(&step);
+    step_to_end(
+        world,
+        Step {
+            tokens,
+            more: step.more,
+            ..Step::default()
+        },
+    )
 }
 
-fn step_to_end(world: &mut World, step: Step) -> Result<(), Ended> {
-    world.steps.begin(step).map_err(Ended::Failed)?;
+/// Runs a step.
+///
+/// # Errors
+/// The fault, or that nobody can go on.
+pub fn step_to_end(world: &mut World, step: Step) -> Result<(), Ended> {
+    world.steps.begin(step.clone()).map_err(Ended::Failed)?;
     let mut reports: Vec<StepDone> = Vec::new();
     while !world.steps.poll(&mut reports).map_err(Ended::Failed)? {
         if world.advance()? == Moved::Still {
@@ -173,10 +195,10 @@ fn step_to_end(world: &mut World, step: Step) -> Result<(), Ended> {
 fn take_logits(
     world: &World,
     model: &Model,
-    step: &Step,
+    step: &Batch,
     on_logits: &mut OnLogits<'_>,
 ) -> Result<(), String> {
-    let vocab = model.config.vocab_size;
+    let vocab = model.network.vocab_size;
     let mut logits = vec![0.0; vocab];
     let first = step.position + step.n_tokens - step.n_logits;
     for i in 0..step.n_logits {

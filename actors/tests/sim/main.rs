@@ -17,6 +17,7 @@ mod generation;
 mod models;
 mod random;
 mod rest;
+mod sequences;
 mod simulation;
 mod trouble;
 mod visits;

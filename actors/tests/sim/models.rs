@@ -6,10 +6,12 @@ use std::sync::Arc;
 
 use forebay_actors::io::faulty::SplitMix;
 use forebay_models::block::{BlockType, dequantize, quantize};
-use forebay_models::bundle::{Bundle, ClusterKind, PackOptions, pack};
-use forebay_models::config::{Activation, Arch, ModelConfig, RopeConfig, RopePairing, RopeScaling};
+use forebay_models::bundle::{Bundle, PackOptions, pack};
 use forebay_models::error::Result;
-use forebay_models::kv_cache::KvType;
+use forebay_models::kv_type::KvType;
+use forebay_models::network::{
+    Activation, Content, Network, Rope, RopePairing, RopeScaling, Uniform,
+};
 use forebay_models::tensor::{LayerTensor as T, TensorId, TensorMeta, TensorSource};
 use forebay_models::tokenizer::{TokenizerModel, TokenizerSpec};
 use forebay_plans::residency::Sparsity;
@@ -104,7 +106,7 @@ const RECIPES: [Recipe; 6] = [
 
 /// A model whose tensors are random numbers in memory.
 pub struct RandomSource {
-    config: ModelConfig,
+    network: Network,
     tokenizer: TokenizerSpec,
     tensors: BTreeMap<TensorId, (TensorMeta, Vec<u8>)>,
     path: PathBuf,
@@ -112,10 +114,10 @@ pub struct RandomSource {
 
 impl RandomSource {
     fn new(recipe: &Recipe, seed: u64, path: &Path) -> Self {
-        let config = config(recipe);
+        let network = network(recipe);
         let mut random = SplitMix(seed);
         let mut tensors = BTreeMap::new();
-        for (id, rows, cols) in shapes(&config, recipe) {
+        for (id, rows, cols) in shapes(&network, recipe) {
             let block = if rows == 1 {
                 BlockType::F32
             } else {
@@ -157,7 +159,7 @@ impl RandomSource {
             add_bos: false,
         };
         Self {
-            config,
+            network,
             tokenizer,
             tensors,
             path: path.into(),
@@ -174,8 +176,8 @@ impl TensorSource for RandomSource {
         &self.path
     }
 
-    fn config(&self) -> &ModelConfig {
-        &self.config
+    fn network(&self) -> &Network {
+        &self.network
     }
 
     fn tokenizer(&self) -> &TokenizerSpec {
@@ -193,9 +195,8 @@ impl TensorSource for RandomSource {
     }
 }
 
-fn config(recipe: &Recipe) -> ModelConfig {
-    ModelConfig {
-        arch: Arch::Llama,
+fn network(recipe: &Recipe) -> Network {
+    let uniform = Uniform {
         name: recipe.name.into(),
         n_layers: recipe.layers,
         d_model: recipe.d_model,
@@ -205,23 +206,26 @@ fn config(recipe: &Recipe) -> ModelConfig {
         d_ff: recipe.d_ff,
         vocab_size: recipe.vocab,
         context_length: CONTEXT,
-        sliding_window: None,
+        window: None,
         rms_eps: 1e-5,
-        rope: RopeConfig {
+        rope: Rope {
             theta: 10_000.0,
             rotary_dim: 16,
             pairing: RopePairing::Interleaved,
             scaling: RopeScaling::None,
+            magnitude: 1.0,
         },
         activation: recipe.activation,
         tied_head: recipe.tied,
         qkv_bias: recipe.bias,
         predictor_threshold: 0.1,
-    }
+    };
+    uniform.network()
 }
 
-fn shapes(c: &ModelConfig, recipe: &Recipe) -> Vec<(TensorId, usize, usize)> {
-    let (d, ff, q, kv) = (c.d_model, c.d_ff, c.q_dim(), c.kv_dim());
+fn shapes(c: &Network, recipe: &Recipe) -> Vec<(TensorId, usize, usize)> {
+    let a = c.attention(0);
+    let (d, ff, q, kv) = (c.d_model, recipe.d_ff, a.q_dim(), a.kv_dim());
     let mut shapes = vec![
         (TensorId::TokenEmbedding, c.vocab_size, d),
         (TensorId::OutputNorm, 1, d),
@@ -229,7 +233,7 @@ fn shapes(c: &ModelConfig, recipe: &Recipe) -> Vec<(TensorId, usize, usize)> {
     if !recipe.tied {
         shapes.push((TensorId::OutputHead, c.vocab_size, d));
     }
-    for l in 0..c.n_layers {
+    for l in 0..c.n_layers() {
         let mut layer = vec![
             (T::AttnNorm, 1, d),
             (T::Q, q, d),
@@ -268,7 +272,7 @@ pub struct Model {
     pub path: PathBuf,
     /// The packed file.
     pub file: Arc<[u8]>,
-    pub config: ModelConfig,
+    pub network: Network,
     pub kv: KvType,
     pub tokens: Vec<u32>,
     /// Embeddings of the tokens, `[CONTEXT, d_model]`.
@@ -305,7 +309,7 @@ impl Model {
         Self {
             path,
             file,
-            config: source.config.clone(),
+            network: source.network.clone(),
             kv: recipe.kv,
             tokens,
             input,
@@ -337,9 +341,6 @@ impl Model {
 }
 
 /// Whether a cluster's weights are read while tokens flow, unless they are kept.
-pub fn is_weight(kind: ClusterKind) -> bool {
-    !matches!(
-        kind,
-        ClusterKind::Embedding | ClusterKind::PredictorHidden | ClusterKind::PredictorScore
-    )
+pub fn is_weight(content: Content) -> bool {
+    content != Content::Embedding && !content.is_predictor()
 }

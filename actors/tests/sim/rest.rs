@@ -1,7 +1,7 @@
 //! At rest every buffer is at home, nothing is leased and no cluster is under way. Where the I/O actor has died, nobody
 //! waits, and what it did not have is all there, once.
 
-use forebay_actors::decode::Census;
+use forebay_actors::core::Census;
 use forebay_stages::gio::WindowTally;
 
 use crate::world::World;

@@ -2,7 +2,8 @@
 
 use forebay_actors::fault::Fault;
 use forebay_actors::io::simulated::Weather;
-use forebay_models::kv_cache::KvType;
+use forebay_models::kv_type::KvType;
+use forebay_models::network::Content;
 use forebay_models::oracle::Oracle;
 use forebay_plans::residency::{
     Loading, NeuronCachePlan, Pipeline, Residency, ResidencyPlan, Sparsity,
@@ -10,7 +11,7 @@ use forebay_plans::residency::{
 use forebay_stages::cache::PolicyKind;
 
 use crate::case::Case;
-use crate::generation::{Ended, Generation, run, settle, shut_down};
+use crate::generation::{Batch, Ended, Generation, run, settle, shut_down};
 use crate::models::{CONTEXT, Logits, Model};
 use crate::random::Random;
 use crate::rest::check_wreck;
@@ -57,7 +58,7 @@ pub fn simulate(seed: u64, models: &[Model]) -> Result<Report, String> {
     report.virtual_ns = world.now_ns;
     result
         .map(|()| report)
-        .map_err(|what| format!("{what}\nin {case:#?}\nof model {:?}", model.config.name))
+        .map_err(|what| format!("{what}\nin {case:#?}\nof model {:?}", model.network.name))
 }
 
 /// The generations of a simulation, one after the other.
@@ -221,7 +222,7 @@ pub fn find_right(model: &mut Model) -> Result<(), String> {
         };
         if let Some(oracle) = oracle {
             compare(&mut oracle.with_engine_precision(), model, &logits)
-                .map_err(|what| format!("{} {sparsity:?}: {what}", model.config.name))?;
+                .map_err(|what| format!("{} {sparsity:?}: {what}", model.network.name))?;
         }
         model.right.push((sparsity, logits));
     }
@@ -245,12 +246,11 @@ fn compare(oracle: &mut Oracle, model: &Model, logits: &Logits) -> Result<(), St
 
 fn in_memory(model: &Model, sparsity: Sparsity) -> Result<Logits, String> {
     let bundle = model.bundle();
-    let used = |kind| {
-        crate::models::is_weight(kind)
-            || sparsity == Sparsity::Predicted
-                && kind != forebay_models::bundle::ClusterKind::Embedding
+    let used = |content| {
+        crate::models::is_weight(content)
+            || sparsity == Sparsity::Predicted && content != Content::Embedding
     };
-    let residency = bundle.clusters.iter().map(|e| match used(e.kind) {
+    let residency = bundle.clusters.iter().map(|e| match used(e.content) {
         true => Residency::Pinned,
         false => Residency::OnFlash,
     });
@@ -264,6 +264,7 @@ fn in_memory(model: &Model, sparsity: Sparsity) -> Result<Logits, String> {
         look_ahead: false,
         max_batch: 1,
         max_logits: 1,
+        sequences: 1,
         io_depth: 1,
         plan: ResidencyPlan {
             residency: residency.collect(),
@@ -280,11 +281,11 @@ fn in_memory(model: &Model, sparsity: Sparsity) -> Result<Logits, String> {
     };
     let mut random = Random::new(0);
     let mut world = World::new(&case, model, &mut random);
-    let steps = (0..CONTEXT).map(|position| forebay_actors::decode::Step {
+    let steps = (0..CONTEXT).map(|position| Batch {
         n_tokens: 1,
         position,
         n_logits: 1,
-        ..Default::default()
+        more: false,
     });
     let generation = Generation {
         steps: steps.collect(),

@@ -3,12 +3,14 @@
 
 use std::collections::{BTreeSet, HashMap, HashSet};
 
-use forebay_actors::decode::Step;
-use forebay_models::bundle::{ClusterKind, DirectoryEntry};
+use forebay_models::bundle::DirectoryEntry;
+use forebay_models::network::Content;
+use forebay_models::tensor::{LayerTensor as T, TensorId};
 use forebay_plans::residency::{Residency, Sparsity};
 use forebay_traces::record::{Kind, Record, Stage};
 
 use crate::case::Case;
+use crate::generation::Batch;
 use crate::world::World;
 
 /// What one step's trace says about the clusters of a core.
@@ -16,8 +18,42 @@ use crate::world::World;
 struct Seen {
     /// Times that a stage had a cluster, by the layer that the core was at.
     counts: HashMap<(Stage, u16, u32), usize>,
-    /// Place in the trace of a cluster's Gate.
-    gate_at: HashMap<u32, usize>,
+}
+
+impl Seen {
+    fn times(&self, stage: Stage, (layer, cluster): (u16, u32)) -> usize {
+        let times = self.counts.get(&(stage, layer, cluster));
+        times.copied().unwrap_or(0)
+    }
+
+    /// Where a cluster has to have been before it comes to `stage`, if it has not.
+    fn missed(&self, stage: Stage, residency: Residency, at: (u16, u32)) -> Option<&'static str> {
+        let was = |stage| self.times(stage, at) == 1;
+        let whole = residency == Residency::Streamed || was(Stage::Preload);
+        let read = |own| was(own) != was(Stage::Preload);
+        match stage {
+            Stage::Gc if residency == Residency::Neurons && !read(Stage::Gio) => {
+                Some("Gio or Preload")
+            }
+            Stage::Udc if !was(Stage::Gc) => Some("Gc"),
+            Stage::Udc if residency != Residency::Pinned && !whole && !was(Stage::Udio) => {
+                Some("Udio")
+            }
+            Stage::HandOver if !was(Stage::Udc) => Some("Udc"),
+            _ if uses(stage) && residency == Residency::Streamed && !read(Stage::Gio) => {
+                Some("Gio or Preload")
+            }
+            _ => None,
+        }
+    }
+}
+
+/// Whether the stage is the first one that computes with a cluster.
+fn uses(stage: Stage) -> bool {
+    !matches!(
+        stage,
+        Stage::Gio | Stage::Preload | Stage::Udio | Stage::Udc | Stage::HandOver
+    )
 }
 
 /// Checks traces step by step.
@@ -48,10 +84,12 @@ impl Visits {
 
     /// Some clusters may have given way, or come back: returns those that are streamed for it.
     pub fn follow(&mut self, world: &mut World) -> BTreeSet<u32> {
+        // What was read back is no visit of a step.
+        world.cores().for_each(|core| core.trace().clear());
         let censuses = world.censuses();
         let given: BTreeSet<u32> = censuses
             .into_iter()
-            .flat_map(|(_, now)| now.given)
+            .flat_map(|(_, now)| now.evicted)
             .collect();
         self.residency
             .clone_from(&world.steps.shared().plan.residency);
@@ -65,15 +103,15 @@ impl Visits {
     ///
     /// # Errors
     /// The cluster and what is wrong with its way.
-    pub fn check(&mut self, world: &mut World, step: &Step) -> Result<(), String> {
+    pub fn check(&mut self, world: &mut World, step: &Batch) -> Result<(), String> {
         let mut all: Vec<Seen> = world.cores().map(|_| Seen::default()).collect();
         for (rank, core) in world.cores().enumerate() {
-            let trace = core.sequencer().trace();
+            let trace = core.trace();
             if trace.overwritten() > 0 {
                 return Err("the trace is too short for this step".into());
             }
             let mut phase = (0, 0);
-            for (at, record) in trace.iter().enumerate() {
+            for record in trace.iter() {
                 let Kind::Stage(stage) = record.kind else {
                     continue;
                 };
@@ -84,7 +122,7 @@ impl Visits {
                     }
                     phase = next;
                 }
-                self.see(rank, at, (stage, record), &mut all)?;
+                self.see(rank, (stage, record), &mut all)?;
             }
             trace.clear();
         }
@@ -95,24 +133,24 @@ impl Visits {
     fn see(
         &mut self,
         rank: usize,
-        at: usize,
         (stage, record): (Stage, &Record),
         all: &mut [Seen],
     ) -> Result<(), String> {
         let cluster = record.cluster;
-        let kind = self.clusters[cluster as usize].kind;
+        let content = self.clusters[cluster as usize].content;
         let visits = match stage {
             Stage::Qkv | Stage::Output | Stage::Head | Stage::Gc | Stage::Udc => true,
+            Stage::Gio | Stage::Udio | Stage::Preload | Stage::HandOver => true,
             // A few clusters' prediction is one record, which bears the first one's name.
-            Stage::Pred => kind == ClusterKind::PredictorHidden,
+            Stage::Pred => is(content, T::PredictorFc1),
             _ => false,
         };
         if !visits {
             return Ok(());
         }
         let owner = usize::from(self.owner[cluster as usize]);
-        let is_shared =
-            kind != ClusterKind::Ffn && self.residency[cluster as usize] == Residency::Pinned;
+        let is_shared = !matches!(content, Content::Neurons(_))
+            && self.residency[cluster as usize] == Residency::Pinned;
         if owner != rank && !is_shared {
             return Err(format!(
                 "core {rank} had another's cluster {cluster} at {stage:?}"
@@ -132,15 +170,14 @@ impl Visits {
             };
         }
         *visits += 1;
-        match stage {
-            Stage::Gc => drop(seen.gate_at.insert(cluster, at)),
-            Stage::Udc if !seen.gate_at.contains_key(&cluster) => {
-                return Err(format!("cluster {cluster} was at Udc before Gc"));
-            }
-            _ => {}
+        let residency = self.residency[cluster as usize];
+        if let Some(missed) = seen.missed(stage, residency, (record.layer, cluster)) {
+            return Err(format!(
+                "cluster {cluster} was at {stage:?} before {missed}"
+            ));
         }
-        let streamed = self.residency[cluster as usize] == Residency::Streamed;
-        if streamed && stage != Stage::Udc {
+        let streamed = residency == Residency::Streamed;
+        if streamed && uses(stage) {
             let fresh = self.used.insert((rank, record.flow));
             if record.flow == 0 || !fresh {
                 return Err(format!(
@@ -152,37 +189,45 @@ impl Visits {
         Ok(())
     }
 
+    fn last_layer(&self) -> u16 {
+        let layers = self.clusters.iter().filter_map(DirectoryEntry::layer);
+        layers.max().unwrap_or(0) as u16
+    }
+
     /// Whether each of the core's clusters was where it has to be, as often as it has to be.
-    fn compare(&self, rank: usize, step: &Step, seen: &Seen) -> Result<(), String> {
+    fn compare(&self, rank: usize, step: &Batch, seen: &Seen) -> Result<(), String> {
         let mut expected = 0;
         for (i, entry) in self.clusters.iter().enumerate() {
             if usize::from(self.owner[i]) != rank || self.residency[i] == Residency::OnFlash {
                 continue;
             }
-            let (cluster, layer) = (i as u32, entry.layer.unwrap_or(0));
-            let times = |stage, layer| {
-                let count = seen.counts.get(&(stage, layer, cluster));
-                count.copied().unwrap_or(0)
-            };
+            let (cluster, layer) = (i as u32, entry.layer().unwrap_or(0) as u16);
+            let times = |stage, layer| seen.times(stage, (layer, cluster));
             let wrong = |stage: Stage, times: usize| {
-                let kind = entry.kind;
+                let content = entry.content;
                 format!(
-                    "{kind:?} cluster {cluster} of layer {layer} was at {stage:?} {times} times in {step:?}"
+                    "{content:?} cluster {cluster} of layer {layer} was at {stage:?} {times} times in {step:?}"
                 )
             };
             let once = |stage, layer| match times(stage, layer) {
                 1 => Ok(1),
                 n => Err(wrong(stage, n)),
             };
-            expected += match entry.kind {
-                ClusterKind::Q | ClusterKind::K | ClusterKind::V => once(Stage::Qkv, layer)?,
-                ClusterKind::O => once(Stage::Output, layer)?,
-                ClusterKind::Head if step.n_logits == 0 => 0,
-                ClusterKind::Head => {
-                    let layers = self.clusters.iter().filter_map(|e| e.layer).max();
-                    once(Stage::Head, layers.map_or(0, |l| l + 1))?
-                }
-                ClusterKind::PredictorHidden => {
+            // What is read, and what is kept of it: that it came before what was computed, `see` has checked.
+            for stage in [Stage::Gio, Stage::Preload, Stage::Udio, Stage::HandOver] {
+                let at = match entry.content {
+                    Content::Rows(TensorId::Layer(..)) | Content::Neurons(_) => layer,
+                    _ => self.last_layer() + 1,
+                };
+                expected += match times(stage, at) {
+                    n @ 0..=1 => n,
+                    n => return Err(wrong(stage, n)),
+                };
+            }
+            expected += match entry.content {
+                Content::Rows(TensorId::Layer(_, T::Q | T::K | T::V)) => once(Stage::Qkv, layer)?,
+                Content::Rows(TensorId::Layer(_, T::O)) => once(Stage::Output, layer)?,
+                Content::Rows(TensorId::Layer(_, T::PredictorFc1)) => {
                     let ahead = self.looks_ahead && layer > 0;
                     let ahead = if ahead {
                         once(Stage::Pred, layer - 1)?
@@ -191,7 +236,7 @@ impl Visits {
                     };
                     once(Stage::Pred, layer)? + ahead
                 }
-                ClusterKind::Ffn => {
+                Content::Neurons(_) => {
                     let gc = match times(Stage::Gc, layer) {
                         // A predictor may name none of its neurons.
                         0 if self.predicted => 0,
@@ -205,7 +250,9 @@ impl Visits {
                     };
                     gc + udc
                 }
-                ClusterKind::Embedding | ClusterKind::PredictorScore => 0,
+                Content::Rows(TensorId::Layer(..)) | Content::Embedding => 0,
+                Content::Rows(_) if step.n_logits == 0 => 0,
+                Content::Rows(_) => once(Stage::Head, self.last_layer() + 1)?,
             };
         }
         match seen.counts.values().sum::<usize>() {
@@ -215,6 +262,11 @@ impl Visits {
             )),
         }
     }
+}
+
+/// Whether a cluster is a part of this matrix of a layer.
+fn is(content: Content, tensor: T) -> bool {
+    matches!(content, Content::Rows(TensorId::Layer(_, t)) if t == tensor)
 }
 
 /// The order of a layer's phases.

@@ -3,25 +3,31 @@
 use std::fmt::Write;
 use std::sync::Arc;
 
-use forebay_actors::core_thread::{Core, Pass};
-use forebay_actors::decode::{
-    Assembly, Boards, Census, NeuronOptions, Program, Resident, Shared, Steps, predictor_rank,
-    when_io_stops,
-};
+use forebay_actors::core::{Census, Core};
 use forebay_actors::fault::FaultCell;
 use forebay_actors::io::simulated::{Medium, SimulatedDriver, Weather};
-use forebay_actors::io::{Driver, IoActor, IoLimits, IoTurn};
-use forebay_actors::io_link::{Completions, IoLink, Requests};
+use forebay_actors::io::{Driver, IoActor, IoLimits};
+use forebay_actors::io_link::{Completions, Requests, RowLink};
 use forebay_actors::load::{load_hot_set, load_resident};
 use forebay_actors::memory::{CoreMemory, WeightMemory};
+use forebay_actors::runtime::{
+    Assembly, CoreSeed, NeuronOptions, Shared, StepTokens, Steps, predictor_rank, when_io_stops,
+};
 use forebay_models::bundle::HotNeuron;
+use forebay_plans::program::{Program, compile};
 use forebay_plans::residency::{Residency, Sparsity};
 use forebay_queues::slab::Slot;
+use forebay_stages::attention::KvRoom;
+use forebay_stages::boards::Boards;
+use forebay_stages::contract::Turn;
 use forebay_stages::kernels::KernelTable;
-use forebay_stages::pred::Pred;
+use forebay_stages::pred::Rule;
+use forebay_stages::sequences::{SequenceId, Sequences, TokenPlace};
+use forebay_stages::weights::Resident;
 use forebay_traces::record::Reason;
 
 use crate::case::Case;
+use crate::generation::Batch;
 use crate::models::{CONTEXT, Model};
 use crate::random::Random;
 use crate::trouble::Death;
@@ -37,7 +43,7 @@ const THRESHOLD: f32 = 0.15;
 struct Place {
     /// `None` once it has finished: its thread would be gone, and its lanes closed.
     core: Option<Core>,
-    sleep: Option<(u64, Reason)>,
+    sleep: Option<Reason>,
     /// As the core began.
     first: Census,
     /// As it finished.
@@ -46,7 +52,7 @@ struct Place {
 
 impl Place {
     fn census(&mut self) -> Census {
-        let now = self.core.as_mut().map(|core| core.sequencer().census());
+        let now = self.core.as_mut().map(|core| core.census());
         now.or_else(|| self.last.clone())
             .expect("a core has finished or is there")
     }
@@ -70,9 +76,11 @@ pub struct World {
     pub turns: u64,
     /// Hash of all that happened, to compare a replay with.
     pub digest: u64,
-    /// The driver's own client, for embedding rows.
-    pub rows: IoLink,
+    /// The engine thread's own client, for embedding rows.
+    pub rows: RowLink,
     pub row_buffers: Vec<Slot>,
+    pub sequences: Sequences,
+    sequence: SequenceId,
     /// Whether reads may bring wrong bytes and not say so.
     pub disk_lies: bool,
     places: Vec<Place>,
@@ -98,12 +106,10 @@ impl World {
             pipeline: case.pipeline,
             look_ahead: case.look_ahead,
         };
-        let mut programs: Vec<Program> = (0..case.threads)
-            .map(|rank| Program::new(&bundle, &case.plan, rank))
+        let options = neurons.program(&case.plan, predicted);
+        let programs: Vec<Program> = (0..case.threads)
+            .map(|rank| compile(&bundle, &case.plan, rank, options))
             .collect();
-        if neurons.looks_ahead(&case.plan, predicted) {
-            programs.iter_mut().for_each(Program::look_ahead);
-        }
         let mut memory = WeightMemory::carve(&bundle, &case.plan, &programs, case.max_batch)
             .expect("little memory");
         let calm = Medium::new(Arc::clone(&model.file), 0, Weather::calm());
@@ -127,22 +133,23 @@ impl World {
         )
         .expect("a sound file");
         memory.gather();
-        let config = &bundle.meta.config;
+        let network = &bundle.meta.network;
         let rank = predictor_rank(&bundle, predicted);
-        let thresholds = vec![THRESHOLD; config.n_layers];
+        let thresholds = vec![THRESHOLD; network.n_layers()];
+        let (max_batch, sequences) = (case.max_batch, case.sequences);
+        let kv = KvRoom::new(network, model.kv, CONTEXT, max_batch, sequences);
         let shared = Arc::new(Shared {
-            pred: Pred::new(case.sparsity, config.activation, thresholds),
-            boards: Boards::new(config, case.threads, case.max_batch, case.max_logits, rank),
+            rule: Rule::new(case.sparsity, network.ffn(0).activation, thresholds),
+            boards: Boards::new(network, case.threads, case.max_batch, case.max_logits, rank),
             bundle,
             plan: case.plan.clone(),
             neurons,
             observer: None,
             kernels: KernelTable::best(),
-            resident: Resident::new(memory.resident),
+            resident: Arc::new(Resident::new(memory.resident)),
             faults: FaultCell::default(),
             threads: case.threads,
-            context: CONTEXT,
-            kv_type: model.kv,
+            kv,
             max_batch: case.max_batch,
         });
         let medium = Medium::new(
@@ -171,16 +178,19 @@ impl World {
             chunk_bytes: random.one_of(&[4096, 8192, 512 << 10]),
             ..IoLimits::new(completions.clients(), driver.capacity())
         };
-        let place = |seed: forebay_actors::decode::CoreSeed| {
+        let place = |seed: CoreSeed| {
             let mut core = seed.build();
             Place {
-                first: core.sequencer().census(),
+                first: core.census(),
                 core: Some(core),
                 sleep: None,
                 last: None,
             }
         };
+        let mut sequences = Sequences::new(&shared.kv.pools);
         Self {
+            sequence: sequences.open(),
+            sequences,
             steps: assembly.steps,
             rows: assembly.rows,
             row_buffers,
@@ -200,6 +210,28 @@ impl World {
         }
     }
 
+    /// Makes the model's only sequence end where `batch` begins, and gives its tokens their places.
+    pub fn place(&mut self, batch: &Batch) -> Arc<StepTokens> {
+        let mut tokens = StepTokens::default();
+        let kept = self.sequences.cut(self.sequence, batch.position);
+        assert_eq!(kept, batch.position, "no window has been left");
+        let room = self
+            .sequences
+            .extend(self.sequence, batch.n_tokens, &mut tokens.copies);
+        room.expect("blocks for the whole context");
+        let positions = batch.position..batch.position + batch.n_tokens;
+        tokens.places.extend(positions.map(|position| TokenPlace {
+            sequence: self.sequence,
+            position: position as u32,
+        }));
+        let first = batch.n_tokens - batch.n_logits;
+        tokens
+            .wanted
+            .extend((first..batch.n_tokens).map(|t| t as u32));
+        tokens.take_tables(&self.sequences);
+        Arc::new(tokens)
+    }
+
     /// Gives one of those who can do something a turn; where nobody can, lets time pass until a read is
     /// back.
     ///
@@ -207,7 +239,7 @@ impl World {
     /// It has gone on for ever.
     pub fn advance(&mut self) -> Result<Moved, String> {
         let awake = |p: &Place| match (&p.core, p.sleep) {
-            (Some(core), Some((seen, _))) => core.is_rung_since(seen),
+            (Some(core), Some(_)) => core.is_rung(),
             (core, None) => core.is_some(),
             (None, _) => false,
         };
@@ -233,13 +265,13 @@ impl World {
         match self.places.get_mut(who) {
             Some(place) => {
                 place.sleep = None;
-                match place.core.as_mut().map(Core::pass) {
-                    Some(Pass::Sleep { seen, reason }) => place.sleep = Some((seen, reason)),
-                    Some(Pass::Finished) => {
+                match place.core.as_mut().map(Core::turn) {
+                    Some(Turn::Blocked(reason)) => place.sleep = Some(reason),
+                    Some(Turn::Finished) => {
                         place.last = Some(place.census());
                         place.core = None;
                     }
-                    Some(Pass::Again) | None => {}
+                    Some(Turn::Progress) | None => {}
                 }
             }
             None => self.io_turn()?,
@@ -286,7 +318,7 @@ impl World {
             return Ok(());
         };
         match io.turn(self.now_ns) {
-            Ok(turn) => self.io_sleeps = turn == IoTurn::Waiting,
+            Ok(turn) => self.io_sleeps = matches!(turn, Turn::Blocked(_)),
             Err(e) if death.is_some() => {
                 self.bury(e.to_string());
                 return Ok(());
@@ -337,7 +369,7 @@ impl World {
 
     /// Whether all cores sleep for want of a step.
     pub fn is_idle(&self) -> bool {
-        let idle = |p: &Place| matches!(p.sleep, Some((_, Reason::Idle)));
+        let idle = |p: &Place| p.sleep == Some(Reason::Idle);
         self.places.iter().all(idle)
     }
 
@@ -357,7 +389,7 @@ impl World {
             },
         );
         for (rank, place) in self.places.iter_mut().enumerate() {
-            let sleep = place.sleep.map(|s| s.1);
+            let sleep = place.sleep;
             let census = place.census();
             let _ = writeln!(text, "core {rank} waits for {sleep:?}: {census:?}");
         }

@@ -2,25 +2,85 @@
 
 use std::path::Path;
 
-use super::format::ClusterKind;
 use super::geometry::{FfnLayout, rows_per_cluster};
-use super::meta::{GateCalibration, LayerPredictor};
+use super::meta::{GateCalibration, LayerPredictor, StoredMatrix};
 use super::reader::Bundle;
 use super::writer::BundleWriter;
 use crate::block::{BlockType, dequantize, quantize};
 use crate::error::{ModelError, Result};
 use crate::lanes;
+use crate::network::Content;
 use crate::panel::{PANEL_ROWS, extract_row, pack_panels, panel_bytes};
+use crate::tensor::{LayerTensor, TensorId};
+
+/// A matrix as it is stored, but for its panels.
+#[derive(Clone, Debug)]
+struct Rows {
+    block: BlockType,
+    cols: usize,
+    bytes: Vec<u8>,
+}
+
+impl Rows {
+    /// `matrix`, `[_, cols]`, as Q8_0 where rows hold whole blocks, else as F16.
+    fn new(matrix: &[f32], cols: usize) -> Result<Self> {
+        let whole = cols.is_multiple_of(BlockType::Q8_0.block_len());
+        let block = match whole {
+            true => BlockType::Q8_0,
+            false => BlockType::F16,
+        };
+        let row = cols / block.block_len() * block.block_bytes();
+        let mut bytes = vec![0; matrix.len() / cols * row];
+        for (row, out) in matrix.chunks_exact(cols).zip(bytes.chunks_exact_mut(row)) {
+            quantize(block, row, out).map_err(|_| ModelError::Parameter {
+                field: "predictor".into(),
+                problem: format!("a value cannot be stored as {block}"),
+                remedy: "fit it on more text".into(),
+            })?;
+        }
+        Ok(Self { block, cols, bytes })
+    }
+
+    fn row_bytes(&self) -> usize {
+        self.cols / self.block.block_len() * self.block.block_bytes()
+    }
+
+    /// Writes the matrix in clusters of `rows_per_cluster`.
+    fn write(
+        &self,
+        writer: &mut BundleWriter,
+        tensor: TensorId,
+        rows_per_cluster: usize,
+    ) -> Result<StoredMatrix> {
+        let row = self.row_bytes();
+        let rows = self.bytes.len() / row;
+        let mut bytes = Vec::new();
+        for first in (0..rows).step_by(rows_per_cluster) {
+            let n = rows_per_cluster.min(rows - first);
+            bytes.clear();
+            let part = &self.bytes[first * row..(first + n) * row];
+            pack_panels(self.block, part, row, &mut bytes);
+            writer.cluster(Content::Rows(tensor), (first, n), &bytes)?;
+        }
+        Ok(StoredMatrix {
+            tensor,
+            rows,
+            cols: self.cols,
+            block: self.block,
+            rows_per_cluster,
+        })
+    }
+}
 
 /// A layer's predictor as it is stored.
 #[derive(Clone, Debug)]
 pub struct PackedPredictor {
-    /// Rank, formats and threshold.
+    /// Rank and threshold.
     pub meta: LayerPredictor,
     /// Rows of fc1, `[rank, d_model]`.
-    fc1: Vec<u8>,
+    fc1: Rows,
     /// Rows of fc2, `[d_ff, rank]`.
-    fc2: Vec<u8>,
+    fc2: Rows,
 }
 
 impl PackedPredictor {
@@ -30,41 +90,16 @@ impl PackedPredictor {
     /// # Errors
     /// Values that the format cannot hold.
     pub fn new(rank: usize, fc1: &[f32], fc2: &[f32], threshold: f32) -> Result<Self> {
-        let pack = |matrix: &[f32], cols: usize| -> Result<(BlockType, Vec<u8>)> {
-            let whole = cols.is_multiple_of(BlockType::Q8_0.block_len());
-            let block = if whole {
-                BlockType::Q8_0
-            } else {
-                BlockType::F16
-            };
-            let row = cols / block.block_len() * block.block_bytes();
-            let mut bytes = vec![0; matrix.len() / cols * row];
-            for (row, out) in matrix.chunks_exact(cols).zip(bytes.chunks_exact_mut(row)) {
-                quantize(block, row, out).map_err(|_| ModelError::Parameter {
-                    field: "predictor".into(),
-                    problem: format!("a value cannot be stored as {block}"),
-                    remedy: "fit it on more text".into(),
-                })?;
-            }
-            Ok((block, bytes))
-        };
-        let (fc1_block, fc1) = pack(fc1, fc1.len() / rank)?;
-        let (fc2_block, fc2) = pack(fc2, rank)?;
         Ok(Self {
-            meta: LayerPredictor {
-                rank,
-                fc1: fc1_block,
-                fc2: fc2_block,
-                threshold,
-            },
-            fc1,
-            fc2,
+            meta: LayerPredictor { rank, threshold },
+            fc1: Rows::new(fc1, fc1.len() / rank)?,
+            fc2: Rows::new(fc2, rank)?,
         })
     }
 
     /// Bytes in memory.
     pub fn bytes(&self) -> usize {
-        self.fc1.len() + self.fc2.len()
+        self.fc1.bytes.len() + self.fc2.bytes.len()
     }
 }
 
@@ -88,13 +123,8 @@ pub fn amend(
     amendment: &Amendment,
     progress: &mut dyn FnMut(u64),
 ) -> Result<()> {
-    let old = |kind| {
-        matches!(
-            kind,
-            ClusterKind::PredictorHidden | ClusterKind::PredictorScore
-        )
-    };
-    let stays = |e: &&super::DirectoryEntry| !old(e.kind) || amendment.predictors.is_none();
+    let replaced = amendment.predictors.is_some();
+    let stays = |e: &&super::DirectoryEntry| !(replaced && e.content.is_predictor());
     let kept = bundle.clusters.iter().filter(stays);
     let least = kept.map(|e| u64::from(e.len)).sum();
     let mut writer = BundleWriter::create(target, least)?;
@@ -106,7 +136,7 @@ pub fn amend(
         }
         bundle.read_cluster(e, &mut bytes)?;
         let rows = (e.first as usize, e.count as usize);
-        writer.cluster(e.kind, e.layer.map(usize::from), rows, &bytes)?;
+        writer.cluster(e.content, rows, &bytes)?;
         for neuron in 0..e.count as usize {
             if let Some(sums) = bundle.neuron_sums(i, neuron) {
                 writer.copy_neuron_sums(sums);
@@ -116,8 +146,10 @@ pub fn amend(
         progress(done);
     }
     if let Some(predictors) = &amendment.predictors {
+        meta.matrices.retain(|m| !m.tensor.is_predictor());
         for (l, p) in predictors.iter().enumerate() {
-            write_predictor(&mut writer, l, p)?;
+            let [fc1, fc2] = write_predictor(&mut writer, l, p)?;
+            meta.matrices.extend([fc1, fc2]);
         }
         meta.predictors = Some(predictors.iter().map(|p| p.meta).collect());
     }
@@ -127,24 +159,20 @@ pub fn amend(
     writer.finish(&meta, &bundle.read_tokenizer()?, &bundle.vectors)
 }
 
-fn write_predictor(writer: &mut BundleWriter, layer: usize, p: &PackedPredictor) -> Result<()> {
-    let rank = p.meta.rank;
-    let fc1_row = p.fc1.len() / rank;
-    let per = rows_per_cluster(rank, fc1_row);
-    let mut bytes = Vec::new();
-    for first in (0..rank).step_by(per) {
-        let n = per.min(rank - first);
-        bytes.clear();
-        let rows = &p.fc1[first * fc1_row..(first + n) * fc1_row];
-        pack_panels(p.meta.fc1, rows, fc1_row, &mut bytes);
-        let kind = ClusterKind::PredictorHidden;
-        writer.cluster(kind, Some(layer), (first, n), &bytes)?;
-    }
-    bytes.clear();
-    let fc2_row = rank / p.meta.fc2.block_len() * p.meta.fc2.block_bytes();
-    pack_panels(p.meta.fc2, &p.fc2, fc2_row, &mut bytes);
-    let neurons = (0, p.fc2.len() / fc2_row);
-    writer.cluster(ClusterKind::PredictorScore, Some(layer), neurons, &bytes)
+fn write_predictor(
+    writer: &mut BundleWriter,
+    layer: usize,
+    p: &PackedPredictor,
+) -> Result<[StoredMatrix; 2]> {
+    let id = |t| TensorId::Layer(layer, t);
+    let per = rows_per_cluster(p.meta.rank, p.fc1.row_bytes());
+    let fc1 = p.fc1.write(writer, id(LayerTensor::PredictorFc1), per)?;
+    // In one cluster: a neuron's row is found by its index.
+    let neurons = p.fc2.bytes.len() / p.fc2.row_bytes();
+    let fc2 = p
+        .fc2
+        .write(writer, id(LayerTensor::PredictorFc2), neurons)?;
+    Ok([fc1, fc2])
 }
 
 impl Bundle {
@@ -153,12 +181,10 @@ impl Bundle {
     /// # Errors
     /// A failing read or damaged bytes.
     pub fn read_gate(&self, layer: usize) -> Result<Vec<f32>> {
-        let (g, d) = (&self.meta.layers[layer].ffn, self.meta.config.d_model);
-        let mut gate = vec![0.0; self.meta.config.d_ff * d];
+        let (g, d) = (&self.meta.ffns[layer], self.meta.network.d_model);
+        let mut gate = vec![0.0; self.meta.network.ffn(layer).d_ff * d];
         let (mut bytes, mut row) = (Vec::new(), vec![0; g.gate_row()]);
-        let of_layer = |e: &&super::DirectoryEntry| {
-            e.kind == ClusterKind::Ffn && e.layer.map(usize::from) == Some(layer)
-        };
+        let of_layer = |e: &&super::DirectoryEntry| e.content == Content::Neurons(layer);
         for e in self.clusters.iter().filter(of_layer) {
             self.read_cluster(e, &mut bytes)?;
             for i in 0..e.count as usize {

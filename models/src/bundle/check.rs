@@ -4,27 +4,26 @@
 use std::path::Path;
 
 use super::geometry::{FfnLayout, MAX_BUNDLES, MAX_NEURONS};
-use super::meta::BundleMeta;
-use crate::config::{Activation, ModelConfig, RopeScaling};
+use super::meta::{BundleMeta, StoredMatrix};
 use crate::error::{ModelError, Result};
-use crate::source::limits::{self, MAX_CONTEXT, MAX_DIMENSION};
+use crate::network::Content;
+use crate::source::limits::MAX_DIMENSION;
+use crate::tensor::{LayerTensor, TensorId};
 
 /// Checks that sizes are within bounds and that the fields agree with each other.
 ///
 /// # Errors
 /// The first field that is wrong.
 pub(super) fn check_meta(path: &Path, meta: &BundleMeta) -> Result<()> {
-    let c = &meta.config;
-    check_sizes(path, c)?;
-    limits::check_config(path, c)?;
-    check_constants(path, c)?;
+    let network = &meta.network;
+    network.check(path)?;
     let wrong = |field: String, problem: &str| Err(ModelError::damaged(path, field, problem));
-    if meta.layers.len() != c.n_layers || c.n_layers >= usize::from(u16::MAX) {
-        return wrong("layers".into(), "layer count and layer formats disagree");
+    if meta.ffns.len() != network.n_layers() {
+        return wrong("ffns".into(), "there is not one per layer");
     }
-    for (l, layer) in meta.layers.iter().enumerate() {
-        let (g, field) = (&layer.ffn, format!("FFN of layer {l}"));
-        if g.d_model != c.d_model {
+    for (l, g) in meta.ffns.iter().enumerate() {
+        let field = format!("FFN of layer {l}");
+        if g.d_model != network.d_model {
             return wrong(field, "its width is not the model's");
         }
         let most = match g.layout {
@@ -37,7 +36,7 @@ pub(super) fn check_meta(path: &Path, meta: &BundleMeta) -> Result<()> {
     }
     if let Some(predictors) = &meta.predictors {
         let sane = |rank: usize| (1..=MAX_DIMENSION as usize).contains(&rank);
-        if predictors.len() != c.n_layers
+        if predictors.len() != network.n_layers()
             || !predictors
                 .iter()
                 .all(|p| sane(p.rank) && p.threshold.is_finite())
@@ -48,71 +47,54 @@ pub(super) fn check_meta(path: &Path, meta: &BundleMeta) -> Result<()> {
     if let Some(gates) = &meta.gates {
         let ascending =
             |q: &Vec<f32>| q.len() >= 2 && q.is_sorted() && q.iter().all(|v| v.is_finite());
-        if gates.quantiles.len() != c.n_layers || !gates.quantiles.iter().all(ascending) {
+        if gates.quantiles.len() != network.n_layers() || !gates.quantiles.iter().all(ascending) {
             return wrong(
                 "gates".into(),
                 "there are no ascending sizes for each layer",
             );
         }
     }
-    if c.tied_head && (meta.embedding != meta.head || meta.embedding_rows != meta.head_rows) {
-        return wrong(
-            "embedding".into(),
-            "differs from the head that it is tied to",
-        );
-    }
-    Ok(())
+    check_matrices(path, meta)
 }
 
-fn check_sizes(path: &Path, c: &ModelConfig) -> Result<()> {
-    for (field, value, most) in [
-        ("n_layers", c.n_layers, MAX_DIMENSION),
-        ("d_model", c.d_model, MAX_DIMENSION),
-        ("n_heads", c.n_heads, MAX_DIMENSION),
-        ("n_kv_heads", c.n_kv_heads, MAX_DIMENSION),
-        ("head_dim", c.head_dim, MAX_DIMENSION),
-        ("d_ff", c.d_ff, MAX_DIMENSION),
-        ("vocab_size", c.vocab_size, MAX_DIMENSION),
-        ("context_length", c.context_length, MAX_CONTEXT),
-        (
-            "sliding_window",
-            c.sliding_window.unwrap_or(1),
-            u64::from(u32::MAX),
-        ),
-    ] {
-        limits::size(path, field, value as u64, most)?;
-    }
-    Ok(())
-}
-
-fn check_constants(path: &Path, c: &ModelConfig) -> Result<()> {
-    limits::positive(path, "rms_eps", c.rms_eps)?;
-    limits::positive(path, "rope.theta", c.rope.theta)?;
-    match &c.rope.scaling {
-        // Factors are checked with their count.
-        RopeScaling::None | RopeScaling::Factors(_) => {}
-        RopeScaling::Linear { factor } => _ = limits::positive(path, "rope.scaling", *factor)?,
-        RopeScaling::Llama3 {
-            factor,
-            low_freq_factor,
-            high_freq_factor,
-            original_context,
-        } => {
-            for v in [factor, low_freq_factor, high_freq_factor, original_context] {
-                limits::positive(path, "rope.scaling", *v)?;
-            }
+/// The matrices are those of the network, in its order.
+fn check_matrices(path: &Path, meta: &BundleMeta) -> Result<()> {
+    let wrong = |field: String, problem: &str| Err(ModelError::damaged(path, field, problem));
+    let contents = meta.network.contents(meta.predictors.is_some());
+    let mut expected = contents.into_iter().filter_map(Content::matrix);
+    for m in &meta.matrices {
+        if expected.next() != Some(m.tensor) {
+            return wrong("matrices".into(), "they are not those of the network");
+        }
+        let field = format!("matrix {:?}", m.tensor);
+        if shape(meta, m.tensor) != Some((m.rows, m.cols)) {
+            return wrong(field, "its shape is not what the network asks for");
+        }
+        if m.rows_per_cluster == 0 || m.block.row_bytes(m.cols).is_none() {
+            return wrong(field, "its rows or clusters are impossible");
+        }
+        if !is_cut_well(m) {
+            return wrong(field, "is in several clusters");
         }
     }
-    let threshold = match c.activation {
-        Activation::FatRelu { threshold } => threshold,
-        _ => 0.0,
-    };
-    if !(threshold.is_finite() && threshold >= 0.0 && c.predictor_threshold.is_finite()) {
-        return Err(ModelError::damaged(
-            path,
-            "activation",
-            "a threshold is no sensible number",
-        ));
+    match expected.next() {
+        None => Ok(()),
+        Some(missing) => wrong(format!("matrix {missing:?}"), "is missing"),
     }
-    Ok(())
+}
+
+/// Rows and columns that the network and the predictors ask for.
+fn shape(meta: &BundleMeta, tensor: TensorId) -> Option<(usize, usize)> {
+    let shape = meta.network.shape(tensor)?;
+    let rank = match tensor {
+        TensorId::Layer(l, t) if t.is_predictor() => Some(meta.predictors.as_ref()?.get(l)?.rank),
+        _ => None,
+    };
+    Some((shape.rows.or(rank)?, shape.cols.or(rank)?))
+}
+
+/// A neuron's row of a predictor is found by its index, so all are in one cluster.
+fn is_cut_well(m: &StoredMatrix) -> bool {
+    !matches!(m.tensor, TensorId::Layer(_, LayerTensor::PredictorFc2))
+        || m.rows_per_cluster >= m.rows
 }

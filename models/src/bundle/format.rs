@@ -3,12 +3,14 @@
 use std::path::Path;
 
 use crate::error::{ModelError, Result};
+use crate::network::Content;
+use crate::tensor::{LayerTensor, TensorId};
 
 /// First bytes of every bundle file.
 pub(super) const MAGIC: [u8; 8] = *b"FOREBAY\0";
 
 /// Version written and read by this engine. Any change of the byte layout raises it.
-pub const FORMAT_VERSION: u32 = 4;
+pub const FORMAT_VERSION: u32 = 5;
 
 /// Alignment of clusters and sections, the unit of direct reads.
 pub const ALIGN: usize = 4096;
@@ -29,51 +31,36 @@ pub fn checksum(bytes: &[u8]) -> u64 {
     xxhash_rust::xxh3::xxh3_64(bytes)
 }
 
-/// What a cluster holds.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-#[repr(u8)]
-pub enum ClusterKind {
-    /// Rows of the query projection.
-    Q = 0,
-    /// Rows of the key projection.
-    K = 1,
-    /// Rows of the value projection.
-    V = 2,
-    /// Rows of the attention output projection.
-    O = 3,
-    /// A neuron cluster of the FFN: Gate, Up and Down of consecutive neurons.
-    Ffn = 4,
-    /// Rows of the output head (also the embedding where the head is tied).
-    Head = 5,
-    /// Rows of the token embedding, where it is not the head.
-    Embedding = 6,
-    /// Rows of an activation predictor's first matrix, fc1.
-    PredictorHidden = 7,
-    /// An activation predictor's second matrix, fc2: one row per neuron of the layer.
-    PredictorScore = 8,
+/// Numbers of contents beyond those of a layer's tensors, which have their own.
+const TOKEN_EMBEDDING: u8 = 64;
+const OUTPUT_HEAD: u8 = 65;
+const NEURONS: u8 = 66;
+const EMBEDDING: u8 = 67;
+
+/// The number of what a cluster holds, and its layer.
+fn encode_content(content: Content) -> (u8, usize) {
+    let none = usize::from(NO_LAYER);
+    match content {
+        Content::Rows(TensorId::Layer(layer, tensor)) => (tensor as u8, layer),
+        // A norm is never rows.
+        Content::Rows(TensorId::TokenEmbedding | TensorId::OutputNorm) => (TOKEN_EMBEDDING, none),
+        Content::Rows(TensorId::OutputHead) => (OUTPUT_HEAD, none),
+        Content::Neurons(layer) => (NEURONS, layer),
+        Content::Embedding => (EMBEDDING, none),
+    }
 }
 
-impl ClusterKind {
-    /// Whether clusters of this kind are rows of a matrix in panels ([`crate::panel`]). Rows of the
-    /// embedding are looked up one by one, and FFN clusters have a layout of their own.
-    pub fn is_panels(self) -> bool {
-        !matches!(self, Self::Ffn | Self::Embedding)
-    }
-
-    fn from_byte(b: u8) -> Option<Self> {
-        [
-            Self::Q,
-            Self::K,
-            Self::V,
-            Self::O,
-            Self::Ffn,
-            Self::Head,
-            Self::Embedding,
-            Self::PredictorHidden,
-            Self::PredictorScore,
-        ]
-        .into_iter()
-        .find(|&k| k as u8 == b)
+fn decode_content(code: u8, layer: u16) -> Option<Content> {
+    let whole = layer == NO_LAYER;
+    match code {
+        TOKEN_EMBEDDING => whole.then_some(Content::Rows(TensorId::TokenEmbedding)),
+        OUTPUT_HEAD => whole.then_some(Content::Rows(TensorId::OutputHead)),
+        EMBEDDING => whole.then_some(Content::Embedding),
+        NEURONS => (!whole).then_some(Content::Neurons(layer.into())),
+        tensor => {
+            let found = LayerTensor::ALL.into_iter().find(|&t| t as u8 == tensor)?;
+            (!whole).then_some(Content::Rows(TensorId::Layer(layer.into(), found)))
+        }
     }
 }
 
@@ -81,9 +68,7 @@ impl ClusterKind {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct DirectoryEntry {
     /// What it holds.
-    pub kind: ClusterKind,
-    /// Layer, `None` for head and embedding.
-    pub layer: Option<u16>,
+    pub content: Content,
     /// First matrix row, or first neuron of the layer.
     pub first: u32,
     /// Number of rows or neurons; rows that only fill up a panel do not count.
@@ -102,9 +87,16 @@ impl DirectoryEntry {
         (self.len as usize).next_multiple_of(ALIGN)
     }
 
+    /// The layer it belongs to; `None` for head and embedding.
+    pub fn layer(&self) -> Option<usize> {
+        self.content.layer()
+    }
+
     pub(super) fn encode(&self, out: &mut Vec<u8>) {
-        out.extend([self.kind as u8, 0]);
-        out.extend(self.layer.unwrap_or(NO_LAYER).to_le_bytes());
+        let (code, layer) = encode_content(self.content);
+        out.extend([code, 0]);
+        // Networks have fewer layers than that.
+        out.extend(u16::try_from(layer).unwrap_or(NO_LAYER).to_le_bytes());
         out.extend(self.first.to_le_bytes());
         out.extend(self.count.to_le_bytes());
         out.extend(self.len.to_le_bytes());
@@ -115,8 +107,7 @@ impl DirectoryEntry {
     pub(super) fn decode(b: &[u8; ENTRY_BYTES]) -> Option<Self> {
         let layer = u16::from_le_bytes([b[2], b[3]]);
         Some(Self {
-            kind: ClusterKind::from_byte(b[0])?,
-            layer: (layer != NO_LAYER).then_some(layer),
+            content: decode_content(b[0], layer)?,
             first: le_u32(b, 4),
             count: le_u32(b, 8),
             len: le_u32(b, 12),
@@ -254,18 +245,26 @@ mod tests {
 
     #[test]
     fn directory_entries_round_trip() {
-        let entry = DirectoryEntry {
-            kind: ClusterKind::Ffn,
-            layer: Some(7),
-            first: 64,
-            count: 64,
-            len: 70_000,
-            offset: 4096 * 9,
-            sum: 0x0123_4567_89ab_cdef,
-        };
-        let mut bytes = Vec::new();
-        entry.encode(&mut bytes);
-        let bytes: [u8; ENTRY_BYTES] = bytes.try_into().expect("32 bytes");
-        assert_eq!(DirectoryEntry::decode(&bytes), Some(entry));
+        let tables = [
+            Content::Rows(TensorId::TokenEmbedding),
+            Content::Rows(TensorId::OutputHead),
+            Content::Embedding,
+            Content::Neurons(7),
+        ];
+        let rows = LayerTensor::ALL.map(|t| Content::Rows(TensorId::Layer(65_534, t)));
+        for content in tables.into_iter().chain(rows) {
+            let entry = DirectoryEntry {
+                content,
+                first: 64,
+                count: 64,
+                len: 70_000,
+                offset: 4096 * 9,
+                sum: 0x0123_4567_89ab_cdef,
+            };
+            let mut bytes = Vec::new();
+            entry.encode(&mut bytes);
+            let bytes: [u8; ENTRY_BYTES] = bytes.try_into().expect("32 bytes");
+            assert_eq!(DirectoryEntry::decode(&bytes), Some(entry));
+        }
     }
 }

@@ -6,9 +6,10 @@
 
 use std::path::{Path, PathBuf};
 
-use super::format::{ClusterKind, checksum};
+use super::format::checksum;
 use super::reader::Bundle;
 use super::whole_file::write_whole;
+use crate::network::Content;
 
 const MAGIC: &[u8; 8] = b"FBHOT\0\0\x01";
 
@@ -56,7 +57,7 @@ fn decode(bytes: &[u8], bundle: &Bundle) -> Option<Vec<HotNeuron>> {
     let (pairs, tail) = neurons.as_chunks::<8>();
     let valid = |n: &HotNeuron| {
         let entry = bundle.clusters.get(n.cluster as usize);
-        entry.is_some_and(|e| e.kind == ClusterKind::Ffn && n.neuron < e.count)
+        entry.is_some_and(|e| matches!(e.content, Content::Neurons(_)) && n.neuron < e.count)
     };
     let neurons: Vec<HotNeuron> = pairs
         .iter()
@@ -71,7 +72,7 @@ fn decode(bytes: &[u8], bundle: &Bundle) -> Option<Vec<HotNeuron>> {
 /// Changes with the FFN's weights and their order, not with what is learned about them.
 pub fn ffn_identity(bundle: &Bundle) -> u64 {
     let ffn = bundle.clusters.iter().enumerate();
-    let ffn = ffn.filter(|(_, e)| e.kind == ClusterKind::Ffn);
+    let ffn = ffn.filter(|(_, e)| matches!(e.content, Content::Neurons(_)));
     let sums: Vec<u8> = ffn
         .flat_map(|(i, e)| [(i as u64).to_le_bytes(), e.sum.to_le_bytes()].concat())
         .collect();

@@ -1,4 +1,4 @@
-//! The metadata section: configuration, formats and where the file came from (JSON).
+//! The metadata section: the network, formats and where the file came from (JSON).
 
 use std::path::Path;
 use std::time::UNIX_EPOCH;
@@ -7,22 +7,23 @@ use serde::{Deserialize, Serialize};
 
 use super::geometry::FfnGeometry;
 use crate::block::BlockType;
-use crate::config::ModelConfig;
 use crate::error::{ModelError, Result};
+use crate::network::Network;
+use crate::tensor::TensorId;
 
-/// Block formats of one layer.
+/// A matrix that is stored in clusters of rows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct LayerFormats {
-    /// Query projection rows.
-    pub q: BlockType,
-    /// Key projection rows.
-    pub k: BlockType,
-    /// Value projection rows.
-    pub v: BlockType,
-    /// Output projection rows.
-    pub o: BlockType,
-    /// The FFN.
-    pub ffn: FfnGeometry,
+pub struct StoredMatrix {
+    /// Its role.
+    pub tensor: TensorId,
+    /// Number of rows.
+    pub rows: usize,
+    /// Elements of a row.
+    pub cols: usize,
+    /// Block format of each row.
+    pub block: BlockType,
+    /// Rows of a cluster, whole panels; the last cluster may hold fewer.
+    pub rows_per_cluster: usize,
 }
 
 /// Activation predictor of one layer: neuron i is computed where
@@ -30,12 +31,8 @@ pub struct LayerFormats {
 /// (PowerInfer's rule).
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct LayerPredictor {
-    /// Rows of fc1, columns of fc2.
+    /// Rows of fc1, `[rank, d_model]`, and columns of fc2, `[d_ff, rank]`.
     pub rank: usize,
-    /// Format of fc1's rows, `[rank, d_model]`.
-    pub fc1: BlockType,
-    /// Format of fc2's rows, `[d_ff, rank]`.
-    pub fc2: BlockType,
     /// The cut.
     pub threshold: f32,
 }
@@ -151,18 +148,13 @@ fn sample(file: &Path, digest: &mut Vec<u8>) -> std::io::Result<(u64, u64)> {
 /// The metadata section.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct BundleMeta {
-    /// Architecture and constants.
-    pub config: ModelConfig,
-    /// Formats by layer, `[n_layers]`.
-    pub layers: Vec<LayerFormats>,
-    /// Format of head rows.
-    pub head: BlockType,
-    /// Format of embedding rows (equal to `head` where tied).
-    pub embedding: BlockType,
-    /// Rows per head cluster.
-    pub head_rows: usize,
-    /// Rows per embedding cluster; equal to `head_rows` where tied.
-    pub embedding_rows: usize,
+    /// What the model computes.
+    pub network: Network,
+    /// Every matrix that is stored by rows, in the order of the directory: attention's, head and embedding,
+    /// predictors'.
+    pub matrices: Vec<StoredMatrix>,
+    /// How FFNs are stored, `[n_layers]`.
+    pub ffns: Vec<FfnGeometry>,
     /// Activation predictors, `[n_layers]`, where the model has them.
     pub predictors: Option<Vec<LayerPredictor>>,
     /// How large activated gates are, where that was measured.
@@ -171,4 +163,11 @@ pub struct BundleMeta {
     pub source: SourceIdentity,
     /// Version of the engine that packed it.
     pub packed_by: String,
+}
+
+impl BundleMeta {
+    /// How a matrix is stored; `None` for what is not, or not by rows. A search: not for hot paths.
+    pub fn matrix(&self, tensor: TensorId) -> Option<&StoredMatrix> {
+        self.matrices.iter().find(|m| m.tensor == tensor)
+    }
 }

@@ -18,12 +18,12 @@ mod whole_file;
 mod writer;
 
 pub use amend::{Amendment, PackedPredictor, amend};
-pub use format::{ALIGN, ClusterKind, DirectoryEntry, FORMAT_VERSION, checksum};
+pub use format::{ALIGN, DirectoryEntry, FORMAT_VERSION, checksum};
 pub use geometry::{FfnGeometry, FfnLayout, MAX_BUNDLES, MAX_NEURONS};
 pub use hot_set::{HotNeuron, ffn_identity, hot_set_path, load_hot_set, save_hot_set};
-pub use meta::{BundleMeta, GateCalibration, LayerFormats, LayerPredictor, SourceIdentity};
+pub use meta::{BundleMeta, GateCalibration, LayerPredictor, SourceIdentity, StoredMatrix};
 pub use pack::{COLUMN_FORMAT, PackOptions, PackProgress, pack};
 pub use reader::{Bundle, NeuronSums};
-pub use vectors::{LayerVectors, Vectors};
+pub use vectors::Vectors;
 pub use whole_file::write_whole;
 pub use writer::remove_stale_partials;

@@ -4,15 +4,15 @@ mod down_band;
 
 use std::path::Path;
 
-use super::format::ClusterKind;
 use super::geometry::{FfnGeometry, FfnLayout, rows_per_cluster};
-use super::meta::{BundleMeta, LayerFormats, LayerPredictor, SourceIdentity};
+use super::meta::{BundleMeta, LayerPredictor, SourceIdentity, StoredMatrix};
 use super::room::least_bytes;
-use super::vectors::{LayerVectors, Vectors};
+use super::vectors::Vectors;
 use super::writer::{BundleWriter, remove_stale_partials};
 use crate::block::{BlockType, dequantize, quantize};
 use crate::error::{ModelError, Result};
 use crate::lanes::append_laned;
+use crate::network::Content;
 use crate::panel::pack_panels;
 use crate::tensor::{LayerTensor, TensorId, TensorMeta, TensorSource};
 use down_band::{DownBand, band_row};
@@ -85,35 +85,28 @@ pub fn pack(
         total,
         progress,
     };
-    let config = source.config();
-    let layers = (0..config.n_layers)
-        .map(|l| packer.layer(l))
-        .collect::<Result<Vec<_>>>()?;
-    let tables = tracing::info_span!("head and embedding").entered();
-    let embedding = packer.matrix(TensorId::TokenEmbedding)?;
-    let (kind, head) = if config.tied_head {
-        (ClusterKind::Head, packer.matrix(TensorId::TokenEmbedding)?)
-    } else {
-        let head = packer.matrix(TensorId::OutputHead)?;
-        packer.rows(ClusterKind::Head, None, &head)?;
-        (ClusterKind::Embedding, head)
-    };
-    let embedding_rows = packer.rows(kind, None, &embedding)?;
-    drop(tables);
-    let predictors = packer.predictors()?;
+    let network = source.network();
+    let (mut matrices, mut ffns) = (Vec::new(), Vec::new());
+    for content in network.contents(has_predictors(source)) {
+        let _span = tracing::info_span!("content", content = ?content).entered();
+        match content {
+            Content::Neurons(l) => ffns.push(packer.ffn(l)?),
+            Content::Rows(id) => matrices.push(packer.rows(content, id)?),
+            Content::Embedding => {
+                matrices.push(packer.rows(content, TensorId::TokenEmbedding)?);
+            }
+        }
+    }
     let meta = BundleMeta {
-        config: config.clone(),
-        layers,
-        head: head.target,
-        embedding: embedding.target,
-        head_rows: rows_per_cluster(head.meta.rows, head.row_bytes()),
-        embedding_rows,
-        predictors,
+        network: network.clone(),
+        matrices,
+        ffns,
+        predictors: predictors(source),
         gates: None,
         source: identity,
         packed_by: env!("CARGO_PKG_VERSION").into(),
     };
-    let vectors = packer.vectors()?;
+    let vectors = Vectors::read(source)?;
     if SourceIdentity::of(source.path())? != meta.source {
         return Err(ModelError::Format {
             path: source.path().to_path_buf(),
@@ -126,26 +119,39 @@ pub fn pack(
     packer.writer.finish(&meta, source.tokenizer(), &vectors)
 }
 
+/// Whether `source` comes with activation predictors.
+pub(super) fn has_predictors(source: &dyn TensorSource) -> bool {
+    let fc1 = TensorId::Layer(0, LayerTensor::PredictorFc1);
+    source.meta(fc1).is_some()
+}
+
+/// The layers' activation predictors, if the source has them.
+fn predictors(source: &dyn TensorSource) -> Option<Vec<LayerPredictor>> {
+    let threshold = source.network().predictor_threshold;
+    let predictor = |l| {
+        let fc1 = source.meta(TensorId::Layer(l, LayerTensor::PredictorFc1))?;
+        Some(LayerPredictor {
+            rank: fc1.rows,
+            threshold,
+        })
+    };
+    (0..source.network().n_layers()).map(predictor).collect()
+}
+
 fn total_bytes(source: &dyn TensorSource) -> u64 {
     use LayerTensor as T;
-    let config = source.config();
-    let layers = (0..config.n_layers).flat_map(|l| {
-        [
-            T::Q,
-            T::K,
-            T::V,
-            T::O,
-            T::Gate,
-            T::Up,
-            T::Down,
-            T::DownT,
-            T::PredictorFc1,
-            T::PredictorFc2,
-        ]
-        .map(|t| TensorId::Layer(l, t))
-    });
-    layers
-        .chain([TensorId::TokenEmbedding, TensorId::OutputHead])
+    let ids = |content: Content| match content {
+        Content::Rows(id) => vec![id],
+        Content::Embedding => vec![TensorId::TokenEmbedding],
+        Content::Neurons(l) => {
+            let of_ffn = [T::Gate, T::Up, T::Down, T::DownT];
+            of_ffn.map(|t| TensorId::Layer(l, t)).to_vec()
+        }
+    };
+    let contents = source.network().contents(has_predictors(source));
+    contents
+        .into_iter()
+        .flat_map(ids)
         .filter_map(|id| source.meta(id))
         .map(|m| m.bytes() as u64)
         .sum()
@@ -243,50 +249,35 @@ impl Packer<'_> {
         Ok(())
     }
 
-    /// Writes a plain matrix in row clusters; returns the rows per cluster.
-    fn rows(&mut self, kind: ClusterKind, layer: Option<usize>, m: &Matrix) -> Result<usize> {
-        let per = rows_per_cluster(m.meta.rows, m.row_bytes());
+    /// Writes a matrix in clusters of rows.
+    fn rows(&mut self, content: Content, id: TensorId) -> Result<StoredMatrix> {
+        let m = self.matrix(id)?;
+        let (all, cols) = (m.meta.rows, m.meta.cols);
+        let per = match id {
+            // In one cluster: a neuron's row is found by its index.
+            TensorId::Layer(_, LayerTensor::PredictorFc2) => all,
+            _ => rows_per_cluster(all, m.row_bytes()),
+        };
         let (mut rows, mut bytes) = (Vec::new(), Vec::new());
-        for first in (0..m.meta.rows).step_by(per) {
-            let n = per.min(m.meta.rows - first);
+        for first in (0..all).step_by(per) {
+            let n = per.min(all - first);
             bytes.clear();
-            if kind.is_panels() {
-                self.read_panels(m, first, n, &mut rows, &mut bytes)?;
-            } else {
-                self.read_rows(m, first, n, &mut bytes)?;
+            match content {
+                Content::Embedding => self.read_rows(&m, first, n, &mut bytes)?,
+                _ => self.read_panels(&m, first, n, &mut rows, &mut bytes)?,
             }
-            self.writer.cluster(kind, layer, (first, n), &bytes)?;
+            self.writer.cluster(content, (first, n), &bytes)?;
         }
-        Ok(per)
-    }
-
-    fn layer(&mut self, l: usize) -> Result<LayerFormats> {
-        let _span = tracing::info_span!("layer", layer = l).entered();
-        use LayerTensor as T;
-        let mut formats = [BlockType::F32; 4];
-        let attention = [
-            (ClusterKind::Q, T::Q),
-            (ClusterKind::K, T::K),
-            (ClusterKind::V, T::V),
-            (ClusterKind::O, T::O),
-        ];
-        for (slot, (kind, tensor)) in formats.iter_mut().zip(attention) {
-            let m = self.matrix(TensorId::Layer(l, tensor))?;
-            *slot = m.target;
-            self.rows(kind, Some(l), &m)?;
-        }
-        let [q, k, v, o] = formats;
-        Ok(LayerFormats {
-            q,
-            k,
-            v,
-            o,
-            ffn: self.ffn(l)?,
+        Ok(StoredMatrix {
+            tensor: id,
+            rows: all,
+            cols,
+            block: m.target,
+            rows_per_cluster: per,
         })
     }
 
     fn ffn(&mut self, l: usize) -> Result<FfnGeometry> {
-        let _span = tracing::info_span!("ffn", layer = l).entered();
         let gate = self.matrix(TensorId::Layer(l, LayerTensor::Gate))?;
         let up = self.matrix(TensorId::Layer(l, LayerTensor::Up))?;
         let transposed = self
@@ -343,7 +334,7 @@ impl Packer<'_> {
                 }
             }
             self.writer
-                .cluster(ClusterKind::Ffn, Some(l), (first, n), &bytes)?;
+                .cluster(Content::Neurons(l), (first, n), &bytes)?;
         }
         Ok(g)
     }
@@ -390,64 +381,5 @@ impl Packer<'_> {
             self.writer.neuron_sums(gate, &up_down[..g.up_down_bytes()]);
         }
         Ok(())
-    }
-
-    /// Writes the layers' activation predictors, if the source has them.
-    fn predictors(&mut self) -> Result<Option<Vec<LayerPredictor>>> {
-        let id = |l, t| TensorId::Layer(l, t);
-        if self.source.meta(id(0, LayerTensor::PredictorFc1)).is_none() {
-            return Ok(None);
-        }
-        let threshold = self.source.config().predictor_threshold;
-        let mut layers = Vec::new();
-        for l in 0..self.source.config().n_layers {
-            let fc1 = self.matrix(id(l, LayerTensor::PredictorFc1))?;
-            let fc2 = self.matrix(id(l, LayerTensor::PredictorFc2))?;
-            self.rows(ClusterKind::PredictorHidden, Some(l), &fc1)?;
-            let (mut rows, mut bytes) = (Vec::new(), Vec::new());
-            self.read_panels(&fc2, 0, fc2.meta.rows, &mut rows, &mut bytes)?;
-            let all = (0, fc2.meta.rows);
-            self.writer
-                .cluster(ClusterKind::PredictorScore, Some(l), all, &bytes)?;
-            layers.push(LayerPredictor {
-                rank: fc1.meta.rows,
-                fc1: fc1.target,
-                fc2: fc2.target,
-                threshold,
-            });
-        }
-        Ok(Some(layers))
-    }
-
-    fn vectors(&self) -> Result<Vectors> {
-        use LayerTensor as T;
-        let config = self.source.config();
-        let layer = |l: usize| -> Result<LayerVectors> {
-            let get = |t| self.vector(TensorId::Layer(l, t));
-            let mut qkv_bias = Vec::new();
-            if config.qkv_bias {
-                for t in [T::QBias, T::KBias, T::VBias] {
-                    qkv_bias.extend(get(t)?);
-                }
-            }
-            Ok(LayerVectors {
-                attn_norm: get(T::AttnNorm)?,
-                ffn_norm: get(T::FfnNorm)?,
-                qkv_bias,
-            })
-        };
-        Ok(Vectors {
-            layers: (0..config.n_layers).map(layer).collect::<Result<_>>()?,
-            output_norm: self.vector(TensorId::OutputNorm)?,
-        })
-    }
-
-    fn vector(&self, id: TensorId) -> Result<Vec<f32>> {
-        let m = self.matrix(id)?;
-        let mut bytes = vec![0; m.meta.bytes()];
-        self.source.read(id, 0, &mut bytes)?;
-        let mut floats = vec![0.0; m.meta.rows * m.meta.cols];
-        dequantize(m.meta.block, &bytes, &mut floats);
-        Ok(floats)
     }
 }

@@ -5,14 +5,13 @@ use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 
 use super::check::check_meta;
-use super::format::{
-    ALIGN, ClusterKind, DirectoryEntry, ENTRY_BYTES, Header, Section, SectionId, checksum,
-};
-use super::geometry::FfnLayout;
-use super::meta::BundleMeta;
+use super::format::{ALIGN, DirectoryEntry, ENTRY_BYTES, Header, Section, SectionId, checksum};
+use super::geometry::{FfnGeometry, FfnLayout};
+use super::meta::{BundleMeta, StoredMatrix};
 use super::vectors::Vectors;
 use crate::block::BlockType;
 use crate::error::{ModelError, Result};
+use crate::network::Content;
 use crate::panel::panels_bytes;
 use crate::tokenizer::TokenizerSpec;
 
@@ -44,11 +43,11 @@ pub struct Bundle {
     path: PathBuf,
     file: File,
     header: Header,
-    /// Configuration, formats, source.
+    /// Network, formats, source.
     pub meta: BundleMeta,
     /// Norms and biases.
     pub vectors: Vectors,
-    /// Every cluster in file order: per layer Q, K, V, O, FFN; then head, embedding and predictors.
+    /// Every cluster in file order, which is that of [`Network::contents`](crate::network::Network::contents).
     pub clusters: Vec<DirectoryEntry>,
     neuron_sums: Vec<NeuronSums>,
     /// For each FFN cluster in directory order, index of its first entry in `neuron_sums`.
@@ -57,7 +56,7 @@ pub struct Bundle {
 
 impl Bundle {
     /// Opens and validates a bundle file: checksums of all sections, and that the directory covers
-    /// every matrix of the configuration exactly once with the sizes its formats imply.
+    /// everything that the network consists of exactly once with the sizes its formats imply.
     ///
     /// # Errors
     /// Anything that does not fit, naming the section and the remedy.
@@ -89,7 +88,7 @@ impl Bundle {
         let meta: BundleMeta = serde_json::from_slice(&read(SectionId::Meta, "metadata")?)
             .map_err(|e| ModelError::damaged(path, "metadata section", e.to_string()))?;
         check_meta(path, &meta)?;
-        let vectors = Vectors::decode(&read(SectionId::Vectors, "vectors")?, &meta.config)
+        let vectors = Vectors::decode(&read(SectionId::Vectors, "vectors")?, &meta.network)
             .ok_or_else(|| ModelError::damaged(path, "vectors section", "has the wrong length"))?;
         let clusters = decode_directory(&read(SectionId::Directory, "directory")?)
             .ok_or_else(|| ModelError::damaged(path, "directory section", "is malformed"))?;
@@ -133,6 +132,11 @@ impl Bundle {
             .map_err(|e| ModelError::damaged(&self.path, "tokenizer section", e.to_string()))
     }
 
+    /// Whether the model has activation predictors.
+    pub fn predicts(&self) -> bool {
+        self.meta.predictors.is_some()
+    }
+
     /// Bytes of all weight clusters.
     pub fn weight_bytes(&self) -> u64 {
         self.clusters.iter().map(|c| u64::from(c.len)).sum()
@@ -157,11 +161,10 @@ impl Bundle {
     /// The error for a cluster whose bytes do not match its checksum.
     pub fn corrupt(&self, entry: &DirectoryEntry) -> ModelError {
         let field = format!(
-            "{:?} cluster {}..{} of layer {:?} at offset {}",
-            entry.kind,
+            "cluster {}..{} of {:?} at offset {}",
             entry.first,
             entry.first + entry.count,
-            entry.layer,
+            entry.content,
             entry.offset
         );
         ModelError::Format {
@@ -183,7 +186,6 @@ impl Bundle {
         let damaged =
             |field: String, problem: &str| ModelError::damaged(&self.path, field, problem);
         let meta = &self.meta;
-        let c = &meta.config;
         let mut cursor = Cursor {
             clusters: &self.clusters,
             next: 0,
@@ -191,90 +193,33 @@ impl Bundle {
         };
         let mut sums = 0;
         let mut sum_start = Vec::with_capacity(self.clusters.len());
-        for l in 0..c.n_layers {
-            let f = &meta.layers[l];
-            for (kind, rows, cols, block) in [
-                (ClusterKind::Q, c.q_dim(), c.d_model, f.q),
-                (ClusterKind::K, c.kv_dim(), c.d_model, f.k),
-                (ClusterKind::V, c.kv_dim(), c.d_model, f.v),
-                (ClusterKind::O, c.d_model, c.q_dim(), f.o),
-            ] {
-                let ok = cursor.rows(kind, Some(l), rows, cols, block);
-                ok.map_err(|p| damaged(format!("{kind:?} of layer {l}"), p))?;
-            }
-            sum_start.resize(cursor.next, usize::MAX);
+        let mut matrices = meta.matrices.iter();
+        for content in meta.network.contents(self.predicts()) {
             let first = cursor.next;
-            cursor
-                .ffn(l, &f.ffn, c.d_ff)
-                .map_err(|p| damaged(format!("FFN of layer {l}"), p))?;
+            let by_neuron = match content {
+                Content::Neurons(l) => {
+                    let (geometry, d_ff) = (&meta.ffns[l], meta.network.ffn(l).d_ff);
+                    let walked = cursor.neurons(l, geometry, d_ff);
+                    walked.map_err(|p| damaged(format!("FFN of layer {l}"), p))?;
+                    geometry.layout == FfnLayout::Neuron
+                }
+                Content::Rows(_) | Content::Embedding => {
+                    // The metadata were checked to have one for each of these contents, in this order.
+                    let matrix = matrices.next().ok_or("a matrix is missing");
+                    let walked = matrix.and_then(|m| cursor.rows(content, m));
+                    walked.map_err(|p| damaged(format!("{content:?}"), p))?;
+                    false
+                }
+            };
             for e in &self.clusters[first..cursor.next] {
-                let neuron = f.ffn.layout == FfnLayout::Neuron;
-                sum_start.push(if neuron { sums } else { usize::MAX });
-                sums += if neuron { e.count as usize } else { 0 };
+                sum_start.push(if by_neuron { sums } else { usize::MAX });
+                sums += if by_neuron { e.count as usize } else { 0 };
             }
         }
-        self.validate_tables(&mut cursor)?;
-        self.validate_predictors(&mut cursor)?;
         if cursor.next != self.clusters.len() || sums != self.neuron_sums.len() {
             return Err(damaged("directory section".into(), "has surplus entries"));
         }
-        sum_start.resize(self.clusters.len(), usize::MAX);
         self.sum_start = sum_start;
-        Ok(())
-    }
-
-    /// Head and embedding.
-    fn validate_tables(&self, cursor: &mut Cursor<'_>) -> Result<()> {
-        let damaged =
-            |field: String, problem: &str| ModelError::damaged(&self.path, field, problem);
-        let (meta, c) = (&self.meta, &self.meta.config);
-        let mut tables = vec![(ClusterKind::Head, meta.head, meta.head_rows)];
-        if !c.tied_head {
-            tables.push((ClusterKind::Embedding, meta.embedding, meta.embedding_rows));
-        }
-        for (kind, block, per_cluster) in tables {
-            let first = cursor.next;
-            let ok = cursor.rows(kind, None, c.vocab_size, c.d_model, block);
-            ok.map_err(|p| damaged(format!("{kind:?}"), p))?;
-            // A row is found by division.
-            let mut at = (0..c.vocab_size).step_by(per_cluster.max(1));
-            if per_cluster == 0
-                || self.clusters[first..cursor.next]
-                    .iter()
-                    .any(|e| at.next() != Some(e.first as usize))
-                || at.next().is_some()
-            {
-                return Err(damaged(
-                    format!("{kind:?}"),
-                    "its clusters do not have the stated size",
-                ));
-            }
-        }
-        Ok(())
-    }
-
-    /// fc1 and fc2 of each layer, where the model has predictors.
-    fn validate_predictors(&self, cursor: &mut Cursor<'_>) -> Result<()> {
-        let c = &self.meta.config;
-        for (l, p) in self.meta.predictors.iter().flatten().enumerate() {
-            for (kind, rows, cols, block) in [
-                (ClusterKind::PredictorHidden, p.rank, c.d_model, p.fc1),
-                (ClusterKind::PredictorScore, c.d_ff, p.rank, p.fc2),
-            ] {
-                let first = cursor.next;
-                cursor
-                    .rows(kind, Some(l), rows, cols, block)
-                    .and_then(|()| {
-                        // A neuron's row is found by its index.
-                        let whole =
-                            kind == ClusterKind::PredictorHidden || cursor.next == first + 1;
-                        whole.then_some(()).ok_or("is in several clusters")
-                    })
-                    .map_err(|p| {
-                        ModelError::damaged(&self.path, format!("{kind:?} of layer {l}"), p)
-                    })?;
-            }
-        }
         Ok(())
     }
 }
@@ -289,14 +234,13 @@ struct Cursor<'a> {
 impl Cursor<'_> {
     fn take(
         &mut self,
-        kind: ClusterKind,
-        layer: Option<usize>,
+        content: Content,
         first: usize,
         bytes_of: impl Fn(usize) -> Option<usize>,
     ) -> std::result::Result<usize, &'static str> {
         let e = self.clusters.get(self.next).ok_or("clusters are missing")?;
         self.next += 1;
-        if e.kind != kind || e.layer.map(usize::from) != layer || e.first as usize != first {
+        if e.content != content || e.first as usize != first {
             return Err("clusters are out of order");
         }
         if e.count == 0 || bytes_of(e.count as usize) != Some(e.len as usize) {
@@ -312,34 +256,30 @@ impl Cursor<'_> {
         Ok(e.count as usize)
     }
 
+    /// Clusters of a matrix, all of the stated size: a row is found by division.
     fn rows(
         &mut self,
-        kind: ClusterKind,
-        layer: Option<usize>,
-        rows: usize,
-        cols: usize,
-        block: BlockType,
+        content: Content,
+        m: &StoredMatrix,
     ) -> std::result::Result<(), &'static str> {
-        let bytes = |n: usize| match kind.is_panels() {
-            true => panels_bytes(block, n, cols),
-            false => block.row_bytes(cols)?.checked_mul(n),
+        let bytes = |n: usize| match content {
+            Content::Embedding => m.block.row_bytes(m.cols)?.checked_mul(n),
+            _ => panels_bytes(m.block, n, m.cols),
         };
         bytes(1).ok_or("a row does not hold whole blocks")?;
-        let mut first = 0;
-        while first < rows {
-            first += self.take(kind, layer, first, bytes)?;
+        for first in (0..m.rows).step_by(m.rows_per_cluster) {
+            let count = self.take(content, first, bytes)?;
+            if count != m.rows_per_cluster.min(m.rows - first) {
+                return Err("its clusters do not have the stated size");
+            }
         }
-        if first == rows {
-            Ok(())
-        } else {
-            Err("clusters cover too many rows")
-        }
+        Ok(())
     }
 
-    fn ffn(
+    fn neurons(
         &mut self,
         layer: usize,
-        g: &super::FfnGeometry,
+        g: &FfnGeometry,
         d_ff: usize,
     ) -> std::result::Result<(), &'static str> {
         let whole = |b: BlockType, n: usize| n.is_multiple_of(b.block_len());
@@ -348,7 +288,7 @@ impl Cursor<'_> {
         }
         let mut first = 0;
         while first < d_ff {
-            let n = self.take(ClusterKind::Ffn, Some(layer), first, |n| {
+            let n = self.take(Content::Neurons(layer), first, |n| {
                 let down = if g.layout == FfnLayout::Cluster {
                     n
                 } else {

@@ -3,9 +3,10 @@
 use std::io::{Error, ErrorKind};
 use std::path::Path;
 
-use super::pack::PackOptions;
+use super::pack::{PackOptions, has_predictors};
 use super::writer::folder_of;
 use crate::error::{ModelError, Result};
+use crate::network::Content;
 use crate::tensor::{LayerTensor, TensorId, TensorSource};
 
 /// What people can do about it.
@@ -14,7 +15,7 @@ const REMEDY: &str = "free some space or choose another folder with FOREBAY_CACH
 /// Bytes of weights that a packed `source` has at least: without padding, sums and metadata.
 pub(super) fn least_bytes(source: &dyn TensorSource, options: &PackOptions) -> u64 {
     use LayerTensor as T;
-    let config = source.config();
+    let network = source.network();
     let of = |id, target_cols: Option<usize>| {
         let Some(m) = source.meta(id) else {
             return 0;
@@ -22,18 +23,22 @@ pub(super) fn least_bytes(source: &dyn TensorSource, options: &PackOptions) -> u
         let target = options.target(m.block, target_cols.unwrap_or(m.cols));
         (m.rows * m.cols / target.block_len() * target.block_bytes()) as u64
     };
-    let layer = |l| {
-        let plain =
-            [T::Q, T::K, T::V, T::O, T::Gate, T::Up].map(|t| of(TensorId::Layer(l, t), None));
+    let neurons = |l| {
+        let plain = [T::Gate, T::Up].map(|t| of(TensorId::Layer(l, t), None));
         // Down is written by columns where it is plain, which decides how it may be quantised.
         let down = match of(TensorId::Layer(l, T::DownT), None) {
-            0 => of(TensorId::Layer(l, T::Down), Some(config.d_model)),
+            0 => of(TensorId::Layer(l, T::Down), Some(network.d_model)),
             transposed => transposed,
         };
         plain.iter().sum::<u64>() + down
     };
-    let tables = [TensorId::TokenEmbedding, TensorId::OutputHead];
-    (0..config.n_layers).map(layer).sum::<u64>() + tables.map(|id| of(id, None)).iter().sum::<u64>()
+    let bytes = |content: Content| match content {
+        Content::Neurons(layer) => neurons(layer),
+        Content::Rows(id) => of(id, None),
+        Content::Embedding => of(TensorId::TokenEmbedding, None),
+    };
+    let contents = network.contents(has_predictors(source));
+    contents.into_iter().map(bytes).sum()
 }
 
 /// Refuses to begin a file of `least` bytes where the device does not have them, before gigabytes are written.

@@ -1,71 +1,72 @@
 //! Small always-resident vectors: norms and biases, kept in f32.
 
-use crate::config::ModelConfig;
+use std::collections::BTreeMap;
+use std::ops::Range;
 
-/// Vectors of one layer.
-#[derive(Clone, Debug, Default, PartialEq)]
-pub struct LayerVectors {
-    /// RMSNorm weight before attention, `[d_model]`.
-    pub attn_norm: Vec<f32>,
-    /// RMSNorm weight before the FFN, `[d_model]`.
-    pub ffn_norm: Vec<f32>,
-    /// Q, K and V biases one behind the other, `[q_dim + 2 * kv_dim]`; empty where the model has none.
-    pub qkv_bias: Vec<f32>,
-}
+use crate::error::Result;
+use crate::network::Network;
+use crate::tensor::{TensorId, TensorSource, read_vector};
 
-/// All vectors of a model.
+/// All vectors of a model, one after the other.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Vectors {
-    /// By layer, `[n_layers]`.
-    pub layers: Vec<LayerVectors>,
-    /// Final RMSNorm weight, `[d_model]`.
-    pub output_norm: Vec<f32>,
+    values: Vec<f32>,
+    /// Where each lies in `values`.
+    ranges: BTreeMap<TensorId, Range<usize>>,
 }
 
 impl Vectors {
-    /// Little-endian f32, layer by layer (attention norm, FFN norm, biases), then the final norm.
-    pub(super) fn encode(&self) -> Vec<u8> {
-        let mut out = Vec::new();
-        for layer in &self.layers {
-            for v in [&layer.attn_norm, &layer.ffn_norm, &layer.qkv_bias] {
-                out.extend(v.iter().flat_map(|x| x.to_le_bytes()));
-            }
+    /// The vectors of `network`, whose values follow each other in the order of [`Network::vectors`]; `None` where
+    /// their number is another.
+    pub fn new(network: &Network, values: Vec<f32>) -> Option<Self> {
+        let (mut ranges, mut end) = (BTreeMap::new(), 0usize);
+        for (id, len) in network.vectors() {
+            let start = end;
+            end = start.checked_add(len)?;
+            ranges.insert(id, start..end);
         }
-        out.extend(self.output_norm.iter().flat_map(|x| x.to_le_bytes()));
-        out
+        (end == values.len()).then_some(Self { values, ranges })
     }
 
-    /// Inverse of [`Vectors::encode`]; `None` where the length does not fit the configuration.
-    pub(super) fn decode(bytes: &[u8], config: &ModelConfig) -> Option<Self> {
+    /// Reads the vectors of `source`.
+    ///
+    /// # Errors
+    /// A missing vector or a failing read.
+    pub fn read(source: &dyn TensorSource) -> Result<Self> {
+        let (mut values, mut ranges) = (Vec::new(), BTreeMap::new());
+        for (id, _) in source.network().vectors() {
+            let start = values.len();
+            values.extend(read_vector(source, id)?);
+            ranges.insert(id, start..values.len());
+        }
+        Ok(Self { values, ranges })
+    }
+
+    /// A norm or bias; empty where the network has none in this role.
+    pub fn get(&self, id: TensorId) -> &[f32] {
+        &self.values[self.range(id)]
+    }
+
+    /// Where it lies in [`Vectors::values`]; biases of Q, K and V of a layer are consecutive.
+    pub fn range(&self, id: TensorId) -> Range<usize> {
+        self.ranges.get(&id).cloned().unwrap_or(0..0)
+    }
+
+    /// All values, one vector after the other.
+    pub fn values(&self) -> &[f32] {
+        &self.values
+    }
+
+    /// Little-endian f32.
+    pub(super) fn encode(&self) -> Vec<u8> {
+        let bytes = self.values.iter().flat_map(|x| x.to_le_bytes());
+        bytes.collect()
+    }
+
+    /// Inverse of [`Vectors::encode`]; `None` where the length does not fit the network.
+    pub(super) fn decode(bytes: &[u8], network: &Network) -> Option<Self> {
         let (floats, rest) = bytes.as_chunks::<4>();
-        if !rest.is_empty() {
-            return None;
-        }
-        let mut floats = floats.iter().map(|b| f32::from_le_bytes(*b));
-        let bias_len = if config.qkv_bias {
-            config.q_dim() + 2 * config.kv_dim()
-        } else {
-            0
-        };
-        let per_layer = 2 * config.d_model + bias_len;
-        let expected = config
-            .n_layers
-            .checked_mul(per_layer)?
-            .checked_add(config.d_model)?;
-        if floats.len() != expected {
-            return None;
-        }
-        let mut take = |n: usize| floats.by_ref().take(n).collect::<Vec<f32>>();
-        let layers = (0..config.n_layers)
-            .map(|_| LayerVectors {
-                attn_norm: take(config.d_model),
-                ffn_norm: take(config.d_model),
-                qkv_bias: take(bias_len),
-            })
-            .collect();
-        Some(Self {
-            layers,
-            output_norm: take(config.d_model),
-        })
+        let values = floats.iter().map(|b| f32::from_le_bytes(*b)).collect();
+        rest.is_empty().then(|| Self::new(network, values))?
     }
 }

@@ -8,13 +8,14 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use super::format::{
-    ALIGN, ClusterKind, DirectoryEntry, ENTRY_BYTES, Header, SECTIONS, Section, SectionId, checksum,
+    ALIGN, DirectoryEntry, ENTRY_BYTES, Header, SECTIONS, Section, SectionId, checksum,
 };
 use super::meta::BundleMeta;
 use super::reader::NeuronSums;
 use super::room;
 use super::vectors::Vectors;
 use crate::error::{ModelError, Result};
+use crate::network::Content;
 use crate::tokenizer::TokenizerSpec;
 
 /// Suffix of files still being written, followed by the writer's process id and its number there.
@@ -114,24 +115,19 @@ impl BundleWriter {
     /// Appends one cluster of rows or neurons `first..first + count`.
     pub fn cluster(
         &mut self,
-        kind: ClusterKind,
-        layer: Option<usize>,
+        content: Content,
         (first, count): (usize, usize),
         bytes: &[u8],
     ) -> Result<()> {
         let too_large = || ModelError::Format {
             path: self.target.clone(),
-            field: format!("{kind:?} cluster of layer {layer:?}"),
+            field: format!("cluster of {content:?}"),
             problem: "does not fit the bundle format's 32-bit sizes".into(),
             remedy: "this model is too large for this version of the format".into(),
         };
         let narrow = |x: usize| u32::try_from(x).map_err(|_| too_large());
         let entry = DirectoryEntry {
-            kind,
-            layer: layer
-                .map(u16::try_from)
-                .transpose()
-                .map_err(|_| too_large())?,
+            content,
             first: narrow(first)?,
             count: narrow(count)?,
             len: narrow(bytes.len())?,

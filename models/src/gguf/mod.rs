@@ -4,14 +4,12 @@
 mod config;
 mod container;
 mod header;
-mod keys;
-mod names;
 mod source;
 mod value;
 mod writer;
 
+pub(crate) use config::{model_name, predictor_threshold, vocab_size};
 pub use container::{Gguf, TensorInfo};
-pub(crate) use names::name_of;
 pub use source::GgufSource;
 pub use value::{Array, Metadata, Value};
 pub use writer::write_gguf;

@@ -4,68 +4,64 @@ use std::path::{Path, PathBuf};
 
 use super::config;
 use super::container::Gguf;
-use super::names::{self, ROPE_FREQS};
-use crate::config::{Arch, ModelConfig};
+use crate::arch::Part;
 use crate::error::{ModelError, Result};
-use crate::source::inventory::Inventory;
+use crate::network::Network;
+use crate::source::inventory::{Found, Inventory, unknown_tensor};
 use crate::tensor::{TensorId, TensorMeta, TensorSource};
 use crate::tokenizer::{TokenizerSpec, spec_from_gguf};
 
-/// A llama, qwen2 or bamboo model in a GGUF file.
+/// A model in a GGUF file.
 pub struct GgufSource {
     path: PathBuf,
-    config: ModelConfig,
+    network: Network,
     tokenizer: TokenizerSpec,
     inventory: Inventory,
 }
 
 impl GgufSource {
-    /// Opens the file and checks its configuration and the shape of every tensor.
+    /// Opens the file and checks its description and the shape of every tensor.
     ///
     /// # Errors
-    /// Those of [`Gguf::open`]; a configuration this engine does not run; a missing, misshapen or
-    /// unknown tensor.
+    /// Those of [`Gguf::open`]; a model this engine does not run; a missing, misshapen or unknown tensor.
     pub fn open(path: &Path) -> Result<Self> {
         let gguf = Gguf::open(path)?;
-        let config = config::read(&gguf)?;
+        let described = config::read(&gguf)?;
         let tokenizer = spec_from_gguf(gguf.metadata(), path)?;
         let tensors = gguf.tensors().to_vec();
-        let mut inventory = Inventory::new(names::name_of);
+        let mut inventory = Inventory::new(described.names);
         let file = inventory.add_file(path.to_path_buf(), gguf.into_file());
         for t in tensors {
-            let Some(id) = names::role_of(&t.name) else {
-                let in_config = t.name == ROPE_FREQS && config.arch == Arch::Llama;
-                if in_config || names::is_redundant(&t.name) {
-                    continue;
-                }
-                return Err(ModelError::unsupported(
-                    path,
-                    t.name,
-                    "a tensor this engine would ignore, which would change the result,",
-                    "use a model of a plain llama, qwen2 or bamboo architecture",
-                ));
-            };
+            if described.read.contains(&t.name) {
+                continue;
+            }
             let Some((cols, rows)) = t.matrix() else {
                 let remedy = "weights are matrices and vectors";
-                return Err(ModelError::unsupported(
-                    path,
-                    t.name,
-                    format!("a shape of {:?}", t.dims),
-                    remedy,
-                ));
+                let problem = format!("a shape of {:?}", t.dims);
+                return Err(ModelError::unsupported(path, t.name, problem, remedy));
             };
-            let meta = TensorMeta {
-                name: t.name,
-                block: t.block,
-                rows,
-                cols,
+            let found = Found {
+                meta: TensorMeta {
+                    name: t.name,
+                    block: t.block,
+                    rows,
+                    cols,
+                },
+                file,
+                start: t.start,
             };
-            inventory.place(id, meta, file, t.start)?;
+            match described.names.part(&found.meta.name) {
+                Some(Part::Redundant) => {}
+                Some(Part::Tensors(ids, plus_one)) => {
+                    inventory.place(&described.network, &ids, plus_one, found)?;
+                }
+                None => return Err(unknown_tensor(path, found.meta.name)),
+            }
         }
-        inventory.check(&config)?;
+        inventory.check(&described.network)?;
         Ok(Self {
             path: path.to_path_buf(),
-            config,
+            network: described.network,
             tokenizer,
             inventory,
         })
@@ -77,8 +73,8 @@ impl TensorSource for GgufSource {
         &self.path
     }
 
-    fn config(&self) -> &ModelConfig {
-        &self.config
+    fn network(&self) -> &Network {
+        &self.network
     }
 
     fn tokenizer(&self) -> &TokenizerSpec {
@@ -91,5 +87,9 @@ impl TensorSource for GgufSource {
 
     fn read(&self, id: TensorId, offset: usize, out: &mut [u8]) -> Result<()> {
         self.inventory.read(id, offset, out)
+    }
+
+    fn added(&self, id: TensorId) -> f32 {
+        self.inventory.added(id)
     }
 }

@@ -1,12 +1,12 @@
-//! Writing a GGUF file (v3): a plain llama with a SentencePiece vocabulary, as llama.cpp loads it.
+//! Writing a GGUF file (v3): a model of plain blocks with a SentencePiece vocabulary, as llama.cpp loads it.
 
 use std::fs::File;
 use std::io::Write;
 use std::path::{Path, PathBuf};
 
-use super::names::name_of;
+use super::value::Value;
+use crate::arch::{Names, gguf_metadata};
 use crate::bundle::PackProgress;
-use crate::config::{Activation, Arch, ModelConfig, RopePairing, RopeScaling};
 use crate::error::{ModelError, Result};
 use crate::tensor::{LayerTensor, TensorId, TensorMeta, TensorSource};
 use crate::tokenizer::{TokenizerModel, TokenizerSpec};
@@ -42,21 +42,31 @@ const LAYER: [LayerTensor; 9] = [
 /// synced, renamed).
 ///
 /// # Errors
-/// A model that is not a plain llama with a SentencePiece vocabulary; a tensor that is missing; reading
+/// A model that is not of plain blocks with a SentencePiece vocabulary; a tensor that is missing; reading
 /// and writing (a full disk says so).
 pub fn write_gguf(
     source: &dyn TensorSource,
     out: &Path,
     progress: &mut dyn FnMut(PackProgress),
 ) -> Result<()> {
-    let metadata = Metadata::of(source)?;
-    let tensors = tensors(source)?;
+    let Some((keys, names)) = gguf_metadata(source.network()) else {
+        let problem = format!("the architecture of {}", source.network().name);
+        let remedy = "only plain blocks are written as GGUF: write a .fbay file";
+        return Err(ModelError::unsupported(
+            source.path(),
+            "network",
+            problem,
+            remedy,
+        ));
+    };
+    let metadata = Metadata::of(source, &keys)?;
+    let tensors = tensors(source, names)?;
     let header = header(&metadata, &tensors);
     let partial = PartialFile::create(out)?;
     partial.append(&header)?;
-    let total = tensors.iter().map(|(_, m)| m.bytes() as u64).sum();
+    let total = tensors.iter().map(|(_, _, m)| m.bytes() as u64).sum();
     let (mut done, mut buffer) = (0, vec![0; CHUNK]);
-    for &(id, meta) in &tensors {
+    for &(id, _, meta) in &tensors {
         for start in (0..meta.bytes()).step_by(CHUNK) {
             let bytes = &mut buffer[..CHUNK.min(meta.bytes() - start)];
             source.read(id, start, bytes)?;
@@ -69,30 +79,40 @@ pub fn write_gguf(
     partial.publish()
 }
 
-fn tensors(source: &dyn TensorSource) -> Result<Vec<(TensorId, &TensorMeta)>> {
-    let config = source.config();
+/// A tensor to write, with its name.
+type Written<'a> = (TensorId, String, &'a TensorMeta);
+
+fn tensors(source: &dyn TensorSource, names: Names) -> Result<Vec<Written<'_>>> {
+    let network = source.network();
     let mut ids = vec![TensorId::TokenEmbedding, TensorId::OutputNorm];
-    if !config.tied_head {
+    if !network.head.tied {
         ids.push(TensorId::OutputHead);
     }
-    ids.extend((0..config.n_layers).flat_map(|l| LAYER.map(|t| TensorId::Layer(l, t))));
+    ids.extend((0..network.n_layers()).flat_map(|l| LAYER.map(|t| TensorId::Layer(l, t))));
     let of = |id| {
-        let missing = || ModelError::damaged(source.path(), name_of(id), "the tensor is missing");
-        source.meta(id).map(|m| (id, m)).ok_or_else(missing)
+        let name = names.name_of(id);
+        match source.meta(id) {
+            Some(meta) => Ok((id, name, meta)),
+            None => Err(ModelError::damaged(
+                source.path(),
+                name,
+                "the tensor is missing",
+            )),
+        }
     };
     ids.into_iter().map(of).collect()
 }
 
 /// Everything before the first tensor's bytes, padded.
-fn header(metadata: &Metadata, tensors: &[(TensorId, &TensorMeta)]) -> Vec<u8> {
+fn header(metadata: &Metadata, tensors: &[Written<'_>]) -> Vec<u8> {
     let mut b = b"GGUF".to_vec();
     b.extend(3u32.to_le_bytes());
     b.extend((tensors.len() as u64).to_le_bytes());
     b.extend(metadata.entries.to_le_bytes());
     b.extend(&metadata.bytes);
     let mut offset = 0u64;
-    for (_, meta) in tensors {
-        put_string(&mut b, &meta.name);
+    for (_, name, meta) in tensors {
+        put_string(&mut b, name);
         let dims = [meta.cols as u64, meta.rows as u64];
         let dims = if meta.rows == 1 { &dims[..1] } else { &dims };
         b.extend((dims.len() as u32).to_le_bytes());
@@ -108,51 +128,6 @@ fn header(metadata: &Metadata, tensors: &[(TensorId, &TensorMeta)]) -> Vec<u8> {
 /// Zeros from `len` to the next aligned offset.
 fn padding(len: u64) -> Vec<u8> {
     vec![0; (len.next_multiple_of(ALIGN) - len) as usize]
-}
-
-fn put_config(source: &dyn TensorSource, metadata: &mut Metadata) -> Result<()> {
-    let config = source.config();
-    let plain = config.arch == Arch::Llama
-        && config.activation == Activation::Silu
-        && config.rope.pairing == RopePairing::Interleaved
-        && config.rope.scaling == RopeScaling::None
-        && config.sliding_window.is_none()
-        && !config.qkv_bias;
-    if !plain {
-        let remedy = "only a plain llama is written as GGUF: write a .fbay file";
-        let problem = format!("the architecture of {}", config.name);
-        return Err(ModelError::unsupported(
-            source.path(),
-            "config",
-            problem,
-            remedy,
-        ));
-    }
-    metadata.string("general.architecture", "llama");
-    metadata.string("general.name", &config.name);
-    for (key, value) in sizes(config) {
-        metadata.number(key, value as u32);
-    }
-    metadata.float("llama.attention.layer_norm_rms_epsilon", config.rms_eps);
-    metadata.float("llama.rope.freq_base", config.rope.theta);
-    // Of ggml's block formats: 2 since May 2023.
-    metadata.number("general.quantization_version", 2);
-    Ok(())
-}
-
-fn sizes(config: &ModelConfig) -> [(&'static str, usize); 10] {
-    [
-        ("llama.block_count", config.n_layers),
-        ("llama.context_length", config.context_length),
-        ("llama.embedding_length", config.d_model),
-        ("llama.feed_forward_length", config.d_ff),
-        ("llama.attention.head_count", config.n_heads),
-        ("llama.attention.head_count_kv", config.n_kv_heads),
-        ("llama.attention.key_length", config.head_dim),
-        ("llama.attention.value_length", config.head_dim),
-        ("llama.rope.dimension_count", config.rope.rotary_dim),
-        ("llama.vocab_size", config.vocab_size),
-    ]
 }
 
 fn put_tokenizer(source: &dyn TensorSource, metadata: &mut Metadata) -> Result<()> {
@@ -207,9 +182,18 @@ struct Metadata {
 }
 
 impl Metadata {
-    fn of(source: &dyn TensorSource) -> Result<Self> {
+    fn of(source: &dyn TensorSource, keys: &[(String, Value)]) -> Result<Self> {
         let mut metadata = Self::default();
-        put_config(source, &mut metadata)?;
+        for (key, value) in keys {
+            match value {
+                Value::Str(text) => metadata.string(key, text),
+                Value::U32(number) => metadata.number(key, *number),
+                Value::F32(number) => metadata.float(key, *number),
+                other => unreachable!("{key} is written as {other:?}"),
+            }
+        }
+        // Of ggml's block formats: 2 since May 2023.
+        metadata.number("general.quantization_version", 2);
         put_tokenizer(source, &mut metadata)?;
         Ok(metadata)
     }

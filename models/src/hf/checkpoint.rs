@@ -8,9 +8,9 @@ use std::path::{Path, PathBuf};
 
 use safetensors::tensor::{Dtype, Metadata, TensorInfo};
 
-use super::fields::Fields;
 use crate::block::BlockType;
 use crate::error::{ModelError, Result};
+use crate::source::fields::Fields;
 use crate::tensor::TensorMeta;
 
 /// Longest header accepted; those of the largest public checkpoints are below 1 MiB.

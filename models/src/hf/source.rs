@@ -3,32 +3,30 @@
 use std::path::{Path, PathBuf};
 
 use super::checkpoint::{Shard, open_checkpoint};
-use super::config;
-use super::fields::Fields;
-use super::names::{self, LM_HEAD};
-use crate::config::ModelConfig;
+use crate::arch::{self, Description, Part};
 use crate::error::{ModelError, Result};
-use crate::source::inventory::Inventory;
-use crate::tensor::{LayerTensor, TensorId, TensorMeta, TensorSource};
+use crate::network::Network;
+use crate::source::fields::Fields;
+use crate::source::inventory::{Found, Inventory, unknown_tensor};
+use crate::tensor::{TensorId, TensorMeta, TensorSource};
 use crate::tokenizer::{TokenizerSpec, spec_from_hf};
 
 /// Predictors that are not part of the checkpoint itself.
 const PREDICTORS: &str = "predictor.safetensors";
 
-/// A llama, mistral, qwen2 or bamboo model as `config.json`, safetensors and `tokenizer.json`.
+/// A model as `config.json`, safetensors and `tokenizer.json`.
 pub struct HfSource {
     path: PathBuf,
-    config: ModelConfig,
+    network: Network,
     tokenizer: TokenizerSpec,
     inventory: Inventory,
 }
 
 impl HfSource {
-    /// Opens the folder and checks its configuration and the shape of every tensor.
+    /// Opens the folder and checks its description and the shape of every tensor.
     ///
     /// # Errors
-    /// A missing or damaged file; a configuration this engine does not run; a missing, misshapen
-    /// or unknown tensor.
+    /// A missing or damaged file; a model this engine does not run; a missing, misshapen or unknown tensor.
     pub fn open(folder: &Path) -> Result<Self> {
         let config_file = folder.join("config.json");
         if !config_file.exists() {
@@ -41,73 +39,66 @@ impl HfSource {
                     .into(),
             });
         }
-        let fields = Fields::read(&config_file)?;
-        let config = config::read(folder, &fields)?;
-        let mut inventory = Inventory::new(names::name_of);
+        let mut described = arch::of_hf(folder, Fields::read(&config_file)?)?;
+        let mut inventory = Inventory::new(described.names);
+        let stored_as_tied = described.network.head.tied;
+        // While tensors are placed, a stored head counts.
+        described.network.head.tied = false;
         for shard in open_checkpoint(folder)? {
-            add_checkpoint(&mut inventory, shard, &config)?;
+            add_checkpoint(&mut inventory, shard, &described)?;
         }
+        described.network.head.tied = stored_as_tied && !inventory.has_head_of_its_own()?;
         let predictors = folder.join(PREDICTORS);
         if predictors.exists() {
-            add_predictors(&mut inventory, Shard::open(&predictors)?)?;
+            add_predictors(&mut inventory, Shard::open(&predictors)?, &described)?;
         }
-        inventory.check(&config)?;
+        inventory.check(&described.network)?;
         Ok(Self {
             path: folder.to_path_buf(),
             tokenizer: spec_from_hf(folder)?,
-            config,
+            network: described.network,
             inventory,
         })
     }
 }
 
-fn add_checkpoint(inventory: &mut Inventory, shard: Shard, config: &ModelConfig) -> Result<()> {
-    // transformers ties the head after loading, so a stored copy has no effect.
-    let skipped = |name: &str| (config.tied_head && name == LM_HEAD) || names::is_redundant(name);
-    let mut placed = Vec::new();
-    for (name, info) in shard.tensors().filter(|(n, _)| !skipped(n)) {
-        let Some(id) = names::role_of(&name) else {
-            return Err(unknown(&shard, name));
-        };
-        let start = shard.data_start + info.data_offsets.0 as u64;
-        placed.push((id, shard.meta(&name, info)?, start));
-    }
-    place_all(inventory, shard, placed)
+fn add_checkpoint(inventory: &mut Inventory, shard: Shard, described: &Description) -> Result<()> {
+    let known = |name: &str| described.names.part(name);
+    add(inventory, shard, described, known)
 }
 
-fn add_predictors(inventory: &mut Inventory, shard: Shard) -> Result<()> {
-    let mut placed = Vec::new();
-    for (name, info) in shard.tensors() {
-        let id = names::role_of(&name);
-        let Some(id @ TensorId::Layer(_, LayerTensor::PredictorFc1 | LayerTensor::PredictorFc2)) =
-            id
-        else {
-            return Err(unknown(&shard, name));
-        };
-        let start = shard.data_start + info.data_offsets.0 as u64;
-        placed.push((id, shard.meta(&name, info)?, start));
-    }
-    place_all(inventory, shard, placed)
+fn add_predictors(inventory: &mut Inventory, shard: Shard, described: &Description) -> Result<()> {
+    let of_predictors =
+        |part: &Part| matches!(part, Part::Tensors(ids, _) if ids.iter().all(|t| t.is_predictor()));
+    let known = |name: &str| described.names.part(name).filter(of_predictors);
+    add(inventory, shard, described, known)
 }
 
-fn place_all(
+/// Places the tensors of `shard`; `known` says what they are.
+fn add(
     inventory: &mut Inventory,
     shard: Shard,
-    placed: Vec<(TensorId, TensorMeta, u64)>,
+    described: &Description,
+    known: impl Fn(&str) -> Option<Part>,
 ) -> Result<()> {
+    let mut found = Vec::new();
+    for (name, info) in shard.tensors() {
+        match known(&name) {
+            Some(Part::Redundant) => {}
+            Some(Part::Tensors(ids, plus_one)) => {
+                let start = shard.data_start + info.data_offsets.0 as u64;
+                found.push((ids, plus_one, shard.meta(&name, info)?, start));
+            }
+            None => return Err(unknown_tensor(&shard.path, name)),
+        }
+    }
     let file = inventory.add_file(shard.path, shard.file);
-    placed
+    found
         .into_iter()
-        .try_for_each(|(id, meta, start)| inventory.place(id, meta, file, start))
-}
-
-fn unknown(shard: &Shard, name: String) -> ModelError {
-    ModelError::unsupported(
-        &shard.path,
-        name,
-        "a tensor this engine would ignore, which would change the result,",
-        "use a checkpoint of the plain model type",
-    )
+        .try_for_each(|(ids, plus_one, meta, start)| {
+            let found = Found { meta, file, start };
+            inventory.place(&described.network, &ids, plus_one, found)
+        })
 }
 
 impl TensorSource for HfSource {
@@ -115,8 +106,8 @@ impl TensorSource for HfSource {
         &self.path
     }
 
-    fn config(&self) -> &ModelConfig {
-        &self.config
+    fn network(&self) -> &Network {
+        &self.network
     }
 
     fn tokenizer(&self) -> &TokenizerSpec {
@@ -129,5 +120,9 @@ impl TensorSource for HfSource {
 
     fn read(&self, id: TensorId, offset: usize, out: &mut [u8]) -> Result<()> {
         self.inventory.read(id, offset, out)
+    }
+
+    fn added(&self, id: TensorId) -> f32 {
+        self.inventory.added(id)
     }
 }

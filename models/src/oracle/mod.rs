@@ -11,16 +11,17 @@ use std::borrow::Cow;
 
 use half::f16;
 
-use crate::config::{ModelConfig, RopePairing};
 use crate::error::{ModelError, Result};
-use crate::tensor::TensorSource;
+use crate::network::{Attention, Block, Network, NormSpan, RopePairing};
+use crate::tensor::{LayerTensor, TensorId, TensorSource};
 use weights::{Layer, Matrix, Predictor, Weights, dot};
 
 /// A model as the papers write it down, with its own f32 KV cache.
 pub struct Oracle {
-    config: ModelConfig,
+    network: Network,
     weights: Weights,
-    frequencies: Vec<f32>,  // [rotary_dim / 2], radians per position
+    /// By kind of rotation: radians per position, `[rotary_dim / 2]`.
+    frequencies: Vec<Vec<f32>>,
     cache: Vec<KeysValues>, // [n_layers]
     position: usize,
     predicted: bool,
@@ -39,19 +40,30 @@ impl Oracle {
     /// Reads every tensor of `source` and dequantises it to f32: four bytes of memory per weight.
     ///
     /// # Errors
-    /// A tensor the configuration calls for is missing or cannot be read.
+    /// A tensor the network calls for is missing or cannot be read.
     pub fn new(source: &dyn TensorSource) -> Result<Self> {
-        let config = source.config().clone();
-        Ok(Self {
+        let network = source.network().clone();
+        let context = network.context_length;
+        let oracle = Self {
             weights: Weights::load(source)?,
-            frequencies: config.rope.frequencies(),
-            cache: vec![KeysValues::default(); config.n_layers],
+            frequencies: Vec::new(),
+            cache: vec![KeysValues::default(); network.n_layers()],
             position: 0,
             predicted: false,
             engine_precision: false,
-            active: vec![0; config.n_layers],
-            config,
-        })
+            active: vec![0; network.n_layers()],
+            network,
+        };
+        Ok(oracle.with_context(context))
+    }
+
+    /// With room for so many positions, instead of as many as the model was trained for: some models rotate
+    /// differently in long contexts.
+    #[must_use]
+    pub fn with_context(mut self, context: usize) -> Self {
+        let ropes = self.network.ropes.iter();
+        self.frequencies = ropes.map(|rope| rope.frequencies(context)).collect();
+        self
     }
 
     /// From now on computes only the neurons its layer's predictor names: those with
@@ -69,7 +81,7 @@ impl Oracle {
         {
             Some(layer) => Err(ModelError::Parameter {
                 field: "predictors".into(),
-                problem: format!("layer {layer} of {} has none", self.config.name),
+                problem: format!("layer {layer} of {} has none", self.network.name),
                 remedy: "use the exact FFN, or a model that carries predictors".into(),
             }),
             None => {
@@ -88,9 +100,9 @@ impl Oracle {
         self
     }
 
-    /// Architecture and constants of the model.
-    pub fn config(&self) -> &ModelConfig {
-        &self.config
+    /// What the model computes.
+    pub fn network(&self) -> &Network {
+        &self.network
     }
 
     /// Forgets the sequence and the activity counts.
@@ -112,18 +124,56 @@ impl Oracle {
     /// `token` is not below `vocab_size`.
     pub fn forward(&mut self, token: u32) -> Vec<f32> {
         let mut x = self.weights.embedding.row(token as usize).to_vec(); // [d_model]
-        for l in 0..self.config.n_layers {
-            let h = rms_norm(&x, &self.weights.layers[l].attn_norm, self.config.rms_eps);
-            add(&mut x, &self.attention(l, &h));
-            let h = rms_norm(&x, &self.weights.layers[l].ffn_norm, self.config.rms_eps);
-            let update = self.ffn(l, &x, &h);
-            add(&mut x, &update);
+        scale(&mut x, self.network.embedding_scale);
+        for l in 0..self.network.n_layers() {
+            let block = self.network.layers[l].attention.clone();
+            let h = self.input_of(&block, (l, LayerTensor::AttnNorm), &x);
+            let y = self.attention(l, &h);
+            self.add_output(&block, (l, LayerTensor::AttnPostNorm), y, &mut x);
+            let block = self.network.layers[l].ffn.clone();
+            let h = self.input_of(&block, (l, LayerTensor::FfnNorm), &x);
+            let y = self.ffn(l, &x, &h);
+            self.add_output(&block, (l, LayerTensor::FfnPostNorm), y, &mut x);
         }
         self.position += 1;
-        let h = rms_norm(&x, &self.weights.output_norm, self.config.rms_eps);
+        let gain = self.weights.vector(TensorId::OutputNorm);
+        let h = rms_norm(&x, gain, self.network.output_norm.eps);
         let head = self.weights.head.as_ref();
         let head = head.unwrap_or(&self.weights.embedding);
-        head.times(&self.input(head, &h))
+        let mut logits = head.times(&self.input(head, &h));
+        scale(&mut logits, self.network.head.scale);
+        if let Some(cap) = self.network.head.softcap {
+            logits.iter_mut().for_each(|v| *v = cap * (*v / cap).tanh());
+        }
+        logits
+    }
+
+    /// What a block's body gets of the residual stream `x`, `[d_model]`.
+    fn input_of<B>(
+        &self,
+        block: &Block<B>,
+        (l, norm): (usize, LayerTensor),
+        x: &[f32],
+    ) -> Vec<f32> {
+        match block.pre_norm {
+            Some(n) => rms_norm(x, self.weights.vector(TensorId::Layer(l, norm)), n.eps),
+            None => x.to_vec(),
+        }
+    }
+
+    /// Adds what a block's body computed, `y`, to the residual stream `x`, both `[d_model]`.
+    fn add_output<B>(
+        &self,
+        block: &Block<B>,
+        (l, norm): (usize, LayerTensor),
+        mut y: Vec<f32>,
+        x: &mut [f32],
+    ) {
+        if let Some(n) = block.post_norm {
+            y = rms_norm(&y, self.weights.vector(TensorId::Layer(l, norm)), n.eps);
+        }
+        scale(&mut y, block.residual_scale);
+        add(x, &y);
     }
 
     /// Feeds `prompt` and then `n` times the most probable next token (the lowest id among
@@ -149,15 +199,21 @@ impl Oracle {
 
     /// Causal grouped-query attention of the new token over the sequence, `h`: `[d_model]`.
     fn attention(&mut self, l: usize, h: &[f32]) -> Vec<f32> {
-        let (config, layer) = (&self.config, &self.weights.layers[l]);
-        let mut q = self.project(&layer.q, layer.q_bias.as_deref(), h); // [n_heads * head_dim]
-        let mut k = self.project(&layer.k, layer.k_bias.as_deref(), h); // [n_kv_heads * head_dim]
-        let mut v = self.project(&layer.v, layer.v_bias.as_deref(), h); // [n_kv_heads * head_dim]
-        for head in q.chunks_exact_mut(config.head_dim) {
-            self.rotate(head);
+        let a = self.network.attention(l);
+        let layer = &self.weights.layers[l];
+        let mut q = self.project(&layer.q, (l, LayerTensor::QBias), h); // [n_heads * head_dim]
+        let mut k = self.project(&layer.k, (l, LayerTensor::KBias), h); // [n_kv_heads * head_dim]
+        let mut v = self.project(&layer.v, (l, LayerTensor::VBias), h); // [n_kv_heads * head_dim]
+        q = self.norm_heads(a, (l, LayerTensor::QNorm), q);
+        k = self.norm_heads(a, (l, LayerTensor::KNorm), k);
+        for head in q.chunks_exact_mut(a.head_dim) {
+            self.rotate(a, head);
         }
-        for head in k.chunks_exact_mut(config.head_dim) {
-            self.rotate(head);
+        for head in k.chunks_exact_mut(a.head_dim) {
+            self.rotate(a, head);
+        }
+        if let Some(temperature) = a.temperature {
+            scale(&mut q, temperature.at(self.position));
         }
         if self.engine_precision {
             for x in k.iter_mut().chain(&mut v) {
@@ -168,22 +224,21 @@ impl Oracle {
         past.keys.extend_from_slice(&k);
         past.values.extend_from_slice(&v);
 
-        let window = config.sliding_window.unwrap_or(usize::MAX);
+        let window = a.window.unwrap_or(usize::MAX);
         let visible = (self.position + 1).saturating_sub(window)..self.position + 1;
-        let scale = 1.0 / (config.head_dim as f64).sqrt();
-        let queries_per_kv = config.n_heads / config.n_kv_heads;
-        let mut mixed = Vec::with_capacity(config.q_dim()); // [n_heads * head_dim]
-        for (i, query) in q.chunks_exact(config.head_dim).enumerate() {
-            let column = i / queries_per_kv * config.head_dim;
+        let queries_per_kv = a.n_heads / a.n_kv_heads;
+        let mut mixed = Vec::with_capacity(a.q_dim()); // [n_heads * head_dim]
+        for (i, query) in q.chunks_exact(a.head_dim).enumerate() {
+            let column = i / queries_per_kv * a.head_dim;
             let head = |row: usize| {
-                let start = row * config.kv_dim() + column;
-                start..start + config.head_dim
+                let start = row * a.kv_dim() + column;
+                start..start + a.head_dim
             };
             let scores = visible
                 .clone()
-                .map(|t| dot(query, &past.keys[head(t)]) * scale)
+                .map(|t| dot(query, &past.keys[head(t)]) * f64::from(a.scale))
                 .collect();
-            let mut sum = vec![0.0f64; config.head_dim];
+            let mut sum = vec![0.0f64; a.head_dim];
             for (t, p) in visible.clone().zip(softmax(scores)) {
                 for (s, &value) in sum.iter_mut().zip(&past.values[head(t)]) {
                     *s += p * f64::from(value);
@@ -194,12 +249,24 @@ impl Oracle {
         layer.o.times(&self.input(&layer.o, &mixed))
     }
 
-    fn project(&self, matrix: &Matrix, bias: Option<&[f32]>, h: &[f32]) -> Vec<f32> {
+    fn project(&self, matrix: &Matrix, (l, bias): (usize, LayerTensor), h: &[f32]) -> Vec<f32> {
         let mut out = matrix.times(&self.input(matrix, h));
-        if let Some(bias) = bias {
+        if let Some(bias) = self.weights.vector(TensorId::Layer(l, bias)) {
             add(&mut out, bias);
         }
         out
+    }
+
+    /// Queries or keys of all heads, `[heads * head_dim]`, after their norm, if they have one.
+    fn norm_heads(&self, a: &Attention, (l, norm): (usize, LayerTensor), x: Vec<f32>) -> Vec<f32> {
+        let Some(n) = a.qk_norm else { return x };
+        let gain = self.weights.vector(TensorId::Layer(l, norm));
+        let span = match n.span {
+            NormSpan::Head => a.head_dim,
+            NormSpan::Row => x.len(),
+        };
+        let spans = x.chunks_exact(span);
+        spans.flat_map(|x| rms_norm(x, gain, n.eps)).collect()
     }
 
     /// What `matrix` is multiplied with where `x` is meant.
@@ -211,14 +278,18 @@ impl Oracle {
     }
 
     /// Rotates one head of Q or K, `[head_dim]`, to the current position.
-    fn rotate(&self, head: &mut [f32]) {
-        let half = self.config.rope.rotary_dim / 2;
-        for (i, &frequency) in self.frequencies.iter().enumerate() {
-            let (a, b) = match self.config.rope.pairing {
+    fn rotate(&self, a: &Attention, head: &mut [f32]) {
+        let Some(kind) = a.rope else { return };
+        let rope = &self.network.ropes[kind];
+        let half = rope.rotary_dim / 2;
+        for (i, &frequency) in self.frequencies[kind].iter().enumerate() {
+            let (a, b) = match rope.pairing {
                 RopePairing::Interleaved => (2 * i, 2 * i + 1),
                 RopePairing::HalfSplit => (i, i + half),
             };
             let (sin, cos) = (self.position as f64 * f64::from(frequency)).sin_cos();
+            let magnitude = f64::from(rope.magnitude);
+            let (sin, cos) = (magnitude * sin, magnitude * cos);
             let (x, y) = (f64::from(head[a]), f64::from(head[b]));
             head[a] = (x * cos - y * sin) as f32;
             head[b] = (x * sin + y * cos) as f32;
@@ -226,9 +297,9 @@ impl Oracle {
     }
 
     /// The gated FFN, neuron by neuron. `x`: the residual stream, which the predictor reads;
-    /// `h`: the same after the norm, both `[d_model]`.
+    /// `h`: what the FFN reads, both `[d_model]`.
     fn ffn(&mut self, l: usize, x: &[f32], h: &[f32]) -> Vec<f32> {
-        let activation = self.config.activation;
+        let (d_ff, activation) = (self.network.ffn(l).d_ff, self.network.ffn(l).activation);
         let Layer {
             gate,
             up,
@@ -239,9 +310,9 @@ impl Oracle {
         let predictor = predictor.as_ref().filter(|_| self.predicted);
         let scores = predictor.map(|p| predictor_scores(p, x)); // [d_ff]
         let (gate_input, up_input) = (self.input(gate, h), self.input(up, h));
-        let mut neurons = vec![0.0; self.config.d_ff];
+        let mut neurons = vec![0.0; d_ff];
         for (i, neuron) in neurons.iter_mut().enumerate() {
-            let skipped = |s: &Vec<f32>| s[i] < self.config.predictor_threshold;
+            let skipped = |s: &Vec<f32>| s[i] < self.network.predictor_threshold;
             if scores.as_ref().is_some_and(skipped) {
                 continue;
             }
@@ -287,8 +358,14 @@ fn add(x: &mut [f32], update: &[f32]) {
     }
 }
 
+/// `x * factor`; 1 changes nothing.
+fn scale(x: &mut [f32], factor: f32) {
+    x.iter_mut().for_each(|v| *v *= factor);
+}
+
 /// `x / sqrt(mean(x²) + eps) * gain`.
-fn rms_norm(x: &[f32], gain: &[f32], eps: f32) -> Vec<f32> {
+fn rms_norm(x: &[f32], gain: Option<&[f32]>, eps: f32) -> Vec<f32> {
+    let gain = gain.expect("a norm of the network was read with it");
     let mean_square = dot(x, x) / x.len() as f64;
     let scale = 1.0 / (mean_square + f64::from(eps)).sqrt();
     let scaled = x.iter().map(|&v| (f64::from(v) * scale) as f32);

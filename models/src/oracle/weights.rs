@@ -1,8 +1,10 @@
 //! The oracle's weights: every tensor of a model as f32, under the names of the papers.
 
+use std::collections::BTreeMap;
+
 use crate::block::dequantize;
 use crate::error::{ModelError, Result};
-use crate::tensor::{LayerTensor, TensorId, TensorSource};
+use crate::tensor::{LayerTensor, TensorId, TensorSource, read_vector};
 
 /// A row-major matrix.
 pub(super) struct Matrix {
@@ -57,47 +59,52 @@ pub(super) struct Predictor {
     pub(super) fc2: Matrix, // [d_ff, rank]
 }
 
-/// One transformer layer.
+/// One layer's matrices; norms and biases are in [`Weights::vectors`].
 pub(super) struct Layer {
-    pub(super) attn_norm: Vec<f32>,      // [d_model]
-    pub(super) q: Matrix,                // [n_heads * head_dim, d_model]
-    pub(super) k: Matrix,                // [n_kv_heads * head_dim, d_model]
-    pub(super) v: Matrix,                // [n_kv_heads * head_dim, d_model]
-    pub(super) o: Matrix,                // [d_model, n_heads * head_dim]
-    pub(super) q_bias: Option<Vec<f32>>, // [n_heads * head_dim]
-    pub(super) k_bias: Option<Vec<f32>>, // [n_kv_heads * head_dim]
-    pub(super) v_bias: Option<Vec<f32>>, // [n_kv_heads * head_dim]
-    pub(super) ffn_norm: Vec<f32>,       // [d_model]
-    pub(super) gate: Matrix,             // [d_ff, d_model]
-    pub(super) up: Matrix,               // [d_ff, d_model]
-    pub(super) down: Matrix,             // [d_model, d_ff]
+    pub(super) q: Matrix,    // [n_heads * head_dim, d_model]
+    pub(super) k: Matrix,    // [n_kv_heads * head_dim, d_model]
+    pub(super) v: Matrix,    // [n_kv_heads * head_dim, d_model]
+    pub(super) o: Matrix,    // [d_model, n_heads * head_dim]
+    pub(super) gate: Matrix, // [d_ff, d_model]
+    pub(super) up: Matrix,   // [d_ff, d_model]
+    pub(super) down: Matrix, // [d_model, d_ff]
     pub(super) predictor: Option<Predictor>,
 }
 
 /// The whole model.
 pub(super) struct Weights {
-    pub(super) embedding: Matrix,     // [vocab_size, d_model]
-    pub(super) layers: Vec<Layer>,    // [n_layers]
-    pub(super) output_norm: Vec<f32>, // [d_model]
+    pub(super) embedding: Matrix,  // [vocab_size, d_model]
+    pub(super) layers: Vec<Layer>, // [n_layers]
+    vectors: BTreeMap<TensorId, Vec<f32>>,
     /// `[vocab_size, d_model]`; `None` where the embedding is the head.
     pub(super) head: Option<Matrix>,
 }
 
 impl Weights {
     pub(super) fn load(source: &dyn TensorSource) -> Result<Self> {
-        let config = source.config();
-        let head = match config.tied_head {
+        let network = source.network();
+        let head = match network.head.tied {
             true => None,
             false => Some(matrix(source, TensorId::OutputHead)?),
         };
+        let vector = |(id, _)| Ok((id, read_vector(source, id)?));
         Ok(Self {
             embedding: matrix(source, TensorId::TokenEmbedding)?,
-            layers: (0..config.n_layers)
+            layers: (0..network.n_layers())
                 .map(|l| Layer::load(source, l))
                 .collect::<Result<_>>()?,
-            output_norm: matrix(source, TensorId::OutputNorm)?.data,
+            vectors: network
+                .vectors()
+                .into_iter()
+                .map(vector)
+                .collect::<Result<_>>()?,
             head,
         })
+    }
+
+    /// A norm or bias of the network.
+    pub(super) fn vector(&self, id: TensorId) -> Option<&[f32]> {
+        self.vectors.get(&id).map(Vec::as_slice)
     }
 }
 
@@ -105,10 +112,6 @@ impl Layer {
     fn load(source: &dyn TensorSource, layer: usize) -> Result<Self> {
         let get = |t| matrix(source, TensorId::Layer(layer, t));
         let has = |t| source.meta(TensorId::Layer(layer, t)).is_some();
-        let bias = |t| match source.config().qkv_bias {
-            true => get(t).map(|m| Some(m.data)),
-            false => Ok(None),
-        };
         let down = match has(LayerTensor::DownT) {
             true => get(LayerTensor::DownT)?.transposed(),
             false => get(LayerTensor::Down)?,
@@ -121,15 +124,10 @@ impl Layer {
             false => None,
         };
         Ok(Self {
-            attn_norm: get(LayerTensor::AttnNorm)?.data,
             q: get(LayerTensor::Q)?,
             k: get(LayerTensor::K)?,
             v: get(LayerTensor::V)?,
             o: get(LayerTensor::O)?,
-            q_bias: bias(LayerTensor::QBias)?,
-            k_bias: bias(LayerTensor::KBias)?,
-            v_bias: bias(LayerTensor::VBias)?,
-            ffn_norm: get(LayerTensor::FfnNorm)?.data,
             gate: get(LayerTensor::Gate)?,
             up: get(LayerTensor::Up)?,
             down,

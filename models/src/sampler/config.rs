@@ -4,6 +4,7 @@ use crate::error::{ModelError, Result};
 
 /// How tokens are chosen; the defaults are llama.cpp's, with a fixed seed.
 #[derive(Clone, Debug, PartialEq)]
+#[non_exhaustive]
 pub struct SamplerConfig {
     /// Divides the logits before the draw; 0 takes the best token (greedy).
     pub temperature: f32,
@@ -47,32 +48,32 @@ impl SamplerConfig {
     /// Checks every parameter against its range.
     ///
     /// # Errors
-    /// [`ModelError::Parameter`], naming the command-line flag and what it accepts.
+    /// [`ModelError::Parameter`], naming the field and what it accepts.
     pub fn validate(&self) -> Result<()> {
         let temperature = (0.0..=100.0).contains(&self.temperature);
         let penalty = self.repeat_penalty > 0.0 && self.repeat_penalty <= 100.0;
         let unit = 0.0..=1.0;
         let checks = [
             (
-                "--temp",
+                "temperature",
                 self.temperature,
                 temperature,
                 "from 0 (greedy) to 100",
             ),
             (
-                "--top-p",
+                "top_p",
                 self.top_p,
                 unit.contains(&self.top_p),
                 "from 0 to 1 (off)",
             ),
             (
-                "--min-p",
+                "min_p",
                 self.min_p,
                 unit.contains(&self.min_p),
                 "from 0 (off) to 1",
             ),
             (
-                "--repeat-penalty",
+                "repeat_penalty",
                 self.repeat_penalty,
                 penalty,
                 "above 0 and up to 100; 1 is off",
@@ -80,8 +81,8 @@ impl SamplerConfig {
         ];
         match checks.iter().find(|check| !check.2) {
             None => Ok(()),
-            Some((flag, value, _, range)) => Err(ModelError::Parameter {
-                field: (*flag).to_owned(),
+            Some((field, value, _, range)) => Err(ModelError::Parameter {
+                field: (*field).to_owned(),
                 problem: format!("{value} is out of range"),
                 remedy: format!("give a number {range}"),
             }),

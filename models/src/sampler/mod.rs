@@ -72,6 +72,13 @@ impl Sampler {
         &self.config
     }
 
+    /// Gives its memory back; the next call of [`Sampler::sample`] allocates it again.
+    pub fn free_buffers(&mut self) {
+        self.penalised = Vec::new();
+        self.candidates = Vec::new();
+        self.sums = Vec::new();
+    }
+
     /// Chooses the token that follows `history`, of which the last `repeat_last_n` are penalised.
     /// `logits`: `[vocab_size]`. Greedy choice (temperature 0) takes the lowest id among equals.
     ///

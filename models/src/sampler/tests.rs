@@ -272,15 +272,15 @@ fn extremes_are_drawn_soundly() {
 fn parameters_out_of_range_name_the_flag() {
     type Change = fn(&mut SamplerConfig);
     let wrong: [(&str, Change); 9] = [
-        ("--temp", |c| c.temperature = -0.1),
-        ("--temp", |c| c.temperature = f32::NAN),
-        ("--temp", |c| c.temperature = f32::INFINITY),
-        ("--top-p", |c| c.top_p = 1.01),
-        ("--top-p", |c| c.top_p = f32::NAN),
-        ("--min-p", |c| c.min_p = -0.01),
-        ("--min-p", |c| c.min_p = 2.0),
-        ("--repeat-penalty", |c| c.repeat_penalty = 0.0),
-        ("--repeat-penalty", |c| c.repeat_penalty = f32::INFINITY),
+        ("temperature", |c| c.temperature = -0.1),
+        ("temperature", |c| c.temperature = f32::NAN),
+        ("temperature", |c| c.temperature = f32::INFINITY),
+        ("top_p", |c| c.top_p = 1.01),
+        ("top_p", |c| c.top_p = f32::NAN),
+        ("min_p", |c| c.min_p = -0.01),
+        ("min_p", |c| c.min_p = 2.0),
+        ("repeat_penalty", |c| c.repeat_penalty = 0.0),
+        ("repeat_penalty", |c| c.repeat_penalty = f32::INFINITY),
     ];
     for (flag, change) in wrong {
         let mut config = SamplerConfig::default();

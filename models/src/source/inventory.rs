@@ -1,89 +1,145 @@
-//! The tensors of a source by role: where each one is, and whether its shape is what the
-//! configuration says.
+//! The tensors of a source by role: where each one is, and whether its shape is what the network asks for.
 
 use std::collections::BTreeMap;
 use std::fs::File;
 use std::os::unix::fs::FileExt;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
+use crate::arch::Names;
 use crate::block::BlockType;
-use crate::config::ModelConfig;
 use crate::error::{ModelError, Result};
-use crate::tensor::{LayerTensor, TensorId, TensorMeta};
+use crate::network::{Content, Network, Shape};
+use crate::tensor::{LayerTensor as T, TensorId, TensorMeta};
 
-/// Tensors every layer has, whatever the model.
-const ALWAYS: [LayerTensor; 8] = [
-    LayerTensor::AttnNorm,
-    LayerTensor::Q,
-    LayerTensor::K,
-    LayerTensor::V,
-    LayerTensor::O,
-    LayerTensor::FfnNorm,
-    LayerTensor::Gate,
-    LayerTensor::Up,
-];
-
-const BIASES: [LayerTensor; 3] = [LayerTensor::QBias, LayerTensor::KBias, LayerTensor::VBias];
+/// Bytes compared at a time.
+const CHUNK: usize = 4 << 20;
 
 struct Placed {
     meta: TensorMeta,
     file: usize,
     start: u64,
+    plus_one: bool,
+}
+
+/// A tensor of a file, whatever it stands for.
+pub(crate) struct Found {
+    pub(crate) meta: TensorMeta,
+    /// From [`Inventory::add_file`].
+    pub(crate) file: usize,
+    /// Its first byte; all of them lie inside the file.
+    pub(crate) start: u64,
+}
+
+/// The error for a tensor that stands for nothing known.
+pub(crate) fn unknown_tensor(path: &Path, name: String) -> ModelError {
+    ModelError::unsupported(
+        path,
+        name,
+        "a tensor this engine would ignore, which would change the result,",
+        "use a model of the plain architecture, as its makers published it",
+    )
 }
 
 /// The tensors of an open model.
 pub(crate) struct Inventory {
     files: Vec<(PathBuf, File)>,
     placed: BTreeMap<TensorId, Placed>,
-    name_of: fn(TensorId) -> String,
+    names: Names,
 }
 
 impl Inventory {
-    /// An empty inventory; `name_of` is the format's name of a role, for messages.
-    pub(crate) fn new(name_of: fn(TensorId) -> String) -> Self {
+    /// An empty inventory; `names` are for messages.
+    pub(crate) fn new(names: Names) -> Self {
         Self {
             files: Vec::new(),
             placed: BTreeMap::new(),
-            name_of,
+            names,
         }
     }
 
-    /// Adds a file; the number is for [`Inventory::place`].
+    /// Adds a file; the number is for [`Found`].
     pub(crate) fn add_file(&mut self, path: PathBuf, file: File) -> usize {
         self.files.push((path, file));
         self.files.len() - 1
     }
 
-    /// Records that `id` starts at byte `start` of `file`. The range must lie inside the file.
+    /// Records that `found` holds `ids`, row after row, and whether 1 is to be added to its elements.
     ///
     /// # Errors
-    /// A second tensor in the same role.
+    /// A second tensor in the same role; several roles whose rows are not those of the tensor.
     pub(crate) fn place(
         &mut self,
-        id: TensorId,
-        meta: TensorMeta,
-        file: usize,
-        start: u64,
+        network: &Network,
+        ids: &[TensorId],
+        plus_one: bool,
+        found: Found,
     ) -> Result<()> {
-        let name = meta.name.clone();
-        match self.placed.insert(id, Placed { meta, file, start }) {
-            None => Ok(()),
-            Some(first) => Err(self.wrong(
-                &name,
-                format!("it has the role of {} again", first.meta.name),
-            )),
+        let rows = match ids {
+            [_] => vec![found.meta.rows],
+            _ => self.rows_of_parts(network, ids, &found)?,
+        };
+        let mut start = found.start;
+        for (&id, rows) in ids.iter().zip(rows) {
+            let placed = Placed {
+                meta: TensorMeta {
+                    rows,
+                    ..found.meta.clone()
+                },
+                file: found.file,
+                start,
+                plus_one,
+            };
+            start += placed.meta.bytes() as u64;
+            if let Some(first) = self.placed.insert(id, placed) {
+                let problem = format!("it has the role of {} again", first.meta.name);
+                return Err(self.wrong(&found.meta.name, problem));
+            }
         }
+        Ok(())
+    }
+
+    /// Rows of each part of a tensor that holds several.
+    fn rows_of_parts(
+        &self,
+        network: &Network,
+        ids: &[TensorId],
+        found: &Found,
+    ) -> Result<Vec<usize>> {
+        let rows = |&id| network.shape(id).and_then(|s| s.rows);
+        let rows: Option<Vec<usize>> = ids.iter().map(rows).collect();
+        let Some(rows) = rows else {
+            return Err(self.out_of_place(network, ids[0], &found.meta.name));
+        };
+        let sum: usize = rows.iter().sum();
+        if sum != found.meta.rows {
+            let shape = network.shape(ids[0]).unwrap_or(Shape {
+                rows: None,
+                cols: None,
+            });
+            let whole = Shape {
+                rows: Some(sum),
+                ..shape
+            };
+            return Err(self.misshapen(&found.meta, whole));
+        }
+        Ok(rows)
     }
 
     pub(crate) fn meta(&self, id: TensorId) -> Option<&TensorMeta> {
         self.placed.get(&id).map(|p| &p.meta)
     }
 
+    /// [`crate::tensor::TensorSource::added`].
+    pub(crate) fn added(&self, id: TensorId) -> f32 {
+        let plus_one = self.placed.get(&id).is_some_and(|p| p.plus_one);
+        f32::from(u8::from(plus_one))
+    }
+
     /// [`crate::tensor::TensorSource::read`].
     pub(crate) fn read(&self, id: TensorId, offset: usize, out: &mut [u8]) -> Result<()> {
         let Some(p) = self.placed.get(&id) else {
             return Err(ModelError::Parameter {
-                field: (self.name_of)(id),
+                field: self.names.name_of(id),
                 problem: "the model has no such tensor".into(),
                 remedy: "ask meta() first".into(),
             });
@@ -103,86 +159,100 @@ impl Inventory {
             .map_err(|e| ModelError::io(path, format!("read tensor {}", p.meta.name), e))
     }
 
-    /// Checks that every needed tensor is there and that every shape follows from `config`.
+    /// Whether there is a head that differs from the embedding. One that is a copy is forgotten: transformers ties a
+    /// head that is missing, and keeps one that is stored.
+    ///
+    /// # Errors
+    /// A failing read.
+    pub(crate) fn has_head_of_its_own(&mut self) -> Result<bool> {
+        let ids = [TensorId::OutputHead, TensorId::TokenEmbedding];
+        let [Some(head), Some(embedding)] = ids.map(|id| self.meta(id)) else {
+            return Ok(self.meta(TensorId::OutputHead).is_some());
+        };
+        let shape = |m: &TensorMeta| (m.block, m.rows, m.cols);
+        if shape(head) != shape(embedding) {
+            return Ok(true);
+        }
+        let len = head.bytes();
+        let mut chunks = [vec![0; CHUNK.min(len)], vec![0; CHUNK.min(len)]];
+        for start in (0..len).step_by(CHUNK) {
+            let n = CHUNK.min(len - start);
+            for (id, chunk) in ids.into_iter().zip(&mut chunks) {
+                self.read(id, start, &mut chunk[..n])?;
+            }
+            if chunks[0][..n] != chunks[1][..n] {
+                return Ok(true);
+            }
+        }
+        self.placed.remove(&TensorId::OutputHead);
+        Ok(false)
+    }
+
+    /// Checks that every needed tensor is there and that every shape follows from `network`.
     ///
     /// # Errors
     /// The first missing or misshapen tensor, by name.
-    pub(crate) fn check(&self, config: &ModelConfig) -> Result<()> {
+    pub(crate) fn check(&self, network: &Network) -> Result<()> {
         for (&id, p) in &self.placed {
-            self.check_shape(config, id, &p.meta)?;
+            self.check_shape(network, id, &p.meta)?;
         }
-        self.require(TensorId::TokenEmbedding)?;
-        self.require(TensorId::OutputNorm)?;
-        if !config.tied_head {
-            self.require(TensorId::OutputHead)?;
-        }
-        let predictors = self.placed.keys().any(|&id| is_predictor(id));
-        for layer in 0..config.n_layers {
-            self.check_layer(config, layer, predictors)?;
-        }
-        Ok(())
-    }
-
-    fn check_layer(&self, config: &ModelConfig, layer: usize, predictors: bool) -> Result<()> {
-        for t in ALWAYS {
-            self.require(TensorId::Layer(layer, t))?;
-        }
-        if config.qkv_bias {
-            for t in BIASES {
-                self.require(TensorId::Layer(layer, t))?;
+        let predictors = self.placed.keys().any(|id| id.is_predictor());
+        for content in network.contents(predictors) {
+            match content {
+                Content::Rows(id) => self.require(id)?,
+                Content::Embedding => self.require(TensorId::TokenEmbedding)?,
+                Content::Neurons(layer) => self.check_ffn(layer)?,
             }
         }
-        let (down, down_t) = (
-            TensorId::Layer(layer, LayerTensor::Down),
-            TensorId::Layer(layer, LayerTensor::DownT),
-        );
-        match (self.meta(down), self.meta(down_t)) {
+        for (id, _) in network.vectors() {
+            self.require(id)?;
+        }
+        let layers = 0..network.n_layers();
+        layers
+            .filter(|_| predictors)
+            .try_for_each(|l| self.check_predictor(l))
+    }
+
+    fn check_ffn(&self, layer: usize) -> Result<()> {
+        let id = |t| TensorId::Layer(layer, t);
+        self.require(id(T::Gate))?;
+        self.require(id(T::Up))?;
+        match (self.meta(id(T::Down)), self.meta(id(T::DownT))) {
             (Some(_), Some(t)) => {
-                return Err(self.wrong(&t.name, "the down projection is there twice".into()));
+                Err(self.wrong(&t.name, "the down projection is there twice".into()))
             }
-            (None, None) => self.require(down)?,
-            _ => {}
+            (None, None) => self.require(id(T::Down)),
+            _ => Ok(()),
         }
-        if predictors {
-            let fc1 = self.require_meta(TensorId::Layer(layer, LayerTensor::PredictorFc1))?;
-            let fc2 = self.require_meta(TensorId::Layer(layer, LayerTensor::PredictorFc2))?;
-            if fc1.rows != fc2.cols {
-                let problem = format!(
-                    "the predictor's rank is {} here and {} in {}",
-                    fc2.cols, fc1.rows, fc1.name
-                );
-                return Err(self.wrong(&fc2.name, problem));
-            }
-        }
-        Ok(())
     }
 
-    fn check_shape(&self, config: &ModelConfig, id: TensorId, meta: &TensorMeta) -> Result<()> {
-        let (rows, cols) = expected_shape(config, id);
-        if rows.is_some_and(|r| r != meta.rows) || cols.is_some_and(|c| c != meta.cols) {
-            let show = |n: Option<usize>| n.map_or("any".into(), |n| n.to_string());
-            return Err(self.wrong(
-                &meta.name,
-                format!(
-                    "{} rows of {} elements where the configuration asks for {} rows of {}",
-                    meta.rows,
-                    meta.cols,
-                    show(rows),
-                    show(cols)
-                ),
-            ));
+    fn check_predictor(&self, layer: usize) -> Result<()> {
+        let id = |t| TensorId::Layer(layer, t);
+        let fc1 = self.require_meta(id(T::PredictorFc1))?;
+        let fc2 = self.require_meta(id(T::PredictorFc2))?;
+        if fc1.rows == fc2.cols {
+            return Ok(());
         }
-        if is_bias(id) && !config.qkv_bias {
-            return Err(self.wrong(
-                &meta.name,
-                "a bias where the model has none elsewhere".into(),
-            ));
+        let problem = format!(
+            "the predictor's rank is {} here and {} in {}",
+            fc2.cols, fc1.rows, fc1.name
+        );
+        Err(self.wrong(&fc2.name, problem))
+    }
+
+    fn check_shape(&self, network: &Network, id: TensorId, meta: &TensorMeta) -> Result<()> {
+        let Some(shape) = network.shape(id) else {
+            return Err(self.out_of_place(network, id, &meta.name));
+        };
+        if shape.rows.is_some_and(|r| r != meta.rows) || shape.cols.is_some_and(|c| c != meta.cols)
+        {
+            return Err(self.misshapen(meta, shape));
         }
         let plain = matches!(
             meta.block,
             BlockType::F32 | BlockType::F16 | BlockType::BF16
         );
-        if is_vector(id) && !plain {
+        if id.is_vector() && !plain {
             return Err(ModelError::unsupported(
                 self.path_of(&meta.name),
                 &meta.name,
@@ -190,25 +260,42 @@ impl Inventory {
                 "norms and biases are read as F32, F16 or BF16",
             ));
         }
-        if let TensorId::Layer(layer, _) = id
-            && layer >= config.n_layers
-        {
-            return Err(self.wrong(
-                &meta.name,
-                format!("the model has only {} layers", config.n_layers),
-            ));
-        }
         Ok(())
     }
 
+    /// The error for a tensor in a role that the network does not have.
+    fn out_of_place(&self, network: &Network, id: TensorId, name: &str) -> ModelError {
+        let problem = match id {
+            TensorId::Layer(layer, _) if layer >= network.n_layers() => {
+                format!("the model has only {} layers", network.n_layers())
+            }
+            TensorId::Layer(_, t) if t.is_bias() => {
+                "a bias where the model has none elsewhere".into()
+            }
+            _ => "a tensor where the configuration asks for none".into(),
+        };
+        self.wrong(name, problem)
+    }
+
+    fn misshapen(&self, meta: &TensorMeta, shape: Shape) -> ModelError {
+        let show = |n: Option<usize>| n.map_or("any".into(), |n| n.to_string());
+        let problem = format!(
+            "{} rows of {} elements where the configuration asks for {} rows of {}",
+            meta.rows,
+            meta.cols,
+            show(shape.rows),
+            show(shape.cols)
+        );
+        self.wrong(&meta.name, problem)
+    }
+
     fn require(&self, id: TensorId) -> Result<()> {
-        self.require_meta(id).map(|_| ())
+        self.require_meta(id).map(drop)
     }
 
     fn require_meta(&self, id: TensorId) -> Result<&TensorMeta> {
-        let name = (self.name_of)(id);
         self.meta(id)
-            .ok_or_else(|| self.wrong(&name, "the tensor is missing".into()))
+            .ok_or_else(|| self.wrong(&self.names.name_of(id), "the tensor is missing".into()))
     }
 
     fn wrong(&self, name: &str, problem: String) -> ModelError {
@@ -227,48 +314,4 @@ impl Inventory {
             .map(|f| f.0.clone())
             .unwrap_or_default()
     }
-}
-
-fn is_predictor(id: TensorId) -> bool {
-    matches!(
-        id,
-        TensorId::Layer(_, LayerTensor::PredictorFc1 | LayerTensor::PredictorFc2)
-    )
-}
-
-fn is_bias(id: TensorId) -> bool {
-    matches!(id, TensorId::Layer(_, t) if BIASES.contains(&t))
-}
-
-fn is_vector(id: TensorId) -> bool {
-    match id {
-        TensorId::OutputNorm => true,
-        TensorId::Layer(_, t) => {
-            is_bias(id) || matches!(t, LayerTensor::AttnNorm | LayerTensor::FfnNorm)
-        }
-        TensorId::TokenEmbedding | TensorId::OutputHead => false,
-    }
-}
-
-/// Rows and columns that follow from the configuration; `None` where the file decides (the
-/// predictor's rank).
-fn expected_shape(config: &ModelConfig, id: TensorId) -> (Option<usize>, Option<usize>) {
-    let (d, ff, q, kv) = (config.d_model, config.d_ff, config.q_dim(), config.kv_dim());
-    let (rows, cols) = match id {
-        TensorId::TokenEmbedding | TensorId::OutputHead => (config.vocab_size, d),
-        TensorId::OutputNorm => (1, d),
-        TensorId::Layer(_, t) => match t {
-            LayerTensor::AttnNorm | LayerTensor::FfnNorm => (1, d),
-            LayerTensor::Q => (q, d),
-            LayerTensor::K | LayerTensor::V => (kv, d),
-            LayerTensor::O => (d, q),
-            LayerTensor::QBias => (1, q),
-            LayerTensor::KBias | LayerTensor::VBias => (1, kv),
-            LayerTensor::Gate | LayerTensor::Up | LayerTensor::DownT => (ff, d),
-            LayerTensor::Down => (d, ff),
-            LayerTensor::PredictorFc1 => return (None, Some(d)),
-            LayerTensor::PredictorFc2 => return (Some(ff), None),
-        },
-    };
-    (Some(rows), Some(cols))
 }

@@ -33,9 +33,8 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 use crate::block::BlockType;
-use crate::config::ModelConfig;
 use crate::error::{ModelError, Result};
-use crate::gguf::name_of;
+use crate::network::{self, Content, Network};
 use crate::tensor::{LayerTensor, TensorId, TensorMeta, TensorSource};
 use crate::tokenizer::TokenizerSpec;
 
@@ -59,8 +58,8 @@ pub const FORMATS: [BlockType; 3] = [BlockType::Q4_0, BlockType::Q8_0, BlockType
 pub enum Form {
     /// With the shape's ReLU, Down transposed, and predictors: as PowerInfer's files are.
     Sparse,
-    /// A llama with SiLU, Down as usual, no predictors: what other engines time on the same shape. Down
-    /// is not the sparse form's.
+    /// With SiLU, Down as usual, no predictors: what other engines time on the same shape. Down is not the
+    /// sparse form's.
     Plain,
 }
 
@@ -102,7 +101,7 @@ impl SynthOptions {
 /// A model that is computed wherever it is read.
 pub struct SynthSource {
     program: PathBuf,
-    config: ModelConfig,
+    network: Network,
     tokenizer: TokenizerSpec,
     rows: Rows,
     tensors: BTreeMap<TensorId, TensorMeta>,
@@ -134,16 +133,16 @@ impl SynthSource {
             "{} synth seed={} rank={rank} density={}",
             shape.name, options.seed, options.planting.density
         );
-        let config = shape.config(options.form == Form::Sparse, n_layers, name);
+        let network = shape.network(options.form == Form::Sparse, n_layers, name);
         let stream = Stream::of_seed(options.seed);
-        let plan = Plan::new(options.planting, &config, rank, stream)?;
+        let plan = Plan::new(options.planting, &network, rank, stream)?;
         Ok(Self {
             program: std::env::current_exe()
                 .map_err(|e| ModelError::io("forebay", "find the program itself", e))?,
-            tokenizer: vocabulary(config.vocab_size),
-            tensors: tensors(&config, options.form, options.format, rank),
-            rows: Rows::new(plan, stream, &config),
-            config,
+            tokenizer: vocabulary(network.vocab_size),
+            tensors: tensors(&network, options.form, options.format, rank),
+            rows: Rows::new(plan, stream, &network),
+            network,
         })
     }
 
@@ -182,8 +181,8 @@ impl TensorSource for SynthSource {
         &self.program
     }
 
-    fn config(&self) -> &ModelConfig {
-        &self.config
+    fn network(&self) -> &Network {
+        &self.network
     }
 
     fn tokenizer(&self) -> &TokenizerSpec {
@@ -196,7 +195,7 @@ impl TensorSource for SynthSource {
 
     fn read(&self, id: TensorId, offset: usize, out: &mut [u8]) -> Result<()> {
         let Some(meta) = self.meta(id) else {
-            let problem = format!("{} has no such tensor", self.config.name);
+            let problem = format!("{} has no such tensor", self.network.name);
             return Err(refused(
                 &format!("{id:?}"),
                 problem,
@@ -234,48 +233,43 @@ fn refused(field: &str, problem: String, remedy: String) -> ModelError {
 
 /// Every tensor of the model.
 fn tensors(
-    config: &ModelConfig,
+    network: &Network,
     form: Form,
     format: BlockType,
     rank: usize,
 ) -> BTreeMap<TensorId, TensorMeta> {
     use LayerTensor as T;
-    let (d, ff, q, kv) = (config.d_model, config.d_ff, config.q_dim(), config.kv_dim());
-    let mut shapes = vec![
-        (TensorId::TokenEmbedding, config.vocab_size, d),
-        (TensorId::OutputNorm, 1, d),
-        (TensorId::OutputHead, config.vocab_size, d),
-    ];
-    let of_the_form = match form {
-        Form::Sparse => vec![
-            (T::DownT, ff, d),
-            (T::PredictorFc1, rank, d),
-            (T::PredictorFc2, ff, rank),
-        ],
-        Form::Plain => vec![(T::Down, d, ff)],
+    let sparse = form == Form::Sparse;
+    let down = match sparse {
+        true => T::DownT,
+        false => T::Down,
     };
-    let of_both = [
-        (T::AttnNorm, 1, d),
-        (T::Q, q, d),
-        (T::K, kv, d),
-        (T::V, kv, d),
-        (T::O, d, q),
-        (T::FfnNorm, 1, d),
-        (T::Gate, ff, d),
-        (T::Up, ff, d),
-    ];
-    for layer in 0..config.n_layers {
-        let of_layer = of_both.iter().chain(&of_the_form);
-        shapes.extend(of_layer.map(|&(t, rows, cols)| (TensorId::Layer(layer, t), rows, cols)));
-    }
-    let meta = |(id, rows, cols): (TensorId, usize, usize)| {
+    let of = |content: Content| match content {
+        Content::Rows(id) => vec![id],
+        Content::Embedding => vec![TensorId::TokenEmbedding],
+        Content::Neurons(l) => [T::Gate, T::Up, down]
+            .map(|t| TensorId::Layer(l, t))
+            .to_vec(),
+    };
+    let matrices = network.contents(sparse).into_iter().flat_map(of);
+    let vectors = network.vectors().into_iter().map(|(id, _)| id);
+    let meta = |id| {
+        let shape = network.shape(id);
+        let shape = shape.unwrap_or(network::Shape {
+            rows: None,
+            cols: None,
+        });
         let meta = TensorMeta {
-            name: name_of(id),
-            block: if rows == 1 { BlockType::F32 } else { format },
-            rows,
-            cols,
+            name: format!("{id:?}"),
+            block: if id.is_vector() {
+                BlockType::F32
+            } else {
+                format
+            },
+            rows: shape.rows.unwrap_or(rank),
+            cols: shape.cols.unwrap_or(rank),
         };
         (id, meta)
     };
-    shapes.into_iter().map(meta).collect()
+    matrices.chain(vectors).map(meta).collect()
 }

@@ -2,8 +2,8 @@
 
 use super::block::{AMPLITUDE, INTEGERS_DEVIATION, LEN};
 use super::random::{Stream, normal_quantile};
-use crate::config::ModelConfig;
 use crate::error::{ModelError, Result};
+use crate::network::Network;
 
 /// The tunables.
 ///
@@ -95,7 +95,9 @@ pub(super) struct Plan {
     pub(super) n_groups: usize,
     /// Signs of the columns inside their groups, `[d_model]`.
     pub(super) signs: Vec<i8>,
-    config: ModelConfig,
+    network: Network,
+    /// Frequencies of the rotation, `[head_dim / 2]`.
+    frequencies: Vec<f32>,
     /// Mean of the neurons' thresholds.
     threshold: f64,
     /// Independent positions that attention's mean is worth.
@@ -109,7 +111,7 @@ impl Plan {
     /// A rank or density that cannot be planted.
     pub(super) fn new(
         planting: Planting,
-        config: &ModelConfig,
+        network: &Network,
         rank: usize,
         stream: Stream,
     ) -> Result<Self> {
@@ -120,7 +122,7 @@ impl Plan {
                 remedy,
             })
         };
-        let d = config.d_model;
+        let d = network.d_model;
         if !rank.is_power_of_two() || rank < LEN || rank > d / 2 {
             let remedy = format!("give a power of two from {LEN} to {}", d / 2);
             return refused("rank", format!("{rank} cannot be planted"), remedy);
@@ -130,14 +132,16 @@ impl Plan {
             return refused("density", problem, "give a share from 0.005 to 0.5".into());
         }
         let deviation = (1.0 + planting.skew * planting.skew).sqrt();
+        let frequencies = network.ropes[0].frequencies(network.context_length);
         Ok(Self {
             planting,
             group: 2 * d / rank,
             n_groups: rank / 2,
             signs: (0..d as u64).map(|j| stream.sign(j)).collect(),
-            config: config.clone(),
+            network: network.clone(),
             threshold: normal_quantile(1.0 - planting.density) * deviation,
-            window: window(&config.rope.frequencies(), planting.attention_peak),
+            window: window(&frequencies, planting.attention_peak),
+            frequencies,
         })
     }
 
@@ -192,7 +196,7 @@ impl Plan {
 
     /// The same for the head, so that logits differ enough to be sampled from.
     pub(super) fn logit_unit(&self) -> f64 {
-        self.unit(self.config.n_layers - 1) * LOGIT_DEVIATION
+        self.unit(self.network.n_layers() - 1) * LOGIT_DEVIATION
     }
 
     /// Standard deviation of the sum, over all varying groups, of normal coefficients times the stream's.
@@ -211,20 +215,20 @@ impl Plan {
     /// Coefficient of the constant groups in rows of Q and K of layer `l` for an element of pair `pair`
     /// of a head.
     pub(super) fn query(&self, l: usize, pair: usize) -> f64 {
-        let frequencies = self.config.rope.frequencies();
         let in_band = |f: &&f32| WINDOW_BAND.contains(*f);
-        if !frequencies.get(pair).is_some_and(|f| in_band(&f)) {
+        if !self.frequencies.get(pair).is_some_and(|f| in_band(&f)) {
             return 0.0;
         }
-        let elements = 2 * frequencies.iter().filter(in_band).count();
-        let score = self.planting.attention_peak * (self.config.head_dim as f64).sqrt();
+        let elements = 2 * self.frequencies.iter().filter(in_band).count();
+        let score =
+            self.planting.attention_peak * (self.network.attention(0).head_dim as f64).sqrt();
         let constant = self.group_len() * self.n_constant() * self.planting.constant;
         (score / elements as f64).sqrt() * self.rms_before_attention(l) / constant
     }
 
     /// Noise in rows of Q and K where nothing is planted.
     pub(super) fn query_noise(&self) -> f64 {
-        ATTENTION_NOISE / (self.config.d_model as f64).sqrt()
+        ATTENTION_NOISE / (self.network.d_model as f64).sqrt()
     }
 
     /// Factor for rows of V with coefficients of variance 1 over the token's part.
@@ -237,14 +241,14 @@ impl Plan {
     pub(super) fn output_scale(&self, l: usize) -> f64 {
         let growth = if l == 0 { 1.0 } else { CONTEXT_GROWTH };
         let variance = self.planting.context * growth * self.window;
-        (variance / self.config.q_dim() as f64).sqrt() / INTEGERS_DEVIATION
+        (variance / self.network.attention(0).q_dim() as f64).sqrt() / INTEGERS_DEVIATION
     }
 
     /// Scale of Down's integers.
     pub(super) fn down_scale(&self, l: usize) -> f64 {
         // Mean square of relu(g - beta) * u over all neurons, about: the gate's excess is about as
         // large as its deviation, and so is up.
-        let hidden = self.config.d_ff as f64 * self.planting.density;
+        let hidden = self.network.ffn(0).d_ff as f64 * self.planting.density;
         self.planting.ffn_share * self.rms(self.context(l)) / (hidden.sqrt() * INTEGERS_DEVIATION)
     }
 }

@@ -6,7 +6,7 @@ use super::block::{AMPLITUDE, Block, LEN, integers, noise};
 use super::planting::{Plan, Subspace};
 use super::random::Stream;
 use super::vocabulary::N_CONTROL;
-use crate::config::ModelConfig;
+use crate::network::Network;
 use crate::tensor::{LayerTensor, TensorId};
 
 /// Noise of planted rows where nothing is planted, against what is planted elsewhere.
@@ -77,12 +77,13 @@ pub(super) struct Rows {
 }
 
 impl Rows {
-    pub(super) fn new(plan: Plan, stream: Stream, config: &ModelConfig) -> Self {
+    pub(super) fn new(plan: Plan, stream: Stream, network: &Network) -> Self {
+        let attention = network.attention(0);
         Self {
             plan,
             stream,
-            queries_per_kv: config.n_heads / config.n_kv_heads,
-            head_dim: config.head_dim,
+            queries_per_kv: attention.n_heads / attention.n_kv_heads,
+            head_dim: attention.head_dim,
         }
     }
 

@@ -1,15 +1,14 @@
 //! The shapes that can be made.
 
-use crate::config::{Activation, Arch, ModelConfig, RopeConfig, RopePairing, RopeScaling};
 use crate::error::{ModelError, Result};
+use crate::network::{Activation, Network, Rope, RopePairing, Uniform};
 
 /// Sizes of a model, after a published one.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Shape {
     /// Name on the command line.
     pub name: &'static str,
-    /// Architecture and activation of the sparse form.
-    arch: Arch,
+    /// Activation of the sparse form.
     activation: Activation,
     /// Layers, unless the caller wants fewer.
     pub n_layers: usize,
@@ -32,7 +31,6 @@ impl Shape {
         // PowerInfer/TurboSparse-Mistral-Instruct's config.json.
         Self {
             name: "turbosparse-mistral-7b",
-            arch: Arch::Bamboo,
             activation: Activation::DoubleRelu,
             n_layers: 32,
             d_model: 4096,
@@ -47,7 +45,6 @@ impl Shape {
         // SparseLLM/ReluLLaMA-7B's config.json.
         Self {
             name: "llama2-7b-relu",
-            arch: Arch::Llama,
             activation: Activation::Relu,
             n_layers: 32,
             d_model: 4096,
@@ -62,7 +59,6 @@ impl Shape {
         // Small enough for tests; its head_dim is that of many small models.
         Self {
             name: "tiny-sparse",
-            arch: Arch::Bamboo,
             activation: Activation::DoubleRelu,
             n_layers: 4,
             d_model: 256,
@@ -89,14 +85,13 @@ impl Shape {
         })
     }
 
-    /// The configuration of the sparse form, or of a plain llama of the same size.
-    pub(super) fn config(&self, sparse: bool, n_layers: usize, name: String) -> ModelConfig {
-        let (arch, activation) = match sparse {
-            true => (self.arch, self.activation),
-            false => (Arch::Llama, Activation::Silu),
+    /// The network of the sparse form, or one with SiLU of the same size.
+    pub(super) fn network(&self, sparse: bool, n_layers: usize, name: String) -> Network {
+        let activation = match sparse {
+            true => self.activation,
+            false => Activation::Silu,
         };
-        ModelConfig {
-            arch,
+        Uniform {
             name,
             n_layers,
             d_model: self.d_model,
@@ -106,18 +101,14 @@ impl Shape {
             d_ff: self.d_ff,
             vocab_size: self.vocab_size,
             context_length: self.context_length,
-            sliding_window: None,
             rms_eps: 1e-5,
-            rope: RopeConfig {
-                theta: 10_000.0,
-                rotary_dim: self.head_dim,
-                pairing: RopePairing::Interleaved,
-                scaling: RopeScaling::None,
-            },
+            rope: Rope::plain(10_000.0, self.head_dim, RopePairing::Interleaved),
+            window: None,
             activation,
-            tied_head: false,
             qkv_bias: false,
+            tied_head: false,
             predictor_threshold: 0.0,
         }
+        .network()
     }
 }

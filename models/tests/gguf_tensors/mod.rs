@@ -164,3 +164,50 @@ fn the_bytes_of_every_tensor_are_those_written() {
         assert!(absent.contains("output.weight"), "{absent}");
     }
 }
+
+#[test]
+fn several_roles_may_share_a_tensor() {
+    let plain = Model::default().writer();
+    let part = |name: &str| {
+        let found = plain.tensors.iter().find(|t| t.name == name);
+        found.unwrap().clone()
+    };
+    let parts = [
+        "blk.1.attn_q.weight",
+        "blk.1.attn_k.weight",
+        "blk.1.attn_v.weight",
+    ]
+    .map(part);
+    let mut fused = plain.clone();
+    parts.iter().for_each(|t| _ = fused.remove(&t.name));
+    let mut whole = parts[0].clone();
+    whole.name = "blk.1.attn_qkv.weight".into();
+    whole.dims[1] = parts.iter().map(|t| t.dims[1]).sum();
+    whole.data = parts.iter().flat_map(|t| t.data.clone()).collect();
+    fused.tensors.push(whole);
+    let source = open(&fused).unwrap();
+    let roles = [LayerTensor::Q, LayerTensor::K, LayerTensor::V];
+    for (role, part) in roles.into_iter().zip(&parts) {
+        let id = TensorId::Layer(1, role);
+        let meta = source.meta(id).unwrap();
+        assert_eq!(
+            (meta.rows, meta.bytes()),
+            (part.dims[1] as usize, part.data.len())
+        );
+        let mut bytes = vec![0; meta.bytes()];
+        source.read(id, 0, &mut bytes).unwrap();
+        assert_eq!(bytes, part.data, "{role:?}");
+        assert!(source.read(id, 1, &mut bytes).is_err());
+    }
+    let error = |w: &GgufWriter| open(w).err().unwrap();
+    fused.tensor_mut("blk.1.attn_qkv.weight").dims[1] -= 1;
+    let message = error(&fused);
+    assert!(
+        message.contains("attn_qkv.weight") && message.contains("asks for 128 rows"),
+        "{message}"
+    );
+    let mut twice = plain.clone();
+    twice.tensors.extend(fused.tensors.pop());
+    twice.tensor_mut("blk.1.attn_qkv.weight").dims[1] += 1;
+    assert!(error(&twice).contains("again"));
+}

@@ -4,7 +4,7 @@
 #![allow(dead_code, reason = "each test uses a part")]
 
 use forebay_models::block::dequantize;
-use forebay_models::config::Activation;
+use forebay_models::network::Activation;
 use forebay_models::tensor::{LayerTensor, TensorId, TensorSource};
 
 /// What a layer's neurons did.
@@ -19,10 +19,10 @@ pub struct Activity {
 
 /// Feeds `tokens` and returns every layer's activity.
 pub fn observe(source: &dyn TensorSource, tokens: &[u32]) -> Vec<Activity> {
-    let config = source.config();
+    let network = source.network();
     let embedding = Rows::new(source, TensorId::TokenEmbedding);
     let mut stream: Vec<Vec<f32>> = tokens.iter().map(|&t| embedding.row(t as usize)).collect();
-    let layers = 0..config.n_layers;
+    let layers = 0..network.n_layers();
     layers
         .map(|l| {
             attention(source, l, &mut stream);
@@ -85,11 +85,11 @@ fn normalised(stream: &[Vec<f32>], eps: f32) -> Vec<Vec<f32>> {
 }
 
 fn attention(source: &dyn TensorSource, l: usize, stream: &mut [Vec<f32>]) {
-    let c = source.config();
-    let h = normalised(stream, c.rms_eps);
+    let (network, c) = (source.network(), source.network().attention(l));
+    let h = normalised(stream, network.output_norm.eps);
     let times = |t| Rows::new(source, TensorId::Layer(l, t)).times(&h);
     let [mut q, mut k, v] = [LayerTensor::Q, LayerTensor::K, LayerTensor::V].map(times);
-    let frequencies = c.rope.frequencies();
+    let frequencies = network.ropes[0].frequencies(network.context_length);
     for rows in [&mut q, &mut k] {
         for (position, row) in rows.iter_mut().enumerate() {
             for head in row.chunks_exact_mut(c.head_dim) {
@@ -124,15 +124,15 @@ fn attention(source: &dyn TensorSource, l: usize, stream: &mut [Vec<f32>]) {
 }
 
 fn ffn(source: &dyn TensorSource, l: usize, stream: &mut [Vec<f32>]) -> Activity {
-    let c = source.config();
+    let (network, c) = (source.network(), source.network().ffn(l));
     let matrix = |t| Rows::new(source, TensorId::Layer(l, t));
     let mut hidden = matrix(LayerTensor::PredictorFc1).times(stream);
     hidden.iter_mut().flatten().for_each(|v| *v = v.max(0.0));
     let scores = matrix(LayerTensor::PredictorFc2).times(&hidden);
-    let h = normalised(stream, c.rms_eps);
+    let h = normalised(stream, network.output_norm.eps);
     let gate = matrix(LayerTensor::Gate).times(&h);
     let up = matrix(LayerTensor::Up).times(&h);
-    let mut update = vec![vec![0.0; c.d_model]; stream.len()];
+    let mut update = vec![vec![0.0; network.d_model]; stream.len()];
     let down = matrix(LayerTensor::DownT);
     for i in 0..c.d_ff {
         let column = down.row(i);

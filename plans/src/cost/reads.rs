@@ -74,9 +74,4 @@ impl MissCurve {
             bytes: between(low.bytes, high.bytes),
         }
     }
-
-    /// The samples, from an empty cache to a full one.
-    pub fn samples(&self) -> &[MissSample] {
-        &self.samples
-    }
 }

@@ -1,7 +1,8 @@
 //! What a generated token goes through: bytes of weights by kernel, from the packed model's directory.
 
 use forebay_models::block::BlockType;
-use forebay_models::bundle::{Bundle, ClusterKind, FfnLayout};
+use forebay_models::bundle::{Bundle, FfnLayout};
+use forebay_models::network::Content;
 
 use crate::machine::{Kernel, KernelCase};
 use crate::residency::{Residency, ResidencyPlan, Sparsity};
@@ -70,43 +71,31 @@ pub struct TokenWork {
 impl TokenWork {
     /// From a packed model. `kv_bytes` are the KV cache's bytes for the positions that a token sees.
     pub fn of(bundle: &Bundle, sparsity: Sparsity, active: Activation, kv_bytes: f64) -> Self {
-        let (meta, c) = (&bundle.meta, &bundle.meta.config);
         let mut work = Self {
             kv_bytes,
-            layers: c.n_layers,
+            layers: bundle.meta.network.n_layers(),
             ..Self::default()
         };
         for e in &bundle.clusters {
-            let l = usize::from(e.layer.unwrap_or(0));
-            let Some(layer) = meta.layers.get(l) else {
-                continue;
-            };
-            let bytes = f64::from(e.len);
-            let (format, cols, to) = match e.kind {
-                ClusterKind::Q => (layer.q, c.d_model, &mut work.attention),
-                ClusterKind::K => (layer.k, c.d_model, &mut work.attention),
-                ClusterKind::V => (layer.v, c.d_model, &mut work.attention),
-                ClusterKind::O => (layer.o, c.q_dim(), &mut work.attention),
-                ClusterKind::Head => (meta.head, c.d_model, &mut work.head),
-                ClusterKind::PredictorHidden | ClusterKind::PredictorScore => {
-                    let Some(p) = meta.predictors.as_ref().map(|p| p[l]) else {
-                        continue;
-                    };
-                    if sparsity != Sparsity::Predicted {
-                        continue;
-                    }
-                    match e.kind {
-                        ClusterKind::PredictorHidden => (p.fc1, c.d_model, &mut work.predictor),
-                        _ => (p.fc2, p.rank, &mut work.predictor),
-                    }
-                }
-                ClusterKind::Ffn => {
-                    work.add_ffn(bundle, e.count as usize, l, sparsity, active);
+            let tensor = match e.content {
+                Content::Embedding => continue,
+                Content::Neurons(layer) => {
+                    work.add_ffn(bundle, e.count as usize, layer, sparsity, active);
                     continue;
                 }
-                ClusterKind::Embedding => continue,
+                content if content.is_predictor() && sparsity != Sparsity::Predicted => continue,
+                Content::Rows(tensor) => tensor,
             };
-            add(to, Kernel::Gemv, format, cols, bytes);
+            let Some(matrix) = bundle.meta.matrix(tensor) else {
+                continue;
+            };
+            let to = match (e.content.is_predictor(), e.layer()) {
+                (true, _) => &mut work.predictor,
+                (false, Some(_)) => &mut work.attention,
+                (false, None) => &mut work.head,
+            };
+            let (block, cols) = (matrix.block, matrix.cols);
+            add(to, Kernel::Gemv, block, cols, f64::from(e.len));
             work.clusters += 1;
         }
         work
@@ -120,7 +109,7 @@ impl TokenWork {
         sparsity: Sparsity,
         active: Activation,
     ) {
-        let g = &bundle.meta.layers[layer].ffn;
+        let g = &bundle.meta.ffns[layer];
         let d = g.d_model;
         if g.layout == FfnLayout::Cluster {
             add(

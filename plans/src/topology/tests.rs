@@ -94,7 +94,7 @@ fn a_small_vm_has_only_big_cores() {
 fn more_threads_than_cpus_is_an_error_with_a_remedy() {
     let topology = read(&small_vm());
     let message = topology.compute_cores(Some(3)).unwrap_err().to_string();
-    for part in ["3 threads", "2 CPUs", "0-1", "--threads 2", "taskset"] {
+    for part in ["3 threads", "2 CPUs", "0-1", "use 2 or fewer", "taskset"] {
         assert!(message.contains(part), "{part}: {message}");
     }
     assert!(matches!(

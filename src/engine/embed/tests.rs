@@ -6,21 +6,25 @@ mod gguf_writer;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use forebay_actors::decode::{Boards, DecodeGraph, GraphOptions, NeuronOptions, Program, Resident};
 use forebay_actors::fault::FaultCell;
 use forebay_actors::io::{DriverChoice, open_driver};
 use forebay_actors::load::load_resident;
 use forebay_actors::memory::WeightMemory;
+use forebay_actors::runtime::{NeuronOptions, Runtime, RuntimeOptions};
 use forebay_models::block::BlockType;
 use forebay_models::bundle::{Bundle, PackOptions};
-use forebay_models::kv_cache::KvType;
+use forebay_models::kv_type::KvType;
 use forebay_models::source;
 use forebay_models::tensor::TensorId;
+use forebay_plans::program::compile;
 use forebay_plans::residency::{
     Pipeline, ResidencyRequest, STREAM_WINDOW, Sparsity, decide, least_weight_bytes,
 };
+use forebay_stages::attention::KvRoom;
+use forebay_stages::boards::Boards;
 use forebay_stages::kernels::KernelTable;
-use forebay_stages::pred::Pred;
+use forebay_stages::pred::Rule;
+use forebay_stages::weights::Resident;
 use gguf_writer::Model;
 
 use super::*;
@@ -38,7 +42,7 @@ impl Drop for Folder {
 }
 
 /// A graph over the packed model `path` with all weights in memory, or as few as possible.
-fn start(path: &Path, pinned: bool) -> (DecodeGraph, Embedder) {
+fn start(path: &Path, pinned: bool) -> (Runtime, Embedder) {
     let bundle = Bundle::open(path).expect("a sound file");
     let request = ResidencyRequest {
         weight_bytes: if pinned {
@@ -53,7 +57,12 @@ fn start(path: &Path, pinned: bool) -> (DecodeGraph, Embedder) {
         neuron_cache: 0,
     };
     let plan = decide(&bundle, &request).expect("enough memory");
-    let programs = vec![Program::new(&bundle, &plan, 0)];
+    let programs = vec![compile(
+        &bundle,
+        &plan,
+        0,
+        NeuronOptions::default().program(&plan, false),
+    )];
     let mut memory = WeightMemory::carve(&bundle, &plan, &programs, BATCH).expect("memory");
     let open = || {
         open_driver(path, DriverChoice::Pread, 8, &[])
@@ -62,25 +71,24 @@ fn start(path: &Path, pinned: bool) -> (DecodeGraph, Embedder) {
     };
     let slots = &mut memory.resident;
     load_resident(open().as_mut(), &bundle, &plan, slots, &mut |_| {}).expect("read");
-    let config = &bundle.meta.config;
+    let network = &bundle.meta.network;
     let shared = Arc::new(Shared {
-        pred: Pred::new(Sparsity::Dense, config.activation, Vec::new()),
+        rule: Rule::new(Sparsity::Dense, network.ffn(0).activation, Vec::new()),
         neurons: NeuronOptions::default(),
         observer: None,
-        boards: Boards::new(config, 1, BATCH, 1, 0),
-        resident: Resident::new(memory.resident),
+        boards: Boards::new(network, 1, BATCH, 1, 0),
+        resident: Arc::new(Resident::new(memory.resident)),
         kernels: KernelTable::best(),
         faults: FaultCell::default(),
-        kv_type: KvType::default(),
-        context: BATCH,
+        kv: KvRoom::new(network, KvType::default(), BATCH, BATCH, 1),
         max_batch: BATCH,
         threads: 1,
         plan,
         bundle,
     });
     let embedder = Embedder::new(&shared, memory.rows);
-    let options = GraphOptions::default();
-    let graph = DecodeGraph::start(shared, programs, memory.cores, open(), &options);
+    let options = RuntimeOptions::default();
+    let graph = Runtime::start(shared, programs, memory.cores, open(), &options);
     (graph.expect("threads"), embedder)
 }
 
@@ -108,7 +116,7 @@ fn check(block: BlockType, tied_head: bool, pinned: bool) {
     let (mut graph, mut embedder) = start(&target, pinned);
     let shared = Arc::clone(graph.shared());
     let tables = shared.bundle.clusters.iter().zip(&shared.plan.residency);
-    let mut tables = tables.filter(|(e, _)| e.kind >= ClusterKind::Head);
+    let mut tables = tables.filter(|(e, _)| e.layer().is_none());
     let in_memory = tables.any(|(_, &r)| r == Residency::Pinned);
     assert!(
         pinned == in_memory,

@@ -1,6 +1,6 @@
 //! The right-hand side of a matrix product: activations as f32 and as 8-bit integers.
 
-use forebay_models::lanes;
+use forebay_numbers::lanes;
 
 use super::formats::{GROUP, PAIR};
 use super::simd::{Kernel, LANES, Simd};
@@ -18,7 +18,7 @@ pub enum Form {
     /// [`KernelTable::matmul`]: weights row by row. Every token is a row.
     #[default]
     Rows,
-    /// The same for laned rows ([`forebay_models::lanes`]). Every token is a row, regrouped as those are.
+    /// The same for laned rows ([`forebay_numbers::lanes`]). Every token is a row, regrouped as those are.
     Lanes,
     /// [`KernelTable::panels`]: weights in panels. Up to 16 tokens lie block by block side by side.
     Panels,

@@ -1,6 +1,6 @@
 //! From a format to the kernel that is compiled for it, on each backend.
 
-use forebay_models::block::BlockType;
+use forebay_numbers::block::BlockType;
 
 use super::activations::{Quantise, QuantiseLane, QuantiseLaned};
 use super::attention::Attend;

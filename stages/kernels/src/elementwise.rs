@@ -1,6 +1,6 @@
 //! RMSNorm, RoPE and the FFN's activation.
 
-use forebay_models::config::{Activation, RopePairing};
+use forebay_numbers::{activation::Activation, rope_pairing::RopePairing};
 
 use super::exp::exp;
 use super::simd::{Kernel, LANES, Simd, load_part, store_part};
@@ -101,6 +101,13 @@ fn activate<S: Simd>(s: S, activation: Activation, gate: S::F, up: S::F) -> (S::
     match activation {
         Activation::Silu => {
             let one_plus = s.add(s.splat(1.0), exp(s, s.sub(s.zero(), gate)));
+            (s.div(gate, one_plus), up)
+        }
+        // `1 + tanh(u)` is twice the sigmoid of `2 u`.
+        Activation::GeluTanh => {
+            let cubic = s.mul(s.mul(gate, gate), s.mul(gate, s.splat(0.044_715)));
+            let factor = s.splat(-2.0 * (2.0 / std::f32::consts::PI).sqrt());
+            let one_plus = s.add(s.splat(1.0), exp(s, s.mul(factor, s.add(gate, cubic))));
             (s.div(gate, one_plus), up)
         }
         Activation::Relu => (s.max(gate, s.zero()), up),

@@ -4,7 +4,7 @@
 //! elements: one block of a K format, or 8 blocks of 32. Groups of 32 count as two equal groups of 16,
 //! so a chunk has 16 scales in every format. Layouts are those of ggml (`ggml-quants.h`).
 
-use forebay_models::block::BlockType;
+use forebay_numbers::block::BlockType;
 
 use super::simd::{LANES, Simd, at, unrolled};
 
@@ -410,7 +410,7 @@ impl Float for Bf16 {
 /// Calls `$quantised::<F>` or `$float::<F>` for the block format `$block`.
 macro_rules! for_format {
     ($block:expr, quantised $f:ident => $quantised:expr, float $g:ident => $float:expr) => {{
-        use forebay_models::block::BlockType as Bt;
+        use forebay_numbers::block::BlockType as Bt;
         use $crate::formats as fm;
         macro_rules! quantised {
             ($name:ident) => {{

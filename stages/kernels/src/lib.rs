@@ -19,6 +19,7 @@ mod exp;
 mod fixed;
 mod formats;
 mod isa;
+pub mod kv;
 mod lanes;
 mod matmul;
 mod numbers;

@@ -1,10 +1,10 @@
 //! How codes and scales come out of a panel's tiles, for 16 rows at a time; see
-//! [`forebay_models::panel`] for the bytes.
+//! [`forebay_numbers::panel`] for the bytes.
 //!
 //! Every quantised format is `w = scale * (code - BIAS) - min` with a scale per 32 or 16 elements.
 
-use forebay_models::block::BlockType;
-use forebay_models::panel::{PANEL_ROWS, PLANE_LEN};
+use forebay_numbers::block::BlockType;
+use forebay_numbers::panel::{PANEL_ROWS, PLANE_LEN};
 
 use super::formats::{Q2K, Q3K, Q4_0, Q4_1, Q4K, Q5_0, Q5_1, Q5K, Q6K, Q8_0};
 use super::simd::{Simd, at, unrolled};

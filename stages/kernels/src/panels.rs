@@ -12,7 +12,7 @@
 
 use std::marker::PhantomData;
 
-use forebay_models::panel::PANEL_ROWS;
+use forebay_numbers::panel::PANEL_ROWS;
 
 use super::activations::Activations;
 use super::fixed::fold_each;

@@ -2,11 +2,10 @@
 
 use std::fmt;
 
-use forebay_models::block::BlockType;
-use forebay_models::config::{Activation, RopePairing};
-use forebay_models::kv_cache::{KvHead, KvRows, POSITIONS};
-use forebay_models::lanes;
-use forebay_models::panel::{PANEL_ROWS, panel_bytes};
+use forebay_numbers::block::BlockType;
+use forebay_numbers::lanes;
+use forebay_numbers::panel::{PANEL_ROWS, panel_bytes};
+use forebay_numbers::{activation::Activation, rope_pairing::RopePairing};
 
 use super::activations::{Activations, Form, Quantise, QuantiseLane, QuantiseLaned};
 use super::attention::{Attend, AttendScratch, Queries};
@@ -15,6 +14,7 @@ use super::dispatch::Kernels;
 use super::elementwise::{GateUp, RmsNorm, Rope};
 use super::fixed::{Fold, Unfold};
 use super::isa::Isa;
+use super::kv::{BLOCK, KvHead};
 use super::lanes::LanedAxpy;
 use super::matmul::Matmul;
 #[cfg(target_arch = "aarch64")]
@@ -239,7 +239,7 @@ impl KernelTable {
         }
     }
 
-    /// [`Self::axpy_gathered`] of laned rows, with sums in lane order ([`forebay_models::lanes`]).
+    /// [`Self::axpy_gathered`] of laned rows, with sums in lane order ([`forebay_numbers::lanes`]).
     ///
     /// Rows whose `h` is not 0 are taken in their order, eight at a time. A block's factors `h * scale` become
     /// integers of 15 bits, in units of the largest of the eight divided by 16383, and the sums over the eight are
@@ -347,10 +347,11 @@ impl KernelTable {
     /// `out = softmax(scale * q . k^T) . v` for query heads of consecutive tokens that share a key/value
     /// head; head `h` of token `t` goes to `t * out_stride + h * head_dim`.
     ///
-    /// The result of a (token, head) pair does not depend on what else is computed in the call.
+    /// The result of a (token, head) pair does not depend on what else is computed in the call, nor on where the
+    /// sequence's blocks are.
     ///
     /// # Panics
-    /// The cache has fewer positions, `q` or `out` is too short for the shape, the window is 0, or `scratch`
+    /// The sequence or the cache has fewer blocks, `q` or `out` is too short for the shape, the window is 0, or `scratch`
     /// was made for smaller heads.
     pub fn attend(
         &self,
@@ -364,15 +365,12 @@ impl KernelTable {
         if n == 0 || width == 0 {
             return;
         }
-        let keys = match kv.rows {
-            KvRows::F16 { keys, .. } => keys.len() / kv.head_dim,
-            KvRows::Q8 { key_scales, .. } => key_scales.len(),
-        };
         assert!(
-            queries.position + n <= keys / POSITIONS * POSITIONS && queries.window > 0,
-            "{n} tokens from position {} on see {} of {keys} positions",
+            (queries.position + n).div_ceil(BLOCK) <= queries.blocks.len() && queries.window > 0,
+            "{n} tokens from position {} on see {} of the positions in {} blocks",
             queries.position,
-            queries.window
+            queries.window,
+            queries.blocks.len()
         );
         assert!(
             kv.head_dim <= scratch.room(),

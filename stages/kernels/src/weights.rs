@@ -1,6 +1,6 @@
 //! Weights as kernels take them.
 
-use forebay_models::block::BlockType;
+use forebay_numbers::block::BlockType;
 
 /// Rows of a weight matrix where they lie: in a tensor, or in neuron bundles with other rows between.
 #[derive(Clone, Copy, Debug)]
@@ -15,7 +15,7 @@ pub struct WeightRows<'a> {
     pub n_rows: usize,
 }
 
-/// Rows of a weight matrix in panels of 16; see [`forebay_models::panel`].
+/// Rows of a weight matrix in panels of 16; see [`forebay_numbers::panel`].
 #[derive(Clone, Copy, Debug)]
 pub struct WeightPanels<'a> {
     /// Format of the elements.

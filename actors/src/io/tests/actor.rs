@@ -1,6 +1,9 @@
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+use forebay_stages::contract::Turn;
+use forebay_traces::record::Reason;
+
 use super::super::waker::Bell;
 use super::*;
 
@@ -88,7 +91,7 @@ impl Bench {
         self.actor.source_mut().prefetch.push_back(op);
     }
 
-    fn turn(&mut self) -> IoTurn {
+    fn turn(&mut self) -> Turn {
         self.now_ns += 10;
         self.actor.turn(self.now_ns).expect("never fails")
     }
@@ -297,12 +300,12 @@ fn a_passing_fault_is_tried_again_once() {
 #[test]
 fn wrong_requests_are_answered_and_the_end_is_announced() {
     let mut bench = Bench::new(2, IoLimits::new(2, 2));
-    assert_eq!(bench.turn(), IoTurn::Waiting);
+    assert_eq!(bench.turn(), Turn::Blocked(Reason::Idle));
     let mut stranger = pages(0, 1);
     stranger.client = 2;
     bench.urgent(stranger);
     bench.prefetch(read_op(1, 100, PAGE, slot(PAGE)));
-    assert_eq!(bench.turn(), IoTurn::Progress);
+    assert_eq!(bench.turn(), Turn::Progress);
     let kinds: Vec<_> = bench
         .done()
         .into_iter()
@@ -313,11 +316,15 @@ fn wrong_requests_are_answered_and_the_end_is_announced() {
 
     bench.urgent(pages(5, 1));
     bench.actor.source_mut().closed = true;
-    assert_eq!(bench.turn(), IoTurn::Progress);
-    assert_eq!(bench.turn(), IoTurn::Waiting, "a read is still in flight");
+    assert_eq!(bench.turn(), Turn::Progress);
+    assert_eq!(
+        bench.turn(),
+        Turn::Blocked(Reason::Idle),
+        "a read is still in flight"
+    );
     bench.end(0, Ok(()));
-    assert_eq!(bench.turn(), IoTurn::Progress);
-    assert_eq!(bench.turn(), IoTurn::Done);
+    assert_eq!(bench.turn(), Turn::Progress);
+    assert_eq!(bench.turn(), Turn::Finished);
     assert_eq!(bench.done().len(), 1);
 }
 

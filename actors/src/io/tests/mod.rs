@@ -13,6 +13,7 @@ use std::path::Path;
 use std::time::Instant;
 
 use forebay_queues::slab::{Slab, Slot};
+use forebay_stages::contract::Turn;
 use tempfile::NamedTempFile;
 
 use super::driver::Driver;
@@ -134,8 +135,9 @@ impl RequestSource for Requests {
 struct Kept(Vec<ReadDone>);
 
 impl CompletionSink for Kept {
-    fn complete(&mut self, done: ReadDone) {
+    fn complete(&mut self, done: ReadDone) -> std::io::Result<()> {
         self.0.push(done);
+        Ok(())
     }
 }
 
@@ -145,11 +147,11 @@ fn run<D: Driver>(actor: &mut IoActor<D, Requests, Kept>) -> Vec<ReadDone> {
     let started = Instant::now();
     loop {
         match actor.turn(started.elapsed().as_nanos() as u64) {
-            Ok(IoTurn::Progress) => {}
-            Ok(IoTurn::Waiting) => actor
+            Ok(Turn::Progress) => {}
+            Ok(Turn::Blocked(_)) => actor
                 .wait(Some(std::time::Duration::from_millis(100)))
                 .expect("driver works"),
-            Ok(IoTurn::Done) => return std::mem::take(&mut actor.sink_mut().0),
+            Ok(Turn::Finished) => return std::mem::take(&mut actor.sink_mut().0),
             Err(e) => panic!("driver failed: {e}"),
         }
         assert!(started.elapsed().as_secs() < 30, "the actor hangs");

@@ -6,7 +6,8 @@ use super::super::simd::{Kernel, LANES, Simd, load_part, store_part, unrolled};
 use super::numbers::Numbers;
 use super::product::{LINE as CACHE_LINE, Part, groups, widen, with_rows};
 use super::scores::WIDEN_FROM;
-use super::scratch::{AttendScratch, BLOCK, Line, Row, Scores};
+use super::scratch::{AttendScratch, Block, Line, Row, Scores};
+use crate::kv::BLOCK;
 
 /// Vectors of a register tile.
 const PARTS: usize = 4;
@@ -15,6 +16,8 @@ const PARTS: usize = 4;
 struct Target<'a> {
     out: &'a mut [f32],
     d: usize,
+    /// From a value to the one that the tile meets a block later, in vectors.
+    ahead: usize,
 }
 
 /// Adds a block's values, weighted, to the results of some rows, after these are corrected.
@@ -22,7 +25,7 @@ struct Target<'a> {
 pub(super) fn gather<S: Simd, N: Numbers>(
     s: S,
     numbers: N,
-    (block, rows): (usize, Range<usize>),
+    (block, rows): (Block, Range<usize>),
     scratch: &mut AttendScratch,
     out: &mut [f32],
 ) {
@@ -35,8 +38,9 @@ pub(super) fn gather<S: Simd, N: Numbers>(
         return;
     };
     let seen = first.within(block).0..last.within(block).1;
-    let values = &numbers.values()[block * BLOCK * parts..][..seen.end * parts];
-    let mut target = Target { out, d };
+    let values = &numbers.values()[block.place * BLOCK * parts..][..seen.end * parts];
+    let ahead = block.ahead.wrapping_mul(BLOCK * parts);
+    let mut target = Target { out, d, ahead };
     let AttendScratch {
         rows: all,
         scores,
@@ -65,7 +69,7 @@ pub(super) fn gather<S: Simd, N: Numbers>(
 fn gather_rows<S: Simd, P: Part, const R: usize>(
     s: S,
     values: &[P], // [BLOCK][d / 16], or what is seen of it
-    (block, rows): (usize, &[Row]),
+    (block, rows): (Block, &[Row]),
     weights: &[Scores],
     corrections: &[f32],
     target: &mut Target<'_>,
@@ -178,7 +182,7 @@ impl<P: Part, const R: usize> GatherRange<'_, '_, P, R> {
             unrolled!(v in 0..V => {
                 value[v] = row[v].widen(s);
                 if (v * size_of::<P>()).is_multiple_of(CACHE_LINE) {
-                    row[v].prefetch(s, BLOCK * parts);
+                    row[v].prefetch(s, target.ahead);
                 }
             });
             unrolled!(r in 0..R => {

@@ -5,7 +5,7 @@
 //! at a time: scores, weights, weighted values. What is added to what, and in which order, is fixed per row:
 //! a score is one sequential sum over the head's elements in the lane of its position, and a weighted sum
 //! is sequential over positions. A row never touches a position outside its own range. So the result of
-//! a row has the same bits whatever other rows are in the call.
+//! a row has the same bits whatever other rows are in the call, and wherever the blocks are.
 
 mod gather;
 mod numbers;
@@ -16,13 +16,12 @@ mod softmax;
 
 use std::ops::Range;
 
-use forebay_models::kv_cache::{KvHead, KvRows};
-
+use super::kv::{BLOCK, KvHead, KvRows};
 use super::simd::{Kernel, Simd};
 use gather::gather;
 use numbers::{Bytes, Halves, Numbers};
 pub use scratch::AttendScratch;
-use scratch::{BLOCK, ROWS, Row};
+use scratch::{Block, ROWS, Row};
 use softmax::soften;
 
 /// Query heads of consecutive tokens that share a key/value head.
@@ -36,6 +35,9 @@ pub struct Queries<'a> {
     pub n_tokens: usize,
     /// Heads of each token.
     pub heads: usize,
+    /// Where the sequence is in the cache: the block with its positions `64 * i..64 * (i + 1)` is `blocks[i]`. What
+    /// no token sees may be anything.
+    pub blocks: &'a [u32],
     /// Position of the first token; each token sees the positions up to its own.
     pub position: usize,
     /// How many positions it sees at most.
@@ -130,8 +132,18 @@ fn tile<S: Simd, N: Numbers>(
     // Powers of two are cheaper than those of e.
     let scale = queries.scale * std::f32::consts::LOG2_E;
     numbers.begin(s, queries.q, scale, scratch);
-    for block in blocks {
-        let rows = active(&scratch.rows, block);
+    for index in blocks.clone() {
+        let place = queries.blocks[index] as usize;
+        let next = match index + 1 {
+            next if next < blocks.end => queries.blocks[next] as usize,
+            _ => place,
+        };
+        let block = Block {
+            index,
+            place,
+            ahead: next.wrapping_sub(place),
+        };
+        let rows = active(&scratch.rows, index);
         numbers.score(s, queries.q, (block, rows.clone()), scratch);
         soften(
             s,

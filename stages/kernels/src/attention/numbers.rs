@@ -5,7 +5,8 @@ use std::ops::Range;
 use super::super::simd::{LANES, Simd, load_part};
 use super::product::Part;
 use super::scores::{score_bytes, score_floats};
-use super::scratch::{AttendScratch, BLOCK};
+use super::scratch::{AttendScratch, Block};
+use crate::kv::BLOCK;
 
 /// Keys and values of one head.
 pub(super) trait Numbers: Copy {
@@ -23,7 +24,7 @@ pub(super) trait Numbers: Copy {
         self,
         s: S,
         q: &[f32],
-        at: (usize, Range<usize>),
+        at: (Block, Range<usize>),
         scratch: &mut AttendScratch,
     );
 
@@ -31,7 +32,7 @@ pub(super) trait Numbers: Copy {
     fn values(&self) -> &[Self::Value];
 
     /// What weights are multiplied with, from the first position of a block on.
-    fn value_scales(&self, block: usize) -> Option<&[f32]>;
+    fn value_scales(&self, block: Block) -> Option<&[f32]>;
 }
 
 /// Half precision.
@@ -71,7 +72,7 @@ impl Numbers for Halves<'_> {
         self,
         s: S,
         q: &[f32],
-        at: (usize, Range<usize>),
+        at: (Block, Range<usize>),
         scratch: &mut AttendScratch,
     ) {
         let s = s.plain();
@@ -84,7 +85,7 @@ impl Numbers for Halves<'_> {
     }
 
     #[inline(always)]
-    fn value_scales(&self, _: usize) -> Option<&[f32]> {
+    fn value_scales(&self, _: Block) -> Option<&[f32]> {
         None
     }
 }
@@ -142,7 +143,7 @@ impl Numbers for Bytes<'_> {
         self,
         s: S,
         _: &[f32],
-        at: (usize, Range<usize>),
+        at: (Block, Range<usize>),
         scratch: &mut AttendScratch,
     ) {
         score_bytes(s, self.keys, self.key_scales, self.head_dim, at, scratch);
@@ -154,8 +155,8 @@ impl Numbers for Bytes<'_> {
     }
 
     #[inline(always)]
-    fn value_scales(&self, block: usize) -> Option<&[f32]> {
-        Some(&self.value_scales[block * BLOCK..])
+    fn value_scales(&self, block: Block) -> Option<&[f32]> {
+        Some(&self.value_scales[block.place * BLOCK..])
     }
 }
 

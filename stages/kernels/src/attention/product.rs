@@ -11,7 +11,8 @@ pub(super) trait Part: Copy {
     /// As f32.
     fn widen<S: Simd>(&self, s: S) -> S::F;
 
-    /// Asks for what stands `ahead` elements of this type further on, unless it is in the cache anyway.
+    /// Asks for what stands `ahead` elements of this type further on, unless it is in the cache anyway. `ahead` wraps
+    /// for what stands before.
     fn prefetch<S: Simd>(&self, s: S, ahead: usize) {
         let _ = (s, ahead);
     }
@@ -32,7 +33,10 @@ impl Part for [u16; LANES] {
 
     #[inline(always)]
     fn prefetch<S: Simd>(&self, s: S, ahead: usize) {
-        s.prefetch(bytemuck::bytes_of(self), ahead * size_of::<Self>());
+        s.prefetch(
+            bytemuck::bytes_of(self),
+            ahead.wrapping_mul(size_of::<Self>()),
+        );
     }
 }
 
@@ -45,7 +49,10 @@ impl Part for [i8; LANES] {
 
     #[inline(always)]
     fn prefetch<S: Simd>(&self, s: S, ahead: usize) {
-        s.prefetch(bytemuck::bytes_of(self), ahead * size_of::<Self>());
+        s.prefetch(
+            bytemuck::bytes_of(self),
+            ahead.wrapping_mul(size_of::<Self>()),
+        );
     }
 }
 

@@ -4,7 +4,8 @@ use std::ops::Range;
 
 use super::super::simd::{Kernel, LANES, Simd, unrolled};
 use super::product::{LINE as CACHE_LINE, Part, groups, widen, with_rows};
-use super::scratch::{AttendScratch, BLOCK, Line, Row, Scores};
+use super::scratch::{AttendScratch, Block, Line, Row, Scores};
+use crate::kv::BLOCK;
 
 /// Vectors of positions in a block.
 const PARTS: usize = BLOCK / LANES;
@@ -13,7 +14,7 @@ pub(super) const WIDEN_FROM: usize = 12;
 
 /// Vectors of a block that hold positions which some of the rows see.
 #[inline(always)]
-fn parts(rows: &[Row], block: usize) -> Range<usize> {
+fn parts(rows: &[Row], block: Block) -> Range<usize> {
     let from = rows.first().map_or(0, |row| row.within(block).0);
     let to = rows.last().map_or(0, |row| row.within(block).1);
     from / LANES..to.div_ceil(LANES)
@@ -23,13 +24,13 @@ fn parts(rows: &[Row], block: usize) -> Range<usize> {
 #[inline(always)]
 pub(super) fn score_floats<S: Simd, P: Part>(
     s: S,
-    keys: &[P], // [positions / 16][d]
+    keys: &[P], // [blocks][64 / 16][d]
     (q, d): (&[f32], usize),
-    (block, rows): (usize, Range<usize>),
+    (block, rows): (Block, Range<usize>),
     scratch: &mut AttendScratch,
 ) {
     let seen = parts(&scratch.rows[rows.clone()], block);
-    let keys = &keys[block * PARTS * d..][..seen.end * d];
+    let keys = &keys[block.place * PARTS * d..][..seen.end * d];
     let AttendScratch {
         rows: all,
         scores,
@@ -58,7 +59,7 @@ struct ScoreRows<'a, P, const R: usize> {
     keys: &'a [P], // [BLOCK / 16][d], or what is seen of it
     q: &'a [f32],
     d: usize,
-    block: usize,
+    block: Block,
     rows: &'a [Row], // [R]
     factor: f32,
     scores: &'a mut [Scores], // [R]
@@ -70,18 +71,24 @@ impl<P: Part, const R: usize> Kernel for ScoreRows<'_, P, R> {
     #[inline(always)]
     fn run<S: Simd>(self, s: S) {
         let Self {
-            d, factor, scores, ..
+            d,
+            block,
+            factor,
+            scores,
+            ..
         } = self;
         let mut queries = [self.q; R];
         for (query, row) in queries.iter_mut().zip(self.rows) {
             *query = &self.q[row.q..][..d];
         }
-        let parts = parts(self.rows, self.block);
+        let parts = parts(self.rows, block);
+        let ahead = block.ahead.wrapping_mul(PARTS * d);
         if const { S::TILE[1] == PARTS } && parts.len() == PARTS {
-            return score_tile::<S, P, R, PARTS>(s, queries, self.keys, factor, (scores, 0));
+            let keys = (self.keys, ahead);
+            return score_tile::<S, P, R, PARTS>(s, queries, keys, factor, (scores, 0));
         }
         for part in parts {
-            let keys = &self.keys[part * d..];
+            let keys = (&self.keys[part * d..], ahead);
             score_tile::<S, P, R, 1>(s, queries, keys, factor, (scores, part));
         }
     }
@@ -91,8 +98,8 @@ impl<P: Part, const R: usize> Kernel for ScoreRows<'_, P, R> {
 #[inline(always)]
 fn score_tile<S: Simd, P: Part, const R: usize, const V: usize>(
     s: S,
-    queries: [&[f32]; R], // [R][d]
-    keys: &[P],           // [V][d]
+    queries: [&[f32]; R],         // [R][d]
+    (keys, ahead): (&[P], usize), // [V][d]
     factor: f32,
     (scores, first): (&mut [Scores], usize),
 ) {
@@ -106,7 +113,7 @@ fn score_tile<S: Simd, P: Part, const R: usize, const V: usize>(
         let mut key = [s.zero(); V];
         unrolled!(v in 0..V => { key[v] = lines[v][i].widen(s); });
         if i.is_multiple_of(CACHE_LINE / size_of::<P>()) {
-            unrolled!(v in 0..V => { lines[v][i].prefetch(s, PARTS * d); });
+            unrolled!(v in 0..V => { lines[v][i].prefetch(s, ahead); });
         }
         unrolled!(r in 0..R => {
             let x = s.splat(rows[r][i]);
@@ -132,16 +139,16 @@ struct Scaled<'a> {
 #[inline(always)]
 pub(super) fn score_bytes<S: Simd>(
     s: S,
-    keys: &[[i8; 64]], // [positions / 16][d / 4]
-    key_scales: &[f32],
+    keys: &[[i8; 64]],  // [blocks][64 / 16][d / 4]
+    key_scales: &[f32], // [blocks][64]
     d: usize,
-    (block, rows): (usize, Range<usize>),
+    (block, rows): (Block, Range<usize>),
     scratch: &mut AttendScratch,
 ) {
     let (words, padded) = (d.div_ceil(4), d.div_ceil(LANES));
     let seen = parts(&scratch.rows[rows.clone()], block);
-    let keys = &keys[block * PARTS * words..][..seen.end * words];
-    let key_scales = &key_scales[block * BLOCK..][..seen.end * LANES];
+    let keys = &keys[block.place * PARTS * words..][..seen.end * words];
+    let key_scales = &key_scales[block.place * BLOCK..][..seen.end * LANES];
     for g in groups::<S>(rows) {
         let codes = scratch.codes[g.start * padded..g.end * padded].as_flattened();
         let scaled = Scaled {
@@ -160,7 +167,7 @@ struct DotRows<'a, const R: usize> {
     keys: &'a [[i8; 64]], // [BLOCK / 16][words], or what is seen of it
     words: usize,
     scaled: Scaled<'a>,
-    block: usize,
+    block: Block,
     rows: &'a [Row],          // [R]
     scores: &'a mut [Scores], // [R]
 }
@@ -170,13 +177,22 @@ impl<const R: usize> Kernel for DotRows<'_, R> {
 
     #[inline(always)]
     fn run<S: Simd>(self, s: S) {
-        let Self { words, scores, .. } = self;
-        let parts = parts(self.rows, self.block);
+        let Self {
+            words,
+            block,
+            scores,
+            ..
+        } = self;
+        let parts = parts(self.rows, block);
+        let ahead = block
+            .ahead
+            .wrapping_mul(PARTS * words * size_of::<[i8; 64]>());
         if const { S::TILE[1] == PARTS } && parts.len() == PARTS {
-            return dot_tile::<S, R, PARTS>(s, self.keys, words, &self.scaled, (scores, 0));
+            let keys = (self.keys, ahead);
+            return dot_tile::<S, R, PARTS>(s, keys, words, &self.scaled, (scores, 0));
         }
         for part in parts {
-            let keys = &self.keys[part * words..];
+            let keys = (&self.keys[part * words..], ahead);
             dot_tile::<S, R, 1>(s, keys, words, &self.scaled, (scores, part));
         }
     }
@@ -186,7 +202,7 @@ impl<const R: usize> Kernel for DotRows<'_, R> {
 #[inline(always)]
 fn dot_tile<S: Simd, const R: usize, const V: usize>(
     s: S,
-    keys: &[[i8; 64]], // [V][words]
+    (keys, ahead): (&[[i8; 64]], usize), // [V][words]; bytes to the next block
     words: usize,
     scaled: &Scaled<'_>,
     (scores, first): (&mut [Scores], usize),
@@ -204,7 +220,7 @@ fn dot_tile<S: Simd, const R: usize, const V: usize>(
         let mut key = [s.bytes(&[0; 64]); V];
         unrolled!(v in 0..V => {
             key[v] = s.bytes(&lines[v][i]);
-            s.prefetch(bytemuck::cast_slice(&lines[v][i]), PARTS * words * size_of::<[i8; 64]>());
+            s.prefetch(bytemuck::cast_slice(&lines[v][i]), ahead);
         });
         unrolled!(r in 0..R => {
             unrolled!(v in 0..V => { sums[r][v] = s.dot_add(sums[r][v], key[v], queries[r][i]); });

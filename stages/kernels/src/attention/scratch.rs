@@ -1,9 +1,8 @@
 //! Buffers of the attention kernel: one block of positions and one tile of rows.
 
 use super::super::simd::LANES;
+use crate::kv::BLOCK;
 
-/// Positions of a block: its keys, or its values, stay in the first-level cache as f32.
-pub(super) const BLOCK: usize = 64;
 /// Query rows of a tile: what a block's keys and values are widened for.
 pub(super) const ROWS: usize = 96;
 
@@ -16,6 +15,17 @@ pub(super) struct Line(pub [f32; LANES]);
 #[derive(Clone, Copy, Debug)]
 #[repr(C, align(64))]
 pub(super) struct Scores(pub [f32; BLOCK]);
+
+/// A block of positions that a tile meets.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Block {
+    /// Which of the sequence.
+    pub index: usize,
+    /// Which of the cache.
+    pub place: usize,
+    /// How many blocks further on in the cache the next one is that the tile meets; wraps for those before.
+    pub ahead: usize,
+}
 
 /// A query row.
 #[derive(Clone, Copy, Debug)]
@@ -33,8 +43,8 @@ pub(super) struct Row {
 impl Row {
     /// What it sees of a block: positions in the block.
     #[inline(always)]
-    pub fn within(&self, block: usize) -> (usize, usize) {
-        let start = block * BLOCK;
+    pub fn within(&self, block: Block) -> (usize, usize) {
+        let start = block.index * BLOCK;
         let from = self.from.saturating_sub(start).min(BLOCK);
         (from, self.to.saturating_sub(start).min(BLOCK))
     }
@@ -60,7 +70,7 @@ pub(super) struct State {
 pub struct AttendScratch {
     pub(super) rows: Vec<Row>,      // [ROWS]
     pub(super) scores: Vec<Scores>, // [ROWS][BLOCK]
-    /// Keys or values of a block: `[BLOCK / 16][head_dim]` of 16 positions, or `[BLOCK][head_dim / 16]` of
+    /// Keys or values of a block, which stay in the first-level cache: `[BLOCK / 16][head_dim]` of 16 positions, or `[BLOCK][head_dim / 16]` of
     /// 16 elements.
     pub(super) wide: Vec<Line>,
     /// `[ROWS][head_dim / 16]` of 16 query codes.

@@ -4,7 +4,8 @@ use std::ops::Range;
 
 use super::super::exp::exp2_below;
 use super::super::simd::{LANES, Simd};
-use super::scratch::{AttendScratch, BLOCK, ROWS};
+use super::scratch::{AttendScratch, Block, ROWS};
+use crate::kv::BLOCK;
 
 /// Turns the scores of some rows in a block into weights (times `value_scales`), and updates their maxima,
 /// sums and corrections; other rows' corrections become 1.
@@ -12,7 +13,7 @@ use super::scratch::{AttendScratch, BLOCK, ROWS};
 pub(super) fn soften<S: Simd>(
     s: S,
     value_scales: Option<&[f32]>,
-    (block, rows): (usize, Range<usize>),
+    (block, rows): (Block, Range<usize>),
     scratch: &mut AttendScratch,
 ) {
     const { assert!(ROWS.is_multiple_of(LANES)) };

@@ -7,7 +7,7 @@
 
 use std::marker::PhantomData;
 
-use forebay_models::lanes::{BLOCK, LANES};
+use forebay_numbers::lanes::{BLOCK, LANES};
 
 use super::{Filled, GROUP, LaneFormat, LanedRow, MAX_FIELDS, RowGroup, VECTOR};
 use crate::rows::{Ahead, Gather, Rows, ask};

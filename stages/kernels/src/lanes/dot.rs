@@ -5,7 +5,7 @@
 
 use std::marker::PhantomData;
 
-use forebay_models::lanes::LANES;
+use forebay_numbers::lanes::LANES;
 
 use super::{Filled, GROUP, LaneFormat, LanedRow, MAX_WORDS, RowGroup, VECTOR};
 use crate::activations::{Activations, LanedToken};

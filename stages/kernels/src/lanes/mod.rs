@@ -1,10 +1,10 @@
-//! Laned rows ([`forebay_models::lanes`]): a block in every lane, so that sums of products stay in their lanes.
+//! Laned rows ([`forebay_numbers::lanes`]): a block in every lane, so that sums of products stay in their lanes.
 
 mod axpy;
 mod dot;
 
-use forebay_models::block::BlockType;
-use forebay_models::lanes::{BLOCK, LANES};
+use forebay_numbers::block::BlockType;
+use forebay_numbers::lanes::{BLOCK, LANES};
 
 use super::simd::{Simd, at};
 
@@ -257,7 +257,7 @@ impl<'a> LanedRow<'a> {
 /// Calls `$body` with `$f` for the format `$block`, which has laned rows.
 macro_rules! for_laned {
     ($block:expr, $f:ident => $body:expr) => {{
-        use forebay_models::block::BlockType as Bt;
+        use forebay_numbers::block::BlockType as Bt;
         macro_rules! laned {
             ($name:ident) => {{
                 type $f = $crate::lanes::$name;

@@ -1,10 +1,37 @@
 //! Attention against a softmax in f64, written over rows as they were before the cache took them.
 
-use forebay_models::kv_cache::{KvCache, KvShape, KvType};
+use forebay_kernels::kv::{BLOCK, KvCache, KvLayer, KvShape, KvType};
+use forebay_kernels::{AttendScratch, KernelTable, Queries};
 use proptest::prelude::*;
 
 use super::{Random, bits, on_all, tables};
-use forebay_kernels::{AttendScratch, KernelTable, Queries};
+
+/// A cache of one head with a sequence in `blocks`; everything else in it is NaN.
+fn cache_of(
+    kind: KvType,
+    blocks: &[u32],
+    (keys, values): (&[f32], &[f32]), // [positions, d]
+    d: usize,
+) -> KvCache {
+    let n_blocks = blocks.iter().max().map_or(1, |&b| b as usize + 1);
+    let mut cache = KvCache::new(&KvShape {
+        kind,
+        layers: vec![KvLayer {
+            heads: 1,
+            head_dim: d,
+            pool: 0,
+        }],
+        pools: vec![n_blocks],
+    });
+    let nan = vec![f32::NAN; d];
+    for p in 0..n_blocks * BLOCK {
+        cache.store((0, 0), ((p / BLOCK) as u32, p % BLOCK), &nan, &nan);
+    }
+    for (p, (k, v)) in keys.chunks(d).zip(values.chunks(d)).enumerate() {
+        cache.store((0, 0), (blocks[p / BLOCK], p % BLOCK), k, v);
+    }
+    cache
+}
 
 /// Query rows `[n_tokens, heads, d]` over a filled cache.
 struct Case {
@@ -16,6 +43,7 @@ struct Case {
     q: Vec<f32>,
     keys: Vec<f32>,   // [position + n_tokens, d]
     values: Vec<f32>, // [position + n_tokens, d]
+    blocks: Vec<u32>,
     cache: KvCache,
 }
 
@@ -32,16 +60,8 @@ impl Case {
         let q = random.units(n_tokens * heads * d);
         let q = q.iter().map(|v| v * size).collect();
         let (keys, values) = (random.units(n_pos * d), random.units(n_pos * d));
-        let mut cache = KvCache::new(KvShape {
-            kind,
-            n_layers: 1,
-            heads: 1,
-            context: n_pos,
-            head_dim: d,
-        });
-        for (p, (k, v)) in keys.chunks(d).zip(values.chunks(d)).enumerate() {
-            cache.store(0, 0, p, k, v);
-        }
+        let blocks: Vec<u32> = (0..n_pos.div_ceil(BLOCK) as u32).collect();
+        let cache = cache_of(kind, &blocks, (&keys, &values), d);
         Self {
             heads,
             d,
@@ -51,8 +71,20 @@ impl Case {
             q,
             keys,
             values,
+            blocks,
             cache,
         }
+    }
+
+    /// Puts the sequence into other blocks, and drops those that no token sees.
+    fn scatter(&mut self, kind: KvType, places: &[u32]) {
+        for (block, place) in self.blocks.iter_mut().zip(places) {
+            *block = *place;
+        }
+        let rows = (&self.keys[..], &self.values[..]);
+        self.cache = cache_of(kind, &self.blocks, rows, self.d);
+        let first_seen = (self.position + 1).saturating_sub(self.window);
+        self.blocks[..first_seen / BLOCK].fill(u32::MAX);
     }
 
     fn scale(&self) -> f32 {
@@ -77,6 +109,7 @@ impl Case {
             stride,
             n_tokens: tokens.len(),
             heads: heads.len(),
+            blocks: &self.blocks,
             position: self.position + tokens.start,
             window: self.window,
             scale: self.scale(),
@@ -206,8 +239,9 @@ fn a_row_sees_its_range_only() {
         let before = case.run();
         // What the fifth token does not see is broken.
         for p in (0..58).chain(65..69) {
+            let at = ((p / BLOCK) as u32, p % BLOCK);
             case.cache
-                .store(0, 0, p, &[f32::NAN; 20], &[f32::INFINITY; 20]);
+                .store((0, 0), at, &[f32::NAN; 20], &[f32::INFINITY; 20]);
         }
         let after = case.run();
         let token = 4 * 3 * 20..5 * 3 * 20;
@@ -233,7 +267,7 @@ fn a_fault_in_a_query_shows_in_its_head_only() {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(60))]
 
-    /// However tokens and heads are split into calls, and whatever else a call computes.
+    /// However tokens and heads are split into calls, whatever else a call computes, and wherever blocks are.
     #[test]
     fn results_do_not_depend_on_the_call(
         q8 in any::<bool>(),
@@ -244,14 +278,16 @@ proptest! {
         window in prop_oneof![Just(usize::MAX), 1_usize..150],
         cuts in prop::collection::vec(any::<prop::sample::Index>(), 0..4),
         head_cut in any::<prop::sample::Index>(),
+        places in Just((0..9).collect::<Vec<u32>>()).prop_shuffle(),
     ) {
         let kind = if q8 { KvType::Q8 } else { KvType::F16 };
-        let case = Case::random(kind, (heads, d), (position, n_tokens, window), 5.0);
+        let mut case = Case::random(kind, (heads, d), (position, n_tokens, window), 5.0);
         let whole = case.run();
         let mut cuts: Vec<usize> = cuts.iter().map(|c| c.index(n_tokens + 1)).collect();
         cuts.extend([0, n_tokens]);
         cuts.sort_unstable();
         let head_cut = head_cut.index(heads + 1);
+        case.scatter(kind, &places);
         for table in tables() {
             let mut out = vec![f32::NAN; whole.len()];
             for cut in cuts.windows(2) {

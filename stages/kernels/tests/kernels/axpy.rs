@@ -1,6 +1,6 @@
 //! Rows added to accumulators, and rows as numbers.
 
-use forebay_models::block::BlockType;
+use forebay_numbers::block::BlockType;
 
 use super::definition::{random_row, weights};
 use super::{Random, bits, on_all, tables};

@@ -1,6 +1,6 @@
 //! Formats and quantisation, element by element, as ggml defines them.
 
-use forebay_models::block::BlockType;
+use forebay_numbers::block::BlockType;
 use half::{bf16, f16};
 
 use super::Random;

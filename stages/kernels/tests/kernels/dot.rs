@@ -1,6 +1,6 @@
 //! Products with gathered rows, against products with the same rows of a matrix.
 
-use forebay_models::block::BlockType;
+use forebay_numbers::block::BlockType;
 
 use super::definition::random_row;
 use super::{Random, bits, on_all, tables};

@@ -1,7 +1,7 @@
 //! Laned rows: products and sums, against their definitions in plain loops and against f64.
 
-use forebay_models::block::BlockType;
-use forebay_models::lanes::{append_laned, groups};
+use forebay_numbers::block::BlockType;
+use forebay_numbers::lanes::{append_laned, groups};
 use half::f16;
 
 use super::definition::{constant_row, quantised, random_row, weights};

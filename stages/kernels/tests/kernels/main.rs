@@ -6,6 +6,7 @@ mod definition;
 mod dot;
 mod elementwise;
 mod fixed;
+mod kv;
 mod laned;
 mod matmul;
 mod probe;

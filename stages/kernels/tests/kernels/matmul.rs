@@ -1,7 +1,7 @@
 //! Matrix products, with weights in rows and in panels: values, tile independence, layout, faults.
 
-use forebay_models::block::BlockType;
-use forebay_models::panel::pack_panels;
+use forebay_numbers::block::BlockType;
+use forebay_numbers::panel::pack_panels;
 use proptest::prelude::*;
 
 use super::definition::{constant_row, quantised, random_row, weights};

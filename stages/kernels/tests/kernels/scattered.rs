@@ -3,7 +3,7 @@
 
 use std::hint::black_box;
 
-use forebay_models::block::BlockType;
+use forebay_numbers::block::BlockType;
 use forebay_queues::slab::Slab;
 
 use super::definition::random_row;

@@ -4,10 +4,10 @@
 use std::hint::black_box;
 use std::time::Instant;
 
-use forebay_models::block::BlockType;
-use forebay_models::kv_cache::{KvCache, KvShape, KvType};
-use forebay_models::lanes::{append_laned, words};
-use forebay_models::panel::pack_panels;
+use forebay_kernels::kv::{BLOCK, KvCache, KvLayer, KvShape, KvType};
+use forebay_numbers::block::BlockType;
+use forebay_numbers::lanes::{append_laned, words};
+use forebay_numbers::panel::pack_panels;
 use forebay_queues::slab::Slab;
 
 use super::definition::random_row;
@@ -103,16 +103,19 @@ fn attention(
     let mut random = Random(1);
     let shape = KvShape {
         kind,
-        n_layers: 1,
-        heads: HEADS,
-        context: n_pos,
-        head_dim: d,
+        layers: vec![KvLayer {
+            heads: HEADS,
+            head_dim: d,
+            pool: 0,
+        }],
+        pools: vec![n_pos.div_ceil(BLOCK)],
     };
-    let mut cache = KvCache::new(shape);
+    let mut cache = KvCache::new(&shape);
+    let blocks: Vec<u32> = (0..n_pos.div_ceil(BLOCK) as u32).collect();
     let row = random.units(d);
     for head in 0..HEADS {
         for p in 0..n_pos {
-            cache.store(0, head, p, &row, &row);
+            cache.store((0, head), ((p / BLOCK) as u32, p % BLOCK), &row, &row);
         }
     }
     let q = random.units(n_tokens * group * d);
@@ -126,6 +129,7 @@ fn attention(
             stride: group * d,
             n_tokens,
             heads: group,
+            blocks: &blocks,
             position,
             window: usize::MAX,
             scale: 0.1,
@@ -143,7 +147,7 @@ fn attention(
     }
     let seen: usize = (position + 1..=n_pos).sum();
     let products = (2 * group * seen * d) as f64 / best;
-    let bytes = KvCache::bytes(shape) as f64 / HEADS as f64 / best;
+    let bytes = shape.bytes() as f64 / HEADS as f64 / best;
     println!(
         "{:>10} attend {kind:>3} {n_tokens:>3} x {group} x {d:<3} at {n_pos:<4}: {:.3} ns per head and position, \
          {:.0} GFLOP/s = {:.0}% of FMA peak, {:.1} GB/s",

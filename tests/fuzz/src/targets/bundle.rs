@@ -186,7 +186,7 @@ fn open(path: &Path) -> Result<(), String> {
             gates.thresholds(density);
         }
     }
-    for layer in 0..bundle.meta.config.n_layers {
+    for layer in 0..bundle.meta.network.n_layers() {
         let failed = bundle.read_gate(layer).err();
         first = first.or(failed.map(|e| refusal(&e)));
     }

@@ -4,8 +4,9 @@ use std::path::Path;
 
 use anyhow::Result;
 use forebay_models::bundle::{
-    Bundle, ClusterKind, HotNeuron, checksum, hot_set_path, load_hot_set, save_hot_set,
+    Bundle, DirectoryEntry, HotNeuron, checksum, hot_set_path, load_hot_set, save_hot_set,
 };
+use forebay_models::network::Content;
 
 use crate::mutate;
 use crate::random::Random;
@@ -21,8 +22,7 @@ struct HotSet {
 pub fn make(folder: &Path) -> Result<Box<dyn Target>> {
     super::bundle::packed(folder)?;
     let bundle = Bundle::open(&folder.join("seed.fbay"))?;
-    let ffn =
-        |(_, e): &(usize, &forebay_models::bundle::DirectoryEntry)| e.kind == ClusterKind::Ffn;
+    let ffn = |(_, e): &(usize, &DirectoryEntry)| matches!(e.content, Content::Neurons(_));
     let clusters = bundle.clusters.iter().enumerate().filter(ffn);
     let neurons: Vec<HotNeuron> = clusters
         .flat_map(|(i, e)| {

@@ -7,6 +7,7 @@ use forebay::learn::{MissPoint, Profile};
 use forebay_models::bundle::Bundle;
 use forebay_models::sorted::{SortedNeurons, hot_first};
 use forebay_models::source;
+use forebay_plans::residency::Sparsity;
 
 use super::refusal;
 use crate::mutate;
@@ -25,7 +26,8 @@ struct Kept {
 pub fn make(folder: &Path) -> Result<Box<dyn Target>> {
     super::bundle::packed(folder)?;
     let bundle = Bundle::open(&folder.join("seed.fbay"))?;
-    let c = &bundle.meta.config;
+    let network = &bundle.meta.network;
+    let (n_layers, d_ff) = (network.n_layers(), network.ffn(0).d_ff as u32);
     let point = |cached, miss_rate| MissPoint {
         cached,
         miss_rate,
@@ -35,13 +37,13 @@ pub fn make(folder: &Path) -> Result<Box<dyn Target>> {
     };
     let profile = Profile {
         tokens: 9,
-        sparsity: "exact".into(),
-        wanted: vec![0.25; c.n_layers],
+        sparsity: Sparsity::Exact,
+        wanted: vec![0.25; n_layers],
         overlap: 0.5,
         top_fifth_share: 0.75,
         policy: "lru".into(),
         misses: vec![point(0.25, 0.5), point(0.5, 0.25), point(1.0, 0.0)],
-        counts: vec![(0..c.d_ff as u32).map(|i| i % 10).collect(); c.n_layers],
+        counts: vec![(0..d_ff).map(|i| i % 10).collect(); n_layers],
     };
     let path = profile.save(&bundle)?;
     let seed = std::fs::read(&path)?;

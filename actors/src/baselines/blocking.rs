@@ -1,0 +1,66 @@
+//! Reads block, as in LLM in a Flash (arXiv 2312.11514): what is here is computed until nothing is left to do, then all
+//! reads that are due are started, and all of them are waited for.
+
+use forebay_stages::contract::{Outbox, Turn};
+use forebay_stages::frame::Frame;
+use forebay_stages::gio::Reader;
+use forebay_traces::record::Reason;
+
+use crate::decode::graph::{deliver, reader, ready, retry, work};
+use crate::wiring::{Stages, Wiring, begin};
+
+/// The decode graph's connections; reads and products alternate.
+#[derive(Debug, Default)]
+pub struct BlockingGraph {
+    by_neuron: bool,
+    /// Whether reads are being waited for.
+    reading: bool,
+}
+
+impl Wiring for BlockingGraph {
+    fn reader<'a>(&self, stages: &'a mut Stages) -> &'a mut Reader {
+        reader(stages)
+    }
+
+    fn begin(&mut self, stages: &mut Stages, frame: &mut Frame<'_>) {
+        let mut items = frame.phase.neurons().iter();
+        self.by_neuron = items.any(|item| item.source.is_by_neuron());
+        begin(reader, stages, frame);
+        // No reading ahead of the phase.
+        reader(stages).confine(frame.phase.items());
+    }
+
+    fn turn(&mut self, stages: &mut Stages, frame: &mut Frame<'_>, out: &mut Outbox) -> bool {
+        work(self.by_neuron, stages, frame, out, &mut deliver)
+            || self.by_neuron && retry(stages, frame, out, &mut deliver)
+    }
+
+    fn ready(
+        &mut self,
+        number: usize,
+        stages: &mut Stages,
+        frame: &mut Frame<'_>,
+        out: &mut Outbox,
+    ) {
+        ready(number, stages, frame, out, &mut deliver);
+    }
+
+    fn starts_reads(&self) -> bool {
+        self.reading
+    }
+
+    fn waits(&mut self, reading: bool) -> bool {
+        self.reading &= reading;
+        self.reading
+    }
+
+    fn after(&mut self, turn: Turn) -> Turn {
+        match turn {
+            Turn::Blocked(Reason::IoGate | Reason::IoUpDown) => {
+                self.reading = true;
+                Turn::Progress
+            }
+            other => other,
+        }
+    }
+}

@@ -1,0 +1,8 @@
+//! Wirings that only benchmarks choose, to compare the product's with: the same stages, kernels and files, so that
+//! differences are the method's.
+
+mod blocking;
+mod matrix;
+
+pub use blocking::BlockingGraph;
+pub use matrix::MatrixGraph;

@@ -1,0 +1,171 @@
+//! Reads: those that are due go out, those that have come back go to whom they are for.
+
+use std::sync::Arc;
+
+use forebay_queues::slab::Slot;
+use forebay_stages::contract::StageFault;
+use forebay_stages::gio::Reader;
+use forebay_traces::record::Reason;
+
+use super::Core;
+use crate::fault::Fault;
+use crate::io::{ReadDone, ReadFault};
+use crate::io_link::{IoLink, ReadTag};
+use crate::runtime::Shared;
+
+impl Core {
+    /// Takes in what the I/O actor has read.
+    pub(super) fn collect_arrivals(&mut self) {
+        while let Some(done) = self.io.try_done() {
+            let ReadDone {
+                tag,
+                slot,
+                result,
+                offset,
+                ..
+            } = done;
+            match ReadTag::decode(tag) {
+                ReadTag::Stream { ordinal } => self.cluster_arrived(false, ordinal, slot, result),
+                ReadTag::Preload { ordinal } => self.cluster_arrived(true, ordinal, slot, result),
+                ReadTag::Neurons { id } => self.neurons_arrived((id, offset), slot, result),
+                ReadTag::Embedding { .. } => debug_assert!(false, "cores look no tokens up"),
+            }
+        }
+    }
+
+    /// A cluster of a window came back: of the one that is borrowed from the cache, or of the streamed clusters'.
+    fn cluster_arrived(
+        &mut self,
+        borrowed: bool,
+        ordinal: usize,
+        slot: Slot,
+        result: Result<(), ReadFault>,
+    ) {
+        let reader = match borrowed || self.prompts.has_swapped() {
+            true => &mut self.stages.preload.reader,
+            false => &mut self.stages.gio.reader,
+        };
+        reader.arrived(ordinal, slot, result.is_ok());
+        if let Err(fault) = result {
+            self.unread.push((ordinal, fault));
+        }
+    }
+
+    /// Neurons came back. If the read failed, that is a fault where a cluster waits for it: a read ahead may be left
+    /// over from an earlier step.
+    fn neurons_arrived(
+        &mut self,
+        (id, offset): (usize, u64),
+        slot: Slot,
+        result: Result<(), ReadFault>,
+    ) {
+        let store = &mut self.weights.neurons;
+        let read_ok = result.is_ok();
+        if let Err(fault) = result
+            && store.is_awaited(id)
+        {
+            let what = "neurons".to_string();
+            self.shared.faults.report(Fault::Read {
+                what,
+                offset,
+                fault,
+            });
+        }
+        let bundle = &self.shared.bundle;
+        let sums = |cluster, neuron| bundle.neuron_sums(cluster, neuron);
+        let ready = match store.arrived(id, slot, read_ok, sums) {
+            Ok(ready) => ready,
+            Err(corrupt) => {
+                let neuron = Some(corrupt.neuron);
+                let cluster = corrupt.cluster as u32;
+                self.report_fault(StageFault::Corrupt { cluster, neuron }, 0);
+                corrupt.ready
+            }
+        };
+        if let Some(number) = ready {
+            self.flight_is_ready(number);
+        }
+    }
+
+    /// Starts as many reads as there are free buffers.
+    pub(super) fn start_reads(&mut self) {
+        let borrowed = self.prompts.program().is_some();
+        let shared = Arc::clone(&self.shared);
+        let reader = match self.prompts.is_active() {
+            true => &mut self.stages.preload.reader,
+            false => &mut self.stages.gio.reader,
+        };
+        read_clusters(&shared, reader, borrowed, &mut self.io);
+        let (store, stages) = (&mut self.weights.neurons, &mut self.stages);
+        while let Some(read) = store.next_read() {
+            let tag = ReadTag::Neurons { id: read.id };
+            let flow = match read.is_ahead {
+                true => self.io.prefetch(tag, read.offset, read.len, read.slot),
+                false => self.io.urgent(tag, read.offset, read.len, read.slot),
+            };
+            if let Some(flight) = store.flight_of(read.id) {
+                stages.gio.waiting.reads(flight, flow);
+                stages.udio.waiting.reads(flight, flow);
+            }
+        }
+        self.io.flush();
+    }
+
+    /// Whether a read of the step is under way, or due.
+    pub(super) fn is_reading(&mut self) -> bool {
+        self.reader().window_ref().is_reading() || self.weights.neurons.is_reading()
+    }
+
+    /// What the core waits for where it waits for reads.
+    pub(super) fn waits_for(&self) -> Reason {
+        let waiting = (&self.stages.gio.waiting, &self.stages.udio.waiting);
+        match waiting.1.is_empty() {
+            true => Reason::IoGate,
+            false => Reason::IoUpDown,
+        }
+    }
+
+    /// Reports what is wrong with a cluster of `layer`.
+    pub(super) fn report_fault(&mut self, fault: StageFault, layer: usize) {
+        let shared = &self.shared;
+        let fault = match fault {
+            StageFault::OutOfRange => Fault::OutOfRange { layer },
+            StageFault::Corrupt { cluster, neuron } => {
+                let (name, offset) = (shared.describe(cluster), shared.entry(cluster).offset);
+                let what = match neuron {
+                    Some(neuron) => format!("neuron {neuron} of the {name}"),
+                    None => name,
+                };
+                Fault::Corrupt { what, offset }
+            }
+            StageFault::Unread { cluster, ordinal } => {
+                let at = self.unread.iter().position(|(o, _)| *o == ordinal);
+                let Some(at) = at else {
+                    return;
+                };
+                let (_, fault) = self.unread.swap_remove(at);
+                let (what, offset) = (shared.describe(cluster), shared.entry(cluster).offset);
+                Fault::Read {
+                    what,
+                    offset,
+                    fault,
+                }
+            }
+        };
+        shared.faults.report(fault);
+    }
+}
+
+/// Fills a window.
+fn read_clusters(shared: &Shared, reader: &mut Reader, borrowed: bool, io: &mut IoLink) {
+    while let Some(read) = reader.next_read() {
+        let entry = shared.entry(read.cluster);
+        let ordinal = read.ordinal;
+        let tag = match borrowed {
+            true => ReadTag::Preload { ordinal },
+            false => ReadTag::Stream { ordinal },
+        };
+        let flow = io.prefetch(tag, entry.offset, entry.padded_len(), read.slot);
+        reader.started(ordinal, flow);
+    }
+}

@@ -1,0 +1,69 @@
+//! Where a core's buffers and clusters are, for who checks that none is lost and says where a stalled core
+//! stands.
+
+use forebay_stages::gio::WindowTally;
+use forebay_stages::neuron_store::StoreTally;
+use forebay_traces::lane::TraceLane;
+
+use super::Core;
+
+/// What a core holds between two turns.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Census {
+    /// What the core is doing, for people.
+    pub state: String,
+    /// Layer of the phase.
+    pub layer: usize,
+    /// Clusters of the phase that are done.
+    pub retired: usize,
+    /// Clusters in a stage's inbox, that wait for a read or behind a barrier.
+    pub clusters: usize,
+    /// The window of streamed clusters.
+    pub window: WindowTally,
+    /// The window that prompts borrow, where there is one.
+    pub preload: Option<WindowTally>,
+    /// The neuron cache.
+    pub store: StoreTally,
+    /// Clusters that have been evicted.
+    pub evicted: Vec<u32>,
+    /// Buffers of the stream window that were taken out of their memory.
+    pub borrowed: usize,
+    /// Whether others are evicted or come back just now: the window's buffers are then parts of their memory.
+    pub changing: bool,
+}
+
+impl Core {
+    /// What the core holds now.
+    pub fn census(&mut self) -> Census {
+        let stages = &self.stages;
+        let held = stages.rows.held()
+            + stages.gio.held()
+            + stages.preload.reader.waiting()
+            + stages.gc.held()
+            + stages.udio.held()
+            + stages.udc.held()
+            + self.wiring().held();
+        let streamed = match self.prompts.has_swapped() {
+            true => &stages.preload.reader,
+            false => &stages.gio.reader,
+        };
+        let evictable = &self.weights.evictable;
+        Census {
+            state: format!("{:?}", self.state),
+            layer: self.layer(),
+            retired: stages.retired,
+            clusters: held,
+            window: streamed.window_ref().tally(),
+            preload: self.prompts.tally(stages),
+            store: self.weights.neurons.tally(),
+            evicted: evictable.streamed().collect(),
+            borrowed: evictable.borrowed(),
+            changing: evictable.is_changing(),
+        }
+    }
+
+    /// What the core recorded, to be read and cleared between steps.
+    pub fn trace(&mut self) -> &mut TraceLane {
+        &mut self.recorder.trace
+    }
+}

@@ -1,0 +1,302 @@
+//! A compute core: interprets its program, phase by phase, gives its stages turns, and accounts for every nanosecond.
+//!
+//! It knows no architecture: what is computed is the program's business, how clusters move is the graph's. Between
+//! phases it waits for the other cores, and there only; inside a phase it takes whatever cluster is here, and if
+//! nothing is here it waits for its own reads.
+
+mod arrivals;
+mod census;
+mod parts;
+mod phases;
+mod recorder;
+mod residual;
+mod resize;
+mod thread;
+
+use std::sync::Arc;
+
+use forebay_models::bundle::HotNeuron;
+use forebay_plans::program::Program;
+use forebay_queues::doorbell::Bell;
+use forebay_queues::exchange::Member;
+use forebay_queues::lane::{LaneRx, LaneTx, SendError};
+use forebay_stages::attention::Attention;
+use forebay_stages::contract::{Outbox, Turn};
+use forebay_stages::weights::Weights;
+use forebay_traces::lane::TraceLane;
+use forebay_traces::record::Reason;
+
+use crate::fault::Fault;
+use crate::io::ReadFault;
+use crate::io_link::IoLink;
+use crate::prefill::{PrefillGraph, Prompts};
+use crate::runtime::{Shared, Step, StepDone};
+use crate::wiring::{Stages, Wiring};
+use recorder::Recorder;
+use residual::Residual;
+
+pub use census::Census;
+pub(crate) use parts::{CoreParts, build_core, most_reads};
+pub use parts::{max_rows, scratch_bytes};
+
+/// Where a core is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum State {
+    /// Between two steps.
+    Idle,
+    /// In the phase of that number.
+    Phase(usize),
+    /// Through with the phase of that number, which the others may not be.
+    Await { epoch: u64, phase: usize },
+    /// Between two steps, something is evicted or read back.
+    Resize,
+    /// It has ended.
+    Finished,
+}
+
+/// A compute core without its thread: whoever drives it decides when it gets a turn, and how it sleeps.
+#[derive(Debug)]
+pub struct Core {
+    shared: Arc<Shared>,
+    rank: usize,
+    bell: Bell,
+    /// The bell's epoch before the core last looked for work.
+    seen: u64,
+    blocked: bool,
+    state: State,
+    step: Step,
+    /// The decode graph's program.
+    program: Program,
+    prompts: Prompts,
+    decode: Box<dyn Wiring>,
+    prefill: PrefillGraph,
+    stages: Stages,
+    attention: Attention,
+    /// One step's queries, keys and values, `[max_batch, widest q + k + v]`.
+    qkv: Vec<f32>,
+    /// What the core's heads make of them, `[max_batch, own columns]`.
+    heads: Vec<f32>,
+    residual: Residual,
+    weights: Weights,
+    out: Outbox,
+    /// Reads of whole clusters that failed: by ordinal of the window in force.
+    unread: Vec<(usize, ReadFault)>,
+    recorder: Recorder,
+    member: Member,
+    io: IoLink,
+    commands: LaneRx<Step>,
+    done: LaneTx<StepDone>,
+    /// Slots of the neuron cache that may be used.
+    cache_slots: usize,
+}
+
+impl Core {
+    /// Gives the core a turn. [`Turn::Blocked`]: it may sleep until [`Core::is_rung`].
+    #[inline]
+    pub fn turn(&mut self) -> Turn {
+        // Before the look for work: what is rung in between ends the sleep at once.
+        self.seen = self.bell.epoch();
+        if self.blocked {
+            self.recorder.wake();
+        }
+        let turn = self.work();
+        let layer = self.layer();
+        match turn {
+            Turn::Progress => {
+                self.recorder.end_stall(layer);
+                self.blocked = false;
+            }
+            Turn::Blocked(reason) => {
+                self.recorder.begin_stall(reason, layer);
+                self.blocked = true;
+            }
+            Turn::Finished => {}
+        }
+        turn
+    }
+
+    /// Whether somebody has rung since the last turn began.
+    pub fn is_rung(&self) -> bool {
+        self.bell.epoch() != self.seen
+    }
+
+    fn work(&mut self) -> Turn {
+        self.collect_arrivals();
+        let wiring = self.wiring();
+        if wiring.starts_reads() {
+            self.start_reads();
+        }
+        let reading = self.is_reading();
+        let turn = match self.wiring_mut().waits(reading) {
+            true => Turn::Blocked(self.waits_for()),
+            false => {
+                let turn = self.take_turn();
+                self.wiring_mut().after(turn)
+            }
+        };
+        if matches!(turn, Turn::Blocked(_)) && self.member.is_aborted() {
+            // Another thread has ended: what this core waits for will not come.
+            self.state = State::Finished;
+            return Turn::Finished;
+        }
+        turn
+    }
+
+    fn take_turn(&mut self) -> Turn {
+        match self.state {
+            State::Idle => self.take_command(),
+            State::Phase(phase) => self.phase_turn(phase),
+            State::Await { epoch, phase } => self.await_turn(epoch, phase),
+            State::Resize => self.resize_turn(),
+            State::Finished => Turn::Finished,
+        }
+    }
+
+    fn take_command(&mut self) -> Turn {
+        let Some(step) = self.commands.try_recv() else {
+            if self.commands.is_closed() {
+                self.state = State::Finished;
+                return Turn::Finished;
+            }
+            return Turn::Blocked(Reason::Idle);
+        };
+        self.recorder.begin_step();
+        self.step = step;
+        if let Some(sizes) = self.step.resize {
+            self.cache_slots = sizes.cache_slots;
+            return self.begin_resize(sizes.evicted_clusters);
+        }
+        // Where reads were under way when it was asked for, it is done now.
+        self.weights.neurons.resize(self.cache_slots);
+        self.begin_graph();
+        let clusters = self.program().streamed(self.step.wants_logits());
+        let read_again = self.step.read_again;
+        if read_again {
+            self.unread.clear();
+        }
+        self.reader().begin_step(clusters, read_again);
+        let tokens = &self.step.tokens;
+        self.attention.begin(&tokens.places, &tokens.copies);
+        self.begin_phase(0);
+        Turn::Progress
+    }
+
+    /// Chooses the graph for the step.
+    fn begin_graph(&mut self) {
+        let of_step = (self.step.tokens.places.len(), self.step.more);
+        let store = &mut self.weights.neurons;
+        self.prompts.begin_step(of_step, &mut self.stages, store);
+    }
+
+    /// All cores have arrived where this one has.
+    fn await_turn(&mut self, epoch: u64, phase: usize) -> Turn {
+        match self.member.complete(epoch) {
+            Ok(false) => return Turn::Blocked(self.barrier(phase)),
+            Err(_aborted) => {
+                self.state = State::Finished;
+                return Turn::Finished;
+            }
+            Ok(true) => {}
+        }
+        let next = self.program().phases.get(phase + 1);
+        let skips = |only_for_logits: bool| only_for_logits && !self.step.wants_logits();
+        if next.is_some_and(|next| !skips(next.only_for_logits)) {
+            self.begin_phase(phase + 1);
+            return Turn::Progress;
+        }
+        self.state = State::Idle;
+        let store = &mut self.weights.neurons;
+        store.end_step();
+        self.prompts
+            .end_step(self.step.more, &mut self.stages, store);
+        self.report();
+        Turn::Progress
+    }
+
+    /// Tells the engine thread that the step is over, and what it was.
+    fn report(&mut self) {
+        let neurons = self.weights.neurons.take_counts();
+        let stages = &mut self.stages;
+        let whole = std::mem::take(&mut stages.udc.counts);
+        let gated = std::mem::take(&mut stages.gc.computed);
+        let early = std::mem::take(&mut stages.early.computed);
+        let live = std::mem::take(&mut stages.udc.computed);
+        let layer = self.layer();
+        let (charged_before, charged) = self.recorder.end_step(layer);
+        // The engine thread takes the tokens back for the next step.
+        self.step = Step::default();
+        let report = StepDone {
+            rank: self.rank,
+            hits: neurons.hits + whole.hits,
+            misses: neurons.misses + whole.misses,
+            gated: gated.plus(early),
+            live,
+            charged_before,
+            charged,
+        };
+        match self.done.send(report) {
+            // Where the engine thread is gone the command lane is closed, too, and ends the core.
+            Ok(()) | Err(SendError::Closed { .. }) => {}
+            Err(full @ SendError::Full { .. }) => {
+                let (rank, cause) = (self.rank, full.to_string());
+                self.shared
+                    .faults
+                    .report(Fault::CoreStopped { rank, cause });
+                self.state = State::Finished;
+            }
+        }
+    }
+
+    /// The program in force.
+    fn program(&self) -> &Program {
+        self.prompts.program().unwrap_or(&self.program)
+    }
+
+    /// The graph in force.
+    fn wiring(&self) -> &dyn Wiring {
+        match self.prompts.is_active() {
+            true => &self.prefill,
+            false => self.decode.as_ref(),
+        }
+    }
+
+    /// The graph in force.
+    fn wiring_mut(&mut self) -> &mut dyn Wiring {
+        match self.prompts.is_active() {
+            true => &mut self.prefill,
+            false => self.decode.as_mut(),
+        }
+    }
+
+    /// The window in force.
+    fn reader(&mut self) -> &mut forebay_stages::gio::Reader {
+        match self.prompts.is_active() {
+            true => self.prefill.reader(&mut self.stages),
+            false => self.decode.reader(&mut self.stages),
+        }
+    }
+
+    /// The layer of the present phase.
+    fn layer(&self) -> usize {
+        match self.state {
+            State::Phase(phase) | State::Await { phase, .. } => self.program().phases[phase].layer,
+            State::Idle | State::Resize | State::Finished => 0,
+        }
+    }
+
+    /// What the core recorded, and which neurons it has in its cache, best first.
+    fn into_record(self) -> (TraceLane, Vec<HotNeuron>) {
+        let mut cached = Vec::new();
+        self.weights.neurons.contents(&mut cached);
+        let clusters = self.program.cached_clusters();
+        let place = |&i: &u32| {
+            let (cluster, base) = clusters[clusters.partition_point(|c| c.1 <= i) - 1];
+            HotNeuron {
+                cluster,
+                neuron: i - base,
+            }
+        };
+        let hot = cached.iter().map(place).collect();
+        (self.recorder.trace, hot)
+    }
+}

@@ -1,0 +1,237 @@
+//! Building one core, and what its buffers take of the budget.
+
+use std::sync::Arc;
+
+use forebay_models::bundle::{Bundle, MAX_BUNDLES, MAX_NEURONS};
+use forebay_models::network::{Content, Network};
+use forebay_plans::program::Program;
+use forebay_plans::residency::Pipeline;
+use forebay_queues::capacity::Capacity;
+use forebay_queues::doorbell::Bell;
+use forebay_queues::exchange::Member;
+use forebay_queues::lane::{LaneRx, LaneTx};
+use forebay_stages::attention::Attention;
+use forebay_stages::boards::Boards;
+use forebay_stages::contract::Outbox;
+use forebay_stages::early::Early;
+use forebay_stages::flight::Flight;
+use forebay_stages::gc::Gc;
+use forebay_stages::gio::{Gio, Reader};
+use forebay_stages::live_mask::LiveMask;
+use forebay_stages::neuron_store::{NeuronRules, NeuronStore};
+use forebay_stages::pred::Pred;
+use forebay_stages::preload::Preload;
+use forebay_stages::rows::{Rows, SharedRows};
+use forebay_stages::udc::Udc;
+use forebay_stages::udio::Udio;
+use forebay_stages::weights::{Evictable, Weights};
+use forebay_traces::lane::TraceLane;
+
+use super::recorder::Recorder;
+use super::residual::Residual;
+use super::{Core, State};
+use crate::baselines::{BlockingGraph, MatrixGraph};
+use crate::decode::DecodeGraph;
+use crate::io_link::IoLink;
+use crate::memory::CoreMemory;
+use crate::prefill::{PrefillGraph, PreloadWindow, Prompts};
+use crate::runtime::{Shared, Step, StepDone};
+use crate::wiring::{Stages, Wiring};
+
+/// Everything one core is built from.
+#[derive(Debug)]
+pub(crate) struct CoreParts {
+    pub rank: usize,
+    pub program: Program,
+    pub rows: Arc<SharedRows>,
+    pub memory: CoreMemory,
+    pub member: Member,
+    pub bell: Bell,
+    pub io: IoLink,
+    pub commands: LaneRx<Step>,
+    pub done: LaneTx<StepDone>,
+    pub trace: TraceLane,
+}
+
+/// Reads that a core may have under way: one per buffer. Its lanes have room for them.
+pub(crate) fn most_reads(shared: &Shared, program: &Program, memory: &CoreMemory) -> Capacity {
+    let window = PreloadWindow::of(&shared.bundle, program, &memory.neurons);
+    let preloads = window.map_or(0, |window| window.buffers);
+    Capacity::of(&[
+        ("stream windows", memory.stream_buffers()),
+        ("neuron reads", memory.neurons.buffers.len()),
+        ("prefill windows", preloads),
+    ])
+}
+
+/// A core with its buffers.
+pub(crate) fn build_core(shared: &Arc<Shared>, parts: CoreParts) -> Core {
+    let CoreParts {
+        rank,
+        program,
+        rows,
+        memory,
+        member,
+        bell,
+        io,
+        commands,
+        done,
+        trace,
+    } = parts;
+    let (bundle, network) = (&shared.bundle, shared.network());
+    let (batch, flights) = (shared.max_batch, program.max_flights());
+    let max_neurons = max_neurons(bundle);
+    let widest = widest(network, shared.predictor_rank());
+    let waiting = flights.max(program.max_rows());
+    let window = PreloadWindow::of(bundle, &program, &memory.neurons);
+    let buffers = memory.stream.len() + memory.neurons.buffers.len();
+    let buffers = buffers + window.map_or(0, |window| window.buffers);
+    let room = io.capacity();
+    assert!(
+        buffers <= room.total(),
+        "core {rank} reads into {buffers} buffers, but has lanes of {room}"
+    );
+    let (prompts, preload) = Prompts::new(&program, window, shared.neurons.pipeline, waiting);
+    let evictable = Evictable::new(memory.evictable, memory.stream.len());
+    let rules = NeuronRules {
+        policy: shared.neurons.policy,
+        loading: shared.neurons.loading,
+        whole: shared.rule.is_predicted(),
+    };
+    let store = NeuronStore::new(memory.neurons, rules, (flights, max_neurons));
+    let readers = [
+        Reader::new(program.stream.clone(), memory.stream, waiting),
+        preload,
+    ];
+    let stages = stages(shared, &program, rows, readers);
+    let attention = Attention::new(network, (rank, shared.threads), &shared.kv, batch);
+    Core {
+        rank,
+        bell,
+        seen: 0,
+        blocked: true,
+        state: State::Idle,
+        step: Step::default(),
+        prompts,
+        decode: graph(shared.neurons.pipeline),
+        prefill: PrefillGraph,
+        stages,
+        attention,
+        qkv: vec![0.0; batch * network.widest_qkv()],
+        heads: vec![0.0; batch * network.widest_heads()],
+        residual: Residual::new(batch, network.d_model, widest, shared.predictor_rank()),
+        weights: Weights::new(Arc::clone(&shared.resident), evictable, store),
+        out: Outbox::new(flights),
+        unread: Vec::new(),
+        recorder: Recorder::new(trace),
+        program,
+        member,
+        io,
+        commands,
+        done,
+        cache_slots: usize::MAX,
+        shared: Arc::clone(shared),
+    }
+}
+
+/// The stages, with the windows of GIO and Preload.
+fn stages(
+    shared: &Shared,
+    program: &Program,
+    rows: Arc<SharedRows>,
+    [gio, preload]: [Reader; 2],
+) -> Stages {
+    let (bundle, batch) = (&shared.bundle, shared.max_batch);
+    let (flights, max_neurons) = (program.max_flights(), max_neurons(bundle));
+    let predicts = (shared.rule.is_predicted(), shared.looks_ahead());
+    let d_model = shared.network().d_model;
+    Stages {
+        rows: Rows::new(rows, program.max_rows(), batch * max_rows(bundle)),
+        pred: Pred::new(bundle, predicts, (flights, max_neurons), batch),
+        gio: Gio::new(gio, flights),
+        preload: Preload { reader: preload },
+        gc: Gc::new(flights, batch),
+        early: Early::default(),
+        udio: Udio::new(flights),
+        udc: Udc::new(flights, (batch, max_neurons, d_model)),
+        retired: 0,
+    }
+}
+
+/// The graph that generated tokens go through: the product's, or one that it is compared with.
+fn graph(pipeline: Pipeline) -> Box<dyn Wiring> {
+    match pipeline {
+        Pipeline::Cluster => Box::new(DecodeGraph::default()),
+        Pipeline::Matrix => Box::new(MatrixGraph::default()),
+        Pipeline::None => Box::new(BlockingGraph::default()),
+    }
+}
+
+/// Neurons of the largest cluster.
+fn max_neurons(bundle: &Bundle) -> usize {
+    let neurons = bundle.meta.ffns.iter().map(|g| g.neurons);
+    neurons.max().unwrap_or(0)
+}
+
+/// Columns of the widest matrix's input, the predictor's among them.
+fn widest(network: &Network, rank: usize) -> usize {
+    network.d_model.max(network.widest_heads()).max(rank)
+}
+
+/// Most rows of a row cluster, of whichever core.
+pub fn max_rows(bundle: &Bundle) -> usize {
+    let by_row = |content| match content {
+        Content::Neurons(_) => false,
+        // Rows of the predictor's second matrix are computed as part of their cluster.
+        Content::Rows(id) => !is_scores(id),
+        Content::Embedding => true,
+    };
+    let rows = bundle.clusters.iter().filter(|e| by_row(e.content));
+    rows.map(|e| e.count as usize).max().unwrap_or(0)
+}
+
+fn is_scores(id: forebay_models::tensor::TensorId) -> bool {
+    use forebay_models::tensor::{LayerTensor, TensorId};
+    matches!(id, TensorId::Layer(_, LayerTensor::PredictorFc2))
+}
+
+/// Bytes of buffers that [`Runtime::start`](crate::runtime::Runtime::start) allocates outside the slab, for the budget.
+pub fn scratch_bytes(
+    bundle: &Bundle,
+    threads: usize,
+    (batch, max_logits): (usize, usize),
+    rank: usize,
+) -> usize {
+    let network = &bundle.meta.network;
+    let (d, neurons) = (network.d_model, max_neurons(bundle));
+    let widest = widest(network, rank);
+    let predicted = rank > 0;
+    let clusters = |layer: usize| {
+        let neurons = bundle.meta.ffns[layer].neurons.max(1);
+        network.ffn(layer).d_ff.div_ceil(neurons)
+    };
+    // A layer's clusters are shared by the cores, which may have one more each.
+    let flights = (0..network.n_layers()).map(clusters).max().unwrap_or(0) + threads;
+    let flight = Flight::bytes_for(batch, neurons, predicted);
+    let scores = if predicted {
+        batch * MAX_NEURONS * 4
+    } else {
+        0
+    };
+    // Products and hidden values of single neurons.
+    let gathered = batch * (MAX_BUNDLES * 4 * 3 + size_of::<LiveMask>());
+    // Of UDC's buffers over a cluster's neurons there are two beside its activations: Up and the product.
+    let udc = forebay_stages::kernels::Activations::bytes_for(batch, neurons)
+        + batch * (2 * neurons * 4 + d * 4 + d * 8);
+    let per_core = Residual::bytes(batch, d, widest, rank)
+        + udc
+        + gathered
+        + scores
+        + batch * max_rows(bundle) * 4
+        + batch * network.widest_qkv() * 4
+        + Attention::scratch_bytes(network, batch);
+    Boards::bytes(network, threads, batch, max_logits, rank)
+        + threads * per_core
+        + flights * flight
+        + batch * network.widest_heads() * 4
+}

@@ -1,0 +1,293 @@
+//! One phase: what it begins with, its turns, and its end.
+
+use std::sync::Arc;
+
+use forebay_models::tensor::{LayerTensor, TensorId};
+use forebay_plans::program::{Board, Part, Prepare, Work};
+use forebay_stages::attention::{Places, QkWeights};
+use forebay_stages::contract::{Outbox, Slice, Turn};
+use forebay_stages::frame::Frame;
+use forebay_traces::record::{Counter, Reason, Stage};
+
+use super::residual::Surroundings;
+use super::{Core, State};
+use crate::wiring::{Stages, Wiring, release};
+
+/// A core taken apart, so that its stages can work within the frame of the phase.
+pub(super) struct Apart<'a> {
+    pub frame: Frame<'a>,
+    pub stages: &'a mut Stages,
+    pub wiring: &'a mut dyn Wiring,
+    pub out: &'a mut Outbox,
+}
+
+impl Core {
+    /// The frame of phase `number`, and who works in it.
+    pub(super) fn apart(&mut self, number: usize) -> Apart<'_> {
+        let Self {
+            shared,
+            prompts,
+            program,
+            stages,
+            decode,
+            prefill,
+            residual,
+            weights,
+            step,
+            out,
+            rank,
+            ..
+        } = self;
+        let program = prompts.program().unwrap_or(program);
+        let next = program.next_neurons(number + 1);
+        let frame = Frame {
+            bundle: &shared.bundle,
+            kernels: &shared.kernels,
+            rule: &shared.rule,
+            observer: shared.observer.as_deref(),
+            boards: &shared.boards,
+            rank: *rank,
+            phase: &program.phases[number],
+            number,
+            next: next.map_or(&[], |next| next.neurons()),
+            tokens: &step.tokens.places,
+            more: step.more,
+            input: &residual.input,
+            hidden: &residual.hidden,
+            hidden_ahead: &residual.hidden_ahead,
+            weights,
+        };
+        let wiring: &mut dyn Wiring = match prompts.is_active() {
+            true => prefill,
+            false => decode.as_mut(),
+        };
+        Apart {
+            frame,
+            stages,
+            wiring,
+            out,
+        }
+    }
+
+    /// Does what phase `number` begins with.
+    pub(super) fn begin_phase(&mut self, number: usize) {
+        self.state = State::Phase(number);
+        self.prepare(number);
+        let Apart {
+            mut frame,
+            stages,
+            wiring,
+            ..
+        } = self.apart(number);
+        wiring.begin(stages, &mut frame);
+    }
+
+    fn prepare(&mut self, number: usize) {
+        let shared = Arc::clone(&self.shared);
+        let program = self.prompts.program().unwrap_or(&self.program);
+        let phase = &program.phases[number];
+        let around = Surroundings {
+            bundle: &shared.bundle,
+            kernels: &shared.kernels,
+            boards: &shared.boards,
+            phase,
+            n_tokens: self.step.tokens.places.len(),
+            wanted: &self.step.tokens.wanted,
+            rank: shared.predictor_rank(),
+            looks_ahead: shared.looks_ahead(),
+        };
+        let d_model = shared.network().d_model;
+        for prepare in &phase.prepare {
+            self.residual.prepare(&around, prepare);
+            let n_tokens = around.n_tokens;
+            match prepare {
+                Prepare::JoinShares { layer, .. } => {
+                    let slice = Slice::plain(Stage::Fold, 0, n_tokens);
+                    self.recorder.record(slice, *layer);
+                }
+                Prepare::Norm { norm: Some(_), .. } => {
+                    let slice = Slice::plain(Stage::Norm, 0, n_tokens);
+                    self.recorder.record(slice, phase.layer);
+                }
+                // All cores have the same residual stream; one of them shows it.
+                Prepare::ShowResidual => {
+                    if let (0, Some(observer)) = (self.rank, &shared.observer) {
+                        let position = self.step.tokens.position();
+                        let x = self.residual.stream(n_tokens, d_model);
+                        observer.residual(phase.layer, position, x);
+                    }
+                }
+                _ => {}
+            }
+        }
+    }
+
+    /// Does a little of phase `number`, or ends it.
+    pub(super) fn phase_turn(&mut self, number: usize) -> Turn {
+        let worked = match &self.program().phases[number].work {
+            Work::Heads { .. } => {
+                self.attend(number);
+                false
+            }
+            Work::Rows(_) => self.rows_turn(number),
+            Work::Neurons { .. } => self.neurons_turn(number),
+        };
+        if worked {
+            return Turn::Progress;
+        }
+        match self.is_done(number) {
+            true => {
+                self.end_phase(number);
+                Turn::Progress
+            }
+            false => Turn::Blocked(self.waits_for()),
+        }
+    }
+
+    fn rows_turn(&mut self, number: usize) -> bool {
+        let Apart {
+            frame,
+            stages,
+            wiring,
+            out,
+        } = self.apart(number);
+        let worked = match stages.rows.turn(&frame, out) {
+            Some(returned) => {
+                release(wiring.reader(stages), returned);
+                true
+            }
+            // Rows that have arrived are computed next.
+            None => {
+                let stage = wiring.reading_stage();
+                wiring.reader(stages).hand_on(&frame, stage, out)
+            }
+        };
+        while let Some(rows) = out.rows.pop_front() {
+            stages.rows.push(rows);
+        }
+        self.publish(number);
+        worked
+    }
+
+    fn neurons_turn(&mut self, number: usize) -> bool {
+        let Apart {
+            mut frame,
+            stages,
+            wiring,
+            out,
+        } = self.apart(number);
+        let worked = wiring.turn(stages, &mut frame, out);
+        self.publish(number);
+        worked
+    }
+
+    /// All neurons of a flight are in the cache.
+    pub(super) fn flight_is_ready(&mut self, flight: usize) {
+        let State::Phase(number) = self.state else {
+            return;
+        };
+        let Apart {
+            mut frame,
+            stages,
+            wiring,
+            out,
+        } = self.apart(number);
+        wiring.ready(flight, stages, &mut frame, out);
+    }
+
+    /// Records and reports what the stages have said.
+    pub(super) fn publish(&mut self, number: usize) {
+        if self.out.slices.is_empty() && self.out.faults.is_empty() {
+            return;
+        }
+        let layer = self.program().phases[number].layer;
+        while let Some(slice) = self.out.slices.pop_front() {
+            self.recorder.record(slice, layer);
+        }
+        while let Some(fault) = self.out.faults.pop() {
+            self.report_fault(fault, layer);
+        }
+    }
+
+    fn is_done(&self, number: usize) -> bool {
+        let phase = &self.program().phases[number];
+        match &phase.work {
+            Work::Heads { .. } => true,
+            Work::Rows(_) => !self.stages.rows.awaits_reads(),
+            Work::Neurons { .. } => self.wiring().is_done(&self.stages, phase),
+        }
+    }
+
+    /// Publishes the core's part, and waits for the others.
+    fn end_phase(&mut self, number: usize) {
+        if let Work::Neurons { part, .. } = &self.program().phases[number].work
+            && *part != Part::Gates
+        {
+            let len = self.step.tokens.places.len() * self.shared.network().d_model;
+            let share = &self.stages.udc.share()[..len];
+            self.shared.boards.shares[self.rank].write(0, share);
+            self.count_queues();
+        }
+        self.state = State::Await {
+            epoch: self.member.arrive(),
+            phase: number,
+        };
+    }
+
+    /// Counters of the trace, once per layer.
+    fn count_queues(&mut self) {
+        let store = &self.weights.neurons;
+        let counters = [
+            (Counter::CacheLive, store.cached()),
+            (Counter::QueueDepth, store.queued()),
+            (
+                Counter::StreamReady,
+                self.stages.gio.reader.window_ref().ready(),
+            ),
+        ];
+        self.recorder.count(counters);
+    }
+
+    /// Attends for all tokens of the step with the core's own heads, and publishes the result.
+    fn attend(&mut self, number: usize) {
+        let shared = Arc::clone(&self.shared);
+        let program = self.prompts.program().unwrap_or(&self.program);
+        let phase = &program.phases[number];
+        let Work::Heads { qkv_width, width } = phase.work else {
+            return;
+        };
+        let layer = phase.layer;
+        let n_tokens = self.step.tokens.places.len();
+        let (start, own) = self.attention.columns(layer);
+        if own > 0 {
+            let qkv = &mut self.qkv[..n_tokens * qkv_width];
+            shared.boards.board(Board::Qkv).read(0, qkv);
+            let heads = &mut self.heads[..n_tokens * own];
+            let vector = |t| shared.bundle.vectors.get(TensorId::Layer(layer, t));
+            let norms = QkWeights {
+                q: vector(LayerTensor::QNorm),
+                k: vector(LayerTensor::KNorm),
+            };
+            let places = Places {
+                tokens: &self.step.tokens.places,
+                tables: &self.step.tokens.tables,
+            };
+            self.attention
+                .run(&shared.kernels, layer, places, norms, qkv, heads);
+            let board = shared.boards.board(Board::Heads);
+            for (t, row) in heads.chunks_exact(own).enumerate() {
+                board.write(t * width + start, row);
+            }
+        }
+        let slice = Slice::plain(Stage::Attention, 0, n_tokens);
+        self.recorder.record(slice, layer);
+    }
+
+    /// What the core waits for behind phase `number`.
+    pub(super) fn barrier(&self, number: usize) -> Reason {
+        match &self.program().phases[number].work {
+            Work::Rows(rows) if rows.stage == Stage::Pred => Reason::Pred,
+            _ => Reason::Barrier,
+        }
+    }
+}

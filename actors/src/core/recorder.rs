@@ -1,0 +1,95 @@
+//! What a core did and when: its trace lane, and the accounts to which every nanosecond is charged.
+
+use forebay_stages::contract::Slice;
+use forebay_traces::clock::now_ns;
+use forebay_traces::lane::TraceLane;
+use forebay_traces::ledger::{Charged, Ledger, State};
+use forebay_traces::record::{Counter, Kind, Reason, Record};
+
+/// The records of one core.
+#[derive(Debug)]
+pub(super) struct Recorder {
+    pub trace: TraceLane,
+    ledger: Ledger,
+    /// End of the last recorded piece of work.
+    last_ns: u64,
+    /// Accounts at the start of the step.
+    charged_before: Charged,
+}
+
+impl Recorder {
+    /// Records into `trace`.
+    pub fn new(trace: TraceLane) -> Self {
+        Self {
+            trace,
+            ledger: Ledger::start(now_ns()),
+            last_ns: 0,
+            charged_before: Charged::default(),
+        }
+    }
+
+    /// The core is awake again: what it does next began now.
+    pub fn wake(&mut self) {
+        self.last_ns = now_ns();
+    }
+
+    /// A step begins.
+    pub fn begin_step(&mut self) {
+        self.end_stall(0);
+        self.charged_before = self.ledger.charged();
+    }
+
+    /// A step is over: the accounts when it began, and now.
+    pub fn end_step(&mut self, layer: usize) -> (Charged, Charged) {
+        self.end_stall(layer);
+        self.ledger.finish(now_ns());
+        (self.charged_before, self.ledger.charged())
+    }
+
+    /// Records a piece of work that ends now and began where the last one ended.
+    pub fn record(&mut self, slice: Slice, layer: usize) {
+        self.end_stall(layer);
+        if !self.trace.is_enabled() {
+            // The clock would cost a percent of a small model's token.
+            return;
+        }
+        let end_ns = now_ns();
+        let record = Record::stage(slice.stage, layer as u16, self.last_ns, end_ns);
+        let record = record.with_clusters(slice.cluster, slice.count as u16, slice.hit);
+        self.trace
+            .push(record.with_bytes(slice.bytes).with_flow(slice.flow));
+        self.last_ns = end_ns;
+    }
+
+    /// The core has found nothing to do: a stall begins, unless it goes on.
+    pub fn begin_stall(&mut self, reason: Reason, layer: usize) {
+        if self.ledger.state() != State::Stall(reason) {
+            self.end_stall(layer);
+            let now = now_ns();
+            self.ledger.enter(State::Stall(reason), now);
+            self.last_ns = now;
+        }
+    }
+
+    /// The core has found work: the stall, if it was in one, ended when it woke (`last_ns`).
+    pub fn end_stall(&mut self, layer: usize) {
+        if let State::Stall(reason) = self.ledger.state() {
+            let stall = self.ledger.enter(State::Busy, self.last_ns);
+            let record = Record::new(Kind::Stall(reason), stall.start_ns, stall.end_ns);
+            self.trace.push(Record {
+                layer: layer as u16,
+                ..record
+            });
+        }
+    }
+
+    /// Samples counters.
+    pub fn count(&mut self, counters: [(Counter, usize); 3]) {
+        if self.trace.is_enabled() {
+            for (which, value) in counters {
+                let record = Record::counter(which, value as u64, self.last_ns);
+                self.trace.push(record);
+            }
+        }
+    }
+}

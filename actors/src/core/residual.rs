@@ -1,0 +1,226 @@
+//! What every core does by itself before it works on clusters: it keeps its own copy of the residual stream, and makes
+//! each phase's input from it.
+
+use forebay_models::bundle::{Bundle, FfnLayout};
+use forebay_plans::program::{Board, Join, NormAt, Phase, Prepare, Work};
+use forebay_stages::boards::Boards;
+use forebay_stages::kernels::{Activations, Form, KernelTable};
+use forebay_stages::udc::add_to_residual;
+
+/// The residual stream of one core, and the inputs made from it.
+#[derive(Debug)]
+pub(super) struct Residual {
+    /// `[max_batch, d_model]`
+    x: Vec<f32>,
+    /// Normed or gathered rows, `[max_batch, widest input]`
+    rows: Vec<f32>,
+    /// One token's normed row, and one in lane order, `[d_model]`.
+    normed: Vec<f32>,
+    lanes: Vec<f32>,
+    /// Sum of all cores' FFN shares, `[max_batch, d_model]` in fixed point.
+    sum: Vec<i64>,
+    /// One core's share, likewise.
+    share: Vec<i64>,
+    /// Input of the phase.
+    pub input: Activations,
+    /// What the predictor's fc1 made of the tokens, `relu(fc1 · x)`, `[n_tokens, rank]`.
+    pub hidden: Activations,
+    /// The same of the next layer's fc1 and one token, for reading ahead.
+    pub hidden_ahead: Activations,
+}
+
+/// What preparing a phase needs beside the residual stream.
+pub(super) struct Surroundings<'a> {
+    pub bundle: &'a Bundle,
+    pub kernels: &'a KernelTable,
+    pub boards: &'a Boards,
+    pub phase: &'a Phase,
+    pub n_tokens: usize,
+    /// Tokens that want logits, by place in the step.
+    pub wanted: &'a [u32],
+    /// Largest rank of the predictors, and whether the next layer's are asked as well.
+    pub rank: usize,
+    pub looks_ahead: bool,
+}
+
+impl Residual {
+    /// Room for `batch` tokens of `widest` columns, and predictors of at most `rank`.
+    pub fn new(batch: usize, d_model: usize, widest: usize, rank: usize) -> Self {
+        Self {
+            x: vec![0.0; batch * d_model],
+            rows: vec![0.0; batch * widest],
+            normed: vec![0.0; d_model],
+            lanes: vec![0.0; d_model],
+            sum: vec![0; batch * d_model],
+            share: vec![0; batch * d_model],
+            input: Activations::new(batch, widest),
+            hidden: Activations::new(batch, rank),
+            hidden_ahead: Activations::new(1, rank),
+        }
+    }
+
+    /// Bytes that [`Self::new`] allocates, for memory budgets.
+    pub fn bytes(batch: usize, d_model: usize, widest: usize, rank: usize) -> usize {
+        let hidden = match rank {
+            0 => 0,
+            _ => Activations::bytes_for(batch + 1, rank),
+        };
+        batch * (d_model * 4 + widest * 4 + 2 * d_model * 8)
+            + 2 * d_model * 4
+            + Activations::bytes_for(batch, widest)
+            + hidden
+    }
+
+    /// The residual stream of `n` tokens, `[n, d_model]`.
+    pub fn stream(&self, n: usize, d_model: usize) -> &[f32] {
+        &self.x[..n * d_model]
+    }
+
+    /// Does what a phase begins with.
+    pub fn prepare(&mut self, around: &Surroundings<'_>, prepare: &Prepare) {
+        let len = around.n_tokens * around.bundle.meta.network.d_model;
+        match prepare {
+            Prepare::TakeEmbeddings => around.boards.input.read(0, &mut self.x[..len]),
+            Prepare::JoinOutput(join) => {
+                let board = around.boards.board(Board::Output);
+                board.read(0, &mut self.rows[..len]);
+                self.join(around, join, len);
+            }
+            Prepare::JoinShares { layer, join } => self.join_shares(around, *layer, join),
+            Prepare::TakeHidden => self.take_hidden(around),
+            Prepare::Norm { norm, only_wanted } => {
+                self.norm(around, norm.as_ref(), *only_wanted);
+            }
+            Prepare::TakeHeads => {
+                let q_dim = around
+                    .bundle
+                    .meta
+                    .network
+                    .attention(around.phase.layer)
+                    .q_dim();
+                let n = around.n_tokens;
+                let rows = &mut self.rows[..n * q_dim];
+                around.boards.board(Board::Heads).read(0, rows);
+                self.input
+                    .load(around.kernels, Form::Panels, n, q_dim, rows);
+            }
+            // The core shows it, which knows who looks.
+            Prepare::ShowResidual => {}
+        }
+    }
+
+    /// `x += scale * norm(rows)`.
+    fn join(&mut self, around: &Surroundings<'_>, join: &Join, len: usize) {
+        let Some(norm) = &join.norm else {
+            add(&mut self.x, &self.rows[..len], join.scale);
+            return;
+        };
+        let d = around.bundle.meta.network.d_model;
+        let weight = &around.bundle.vectors.values()[norm.weight.clone()];
+        let tokens = self
+            .x
+            .chunks_exact_mut(d)
+            .zip(self.rows[..len].chunks_exact(d));
+        for (x, row) in tokens {
+            around
+                .kernels
+                .rmsnorm(row, weight, norm.eps, &mut self.normed);
+            add(x, &self.normed, join.scale);
+        }
+    }
+
+    /// Adds all cores' FFN shares to the residual stream: integers, so in any order.
+    fn join_shares(&mut self, around: &Surroundings<'_>, layer: usize, join: &Join) {
+        let d = around.bundle.meta.network.d_model;
+        let len = around.n_tokens * d;
+        let (sum, share) = (&mut self.sum[..len], &mut self.share[..len]);
+        sum.fill(0);
+        for board in &around.boards.shares {
+            board.read(0, share);
+            for (s, v) in sum.iter_mut().zip(share.iter()) {
+                *s = s.wrapping_add(*v);
+            }
+        }
+        let geometry = &around.bundle.meta.ffns[layer];
+        if join.norm.is_none() && join.scale == 1.0 {
+            let x = &mut self.x[..len];
+            return add_to_residual(around.kernels, geometry, sum, &mut self.lanes, x);
+        }
+        let rows = &mut self.rows[..len];
+        rows.fill(0.0);
+        add_to_residual(around.kernels, geometry, sum, &mut self.lanes, rows);
+        self.join(around, join, len);
+    }
+
+    /// `relu(fc1 · x)` of all tokens, as input of the predictor's second matrix.
+    fn take_hidden(&mut self, around: &Surroundings<'_>) {
+        let Some(predictors) = &around.bundle.meta.predictors else {
+            return;
+        };
+        let (layer, n) = (around.phase.layer, around.n_tokens);
+        let (rank, width) = (predictors[layer].rank, around.rank);
+        let rectified = |at: usize, row: &mut [f32]| {
+            around.boards.board(Board::Predictor).read(at, row);
+            row.iter_mut().for_each(|v| *v = v.max(0.0));
+        };
+        let hidden = &mut self.rows[..n * rank];
+        for (t, row) in hidden.chunks_exact_mut(rank).enumerate() {
+            rectified(t * 2 * width, row);
+        }
+        let form = Form::Panels;
+        self.hidden.load(around.kernels, form, n, rank, hidden);
+        // Prompts want most neurons anyway.
+        let next = predictors.get(layer + 1);
+        if let Some(next) = next.filter(|_| n == 1 && around.looks_ahead) {
+            let row = &mut self.rows[..next.rank];
+            rectified(width, row);
+            let ahead = &mut self.hidden_ahead;
+            ahead.load(around.kernels, form, 1, next.rank, row);
+        }
+    }
+
+    /// The phase's input: the residual stream, normed where it has to be.
+    fn norm(&mut self, around: &Surroundings<'_>, norm: Option<&NormAt>, only_wanted: bool) {
+        let d = around.bundle.meta.network.d_model;
+        let n = match only_wanted {
+            true => around.wanted.len(),
+            false => around.n_tokens,
+        };
+        let place = |i: usize| match only_wanted {
+            true => around.wanted[i] as usize,
+            false => i,
+        };
+        let rows = &mut self.rows[..n * d];
+        for (i, out) in rows.chunks_exact_mut(d).enumerate() {
+            let token = &self.x[place(i) * d..][..d];
+            match norm {
+                Some(norm) => {
+                    let weight = &around.bundle.vectors.values()[norm.weight.clone()];
+                    around.kernels.rmsnorm(token, weight, norm.eps, out);
+                }
+                None => out.copy_from_slice(token),
+            }
+        }
+        self.input.load(around.kernels, form(around), n, d, rows);
+    }
+}
+
+/// `x += scale * row`.
+fn add(x: &mut [f32], row: &[f32], scale: f32) {
+    match scale == 1.0 {
+        true => x.iter_mut().zip(row).for_each(|(x, o)| *x += o),
+        false => x.iter_mut().zip(row).for_each(|(x, o)| *x += scale * o),
+    }
+}
+
+/// The form that the phase's kernels take their input in.
+fn form(around: &Surroundings<'_>) -> Form {
+    let Work::Neurons { .. } = around.phase.work else {
+        return Form::Panels;
+    };
+    match &around.bundle.meta.ffns[around.phase.layer] {
+        g if g.has_laned_rows() => Form::Lanes,
+        g if g.layout == FfnLayout::Neuron => Form::Rows,
+        _ => Form::Panels,
+    }
+}

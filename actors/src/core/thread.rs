@@ -1,0 +1,38 @@
+//! A compute core on its thread: pinned, and asleep when there is nothing to do.
+
+use forebay_models::bundle::HotNeuron;
+use forebay_plans::pinning::pin;
+use forebay_queues::doorbell::Spin;
+use forebay_stages::contract::Turn;
+use forebay_traces::lane::TraceLane;
+use forebay_traces::record::Reason;
+
+use super::Core;
+
+/// How long a core looks at its bell before it parks. A peer at an exchange is microseconds away, and
+/// parking costs it a wake-up; a read is hundreds of microseconds away, and the I/O actor may need the
+/// core to issue it.
+fn spin(reason: Reason) -> Spin {
+    match reason {
+        Reason::Barrier | Reason::Pred => Spin::looks(4000),
+        Reason::IoGate | Reason::IoUpDown | Reason::Idle => Spin::looks(100),
+    }
+}
+
+impl Core {
+    /// Runs on the calling thread until the core has finished, pinned to `core` where given; returns what it
+    /// recorded and which neurons it has in its cache, best first.
+    pub(crate) fn run(mut self, core: Option<usize>) -> (TraceLane, Vec<HotNeuron>) {
+        self.bell.bind();
+        pin(core);
+        loop {
+            match self.turn() {
+                Turn::Progress => {}
+                Turn::Blocked(reason) => {
+                    self.bell.wait(self.seen, spin(reason), None);
+                }
+                Turn::Finished => return self.into_record(),
+            }
+        }
+    }
+}

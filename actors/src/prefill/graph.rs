@@ -1,0 +1,98 @@
+//! The prefill graph: how a neuron cluster moves when a prompt is read. `deliver` is the diagram.
+//!
+//! ```text
+//!   Pred ─┬─ here ─────────────────────▶ GC ─ here ─▶ UDC ─ done ─▶ HandOver ─▶ the core's share of the FFN
+//!         └─ away ─▶ Preload ─ here ─────▶ ▲                            │
+//!                       ▲ window                                        ▼ neurons of the last tokens
+//!                       └──────────────────── neuron cache ◀────────────┘
+//! ```
+//!
+//! Preload reads the clusters of the next layers, in the order of use, into a window. Where all neurons are cached singly
+//! in decode, the window's memory is the end of the neuron cache (`window.rs`); where clusters are streamed in
+//! decode as well, the window is that of GIO, which changes hands. Nothing is read by neuron.
+
+use forebay_stages::contract::{Outbox, Port, StageActor};
+use forebay_stages::frame::Frame;
+use forebay_stages::gio::Reader;
+use forebay_stages::preload::hand_over;
+use forebay_traces::record::Stage;
+
+use crate::wiring::{Stages, Wiring, begin, retire};
+
+/// Who has sent a message.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Station {
+    Udc,
+    Gc,
+    Preload,
+    Pred,
+}
+
+/// Downstream first, so that buffers come back early.
+const ORDER: [Station; 4] = [Station::Udc, Station::Gc, Station::Preload, Station::Pred];
+
+/// The graph.
+#[derive(Debug, Default)]
+pub struct PrefillGraph;
+
+/// Streamed clusters come through Preload.
+fn reader(stages: &mut Stages) -> &mut Reader {
+    &mut stages.preload.reader
+}
+
+/// Who receives what, sink first.
+fn deliver(from: Station, stages: &mut Stages, frame: &mut Frame<'_>, out: &mut Outbox) {
+    while let Some((port, flight)) = out.flights.pop_front() {
+        match (from, port) {
+            (Station::Udc, _) => {
+                hand_over(frame, &flight, out);
+                retire(stages, frame, flight, reader);
+            }
+            (_, Port::Done) => retire(stages, frame, flight, reader),
+            (Station::Gc, _) => stages.udc.push(flight),
+            (Station::Preload, _) => stages.gc.push(flight),
+            (Station::Pred, Port::Here) => stages.gc.push(flight),
+            (Station::Pred, _) => stages.preload.push(flight),
+        }
+    }
+}
+
+impl Wiring for PrefillGraph {
+    fn reader<'a>(&self, stages: &'a mut Stages) -> &'a mut Reader {
+        reader(stages)
+    }
+
+    fn reading_stage(&self) -> Stage {
+        Stage::Preload
+    }
+
+    fn begin(&mut self, stages: &mut Stages, frame: &mut Frame<'_>) {
+        begin(reader, stages, frame);
+    }
+
+    fn turn(&mut self, stages: &mut Stages, frame: &mut Frame<'_>, out: &mut Outbox) -> bool {
+        for station in ORDER {
+            let worked = match station {
+                Station::Udc => stages.udc.turn_before(frame, stages.gc.next(), out),
+                Station::Gc => stages.gc.turn(frame, out),
+                Station::Preload => stages.preload.turn(frame, out),
+                Station::Pred => stages.pred.turn(frame, out),
+            };
+            if worked {
+                deliver(station, stages, frame, out);
+                return true;
+            }
+        }
+        false
+    }
+
+    fn ready(
+        &mut self,
+        _number: usize,
+        _stages: &mut Stages,
+        _frame: &mut Frame<'_>,
+        _out: &mut Outbox,
+    ) {
+        // A read that was made ahead of an earlier step: no flight of this graph waits for single neurons.
+    }
+}

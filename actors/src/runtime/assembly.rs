@@ -1,0 +1,258 @@
+//! The actors, connected and not yet run: threads run them ([`super::Runtime`]), or a simulator does, one turn at a
+//! time.
+
+use std::sync::Arc;
+
+use forebay_plans::program::Program;
+use forebay_queues::capacity::Capacity;
+use forebay_queues::doorbell::{Bell, Ringer, Spin, doorbell};
+use forebay_queues::exchange::{Aborter, exchange};
+use forebay_queues::lane::{LaneRx, LaneTx, SendError, lane};
+use forebay_stages::rows::SharedRows;
+use forebay_traces::lane::TraceLane;
+
+use super::{Shared, Sizes, Step, StepDone};
+use crate::core::{Core, CoreParts, build_core, most_reads};
+use crate::fault::Fault;
+use crate::io::Driver;
+use crate::io_link::{IoLanes, RowLink, io_lanes};
+use crate::memory::{CoreMemory, row_buffers};
+
+/// A trace lane of an I/O slot holds this part of what a core's lane holds: reads are fewer and longer.
+pub const IO_LANE_SHARE: usize = 32;
+
+/// All actors and their connections.
+#[derive(Debug)]
+pub struct Assembly {
+    /// The engine thread's end.
+    pub steps: Steps,
+    /// What the compute cores are built from, by rank.
+    pub cores: Vec<CoreSeed>,
+    /// The I/O actor's ends of all lanes.
+    pub lanes: IoLanes,
+    /// The engine thread's own client, for embedding rows.
+    pub rows: RowLink,
+    /// Gives the cores' exchange up.
+    pub aborter: Aborter,
+}
+
+/// What a compute core is built from, wherever it runs.
+#[derive(Debug)]
+pub struct CoreSeed {
+    shared: Arc<Shared>,
+    parts: CoreParts,
+}
+
+impl CoreSeed {
+    /// Which of the cores this is.
+    pub fn rank(&self) -> usize {
+        self.parts.rank
+    }
+
+    /// Makes the core with its buffers: to be called where it runs, so that its memory is near.
+    pub fn build(self) -> Core {
+        build_core(&self.shared, self.parts)
+    }
+}
+
+impl Assembly {
+    /// Connects one core per program with each other and with the I/O actor on `driver`, sink first.
+    pub fn new(
+        shared: &Arc<Shared>,
+        programs: Vec<Program>,
+        memory: Vec<CoreMemory>,
+        driver: &dyn Driver,
+        trace_records: usize,
+    ) -> Self {
+        let threads = programs.len();
+        let rows_of_all = Arc::new(SharedRows::new(&programs));
+        let (bells, ringers): (Vec<Bell>, Vec<Ringer>) = (0..threads).map(|_| doorbell()).unzip();
+
+        // Sink: reports to the engine thread, one per core and step.
+        let (bell, ringer) = doorbell();
+        let (done_tx, done) = lane(&Capacity::of(&[("a report per core", threads)]), ringer);
+        // Exchanges between phases.
+        let (members, aborter) = exchange(ringers.clone());
+        // The I/O actor, with a lane pair per core and one for the engine thread's embedding rows.
+        let reads = programs.iter().zip(&memory);
+        let reads = reads.map(|(program, memory)| most_reads(shared, program, memory));
+        let clients = reads.zip(ringers.iter().cloned()).collect();
+        let row_reads = Capacity::of(&[("embedding rows", row_buffers(shared.max_batch))]);
+        let io_traces = (0..driver.capacity())
+            .map(|i| TraceLane::new(format!("I/O slot {i}"), trace_records / IO_LANE_SHARE))
+            .collect();
+        let (links, rows, lanes) = io_lanes(clients, row_reads, &driver.waker(), io_traces);
+
+        // Sources: commands to the cores.
+        let capacity = Capacity::of(&[("the step under way", 1)]);
+        let (commands, inboxes): (Vec<_>, Vec<_>) =
+            ringers.iter().map(|r| lane(&capacity, r.clone())).unzip();
+
+        let parts = programs
+            .into_iter()
+            .zip(memory)
+            .zip(members)
+            .zip(links)
+            .zip(inboxes)
+            .zip(bells);
+        let seed = |(rank, (((((program, memory), member), io), commands), bell))| CoreSeed {
+            shared: Arc::clone(shared),
+            parts: CoreParts {
+                rank,
+                program,
+                rows: Arc::clone(&rows_of_all),
+                memory,
+                member,
+                bell,
+                io,
+                commands,
+                done: done_tx.clone(),
+                trace: TraceLane::new(format!("core {rank}"), trace_records),
+            },
+        };
+        Self {
+            cores: parts.enumerate().map(seed).collect(),
+            steps: Steps {
+                shared: Arc::clone(shared),
+                commands,
+                done,
+                bell,
+                distrust: false,
+                resizes: false,
+            },
+            lanes,
+            rows,
+            aborter,
+        }
+    }
+}
+
+/// What is done when the I/O actor has ended before its clients: the cause is kept, and whoever waits for reads is
+/// released, since none will come.
+pub fn when_io_stops(
+    shared: &Arc<Shared>,
+    aborter: &Aborter,
+) -> impl Fn(String) + Send + Sync + use<> {
+    let (shared, bystanders) = (Arc::clone(shared), aborter.clone());
+    move |cause| {
+        shared.faults.report(Fault::IoStopped { cause });
+        bystanders.abort();
+    }
+}
+
+/// The engine thread's end of the graph: sends each step to all cores and takes their reports.
+#[derive(Debug)]
+pub struct Steps {
+    shared: Arc<Shared>,
+    commands: Vec<LaneTx<Step>>,
+    done: LaneRx<StepDone>,
+    /// The engine thread's own bell.
+    bell: Bell,
+    /// Whether something was wrong since the last good step.
+    distrust: bool,
+    /// Whether the step under way reads no weights, so that what was to be read anew still is.
+    resizes: bool,
+}
+
+impl Steps {
+    /// What the cores share.
+    pub fn shared(&self) -> &Arc<Shared> {
+        &self.shared
+    }
+
+    /// The next step reads anew what was read ahead, and checks everything again: the caller found
+    /// something wrong with the file.
+    pub fn distrust(&mut self) {
+        self.distrust = true;
+    }
+
+    /// Sends a step to all cores.
+    ///
+    /// # Errors
+    /// The cause for which a core has ended.
+    pub fn begin(&mut self, step: Step) -> Result<(), Fault> {
+        let step = Step {
+            read_again: step.read_again || self.distrust,
+            ..step
+        };
+        self.resizes = step.resize.is_some();
+        for (rank, lane) in self.commands.iter().enumerate() {
+            lane.send(step.clone()).map_err(|unsent| match unsent {
+                SendError::Closed { .. } => self.stopped(rank),
+                SendError::Full { .. } => Fault::CoreStopped {
+                    rank,
+                    cause: unsent.to_string(),
+                },
+            })?;
+        }
+        Ok(())
+    }
+
+    /// Waits for the reports of all cores.
+    ///
+    /// # Errors
+    /// The cause for which a core has ended.
+    pub fn wait(&self, reports: &mut Vec<StepDone>) -> Result<(), Fault> {
+        loop {
+            let seen = self.bell.epoch();
+            if self.poll(reports)? {
+                return Ok(());
+            }
+            self.bell.wait(seen, Spin::NONE, None);
+        }
+    }
+
+    /// Takes the reports that are here; true once they are all cores'.
+    ///
+    /// # Errors
+    /// The cause for which a core has ended.
+    pub fn poll(&self, reports: &mut Vec<StepDone>) -> Result<bool, Fault> {
+        while reports.len() < self.commands.len() {
+            match self.done.try_recv() {
+                Some(report) => reports.push(report),
+                None if self.done.is_closed() => return Err(self.stopped(0)),
+                None => return Ok(false),
+            }
+        }
+        Ok(true)
+    }
+
+    /// Ends a step whose reports are all here; they are by rank afterwards.
+    ///
+    /// # Errors
+    /// The root cause of a fault during the step.
+    pub fn end(&mut self, reports: &mut [StepDone]) -> Result<(), Fault> {
+        // They come as the cores finish; whoever compares two steps goes by rank.
+        reports.sort_unstable_by_key(|report| report.rank);
+        let fault = self.shared.faults.take();
+        self.distrust = fault.is_some() || self.distrust && self.resizes;
+        fault.map_or(Ok(()), Err)
+    }
+
+    /// Has the cores keep so much in memory from now on. A core whose cache slots are held by reads under way gives
+    /// them up at its next step.
+    ///
+    /// # Errors
+    /// The cause for which a core has ended, or for which a cluster could not be pinned again; then some cores may have
+    /// done what was asked, and others not.
+    pub fn resize(&mut self, sizes: Sizes) -> Result<(), Fault> {
+        let mut reports = Vec::with_capacity(self.commands.len());
+        self.begin(Step {
+            resize: Some(sizes),
+            ..Step::default()
+        })?;
+        self.wait(&mut reports)?;
+        self.end(&mut reports)
+    }
+
+    /// Takes the cores' work away: they end.
+    pub fn close(&mut self) {
+        self.commands.clear();
+    }
+
+    fn stopped(&self, rank: usize) -> Fault {
+        let cause = "its thread has ended".to_string();
+        let first = self.shared.faults.take();
+        first.unwrap_or(Fault::CoreStopped { rank, cause })
+    }
+}

@@ -1,0 +1,130 @@
+//! What all cores see: the model, the plan, pinned weights, boards. Immutable once tokens flow, but for
+//! the boards' cells and the fault cell.
+
+use std::sync::Arc;
+
+use forebay_models::bundle::{Bundle, DirectoryEntry};
+use forebay_models::network::{Content, Network};
+use forebay_plans::program::Options;
+use forebay_plans::residency::{Loading, Pipeline, ResidencyPlan};
+use forebay_stages::attention::KvRoom;
+use forebay_stages::boards::Boards;
+use forebay_stages::cache::PolicyKind;
+use forebay_stages::frame::Observer;
+use forebay_stages::kernels::KernelTable;
+use forebay_stages::pred::Rule;
+use forebay_stages::weights::Resident;
+
+use crate::fault::FaultCell;
+
+/// How single neurons are kept and read, and what overlaps.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct NeuronOptions {
+    /// Which neurons stay in the cache.
+    pub policy: PolicyKind,
+    /// How a bundle is read.
+    pub loading: Loading,
+    /// What overlaps.
+    pub pipeline: Pipeline,
+    /// Whether the neurons that a layer will probably want are read while the one before it is computed. It
+    /// costs a sixth more reads, which is too much for a disk that has more reads to do than it can.
+    pub look_ahead: bool,
+}
+
+impl NeuronOptions {
+    /// Whether the next layer's neurons are predicted and read ahead: guesses, but made into a disk that has
+    /// nothing else to do while attention is computed.
+    pub fn looks_ahead(&self, plan: &ResidencyPlan, predicted: bool) -> bool {
+        let cached = plan.neuron_cache.slots > 0 && predicted;
+        let overlaps = self.loading == Loading::Bundle && self.pipeline == Pipeline::Cluster;
+        self.look_ahead && cached && overlaps
+    }
+
+    /// How programs are compiled for a residency.
+    pub fn program(&self, plan: &ResidencyPlan, predicted: bool) -> Options {
+        Options {
+            predicted,
+            looks_ahead: self.looks_ahead(plan, predicted),
+            by_matrix: self.pipeline == Pipeline::Matrix,
+        }
+    }
+}
+
+/// Shared by all cores.
+#[derive(Debug)]
+pub struct Shared {
+    /// Model metadata, vectors and directory.
+    pub bundle: Bundle,
+    /// Where every cluster lives.
+    pub plan: ResidencyPlan,
+    /// Which neurons are computed.
+    pub rule: Rule,
+    /// How neurons are kept and read.
+    pub neurons: NeuronOptions,
+    /// Sees what is computed, if anybody wants to.
+    pub observer: Option<Arc<dyn Observer>>,
+    /// Compute kernels for this CPU.
+    pub kernels: KernelTable,
+    /// Pinned weights.
+    pub resident: Arc<Resident>,
+    /// Results that cores exchange.
+    pub boards: Boards,
+    /// Root cause of a failing step.
+    pub faults: FaultCell,
+    /// Compute cores.
+    pub threads: usize,
+    /// What the KV cache has room for.
+    pub kv: KvRoom,
+    /// Most tokens in a step.
+    pub max_batch: usize,
+}
+
+impl Shared {
+    /// The model's description.
+    pub fn network(&self) -> &Network {
+        &self.bundle.meta.network
+    }
+
+    /// [`NeuronOptions::looks_ahead`] of this run.
+    pub fn looks_ahead(&self) -> bool {
+        self.neurons
+            .looks_ahead(&self.plan, self.rule.is_predicted())
+    }
+
+    /// [`NeuronOptions::program`] of this run.
+    pub fn program_options(&self) -> Options {
+        self.neurons.program(&self.plan, self.rule.is_predicted())
+    }
+
+    /// The largest rank of a predictor that is used, 0 if none is.
+    pub fn predictor_rank(&self) -> usize {
+        predictor_rank(&self.bundle, self.rule.is_predicted())
+    }
+
+    /// Directory entry of a cluster.
+    pub fn entry(&self, cluster: u32) -> &DirectoryEntry {
+        &self.bundle.clusters[cluster as usize]
+    }
+
+    /// Name of a cluster for messages.
+    pub fn describe(&self, cluster: u32) -> String {
+        let e = self.entry(cluster);
+        let last = e.first + e.count;
+        match e.content {
+            Content::Neurons(layer) => {
+                format!("FFN cluster {}..{last} of layer {layer}", e.first)
+            }
+            content => format!("{content:?} cluster {}..{last}", e.first),
+        }
+    }
+}
+
+/// The largest rank of a model's predictors, 0 where they are not used.
+pub fn predictor_rank(bundle: &Bundle, predicted: bool) -> usize {
+    let ranks = bundle.meta.predictors.iter().flatten().map(|p| p.rank);
+    if predicted {
+        ranks.max().unwrap_or(0)
+    } else {
+        0
+    }
+}

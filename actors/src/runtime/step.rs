@@ -1,0 +1,82 @@
+//! One pass of some tokens through the model, and what the cores say of it.
+
+use std::sync::Arc;
+
+use forebay_stages::computed::Computed;
+use forebay_stages::sequences::{BlockCopy, Sequences, Tables, TokenPlace};
+use forebay_traces::ledger::Charged;
+
+/// The tokens of a step.
+#[derive(Clone, Debug, Default)]
+pub struct StepTokens {
+    /// Sequence and position of each; tokens of a sequence stand in the order of their positions.
+    pub places: Vec<TokenPlace>,
+    /// Those that want logits, ascending; their logits stand on the board in this order.
+    pub wanted: Vec<u32>,
+    /// Where the KV cache has the sequences of these tokens.
+    pub tables: Tables,
+    /// Blocks of the KV cache that are copied before anything is written.
+    pub copies: Vec<BlockCopy>,
+}
+
+impl StepTokens {
+    /// Position of the first token.
+    pub fn position(&self) -> usize {
+        self.places.first().map_or(0, |t| t.position as usize)
+    }
+
+    /// Takes over the tables of the sequences that its tokens belong to.
+    pub fn take_tables(&mut self, sequences: &Sequences) {
+        self.tables.fill(sequences, &self.places);
+    }
+}
+
+/// One pass through the model: of a sequence's next token, of a prompt's batch, of several sequences at once.
+#[derive(Clone, Debug, Default)]
+pub struct Step {
+    /// The tokens.
+    pub tokens: Arc<StepTokens>,
+    /// Whether more of the same prompt follows, so that its weights may be read ahead.
+    pub more: bool,
+    /// Whether weights that were read ahead are to be read again: something was wrong before this step.
+    /// The graph sets it after a step that failed.
+    pub read_again: bool,
+    /// Instead of tokens, of which there are none: what is kept in memory from now on.
+    pub resize: Option<Sizes>,
+}
+
+impl Step {
+    /// Whether any token wants logits.
+    pub fn wants_logits(&self) -> bool {
+        !self.tokens.wanted.is_empty()
+    }
+}
+
+/// How much is kept in memory while tokens flow.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Sizes {
+    /// Slots of each core's neuron cache that are used.
+    pub cache_slots: usize,
+    /// So many of the clusters that may be evicted are streamed, the first ones in the order of
+    /// [`GivingWay`](forebay_plans::giving_way::GivingWay).
+    pub evicted_clusters: u32,
+}
+
+/// A core's report at the end of a step.
+#[derive(Clone, Copy, Debug)]
+pub struct StepDone {
+    /// Rank of the core.
+    pub rank: usize,
+    /// Live FFN neurons found in memory.
+    pub hits: u64,
+    /// Live FFN neurons that had to be read.
+    pub misses: u64,
+    /// Gates.
+    pub gated: Computed,
+    /// Ups and Downs.
+    pub live: Computed,
+    /// The core's accounts when the step began.
+    pub charged_before: Charged,
+    /// The core's accounts now.
+    pub charged: Charged,
+}

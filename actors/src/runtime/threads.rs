@@ -1,0 +1,188 @@
+//! The actors on threads: what [`super::Assembly`] connects, started, stepped and ended.
+//!
+//! ```text
+//!   engine ──Step──▶ core 0..T-1: program, graph, stages ──▶ boards ──exchange──▶ next phase
+//!     ▲                             │       ▲
+//!     └────────StepDone─────────────┘   ReadDone ReadOp
+//!                                           │ ▼
+//!                                      the single I/O actor (io_uring or pread)
+//! ```
+
+use std::sync::Arc;
+use std::thread::JoinHandle;
+
+use forebay_models::bundle::{HotNeuron, save_hot_set};
+use forebay_plans::program::Program;
+use forebay_queues::exchange::Aborter;
+use forebay_traces::lane::TraceLane;
+
+use super::{Assembly, CoreSeed, Shared, Sizes, Step, StepDone, Steps, when_io_stops};
+use crate::fault::{Fault, cause_of_panic};
+use crate::io::Driver;
+use crate::io_link::RowLink;
+use crate::io_thread::{IoCounters, IoThread};
+use crate::memory::CoreMemory;
+
+pub use super::assembly::IO_LANE_SHARE;
+
+/// What a core leaves behind: its trace, and the neurons in its cache, best first.
+type CoreRecord = (TraceLane, Vec<HotNeuron>);
+
+/// How the actors are run.
+#[derive(Clone, Debug, Default)]
+pub struct RuntimeOptions {
+    /// Core to pin each compute thread to; empty leaves them to the scheduler.
+    pub cores: Vec<usize>,
+    /// Records kept per trace lane; 0 switches tracing off.
+    pub trace_records: usize,
+    /// Whether what the neuron caches hold at the end is kept for the next run.
+    pub keeps_hot_set: bool,
+}
+
+/// Compute cores and the I/O actor, running.
+#[derive(Debug)]
+pub struct Runtime {
+    steps: Steps,
+    cores: Vec<JoinHandle<CoreRecord>>,
+    io: Option<IoThread>,
+    /// The engine thread's own client, for embedding rows; gone once the graph stops.
+    rows: Option<RowLink>,
+    aborter: Aborter,
+    keeps_hot_set: bool,
+}
+
+impl Runtime {
+    /// Starts the I/O actor on `driver` and one thread per program.
+    ///
+    /// # Errors
+    /// A thread that cannot be started.
+    pub fn start(
+        shared: Arc<Shared>,
+        programs: Vec<Program>,
+        memory: Vec<CoreMemory>,
+        driver: Box<dyn Driver>,
+        options: &RuntimeOptions,
+    ) -> std::io::Result<Self> {
+        let Assembly {
+            steps,
+            cores: seeds,
+            lanes,
+            rows,
+            aborter,
+        } = Assembly::new(
+            &shared,
+            programs,
+            memory,
+            driver.as_ref(),
+            options.trace_records,
+        );
+        let stopped = when_io_stops(&shared, &aborter);
+        let io = IoThread::start(driver, lanes, Arc::new(stopped))?;
+        let mut cores = Vec::with_capacity(seeds.len());
+        for (rank, seed) in seeds.into_iter().enumerate() {
+            let shared = Arc::clone(&shared);
+            let pin = options.cores.get(rank).copied();
+            let builder = std::thread::Builder::new().name(format!("forebay-core-{rank}"));
+            cores.push(builder.spawn(move || run_core(&shared, seed, pin))?);
+        }
+        Ok(Self {
+            steps,
+            cores,
+            io: Some(io),
+            rows: Some(rows),
+            aborter,
+            keeps_hot_set: options.keeps_hot_set,
+        })
+    }
+
+    /// What the cores share.
+    pub fn shared(&self) -> &Arc<Shared> {
+        self.steps.shared()
+    }
+
+    /// The engine thread's lanes to the I/O actor, for embedding rows.
+    pub fn rows(&mut self) -> Option<&mut RowLink> {
+        self.rows.as_mut()
+    }
+
+    /// What the I/O actor has done so far.
+    pub fn io_counters(&self) -> IoCounters {
+        self.io.as_ref().map(IoThread::counters).unwrap_or_default()
+    }
+
+    /// The next step reads anew what was read ahead, and checks everything again: the caller found
+    /// something wrong with the file.
+    pub fn distrust(&mut self) {
+        self.steps.distrust();
+    }
+
+    /// Runs one step to its end; the logits are on their board and a report per core, by rank, in `reports`
+    /// afterwards.
+    ///
+    /// # Errors
+    /// The root cause of a fault during the step. The graph stays usable unless a thread has stopped.
+    pub fn step(&mut self, step: Step, reports: &mut Vec<StepDone>) -> Result<(), Fault> {
+        reports.clear();
+        self.steps.begin(step)?;
+        self.steps.wait(reports)?;
+        self.steps.end(reports)
+    }
+
+    /// Has the cores keep so much in memory from now on, at most as much as at the start, and gives the rest back
+    /// to the system. What is computed does not depend on it.
+    ///
+    /// # Errors
+    /// The cause for which a core has ended, or for which a cluster could not be pinned again.
+    pub fn resize(&mut self, sizes: Sizes) -> Result<(), Fault> {
+        self.steps.resize(sizes)
+    }
+
+    /// Ends all threads and returns what they recorded: cores first, then I/O slots. What the neuron caches
+    /// hold is kept beside the packed model, if the options say so.
+    pub fn finish(mut self) -> Vec<TraceLane> {
+        let (traces, hot) = self.stop();
+        if self.keeps_hot_set && !hot.is_empty() {
+            save_hot_set(&self.shared().bundle, &hot);
+        }
+        traces
+    }
+
+    fn stop(&mut self) -> (Vec<TraceLane>, Vec<HotNeuron>) {
+        // The I/O actor ends when its last client is gone.
+        self.steps.close();
+        self.rows = None;
+        let cores = self.cores.drain(..).filter_map(|core| core.join().ok());
+        let (mut traces, hot): (Vec<TraceLane>, Vec<Vec<HotNeuron>>) = cores.unzip();
+        if let Some(io) = self.io.take() {
+            traces.extend(io.stop());
+        }
+        // In turn, so that a part of the list is a part of each core's.
+        let longest = hot.iter().map(Vec::len).max().unwrap_or(0);
+        let in_turn = (0..longest).flat_map(|i| hot.iter().filter_map(move |core| core.get(i)));
+        let hot = in_turn.copied().collect();
+        (traces, hot)
+    }
+}
+
+impl Drop for Runtime {
+    fn drop(&mut self) {
+        self.aborter.abort();
+        self.stop();
+    }
+}
+
+/// Body of a compute thread: returns what it recorded. A panic is reported as the step's fault and releases the
+/// other cores.
+fn run_core(shared: &Shared, seed: CoreSeed, pin: Option<usize>) -> CoreRecord {
+    let rank = seed.rank();
+    // Buffers are made on the core that uses them.
+    let run = std::panic::AssertUnwindSafe(|| seed.build().run(pin));
+    match std::panic::catch_unwind(run) {
+        Ok(record) => record,
+        Err(panic) => {
+            let cause = cause_of_panic(panic.as_ref());
+            shared.faults.report(Fault::CoreStopped { rank, cause });
+            (TraceLane::new(format!("core {rank}"), 0), Vec::new())
+        }
+    }
+}

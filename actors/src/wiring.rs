@@ -1,0 +1,140 @@
+//! How the stages of a core are connected: what every graph has to say for itself. The graphs are
+//! [`crate::decode::graph`] and [`crate::prefill::graph`]; [`crate::baselines`] has those that only benchmarks choose.
+
+use forebay_plans::program::{Item, Part, Phase, Work};
+use forebay_queues::slab::Slot;
+use forebay_stages::contract::{Outbox, Turn};
+use forebay_stages::early::Early;
+use forebay_stages::flight::Flight;
+use forebay_stages::frame::Frame;
+use forebay_stages::gc::Gc;
+use forebay_stages::gio::{Gio, Reader};
+use forebay_stages::pred::Pred;
+use forebay_stages::preload::Preload;
+use forebay_stages::rows::Rows;
+use forebay_stages::udc::Udc;
+use forebay_stages::udio::Udio;
+use forebay_traces::record::Stage;
+
+/// The stages of one core.
+#[derive(Debug)]
+pub struct Stages {
+    /// Plain projections.
+    pub rows: Rows,
+    /// Which neurons are computed.
+    pub pred: Pred,
+    /// Brings Gate.
+    pub gio: Gio,
+    /// Brings whole clusters for prompts.
+    pub preload: Preload,
+    /// Computes Gate.
+    pub gc: Gc,
+    /// Computes parts of clusters that wait.
+    pub early: Early,
+    /// Brings Up and Down.
+    pub udio: Udio,
+    /// Computes Up and Down.
+    pub udc: Udc,
+    /// Neuron clusters of the phase that are done.
+    pub retired: usize,
+}
+
+/// The sink of every graph: a flight's buffer goes back to the window that `reader` names, its lease to the neuron
+/// cache, and the flight itself to Pred.
+pub fn retire(
+    stages: &mut Stages,
+    frame: &mut Frame<'_>,
+    mut flight: Box<Flight>,
+    reader: fn(&mut Stages) -> &mut Reader,
+) {
+    if flight.is_by_neuron() {
+        frame.weights.neurons.release(flight.number);
+    }
+    if let Some(buffer) = flight.buffer.take() {
+        reader(stages).release(flight.item, buffer);
+    }
+    stages.pred.take_back(flight);
+    stages.retired += 1;
+}
+
+/// A way of connecting the stages.
+pub trait Wiring: std::fmt::Debug + Send {
+    /// The window that streamed clusters come through.
+    fn reader<'a>(&self, stages: &'a mut Stages) -> &'a mut Reader;
+
+    /// Who hands on what comes through it, in the trace.
+    fn reading_stage(&self) -> Stage {
+        Stage::Gio
+    }
+
+    /// A phase begins.
+    fn begin(&mut self, stages: &mut Stages, frame: &mut Frame<'_>);
+
+    /// Gives the stages of a phase with neuron clusters a turn, and delivers what they send; true if anything was done.
+    fn turn(&mut self, stages: &mut Stages, frame: &mut Frame<'_>, out: &mut Outbox) -> bool;
+
+    /// All neurons of flight `number` are in the cache: it goes on.
+    fn ready(
+        &mut self,
+        number: usize,
+        stages: &mut Stages,
+        frame: &mut Frame<'_>,
+        out: &mut Outbox,
+    );
+
+    /// Whether all neuron clusters of the phase are through.
+    fn is_done(&self, stages: &Stages, phase: &Phase) -> bool {
+        stages.retired >= phase.neurons().len()
+    }
+
+    /// Flights that the graph itself holds back.
+    fn held(&self) -> usize {
+        0
+    }
+
+    /// Whether reads that are due are started now.
+    fn starts_reads(&self) -> bool {
+        true
+    }
+
+    /// Whether the core waits although it might have work; `reading` says whether reads are under way.
+    fn waits(&mut self, _reading: bool) -> bool {
+        false
+    }
+
+    /// What becomes of a turn's result.
+    fn after(&mut self, turn: Turn) -> Turn {
+        turn
+    }
+}
+
+/// Rows that came through the window are given back to it.
+pub fn release(reader: &mut Reader, returned: Option<(Item, Slot)>) {
+    if let Some((item, buffer)) = returned {
+        reader.release(item, buffer);
+    }
+}
+
+/// What every graph does when a phase begins.
+pub fn begin(reader: fn(&mut Stages) -> &mut Reader, stages: &mut Stages, frame: &mut Frame<'_>) {
+    match &frame.phase.work {
+        Work::Rows(rows) => {
+            for item in stages.rows.begin(rows) {
+                reader(stages).wait_for_rows(item);
+            }
+        }
+        Work::Neurons { part, .. } => {
+            stages.gio.waiting.begin();
+            stages.udio.waiting.begin();
+            frame.weights.neurons.stop_reading_ahead();
+            if *part != Part::UpDown {
+                stages.pred.begin();
+                stages
+                    .udc
+                    .begin(frame.n_tokens() * frame.bundle.meta.network.d_model);
+                stages.retired = 0;
+            }
+        }
+        Work::Heads { .. } => {}
+    }
+}

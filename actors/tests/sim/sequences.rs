@@ -1,0 +1,117 @@
+//! Several sequences in one step, each at a position of its own: every one of them gets the bits it gets alone.
+
+use std::sync::Arc;
+
+use forebay_actors::runtime::{Step, StepTokens};
+use forebay_stages::sequences::{SequenceId, TokenPlace};
+
+use crate::case::Case;
+use crate::generation::step_to_end;
+use crate::models::{CONTEXT, Model};
+use crate::random::Random;
+use crate::world::World;
+
+const SEQUENCES: usize = 8;
+const SEEDS: u64 = 64;
+
+/// Some of one sequence's tokens.
+#[derive(Clone, Copy)]
+struct Run {
+    /// Which of the sequences: each reads the model's inputs from another place on.
+    text: usize,
+    id: SequenceId,
+    position: usize,
+    n: usize,
+}
+
+/// Feeds the runs in one step; returns the bits of each run's last logits.
+fn feed(world: &mut World, model: &Model, runs: &[Run]) -> Vec<Vec<u32>> {
+    let (d, vocab) = (model.network.d_model, model.network.vocab_size);
+    let mut tokens = StepTokens::default();
+    for run in runs {
+        let room = world.sequences.extend(run.id, run.n, &mut tokens.copies);
+        room.expect("room for all sequences");
+        for position in run.position..run.position + run.n {
+            let row = (run.text * 5 + position) % CONTEXT;
+            let input = &model.input[row * d..][..d];
+            let at = tokens.places.len() * d;
+            world.steps.shared().boards.input.write(at, input);
+            tokens.places.push(TokenPlace {
+                sequence: run.id,
+                position: position as u32,
+            });
+        }
+        tokens.wanted.push(tokens.places.len() as u32 - 1);
+    }
+    tokens.take_tables(&world.sequences);
+    let step = Step {
+        tokens: Arc::new(tokens),
+        ..Step::default()
+    };
+    step_to_end(world, step).unwrap_or_else(|ended| panic!("{ended:?}"));
+    let logits = |i: usize| {
+        let mut logits = vec![0.0f32; vocab];
+        world
+            .steps
+            .shared()
+            .boards
+            .logits
+            .read(i * vocab, &mut logits);
+        logits.into_iter().map(f32::to_bits).collect()
+    };
+    (0..runs.len()).map(logits).collect()
+}
+
+/// Each text's tokens before the common step: none, one, two, …, so that all positions differ.
+fn begin(world: &mut World, model: &Model, text: usize) -> Run {
+    let id = world.sequences.open();
+    for position in 0..text {
+        let n = 1;
+        feed(
+            world,
+            model,
+            &[Run {
+                text,
+                id,
+                position,
+                n,
+            }],
+        );
+    }
+    let (position, n) = (text, 1);
+    Run {
+        text,
+        id,
+        position,
+        n,
+    }
+}
+
+fn compare(seed: u64, all: &[Model]) {
+    let mut random = Random::new(seed);
+    let mut case = Case::draw(&mut random, all);
+    let model = &all[case.model];
+    (case.max_batch, case.max_logits) = (case.max_batch.max(SEQUENCES), SEQUENCES);
+    // The world has a sequence of its own.
+    case.sequences = SEQUENCES + 1;
+    let mut world = World::new(&case, model, &mut random);
+    let runs: Vec<Run> = (0..SEQUENCES)
+        .map(|text| begin(&mut world, model, text))
+        .collect();
+    let together = feed(&mut world, model, &runs);
+    for (text, expected) in together.iter().enumerate() {
+        let mut world = World::new(&case, model, &mut random);
+        let run = begin(&mut world, model, text);
+        let alone = feed(&mut world, model, &[run]);
+        assert_eq!(
+            alone[0], *expected,
+            "seed {seed}, sequence {text} of {case:#?}"
+        );
+    }
+}
+
+#[test]
+fn eight_sequences_in_one_step_get_the_bits_they_get_alone() {
+    let all = crate::models();
+    (0..SEEDS).for_each(|seed| compare(seed, all));
+}

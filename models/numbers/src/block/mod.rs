@@ -1,0 +1,203 @@
+//! Block formats of weights: how many elements share a block, how many bytes it takes, and what
+//! the bytes mean. [`dequantize`] is the reference that every faster kernel is tested against.
+//!
+//! Layouts and roundings are those of ggml (`ggml-quants.c`, the `_ref` functions), computed in
+//! f32 without fused multiply-add, so that results are the same bits on every machine.
+
+use serde::{Deserialize, Serialize};
+
+mod kquants;
+mod legacy;
+mod plain;
+
+/// Element or block format of a tensor, as defined by GGUF (ggml). Quantised formats group 32 or
+/// 256 consecutive elements of a row.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[allow(non_camel_case_types, missing_docs)]
+pub enum BlockType {
+    F32,
+    F16,
+    BF16,
+    Q4_0,
+    Q4_1,
+    Q5_0,
+    Q5_1,
+    Q8_0,
+    Q2_K,
+    Q3_K,
+    Q4_K,
+    Q5_K,
+    Q6_K,
+}
+
+impl BlockType {
+    /// Every supported format.
+    pub const ALL: [Self; 13] = [
+        Self::F32,
+        Self::F16,
+        Self::BF16,
+        Self::Q4_0,
+        Self::Q4_1,
+        Self::Q5_0,
+        Self::Q5_1,
+        Self::Q8_0,
+        Self::Q2_K,
+        Self::Q3_K,
+        Self::Q4_K,
+        Self::Q5_K,
+        Self::Q6_K,
+    ];
+
+    /// Elements per block.
+    pub const fn block_len(self) -> usize {
+        match self {
+            Self::F32 | Self::F16 | Self::BF16 => 1,
+            Self::Q4_0 | Self::Q4_1 | Self::Q5_0 | Self::Q5_1 | Self::Q8_0 => 32,
+            Self::Q2_K | Self::Q3_K | Self::Q4_K | Self::Q5_K | Self::Q6_K => 256,
+        }
+    }
+
+    /// Bytes per block.
+    pub const fn block_bytes(self) -> usize {
+        match self {
+            Self::F32 => 4,
+            Self::F16 | Self::BF16 => 2,
+            Self::Q4_0 => 18,
+            Self::Q4_1 => 20,
+            Self::Q5_0 => 22,
+            Self::Q5_1 => 24,
+            Self::Q8_0 => 34,
+            Self::Q2_K => 84,
+            Self::Q3_K => 110,
+            Self::Q4_K => 144,
+            Self::Q5_K => 176,
+            Self::Q6_K => 210,
+        }
+    }
+
+    /// ggml's numeric type id.
+    pub const fn ggml_id(self) -> u32 {
+        match self {
+            Self::F32 => 0,
+            Self::F16 => 1,
+            Self::Q4_0 => 2,
+            Self::Q4_1 => 3,
+            Self::Q5_0 => 6,
+            Self::Q5_1 => 7,
+            Self::Q8_0 => 8,
+            Self::Q2_K => 10,
+            Self::Q3_K => 11,
+            Self::Q4_K => 12,
+            Self::Q5_K => 13,
+            Self::Q6_K => 14,
+            Self::BF16 => 30,
+        }
+    }
+
+    /// The format with ggml's numeric id, if this engine reads it.
+    pub fn from_ggml(id: u32) -> Option<Self> {
+        Self::ALL.into_iter().find(|t| t.ggml_id() == id)
+    }
+
+    /// ggml's name, e.g. `Q4_K`.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::F32 => "F32",
+            Self::F16 => "F16",
+            Self::BF16 => "BF16",
+            Self::Q4_0 => "Q4_0",
+            Self::Q4_1 => "Q4_1",
+            Self::Q5_0 => "Q5_0",
+            Self::Q5_1 => "Q5_1",
+            Self::Q8_0 => "Q8_0",
+            Self::Q2_K => "Q2_K",
+            Self::Q3_K => "Q3_K",
+            Self::Q4_K => "Q4_K",
+            Self::Q5_K => "Q5_K",
+            Self::Q6_K => "Q6_K",
+        }
+    }
+
+    /// Bytes of a row of `cols` elements; `None` where `cols` is not a multiple of the block.
+    pub fn row_bytes(self, cols: usize) -> Option<usize> {
+        if !cols.is_multiple_of(self.block_len()) {
+            return None;
+        }
+        (cols / self.block_len()).checked_mul(self.block_bytes())
+    }
+}
+
+impl std::fmt::Display for BlockType {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+/// Decodes whole blocks: `bytes` holds `out.len() / ty.block_len()` blocks.
+///
+/// # Panics
+/// When `out.len()` is not a multiple of the block length, or `bytes` is not exactly as long as
+/// those blocks: lengths come from a validated `TensorMeta`, so a
+/// mismatch is a mistake in the caller.
+pub fn dequantize(ty: BlockType, bytes: &[u8], out: &mut [f32]) {
+    assert_eq!(
+        Some(bytes.len()),
+        ty.row_bytes(out.len()),
+        "{ty}: {} bytes do not hold {} elements",
+        bytes.len(),
+        out.len()
+    );
+    match ty {
+        BlockType::F32 => plain::decode_f32(bytes, out),
+        BlockType::F16 => plain::decode_f16(bytes, out),
+        BlockType::BF16 => plain::decode_bf16(bytes, out),
+        BlockType::Q4_0 => legacy::decode_q4_0(bytes, out),
+        BlockType::Q4_1 => legacy::decode_q4_1(bytes, out),
+        BlockType::Q5_0 => legacy::decode_q5_0(bytes, out),
+        BlockType::Q5_1 => legacy::decode_q5_1(bytes, out),
+        BlockType::Q8_0 => legacy::decode_q8_0(bytes, out),
+        BlockType::Q2_K => kquants::decode_q2_k(bytes, out),
+        BlockType::Q3_K => kquants::decode_q3_k(bytes, out),
+        BlockType::Q4_K => kquants::decode_q4_k(bytes, out),
+        BlockType::Q5_K => kquants::decode_q5_k(bytes, out),
+        BlockType::Q6_K => kquants::decode_q6_k(bytes, out),
+    }
+}
+
+/// A format that can be read but not written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{0} can be read but not written; use F32, F16, BF16, Q4_0, Q4_1, Q5_0, Q5_1 or Q8_0")]
+pub struct NotWritable(pub BlockType);
+
+/// Encodes whole blocks with ggml's reference rounding; `out` takes `x.len() / ty.block_len()`
+/// blocks. Finite input is assumed: what a NaN becomes in an integer format is unspecified.
+///
+/// # Errors
+/// [`NotWritable`] for the k-quants: this engine reads them but does not write them.
+///
+/// # Panics
+/// When `x.len()` is not a multiple of the block length, or `out` is not exactly as long as those
+/// blocks.
+pub fn quantize(ty: BlockType, x: &[f32], out: &mut [u8]) -> Result<(), NotWritable> {
+    assert_eq!(
+        Some(out.len()),
+        ty.row_bytes(x.len()),
+        "{ty}: {} bytes do not hold {} elements",
+        out.len(),
+        x.len()
+    );
+    match ty {
+        BlockType::F32 => plain::encode_f32(x, out),
+        BlockType::F16 => plain::encode_f16(x, out),
+        BlockType::BF16 => plain::encode_bf16(x, out),
+        BlockType::Q4_0 => legacy::encode_q4_0(x, out),
+        BlockType::Q4_1 => legacy::encode_q4_1(x, out),
+        BlockType::Q5_0 => legacy::encode_q5_0(x, out),
+        BlockType::Q5_1 => legacy::encode_q5_1(x, out),
+        BlockType::Q8_0 => legacy::encode_q8_0(x, out),
+        BlockType::Q2_K | BlockType::Q3_K | BlockType::Q4_K | BlockType::Q5_K | BlockType::Q6_K => {
+            return Err(NotWritable(ty));
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,193 @@
+//! The block that most architectures have in common, read from metadata; architectures change what they do
+//! differently in what comes out.
+
+use serde_json::Value;
+
+use super::metadata::Metadata;
+use super::rope::{self, Rules};
+use crate::error::Result;
+use crate::network::{Activation, Network, NormSpan, QkNorm, Rope, RopePairing, Uniform};
+
+/// A network of plain blocks, with the sizes and the rotation that the metadata name.
+pub(super) fn network(m: &Metadata<'_>, rope: Rules, activation: Activation) -> Result<Network> {
+    let head_dim = head_dim(m)?;
+    let rope = rope::read(m, head_dim, rope, None)?;
+    with_rope(m, head_dim, rope, activation)
+}
+
+/// The same with the rotation given.
+pub(super) fn with_rope(
+    m: &Metadata<'_>,
+    head_dim: usize,
+    rope: Rope,
+    activation: Activation,
+) -> Result<Network> {
+    let n_layers = m.layers()?;
+    let heads = m.sizes("attention.head_count", "num_attention_heads", n_layers)?;
+    let kv_heads = m.optional_sizes("attention.head_count_kv", "num_key_value_heads", n_layers)?;
+    let kv_heads = kv_heads.unwrap_or_else(|| heads.clone());
+    let d_ff = m.sizes("feed_forward_length", "intermediate_size", n_layers)?;
+    let mut network = Uniform {
+        name: m.name(),
+        n_layers,
+        d_model: m.size("embedding_length", "hidden_size")?,
+        n_heads: heads[0],
+        n_kv_heads: kv_heads[0],
+        head_dim,
+        d_ff: d_ff[0],
+        vocab_size: m.vocab_size()?,
+        context_length: m.context()?,
+        rms_eps: m.positive("attention.layer_norm_rms_epsilon", "rms_norm_eps")?,
+        rope,
+        window: None,
+        activation,
+        qkv_bias: false,
+        tied_head: m.tied_head()?,
+        predictor_threshold: m.predictor_threshold()?,
+    }
+    .network();
+    for (l, layer) in network.layers.iter_mut().enumerate() {
+        layer.attention.body.n_heads = heads[l];
+        layer.attention.body.n_kv_heads = kv_heads[l];
+        layer.ffn.body.d_ff = d_ff[l];
+    }
+    Ok(network)
+}
+
+/// Width of a head: given, or its share of the model's.
+pub(super) fn head_dim(m: &Metadata<'_>) -> Result<usize> {
+    const KEY: (&str, &str) = ("attention.key_length", "head_dim");
+    const HEADS: (&str, &str) = ("attention.head_count", "num_attention_heads");
+    let head_dim = match m.optional_size(KEY.0, KEY.1)? {
+        Some(n) => n,
+        None => {
+            let d_model = m.size("embedding_length", "hidden_size")?;
+            let n_heads = m.sizes(HEADS.0, HEADS.1, m.layers()?)?[0];
+            if !d_model.is_multiple_of(n_heads) {
+                let problem = format!(
+                    "{n_heads} heads do not divide {d_model}, and the width of a head is missing"
+                );
+                return Err(m.wrong(HEADS.0, HEADS.1, problem));
+            }
+            d_model / n_heads
+        }
+    };
+    let value = m.optional_size("attention.value_length", "")?;
+    if let Some(v) = value.filter(|&v| v != head_dim) {
+        let remedy = format!("it must equal the key's {head_dim}");
+        return Err(m.unsupported(("attention.value_length", ""), v.to_string(), &remedy));
+    }
+    Ok(head_dim)
+}
+
+/// Key and field of the activation's name; GGUF's is our own.
+pub(super) const ACTIVATION: (&str, &str) = ("hidden_act", "hidden_act");
+
+/// The activation that the metadata name, or SiLU.
+pub(super) fn activation_or_silu(m: &Metadata<'_>) -> Result<Activation> {
+    Ok(activation(m)?.unwrap_or(Activation::Silu))
+}
+
+/// The activation that the metadata name, if they do.
+pub(super) fn activation(m: &Metadata<'_>) -> Result<Option<Activation>> {
+    const THRESHOLD: &str = "hidden_act_param";
+    let field = match m.fields().get("hidden_activation") {
+        Some(_) => "hidden_activation",
+        None => ACTIVATION.1,
+    };
+    match m.optional_str(ACTIVATION.0, field)? {
+        None => Ok(None),
+        Some("silu" | "swish") => Ok(Some(Activation::Silu)),
+        Some("gelu_pytorch_tanh" | "gelu_new" | "gelu_fast") => Ok(Some(Activation::GeluTanh)),
+        Some("relu") => Ok(Some(Activation::Relu)),
+        Some("fatrelu") => match m.optional_f32(THRESHOLD, THRESHOLD)? {
+            Some(threshold) if threshold >= 0.0 => Ok(Some(Activation::FatRelu { threshold })),
+            Some(_) => Err(m.wrong(THRESHOLD, THRESHOLD, "the threshold is negative")),
+            None => Err(m.missing(THRESHOLD, THRESHOLD)),
+        },
+        Some(other) => {
+            let remedy = "silu, gelu_pytorch_tanh, relu and fatrelu are";
+            Err(m.unsupported((ACTIVATION.0, field), format!("{other:?}"), remedy))
+        }
+    }
+}
+
+/// The sliding window, if there is one; 0 means none, as in llama.cpp.
+pub(super) fn window(m: &Metadata<'_>) -> Result<Option<usize>> {
+    const KEY: (&str, &str) = ("attention.sliding_window", "sliding_window");
+    match m.nonzero(KEY.0, KEY.1)? {
+        None => Ok(None),
+        Some(_) => m.optional_context(KEY.0, KEY.1),
+    }
+}
+
+/// Gives the layers that `slides` names the window `window`.
+pub(super) fn slide(network: &mut Network, window: Option<usize>, slides: impl Fn(usize) -> bool) {
+    for (l, layer) in network.layers.iter_mut().enumerate() {
+        layer.attention.body.window = window.filter(|_| slides(l));
+    }
+}
+
+/// Windows as transformers switches them on for many models: `use_sliding_window`, and then the layers that
+/// `layer_types` names, or `otherwise`. GGUF files have one for all layers.
+pub(super) fn switched_window(
+    m: &Metadata<'_>,
+    network: &mut Network,
+    otherwise: impl Fn(usize) -> bool,
+) -> Result<()> {
+    let n = network.n_layers();
+    let window = window(m)?;
+    if m.is_gguf() {
+        slide(network, window, |_| true);
+        return Ok(());
+    }
+    let types = m.layer_types(n)?;
+    if m.fields().optional_bool("use_sliding_window")? == Some(true) {
+        let slides = |l: usize| match &types {
+            Some(types) => types[l] == "sliding_attention",
+            None => otherwise(l),
+        };
+        slide(network, window, slides);
+    }
+    Ok(())
+}
+
+/// Which layers have a window where only some do: those that `layer_types` names, or all but the last of every
+/// `period`, for which the metadata may give another number or, in GGUF, a list.
+pub(super) fn sliding_layers(m: &Metadata<'_>, n: usize, period: usize) -> Result<Vec<bool>> {
+    const KEY: (&str, &str) = ("attention.sliding_window_pattern", "sliding_window_pattern");
+    if let Some(types) = m.layer_types(n)? {
+        // transformers keeps the period beside the types.
+        m.optional_size(KEY.0, KEY.1)?;
+        return Ok(types.iter().map(|&t| t == "sliding_attention").collect());
+    }
+    if m.is_gguf()
+        && let Some(Value::Array(all)) = m.fields().get(KEY.0)
+    {
+        let flags: Option<Vec<bool>> = all.iter().map(Value::as_bool).collect();
+        let flags = flags.filter(|flags| flags.len() == n);
+        return flags.ok_or_else(|| m.wrong(KEY.0, "", format!("it is not {n} booleans")));
+    }
+    let period = m.optional_size(KEY.0, KEY.1)?.unwrap_or(period);
+    Ok((0..n).map(|l| (l + 1) % period != 0).collect())
+}
+
+/// First layer with a window, for models that have them from one layer on.
+pub(super) fn max_window_layers(m: &Metadata<'_>) -> Result<u64> {
+    let first = m.fields().optional_u64("max_window_layers")?;
+    Ok(first.unwrap_or(28))
+}
+
+/// A norm of queries and keys in all layers, with the epsilon of the other norms.
+pub(super) fn norm_qk(network: &mut Network, span: NormSpan) {
+    let eps = network.output_norm.eps;
+    for layer in &mut network.layers {
+        layer.attention.body.qk_norm = Some(QkNorm { span, eps });
+    }
+}
+
+/// Rows of Q and K as most converters to GGUF leave them: permuted, so that neighbours rotate together.
+pub(super) const PERMUTED: Rules = Rules::new(RopePairing::Interleaved);
+
+/// Rows of Q and K as in checkpoints, in GGUF too.
+pub(super) const HALVES: Rules = Rules::new(RopePairing::HalfSplit);

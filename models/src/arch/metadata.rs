@@ -1,0 +1,296 @@
+//! What an architecture asks a file: the same questions whatever the format. Every question names a GGUF key (without
+//! the architecture's prefix) and a field of `config.json`; `""` where a format has none.
+
+use std::cell::RefCell;
+use std::collections::BTreeSet;
+use std::path::Path;
+
+use serde_json::Value;
+
+use super::neutral::{self, Neutral};
+use crate::block::{BlockType, dequantize};
+use crate::error::{ModelError, Result};
+use crate::gguf::{self, Gguf};
+use crate::source::fields::Fields;
+use crate::source::limits::{self, MAX_CONTEXT, MAX_DIMENSION, MAX_LAYERS};
+
+/// Where the metadata is.
+#[derive(Clone, Copy)]
+pub(super) enum File<'a> {
+    Gguf(&'a Gguf),
+    /// A folder.
+    Hf(&'a Path),
+}
+
+/// The metadata of one file.
+pub(super) struct Metadata<'a> {
+    file: File<'a>,
+    kind: String,
+    fields: Fields,
+    /// What stands around the text model's fields in a checkpoint for several kinds of input.
+    outer: Option<Fields>,
+    read_tensors: RefCell<BTreeSet<String>>,
+}
+
+impl<'a> Metadata<'a> {
+    pub(super) fn new(file: File<'a>, kind: &str, fields: Fields, outer: Option<Fields>) -> Self {
+        Self {
+            file,
+            kind: kind.to_owned(),
+            fields,
+            outer,
+            read_tensors: RefCell::default(),
+        }
+    }
+
+    /// Which of the architecture's names the file gives.
+    pub(super) fn kind(&self) -> &str {
+        &self.kind
+    }
+
+    pub(super) fn is_gguf(&self) -> bool {
+        matches!(self.file, File::Gguf(_))
+    }
+
+    /// Whether it is in PowerInfer's container.
+    pub(super) fn is_powerinfer(&self) -> bool {
+        matches!(self.file, File::Gguf(gguf) if gguf.is_powerinfer())
+    }
+
+    /// The fields themselves, for what only one format has.
+    pub(super) fn fields(&self) -> &Fields {
+        &self.fields
+    }
+
+    fn pick<'n>(&self, gguf: &'n str, hf: &'n str) -> &'n str {
+        match self.file {
+            File::Gguf(_) => gguf,
+            File::Hf(_) => hf,
+        }
+    }
+
+    /// A size.
+    pub(super) fn size(&self, gguf: &str, hf: &str) -> Result<usize> {
+        self.fields.size(self.pick(gguf, hf), MAX_DIMENSION)
+    }
+
+    /// A size, if the field is there.
+    pub(super) fn optional_size(&self, gguf: &str, hf: &str) -> Result<Option<usize>> {
+        self.fields
+            .optional_size(self.pick(gguf, hf), MAX_DIMENSION)
+    }
+
+    /// A size for each of `n` layers, if the field is there.
+    pub(super) fn optional_sizes(
+        &self,
+        gguf: &str,
+        hf: &str,
+        n: usize,
+    ) -> Result<Option<Vec<usize>>> {
+        self.fields
+            .optional_sizes(self.pick(gguf, hf), MAX_DIMENSION, n)
+    }
+
+    /// A size for each of `n` layers.
+    pub(super) fn sizes(&self, gguf: &str, hf: &str, n: usize) -> Result<Vec<usize>> {
+        self.optional_sizes(gguf, hf, n)?
+            .ok_or_else(|| self.fields.missing(self.pick(gguf, hf)))
+    }
+
+    pub(super) fn layers(&self) -> Result<usize> {
+        let name = self.pick("block_count", "num_hidden_layers");
+        self.fields.size(name, MAX_LAYERS)
+    }
+
+    /// A number of positions, if the field is there.
+    pub(super) fn optional_context(&self, gguf: &str, hf: &str) -> Result<Option<usize>> {
+        self.fields.optional_size(self.pick(gguf, hf), MAX_CONTEXT)
+    }
+
+    /// Positions that the model was trained for.
+    pub(super) fn context(&self) -> Result<usize> {
+        let (gguf, hf) = ("context_length", "max_position_embeddings");
+        self.optional_context(gguf, hf)?
+            .ok_or_else(|| self.fields.missing(self.pick(gguf, hf)))
+    }
+
+    pub(super) fn optional_f32(&self, gguf: &str, hf: &str) -> Result<Option<f32>> {
+        self.fields.optional_f32(self.pick(gguf, hf))
+    }
+
+    /// A number above 0, if the field is there.
+    pub(super) fn optional_positive(&self, gguf: &str, hf: &str) -> Result<Option<f32>> {
+        self.fields.optional_positive(self.pick(gguf, hf))
+    }
+
+    /// A number above 0, where 0 stands for none as well as absence does.
+    pub(super) fn nonzero(&self, gguf: &str, hf: &str) -> Result<Option<f32>> {
+        match self.optional_f32(gguf, hf)? {
+            None | Some(0.0) => Ok(None),
+            Some(_) => self.optional_positive(gguf, hf),
+        }
+    }
+
+    /// A number above 0.
+    pub(super) fn positive(&self, gguf: &str, hf: &str) -> Result<f32> {
+        self.fields.positive(self.pick(gguf, hf))
+    }
+
+    pub(super) fn optional_str(&self, gguf: &str, hf: &str) -> Result<Option<&str>> {
+        self.fields.optional_str(self.pick(gguf, hf))
+    }
+
+    /// The error for a missing field.
+    pub(super) fn missing(&self, gguf: &str, hf: &str) -> ModelError {
+        self.fields.missing(self.pick(gguf, hf))
+    }
+
+    /// The error for a value that contradicts the format.
+    pub(super) fn wrong(&self, gguf: &str, hf: &str, problem: impl Into<String>) -> ModelError {
+        self.fields.wrong(self.pick(gguf, hf), problem)
+    }
+
+    /// The error for a value that this engine has no code for.
+    pub(super) fn unsupported(
+        &self,
+        (gguf, hf): (&str, &str),
+        value: impl Into<String>,
+        remedy: &str,
+    ) -> ModelError {
+        self.fields.unsupported(self.pick(gguf, hf), value, remedy)
+    }
+
+    /// Human-readable name of the model.
+    pub(super) fn name(&self) -> String {
+        match self.file {
+            File::Gguf(gguf) => gguf::model_name(gguf),
+            File::Hf(folder) => {
+                // "." and ".." have no name of their own.
+                let full = std::fs::canonicalize(folder).unwrap_or_else(|_| folder.to_path_buf());
+                let name = full.file_name().unwrap_or_default();
+                name.to_string_lossy().into_owned()
+            }
+        }
+    }
+
+    /// Rows of the embedding.
+    pub(super) fn vocab_size(&self) -> Result<usize> {
+        match self.file {
+            File::Gguf(gguf) => gguf::vocab_size(gguf),
+            File::Hf(_) => self.size("", "vocab_size"),
+        }
+    }
+
+    /// Whether the output head is the embedding matrix, as far as the metadata say.
+    pub(super) fn tied_head(&self) -> Result<bool> {
+        const FIELD: &str = "tie_word_embeddings";
+        if let File::Gguf(_) = self.file {
+            return Ok(!self.has_tensor("output.weight"));
+        }
+        let outer = self.outer.as_ref().map(|o| o.optional_bool(FIELD));
+        let tied = |b: Option<Option<bool>>| b.flatten().unwrap_or(false);
+        let inner = self.fields.optional_bool(FIELD)?;
+        Ok(tied(Some(inner)) || tied(outer.transpose()?))
+    }
+
+    /// PowerInfer's `sparse_threshold`. The predictors of checkpoints are cut at a logit of 0.
+    pub(super) fn predictor_threshold(&self) -> Result<f32> {
+        match self.file {
+            File::Gguf(gguf) => gguf::predictor_threshold(gguf),
+            File::Hf(_) => Ok(0.0),
+        }
+    }
+
+    /// Whether a GGUF file has a tensor of this name.
+    pub(super) fn has_tensor(&self, name: &str) -> bool {
+        let File::Gguf(gguf) = self.file else {
+            return false;
+        };
+        gguf.tensors().iter().any(|t| t.name == name)
+    }
+
+    /// `len` positive values of a tensor that is a part of the description, if a GGUF file has it.
+    pub(super) fn factors(&self, name: &str, len: usize) -> Result<Option<Vec<f32>>> {
+        let File::Gguf(gguf) = self.file else {
+            return Ok(None);
+        };
+        let Some(tensor) = gguf.tensors().iter().find(|t| t.name == name) else {
+            return Ok(None);
+        };
+        let plain = matches!(
+            tensor.block,
+            BlockType::F32 | BlockType::F16 | BlockType::BF16
+        );
+        // Before reading, so that what is reserved is bounded by the head's size.
+        if tensor.matrix() != Some((len, 1)) || !plain {
+            let problem = format!(
+                "{:?} elements of {}, expected {len} of F32, F16 or BF16",
+                tensor.dims, tensor.block
+            );
+            return Err(ModelError::damaged(gguf.path(), name, problem));
+        }
+        let mut bytes = vec![0; tensor.bytes as usize];
+        gguf.read(tensor, 0, &mut bytes)?;
+        let mut factors = vec![0.0; len];
+        dequantize(tensor.block, &bytes, &mut factors);
+        for &v in &factors {
+            limits::positive(gguf.path(), name, v)?;
+        }
+        self.read_tensors.borrow_mut().insert(name.to_owned());
+        Ok(Some(factors))
+    }
+
+    /// Quantised checkpoints say so beside everything else.
+    pub(super) fn refuse_quantised(&self) -> Result<()> {
+        const FIELD: &str = "quantization_config";
+        let all = [Some(&self.fields), self.outer.as_ref()];
+        for fields in all.into_iter().flatten() {
+            if fields.get(FIELD).is_some() && !self.is_gguf() {
+                let remedy =
+                    "use the unquantised checkpoint, or a GGUF file of the quantised model";
+                return Err(fields.unsupported(FIELD, "a quantised checkpoint", remedy));
+            }
+        }
+        Ok(())
+    }
+
+    /// Refuses what would change the arithmetic and was not asked for.
+    pub(super) fn refuse_unread(&self) -> Result<()> {
+        let list: &[Neutral] = match self.file {
+            File::Gguf(_) => &neutral::GGUF,
+            File::Hf(_) => &neutral::HF,
+        };
+        for entry in list {
+            let Some(value) = self.fields.unasked(entry.name) else {
+                continue;
+            };
+            if !entry.allows(value) {
+                let shown = neutral::describe(value);
+                return Err(self.fields.unsupported(entry.name, shown, entry.remedy));
+            }
+        }
+        Ok(())
+    }
+
+    pub(super) fn into_read_tensors(self) -> BTreeSet<String> {
+        self.read_tensors.into_inner()
+    }
+
+    /// `layer_types` of `config.json`, checked to have one for each of `n` layers.
+    pub(super) fn layer_types(&self, n: usize) -> Result<Option<Vec<&str>>> {
+        const FIELD: &str = "layer_types";
+        if self.is_gguf() {
+            return Ok(None);
+        }
+        let Some(types) = self.fields.optional_array(FIELD)? else {
+            return Ok(None);
+        };
+        let names: Option<Vec<&str>> = types.iter().map(Value::as_str).collect();
+        match names.filter(|names| names.len() == n) {
+            Some(names) => Ok(Some(names)),
+            None => Err(self
+                .fields
+                .wrong(FIELD, format!("it is not {n} names, one for each layer"))),
+        }
+    }
+}

@@ -1,0 +1,216 @@
+//! Architectures: from a file's metadata to a [`Network`], and under which names the file holds its tensors. One file
+//! per architecture; nobody outside this folder asks which one a model has.
+
+mod bamboo;
+mod block;
+mod gemma3;
+mod llama;
+mod metadata;
+mod mistral3;
+mod names;
+mod neutral;
+mod qwen2;
+mod qwen3;
+mod rope;
+mod smollm3;
+mod written;
+
+use std::collections::BTreeSet;
+use std::path::Path;
+
+use serde_json::{Map, Value};
+
+use crate::error::{ModelError, Result};
+use crate::gguf::Gguf;
+use crate::network::Network;
+use crate::source::fields::Fields;
+use metadata::{File, Metadata};
+use names::Name;
+
+pub(crate) use names::{Format, Names, Part};
+pub(crate) use written::gguf_metadata;
+
+/// All architectures. Where several have a name in common, the first that fits is meant.
+static ARCHITECTURES: &[&Architecture] = &[
+    &bamboo::BAMBOO,
+    &gemma3::GEMMA3,
+    &llama::LLAMA,
+    &mistral3::MISTRAL3,
+    &qwen2::QWEN2,
+    &qwen3::QWEN3,
+    &smollm3::SMOLLM3,
+];
+
+/// One architecture.
+struct Architecture {
+    /// Values of GGUF's `general.architecture`.
+    gguf: &'static [&'static str],
+    /// Whether PowerInfer's files have it.
+    powerinfer: bool,
+    /// Values of `model_type` in `config.json`.
+    hf: &'static [Hf],
+    /// What its tensors are called.
+    tensors: &'static [&'static [Name]],
+    describe: fn(&Metadata<'_>) -> Result<Network>,
+}
+
+/// A `model_type` of transformers.
+struct Hf {
+    model_type: &'static str,
+    /// Meant only where `architectures` names this class.
+    class: Option<&'static str>,
+    /// Values of `model_type` of checkpoints for several kinds of input, whose `text_config` it may be.
+    inside: &'static [&'static str],
+    /// What transformers takes for fields that are absent, as JSON.
+    defaults: &'static str,
+}
+
+impl Hf {
+    const fn new(model_type: &'static str, defaults: &'static str) -> Self {
+        Self {
+            model_type,
+            class: None,
+            inside: &[],
+            defaults,
+        }
+    }
+
+    const fn with_class(self, class: &'static str) -> Self {
+        Self {
+            class: Some(class),
+            ..self
+        }
+    }
+
+    /// Also as the text model of checkpoints for several kinds of input, which have these values of `model_type`.
+    const fn inside(self, inside: &'static [&'static str]) -> Self {
+        Self { inside, ..self }
+    }
+
+    fn fits(&self, model_type: &str, classes: &[Value], outer: Option<&str>) -> bool {
+        let class = |class: &str| classes.iter().any(|c| c == class);
+        self.model_type == model_type
+            && self.class.is_none_or(class)
+            && outer.is_none_or(|outer| self.inside.contains(&outer))
+    }
+}
+
+/// What an architecture says about a file.
+pub(crate) struct Description {
+    pub(crate) network: Network,
+    pub(crate) names: Names,
+    /// Tensors whose values are part of the description.
+    pub(crate) read: BTreeSet<String>,
+}
+
+/// Describes the model in a GGUF file. `fields` makes typed fields of the keys under a prefix.
+///
+/// # Errors
+/// An architecture that is not known, a missing or wrong key, or one that asks for what this engine does not do.
+pub(crate) fn of_gguf(gguf: &Gguf, fields: impl FnOnce(&str) -> Fields) -> Result<Description> {
+    const KEY: &str = "general.architecture";
+    let missing = || ModelError::damaged(gguf.path(), KEY, "the metadata key is missing");
+    let name = gguf.metadata().str(KEY).ok_or_else(missing)?;
+    let has = |a: &&Architecture| a.powerinfer || !gguf.is_powerinfer();
+    let known = || ARCHITECTURES.iter().copied().filter(has);
+    let Some(architecture) = known().find(|a| a.gguf.contains(&name)) else {
+        let kind = match gguf.is_powerinfer() {
+            true => "PowerInfer ",
+            false => "",
+        };
+        let names: Vec<&str> = known().flat_map(|a| a.gguf).copied().collect();
+        let problem = format!("{kind}architecture {name:?}");
+        let remedy = format!("supported are {}", names.join(", "));
+        return Err(ModelError::unsupported(gguf.path(), KEY, problem, remedy));
+    };
+    let metadata = Metadata::new(File::Gguf(gguf), name, fields(name), None);
+    describe(architecture, metadata, gguf.path(), Format::Gguf)
+}
+
+/// Describes the model in a Hugging Face folder with these fields in its `config.json`.
+///
+/// # Errors
+/// As [`of_gguf`].
+pub(crate) fn of_hf(folder: &Path, config: Fields) -> Result<Description> {
+    const KEY: &str = "model_type";
+    let text = config.optional_object("text_config")?;
+    let outer_type = config.optional_str(KEY)?.map(str::to_owned);
+    let (fields, outer) = match text {
+        Some(text) => (text, Some(config)),
+        None => (config, None),
+    };
+    let model_type = fields
+        .optional_str(KEY)?
+        .ok_or_else(|| fields.missing(KEY))?
+        .to_owned();
+    let classes = fields.get("architectures").and_then(Value::as_array);
+    let classes = classes.cloned().unwrap_or_default();
+    let around = outer.as_ref().and(outer_type.as_deref());
+    let all = ARCHITECTURES
+        .iter()
+        .flat_map(|a| a.hf.iter().map(move |hf| (*a, hf)));
+    let mut fitting = all.filter(|(_, hf)| hf.fits(&model_type, &classes, around));
+    let Some((architecture, hf)) = fitting.next() else {
+        let problem = match around {
+            Some(outer) => format!("{outer:?} around {model_type:?}"),
+            None => format!("{model_type:?}"),
+        };
+        let all = ARCHITECTURES.iter().copied().flat_map(|a| a.hf);
+        let names: BTreeSet<&str> = all.map(|hf| hf.model_type).collect();
+        let names: Vec<&str> = names.into_iter().collect();
+        let remedy = format!("supported are {}", names.join(", "));
+        return Err(fields.unsupported(KEY, problem, remedy));
+    };
+    let path = fields.path().to_path_buf();
+    let format = match outer.is_some() {
+        true => Format::HfParts,
+        false => Format::Hf,
+    };
+    let fields = fields.with_defaults(defaults(hf));
+    let metadata = Metadata::new(File::Hf(folder), hf.model_type, fields, outer);
+    describe(architecture, metadata, &path, format)
+}
+
+/// The defaults of a `model_type`; a test makes sure that they can be read.
+fn defaults(hf: &Hf) -> Map<String, Value> {
+    serde_json::from_str(hf.defaults).unwrap_or_default()
+}
+
+fn describe(
+    architecture: &Architecture,
+    metadata: Metadata<'_>,
+    path: &Path,
+    format: Format,
+) -> Result<Description> {
+    metadata.refuse_quantised()?;
+    let network = (architecture.describe)(&metadata)?;
+    metadata.refuse_unread()?;
+    network.check(path)?;
+    Ok(Description {
+        network,
+        names: Names::new(architecture.tensors, format),
+        read: metadata.into_read_tensors(),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn defaults_are_json_objects() {
+        for hf in ARCHITECTURES.iter().copied().flat_map(|a| a.hf) {
+            let parsed = serde_json::from_str::<Map<String, Value>>(hf.defaults);
+            assert!(parsed.is_ok(), "{}: {parsed:?}", hf.model_type);
+        }
+    }
+
+    #[test]
+    fn every_role_has_one_name_in_each_format() {
+        for a in ARCHITECTURES.iter().copied() {
+            for format in [Format::Gguf, Format::Hf] {
+                Names::new(a.tensors, format).check();
+            }
+        }
+    }
+}

@@ -1,0 +1,305 @@
+//! Bounds on a description that came out of a file: everything computed from it later may rely on them.
+
+use std::path::Path;
+
+use super::{Activation, Attention, Layer, Network, Norm, Rope, RopeScaling};
+use crate::error::{ModelError, Result};
+use crate::source::limits::{MAX_CONTEXT, MAX_DIMENSION, MAX_LAYERS, positive, size};
+
+/// More kinds of rotation than any model has.
+const MAX_ROPES: usize = 64;
+
+impl Network {
+    /// Checks that sizes are within bounds, that factors are finite, and that the fields agree with each other.
+    ///
+    /// # Errors
+    /// The first field that is wrong, in the file at `path`.
+    pub(crate) fn check(&self, path: &Path) -> Result<()> {
+        size(path, "layers", self.layers.len() as u64, MAX_LAYERS)?;
+        size(path, "d_model", self.d_model as u64, MAX_DIMENSION)?;
+        size(path, "vocab_size", self.vocab_size as u64, MAX_DIMENSION)?;
+        size(
+            path,
+            "context_length",
+            self.context_length as u64,
+            MAX_CONTEXT,
+        )?;
+        positive(path, "embedding_scale", self.embedding_scale)?;
+        positive(path, "head.scale", self.head.scale)?;
+        positive(path, "head.softcap", self.head.softcap.unwrap_or(1.0))?;
+        if self.ropes.len() > MAX_ROPES {
+            return wrong(path, "ropes", "there are too many kinds");
+        }
+        self.ropes.iter().try_for_each(|r| check_rope(path, r))?;
+        check_norm(path, "output_norm", Some(&self.output_norm))?;
+        for layer in &self.layers {
+            self.check_layer(path, layer)?;
+        }
+        if !self.predictor_threshold.is_finite() {
+            return wrong(path, "predictor_threshold", "it is not a number");
+        }
+        Ok(())
+    }
+
+    fn check_layer(&self, path: &Path, layer: &Layer) -> Result<()> {
+        let (attention, ffn) = (&layer.attention, &layer.ffn);
+        check_norm(path, "attention.pre_norm", attention.pre_norm.as_ref())?;
+        check_norm(path, "attention.post_norm", attention.post_norm.as_ref())?;
+        check_norm(path, "ffn.pre_norm", ffn.pre_norm.as_ref())?;
+        check_norm(path, "ffn.post_norm", ffn.post_norm.as_ref())?;
+        positive(path, "attention.residual_scale", attention.residual_scale)?;
+        positive(path, "ffn.residual_scale", ffn.residual_scale)?;
+        size(path, "d_ff", ffn.body.d_ff as u64, MAX_DIMENSION)?;
+        if let Activation::FatRelu { threshold } = ffn.body.activation
+            && !(threshold.is_finite() && threshold >= 0.0)
+        {
+            return wrong(path, "activation", "the threshold is no sensible number");
+        }
+        self.check_attention(path, &attention.body)
+    }
+
+    fn check_attention(&self, path: &Path, a: &Attention) -> Result<()> {
+        size(path, "n_heads", a.n_heads as u64, MAX_DIMENSION)?;
+        size(path, "n_kv_heads", a.n_kv_heads as u64, MAX_DIMENSION)?;
+        size(path, "head_dim", a.head_dim as u64, MAX_DIMENSION)?;
+        if !a.n_heads.is_multiple_of(a.n_kv_heads) {
+            let problem = format!(
+                "{} query heads cannot share {} key/value heads evenly",
+                a.n_heads, a.n_kv_heads
+            );
+            return wrong(path, "attention heads", problem);
+        }
+        if let Some(rope) = a.rope {
+            let Some(rope) = self.ropes.get(rope) else {
+                return wrong(path, "attention.rope", "there is no such rotation");
+            };
+            if rope.rotary_dim > a.head_dim {
+                return wrong_rotary_dim(path, rope.rotary_dim, a.head_dim);
+            }
+        }
+        if let Some(norm) = a.qk_norm {
+            positive(path, "attention.qk_norm", norm.eps)?;
+        }
+        positive(path, "attention.scale", a.scale)?;
+        if let Some(window) = a.window {
+            size(path, "attention.window", window as u64, u64::from(u32::MAX))?;
+        }
+        if let Some(temperature) = a.temperature {
+            positive(path, "attention.temperature", temperature.beta)?;
+            let positions = temperature.original_context as u64;
+            size(path, "attention.temperature", positions, MAX_CONTEXT)?;
+        }
+        Ok(())
+    }
+}
+
+fn wrong<T>(path: &Path, field: &str, problem: impl Into<String>) -> Result<T> {
+    Err(ModelError::damaged(path, field, problem))
+}
+
+fn wrong_rotary_dim<T>(path: &Path, rotary_dim: usize, head_dim: usize) -> Result<T> {
+    let problem = format!("{rotary_dim} is not an even number up to the head's {head_dim}");
+    wrong(path, "rotary dimension", problem)
+}
+
+fn check_norm(path: &Path, field: &str, norm: Option<&Norm>) -> Result<()> {
+    norm.map_or(Ok(()), |n| positive(path, field, n.eps).map(drop))
+}
+
+fn check_rope(path: &Path, rope: &Rope) -> Result<()> {
+    positive(path, "rope.theta", rope.theta)?;
+    positive(path, "rope.magnitude", rope.magnitude)?;
+    let dim = rope.rotary_dim;
+    if !dim.is_multiple_of(2) || dim == 0 || dim as u64 > MAX_DIMENSION {
+        return wrong(
+            path,
+            "rotary dimension",
+            format!("{dim} is not an even number"),
+        );
+    }
+    let all = |values: &[f32]| {
+        let each = values.iter().map(|&v| positive(path, "rope.scaling", v));
+        each.collect::<Result<Vec<_>>>().map(drop)
+    };
+    let divisors = |values: &[f32]| {
+        if values.len() != dim / 2 {
+            let problem = format!("{} factors for {} frequencies", values.len(), dim / 2);
+            return wrong(path, "rope.scaling", problem);
+        }
+        all(values)
+    };
+    match &rope.scaling {
+        RopeScaling::None => Ok(()),
+        RopeScaling::Linear { factor } => all(&[*factor]),
+        RopeScaling::Factors(factors) => divisors(factors),
+        RopeScaling::LongShort {
+            short,
+            long,
+            original_context,
+        } => {
+            size(path, "rope.scaling", *original_context as u64, MAX_CONTEXT)?;
+            divisors(short).and_then(|()| divisors(long))
+        }
+        RopeScaling::Llama3 {
+            factor,
+            low_freq_factor,
+            high_freq_factor,
+            original_context,
+        } => {
+            if high_freq_factor <= low_freq_factor {
+                let problem = format!("{high_freq_factor} is not above {low_freq_factor}");
+                return wrong(path, "rope scaling high_freq_factor", problem);
+            }
+            all(&[
+                *factor,
+                *low_freq_factor,
+                *high_freq_factor,
+                *original_context,
+            ])
+        }
+        RopeScaling::Yarn {
+            factor,
+            original_context,
+            beta_fast,
+            beta_slow,
+        } => {
+            if rope.theta <= 1.0 {
+                return wrong(path, "rope.theta", "it must be above 1");
+            }
+            all(&[*factor, *original_context, *beta_fast, *beta_slow])
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::network::{NormSpan, QkNorm, RopePairing, Temperature, Uniform};
+
+    fn network() -> Network {
+        Uniform {
+            name: "tiny".into(),
+            n_layers: 2,
+            d_model: 64,
+            n_heads: 4,
+            n_kv_heads: 2,
+            head_dim: 16,
+            d_ff: 96,
+            vocab_size: 264,
+            context_length: 128,
+            rms_eps: 1e-5,
+            rope: Rope::plain(1e4, 16, RopePairing::HalfSplit),
+            window: Some(8),
+            activation: Activation::Silu,
+            qkv_bias: true,
+            tied_head: true,
+            predictor_threshold: 0.0,
+        }
+        .network()
+    }
+
+    /// What the check says of the network with one change.
+    fn changed(change: impl FnOnce(&mut Network)) -> Option<String> {
+        let mut network = network();
+        change(&mut network);
+        let checked = network.check(Path::new("x"));
+        checked.err().map(|e| e.to_string())
+    }
+
+    fn scaled(scaling: RopeScaling) -> Option<String> {
+        changed(|n| n.ropes[0].scaling = scaling)
+    }
+
+    #[test]
+    fn a_sound_network_passes() {
+        assert_eq!(changed(|_| ()), None);
+        let normed = |n: &mut Network| {
+            let norm = QkNorm {
+                span: NormSpan::Row,
+                eps: 1e-6,
+            };
+            n.layers[1].attention.body.qk_norm = Some(norm);
+            n.layers[1].attention.body.rope = None;
+            n.layers[1].attention.pre_norm = None;
+        };
+        assert_eq!(changed(normed), None);
+    }
+
+    #[test]
+    fn impossible_sizes_and_factors_are_named() {
+        type Change = fn(&mut Network);
+        let cases: [(&str, Change); 24] = [
+            ("layers", |n| n.layers.clear()),
+            ("layers", |n| {
+                n.layers = vec![n.layers[0].clone(); usize::from(u16::MAX)]
+            }),
+            ("d_model", |n| n.d_model = 0),
+            ("vocab_size", |n| n.vocab_size = usize::MAX),
+            ("context_length", |n| n.context_length = 0),
+            ("embedding_scale", |n| n.embedding_scale = f32::NAN),
+            ("head.scale", |n| n.head.scale = 0.0),
+            ("head.softcap", |n| n.head.softcap = Some(-1.0)),
+            ("ropes", |n| n.ropes = vec![n.ropes[0].clone(); 65]),
+            ("rope.theta", |n| n.ropes[0].theta = f32::INFINITY),
+            ("rope.magnitude", |n| n.ropes[0].magnitude = 0.0),
+            ("rotary dimension", |n| n.ropes[0].rotary_dim = 15),
+            ("rotary dimension", |n| n.ropes[0].rotary_dim = 18),
+            ("output_norm", |n| n.output_norm.eps = 0.0),
+            ("n_heads", |n| n.layers[1].attention.body.n_heads = 0),
+            ("attention heads", |n| {
+                n.layers[1].attention.body.n_kv_heads = 3
+            }),
+            ("head_dim", |n| {
+                n.layers[1].attention.body.head_dim = 1 << 25
+            }),
+            ("attention.rope", |n| {
+                n.layers[1].attention.body.rope = Some(1)
+            }),
+            ("attention.window", |n| {
+                n.layers[1].attention.body.window = Some(0)
+            }),
+            ("attention.scale", |n| {
+                n.layers[1].attention.body.scale = -1.0
+            }),
+            ("ffn.residual_scale", |n| {
+                n.layers[1].ffn.residual_scale = 0.0
+            }),
+            ("d_ff", |n| n.layers[1].ffn.body.d_ff = 0),
+            ("activation", |n| {
+                n.layers[1].ffn.body.activation = Activation::FatRelu { threshold: -1.0 };
+            }),
+            ("attention.temperature", |n| {
+                let temperature = Temperature {
+                    beta: 0.1,
+                    original_context: 0,
+                };
+                n.layers[1].attention.body.temperature = Some(temperature);
+            }),
+        ];
+        for (field, change) in cases {
+            let message = changed(change).expect(field);
+            assert!(message.contains(&format!(" {field}: ")), "{message}");
+        }
+    }
+
+    #[test]
+    fn impossible_scaling_is_refused() {
+        let yarn = |original_context| RopeScaling::Yarn {
+            factor: 4.0,
+            original_context,
+            beta_fast: 32.0,
+            beta_slow: 1.0,
+        };
+        assert_eq!(scaled(yarn(40.0)), None);
+        assert!(scaled(yarn(0.0)).is_some());
+        assert!(scaled(RopeScaling::Linear { factor: 0.0 }).is_some());
+        assert!(scaled(RopeScaling::Factors(vec![1.0; 7])).is_some());
+        let long_short = |len| RopeScaling::LongShort {
+            short: vec![1.0; 8],
+            long: vec![1.0; len],
+            original_context: 24,
+        };
+        assert_eq!(scaled(long_short(8)), None);
+        assert!(scaled(long_short(9)).is_some());
+    }
+}

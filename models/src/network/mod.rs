@@ -1,0 +1,222 @@
+//! A decoder-only model as plain data: everything that the forward pass needs to know. Architectures
+//! (the files of `arch/`) describe themselves in these words; whoever reads, packs, places, costs or computes a model
+//! iterates over the description and never asks which architecture it is.
+//!
+//! A network is layers of blocks. A block adds to the residual stream `x`:
+//! `x += residual_scale * post_norm(body(pre_norm(x)))`, where either norm may be missing.
+
+mod check;
+mod rope;
+mod tensors;
+mod uniform;
+
+use serde::{Deserialize, Serialize};
+
+pub use forebay_numbers::activation::Activation;
+pub use forebay_numbers::rope_pairing::RopePairing;
+pub use rope::{Rope, RopeScaling};
+pub use tensors::{Content, Shape};
+pub use uniform::Uniform;
+
+/// A model's shape and constants.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Network {
+    /// Human-readable name from the file, or its stem.
+    pub name: String,
+    /// Width of the residual stream.
+    pub d_model: usize,
+    /// Rows of the output head and of the embedding.
+    pub vocab_size: usize,
+    /// Context length the model was trained for, in tokens.
+    pub context_length: usize,
+    /// Factor of embedding rows.
+    pub embedding_scale: f32,
+    /// The kinds of rotation that layers refer to.
+    pub ropes: Vec<Rope>,
+    /// From the embedding to the head.
+    pub layers: Vec<Layer>,
+    /// Norm before the head.
+    pub output_norm: Norm,
+    /// The output head.
+    pub head: Head,
+    /// PowerInfer's `sparse_threshold`: a neuron is skipped when its predictor scores below.
+    pub predictor_threshold: f32,
+}
+
+/// One layer: two blocks, one after the other.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Layer {
+    /// Mixes positions.
+    pub attention: Block<Attention>,
+    /// Mixes the columns of one position.
+    pub ffn: Block<Ffn>,
+}
+
+/// A body with what stands around it.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Block<Body> {
+    /// Norm of the body's input.
+    pub pre_norm: Option<Norm>,
+    /// What is computed.
+    pub body: Body,
+    /// Norm of the body's output.
+    pub post_norm: Option<Norm>,
+    /// Factor of what is added to the residual stream.
+    pub residual_scale: f32,
+}
+
+/// RMSNorm with a weight: `x / sqrt(mean(x²) + eps) * weight`.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Norm {
+    /// Added to the mean square.
+    pub eps: f32,
+}
+
+/// Causal grouped-query attention.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Attention {
+    /// Query heads.
+    pub n_heads: usize,
+    /// Key/value heads (GQA); divides `n_heads`.
+    pub n_kv_heads: usize,
+    /// Width of one head; `n_heads * head_dim` may differ from `d_model`.
+    pub head_dim: usize,
+    /// Whether Q, K and V carry biases.
+    pub qkv_bias: bool,
+    /// Norm of queries and keys, before the rotation.
+    pub qk_norm: Option<QkNorm>,
+    /// Index into [`Network::ropes`]; `None` where positions are not encoded.
+    pub rope: Option<usize>,
+    /// How many positions a token sees at most, itself included.
+    pub window: Option<usize>,
+    /// Factor of the scores.
+    pub scale: f32,
+    /// Factor of the queries that grows with the position.
+    pub temperature: Option<Temperature>,
+}
+
+/// Norm of queries and keys.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub struct QkNorm {
+    /// Over what, and so how long the weights are.
+    pub span: NormSpan,
+    /// Added to the mean square.
+    pub eps: f32,
+}
+
+/// What a norm of queries or keys goes over.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum NormSpan {
+    /// Each head by itself, all with the same weights, `[head_dim]`.
+    Head,
+    /// All heads together, `[heads * head_dim]`.
+    Row,
+}
+
+/// Queries are multiplied with `1 + beta * ln(1 + floor(position / original_context))`.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Temperature {
+    /// How much.
+    pub beta: f32,
+    /// Positions of the original training.
+    pub original_context: usize,
+}
+
+/// A gated FFN: `down · (act(gate · x) * up · x)`.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Ffn {
+    /// Neurons.
+    pub d_ff: usize,
+    /// Of the gate.
+    pub activation: Activation,
+}
+
+/// From the normed residual stream to logits.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Head {
+    /// Whether the output head is the embedding matrix.
+    pub tied: bool,
+    /// Factor of the logits.
+    pub scale: f32,
+    /// `c * tanh(logit / c)`, after the factor.
+    pub softcap: Option<f32>,
+}
+
+impl Attention {
+    /// Rows of Q: `n_heads * head_dim`.
+    pub fn q_dim(&self) -> usize {
+        self.n_heads * self.head_dim
+    }
+
+    /// Rows of K and of V: `n_kv_heads * head_dim`.
+    pub fn kv_dim(&self) -> usize {
+        self.n_kv_heads * self.head_dim
+    }
+
+    /// Rows of Q, K and V together.
+    pub fn qkv_dim(&self) -> usize {
+        self.q_dim() + 2 * self.kv_dim()
+    }
+}
+
+impl Temperature {
+    /// The factor of the query at `position`.
+    pub fn at(&self, position: usize) -> f32 {
+        let times = (position / self.original_context.max(1)) as f64;
+        (1.0 + f64::from(self.beta) * (1.0 + times).ln()) as f32
+    }
+}
+
+impl Network {
+    /// Number of layers.
+    pub fn n_layers(&self) -> usize {
+        self.layers.len()
+    }
+
+    /// A layer's attention.
+    pub fn attention(&self, layer: usize) -> &Attention {
+        &self.layers[layer].attention.body
+    }
+
+    /// A layer's FFN.
+    pub fn ffn(&self, layer: usize) -> &Ffn {
+        &self.layers[layer].ffn.body
+    }
+
+    /// Neurons of all layers.
+    pub fn n_neurons(&self) -> usize {
+        self.layers.iter().map(|l| l.ffn.body.d_ff).sum()
+    }
+
+    /// Neurons of the layer with the most.
+    pub fn widest_ffn(&self) -> usize {
+        let widths = self.layers.iter().map(|l| l.ffn.body.d_ff);
+        widths.max().unwrap_or(0)
+    }
+
+    /// Whether every layer's activation has true zeros, so that neurons can be skipped without changing the result.
+    pub fn is_sparse(&self) -> bool {
+        self.layers
+            .iter()
+            .all(|l| l.ffn.body.activation.is_sparse())
+    }
+
+    /// Most columns of Q, K and V together.
+    pub fn widest_qkv(&self) -> usize {
+        let widths = self.layers.iter().map(|l| l.attention.body.qkv_dim());
+        widths.max().unwrap_or(0)
+    }
+
+    /// Most columns of all query heads of a layer.
+    pub fn widest_heads(&self) -> usize {
+        let widths = self.layers.iter().map(|l| l.attention.body.q_dim());
+        widths.max().unwrap_or(0)
+    }
+
+    /// Fewest query heads of a layer: no more cores can share attention.
+    pub fn fewest_heads(&self) -> usize {
+        let heads = self.layers.iter().map(|l| l.attention.body.n_heads);
+        heads.min().unwrap_or(1)
+    }
+}

@@ -1,0 +1,144 @@
+//! What a network consists of: every tensor with its shape, and what a packed file holds in which order.
+
+use super::{Layer, Network, NormSpan};
+use crate::tensor::{LayerTensor as T, TensorId};
+
+/// Rows and columns that follow from the description; `None` where the file decides (a predictor's rank).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Shape {
+    /// Number of rows; 1 for a vector.
+    pub rows: Option<usize>,
+    /// Elements of a row.
+    pub cols: Option<usize>,
+}
+
+/// What a stored cluster is a part of.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum Content {
+    /// Rows of a matrix in panels ([`crate::panel`]): attention's, predictors', the head (the embedding matrix where
+    /// it is tied).
+    Rows(TensorId),
+    /// Neurons of a layer's FFN: Gate, Up and Down together.
+    Neurons(usize),
+    /// Rows of the embedding, one after the other, where it is not the head.
+    Embedding,
+}
+
+impl Content {
+    /// The layer it belongs to.
+    pub fn layer(self) -> Option<usize> {
+        match self {
+            Self::Rows(TensorId::Layer(layer, _)) | Self::Neurons(layer) => Some(layer),
+            Self::Rows(_) | Self::Embedding => None,
+        }
+    }
+
+    /// The matrix whose rows it holds; `None` for neurons.
+    pub fn matrix(self) -> Option<TensorId> {
+        match self {
+            Self::Rows(tensor) => Some(tensor),
+            Self::Embedding => Some(TensorId::TokenEmbedding),
+            Self::Neurons(_) => None,
+        }
+    }
+
+    /// Whether it belongs to an activation predictor.
+    pub fn is_predictor(self) -> bool {
+        matches!(self, Self::Rows(tensor) if tensor.is_predictor())
+    }
+}
+
+impl Network {
+    /// Matrix that logits are computed with.
+    pub fn head_tensor(&self) -> TensorId {
+        match self.head.tied {
+            true => TensorId::TokenEmbedding,
+            false => TensorId::OutputHead,
+        }
+    }
+
+    /// What a packed file holds, in its order: layer by layer, then the tables, then predictors.
+    pub fn contents(&self, predictors: bool) -> Vec<Content> {
+        let rows = |l, t| Content::Rows(TensorId::Layer(l, t));
+        let mut contents = Vec::new();
+        for l in 0..self.n_layers() {
+            contents.extend([T::Q, T::K, T::V, T::O].map(|t| rows(l, t)));
+            contents.push(Content::Neurons(l));
+        }
+        contents.push(Content::Rows(self.head_tensor()));
+        if !self.head.tied {
+            contents.push(Content::Embedding);
+        }
+        for l in (0..self.n_layers()).filter(|_| predictors) {
+            contents.extend([T::PredictorFc1, T::PredictorFc2].map(|t| rows(l, t)));
+        }
+        contents
+    }
+
+    /// Norms and biases, which are always in memory, with their lengths, in the order of a packed file.
+    pub fn vectors(&self) -> Vec<(TensorId, usize)> {
+        let mut vectors = Vec::new();
+        for (l, layer) in self.layers.iter().enumerate() {
+            for t in T::VECTORS {
+                let len = self.vector_len(layer, t);
+                vectors.extend(len.map(|len| (TensorId::Layer(l, t), len)));
+            }
+        }
+        vectors.push((TensorId::OutputNorm, self.d_model));
+        vectors
+    }
+
+    /// Elements of a layer's norm or bias, if it has that.
+    fn vector_len(&self, layer: &Layer, t: T) -> Option<usize> {
+        let (a, d) = (&layer.attention.body, self.d_model);
+        let spans = |norm: Option<super::QkNorm>, row: usize| {
+            norm.map(|n| match n.span {
+                NormSpan::Head => a.head_dim,
+                NormSpan::Row => row,
+            })
+        };
+        match t {
+            T::AttnNorm => layer.attention.pre_norm.map(|_| d),
+            T::QBias => a.qkv_bias.then(|| a.q_dim()),
+            T::KBias | T::VBias => a.qkv_bias.then(|| a.kv_dim()),
+            T::QNorm => spans(a.qk_norm, a.q_dim()),
+            T::KNorm => spans(a.qk_norm, a.kv_dim()),
+            T::AttnPostNorm => layer.attention.post_norm.map(|_| d),
+            T::FfnNorm => layer.ffn.pre_norm.map(|_| d),
+            T::FfnPostNorm => layer.ffn.post_norm.map(|_| d),
+            _ => None,
+        }
+    }
+
+    /// The shape of a tensor; `None` where the network has none in this role.
+    pub fn shape(&self, id: TensorId) -> Option<Shape> {
+        let shape = |rows: usize, cols: usize| Shape {
+            rows: Some(rows),
+            cols: Some(cols),
+        };
+        let d = self.d_model;
+        let (layer, t) = match id {
+            TensorId::TokenEmbedding => return Some(shape(self.vocab_size, d)),
+            TensorId::OutputHead => return (!self.head.tied).then(|| shape(self.vocab_size, d)),
+            TensorId::OutputNorm => return Some(shape(1, d)),
+            TensorId::Layer(layer, t) => (self.layers.get(layer)?, t),
+        };
+        let (a, ff) = (&layer.attention.body, layer.ffn.body.d_ff);
+        match t {
+            T::Q => Some(shape(a.q_dim(), d)),
+            T::K | T::V => Some(shape(a.kv_dim(), d)),
+            T::O => Some(shape(d, a.q_dim())),
+            T::Gate | T::Up | T::DownT => Some(shape(ff, d)),
+            T::Down => Some(shape(d, ff)),
+            T::PredictorFc1 => Some(Shape {
+                rows: None,
+                cols: Some(d),
+            }),
+            T::PredictorFc2 => Some(Shape {
+                rows: Some(ff),
+                cols: None,
+            }),
+            _ => Some(shape(1, self.vector_len(layer, t)?)),
+        }
+    }
+}

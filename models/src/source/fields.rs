@@ -1,0 +1,210 @@
+//! Typed access to named values, whatever they were written in: an absent or null field is a default, a wrong one
+//! is an error, and what nobody asked for is known.
+
+use std::cell::RefCell;
+use std::collections::BTreeSet;
+use std::fs::File;
+use std::io::Read;
+use std::path::{Path, PathBuf};
+
+use serde_json::{Map, Value};
+
+use super::limits;
+use crate::error::{ModelError, Result};
+
+/// Largest JSON side file read (`config.json`, the index of a checkpoint).
+const MAX_JSON_BYTES: u64 = 64 << 20;
+
+/// An object of a JSON file, or the metadata keys of a GGUF file under one prefix.
+pub(crate) struct Fields {
+    path: PathBuf,
+    /// Where the object is inside the file, as a prefix of field names.
+    prefix: String,
+    object: Map<String, Value>,
+    asked: RefCell<BTreeSet<String>>,
+}
+
+impl Fields {
+    /// The values in `object`, which `prefix` leads to in the file at `path`.
+    pub(crate) fn new(path: &Path, prefix: String, object: Map<String, Value>) -> Self {
+        Self {
+            path: path.to_path_buf(),
+            prefix,
+            object,
+            asked: RefCell::default(),
+        }
+    }
+
+    /// Reads the JSON file at `path`.
+    pub(crate) fn read(path: &Path) -> Result<Self> {
+        let mut text = Vec::new();
+        let read = File::open(path).and_then(|f| f.take(MAX_JSON_BYTES + 1).read_to_end(&mut text));
+        read.map_err(|e| ModelError::io(path, "read the file", e))?;
+        let damaged = |problem: String| Err(ModelError::damaged(path, "file", problem));
+        if text.len() as u64 > MAX_JSON_BYTES {
+            return damaged(format!("it exceeds {MAX_JSON_BYTES} bytes"));
+        }
+        match serde_json::from_slice(&text) {
+            Ok(Value::Object(object)) => Ok(Self::new(path, String::new(), object)),
+            Ok(_) => damaged("it is not a JSON object".into()),
+            Err(e) => damaged(format!("it is not JSON: {e}")),
+        }
+    }
+
+    /// Adds `defaults` for fields that are absent (null is not absent).
+    pub(crate) fn with_defaults(mut self, defaults: Map<String, Value>) -> Self {
+        for (name, value) in defaults {
+            self.object.entry(name).or_insert(value);
+        }
+        self
+    }
+
+    pub(crate) fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// The full name of a field, for messages.
+    pub(crate) fn full_name(&self, name: &str) -> String {
+        format!("{}{name}", self.prefix)
+    }
+
+    /// The field, unless it is absent or null.
+    pub(crate) fn get(&self, name: &str) -> Option<&Value> {
+        self.asked.borrow_mut().insert(name.to_owned());
+        self.object.get(name).filter(|v| !v.is_null())
+    }
+
+    /// The field, unless it is absent or null, if nobody asked for it yet.
+    pub(crate) fn unasked(&self, name: &str) -> Option<&Value> {
+        match self.asked.borrow().contains(name) {
+            true => None,
+            false => self.object.get(name).filter(|v| !v.is_null()),
+        }
+    }
+
+    /// The fields in order.
+    pub(crate) fn values(&self) -> impl Iterator<Item = (&String, &Value)> {
+        self.object.iter()
+    }
+
+    /// The error for a field whose value contradicts the format.
+    pub(crate) fn wrong(&self, name: &str, problem: impl Into<String>) -> ModelError {
+        ModelError::damaged(&self.path, self.full_name(name), problem)
+    }
+
+    /// The error for a missing field.
+    pub(crate) fn missing(&self, name: &str) -> ModelError {
+        self.wrong(name, "it is missing")
+    }
+
+    /// [`ModelError::Unsupported`] for the field's value.
+    pub(crate) fn unsupported(
+        &self,
+        name: &str,
+        value: impl Into<String>,
+        remedy: impl Into<String>,
+    ) -> ModelError {
+        ModelError::unsupported(&self.path, self.full_name(name), value, remedy)
+    }
+
+    fn typed<'a, T>(
+        &'a self,
+        name: &str,
+        wanted: &str,
+        get: impl Fn(&'a Value) -> Option<T>,
+    ) -> Result<Option<T>> {
+        match self.get(name) {
+            None => Ok(None),
+            Some(v) => get(v)
+                .map(Some)
+                .ok_or_else(|| self.wrong(name, format!("it is not {wanted}"))),
+        }
+    }
+
+    /// An object inside this one.
+    pub(crate) fn optional_object(&self, name: &str) -> Result<Option<Self>> {
+        let object = self.typed(name, "an object", Value::as_object)?;
+        Ok(object.map(|o| Self::new(&self.path, format!("{}{name}.", self.prefix), o.clone())))
+    }
+
+    pub(crate) fn optional_array(&self, name: &str) -> Result<Option<&Vec<Value>>> {
+        self.typed(name, "an array", Value::as_array)
+    }
+
+    pub(crate) fn optional_str(&self, name: &str) -> Result<Option<&str>> {
+        self.typed(name, "a string", Value::as_str)
+    }
+
+    pub(crate) fn optional_bool(&self, name: &str) -> Result<Option<bool>> {
+        self.typed(name, "a boolean", Value::as_bool)
+    }
+
+    pub(crate) fn optional_u64(&self, name: &str) -> Result<Option<u64>> {
+        self.typed(name, "a non-negative integer", Value::as_u64)
+    }
+
+    /// A number that is finite as f32.
+    pub(crate) fn optional_f32(&self, name: &str) -> Result<Option<f32>> {
+        self.typed(name, "a finite number", finite)
+    }
+
+    /// Numbers that are finite as f32.
+    pub(crate) fn optional_f32s(&self, name: &str) -> Result<Option<Vec<f32>>> {
+        self.typed(name, "an array of finite numbers", |v| {
+            v.as_array()?.iter().map(finite).collect()
+        })
+    }
+
+    /// A number above 0, if the field is there.
+    pub(crate) fn optional_positive(&self, name: &str) -> Result<Option<f32>> {
+        let value = self.optional_f32(name)?;
+        let check = |v| limits::positive(&self.path, &self.full_name(name), v);
+        value.map(check).transpose()
+    }
+
+    /// A number above 0.
+    pub(crate) fn positive(&self, name: &str) -> Result<f32> {
+        self.optional_positive(name)?
+            .ok_or_else(|| self.missing(name))
+    }
+
+    /// A size between 1 and `max`.
+    pub(crate) fn size(&self, name: &str, max: u64) -> Result<usize> {
+        self.optional_size(name, max)?
+            .ok_or_else(|| self.missing(name))
+    }
+
+    /// A size between 1 and `max`, if the field is there.
+    pub(crate) fn optional_size(&self, name: &str, max: u64) -> Result<Option<usize>> {
+        let n = self.optional_u64(name)?;
+        n.map(|n| limits::size(&self.path, &self.full_name(name), n, max))
+            .transpose()
+    }
+
+    /// Sizes between 1 and `max`, one for each of `n` layers: the same for all, or an array.
+    pub(crate) fn optional_sizes(
+        &self,
+        name: &str,
+        max: u64,
+        n: usize,
+    ) -> Result<Option<Vec<usize>>> {
+        let Some(Value::Array(values)) = self.get(name) else {
+            return Ok(self.optional_size(name, max)?.map(|size| vec![size; n]));
+        };
+        if values.len() != n {
+            let problem = format!("{} values for {n} layers", values.len());
+            return Err(self.wrong(name, problem));
+        }
+        let size = |v: &Value| {
+            let value = v.as_u64();
+            let value = value.ok_or_else(|| self.wrong(name, "it is not an array of integers"))?;
+            limits::size(&self.path, &self.full_name(name), value, max)
+        };
+        values.iter().map(size).collect::<Result<_>>().map(Some)
+    }
+}
+
+fn finite(value: &Value) -> Option<f32> {
+    let value = value.as_f64().map(|f| f as f32);
+    value.filter(|f| f.is_finite())
+}

@@ -1,0 +1,284 @@
+//! From a network, a residency and a number of cores to each core's program.
+
+use std::collections::BTreeMap;
+use std::ops::Range;
+
+use forebay_models::block::BlockType;
+use forebay_models::bundle::Bundle;
+use forebay_models::network::{Content, Network, Norm};
+use forebay_models::tensor::{LayerTensor as T, TensorId};
+use forebay_traces::record::Stage;
+
+use super::{
+    Board, Finish, Item, Join, Matrix, NormAt, Part, Phase, Prepare, Program, Rows, Source, Work,
+};
+use crate::residency::{Residency, ResidencyPlan};
+
+/// How a program is compiled.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Options {
+    /// Predictors say which neurons are computed.
+    pub predicted: bool,
+    /// Each layer's predictor is asked about the next layer as well.
+    pub looks_ahead: bool,
+    /// A barrier stands between the FFN's matrices: a baseline.
+    pub by_matrix: bool,
+}
+
+/// The program of core `rank`.
+pub fn compile(bundle: &Bundle, plan: &ResidencyPlan, rank: usize, options: Options) -> Program {
+    let mut compiler = Compiler::new(bundle, options);
+    compiler.take_clusters(plan, rank);
+    for layer in 0..compiler.network.n_layers() {
+        compiler.attention(layer);
+        if options.predicted {
+            compiler.predictor(layer);
+        }
+        compiler.ffn(layer);
+    }
+    compiler.head();
+    compiler.program
+}
+
+struct Compiler<'a> {
+    bundle: &'a Bundle,
+    network: &'a Network,
+    options: Options,
+    /// The core's own clusters.
+    items: BTreeMap<Content, Vec<Item>>,
+    program: Program,
+}
+
+impl<'a> Compiler<'a> {
+    fn new(bundle: &'a Bundle, options: Options) -> Self {
+        Self {
+            bundle,
+            network: &bundle.meta.network,
+            options,
+            items: BTreeMap::new(),
+            program: Program::default(),
+        }
+    }
+
+    /// Sorts the core's clusters; the directory lists them in the order of use.
+    fn take_clusters(&mut self, plan: &ResidencyPlan, rank: usize) {
+        let program = &mut self.program;
+        for (i, entry) in self.bundle.clusters.iter().enumerate() {
+            if usize::from(plan.owner[i]) != rank {
+                continue;
+            }
+            let source = match plan.residency[i] {
+                Residency::OnFlash => continue,
+                Residency::Pinned => Source::Pinned,
+                kept @ (Residency::GatePinned | Residency::Neurons) => {
+                    let base = program.cached_neurons as u32;
+                    program.cached_neurons += entry.count as usize;
+                    match kept {
+                        Residency::GatePinned => Source::GatePinned { base },
+                        _ => Source::Neurons { base },
+                    }
+                }
+                Residency::Streamed => {
+                    program.stream.push(i as u32);
+                    Source::Streamed {
+                        ordinal: program.stream.len() as u32 - 1,
+                    }
+                }
+            };
+            let item = Item {
+                cluster: i as u32,
+                matrix: 0,
+                source,
+            };
+            self.items.entry(entry.content).or_default().push(item);
+        }
+    }
+
+    fn push(&mut self, layer: usize, prepare: Vec<Prepare>, work: Work) {
+        self.program.phases.push(Phase {
+            layer,
+            only_for_logits: false,
+            prepare,
+            work,
+        });
+    }
+
+    fn vector(&self, layer: usize, t: T) -> Range<usize> {
+        self.bundle.vectors.range(TensorId::Layer(layer, t))
+    }
+
+    fn norm(&self, norm: Option<Norm>, layer: usize, t: T) -> Option<NormAt> {
+        norm.map(|norm| NormAt {
+            weight: self.vector(layer, t),
+            eps: norm.eps,
+        })
+    }
+
+    fn block(&self, tensor: TensorId) -> BlockType {
+        let matrix = self.bundle.meta.matrix(tensor);
+        matrix.map_or(BlockType::F32, |m| m.block)
+    }
+
+    /// How the residual stream comes to be what layer `layer`, or the head, begins with.
+    fn begin_layer(&self, layer: usize) -> Prepare {
+        let Some(before) = layer.checked_sub(1) else {
+            return Prepare::TakeEmbeddings;
+        };
+        let ffn = &self.network.layers[before].ffn;
+        Prepare::JoinShares {
+            layer: before,
+            join: Join {
+                norm: self.norm(ffn.post_norm, before, T::FfnPostNorm),
+                scale: ffn.residual_scale,
+            },
+        }
+    }
+
+    /// Rows of matrices, given with their first columns and biases.
+    fn rows(
+        &mut self,
+        (stage, board, width): (Stage, Board, usize),
+        matrices: &[(TensorId, usize, Range<usize>)],
+        finish: Finish,
+    ) -> Work {
+        let mut rows = Rows {
+            stage,
+            board,
+            width,
+            matrices: Vec::with_capacity(matrices.len()),
+            items: Vec::new(),
+        };
+        for (number, (tensor, column, bias)) in matrices.iter().enumerate() {
+            rows.matrices.push(Matrix {
+                block: self.block(*tensor),
+                column: *column,
+                bias: bias.clone(),
+                finish,
+            });
+            let own = self.items.get(&Content::Rows(*tensor));
+            rows.items
+                .extend(own.into_iter().flatten().map(|item| Item {
+                    matrix: number as u16,
+                    ..*item
+                }));
+        }
+        Work::Rows(rows)
+    }
+
+    fn attention(&mut self, layer: usize) {
+        let block = &self.network.layers[layer].attention;
+        let a = &block.body;
+        let (q, kv) = (a.q_dim(), a.kv_dim());
+        let norm = self.norm(block.pre_norm, layer, T::AttnNorm);
+        let prepare = vec![
+            self.begin_layer(layer),
+            Prepare::Norm {
+                norm,
+                only_wanted: false,
+            },
+        ];
+        let id = |t| TensorId::Layer(layer, t);
+        let matrices = [
+            (id(T::Q), 0, self.vector(layer, T::QBias)),
+            (id(T::K), q, self.vector(layer, T::KBias)),
+            (id(T::V), q + kv, self.vector(layer, T::VBias)),
+        ];
+        let site = (Stage::Qkv, Board::Qkv, a.qkv_dim());
+        let work = self.rows(site, &matrices, Finish::Plain);
+        self.push(layer, prepare, work);
+        let heads = Work::Heads {
+            qkv_width: a.qkv_dim(),
+            width: q,
+        };
+        self.push(layer, Vec::new(), heads);
+        let site = (Stage::Output, Board::Output, self.network.d_model);
+        let work = self.rows(site, &[(id(T::O), 0, 0..0)], Finish::Plain);
+        self.push(layer, vec![Prepare::TakeHeads], work);
+    }
+
+    fn join_output(&self, layer: usize) -> Prepare {
+        let attention = &self.network.layers[layer].attention;
+        Prepare::JoinOutput(Join {
+            norm: self.norm(attention.post_norm, layer, T::AttnPostNorm),
+            scale: attention.residual_scale,
+        })
+    }
+
+    /// The predictor's first matrix, over the residual stream as it is before the norm.
+    fn predictor(&mut self, layer: usize) {
+        let predictors = self.bundle.meta.predictors.iter().flatten();
+        let rank = predictors.map(|p| p.rank).max().unwrap_or(0);
+        let fc1 = |layer| TensorId::Layer(layer, T::PredictorFc1);
+        let mut matrices = vec![(fc1(layer), 0, 0..0)];
+        if self.options.looks_ahead && layer + 1 < self.network.n_layers() {
+            matrices.push((fc1(layer + 1), rank, 0..0));
+        }
+        let prepare = vec![
+            self.join_output(layer),
+            Prepare::Norm {
+                norm: None,
+                only_wanted: false,
+            },
+        ];
+        let site = (Stage::Pred, Board::Predictor, 2 * rank);
+        let work = self.rows(site, &matrices, Finish::Plain);
+        self.push(layer, prepare, work);
+    }
+
+    fn ffn(&mut self, layer: usize) {
+        let block = &self.network.layers[layer].ffn;
+        let norm = self.norm(block.pre_norm, layer, T::FfnNorm);
+        let prepare = vec![
+            match self.options.predicted {
+                true => Prepare::TakeHidden,
+                false => self.join_output(layer),
+            },
+            Prepare::ShowResidual,
+            Prepare::Norm {
+                norm,
+                only_wanted: false,
+            },
+        ];
+        let items = self.items.get(&Content::Neurons(layer)).cloned();
+        let items = items.unwrap_or_default();
+        if !self.options.by_matrix {
+            let part = Part::Whole;
+            return self.push(layer, prepare, Work::Neurons { part, items });
+        }
+        let gates = Work::Neurons {
+            part: Part::Gates,
+            items: items.clone(),
+        };
+        self.push(layer, prepare, gates);
+        let part = Part::UpDown;
+        self.push(layer, Vec::new(), Work::Neurons { part, items });
+    }
+
+    fn head(&mut self) {
+        let (n_layers, head) = (self.network.n_layers(), self.network.head);
+        let norm = NormAt {
+            weight: self.bundle.vectors.range(TensorId::OutputNorm),
+            eps: self.network.output_norm.eps,
+        };
+        let prepare = vec![
+            self.begin_layer(n_layers),
+            Prepare::Norm {
+                norm: Some(norm),
+                only_wanted: true,
+            },
+        ];
+        let finish = match head.scale == 1.0 && head.softcap.is_none() {
+            true => Finish::Plain,
+            false => Finish::Logits {
+                scale: head.scale,
+                softcap: head.softcap,
+            },
+        };
+        let site = (Stage::Head, Board::Logits, self.network.vocab_size);
+        let work = self.rows(site, &[(self.network.head_tensor(), 0, 0..0)], finish);
+        self.push(n_layers, prepare, work);
+        if let Some(phase) = self.program.phases.last_mut() {
+            phase.only_for_logits = true;
+        }
+    }
+}

@@ -1,0 +1,345 @@
+//! The plan as data: what one core does in a step, phase by phase.
+//!
+//! A phase is what runs between two exchanges: first the core prepares its own copy of the residual stream and the
+//! phase's input, then it works on whichever cluster is here. Where a phase reads what other cores wrote there is an
+//! exchange before it, and nowhere else. [`compile`] turns a network, a residency and a number of cores into one
+//! program per core; the cores interpret them and know nothing of transformers.
+
+mod compile;
+
+use std::ops::Range;
+
+use forebay_models::block::BlockType;
+use forebay_traces::record::Stage;
+
+pub use compile::{Options, compile};
+
+/// Where a cluster's weights come from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Source {
+    /// Wholly in memory.
+    Pinned,
+    /// Gate in memory, Up and Down by neuron; the cluster's first neuron among the core's cached ones.
+    GatePinned {
+        /// Index of its first neuron.
+        base: u32,
+    },
+    /// All of it by neuron.
+    Neurons {
+        /// Index of its first neuron.
+        base: u32,
+    },
+    /// Through the stream window, at this place of the cycle.
+    Streamed {
+        /// Place in the cycle.
+        ordinal: u32,
+    },
+    /// Whole through the prefill graph's window, though single neurons are cached.
+    Preloaded {
+        /// Place in the cycle.
+        ordinal: u32,
+        /// Index of its first neuron.
+        base: u32,
+    },
+}
+
+impl Source {
+    /// Whether single neurons are read.
+    pub fn is_by_neuron(self) -> bool {
+        matches!(self, Self::GatePinned { .. } | Self::Neurons { .. })
+    }
+
+    /// Place in the cycle of a cluster that comes through a window.
+    pub fn ordinal(self) -> Option<usize> {
+        match self {
+            Self::Streamed { ordinal } | Self::Preloaded { ordinal, .. } => Some(ordinal as usize),
+            Self::Pinned | Self::GatePinned { .. } | Self::Neurons { .. } => None,
+        }
+    }
+
+    /// Index of the first neuron among the core's cached ones, where neurons are cached.
+    pub fn base(self) -> Option<u32> {
+        match self {
+            Self::GatePinned { base } | Self::Neurons { base } | Self::Preloaded { base, .. } => {
+                Some(base)
+            }
+            Self::Pinned | Self::Streamed { .. } => None,
+        }
+    }
+}
+
+/// A cluster on a core's work list.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Item {
+    /// Directory index.
+    pub cluster: u32,
+    /// Index into [`Rows::matrices`]; 0 for neuron clusters.
+    pub matrix: u16,
+    /// Where its weights come from.
+    pub source: Source,
+}
+
+/// A board of relaxed atomics on which cores publish their parts of a result.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Board {
+    /// Q, K and V side by side.
+    Qkv,
+    /// Attention's output before its projection.
+    Heads,
+    /// Attention's output.
+    Output,
+    /// fc1 times the residual stream, of the layer and of the next one.
+    Predictor,
+    /// Logits of the tokens that want them.
+    Logits,
+}
+
+/// A norm's weight in the model's vectors, and its epsilon.
+#[derive(Clone, Debug, PartialEq)]
+pub struct NormAt {
+    /// Place among the model's vectors.
+    pub weight: Range<usize>,
+    /// Added to the mean square.
+    pub eps: f32,
+}
+
+/// How a block's output joins the residual stream: `x += scale * norm(output)`.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Join {
+    /// Norm of the output.
+    pub norm: Option<NormAt>,
+    /// Factor.
+    pub scale: f32,
+}
+
+/// What every core does by itself before it works on clusters.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Prepare {
+    /// The residual stream is the embedded tokens.
+    TakeEmbeddings,
+    /// Attention's output joins the residual stream.
+    JoinOutput(Join),
+    /// All cores' FFN shares are summed, and the sum joins the residual stream.
+    JoinShares {
+        /// Layer of the FFN.
+        layer: usize,
+        /// How.
+        join: Join,
+    },
+    /// The hidden values of the predictor, of this layer and of the next one.
+    TakeHidden,
+    /// Observers see the residual stream.
+    ShowResidual,
+    /// The input is the residual stream, normed.
+    Norm {
+        /// Which norm; none takes the stream as it is.
+        norm: Option<NormAt>,
+        /// Only tokens that want logits.
+        only_wanted: bool,
+    },
+    /// The input is what the heads wrote.
+    TakeHeads,
+}
+
+/// Rows of one matrix in a phase.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Matrix {
+    /// Format of its rows.
+    pub block: BlockType,
+    /// First column of the board that it writes.
+    pub column: usize,
+    /// Its bias among the model's vectors; empty where it has none.
+    pub bias: Range<usize>,
+    /// What becomes of its results.
+    pub finish: Finish,
+}
+
+/// What becomes of a row's result before it is published.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Finish {
+    /// Nothing.
+    Plain,
+    /// `softcap * tanh(scale * x / softcap)`, or only the factor.
+    Logits {
+        /// Factor.
+        scale: f32,
+        /// Largest magnitude.
+        softcap: Option<f32>,
+    },
+}
+
+/// Rows of matrices that meet the same input.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Rows {
+    /// Name in the trace.
+    pub stage: Stage,
+    /// Where results go.
+    pub board: Board,
+    /// Columns of a token on the board.
+    pub width: usize,
+    /// The matrices.
+    pub matrices: Vec<Matrix>,
+    /// The core's own clusters.
+    pub items: Vec<Item>,
+}
+
+/// Which part of the FFN a phase computes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Part {
+    /// All of it.
+    Whole,
+    /// Gate alone, where a barrier stands between matrices. Streamed clusters hold a buffer that others need, so they
+    /// are computed to the end.
+    Gates,
+    /// The rest.
+    UpDown,
+}
+
+/// What a phase works on.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Work {
+    /// Rows of matrices.
+    Rows(Rows),
+    /// The core's heads of attention.
+    Heads {
+        /// Columns of a token on the board of Q, K and V.
+        qkv_width: usize,
+        /// Columns of a token on the board of heads.
+        width: usize,
+    },
+    /// Neuron clusters of the FFN.
+    Neurons {
+        /// Which part.
+        part: Part,
+        /// The core's own clusters.
+        items: Vec<Item>,
+    },
+}
+
+/// What runs between two exchanges.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Phase {
+    /// Layer; the head's is the number of layers.
+    pub layer: usize,
+    /// Whether it is left out of steps in which no token wants logits.
+    pub only_for_logits: bool,
+    /// What comes first, in this order.
+    pub prepare: Vec<Prepare>,
+    /// What follows.
+    pub work: Work,
+}
+
+impl Phase {
+    /// Its clusters.
+    pub fn items(&self) -> &[Item] {
+        match &self.work {
+            Work::Rows(rows) => &rows.items,
+            Work::Neurons { items, .. } => items,
+            Work::Heads { .. } => &[],
+        }
+    }
+
+    fn items_mut(&mut self) -> &mut [Item] {
+        match &mut self.work {
+            Work::Rows(rows) => &mut rows.items,
+            Work::Neurons { items, .. } => items,
+            Work::Heads { .. } => &mut [],
+        }
+    }
+
+    /// Its neuron clusters.
+    pub fn neurons(&self) -> &[Item] {
+        match &self.work {
+            Work::Neurons { items, .. } => items,
+            _ => &[],
+        }
+    }
+}
+
+/// All work of one core for one step.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Program {
+    /// In order.
+    pub phases: Vec<Phase>,
+    /// Cluster by stream ordinal, in the order of use.
+    pub stream: Vec<u32>,
+    /// Neurons that the neuron cache may hold.
+    pub cached_neurons: usize,
+}
+
+impl Program {
+    /// Of its row phases the clusters that are in memory, `[phases]`; empty for others.
+    pub fn pinned_rows(&self) -> Vec<Vec<Item>> {
+        let pinned = |phase: &Phase| match &phase.work {
+            Work::Rows(rows) => {
+                let pinned = rows.items.iter().filter(|i| i.source == Source::Pinned);
+                pinned.copied().collect()
+            }
+            _ => Vec::new(),
+        };
+        self.phases.iter().map(pinned).collect()
+    }
+
+    /// Whether prompts can preload clusters of which single neurons are cached: none is streamed anyway.
+    pub fn can_preload(&self) -> bool {
+        self.cached_neurons > 0 && self.stream.is_empty()
+    }
+
+    /// The same work with whole clusters preloaded instead of single neurons, for prompts.
+    pub fn preloading(&self) -> Self {
+        let mut program = self.clone();
+        for item in program.phases.iter_mut().flat_map(Phase::items_mut) {
+            if let Source::Neurons { base } | Source::GatePinned { base } = item.source {
+                // Both phases of a split FFN take the cluster at the same place.
+                let known = program.stream.iter().rposition(|&c| c == item.cluster);
+                let ordinal = known.unwrap_or(program.stream.len()) as u32;
+                if known.is_none() {
+                    program.stream.push(item.cluster);
+                }
+                item.source = Source::Preloaded { ordinal, base };
+            }
+        }
+        program
+    }
+
+    /// Clusters whose neurons are cached, in the order of the directory, each with the number of its first neuron
+    /// among the core's cached ones.
+    pub fn cached_clusters(&self) -> Vec<(u32, u32)> {
+        let items = self.phases.iter().flat_map(Phase::neurons);
+        let cached = items.filter(|item| item.source.is_by_neuron());
+        let mut clusters: Vec<(u32, u32)> = cached
+            .filter_map(|item| Some((item.cluster, item.source.base()?)))
+            .collect();
+        clusters.dedup();
+        clusters
+    }
+
+    /// Streamed clusters that a step takes, with logits or without: the head's come last.
+    pub fn streamed(&self, with_logits: bool) -> usize {
+        let head = self.phases.iter().filter(|phase| phase.only_for_logits);
+        let streamed = |item: &&Item| item.source.ordinal().is_some();
+        let of_head = head.flat_map(Phase::items).filter(streamed).count();
+        self.stream.len() - if with_logits { 0 } else { of_head }
+    }
+
+    /// Most neuron clusters of a phase.
+    pub fn max_flights(&self) -> usize {
+        let clusters = self.phases.iter().map(|phase| phase.neurons().len());
+        clusters.max().unwrap_or(0)
+    }
+
+    /// Most clusters of a phase of rows.
+    pub fn max_rows(&self) -> usize {
+        let rows = self.phases.iter().filter_map(|phase| match &phase.work {
+            Work::Rows(rows) => Some(rows.items.len()),
+            _ => None,
+        });
+        rows.max().unwrap_or(0)
+    }
+
+    /// The next phase with neuron clusters, from `phase` on.
+    pub fn next_neurons(&self, phase: usize) -> Option<&Phase> {
+        let mut later = self.phases.iter().skip(phase);
+        later.find(|phase| matches!(phase.work, Work::Neurons { .. }))
+    }
+}

@@ -1,0 +1,110 @@
+//! Flags that compare ways of running sparse models. What is best is the default, and not a flag of other commands.
+
+use clap::{Args, ValueEnum};
+use forebay::{EngineBuilder, Loading, NeuronOptions, Pipeline, PolicyKind};
+
+#[derive(Clone, Debug, Default, Args)]
+pub struct ComparisonFlags {
+    /// Which neurons stay in memory: frequency, two-queue (PowerInfer-2), lru, window:K (those of the last K
+    /// tokens, LLM in a Flash) or none [default: frequency].
+    #[arg(long, value_name = "NAME", help_heading = "Comparison")]
+    policy: Option<PolicyKind>,
+    /// How the neurons that are missing are read.
+    #[arg(long, value_enum, help_heading = "Comparison")]
+    loading: Option<LoadingFlag>,
+    /// What overlaps while the FFN is computed.
+    #[arg(long, value_enum, help_heading = "Comparison")]
+    pipeline: Option<PipelineFlag>,
+    /// Read what the next layer will probably want while the present one is computed: more reads, less waiting;
+    /// for disks with reads to spare.
+    #[arg(long, help_heading = "Comparison")]
+    look_ahead: bool,
+    /// Another engine's way of running sparse models: sets --policy, --loading and --pipeline unless they are
+    /// given.
+    #[arg(long, value_enum, help_heading = "Comparison")]
+    preset: Option<Preset>,
+    /// With `--sparsity threshold`: neurons in memory pass at 1 - P of the threshold, others at 1 / (1 - P) of it
+    /// (DIP-CA). Fewer reads, but what is generated then depends on the memory.
+    #[arg(long, value_name = "P", default_value_t = 0.0, value_parser = preference, help_heading = "Comparison")]
+    cache_preference: f32,
+}
+
+/// Choices of `--loading`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum LoadingFlag {
+    /// A neuron's Gate, Up and Down in one read.
+    Bundle,
+    /// In two halves, the second only when the gate is live.
+    Split,
+    /// Each row in a read of its own.
+    Rows,
+}
+
+/// Choices of `--pipeline`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum PipelineFlag {
+    /// Clusters of any matrix are computed as they arrive.
+    Cluster,
+    /// Reading and computing overlap within a matrix only.
+    Matrix,
+    /// Reads block.
+    None,
+}
+
+/// Choices of `--preset`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum Preset {
+    /// The neurons of the last five tokens stay, bundles, reads block (arXiv 2312.11514).
+    LlmInAFlash,
+}
+
+fn preference(text: &str) -> Result<f32, String> {
+    match text.parse::<f32>() {
+        Ok(p) if (0.0..1.0).contains(&p) => Ok(p),
+        _ => Err("give a number from 0 to below 1".into()),
+    }
+}
+
+impl ComparisonFlags {
+    /// How neurons are kept and read.
+    fn neurons(&self) -> NeuronOptions {
+        let mut options = match self.preset {
+            Some(Preset::LlmInAFlash) => NeuronOptions {
+                policy: PolicyKind::Window(PolicyKind::DEFAULT_WINDOW),
+                loading: Loading::Bundle,
+                pipeline: Pipeline::None,
+                look_ahead: false,
+            },
+            None => NeuronOptions::default(),
+        };
+        options.look_ahead = self.look_ahead;
+        options.policy = self.policy.unwrap_or(options.policy);
+        if let Some(loading) = self.loading {
+            options.loading = match loading {
+                LoadingFlag::Bundle => Loading::Bundle,
+                LoadingFlag::Split => Loading::Split,
+                LoadingFlag::Rows => Loading::Rows,
+            };
+        }
+        if let Some(pipeline) = self.pipeline {
+            options.pipeline = match pipeline {
+                PipelineFlag::Cluster => Pipeline::Cluster,
+                PipelineFlag::Matrix => Pipeline::Matrix,
+                PipelineFlag::None => Pipeline::None,
+            };
+        }
+        options
+    }
+
+    /// Applies the flags.
+    pub fn configure(&self, builder: EngineBuilder) -> EngineBuilder {
+        let options = self.neurons();
+        let builder = builder
+            .cache_preference(self.cache_preference)
+            .neurons(options);
+        match self.loading.is_some() || self.preset.is_some() {
+            true => builder.loading(options.loading),
+            false => builder,
+        }
+    }
+}

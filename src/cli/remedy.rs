@@ -1,0 +1,126 @@
+//! What to do about an error, in the words of the command line. The library's messages say what happened.
+
+use forebay::Error;
+use forebay_plans::PlanError;
+use forebay_plans::budget::ImpossibleBudget;
+
+/// The error with its causes, but for causes that it has quoted already, and with a remedy where there is one.
+pub fn message_of(error: &anyhow::Error) -> String {
+    let causes = error.chain().map(ToString::to_string);
+    let message = causes.fold(String::new(), |message, cause| {
+        match message.contains(&cause) {
+            _ if message.is_empty() => cause,
+            true => message,
+            false => format!("{message}: {cause}"),
+        }
+    });
+    match error.chain().find_map(remedy) {
+        Some(remedy) => format!("{message}; {remedy}"),
+        None => message,
+    }
+}
+
+fn remedy(cause: &(dyn std::error::Error + 'static)) -> Option<String> {
+    if let Some(error) = cause.downcast_ref::<Error>() {
+        return of_engine(error);
+    }
+    if let Some(error) = cause.downcast_ref::<PlanError>() {
+        return of_machine(error);
+    }
+    cause.downcast_ref::<ImpossibleBudget>().map(of_budget)
+}
+
+fn of_engine(error: &Error) -> Option<String> {
+    let text = match error {
+        Error::Budget(budget) => return Some(of_budget(budget)),
+        Error::Plan(error) => return of_machine(error),
+        Error::ContextTooLarge { trained, .. } => {
+            return Some(format!("give --ctx {trained} or less"));
+        }
+        Error::InvalidParameter { name, .. } => {
+            return flag_of(name).map(|flag| format!("see {flag}"));
+        }
+        Error::SpeedOutOfReach { .. } => "ask for less with --speed, or give more --memory",
+        Error::EmptyPrompt => "give some text with -p TEXT, -f FILE or on standard input",
+        Error::ContextTooSmall { .. } => "give a larger --ctx or a shorter prompt",
+        Error::TooFewTokens { .. } => "give more text or a smaller --ctx",
+        Error::MissingIsa { .. } => "give one of these with --isa, or omit it",
+        Error::NotCalibrated { .. } => {
+            "run `forebay calibrate MODEL -f TEXT` once, or choose another --sparsity"
+        }
+        Error::NoPredictors { .. } => {
+            "run `forebay fit-predictor MODEL -f TEXT` once, or choose another --sparsity"
+        }
+        Error::NotSparse { .. } => "use `forebay calibrate` and --sparsity threshold",
+        Error::NothingToProfile => "choose --sparsity threshold, or a ReLU model",
+        Error::Profile { .. } => {
+            "make one with `forebay profile MODEL -f TEXT`, which keeps it beside the packed model"
+        }
+        _ => return None,
+    };
+    Some(text.into())
+}
+
+fn of_machine(error: &PlanError) -> Option<String> {
+    match error {
+        PlanError::TooManyThreads { allowed, .. } => {
+            Some(format!("give --threads {allowed} or fewer"))
+        }
+        PlanError::NoThreads => Some("omit --threads for all big cores".into()),
+        PlanError::Plan { .. } => {
+            Some("make a plan with `forebay plan MODEL --memory SIZE --json`".into())
+        }
+        _ => None,
+    }
+}
+
+fn of_budget(error: &ImpossibleBudget) -> String {
+    format!("give --memory {}MiB or more", error.least_mib())
+}
+
+/// The flag that sets a parameter of the library.
+fn flag_of(name: &str) -> Option<&'static str> {
+    let flags = [
+        ("temperature", "--temp"),
+        ("top_p", "--top-p"),
+        ("min_p", "--min-p"),
+        ("repeat_penalty", "--repeat-penalty"),
+        ("stop", "--stop"),
+        ("context", "--ctx"),
+        ("ctx", "--ctx"),
+        ("memory", "--memory"),
+        ("repetitions", "--repetitions"),
+        ("quant", "--quant"),
+        ("shape", "--shape"),
+    ];
+    let found = flags.into_iter().find(|(parameter, _)| *parameter == name);
+    found.map(|(_, flag)| flag)
+}
+
+#[cfg(test)]
+mod tests {
+    use anyhow::Context;
+
+    use super::*;
+
+    #[test]
+    fn a_message_names_causes_once_and_ends_with_a_remedy() {
+        let error = Error::ContextTooSmall {
+            tokens: 9,
+            context: 8,
+        };
+        let error = Err::<(), _>(error).context("cannot run pp9").unwrap_err();
+        assert_eq!(
+            message_of(&error),
+            "cannot run pp9: the text has 9 tokens but the context holds 8; give a larger --ctx or a shorter prompt"
+        );
+        let error = anyhow::Error::from(Error::from(PlanError::NoThreads));
+        assert!(message_of(&error).ends_with("omit --threads for all big cores"));
+        let error = anyhow::Error::from(PlanError::NoThreads);
+        assert!(message_of(&error).ends_with("omit --threads for all big cores"));
+        assert_eq!(
+            message_of(&anyhow::Error::from(Error::Stopped)),
+            Error::Stopped.to_string()
+        );
+    }
+}

@@ -1,0 +1,90 @@
+//! What the KV cache holds: the tokens of one conversation, as a sequence of blocks.
+
+use std::sync::Arc;
+
+use forebay_actors::runtime::StepTokens;
+use forebay_stages::attention::KvRoom;
+use forebay_stages::sequences::{SequenceId, Sequences, TokenPlace};
+
+/// The conversation whose keys and values are in the cache.
+#[derive(Debug)]
+pub(super) struct Context {
+    sequences: Sequences,
+    sequence: SequenceId,
+    /// Its tokens, by position.
+    tokens: Vec<u32>,
+    /// Of the latest step, to be filled again.
+    step: Arc<StepTokens>,
+}
+
+impl Context {
+    /// An empty one.
+    pub fn new(room: &KvRoom) -> Self {
+        let mut sequences = Sequences::new(&room.pools);
+        Self {
+            sequence: sequences.open(),
+            sequences,
+            tokens: Vec::new(),
+            step: Arc::default(),
+        }
+    }
+
+    /// Number of its tokens.
+    pub fn len(&self) -> usize {
+        self.tokens.len()
+    }
+
+    /// Forgets everything.
+    pub fn clear(&mut self) {
+        self.keep(0);
+    }
+
+    /// Keeps what it has of `tokens` from the start on, but not the last one, whose logits are wanted; returns how many
+    /// that are.
+    pub fn keep_common(&mut self, tokens: &[u32]) -> usize {
+        let pairs = self.tokens.iter().zip(tokens);
+        let same = pairs.take_while(|(a, b)| a == b).count();
+        self.keep(same.min(tokens.len().saturating_sub(1)));
+        self.len()
+    }
+
+    /// Keeps the first `n` tokens; none where a window has left what comes behind them.
+    fn keep(&mut self, n: usize) {
+        let kept = self.sequences.cut(self.sequence, n);
+        self.tokens.truncate(kept);
+    }
+
+    /// The step that runs `tokens` behind those that are here, with logits for the last `n_logits`; `None` where there
+    /// is no room for them. [`Context::add`] or [`Context::drop_step`] follows.
+    pub fn step(&mut self, tokens: &[u32], n_logits: usize) -> Option<Arc<StepTokens>> {
+        if Arc::get_mut(&mut self.step).is_none() {
+            // A core that has ended may still have the last one.
+            self.step = Arc::default();
+        }
+        let step = Arc::get_mut(&mut self.step)?;
+        step.copies.clear();
+        step.places.clear();
+        step.wanted.clear();
+        let (first, n) = (self.tokens.len(), tokens.len());
+        let extended = self.sequences.extend(self.sequence, n, &mut step.copies);
+        extended.ok()?;
+        step.places
+            .extend((first..first + n).map(|position| TokenPlace {
+                sequence: self.sequence,
+                position: position as u32,
+            }));
+        step.wanted.extend((n - n_logits..n).map(|t| t as u32));
+        step.take_tables(&self.sequences);
+        Some(Arc::clone(&self.step))
+    }
+
+    /// The step is done.
+    pub fn add(&mut self, tokens: &[u32]) {
+        self.tokens.extend_from_slice(tokens);
+    }
+
+    /// The step has failed: its tokens are not here.
+    pub fn drop_step(&mut self) {
+        self.keep(self.tokens.len());
+    }
+}

@@ -1,0 +1,226 @@
+//! The model as jobs use it: embeds tokens and steps the actor graphs.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use forebay_actors::runtime::{Runtime, Shared, Step, StepDone};
+use forebay_stages::computed::Computed;
+
+use super::context::Context;
+use super::embed::{Embedder, fault_of};
+use super::meter::Meter;
+use super::pressure::Watch;
+use super::{DiskCeiling, Facts};
+use crate::error::Error;
+
+/// What evaluates tokens.
+#[derive(Debug)]
+pub(super) struct Evaluator {
+    pub runtime: Runtime,
+    pub facts: Arc<Facts>,
+    embedder: Embedder,
+    /// Looks at the memory's pressure, if the engine gives way to it.
+    watch: Option<Watch>,
+    /// What is in the KV cache.
+    context: Context,
+    /// Embedded tokens, `[max_batch, d_model]`.
+    input: Vec<f32>,
+    /// Logits of one token, `[vocab_size]`.
+    pub logits: Vec<f32>,
+    reports: Vec<StepDone>,
+    /// Of the generation that is running.
+    pub meter: Meter,
+    /// Set when the engine is dropped: what is under way ends at the next token.
+    stopping: Arc<AtomicBool>,
+}
+
+impl Evaluator {
+    pub fn new(
+        runtime: Runtime,
+        facts: Arc<Facts>,
+        embedder: Embedder,
+        watch: Option<Watch>,
+        stopping: Arc<AtomicBool>,
+    ) -> Self {
+        let shared = runtime.shared();
+        let network = shared.network();
+        Self {
+            input: vec![0.0; shared.max_batch * network.d_model],
+            logits: vec![0.0; network.vocab_size],
+            context: Context::new(&shared.kv),
+            reports: Vec::with_capacity(shared.threads),
+            meter: Meter::default(),
+            embedder,
+            watch,
+            runtime,
+            facts,
+            stopping,
+        }
+    }
+
+    /// Whether the engine gives way to pressure at the memory.
+    pub fn watches_memory(&self) -> bool {
+        self.watch.is_some()
+    }
+
+    /// Whether the engine is being dropped.
+    pub fn is_stopping(&self) -> bool {
+        self.stopping.load(Ordering::Relaxed)
+    }
+
+    pub fn context(&self) -> usize {
+        self.facts.plan.context
+    }
+
+    /// BOS, where the model wants one in front of a text.
+    pub fn bos(&self) -> Option<u32> {
+        self.facts
+            .tokenizer
+            .bos()
+            .filter(|_| self.facts.tokenizer.adds_bos())
+    }
+
+    /// Ids that there are tokens for.
+    pub fn vocabulary(&self) -> usize {
+        self.facts.network.vocab_size
+    }
+
+    /// What the disk gave when the engine was built.
+    pub fn disk_ceiling(&self) -> DiskCeiling {
+        self.facts.ceiling
+    }
+
+    /// The core of each compute thread.
+    pub fn cores(&self) -> &[usize] {
+        &self.facts.cores
+    }
+
+    pub fn shared(&self) -> &Arc<Shared> {
+        self.runtime.shared()
+    }
+
+    /// Bytes that the I/O actor has read so far.
+    pub fn bytes_read(&self) -> u64 {
+        self.runtime.io_counters().bytes
+    }
+
+    /// Gates that the last step computed, in all layers, and Ups and Downs.
+    pub fn computed(&self) -> (Computed, Computed) {
+        let sum = |of: fn(&StepDone) -> Computed| {
+            let all = self.reports.iter().map(of);
+            all.fold(Computed::default(), Computed::plus)
+        };
+        (sum(|r| r.gated), sum(|r| r.live))
+    }
+
+    /// Forgets the context. The embeddings of `tokens`, which come next, are looked up once: what is
+    /// looked up for the first time in a process is checked against its checksum.
+    pub fn empty(&mut self, tokens: &[u32]) -> Result<(), Error> {
+        self.context.clear();
+        self.meter = Meter::default();
+        let shared = Arc::clone(self.runtime.shared());
+        let d = shared.network().d_model;
+        for batch in tokens.chunks(shared.max_batch) {
+            let input = &mut self.input[..batch.len() * d];
+            let link = self.runtime.rows().ok_or(Error::Stopped)?;
+            self.embedder.embed(&shared, link, batch, input)?;
+        }
+        Ok(())
+    }
+
+    /// Runs `tokens` behind the cached ones, with logits for the last `n_logits`. After an error nothing
+    /// that was read ahead is used any more: the next step may find the file repaired.
+    pub fn step(&mut self, tokens: &[u32], n_logits: usize) -> Result<(), Error> {
+        self.step_of(tokens, n_logits, false)
+    }
+
+    /// The same for a part of a prompt; `more` says whether another part follows.
+    pub fn step_of(&mut self, tokens: &[u32], n_logits: usize, more: bool) -> Result<(), Error> {
+        self.try_step(tokens, n_logits, more).inspect_err(|_| {
+            self.embedder.distrust();
+            self.runtime.distrust();
+        })
+    }
+
+    fn try_step(&mut self, tokens: &[u32], n_logits: usize, more: bool) -> Result<(), Error> {
+        self.follow_budget()?;
+        let shared = Arc::clone(self.runtime.shared());
+        let input = &mut self.input[..tokens.len() * shared.network().d_model];
+        let link = self.runtime.rows().ok_or(Error::Stopped)?;
+        self.embedder.embed(&shared, link, tokens, input)?;
+        shared.boards.input.write(0, input);
+        let Some(of_step) = self.context.step(tokens, n_logits) else {
+            return Err(Error::Stopped);
+        };
+        let step = Step {
+            tokens: of_step,
+            more,
+            ..Step::default()
+        };
+        let done = self.runtime.step(step, &mut self.reports);
+        if let Err(fault) = done {
+            self.context.drop_step();
+            return Err(fault_of(&shared, fault));
+        }
+        self.context.add(tokens);
+        self.meter.count(&self.reports);
+        Ok(())
+    }
+
+    /// Between two steps: a budget that was asked for, or that the memory's pressure allows, comes into force.
+    pub fn follow_budget(&mut self) -> Result<(), Error> {
+        let spared = self.watch.as_mut().map_or(0, Watch::spared);
+        let applied = self.facts.budget.apply(&mut self.runtime, spared);
+        applied.map_err(|f| fault_of(self.runtime.shared(), f))
+    }
+
+    /// Drops what the KV cache has beyond the beginning that it shares with `tokens`, and returns the length of that.
+    /// The last token counts as not shared: its logits are wanted.
+    pub fn keep_common(&mut self, tokens: &[u32]) -> usize {
+        self.context.keep_common(tokens)
+    }
+
+    /// Copies the logits of the step's `i`-th wanted token.
+    pub fn take_logits(&mut self, i: usize) {
+        let shared = self.runtime.shared();
+        shared
+            .boards
+            .logits
+            .read(i * shared.network().vocab_size, &mut self.logits);
+    }
+
+    /// Evaluates `tokens` from an empty context and calls `each` with every position from `first` on and
+    /// its logits, until it returns false.
+    pub fn evaluate(
+        &mut self,
+        tokens: &[u32],
+        first: usize,
+        mut each: impl FnMut(usize, &[f32]) -> bool,
+    ) -> Result<(), Error> {
+        self.context.clear();
+        let (max_batch, vocab) = (
+            self.runtime.shared().max_batch,
+            self.facts.network.vocab_size,
+        );
+        let max_logits = self.runtime.shared().boards.logits.len() / vocab;
+        let mut at = 0;
+        while at < tokens.len() {
+            let (batch, n_logits) = if at < first {
+                (max_batch.min(first - at), 0)
+            } else {
+                let n = max_batch.min(max_logits).min(tokens.len() - at);
+                (n, n)
+            };
+            let more = at + batch < tokens.len();
+            self.step_of(&tokens[at..at + batch], n_logits, more)?;
+            for i in 0..n_logits {
+                self.take_logits(i);
+                if !each(at + i, &self.logits) {
+                    return Ok(());
+                }
+            }
+            at += batch;
+        }
+        Ok(())
+    }
+}

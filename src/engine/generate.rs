@@ -1,0 +1,407 @@
+//! One generation: its prompt is read, then it goes on token by token until it ends or its reader falls behind.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Instant;
+
+use flume::{SendTimeoutError, Sender};
+use forebay_models::sampler::{Sampler, SamplerConfig};
+use forebay_models::tokenizer::{Detokenizer, TextPosition};
+use forebay_plans::process::rss_peak;
+use tracing::Span;
+
+use super::meter::Meter;
+use super::runner::{History, PATIENCE, Runner};
+use super::stops::Stops;
+use crate::error::Error;
+use crate::stats::{
+    CacheStatistics, FinishReason, IoStatistics, MemoryStatistics, PhaseStatistics,
+    PromptStatistics, Statistics, percentile,
+};
+use crate::stream::{PromptProgress, StreamItem, Token};
+
+/// Items that a reader may be behind.
+pub(super) const QUEUE: usize = 64;
+/// A generation that was paused goes on when this much of its queue is free: what it has read is read again then,
+/// which should pay.
+const ROOM_TO_RESUME: usize = QUEUE / 2;
+/// Tokens from which on a speed says something about a plan.
+const ENOUGH_TO_COMPARE: usize = 16;
+
+#[derive(Debug)]
+pub(super) struct GenerateJob {
+    pub prompt: Vec<u32>,
+    pub max_tokens: usize,
+    pub sampler: SamplerConfig,
+    pub ignore_eog: bool,
+    pub stop: Vec<String>,
+    pub history: History,
+    pub sender: Sender<Result<StreamItem, Error>>,
+    pub cancelled: Arc<AtomicBool>,
+    /// Child of the caller's.
+    pub span: Span,
+}
+
+/// What became of a generation that was run.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum Outcome {
+    /// It is over, or nobody wants the rest.
+    Over,
+    /// Its reader is slow, and others can use the time.
+    Paused,
+}
+
+/// A generation under way.
+#[derive(Debug)]
+pub(super) struct Generation {
+    history: History,
+    sender: Sender<Result<StreamItem, Error>>,
+    cancelled: Arc<AtomicBool>,
+    /// What has not been handed to the reader yet.
+    outbox: VecDeque<Result<StreamItem, Error>>,
+    over: bool,
+    /// The conversation: what the session held before, the prompt, and what was generated.
+    tokens: Vec<u32>,
+    /// Whether the prompt has been read.
+    has_read: bool,
+    /// Whether others may have run since the last step.
+    interrupted: bool,
+    /// What was generated.
+    ids: Vec<u32>,
+    text: String,
+    /// Tokens to generate, and whether it is the request that says so, not the context.
+    max_tokens: usize,
+    limited_by_request: bool,
+    ignore_eog: bool,
+    seed: Option<u64>,
+    sampler: Sampler,
+    detokenizer: Detokenizer,
+    stops: Stops,
+    meter: Meter,
+    asked: Instant,
+    /// Entered while it runs, as a whole: tokens have no spans.
+    span: Span,
+}
+
+impl Generation {
+    /// Whether `history` is that of the same session, whose requests run in the order in which they were made.
+    pub fn is_of(&self, history: &History) -> bool {
+        Arc::ptr_eq(&self.history, history)
+    }
+
+    /// Whether a paused generation should go on: its reader has caught up, or has gone.
+    pub fn is_wanted(&self) -> bool {
+        self.sender.is_disconnected() || QUEUE - self.sender.len().min(QUEUE) >= ROOM_TO_RESUME
+    }
+
+    fn is_cancelled(&self) -> bool {
+        self.cancelled.load(Ordering::Relaxed)
+    }
+
+    fn fail(&mut self, error: Error) {
+        self.outbox.push_back(Err(error));
+        self.over = true;
+    }
+}
+
+impl Runner {
+    /// Starts what a session asked for.
+    ///
+    /// # Errors
+    /// The session's history has grown since, and leaves no room; or bad sampler settings.
+    pub fn begin(&mut self, job: GenerateJob) -> Result<Generation, Error> {
+        let mut tokens = job.history.lock().clone();
+        tokens.extend_from_slice(&job.prompt);
+        self.evaluator.facts.check_room(tokens.len())?;
+        let room = self.evaluator.facts.plan.context - tokens.len();
+        let tokenizer = &self.evaluator.facts.tokenizer;
+        Ok(Generation {
+            max_tokens: job.max_tokens.min(room),
+            limited_by_request: job.max_tokens <= room,
+            ignore_eog: job.ignore_eog,
+            seed: (job.sampler.temperature > 0.0).then_some(job.sampler.seed),
+            sampler: Sampler::new(job.sampler, self.evaluator.facts.network.vocab_size)?,
+            detokenizer: tokenizer.detokenizer(true, TextPosition::Continuation),
+            stops: Stops::new(job.stop),
+            meter: Meter {
+                io_start: self.evaluator.runtime.io_counters(),
+                ..Meter::default()
+            },
+            asked: Instant::now(),
+            span: job.span,
+            history: job.history,
+            sender: job.sender,
+            cancelled: job.cancelled,
+            outbox: VecDeque::new(),
+            over: false,
+            tokens,
+            has_read: false,
+            interrupted: false,
+            ids: Vec::new(),
+            text: String::new(),
+        })
+    }
+
+    /// Runs a generation until it is over or has to wait for its reader while others wait for the engine.
+    pub fn run(&mut self, generation: &mut Generation) -> Outcome {
+        let _running = generation.span.clone().entered();
+        std::mem::swap(&mut self.evaluator.meter, &mut generation.meter);
+        let outcome = loop {
+            match self.hand_over(generation) {
+                None if generation.over => break Outcome::Over,
+                None => {}
+                Some(outcome) => break outcome,
+            }
+            if let Err(error) = self.advance(generation) {
+                generation.fail(error);
+            }
+        };
+        std::mem::swap(&mut self.evaluator.meter, &mut generation.meter);
+        if outcome == Outcome::Paused {
+            generation.interrupted = true;
+            generation.sampler.free_buffers();
+        }
+        outcome
+    }
+
+    /// Hands the outbox to the reader, who may be slow; `None` when it is empty.
+    fn hand_over(&mut self, generation: &mut Generation) -> Option<Outcome> {
+        while let Some(item) = generation.outbox.pop_front() {
+            if self.evaluator.is_stopping() {
+                return Some(Outcome::Over);
+            }
+            match generation.sender.send_timeout(item, PATIENCE) {
+                Ok(()) => {}
+                Err(SendTimeoutError::Disconnected(_)) => return Some(Outcome::Over),
+                Err(SendTimeoutError::Timeout(back)) => {
+                    generation.outbox.push_front(back);
+                    // A reader that waits for the budget to change shall not wait for ever; the next step has the
+                    // error.
+                    let _ = self.evaluator.follow_budget();
+                    if self.others_wait(generation) {
+                        return Some(Outcome::Paused);
+                    }
+                }
+            }
+        }
+        None
+    }
+
+    /// One step: the prompt and its first token, or one token more.
+    fn advance(&mut self, generation: &mut Generation) -> Result<(), Error> {
+        if generation.is_cancelled() {
+            self.end(generation, FinishReason::Cancelled);
+            return Ok(());
+        }
+        if !generation.has_read {
+            if !self.prefill(generation)? {
+                self.end(generation, FinishReason::Cancelled);
+                return Ok(());
+            }
+            generation.has_read = true;
+            *generation.history.lock() = generation.tokens.clone();
+        } else {
+            let start = Instant::now();
+            match std::mem::take(&mut generation.interrupted) {
+                true => self.catch_up(&generation.tokens)?,
+                false => self
+                    .evaluator
+                    .step(&generation.ids[generation.ids.len() - 1..], 1)?,
+            }
+            self.evaluator.meter.decode_ns.push(nanos(start));
+        }
+        if generation.ids.len() < generation.max_tokens {
+            self.choose(generation)?;
+        }
+        if !generation.over && generation.ids.len() >= generation.max_tokens {
+            let reason = match generation.limited_by_request {
+                true => FinishReason::MaxTokens,
+                false => FinishReason::ContextFull,
+            };
+            self.end(generation, reason);
+        }
+        Ok(())
+    }
+
+    /// Samples the next token out of the logits of the last one.
+    fn choose(&mut self, generation: &mut Generation) -> Result<(), Error> {
+        self.evaluator.take_logits(0);
+        self.evaluator.meter.hash(&self.evaluator.logits);
+        let id = generation
+            .sampler
+            .sample(&self.evaluator.logits, &generation.tokens)?;
+        if self.evaluator.facts.tokenizer.is_eog(id) && !generation.ignore_eog {
+            // Not shown, but part of the conversation: the next turn begins behind it.
+            generation.history.lock().push(id);
+            self.end(generation, FinishReason::EndOfGeneration);
+            return Ok(());
+        }
+        if generation.ids.is_empty() {
+            self.evaluator.meter.prompt.seconds_to_first_token =
+                generation.asked.elapsed().as_secs_f64();
+        }
+        generation.ids.push(id);
+        generation.tokens.push(id);
+        generation.history.lock().push(id);
+        let (text, stopped) = generation.stops.push(generation.detokenizer.push(id));
+        generation.text.push_str(&text);
+        let token = StreamItem::Token(Token { id, text });
+        generation.outbox.push_back(Ok(token));
+        if stopped {
+            self.end(generation, FinishReason::Stop);
+        }
+        Ok(())
+    }
+
+    /// What is left of the text, and the statistics.
+    fn end(&mut self, generation: &mut Generation, reason: FinishReason) {
+        let mut reason = reason;
+        if reason != FinishReason::Stop {
+            let (rest, stopped) = generation
+                .stops
+                .finish(generation.detokenizer.clone().finish());
+            generation.text.push_str(&rest);
+            if !rest.is_empty() {
+                generation.outbox.push_back(Ok(StreamItem::Rest(rest)));
+            }
+            if stopped {
+                reason = FinishReason::Stop;
+            }
+        }
+        let span = &generation.span;
+        span.record("tokens", generation.ids.len());
+        span.record("finish_reason", tracing::field::debug(reason));
+        let done = StreamItem::Done(Box::new(self.statistics(generation, reason)));
+        generation.outbox.push_back(Ok(done));
+        generation.over = true;
+    }
+
+    /// Brings the KV cache to the prompt and leaves the logits of its last token; false if it was cut short.
+    fn prefill(&mut self, generation: &Generation) -> Result<bool, Error> {
+        let tokens = &generation.tokens;
+        let whole = self.read_prompt(generation)?;
+        let io = self.evaluator.runtime.io_counters();
+        let seconds: f64 = self.evaluator.meter.prefill_ns.iter().sum::<u64>() as f64 * 1e-9;
+        let bubbles = self.evaluator.meter.bubbles();
+        let start = &self.evaluator.meter.io_start;
+        let reading = (io.busy_ns - start.busy_ns) as f64 * 1e-9;
+        let waiting = seconds * (bubbles.wait_io_gate + bubbles.wait_io_updown);
+        self.evaluator.meter.prompt = PromptStatistics {
+            seconds_to_first_token: 0.0,
+            reused_tokens: match whole {
+                true => tokens.len() - self.evaluator.meter.prefill_tokens,
+                false => 0,
+            },
+            reads: io.reads - start.reads,
+            bytes: io.bytes - start.bytes,
+            seconds_reading: reading,
+            overlap: match reading > 0.0 {
+                true => (1.0 - waiting / reading).clamp(0.0, 1.0),
+                false => 1.0,
+            },
+            ceiling_bytes_per_second: self.evaluator.facts.ceiling.prompt,
+            bubbles,
+        };
+        Ok(whole)
+    }
+
+    /// Runs what the KV cache does not have of the prompt, batch by batch.
+    fn read_prompt(&mut self, generation: &Generation) -> Result<bool, Error> {
+        let tokens = &generation.tokens;
+        let fresh = &tokens[self.evaluator.keep_common(tokens)..];
+        let max_batch = self.evaluator.runtime.shared().max_batch;
+        for (i, batch) in fresh.chunks(max_batch).enumerate() {
+            let gone = generation.sender.is_disconnected() || self.evaluator.is_stopping();
+            if gone || generation.is_cancelled() {
+                return Ok(false);
+            }
+            let last = (i + 1) * max_batch >= fresh.len();
+            let start = Instant::now();
+            self.evaluator.step_of(batch, usize::from(last), !last)?;
+            self.evaluator.meter.prefill_ns.push(nanos(start));
+            self.evaluator.meter.prefill_tokens += batch.len();
+            if !last {
+                let (done, total) = ((i + 1) * max_batch, fresh.len());
+                let progress = StreamItem::Prompt(PromptProgress { done, total });
+                // A reader who is far behind can do without this one.
+                let _ = generation.sender.try_send(Ok(progress));
+            }
+        }
+        Ok(true)
+    }
+
+    /// Runs what the KV cache does not have of `tokens`, with logits for the last one.
+    fn catch_up(&mut self, tokens: &[u32]) -> Result<(), Error> {
+        let max_batch = self.evaluator.runtime.shared().max_batch;
+        let mut fresh = &tokens[self.evaluator.keep_common(tokens)..];
+        while !fresh.is_empty() {
+            let (batch, rest) = fresh.split_at(fresh.len().min(max_batch));
+            self.evaluator
+                .step_of(batch, usize::from(rest.is_empty()), !rest.is_empty())?;
+            fresh = rest;
+        }
+        Ok(())
+    }
+
+    fn statistics(&mut self, generation: &Generation, finish_reason: FinishReason) -> Statistics {
+        let facts = &self.evaluator.facts;
+        let budget = facts.budget.now();
+        let meter = &mut self.evaluator.meter;
+        let io = self.evaluator.runtime.io_counters();
+        let (reads, bytes) = (
+            io.reads - meter.io_start.reads,
+            io.bytes - meter.io_start.bytes,
+        );
+        let seconds_busy = (io.busy_ns - meter.io_start.busy_ns) as f64 * 1e-9;
+        meter.miss_rates.sort_unstable_by(f64::total_cmp);
+        let accesses = (meter.hits + meter.misses).max(1) as f64;
+        let decoded = meter.decode_ns.len();
+        let decode = PhaseStatistics::of(decoded, &mut meter.decode_ns);
+        Statistics {
+            model: facts.model.clone(),
+            plan: facts.plan.clone(),
+            unexpected: facts
+                .plan
+                .expected
+                .as_ref()
+                .filter(|_| decoded >= ENOUGH_TO_COMPARE)
+                .and_then(|e| e.compared(1e3 / decode.ms_p50)),
+            memory: MemoryStatistics {
+                budget_bytes: budget.total_bytes(),
+                peak_rss_bytes: rss_peak().unwrap_or(0),
+                items: budget,
+            },
+            prefill: PhaseStatistics::of(meter.prefill_tokens, &mut meter.prefill_ns),
+            prompt: meter.prompt,
+            decode,
+            cache: CacheStatistics {
+                hits: meter.hits,
+                misses: meter.misses,
+                hit_rate: meter.hits as f64 / accesses,
+                miss_rate_p99: percentile(&meter.miss_rates, 0.99),
+            },
+            io: IoStatistics {
+                reads,
+                bytes,
+                seconds_busy,
+                bytes_per_second: if seconds_busy > 0.0 {
+                    bytes as f64 / seconds_busy
+                } else {
+                    0.0
+                },
+                ceiling_bytes_per_second: facts.ceiling.decode,
+            },
+            bubbles: meter.bubbles(),
+            tokens: generation.ids.clone(),
+            text: generation.text.clone(),
+            logits_hash: format!("{:016x}", meter.logits_hash),
+            finish_reason,
+            seed: generation.seed,
+        }
+    }
+}
+
+fn nanos(start: Instant) -> u64 {
+    u64::try_from(start.elapsed().as_nanos()).unwrap_or(u64::MAX)
+}

@@ -1,0 +1,133 @@
+//! The plan that an engine runs by, as its statistics show it.
+
+use std::fmt::Display;
+
+use forebay_actors::runtime::NeuronOptions;
+use forebay_models::kv_type::KvType;
+use forebay_plans::plan::{Expected, Plan, Reason};
+use forebay_plans::residency::{Loading, NeuronCachePlan, Pipeline, Residency, Sparsity};
+use forebay_stages::cache::PolicyKind;
+use forebay_stages::kernels::Isa;
+use serde::{Serialize, Serializer};
+
+use crate::memory::MemoryPlan;
+
+/// The plan in force. Field names are a contract (README.md, statistics).
+#[derive(Clone, Debug, PartialEq, Serialize)]
+#[non_exhaustive]
+pub struct PlanInForce {
+    /// Compute threads.
+    pub threads: usize,
+    /// Instruction set of the kernels.
+    #[serde(serialize_with = "as_text")]
+    pub isa: Isa,
+    /// Positions of the KV cache.
+    pub context: usize,
+    /// Number format of the KV cache.
+    #[serde(serialize_with = "as_text")]
+    pub kv: KvType,
+    /// Tokens of a prompt's batch.
+    pub max_batch: usize,
+    /// Which FFN neurons are computed.
+    pub sparsity: Sparsity,
+    /// Which neurons stay in the cache.
+    #[serde(serialize_with = "as_text")]
+    pub policy: PolicyKind,
+    /// How single neurons are read.
+    pub loading: Loading,
+    /// What overlaps while a layer's FFN is computed.
+    pub pipeline: Pipeline,
+    /// Whether the next layer's neurons are read ahead.
+    pub look_ahead: bool,
+    /// Layers of the model.
+    pub layers: usize,
+    /// Where its clusters are.
+    pub clusters: ClusterCounts,
+    /// What streamed clusters pass through.
+    pub stream_window: StreamWindow,
+    /// The neuron cache of one core.
+    pub neuron_cache: NeuronCachePlan,
+    /// What the system did not grant, and how the file is read.
+    pub notes: Vec<String>,
+    /// What the planner expects, where there is a plan.
+    pub expected: Option<Expected>,
+    /// What its decisions beat.
+    pub reasons: Option<Vec<Reason>>,
+}
+
+/// Clusters by where they are.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+#[non_exhaustive]
+pub struct ClusterCounts {
+    /// In memory.
+    pub pinned: usize,
+    /// Gate rows in memory, the rest in the neuron cache or on flash.
+    pub gate_pinned: usize,
+    /// All of it in the neuron cache or on flash.
+    pub by_neuron: usize,
+    /// Read every time.
+    pub streamed: usize,
+}
+
+/// Buffers that streamed clusters pass through.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+#[non_exhaustive]
+pub struct StreamWindow {
+    /// How many each core has.
+    pub buffers_per_core: usize,
+    /// Bytes of each.
+    pub buffer_bytes: usize,
+}
+
+/// What a plan is made of, beside the memory.
+pub(crate) struct Parts<'a> {
+    pub memory: &'a MemoryPlan,
+    pub layers: usize,
+    pub threads: usize,
+    pub isa: Isa,
+    pub kv: KvType,
+    pub sparsity: Sparsity,
+    pub neurons: NeuronOptions,
+    pub notes: &'a [String],
+    pub made: Option<&'a Plan>,
+}
+
+impl PlanInForce {
+    pub(crate) fn of(parts: &Parts<'_>) -> Self {
+        let residency = &parts.memory.residency;
+        let all = &residency.residency;
+        let count = |r: Residency| all.iter().filter(|&&x| x == r).count();
+        let neurons = parts.neurons;
+        Self {
+            threads: parts.threads,
+            isa: parts.isa,
+            context: parts.memory.context,
+            kv: parts.kv,
+            max_batch: parts.memory.max_batch,
+            sparsity: parts.sparsity,
+            policy: neurons.policy,
+            loading: neurons.loading,
+            pipeline: neurons.pipeline,
+            look_ahead: neurons.looks_ahead(residency, parts.sparsity == Sparsity::Predicted),
+            layers: parts.layers,
+            clusters: ClusterCounts {
+                pinned: count(Residency::Pinned),
+                gate_pinned: count(Residency::GatePinned),
+                by_neuron: count(Residency::Neurons),
+                streamed: count(Residency::Streamed),
+            },
+            stream_window: StreamWindow {
+                buffers_per_core: residency.stream_slots,
+                buffer_bytes: residency.stream_slot_bytes,
+            },
+            neuron_cache: residency.neuron_cache,
+            notes: parts.notes.to_vec(),
+            expected: parts.made.map(|plan| plan.expected.clone()),
+            reasons: parts.made.map(|plan| plan.reasons.clone()),
+        }
+    }
+}
+
+fn as_text<S: Serializer>(value: &impl Display, serializer: S) -> Result<S::Ok, S::Error> {
+    serializer.collect_str(value)
+}

@@ -1,0 +1,278 @@
+//! Sharing the budget out: everything is itemised before anything is allocated.
+
+use forebay_actors::core::scratch_bytes;
+use forebay_actors::memory::{row_buffer_bytes, row_buffers};
+use forebay_actors::runtime::predictor_rank;
+use forebay_models::bundle::Bundle;
+use forebay_models::kv_type::KvType;
+use forebay_plans::budget::Budget;
+use forebay_plans::residency::{
+    Pipeline, ResidencyPlan, ResidencyRequest, Sparsity, all_pinned_bytes, decide,
+    least_weight_bytes,
+};
+use forebay_plans::size::format_size;
+use forebay_stages::attention::KvRoom;
+
+use crate::error::Error;
+
+/// Memory that start-up and tokens take beyond what is itemised: thread stacks, the ring, message
+/// queues, the allocator's slack, and the program's pages that are run for the first time. Up to 4.5 MiB were seen.
+const RUNTIME_BYTES: u64 = 6 << 20;
+/// A huge page may be committed where only its first bytes are used.
+const HUGE_PAGE_SLACK: u64 = 2 << 20;
+/// Context when none is asked for and memory is plentiful.
+const DEFAULT_CONTEXT: usize = 4096;
+/// Smallest context that is chosen without being asked for.
+const SMALL_CONTEXT: usize = 256;
+
+/// Largest batch that is chosen without being asked for.
+const LARGE_BATCH: usize = 128;
+/// Smallest batch that is chosen without being asked for.
+const SMALL_BATCH: usize = 8;
+/// How much more the process may measure in the next run: the least budget that an error names shall do.
+const PROCESS_SPREAD: u64 = 1 << 20;
+
+/// What the caller fixed.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct MemoryRequest {
+    /// Budget of the process in bytes.
+    pub total: u64,
+    /// Bytes for weights; `None` takes what the budget leaves.
+    pub weights: Option<u64>,
+    /// Resident set size before anything of this was allocated.
+    pub process: u64,
+    pub threads: usize,
+    pub context: Option<usize>,
+    /// Context that is certainly enough.
+    pub context_hint: Option<usize>,
+    /// Number format of the KV cache.
+    pub kv_type: KvType,
+    /// Tokens per step.
+    pub max_batch: Option<usize>,
+    /// Logit rows per step.
+    pub max_logits: usize,
+    pub sparsity: Sparsity,
+    pub pipeline: Pipeline,
+    /// Bytes of the stream window.
+    pub stream_window: usize,
+    /// Bytes that neurons get before attention.
+    pub neuron_cache: u64,
+    /// Bytes of counts for the default profile.
+    pub counts: u64,
+    /// Bytes of trace lanes.
+    pub trace: u64,
+}
+
+/// The decision: sizes, residency and the itemised budget.
+#[derive(Debug)]
+pub(crate) struct MemoryPlan {
+    pub context: usize,
+    pub max_batch: usize,
+    pub residency: ResidencyPlan,
+    pub budget: Budget,
+}
+
+/// Plans the memory of a run.
+///
+/// # Errors
+/// The budget is impossible; the error names the least possible one.
+pub(crate) fn plan(bundle: &Bundle, request: &MemoryRequest) -> Result<MemoryPlan, Error> {
+    let context = context(bundle, request)?;
+    let max_batch = request
+        .max_batch
+        .unwrap_or_else(|| default_batch(bundle, request, context));
+    let (mut context, mut max_batch) = (context, max_batch);
+    loop {
+        // What was chosen freely gives way first: the least budget is named for the least of it.
+        match plan_for(bundle, request, context, max_batch) {
+            Err(Error::Budget(_)) if request.max_batch.is_none() && max_batch > SMALL_BATCH => {
+                max_batch = (max_batch / 2).max(SMALL_BATCH);
+            }
+            Err(Error::Budget(_)) if request.context.is_none() && context > SMALL_CONTEXT => {
+                context = (context / 2).max(SMALL_CONTEXT);
+            }
+            planned => return planned,
+        }
+    }
+}
+
+/// Positions of the KV cache: those asked for, or what the budget allows.
+///
+/// # Errors
+/// More than the model was trained for, or none.
+fn context(bundle: &Bundle, request: &MemoryRequest) -> Result<usize, Error> {
+    let trained = bundle.meta.network.context_length;
+    match request.context {
+        Some(asked) if asked > trained => Err(Error::ContextTooLarge { asked, trained }),
+        Some(0) => {
+            let problem = "0 leaves no room for a token; give at least 2";
+            Err(Error::parameter("context", problem))
+        }
+        Some(asked) => Ok(asked),
+        None => Ok(default_context(bundle, request, trained)),
+    }
+}
+
+/// Plans the memory of a run with `context` positions and batches of `max_batch` tokens.
+fn plan_for(
+    bundle: &Bundle,
+    request: &MemoryRequest,
+    context: usize,
+    max_batch: usize,
+) -> Result<MemoryPlan, Error> {
+    let mut budget = fixed_items(bundle, request, context, max_batch);
+    let threads = request.threads;
+    let least = least_weight_bytes(bundle, threads, request.sparsity);
+    let whole = all_pinned_bytes(bundle, request.sparsity);
+    let weights = request
+        .weights
+        .unwrap_or_else(|| budget.remaining())
+        .min(whole);
+    let too_small = Error::WeightMemory {
+        asked: weights,
+        least,
+        threads,
+    };
+    if weights < least {
+        budget.claim(
+            "weights",
+            least,
+            "two clusters per core on their way through",
+        );
+        if request.weights.is_none() {
+            budget.claim("process", PROCESS_SPREAD, "it differs from run to run");
+        }
+        budget.check()?;
+        return Err(too_small);
+    }
+    let wanted = ResidencyRequest {
+        weight_bytes: weights,
+        threads,
+        sparsity: request.sparsity,
+        pipeline: request.pipeline,
+        stream_window: request.stream_window,
+        neuron_cache: request.neuron_cache,
+    };
+    let Some(residency) = decide(bundle, &wanted) else {
+        return Err(too_small);
+    };
+    claim_weights(&mut budget, whole, &residency, threads);
+    budget.check()?;
+    Ok(MemoryPlan {
+        context,
+        max_batch,
+        residency,
+        budget,
+    })
+}
+
+/// Bytes of keys and values of `context` positions.
+pub(crate) fn kv_bytes(bundle: &Bundle, request: &MemoryRequest, context: usize) -> u64 {
+    let network = &bundle.meta.network;
+    let batch = request.max_batch.unwrap_or(LARGE_BATCH);
+    let room = KvRoom::new(network, request.kv_type, context, batch, 1);
+    room.bytes(network, request.threads) as u64
+}
+
+/// The largest usual context whose KV cache takes at most an eighth of the budget.
+fn default_context(bundle: &Bundle, request: &MemoryRequest, trained: usize) -> usize {
+    let mut context = DEFAULT_CONTEXT;
+    while context > SMALL_CONTEXT && kv_bytes(bundle, request, context) > request.total / 8 {
+        context /= 2;
+    }
+    let enough = request
+        .context_hint
+        .and_then(|n| n.checked_next_multiple_of(SMALL_CONTEXT));
+    let enough = enough.unwrap_or(usize::MAX);
+    context.min(trained).min(enough)
+}
+
+/// The largest usual batch whose buffers take at most a sixteenth of the budget: large batches read
+/// streamed weights less often per prompt token.
+fn default_batch(bundle: &Bundle, request: &MemoryRequest, context: usize) -> usize {
+    let mut batch = LARGE_BATCH;
+    while batch > SMALL_BATCH && scratch(bundle, request, batch) > request.total / 16 {
+        batch /= 2;
+    }
+    batch.min(context)
+}
+
+fn scratch(bundle: &Bundle, request: &MemoryRequest, batch: usize) -> u64 {
+    let logits = request.max_logits.min(batch);
+    let rank = predictor_rank(bundle, request.sparsity == Sparsity::Predicted);
+    scratch_bytes(bundle, request.threads, (batch, logits), rank) as u64
+}
+
+fn fixed_items(
+    bundle: &Bundle,
+    request: &MemoryRequest,
+    context: usize,
+    max_batch: usize,
+) -> Budget {
+    let network = &bundle.meta.network;
+    let mut budget = Budget::new(request.total);
+    budget.claim(
+        "process",
+        request.process + RUNTIME_BYTES,
+        "program, tokenizer and directory as measured, plus threads and queues",
+    );
+    let kv = kv_bytes(bundle, request, context);
+    budget.claim(
+        "kv_cache",
+        kv,
+        format!("{context} positions in {}", request.kv_type),
+    );
+    let why = format!("batches of {max_batch} tokens on {} cores", request.threads);
+    budget.claim("scratch", scratch(bundle, request, max_batch), why);
+    let sampling = (network.vocab_size * 24) as u64;
+    budget.claim(
+        "sampling",
+        sampling,
+        format!("candidates out of {} tokens", network.vocab_size),
+    );
+    let (buffers, each) = (row_buffers(max_batch), row_buffer_bytes(bundle));
+    let why = format!("{buffers} buffers for rows read on demand");
+    budget.claim("embedding_rows", (buffers * each) as u64, why);
+    // One word per neuron says where it is in the cache.
+    if request.sparsity != Sparsity::Dense {
+        let neurons = network.n_neurons();
+        let words = (neurons * size_of::<u32>()) as u64;
+        budget.claim("neuron_index", words, format!("{neurons} neurons"));
+    }
+    if request.counts > 0 {
+        budget.claim(
+            "profile_counts",
+            request.counts,
+            "how often each neuron is wanted",
+        );
+    }
+    if request.trace > 0 {
+        budget.claim("trace", request.trace, "records of all lanes");
+    }
+    budget.claim(
+        "huge_page_slack",
+        HUGE_PAGE_SLACK,
+        "one page that may be committed unused",
+    );
+    budget
+}
+
+fn claim_weights(budget: &mut Budget, whole: u64, plan: &ResidencyPlan, threads: usize) {
+    let share = plan.pinned_bytes as f64 / whole.max(1) as f64 * 100.0;
+    let why = format!("{share:.0}% of {}", format_size(whole));
+    budget.claim("resident_weights", plan.pinned_bytes, why);
+    let window = (threads * plan.stream_slots * plan.stream_slot_bytes) as u64;
+    if window > 0 {
+        let why = format!("{} buffers on each of {threads} cores", plan.stream_slots);
+        budget.claim("stream_window", window, why);
+    }
+    let cache = plan.neuron_cache;
+    if cache.slots > 0 {
+        let why = format!("{} neurons on each of {threads} cores", cache.slots);
+        budget.claim(
+            "neuron_cache",
+            (threads * cache.bytes_per_core()) as u64,
+            why,
+        );
+    }
+}

@@ -1,0 +1,122 @@
+//! The plan is as good as any: a finer grid than the planner's finds nothing that is worth more.
+
+use forebay_plans::plan::Choices;
+use forebay_plans::residency::{Loading, Sparsity};
+
+use super::request;
+use super::shapes::{
+    BOARD, QWEN, QWEN_HALF, SERVER, SPARSE_7B, Shape, Speeds, machine_for, profile, shaped,
+};
+use crate::memory::MemoryRequest;
+use crate::planner::choose::WORTHWHILE;
+use crate::planner::{Fixed, Outlook, Wish, fastest, least_memory};
+
+/// Models and budgets in MiB, as in the README's table.
+const CASES: [(&Shape, [u64; 4]); 3] = [
+    (&QWEN_HALF, [2048, 340, 250, 160]),
+    (&QWEN, [2048, 780, 550, 315]),
+    (&SPARSE_7B, [5120, 3500, 2380, 1250]),
+];
+
+/// Calls `test` with each model on `speeds`.
+fn each_model(speeds: &Speeds, mut test: impl FnMut(&Shape, &[u64; 4], &Outlook<'_>)) {
+    for (shape, budgets) in CASES {
+        let bundle = shaped(shape);
+        let sparsity = match shape.rank {
+            Some(_) => Sparsity::Predicted,
+            None => Sparsity::Dense,
+        };
+        let (machine, disk) = machine_for(&bundle, sparsity, speeds);
+        let profile = shape.rank.map(|_| profile(shape));
+        let request = MemoryRequest {
+            process: 24 << 20,
+            context: Some(256),
+            ..request(budgets[0] << 20, speeds.cores, sparsity)
+        };
+        let outlook = Outlook::new(&bundle, (&machine, &disk), profile.as_ref(), request);
+        test(shape, &budgets, &outlook);
+    }
+}
+
+/// The least cost on a grid that is finer than the planner's, and wider.
+fn least_cost(outlook: &Outlook<'_>, chosen: &Choices) -> f64 {
+    let request = &outlook.request;
+    let (loadings, caches) = match request.sparsity {
+        Sparsity::Dense => (vec![Loading::Bundle], 1),
+        _ => (vec![Loading::Bundle, Loading::Split], 12),
+    };
+    let mut least = f64::INFINITY;
+    let batches = [8, 12, 16, 20, 24, 28, 32, 40, 48, 56, 64, 80, 96, 112, 128];
+    for (threads, max_batch) in (1..=request.threads).flat_map(|n| batches.map(|b| (n, b))) {
+        for (mib, cache) in [6, 12, 18, 24, 36, 48, 72]
+            .into_iter()
+            .flat_map(|w| (0..caches).map(move |c| (w, c)))
+        {
+            let choices = Choices {
+                threads,
+                max_batch,
+                stream_window_bytes: mib << 20,
+                neuron_cache_bytes: request.total / caches * cache,
+                ..*chosen
+            };
+            let Ok(memory) = outlook.layout(&choices) else {
+                continue;
+            };
+            for &loading in &loadings {
+                let seen = outlook.predict(Choices { loading, ..choices }, &memory);
+                least = least.min(seen.cost());
+            }
+        }
+    }
+    least
+}
+
+#[test]
+fn no_finer_grid_beats_the_plan() {
+    for speeds in [SERVER, BOARD] {
+        each_model(&speeds, |shape, budgets, outlook| {
+            for mib in budgets {
+                let outlook = outlook.within(mib << 20);
+                let seen = fastest(&outlook, Fixed::default()).unwrap().seen;
+                let (cost, least) = (seen.cost(), least_cost(&outlook, &seen.choices));
+                println!("{:.2}%", (cost / least - 1.0) * 100.0);
+                assert!(
+                    cost * (1.0 - WORTHWHILE) <= least,
+                    "{} wide on {} cores, {mib} MiB: {cost} and {least}",
+                    shape.d_model,
+                    speeds.cores
+                );
+            }
+        });
+    }
+}
+
+/// The context is free here, so that more memory also gives longer ones.
+#[test]
+fn no_smaller_budget_grants_the_wish() {
+    each_model(&SERVER, |shape, budgets, outlook| {
+        let mut outlook = outlook.within(budgets[0] << 20);
+        outlook.request.context = None;
+        let best = fastest(&outlook, Fixed::default()).unwrap().seen;
+        let steps = if shape.rank.is_some() { 8 } else { 50 };
+        for part in [0.3, 0.6, 0.97] {
+            let speed = best.expected.decode_tokens_per_second * part;
+            let found = least_memory(&outlook, Fixed::default(), Wish::Speed(speed)).unwrap();
+            assert!(found.seen.expected.decode_tokens_per_second >= speed * 0.999);
+            let items: u64 = found.seen.expected.memory_items.values().sum();
+            assert!(items <= found.memory_bytes);
+            let smaller =
+                (1..=steps).map(|n| (found.memory_bytes as f64 * (1.0 - 0.015 * n as f64)) as u64);
+            for total in smaller {
+                let fast = fastest(&outlook.within(total), Fixed::default());
+                let fast = fast.map_or(0.0, |d| d.seen.expected.decode_tokens_per_second);
+                println!(
+                    "{} {} {}",
+                    shape.d_model,
+                    total as f64 / found.memory_bytes as f64,
+                    fast / speed
+                );
+            }
+        }
+    });
+}

@@ -1,0 +1,169 @@
+//! A profile: how often each neuron is wanted, and how many are missed by a cache of each size.
+
+use std::path::{Path, PathBuf};
+
+use forebay_models::bundle::{Bundle, ffn_identity, write_whole};
+use forebay_models::error::ModelError;
+use forebay_plans::residency::Sparsity;
+use serde::{Deserialize, Serialize};
+
+use super::MissPoint;
+use crate::error::Error;
+
+/// Statistics of a model's neurons over a text.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Profile {
+    /// Tokens that were run.
+    pub tokens: usize,
+    /// The rule by which neurons were wanted: those that are named, or those that are alive.
+    pub sparsity: Sparsity,
+    /// Part of each layer's neurons that a token wants, P_activated, `[n_layers]`.
+    pub wanted: Vec<f64>,
+    /// Part of a token's neurons that the token before wanted, too.
+    pub overlap: f64,
+    /// Part of all wants that falls on the most wanted fifth of each layer's neurons.
+    pub top_fifth_share: f64,
+    /// The policy that the misses are of.
+    pub policy: String,
+    /// Misses by size of the cache, ascending.
+    pub misses: Vec<MissPoint>,
+    /// How often each neuron was wanted, `[n_layers][d_ff]`.
+    pub counts: Vec<Vec<u32>>,
+}
+
+/// Name of the profile of the packed model at `path`.
+fn profile_path(path: &Path) -> PathBuf {
+    let mut name = path.as_os_str().to_os_string();
+    name.push(".profile");
+    PathBuf::from(name)
+}
+
+/// What is in the file: the profile, and the neurons that it is of.
+#[derive(Debug, Serialize, Deserialize)]
+struct Stored {
+    /// [`ffn_identity`] of the model.
+    ffn: u64,
+    profile: Profile,
+}
+
+impl Stored {
+    fn read(path: &Path) -> std::io::Result<Self> {
+        let stored: Self = serde_json::from_slice(&std::fs::read(path)?)?;
+        match stored.profile.is_sound() {
+            true => Ok(stored),
+            false => Err(std::io::Error::other("its figures contradict each other")),
+        }
+    }
+}
+
+impl Profile {
+    /// Whether shares are shares and sizes ascend: plans are computed from them, and believed.
+    fn is_sound(&self) -> bool {
+        let share = |v: f64| (0.0..=1.0).contains(&v);
+        let amount = |v: f64| v >= 0.0 && v.is_finite();
+        let point = |p: &MissPoint| {
+            let amounts = [p.per_token, p.reads, p.bytes];
+            share(p.cached) && share(p.miss_rate) && amounts.into_iter().all(amount)
+        };
+        self.wanted.len() == self.counts.len()
+            && self.wanted.iter().copied().all(amount)
+            && share(self.overlap)
+            && share(self.top_fifth_share)
+            && self.misses.iter().all(point)
+            && self.misses.is_sorted_by(|a, b| a.cached < b.cached)
+    }
+
+    /// Keeps the profile beside the packed model, as `NAME.fbay.profile`.
+    ///
+    /// # Errors
+    /// The file cannot be written.
+    pub fn save(&self, bundle: &Bundle) -> Result<PathBuf, Error> {
+        let path = profile_path(bundle.path());
+        let stored = Stored {
+            ffn: ffn_identity(bundle),
+            profile: self.clone(),
+        };
+        let bytes = serde_json::to_vec(&stored).map_err(std::io::Error::other);
+        bytes
+            .and_then(|bytes| write_whole(&path, &bytes))
+            .map_err(|e| {
+                let action = "write the profile beside the packed model (check free space and permissions, or put \
+                              the model into another folder)";
+                ModelError::io(&path, action, e)
+            })?;
+        Ok(path)
+    }
+
+    /// The profile that is kept beside the packed model; `None` where there is none, or one of other neurons, or a
+    /// damaged one.
+    pub fn load(bundle: &Bundle) -> Option<Self> {
+        let stored = Stored::read(&profile_path(bundle.path())).ok()?;
+        let network = &bundle.meta.network;
+        let widths = network.layers.iter().map(|layer| layer.ffn.body.d_ff);
+        let fits = stored.ffn == ffn_identity(bundle)
+            && stored.profile.counts.iter().map(Vec::len).eq(widths);
+        fits.then_some(stored.profile)
+    }
+
+    /// Reads a profile that was kept, of whatever model.
+    ///
+    /// # Errors
+    /// There is no such file, or it is no profile.
+    pub fn read(path: &Path) -> Result<Self, Error> {
+        let stored = Stored::read(path).map_err(|source| Error::Profile {
+            path: path.into(),
+            source,
+        })?;
+        Ok(stored.profile)
+    }
+
+    /// Whether it was made in the background of ordinary runs, by counting alone.
+    pub fn is_default(&self) -> bool {
+        self.policy == super::tally::COUNTED
+    }
+
+    /// P_miss of a cache that holds a part of all neurons, between the sizes that were tried.
+    pub fn miss_rate(&self, cached: f64) -> f64 {
+        let (mut below, mut at) = ((0.0, 1.0), (1.0, 0.0));
+        for point in &self.misses {
+            if point.cached <= cached {
+                below = (point.cached, point.miss_rate);
+            } else {
+                at = (point.cached, point.miss_rate);
+                break;
+            }
+        }
+        let width = at.0 - below.0;
+        if width <= 0.0 {
+            return below.1;
+        }
+        below.1 + (at.1 - below.1) * ((cached - below.0) / width).clamp(0.0, 1.0)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn between_the_sizes_that_were_tried_a_line_is_drawn() {
+        let point = |cached, miss_rate| MissPoint {
+            cached,
+            miss_rate,
+            ..MissPoint::default()
+        };
+        let profile = Profile {
+            misses: vec![point(0.5, 0.4), point(1.0, 0.0)],
+            tokens: 1,
+            sparsity: Sparsity::Exact,
+            wanted: Vec::new(),
+            overlap: 0.0,
+            top_fifth_share: 0.0,
+            policy: "lru".into(),
+            counts: Vec::new(),
+        };
+        for (cached, miss) in [(0.0, 1.0), (0.25, 0.7), (0.5, 0.4), (0.75, 0.2), (1.0, 0.0)] {
+            assert!((profile.miss_rate(cached) - miss).abs() < 1e-9, "{cached}");
+        }
+    }
+}

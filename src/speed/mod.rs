@@ -1,0 +1,117 @@
+//! How fast a model runs, and how fast it could: llama-bench's tests beside measured bounds.
+//!
+//! A figure without its bound says little, and a bound from yesterday says little on a machine whose
+//! memory and clock change from minute to minute. So what the machine gives is measured right before each
+//! repetition, with the kernels' own instruction set, on the cores that compute, over the very weights
+//! that are computed with. That needs no memory beside the engine's: its budget is the one `run` has.
+
+pub(crate) mod bounds;
+mod kernels;
+mod report;
+pub(crate) mod work;
+
+use std::fmt;
+use std::str::FromStr;
+
+pub use kernels::{Kernels, measure_kernels};
+pub(crate) use kernels::{kernel_rate, weights};
+pub use report::{Bound, KernelBound, KernelReport, Spread, TestReport};
+
+/// What a test does with its tokens.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Phase {
+    /// Reads them as a prompt; logits for the last one.
+    Prefill,
+    /// Reads one after the other, each with logits, as generation does.
+    Decode,
+}
+
+/// `n` token ids of a vocabulary that are the same in every run of the program (splitmix64), others for another
+/// `seed`.
+pub fn random_tokens(n: usize, seed: usize, vocabulary: usize) -> Vec<u32> {
+    let mut state = (seed as u64) << 32;
+    let mut next = || {
+        state = state.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let z = (state ^ (state >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        let z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        z ^ (z >> 31)
+    };
+    // A vocabulary is far below 2^32, so no id is noticeably more likely than others.
+    (0..n)
+        .map(|_| (next() % vocabulary as u64) as u32)
+        .collect()
+}
+
+/// A test by llama-bench's name: `pp512` reads a prompt of 512 tokens, `tg128` generates 128, each from
+/// an empty context. The tokens are random; nothing is sampled or turned into text.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct BenchTest {
+    /// What is done.
+    pub phase: Phase,
+    /// With how many tokens; at least 1.
+    pub tokens: usize,
+}
+
+impl fmt::Display for BenchTest {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let phase = match self.phase {
+            Phase::Prefill => "pp",
+            Phase::Decode => "tg",
+        };
+        write!(f, "{phase}{}", self.tokens)
+    }
+}
+
+/// Not the name of a test.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error(
+    "unknown test {0:?}; give ppN for a prompt of N tokens or tgN for N generated tokens, such as pp512 \
+     or tg128"
+)]
+pub struct UnknownTest(String);
+
+impl FromStr for BenchTest {
+    type Err = UnknownTest;
+
+    fn from_str(s: &str) -> Result<Self, UnknownTest> {
+        let unknown = || UnknownTest(s.to_owned());
+        let (phase, digits) = match (s.strip_prefix("pp"), s.strip_prefix("tg")) {
+            (Some(digits), _) => (Phase::Prefill, digits),
+            (_, Some(digits)) => (Phase::Decode, digits),
+            _ => return Err(unknown()),
+        };
+        // Other notations of a number, such as +8, would give the same test several names.
+        let is_number = digits.bytes().all(|b| b.is_ascii_digit()) && !digits.starts_with('0');
+        match digits.parse() {
+            Ok(tokens) if is_number => Ok(Self { phase, tokens }),
+            _ => Err(unknown()),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_of_tests_round_trip_and_others_are_refused() {
+        for name in ["pp1", "pp512", "tg128"] {
+            let test: BenchTest = name.parse().expect(name);
+            assert_eq!(test.to_string(), name);
+        }
+        for name in [
+            "",
+            "pp",
+            "tg0",
+            "pp+8",
+            "pp08",
+            "pp-1",
+            "pg8",
+            "PP8",
+            "pp99999999999999999999",
+        ] {
+            let refusal = name.parse::<BenchTest>().expect_err(name).to_string();
+            assert!(refusal.contains("ppN"), "{refusal}");
+        }
+    }
+}

@@ -1,0 +1,316 @@
+//! What a pass through a model costs at least: bytes of weights and multiply-adds.
+
+use forebay_models::block::BlockType;
+use forebay_models::bundle::{Bundle, DirectoryEntry, FfnGeometry, FfnLayout};
+use forebay_models::network::Content;
+use forebay_models::tensor::TensorId;
+use forebay_stages::computed::Computed;
+
+use super::report::Bound;
+
+/// Bytes read once per step, and multiply-adds done for each of its tokens.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub(crate) struct Cost {
+    /// Bytes of weights.
+    pub bytes: f64,
+    /// Multiply-adds in 8-bit integers.
+    pub int8: f64,
+    /// Multiply-adds in f32.
+    pub f32: f64,
+}
+
+impl Cost {
+    fn add(&mut self, other: Self) {
+        self.bytes += other.bytes;
+        self.int8 += other.int8;
+        self.f32 += other.f32;
+    }
+
+    /// The cost of `passes` over the weights with `tokens` tokens in all.
+    fn times(self, passes: f64, tokens: f64) -> Self {
+        Self {
+            bytes: self.bytes * passes,
+            int8: self.int8 * tokens,
+            f32: self.f32 * tokens,
+        }
+    }
+
+    /// `rows * cols` weights of a format that meets quantised activations, unless it is one of numbers.
+    fn matrix(block: BlockType, rows: usize, cols: usize) -> Self {
+        let products = (rows * cols) as f64;
+        match block {
+            BlockType::F32 | BlockType::F16 | BlockType::BF16 => Self {
+                f32: products,
+                ..Self::default()
+            },
+            _ => Self {
+                int8: products,
+                ..Self::default()
+            },
+        }
+    }
+}
+
+/// A model's weights by when they are used.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub(crate) struct ModelWork {
+    /// Norms, attention's matrices and predictors that are used: in every step.
+    always: Cost,
+    /// Gate of all neurons.
+    gate: Cost,
+    /// Up and Down of all neurons.
+    up_down: Cost,
+    /// The head and its norm: for tokens that need logits.
+    head: Cost,
+    /// Neurons of all layers.
+    neurons: f64,
+}
+
+/// What was done in some steps.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub(crate) struct Steps {
+    passes: f64,
+    tokens: f64,
+    logits: f64,
+    gated: f64,
+    gated_by_tokens: f64,
+    live: f64,
+    live_by_tokens: f64,
+}
+
+impl Steps {
+    /// Counts a step of `tokens` tokens that computed the Gates `gated` and the Ups and Downs `live`, with logits for
+    /// the last token or for none.
+    pub fn count(&mut self, tokens: usize, (gated, live): (Computed, Computed), logits: bool) {
+        self.passes += 1.0;
+        self.tokens += tokens as f64;
+        self.logits += f64::from(u8::from(logits));
+        self.gated += gated.neurons as f64;
+        self.gated_by_tokens += gated.products as f64;
+        self.live += live.neurons as f64;
+        self.live_by_tokens += live.products as f64;
+    }
+
+    /// Tokens of all steps.
+    pub fn tokens(&self) -> f64 {
+        self.tokens
+    }
+}
+
+impl ModelWork {
+    /// From a bundle's directory. The embedding is not computed with: one row of it is used per token.
+    /// Predictors count where they are used (`predicted`).
+    pub fn of(bundle: &Bundle, predicted: bool) -> Self {
+        let (meta, network) = (&bundle.meta, &bundle.meta.network);
+        let mut work = Self {
+            neurons: network.n_neurons() as f64,
+            ..Self::default()
+        };
+        for (vector, len) in network.vectors() {
+            let to = match vector {
+                TensorId::Layer(..) => &mut work.always,
+                _ => &mut work.head,
+            };
+            to.bytes += (len * size_of::<f32>()) as f64;
+        }
+        for e in &bundle.clusters {
+            let tensor = match e.content {
+                Content::Embedding => continue,
+                Content::Neurons(layer) => {
+                    work.add_ffn(&meta.ffns[layer], e);
+                    continue;
+                }
+                content if content.is_predictor() && !predicted => continue,
+                Content::Rows(tensor) => tensor,
+            };
+            let Some(matrix) = meta.matrix(tensor) else {
+                continue;
+            };
+            let to = match e.layer() {
+                Some(_) => &mut work.always,
+                None => &mut work.head,
+            };
+            to.add(Cost::matrix(matrix.block, e.count as usize, matrix.cols));
+            to.bytes += f64::from(e.len);
+        }
+        work
+    }
+
+    /// Without the gaps between rows, which no kernel reads.
+    fn add_ffn(&mut self, g: &FfnGeometry, e: &DirectoryEntry) {
+        let (n, d) = (e.count as usize, g.d_model);
+        self.gate.add(Cost::matrix(g.gate, n, d));
+        self.up_down.add(Cost::matrix(g.up, n, d));
+        let (gate, up_down) = match g.layout {
+            FfnLayout::Cluster => (g.gate_bytes(n), g.up_bytes(n) + g.down_bytes(n)),
+            FfnLayout::Neuron => (n * g.gate_row(), n * (g.up_row() + g.down_column())),
+        };
+        self.gate.bytes += gate as f64;
+        self.up_down.bytes += up_down as f64;
+        // A neuron's Down column is added to the result, as numbers.
+        let down = match g.layout {
+            FfnLayout::Cluster => g.down,
+            FfnLayout::Neuron => BlockType::F32,
+        };
+        self.up_down.add(Cost::matrix(down, d, n));
+    }
+
+    /// What one token of `steps` cost on average.
+    pub fn per_token(&self, steps: &Steps) -> Cost {
+        let neurons = self.neurons.max(1.0);
+        let mut sum = self.always.times(steps.passes, steps.tokens);
+        sum.add(
+            self.gate
+                .times(steps.gated / neurons, steps.gated_by_tokens / neurons),
+        );
+        sum.add(
+            self.up_down
+                .times(steps.live / neurons, steps.live_by_tokens / neurons),
+        );
+        sum.add(self.head.times(steps.logits, steps.logits));
+        let tokens = steps.tokens.max(1.0);
+        sum.times(1.0 / tokens, 1.0 / tokens)
+    }
+}
+
+/// What a machine gives, in bytes and operations per second; 0 for what is not known or not used.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub(crate) struct Rates {
+    pub memory: f64,
+    pub int8: f64,
+    pub f32: f64,
+    pub disk: f64,
+}
+
+/// The narrowest part of a machine for tokens of this cost that read `disk_bytes` from disk: even if all
+/// else takes no time, nothing is faster.
+pub(crate) fn bound(cost: &Cost, disk_bytes: f64, rates: &Rates) -> Bound {
+    let seconds = |amount: f64, rate: f64| if rate > 0.0 { amount / rate } else { 0.0 };
+    let int8 = seconds(2.0 * cost.int8, rates.int8);
+    let f32 = seconds(2.0 * cost.f32, rates.f32);
+    let arithmetic = if int8 >= f32 { "int8 peak" } else { "f32 peak" };
+    // Both kinds of arithmetic take turns on the same cores.
+    let parts = [
+        ("memory read", seconds(cost.bytes, rates.memory)),
+        (arithmetic, int8 + f32),
+        ("disk read", seconds(disk_bytes, rates.disk)),
+    ];
+    let narrowest = parts.into_iter().max_by(|a, b| a.1.total_cmp(&b.1));
+    let (what, seconds) = narrowest.unwrap_or_default();
+    Bound {
+        what,
+        tokens_per_second: if seconds > 0.0 { 1.0 / seconds } else { 0.0 },
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const WORK: ModelWork = ModelWork {
+        always: Cost {
+            bytes: 60.0,
+            int8: 120.0,
+            f32: 0.0,
+        },
+        gate: Cost {
+            bytes: 40.0,
+            int8: 80.0,
+            f32: 0.0,
+        },
+        up_down: Cost {
+            bytes: 80.0,
+            int8: 160.0,
+            f32: 40.0,
+        },
+        head: Cost {
+            bytes: 20.0,
+            int8: 40.0,
+            f32: 0.0,
+        },
+        neurons: 10.0,
+    };
+
+    /// Neurons that all tokens of a step computed.
+    fn shared(neurons: u64, tokens: u64) -> Computed {
+        Computed {
+            neurons,
+            products: neurons * tokens,
+        }
+    }
+
+    #[test]
+    fn a_generated_token_goes_through_all_weights_but_dead_neurons() {
+        let mut steps = Steps::default();
+        steps.count(1, (shared(10, 1), shared(10, 1)), true);
+        let all = WORK.per_token(&steps);
+        assert_eq!((all.bytes, all.int8, all.f32), (200.0, 400.0, 40.0));
+        // One of two tokens has a fifth of its neurons alive.
+        steps.count(1, (shared(10, 1), shared(2, 1)), true);
+        let cost = WORK.per_token(&steps);
+        assert!((cost.bytes - (120.0 + 80.0 * 0.6)).abs() < 1e-9);
+        assert!((cost.int8 - (240.0 + 160.0 * 0.6)).abs() < 1e-9);
+    }
+
+    #[test]
+    fn gates_that_nobody_predicts_cost_nothing() {
+        let mut steps = Steps::default();
+        steps.count(1, (shared(5, 1), shared(1, 1)), false);
+        let cost = WORK.per_token(&steps);
+        assert!((cost.bytes - (60.0 + 20.0 + 8.0)).abs() < 1e-9);
+    }
+
+    #[test]
+    fn the_tokens_of_a_prompt_share_the_weights_of_a_batch() {
+        let mut steps = Steps::default();
+        steps.count(8, (shared(10, 8), shared(10, 8)), false);
+        steps.count(2, (shared(10, 2), shared(10, 2)), true);
+        let cost = WORK.per_token(&steps);
+        assert!((cost.bytes - (2.0 * 180.0 + 20.0) / 10.0).abs() < 1e-9);
+        // The head is for one of ten tokens.
+        assert!((cost.int8 - (10.0 * 360.0 + 40.0) / 10.0).abs() < 1e-9);
+        assert!((cost.f32 - 40.0).abs() < 1e-9);
+    }
+
+    #[test]
+    fn tokens_that_compute_their_own_neurons_cost_their_own_products() {
+        let mut steps = Steps::default();
+        let own = Computed {
+            neurons: 10,
+            products: 4,
+        };
+        steps.count(2, (own, own), false);
+        let cost = WORK.per_token(&steps);
+        assert!((cost.bytes - 180.0 / 2.0).abs() < 1e-9);
+        assert!((cost.int8 - (120.0 + 240.0 * 0.4 / 2.0)).abs() < 1e-9);
+    }
+
+    #[test]
+    fn the_bound_is_the_narrowest_part() {
+        let cost = Cost {
+            bytes: 100.0,
+            int8: 500.0,
+            f32: 50.0,
+        };
+        let mut rates = Rates {
+            memory: 1000.0,
+            int8: 20_000.0,
+            f32: 10_000.0,
+            disk: 0.0,
+        };
+        let of = |disk_bytes, rates: &Rates| {
+            let bound = bound(&cost, disk_bytes, rates);
+            (bound.what, bound.tokens_per_second.round())
+        };
+        assert_eq!(of(50.0, &rates), ("memory read", 10.0));
+        rates.disk = 250.0;
+        assert_eq!(of(50.0, &rates), ("disk read", 5.0));
+        // 1000 operations in integers and 100 in f32, one after the other.
+        rates.int8 = 1250.0;
+        rates.f32 = 500.0;
+        assert_eq!(of(50.0, &rates), ("int8 peak", 1.0));
+        rates.f32 = 62.5;
+        assert_eq!(of(50.0, &rates).0, "f32 peak");
+        assert_eq!(of(50.0, &Rates::default()).1, 0.0);
+    }
+}

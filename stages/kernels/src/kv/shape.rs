@@ -1,0 +1,146 @@
+//! What a cache holds, and where in its memory.
+
+use std::ops::Range;
+
+use forebay_numbers::kv_type::KvType;
+
+use super::aligned::Aligned;
+
+/// Positions of a block: what a sequence gets, shares and returns as a whole, and what the attention kernel takes
+/// at a time.
+pub const BLOCK: usize = 64;
+/// Positions whose keys stand together.
+pub(super) const POSITIONS: usize = 16;
+/// Key elements of one position that stand together in `q8`.
+pub(super) const WORD: usize = 4;
+/// Values are padded to whole parts of this many elements.
+const PART: usize = 16;
+
+/// What a cache holds.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct KvShape {
+    /// Number format.
+    pub kind: KvType,
+    /// Layers.
+    pub layers: Vec<KvLayer>,
+    /// Blocks of each pool. In every layer of a pool the same blocks of a sequence have the same numbers.
+    pub pools: Vec<usize>,
+}
+
+/// What a cache holds of one layer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct KvLayer {
+    /// Key/value heads.
+    pub heads: usize,
+    /// Elements of a key and of a value.
+    pub head_dim: usize,
+    /// Which of the pools.
+    pub pool: usize,
+}
+
+impl KvLayer {
+    /// Elements of a position's key.
+    pub(super) fn key_width(self, kind: KvType) -> usize {
+        match kind {
+            KvType::F16 => self.head_dim,
+            KvType::Q8 => self.head_dim.div_ceil(WORD).saturating_mul(WORD),
+        }
+    }
+
+    /// Elements of a position's value.
+    pub(super) fn value_width(self) -> usize {
+        self.head_dim.div_ceil(PART).saturating_mul(PART)
+    }
+}
+
+/// Where a layer stands in the cache.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Place {
+    pub layer: KvLayer,
+    pub key_width: usize,
+    pub value_width: usize,
+    /// Positions of one head.
+    pub positions: usize,
+    /// What all layers before it have.
+    pub before: Elements,
+}
+
+/// Numbers of elements.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Elements {
+    pub keys: usize,
+    pub values: usize,
+    pub scales: usize,
+}
+
+impl KvShape {
+    /// Each layer's place, and the elements of all layers.
+    ///
+    /// # Panics
+    /// A layer's pool does not exist.
+    pub(super) fn places(&self) -> (Vec<Place>, Elements) {
+        let mut before = Elements::default();
+        let place = |&layer: &KvLayer| {
+            let place = Place {
+                layer,
+                key_width: layer.key_width(self.kind),
+                value_width: layer.value_width(),
+                positions: self.pools[layer.pool].saturating_mul(BLOCK),
+                before,
+            };
+            let all = place.positions.saturating_mul(layer.heads);
+            let add = |to: &mut usize, width| *to = to.saturating_add(all.saturating_mul(width));
+            add(&mut before.keys, place.key_width);
+            add(&mut before.values, place.value_width);
+            add(&mut before.scales, 1);
+            place
+        };
+        let places = self.layers.iter().map(place).collect();
+        (places, before)
+    }
+
+    /// Bytes of a cache of this shape, for memory budgets.
+    ///
+    /// # Panics
+    /// A layer's pool does not exist.
+    pub fn bytes(&self) -> usize {
+        let Elements {
+            keys,
+            values,
+            scales,
+        } = self.places().1;
+        match self.kind {
+            KvType::F16 => {
+                Aligned::<u16>::bytes(keys).saturating_add(Aligned::<u16>::bytes(values))
+            }
+            KvType::Q8 => Aligned::<i8>::bytes(keys)
+                .saturating_add(Aligned::<i8>::bytes(values))
+                .saturating_add(Aligned::<f32>::bytes(scales).saturating_mul(2)),
+        }
+    }
+}
+
+impl Place {
+    /// First position of a head, counted from the layer's first.
+    pub fn first(&self, head: usize) -> usize {
+        head * self.positions
+    }
+
+    /// Keys of `n` positions from `at` on, which begins a group of them.
+    pub fn keys(&self, at: usize, n: usize) -> Range<usize> {
+        let start = self.before.keys + at * self.key_width;
+        start..start + n * self.key_width
+    }
+
+    /// Values of `n` positions from `at` on.
+    pub fn values(&self, at: usize, n: usize) -> Range<usize> {
+        let start = self.before.values + at * self.value_width;
+        start..start + n * self.value_width
+    }
+
+    /// Scales, of keys as of values, of `n` positions from `at` on.
+    pub fn scales(&self, at: usize, n: usize) -> Range<usize> {
+        let start = self.before.scales + at;
+        start..start + n
+    }
+}

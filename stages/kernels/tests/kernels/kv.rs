@@ -1,0 +1,177 @@
+//! The KV cache's layout.
+
+use forebay_kernels::kv::{BLOCK, KvCache, KvHead, KvLayer, KvRows, KvShape, KvType};
+use half::f16;
+
+/// Two pools; layers with heads of different sizes.
+fn shape(kind: KvType, head_dim: usize) -> KvShape {
+    let layer = |heads, head_dim, pool| KvLayer {
+        heads,
+        head_dim,
+        pool,
+    };
+    KvShape {
+        kind,
+        layers: vec![
+            layer(3, head_dim, 0),
+            layer(1, head_dim + 5, 1),
+            layer(2, head_dim, 0),
+        ],
+        pools: vec![3, 2],
+    }
+}
+
+/// Every position of every head, with the elements of a key.
+fn all(shape: &KvShape) -> Vec<((usize, usize), (u32, usize), usize)> {
+    let mut all = Vec::new();
+    for (l, layer) in shape.layers.iter().enumerate() {
+        for head in 0..layer.heads {
+            for block in 0..shape.pools[layer.pool] {
+                let place = |offset| ((l, head), (block as u32, offset), layer.head_dim);
+                all.extend((0..BLOCK).map(place));
+            }
+        }
+    }
+    all
+}
+
+/// Key and value of a position as numbers, wherever they lie.
+fn row(head: KvHead<'_>, (block, offset): (u32, usize)) -> (Vec<f32>, Vec<f32>) {
+    let d = head.head_dim;
+    let position = block as usize * 64 + offset;
+    let (group, lane) = (position / 16, position % 16);
+    let (width, words) = (d.next_multiple_of(16), d.div_ceil(4));
+    match head.rows {
+        KvRows::F16 { keys, values } => {
+            let f = |bits: u16| f16::from_bits(bits).to_f32();
+            let key = (0..d).map(|i| f(keys[(group * d + i) * 16 + lane]));
+            let value = (0..d).map(|i| f(values[position * width + i]));
+            (key.collect(), value.collect())
+        }
+        KvRows::Q8 {
+            keys,
+            values,
+            key_scales,
+            value_scales,
+        } => {
+            let key = |i: usize| keys[((group * words + i / 4) * 16 + lane) * 4 + i % 4];
+            let key = (0..d).map(|i| f32::from(key(i)) * key_scales[position]);
+            let value = |i: usize| f32::from(values[position * width + i]);
+            let value = (0..d).map(|i| value(i) * value_scales[position]);
+            (key.collect(), value.collect())
+        }
+    }
+}
+
+/// A key and a value that belong to one position only.
+fn numbers(
+    (l, h): (usize, usize),
+    (block, offset): (u32, usize),
+    d: usize,
+) -> (Vec<f32>, Vec<f32>) {
+    let p = block as usize * 64 + offset;
+    let element = |i: usize| ((l * 7 + h * 5 + p * 3 + i) % 41) as f32 - 20.0;
+    let key: Vec<f32> = (0..d).map(element).collect();
+    (key.clone(), key.iter().map(|k| 0.5 - k).collect())
+}
+
+fn filled(shape: &KvShape) -> KvCache {
+    let mut cache = KvCache::new(shape);
+    for (head, at, d) in all(shape) {
+        let (key, value) = numbers(head, at, d);
+        cache.store(head, at, &key, &value);
+    }
+    cache
+}
+
+/// Whether `got` is `want`, as far as the format allows. These numbers are exact in f16; a code is half a step off at
+/// most.
+fn assert_close(kind: KvType, got: &[f32], want: &[f32]) {
+    let largest = want.iter().fold(0.0_f32, |m, v| m.max(v.abs()));
+    let step = match kind {
+        KvType::F16 => 0.0,
+        KvType::Q8 => largest / 254.0 * 1.001,
+    };
+    for (got, want) in got.iter().zip(want) {
+        assert!((got - want).abs() <= step, "{kind}: {got} for {want}");
+    }
+}
+
+#[test]
+fn heads_layers_and_positions_do_not_overlap() {
+    for kind in KvType::ALL {
+        for d in [1, 6, 16, 20, 64] {
+            let shape = shape(kind, d);
+            let cache = filled(&shape);
+            for (head, at, d) in all(&shape) {
+                let (got, want) = (row(cache.head(head.0, head.1), at), numbers(head, at, d));
+                assert_close(kind, &got.0, &want.0);
+                assert_close(kind, &got.1, &want.1);
+            }
+        }
+    }
+}
+
+#[test]
+fn a_copied_block_is_one_pool_s_and_leaves_the_others_alone() {
+    for kind in KvType::ALL {
+        let shape = shape(kind, 20);
+        let mut cache = filled(&shape);
+        cache.copy_block(0, 2, 0);
+        for (head, at, d) in all(&shape) {
+            let from = match (shape.layers[head.0].pool, at.0) {
+                (0, 0) => (2, at.1),
+                _ => at,
+            };
+            let (got, want) = (row(cache.head(head.0, head.1), at), numbers(head, from, d));
+            assert_close(kind, &got.0, &want.0);
+            assert_close(kind, &got.1, &want.1);
+        }
+    }
+}
+
+#[test]
+fn the_largest_element_has_code_127_and_faults_show() {
+    let mut cache = KvCache::new(&shape(KvType::Q8, 3));
+    cache.store((0, 0), (0, 0), &[-2.0, 1.0, 0.0], &[1e-37, 0.0, 0.0]);
+    let faults = ([f32::INFINITY, 1.0, 0.0], [0.0, f32::NAN, 0.0]);
+    cache.store((0, 0), (0, 1), &faults.0, &faults.1);
+    let KvRows::Q8 {
+        keys,
+        values,
+        key_scales,
+        value_scales,
+    } = cache.head(0, 0).rows
+    else {
+        panic!("a q8 cache");
+    };
+    // 63.5 rounds to the even 64.
+    assert_eq!(
+        (&keys[..3], key_scales[0]),
+        (&[-127, 64, 0][..], 2.0 / 127.0)
+    );
+    assert_eq!((&values[..3], value_scales[0]), (&[0, 0, 0][..], 0.0));
+    assert!(key_scales[1].is_nan() && value_scales[1].is_nan());
+}
+
+#[test]
+fn bytes_are_what_is_allocated() {
+    // Keys of 20 elements, values padded to 32; keys of 25 (28 in bytes), values padded to 32.
+    let (wide, narrow) = (5 * 3 * 64, 2 * 64);
+    let f16 = shape(KvType::F16, 20).bytes();
+    assert_eq!(f16, (wide * (20 + 32) + narrow * (25 + 32) + 2 * 32) * 2);
+    let q8 = shape(KvType::Q8, 20).bytes();
+    let codes = wide * (20 + 32) + narrow * (28 + 32) + 2 * 64;
+    assert_eq!(q8, codes + 2 * (wide + narrow + 16) * 4);
+    let absurd = KvShape {
+        pools: vec![usize::MAX, 1],
+        ..shape(KvType::Q8, 64)
+    };
+    assert_eq!(absurd.bytes(), usize::MAX);
+}
+
+#[test]
+#[should_panic(expected = "is not in a KV cache")]
+fn blocks_beyond_the_pool_are_rejected() {
+    KvCache::new(&shape(KvType::F16, 2)).store((0, 0), (3, 0), &[0.0; 2], &[0.0; 2]);
+}

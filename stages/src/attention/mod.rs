@@ -1,0 +1,281 @@
+//! Attention over the KV cache for the query heads that one core owns.
+
+mod room;
+mod rotation;
+mod share;
+
+use forebay_models::network::{self, Network, NormSpan};
+
+pub use room::KvRoom;
+
+use crate::kernels::kv::{BLOCK, KvCache};
+use crate::kernels::{AttendScratch, KernelTable, Queries};
+use crate::sequences::{BlockCopy, Tables, TokenPlace};
+use rotation::Rotation;
+use share::Share;
+
+/// Where the tokens of a step are, and their sequences' blocks.
+#[derive(Clone, Copy, Debug)]
+pub struct Places<'a> {
+    /// Every token. Those of a sequence come together and in order.
+    pub tokens: &'a [TokenPlace],
+    /// The tables of their sequences, with room for them.
+    pub tables: &'a Tables,
+}
+
+/// Weights of the norms of queries and keys in a layer; empty where it has none.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct QkWeights<'a> {
+    /// `[head_dim]` or `[q_dim]`
+    pub q: &'a [f32],
+    /// `[head_dim]` or `[kv_dim]`
+    pub k: &'a [f32],
+}
+
+/// One core's share of attention, with the KV cache of its heads.
+#[derive(Debug)]
+pub struct Attention {
+    layers: Vec<Layer>,
+    rotations: Vec<Rotation>,
+    cache: KvCache,
+    scratch: AttendScratch,
+    /// What a norm of queries or keys reads.
+    unnormed: Vec<f32>,
+}
+
+#[derive(Debug)]
+struct Layer {
+    network: network::Attention,
+    share: Share,
+    pool: usize,
+}
+
+impl Attention {
+    /// The share of core `rank` of `threads`, for steps of up to `max_tokens` tokens.
+    pub fn new(
+        network: &Network,
+        (rank, threads): (usize, usize),
+        room: &KvRoom,
+        max_tokens: usize,
+    ) -> Self {
+        let layer = |(l, &pool): (usize, &usize)| Layer {
+            network: network.attention(l).clone(),
+            share: Share::new(network.attention(l), rank, threads),
+            pool,
+        };
+        let ropes = network.ropes.iter();
+        Self {
+            layers: room.pool_of.iter().enumerate().map(layer).collect(),
+            rotations: ropes
+                .map(|rope| Rotation::new(rope, room.context, max_tokens))
+                .collect(),
+            cache: KvCache::new(&room.shape(network, rank, threads)),
+            scratch: AttendScratch::new(widest_head(network)),
+            unnormed: vec![0.0; widest_norm(network)],
+        }
+    }
+
+    /// Bytes that [`Self::new`] allocates beside the KV cache, for memory budgets.
+    pub fn scratch_bytes(network: &Network, max_tokens: usize) -> usize {
+        let rotations = network.ropes.iter();
+        AttendScratch::bytes_for(widest_head(network))
+            + rotations
+                .map(|rope| Rotation::bytes(rope, max_tokens))
+                .sum::<usize>()
+            + widest_norm(network) * size_of::<f32>()
+            + network.n_layers() * size_of::<Layer>()
+    }
+
+    /// First column of this core's part of a layer's output, and its width.
+    pub fn columns(&self, layer: usize) -> (usize, usize) {
+        let Layer { network, share, .. } = &self.layers[layer];
+        (
+            share.q_heads.start * network.head_dim,
+            share.q_heads.len() * network.head_dim,
+        )
+    }
+
+    /// Prepares a step, once for all layers: makes the copies that forks need, and the rotations.
+    pub fn begin(&mut self, tokens: &[TokenPlace], copies: &[BlockCopy]) {
+        for copy in copies {
+            self.cache.copy_block(copy.pool, copy.from, copy.to);
+        }
+        for rotation in &mut self.rotations {
+            for (t, token) in tokens.iter().enumerate() {
+                rotation.prepare(t, token.position);
+            }
+        }
+    }
+
+    /// Norms and rotates Q and K, stores K and V, and attends.
+    ///
+    /// `qkv` is `[n_tokens, q_dim + 2 * kv_dim]` (changed in place), `out` is `[n_tokens, own columns]`. The result of a
+    /// token does not depend on the other tokens of the step, but for those before it in its sequence.
+    pub fn run(
+        &mut self,
+        kernels: &KernelTable,
+        layer: usize,
+        places: Places<'_>,
+        norms: QkWeights<'_>,
+        qkv: &mut [f32],
+        out: &mut [f32],
+    ) {
+        let width = self.layers[layer].network.qkv_dim();
+        let rows = qkv.chunks_exact_mut(width);
+        for (t, (token, row)) in places.tokens.iter().zip(rows).enumerate() {
+            self.prepare(kernels, layer, (t, token.position), norms, row);
+            self.store(layer, places, token, row);
+        }
+        let own = self.columns(layer).1;
+        let (mut qkv, mut out) = (&*qkv, out);
+        let follows = |a: &TokenPlace, b: &TokenPlace| {
+            a.sequence == b.sequence && a.position.checked_add(1) == Some(b.position)
+        };
+        for tokens in places.tokens.chunk_by(follows) {
+            self.attend(kernels, layer, tokens, places.tables, (qkv, &mut *out));
+            qkv = &qkv[tokens.len() * width..];
+            out = &mut out[tokens.len() * own..];
+        }
+    }
+
+    /// Norms, rotates and scales the own heads of token `t` of the step.
+    fn prepare(
+        &mut self,
+        kernels: &KernelTable,
+        layer: usize,
+        (t, position): (usize, u32),
+        norms: QkWeights<'_>,
+        row: &mut [f32], // [q_dim + 2 * kv_dim]
+    ) {
+        let Layer {
+            network: a, share, ..
+        } = &self.layers[layer];
+        let (q, kv) = row.split_at_mut(a.q_dim());
+        let k = &mut kv[..a.kv_dim()];
+        let per_row = a.qk_norm.filter(|norm| norm.span == NormSpan::Row);
+        if let Some(norm) = per_row {
+            // Every core does this for all heads: the norm needs the squares of all of them.
+            normalise(kernels, norms.q, norm.eps, q, &mut self.unnormed);
+            normalise(kernels, norms.k, norm.eps, k, &mut self.unnormed);
+        }
+        let per_head = a.qk_norm.filter(|norm| norm.span == NormSpan::Head);
+        let rotation = a.rope.map(|rope| &self.rotations[rope]);
+        let mut each = |weights: &[f32], head: &mut [f32]| {
+            if let Some(norm) = per_head {
+                normalise(kernels, weights, norm.eps, head, &mut self.unnormed);
+            }
+            if let Some(rotation) = rotation {
+                rotation.turn(kernels, t, head);
+            }
+        };
+        let d = a.head_dim;
+        let own = |heads: &std::ops::Range<usize>| heads.start * d..heads.end * d;
+        for head in q[own(&share.q_heads)].chunks_exact_mut(d) {
+            each(norms.q, head);
+        }
+        for head in k[own(&share.kv_heads)].chunks_exact_mut(d) {
+            each(norms.k, head);
+        }
+        if let Some(temperature) = a.temperature {
+            let factor = temperature.at(position as usize);
+            for v in &mut q[own(&share.q_heads)] {
+                *v *= factor;
+            }
+        }
+    }
+
+    /// Stores keys and values of the own heads of a token.
+    fn store(
+        &mut self,
+        layer: usize,
+        places: Places<'_>,
+        token: &TokenPlace,
+        row: &[f32], // [q_dim + 2 * kv_dim]
+    ) {
+        let Layer {
+            network: a,
+            share,
+            pool,
+        } = &self.layers[layer];
+        let table = places.tables.table(token.sequence, *pool);
+        let position = token.position as usize;
+        let at = (table[position / BLOCK], position % BLOCK);
+        let (k, v) = row[a.q_dim()..].split_at(a.kv_dim());
+        for (local, head) in share.kv_heads.clone().enumerate() {
+            let columns = head * a.head_dim..(head + 1) * a.head_dim;
+            let (k, v) = (&k[columns.clone()], &v[columns]);
+            self.cache.store((layer, local), at, k, v);
+        }
+    }
+
+    /// Attention of consecutive tokens of one sequence.
+    fn attend(
+        &mut self,
+        kernels: &KernelTable,
+        layer: usize,
+        tokens: &[TokenPlace],
+        tables: &Tables,
+        (qkv, out): (&[f32], &mut [f32]), // [n_tokens, q_dim + 2 * kv_dim], [n_tokens, own columns]
+    ) {
+        let Layer {
+            network: a,
+            share,
+            pool,
+        } = &self.layers[layer];
+        let Some(first) = tokens.first() else {
+            return;
+        };
+        let own = share.q_heads.len() * a.head_dim;
+        for (local, kv) in share.kv_heads.clone().enumerate() {
+            let readers = share.readers(kv);
+            let queries = Queries {
+                q: &qkv[readers.start * a.head_dim..],
+                stride: a.qkv_dim(),
+                n_tokens: tokens.len(),
+                heads: readers.len(),
+                blocks: tables.table(first.sequence, *pool),
+                position: first.position as usize,
+                window: a.window.unwrap_or(usize::MAX),
+                scale: a.scale,
+            };
+            let out = &mut out[(readers.start - share.q_heads.start) * a.head_dim..];
+            let kv = self.cache.head(layer, local);
+            kernels.attend(queries, kv, &mut self.scratch, out, own);
+        }
+    }
+}
+
+/// RMSNorm in place; `before` has room for the row.
+fn normalise(
+    kernels: &KernelTable,
+    weights: &[f32],
+    eps: f32,
+    row: &mut [f32],
+    before: &mut [f32],
+) {
+    let before = &mut before[..row.len()];
+    before.copy_from_slice(row);
+    kernels.rmsnorm(before, weights, eps, row);
+}
+
+/// Elements of the largest head.
+fn widest_head(network: &Network) -> usize {
+    let heads = network.layers.iter().map(|l| l.attention.body.head_dim);
+    heads.max().unwrap_or(0)
+}
+
+/// Elements of the longest row that a norm of queries or keys goes over.
+fn widest_norm(network: &Network) -> usize {
+    let rows = network.layers.iter().map(|layer| {
+        let a = &layer.attention.body;
+        match a.qk_norm.map(|norm| norm.span) {
+            Some(NormSpan::Row) => a.q_dim(),
+            Some(NormSpan::Head) => a.head_dim,
+            None => 0,
+        }
+    });
+    rows.max().unwrap_or(0)
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,78 @@
+//! How much the KV cache holds: formats, pools and blocks, for one core and for all.
+
+use forebay_models::kv_type::KvType;
+use forebay_models::network::Network;
+
+use super::share::Share;
+use crate::kernels::kv::{KvLayer, KvShape};
+use crate::sequences::PoolShape;
+
+/// What the KV cache has room for. Layers that see equally far back share a pool: a sequence has the same blocks in
+/// all of them.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct KvRoom {
+    /// Number format.
+    pub kind: KvType,
+    /// Positions that one sequence has at most.
+    pub context: usize,
+    /// First the pool of layers that see everything, if there are any, then one for each window.
+    pub pools: Vec<PoolShape>,
+    /// Which of the pools each layer uses.
+    pub pool_of: Vec<usize>,
+}
+
+impl KvRoom {
+    /// Room for `sequences` sequences of up to `context` positions each, in steps of up to `max_tokens` tokens.
+    pub fn new(
+        network: &Network,
+        kind: KvType,
+        context: usize,
+        max_tokens: usize,
+        sequences: usize,
+    ) -> Self {
+        // A window that holds the whole context cuts nothing off.
+        let window = |layer: usize| network.attention(layer).window.filter(|&w| w < context);
+        let of_layers: Vec<Option<usize>> = (0..network.n_layers()).map(window).collect();
+        let mut windows = of_layers.clone();
+        windows.sort_unstable();
+        windows.dedup();
+        let pool = |&window: &Option<usize>| {
+            let blocks = PoolShape::blocks_of_sequence(window, context, max_tokens);
+            PoolShape {
+                blocks: blocks.saturating_mul(sequences),
+                window,
+            }
+        };
+        let pool_of = |window| windows.partition_point(|w| w < window);
+        Self {
+            kind,
+            context,
+            pools: windows.iter().map(pool).collect(),
+            pool_of: of_layers.iter().map(pool_of).collect(),
+        }
+    }
+
+    /// What the cache of core `rank` of `threads` holds. Two cores that share a key/value head both keep it: nothing of
+    /// the cache ever crosses cores.
+    pub fn shape(&self, network: &Network, rank: usize, threads: usize) -> KvShape {
+        let layer = |(l, &pool): (usize, &usize)| {
+            let attention = network.attention(l);
+            KvLayer {
+                heads: Share::new(attention, rank, threads).kv_heads.len(),
+                head_dim: attention.head_dim,
+                pool,
+            }
+        };
+        KvShape {
+            kind: self.kind,
+            layers: self.pool_of.iter().enumerate().map(layer).collect(),
+            pools: self.pools.iter().map(|pool| pool.blocks).collect(),
+        }
+    }
+
+    /// Bytes of the caches of all cores, for memory budgets.
+    pub fn bytes(&self, network: &Network, threads: usize) -> usize {
+        let caches = (0..threads).map(|rank| self.shape(network, rank, threads).bytes());
+        caches.fold(0, usize::saturating_add)
+    }
+}

@@ -1,0 +1,81 @@
+//! Which heads of a layer a core computes.
+
+use std::ops::Range;
+
+use forebay_models::network::Attention;
+
+/// A core's heads in one layer.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Share {
+    /// Query heads: contiguous shares, so that cores split between key/value heads wherever the numbers allow.
+    pub q_heads: Range<usize>,
+    /// Key/value heads that these read.
+    pub kv_heads: Range<usize>,
+    /// Query heads of one key/value head.
+    pub group: usize,
+}
+
+impl Share {
+    /// The share of core `rank` of `threads`.
+    pub fn new(attention: &Attention, rank: usize, threads: usize) -> Self {
+        let group = attention.n_heads / attention.n_kv_heads;
+        let q = rank * attention.n_heads / threads..(rank + 1) * attention.n_heads / threads;
+        let kv = match q.is_empty() {
+            true => 0..0,
+            false => q.start / group..q.end.div_ceil(group),
+        };
+        Self {
+            q_heads: q,
+            kv_heads: kv,
+            group,
+        }
+    }
+
+    /// The own query heads that read key/value head `kv`.
+    pub fn readers(&self, kv: usize) -> Range<usize> {
+        let (first, end) = (kv * self.group, (kv + 1) * self.group);
+        first.max(self.q_heads.start)..end.min(self.q_heads.end)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_head_has_one_owner_and_its_keys() {
+        for (n_heads, n_kv_heads) in [(9, 3), (14, 2), (12, 2), (32, 8), (4, 4), (6, 1)] {
+            let attention = Attention {
+                n_heads,
+                n_kv_heads,
+                head_dim: 4,
+                qkv_bias: false,
+                qk_norm: None,
+                rope: None,
+                window: None,
+                scale: 1.0,
+                temperature: None,
+            };
+            for threads in 1..=n_heads + 2 {
+                let mut next = 0;
+                for rank in 0..threads {
+                    let share = Share::new(&attention, rank, threads);
+                    assert_eq!(share.q_heads.start, next);
+                    let read = share.kv_heads.clone().flat_map(|kv| share.readers(kv));
+                    assert_eq!(
+                        read.collect::<Vec<_>>(),
+                        share.q_heads.clone().collect::<Vec<_>>()
+                    );
+                    assert!(
+                        share
+                            .kv_heads
+                            .clone()
+                            .all(|kv| !share.readers(kv).is_empty())
+                    );
+                    next = share.q_heads.end;
+                }
+                assert_eq!(next, n_heads);
+            }
+        }
+    }
+}

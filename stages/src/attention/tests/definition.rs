@@ -1,0 +1,114 @@
+//! Norms, rotation, temperature, windows and heads against their definitions in f64.
+
+use super::*;
+
+/// `x / sqrt(mean(x²) + eps) * weights`
+fn norm(x: &mut [f64], weights: &[f32], eps: f32) {
+    let mean = x.iter().map(|v| v * v).sum::<f64>() / x.len() as f64;
+    for (v, &w) in x.iter_mut().zip(weights) {
+        *v *= f64::from(w) / (mean + f64::from(eps)).sqrt();
+    }
+}
+
+fn rotate(head: &mut [f64], rope: &Rope, position: usize) {
+    let half = rope.rotary_dim / 2;
+    for i in 0..half {
+        let angle = position as f64
+            * f64::from(rope.theta).powf(-((2 * i) as f64) / rope.rotary_dim as f64);
+        let (a, b) = match rope.pairing {
+            RopePairing::Interleaved => (2 * i, 2 * i + 1),
+            RopePairing::HalfSplit => (i, i + half),
+        };
+        let (x, y) = (head[a], head[b]);
+        let magnitude = f64::from(rope.magnitude);
+        head[a] = magnitude * (x * angle.cos() - y * angle.sin());
+        head[b] = magnitude * (x * angle.sin() + y * angle.cos());
+    }
+}
+
+/// Queries, keys and values of the token at `position`, ready to be multiplied.
+fn prepared(network: &Network, layer: usize, position: usize, token: u64) -> [Vec<f64>; 3] {
+    let a = network.attention(layer);
+    let row: Vec<f64> = input(network, layer, token)
+        .iter()
+        .map(|&v| v.into())
+        .collect();
+    let (q, kv) = row.split_at(a.q_dim());
+    let (k, v) = kv.split_at(a.kv_dim());
+    let (mut q, mut k) = (q.to_vec(), k.to_vec());
+    let weights = weights(network, layer);
+    for (x, weights) in [(&mut q, &weights.0), (&mut k, &weights.1)] {
+        match a.qk_norm {
+            Some(n) if n.span == NormSpan::Row => norm(x, weights, n.eps),
+            Some(n) => x
+                .chunks_mut(a.head_dim)
+                .for_each(|x| norm(x, weights, n.eps)),
+            None => {}
+        }
+        if let Some(rope) = a.rope {
+            let heads = x.chunks_mut(a.head_dim);
+            heads.for_each(|head| rotate(head, &network.ropes[rope], position));
+        }
+    }
+    if let Some(t) = a.temperature {
+        let times = (position / t.original_context) as f64;
+        let factor = 1.0 + f64::from(t.beta) * (1.0 + times).ln();
+        q.iter_mut().for_each(|v| *v *= factor);
+    }
+    [q, k, v.to_vec()]
+}
+
+/// Attention of the last token of a sequence.
+fn defined(network: &Network, layer: usize, tokens: &[u64]) -> Vec<f64> {
+    let a = network.attention(layer);
+    let d = a.head_dim;
+    let all = tokens.iter().enumerate();
+    let all: Vec<_> = all
+        .map(|(p, &token)| prepared(network, layer, p, token))
+        .collect();
+    let seen = &all[tokens.len().saturating_sub(a.window.unwrap_or(usize::MAX))..];
+    let mut out = Vec::new();
+    for h in 0..a.n_heads {
+        let q = &all[tokens.len() - 1][0][h * d..][..d];
+        let kv = h / (a.n_heads / a.n_kv_heads) * d;
+        let score = |k: &[f64]| {
+            let dot: f64 = q.iter().zip(&k[kv..][..d]).map(|(q, k)| q * k).sum();
+            dot * f64::from(a.scale)
+        };
+        let scores: Vec<f64> = seen.iter().map(|[_, k, _]| score(k)).collect();
+        let max = scores.iter().fold(f64::NEG_INFINITY, |m, &s| m.max(s));
+        let weights: Vec<f64> = scores.iter().map(|s| (s - max).exp()).collect();
+        let total: f64 = weights.iter().sum();
+        out.extend((0..d).map(|i| {
+            let values = seen.iter().map(|[_, _, v]| v[kv + i]);
+            values.zip(&weights).map(|(v, w)| v * w).sum::<f64>() / total
+        }));
+    }
+    out
+}
+
+#[test]
+fn every_layer_computes_what_its_description_says() {
+    let network = network();
+    let mut machine = Machine::new(&network, KvType::F16, 1, 1);
+    let id = machine.sequences.open();
+    let tokens: Vec<u64> = (100..280).collect();
+    let mut results = Vec::new();
+    for part in tokens.chunks(MAX_TOKENS) {
+        results.extend(machine.step(&[(id, part)]));
+    }
+    for last in [0, 1, 69, 70, 71, 129, 130, 179] {
+        let layers = 0..network.n_layers();
+        let want: Vec<f64> = layers
+            .flat_map(|layer| defined(&network, layer, &tokens[..=last]))
+            .collect();
+        assert_eq!(results[last].len(), want.len());
+        for (i, (&got, want)) in results[last].iter().zip(want).enumerate() {
+            // Keys and values of up to 2 (before a norm's weights) are off by up to 2^-11 of themselves.
+            assert!(
+                (f64::from(got) - want).abs() < 8e-3,
+                "{last} {i}: {got} for {want}"
+            );
+        }
+    }
+}

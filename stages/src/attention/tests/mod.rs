@@ -1,0 +1,218 @@
+//! Attention of all cores together, with inputs that depend on the token only.
+
+mod definition;
+mod steps;
+
+use forebay_models::kv_type::KvType;
+use forebay_models::network::{
+    self, Activation, Block, Ffn, Head, Layer, Network, Norm, NormSpan, QkNorm, Rope, RopePairing,
+    RopeScaling, Temperature,
+};
+
+use super::{Attention, KvRoom, Places, QkWeights};
+use crate::kernels::KernelTable;
+use crate::sequences::{BlockCopy, SequenceId, Sequences, Tables, TokenPlace};
+
+/// SplitMix64.
+struct Random(u64);
+
+impl Random {
+    fn next(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let x = (self.0 ^ (self.0 >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        let x = (x ^ (x >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        x ^ (x >> 31)
+    }
+
+    fn below(&mut self, n: usize) -> usize {
+        (self.next() % n as u64) as usize
+    }
+
+    /// In -2..2.
+    fn numbers(&mut self, n: usize) -> Vec<f32> {
+        let number = |_| (self.next() >> 40) as f32 / (1 << 22) as f32 - 2.0;
+        (0..n).map(number).collect()
+    }
+}
+
+/// Which token it is decides its Q, K and V; this one's are NaN.
+const POISON: u64 = u64::MAX;
+
+/// Q, K and V of a token in a layer.
+fn input(network: &Network, layer: usize, token: u64) -> Vec<f32> {
+    let n = network.attention(layer).qkv_dim();
+    match token {
+        POISON => vec![f32::NAN; n],
+        _ => Random(token * 1000 + layer as u64).numbers(n),
+    }
+}
+
+/// Weights of the norms of a layer.
+fn weights(network: &Network, layer: usize) -> (Vec<f32>, Vec<f32>) {
+    let a = network.attention(layer);
+    let (q, k) = match a.qk_norm.map(|norm| norm.span) {
+        Some(NormSpan::Head) => (a.head_dim, a.head_dim),
+        Some(NormSpan::Row) => (a.q_dim(), a.kv_dim()),
+        None => (0, 0),
+    };
+    let mut random = Random(7 + layer as u64);
+    (random.numbers(q), random.numbers(k))
+}
+
+fn attention(
+    (n_heads, n_kv_heads, head_dim): (usize, usize, usize),
+    window: Option<usize>,
+) -> network::Attention {
+    network::Attention {
+        n_heads,
+        n_kv_heads,
+        head_dim,
+        qkv_bias: false,
+        qk_norm: None,
+        rope: Some(0),
+        window,
+        scale: 1.0 / (head_dim as f32).sqrt(),
+        temperature: None,
+    }
+}
+
+/// Layers that differ in everything that attention knows.
+fn network() -> Network {
+    let rope = |theta, rotary_dim, pairing, magnitude| Rope {
+        theta,
+        rotary_dim,
+        pairing,
+        scaling: RopeScaling::None,
+        magnitude,
+    };
+    let norm = |span| Some(QkNorm { span, eps: 1e-5 });
+    let bodies = [
+        attention((6, 2, 16), None),
+        network::Attention {
+            qk_norm: norm(NormSpan::Row),
+            rope: Some(1),
+            ..attention((4, 4, 20), Some(70))
+        },
+        network::Attention {
+            rope: None,
+            temperature: Some(Temperature {
+                beta: 0.3,
+                original_context: 50,
+            }),
+            ..attention((6, 1, 32), None)
+        },
+        network::Attention {
+            qk_norm: norm(NormSpan::Head),
+            ..attention((8, 2, 16), Some(130))
+        },
+    ];
+    let pre_norm = Some(Norm { eps: 1e-5 });
+    let layer = |attention| Layer {
+        attention: Block {
+            pre_norm,
+            body: attention,
+            post_norm: None,
+            residual_scale: 1.0,
+        },
+        ffn: Block {
+            pre_norm,
+            body: Ffn {
+                d_ff: 8,
+                activation: Activation::Silu,
+            },
+            post_norm: None,
+            residual_scale: 1.0,
+        },
+    };
+    Network {
+        name: "attention".into(),
+        d_model: 8,
+        vocab_size: 8,
+        context_length: 1000,
+        embedding_scale: 1.0,
+        ropes: vec![
+            rope(1e4, 16, RopePairing::HalfSplit, 1.0),
+            rope(5e2, 8, RopePairing::Interleaved, 1.25),
+        ],
+        layers: bodies.map(layer).into(),
+        output_norm: Norm { eps: 1e-5 },
+        head: Head {
+            tied: true,
+            scale: 1.0,
+            softcap: None,
+        },
+        predictor_threshold: 0.0,
+    }
+}
+
+/// Most tokens of a step.
+const MAX_TOKENS: usize = 96;
+/// Most positions of a sequence.
+const CONTEXT: usize = 640;
+
+/// All cores, and the thread that plans their steps.
+struct Machine {
+    network: Network,
+    kernels: KernelTable,
+    cores: Vec<Attention>,
+    sequences: Sequences,
+    tables: Tables,
+    copies: Vec<BlockCopy>,
+}
+
+impl Machine {
+    fn new(network: &Network, kind: KvType, n_sequences: usize, threads: usize) -> Self {
+        let room = KvRoom::new(network, kind, CONTEXT, MAX_TOKENS, n_sequences);
+        let core = |rank| Attention::new(network, (rank, threads), &room, MAX_TOKENS);
+        Self {
+            network: network.clone(),
+            kernels: KernelTable::best(),
+            cores: (0..threads).map(core).collect(),
+            sequences: Sequences::new(&room.pools),
+            tables: Tables::default(),
+            copies: Vec::new(),
+        }
+    }
+
+    /// Adds tokens to sequences; every token's results, layer after layer.
+    fn step(&mut self, growth: &[(SequenceId, &[u64])]) -> Vec<Vec<f32>> {
+        self.copies.clear();
+        let (mut places, mut tokens) = (Vec::new(), Vec::new());
+        for &(sequence, new) in growth {
+            let first = self.sequences.len(sequence);
+            let extended = self.sequences.extend(sequence, new.len(), &mut self.copies);
+            extended.expect("room for all");
+            places.extend((first..first + new.len()).map(|position| TokenPlace {
+                sequence,
+                position: position as u32,
+            }));
+            tokens.extend_from_slice(new);
+        }
+        self.tables.fill(&self.sequences, &places);
+        let n_columns = |layer: &Layer| layer.attention.body.q_dim();
+        let all_columns = self.network.layers.iter().map(n_columns).sum();
+        let mut results = vec![vec![f32::NAN; all_columns]; tokens.len()];
+        for core in &mut self.cores {
+            core.begin(&places, &self.copies);
+            let mut first_column = 0;
+            for (l, layer) in self.network.layers.iter().enumerate() {
+                let (q, k) = weights(&self.network, l);
+                let rows = tokens.iter().map(|&t| input(&self.network, l, t));
+                let mut qkv = rows.collect::<Vec<_>>().concat();
+                let (start, width) = core.columns(l);
+                let mut out = vec![f32::NAN; tokens.len() * width];
+                let step = Places {
+                    tokens: &places,
+                    tables: &self.tables,
+                };
+                let norms = QkWeights { q: &q, k: &k };
+                core.run(&self.kernels, l, step, norms, &mut qkv, &mut out);
+                for (result, out) in results.iter_mut().zip(out.chunks(width)) {
+                    result[first_column + start..][..width].copy_from_slice(out);
+                }
+                first_column += n_columns(layer);
+            }
+        }
+        results
+    }
+}

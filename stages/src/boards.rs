@@ -1,0 +1,76 @@
+//! Boards on which cores publish their part of a result, to be read by all after an exchange.
+//!
+//! A board is written again only after later exchanges, and an exchange is passed only when every core has arrived, so
+//! nobody can still be reading what a faster core overwrites.
+
+use forebay_models::network::Network;
+use forebay_plans::program::Board;
+use forebay_queues::board::{F32Board, I64Board};
+
+/// All boards of a run.
+#[derive(Debug)]
+pub struct Boards {
+    /// Embedded tokens, `[max_batch, d_model]`, written by the engine thread.
+    pub input: F32Board,
+    /// Q, K and V side by side, `[max_batch, qkv_dim of the layer]`.
+    qkv: F32Board,
+    /// Attention's output before projection, `[max_batch, q_dim of the layer]`.
+    heads: F32Board,
+    /// Projected attention output, `[max_batch, d_model]`.
+    output: F32Board,
+    /// fc1 of the layer and of the next one times the residual stream, `[max_batch, 2 * largest rank]`; empty
+    /// where neurons are not predicted.
+    predictor: F32Board,
+    /// Each core's share of the FFN in fixed point, `[threads][max_batch, d_model]`.
+    pub shares: Vec<I64Board>,
+    /// `[max_logits, vocab_size]`.
+    pub logits: F32Board,
+}
+
+impl Boards {
+    /// Boards for steps of `max_batch` tokens, `max_logits` of which want logits, and predictors of at
+    /// most `rank`.
+    pub fn new(
+        network: &Network,
+        threads: usize,
+        max_batch: usize,
+        max_logits: usize,
+        rank: usize,
+    ) -> Self {
+        let d = network.d_model;
+        Self {
+            input: F32Board::new(max_batch * d),
+            qkv: F32Board::new(max_batch * network.widest_qkv()),
+            heads: F32Board::new(max_batch * network.widest_heads()),
+            output: F32Board::new(max_batch * d),
+            predictor: F32Board::new(max_batch * 2 * rank),
+            shares: (0..threads).map(|_| I64Board::new(max_batch * d)).collect(),
+            logits: F32Board::new(max_logits * network.vocab_size),
+        }
+    }
+
+    /// Bytes that [`Self::new`] allocates, for memory budgets.
+    pub fn bytes(
+        network: &Network,
+        threads: usize,
+        max_batch: usize,
+        max_logits: usize,
+        rank: usize,
+    ) -> usize {
+        let d = network.d_model;
+        let columns = 2 * d + network.widest_qkv() + network.widest_heads() + 2 * rank;
+        (max_batch * columns + max_logits * network.vocab_size) * size_of::<f32>()
+            + threads * max_batch * d * size_of::<i64>()
+    }
+
+    /// The board of that name.
+    pub fn board(&self, board: Board) -> &F32Board {
+        match board {
+            Board::Qkv => &self.qkv,
+            Board::Heads => &self.heads,
+            Board::Output => &self.output,
+            Board::Predictor => &self.predictor,
+            Board::Logits => &self.logits,
+        }
+    }
+}

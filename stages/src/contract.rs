@@ -1,0 +1,131 @@
+//! What every stage has in common: it takes owned messages out of its inbox, does a little work per turn, and puts
+//! messages into an outbox. It never blocks, and names no other stage: who receives what is the graph's business.
+
+use std::collections::VecDeque;
+
+use forebay_traces::record::{Reason, Residency as Hit, Stage};
+
+use crate::flight::{Flight, RowFlight};
+use crate::frame::Frame;
+
+/// Result of one turn, of a stage as well as of a core or the I/O actor.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Turn {
+    /// Something was done; call again.
+    Progress,
+    /// Nothing can be done until a message arrives.
+    Blocked(Reason),
+    /// It has ended.
+    Finished,
+}
+
+/// A stage of the pipeline.
+pub trait StageActor {
+    /// Does a small piece of work: true if there was any.
+    fn turn(&mut self, frame: &mut Frame<'_>, out: &mut Outbox) -> bool;
+
+    /// Does something useful while every stage waits for reads: true if there was anything.
+    fn idle_turn(&mut self, _frame: &mut Frame<'_>, _out: &mut Outbox) -> bool {
+        false
+    }
+}
+
+/// Which way a cluster leaves a stage.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Port {
+    /// What comes next can be computed: the weights are in memory.
+    Here,
+    /// Weights that come next are on flash.
+    Away,
+    /// It waits for weights, but some of its neurons can be computed meanwhile.
+    Part,
+    /// Nothing is left to do.
+    Done,
+}
+
+/// A piece of work for the trace; the core adds when it was.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Slice {
+    /// Which stage.
+    pub stage: Stage,
+    /// First cluster concerned.
+    pub cluster: u32,
+    /// Number of clusters; 0 for a part of one that waits for the rest.
+    pub count: usize,
+    /// Bytes worked on.
+    pub bytes: u64,
+    /// Whether they were in memory.
+    pub hit: Hit,
+    /// Ties the slice to the read that brought them; 0 for none.
+    pub flow: u64,
+}
+
+impl Slice {
+    /// Work on `count` clusters or tokens that is not about streamed weights.
+    pub fn plain(stage: Stage, cluster: u32, count: usize) -> Self {
+        Self {
+            stage,
+            cluster,
+            count,
+            bytes: 0,
+            hit: Hit::NotApplicable,
+            flow: 0,
+        }
+    }
+}
+
+/// Something that is wrong with a cluster; the step goes on to its end and reports it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum StageFault {
+    /// A read failed; the number indexes what the stage keeps of it.
+    Unread {
+        /// Directory index.
+        cluster: u32,
+        /// Place in the cycle of the window.
+        ordinal: usize,
+    },
+    /// Bytes do not match their checksum.
+    Corrupt {
+        /// Directory index.
+        cluster: u32,
+        /// Neuron within the cluster, where only one is concerned.
+        neuron: Option<usize>,
+    },
+    /// A value of the FFN's output is not finite, or too large for the accumulator.
+    OutOfRange,
+}
+
+/// What stages have to say in a turn.
+#[derive(Debug)]
+pub struct Outbox {
+    /// Clusters that leave, and which way.
+    pub flights: VecDeque<(Port, Box<Flight>)>,
+    /// Rows that have arrived.
+    pub rows: VecDeque<RowFlight>,
+    /// What was done.
+    pub slices: VecDeque<Slice>,
+    /// What is wrong.
+    pub faults: Vec<StageFault>,
+}
+
+impl Outbox {
+    /// Room for the messages of one turn: `flights` clusters at most.
+    pub fn new(flights: usize) -> Self {
+        Self {
+            flights: VecDeque::with_capacity(flights),
+            rows: VecDeque::with_capacity(1),
+            slices: VecDeque::with_capacity(4),
+            faults: Vec::new(),
+        }
+    }
+
+    /// A cluster leaves.
+    pub fn send(&mut self, port: Port, flight: Box<Flight>) {
+        self.flights.push_back((port, flight));
+    }
+
+    /// Something was done.
+    pub fn record(&mut self, slice: Slice) {
+        self.slices.push_back(slice);
+    }
+}

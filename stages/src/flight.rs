@@ -1,0 +1,128 @@
+//! Messages: clusters on their way through the stages of one core. Whoever holds a flight owns its buffers.
+
+use forebay_plans::program::Item;
+use forebay_queues::slab::Slot;
+
+use crate::live_mask::LiveMask;
+
+/// A neuron cluster in flight.
+#[derive(Debug)]
+pub struct Flight {
+    /// Which cluster, and where its weights come from.
+    pub item: Item,
+    /// Place in the phase's list; names its lease of cached neurons.
+    pub number: usize,
+    /// Neurons of the cluster.
+    pub count: usize,
+    /// Neurons to compute: after Pred those that may be alive, after GC those that are.
+    pub live: LiveMask,
+    /// Whether GC is done with it.
+    pub gated: bool,
+    /// Buffer of a streamed cluster.
+    pub buffer: Option<Slot>,
+    /// Ties the consumer to the read in the trace; 0 for clusters in memory.
+    pub flow: u64,
+    /// Gates before the activation, `[n_tokens, count]`.
+    gates: Vec<f32>,
+    /// Neurons that the predictor names, `[n_tokens]`; empty without one.
+    named: Vec<LiveMask>,
+    /// What was computed while the flight waited.
+    pub early: Early,
+}
+
+/// Products of single neurons that did not wait for the rest of their cluster, of one token.
+#[derive(Debug)]
+pub struct Early {
+    /// Gates before the activation, `[count]`, where `gated`.
+    pub gates: Vec<f32>,
+    /// `[count]`, where `upped`.
+    pub ups: Vec<f32>,
+    /// Whose Gates are known.
+    pub gated: LiveMask,
+    /// Whose Ups are: live ones.
+    pub upped: LiveMask,
+}
+
+impl Flight {
+    /// Room for `max_tokens` tokens and clusters of `max_neurons`; with room for predictions where asked for.
+    pub fn new(max_tokens: usize, max_neurons: usize, predicted: bool) -> Self {
+        let item = Item {
+            cluster: 0,
+            matrix: 0,
+            source: forebay_plans::program::Source::Pinned,
+        };
+        Self {
+            item,
+            number: 0,
+            count: 0,
+            live: LiveMask::NONE,
+            gated: false,
+            buffer: None,
+            flow: 0,
+            gates: vec![0.0; max_tokens * max_neurons],
+            named: vec![LiveMask::NONE; if predicted { max_tokens } else { 0 }],
+            early: Early {
+                gates: vec![0.0; max_neurons],
+                ups: vec![0.0; max_neurons],
+                gated: LiveMask::NONE,
+                upped: LiveMask::NONE,
+            },
+        }
+    }
+
+    /// Bytes that [`Self::new`] allocates, for memory budgets.
+    pub fn bytes_for(max_tokens: usize, max_neurons: usize, predicted: bool) -> usize {
+        let named = if predicted { max_tokens } else { 0 };
+        size_of::<Self>()
+            + (max_tokens + 2) * max_neurons * size_of::<f32>()
+            + named * size_of::<LiveMask>()
+    }
+
+    /// Begins a new way: `item` is the `number`th of its phase and has `count` neurons.
+    pub fn begin(&mut self, item: Item, number: usize, count: usize) {
+        (self.item, self.number, self.count) = (item, number, count);
+        (self.live, self.gated, self.flow) = (LiveMask::first(count), false, 0);
+        (self.early.gated, self.early.upped) = (LiveMask::NONE, LiveMask::NONE);
+    }
+
+    /// Gates of `n_tokens` tokens, `[n_tokens, count]`.
+    pub fn gates(&self, n_tokens: usize) -> &[f32] {
+        &self.gates[..n_tokens * self.count]
+    }
+
+    /// What the predictor names for each of `n_tokens` tokens, if there is one.
+    pub fn named(&self, n_tokens: usize) -> Option<&[LiveMask]> {
+        (!self.named.is_empty()).then(|| &self.named[..n_tokens])
+    }
+
+    /// The same to be written.
+    pub fn named_mut(&mut self, n_tokens: usize) -> Option<&mut [LiveMask]> {
+        (!self.named.is_empty()).then(|| &mut self.named[..n_tokens])
+    }
+
+    /// Gates to be written, what the predictor names, and what is known already.
+    pub fn gates_mut(&mut self, n_tokens: usize) -> (&mut [f32], Option<&[LiveMask]>, &mut Early) {
+        let named = (!self.named.is_empty()).then(|| &self.named[..n_tokens]);
+        (
+            &mut self.gates[..n_tokens * self.count],
+            named,
+            &mut self.early,
+        )
+    }
+
+    /// Whether single neurons of it are read.
+    pub fn is_by_neuron(&self) -> bool {
+        self.item.source.is_by_neuron()
+    }
+}
+
+/// A cluster of matrix rows that came through a window.
+#[derive(Debug)]
+pub struct RowFlight {
+    /// Which cluster.
+    pub item: Item,
+    /// Its bytes.
+    pub buffer: Slot,
+    /// Ties the consumer to the read in the trace.
+    pub flow: u64,
+}

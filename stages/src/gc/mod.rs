@@ -1,0 +1,121 @@
+//! GC: computes Gate of whichever cluster is here, and says which neurons are alive.
+
+mod gate;
+
+use std::collections::VecDeque;
+
+use forebay_plans::program::Source;
+use forebay_traces::record::{Residency as Hit, Stage};
+
+use crate::computed::Computed;
+use crate::contract::{Outbox, Port, Slice, StageActor};
+use crate::flight::Flight;
+use crate::frame::Frame;
+use crate::gathered::Gathered;
+
+pub use gate::gate;
+
+/// The stage.
+#[derive(Debug)]
+pub struct Gc {
+    inbox: VecDeque<Box<Flight>>,
+    gathered: Gathered,
+    /// Gates computed since they were last asked for.
+    pub computed: Computed,
+}
+
+impl Gc {
+    /// With at most `flights` clusters of a phase, for `max_tokens` tokens.
+    pub fn new(flights: usize, max_tokens: usize) -> Self {
+        Self {
+            inbox: VecDeque::with_capacity(flights),
+            gathered: Gathered::new(max_tokens),
+            computed: Computed::default(),
+        }
+    }
+
+    /// Takes a cluster whose Gate rows are in memory.
+    pub fn push(&mut self, flight: Box<Flight>) {
+        self.inbox.push_back(flight);
+    }
+
+    /// Clusters in the inbox.
+    pub fn held(&self) -> usize {
+        self.inbox.len()
+    }
+
+    /// The cluster that comes next.
+    pub fn next(&self) -> Option<&Flight> {
+        self.inbox.front().map(Box::as_ref)
+    }
+
+    /// Computes the gates of a flight's neurons that may be alive, and finds out which are.
+    fn compute(&mut self, frame: &mut Frame<'_>, flight: &mut Flight) -> u64 {
+        let (geometry, n_tokens) = (*frame.geometry(), frame.n_tokens());
+        let (count, candidates) = (flight.count, flight.live);
+        let mut wanted = candidates;
+        wanted.remove(&flight.early.gated);
+        // The rows borrow the flight's buffer, the gates are written meanwhile.
+        let buffer = flight.buffer.take();
+        let rows = frame.weights.gate_rows_of(buffer.as_deref(), flight);
+        let (gates, named, early) = flight.gates_mut(n_tokens);
+        let products = gate(
+            frame.kernels,
+            &geometry,
+            rows,
+            (count, &wanted, named),
+            frame.input,
+            &mut self.gathered,
+            gates,
+        );
+        early.gated.iter().for_each(|i| gates[i] = early.gates[i]);
+        self.computed.add(wanted.count(), products);
+        let cached = match flight.item.source {
+            Source::GatePinned { base } if frame.rule.prefers_cached() => {
+                let store = &frame.weights.neurons;
+                Some(store.cached_of(base as usize, count))
+            }
+            _ => None,
+        };
+        let (layer, cluster) = (frame.phase.layer, flight.item.cluster);
+        let (gates, named, _) = flight.gates_mut(n_tokens);
+        let live = frame
+            .rule
+            .survivors(layer, gates, count, &candidates, named, cached.as_ref());
+        if let Some(observer) = frame.observer {
+            let first = frame.entry(cluster).first as usize;
+            observer.gates(layer, frame.position(), (first, count), gates);
+        }
+        (flight.live, flight.gated, flight.buffer) = (live, true, buffer);
+        (wanted.count() * geometry.gate_row()) as u64
+    }
+}
+
+impl StageActor for Gc {
+    /// Computes one cluster's Gate. It goes on if any neuron is alive.
+    fn turn(&mut self, frame: &mut Frame<'_>, out: &mut Outbox) -> bool {
+        let Some(mut flight) = self.inbox.pop_front() else {
+            return false;
+        };
+        let bytes = self.compute(frame, &mut flight);
+        let hit = match flight.flow {
+            0 => Hit::Hit,
+            _ => Hit::Miss,
+        };
+        out.record(Slice {
+            stage: Stage::Gc,
+            cluster: flight.item.cluster,
+            count: 1,
+            bytes,
+            hit,
+            flow: flight.flow,
+        });
+        let port = match flight.live.is_empty() {
+            true => Port::Done,
+            false if flight.is_by_neuron() => Port::Away,
+            false => Port::Here,
+        };
+        out.send(port, flight);
+        true
+    }
+}

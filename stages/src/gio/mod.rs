@@ -1,0 +1,70 @@
+//! GIO: brings what GC needs. Clusters that are streamed come through a window that is read ahead in the order of
+//! use; of clusters whose neurons are cached singly the missing ones are asked for.
+
+mod reader;
+mod window;
+
+use std::collections::VecDeque;
+
+use forebay_plans::program::Source;
+use forebay_traces::record::Stage;
+
+use crate::contract::{Outbox, StageActor};
+use crate::flight::Flight;
+use crate::frame::Frame;
+use crate::waiting::Waiting;
+
+pub use reader::{Reader, WindowRead};
+pub use window::{Window, WindowTally};
+
+/// The stage.
+#[derive(Debug)]
+pub struct Gio {
+    /// Streamed clusters.
+    pub reader: Reader,
+    /// Clusters by neuron that have not been looked at.
+    inbox: VecDeque<Box<Flight>>,
+    /// Clusters by neuron that wait.
+    pub waiting: Waiting,
+}
+
+impl Gio {
+    /// Over `reader`, with at most `flights` clusters of a phase.
+    pub fn new(reader: Reader, flights: usize) -> Self {
+        Self {
+            reader,
+            inbox: VecDeque::with_capacity(flights),
+            waiting: Waiting::new(Stage::Gio, flights),
+        }
+    }
+
+    /// Takes a cluster whose Gate rows are on flash.
+    pub fn push(&mut self, flight: Box<Flight>) {
+        match flight.item.source {
+            Source::Neurons { .. } => self.inbox.push_back(flight),
+            _ => self.reader.wait_for(flight),
+        }
+    }
+
+    /// Clusters in the inbox, and those that wait.
+    pub fn held(&self) -> usize {
+        self.inbox.len() + self.waiting.len() + self.reader.waiting()
+    }
+}
+
+impl StageActor for Gio {
+    /// Asks for the neurons of a cluster, or hands on one that has been read.
+    fn turn(&mut self, frame: &mut Frame<'_>, out: &mut Outbox) -> bool {
+        let Some(flight) = self.inbox.pop_front() else {
+            return self.reader.hand_on(frame, Stage::Gio, out);
+        };
+        let parts = frame.weights.neurons.first_parts();
+        self.waiting.want(frame, flight, parts, out);
+        true
+    }
+
+    /// Has a part of a waiting cluster computed.
+    fn idle_turn(&mut self, frame: &mut Frame<'_>, out: &mut Outbox) -> bool {
+        self.waiting.send_part(frame, out)
+    }
+}

@@ -1,0 +1,204 @@
+//! Whole clusters through a window: what GIO and Preload have in common.
+
+use std::collections::VecDeque;
+
+use forebay_models::bundle::checksum;
+use forebay_plans::program::Item;
+use forebay_queues::slab::Slot;
+use forebay_traces::record::{Residency as Hit, Stage};
+
+use super::window::Window;
+use crate::contract::{Outbox, Port, Slice, StageFault};
+use crate::flight::{Flight, RowFlight};
+use crate::frame::Frame;
+
+/// A read to be started.
+#[derive(Debug)]
+pub struct WindowRead {
+    /// Place in the cycle.
+    pub ordinal: usize,
+    /// Directory index of the cluster.
+    pub cluster: u32,
+    /// Buffer to fill.
+    pub slot: Slot,
+}
+
+/// A message that waits for its cluster.
+#[derive(Debug)]
+enum Waiter {
+    Rows(Item),
+    Neurons(Box<Flight>),
+}
+
+impl Waiter {
+    fn ordinal(&self) -> Option<usize> {
+        match self {
+            Self::Rows(item) => item.source.ordinal(),
+            Self::Neurons(flight) => flight.item.source.ordinal(),
+        }
+    }
+}
+
+/// The streamed clusters of one core.
+#[derive(Debug)]
+pub struct Reader {
+    window: Window,
+    /// Cluster by ordinal.
+    stream: Vec<u32>,
+    /// Flow id of the latest read by ordinal.
+    flows: Vec<u64>,
+    /// Whether the ordinal's checksum has been verified in this process, or since the last fault.
+    verified: Vec<bool>,
+    /// Whether the latest read failed, by ordinal.
+    failed: Vec<bool>,
+    waiting: VecDeque<Waiter>,
+}
+
+impl Reader {
+    /// Reads the clusters `stream` in this order into `buffers`, again and again.
+    pub fn new(stream: Vec<u32>, buffers: Vec<Slot>, max_waiting: usize) -> Self {
+        let n = stream.len();
+        Self {
+            window: Window::new(n, buffers),
+            stream,
+            flows: vec![0; n],
+            verified: vec![false; n],
+            failed: vec![false; n],
+            waiting: VecDeque::with_capacity(max_waiting),
+        }
+    }
+
+    /// A step begins that takes the first `clusters` of the cycle. After a fault (`read_again`) nothing that
+    /// was read ahead is used, and everything is checked again.
+    pub fn begin_step(&mut self, clusters: usize, read_again: bool) {
+        if read_again {
+            self.window.restart();
+            self.verified.fill(false);
+        }
+        self.window.begin_pass(clusters);
+    }
+
+    /// No cluster of this cycle is wanted any more: reads that are under way come home, and none begins.
+    pub fn close(&mut self) {
+        self.window.restart();
+        self.window.stop_before(0);
+    }
+
+    /// Whether a read is under way, or somebody waits for one.
+    pub fn is_busy(&self) -> bool {
+        self.window.is_reading() || !self.waiting.is_empty()
+    }
+
+    /// The window.
+    pub fn window(&mut self) -> &mut Window {
+        &mut self.window
+    }
+
+    /// The window, to be looked at.
+    pub fn window_ref(&self) -> &Window {
+        &self.window
+    }
+
+    /// Messages that wait.
+    pub fn waiting(&self) -> usize {
+        self.waiting.len()
+    }
+
+    /// A flight that needs its cluster from the window.
+    pub fn wait_for(&mut self, flight: Box<Flight>) {
+        self.waiting.push_back(Waiter::Neurons(flight));
+    }
+
+    /// Rows that are needed.
+    pub fn wait_for_rows(&mut self, item: Item) {
+        self.waiting.push_back(Waiter::Rows(item));
+    }
+
+    /// Reads no further than the streamed clusters of the present phase, `items`; none of them before the
+    /// step's first phase.
+    pub fn confine(&mut self, items: &[Item]) {
+        let ordinals = items.iter().filter_map(|item| item.source.ordinal());
+        if let Some(last) = ordinals.max() {
+            self.window.stop_before(last + 1);
+        } else if items.is_empty() {
+            self.window.stop_before(0);
+        }
+    }
+
+    /// The next read to start, if a buffer is free; [`Reader::started`] is told its flow id.
+    pub fn next_read(&mut self) -> Option<WindowRead> {
+        let (ordinal, slot) = self.window.next_read()?;
+        Some(WindowRead {
+            ordinal,
+            cluster: self.stream[ordinal],
+            slot,
+        })
+    }
+
+    /// The read of `ordinal` is under way.
+    pub fn started(&mut self, ordinal: usize, flow: u64) {
+        self.flows[ordinal] = flow;
+    }
+
+    /// A read came back. If it failed, the step that needs the cluster says so: a read ahead of a step
+    /// that never comes is nobody's fault.
+    pub fn arrived(&mut self, ordinal: usize, slot: Slot, is_ok: bool) {
+        if self.window.arrived(ordinal, slot) {
+            self.failed[ordinal] = !is_ok;
+        }
+    }
+
+    /// Hands on the next waiting message whose cluster is here, in order of arrival rather than of index; false if
+    /// there is none.
+    pub fn hand_on(&mut self, frame: &Frame<'_>, stage: Stage, out: &mut Outbox) -> bool {
+        let found = self.waiting.iter().enumerate().find_map(|(i, waiter)| {
+            let ordinal = waiter.ordinal()?;
+            self.window.take(ordinal).map(|slot| (i, ordinal, slot))
+        });
+        let Some((i, ordinal, buffer)) = found else {
+            return false;
+        };
+        self.verify(frame, ordinal, &buffer, out);
+        let flow = self.flows[ordinal];
+        let slice = Slice::plain(stage, self.stream[ordinal], 1);
+        out.record(Slice {
+            bytes: u64::from(frame.entry(slice.cluster).len),
+            hit: Hit::Miss,
+            ..slice
+        });
+        match self.waiting.remove(i) {
+            Some(Waiter::Rows(item)) => out.rows.push_back(RowFlight { item, buffer, flow }),
+            Some(Waiter::Neurons(mut flight)) => {
+                (flight.flow, flight.buffer) = (flow, Some(buffer));
+                out.send(Port::Here, flight);
+            }
+            None => {}
+        }
+        true
+    }
+
+    /// A cluster's bytes are checked once per process: flash that returned them right once and wrong
+    /// later would be beyond what a file format can guard against.
+    fn verify(&mut self, frame: &Frame<'_>, ordinal: usize, bytes: &[u8], out: &mut Outbox) {
+        let cluster = self.stream[ordinal];
+        if std::mem::take(&mut self.failed[ordinal]) {
+            return out.faults.push(StageFault::Unread { cluster, ordinal });
+        }
+        if std::mem::replace(&mut self.verified[ordinal], true) {
+            return;
+        }
+        let entry = frame.entry(cluster);
+        if checksum(&bytes[..entry.len as usize]) != entry.sum {
+            self.verified[ordinal] = false;
+            let neuron = None;
+            out.faults.push(StageFault::Corrupt { cluster, neuron });
+        }
+    }
+
+    /// Takes back the buffer of a cluster that is done.
+    pub fn release(&mut self, item: Item, buffer: Slot) {
+        if let Some(ordinal) = item.source.ordinal() {
+            self.window.release(ordinal, buffer);
+        }
+    }
+}

@@ -1,0 +1,192 @@
+//! Pred: at the start of an FFN all of the layer's clusters are here. Where there are predictors, it asks them which
+//! neurons are worth computing; the others are not even read.
+
+mod rule;
+
+use std::collections::VecDeque;
+
+use forebay_models::block::BlockType;
+use forebay_models::bundle::MAX_NEURONS;
+use forebay_models::network::Content;
+use forebay_models::tensor::{LayerTensor, TensorId};
+use forebay_plans::program::{Item, Source};
+use forebay_traces::record::Stage;
+
+use crate::contract::{Outbox, Port, Slice, StageActor};
+use crate::flight::Flight;
+use crate::frame::Frame;
+use crate::kernels::Activations;
+use crate::live_mask::LiveMask;
+use crate::neuron_store::Place;
+
+pub use rule::{Rule, scores};
+
+/// Clusters looked at per turn, so that reads of the first ones start meanwhile.
+const PER_TURN: usize = 8;
+
+/// The stage.
+#[derive(Debug)]
+pub struct Pred {
+    /// The phase's next cluster.
+    next: usize,
+    /// Clusters of the next layer that have been looked at.
+    ahead: usize,
+    looks_ahead: bool,
+    /// Flights that are not under way.
+    free: VecDeque<Box<Flight>>,
+    /// The predictor's second matrix by layer, as cluster, with its format; empty where neurons are not predicted.
+    fc2: Vec<(u32, BlockType)>,
+    /// Scores of one cluster, `[max_tokens, MAX_NEURONS]`.
+    scores: Vec<f32>,
+}
+
+impl Pred {
+    /// With `flights` for the clusters of a layer, for `max_tokens` tokens.
+    pub fn new(
+        bundle: &forebay_models::bundle::Bundle,
+        (predicted, looks_ahead): (bool, bool),
+        (flights, max_neurons): (usize, usize),
+        max_tokens: usize,
+    ) -> Self {
+        let clusters = bundle.clusters.iter().enumerate();
+        let fc2 = clusters.filter_map(|(i, e)| match e.content {
+            Content::Rows(id @ TensorId::Layer(_, LayerTensor::PredictorFc2)) if predicted => {
+                Some((i as u32, bundle.meta.matrix(id)?.block))
+            }
+            _ => None,
+        });
+        let flight = || Box::new(Flight::new(max_tokens, max_neurons, predicted));
+        Self {
+            next: 0,
+            ahead: 0,
+            looks_ahead,
+            free: (0..flights).map(|_| flight()).collect(),
+            fc2: fc2.collect(),
+            scores: vec![
+                0.0;
+                match predicted {
+                    true => max_tokens * MAX_NEURONS,
+                    false => 0,
+                }
+            ],
+        }
+    }
+
+    /// A phase with neuron clusters begins.
+    pub fn begin(&mut self) {
+        (self.next, self.ahead) = (0, 0);
+    }
+
+    /// A flight has come to its end.
+    pub fn take_back(&mut self, flight: Box<Flight>) {
+        self.free.push_back(flight);
+    }
+
+    /// The cluster's neurons that are worth computing for any token, and which token wants which.
+    fn predict(&mut self, frame: &Frame<'_>, flight: &mut Flight) -> LiveMask {
+        let (n_tokens, count, cluster) = (frame.n_tokens(), flight.count, flight.item.cluster);
+        let layer = frame.phase.layer;
+        let Some(named) = flight.named_mut(n_tokens) else {
+            return LiveMask::first(count);
+        };
+        let Some(union) = self.name(frame, layer, cluster, frame.hidden, named) else {
+            return LiveMask::first(count);
+        };
+        if let Some(observer) = frame.observer {
+            let first = frame.entry(cluster).first as usize;
+            observer.named(layer, frame.position(), first, named);
+        }
+        union
+    }
+
+    /// Which neurons of a cluster the predictor of `layer` names for each token of `hidden`, in `named`,
+    /// `[n_tokens]`, and for any of them; `None` where there is no predictor.
+    fn name(
+        &mut self,
+        frame: &Frame<'_>,
+        layer: usize,
+        cluster: u32,
+        hidden: &Activations,
+        named: &mut [LiveMask],
+    ) -> Option<LiveMask> {
+        let predictor = &frame.bundle.meta.predictors.as_ref()?[layer];
+        let &(fc2, block) = self.fc2.get(layer)?;
+        let fc2 = (frame.weights.shared_bytes(fc2), block);
+        let entry = frame.entry(cluster);
+        let (first, count) = (entry.first as usize, entry.count as usize);
+        let out = &mut self.scores[..named.len() * count];
+        scores(
+            frame.kernels,
+            predictor.rank,
+            fc2,
+            (first, count),
+            hidden,
+            out,
+        );
+        Some(Rule::named(predictor, out, count, named))
+    }
+
+    /// Reads of the next layer's neurons that are probably wanted.
+    fn read_ahead(&mut self, frame: &mut Frame<'_>, item: &Item) {
+        let layer = frame.phase.layer + 1;
+        let mut named = [LiveMask::NONE];
+        let probable = self.name(frame, layer, item.cluster, frame.hidden_ahead, &mut named);
+        if let (Some(probable), Source::Neurons { base }) = (probable, item.source) {
+            let place = Place {
+                base: base as usize,
+                file_offset: frame.entry(item.cluster).offset,
+                geometry: frame.bundle.meta.ffns[layer],
+                cluster: item.cluster as usize,
+            };
+            frame.weights.neurons.read_ahead(&place, &probable);
+        }
+    }
+}
+
+impl StageActor for Pred {
+    /// Sends a few clusters on.
+    fn turn(&mut self, frame: &mut Frame<'_>, out: &mut Outbox) -> bool {
+        let items = frame.phase.neurons();
+        let from = self.next;
+        for item in items.iter().skip(from).take(PER_TURN) {
+            let Some(mut flight) = self.free.pop_front() else {
+                break;
+            };
+            let count = frame.entry(item.cluster).count as usize;
+            flight.begin(*item, self.next, count);
+            self.next += 1;
+            flight.live = self.predict(frame, &mut flight);
+            let port = match item.source {
+                // Its place in the window has to be given back even if nothing of it is wanted.
+                Source::Streamed { .. } | Source::Preloaded { .. } => Port::Away,
+                _ if flight.live.is_empty() => Port::Done,
+                Source::Neurons { .. } => Port::Away,
+                Source::Pinned | Source::GatePinned { .. } => Port::Here,
+            };
+            out.send(port, flight);
+        }
+        if self.next > from && !self.fc2.is_empty() {
+            let first = items[from].cluster;
+            out.record(Slice::plain(Stage::Pred, first, self.next - from));
+        }
+        self.next > from
+    }
+
+    /// Asks the next layer's predictor about a few of its clusters, with the residual stream as it is before
+    /// this layer's FFN, which changes little from layer to layer (Deja Vu's look-ahead, arXiv 2310.17157). What
+    /// it names is read while there is nothing else to read.
+    fn idle_turn(&mut self, frame: &mut Frame<'_>, out: &mut Outbox) -> bool {
+        let next = frame.next;
+        if !self.looks_ahead || frame.n_tokens() > 1 || self.ahead >= next.len() {
+            return false;
+        }
+        let from = self.ahead;
+        for item in next.iter().skip(from).take(PER_TURN) {
+            self.ahead += 1;
+            self.read_ahead(frame, item);
+        }
+        let looked = self.ahead - from;
+        out.record(Slice::plain(Stage::Pred, next[from].cluster, looked));
+        true
+    }
+}

@@ -1,0 +1,63 @@
+//! Preload and HandOver: what a prompt does instead of GIO and UDIO. A batch of tokens wants most neurons, so it takes
+//! whole clusters in long reads, one after the other, layers ahead of the computation, each weight once per batch
+//! (PowerInfer-2, section 4.1). When the prompt is over, neurons that were alive for its last tokens go into the neuron
+//! cache: decode begins with a hot set.
+
+use forebay_plans::program::Source;
+use forebay_traces::record::Stage;
+
+use crate::contract::{Outbox, Slice, StageActor};
+use crate::flight::Flight;
+use crate::frame::Frame;
+use crate::gio::Reader;
+
+/// HandOver takes the neurons of this many last tokens into a cache of half of all neurons, and of fewer into
+/// smaller ones: what is too much would push out what came before it.
+const RECENT: f64 = 8.0;
+
+/// The stage that reads.
+#[derive(Debug)]
+pub struct Preload {
+    /// The window.
+    pub reader: Reader,
+}
+
+impl Preload {
+    /// Takes a cluster that is on flash.
+    pub fn push(&mut self, flight: Box<Flight>) {
+        self.reader.wait_for(flight);
+    }
+}
+
+impl StageActor for Preload {
+    fn turn(&mut self, frame: &mut Frame<'_>, out: &mut Outbox) -> bool {
+        self.reader.hand_on(frame, Stage::Preload, out)
+    }
+}
+
+/// HandOver: takes the neurons of a preloaded cluster into the cache that were alive for the prompt's last tokens. They
+/// are checked as neurons that are read singly are: a cluster that failed goes on to the end of the step, and is
+/// not to be found here afterwards.
+pub fn hand_over(frame: &mut Frame<'_>, flight: &Flight, out: &mut Outbox) {
+    let (Source::Preloaded { base, .. }, Some(bytes), false) =
+        (flight.item.source, &flight.buffer, frame.more)
+    else {
+        return;
+    };
+    let (geometry, n_tokens) = (*frame.geometry(), frame.n_tokens());
+    let activation = frame.rule.activation();
+    let store = &mut frame.weights.neurons;
+    let tokens = (RECENT * (2.0 * store.share()).min(1.0)).max(1.0) as usize;
+    let recent = &flight.gates(n_tokens)[n_tokens.saturating_sub(tokens) * flight.count..];
+    for neuron in flight.live.iter() {
+        let mut tokens = recent.chunks_exact(flight.count);
+        if tokens.any(|token| activation.gate(token[neuron]) != 0.0) {
+            let cluster = flight.item.cluster as usize;
+            let bundle = &bytes[neuron * geometry.bundle_stride()..][..geometry.bundle_bytes()];
+            if let Some(sums) = frame.bundle.neuron_sums(cluster, neuron) {
+                store.adopt(base as usize + neuron, &geometry, bundle, sums);
+            }
+        }
+    }
+    out.record(Slice::plain(Stage::HandOver, flight.item.cluster, 1));
+}

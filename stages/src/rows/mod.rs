@@ -1,0 +1,171 @@
+//! Rows: plain projections as clusters of matrix rows, in whatever order they are here.
+//!
+//! Clusters in memory belong to whoever is free: a core that is through with its own takes from the others' lists.
+//! Streamed ones stay with the core whose window they come through.
+
+mod project;
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+
+use forebay_plans::program::{Finish, Item, Program, Rows as RowWork, Source, Work};
+use forebay_queues::claims::Claims;
+use forebay_queues::slab::Slot;
+use forebay_traces::record::Residency as Hit;
+
+use crate::contract::{Outbox, Slice};
+use crate::flight::RowFlight;
+use crate::frame::Frame;
+
+pub use project::project;
+
+/// Clusters in memory of all cores' row phases, to be shared.
+#[derive(Debug)]
+pub struct SharedRows {
+    claims: Claims,
+    /// `[threads][phases]`
+    lists: Vec<Vec<Vec<Item>>>,
+}
+
+impl SharedRows {
+    /// Those of the cores' programs.
+    pub fn new(programs: &[Program]) -> Self {
+        Self {
+            claims: Claims::new(programs.len()),
+            lists: programs.iter().map(Program::pinned_rows).collect(),
+        }
+    }
+}
+
+/// The stage.
+#[derive(Debug)]
+pub struct Rows {
+    shared: Arc<SharedRows>,
+    /// Number of the phase since the start; all cores count alike.
+    round: u64,
+    /// Cores whose lists were found at their end in this round, from the own one on.
+    finished: usize,
+    /// Streamed clusters of the phase that have not been computed.
+    streamed: usize,
+    inbox: VecDeque<RowFlight>,
+    /// One cluster's result, `[n_tokens, rows]`.
+    out: Vec<f32>,
+}
+
+impl Rows {
+    /// With at most `max_clusters` streamed clusters of a phase, whose results have at most `out_len` elements.
+    pub fn new(shared: Arc<SharedRows>, max_clusters: usize, out_len: usize) -> Self {
+        Self {
+            shared,
+            round: 0,
+            finished: 0,
+            streamed: 0,
+            inbox: VecDeque::with_capacity(max_clusters),
+            out: vec![0.0; out_len],
+        }
+    }
+
+    /// A phase of rows begins; returns the clusters that have to be read.
+    pub fn begin<'a>(&mut self, work: &'a RowWork) -> impl Iterator<Item = Item> + 'a {
+        (self.round, self.finished) = (self.round + 1, 0);
+        let streamed = |item: &&Item| item.source != Source::Pinned;
+        self.streamed = work.items.iter().filter(streamed).count();
+        work.items.iter().filter(streamed).copied()
+    }
+
+    /// Takes a cluster that has been read.
+    pub fn push(&mut self, flight: RowFlight) {
+        self.inbox.push_back(flight);
+    }
+
+    /// Whether clusters are still to come.
+    pub fn awaits_reads(&self) -> bool {
+        self.streamed > 0
+    }
+
+    /// Clusters in the inbox.
+    pub fn held(&self) -> usize {
+        self.inbox.len()
+    }
+
+    /// Computes one cluster of rows and publishes it; a buffer that it came in is to be given back. `None` if no
+    /// cluster is here.
+    pub fn turn(&mut self, frame: &Frame<'_>, out: &mut Outbox) -> Option<Option<(Item, Slot)>> {
+        let Work::Rows(work) = &frame.phase.work else {
+            return None;
+        };
+        if let Some(flight) = self.inbox.pop_front() {
+            let read = (Hit::Miss, flight.flow);
+            self.compute(frame, work, flight.item, &flight.buffer, read, out);
+            self.streamed -= 1;
+            return Some(Some((flight.item, flight.buffer)));
+        }
+        let item = self.claim(frame)?;
+        let bytes = frame.weights.shared_bytes(item.cluster);
+        self.compute(frame, work, item, bytes, (Hit::Hit, 0), out);
+        Some(None)
+    }
+
+    /// The next cluster in memory, of the own list while it lasts.
+    fn claim(&mut self, frame: &Frame<'_>) -> Option<Item> {
+        let threads = self.shared.lists.len();
+        while self.finished < threads {
+            let rank = (frame.rank + self.finished) % threads;
+            let list = &self.shared.lists[rank][frame.number];
+            if let Some(place) = self.shared.claims.claim(rank, self.round, list.len()) {
+                return Some(list[place]);
+            }
+            self.finished += 1;
+        }
+        None
+    }
+
+    /// Computes a cluster of rows out of `bytes` and publishes it.
+    fn compute(
+        &mut self,
+        frame: &Frame<'_>,
+        work: &RowWork,
+        item: Item,
+        bytes: &[u8],
+        (hit, flow): (Hit, u64),
+        out: &mut Outbox,
+    ) {
+        let entry = frame.entry(item.cluster);
+        let (first, count) = (entry.first as usize, entry.count as usize);
+        let matrix = &work.matrices[usize::from(item.matrix)];
+        let bias = match matrix.bias.is_empty() {
+            true => &[][..],
+            false => &frame.bundle.vectors.values()[matrix.bias.clone()][first..first + count],
+        };
+        let n_tokens = frame.input.n_tokens();
+        let rows = &mut self.out[..n_tokens * count];
+        let bytes = &bytes[..entry.len as usize];
+        let block = matrix.block;
+        project(frame.kernels, block, bytes, count, frame.input, bias, rows);
+        if let Finish::Logits { scale, softcap } = matrix.finish {
+            finish_logits(rows, scale, softcap);
+        }
+        let board = frame.boards.board(work.board);
+        for (t, rows) in rows.chunks_exact(count).enumerate() {
+            board.write(t * work.width + matrix.column + first, rows);
+        }
+        out.record(Slice {
+            stage: work.stage,
+            cluster: item.cluster,
+            count: 1,
+            bytes: u64::from(entry.len),
+            hit,
+            flow,
+        });
+    }
+}
+
+/// `softcap * tanh(scale * x / softcap)`, or only the factor.
+fn finish_logits(rows: &mut [f32], scale: f32, softcap: Option<f32>) {
+    for x in rows {
+        *x *= scale;
+        if let Some(cap) = softcap {
+            *x = cap * (*x / cap).tanh();
+        }
+    }
+}

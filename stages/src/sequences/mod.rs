@@ -1,0 +1,228 @@
+//! Which blocks of the KV cache hold the positions of which sequence.
+//!
+//! A sequence is a list of blocks in every pool of the cache, one block per 64 positions. Sequences share blocks after
+//! a fork, until one of them writes to a block. In a pool with a window, blocks that no further token sees are returned
+//! as the sequence grows, so a sequence takes a ring of about the window's size.
+//!
+//! One thread plans steps with this; the cores get [`Tables`] and the copies to make before a step.
+
+mod pool;
+mod table;
+mod tables;
+
+pub use pool::PoolShape;
+pub use table::GONE;
+pub use tables::Tables;
+
+use pool::Pool;
+use table::Table;
+
+/// An open sequence: a small number, which is used again after [`Sequences::free`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct SequenceId(pub u32);
+
+impl SequenceId {
+    /// As an index.
+    pub fn index(self) -> usize {
+        self.0 as usize
+    }
+}
+
+/// Where a token of a step is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct TokenPlace {
+    /// Its sequence.
+    pub sequence: SequenceId,
+    /// How many tokens of the sequence come before it.
+    pub position: u32,
+}
+
+/// A block to be copied, in all layers of its pool, before anything is written in a step.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct BlockCopy {
+    /// The pool.
+    pub pool: usize,
+    /// What is copied.
+    pub from: u32,
+    /// What it is written over.
+    pub to: u32,
+}
+
+/// A sequence cannot grow.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("the KV cache is full: pool {pool} has {free} free blocks, {needed} are needed")]
+pub struct Full {
+    /// Where blocks are missing.
+    pub pool: usize,
+    /// How many blocks the sequence needs there.
+    pub needed: usize,
+    /// How many are free.
+    pub free: usize,
+}
+
+/// Block tables of all sequences.
+#[derive(Debug)]
+pub struct Sequences {
+    pools: Vec<Pool>,
+    sequences: Vec<Option<Sequence>>,
+}
+
+#[derive(Debug)]
+struct Sequence {
+    len: usize,
+    tables: Vec<Table>, // [pools]
+}
+
+impl Sequences {
+    /// No sequences, and all blocks free.
+    pub fn new(pools: &[PoolShape]) -> Self {
+        Self {
+            pools: pools.iter().copied().map(Pool::new).collect(),
+            sequences: Vec::new(),
+        }
+    }
+
+    /// Number of pools.
+    pub fn n_pools(&self) -> usize {
+        self.pools.len()
+    }
+
+    /// How many blocks of a pool are free.
+    pub fn free_blocks(&self, pool: usize) -> usize {
+        self.pools[pool].free()
+    }
+
+    /// An empty sequence.
+    pub fn open(&mut self) -> SequenceId {
+        let tables = self.pools.iter().map(|_| Table::default()).collect();
+        self.add(Sequence { len: 0, tables })
+    }
+
+    /// A sequence with the same tokens, which takes no memory until one of the two grows.
+    ///
+    /// # Panics
+    /// The sequence is not open.
+    pub fn fork(&mut self, id: SequenceId) -> SequenceId {
+        let (pools, sequence) = self.both(id);
+        let tables = sequence.tables.iter().zip(pools);
+        let fork = Sequence {
+            len: sequence.len,
+            tables: tables.map(|(table, pool)| table.fork(pool)).collect(),
+        };
+        self.add(fork)
+    }
+
+    /// Makes room for `n` more tokens. The cores must make the copies that are added to `copies`, in their order,
+    /// before the next step.
+    ///
+    /// # Errors
+    /// A pool has too few free blocks; then the sequence and the copies stay as they were.
+    ///
+    /// # Panics
+    /// The sequence is not open.
+    pub fn extend(
+        &mut self,
+        id: SequenceId,
+        n: usize,
+        copies: &mut Vec<BlockCopy>,
+    ) -> Result<(), Full> {
+        let (pools, sequence) = self.both(id);
+        if n == 0 {
+            return Ok(());
+        }
+        let (len, end) = (sequence.len, sequence.len + n);
+        let tables = &mut sequence.tables;
+        for (i, (table, pool)) in tables.iter_mut().zip(&mut *pools).enumerate() {
+            table.forget(pool, len);
+            let (needed, free) = (table.needed(pool, len, end), pool.free());
+            if needed > free {
+                let pool = i;
+                return Err(Full { pool, needed, free });
+            }
+        }
+        for (i, (table, pool)) in tables.iter_mut().zip(pools).enumerate() {
+            let copy = table.extend(pool, len, end);
+            copies.extend(copy.map(|(from, to)| BlockCopy { pool: i, from, to }));
+        }
+        sequence.len = end;
+        Ok(())
+    }
+
+    /// Drops the tokens from `position` on and returns how many are left: `position`, or all where there are fewer; but
+    /// none where what the next token would see has left a window. Tokens of the last [`Self::extend`] can always be
+    /// dropped.
+    ///
+    /// # Panics
+    /// The sequence is not open.
+    pub fn cut(&mut self, id: SequenceId, position: usize) -> usize {
+        let (pools, sequence) = self.both(id);
+        if position >= sequence.len {
+            return sequence.len;
+        }
+        let mut tables = sequence.tables.iter().zip(&*pools);
+        let len = match tables.all(|(table, pool)| table.reaches(pool, position)) {
+            true => position,
+            false => 0,
+        };
+        for (table, pool) in sequence.tables.iter_mut().zip(pools) {
+            table.cut(pool, len);
+        }
+        sequence.len = len;
+        len
+    }
+
+    /// Closes a sequence.
+    ///
+    /// # Panics
+    /// The sequence is not open.
+    pub fn free(&mut self, id: SequenceId) {
+        let (pools, sequence) = self.both(id);
+        for (table, pool) in sequence.tables.iter_mut().zip(pools) {
+            table.cut(pool, 0);
+        }
+        self.sequences[id.index()] = None;
+    }
+
+    /// Number of its tokens.
+    ///
+    /// # Panics
+    /// The sequence is not open.
+    pub fn len(&self, id: SequenceId) -> usize {
+        self.sequence(id).len
+    }
+
+    /// Its blocks in a pool by `position / 64`; [`GONE`] for those that no further token sees.
+    ///
+    /// # Panics
+    /// The sequence is not open, or there is no such pool.
+    pub fn table(&self, id: SequenceId, pool: usize) -> &[u32] {
+        self.sequence(id).tables[pool].blocks()
+    }
+
+    fn add(&mut self, sequence: Sequence) -> SequenceId {
+        let unused = self.sequences.iter().position(Option::is_none);
+        let at = unused.unwrap_or(self.sequences.len());
+        match self.sequences.get_mut(at) {
+            Some(slot) => *slot = Some(sequence),
+            None => self.sequences.push(Some(sequence)),
+        }
+        SequenceId(at as u32)
+    }
+
+    fn sequence(&self, id: SequenceId) -> &Sequence {
+        match self.sequences.get(id.index()) {
+            Some(Some(sequence)) => sequence,
+            _ => panic!("{id:?} is not open"),
+        }
+    }
+
+    fn both(&mut self, id: SequenceId) -> (&mut [Pool], &mut Sequence) {
+        match self.sequences.get_mut(id.index()) {
+            Some(Some(sequence)) => (&mut self.pools, sequence),
+            _ => panic!("{id:?} is not open"),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,139 @@
+//! UDC: computes Up and Down of whichever cluster is here, and adds its share to the core's sum.
+
+mod up_down;
+
+use std::collections::VecDeque;
+
+use forebay_models::bundle::FfnLayout;
+use forebay_traces::record::{Residency as Hit, Stage};
+
+use crate::computed::Computed;
+use crate::contract::{Outbox, Port, Slice, StageActor, StageFault};
+use crate::flight::Flight;
+use crate::frame::Frame;
+use crate::gathered::first_rows;
+use crate::kernels::Gather;
+use crate::neuron_store::CacheCounts;
+
+pub use up_down::{ClusterWork, OutOfRange, UdcScratch, add_to_residual, up_down};
+
+/// The stage.
+#[derive(Debug)]
+pub struct Udc {
+    inbox: VecDeque<Box<Flight>>,
+    scratch: UdcScratch,
+    /// This core's share of the FFN, `[n_tokens, d_model]` in fixed point.
+    share: Vec<i64>,
+    /// Ups and Downs computed since they were last asked for.
+    pub computed: Computed,
+    /// Live neurons of whole clusters found in memory or read, likewise.
+    pub counts: CacheCounts,
+}
+
+impl Udc {
+    /// With at most `flights` clusters of a phase.
+    pub fn new(flights: usize, (max_tokens, max_neurons, d_model): (usize, usize, usize)) -> Self {
+        Self {
+            inbox: VecDeque::with_capacity(flights),
+            scratch: UdcScratch::new(max_tokens, max_neurons, d_model),
+            share: vec![0; max_tokens * d_model],
+            computed: Computed::default(),
+            counts: CacheCounts::default(),
+        }
+    }
+
+    /// A layer's FFN begins, with `len` elements of output.
+    pub fn begin(&mut self, len: usize) {
+        self.share[..len].fill(0);
+    }
+
+    /// The core's share of the FFN.
+    pub fn share(&self) -> &[i64] {
+        &self.share
+    }
+
+    /// Takes a cluster whose Up and Down are in memory.
+    pub fn push(&mut self, flight: Box<Flight>) {
+        self.inbox.push_back(flight);
+    }
+
+    /// Clusters in the inbox.
+    pub fn held(&self) -> usize {
+        self.inbox.len()
+    }
+
+    /// Computes one cluster. The Gates of `next` are asked for meanwhile. False if there is no cluster.
+    pub fn turn_before(
+        &mut self,
+        frame: &mut Frame<'_>,
+        next: Option<&Flight>,
+        out: &mut Outbox,
+    ) -> bool {
+        let Some(flight) = self.inbox.pop_front() else {
+            return false;
+        };
+        let (geometry, n_tokens) = (frame.geometry(), frame.n_tokens());
+        let next = next.filter(|_| geometry.layout == FfnLayout::Neuron);
+        let (next, n_next) = next.map_or(([&[][..]; Gather::NEXT], 0), |next| {
+            let rows = frame.weights.gate_rows(next);
+            first_rows(&next.live, |i| rows.gate(geometry, i))
+        });
+        let work = ClusterWork {
+            geometry,
+            n: flight.count,
+            live: flight.live,
+            gates: flight.gates(n_tokens),
+            rows: frame.weights.up_down_rows(&flight),
+            ups: (&flight.early.upped, &flight.early.ups),
+            next: &next[..n_next],
+        };
+        let activation = frame.rule.activation();
+        let done = up_down(
+            frame.kernels,
+            &work,
+            frame.input,
+            activation,
+            &mut self.scratch,
+            &mut self.share,
+        );
+        match done {
+            Ok(pairs) => self.computed.add(flight.live.count(), pairs),
+            Err(OutOfRange) => out.faults.push(StageFault::OutOfRange),
+        }
+        let early_bytes = flight.early.upped.count() * geometry.up_row();
+        let bytes = flight.live.count() * geometry.touched_per_neuron() - early_bytes;
+        self.finish(flight, bytes as u64, out);
+        true
+    }
+
+    fn finish(&mut self, flight: Box<Flight>, bytes: u64, out: &mut Outbox) {
+        let by_neuron = flight.is_by_neuron();
+        let (hit, flow) = match (flight.flow, by_neuron) {
+            (0, _) => (Hit::Hit, 0),
+            (flow, true) => (Hit::Miss, flow),
+            (_, false) => (Hit::Miss, 0),
+        };
+        out.record(Slice {
+            stage: Stage::Udc,
+            cluster: flight.item.cluster,
+            count: 1,
+            bytes,
+            hit,
+            flow,
+        });
+        let live = flight.live.count() as u64;
+        match (by_neuron, flight.buffer.is_some()) {
+            // The cache counts its own.
+            (true, _) => {}
+            (false, true) => self.counts.misses += live,
+            (false, false) => self.counts.hits += live,
+        }
+        out.send(Port::Done, flight);
+    }
+}
+
+impl StageActor for Udc {
+    fn turn(&mut self, frame: &mut Frame<'_>, out: &mut Outbox) -> bool {
+        self.turn_before(frame, None, out)
+    }
+}

@@ -1,0 +1,285 @@
+//! UDC: computing Up and Down of a cluster's live neurons.
+//!
+//! The sum over Down is what makes a token depend on the order of arrival, so it is taken in two steps
+//! that do not: inside a cluster the live neurons are added in index order in f32, and the clusters'
+//! sums are added as 64-bit fixed-point integers, whose addition is associative. Neither the budget, nor
+//! the number of cores, nor the disk's timing can change a bit of the result.
+
+use forebay_models::bundle::{FfnGeometry, FfnLayout, MAX_BUNDLES};
+use forebay_models::lanes::add_to_columns;
+use forebay_models::network::Activation;
+
+use crate::gathered::Gathered;
+use crate::kernels::{Activations, Form, Gather, KernelTable, WeightPanels, WeightRows};
+use crate::live_mask::LiveMask;
+use crate::neuron_rows::NeuronRows;
+
+/// Buffers of a core's UDC stage.
+#[derive(Debug)]
+pub struct UdcScratch {
+    /// `[n_tokens, n]`
+    up: Vec<f32>,
+    /// Activated Gate times Up, `[n_tokens, n]`
+    product: Vec<f32>,
+    /// The same as input of Down.
+    hidden: Activations,
+    /// Hidden values of the live neurons, `[n_tokens, live]`.
+    live: Vec<f32>,
+    gathered: Gathered,
+    /// Neurons that each token wants, `[n_tokens]`.
+    wanted: Vec<LiveMask>,
+    /// The cluster's share of the FFN's output, `[n_tokens, d_model]`.
+    partial: Vec<f32>,
+}
+
+impl UdcScratch {
+    /// Buffers for at most `max_tokens` tokens and clusters of `max_neurons`.
+    pub fn new(max_tokens: usize, max_neurons: usize, d_model: usize) -> Self {
+        Self {
+            up: vec![0.0; max_tokens * max_neurons],
+            product: vec![0.0; max_tokens * max_neurons],
+            hidden: Activations::new(max_tokens, max_neurons),
+            live: vec![0.0; max_tokens * MAX_BUNDLES],
+            gathered: Gathered::new(max_tokens),
+            wanted: vec![LiveMask::NONE; max_tokens],
+            partial: vec![0.0; max_tokens * d_model],
+        }
+    }
+}
+
+/// One cluster's work.
+#[derive(Clone, Copy, Debug)]
+pub struct ClusterWork<'a> {
+    /// Storage of the layer's FFN.
+    pub geometry: &'a FfnGeometry,
+    /// Neurons of the cluster.
+    pub n: usize,
+    /// Those to compute.
+    pub live: LiveMask,
+    /// Gates before the activation, `[n_tokens, n]`; 0 where a neuron is skipped.
+    pub gates: &'a [f32],
+    /// Up and Down.
+    pub rows: NeuronRows<'a>,
+    /// Live neurons whose Up is known, and Up of one token, `[n]`; of more tokens none is.
+    pub ups: (&'a LiveMask, &'a [f32]),
+    /// What will be wanted behind this cluster.
+    pub next: &'a [&'a [u8]],
+}
+
+/// A value of the FFN's output is not finite, or too large for the accumulator.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct OutOfRange;
+
+/// Adds the cluster's share of `Down (act(Gate x) * Up x)` to `acc`, `[n_tokens, d_model]` in fixed point, in lane
+/// order where Down's columns are laned ([`add_to_residual`] turns it back). Returns for how many pairs of a neuron
+/// and a token Up and Down were computed.
+///
+/// # Errors
+/// [`OutOfRange`] if the share is not finite: the weights are damaged or the model is broken.
+pub fn up_down(
+    kernels: &KernelTable,
+    work: &ClusterWork<'_>,
+    x: &Activations,
+    activation: Activation,
+    scratch: &mut UdcScratch,
+    acc: &mut [i64],
+) -> Result<usize, OutOfRange> {
+    let (n, n_tokens, d_model) = (work.n, x.n_tokens(), work.geometry.d_model);
+    let by_token = match work.geometry.layout {
+        FfnLayout::Cluster => None,
+        FfnLayout::Neuron => {
+            let wanted = &mut scratch.wanted[..n_tokens];
+            wanted_by_token(work, activation, wanted);
+            Gathered::is_by_token(wanted, work.live.count()).then_some(&*wanted)
+        }
+    };
+    let up = &mut scratch.up[..n_tokens * n];
+    match (work.geometry.layout, work.rows) {
+        (FfnLayout::Cluster, NeuronRows::Whole(bytes)) => up_panels(kernels, work, bytes, x, up),
+        _ => up_rows(kernels, work, x, by_token, &mut scratch.gathered, up),
+    }
+    let product = &mut scratch.product[..n_tokens * n];
+    kernels.gate_up(activation, work.gates, up, product);
+    let acc = &mut acc[..n_tokens * d_model];
+    let in_range = match work.geometry.layout {
+        FfnLayout::Cluster => {
+            let hidden = &mut scratch.hidden;
+            hidden.load(kernels, Form::Panels, n_tokens, n, product);
+            down_panels(kernels, work, hidden, acc)
+        }
+        FfnLayout::Neuron => {
+            let partial = &mut scratch.partial[..n_tokens * d_model];
+            partial.fill(0.0);
+            down_columns(kernels, work, product, by_token, &mut scratch.live, partial);
+            kernels.fold_fixed(partial, acc)
+        }
+    };
+    let pairs = match by_token {
+        Some(wanted) => wanted.iter().map(LiveMask::count).sum(),
+        None => work.live.count() * n_tokens,
+    };
+    if in_range { Ok(pairs) } else { Err(OutOfRange) }
+}
+
+/// Adds the sum of all clusters' shares, `[n_tokens, d_model]` in fixed point, to the residual stream `x`, with
+/// `lanes`, `[d_model]`, as room for a token in lane order.
+pub fn add_to_residual(
+    kernels: &KernelTable,
+    geometry: &FfnGeometry,
+    sum: &[i64],
+    lanes: &mut [f32],
+    x: &mut [f32],
+) {
+    if !geometry.has_laned_columns() {
+        return kernels.unfold_fixed(sum, x);
+    }
+    let tokens = sum.chunks_exact(lanes.len());
+    for (sum, x) in tokens.zip(x.chunks_exact_mut(lanes.len())) {
+        lanes.fill(0.0);
+        kernels.unfold_fixed(sum, lanes);
+        add_to_columns(lanes, x);
+    }
+}
+
+/// The neurons whose activated gate is not zero, by token.
+fn wanted_by_token(work: &ClusterWork<'_>, activation: Activation, wanted: &mut [LiveMask]) {
+    if let [only] = wanted {
+        *only = work.live;
+        return;
+    }
+    for (mask, gates) in wanted.iter_mut().zip(work.gates.chunks_exact(work.n)) {
+        *mask = LiveMask::NONE;
+        for i in work.live.iter() {
+            // What is no number counts, so that it is noticed. Smooth activations are zero at zero only, or
+            // where one definition of theirs underflows and another does not.
+            let gate = gates[i];
+            let counts = match activation.is_sparse() {
+                true => gate.is_nan() || activation.gate(gate) != 0.0,
+                false => gate != 0.0,
+            };
+            if counts {
+                mask.set(i);
+            }
+        }
+    }
+}
+
+/// Neuron layout: adds the columns of Down, weighted with their hidden values, to `partial`, `[n_tokens, d_model]`:
+/// those of the live neurons, or those that each token wants. A value of 0 adds nothing, so it does not matter
+/// whose columns are left out.
+fn down_columns(
+    kernels: &KernelTable,
+    work: &ClusterWork<'_>,
+    product: &[f32],
+    by_token: Option<&[LiveMask]>,
+    live: &mut [f32],
+    partial: &mut [f32],
+) {
+    let (g, n) = (work.geometry, work.n);
+    let mut columns = [&[][..]; MAX_BUNDLES];
+    let mut add = |mask: &LiveMask, products: &[f32], partial: &mut [f32]| {
+        let k = mask.count();
+        for (column, i) in columns.iter_mut().zip(mask.iter()) {
+            *column = work.rows.down(g, i);
+        }
+        let live = &mut live[..products.len() / n * k];
+        for (hidden, product) in live
+            .chunks_exact_mut(k.max(1))
+            .zip(products.chunks_exact(n))
+        {
+            for (h, i) in hidden.iter_mut().zip(mask.iter()) {
+                *h = product[i];
+            }
+        }
+        let columns = Gather::new(&columns[..k]).then(work.next);
+        match g.has_laned_columns() {
+            true => kernels.axpy_laned(g.down, columns, live, partial, g.d_model),
+            false => kernels.axpy_gathered(g.down, columns, live, partial, g.d_model),
+        }
+    };
+    if let Some(wanted) = by_token {
+        let tokens = product
+            .chunks_exact(n)
+            .zip(partial.chunks_exact_mut(g.d_model));
+        for (mask, (product, partial)) in wanted.iter().zip(tokens) {
+            add(mask, product, partial);
+        }
+    } else {
+        add(&work.live, product, partial);
+    }
+}
+
+/// Cluster layout: Up of all neurons. Dead ones cost little in a panel that is computed anyway, and their
+/// activated Gate is 0.
+fn up_panels(
+    kernels: &KernelTable,
+    work: &ClusterWork<'_>,
+    bytes: &[u8],
+    x: &Activations,
+    up: &mut [f32],
+) {
+    let (g, n) = (work.geometry, work.n);
+    let panels = WeightPanels {
+        block: g.up,
+        bytes: &bytes[g.gate_bytes(n)..][..g.up_bytes(n)],
+        n_rows: n,
+    };
+    kernels.panels(panels, x, up, n);
+}
+
+/// Neuron layout: Up of the live neurons, 0 for the others.
+fn up_rows(
+    kernels: &KernelTable,
+    work: &ClusterWork<'_>,
+    x: &Activations,
+    by_token: Option<&[LiveMask]>,
+    gathered: &mut Gathered,
+    up: &mut [f32],
+) {
+    let (g, n) = (work.geometry, work.n);
+    match (work.rows, by_token) {
+        (_, Some(wanted)) => {
+            let row = |i| work.rows.up(g, i);
+            gathered.dot_by_token(kernels, g.up, row, (n, wanted), x, up);
+        }
+        (NeuronRows::Whole(bytes), None) if work.live.count() == n => {
+            let rows = WeightRows {
+                block: g.up,
+                bytes: &bytes[g.up_offset()..],
+                stride: g.bundle_stride(),
+                n_rows: n,
+            };
+            kernels.matmul(rows, x, up, n);
+        }
+        _ => {
+            let (known, ups) = work.ups;
+            let mut wanted = work.live;
+            wanted.remove(known);
+            let row = |i| work.rows.up(g, i);
+            let next = |i| work.rows.down(g, i);
+            gathered.dot(kernels, g.up, (row, next), (n, &wanted), x, up);
+            known.iter().for_each(|i| up[i] = ups[i]);
+        }
+    }
+}
+
+/// Cluster layout: every output row times the cluster's hidden values, added to `acc` one by one; false
+/// if one is out of range.
+fn down_panels(
+    kernels: &KernelTable,
+    work: &ClusterWork<'_>,
+    hidden: &Activations,
+    acc: &mut [i64],
+) -> bool {
+    let NeuronRows::Whole(bytes) = work.rows else {
+        return true;
+    };
+    let (g, n) = (work.geometry, work.n);
+    let start = g.gate_bytes(n) + g.up_bytes(n);
+    let panels = WeightPanels {
+        block: g.down,
+        bytes: &bytes[start..][..g.down_bytes(n)],
+        n_rows: g.d_model,
+    };
+    kernels.fold_panels(panels, hidden, acc, g.d_model)
+}

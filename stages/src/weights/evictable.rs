@@ -1,0 +1,245 @@
+//! Pinned clusters that may be evicted while the engine runs: they are streamed while the budget is smaller, and pinned
+//! again when it grows.
+//!
+//! They lie side by side, so that the memory of the last ones can go back to the system in one piece. A core that
+//! streams nothing takes a stream window out of the memory that is evicted.
+
+use std::ops::Range;
+
+use forebay_plans::giving_way::WINDOW;
+use forebay_queues::slab::Slot;
+
+/// Pinned clusters of one core that may be evicted.
+#[derive(Debug, Default)]
+pub struct EvictableMemory {
+    /// Their bytes in this order; there once they have been loaded.
+    pub store: Option<Slot>,
+    /// The last one is evicted first.
+    pub clusters: Vec<EvictableCluster>,
+}
+
+/// A pinned cluster that may be evicted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct EvictableCluster {
+    /// Directory index.
+    pub cluster: u32,
+    /// Place in the order in which all cores' clusters are evicted.
+    pub place: u32,
+    /// Bytes in memory.
+    pub bytes: usize,
+}
+
+/// A cluster's bytes in the store.
+#[derive(Clone, Copy, Debug)]
+struct Held {
+    cluster: u32,
+    start: usize,
+    len: usize,
+}
+
+impl Held {
+    fn range(self) -> Range<usize> {
+        self.start..self.start + self.len
+    }
+}
+
+/// The clusters of one core that may are evicted.
+#[derive(Debug, Default)]
+pub struct Evictable {
+    /// In the order of their bytes: the last one is evicted first.
+    held: Vec<Held>,
+    /// When each of them is evicted: its place in the order of all cores' clusters.
+    places: Vec<u32>,
+    /// By cluster, to look one up.
+    sorted: Vec<Held>,
+    /// Memory of the first `pinned` clusters, and of the others, which has gone back to the system.
+    store: Option<Slot>,
+    idle: Option<Slot>,
+    pinned: usize,
+    /// How many will be pinned after the change under way, and how many of them have been read so far.
+    target: usize,
+    here: usize,
+    /// Whether that change has got the window's buffers, and what has been read since it was last taken in.
+    changing: bool,
+    arrived: Vec<Slot>,
+    /// Buffers of the core's own stream window, while they are not in use.
+    window: Vec<Slot>,
+    /// Most reads under way at a time.
+    buffers: usize,
+    /// Whether the stream window is taken from what was evicted, and how many buffers of it are for now.
+    borrows: bool,
+    borrowed: usize,
+}
+
+impl Evictable {
+    /// All of them are pinned. The core has `buffers` buffers of its own to stream with.
+    pub fn new(memory: EvictableMemory, buffers: usize) -> Self {
+        let mut start = 0;
+        let held = memory.clusters.iter().map(|c| {
+            let held = Held {
+                cluster: c.cluster,
+                start,
+                len: c.bytes,
+            };
+            start += c.bytes;
+            held
+        });
+        let held: Vec<Held> = held.collect();
+        let mut sorted = held.clone();
+        sorted.sort_unstable_by_key(|h| h.cluster);
+        Self {
+            pinned: held.len(),
+            target: held.len(),
+            places: memory.clusters.iter().map(|c| c.place).collect(),
+            held,
+            sorted,
+            store: memory.store,
+            buffers: if buffers == 0 { WINDOW } else { buffers },
+            borrows: buffers == 0,
+            ..Self::default()
+        }
+    }
+
+    /// Bytes of a cluster that may be evicted, empty where it has been; `None` for others.
+    pub fn bytes(&self, cluster: u32) -> Option<&[u8]> {
+        let at = self.sorted.binary_search_by_key(&cluster, |h| h.cluster);
+        let held = self.sorted[at.ok()?];
+        let store = self.store.as_deref().unwrap_or_default();
+        Some(store.get(held.range()).unwrap_or_default())
+    }
+
+    /// Clusters that are streamed for now.
+    pub fn streamed(&self) -> impl Iterator<Item = u32> + '_ {
+        self.held[self.pinned..].iter().map(|h| h.cluster)
+    }
+
+    /// Buffers of the window that are taken from what was evicted.
+    pub fn borrowed(&self) -> usize {
+        self.borrowed
+    }
+
+    /// Whether clusters are being evicted or read back.
+    pub fn is_changing(&self) -> bool {
+        self.changing
+    }
+
+    /// From now on the first `evicted` of all cores' clusters are to be streamed; false if that changes nothing here.
+    pub fn retarget(&mut self, evicted: u32) -> bool {
+        self.target = self.places.partition_point(|&place| place >= evicted);
+        self.target != self.pinned
+    }
+
+    /// Whether clusters are to be pinned again, so that what is read has to be right.
+    pub fn grows(&self) -> bool {
+        self.target > self.pinned
+    }
+
+    /// Takes a cluster that has been read into its place.
+    pub fn take(&mut self, buffer: Slot) {
+        self.arrived.push(buffer);
+    }
+
+    /// Goes on with a change: `window` gives the stream window's buffers when it begins.
+    pub fn proceed(&mut self, window: impl FnOnce() -> Vec<Slot>) {
+        match self.changing {
+            true => self.take_in(),
+            false => self.begin(window()),
+        }
+    }
+
+    /// Where the memory of the first `n` ends.
+    fn end(&self, n: usize) -> usize {
+        let last = self.held[..n].last();
+        last.map_or(0, |held| held.range().end)
+    }
+
+    /// Takes the buffers back that the stream window had, and makes the memory whole.
+    fn begin(&mut self, window: Vec<Slot>) {
+        (self.here, self.changing) = (self.pinned, true);
+        if !self.borrows {
+            self.window = window;
+            self.join(Vec::new());
+        } else {
+            self.borrowed = 0;
+            self.join(window);
+        }
+    }
+
+    /// What has been read is a part of the memory again.
+    fn take_in(&mut self) {
+        let arrived = std::mem::take(&mut self.arrived);
+        self.join(arrived);
+    }
+
+    /// Puts `parts` of the memory between the store and the idle rest; all of it is one piece afterwards.
+    fn join(&mut self, mut parts: Vec<Slot>) {
+        parts.sort_unstable_by_key(|part| part.span().addr());
+        if let Some(idle) = &mut self.idle {
+            idle.take_up();
+        }
+        let mut whole = self.store.take();
+        for part in parts.into_iter().chain(self.idle.take()) {
+            whole = Some(match whole {
+                None => part,
+                Some(mut front) => {
+                    assert!(front.join(part).is_ok(), "it was cut off there");
+                    front
+                }
+            });
+        }
+        self.store = whole;
+    }
+
+    /// Cuts the memory behind byte `at`.
+    fn cut(&mut self, at: usize) -> Option<Slot> {
+        match at {
+            0 => self.store.take(),
+            _ => self.store.as_mut()?.split_off(at),
+        }
+    }
+
+    /// The next clusters to read, each with its own place in memory; none once all are here.
+    pub fn next_batch(&mut self) -> (Vec<u32>, Vec<Slot>) {
+        let end = self.target.min(self.here + self.buffers);
+        let batch: Vec<Held> = self.held[self.here.min(end)..end].to_vec();
+        let mut slots = Vec::with_capacity(batch.len());
+        if !batch.is_empty() {
+            self.idle = self.cut(self.end(end));
+            // From the last one back to the first.
+            slots.extend(batch.iter().rev().filter_map(|held| self.cut(held.start)));
+            slots.reverse();
+        }
+        self.here = end.max(self.here);
+        (batch.iter().map(|held| held.cluster).collect(), slots)
+    }
+
+    /// The change is over, or has `failed`: what is not pinned goes back to the system. Returns the stream window.
+    pub fn end_change(&mut self, failed: bool) -> Vec<Slot> {
+        if !failed {
+            self.pinned = self.target;
+        }
+        (self.target, self.changing) = (self.pinned, false);
+        self.idle = self.cut(self.end(self.pinned));
+        let largest = self.held[self.pinned..].iter().map(|held| held.len).max();
+        if let (true, Some(bytes)) = (self.borrows, largest) {
+            self.borrow(bytes);
+        }
+        if let Some(idle) = &mut self.idle {
+            // Memory that the system does not take stays with the process: nothing uses it all the same.
+            let _ = idle.give_back();
+        }
+        std::mem::take(&mut self.window)
+    }
+
+    /// Takes buffers of `bytes` each from the idle memory, which has room for one at least.
+    fn borrow(&mut self, bytes: usize) {
+        while self.window.len() < WINDOW {
+            let Some(mut buffer) = self.idle.take_if(|idle| idle.len() >= bytes) else {
+                break;
+            };
+            self.idle = buffer.split_off(bytes);
+            self.window.push(buffer);
+        }
+        self.borrowed = self.window.len();
+    }
+}

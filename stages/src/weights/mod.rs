@@ -1,0 +1,97 @@
+//! Where weights are: resident, in a buffer that a flight carries, or in the neuron cache. Stages ask for rows and do
+//! not care.
+
+mod evictable;
+
+use std::sync::Arc;
+
+use forebay_plans::program::Source;
+use forebay_queues::slab::Slot;
+
+use crate::flight::Flight;
+use crate::neuron_rows::NeuronRows;
+use crate::neuron_store::NeuronStore;
+
+pub use evictable::{Evictable, EvictableCluster, EvictableMemory};
+
+/// Weights that stay in memory, by directory index: whole clusters, or their Gate rows only.
+#[derive(Debug, Default)]
+pub struct Resident {
+    slots: Vec<Option<Slot>>,
+}
+
+impl Resident {
+    /// Takes the loaded slots, `[clusters]`.
+    pub fn new(slots: Vec<Option<Slot>>) -> Self {
+        Self { slots }
+    }
+
+    /// Bytes of a resident cluster (empty where it is not resident, which the plan rules out).
+    pub fn bytes(&self, cluster: usize) -> &[u8] {
+        self.slots[cluster].as_deref().unwrap_or_default()
+    }
+}
+
+/// The weights as one core sees them.
+#[derive(Debug)]
+pub struct Weights {
+    resident: Arc<Resident>,
+    /// Resident clusters that may be evicted while the engine runs.
+    pub evictable: Evictable,
+    /// The neuron cache.
+    pub neurons: NeuronStore,
+}
+
+impl Weights {
+    /// A core's weights.
+    pub fn new(resident: Arc<Resident>, evictable: Evictable, neurons: NeuronStore) -> Self {
+        Self {
+            resident,
+            evictable,
+            neurons,
+        }
+    }
+
+    /// Bytes of a resident cluster, wherever it lies; empty where it has been evicted.
+    pub fn bytes(&self, cluster: u32) -> &[u8] {
+        let own = self.evictable.bytes(cluster);
+        own.unwrap_or_else(|| self.resident.bytes(cluster as usize))
+    }
+
+    /// Bytes of a resident cluster of any core.
+    pub fn shared_bytes(&self, cluster: u32) -> &[u8] {
+        self.resident.bytes(cluster as usize)
+    }
+
+    /// Where a flight's Gate rows are.
+    pub fn gate_rows<'a>(&'a self, flight: &'a Flight) -> NeuronRows<'a> {
+        self.gate_rows_of(flight.buffer.as_deref(), flight)
+    }
+
+    /// The same for who has taken the flight's buffer out of it.
+    pub fn gate_rows_of<'a>(&'a self, buffer: Option<&'a [u8]>, flight: &Flight) -> NeuronRows<'a> {
+        match (buffer, flight.item.source) {
+            (Some(bytes), _) => NeuronRows::Whole(bytes),
+            (None, Source::GatePinned { .. }) => NeuronRows::Gates(self.bytes(flight.item.cluster)),
+            (None, Source::Neurons { .. }) => self.cached(flight),
+            (None, _) => NeuronRows::Whole(self.bytes(flight.item.cluster)),
+        }
+    }
+
+    /// Where its Up and Down are.
+    pub fn up_down_rows<'a>(&'a self, flight: &'a Flight) -> NeuronRows<'a> {
+        match &flight.buffer {
+            _ if flight.is_by_neuron() => self.cached(flight),
+            Some(slot) => NeuronRows::Whole(slot),
+            None => NeuronRows::Whole(self.bytes(flight.item.cluster)),
+        }
+    }
+
+    /// Its neurons in the cache.
+    pub fn cached(&self, flight: &Flight) -> NeuronRows<'_> {
+        NeuronRows::Cached {
+            store: &self.neurons,
+            flight: flight.number,
+        }
+    }
+}

@@ -1,0 +1,59 @@
+"""Writes tiny/<name>_gguf/: models of make_tiny.py as GGUF by llama.cpp's own converter.
+
+    python make_llama_cpp_gguf.py CONVERTER [NAME...]
+
+CONVERTER is the folder with convert_hf_to_gguf.py (llama.cpp's root; the source package of
+llama-cpp-python carries it). Needs what that script needs, and make_tiny.py's folders. Matrices
+keep their 16-bit type, so the weights are the same and the Hugging Face folder's golden.json
+holds unchanged. Names, metadata, the order of rotary rows and added ones are llama.cpp's.
+"""
+
+import shutil
+import sys
+from pathlib import Path
+
+TINY = Path(__file__).parent / "tiny"
+# Not gemma3_bf16, whose query_pre_attn_scalar GGUF cannot say, nor phi3_window_f16.
+MODELS = (
+    "gemma3_linear_bf16",
+    "granite_bf16",
+    "mistral3_yarn_bf16",
+    "olmo2_bf16",
+    "olmo3_bf16",
+    "phi3_longrope_bf16",
+    "phi3_plain_f16",
+    "qwen3_bf16",
+    "smollm3_bf16",
+)
+
+
+def load_converter(folder: Path):
+    """convert_hf_to_gguf, made to take the tiny tokenizer, which it knows nothing of."""
+    sys.path.insert(0, str(folder))
+    import convert_hf_to_gguf
+    from conversion.base import TextModel
+    from conversion.llama import LlamaModel
+    from conversion.phi import Phi3MiniModel
+
+    TextModel.get_vocab_base_pre = lambda self, tokenizer: "gpt-2"
+    for model in (TextModel, LlamaModel, Phi3MiniModel):
+        model.set_vocab = TextModel._set_vocab_gpt2
+    return convert_hf_to_gguf
+
+
+def make(converter, name: str) -> None:
+    out = TINY / f"{name}_gguf"
+    out.mkdir(exist_ok=True)
+    outtype = name.rsplit("_", 1)[1]
+    # A name with "phi3" in it makes llama.cpp look for tokens that the tiny vocabulary lacks.
+    options = {"outfile": out / "model.gguf", "outtype": outtype, "model-name": "tiny"}
+    options = [word for key, value in options.items() for word in (f"--{key}", str(value))]
+    sys.argv = ["convert_hf_to_gguf.py", str(TINY / name), *options]
+    converter.main()
+    shutil.copyfile(TINY / name / "golden.json", out / "golden.json")
+
+
+if __name__ == "__main__":
+    converter = load_converter(Path(sys.argv[1]).resolve())
+    for name in sys.argv[2:] or MODELS:
+        make(converter, name)
