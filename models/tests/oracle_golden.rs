@@ -151,6 +151,8 @@ matches_transformers!(
     gemma3_bf16,
     gemma3_linear_bf16,
     gemma3_linear_bf16_gguf,
+    granite_bf16,
+    granite_bf16_gguf,
     llama3_rope_bf16,
     llama3_rope_v5_bf16,
     llama_fatrelu_bf16,

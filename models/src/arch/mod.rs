@@ -4,6 +4,7 @@
 mod bamboo;
 mod block;
 mod gemma3;
+mod granite;
 mod llama;
 mod metadata;
 mod mistral3;
@@ -34,6 +35,7 @@ pub(crate) use written::gguf_metadata;
 static ARCHITECTURES: &[&Architecture] = &[
     &bamboo::BAMBOO,
     &gemma3::GEMMA3,
+    &granite::GRANITE,
     &llama::LLAMA,
     &mistral3::MISTRAL3,
     &qwen2::QWEN2,

@@ -1,0 +1,47 @@
+//! Granite 3 and 4, dense: plain blocks with four factors.
+
+use super::metadata::Metadata;
+use super::names::{ATTENTION, FFN, MODEL, PRE_NORMS};
+use super::rope::Rules;
+use super::{Architecture, Hf, block};
+use crate::error::Result;
+use crate::network::Network;
+
+const DEFAULTS: &str = r#"{
+    "rms_norm_eps": 1e-6, "rope_theta": 1e4, "embedding_multiplier": 1,
+    "attention_multiplier": 1, "residual_multiplier": 1, "logits_scaling": 1
+}"#;
+
+pub(super) static GRANITE: Architecture = Architecture {
+    gguf: &["granite"],
+    powerinfer: false,
+    hf: &[Hf::new("granite", DEFAULTS)],
+    tensors: &[&MODEL, &PRE_NORMS, &ATTENTION, &FFN],
+    describe,
+};
+
+const ROPE: Rules = Rules {
+    freqs: true,
+    ..block::PERMUTED
+};
+
+fn describe(m: &Metadata<'_>) -> Result<Network> {
+    let mut network = block::network(m, ROPE, block::activation_or_silu(m)?)?;
+    let factor = |gguf, hf| Ok(m.nonzero(gguf, hf)?.unwrap_or(1.0));
+    network.embedding_scale = factor("embedding_scale", "embedding_multiplier")?;
+    let residual_scale = factor("residual_scale", "residual_multiplier")?;
+    let attention_scale = m.nonzero("attention.scale", "attention_multiplier")?;
+    // Logits are divided by it.
+    network.head.scale = 1.0 / factor("logit_scale", "logits_scaling")?;
+    // GGUF marks the models without rotation by this.
+    let rotates =
+        !m.is_gguf() || m.fields().optional_bool("rope.scaling.finetuned")? != Some(false);
+    for layer in &mut network.layers {
+        layer.attention.residual_scale = residual_scale;
+        layer.ffn.residual_scale = residual_scale;
+        let attention = &mut layer.attention.body;
+        attention.scale = attention_scale.unwrap_or(attention.scale);
+        attention.rope = attention.rope.filter(|_| rotates);
+    }
+    Ok(network)
+}
