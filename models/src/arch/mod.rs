@@ -10,6 +10,7 @@ mod metadata;
 mod mistral3;
 mod names;
 mod neutral;
+mod olmo2;
 mod qwen2;
 mod qwen3;
 mod rope;
@@ -38,6 +39,7 @@ static ARCHITECTURES: &[&Architecture] = &[
     &granite::GRANITE,
     &llama::LLAMA,
     &mistral3::MISTRAL3,
+    &olmo2::OLMO2,
     &qwen2::QWEN2,
     &qwen3::QWEN3,
     &smollm3::SMOLLM3,
