@@ -11,6 +11,7 @@ mod mistral3;
 mod names;
 mod neutral;
 mod olmo2;
+mod phi3;
 mod qwen2;
 mod qwen3;
 mod rope;
@@ -40,6 +41,7 @@ static ARCHITECTURES: &[&Architecture] = &[
     &llama::LLAMA,
     &mistral3::MISTRAL3,
     &olmo2::OLMO2,
+    &phi3::PHI3,
     &qwen2::QWEN2,
     &qwen3::QWEN3,
     &smollm3::SMOLLM3,

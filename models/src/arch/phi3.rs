@@ -1,0 +1,50 @@
+//! Phi-3, Phi-3.5-mini, Phi-4 and Phi-4-mini: plain blocks whose Q, K and V, and Gate and Up, are one tensor each, with
+//! one set of rotary divisors for short contexts and one for long ones.
+
+use super::metadata::Metadata;
+use super::names::{MODEL, Name, PRE_NORMS};
+use super::rope::Rules;
+use super::{Architecture, Hf, block};
+use crate::error::Result;
+use crate::network::Network;
+use crate::tensor::LayerTensor as T;
+
+const DEFAULTS: &str =
+    r#"{"rms_norm_eps": 1e-5, "rope_theta": 1e4, "original_max_position_embeddings": 4096}"#;
+
+pub(super) static PHI3: Architecture = Architecture {
+    gguf: &["phi3"],
+    powerinfer: false,
+    hf: &[Hf::new("phi3", DEFAULTS)],
+    tensors: &[&MODEL, &PRE_NORMS, &FUSED],
+    describe,
+};
+
+const FUSED: [Name; 4] = [
+    Name::layer(
+        "attn_qkv.weight",
+        "self_attn.qkv_proj.weight",
+        &[T::Q, T::K, T::V],
+    ),
+    Name::layer("attn_output.weight", "self_attn.o_proj.weight", &[T::O]),
+    Name::layer(
+        "ffn_up.weight",
+        "mlp.gate_up_proj.weight",
+        &[T::Gate, T::Up],
+    ),
+    Name::layer("ffn_down.weight", "mlp.down_proj.weight", &[T::Down]),
+];
+
+const ROPE: Rules = Rules {
+    long_short: true,
+    partial: true,
+    ..block::HALVES
+};
+
+fn describe(m: &Metadata<'_>) -> Result<Network> {
+    let mut network = block::network(m, ROPE, block::activation_or_silu(m)?)?;
+    // As transformers does; llama.cpp ignores the key.
+    let window = block::window(m)?;
+    block::slide(&mut network, window, |_| true);
+    Ok(network)
+}
