@@ -416,7 +416,7 @@ impl<const VNNI: bool> Simd for Avx2<VNNI> {
         const { assert!(N.is_multiple_of(2)) };
         let mut sum = start;
         if VNNI {
-            unrolled!(g in 0..N => {
+            unrolled!(g in 0..N, max 8 => {
                 // SAFETY: `self` proves that the CPU has the instructions.
                 sum = unsafe {
                     let x = _mm256_set1_epi32(word(x[g]));
@@ -425,7 +425,7 @@ impl<const VNNI: bool> Simd for Avx2<VNNI> {
             });
             return sum;
         }
-        unrolled!(g in 0..N => {
+        unrolled!(g in 0..N, max 8 => {
             if g % 2 == 0 {
                 // SAFETY: `self` proves that the CPU has the instructions.
                 sum = unsafe {
@@ -449,7 +449,7 @@ impl<const VNNI: bool> Simd for Avx2<VNNI> {
     fn dot_signed<const N: usize>(self, codes: [I; N], x: &[[i8; 4]; N], count: i32) -> I {
         if VNNI {
             let mut unsigned = codes;
-            unrolled!(g in 0..N => {
+            unrolled!(g in 0..N, max 8 => {
                 // SAFETY: `self` proves that the CPU has the instructions.
                 unsigned[g] = unsafe {
                     both!(i => _mm256_xor_si256(codes[g][i], _mm256_set1_epi8(i8::MIN)))
@@ -458,7 +458,7 @@ impl<const VNNI: bool> Simd for Avx2<VNNI> {
             return self.dot_unsigned(unsigned, x, self.shift_left(self.splat_i32(count), 7));
         }
         let mut sum = self.splat_i32(0);
-        unrolled!(g in 0..N => { sum = self.dot_add(sum, codes[g], x[g]); });
+        unrolled!(g in 0..N, max 8 => { sum = self.dot_add(sum, codes[g], x[g]); });
         sum
     }
 }

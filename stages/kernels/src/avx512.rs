@@ -303,7 +303,7 @@ impl Simd for Avx512 {
         // Two chains of half the length: a token's products wait for each other less, and more tokens
         // fit into the scheduler.
         let mut sums = [start, self.splat_i32(0)];
-        unrolled!(g in 0..N => {
+        unrolled!(g in 0..N, max 8 => {
             let sum = &mut sums[g * 2 / N];
             // SAFETY: `self` proves that the CPU has the instructions.
             *sum = unsafe { _mm512_dpbusd_epi32(*sum, codes[g], _mm512_set1_epi32(word(x[g]))) };
@@ -323,7 +323,7 @@ impl Simd for Avx512 {
         let mut unsigned = codes;
         // SAFETY: `self` proves that the CPU has the instructions.
         let top = unsafe { _mm512_set1_epi8(i8::MIN) };
-        unrolled!(g in 0..N => {
+        unrolled!(g in 0..N, max 8 => {
             // SAFETY: as above.
             unsigned[g] = unsafe { _mm512_xor_si512(codes[g], top) };
         });

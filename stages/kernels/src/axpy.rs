@@ -138,7 +138,7 @@ fn chunk<S: Simd, N: Numbers, const P: usize>(
         if first % P == 0 {
             let acc = &mut acc[4 * first..][..4 * P];
             let mut sums = [[s.zero(); 4]; P];
-            unrolled!(i in 0..P => {
+            unrolled!(i in 0..P, max 4 => {
                 unrolled!(j in 0..4 => { sums[i][j] = s.load(&acc[4 * i + j]); });
             });
             for r in 0..n {
@@ -147,11 +147,11 @@ fn chunk<S: Simd, N: Numbers, const P: usize>(
                 }
                 // One check of the length instead of one per load.
                 let bytes = &live.rows[r][..N::BYTES];
-                unrolled!(i in 0..P => {
+                unrolled!(i in 0..P, max 4 => {
                     sums[i] = N::add(s, bytes, &live.scales[r], first + i, sums[i]);
                 });
             }
-            unrolled!(i in 0..P => {
+            unrolled!(i in 0..P, max 4 => {
                 unrolled!(j in 0..4 => { s.store(sums[i][j], &mut acc[4 * i + j]); });
             });
         }

@@ -160,8 +160,8 @@ type Sums<S, const R: usize, const T: usize> = [[[<S as Simd>::F; 2]; T]; R];
 #[inline(always)]
 fn reduce<S: Simd, const R: usize, const T: usize>(s: S, sums: Sums<S, R, T>) -> [[f32; T]; R] {
     let mut out = [[0.0; T]; R];
-    unrolled!(r in 0..R => {
-        unrolled!(t in 0..T => {
+    unrolled!(r in 0..R, max 2 => {
+        unrolled!(t in 0..T, max 4 => {
             out[r][t] = s.reduce_add(s.add(sums[r][t][0], sums[r][t][1]));
         });
     });
@@ -202,14 +202,14 @@ impl<F: Format> Dot for Quantised<F> {
             chunks[t] = Chunks::of(&x[t], n_chunks);
         }
         for c in 0..n_chunks {
-            unrolled!(r in 0..R => {
+            unrolled!(r in 0..R, max 2 => {
                 ask(s, later[r], c * F::BYTES, F::BYTES);
                 let bytes = &rows[r][c * F::BYTES..][..F::BYTES];
                 chunk::<S, F, T>(s, bytes, &chunks, c, &mut sums[r]);
             });
         }
         if F::BLOCK.block_len() < CHUNK && n_chunks * F::BYTES < rows[0].len() {
-            unrolled!(r in 0..R => {
+            unrolled!(r in 0..R, max 2 => {
                 ask(s, later[r], n_chunks * F::BYTES, F::BYTES);
                 tail::<S, F, T>(s, &rows[r][n_chunks * F::BYTES..], n_chunks, &x, &mut sums[r]);
             });
@@ -247,7 +247,7 @@ fn chunk<S: Simd, F: Format, const T: usize>(
 ) {
     let (scale, offset) = F::scales(s, bytes, 8);
     let mut factors = [scale; T];
-    unrolled!(t in 0..T => {
+    unrolled!(t in 0..T, max 4 => {
         factors[t] = s.mul(scale, s.load(&x[t].scales[c]));
         if F::OFFSET {
             sums[t][1] = s.fnma(offset, s.load(&x[t].sums[c]), sums[t][1]);
@@ -255,7 +255,7 @@ fn chunk<S: Simd, F: Format, const T: usize>(
     });
     unrolled!(p in 0..4 => {
         let codes = F::codes(s, bytes, p);
-        unrolled!(t in 0..T => {
+        unrolled!(t in 0..T, max 4 => {
             let x = &x[t].codes[c].as_chunks().0[p];
             let product = s.to_f32(dot_codes::<S, F>(s, codes, x));
             sums[t][p % 2] = s.fma(product, s.spread(factors[t], p), sums[t][p % 2]);
@@ -306,7 +306,7 @@ fn pair<S: Simd, F: Format, const T: usize>(
 ) {
     let (scale, offset) = F::scales(s, bytes, 2);
     let codes = F::codes(s, bytes, 0);
-    unrolled!(t in 0..T => {
+    unrolled!(t in 0..T, max 4 => {
         let factors = s.mul(scale, s.load4(&x[t].scales.as_chunks().0[p]));
         if F::OFFSET {
             sums[t][1] = s.fnma(offset, s.load4(&x[t].sums.as_chunks().0[p]), sums[t][1]);
@@ -351,14 +351,14 @@ impl<F: Float> Dot for Floats<F> {
         let n_steps = rows[0].len() / bytes;
         let steps = x.map(|x| x.values.as_chunks().0);
         for c in 0..n_steps {
-            unrolled!(r in 0..R => {
+            unrolled!(r in 0..R, max 2 => {
                 ask(s, later[r], c * bytes, bytes);
                 let w = &rows[r][c * bytes..][..bytes];
                 step::<S, F, T>(s, w, &steps, c, &mut sums[r]);
             });
         }
         if n_steps * bytes < rows[0].len() {
-            unrolled!(r in 0..R => {
+            unrolled!(r in 0..R, max 2 => {
                 ask(s, later[r], n_steps * bytes, bytes);
                 let last = &rows[r][n_steps * bytes..];
                 let mut padded = [0; STEP * 4];
@@ -381,7 +381,7 @@ fn step<S: Simd, F: Float, const T: usize>(
 ) {
     unrolled!(i in 0..2 => {
         let w = F::widen(s, &w[i * LANES * F::BYTES..]);
-        unrolled!(t in 0..T => {
+        unrolled!(t in 0..T, max 4 => {
             sums[t][i] = s.fma(w, s.load(&x[t][c].as_chunks().0[i]), sums[t][i]);
         });
     });

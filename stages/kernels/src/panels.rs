@@ -118,7 +118,7 @@ impl<F> PanelMatmul<'_, F> {
         let sums = P::product::<S, T>(s, panel, self.x.cols(), &self.x.piece::<T>(piece));
         let rows = PANEL_ROWS.min(self.w.n_rows - first);
         let mut in_range = true;
-        unrolled!(t in 0..T => {
+        unrolled!(t in 0..T, max 16 => {
             let at = (piece.first + t) * self.stride + first;
             match &mut self.out {
                 Out::Store(out) => store_part(s, sums[t], &mut out[at..][..rows]),
@@ -210,7 +210,7 @@ fn block<S: Simd, F: PanelFormat, const T: usize>(
     let (scales, mins) = F::scales(s, tile, heads, b);
     if F::HALVES {
         let [c0, c1, c2, c3, c4, c5, c6, c7] = codes;
-        unrolled!(t in 0..T => {
+        unrolled!(t in 0..T, max 16 => {
             let counts = x.half_counts[i][t];
             let (low, high) = x.codes[i][t].split_at(BLOCK / 2);
             let low = dot::<S, F, 4>(s, [c0, c1, c2, c3], groups(low), counts[0]);
@@ -230,7 +230,7 @@ fn block<S: Simd, F: PanelFormat, const T: usize>(
         add::<S, F, T>(s, dot, (scale, min), x, (i, 0), sums);
         return;
     }
-    unrolled!(pair in 0..T / 2 => {
+    unrolled!(pair in 0..T / 2, max 8 => {
         let (t, u) = (2 * pair, 2 * pair + 1);
         let tokens = [groups(&x.codes[i][t]), groups(&x.codes[i][u])];
         let dots = dot_pair::<S, F, GROUPS>(s, codes, tokens, [x.counts[i][t], x.counts[i][u]]);
@@ -339,20 +339,20 @@ impl<F: Float> Product for Floats<F> {
             let last = pairs.remainder();
             for (k, pair) in pairs.enumerate() {
                 let w = [F::widen(s, pair), F::widen(s, &pair[width..])];
-                unrolled!(t in 0..T => {
+                unrolled!(t in 0..T, max 16 => {
                     sums[t][0] = s.fma(w[0], s.splat(x[t][2 * k]), sums[t][0]);
                     sums[t][1] = s.fma(w[1], s.splat(x[t][2 * k + 1]), sums[t][1]);
                 });
             }
             if !last.is_empty() {
                 let w = F::widen(s, last);
-                unrolled!(t in 0..T => {
+                unrolled!(t in 0..T, max 16 => {
                     sums[t][0] = s.fma(w, s.splat(x[t][(cols - 1) % BLOCK]), sums[t][0]);
                 });
             }
         }
         let mut out = [s.zero(); T];
-        unrolled!(t in 0..T => { out[t] = s.add(sums[t][0], sums[t][1]); });
+        unrolled!(t in 0..T, max 16 => { out[t] = s.add(sums[t][0], sums[t][1]); });
         out
     }
 }

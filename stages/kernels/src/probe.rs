@@ -78,17 +78,17 @@ impl Kernel for Int8Peak {
 fn int8_tile<S: Simd, const R: usize, const C: usize>(s: S, rounds: usize) -> u64 {
     let mut codes = [s.bytes(&[1; LINE]); R];
     let mut xs = [s.bytes(&[1; LINE]); C];
-    unrolled!(r in 0..R => { codes[r] = s.bytes(black_box(&[1; LINE])); });
+    unrolled!(r in 0..R, max 4 => { codes[r] = s.bytes(black_box(&[1; LINE])); });
     let mut sums = [[s.round(s.zero()); C]; R];
     for _ in 0..rounds {
-        unrolled!(c in 0..C => { xs[c] = s.bytes(black_box(&[1; LINE])); });
-        unrolled!(r in 0..R => {
-            unrolled!(c in 0..C => { sums[r][c] = s.dot_u8_into(sums[r][c], codes[r], xs[c]); });
+        unrolled!(c in 0..C, max 3 => { xs[c] = s.bytes(black_box(&[1; LINE])); });
+        unrolled!(r in 0..R, max 4 => {
+            unrolled!(c in 0..C, max 3 => { sums[r][c] = s.dot_u8_into(sums[r][c], codes[r], xs[c]); });
         });
     }
     let mut count = 0;
-    unrolled!(r in 0..R => {
-        unrolled!(c in 0..C => { count += s.reduce_add_i32(sums[r][c]) as u64; });
+    unrolled!(r in 0..R, max 4 => {
+        unrolled!(c in 0..C, max 3 => { count += s.reduce_add_i32(sums[r][c]) as u64; });
     });
     count
 }
@@ -115,17 +115,17 @@ impl Kernel for F32Peak {
 #[inline(always)]
 fn f32_tile<S: Simd, const R: usize, const C: usize>(s: S, rounds: usize) -> u64 {
     let (mut a, mut b) = ([s.zero(); R], [s.zero(); C]);
-    unrolled!(r in 0..R => { a[r] = s.splat(black_box(1.0)); });
-    unrolled!(c in 0..C => { b[c] = s.splat(black_box(1.0)); });
+    unrolled!(r in 0..R, max 4 => { a[r] = s.splat(black_box(1.0)); });
+    unrolled!(c in 0..C, max 3 => { b[c] = s.splat(black_box(1.0)); });
     let mut sums = [[s.zero(); C]; R];
     for _ in 0..rounds {
-        unrolled!(r in 0..R => {
-            unrolled!(c in 0..C => { sums[r][c] = s.fma(a[r], b[c], sums[r][c]); });
+        unrolled!(r in 0..R, max 4 => {
+            unrolled!(c in 0..C, max 3 => { sums[r][c] = s.fma(a[r], b[c], sums[r][c]); });
         });
     }
     let mut count = 0;
-    unrolled!(r in 0..R => {
-        unrolled!(c in 0..C => { count += s.reduce_add(sums[r][c]) as u64; });
+    unrolled!(r in 0..R, max 4 => {
+        unrolled!(c in 0..C, max 3 => { count += s.reduce_add(sums[r][c]) as u64; });
     });
     count
 }

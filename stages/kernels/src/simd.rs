@@ -11,14 +11,34 @@
 /// Lanes of [`Simd::F`] and [`Simd::I`].
 pub(super) const LANES: usize = 16;
 
-/// A loop of up to 16 turns, written out. Vectors must stay in registers and inside functions of
-/// the instruction set, which neither `array::map` nor a loop that the optimiser may keep ensures.
+/// A loop with a constant number of turns, written out. Vectors must stay in registers and inside
+/// functions of the instruction set, which neither `array::map` nor a loop that the optimiser may
+/// keep ensures. A number that is not written as a literal needs the largest one that it may be: the
+/// compiler checks the body that many times, and nested loops multiply.
 macro_rules! unrolled {
-    ($i:ident in 0..$n:expr => $body:block) => {{
-        const { assert!($n <= 16) };
-        $crate::simd::unrolled!(@ $n, $body, $i: 0 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15);
-    }};
-    (@ $n:expr, $body:block, $i:ident: $($turn:literal)*) => {
+    ($i:ident in 0..$n:tt => $body:block) => {
+        $crate::simd::unrolled!($i in 0..$n, max $n => $body)
+    };
+    ($i:ident in 0..$n:expr, max 2 => $body:block) => {
+        $crate::simd::unrolled!(@ $n, 2, $body, $i: 0 1)
+    };
+    ($i:ident in 0..$n:expr, max 3 => $body:block) => {
+        $crate::simd::unrolled!(@ $n, 3, $body, $i: 0 1 2)
+    };
+    ($i:ident in 0..$n:expr, max 4 => $body:block) => {
+        $crate::simd::unrolled!(@ $n, 4, $body, $i: 0 1 2 3)
+    };
+    ($i:ident in 0..$n:expr, max 6 => $body:block) => {
+        $crate::simd::unrolled!(@ $n, 6, $body, $i: 0 1 2 3 4 5)
+    };
+    ($i:ident in 0..$n:expr, max 8 => $body:block) => {
+        $crate::simd::unrolled!(@ $n, 8, $body, $i: 0 1 2 3 4 5 6 7)
+    };
+    ($i:ident in 0..$n:expr, max 16 => $body:block) => {
+        $crate::simd::unrolled!(@ $n, 16, $body, $i: 0 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15)
+    };
+    (@ $n:expr, $max:literal, $body:block, $i:ident: $($turn:literal)*) => {{
+        const { assert!($n <= $max) };
         // A constant, so that turns beyond the last one are not even generated.
         #[allow(
             unconditional_panic,
@@ -30,7 +50,7 @@ macro_rules! unrolled {
                 $body
             })*
         }
-    };
+    }};
 }
 pub(super) use unrolled;
 

@@ -166,10 +166,10 @@ impl<P: Part, const R: usize> GatherRange<'_, '_, P, R> {
         let (d, parts) = (target.d, target.d.div_ceil(LANES));
         let (start, end) = (first * LANES, d.min((first + V) * LANES));
         let mut sums = [[s.zero(); V]; R];
-        unrolled!(r in 0..R => {
+        unrolled!(r in 0..R, max 6 => {
             let factor = s.splat(factors[r]);
             let old = &target.out[places[r]..][start..end];
-            unrolled!(v in 0..V => {
+            unrolled!(v in 0..V, max 4 => {
                 let part = &old[v * LANES..old.len().min((v + 1) * LANES)];
                 sums[r][v] = s.mul(load_part(s, part), factor);
             });
@@ -179,18 +179,18 @@ impl<P: Part, const R: usize> GatherRange<'_, '_, P, R> {
         for j in self.range.clone() {
             let row = &values[j * parts + first..][..V];
             let mut value = [s.zero(); V];
-            unrolled!(v in 0..V => {
+            unrolled!(v in 0..V, max 4 => {
                 value[v] = row[v].widen(s);
                 if (v * size_of::<P>()).is_multiple_of(CACHE_LINE) {
                     row[v].prefetch(s, target.ahead);
                 }
             });
-            unrolled!(r in 0..R => {
+            unrolled!(r in 0..R, max 6 => {
                 let weight = s.splat(weights[r].0[j]);
-                unrolled!(v in 0..V => { sums[r][v] = s.fma(weight, value[v], sums[r][v]); });
+                unrolled!(v in 0..V, max 4 => { sums[r][v] = s.fma(weight, value[v], sums[r][v]); });
             });
         }
-        unrolled!(r in 0..R => {
+        unrolled!(r in 0..R, max 6 => {
             let new = &mut target.out[places[r]..][start..end];
             for (part, &sum) in new.chunks_mut(LANES).zip(&sums[r]) {
                 store_part(s, sum, part);

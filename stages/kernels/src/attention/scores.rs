@@ -105,25 +105,25 @@ fn score_tile<S: Simd, P: Part, const R: usize, const V: usize>(
 ) {
     let d = queries[0].len();
     let mut lines = [keys; V];
-    unrolled!(v in 0..V => { lines[v] = &keys[v * d..][..d]; });
+    unrolled!(v in 0..V, max 4 => { lines[v] = &keys[v * d..][..d]; });
     let mut rows = queries;
-    unrolled!(r in 0..R => { rows[r] = &queries[r][..d]; });
+    unrolled!(r in 0..R, max 6 => { rows[r] = &queries[r][..d]; });
     let mut sums = [[s.zero(); V]; R];
     for i in 0..d {
         let mut key = [s.zero(); V];
-        unrolled!(v in 0..V => { key[v] = lines[v][i].widen(s); });
+        unrolled!(v in 0..V, max 4 => { key[v] = lines[v][i].widen(s); });
         if i.is_multiple_of(CACHE_LINE / size_of::<P>()) {
-            unrolled!(v in 0..V => { lines[v][i].prefetch(s, ahead); });
+            unrolled!(v in 0..V, max 4 => { lines[v][i].prefetch(s, ahead); });
         }
-        unrolled!(r in 0..R => {
+        unrolled!(r in 0..R, max 6 => {
             let x = s.splat(rows[r][i]);
-            unrolled!(v in 0..V => { sums[r][v] = s.fma(x, key[v], sums[r][v]); });
+            unrolled!(v in 0..V, max 4 => { sums[r][v] = s.fma(x, key[v], sums[r][v]); });
         });
     }
     let factor = s.splat(factor);
-    unrolled!(r in 0..R => {
+    unrolled!(r in 0..R, max 6 => {
         let to = &mut scores[r].0.as_chunks_mut::<LANES>().0[first..][..V];
-        unrolled!(v in 0..V => { s.store(s.mul(sums[r][v], factor), &mut to[v]); });
+        unrolled!(v in 0..V, max 4 => { s.store(s.mul(sums[r][v], factor), &mut to[v]); });
     });
 }
 
@@ -209,28 +209,28 @@ fn dot_tile<S: Simd, const R: usize, const V: usize>(
 ) {
     let padded = scaled.codes.len() / R;
     let mut lines = [keys; V];
-    unrolled!(v in 0..V => { lines[v] = &keys[v * words..][..words]; });
+    unrolled!(v in 0..V, max 4 => { lines[v] = &keys[v * words..][..words]; });
     let mut queries = [scaled.codes; R];
     let mut sums = [[s.dot_origin(0); V]; R];
-    unrolled!(r in 0..R => {
+    unrolled!(r in 0..R, max 6 => {
         queries[r] = &scaled.codes[r * padded..][..words];
         sums[r] = [s.dot_origin(scaled.sums[r]); V];
     });
     for i in 0..words {
         let mut key = [s.bytes(&[0; 64]); V];
-        unrolled!(v in 0..V => {
+        unrolled!(v in 0..V, max 4 => {
             key[v] = s.bytes(&lines[v][i]);
             s.prefetch(bytemuck::cast_slice(&lines[v][i]), ahead);
         });
-        unrolled!(r in 0..R => {
-            unrolled!(v in 0..V => { sums[r][v] = s.dot_add(sums[r][v], key[v], queries[r][i]); });
+        unrolled!(r in 0..R, max 6 => {
+            unrolled!(v in 0..V, max 4 => { sums[r][v] = s.dot_add(sums[r][v], key[v], queries[r][i]); });
         });
     }
     let scales = scaled.key_scales.as_chunks::<LANES>().0;
-    unrolled!(r in 0..R => {
+    unrolled!(r in 0..R, max 6 => {
         let factor = s.splat(scaled.factors[r]);
         let to = &mut scores[r].0.as_chunks_mut::<LANES>().0[first..][..V];
-        unrolled!(v in 0..V => {
+        unrolled!(v in 0..V, max 4 => {
             let product = s.mul(s.to_f32(sums[r][v]), factor);
             s.store(s.mul(product, s.load(&scales[first + v])), &mut to[v]);
         });

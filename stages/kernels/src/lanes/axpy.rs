@@ -194,12 +194,12 @@ impl<'a> Eight<'a> {
             }
             let [a, b] = words::<S, F>(s, groups, p, v);
             let q = s.words(&factors.pairs[p]);
-            unrolled!(i in 0..P => {
+            unrolled!(i in 0..P, max 2 => {
                 let halves = if first + i == 0 { low(s, a, b) } else { high(s, a, b) };
                 products::<S, F>(s, halves, q, &mut sums[i]);
             });
         }
-        unrolled!(i in 0..P => { factors.store::<F>(s, &sums[i], (v, first + i), acc); });
+        unrolled!(i in 0..P, max 2 => { factors.store::<F>(s, &sums[i], (v, first + i), acc); });
     }
 }
 

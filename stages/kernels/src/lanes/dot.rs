@@ -57,32 +57,32 @@ impl<F: LaneFormat> Dot for Laned<F> {
         }
         let n = laned[0].n;
         for g in 0..n / LANES {
-            unrolled!(r in 0..R => {
+            unrolled!(r in 0..R, max 2 => {
                 ask(s, later[r], F::WORDS * VECTOR * g, F::WORDS * VECTOR);
                 if g % 2 == 0 {
                     ask(s, later[r], laned[r].scales_at(g), 1);
                 }
                 let w = laned[r].group::<F>(g);
-                unrolled!(t in 0..T => {
+                unrolled!(t in 0..T, max 4 => {
                     let x = whole(s, &x[t], g);
                     sums[r][t] = add::<S, F>(s, &w, &x, sums[r][t]);
                 });
             });
         }
         if !n.is_multiple_of(LANES) {
-            unrolled!(r in 0..R => {
+            unrolled!(r in 0..R, max 2 => {
                 ask(s, later[r], F::WORDS * VECTOR * (n / LANES), F::WORDS * VECTOR);
                 let mut filled = Filled::EMPTY;
                 laned[r].fill::<F>(&mut filled);
                 let w = filled.group(F::WORDS);
-                unrolled!(t in 0..T => {
+                unrolled!(t in 0..T, max 4 => {
                     sums[r][t] = last::<S, F>(s, &w, &x[t], n, sums[r][t]);
                 });
             });
         }
         let mut out = [[0.0; T]; R];
-        unrolled!(r in 0..R => {
-            unrolled!(t in 0..T => { out[r][t] = s.reduce_add(sums[r][t]); });
+        unrolled!(r in 0..R, max 2 => {
+            unrolled!(t in 0..T, max 4 => { out[r][t] = s.reduce_add(sums[r][t]); });
         });
         out
     }

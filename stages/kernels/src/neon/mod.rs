@@ -397,7 +397,7 @@ impl<P: Products> Simd for Neon<P> {
             return self.add_i32(start, self.0.dot_block(*codes, bytemuck::cast_ref(x), 0));
         }
         let mut sum = start;
-        unrolled!(g in 0..N => { sum = self.dot_add(sum, codes[g], x[g]); });
+        unrolled!(g in 0..N, max 8 => { sum = self.dot_add(sum, codes[g], x[g]); });
         sum
     }
 

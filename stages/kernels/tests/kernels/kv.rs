@@ -21,8 +21,11 @@ fn shape(kind: KvType, head_dim: usize) -> KvShape {
     }
 }
 
-/// Every position of every head, with the elements of a key.
-fn all(shape: &KvShape) -> Vec<((usize, usize), (u32, usize), usize)> {
+/// A head by its layer and number, a position of it by block and offset, and the elements of a key.
+type Place = ((usize, usize), (u32, usize), usize);
+
+/// Every position of every head.
+fn all(shape: &KvShape) -> Vec<Place> {
     let mut all = Vec::new();
     for (l, layer) in shape.layers.iter().enumerate() {
         for head in 0..layer.heads {
