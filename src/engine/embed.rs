@@ -6,7 +6,7 @@ use forebay_actors::fault::Fault;
 use forebay_actors::io_link::RowLink;
 use forebay_actors::runtime::Shared;
 use forebay_models::block::{BlockType, dequantize};
-use forebay_models::bundle::{ALIGN, DirectoryEntry};
+use forebay_models::bundle::{ALIGN, DirectoryEntry, FileStamp};
 use forebay_models::network::Content;
 use forebay_models::panel::{PANEL_ROWS, extract_row};
 use forebay_models::tensor::TensorId;
@@ -14,6 +14,9 @@ use forebay_plans::residency::Residency;
 use forebay_queues::slab::Slot;
 
 use crate::error::Error;
+
+/// How often rows are read again because the file has changed meanwhile.
+const ATTEMPTS: usize = 3;
 
 /// Looks tokens up.
 #[derive(Debug)]
@@ -32,8 +35,10 @@ pub(super) struct Embedder {
     row: Vec<u8>,
     /// Read buffers, fewer than a long prompt's batch has tokens.
     buffers: Vec<Slot>,
-    /// Whether a cluster of the table has been checked in this process, by cluster of the table.
+    /// Whether a cluster of the table has been checked since the file last changed, by cluster of the table.
     verified: Vec<bool>,
+    /// The file when that began.
+    stamp: Option<FileStamp>,
     scratch: Vec<u8>,
 }
 
@@ -62,6 +67,7 @@ impl Embedder {
             row: vec![0; row_bytes],
             buffers,
             verified: vec![false; count],
+            stamp: None,
             scratch: Vec::new(),
         }
     }
@@ -77,16 +83,51 @@ impl Embedder {
         tokens: &[u32],
         out: &mut [f32],
     ) -> Result<(), Error> {
-        let d = shared.network().d_model;
-        // Before any read is under way: an error in between would leave completions behind for the next
-        // step to stumble over.
+        // Rows carry no checksum of their own, but those of a file that does not change stay what they were.
+        for _ in 0..ATTEMPTS {
+            let reads = self.verify_all(shared, tokens)?;
+            self.embed_all(shared, link, tokens, out)?;
+            if !reads || self.is_unchanged(shared)? {
+                return Ok(());
+            }
+        }
+        Err(Error::Model(shared.bundle.changing()))
+    }
+
+    /// Has the clusters of `tokens` checked that are on flash and have not been; true if there are any on flash.
+    /// Before any row is read: an error in between would leave completions for the next step to stumble over.
+    fn verify_all(&mut self, shared: &Shared, tokens: &[u32]) -> Result<bool, Error> {
+        let mut reads = false;
         for &token in tokens {
             let (cluster, entry) = self.cluster_of(shared, token);
             if shared.plan.residency[cluster] != Residency::Pinned {
                 self.verify(shared, cluster, entry)?;
+                reads = true;
             }
         }
-        // As many at a time as there are buffers.
+        Ok(reads)
+    }
+
+    /// Whether the file is what it was when the first cluster was checked. If not, all are checked again.
+    fn is_unchanged(&mut self, shared: &Shared) -> Result<bool, Error> {
+        let now = Some(shared.bundle.stamp()?);
+        let unchanged = now == self.stamp;
+        if !unchanged {
+            self.verified.fill(false);
+            self.stamp = now;
+        }
+        Ok(unchanged)
+    }
+
+    /// As many at a time as there are buffers.
+    fn embed_all(
+        &mut self,
+        shared: &Shared,
+        link: &mut RowLink,
+        tokens: &[u32],
+        out: &mut [f32],
+    ) -> Result<(), Error> {
+        let d = shared.network().d_model;
         let wave = self.buffers.len().max(1);
         for (tokens, out) in tokens.chunks(wave).zip(out.chunks_mut(wave * d)) {
             self.embed_wave(shared, link, tokens, out)?;
@@ -193,6 +234,9 @@ impl Embedder {
         cluster: usize,
         entry: &DirectoryEntry,
     ) -> Result<(), Error> {
+        if self.stamp.is_none() {
+            self.stamp = Some(shared.bundle.stamp()?);
+        }
         let known = &mut self.verified[cluster - self.first_cluster];
         if !*known {
             shared.bundle.read_cluster(entry, &mut self.scratch)?;

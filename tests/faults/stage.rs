@@ -200,21 +200,38 @@ pub fn tokens_of(engine: &Engine) -> Result<Vec<u32>, Error> {
     Ok(ids)
 }
 
+/// A model in memory, whose file nothing happens to.
+fn healthy() -> Patient {
+    let mode = Mode {
+        sparsity: Sparsity::Dense,
+        weight_memory: 1 << 30,
+        driver: DriverChoice::Pread,
+    };
+    let patient = Patient::new(mode);
+    // Predictors, which this mode has no use for, stay on flash.
+    let kept = |&r: &Residency| matches!(r, Residency::Pinned | Residency::OnFlash);
+    assert!(patient.residency.iter().all(kept));
+    patient
+}
+
 /// What an engine with everything in memory says, on an intact file.
 pub fn right_tokens() -> &'static [u32] {
     static TOKENS_: OnceLock<Vec<u32>> = OnceLock::new();
     TOKENS_.get_or_init(|| {
-        let mode = Mode {
-            sparsity: Sparsity::Dense,
-            weight_memory: 1 << 30,
-            driver: DriverChoice::Pread,
-        };
-        let patient = Patient::new(mode);
-        // Predictors, which this mode has no use for, stay on flash.
-        let kept = |&r: &Residency| matches!(r, Residency::Pinned | Residency::OnFlash);
-        assert!(patient.residency.iter().all(kept));
-        let tokens = patient.tokens().expect("a sound file");
+        let tokens = healthy().tokens().expect("a sound file");
         assert_eq!(tokens.len(), TOKENS);
         tokens
+    })
+}
+
+/// The same for as long as the context allows.
+pub fn long_text() -> &'static [u32] {
+    static TOKENS_: OnceLock<Vec<u32>> = OnceLock::new();
+    TOKENS_.get_or_init(|| {
+        let patient = healthy();
+        let request = Request::text(PROMPT).max_tokens(120);
+        let stream = patient.engine.session().generate(request);
+        let done = stream.and_then(forebay::TokenStream::finish);
+        done.expect("a sound file").1.tokens
     })
 }

@@ -6,7 +6,7 @@ use std::time::Duration;
 use forebay::{Error, Request, Sparsity, StreamItem};
 use forebay_plans::residency::Residency;
 
-use crate::stage::{Mode, PROMPT, Patient, modes, right_tokens};
+use crate::stage::{Mode, PROMPT, Patient, long_text, modes, right_tokens};
 use crate::watchdog::within;
 
 const LIMIT: Duration = Duration::from_secs(30);
@@ -138,12 +138,9 @@ fn a_file_cut_off_under_a_running_stream_is_an_error_and_the_engine_recovers() {
 #[test]
 fn damage_behind_a_warm_cache_never_gives_wrong_tokens() {
     in_every_mode(|mode, patient| {
-        if patient.last(Residency::GatePinned).is_none() {
-            return; // Whole clusters are checked at their first use only.
-        }
         assert_eq!(patient.tokens().expect("a sound file"), right_tokens());
         for i in 0..patient.residency.len() {
-            if patient.residency[i] == Residency::GatePinned {
+            if patient.residency[i] != Residency::Pinned {
                 patient.damage(&patient.bundle.clusters[i]);
             }
         }
@@ -158,6 +155,39 @@ fn damage_behind_a_warm_cache_never_gives_wrong_tokens() {
             right_tokens(),
             "{mode:?}"
         );
+    });
+}
+
+#[test]
+fn a_file_overwritten_while_tokens_flow_never_gives_wrong_tokens() {
+    // Ten changes in each of six ways of streaming, of clusters that may have been read before.
+    in_every_mode(|mode, patient| {
+        let read = |i: &usize| patient.residency[*i] != Residency::Pinned;
+        let on_flash: Vec<_> = (0..patient.residency.len()).filter(read).collect();
+        let mut failed = 0;
+        for round in 0..10 {
+            let victims = on_flash.iter().skip(round).step_by(1 + 4 * round);
+            let victims: Vec<_> = victims.map(|&i| patient.bundle.clusters[i]).collect();
+            let mut session = patient.engine.session();
+            let request = Request::text(PROMPT).max_tokens(120);
+            let stream = session.generate(request).expect("a prompt");
+            let (mut ids, mut error) = (Vec::new(), None);
+            for (i, item) in stream.blocking().enumerate() {
+                if i == 1 + round {
+                    victims.iter().for_each(|entry| patient.damage(entry));
+                }
+                match item {
+                    Ok(StreamItem::Token(token)) => ids.push(token.id),
+                    Ok(_) => {}
+                    Err(e) => error = Some(e),
+                }
+            }
+            assert_eq!(ids, long_text()[..ids.len()], "{mode:?}, round {round}");
+            assert!(error.is_some() || ids.len() == long_text().len());
+            failed += usize::from(error.is_some());
+            victims.iter().for_each(|entry| patient.repair(entry));
+        }
+        assert!(failed > 0, "{mode:?}: no damage was ever read");
     });
 }
 
@@ -226,6 +256,12 @@ fn a_damaged_embedding_behind_sound_ones_is_an_error_and_the_engine_recovers() {
         }
         patient.repair(&damaged);
         let after = run().expect("a repaired file");
+        assert_eq!(after, run().expect("a repaired file"));
+        // The cluster has been checked, and is damaged afterwards.
+        patient.damage(&damaged);
+        let message = run().expect_err("a damaged row").to_string();
+        assert!(message.contains("checksum does not match"), "{message}");
+        patient.repair(&damaged);
         assert_eq!(after, run().expect("a repaired file"));
         let elsewhere = Patient::new(low);
         let stream = elsewhere

@@ -23,7 +23,7 @@ pub use geometry::{FfnGeometry, FfnLayout, MAX_BUNDLES, MAX_NEURONS};
 pub use hot_set::{HotNeuron, ffn_identity, hot_set_path, load_hot_set, save_hot_set};
 pub use meta::{BundleMeta, GateCalibration, LayerPredictor, SourceIdentity, StoredMatrix};
 pub use pack::{COLUMN_FORMAT, PackOptions, PackProgress, pack};
-pub use reader::{Bundle, NeuronSums};
+pub use reader::{Bundle, FileStamp, NeuronSums};
 pub use vectors::Vectors;
 pub use whole_file::write_whole;
 pub use writer::remove_stale_partials;

@@ -37,6 +37,13 @@ impl NeuronSums {
     }
 }
 
+/// What tells that a file has been written to: when, and how long it is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct FileStamp {
+    modified: std::time::SystemTime,
+    len: u64,
+}
+
 /// An open bundle file.
 #[derive(Debug)]
 pub struct Bundle {
@@ -155,6 +162,31 @@ impl Bundle {
             Ok(())
         } else {
             Err(self.corrupt(entry))
+        }
+    }
+
+    /// When the file was last written to.
+    ///
+    /// # Errors
+    /// The system does not tell.
+    pub fn stamp(&self) -> Result<FileStamp> {
+        let info = self.file.metadata();
+        let stamp = info.and_then(|info| {
+            Ok(FileStamp {
+                modified: info.modified()?,
+                len: info.len(),
+            })
+        });
+        stamp.map_err(|e| ModelError::io(&self.path, "examine the packed model", e))
+    }
+
+    /// The error for a file that is being written to while it is in use.
+    pub fn changing(&self) -> ModelError {
+        ModelError::Format {
+            path: self.path.clone(),
+            field: "file".into(),
+            problem: "it is being overwritten while it is in use".into(),
+            remedy: "wait until that is done, then start again".into(),
         }
     }
 

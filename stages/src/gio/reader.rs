@@ -47,8 +47,6 @@ pub struct Reader {
     stream: Vec<u32>,
     /// Flow id of the latest read by ordinal.
     flows: Vec<u64>,
-    /// Whether the ordinal's checksum has been verified in this process, or since the last fault.
-    verified: Vec<bool>,
     /// Whether the latest read failed, by ordinal.
     failed: Vec<bool>,
     waiting: VecDeque<Waiter>,
@@ -62,18 +60,16 @@ impl Reader {
             window: Window::new(n, buffers),
             stream,
             flows: vec![0; n],
-            verified: vec![false; n],
             failed: vec![false; n],
             waiting: VecDeque::with_capacity(max_waiting),
         }
     }
 
     /// A step begins that takes the first `clusters` of the cycle. After a fault (`read_again`) nothing that
-    /// was read ahead is used, and everything is checked again.
+    /// was read ahead is used.
     pub fn begin_step(&mut self, clusters: usize, read_again: bool) {
         if read_again {
             self.window.restart();
-            self.verified.fill(false);
         }
         self.window.begin_pass(clusters);
     }
@@ -177,19 +173,15 @@ impl Reader {
         true
     }
 
-    /// A cluster's bytes are checked once per process: flash that returned them right once and wrong
-    /// later would be beyond what a file format can guard against.
+    /// Bytes are checked at every read, because the file may be overwritten while it is in use. That brings
+    /// them into the cache of the core that computes with them next.
     fn verify(&mut self, frame: &Frame<'_>, ordinal: usize, bytes: &[u8], out: &mut Outbox) {
         let cluster = self.stream[ordinal];
         if std::mem::take(&mut self.failed[ordinal]) {
             return out.faults.push(StageFault::Unread { cluster, ordinal });
         }
-        if std::mem::replace(&mut self.verified[ordinal], true) {
-            return;
-        }
         let entry = frame.entry(cluster);
         if checksum(&bytes[..entry.len as usize]) != entry.sum {
-            self.verified[ordinal] = false;
             let neuron = None;
             out.faults.push(StageFault::Corrupt { cluster, neuron });
         }
