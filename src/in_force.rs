@@ -37,8 +37,6 @@ pub struct PlanInForce {
     pub loading: Loading,
     /// What overlaps while a layer's FFN is computed.
     pub pipeline: Pipeline,
-    /// Whether the next layer's neurons are read ahead.
-    pub look_ahead: bool,
     /// Layers of the model.
     pub layers: usize,
     /// Where its clusters are.
@@ -108,7 +106,6 @@ impl PlanInForce {
             policy: neurons.policy,
             loading: neurons.loading,
             pipeline: neurons.pipeline,
-            look_ahead: neurons.looks_ahead(residency, parts.sparsity == Sparsity::Predicted),
             layers: parts.layers,
             clusters: ClusterCounts {
                 pinned: count(Residency::Pinned),

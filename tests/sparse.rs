@@ -188,7 +188,6 @@ fn settings() -> Vec<Setting> {
                             policy,
                             loading,
                             pipeline,
-                            look_ahead: threads == 2,
                         },
                     });
                 }

@@ -126,7 +126,6 @@ pub fn begin(reader: fn(&mut Stages) -> &mut Reader, stages: &mut Stages, frame:
         Work::Neurons { part, .. } => {
             stages.gio.waiting.begin();
             stages.udio.waiting.begin();
-            frame.weights.neurons.stop_reading_ahead();
             if *part != Part::UpDown {
                 stages.pred.begin();
                 stages

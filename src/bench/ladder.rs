@@ -26,44 +26,34 @@ const fn rung(
     policy: PolicyKind,
     loading: Loading,
     pipeline: Pipeline,
-    look_ahead: bool,
 ) -> Rung {
     let options = NeuronOptions {
         policy,
         loading,
         pipeline,
-        look_ahead,
     };
     Rung { name, options }
 }
 
 /// The paper's ablation, and LLM in a Flash beside it.
-pub const LADDER: [Rung; 8] = {
+pub const LADDER: [Rung; 7] = {
     use Loading::{Bundle, Rows};
     use Pipeline::{Cluster, Matrix, None};
     use PolicyKind::{Frequency, NoCache, TwoQueue, Window};
     let window = Window(PolicyKind::DEFAULT_WINDOW);
     [
-        rung("rows, no cache, blocking reads", NoCache, Rows, None, false),
-        rung("+ bundles", NoCache, Bundle, None, false),
-        rung("+ neuron cache", TwoQueue, Bundle, None, false),
-        rung("+ overlap within a matrix", TwoQueue, Bundle, Matrix, false),
-        rung(
-            "+ neuron-cluster pipeline",
-            TwoQueue,
-            Bundle,
-            Cluster,
-            false,
-        ),
+        rung("rows, no cache, blocking reads", NoCache, Rows, None),
+        rung("+ bundles", NoCache, Bundle, None),
+        rung("+ neuron cache", TwoQueue, Bundle, None),
+        rung("+ overlap within a matrix", TwoQueue, Bundle, Matrix),
+        rung("+ neuron-cluster pipeline", TwoQueue, Bundle, Cluster),
         rung(
             "+ frequency instead of two queues",
             Frequency,
             Bundle,
             Cluster,
-            false,
         ),
-        rung("+ look-ahead", Frequency, Bundle, Cluster, true),
-        rung("LLM in a Flash", window, Bundle, None, false),
+        rung("LLM in a Flash", window, Bundle, None),
     ]
 };
 

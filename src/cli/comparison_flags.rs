@@ -15,10 +15,6 @@ pub struct ComparisonFlags {
     /// What overlaps while the FFN is computed.
     #[arg(long, value_enum, help_heading = "Comparison")]
     pipeline: Option<PipelineFlag>,
-    /// Read what the next layer will probably want while the present one is computed: more reads, less waiting;
-    /// for disks with reads to spare.
-    #[arg(long, help_heading = "Comparison")]
-    look_ahead: bool,
     /// Another engine's way of running sparse models: sets --policy, --loading and --pipeline unless they are
     /// given.
     #[arg(long, value_enum, help_heading = "Comparison")]
@@ -73,11 +69,9 @@ impl ComparisonFlags {
                 policy: PolicyKind::Window(PolicyKind::DEFAULT_WINDOW),
                 loading: Loading::Bundle,
                 pipeline: Pipeline::None,
-                look_ahead: false,
             },
             None => NeuronOptions::default(),
         };
-        options.look_ahead = self.look_ahead;
         options.policy = self.policy.unwrap_or(options.policy);
         if let Some(loading) = self.loading {
             options.loading = match loading {

@@ -124,7 +124,7 @@ impl EngineBuilder {
         threads: usize,
         predicted: bool,
     ) -> Vec<Program> {
-        let options = self.neurons.program(plan, predicted);
+        let options = self.neurons.program(predicted);
         let programs = (0..threads).map(|rank| compile(bundle, plan, rank, options));
         programs.collect()
     }

@@ -18,8 +18,8 @@ pub struct Boards {
     heads: F32Board,
     /// Projected attention output, `[max_batch, d_model]`.
     output: F32Board,
-    /// fc1 of the layer and of the next one times the residual stream, `[max_batch, 2 * largest rank]`; empty
-    /// where neurons are not predicted.
+    /// The predictor's fc1 times the residual stream, `[max_batch, largest rank]`; empty where neurons are not
+    /// predicted.
     predictor: F32Board,
     /// Each core's share of the FFN in fixed point, `[threads][max_batch, d_model]`.
     pub shares: Vec<I64Board>,
@@ -43,7 +43,7 @@ impl Boards {
             qkv: F32Board::new(max_batch * network.widest_qkv()),
             heads: F32Board::new(max_batch * network.widest_heads()),
             output: F32Board::new(max_batch * d),
-            predictor: F32Board::new(max_batch * 2 * rank),
+            predictor: F32Board::new(max_batch * rank),
             shares: (0..threads).map(|_| I64Board::new(max_batch * d)).collect(),
             logits: F32Board::new(max_logits * network.vocab_size),
         }
@@ -58,7 +58,7 @@ impl Boards {
         rank: usize,
     ) -> usize {
         let d = network.d_model;
-        let columns = 2 * d + network.widest_qkv() + network.widest_heads() + 2 * rank;
+        let columns = 2 * d + network.widest_qkv() + network.widest_heads() + rank;
         (max_batch * columns + max_logits * network.vocab_size) * size_of::<f32>()
             + threads * max_batch * d * size_of::<i64>()
     }

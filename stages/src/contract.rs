@@ -23,11 +23,6 @@ pub enum Turn {
 pub trait StageActor {
     /// Does a small piece of work: true if there was any.
     fn turn(&mut self, frame: &mut Frame<'_>, out: &mut Outbox) -> bool;
-
-    /// Does something useful while every stage waits for reads: true if there was anything.
-    fn idle_turn(&mut self, _frame: &mut Frame<'_>, _out: &mut Outbox) -> bool {
-        false
-    }
 }
 
 /// Which way a cluster leaves a stage.

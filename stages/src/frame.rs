@@ -1,7 +1,7 @@
 //! What the stages of a core may see while a phase runs.
 
 use forebay_models::bundle::{Bundle, DirectoryEntry, FfnGeometry};
-use forebay_plans::program::{Item, Phase};
+use forebay_plans::program::Phase;
 
 use crate::boards::Boards;
 use crate::kernels::{Activations, KernelTable};
@@ -44,8 +44,6 @@ pub struct Frame<'a> {
     pub phase: &'a Phase,
     /// Number of the phase in its program; all cores count alike.
     pub number: usize,
-    /// Neuron clusters of the next FFN.
-    pub next: &'a [Item],
     /// The step's tokens.
     pub tokens: &'a [TokenPlace],
     /// Whether more of the same prompt follows.
@@ -54,8 +52,6 @@ pub struct Frame<'a> {
     pub input: &'a Activations,
     /// `relu(fc1 · x)` of the layer, `[n_tokens, rank]`, where neurons are predicted.
     pub hidden: &'a Activations,
-    /// The same of the next layer, of one token.
-    pub hidden_ahead: &'a Activations,
     /// Where weights are.
     pub weights: &'a mut Weights,
 }

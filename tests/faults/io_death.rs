@@ -99,7 +99,7 @@ fn graph(scratch: &Scratch, reads: usize, death: Death) -> Runtime {
         neuron_cache: 0,
     };
     let plan = decide(&bundle, &request).expect("the least memory");
-    let options = NeuronOptions::default().program(&plan, false);
+    let options = NeuronOptions::default().program(false);
     let programs: Vec<_> = (0..threads)
         .map(|rank| compile(&bundle, &plan, rank, options))
         .collect();

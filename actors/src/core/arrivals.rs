@@ -51,8 +51,7 @@ impl Core {
         }
     }
 
-    /// Neurons came back. If the read failed, that is a fault where a cluster waits for it: a read ahead may be left
-    /// over from an earlier step.
+    /// Neurons that a cluster waits for came back.
     fn neurons_arrived(
         &mut self,
         (id, offset): (usize, u64),
@@ -61,9 +60,7 @@ impl Core {
     ) {
         let store = &mut self.weights.neurons;
         let read_ok = result.is_ok();
-        if let Err(fault) = result
-            && store.is_awaited(id)
-        {
+        if let Err(fault) = result {
             let what = "neurons".to_string();
             self.shared.faults.report(Fault::Read {
                 what,
@@ -99,14 +96,9 @@ impl Core {
         let (store, stages) = (&mut self.weights.neurons, &mut self.stages);
         while let Some(read) = store.next_read() {
             let tag = ReadTag::Neurons { id: read.id };
-            let flow = match read.is_ahead {
-                true => self.io.prefetch(tag, read.offset, read.len, read.slot),
-                false => self.io.urgent(tag, read.offset, read.len, read.slot),
-            };
-            if let Some(flight) = store.flight_of(read.id) {
-                stages.gio.waiting.reads(flight, flow);
-                stages.udio.waiting.reads(flight, flow);
-            }
+            let flow = self.io.urgent(tag, read.offset, read.len, read.slot);
+            stages.gio.waiting.reads(read.flight, flow);
+            stages.udio.waiting.reads(read.flight, flow);
         }
         self.io.flush();
     }

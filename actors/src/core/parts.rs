@@ -143,11 +143,11 @@ fn stages(
 ) -> Stages {
     let (bundle, batch) = (&shared.bundle, shared.max_batch);
     let (flights, max_neurons) = (program.max_flights(), max_neurons(bundle));
-    let predicts = (shared.rule.is_predicted(), shared.looks_ahead());
+    let predicted = shared.rule.is_predicted();
     let d_model = shared.network().d_model;
     Stages {
         rows: Rows::new(rows, program.max_rows(), batch * max_rows(bundle)),
-        pred: Pred::new(bundle, predicts, (flights, max_neurons), batch),
+        pred: Pred::new(bundle, predicted, (flights, max_neurons), batch),
         gio: Gio::new(gio, flights),
         preload: Preload { reader: preload },
         gc: Gc::new(flights, batch),

@@ -39,7 +39,6 @@ impl Core {
             ..
         } = self;
         let program = prompts.program().unwrap_or(program);
-        let next = program.next_neurons(number + 1);
         let frame = Frame {
             bundle: &shared.bundle,
             kernels: &shared.kernels,
@@ -49,12 +48,10 @@ impl Core {
             rank: *rank,
             phase: &program.phases[number],
             number,
-            next: next.map_or(&[], |next| next.neurons()),
             tokens: &step.tokens.places,
             more: step.more,
             input: &residual.input,
             hidden: &residual.hidden,
-            hidden_ahead: &residual.hidden_ahead,
             weights,
         };
         let wiring: &mut dyn Wiring = match prompts.is_active() {
@@ -94,7 +91,6 @@ impl Core {
             n_tokens: self.step.tokens.places.len(),
             wanted: &self.step.tokens.wanted,
             rank: shared.predictor_rank(),
-            looks_ahead: shared.looks_ahead(),
         };
         let d_model = shared.network().d_model;
         for prepare in &phase.prepare {

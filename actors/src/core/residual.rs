@@ -25,8 +25,6 @@ pub(super) struct Residual {
     pub input: Activations,
     /// What the predictor's fc1 made of the tokens, `relu(fc1 · x)`, `[n_tokens, rank]`.
     pub hidden: Activations,
-    /// The same of the next layer's fc1 and one token, for reading ahead.
-    pub hidden_ahead: Activations,
 }
 
 /// What preparing a phase needs beside the residual stream.
@@ -38,9 +36,8 @@ pub(super) struct Surroundings<'a> {
     pub n_tokens: usize,
     /// Tokens that want logits, by place in the step.
     pub wanted: &'a [u32],
-    /// Largest rank of the predictors, and whether the next layer's are asked as well.
+    /// Largest rank of the predictors.
     pub rank: usize,
-    pub looks_ahead: bool,
 }
 
 impl Residual {
@@ -55,7 +52,6 @@ impl Residual {
             share: vec![0; batch * d_model],
             input: Activations::new(batch, widest),
             hidden: Activations::new(batch, rank),
-            hidden_ahead: Activations::new(1, rank),
         }
     }
 
@@ -63,7 +59,7 @@ impl Residual {
     pub fn bytes(batch: usize, d_model: usize, widest: usize, rank: usize) -> usize {
         let hidden = match rank {
             0 => 0,
-            _ => Activations::bytes_for(batch + 1, rank),
+            _ => Activations::bytes_for(batch, rank),
         };
         batch * (d_model * 4 + widest * 4 + 2 * d_model * 8)
             + 2 * d_model * 4
@@ -159,24 +155,14 @@ impl Residual {
         };
         let (layer, n) = (around.phase.layer, around.n_tokens);
         let (rank, width) = (predictors[layer].rank, around.rank);
-        let rectified = |at: usize, row: &mut [f32]| {
-            around.boards.board(Board::Predictor).read(at, row);
-            row.iter_mut().for_each(|v| *v = v.max(0.0));
-        };
+        let board = around.boards.board(Board::Predictor);
         let hidden = &mut self.rows[..n * rank];
         for (t, row) in hidden.chunks_exact_mut(rank).enumerate() {
-            rectified(t * 2 * width, row);
+            board.read(t * width, row);
+            row.iter_mut().for_each(|v| *v = v.max(0.0));
         }
-        let form = Form::Panels;
-        self.hidden.load(around.kernels, form, n, rank, hidden);
-        // Prompts want most neurons anyway.
-        let next = predictors.get(layer + 1);
-        if let Some(next) = next.filter(|_| n == 1 && around.looks_ahead) {
-            let row = &mut self.rows[..next.rank];
-            rectified(width, row);
-            let ahead = &mut self.hidden_ahead;
-            ahead.load(around.kernels, form, 1, next.rank, row);
-        }
+        self.hidden
+            .load(around.kernels, Form::Panels, n, rank, hidden);
     }
 
     /// The phase's input: the residual stream, normed where it has to be.

@@ -46,8 +46,6 @@ const REQUESTS_FIRST: [Station; 6] = [
     Station::Gc,
     Station::Udc,
 ];
-/// Who may do something useful while all wait for reads.
-const IDLE: [Station; 3] = [Station::Gio, Station::Udio, Station::Pred];
 
 /// The graph.
 #[derive(Debug, Default)]
@@ -100,19 +98,17 @@ fn take_turn(
     }
 }
 
-/// Gives one stage a turn in which it may do what nobody waits for.
-fn take_idle_turn(
-    station: Station,
-    stages: &mut Stages,
-    frame: &mut Frame<'_>,
-    out: &mut Outbox,
-) -> bool {
-    match station {
-        Station::Gio => stages.gio.idle_turn(frame, out),
-        Station::Udio => stages.udio.idle_turn(frame, out),
-        Station::Pred => stages.pred.idle_turn(frame, out),
-        Station::Udc | Station::Early | Station::Gc => false,
-    }
+/// While all stages wait for reads: sends a cluster that waits to Early; false if none has anything for it.
+fn send_part(stages: &mut Stages, frame: &mut Frame<'_>, out: &mut Outbox) -> bool {
+    let station = if stages.gio.waiting.send_part(frame, out) {
+        Station::Gio
+    } else if stages.udio.waiting.send_part(frame, out) {
+        Station::Udio
+    } else {
+        return false;
+    };
+    deliver(station, stages, frame, out);
+    true
 }
 
 /// Gives the stages their turns until one has done something, and has it delivered.
@@ -186,16 +182,7 @@ impl Wiring for DecodeGraph {
         if worked || frame.weights.neurons.can_read() {
             return true;
         }
-        if frame.n_tokens() > 1 {
-            return false;
-        }
-        IDLE.into_iter().any(|station| {
-            let worked = take_idle_turn(station, stages, frame, out);
-            if worked {
-                deliver(station, stages, frame, out);
-            }
-            worked
-        })
+        frame.n_tokens() == 1 && send_part(stages, frame, out)
     }
 
     fn ready(

@@ -93,6 +93,6 @@ impl Wiring for PrefillGraph {
         _frame: &mut Frame<'_>,
         _out: &mut Outbox,
     ) {
-        // A read that was made ahead of an earlier step: no flight of this graph waits for single neurons.
+        // No flight of this graph waits for single neurons.
     }
 }

@@ -133,11 +133,8 @@ impl Prompts {
         // What is in the cache is not read again where that is most of it.
         let neurons = program.cached_neurons;
         let missing = neurons - store.cached();
-        // A neuron that was read ahead and that nobody wanted may still be on its way into the memory that would
-        // be borrowed; then the next batch takes this graph.
         self.active = is_prompt
             && missing * SEQUENTIAL_GAIN >= neurons
-            && !store.is_reading()
             // A cache that has shrunk may have too little to lend.
             && store.can_lend(window.buffers * window.bytes);
         let preload = stages.preload.reader.window();

@@ -26,25 +26,13 @@ pub struct NeuronOptions {
     pub loading: Loading,
     /// What overlaps.
     pub pipeline: Pipeline,
-    /// Whether the neurons that a layer will probably want are read while the one before it is computed. It
-    /// costs a sixth more reads, which is too much for a disk that has more reads to do than it can.
-    pub look_ahead: bool,
 }
 
 impl NeuronOptions {
-    /// Whether the next layer's neurons are predicted and read ahead: guesses, but made into a disk that has
-    /// nothing else to do while attention is computed.
-    pub fn looks_ahead(&self, plan: &ResidencyPlan, predicted: bool) -> bool {
-        let cached = plan.neuron_cache.slots > 0 && predicted;
-        let overlaps = self.loading == Loading::Bundle && self.pipeline == Pipeline::Cluster;
-        self.look_ahead && cached && overlaps
-    }
-
-    /// How programs are compiled for a residency.
-    pub fn program(&self, plan: &ResidencyPlan, predicted: bool) -> Options {
+    /// How programs are compiled.
+    pub fn program(&self, predicted: bool) -> Options {
         Options {
             predicted,
-            looks_ahead: self.looks_ahead(plan, predicted),
             by_matrix: self.pipeline == Pipeline::Matrix,
         }
     }
@@ -85,15 +73,9 @@ impl Shared {
         &self.bundle.meta.network
     }
 
-    /// [`NeuronOptions::looks_ahead`] of this run.
-    pub fn looks_ahead(&self) -> bool {
-        self.neurons
-            .looks_ahead(&self.plan, self.rule.is_predicted())
-    }
-
     /// [`NeuronOptions::program`] of this run.
     pub fn program_options(&self) -> Options {
-        self.neurons.program(&self.plan, self.rule.is_predicted())
+        self.neurons.program(self.rule.is_predicted())
     }
 
     /// The largest rank of a predictor that is used, 0 if none is.

@@ -22,7 +22,6 @@ pub struct Case {
     pub pipeline: Pipeline,
     pub loading: Loading,
     pub policy: PolicyKind,
-    pub look_ahead: bool,
     pub max_batch: usize,
     pub max_logits: usize,
     /// Sequences that the KV cache has room for.
@@ -68,7 +67,6 @@ impl Case {
             pipeline,
             loading: random.one_of(&[Loading::Bundle, Loading::Split, Loading::Rows]),
             policy: random.one_of(&PolicyKind::ALL),
-            look_ahead: random.chance(50),
             max_batch,
             max_logits: random.within(1..=max_batch.min(4)),
             sequences: 1,

@@ -261,7 +261,6 @@ fn in_memory(model: &Model, sparsity: Sparsity) -> Result<Logits, String> {
         pipeline: Pipeline::Cluster,
         loading: Loading::Bundle,
         policy: PolicyKind::Lru,
-        look_ahead: false,
         max_batch: 1,
         max_logits: 1,
         sequences: 1,

@@ -59,7 +59,6 @@ fn uses(stage: Stage) -> bool {
 /// Checks traces step by step.
 pub struct Visits {
     sparsity: Sparsity,
-    looks_ahead: bool,
     predicted: bool,
     owner: Vec<u16>,
     residency: Vec<Residency>,
@@ -73,7 +72,6 @@ impl Visits {
         let shared = world.steps.shared();
         Self {
             sparsity: case.sparsity,
-            looks_ahead: shared.looks_ahead(),
             predicted: case.sparsity == Sparsity::Predicted,
             owner: case.plan.owner.clone(),
             residency: case.plan.residency.clone(),
@@ -227,15 +225,7 @@ impl Visits {
             expected += match entry.content {
                 Content::Rows(TensorId::Layer(_, T::Q | T::K | T::V)) => once(Stage::Qkv, layer)?,
                 Content::Rows(TensorId::Layer(_, T::O)) => once(Stage::Output, layer)?,
-                Content::Rows(TensorId::Layer(_, T::PredictorFc1)) => {
-                    let ahead = self.looks_ahead && layer > 0;
-                    let ahead = if ahead {
-                        once(Stage::Pred, layer - 1)?
-                    } else {
-                        0
-                    };
-                    once(Stage::Pred, layer)? + ahead
-                }
+                Content::Rows(TensorId::Layer(_, T::PredictorFc1)) => once(Stage::Pred, layer)?,
                 Content::Neurons(_) => {
                     let gc = match times(Stage::Gc, layer) {
                         // A predictor may name none of its neurons.

@@ -104,9 +104,8 @@ impl World {
             policy: case.policy,
             loading: case.loading,
             pipeline: case.pipeline,
-            look_ahead: case.look_ahead,
         };
-        let options = neurons.program(&case.plan, predicted);
+        let options = neurons.program(predicted);
         let programs: Vec<Program> = (0..case.threads)
             .map(|rank| compile(&bundle, &case.plan, rank, options))
             .collect();

@@ -19,8 +19,6 @@ use crate::residency::{Residency, ResidencyPlan};
 pub struct Options {
     /// Predictors say which neurons are computed.
     pub predicted: bool,
-    /// Each layer's predictor is asked about the next layer as well.
-    pub looks_ahead: bool,
     /// A barrier stands between the FFN's matrices: a baseline.
     pub by_matrix: bool,
 }
@@ -208,11 +206,7 @@ impl<'a> Compiler<'a> {
     fn predictor(&mut self, layer: usize) {
         let predictors = self.bundle.meta.predictors.iter().flatten();
         let rank = predictors.map(|p| p.rank).max().unwrap_or(0);
-        let fc1 = |layer| TensorId::Layer(layer, T::PredictorFc1);
-        let mut matrices = vec![(fc1(layer), 0, 0..0)];
-        if self.options.looks_ahead && layer + 1 < self.network.n_layers() {
-            matrices.push((fc1(layer + 1), rank, 0..0));
-        }
+        let fc1 = TensorId::Layer(layer, T::PredictorFc1);
         let prepare = vec![
             self.join_output(layer),
             Prepare::Norm {
@@ -220,8 +214,8 @@ impl<'a> Compiler<'a> {
                 only_wanted: false,
             },
         ];
-        let site = (Stage::Pred, Board::Predictor, 2 * rank);
-        let work = self.rows(site, &matrices, Finish::Plain);
+        let site = (Stage::Pred, Board::Predictor, rank);
+        let work = self.rows(site, &[(fc1, 0, 0..0)], Finish::Plain);
         self.push(layer, prepare, work);
     }
 

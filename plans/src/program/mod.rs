@@ -88,7 +88,7 @@ pub enum Board {
     Heads,
     /// Attention's output.
     Output,
-    /// fc1 times the residual stream, of the layer and of the next one.
+    /// The predictor's fc1 times the residual stream.
     Predictor,
     /// Logits of the tokens that want them.
     Logits,
@@ -126,7 +126,7 @@ pub enum Prepare {
         /// How.
         join: Join,
     },
-    /// The hidden values of the predictor, of this layer and of the next one.
+    /// The hidden values of the predictor.
     TakeHidden,
     /// Observers see the residual stream.
     ShowResidual,
@@ -335,11 +335,5 @@ impl Program {
             _ => None,
         });
         rows.max().unwrap_or(0)
-    }
-
-    /// The next phase with neuron clusters, from `phase` on.
-    pub fn next_neurons(&self, phase: usize) -> Option<&Phase> {
-        let mut later = self.phases.iter().skip(phase);
-        later.find(|phase| matches!(phase.work, Work::Neurons { .. }))
     }
 }

@@ -61,7 +61,7 @@ fn start(path: &Path, pinned: bool) -> (Runtime, Embedder) {
         &bundle,
         &plan,
         0,
-        NeuronOptions::default().program(&plan, false),
+        NeuronOptions::default().program(false),
     )];
     let mut memory = WeightMemory::carve(&bundle, &plan, &programs, BATCH).expect("memory");
     let open = || {

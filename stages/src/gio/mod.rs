@@ -62,9 +62,4 @@ impl StageActor for Gio {
         self.waiting.want(frame, flight, parts, out);
         true
     }
-
-    /// Has a part of a waiting cluster computed.
-    fn idle_turn(&mut self, frame: &mut Frame<'_>, out: &mut Outbox) -> bool {
-        self.waiting.send_part(frame, out)
-    }
 }

@@ -9,7 +9,6 @@
 //! When slots run out, only the first waiting cluster holds any without having all, so two clusters can
 //! never wait for each other.
 
-mod ahead;
 #[cfg(test)]
 mod fixture;
 mod join;
@@ -28,7 +27,6 @@ use forebay_queues::slab::{PAGE, Slot};
 
 use crate::cache::NeuronCache;
 use crate::live_mask::LiveMask;
-use ahead::{AheadRead, MAX_AHEAD};
 
 pub use join::{JoinRule, JoinedRead};
 pub use parts::{
@@ -50,13 +48,6 @@ struct Span {
     neurons: LiveMask,
     offset: u64,
     len: usize,
-}
-
-/// What a read in progress is for.
-#[derive(Clone, Copy, Debug)]
-enum Purpose {
-    Wanted(Span),
-    Ahead(AheadRead),
 }
 
 #[derive(Clone, Debug)]
@@ -99,14 +90,10 @@ pub struct NeuronStore {
     flights: Vec<Flight>,
     /// Flights that wait for free slots, first come first served. Only the first one holds any.
     blocked: VecDeque<usize>,
+    /// Reads that are due.
     spans: VecDeque<Span>,
-    /// Reads ahead that have not been started.
-    ahead: VecDeque<AheadRead>,
-    /// The flight that waits for a neuron that is being read ahead, `[slots]`.
-    waiters: Vec<u32>,
-    reads: Vec<Option<Purpose>>,
-    /// Those under way that a flight waits for.
-    wanted_reads: usize,
+    /// Those under way.
+    reads: Vec<Option<Span>>,
     free_reads: Vec<usize>,
     buffers: Vec<Slot>,
     buffer_bytes: usize,
@@ -143,10 +130,7 @@ impl NeuronStore {
             flights: vec![NO_FLIGHT; flights],
             blocked: VecDeque::with_capacity(flights),
             spans: VecDeque::with_capacity(flights * neurons * PIECES),
-            ahead: VecDeque::with_capacity(MAX_AHEAD),
-            waiters: vec![NO_SLOT; memory.slots],
             reads: vec![None; reads],
-            wanted_reads: 0,
             free_reads: (0..reads).collect(),
             buffer_bytes: memory.buffers.first().map_or(0, |b| b.len()),
             buffers: memory.buffers,
@@ -220,21 +204,14 @@ impl NeuronStore {
             };
             entry.slots[neuron] = slot as u32;
         }
-        let (mut missing, mut coming) = (LiveMask::NONE, LiveMask::NONE);
+        let mut missing = LiveMask::NONE;
         for neuron in wanted.live.iter() {
             let slot = entry.slots[neuron] as usize;
             let parts = self.parts[slot];
-            // What was read for this token is a miss, ahead or not. A second want finds what the first brought.
+            // A second want finds what the first brought: that was a miss.
             let first = wanted.parts != Parts::UP_DOWN || !self.rules.whole;
-            if parts.has(Parts::COMING) {
-                coming.set(neuron);
-                self.waiters[slot] = flight as u32;
-                self.counts.misses += 1;
-            } else if !parts.has(wanted.parts) {
+            if !parts.has(wanted.parts) {
                 missing.set(neuron);
-                self.counts.misses += 1;
-            } else if parts.has(Parts::AHEAD) {
-                self.parts[slot] = parts.without(Parts::AHEAD);
                 self.counts.misses += 1;
             } else if first {
                 self.counts.hits += 1;
@@ -247,8 +224,6 @@ impl NeuronStore {
                 self.queue_spans(&wanted, piece, range, &missing);
             }
         }
-        let waiting = &mut self.flights[flight].missing[0];
-        coming.iter().for_each(|neuron| waiting.set(neuron));
         Some(self.flights[flight].is_ready())
     }
 
@@ -321,8 +296,7 @@ impl NeuronStore {
 
     /// Whether a read is due and a buffer is free.
     pub fn can_read(&self) -> bool {
-        let ahead = !self.ahead.is_empty() && self.wanted_reads == 0;
-        (ahead || !self.spans.is_empty()) && !self.buffers.is_empty() && !self.free_reads.is_empty()
+        !self.spans.is_empty() && !self.buffers.is_empty() && !self.free_reads.is_empty()
     }
 
     /// Whether a read is due or under way.
@@ -335,26 +309,15 @@ impl NeuronStore {
         if !self.can_read() {
             return None;
         }
-        let (purpose, offset, len) = match self.spans.pop_front() {
-            Some(span) => {
-                self.wanted_reads += 1;
-                (Purpose::Wanted(span), span.offset, span.len)
-            }
-            None => {
-                let read = self.ahead.pop_front()?;
-                let pages = read.pages();
-                let len = (pages.end - pages.start) as usize;
-                (Purpose::Ahead(read), pages.start, len)
-            }
-        };
+        let span = self.spans.pop_front()?;
         let (slot, id) = (self.buffers.pop()?, self.free_reads.pop()?);
-        self.reads[id] = Some(purpose);
+        self.reads[id] = Some(span);
         Some(NeuronRead {
             id,
-            offset,
-            len,
+            offset: span.offset,
+            len: span.len,
             slot,
-            is_ahead: matches!(purpose, Purpose::Ahead(_)),
+            flight: span.flight,
         })
     }
 
@@ -372,17 +335,10 @@ impl NeuronStore {
         read_ok: bool,
         sums_of: impl Fn(usize, usize) -> Option<NeuronSums>,
     ) -> Result<Option<usize>, CorruptNeuron> {
-        let Some(purpose) = self.reads[id].take() else {
+        let Some(span) = self.reads[id].take() else {
             return Ok(None);
         };
         self.free_reads.push(id);
-        let span = match purpose {
-            Purpose::Wanted(span) => {
-                self.wanted_reads -= 1;
-                span
-            }
-            Purpose::Ahead(read) => return self.arrived_ahead(&read, buffer, read_ok, sums_of),
-        };
         let Some(wanted) = self.flights[span.flight].wanted else {
             return Ok(None);
         };

@@ -26,17 +26,8 @@ impl Parts {
         self.0 & other.0 == other.0
     }
 
-    /// Marks a neuron that is being read ahead.
-    pub(super) const COMING: Self = Self(4);
-    /// Marks a neuron that was read ahead and has not been wanted yet.
-    pub(super) const AHEAD: Self = Self(8);
-
     pub(super) fn with(self, other: Self) -> Self {
         Self(self.0 | other.0)
-    }
-
-    pub(super) fn without(self, other: Self) -> Self {
-        Self(self.0 & !other.0)
     }
 }
 
@@ -77,8 +68,8 @@ pub struct NeuronRead {
     pub len: usize,
     /// Buffer to fill.
     pub slot: Slot,
-    /// Whether nobody waits for it yet.
-    pub is_ahead: bool,
+    /// The flight that waits for it.
+    pub flight: usize,
 }
 
 /// A neuron whose bytes do not match their checksum.

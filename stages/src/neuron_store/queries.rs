@@ -1,7 +1,7 @@
 //! What others ask about flights and the cache, which changes neither.
 
 use super::parts::Parts;
-use super::{NO_SLOT, NeuronStore, Purpose};
+use super::{NO_SLOT, NeuronStore};
 use crate::live_mask::LiveMask;
 
 impl NeuronStore {
@@ -18,23 +18,6 @@ impl NeuronStore {
             }
         }
         (wanted.parts, here)
-    }
-
-    /// The flight that a read in progress belongs to, unless it was read ahead.
-    pub fn flight_of(&self, id: usize) -> Option<usize> {
-        match self.reads[id] {
-            Some(Purpose::Wanted(span)) => Some(span.flight),
-            _ => None,
-        }
-    }
-
-    /// Whether a flight waits for a read in progress. Nobody minds if one fails that was made ahead in vain.
-    pub fn is_awaited(&self, id: usize) -> bool {
-        match self.reads[id] {
-            Some(Purpose::Wanted(_)) => true,
-            Some(Purpose::Ahead(read)) => self.waiters[read.slot()] != NO_SLOT,
-            None => false,
-        }
     }
 
     /// Reads that wait for a buffer.

@@ -15,7 +15,7 @@ impl NeuronStore {
         if slots == self.used {
             return true;
         }
-        if self.lends() || self.is_reading() || !self.ahead.is_empty() || !self.blocked.is_empty() {
+        if self.lends() || self.is_reading() || !self.blocked.is_empty() {
             return false;
         }
         let Some(store) = &mut self.store else {

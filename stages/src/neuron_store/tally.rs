@@ -19,7 +19,7 @@ pub struct StoreTally {
     pub buffers: usize,
     /// Reads under way.
     pub reads: usize,
-    /// Reads due, and those ahead.
+    /// Reads due.
     pub due: usize,
     /// Flights that wait for slots.
     pub blocked: usize,
@@ -43,7 +43,7 @@ impl NeuronStore {
             bytes: self.store.as_ref().map_or(0, |store| store.len()),
             buffers: self.buffers.len(),
             reads: self.reads.len() - self.free_reads.len(),
-            due: self.spans.len() + self.ahead.len(),
+            due: self.spans.len(),
             blocked: self.blocked.len(),
             lends: self.lends(),
         }

@@ -9,15 +9,13 @@ use forebay_models::block::BlockType;
 use forebay_models::bundle::MAX_NEURONS;
 use forebay_models::network::Content;
 use forebay_models::tensor::{LayerTensor, TensorId};
-use forebay_plans::program::{Item, Source};
+use forebay_plans::program::Source;
 use forebay_traces::record::Stage;
 
 use crate::contract::{Outbox, Port, Slice, StageActor};
 use crate::flight::Flight;
 use crate::frame::Frame;
-use crate::kernels::Activations;
 use crate::live_mask::LiveMask;
-use crate::neuron_store::Place;
 
 pub use rule::{Rule, scores};
 
@@ -29,9 +27,6 @@ const PER_TURN: usize = 8;
 pub struct Pred {
     /// The phase's next cluster.
     next: usize,
-    /// Clusters of the next layer that have been looked at.
-    ahead: usize,
-    looks_ahead: bool,
     /// Flights that are not under way.
     free: VecDeque<Box<Flight>>,
     /// The predictor's second matrix by layer, as cluster, with its format; empty where neurons are not predicted.
@@ -44,7 +39,7 @@ impl Pred {
     /// With `flights` for the clusters of a layer, for `max_tokens` tokens.
     pub fn new(
         bundle: &forebay_models::bundle::Bundle,
-        (predicted, looks_ahead): (bool, bool),
+        predicted: bool,
         (flights, max_neurons): (usize, usize),
         max_tokens: usize,
     ) -> Self {
@@ -58,8 +53,6 @@ impl Pred {
         let flight = || Box::new(Flight::new(max_tokens, max_neurons, predicted));
         Self {
             next: 0,
-            ahead: 0,
-            looks_ahead,
             free: (0..flights).map(|_| flight()).collect(),
             fc2: fc2.collect(),
             scores: vec![
@@ -74,7 +67,7 @@ impl Pred {
 
     /// A phase with neuron clusters begins.
     pub fn begin(&mut self) {
-        (self.next, self.ahead) = (0, 0);
+        self.next = 0;
     }
 
     /// A flight has come to its end.
@@ -84,62 +77,31 @@ impl Pred {
 
     /// The cluster's neurons that are worth computing for any token, and which token wants which.
     fn predict(&mut self, frame: &Frame<'_>, flight: &mut Flight) -> LiveMask {
-        let (n_tokens, count, cluster) = (frame.n_tokens(), flight.count, flight.item.cluster);
-        let layer = frame.phase.layer;
-        let Some(named) = flight.named_mut(n_tokens) else {
-            return LiveMask::first(count);
-        };
-        let Some(union) = self.name(frame, layer, cluster, frame.hidden, named) else {
-            return LiveMask::first(count);
-        };
-        if let Some(observer) = frame.observer {
-            let first = frame.entry(cluster).first as usize;
-            observer.named(layer, frame.position(), first, named);
-        }
-        union
-    }
-
-    /// Which neurons of a cluster the predictor of `layer` names for each token of `hidden`, in `named`,
-    /// `[n_tokens]`, and for any of them; `None` where there is no predictor.
-    fn name(
-        &mut self,
-        frame: &Frame<'_>,
-        layer: usize,
-        cluster: u32,
-        hidden: &Activations,
-        named: &mut [LiveMask],
-    ) -> Option<LiveMask> {
-        let predictor = &frame.bundle.meta.predictors.as_ref()?[layer];
-        let &(fc2, block) = self.fc2.get(layer)?;
-        let fc2 = (frame.weights.shared_bytes(fc2), block);
-        let entry = frame.entry(cluster);
+        let (layer, entry) = (frame.phase.layer, frame.entry(flight.item.cluster));
         let (first, count) = (entry.first as usize, entry.count as usize);
+        let (Some(named), Some(predictors), Some(&(fc2, block))) = (
+            flight.named_mut(frame.n_tokens()),
+            &frame.bundle.meta.predictors,
+            self.fc2.get(layer),
+        ) else {
+            return LiveMask::first(count);
+        };
+        let predictor = &predictors[layer];
+        let fc2 = (frame.weights.shared_bytes(fc2), block);
         let out = &mut self.scores[..named.len() * count];
         scores(
             frame.kernels,
             predictor.rank,
             fc2,
             (first, count),
-            hidden,
+            frame.hidden,
             out,
         );
-        Some(Rule::named(predictor, out, count, named))
-    }
-
-    /// Reads of the next layer's neurons that are probably wanted.
-    fn read_ahead(&mut self, frame: &mut Frame<'_>, item: &Item) {
-        let layer = frame.phase.layer + 1;
-        let mut named = [LiveMask::NONE];
-        let probable = self.name(frame, layer, item.cluster, frame.hidden_ahead, &mut named);
-        if let (Some(probable), Source::Neurons { base }) = (probable, item.source) {
-            let place = Place {
-                base: base as usize,
-                file_offset: frame.entry(item.cluster).offset,
-                geometry: frame.bundle.meta.ffns[layer],
-                cluster: item.cluster as usize,
-            };
-            frame.weights.neurons.read_ahead(&place, &probable);
+        let union = Rule::named(predictor, out, count, named);
+        if let Some(observer) = frame.observer {
+            observer.named(layer, frame.position(), first, named);
         }
+        union
     }
 }
 
@@ -170,23 +132,5 @@ impl StageActor for Pred {
             out.record(Slice::plain(Stage::Pred, first, self.next - from));
         }
         self.next > from
-    }
-
-    /// Asks the next layer's predictor about a few of its clusters, with the residual stream as it is before
-    /// this layer's FFN, which changes little from layer to layer (Deja Vu's look-ahead, arXiv 2310.17157). What
-    /// it names is read while there is nothing else to read.
-    fn idle_turn(&mut self, frame: &mut Frame<'_>, out: &mut Outbox) -> bool {
-        let next = frame.next;
-        if !self.looks_ahead || frame.n_tokens() > 1 || self.ahead >= next.len() {
-            return false;
-        }
-        let from = self.ahead;
-        for item in next.iter().skip(from).take(PER_TURN) {
-            self.ahead += 1;
-            self.read_ahead(frame, item);
-        }
-        let looked = self.ahead - from;
-        out.record(Slice::plain(Stage::Pred, next[from].cluster, looked));
-        true
     }
 }

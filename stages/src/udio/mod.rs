@@ -47,9 +47,4 @@ impl StageActor for Udio {
         self.waiting.want(frame, flight, Parts::UP_DOWN, out);
         true
     }
-
-    /// Has a part of a waiting cluster computed.
-    fn idle_turn(&mut self, frame: &mut Frame<'_>, out: &mut Outbox) -> bool {
-        self.waiting.send_part(frame, out)
-    }
 }
