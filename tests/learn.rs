@@ -199,35 +199,6 @@ fn a_perplexity_decides_how_many_neurons_are_computed() {
 }
 
 #[test]
-fn preferring_what_is_cached_reads_less() {
-    let Some(model) = support::real_model("SmolLM2-135M-Instruct.Q4_1.gguf") else {
-        return;
-    };
-    let text = TemporaryFile::new("prefer.txt");
-    std::fs::write(&text.0, "one two three, four five six. ".repeat(100)).expect("writable");
-    run(support::program()
-        .args(["calibrate", "--ctx", "64", "--tokens", "256", "--json"])
-        .arg(&model)
-        .arg("-f")
-        .arg(&text.0));
-    let builder = || support::engine(Some(&model)).sparsity(Sparsity::Threshold);
-    let whole = build(builder()).weight_bytes();
-    let misses = |preference: f32| {
-        let builder = builder().hot_set(false).weight_memory(whole * 7 / 10);
-        let engine = build(builder.cache_preference(preference).max_batch(1));
-        let plan = engine.plan();
-        assert!(plan.clusters.gate_pinned > 0, "{plan:#?}");
-        let mut request = Request::text("").max_tokens(24);
-        request.prompt = Prompt::Tokens((500..520).collect());
-        request.ignore_eog = true;
-        generate(&engine, request).cache.misses
-    };
-    let (indifferent, preferring) = (misses(0.0), misses(0.5));
-    assert!(indifferent > 0, "nothing was read");
-    assert!(preferring < indifferent, "{preferring} and {indifferent}");
-}
-
-#[test]
 fn the_hot_set_makes_the_next_run_warm() {
     let model = packed_demo("hot");
     let whole = build(support::engine(Some(&model.0))).weight_bytes();

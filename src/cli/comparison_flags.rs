@@ -19,10 +19,6 @@ pub struct ComparisonFlags {
     /// given.
     #[arg(long, value_enum, help_heading = "Comparison")]
     preset: Option<Preset>,
-    /// With `--sparsity threshold`: neurons in memory pass at 1 - P of the threshold, others at 1 / (1 - P) of it
-    /// (DIP-CA). Fewer reads, but what is generated then depends on the memory.
-    #[arg(long, value_name = "P", default_value_t = 0.0, value_parser = preference, help_heading = "Comparison")]
-    cache_preference: f32,
 }
 
 /// Choices of `--loading`.
@@ -52,13 +48,6 @@ pub enum PipelineFlag {
 pub enum Preset {
     /// The neurons of the last five tokens stay, bundles, reads block (arXiv 2312.11514).
     LlmInAFlash,
-}
-
-fn preference(text: &str) -> Result<f32, String> {
-    match text.parse::<f32>() {
-        Ok(p) if (0.0..1.0).contains(&p) => Ok(p),
-        _ => Err("give a number from 0 to below 1".into()),
-    }
 }
 
 impl ComparisonFlags {
@@ -93,9 +82,7 @@ impl ComparisonFlags {
     /// Applies the flags.
     pub fn configure(&self, builder: EngineBuilder) -> EngineBuilder {
         let options = self.neurons();
-        let builder = builder
-            .cache_preference(self.cache_preference)
-            .neurons(options);
+        let builder = builder.neurons(options);
         match self.loading.is_some() || self.preset.is_some() {
             true => builder.loading(options.loading),
             false => builder,

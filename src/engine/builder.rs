@@ -52,7 +52,6 @@ pub struct EngineBuilder {
     pub(super) max_logits: usize,
     pub(super) sparsity: Option<Sparsity>,
     density: Option<f64>,
-    cache_preference: f32,
     pub(super) neurons: NeuronOptions,
     pub(super) hot_set: bool,
     pub(super) yields_memory: bool,
@@ -83,7 +82,6 @@ impl Default for EngineBuilder {
             max_logits: 1,
             sparsity: None,
             density: None,
-            cache_preference: 0.0,
             neurons: NeuronOptions::default(),
             hot_set: true,
             yields_memory: false,
@@ -212,14 +210,6 @@ impl EngineBuilder {
     #[must_use]
     pub fn density(mut self, density: f64) -> Self {
         self.density = Some(density);
-        self
-    }
-
-    /// How much [`Sparsity::Threshold`] prefers neurons in the cache, 0 (the default) to below 1: see
-    /// [`Rule::preferring_cached`]. What is generated then depends on the memory and on what ran before.
-    #[must_use]
-    pub fn cache_preference(mut self, preference: f32) -> Self {
-        self.cache_preference = preference;
         self
     }
 
@@ -413,8 +403,8 @@ impl EngineBuilder {
         if sparsity == Sparsity::Predicted && meta.predictors.is_none() {
             return Err(Error::NoPredictors { model: model() });
         }
-        let rule = Rule::new(sparsity, meta.network.ffn(0).activation, thresholds);
-        Ok(rule.preferring_cached(self.cache_preference))
+        let activation = meta.network.ffn(0).activation;
+        Ok(Rule::new(sparsity, activation, thresholds))
     }
 
     pub(super) fn kernels(&self) -> Result<KernelTable, Error> {

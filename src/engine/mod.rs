@@ -136,8 +136,7 @@ impl Engine {
     /// Changes the budget of the process to `bytes`: less, or again as much as it was at the start. It is in force
     /// between two steps, so within the time of a token, and at once if nothing is generated; [`Engine::budget`] says
     /// when. The neuron cache gives way first, then FFN clusters that were pinned, which are streamed until the budget
-    /// grows; their memory goes back to the system. Nothing that is generated depends on it, but with
-    /// [`EngineBuilder::cache_preference`].
+    /// grows; their memory goes back to the system. Nothing that is generated depends on it.
     ///
     /// # Errors
     /// Less than [`Engine::least_budget`], which the message names, more than at the start, or the engine has

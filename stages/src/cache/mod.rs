@@ -62,11 +62,6 @@ impl NeuronCache {
         Some(slot as usize)
     }
 
-    /// Whether `neuron` has a slot; no access to it.
-    pub fn has(&self, neuron: usize) -> bool {
-        self.directory.slot_of(neuron).is_some()
-    }
-
     /// Gives `neuron`, which must be absent, a held slot: a free one, or that of the neuron the
     /// policy drops. Counts as an access. `None` when all slots are held.
     pub fn admit(&mut self, neuron: usize) -> Option<usize> {

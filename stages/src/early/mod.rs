@@ -65,7 +65,7 @@ impl Early {
             gates,
         );
         let layer = frame.phase.layer;
-        let live = frame.rule.survivors(layer, gates, n, &here, None, None);
+        let live = frame.rule.survivors(layer, gates, n, &here, None);
         flight.early.gated = here;
         self.computed.add(here.count(), products);
         let bytes = here.count() * geometry.gate_row();

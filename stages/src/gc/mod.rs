@@ -4,7 +4,6 @@ mod gate;
 
 use std::collections::VecDeque;
 
-use forebay_plans::program::Source;
 use forebay_traces::record::{Residency as Hit, Stage};
 
 use crate::computed::Computed;
@@ -52,6 +51,7 @@ impl Gc {
     /// Computes the gates of a flight's neurons that may be alive, and finds out which are.
     fn compute(&mut self, frame: &mut Frame<'_>, flight: &mut Flight) -> u64 {
         let (geometry, n_tokens) = (*frame.geometry(), frame.n_tokens());
+        let (layer, cluster) = (frame.phase.layer, flight.item.cluster);
         let (count, candidates) = (flight.count, flight.live);
         let mut wanted = candidates;
         wanted.remove(&flight.early.gated);
@@ -70,18 +70,8 @@ impl Gc {
         );
         early.gated.iter().for_each(|i| gates[i] = early.gates[i]);
         self.computed.add(wanted.count(), products);
-        let cached = match flight.item.source {
-            Source::GatePinned { base } if frame.rule.prefers_cached() => {
-                let store = &frame.weights.neurons;
-                Some(store.cached_of(base as usize, count))
-            }
-            _ => None,
-        };
-        let (layer, cluster) = (frame.phase.layer, flight.item.cluster);
-        let (gates, named, _) = flight.gates_mut(n_tokens);
-        let live = frame
-            .rule
-            .survivors(layer, gates, count, &candidates, named, cached.as_ref());
+        let rule = frame.rule;
+        let live = rule.survivors(layer, gates, count, &candidates, named);
         if let Some(observer) = frame.observer {
             let first = frame.entry(cluster).first as usize;
             observer.gates(layer, frame.position(), (first, count), gates);

@@ -25,14 +25,6 @@ impl NeuronStore {
         self.spans.len()
     }
 
-    /// Which of the `n` neurons from `base` on are in the cache.
-    pub fn cached_of(&self, base: usize, n: usize) -> LiveMask {
-        let mut cached = LiveMask::NONE;
-        let here = (0..n).filter(|i| self.cache.has(base + i));
-        here.for_each(|i| cached.set(i));
-        cached
-    }
-
     /// Neurons in the cache that are there as a whole, best to keep first.
     pub fn contents(&self, out: &mut Vec<u32>) {
         self.cache.contents(out);

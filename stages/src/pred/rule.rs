@@ -19,8 +19,6 @@ pub struct Rule {
     activation: Activation,
     /// Least size of an activated gate by layer, `[n_layers]`; empty unless the sparsity is by threshold.
     thresholds: Vec<f32>,
-    /// How much neurons in the cache are preferred, 0 to below 1.
-    cache_preference: f32,
 }
 
 impl Rule {
@@ -31,22 +29,7 @@ impl Rule {
             sparsity,
             activation,
             thresholds,
-            cache_preference: 0.0,
         }
-    }
-
-    /// With thresholds, lets a neuron that is in the cache pass at `1 - preference` of its layer's, and one that
-    /// would have to be read at `1 / (1 - preference)` of it, as DIP-CA weighs them (arXiv 2412.01380): fewer
-    /// reads for about the same number of neurons, and results that depend on what is cached.
-    #[must_use]
-    pub fn preferring_cached(mut self, preference: f32) -> Self {
-        self.cache_preference = preference.clamp(0.0, 0.99);
-        self
-    }
-
-    /// Whether [`Rule::survivors`] wants to know what is cached.
-    pub fn prefers_cached(&self) -> bool {
-        self.cache_preference > 0.0 && self.sparsity == Sparsity::Threshold
     }
 
     /// The model's activation.
@@ -78,8 +61,7 @@ impl Rule {
 
     /// Neurons of `candidates` alive after Gate: those that matter for at least one token. `gates` is
     /// `[n_tokens, n]`, before the activation; those that do not matter for a token, or that the predictor
-    /// did not name for it (`named`, `[n_tokens]`), are set to 0. `cached` are those in the cache, for who
-    /// [prefers](Rule::prefers_cached) them.
+    /// did not name for it (`named`, `[n_tokens]`), are set to 0.
     pub fn survivors(
         &self,
         layer: usize,
@@ -87,7 +69,6 @@ impl Rule {
         n: usize,
         candidates: &LiveMask,
         named: Option<&[LiveMask]>,
-        cached: Option<&LiveMask>,
     ) -> LiveMask {
         if let Some(named) = named {
             for (token, mask) in gates.chunks_exact_mut(n).zip(named) {
@@ -95,7 +76,7 @@ impl Rule {
             }
         }
         match self.sparsity {
-            Sparsity::Threshold => self.above(self.thresholds[layer], gates, n, cached),
+            Sparsity::Threshold => self.above(self.thresholds[layer], gates, n),
             Sparsity::Exact | Sparsity::Predicted if self.activation.is_sparse() => {
                 self.non_zero(gates, n)
             }
@@ -113,22 +94,10 @@ impl Rule {
         live
     }
 
-    fn above(
-        &self,
-        threshold: f32,
-        gates: &mut [f32],
-        n: usize,
-        cached: Option<&LiveMask>,
-    ) -> LiveMask {
+    fn above(&self, threshold: f32, gates: &mut [f32], n: usize) -> LiveMask {
         let mut live = LiveMask::default();
-        let easier = 1.0 - self.cache_preference;
         for token in gates.chunks_exact_mut(n) {
             for (i, g) in token.iter_mut().enumerate() {
-                let threshold = match cached.map(|c| c.has(i)) {
-                    None => threshold,
-                    Some(true) => threshold * easier,
-                    Some(false) => threshold / easier,
-                };
                 if self.activation.gate(*g).abs() < threshold {
                     *g = 0.0;
                 } else {
@@ -188,7 +157,7 @@ mod tests {
             list.iter().for_each(|&i| mask.set(i));
             mask
         });
-        let live = pred.survivors(0, &mut gates, 2, &LiveMask::first(2), Some(&named), None);
+        let live = pred.survivors(0, &mut gates, 2, &LiveMask::first(2), Some(&named));
         assert_eq!(gates, [1.0, 0.0, 0.0, 4.0]);
         assert_eq!(live.iter().collect::<Vec<_>>(), [0, 1]);
     }
@@ -198,29 +167,16 @@ mod tests {
         let pred = Rule::new(Sparsity::Threshold, Activation::Silu, vec![9.0, 0.2]);
         // silu: 0.73, -0.27, 0.05, -0.02.
         let mut gates = [1.0, -1.0, 0.1, -5.0];
-        let live = pred.survivors(1, &mut gates, 4, &LiveMask::first(4), None, None);
+        let live = pred.survivors(1, &mut gates, 4, &LiveMask::first(4), None);
         assert_eq!(live.iter().collect::<Vec<_>>(), [0, 1]);
         assert_eq!(gates, [1.0, -1.0, 0.0, 0.0]);
-    }
-
-    #[test]
-    fn neurons_in_the_cache_pass_more_easily() {
-        let pred = Rule::new(Sparsity::Threshold, Activation::Relu, vec![1.0]);
-        let pred = pred.preferring_cached(0.5);
-        assert!(pred.prefers_cached());
-        // In the cache: 0 and 1; the cut is 0.5 for them and 2 for the others.
-        let mut gates = [0.4, 0.6, 1.9, 2.1];
-        let cached = LiveMask::first(2);
-        let live = pred.survivors(0, &mut gates, 4, &LiveMask::first(4), None, Some(&cached));
-        assert_eq!(live.iter().collect::<Vec<_>>(), [1, 3]);
-        assert_eq!(gates, [0.0, 0.6, 0.0, 2.1]);
     }
 
     #[test]
     fn dense_keeps_what_it_was_given() {
         let pred = Rule::new(Sparsity::Dense, Activation::Relu, Vec::new());
         let mut gates = [-1.0, 0.0];
-        let live = pred.survivors(0, &mut gates, 2, &LiveMask::first(2), None, None);
+        let live = pred.survivors(0, &mut gates, 2, &LiveMask::first(2), None);
         assert_eq!(live, LiveMask::first(2));
     }
 }
