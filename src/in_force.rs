@@ -3,8 +3,10 @@
 use std::fmt::Display;
 
 use forebay_actors::runtime::NeuronOptions;
+use forebay_models::bundle::Bundle;
 use forebay_models::kv_type::KvType;
 use forebay_plans::plan::{Expected, Plan, Reason};
+use forebay_plans::preload::{PreloadWindow, SEQUENTIAL_GAIN};
 use forebay_plans::residency::{Loading, NeuronCachePlan, Pipeline, Residency, Sparsity};
 use forebay_stages::cache::PolicyKind;
 use forebay_stages::kernels::Isa;
@@ -45,6 +47,11 @@ pub struct PlanInForce {
     pub stream_window: StreamWindow,
     /// The neuron cache of one core.
     pub neuron_cache: NeuronCachePlan,
+    /// What prompts borrow of it, on each core.
+    pub preload_window: Option<PreloadWindow>,
+    /// How much faster the disk is taken to read whole clusters than single neurons: prompts read all of the FFN where
+    /// more than one part in this many is missing.
+    pub sequential_gain: f64,
     /// What the system did not grant, and how the file is read.
     pub notes: Vec<String>,
     /// What the planner expects, where there is a plan.
@@ -79,6 +86,7 @@ pub struct StreamWindow {
 
 /// What a plan is made of, beside the memory.
 pub(crate) struct Parts<'a> {
+    pub bundle: &'a Bundle,
     pub memory: &'a MemoryPlan,
     pub layers: usize,
     pub threads: usize,
@@ -118,6 +126,10 @@ impl PlanInForce {
                 buffer_bytes: residency.stream_slot_bytes,
             },
             neuron_cache: residency.neuron_cache,
+            preload_window: PreloadWindow::of(parts.bundle, residency),
+            sequential_gain: parts
+                .made
+                .map_or(SEQUENTIAL_GAIN, |plan| plan.choices.sequential_gain),
             notes: parts.notes.to_vec(),
             expected: parts.made.map(|plan| plan.expected.clone()),
             reasons: parts.made.map(|plan| plan.reasons.clone()),

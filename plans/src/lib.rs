@@ -20,6 +20,7 @@ pub mod mounts;
 pub mod pinning;
 pub mod plan;
 pub mod predictor_fit;
+pub mod preload;
 pub mod process;
 pub mod program;
 pub mod residency;

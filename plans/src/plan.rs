@@ -9,6 +9,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::cost::DecodeTime;
 use crate::error::PlanError;
+use crate::preload::SEQUENTIAL_GAIN;
 use crate::residency::{Loading, Sparsity};
 use crate::size::format_size;
 
@@ -72,6 +73,14 @@ pub struct Choices {
     pub stream_window_bytes: usize,
     /// Bytes that the neuron cache gets before attention and the head stay in memory.
     pub neuron_cache_bytes: u64,
+    /// How much faster whole clusters are read than single neurons: prompts read all of the FFN where more than one part
+    /// in this many is missing.
+    #[serde(default = "usual_gain")]
+    pub sequential_gain: f64,
+}
+
+fn usual_gain() -> f64 {
+    SEQUENTIAL_GAIN
 }
 
 /// What a plan should give.

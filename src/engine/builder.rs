@@ -329,6 +329,7 @@ impl EngineBuilder {
         let facts = Arc::new(Facts {
             model: self.name(),
             plan: PlanInForce::of(&Parts {
+                bundle: &bundle,
                 memory: &memory,
                 layers: network.n_layers(),
                 threads,

@@ -183,6 +183,7 @@ impl EngineBuilder {
             plan: memory.residency,
             rule,
             neurons: self.neurons,
+            sequential_gain: facts.plan.sequential_gain,
             observer: self.observer.clone(),
             kernels,
             resident: Arc::new(Resident::new(resident)),

@@ -190,6 +190,7 @@ impl Grid {
             loading: fixed.loading.unwrap_or_default(),
             stream_window_bytes: STREAM_WINDOW,
             neuron_cache_bytes: 0,
+            sequential_gain: outlook.sequential_gain(),
         };
         let ffns = &outlook.bundle.meta.ffns;
         let by_neuron = request.sparsity != Sparsity::Dense

@@ -10,6 +10,7 @@ use forebay_plans::cost::{
 };
 use forebay_plans::machine::{DiskProfile, KernelCase, MachineProfile};
 use forebay_plans::plan::{Choices, Expected};
+use forebay_plans::preload::{PreloadWindow, sequential_gain};
 use forebay_plans::residency::{Loading, Sparsity};
 
 use crate::error::Error;
@@ -18,11 +19,8 @@ use crate::profiles::{MissPoint, Profile};
 
 /// Positions that a token sees, in speeds that are quoted: those of a short conversation.
 const USUAL_POSITIONS: usize = 256;
-/// A prompt reads whole clusters unless this part of the neurons is cached.
-const MOSTLY_CACHED: f64 = 0.8;
-/// Part of the neuron cache that prompts borrow, and the reads in flight that makes.
-const BORROWED_SHARE: f64 = 0.125;
-const BORROWED_DEPTH: usize = 16;
+/// Reads in flight where prompts read whole clusters.
+const PRELOAD_DEPTH: usize = 16;
 /// Bytes of a half of a bundle, where it is read in two.
 const HALF_BUNDLE: f64 = 4096.0;
 
@@ -114,6 +112,14 @@ impl<'a> Outlook<'a> {
         }
     }
 
+    /// How much faster the disk reads whole clusters than single neurons.
+    pub fn sequential_gain(&self) -> f64 {
+        let g = &self.bundle.meta.ffns[0];
+        let cluster = g.cluster_bytes(g.neurons) as f64;
+        let neuron = g.up_down_bytes().next_multiple_of(ALIGN) as f64;
+        sequential_gain(self.disk, (cluster, PRELOAD_DEPTH), neuron)
+    }
+
     /// Lays the memory out; how neurons are read does not change it.
     ///
     /// # Errors
@@ -151,13 +157,15 @@ impl<'a> Outlook<'a> {
             ..rates.compute(work)
         };
         // Prompts borrow a part of the neuron cache as their window.
-        let cache = (choices.threads * plan.neuron_cache.bytes_per_core()) as f64;
+        let borrowed = PreloadWindow::of(self.bundle, plan);
+        let buffers = borrowed.map_or(0, |window| choices.threads * window.buffers);
+        let window = borrowed.map_or(0, |window| buffers * window.buffer_bytes);
         let prompt_rates = Rates {
-            window: rates.window.max(cache * BORROWED_SHARE),
-            depth: rates.depth.max(BORROWED_DEPTH),
+            window: rates.window.max(window as f64),
+            depth: rates.depth.max(buffers),
             ..rates
         };
-        let reads = self.prompt_reads(&streamed);
+        let reads = self.prompt_reads(&streamed, choices.sequential_gain);
         let prompt_seconds = prompt_rates.prompt(work, choices.max_batch, reads);
         let items = memory.budget.items().iter();
         Seen {
@@ -176,13 +184,13 @@ impl<'a> Outlook<'a> {
     }
 
     /// Clusters, and their bytes, that a batch of a prompt reads.
-    fn prompt_reads(&self, streamed: &Streamed) -> (f64, f64) {
+    fn prompt_reads(&self, streamed: &Streamed, sequential_gain: f64) -> (f64, f64) {
         let g = &self.bundle.meta.ffns[0];
         if streamed.neurons <= 0.0 {
             return (streamed.clusters, streamed.bytes);
         }
         // Beyond that, a batch reads what its tokens miss, at most the rest.
-        let part = match streamed.cached < MOSTLY_CACHED {
+        let part = match (1.0 - streamed.cached) * sequential_gain >= 1.0 {
             true => 1.0,
             false => 1.0 - streamed.cached,
         };

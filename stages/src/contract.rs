@@ -72,12 +72,10 @@ impl Slice {
 /// Something that is wrong with a cluster; the step goes on to its end and reports it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum StageFault {
-    /// A read failed; the number indexes what the stage keeps of it.
+    /// A read failed; the core knows why.
     Unread {
         /// Directory index.
         cluster: u32,
-        /// Place in the cycle of the window.
-        ordinal: usize,
     },
     /// Bytes do not match their checksum.
     Corrupt {

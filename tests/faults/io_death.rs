@@ -12,6 +12,7 @@ use forebay_actors::memory::WeightMemory;
 use forebay_actors::runtime::{NeuronOptions, Runtime, RuntimeOptions, Shared, Step, StepTokens};
 use forebay_models::bundle::Bundle;
 use forebay_models::kv_type::KvType;
+use forebay_plans::preload::SEQUENTIAL_GAIN;
 use forebay_plans::program::compile;
 use forebay_plans::residency::{
     Pipeline, ResidencyRequest, STREAM_WINDOW, Sparsity, decide, least_weight_bytes,
@@ -122,6 +123,7 @@ fn graph(scratch: &Scratch, reads: usize, death: Death) -> Runtime {
     let shared = Arc::new(Shared {
         rule: Rule::new(Sparsity::Dense, network.ffn(0).activation, Vec::new()),
         neurons: NeuronOptions::default(),
+        sequential_gain: SEQUENTIAL_GAIN,
         observer: None,
         boards: Boards::new(network, threads, 1, 1, 0),
         resident: Arc::new(Resident::new(memory.resident)),

@@ -110,12 +110,6 @@ impl Patient {
         }
     }
 
-    /// The last cluster that lives as `residency` says: read-ahead reaches it last.
-    pub fn last(&self, residency: Residency) -> Option<DirectoryEntry> {
-        let at = self.residency.iter().rposition(|&r| r == residency)?;
-        Some(self.bundle.clusters[at])
-    }
-
     /// The last cluster whose data is read while tokens flow.
     pub fn last_read(&self) -> DirectoryEntry {
         let read = |r: &Residency| matches!(r, Residency::Streamed | Residency::GatePinned);

@@ -47,7 +47,7 @@ impl Core {
         };
         reader.arrived(ordinal, slot, result.is_ok());
         if let Err(fault) = result {
-            self.unread.push((ordinal, fault));
+            self.unread.push((reader.cluster(ordinal), fault));
         }
     }
 
@@ -130,8 +130,8 @@ impl Core {
                 };
                 Fault::Corrupt { what, offset }
             }
-            StageFault::Unread { cluster, ordinal } => {
-                let at = self.unread.iter().position(|(o, _)| *o == ordinal);
+            StageFault::Unread { cluster } => {
+                let at = self.unread.iter().position(|(c, _)| *c == cluster);
                 let Some(at) = at else {
                     return;
                 };

@@ -79,8 +79,8 @@ pub struct Core {
     residual: Residual,
     weights: Weights,
     out: Outbox,
-    /// Reads of whole clusters that failed: by ordinal of the window in force.
-    unread: Vec<(usize, ReadFault)>,
+    /// Reads of whole clusters that failed, by directory index.
+    unread: Vec<(u32, ReadFault)>,
     recorder: Recorder,
     member: Member,
     io: IoLink,
@@ -170,11 +170,12 @@ impl Core {
         self.weights.neurons.resize(self.cache_slots);
         self.begin_graph();
         let clusters = self.program().streamed(self.step.wants_logits());
-        let read_again = self.step.read_again;
-        if read_again {
+        if self.step.read_again {
             self.unread.clear();
+            self.stages.gio.reader.distrust();
+            self.stages.preload.reader.distrust();
         }
-        self.reader().begin_step(clusters, read_again);
+        self.reader().window().begin_pass(clusters);
         let tokens = &self.step.tokens;
         self.attention.begin(&tokens.places, &tokens.copies);
         self.begin_phase(0);
@@ -185,7 +186,10 @@ impl Core {
     fn begin_graph(&mut self) {
         let of_step = (self.step.tokens.places.len(), self.step.more);
         let store = &mut self.weights.neurons;
-        self.prompts.begin_step(of_step, &mut self.stages, store);
+        let handed_over = self.prompts.begin_step(of_step, &mut self.stages, store);
+        if let Some(slice) = handed_over {
+            self.recorder.record(slice, 0);
+        }
     }
 
     /// All cores have arrived where this one has.

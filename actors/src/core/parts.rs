@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use forebay_models::bundle::{Bundle, MAX_BUNDLES, MAX_NEURONS};
 use forebay_models::network::{Content, Network};
+use forebay_plans::preload::PreloadWindow;
 use forebay_plans::program::Program;
 use forebay_plans::residency::Pipeline;
 use forebay_queues::capacity::Capacity;
@@ -34,7 +35,7 @@ use crate::baselines::{BlockingGraph, MatrixGraph};
 use crate::decode::DecodeGraph;
 use crate::io_link::IoLink;
 use crate::memory::CoreMemory;
-use crate::prefill::{PrefillGraph, PreloadWindow, Prompts};
+use crate::prefill::{PrefillGraph, Prompts};
 use crate::runtime::{Shared, Step, StepDone};
 use crate::wiring::{Stages, Wiring};
 
@@ -55,13 +56,18 @@ pub(crate) struct CoreParts {
 
 /// Reads that a core may have under way: one per buffer. Its lanes have room for them.
 pub(crate) fn most_reads(shared: &Shared, program: &Program, memory: &CoreMemory) -> Capacity {
-    let window = PreloadWindow::of(&shared.bundle, program, &memory.neurons);
-    let preloads = window.map_or(0, |window| window.buffers);
+    let preloads = preload_window(shared, program).map_or(0, |window| window.buffers);
     Capacity::of(&[
         ("stream windows", memory.stream_buffers()),
         ("neuron reads", memory.neurons.buffers.len()),
         ("prefill windows", preloads),
     ])
+}
+
+/// The window that the core's prefill graph borrows from the neuron cache.
+fn preload_window(shared: &Shared, program: &Program) -> Option<PreloadWindow> {
+    let caches = program.cached_neurons > 0;
+    PreloadWindow::of(&shared.bundle, &shared.plan).filter(|_| caches)
 }
 
 /// A core with its buffers.
@@ -83,7 +89,7 @@ pub(crate) fn build_core(shared: &Arc<Shared>, parts: CoreParts) -> Core {
     let max_neurons = max_neurons(bundle);
     let widest = widest(network, shared.predictor_rank());
     let waiting = flights.max(program.max_rows());
-    let window = PreloadWindow::of(bundle, &program, &memory.neurons);
+    let window = preload_window(shared, &program);
     let buffers = memory.stream.len() + memory.neurons.buffers.len();
     let buffers = buffers + window.map_or(0, |window| window.buffers);
     let room = io.capacity();
@@ -91,7 +97,7 @@ pub(crate) fn build_core(shared: &Arc<Shared>, parts: CoreParts) -> Core {
         buffers <= room.total(),
         "core {rank} reads into {buffers} buffers, but has lanes of {room}"
     );
-    let (prompts, preload) = Prompts::new(&program, window, shared.neurons.pipeline, waiting);
+    let (prompts, preload) = Prompts::new(shared, &program, window, waiting);
     let evictable = Evictable::new(memory.evictable, memory.stream.len());
     let rules = NeuronRules {
         policy: shared.neurons.policy,

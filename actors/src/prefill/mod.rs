@@ -4,4 +4,4 @@ pub mod graph;
 mod window;
 
 pub use graph::PrefillGraph;
-pub(crate) use window::{PreloadWindow, Prompts};
+pub(crate) use window::Prompts;

@@ -49,6 +49,8 @@ pub struct Shared {
     pub rule: Rule,
     /// How neurons are kept and read.
     pub neurons: NeuronOptions,
+    /// How much faster the disk reads whole clusters than single neurons.
+    pub sequential_gain: f64,
     /// Sees what is computed, if anybody wants to.
     pub observer: Option<Arc<dyn Observer>>,
     /// Compute kernels for this CPU.

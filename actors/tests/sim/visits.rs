@@ -138,7 +138,12 @@ impl Visits {
         let content = self.clusters[cluster as usize].content;
         let visits = match stage {
             Stage::Qkv | Stage::Output | Stage::Head | Stage::Gc | Stage::Udc => true,
-            Stage::Gio | Stage::Udio | Stage::Preload | Stage::HandOver => true,
+            Stage::Gio | Stage::Udio | Stage::Preload => true,
+            // That of the stream window is no cluster's.
+            Stage::HandOver => matches!(
+                self.residency[cluster as usize],
+                Residency::GatePinned | Residency::Neurons
+            ),
             // A few clusters' prediction is one record, which bears the first one's name.
             Stage::Pred => is(content, T::PredictorFc1),
             _ => false,

@@ -280,24 +280,26 @@ impl Program {
         self.phases.iter().map(pinned).collect()
     }
 
-    /// Whether prompts can preload clusters of which single neurons are cached: none is streamed anyway.
-    pub fn can_preload(&self) -> bool {
-        self.cached_neurons > 0 && self.stream.is_empty()
-    }
-
-    /// The same work with whole clusters preloaded instead of single neurons, for prompts.
+    /// The same work with whole clusters preloaded instead of single neurons, for prompts. What is streamed keeps its
+    /// place in the order of use.
     pub fn preloading(&self) -> Self {
         let mut program = self.clone();
+        program.stream.clear();
         for item in program.phases.iter_mut().flat_map(Phase::items_mut) {
-            if let Source::Neurons { base } | Source::GatePinned { base } = item.source {
-                // Both phases of a split FFN take the cluster at the same place.
-                let known = program.stream.iter().rposition(|&c| c == item.cluster);
-                let ordinal = known.unwrap_or(program.stream.len()) as u32;
-                if known.is_none() {
-                    program.stream.push(item.cluster);
-                }
-                item.source = Source::Preloaded { ordinal, base };
+            let base = item.source.base().filter(|_| item.source.is_by_neuron());
+            if base.is_none() && item.source.ordinal().is_none() {
+                continue;
             }
+            // Both phases of a split FFN take the cluster at the same place.
+            let known = program.stream.iter().rposition(|&c| c == item.cluster);
+            let ordinal = known.unwrap_or(program.stream.len()) as u32;
+            if known.is_none() {
+                program.stream.push(item.cluster);
+            }
+            item.source = match base {
+                Some(base) => Source::Preloaded { ordinal, base },
+                None => Source::Streamed { ordinal },
+            };
         }
         program
     }

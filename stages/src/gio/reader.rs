@@ -65,13 +65,9 @@ impl Reader {
         }
     }
 
-    /// A step begins that takes the first `clusters` of the cycle. After a fault (`read_again`) nothing that
-    /// was read ahead is used.
-    pub fn begin_step(&mut self, clusters: usize, read_again: bool) {
-        if read_again {
-            self.window.restart();
-        }
-        self.window.begin_pass(clusters);
+    /// After a fault, nothing that was read ahead is used.
+    pub fn distrust(&mut self) {
+        self.window.restart();
     }
 
     /// No cluster of this cycle is wanted any more: reads that are under way come home, and none begins.
@@ -119,6 +115,11 @@ impl Reader {
         } else if items.is_empty() {
             self.window.stop_before(0);
         }
+    }
+
+    /// The cluster at a place of the cycle.
+    pub fn cluster(&self, ordinal: usize) -> u32 {
+        self.stream[ordinal]
     }
 
     /// The next read to start, if a buffer is free; [`Reader::started`] is told its flow id.
@@ -178,7 +179,7 @@ impl Reader {
     fn verify(&mut self, frame: &Frame<'_>, ordinal: usize, bytes: &[u8], out: &mut Outbox) {
         let cluster = self.stream[ordinal];
         if std::mem::take(&mut self.failed[ordinal]) {
-            return out.faults.push(StageFault::Unread { cluster, ordinal });
+            return out.faults.push(StageFault::Unread { cluster });
         }
         let entry = frame.entry(cluster);
         if checksum(&bytes[..entry.len as usize]) != entry.sum {
