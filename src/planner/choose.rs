@@ -24,13 +24,13 @@ const THREADS: [usize; 10] = [1, 2, 3, 4, 6, 8, 12, 16, 24, 32];
 /// Equal but for noise: the plan keeps what is usual unless another gains more than this part.
 pub(super) const WORTHWHILE: f64 = 0.02;
 /// A wish counts as granted from this part of it on.
-const NEARLY: f64 = 0.999;
+pub(super) const NEARLY: f64 = 0.999;
 /// More memory than any model takes.
 const UNLIMITED: u64 = 1 << 50;
 /// Equal steps of memory that are tried before the least memory is searched within one of them.
 const MEMORY_STEPS: u64 = 4;
 /// The least memory is found to this part of it.
-const MEMORY_PRECISION: u64 = 256;
+pub(super) const MEMORY_PRECISION: u64 = 256;
 
 /// What the user fixed.
 #[derive(Clone, Copy, Debug, Default)]
