@@ -144,6 +144,13 @@ pub enum Error {
         /// The system's answer.
         reason: String,
     },
+    /// The engine thread has panicked, which is a bug of ours or of a `tracing` subscriber. Every job fails then, whether
+    /// it is under way, waits or comes later.
+    #[error("the engine has failed: {cause}; build a new one")]
+    EngineFailed {
+        /// Panic message.
+        cause: String,
+    },
     /// The engine has been shut down.
     #[error("the engine has stopped; build a new one")]
     Stopped,

@@ -9,6 +9,7 @@ use flume::Receiver;
 use flume::r#async::RecvStream;
 use futures_core::Stream;
 
+use crate::engine::LastWords;
 use crate::error::Error;
 use crate::stats::Statistics;
 
@@ -54,6 +55,33 @@ pub struct TokenStream {
     receiver: Receiver<Result<StreamItem, Error>>,
     stream: RecvStream<'static, Result<StreamItem, Error>>,
     cancelled: Arc<AtomicBool>,
+    end: End,
+}
+
+/// What follows the items in the channel.
+#[derive(Debug)]
+struct End {
+    last_words: Arc<LastWords>,
+    /// Whether the last item has been handed out.
+    over: bool,
+}
+
+impl End {
+    /// Passes an item on. Where the channel ends without its last one because the engine has failed, that is the last.
+    fn follow(
+        &mut self,
+        item: Option<Result<StreamItem, Error>>,
+    ) -> Option<Result<StreamItem, Error>> {
+        let item = match item {
+            None if !self.over => self.last_words.error().map(Err),
+            item => item,
+        };
+        self.over |= !matches!(
+            item,
+            Some(Ok(StreamItem::Prompt(_) | StreamItem::Token(_) | StreamItem::Rest(_)))
+        );
+        item
+    }
 }
 
 impl std::fmt::Debug for TokenStream {
@@ -68,12 +96,17 @@ impl TokenStream {
     pub(crate) fn new(
         receiver: Receiver<Result<StreamItem, Error>>,
         cancelled: Arc<AtomicBool>,
+        last_words: Arc<LastWords>,
     ) -> Self {
         let stream = receiver.clone().into_stream();
         Self {
             receiver,
             stream,
             cancelled,
+            end: End {
+                last_words,
+                over: false,
+            },
         }
     }
 
@@ -88,6 +121,7 @@ impl TokenStream {
         BlockingTokens {
             receiver: self.receiver,
             cancelled: self.cancelled,
+            end: self.end,
         }
     }
 
@@ -104,7 +138,8 @@ impl Stream for TokenStream {
     type Item = Result<StreamItem, Error>;
 
     fn poll_next(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Self::Item>> {
-        Pin::new(&mut self.stream).poll_next(cx)
+        let item = Pin::new(&mut self.stream).poll_next(cx);
+        item.map(|item| self.end.follow(item))
     }
 }
 
@@ -114,6 +149,7 @@ impl Stream for TokenStream {
 pub struct BlockingTokens {
     receiver: Receiver<Result<StreamItem, Error>>,
     cancelled: Arc<AtomicBool>,
+    end: End,
 }
 
 impl BlockingTokens {
@@ -144,6 +180,7 @@ impl Iterator for BlockingTokens {
     type Item = Result<StreamItem, Error>;
 
     fn next(&mut self) -> Option<Self::Item> {
-        self.receiver.recv().ok()
+        let item = self.receiver.recv().ok();
+        self.end.follow(item)
     }
 }

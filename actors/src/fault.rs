@@ -52,7 +52,7 @@ pub enum Fault {
 }
 
 /// What a thread that panicked said.
-pub(crate) fn cause_of_panic(panic: &(dyn std::any::Any + Send)) -> String {
+pub fn cause_of_panic(panic: &(dyn std::any::Any + Send)) -> String {
     let text = panic.downcast_ref::<String>().map(String::as_str);
     text.or_else(|| panic.downcast_ref::<&str>().copied())
         .unwrap_or("it panicked")

@@ -6,28 +6,20 @@ use flume::Sender;
 use forebay_actors::runtime::Shared;
 
 use super::evaluator::Evaluator;
+use super::said::Said;
 use crate::error::Error;
 use crate::speed::bounds::Machine;
 use crate::speed::work::{ModelWork, Rates, Steps, bound};
 use crate::speed::{BenchTest, Phase, Spread, TestReport, random_tokens};
 
-/// Called after each repetition with the test, the number of the repetition from 1 on, and its speed.
-pub(super) type Progress = Box<dyn FnMut(BenchTest, usize, f64) + Send>;
+/// After a repetition: the test, the number of the repetition from 1 on, and its speed.
+pub(super) type RepetitionDone = (BenchTest, usize, f64);
 
+#[derive(Debug)]
 pub(super) struct BenchJob {
     pub tests: Vec<BenchTest>,
     pub repetitions: usize,
-    pub progress: Progress,
-    pub reply: Sender<Result<Vec<TestReport>, Error>>,
-}
-
-impl std::fmt::Debug for BenchJob {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("BenchJob")
-            .field("tests", &self.tests)
-            .field("repetitions", &self.repetitions)
-            .finish_non_exhaustive()
-    }
+    pub said: Sender<Said<RepetitionDone, Vec<TestReport>>>,
 }
 
 /// What was measured for one test.
@@ -42,7 +34,13 @@ struct Measured {
 }
 
 impl BenchJob {
-    pub fn run(&mut self, evaluator: &mut Evaluator) -> Result<Vec<TestReport>, Error> {
+    pub fn answer(&self, evaluator: &mut Evaluator) {
+        let result = self.run(evaluator);
+        // Nobody may be listening any more.
+        let _ = self.said.send(Said::Result(result));
+    }
+
+    fn run(&self, evaluator: &mut Evaluator) -> Result<Vec<TestReport>, Error> {
         for test in &self.tests {
             if test.tokens > evaluator.context() {
                 return Err(Error::ContextTooSmall {
@@ -64,7 +62,10 @@ impl BenchJob {
                 }
                 measure_machine(evaluator, measured);
                 let speed = once(evaluator, *test, &tokens, measured)?;
-                (self.progress)(*test, repetition, speed);
+                let done = Said::Progress((*test, repetition, speed));
+                if self.said.send(done).is_err() {
+                    return Err(Error::Stopped);
+                }
             }
         }
         let tests = self.tests.iter().zip(&measured);

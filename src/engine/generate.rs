@@ -95,6 +95,11 @@ impl Generation {
         self.sender.is_disconnected() || QUEUE - self.sender.len().min(QUEUE) >= ROOM_TO_RESUME
     }
 
+    /// Where its items go.
+    pub fn sender(&self) -> Sender<Result<StreamItem, Error>> {
+        self.sender.clone()
+    }
+
     fn is_cancelled(&self) -> bool {
         self.cancelled.load(Ordering::Relaxed)
     }

@@ -6,11 +6,13 @@ mod context;
 mod embed;
 mod evaluator;
 mod generate;
+mod jobs;
 mod live_budget;
 mod meter;
 mod planning;
 mod pressure;
 mod runner;
+mod said;
 mod score;
 mod start;
 mod stops;
@@ -20,7 +22,6 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
 
-use flume::Sender;
 use forebay_models::network::Network;
 use forebay_models::tokenizer::{EncodeOptions, Tokenizer};
 use forebay_plans::budget::Budget;
@@ -32,6 +33,7 @@ use tracing::field::Empty;
 
 pub use builder::EngineBuilder;
 pub use planning::PlanGoal;
+pub(crate) use jobs::LastWords;
 pub use score::Perplexity;
 
 use crate::error::Error;
@@ -40,8 +42,10 @@ use crate::request::{Prompt, Request};
 use crate::speed::{BenchTest, TestReport};
 use crate::stream::TokenStream;
 use generate::{GenerateJob, QUEUE};
+use jobs::Jobs;
 use live_budget::LiveBudget;
 use runner::Job;
+use said::hear;
 
 /// What the disk gives, bytes per second; 0 where nothing is read.
 #[derive(Clone, Copy, Debug, Default)]
@@ -96,7 +100,7 @@ impl Facts {
 #[derive(Debug)]
 pub struct Engine {
     facts: Arc<Facts>,
-    jobs: Sender<Job>,
+    jobs: Jobs,
     thread: Option<JoinHandle<Vec<TraceLane>>>,
     stopping: Arc<AtomicBool>,
 }
@@ -143,7 +147,7 @@ impl Engine {
     /// stopped.
     pub fn set_budget(&self, bytes: u64) -> Result<(), Error> {
         self.facts.budget.ask(bytes)?;
-        self.jobs.send(Job::Budget).map_err(|_| Error::Stopped)
+        self.jobs.send(Job::Budget)
     }
 
     /// The plan in force.
@@ -207,7 +211,7 @@ impl Engine {
     /// [`max_logits`](EngineBuilder::max_logits) positions; the rows do not depend on that.
     ///
     /// # Errors
-    /// No tokens, more than the context holds, one outside the vocabulary, or a fault.
+    /// No tokens, more than the context holds, one outside the vocabulary, a `first` behind them, or a fault.
     pub fn logits(
         &self,
         tokens: &[u32],
@@ -224,6 +228,13 @@ impl Engine {
                 context: self.context(),
             });
         }
+        if first >= tokens.len() {
+            let problem = format!(
+                "position {first} is behind the {} tokens; give less",
+                tokens.len()
+            );
+            return Err(Error::parameter("first", problem));
+        }
         // One row ahead: the next step runs while the caller looks at this one's last row.
         let (rows, answer) = flume::bounded(1);
         let job = score::LogitsJob {
@@ -231,53 +242,51 @@ impl Engine {
             first,
             rows,
         };
-        self.jobs
-            .send(Job::Logits(Box::new(job)))
-            .map_err(|_| Error::Stopped)?;
-        let mut missing = tokens.len().saturating_sub(first);
+        self.jobs.send(Job::Logits(Box::new(job)))?;
+        let mut missing = tokens.len() - first;
         for row in answer {
             let (position, logits) = row?;
             each(position, &logits);
             missing -= 1;
         }
-        if missing == 0 {
-            Ok(())
-        } else {
-            Err(Error::Stopped)
+        match missing {
+            0 => Ok(()),
+            _ => Err(self.jobs.ended()),
         }
     }
 
     /// Perplexity of `tokens` by llama.cpp's protocol: chunks of `ctx` tokens, the first replaced by BOS
-    /// where the model wants one, the second half of each chunk scored.
+    /// where the model wants one, the second half of each chunk scored. `progress` is told the chunk from 1
+    /// on, their number, and the perplexity so far, on the calling thread.
     ///
     /// # Errors
-    /// Fewer tokens than one chunk, one outside the vocabulary, a `ctx` beyond the engine's context, or a
-    /// fault.
+    /// Fewer tokens than one chunk, one outside the vocabulary, a `ctx` below 3 or beyond the engine's
+    /// context, no chunks, or a fault.
     pub fn perplexity(
         &self,
         tokens: &[u32],
         ctx: usize,
         chunks: Option<usize>,
-        progress: impl FnMut(usize, usize, f64) + Send + 'static,
+        mut progress: impl FnMut(usize, usize, f64),
     ) -> Result<Perplexity, Error> {
         self.facts.check_tokens(tokens)?;
-        let (reply, answer) = flume::bounded(1);
+        score::check_chunks(ctx, chunks)?;
+        let (said, answer) = flume::unbounded();
         let job = score::ScoreJob {
             tokens: tokens.to_vec(),
             ctx,
             chunks,
-            progress: Box::new(progress),
-            reply,
+            said,
         };
-        self.jobs
-            .send(Job::Score(Box::new(job)))
-            .map_err(|_| Error::Stopped)?;
-        answer.recv().map_err(|_| Error::Stopped)?
+        self.jobs.send(Job::Score(Box::new(job)))?;
+        hear(answer, &self.jobs, |(chunk, chunks, perplexity)| {
+            progress(chunk, chunks, perplexity);
+        })
     }
 
     /// Measures the speed of `tests`, which take turns: one of each to warm up, then `repetitions` rounds
-    /// of all. `progress` is told the test, the round from 1 on and the speed in tokens per second. The
-    /// reports come in the order of `tests`.
+    /// of all. `progress` is told the test, the round from 1 on and the speed in tokens per second, on the
+    /// calling thread. The reports come in the order of `tests`.
     ///
     /// # Errors
     /// No repetitions, a test longer than the context, or a fault.
@@ -285,23 +294,22 @@ impl Engine {
         &self,
         tests: &[BenchTest],
         repetitions: usize,
-        progress: impl FnMut(BenchTest, usize, f64) + Send + 'static,
+        mut progress: impl FnMut(BenchTest, usize, f64),
     ) -> Result<Vec<TestReport>, Error> {
         if repetitions == 0 {
             let problem = "nothing is measured without any; give at least 1";
             return Err(Error::parameter("repetitions", problem));
         }
-        let (reply, answer) = flume::bounded(1);
+        let (said, answer) = flume::unbounded();
         let job = bench::BenchJob {
             tests: tests.to_vec(),
             repetitions,
-            progress: Box::new(progress),
-            reply,
+            said,
         };
-        self.jobs
-            .send(Job::Bench(Box::new(job)))
-            .map_err(|_| Error::Stopped)?;
-        answer.recv().map_err(|_| Error::Stopped)?
+        self.jobs.send(Job::Bench(Box::new(job)))?;
+        hear(answer, &self.jobs, |(test, round, speed)| {
+            progress(test, round, speed);
+        })
     }
 
     /// Stops the engine and writes what its lanes recorded as a chrome trace.
@@ -339,7 +347,7 @@ impl Drop for Engine {
 #[derive(Debug)]
 pub struct Session {
     facts: Arc<Facts>,
-    jobs: Sender<Job>,
+    jobs: Jobs,
     history: runner::History,
 }
 
@@ -375,10 +383,9 @@ impl Session {
             cancelled: Arc::clone(&cancelled),
             span: tracing::info_span!("request", used, tokens = Empty, finish_reason = Empty),
         };
-        self.jobs
-            .send(Job::Generate(Box::new(job)))
-            .map_err(|_| Error::Stopped)?;
-        Ok(TokenStream::new(receiver, cancelled))
+        self.jobs.send(Job::Generate(Box::new(job)))?;
+        let last_words = self.jobs.last_words();
+        Ok(TokenStream::new(receiver, cancelled, last_words))
     }
 
     /// A second conversation that begins with what was said so far in this one.

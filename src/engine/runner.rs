@@ -1,16 +1,20 @@
 //! The engine thread: takes jobs in turn.
 
+use std::any::Any;
 use std::collections::VecDeque;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::time::Duration;
 
 use flume::{Receiver, RecvTimeoutError};
+use forebay_actors::fault::cause_of_panic;
 use forebay_traces::lane::TraceLane;
 use parking_lot::Mutex;
 
 use super::bench::BenchJob;
 use super::evaluator::Evaluator;
 use super::generate::{GenerateJob, Generation, Outcome};
+use super::jobs::Jobs;
 use super::score::{LogitsJob, ScoreJob};
 use crate::profiles::Tally;
 
@@ -30,6 +34,20 @@ pub(super) enum Job {
     Stop,
 }
 
+impl Job {
+    /// Keeps whoever waits for the job's answer waiting for as long as it lives.
+    fn answer(&self) -> Option<Box<dyn Any + Send>> {
+        match self {
+            Self::Generate(job) => Some(Box::new(job.sender.clone())),
+            Self::Resume(generation) => Some(Box::new(generation.sender())),
+            Self::Logits(job) => Some(Box::new(job.rows.clone())),
+            Self::Score(job) => Some(Box::new(job.said.clone())),
+            Self::Bench(job) => Some(Box::new(job.said.clone())),
+            Self::Budget | Self::Stop => None,
+        }
+    }
+}
+
 /// State of the engine thread.
 #[derive(Debug)]
 pub(super) struct Runner {
@@ -39,6 +57,8 @@ pub(super) struct Runner {
     waiting: VecDeque<Job>,
     /// Generations whose readers are slow, while others run.
     paused: Vec<Generation>,
+    /// Of the job under way: if it panics, its caller hears of that, and not only that there is no answer.
+    answer: Option<Box<dyn Any + Send>>,
 }
 
 /// How often a generation whose reader is slow looks whether the engine is stopping, and an idle engine that gives way
@@ -52,33 +72,42 @@ impl Runner {
             inbox,
             waiting: VecDeque::new(),
             paused: Vec::new(),
+            answer: None,
         }
     }
 
-    /// Serves jobs until told to stop or nobody can send any more; returns the trace.
-    pub fn serve(mut self, tally: Option<&Tally>) -> Vec<TraceLane> {
-        while let Some(job) = self.next_job() {
-            match job {
-                Job::Generate(job) => self.generate(*job),
-                Job::Resume(generation) => self.proceed(*generation),
-                Job::Logits(job) => job.run(&mut self.evaluator),
-                Job::Score(mut job) => {
-                    let result = job.run(&mut self.evaluator);
-                    let _ = job.reply.send(result);
-                }
-                Job::Bench(mut job) => {
-                    let result = job.run(&mut self.evaluator);
-                    let _ = job.reply.send(result);
-                }
-                // A core that has ended says so to the next request.
-                Job::Budget => drop(self.evaluator.follow_budget()),
-                Job::Stop => break,
-            }
+    /// Body of the engine thread: serves jobs until told to stop, and returns the trace. A panic ends it as well. All
+    /// jobs that are queued then, and all that are sent later, fail with its message.
+    pub fn serve(mut self, jobs: &Jobs, tally: Option<&Tally>) -> Vec<TraceLane> {
+        let served = catch_unwind(AssertUnwindSafe(|| self.serve_jobs()));
+        let panic = served.err().map(|panic| cause_of_panic(panic.as_ref()));
+        let failed = panic.is_some();
+        // Before the jobs are dropped: whoever finds that there is no answer asks for the reason at once.
+        jobs.close(panic);
+        if failed {
+            return Vec::new();
         }
         if let Some(tally) = tally {
             tally.keep(&self.evaluator.runtime.shared().bundle);
         }
         self.evaluator.runtime.finish()
+    }
+
+    fn serve_jobs(&mut self) {
+        while let Some(job) = self.next_job() {
+            self.answer = job.answer();
+            match job {
+                Job::Generate(job) => self.generate(*job),
+                Job::Resume(generation) => self.proceed(*generation),
+                Job::Logits(job) => job.run(&mut self.evaluator),
+                Job::Score(job) => job.answer(&mut self.evaluator),
+                Job::Bench(job) => job.answer(&mut self.evaluator),
+                // A core that has ended says so to the next request.
+                Job::Budget => drop(self.evaluator.follow_budget()),
+                Job::Stop => break,
+            }
+            self.answer = None;
+        }
     }
 
     fn generate(&mut self, job: GenerateJob) {

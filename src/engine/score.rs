@@ -4,6 +4,7 @@ use flume::Sender;
 use serde::Serialize;
 
 use super::evaluator::Evaluator;
+use super::said::Said;
 use crate::error::Error;
 
 /// Result of [`crate::Engine::perplexity`].
@@ -24,23 +25,36 @@ pub struct Perplexity {
     pub tokens: usize,
 }
 
-/// Called after each chunk with its number, their count and the perplexity so far.
-pub(super) type Progress = Box<dyn FnMut(usize, usize, f64) + Send>;
+/// After a chunk: its number, their count and the perplexity so far.
+pub(super) type ChunkDone = (usize, usize, f64);
 
+#[derive(Debug)]
 pub(super) struct ScoreJob {
     pub tokens: Vec<u32>,
+    /// At least [`LEAST_CTX`].
     pub ctx: usize,
+    /// At least 1.
     pub chunks: Option<usize>,
-    pub progress: Progress,
-    pub reply: Sender<Result<Perplexity, Error>>,
+    pub said: Sender<Said<ChunkDone, Perplexity>>,
 }
 
-impl std::fmt::Debug for ScoreJob {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("ScoreJob")
-            .field("tokens", &self.tokens.len())
-            .finish_non_exhaustive()
+/// Tokens of the shortest chunk of which one is scored.
+const LEAST_CTX: usize = 3;
+
+/// Checks what does not depend on the engine.
+///
+/// # Errors
+/// Chunks that are too short or too few.
+pub(super) fn check_chunks(ctx: usize, chunks: Option<usize>) -> Result<(), Error> {
+    if ctx < LEAST_CTX {
+        let problem = format!("no token of a chunk of {ctx} is scored; give at least {LEAST_CTX}");
+        return Err(Error::parameter("ctx", problem));
     }
+    if chunks == Some(0) {
+        let problem = "nothing is scored without any; give at least 1";
+        return Err(Error::parameter("chunks", problem));
+    }
+    Ok(())
 }
 
 /// Where [`crate::Engine::logits`] hands rows on: a position and its logits, `[vocab_size]`.
@@ -103,12 +117,14 @@ fn negative_log_likelihood(logits: &[f32], target: u32) -> f64 {
 }
 
 impl ScoreJob {
-    pub fn run(&mut self, evaluator: &mut Evaluator) -> Result<Perplexity, Error> {
+    pub fn answer(&self, evaluator: &mut Evaluator) {
+        let result = self.run(evaluator);
+        // Nobody may be listening any more.
+        let _ = self.said.send(Said::Result(result));
+    }
+
+    fn run(&self, evaluator: &mut Evaluator) -> Result<Perplexity, Error> {
         let (ctx, context) = (self.ctx, evaluator.context());
-        if ctx < 2 {
-            let problem = format!("a piece of {ctx} tokens scores none; give at least 2");
-            return Err(Error::parameter("ctx", problem));
-        }
         if ctx > context {
             let tokens = ctx;
             return Err(Error::ContextTooSmall { tokens, context });
@@ -135,7 +151,10 @@ impl ScoreJob {
                 }
                 true
             })?;
-            (self.progress)(chunk + 1, chunks, sums.result(chunk + 1, ctx).perplexity);
+            let done = (chunk + 1, chunks, sums.result(chunk + 1, ctx).perplexity);
+            if self.said.send(Said::Progress(done)).is_err() {
+                return Err(Error::Stopped);
+            }
         }
         Ok(sums.result(chunks, ctx))
     }

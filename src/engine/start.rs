@@ -23,6 +23,7 @@ use forebay_stages::weights::Resident;
 use super::builder::EngineBuilder;
 use super::embed::Embedder;
 use super::evaluator::Evaluator;
+use super::jobs::Jobs;
 use super::runner::Runner;
 use super::{DiskCeiling, Engine, Facts};
 use crate::error::Error;
@@ -210,13 +211,13 @@ impl EngineBuilder {
         let stopping = Arc::new(AtomicBool::new(false));
         let watch = self.yields_memory.then(|| facts.budget.watch());
         let stop = Arc::clone(&stopping);
-        let (jobs, inbox) = flume::unbounded();
+        let (jobs, inbox) = Jobs::new();
         let evaluator = Evaluator::new(runtime, Arc::clone(&facts), embedder, watch, stop);
         let runner = Runner::new(evaluator, inbox);
-        let tally = self.tally.clone();
+        let (tally, door) = (self.tally.clone(), jobs.clone());
         let thread = std::thread::Builder::new()
             .name("forebay-engine".into())
-            .spawn(move || runner.serve(tally.as_deref()))
+            .spawn(move || runner.serve(&door, tally.as_deref()))
             .map_err(|e| Error::system("start the engine thread", e))?;
         Ok(Engine {
             facts,

@@ -12,6 +12,7 @@ mod scratch;
 mod watchdog;
 
 mod anatomy;
+mod callbacks;
 mod cancel;
 mod flags;
 mod forged;
