@@ -32,6 +32,8 @@ const ENOUGH_TO_COMPARE: usize = 16;
 #[derive(Debug)]
 pub(super) struct GenerateJob {
     pub prompt: Vec<u32>,
+    /// Goes in front of the prompt if the conversation begins with it, which shows when its turn comes.
+    pub bos: Option<u32>,
     pub max_tokens: usize,
     pub sampler: SamplerConfig,
     pub ignore_eog: bool,
@@ -117,6 +119,9 @@ impl Runner {
     /// The session's history has grown since, and leaves no room; or bad sampler settings.
     pub fn begin(&mut self, job: GenerateJob) -> Result<Generation, Error> {
         let mut tokens = job.history.lock().clone();
+        if tokens.is_empty() {
+            tokens.extend(job.bos);
+        }
         tokens.extend_from_slice(&job.prompt);
         self.evaluator.facts.check_room(tokens.len())?;
         let room = self.evaluator.facts.plan.context - tokens.len();

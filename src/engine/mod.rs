@@ -358,22 +358,25 @@ impl Session {
     /// An empty or unusable prompt, a prompt longer than the context, or bad sampler settings. Errors
     /// during generation come through the stream.
     pub fn generate(&mut self, request: Request) -> Result<TokenStream, Error> {
-        let prompt = self.tokens_of(&request)?;
+        let (prompt, bos) = self.tokens_of(&request)?;
         request.sampler.validate()?;
         if request.stop.iter().any(String::is_empty) {
             let problem = "an empty string would end every text at once; leave it out";
             return Err(Error::parameter("stop", problem));
         }
         let used = self.history.lock().len();
-        if prompt.is_empty() && used == 0 {
+        if prompt.is_empty() && bos.is_none() && used == 0 {
             return Err(Error::EmptyPrompt);
         }
-        self.facts.check_room(used + prompt.len())?;
+        let begins = bos.filter(|_| used == 0);
+        self.facts
+            .check_room(used + begins.iter().len() + prompt.len())?;
         // A slow reader holds the generation back here, a few tokens ahead.
         let (sender, receiver) = flume::bounded(QUEUE);
         let cancelled = Arc::default();
         let job = GenerateJob {
             prompt,
+            bos,
             max_tokens: request.max_tokens.unwrap_or(usize::MAX),
             sampler: request.sampler,
             ignore_eog: request.ignore_eog,
@@ -403,23 +406,27 @@ impl Session {
         self.history.lock().clone()
     }
 
-    fn tokens_of(&self, request: &Request) -> Result<Vec<u32>, Error> {
+    /// The prompt's tokens, and the BOS that goes in front of a text with which the conversation begins.
+    fn tokens_of(&self, request: &Request) -> Result<(Vec<u32>, Option<u32>), Error> {
         let tokenizer = &self.facts.tokenizer;
         match &request.prompt {
             Prompt::Text(text) => {
-                let add_bos = tokenizer.adds_bos() && self.history.lock().is_empty();
                 let options = EncodeOptions {
-                    add_bos,
+                    add_bos: false,
                     parse_special: request.parse_special,
                 };
                 let ids = tokenizer.encode(text, options)?;
                 // A tokenizer may know tokens that the model has no embedding for.
                 self.facts.check_tokens(&ids)?;
-                Ok(ids)
+                let bos = tokenizer.bos().filter(|_| tokenizer.adds_bos());
+                // The text may bring its own.
+                let bos = bos.filter(|bos| ids.first() != Some(bos));
+                self.facts.check_tokens(bos.as_slice())?;
+                Ok((ids, bos))
             }
             Prompt::Tokens(ids) => {
                 self.facts.check_tokens(ids)?;
-                Ok(ids.clone())
+                Ok((ids.clone(), None))
             }
         }
     }

@@ -166,6 +166,25 @@ fn a_conversation_goes_on_with_its_cached_keys_and_equals_one_long_prompt() {
 }
 
 #[test]
+fn turns_that_wait_in_a_queue_are_one_conversation() {
+    let engine = demo();
+    let turns = [PROMPT, " Then her brother came", " and they"];
+    let mut one_by_one = engine.session();
+    for turn in turns {
+        read(&mut one_by_one, greedy(turn, 6));
+    }
+    let mut queued = engine.session();
+    let streams = turns.map(|turn| queued.generate(greedy(turn, 6)).expect("a good request"));
+    for stream in streams {
+        stream.finish().expect("no fault");
+    }
+    assert_eq!(queued.history(), one_by_one.history());
+    let bos = engine.tokenizer().bos().expect("the demo has one");
+    let begins = queued.history().iter().filter(|&&id| id == bos).count();
+    assert_eq!(begins, 1, "BOS is where the conversation begins");
+}
+
+#[test]
 fn interleaved_sessions_do_not_mix() {
     let engine = demo();
     let turns = ["Tom had a red car.", " He drove it", " and then"];
