@@ -22,7 +22,8 @@ pub struct Request {
     pub max_tokens: Option<usize>,
     /// How tokens are chosen.
     pub sampler: SamplerConfig,
-    /// Whether tokens such as `<|im_end|>` written in the prompt's text are taken as control tokens.
+    /// Whether tokens such as `<|im_end|>` written in the prompt's text are taken as control tokens. Not by default:
+    /// text of strangers could end the user's turn.
     pub parse_special: bool,
     /// Whether generation continues past an end-of-generation token (for benchmarks).
     pub ignore_eog: bool,
@@ -31,13 +32,13 @@ pub struct Request {
 }
 
 impl Request {
-    /// A request with the defaults: greedy, to the end of the text or of the context.
+    /// A request with the defaults: greedy, to the end of the text or of the context; a text is only text.
     pub fn new(prompt: Prompt) -> Self {
         Self {
             prompt,
             max_tokens: None,
             sampler: SamplerConfig::greedy(),
-            parse_special: true,
+            parse_special: false,
             ignore_eog: false,
             stop: Vec::new(),
         }
@@ -74,7 +75,8 @@ impl Request {
         self
     }
 
-    /// Sets whether control tokens written in the prompt's text are taken as such. Say no for text of strangers.
+    /// Sets whether control tokens written in the prompt's text are taken as such. Say yes only for text that you wrote,
+    /// such as a chat template that you filled in.
     #[must_use]
     pub fn parse_special(mut self, parse: bool) -> Self {
         self.parse_special = parse;

@@ -33,7 +33,9 @@ struct Case {
 }
 
 fn greedy(engine: &Engine, case: &Case) -> Vec<u32> {
-    let request = Request::text(&*case.prompt).max_tokens(TOKENS);
+    let request = Request::text(&*case.prompt)
+        .parse_special(true)
+        .max_tokens(TOKENS);
     let stream = engine.session().generate(request.ignore_eog(true));
     let items = stream
         .expect("a usable prompt")

@@ -104,7 +104,9 @@ impl Run {
         }
         let engine = self.engine(&prompt)?;
         self.explain(&engine);
+        // Who writes prompts here may write control tokens, as in llama.cpp.
         let mut request = Request::text(&*prompt)
+            .parse_special(true)
             .sampler(sampler)
             .ignore_eog(self.ignore_eog)
             .stop(&self.stop);

@@ -185,6 +185,26 @@ fn turns_that_wait_in_a_queue_are_one_conversation() {
 }
 
 #[test]
+fn control_tokens_in_a_text_are_text_unless_asked_for() {
+    let engine = demo();
+    let text = format!("{PROMPT}<|end|> Then");
+    let read_as = |request: Request| {
+        let mut session = engine.session();
+        read(&mut session, request.max_tokens(1));
+        session.history()
+    };
+    let control = |ids: &[u32]| {
+        let inside = ids[1..].iter();
+        inside.filter(|&&id| engine.tokenizer().is_eog(id)).count()
+    };
+    let plain = read_as(Request::text(&*text));
+    assert_eq!(control(&plain), 0, "{plain:?}");
+    assert!(engine.tokenizer().decode(&plain, true).starts_with(&text));
+    let parsed = read_as(Request::text(&*text).parse_special(true));
+    assert_eq!(control(&parsed), 1, "{parsed:?}");
+}
+
+#[test]
 fn interleaved_sessions_do_not_mix() {
     let engine = demo();
     let turns = ["Tom had a red car.", " He drove it", " and then"];

@@ -40,7 +40,10 @@ fn run_prompts(
 ) -> u64 {
     let mut bytes = 0;
     for &prompt in &group.prompts {
-        let mut request = Request::text(group.model.style.text(prompt)).max_tokens(NEW_TOKENS);
+        // As the program takes prompts: some begin with the name of BOS.
+        let mut request = Request::text(group.model.style.text(prompt))
+            .parse_special(true)
+            .max_tokens(NEW_TOKENS);
         request.ignore_eog = true;
         let run = generate(engine, request);
         let tokens = run.prefill.tokens + run.prompt.reused_tokens;
