@@ -78,7 +78,9 @@ impl End {
         };
         self.over |= !matches!(
             item,
-            Some(Ok(StreamItem::Prompt(_) | StreamItem::Token(_) | StreamItem::Rest(_)))
+            Some(Ok(StreamItem::Prompt(_)
+                | StreamItem::Token(_)
+                | StreamItem::Rest(_)))
         );
         item
     }

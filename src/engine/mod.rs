@@ -32,8 +32,8 @@ use parking_lot::Mutex;
 use tracing::field::Empty;
 
 pub use builder::EngineBuilder;
-pub use planning::PlanGoal;
 pub(crate) use jobs::LastWords;
+pub use planning::PlanGoal;
 pub use score::Perplexity;
 
 use crate::error::Error;

@@ -156,11 +156,7 @@ fn refuses_everything(engine: &Engine) {
     let answers = std::thread::scope(|scope| {
         let calls = [
             scope.spawn(|| engine.logits(&tokens, 0, |_, _| {})),
-            scope.spawn(|| {
-                engine
-                    .perplexity(&tokens, 16, None, |_, _, _| {})
-                    .map(drop)
-            }),
+            scope.spawn(|| engine.perplexity(&tokens, 16, None, |_, _, _| {}).map(drop)),
             scope.spawn(|| engine.bench(&[test], 1, |_, _, _| {}).map(drop)),
             scope.spawn(|| engine.session().generate(short())?.finish().map(drop)),
         ];

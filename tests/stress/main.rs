@@ -16,6 +16,7 @@ mod curve;
 mod cycles;
 mod hog;
 mod pressure;
+mod prompts;
 mod resize;
 mod role;
 mod sessions;

@@ -72,6 +72,14 @@ pub fn run(model: Option<&Path>, n: usize, memory: Option<u64>, group: Option<&G
     if let Some(group) = group {
         command = group.run(&command);
     }
+    run_command(&mut command, &stats.0)
+}
+
+/// Runs a command that writes `stats` to the end.
+///
+/// # Panics
+/// If it fails or is killed.
+pub fn run_command(command: &mut Command, stats: &Path) -> Run {
     let mut child = command
         .stdout(Stdio::null())
         .stderr(Stdio::piped())
@@ -88,9 +96,9 @@ pub fn run(model: Option<&Path>, n: usize, memory: Option<u64>, group: Option<&G
     let mut errors = String::new();
     let stderr = child.stderr.as_mut().expect("piped");
     std::io::Read::read_to_string(stderr, &mut errors).expect("UTF-8");
-    assert!(status.success(), "{memory:?}: {status}: {errors}");
+    assert!(status.success(), "{command:?}: {status}: {errors}");
     Run {
-        statistics: json(&stats.0),
+        statistics: json(stats),
         peak_seen,
     }
 }

@@ -4,7 +4,6 @@ use forebay_numbers::lanes;
 
 use super::formats::{GROUP, PAIR};
 use super::simd::{Kernel, LANES, Simd};
-use super::table::KernelTable;
 use super::tokens::{BLOCK, PanelTokens, Piece, pieces};
 
 /// Alignment of the buffers in bytes: one cache line, so that no vector load is split.
@@ -32,32 +31,32 @@ pub enum Form {
 /// product.
 #[derive(Clone, Debug)]
 pub struct Activations {
-    max_tokens: usize,
-    max_cols: usize,
-    n_tokens: usize,
-    cols: usize,
-    form: Form,
+    pub(super) max_tokens: usize,
+    pub(super) max_cols: usize,
+    pub(super) n_tokens: usize,
+    pub(super) cols: usize,
+    pub(super) form: Form,
     /// Widest piece of the kernels that quantised the tokens.
-    widest: usize,
+    pub(super) widest: usize,
     /// One token while it is made, `[padded]`.
-    row: Aligned<f32>,
-    values: Aligned<f32>, // [n_tokens, padded], in the order of the form
-    codes: Aligned<i8>,   // [n_tokens, padded], in the order of the form
+    pub(super) row: Aligned<f32>,
+    pub(super) values: Aligned<f32>, // [n_tokens, padded], in the order of the form
+    pub(super) codes: Aligned<i8>,   // [n_tokens, padded], in the order of the form
     /// Per 16 elements; in panels and lanes per 32.
-    scales: Aligned<f32>,
+    pub(super) scales: Aligned<f32>,
     /// Per 16 elements: `scale * sum(code)`.
-    sums: Aligned<f32>,
+    pub(super) sums: Aligned<f32>,
     /// Panels and lanes: per 32 elements, `scale * sum(code)`.
-    block_sums: Aligned<f32>,
+    pub(super) block_sums: Aligned<f32>,
     /// Panels and lanes: per 32 elements, `-sum(code)`.
-    block_counts: Aligned<i32>,
+    pub(super) block_counts: Aligned<i32>,
     /// Panels: per 16 elements, `-sum(code)`.
-    half_counts: Aligned<i32>,
+    pub(super) half_counts: Aligned<i32>,
 }
 
 /// A buffer that starts on a cache line, as far as the allocator's address allows.
 #[derive(Clone, Debug)]
-struct Aligned<T> {
+pub(super) struct Aligned<T> {
     buffer: Vec<T>,
     first: usize,
 }
@@ -72,12 +71,12 @@ impl<T: Copy + Default> Aligned<T> {
 
     /// `[len]` from `start` on.
     #[inline(always)]
-    fn part(&self, start: usize, len: usize) -> &[T] {
+    pub(super) fn part(&self, start: usize, len: usize) -> &[T] {
         &self.buffer[self.first + start..][..len]
     }
 
     #[inline(always)]
-    fn part_mut(&mut self, start: usize, len: usize) -> &mut [T] {
+    pub(super) fn part_mut(&mut self, start: usize, len: usize) -> &mut [T] {
         &mut self.buffer[self.first + start..][..len]
     }
 }
@@ -147,106 +146,7 @@ impl Activations {
         self.cols
     }
 
-    /// Takes `src`, `[n_tokens, cols]`.
-    ///
-    /// # Panics
-    /// More tokens or columns than there is room for, or `src` has another length.
-    pub fn load(
-        &mut self,
-        kernels: &KernelTable,
-        form: Form,
-        n_tokens: usize,
-        cols: usize,
-        src: &[f32],
-    ) {
-        assert_eq!(src.len(), n_tokens * cols, "activations of another shape");
-        self.set(kernels, form, n_tokens, cols, |t, row| {
-            row.copy_from_slice(&src[t * cols..][..cols]);
-        });
-    }
-
-    /// Lets `fill(token, row)` write every row, `[cols]`; rows hold arbitrary old values.
-    ///
-    /// # Panics
-    /// More tokens or columns than there is room for.
-    pub fn set(
-        &mut self,
-        kernels: &KernelTable,
-        form: Form,
-        n_tokens: usize,
-        cols: usize,
-        mut fill: impl FnMut(usize, &mut [f32]),
-    ) {
-        assert!(
-            n_tokens <= self.max_tokens && cols <= self.max_cols,
-            "{n_tokens} x {cols} activations, but room for {} x {}",
-            self.max_tokens,
-            self.max_cols
-        );
-        (self.n_tokens, self.cols, self.form) = (n_tokens, cols, form);
-        self.widest = kernels.widest();
-        let padded = self.padded();
-        match form {
-            Form::Rows => {
-                for t in 0..n_tokens {
-                    let values = self.values.part_mut(t * padded, padded);
-                    fill(t, &mut values[..cols]);
-                    values[cols..].fill(0.0);
-                    kernels.quantise(Quantise {
-                        values,
-                        codes: self.codes.part_mut(t * padded, padded),
-                        scales: self.scales.part_mut(t * padded / GROUP, padded / GROUP),
-                        sums: self.sums.part_mut(t * padded / GROUP, padded / GROUP),
-                    });
-                }
-            }
-            Form::Lanes => {
-                for t in 0..n_tokens {
-                    let row = self.row.part_mut(0, padded);
-                    fill(t, &mut row[..cols]);
-                    row[cols..].fill(0.0);
-                    let (codes, blocks) = (t * padded, t * padded / BLOCK);
-                    kernels.quantise_laned(QuantiseLaned {
-                        row: self.row.part(0, cols),
-                        codes: self.codes.part_mut(codes, cols),
-                        scales: self.scales.part_mut(blocks, cols / BLOCK),
-                        sums: self.block_sums.part_mut(blocks, cols / BLOCK),
-                        counts: self.block_counts.part_mut(blocks, cols / BLOCK),
-                    });
-                }
-            }
-            Form::Panels => {
-                for piece in self.pieces() {
-                    for lane in 0..piece.width {
-                        let row = self.row.part_mut(0, padded);
-                        fill(piece.first + lane, &mut row[..cols]);
-                        row[cols..].fill(0.0);
-                        self.quantise_lane(kernels, piece, lane);
-                    }
-                }
-            }
-        }
-    }
-
-    /// Quantises the row into its place in `piece`.
-    fn quantise_lane(&mut self, kernels: &KernelTable, piece: Piece, lane: usize) {
-        let padded = self.padded();
-        let (start, len) = (piece.first * padded, piece.width * padded);
-        kernels.quantise_lane(QuantiseLane {
-            row: self.row.part(0, padded),
-            width: piece.width,
-            lane,
-            values: self.values.part_mut(start, len),
-            codes: self.codes.part_mut(start, len),
-            scales: self.scales.part_mut(start / BLOCK, len / BLOCK),
-            sums: self.sums.part_mut(start / GROUP, len / GROUP),
-            block_sums: self.block_sums.part_mut(start / BLOCK, len / BLOCK),
-            block_counts: self.block_counts.part_mut(start / BLOCK, len / BLOCK),
-            half_counts: self.half_counts.part_mut(start / GROUP, len / GROUP),
-        });
-    }
-
-    fn padded(&self) -> usize {
+    pub(super) fn padded(&self) -> usize {
         self.cols.next_multiple_of(PAIR)
     }
 

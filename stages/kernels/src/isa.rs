@@ -3,8 +3,6 @@
 use std::fmt;
 use std::str::FromStr;
 
-use super::table::KernelTable;
-
 /// Instruction sets with kernels of their own. All give the same bits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Isa {
@@ -35,18 +33,6 @@ impl Isa {
         Self::NeonDotprod,
         Self::NeonI8mm,
     ];
-
-    /// The fastest one that this CPU has.
-    pub fn detect() -> Self {
-        KernelTable::best().isa()
-    }
-
-    /// Those that this CPU has, from slow to fast.
-    pub fn available() -> impl Iterator<Item = Self> {
-        Self::ALL
-            .into_iter()
-            .filter(|&isa| KernelTable::new(isa).is_some())
-    }
 
     /// Its name on the command line.
     pub const fn name(self) -> &'static str {

@@ -13,6 +13,7 @@
 mod activations;
 mod attention;
 mod axpy;
+mod detect;
 mod dispatch;
 mod elementwise;
 mod exp;
@@ -21,6 +22,7 @@ mod formats;
 mod isa;
 pub mod kv;
 mod lanes;
+mod load;
 mod matmul;
 mod numbers;
 mod panel_formats;

@@ -3,8 +3,6 @@
 
 mod rule;
 
-use std::collections::VecDeque;
-
 use forebay_models::block::BlockType;
 use forebay_models::bundle::MAX_NEURONS;
 use forebay_models::network::Content;
@@ -27,8 +25,8 @@ const PER_TURN: usize = 8;
 pub struct Pred {
     /// The phase's next cluster.
     next: usize,
-    /// Flights that are not under way.
-    free: VecDeque<Box<Flight>>,
+    /// Flights that are not under way. The last one back is the next to leave: its gates are still in the cache.
+    free: Vec<Box<Flight>>,
     /// The predictor's second matrix by layer, as cluster, with its format; empty where neurons are not predicted.
     fc2: Vec<(u32, BlockType)>,
     /// Scores of one cluster, `[max_tokens, MAX_NEURONS]`.
@@ -72,7 +70,7 @@ impl Pred {
 
     /// A flight has come to its end.
     pub fn take_back(&mut self, flight: Box<Flight>) {
-        self.free.push_back(flight);
+        self.free.push(flight);
     }
 
     /// The cluster's neurons that are worth computing for any token, and which token wants which.
@@ -111,7 +109,7 @@ impl StageActor for Pred {
         let items = frame.phase.neurons();
         let from = self.next;
         for item in items.iter().skip(from).take(PER_TURN) {
-            let Some(mut flight) = self.free.pop_front() else {
+            let Some(mut flight) = self.free.pop() else {
                 break;
             };
             let count = frame.entry(item.cluster).count as usize;
