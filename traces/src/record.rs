@@ -5,8 +5,6 @@ use serde::{Deserialize, Serialize};
 /// What a compute core works on. The order is that of a layer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Stage {
-    /// Token embedding.
-    Embed,
     /// RMS norm or layer norm.
     Norm,
     /// Query, key and value projections.
@@ -33,14 +31,11 @@ pub enum Stage {
     Fold,
     /// Output head (logits).
     Head,
-    /// Choice of the next token.
-    Sample,
 }
 
 impl Stage {
     /// All stages, in order.
-    pub const ALL: [Self; 15] = [
-        Self::Embed,
+    pub const ALL: [Self; 13] = [
         Self::Norm,
         Self::Qkv,
         Self::Attention,
@@ -54,7 +49,6 @@ impl Stage {
         Self::HandOver,
         Self::Fold,
         Self::Head,
-        Self::Sample,
     ];
 
     /// Whether it brings bytes to where they are computed with, or keeps them, rather than computes.
@@ -68,7 +62,6 @@ impl Stage {
     /// Name of the slice in a trace file.
     pub const fn name(self) -> &'static str {
         match self {
-            Self::Embed => "embed",
             Self::Norm => "norm",
             Self::Qkv => "qkv",
             Self::Attention => "attention",
@@ -82,7 +75,6 @@ impl Stage {
             Self::HandOver => "handover",
             Self::Fold => "fold",
             Self::Head => "head",
-            Self::Sample => "sample",
         }
     }
 }
