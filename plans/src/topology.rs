@@ -71,7 +71,8 @@ impl Topology {
     /// Reads the running system.
     ///
     /// # Errors
-    /// `/proc` or the list of online CPUs cannot be read or understood, or no online CPU is allowed.
+    /// `/proc` cannot be read, a list of CPUs cannot be understood, or no online CPU is allowed. Without `/sys`, the
+    /// CPUs that the process may use are taken for equal cores.
     pub fn read() -> Result<Self, PlanError> {
         Self::read_kernel(&KernelFiles::live())
     }
@@ -85,8 +86,9 @@ impl Topology {
     }
 
     pub(crate) fn read_kernel(kernel: &KernelFiles) -> Result<Self, PlanError> {
-        let online = online_cpus(kernel)?;
-        let allowed = allowed_cpus(kernel)?.unwrap_or_else(|| online.clone());
+        let allowed = allowed_cpus(kernel)?;
+        let online = online_cpus(kernel, allowed.as_deref())?;
+        let allowed = allowed.unwrap_or_else(|| online.clone());
         let mut cpus: Vec<Cpu> = online
             .iter()
             .map(|&id| describe(kernel, id, &allowed))
@@ -197,9 +199,14 @@ fn strength(cpu: &Cpu) -> u64 {
     cpu.capacity.or(cpu.max_khz).unwrap_or(0)
 }
 
-fn online_cpus(kernel: &KernelFiles) -> Result<Vec<usize>, PlanError> {
+/// CPUs that are online; `allowed` where there is no `/sys` to say so.
+fn online_cpus(kernel: &KernelFiles, allowed: Option<&[usize]>) -> Result<Vec<usize>, PlanError> {
     let rel = "devices/system/cpu/online";
-    let list = kernel.sys_text(rel).unwrap_or_default();
+    let list = kernel.sys_text(rel);
+    if let (None, Some(allowed)) = (&list, allowed) {
+        return Ok(allowed.to_vec());
+    }
+    let list = list.unwrap_or_default();
     parse_cpu_list(&list)
         .filter(|cpus| !cpus.is_empty())
         .ok_or_else(|| PlanError::Malformed {

@@ -255,6 +255,17 @@ fn offline_and_missing_pieces_are_told_apart() {
 }
 
 #[test]
+fn without_sys_the_allowed_cpus_are_equal_cores() {
+    let tree = FakeTree::new();
+    tree.cpus("0-3", "1-2");
+    let sys = tree.path("sys");
+    std::fs::remove_dir_all(sys).expect("a made-up one");
+    let topology = read(&tree);
+    assert_eq!(topology.compute_cores(None).unwrap(), [1, 2]);
+    assert_eq!(classes(&topology, CoreClass::Big), [1, 2]);
+}
+
+#[test]
 fn the_running_machine_agrees_with_the_standard_library() {
     let topology = Topology::read().expect("a Linux machine");
     let parallelism = std::thread::available_parallelism().expect("known").get();
