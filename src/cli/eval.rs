@@ -31,10 +31,11 @@ pub struct Perplexity {
     engine: EngineFlags,
     /// Tokens per chunk; the second half of each is scored.
     #[arg(long, short = 'c', value_name = "N", default_value_t = 512)]
-    ctx: usize,
+    #[arg(value_parser = clap::value_parser!(u32).range(3..))]
+    ctx: u32,
     /// Chunks to evaluate [default: all].
-    #[arg(long, value_name = "N")]
-    chunks: Option<usize>,
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
+    chunks: Option<u32>,
     /// Print one JSON object.
     #[arg(long)]
     json: bool,
@@ -51,8 +52,9 @@ impl Eval {
 impl Perplexity {
     fn execute(self) -> anyhow::Result<()> {
         let text = read_text(&self.file)?;
-        let builder = Engine::builder().model(&self.model).context(self.ctx);
-        let builder = builder.max_batch(BATCH.min(self.ctx)).max_logits(32);
+        let (ctx, chunks) = (self.ctx as usize, self.chunks.map(|n| n as usize));
+        let builder = Engine::builder().model(&self.model).context(ctx);
+        let builder = builder.max_batch(BATCH.min(ctx)).max_logits(32);
         let builder = self
             .engine
             .configure(builder)?
@@ -70,7 +72,7 @@ impl Perplexity {
                 say(format_args!("chunk {chunk} of {chunks}: {perplexity:.4}"));
             }
         };
-        let result = engine.perplexity(&tokens, self.ctx, self.chunks, progress)?;
+        let result = engine.perplexity(&tokens, ctx, chunks, progress)?;
         if self.json {
             // Some readers know the figures by their short names.
             let mut object = serde_json::to_value(result)?;

@@ -12,7 +12,7 @@ use forebay_plans::size::format_size;
 use super::engine_flags::EngineFlags;
 use super::output::{print_json, print_text};
 use super::progress::{reporter, thousandths};
-use super::text::{enough, read_text};
+use super::text::{USUAL_PIECE, enough, read_text};
 
 /// Tokens per step.
 const BATCH: usize = 128;
@@ -24,9 +24,10 @@ pub struct Text {
     /// Text to learn from.
     #[arg(long, short, value_name = "FILE")]
     file: PathBuf,
-    /// Tokens of a piece of text; each starts from an empty context.
-    #[arg(long, value_name = "N", default_value_t = 512)]
-    ctx: usize,
+    /// Tokens of a piece of text; each starts from an empty context [default: 512, or what the model was trained for
+    /// if that is less].
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(3..))]
+    ctx: Option<u32>,
     /// Tokens of the text that are used.
     #[arg(long, value_name = "N", default_value_t = 16384)]
     tokens: usize,
@@ -55,7 +56,7 @@ pub struct FitPredictor {
     seed: u64,
     /// Pieces at the end of the text to measure perplexity on.
     #[arg(long, value_name = "N", default_value_t = 4)]
-    test_pieces: usize,
+    test_pieces: u32,
 }
 
 #[derive(Debug, Args)]
@@ -83,36 +84,47 @@ fn rise(text: &str) -> Result<f64, String> {
 }
 
 impl Text {
-    fn builder(&self) -> Result<EngineBuilder, forebay::Error> {
-        let builder = Engine::builder().model(&self.model).context(self.ctx);
-        let builder = builder.max_batch(BATCH.min(self.ctx)).max_logits(32);
-        Ok(self
-            .engine
-            .configure(builder)?
-            .on_preparation(reporter(self.json)))
+    /// For an engine that runs pieces of `ctx` tokens.
+    fn builder(&self, ctx: usize) -> Result<EngineBuilder, forebay::Error> {
+        let builder = self.any_context()?.context(ctx);
+        Ok(builder.max_batch(BATCH.min(ctx)).max_logits(32))
     }
 
-    /// The text's tokens, as many as are used; `shape` makes the engine the one that is run later.
+    fn any_context(&self) -> Result<EngineBuilder, forebay::Error> {
+        let builder = Engine::builder().model(&self.model);
+        let builder = self.engine.configure(builder)?;
+        Ok(builder.on_preparation(reporter(self.json)))
+    }
+
+    /// The text's tokens, as many as are used, and how many of them are a piece; `shape` makes the engine the one that
+    /// is run later.
     fn tokens(
         &self,
         shape: impl FnOnce(EngineBuilder) -> EngineBuilder,
-    ) -> anyhow::Result<Vec<u32>> {
-        enough(self.tokens, self.ctx)?;
+    ) -> anyhow::Result<(Vec<u32>, usize)> {
+        let asked = self.ctx.map(|ctx| ctx as usize);
+        enough(self.tokens, asked.unwrap_or(1))?;
         let text = read_text(&self.file)?;
-        let engine = shape(self.builder()?.sparsity(Sparsity::Dense)).build()?;
+        let builder = match asked {
+            Some(ctx) => self.builder(ctx)?,
+            None => self.any_context()?.context_hint(USUAL_PIECE),
+        };
+        let engine = shape(builder.sparsity(Sparsity::Dense)).build()?;
+        let ctx = asked.unwrap_or_else(|| engine.network().context_length.min(USUAL_PIECE));
+        enough(self.tokens, ctx)?;
         let options = EncodeOptions {
             add_bos: engine.tokenizer().adds_bos(),
             parse_special: false,
         };
         let mut tokens = engine.tokenizer().encode(&text, options)?;
         tokens.truncate(self.tokens);
-        Ok(tokens)
+        Ok((tokens, ctx))
     }
 }
 
 impl FitPredictor {
     pub fn execute(self) -> anyhow::Result<()> {
-        let tokens = self.text.tokens(|builder| builder)?;
+        let (tokens, ctx) = self.text.tokens(|builder| builder)?;
         let request = FitRequest {
             options: FitOptions {
                 rank: self.rank,
@@ -121,14 +133,14 @@ impl FitPredictor {
                 seed: self.seed,
                 holdout: 0.1,
             },
-            ctx: self.text.ctx,
-            test_pieces: self.test_pieces,
+            ctx,
+            test_pieces: self.test_pieces as usize,
             sample_bytes: 1 << 30,
         };
         let bar = thousandths(self.text.json);
         let report =
             fit_predictors(
-                &|| self.text.builder(),
+                &|| self.text.builder(ctx),
                 &tokens,
                 &request,
                 &mut |step| match step {
@@ -180,17 +192,22 @@ impl FitPredictor {
 
 impl Calibrate {
     pub fn execute(self) -> anyhow::Result<()> {
-        let tokens = self.text.tokens(EngineBuilder::by_neuron)?;
+        let (tokens, ctx) = self.text.tokens(EngineBuilder::by_neuron)?;
         let bar = thousandths(self.text.json);
         bar.set_message("running the text");
         let request = CalibrateRequest {
-            ctx: self.text.ctx,
+            ctx,
             perplexity_rise: self.perplexity_rise,
             test_pieces: self.test_pieces as usize,
         };
-        let report = calibrate_gates(&|| self.text.builder(), &tokens, &request, &mut |share| {
-            bar.set_position((share * 1000.0) as u64);
-        })?;
+        let report = calibrate_gates(
+            &|| self.text.builder(ctx),
+            &tokens,
+            &request,
+            &mut |share| {
+                bar.set_position((share * 1000.0) as u64);
+            },
+        )?;
         bar.finish_and_clear();
         if self.text.json {
             return print_json(&serde_json::to_value(report)?);

@@ -13,7 +13,7 @@ use indicatif::ProgressBar;
 use super::engine_flags::EngineFlags;
 use super::output::{print_json, print_text, say};
 use super::progress::{reporter, thousandths};
-use super::text::{enough, read_text};
+use super::text::{USUAL_PIECE, enough, read_text};
 
 #[derive(Debug, Args)]
 pub struct ProfileCommand {
@@ -23,11 +23,12 @@ pub struct ProfileCommand {
     #[arg(long, short, value_name = "FILE", conflicts_with = "generate")]
     file: Option<PathBuf>,
     /// Profile on this many tokens that the model writes itself.
-    #[arg(long, value_name = "N")]
-    generate: Option<usize>,
-    /// Tokens of a piece of text; each starts from an empty context.
-    #[arg(long, value_name = "N", default_value_t = 512)]
-    ctx: usize,
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
+    generate: Option<u32>,
+    /// Tokens of a piece of text; each starts from an empty context [default: 512, or what the model was trained for
+    /// if that is less].
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
+    ctx: Option<u32>,
     /// Tokens of the text that are used.
     #[arg(long, value_name = "N", default_value_t = 2048)]
     tokens: usize,
@@ -43,17 +44,27 @@ pub struct ProfileCommand {
 
 impl ProfileCommand {
     pub fn execute(self) -> anyhow::Result<()> {
+        let asked = self.ctx.map(|ctx| ctx as usize);
+        let generate = self.generate.map(|n| n as usize);
         if self.file.is_some() {
-            enough(self.tokens, self.ctx)?;
+            enough(self.tokens, asked.unwrap_or(1))?;
         }
-        let context = self.generate.map_or(self.ctx, |n| n + 1);
-        let make = || -> Result<EngineBuilder, forebay::Error> {
-            let builder = Engine::builder().model(&self.model).context(context);
+        let with_context = |context: Option<usize>| -> Result<EngineBuilder, forebay::Error> {
+            let builder = Engine::builder().model(&self.model);
+            let builder = match context {
+                Some(context) => builder.context(context),
+                None => builder.context_hint(USUAL_PIECE),
+            };
             let builder = self.engine.configure(builder)?;
             Ok(builder.hot_set(false).on_preparation(reporter(self.json)))
         };
-        let engine = make()?.build()?;
+        let written = generate.map(|n| n + 1);
+        let engine = with_context(written.or(asked))?.build()?;
         let bundle = engine.bundle_path().to_path_buf();
+        let ctx = asked.unwrap_or_else(|| engine.network().context_length.min(USUAL_PIECE));
+        if self.file.is_some() {
+            enough(self.tokens, ctx)?;
+        }
         let tokens = match (&self.file, self.generate) {
             (Some(file), _) => {
                 let options = EncodeOptions {
@@ -68,13 +79,14 @@ impl ProfileCommand {
             (None, None) => bail!("there is nothing to profile on; give -f TEXT or --generate N"),
         };
         drop(engine);
-        let text = match self.generate {
+        let text = match generate {
             Some(n) => ProfileText::Generated(n),
             None => ProfileText::Given {
                 tokens: &tokens,
-                ctx: self.ctx,
+                ctx,
             },
         };
+        let make = || with_context(written.or(Some(ctx)));
         let bar = thousandths(self.json).with_message("profiling");
         let profile = measured(&make, text, self.policy, &bar)?;
         let path = profile.save(&Bundle::open(&bundle)?)?;

@@ -4,6 +4,9 @@ use std::path::Path;
 
 use anyhow::{Context, bail};
 
+/// Tokens of a piece of text where --ctx does not say and the model allows it.
+pub const USUAL_PIECE: usize = 512;
+
 /// Reads a file of UTF-8 text.
 pub fn read_text(file: &Path) -> anyhow::Result<String> {
     std::fs::read_to_string(file).with_context(|| {

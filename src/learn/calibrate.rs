@@ -57,10 +57,10 @@ pub fn calibrate_gates(
 ) -> Result<CalibrateReport, Error> {
     let ctx = request.ctx;
     let kept = match request.perplexity_rise {
-        Some(_) => request.test_pieces * ctx,
+        Some(_) => request.test_pieces.saturating_mul(ctx),
         None => 0,
     };
-    let pieces = tokens.len() / ctx * ctx;
+    let pieces = whole_texts(tokens.len(), ctx)?;
     let (text, test) = tokens[..pieces].split_at(pieces.saturating_sub(kept));
     let n = whole_texts(text.len(), ctx)?;
     // Thresholds run neuron by neuron, so that form is measured, and packed if need be.

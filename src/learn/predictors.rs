@@ -73,7 +73,7 @@ pub fn fit_predictors(
     progress: &mut dyn FnMut(FitStep),
 ) -> Result<FitReport, Error> {
     let ctx = request.ctx;
-    let test = request.test_pieces * ctx;
+    let test = request.test_pieces.saturating_mul(ctx);
     let n = whole_texts(tokens.len().saturating_sub(test), ctx)?;
     let (text, test) = tokens.split_at(tokens.len() - test);
     let exact = || Ok::<_, Error>(make()?.sparsity(Sparsity::Exact));

@@ -36,6 +36,10 @@ pub(super) fn feed(
 
 /// Tokens in whole texts of `ctx`.
 pub(super) fn whole_texts(tokens: usize, ctx: usize) -> Result<usize, Error> {
+    if ctx == 0 {
+        let problem = "a piece of 0 tokens has no text; give at least 3";
+        return Err(Error::parameter("ctx", problem));
+    }
     match tokens / ctx * ctx {
         0 => Err(Error::TooFewTokens { tokens, piece: ctx }),
         n => Ok(n),
