@@ -7,19 +7,32 @@ mod cli;
 
 use std::process::ExitCode;
 
+use forebay_plans::room_to_start::check_limits;
 use tokio::signal::unix::{SignalKind, signal};
 
 fn main() -> ExitCode {
-    keep_running_past_file_limits();
-    match cli::run(cli::Arguments::of_program()) {
+    let arguments = cli::Arguments::of_program();
+    let done = check_limits().map_err(Into::into).and_then(|()| {
+        keep_running_past_file_limits();
+        cli::run(arguments)
+    });
+    match done {
         Ok(()) => ExitCode::SUCCESS,
-        Err(error) if error.is::<cli::output::ReaderGone>() => ExitCode::SUCCESS,
+        Err(error) if error.is::<cli::output::ReaderGone>() => ExitCode::from(READER_GONE),
         Err(error) => {
             cli::output::say(format_args!("forebay: error: {}", cli::message_of(&error)));
-            ExitCode::FAILURE
+            match error.is::<cli::Interrupted>() {
+                true => ExitCode::from(INTERRUPTED),
+                false => ExitCode::FAILURE,
+            }
         }
     }
 }
+
+/// As a shell calls the end by SIGINT.
+const INTERRUPTED: u8 = 128 + 2;
+/// As a shell calls the end by SIGPIPE, which is how other programs leave `| head`.
+const READER_GONE: u8 = 128 + 13;
 
 /// A write that meets a limit of file sizes (`ulimit -f`) shall be refused like any other, and cleaned up after; unless
 /// its signal is handled it ends the process.

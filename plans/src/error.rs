@@ -2,6 +2,8 @@
 
 use std::path::PathBuf;
 
+use crate::size::format_size;
+
 /// A fact about the machine could not be had, or a wish exceeds what it allows.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
@@ -26,6 +28,39 @@ pub enum PlanError {
         text: String,
         /// What should stand there.
         expected: &'static str,
+    },
+
+    /// The process may not open a single file more.
+    #[error(
+        "cannot open a file: {source}; raise the limit of open files, as with `ulimit -n 1024`"
+    )]
+    OpenFiles {
+        /// What the system answered.
+        source: std::io::Error,
+    },
+
+    /// The process may open too few files.
+    #[error(
+        "the limit of open files is {limit}, but {needed} are needed; raise it with `ulimit -n {needed}`"
+    )]
+    TooFewFiles {
+        /// What `ulimit -n` says.
+        limit: u64,
+        /// What would do, with the files that are open already.
+        needed: u64,
+    },
+
+    /// The process may map too little memory.
+    #[error(
+        "the limit of the address space is {}, but {} may be needed; raise it with `ulimit -v {}` or more, or \
+         `ulimit -v unlimited`",
+        format_size(*limit), format_size(*needed), needed.div_ceil(1024)
+    )]
+    AddressSpace {
+        /// What `ulimit -v` says, in bytes.
+        limit: u64,
+        /// Bytes that would do.
+        needed: u64,
     },
 
     /// More threads were asked for than the process may use CPUs.

@@ -24,6 +24,7 @@ pub mod preload;
 pub mod process;
 pub mod program;
 pub mod residency;
+pub mod room_to_start;
 pub mod size;
 pub mod storage;
 pub mod topology;

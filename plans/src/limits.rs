@@ -130,6 +130,14 @@ impl MemoryLimits {
         groups.fold(self.total_bytes, u64::min)
     }
 
+    /// The group whose limit is the least, if that is less than the machine's memory.
+    pub fn lowest_group(&self) -> Option<&GroupLimit> {
+        self.groups
+            .iter()
+            .min_by_key(|group| group.limit_bytes)
+            .filter(|group| group.limit_bytes < self.total_bytes)
+    }
+
     /// The group with the least left, if groups are what limits.
     pub fn tightest_group(&self) -> Option<&GroupLimit> {
         self.groups
@@ -183,7 +191,7 @@ fn group_limit(group: &Group) -> Option<GroupLimit> {
 }
 
 /// The soft value in the table of `/proc/self/limits`; a row that is missing limits nothing.
-fn soft_limit(limits: &str, name: &str) -> Rlimit {
+pub(crate) fn soft_limit(limits: &str, name: &str) -> Rlimit {
     limits
         .lines()
         .find_map(|line| {

@@ -1,11 +1,14 @@
 //! Flags that shape the engine, the same for every command that runs a model.
 
 use std::path::PathBuf;
+use std::sync::Once;
 
 use clap::{Args, ValueEnum};
 use forebay::{DriverChoice, EngineBuilder, Error, Isa, KvType, PlanGoal, Sparsity};
 use forebay_plans::limits::MemoryLimits;
-use forebay_plans::size::{MemorySize, SizeError};
+use forebay_plans::size::{MemorySize, SizeError, format_size};
+
+use super::output::say;
 
 #[derive(Clone, Debug, Default, Args)]
 pub struct EngineFlags {
@@ -88,6 +91,38 @@ fn part(text: &str) -> Result<f64, String> {
     }
 }
 
+/// Says that a budget is too large. Commands that make several engines say it once.
+fn warn_once(limits: &MemoryLimits, budget: u64) {
+    static WARNED: Once = Once::new();
+    if let Some(warning) = too_large(limits, budget) {
+        WARNED.call_once(|| say(format_args!("forebay: warning: {warning}")));
+    }
+}
+
+/// What will happen under a budget that the machine or a control group does not have.
+fn too_large(limits: &MemoryLimits, budget: u64) -> Option<String> {
+    let most = limits.effective_total();
+    if budget <= most {
+        return None;
+    }
+    let (whose, end) = match limits.lowest_group() {
+        Some(group) => (
+            format!("that the control group {} allows", group.dir.display()),
+            "the kernel ends the program when it takes more",
+        ),
+        None => (
+            "of memory that this machine has".to_string(),
+            "the system may swap, or end the program",
+        ),
+    };
+    Some(format!(
+        "--memory {} is more than the {} {whose}; {end}; give --memory {}MiB or less, or omit it",
+        format_size(budget),
+        format_size(most),
+        limits.effective_available() >> 20
+    ))
+}
+
 /// Choices of `--io`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
 pub enum IoFlag {
@@ -105,7 +140,10 @@ impl EngineFlags {
     pub fn configure(&self, mut builder: EngineBuilder) -> Result<EngineBuilder, Error> {
         match self.memory {
             Some(MemoryFlag::Size(size)) => {
-                builder = builder.memory(size.resolve(MemoryLimits::read()?.effective_available()));
+                let limits = MemoryLimits::read()?;
+                let bytes = size.resolve(limits.effective_available());
+                warn_once(&limits, bytes);
+                builder = builder.memory(bytes);
             }
             Some(MemoryFlag::Auto) => builder = builder.goal(PlanGoal::Enough),
             None => {}
@@ -142,5 +180,48 @@ impl EngineFlags {
             IoFlag::Uring => DriverChoice::Uring,
             IoFlag::Pread => DriverChoice::Pread,
         }))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use forebay_plans::cgroup::Version;
+    use forebay_plans::limits::{GroupLimit, HugePages, Rlimit};
+
+    use super::*;
+
+    #[test]
+    fn a_budget_above_a_limit_is_warned_of_with_both_numbers() {
+        let mut limits = MemoryLimits {
+            total_bytes: 8 << 30,
+            available_bytes: 6 << 30,
+            swap_bytes: 0,
+            groups: Vec::new(),
+            memlock: Rlimit::Unlimited,
+            address_space: Rlimit::Unlimited,
+            huge_pages: HugePages::Madvise,
+        };
+        assert_eq!(too_large(&limits, 8 << 30), None);
+        let warning = too_large(&limits, 9 << 30).expect("more than there is");
+        for part in ["9.00 GiB", "8.00 GiB", "this machine", "--memory 6144MiB"] {
+            assert!(warning.contains(part), "{warning}");
+        }
+        limits.groups.push(GroupLimit {
+            dir: "/sys/fs/cgroup/small".into(),
+            version: Version::V2,
+            limit_bytes: 2 << 30,
+            used_bytes: 1 << 29,
+            reclaimable_bytes: 0,
+        });
+        assert_eq!(too_large(&limits, 2 << 30), None);
+        let warning = too_large(&limits, 3 << 30).expect("more than the group allows");
+        for part in [
+            "3.00 GiB",
+            "2.00 GiB",
+            "/sys/fs/cgroup/small",
+            "--memory 1536MiB",
+        ] {
+            assert!(warning.contains(part), "{warning}");
+        }
     }
 }

@@ -28,6 +28,7 @@ use std::path::Path;
 use clap::{CommandFactory, Parser, Subcommand};
 
 pub use remedy::message_of;
+pub use run::Interrupted;
 
 /// Runs language models larger than memory, fast, from flash storage.
 ///

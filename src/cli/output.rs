@@ -19,7 +19,7 @@ pub fn write_json(path: &Path, value: &impl Serialize) -> anyhow::Result<()> {
     write_whole(path, text.as_bytes()).with_context(|| format!("cannot write {}", path.display()))
 }
 
-/// Who read standard output wants no more of it (`| head`): the program ends, and that is no failure.
+/// Who read standard output wants no more of it (`| head`): the program ends without a word.
 #[derive(Debug)]
 pub struct ReaderGone;
 

@@ -67,6 +67,18 @@ pub struct Run {
     engine: EngineFlags,
 }
 
+/// A second Ctrl-C ended the program.
+#[derive(Debug)]
+pub struct Interrupted;
+
+impl std::fmt::Display for Interrupted {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("interrupted")
+    }
+}
+
+impl std::error::Error for Interrupted {}
+
 /// A number of tokens; -1 is no limit, as in llama.cpp.
 fn limit(text: &str) -> Result<usize, String> {
     match text {
@@ -239,7 +251,7 @@ fn print_stream(mut stream: TokenStream, shows_text: bool) -> anyhow::Result<Sta
                         stream.cancel();
                         continue;
                     }
-                    true => bail!("interrupted"),
+                    true => return Err(Interrupted.into()),
                 },
             };
             match item {

@@ -97,6 +97,35 @@ fn wrong_sampling_is_refused_before_a_model_is_read() {
 }
 
 #[test]
+fn counts_of_nothing_are_refused() {
+    let scratch = Scratch::new();
+    let model = scratch.write("model.fbay", small_pack());
+    let words = scratch.write("text.txt", "the other ".repeat(200));
+    let (model, words) = (text(&model), text(&words));
+    for (command, flag, values) in [
+        (&["eval", "perplexity"][..], "--ctx", &["0", "2"][..]),
+        (&["eval", "perplexity"], "--chunks", &["0"]),
+        (&["calibrate"], "--ctx", &["0", "2"]),
+        (&["fit-predictor"], "--ctx", &["0", "2"]),
+        (&["profile"], "--ctx", &["0"]),
+    ] {
+        for value in values {
+            let arguments = [command, &[model, "-f", words, flag, value]].concat();
+            refused(scratch.path(), flag, &arguments, &[flag, value]);
+        }
+    }
+    for value in ["0", "18446744073709551615", "18446744073709551614"] {
+        let arguments = ["profile", model, "--generate", value];
+        refused(
+            scratch.path(),
+            "--generate",
+            &arguments,
+            &["--generate", value],
+        );
+    }
+}
+
+#[test]
 fn habits_from_other_programs_are_understood() {
     let scratch = Scratch::new();
     let model = scratch.write("model.fbay", small_pack());
@@ -288,14 +317,19 @@ fn an_output_that_goes_away_is_no_panic() {
             said.stderr
         );
 
-        // Who pipes into `head` has what they want.
+        // As other programs leave `| head`: without a word, but not as if all had been written.
         let (reader, mut writer) = std::io::pipe().expect("a pipe");
         writer.write_all(b"x").expect("room");
         drop(reader);
         let mut broken = forebay(scratch.path(), &arguments);
         broken.stdout(Stdio::from(writer));
         let said = answer(broken);
-        assert!(said.status.success(), "{arguments:?}: {}", said.stderr);
+        assert_eq!(
+            said.status.code(),
+            Some(128 + 13),
+            "{arguments:?}: {}",
+            said.stderr
+        );
         assert!(
             !said.stderr.contains("error") && !said.stderr.contains("panicked"),
             "{arguments:?}: {}",

@@ -17,6 +17,7 @@ mod cancel;
 mod flags;
 mod forged;
 mod io_death;
+mod limits;
 mod packs;
 mod panics;
 mod places;

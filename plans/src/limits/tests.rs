@@ -19,6 +19,7 @@ fn a_bare_machine_is_limited_by_its_memory() {
     assert_eq!(limits.effective_available(), 6_000_000 * 1024);
     assert_eq!(limits.effective_total(), 8_000_000 * 1024);
     assert!(limits.groups.is_empty() && limits.tightest_group().is_none());
+    assert!(limits.lowest_group().is_none());
     assert_eq!(limits.memlock, Rlimit::Bytes(8 << 20));
     assert_eq!(limits.address_space, Rlimit::Unlimited);
     assert_eq!(limits.huge_pages, HugePages::Madvise);

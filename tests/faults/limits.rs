@@ -1,0 +1,151 @@
+//! Systems that allow the program little: few files, little address space, less memory than was asked for.
+
+use std::process::{Command, Stdio};
+
+use crate::packs::small_pack;
+use crate::program::{Answer, answer, forebay};
+use crate::refusal::text;
+use crate::scratch::Scratch;
+
+/// Runs `command` under a limit of the shell's.
+fn under(limit: &str, command: &Command) -> Answer {
+    let mut limited = Command::new("sh");
+    limited
+        .arg("-c")
+        .arg(format!("ulimit {limit}; exec \"$0\" \"$@\""))
+        .arg(command.get_program())
+        .args(command.get_args());
+    for (name, value) in command.get_envs() {
+        limited.env(name, value.unwrap_or_default());
+    }
+    limited
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped());
+    answer(limited)
+}
+
+/// Runs under `limit`: either all is well, or the message names `remedy`. Returns whether all was well.
+fn well_or_clear(limit: &str, command: &Command, remedy: &str) -> bool {
+    let said = under(limit, command);
+    if said.status.success() {
+        return true;
+    }
+    assert_eq!(said.status.code(), Some(1), "{limit}: {}", said.stderr);
+    assert_eq!(said.stderr.lines().count(), 1, "{limit}: {}", said.stderr);
+    assert!(said.stderr.contains("forebay: error: "), "{}", said.stderr);
+    assert!(said.stderr.contains(remedy), "{limit}: {}", said.stderr);
+    false
+}
+
+#[test]
+fn too_few_files_are_a_clear_error() {
+    let scratch = Scratch::new();
+    let model = scratch.write("model.fbay", small_pack());
+    for driver in ["auto", "pread"] {
+        let run = [
+            "run",
+            text(&model),
+            "-p",
+            "the",
+            "-q",
+            "-n",
+            "2",
+            "--io",
+            driver,
+        ];
+        let run = forebay(scratch.path(), run);
+        // With fewer, the dynamic linker cannot open its libraries.
+        let enough = |files: u32| well_or_clear(&format!("-n {files}"), &run, "ulimit -n ");
+        for files in 4..40 {
+            enough(files);
+        }
+        assert!(!enough(6) && !enough(20) && enough(64));
+    }
+}
+
+#[test]
+fn too_little_address_space_is_a_clear_error() {
+    let scratch = Scratch::new();
+    let model = scratch.write("model.fbay", small_pack());
+    for driver in ["auto", "pread"] {
+        let run = [
+            "run",
+            text(&model),
+            "-p",
+            "the",
+            "-q",
+            "-n",
+            "2",
+            "--io",
+            driver,
+        ];
+        let run = forebay(scratch.path(), run);
+        let enough = |mib: u64| {
+            let limit = format!("-v {}", mib << 10);
+            well_or_clear(&limit, &run, "ulimit -v ")
+        };
+        // With less, the program itself cannot be mapped.
+        for mib in (100..300).step_by(7) {
+            enough(mib);
+        }
+        assert!(!enough(100) && !enough(150) && enough(8192));
+    }
+}
+
+#[test]
+fn a_budget_beyond_the_machine_is_warned_of() {
+    let scratch = Scratch::new();
+    let model = scratch.write("model.fbay", small_pack());
+    let run = |memory: &str| {
+        let run = [
+            "run",
+            text(&model),
+            "-p",
+            "the",
+            "-q",
+            "-n",
+            "2",
+            "--memory",
+            memory,
+        ];
+        let said = answer(forebay(scratch.path(), run));
+        assert!(said.status.success(), "{}", said.stderr);
+        said.stderr
+    };
+    assert_eq!(run("200MiB"), "");
+    let warning = run("4000TiB");
+    assert!(
+        warning.starts_with("forebay: warning: --memory"),
+        "{warning}"
+    );
+    assert!(warning.contains("MiB or less"), "{warning}");
+    assert_eq!(warning.lines().count(), 1, "{warning}");
+}
+
+#[test]
+fn signals_end_the_program_as_documented() {
+    let scratch = Scratch::new();
+    let stats = scratch.join("stats.json");
+    let interrupted = |signal: &str| {
+        let mut run = forebay(scratch.path(), ["run", "-n", "480", "--ignore-eog", "-q"]);
+        run.arg("--stats").arg(&stats);
+        let mut child = run.spawn().expect("the program starts");
+        // Its first output says that it listens.
+        let mut first = [0];
+        let out = child.stdout.as_mut().expect("piped");
+        std::io::Read::read_exact(out, &mut first).expect("a story");
+        let id = child.id().to_string();
+        let sent = Command::new("kill").args([signal, &id]).status();
+        assert!(sent.expect("a program named kill").success());
+        child.wait_with_output().expect("its end").status
+    };
+    assert_eq!(interrupted("-INT").code(), Some(0));
+    let text = std::fs::read_to_string(&stats).expect("statistics");
+    assert!(text.contains("\"cancelled\""), "{text}");
+    let status = interrupted("-TERM");
+    assert_eq!(
+        std::os::unix::process::ExitStatusExt::signal(&status),
+        Some(15)
+    );
+}
