@@ -16,6 +16,9 @@ fn main() -> ExitCode {
         keep_running_past_file_limits();
         cli::run(arguments)
     });
+    if let Err(error) = &done {
+        cli::start_again_after(error);
+    }
     match done {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) if error.is::<cli::output::ReaderGone>() => ExitCode::from(READER_GONE),

@@ -1,5 +1,6 @@
 //! Commands and their flags, one file each.
 
+mod again;
 mod bench;
 mod bench_ladder;
 mod bench_trace;
@@ -27,6 +28,7 @@ use std::path::Path;
 
 use clap::{CommandFactory, Parser, Subcommand};
 
+pub use again::start_again_after;
 pub use remedy::message_of;
 pub use run::Interrupted;
 

@@ -4,6 +4,7 @@ use forebay::packed::Preparation;
 use forebay_models::bundle::PackProgress;
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 
+use super::again::note_packing;
 use super::output::say;
 
 /// A bar on stderr unless `quiet`.
@@ -60,6 +61,7 @@ pub fn reporter(quiet: bool) -> impl FnMut(Preparation) + 'static {
             bar.set_position(progress.done);
         }
         Preparation::Packed { .. } => {
+            note_packing();
             bar.finish_and_clear();
             bar.reset();
         }

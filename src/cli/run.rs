@@ -9,6 +9,7 @@ use forebay::{Engine, Error, Request, Statistics, StreamItem, TokenStream, demo}
 use futures_util::StreamExt;
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 
+use super::again::note_standard_input;
 use super::engine_flags::EngineFlags;
 use super::model_argument::ModelArgument;
 use super::output::{print_text, say, write_json};
@@ -226,6 +227,7 @@ impl Run {
         stdin
             .read_to_string(&mut text)
             .context("cannot read the prompt from standard input (it must be UTF-8 text)")?;
+        note_standard_input(&text);
         Ok(text)
     }
 }

@@ -2,6 +2,7 @@
 
 use std::process::{Command, Stdio};
 
+use crate::gguf_writer::Model;
 use crate::packs::small_pack;
 use crate::program::{Answer, answer, forebay};
 use crate::refusal::text;
@@ -148,4 +149,41 @@ fn signals_end_the_program_as_documented() {
         std::os::unix::process::ExitStatusExt::signal(&status),
         Some(15)
     );
+}
+
+/// The size that a refusal names.
+fn least(said: &Answer) -> String {
+    assert_eq!(said.status.code(), Some(1), "{}", said.stderr);
+    let named = said.stderr.split("give --memory ").nth(1);
+    let named = named.and_then(|text| text.split(' ').next());
+    named.expect("a size to give").to_string()
+}
+
+#[test]
+fn the_least_budget_does_in_the_run_that_packs_too() {
+    let scratch = Scratch::new();
+    let large_vocabulary = Model {
+        vocab: 150_000,
+        ..Model::default()
+    };
+    let model = large_vocabulary.writer().write(scratch.path(), "model.gguf");
+    let run = |cache: &str, memory: &str, prompt: Option<&str>| {
+        let mut run = vec!["run", text(&model), "-q", "-n", "2", "--greedy", "-t", "1"];
+        run.extend(["--memory", memory]);
+        run.extend(prompt.iter().flat_map(|prompt| ["-p", prompt]));
+        let mut run = forebay(&scratch.folder(cache), run);
+        let words = scratch.write("prompt.txt", "the other");
+        run.stdin(std::fs::File::open(words).expect("readable"));
+        answer(run)
+    };
+    let first = least(&run("warm", "1MiB", Some("the other")));
+    let least = least(&run("warm", "1MiB", Some("the other")));
+    assert_eq!(first, least);
+    let expected = run("warm", &least, Some("the other"));
+    assert!(expected.status.success(), "{}", expected.stderr);
+    for (cache, prompt) in [("argument", Some("the other")), ("input", None)] {
+        let said = run(cache, &least, prompt);
+        assert!(said.status.success(), "{least}: {}", said.stderr);
+        assert_eq!(said.stdout, expected.stdout);
+    }
 }
