@@ -368,3 +368,22 @@ fn a_profile_foretells_the_misses() {
     assert_eq!(forebay::learn::Profile::load(&bundle), None);
     std::fs::remove_file(&path).expect("removable");
 }
+
+/// The usual pieces of 512 tokens are too long for these models, which were trained for 256.
+#[test]
+fn pieces_are_no_longer_than_a_model_was_trained_for() {
+    let text = TemporaryFile::new("words.txt");
+    std::fs::write(&text.0, "the quick brown fox ".repeat(600)).expect("a writable folder");
+    let learned = |command: &str, model: &str, more: &[&str]| {
+        let mut program = support::program();
+        program.arg(command).arg(support::tiny(model));
+        program.arg("-f").arg(&text.0).arg("--json").args(more);
+        let report: Value = serde_json::from_str(&run(&mut program)).expect("JSON");
+        number(&report, "tokens")
+    };
+    let most = ["--tokens", "2100"];
+    assert_eq!(learned("calibrate", "llama_gqa_tied_f32", &most), 2048.0);
+    assert_eq!(learned("profile", "llama_relu_f16", &most), 2048.0);
+    let quick = ["--tokens", "2100", "--rank", "8", "--steps", "2"];
+    assert_eq!(learned("fit-predictor", "llama_relu_f16", &quick), 1024.0);
+}

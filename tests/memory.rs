@@ -83,6 +83,31 @@ fn demo_stays_within_its_budgets() {
     check_group(None, 48, least + MIB, least + 16 * MIB, &unlimited);
 }
 
+/// The kernel would kill the program without a word.
+#[test]
+fn a_budget_above_the_groups_limit_is_warned_of() {
+    let Some(group) = Group::new(256 * MIB) else {
+        return;
+    };
+    let stats = support::TemporaryFile::new("warned.json");
+    let told = |memory: u64| {
+        let command = measured::command(None, 4, Some(memory), &stats.0);
+        let output = group.run(&command).output().expect("the program starts");
+        assert!(output.status.success(), "{output:?}");
+        String::from_utf8_lossy(&output.stderr).into_owned()
+    };
+    assert_eq!(told(128 * MIB), "");
+    let warning = told(512 * MIB);
+    for part in [
+        "warning: --memory 512 MiB",
+        "256 MiB",
+        "control group",
+        "give --memory",
+    ] {
+        assert!(warning.contains(part), "{warning}");
+    }
+}
+
 #[test]
 fn a_model_larger_than_its_budget_stays_within_it() {
     let Some(model) = support::real_model(QWEN) else {

@@ -14,6 +14,8 @@ const FILES: u64 = 24;
 const LEAST_MAPPED: u64 = 256 << 20;
 /// What the C library reserves for the heap of a thread.
 const HEAP_OF_THREAD: u64 = 64 << 20;
+/// Heaps of threads by CPU, at most: then threads share them.
+const HEAPS_PER_CPU: usize = 8;
 /// The standard library's default, and the guard page.
 const STACK_OF_THREAD: u64 = (2 << 20) + 4096;
 
@@ -50,7 +52,7 @@ fn check_limits_of(kernel: &KernelFiles) -> Result<(), PlanError> {
     }
 }
 
-/// Checks `ulimit -v` against what a run will map: `bytes`, and as many threads.
+/// Checks `ulimit -v` against what a run will map: `bytes`, and as many threads on a machine of `cpus`.
 ///
 /// # Errors
 /// It is too low; the message names what would do.
@@ -58,14 +60,16 @@ pub fn check_address_space(
     limits: &MemoryLimits,
     bytes: u64,
     threads: usize,
+    cpus: usize,
 ) -> Result<(), PlanError> {
     let Rlimit::Bytes(limit) = limits.address_space else {
         return Ok(());
     };
     let status = KernelFiles::live().proc_text("self/status")?;
     let mapped = field(&status, "VmSize").and_then(kib_value).unwrap_or(0);
-    let of_threads = threads as u64 * (HEAP_OF_THREAD + STACK_OF_THREAD);
-    let needed = mapped.saturating_add(bytes).saturating_add(of_threads);
+    let heaps = threads.min(cpus * HEAPS_PER_CPU) as u64 * HEAP_OF_THREAD;
+    let stacks = threads as u64 * STACK_OF_THREAD;
+    let needed = mapped.saturating_add(bytes).saturating_add(heaps + stacks);
     match limit < needed {
         true => Err(PlanError::AddressSpace { limit, needed }),
         false => Ok(()),
@@ -106,10 +110,12 @@ mod tests {
     fn a_run_needs_room_for_its_threads_too() {
         let tree = FakeTree::new();
         let mut limits = MemoryLimits::read_from(&tree.kernel()).expect("complete");
-        check_address_space(&limits, u64::MAX, 9).expect("no limit");
+        check_address_space(&limits, u64::MAX, 9, 8).expect("no limit");
         limits.address_space = Rlimit::Bytes(1 << 40);
-        check_address_space(&limits, 1 << 30, 4).expect("enough");
-        let refused = check_address_space(&limits, 1 << 30, 1 << 14).expect_err("1 TiB of heaps");
+        check_address_space(&limits, 1 << 30, 4, 8).expect("enough");
+        check_address_space(&limits, 1 << 30, 1 << 14, 8).expect("heaps are shared");
+        let refused = check_address_space(&limits, 1 << 30, 1 << 14, 1 << 14);
+        let refused = refused.expect_err("1 TiB of heaps");
         assert!(refused.to_string().contains("ulimit -v"), "{refused}");
     }
 }

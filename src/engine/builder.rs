@@ -13,7 +13,6 @@ use forebay_plans::giving_way::GivingWay;
 use forebay_plans::limits::MemoryLimits;
 use forebay_plans::process::rss_now;
 use forebay_plans::residency::{Loading, STREAM_WINDOW, Sparsity};
-use forebay_plans::room_to_start::check_address_space;
 use forebay_plans::topology::Topology;
 use forebay_stages::frame::Observer;
 use forebay_stages::kernels::{Isa, KernelTable};
@@ -33,8 +32,6 @@ use crate::profiles::{Profile, Tally};
 
 /// Share of the available memory taken when no budget is given.
 const DEFAULT_SHARE: f64 = 0.8;
-/// The engine thread and the I/O actor's.
-const OTHER_THREADS: usize = 2;
 /// Part of a SwiGLU model's neurons that is computed when thresholds are asked for without a number.
 const DEFAULT_DENSITY: f64 = 0.5;
 
@@ -328,9 +325,8 @@ impl EngineBuilder {
         let (request, made) = self.planned(&bundle, kernels, request)?;
         let threads = request.threads;
         let memory = plan(&bundle, &request)?;
-        // An allocation that fails ends the program.
         let coming = memory.budget.claimed().saturating_sub(request.process);
-        check_address_space(&MemoryLimits::read()?, coming, threads + OTHER_THREADS)?;
+        self.check_address_space(coming, threads)?;
         let prepared = self.load(&bundle, &memory, threads, sparsity)?;
         let facts = Arc::new(Facts {
             model: self.name(),

@@ -5,14 +5,17 @@ use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
 use forebay_actors::fault::FaultCell;
-use forebay_actors::io::probe::{ReadLoad, measure_read};
-use forebay_actors::io::{CHUNK_BYTES, Driver, open_driver};
+use forebay_actors::io::probe::{ReadLoad, measure_read, uring_available};
+use forebay_actors::io::{CHUNK_BYTES, Driver, DriverChoice, MAX_READERS, open_driver};
 use forebay_actors::load::{self, load_resident};
 use forebay_actors::memory::WeightMemory;
 use forebay_actors::runtime::{Runtime, RuntimeOptions, Shared, predictor_rank};
 use forebay_models::bundle::{ALIGN, Bundle, load_hot_set};
+use forebay_plans::limits::{MemoryLimits, Rlimit};
 use forebay_plans::program::{Program, compile};
 use forebay_plans::residency::{ResidencyPlan, Sparsity};
+use forebay_plans::room_to_start::check_address_space;
+use forebay_plans::topology::Topology;
 use forebay_queues::slab::Slot;
 use forebay_stages::attention::KvRoom;
 use forebay_stages::boards::Boards;
@@ -32,12 +35,34 @@ use crate::packed::Preparation;
 
 /// Reads in flight at most: NVMe and UFS gain little beyond, and a core's window is shorter anyway.
 pub(super) const IO_DEPTH: usize = 64;
+/// The engine thread and the I/O actor's.
+const OTHER_THREADS: usize = 2;
 /// Reads in flight while the disk's ceiling is measured.
 const PROBE_DEPTH: usize = 16;
 /// Time for measuring it.
 const PROBE_TIME: Duration = Duration::from_millis(150);
 
 impl EngineBuilder {
+    /// Whether `coming` bytes and the threads beside `cores` compute threads can be mapped: an allocation that fails
+    /// ends the program.
+    ///
+    /// # Errors
+    /// The address space is limited to less.
+    pub(super) fn check_address_space(&self, coming: u64, cores: usize) -> Result<(), Error> {
+        let limits = MemoryLimits::read()?;
+        if limits.address_space == Rlimit::Unlimited {
+            return Ok(());
+        }
+        let readers = match self.driver {
+            DriverChoice::Uring => 0,
+            DriverChoice::Auto if uring_available().is_ok() => 0,
+            _ => MAX_READERS,
+        };
+        let threads = cores + OTHER_THREADS + readers;
+        let cpus = Topology::read()?.cpus.len();
+        Ok(check_address_space(&limits, coming, threads, cpus)?)
+    }
+
     /// Carves the slab and reads resident weights.
     pub(super) fn load(
         &mut self,

@@ -87,7 +87,7 @@ fn too_little_address_space_is_a_clear_error() {
             well_or_clear(&limit, &run, "ulimit -v ")
         };
         // With less, the program itself cannot be mapped.
-        for mib in (100..300).step_by(7) {
+        for mib in (100..700).step_by(23) {
             enough(mib);
         }
         assert!(!enough(100) && !enough(150) && enough(8192));
@@ -166,7 +166,9 @@ fn the_least_budget_does_in_the_run_that_packs_too() {
         vocab: 150_000,
         ..Model::default()
     };
-    let model = large_vocabulary.writer().write(scratch.path(), "model.gguf");
+    let model = large_vocabulary
+        .writer()
+        .write(scratch.path(), "model.gguf");
     let run = |cache: &str, memory: &str, prompt: Option<&str>| {
         let mut run = vec!["run", text(&model), "-q", "-n", "2", "--greedy", "-t", "1"];
         run.extend(["--memory", memory]);

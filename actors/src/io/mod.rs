@@ -32,6 +32,7 @@ pub use actor::{CHUNK_BYTES, CompletionSink, IoActor, IoLimits, RequestSource};
 pub use driver::{Driver, DriverChoice, DriverInfo};
 pub use op::{ALIGNMENT, FaultKind, ReadDone, ReadFault, ReadOp};
 pub use open::{MAX_DEPTH, OpenError, open_driver};
+pub use pread::MAX_READERS;
 pub use statistics::IoStatistics;
 pub use uring::UringRefusal;
 pub use waker::Waker;

@@ -21,7 +21,7 @@ use super::waker::{Bell, Waker};
 
 /// Most worker threads: each carries one read at a time, and past 32 the switches between threads cost
 /// more than a deeper disk queue brings.
-const MAX_WORKERS: usize = 32;
+pub const MAX_READERS: usize = 32;
 /// A worker's stack, bytes: it calls one system call from a shallow loop.
 const WORKER_STACK: usize = 128 << 10;
 
@@ -70,7 +70,7 @@ impl PreadDriver {
             jobs: Some(jobs),
             finished,
             refused: done,
-            workers: Vec::with_capacity(capacity.min(MAX_WORKERS)),
+            workers: Vec::with_capacity(capacity.min(MAX_READERS)),
             closing: Arc::new(AtomicBool::new(false)),
             file_bytes: file.bytes,
             capacity,
@@ -78,7 +78,7 @@ impl PreadDriver {
             bell,
         };
         let file = Arc::new(file);
-        for index in 0..capacity.min(MAX_WORKERS) {
+        for index in 0..capacity.min(MAX_READERS) {
             let worker = Worker {
                 index: index as u16,
                 file: Arc::clone(&file),
