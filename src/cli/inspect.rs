@@ -5,6 +5,7 @@ use std::path::PathBuf;
 
 use clap::Args;
 use forebay_models::bundle::Bundle;
+use forebay_models::error::Shown;
 use forebay_models::network::{Activation, Content, Network, Rope};
 use forebay_models::source;
 use forebay_models::tensor::{LayerTensor as T, TensorId, TensorSource};
@@ -182,7 +183,7 @@ fn name_of(content: Content) -> String {
 impl fmt::Display for Description {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let c = &self.config;
-        writeln!(f, "{}", c.name)?;
+        writeln!(f, "{}", Shown::name(&c.name))?;
         writeln!(
             f,
             "{} layers, d_model {}, {}/{} heads x {}, {} FFN neurons, vocabulary {}, context {}",
@@ -217,14 +218,12 @@ impl fmt::Display for Description {
             format_size(self.bytes),
             self.tensors.len()
         )?;
-        let width = self.tensors.iter().map(|t| t.name.len()).max().unwrap_or(0);
-        for t in &self.tensors {
+        let shown = |t: &Entry| Shown::name(&t.name).to_string();
+        let names: Vec<String> = self.tensors.iter().map(shown).collect();
+        let width = names.iter().map(String::len).max().unwrap_or(0);
+        for (t, name) in self.tensors.iter().zip(names) {
             let (shape, size) = (format!("{} x {}", t.rows, t.cols), format_size(t.bytes));
-            writeln!(
-                f,
-                "  {:width$}  {shape:>16}  {size:>10}  {}",
-                t.name, t.format
-            )?;
+            writeln!(f, "  {name:width$}  {shape:>16}  {size:>10}  {}", t.format)?;
         }
         Ok(())
     }
