@@ -15,6 +15,10 @@ const SCORES: &str = "tokenizer.ggml.scores";
 const TYPES: &str = "tokenizer.ggml.token_type";
 const MERGES: &str = "tokenizer.ggml.merges";
 
+const BOS: &str = "tokenizer.ggml.bos_token_id";
+const ADD_BOS: &str = "tokenizer.ggml.add_bos_token";
+const ADD_SPACE: &str = "tokenizer.ggml.add_space_prefix";
+
 /// ggml's token types that are given here.
 const NORMAL: i32 = 1;
 const CONTROL: i32 = 3;
@@ -38,7 +42,8 @@ const SPM_EOS: u32 = 2;
 /// `tokenizer.ggml.pre` is older than the key and is cut as GPT-2 does, as its makers did.
 ///
 /// # Errors
-/// Missing or contradictory fields; a tokenizer or pre-tokenizer this engine does not have.
+/// Missing or contradictory fields; a flag or an id that is there but unusable, since its default would change
+/// the text without a word; a tokenizer or pre-tokenizer this engine does not have.
 pub fn spec_from_gguf(meta: &Metadata, path: &Path) -> Result<TokenizerSpec> {
     let model = meta.str(MODEL).ok_or_else(|| missing(path, MODEL))?;
     let tokens = meta.strings(TOKENS).ok_or_else(|| missing(path, TOKENS))?;
@@ -50,8 +55,8 @@ pub fn spec_from_gguf(meta: &Metadata, path: &Path) -> Result<TokenizerSpec> {
         None => vec![NORMAL; tokens.len()],
     };
     same_length(path, TYPES, types.len(), tokens.len())?;
-    let eog = end_of_generation_ids(meta, tokens, &mut types, model == "llama");
-    let bos = id(meta, "tokenizer.ggml.bos_token_id", tokens.len())
+    let eog = end_of_generation_ids((meta, path), tokens, &mut types, model == "llama")?;
+    let bos = id(meta, path, BOS, tokens.len())?
         .or((model == "llama" && tokens.len() > SPM_BOS as usize).then_some(SPM_BOS));
     let (model, adds_bos) = match model {
         "gpt2" => byte_level(meta, path, tokens, types)?,
@@ -65,9 +70,7 @@ pub fn spec_from_gguf(meta: &Metadata, path: &Path) -> Result<TokenizerSpec> {
             ));
         }
     };
-    let add_bos = meta
-        .bool("tokenizer.ggml.add_bos_token")
-        .unwrap_or(adds_bos);
+    let add_bos = flag(meta, path, ADD_BOS)?.unwrap_or(adds_bos);
     Ok(TokenizerSpec {
         model,
         bos,
@@ -83,7 +86,12 @@ fn byte_level(
     tokens: &[String],
     types: Vec<i32>,
 ) -> Result<(TokenizerModel, bool)> {
-    let pre = meta.str(PRE).unwrap_or("gpt-2");
+    let pre = match meta.get(PRE) {
+        Some(_) => meta
+            .str(PRE)
+            .ok_or_else(|| wrong(path, PRE, "it is not a string"))?,
+        None => "gpt-2",
+    };
     let Some(parsed) = PreTokenizer::parse(pre) else {
         return Err(ModelError::unsupported(
             path,
@@ -114,23 +122,26 @@ fn sentence_piece(
         tokens: tokens.to_vec(),
         scores: scores.to_vec(),
         types,
-        add_space_prefix: meta.bool("tokenizer.ggml.add_space_prefix").unwrap_or(true),
+        add_space_prefix: flag(meta, path, ADD_SPACE)?.unwrap_or(true),
     };
     Ok((model, true))
 }
 
 /// The ids that end a generation, in order: those the file gives and those known by name. Tokens
 /// known by name are made control tokens where the file says otherwise, so that they are not shown.
+///
+/// # Errors
+/// An id in the file that is no id of the vocabulary.
 fn end_of_generation_ids(
-    meta: &Metadata,
+    (meta, path): (&Metadata, &Path),
     tokens: &[String],
     types: &mut [i32],
     is_spm: bool,
-) -> Vec<u32> {
-    let mut eog: BTreeSet<u32> = EOG_KEYS
-        .iter()
-        .filter_map(|key| id(meta, key, tokens.len()))
-        .collect();
+) -> Result<Vec<u32>> {
+    let mut eog = BTreeSet::new();
+    for key in EOG_KEYS {
+        eog.extend(id(meta, path, key, tokens.len())?);
+    }
     if is_spm && meta.get(EOG_KEYS[0]).is_none() && tokens.len() > SPM_EOS as usize {
         eog.insert(SPM_EOS);
     }
@@ -142,13 +153,38 @@ fn end_of_generation_ids(
     }
     let id_of = |name: &str| tokens.iter().position(|t| t == name).map(|at| at as u32);
     end_of_generation::keep_message_ends(&mut eog, id_of);
-    eog.into_iter().collect()
+    Ok(eog.into_iter().collect())
 }
 
-/// A token id; `None` where it is missing or outside the vocabulary.
-fn id(meta: &Metadata, key: &str, n_tokens: usize) -> Option<u32> {
-    let id = u32::try_from(meta.u64(key)?).ok()?;
-    ((id as usize) < n_tokens).then_some(id)
+/// A token id; `None` where the file gives none.
+fn id(meta: &Metadata, path: &Path, key: &str, n_tokens: usize) -> Result<Option<u32>> {
+    if meta.get(key).is_none() {
+        return Ok(None);
+    }
+    let id = meta.u64(key).filter(|&id| id < n_tokens as u64);
+    let id = id.and_then(|id| u32::try_from(id).ok());
+    let problem = || format!("it is not the id of one of the {n_tokens} tokens");
+    id.map(Some).ok_or_else(|| wrong(path, key, problem()))
+}
+
+/// A flag; `None` where the file gives none.
+fn flag(meta: &Metadata, path: &Path, key: &str) -> Result<Option<bool>> {
+    match meta.get(key) {
+        None => Ok(None),
+        Some(_) => meta
+            .bool(key)
+            .map(Some)
+            .ok_or_else(|| wrong(path, key, "it is not a boolean")),
+    }
+}
+
+fn wrong(path: &Path, field: &str, problem: impl Into<String>) -> ModelError {
+    ModelError::Format {
+        path: path.to_owned(),
+        field: field.to_owned(),
+        problem: problem.into(),
+        remedy: "correct the key, or convert the model again, with its tokenizer".to_owned(),
+    }
 }
 
 fn missing(path: &Path, field: &str) -> ModelError {

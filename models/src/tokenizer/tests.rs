@@ -365,7 +365,6 @@ fn gguf_bpe() -> Vec<(&'static str, Value)> {
         ("merges", Value::Array(Array::Str(strings(&["a b"])))),
         ("bos_token_id", Value::U32(4)),
         ("eos_token_id", Value::U32(0)),
-        ("eot_token_id", Value::U32(9)),
     ]
 }
 
@@ -378,11 +377,7 @@ fn gguf_defaults_are_those_of_llama_cpp() {
         (Some(4), true),
         "llama-bpe begins with BOS"
     );
-    assert_eq!(
-        spec.eog,
-        [0, 3],
-        "by key and by name; an id out of range is ignored"
-    );
+    assert_eq!(spec.eog, [0, 3], "by key and by name");
     let TokenizerModel::ByteLevelBpe { types, .. } = spec.model else {
         panic!("not byte-level");
     };
@@ -434,12 +429,33 @@ fn gguf_errors_name_file_and_field() {
         ("token_type", Value::Array(Array::I32(vec![1, 1]))),
         ("token_type", Value::U32(1)),
         ("tokens", Value::Array(Array::Str(vec![]))),
+        // Each would change the text without a word if it were taken for absent.
+        ("pre", Value::U32(1)),
+        ("add_bos_token", Value::U32(1)),
+        ("add_bos_token", Value::Str("true".into())),
+        ("bos_token_id", Value::U32(6)),
+        ("bos_token_id", Value::I32(-1)),
+        ("bos_token_id", Value::U64(1 << 32)),
+        ("bos_token_id", Value::Str("<s>".into())),
+        ("eos_token_id", Value::F32(0.0)),
+        ("eot_token_id", Value::U32(9)),
+        ("eom_token_id", Value::Bool(true)),
+        ("fim_pad_token_id", Value::U32(u32::MAX)),
     ] {
         let mut entries = gguf_bpe();
         entries.retain(|(key, _)| *key != field);
         entries.push((field, value));
         cases.push((field, entries));
     }
+    cases.push((
+        "add_space_prefix",
+        vec![
+            ("model", Value::Str("llama".into())),
+            ("tokens", Value::Array(Array::Str(strings(&["<unk>"])))),
+            ("scores", Value::Array(Array::F32(vec![0.0]))),
+            ("add_space_prefix", Value::U32(0)),
+        ],
+    ));
     for (field, entries) in cases {
         let error = spec_from_gguf(&metadata(&entries), Path::new("m.gguf")).unwrap_err();
         let message = error.to_string();
