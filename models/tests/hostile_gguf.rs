@@ -71,6 +71,31 @@ fn the_undamaged_file_opens() {
 }
 
 #[test]
+fn names_and_keys_cannot_steer_the_terminal_or_fill_it() {
+    let long = format!("\u{1b}[2J{}\u{202e}", "x".repeat(1 << 20));
+    let damages: [fn(&mut GgufWriter, &str); 3] = [
+        |w, name| {
+            w.set(name, 1u32);
+            let entry = w.metadata[w.metadata.len() - 1].clone();
+            w.metadata.push(entry);
+        },
+        |w, name| _ = w.set(name, Meta::Raw(99, vec![])),
+        |w, name| {
+            w.tensor(name, 4, None, BlockType::F32, &[0.0; 4]);
+            w.tensors.last_mut().expect("just added").type_id = 77;
+        },
+    ];
+    for damage in damages {
+        let mut w = small();
+        damage(&mut w, &long);
+        let message = open_error(&w.bytes());
+        assert!(message.contains("\\u{1b}[2Jxx"), "{message:.300}");
+        assert!(!message.contains(['\u{1b}', '\u{202e}']));
+        assert!(message.len() < 2000, "{} bytes", message.len());
+    }
+}
+
+#[test]
 fn foreign_files_are_told_apart() {
     assert!(open_error(b"").contains("magic"));
     assert!(open_error(b"GGU").contains("magic"));
@@ -99,6 +124,36 @@ fn paths_that_are_no_files_are_errors() {
     );
     let not_file = Gguf::open(folder.path()).unwrap_err().to_string();
     assert!(not_file.contains("not a regular file"), "{not_file}");
+}
+
+/// 26 million tokens took 1.6 GB, and as many keys or tensors would take more.
+#[test]
+fn counts_beyond_any_model_are_errors() {
+    let zeros = |n: usize| vec![0; n];
+    let tokens = array(8, 26_000_000 / 8, &zeros(26_000_000));
+    let key = "tokenizer.ggml.tokens";
+    refused(
+        |w| _ = w.set(key, tokens),
+        &[key, "3250000 strings", "convert"],
+    );
+    // In several arrays.
+    let many = || array(8, 1 << 20, &zeros(8 << 20));
+    let arrays = |w: &mut GgufWriter| {
+        for key in ["a", "b", "c"] {
+            w.set(key, many());
+        }
+    };
+    refused(arrays, &["b: 1048576 strings exceed the 1048574 accepted"]);
+    for (counts, field) in [
+        ((100_000, 5), "tensor count"),
+        ((2, 100_000), "metadata count"),
+    ] {
+        let damage = |w: &mut GgufWriter| {
+            w.tensor("large", 1 << 20, None, BlockType::F32, &vec![0.0; 1 << 20]);
+            w.forced_counts = Some(counts);
+        };
+        refused(damage, &[field, "100000", "65536 accepted"]);
+    }
 }
 
 #[test]

@@ -58,6 +58,61 @@ fn headers_that_lie_about_lengths_are_errors() {
 }
 
 #[test]
+fn names_cannot_steer_the_terminal_or_fill_it() {
+    let folder = tiny().write();
+    let name = format!("\\u001b]0;{}\\u0007", "x".repeat(1 << 20));
+    let header = tensor(&name, "F32", "[1]", 0, 4);
+    let mut bytes = (header.len() as u64).to_le_bytes().to_vec();
+    bytes.extend(header.as_bytes());
+    bytes.extend([0; 4]);
+    std::fs::write(folder.path().join("model.safetensors"), bytes).unwrap();
+    let message = error_of(folder.path());
+    assert!(message.contains("\\u{1b}]0;xx"), "{message:.300}");
+    assert!(!message.contains(['\u{1b}', '\u{7}']));
+    assert!(message.len() < 2000, "{} bytes", message.len());
+}
+
+/// Half a million tensors, or settings of hundreds of MB, took more memory than any model needs.
+#[test]
+fn sizes_beyond_any_model_are_errors() {
+    let tensors: Vec<String> = (0..70_000)
+        .map(|i| {
+            format!(
+                r#""{i}":{{"dtype":"F32","shape":[1],"data_offsets":[{},{}]}}"#,
+                4 * i,
+                4 * i + 4
+            )
+        })
+        .collect();
+    let header = format!("{{{}}}", tensors.join(","));
+    header_refused(
+        &header,
+        280_000,
+        &["header", "70000 tensors", "65536 accepted"],
+    );
+    header_refused(
+        &" ".repeat(9 << 20),
+        0,
+        &["header length", "8388608 accepted"],
+    );
+
+    for (name, bytes, what) in [
+        ("tokenizer.json", 600 << 20, "67108864 accepted"),
+        ("tokenizer_config.json", 17 << 20, "16777216 accepted"),
+        ("generation_config.json", 3 << 20, "2097152 accepted"),
+        ("config.json", 3 << 20, "2097152 accepted"),
+    ] {
+        let folder = tiny().write();
+        let file = std::fs::File::create(folder.path().join(name)).unwrap();
+        file.set_len(bytes).unwrap();
+        let message = error_of(folder.path());
+        for part in [name, what, &bytes.to_string(), "download it again"] {
+            assert!(message.contains(part), "{part:?} is missing in: {message}");
+        }
+    }
+}
+
+#[test]
 fn headers_that_are_not_tensors_are_errors() {
     header_refused("", 0, &["header"]);
     header_refused("not json", 0, &["header"]);

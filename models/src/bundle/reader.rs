@@ -18,6 +18,9 @@ use crate::tokenizer::TokenizerSpec;
 /// Sections larger than this are taken for damage.
 const MAX_SECTION: u64 = 1 << 30;
 
+/// The same for the tokenizer's: the largest `tokenizer.json` that is accepted, written as text in JSON.
+const MAX_TOKENIZER: u64 = 160 << 20;
+
 /// Checksums of the parts of one neuron's bundle that are read on their own: the low 32 bits of XXH3.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct NeuronSums {
@@ -134,6 +137,17 @@ impl Bundle {
     /// A failing read or damaged bytes.
     pub fn read_tokenizer(&self) -> Result<TokenizerSpec> {
         let section = self.header.sections[SectionId::Tokenizer as usize];
+        if section.len > MAX_TOKENIZER {
+            let problem = format!(
+                "its {} bytes exceed the {MAX_TOKENIZER} accepted",
+                section.len
+            );
+            return Err(ModelError::damaged(
+                &self.path,
+                "tokenizer section",
+                problem,
+            ));
+        }
         let bytes = read_section(&self.file, &self.path, section, "tokenizer")?;
         serde_json::from_slice(&bytes)
             .map_err(|e| ModelError::damaged(&self.path, "tokenizer section", e.to_string()))

@@ -13,6 +13,9 @@ use crate::error::{ModelError, Result};
 /// Alignment of tensor data where `general.alignment` is absent.
 const DEFAULT_ALIGNMENT: u64 = 32;
 
+/// Most metadata keys and tensors accepted: the largest models have a hundred keys and some thousand tensors.
+const MAX_ENTRIES: u64 = 1 << 16;
+
 /// A tensor of the file: its place is known to lie inside the file.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TensorInfo {
@@ -183,6 +186,7 @@ fn read_version(header: &mut HeaderReader<'_>, path: &Path) -> Result<()> {
 fn read_metadata(header: &mut HeaderReader<'_>, path: &Path, count: u64) -> Result<Metadata> {
     // A key's length, the value's type, and at least one byte of value.
     header.expect_room(count, 8 + 4 + 1, "metadata count")?;
+    header.expect_at_most(count, MAX_ENTRIES, "metadata count", "keys")?;
     let mut entries = BTreeMap::new();
     for i in 0..count {
         let key = header.string(&format!("metadata key {i}"))?;
@@ -220,6 +224,7 @@ fn read_tensor_infos(
 ) -> Result<Vec<TensorInfo>> {
     // A name's length, the number of dimensions, one dimension, type, offset.
     header.expect_room(count, 8 + 4 + 8 + 4 + 8, "tensor count")?;
+    header.expect_at_most(count, MAX_ENTRIES, "tensor count", "tensors")?;
     let mut tensors = Vec::new();
     let mut names = HashSet::new();
     for i in 0..count {

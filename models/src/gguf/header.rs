@@ -7,10 +7,15 @@ use std::path::Path;
 
 use super::value::{Array, Value};
 use crate::error::{ModelError, Result};
+use crate::tokenizer::limits::{MAX_MERGES, MAX_TOKENS};
 
 /// Longest header read. The largest vocabularies need about 20 MiB; the limit bounds the memory
 /// that a hostile (sparse) file can claim.
-const MAX_HEADER_BYTES: u64 = 256 << 20;
+const MAX_HEADER_BYTES: u64 = 64 << 20;
+
+/// Most strings in all arrays together: vocabulary and merges, with room to spare. Each takes some 50 bytes beside
+/// its text.
+const MAX_STRINGS: u64 = (MAX_TOKENS + MAX_MERGES) as u64;
 
 /// Elements reserved ahead of reading them; longer arrays grow while their bytes arrive.
 const RESERVED_ELEMENTS: usize = 1 << 16;
@@ -26,6 +31,8 @@ pub(super) struct HeaderReader<'a> {
     position: u64,
     end: u64,
     file_bytes: u64,
+    /// Strings in arrays that may still come.
+    strings_left: u64,
 }
 
 impl<'a> HeaderReader<'a> {
@@ -37,6 +44,7 @@ impl<'a> HeaderReader<'a> {
             position: 0,
             end: file_bytes.min(MAX_HEADER_BYTES),
             file_bytes,
+            strings_left: MAX_STRINGS,
         }
     }
 
@@ -67,6 +75,27 @@ impl<'a> HeaderReader<'a> {
             field,
             format!("{count} items of at least {item_bytes} bytes at byte {} exceed the {left} bytes left {of}", self.position),
         ))
+    }
+
+    /// Fails for more than `most` of `what`.
+    pub(super) fn expect_at_most(
+        &self,
+        count: u64,
+        most: u64,
+        field: &str,
+        what: &str,
+    ) -> Result<()> {
+        if count <= most {
+            return Ok(());
+        }
+        Err(ModelError::Format {
+            path: self.path.into(),
+            field: field.into(),
+            problem: format!(
+                "{count} {what} exceed the {most} accepted, far more than known models have"
+            ),
+            remedy: "convert the original model again, with its own tokenizer".into(),
+        })
     }
 
     fn bytes<const N: usize>(&mut self, field: &str) -> Result<[u8; N]> {
@@ -196,6 +225,9 @@ impl<'a> HeaderReader<'a> {
     fn strings(&mut self, count: u64, key: &str) -> Result<Vec<String>> {
         // A string takes at least the 8 bytes of its length.
         self.expect_room(count, 8, key)?;
+        let most = self.strings_left.min(MAX_TOKENS.max(MAX_MERGES) as u64);
+        self.expect_at_most(count, most, key, "strings")?;
+        self.strings_left -= count;
         // Vocabularies in the wild hold tokens that are fragments of UTF-8 sequences. Everywhere
         // else invalid UTF-8 means damage.
         let lossy = key == "tokenizer.ggml.tokens";

@@ -2,11 +2,14 @@
 //! mapped.
 
 use std::collections::BTreeSet;
+use std::fmt;
 use std::fs::File;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 
 use safetensors::tensor::{Dtype, Metadata, TensorInfo};
+use serde::de::{IgnoredAny, MapAccess, Visitor};
+use serde::{Deserialize, Deserializer};
 
 use crate::block::BlockType;
 use crate::error::{ModelError, Result};
@@ -14,7 +17,10 @@ use crate::source::fields::Fields;
 use crate::tensor::TensorMeta;
 
 /// Longest header accepted; those of the largest public checkpoints are below 1 MiB.
-const MAX_HEADER_BYTES: u64 = 32 << 20;
+const MAX_HEADER_BYTES: u64 = 8 << 20;
+
+/// Most tensors of a file; the largest public checkpoints have some thousand.
+const MAX_TENSORS: usize = 1 << 16;
 
 const SINGLE: &str = "model.safetensors";
 const INDEX: &str = "model.safetensors.index.json";
@@ -59,11 +65,15 @@ impl Shard {
         let header_bytes = u64::from_le_bytes(length);
         let limit = after_length.min(MAX_HEADER_BYTES);
         if header_bytes > limit {
-            let problem = format!("{header_bytes} bytes, at most {limit} can follow");
+            let problem = match header_bytes > MAX_HEADER_BYTES {
+                true => format!("{header_bytes} bytes exceed the {MAX_HEADER_BYTES} accepted"),
+                false => format!("{header_bytes} bytes, at most {limit} can follow"),
+            };
             return Err(ModelError::damaged(path, "header length", problem));
         }
         let mut text = vec![0; header_bytes as usize];
         read(8, &mut text)?;
+        check_count(path, &text)?;
         // Deserialising checks that offsets, shapes and types agree and leave no gaps.
         let header: Metadata = serde_json::from_slice(&text)
             .map_err(|e| ModelError::damaged(path, "header", e.to_string()))?;
@@ -125,6 +135,49 @@ impl Shard {
             rows,
             cols,
         })
+    }
+}
+
+/// Counts the tensors before anything is made of them.
+fn check_count(path: &Path, header: &[u8]) -> Result<()> {
+    let damaged = |e: serde_json::Error| ModelError::damaged(path, "header", e.to_string());
+    let Count(n) = serde_json::from_slice(header).map_err(damaged)?;
+    if n <= MAX_TENSORS {
+        return Ok(());
+    }
+    Err(ModelError::Format {
+        path: path.into(),
+        field: "header".into(),
+        problem: format!("{n} tensors exceed the {MAX_TENSORS} accepted in a file"),
+        remedy: "save the checkpoint again, with a tensor for each matrix, in several files".into(),
+    })
+}
+
+/// How many keys an object has.
+struct Count(usize);
+
+impl<'de> Deserialize<'de> for Count {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> std::result::Result<Self, D::Error> {
+        struct Keys;
+        impl<'de> Visitor<'de> for Keys {
+            type Value = Count;
+
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("an object of tensors")
+            }
+
+            fn visit_map<A: MapAccess<'de>>(
+                self,
+                mut map: A,
+            ) -> std::result::Result<Count, A::Error> {
+                let mut n = 0;
+                while map.next_entry::<IgnoredAny, IgnoredAny>()?.is_some() {
+                    n += 1;
+                }
+                Ok(Count(n))
+            }
+        }
+        deserializer.deserialize_map(Keys)
     }
 }
 

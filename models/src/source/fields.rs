@@ -3,17 +3,12 @@
 
 use std::cell::RefCell;
 use std::collections::BTreeSet;
-use std::fs::File;
-use std::io::Read;
 use std::path::{Path, PathBuf};
 
 use serde_json::{Map, Value};
 
 use super::limits;
 use crate::error::{ModelError, Result};
-
-/// Largest JSON side file read (`config.json`, the index of a checkpoint).
-const MAX_JSON_BYTES: u64 = 64 << 20;
 
 /// An object of a JSON file, or the metadata keys of a GGUF file under one prefix.
 pub(crate) struct Fields {
@@ -37,13 +32,8 @@ impl Fields {
 
     /// Reads the JSON file at `path`.
     pub(crate) fn read(path: &Path) -> Result<Self> {
-        let mut text = Vec::new();
-        let read = File::open(path).and_then(|f| f.take(MAX_JSON_BYTES + 1).read_to_end(&mut text));
-        read.map_err(|e| ModelError::io(path, "read the file", e))?;
+        let text = limits::read_file(path, "the model's description", limits::MAX_SIDE_FILE)?;
         let damaged = |problem: String| Err(ModelError::damaged(path, "file", problem));
-        if text.len() as u64 > MAX_JSON_BYTES {
-            return damaged(format!("it exceeds {MAX_JSON_BYTES} bytes"));
-        }
         match serde_json::from_slice(&text) {
             Ok(Value::Object(object)) => Ok(Self::new(path, String::new(), object)),
             Ok(_) => damaged("it is not a JSON object".into()),

@@ -1,6 +1,8 @@
 //! Bounds on the numbers of a model, so that products of them cannot overflow and a hostile file cannot make the
 //! engine loop or reserve without end.
 
+use std::fs::File;
+use std::io::Read;
 use std::path::Path;
 
 use crate::error::{ModelError, Result};
@@ -13,6 +15,33 @@ pub(crate) const MAX_LAYERS: u64 = u16::MAX as u64 - 1;
 
 /// Longest context accepted, in tokens.
 pub(crate) const MAX_CONTEXT: u64 = 1 << 31;
+
+/// Longest JSON side file: settings have some KiB, the index of a checkpoint some hundred. Objects of JSON may take
+/// a hundred times as much memory.
+pub(crate) const MAX_SIDE_FILE: u64 = 2 << 20;
+
+/// Reads a file of at most `most` bytes; `what` it is, for the message.
+pub(crate) fn read_file(path: &Path, what: &str, most: u64) -> Result<Vec<u8>> {
+    let io = |e| ModelError::io(path, format!("read {what}"), e);
+    let file = File::open(path).map_err(io)?;
+    let bytes = file.metadata().map_err(io)?.len();
+    let mut text = Vec::new();
+    if bytes <= most {
+        file.take(most + 1).read_to_end(&mut text).map_err(io)?;
+    }
+    let bytes = bytes.max(text.len() as u64);
+    if bytes > most {
+        return Err(ModelError::Format {
+            path: path.into(),
+            field: "(whole file)".into(),
+            problem: format!(
+                "its {bytes} bytes exceed the {most} accepted, far more than known models need"
+            ),
+            remedy: format!("check that it is {what}, or download it again"),
+        });
+    }
+    Ok(text)
+}
 
 /// `value` as a size between 1 and `max`.
 pub(crate) fn size(path: &Path, field: &str, value: u64, max: u64) -> Result<usize> {

@@ -7,7 +7,9 @@ use xxhash_rust::xxh3::xxh3_64;
 
 use super::byte_alphabet;
 use super::merge::{Merge, Merger, NONE};
+use super::pairs::BytePairs;
 use super::pre_tokenizer::PreTokenizer;
+use super::room::{Room, too_long};
 use super::unicode_class::CharClasses;
 use super::vocabulary::{Spelling, TextIndex, TokenKind, Vocabulary, slot_count};
 use crate::error::{ModelError, Result};
@@ -24,6 +26,8 @@ pub(super) struct ByteLevelBpe {
     merges: MergeTable,
     /// Token of each byte, [`NONE`] where the vocabulary has none. `[256]`
     byte_ids: Vec<u32>,
+    /// Bytes that merges may join.
+    pairs: BytePairs,
 }
 
 impl ByteLevelBpe {
@@ -60,6 +64,10 @@ impl ByteLevelBpe {
             }
         }
         let merges = MergeTable::build(merges, &index, &vocab, path)?;
+        let mut pairs = BytePairs::new();
+        for [.., merged] in &merges.merges {
+            pairs.add(vocab.bytes(*merged).unwrap_or_default());
+        }
         let classes = CharClasses::new();
         Ok((
             vocab,
@@ -69,35 +77,60 @@ impl ByteLevelBpe {
                 index,
                 merges,
                 byte_ids,
+                pairs,
             },
         ))
     }
 
-    /// Appends the tokens of `text`, which holds no special token. A byte that the vocabulary has no
-    /// token for is left out, as llama.cpp and the `tokenizers` crate do.
+    /// Appends the tokens of `text`, which holds no special token, until there are more than fit. A byte that the
+    /// vocabulary has no token for is left out, as llama.cpp and the `tokenizers` crate do.
+    ///
+    /// # Errors
+    /// A long word that cannot be cut.
     pub(super) fn encode(
         &self,
         text: &str,
         vocab: &Vocabulary,
         merger: &mut Merger,
-        out: &mut Vec<u32>,
-    ) {
+        (room, out): (Room, &mut Vec<u32>),
+    ) -> Result<()> {
+        let mut done = Ok(());
         self.pre.split(text, &self.classes, &mut |word| {
-            if self.pre.ignores_merges()
-                && let Some(id) = self.index.get(word.as_bytes(), vocab)
-                && vocab.kind(id) != Some(TokenKind::Control)
-            {
-                out.push(id);
-                return;
+            if done.is_ok() && room.holds(out) {
+                done = self.encode_word(word, vocab, merger, (room, out));
             }
+        });
+        done
+    }
+
+    fn encode_word(
+        &self,
+        word: &str,
+        vocab: &Vocabulary,
+        merger: &mut Merger,
+        (room, out): (Room, &mut Vec<u32>),
+    ) -> Result<()> {
+        if self.pre.ignores_merges()
+            && let Some(id) = self.index.get(word.as_bytes(), vocab)
+            && vocab.kind(id) != Some(TokenKind::Control)
+        {
+            out.push(id);
+            return Ok(());
+        }
+        let mut rest = word.as_bytes();
+        while !rest.is_empty() && room.holds(out) {
+            let end = self.pairs.first_part(rest, room.run);
+            let (part, tail) = rest.split_at(end.ok_or_else(|| too_long(room.run))?);
             merger.clear();
-            for (at, byte) in word.bytes().enumerate() {
-                let id = self.byte_ids[usize::from(byte)];
+            for (at, byte) in part.iter().enumerate() {
+                let id = self.byte_ids[usize::from(*byte)];
                 merger.push(at as u32, 1, id);
             }
             merger.merge(|left, right| self.merges.get(left.id, right.id));
             out.extend(merger.symbols().map(|s| s.id).filter(|&id| id != NONE));
-        });
+            rest = tail;
+        }
+        Ok(())
     }
 }
 

@@ -6,8 +6,10 @@ use std::sync::Arc;
 use super::bpe::ByteLevelBpe;
 use super::detokenizer::{Detokenizer, TextPosition};
 use super::hf::HfEncoder;
-use super::merge::Merger;
+use super::limits::{MAX_MERGES, MAX_TOKENS};
+use super::merge::{BYTES_PER_SYMBOL, Merger};
 use super::pre_tokenizer::PreTokenizer;
+use super::room::{EncodingMemory, Room};
 use super::special::{Fragment, SpecialTokens};
 use super::spm::SentencePiece;
 use super::vocabulary::{TokenKind, Vocabulary};
@@ -16,9 +18,6 @@ use crate::error::{ModelError, Result};
 
 /// What messages call a tokenizer, whose file is not known here.
 const TOKENIZER: &str = "tokenizer";
-
-/// Longest text that is encoded at once: positions inside it are 32 bits wide.
-const MAX_TEXT: usize = 1 << 30;
 
 /// How a text becomes tokens.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -74,6 +73,10 @@ impl Tokenizer {
                 merges,
             } => {
                 check_sizes(&tokens, &[("types", types.len())])?;
+                if merges.len() > MAX_MERGES {
+                    let problem = format!("{} merges, more than {MAX_MERGES}", merges.len());
+                    return Err(ModelError::damaged(path, "merges", problem));
+                }
                 let pre = PreTokenizer::parse(&pre).ok_or_else(|| {
                     let remedy = format!("known are: {}", PreTokenizer::KNOWN);
                     ModelError::unsupported(
@@ -117,34 +120,68 @@ impl Tokenizer {
     /// The tokens of `text`.
     ///
     /// # Errors
-    /// A text of more than 1 GiB; a text that the `tokenizers` crate refuses, where the tokenizer
-    /// came as a `tokenizer.json`.
+    /// A run of more than 64 KiB (16 KiB where the tokenizer came as a `tokenizer.json`) without a place to cut, such
+    /// as one letter over and over; a text that the `tokenizers` crate refuses.
     pub fn encode(&self, text: &str, options: EncodeOptions) -> Result<Vec<u32>> {
-        if text.len() > MAX_TEXT {
-            return Err(ModelError::Parameter {
-                field: "text".into(),
-                problem: format!("{} bytes are too long to be encoded", text.len()),
-                remedy: format!("give at most {MAX_TEXT} bytes at once"),
-            });
-        }
-        let mut ids = Vec::with_capacity(text.len() / 4 + 2);
+        self.encode_up_to(text, options, usize::MAX)
+    }
+
+    /// The first tokens of `text`. If it has more than `most`, the rest of it is not encoded, and more than `most`
+    /// are returned. The text is encoded piece by piece, within [`EncodingMemory::bytes`] of `most`; the tokens do
+    /// not depend on the pieces.
+    ///
+    /// # Errors
+    /// As [`Self::encode`], with shorter runs if `most` is below 16384, down to an eighth.
+    pub fn encode_up_to(
+        &self,
+        text: &str,
+        options: EncodeOptions,
+        most: usize,
+    ) -> Result<Vec<u32>> {
         let bos = self.bos.filter(|_| self.add_bos && options.add_bos);
+        // A second BOS is taken away below.
+        let room = Room::of(most.saturating_add(usize::from(bos.is_some())));
+        let mut ids = Vec::with_capacity(room.likely_tokens(text.len()));
         ids.extend(bos);
-        self.encode_into(text, options.parse_special, &mut ids)?;
+        self.encode_into(text, options.parse_special, room, &mut ids)?;
         if bos.is_some() && ids.get(1).copied() == bos {
             ids.remove(0);
         }
         Ok(ids)
     }
 
-    fn encode_into(&self, text: &str, parse_special: bool, ids: &mut Vec<u32>) -> Result<()> {
+    /// The memory that encoding takes, beside the tokenizer itself.
+    pub fn encoding_memory(&self) -> EncodingMemory {
+        match &self.encoder {
+            Encoder::Hf(hf) => EncodingMemory {
+                own: 0,
+                of_crate: hf.bytes_per_byte(),
+            },
+            Encoder::Bpe(..) | Encoder::Spm(..) => EncodingMemory {
+                own: BYTES_PER_SYMBOL,
+                of_crate: 0,
+            },
+        }
+    }
+
+    pub(super) fn encode_into(
+        &self,
+        text: &str,
+        parse_special: bool,
+        room: Room,
+        ids: &mut Vec<u32>,
+    ) -> Result<()> {
         let vocab = &*self.vocab;
         let mut merger = Merger::default();
+        let mut done = Ok(());
         match &self.encoder {
-            Encoder::Hf(hf) => hf.encode(text, parse_special, ids)?,
+            Encoder::Hf(hf) => return hf.encode(text, parse_special, room, ids),
             Encoder::Bpe(bpe, special) => {
                 special.partition(text, parse_special, vocab, &mut |fragment| match fragment {
-                    Fragment::Text(text) => bpe.encode(text, vocab, &mut merger, ids),
+                    _ if done.is_err() || !room.holds(ids) => {}
+                    Fragment::Text(text) => {
+                        done = bpe.encode(text, vocab, &mut merger, (room, ids))
+                    }
                     Fragment::Token(id) => ids.push(id),
                 });
             }
@@ -152,14 +189,17 @@ impl Tokenizer {
                 let mut begins = true;
                 special.partition(text, parse_special, vocab, &mut |fragment| {
                     match fragment {
-                        Fragment::Text(text) => spm.encode(text, begins, vocab, &mut merger, ids),
+                        _ if done.is_err() || !room.holds(ids) => {}
+                        Fragment::Text(text) => {
+                            done = spm.encode((text, begins), vocab, &mut merger, (room, ids));
+                        }
                         Fragment::Token(id) => ids.push(id),
                     }
                     begins = matches!(fragment, Fragment::Token(_));
                 });
             }
         }
-        Ok(())
+        done
     }
 
     /// The text of a whole sequence. Control tokens are left out where `skip_special`; bytes that
@@ -219,6 +259,8 @@ fn check_sizes(tokens: &[String], lists: &[(&str, usize)]) -> Result<()> {
         Some("the vocabulary is empty".to_owned())
     } else if u32::try_from(bytes).is_err() {
         Some(format!("a vocabulary of {bytes} bytes"))
+    } else if tokens.len() > MAX_TOKENS {
+        Some(format!("{} tokens, more than {MAX_TOKENS}", tokens.len()))
     } else {
         let wrong = lists.iter().find(|(_, len)| *len != tokens.len());
         wrong.map(|(name, len)| format!("{len} {name} for {} tokens", tokens.len()))

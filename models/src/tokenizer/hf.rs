@@ -1,29 +1,46 @@
 //! A Hugging Face `tokenizer.json`: encoded by the `tokenizers` crate, decoded here.
 
+mod adjacency;
+mod components;
 mod growth;
+pub(super) mod outline;
+mod seams;
+mod symbols;
 
+use std::cell::Cell;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::Path;
 use std::str::FromStr;
 use std::sync::{Mutex, PoisonError};
 
 use serde::Deserialize;
 use serde_json::Value;
-use tokenizers::{Model, ModelWrapper};
+use tokenizers::{
+    Model, ModelWrapper, NormalizedString, Normalizer, NormalizerWrapper, OffsetReferential,
+    OffsetType, PreTokenizer,
+};
 
+use super::limits::MAX_TOKENS;
+use super::room::{Room, too_long};
 use super::vocabulary::{Spelling, TokenKind, Vocabulary, byte_token};
 use crate::error::{ModelError, Result};
+use seams::Seams;
 
 /// Name of the file, for messages about text that came without its path.
 const FILE: &str = "tokenizer.json";
 
-/// Most ids a vocabulary may have; far above any model's, far below what exhausts memory.
-const MAX_TOKENS: u32 = 1 << 24;
+/// Most that the crate allocates for a byte of the normalised text: for each word its text, twice, where each of its
+/// bytes came from, and the symbols that merge. The tests measure it.
+const BYTES_PER_BYTE: u64 = 384;
 
 /// An encoder out of a `tokenizer.json`.
 #[derive(Debug)]
 pub(super) struct HfEncoder {
     /// Whether special tokens are parsed is a state of the crate's tokenizer, hence the lock.
     inner: Mutex<tokenizers::Tokenizer>,
+    seams: Seams,
+    /// Most bytes that the steps before the model make of one.
+    growth: usize,
 }
 
 /// The parts of the file that decide how tokens are written.
@@ -41,7 +58,10 @@ struct Head {
 
 #[derive(Default, Deserialize)]
 struct ModelHead {
+    #[serde(rename = "type")]
+    kind: Option<String>,
     continuing_subword_prefix: Option<String>,
+    end_of_word_suffix: Option<String>,
 }
 
 #[derive(Deserialize)]
@@ -49,29 +69,29 @@ struct AddedToken {
     id: u32,
     content: String,
     special: bool,
+    #[serde(default)]
+    single_word: bool,
+    #[serde(default)]
+    lstrip: bool,
+    #[serde(default)]
+    rstrip: bool,
+    #[serde(default)]
+    normalized: bool,
 }
 
 impl HfEncoder {
     /// Builds vocabulary and encoder.
     ///
     /// # Errors
-    /// Text that is no `tokenizer.json`, a decoder other than those of byte-level BPE and
-    /// SentencePiece, ids with gaps.
+    /// Text that is no `tokenizer.json`, or too much of one; parts other than those of byte-level BPE and
+    /// SentencePiece's BPE; ids with gaps.
     pub(super) fn build(json: &str) -> Result<(Vocabulary, Self)> {
+        outline::check(json)?;
         let mut head: Head = serde_json::from_str(json).map_err(|e| damaged("(whole file)", &e))?;
         head.added_tokens.sort_unstable_by_key(|t| t.id);
-        // The crate cuts as many bytes off the right half of every merge, and panics where it has fewer.
-        let prefix = head.model.continuing_subword_prefix.as_deref();
-        if prefix.is_some_and(|prefix| !prefix.is_empty()) {
-            return Err(ModelError::unsupported(
-                FILE,
-                "model.continuing_subword_prefix",
-                "a mark on tokens inside a word",
-                "byte-level BPE and SentencePiece have none: convert the model to GGUF",
-            ));
-        }
-        growth::check(head.normalizer.as_ref(), head.pre_tokenizer.as_ref())?;
-        let mut inner = tokenizers::Tokenizer::from_str(json).map_err(|e| damaged("model", &e))?;
+        components::check(&head)?;
+        let growth = growth::check(head.normalizer.as_ref(), head.pre_tokenizer.as_ref())?;
+        let mut inner = guarded("model", || tokenizers::Tokenizer::from_str(json))?;
         // Cutting and filling up are for batches of training texts; a prompt is taken as it is.
         inner
             .with_truncation(None)
@@ -80,35 +100,160 @@ impl HfEncoder {
         // BOS is put in front by `Tokenizer`, so it has nothing to do; with a template of more sequences than one it
         // panics.
         inner.with_post_processor(None::<tokenizers::PostProcessorWrapper>);
+        let ModelWrapper::BPE(bpe) = inner.get_model() else {
+            return Err(ModelError::unsupported(
+                FILE,
+                "model.type",
+                "a model other than BPE",
+                "convert the model to GGUF",
+            ));
+        };
         // Merges that are left out at random are for training: a text has the same tokens every time.
-        if let ModelWrapper::BPE(bpe) = inner.get_model()
-            && bpe.dropout.is_some()
-        {
+        if bpe.dropout.is_some() {
             let mut bpe = bpe.clone();
             bpe.dropout = None;
             inner.with_model(bpe);
         }
         let vocab = read_vocabulary(&inner, &head)?;
-        Ok((
-            vocab,
-            Self {
-                inner: Mutex::new(inner),
-            },
-        ))
+        let ids = 0..vocab.len() as u32;
+        let seams = Seams::of(
+            &head,
+            ids.filter_map(|id| inner.get_model().id_to_token(id)),
+        );
+        let encoder = Self {
+            inner: Mutex::new(inner),
+            seams,
+            growth,
+        };
+        Ok((vocab, encoder))
     }
 
-    /// Appends the tokens of `text`, without those of the file's post-processor.
+    /// Most memory that encoding takes for each byte that is encoded at once.
+    pub(super) fn bytes_per_byte(&self) -> u64 {
+        BYTES_PER_BYTE * self.growth as u64
+    }
+
+    /// Appends the tokens of `text`, without those of the file's post-processor, until there are more than fit.
     ///
     /// # Errors
-    /// What the crate refuses to encode.
-    pub(super) fn encode(&self, text: &str, parse_special: bool, out: &mut Vec<u32>) -> Result<()> {
+    /// What the crate refuses to encode, or a text without a place to cut it.
+    pub(super) fn encode(
+        &self,
+        text: &str,
+        parse_special: bool,
+        room: Room,
+        out: &mut Vec<u32>,
+    ) -> Result<()> {
         let mut inner = self.inner.lock().unwrap_or_else(PoisonError::into_inner);
         inner.set_encode_special_tokens(!parse_special);
-        let encoding = inner
-            .encode_fast(text, false)
-            .map_err(|e| damaged("model", &e))?;
-        out.extend_from_slice(encoding.get_ids());
+        let mut at = 0;
+        while at < text.len() && room.holds(out) {
+            let rest = &text[at..];
+            let length = self.seams.first_piece(rest, room.piece, room.crate_run);
+            let length = length.ok_or_else(|| too_long(room.crate_run))?;
+            guarded("model", || {
+                encode_piece(&inner, &rest[..length], at > 0, out)
+            })?;
+            at += length;
+        }
         Ok(())
+    }
+}
+
+/// Appends the tokens of a piece, stage by stage as the crate does, but word by word where it makes all tokens first.
+fn encode_piece(
+    inner: &tokenizers::Tokenizer,
+    piece: &str,
+    continues: bool,
+    out: &mut Vec<u32>,
+) -> tokenizers::Result<()> {
+    let normalizer = Section {
+        normalizer: inner.get_normalizer(),
+        continues,
+    };
+    let added = inner.get_added_vocabulary();
+    let mut words = added.extract_and_normalize(Some(&normalizer), piece);
+    if let Some(pre_tokenizer) = inner.get_pre_tokenizer() {
+        pre_tokenizer.pre_tokenize(&mut words)?;
+    }
+    for (word, _, tokens) in words.get_splits(OffsetReferential::Normalized, OffsetType::None) {
+        match tokens {
+            Some(tokens) => out.extend(tokens.iter().map(|token| token.id)),
+            None => out.extend(
+                inner
+                    .get_model()
+                    .tokenize(word)?
+                    .iter()
+                    .map(|token| token.id),
+            ),
+        }
+    }
+    // Remembered words would take more and more memory, up to 80 MB.
+    if let ModelWrapper::BPE(bpe) = inner.get_model() {
+        bpe.clear_cache();
+    }
+    Ok(())
+}
+
+/// The file's normalizer on the text between added tokens.
+struct Section<'a> {
+    normalizer: Option<&'a NormalizerWrapper>,
+    /// The piece goes on where another ended: nothing is prepended to its begin.
+    continues: bool,
+}
+
+impl Normalizer for Section<'_> {
+    fn normalize(&self, text: &mut NormalizedString) -> tokenizers::Result<()> {
+        let Some(normalizer) = self.normalizer else {
+            return Ok(());
+        };
+        if self.continues && text.offsets_original().0 == 0 {
+            return continued(normalizer, text);
+        }
+        normalizer.normalize(text)
+    }
+}
+
+/// Applies the steps of a normalizer but those that prepend.
+fn continued(
+    normalizer: &NormalizerWrapper,
+    text: &mut NormalizedString,
+) -> tokenizers::Result<()> {
+    match normalizer {
+        NormalizerWrapper::Prepend(_) => Ok(()),
+        NormalizerWrapper::Sequence(steps) => steps
+            .as_ref()
+            .iter()
+            .try_for_each(|step| continued(step, text)),
+        step => step.normalize(text),
+    }
+}
+
+thread_local! {
+    static GUARDED: Cell<bool> = const { Cell::new(false) };
+}
+
+/// Whether a panic on this thread would be caught and become an error: a program's panic hook need not print it.
+pub fn catches_panics() -> bool {
+    GUARDED.get()
+}
+
+/// Runs code of the crate, which panics over files that nobody has tried it with.
+///
+/// # Errors
+/// It fails or panics.
+fn guarded<T>(field: &str, run: impl FnOnce() -> tokenizers::Result<T>) -> Result<T> {
+    GUARDED.set(true);
+    let done = catch_unwind(AssertUnwindSafe(run));
+    GUARDED.set(false);
+    match done {
+        Ok(done) => done.map_err(|e| damaged(field, &e)),
+        Err(_) => Err(ModelError::unsupported(
+            FILE,
+            field,
+            "a tokenizer that the tokenizers crate fails on",
+            "convert the model to GGUF",
+        )),
     }
 }
 
@@ -126,7 +271,7 @@ fn read_vocabulary(inner: &tokenizers::Tokenizer, head: &Head) -> Result<Vocabul
     check_ids(inner, &head.added_tokens)?;
     let n_added = head.added_tokens.last().map_or(0, |t| t.id + 1);
     let n_tokens = u32::try_from(n_model).unwrap_or(u32::MAX).max(n_added);
-    if n_tokens > MAX_TOKENS {
+    if n_tokens as usize > MAX_TOKENS {
         let problem = format!("a vocabulary of {n_tokens} ids");
         return Err(damaged("model.vocab", &problem));
     }

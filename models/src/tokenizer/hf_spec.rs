@@ -1,15 +1,21 @@
 //! The tokenizer of a Hugging Face model folder.
 
 use std::collections::BTreeSet;
-use std::fs;
-use std::io::ErrorKind;
+use std::fmt;
 use std::path::Path;
 
-use serde::Deserialize;
+use serde::de::{Error, IgnoredAny, MapAccess, Visitor};
+use serde::{Deserialize, Deserializer};
 use serde_json::Value;
 
+use super::hf::outline;
+use super::limits::MAX_TOKENIZER_JSON;
 use super::{TokenizerModel, TokenizerSpec, end_of_generation};
 use crate::error::{ModelError, Result};
+use crate::source::limits::{MAX_SIDE_FILE, read_file};
+
+/// Longest `tokenizer_config.json`; the longest known have 1.2 MB.
+const MAX_SETTINGS: u64 = 16 << 20;
 
 /// The parts of `tokenizer.json` that name tokens.
 #[derive(Deserialize)]
@@ -19,7 +25,7 @@ struct Names {
     post_processor: Option<Value>,
     /// Unread; required, so that some other JSON file is told from a tokenizer.
     #[serde(rename = "model")]
-    _model: serde::de::IgnoredAny,
+    _model: IgnoredAny,
 }
 
 #[derive(Deserialize)]
@@ -37,9 +43,63 @@ impl Names {
             .map(|t| t.id)
     }
 
-    /// The id of a token given as text or as `{"content": text}`.
-    fn id_of_value(&self, value: &Value) -> Option<u32> {
-        self.id_of(value.as_str().or_else(|| value["content"].as_str())?)
+    fn id_of_name(&self, name: Option<TokenName>) -> Option<u32> {
+        self.id_of(&name?.0)
+    }
+}
+
+/// What is read of `tokenizer_config.json`, which may list all added tokens once more.
+#[derive(Default, Deserialize)]
+struct Settings {
+    bos_token: Option<TokenName>,
+    eos_token: Option<TokenName>,
+    add_bos_token: Option<bool>,
+}
+
+/// A token given as text or as `{"content": text}`.
+struct TokenName(String);
+
+impl<'de> Deserialize<'de> for TokenName {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> std::result::Result<Self, D::Error> {
+        struct Written;
+        impl<'de> Visitor<'de> for Written {
+            type Value = TokenName;
+
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("the text of a token")
+            }
+
+            fn visit_str<E>(self, text: &str) -> std::result::Result<TokenName, E> {
+                Ok(TokenName(text.into()))
+            }
+
+            fn visit_map<A: MapAccess<'de>>(
+                self,
+                mut map: A,
+            ) -> std::result::Result<TokenName, A::Error> {
+                let mut content = None;
+                while let Some(field) = map.next_key::<String>()? {
+                    match field.as_str() {
+                        "content" => content = Some(map.next_value()?),
+                        _ => _ = map.next_value::<IgnoredAny>()?,
+                    }
+                }
+                let content = content.ok_or_else(|| A::Error::missing_field("content"))?;
+                Ok(TokenName(content))
+            }
+        }
+        deserializer.deserialize_any(Written)
+    }
+}
+
+impl Settings {
+    fn read(path: &Path) -> Result<Self> {
+        if !path.exists() {
+            return Ok(Self::default());
+        }
+        let text = read_file(path, "the tokenizer's settings", MAX_SETTINGS)?;
+        serde_json::from_slice(&text)
+            .map_err(|e| ModelError::damaged(path, "(whole file)", e.to_string()))
     }
 }
 
@@ -54,30 +114,29 @@ impl Names {
 /// A missing `tokenizer.json`, and files that cannot be read or are not what their names say.
 pub fn spec_from_hf(folder: &Path) -> Result<TokenizerSpec> {
     let path = folder.join("tokenizer.json");
-    let json = fs::read_to_string(&path).map_err(|e| match e.kind() {
-        ErrorKind::NotFound => ModelError::Format {
-            path: path.clone(),
+    if !path.exists() {
+        return Err(ModelError::Format {
+            path,
             field: "(whole file)".into(),
             problem: "the file is missing".into(),
             remedy: "download it from the model's repository, or use the model's GGUF form".into(),
-        },
-        ErrorKind::InvalidData => ModelError::damaged(&path, "(whole file)", "not UTF-8"),
-        _ => ModelError::io(&path, "read the tokenizer", e),
-    })?;
+        });
+    }
+    let json = read_file(&path, "a tokenizer", MAX_TOKENIZER_JSON)?;
+    let json = String::from_utf8(json)
+        .map_err(|_| ModelError::damaged(&path, "(whole file)", "not UTF-8"))?;
+    outline::check(&json).map_err(|e| e.about(&path))?;
     let names: Names = serde_json::from_str(&json)
         .map_err(|e| ModelError::damaged(&path, "(whole file)", e.to_string()))?;
-    let tokenizer = read_object(&folder.join("tokenizer_config.json"))?;
+    let tokenizer = Settings::read(&folder.join("tokenizer_config.json"))?;
     let generation = read_object(&folder.join("generation_config.json"))?;
     let config = read_object(&folder.join("config.json"))?;
 
     let bos = names
-        .id_of_value(&tokenizer["bos_token"])
+        .id_of_name(tokenizer.bos_token)
         .or_else(|| ids(&generation["bos_token_id"]).next())
         .or_else(|| ids(&config["bos_token_id"]).next());
-    let mut eog: BTreeSet<u32> = names
-        .id_of_value(&tokenizer["eos_token"])
-        .into_iter()
-        .collect();
+    let mut eog: BTreeSet<u32> = names.id_of_name(tokenizer.eos_token).into_iter().collect();
     eog.extend(ids(&generation["eos_token_id"]));
     eog.extend(ids(&config["eos_token_id"]));
     let named = names
@@ -87,7 +146,7 @@ pub fn spec_from_hf(folder: &Path) -> Result<TokenizerSpec> {
     eog.extend(named.map(|t| t.id));
     end_of_generation::keep_message_ends(&mut eog, |name| names.id_of(name));
 
-    let add_bos = match (bos, tokenizer["add_bos_token"].as_bool()) {
+    let add_bos = match (bos, tokenizer.add_bos_token) {
         (None, _) => false,
         (Some(_), Some(stated)) => stated,
         (Some(bos), None) => names
@@ -105,12 +164,11 @@ pub fn spec_from_hf(folder: &Path) -> Result<TokenizerSpec> {
 
 /// The JSON object in an optional file; null where there is no file.
 fn read_object(path: &Path) -> Result<Value> {
-    let text = match fs::read_to_string(path) {
-        Ok(text) => text,
-        Err(e) if e.kind() == ErrorKind::NotFound => return Ok(Value::Null),
-        Err(e) => return Err(ModelError::io(path, "read the model's settings", e)),
-    };
-    match serde_json::from_str(&text) {
+    if !path.exists() {
+        return Ok(Value::Null);
+    }
+    let text = read_file(path, "the model's settings", MAX_SIDE_FILE)?;
+    match serde_json::from_slice(&text) {
         Ok(value @ Value::Object(_)) => Ok(value),
         Ok(_) => Err(ModelError::damaged(
             path,
@@ -144,6 +202,8 @@ fn prepends(processor: &Value, bos: u32) -> bool {
 
 #[cfg(test)]
 mod tests {
+    use std::fs;
+
     use serde_json::json;
     use tempfile::TempDir;
 

@@ -8,8 +8,11 @@ mod end_of_generation;
 mod gguf_spec;
 mod hf;
 mod hf_spec;
+pub(crate) mod limits;
 mod merge;
+mod pairs;
 mod pre_tokenizer;
+mod room;
 mod special;
 mod spm;
 mod unicode_class;
@@ -20,7 +23,9 @@ use serde::{Deserialize, Serialize};
 pub use detokenizer::{Detokenizer, TextPosition};
 pub use encoder::{EncodeOptions, Tokenizer};
 pub use gguf_spec::spec_from_gguf;
+pub use hf::catches_panics;
 pub use hf_spec::spec_from_hf;
+pub use room::EncodingMemory;
 
 /// Everything needed to build a tokenizer; stored in the bundle file.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]

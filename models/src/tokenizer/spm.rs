@@ -7,6 +7,8 @@
 use std::path::Path;
 
 use super::merge::{Merge, Merger, NONE};
+use super::pairs::BytePairs;
+use super::room::{Room, too_long};
 use super::vocabulary::{Spelling, TextIndex, TokenKind, Vocabulary, byte_token};
 use crate::error::{ModelError, Result};
 
@@ -23,8 +25,8 @@ pub(super) struct SentencePiece {
     byte_ids: Vec<u32>,
     unknown: Option<u32>,
     add_space_prefix: bool,
-    /// No token holds a space behind another character, so that words can be merged one by one.
-    words_are_separate: bool,
+    /// Bytes that stand side by side in a token.
+    pairs: BytePairs,
 }
 
 impl SentencePiece {
@@ -45,15 +47,14 @@ impl SentencePiece {
         let mut index = TextIndex::with_capacity(tokens.len());
         let mut byte_ids = vec![NONE; 256];
         let mut unknown = None;
-        let mut words_are_separate = true;
+        let mut pairs = BytePairs::new();
         for (id, text) in (0u32..).zip(tokens) {
             let kind = types
                 .get(id as usize)
                 .map_or(TokenKind::Normal, |&t| TokenKind::from_ggml(t));
             if vocab.push(&text, kind, Spelling::SentencePiece) {
                 index.insert(id, &vocab);
-                let bytes = vocab.bytes(id).unwrap_or_default();
-                words_are_separate &= !bytes.windows(2).any(|b| b[0] != b' ' && b[1] == b' ');
+                pairs.add(vocab.bytes(id).unwrap_or_default());
             }
             match kind {
                 TokenKind::Byte => {
@@ -81,41 +82,58 @@ impl SentencePiece {
             byte_ids,
             unknown,
             add_space_prefix,
-            words_are_separate,
+            pairs,
         };
         Ok((vocab, encoder))
     }
 
-    /// Appends the tokens of `text`, which holds no special token. `begins` says that nothing or a
-    /// special token stands before it.
+    /// Appends the tokens of `text`, which holds no special token, until there are more than fit. `begins` says that
+    /// nothing or a special token stands before it.
+    ///
+    /// # Errors
+    /// A long run of characters that may all merge.
     pub(super) fn encode(
         &self,
-        text: &str,
-        begins: bool,
+        (text, begins): (&str, bool),
         vocab: &Vocabulary,
         merger: &mut Merger,
-        out: &mut Vec<u32>,
-    ) {
-        let mut spaced = String::with_capacity(text.len() + 1);
+        (room, out): (Room, &mut Vec<u32>),
+    ) -> Result<()> {
+        let mut run = String::new();
         if begins && self.add_space_prefix {
-            spaced.push(' ');
+            run.push(' ');
         }
-        // The vocabulary cannot tell the escape from the space it stands for.
-        spaced.extend(
-            text.chars()
-                .map(|c| if c == ESCAPED_SPACE { ' ' } else { c }),
-        );
-        let mut rest = &*spaced;
-        while !rest.is_empty() {
-            let end = if self.words_are_separate {
-                word_end(rest)
-            } else {
-                rest.len()
-            };
-            let (word, tail) = rest.split_at(end);
-            self.encode_run(word, vocab, merger, out);
-            rest = tail;
+        // Begin of the last characters of the run that may merge with each other.
+        let mut apart = 0;
+        for c in text.chars() {
+            if !room.holds(out) {
+                return Ok(());
+            }
+            // The vocabulary cannot tell the escape from the space it stands for.
+            let c = if c == ESCAPED_SPACE { ' ' } else { c };
+            let before = run.as_bytes().last().copied();
+            if before.is_some_and(|before| self.pairs.are_apart(before, first_byte(c))) {
+                apart = run.len();
+                if c == ' ' && before != Some(b' ') {
+                    self.encode_run(&run, vocab, merger, out);
+                    run.clear();
+                    apart = 0;
+                }
+            }
+            if run.len() + c.len_utf8() > room.run {
+                if apart == 0 {
+                    return Err(too_long(room.run));
+                }
+                self.encode_run(&run[..apart], vocab, merger, out);
+                run.drain(..apart);
+                apart = 0;
+            }
+            run.push(c);
         }
+        if room.holds(out) {
+            self.encode_run(&run, vocab, merger, out);
+        }
+        Ok(())
     }
 
     /// Appends the tokens of `run`, in which any neighbours may merge.
@@ -152,13 +170,8 @@ impl SentencePiece {
     }
 }
 
-/// End of the first word of `text` with the spaces in front of it.
-fn word_end(text: &str) -> usize {
-    let boundary = text
-        .as_bytes()
-        .windows(2)
-        .position(|b| b[0] != b' ' && b[1] == b' ');
-    boundary.map_or(text.len(), |at| at + 1)
+fn first_byte(c: char) -> u8 {
+    c.encode_utf8(&mut [0; 4]).as_bytes()[0]
 }
 
 /// Turns a score, of which the highest merges first, into a rank, of which the lowest does.

@@ -7,6 +7,8 @@ use proptest::prelude::*;
 use super::*;
 use crate::gguf::{Array, Metadata, Value};
 
+mod pieces;
+
 const PLAIN: EncodeOptions = EncodeOptions {
     add_bos: false,
     parse_special: false,

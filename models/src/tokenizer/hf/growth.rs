@@ -9,11 +9,11 @@ use crate::error::{ModelError, Result};
 /// Most that the steps of a file may make of a byte; usual ones make 3, a space in SentencePiece's spelling.
 const MOST: usize = 64;
 
-/// Refuses steps that could make a text much longer.
+/// How many bytes the steps may make of one; steps that could make a text much longer are refused.
 ///
 /// # Errors
 /// They could; the field is named.
-pub(super) fn check(normalizer: Option<&Value>, pre_tokenizer: Option<&Value>) -> Result<()> {
+pub(super) fn check(normalizer: Option<&Value>, pre_tokenizer: Option<&Value>) -> Result<usize> {
     let mut growth = 1usize;
     for (field, value) in [("normalizer", normalizer), ("pre_tokenizer", pre_tokenizer)] {
         let mut steps = Vec::new();
@@ -34,7 +34,7 @@ pub(super) fn check(normalizer: Option<&Value>, pre_tokenizer: Option<&Value>) -
             }
         }
     }
-    Ok(())
+    Ok(growth)
 }
 
 /// Most bytes that a step makes of one.

@@ -90,7 +90,7 @@ fn hf_json_decodes_as_the_crate_does() {
 #[test]
 fn hf_json_that_cannot_be_decoded_is_refused() {
     for (from, to, expected) in [
-        ("ByteFallback", "Unknown", "damaged"),
+        ("ByteFallback", "Unknown", "a step of type"),
         (
             "\"content\":\" \",\"pattern\"",
             "\"content\":\"_\",\"pattern\"",
@@ -182,4 +182,146 @@ fn steps_that_make_a_text_ever_longer_are_refused() {
     for json in [bytes(1), bytes(2), spaces(2)] {
         assert!(Tokenizer::from_spec(hf_spec(json)).is_ok());
     }
+}
+
+/// A small file may ask for much: objects of JSON take a hundred times their text.
+#[test]
+fn parts_that_are_too_large_are_refused_before_anything_is_made_of_them() {
+    let json = llama2_json();
+    let bomb = |n: usize| format!("[{}]", vec![r#"{"":0}"#; n].join(","));
+    let merges = |n: usize| format!("\"merges\":[{}]", vec![r#""a b""#; n].join(","));
+    let added = |n: usize| {
+        let token = r#"{"id":0,"content":"x","special":true}"#;
+        format!("\"added_tokens\":[{}],\"was\":[", vec![token; n].join(","))
+    };
+    for (from, to, expected) in [
+        (
+            "\"pre_tokenizer\":null",
+            format!("\"pre_tokenizer\":{}", bomb(30_000)),
+            "20000 values",
+        ),
+        (
+            "\"unk_token\":null",
+            format!("\"unk_token\":{}", bomb(30_000)),
+            "20000 values",
+        ),
+        (
+            "\"dropout\":null",
+            format!("\"dropout\":null,\"vocab\":{}", bomb(1 << 21)),
+            "tokens",
+        ),
+        (
+            "\"merges\":[",
+            format!("{},\"were\":[", merges((1 << 20) + 2)),
+            "1048577 merges",
+        ),
+        (
+            "\"added_tokens\":[",
+            added((1 << 16) + 2),
+            "65537 added tokens",
+        ),
+        (
+            "\"version\"",
+            "\"version\":\"1.0\",\"version\"".into(),
+            "occurs twice",
+        ),
+    ] {
+        assert!(json.contains(from), "{from}");
+        let error = Tokenizer::from_spec(hf_spec(json.replacen(from, &to, 1))).unwrap_err();
+        let message = error.to_string();
+        assert!(message.contains(expected), "{expected}: {message}");
+    }
+}
+
+/// Found by forging: each made the crate panic.
+#[test]
+fn parts_that_the_crate_fails_on_are_refused() {
+    let normalizers = r#""normalizers":["#;
+    let parts = |kind: &str, step: &str| {
+        let json = llama2_json();
+        let (from, to) = match kind {
+            "normalizer" => (normalizers.to_owned(), format!("{normalizers}{step},")),
+            kind => (format!("\"{kind}\":null"), format!("\"{kind}\":{step}")),
+        };
+        assert!(json.contains(&from), "{from}: {json:.600}");
+        json.replace(&from, &to)
+    };
+    let nested = "(".repeat(3000) + "a" + &")".repeat(3000);
+    for (kind, step, expected) in [
+        (
+            "normalizer",
+            r#"{"type":"Precompiled","precompiled_charsmap":"AAAA/w=="}"#.to_owned(),
+            "Precompiled",
+        ),
+        (
+            "normalizer",
+            r#"{"type":"Replace","pattern":{"String":""},"content":"x"}"#.into(),
+            "pattern",
+        ),
+        (
+            "normalizer",
+            r#"{"type":"Replace","pattern":{"Regex":"a*"},"content":""}"#.into(),
+            "regular expression",
+        ),
+        (
+            "normalizer",
+            r#"{"type":"Replace","pattern":{"String":"a"},"content":""}"#.into(),
+            "content",
+        ),
+        (
+            "normalizer",
+            r#"{"type":"Prepend","prepend":""}"#.into(),
+            "prepend",
+        ),
+        (
+            "pre_tokenizer",
+            r#"{"type":"FixedLength","length":0}"#.into(),
+            "FixedLength",
+        ),
+        (
+            "pre_tokenizer",
+            r#"{"type":"Split","pattern":{"Regex":""},"behavior":"Isolated","invert":false}"#
+                .into(),
+            "pattern",
+        ),
+        (
+            "pre_tokenizer",
+            format!(
+                r#"{{"type":"Split","pattern":{{"Regex":"{nested}"}},"behavior":"Isolated","invert":false}}"#
+            ),
+            "3000 groups",
+        ),
+    ] {
+        let error = Tokenizer::from_spec(hf_spec(parts(kind, &step))).expect_err(kind);
+        let message = error.to_string();
+        assert!(
+            message.contains(kind) && message.contains(expected),
+            "{message}"
+        );
+    }
+    let taking = llama2_json()
+        .replace(r#""rstrip":false"#, r#""rstrip":true"#)
+        .replace("[user]", " user");
+    let message = Tokenizer::from_spec(hf_spec(taking))
+        .expect_err("overlapping")
+        .to_string();
+    assert!(message.contains("begins with a space"), "{message}");
+    let unigram = llama2_json().replace(r#""type":"BPE""#, r#""type":"Unigram""#);
+    let message = Tokenizer::from_spec(hf_spec(unigram))
+        .expect_err("unigram")
+        .to_string();
+    assert!(message.contains("model.type"), "{message}");
+}
+
+/// Whatever else the crate panics over is an error of the file, while it is read and while a text is encoded.
+#[test]
+fn panics_of_the_crate_are_errors() {
+    let error = super::guarded::<()>("model", || panic!("the crate fails")).unwrap_err();
+    let message = error.to_string();
+    assert!(
+        message.contains("tokenizer.json: model") && message.contains("GGUF"),
+        "{message}"
+    );
+    assert!(!super::catches_panics());
+    assert!(super::guarded("model", || Ok(super::catches_panics())).unwrap());
 }
