@@ -52,9 +52,9 @@ pub enum Error {
     #[error("the prompt is empty")]
     EmptyPrompt,
     /// A text and one token more do not fit.
-    #[error("the text has {tokens} tokens but the context holds {context}")]
+    #[error("the text has at least {tokens} tokens but the context holds {context}")]
     ContextTooSmall {
-        /// Tokens of the text.
+        /// Tokens of the text; a longer one is not counted to its end.
         tokens: usize,
         /// Positions of the KV cache.
         context: usize,

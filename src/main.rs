@@ -14,6 +14,7 @@ fn main() -> ExitCode {
     let arguments = cli::Arguments::of_program();
     let done = check_limits().map_err(Into::into).and_then(|()| {
         keep_running_past_file_limits();
+        leave_caught_panics_unsaid();
         cli::run(arguments)
     });
     if let Err(error) = &done {
@@ -50,4 +51,14 @@ fn keep_running_past_file_limits() {
         let _in_runtime = runtime.enter();
         let _ = signal(SignalKind::from_raw(FILE_SIZE_LIMIT));
     }
+}
+
+/// A panic that becomes an error is told as that error.
+fn leave_caught_panics_unsaid() {
+    let usual = std::panic::take_hook();
+    std::panic::set_hook(Box::new(move |panic| {
+        if !forebay_models::tokenizer::catches_panics() {
+            usual(panic);
+        }
+    }));
 }

@@ -5,6 +5,7 @@ use forebay_actors::memory::{row_buffer_bytes, row_buffers};
 use forebay_actors::runtime::predictor_rank;
 use forebay_models::bundle::Bundle;
 use forebay_models::kv_type::KvType;
+use forebay_models::tokenizer::EncodingMemory;
 use forebay_plans::budget::Budget;
 use forebay_plans::residency::{
     Pipeline, ResidencyPlan, ResidencyRequest, Sparsity, all_pinned_bytes, decide,
@@ -61,6 +62,8 @@ pub(crate) struct MemoryRequest {
     pub counts: u64,
     /// Bytes of trace lanes.
     pub trace: u64,
+    /// Memory that the tokenizer takes for a prompt.
+    pub encoding: EncodingMemory,
 }
 
 /// The decision: sizes, residency and the itemised budget.
@@ -229,6 +232,11 @@ fn fixed_items(
         "sampling",
         sampling,
         format!("candidates out of {} tokens", network.vocab_size),
+    );
+    budget.claim(
+        "prompt_text",
+        request.encoding.bytes(context),
+        format!("encoding up to {context} tokens piece by piece"),
     );
     let (buffers, each) = (row_buffers(max_batch), row_buffer_bytes(bundle));
     let why = format!("{buffers} buffers for rows read on demand");

@@ -9,11 +9,11 @@ mod group;
 #[path = "support/measured.rs"]
 mod measured;
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use group::Group;
-use measured::{MIB, Run, least_budget, run};
-use support::number;
+use measured::{MIB, Run, least_budget, run, watch};
+use support::{TemporaryFile, number, program, scratch, tiny_folder};
 
 const QWEN: &str = "qwen2.5-coder-0.5b-instruct-q4_k_m.gguf";
 
@@ -125,4 +125,94 @@ fn a_model_larger_than_its_budget_stays_within_it() {
         &unlimited,
     );
     check_group(model, n, 300 * MIB, 320 * MIB, &unlimited);
+}
+
+/// A small model that was trained for long texts, with a `tokenizer.json`.
+fn model_for_long_texts() -> PathBuf {
+    let (from, to) = (
+        tiny_folder("llama_gqa_tied_f32"),
+        scratch().join("long-texts"),
+    );
+    std::fs::create_dir_all(&to).expect("a folder");
+    for name in [
+        "model.safetensors",
+        "tokenizer.json",
+        "tokenizer_config.json",
+    ] {
+        std::fs::copy(from.join(name), to.join(name)).expect("copied");
+    }
+    let mut config: serde_json::Value = support::json(&from.join("config.json"));
+    config["max_position_embeddings"] = 1_000_000.into();
+    std::fs::write(to.join("config.json"), config.to_string()).expect("written");
+    to
+}
+
+/// Encoding a prompt at once took hundreds of bytes for each of its own, which no item of the budget covered.
+#[test]
+fn long_prompts_stay_within_the_budget() {
+    let model = model_for_long_texts();
+    let (prompt, stats) = (
+        TemporaryFile::new("prompt.txt"),
+        TemporaryFile::new("long.json"),
+    );
+    let run = |text: &str, context: usize, budget: u64| {
+        std::fs::write(&prompt.0, text).expect("written");
+        let mut command = program();
+        command.arg("run").arg(&model).arg("-f").arg(&prompt.0);
+        command.args(["--greedy", "--quiet", "--ignore-eog", "-t", "2", "-n", "2"]);
+        command.args([
+            "--ctx",
+            &context.to_string(),
+            "--memory",
+            &budget.to_string(),
+        ]);
+        command.arg("--stats").arg(&stats.0);
+        watch(command)
+    };
+    let least = |context: usize| {
+        let (status, errors, _) = run("a", context, MIB);
+        assert!(!status.success());
+        let (_, rest) = errors.rsplit_once("give --memory ").expect(&errors);
+        let (mib, _) = rest.split_once("MiB").expect(&errors);
+        mib.parse::<u64>().expect(&errors) * MIB
+    };
+    // Every word is another one; a token has a letter or two.
+    let words = |bytes: usize| {
+        let mut text: String = (0..bytes / 5).map(|i| format!("{i:x} ")).collect();
+        text.truncate(bytes);
+        text
+    };
+    // Packs the model once, which the budget does not cover.
+    let (status, errors, _) = run("a", 256, 1 << 30);
+    assert!(status.success(), "{errors}");
+    for context in [4096, 16384] {
+        let budget = least(context);
+        let (status, errors, seen) = run(&words(context * 3 / 4), context, budget);
+        eprintln!(
+            "{context} positions, --memory {} MiB: peak {} MiB",
+            budget / MIB,
+            seen / MIB
+        );
+        assert!(status.success(), "{errors}");
+        assert!(seen <= budget, "seen {seen} over the budget {budget}");
+    }
+    let budget = least(4096);
+    for text in ["\n".repeat(4 << 20), words(4 << 20)] {
+        let (status, errors, seen) = run(&text, 4096, budget);
+        eprintln!(
+            "too long, --memory {} MiB: peak {} MiB; {errors}",
+            budget / MIB,
+            seen / MIB
+        );
+        assert!(!status.success());
+        assert!(
+            errors.contains("at least") || errors.contains("place"),
+            "{errors}"
+        );
+        // The text itself is there before the budget is known.
+        assert!(
+            seen <= budget + text.len() as u64,
+            "seen {seen} over the budget {budget}"
+        );
+    }
 }

@@ -116,7 +116,9 @@ impl Text {
             add_bos: engine.tokenizer().adds_bos(),
             parse_special: false,
         };
-        let mut tokens = engine.tokenizer().encode(&text, options)?;
+        let mut tokens = engine
+            .tokenizer()
+            .encode_up_to(&text, options, self.tokens)?;
         tokens.truncate(self.tokens);
         Ok((tokens, ctx))
     }

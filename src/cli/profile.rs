@@ -71,7 +71,8 @@ impl ProfileCommand {
                     add_bos: engine.tokenizer().adds_bos(),
                     parse_special: false,
                 };
-                let mut tokens = engine.tokenizer().encode(&read_text(file)?, options)?;
+                let (text, most) = (read_text(file)?, self.tokens);
+                let mut tokens = engine.tokenizer().encode_up_to(&text, options, most)?;
                 tokens.truncate(self.tokens);
                 tokens
             }

@@ -1,6 +1,7 @@
 //! What to do about an error, in the words of the command line. The library's messages say what happened.
 
 use forebay::Error;
+use forebay_models::error::Shown;
 use forebay_plans::PlanError;
 use forebay_plans::budget::ImpossibleBudget;
 
@@ -14,6 +15,9 @@ pub fn message_of(error: &anyhow::Error) -> String {
             false => format!("{message}: {cause}"),
         }
     });
+    // Not only model files bring texts of others: plans, profiles and traces do, too.
+    let lines = message.lines().map(|line| Shown::message(line).to_string());
+    let message = lines.collect::<Vec<_>>().join("\n");
     match error.chain().find_map(remedy) {
         Some(remedy) => format!("{message}; {remedy}"),
         None => message,
@@ -112,7 +116,7 @@ mod tests {
         let error = Err::<(), _>(error).context("cannot run pp9").unwrap_err();
         assert_eq!(
             message_of(&error),
-            "cannot run pp9: the text has 9 tokens but the context holds 8; give a larger --ctx or a shorter prompt"
+            "cannot run pp9: the text has at least 9 tokens but the context holds 8; give a larger --ctx or a shorter prompt"
         );
         let error = anyhow::Error::from(Error::from(PlanError::NoThreads));
         assert!(message_of(&error).ends_with("omit --threads for all big cores"));
@@ -122,5 +126,14 @@ mod tests {
             message_of(&anyhow::Error::from(Error::Stopped)),
             Error::Stopped.to_string()
         );
+    }
+
+    #[test]
+    fn texts_of_others_cannot_steer_the_terminal() {
+        let long = "x".repeat(1 << 20);
+        let error = anyhow::anyhow!("unknown field `\u{1b}[2J{long}`\nsecond line");
+        let message = message_of(&error);
+        assert!(!message.contains('\u{1b}') && message.ends_with("\nsecond line"));
+        assert!(message.len() < 3000, "{} bytes", message.len());
     }
 }

@@ -8,6 +8,7 @@ use forebay_actors::runtime::{IO_LANE_SHARE, NeuronOptions};
 use forebay_models::bundle::{Bundle, PackOptions};
 use forebay_models::kv_type::KvType;
 use forebay_models::network::Network;
+use forebay_models::tokenizer::Tokenizer;
 use forebay_plans::cache_dir;
 use forebay_plans::giving_way::GivingWay;
 use forebay_plans::limits::MemoryLimits;
@@ -320,7 +321,7 @@ impl EngineBuilder {
         let tokenizer = self.tokenizer(&bundle)?;
         let (network, sparsity, cores) = self.shape(&bundle)?;
         let pred = self.rule(&bundle, sparsity)?;
-        let mut request = self.memory_request(cores.len(), sparsity)?;
+        let mut request = self.memory_request(cores.len(), sparsity, &tokenizer)?;
         self.count_wants(&bundle, &mut request);
         let (request, made) = self.planned(&bundle, kernels, request)?;
         let threads = request.threads;
@@ -431,6 +432,7 @@ impl EngineBuilder {
         &self,
         threads: usize,
         sparsity: Sparsity,
+        tokenizer: &Tokenizer,
     ) -> Result<MemoryRequest, Error> {
         let available = MemoryLimits::read()?.effective_available();
         let process = rss_now()?;
@@ -453,6 +455,7 @@ impl EngineBuilder {
             neuron_cache: 0,
             counts: 0,
             trace: (records * size_of::<Record>()) as u64,
+            encoding: tokenizer.encoding_memory(),
         })
     }
 }

@@ -358,13 +358,13 @@ impl Session {
     /// An empty or unusable prompt, a prompt longer than the context, or bad sampler settings. Errors
     /// during generation come through the stream.
     pub fn generate(&mut self, request: Request) -> Result<TokenStream, Error> {
-        let (prompt, bos) = self.tokens_of(&request)?;
+        let used = self.history.lock().len();
+        let (prompt, bos) = self.tokens_of(&request, used)?;
         request.sampler.validate()?;
         if request.stop.iter().any(String::is_empty) {
             let problem = "an empty string would end every text at once; leave it out";
             return Err(Error::parameter("stop", problem));
         }
-        let used = self.history.lock().len();
         if prompt.is_empty() && bos.is_none() && used == 0 {
             return Err(Error::EmptyPrompt);
         }
@@ -406,8 +406,13 @@ impl Session {
         self.history.lock().clone()
     }
 
-    /// The prompt's tokens, and the BOS that goes in front of a text with which the conversation begins.
-    fn tokens_of(&self, request: &Request) -> Result<(Vec<u32>, Option<u32>), Error> {
+    /// The prompt's tokens after the `used` ones of the history, and the BOS that goes in front of a text with which the
+    /// conversation begins. More than the context holds stand for all others.
+    fn tokens_of(
+        &self,
+        request: &Request,
+        used: usize,
+    ) -> Result<(Vec<u32>, Option<u32>), Error> {
         let tokenizer = &self.facts.tokenizer;
         match &request.prompt {
             Prompt::Text(text) => {
@@ -415,7 +420,8 @@ impl Session {
                     add_bos: false,
                     parse_special: request.parse_special,
                 };
-                let ids = tokenizer.encode(text, options)?;
+                let room = self.facts.plan.context.saturating_sub(used);
+                let ids = tokenizer.encode_up_to(text, options, room)?;
                 // A tokenizer may know tokens that the model has no embedding for.
                 self.facts.check_tokens(&ids)?;
                 let bos = tokenizer.bos().filter(|_| tokenizer.adds_bos());

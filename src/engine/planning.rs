@@ -71,7 +71,7 @@ impl EngineBuilder {
         self.rule(&bundle, sparsity)?;
         // A running engine has it in memory, too.
         let tokenizer = self.tokenizer(&bundle)?;
-        let mut request = self.memory_request(cores.len(), sparsity)?;
+        let mut request = self.memory_request(cores.len(), sparsity, &tokenizer)?;
         self.count_wants(&bundle, &mut request);
         drop(tokenizer);
         let survey = Survey {

@@ -8,6 +8,7 @@ use std::path::Path;
 
 use forebay_models::bundle::{Bundle, PackOptions};
 use forebay_models::kv_type::KvType;
+use forebay_models::tokenizer::EncodingMemory;
 use forebay_plans::machine::{DiskProfile, DiskRate, KernelRate, MachineProfile};
 use forebay_plans::plan::{PLAN_VERSION, Plan, PlannedModel};
 use forebay_plans::residency::{Pipeline, STREAM_WINDOW, Sparsity};
@@ -144,6 +145,7 @@ fn request(total: u64, threads: usize, sparsity: Sparsity) -> MemoryRequest {
         neuron_cache: 0,
         counts: 0,
         trace: 0,
+        encoding: EncodingMemory::default(),
     }
 }
 

@@ -111,7 +111,7 @@ fn check(name: &str, model: &Path) {
                 };
                 let stats = TemporaryFile::new(&format!("{name}-{context}-{extra}.json"));
                 let command = command(model, context, &prompt.0, budget, &stats.0);
-                let run: Run = run_command(&mut group.run(&command), &stats.0);
+                let run: Run = run_command(group.run(&command), &stats.0);
                 let tokens = support::number(&run.statistics, "/prefill/tokens") as usize;
                 assert!(tokens + 64 > context, "{tokens} of {context} are filled");
                 let what = format!("{name}, context {context}, {budget} bytes, {text:?}");

@@ -1,7 +1,7 @@
 //! `forebay run` as a child process whose memory is watched.
 
 use std::path::Path;
-use std::process::{Child, Command, Stdio};
+use std::process::{Child, Command, ExitStatus, Stdio};
 use std::time::Duration;
 
 use serde_json::Value;
@@ -56,30 +56,8 @@ fn high_water(child: &Child) -> Option<u64> {
     Some(line.trim().strip_suffix("kB")?.trim().parse::<u64>().ok()? * 1024)
 }
 
-/// Runs to the end, as a member of `group` if there is one.
-///
-/// # Panics
-/// If the run fails or is killed.
-pub fn run(model: Option<&Path>, n: usize, memory: Option<u64>, group: Option<&Group>) -> Run {
-    let model_name = model.and_then(Path::file_stem).unwrap_or_default();
-    let name = format!(
-        "{}-{memory:?}-{n}-{}.json",
-        model_name.display(),
-        group.is_some()
-    );
-    let stats = TemporaryFile::new(&name);
-    let mut command = command(model, n, memory, &stats.0);
-    if let Some(group) = group {
-        command = group.run(&command);
-    }
-    run_command(&mut command, &stats.0)
-}
-
-/// Runs a command that writes `stats` to the end.
-///
-/// # Panics
-/// If it fails or is killed.
-pub fn run_command(command: &mut Command, stats: &Path) -> Run {
+/// Runs a command to its end: how it ended, what it said on standard error, and the highest resident set seen.
+pub fn watch(mut command: Command) -> (ExitStatus, String, u64) {
     let mut child = command
         .stdout(Stdio::null())
         .stderr(Stdio::piped())
@@ -96,7 +74,36 @@ pub fn run_command(command: &mut Command, stats: &Path) -> Run {
     let mut errors = String::new();
     let stderr = child.stderr.as_mut().expect("piped");
     std::io::Read::read_to_string(stderr, &mut errors).expect("UTF-8");
-    assert!(status.success(), "{command:?}: {status}: {errors}");
+    (status, errors, peak_seen)
+}
+
+/// Runs to the end, as a member of `group` if there is one.
+///
+/// # Panics
+/// If the run fails or is killed.
+pub fn run(model: Option<&Path>, n: usize, memory: Option<u64>, group: Option<&Group>) -> Run {
+    let model_name = model.and_then(Path::file_stem).unwrap_or_default();
+    let name = format!(
+        "{}-{memory:?}-{n}-{}.json",
+        model_name.display(),
+        group.is_some()
+    );
+    let stats = TemporaryFile::new(&name);
+    let mut command = command(model, n, memory, &stats.0);
+    if let Some(group) = group {
+        command = group.run(&command);
+    }
+    run_command(command, &stats.0)
+}
+
+/// Runs a command that writes `stats` to its end.
+///
+/// # Panics
+/// If it fails or is killed.
+pub fn run_command(command: Command, stats: &Path) -> Run {
+    let what = format!("{command:?}");
+    let (status, errors, peak_seen) = watch(command);
+    assert!(status.success(), "{what}: {status}: {errors}");
     Run {
         statistics: json(stats),
         peak_seen,
