@@ -58,6 +58,7 @@ short! {
     shard_index "shard-index" 2000,
     tokenizer "tokenizer" 5000,
     tokenizer_json "tokenizer-json" 2000,
+    tokenizer_steps "tokenizer-steps" 2000,
     text "text" 5000,
     plan "plan" 10000,
     machine "machine" 10000,

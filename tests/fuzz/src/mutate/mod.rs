@@ -1,8 +1,9 @@
-//! Changes to inputs: of bytes here, of JSON, of text and of GGUF headers in the modules.
+//! Changes to inputs: of bytes here, of JSON, of text, of GGUF headers and of tokenizers in the modules.
 
 pub mod gguf;
 pub mod json;
 pub mod text;
+pub mod tokenizer;
 
 use crate::random::Random;
 

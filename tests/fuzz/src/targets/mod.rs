@@ -9,7 +9,8 @@ mod plan;
 mod profile;
 mod size;
 mod text;
-mod tokenizer;
+pub mod tokenizer;
+mod tokenizer_steps;
 mod trace;
 
 #[path = "../../../../models/tests/gguf_writer/mod.rs"]
@@ -29,7 +30,7 @@ use crate::target::Target;
 pub type Make = fn(&Path) -> Result<Box<dyn Target>>;
 
 /// All targets by name.
-pub const TARGETS: [(&str, Make); 15] = [
+pub const TARGETS: [(&str, Make); 16] = [
     ("gguf", gguf::make),
     ("bundle", bundle::sections),
     ("bundle-file", bundle::whole),
@@ -39,6 +40,7 @@ pub const TARGETS: [(&str, Make); 15] = [
     ("shard-index", folder::index),
     ("tokenizer", tokenizer::spec),
     ("tokenizer-json", tokenizer::json),
+    ("tokenizer-steps", tokenizer_steps::make),
     ("text", text::make),
     ("plan", plan::make),
     ("machine", machine::make),
