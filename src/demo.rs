@@ -2,11 +2,11 @@
 
 use std::path::{Path, PathBuf};
 
-use forebay_models::bundle::write_whole;
 use forebay_models::error::ModelError;
+use forebay_models::files::{read_regular, write_whole};
 
 use crate::error::Error;
-use crate::packed;
+use crate::packed::{self, Preparation};
 
 const FILES: [(&str, &[u8]); 5] = [
     (
@@ -47,7 +47,7 @@ pub fn weight_bytes() -> u64 {
 ///
 /// # Errors
 /// The folder cannot be written.
-pub fn unpack(folder: &Path) -> Result<PathBuf, Error> {
+pub fn unpack(folder: &Path, report: &mut dyn FnMut(Preparation)) -> Result<PathBuf, Error> {
     let target = folder.join(NAME);
     let ready = || {
         FILES
@@ -57,12 +57,12 @@ pub fn unpack(folder: &Path) -> Result<PathBuf, Error> {
     if ready() {
         return Ok(target);
     }
+    let _lock = packed::lock(&target, report)?;
+    if ready() {
+        return Ok(target);
+    }
     let write = || -> std::io::Result<()> {
         std::fs::create_dir_all(&target)?;
-        let _lock = packed::lock(folder);
-        if ready() {
-            return Ok(());
-        }
         for (name, bytes) in FILES {
             write_whole(&target.join(name), bytes)?;
         }
@@ -75,6 +75,5 @@ pub fn unpack(folder: &Path) -> Result<PathBuf, Error> {
 }
 
 fn is_same(path: &Path, bytes: &[u8]) -> bool {
-    std::fs::metadata(path).is_ok_and(|m| m.len() == bytes.len() as u64)
-        && std::fs::read(path).is_ok_and(|found| found == bytes)
+    read_regular(path, bytes.len() as u64).is_ok_and(|found| found == bytes)
 }

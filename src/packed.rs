@@ -1,21 +1,34 @@
 //! From a model's path to its bundle file: packed once, cached, and packed again when the source changes.
 
-use std::fs::File;
+use std::fs::{File, TryLockError};
+use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
 
 use forebay_models::bundle::{
     Bundle, FORMAT_VERSION, PackOptions, PackProgress, SourceIdentity, checksum, pack,
 };
 use forebay_models::error::ModelError;
+use forebay_models::files::folder_of;
 use forebay_models::source;
 use forebay_models::tokenizer::Tokenizer;
 use forebay_plans::cache_dir;
 
 use crate::error::Error;
 
+/// A folder's lock is waited for this long before that is reported.
+const PATIENCE: Duration = Duration::from_secs(1);
+/// Time between two looks at a lock that somebody else holds.
+const LOOK: Duration = Duration::from_millis(20);
+
 /// What happens while a model is made ready.
 #[derive(Clone, Debug)]
 pub enum Preparation {
+    /// Somebody else writes a packed model into this folder and holds its lock.
+    Waiting {
+        /// The folder.
+        folder: PathBuf,
+    },
     /// The source is being converted to this file.
     Packing {
         /// The bundle file that will appear.
@@ -76,7 +89,7 @@ pub fn open(
     if let Some(bundle) = ready() {
         return Ok(bundle);
     }
-    let _lock = lock(&folder);
+    let _lock = lock(&target, report)?;
     if let Some(bundle) = ready() {
         return Ok(bundle);
     }
@@ -89,13 +102,35 @@ pub fn open(
     Ok(Bundle::open(&target)?)
 }
 
-/// Keeps other engines, of this process or another, from filling the cache folder at the same time: they
-/// would do the same work twice and remove each other's results. The lock ends with the file.
-pub(crate) fn lock(folder: &Path) -> Option<File> {
-    let folder = File::open(folder).ok()?;
-    // Best effort: some network file systems have no locks. Files appear whole in any case.
-    folder.lock().ok()?;
-    Some(folder)
+/// Keeps others, of this process or another, from writing packed models into the folder of `target` at the same time:
+/// they would do the same work twice and remove each other's results. The lock ends with the result; `None` where there
+/// are no locks, as on some network file systems, or no such folder: files appear whole in any case.
+///
+/// # Errors
+/// A folder that may not be read.
+pub fn lock(target: &Path, report: &mut dyn FnMut(Preparation)) -> Result<Option<File>, Error> {
+    let folder = folder_of(target);
+    let file = match File::open(folder) {
+        Ok(file) => file,
+        Err(e) if e.kind() == ErrorKind::PermissionDenied => {
+            let action = "lock its folder, which has to be readable (chmod u+r, or choose another folder with \
+                          FOREBAY_CACHE, --cache or -o)";
+            return Err(ModelError::io(target, action, e).into());
+        }
+        Err(_) => return Ok(None),
+    };
+    let start = Instant::now();
+    while let Err(TryLockError::WouldBlock) = file.try_lock() {
+        if start.elapsed() >= PATIENCE {
+            report(Preparation::Waiting {
+                folder: folder.to_path_buf(),
+            });
+            let _ = file.lock();
+            break;
+        }
+        std::thread::sleep(LOOK);
+    }
+    Ok(Some(file))
 }
 
 /// Converts `model` into the bundle file `target`.

@@ -251,7 +251,8 @@ fn sorted_by_the_profile(model: &Path) {
         generate(&engine, Request::text("Once upon a time").max_tokens(24)).tokens
     };
     assert_eq!(said(&sorted.0), said(model));
-    let counts = forebay::learn::Profile::read(Path::new(&profile))
+    let network = Bundle::open(model).expect("a sound file").meta.network;
+    let counts = forebay::learn::Profile::read(Path::new(&profile), &network)
         .expect("kept")
         .counts;
     let text = TemporaryFile::new("sorted.txt");

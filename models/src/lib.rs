@@ -5,6 +5,7 @@
 mod arch;
 pub mod bundle;
 pub mod error;
+pub mod files;
 pub mod gguf;
 pub mod hf;
 pub mod network;

@@ -1,10 +1,10 @@
 //! Opening a source model, whatever its format.
 
-use std::fs::File;
 use std::io::Read;
 use std::path::Path;
 
 use crate::error::{ModelError, Result};
+use crate::files::open_regular;
 use crate::gguf::GgufSource;
 use crate::hf::HfSource;
 use crate::tensor::TensorSource;
@@ -40,7 +40,7 @@ pub fn open(path: &Path) -> Result<Box<dyn TensorSource>> {
 
 fn first_bytes(path: &Path) -> Result<Vec<u8>> {
     let mut head = Vec::with_capacity(4);
-    File::open(path)
+    open_regular(path)
         .and_then(|f| f.take(4).read_to_end(&mut head))
         .map_err(|e| ModelError::io(path, "read the first bytes", e))?;
     Ok(head)

@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 use forebay_models::block::BlockType;
-use forebay_models::bundle::write_whole;
+use forebay_models::files::{read_regular, write_whole};
 use serde::{Deserialize, Serialize};
 
 use crate::error::PlanError;
@@ -18,6 +18,9 @@ pub const MACHINE_VERSION: u32 = 2;
 
 /// Name of the file in the cache folder.
 const FILE: &str = "machine.json";
+
+/// Longest file that is read.
+const MAX_BYTES: u64 = 4 << 20;
 
 /// What is done with weights. Kernels differ in how near they come to the memory's bandwidth.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
@@ -160,7 +163,7 @@ impl MachineProfile {
     /// The profile kept in `folder`, if it is of this machine; a damaged or outdated one is measured anew, so it is
     /// no error.
     pub fn load(folder: &Path, identity: &str) -> Option<Self> {
-        let bytes = std::fs::read(Self::path(folder)).ok()?;
+        let bytes = read_regular(&Self::path(folder), MAX_BYTES).ok()?;
         let profile: Self = serde_json::from_slice(&bytes).ok()?;
         let threads = profile.cores.len();
         let whole = profile.version == MACHINE_VERSION

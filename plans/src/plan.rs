@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::path::Path;
 
+use forebay_models::files::read_regular;
 use serde::{Deserialize, Serialize};
 
 use crate::cost::DecodeTime;
@@ -15,6 +16,9 @@ use crate::size::format_size;
 
 /// Version of the JSON.
 pub const PLAN_VERSION: u32 = 1;
+
+/// Longest file that is read; plans have a few thousand bytes.
+const MAX_BYTES: u64 = 1 << 20;
 
 /// A measured speed that differs by more than this part from the expected one is worth a word.
 pub const TOLERANCE: f64 = 0.2;
@@ -137,7 +141,8 @@ impl Plan {
             path: path.to_path_buf(),
             why,
         };
-        let bytes = std::fs::read(path).map_err(|e| fail(format!("cannot be read: {e}")))?;
+        let bytes =
+            read_regular(path, MAX_BYTES).map_err(|e| fail(format!("cannot be read: {e}")))?;
         let plan: Self =
             serde_json::from_slice(&bytes).map_err(|e| fail(format!("is no plan: {e}")))?;
         plan.check().map_err(fail)?;

@@ -5,7 +5,7 @@ use std::io::{ErrorKind, Write};
 use std::path::Path;
 
 use anyhow::Context;
-use forebay_models::bundle::write_whole;
+use forebay_models::files::write_output;
 use serde::Serialize;
 
 /// Writes `value` as one JSON object to a file, or to standard output for `-`; a file appears whole or
@@ -16,7 +16,8 @@ pub fn write_json(path: &Path, value: &impl Serialize) -> anyhow::Result<()> {
     if path == Path::new("-") {
         return print_text(&text);
     }
-    write_whole(path, text.as_bytes()).with_context(|| format!("cannot write {}", path.display()))
+    write_output(path, |mut file| file.write_all(text.as_bytes()))
+        .with_context(|| format!("cannot write {}", path.display()))
 }
 
 /// Who read standard output wants no more of it (`| head`): the program ends without a word.

@@ -9,7 +9,8 @@ use clap::Args;
 use forebay::learn::Profile;
 use forebay::packed;
 use forebay_models::block::BlockType;
-use forebay_models::bundle::{Bundle, PackOptions, pack, write_whole};
+use forebay_models::bundle::{Bundle, PackOptions, pack};
+use forebay_models::files::write_output;
 use forebay_models::sorted::{SortedNeurons, hot_first};
 use forebay_models::source;
 use forebay_models::tensor::TensorSource;
@@ -74,6 +75,7 @@ impl Pack {
     }
 
     fn convert(&self, options: &PackOptions) -> anyhow::Result<()> {
+        let _lock = packed::lock(&self.output, &mut reporter(self.quiet))?;
         match &self.profile {
             Some(profile) => {
                 let source = sorted(source::open(&self.source)?, profile)?;
@@ -91,7 +93,7 @@ impl Pack {
 
 /// A source with its neurons sorted by a profile.
 pub fn sorted(source: Box<dyn TensorSource>, profile: &Path) -> anyhow::Result<SortedNeurons> {
-    let counts = Profile::read(profile)?.counts;
+    let counts = Profile::read(profile, source.network())?.counts;
     let sorted = SortedNeurons::new(source, hot_first(&counts));
     sorted.with_context(|| format!("{} does not fit", profile.display()))
 }
@@ -129,7 +131,7 @@ impl Recording {
 }
 
 fn save_spans(path: &Path, spans: &[u8]) -> anyhow::Result<()> {
-    write_whole(path, spans).with_context(|| {
+    write_output(path, |mut file| file.write_all(spans)).with_context(|| {
         let path = path.display();
         format!("cannot write the trace {path} (give --trace a writable file name)")
     })

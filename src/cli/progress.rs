@@ -52,6 +52,11 @@ pub fn reporter(quiet: bool) -> impl FnMut(Preparation) + 'static {
     let bar = progress_bar(quiet);
     let mut announced = false;
     move |step| match step {
+        // A program that says nothing and does nothing is worse than a line too many.
+        Preparation::Waiting { folder } => say(format_args!(
+            "waiting for another process, which writes a packed model into {}",
+            folder.display()
+        )),
         Preparation::Packing { target, progress } => {
             if !std::mem::replace(&mut announced, true) && !quiet {
                 say(format_args!("packing once into {}", target.display()));

@@ -16,7 +16,7 @@ use forebay_plans::size::format_size;
 
 use super::output::{print_text, say};
 use super::pack::sorted;
-use super::progress::writing;
+use super::progress::{reporter, writing};
 
 #[derive(Debug, Args)]
 pub struct Synth {
@@ -80,6 +80,7 @@ impl Synth {
             ..SynthOptions::new(Shape::named(&self.shape)?)
         };
         let source = SynthSource::new(&options)?;
+        let lock = packed::lock(&self.output, &mut reporter(self.quiet))?;
         let mut report = writing(self.quiet, "making");
         match (form, &self.profile) {
             (Form::Sparse, Some(profile)) => {
@@ -92,6 +93,7 @@ impl Synth {
             }
             (Form::Plain, None) => write_gguf(&source, &self.output, &mut report)?,
         }
+        drop(lock);
         if !self.quiet {
             let written = std::fs::metadata(&self.output)
                 .with_context(|| format!("cannot look at {}", self.output.display()))?;

@@ -1,10 +1,11 @@
 //! `forebay trace`
 
+use std::io::Write;
 use std::path::PathBuf;
 
 use anyhow::{Context, bail};
 use clap::{Args, Subcommand};
-use forebay_models::bundle::write_whole;
+use forebay_models::files::write_output;
 use forebay_traces::events::Trace as Recorded;
 use forebay_traces::page::page;
 use forebay_traces::report::Report;
@@ -47,7 +48,7 @@ impl ReportArguments {
         let name = self.file.file_name().unwrap_or_default().to_string_lossy();
         let page = page(&recorded, &report, &name)
             .with_context(|| format!("cannot draw {}", self.file.display()))?;
-        write_whole(html, page.as_bytes()).with_context(|| {
+        write_output(html, |mut file| file.write_all(page.as_bytes())).with_context(|| {
             let html = html.display();
             format!(
                 "cannot write {html}; give --html a file name in a folder that can be written to"

@@ -418,13 +418,16 @@ impl EngineBuilder {
         KernelTable::new(isa).ok_or_else(|| Error::no_isa(isa))
     }
 
-    pub(super) fn model_path(&self) -> Result<PathBuf, Error> {
+    pub(super) fn model_path(&mut self) -> Result<PathBuf, Error> {
         match &self.model {
             Some(path) => Ok(path.clone()),
-            None => demo::unpack(&match &self.cache {
-                Some(folder) => folder.clone(),
-                None => cache_dir::prepare()?,
-            }),
+            None => {
+                let folder = match &self.cache {
+                    Some(folder) => folder.clone(),
+                    None => cache_dir::prepare()?,
+                };
+                demo::unpack(&folder, &mut self.report)
+            }
         }
     }
 

@@ -22,11 +22,13 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
 
+use forebay_models::files::write_output;
 use forebay_models::network::Network;
 use forebay_models::tokenizer::{EncodeOptions, Tokenizer};
 use forebay_plans::budget::Budget;
 use forebay_plans::plan::Expected;
 use forebay_stages::kernels::Isa;
+use forebay_traces::chrome::write_chrome;
 use forebay_traces::lane::TraceLane;
 use parking_lot::Mutex;
 use tracing::field::Empty;
@@ -318,8 +320,8 @@ impl Engine {
     /// The file cannot be written.
     pub fn finish_with_trace(mut self, path: &Path) -> Result<(), Error> {
         let traces = self.stop();
-        forebay_traces::chrome::save_chrome(path, "forebay", &traces)
-            .map_err(|e| Error::system("write the trace", e))
+        write_output(path, |file| write_chrome(file, "forebay", &traces))
+            .map_err(|e| Error::system(format!("write the trace to {}", path.display()), e))
     }
 
     /// Stops the engine and returns what its lanes recorded, cores first.

@@ -2,8 +2,10 @@
 
 use std::path::{Path, PathBuf};
 
-use forebay_models::bundle::{Bundle, ffn_identity, write_whole};
+use forebay_models::bundle::{Bundle, ffn_identity};
 use forebay_models::error::ModelError;
+use forebay_models::files::{read_regular, write_whole};
+use forebay_models::network::Network;
 use forebay_plans::residency::Sparsity;
 use serde::{Deserialize, Serialize};
 
@@ -47,8 +49,11 @@ struct Stored {
 }
 
 impl Stored {
-    fn read(path: &Path) -> std::io::Result<Self> {
-        let stored: Self = serde_json::from_slice(&std::fs::read(path)?)?;
+    /// Reads a file that may be of `network`.
+    fn read(path: &Path, network: &Network) -> std::io::Result<Self> {
+        // A count has ten digits and a comma, a layer's share some more; the rest is a few lines.
+        let most = network.n_neurons() * 11 + network.n_layers() * 64 + (64 << 10);
+        let stored: Self = serde_json::from_slice(&read_regular(path, most as u64)?)?;
         match stored.profile.is_sound() {
             true => Ok(stored),
             false => Err(std::io::Error::other("its figures contradict each other")),
@@ -97,20 +102,20 @@ impl Profile {
     /// The profile that is kept beside the packed model; `None` where there is none, or one of other neurons, or a
     /// damaged one.
     pub fn load(bundle: &Bundle) -> Option<Self> {
-        let stored = Stored::read(&profile_path(bundle.path())).ok()?;
         let network = &bundle.meta.network;
+        let stored = Stored::read(&profile_path(bundle.path()), network).ok()?;
         let widths = network.layers.iter().map(|layer| layer.ffn.body.d_ff);
         let fits = stored.ffn == ffn_identity(bundle)
             && stored.profile.counts.iter().map(Vec::len).eq(widths);
         fits.then_some(stored.profile)
     }
 
-    /// Reads a profile that was kept, of whatever model.
+    /// Reads a profile that was kept, of a model of the size of `network`.
     ///
     /// # Errors
-    /// There is no such file, or it is no profile.
-    pub fn read(path: &Path) -> Result<Self, Error> {
-        let stored = Stored::read(path).map_err(|source| Error::Profile {
+    /// There is no such file, it is no profile, or far too large for such a model.
+    pub fn read(path: &Path, network: &Network) -> Result<Self, Error> {
+        let stored = Stored::read(path, network).map_err(|source| Error::Profile {
             path: path.into(),
             source,
         })?;

@@ -2,7 +2,7 @@
 //! ever taken for a model, and what was left behind is cleared away by the next pack.
 
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command};
+use std::process::{Child, Command, ExitStatus};
 use std::time::{Duration, Instant};
 
 use forebay_models::block::BlockType;
@@ -19,7 +19,7 @@ const LIMIT: Duration = Duration::from_secs(60);
 const MOMENTS: [f64; 7] = [0.0, 0.1, 0.3, 0.5, 0.7, 0.9, 1.0];
 
 /// A model of about 40 MB that takes a while to pack: F16, so Down is transposed.
-fn model() -> Model {
+pub fn model() -> Model {
     Model {
         d_model: 256,
         d_ff: 8192,
@@ -29,26 +29,41 @@ fn model() -> Model {
     }
 }
 
-/// Starts `command` and kills it as soon as its partial file in `folder` has `wanted` bytes; returns how
-/// many there were in the end, or `None` if it was too late.
-fn kill_at(mut command: Command, folder: &Path, wanted: u64) -> Option<u64> {
+/// Starts `command` and has `blow` end it as soon as its partial file in `folder` has `wanted` bytes; `None` if it was
+/// too late.
+pub fn kill_with(
+    mut command: Command,
+    folder: &Path,
+    wanted: u64,
+    blow: impl FnOnce(&mut Child),
+) -> Option<ExitStatus> {
+    let before = found_in(folder, ".partial-");
     let mut child = command.spawn().expect("the program starts");
-    let partial = partial_of(&mut child, folder)?;
+    let partial = partial_of(&mut child, folder, &before)?;
     let start = Instant::now();
     while std::fs::metadata(&partial).is_ok_and(|m| m.len() < wanted) {
         assert!(start.elapsed() < LIMIT, "it hangs");
     }
-    child.kill().expect("a child to kill");
+    blow(&mut child);
     // Reaped too: a process that still has an entry may still be packing, as far as others can tell.
-    wait(&mut child, LIMIT).expect("SIGKILL ends it");
-    std::fs::metadata(&partial).ok().map(|m| m.len())
+    Some(wait(&mut child, LIMIT).expect("the blow ends it"))
 }
 
-fn partial_of(child: &mut Child, folder: &Path) -> Option<PathBuf> {
-    let suffix = format!(".partial-{}", child.id());
+/// As [`kill_with`], by SIGKILL; returns how many bytes the partial file had in the end.
+fn kill_at(command: Command, folder: &Path, wanted: u64) -> Option<u64> {
+    kill_with(command, folder, wanted, |child| {
+        child.kill().expect("a child to kill")
+    })?;
+    let left = found_in(folder, ".partial-").pop()?;
+    Some(left.metadata().expect("there").len())
+}
+
+/// The partial file that was not there before.
+fn partial_of(child: &mut Child, folder: &Path, before: &[PathBuf]) -> Option<PathBuf> {
     let start = Instant::now();
     loop {
-        if let Some(path) = found_in(folder, &suffix).pop() {
+        let found = found_in(folder, ".partial-");
+        if let Some(path) = found.into_iter().find(|p| !before.contains(p)) {
             return Some(path);
         }
         assert!(start.elapsed() < LIMIT, "no partial file appears");
@@ -59,7 +74,7 @@ fn partial_of(child: &mut Child, folder: &Path) -> Option<PathBuf> {
 }
 
 /// Bundle files in `folder`, each of which must be whole.
-fn whole_bundles(folder: &Path) -> Vec<PathBuf> {
+pub fn whole_bundles(folder: &Path) -> Vec<PathBuf> {
     let bundles = found_in(folder, ".fbay").into_iter();
     let bundles: Vec<_> = bundles
         .filter(|p| p.extension().is_some_and(|e| e == "fbay"))
@@ -113,7 +128,7 @@ fn kill_at_all_moments(command: impl Fn() -> Command, folder: &Path, final_bytes
     );
 }
 
-fn generate(model: &Path, cache: &Path) -> Command {
+pub fn generate(model: &Path, cache: &Path) -> Command {
     let mut command = forebay(
         cache,
         [
@@ -165,24 +180,29 @@ fn a_pack_that_is_killed_leaves_nothing_that_could_be_used() {
 }
 
 #[test]
-fn partial_files_of_the_living_and_files_of_others_stay() {
+fn partial_files_that_somebody_writes_and_files_of_others_stay() {
     let scratch = Scratch::new();
     let source = Model::default()
         .writer()
         .write(scratch.path(), "model.gguf");
     let folder = scratch.folder("packed");
-    let living = format!("other.fbay.partial-{}", std::process::id());
-    let mut child = Command::new("true").spawn().expect("a process");
-    child.wait().expect("its end");
-    let dead = format!("other.fbay.partial-{}", child.id());
-    let foreign = format!("notes.txt.partial-{}", child.id());
-    for name in [&living, &dead, &foreign] {
+    // A writer holds the lock of its file; its process id says nothing, since it may be of another namespace.
+    let (living, dead) = ("other.fbay.partial-4194999", "other.fbay.partial-1-0");
+    let left = [
+        "other.fbay.hot.partial-01234567",
+        "other.fbay.profile.partial-01234567",
+        "machine.json.partial-01234567",
+    ];
+    let foreign = ["notes.txt.partial-1", "out.fbay.partial-list.txt"];
+    for name in [living, dead].iter().chain(&left).chain(&foreign) {
         std::fs::write(folder.join(name), "half of something").expect("writable");
     }
+    let writer = std::fs::File::open(folder.join(living)).expect("there");
+    writer.lock().expect("nobody else has it");
     let mut pack = forebay(&folder, ["pack", "-q"]);
     pack.arg(&source).arg("-o").arg(folder.join("out.fbay"));
     text_of(pack);
-    let mut expected = [living, foreign, "out.fbay".to_string()];
-    expected.sort();
+    let mut expected = [&[living, "out.fbay"][..], &foreign].concat();
+    expected.sort_unstable();
     assert_eq!(names_in(&folder), expected);
 }

@@ -12,4 +12,7 @@ mod scratch;
 mod changed;
 mod full;
 mod killed;
+mod namespaces;
+mod planted;
 mod together;
+mod waiting;

@@ -5,24 +5,13 @@
 //! Times are microseconds with three decimals, so nanoseconds survive. Records are formatted one by one into
 //! the writer: the document is never in memory.
 
-use std::fs::File;
 use std::io::{self, BufWriter, Write};
-use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicU64, Ordering};
 
 use crate::lane::TraceLane;
 use crate::record::{Kind, Reason, Record};
 
 /// All lanes are threads of one process.
 const PID: u32 = 1;
-
-/// The trace could not be saved.
-#[derive(Debug, thiserror::Error)]
-#[error("cannot write the trace to {path}: {source}")]
-pub struct SaveError {
-    path: PathBuf,
-    source: io::Error,
-}
 
 /// Fixed-point microseconds with nanosecond digits.
 struct Micros(u64);
@@ -166,52 +155,4 @@ const fn stall_colour(reason: Reason) -> &'static str {
         Reason::Pred => "olive",
         Reason::Idle => "grey",
     }
-}
-
-/// Saves the trace at `path`, or leaves what was there: the file is written beside it, synced and renamed. A link is
-/// followed, and what is no file (a device, a pipe) is written to as it is.
-///
-/// # Errors
-/// The folder is not writable or the disk is full.
-pub fn save_chrome<'a>(
-    path: &Path,
-    process: &str,
-    lanes: impl IntoIterator<Item = &'a TraceLane>,
-) -> Result<(), SaveError> {
-    let target = std::fs::canonicalize(path).unwrap_or_else(|_| path.to_path_buf());
-    let saved = match std::fs::metadata(&target) {
-        Ok(found) if !found.is_file() => File::options()
-            .write(true)
-            .open(&target)
-            .and_then(|device| write_chrome(&device, process, lanes)),
-        _ => replace(&target, |file| write_chrome(file, process, lanes)),
-    };
-    saved.map_err(|source| SaveError {
-        path: path.to_path_buf(),
-        source,
-    })
-}
-
-/// Has `write` fill a file beside `target`, which then takes its place.
-fn replace(target: &Path, write: impl FnOnce(&File) -> io::Result<()>) -> io::Result<()> {
-    let beside = beside(target);
-    let replaced = File::create(&beside)
-        .and_then(|file| {
-            write(&file)?;
-            file.sync_all()
-        })
-        .and_then(|()| std::fs::rename(&beside, target));
-    replaced.inspect_err(|_| {
-        // The first error is the one to report; the file may not even exist.
-        let _ = std::fs::remove_file(&beside);
-    })
-}
-
-/// A name in the same folder that no other save uses.
-fn beside(path: &Path) -> PathBuf {
-    static SAVES: AtomicU64 = AtomicU64::new(0);
-    let n = SAVES.fetch_add(1, Ordering::Relaxed);
-    let mut name = path.file_name().unwrap_or_default().to_os_string();
-    name.push(format!(".{}-{n}.tmp", std::process::id()));
-    path.with_file_name(name)
 }

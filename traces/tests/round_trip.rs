@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 
-use forebay_traces::chrome::{save_chrome, write_chrome};
+use forebay_traces::chrome::write_chrome;
 use forebay_traces::events::{ReadError, Trace, What};
 use forebay_traces::lane::TraceLane;
 use forebay_traces::ledger::{Bubbles, Charged, Ledger, State};
@@ -189,7 +189,8 @@ fn the_report_agrees_with_the_ledgers() {
     let folder = tempfile::tempdir().expect("temporary folder");
     let path = folder.path().join("trace.json");
     let run = run(3_000, 10_000);
-    save_chrome(&path, "forebay", &run.lanes).expect("saved");
+    let file = std::fs::File::create(&path).expect("writable");
+    write_chrome(file, "forebay", &run.lanes).expect("saved");
     let report = Report::read(&path).expect("readable");
     // To the nanosecond, per core and state.
     let cores: Vec<Charged> = report.cores.iter().map(|c| c.charged).collect();
@@ -355,28 +356,4 @@ fn damaged_files_are_clear_errors() {
     ));
     let missing = Report::read(&folder.path().join("none.json")).expect_err("missing");
     assert!(missing.to_string().contains("none.json"));
-}
-
-#[test]
-fn a_save_that_fails_leaves_everything_as_it_was() {
-    let folder = tempfile::tempdir().expect("temporary folder");
-    let path = folder.path().join("trace.json");
-    let lanes = run(3, 99).lanes;
-    save_chrome(&path, "older", &lanes).expect("saved");
-    save_chrome(&path, "newer", &lanes).expect("replaced");
-    let text = std::fs::read_to_string(&path).expect("readable");
-    assert!(text.contains("newer") && !text.contains("older"));
-
-    let blocked = folder.path().join("folder");
-    std::fs::create_dir(&blocked).expect("created");
-    let error = save_chrome(&blocked, "blocked", &lanes).expect_err("a folder is in the way");
-    assert!(error.to_string().contains("folder"), "{error}");
-    let missing = folder.path().join("no such folder").join("trace.json");
-    save_chrome(&missing, "missing", &lanes).expect_err("no folder");
-    let mut names: Vec<_> = std::fs::read_dir(folder.path())
-        .expect("readable")
-        .map(|e| e.expect("entry").file_name())
-        .collect();
-    names.sort();
-    assert_eq!(names, ["folder", "trace.json"], "nothing is left behind");
 }

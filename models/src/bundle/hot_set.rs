@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 
 use super::format::checksum;
 use super::reader::Bundle;
-use super::whole_file::write_whole;
+use crate::files::{read_regular, write_whole};
 use crate::network::Content;
 
 const MAGIC: &[u8; 8] = b"FBHOT\0\0\x01";
@@ -44,7 +44,9 @@ pub fn save_hot_set(bundle: &Bundle, neurons: &[HotNeuron]) {
 
 /// The hot set of `bundle`, best first; empty where there is none, or one of another model, or a damaged one.
 pub fn load_hot_set(bundle: &Bundle) -> Vec<HotNeuron> {
-    let bytes = std::fs::read(hot_set_path(bundle.path())).unwrap_or_default();
+    // Each neuron is in it once at most.
+    let most = 24 + bundle.meta.network.n_neurons() as u64 * 8;
+    let bytes = read_regular(&hot_set_path(bundle.path()), most).unwrap_or_default();
     decode(&bytes, bundle).unwrap_or_default()
 }
 

@@ -8,6 +8,7 @@ use serde::{Deserialize, Serialize};
 use super::geometry::FfnGeometry;
 use crate::block::BlockType;
 use crate::error::{ModelError, Result};
+use crate::files::open_regular;
 use crate::network::Network;
 use crate::tensor::TensorId;
 
@@ -126,7 +127,7 @@ impl SourceIdentity {
 fn sample(file: &Path, digest: &mut Vec<u8>) -> std::io::Result<(u64, u64)> {
     use std::os::unix::fs::FileExt;
     const SAMPLE: u64 = 64 << 10;
-    let handle = std::fs::File::open(file)?;
+    let handle = open_regular(file)?;
     let info = handle.metadata()?;
     let modified = info
         .modified()?

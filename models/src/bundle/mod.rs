@@ -14,7 +14,6 @@ mod pack;
 mod reader;
 mod room;
 mod vectors;
-mod whole_file;
 mod writer;
 
 pub use amend::{Amendment, PackedPredictor, amend};
@@ -25,5 +24,3 @@ pub use meta::{BundleMeta, GateCalibration, LayerPredictor, SourceIdentity, Stor
 pub use pack::{COLUMN_FORMAT, PackOptions, PackProgress, pack};
 pub use reader::{Bundle, FileStamp, NeuronSums};
 pub use vectors::Vectors;
-pub use whole_file::write_whole;
-pub use writer::remove_stale_partials;

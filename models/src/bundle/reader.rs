@@ -11,15 +11,14 @@ use super::meta::{BundleMeta, StoredMatrix};
 use super::vectors::Vectors;
 use crate::block::BlockType;
 use crate::error::{ModelError, Result};
+use crate::files::open_regular;
 use crate::network::Content;
 use crate::panel::panels_bytes;
 use crate::tokenizer::TokenizerSpec;
 
-/// Sections larger than this are taken for damage.
-const MAX_SECTION: u64 = 1 << 30;
-
-/// The same for the tokenizer's: the largest `tokenizer.json` that is accepted, written as text in JSON.
-const MAX_TOKENIZER: u64 = 160 << 20;
+/// Metadata larger than this are taken for damage. All other sections have a bound that follows from the metadata, so
+/// that no file has its reader take much more memory than its model needs.
+const MAX_META_BYTES: u64 = 16 << 20;
 
 /// Checksums of the parts of one neuron's bundle that are read on their own: the low 32 bits of XXH3.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -72,12 +71,7 @@ impl Bundle {
     /// Anything that does not fit, naming the section and the remedy.
     pub fn open(path: &Path) -> Result<Self> {
         let io = |action: &str, e| ModelError::io(path, action, e);
-        // Asked before opening, since opening a pipe would wait for its writer.
-        let kind = std::fs::metadata(path).map_err(|e| io("open the packed model", e))?;
-        if !kind.is_file() {
-            return Err(ModelError::damaged(path, "file", "is not a regular file"));
-        }
-        let file = File::open(path).map_err(|e| io("open the packed model", e))?;
+        let file = open_regular(path).map_err(|e| io("open the packed model", e))?;
         let info = file
             .metadata()
             .map_err(|e| io("examine the packed model", e))?;
@@ -92,17 +86,20 @@ impl Bundle {
         file.read_exact_at(&mut page, 0)
             .map_err(|e| io("read the header", e))?;
         let header = Header::decode(&page, info.len(), path)?;
-        let read = |id: SectionId, name: &str| {
-            read_section(&file, path, header.sections[id as usize], name)
+        let read = |id: SectionId, name: &str, most: u64| {
+            read_section(&file, path, header.sections[id as usize], (name, most))
         };
-        let meta: BundleMeta = serde_json::from_slice(&read(SectionId::Meta, "metadata")?)
+        let meta = read(SectionId::Meta, "metadata", MAX_META_BYTES)?;
+        let meta: BundleMeta = serde_json::from_slice(&meta)
             .map_err(|e| ModelError::damaged(path, "metadata section", e.to_string()))?;
         check_meta(path, &meta)?;
-        let vectors = Vectors::decode(&read(SectionId::Vectors, "vectors")?, &meta.network)
+        let vectors = read(SectionId::Vectors, "vectors", vectors_bytes(&meta))?;
+        let vectors = Vectors::decode(&vectors, &meta.network)
             .ok_or_else(|| ModelError::damaged(path, "vectors section", "has the wrong length"))?;
-        let clusters = decode_directory(&read(SectionId::Directory, "directory")?)
+        let clusters = read(SectionId::Directory, "directory", most_directory(&meta))?;
+        let clusters = decode_directory(&clusters)
             .ok_or_else(|| ModelError::damaged(path, "directory section", "is malformed"))?;
-        let sums = read(SectionId::NeuronSums, "neuron checksums")?;
+        let sums = read(SectionId::NeuronSums, "neuron checksums", sums_bytes(&meta))?;
         let neuron_sums = sums
             .as_chunks::<8>()
             .0
@@ -137,18 +134,8 @@ impl Bundle {
     /// A failing read or damaged bytes.
     pub fn read_tokenizer(&self) -> Result<TokenizerSpec> {
         let section = self.header.sections[SectionId::Tokenizer as usize];
-        if section.len > MAX_TOKENIZER {
-            let problem = format!(
-                "its {} bytes exceed the {MAX_TOKENIZER} accepted",
-                section.len
-            );
-            return Err(ModelError::damaged(
-                &self.path,
-                "tokenizer section",
-                problem,
-            ));
-        }
-        let bytes = read_section(&self.file, &self.path, section, "tokenizer")?;
+        let bound = ("tokenizer", most_tokenizer(&self.meta));
+        let bytes = read_section(&self.file, &self.path, section, bound)?;
         serde_json::from_slice(&bytes)
             .map_err(|e| ModelError::damaged(&self.path, "tokenizer section", e.to_string()))
     }
@@ -352,12 +339,51 @@ impl Cursor<'_> {
     }
 }
 
-fn read_section(file: &File, path: &Path, s: Section, name: &str) -> Result<Vec<u8>> {
-    if s.len > MAX_SECTION {
+/// Bytes of norms and biases.
+fn vectors_bytes(meta: &BundleMeta) -> u64 {
+    let lens = meta
+        .network
+        .vectors()
+        .into_iter()
+        .map(|(_, len)| len as u64);
+    lens.fold(0, u64::saturating_add).saturating_mul(4)
+}
+
+/// Most bytes of the directory: a cluster of neurons holds at least one.
+fn most_directory(meta: &BundleMeta) -> u64 {
+    let of_rows = |m: &StoredMatrix| m.rows.div_ceil(m.rows_per_cluster) as u64;
+    let rows = meta.matrices.iter().map(of_rows);
+    let clusters = rows.fold(meta.network.n_neurons() as u64, u64::saturating_add);
+    clusters.saturating_mul(ENTRY_BYTES as u64)
+}
+
+/// Bytes of the checksums of single neurons.
+fn sums_bytes(meta: &BundleMeta) -> u64 {
+    let layers = meta.ffns.iter().enumerate();
+    let by_neuron = layers.filter(|(_, g)| g.layout == FfnLayout::Neuron);
+    by_neuron
+        .map(|(l, _)| meta.network.ffn(l).d_ff as u64 * 8)
+        .sum()
+}
+
+/// Most bytes of the tokenizer: `tokenizer.json` has up to 130 per token, with merges, and is quoted here. Small
+/// vocabularies may come with the tokenizer of a larger model.
+fn most_tokenizer(meta: &BundleMeta) -> u64 {
+    (16 << 20) + meta.network.vocab_size as u64 * 1024
+}
+
+fn read_section(
+    file: &File,
+    path: &Path,
+    s: Section,
+    (name, most): (&str, u64),
+) -> Result<Vec<u8>> {
+    if s.len > most {
+        let problem = format!("has {} bytes where this model has at most {most}", s.len);
         return Err(ModelError::damaged(
             path,
             format!("{name} section"),
-            "is impossibly large",
+            problem,
         ));
     }
     let mut bytes = vec![0; s.len as usize];

@@ -4,8 +4,8 @@ use std::io::{Error, ErrorKind};
 use std::path::Path;
 
 use super::pack::{PackOptions, has_predictors};
-use super::writer::folder_of;
 use crate::error::{ModelError, Result};
+use crate::files::folder_of;
 use crate::network::Content;
 use crate::tensor::{LayerTensor, TensorId, TensorSource};
 

@@ -1,11 +1,9 @@
 //! Writing a bundle file so that a half-written one can never be mistaken for a whole one:
 //! everything goes to a partial file beside the target, which is synced and then renamed.
 
-use std::fs::File;
 use std::io::Write;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicU64, Ordering};
 
 use super::format::{
     ALIGN, DirectoryEntry, ENTRY_BYTES, Header, SECTIONS, Section, SectionId, checksum,
@@ -15,47 +13,13 @@ use super::reader::NeuronSums;
 use super::room;
 use super::vectors::Vectors;
 use crate::error::{ModelError, Result};
+use crate::files::Partial;
 use crate::network::Content;
 use crate::tokenizer::TokenizerSpec;
 
-/// Suffix of files still being written, followed by the writer's process id and its number there.
-const PARTIAL: &str = ".partial-";
-/// Numbers the writers of this process: two engines may pack the same model at the same time.
-static WRITERS: AtomicU64 = AtomicU64::new(0);
-
-/// Removes partial bundle files in the folder of `target` whose writers are gone (a pack that was
-/// killed).
-pub fn remove_stale_partials(target: &Path) {
-    for entry in std::fs::read_dir(folder_of(target))
-        .into_iter()
-        .flatten()
-        .flatten()
-    {
-        let name = entry.file_name();
-        let Some((stem, writer)) = name.to_str().and_then(|n| n.rsplit_once(PARTIAL)) else {
-            continue;
-        };
-        let pid = writer.split('-').next().unwrap_or(writer);
-        let ours = stem.ends_with(".fbay") && pid.parse::<u32>().is_ok();
-        if ours && !Path::new("/proc").join(pid).exists() {
-            // Best effort: a file that cannot be removed is never used either.
-            let _ = std::fs::remove_file(entry.path());
-        }
-    }
-}
-
-/// The folder that `target` lies in: `.` for a bare file name.
-pub(super) fn folder_of(target: &Path) -> &Path {
-    target
-        .parent()
-        .filter(|p| !p.as_os_str().is_empty())
-        .unwrap_or(Path::new("."))
-}
-
 /// An open partial bundle file; removed on drop unless finished.
 pub(super) struct BundleWriter {
-    file: Option<File>,
-    partial: PathBuf,
+    partial: Partial,
     target: PathBuf,
     offset: u64,
     /// Bytes that the file will have at least.
@@ -68,16 +32,11 @@ impl BundleWriter {
     /// Begins a file that will have `least` bytes or more.
     pub fn create(target: &Path, least: u64) -> Result<Self> {
         room::check(target, least)?;
-        let mut name = target.file_name().unwrap_or_default().to_os_string();
-        let number = WRITERS.fetch_add(1, Ordering::Relaxed);
-        name.push(format!("{PARTIAL}{}-{number}", std::process::id()));
-        let partial = target.with_file_name(name);
-        let file = File::create(&partial).map_err(|e| {
+        let partial = Partial::beside(target).map_err(|e| {
             let action = "create it here (give another folder with -o or FOREBAY_CACHE)";
             ModelError::io(target, action, e)
         })?;
         let writer = Self {
-            file: Some(file),
             partial,
             target: target.to_path_buf(),
             offset: 0,
@@ -99,17 +58,15 @@ impl BundleWriter {
     }
 
     fn write_all(&mut self, bytes: &[u8]) -> Result<()> {
-        if let Some(mut file) = self.file.as_ref() {
-            file.write_all(bytes)
-                .map_err(|e| self.io("write the packed model", e))?;
-        }
+        let mut file = self.partial.file();
+        file.write_all(bytes)
+            .map_err(|e| self.io("write the packed model", e))?;
         self.offset += bytes.len() as u64;
         Ok(())
     }
 
     fn io(&self, action: &str, source: std::io::Error) -> ModelError {
-        let action = room::action(action, source.kind(), (self.offset, self.least));
-        ModelError::io(&self.partial, action, source)
+        failed(&self.target, action, (self.offset, self.least), source)
     }
 
     /// Appends one cluster of rows or neurons `first..first + count`.
@@ -190,26 +147,18 @@ impl BundleWriter {
         self.publish(&header)
     }
 
-    fn publish(&mut self, header: &Header) -> Result<()> {
-        let Some(file) = self.file.take() else {
-            return Ok(());
-        };
-        let done = file
+    fn publish(self, header: &Header) -> Result<()> {
+        let written = (self.offset, self.least);
+        self.partial
+            .file()
             .write_all_at(&header.encode(), 0)
-            .and_then(|()| file.sync_all())
-            .and_then(|()| std::fs::rename(&self.partial, &self.target))
-            .and_then(|()| File::open(folder_of(&self.target))?.sync_all());
-        if done.is_err() {
-            let _ = std::fs::remove_file(&self.partial);
-        }
-        done.map_err(|e| self.io("finish the packed model", e))
+            .and_then(|()| self.partial.publish())
+            .map_err(|e| failed(&self.target, "finish the packed model", written, e))
     }
 }
 
-impl Drop for BundleWriter {
-    fn drop(&mut self) {
-        if self.file.is_some() {
-            let _ = std::fs::remove_file(&self.partial);
-        }
-    }
+/// What could not be done when `written` bytes were, of so many at least.
+fn failed(target: &Path, action: &str, written: (u64, u64), source: std::io::Error) -> ModelError {
+    let action = room::action(action, source.kind(), written);
+    ModelError::io(target, action, source)
 }

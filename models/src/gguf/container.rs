@@ -9,6 +9,7 @@ use super::header::HeaderReader;
 use super::value::{Metadata, Value};
 use crate::block::BlockType;
 use crate::error::{ModelError, Result};
+use crate::files::open_regular;
 
 /// Alignment of tensor data where `general.alignment` is absent.
 const DEFAULT_ALIGNMENT: u64 = 32;
@@ -61,7 +62,7 @@ impl Gguf {
     ///
     /// Format: <https://github.com/ggml-org/ggml/blob/master/docs/gguf.md>
     pub fn open(path: &Path) -> Result<Self> {
-        let (file, file_bytes) = open_regular(path)?;
+        let (file, file_bytes) = open(path)?;
         let mut header = HeaderReader::new(&file, path, file_bytes);
         let powerinfer = read_magic(&mut header, path)?;
         read_version(&mut header, path)?;
@@ -126,19 +127,9 @@ impl Gguf {
     }
 }
 
-/// Opens a regular file (a pipe would block, a folder would fail later) and tells its length.
-fn open_regular(path: &Path) -> Result<(File, u64)> {
-    let describe =
-        std::fs::metadata(path).map_err(|e| ModelError::io(path, "open the model", e))?;
-    if !describe.is_file() {
-        return Err(ModelError::Format {
-            path: path.into(),
-            field: "file".into(),
-            problem: "not a regular file".into(),
-            remedy: "give the path of a .gguf file".into(),
-        });
-    }
-    let opened = File::open(path).and_then(|f| f.metadata().map(|m| (f, m.len())));
+/// Opens the file and tells its length.
+fn open(path: &Path) -> Result<(File, u64)> {
+    let opened = open_regular(path).and_then(|f| f.metadata().map(|m| (f, m.len())));
     opened.map_err(|e| ModelError::io(path, "open the model", e))
 }
 

@@ -1,13 +1,13 @@
 //! Writing a GGUF file (v3): a model of plain blocks with a SentencePiece vocabulary, as llama.cpp loads it.
 
-use std::fs::File;
 use std::io::Write;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use super::value::Value;
 use crate::arch::{Names, gguf_metadata};
 use crate::bundle::PackProgress;
 use crate::error::{ModelError, Result};
+use crate::files::Partial;
 use crate::tensor::{LayerTensor, TensorId, TensorMeta, TensorSource};
 use crate::tokenizer::{TokenizerModel, TokenizerSpec};
 
@@ -62,21 +62,26 @@ pub fn write_gguf(
     let metadata = Metadata::of(source, &keys)?;
     let tensors = tensors(source, names)?;
     let header = header(&metadata, &tensors);
-    let partial = PartialFile::create(out)?;
-    partial.append(&header)?;
+    let partial = Partial::beside(out)
+        .map_err(|e| ModelError::io(out, "create it here (give another path)", e))?;
+    let append = |bytes: &[u8]| {
+        let written = partial.file().write_all(bytes);
+        written.map_err(|e| failed(out, e))
+    };
+    append(&header)?;
     let total = tensors.iter().map(|(_, _, m)| m.bytes() as u64).sum();
     let (mut done, mut buffer) = (0, vec![0; CHUNK]);
     for &(id, _, meta) in &tensors {
         for start in (0..meta.bytes()).step_by(CHUNK) {
             let bytes = &mut buffer[..CHUNK.min(meta.bytes() - start)];
             source.read(id, start, bytes)?;
-            partial.append(bytes)?;
+            append(bytes)?;
             done += bytes.len() as u64;
             progress(PackProgress { done, total });
         }
-        partial.append(&padding(meta.bytes() as u64))?;
+        append(&padding(meta.bytes() as u64))?;
     }
-    partial.publish()
+    partial.publish().map_err(|e| failed(out, e))
 }
 
 /// A tensor to write, with its name.
@@ -234,55 +239,11 @@ fn put_string(b: &mut Vec<u8>, s: &str) {
     b.extend(s.as_bytes());
 }
 
-/// A file that is removed on drop unless it was published.
-struct PartialFile {
-    file: File,
-    partial: PathBuf,
-    target: PathBuf,
-    published: bool,
-}
-
-impl PartialFile {
-    fn create(target: &Path) -> Result<Self> {
-        let mut name = target.file_name().unwrap_or_default().to_os_string();
-        name.push(format!(".partial-{}", std::process::id()));
-        let partial = target.with_file_name(name);
-        let file = File::create(&partial)
-            .map_err(|e| ModelError::io(target, "create it here (give another path)", e))?;
-        Ok(Self {
-            file,
-            partial,
-            target: target.into(),
-            published: false,
-        })
-    }
-
-    fn append(&self, bytes: &[u8]) -> Result<()> {
-        (&self.file).write_all(bytes).map_err(|e| self.io(e))
-    }
-
-    fn publish(mut self) -> Result<()> {
-        let done = self.file.sync_all();
-        done.and_then(|()| std::fs::rename(&self.partial, &self.target))
-            .map_err(|e| self.io(e))?;
-        self.published = true;
-        Ok(())
-    }
-
-    fn io(&self, e: std::io::Error) -> ModelError {
-        let action = match e.kind() {
-            std::io::ErrorKind::StorageFull => "write it (free some space or give another path)",
-            _ => "write it",
-        };
-        ModelError::io(&self.target, action, e)
-    }
-}
-
-impl Drop for PartialFile {
-    fn drop(&mut self) {
-        if !self.published {
-            // Best effort: a partial file is never used.
-            let _ = std::fs::remove_file(&self.partial);
-        }
-    }
+/// What could not be written, and what helps.
+fn failed(target: &Path, e: std::io::Error) -> ModelError {
+    let action = match e.kind() {
+        std::io::ErrorKind::StorageFull => "write it (free some space or give another path)",
+        _ => "write it",
+    };
+    ModelError::io(target, action, e)
 }

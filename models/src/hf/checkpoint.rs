@@ -13,6 +13,7 @@ use serde::{Deserialize, Deserializer};
 
 use crate::block::BlockType;
 use crate::error::{ModelError, Result};
+use crate::files::open_regular;
 use crate::source::fields::Fields;
 use crate::tensor::TensorMeta;
 
@@ -37,16 +38,7 @@ pub(super) struct Shard {
 impl Shard {
     /// Reads and checks the header: tensors must be contiguous and fill the file.
     pub(super) fn open(path: &Path) -> Result<Self> {
-        let describe =
-            std::fs::metadata(path).map_err(|e| ModelError::io(path, "open the checkpoint", e))?;
-        if !describe.is_file() {
-            return Err(ModelError::damaged(
-                path,
-                "file",
-                "it is not a regular file",
-            ));
-        }
-        let opened = File::open(path).and_then(|f| f.metadata().map(|m| (f, m.len())));
+        let opened = open_regular(path).and_then(|f| f.metadata().map(|m| (f, m.len())));
         let (file, file_bytes) =
             opened.map_err(|e| ModelError::io(path, "open the checkpoint", e))?;
         let Some(after_length) = file_bytes.checked_sub(8) else {

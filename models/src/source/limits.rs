@@ -1,11 +1,11 @@
 //! Bounds on the numbers of a model, so that products of them cannot overflow and a hostile file cannot make the
 //! engine loop or reserve without end.
 
-use std::fs::File;
 use std::io::Read;
 use std::path::Path;
 
 use crate::error::{ModelError, Result};
+use crate::files::open_regular;
 
 /// Largest head, row or column count accepted: an order of magnitude above any model.
 pub(crate) const MAX_DIMENSION: u64 = 1 << 24;
@@ -23,7 +23,7 @@ pub(crate) const MAX_SIDE_FILE: u64 = 2 << 20;
 /// Reads a file of at most `most` bytes; `what` it is, for the message.
 pub(crate) fn read_file(path: &Path, what: &str, most: u64) -> Result<Vec<u8>> {
     let io = |e| ModelError::io(path, format!("read {what}"), e);
-    let file = File::open(path).map_err(io)?;
+    let file = open_regular(path).map_err(io)?;
     let bytes = file.metadata().map_err(io)?.len();
     let mut text = Vec::new();
     if bytes <= most {

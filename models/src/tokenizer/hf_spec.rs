@@ -207,6 +207,8 @@ mod tests {
     use serde_json::json;
     use tempfile::TempDir;
 
+    use std::fs;
+
     use super::*;
 
     fn tokenizer_json() -> Value {

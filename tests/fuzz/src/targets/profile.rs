@@ -67,7 +67,7 @@ impl Target for Kept {
     fn run(&mut self, input: &[u8]) -> Result<(), String> {
         self.file.put(input, 0).map_err(|e| e.to_string())?;
         let loaded = Profile::load(&self.bundle);
-        let Ok(profile) = Profile::read(self.file.path()) else {
+        let Ok(profile) = Profile::read(self.file.path(), &self.bundle.meta.network) else {
             assert!(loaded.is_none(), "believed, and yet no profile");
             return Err("no profile".into());
         };
