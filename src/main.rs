@@ -15,6 +15,7 @@ fn main() -> ExitCode {
     let done = check_limits().map_err(Into::into).and_then(|()| {
         keep_running_past_file_limits();
         leave_caught_panics_unsaid();
+        cli::stopping::watch();
         cli::run(arguments)
     });
     if let Err(error) = &done {

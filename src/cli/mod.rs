@@ -19,6 +19,7 @@ mod progress;
 mod remedy;
 mod run;
 mod sampling;
+pub mod stopping;
 mod synth;
 mod text;
 mod trace;

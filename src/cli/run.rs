@@ -15,6 +15,7 @@ use super::model_argument::ModelArgument;
 use super::output::{print_text, say, write_json};
 use super::progress::reporter;
 use super::sampling::Sampling;
+use super::stopping::Generating;
 
 /// Records per core lane of a trace: the last quarter of a million slices, 16 MiB.
 pub const TRACE_RECORDS: usize = 1 << 18;
@@ -238,6 +239,7 @@ fn print_stream(mut stream: TokenStream, shows_text: bool) -> anyhow::Result<Sta
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()?;
+    let _generating = Generating::begin();
     let bar = prompt_bar();
     let show = |text: &str| match shows_text {
         true => print_text(text),

@@ -14,5 +14,6 @@ mod full;
 mod killed;
 mod namespaces;
 mod planted;
+mod signals;
 mod together;
 mod waiting;
