@@ -72,15 +72,9 @@ pub fn open(
         return Ok(Bundle::open(model)?);
     }
     let identity = SourceIdentity::of(model)?;
-    let folder = match cache {
-        Some(folder) => {
-            std::fs::create_dir_all(folder)
-                .map_err(|e| ModelError::io(folder, "create the cache folder", e))?;
-            folder.to_path_buf()
-        }
-        None => cache_dir::prepare()?,
-    };
+    let folder = cache_dir::prepare(cache)?;
     let target = cached_path(&folder, model, &identity, options, FORMAT_VERSION);
+    cache_dir::check_owner(&target)?;
     let ready = || {
         Bundle::open(&target)
             .ok()

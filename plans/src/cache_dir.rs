@@ -1,9 +1,12 @@
 //! Where packed models are kept, and under which name.
 
 use std::ffi::OsString;
+use std::fs::DirBuilder;
+use std::os::unix::fs::{DirBuilderExt, MetadataExt};
 use std::path::{Path, PathBuf};
 
 use rustix::fs::{Access, access};
+use rustix::process::geteuid;
 
 use crate::error::PlanError;
 
@@ -57,18 +60,73 @@ fn candidates_from(variable: impl Fn(&str) -> Option<OsString>) -> Vec<Candidate
     xdg.into_iter().chain(home).collect()
 }
 
-/// The first of the [`candidates`] that is, or can be made, a writable folder. It is created.
+/// The folder for packed models: `named`, if somebody did; else the first of the [`candidates`] that is, or can be
+/// made, a writable folder, or at least one that can be read, since it may have everything packed. It is created.
 ///
 /// # Errors
-/// There is none; the message says what was wrong with each.
-pub fn prepare() -> Result<PathBuf, PlanError> {
-    prepare_from(&candidates())
+/// There is none (the message says what was wrong with each), or others may write to it.
+pub fn prepare(named: Option<&Path>) -> Result<PathBuf, PlanError> {
+    let folder = match named {
+        None => prepare_from(&candidates())?,
+        Some(named) => {
+            make(named).map_err(|source| PlanError::Write {
+                path: named.into(),
+                source,
+            })?;
+            named.into()
+        }
+    };
+    check_owner(&folder)?;
+    Ok(folder)
+}
+
+/// Refuses a folder or file of the cache that somebody else could have put there or may change: it would be believed.
+/// One's own and the superuser's are used, if nobody else may write to them.
+///
+/// # Errors
+/// Another owner or generous permissions, with the remedy.
+pub fn check_owner(path: &Path) -> Result<(), PlanError> {
+    let Ok(info) = std::fs::metadata(path) else {
+        // What is wrong with it is said by who opens it.
+        return Ok(());
+    };
+    let what = if info.is_dir() { "folder" } else { "file" };
+    let owner = info.uid();
+    if owner != 0 && owner != geteuid().as_raw() {
+        let remedy = match info.is_dir() {
+            true => format!("take one of your own with --cache or {CACHE_VARIABLE}"),
+            false => "delete it, or name it as the model if you trust it".into(),
+        };
+        return Err(PlanError::Untrusted {
+            path: path.into(),
+            why: format!(
+                "the {what} belongs to user {owner}, who could forge packed models; {remedy}"
+            ),
+        });
+    }
+    // Where users have groups of their own, with their own numbers, a umask usually lets the group write.
+    let others = match info.gid() == owner {
+        true => 0o002,
+        false => 0o022,
+    };
+    match info.mode() & others {
+        0 => Ok(()),
+        _ => Err(PlanError::Untrusted {
+            path: path.into(),
+            why: format!(
+                "others may write to the {what} and could forge packed models; `chmod go-w` it if it is \
+                 your own, or take another folder with --cache or {CACHE_VARIABLE}"
+            ),
+        }),
+    }
 }
 
 fn prepare_from(candidates: &[Candidate]) -> Result<PathBuf, PlanError> {
+    let usable = Access::WRITE_OK | Access::EXEC_OK;
     let mut tried = Vec::new();
     for candidate in candidates {
-        match make_writable(&candidate.dir) {
+        let made = make(&candidate.dir);
+        match made.and_then(|()| Ok(access(&candidate.dir, usable)?)) {
             Ok(()) => return Ok(candidate.dir.clone()),
             Err(error) => tried.push(format!(
                 "{} (from {}): {error}",
@@ -76,6 +134,11 @@ fn prepare_from(candidates: &[Candidate]) -> Result<PathBuf, PlanError> {
                 candidate.variable
             )),
         }
+    }
+    let readable = |c: &&Candidate| access(&c.dir, Access::READ_OK | Access::EXEC_OK).is_ok();
+    let readable = candidates.iter().filter(|c| c.dir.is_dir()).find(readable);
+    if let Some(candidate) = readable {
+        return Ok(candidate.dir.clone());
     }
     if tried.is_empty() {
         tried.push(format!(
@@ -87,16 +150,15 @@ fn prepare_from(candidates: &[Candidate]) -> Result<PathBuf, PlanError> {
     })
 }
 
-fn make_writable(dir: &Path) -> std::io::Result<()> {
-    std::fs::create_dir_all(dir)?;
-    access(dir, Access::WRITE_OK | Access::EXEC_OK)?;
-    Ok(())
+/// Makes the folder, which only its owner may write to whatever the umask says.
+fn make(dir: &Path) -> std::io::Result<()> {
+    DirBuilder::new().recursive(true).mode(0o755).create(dir)
 }
 
 /// The packed file for a source: `<stem>-<16 hex digits>.fbay` in `dir`.
 ///
-/// `hash` stands for everything the packed bytes depend on: the canonical path, length and modification
-/// time of the source, and the pack options. So another version of the source gets another file.
+/// `hash` stands for everything the packed bytes depend on: the canonical path and state of the source, and the pack
+/// options. So another version of the source gets another file.
 pub fn packed_path(dir: &Path, source: &Path, hash: u64) -> PathBuf {
     dir.join(format!("{}-{hash:016x}.{PACKED_EXTENSION}", stem(source)))
 }

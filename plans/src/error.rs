@@ -111,6 +111,15 @@ pub enum PlanError {
         tried: String,
     },
 
+    /// Others may change what would be believed.
+    #[error("{}: {why}", path.display())]
+    Untrusted {
+        /// The folder or file of the cache.
+        path: PathBuf,
+        /// Who may change it, and what to do.
+        why: String,
+    },
+
     /// A folder's file system could not be examined.
     #[error("cannot examine the file system of {}: {source}", path.display())]
     Storage {

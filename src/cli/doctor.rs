@@ -57,7 +57,7 @@ impl Doctor {
             .model
             .as_deref()
             .filter(|m| forebay::packed::is_bundle(m));
-        let measured = cache_dir::prepare()
+        let measured = cache_dir::prepare(None)
             .map_err(forebay::Error::from)
             .and_then(|folder| {
                 survey(&folder, packed, self.measure, &mut |share| {

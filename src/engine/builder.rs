@@ -422,10 +422,7 @@ impl EngineBuilder {
         match &self.model {
             Some(path) => Ok(path.clone()),
             None => {
-                let folder = match &self.cache {
-                    Some(folder) => folder.clone(),
-                    None => cache_dir::prepare()?,
-                };
+                let folder = cache_dir::prepare(self.cache.as_deref())?;
                 demo::unpack(&folder, &mut self.report)
             }
         }

@@ -410,11 +410,7 @@ impl Session {
 
     /// The prompt's tokens after the `used` ones of the history, and the BOS that goes in front of a text with which the
     /// conversation begins. More than the context holds stand for all others.
-    fn tokens_of(
-        &self,
-        request: &Request,
-        used: usize,
-    ) -> Result<(Vec<u32>, Option<u32>), Error> {
+    fn tokens_of(&self, request: &Request, used: usize) -> Result<(Vec<u32>, Option<u32>), Error> {
         let tokenizer = &self.facts.tokenizer;
         match &request.prompt {
             Prompt::Text(text) => {

@@ -197,14 +197,7 @@ impl EngineBuilder {
 
     /// Where the machine's profile is kept.
     fn machine_folder(&self) -> Result<PathBuf, Error> {
-        match &self.cache {
-            Some(folder) => {
-                std::fs::create_dir_all(folder)
-                    .map_err(|e| Error::system("create the cache folder", e))?;
-                Ok(folder.clone())
-            }
-            None => Ok(cache_dir::prepare()?),
-        }
+        Ok(cache_dir::prepare(self.cache.as_deref())?)
     }
 }
 

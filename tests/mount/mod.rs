@@ -13,8 +13,10 @@ impl Mount {
     /// Mounts it on the folder `at`. `None` where this process may not mount, which is said aloud.
     pub fn new(at: PathBuf, options: &str) -> Option<Self> {
         let mut mount = Command::new("mount");
+        // All users may write to a new one, which no cache may be.
+        let options = format!("mode=755,{options}");
         mount
-            .args(["-t", "tmpfs", "-o", options, "forebay-test"])
+            .args(["-t", "tmpfs", "-o", &options, "forebay-test"])
             .arg(&at);
         match mount.output() {
             Ok(output) if output.status.success() => Some(Self(at)),

@@ -172,6 +172,28 @@ fn a_safetensors_folder_is_packed_again_when_one_of_its_files_changes() {
     );
 }
 
+/// Samples of the contents miss most of a large file; the time of the last change of its inode cannot be set.
+#[test]
+fn weights_that_were_edited_with_their_time_restored_are_packed_again() {
+    let scratch = Scratch::new();
+    let cache = scratch.folder("cache");
+    let model = Model {
+        d_model: 256,
+        d_ff: 1024,
+        n_layers: 2,
+        ..Model::default()
+    };
+    let model = model.writer().write(scratch.path(), "large.gguf");
+    assert!(run(&model, &cache).1);
+    let (time, mut bytes) = (time_of(&model), std::fs::read(&model).expect("readable"));
+    let quarter = bytes.len() / 4;
+    bytes[quarter] ^= 1;
+    expect_repack(&model, &cache, "a byte between the samples", || {
+        std::fs::write(&model, bytes).expect("writable");
+        set_time(&model, time);
+    });
+}
+
 #[test]
 fn other_models_in_the_cache_stay_and_damaged_files_are_replaced() {
     let scratch = Scratch::new();

@@ -13,6 +13,7 @@ mod changed;
 mod full;
 mod killed;
 mod namespaces;
+mod owners;
 mod planted;
 mod signals;
 mod together;

@@ -77,8 +77,8 @@ pub struct SourceIdentity {
 }
 
 impl SourceIdentity {
-    /// Looks at a model file, or at the model files of a folder: lengths, times, and 64 KiB from
-    /// the start, the middle and the end of each.
+    /// Looks at a model file, or at the model files of a folder: lengths, times of contents and inodes, and 64 KiB
+    /// from the start, the middle and the end of each.
     ///
     /// # Errors
     /// A file that cannot be read.
@@ -123,9 +123,10 @@ impl SourceIdentity {
     }
 }
 
-/// Appends name, length, time and checksummed samples of `file` to `digest`.
+/// Appends name, length, times and checksummed samples of `file` to `digest`. The inode's time changes with every write
+/// and, unlike that of the contents, cannot be set back; a change of permissions or links counts as one, too.
 fn sample(file: &Path, digest: &mut Vec<u8>) -> std::io::Result<(u64, u64)> {
-    use std::os::unix::fs::FileExt;
+    use std::os::unix::fs::{FileExt, MetadataExt};
     const SAMPLE: u64 = 64 << 10;
     let handle = open_regular(file)?;
     let info = handle.metadata()?;
@@ -137,6 +138,8 @@ fn sample(file: &Path, digest: &mut Vec<u8>) -> std::io::Result<(u64, u64)> {
     digest.extend(file.as_os_str().as_encoded_bytes());
     digest.extend(info.len().to_le_bytes());
     digest.extend(modified_ns.to_le_bytes());
+    digest.extend(info.ctime().to_le_bytes());
+    digest.extend(info.ctime_nsec().to_le_bytes());
     let mut buffer = vec![0; SAMPLE as usize];
     let last = info.len().saturating_sub(SAMPLE);
     for at in [0, last / 2, last] {

@@ -42,7 +42,7 @@ fn cache_folder(options: &ExamineOptions) -> Result<PathBuf, PlanError> {
         return Ok(dir.clone());
     }
     let first = cache_dir::candidates().into_iter().next();
-    first.map_or_else(cache_dir::prepare, |candidate| Ok(candidate.dir))
+    first.map_or_else(|| cache_dir::prepare(None), |candidate| Ok(candidate.dir))
 }
 
 /// Bytes of a model file, or of the files in a model's folder.
