@@ -33,7 +33,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         }
         out.flush()?;
     }
-    // The session remembers: two ways to go on, from the same beginning.
+    // The session remembers: two continuations of the same beginning.
     for more in [" But then", " So they"] {
         let (text, _) = session
             .fork()

@@ -42,8 +42,8 @@ pub fn weight_bytes() -> u64 {
     FILES[2].1.len() as u64
 }
 
-/// Writes the demo model below `folder`, unless it is there, and returns its own folder. From there it
-/// goes the way of every model: packed, planned and read from disk.
+/// Writes the demo model below `folder`, unless it is there, and returns its own folder. It is then treated like every
+/// model: packed, planned and read from disk.
 ///
 /// # Errors
 /// The folder cannot be written.

@@ -1,5 +1,5 @@
-//! Everything that can go wrong. A variant says what happened; what to do about it is said by whoever knows the
-//! reader: `cli::remedy` for people at a command line.
+//! Everything that can go wrong. A variant tells what happened; what to do about it is added by the caller's interface:
+//! `cli::remedy` on the command line.
 
 use std::path::PathBuf;
 
@@ -23,29 +23,29 @@ pub enum Error {
     /// The memory budget.
     #[error(transparent)]
     Budget(#[from] ImpossibleBudget),
-    /// Less memory for weights than passes them through.
+    /// Less memory for weights than the minimum for running the model.
     #[error(
-        "a weight memory of {asked} bytes is too small; the least possible on {threads} cores is {least} bytes"
+        "a weight memory of {asked} bytes is too small; the minimum on {threads} cores is {least} bytes"
     )]
     WeightMemory {
-        /// Bytes that there were.
+        /// Bytes that were given.
         asked: u64,
-        /// Bytes that would do.
+        /// Minimum number of bytes.
         least: u64,
         /// Compute cores.
         threads: usize,
     },
-    /// No memory within the budget gives the speed that was asked for.
+    /// No memory within the budget gives the requested speed.
     #[error(
-        "{tokens_per_second} tokens per second would take about {}, more than the {} that there are",
+        "{tokens_per_second} tokens per second would need about {}, more than the {} that are available",
         format_size(*needed), format_size(*available)
     )]
     SpeedOutOfReach {
-        /// What was asked for.
+        /// The requested speed.
         tokens_per_second: f64,
-        /// Bytes.
+        /// Memory that the speed would need, bytes.
         needed: u64,
-        /// Bytes.
+        /// Memory that is available, bytes.
         available: u64,
     },
     /// Neither the request nor the session has any tokens.
@@ -60,19 +60,19 @@ pub enum Error {
         context: usize,
     },
     /// A context that the model cannot use.
-    #[error("a context of {asked} tokens is beyond the {trained} that the model was trained for")]
+    #[error("a context of {asked} tokens is beyond the {trained} for which the model was trained")]
     ContextTooLarge {
-        /// Positions that were asked for.
+        /// Requested positions.
         asked: usize,
-        /// Positions that the model was trained for.
+        /// Positions for which the model was trained.
         trained: usize,
     },
-    /// A token that the model has no embedding for.
+    /// A token for which the model has no embedding.
     #[error("token {token} is outside the vocabulary of {vocabulary}")]
     TokenOutsideVocabulary {
         /// Its id.
         token: u32,
-        /// Tokens of the vocabulary.
+        /// Number of tokens in the vocabulary.
         vocabulary: usize,
     },
     /// A text that is too short to be measured or learned from.
@@ -88,39 +88,39 @@ pub enum Error {
     InvalidParameter {
         /// Its name in the library.
         name: String,
-        /// What is wrong with it, and what would be accepted.
+        /// What is wrong with it, and which values are accepted.
         problem: String,
     },
     /// An instruction set that the CPU does not have.
     #[error("this CPU does not have {asked}; it has {}", names(available))]
     MissingIsa {
-        /// What was asked for.
+        /// The requested one.
         asked: Isa,
-        /// What there is.
+        /// Those that it has.
         available: Vec<Isa>,
     },
-    /// Thresholds were asked for that have not been calibrated.
+    /// Thresholds were requested that have not been calibrated.
     #[error("{model}: thresholds have not been calibrated for this model")]
     NotCalibrated {
         /// The packed model.
         model: PathBuf,
     },
-    /// Predictions were asked for of a model without predictors.
+    /// Predictions were requested of a model without predictors.
     #[error("{model}: the model has no activation predictors")]
     NoPredictors {
         /// The packed model.
         model: PathBuf,
     },
-    /// Predictors were asked for that the model's activation has no use for.
+    /// Predictors were requested for a model whose activation has no true zeros.
     #[error("{model}: its FFN has no true zeros (SwiGLU); predictors are for ReLU models")]
     NotSparse {
-        /// The model as it was named.
+        /// The model as the caller named it.
         model: String,
     },
-    /// A profile was asked for where all neurons are wanted.
-    #[error("a model of which all neurons are computed has nothing to profile")]
+    /// A profile was requested in a mode that wants all neurons.
+    #[error("a model whose neurons are all computed has nothing to profile")]
     NothingToProfile,
-    /// A profile's file.
+    /// A bad profile file.
     #[error("{path}: not a profile ({source})")]
     Profile {
         /// The file.
@@ -128,7 +128,7 @@ pub enum Error {
         /// What is wrong with it.
         source: std::io::Error,
     },
-    /// A device or a core failed while tokens flowed; the engine stays usable.
+    /// A device or a core failed during a step; the engine stays usable.
     #[error("{path}: {fault}")]
     Fault {
         /// The packed model.
@@ -178,7 +178,7 @@ impl From<ModelError> for Error {
 }
 
 impl Error {
-    /// An instruction set that was asked for and is not there.
+    /// A requested instruction set that the CPU does not have.
     pub(crate) fn no_isa(asked: Isa) -> Self {
         Self::MissingIsa {
             asked,

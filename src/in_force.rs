@@ -1,4 +1,4 @@
-//! The plan that an engine runs by, as its statistics show it.
+//! The plan that an engine follows, as its statistics show it.
 
 use std::fmt::Display;
 
@@ -14,7 +14,7 @@ use serde::{Serialize, Serializer};
 
 use crate::memory::MemoryPlan;
 
-/// The plan in force. Field names are a contract (README.md, statistics).
+/// The plan in force. Field names are a contract (docs/cli.md, JSON).
 #[derive(Clone, Debug, PartialEq, Serialize)]
 #[non_exhaustive]
 pub struct PlanInForce {
@@ -28,7 +28,7 @@ pub struct PlanInForce {
     /// Number format of the KV cache.
     #[serde(serialize_with = "as_text")]
     pub kv: KvType,
-    /// Tokens of a prompt's batch.
+    /// Maximum number of tokens in a prompt's batch.
     pub max_batch: usize,
     /// Which FFN neurons are computed.
     pub sparsity: Sparsity,
@@ -41,9 +41,9 @@ pub struct PlanInForce {
     pub pipeline: Pipeline,
     /// Layers of the model.
     pub layers: usize,
-    /// Where its clusters are.
+    /// Where the model's clusters are.
     pub clusters: ClusterCounts,
-    /// What streamed clusters pass through.
+    /// Buffers for streamed clusters.
     pub stream_window: StreamWindow,
     /// The neuron cache of one core.
     pub neuron_cache: NeuronCachePlan,
@@ -54,37 +54,37 @@ pub struct PlanInForce {
     pub sequential_gain: f64,
     /// What the system did not grant, and how the file is read.
     pub notes: Vec<String>,
-    /// What the planner expects, where there is a plan.
+    /// What the planner expects, if there is a plan.
     pub expected: Option<Expected>,
-    /// What its decisions beat.
+    /// The alternatives that its decisions beat.
     pub reasons: Option<Vec<Reason>>,
 }
 
-/// Clusters by where they are.
+/// Numbers of clusters by where they are.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 #[non_exhaustive]
 pub struct ClusterCounts {
     /// In memory.
     pub pinned: usize,
-    /// Gate rows in memory, the rest in the neuron cache or on flash.
+    /// Their Gate rows in memory, the rest in the neuron cache or on flash.
     pub gate_pinned: usize,
-    /// All of it in the neuron cache or on flash.
+    /// All their rows in the neuron cache or on flash.
     pub by_neuron: usize,
     /// Read every time.
     pub streamed: usize,
 }
 
-/// Buffers that streamed clusters pass through.
+/// Buffers for streamed clusters.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 #[non_exhaustive]
 pub struct StreamWindow {
-    /// How many each core has.
+    /// Number per core.
     pub buffers_per_core: usize,
-    /// Bytes of each.
+    /// Size of each in bytes.
     pub buffer_bytes: usize,
 }
 
-/// What a plan is made of, beside the memory.
+/// What a plan is made of, besides the memory.
 pub(crate) struct Parts<'a> {
     pub bundle: &'a Bundle,
     pub memory: &'a MemoryPlan,

@@ -1,6 +1,6 @@
 //! The `forebay` command line.
 #![forbid(unsafe_code)]
-// They panic where the stream is closed or full; `cli::output` does not.
+// They panic if the stream is closed or full; `cli::output` does not.
 #![warn(clippy::print_stdout, clippy::print_stderr)]
 
 mod cli;
@@ -42,12 +42,12 @@ const READER_GONE: u8 = 128 + 13;
 /// A write that meets a limit of file sizes (`ulimit -f`) shall be refused like any other, and cleaned up after; unless
 /// its signal is handled it ends the process.
 fn keep_running_past_file_limits() {
-    /// Linux's number of SIGXFSZ but on MIPS.
+    /// Linux's number of SIGXFSZ, except on MIPS.
     const FILE_SIZE_LIMIT: i32 = 25;
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_io()
         .build();
-    // Best effort. The handler stays when the runtime goes.
+    // Best effort. The handler stays when the runtime is dropped.
     if let Ok(runtime) = runtime {
         let _in_runtime = runtime.enter();
         let _ = signal(SignalKind::from_raw(FILE_SIZE_LIMIT));

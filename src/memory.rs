@@ -1,4 +1,4 @@
-//! Sharing the budget out: everything is itemised before anything is allocated.
+//! Divides the budget: everything is itemised before anything is allocated.
 
 use forebay_actors::core::scratch_bytes;
 use forebay_actors::memory::{row_buffer_bytes, row_buffers};
@@ -16,21 +16,21 @@ use forebay_stages::attention::KvRoom;
 
 use crate::error::Error;
 
-/// Memory that start-up and tokens take beyond what is itemised: thread stacks, the ring, message
-/// queues, the allocator's slack, and the program's pages that are run for the first time. Up to 4.5 MiB were seen.
+/// Memory that start-up and steps take beyond what is itemised: thread stacks, the ring, message queues, the
+/// allocator's slack, and the program's own pages when they are first run. Up to 4.5 MiB were measured.
 const RUNTIME_BYTES: u64 = 6 << 20;
-/// A huge page may be committed where only its first bytes are used.
+/// A huge page may be committed although only its first bytes are used.
 const HUGE_PAGE_SLACK: u64 = 2 << 20;
-/// Context when none is asked for and memory is plentiful.
+/// Default context if memory is plentiful.
 const DEFAULT_CONTEXT: usize = 4096;
-/// Smallest context that is chosen without being asked for.
+/// Smallest default context.
 const SMALL_CONTEXT: usize = 256;
 
-/// Largest batch that is chosen without being asked for.
+/// Largest default batch.
 const LARGE_BATCH: usize = 128;
-/// Smallest batch that is chosen without being asked for.
+/// Smallest default batch.
 const SMALL_BATCH: usize = 8;
-/// How much more the process may measure in the next run: the least budget that an error names shall do.
+/// How much larger the process may be in the next run: the minimum budget that an error names must suffice.
 const PROCESS_SPREAD: u64 = 1 << 20;
 
 /// What the caller fixed.
@@ -38,9 +38,9 @@ const PROCESS_SPREAD: u64 = 1 << 20;
 pub(crate) struct MemoryRequest {
     /// Budget of the process in bytes.
     pub total: u64,
-    /// Bytes for weights; `None` takes what the budget leaves.
+    /// Bytes for weights; `None` takes the rest of the budget.
     pub weights: Option<u64>,
-    /// Resident set size before anything of this was allocated.
+    /// Resident set size before any of this was allocated.
     pub process: u64,
     pub threads: usize,
     pub context: Option<usize>,
@@ -78,7 +78,7 @@ pub(crate) struct MemoryPlan {
 /// Plans the memory of a run.
 ///
 /// # Errors
-/// The budget is impossible; the error names the least possible one.
+/// The budget is impossible; the error names the minimum.
 pub(crate) fn plan(bundle: &Bundle, request: &MemoryRequest) -> Result<MemoryPlan, Error> {
     let context = context(bundle, request)?;
     let max_batch = request
@@ -86,7 +86,7 @@ pub(crate) fn plan(bundle: &Bundle, request: &MemoryRequest) -> Result<MemoryPla
         .unwrap_or_else(|| default_batch(bundle, request, context));
     let (mut context, mut max_batch) = (context, max_batch);
     loop {
-        // What was chosen freely gives way first: the least budget is named for the least of it.
+        // Defaults shrink first: the minimum budget is that of the smallest defaults.
         match plan_for(bundle, request, context, max_batch) {
             Err(Error::Budget(_)) if request.max_batch.is_none() && max_batch > SMALL_BATCH => {
                 max_batch = (max_batch / 2).max(SMALL_BATCH);
@@ -99,7 +99,7 @@ pub(crate) fn plan(bundle: &Bundle, request: &MemoryRequest) -> Result<MemoryPla
     }
 }
 
-/// Positions of the KV cache: those asked for, or what the budget allows.
+/// Positions of the KV cache: those requested, or what the budget allows.
 ///
 /// # Errors
 /// More than the model was trained for, or none.
@@ -137,13 +137,13 @@ fn plan_for(
         threads,
     };
     if weights < least {
-        budget.claim(
-            "weights",
-            least,
-            "two clusters per core on their way through",
-        );
+        budget.claim("weights", least, "two clusters per core in transit");
         if request.weights.is_none() {
-            budget.claim("process", PROCESS_SPREAD, "it differs from run to run");
+            budget.claim(
+                "process",
+                PROCESS_SPREAD,
+                "margin: it varies from run to run",
+            );
         }
         budget.check()?;
         return Err(too_small);
@@ -177,7 +177,7 @@ pub(crate) fn kv_bytes(bundle: &Bundle, request: &MemoryRequest, context: usize)
     room.bytes(network, request.threads) as u64
 }
 
-/// The largest usual context whose KV cache takes at most an eighth of the budget.
+/// The largest default context whose KV cache takes at most an eighth of the budget.
 fn default_context(bundle: &Bundle, request: &MemoryRequest, trained: usize) -> usize {
     let mut context = DEFAULT_CONTEXT;
     while context > SMALL_CONTEXT && kv_bytes(bundle, request, context) > request.total / 8 {
@@ -190,8 +190,8 @@ fn default_context(bundle: &Bundle, request: &MemoryRequest, trained: usize) -> 
     context.min(trained).min(enough)
 }
 
-/// The largest usual batch whose buffers take at most a sixteenth of the budget: large batches read
-/// streamed weights less often per prompt token.
+/// The largest default batch whose buffers take at most a sixteenth of the budget: large batches
+/// read streamed weights less often per prompt token.
 fn default_batch(bundle: &Bundle, request: &MemoryRequest, context: usize) -> usize {
     let mut batch = LARGE_BATCH;
     while batch > SMALL_BATCH && scratch(bundle, request, batch) > request.total / 16 {
@@ -239,9 +239,9 @@ fn fixed_items(
         format!("encoding up to {context} tokens piece by piece"),
     );
     let (buffers, each) = (row_buffers(max_batch), row_buffer_bytes(bundle));
-    let why = format!("{buffers} buffers for rows read on demand");
+    let why = format!("{buffers} buffers for rows that are read on demand");
     budget.claim("embedding_rows", (buffers * each) as u64, why);
-    // One word per neuron says where it is in the cache.
+    // One word per neuron: where it is in the cache.
     if request.sparsity != Sparsity::Dense {
         let neurons = network.n_neurons();
         let words = (neurons * size_of::<u32>()) as u64;
@@ -255,7 +255,7 @@ fn fixed_items(
         );
     }
     if request.trace > 0 {
-        budget.claim("trace", request.trace, "records of all lanes");
+        budget.claim("trace", request.trace, "records of all trace lanes");
     }
     budget.claim(
         "huge_page_slack",

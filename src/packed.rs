@@ -1,4 +1,4 @@
-//! From a model's path to its bundle file: packed once, cached, and packed again when the source changes.
+//! From a model's path to its packed file: packed once, cached, and packed again when the source changes.
 
 use std::fs::{File, TryLockError};
 use std::io::ErrorKind;
@@ -31,14 +31,14 @@ pub enum Preparation {
     },
     /// The source is being converted to this file.
     Packing {
-        /// The bundle file that will appear.
+        /// The packed file that will appear.
         target: PathBuf,
-        /// How far it is.
+        /// Its progress.
         progress: PackProgress,
     },
-    /// The bundle file is complete.
+    /// The packed file is complete.
     Packed {
-        /// The bundle file.
+        /// The packed file.
         target: PathBuf,
     },
     /// Resident weights are being read.
@@ -50,13 +50,13 @@ pub enum Preparation {
     },
 }
 
-/// Whether `path` is a bundle file already.
+/// Whether `path` is a packed file already.
 pub fn is_bundle(path: &Path) -> bool {
     path.extension().is_some_and(|e| e == "fbay")
 }
 
-/// Opens the bundle of a model: itself if it is one, else its cached conversion, made now if there is
-/// none or if the source has changed since.
+/// Opens the packed file of a model: the model itself if it is one, else its cached conversion, which is made now if
+/// there is none or if the source has changed.
 ///
 /// # Errors
 /// The model cannot be read or the cache folder cannot be written.
@@ -90,7 +90,7 @@ pub fn open(
     convert(model, &target, options, report)?;
     remove_outdated(&folder, &target, &identity);
     for version in 1..FORMAT_VERSION {
-        // Best effort: an old file that stays only takes space.
+        // Best effort: an old file that stays only takes up space.
         let _ = std::fs::remove_file(cached_path(&folder, model, &identity, options, version));
     }
     Ok(Bundle::open(&target)?)
@@ -127,7 +127,7 @@ pub fn lock(target: &Path, report: &mut dyn FnMut(Preparation)) -> Result<Option
     Ok(Some(file))
 }
 
-/// Converts `model` into the bundle file `target`.
+/// Converts `model` into the packed file `target`.
 ///
 /// # Errors
 /// The model cannot be read or the file cannot be written.
@@ -138,7 +138,7 @@ pub fn convert(
     report: &mut dyn FnMut(Preparation),
 ) -> Result<(), Error> {
     let source = source::open(model)?;
-    // Before gigabytes are written for a model that cannot be prompted.
+    // Checked before gigabytes are written for a model that cannot be prompted.
     Tokenizer::from_spec(source.tokenizer().clone()).map_err(|e| e.within(model))?;
     pack(source.as_ref(), target, options, &mut |progress| {
         report(Preparation::Packing {
@@ -183,7 +183,7 @@ fn remove_outdated(folder: &Path, keep: &Path, identity: &SourceIdentity) {
             bundle.meta.source.path == identity.path && bundle.meta.source != *identity
         });
         if outdated {
-            // Best effort: an old file that stays only takes space.
+            // Best effort: an old file that stays only takes up space.
             let _ = std::fs::remove_file(path);
         }
     }

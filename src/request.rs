@@ -1,11 +1,11 @@
-//! What a caller asks for.
+//! A caller's request.
 
 use forebay_models::sampler::SamplerConfig;
 
 /// The text to continue.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Prompt {
-    /// Text, tokenized by the model's tokenizer; begins with BOS where the model wants one and the
+    /// Text, tokenized by the model's tokenizer; begins with BOS if the model wants one and the
     /// session is new.
     Text(String),
     /// Token ids, taken as they are.
@@ -68,7 +68,7 @@ impl Request {
         self
     }
 
-    /// Sets the seed of the draws; makes no difference to a greedy request.
+    /// Sets the seed of the draws; it has no effect on a greedy request.
     #[must_use]
     pub fn seed(mut self, seed: u64) -> Self {
         self.sampler.seed = seed;

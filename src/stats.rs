@@ -1,4 +1,4 @@
-//! What a generation cost: the object that `--stats` writes.
+//! Statistics of a generation: the object that `--stats` writes.
 
 use forebay_plans::budget::Budget;
 use forebay_plans::size::format_size;
@@ -14,17 +14,17 @@ use crate::in_force::PlanInForce;
 pub enum FinishReason {
     /// The model ended its answer.
     EndOfGeneration,
-    /// As many tokens as were asked for.
+    /// All requested tokens were generated.
     MaxTokens,
     /// The context has no room for more.
     ContextFull,
     /// One of the request's stop strings.
     Stop,
-    /// Its reader wanted no more.
+    /// Its reader cancelled it.
     Cancelled,
 }
 
-/// Statistics of one generation. Field names are a contract (README.md, statistics).
+/// Statistics of one generation. Field names are a contract (docs/cli.md, JSON).
 #[derive(Clone, Debug, Serialize)]
 #[non_exhaustive]
 pub struct Statistics {
@@ -32,7 +32,7 @@ pub struct Statistics {
     pub model: String,
     /// The plan in force.
     pub plan: PlanInForce,
-    /// What to say where the speed differs from what the plan foretold by more than a fifth.
+    /// A remark if the speed differs from the plan's by more than 20%.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub unexpected: Option<String>,
     /// Memory.
@@ -53,17 +53,16 @@ pub struct Statistics {
     pub tokens: Vec<u32>,
     /// Generated text.
     pub text: String,
-    /// XXH3-64 chained over the logits of every step that had any: equal hashes mean equal logits, bit
-    /// for bit.
+    /// XXH3-64 chained over the logits of all steps that had any: equal hashes mean equal logits, bit for bit.
     pub logits_hash: String,
     /// Why it ended.
     pub finish_reason: FinishReason,
-    /// The seed of the draws; absent where the best token was always taken.
+    /// The seed of the draws; absent if the best token was always taken.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub seed: Option<u64>,
 }
 
-/// The budget and what was really used.
+/// The budget and the memory really used.
 #[derive(Clone, Debug, Serialize)]
 #[non_exhaustive]
 pub struct MemoryStatistics {
@@ -101,15 +100,15 @@ pub struct PromptStatistics {
     pub seconds_to_first_token: f64,
     /// Tokens that were in the KV cache already and were not run again.
     pub reused_tokens: usize,
-    /// Reads, and their bytes.
+    /// Number of reads.
     pub reads: u64,
     /// Bytes read.
     pub bytes: u64,
     /// Time with at least one read in flight, seconds.
     pub seconds_reading: f64,
-    /// Part of that time in which the cores did not wait for it: 1 when reading is wholly hidden.
+    /// Part of that time in which the cores did not wait for it: 1 if reading is completely hidden.
     pub overlap: f64,
-    /// What the disk gave for random reads of 512 KiB at depth 16 just before the run; 0 where nothing is read.
+    /// The disk's speed in random reads of 512 KiB at depth 16 just before the run; 0 if nothing is read.
     pub ceiling_bytes_per_second: f64,
     /// Where the cores' time went while the prompt was read.
     pub bubbles: Bubbles,
@@ -141,8 +140,8 @@ pub struct IoStatistics {
     pub seconds_busy: f64,
     /// `bytes / seconds_busy`.
     pub bytes_per_second: f64,
-    /// What the disk gave for random reads of 512 KiB at depth 16 just before the run, bytes per second;
-    /// 0 where nothing is streamed.
+    /// The disk's speed in random reads of 512 KiB at depth 16 just before the run, bytes per second; 0 if nothing is
+    /// streamed.
     pub ceiling_bytes_per_second: f64,
 }
 
@@ -167,7 +166,7 @@ impl PhaseStatistics {
     }
 }
 
-/// Nearest-rank percentile of sorted values; the default where there are none.
+/// Nearest-rank percentile of sorted values; the default value if there are none.
 pub(crate) fn percentile<T: Copy + Default>(sorted: &[T], p: f64) -> T {
     let rank = (p * sorted.len() as f64).ceil() as usize;
     sorted
@@ -195,7 +194,7 @@ impl Statistics {
         )
     }
 
-    /// What the time went to, in a few more lines.
+    /// Where the time went, in a few more lines.
     pub fn details(&self) -> String {
         let b = &self.bubbles;
         let seed = self.seed.map(|seed| format!("; seed {seed}"));

@@ -24,13 +24,13 @@ pub struct Token {
     pub text: String,
 }
 
-/// How far the reading of a prompt is.
+/// Progress in reading a prompt.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct PromptProgress {
     /// Tokens that have been read.
     pub done: usize,
-    /// Tokens that have to be read, without those that were in the KV cache already.
+    /// Tokens that have to be read, excluding those that were already in the KV cache.
     pub total: usize,
 }
 
@@ -42,7 +42,7 @@ pub enum StreamItem {
     Prompt(PromptProgress),
     /// A token.
     Token(Token),
-    /// Text at the very end that belongs to no token: an unfinished character as U+FFFD, or what might have
+    /// Text at the very end that was not part of a token's text: an unfinished character as U+FFFD, or what might have
     /// become a stop string and did not.
     Rest(String),
     /// The end, with the statistics of the generation; always the last item of a successful stream.
@@ -112,8 +112,8 @@ impl TokenStream {
         }
     }
 
-    /// Ends the generation at the next token. Unlike a dropped stream, this one goes on to its end: what had
-    /// been generated, then [`StreamItem::Done`] with [`FinishReason::Cancelled`](crate::FinishReason).
+    /// Ends the generation at the next token. Unlike a dropped stream, this one continues to its end: what has been
+    /// generated, then [`StreamItem::Done`] with [`FinishReason::Cancelled`](crate::FinishReason).
     pub fn cancel(&self) {
         self.cancelled.store(true, Ordering::Relaxed);
     }
@@ -127,7 +127,7 @@ impl TokenStream {
         }
     }
 
-    /// Reads the stream to its end, waiting for it: all text and the statistics.
+    /// Waits for the end of the stream and returns all text and the statistics.
     ///
     /// # Errors
     /// The first error of the stream.
@@ -160,7 +160,7 @@ impl BlockingTokens {
         self.cancelled.store(true, Ordering::Relaxed);
     }
 
-    /// Reads the rest of the items: their text and the statistics.
+    /// Reads the remaining items: their text and the statistics.
     ///
     /// # Errors
     /// The first error of the stream.

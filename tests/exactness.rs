@@ -39,8 +39,8 @@ impl Setting {
         builder.max_batch(self.batch).isa(self.isa)
     }
 
-    /// An engine with this share of `whole` bytes; with the least possible weight memory, as the engine's
-    /// own message names it, if that is more. Returns the bytes as well.
+    /// An engine with this share of `whole` bytes; with the minimum weight memory, as the engine's own message names
+    /// it, if that is more. Returns the bytes as well.
     fn build(&self, model: Option<&Path>, whole: u64) -> (Engine, u64) {
         let weights = if self.percent == 100 {
             u64::MAX
@@ -55,7 +55,7 @@ impl Setting {
                 let engine = build(self.builder(model, least));
                 assert!(
                     self.builder(model, least - 1).build().is_err(),
-                    "{least} is not the least"
+                    "{least} is not the minimum"
                 );
                 (engine, least)
             }
@@ -63,7 +63,7 @@ impl Setting {
     }
 }
 
-/// The number in "the least possible on 2 cores is 98304 bytes".
+/// The number in "the minimum on 2 cores is 98304 bytes".
 fn least_of(refusal: &str) -> u64 {
     let (_, number) = refusal.rsplit_once(" is ").expect(refusal);
     let number = number.strip_suffix(" bytes").expect(refusal);
@@ -194,7 +194,7 @@ fn check(name: &str, model: Option<&Path>, sparsities: &[Sparsity]) -> BTreeSet<
     }
     for (percent, threads, bytes) in &least {
         eprintln!(
-            "{name}: {percent}% of {whole} bytes is below the least possible on {threads} cores, \
+            "{name}: {percent}% of {whole} bytes is below the minimum on {threads} cores, \
              which was used instead: {bytes} bytes"
         );
     }

@@ -306,7 +306,7 @@ fn sorted_by_the_profile(model: &Path) {
 }
 
 #[test]
-fn a_profile_foretells_the_misses() {
+fn a_profile_predicts_the_misses() {
     let model = packed_demo("profile");
     let text = stories(4000);
     let profile = run(support::program()

@@ -64,7 +64,7 @@ fn a_plan_is_followed_and_changes_no_token() {
     let items = expected["memory_items"].as_object().expect("items");
     let sum: u64 = items.values().filter_map(Value::as_u64).sum();
     assert!(sum <= 70 << 20, "{sum}");
-    // Something that nobody would choose, to see that it is what is done.
+    // An unusual choice, to see that it is followed.
     made["choices"]["threads"] = 1.into();
     made["choices"]["max_batch"] = 3.into();
     std::fs::write(&file, made.to_string()).expect("writable");
@@ -115,8 +115,8 @@ fn bad_plans_and_wishes_are_named() {
     };
     let whole = good.to_string();
     let cases = [
-        (whole[..whole.len() / 2].to_string(), "is no plan"),
-        ("[]".into(), "is no plan"),
+        (whole[..whole.len() / 2].to_string(), "is not a plan"),
+        ("[]".into(), "is not a plan"),
         (changed("/version", 99.into()), "version is 99"),
         (
             changed("/choices/threads", 0.into()),
@@ -132,7 +132,10 @@ fn bad_plans_and_wishes_are_named() {
         ),
         (changed("/model/identity", 5.into()), "is for the model"),
         (changed("/machine", "abacus".into()), "another machine"),
-        (changed("/choices/loading", "by mule".into()), "is no plan"),
+        (
+            changed("/choices/loading", "by mule".into()),
+            "is not a plan",
+        ),
     ];
     for (text, says) in cases {
         std::fs::write(&file, &text).expect("writable");

@@ -206,7 +206,7 @@ fn a_prompt_cut_short_harms_nothing() {
             }
         }
         drop(stream);
-        // One while the last one is being cancelled, decode with reads of the window still under way.
+        // One while the last one is being cancelled, decode with reads of the window still in flight.
         let short = run(&engine, prompt(5, vocabulary));
         assert_eq!(short.tokens.len(), FOLLOWING);
         assert_eq!(run(&engine, prompt(60, vocabulary)).logits_hash, expected);

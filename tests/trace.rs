@@ -18,7 +18,7 @@ const THREADS: usize = 2;
 /// Numbers the files of this process.
 static COUNT: AtomicU32 = AtomicU32::new(0);
 
-/// Budget above the least possible one, MiB, with which whole clusters are streamed.
+/// Budget above the minimum, MiB, with which whole clusters are streamed.
 const STREAMING: u64 = 4;
 /// The same with which Gate rows stay in memory and neurons are cached.
 const CACHING: u64 = 7;
@@ -32,7 +32,7 @@ struct Traced {
     statistics: Value,
 }
 
-/// Runs with `extra` MiB more than the least possible budget.
+/// Runs with `extra` MiB more than the minimum budget.
 fn traced(extra: u64) -> Traced {
     let file = |kind: &str| {
         TemporaryFile::new(&format!(
@@ -53,7 +53,7 @@ fn traced(extra: u64) -> Traced {
             .arg(&stats.0);
         command.output().expect("run")
     };
-    // The refusal names the least possible budget, trace included.
+    // The refusal names the minimum budget, trace included.
     let refusal = String::from_utf8_lossy(&run(1).stderr).into_owned();
     let (_, rest) = refusal.rsplit_once("give --memory ").expect(&refusal);
     let least: u64 = rest

@@ -1,4 +1,4 @@
-//! Faults as values: the first cause is kept, the engine stays usable.
+//! Faults as values: the first cause is kept, and the engine stays usable.
 
 use parking_lot::Mutex;
 
@@ -12,19 +12,19 @@ pub enum Fault {
     Read {
         /// What was being read.
         what: String,
-        /// Offset in the bundle file.
+        /// Offset in the packed file.
         offset: u64,
         /// The driver's report.
         fault: ReadFault,
     },
-    /// The bytes read are not the bytes packed.
+    /// The bytes that were read are not those that were packed.
     #[error(
         "{what} at offset {offset}: its checksum does not match; the disk or the file is damaged: delete the packed file and pack again"
     )]
     Corrupt {
         /// What was read.
         what: String,
-        /// Offset in the bundle file.
+        /// Offset in the packed file.
         offset: u64,
     },
     /// The FFN's output is not finite.
@@ -59,8 +59,8 @@ pub fn cause_of_panic(panic: &(dyn std::any::Any + Send)) -> String {
         .to_string()
 }
 
-/// Holds the first fault since the last look. Only touched when something has gone wrong and once per
-/// step, so the lock is never contended while tokens flow.
+/// Holds the first fault since the last `take`. It is used only once per step and when something has gone wrong, so the
+/// lock is not contended while tokens are generated.
 #[derive(Debug, Default)]
 pub struct FaultCell(Mutex<Option<Fault>>);
 
@@ -70,12 +70,12 @@ impl FaultCell {
         self.0.lock().get_or_insert(fault);
     }
 
-    /// Whether there is one.
+    /// Whether there is a fault.
     pub fn is_set(&self) -> bool {
         self.0.lock().is_some()
     }
 
-    /// Takes the root cause.
+    /// Takes the fault out: the root cause.
     pub fn take(&self) -> Option<Fault> {
         self.0.lock().take()
     }

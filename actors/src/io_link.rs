@@ -1,10 +1,11 @@
-//! The lanes between a client (a core, or the driver) and the single I/O actor.
+//! The lanes between a client (a core, or the engine thread) and the single I/O actor.
 //!
-//! Requests cross by value: an operation owns the buffer it fills, and the completion brings it back.
-//! Lanes are as long as their clients have buffers, so a send never waits and never fails. Should the sizes be
-//! wrong all the same, the read comes back to its client as one that failed, with its buffer.
+//! Requests are sent by value: an operation owns the buffer that it fills, and the completion returns it. Lanes have
+//! room for as many reads as their clients have buffers, so a send never waits and never fails. If the sizes are wrong
+//! nevertheless, the read returns to its client as a failed one, with its buffer.
 
 use std::io;
+use std::sync::Arc;
 
 use forebay_queues::capacity::Capacity;
 use forebay_queues::doorbell::{Bell, Ringer, Spin, doorbell};
@@ -13,19 +14,20 @@ use forebay_queues::slab::Slot;
 use forebay_traces::lane::TraceLane;
 use forebay_traces::record::{Counter, Record, Residency};
 
-use crate::io::{CompletionSink, FaultKind, ReadDone, ReadOp, RequestSource, Waker};
+use crate::io::{CompletionSink, FaultKind, IoStatistics, ReadDone, ReadOp, RequestSource, Waker};
+use crate::io_counters::Published;
 
-/// What a read was for; travels as the operation's tag.
+/// What a read is for; encoded in the operation's tag.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ReadTag {
     /// A cluster of the stream window.
     Stream {
-        /// Place in the cycle.
+        /// Position in the cycle of reads.
         ordinal: usize,
     },
     /// A cluster of the prefill graph's window.
     Preload {
-        /// Place in the cycle.
+        /// Position in the cycle of reads.
         ordinal: usize,
     },
     /// Neurons for the cache.
@@ -40,7 +42,8 @@ pub enum ReadTag {
     },
 }
 
-/// Low bits of a tag: the kind of read above, its number below. The rest of the tag is a sequence number.
+/// The low bits of a tag: the kind of read in the upper part, its number in the lower. The rest of the tag is a
+/// sequence number.
 const LOW_BITS: u32 = 32;
 const NUMBER_BITS: u32 = 30;
 const NUMBER: u64 = (1 << NUMBER_BITS) - 1;
@@ -84,7 +87,7 @@ pub struct IoLink {
     urgent: LaneTx<ReadOp, Waker>,
     prefetch: LaneTx<ReadOp, Waker>,
     done: LaneRx<ReadDone>,
-    /// The most reads that may be under way.
+    /// How many reads may be in flight.
     capacity: Capacity,
     /// Reads that found their lane full.
     refused: Vec<ReadDone>,
@@ -94,7 +97,7 @@ pub struct IoLink {
 }
 
 impl IoLink {
-    /// Queues a read that somebody waits for; [`IoLink::flush`] tells the I/O actor. Returns its flow id.
+    /// Queues a read that the client waits for; [`IoLink::flush`] tells the I/O actor. Returns its flow id.
     pub fn urgent(&mut self, tag: ReadTag, offset: u64, len: usize, slot: Slot) -> u64 {
         let op = self.op(tag, offset, len, slot);
         let flow = flow_id(self.client, op.tag);
@@ -126,7 +129,7 @@ impl IoLink {
         }
     }
 
-    /// A read that found its lane full comes back as one that failed, so that its buffer is not lost.
+    /// A read that found its lane full is returned as a failed one, so that its buffer is not lost.
     fn check_sent(&mut self, sent: Result<(), SendError<ReadOp>>) {
         match sent {
             Ok(()) => {}
@@ -137,8 +140,8 @@ impl IoLink {
                 // The client may be about to sleep.
                 self.ringer.ring();
             }
-            // The I/O actor has ended before its clients. It reported its own fault first and released whoever
-            // waits, and this buffer goes the way of those that it held.
+            // The I/O actor has ended before its clients. It reported its own fault first and released the waiting
+            // clients; this buffer is lost with those that it held.
             Err(SendError::Closed { .. }) => {}
         }
     }
@@ -156,13 +159,13 @@ impl IoLink {
         self.refused.pop().or_else(|| self.done.try_recv())
     }
 
-    /// The most reads that may be under way, with the reasons.
+    /// How many reads may be in flight, with the reasons.
     pub fn capacity(&self) -> &Capacity {
         &self.capacity
     }
 }
 
-/// The driver's end, for embedding rows: it may wait, which a compute core never does.
+/// The engine thread's end, for embedding rows: it may wait, which a compute core never does.
 #[derive(Debug)]
 pub struct RowLink {
     link: IoLink,
@@ -207,8 +210,8 @@ pub struct IoLanes {
     completions: Completions,
 }
 
-/// Makes the lanes for the `cores`, each with the number of buffers it may have under way and the bell to ring, and for
-/// the driver with `rows` buffers; `traces` has one lane per I/O slot.
+/// Makes the lanes for the `cores`, each with the number of its buffers and the bell to ring, and for the engine thread
+/// with `rows` buffers; `traces` has one trace lane per place in the I/O queue.
 pub fn io_lanes(
     cores: Vec<(Capacity, Ringer)>,
     rows: Capacity,
@@ -245,13 +248,17 @@ pub fn io_lanes(
             urgent: urgent_rx,
             prefetch: prefetch_rx,
         },
-        completions: Completions { clients, traces },
+        completions: Completions {
+            clients,
+            traces,
+            published: Arc::default(),
+        },
     };
     (links, rows, lanes)
 }
 
 impl IoLanes {
-    /// Splits into what the I/O actor takes from and what it gives to.
+    /// Splits into the I/O actor's source and sink.
     pub fn split(self) -> (Requests, Completions) {
         (self.requests, self.completions)
     }
@@ -283,6 +290,7 @@ impl RequestSource for Requests {
 pub struct Completions {
     clients: Vec<LaneTx<ReadDone>>,
     traces: Vec<TraceLane>,
+    published: Arc<Published>,
 }
 
 impl Completions {
@@ -291,7 +299,12 @@ impl Completions {
         self.clients.len()
     }
 
-    /// Records how many reads are in flight, on the first slot's lane: a counter is a track of its own.
+    /// What has been read so far, for other threads.
+    pub(crate) fn published(&self) -> Arc<Published> {
+        Arc::clone(&self.published)
+    }
+
+    /// Records how many reads are in flight, in the first trace lane: a counter has its own track.
     pub fn record_in_flight(&mut self, reads: usize, now_ns: u64) {
         if let Some(lane) = self.traces.first_mut() {
             lane.push(Record::counter(
@@ -309,7 +322,8 @@ impl Completions {
 }
 
 impl CompletionSink for Completions {
-    fn complete(&mut self, done: ReadDone) -> io::Result<()> {
+    fn complete(&mut self, done: ReadDone, so_far: &IoStatistics) -> io::Result<()> {
+        self.published.set(so_far);
         if let Some(lane) = self.traces.get_mut(usize::from(done.io_slot)) {
             let number = (done.tag & NUMBER) as u32;
             let read = Record::read(u16::MAX, u64::from(done.len), done.started_ns, done.done_ns);
@@ -320,7 +334,7 @@ impl CompletionSink for Completions {
             return Ok(());
         };
         match client.send(done) {
-            // A client that is gone needs its buffer no more.
+            // A client that is gone no longer needs its buffer.
             Ok(()) | Err(SendError::Closed { .. }) => Ok(()),
             Err(full @ SendError::Full { .. }) => Err(io::Error::other(full.to_string())),
         }

@@ -1,7 +1,7 @@
-//! The actor runtime: who runs the stages, on which cores, and how they are connected.
+//! The actor runtime: what runs the stages, on which cores, and how they are connected.
 //!
 //! An actor is not a thread: a compute core interprets its program and gives turns to the stages it owns; only misses
-//! cross to the single I/O actor. [`decode::graph`] and [`prefill::graph`] are the pictures.
+//! go to the single I/O actor. [`decode::graph`] and [`prefill::graph`] are the diagrams.
 #![deny(unsafe_code)]
 
 pub mod baselines;
@@ -9,6 +9,7 @@ pub mod core;
 pub mod decode;
 pub mod fault;
 pub mod io;
+pub mod io_counters;
 pub mod io_link;
 pub mod io_thread;
 pub mod load;

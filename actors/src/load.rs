@@ -1,4 +1,4 @@
-//! Reading resident weights into their slots before the first token, checked against their checksums.
+//! Reads resident weights into their slots before the first token, verified against their checksums.
 
 use forebay_models::bundle::{Bundle, HotNeuron, checksum};
 use forebay_plans::program::Program;
@@ -10,13 +10,13 @@ use crate::fault::Fault;
 use crate::io::{Driver, ReadDone, ReadOp};
 use crate::memory::CoreMemory;
 
-/// Reads in flight for clusters of which only parts are kept.
+/// Reads in flight for clusters that are kept only in part.
 const BUFFERS: usize = 4;
 
 /// Fills the slots of all resident clusters. `progress` is called with the bytes read so far.
 ///
 /// # Errors
-/// A failing read or a checksum that does not match.
+/// A failed read, or a checksum that does not match.
 pub fn load_resident(
     driver: &mut dyn Driver,
     bundle: &Bundle,
@@ -35,11 +35,11 @@ pub fn load_resident(
     loader.gates(plan, slots)
 }
 
-/// Fills the neuron caches with what is best of `hot`, as far as there is room. Clusters are read whole: most
-/// of a hot set is in a few of them, and large reads are many times as fast.
+/// Fills the neuron caches with the best of `hot`, as far as there is room. Clusters are read whole: most of a hot set
+/// is in a few of them, and large reads are many times as fast.
 ///
 /// # Errors
-/// A failing read or a checksum that does not match.
+/// A failed read, or a checksum that does not match.
 pub fn load_hot_set(
     driver: &mut dyn Driver,
     bundle: &Bundle,
@@ -48,7 +48,7 @@ pub fn load_hot_set(
     cores: &mut [CoreMemory],
     whole: bool,
 ) -> Result<(), Fault> {
-    // The cluster, the core, the neuron and its place in the core's store.
+    // The cluster, the core, the neuron and its index in the core's store.
     let mut places: Vec<(u32, u16, u16, u32)> = Vec::new();
     for (core, (program, memory)) in programs.iter().zip(cores.iter_mut()).enumerate() {
         let clusters = program.cached_clusters();
@@ -99,7 +99,7 @@ struct Loader<'a> {
 }
 
 impl Loader<'_> {
-    /// Clusters that are kept whole are read straight into their slots.
+    /// Clusters that are kept completely are read directly into their slots.
     fn whole(&mut self, plan: &ResidencyPlan, slots: &mut [Option<Slot>]) -> Result<(), Fault> {
         let mut next = 0;
         loop {
@@ -124,7 +124,7 @@ impl Loader<'_> {
         }
     }
 
-    /// Of other clusters only the Gate rows are copied out of a buffer.
+    /// Of other clusters, only the Gate rows are copied from a buffer.
     fn gates(&mut self, plan: &ResidencyPlan, slots: &mut [Option<Slot>]) -> Result<(), Fault> {
         let wanted = |i: &usize| plan.residency[*i] == Residency::GatePinned;
         let bundle = self.bundle;
@@ -141,7 +141,7 @@ impl Loader<'_> {
         })
     }
 
-    /// Reads clusters through a few buffers and shows each to `take`.
+    /// Reads clusters through a few buffers and passes each to `take`.
     fn each(
         &mut self,
         clusters: impl Iterator<Item = usize> + Clone,
@@ -191,7 +191,7 @@ impl Loader<'_> {
         self.driver.submit(op, now_ns()).map_err(|op| op.slot)
     }
 
-    /// Waits for completions; returns each cluster with its checked bytes.
+    /// Waits for completions; returns each cluster with its verified bytes.
     fn wait(&mut self) -> Result<Vec<(usize, Slot)>, Fault> {
         let stopped = |e: std::io::Error| Fault::IoStopped {
             cause: e.to_string(),

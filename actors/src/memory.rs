@@ -1,4 +1,4 @@
-//! All memory for weights and reads, carved from one slab before anything runs.
+//! All memory for weights and reads, cut from one slab before anything runs.
 
 use forebay_models::bundle::Bundle;
 use forebay_models::panel::PANEL_ROWS;
@@ -22,7 +22,7 @@ pub struct CoreMemory {
 }
 
 impl CoreMemory {
-    /// Most buffers that the stream window ever has.
+    /// Maximum number of buffers that the stream window ever has.
     pub fn stream_buffers(&self) -> usize {
         match (self.stream.len(), self.evictable.clusters.is_empty()) {
             (0, false) => WINDOW,
@@ -31,12 +31,12 @@ impl CoreMemory {
     }
 }
 
-/// The carved slab.
+/// The divided slab.
 #[derive(Debug)]
 pub struct WeightMemory {
     /// Slots for resident weights by directory index; filled by [`crate::load`].
     pub resident: Vec<Option<Slot>>,
-    /// By core.
+    /// Memory by core.
     pub cores: Vec<CoreMemory>,
     /// Buffers for embedding rows, `[row_buffers]`.
     pub rows: Vec<Slot>,
@@ -44,16 +44,15 @@ pub struct WeightMemory {
     pub huge_pages: bool,
 }
 
-/// Embedding rows that are read at the same time: with more, the disk gains nothing.
+/// Embedding rows that are read at the same time: with more, the disk gets no faster.
 const MAX_ROW_BUFFERS: usize = 32;
 
-/// Buffers for embedding rows where a step has up to `max_batch` tokens.
+/// Number of buffers for embedding rows if a step has up to `max_batch` tokens.
 pub fn row_buffers(max_batch: usize) -> usize {
     max_batch.min(MAX_ROW_BUFFERS)
 }
 
-/// Bytes of a buffer for one embedding row, or for its panel in a tied head, wherever that starts within a
-/// page.
+/// Bytes of a buffer for one embedding row, or for its panel in a tied head, wherever it starts within a page.
 pub fn row_buffer_bytes(bundle: &Bundle) -> usize {
     let network = &bundle.meta.network;
     let table = bundle.meta.matrix(TensorId::TokenEmbedding);
@@ -63,7 +62,7 @@ pub fn row_buffer_bytes(bundle: &Bundle) -> usize {
 }
 
 impl WeightMemory {
-    /// Carves what `plan` asks for.
+    /// Divides a slab as `plan` requires.
     ///
     /// # Errors
     /// The system refuses the mapping.
@@ -115,7 +114,7 @@ impl WeightMemory {
                     store: None,
                     clusters,
                 },
-                // No more buffers than clusters: one more would never be filled.
+                // No more buffers than clusters: more would never be filled.
                 stream: (0..plan.stream_slots.min(program.stream.len()))
                     .map(|_| take(plan.stream_slot_bytes))
                     .collect(),
@@ -142,14 +141,14 @@ impl WeightMemory {
         })
     }
 
-    /// Hands the loaded clusters that may be evicted to their cores.
+    /// Moves the loaded clusters that may be evicted to their cores.
     pub fn gather(&mut self) {
         for core in &mut self.cores {
             let clusters = core.evictable.clusters.iter();
             let mut slots = clusters.filter_map(|c| self.resident[c.cluster as usize].take());
             core.evictable.store = slots.next().map(|mut store| {
                 for slot in slots {
-                    assert!(store.join(slot).is_ok(), "they were carved in this order");
+                    assert!(store.join(slot).is_ok(), "they were cut in this order");
                 }
                 store
             });
@@ -176,7 +175,7 @@ fn evictable_clusters(
     cores
 }
 
-/// The slab was made as large as the sum of what is carved from it.
+/// The slab was made as large as the sum of what is cut from it.
 fn unreachable_slot(bytes: usize) -> Slot {
     unreachable!("the slab was sized for this slot of {bytes} bytes")
 }

@@ -1,5 +1,5 @@
-//! How the stages of a core are connected: what every graph has to say for itself. The graphs are
-//! [`crate::decode::graph`] and [`crate::prefill::graph`]; [`crate::baselines`] has those that only benchmarks choose.
+//! How the stages of a core are connected: the interface of every graph. The graphs are [`crate::decode::graph`] and
+//! [`crate::prefill::graph`]; [`crate::baselines`] has those that only benchmarks choose.
 
 use forebay_plans::program::{Item, Part, Phase, Work};
 use forebay_queues::slab::Slot;
@@ -23,15 +23,15 @@ pub struct Stages {
     pub rows: Rows,
     /// Which neurons are computed.
     pub pred: Pred,
-    /// Brings Gate.
+    /// Reads Gate.
     pub gio: Gio,
-    /// Brings whole clusters for prompts.
+    /// Reads whole clusters for prompts.
     pub preload: Preload,
     /// Computes Gate.
     pub gc: Gc,
-    /// Computes parts of clusters that wait.
+    /// Computes parts of waiting clusters.
     pub early: Early,
-    /// Brings Up and Down.
+    /// Reads Up and Down.
     pub udio: Udio,
     /// Computes Up and Down.
     pub udc: Udc,
@@ -59,10 +59,10 @@ pub fn retire(
 
 /// A way of connecting the stages.
 pub trait Wiring: std::fmt::Debug + Send {
-    /// The window that streamed clusters come through.
+    /// The window of streamed clusters.
     fn reader<'a>(&self, stages: &'a mut Stages) -> &'a mut Reader;
 
-    /// Who hands on what comes through it, in the trace.
+    /// The stage, in the trace, that passes on what is read through it.
     fn reading_stage(&self) -> Stage {
         Stage::Gio
     }
@@ -73,7 +73,7 @@ pub trait Wiring: std::fmt::Debug + Send {
     /// Gives the stages of a phase with neuron clusters a turn, and delivers what they send; true if anything was done.
     fn turn(&mut self, stages: &mut Stages, frame: &mut Frame<'_>, out: &mut Outbox) -> bool;
 
-    /// All neurons of flight `number` are in the cache: it goes on.
+    /// All neurons of flight `number` are in the cache: it continues.
     fn ready(
         &mut self,
         number: usize,
@@ -82,7 +82,7 @@ pub trait Wiring: std::fmt::Debug + Send {
         out: &mut Outbox,
     );
 
-    /// Whether all neuron clusters of the phase are through.
+    /// Whether all neuron clusters of the phase are done.
     fn is_done(&self, stages: &Stages, phase: &Phase) -> bool {
         stages.retired >= phase.neurons().len()
     }
@@ -97,25 +97,25 @@ pub trait Wiring: std::fmt::Debug + Send {
         true
     }
 
-    /// Whether the core waits although it might have work; `reading` says whether reads are under way.
+    /// Whether the core waits although it might have work; `reading` tells whether reads are in flight.
     fn waits(&mut self, _reading: bool) -> bool {
         false
     }
 
-    /// What becomes of a turn's result.
+    /// Adjusts a turn's result.
     fn after(&mut self, turn: Turn) -> Turn {
         turn
     }
 }
 
-/// Rows that came through the window are given back to it.
+/// Returns the buffer of streamed rows to the window.
 pub fn release(reader: &mut Reader, returned: Option<(Item, Slot)>) {
     if let Some((item, buffer)) = returned {
         reader.release(item, buffer);
     }
 }
 
-/// What every graph does when a phase begins.
+/// What every graph does at the beginning of a phase.
 pub fn begin(reader: fn(&mut Stages) -> &mut Reader, stages: &mut Stages, frame: &mut Frame<'_>) {
     match &frame.phase.work {
         Work::Rows(rows) => {

@@ -12,7 +12,7 @@ pub enum ModelError {
     /// The operating system refused to read or write.
     #[error("{}: cannot {}: {source}", path_of(path), sentence(action))]
     Io {
-        /// File or folder concerned.
+        /// The file or folder.
         path: PathBuf,
         /// What was attempted, as a verb phrase ("read tensor data").
         action: String,
@@ -28,7 +28,7 @@ pub enum ModelError {
         sentence(remedy)
     )]
     Format {
-        /// File concerned.
+        /// The file.
         path: PathBuf,
         /// Field, tensor or section that is wrong.
         field: String,
@@ -46,11 +46,11 @@ pub enum ModelError {
         sentence(remedy)
     )]
     Unsupported {
-        /// File concerned.
+        /// The file.
         path: PathBuf,
-        /// Field that holds the request.
+        /// The field that requires it.
         field: String,
-        /// What was asked for.
+        /// What is required.
         problem: String,
         /// What is supported instead.
         remedy: String,
@@ -62,7 +62,7 @@ pub enum ModelError {
         field: String,
         /// What is wrong with it.
         problem: String,
-        /// What would be accepted.
+        /// Which values are accepted.
         remedy: String,
     },
 }

@@ -1,4 +1,4 @@
-//! Model formats and numbers: architectures and the networks they describe, GGUF, safetensors, the bundle file,
+//! Model formats and numbers: architectures and the networks they describe, GGUF, safetensors, the packed file,
 //! tokenizers, samplers and the naive oracle. Nothing here knows about threads, queues or devices.
 #![forbid(unsafe_code)]
 
@@ -17,5 +17,5 @@ pub mod synth;
 pub mod tensor;
 pub mod tokenizer;
 
-/// How numbers are stored: a crate of its own, since the kernels need nothing else of models.
+/// How numbers are stored: a separate crate, since the kernels need nothing else of models.
 pub use forebay_numbers::{block, kv_type, lanes, panel};

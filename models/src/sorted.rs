@@ -1,5 +1,5 @@
-//! A model with its FFN's neurons in another order: hot ones first, so that clusters are hot or cold as a whole
-//! (PowerInfer-2, section 4.1). The model is the same but for the order of sums.
+//! A model with its FFN's neurons in another order: hot ones first, so that clusters are hot or
+//! cold as a whole (PowerInfer-2, section 4.1). The model is the same except for the order of sums.
 
 use std::path::Path;
 
@@ -9,19 +9,19 @@ use crate::network::Network;
 use crate::tensor::{LayerTensor, TensorId, TensorMeta, TensorSource};
 use crate::tokenizer::TokenizerSpec;
 
-/// Neurons that move together: most that a cluster has.
+/// Neurons that move together: the maximum of a cluster.
 const GROUP: usize = 256;
 
 /// The order of each layer's neurons, hottest first, from how often each was wanted, `[n_layers][d_ff]`.
 ///
-/// Clusters are dealt to cores in turn, so groups of 256 come in the order 0, 1, 3, 2, 4, 5, 7, 6, …: with two
+/// Clusters are assigned to cores in turn, so groups of 256 come in the order 0, 1, 3, 2, 4, 5, 7, 6, …: with two
 /// cores, neither gets the hotter half of each pair every time.
 pub fn hot_first(counts: &[Vec<u32>]) -> Vec<Vec<u32>> {
     let layer = |counts: &Vec<u32>| {
         let mut sorted: Vec<u32> = (0..counts.len() as u32).collect();
         sorted.sort_by_key(|&i| std::cmp::Reverse(counts[i as usize]));
         let mut groups: Vec<&[u32]> = sorted.chunks(GROUP).collect();
-        // A group that is not full stays the last one.
+        // An incomplete group stays the last one.
         let whole = counts.len() / GROUP;
         for four in groups[..whole].chunks_exact_mut(4) {
             four.swap(2, 3);
@@ -31,10 +31,10 @@ pub fn hot_first(counts: &[Vec<u32>]) -> Vec<Vec<u32>> {
     counts.iter().map(layer).collect()
 }
 
-/// A source whose neurons come in another order.
+/// A source with its neurons in another order.
 pub struct SortedNeurons {
     inner: Box<dyn TensorSource>,
-    /// Place in the source of each neuron, `[n_layers][d_ff]`.
+    /// Index in the source of each neuron, `[n_layers][d_ff]`.
     order: Vec<Vec<u32>>,
 }
 
@@ -42,8 +42,7 @@ impl SortedNeurons {
     /// `inner` with the neurons of each layer in `order`.
     ///
     /// # Errors
-    /// The order is not one of this model's neurons, or Down is quantised in blocks of neurons, which cannot be
-    /// taken apart.
+    /// The order is not one of this model's neurons, or Down is quantised in blocks of neurons, which cannot be split.
     pub fn new(inner: Box<dyn TensorSource>, order: Vec<Vec<u32>>) -> Result<Self> {
         let network = inner.network();
         let refuse = |field: String, problem: String, remedy: &str| ModelError::Parameter {
@@ -75,7 +74,7 @@ impl SortedNeurons {
         Ok(Self { inner, order })
     }
 
-    /// Reads rows that lie elsewhere in the source.
+    /// Reads rows that are elsewhere in the source.
     fn read_rows(&self, id: TensorId, layer: usize, offset: usize, out: &mut [u8]) -> Result<()> {
         let row_bytes = self.inner.meta(id).map_or(1, TensorMeta::row_bytes);
         let (mut at, mut rest) = (offset, out);
@@ -90,7 +89,7 @@ impl SortedNeurons {
         Ok(())
     }
 
-    /// Reads rows whose elements lie in another order, whole rows of the source at a time.
+    /// Reads rows whose elements are in another order, whole rows of the source at a time.
     fn read_columns(
         &self,
         id: TensorId,
@@ -181,7 +180,7 @@ mod tests {
         let counts: Vec<u32> = (0..1100).collect();
         let order = &hot_first(&[counts])[0];
         let firsts: Vec<u32> = order.chunks(GROUP).map(|g| g[0]).collect();
-        // The hottest is the last neuron; groups 2 and 3 have changed places.
+        // The hottest is the last neuron; groups 2 and 3 have been swapped.
         assert_eq!(firsts, [1099, 843, 331, 587, 75]);
         let mut all = order.clone();
         all.sort_unstable();

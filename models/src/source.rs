@@ -1,4 +1,4 @@
-//! Opening a source model, whatever its format.
+//! Opens a source model in any format.
 
 use std::io::Read;
 use std::path::Path;
@@ -13,12 +13,12 @@ pub(crate) mod fields;
 pub(crate) mod inventory;
 pub(crate) mod limits;
 
-/// Opens the model at `path`: a GGUF file (told by its first bytes), or a folder with
+/// Opens the model at `path`: a GGUF file (recognised by its first bytes), or a folder with
 /// `config.json` and safetensors. Every tensor's shape has been checked when this returns.
 ///
 /// # Errors
-/// A missing, empty or damaged file, another format (the message says what to do with it), or a
-/// model that this engine cannot run.
+/// A missing, empty or damaged file, another format (the message tells what to do with it), or a
+/// model that this engine does not support.
 pub fn open(path: &Path) -> Result<Box<dyn TensorSource>> {
     let describe =
         std::fs::metadata(path).map_err(|e| ModelError::io(path, "open the model", e))?;
@@ -69,7 +69,7 @@ fn other_format(path: &Path, head: &[u8]) -> ModelError {
             "give the folder that holds it, with config.json and tokenizer.json",
         ),
         ("json", _) => wrong_kind(path, "a JSON file"),
-        // A zip archive or a pickle: what torch.save writes.
+        // A zip archive or a pickle, as written by torch.save.
         ("bin" | "pt" | "pth" | "ckpt", _) | (_, [b'P', b'K', 3, 4] | [0x80, ..]) => {
             ModelError::unsupported(
                 path,
@@ -85,7 +85,7 @@ fn other_format(path: &Path, head: &[u8]) -> ModelError {
             "a packed model as the source of a conversion",
             "give the GGUF file or safetensors folder that it was packed from",
         ),
-        // Old GGML magics and anything else: the GGUF reader knows the messages.
+        // Old GGML magics and anything else: the GGUF reader has the messages.
         _ => match GgufSource::open(path) {
             Ok(_) => wrong_kind(path, "the file changed while it was opened"),
             Err(e) => e,

@@ -9,8 +9,8 @@ use crate::error::{ModelError, Result};
 use crate::network::Network;
 use crate::tokenizer::TokenizerSpec;
 
-/// A tensor of one layer. The numbers are part of the format of packed files and of what seeds make of synthetic
-/// models: they stay.
+/// A tensor of one layer. The numbers are part of the packed format and of the seeds of synthetic models: never change
+/// them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 #[repr(u8)]
@@ -111,7 +111,7 @@ pub enum TensorId {
     TokenEmbedding,
     /// Final RMSNorm, `[d_model]`.
     OutputNorm,
-    /// Output head, `[vocab_size, d_model]`; absent where the head is tied.
+    /// Output head, `[vocab_size, d_model]`; absent if the head is tied.
     OutputHead,
     /// A tensor of layer `.0`.
     Layer(usize, LayerTensor),
@@ -159,8 +159,8 @@ impl TensorMeta {
     }
 }
 
-/// What a converter needs of a source model, whatever its file format. Opening validates every
-/// shape against the description, so that later reads can only fail for I/O reasons.
+/// What a converter needs from a source model of any file format. Opening validates every shape
+/// against the description, so that later reads can only fail for I/O reasons.
 pub trait TensorSource: Send {
     /// The file or folder this source was opened from.
     fn path(&self) -> &Path;
@@ -171,18 +171,18 @@ pub trait TensorSource: Send {
     /// Everything needed to build the tokenizer.
     fn tokenizer(&self) -> &TokenizerSpec;
 
-    /// Shape and type of a tensor, `None` where the model has no such tensor. Where the file holds several
-    /// tensors as one, these are the rows of this one.
+    /// Shape and type of a tensor, `None` if the model has no such tensor. If the file stores several tensors as one,
+    /// these are the rows of this one.
     fn meta(&self, id: TensorId) -> Option<&TensorMeta>;
 
     /// Reads `out.len()` bytes of the tensor from byte `offset`. The bytes are read from the file
-    /// (not mapped), so packing a model needs no memory but the caller's buffers.
+    /// (not mapped), so packing a model needs no memory except the caller's buffers.
     ///
     /// # Errors
-    /// An unknown tensor, a range outside it, or a failing read.
+    /// An unknown tensor, a range outside it, or a failed read.
     fn read(&self, id: TensorId, offset: usize, out: &mut [u8]) -> Result<()>;
 
-    /// What is to be added to every element of a vector: 1 for norms that are stored as what differs from 1.
+    /// What is to be added to every element of a vector: 1 for norms that are stored as the difference from 1.
     fn added(&self, _id: TensorId) -> f32 {
         0.0
     }
@@ -191,7 +191,7 @@ pub trait TensorSource: Send {
 /// Reads a norm or a bias as the network uses it.
 ///
 /// # Errors
-/// An unknown tensor or a failing read.
+/// An unknown tensor, or a failed read.
 pub fn read_vector(source: &dyn TensorSource, id: TensorId) -> Result<Vec<f32>> {
     let missing = || ModelError::damaged(source.path(), format!("{id:?}"), "the tensor is missing");
     let meta = source.meta(id).ok_or_else(missing)?;

@@ -1,5 +1,5 @@
-//! Opening a model by its path: the format is told by the first bytes, and every other kind of file
-//! by a message that says what to do with it.
+//! Opening a model by its path: the format is recognised by the first bytes, and every other kind
+//! of file by a message that says what to do with it.
 
 mod gguf_writer;
 

@@ -329,7 +329,7 @@ fn what_cannot_be_made_is_refused() {
 /// The same for the first layers of a real shape: `FOREBAY_SYNTH_SHAPE` names it and `FOREBAY_SYNTH_LAYERS`
 /// says how many (10 s each).
 #[test]
-#[ignore = "minutes: a measurement for whoever changes what is planted"]
+#[ignore = "minutes: a measurement for changes to what is planted"]
 fn statistics_of_a_large_shape() {
     let name = std::env::var("FOREBAY_SYNTH_SHAPE").unwrap_or("turbosparse-mistral-7b".into());
     let layers = std::env::var("FOREBAY_SYNTH_LAYERS").map_or(2, |n| n.parse().unwrap());

@@ -1,8 +1,8 @@
 //! Measured memory read bandwidth, the bound of every decode.
 //!
-//! Each thread sums its own part of a buffer that no cache holds. The figure is what a perfect decode on
-//! these cores could read, so quote speeds as a fraction of it. On shared machines it changes from minute
-//! to minute: measure it beside what it is compared with.
+//! Each thread sums its own part of a buffer that no cache can hold. The result is what perfect decoding on these cores
+//! could read, so quote speeds as a fraction of it. On shared machines it changes from minute to minute: measure it
+//! together with what it is compared with.
 
 use std::hint::black_box;
 use std::sync::Barrier;
@@ -15,31 +15,33 @@ use crate::error::PlanError;
 use crate::pinning::pin;
 use crate::size::format_size;
 
-/// Buffer where nothing else is known: eight times a 32 MiB cache.
+/// Buffer if nothing else is known: eight times a 32 MiB cache.
 const USUAL_BUFFER: usize = 256 << 20;
 
 /// The buffer must be this many times the last-level cache, or the cache serves much of it.
 const TIMES_CACHE: u64 = 4;
 
-/// Under memory pressure, the least multiple of the cache that still measures memory and not the cache.
+/// Under memory pressure, the smallest multiple of the cache that still measures memory and not the cache.
 const LEAST_TIMES_CACHE: u64 = 2;
 
-/// A cache size to be assumed where the kernel states none (virtual machines, phones).
+/// The assumed cache size if the kernel states none (virtual machines, phones).
 const ASSUMED_CACHE: u64 = 32 << 20;
 
-/// At most this part of the available memory is taken.
+/// At most 1/`SHARE_OF_AVAILABLE` of the available memory is used.
 const SHARE_OF_AVAILABLE: u64 = 4;
 
-/// One sample lasts at least this long, so that starting together does not matter.
+/// One sample lasts at least this long, so that an uneven start of the threads does not matter.
 const SAMPLE: Duration = Duration::from_millis(25);
 
-/// Unmeasured work before a sample: the clock wakes, and the buffer's pages are in the TLB.
+/// Unmeasured work before a sample: it raises the clock rate and brings the buffer's pages into the
+/// TLB.
 const WARM_UP: Duration = Duration::from_millis(5);
 
-/// Bytes between looks at the clock: tens of microseconds, so that all threads stop nearly together.
+/// Bytes between readings of the clock: tens of microseconds, so that all threads stop nearly together.
 const CHUNK: usize = 1 << 20;
 
-/// Granularity of the threads' parts: they share no cache line, nor the line that is fetched along.
+/// Granularity of the threads' parts: they share no cache line, nor the adjacent line that is
+/// prefetched.
 const STEP: usize = 128;
 
 /// Read bandwidth with a number of threads, over several alternating samples.
@@ -58,8 +60,8 @@ pub struct Bandwidth {
 }
 
 impl Bandwidth {
-    /// Distance of the extremes as a share of the median: above about 0.3 the machine is shared or its
-    /// clock moves, and figures taken on it want a repeat.
+    /// Distance of the extremes as a share of the median: above about 0.3 the machine is shared or its clock rate
+    /// changes, and measurements should be repeated.
     pub fn spread(&self) -> f64 {
         (self.max - self.min) / self.median
     }
@@ -78,7 +80,7 @@ impl Bandwidth {
     }
 }
 
-/// A buffer to measure with.
+/// A buffer for measuring.
 #[derive(Debug)]
 pub struct BandwidthProbe {
     buffer: MmapMut,
@@ -86,11 +88,10 @@ pub struct BandwidthProbe {
 }
 
 impl BandwidthProbe {
-    /// Chooses a buffer that no cache of `cache_bytes` holds and that leaves most of `available` bytes
-    /// alone.
+    /// Chooses a buffer that no cache of `cache_bytes` can hold and that leaves most of the `available` bytes unused.
     ///
     /// # Errors
-    /// So little memory is available that the cache would be measured, or the mapping is refused.
+    /// So little memory is available that the cache would be measured, or the mapping fails.
     pub fn new(cache_bytes: Option<u64>, available: u64) -> Result<Self, PlanError> {
         let bytes = buffer_bytes(cache_bytes, available)?;
         Self::with_buffer(bytes)
@@ -100,13 +101,13 @@ impl BandwidthProbe {
     /// written is one shared page of zeros.
     ///
     /// # Errors
-    /// The mapping is refused.
+    /// The mapping fails.
     pub fn with_buffer(bytes: usize) -> Result<Self, PlanError> {
         let bytes = bytes.max(1).next_multiple_of(STEP);
         let mut buffer = MmapMut::map_anon(bytes).map_err(|source| PlanError::Bandwidth {
             why: format!("no buffer of {}: {source}", format_size(bytes as u64)),
         })?;
-        // With 4 KiB pages the page walks, not the memory, are measured. Refusal is not fatal.
+        // With 4 KiB pages, page walks would be measured instead of memory. A refusal is not fatal.
         let huge_pages = buffer.advise(Advice::HugePage).is_ok();
         buffer.fill(1);
         Ok(Self { buffer, huge_pages })
@@ -122,8 +123,8 @@ impl BandwidthProbe {
         self.huge_pages
     }
 
-    /// Measures with each of `counts` threads on the first `cores`, `rounds` times in turn (A B A B), so
-    /// that a drift of the clock falls on all alike. Pinning is best effort.
+    /// Measures with each of `counts` threads on the first `cores`, `rounds` times in turn (A B A B), so that a drift
+    /// of the clock rate affects all counts. Pinning is best effort.
     ///
     /// Counts above the number of cores are measured with all cores; a count of 0 with one.
     pub fn measure(&self, cores: &[usize], counts: &[usize], rounds: usize) -> Vec<Bandwidth> {
@@ -163,10 +164,10 @@ impl BandwidthProbe {
     }
 }
 
-/// Units per second of all `workers` together, each on a thread of its own that is pinned (as far as the
-/// system allows) to the core of the same place in `cores`. A worker does a piece of work of tens of
-/// microseconds per call and returns its units; it is called for a short while unmeasured, which wakes the
-/// clock, then until `duration` is over. It must not panic. 0 without workers.
+/// Units per second of all `workers` together, each on its own thread that is pinned (as far as the system allows) to
+/// the core at the same index in `cores`. A worker does a piece of work of tens of microseconds per call and returns
+/// its units; it is first called for a short time unmeasured, which raises the clock rate, then until `duration` is
+/// over. It must not panic. 0 without workers.
 pub fn rate_together<W: FnMut() -> u64 + Send>(
     cores: &[usize],
     workers: Vec<W>,
@@ -193,7 +194,7 @@ pub fn rate_together<W: FnMut() -> u64 + Send>(
     units as f64 / longest.as_secs_f64()
 }
 
-/// What one thread did.
+/// The work that one thread did.
 struct Work {
     units: u64,
     took: Duration,
@@ -236,7 +237,7 @@ fn sum(bytes: &[u8]) -> u64 {
     })
 }
 
-/// How large a buffer is to be that no cache of `cache_bytes` holds and that leaves most of `available` bytes alone.
+/// The size of a buffer that no cache of `cache_bytes` can hold and that leaves most of the `available` bytes unused.
 ///
 /// # Errors
 /// So little memory is available that the cache would be measured.
@@ -249,8 +250,8 @@ pub fn buffer_bytes(cache_bytes: Option<u64>, available: u64) -> Result<usize, P
         Ok(bytes) if bytes as u64 >= least && bytes > 0 => Ok(bytes),
         _ => Err(PlanError::Bandwidth {
             why: format!(
-                "a buffer of {} is needed to look past a cache of {}, but only a quarter of the {} \
-                 that are available may be used; free memory or raise the limit",
+                "a buffer of {} is needed to measure beyond a cache of {}, but only a quarter of \
+                 the {} that are available may be used; free memory or raise the limit",
                 format_size(least),
                 format_size(cache),
                 format_size(available)
@@ -319,7 +320,7 @@ mod tests {
         };
         let rate = rate_together(&[], vec![&worker; 2], Duration::from_millis(20));
         assert_eq!(most.into_inner(), 2, "together");
-        // A sleep is never shorter than it was asked to be.
+        // A sleep is never shorter than requested.
         assert!(rate > 0.0 && rate <= 2000.0, "{rate}");
         assert_eq!(rate_together::<fn() -> u64>(&[], vec![], SAMPLE), 0.0);
     }

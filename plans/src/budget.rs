@@ -1,7 +1,7 @@
 //! The memory budget as a list of named claims.
 //!
-//! One number covers everything the process holds. Each part claims its bytes with a reason;
-//! the sum is shown before a run, held during it, and printed in the statistics.
+//! One number covers everything that the process holds. Each part claims its bytes with a reason;
+//! the sum is shown before a run, kept during it, and printed in the statistics.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -18,13 +18,13 @@ const NAMED_IN_ERROR: usize = 4;
 pub struct BudgetItem {
     /// What it is, as in the statistics: `kv_cache`, `resident_weights`.
     pub name: Cow<'static, str>,
-    /// How much of the budget it takes.
+    /// Bytes of the budget.
     pub bytes: u64,
     /// Where the figure comes from, such as `24 layers x 2 x 4096 tokens x 512 B`.
     pub why: String,
 }
 
-/// What may be used and who uses it.
+/// How much may be used, and what uses it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Budget {
     total_bytes: u64,
@@ -42,8 +42,8 @@ impl Budget {
 
     /// Takes `bytes` for `name`. A second claim of the same name adds to the first.
     ///
-    /// It never fails: all needs are gathered first, so that [`Budget::check`] can name the least budget
-    /// that would do instead of the first claim that did not fit.
+    /// It never fails: all needs are gathered first, so that [`Budget::check`] can name the minimum budget instead of
+    /// the first claim that did not fit.
     pub fn claim(
         &mut self,
         name: impl Into<Cow<'static, str>>,
@@ -60,7 +60,7 @@ impl Budget {
         }
     }
 
-    /// The same claims under another total, but for `name`, which takes `less` bytes less.
+    /// The same claims under another total, except that `name` takes `less` bytes less.
     #[must_use]
     pub fn changed(&self, total_bytes: u64, name: &str, less: u64) -> Self {
         let mut items = self.items.clone();
@@ -95,7 +95,7 @@ impl Budget {
     /// Whether all claims so far fit.
     ///
     /// # Errors
-    /// They do not; the error names the sum as the least budget.
+    /// They do not; the error names the sum as the minimum budget.
     pub fn check(&self) -> Result<(), ImpossibleBudget> {
         if self.claimed() <= self.total_bytes {
             return Ok(());
@@ -108,7 +108,7 @@ impl Budget {
     }
 }
 
-/// A table: one claim per line, then the sum, the budget and what is free.
+/// A table: one claim per line, then the sum, the budget and the rest.
 impl fmt::Display for Budget {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let claimed = self.claimed();
@@ -156,16 +156,16 @@ impl Serialize for Budget {
 /// The claims exceed the budget.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ImpossibleBudget {
-    /// The budget asked for, in bytes.
+    /// The requested budget, in bytes.
     pub asked: u64,
-    /// The least budget that would do, in bytes.
+    /// The minimum budget, in bytes.
     pub least: u64,
     /// All claims.
     pub items: Vec<BudgetItem>,
 }
 
 impl ImpossibleBudget {
-    /// The least budget in whole MiB, rounded up.
+    /// The minimum budget in MiB, rounded up.
     pub fn least_mib(&self) -> u64 {
         self.least.div_ceil(1 << 20)
     }
@@ -189,7 +189,7 @@ impl fmt::Display for ImpossibleBudget {
         }
         write!(
             f,
-            "a memory budget of {} is too small; the least possible is {least} MiB ({})",
+            "a memory budget of {} is too small; the minimum is {least} MiB ({})",
             format_size(self.asked),
             parts.join(", "),
             least = self.least_mib(),
@@ -272,7 +272,7 @@ free               587 MiB
         let error = example(300 << 20).check().unwrap_err();
         assert_eq!(
             error.to_string(),
-            "a memory budget of 300 MiB is too small; the least possible is 438 MiB \
+            "a memory budget of 300 MiB is too small; the minimum is 438 MiB \
              (resident_weights 400 MiB, kv_cache 24.0 MiB, io_buffers 8.00 MiB, \
              process 5.00 MiB, 1 others 2.93 KiB)"
         );

@@ -16,26 +16,27 @@ pub const CACHE_VARIABLE: &str = "FOREBAY_CACHE";
 /// Extension of packed models.
 pub const PACKED_EXTENSION: &str = "fbay";
 
-/// Endings that name a format and not the model. Anything else behind a point belongs to the name, as in
-/// the folder `Qwen2.5-1.5B`.
+/// Endings that name a format and not the model. Anything else after a dot belongs to the name, as in the folder
+/// `Qwen2.5-1.5B`.
 const FORMAT_EXTENSIONS: [&str; 4] = ["gguf", "safetensors", "json", PACKED_EXTENSION];
 
 /// File systems allow 255 bytes per name; hash, dash and extension take 22.
 const MOST_STEM_BYTES: usize = 200;
 
-/// A folder in which packed models may be kept, and who named it.
+/// A folder in which packed models may be kept, and the variable that names it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Candidate {
     /// The folder; it need not exist.
     pub dir: PathBuf,
-    /// The environment variable it comes from.
+    /// The environment variable that names it.
     pub variable: &'static str,
 }
 
 /// The folders that the environment suggests, the preferred first: `$FOREBAY_CACHE`, else
 /// `$XDG_CACHE_HOME/forebay`, `$HOME/.cache/forebay`. Nothing is created.
 ///
-/// An explicit `$FOREBAY_CACHE` stands alone: many gigabytes must not land on another disk unasked.
+/// An explicit `$FOREBAY_CACHE` is the only candidate: many gigabytes must not end up on another
+/// disk.
 pub fn candidates() -> Vec<Candidate> {
     candidates_from(|name| std::env::var_os(name))
 }
@@ -54,7 +55,7 @@ fn candidates_from(variable: impl Fn(&str) -> Option<OsString>) -> Vec<Candidate
             variable: CACHE_VARIABLE,
         }];
     }
-    // The XDG base directory specification says that relative paths are to be ignored.
+    // The XDG base directory specification requires that relative paths are ignored.
     let xdg = folder("XDG_CACHE_HOME", "forebay").filter(|c| c.dir.is_absolute());
     let home = folder("HOME", ".cache/forebay").filter(|c| c.dir.is_absolute());
     xdg.into_iter().chain(home).collect()

@@ -1,7 +1,7 @@
-//! The control groups this process is in, versions 1 and 2, nested ones included.
+//! The control groups of this process, versions 1 and 2, including nested ones.
 //!
-//! Every group on the way up limits the process, so all of them are looked at. Containers show their own
-//! group as the mount's root; the mount table says which part of the hierarchy is visible.
+//! Every group up to the root limits the process, so all of them are examined. Containers show their own group as the
+//! mount's root; the mount table tells which part of the hierarchy is visible.
 
 use std::path::{Path, PathBuf};
 
@@ -24,13 +24,13 @@ pub enum Version {
 pub struct Group {
     /// The folder with the interface files.
     pub dir: PathBuf,
-    /// Which files to expect there.
+    /// Which files it has.
     pub version: Version,
 }
 
 /// The groups that limit this process through `controller` (`memory`, `cpu`), the innermost first.
 ///
-/// A unified hierarchy is always listed, even if its controllers are bound to version 1: the files tell.
+/// A unified hierarchy is always listed, even if its controllers are bound to version 1: its files decide.
 ///
 /// # Errors
 /// `/proc/self/cgroup` or the mount table cannot be read.
@@ -85,8 +85,8 @@ fn hierarchy<'a>(
 /// Folders from the process's own group up to the mount's root.
 fn chain(kernel: &KernelFiles, mount: &Mount, path: &str) -> Vec<PathBuf> {
     let top = kernel.rooted(&mount.point);
-    // A path outside the visible part (it starts with `/..` in a cgroup namespace) leaves the mount's
-    // root as the only group that can be seen.
+    // A path outside the visible part (it starts with `/..` in a cgroup namespace) leaves the mount's root as the only
+    // visible group.
     let inner = Path::new(path)
         .strip_prefix(&mount.root)
         .ok()

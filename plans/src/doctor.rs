@@ -1,7 +1,7 @@
-//! What stands between this machine and full speed, with remedies.
+//! What keeps this machine from full speed, with remedies.
 //!
-//! The doctor reads and measures; it changes nothing. Probes that need a ring or a thread pool (disk speed,
-//! io_uring) belong to the crates that own those, and join as extra findings.
+//! The doctor reads and measures; it changes nothing. Probes that need a ring or a thread pool
+//! (disk speed, io_uring) belong to the crates that own those, and are added as extra findings.
 
 mod compute;
 mod disk;
@@ -27,7 +27,7 @@ pub enum Status {
     Good,
     /// Costs speed or comfort.
     Warn,
-    /// Keeps something from working.
+    /// Prevents something from working.
     Bad,
 }
 
@@ -44,15 +44,15 @@ impl Status {
 /// One fact about the machine and what it means.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Finding {
-    /// The part of the machine: `cores`, `memory`, `model disk`. Findings of one area stand together.
+    /// The part of the machine: `cores`, `memory`, `model disk`. Findings of one area are shown together.
     pub area: String,
-    /// What was looked at.
+    /// What was examined.
     pub what: String,
     /// What was found, with its unit.
     pub value: String,
     /// What that means.
     pub status: Status,
-    /// What to do about it, where something can be done.
+    /// What to do about it, if something can be done.
     pub remedy: Option<String>,
 }
 
@@ -77,7 +77,7 @@ impl Finding {
         Self::new(area, what, value, Status::Warn)
     }
 
-    /// A fact that keeps something from working.
+    /// A fact that prevents something from working.
     pub fn bad(area: &str, what: &str, value: impl Into<String>) -> Self {
         Self::new(area, what, value, Status::Bad)
     }
@@ -93,16 +93,17 @@ impl Finding {
 /// What to examine.
 #[derive(Debug, Clone, Default)]
 pub struct ExamineOptions {
-    /// The model that is to be run: its folder's disk is looked at, and its size is the space that the
-    /// packed copy needs.
+    /// The model to be run: the disk of its folder is examined, and its size tells how much space the packed copy
+    /// needs.
     pub model: Option<PathBuf>,
     /// The folder for packed models instead of the one that the environment names.
     pub cache_dir: Option<PathBuf>,
     /// Compute threads instead of the default.
     pub threads: Option<usize>,
-    /// Samples per memory bandwidth figure; 0 skips the measurement, which takes 60 ms per sample.
+    /// Samples per measurement of memory bandwidth; 0 skips the measurement, which takes 60 ms per
+    /// sample.
     pub bandwidth_rounds: usize,
-    /// Findings of other probes, shown behind these.
+    /// Findings of other probes, shown after these.
     pub extra: Vec<Finding>,
 }
 
@@ -113,9 +114,9 @@ pub struct Doctor {
     pub findings: Vec<Finding>,
     /// Instruction features.
     pub isa: Isa,
-    /// Cores; `None` if they could not be read (a finding says why).
+    /// Cores; `None` if they could not be read (a finding tells why).
     pub topology: Option<Topology>,
-    /// Memory and limits; `None` if they could not be read (a finding says why).
+    /// Memory and limits; `None` if they could not be read (a finding tells why).
     pub memory: Option<MemoryLimits>,
     /// Measured memory read bandwidth with 1 and all compute threads.
     pub bandwidth: Vec<Bandwidth>,
@@ -161,7 +162,7 @@ impl Doctor {
     }
 }
 
-/// A table by area; a remedy stands below its finding.
+/// A table by area; remedies are below their findings.
 impl fmt::Display for Doctor {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let names = self

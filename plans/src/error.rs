@@ -1,4 +1,4 @@
-//! What can go wrong while looking at the machine.
+//! What can go wrong while examining the machine.
 
 use std::path::PathBuf;
 
@@ -8,7 +8,7 @@ use crate::size::format_size;
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum PlanError {
-    /// A file of the kernel (or a folder) that must be readable is not.
+    /// A file or folder of the kernel is not readable.
     #[error("cannot read {}: {source}; is /proc or /sys mounted here?", path.display())]
     Read {
         /// The file.
@@ -17,16 +17,16 @@ pub enum PlanError {
         source: std::io::Error,
     },
 
-    /// A file of the kernel does not say what it should.
+    /// A file of the kernel does not contain what it should.
     #[error("{}: {field} reads {text:?}, expected {expected}", path.display())]
     Malformed {
         /// The file.
         path: PathBuf,
         /// The field in it.
         field: &'static str,
-        /// What stands there (empty: the field is missing).
+        /// What is there (empty: the field is missing).
         text: String,
-        /// What should stand there.
+        /// What should be there.
         expected: &'static str,
     },
 
@@ -65,12 +65,12 @@ pub enum PlanError {
 
     /// More threads were asked for than the process may use CPUs.
     #[error(
-        "{asked} threads asked for, but this process may run on {allowed} CPUs only ({cpus}: \
+        "{asked} threads requested, but this process may run on {allowed} CPUs only ({cpus}: \
          Cpus_allowed_list in /proc/self/status, less what is offline); use {allowed} or fewer, or widen \
          the CPU set (taskset, cpuset, docker --cpuset-cpus)"
     )]
     TooManyThreads {
-        /// Threads asked for.
+        /// Requested threads.
         asked: usize,
         /// CPUs allowed and online.
         allowed: usize,
@@ -78,7 +78,7 @@ pub enum PlanError {
         cpus: String,
     },
 
-    /// No thread at all was asked for.
+    /// 0 threads were requested.
     #[error("0 threads: at least one is needed")]
     NoThreads,
 
@@ -101,7 +101,7 @@ pub enum PlanError {
         why: String,
     },
 
-    /// No folder is there for packed models.
+    /// There is no folder for packed models.
     #[error(
         "no folder for packed models: {tried}; set FOREBAY_CACHE to a writable folder on the \
          fastest disk, or pack explicitly with `forebay pack -o`"
@@ -138,19 +138,19 @@ pub enum PlanError {
         source: std::io::Error,
     },
 
-    /// A plan file does not say what a plan says.
+    /// A plan file that cannot be used.
     #[error("{}: {why}", path.display())]
     Plan {
         /// The file.
         path: PathBuf,
-        /// The field, what stands there and what may stand there.
+        /// The field, its value and the allowed values.
         why: String,
     },
 
-    /// No choice keeps the limits.
-    #[error("no plan keeps the limits: {why}")]
+    /// No choice fits the limits.
+    #[error("no plan fits the limits: {why}")]
     NoPlan {
-        /// The limit, and what would keep it.
+        /// The limit, and what would fit it.
         why: String,
     },
 }

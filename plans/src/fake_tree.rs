@@ -1,4 +1,4 @@
-//! Made-up `/sys` and `/proc` trees for tests: machines that are not at hand.
+//! Made-up `/sys` and `/proc` trees for tests: machines that are not available.
 
 use std::fs;
 use std::path::Path;
@@ -49,7 +49,7 @@ impl FakeTree {
         KernelFiles::at(self.path("sys"), self.path("proc"))
     }
 
-    /// Says which CPUs are online and which the process may use.
+    /// Sets which CPUs are online and which the process may use.
     pub(crate) fn cpus(&self, online: &str, allowed: &str) {
         self.put("sys/devices/system/cpu/online", &format!("{online}\n"));
         let status = format!("Name:\tx\nCpus_allowed:\tff\nCpus_allowed_list:\t{allowed}\n");
@@ -62,7 +62,7 @@ impl FakeTree {
         self.put(path, &format!("{}\n", value.to_string()));
     }
 
-    /// Describes one physical core: its hardware threads, package and greatest frequency.
+    /// Describes one physical core: its hardware threads, package and maximum frequency.
     pub(crate) fn core(&self, threads: &[usize], package: usize, khz: Option<u64>) {
         for &cpu in threads {
             self.cpu(cpu, "topology/core_id", threads[0]);

@@ -1,25 +1,26 @@
-//! Which pinned clusters are streamed instead while the budget is smaller than at the start, and in which order.
+//! Which pinned clusters are evicted while the budget is smaller than at the start, and in which order; they are
+//! streamed then.
 
 use forebay_models::bundle::Bundle;
 use forebay_models::network::Content;
 
 use crate::residency::{Residency, ResidencyPlan};
 
-/// Buffers of the stream window that a core which streams nothing takes out of the memory that it gives up.
+/// Buffers of the stream window that a core which streams nothing takes out of the memory that it releases.
 pub const WINDOW: usize = 4;
 
-/// Pinned clusters that can give way.
+/// Pinned clusters that can be evicted.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct GivingWay {
-    /// Directory indices; the first one gives way first.
+    /// Directory indices, in the order of eviction.
     pub clusters: Vec<u32>,
-    /// Bytes that the first `n` of them give back together, `[clusters + 1]`.
+    /// Bytes that evicting the first `n` of them releases, `[clusters + 1]`.
     bytes: Vec<u64>,
 }
 
 impl GivingWay {
     /// Those of `plan`: FFN clusters that fit the buffers of a core which streams anyway, and all of a core which does
-    /// not. Any number of them from the first on is spread evenly over the layers, as what is pinned is, and over the
+    /// not. The first ones, however many, are spread evenly over the layers, as pinned clusters are, and over the
     /// cores.
     pub fn new(bundle: &Bundle, plan: &ResidencyPlan) -> Self {
         let threads = plan.owner.iter().max().map_or(0, |&most| most + 1);
@@ -31,7 +32,7 @@ impl GivingWay {
             let entry = &bundle.clusters[i];
             let fits = match streams[usize::from(plan.owner[i])] {
                 true => entry.padded_len() <= plan.stream_slot_bytes,
-                // Where neurons are cached, prompts have a route that knows no stream.
+                // If neurons are cached, prompts take the prefill graph, which cannot stream.
                 false => plan.neuron_cache.slots == 0,
             };
             matches!(entry.content, Content::Neurons(_))
@@ -48,7 +49,7 @@ impl GivingWay {
         let in_turn = (0..longest).flat_map(|i| cores.iter().filter_map(move |core| core.get(i)));
         let clusters: Vec<u32> = in_turn.copied().collect();
         let len = |cluster: u32| bundle.clusters[cluster as usize].padded_len() as u64;
-        // What a core without a window keeps back of what it gives up.
+        // What a core without a window keeps of the memory that it releases.
         let window = |(core, streams): (&Vec<u32>, &bool)| match streams {
             true => 0,
             false => WINDOW as u64 * core.iter().map(|&c| len(c)).max().unwrap_or(0),
@@ -66,7 +67,7 @@ impl GivingWay {
         Self { clusters, bytes }
     }
 
-    /// Bytes that the first `n` clusters give back together.
+    /// Bytes that evicting the first `n` clusters releases.
     pub fn bytes_of(&self, n: usize) -> u64 {
         self.bytes
             .get(n)
@@ -75,15 +76,15 @@ impl GivingWay {
             .unwrap_or(0)
     }
 
-    /// How many of the first clusters give `bytes` back together; all of them where that is not enough.
+    /// How many of the first clusters have to be evicted to release `bytes`; all of them if that is not enough.
     pub fn enough_for(&self, bytes: u64) -> usize {
         let fewer = self.bytes.partition_point(|&b| b < bytes);
         fewer.min(self.clusters.len())
     }
 }
 
-/// The same in an order in which any number of the first ones lies scattered over all: by the bits of their place,
-/// reversed.
+/// The same in an order in which the first ones, however many, are scattered over all: by the reversed bits of their
+/// index.
 fn scattered(clusters: Vec<u32>) -> Vec<u32> {
     let mut places: Vec<usize> = (0..clusters.len()).collect();
     places.sort_by_key(|place| place.reverse_bits());

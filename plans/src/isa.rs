@@ -23,12 +23,12 @@ impl Isa {
         }
     }
 
-    /// Whether the feature of this name is there.
+    /// Whether the CPU has the feature of this name.
     pub fn has(&self, feature: &str) -> bool {
         self.features.contains(&feature)
     }
 
-    /// The best feature with an int8 dot product, on which quantised decode lives.
+    /// The best feature with an int8 dot product, on which the speed of quantised decoding depends.
     pub fn int8_dot(&self) -> Option<&'static str> {
         INT8_DOT.into_iter().find(|name| self.has(name))
     }

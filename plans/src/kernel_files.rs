@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 
 use crate::error::PlanError;
 
-/// No machine has more CPUs; a longer list is a broken file, not a reason to fill memory.
+/// No machine has more CPUs; a longer list means a broken file and must not fill memory.
 const MOST_CPUS: usize = 1 << 16;
 
 /// Where `/sys` and `/proc` are.
@@ -34,18 +34,18 @@ impl KernelFiles {
         self.sys.join(rel)
     }
 
-    /// The trimmed text of a file below `/sys`; `None` where it is absent or unreadable, which is normal:
-    /// attributes differ by architecture, kernel and permission.
+    /// The trimmed text of a file below `/sys`; `None` if it is absent or unreadable, which is normal: attributes
+    /// differ by architecture, kernel and permission.
     pub fn sys_text(&self, rel: impl AsRef<Path>) -> Option<String> {
         text(&self.sys_path(rel))
     }
 
-    /// A number that stands alone in a file below `/sys`.
+    /// The number that is the whole content of a file below `/sys`.
     pub fn sys_number<T: std::str::FromStr>(&self, rel: impl AsRef<Path>) -> Option<T> {
         self.sys_text(rel)?.parse().ok()
     }
 
-    /// The text of a file below `/proc` that every Linux has.
+    /// The text of a file below `/proc` that exists on every Linux.
     ///
     /// # Errors
     /// The file cannot be read.
@@ -59,7 +59,7 @@ impl KernelFiles {
         self.proc.join(rel)
     }
 
-    /// Where an absolute path that the kernel names (a mount point) is to be looked up.
+    /// Where an absolute path that the kernel names (a mount point) is found.
     pub fn rooted(&self, absolute: &Path) -> PathBuf {
         match absolute.strip_prefix("/sys") {
             Ok(rest) => self.sys.join(rest),
@@ -68,14 +68,14 @@ impl KernelFiles {
     }
 }
 
-/// The trimmed text of a file; `None` where it cannot be read.
+/// The trimmed text of a file; `None` if it cannot be read.
 pub(crate) fn text(path: &Path) -> Option<String> {
     fs::read_to_string(path)
         .ok()
         .map(|text| text.trim().to_owned())
 }
 
-/// The value behind `key:` in a file of `key: value` lines, such as `/proc/self/status`.
+/// The value after `key:` in a file of `key: value` lines, such as `/proc/self/status`.
 pub(crate) fn field<'a>(text: &'a str, key: &str) -> Option<&'a str> {
     text.lines().find_map(|line| {
         let (name, value) = line.split_once(':')?;
@@ -89,8 +89,8 @@ pub(crate) fn kib_value(value: &str) -> Option<u64> {
     number.checked_mul(1024)
 }
 
-/// CPU numbers of a kernel list such as `0-3,8,10-11`, ascending and without repeats; `None` where the
-/// text is not such a list.
+/// CPU numbers of a kernel list such as `0-3,8,10-11`, ascending and without repeats; `None` if the text is not such a
+/// list.
 pub fn parse_cpu_list(list: &str) -> Option<Vec<usize>> {
     let mut cpus = Vec::new();
     for part in list.trim().split(',').filter(|part| !part.is_empty()) {

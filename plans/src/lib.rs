@@ -1,4 +1,4 @@
-//! What the machine offers and how it is shared out: topology, limits, measurements, the itemised
+//! What the machine offers and how it is divided: topology, limits, measurements, the itemised
 //! memory budget, and the doctor that explains them. Nothing here starts an actor or opens a model.
 #![forbid(unsafe_code)]
 

@@ -1,4 +1,4 @@
-//! How much memory there is, and what stops this process from using it.
+//! How much memory there is, and what keeps this process from using it.
 
 use std::path::PathBuf;
 
@@ -11,7 +11,7 @@ use crate::kernel_files::{KernelFiles, field, kib_value, text};
 /// Limits this large mean "none": version 1 prints 2^63 rounded down to a page.
 const UNLIMITED: u64 = 1 << 60;
 
-/// The limit of one control group on the way from this process to the root.
+/// The limit of one control group between this process and the root.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct GroupLimit {
     /// The group's folder.
@@ -22,7 +22,7 @@ pub struct GroupLimit {
     pub limit_bytes: u64,
     /// Bytes charged to the group, page cache included.
     pub used_bytes: u64,
-    /// Of these, file pages that the kernel drops before it refuses memory.
+    /// Those of them that are file pages, which the kernel drops before it refuses memory.
     pub reclaimable_bytes: u64,
 }
 
@@ -40,7 +40,7 @@ impl GroupLimit {
 pub enum HugePages {
     /// Wherever they fit.
     Always,
-    /// Where the program asks for them, which is enough for Forebay.
+    /// If the program requests them, which is enough for Forebay.
     Madvise,
     /// Never.
     Never,
@@ -52,7 +52,7 @@ pub enum HugePages {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Rlimit {
-    /// So many bytes.
+    /// This many bytes.
     Bytes(u64),
     /// None.
     Unlimited,
@@ -63,7 +63,7 @@ pub enum Rlimit {
 pub struct MemoryLimits {
     /// Memory of the machine in bytes (`MemTotal`).
     pub total_bytes: u64,
-    /// What could be taken without swapping (`MemAvailable`).
+    /// Bytes available without swapping (`MemAvailable`).
     pub available_bytes: u64,
     /// Swap space in bytes (`SwapTotal`).
     pub swap_bytes: u64,
@@ -116,15 +116,16 @@ impl MemoryLimits {
         })
     }
 
-    /// Bytes that this process can still take before the machine swaps or a group's limit bites.
+    /// Bytes that this process can still take before the machine swaps or a group reaches its
+    /// limit.
     ///
-    /// What the process holds already is not part of it.
+    /// What the process already holds is not included.
     pub fn effective_available(&self) -> u64 {
         let groups = self.groups.iter().map(GroupLimit::available);
         groups.fold(self.available_bytes, u64::min)
     }
 
-    /// The most that this process could ever hold: the machine's memory or the tightest group's limit.
+    /// The maximum that this process could ever hold: the machine's memory or the tightest group's limit.
     pub fn effective_total(&self) -> u64 {
         let groups = self.groups.iter().map(|group| group.limit_bytes);
         groups.fold(self.total_bytes, u64::min)
@@ -157,8 +158,8 @@ fn group_limit(group: &Group) -> Option<GroupLimit> {
             (name == key).then(|| value.trim().parse().ok())?
         })
     };
-    // "max" does not parse as a number, so an absent limit drops out. A version 1 group also states the
-    // limit of groups above it, which may lie outside what a container sees.
+    // "max" does not parse as a number, so an absent limit is skipped. A version 1 group also states the limit of
+    // groups above it, which may lie outside what a container sees.
     let (limits, used, inactive, active) = match group.version {
         Version::V1 => (
             [

@@ -1,8 +1,8 @@
-//! The hardware profile: what this machine's cores, memory and disk give, as data (PowerInfer-2 v2,
-//! section 5: F_cpu by core, B_io by block size, B_mem).
+//! The hardware profile: the speeds of this machine's cores, memory and disk, as data (PowerInfer-2
+//! v2, section 5: F_cpu by core, B_io by block size, B_mem).
 //!
-//! Measuring it needs the kernels and the I/O drivers, which live above this crate; here it is kept, looked up
-//! and interpolated.
+//! Measuring it needs the kernels and the I/O drivers, which depend on this crate; here it is saved, looked up and
+//! interpolated.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -13,7 +13,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::error::PlanError;
 
-/// Version of the file; another one is measured anew.
+/// Version of the file; with another version the machine is measured again.
 pub const MACHINE_VERSION: u32 = 2;
 
 /// Name of the file in the cache folder.
@@ -28,7 +28,7 @@ const MAX_BYTES: u64 = 4 << 20;
 pub enum Kernel {
     /// Panels of rows times one token.
     Gemv,
-    /// Rows of neuron bundles, all of them, times one token.
+    /// All rows of neuron bundles times one token.
     GemvRows,
     /// Gate or Up rows of live neurons, anywhere in memory, times one token.
     DotGathered,
@@ -54,7 +54,7 @@ impl Kernel {
 /// A kernel on weights of a format whose rows have `cols` numbers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct KernelCase {
-    /// What is done.
+    /// The kernel.
     pub kernel: Kernel,
     /// Block format of the weights.
     pub format: BlockType,
@@ -74,16 +74,16 @@ impl KernelCase {
     }
 }
 
-/// How fast a kernel is, out of memory.
+/// How fast a kernel is with weights in memory.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct KernelRate {
     /// Bytes of weights per second on one core; operations per second for [`Kernel::Gemm`].
     pub alone: f64,
     /// The same on all cores of the profile together.
     pub together: f64,
-    /// Bytes per second that one core read of the same memory right before, doing nothing else; 0 for
-    /// [`Kernel::Gemm`]. What a byte takes beyond that is the kernel's own; memory is faster or slower from minute to
-    /// minute, and from page to page.
+    /// Bytes per second that one core read of the same memory right before, doing nothing else; 0 for [`Kernel::Gemm`].
+    /// Additional time per byte is the kernel's own; memory is faster or slower from minute to minute, and from page to
+    /// page.
     pub read_alone: f64,
     /// The same for all cores together.
     pub read_together: f64,
@@ -100,31 +100,31 @@ pub struct DiskRate {
     pub bytes_per_second: f64,
 }
 
-/// A way of reading and its rate.
+/// A special way of reading and its rate.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct DiskRemark {
-    /// Size, depth and what is special.
+    /// Size, depth and what is special about it.
     pub what: String,
     /// Bytes per second.
     pub bytes_per_second: f64,
 }
 
-/// Reads through one file system.
+/// Rates of reads through one file system.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct DiskProfile {
-    /// Rates, of each depth by ascending size.
+    /// Rates, for each depth by ascending size.
     pub rates: Vec<DiskRate>,
-    /// Other ways of reading, which no plan uses: for people.
+    /// Other ways of reading, which no plan uses: for information.
     #[serde(default)]
     pub remarks: Vec<DiskRemark>,
 }
 
-/// All of it.
+/// All measurements of a machine.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct MachineProfile {
     /// [`MACHINE_VERSION`].
     pub version: u32,
-    /// Instruction set and cores that it is of.
+    /// The instruction set and cores of which it is a profile.
     pub identity: String,
     /// Cores in the order in which threads take them, `[threads]`.
     pub cores: Vec<usize>,
@@ -136,7 +136,7 @@ pub struct MachineProfile {
     pub f32: f64,
     /// Kernel rates by [`KernelCase::key`].
     pub kernels: BTreeMap<String, KernelRate>,
-    /// By file system of the packed model.
+    /// Disks, by file system of the packed model.
     pub disks: BTreeMap<String, DiskProfile>,
 }
 
@@ -155,13 +155,13 @@ impl MachineProfile {
         }
     }
 
-    /// Where it is kept in the cache folder `folder`.
+    /// Its file in the cache folder `folder`.
     pub fn path(folder: &Path) -> PathBuf {
         folder.join(FILE)
     }
 
-    /// The profile kept in `folder`, if it is of this machine; a damaged or outdated one is measured anew, so it is
-    /// no error.
+    /// The profile saved in `folder`, if it is of this machine; a damaged or outdated one is replaced by a new
+    /// measurement, so it is not an error.
     pub fn load(folder: &Path, identity: &str) -> Option<Self> {
         let bytes = read_regular(&Self::path(folder), MAX_BYTES).ok()?;
         let profile: Self = serde_json::from_slice(&bytes).ok()?;
@@ -173,7 +173,7 @@ impl MachineProfile {
         whole.then_some(profile)
     }
 
-    /// Keeps the profile in `folder`.
+    /// Saves the profile in `folder`.
     ///
     /// # Errors
     /// The file cannot be written.
@@ -195,8 +195,8 @@ impl MachineProfile {
         self.memory.get(at).copied().unwrap_or(0.0)
     }
 
-    /// Bytes (or operations) per second of a kernel on `threads` cores with the memory as fast as it is now: each adds
-    /// its own until what all of them reach together, where the memory is full. `None` where it was not measured.
+    /// Bytes (or operations) per second of a kernel on `threads` cores, at the memory's current speed: each core adds
+    /// its own rate, up to what all of them reach together, when memory is the limit. `None` if it was not measured.
     pub fn kernel_rate(&self, case: &KernelCase, threads: usize) -> Option<f64> {
         let rate = self.kernels.get(&case.key())?;
         let all = self.cores.len();
@@ -210,7 +210,8 @@ impl MachineProfile {
     }
 }
 
-/// A rate measured where memory gave `then`, where it gives `now`: a byte takes as much longer as reading it does.
+/// Converts a rate that was measured when memory's rate was `then` to its rate `now`: each byte takes longer by as much
+/// as reading it does.
 fn now(rate: f64, then: f64, now: f64) -> f64 {
     if rate <= 0.0 || then <= 0.0 || now <= 0.0 {
         return rate;
@@ -220,8 +221,8 @@ fn now(rate: f64, then: f64, now: f64) -> f64 {
 }
 
 impl DiskProfile {
-    /// Time that a read of `bytes` takes of the disk's when `depth` are in flight, seconds: between the sizes that were
-    /// measured, at the largest depth that was and is no larger. 0 where nothing was.
+    /// The disk's time for a read of `bytes` when `depth` are in flight, seconds: interpolated between the measured
+    /// sizes, at the largest measured depth that is not above `depth`. 0 if nothing was measured.
     pub fn seconds_per_read(&self, bytes: f64, depth: usize) -> f64 {
         let depths = self.rates.iter().map(|r| r.depth);
         let least = depths.clone().min().unwrap_or(0);

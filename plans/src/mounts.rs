@@ -8,7 +8,8 @@ use crate::kernel_files::KernelFiles;
 /// One mounted file system.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Mount {
-    /// `major:minor` of the device; major 0 is a file system without one block device of its own.
+    /// `major:minor` of the device; major 0 is a file system without a single block device of its
+    /// own.
     pub device: String,
     /// Which folder of the file system is mounted (`/` unless bind-mounted).
     pub root: String,
@@ -26,7 +27,7 @@ pub struct Mount {
 
 impl Mount {
     fn parse(line: &str) -> Option<Self> {
-        // Optional fields stand before the lone dash, so the line is cut there first.
+        // Optional fields come before the single dash, so the line is split there first.
         let (left, right) = line.split_once(" - ")?;
         let mut left = left.split(' ').skip(2);
         let device = left.next()?.to_owned();
@@ -53,14 +54,14 @@ impl Mount {
 /// All mounts that this process sees, in mount order.
 ///
 /// # Errors
-/// The table cannot be read. Lines of an unknown form are passed over.
+/// The table cannot be read. Lines of an unknown form are skipped.
 pub fn read(kernel: &KernelFiles) -> Result<Vec<Mount>, PlanError> {
     let table = kernel.proc_text("self/mountinfo")?;
     Ok(table.lines().filter_map(Mount::parse).collect())
 }
 
-/// The mount that an absolute, canonical path lies on: the deepest one, and of several at the same place
-/// the last, since it hides the others.
+/// The mount of an absolute, canonical path: the deepest one, and of several at the same mount point the last, since it
+/// hides the others.
 pub fn mount_of<'a>(mounts: &'a [Mount], path: &Path) -> Option<&'a Mount> {
     mounts
         .iter()

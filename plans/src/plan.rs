@@ -1,4 +1,4 @@
-//! The plan as data: what was decided, what is expected of it, and why. Written by `forebay plan --json`, read by
+//! The plan as data: the choices, the expected speed, and the reasons. Written by `forebay plan --json`, read by
 //! `--plan FILE`.
 
 use std::collections::BTreeMap;
@@ -35,23 +35,23 @@ pub struct Plan {
     pub machine: String,
     /// Budget of the process, bytes.
     pub memory_bytes: u64,
-    /// What was decided.
+    /// The choices.
     pub choices: Choices,
-    /// What is expected of it.
+    /// The expected speed.
     pub expected: Expected,
-    /// Each decision with what it beat.
+    /// Each decision with the alternatives that it beat.
     #[serde(default)]
     pub reasons: Vec<Reason>,
-    /// What the figures rest on, where that is less than it could be.
+    /// What weakens the figures: assumptions in place of measurements.
     #[serde(default)]
     pub notes: Vec<String>,
 }
 
-/// What a plan says of its model.
+/// The model that a plan is for.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct PlannedModel {
-    /// Path or name, for people.
+    /// Path or name, for display.
     pub name: String,
     /// Identity of the packed weights.
     pub identity: u64,
@@ -63,17 +63,17 @@ pub struct PlannedModel {
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Choices {
-    /// Compute cores. The I/O thread takes one of the others where there is one.
+    /// Compute cores. The I/O thread uses one of the others, if there is one.
     pub threads: usize,
     /// Positions of the KV cache.
     pub context: usize,
-    /// Tokens of a prompt's batch.
+    /// Maximum number of tokens in a prompt's batch.
     pub max_batch: usize,
     /// Which neurons are computed.
     pub sparsity: Sparsity,
     /// How single neurons are read.
     pub loading: Loading,
-    /// Bytes of the window through which clusters are streamed.
+    /// Bytes of the stream window.
     pub stream_window_bytes: usize,
     /// Bytes that the neuron cache gets before attention and the head stay in memory.
     pub neuron_cache_bytes: u64,
@@ -87,7 +87,7 @@ fn usual_gain() -> f64 {
     SEQUENTIAL_GAIN
 }
 
-/// What a plan should give.
+/// The expected results of a plan.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Expected {
@@ -97,25 +97,25 @@ pub struct Expected {
     pub prefill_tokens_per_second: f64,
     /// `memory read` or `disk read`.
     pub bound_by: String,
-    /// What a generated token's time consists of, seconds.
+    /// The parts of a generated token's time, seconds.
     pub decode_seconds: DecodeTime,
-    /// Reads of a generated token.
+    /// Reads per generated token.
     pub reads_per_token: f64,
     /// Bytes of these reads.
     pub bytes_per_token: f64,
-    /// Bytes by item: together they are what the process takes.
+    /// Bytes by item: together they are the process's memory.
     pub memory_items: BTreeMap<String, u64>,
 }
 
-/// A decision and what it beat.
+/// A decision and the alternatives that it beat.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Reason {
-    /// What was decided: `threads`, `loading`.
+    /// The subject of the decision: `threads`, `loading`.
     pub choice: String,
-    /// What was taken.
+    /// The value that was chosen.
     pub taken: String,
-    /// Each other value with what was expected of it, or why it is none.
+    /// Each other value with its expected speeds, if it fits.
     pub others: Vec<Other>,
 }
 
@@ -125,9 +125,9 @@ pub struct Reason {
 pub struct Other {
     /// The value.
     pub value: String,
-    /// Generated tokens per second, all else the same; `None` where it does not fit.
+    /// Generated tokens per second, all else being equal; `None` if it does not fit.
     pub decode_tokens_per_second: Option<f64>,
-    /// Tokens of a prompt per second.
+    /// Prompt tokens per second.
     pub prefill_tokens_per_second: Option<f64>,
 }
 
@@ -135,7 +135,7 @@ impl Plan {
     /// Reads a plan from a file.
     ///
     /// # Errors
-    /// There is no such file, it is no plan, or one of another version.
+    /// There is no such file, it is not a plan, or it is of another version.
     pub fn read(path: &Path) -> Result<Self, PlanError> {
         let fail = |why: String| PlanError::Plan {
             path: path.to_path_buf(),
@@ -144,12 +144,12 @@ impl Plan {
         let bytes =
             read_regular(path, MAX_BYTES).map_err(|e| fail(format!("cannot be read: {e}")))?;
         let plan: Self =
-            serde_json::from_slice(&bytes).map_err(|e| fail(format!("is no plan: {e}")))?;
+            serde_json::from_slice(&bytes).map_err(|e| fail(format!("is not a plan: {e}")))?;
         plan.check().map_err(fail)?;
         Ok(plan)
     }
 
-    /// Whether the figures can be worked with at all.
+    /// Checks that the figures are usable.
     fn check(&self) -> Result<(), String> {
         let c = &self.choices;
         let within = |field: &str, value: u64, most: u64| match value {
@@ -180,11 +180,11 @@ impl Plan {
         ];
         match speeds.iter().all(|s| s.is_finite() && *s >= 0.0) {
             true => Ok(()),
-            false => Err("expected holds a speed that is no number from 0 up".into()),
+            false => Err("expected contains a speed that is not a number from 0 upwards".into()),
         }
     }
 
-    /// Whether the plan is for this model and machine.
+    /// Checks that the plan is for this model and machine.
     ///
     /// # Errors
     /// It is for another; `path` is named.
@@ -212,7 +212,7 @@ impl Plan {
 }
 
 impl Expected {
-    /// What to say of a measured speed of generation; `None` where it is as expected.
+    /// A remark on a measured speed of generation; `None` if it is as expected.
     pub fn compared(&self, measured: f64) -> Option<String> {
         let expected = self.decode_tokens_per_second;
         if expected <= 0.0 || measured <= 0.0 || (measured / expected - 1.0).abs() <= TOLERANCE {
@@ -229,13 +229,13 @@ impl Expected {
             ),
         };
         Some(format!(
-            "{measured:.1} tokens per second, {:.0}% {way} than the {expected:.1} that were expected ({why})",
+            "{measured:.1} tokens per second, {:.0}% {way} than the expected {expected:.1} ({why})",
             (measured / expected - 1.0).abs() * 100.0
         ))
     }
 }
 
-/// Tables for people: memory by item, choices with what they beat, the expected time of a token.
+/// Readable tables: memory by item, choices with what they beat, the expected time of a token.
 impl fmt::Display for Plan {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let e = &self.expected;
@@ -279,7 +279,7 @@ impl fmt::Display for Plan {
             ("head", t.head),
             ("between", t.overhead),
             ("streamed clusters (while the rest is computed)", t.stream),
-            ("neurons read (in part while the FFN is computed)", t.io),
+            ("neurons read (partly while the FFN is computed)", t.io),
         ] {
             if seconds > 0.0 {
                 writeln!(f, "    {:7.2} ms  {name}", seconds * 1e3)?;

@@ -7,14 +7,14 @@ use std::path::{Path, PathBuf};
 use crate::error::PlanError;
 use crate::kernel_files::{field, kib_value};
 
-/// `/proc/self/status` is about 1.5 KiB; machines with many CPUs and NUMA nodes have longer masks, but the
-/// memory lines stand before them.
+/// `/proc/self/status` is about 1.5 KiB; machines with many CPUs and NUMA nodes have longer masks, but the memory lines
+/// come before them.
 const STATUS_BYTES: usize = 4096;
 
 /// Resident bytes now: anonymous, file-backed and shared pages together (`VmRSS`).
 ///
-/// Allocates nothing, so it may be sampled while tokens flow. The kernel's counters are kept per CPU, so
-/// the figure can be off by some hundred KiB per core.
+/// Allocates nothing, so it may be sampled while tokens are generated. The kernel's counters are kept per CPU, so the
+/// figure can be off by some hundred KiB per core.
 ///
 /// # Errors
 /// `/proc/self/status` cannot be read or lacks the field.
@@ -22,7 +22,7 @@ pub fn rss_now() -> Result<u64, PlanError> {
     status_bytes(Path::new("/proc/self/status"), "VmRSS")
 }
 
-/// The most bytes that were ever resident (`VmHWM`).
+/// The maximum of resident bytes so far (`VmHWM`).
 ///
 /// # Errors
 /// As [`rss_now`].
@@ -45,7 +45,7 @@ fn status_bytes(path: &Path, key: &'static str) -> Result<u64, PlanError> {
             n => filled += n,
         }
     }
-    // The name of the program may be any bytes; the lines behind it are ASCII.
+    // The name of the program may be any bytes; the lines after it are ASCII.
     let from = buffer[..filled]
         .iter()
         .position(|&b| b == b'\n')

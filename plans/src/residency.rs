@@ -1,9 +1,9 @@
 //! What stays in memory, what is streamed, and which core owns which cluster.
 //!
-//! PowerInfer-2 section 4.2: attention weights are preloaded and kept; the FFN shares what is left.
-//! A dense model is a cyclic scan, which defeats any recency policy, so a fixed part of it is pinned,
-//! spread evenly over the layers so that the disk is never idle; a ReLU model keeps its Gate rows and
-//! caches Up and Down by neuron; with predictors it caches whole neurons.
+//! PowerInfer-2 section 4.2: attention weights are preloaded and kept; the FFN gets the rest. A dense model uses its
+//! weights in a cycle, which defeats any recency policy, so a fixed part of it is pinned, spread evenly over the layers
+//! so that the disk is never idle; a ReLU model keeps its Gate rows and caches Up and Down by neuron; with predictors
+//! it caches whole neurons.
 
 use forebay_models::bundle::{Bundle, DirectoryEntry, FfnGeometry, FfnLayout};
 use forebay_models::network::Content;
@@ -16,10 +16,10 @@ use serde::{Deserialize, Serialize};
 pub enum Sparsity {
     /// All of them.
     Dense,
-    /// Gate for all, Up and Down only where the gate is not zero: the same sum, since the others
-    /// contribute exactly nothing.
+    /// Gate for all, Up and Down only if the gate is not zero: the same sum, since the others
+    /// contribute exactly 0.
     Exact,
-    /// Those that the activation predictors name, and of these those whose gate is not zero.
+    /// Those that the activation predictors name, if their gate is not zero.
     Predicted,
     /// Those whose activated gate is at least a calibrated threshold (CATS, arXiv 2404.08763).
     Threshold,
@@ -32,34 +32,34 @@ pub enum Loading {
     /// A neuron's bundle in one read.
     #[default]
     Bundle,
-    /// In two halves, the second only when the gate turns out to be live (PowerInfer-2 section 4.4).
+    /// In two halves, the second only if the gate turns out to be live (PowerInfer-2 section 4.4).
     Split,
-    /// Gate row, Up row and Down column in a read each: what bundles are compared with.
+    /// Gate row, Up row and Down column in one read each: for comparison with bundles.
     Rows,
 }
 
-/// What overlaps with what while a layer's FFN is computed.
+/// What overlaps while a layer's FFN is computed.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Pipeline {
     /// Clusters of any matrix are computed as they arrive (PowerInfer-2 section 4.3).
     #[default]
     Cluster,
-    /// Reading and computing overlap within a matrix, and a barrier stands between matrices.
+    /// Reading and computing overlap within a matrix, and there is a barrier between matrices.
     Matrix,
     /// Reads block: first everything is read, then it is computed.
     None,
 }
 
-/// Where a cluster lives while tokens flow.
+/// Where a cluster is while tokens are generated.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Residency {
-    /// In memory for good.
+    /// Always in memory.
     Pinned,
     /// Gate rows in memory; Up and Down by neuron, in the neuron cache or on flash.
     GatePinned,
-    /// All of it by neuron, in the neuron cache or on flash.
+    /// All rows by neuron, in the neuron cache or on flash.
     Neurons,
     /// Read through the stream window every time it is needed.
     Streamed,
@@ -67,7 +67,7 @@ pub enum Residency {
     OnFlash,
 }
 
-/// Sizes that the residency is decided on.
+/// The sizes by which residency is decided.
 #[derive(Clone, Copy, Debug)]
 pub struct ResidencyRequest {
     /// Bytes for weights: pinned clusters, stream window and neuron cache together.
@@ -76,11 +76,11 @@ pub struct ResidencyRequest {
     pub threads: usize,
     /// Neuron selection.
     pub sparsity: Sparsity,
-    /// What overlaps: where a matrix is read as a whole, the cache needs room for a layer.
+    /// What overlaps: if a matrix is read as a whole, the cache needs room for a layer.
     pub pipeline: Pipeline,
-    /// Bytes of the stream window over all cores, where clusters are streamed.
+    /// Bytes of the stream window over all cores, if clusters are streamed.
     pub stream_window: usize,
-    /// Bytes that the neuron cache gets before attention and the head are pinned: a byte of it may save more reading.
+    /// Bytes that the neuron cache gets before attention and the head are pinned: a byte there may save more reading.
     pub neuron_cache: u64,
 }
 
@@ -89,13 +89,13 @@ pub struct ResidencyRequest {
 pub struct NeuronCachePlan {
     /// Neurons that fit, per core.
     pub slots: usize,
-    /// Bytes per neuron: its bundle, or its Up and Down rows where Gate rows are pinned.
+    /// Bytes per neuron: its bundle, or its Up and Down rows if Gate rows are pinned.
     pub slot_bytes: usize,
     /// Read buffers per core for misses.
     pub staging: usize,
     /// Bytes of a read buffer.
     pub staging_bytes: usize,
-    /// Slots per core with which the pipeline still moves: the cache never shrinks below.
+    /// Minimum slots per core for the pipeline to make progress: the cache never shrinks below.
     #[serde(skip)]
     pub least_slots: usize,
 }
@@ -110,7 +110,7 @@ impl NeuronCachePlan {
 /// The decision.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ResidencyPlan {
-    /// By directory index.
+    /// Residency by directory index.
     pub residency: Vec<Residency>,
     /// Owning core by directory index.
     pub owner: Vec<u16>,
@@ -124,20 +124,19 @@ pub struct ResidencyPlan {
     pub pinned_bytes: u64,
 }
 
-/// Stream buffers per core without which the pipeline could not move.
+/// Minimum stream buffers per core for the pipeline to make progress.
 const MIN_STREAM_SLOTS: usize = 2;
-/// Read-ahead beyond which the disk gains nothing (depth 16 at 512 KiB reaches its plateau), where no plan says
-/// otherwise.
+/// Default stream window, beyond which the disk gets no faster (depth 16 at 512 KiB reaches its plateau).
 pub const STREAM_WINDOW: usize = 24 << 20;
-/// Most stream buffers per core.
+/// Maximum number of stream buffers per core.
 const MAX_STREAM_SLOTS: usize = 64;
 /// Bytes of a buffer for coalesced neuron reads.
 const STAGING_BYTES: usize = 64 << 10;
-/// Neuron read buffers take at most this part of the weight memory.
+/// Neuron read buffers take at most 1/`STAGING_SHARE` of the weight memory.
 const STAGING_SHARE: u64 = 16;
 /// Neuron read buffers per core.
 const STAGING_SLOTS: usize = 32;
-/// Bytes that the cache's directory takes per slot, at most.
+/// Maximum bytes per slot of the cache's directory.
 const DIRECTORY_BYTES: usize = 36;
 const PAGE: usize = 4096;
 
@@ -168,8 +167,8 @@ fn group(content: Content) -> Content {
     }
 }
 
-/// The least weight memory with which the model can run at all: everything streamed but for the
-/// predictors, which are kept where they are used.
+/// The minimum weight memory with which the model can run at all: everything is streamed except the
+/// predictors, which are pinned if they are used.
 pub fn least_weight_bytes(bundle: &Bundle, threads: usize, sparsity: Sparsity) -> u64 {
     let largest = streamable(bundle)
         .map(|(_, e)| e.padded_len())
@@ -180,13 +179,13 @@ pub fn least_weight_bytes(bundle: &Bundle, threads: usize, sparsity: Sparsity) -
     (predictors + window).min(all_pinned_bytes(bundle, sparsity))
 }
 
-/// Weight memory with which nothing is ever read again after start-up.
+/// Weight memory with which nothing is read after start-up.
 pub fn all_pinned_bytes(bundle: &Bundle, sparsity: Sparsity) -> u64 {
     let weights: u64 = streamable(bundle).map(|(_, e)| e.padded_len() as u64).sum();
     weights + predictors(bundle, sparsity).map(|(_, b)| b).sum::<u64>()
 }
 
-/// Clusters that are computed with in every mode.
+/// Clusters that are used in every mode.
 fn streamable(bundle: &Bundle) -> impl Iterator<Item = (usize, &DirectoryEntry)> {
     bundle
         .clusters
@@ -260,7 +259,7 @@ impl Planner<'_> {
             .map(|(_, e)| e.padded_len())
             .max()
             .unwrap_or(PAGE);
-        // At most a third of the memory goes into the window: pinning saves reads for certain,
+        // At most a third of the memory goes into the stream window: pinning certainly saves reads,
         // read-ahead only hides them.
         let window = self.request.stream_window.min((self.left / 3) as usize);
         let slots = (window / threads / largest).clamp(MIN_STREAM_SLOTS, MAX_STREAM_SLOTS);
@@ -280,7 +279,7 @@ impl Planner<'_> {
         self.drop_idle_window();
     }
 
-    /// Predictors are used for every layer and token, and say what else to read.
+    /// Predictors are used for every layer and token, and decide what else to read.
     fn pin_predictors(&mut self) {
         for (i, bytes) in predictors(self.bundle, self.request.sparsity) {
             self.plan.residency[i] = Residency::Pinned;
@@ -294,7 +293,7 @@ impl Planner<'_> {
         self.request.sparsity == Sparsity::Predicted
     }
 
-    /// Whether everything but the neurons that are read singly fits, together with a useful cache.
+    /// Whether everything except the single neurons fits, together with a useful cache.
     fn all_but_neurons_fits(&self) -> bool {
         let Some(g) = self.neuron_geometry() else {
             return false;
@@ -308,7 +307,7 @@ impl Planner<'_> {
         resident + self.least_neuron_cache(&g).max(self.reserved()) <= self.left
     }
 
-    /// Bytes set aside for the neuron cache, where there is one.
+    /// Bytes reserved for the neuron cache, if there is one.
     fn reserved(&self) -> u64 {
         match self.neuron_geometry() {
             Some(_) => self.request.neuron_cache.min(self.left),
@@ -326,8 +325,8 @@ impl Planner<'_> {
         (e.count as usize * row).next_multiple_of(PAGE) as u64
     }
 
-    /// Bytes of a neuron read buffer: large enough to join neighbours in one read, but all buffers
-    /// together take little of the memory. It holds at least one neuron, wherever in a page that starts.
+    /// Bytes of a neuron read buffer: large enough to join neighbours in one read, but all buffers together take little
+    /// of the memory. It holds at least one neuron, wherever in a page the neuron starts.
     fn staging_bytes(&self, slot_bytes: usize) -> usize {
         let one = (slot_bytes + 2 * PAGE).next_multiple_of(PAGE);
         let buffers = (self.request.threads * STAGING_SLOTS) as u64;
@@ -347,7 +346,7 @@ impl Planner<'_> {
         match self.request.pipeline {
             // Two clusters whose neurons are all alive.
             Pipeline::Cluster => 2 * g.neurons,
-            // What a core owns of a layer, which it reads before it computes any of it.
+            // What a core owns of a layer: it reads all of that before it computes any.
             Pipeline::Matrix | Pipeline::None => {
                 let clusters = self.bundle.meta.network.widest_ffn().div_ceil(g.neurons);
                 clusters.div_ceil(self.request.threads) * g.neurons
@@ -366,8 +365,8 @@ impl Planner<'_> {
             .max_by_key(FfnGeometry::bundle_bytes)
     }
 
-    /// Pins the clusters chosen by `wanted`: all of them where they fit, else as many as fit, spread
-    /// evenly over the model so that reads come at a steady rate.
+    /// Pins the clusters chosen by `wanted`: all of them if they fit, else as many as fit, spread evenly over the model
+    /// so that reads come at a steady rate.
     fn pin_spread(&mut self, wanted: impl Fn(&DirectoryEntry) -> bool) {
         let chosen: Vec<(usize, u64)> = streamable(self.bundle)
             .filter(|(_, e)| wanted(e))
@@ -376,8 +375,8 @@ impl Planner<'_> {
         self.spread(&chosen, self.left, Residency::Pinned);
     }
 
-    /// Gives `residency` to as many of the `chosen` clusters (with the bytes that takes) as fit into
-    /// `room`, at equal distances on each core's list.
+    /// Gives `residency` to as many of the `chosen` clusters (with the bytes that each takes) as fit into `room`, at
+    /// equal distances on each core's list.
     fn spread(&mut self, chosen: &[(usize, u64)], mut room: u64, residency: Residency) {
         let total: u64 = chosen.iter().map(|(_, b)| b).sum();
         let fraction = (room as f64 / total.max(1) as f64).min(1.0);
@@ -447,7 +446,7 @@ impl Planner<'_> {
         self.plan.neuron_cache = cache;
     }
 
-    /// Most neurons that one core owns and may cache.
+    /// Maximum number of neurons that one core owns and may cache.
     fn cacheable_neurons(&self) -> usize {
         let mut count = vec![0; self.request.threads];
         for (i, e) in streamable(self.bundle) {
@@ -461,7 +460,7 @@ impl Planner<'_> {
         count.into_iter().max().unwrap_or(0)
     }
 
-    /// Fits the window to what is really streamed: smaller buffers, or none.
+    /// Fits the stream window to what is really streamed: smaller buffers, or none.
     fn drop_idle_window(&mut self) {
         let streamed = || {
             streamable(self.bundle).filter(|(i, _)| self.plan.residency[*i] == Residency::Streamed)

@@ -1,8 +1,8 @@
-//! Sizes as people write them.
+//! Sizes as written on the command line.
 //!
-//! The convention is GNU coreutils': `K`, `M`, `G`, `T` alone and with `iB` are powers of 1024, with `B`
-//! they are powers of 1000. So `2G` = `2GiB` = 2 147 483 648 and `2GB` = 2 000 000 000. Upper and lower
-//! case mean the same, and a space may stand before the unit.
+//! The convention is GNU coreutils': `K`, `M`, `G`, `T` alone and with `iB` are powers of 1024, with `B` they are
+//! powers of 1000. So `2G` = `2GiB` = 2 147 483 648 and `2GB` = 2 000 000 000. Upper and lower case mean the same, and
+//! there may be a space before the unit.
 
 use std::fmt;
 use std::str::FromStr;
@@ -18,7 +18,7 @@ pub enum SizeError {
     /// There is no text.
     #[error("a size is missing; write bytes or a number with a unit, such as 640MiB, 2G or 60%")]
     Empty,
-    /// No number stands at the start.
+    /// There is no number at the start.
     #[error("{0:?} does not start with a number; write for example 640MiB, 1.5GiB, 2G or 60%")]
     NotANumber(String),
     /// The unit is unknown.
@@ -38,7 +38,7 @@ pub enum SizeError {
     /// A share that is not above 0 and at most 100.
     #[error("{0:?} is not a share of memory; give more than 0% and at most 100%")]
     BadPercentage(String),
-    /// A share where only a number of bytes makes sense.
+    /// A share, although only a number of bytes makes sense.
     #[error("{0:?} is a percentage, but here a number of bytes is needed, such as 2GiB")]
     PercentageNotAllowed(String),
 }
@@ -46,14 +46,14 @@ pub enum SizeError {
 /// An amount of memory: absolute, or a share of what is available.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum MemorySize {
-    /// So many bytes.
+    /// This many bytes.
     Bytes(u64),
-    /// So many percent (above 0, at most 100) of the available memory.
+    /// This percentage (above 0, at most 100) of the available memory.
     Percent(f64),
 }
 
 impl MemorySize {
-    /// The number of bytes, where `available` bytes are 100 %.
+    /// The number of bytes if `available` bytes are 100 %.
     pub fn resolve(self, available: u64) -> u64 {
         match self {
             Self::Bytes(bytes) => bytes,
@@ -83,7 +83,7 @@ impl FromStr for MemorySize {
     }
 }
 
-/// Exact: what is printed parses to the same value.
+/// Exact: the printed text parses to the same value.
 impl fmt::Display for MemorySize {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match *self {
@@ -100,7 +100,8 @@ impl fmt::Display for MemorySize {
     }
 }
 
-/// Bytes of a size such as `1048576`, `640MiB`, `1.5 GiB`, `2G` or `2GB`; part bytes are dropped.
+/// Bytes of a size such as `1048576`, `640MiB`, `1.5 GiB`, `2G` or `2GB`; fractions of a byte are
+/// dropped.
 ///
 /// # Errors
 /// The text is not a size, or a percentage, or does not fit 64 bits.
@@ -121,7 +122,7 @@ pub fn parse_size(text: &str) -> Result<u64, SizeError> {
     scaled(number, scale).ok_or_else(|| SizeError::TooLarge(text.to_owned()))
 }
 
-/// Cuts `12.5 GiB` into `12.5` and `GiB`; `None` if there is no digit or more than one point.
+/// Splits `12.5 GiB` into `12.5` and `GiB`; `None` if there is no digit or more than one point.
 fn split_number(text: &str) -> Option<(&str, &str)> {
     let end = text
         .find(|c: char| !c.is_ascii_digit() && c != '.')
@@ -169,8 +170,8 @@ fn scaled(number: &str, scale: u64) -> Option<u64> {
     u64::try_from(total).ok()
 }
 
-/// A size for people, in powers of 1024 with at least three significant digits: `812 B`, `24.0 KiB`,
-/// `1.50 GiB`. Within 0.5 % of the value; [`MemorySize`]'s `Display` is the exact form.
+/// A readable size, in powers of 1024 with at least three significant digits: `812 B`, `24.0 KiB`, `1.50 GiB`. Within
+/// 0.5 % of the value; [`MemorySize`]'s `Display` is the exact form.
 pub fn format_size(bytes: u64) -> String {
     let mut value = bytes as f64;
     let mut power = 0;

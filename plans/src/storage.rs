@@ -1,4 +1,4 @@
-//! What kind of storage a folder lies on.
+//! What kind of storage a folder is on.
 
 use std::fs::File;
 use std::io::Read;
@@ -13,22 +13,22 @@ use crate::error::PlanError;
 use crate::kernel_files::{KernelFiles, text};
 use crate::mounts::{self, Mount};
 
-/// What is read to measure buffered reads.
+/// Bytes that are read to measure buffered reads.
 const BUFFERED_BYTES: u64 = 64 << 20;
 const BUFFERED_BLOCK: usize = 512 << 10;
 
-/// What the block layer says about a disk.
+/// What the kernel's block layer reports about a disk.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct BlockDevice {
     /// The kernel's name of the whole disk, such as `nvme0n1`.
     pub name: String,
-    /// It claims to have spinning platters; hypervisors' disks often claim so without reason.
+    /// It reports spinning platters; virtual disks often report them without having any.
     pub rotational: bool,
     /// A disk that a hypervisor or the kernel itself provides.
     pub is_virtual: bool,
-    /// How far the page cache reads ahead. It does not concern `O_DIRECT` reads.
+    /// How far the page cache reads ahead. It does not affect `O_DIRECT` reads.
     pub read_ahead_kib: Option<u64>,
-    /// The I/O scheduler in force, `none` for the direct way.
+    /// The I/O scheduler in force; `none` if there is none.
     pub scheduler: Option<String>,
 }
 
@@ -47,12 +47,12 @@ pub struct Storage {
     pub read_only: bool,
     /// Bytes that an unprivileged process may still write.
     pub free_bytes: u64,
-    /// The disk, where there is one and the kernel shows it.
+    /// The disk, if there is one and the kernel shows it.
     pub device: Option<BlockDevice>,
 }
 
 impl Storage {
-    /// Examines what `path` (which need not exist yet) lies on.
+    /// Examines the storage of `path`, which need not exist yet.
     ///
     /// # Errors
     /// No folder above the path can be examined, or the mount table cannot be read.
@@ -65,7 +65,7 @@ impl Storage {
         let free = rustix::fs::statvfs(&folder).map_err(|e| wrap(e.into()))?;
         let mounts = mounts::read(kernel)?;
         let mount = mounts::mount_of(&mounts, &folder)
-            .ok_or_else(|| wrap(std::io::Error::other("no mount holds it")))?;
+            .ok_or_else(|| wrap(std::io::Error::other("it is on no known mount")))?;
         Ok(Self {
             fs_type: mount.fs_type.clone(),
             source: mount.source.clone(),
@@ -77,7 +77,7 @@ impl Storage {
         })
     }
 
-    /// The file system lives in memory, so files on it use up what they are meant to save.
+    /// The file system is in memory, so files on it use the memory that they are meant to save.
     pub fn in_memory(&self) -> bool {
         matches!(
             self.fs_type.as_str(),
@@ -102,8 +102,8 @@ impl Storage {
     }
 }
 
-/// Bytes per second of reading the start of a file through the page cache, from which it is dropped before, in reads of
-/// 512 KiB one at a time.
+/// Bytes per second of reading the start of a file through the page cache, from which it is first dropped, in reads of
+/// 512 KiB, one at a time.
 ///
 /// # Errors
 /// The file cannot be read.
@@ -146,7 +146,7 @@ fn block_device(kernel: &KernelFiles, mount: &Mount) -> Option<BlockDevice> {
         .canonicalize()
         .ok()
         .or_else(|| by_name?.canonicalize().ok())?;
-    // A partition lies below its disk, which owns the queue.
+    // A partition is below its disk, which owns the queue.
     let disk = if node.join("partition").exists() {
         node.parent()?
     } else {

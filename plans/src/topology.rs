@@ -1,4 +1,4 @@
-//! Cores, what each is good for, and which of them to compute on.
+//! Cores, what each is suitable for, and which of them compute.
 
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -13,10 +13,10 @@ use crate::kernel_files::{KernelFiles, field, format_cpu_list, parse_cpu_list};
 /// 2-3 %, and the two A720 clusters of a Snapdragon 8 Gen 3 by 6 %; its X4 is 10 % above them.
 const SAME_TIER: f64 = 0.93;
 
-/// Below this share of the strongest core a core is little: waiting for it costs more than it brings.
+/// Below this share of the strongest core, a core is little: waiting for it costs more than it contributes.
 const LITTLE: f64 = 0.5;
 
-/// What a core is good for.
+/// What a core is suitable for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum CoreClass {
@@ -31,19 +31,19 @@ pub enum CoreClass {
 /// One logical CPU.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Cpu {
-    /// The kernel's number of it, which is what one pins to.
+    /// The kernel's number of it, for pinning.
     pub id: usize,
     /// Its class.
     pub class: CoreClass,
     /// The physical package (socket) it is on.
     pub package: usize,
-    /// The cluster of cores that share a cache; `None` where the kernel does not say.
+    /// The cluster of cores that share a cache; `None` if the kernel does not tell.
     pub cluster: Option<usize>,
     /// All hardware threads of its physical core, itself included, ascending.
     pub siblings: Vec<usize>,
     /// The kernel's measure of its strength, 1024 for the strongest.
     pub capacity: Option<u64>,
-    /// Its greatest frequency.
+    /// Its maximum frequency.
     pub max_khz: Option<u64>,
     /// Whether this process may run on it.
     pub allowed: bool,
@@ -63,7 +63,7 @@ pub struct Topology {
     pub cpus: Vec<Cpu>,
     /// CPUs' worth of time that the control groups allow; `None` without a quota.
     pub cpu_quota: Option<f64>,
-    /// Bytes of last-level cache, all instances together; `None` where the kernel does not say.
+    /// Bytes of last-level cache, all instances together; `None` if the kernel does not tell.
     pub last_level_cache_bytes: Option<u64>,
 }
 
@@ -123,15 +123,15 @@ impl Topology {
 
     /// The CPUs to pin compute threads to, the strongest first.
     ///
-    /// Without a wish: one hardware thread of each big and mid core (of the little ones where there are no
-    /// others), but no more than a CPU quota feeds. A second thread of a core adds nothing to a loop that
-    /// is bound by memory, and a little core makes all others wait.
+    /// Without a number: one hardware thread of each big and mid core (of the little ones if there are no others), but
+    /// no more than the CPU quota allows. A second thread of a core adds nothing to a loop that is bound by memory, and
+    /// a little core makes all others wait.
     ///
-    /// With a wish: that many, by class, second hardware threads after all first ones of big and mid cores,
-    /// little cores last. A wish above the CPU quota is granted.
+    /// With a number: that many, by class, second hardware threads after all first ones of big and mid cores, little
+    /// cores last. The number may exceed the CPU quota.
     ///
     /// # Errors
-    /// The wish is zero or exceeds the CPUs that this process may use.
+    /// The number is zero or exceeds the CPUs that this process may use.
     pub fn compute_cores(&self, threads: Option<usize>) -> Result<Vec<usize>, PlanError> {
         let ranked = self.ranked();
         let take = match threads {
@@ -152,7 +152,7 @@ impl Topology {
     }
 
     fn default_threads(&self, ranked: &[(Rank, usize)]) -> usize {
-        // The first is the best there is; a phone's background set may hold little cores only.
+        // The first is the best available; a phone's background set may contain only little cores.
         let best_little = ranked.first().is_some_and(|(rank, _)| rank.little);
         let firsts = ranked
             .iter()
@@ -185,7 +185,7 @@ impl Topology {
     }
 }
 
-/// Sort key of a CPU, most wanted first.
+/// Sort key of a CPU, the best first.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 struct Rank {
     little: bool,
@@ -217,7 +217,7 @@ fn online_cpus(kernel: &KernelFiles, allowed: Option<&[usize]>) -> Result<Vec<us
         })
 }
 
-/// The CPUs in the process's mask; `None` on a kernel that does not state them.
+/// The CPUs in the process's mask; `None` if the kernel does not list them.
 fn allowed_cpus(kernel: &KernelFiles) -> Result<Option<Vec<usize>>, PlanError> {
     let status = kernel.proc_text("self/status")?;
     let Some(list) = field(&status, "Cpus_allowed_list") else {
@@ -242,7 +242,7 @@ fn describe(kernel: &KernelFiles, id: usize, allowed: &[usize]) -> Cpu {
         .and_then(|list| parse_cpu_list(&list))
         .filter(|siblings| siblings.contains(&id))
         .unwrap_or_else(|| vec![id]);
-    // The kernel prints -1, on x86 also 65535, where it knows no package or cluster.
+    // The kernel prints -1, on x86 also 65535, if it knows no package or cluster.
     let known = |value: i64| usize::try_from(value).ok().filter(|&v| v != 65535);
     Cpu {
         id,
@@ -258,7 +258,7 @@ fn describe(kernel: &KernelFiles, id: usize, allowed: &[usize]) -> Cpu {
     }
 }
 
-/// Sets the class of each CPU from its capacity, or from its frequency where capacities say nothing.
+/// Sets the class of each CPU from its capacity, or from its frequency if capacities do not differ.
 ///
 /// `efficiency` are the CPUs that a hybrid x86 kernel lists as such; they are never big.
 fn classify(cpus: &mut [Cpu], efficiency: &[usize]) {
@@ -273,8 +273,7 @@ fn classify(cpus: &mut [Cpu], efficiency: &[usize]) {
         // Each value is at most its tier's head, and the tiers cover all values.
         let tier = tiers.iter().rposition(|&head| value <= head).unwrap_or(0);
         let share = value as f64 / strongest as f64;
-        // Frequencies hide that little cores also do less per cycle, so the last of three tiers is taken
-        // for little.
+        // Frequencies hide that little cores also do less per cycle, so the last of three tiers counts as little.
         let last_of_many = !by_capacity && tiers.len() > 2 && tier + 1 == tiers.len();
         cpu.class = if tier == 0 {
             CoreClass::Big
@@ -289,7 +288,7 @@ fn classify(cpus: &mut [Cpu], efficiency: &[usize]) {
     }
 }
 
-/// One figure per CPU, if all have it.
+/// One value per CPU, if all have it.
 fn measure(cpus: &[Cpu], of: impl Fn(&Cpu) -> Option<u64>) -> Option<Vec<u64>> {
     cpus.iter().map(|cpu| of(cpu).filter(|&v| v > 0)).collect()
 }

@@ -8,7 +8,7 @@ use forebay_queues::board::{F32Board, I64Board};
 
 const LEN: usize = 4096;
 
-/// The best of many rounds, since anything else on the machine only ever adds time.
+/// The best of many rounds, since anything else on the machine only adds time.
 fn ns_per_element(mut copy: impl FnMut()) -> f64 {
     let best = (0..2000).map(|_| {
         let start = Instant::now();

@@ -1,11 +1,12 @@
-//! Activations that several cores write parts of and all cores read: plain atomics, in safe Rust.
+//! Activations of which several cores write parts and all cores read everything: plain atomics, in
+//! safe Rust.
 //!
-//! Every access is relaxed; what orders a write before a read is the [`crate::exchange`] between them.
-//! Without that exchange a reader sees, cell by cell, an old or a new value, but never a torn one.
+//! Every access is relaxed; the [`crate::exchange`] between a write and a read orders them. Without that exchange a
+//! reader sees, cell by cell, an old or a new value, but never a torn one.
 //!
 //! A relaxed load or store is an ordinary instruction, but the compiler may not combine several of them
-//! into a vector. On the development machine (Zen 5, 4,096 cells in the first-level cache) an `f32` costs
-//! 0.12 ns to write and 0.15 ns to read, an `i64` 0.14 and 0.16, where a plain copy of `f32`s takes 0.04
+//! into a vector. On the development machine (Zen 5, 4,096 cells in the first-level cache) an `f32` costs 0.12 ns to
+//! write and 0.15 ns to read, an `i64` 0.14 and 0.16, while a plain copy of `f32`s takes 0.04
 //! (`examples/board_speed.rs`): half a microsecond for 4,096 activations.
 
 use crate::sync::{AtomicI64, AtomicU32, Ordering};
@@ -43,7 +44,7 @@ impl F32Board {
     /// Writes `values` to the cells from `offset` on.
     ///
     /// # Panics
-    /// The range does not lie inside the board.
+    /// The range is not inside the board.
     #[inline]
     pub fn write(&self, offset: usize, values: &[f32]) {
         let cells = &self.cells[offset..][..values.len()];
@@ -52,10 +53,10 @@ impl F32Board {
         }
     }
 
-    /// Fills `values` from the cells from `offset` on.
+    /// Fills `values` with the cells from `offset` on.
     ///
     /// # Panics
-    /// The range does not lie inside the board.
+    /// The range is not inside the board.
     #[inline]
     pub fn read(&self, offset: usize, values: &mut [f32]) {
         let cells = &self.cells[offset..][..values.len()];
@@ -86,7 +87,7 @@ impl I64Board {
     /// Writes `values` to the cells from `offset` on.
     ///
     /// # Panics
-    /// The range does not lie inside the board.
+    /// The range is not inside the board.
     #[inline]
     pub fn write(&self, offset: usize, values: &[i64]) {
         let cells = &self.cells[offset..][..values.len()];
@@ -95,10 +96,10 @@ impl I64Board {
         }
     }
 
-    /// Fills `values` from the cells from `offset` on.
+    /// Fills `values` with the cells from `offset` on.
     ///
     /// # Panics
-    /// The range does not lie inside the board.
+    /// The range is not inside the board.
     #[inline]
     pub fn read(&self, offset: usize, values: &mut [i64]) {
         let cells = &self.cells[offset..][..values.len()];

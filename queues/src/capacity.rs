@@ -14,7 +14,7 @@ pub struct Capacity {
 }
 
 impl Capacity {
-    /// Adds the reasons up. A sum beyond `usize` saturates: no such size can be allocated anyway.
+    /// Adds up the reasons. A sum beyond `usize` saturates: no such size can be allocated anyway.
     pub fn of(reasons: &[(&'static str, usize)]) -> Self {
         let total = reasons
             .iter()
@@ -37,7 +37,7 @@ impl Capacity {
 }
 
 impl<'a> std::iter::Sum<&'a Capacity> for Capacity {
-    /// Room for everything that each of them has room for; groups of the same name become one.
+    /// The sum of all; groups of the same name become one.
     fn sum<I: Iterator<Item = &'a Capacity>>(all: I) -> Self {
         let mut reasons: Vec<(&'static str, usize)> = Vec::new();
         for &(name, places) in all.flat_map(|capacity| capacity.reasons()) {

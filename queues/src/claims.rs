@@ -1,21 +1,21 @@
-//! Work that belongs to nobody in particular: every core has a list to begin with, and takes from the others'
-//! when its own is at its end.
+//! Work that any core may take: every core starts with a list of its own, and takes from the others' when it is
+//! finished.
 //!
-//! Cores are never equally fast: some are smaller, one serves the disk's interrupts, a neighbour takes one away.
-//! Where all wait for all, the slowest one's list is what everybody waits for.
+//! Cores are never equally fast: some are smaller, one serves the disk's interrupts, another program occupies one. If
+//! all wait for all, all wait for the slowest core's list.
 //!
-//! A list is only a cursor here; what its entries are, every core knows. Lists are gone through once per *round*, whose
-//! number all cores count alike, so nobody has to put a cursor back. Claims order nothing: what was computed is
-//! published by the [exchange](crate::exchange) that ends the round.
+//! Here a list is only a cursor; every core knows its entries. Each list is used once per *round*; all cores count
+//! rounds in the same way, so no cursor has to be reset. Claims order nothing: results are published by the
+//! [exchange](crate::exchange) that ends the round.
 
 use crossbeam_utils::CachePadded;
 
 use crate::sync::{AtomicU64, Ordering};
 
-/// Bits of a cursor for the place in the list; the rest number the round.
+/// Bits of a cursor for the position in the list; the other bits are the number of the round.
 const PLACE_BITS: u32 = 20;
 
-/// Most entries of a list.
+/// Maximum number of entries in a list.
 pub const MAX_LIST: usize = (1 << PLACE_BITS) - 1;
 
 /// One cursor per list.
@@ -34,8 +34,8 @@ impl Claims {
         }
     }
 
-    /// Claims the next of the `len` entries of a list for the caller alone; none when all have been claimed in this
-    /// round. No core may be in a later round before all have found all lists of this one at their end.
+    /// Claims the next of a list's `len` entries for the caller alone; `None` when all have been claimed in this round.
+    /// No core may enter the next round before all cores have found all lists of this one finished.
     ///
     /// # Panics
     /// There is no such list. In debug builds, if it is longer than [`MAX_LIST`].
@@ -45,7 +45,7 @@ impl Claims {
         let start = round << PLACE_BITS;
         let mut now = cursor.load(Ordering::Relaxed);
         loop {
-            // A cursor that was left in an earlier round stands at the start of this one.
+            // A cursor from an earlier round counts as the start of this one.
             let place = now.max(start);
             if place - start >= len as u64 {
                 return None;
@@ -73,7 +73,7 @@ mod tests {
             assert_eq!(claims.claim(1, round, 0), None);
             assert_eq!(claims.claim(0, round, 3), None);
         }
-        // The other list was never begun.
+        // The other list has not been started.
         assert_eq!(claims.claim(1, 5, 1), Some(0));
     }
 }

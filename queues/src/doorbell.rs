@@ -1,12 +1,12 @@
-//! How a sleeping core learns that there is work: an epoch that every ring advances.
+//! How a sleeping core learns that there is work: every ring advances an epoch.
 //!
 //! The owner of a [`Bell`] reads [`Bell::epoch`], looks for work everywhere it may come from, and, having
-//! found none, calls [`Bell::wait`] with the epoch it read. A ring in between has advanced the epoch, so
-//! the wait returns at once: there is no lost wake-up, whatever the number of queues behind one bell.
-//! (The idea is the event count of Reed and Kanodia, CACM 22(2), 1979.)
+//! found none, calls [`Bell::wait`] with the epoch it read. A ring in between has advanced the epoch, so the wait
+//! returns at once: there is no lost wake-up, however many queues share one bell. (The idea is the event count of Reed
+//! and Kanodia, CACM 22(2), 1979.)
 //!
-//! Epoch and "the owner is parked" share one word. Ringing is a single `fetch_add` that also tells
-//! whether somebody sleeps, so the system call is paid only then, and no store-load fence is needed.
+//! Epoch and "the owner is parked" share one word. Ringing is a single `fetch_add` that also tells whether the owner
+//! sleeps, so the system call is made only then, and no store-load fence is needed.
 
 use std::cell::Cell;
 use std::sync::{Arc, PoisonError};
@@ -16,7 +16,7 @@ use crossbeam_utils::CachePadded;
 
 use crate::sync::{AtomicU64, Deadline, Mutex, Ordering, Thread, ThreadId, current, spin_loop};
 
-/// Lowest bit of the state: the owner is parked, or about to be.
+/// Lowest bit of the state: the owner is parked or about to be.
 const PARKED: u64 = 1;
 /// One step of the epoch, which is the state without its lowest bit.
 const STEP: u64 = 2;
@@ -29,11 +29,11 @@ struct Shared {
     owner: Mutex<Option<Thread>>,
 }
 
-/// How many times [`Bell::wait`] looks again before it parks.
+/// How many times [`Bell::wait`] checks again before it parks.
 ///
-/// One look is a load and a `spin_loop` hint. Spinning saves the waker the price of an
-/// unpark (7 µs) and the sleeper that of a wake-up (14 µs), but it takes the core from whoever shares it:
-/// on two virtual CPUs a long spin starves the very thread that is waited for.
+/// One check is a load and a `spin_loop` hint. Spinning saves the waker the cost of an unpark (7 µs) and the sleeper
+/// that of a wake-up (14 µs), but it keeps other threads off the core: on two virtual CPUs a long spin starves the very
+/// thread that the spinning one waits for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Spin {
     looks: u32,
@@ -43,7 +43,7 @@ impl Spin {
     /// Park at once.
     pub const NONE: Self = Self::looks(0);
 
-    /// Look `looks` more times before parking.
+    /// Check `looks` more times before parking.
     pub const fn looks(looks: u32) -> Self {
         Self { looks }
     }
@@ -52,7 +52,7 @@ impl Spin {
 /// Why [`Bell::wait`] returned.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Woke {
-    /// The bell had been rung already, or was rung while spinning: nobody paid for a wake-up.
+    /// The bell had already been rung, or was rung while spinning: no wake-up was needed.
     Spinning,
     /// The bell was rung while the thread was parked.
     Parked,
@@ -92,7 +92,7 @@ impl Bell {
         self.shared.state.load(Ordering::Acquire) >> 1
     }
 
-    /// Makes the calling thread the one to wake. [`Bell::wait`] does this by itself; calling it at
+    /// Makes the calling thread the one to wake. [`Bell::wait`] does this too; calling it at
     /// start-up only moves the cost there.
     pub fn bind(&self) {
         let thread = current();
@@ -106,8 +106,8 @@ impl Bell {
         }
     }
 
-    /// Returns as soon as the epoch differs from `seen`: spins first, then parks for at most `timeout`
-    /// (`None`: for as long as it takes).
+    /// Returns as soon as the epoch differs from `seen`: spins first, then parks for at most `timeout` (`None`: without
+    /// limit).
     ///
     /// Read `seen` from [`Bell::epoch`] before looking for work, never after.
     pub fn wait(&self, seen: u64, spin: Spin, timeout: Option<Duration>) -> Woke {
@@ -129,8 +129,8 @@ impl Bell {
         self.bind();
         let state = &self.shared.state;
         let awake = seen << 1;
-        // Fails exactly when the bell has been rung since `seen`. Released, so that a ringer that sees
-        // the bit also sees the bound thread.
+        // Fails if and only if the bell has been rung since `seen`. A release, so that a ringer that sees the bit also
+        // sees the bound thread.
         if state
             .compare_exchange(awake, awake | PARKED, Ordering::AcqRel, Ordering::Acquire)
             .is_err()
@@ -153,7 +153,7 @@ impl Bell {
 }
 
 impl Ringer {
-    /// Tells the bell's owner to look for work. What the caller wrote before is visible to it then.
+    /// Tells the bell's owner to look for work. What the caller wrote before is then visible to it.
     ///
     /// One read-modify-write while the owner is awake; a system call only if it is parked.
     pub fn ring(&self) {
@@ -165,7 +165,7 @@ impl Ringer {
 
     #[cold]
     fn unpark(&self) {
-        // Cloned so that the lock is not held during the system call: another ringer may be right behind.
+        // Cloned so that the lock is not held during the system call: another ringer may follow immediately.
         let owner = self
             .shared
             .owner

@@ -1,9 +1,8 @@
-//! The point at which all cores have published their part: an all-to-all meeting without a lock.
+//! The point at which all cores have published their part: an all-to-all barrier without a lock.
 //!
-//! Used several times per layer, so it is built from what each core can do alone: a core stores its own
-//! epoch and reads the others'. A cell has one writer, so there is no contended read-modify-write.
-//! Nothing blocks here; a core that finds the meeting incomplete does other work, or waits on its own
-//! [`Bell`](crate::doorbell::Bell):
+//! It is used several times per layer, so it is built from what each core can do alone: a core stores its own epoch and
+//! reads the others'. A cell has one writer, so there is no contended read-modify-write. Nothing blocks here; a core
+//! that finds the exchange incomplete does other work, or waits on its own [`Bell`](crate::doorbell::Bell):
 //!
 //! ```
 //! # use forebay_queues::{doorbell::{Spin, doorbell}, exchange::exchange};
@@ -21,10 +20,10 @@
 //! # Ok::<(), forebay_queues::exchange::Aborted>(())
 //! ```
 //!
-//! **Who rings.** Only the arrival of the last core turns [`Member::complete`] true, so only that core rings:
-//! `n - 1` rings per meeting instead of `n (n - 1)`. Each core stores its own epoch and then, behind a
-//! sequentially consistent fence, reads all others; of two cores that arrive at the same moment at least one
-//! therefore sees both arrivals (both may, and then both ring, which is harmless).
+//! **Who rings.** Only the arrival of the last core turns [`Member::complete`] true, so only that core rings: `n - 1`
+//! rings per exchange instead of `n (n - 1)`. Each core stores its own epoch and then, after a sequentially consistent
+//! fence, reads all others; of two cores that arrive at the same moment at least one therefore sees both arrivals (both
+//! may, and then both ring, which is harmless).
 
 use std::sync::Arc;
 
@@ -42,13 +41,13 @@ struct Shared {
     ringers: Box<[Ringer]>, // [n]
 }
 
-/// The exchange was given up: a core or the supervisor stopped, so this meeting will never be complete.
+/// The exchange was aborted: a core or the supervisor stopped, so it will never be complete.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-#[error("the cores' exchange was aborted: another core stopped; its own report holds the cause")]
+#[error("the cores' exchange was aborted: another core stopped; its own report has the cause")]
 pub struct Aborted;
 
-/// One core's part in the exchange. Dropping it aborts the exchange: a core that is gone, by a panic for
-/// instance, never arrives, and nobody shall wait for it. Meetings that were complete before stay so.
+/// One core's part in the exchange. Dropping it aborts the exchange: a core that is gone, for instance after a panic,
+/// never arrives, and no core may wait for it. Epochs that were complete before stay complete.
 #[derive(Debug)]
 pub struct Member {
     shared: Arc<Shared>,
@@ -56,7 +55,7 @@ pub struct Member {
     epoch: u64,
 }
 
-/// Gives the exchange up from outside, e.g. for a supervisor.
+/// Aborts the exchange from outside, e.g. for a supervisor.
 #[derive(Debug, Clone)]
 pub struct Aborter {
     shared: Arc<Shared>,
@@ -64,7 +63,7 @@ pub struct Aborter {
 
 /// Makes an exchange between as many cores as there are `ringers`; `ringers[i]` wakes member `i`.
 ///
-/// Build it anew after an abort: the members then disagree on the epoch.
+/// Build a new one after an abort: the members then disagree on the epoch.
 pub fn exchange(ringers: Vec<Ringer>) -> (Vec<Member>, Aborter) {
     let shared = Arc::new(Shared {
         arrived: ringers
@@ -85,14 +84,14 @@ pub fn exchange(ringers: Vec<Ringer>) -> (Vec<Member>, Aborter) {
 }
 
 impl Member {
-    /// Publishes everything this core has written and returns the epoch of the meeting, counted from 1.
-    /// Wakes the other cores if this was the last one to arrive.
+    /// Publishes everything that this core has written and returns the epoch, counted from 1. Wakes the other cores if
+    /// this was the last one to arrive.
     ///
-    /// A core may arrive at the next meeting before the last one is complete.
+    /// A core may arrive at the next epoch before the last one is complete.
     pub fn arrive(&mut self) -> u64 {
         self.epoch += 1;
         self.shared.arrived[self.rank].store(self.epoch, Ordering::Release);
-        // Between the store of the own cell and the loads of the others': see the module's text.
+        // Between the store to its own cell and the loads of the others': see the module's text.
         fence(Ordering::SeqCst);
         if self.shared.all_arrived(self.epoch) {
             self.shared.ring_all_but(Some(self.rank));
@@ -100,15 +99,15 @@ impl Member {
         self.epoch
     }
 
-    /// Whether every core has arrived at `epoch`. If so, everything each of them wrote before is visible.
+    /// Whether every core has arrived at `epoch`. If so, everything that each of them wrote before is visible.
     ///
     /// # Errors
-    /// The exchange was aborted and this meeting had not been complete.
+    /// The exchange was aborted before this epoch was complete.
     pub fn complete(&self, epoch: u64) -> Result<bool, Aborted> {
         if self.shared.all_arrived(epoch) {
             return Ok(true);
         }
-        // Second, and so only read while waiting: a finished meeting stays finished, whoever leaves.
+        // Checked second, and so only read while waiting: a complete epoch stays complete, even if a member leaves.
         if !self.is_aborted() {
             return Ok(false);
         }
@@ -119,27 +118,27 @@ impl Member {
         Err(Aborted)
     }
 
-    /// Gives the exchange up for everybody, and wakes them.
+    /// Aborts the exchange for all members, and wakes them.
     pub fn abort(&self) {
         self.shared.abort(Some(self.rank));
     }
 
-    /// Whether the exchange was given up, even if the current meeting is complete.
+    /// Whether the exchange was aborted, even if the current epoch is complete.
     pub fn is_aborted(&self) -> bool {
         self.shared.aborted.load(Ordering::Acquire)
     }
 
-    /// Number of meetings this core has arrived at.
+    /// Number of epochs at which this core has arrived.
     pub fn epoch(&self) -> u64 {
         self.epoch
     }
 
-    /// Which of the cores this is, from 0.
+    /// Index of this core, from 0.
     pub fn rank(&self) -> usize {
         self.rank
     }
 
-    /// Number of cores that meet.
+    /// Number of cores.
     pub fn members(&self) -> usize {
         self.shared.ringers.len()
     }
@@ -152,7 +151,7 @@ impl Drop for Member {
 }
 
 impl Aborter {
-    /// Gives the exchange up for everybody, and wakes them.
+    /// Aborts the exchange for all members, and wakes them.
     pub fn abort(&self) {
         self.shared.abort(None);
     }
@@ -166,7 +165,7 @@ impl Shared {
     }
 
     fn abort(&self, by: Option<usize>) {
-        // Only the first one rings, or the members' drops would wake everybody n times.
+        // Only the first abort rings, or the members' drops would wake every core n times.
         if !self.aborted.swap(true, Ordering::AcqRel) {
             self.ring_all_but(by);
         }

@@ -1,13 +1,13 @@
 //! Bounded queue of owned values between two actors; sends never wait.
 //!
-//! A lane is a flume bounded channel plus what wakes its receiver: a doorbell, or an [`Alarm`] of another kind.
-//! Back-pressure is not here but where a buffer is taken: a lane has room for everything that can be under
-//! way, so a full lane is a bug, and its error says so.
+//! A lane is a bounded flume channel plus what wakes its receiver: a doorbell, or another kind of [`Alarm`].
+//! Back-pressure is not here but where a buffer is taken: a lane has room for everything that can be in flight, so a
+//! full lane is a bug, as its error tells.
 //!
 //! **Allocation.** flume 0.12 keeps the values in a `VecDeque` that starts empty and grows by doubling, but
-//! never shrinks. So a new lane is filled to its capacity and drained once, after which `try_send` and
-//! `try_recv` touch no allocator (`tests/no_alloc.rs` counts). flume's blocking and async calls allocate a
-//! hook per wait, and its `drain()` takes the whole `VecDeque` away: none of them is used here.
+//! never shrinks. So a new lane is filled to its capacity and drained once, after which `try_send` and `try_recv` touch
+//! no allocator (`tests/no_alloc.rs` counts). flume's blocking and async calls allocate a hook per wait, and its
+//! `drain()` takes the whole `VecDeque` out: none of them is used here.
 
 use std::fmt;
 
@@ -16,7 +16,7 @@ use crate::doorbell::Ringer;
 
 /// Wakes the receiver of a lane.
 pub trait Alarm {
-    /// Tells the receiver to look for work. What the caller wrote before is visible to it then.
+    /// Tells the receiver to look for work. What the caller wrote before is then visible to it.
     fn ring(&self);
 }
 
@@ -51,24 +51,24 @@ impl<A: Alarm> Drop for RingOnDrop<A> {
     }
 }
 
-/// A value that could not be sent, and why; the value comes back.
+/// A value that could not be sent, and why; the value is returned.
 #[derive(thiserror::Error)]
 pub enum SendError<T> {
-    /// More values are under way than the lane was sized for.
+    /// More values are in the lane than it was sized for.
     #[error(
-        "lane is full at {capacity}: more is under way than these reasons allow; \
+        "lane is full at {capacity}: more is in flight than these reasons allow; \
          this is a bug in the sizes, please report it"
     )]
     Full {
-        /// What was to be sent.
+        /// The value.
         value: T,
-        /// What the lane was built with.
+        /// The lane's size.
         capacity: Capacity,
     },
     /// The receiver is gone.
     #[error("lane is closed: its receiver has stopped")]
     Closed {
-        /// What was to be sent.
+        /// The value.
         value: T,
     },
 }
@@ -83,7 +83,7 @@ impl<T> SendError<T> {
 }
 
 impl<T> fmt::Debug for SendError<T> {
-    // By hand, so that values need not be `Debug`.
+    // Implemented by hand, so that values need not be `Debug`.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         fmt::Display::fmt(self, f)
     }
@@ -91,9 +91,9 @@ impl<T> fmt::Debug for SendError<T> {
 
 /// Makes a lane with room for `capacity` values, whose receiver is woken through `alarm`.
 ///
-/// Allocates everything it will ever need. A capacity of 0 is a lane that is always full.
+/// Allocates everything that it will ever need. A lane with a capacity of 0 is always full.
 pub fn lane<T, A: Alarm>(capacity: &Capacity, alarm: A) -> (LaneTx<T, A>, LaneRx<T>) {
-    // `Option` only for the warm-up, which needs something to put in; it is free for boxes.
+    // `Option` only for the warm-up, which needs some value to send; it costs nothing for boxes.
     let (tx, rx) = flume::bounded(capacity.total());
     while tx.try_send(None).is_ok() {}
     while rx.try_recv().is_ok() {}
@@ -106,17 +106,17 @@ pub fn lane<T, A: Alarm>(capacity: &Capacity, alarm: A) -> (LaneTx<T, A>, LaneRx
 }
 
 impl<T, A: Alarm> LaneTx<T, A> {
-    /// Hands `value` over and rings the receiver. Never blocks.
+    /// Sends `value` and rings the receiver. Never blocks.
     ///
     /// # Errors
-    /// The lane is full (a bug in its size) or its receiver is gone; either way the value comes back.
+    /// The lane is full (a bug in its size) or its receiver is gone; either way the value is returned.
     pub fn send(&self, value: T) -> Result<(), SendError<T>> {
         self.send_quiet(value)?;
         self.ring();
         Ok(())
     }
 
-    /// Hands `value` over without ringing. For several values in a row: end with [`LaneTx::ring`].
+    /// Sends `value` without ringing. For several values in a row: finish with [`LaneTx::ring`].
     ///
     /// # Errors
     /// As [`LaneTx::send`].
@@ -170,7 +170,7 @@ impl<T> LaneRx<T> {
         self.queue.is_disconnected() && self.queue.is_empty()
     }
 
-    /// Number of values that wait.
+    /// Number of waiting values.
     pub fn len(&self) -> usize {
         self.queue.len()
     }

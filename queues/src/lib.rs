@@ -4,7 +4,7 @@
 //! - [`lane`]: bounded queue of owned values whose sends never wait.
 //! - [`capacity`]: why a lane is never full; sizes are sums of named reasons.
 //! - [`board`], [`exchange`]: shared activations, and the point at which all cores have written theirs.
-//! - [`claims`]: work that whichever core is free takes.
+//! - [`claims`]: work that any free core may take.
 //! - [`slab`]: the one preallocated region of memory.
 #![deny(unsafe_code)]
 

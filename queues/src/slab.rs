@@ -1,8 +1,8 @@
 //! One anonymous mapping, cut into owned slots.
 //!
-//! All weights, cache slots and read buffers live in one preallocated region (LLM in a Flash,
-//! section 3.3: preallocated DRAM; nothing is allocated or freed while tokens flow). A [`Slot`] is the
-//! unique handle to its bytes: whoever holds it owns the memory, so buffers cross cores by moving.
+//! All weights, cache slots and read buffers are in one preallocated region (LLM in a Flash, section 3.3: preallocated
+//! DRAM; nothing is allocated or freed while tokens are generated). A [`Slot`] is the unique handle to its bytes: its
+//! holder owns the memory, so buffers pass between cores by moving.
 #![allow(unsafe_code)]
 
 use std::ops::{Deref, DerefMut};
@@ -14,16 +14,16 @@ use memmap2::{Advice, MmapMut, UncheckedAdvice};
 /// Alignment of every slot and granularity of its length: the unit of `O_DIRECT` reads.
 pub const PAGE: usize = 4096;
 
-/// Huge-page size assumed for alignment of the region's start.
+/// Assumed size of huge pages, for the alignment of the region's start.
 const HUGE: usize = 2 << 20;
 
-/// Largest page of the systems that are supported: only whole ones are given back.
+/// Largest page of the supported systems: only whole pages are given back.
 const LARGEST_PAGE: usize = 64 << 10;
 
 /// The slab could not be mapped.
 #[derive(Debug, thiserror::Error)]
 #[error(
-    "cannot reserve {bytes} bytes of memory for the weight slab: {source}; a smaller budget may do"
+    "cannot reserve {bytes} bytes of memory for the weight slab: {source}; try a smaller budget"
 )]
 pub struct SlabError {
     bytes: usize,
@@ -43,7 +43,7 @@ unsafe impl Send for Region {}
 // SAFETY: as above; the region itself offers no access to its bytes.
 unsafe impl Sync for Region {}
 
-/// A preallocated region from which slots are carved once, at start-up.
+/// A preallocated region that is cut into slots once, at start-up.
 #[derive(Debug)]
 pub struct Slab {
     region: Arc<Region>,
@@ -52,8 +52,8 @@ pub struct Slab {
 }
 
 impl Slab {
-    /// Maps `bytes` (rounded up to whole pages) of zeroed memory, backed by huge pages where the system
-    /// gives them. Pages are committed when first written.
+    /// Maps `bytes` (rounded up to whole pages) of zeroed memory, backed by huge pages if the system provides them.
+    /// Pages are committed when first written.
     ///
     /// # Errors
     /// The system refuses the mapping.
@@ -67,8 +67,8 @@ impl Slab {
         let huge_pages = map.advise(Advice::HugePage).is_ok();
         let start = map.as_mut_ptr();
         let skip = start.align_offset(HUGE).min(HUGE);
-        // SAFETY: `skip <= HUGE` and the mapping is `len + HUGE` bytes long, so `start + skip` and the
-        // `len` bytes behind it lie inside the mapping.
+        // SAFETY: `skip <= HUGE` and the mapping is `len + HUGE` bytes long, so `start + skip` and the `len` bytes
+        // after it are inside the mapping.
         let base = unsafe { NonNull::new_unchecked(start.add(skip)) };
         Ok(Self {
             region: Arc::new(Region { map, base, len }),
@@ -79,15 +79,15 @@ impl Slab {
 
     /// Cuts the next `bytes` (rounded up to whole pages) off the region.
     ///
-    /// Returns `None` when the region is used up: the caller's plan was wrong.
+    /// Returns `None` if the region is used up: the caller's plan was wrong.
     pub fn carve(&mut self, bytes: usize) -> Option<Slot> {
         let len = bytes.max(1).next_multiple_of(PAGE);
         let end = self.used.checked_add(len)?;
         if end > self.region.len {
             return None;
         }
-        // SAFETY: `used + len <= region.len`, so the slot lies inside the mapping; `used` only grows, so
-        // no other slot covers these bytes.
+        // SAFETY: `used + len <= region.len`, so the slot is inside the mapping; `used` only grows, so no other slot
+        // covers these bytes.
         let ptr = unsafe { self.region.base.add(self.used) };
         self.used = end;
         Some(Slot {
@@ -106,7 +106,7 @@ impl Slab {
         }
     }
 
-    /// Bytes not carved yet.
+    /// Bytes not yet cut into slots.
     pub fn remaining(&self) -> usize {
         self.region.len - self.used
     }
@@ -127,8 +127,8 @@ pub struct Slot {
 
 /// An address range of the slab that stays mapped while the span lives; gives no access to the bytes.
 ///
-/// A driver that registers memory with the kernel holds spans, so that an address can never come to
-/// mean another mapping behind the kernel's back.
+/// A driver that registers memory with the kernel holds spans, so that a registered address can
+/// never come to belong to another mapping.
 #[derive(Debug, Clone)]
 pub struct Span {
     _region: Arc<Region>,
@@ -154,15 +154,15 @@ impl Span {
 }
 
 impl Slot {
-    /// Cuts the slot at byte `at`: keeps the front, returns the back, so that two reads may fill one
-    /// slot at the same time. [`join`](Self::join) puts the parts together again.
+    /// Splits the slot at byte `at`: keeps the front and returns the back, so that two reads may fill one slot at the
+    /// same time. [`join`](Self::join) puts the parts together again.
     ///
     /// `None` (and the slot unchanged) unless `at` is a multiple of [`PAGE`] strictly inside the slot.
     pub fn split_off(&mut self, at: usize) -> Option<Slot> {
         if at == 0 || at >= self.len || !at.is_multiple_of(PAGE) {
             return None;
         }
-        // SAFETY: `at < len`, so the address lies inside this slot and so inside the mapping.
+        // SAFETY: `at < len`, so the address is inside this slot and so inside the mapping.
         let ptr = unsafe { self.ptr.add(at) };
         let back = Slot {
             region: Arc::clone(&self.region),
@@ -176,7 +176,7 @@ impl Slot {
     /// Appends the slot that starts where this one ends.
     ///
     /// # Errors
-    /// Gives `next` back when it does not follow directly in the same slab.
+    /// Returns `next` if it does not follow directly in the same slab.
     pub fn join(&mut self, next: Slot) -> Result<(), Slot> {
         let end = self.ptr.as_ptr() as usize + self.len;
         if !Arc::ptr_eq(&self.region, &next.region) || end != next.ptr.as_ptr() as usize {
@@ -186,8 +186,8 @@ impl Slot {
         Ok(())
     }
 
-    /// Gives the slot's memory back to the system, as far as it covers whole pages; its bytes are zero or what they
-    /// were. It stays mapped, and writing commits it again. Returns how many bytes were given back.
+    /// Gives the slot's memory back to the system, as far as it covers whole pages; afterwards its bytes are zero or
+    /// unchanged. It stays mapped, and writing commits it again. Returns how many bytes were given back.
     ///
     /// # Errors
     /// The system refuses, for instance because the process has locked its memory. The memory is kept then.
@@ -195,11 +195,12 @@ impl Slot {
         let Some((at, len)) = self.whole_pages() else {
             return Ok(0);
         };
-        // Else the system might make a huge page of the slot's beginning and what lies before it, and commit it again.
+        // Otherwise the system might make a huge page of the slot's beginning and what is before it, and so commit it
+        // again.
         let _ = self.region.map.advise_range(Advice::NoHugePage, at, len);
-        // SAFETY: the range lies inside this slot, rounded inwards to pages of any size the system may have, and
-        // `&mut self` is the only access to it. The mapping is anonymous and private, so the bytes become zeros,
-        // which are bytes like others.
+        // SAFETY: the range is inside this slot, rounded inwards to pages of any size that the system may have, and
+        // `&mut self` is the only access to it. The mapping is anonymous and private, so the bytes become zeros, which
+        // are valid bytes.
         unsafe {
             let map = &self.region.map;
             map.unchecked_advise_range(UncheckedAdvice::DontNeed, at, len)?;
@@ -207,7 +208,7 @@ impl Slot {
         Ok(len)
     }
 
-    /// Asks for huge pages again where [`Slot::give_back`] had done without.
+    /// Requests huge pages again after [`Slot::give_back`] turned them off.
     pub fn take_up(&mut self) {
         if let Some((at, len)) = self.whole_pages() {
             // Only speed depends on it, and `Slab::huge_pages` has told whether the system has any.
@@ -215,7 +216,7 @@ impl Slot {
         }
     }
 
-    /// Offset in the mapping and length of the largest pages that lie wholly in the slot.
+    /// Offset in the mapping and length of the range of whole largest pages in the slot.
     fn whole_pages(&self) -> Option<(usize, usize)> {
         let start = (self.ptr.as_ptr() as usize).next_multiple_of(LARGEST_PAGE);
         let end = (self.ptr.as_ptr() as usize + self.len) / LARGEST_PAGE * LARGEST_PAGE;

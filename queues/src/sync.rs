@@ -1,4 +1,4 @@
-//! The primitives the concurrent parts are built on: std's, or loom's when a model is checked
+//! The primitives on which the concurrent parts are built: std's, or loom's when a model is checked
 //! (`RUSTFLAGS="--cfg loom"`).
 
 pub(crate) use primitives::*;
@@ -14,11 +14,11 @@ mod primitives {
 
     use std::time::{Duration, Instant};
 
-    /// The moment at which a parked thread gives up; none means never.
+    /// The moment at which a parked thread stops waiting; `None` means never.
     pub(crate) struct Deadline(Option<Instant>);
 
     impl Deadline {
-        /// A timeout too long for the clock to express is no timeout.
+        /// A timeout that is too long for the clock means no timeout.
         pub(crate) fn after(timeout: Option<Duration>) -> Self {
             Self(timeout.and_then(|t| Instant::now().checked_add(t)))
         }
@@ -50,7 +50,7 @@ mod primitives {
 
     use std::time::Duration;
 
-    /// loom has no clock: a deadline passes at the first park, with every interleaving around it.
+    /// loom has no clock: a deadline passes at the first park, in every interleaving.
     pub(crate) struct Deadline(bool);
 
     impl Deadline {

@@ -84,8 +84,8 @@ fn two_ringers_wake_one_bell() {
                 })
             })
             .collect();
-        // On a thread of its own that joins nobody: loom's `join` cannot stand the second ringer's unpark,
-        // should it come late.
+        // On a separate thread that joins no other: loom's `join` cannot stand the second ringer's unpark, should it
+        // come late.
         let waiter = thread::spawn(move || {
             wait_for(&bell, Spin::NONE, None, || {
                 work.load(Ordering::Relaxed) == 2
@@ -104,7 +104,7 @@ fn a_timeout_that_races_a_ring_loses_nothing() {
         let other = thread::spawn(move || ringer.ring());
         let woke = bell.wait(0, Spin::NONE, Some(Duration::from_millis(1)));
         if woke == Woke::TimedOut {
-            // The ring is still to be had, by a wait that has no time-out.
+            // The ring is still there for a wait without time-out.
             bell.wait(0, Spin::looks(1), None);
         }
         assert_eq!(bell.epoch(), 1);
@@ -139,7 +139,7 @@ fn meet(member: &mut Member, bell: &Bell, board: &F32Board, meetings: u64) {
         wait_for(bell, Spin::NONE, None, || {
             member
                 .complete(epoch)
-                .expect("nobody aborts before the last meeting is complete")
+                .expect("no abort before the last exchange is complete")
         });
         for other in 0..member.members() {
             let mut cell = [0.0];

@@ -32,7 +32,7 @@ fn echo(bell: &Bell, from: &LaneRx<u64>, to: &LaneTx<u64>, spin: Spin) {
             next.is_some() || from.is_closed()
         });
         match next {
-            Some(v) => to.send(v + 1).expect("one value is under way"),
+            Some(v) => to.send(v + 1).expect("one value is in flight"),
             None => return,
         }
     }
@@ -49,7 +49,7 @@ fn ping_pong_parked_and_spinning() {
         let other = thread::spawn(move || echo(&there, &from_here, &back, spin));
         let mut ball = 0;
         for _ in 0..rounds {
-            to.send(ball).expect("one value is under way");
+            to.send(ball).expect("one value is in flight");
             wait_for(&here, spin, || match from_there.try_recv() {
                 Some(v) => {
                     ball = v;
@@ -132,7 +132,7 @@ fn meet(member: &mut Member, bell: &Bell, board: &F32Board, sums: &I64Board, mee
         );
         let epoch = member.arrive();
         wait_for(bell, Spin::looks(20), || {
-            member.complete(epoch).expect("nobody left")
+            member.complete(epoch).expect("no member left")
         });
         board.read(half * n * PART, &mut all);
         sums.read(half * n, &mut total);

@@ -1,5 +1,5 @@
-//! What each idea of PowerInfer-2 brings: the same model, files and kernels, with one more of them at each rung
-//! (the paper's ablation), and speed by memory.
+//! What each idea of PowerInfer-2 contributes: the same model, files and kernels, with one more idea at each rung (the
+//! paper's ablation); and speed by memory.
 
 use forebay_models::sampler::SamplerConfig;
 use forebay_plans::residency::{Loading, Pipeline};
@@ -60,20 +60,20 @@ pub const LADDER: [Rung; 7] = {
 /// What is run at each point.
 #[derive(Clone, Copy, Debug)]
 pub struct Workload {
-    /// Tokens of the prompt, which are random.
+    /// Random tokens in the prompt.
     pub prompt: usize,
-    /// Tokens generated before anything is measured: the cache warms up.
+    /// Tokens generated before anything is measured, to warm the cache up.
     pub warm_up: usize,
     /// Tokens generated in each measurement.
     pub tokens: usize,
-    /// Measurements.
+    /// Number of measurements.
     pub repetitions: usize,
     /// Seed of the prompt and of the choice of tokens.
     pub seed: u64,
 }
 
 impl Workload {
-    /// Positions that it takes.
+    /// Positions of the KV cache that it needs.
     pub fn context(&self) -> usize {
         self.prompt + self.warm_up + self.tokens * self.repetitions
     }
@@ -82,21 +82,21 @@ impl Workload {
 /// What was measured at one point.
 #[derive(Clone, Debug, Serialize)]
 pub struct Point {
-    /// The rung, or what else sets the point apart.
+    /// The rung, or whatever distinguishes the point.
     pub name: String,
     /// The budget of the process, bytes.
     pub memory_budget_bytes: u64,
     /// Highest resident set size of the process so far, bytes.
     pub peak_rss_bytes: u64,
-    /// Tokens per second: median, least and largest of the measurements.
+    /// Tokens per second: median, minimum and maximum of the measurements.
     pub tokens_per_second: [f64; 3],
     /// Time between tokens in ms over all measurements: mean, P50, P90, P99.
     pub ms_between_tokens: [f64; 4],
     /// Part of the wanted neurons that was not in memory: mean and P99 over tokens.
     pub miss_rate: [f64; 2],
-    /// Reads for each token.
+    /// Reads per token.
     pub reads_per_token: f64,
-    /// Bytes read for each token.
+    /// Bytes read per token.
     pub bytes_per_token: f64,
     /// Part of the cores' time spent waiting for reads.
     pub io_wait: f64,
@@ -107,7 +107,7 @@ pub struct Point {
 /// Runs `workload` on the engine that `builder` makes.
 ///
 /// # Errors
-/// What building the engine and generating can fail with.
+/// Those of building the engine and of generating.
 pub fn measure_point(
     name: &str,
     builder: EngineBuilder,
@@ -120,7 +120,7 @@ pub fn measure_point(
     let vocabulary = engine.network().vocab_size as u64;
     let mut state = workload.seed;
     let prompt = (0..workload.prompt).map(|_| {
-        // Any spread of tokens does; this one is Knuth's generator.
+        // Any spread of tokens will do; this one is Knuth's generator.
         state = state
             .wrapping_mul(6_364_136_223_846_793_005)
             .wrapping_add(1);

@@ -1,5 +1,5 @@
-//! Measuring speed: llama-bench's tests beside measured bounds, kernels by themselves, and ways of running sparse
-//! models beside each other.
+//! Measuring speed: llama-bench's tests beside measured bounds, single kernels, and ways of running sparse models
+//! compared.
 
 mod ladder;
 

@@ -16,9 +16,9 @@ use super::model_argument::ModelArgument;
 use super::output::{print_json, print_text, say};
 use super::progress::reporter;
 
-/// What llama-bench measures, and a short prompt beside it.
+/// What llama-bench measures, and a short prompt.
 const USUAL_TESTS: [&str; 3] = ["pp128", "pp512", "tg128"];
-/// What `--trace-cost` measures: generation has the most records by time.
+/// What `--trace-cost` measures: generation makes the most records per second.
 const TRACED_TEST: &str = "tg128";
 
 #[derive(Debug, Args)]
@@ -32,13 +32,13 @@ pub struct Bench {
     /// from an empty context [default: pp128,pp512,tg128].
     #[arg(long, value_name = "TESTS", value_delimiter = ',')]
     tests: Vec<BenchTest>,
-    /// Measurements of each test, in turn with the others, behind one to warm up.
+    /// Measurements of each test, in turn with the others, after one warm-up.
     #[arg(long, short, value_name = "N", default_value_t = 5)]
     repetitions: usize,
-    /// Measure the compute kernels on one core; together with a model or --tests, both.
+    /// Also measure the compute kernels, on one core; without a model and --tests, only those.
     #[arg(long)]
     kernels: bool,
-    /// Measure instead what `run --trace` costs: the first test, in turn with and without a trace.
+    /// Measure only what `run --trace` costs: the first test, alternately with and without a trace.
     #[arg(long, conflicts_with = "kernels")]
     trace_cost: bool,
     #[command(flatten)]
@@ -62,13 +62,13 @@ struct Report {
     kernels: Option<Vec<KernelReport>>,
 }
 
-/// The part that there is with a model.
+/// Results of a model's tests.
 #[derive(Debug, Serialize)]
 struct RunReport {
     model: String,
     weight_bytes: u64,
     memory_budget_bytes: u64,
-    /// Before kernels are measured, which is behind the tests and needs memory of its own.
+    /// Before kernels are measured, which comes after the tests and needs memory of its own.
     peak_rss_bytes: u64,
     repetitions: usize,
     plan: PlanInForce,
@@ -141,7 +141,7 @@ impl Bench {
         })
     }
 
-    /// An engine with room for `longest`, and for so many records of a trace per core.
+    /// An engine with room for `longest`, and for this many trace records per core.
     fn start(&self, longest: BenchTest, trace_records: usize) -> anyhow::Result<Engine> {
         let builder = self.engine.configure(Engine::builder())?;
         let mut builder = self
@@ -227,7 +227,7 @@ impl Report {
     }
 }
 
-/// Titles of columns, and whether they hold numbers.
+/// Titles of columns, and whether the columns hold numbers.
 type Columns<const N: usize> = [(&'static str, bool); N];
 
 const TEST_COLUMNS: Columns<15> = [
@@ -285,7 +285,7 @@ fn kernel_row(k: &KernelReport) -> Vec<String> {
     ]
 }
 
-/// A table as llama-bench prints it, which is Markdown as well.
+/// A table as llama-bench prints it, which is also Markdown.
 fn table<const N: usize>(columns: &Columns<N>, rows: &[Vec<String>]) -> String {
     let width = |i: usize, title: &str| {
         let cells = rows.iter().map(|row| row[i].chars().count());

@@ -15,9 +15,9 @@ use super::progress::reporter;
 
 #[derive(Debug, Subcommand)]
 pub enum Sparse {
-    /// What each idea brings: without bundles, with them, with a cache, with a pipeline.
+    /// What each idea contributes: without bundles, with them, with a cache, with a pipeline.
     Ladder(Points),
-    /// Speed by memory, from the least possible to all of the model.
+    /// Speed by memory, from the minimum to the whole model.
     Sweep(Sweep),
     /// Time between tokens and misses: median, P90, P99.
     Percentiles(Points),
@@ -133,7 +133,7 @@ impl Points {
             .map(|rung| {
                 let mut workload = self.workload();
                 if rung.options.policy == PolicyKind::NoCache {
-                    // Nothing warms up, and every token takes as long as the next: seconds each.
+                    // There is no cache to warm up, and every token takes equally long: seconds.
                     workload.warm_up = 0;
                     workload.tokens = (workload.tokens / 4).max(2);
                 }
@@ -144,7 +144,7 @@ impl Points {
 }
 
 impl Sweep {
-    /// Equal steps between the least possible budget and one that holds everything.
+    /// Equal steps between the minimum budget and one that holds everything.
     fn measure(&self) -> anyhow::Result<Vec<Point>> {
         let whole = Engine::builder().model(&self.points.model);
         let whole = self.points.engine.configure(whole)?;
@@ -161,7 +161,7 @@ impl Sweep {
                 .measure(&name, |builder| builder.weight_memory(bytes))
             {
                 Ok(point) => measured.push(point),
-                // Below the least possible memory there is nothing to measure.
+                // Below the minimum memory there is nothing to measure.
                 Err(error) if is_too_small(&error) => say(format_args!("{name}: {error:#}")),
                 Err(error) => return Err(error).context(name),
             }
@@ -182,16 +182,16 @@ fn is_too_small(error: &anyhow::Error) -> bool {
 
 fn table(points: &[Point]) -> String {
     let mut text = String::from(
-        "| | tokens/s | least | most | ms mean | P50 | P90 | P99 | misses % | P99 % | reads/token | \
+        "| | tokens/s | min | max | ms mean | P50 | P90 | P99 | misses % | P99 % | reads/token | \
          read/token | waiting for reads % | memory | logits |\n\
          |---|---|---|---|---|---|---|---|---|---|---|---|---|---|---|\n",
     );
     for p in points {
-        let [median, least, most] = p.tokens_per_second;
+        let [median, min, max] = p.tokens_per_second;
         let [mean, p50, p90, p99] = p.ms_between_tokens;
         let [misses, misses_p99] = p.miss_rate.map(|m| m * 100.0);
         text += &format!(
-            "| {} | {median:.2} | {least:.2} | {most:.2} | {mean:.1} | {p50:.1} | {p90:.1} | {p99:.1} | \
+            "| {} | {median:.2} | {min:.2} | {max:.2} | {mean:.1} | {p50:.1} | {p90:.1} | {p99:.1} | \
              {misses:.1} | {misses_p99:.1} | {:.0} | {} | {:.0} | {} | {} |\n",
             p.name,
             p.reads_per_token,

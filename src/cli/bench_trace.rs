@@ -13,39 +13,38 @@ use serde::Serialize;
 
 use super::run::TRACE_RECORDS;
 
-/// Records that the cost of one is measured with.
+/// How many records are made to measure the cost of one.
 const RECORDS: u64 = 1 << 20;
 
-/// Speeds with and without a trace, measured in turn so that a machine that becomes slower slows both.
+/// Speeds with and without a trace, measured alternately: a machine that becomes slower then affects both.
 #[derive(Debug, Serialize)]
 pub struct TraceCost {
     test: String,
     /// Tokens per second without a trace.
     off: Vec<f64>,
-    /// The same again: how far two equal series are apart.
+    /// The same again, to see how far two equal series are apart.
     off_again: Vec<f64>,
     /// With a trace.
     on: Vec<f64>,
-    /// Time per token of `off_again` in that of `off`, by medians: the noise.
+    /// Time per token of `off_again` divided by that of `off`, by medians: the noise.
     off_ratio: f64,
-    /// Time per token of `on` in that of both others together, by medians.
+    /// Time per token of `on` divided by that of both others together, by medians.
     on_ratio: f64,
     /// The same by the fastest runs: other programs can only make a run slower.
     on_ratio_fastest: f64,
-    /// Records per token on the core that has most.
+    /// Records per token on the core that has the most.
     records_per_token: f64,
-    /// What keeping one record costs while there is no trace, nanoseconds.
+    /// What making one record costs without a trace, nanoseconds.
     record_ns_off: f64,
-    /// And while there is one.
+    /// The same with a trace.
     record_ns_on: f64,
-    /// The part of a token's time that its records take, without a trace and with one: no noise of other
-    /// programs is in it.
+    /// The part of a token's time that its records take, without a trace and with one: free of other programs' noise.
     records_share_off: f64,
     records_share_on: f64,
 }
 
 impl TraceCost {
-    /// Measures `repetitions` rounds of `test`; `start` makes an engine with room for so many records.
+    /// Measures `repetitions` rounds of `test`; `start` makes an engine with room for this many records.
     pub fn measure(
         test: BenchTest,
         repetitions: usize,
@@ -66,7 +65,7 @@ impl TraceCost {
         };
         let (mut off, mut off_again, mut on) = (Vec::new(), Vec::new(), Vec::new());
         for round in 0..repetitions {
-            // Whoever comes first in a round may find a cooler machine: in turn as well.
+            // The first one of a round may find a cooler machine, so the order rotates.
             for i in 0..3 {
                 match (i + round) % 3 {
                     0 => off.push(speed(0)?),
@@ -97,7 +96,7 @@ impl TraceCost {
     }
 }
 
-/// Nanoseconds to make a record and hand it to a lane of that many.
+/// Nanoseconds to make a record and put it into a trace lane of this capacity.
 fn record_ns(capacity: usize) -> f64 {
     let mut lane = TraceLane::new("", capacity);
     let start = Instant::now();

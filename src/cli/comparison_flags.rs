@@ -1,4 +1,5 @@
-//! Flags that compare ways of running sparse models. What is best is the default, and not a flag of other commands.
+//! Flags that compare ways of running sparse models. The best way is the default; other commands do not have these
+//! flags.
 
 use clap::{Args, ValueEnum};
 use forebay::{EngineBuilder, Loading, NeuronOptions, Pipeline, PolicyKind};
@@ -9,7 +10,7 @@ pub struct ComparisonFlags {
     /// tokens, LLM in a Flash) or none [default: frequency].
     #[arg(long, value_name = "NAME", help_heading = "Comparison")]
     policy: Option<PolicyKind>,
-    /// How the neurons that are missing are read.
+    /// How missing neurons are read.
     #[arg(long, value_enum, help_heading = "Comparison")]
     loading: Option<LoadingFlag>,
     /// What overlaps while the FFN is computed.
@@ -26,9 +27,9 @@ pub struct ComparisonFlags {
 pub enum LoadingFlag {
     /// A neuron's Gate, Up and Down in one read.
     Bundle,
-    /// In two halves, the second only when the gate is live.
+    /// In two halves, the second only if the gate is live.
     Split,
-    /// Each row in a read of its own.
+    /// Each row in its own read.
     Rows,
 }
 

@@ -15,15 +15,15 @@ use super::progress::thousandths;
 
 #[derive(Debug, Args)]
 pub struct Doctor {
-    /// A model: its folder's disk is examined, too, and a packed one is what the disk is measured with.
+    /// A model: the disk of its folder is examined too; a packed model is used to measure the disk.
     model: Option<PathBuf>,
-    /// Compute threads instead of the default.
+    /// Number of compute threads instead of the default.
     #[arg(long, short, value_name = "N")]
     threads: Option<usize>,
     /// Skip measurements.
     #[arg(long)]
     quick: bool,
-    /// Measure again what was measured and kept before.
+    /// Measure again what was measured and saved before.
     #[arg(long, conflicts_with = "quick")]
     measure: bool,
     /// Print one JSON object.
@@ -50,7 +50,7 @@ impl Doctor {
         print_text(&format!("{examination}\n"))
     }
 
-    /// The hardware profile, which is kept for `run` and `plan`.
+    /// The hardware profile, which is saved for `run` and `plan`.
     fn profile(&self) -> Vec<Finding> {
         let bar = thousandths(self.json).with_message("measuring");
         let packed = self
@@ -114,7 +114,7 @@ fn findings(machine: &MachineProfile, disk: &DiskProfile) -> Vec<Finding> {
 fn uring() -> Finding {
     match uring_available() {
         Ok(()) => Finding::good("io", "io_uring", "available"),
-        Err(e) => Finding::warn("io", "io_uring", format!("refused: {e}")).remedy(
+        Err(e) => Finding::warn("io", "io_uring", format!("not available: {e}")).remedy(
             "reads go through threads instead; a container needs a seccomp profile that allows io_uring",
         ),
     }

@@ -12,12 +12,11 @@ use super::output::say;
 
 #[derive(Clone, Debug, Default, Args)]
 pub struct EngineFlags {
-    /// Compute threads, each pinned to a core; no more than query heads are used [default: one per big and
-    /// mid core].
+    /// Compute threads, each pinned to a core; at most as many as query heads [default: one per big and mid core].
     #[arg(long, short = 't', value_name = "N", help_heading = "Model")]
     pub threads: Option<usize>,
-    /// Which FFN neurons are computed [default: predicted where the model has predictors, exact for other
-    /// ReLU models, dense for others].
+    /// Which FFN neurons are computed [default: predicted if the model has predictors, exact for other ReLU models,
+    /// dense for others].
     #[arg(long, value_enum, help_heading = "Model")]
     pub sparsity: Option<SparsityFlag>,
     /// Part of the neurons that `--sparsity threshold` computes, 0 to 1 [default: what `forebay calibrate`
@@ -34,7 +33,8 @@ pub struct EngineFlags {
     /// Number format of the KV cache: f16, or q8 in half the memory, which is lossy.
     #[arg(long, value_name = "TYPE", default_value_t, help_heading = "Memory")]
     pub kv: KvType,
-    /// Release weights while the machine or its control group is short of memory, and read them instead.
+    /// Release weights while the machine or the process's control group is short of memory, and read them from disk
+    /// instead.
     #[arg(long, help_heading = "Memory")]
     pub yield_memory: bool,
     /// Folder for packed models [default: $FOREBAY_CACHE, $XDG_CACHE_HOME/forebay or ~/.cache/forebay].
@@ -46,8 +46,8 @@ pub struct EngineFlags {
     /// How the packed model is read.
     #[arg(long, value_enum, default_value_t, help_heading = "Advanced")]
     pub io: IoFlag,
-    /// Instruction set of the kernels: scalar, avx2, avxvnni, avx512vnni, neon, neon-dotprod or neon-i8mm [default:
-    /// the best there is].
+    /// Instruction set of the kernels: scalar, avx2, avxvnni, avx512vnni, neon, neon-dotprod or neon-i8mm [default: the
+    /// best available].
     #[arg(long, value_name = "NAME", help_heading = "Advanced")]
     pub isa: Option<Isa>,
 }
@@ -55,7 +55,7 @@ pub struct EngineFlags {
 /// Choices of `--sparsity`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum SparsityFlag {
-    /// Gate for all neurons, Up and Down only where the gate is not zero.
+    /// Gate for all neurons, Up and Down only for those whose gate is not zero.
     Exact,
     /// Those that the model's activation predictors name.
     Predicted,
@@ -68,9 +68,9 @@ pub enum SparsityFlag {
 /// Choices of `--memory`.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum MemoryFlag {
-    /// The least that is nearly as fast as all there is.
+    /// The minimum that is nearly as fast as all of it.
     Auto,
-    /// So much.
+    /// This many bytes, or this share.
     Size(MemorySize),
 }
 
@@ -126,12 +126,12 @@ fn too_large(limits: &MemoryLimits, budget: u64) -> Option<String> {
 /// Choices of `--io`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
 pub enum IoFlag {
-    /// `io_uring` where the system allows it, else threads.
+    /// `io_uring` if the system allows it, else threads.
     #[default]
     Auto,
-    /// `io_uring` or nothing.
+    /// `io_uring`, or an error.
     Uring,
-    /// Threads with positioned reads.
+    /// Threads with positioned reads (`pread`).
     Pread,
 }
 

@@ -179,7 +179,7 @@ fn name_of(content: Content) -> String {
     }
 }
 
-/// The description as people read it.
+/// The description as readable text.
 impl fmt::Display for Description {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let c = &self.config;

@@ -42,16 +42,16 @@ pub struct Text {
 pub struct FitPredictor {
     #[command(flatten)]
     text: Text,
-    /// Rank of the predictors: more is better, larger and slower.
+    /// Rank of the predictors: higher is better, larger and slower.
     #[arg(long, value_name = "R", default_value_t = 64)]
     rank: usize,
-    /// Part of the live neurons that is to be predicted.
+    /// Part of the live neurons to predict.
     #[arg(long, value_name = "PART", default_value_t = 0.95)]
     recall: f64,
-    /// Steps of training per layer; 0 takes the gate's low-rank approximation.
+    /// Training steps per layer; 0 uses the gate's low-rank approximation.
     #[arg(long, value_name = "N", default_value_t = 2000)]
     steps: usize,
-    /// Another seed is another start of training.
+    /// Seed of the training.
     #[arg(long, value_name = "N", default_value_t = 1)]
     seed: u64,
     /// Pieces at the end of the text to measure perplexity on.
@@ -63,8 +63,8 @@ pub struct FitPredictor {
 pub struct Calibrate {
     #[command(flatten)]
     text: Text,
-    /// Find and store the smallest part of the neurons whose perplexity is at most this much above that of all
-    /// of them: 5% or 0.05.
+    /// Find and store the smallest part of the neurons whose perplexity is at most this much above that of all neurons:
+    /// 5% or 0.05.
     #[arg(long, value_name = "PART", value_parser = rise)]
     perplexity_rise: Option<f64>,
     /// Pieces at the end of the text to measure perplexity on.
@@ -218,8 +218,8 @@ impl Calibrate {
         text += &match report.fitted {
             None => "use them with --sparsity threshold --density PART\n".to_string(),
             Some(fitted) => format!(
-                "{:.1} % of the neurons give perplexity {:.4}, all of them {:.4}; --sparsity threshold computes \
-                 that part now\n",
+                "{:.1}% of the neurons give perplexity {:.4}, all of them {:.4}; --sparsity threshold now computes \
+                 that part\n",
                 fitted.density * 100.0,
                 fitted.perplexity,
                 fitted.dense_perplexity,

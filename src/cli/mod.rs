@@ -44,14 +44,14 @@ pub struct Arguments {
 }
 
 impl Arguments {
-    /// The program's own. Who names no command means `run`: `forebay model.gguf`, `forebay -p TEXT`.
+    /// The program's own. Without a command, `run` is meant: `forebay model.gguf`, `forebay -p TEXT`.
     pub fn of_program() -> Self {
         let arguments: Vec<OsString> = std::env::args_os().collect();
         Self::parse_from(with_run(arguments))
     }
 }
 
-/// Puts `run` in front of a first argument that is a model or one of its flags.
+/// Puts `run` before a first argument that is a model or one of `run`'s flags.
 fn with_run(mut arguments: Vec<OsString>) -> Vec<OsString> {
     if arguments.get(1).is_some_and(|first| means_run(first)) {
         arguments.insert(1, "run".into());
@@ -75,11 +75,11 @@ fn means_run(first: &OsStr) -> bool {
 enum Command {
     /// Generate text.
     Run(Box<run::Run>),
-    /// Convert a model into a packed file; `run` does it by itself once.
+    /// Convert a model into a packed file; `run` does this automatically.
     Pack(pack::Pack),
     /// Show a model's architecture, tensors and sizes.
     Inspect(inspect::Inspect),
-    /// Measure the speed of prompts and of generation against what the machine could do.
+    /// Measure the speed of prompts and of generation against the machine's limits.
     Bench(Box<bench::Bench>),
     /// Measure a model's quality.
     #[command(subcommand)]
@@ -88,20 +88,20 @@ enum Command {
     FitPredictor(Box<learn::FitPredictor>),
     /// Measure how large gates are, for --sparsity threshold, and store it with the packed model.
     Calibrate(Box<learn::Calibrate>),
-    /// Count which neurons a text wants, and how many a cache of each size misses
+    /// Count which neurons a text wants, and how many a cache of each size misses.
     Profile(Box<profile::ProfileCommand>),
-    /// Measure the machine, decide what goes where, and say how fast that will be and why
+    /// Measure the machine, decide what goes where, and predict the speed, with reasons.
     Plan(Box<plan::PlanCommand>),
     /// Examine this machine: cores, memory, disk, limits, with remedies.
     Doctor(doctor::Doctor),
-    /// Make a model of a real shape with planted sparsity, for measuring speed: its output is meaningless.
+    /// Make a model of a real shape with planted sparsity, for measuring speed; its output is meaningless.
     Synth(synth::Synth),
     /// Work with recorded traces.
     #[command(subcommand)]
     Trace(trace::Trace),
 }
 
-/// Runs the command that was asked for.
+/// Runs the command.
 pub fn run(arguments: Arguments) -> anyhow::Result<()> {
     match arguments.command {
         None => run::Run::demo().execute(),

@@ -9,14 +9,14 @@ pub struct ModelArgument {
     /// A .gguf or .fbay file, or a safetensors folder; the embedded demo model if omitted.
     #[arg(value_name = "MODEL")]
     positional: Option<PathBuf>,
-    /// The same, as other programs take it.
+    /// The same as a flag, as in other programs.
     #[arg(long = "model", short = 'm', value_name = "MODEL", hide = true)]
     #[arg(conflicts_with = "positional")]
     flag: Option<PathBuf>,
 }
 
 impl ModelArgument {
-    /// The model's path; none for the demo.
+    /// The model's path; `None` for the demo.
     pub fn path(&self) -> Option<&Path> {
         self.positional.as_deref().or(self.flag.as_deref())
     }

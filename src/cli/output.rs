@@ -26,7 +26,7 @@ pub struct ReaderGone;
 
 impl Display for ReaderGone {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str("nobody reads standard output any more")
+        f.write_str("standard output was closed by its reader")
     }
 }
 
@@ -35,7 +35,7 @@ impl std::error::Error for ReaderGone {}
 /// Prints text at once. A full disk is an error, not a panic as with `println!`.
 ///
 /// # Errors
-/// The text cannot be written; [`ReaderGone`] where nobody reads it.
+/// The text cannot be written; [`ReaderGone`] if the reader has closed standard output.
 pub fn print_text(text: &str) -> anyhow::Result<()> {
     let mut out = std::io::stdout();
     let written = out.write_all(text.as_bytes()).and_then(|()| out.flush());
@@ -45,8 +45,7 @@ pub fn print_text(text: &str) -> anyhow::Result<()> {
     }
 }
 
-/// Says something beside the results, on standard error. Where that is closed or full it is left unsaid: `eprintln!`
-/// would panic.
+/// Prints a message on standard error. If that is closed or full, the message is dropped: `eprintln!` would panic.
 pub fn say(text: impl Display) {
     let _ = writeln!(std::io::stderr(), "{text}");
 }

@@ -36,7 +36,7 @@ pub struct Pack {
     /// Sort the FFN's neurons, the most wanted first, by a profile of this model (`forebay profile`).
     #[arg(long, value_name = "FILE")]
     profile: Option<PathBuf>,
-    /// Write a chrome trace of the conversion.
+    /// Write a Chrome trace of the conversion.
     #[arg(long, value_name = "FILE")]
     trace: Option<PathBuf>,
     /// No progress bar.
@@ -59,7 +59,7 @@ impl Pack {
         };
         let recording = self.trace.as_deref().map(Recording::start).transpose()?;
         let converted = self.convert(&options);
-        // What was recorded of a failure is written, too.
+        // A conversion that fails leaves its trace too.
         let recorded = recording.map_or(Ok(()), Recording::finish);
         converted.and(recorded)?;
         let bundle = Bundle::open(&self.output)?;
@@ -98,17 +98,17 @@ pub fn sorted(source: Box<dyn TensorSource>, profile: &Path) -> anyhow::Result<S
     sorted.with_context(|| format!("{} does not fit", profile.display()))
 }
 
-/// Spans that are recorded. Packing has few and long ones, so their cost does not matter, and they fit into memory: the
-/// recorder writes on a thread that panics where a device is full. The hot path has its own recorder.
+/// Records spans. Packing has few and long ones, so their cost does not matter. They are kept in memory, because the
+/// recorder's thread would panic if it wrote to a full device. The hot path has its own recorder.
 struct Recording {
     path: PathBuf,
     spans: Spans,
-    /// Ends the recorder.
+    /// Flushes the recorder when dropped.
     guard: FlushGuard,
 }
 
 impl Recording {
-    /// Starts; a file that cannot be written is noticed at once.
+    /// Starts recording; a file that cannot be written is noticed at once.
     fn start(path: &Path) -> anyhow::Result<Self> {
         let spans = Spans::default();
         save_spans(path, b"[]")?;

@@ -14,16 +14,16 @@ pub struct PlanCommand {
     model: ModelArgument,
     #[command(flatten)]
     engine: EngineFlags,
-    /// Find the least memory with which so many tokens per second are generated; --memory is then the most.
+    /// Find the minimum memory for this many tokens per second; --memory is then the maximum.
     #[arg(long, value_name = "TOKENS/S", value_parser = speed, conflicts_with = "plan")]
     speed: Option<f64>,
     /// Positions of the KV cache.
     #[arg(long, short = 'c', value_name = "N", help_heading = "Model")]
     ctx: Option<usize>,
-    /// Measure kernels and cores again, too; memory and disk are always measured.
+    /// Also measure kernels and cores again; memory and disk are always measured.
     #[arg(long)]
     measure: bool,
-    /// Measure only what never was: the plan that `run` makes.
+    /// Measure only what has never been measured: the plan that `run` makes.
     #[arg(long, conflicts_with = "measure")]
     quick: bool,
     /// Print the plan as JSON, for --plan.

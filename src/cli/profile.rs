@@ -94,7 +94,7 @@ impl ProfileCommand {
         if self.json {
             return print_json(&serde_json::to_value(&profile)?);
         }
-        say(format_args!("kept as {}", path.display()));
+        say(format_args!("saved as {}", path.display()));
         print_text(&table(&profile))
     }
 }
@@ -118,8 +118,8 @@ fn table(profile: &Profile) -> String {
     let mean = wanted.iter().sum::<f64>() / wanted.len().max(1) as f64;
     let ends = |pick: fn(f64, f64) -> f64| wanted.iter().copied().reduce(pick).unwrap_or(0.0);
     let mut text = format!(
-        "{} tokens, {}: a token wants {} of a layer's neurons ({} to {}); {} of them are wanted by the next, too; the most \
-         wanted fifth has {}\n\n| neurons in memory | missed ({}) | reads per token |\n|---|---|---|\n",
+        "{} tokens, {}: a token wants {} of a layer's neurons ({} to {}); {} of them are also wanted by the next; the \
+         most wanted fifth accounts for {}\n\n| neurons in memory | missed ({}) | reads per token |\n|---|---|---|\n",
         profile.tokens,
         mode_name(profile.sparsity),
         percent(mean),

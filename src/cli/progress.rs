@@ -23,7 +23,7 @@ fn progress_bar(quiet: bool) -> ProgressBar {
     bar
 }
 
-/// A bar on stderr for work whose share is known, in thousandths, unless `quiet`.
+/// A bar on stderr for work whose completed share is known, in thousandths, unless `quiet`.
 pub fn thousandths(quiet: bool) -> ProgressBar {
     let bar = match quiet {
         true => ProgressBar::hidden(),
@@ -35,7 +35,7 @@ pub fn thousandths(quiet: bool) -> ProgressBar {
     bar
 }
 
-/// A reporter for a file being written; `what` stands before the bar.
+/// A reporter for a file being written; `what` is shown before the bar.
 pub fn writing(quiet: bool, what: &'static str) -> impl FnMut(PackProgress) + 'static {
     let bar = progress_bar(quiet).with_message(what);
     move |progress| {

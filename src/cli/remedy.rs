@@ -1,11 +1,11 @@
-//! What to do about an error, in the words of the command line. The library's messages say what happened.
+//! What to do about an error, in terms of the command line. The library's messages tell what happened.
 
 use forebay::Error;
 use forebay_models::error::Shown;
 use forebay_plans::PlanError;
 use forebay_plans::budget::ImpossibleBudget;
 
-/// The error with its causes, but for causes that it has quoted already, and with a remedy where there is one.
+/// The error with its causes, except those that it already quotes, and with a remedy if there is one.
 pub fn message_of(error: &anyhow::Error) -> String {
     let causes = error.chain().map(ToString::to_string);
     let message = causes.fold(String::new(), |message, cause| {
@@ -58,7 +58,7 @@ fn of_engine(error: &Error) -> Option<String> {
         Error::NotSparse { .. } => "use `forebay calibrate` and --sparsity threshold",
         Error::NothingToProfile => "choose --sparsity threshold, or a ReLU model",
         Error::Profile { .. } => {
-            "make one with `forebay profile MODEL -f TEXT`, which keeps it beside the packed model"
+            "make one with `forebay profile MODEL -f TEXT`, which saves it beside the packed model"
         }
         _ => return None,
     };
@@ -82,7 +82,7 @@ fn of_budget(error: &ImpossibleBudget) -> String {
     format!("give --memory {}MiB or more", error.least_mib())
 }
 
-/// The flag that sets a parameter of the library.
+/// The flag that sets this parameter of the library.
 fn flag_of(name: &str) -> Option<&'static str> {
     let flags = [
         ("temperature", "--temp"),

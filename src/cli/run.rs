@@ -17,15 +17,15 @@ use super::progress::reporter;
 use super::sampling::Sampling;
 use super::stopping::Generating;
 
-/// Records per core lane of a trace: the last quarter of a million slices, 16 MiB.
+/// Records per trace lane of a core: the last quarter of a million slices, 16 MiB.
 pub const TRACE_RECORDS: usize = 1 << 18;
 
 #[derive(Debug, Default, Args)]
 pub struct Run {
     #[command(flatten)]
     model: ModelArgument,
-    /// Positions of the KV cache, at most what the model was trained for [default: 4096, or less where -n
-    /// or the budget allows no more].
+    /// Positions of the KV cache, at most what the model was trained for [default: 4096, or less if -n or the budget
+    /// allows less].
     #[arg(long, short = 'c', value_name = "N", help_heading = "Model")]
     ctx: Option<usize>,
     /// The text to continue.
@@ -53,13 +53,13 @@ pub struct Run {
     ignore_eog: bool,
     #[command(flatten)]
     sampling: Sampling,
-    /// Write statistics as JSON; - is standard output, on which nothing else is printed then.
+    /// Write statistics as JSON; - is standard output, where nothing else is then printed.
     #[arg(long, value_name = "FILE", help_heading = "Output")]
     stats: Option<PathBuf>,
-    /// Write a chrome trace (open it in Perfetto or chrome://tracing).
+    /// Write a Chrome trace (open it in Perfetto or chrome://tracing).
     #[arg(long, value_name = "FILE", help_heading = "Output")]
     trace: Option<PathBuf>,
-    /// Say more: the budget by item, notes about the system, where the time went.
+    /// Print more: the budget by item, notes about the system, where the time went.
     #[arg(long, short, conflicts_with = "quiet", help_heading = "Output")]
     verbose: bool,
     /// Print the generated text only.
@@ -92,7 +92,7 @@ fn limit(text: &str) -> Result<usize, String> {
 }
 
 impl Run {
-    /// What runs without any command: a story by the demo model, in less memory than its weights take.
+    /// What runs without arguments: a story by the demo model, in less memory than its weights take.
     pub fn demo() -> Self {
         let sampling = Sampling {
             temp: 0.7,
@@ -110,7 +110,7 @@ impl Run {
 
     pub fn execute(self) -> anyhow::Result<()> {
         let sampler = self.sampling.config();
-        // Before a model is packed and loaded.
+        // Checked before a model is packed and loaded.
         sampler.validate().map_err(Error::from)?;
         let prompt = self.prompt_text()?;
         if prompt.is_empty() {
@@ -126,7 +126,7 @@ impl Run {
             .stop(&self.stop);
         request.max_tokens = self.n_predict;
         let stream = engine.session().generate(request)?;
-        // Results go to standard output: one of them only, if that is the statistics.
+        // Results go to standard output; if the statistics go there, nothing else does.
         let shows_text = self.stats.as_deref() != Some(Path::new("-"));
         if shows_text && !self.quiet {
             print_text(&prompt)?;
@@ -172,7 +172,7 @@ impl Run {
         Ok(builder.build()?)
     }
 
-    /// Says what a run rests on, to those who asked.
+    /// Prints the budget, notes and the expected speed with `-v`.
     fn explain(&self, engine: &Engine) {
         if !self.verbose {
             return;
@@ -234,7 +234,7 @@ impl Run {
 }
 
 /// Reads the stream to its end and prints tokens as they come, if `shows_text`. Ctrl-C ends the generation, not the
-/// program: what there is of statistics and of a trace is still written. A second one ends the program.
+/// program: the statistics and the trace so far are still written. A second Ctrl-C ends the program.
 fn print_stream(mut stream: TokenStream, shows_text: bool) -> anyhow::Result<Statistics> {
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()

@@ -20,17 +20,17 @@ use super::progress::{reporter, writing};
 
 #[derive(Debug, Args)]
 pub struct Synth {
-    /// Sizes to take: turbosparse-mistral-7b, llama2-7b-relu or tiny-sparse.
+    /// Shape: turbosparse-mistral-7b, llama2-7b-relu or tiny-sparse.
     #[arg(long, value_name = "NAME")]
     shape: String,
     /// The file to write: .fbay is the sparse model with predictors, packed; .gguf is a plain llama of
     /// the same size, for other engines.
     #[arg(long, short, value_name = "OUT.fbay|OUT.gguf")]
     output: PathBuf,
-    /// Format of the matrices: q4_0, q8_0 or f16; the same model in each.
+    /// Format of the matrices: q4_0, q8_0 or f16; the model is otherwise the same.
     #[arg(long, value_name = "FORMAT", default_value = "q4_0")]
     quant: String,
-    /// Another seed is another model.
+    /// Seed; another seed gives another model.
     #[arg(long, value_name = "N", default_value_t = 1)]
     seed: u64,
     /// Number of layers [default: the shape's].
@@ -45,7 +45,7 @@ pub struct Synth {
     /// Sort the neurons, the most wanted first, by a profile of the same model (.fbay only).
     #[arg(long, value_name = "FILE")]
     profile: Option<PathBuf>,
-    /// Tokens to run through a sparse model to print how sparse it is; 0 prints nothing.
+    /// Tokens to run through a sparse model to print how sparse it is; 0 skips this.
     #[arg(long, value_name = "N", default_value_t = 256)]
     measure: usize,
     /// No progress bar.
@@ -53,7 +53,7 @@ pub struct Synth {
     quiet: bool,
 }
 
-/// Tokens of a text that is measured, at most.
+/// Maximum number of tokens in a text that is measured.
 const TEXT: usize = 128;
 
 impl Synth {
@@ -96,9 +96,9 @@ impl Synth {
         drop(lock);
         if !self.quiet {
             let written = std::fs::metadata(&self.output)
-                .with_context(|| format!("cannot look at {}", self.output.display()))?;
+                .with_context(|| format!("cannot read the size of {}", self.output.display()))?;
             say(format_args!(
-                "{}: {}; a model for measuring speed, it speaks nonsense",
+                "{}: {}; a model for measuring speed, its output is meaningless",
                 self.output.display(),
                 format_size(written.len())
             ));
@@ -109,7 +109,7 @@ impl Synth {
         }
     }
 
-    /// Runs random tokens and prints what was planted, as it comes out of the computation.
+    /// Runs random tokens and prints the planted sparsity, as measured in the computation.
     fn print_activity(&self) -> anyhow::Result<()> {
         let ctx = TEXT.min(self.measure);
         let make = || {
@@ -132,7 +132,7 @@ impl Synth {
                 "activations in the most active fifth",
                 Some(mean.top_fifth_share),
             ),
-            ("active for the next token, too", Some(mean.overlap)),
+            ("also active for the next token", Some(mean.overlap)),
             (
                 "missed by a cache of half of them",
                 Some(mean.miss_rate_at_half),

@@ -1,4 +1,4 @@
-//! Texts that commands learn from or measure on.
+//! Texts from which commands learn or on which they measure.
 
 use std::path::Path;
 
@@ -17,7 +17,7 @@ pub fn read_text(file: &Path) -> anyhow::Result<String> {
     })
 }
 
-/// Checks, before a model is packed for it, that the tokens to use can be a piece of text.
+/// Checks, before a model is packed for it, that there are enough tokens for a piece of text.
 pub fn enough(tokens: usize, ctx: usize) -> anyhow::Result<()> {
     if tokens < ctx {
         bail!(

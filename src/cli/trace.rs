@@ -22,7 +22,7 @@ pub enum Trace {
 pub struct ReportArguments {
     /// A trace written by `forebay run --trace`.
     file: PathBuf,
-    /// Also write a page for a browser: what limits, the timelines of these two tokens, the fractions.
+    /// Also write an HTML page: the bottleneck, the timelines of these two tokens, the fractions.
     #[arg(long, value_name = "OUT")]
     html: Option<PathBuf>,
 }
@@ -50,9 +50,7 @@ impl ReportArguments {
             .with_context(|| format!("cannot draw {}", self.file.display()))?;
         write_output(html, |mut file| file.write_all(page.as_bytes())).with_context(|| {
             let html = html.display();
-            format!(
-                "cannot write {html}; give --html a file name in a folder that can be written to"
-            )
+            format!("cannot write {html}; give --html a file name in a writable folder")
         })
     }
 }

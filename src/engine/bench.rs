@@ -22,7 +22,7 @@ pub(super) struct BenchJob {
     pub said: Sender<Said<RepetitionDone, Vec<TestReport>>>,
 }
 
-/// What was measured for one test.
+/// Measurements of one test.
 #[derive(Debug, Default)]
 struct Measured {
     tokens_per_second: Vec<f64>,
@@ -50,10 +50,10 @@ impl BenchJob {
             }
         }
         let mut measured: Vec<Measured> = self.tests.iter().map(|_| Measured::default()).collect();
-        // Tests take turns, so that a drift of the clock falls on all alike. The first turn warms up.
+        // Tests take turns, so that a drift of the clock rate affects all of them. The first turn is the warm-up.
         for repetition in 0..=self.repetitions {
             for (test, measured) in self.tests.iter().zip(&mut measured) {
-                // Other tokens each time: a neuron cache must not find what the last turn left.
+                // Different tokens each time: the neuron cache must not benefit from the last turn.
                 let tokens = random_tokens(test.tokens, repetition, evaluator.vocabulary());
                 evaluator.empty(&tokens)?;
                 if repetition == 0 {
@@ -86,7 +86,7 @@ impl BenchJob {
     }
 }
 
-/// Runs a test on `tokens`, behind an empty context, and returns its speed in tokens per second.
+/// Runs a test on `tokens`, from an empty context, and returns its speed in tokens per second.
 fn once(
     evaluator: &mut Evaluator,
     test: BenchTest,

@@ -31,9 +31,9 @@ use crate::memory::{MemoryRequest, plan};
 use crate::packed::Preparation;
 use crate::profiles::{Profile, Tally};
 
-/// Share of the available memory taken when no budget is given.
+/// Share of the available memory that is used if no budget is given.
 const DEFAULT_SHARE: f64 = 0.8;
-/// Part of a SwiGLU model's neurons that is computed when thresholds are asked for without a number.
+/// Part of a SwiGLU model's neurons that is computed if thresholds are requested without a density.
 const DEFAULT_DENSITY: f64 = 0.5;
 
 type Report = Box<dyn FnMut(Preparation) + Send>;
@@ -124,7 +124,7 @@ impl EngineBuilder {
         self
     }
 
-    /// How a source is packed if it has to be.
+    /// How the source is packed, if it has to be packed.
     #[must_use]
     pub fn pack_options(mut self, options: PackOptions) -> Self {
         self.pack = options;
@@ -160,8 +160,8 @@ impl EngineBuilder {
         self
     }
 
-    /// Positions that are certainly enough: the default context is no longer than this, which leaves more
-    /// of the budget to weights.
+    /// Positions that are certainly enough: the default context is at most this long, which leaves more of the budget
+    /// for weights.
     #[must_use]
     pub fn context_hint(mut self, n: usize) -> Self {
         self.context_hint = Some(n.max(1));
@@ -175,7 +175,7 @@ impl EngineBuilder {
         self
     }
 
-    /// Most tokens per step of a prompt. Default: 128, or less under a small budget. The result does not
+    /// Maximum number of tokens per step of a prompt. Default: 128, or less under a small budget. The result does not
     /// depend on it.
     #[must_use]
     pub fn max_batch(mut self, n: usize) -> Self {
@@ -190,15 +190,15 @@ impl EngineBuilder {
         self
     }
 
-    /// Which FFN neurons are computed. Default: those that predictors name where there are any, else exact
-    /// sparsity for ReLU models, and all for others.
+    /// Which FFN neurons are computed. Default: those that the model's predictors name, if it has any; else exact
+    /// sparsity for ReLU models, and all neurons for others.
     #[must_use]
     pub fn sparsity(mut self, sparsity: Sparsity) -> Self {
         self.sparsity = Some(sparsity);
         self
     }
 
-    /// Packs the model neuron by neuron even where that means quantising Down anew, as
+    /// Packs the model neuron by neuron even if Down has to be quantised again for it, as
     /// [`Sparsity::Threshold`] does.
     #[must_use]
     pub fn by_neuron(mut self) -> Self {
@@ -222,24 +222,24 @@ impl EngineBuilder {
         self
     }
 
-    /// Whether the neuron cache begins with what the last run left in it, and leaves what it has to the next.
-    /// Default: yes. It makes no difference but for speed.
+    /// Whether the neuron cache begins with the hot set of the last run, and saves its own for the next. Default: yes.
+    /// It affects speed only.
     #[must_use]
     pub fn hot_set(mut self, kept: bool) -> Self {
         self.hot_set = kept;
         self
     }
 
-    /// Whether the engine gives memory up, as under a smaller budget, while the machine or one of its control
-    /// groups runs short of memory, and takes it back when that is over: it looks every few milliseconds, between
-    /// two tokens, at what is left of limits and at the kernel's pressure figures where there are any. Default: no.
+    /// Whether the engine releases memory, as under a smaller budget, while the machine or one of its control groups is
+    /// short of memory, and takes it back afterwards. It checks every few milliseconds, between two tokens, what is
+    /// left of limits, and the kernel's pressure figures if there are any. Default: no.
     #[must_use]
     pub fn yields_memory(mut self, yields: bool) -> Self {
         self.yields_memory = yields;
         self
     }
 
-    /// Who is told what the model computes.
+    /// Registers an observer of what the model computes.
     #[must_use]
     pub fn observer(mut self, observer: Arc<dyn Observer>) -> Self {
         self.observer = Some(observer);
@@ -267,15 +267,15 @@ impl EngineBuilder {
         self
     }
 
-    /// Takes the choices of a plan that `forebay plan --json` wrote; choices made here go before it.
+    /// Takes the choices of a plan that `forebay plan --json` wrote; choices made here override it.
     #[must_use]
     pub fn plan_file(mut self, path: impl AsRef<Path>) -> Self {
         self.planning = Planning::File(path.as_ref().to_path_buf());
         self
     }
 
-    /// Whether the planner decides what is not given here. Default: yes, where the machine has been measured
-    /// (`forebay plan`, `forebay doctor`).
+    /// Whether the planner decides what is not given here. Default: yes, if the machine has been measured (`forebay
+    /// plan`, `forebay doctor`).
     #[must_use]
     pub fn planned_choices(mut self, planned: bool) -> Self {
         self.planning = match planned {
@@ -285,14 +285,14 @@ impl EngineBuilder {
         self
     }
 
-    /// What the planner is after.
+    /// What the planner optimises for.
     #[must_use]
     pub fn goal(mut self, goal: PlanGoal) -> Self {
         self.goal = goal;
         self
     }
 
-    /// How neurons are read, whatever a plan says.
+    /// How neurons are read, regardless of a plan.
     #[must_use]
     pub fn loading(mut self, loading: Loading) -> Self {
         self.neurons.loading = loading;
@@ -307,13 +307,13 @@ impl EngineBuilder {
         self
     }
 
-    /// Opens the model, plans memory, loads resident weights and starts the actors. Blocks for as long as that takes:
-    /// seconds for gigabytes, minutes where the model has to be packed first. In an async program, use the runtime's
-    /// threads for blocking work (`tokio::task::spawn_blocking`).
+    /// Opens the model, plans memory, loads resident weights and starts the actors. Blocks until that is done: seconds
+    /// for gigabytes, minutes if the model has to be packed first. In an async program, use the runtime's threads for
+    /// blocking work (`tokio::task::spawn_blocking`).
     ///
     /// # Errors
-    /// A model that cannot be read, an impossible budget (the error names the least possible one), or a
-    /// resource the system refuses.
+    /// A model that cannot be read, an impossible budget (the error names the minimum), or a resource that the system
+    /// refuses.
     pub fn build(mut self) -> Result<Engine, Error> {
         let _span = tracing::info_span!("build", model = self.name()).entered();
         let kernels = self.kernels()?;
@@ -360,8 +360,9 @@ impl EngineBuilder {
         self.start((bundle, kernels, pred), memory, prepared, facts)
     }
 
-    /// Has somebody count for the default profile, unless somebody else watches, nothing is to be kept, every neuron is
-    /// wanted anyway, or the model has been profiled on purpose. The counts' memory joins the request.
+    /// Registers a counter for the default profile, unless another observer is registered, the run is to save nothing,
+    /// every neuron is wanted anyway, or the model has been profiled explicitly. The counts' memory is added to the
+    /// request.
     pub(super) fn count_wants(&mut self, bundle: &Bundle, request: &mut MemoryRequest) {
         let unwatched = self.observer.is_none() && self.hot_set;
         let made = || Profile::load(bundle).is_some_and(|p| !p.is_default());
@@ -375,13 +376,13 @@ impl EngineBuilder {
         self.tally = Some(tally);
     }
 
-    /// The model as it was named.
+    /// The model as the caller named it.
     pub(super) fn name(&self) -> String {
         let model = self.model.as_ref();
         model.map_or(demo::NAME.into(), |m| m.display().to_string())
     }
 
-    /// Architecture, mode and the cores that may compute: no more than there are query heads.
+    /// Architecture, mode and the cores that may compute: at most as many as query heads.
     pub(super) fn shape(&self, bundle: &Bundle) -> Result<(Network, Sparsity, Vec<usize>), Error> {
         let network = bundle.meta.network.clone();
         let mut cores = Topology::read()?.compute_cores(self.threads)?;
@@ -437,7 +438,7 @@ impl EngineBuilder {
         let available = MemoryLimits::read()?.effective_available();
         let process = rss_now()?;
         let default = process + (available as f64 * DEFAULT_SHARE) as u64;
-        // One lane per core and one per I/O slot.
+        // One trace lane per core and one per place in the I/O queue.
         let records = self.trace_records * threads + self.trace_records / IO_LANE_SHARE * IO_DEPTH;
         Ok(MemoryRequest {
             total: self.memory.unwrap_or(default),

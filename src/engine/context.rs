@@ -13,12 +13,12 @@ pub(super) struct Context {
     sequence: SequenceId,
     /// Its tokens, by position.
     tokens: Vec<u32>,
-    /// Of the latest step, to be filled again.
+    /// The latest step's, to be reused.
     step: Arc<StepTokens>,
 }
 
 impl Context {
-    /// An empty one.
+    /// An empty context.
     pub fn new(room: &KvRoom) -> Self {
         let mut sequences = Sequences::new(&room.pools);
         Self {
@@ -29,7 +29,7 @@ impl Context {
         }
     }
 
-    /// Number of its tokens.
+    /// Number of tokens in the cache.
     pub fn len(&self) -> usize {
         self.tokens.len()
     }
@@ -39,8 +39,8 @@ impl Context {
         self.keep(0);
     }
 
-    /// Keeps what it has of `tokens` from the start on, but not the last one, whose logits are wanted; returns how many
-    /// that are.
+    /// Keeps the beginning that it shares with `tokens`, except the last token, whose logits are wanted; returns the
+    /// number of tokens kept.
     pub fn keep_common(&mut self, tokens: &[u32]) -> usize {
         let pairs = self.tokens.iter().zip(tokens);
         let same = pairs.take_while(|(a, b)| a == b).count();
@@ -48,17 +48,17 @@ impl Context {
         self.len()
     }
 
-    /// Keeps the first `n` tokens; none where a window has left what comes behind them.
+    /// Keeps the first `n` tokens; none if a sliding window has dropped what follows them.
     fn keep(&mut self, n: usize) {
         let kept = self.sequences.cut(self.sequence, n);
         self.tokens.truncate(kept);
     }
 
-    /// The step that runs `tokens` behind those that are here, with logits for the last `n_logits`; `None` where there
-    /// is no room for them. [`Context::add`] or [`Context::drop_step`] follows.
+    /// The step that runs `tokens` after those in the cache, with logits for the last `n_logits`; `None` if there is no
+    /// room for them. [`Context::add`] or [`Context::drop_step`] follows.
     pub fn step(&mut self, tokens: &[u32], n_logits: usize) -> Option<Arc<StepTokens>> {
         if Arc::get_mut(&mut self.step).is_none() {
-            // A core that has ended may still have the last one.
+            // A core that has ended may still hold the last one.
             self.step = Arc::default();
         }
         let step = Arc::get_mut(&mut self.step)?;
@@ -78,12 +78,12 @@ impl Context {
         Some(Arc::clone(&self.step))
     }
 
-    /// The step is done.
+    /// The step is done: its tokens are in the cache.
     pub fn add(&mut self, tokens: &[u32]) {
         self.tokens.extend_from_slice(tokens);
     }
 
-    /// The step has failed: its tokens are not here.
+    /// The step has failed: its tokens are not in the cache.
     pub fn drop_step(&mut self) {
         self.keep(self.tokens.len());
     }

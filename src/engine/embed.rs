@@ -1,6 +1,6 @@
-//! Embedding rows: out of the pinned head where it is tied, else read from flash as they are needed
-//! (mnn-llm's disk embedding: the table is a sixth of a small model and one row of it is used per token).
-//! A head holds its rows in panels; a table of its own holds them one behind the other.
+//! Embedding rows: from the pinned head if it is tied, else read from flash as they are needed (mnn-llm's disk
+//! embedding: the table is a sixth of a small model and one row of it is used per token). A head holds its rows in
+//! panels; a separate table holds them one after the other.
 
 use forebay_actors::fault::Fault;
 use forebay_actors::io_link::RowLink;
@@ -21,9 +21,9 @@ const ATTEMPTS: usize = 3;
 /// Looks tokens up.
 #[derive(Debug)]
 pub(super) struct Embedder {
-    /// Format of the table's rows.
+    /// Block format of the table's rows.
     block: BlockType,
-    /// Factor of the rows.
+    /// Factor that rows are multiplied by.
     scale: f32,
     /// Directory index of the table's first cluster.
     first_cluster: usize,
@@ -75,7 +75,7 @@ impl Embedder {
     /// Writes the embeddings of `tokens` to `out`, `[n_tokens, d_model]`.
     ///
     /// # Errors
-    /// A failing read or a checksum that does not match.
+    /// A failed read, or a checksum that does not match.
     pub fn embed(
         &mut self,
         shared: &Shared,
@@ -197,7 +197,7 @@ impl Embedder {
         }
     }
 
-    /// Where the rows that are read together with the token's begin in its cluster.
+    /// Where, in the token's cluster, the rows begin that are read together with its own.
     fn unit_of(&self, token: u32, entry: &DirectoryEntry) -> usize {
         (token - entry.first) as usize / self.unit_rows * self.unit_bytes
     }
@@ -217,7 +217,7 @@ impl Embedder {
         }
     }
 
-    /// Has every cluster checked again at its next use: the file is not what it was.
+    /// Every cluster is checked again at its next use: the file may have changed.
     pub fn distrust(&mut self) {
         self.verified.fill(false);
     }

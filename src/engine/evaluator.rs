@@ -13,13 +13,13 @@ use super::pressure::Watch;
 use super::{DiskCeiling, Facts};
 use crate::error::Error;
 
-/// What evaluates tokens.
+/// Evaluates tokens.
 #[derive(Debug)]
 pub(super) struct Evaluator {
     pub runtime: Runtime,
     pub facts: Arc<Facts>,
     embedder: Embedder,
-    /// Looks at the memory's pressure, if the engine gives way to it.
+    /// Watches memory pressure, if the engine yields memory.
     watch: Option<Watch>,
     /// What is in the KV cache.
     context: Context,
@@ -28,9 +28,9 @@ pub(super) struct Evaluator {
     /// Logits of one token, `[vocab_size]`.
     pub logits: Vec<f32>,
     reports: Vec<StepDone>,
-    /// Of the generation that is running.
+    /// Counts the running generation's costs.
     pub meter: Meter,
-    /// Set when the engine is dropped: what is under way ends at the next token.
+    /// Set when the engine is dropped: what is running ends at the next token.
     stopping: Arc<AtomicBool>,
 }
 
@@ -58,7 +58,7 @@ impl Evaluator {
         }
     }
 
-    /// Whether the engine gives way to pressure at the memory.
+    /// Whether the engine yields memory under pressure.
     pub fn watches_memory(&self) -> bool {
         self.watch.is_some()
     }
@@ -72,7 +72,7 @@ impl Evaluator {
         self.facts.plan.context
     }
 
-    /// BOS, where the model wants one in front of a text.
+    /// BOS, if the model wants one before a text.
     pub fn bos(&self) -> Option<u32> {
         self.facts
             .tokenizer
@@ -80,12 +80,12 @@ impl Evaluator {
             .filter(|_| self.facts.tokenizer.adds_bos())
     }
 
-    /// Ids that there are tokens for.
+    /// Number of token ids.
     pub fn vocabulary(&self) -> usize {
         self.facts.network.vocab_size
     }
 
-    /// What the disk gave when the engine was built.
+    /// The disk's speed when the engine was built.
     pub fn disk_ceiling(&self) -> DiskCeiling {
         self.facts.ceiling
     }
@@ -104,7 +104,7 @@ impl Evaluator {
         self.runtime.io_counters().bytes
     }
 
-    /// Gates that the last step computed, in all layers, and Ups and Downs.
+    /// How many Gates the last step computed in all layers, and how many Ups and Downs.
     pub fn computed(&self) -> (Computed, Computed) {
         let sum = |of: fn(&StepDone) -> Computed| {
             let all = self.reports.iter().map(of);
@@ -113,8 +113,8 @@ impl Evaluator {
         (sum(|r| r.gated), sum(|r| r.live))
     }
 
-    /// Forgets the context. The embeddings of `tokens`, which come next, are looked up once: what is
-    /// looked up for the first time in a process is checked against its checksum.
+    /// Forgets the context. The embeddings of `tokens`, which come next, are looked up once: clusters used for the
+    /// first time in a process are checked against their checksums.
     pub fn empty(&mut self, tokens: &[u32]) -> Result<(), Error> {
         self.context.clear();
         self.meter = Meter::default();
@@ -128,13 +128,13 @@ impl Evaluator {
         Ok(())
     }
 
-    /// Runs `tokens` behind the cached ones, with logits for the last `n_logits`. After an error nothing
-    /// that was read ahead is used any more: the next step may find the file repaired.
+    /// Runs `tokens` after the cached ones, with logits for the last `n_logits`. After an error, nothing that was read
+    /// ahead is used any more: by the next step the file may be repaired.
     pub fn step(&mut self, tokens: &[u32], n_logits: usize) -> Result<(), Error> {
         self.step_of(tokens, n_logits, false)
     }
 
-    /// The same for a part of a prompt; `more` says whether another part follows.
+    /// The same for a part of a prompt; `more` tells whether another part follows.
     pub fn step_of(&mut self, tokens: &[u32], n_logits: usize, more: bool) -> Result<(), Error> {
         self.try_step(tokens, n_logits, more).inspect_err(|_| {
             self.embedder.distrust();
@@ -167,15 +167,15 @@ impl Evaluator {
         Ok(())
     }
 
-    /// Between two steps: a budget that was asked for, or that the memory's pressure allows, comes into force.
+    /// Between two steps: puts the requested budget, or the one that memory pressure allows, into force.
     pub fn follow_budget(&mut self) -> Result<(), Error> {
         let spared = self.watch.as_mut().map_or(0, Watch::spared);
         let applied = self.facts.budget.apply(&mut self.runtime, spared);
         applied.map_err(|f| fault_of(self.runtime.shared(), f))
     }
 
-    /// Drops what the KV cache has beyond the beginning that it shares with `tokens`, and returns the length of that.
-    /// The last token counts as not shared: its logits are wanted.
+    /// Drops what the KV cache has beyond the beginning that it shares with `tokens`, and returns the length of that
+    /// beginning. The last token counts as not shared: its logits are wanted.
     pub fn keep_common(&mut self, tokens: &[u32]) -> usize {
         self.context.keep_common(tokens)
     }
@@ -189,8 +189,8 @@ impl Evaluator {
             .read(i * shared.network().vocab_size, &mut self.logits);
     }
 
-    /// Evaluates `tokens` from an empty context and calls `each` with every position from `first` on and
-    /// its logits, until it returns false.
+    /// Evaluates `tokens` from an empty context and calls `each` with every position from `first` onwards and its
+    /// logits, until `each` returns false.
     pub fn evaluate(
         &mut self,
         tokens: &[u32],

@@ -1,4 +1,4 @@
-//! One generation: its prompt is read, then it goes on token by token until it ends or its reader falls behind.
+//! One generation: its prompt is read, then it continues token by token until it ends or its reader falls behind.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -21,12 +21,11 @@ use crate::stats::{
 };
 use crate::stream::{PromptProgress, StreamItem, Token};
 
-/// Items that a reader may be behind.
+/// How many items a reader may fall behind.
 pub(super) const QUEUE: usize = 64;
-/// A generation that was paused goes on when this much of its queue is free: what it has read is read again then,
-/// which should pay.
+/// A paused generation continues when this much of its queue is free: its text is then run again, which should pay off.
 const ROOM_TO_RESUME: usize = QUEUE / 2;
-/// Tokens from which on a speed says something about a plan.
+/// From this many tokens on, a speed is compared with the plan's.
 const ENOUGH_TO_COMPARE: usize = 16;
 
 #[derive(Debug)]
@@ -41,38 +40,38 @@ pub(super) struct GenerateJob {
     pub history: History,
     pub sender: Sender<Result<StreamItem, Error>>,
     pub cancelled: Arc<AtomicBool>,
-    /// Child of the caller's.
+    /// Child of the caller's span.
     pub span: Span,
 }
 
-/// What became of a generation that was run.
+/// Why a generation stopped running.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Outcome {
-    /// It is over, or nobody wants the rest.
+    /// It is over, or its reader has gone.
     Over,
     /// Its reader is slow, and others can use the time.
     Paused,
 }
 
-/// A generation under way.
+/// A running or paused generation.
 #[derive(Debug)]
 pub(super) struct Generation {
     history: History,
     sender: Sender<Result<StreamItem, Error>>,
     cancelled: Arc<AtomicBool>,
-    /// What has not been handed to the reader yet.
+    /// Items that have not been handed to the reader yet.
     outbox: VecDeque<Result<StreamItem, Error>>,
     over: bool,
-    /// The conversation: what the session held before, the prompt, and what was generated.
+    /// The conversation: the session's history, the prompt, and the generated tokens.
     tokens: Vec<u32>,
     /// Whether the prompt has been read.
     has_read: bool,
     /// Whether others may have run since the last step.
     interrupted: bool,
-    /// What was generated.
+    /// The generated tokens.
     ids: Vec<u32>,
     text: String,
-    /// Tokens to generate, and whether it is the request that says so, not the context.
+    /// Tokens to generate, and whether the request sets that limit, not the context.
     max_tokens: usize,
     limited_by_request: bool,
     ignore_eog: bool,
@@ -82,17 +81,17 @@ pub(super) struct Generation {
     stops: Stops,
     meter: Meter,
     asked: Instant,
-    /// Entered while it runs, as a whole: tokens have no spans.
+    /// Entered while the generation runs; single tokens have no spans.
     span: Span,
 }
 
 impl Generation {
-    /// Whether `history` is that of the same session, whose requests run in the order in which they were made.
+    /// Whether `history` is that of the same session: a session's requests run in order.
     pub fn is_of(&self, history: &History) -> bool {
         Arc::ptr_eq(&self.history, history)
     }
 
-    /// Whether a paused generation should go on: its reader has caught up, or has gone.
+    /// Whether a paused generation should continue: its reader has caught up, or has gone.
     pub fn is_wanted(&self) -> bool {
         self.sender.is_disconnected() || QUEUE - self.sender.len().min(QUEUE) >= ROOM_TO_RESUME
     }
@@ -113,10 +112,10 @@ impl Generation {
 }
 
 impl Runner {
-    /// Starts what a session asked for.
+    /// Starts a generation that a session requested.
     ///
     /// # Errors
-    /// The session's history has grown since, and leaves no room; or bad sampler settings.
+    /// The session's history has grown since then and leaves no room; or bad sampler settings.
     pub fn begin(&mut self, job: GenerateJob) -> Result<Generation, Error> {
         let mut tokens = job.history.lock().clone();
         if tokens.is_empty() {
@@ -175,7 +174,7 @@ impl Runner {
         outcome
     }
 
-    /// Hands the outbox to the reader, who may be slow; `None` when it is empty.
+    /// Hands the outbox to the reader, which may be slow; `None` when it is empty.
     fn hand_over(&mut self, generation: &mut Generation) -> Option<Outcome> {
         while let Some(item) = generation.outbox.pop_front() {
             if self.evaluator.is_stopping() {
@@ -186,7 +185,7 @@ impl Runner {
                 Err(SendTimeoutError::Disconnected(_)) => return Some(Outcome::Over),
                 Err(SendTimeoutError::Timeout(back)) => {
                     generation.outbox.push_front(back);
-                    // A reader that waits for the budget to change shall not wait for ever; the next step has the
+                    // A reader that waits for the budget to change must not wait for ever; the next step reports the
                     // error.
                     let _ = self.evaluator.follow_budget();
                     if self.others_wait(generation) {
@@ -198,7 +197,7 @@ impl Runner {
         None
     }
 
-    /// One step: the prompt and its first token, or one token more.
+    /// One step: the prompt and its first token, or one more token.
     fn advance(&mut self, generation: &mut Generation) -> Result<(), Error> {
         if generation.is_cancelled() {
             self.end(generation, FinishReason::Cancelled);
@@ -234,7 +233,7 @@ impl Runner {
         Ok(())
     }
 
-    /// Samples the next token out of the logits of the last one.
+    /// Samples the next token from the logits of the last one.
     fn choose(&mut self, generation: &mut Generation) -> Result<(), Error> {
         self.evaluator.take_logits(0);
         self.evaluator.meter.hash(&self.evaluator.logits);
@@ -242,7 +241,7 @@ impl Runner {
             .sampler
             .sample(&self.evaluator.logits, &generation.tokens)?;
         if self.evaluator.facts.tokenizer.is_eog(id) && !generation.ignore_eog {
-            // Not shown, but part of the conversation: the next turn begins behind it.
+            // Not shown, but part of the conversation: the next turn begins after it.
             generation.history.lock().push(id);
             self.end(generation, FinishReason::EndOfGeneration);
             return Ok(());
@@ -264,7 +263,7 @@ impl Runner {
         Ok(())
     }
 
-    /// What is left of the text, and the statistics.
+    /// Sends the rest of the text, and the statistics.
     fn end(&mut self, generation: &mut Generation, reason: FinishReason) {
         let mut reason = reason;
         if reason != FinishReason::Stop {
@@ -287,7 +286,7 @@ impl Runner {
         generation.over = true;
     }
 
-    /// Brings the KV cache to the prompt and leaves the logits of its last token; false if it was cut short.
+    /// Fills the KV cache with the prompt and leaves the logits of its last token; false if it was cut short.
     fn prefill(&mut self, generation: &Generation) -> Result<bool, Error> {
         let tokens = &generation.tokens;
         let whole = self.read_prompt(generation)?;
@@ -316,7 +315,7 @@ impl Runner {
         Ok(whole)
     }
 
-    /// Runs what the KV cache does not have of the prompt, batch by batch.
+    /// Runs the part of the prompt that the KV cache does not have, batch by batch.
     fn read_prompt(&mut self, generation: &Generation) -> Result<bool, Error> {
         let tokens = &generation.tokens;
         let fresh = &tokens[self.evaluator.keep_common(tokens)..];
@@ -334,14 +333,14 @@ impl Runner {
             if !last {
                 let (done, total) = ((i + 1) * max_batch, fresh.len());
                 let progress = StreamItem::Prompt(PromptProgress { done, total });
-                // A reader who is far behind can do without this one.
+                // A reader that is far behind can do without this one.
                 let _ = generation.sender.try_send(Ok(progress));
             }
         }
         Ok(true)
     }
 
-    /// Runs what the KV cache does not have of `tokens`, with logits for the last one.
+    /// Runs the part of `tokens` that the KV cache does not have, with logits for the last one.
     fn catch_up(&mut self, tokens: &[u32]) -> Result<(), Error> {
         let max_batch = self.evaluator.runtime.shared().max_batch;
         let mut fresh = &tokens[self.evaluator.keep_common(tokens)..];

@@ -1,6 +1,5 @@
-//! The budget while the engine runs. What gives way is the neuron cache, and then pinned clusters of a model that
-//! streams others anyway; no result depends on either. Keys and values and all other pinned weights stay where they
-//! are.
+//! The budget while the engine runs. The neuron cache shrinks first; then pinned clusters of a model that streams
+//! others are evicted. No result depends on either. Keys and values and all other pinned weights stay.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -14,21 +13,21 @@ use parking_lot::Mutex;
 use super::pressure::Watch;
 use crate::error::Error;
 
-/// The items that give way.
+/// The items that shrink.
 const CACHE: &str = "neuron_cache";
 const PINNED: &str = "resident_weights";
-/// Bytes per core that shrinking does not bring: pages at both ends of the idle memory that it covers in part.
+/// Bytes per core that shrinking does not release: pages that the idle memory covers only in part, at both ends.
 const EDGES: u64 = 128 << 10;
 
-/// What was asked for, by any thread, and what is in force, by the engine thread.
+/// The requested budget, set by any thread, and the one in force, set by the engine thread.
 #[derive(Debug)]
 pub(crate) struct LiveBudget {
-    /// The budget that the engine was started with.
+    /// The budget with which the engine was started.
     drawn: Budget,
     cache: NeuronCachePlan,
     clusters: GivingWay,
     threads: u64,
-    /// Bytes.
+    /// The requested budget in bytes.
     asked: AtomicU64,
     now: Mutex<InForce>,
 }
@@ -36,12 +35,12 @@ pub(crate) struct LiveBudget {
 #[derive(Debug)]
 struct InForce {
     budget: Budget,
-    /// Whether all cores keep to it; not where a change has failed.
+    /// Whether all cores keep to it; false after a failed change.
     settled: bool,
 }
 
 impl LiveBudget {
-    /// The budget of an engine that starts.
+    /// The budget of an engine that is starting.
     pub fn new(drawn: Budget, cache: NeuronCachePlan, clusters: GivingWay, threads: usize) -> Self {
         Self {
             asked: AtomicU64::new(drawn.total_bytes()),
@@ -61,22 +60,22 @@ impl LiveBudget {
         self.now.lock().budget.clone()
     }
 
-    /// The least possible total, bytes.
+    /// The minimum total, bytes.
     pub fn least(&self) -> u64 {
         let gone = self.cache.slots - self.cache.least_slots;
         let clusters = self.freed_by_clusters(self.clusters.clusters.len());
         self.drawn.claimed() - self.freed_by_slots(gone as u64) - clusters
     }
 
-    /// Asks for a total of `bytes` from the next step on.
+    /// Requests a total of `bytes` from the next step on.
     ///
     /// # Errors
-    /// Less than what cannot give way, or more than at the start.
+    /// Less than what cannot shrink, or more than at the start.
     pub fn ask(&self, bytes: u64) -> Result<(), Error> {
         if bytes > self.drawn.total_bytes() {
             let problem = format!(
-                "{bytes} bytes are more than the {} that the engine was started with; what it is to hold is planned \
-                 once, so build a new engine for more",
+                "{bytes} bytes are more than the {} with which the engine was started; its memory is planned once, so \
+                 build a new engine for more",
                 self.drawn.total_bytes()
             );
             return Err(Error::parameter("memory", problem));
@@ -86,17 +85,16 @@ impl LiveBudget {
         Ok(())
     }
 
-    /// Looks at the memory's pressure for this engine.
+    /// A watch on memory pressure for this engine.
     pub(super) fn watch(&self) -> Watch {
         Watch::new(self.drawn.claimed() - self.least())
     }
 
-    /// Brings what was asked for into force, between two steps, or `spared` bytes less than is in use, as far as that
+    /// Puts the requested budget into force, between two steps, or `spared` bytes less than is claimed, as far as that
     /// is possible.
     ///
     /// # Errors
-    /// The cause for which a core has ended, or for which a cluster could not be pinned again; the next call tries
-    /// anew.
+    /// Why a core has ended, or why a cluster could not be pinned again; the next call tries again.
     pub fn apply(&self, graph: &mut Runtime, spared: u64) -> Result<(), Fault> {
         let asked = self.asked.load(Ordering::Relaxed);
         let total = match spared {
@@ -109,7 +107,7 @@ impl LiveBudget {
                 return Ok(());
             }
         }
-        // What is asked for was checked then, and the least is possible.
+        // The requested total was checked in `ask`, and the minimum is possible.
         let Ok((sizes, budget)) = self.fitted(total) else {
             return Ok(());
         };
@@ -122,8 +120,8 @@ impl LiveBudget {
         done
     }
 
-    /// What is kept under a total of `bytes`, and the budget then. The cache gives way first: what it holds comes
-    /// back by itself, and may not be wanted.
+    /// What is kept under a total of `bytes`, and the budget then. The cache shrinks first: its contents come back as
+    /// they are wanted, if they are.
     fn fitted(&self, bytes: u64) -> Result<(Sizes, Budget), Error> {
         let over = self.drawn.claimed().saturating_sub(bytes);
         let per_slot = self.threads * self.cache.slot_bytes as u64;
@@ -147,13 +145,13 @@ impl LiveBudget {
         Ok((sizes, budget))
     }
 
-    /// Bytes that all cores together give back with `gone` slots each.
+    /// Bytes that all cores together release with `gone` slots each.
     fn freed_by_slots(&self, gone: u64) -> u64 {
         let bytes = gone * self.threads * self.cache.slot_bytes as u64;
         bytes.saturating_sub(self.threads * EDGES)
     }
 
-    /// Bytes that they give back with the first `given` clusters.
+    /// Bytes that they release with the first `given` clusters.
     fn freed_by_clusters(&self, given: usize) -> u64 {
         let bytes = self.clusters.bytes_of(given);
         bytes.saturating_sub(self.threads * EDGES)
@@ -203,10 +201,10 @@ mod tests {
             .ask(live.least() - 1)
             .expect_err("too little")
             .to_string();
-        let least = format!("least possible is {} MiB", live.least().div_ceil(MIB));
+        let least = format!("the minimum is {} MiB", live.least().div_ceil(MIB));
         assert!(message.contains(&least), "{message}");
         assert!(live.ask(121 * MIB).is_err());
-        live.ask(live.least()).expect("the least is possible");
+        live.ask(live.least()).expect("the minimum is possible");
         assert_eq!(
             live.now(),
             live.drawn,

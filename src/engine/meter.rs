@@ -1,13 +1,13 @@
-//! What a generation costs, step by step.
+//! The costs of a generation, step by step.
 
-use forebay_actors::io_thread::IoCounters;
+use forebay_actors::io_counters::IoCounters;
 use forebay_actors::runtime::StepDone;
 use forebay_traces::ledger::{Bubbles, Charged};
 use xxhash_rust::xxh3::xxh3_64_with_seed;
 
 use crate::stats::PromptStatistics;
 
-/// What a generation has cost so far.
+/// The costs of a generation so far.
 #[derive(Debug, Default)]
 pub(super) struct Meter {
     pub prefill_ns: Vec<u64>,
@@ -18,7 +18,7 @@ pub(super) struct Meter {
     pub misses: u64,
     pub miss_rates: Vec<f64>,
     pub logits_hash: u64,
-    /// Charges of all cores when the generation began and at its last step.
+    /// Times charged to all cores when the generation began and at its last step.
     pub charged: [Vec<Charged>; 2],
     pub io_start: IoCounters,
 }

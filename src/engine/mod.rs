@@ -49,12 +49,12 @@ use live_budget::LiveBudget;
 use runner::Job;
 use said::hear;
 
-/// What the disk gives, bytes per second; 0 where nothing is read.
+/// Speed of the disk, bytes per second; 0 if nothing is read.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct DiskCeiling {
-    /// In the reads that prompts make: clusters.
+    /// In reads as prompts make them: clusters.
     pub prompt: f64,
-    /// In the reads that decoding makes: clusters, or neurons.
+    /// In reads as decoding makes them: clusters, or neurons.
     pub decode: f64,
 }
 
@@ -75,7 +75,7 @@ pub(crate) struct Facts {
 }
 
 impl Facts {
-    /// Whether a text of `used` tokens leaves room for one more.
+    /// Checks that a text of `used` tokens leaves room for one more.
     fn check_room(&self, used: usize) -> Result<(), Error> {
         let context = self.plan.context;
         if used < context {
@@ -85,7 +85,7 @@ impl Facts {
         Err(Error::ContextTooSmall { tokens, context })
     }
 
-    /// Ids from outside: each must have an embedding.
+    /// Checks ids from callers: each must have an embedding.
     fn check_tokens(&self, ids: &[u32]) -> Result<(), Error> {
         let vocabulary = self.network.vocab_size;
         match ids.iter().find(|&&id| id as usize >= vocabulary) {
@@ -95,9 +95,9 @@ impl Facts {
     }
 }
 
-/// A model ready to generate, within its budget. It runs one generation at a time, in the order in which they were
-/// asked for; one whose reader falls behind pauses while others wait. Statistics of a paused generation include what
-/// ran in between. Dropping the engine ends what is under way: streams end without
+/// A model ready to generate, within its budget. It runs one generation at a time, in the order of requests; one whose
+/// reader falls behind pauses while others wait. Statistics of a paused generation include what ran in between.
+/// Dropping the engine ends running generations: their streams end without
 /// [`StreamItem::Done`](crate::StreamItem::Done).
 #[derive(Debug)]
 pub struct Engine {
@@ -113,7 +113,7 @@ impl Engine {
         EngineBuilder::default()
     }
 
-    /// The model as it was named, or the demo model's name.
+    /// The model as the caller named it, or the demo model's name.
     pub fn model(&self) -> &str {
         &self.facts.model
     }
@@ -133,8 +133,8 @@ impl Engine {
         self.facts.budget.now()
     }
 
-    /// The least budget in bytes that [`Engine::set_budget`] can bring the engine to: the neuron cache is smaller then,
-    /// pinned FFN clusters are streamed, and all else is as it is.
+    /// The minimum budget in bytes that [`Engine::set_budget`] can reach: the neuron cache is smaller then, pinned FFN
+    /// clusters are streamed, and everything else stays.
     pub fn least_budget(&self) -> u64 {
         self.facts.budget.least()
     }
@@ -145,8 +145,7 @@ impl Engine {
     /// grows; their memory goes back to the system. Nothing that is generated depends on it.
     ///
     /// # Errors
-    /// Less than [`Engine::least_budget`], which the message names, more than at the start, or the engine has
-    /// stopped.
+    /// Less than [`Engine::least_budget`], which the message names; more than at the start; or the engine has stopped.
     pub fn set_budget(&self, bytes: u64) -> Result<(), Error> {
         self.facts.budget.ask(bytes)?;
         self.jobs.send(Job::Budget)
@@ -157,7 +156,7 @@ impl Engine {
         &self.facts.plan
     }
 
-    /// What was foretold of the speed, where there is a plan.
+    /// The predicted speed, if there is a plan.
     pub fn expected(&self) -> Option<&Expected> {
         self.facts.plan.expected.as_ref()
     }
@@ -177,12 +176,12 @@ impl Engine {
         self.facts.plan.isa
     }
 
-    /// The bundle file that is being run.
+    /// The packed file that is being run.
     pub fn bundle_path(&self) -> &Path {
         &self.facts.bundle_path
     }
 
-    /// Bytes of the bundle file.
+    /// Size of the packed file in bytes.
     pub fn bundle_bytes(&self) -> u64 {
         self.facts.bundle_bytes
     }
@@ -192,7 +191,7 @@ impl Engine {
         self.facts.weight_bytes
     }
 
-    /// What the system did not grant (huge pages, pinning, direct I/O), for people who wonder about speed.
+    /// What the system did not provide (huge pages, pinning, direct I/O), for diagnosing speed.
     pub fn notes(&self) -> &[String] {
         &self.facts.plan.notes
     }
@@ -207,10 +206,10 @@ impl Engine {
         }
     }
 
-    /// The logits of the given `tokens` at every position from `first` on: `each` is called with the
-    /// position and a row of `[vocab_size]`, which scores the token behind that position. The tokens are
-    /// taken as they are, from an empty context, in steps of at most
-    /// [`max_logits`](EngineBuilder::max_logits) positions; the rows do not depend on that.
+    /// The logits of the given `tokens` at every position from `first` onwards: `each` is called with the position and
+    /// a row of `[vocab_size]`, which scores the token after that position. The tokens are taken as they are, from an
+    /// empty context, in steps of at most [`max_logits`](EngineBuilder::max_logits) positions; the rows do not depend
+    /// on that.
     ///
     /// # Errors
     /// No tokens, more than the context holds, one outside the vocabulary, a `first` behind them, or a fault.
@@ -299,7 +298,7 @@ impl Engine {
         mut progress: impl FnMut(BenchTest, usize, f64),
     ) -> Result<Vec<TestReport>, Error> {
         if repetitions == 0 {
-            let problem = "nothing is measured without any; give at least 1";
+            let problem = "0 would measure nothing; give at least 1";
             return Err(Error::parameter("repetitions", problem));
         }
         let (said, answer) = flume::unbounded();
@@ -314,7 +313,7 @@ impl Engine {
         })
     }
 
-    /// Stops the engine and writes what its lanes recorded as a chrome trace.
+    /// Stops the engine and writes what its trace lanes recorded as a Chrome trace.
     ///
     /// # Errors
     /// The file cannot be written.
@@ -324,7 +323,7 @@ impl Engine {
             .map_err(|e| Error::system(format!("write the trace to {}", path.display()), e))
     }
 
-    /// Stops the engine and returns what its lanes recorded, cores first.
+    /// Stops the engine and returns its trace lanes, those of the cores first.
     pub fn finish(mut self) -> Vec<TraceLane> {
         self.stop()
     }
@@ -345,7 +344,7 @@ impl Drop for Engine {
     }
 }
 
-/// A conversation: what was said so far, prompts and answers. [`Session::fork`] copies it.
+/// A conversation: its prompts and answers so far. [`Session::fork`] copies it.
 #[derive(Debug)]
 pub struct Session {
     facts: Arc<Facts>,
@@ -364,7 +363,7 @@ impl Session {
         let (prompt, bos) = self.tokens_of(&request, used)?;
         request.sampler.validate()?;
         if request.stop.iter().any(String::is_empty) {
-            let problem = "an empty string would end every text at once; leave it out";
+            let problem = "an empty string would end every text at once; omit it";
             return Err(Error::parameter("stop", problem));
         }
         if prompt.is_empty() && bos.is_none() && used == 0 {
@@ -393,7 +392,7 @@ impl Session {
         Ok(TokenStream::new(receiver, cancelled, last_words))
     }
 
-    /// A second conversation that begins with what was said so far in this one.
+    /// A second conversation that begins with this one's history so far.
     pub fn fork(&self) -> Self {
         Self {
             facts: Arc::clone(&self.facts),
@@ -402,8 +401,8 @@ impl Session {
         }
     }
 
-    /// All tokens of the conversation so far, the end-of-generation tokens of answers among them. What a generation
-    /// adds is here as soon as it has been sampled; a prompt, once it has been read.
+    /// All tokens of the conversation so far, including the end-of-generation tokens of answers. Generated tokens are
+    /// here as soon as they are sampled; those of a prompt, once it has been read.
     pub fn history(&self) -> Vec<u32> {
         self.history.lock().clone()
     }

@@ -1,4 +1,4 @@
-//! Where an engine's choices come from: a plan that was given, one made from what is known of the machine, or none.
+//! Where an engine's choices come from: a given plan, one made from what is known about the machine, or the defaults.
 
 use std::path::PathBuf;
 
@@ -21,16 +21,16 @@ use crate::planner::{
 };
 use crate::profiles::Profile;
 
-/// `--memory auto` takes the least memory that gives this part of the best speed.
+/// `--memory auto` takes the minimum memory that gives this part of the best speed.
 const ENOUGH: f64 = 0.97;
 
 /// Where the choices come from.
 #[derive(Clone, Debug, Default)]
 pub(super) enum Planning {
-    /// The planner, where the machine's profile is known; else what is usual.
+    /// The planner, if the machine's profile is known; else the defaults.
     #[default]
     Automatic,
-    /// What is usual.
+    /// The defaults.
     Off,
     /// This file.
     File(PathBuf),
@@ -42,21 +42,21 @@ pub enum PlanGoal {
     /// The best speed within the memory.
     #[default]
     Fastest,
-    /// The least memory that gives nearly the best speed.
+    /// The minimum memory that gives nearly the best speed.
     Enough,
-    /// The least memory with which so many tokens per second are generated.
+    /// The minimum memory with which this many tokens per second are generated.
     Speed(f64),
 }
 
-/// What is known of a machine for one model.
+/// What is known about a machine for one model.
 struct Known {
     machine: MachineProfile,
     disk: DiskProfile,
 }
 
 impl EngineBuilder {
-    /// Makes a plan without starting an engine. What of the machine is not known yet is measured, and kept beside the
-    /// packed models; `progress` is told the share that is done.
+    /// Makes a plan without starting an engine. What is not yet known about the machine is measured, and saved beside
+    /// the packed models; `progress` receives the share done.
     ///
     /// # Errors
     /// A model that cannot be read, an impossible budget or speed, or a machine that cannot be measured.
@@ -69,7 +69,7 @@ impl EngineBuilder {
         let bundle = self.open()?;
         let (_, sparsity, cores) = self.shape(&bundle)?;
         self.rule(&bundle, sparsity)?;
-        // A running engine has it in memory, too.
+        // A running engine has it in memory as well.
         let tokenizer = self.tokenizer(&bundle)?;
         let mut request = self.memory_request(cores.len(), sparsity, &tokenizer)?;
         self.count_wants(&bundle, &mut request);
@@ -126,7 +126,7 @@ impl EngineBuilder {
     /// The packed model.
     pub(super) fn open(&mut self) -> Result<Bundle, Error> {
         let model = self.model_path()?;
-        // Thresholds skip neurons one by one, so those have to be stored one by one.
+        // Thresholds skip single neurons, so neurons have to be stored one by one.
         self.pack.neurons |= self.sparsity == Some(Sparsity::Threshold);
         packed::open(&model, self.cache.as_deref(), &self.pack, &mut self.report)
     }
@@ -168,8 +168,8 @@ impl EngineBuilder {
         let mut notes = Vec::new();
         if profile.is_none() && request.sparsity != Sparsity::Dense {
             notes.push(
-                "nobody has profiled this model in this mode: half of its neurons are taken to be wanted, all alike; \
-                 `forebay profile MODEL -f TEXT` measures that"
+                "this model has not been profiled in this mode: half of its neurons are assumed to be wanted, all \
+                 equally often; `forebay profile MODEL -f TEXT` measures that"
                     .into(),
             );
         }
@@ -185,7 +185,7 @@ impl EngineBuilder {
         })
     }
 
-    /// What was measured of the machine before, if that is enough for this model.
+    /// The machine's saved profile, if it is enough for this model.
     fn known(&self, bundle: &Bundle, kernels: KernelTable, sparsity: Sparsity) -> Option<Known> {
         let folder = self.machine_folder().ok()?;
         let machine = MachineProfile::load(&folder, &this_machine(&kernels).ok()?)?;
@@ -195,18 +195,18 @@ impl EngineBuilder {
         whole.then_some(Known { machine, disk })
     }
 
-    /// Where the machine's profile is kept.
+    /// The folder of the machine's profile.
     fn machine_folder(&self) -> Result<PathBuf, Error> {
         Ok(cache_dir::prepare(self.cache.as_deref())?)
     }
 }
 
-/// Whether a profile is of the neurons that this mode wants.
+/// Whether a profile counts the neurons that this mode wants.
 fn fits_mode(profile: &Profile, request: &MemoryRequest) -> bool {
     profile.sparsity == request.sparsity
 }
 
-/// What a profile of this machine is of.
+/// The identity that a profile of this machine has.
 fn this_machine(kernels: &KernelTable) -> Result<String, Error> {
     Ok(identity(kernels, &Topology::read()?.compute_cores(None)?))
 }

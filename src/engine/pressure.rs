@@ -1,5 +1,4 @@
-//! Whether the machine, or a control group that the process is in, runs short of memory, and how much of the neuron
-//! cache is given up for it.
+//! Whether the machine, or a control group of the process, is short of memory, and how much memory is released for it.
 
 use std::time::{Duration, Instant};
 
@@ -7,56 +6,56 @@ use forebay_plans::cgroup::{Group, Version, groups};
 use forebay_plans::kernel_files::KernelFiles;
 use forebay_plans::limits::MemoryLimits;
 
-/// Between two looks, or longer where a look is slow: looking takes at most 1/`SHARE` of the time.
+/// Time between two checks, or more if a check is slow: checks take at most 1/`SHARE` of the time.
 const INTERVAL: Duration = Duration::from_millis(10);
 const SHARE: u32 = 50;
-/// What others take goes on as fast for at least this time: a step may take so long, or a busy machine keep the engine
-/// from its turn.
+/// Other processes are expected to take memory at the same rate for at least this time: a step may take this long, or a
+/// busy machine may delay the engine.
 const AHEAD: Duration = Duration::from_millis(100);
 /// Stalls are counted over this time.
 const WINDOW: Duration = Duration::from_millis(250);
-/// Part of that time in which something waited for memory, from which on the engine gives way.
+/// Part of that time stalled on memory from which the engine releases memory.
 const STALLED: f64 = 0.1;
-/// The machine's stalls count where less than this part of its memory is left: else they are another group's own.
+/// The machine's stalls count if less than 1/`SHORT` of its memory is left: else they are those of another group.
 const SHORT: u64 = 8;
-/// This part of a limit is kept free: what others take between two looks.
+/// 1/`RESERVE` of a limit is kept free, for what others take between two checks.
 const RESERVE: u64 = 64;
-/// But never less than two huge pages.
+/// But never less than this, two huge pages.
 const LEAST_RESERVE: u64 = 4 << 20;
-/// The cache gives way by at least this part of what it can.
+/// The engine releases at least 1/`STEPS` of what it can release.
 const STEPS: u64 = 8;
-/// Without pressure for so long, it takes memory back: growing is slower than shrinking.
+/// After this time without pressure it takes memory back: growing is slower than shrinking.
 const CALM: Duration = Duration::from_secs(2);
 
-/// What a look shows.
+/// What a check finds.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 struct Seen {
-    /// Part of the time lost to waiting for memory, where the kernel counts it and a window is over.
+    /// Part of the time stalled on memory, if the kernel counts it and a window is over.
     stalled: Option<f64>,
-    /// Bytes that are left below the nearest limit beyond the reserve; negative where that is touched.
+    /// Bytes left below the nearest limit, beyond the reserve; negative if the reserve is touched.
     room: Option<i64>,
 }
 
-/// Looks at the memory's pressure while tokens flow.
+/// Watches memory pressure while the engine runs.
 #[derive(Debug)]
 pub(super) struct Watch {
     kernel: KernelFiles,
     groups: Vec<Group>,
     next: Instant,
-    /// When the present window for stalls began, and the microseconds counted then.
+    /// When the current window for stalls began, and the count then, microseconds.
     window: Option<(Instant, u64)>,
-    /// When the last look was, and the room then.
+    /// When the last check was, and the room then.
     last: Option<(Instant, i64)>,
-    /// Bytes that can be given up.
+    /// Bytes that can be released.
     most: u64,
-    /// Bytes given up.
+    /// Bytes released.
     spared: u64,
-    /// When there was pressure last, or something was taken back.
+    /// When there last was pressure, or memory was taken back.
     calm_since: Instant,
 }
 
 impl Watch {
-    /// For an engine that can do with `most` bytes less.
+    /// For an engine that can release `most` bytes.
     pub fn new(most: u64) -> Self {
         let kernel = KernelFiles::live();
         let now = Instant::now();
@@ -72,7 +71,7 @@ impl Watch {
         }
     }
 
-    /// Bytes of the budget to do without for now. Looks only every few milliseconds.
+    /// Bytes of the budget to do without for now. Checks only every few milliseconds.
     pub fn spared(&mut self) -> u64 {
         let now = Instant::now();
         if self.most > 0 && now >= self.next {
@@ -98,8 +97,8 @@ impl Watch {
         }
     }
 
-    /// The part of the last window in which something waited for memory, once that is over. The innermost group that
-    /// counts it says so, else the machine, if it is `short` of memory.
+    /// The part of the last window that was stalled on memory, once the window is over: as counted by the innermost
+    /// group that does, else by the machine, if it is `short` of memory.
     fn stalled(&mut self, now: Instant, short: bool) -> Option<f64> {
         if self.window.is_some_and(|(start, _)| now < start + WINDOW) {
             return None;
@@ -109,7 +108,7 @@ impl Watch {
         let machine = short.then(|| self.kernel.proc_path("pressure/memory"));
         let mut files = own.chain(machine);
         let total = files.find_map(|file| stalled_us(&std::fs::read_to_string(file).ok()?));
-        // Without a count now there is none to compare with later.
+        // Without a count now there is nothing to compare with later.
         let before = std::mem::replace(&mut self.window, total.map(|total| (now, total)));
         let ((start, before), total) = before.zip(total)?;
         let lost = Duration::from_micros(total.saturating_sub(before));
@@ -135,7 +134,8 @@ impl Watch {
         if self.spared == 0 || now < self.calm_since + CALM {
             return;
         }
-        // Half of what is free: the cache fills only as neurons are wanted, so not all of the last half may be in use.
+        // Half of what is free: the cache fills only as neurons are wanted, so the half taken back last may not be in
+        // use yet.
         let back = seen.room.map_or(step, |room| room.max(0) as u64 / 2);
         if back >= step.min(self.spared) {
             self.calm_since = now;
@@ -202,7 +202,7 @@ mod tests {
         assert_eq!(after(AHEAD, 60), 0);
         assert_eq!(after(AHEAD, 35), 0, "10 MiB will still be left");
         assert_eq!(after(AHEAD, 10), 15, "25 MiB more are coming, 10 are left");
-        assert_eq!(after(AHEAD, 10), 15, "that came to a halt");
+        assert_eq!(after(AHEAD, 10), 15, "that has stopped");
         assert_eq!(after(AHEAD / 2, 2), 29, "16 MiB in that time, 2 are left");
         assert_eq!(after(AHEAD, 2), 29);
         assert_eq!(
@@ -210,7 +210,7 @@ mod tests {
             39,
             "3 MiB more, 1 missing, but no less than an eighth"
         );
-        assert_eq!(after(AHEAD, -99), 80, "no more than it can");
+        assert_eq!(after(AHEAD, -99), 80, "no more than it has");
     }
 
     #[test]

@@ -24,12 +24,12 @@ pub(super) type History = Arc<Mutex<Vec<u32>>>;
 #[derive(Debug)]
 pub(super) enum Job {
     Generate(Box<GenerateJob>),
-    /// A paused generation goes on.
+    /// A paused generation continues.
     Resume(Box<Generation>),
     Logits(Box<LogitsJob>),
     Score(Box<ScoreJob>),
     Bench(Box<BenchJob>),
-    /// The budget was changed while perhaps nothing is under way.
+    /// The budget was changed, perhaps while the engine is idle.
     Budget,
     Stop,
 }
@@ -53,7 +53,7 @@ impl Job {
 pub(super) struct Runner {
     pub evaluator: Evaluator,
     inbox: Receiver<Job>,
-    /// Jobs out of the inbox that have not begun, in the order in which they came.
+    /// Jobs from the inbox that have not begun, in the order in which they came.
     waiting: VecDeque<Job>,
     /// Generations whose readers are slow, while others run.
     paused: Vec<Generation>,
@@ -61,8 +61,8 @@ pub(super) struct Runner {
     answer: Option<Box<dyn Any + Send>>,
 }
 
-/// How often a generation whose reader is slow looks whether the engine is stopping, and an idle engine that gives way
-/// to pressure at the memory.
+/// How often a generation whose reader is slow checks whether the engine is stopping, and an idle engine that yields
+/// memory checks the pressure.
 pub(super) const PATIENCE: Duration = Duration::from_millis(50);
 
 impl Runner {
@@ -114,7 +114,7 @@ impl Runner {
         let sender = job.sender.clone();
         match self.begin(job) {
             Ok(generation) => self.proceed(generation),
-            // Nobody listening is how a generation is cancelled.
+            // A dropped receiver cancels the generation.
             Err(error) => drop(sender.send(Err(error))),
         }
     }
@@ -125,8 +125,8 @@ impl Runner {
         }
     }
 
-    /// Waits for a job that can be done now; `None` if there will be none. An engine that gives way to pressure does so
-    /// while it has nothing to do as well.
+    /// Waits for a job that can be done now; `None` if there will be none. An engine that yields memory does so
+    /// while idle as well.
     fn next_job(&mut self) -> Option<Job> {
         loop {
             self.waiting.extend(self.inbox.try_iter());
@@ -146,7 +146,7 @@ impl Runner {
             match arrived {
                 Ok(job) => self.waiting.push_back(job),
                 Err(RecvTimeoutError::Disconnected) => return None,
-                // A core that has ended says so to the next request.
+                // If a core has ended, the next request gets the error.
                 Err(RecvTimeoutError::Timeout) => drop(self.evaluator.follow_budget()),
             }
         }

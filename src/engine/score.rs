@@ -57,7 +57,7 @@ pub(super) fn check_chunks(ctx: usize, chunks: Option<usize>) -> Result<(), Erro
     Ok(())
 }
 
-/// Where [`crate::Engine::logits`] hands rows on: a position and its logits, `[vocab_size]`.
+/// Receives rows for [`crate::Engine::logits`]: a position and its logits, `[vocab_size]`.
 pub(super) type Rows = Sender<Result<(usize, Vec<f32>), Error>>;
 
 #[derive(Debug)]
@@ -72,7 +72,7 @@ impl LogitsJob {
         let row =
             |position, logits: &[f32]| self.rows.send(Ok((position, logits.to_vec()))).is_ok();
         if let Err(error) = evaluator.evaluate(&self.tokens, self.first, row) {
-            // Nobody may be listening any more.
+            // The caller may have gone.
             let _ = self.rows.send(Err(error));
         }
     }

@@ -1,4 +1,4 @@
-//! From a plan to a running engine: memory carved and filled, actors started.
+//! From a plan to a running engine: divides and fills the memory, starts the actors.
 
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
@@ -33,7 +33,8 @@ use crate::error::Error;
 use crate::memory::MemoryPlan;
 use crate::packed::Preparation;
 
-/// Reads in flight at most: NVMe and UFS gain little beyond, and a core's window is shorter anyway.
+/// Maximum number of reads in flight: NVMe and UFS gain little beyond, and a core's window is
+/// shorter anyway.
 pub(super) const IO_DEPTH: usize = 64;
 /// The engine thread and the I/O actor's.
 const OTHER_THREADS: usize = 2;
@@ -82,7 +83,7 @@ impl EngineBuilder {
         };
         let mut weights = WeightMemory::carve(bundle, plan, &programs, memory.max_batch)
             .map_err(|e| Error::system("reserve memory", e))?;
-        // Resident weights are read by a driver of their own: a ring belongs to the thread that uses it.
+        // Resident weights are read by a separate driver: a ring belongs to the thread that uses it.
         let (mut driver, _) = open_driver(bundle.path(), self.driver, IO_DEPTH, &[])
             .map_err(|e| Error::system("open the packed model", e))?;
         let (report, total) = (&mut self.report, plan.pinned_bytes);
@@ -142,7 +143,7 @@ impl EngineBuilder {
         })
     }
 
-    /// The work lists of all cores.
+    /// The programs of all cores.
     fn programs(
         &self,
         bundle: &Bundle,
@@ -155,7 +156,7 @@ impl EngineBuilder {
         programs.collect()
     }
 
-    /// What the disk gives this file right now. The buffers are gone before anything else is allocated.
+    /// The disk's current speed for this file. The buffers are freed before anything else is allocated.
     fn disk_ceiling(&self, bundle: &Bundle, plan: &ResidencyPlan) -> DiskCeiling {
         let rate = |block_bytes: u32, depth: usize| {
             let load = ReadLoad {
@@ -172,7 +173,7 @@ impl EngineBuilder {
         let neuron = plan.neuron_cache.slot_bytes.next_multiple_of(ALIGN);
         DiskCeiling {
             prompt: clusters,
-            // Where clusters are streamed, most bytes come in large reads; else neurons are read one by one.
+            // If clusters are streamed, most bytes come in large reads; else neurons are read one by one.
             decode: match plan.stream_slots > 0 {
                 true => clusters,
                 false => rate(neuron as u32, IO_DEPTH),
@@ -253,7 +254,7 @@ impl EngineBuilder {
     }
 }
 
-/// Loaded weights and what was learned on the way.
+/// Loaded weights, and what loading them found out.
 pub(super) struct Prepared {
     programs: Vec<Program>,
     weights: WeightMemory,

@@ -1,10 +1,10 @@
-//! Stop strings: text that may be the beginning of one is held back until that is known.
+//! Stop strings: text that may be the beginning of one is held back until it is decided.
 
 /// Passes generated text on, up to the first stop string.
 #[derive(Debug)]
 pub(super) struct Stops {
     strings: Vec<String>,
-    /// Text not passed on yet: a beginning of one of the strings.
+    /// Text not passed on yet: the beginning of one of the strings.
     held: String,
 }
 
@@ -17,8 +17,8 @@ impl Stops {
         }
     }
 
-    /// Takes the next piece of text. Returns what can be passed on, and whether a stop string has come, behind
-    /// which nothing more is passed on.
+    /// Takes the next piece of text. Returns what can be passed on, and whether a stop string was found, after which
+    /// nothing more is passed on.
     pub fn push(&mut self, piece: String) -> (String, bool) {
         if self.strings.is_empty() {
             return (piece, false);
@@ -36,7 +36,7 @@ impl Stops {
         (std::mem::replace(&mut self.held, tail), false)
     }
 
-    /// Takes the last piece of text: what was held back comes with it.
+    /// Takes the last piece of text and returns it with what was held back.
     pub fn finish(&mut self, piece: String) -> (String, bool) {
         let (mut text, found) = self.push(piece);
         text.push_str(&std::mem::take(&mut self.held));
@@ -44,7 +44,7 @@ impl Stops {
     }
 }
 
-/// Where the string begins that is complete first; the longest of several that end together.
+/// Where the string that is complete first begins; of several that end together, the longest.
 fn first(strings: &[String], text: &str) -> Option<usize> {
     let found = strings
         .iter()

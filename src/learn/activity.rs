@@ -1,4 +1,4 @@
-//! How sparse a model is, and how regularly: what a neuron cache lives on.
+//! How sparse a model is, and how regularly: what a neuron cache depends on.
 
 use forebay_plans::predictor_fit::LayerSamples;
 use forebay_stages::cache::{NeuronCache, PolicyKind};
@@ -9,19 +9,18 @@ use serde::Serialize;
 pub struct Activity {
     /// Part of the neurons alive for a token.
     pub density: f64,
-    /// Part of all activations that falls on the most active fifth of a layer's neurons.
+    /// Part of all activations that belongs to the most active fifth of a layer's neurons.
     pub top_fifth_share: f64,
-    /// Part of a token's live neurons that were alive for the token before.
+    /// Part of a token's live neurons that were alive for the previous token.
     pub overlap: f64,
-    /// Part of the live neurons that a cache of half of the layer's neurons misses, PowerInfer-2's policy,
-    /// once it is warm.
+    /// Part of the live neurons that a warm cache of half of the layer's neurons misses, with PowerInfer-2's policy.
     pub miss_rate_at_half: f64,
-    /// Part of the live neurons that the predictors name; absent where there are none.
+    /// Part of the live neurons that the predictors name; absent if there are none.
     pub recall: Option<f64>,
 }
 
 impl Activity {
-    /// Of one layer; tokens follow each other.
+    /// Activity of one layer over consecutive tokens.
     pub fn of(samples: &LayerSamples) -> Self {
         let (d_ff, words) = (samples.d_ff, samples.d_ff.div_ceil(64));
         let tokens = samples.live.len() / words;
@@ -61,7 +60,7 @@ impl Activity {
         }
     }
 
-    /// The same with what predictors found.
+    /// The same with the predictors' recall.
     pub(super) fn with_recall(self, recall: Option<f64>) -> Self {
         Self { recall, ..self }
     }

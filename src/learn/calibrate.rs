@@ -9,27 +9,27 @@ use super::texts::{Make, bundle_of, feed, perplexity, whole_texts};
 use crate::engine::Engine;
 use crate::error::Error;
 
-/// Halvings of the interval in which the density is looked for: to 1/64.
+/// Halvings of the interval in which the density is searched: to 1/64.
 const HALVINGS: usize = 6;
 
-/// What is asked of [`calibrate_gates`].
+/// A request to [`calibrate_gates`].
 #[derive(Clone, Copy, Debug)]
 pub struct CalibrateRequest {
-    /// Tokens of a piece of text; each starts from an empty context.
+    /// Tokens per piece of text; each piece starts from an empty context.
     pub ctx: usize,
-    /// Largest rise of the perplexity over that of all neurons, 0.05 for 5 %: the least density that keeps it is
+    /// Largest rise of the perplexity over that of all neurons, 0.05 for 5 %: the minimum density that keeps it is
     /// found and stored. Without it, only sizes are measured.
     pub perplexity_rise: Option<f64>,
     /// Pieces at the end of the text to measure perplexity on; sizes are measured on the others.
     pub test_pieces: usize,
 }
 
-/// What [`calibrate_gates`] measured.
+/// Results of [`calibrate_gates`].
 #[derive(Clone, Copy, Debug, Serialize)]
 pub struct CalibrateReport {
     /// Tokens on which sizes were measured.
     pub tokens: usize,
-    /// Where a perplexity was asked for.
+    /// If a perplexity was requested.
     pub fitted: Option<FittedDensity>,
 }
 
@@ -45,10 +45,10 @@ pub struct FittedDensity {
 }
 
 /// Measures the sizes of activated gates on a text and stores them with the packed model, and the density that a
-/// perplexity needs if one is asked for. `progress` is told the share of the work that is done.
+/// perplexity needs if one is requested. `progress` receives the share done.
 ///
 /// # Errors
-/// Too little text, what running the model can fail with, or writing the packed model.
+/// Too little text, or an error in running the model or in writing the packed model.
 pub fn calibrate_gates(
     make: Make<'_>,
     tokens: &[u32],
@@ -63,7 +63,8 @@ pub fn calibrate_gates(
     let pieces = whole_texts(tokens.len(), ctx)?;
     let (text, test) = tokens[..pieces].split_at(pieces.saturating_sub(kept));
     let n = whole_texts(text.len(), ctx)?;
-    // Thresholds run neuron by neuron, so that form is measured, and packed if need be.
+    // Thresholds run neuron by neuron, so the model is measured in that form, and packed for it if
+    // necessary.
     let by_neuron = || Ok::<_, Error>(make()?.sparsity(Sparsity::Dense).by_neuron());
     let sizes = {
         let engine = by_neuron()?.build()?;
@@ -106,7 +107,7 @@ fn store(engine: &Engine, gates: &GateCalibration) -> Result<(), Error> {
     Ok(amend(&bundle, bundle.path(), &amendment, &mut |_| {})?)
 }
 
-/// Halves the interval of densities until the least one that keeps the perplexity is known.
+/// Halves the interval of densities until the minimum that keeps the perplexity is known.
 fn least_density(
     make: Make<'_>,
     test: &[u32],

@@ -9,10 +9,10 @@ use parking_lot::Mutex;
 
 /// Bins of a histogram: the upper half of a positive f32, so that a bin's edges are 1/128 apart.
 const BINS: usize = 1 << 15;
-/// Parts into which the stored quantiles cut a layer's gates.
+/// Parts into which the stored quantiles divide a layer's gates.
 const PARTS: usize = 256;
 
-/// Counts sizes of activated gates by layer.
+/// Counts the sizes of activated gates by layer.
 #[derive(Debug)]
 pub struct GateSizes {
     network: Network,

@@ -1,4 +1,4 @@
-//! Gathering what a model computes on a text: the inputs of its FFNs and which neurons were alive.
+//! Gathering what a model computes on a text: the inputs of its FFNs, and which neurons were alive.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -15,9 +15,9 @@ pub struct Gather {
     layers: Range<usize>,
     network: Network,
     capacity: usize,
-    /// Sample that position 0 of the present text is.
+    /// The sample of the current text's position 0.
     base: AtomicUsize,
-    /// By layer of the range.
+    /// Samples by layer of the range.
     samples: Vec<Mutex<LayerSamples>>,
 }
 
@@ -45,12 +45,12 @@ impl Gather {
         network.d_model * size_of::<f32>() + words * size_of::<u64>()
     }
 
-    /// A text of its own begins, whose first token is sample `base`.
+    /// A new text begins, whose first token is sample `base`.
     pub fn begin(&self, base: usize) {
         self.base.store(base, Ordering::Release);
     }
 
-    /// The samples of a layer of the range, which are gone from here afterwards.
+    /// Takes the samples of a layer of the range out.
     pub fn take(&self, layer: usize) -> LayerSamples {
         let mut samples = self.samples[layer - self.layers.start].lock();
         let empty = LayerSamples {
@@ -62,7 +62,7 @@ impl Gather {
         std::mem::replace(&mut samples, empty)
     }
 
-    /// The layer's samples and the number of the first one told.
+    /// The layer's samples, and the number of the one at `position`.
     fn place(&self, layer: usize, position: usize) -> Option<(&Mutex<LayerSamples>, usize)> {
         let first = self.base.load(Ordering::Acquire) + position;
         let samples = self.samples.get(layer.checked_sub(self.layers.start)?)?;

@@ -1,5 +1,5 @@
-//! Learning about a model by running it: predictors, thresholds, statistics. What is found is stored with the
-//! packed model.
+//! Learning about a model by running it: predictors, thresholds, statistics. The results are stored with the packed
+//! model.
 
 mod activity;
 mod calibrate;

@@ -1,5 +1,5 @@
-//! Fitting activation predictors to a model: what it does on a text is gathered in the exact mode, a network is
-//! fitted to each layer, and the result is stored with the packed model.
+//! Fitting activation predictors to a model: its activity on a text is gathered in the exact mode, a network is fitted
+//! to each layer, and the result is stored with the packed model.
 
 use forebay_models::bundle::{Amendment, Bundle, PackedPredictor, amend};
 use forebay_models::network::Activation;
@@ -12,25 +12,25 @@ use super::Gather;
 use super::texts::{Make, bundle_of, feed, perplexity, whole_texts};
 use crate::error::Error;
 
-/// What is asked for.
+/// A request to [`fit_predictors`].
 #[derive(Clone, Debug)]
 pub struct FitRequest {
     /// Rank of the predictors and how they are fitted.
     pub options: FitOptions,
-    /// Tokens of a piece of text; each starts from an empty context.
+    /// Tokens per piece of text; each piece starts from an empty context.
     pub ctx: usize,
-    /// Pieces at the end of the text on which perplexity is measured, and nothing else.
+    /// Pieces at the end of the text that are used only to measure perplexity.
     pub test_pieces: usize,
-    /// Memory for samples, bytes: as many layers as fit are gathered in one run over the text.
+    /// Memory for samples, bytes: one run over the text gathers as many layers as fit.
     pub sample_bytes: usize,
 }
 
-/// How far a fit is.
+/// Progress of a fit.
 #[derive(Clone, Copy, Debug)]
 pub enum FitStep {
-    /// Running the text, for layers up to this one.
+    /// Running the text for the layers up to this one.
     Gathering(usize),
-    /// Fitting this layer, this share of it done.
+    /// Fitting this layer, and the share of it done.
     Fitting(usize, f32),
     /// Measuring perplexity.
     Measuring,
@@ -38,12 +38,12 @@ pub enum FitStep {
     Writing,
 }
 
-/// What came out.
+/// Results of [`fit_predictors`].
 #[derive(Clone, Debug, Serialize)]
 pub struct FitReport {
     /// Tokens fitted to.
     pub tokens: usize,
-    /// By layer, on samples held out.
+    /// Results by layer, on held-out samples.
     pub layers: Vec<forebay_plans::predictor_fit::FitReport>,
     /// Means over layers.
     pub recall: f64,
@@ -57,15 +57,15 @@ pub struct FitReport {
     pub bytes: usize,
     /// Perplexity of the exact model on text that was not fitted to.
     pub exact_perplexity: f64,
-    /// Perplexity where only predicted neurons are computed.
+    /// Perplexity when only predicted neurons are computed.
     pub predicted_perplexity: f64,
 }
 
 /// Fits predictors to the model that `make` opens and stores them with its packed form.
 ///
 /// # Errors
-/// A model without true zeros in its FFN, too little text, what running the model can fail with, or writing the
-/// packed model.
+/// A model without true zeros in its FFN, too little text, or an error in running the model or in writing the packed
+/// model.
 pub fn fit_predictors(
     make: Make<'_>,
     tokens: &[u32],

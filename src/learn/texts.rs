@@ -1,4 +1,4 @@
-//! Running texts through a model that is being watched.
+//! Running texts through a model that has an observer.
 
 use forebay_models::bundle::Bundle;
 use forebay_plans::predictor_fit::LayerSamples;
@@ -8,11 +8,11 @@ use super::{Activity, Gather};
 use crate::engine::{Engine, EngineBuilder};
 use crate::error::Error;
 
-/// Makes builders for the same model: it is opened several times, with different observers.
+/// Makes builders for the same model: the model is opened several times, with different observers.
 pub(super) type Make<'a> = &'a dyn Fn() -> Result<EngineBuilder, Error>;
 
-/// Runs `tokens` in texts of `ctx` tokens, each from an empty context; `begin` is told the number of a text's
-/// first token before it runs. The rest that does not fill a text is left out.
+/// Runs `tokens` in texts of `ctx` tokens, each from an empty context; `begin` receives the number of a text's first
+/// token before it runs. A rest that does not fill a text is omitted.
 pub(super) fn feed(
     engine: &Engine,
     tokens: &[u32],
@@ -34,7 +34,7 @@ pub(super) fn feed(
     Ok(())
 }
 
-/// Tokens in whole texts of `ctx`.
+/// Number of tokens in whole texts of `ctx`.
 pub(super) fn whole_texts(tokens: usize, ctx: usize) -> Result<usize, Error> {
     if ctx == 0 {
         let problem = "a piece of 0 tokens has no text; give at least 3";
@@ -51,11 +51,11 @@ pub(super) fn bundle_of(engine: &Engine) -> Result<Bundle, Error> {
     Ok(Bundle::open(engine.bundle_path())?)
 }
 
-/// Activity by layer over the first `tokens` of a text, computed exactly; with the predictors' recall, where the
-/// model has any.
+/// Activity by layer over the first `tokens` of a text, computed exactly; with the predictors' recall, if the model has
+/// any.
 ///
 /// # Errors
-/// Too little text, or what running the model can fail with.
+/// Too little text, or an error in running the model.
 pub fn measure_activity(
     make: Make<'_>,
     tokens: &[u32],
@@ -85,7 +85,7 @@ pub fn measure_activity(
     Ok(layers.collect())
 }
 
-/// Part of the neurons `alive` that were `found` alive by who computed the named ones only.
+/// Part of the neurons `alive` that were also `found` alive when only predicted ones were computed.
 fn recall(alive: &LayerSamples, found: &LayerSamples) -> f64 {
     let ones =
         |words: &mut dyn Iterator<Item = u64>| words.map(|w| u64::from(w.count_ones())).sum();
@@ -94,7 +94,7 @@ fn recall(alive: &LayerSamples, found: &LayerSamples) -> f64 {
     both as f64 / all.max(1) as f64
 }
 
-/// Perplexity of whole pieces of text; not a number where there are none.
+/// Perplexity of whole pieces of text; NaN if there are none.
 pub(super) fn perplexity(engine: &Engine, tokens: &[u32], ctx: usize) -> Result<f64, Error> {
     if tokens.len() < ctx {
         return Ok(f64::NAN);

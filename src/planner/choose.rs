@@ -1,4 +1,4 @@
-//! Deciding: every choice that is worth a try is laid out and predicted, the best is taken, and the plan says what it
+//! Decides: every choice that is worth trying is laid out and predicted, the best is taken, and the plan lists what it
 //! beat.
 
 use std::fmt;
@@ -13,21 +13,21 @@ use super::outlook::{Outlook, Seen};
 use crate::error::Error;
 use crate::memory::{MemoryRequest, plan};
 
-/// Windows that are tried, the usual one first: reads in flight against memory for weights.
+/// Stream windows that are tried, the default first: reads in flight against memory for weights.
 const WINDOWS: [usize; 3] = [STREAM_WINDOW, STREAM_WINDOW / 2, 2 * STREAM_WINDOW];
 /// Batches that are tried.
 const BATCHES: [usize; 8] = [8, 16, 24, 32, 48, 64, 96, 128];
-/// Eighths of the budget that neurons are tried to be given before attention.
+/// Shares of the budget, in eighths, that are tried for neurons before attention.
 const CACHE_EIGHTHS: [u64; 5] = [0, 1, 2, 4, 6];
-/// Numbers of cores that are tried, beside all and all but one.
+/// Numbers of cores that are tried, besides all and all but one.
 const THREADS: [usize; 10] = [1, 2, 3, 4, 6, 8, 12, 16, 24, 32];
-/// Equal but for noise: the plan keeps what is usual unless another gains more than this part.
+/// Gains up to this part are noise: the plan keeps the default unless another choice gains more.
 pub(super) const WORTHWHILE: f64 = 0.02;
 /// A wish counts as granted from this part of it on.
 pub(super) const NEARLY: f64 = 0.999;
 /// More memory than any model takes.
 const UNLIMITED: u64 = 1 << 50;
-/// Equal steps of memory that are tried before the least memory is searched within one of them.
+/// Equal steps of memory that are tried before the minimum is searched within one of them.
 const MEMORY_STEPS: u64 = 4;
 /// The least memory is found to this part of it.
 pub(super) const MEMORY_PRECISION: u64 = 256;
@@ -40,10 +40,10 @@ pub(crate) struct Fixed {
     pub loading: Option<Loading>,
 }
 
-/// What the least memory is searched for.
+/// The wish for which the minimum memory is searched.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Wish {
-    /// At least so many generated tokens per second.
+    /// At least this many generated tokens per second.
     Speed(f64),
     /// At most this [`Seen::cost`], seconds.
     Cost(f64),
@@ -85,7 +85,7 @@ pub(crate) struct Decision {
 /// The best choices within the outlook's memory.
 ///
 /// # Errors
-/// Not even the minimum of everything fits; the error names the items.
+/// Not even the minimum fits; the error names the items.
 pub(crate) fn fastest(outlook: &Outlook<'_>, fixed: Fixed) -> Result<Decision, Error> {
     let grid = Grid::of(outlook, fixed)?;
     let seen = match grid.best(outlook, |_| true) {
@@ -99,10 +99,10 @@ pub(crate) fn fastest(outlook: &Outlook<'_>, fixed: Fixed) -> Result<Decision, E
     })
 }
 
-/// The least memory with which `wish` is granted, and the choices for it.
+/// The minimum memory with which `wish` is granted, and the choices for it.
 ///
 /// # Errors
-/// The wish is granted with no memory, or only with more than the outlook's.
+/// No memory grants the wish, or only more than the outlook's.
 pub(crate) fn least_memory(
     outlook: &Outlook<'_>,
     fixed: Fixed,
@@ -119,7 +119,7 @@ pub(crate) fn least_memory(
     let Some(mut seen) = enough(UNLIMITED)? else {
         return Err(Error::Plan(PlanError::NoPlan {
             why: format!(
-                "no choice gives {wish}, even with all weights in memory; ask for less --speed"
+                "no choice gives {wish}, even with all weights in memory; ask for a lower --speed"
             ),
         }));
     };
@@ -129,8 +129,8 @@ pub(crate) fn least_memory(
     {
         (high, seen) = (outlook.request.total, found);
     }
-    // Speed does not quite grow with memory, since more of it may also go into a longer context. So the first of some
-    // coarse steps that is enough is taken, and the search is between it and the one before.
+    // Speed does not always grow with memory, since more memory may also mean a longer context. So the first coarse
+    // step that is enough is taken, and the search is between it and the one before.
     let (mut low, step) = (0, high / MEMORY_STEPS);
     for total in (1..MEMORY_STEPS).map(|n| n * step) {
         if let Some(found) = enough(total)? {
@@ -163,11 +163,11 @@ pub(crate) fn least_memory(
 
 /// The choices that are tried: all combinations of these values.
 struct Grid {
-    /// What is done without a plan; its values are in the lists.
+    /// The choices without a plan; their values are in the lists.
     usual: Choices,
     threads: Vec<usize>,
     loadings: Vec<Loading>,
-    /// The usual one first.
+    /// The default first.
     windows: Vec<usize>,
     batches: Vec<usize>,
     caches: Vec<u64>,
@@ -175,7 +175,7 @@ struct Grid {
 
 impl Grid {
     /// # Errors
-    /// What is usual does not fit, at its smallest.
+    /// The defaults do not fit, even at their smallest.
     fn of(outlook: &Outlook<'_>, fixed: Fixed) -> Result<Self, Error> {
         let request = MemoryRequest {
             threads: fixed.threads.unwrap_or(outlook.request.threads),
@@ -205,7 +205,7 @@ impl Grid {
         };
         let loadings = match fixed.loading {
             Some(loading) => vec![loading],
-            // Without predictors Gate rows stay in memory, and there is nothing to split.
+            // Without predictors, Gate rows stay in memory, and there is nothing to split.
             None if request.sparsity != Sparsity::Predicted => vec![Loading::Bundle],
             None => vec![Loading::Bundle, Loading::Split],
         };
@@ -227,7 +227,7 @@ impl Grid {
         })
     }
 
-    /// The best choice, or the usual one where that is as good but for noise; `None` where `granted` accepts neither these
+    /// The best choice, or the default if that is as good except for noise; `None` if `granted` accepts neither of them
     /// nor another that is as good.
     fn best(&self, outlook: &Outlook<'_>, granted: impl Fn(&Seen) -> bool) -> Option<Seen> {
         let mut all = Vec::new();
@@ -249,10 +249,10 @@ impl Grid {
         })
     }
 
-    /// Adds what fits of the choices like `of` with another use of memory. Values that change nothing are left out.
+    /// Adds those choices that are like `of` with another use of memory, and that fit. Values that change nothing are
+    /// omitted.
     fn see_memory(&self, outlook: &Outlook<'_>, of: &Choices, all: &mut Vec<Seen>) {
-        // Bytes that neurons got of late: where attention left them more than they asked for, asking for that changes
-        // nothing.
+        // Bytes that neurons got last: if attention left them more than was requested, requesting that changes nothing.
         let mut got = 0;
         for &neuron_cache_bytes in &self.caches {
             if neuron_cache_bytes > 0 && neuron_cache_bytes <= got {
@@ -277,7 +277,7 @@ impl Grid {
                 match (plan.stream_slots, plan.neuron_cache.slots) {
                     // Nothing is read.
                     (0, 0) => return,
-                    // Nothing goes through the window.
+                    // Nothing is streamed.
                     (0, _) => break,
                     _ => {}
                 }
@@ -285,7 +285,7 @@ impl Grid {
         }
     }
 
-    /// Choices that differ in one thing, with that thing's name.
+    /// Choices that differ in one value, with its name.
     fn neighbours(&self, of: &Choices) -> Vec<(&'static str, Choices)> {
         let mut list = Vec::new();
         for &threads in &self.threads {
@@ -315,7 +315,7 @@ impl Grid {
         list
     }
 
-    /// What each decision beat; alternatives that change nothing are left out.
+    /// What each decision beat; alternatives that change nothing are omitted.
     fn reasons(&self, outlook: &Outlook<'_>, seen: &Seen) -> Vec<Reason> {
         let mut reasons: Vec<Reason> = Vec::new();
         for (name, choices) in self.neighbours(&seen.choices) {
@@ -343,7 +343,7 @@ impl Grid {
     }
 }
 
-/// The value of a choice, as tables show it.
+/// The value of a choice as tables show it.
 fn value(name: &str, choices: &Choices) -> String {
     match name {
         "threads" => choices.threads.to_string(),

@@ -20,15 +20,16 @@ use crate::error::Error;
 use crate::speed::bounds::Machine;
 use crate::speed::{Spread, kernel_rate, weights};
 
-/// Samples of a memory figure.
+/// Number of samples of a memory speed.
 const MEMORY_ROUNDS: usize = 11;
 /// A small range of a file.
 const NEAR: u64 = 128 << 20;
-/// Bytes of memory that are measured, if an eighth of what is available is as much: pages differ, and a model has many.
+/// Bytes of memory that are measured, if an eighth of the available memory is as much: pages differ in speed, and a
+/// model has many.
 const MEMORY_BYTES: u64 = 1 << 30;
-/// Bytes between two looks at the clock.
+/// Bytes between two readings of the clock.
 const PIECE: usize = 1 << 20;
-/// Samples of a kernel's rate.
+/// Number of samples of a kernel's rate.
 const KERNEL_ROUNDS: usize = 3;
 /// Sizes of reads: a page, neurons, clusters of small and of large models, the driver's largest.
 const BLOCKS: [u32; 7] = [
@@ -40,20 +41,22 @@ const BLOCKS: [u32; 7] = [
     256 << 10,
     512 << 10,
 ];
-/// Reads in flight: a narrow stream window, a usual one, neurons.
+/// Reads in flight: a narrow stream window, the default one, neurons.
 const DEPTHS: [usize; 3] = [4, 16, 64];
-/// A sample of a size and depth. The median of all rounds counts: shared disks waver from second to second.
+/// Time for a sample of one size and depth. The median of all rounds counts, because shared disks vary from second to
+/// second.
 const READ_TIME: Duration = Duration::from_millis(50);
 const READ_ROUNDS: usize = 3;
 
-/// What a profile is of: another instruction set, other cores or another version of the kernels have another.
+/// The identity of a profile: another instruction set, other cores or another version of the kernels have a different
+/// one.
 pub(crate) fn identity(kernels: &KernelTable, cores: &[usize]) -> String {
     let list: Vec<String> = cores.iter().map(usize::to_string).collect();
     let version = env!("CARGO_PKG_VERSION");
     format!("{} on cores {}, {version}", kernels.isa(), list.join(","))
 }
 
-/// Name of the file system that `path` is on.
+/// Name of the file system of `path`.
 pub(crate) fn disk_of(path: &Path) -> String {
     Storage::of(&KernelFiles::live(), path).map_or_else(|_| "unknown".into(), |s| s.source)
 }
@@ -61,7 +64,7 @@ pub(crate) fn disk_of(path: &Path) -> String {
 /// Memory bandwidth and arithmetic of `cores`, in the order in which threads take them; kernels and disks come later.
 ///
 /// # Errors
-/// So little memory is available that caches would be measured.
+/// So little memory is available that the CPU's caches would be measured instead.
 pub(crate) fn measure_cores(
     kernels: KernelTable,
     cores: &[usize],
@@ -77,10 +80,10 @@ pub(crate) fn measure_cores(
     Ok(profile)
 }
 
-/// Bytes per second that 1, 2, … of `cores` read together right now, `[cores]`.
+/// Bytes per second that 1, 2, … of `cores` currently read together, `[cores]`.
 ///
 /// # Errors
-/// So little memory is available that caches would be measured.
+/// So little memory is available that the CPU's caches would be measured instead.
 pub(crate) fn measure_memory(cores: &[usize]) -> Result<Vec<f64>, Error> {
     let cache = Topology::read()?.last_level_cache_bytes;
     let available = MemoryLimits::read()?.effective_available();
@@ -92,10 +95,10 @@ pub(crate) fn measure_memory(cores: &[usize]) -> Result<Vec<f64>, Error> {
     Ok(measured.iter().map(|b| b.median * 1e9).collect())
 }
 
-/// Adds the kernels that the profile lacks; `progress` is told how many of all are done.
+/// Adds the kernels that the profile lacks; `progress` receives how many are done, and of how many.
 ///
 /// # Errors
-/// There is no memory to measure on.
+/// There is no memory to measure with.
 pub(crate) fn add_kernels(
     profile: &mut MachineProfile,
     kernels: KernelTable,
@@ -126,7 +129,7 @@ pub(crate) fn add_kernels(
     Ok(())
 }
 
-/// A kernel's rate, and that of merely reading the same memory: medians of alternating samples.
+/// A kernel's rate, and that of only reading the same memory: medians of alternating samples.
 fn beside_reading(
     kernels: KernelTable,
     case: &KernelCase,
@@ -175,7 +178,7 @@ pub(crate) fn measure_disk(
             };
             match measure_read(file, &load) {
                 Ok(rate) => samples.push(rate.bytes_per_second),
-                // A model smaller than a block is never read in such blocks.
+                // A model smaller than a block is never read in blocks of this size.
                 Err(ProbeError::Block { .. }) => {}
                 Err(e) => return Err(Error::system("measure the disk", e)),
             }
@@ -194,8 +197,8 @@ pub(crate) fn measure_disk(
     })
 }
 
-/// How much it matters where reads are issued, how far they are apart, and whether they go through the page cache:
-/// 4 KiB from each of `issuers` and within [`NEAR`], 512 KiB buffered. What cannot be measured is left out.
+/// How much it matters which core issues reads, how far apart they are, and whether they go through the page cache: 4
+/// KiB from each of `issuers` and within [`NEAR`], 512 KiB buffered. What cannot be measured is omitted.
 pub(crate) fn remarks(
     file: &Path,
     choice: DriverChoice,
@@ -218,7 +221,7 @@ pub(crate) fn remarks(
     };
     let rate = |load: ReadLoad| measure_read(file, &load).ok().map(|r| r.bytes_per_second);
     for (name, core) in issuers {
-        // A thread of its own: this one stays free to run anywhere.
+        // In a separate thread: this one stays free to run anywhere.
         let issued = std::thread::scope(|scope| {
             let reader = scope.spawn(|| {
                 pin(Some(*core));

@@ -1,7 +1,7 @@
-//! The offline planner (PowerInfer-2 v2, section 5): measures the machine, knows the model, decides, explains.
+//! The offline planner (PowerInfer-2 v2, section 5): measures the machine, takes the model's facts, decides, explains.
 //!
-//! What is data and arithmetic lies in [`forebay_plans`]; here it meets kernels, drivers and the engine's own memory
-//! plan, so that what is predicted is laid out exactly as it will be run.
+//! Data and arithmetic are in [`forebay_plans`]. Here they are combined with kernels, drivers and the engine's own
+//! memory plan, so that what is predicted is laid out exactly as it will be run.
 
 mod choose;
 mod measure;

@@ -1,7 +1,7 @@
-//! What a choice would give: the engine's own memory plan, put through the cost model.
+//! Predicts a choice's speed: the engine's own memory plan, put through the cost model.
 //!
-//! An [`Outlook`] is a model on a machine: all that a prediction needs and no choice changes. [`Outlook::see`] lays the
-//! memory out for one choice exactly as a run would, and what comes back is a [`Seen`]: the choice with its speeds. This
+//! An [`Outlook`] is a model on a machine: all that a prediction needs and that no choice changes. [`Outlook::see`]
+//! lays the memory out for one choice exactly as a run would, and returns a [`Seen`]: the choice with its speeds. This
 //! is done for hundreds of choices per plan, so whatever they have in common is computed once.
 
 use forebay_models::bundle::{ALIGN, Bundle};
@@ -17,16 +17,16 @@ use crate::error::Error;
 use crate::memory::{MemoryPlan, MemoryRequest, kv_bytes, plan};
 use crate::profiles::{MissPoint, Profile};
 
-/// Positions that a token sees, in speeds that are quoted: those of a short conversation.
+/// Positions that a token sees, for the predicted speeds: those of a short conversation.
 const USUAL_POSITIONS: usize = 256;
 /// Reads in flight where prompts read whole clusters.
 const PRELOAD_DEPTH: usize = 16;
 /// Bytes of a half of a bundle, where it is read in two.
 const HALF_BUNDLE: f64 = 4096.0;
 
-/// Kernels that a model needs in a mode.
+/// The kernels that a model needs in a mode.
 pub(crate) fn kernel_cases(bundle: &Bundle, sparsity: Sparsity) -> Vec<KernelCase> {
-    // Which there are does not depend on how many neurons are active.
+    // Which ones are needed does not depend on how many neurons are active.
     let active = Activation::of(sparsity, None);
     TokenWork::of(bundle, sparsity, active, 0.0).cases()
 }
@@ -39,7 +39,7 @@ pub(crate) struct Outlook<'a> {
     pub(super) bundle: &'a Bundle,
     machine: &'a MachineProfile,
     disk: &'a DiskProfile,
-    /// What a token needs computed.
+    /// What has to be computed for a token.
     work: TokenWork,
     misses: Misses,
     /// Neurons of all layers.
@@ -54,7 +54,7 @@ struct Misses {
     rows: MissCurve,
 }
 
-/// A choice with what it gives.
+/// A choice with its predicted speeds.
 pub(crate) struct Seen {
     pub choices: Choices,
     pub expected: Expected,
@@ -63,7 +63,7 @@ pub(crate) struct Seen {
 }
 
 impl Seen {
-    /// What the planner makes small: the time of a generated token and one of a prompt.
+    /// What the planner minimises: the time of a generated token plus that of a prompt's.
     pub fn cost(&self) -> f64 {
         self.expected.decode_seconds.total() + self.prompt_seconds
     }
@@ -137,7 +137,7 @@ impl<'a> Outlook<'a> {
         Ok(self.predict(choices, &memory))
     }
 
-    /// The speed of `choices`, for which the memory was laid out as `memory`.
+    /// The speed of `choices`, whose memory plan is `memory`.
     pub fn predict(&self, choices: Choices, memory: &MemoryPlan) -> Seen {
         let (work, plan) = (&self.work, &memory.residency);
         let streamed = Streamed::of(self.bundle, plan, choices.threads);
@@ -212,7 +212,7 @@ fn activation(sparsity: Sparsity, profile: Option<&Profile>) -> Activation {
 }
 
 impl Misses {
-    /// `wanted` neurons per token are read where none is cached.
+    /// `wanted` neurons per token are read if none is cached.
     fn of(bundle: &Bundle, sparsity: Sparsity, wanted: f64, profile: Option<&Profile>) -> Self {
         let g = &bundle.meta.ffns[0];
         let bytes = match sparsity {
@@ -248,13 +248,13 @@ impl Misses {
     }
 }
 
-/// What a cache of a measured size misses, where a neuron is `read` bytes.
+/// What a cache of a measured size misses, if a neuron takes `read` bytes.
 fn sample(p: &MissPoint, loading: Loading, read: f64) -> MissSample {
     let (reads, bytes) = match loading {
         Loading::Split => (2.0 * p.per_token, 2.0 * p.per_token * HALF_BUNDLE),
         Loading::Rows => (3.0 * p.per_token, 3.0 * p.per_token * HALF_BUNDLE),
         Loading::Bundle if p.reads > 0.0 || p.per_token == 0.0 => (p.reads, p.bytes),
-        // A profile of an earlier version.
+        // A profile by an earlier version.
         Loading::Bundle => (p.per_token, p.per_token * read),
     };
     MissSample {

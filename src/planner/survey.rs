@@ -1,4 +1,4 @@
-//! Looking at the machine: what was measured before, what is measured now, and where it is kept.
+//! Surveys the machine: what was measured before, what is measured now, and where it is saved.
 
 use std::path::Path;
 
@@ -14,9 +14,9 @@ use super::measure::{
 };
 use crate::error::Error;
 
-/// Bytes of a file that is written to be read where there is no packed model.
+/// Bytes of the file that is written for measuring the disk if there is no packed model.
 const PROBE_BYTES: u64 = 256 << 20;
-/// Width of the matrices that stand for any model's.
+/// Width of the matrices that represent any model's.
 const COLS: usize = 4096;
 /// Formats that most models have.
 const FORMATS: [BlockType; 4] = [
@@ -26,10 +26,10 @@ const FORMATS: [BlockType; 4] = [
     BlockType::Q8_0,
 ];
 
-/// What of the machine is measured before it is relied on.
+/// What is measured before the profile is used.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Measure {
-    /// What was never measured.
+    /// What has never been measured.
     Missing,
     /// That, and what changes from minute to minute: memory and disk.
     Now,
@@ -37,21 +37,21 @@ pub enum Measure {
     Anew,
 }
 
-/// A look at the machine. It is always of all cores that compute by default, however many a model or a flag asks
-/// for: there is one profile, and rates of fewer cores follow from it.
+/// A survey of the machine. It always covers all cores that compute by default, regardless of how many a model or a
+/// flag uses: there is one profile, and the rates of fewer cores follow from it.
 pub(crate) struct Survey<'a> {
     pub kernels: KernelTable,
-    /// Where the profile is kept.
+    /// Where the profile is saved.
     pub folder: &'a Path,
-    /// What the disk is measured with; a file is written into the folder where there is none.
+    /// The file with which the disk is measured; if there is none, one is written into the folder.
     pub file: Option<&'a Path>,
     pub driver: DriverChoice,
     pub measure: Measure,
 }
 
 impl Survey<'_> {
-    /// Measures what is to be measured, with kernels for `cases` where they are missing, and keeps it. `progress` is
-    /// told the share that is done.
+    /// Measures what is to be measured, and the kernels for `cases` that are missing, and saves it. `progress` receives
+    /// the share done.
     ///
     /// # Errors
     /// The machine cannot be measured, or the folder cannot be written.
@@ -99,9 +99,8 @@ impl Survey<'_> {
     }
 }
 
-/// What `forebay doctor` shows: cores, usual kernels and the disk under `folder` (with reads of `file`, if there is
-/// one), measured where that was not done before, or `again`, and kept in `folder`. `progress` is told the share that
-/// is done.
+/// What `forebay doctor` shows: cores, common kernels and the disk under `folder` (with reads of `file`, if there is
+/// one), measured if they were not before or if `again`, and saved in `folder`. `progress` receives the share done.
 ///
 /// # Errors
 /// The machine cannot be measured, or the folder cannot be written.

@@ -1,4 +1,4 @@
-//! What a cache of neurons misses: the real policy, run over who wanted what.
+//! What a cache of neurons misses: the real policy, run over recorded wants.
 
 use forebay_models::bundle::FfnGeometry;
 use forebay_stages::cache::{NeuronCache, PolicyKind};
@@ -8,16 +8,16 @@ use serde::{Deserialize, Serialize};
 /// Bytes of a buffer that neighbours are read into together.
 const BUFFER: usize = 64 << 10;
 
-/// A cache that has room for a part of all neurons.
+/// Misses of a cache that has room for a part of all neurons.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct MissPoint {
     /// Part of all neurons that the cache holds.
     pub cached: f64,
-    /// Part of the wanted neurons that are not in it, P_miss, once it is warm.
+    /// Part of the wanted neurons that are not in the warm cache, P_miss.
     pub miss_rate: f64,
     /// Neurons that a token misses.
     pub per_token: f64,
-    /// Reads that bring them: neighbours share one.
+    /// Reads that fetch them: neighbours share one.
     #[serde(default)]
     pub reads: f64,
     /// Bytes of these reads.
@@ -25,10 +25,10 @@ pub struct MissPoint {
     pub bytes: f64,
 }
 
-/// Who wanted which neuron.
+/// Which token wanted which neuron.
 #[derive(Debug)]
 pub(crate) struct Wants<'a> {
-    /// A bit per neuron, `[n_layers][tokens][d_ff / 64]`.
+    /// One bit per neuron, `[n_layers][tokens][d_ff / 64]`.
     pub rows: &'a [Vec<u64>],
     /// Neurons of a layer.
     pub d_ff: usize,

@@ -17,17 +17,17 @@ use crate::error::Error;
 pub struct Profile {
     /// Tokens that were run.
     pub tokens: usize,
-    /// The rule by which neurons were wanted: those that are named, or those that are alive.
+    /// The mode that decides which neurons are wanted: the predicted ones, or the live ones.
     pub sparsity: Sparsity,
     /// Part of each layer's neurons that a token wants, P_activated, `[n_layers]`.
     pub wanted: Vec<f64>,
-    /// Part of a token's neurons that the token before wanted, too.
+    /// Part of a token's neurons that the previous token wanted too.
     pub overlap: f64,
-    /// Part of all wants that falls on the most wanted fifth of each layer's neurons.
+    /// Part of all wants that belongs to the most wanted fifth of each layer's neurons.
     pub top_fifth_share: f64,
-    /// The policy that the misses are of.
+    /// The cache policy whose misses were simulated.
     pub policy: String,
-    /// Misses by size of the cache, ascending.
+    /// Misses by cache size, ascending.
     pub misses: Vec<MissPoint>,
     /// How often each neuron was wanted, `[n_layers][d_ff]`.
     pub counts: Vec<Vec<u32>>,
@@ -40,7 +40,7 @@ fn profile_path(path: &Path) -> PathBuf {
     PathBuf::from(name)
 }
 
-/// What is in the file: the profile, and the neurons that it is of.
+/// What is in the file: the profile, and the identity of its neurons.
 #[derive(Debug, Serialize, Deserialize)]
 struct Stored {
     /// [`ffn_identity`] of the model.
@@ -62,7 +62,7 @@ impl Stored {
 }
 
 impl Profile {
-    /// Whether shares are shares and sizes ascend: plans are computed from them, and believed.
+    /// Whether shares are within 0 to 1 and sizes ascend: plans are computed from them.
     fn is_sound(&self) -> bool {
         let share = |v: f64| (0.0..=1.0).contains(&v);
         let amount = |v: f64| v >= 0.0 && v.is_finite();
@@ -78,7 +78,7 @@ impl Profile {
             && self.misses.is_sorted_by(|a, b| a.cached < b.cached)
     }
 
-    /// Keeps the profile beside the packed model, as `NAME.fbay.profile`.
+    /// Saves the profile beside the packed model, as `NAME.fbay.profile`.
     ///
     /// # Errors
     /// The file cannot be written.
@@ -99,8 +99,8 @@ impl Profile {
         Ok(path)
     }
 
-    /// The profile that is kept beside the packed model; `None` where there is none, or one of other neurons, or a
-    /// damaged one.
+    /// The profile that is saved beside the packed model; `None` if there is none, or if it is damaged or of
+    /// other neurons.
     pub fn load(bundle: &Bundle) -> Option<Self> {
         let network = &bundle.meta.network;
         let stored = Stored::read(&profile_path(bundle.path()), network).ok()?;
@@ -127,7 +127,7 @@ impl Profile {
         self.policy == super::tally::COUNTED
     }
 
-    /// P_miss of a cache that holds a part of all neurons, between the sizes that were tried.
+    /// P_miss of a cache that holds a part of all neurons, interpolated between the sizes that were tried.
     pub fn miss_rate(&self, cached: f64) -> f64 {
         let (mut below, mut at) = ((0.0, 1.0), (1.0, 0.0));
         for point in &self.misses {

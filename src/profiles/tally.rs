@@ -1,4 +1,4 @@
-//! The default profile: made in the background of ordinary runs, by counting who is wanted.
+//! The default profile: counted in the background of ordinary runs.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
@@ -12,14 +12,14 @@ use forebay_stages::live_mask::LiveMask;
 use super::misses::MissPoint;
 use super::profile::Profile;
 
-/// What stands in a profile's `policy` where misses were not simulated but follow from counts.
+/// A profile's `policy` if misses were not simulated but follow from counts.
 pub(crate) const COUNTED: &str = "counted";
 /// Tokens that are enough for a profile.
 const ENOUGH: usize = 64;
-/// Sizes of cache.
+/// Number of cache sizes.
 const SIZES: usize = 20;
 
-/// Counts who is wanted. Each neuron has one owner among the cores, so nobody waits for anybody.
+/// Counts how often each neuron is wanted. Each neuron is owned by one core, so counting needs no synchronisation.
 #[derive(Debug)]
 pub(crate) struct Tally {
     d_model: usize,
@@ -46,22 +46,22 @@ impl Tally {
         })
     }
 
-    /// Bytes that the counts of a model take.
+    /// Bytes of the counts for a model.
     pub fn bytes(neurons: usize) -> u64 {
         (neurons * size_of::<AtomicU32>()) as u64
     }
 
     fn count(&self, layer: usize, neuron: usize) {
         let count = &self.counts[layer][neuron];
-        // Its owner is the only one who writes.
+        // Only its owner writes.
         count.store(
             count.load(Ordering::Relaxed).saturating_add(1),
             Ordering::Relaxed,
         );
     }
 
-    /// Adds what was counted to the default profile that is kept with the model; one that was made on purpose stays.
-    /// Nothing depends on it but plans, so what cannot be written is not.
+    /// Adds the counts to the default profile that is saved with the model; one that was made explicitly stays.
+    /// Only plans depend on it, so a failure to write it is ignored.
     pub fn keep(&self, bundle: &Bundle) {
         let before = Profile::load(bundle);
         if before.as_ref().is_some_and(|p| p.policy != COUNTED) {
@@ -87,8 +87,8 @@ impl Tally {
     }
 }
 
-/// A profile from counts alone: a cache is taken to hold the neurons that are wanted most. That tokens resemble those
-/// before them is not in the counts, so real caches miss less.
+/// A profile from counts alone: a cache is assumed to hold the neurons that are wanted most. The counts do not
+/// show that consecutive tokens resemble each other, so real caches miss less.
 fn counted(tokens: usize, counts: Vec<Vec<u32>>, sparsity: Sparsity) -> Profile {
     let mut all: Vec<u32> = counts.iter().flatten().copied().collect();
     all.sort_unstable_by(|a, b| b.cmp(a));
@@ -151,7 +151,7 @@ mod tests {
 
     #[test]
     fn a_cache_of_the_most_wanted_misses_the_rest() {
-        // Ten tokens; of 20 neurons one is wanted by all, one by half of them.
+        // Ten tokens; of 20 neurons, one is wanted by all of them, one by half.
         let mut layer = vec![0; 20];
         (layer[3], layer[7]) = (10, 5);
         let p = counted(10, vec![layer], Sparsity::Exact);

@@ -1,4 +1,4 @@
-//! Measuring what the machine gives at this moment.
+//! Measures the machine's current speed.
 
 use std::hint::black_box;
 use std::time::Duration;
@@ -6,11 +6,11 @@ use std::time::Duration;
 use forebay_plans::bandwidth::rate_together;
 use forebay_stages::kernels::KernelTable;
 
-/// A measurement of memory: long enough for threads that do not start quite together.
+/// Time of a memory measurement: long enough for threads that do not start quite together.
 const READ_TIME: Duration = Duration::from_millis(20);
-/// A measurement of arithmetic, which is steadier.
+/// Time of an arithmetic measurement, which is steadier.
 const PEAK_TIME: Duration = Duration::from_millis(5);
-/// Rounds of a call: microseconds with vectors.
+/// Rounds per call: microseconds with vector instructions.
 const ROUNDS: usize = 1024;
 
 /// Cores and the kernels that run on them.
@@ -22,8 +22,8 @@ pub(crate) struct Machine<'a> {
 }
 
 impl Machine<'_> {
-    /// Bytes per second that all cores read together, each the pieces of its own part over and over;
-    /// 0 where there is nothing to read.
+    /// Bytes per second that all cores read together, each reading the pieces of its own part repeatedly; 0 if there is
+    /// nothing to read.
     pub fn read(&self, parts: &[Vec<&[u8]>]) -> f64 {
         let readers: Vec<_> = parts
             .iter()

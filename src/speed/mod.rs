@@ -1,9 +1,9 @@
 //! How fast a model runs, and how fast it could: llama-bench's tests beside measured bounds.
 //!
-//! A figure without its bound says little, and a bound from yesterday says little on a machine whose
-//! memory and clock change from minute to minute. So what the machine gives is measured right before each
-//! repetition, with the kernels' own instruction set, on the cores that compute, over the very weights
-//! that are computed with. That needs no memory beside the engine's: its budget is the one `run` has.
+//! A figure means little without its bound, and an old bound means little on a machine whose memory speed and clock
+//! rate change from minute to minute. So the machine's speed is measured right before each repetition, with the
+//! kernels' own instruction set, on the cores that compute, over the very weights that are computed with. That needs no
+//! memory besides the engine's: its budget is the same as in `run`.
 
 pub(crate) mod bounds;
 mod kernels;
@@ -22,12 +22,11 @@ pub use report::{Bound, KernelBound, KernelReport, Spread, TestReport};
 pub enum Phase {
     /// Reads them as a prompt; logits for the last one.
     Prefill,
-    /// Reads one after the other, each with logits, as generation does.
+    /// Reads one token after the other, each with logits, as generation does.
     Decode,
 }
 
-/// `n` token ids of a vocabulary that are the same in every run of the program (splitmix64), others for another
-/// `seed`.
+/// `n` token ids of a vocabulary, the same in every run of the program (splitmix64), but different for another `seed`.
 pub fn random_tokens(n: usize, seed: usize, vocabulary: usize) -> Vec<u32> {
     let mut state = (seed as u64) << 32;
     let mut next = || {
@@ -62,7 +61,7 @@ impl fmt::Display for BenchTest {
     }
 }
 
-/// Not the name of a test.
+/// A string that is not the name of a test.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
     "unknown test {0:?}; give ppN for a prompt of N tokens or tgN for N generated tokens, such as pp512 \

@@ -5,18 +5,18 @@ use serde::Serialize;
 /// Several measurements of one thing.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct Spread {
-    /// The middle one, or the mean of the two in the middle; 0 where nothing was measured.
+    /// The middle one, or the mean of the two in the middle; 0 if nothing was measured.
     pub median: f64,
-    /// The smallest one.
+    /// The minimum.
     pub min: f64,
-    /// The largest one.
+    /// The maximum.
     pub max: f64,
-    /// How many there were.
+    /// Number of measurements.
     pub runs: usize,
 }
 
 impl Spread {
-    /// Of measurements in any order.
+    /// From measurements in any order.
     pub fn of(samples: &[f64]) -> Self {
         let mut sorted = samples.to_vec();
         sorted.sort_unstable_by(f64::total_cmp);
@@ -31,12 +31,12 @@ impl Spread {
     }
 }
 
-/// What holds a test back at best.
+/// What limits a test even at best.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct Bound {
     /// `memory read`, `int8 peak`, `f32 peak` or `disk read`.
     pub what: &'static str,
-    /// Speed of a machine that does nothing but that.
+    /// Speed of a machine that does only that.
     pub tokens_per_second: f64,
 }
 
@@ -49,24 +49,24 @@ pub struct TestReport {
     pub tokens_per_second: Spread,
     /// Speed of each repetition, in order.
     pub samples: Vec<f64>,
-    /// Bytes of weights that a token goes through; those of a prompt share them, batch by batch. Skipped
-    /// neurons do not count, nor does the KV cache.
+    /// Bytes of weights that are read per token; the tokens of a batch share them. Skipped neurons do not count, nor
+    /// does the KV cache.
     pub bytes_per_token: f64,
     /// `bytes_per_token` at the median speed.
     pub gb_per_second: f64,
-    /// What the same cores read, at the same time, from the same weights: the median of one measurement
-    /// before each repetition; 0 where no weights stay in memory.
+    /// The speed at which the same cores read the same weights together: the median of one measurement before each
+    /// repetition; 0 if no weights stay in memory.
     pub bound_gb_per_second: f64,
     /// Bytes that were read from disk per token.
     pub disk_bytes_per_token: f64,
-    /// What the disk gave when the engine was built; 0 where nothing is streamed.
+    /// The disk's speed when the engine was built; 0 if nothing is streamed.
     pub disk_gb_per_second: f64,
     /// Billions of multiplications and additions of the weight matrices per second, at the median speed.
     /// Attention's own do not count.
     pub gops: f64,
-    /// What the same cores could do in 8-bit integers, measured as `bound_gb_per_second`.
+    /// What the same cores could do in 8-bit integers, measured like `bound_gb_per_second`.
     pub int8_peak_gops: f64,
-    /// The same in f32, which weights that are numbers need.
+    /// The same in f32, for weights that are stored as plain numbers.
     pub f32_peak_gops: f64,
     /// The narrowest of memory, arithmetic and disk.
     pub bound: Bound,
@@ -74,7 +74,7 @@ pub struct TestReport {
     pub fraction_of_bound: f64,
 }
 
-/// What holds a kernel back at best.
+/// What limits a kernel even at best.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct KernelBound {
     /// `memory read`, `int8 peak` or `f32 peak`.
@@ -89,9 +89,9 @@ pub struct KernelBound {
 pub struct KernelReport {
     /// Its name.
     pub kernel: &'static str,
-    /// Format of the weights, where there are any.
+    /// Format of the weights, if there are any.
     pub format: Option<&'static str>,
-    /// Sizes of a call.
+    /// Sizes in one call.
     pub shape: String,
     /// Time per call.
     pub microseconds_per_call: Spread,
@@ -99,7 +99,7 @@ pub struct KernelReport {
     pub gb_per_second: f64,
     /// Billions of multiplications and additions per second.
     pub gops: f64,
-    /// What holds it back; `None` where it works in the nearest cache.
+    /// What limits it; `None` if it works in the nearest cache.
     pub bound: Option<KernelBound>,
     /// The median speed as a share of the bound's.
     pub fraction_of_bound: Option<f64>,

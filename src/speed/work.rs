@@ -1,4 +1,4 @@
-//! What a pass through a model costs at least: bytes of weights and multiply-adds.
+//! The minimum cost of a pass through a model: bytes of weights and multiply-adds.
 
 use forebay_models::block::BlockType;
 use forebay_models::bundle::{Bundle, DirectoryEntry, FfnGeometry, FfnLayout};
@@ -35,7 +35,7 @@ impl Cost {
         }
     }
 
-    /// `rows * cols` weights of a format that meets quantised activations, unless it is one of numbers.
+    /// `rows * cols` weights; they are multiplied by quantised activations unless the format is plain numbers.
     fn matrix(block: BlockType, rows: usize, cols: usize) -> Self {
         let products = (rows * cols) as f64;
         match block {
@@ -66,7 +66,7 @@ pub(crate) struct ModelWork {
     neurons: f64,
 }
 
-/// What was done in some steps.
+/// The work done in some steps.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub(crate) struct Steps {
     passes: f64,
@@ -98,8 +98,8 @@ impl Steps {
 }
 
 impl ModelWork {
-    /// From a bundle's directory. The embedding is not computed with: one row of it is used per token.
-    /// Predictors count where they are used (`predicted`).
+    /// From a packed file's directory. The embedding takes no part in products: one row of it is used per token.
+    /// Predictors count if they are used (`predicted`).
     pub fn of(bundle: &Bundle, predicted: bool) -> Self {
         let (meta, network) = (&bundle.meta, &bundle.meta.network);
         let mut work = Self {
@@ -147,7 +147,7 @@ impl ModelWork {
         };
         self.gate.bytes += gate as f64;
         self.up_down.bytes += up_down as f64;
-        // A neuron's Down column is added to the result, as numbers.
+        // A neuron's Down column is added to the result in f32.
         let down = match g.layout {
             FfnLayout::Cluster => g.down,
             FfnLayout::Neuron => BlockType::F32,
@@ -155,7 +155,7 @@ impl ModelWork {
         self.up_down.add(Cost::matrix(down, d, n));
     }
 
-    /// What one token of `steps` cost on average.
+    /// The average cost of a token in `steps`.
     pub fn per_token(&self, steps: &Steps) -> Cost {
         let neurons = self.neurons.max(1.0);
         let mut sum = self.always.times(steps.passes, steps.tokens);
@@ -173,7 +173,7 @@ impl ModelWork {
     }
 }
 
-/// What a machine gives, in bytes and operations per second; 0 for what is not known or not used.
+/// A machine's speeds, in bytes and operations per second; 0 for what is not known or not used.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub(crate) struct Rates {
     pub memory: f64,
@@ -182,14 +182,14 @@ pub(crate) struct Rates {
     pub disk: f64,
 }
 
-/// The narrowest part of a machine for tokens of this cost that read `disk_bytes` from disk: even if all
-/// else takes no time, nothing is faster.
+/// The bottleneck of a machine for tokens of this cost that read `disk_bytes` from disk: even if all else takes no
+/// time, they cannot be faster.
 pub(crate) fn bound(cost: &Cost, disk_bytes: f64, rates: &Rates) -> Bound {
     let seconds = |amount: f64, rate: f64| if rate > 0.0 { amount / rate } else { 0.0 };
     let int8 = seconds(2.0 * cost.int8, rates.int8);
     let f32 = seconds(2.0 * cost.f32, rates.f32);
     let arithmetic = if int8 >= f32 { "int8 peak" } else { "f32 peak" };
-    // Both kinds of arithmetic take turns on the same cores.
+    // Both kinds of arithmetic share the same cores, so their times add up.
     let parts = [
         ("memory read", seconds(cost.bytes, rates.memory)),
         (arithmetic, int8 + f32),

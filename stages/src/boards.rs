@@ -1,7 +1,7 @@
 //! Boards on which cores publish their part of a result, to be read by all after an exchange.
 //!
 //! A board is written again only after later exchanges, and an exchange is passed only when every core has arrived, so
-//! nobody can still be reading what a faster core overwrites.
+//! no core can still be reading what a faster one overwrites.
 
 use forebay_models::network::Network;
 use forebay_plans::program::Board;

@@ -1,6 +1,6 @@
 //! How much of a matrix was computed.
 
-/// Neurons, and products of neurons and tokens.
+/// Numbers of neurons, and of products of neurons and tokens.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Computed {
     /// Neurons, for any token.
@@ -16,7 +16,7 @@ impl Computed {
         self.products += products as u64;
     }
 
-    /// The counts of both.
+    /// The sum of both counts.
     #[must_use]
     pub fn plus(self, other: Self) -> Self {
         Self {

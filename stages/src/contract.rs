@@ -1,5 +1,5 @@
-//! What every stage has in common: it takes owned messages out of its inbox, does a little work per turn, and puts
-//! messages into an outbox. It never blocks, and names no other stage: who receives what is the graph's business.
+//! What every stage has in common: it takes owned messages from its inbox, does a little work per turn, and puts
+//! messages into an outbox. It never blocks, and names no other stage: the graph decides which stage receives what.
 
 use std::collections::VecDeque;
 
@@ -28,9 +28,9 @@ pub trait StageActor {
 /// Which way a cluster leaves a stage.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Port {
-    /// What comes next can be computed: the weights are in memory.
+    /// The next part can be computed: its weights are in memory.
     Here,
-    /// Weights that come next are on flash.
+    /// The weights of the next part are on flash.
     Away,
     /// It waits for weights, but some of its neurons can be computed meanwhile.
     Part,
@@ -38,12 +38,12 @@ pub enum Port {
     Done,
 }
 
-/// A piece of work for the trace; the core adds when it was.
+/// A piece of work for the trace; the core adds the times.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Slice {
     /// Which stage.
     pub stage: Stage,
-    /// First cluster concerned.
+    /// The first cluster.
     pub cluster: u32,
     /// Number of clusters; 0 for a part of one that waits for the rest.
     pub count: usize,
@@ -69,7 +69,7 @@ impl Slice {
     }
 }
 
-/// Something that is wrong with a cluster; the step goes on to its end and reports it.
+/// Something that is wrong with a cluster; the step continues to its end and reports it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum StageFault {
     /// A read failed; the core knows why.
@@ -81,23 +81,23 @@ pub enum StageFault {
     Corrupt {
         /// Directory index.
         cluster: u32,
-        /// Neuron within the cluster, where only one is concerned.
+        /// Neuron within the cluster, if it is only one.
         neuron: Option<usize>,
     },
     /// A value of the FFN's output is not finite, or too large for the accumulator.
     OutOfRange,
 }
 
-/// What stages have to say in a turn.
+/// What stages produce in a turn.
 #[derive(Debug)]
 pub struct Outbox {
-    /// Clusters that leave, and which way.
+    /// Clusters that leave, and their ports.
     pub flights: VecDeque<(Port, Box<Flight>)>,
-    /// Rows that have arrived.
+    /// Rows that have been read.
     pub rows: VecDeque<RowFlight>,
-    /// What was done.
+    /// Work that was done.
     pub slices: VecDeque<Slice>,
-    /// What is wrong.
+    /// Faults that were found.
     pub faults: Vec<StageFault>,
 }
 
@@ -117,7 +117,7 @@ impl Outbox {
         self.flights.push_back((port, flight));
     }
 
-    /// Something was done.
+    /// Records a piece of work.
     pub fn record(&mut self, slice: Slice) {
         self.slices.push_back(slice);
     }

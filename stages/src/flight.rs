@@ -1,4 +1,4 @@
-//! Messages: clusters on their way through the stages of one core. Whoever holds a flight owns its buffers.
+//! Messages: clusters on their way through the stages of one core. The holder of a flight owns its buffers.
 
 use forebay_plans::program::Item;
 use forebay_queues::slab::Slot;
@@ -10,11 +10,11 @@ use crate::live_mask::LiveMask;
 pub struct Flight {
     /// Which cluster, and where its weights come from.
     pub item: Item,
-    /// Place in the phase's list; names its lease of cached neurons.
+    /// Index in the phase's list; identifies its hold on cached neurons.
     pub number: usize,
     /// Neurons of the cluster.
     pub count: usize,
-    /// Neurons to compute: after Pred those that may be alive, after GC those that are.
+    /// Neurons to compute: after Pred, those that may be alive; after GC, those that are.
     pub live: LiveMask,
     /// Whether GC is done with it.
     pub gated: bool,
@@ -30,21 +30,21 @@ pub struct Flight {
     pub early: Early,
 }
 
-/// Products of single neurons that did not wait for the rest of their cluster, of one token.
+/// Products of single neurons with one token, computed while the rest of the cluster was read.
 #[derive(Debug)]
 pub struct Early {
-    /// Gates before the activation, `[count]`, where `gated`.
+    /// Gates before the activation, `[count]`, of the neurons in `gated`.
     pub gates: Vec<f32>,
-    /// `[count]`, where `upped`.
+    /// Ups, `[count]`, of the neurons in `upped`.
     pub ups: Vec<f32>,
-    /// Whose Gates are known.
+    /// Neurons whose Gates are known.
     pub gated: LiveMask,
-    /// Whose Ups are: live ones.
+    /// Live neurons whose Ups are known.
     pub upped: LiveMask,
 }
 
 impl Flight {
-    /// Room for `max_tokens` tokens and clusters of `max_neurons`; with room for predictions where asked for.
+    /// Room for `max_tokens` tokens and clusters of `max_neurons`; with room for predictions if requested.
     pub fn new(max_tokens: usize, max_neurons: usize, predicted: bool) -> Self {
         let item = Item {
             cluster: 0,
@@ -78,7 +78,7 @@ impl Flight {
             + named * size_of::<LiveMask>()
     }
 
-    /// Begins a new way: `item` is the `number`th of its phase and has `count` neurons.
+    /// Begins a new flight: `item` is the `number`th of its phase and has `count` neurons.
     pub fn begin(&mut self, item: Item, number: usize, count: usize) {
         (self.item, self.number, self.count) = (item, number, count);
         (self.live, self.gated, self.flow) = (LiveMask::first(count), false, 0);
@@ -95,12 +95,12 @@ impl Flight {
         (!self.named.is_empty()).then(|| &self.named[..n_tokens])
     }
 
-    /// The same to be written.
+    /// The same, for writing.
     pub fn named_mut(&mut self, n_tokens: usize) -> Option<&mut [LiveMask]> {
         (!self.named.is_empty()).then(|| &mut self.named[..n_tokens])
     }
 
-    /// Gates to be written, what the predictor names, and what is known already.
+    /// Gates for writing, what the predictor names, and what is already known.
     pub fn gates_mut(&mut self, n_tokens: usize) -> (&mut [f32], Option<&[LiveMask]>, &mut Early) {
         let named = (!self.named.is_empty()).then(|| &self.named[..n_tokens]);
         (
@@ -116,7 +116,7 @@ impl Flight {
     }
 }
 
-/// A cluster of matrix rows that came through a window.
+/// A cluster of matrix rows that was read through a window.
 #[derive(Debug)]
 pub struct RowFlight {
     /// Which cluster.

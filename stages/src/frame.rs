@@ -17,7 +17,7 @@ pub trait Observer: Send + Sync + std::fmt::Debug {
     fn residual(&self, layer: usize, position: usize, x: &[f32]);
 
     /// Which of the neurons from `first` on the predictors name for each token, `[n_tokens]`. Called for every cluster,
-    /// where there are predictors.
+    /// if there are predictors.
     fn named(&self, _layer: usize, _position: usize, _first: usize, _named: &[LiveMask]) {}
 
     /// Gates of neurons `first..first + n` of a layer before the activation, `[n_tokens, n]`; 0 for a token that
@@ -25,7 +25,7 @@ pub trait Observer: Send + Sync + std::fmt::Debug {
     fn gates(&self, layer: usize, position: usize, neurons: (usize, usize), gates: &[f32]);
 }
 
-/// The present phase, as its stages see it. The weights are the one thing that changes within it.
+/// The current phase, as its stages see it. Only the weights change within it.
 #[derive(Debug)]
 pub struct Frame<'a> {
     /// The model's metadata, vectors and directory.
@@ -34,15 +34,15 @@ pub struct Frame<'a> {
     pub kernels: &'a KernelTable,
     /// Which neurons are computed.
     pub rule: &'a Rule,
-    /// Sees what is computed, if anybody wants to.
+    /// Sees what is computed, if there is one.
     pub observer: Option<&'a dyn Observer>,
     /// Results that cores exchange.
     pub boards: &'a Boards,
-    /// This core, and how many there are.
+    /// Index of this core.
     pub rank: usize,
     /// What is to be done.
     pub phase: &'a Phase,
-    /// Number of the phase in its program; all cores count alike.
+    /// Number of the phase in its program; the same on all cores.
     pub number: usize,
     /// The step's tokens.
     pub tokens: &'a [TokenPlace],
@@ -50,7 +50,7 @@ pub struct Frame<'a> {
     pub more: bool,
     /// The phase's input, `[n_tokens, columns]`.
     pub input: &'a Activations,
-    /// `relu(fc1 · x)` of the layer, `[n_tokens, rank]`, where neurons are predicted.
+    /// `relu(fc1 · x)` of the layer, `[n_tokens, rank]`, if neurons are predicted.
     pub hidden: &'a Activations,
     /// Where weights are.
     pub weights: &'a mut Weights,

@@ -1,4 +1,4 @@
-//! Rows of single neurons, gathered from wherever they are, times activations.
+//! Rows of single neurons, gathered from anywhere in memory, times activations.
 
 use forebay_models::block::BlockType;
 use forebay_models::bundle::MAX_BUNDLES;
@@ -6,7 +6,7 @@ use forebay_models::bundle::MAX_BUNDLES;
 use crate::kernels::{Activations, Gather, KernelTable};
 use crate::live_mask::LiveMask;
 
-/// Rows of the first ones of the `live` neurons, as many as a call asks for beforehand.
+/// Rows of the first `live` neurons, as many as a call prefetches.
 pub fn first_rows<'a>(
     live: &LiveMask,
     row: impl Fn(usize) -> &'a [u8],
@@ -36,7 +36,7 @@ impl Gathered {
     }
 
     /// Dot products of the rows of the `live` ones of `n` neurons with all tokens into `out`,
-    /// `[n_tokens, n]`; 0 for the others. `next` is what of each neuron will be wanted behind that.
+    /// `[n_tokens, n]`; 0 for the others. `next` is what is needed next of each neuron.
     pub fn dot<'a>(
         &mut self,
         kernels: &KernelTable,
@@ -68,8 +68,8 @@ impl Gathered {
         }
     }
 
-    /// The same where each token has its own neurons, `live`, `[n_tokens]`: products of the others are 0. Returns
-    /// how many were computed.
+    /// The same if each token has its own neurons, `live`, `[n_tokens]`: products of the others are 0. Returns how many
+    /// were computed.
     pub fn dot_by_token<'a>(
         &mut self,
         kernels: &KernelTable,
@@ -98,8 +98,8 @@ impl Gathered {
         pairs
     }
 
-    /// Whether tokens have so few of the neurons that any of them wants that each had better compute its own:
-    /// tokens together share the unpacking of rows, which makes up for a quarter of the products.
+    /// Whether each token wants so few of all wanted neurons that it is better to compute each token's own: computed
+    /// together, tokens share the unpacking of rows, which compensates for a quarter of the products.
     pub fn is_by_token(live: &[LiveMask], union: usize) -> bool {
         let pairs: usize = live.iter().map(LiveMask::count).sum();
         live.len() > 1 && 4 * pairs < 3 * union * live.len()

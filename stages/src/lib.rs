@@ -27,5 +27,5 @@ pub mod udio;
 mod waiting;
 pub mod weights;
 
-/// Compute kernels: a crate of their own, since they change seldom and take long to compile.
+/// Compute kernels: a separate crate, since they change rarely and take long to compile.
 pub use forebay_kernels as kernels;

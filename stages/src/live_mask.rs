@@ -14,7 +14,7 @@ impl LiveMask {
         words: [0; MAX_NEURONS / 64],
     };
 
-    /// Neuron `i` alone.
+    /// Only neuron `i`.
     pub fn only(i: usize) -> Self {
         let mut mask = Self::NONE;
         mask.set(i);
@@ -35,7 +35,7 @@ impl LiveMask {
         mask
     }
 
-    /// The neurons whose value passes, without a branch per value: which ones do is hard to foresee.
+    /// The neurons whose value passes, without a branch per value: branches would be hard to predict.
     pub fn of<T: Copy>(values: &[T], passes: impl Fn(T) -> bool) -> Self {
         let mut mask = Self::NONE;
         for (word, values) in mask.words.iter_mut().zip(values.chunks(64)) {
@@ -56,14 +56,14 @@ impl LiveMask {
         }
     }
 
-    /// Marks those that `other` marks, too.
+    /// Also marks those that `other` marks.
     pub fn join(&mut self, other: &Self) {
         for (word, other) in self.words.iter_mut().zip(other.words) {
             *word |= other;
         }
     }
 
-    /// Takes the marks off those that `other` marks.
+    /// Removes the marks from those that `other` marks.
     pub fn remove(&mut self, other: &Self) {
         for (word, other) in self.words.iter_mut().zip(other.words) {
             *word &= !other;
@@ -75,7 +75,7 @@ impl LiveMask {
         self.words[i / 64] |= 1 << (i % 64);
     }
 
-    /// Takes the mark off neuron `i`.
+    /// Removes the mark from neuron `i`.
     pub fn clear(&mut self, i: usize) {
         self.words[i / 64] &= !(1 << (i % 64));
     }

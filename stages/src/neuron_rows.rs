@@ -9,7 +9,7 @@ use crate::neuron_store::NeuronStore;
 pub enum NeuronRows<'a> {
     /// Inside the whole cluster, as stored.
     Whole(&'a [u8]),
-    /// Gate rows one behind the other; Up and Down are elsewhere.
+    /// Gate rows one after the other; Up and Down are elsewhere.
     Gates(&'a [u8]),
     /// Neuron by neuron in the neuron cache.
     Cached {

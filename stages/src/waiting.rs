@@ -12,12 +12,12 @@ use crate::neuron_store::{Parts, Place, Wanted};
 /// Where a waiting flight is.
 #[derive(Debug, Default)]
 enum Seat {
-    /// Nobody waits under this number.
+    /// No flight waits under this number.
     #[default]
     Empty,
-    /// Here.
+    /// The flight waits here.
     Taken(Box<Flight>),
-    /// A part of it is being computed meanwhile; whether all of its neurons have come since.
+    /// A part of it is being computed; `ready` tells whether all of its neurons have arrived since.
     Away { ready: bool },
 }
 
@@ -27,12 +27,12 @@ pub struct Waiting {
     stage: Stage,
     seats: Vec<Seat>,
     count: usize,
-    /// Flights in the order in which they began to wait, each time they do.
+    /// Numbers of flights, in the order in which they began to wait.
     order: VecDeque<usize>,
 }
 
 impl Waiting {
-    /// For the clusters of a phase, at most `flights`; `stage` is the name in the trace.
+    /// For at most `flights` clusters of a phase; `stage` is the name in the trace.
     pub fn new(stage: Stage, flights: usize) -> Self {
         Self {
             stage,
@@ -52,12 +52,12 @@ impl Waiting {
         self.count == 0
     }
 
-    /// Flights that wait.
+    /// Number of waiting flights.
     pub fn len(&self) -> usize {
         self.count
     }
 
-    /// Asks the cache for `parts` of the flight's live neurons; the flight leaves at once if all is there.
+    /// Requests `parts` of the flight's live neurons from the cache; the flight leaves at once if all are there.
     pub fn want(
         &mut self,
         frame: &mut Frame<'_>,
@@ -91,7 +91,7 @@ impl Waiting {
         self.seats[number] = Seat::Taken(flight);
     }
 
-    /// All neurons of flight `number` are here: it leaves if it waits in this stage; false if it does not.
+    /// All neurons of flight `number` are in memory: it leaves if it waits in this stage; false if it does not.
     pub fn ready(&mut self, number: usize, out: &mut Outbox) -> bool {
         match std::mem::take(&mut self.seats[number]) {
             Seat::Empty => return false,
@@ -111,8 +111,8 @@ impl Waiting {
         }
     }
 
-    /// Sends the next flight that waits away with those of its neurons that are here; false if there is none that has
-    /// not been since it began to wait.
+    /// Sends the next waiting flight away with those of its neurons that are in memory; false if all have been sent
+    /// since they began to wait.
     pub fn send_part(&mut self, frame: &Frame<'_>, out: &mut Outbox) -> bool {
         while let Some(number) = self.order.pop_front() {
             let is_here = matches!(self.seats[number], Seat::Taken(_));

@@ -228,7 +228,7 @@ fn interleaved_sessions_do_not_mix() {
     }
 }
 
-/// The engine notices at the next token that nobody reads, and is free for the next request.
+/// The engine notices at the next token that its reader has gone, and is free for the next request.
 #[test]
 fn dropping_a_stream_cancels_it() {
     let engine = build(self::engine(None).context(512));
@@ -252,7 +252,7 @@ fn dropping_a_stream_cancels_it() {
         history.len()
     );
     assert_eq!(first, reference.tokens[..3]);
-    // What had been generated stays part of the conversation, which goes on as if it had been asked for.
+    // What had been generated stays part of the conversation, which continues as if it had been requested.
     let options = EncodeOptions {
         add_bos: true,
         parse_special: true,
@@ -279,7 +279,7 @@ struct Opened(Arc<Mutex<Vec<&'static str>>>);
 
 impl<S: Subscriber> Layer<S> for Opened {
     fn on_new_span(&self, attributes: &Attributes<'_>, _: &Id, _: LayerContext<'_, S>) {
-        let mut names = self.0.lock().expect("nobody panicked");
+        let mut names = self.0.lock().expect("no thread panicked");
         names.push(attributes.metadata().name());
     }
 }
@@ -291,7 +291,7 @@ fn a_subscriber_sees_the_edges_of_the_library() {
     tracing::subscriber::with_default(subscriber, || {
         generate(&build(engine(None)), greedy(PROMPT, 4));
     });
-    let names = opened.0.lock().expect("nobody panicked");
+    let names = opened.0.lock().expect("no thread panicked");
     let edges: Vec<&str> = names
         .iter()
         .copied()

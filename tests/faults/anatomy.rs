@@ -1,4 +1,4 @@
-//! The bytes of a bundle file, read and forged by the format's description, independently of the reader.
+//! The bytes of a packed file, read and forged by the format's description, independently of the reader.
 
 use forebay_models::bundle::checksum;
 use serde_json::Value;
@@ -18,7 +18,7 @@ pub const NAMES: [&str; 5] = [
     "neuron checksums",
 ];
 
-/// A bundle file taken apart.
+/// A packed file taken apart.
 #[derive(Clone, Debug)]
 pub struct Anatomy {
     /// Everything before the sections: header page and clusters.

@@ -1,4 +1,4 @@
-//! Generations that are given up: the stream is dropped, or the engine itself.
+//! Cancelled generations: the stream is dropped, or the engine itself.
 
 use std::time::{Duration, Instant};
 
@@ -122,7 +122,7 @@ fn dropping_the_engine_ends_a_generation_that_somebody_reads() {
             .collect();
         let start = Instant::now();
         drop(engine);
-        // The one under way ends at its next token, the ones behind it before their first.
+        // The running one ends at its next token, the ones after it before their first.
         assert!(
             start.elapsed() < Duration::from_secs(5),
             "{:?}",

@@ -46,8 +46,8 @@ const FLAGS: [(&[&str], &[&str]); 35] = [
     (&["--memory", "101%"], &["--memory", "101%"]),
     (&["--memory", "-1"], &["-1"]),
     (&["--memory", "20000000TiB"], &["--memory", "16 EiB"]),
-    (&["--memory", "0"], &["0 B", "least possible", "--memory"]),
-    (&["--memory", "1"], &["1 B", "least possible", "--memory"]),
+    (&["--memory", "0"], &["0 B", "the minimum is", "--memory"]),
+    (&["--memory", "1"], &["1 B", "the minimum is", "--memory"]),
     (&["--colour", "red"], &["--colour"]),
 ];
 
@@ -263,7 +263,7 @@ fn the_least_memory_that_a_refusal_names_really_works() {
             };
             let refusal = with("1MiB");
             let refusal: Vec<&str> = refusal.iter().map(String::as_str).collect();
-            let message = refused(scratch.path(), "1 MiB", &refusal, &["least possible"]);
+            let message = refused(scratch.path(), "1 MiB", &refusal, &["the minimum is"]);
             let least = message
                 .split("give --memory ")
                 .nth(1)

@@ -1,5 +1,5 @@
-//! Packed files that somebody made by hand: every checksum is right, what it covers is not. The engine
-//! refuses them or runs them, but it neither panics nor hangs nor dies.
+//! Packed files that were made by hand: every checksum is right, what it covers is not. The engine refuses them or runs
+//! them, but it neither panics nor hangs nor dies.
 
 use std::time::Duration;
 

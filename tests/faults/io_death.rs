@@ -1,4 +1,5 @@
-//! The I/O actor itself ends while cores wait for its reads: the step fails, nobody waits for ever.
+//! The I/O actor itself ends while cores wait for its reads: the step fails, and no core waits for
+//! ever.
 
 use std::io;
 use std::sync::Arc;

@@ -89,7 +89,7 @@ fn a_flipped_bit_anywhere_is_refused() {
         bytes
     };
     for (at, mention) in [
-        (0, "this is not a bundle file"),
+        (0, "this is not a packed file"),
         (8, "version"),
         (13, "header: its checksum"),
         (17, "header: its checksum"),
@@ -115,8 +115,8 @@ fn a_flipped_bit_anywhere_is_refused() {
             );
         }
     }
-    // Clusters are checked when they are loaded: all of them here, but for the embedding, of which only
-    // what the prompt needs is read. This small one is a single cluster.
+    // Clusters are checked when they are loaded: all of them here, except the embedding, of which only what the prompt
+    // needs is read. This small one is a single cluster.
     for entry in whole[section(&whole, 3).0..][..section(&whole, 3).1].chunks_exact(32) {
         let len = u32::from_le_bytes(entry[12..16].try_into().expect("4 bytes")) as usize;
         let offset = u64::from_le_bytes(entry[16..24].try_into().expect("8 bytes")) as usize;
@@ -146,8 +146,8 @@ fn what_is_no_packed_file_is_refused() {
     let cases: [(&str, &[u8], &str); 6] = [
         ("empty", b"", "shorter than a page"),
         ("text", b"once upon a time", "shorter than a page"),
-        ("a GGUF file by another name", &gguf, "not a bundle file"),
-        ("zeros", &zeros, "not a bundle file"),
+        ("a GGUF file by another name", &gguf, "not a packed file"),
+        ("zeros", &zeros, "not a packed file"),
         ("the version before", &before, &refusals[0]),
         ("the next version", &next, &refusals[1]),
     ];

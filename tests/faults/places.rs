@@ -94,7 +94,7 @@ fn a_read_only_disk_is_refused() {
     );
 }
 
-/// Runs the program as somebody who may not, or as this user who is no superuser either.
+/// Runs the program as a user without permission, or as this user if it is not the superuser.
 fn as_nobody(cache: &Path, arguments: &[&str]) -> Option<crate::program::Answer> {
     let is_root = std::fs::metadata("/proc/self").map(|m| std::os::unix::fs::MetadataExt::uid(&m));
     let mut command = forebay(cache, arguments);

@@ -1,4 +1,4 @@
-//! Sound models of shapes that nobody trains: they run, or are refused, but nothing breaks.
+//! Sound models of unusual shapes: they run, or are refused, but nothing breaks.
 
 use std::time::Duration;
 
@@ -26,7 +26,7 @@ fn tokens(scratch: &Scratch, weight_memory: Option<u64>) -> Result<Vec<u32>, Err
     Ok(engine.session().generate(request)?.finish()?.1.tokens)
 }
 
-/// The message's figure of the least weight memory.
+/// The message's figure of the minimum weight memory.
 fn least_of(message: &str) -> u64 {
     let words: Vec<&str> = message.split(' ').collect();
     let at = words

@@ -1,5 +1,5 @@
-//! The demo model on its way through faults: packed once, copied for each test, under a weight memory
-//! that forces reads while tokens flow.
+//! The demo model on its way through faults: packed once, copied for each test, under a weight
+//! memory that forces reads while tokens are generated.
 
 use std::fs::OpenOptions;
 use std::os::unix::fs::FileExt;
@@ -49,7 +49,7 @@ pub fn modes() -> Vec<Mode> {
     let drivers: &[DriverChoice] = match forebay_actors::io::probe::uring_available() {
         Ok(()) => &[DriverChoice::Uring, DriverChoice::Pread],
         Err(e) => {
-            eprintln!("SKIPPED: io_uring is not to be had here ({e}); threads only");
+            eprintln!("SKIPPED: io_uring is not available here ({e}); threads only");
             &[DriverChoice::Pread]
         }
     };

@@ -1,5 +1,5 @@
-//! The file goes bad while tokens flow: the stream says so, never gives wrong tokens as a success, and the
-//! same engine works again once the file is whole.
+//! The file is damaged while tokens are generated: the stream reports it, never returns wrong tokens as a success, and
+//! the same engine works again once the file is whole.
 
 use std::time::Duration;
 

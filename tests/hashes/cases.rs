@@ -8,7 +8,7 @@ use crate::models::Model;
 pub const NEW_TOKENS: usize = 8;
 /// Values of `--kv`.
 pub const KV_FORMATS: [&str; 2] = ["f16", "q8"];
-/// Budgets: 0 % would be the least that is accepted, 100 % holds everything.
+/// Budgets: 0 % would be the minimum that is accepted, 100 % holds everything.
 const PERCENTS: [u64; 4] = [100, 60, 30, 10];
 
 /// How much is run.
@@ -36,7 +36,7 @@ pub fn extent() -> Extent {
 /// What must not make a difference.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Setting {
-    /// How much of the model the budget holds, from the least possible to everything.
+    /// How much of the model the budget holds, from the minimum to everything.
     pub percent: u64,
     pub threads: usize,
 }

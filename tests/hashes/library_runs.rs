@@ -19,7 +19,7 @@ pub fn run(prepared: &PreparedModel, group: &Group, comparison: &mut Comparison)
             let engine = build(builder().weight_memory(bytes));
             read.push(run_prompts(&engine, group, setting, comparison));
         }
-        // Of a tiny model, less than a cluster may lie between the least and the whole.
+        // Of a tiny model, less than a cluster may lie between the minimum and the whole.
         let less = match group.model.is_tiny() {
             true => read.last() < read.first(),
             false => read.last() <= read.first(),
@@ -79,7 +79,7 @@ fn whole_bytes(builder: EngineBuilder) -> u64 {
     item.expect("weights in memory").bytes
 }
 
-/// The number in "the least possible on 2 cores is 98304 bytes".
+/// The number in "the minimum on 2 cores is 98304 bytes".
 fn least_bytes(builder: EngineBuilder) -> u64 {
     let refusal = builder.weight_memory(0).build().err();
     let message = refusal.expect("0 bytes are not enough").to_string();

@@ -83,7 +83,7 @@ fn tiny() {
     }
 }
 
-/// A case that nobody runs any more must not stay in the table.
+/// A case that is not run any more must not stay in the table.
 #[test]
 fn the_table_has_every_case_and_no_other() {
     if extent() == Extent::Bless {

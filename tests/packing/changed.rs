@@ -44,7 +44,7 @@ fn fresh(model: &Path) -> String {
     text
 }
 
-/// The one bundle file of a cache, with what identifies it as a file.
+/// The one packed file of a cache, with what identifies it as a file.
 fn only_bundle(cache: &Path) -> (PathBuf, u64, SystemTime) {
     let names = names_in(cache);
     assert!(names.len() == 1 && names[0].ends_with(".fbay"), "{names:?}");

@@ -1,4 +1,4 @@
-//! Budgets from generous down to the least, each in a control group of the same size.
+//! Budgets from generous down to the minimum, each in a control group of the same size.
 
 use std::fmt::Write;
 
@@ -10,7 +10,7 @@ use crate::support::number;
 /// Budgets per model.
 const STEPS: u64 = 10;
 
-/// Budgets from the one that all weights fit to the least possible one, bytes.
+/// Budgets from one that holds all weights to the minimum, bytes.
 fn ladder(subject: &Subject, unlimited: &Run) -> Vec<u64> {
     let items = unlimited.statistics["memory"]["items"].as_object();
     let items = items.expect("an itemised budget").values();

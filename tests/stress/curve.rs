@@ -13,7 +13,7 @@ use crate::subject::{Subject, length};
 use crate::support::{build, engine};
 
 const MODEL: &str = "FOREBAY_STRESS_MODEL";
-/// Budgets from all weights in memory to the least.
+/// Budgets from all weights in memory to the minimum.
 const STEPS: u64 = 10;
 /// Tokens under each.
 const TOKENS: usize = 4;

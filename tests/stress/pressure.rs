@@ -1,4 +1,4 @@
-//! An engine that gives way by itself: a neighbour fills their control group while tokens flow, and goes again.
+//! An engine that yields memory: a neighbour fills their control group while tokens are generated, and leaves again.
 
 use std::io::{BufRead, BufReader, Write};
 use std::process::{Child, Stdio};
@@ -100,8 +100,8 @@ fn grows() {
         (blocks * BLOCK / MIB) as f64 / start.elapsed().as_secs_f64()
     );
     println!("full");
-    std::io::stdout().flush().expect("somebody reads it");
-    // Until whoever started it is gone, at the latest.
+    std::io::stdout().flush().expect("the parent reads it");
+    // Until its parent is gone, at the latest.
     let _ = std::io::copy(&mut std::io::stdin(), &mut std::io::sink());
     std::hint::black_box(&held);
 }

@@ -1,4 +1,4 @@
-//! A budget that shrinks and grows while tokens flow.
+//! A budget that shrinks and grows while tokens are generated.
 
 use std::time::{Duration, Instant};
 
@@ -70,7 +70,7 @@ fn rest(stream: BlockingTokens) -> Statistics {
     stream.finish().unwrap_or_else(|e| panic!("{e}")).1
 }
 
-/// The least budget of an engine, with nothing that is not claimed in the one that it was started with.
+/// The minimum budget of an engine, and what was claimed of the one with which it was started.
 fn limits(engine: &Engine) -> (u64, u64) {
     let (least, most) = (engine.least_budget(), engine.budget().claimed());
     assert!(most - least > 8 * MIB, "{least} to {most} shows nothing");
@@ -184,10 +184,7 @@ fn an_impossible_change_is_refused_and_changes_nothing() {
     let engine = roomy();
     let (least, before) = (engine.least_budget(), engine.budget());
     let error = engine.set_budget(least - 1).expect_err("too little");
-    assert!(
-        error.to_string().contains("the least possible is"),
-        "{error}"
-    );
+    assert!(error.to_string().contains("the minimum is"), "{error}");
     let error = engine
         .set_budget(before.total_bytes() + 1)
         .expect_err("too much");

@@ -110,7 +110,7 @@ pub fn run_command(command: Command, stats: &Path) -> Run {
     }
 }
 
-/// The budget that the program itself names as the least possible.
+/// The budget that the program itself names as the minimum.
 pub fn least_budget(model: Option<&Path>, n: usize) -> u64 {
     let stats = TemporaryFile::new("never-written.json");
     let output = command(model, n, Some(MIB), &stats.0)

@@ -1,16 +1,16 @@
-//! Writes lanes as a Chrome trace file, which Perfetto and `chrome://tracing` show.
+//! Writes trace lanes as a Chrome trace file, which Perfetto and `chrome://tracing` show.
 //!
-//! Format: "Trace Event Format", Google, JSON object form. One thread per lane; stages, reads and stalls are
-//! complete (`X`) slices, a read and its consumer are joined by a flow arrow (`s` to `f`), counters are `C`.
-//! Times are microseconds with three decimals, so nanoseconds survive. Records are formatted one by one into
-//! the writer: the document is never in memory.
+//! Format: "Trace Event Format", Google, JSON object form. One thread per trace lane; stages, reads and stalls are
+//! complete (`X`) slices, a read and its consumer are joined by a flow arrow (`s` to `f`), counters are `C`. Times are
+//! microseconds with three decimals, so nanoseconds survive. Records are formatted one by one into the writer: the
+//! document is never in memory.
 
 use std::io::{self, BufWriter, Write};
 
 use crate::lane::TraceLane;
 use crate::record::{Kind, Reason, Record};
 
-/// All lanes are threads of one process.
+/// All trace lanes are shown as threads of one process.
 const PID: u32 = 1;
 
 /// Fixed-point microseconds with nanosecond digits.
@@ -27,7 +27,7 @@ fn quoted(text: &str) -> io::Result<String> {
     serde_json::to_string(text).map_err(io::Error::from)
 }
 
-/// Writes `lanes`, top to bottom, as threads of the process `process`.
+/// Writes the trace lanes `lanes`, top to bottom, as threads of the process `process`.
 ///
 /// # Errors
 /// The writer fails.
@@ -68,7 +68,8 @@ fn write_lane(out: &mut impl Write, lane: &TraceLane, tid: u64) -> io::Result<()
             }
             Kind::Read => {
                 write_slice(out, tid, record, "io", "read", "")?;
-                // One nanosecond inside: at its very end a slice no longer encloses the arrow.
+                // One nanosecond before the end: at its very end a slice no longer encloses the
+                // arrow.
                 let inside = record.end_ns.saturating_sub(1).max(record.start_ns);
                 write_arrow(out, tid, "s", record.flow, inside)?;
             }
@@ -76,7 +77,7 @@ fn write_lane(out: &mut impl Write, lane: &TraceLane, tid: u64) -> io::Result<()
                 let name = stall_name(reason);
                 write_slice(out, tid, record, "stall", name, stall_colour(reason))?;
             }
-            // The viewers tell counters apart by name only, so it contains the lane.
+            // The viewers tell counters apart by name only, so it contains the trace lane.
             Kind::Counter { which, value } => write!(
                 out,
                 ",\n{{\"ph\":\"C\",\"pid\":{PID},\"tid\":{tid},\"ts\":{},\"name\":{},\

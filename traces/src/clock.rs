@@ -7,8 +7,8 @@ static ORIGIN: OnceLock<Instant> = OnceLock::new();
 
 /// Nanoseconds since the first call in this process, on the monotonic clock.
 ///
-/// All threads share the origin, so their records can be laid side by side. Costs one `Instant::now`
-/// (some 40 ns on the development machine).
+/// All threads share the origin, so their records can be compared. Costs one `Instant::now` (some 40 ns on the
+/// development machine).
 pub fn now_ns() -> u64 {
     let elapsed = ORIGIN.get_or_init(Instant::now).elapsed();
     // 2^64 ns are 584 years.

@@ -1,8 +1,8 @@
-//! Reads a Chrome trace file back: slices per lane, and the arrows between them.
+//! Reads a Chrome trace file back: slices per trace lane, and the arrows between them.
 //!
-//! Tolerant of what other tools add: unknown events and fields are skipped, both the object and the array
-//! form are read. A file that is not JSON, or cut short, is an error with its line and column; so is a slice
-//! of ours without a time, or with one that cannot be (negative, or too large to be counted in nanoseconds).
+//! Tolerant of what other tools add: unknown events and fields are skipped, both the object and the array form are
+//! read. A file that is not JSON, or cut short, is an error with its line and column; so is a slice of ours without a
+//! time, or with an impossible one (negative, or too large to be counted in nanoseconds).
 
 use std::collections::{BTreeMap, HashMap};
 use std::io;
@@ -14,8 +14,8 @@ use serde_json::Value;
 
 use crate::record::{Reason, Stage};
 
-/// The latest time in nanoseconds: 104 days. Up to there a file's floating-point numbers are exact, and sums
-/// over a thousand cores do not overflow.
+/// The latest time in nanoseconds: 104 days. Up to this time, a file's floating-point numbers are exact, and sums over
+/// a thousand cores do not overflow.
 const LATEST_NS: f64 = (1_u64 << 53) as f64;
 
 /// A trace file could not be used.
@@ -26,7 +26,7 @@ pub enum ReadError {
     Io {
         /// The file.
         path: PathBuf,
-        /// What the system said.
+        /// The system's error.
         source: io::Error,
     },
     /// The file's content is not a trace.
@@ -38,28 +38,30 @@ pub enum ReadError {
         source: serde_json::Error,
     },
     /// The file is a trace of something else, or of a run without a single record.
-    #[error("{path} holds no stage, stall or read: it was not recorded with `forebay run --trace`")]
+    #[error(
+        "{path} contains no stage, stall or read: it was not recorded with `forebay run --trace`"
+    )]
     Empty {
         /// The file.
         path: PathBuf,
     },
 }
 
-/// What a slice stands for, by its category and name.
+/// What a slice represents, by its category and name.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum What {
     /// A core worked.
     Stage,
     /// A core waited.
     Stall(Reason),
-    /// An I/O slot read.
+    /// A read.
     Read,
 }
 
-/// One slice of a lane.
+/// One slice of a trace lane.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Slice {
-    /// What it stands for.
+    /// What it represents.
     pub what: What,
     /// Its name, e.g. `gc`.
     pub name: String,
@@ -72,14 +74,14 @@ pub struct Slice {
 }
 
 impl Slice {
-    /// Whether a core computed. What brings bytes takes no time: a core that waited has waited for what comes after.
+    /// Whether a core computed. Requesting bytes takes no time: a core that waited has waited for what comes after.
     pub fn computes(&self) -> bool {
         let brings = |stage: &Stage| stage.brings() && stage.name() == self.name;
         self.what == What::Stage && !Stage::ALL.iter().any(brings)
     }
 }
 
-/// What a slice says about its work.
+/// What a slice tells about its work.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
 #[serde(default)]
 pub struct Args {
@@ -95,7 +97,7 @@ pub struct Args {
     pub residency: String,
 }
 
-/// One lane of the trace.
+/// One trace lane.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Lane {
     /// Its name.
@@ -113,7 +115,7 @@ pub struct Lane {
 pub struct Trace {
     /// Lanes in the order of their numbers.
     pub lanes: Vec<Lane>,
-    /// Where each arrow starts: id to lane (index) and time.
+    /// Where each arrow starts: id to index of the lane and time.
     pub arrows_out: HashMap<u64, (usize, u64)>,
 }
 
@@ -164,7 +166,7 @@ impl Trace {
     /// Reads a trace file.
     ///
     /// # Errors
-    /// The file cannot be read, is damaged, or holds nothing of ours.
+    /// The file cannot be read, is damaged, or contains nothing of ours.
     pub fn read(path: &Path) -> Result<Self, ReadError> {
         let path = path.to_path_buf();
         let bytes = match std::fs::read(&path) {
@@ -185,7 +187,7 @@ impl Trace {
     /// # Errors
     /// The bytes are not JSON of a trace's form.
     pub fn parse(bytes: &[u8]) -> Result<Self, serde_json::Error> {
-        // By hand instead of an untagged enum, which would lose the line and column of an error.
+        // Not with an untagged enum, which would lose the line and column of an error.
         let is_array = bytes.iter().find(|b| !b.is_ascii_whitespace()) == Some(&b'[');
         let events = if is_array {
             serde_json::from_slice(bytes)?
@@ -195,8 +197,8 @@ impl Trace {
         Self::from_events(events)
     }
 
-    /// The read that came last among those with an arrow into `consumer`, a slice of `lane`: the index of its
-    /// lane, and the read.
+    /// The read that finished last among those with an arrow into `consumer`, a slice of `lane`: the index of its lane,
+    /// and the read.
     pub fn last_read(&self, lane: &Lane, consumer: &Slice) -> Option<(usize, &Slice)> {
         let (start, end) = (consumer.start_ns, consumer.end_ns);
         let from = lane.arrows_in.partition_point(|a| a.0 < start);

@@ -11,15 +11,15 @@ use crate::report::Report;
 pub struct Headline {
     /// What most of the cores' time went into.
     pub finding: String,
-    /// What would make it less, and where to look.
+    /// What would reduce it, and where to look.
     pub advice: String,
 }
 
-/// What takes this part of all waiting for reads is named alone.
+/// A cause with this part of all waiting for reads is named alone.
 const MOST: f64 = 0.8;
 
 impl Headline {
-    /// Of a whole trace: the largest of computing, reads, other cores, prediction and idleness.
+    /// For a whole trace: the largest of computing, reads, other cores, prediction and idleness.
     pub fn of(report: &Report) -> Self {
         let b = report.bubbles();
         let reads = b.wait_io_gate + b.wait_io_updown;
@@ -69,8 +69,8 @@ impl Headline {
         Self {
             finding: format!("{percent} waits for {what}"),
             advice: format!(
-                "The disk is the limit: {speed:.2} GB/s came in while any read was under way. More memory \
-                 makes fewer reads; compare the speed with what forebay doctor measures of the disk."
+                "The disk is the limit: {speed:.2} GB/s while any read was in flight. More memory means fewer reads; \
+                 compare the speed with what forebay doctor measures for the disk."
             ),
         }
     }
@@ -84,11 +84,11 @@ impl Headline {
             ),
             Reason::Pred => (
                 "spent waiting for predictions",
-                "The predictor decides which neurons to read: until it has, nothing can be started.",
+                "The predictor decides which neurons to read: until then, no read can be started.",
             ),
             _ => (
                 "spent without a token to work on",
-                "Sampling, embedding, or whoever takes the tokens is slower than the cores.",
+                "Sampling, embedding, or the reader of the tokens is slower than the cores.",
             ),
         };
         Self {
@@ -98,7 +98,7 @@ impl Headline {
     }
 }
 
-/// What was waited for on the disk, and how long on all cores.
+/// Which reads were waited for, and how long by all cores.
 fn waits_for(report: &Report) -> Vec<(&'static str, u64)> {
     let mut waits: Vec<(&str, u64)> = Vec::new();
     let mut add = |what, ns| match waits.iter_mut().find(|(name, _)| *name == what) {

@@ -1,11 +1,11 @@
 //! Preallocated ring of records, owned by one thread.
 //!
-//! A `tracing` span costs microseconds; a store into a ring costs what a store costs. Formatting waits until
-//! the run is over.
+//! A `tracing` span costs microseconds; a store into a ring costs no more than any store. Formatting is done after the
+//! run.
 
 use crate::record::{Kind, Reason, Record};
 
-/// The newest records of one thread, or of one I/O slot.
+/// The newest records of one thread, or of one place in the I/O queue.
 #[derive(Debug, Clone)]
 pub struct TraceLane {
     name: String,
@@ -17,9 +17,9 @@ pub struct TraceLane {
 }
 
 impl TraceLane {
-    /// A lane shown as `name` that keeps the newest `capacity` records; 0 switches it off.
+    /// A trace lane shown as `name` that keeps the newest `capacity` records; 0 switches it off.
     ///
-    /// The memory ([`TraceLane::bytes`]) is touched here, so that no page fault comes later.
+    /// The memory ([`TraceLane::bytes`]) is written here, so that there is no page fault later.
     pub fn new(name: impl Into<String>, capacity: usize) -> Self {
         // Not all zero, so the pages really are written.
         let empty = Record::new(Kind::Stall(Reason::Idle), u64::MAX, u64::MAX);
@@ -31,10 +31,10 @@ impl TraceLane {
         }
     }
 
-    /// Keeps `record`, in place of the oldest one if the lane is full.
+    /// Keeps `record`, replacing the oldest one if the lane is full.
     #[inline]
     pub fn push(&mut self, record: Record) {
-        // Out of range only when the lane is off: one branch for both checks.
+        // Out of range only if the lane is off: one branch for both checks.
         if let Some(slot) = self.ring.get_mut(self.next) {
             *slot = record;
             self.pushed += 1;
@@ -45,13 +45,13 @@ impl TraceLane {
         }
     }
 
-    /// Whether records are kept. Ask before reading a clock only for the record's sake.
+    /// Whether records are kept. Check this before reading a clock only for the record.
     #[inline]
     pub fn is_enabled(&self) -> bool {
         !self.ring.is_empty()
     }
 
-    /// What the lane is called in the trace.
+    /// The lane's name in the trace.
     pub fn name(&self) -> &str {
         &self.name
     }

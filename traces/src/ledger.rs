@@ -1,7 +1,7 @@
 //! Exact accounting of a core's time: every nanosecond is charged to exactly one state.
 //!
-//! Not sampled and not sums of separately measured spans: one reading of the clock ends a state and begins
-//! the next, so nothing is lost between them and the fractions add up to 1 by construction.
+//! It is not sampled, nor summed from separately measured spans: one reading of the clock ends a state and begins the
+//! next, so nothing is lost between them and the fractions add up to 1 by construction.
 
 use std::fmt;
 
@@ -29,7 +29,7 @@ impl State {
     }
 }
 
-/// A stretch of time in one state, as the ledger has charged it.
+/// A period in one state, as the ledger has charged it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Interval {
     /// The state.
@@ -81,7 +81,7 @@ impl Ledger {
         }
     }
 
-    /// Charges the time since the last call to the state that was, and goes on in `state`.
+    /// Charges the time since the last call to the previous state, and continues in `state`.
     ///
     /// Returns what was charged, so that the trace can record the very same interval. A clock that ran
     /// backwards charges nothing.
@@ -92,7 +92,7 @@ impl Ledger {
         interval
     }
 
-    /// Charges the time since the last call to the current state, which goes on.
+    /// Charges the time since the last call to the current state, which continues.
     #[inline]
     pub fn finish(&mut self, now_ns: u64) -> Interval {
         let now_ns = now_ns.max(self.since_ns);
@@ -106,7 +106,7 @@ impl Ledger {
         interval
     }
 
-    /// The state that goes on.
+    /// The current state.
     pub fn state(&self) -> State {
         self.state
     }
@@ -181,7 +181,7 @@ impl Bubbles {
         all.fractions()
     }
 
-    /// Names and shares, largest concern first as the fields are.
+    /// Names and shares, in the order of the fields.
     pub fn named(&self) -> [(&'static str, f64); State::COUNT] {
         [
             ("compute_busy", self.compute_busy),

@@ -1,11 +1,10 @@
-//! What the cores did with their time: recorder, exact accounting, Chrome trace files and their analysis.
+//! How the cores spent their time: recorder, exact accounting, Chrome trace files and their analysis.
 //!
-//! - While tokens flow: [`lane::TraceLane`] keeps [`record::Record`]s, [`ledger::Ledger`] adds up states;
-//!   both belong to one thread and touch neither locks nor the allocator.
-//! - Afterwards: [`chrome`] writes the lanes to a file that Perfetto and `chrome://tracing` show.
+//! - While tokens are generated: [`lane::TraceLane`] keeps [`record::Record`]s, [`ledger::Ledger`] adds up states; both
+//!   belong to one thread and touch neither locks nor the allocator.
+//! - Afterwards: [`chrome`] writes the trace lanes to a file that Perfetto and `chrome://tracing` show.
 //! - Any time later: [`events`] reads such a file back; [`tokens`] finds the tokens in it, [`path`] what each of
-//!   them waited for, and [`report`] says where the time went, and why,
-//!   in tables; [`page`] draws it.
+//!   them waited for, and [`report`] shows where the time went, and why, in tables; [`page`] draws it.
 #![forbid(unsafe_code)]
 
 pub mod chrome;

@@ -1,4 +1,4 @@
-//! The report as one HTML page, for people who would rather look than read.
+//! The report as one HTML page, with drawings.
 //!
 //! Nothing outside the page is needed. Text from the trace is escaped, as element text or inside JSON.
 //! Headline, bars and tables are in the page itself; a script draws the timelines of the chosen tokens.
@@ -13,10 +13,10 @@ use crate::headline::Headline;
 use crate::report::Report;
 use scene::Scene;
 
-/// The trace has no token that could be shown.
+/// The trace has no whole token to show.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error(
-    "the trace holds no whole token to draw (a generated token from its first layer to the output head); \
+    "the trace contains no whole token to draw (a generated token from its first layer to the output head); \
      record one with `forebay run -n 2 --trace`, or fewer tokens if older records were overwritten"
 )]
 pub struct NoToken;

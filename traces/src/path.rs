@@ -1,10 +1,9 @@
-//! The critical path of a token: the chain of events that its time consists of, walked back from its end.
+//! The critical path of a token: the chain of events that make up its time, followed back from its end.
 //!
-//! Work leads back to what the core did before it. A stall for a read leads through the read that the next
-//! stage consumed (its arrow says which) to the moment this read was started, and to what the core did then.
-//! A stall for other cores leads to the core that was the last to arrive. So each nanosecond of the token is
-//! charged to exactly one link, and making a link shorter makes the token shorter, until another chain is
-//! the longest.
+//! Work leads back to the core's previous work. A stall for a read leads through the read that the next stage consumed
+//! (its arrow says which) to the moment this read was started, and to what the core did then. A stall for other cores
+//! leads to the core that was the last to arrive. So each nanosecond of the token is charged to exactly one link, and a
+//! shorter link makes the token shorter, until another chain is the longest.
 
 use std::collections::BTreeMap;
 
@@ -20,13 +19,13 @@ pub enum Link {
     Work(String),
     /// A core worked, but at no stage.
     Outside,
-    /// A read for this stage was under way, and nothing else could have been done.
+    /// A read for this stage was in flight, and nothing else could have been done.
     Read(String),
-    /// From the end of a read to the moment the core that had waited for it went on.
+    /// From the end of a read to the moment when the core that had waited for it continued.
     HandOverOfRead,
-    /// From the end of a core's work to the moment the core that had waited for it went on.
+    /// From the end of a core's work to the moment when the core that had waited for it continued.
     HandOverByCore,
-    /// A core waited, and the trace does not say for which read or core; or no token was there to work on.
+    /// A core waited, and the trace does not tell for which read or core; or there was no token to work on.
     Wait(Reason),
 }
 
@@ -35,7 +34,7 @@ pub enum Link {
 pub struct Piece {
     /// What it is.
     pub link: Link,
-    /// Index of its lane: a core's, or an I/O slot's.
+    /// Index of its trace lane.
     pub lane: usize,
     /// Start in nanoseconds.
     pub start_ns: u64,
@@ -52,7 +51,7 @@ pub struct Piece {
 pub struct CriticalPath {
     /// The token.
     pub token: Token,
-    /// Its links by time: each begins where the one before it ended.
+    /// Its links by time: each begins where the previous one ended.
     pub pieces: Vec<Piece>,
 }
 
@@ -74,25 +73,25 @@ impl Link {
         )
     }
 
-    /// What it means that this takes most of a token's time, as a sentence.
+    /// What it means if this takes most of a token's time, as a sentence.
     pub fn meaning(&self) -> &'static str {
         match self {
-            Self::Work(_) | Self::Outside => "A core computed, and nothing else could go on.",
+            Self::Work(_) | Self::Outside => "A core computed, and all else depended on it.",
             Self::Read(_) => {
-                "The disk took so long: more memory or a faster disk makes it shorter."
+                "The disk took this long: more memory or a faster disk makes it shorter."
             }
             Self::HandOverOfRead => {
-                "The reads had come, but the core that waited for them did not run: something else had its \
-                 place, or was slow to wake it."
+                "The reads had finished, but the core that waited for them did not run: something else occupied it, or \
+                 it was woken late."
             }
             Self::HandOverByCore => {
-                "Another core was done, but the one that waited for it did not run: something else had its \
-                 place, or was slow to wake it."
+                "Another core was done, but the one that waited for it did not run: something else occupied it, or it \
+                 was woken late."
             }
             Self::Wait(Reason::Idle) => {
-                "The cores had no token to work on: sampling, embedding, or whoever takes the tokens."
+                "The cores had no token to work on: sampling, embedding, or the reader of the tokens is slower."
             }
-            Self::Wait(_) => "A core waited, and the trace does not say for what.",
+            Self::Wait(_) => "A core waited, and the trace does not tell for what.",
         }
     }
 
@@ -143,16 +142,16 @@ struct Core<'a> {
 pub struct Tracer<'a> {
     trace: &'a Trace,
     cores: Vec<Core<'a>>,
-    /// All reads by their ends, with their lanes.
+    /// All reads by their ends, with their trace lanes.
     reads: Vec<(usize, &'a Slice)>,
 }
 
-/// A chain on its way back.
+/// A chain that is being followed back.
 struct Walk<'t> {
     token: &'t Token,
-    /// Index of the core that the chain is on.
+    /// Index of the chain's current core.
     core: usize,
-    /// How far back it has come.
+    /// The time that it has reached.
     at: u64,
     pieces: Vec<Piece>,
 }
@@ -212,7 +211,7 @@ impl<'a> Tracer<'a> {
         CriticalPath { token, pieces }
     }
 
-    /// Where the last work of `core` up to `ns` ended, if that was behind `from`.
+    /// Where the last work of `core` up to `ns` ended, if that was after `from`.
     fn work_end(&self, core: usize, from: u64, ns: u64) -> Option<u64> {
         let timeline = &self.cores[core].timeline;
         let mut to = ns;
@@ -225,7 +224,7 @@ impl<'a> Tracer<'a> {
         None
     }
 
-    /// One or two links back, or over to another core.
+    /// Goes one or two links back, or over to another core.
     fn go_back(&self, walk: &mut Walk) {
         let core = &self.cores[walk.core];
         let segment = core.timeline.before(walk.at);
@@ -249,7 +248,7 @@ impl<'a> Tracer<'a> {
 
     fn through_stall(&self, walk: &mut Walk, stall: &Segment, reason: Reason, layer: u64) {
         let core = &self.cores[walk.core];
-        // Otherwise the chain comes from a read that was started in the middle of the stall.
+        // Otherwise the chain comes from a read that was started during the stall.
         let is_at_end = stall.end_ns == walk.at;
         let next = core.timeline.next_stage(walk.at);
         let over_read = match reason {
@@ -266,7 +265,7 @@ impl<'a> Tracer<'a> {
                 let lane = &self.trace.lanes[core.lane];
                 let cause = next.and_then(|next| self.trace.last_read(lane, next));
                 let cause = cause.filter(|(_, read)| {
-                    // What had come before the stall was not what the core waited for.
+                    // What had arrived before the stall was not what the core waited for.
                     read.end_ns > stall.start_ns && read.start_ns < walk.at
                 });
                 let stage = next.map_or("?", |s| &s.name);
@@ -301,15 +300,15 @@ impl<'a> Tracer<'a> {
         true
     }
 
-    /// The read that ended last behind `from` and not behind `to`.
+    /// The read that ended last after `from` and not after `to`.
     fn last_ended(&self, from: u64, to: u64) -> Option<(usize, &'a Slice)> {
         let ended = self.reads.partition_point(|(_, read)| read.end_ns <= to);
         let last = self.reads[..ended].last().copied();
         last.filter(|(_, read)| read.end_ns > from)
     }
 
-    /// The core that ended a core's waiting, and when its work was done: of all others the one that worked
-    /// longest before it went on with `next`, the stage that the waiting core goes on with.
+    /// The core that ended a core's waiting, and when its work was done: of all others, the one that worked longest
+    /// before it continued with `next`, the stage with which the waiting core continues.
     fn last_arriver(
         &self,
         waiting: usize,

@@ -1,4 +1,4 @@
-//! What happened: fixed-size records, cheap to make while tokens flow.
+//! What happened: fixed-size records, cheap to make while tokens are generated.
 
 use serde::{Deserialize, Serialize};
 
@@ -25,9 +25,9 @@ pub enum Stage {
     Udio,
     /// Up dot products and Down columns of a cluster.
     Udc,
-    /// A prompt's last neurons taken into the cache.
+    /// The neurons of a prompt's last tokens moved into the cache.
     HandOver,
-    /// Partial sums of the cores added up.
+    /// The cores' partial sums added up.
     Fold,
     /// Output head (logits).
     Head,
@@ -51,7 +51,7 @@ impl Stage {
         Self::Head,
     ];
 
-    /// Whether it brings bytes to where they are computed with, or keeps them, rather than computes.
+    /// Whether it fetches or keeps bytes rather than computing with them.
     pub const fn brings(self) -> bool {
         matches!(
             self,
@@ -126,11 +126,11 @@ impl Reason {
 pub enum Counter {
     /// Neuron reads of a core that wait for a free buffer.
     QueueDepth,
-    /// Reads the kernel works on.
+    /// Reads on which the kernel is working.
     InFlightReads,
     /// Neurons in a core's neuron cache.
     CacheLive,
-    /// Streamed clusters that have arrived and wait for a core.
+    /// Streamed clusters that have been read and wait for a core.
     StreamReady,
 }
 
@@ -171,10 +171,10 @@ impl Residency {
 /// What a record is about.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Kind {
-    /// A core worked. With a flow id: on what that read brought.
+    /// A core worked. With a flow id: on the result of that read.
     Stage(Stage),
-    /// One read, from submission to completion. Reads overlap: give each I/O slot its own lane.
-    /// With a flow id: the arrow starts here.
+    /// One read, from submission to completion. Reads overlap: give each place in the I/O queue its
+    /// own trace lane. With a flow id: the arrow starts here.
     Read,
     /// A core waited.
     Stall(Reason),
@@ -191,9 +191,9 @@ pub enum Kind {
     FlowIn,
 }
 
-/// One event in the life of a lane: one cache line.
+/// One event in a trace lane: one cache line.
 ///
-/// Slices of one lane either follow or contain each other; they do not overlap otherwise.
+/// Slices of one trace lane either follow each other or are nested; they do not overlap otherwise.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(align(64))]
 pub struct Record {
@@ -207,11 +207,11 @@ pub struct Record {
     pub bytes: u64,
     /// Ties a read to the slice that consumes it: one id per arrow, 0 for none.
     pub flow: u64,
-    /// First cluster concerned.
+    /// The first cluster.
     pub cluster: u32,
     /// Layer.
     pub layer: u16,
-    /// Number of clusters concerned; 0 for a part of one that waits for the rest.
+    /// Number of clusters; 0 for a part of one that waits for the rest.
     pub count: u16,
     /// Whether they were in memory.
     pub residency: Residency,

@@ -1,9 +1,8 @@
 //! Where the cores' time went, and why: bubbles per core and stage, from a trace file.
 //!
-//! As in the [`crate::ledger`], a core's time is a partition: a core that does not stall is busy. Busy time
-//! outside every stage (dispatch, bookkeeping) is shown as such. A stall is laid at the door of the stage that
-//! runs next on that core, since that is the one that waited; if that stage's slice has an arrow from a read,
-//! the read is the cause.
+//! As in the [`crate::ledger`], a core's time is a partition: a core that does not stall is busy. Busy time outside
+//! every stage (dispatch, bookkeeping) is shown as such. A stall is attributed to the stage that runs next on that
+//! core, since that is the one that waited; if that stage's slice has an arrow from a read, the read is the cause.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -18,7 +17,7 @@ use crate::tokens::{at_percentile, tokens};
 /// How many of the longest bubbles are listed.
 const LONGEST: usize = 10;
 
-/// What a stage did, on one core or on all.
+/// A stage's work, on one core or on all.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct StageTime {
     /// Number of slices.
@@ -40,7 +39,7 @@ pub struct StageTime {
 /// One compute core.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct CoreReport {
-    /// Name of its lane.
+    /// Name of its trace lane.
     pub name: String,
     /// The whole time from the first work to the last slice, by state.
     pub charged: Charged,
@@ -61,16 +60,16 @@ pub struct ReadReport {
     pub reads: u64,
     /// Bytes read.
     pub bytes: u64,
-    /// Time with at least one read under way.
+    /// Time with at least one read in flight.
     pub busy_ns: u64,
-    /// The reads' durations added up: divided by `busy_ns`, the mean depth.
+    /// The sum of the reads' durations: divided by `busy_ns`, the mean depth.
     pub latency_ns: u64,
 }
 
 /// The read that a stage had to wait for.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Cause {
-    /// Name of the I/O slot's lane.
+    /// Name of the read's trace lane.
     pub lane: String,
     /// Start of the read.
     pub start_ns: u64,
@@ -83,7 +82,7 @@ pub struct Cause {
 /// One stall.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Bubble {
-    /// Name of the core's lane.
+    /// Name of the core's trace lane.
     pub core: String,
     /// Why it stalled.
     pub reason: Reason,
@@ -93,33 +92,33 @@ pub struct Bubble {
     pub ns: u64,
     /// The stage that waited and its layer.
     pub stage: Option<(String, u64)>,
-    /// The last of the reads that stage consumed.
+    /// The last of the reads that the stage consumed.
     pub cause: Option<Cause>,
 }
 
 /// Critical paths of chosen tokens.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Paths {
-    /// Of the token with the median duration.
+    /// The path of the token with the median duration.
     pub median: CriticalPath,
-    /// Of the token at the 99th percentile.
+    /// The path of the token at the 99th percentile.
     pub p99: CriticalPath,
 }
 
-/// The analysis of a trace. `Display` is a table for people.
+/// The analysis of a trace. `Display` prints it as tables.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Report {
-    /// Compute cores, in the order of their lanes.
+    /// Compute cores, in the order of their trace lanes.
     pub cores: Vec<CoreReport>,
     /// All cores together, by name of the stage.
     pub stages: BTreeMap<String, StageTime>,
-    /// All I/O slots together.
+    /// All reads together.
     pub reads: ReadReport,
     /// The longest stalls other than idleness, longest first.
     pub longest: Vec<Bubble>,
-    /// Tokens of which the trace has the whole story.
+    /// Number of tokens that the trace covers completely.
     pub tokens: usize,
-    /// Critical paths of the median token and of the P99 token; neither where there are no tokens.
+    /// Critical paths of the median token and of the P99 token; `None` if there are no tokens.
     pub paths: Option<Paths>,
 }
 
@@ -127,7 +126,7 @@ impl Report {
     /// Reads and analyses a trace file.
     ///
     /// # Errors
-    /// The file cannot be read, is damaged, or holds nothing of ours.
+    /// The file cannot be read, is damaged, or contains nothing of ours.
     pub fn read(path: &Path) -> Result<Self, ReadError> {
         Trace::read(path).map(|trace| Self::of(&trace))
     }
@@ -160,7 +159,7 @@ impl Report {
         report
     }
 
-    /// Shares of the compute cores' time, to be compared with the ledgers'.
+    /// Shares of the compute cores' time, for comparison with the ledgers'.
     pub fn bubbles(&self) -> Bubbles {
         Bubbles::merged(self.cores.iter().map(|core| &core.charged))
     }
@@ -171,7 +170,7 @@ impl StageTime {
         self.slices += other.slices;
         self.busy_ns = self.busy_ns.saturating_add(other.busy_ns);
         self.waited.merge(&other.waited);
-        // A damaged file may claim anything.
+        // A damaged file may contain any number.
         self.clusters = self.clusters.saturating_add(other.clusters);
         self.bytes = self.bytes.saturating_add(other.bytes);
         self.hits += other.hits;
@@ -180,7 +179,7 @@ impl StageTime {
 }
 
 impl CoreReport {
-    /// `None` for a lane on which nobody worked or stalled.
+    /// `None` for a trace lane without work and stalls.
     fn of(lane: &Lane) -> Option<Self> {
         let timeline = Timeline::of(lane)?;
         let start = timeline.segments.first()?.start_ns;
@@ -209,7 +208,7 @@ impl CoreReport {
                 }
             }
         }
-        // Where nothing was computed afterwards.
+        // If nothing was computed afterwards.
         let last = last.and_then(|name| core.stages.get_mut(name));
         last.into_iter()
             .for_each(|stage| stage.waited.merge(&waiting));
@@ -233,7 +232,7 @@ impl StageTime {
     }
 }
 
-/// Each slice's time without the slices inside it.
+/// Each slice's time, excluding the slices inside it.
 fn own_times(timeline: &Timeline) -> Vec<u64> {
     let mut own = vec![0; timeline.slices.len()];
     for segment in &timeline.segments {

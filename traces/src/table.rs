@@ -1,4 +1,4 @@
-//! The report as tables for people.
+//! The report as readable tables.
 
 use std::fmt::{self, Display, Formatter};
 
@@ -16,7 +16,7 @@ const CAUSES: [(&str, Reason); 5] = [
     ("idle", Reason::Idle),
 ];
 
-/// Nanoseconds in the unit that reads best.
+/// Nanoseconds in the most readable unit.
 pub(crate) struct Time(pub u64);
 
 impl Display for Time {
@@ -168,7 +168,7 @@ impl Display for ReadReport {
         let busy = self.busy_ns.max(1) as f64;
         writeln!(
             f,
-            "reads: {} of {:.1} KiB on average, {:.3} GB/s while any was under way ({}), mean depth {:.1}",
+            "reads: {} of {:.1} KiB on average, {:.3} GB/s while any was in flight ({}), mean depth {:.1}",
             self.reads,
             self.bytes as f64 / self.reads.max(1) as f64 / 1024.0,
             self.bytes as f64 / busy,
@@ -197,7 +197,7 @@ impl Display for Bubble {
         };
         write!(
             f,
-            ": read of {} bytes from cluster {} on {}, under way for {}",
+            ": read of {} bytes from cluster {} on {}, in flight for {}",
             read.args.bytes,
             read.args.first_cluster,
             read.lane,

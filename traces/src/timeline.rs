@@ -1,33 +1,34 @@
-//! A core's lane as a partition of its time: every nanosecond belongs to one slice, or to none.
+//! A core's trace lane as a partition of its time: every nanosecond belongs to one slice, or to
+//! none.
 
 use crate::events::{Lane, Slice, What};
 use crate::record::Reason;
 
-/// A stretch of a core's time.
+/// A period of a core's time.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Segment {
     /// The innermost slice around it, as an index of [`Timeline::slices`]; `None` between slices.
     pub slice: Option<usize>,
     /// Start in nanoseconds.
     pub start_ns: u64,
-    /// End in nanoseconds, behind the start.
+    /// End in nanoseconds, after the start.
     pub end_ns: u64,
 }
 
 /// A compute core's slices and the partition of its time that they make.
 #[derive(Debug, Clone)]
 pub struct Timeline<'a> {
-    /// Stages and stalls by start, the longer first. The idle time before the first work is left out, as in
-    /// the statistics: nobody had asked for anything yet.
+    /// Stages and stalls by start, the longer first. The idle time before the first work is omitted, as in the
+    /// statistics: no request had been made yet.
     pub slices: Vec<&'a Slice>,
-    /// From the first slice's start to the last end, without holes, by time.
+    /// From the first slice's start to the last end, without gaps, by time.
     pub segments: Vec<Segment>,
     /// Slices that overlap others without lying inside them; the later one loses the common time.
     pub overlaps: u64,
 }
 
 impl<'a> Timeline<'a> {
-    /// `None` for a lane on which nobody worked or stalled.
+    /// `None` for a trace lane without work and stalls.
     pub fn of(lane: &'a Lane) -> Option<Self> {
         let ours = || lane.slices.iter().filter(|s| s.what != What::Read);
         let mut slices: Vec<&Slice> = ours()
@@ -66,7 +67,7 @@ impl<'a> Timeline<'a> {
         }
     }
 
-    /// Gives the time up to `end` to `slice`, unless it is given already.
+    /// Assigns the time up to `end` to `slice`, unless it is already assigned.
     fn reach(&mut self, to: &mut u64, end: u64, slice: Option<usize>) {
         if end > *to {
             self.segments.push(Segment {
@@ -78,13 +79,13 @@ impl<'a> Timeline<'a> {
         }
     }
 
-    /// The segment that ends at `ns` or contains it, the earlier one at a border.
+    /// The segment that ends at `ns` or contains it; at a border, the earlier one.
     pub fn before(&self, ns: u64) -> Option<Segment> {
         let behind = self.segments.partition_point(|s| s.start_ns < ns);
         self.segments[..behind].last().copied()
     }
 
-    /// What a segment's slice stands for.
+    /// What a segment's slice represents.
     pub fn what(&self, segment: &Segment) -> Option<What> {
         segment.slice.map(|i| self.slices[i].what)
     }

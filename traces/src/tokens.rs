@@ -1,8 +1,8 @@
 //! Which part of a trace belongs to which token.
 //!
-//! The cores step through the layers together: a step is over on all of them before the next one begins on
-//! any. So on one core a step ends where the core idles or the layers begin again, and what overlaps in time
-//! on several cores is one step. A step of one position that reached the output head made a token.
+//! The cores step through the layers together: a step is over on all of them before the next one begins on any. So on
+//! one core a step ends when the core idles or the layers begin again, and steps that overlap in time on several cores
+//! are one. A step of one position that reached the output head made a token.
 
 use crate::events::{Lane, Trace, What};
 use crate::record::Reason;
@@ -10,12 +10,12 @@ use crate::record::Reason;
 /// The time of one token.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Token {
-    /// Its place among the tokens of the trace, from 1.
+    /// Its number among the tokens of the trace, from 1.
     pub number: usize,
-    /// When the step before it was done, or the start of its own where that is not in the trace. So sampling
-    /// and embedding, for which the cores wait, belong to the token.
+    /// When the previous step was done, or the start of its own if that is not in the trace. So sampling and embedding,
+    /// for which the cores wait, belong to the token.
     pub start_ns: u64,
-    /// When the last core had done its part.
+    /// When the last core had finished its part.
     pub end_ns: u64,
 }
 
@@ -29,13 +29,13 @@ struct Step {
 }
 
 impl Token {
-    /// How long it took.
+    /// Duration in nanoseconds.
     pub fn ns(&self) -> u64 {
         self.end_ns - self.start_ns
     }
 }
 
-/// All tokens of which the trace has the whole story, by time.
+/// All tokens that the trace covers completely, by time.
 pub fn tokens(trace: &Trace) -> Vec<Token> {
     let mut parts: Vec<Step> = trace.lanes.iter().flat_map(steps).collect();
     parts.sort_by_key(|step| step.start_ns);
@@ -50,7 +50,7 @@ pub fn tokens(trace: &Trace) -> Vec<Token> {
             _ => steps.push(part),
         }
     }
-    // Before this some lane has lost records.
+    // Before this time, some trace lane has lost records.
     let lost = trace.lanes.iter().filter(|lane| lane.overwritten > 0);
     let lost_to = lost
         .filter_map(|lane| lane.slices.first())
@@ -72,7 +72,7 @@ pub fn tokens(trace: &Trace) -> Vec<Token> {
     tokens
 }
 
-/// The parts that one core had in the steps.
+/// One core's parts of the steps.
 fn steps(lane: &Lane) -> Vec<Step> {
     let mut steps: Vec<Step> = Vec::new();
     let (mut layer, mut under_way) = (0, false);

@@ -113,8 +113,8 @@ fn it_leads_over_the_last_core_and_its_read_to_the_start() {
     }
 }
 
-/// A read that was started while the core was already waiting waited itself for room on the disk: the chain
-/// goes on with the read that made room.
+/// A read that was started while the core was already waiting waited itself for room on the disk:
+/// the chain continues with the read that made room.
 #[test]
 fn reads_that_wait_for_reads_are_a_chain() {
     let second = Record::stage(Stage::Udc, 0, 205, 220).with_flow(2);
@@ -212,7 +212,7 @@ fn tokens_are_found_and_begin_where_the_step_before_ended() {
     assert_eq!((paths.median.token.ns(), paths.p99.token.ns()), (100, 200));
     assert_eq!(paths.median.pieces[0].link, Link::Wait(Reason::Idle));
     assert_chain(&paths.p99);
-    // The idle time before the first work is nobody's.
+    // The idle time before the first work is charged to nothing.
     assert_eq!(Report::of(&trace).cores[0].charged.total(), now + 10 - 1000);
 }
 

@@ -1,5 +1,5 @@
-//! Reads block, as in LLM in a Flash (arXiv 2312.11514): what is here is computed until nothing is left to do, then all
-//! reads that are due are started, and all of them are waited for.
+//! Reads block, as in LLM in a Flash (arXiv 2312.11514): everything in memory is computed, then all reads that are due
+//! are started, and all of them are waited for.
 
 use forebay_stages::contract::{Outbox, Turn};
 use forebay_stages::frame::Frame;
@@ -9,7 +9,7 @@ use forebay_traces::record::Reason;
 use crate::decode::graph::{deliver, reader, ready, retry, work};
 use crate::wiring::{Stages, Wiring, begin};
 
-/// The decode graph's connections; reads and products alternate.
+/// The decode graph's connections; reading and computing alternate.
 #[derive(Debug, Default)]
 pub struct BlockingGraph {
     by_neuron: bool,
@@ -26,7 +26,7 @@ impl Wiring for BlockingGraph {
         let mut items = frame.phase.neurons().iter();
         self.by_neuron = items.any(|item| item.source.is_by_neuron());
         begin(reader, stages, frame);
-        // No reading ahead of the phase.
+        // Nothing is read before its phase.
         reader(stages).confine(frame.phase.items());
     }
 

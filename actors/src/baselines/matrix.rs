@@ -1,5 +1,5 @@
-//! A barrier stands between matrices: clusters wait behind GC until all cores have the whole Gate matrix behind them.
-//! Its programs have two phases per FFN.
+//! A barrier between matrices: clusters wait after GC until all cores have finished the Gate matrix. Its programs have
+//! two phases per FFN.
 
 use std::collections::VecDeque;
 
@@ -12,7 +12,7 @@ use forebay_stages::gio::Reader;
 use crate::decode::graph::{self, Station, reader};
 use crate::wiring::{Stages, Wiring, begin};
 
-/// The decode graph's connections, but for clusters whose neurons are read singly: GC sends them here.
+/// The decode graph's connections, except for clusters whose neurons are read one by one: GC sends them here.
 #[derive(Debug, Default)]
 pub struct MatrixGraph {
     by_neuron: bool,
@@ -21,7 +21,8 @@ pub struct MatrixGraph {
 }
 
 impl MatrixGraph {
-    /// Delivers what `from` has sent, but keeps what Gate is done of until the barrier is passed.
+    /// Delivers what `from` has sent, but keeps clusters whose Gate is done until the barrier is
+    /// passed.
     fn deliver(
         parked: Option<&mut VecDeque<Box<Flight>>>,
         from: Station,

@@ -1,4 +1,4 @@
-//! Wirings that only benchmarks choose, to compare the product's with: the same stages, kernels and files, so that
+//! Wirings that only benchmarks choose, for comparison with the product's: the same stages, kernels and files, so that
 //! differences are the method's.
 
 mod blocking;

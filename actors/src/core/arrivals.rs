@@ -1,4 +1,5 @@
-//! Reads: those that are due go out, those that have come back go to whom they are for.
+//! Reads: those that are due are started, and those that have finished go to the stage that wants
+//! them.
 
 use std::sync::Arc;
 
@@ -14,7 +15,7 @@ use crate::io_link::{IoLink, ReadTag};
 use crate::runtime::Shared;
 
 impl Core {
-    /// Takes in what the I/O actor has read.
+    /// Receives finished reads from the I/O actor.
     pub(super) fn collect_arrivals(&mut self) {
         while let Some(done) = self.io.try_done() {
             let ReadDone {
@@ -28,12 +29,12 @@ impl Core {
                 ReadTag::Stream { ordinal } => self.cluster_arrived(false, ordinal, slot, result),
                 ReadTag::Preload { ordinal } => self.cluster_arrived(true, ordinal, slot, result),
                 ReadTag::Neurons { id } => self.neurons_arrived((id, offset), slot, result),
-                ReadTag::Embedding { .. } => debug_assert!(false, "cores look no tokens up"),
+                ReadTag::Embedding { .. } => debug_assert!(false, "cores do not look tokens up"),
             }
         }
     }
 
-    /// A cluster of a window came back: of the one that is borrowed from the cache, or of the streamed clusters'.
+    /// A cluster was read into a window: into the one that is borrowed from the cache, or into the stream window.
     fn cluster_arrived(
         &mut self,
         borrowed: bool,
@@ -103,12 +104,12 @@ impl Core {
         self.io.flush();
     }
 
-    /// Whether a read of the step is under way, or due.
+    /// Whether a read of the step is in flight or due.
     pub(super) fn is_reading(&mut self) -> bool {
         self.reader().window_ref().is_reading() || self.weights.neurons.is_reading()
     }
 
-    /// What the core waits for where it waits for reads.
+    /// What the core waits for when it waits for reads.
     pub(super) fn waits_for(&self) -> Reason {
         let waiting = (&self.stages.gio.waiting, &self.stages.udio.waiting);
         match waiting.1.is_empty() {
@@ -117,7 +118,7 @@ impl Core {
         }
     }
 
-    /// Reports what is wrong with a cluster of `layer`.
+    /// Reports a fault in a cluster of `layer`.
     pub(super) fn report_fault(&mut self, fault: StageFault, layer: usize) {
         let shared = &self.shared;
         let fault = match fault {

@@ -1,5 +1,4 @@
-//! Where a core's buffers and clusters are, for who checks that none is lost and says where a stalled core
-//! stands.
+//! Where a core's buffers and clusters are: to check that none is lost, and to report what a stalled core waits for.
 
 use forebay_stages::gio::WindowTally;
 use forebay_stages::neuron_store::StoreTally;
@@ -7,20 +6,20 @@ use forebay_traces::lane::TraceLane;
 
 use super::Core;
 
-/// What a core holds between two turns.
+/// The contents of a core between two turns.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Census {
-    /// What the core is doing, for people.
+    /// What the core is doing, as text.
     pub state: String,
     /// Layer of the phase.
     pub layer: usize,
     /// Clusters of the phase that are done.
     pub retired: usize,
-    /// Clusters in a stage's inbox, that wait for a read or behind a barrier.
+    /// Clusters in a stage's inbox, or waiting for a read or at a barrier.
     pub clusters: usize,
-    /// The window of streamed clusters.
+    /// The stream window.
     pub window: WindowTally,
-    /// The window that prompts borrow, where there is one.
+    /// The window that prompts borrow, if there is one.
     pub preload: Option<WindowTally>,
     /// The neuron cache.
     pub store: StoreTally,
@@ -28,12 +27,12 @@ pub struct Census {
     pub evicted: Vec<u32>,
     /// Buffers of the stream window that were taken out of their memory.
     pub borrowed: usize,
-    /// Whether others are evicted or come back just now: the window's buffers are then parts of their memory.
+    /// Whether clusters are being evicted or read back: the window's buffers are then parts of their memory.
     pub changing: bool,
 }
 
 impl Core {
-    /// What the core holds now.
+    /// What the core currently holds.
     pub fn census(&mut self) -> Census {
         let stages = &self.stages;
         let held = stages.rows.held()
@@ -62,7 +61,7 @@ impl Core {
         }
     }
 
-    /// What the core recorded, to be read and cleared between steps.
+    /// The core's trace, to be read and cleared between steps.
     pub fn trace(&mut self) -> &mut TraceLane {
         &mut self.recorder.trace
     }

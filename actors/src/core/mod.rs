@@ -1,8 +1,8 @@
 //! A compute core: interprets its program, phase by phase, gives its stages turns, and accounts for every nanosecond.
 //!
-//! It knows no architecture: what is computed is the program's business, how clusters move is the graph's. Between
-//! phases it waits for the other cores, and there only; inside a phase it takes whatever cluster is here, and if
-//! nothing is here it waits for its own reads.
+//! It knows no architecture: the program decides what is computed, the graph decides how clusters move. It waits for
+//! the other cores only between phases; inside a phase it computes whichever cluster is in memory, and if none is, it
+//! waits for its own reads.
 
 mod arrivals;
 mod census;
@@ -39,22 +39,22 @@ pub use census::Census;
 pub(crate) use parts::{CoreParts, build_core, most_reads};
 pub use parts::{max_rows, scratch_bytes};
 
-/// Where a core is.
+/// What a core is doing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum State {
     /// Between two steps.
     Idle,
-    /// In the phase of that number.
+    /// In the phase of this number.
     Phase(usize),
-    /// Through with the phase of that number, which the others may not be.
+    /// It has finished the phase of this number; others may not have.
     Await { epoch: u64, phase: usize },
-    /// Between two steps, something is evicted or read back.
+    /// Between two steps, while clusters are evicted or read back.
     Resize,
     /// It has ended.
     Finished,
 }
 
-/// A compute core without its thread: whoever drives it decides when it gets a turn, and how it sleeps.
+/// A compute core without its thread: the caller decides when it gets a turn, and how it sleeps.
 #[derive(Debug)]
 pub struct Core {
     shared: Arc<Shared>,
@@ -74,7 +74,7 @@ pub struct Core {
     attention: Attention,
     /// One step's queries, keys and values, `[max_batch, widest q + k + v]`.
     qkv: Vec<f32>,
-    /// What the core's heads make of them, `[max_batch, own columns]`.
+    /// The output of the core's heads, `[max_batch, own columns]`.
     heads: Vec<f32>,
     residual: Residual,
     weights: Weights,
@@ -94,7 +94,7 @@ impl Core {
     /// Gives the core a turn. [`Turn::Blocked`]: it may sleep until [`Core::is_rung`].
     #[inline]
     pub fn turn(&mut self) -> Turn {
-        // Before the look for work: what is rung in between ends the sleep at once.
+        // Read before looking for work: a ring in between ends the sleep at once.
         self.seen = self.bell.epoch();
         if self.blocked {
             self.recorder.wake();
@@ -115,7 +115,7 @@ impl Core {
         turn
     }
 
-    /// Whether somebody has rung since the last turn began.
+    /// Whether the bell was rung since the last turn began.
     pub fn is_rung(&self) -> bool {
         self.bell.epoch() != self.seen
     }
@@ -135,7 +135,7 @@ impl Core {
             }
         };
         if matches!(turn, Turn::Blocked(_)) && self.member.is_aborted() {
-            // Another thread has ended: what this core waits for will not come.
+            // Another thread has ended: this core would wait for ever.
             self.state = State::Finished;
             return Turn::Finished;
         }
@@ -166,7 +166,7 @@ impl Core {
             self.cache_slots = sizes.cache_slots;
             return self.begin_resize(sizes.evicted_clusters);
         }
-        // Where reads were under way when it was asked for, it is done now.
+        // Done now if reads were in flight when it was requested.
         self.weights.neurons.resize(self.cache_slots);
         self.begin_graph();
         let clusters = self.program().streamed(self.step.wants_logits());
@@ -192,7 +192,7 @@ impl Core {
         }
     }
 
-    /// All cores have arrived where this one has.
+    /// Goes on once all cores have arrived at this exchange.
     fn await_turn(&mut self, epoch: u64, phase: usize) -> Turn {
         match self.member.complete(epoch) {
             Ok(false) => return Turn::Blocked(self.barrier(phase)),
@@ -217,7 +217,7 @@ impl Core {
         Turn::Progress
     }
 
-    /// Tells the engine thread that the step is over, and what it was.
+    /// Tells the engine thread that the step is over, and reports it.
     fn report(&mut self) {
         let neurons = self.weights.neurons.take_counts();
         let stages = &mut self.stages;
@@ -239,7 +239,7 @@ impl Core {
             charged,
         };
         match self.done.send(report) {
-            // Where the engine thread is gone the command lane is closed, too, and ends the core.
+            // If the engine thread is gone, the command lane is also closed, which ends the core.
             Ok(()) | Err(SendError::Closed { .. }) => {}
             Err(full @ SendError::Full { .. }) => {
                 let (rank, cause) = (self.rank, full.to_string());
@@ -280,7 +280,7 @@ impl Core {
         }
     }
 
-    /// The layer of the present phase.
+    /// The layer of the current phase.
     fn layer(&self) -> usize {
         match self.state {
             State::Phase(phase) | State::Await { phase, .. } => self.program().phases[phase].layer,
@@ -288,7 +288,7 @@ impl Core {
         }
     }
 
-    /// What the core recorded, and which neurons it has in its cache, best first.
+    /// The core's trace, and the neurons in its cache, best first.
     fn into_record(self) -> (TraceLane, Vec<HotNeuron>) {
         let mut cached = Vec::new();
         self.weights.neurons.contents(&mut cached);

@@ -1,4 +1,4 @@
-//! Building one core, and what its buffers take of the budget.
+//! Building one core, and the bytes of its buffers for the budget.
 
 use std::sync::Arc;
 
@@ -54,7 +54,7 @@ pub(crate) struct CoreParts {
     pub trace: TraceLane,
 }
 
-/// Reads that a core may have under way: one per buffer. Its lanes have room for them.
+/// Reads that a core may have in flight: one per buffer. Its lanes have room for them.
 pub(crate) fn most_reads(shared: &Shared, program: &Program, memory: &CoreMemory) -> Capacity {
     let preloads = preload_window(shared, program).map_or(0, |window| window.buffers);
     Capacity::of(&[
@@ -164,7 +164,7 @@ fn stages(
     }
 }
 
-/// The graph that generated tokens go through: the product's, or one that it is compared with.
+/// The graph for generating tokens: the product's, or a baseline.
 fn graph(pipeline: Pipeline) -> Box<dyn Wiring> {
     match pipeline {
         Pipeline::Cluster => Box::new(DecodeGraph::default()),
@@ -179,16 +179,16 @@ fn max_neurons(bundle: &Bundle) -> usize {
     neurons.max().unwrap_or(0)
 }
 
-/// Columns of the widest matrix's input, the predictor's among them.
+/// Columns of the widest matrix's input, including the predictor's.
 fn widest(network: &Network, rank: usize) -> usize {
     network.d_model.max(network.widest_heads()).max(rank)
 }
 
-/// Most rows of a row cluster, of whichever core.
+/// Maximum number of rows in a row cluster of any core.
 pub fn max_rows(bundle: &Bundle) -> usize {
     let by_row = |content| match content {
         Content::Neurons(_) => false,
-        // Rows of the predictor's second matrix are computed as part of their cluster.
+        // Rows of the predictor's second matrix are computed as part of their FFN cluster.
         Content::Rows(id) => !is_scores(id),
         Content::Embedding => true,
     };
@@ -201,7 +201,8 @@ fn is_scores(id: forebay_models::tensor::TensorId) -> bool {
     matches!(id, TensorId::Layer(_, LayerTensor::PredictorFc2))
 }
 
-/// Bytes of buffers that [`Runtime::start`](crate::runtime::Runtime::start) allocates outside the slab, for the budget.
+/// Bytes of the buffers that [`Runtime::start`](crate::runtime::Runtime::start) allocates outside the slab, for the
+/// budget.
 pub fn scratch_bytes(
     bundle: &Bundle,
     threads: usize,
@@ -216,7 +217,7 @@ pub fn scratch_bytes(
         let neurons = bundle.meta.ffns[layer].neurons.max(1);
         network.ffn(layer).d_ff.div_ceil(neurons)
     };
-    // A layer's clusters are shared by the cores, which may have one more each.
+    // A layer's clusters are divided among the cores; each may have one more than its share.
     let flights = (0..network.n_layers()).map(clusters).max().unwrap_or(0) + threads;
     let flight = Flight::bytes_for(batch, neurons, predicted);
     let scores = if predicted {
@@ -226,7 +227,7 @@ pub fn scratch_bytes(
     };
     // Products and hidden values of single neurons.
     let gathered = batch * (MAX_BUNDLES * 4 * 3 + size_of::<LiveMask>());
-    // Of UDC's buffers over a cluster's neurons there are two beside its activations: Up and the product.
+    // UDC has two buffers over a cluster's neurons besides its activations: Up and the product.
     let udc = forebay_stages::kernels::Activations::bytes_for(batch, neurons)
         + batch * (2 * neurons * 4 + d * 4 + d * 8);
     let per_core = Residual::bytes(batch, d, widest, rank)

@@ -1,4 +1,4 @@
-//! One phase: what it begins with, its turns, and its end.
+//! One phase: its preparation, its turns, and its end.
 
 use std::sync::Arc;
 
@@ -22,7 +22,7 @@ pub(super) struct Apart<'a> {
 }
 
 impl Core {
-    /// The frame of phase `number`, and who works in it.
+    /// The frame of phase `number`, and the stages that work in it.
     pub(super) fn apart(&mut self, number: usize) -> Apart<'_> {
         let Self {
             shared,
@@ -66,7 +66,7 @@ impl Core {
         }
     }
 
-    /// Does what phase `number` begins with.
+    /// Prepares phase `number`.
     pub(super) fn begin_phase(&mut self, number: usize) {
         self.state = State::Phase(number);
         self.prepare(number);
@@ -105,7 +105,7 @@ impl Core {
                     let slice = Slice::plain(Stage::Norm, 0, n_tokens);
                     self.recorder.record(slice, phase.layer);
                 }
-                // All cores have the same residual stream; one of them shows it.
+                // All cores have the same residual stream; one of them shows it to the observer.
                 Prepare::ShowResidual => {
                     if let (0, Some(observer)) = (self.rank, &shared.observer) {
                         let position = self.step.tokens.position();
@@ -118,7 +118,7 @@ impl Core {
         }
     }
 
-    /// Does a little of phase `number`, or ends it.
+    /// Does a little work of phase `number`, or ends it.
     pub(super) fn phase_turn(&mut self, number: usize) -> Turn {
         let worked = match &self.program().phases[number].work {
             Work::Heads { .. } => {
@@ -177,7 +177,7 @@ impl Core {
         worked
     }
 
-    /// All neurons of a flight are in the cache.
+    /// All neurons of a flight are in the cache: passes it on.
     pub(super) fn flight_is_ready(&mut self, flight: usize) {
         let State::Phase(number) = self.state else {
             return;
@@ -191,7 +191,7 @@ impl Core {
         wiring.ready(flight, stages, &mut frame, out);
     }
 
-    /// Records and reports what the stages have said.
+    /// Records and reports what the stages have produced.
     pub(super) fn publish(&mut self, number: usize) {
         if self.out.slices.is_empty() && self.out.faults.is_empty() {
             return;
@@ -279,7 +279,7 @@ impl Core {
         self.recorder.record(slice, layer);
     }
 
-    /// What the core waits for behind phase `number`.
+    /// What the core waits for after phase `number`.
     pub(super) fn barrier(&self, number: usize) -> Reason {
         match &self.program().phases[number].work {
             Work::Rows(rows) if rows.stage == Stage::Pred => Reason::Pred,

@@ -28,7 +28,7 @@ impl Recorder {
         }
     }
 
-    /// The core is awake again: what it does next began now.
+    /// The core is awake again: its next work began now.
     pub fn wake(&mut self) {
         self.last_ns = now_ns();
     }
@@ -50,7 +50,7 @@ impl Recorder {
     pub fn record(&mut self, slice: Slice, layer: usize) {
         self.end_stall(layer);
         if !self.trace.is_enabled() {
-            // The clock would cost a percent of a small model's token.
+            // Reading the clock here would cost a percent of a small model's token.
             return;
         }
         let end_ns = now_ns();
@@ -61,7 +61,7 @@ impl Recorder {
         self.last_ns = end_ns;
     }
 
-    /// The core has found nothing to do: a stall begins, unless it goes on.
+    /// The core has found nothing to do: a stall begins, or continues.
     pub fn begin_stall(&mut self, reason: Reason, layer: usize) {
         if self.ledger.state() != State::Stall(reason) {
             self.end_stall(layer);

@@ -1,4 +1,4 @@
-//! What every core does by itself before it works on clusters: it keeps its own copy of the residual stream, and makes
+//! What every core does on its own before it works on clusters: it keeps its own copy of the residual stream, and makes
 //! each phase's input from it.
 
 use forebay_models::bundle::{Bundle, FfnLayout};
@@ -12,9 +12,9 @@ use forebay_stages::udc::add_to_residual;
 pub(super) struct Residual {
     /// `[max_batch, d_model]`
     x: Vec<f32>,
-    /// Normed or gathered rows, `[max_batch, widest input]`
+    /// Normalised or gathered rows, `[max_batch, widest input]`
     rows: Vec<f32>,
-    /// One token's normed row, and one in lane order, `[d_model]`.
+    /// One token's normalised row, and one in laned order, `[d_model]`.
     normed: Vec<f32>,
     lanes: Vec<f32>,
     /// Sum of all cores' FFN shares, `[max_batch, d_model]` in fixed point.
@@ -23,18 +23,18 @@ pub(super) struct Residual {
     share: Vec<i64>,
     /// Input of the phase.
     pub input: Activations,
-    /// What the predictor's fc1 made of the tokens, `relu(fc1 · x)`, `[n_tokens, rank]`.
+    /// The predictor's hidden values of the tokens, `relu(fc1 · x)`, `[n_tokens, rank]`.
     pub hidden: Activations,
 }
 
-/// What preparing a phase needs beside the residual stream.
+/// What preparing a phase needs besides the residual stream.
 pub(super) struct Surroundings<'a> {
     pub bundle: &'a Bundle,
     pub kernels: &'a KernelTable,
     pub boards: &'a Boards,
     pub phase: &'a Phase,
     pub n_tokens: usize,
-    /// Tokens that want logits, by place in the step.
+    /// Tokens that want logits, by index in the step.
     pub wanted: &'a [u32],
     /// Largest rank of the predictors.
     pub rank: usize,
@@ -72,7 +72,7 @@ impl Residual {
         &self.x[..n * d_model]
     }
 
-    /// Does what a phase begins with.
+    /// Prepares a phase.
     pub fn prepare(&mut self, around: &Surroundings<'_>, prepare: &Prepare) {
         let len = around.n_tokens * around.bundle.meta.network.d_model;
         match prepare {
@@ -100,7 +100,7 @@ impl Residual {
                 self.input
                     .load(around.kernels, Form::Panels, n, q_dim, rows);
             }
-            // The core shows it, which knows who looks.
+            // The core shows it: it knows the observer.
             Prepare::ShowResidual => {}
         }
     }
@@ -165,7 +165,7 @@ impl Residual {
             .load(around.kernels, Form::Panels, n, rank, hidden);
     }
 
-    /// The phase's input: the residual stream, normed where it has to be.
+    /// The phase's input: the residual stream, normalised if the phase has a norm.
     fn norm(&mut self, around: &Surroundings<'_>, norm: Option<&NormAt>, only_wanted: bool) {
         let d = around.bundle.meta.network.d_model;
         let n = match only_wanted {
@@ -199,7 +199,7 @@ fn add(x: &mut [f32], row: &[f32], scale: f32) {
     }
 }
 
-/// The form that the phase's kernels take their input in.
+/// The form in which the phase's kernels take their input.
 fn form(around: &Surroundings<'_>) -> Form {
     let Work::Neurons { .. } = around.phase.work else {
         return Form::Panels;

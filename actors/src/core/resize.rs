@@ -1,8 +1,8 @@
 //! Pinned clusters are evicted while the budget is smaller, and pinned again when it grows.
 //!
-//! It happens between two steps. The stream window comes to rest, since the cycle of streamed clusters changes; what is
-//! pinned again is read into its place, checked as everything that is streamed; then the core has another program.
-//! Kernels, owners and sums are the same, so no result depends on it.
+//! It happens between two steps. First the stream window's reads finish, since the cycle of streamed clusters changes;
+//! what is pinned again is read into its place and verified like everything that is streamed; then the core gets
+//! another program. Kernels, owners and sums are the same, so no result depends on it.
 
 use forebay_plans::program::{Item, Source, compile};
 use forebay_plans::residency::Residency;
@@ -15,8 +15,8 @@ use super::phases::Apart;
 use super::{Core, State};
 
 impl Core {
-    /// A step without tokens: the caches get their new size, if nothing holds their slots, and clusters are evicted or
-    /// come back.
+    /// A step without tokens: the caches get their new size, if no read holds their slots, and clusters are evicted or
+    /// read back.
     pub(super) fn begin_resize(&mut self, evicted: u32) -> Turn {
         // A prompt that was cut short may still have a part of the cache's memory.
         self.begin_graph();
@@ -30,7 +30,7 @@ impl Core {
         Turn::Progress
     }
 
-    /// The window comes to rest, then clusters that are pinned again are read, then there is a new cycle.
+    /// The window's reads finish, then clusters that are pinned again are read, then there is a new cycle.
     pub(super) fn resize_turn(&mut self) -> Turn {
         if self.take_evicted() {
             return Turn::Progress;
@@ -41,7 +41,7 @@ impl Core {
         }
         let evictable = &mut self.weights.evictable;
         evictable.proceed(|| reader.window().free().drain(..).collect());
-        // After a fault what was read may be wrong, and everything stays as it was.
+        // After a fault, what was read may be wrong; everything stays as it was.
         let failed = evictable.grows() && self.shared.faults.is_set();
         if !failed {
             let (clusters, slots) = evictable.next_batch();
@@ -57,7 +57,7 @@ impl Core {
         Turn::Progress
     }
 
-    /// Takes in a cluster that has been read back.
+    /// Receives a cluster that has been read back.
     fn take_evicted(&mut self) -> bool {
         let Apart {
             frame, stages, out, ..
@@ -72,7 +72,7 @@ impl Core {
         true
     }
 
-    /// The program and the cycle of what is streamed now, over the buffers `window`.
+    /// The program and the cycle for what is now streamed, over the buffers `window`.
     fn recompile(&mut self, window: Vec<Slot>) {
         let shared = &self.shared;
         let mut plan = shared.plan.clone();
@@ -85,7 +85,7 @@ impl Core {
     }
 }
 
-/// Reads each of `clusters` into the slot of the same number.
+/// Reads each of `clusters` into the slot of the same index.
 fn loader(clusters: &[u32], slots: Vec<Slot>) -> Reader {
     let mut reader = Reader::new(clusters.to_vec(), slots, clusters.len());
     reader.window().set_wraps(false);

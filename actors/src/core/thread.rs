@@ -9,9 +9,8 @@ use forebay_traces::record::Reason;
 
 use super::Core;
 
-/// How long a core looks at its bell before it parks. A peer at an exchange is microseconds away, and
-/// parking costs it a wake-up; a read is hundreds of microseconds away, and the I/O actor may need the
-/// core to issue it.
+/// How long a core watches its bell before it parks. Another core at an exchange needs only microseconds more, and
+/// parking costs it a wake-up; a read takes hundreds of microseconds, and the I/O actor may need the CPU to issue it.
 fn spin(reason: Reason) -> Spin {
     match reason {
         Reason::Barrier | Reason::Pred => Spin::looks(4000),
@@ -20,8 +19,8 @@ fn spin(reason: Reason) -> Spin {
 }
 
 impl Core {
-    /// Runs on the calling thread until the core has finished, pinned to `core` where given; returns what it
-    /// recorded and which neurons it has in its cache, best first.
+    /// Runs on the calling thread until the core has finished, pinned to `core` if given; returns its trace and the
+    /// neurons in its cache, best first.
     pub(crate) fn run(mut self, core: Option<usize>) -> (TraceLane, Vec<HotNeuron>) {
         self.bell.bind();
         pin(core);

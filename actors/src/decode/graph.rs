@@ -5,10 +5,10 @@
 //!         └─ away ─▶ GIO ─ here ──▶ ▲  └─ away ─▶ UDIO ─ here ──▶ ▲
 //!                    │ ▲ part           part │ ▲
 //!                    ▼ │                     ▼ │
-//!                    Early ◀─────────────▶ Early      Gate and Up of neurons that are here, while others are read
+//!                    Early ◀─────────────▶ Early      Gate and Up of neurons in memory, while others are read
 //! ```
 //!
-//! GIO and UDIO ask the single I/O actor for what is missing; nothing else leaves the core.
+//! GIO and UDIO request what is missing from the single I/O actor; nothing else leaves the core.
 
 use forebay_stages::contract::{Outbox, Port, StageActor};
 use forebay_stages::frame::Frame;
@@ -16,7 +16,7 @@ use forebay_stages::gio::Reader;
 
 use crate::wiring::{Stages, Wiring, begin, retire};
 
-/// Who has sent a message.
+/// The sender of a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Station {
     Udc,
@@ -36,7 +36,7 @@ const DOWNSTREAM_FIRST: [Station; 6] = [
     Station::Gio,
     Station::Pred,
 ];
-/// Where single neurons are read, whoever finds out which come first: all of a layer's reads are under way while its
+/// If single neurons are read, the stages that request them come first: all of a layer's reads are in flight while its
 /// clusters are computed.
 const REQUESTS_FIRST: [Station; 6] = [
     Station::Udio,
@@ -50,7 +50,7 @@ const REQUESTS_FIRST: [Station; 6] = [
 /// The graph.
 #[derive(Debug, Default)]
 pub struct DecodeGraph {
-    /// Whether single neurons are read in the present phase.
+    /// Whether single neurons are read in the current phase.
     by_neuron: bool,
 }
 
@@ -59,7 +59,7 @@ pub(crate) fn reader(stages: &mut Stages) -> &mut Reader {
     &mut stages.gio.reader
 }
 
-/// Who receives what, sink first.
+/// Which stage receives what, sink first.
 pub(crate) fn deliver(from: Station, stages: &mut Stages, frame: &mut Frame<'_>, out: &mut Outbox) {
     while let Some((port, flight)) = out.flights.pop_front() {
         match (from, port) {
@@ -71,7 +71,8 @@ pub(crate) fn deliver(from: Station, stages: &mut Stages, frame: &mut Frame<'_>,
             (Station::Pred, Port::Here) => stages.gc.push(flight),
             (Station::Pred, _) => stages.gio.push(flight),
             (Station::Gio | Station::Udio, _) => stages.early.push(flight),
-            // Back to where it waits; it leaves from there at once if the rest has come meanwhile.
+            // Back to where it waits; it leaves from there at once if the rest has arrived
+            // meanwhile.
             (Station::Early, Port::Here) if flight.gated => stages.udc.push(flight),
             (Station::Early, Port::Here) => stages.gc.push(flight),
             (Station::Early, _) if flight.gated => stages.udio.waiting.take_back(flight, out),
@@ -146,7 +147,7 @@ pub(crate) fn retry(
     true
 }
 
-/// All neurons of flight `number` are here.
+/// All neurons of flight `number` are in memory.
 pub(crate) fn ready(
     number: usize,
     stages: &mut Stages,

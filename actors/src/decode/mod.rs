@@ -1,5 +1,5 @@
-//! The decode graph: neuron clusters flow through Pred, GIO, GC, UDIO and UDC on every compute core, and only misses
-//! cross to the I/O actor.
+//! The decode graph: neuron clusters flow through Pred, GIO, GC, UDIO and UDC on every compute core, and only misses go
+//! to the I/O actor.
 
 pub mod graph;
 

@@ -1,8 +1,8 @@
-//! The I/O actor: the one place from which the bundle file is read.
+//! The I/O actor: the only reader of the packed file.
 //!
-//! Flash has one command queue, and several issuing cores slow it down (PowerInfer-2 measured up to 40%),
-//! so that all reads pass through this state machine. It owns no thread and no clock: whoever drives it
-//! calls [`IoActor::turn`], and [`IoActor::wait`] when a turn had nothing to do.
+//! Flash has one command queue, and several issuing cores slow it down (PowerInfer-2 measured up to 40%), so all reads
+//! pass through this state machine. It owns no thread and no clock: its caller calls [`IoActor::turn`], and
+//! [`IoActor::wait`] when a turn had nothing to do.
 
 use std::collections::VecDeque;
 use std::io;
@@ -18,53 +18,53 @@ use super::queue::FairQueue;
 use super::statistics::IoStatistics;
 use super::waker::Waker;
 
-/// Default of [`IoLimits::chunk_bytes`]. At depth 16 the development machine's disk gives 2.4 GB/s in
-/// reads of 512 KiB, close to its best, and UFS 4.0 reaches its peak at this size; longer reads would
-/// only make an urgent one wait longer behind them.
+/// Default of [`IoLimits::chunk_bytes`]. At depth 16 the development machine's disk gives 2.4 GB/s in reads of 512 KiB,
+/// close to its best, and UFS 4.0 reaches its peak at this size; longer reads would only make urgent ones wait longer.
 pub const CHUNK_BYTES: u32 = 512 << 10;
 
 /// Where requests come from.
 pub trait RequestSource {
-    /// The next read that somebody waits for (a miss), without waiting.
+    /// The next read that a client waits for (a miss), without waiting.
     fn next_urgent(&mut self) -> Option<ReadOp>;
 
     /// The next read that will be needed later, without waiting.
     fn next_prefetch(&mut self) -> Option<ReadOp>;
 
-    /// Whether no request can come any more, besides those that are there.
+    /// Whether no request can come any more, except those that are queued.
     fn closed(&self) -> bool;
 }
 
 /// Where finished reads go.
 pub trait CompletionSink {
-    /// Hands a finished read to the client named in it. The sink has room for every read there is.
+    /// Hands a finished read, which is counted in `so_far`, to the client named in it. The sink has room for every read in flight.
     ///
     /// # Errors
-    /// It has none, which is a bug in its size.
-    fn complete(&mut self, done: ReadDone) -> io::Result<()>;
+    /// It has no room, which is a bug in its size.
+    fn complete(&mut self, done: ReadDone, so_far: &IoStatistics) -> io::Result<()>;
 }
 
 /// The actor's limits: each is fixed at start-up, and all memory is allocated then.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct IoLimits {
-    /// Most reads in flight.
+    /// Maximum number of reads in flight.
     pub depth: usize,
-    /// Most of them for prefetching. Less than `depth` keeps places free for urgent reads, which would
-    /// wait for a whole queue of long reads otherwise.
+    /// Maximum number of them for prefetching. Less than `depth` keeps places free for urgent reads, which would
+    /// otherwise wait for a whole queue of long reads.
     pub prefetch_depth: usize,
     /// Longest single read, bytes; rounded down to a multiple of [`op::ALIGNMENT`], at least one.
     pub chunk_bytes: u32,
     /// Number of clients; requests name one of `0..clients`.
     pub clients: usize,
-    /// Most requests taken from the source per priority and not yet started; further ones stay there.
+    /// Maximum number of requests per priority that are taken from the source and not yet started; further ones stay
+    /// there.
     pub pending: usize,
-    /// Longest request expected, bytes: longer ones work, but allocate.
+    /// Longest expected request, bytes: longer ones work, but allocate.
     pub longest_request: u32,
 }
 
 impl IoLimits {
-    /// The limits for `clients` clients and `depth` reads in flight, a quarter of them (at least one
-    /// where `depth > 1`) kept free of prefetching.
+    /// The limits for `clients` clients and `depth` reads in flight, a quarter of them (at least one if `depth > 1`)
+    /// kept free of prefetching.
     pub fn new(clients: usize, depth: usize) -> Self {
         let reserved = (depth / 4).max(1);
         Self {
@@ -92,7 +92,7 @@ pub struct IoActor<D, R, S> {
     limits: IoLimits,
     urgent: Level,
     prefetch: Level,
-    /// Operations under way. Each has a chunk in flight or is the one being issued at its level.
+    /// Operations in progress. Each has a chunk in flight or is the one being issued at its level.
     assemblies: Vec<Assembly>,
     free: Vec<u16>,
     /// Chunks to be tried again; they keep their place among the reads in flight.
@@ -138,13 +138,13 @@ impl<D: Driver, R: RequestSource, S: CompletionSink> IoActor<D, R, S> {
         }
     }
 
-    /// Hands back what finished, takes requests and starts as many as the depth allows. Never waits:
-    /// [`Turn::Blocked`] asks for [`IoActor::wait`].
+    /// Returns finished reads, takes requests and starts as many as the depth allows. Never waits: [`Turn::Blocked`]
+    /// asks for [`IoActor::wait`].
     ///
     /// # Errors
-    /// The driver is broken, or a client has no room for its read; the reads in flight are lost with it.
+    /// The driver is broken, or a client has no room for its read; the reads in flight are then lost.
     pub fn turn(&mut self, now_ns: u64) -> io::Result<Turn> {
-        // Asked first: what was sent before the closing is taken below.
+        // Checked first: what was sent before the closing is taken below.
         let closed = self.source.closed();
         let collected = self.collect(now_ns)?;
         let taken = self.take_requests(now_ns)?;
@@ -172,7 +172,7 @@ impl<D: Driver, R: RequestSource, S: CompletionSink> IoActor<D, R, S> {
         self.driver.wait(timeout)
     }
 
-    /// What clients use after they put a request into the source.
+    /// What clients use after putting a request into the source.
     pub fn waker(&self) -> Waker {
         self.driver.waker()
     }
@@ -208,7 +208,8 @@ impl<D: Driver, R: RequestSource, S: CompletionSink> IoActor<D, R, S> {
         Ok(any)
     }
 
-    /// One chunk came back: tried again once after a passing fault, else put into its operation.
+    /// One chunk has finished: it is tried again once after a transient fault, else put into its
+    /// operation.
     fn take_back(&mut self, chunk: ReadDone, now_ns: u64) -> io::Result<()> {
         let place = assembly::place_of(chunk.tag);
         let urgent = self.assemblies[usize::from(place)].is_urgent();
@@ -227,7 +228,7 @@ impl<D: Driver, R: RequestSource, S: CompletionSink> IoActor<D, R, S> {
         let assembly = &mut self.assemblies[usize::from(place)];
         assembly.accept(chunk);
         if assembly.is_issued() {
-            // A fault ends an operation before its last chunk was issued.
+            // A fault ends an operation before its last chunk is issued.
             for level in [&mut self.urgent, &mut self.prefetch] {
                 level.issuing.take_if(|issuing| *issuing == place);
             }
@@ -237,7 +238,7 @@ impl<D: Driver, R: RequestSource, S: CompletionSink> IoActor<D, R, S> {
         };
         self.free.push(place);
         self.statistics.count(&done, urgent);
-        self.sink.complete(done)
+        self.sink.complete(done, &self.statistics)
     }
 
     fn take_requests(&mut self, now_ns: u64) -> io::Result<bool> {
@@ -259,7 +260,7 @@ impl<D: Driver, R: RequestSource, S: CompletionSink> IoActor<D, R, S> {
         Ok(any)
     }
 
-    /// Queues a request, or completes it at once when it is wrong in itself.
+    /// Queues a request, or completes it at once if it is invalid.
     fn admit(&mut self, op: ReadOp, urgent: bool, now_ns: u64) -> io::Result<()> {
         let level = if urgent {
             &mut self.urgent
@@ -278,7 +279,7 @@ impl<D: Driver, R: RequestSource, S: CompletionSink> IoActor<D, R, S> {
         };
         let done = ReadDone::of(op, Err(kind), (now_ns, now_ns), 0);
         self.statistics.count(&done, urgent);
-        self.sink.complete(done)
+        self.sink.complete(done, &self.statistics)
     }
 
     fn start(&mut self, now_ns: u64) -> bool {
@@ -288,7 +289,7 @@ impl<D: Driver, R: RequestSource, S: CompletionSink> IoActor<D, R, S> {
                 break;
             };
             if let Err(chunk) = self.driver.submit(chunk, now_ns) {
-                // The driver is fuller than it says; the chunk goes first next time.
+                // The driver has less room than it reported; the chunk goes first next time.
                 self.retries.push_front(chunk);
                 break;
             }

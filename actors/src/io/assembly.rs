@@ -1,4 +1,4 @@
-//! One operation carried out as several reads: its slot is cut into pieces and put together again.
+//! One operation that is done in several reads: its slot is cut into pieces and put together again.
 
 use forebay_queues::slab::Slot;
 
@@ -7,17 +7,17 @@ use super::op::{ReadDone, ReadFault, ReadOp};
 /// Set in a chunk's tag once the chunk has been tried again.
 const RETRIED: u64 = 1 << 63;
 
-/// The tag that a chunk carries through the driver: place of its assembly, number within it, retried.
+/// The tag that a chunk carries through the driver: index of its assembly, number within it, retried.
 fn chunk_tag(place: u16, number: usize) -> u64 {
     u64::from(place) << 32 | number as u64
 }
 
-/// The place of the assembly that a chunk with this tag belongs to.
+/// The index of the assembly to which a chunk with this tag belongs.
 pub(super) fn place_of(tag: u64) -> u16 {
     ((tag & !RETRIED) >> 32) as u16
 }
 
-/// The same read once more, unless that was done already.
+/// The same read once more, unless it has already been retried.
 pub(super) fn retry(chunk: ReadDone) -> Result<ReadOp, ReadDone> {
     if chunk.tag & RETRIED != 0 {
         return Err(chunk);
@@ -32,7 +32,7 @@ pub(super) fn retry(chunk: ReadDone) -> Result<ReadOp, ReadDone> {
     })
 }
 
-/// An operation being carried out.
+/// An operation in progress.
 #[derive(Debug)]
 pub(super) struct Assembly {
     client: u16,
@@ -45,7 +45,7 @@ pub(super) struct Assembly {
     rest: Option<Slot>,
     /// Bytes taken by chunks.
     issued: u32,
-    /// The slot's parts that are back, by chunk number.
+    /// The finished parts of the slot, by chunk number.
     pieces: Vec<Option<Slot>>,
     outstanding: usize,
     fault: Option<ReadFault>,
@@ -73,7 +73,7 @@ impl Assembly {
         }
     }
 
-    /// Takes an operation on. Its fields were checked by [`super::op::slot_range`].
+    /// Starts an operation. Its fields were checked by [`super::op::slot_range`].
     pub(super) fn begin(&mut self, op: ReadOp, urgent: bool, now_ns: u64) {
         self.pieces.clear();
         self.client = op.client;
@@ -90,13 +90,13 @@ impl Assembly {
         self.io_slot = 0;
     }
 
-    /// Whether somebody waits for it.
+    /// Whether a client waits for it.
     pub(super) fn is_urgent(&self) -> bool {
         self.urgent
     }
 
-    /// Cuts the next chunk of at most `limit` bytes off; `None` when all is issued, or a fault made the
-    /// rest pointless. The assembly's place goes into the chunk's tag.
+    /// Cuts the next chunk of at most `limit` bytes off; `None` when all is issued, or a fault made the rest pointless.
+    /// The assembly's index goes into the chunk's tag.
     pub(super) fn next_chunk(&mut self, place: u16, limit: u32) -> Option<ReadOp> {
         if self.fault.is_some() {
             return None;
@@ -140,7 +140,7 @@ impl Assembly {
             self.io_slot = chunk.io_slot;
         }
         if let Err(fault) = chunk.result {
-            // The first fault is the root cause; the others follow from it or say the same.
+            // The first fault is the root cause; the others follow from it or repeat it.
             self.fault.get_or_insert(fault);
         }
         self.pieces[number] = Some(chunk.slot);

@@ -1,4 +1,4 @@
-//! The seam between the I/O actor and the system: what a way of reading files must offer.
+//! The interface between the I/O actor and the system: what a way of reading files must offer.
 
 use std::fmt;
 use std::io;
@@ -9,24 +9,24 @@ use super::waker::Waker;
 
 /// A way to read one file asynchronously. Times are nanoseconds on the caller's clock.
 ///
-/// A driver owns the slots of the reads in flight, and frees none before the kernel is done with it. It
-/// is driven by one thread: it may be made on one and moved to another before the first
-/// [`flush`](Self::flush), [`poll`](Self::poll) or [`wait`](Self::wait), not after.
+/// A driver owns the slots of the reads in flight, and frees none before the kernel is done with it. It is used by one
+/// thread: it may be made on one thread and moved to another before the first [`flush`](Self::flush),
+/// [`poll`](Self::poll) or [`wait`](Self::wait), not after.
 pub trait Driver: Send {
-    /// Most reads that can be in flight.
+    /// Maximum number of reads in flight.
     fn capacity(&self) -> usize;
 
-    /// Accepts a read; it starts at the next [`flush`](Self::flush) at the latest. An operation that is
-    /// wrong in itself is accepted too and completes with a fault.
+    /// Accepts a read; it starts at the next [`flush`](Self::flush) at the latest. An invalid operation is also
+    /// accepted, and completes with a fault.
     ///
     /// # Errors
     /// Gives the operation back when [`capacity`](Self::capacity) reads are in flight.
     fn submit(&mut self, op: ReadOp, now_ns: u64) -> Result<(), ReadOp>;
 
-    /// Hands what was submitted to the kernel; costs nothing when there is nothing to hand over.
+    /// Passes submitted reads to the kernel; costs nothing when there are none.
     ///
     /// # Errors
-    /// The driver is broken, or driven from a second thread.
+    /// The driver is broken, or used by a second thread.
     fn flush(&mut self) -> io::Result<()>;
 
     /// Appends the finished reads to `out` without waiting, and returns how many. Allocates nothing
@@ -37,7 +37,7 @@ pub trait Driver: Send {
     /// early. A wake-up since the last `wait` makes it return at once.
     ///
     /// # Errors
-    /// The driver is broken, or driven from a second thread.
+    /// The driver is broken, or used by a second thread.
     fn wait(&mut self, timeout: Option<Duration>) -> io::Result<()>;
 
     /// Interrupts [`wait`](Self::wait) from any thread.
@@ -87,7 +87,7 @@ impl<D: Driver + ?Sized> Driver for Box<D> {
 /// Which driver to use.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum DriverChoice {
-    /// io_uring where the system allows it, threads otherwise.
+    /// io_uring if the system allows it, threads otherwise.
     #[default]
     Auto,
     /// io_uring or an error.
@@ -96,12 +96,12 @@ pub enum DriverChoice {
     Pread,
 }
 
-/// What was opened, and which of the faster ways the system refused.
+/// What was opened, and which faster ways the system refused.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct DriverInfo {
     /// [`Driver::name`].
     pub driver: &'static str,
-    /// Most reads in flight.
+    /// Maximum number of reads in flight.
     pub depth: usize,
     /// Length of the file when it was opened, bytes.
     pub file_bytes: u64,

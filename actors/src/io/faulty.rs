@@ -1,8 +1,7 @@
 //! A storage-fault simulator: decorates a driver with errors, short reads, delays and flipped bits.
 //!
-//! Everything follows from one seed and the order of calls, so that a failing run can be repeated. After
-//! TigerBeetle's simulated storage: faults are drawn per read, and some places of the medium are
-//! broken for good.
+//! Everything follows from one seed and the order of calls, so that a failing run can be repeated. After TigerBeetle's
+//! simulated storage: faults are drawn per read, and some parts of the medium are permanently broken.
 
 use std::io;
 use std::ops::Range;
@@ -12,12 +11,12 @@ use super::driver::Driver;
 use super::op::{FaultKind, ReadDone, ReadFault, ReadOp};
 use super::waker::Waker;
 
-/// What goes wrong, how often. Rates are per thousand reads.
+/// What goes wrong, and how often. Rates are per thousand reads.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct FaultPlan {
     /// Start of the random sequence.
     pub seed: u64,
-    /// Reads that fail with `EIO`; tried again, they draw anew.
+    /// Reads that fail with `EIO`; a retry draws again.
     pub errors: u32,
     /// Reads that end early: the rest of the slot's range holds garbage.
     pub short_reads: u32,
@@ -31,10 +30,10 @@ pub struct FaultPlan {
     pub broken: Vec<Range<u64>>,
 }
 
-/// What was injected so far.
+/// The faults injected so far.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct FaultTally {
-    /// `EIO` results, broken places included.
+    /// `EIO` results, including those of broken parts.
     pub errors: u64,
     /// Short reads.
     pub short_reads: u64,
@@ -91,7 +90,7 @@ impl<D: Driver> FaultyDriver<D> {
         }
     }
 
-    /// What was injected so far.
+    /// The faults injected so far.
     pub fn tally(&self) -> FaultTally {
         self.tally
     }

@@ -1,12 +1,12 @@
-//! The I/O actor and its drivers: reading weight clusters from the bundle file into owned slots.
+//! The I/O actor and its drivers: reading weight clusters from the packed file into owned slots.
 //!
 //! ```text
 //! RequestSource ──▶ IoActor ──▶ Driver (io_uring | pread threads) ──▶ kernel
 //! CompletionSink ◀──┘   ▲ Waker: a client that put a request into the source calls it
 //! ```
 //!
-//! An operation owns the [`Slot`](forebay_queues::slab::Slot) it fills, from request to completion;
-//! buffers move, nothing is shared, and a fault is a value in the completion.
+//! An operation owns the [`Slot`](forebay_queues::slab::Slot) that it fills, from request to
+//! completion; buffers are moved, nothing is shared, and a fault is a value in the completion.
 
 mod actor;
 mod assembly;

@@ -1,4 +1,4 @@
-//! What is read, what came of it, and what can go wrong.
+//! Reads, their results, and what can go wrong.
 
 use std::io;
 use std::ops::Range;
@@ -8,24 +8,24 @@ use forebay_queues::slab::Slot;
 /// Unit of offsets, lengths and slot offsets, bytes: what `O_DIRECT` needs on every common file system.
 pub const ALIGNMENT: u32 = 4096;
 
-/// One read of a piece of the bundle file into an owned slot.
+/// One read of a piece of the packed file into an owned slot.
 ///
 /// `offset`, `len` and `slot_offset` are multiples of [`ALIGNMENT`], and `slot_offset + len` lies inside
-/// the slot; an operation that breaks this completes with a fault. The last page of the file may be
-/// partial: the bytes behind the end of the file are then zero.
+/// the slot; an operation that breaks this completes with a fault. The last page of the file may be partial: the bytes
+/// after the end of the file are then zero.
 #[derive(Debug)]
 pub struct ReadOp {
-    /// Who asked: the index of the requesting actor.
+    /// The index of the requesting client.
     pub client: u16,
-    /// The client's own name for the read; handed back unchanged.
+    /// The client's own name for the read; returned unchanged.
     pub tag: u64,
-    /// Where in the file, bytes.
+    /// Offset in the file, bytes.
     pub offset: u64,
-    /// How much, bytes.
+    /// Length, bytes.
     pub len: u32,
     /// The memory to fill; comes back in [`ReadDone`].
     pub slot: Slot,
-    /// Where in the slot the first byte goes.
+    /// Offset in the slot of the first byte.
     pub slot_offset: u32,
 }
 
@@ -46,12 +46,12 @@ pub struct ReadDone {
     pub slot_offset: u32,
     /// Whether all wanted bytes are in the slot.
     pub result: Result<(), ReadFault>,
-    /// When the read was handed to the driver, ns on the caller's clock.
+    /// When the read was passed to the driver, ns on the caller's clock.
     pub started_ns: u64,
     /// When the completion was seen, ns on the caller's clock.
     pub done_ns: u64,
-    /// The place among the reads in flight that it occupied; two reads that share a place do not
-    /// overlap in time, so a trace can draw one row per place.
+    /// Its place in the I/O queue; two reads at the same place do not overlap in time, so a trace
+    /// can draw one row per place.
     pub io_slot: u16,
 }
 
@@ -89,15 +89,15 @@ impl ReadDone {
     }
 }
 
-/// Why a read failed. The caller, who knows the path, adds it.
+/// Why a read failed. The caller knows the path and adds it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("reading {len} bytes at {offset}: {kind}")]
 pub struct ReadFault {
     /// What went wrong.
     pub kind: FaultKind,
-    /// Where in the file, bytes.
+    /// Offset in the file, bytes.
     pub offset: u64,
-    /// How much was asked for, bytes.
+    /// Requested length, bytes.
     pub len: u32,
 }
 
@@ -108,10 +108,10 @@ pub enum FaultKind {
     Os(i32),
     /// The file ended before the wanted bytes.
     ShortRead {
-        /// Bytes that were there.
+        /// Bytes that could be read.
         got: u32,
     },
-    /// Offset, length or slot offset is no multiple of [`ALIGNMENT`], or the length is zero.
+    /// Offset, length or slot offset is not a multiple of [`ALIGNMENT`], or the length is zero.
     Misaligned,
     /// The read does not fit into its slot.
     OutsideSlot {
@@ -120,9 +120,9 @@ pub enum FaultKind {
     },
     /// The client's index is not below the number of clients that the actor was made for.
     UnknownClient(u16),
-    /// The lane to the I/O actor has no place for the read.
+    /// The lane to the I/O actor has no room for the read.
     LaneFull {
-        /// Number of its places.
+        /// How many reads the lane has room for.
         places: usize,
     },
 }
@@ -134,23 +134,23 @@ impl std::fmt::Display for FaultKind {
                 let source = io::Error::from_raw_os_error(errno);
                 write!(
                     f,
-                    "{source}; check the disk (`dmesg`, `smartctl -a`), then copy or pack the file anew"
+                    "{source}; check the disk (`dmesg`, `smartctl -a`), then copy or pack the file again"
                 )
             }
             Self::ShortRead { got } => write!(
                 f,
                 "the file ends after {got} of these bytes; it is cut off or was changed while open: \
-                 copy or pack it anew"
+                 copy or pack it again"
             ),
             Self::Misaligned => write!(
                 f,
                 "offset, length and slot offset must be positive multiples of {ALIGNMENT}; the file's \
-                 index is damaged or of another version: pack it anew"
+                 index is damaged or of another version: pack it again"
             ),
             Self::OutsideSlot { slot } => write!(
                 f,
                 "the read does not fit into its slot of {slot} bytes; the plan was made for another \
-                 file: make it anew with `forebay plan`"
+                 file: make a new one with `forebay plan`"
             ),
             Self::UnknownClient(client) => write!(
                 f,
@@ -159,7 +159,7 @@ impl std::fmt::Display for FaultKind {
             ),
             Self::LaneFull { places } => write!(
                 f,
-                "more than {places} reads are under way, for which the lane to the I/O actor has no room; \
+                "more than {places} reads are in flight, for which the lane to the I/O actor has no room; \
                  this is a defect of the program: please report it"
             ),
         }
@@ -167,7 +167,7 @@ impl std::fmt::Display for FaultKind {
 }
 
 impl FaultKind {
-    /// Whether the same read may well succeed when tried again.
+    /// Whether the same read may succeed if tried again.
     pub fn is_transient(self) -> bool {
         matches!(
             self,
@@ -203,8 +203,8 @@ pub(super) fn slot_range(op: &ReadOp) -> Result<Range<usize>, FaultKind> {
     }
 }
 
-/// How many of the `len` bytes at `offset` a file of `file_bytes` holds: all of them, or fewer only on the
-/// file's last page.
+/// How many of the `len` bytes at `offset` a file of `file_bytes` contains: all of them, or fewer on the file's last
+/// page only.
 pub(super) fn wanted(offset: u64, len: u32, file_bytes: u64) -> Result<u32, FaultKind> {
     let held = file_bytes.saturating_sub(offset).min(u64::from(len)) as u32;
     if held > len.saturating_sub(ALIGNMENT) {
@@ -214,7 +214,7 @@ pub(super) fn wanted(offset: u64, len: u32, file_bytes: u64) -> Result<u32, Faul
     }
 }
 
-/// Clears what lies behind the `wanted` bytes, so that a slot's contents depend on the file alone.
+/// Clears what follows the `wanted` bytes, so that a slot's contents depend on the file alone.
 pub(super) fn zero_tail(op: &mut ReadOp, wanted: u32) {
     let start = op.slot_offset as usize;
     op.slot[start + wanted as usize..start + op.len as usize].fill(0);
@@ -253,7 +253,7 @@ mod tests {
         );
         let short = text(FaultKind::ShortRead { got: 12 });
         assert!(
-            short.contains("after 12 of") && short.contains("pack it anew"),
+            short.contains("after 12 of") && short.contains("pack it again"),
             "{short}"
         );
         assert!(text(FaultKind::Misaligned).contains("multiples of 4096"));

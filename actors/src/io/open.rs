@@ -13,43 +13,43 @@ use super::driver::{Driver, DriverChoice, DriverInfo};
 use super::pread::PreadDriver;
 use super::uring::{UringDriver, UringRefusal};
 
-/// Most reads in flight: beyond this no disk known to us gets faster, and a ring's memory and the
-/// thread driver's tables stay small.
+/// Maximum number of reads in flight: beyond this no disk known to us gets faster, and a ring's
+/// memory and the thread driver's tables stay small.
 pub const MAX_DEPTH: usize = 1024;
 
-/// A file cannot be read, or not by the driver that was asked for.
+/// A file cannot be read, or not with the requested driver.
 #[derive(Debug, thiserror::Error)]
 pub enum OpenError {
-    /// The path does not lead to anything.
+    /// There is nothing at this path.
     #[error("{}: there is no such file; check the path, or make the file with `forebay pack`", path.display())]
     NotFound {
-        /// What was to be opened.
+        /// The path.
         path: PathBuf,
     },
     /// The process may not read the file.
     #[error("{}: permission denied; make it readable with `chmod u+r`, or run as its owner", path.display())]
     Permission {
-        /// What was to be opened.
+        /// The path.
         path: PathBuf,
     },
     /// A directory, device or pipe.
-    #[error("{}: not a regular file; give the path of a bundle file (.fbay)", path.display())]
+    #[error("{}: not a regular file; give the path of a packed file (.fbay)", path.display())]
     NotAFile {
-        /// What was to be opened.
+        /// The path.
         path: PathBuf,
     },
     /// Any other refusal of the system.
     #[error("{}: cannot open: {source}", path.display())]
     Os {
-        /// What was to be opened.
+        /// The path.
         path: PathBuf,
         /// The system's reason.
         source: io::Error,
     },
-    /// io_uring was asked for by name and is not to be had.
-    #[error("{}: {refusal}; or let the driver be chosen automatically", path.display())]
+    /// io_uring was requested explicitly and is not available.
+    #[error("{}: {refusal}; or use DriverChoice::Auto (--io auto)", path.display())]
     Uring {
-        /// What was to be opened.
+        /// The path.
         path: PathBuf,
         /// Why not, with the remedy.
         refusal: UringRefusal,
@@ -57,7 +57,7 @@ pub enum OpenError {
     /// The threads of the `pread` driver cannot be started.
     #[error("{}: cannot start the reader threads: {source}; raise `ulimit -u`, or ask for a smaller depth", path.display())]
     Threads {
-        /// What was to be opened.
+        /// The path.
         path: PathBuf,
         /// The system's reason.
         source: io::Error,
@@ -65,9 +65,9 @@ pub enum OpenError {
     /// The depth is zero or too large.
     #[error("{}: {depth} reads in flight are not possible; choose 1 to {MAX_DEPTH}", path.display())]
     Depth {
-        /// What was to be opened.
+        /// The path.
         path: PathBuf,
-        /// The depth asked for.
+        /// The requested depth.
         depth: usize,
     },
 }
@@ -84,7 +84,7 @@ impl OpenError {
     }
 }
 
-/// A regular file opened for reading past the page cache where the file system can do that.
+/// A regular file, opened for reads that bypass the page cache if the file system supports them.
 #[derive(Debug)]
 pub(super) struct ReadFile {
     /// The descriptor.
@@ -99,10 +99,10 @@ impl ReadFile {
     /// Opens `path`, directly if possible; the reason why not is appended to `notes`.
     ///
     /// # Errors
-    /// The path is no readable regular file.
+    /// The path is not a readable regular file.
     pub(super) fn open(path: &Path, notes: &mut Vec<String>) -> Result<Self, OpenError> {
         let wrap = |source| OpenError::of(path, source);
-        // Asked before opening, since opening a pipe would wait for its writer.
+        // Checked before opening, since opening a pipe would wait for its writer.
         if !path.metadata().map_err(wrap)?.is_file() {
             return Err(OpenError::NotAFile {
                 path: path.to_path_buf(),
@@ -137,18 +137,18 @@ impl ReadFile {
         }
     }
 
-    /// After a buffered read: gives the page cache's copy back, since the slot holds the bytes now and
-    /// the memory budget counts them once.
+    /// After a buffered read: drops the page cache's copy, since the slot holds the bytes now and the memory budget
+    /// counts them once.
     pub(super) fn forget(&self, offset: u64, len: u32) {
         if !self.direct {
-            // A hint: a refusal costs memory that the kernel can take back itself.
+            // A hint: if it is refused, the kernel can still reclaim that memory itself.
             let len = NonZeroU64::new(u64::from(len));
             let _ = fadvise(&self.file, offset, len, Advice::DontNeed);
         }
     }
 }
 
-/// Some file systems accept the flag and refuse the first read instead.
+/// Some file systems accept the flag and refuse the first read.
 fn try_direct(file: File) -> io::Result<File> {
     let mut slot = Slab::new(PAGE)
         .ok()
@@ -156,7 +156,7 @@ fn try_direct(file: File) -> io::Result<File> {
         .ok_or(io::ErrorKind::OutOfMemory)?;
     match file.read_at(&mut slot, 0) {
         Err(e) if e.raw_os_error() == Some(libc::EINVAL) => Err(e),
-        // Other failures are the disk's, not the mode's: they surface as faults of the reads.
+        // Other failures come from the disk, not from the mode: they appear as faults of the reads.
         _ => Ok(file),
     }
 }
@@ -167,8 +167,8 @@ fn try_direct(file: File) -> io::Result<File> {
 /// much locked memory, and otherwise pins at each read.
 ///
 /// # Errors
-/// [`OpenError`]: the path is no readable regular file, `depth` is not in `1..=`[`MAX_DEPTH`], or the
-/// driver asked for is not to be had.
+/// [`OpenError`]: the path is not a readable regular file, `depth` is not in `1..=`[`MAX_DEPTH`], or the requested
+/// driver is not available.
 pub fn open_driver(
     path: &Path,
     choice: DriverChoice,

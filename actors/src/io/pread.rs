@@ -1,7 +1,7 @@
 //! Reading with threads that call `pread`, for systems without io_uring.
 //!
-//! A slot moves to a worker with its operation and back with the completion, so that the borrow checker
-//! proves what the io_uring driver has to argue.
+//! A slot moves to a worker with its operation and back with the completion, so the borrow checker proves what the
+//! io_uring driver has to argue.
 
 use std::io;
 use std::os::unix::fs::FileExt;
@@ -32,7 +32,7 @@ struct Job {
     started_ns: u64,
 }
 
-/// A job's way back.
+/// A finished job.
 struct Finished {
     op: ReadOp,
     result: Result<(), FaultKind>,
@@ -44,7 +44,7 @@ struct Finished {
 pub struct PreadDriver {
     jobs: Option<Sender<Job>>,
     finished: Receiver<Finished>,
-    /// Also the way of operations that were wrong in themselves.
+    /// Also used for invalid operations.
     refused: Sender<Finished>,
     workers: Vec<JoinHandle<()>>,
     closing: Arc<AtomicBool>,
@@ -61,7 +61,7 @@ impl PreadDriver {
     /// The system gives no more threads or descriptors.
     pub(super) fn new(file: ReadFile, depth: u16) -> io::Result<Self> {
         let capacity = usize::from(depth);
-        // Both channels hold every read that can be in flight: sending never waits. They are no lanes, since the
+        // Both channels hold every read that can be in flight: sending never waits. They are not lanes, since the
         // workers share one of them and block on it.
         let (jobs, job_source) = flume::bounded(capacity);
         let (done, finished) = flume::bounded(capacity);
@@ -127,7 +127,7 @@ impl Worker {
     }
 }
 
-/// Carries out one checked operation.
+/// Does one checked operation.
 fn read(file: &ReadFile, op: &mut ReadOp, wanted: u32) -> Result<(), FaultKind> {
     let range = op::slot_range(op)?;
     let mut progress = Progress::new(wanted);
@@ -234,7 +234,7 @@ impl Driver for PreadDriver {
 
 /// Sleeps until the bell rings or `timeout` has passed.
 fn sleep(bell: &Bell, timeout: Option<Duration>) -> io::Result<()> {
-    // A timeout beyond the clock's range is none.
+    // A timeout beyond the clock's range means none.
     let timeout = timeout.and_then(|t| Timespec::try_from(t).ok());
     let mut fds = [PollFd::new(bell, PollFlags::IN)];
     match poll(&mut fds, timeout.as_ref()) {
@@ -249,11 +249,11 @@ fn sleep(bell: &Bell, timeout: Option<Duration>) -> io::Result<()> {
 
 impl Drop for PreadDriver {
     fn drop(&mut self) {
-        // Workers finish the read they are at, and drop the jobs behind it.
+        // Workers finish their current read, and drop the jobs after it.
         self.closing.store(true, Ordering::Release);
         self.jobs = None;
         for worker in self.workers.drain(..) {
-            // A worker that panicked has nothing more to give back.
+            // A worker that panicked has nothing more to return.
             let _ = worker.join();
         }
     }

@@ -1,4 +1,4 @@
-//! Measuring the disk: is io_uring to be had, and how fast are random reads at best?
+//! Measures the disk: is io_uring available, and how fast are random reads at best?
 
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
@@ -31,21 +31,21 @@ pub struct ReadLoad {
     pub bytes: u64,
     /// Or after this time.
     pub duration: Duration,
-    /// Read only this many bytes from the start of the file on; 0 for all of it (small ranges are faster on UFS:
+    /// Read only this many bytes from the start of the file; 0 for all of it (small ranges are faster on UFS:
     /// PowerInfer-2 section 2).
     pub range: u64,
     /// Which driver.
     pub choice: DriverChoice,
 }
 
-/// What was measured.
+/// The result of a measurement.
 #[derive(Debug, Clone, PartialEq)]
 pub struct ReadRate {
-    /// The figure: bytes read by the wall clock, per second.
+    /// Bytes per second of wall time.
     pub bytes_per_second: f64,
     /// Reads completed.
     pub reads: u64,
-    /// How long it took, s.
+    /// Duration, s.
     pub seconds: f64,
     /// The driver used, and what the system refused.
     pub info: DriverInfo,
@@ -60,12 +60,12 @@ pub enum ProbeError {
     /// No memory for the buffers.
     #[error(transparent)]
     Slab(#[from] SlabError),
-    /// A block does not fit into the file, or is no multiple of the alignment.
+    /// A block does not fit into the file, or is not a multiple of the alignment.
     #[error("{}: blocks of {block_bytes} bytes cannot be read from a file of {file_bytes} bytes; use a multiple of {ALIGNMENT} that fits", path.display())]
     Block {
         /// The file.
         path: PathBuf,
-        /// The block length asked for.
+        /// The requested block length.
         block_bytes: u32,
         /// The file's length.
         file_bytes: u64,
@@ -113,7 +113,7 @@ pub fn measure_read(path: &Path, load: &ReadLoad) -> Result<ReadRate, ProbeError
     };
     let slots: Vec<Slot> = std::iter::from_fn(|| {
         let mut slot = slab.carve(block)?;
-        // Committed before the clock starts: the engine's slots are, too.
+        // Committed before the clock starts, as the engine's slots are.
         slot.fill(1);
         Some(slot)
     })
@@ -187,9 +187,10 @@ fn read_randomly(
     Ok((reads, started.elapsed().as_secs_f64()))
 }
 
-/// Writes a file of `file_bytes` incompressible bytes into `folder` to measure; it goes when it is dropped.
+/// Writes a file of `file_bytes` incompressible bytes into `folder` to measure with; the file is deleted when it is
+/// dropped.
 ///
-/// A file that was just written may still lie in the disk's own cache: prefer a real bundle.
+/// A file that was just written may still be in the disk's own cache: prefer a real packed file.
 ///
 /// # Errors
 /// The file cannot be written.
@@ -213,7 +214,7 @@ pub fn probe_file(folder: &Path, file_bytes: u64) -> Result<tempfile::NamedTempF
         file.write_all(&block[..len as usize]).map_err(os)?;
         left -= len;
     }
-    // Blocks that are not on the disk yet would be read from memory.
+    // Blocks that are not yet on the disk would be read from memory.
     file.as_file().sync_all().map_err(os)?;
     Ok(file)
 }

@@ -2,11 +2,11 @@
 
 use super::op::{ALIGNMENT, FaultKind};
 
-/// Interruptions (`EINTR`, `EAGAIN`) borne by one read before it is given up: these are over at the next
-/// attempt, so that a long row of them is a fault of the system.
+/// Interruptions (`EINTR`, `EAGAIN`) tolerated per read: usually the next attempt succeeds, so many in a row are a
+/// fault of the system.
 const MAX_INTERRUPTIONS: u8 = 100;
 
-/// How far one read has come.
+/// Progress of one read.
 #[derive(Debug)]
 pub(super) struct Progress {
     wanted: u32,
@@ -19,7 +19,7 @@ pub(super) struct Progress {
 pub(super) enum Step {
     /// It is over.
     Finished(Result<(), FaultKind>),
-    /// Read on from [`Progress::resume_at`].
+    /// Continue from [`Progress::resume_at`].
     Again,
 }
 
@@ -38,13 +38,13 @@ impl Progress {
         self.got - self.got % ALIGNMENT
     }
 
-    /// Bytes of the read that the file holds.
+    /// Bytes of the read that the file contains.
     pub(super) fn wanted(&self) -> u32 {
         self.wanted
     }
 
-    /// Takes the result of the attempt that started at [`resume_at`](Self::resume_at): bytes read, or
-    /// `errno`. An attempt that brings nothing new has met the end of the file.
+    /// Takes the result of the attempt that started at [`resume_at`](Self::resume_at): bytes read,
+    /// or `errno`. An attempt that reads nothing has reached the end of the file.
     pub(super) fn step(&mut self, result: Result<u32, i32>) -> Step {
         match result {
             Err(libc::EINTR | libc::EAGAIN) if self.interruptions < MAX_INTERRUPTIONS => {

@@ -1,10 +1,10 @@
-//! Waiting requests of one priority: first in, first out per client, and the clients in turn.
+//! Waiting requests of one priority: first in, first out per client, with clients in turn.
 
 use std::collections::VecDeque;
 
 use super::op::ReadOp;
 
-/// Requests of one priority. Clients take turns, so that one that asks for much does not starve others.
+/// Requests of one priority. Clients take turns, so that one with many requests does not starve others.
 #[derive(Debug)]
 pub(super) struct FairQueue {
     clients: Vec<VecDeque<ReadOp>>,
@@ -14,7 +14,7 @@ pub(super) struct FairQueue {
 }
 
 impl FairQueue {
-    /// A queue of at most `capacity` requests, whichever client they are of; allocates once.
+    /// A queue of at most `capacity` requests of all clients together; allocates once.
     pub(super) fn new(clients: usize, capacity: usize) -> Self {
         Self {
             clients: (0..clients)
@@ -36,7 +36,7 @@ impl FairQueue {
         self.len == 0
     }
 
-    /// Appends a request to its client's row.
+    /// Appends a request to its client's queue.
     ///
     /// # Errors
     /// Gives the request of an unknown client back.

@@ -1,22 +1,22 @@
-//! Which registered buffer, if any, a piece of memory belongs to.
+//! Finds the registered buffer, if any, to which a piece of memory belongs.
 
 use forebay_queues::slab::Span;
 
 /// Largest buffer that the kernel registers as one.
 pub(super) const MAX_BUFFER: usize = 1 << 30;
-/// Most buffers that a ring can register.
+/// Maximum number of buffers that a ring can register.
 const MAX_BUFFERS: usize = 1 << 14;
 
 /// The memory registered with a ring, kept mapped.
 #[derive(Debug, Default)]
 pub(super) struct Registered {
     _spans: Vec<Span>,
-    /// Address and length of each buffer, by address; the place in this list is the buffer's index.
+    /// Address and length of each buffer, by address; the index in this list is the buffer's index.
     pieces: Vec<(usize, usize)>,
 }
 
 impl Registered {
-    /// Orders the spans, merges neighbours and cuts what is too long for one buffer.
+    /// Sorts the spans, merges neighbours and cuts what is too long for one buffer.
     pub(super) fn new(spans: &[Span]) -> Self {
         let mut ranges: Vec<(usize, usize)> = spans
             .iter()

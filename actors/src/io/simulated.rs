@@ -1,9 +1,8 @@
-//! A disk that exists only in memory and in virtual time: reads take as long as a seed says, come back in any
-//! order, are interrupted and cut short, and may fail. With it, one thread drives the real I/O actor.
+//! A disk that exists only in memory and in virtual time: reads take as long as a seed decides, finish in any order,
+//! are interrupted and cut short, and may fail. With it, one thread drives the real I/O actor.
 //!
-//! Nothing here waits. [`Driver::wait`] announces the sleep by the protocol of the real drivers, and whoever
-//! drives the actor asks [`SimulatedDriver::is_awake`] whether it would be over: so a wake-up that is lost
-//! is lost here, too.
+//! Nothing here waits. [`Driver::wait`] announces the sleep by the protocol of the real drivers, and the actor's caller
+//! asks [`SimulatedDriver::is_awake`] whether it would be over: so a lost wake-up is lost here too.
 
 use std::collections::HashSet;
 use std::io;
@@ -31,17 +30,17 @@ pub struct Weather {
     pub stall_ns: u64,
     /// Attempts that the system interrupts (`EINTR`, `EAGAIN`).
     pub interruptions: u32,
-    /// Attempts that bring a part of what was asked for.
+    /// Attempts that read only a part of the request.
     pub partial: u32,
-    /// Reads that fail for a passing reason; the next one into the same buffer succeeds.
+    /// Reads that fail for a transient reason; the next one into the same buffer succeeds.
     pub passing: u32,
-    /// Reads that fail for a passing reason, however often they are tried.
+    /// Reads that fail for a transient reason, however often they are tried.
     pub errors: u32,
     /// Reads that end with `ETIMEDOUT`, after `stall_ns`.
     pub timeouts: u32,
     /// Reads that succeed with one bit flipped.
     pub flips: u32,
-    /// Byte ranges of the file in which every byte is read wrong.
+    /// Byte ranges of the file in which every byte is misread.
     pub damaged: Vec<Range<u64>>,
     /// Byte ranges of the file whose reads always fail with `EIO`.
     pub broken: Vec<Range<u64>>,
@@ -77,12 +76,12 @@ struct Disk {
     bytes: Arc<[u8]>,
     weather: Weather,
     random: SplitMix,
-    /// Addresses of buffers whose last read failed for a passing reason.
+    /// Addresses of buffers whose last read failed for a transient reason.
     failed_once: HashSet<usize>,
     reads: u64,
 }
 
-/// A handle on the disk behind a [`SimulatedDriver`], to change its weather while reads are under way.
+/// A handle on the disk behind a [`SimulatedDriver`], to change its behaviour while reads are in flight.
 #[derive(Debug, Clone)]
 pub struct Medium(Arc<Mutex<Disk>>);
 
@@ -98,12 +97,12 @@ impl Medium {
         })))
     }
 
-    /// From now on, also for reads under way.
+    /// Changes the behaviour, also for reads in flight.
     pub fn set_weather(&self, weather: Weather) {
         self.0.lock().weather = weather;
     }
 
-    /// Reads carried out so far.
+    /// Reads done so far.
     pub fn reads(&self) -> u64 {
         self.0.lock().reads
     }
@@ -149,7 +148,7 @@ impl Disk {
         Some(FaultKind::Os(PASSING[which]))
     }
 
-    /// Carries out one attempt at a read: bytes read into `out`, or `errno`.
+    /// Makes one attempt at a read: bytes read into `out`, or `errno`.
     fn attempt(&mut self, offset: u64, out: &mut [u8]) -> Result<u32, i32> {
         if self.strikes(self.weather.interruptions) {
             let interrupted = [libc::EINTR, libc::EAGAIN];
@@ -159,7 +158,8 @@ impl Disk {
         let end = end.min(self.bytes.len() as u64);
         let there = end.saturating_sub(offset).min(out.len() as u64);
         let got = match self.strikes(self.weather.partial) {
-            // Systems stop at a page's end at the earliest: less than that is the end of the file.
+            // Systems stop at a page boundary at the earliest: less than that means the end of the
+            // file.
             true => self
                 .random
                 .below(there)
@@ -238,12 +238,12 @@ impl SimulatedDriver {
         })
     }
 
-    /// When the next read comes back, if any is in flight.
+    /// When the next read finishes, if any is in flight.
     pub fn next_due(&self) -> Option<u64> {
         self.flying.iter().map(|(_, f)| f.due_ns).min()
     }
 
-    /// Whether a sleep, if one was announced, would be over at this time: a read is back, or somebody called.
+    /// Whether a sleep, if one was announced, would be over at this time: a read has finished, or the waker was used.
     pub fn is_awake(&self, now_ns: u64) -> bool {
         !self.asleep || self.bell.is_called() || self.next_due().is_some_and(|due| due <= now_ns)
     }
@@ -259,7 +259,7 @@ impl Driver for SimulatedDriver {
         let wanted = op::slot_range(&op)
             .and_then(|_| op::wanted(op.offset, op.len, disk.bytes.len() as u64));
         if let Ok(range) = op::slot_range(&op) {
-            // Who uses a buffer before its read is back shall notice.
+            // Using a buffer before its read is finished should be noticed.
             op.slot[range].fill(0xdb);
         }
         let flying = Flying {
@@ -297,7 +297,7 @@ impl Driver for SimulatedDriver {
             let late = disk.weather.stall_ns;
             if result == Err(FaultKind::Os(libc::ETIMEDOUT)) && done.due_ns < done.started_ns + late
             {
-                // A timeout takes its time: the same read again, and it is one then.
+                // A timeout takes time: the same read comes again later, and times out then.
                 done.due_ns = done.started_ns + late;
                 done.wanted = Err(FaultKind::Os(libc::ETIMEDOUT));
                 drop(self.flying.insert(done));

@@ -1,4 +1,4 @@
-//! What the I/O actor counts.
+//! The I/O actor's counters.
 
 use super::op::ReadDone;
 
@@ -7,19 +7,19 @@ use super::op::ReadDone;
 pub struct IoStatistics {
     /// Operations completed without a fault.
     pub reads: u64,
-    /// Of these, urgent ones.
+    /// Urgent ones among them.
     pub urgent_reads: u64,
     /// Their bytes.
     pub bytes: u64,
     /// Operations completed with a fault.
     pub faults: u64,
-    /// Reads tried again after a passing fault.
+    /// Reads tried again after a transient fault.
     pub retries: u64,
-    /// Most reads that were in flight at once.
+    /// Maximum number of reads that were in flight at once.
     pub max_depth: usize,
     /// Time with at least one read in flight, ns, up to the last turn.
     pub busy_ns: u64,
-    /// When the actor last looked, if reads were in flight then.
+    /// When the actor last counted, if reads were in flight then.
     last_busy_ns: Option<u64>,
 }
 
@@ -38,7 +38,7 @@ impl IoStatistics {
         }
     }
 
-    /// Notes how many reads are in flight now.
+    /// Records how many reads are in flight now.
     pub(super) fn observe(&mut self, in_flight: usize, now_ns: u64) {
         self.max_depth = self.max_depth.max(in_flight);
         if let Some(last) = self.last_busy_ns {
@@ -47,7 +47,7 @@ impl IoStatistics {
         self.last_busy_ns = (in_flight > 0).then_some(now_ns);
     }
 
-    /// Notes a completed operation.
+    /// Records a completed operation.
     pub(super) fn count(&mut self, done: &ReadDone, urgent: bool) {
         if done.result.is_ok() {
             self.reads += 1;

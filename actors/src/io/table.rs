@@ -1,6 +1,6 @@
-//! The busy set: a fixed table of the things in flight, named by their place.
+//! A fixed table of what is in flight, by index.
 
-/// A table of at most `capacity` entries. A place is reused only after its entry was removed.
+/// A table of at most `capacity` entries. An index is reused only after its entry was removed.
 #[derive(Debug)]
 pub(super) struct Table<T> {
     places: Vec<Option<T>>,
@@ -26,10 +26,10 @@ impl<T> Table<T> {
         self.places.len() - self.free.len()
     }
 
-    /// Puts an entry into a free place and names the place.
+    /// Puts an entry at a free index and returns the index.
     ///
     /// # Errors
-    /// Gives the entry back when every place is busy.
+    /// Returns the entry if every index is in use.
     pub(super) fn insert(&mut self, entry: T) -> Result<u16, T> {
         let Some(place) = self.free.pop() else {
             return Err(entry);
@@ -38,18 +38,18 @@ impl<T> Table<T> {
         Ok(place)
     }
 
-    /// The entry at a place, if it is busy.
+    /// The entry at an index, if there is one.
     pub(super) fn get_mut(&mut self, place: u16) -> Option<&mut T> {
         self.places.get_mut(usize::from(place))?.as_mut()
     }
 
-    /// Busy places and their entries.
+    /// Indices in use and their entries.
     pub(super) fn iter(&self) -> impl Iterator<Item = (u16, &T)> {
         let places = (0..).zip(&self.places);
         places.filter_map(|(place, entry)| entry.as_ref().map(|entry| (place, entry)))
     }
 
-    /// Takes the entry out and frees its place.
+    /// Takes the entry out and frees its index.
     pub(super) fn remove(&mut self, place: u16) -> Option<T> {
         let entry = self.places.get_mut(usize::from(place))?.take()?;
         self.free.push(place);

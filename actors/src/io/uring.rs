@@ -21,21 +21,21 @@ use super::registration::{MAX_BUFFER, Registered};
 use super::table::Table;
 use super::waker::{Bell, Waker};
 
-/// The bundle file's place in the ring's table of registered files.
+/// The packed file's index in the ring's table of registered files.
 const BUNDLE: Fixed = Fixed(0);
-/// Marks the completion of the bell's poll operation; reads are marked by their place in the table.
+/// Marks the completion of the bell's poll operation; reads are marked by their index in the table.
 const BELL: u64 = u64::MAX;
-/// How long dropping the driver waits for the reads in flight. A disk answers within milliseconds; a
-/// storage that hangs longer must not hang the program's end, so its slots are leaked instead.
+/// How long dropping the driver waits for the reads in flight. A disk answers within milliseconds; storage that hangs
+/// for longer must not keep the program from ending, so its slots are leaked instead.
 const DRAIN_LIMIT: Duration = Duration::from_secs(5);
 
 /// The ring's modes, best first; older kernels refuse the first ones with `EINVAL`.
 ///
 /// `DEFER_TASKRUN` (Linux 6.1) runs completions only when the driver asks, so that they never interrupt
-/// it; `COOP_TASKRUN` (5.19) runs them at its next system call, without an inter-processor interrupt.
-/// On a busy 2-core machine all three cost the same per 4 KiB read within the noise (about 4 µs of CPU
-/// time), so the order follows the kernel's advice. SQPOLL is left out on purpose: its polling thread
-/// takes a core away, and was measured far slower.
+/// it; `COOP_TASKRUN` (5.19) runs them at its next system call, without an inter-processor interrupt. On a busy 2-core
+/// machine all three cost the same per 4 KiB read within the noise (about 4 µs of CPU time), so the order follows the
+/// kernel's advice. SQPOLL is deliberately omitted: its polling thread occupies a core, and it was measured to be far
+/// slower.
 const MODES: [&str; 3] = [
     "SINGLE_ISSUER | DEFER_TASKRUN",
     "SINGLE_ISSUER | COOP_TASKRUN",
@@ -76,7 +76,7 @@ impl From<io::Error> for UringRefusal {
     }
 }
 
-/// Makes a ring that is still disabled, so that the thread that first drives it becomes its only issuer.
+/// Makes a ring that is still disabled, so that the thread that first uses it becomes its only issuer.
 fn build_ring(entries: u32, mode: &str) -> io::Result<IoUring> {
     let mut builder = IoUring::builder();
     builder.dontfork();
@@ -93,7 +93,7 @@ fn build_ring(entries: u32, mode: &str) -> io::Result<IoUring> {
         .build(entries)
 }
 
-/// The best ring that the kernel gives, and its mode.
+/// The best ring that the kernel provides, and its mode.
 pub(super) fn best_ring(entries: u32) -> Result<(IoUring, &'static str), UringRefusal> {
     let mut refusal = UringRefusal::Missing;
     for mode in MODES {
@@ -122,9 +122,9 @@ pub struct UringDriver {
     ring: IoUring,
     file: ReadFile,
     flights: Table<Flight>,
-    /// Operations that were wrong in themselves, waiting for the next poll.
+    /// Invalid operations, waiting for the next poll.
     refused: VecDeque<ReadDone>,
-    /// Completions on their way from the ring to the table: `(user_data, result)`.
+    /// Completions taken from the ring and not yet applied to the table: `(user_data, result)`.
     reaped: Vec<(u64, i32)>,
     registered: Registered,
     registration_note: Option<String>,
@@ -139,7 +139,7 @@ impl UringDriver {
     /// the system allows it.
     ///
     /// # Errors
-    /// Gives the file back with the reason why io_uring cannot be used.
+    /// Returns the file with the reason why io_uring cannot be used.
     pub(super) fn new(
         file: ReadFile,
         depth: u16,
@@ -189,8 +189,8 @@ impl UringDriver {
         Ok(())
     }
 
-    /// Hands queued entries to the kernel and, with `want > 0`, sleeps until as many completions are
-    /// there or `timeout` has passed.
+    /// Passes queued entries to the kernel and, with `want > 0`, sleeps until that many completions have arrived or
+    /// `timeout` has passed.
     fn enter(&mut self, want: usize, timeout: Option<Duration>) -> io::Result<()> {
         let timespec = timeout.map(Timespec::from);
         let mut args = SubmitArgs::new();
@@ -207,21 +207,21 @@ impl UringDriver {
             Ok(_) => Ok(()),
             Err(e) => match e.raw_os_error() {
                 Some(libc::ETIME | libc::EINTR) => Ok(()),
-                // Short of memory for requests, or completions to be fetched first: the entries stay
-                // queued and go with the next call.
+                // The kernel is short of memory for requests, or completions must be fetched first: the entries stay
+                // queued until the next call.
                 Some(libc::EAGAIN | libc::EBUSY) => {
                     std::thread::yield_now();
                     Ok(())
                 }
                 Some(libc::EEXIST) => Err(io::Error::other(
-                    "the I/O driver is driven from a second thread; keep it on the one that used it first",
+                    "the I/O driver is used by a second thread; keep it on the one that used it first",
                 )),
                 _ => Err(e),
             },
         }
     }
 
-    /// Queues the next attempt of the read at `place`.
+    /// Queues the next attempt at the read at index `place`.
     fn queue(&mut self, place: u16) {
         let Some(flight) = self.flights.get_mut(place) else {
             return;
@@ -246,11 +246,11 @@ impl UringDriver {
 
     /// Puts an entry into the submission queue.
     fn push(&mut self, entry: &squeue::Entry) {
-        // SAFETY: a read entry's target lies inside the slot that the table owns and gives to nobody
-        // until the kernel reports this entry's end (`poll`), or the ring has no read in flight any more
-        // (`drop`, which leaks the slot otherwise). The bell's entry has no memory.
+        // SAFETY: a read entry's target lies inside the slot that the table owns and keeps until the kernel reports
+        // this entry's end (`poll`), or until the ring has no read in flight any more (`drop`, which leaks the slot
+        // otherwise). The bell's entry has no memory.
         let pushed = unsafe { self.ring.submission().push(entry) };
-        // The queue has a place for every table entry and the bell, each queued at most once.
+        // The queue has room for every table entry and the bell, each queued at most once.
         debug_assert!(pushed.is_ok());
     }
 
@@ -292,7 +292,7 @@ impl UringDriver {
     }
 }
 
-/// Registers `spans` with the ring, or says why not.
+/// Registers `spans` with the ring, or returns why not.
 fn register(ring: &IoUring, spans: &[forebay_queues::slab::Span]) -> (Registered, Option<String>) {
     let registered = Registered::new(spans);
     if registered.bytes() == 0 {
@@ -422,7 +422,7 @@ impl Drop for UringDriver {
         }
         let end = Instant::now() + DRAIN_LIMIT;
         loop {
-            // Completions first: the ring may hold the last ones already.
+            // Completions first: the ring may already hold the last ones.
             if self.reap().is_err() {
                 break;
             }
@@ -436,7 +436,7 @@ impl Drop for UringDriver {
                 break;
             }
         }
-        // Reads that the kernel may still be writing: their memory must stay mapped for ever.
+        // The kernel may still write for these reads: their memory must stay mapped for ever.
         self.flights.drain().for_each(mem::forget);
     }
 }

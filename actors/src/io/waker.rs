@@ -8,11 +8,11 @@ use std::sync::atomic::{AtomicU8, Ordering};
 use forebay_queues::lane::Alarm;
 use rustix::event::{EventfdFlags, eventfd};
 
-/// The driver runs; nobody called since it last looked.
+/// The driver runs; no call since it last looked.
 const RUNNING: u8 = 0;
-/// The driver sleeps, or is about to: a caller must ring the bell.
+/// The driver sleeps or is about to: a caller must ring the bell.
 const WAITING: u8 = 1;
-/// Somebody called: the next wait returns at once.
+/// There was a call: the next wait returns at once.
 const CALLED: u8 = 2;
 
 #[derive(Debug)]
@@ -80,9 +80,8 @@ impl Bell {
         }
     }
 
-    /// Announces a wait. `false` when somebody called meanwhile: then do not wait. After `true` the
-    /// driver must look for completions once more before it sleeps, and call [`resume`](Self::resume)
-    /// afterwards.
+    /// Announces a wait. `false` if there was a call meanwhile: then do not wait. After `true` the driver must look for
+    /// completions once more before it sleeps, and call [`resume`](Self::resume) afterwards.
     pub(super) fn prepare_wait(&self) -> bool {
         let state = &self.shared.state;
         match state.compare_exchange(RUNNING, WAITING, Ordering::AcqRel, Ordering::Acquire) {
@@ -94,12 +93,12 @@ impl Bell {
         }
     }
 
-    /// Ends a wait; forgets the call that ended it, since its caller's work is visible now.
+    /// Ends a wait; forgets the call that ended it, since the caller's work is visible now.
     pub(super) fn resume(&self) {
         self.shared.state.swap(RUNNING, Ordering::AcqRel);
     }
 
-    /// Whether somebody called since the last wait, or during it.
+    /// Whether there was a call since the last wait, or during it.
     pub(super) fn is_called(&self) -> bool {
         self.shared.state.load(Ordering::Acquire) == CALLED
     }
@@ -107,7 +106,7 @@ impl Bell {
     /// Silences the bell after it was heard.
     pub(super) fn silence(&self) {
         let mut counter = [0u8; 8];
-        // Fails only when it is silent already.
+        // Fails only if it is already silent.
         let _ = rustix::io::read(&self.shared.bell, &mut counter);
     }
 

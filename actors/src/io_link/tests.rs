@@ -8,7 +8,8 @@ use crate::io::{ALIGNMENT, Driver, ReadFault};
 
 const PAGE: usize = ALIGNMENT as usize;
 
-/// The lanes of one core with `reads` buffers and of the driver with `rows`, and the core's bell.
+/// The lanes of one core with `reads` buffers and of the engine thread with `rows`, and the core's
+/// bell.
 fn lanes(reads: usize, rows: usize) -> (IoLink, RowLink, IoLanes, Bell) {
     let medium = Medium::new(Arc::from(vec![0; PAGE]), 0, Weather::calm());
     let driver = SimulatedDriver::new(medium, 1).expect("an eventfd");
@@ -84,8 +85,13 @@ fn a_completion_without_a_place_is_the_io_actors_own_fault() {
         link.urgent(ReadTag::Stream { ordinal }, 0, PAGE, slot(0));
     }
     let mut next = || done(requests.next_urgent().expect("sent"));
-    completions.complete(next()).expect("room");
-    let error = completions.complete(next()).expect_err("full").to_string();
+    completions
+        .complete(next(), &IoStatistics::default())
+        .expect("room");
+    let error = completions
+        .complete(next(), &IoStatistics::default())
+        .expect_err("full")
+        .to_string();
     assert!(error.contains("1 = stream windows 1"), "{error}");
 }
 
@@ -96,13 +102,17 @@ fn clients_and_io_actor_may_end_in_any_order() {
     link.urgent(ReadTag::Neurons { id: 0 }, 0, PAGE, slot(0));
     drop(link);
     let read = done(requests.next_urgent().expect("sent"));
-    completions.complete(read).expect("nobody wants it");
+    completions
+        .complete(read, &IoStatistics::default())
+        .expect("nobody wants it");
 
     rows.read(3, 0, PAGE, slot(1));
     let read = requests.next_urgent().expect("sent");
     let tag = ReadTag::decode(read.tag);
     assert_eq!(tag, ReadTag::Embedding { token_index: 3 });
-    completions.complete(done(read)).expect("room");
+    completions
+        .complete(done(read), &IoStatistics::default())
+        .expect("room");
     drop((requests, completions));
     let (token_index, read) = rows.wait_done().expect("it had been completed");
     assert_eq!((token_index, read.slot[0]), (3, 1));

@@ -7,9 +7,9 @@
 //!                       └──────────────────── neuron cache ◀────────────┘
 //! ```
 //!
-//! Preload reads the clusters of the next layers, in the order of use, into a window. Where all neurons are cached singly
-//! in decode, the window's memory is the end of the neuron cache (`window.rs`); where clusters are streamed in
-//! decode as well, the window is that of GIO, which changes hands. Nothing is read by neuron.
+//! Preload reads the clusters of the next layers, in the order of use, into a window. If decoding caches neurons and
+//! streams nothing, the window's memory is borrowed from the end of the neuron cache (`window.rs`); if decoding streams
+//! clusters, Preload takes over GIO's window. Nothing is read by neuron.
 
 use forebay_stages::contract::{Outbox, Port, StageActor};
 use forebay_stages::frame::Frame;
@@ -19,7 +19,7 @@ use forebay_traces::record::Stage;
 
 use crate::wiring::{Stages, Wiring, begin, retire};
 
-/// Who has sent a message.
+/// The sender of a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Station {
     Udc,
@@ -40,7 +40,7 @@ fn reader(stages: &mut Stages) -> &mut Reader {
     &mut stages.preload.reader
 }
 
-/// Who receives what, sink first.
+/// Which stage receives what, sink first.
 fn deliver(from: Station, stages: &mut Stages, frame: &mut Frame<'_>, out: &mut Outbox) {
     while let Some((port, flight)) = out.flights.pop_front() {
         match (from, port) {

@@ -17,9 +17,9 @@ use crate::wiring::Stages;
 /// What a core keeps for prompts.
 #[derive(Debug)]
 pub(crate) struct Prompts {
-    /// Work with whole clusters preloaded, and the borrowed window for it.
+    /// The program with whole clusters preloaded, and the borrowed window for it.
     borrowing: Option<(Program, PreloadWindow)>,
-    /// Whether Preload takes GIO's window instead. Not where a baseline confines that window to a phase.
+    /// Whether Preload takes GIO's window instead. Not if a baseline confines that window to a phase.
     swaps: bool,
     /// How much faster sequential reads are than reads of single neurons.
     gain: f64,
@@ -61,13 +61,13 @@ impl Prompts {
         self.active && self.borrowing.is_none()
     }
 
-    /// The program in force, where it is not decode's.
+    /// The program in force, if it is not decode's.
     pub fn program(&self) -> Option<&Program> {
         let borrowing = self.borrowing.as_ref().filter(|_| self.active);
         borrowing.map(|(program, _)| program)
     }
 
-    /// The borrowed window's buffers, where there is one.
+    /// The borrowed window's buffers, if there is one.
     pub fn tally(&self, stages: &Stages) -> Option<WindowTally> {
         let window = stages.preload.reader.window_ref();
         self.borrowing.as_ref().map(|_| window.tally())
@@ -83,7 +83,7 @@ impl Prompts {
     ) -> Option<Slice> {
         let is_prompt = n_tokens >= PROMPT_TOKENS;
         let Some((program, window)) = &self.borrowing else {
-            // GIO's window changes hands; what it has read stays in it.
+            // Preload takes GIO's window, or returns it; what it has read stays in it.
             let active = is_prompt && self.swaps;
             if active == self.active {
                 return None;
@@ -93,7 +93,7 @@ impl Prompts {
             let ready = stages.gio.reader.window_ref().ready();
             return (!active && ready > 0).then(|| Slice::plain(Stage::HandOver, 0, ready));
         };
-        // What is in the cache is not read again where that is most of it.
+        // If most neurons are in the cache, they are not read again.
         let neurons = program.cached_neurons;
         let missing = neurons - store.cached();
         self.active = is_prompt
@@ -102,7 +102,7 @@ impl Prompts {
             && store.can_lend(window.buffers * window.buffer_bytes);
         let preload = stages.preload.reader.window();
         if !self.active {
-            // A prompt that was cut short read ahead for a part that does not come.
+            // A cancelled prompt has read ahead for a part that does not come.
             preload.restart();
             self.return_window(stages, store);
             return None;
@@ -112,14 +112,14 @@ impl Prompts {
         None
     }
 
-    /// A step is over: after a prompt's last one the cache gets its memory back.
+    /// A step is over: after a prompt's last one, the cache gets its memory back.
     pub fn end_step(&mut self, more: bool, stages: &mut Stages, store: &mut NeuronStore) {
         if self.active && !more {
             self.return_window(stages, store);
         }
     }
 
-    /// Gives a borrowed window's memory back, unless a read is still under way into it: then the next step tries.
+    /// Returns a borrowed window's memory, unless a read into it is still in flight: then the next step tries again.
     fn return_window(&mut self, stages: &mut Stages, store: &mut NeuronStore) {
         let Some((_, window)) = self.borrowing.as_ref().filter(|_| store.lends()) else {
             return;

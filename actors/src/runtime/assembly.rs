@@ -1,4 +1,4 @@
-//! The actors, connected and not yet run: threads run them ([`super::Runtime`]), or a simulator does, one turn at a
+//! The actors, connected but not yet running: threads run them ([`super::Runtime`]), or a simulator does, one turn at a
 //! time.
 
 use std::sync::Arc;
@@ -18,7 +18,7 @@ use crate::io::Driver;
 use crate::io_link::{IoLanes, RowLink, io_lanes};
 use crate::memory::{CoreMemory, row_buffers};
 
-/// A trace lane of an I/O slot holds this part of what a core's lane holds: reads are fewer and longer.
+/// A trace lane of the I/O queue has 1/`IO_LANE_SHARE` of the records of a core's: reads are fewer and longer.
 pub const IO_LANE_SHARE: usize = 32;
 
 /// All actors and their connections.
@@ -26,17 +26,17 @@ pub const IO_LANE_SHARE: usize = 32;
 pub struct Assembly {
     /// The engine thread's end.
     pub steps: Steps,
-    /// What the compute cores are built from, by rank.
+    /// The parts from which the compute cores are built, by rank.
     pub cores: Vec<CoreSeed>,
     /// The I/O actor's ends of all lanes.
     pub lanes: IoLanes,
     /// The engine thread's own client, for embedding rows.
     pub rows: RowLink,
-    /// Gives the cores' exchange up.
+    /// Aborts the cores' exchange.
     pub aborter: Aborter,
 }
 
-/// What a compute core is built from, wherever it runs.
+/// The parts from which a compute core is built.
 #[derive(Debug)]
 pub struct CoreSeed {
     shared: Arc<Shared>,
@@ -49,7 +49,8 @@ impl CoreSeed {
         self.parts.rank
     }
 
-    /// Makes the core with its buffers: to be called where it runs, so that its memory is near.
+    /// Makes the core with its buffers. Call it on the core's own thread, so that its memory is
+    /// near.
     pub fn build(self) -> Core {
         build_core(&self.shared, self.parts)
     }
@@ -84,7 +85,7 @@ impl Assembly {
         let (links, rows, lanes) = io_lanes(clients, row_reads, &driver.waker(), io_traces);
 
         // Sources: commands to the cores.
-        let capacity = Capacity::of(&[("the step under way", 1)]);
+        let capacity = Capacity::of(&[("the current step", 1)]);
         let (commands, inboxes): (Vec<_>, Vec<_>) =
             ringers.iter().map(|r| lane(&capacity, r.clone())).unzip();
 
@@ -127,8 +128,8 @@ impl Assembly {
     }
 }
 
-/// What is done when the I/O actor has ended before its clients: the cause is kept, and whoever waits for reads is
-/// released, since none will come.
+/// What is done if the I/O actor ends before its clients: the cause is kept, and all that wait for reads are released,
+/// since none will finish.
 pub fn when_io_stops(
     shared: &Arc<Shared>,
     aborter: &Aborter,
@@ -148,9 +149,9 @@ pub struct Steps {
     done: LaneRx<StepDone>,
     /// The engine thread's own bell.
     bell: Bell,
-    /// Whether something was wrong since the last good step.
+    /// Whether something went wrong since the last good step.
     distrust: bool,
-    /// Whether the step under way reads no weights, so that what was to be read anew still is.
+    /// Whether the current step reads no weights, so that what was to be read again still is.
     resizes: bool,
 }
 
@@ -160,8 +161,8 @@ impl Steps {
         &self.shared
     }
 
-    /// The next step reads anew what was read ahead, and checks everything again: the caller found
-    /// something wrong with the file.
+    /// The next step reads again what was read ahead, and verifies everything again: the caller
+    /// found something wrong with the file.
     pub fn distrust(&mut self) {
         self.distrust = true;
     }
@@ -169,7 +170,7 @@ impl Steps {
     /// Sends a step to all cores.
     ///
     /// # Errors
-    /// The cause for which a core has ended.
+    /// Why a core has ended.
     pub fn begin(&mut self, step: Step) -> Result<(), Fault> {
         let step = Step {
             read_again: step.read_again || self.distrust,
@@ -191,7 +192,7 @@ impl Steps {
     /// Waits for the reports of all cores.
     ///
     /// # Errors
-    /// The cause for which a core has ended.
+    /// Why a core has ended.
     pub fn wait(&self, reports: &mut Vec<StepDone>) -> Result<(), Fault> {
         loop {
             let seen = self.bell.epoch();
@@ -202,10 +203,10 @@ impl Steps {
         }
     }
 
-    /// Takes the reports that are here; true once they are all cores'.
+    /// Takes the reports that have arrived; true once all cores have reported.
     ///
     /// # Errors
-    /// The cause for which a core has ended.
+    /// Why a core has ended.
     pub fn poll(&self, reports: &mut Vec<StepDone>) -> Result<bool, Fault> {
         while reports.len() < self.commands.len() {
             match self.done.try_recv() {
@@ -217,24 +218,24 @@ impl Steps {
         Ok(true)
     }
 
-    /// Ends a step whose reports are all here; they are by rank afterwards.
+    /// Ends a step of which all reports have arrived; afterwards they are ordered by rank.
     ///
     /// # Errors
     /// The root cause of a fault during the step.
     pub fn end(&mut self, reports: &mut [StepDone]) -> Result<(), Fault> {
-        // They come as the cores finish; whoever compares two steps goes by rank.
+        // They come in the order in which cores finish; two steps are compared by rank.
         reports.sort_unstable_by_key(|report| report.rank);
         let fault = self.shared.faults.take();
         self.distrust = fault.is_some() || self.distrust && self.resizes;
         fault.map_or(Ok(()), Err)
     }
 
-    /// Has the cores keep so much in memory from now on. A core whose cache slots are held by reads under way gives
-    /// them up at its next step.
+    /// Makes the cores keep this much in memory from now on. A core whose cache slots are held by reads in flight
+    /// releases them at its next step.
     ///
     /// # Errors
-    /// The cause for which a core has ended, or for which a cluster could not be pinned again; then some cores may have
-    /// done what was asked, and others not.
+    /// Why a core has ended, or why a cluster could not be pinned again; then some cores may have changed and others
+    /// not.
     pub fn resize(&mut self, sizes: Sizes) -> Result<(), Fault> {
         let mut reports = Vec::with_capacity(self.commands.len());
         self.begin(Step {
@@ -245,7 +246,7 @@ impl Steps {
         self.end(&mut reports)
     }
 
-    /// Takes the cores' work away: they end.
+    /// Closes the cores' command lanes: they end.
     pub fn close(&mut self) {
         self.commands.clear();
     }

@@ -1,4 +1,4 @@
-//! Who runs the actors: what cores share, how they are connected with each other and with the I/O actor, and the threads
+//! Running the actors: what cores share, how they are connected with each other and with the I/O actor, and the threads
 //! that run them.
 
 mod assembly;

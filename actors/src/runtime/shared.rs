@@ -1,5 +1,5 @@
-//! What all cores see: the model, the plan, pinned weights, boards. Immutable once tokens flow, but for
-//! the boards' cells and the fault cell.
+//! What all cores see: the model, the plan, pinned weights, boards. Immutable once tokens are generated, except for the
+//! boards' cells and the fault cell.
 
 use std::sync::Arc;
 
@@ -43,7 +43,7 @@ impl NeuronOptions {
 pub struct Shared {
     /// Model metadata, vectors and directory.
     pub bundle: Bundle,
-    /// Where every cluster lives.
+    /// Where every cluster is.
     pub plan: ResidencyPlan,
     /// Which neurons are computed.
     pub rule: Rule,
@@ -59,13 +59,13 @@ pub struct Shared {
     pub resident: Arc<Resident>,
     /// Results that cores exchange.
     pub boards: Boards,
-    /// Root cause of a failing step.
+    /// Root cause of a failed step.
     pub faults: FaultCell,
     /// Compute cores.
     pub threads: usize,
     /// What the KV cache has room for.
     pub kv: KvRoom,
-    /// Most tokens in a step.
+    /// Maximum number of tokens in a step.
     pub max_batch: usize,
 }
 
@@ -103,7 +103,7 @@ impl Shared {
     }
 }
 
-/// The largest rank of a model's predictors, 0 where they are not used.
+/// The largest rank of a model's predictors, 0 if they are not used.
 pub fn predictor_rank(bundle: &Bundle, predicted: bool) -> usize {
     let ranks = bundle.meta.predictors.iter().flatten().map(|p| p.rank);
     if predicted {

@@ -1,4 +1,4 @@
-//! One pass of some tokens through the model, and what the cores say of it.
+//! One pass of some tokens through the model, and the cores' reports on it.
 
 use std::sync::Arc;
 
@@ -9,9 +9,9 @@ use forebay_traces::ledger::Charged;
 /// The tokens of a step.
 #[derive(Clone, Debug, Default)]
 pub struct StepTokens {
-    /// Sequence and position of each; tokens of a sequence stand in the order of their positions.
+    /// Sequence and position of each; tokens of a sequence are in the order of their positions.
     pub places: Vec<TokenPlace>,
-    /// Those that want logits, ascending; their logits stand on the board in this order.
+    /// Those that want logits, ascending; their logits are on the board in this order.
     pub wanted: Vec<u32>,
     /// Where the KV cache has the sequences of these tokens.
     pub tables: Tables,
@@ -25,7 +25,7 @@ impl StepTokens {
         self.places.first().map_or(0, |t| t.position as usize)
     }
 
-    /// Takes over the tables of the sequences that its tokens belong to.
+    /// Takes over the tables of the sequences to which its tokens belong.
     pub fn take_tables(&mut self, sequences: &Sequences) {
         self.tables.fill(sequences, &self.places);
     }
@@ -38,10 +38,10 @@ pub struct Step {
     pub tokens: Arc<StepTokens>,
     /// Whether more of the same prompt follows, so that its weights may be read ahead.
     pub more: bool,
-    /// Whether weights that were read ahead are to be read again: something was wrong before this step.
-    /// The graph sets it after a step that failed.
+    /// Whether weights that were read ahead are to be read again, because something went wrong before this step.
+    /// `Steps` sets it after a failed step.
     pub read_again: bool,
-    /// Instead of tokens, of which there are none: what is kept in memory from now on.
+    /// In a step without tokens: what is kept in memory from now on.
     pub resize: Option<Sizes>,
 }
 
@@ -52,12 +52,12 @@ impl Step {
     }
 }
 
-/// How much is kept in memory while tokens flow.
+/// How much is kept in memory while tokens are generated.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Sizes {
     /// Slots of each core's neuron cache that are used.
     pub cache_slots: usize,
-    /// So many of the clusters that may be evicted are streamed, the first ones in the order of
+    /// How many of the clusters that may be evicted are streamed: the first ones in the order of
     /// [`GivingWay`](forebay_plans::giving_way::GivingWay).
     pub evicted_clusters: u32,
 }
@@ -71,12 +71,12 @@ pub struct StepDone {
     pub hits: u64,
     /// Live FFN neurons that had to be read.
     pub misses: u64,
-    /// Gates.
+    /// Computed Gates.
     pub gated: Computed,
-    /// Ups and Downs.
+    /// Computed Ups and Downs.
     pub live: Computed,
     /// The core's accounts when the step began.
     pub charged_before: Charged,
-    /// The core's accounts now.
+    /// The core's accounts when it ended.
     pub charged: Charged,
 }

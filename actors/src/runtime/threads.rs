@@ -1,4 +1,4 @@
-//! The actors on threads: what [`super::Assembly`] connects, started, stepped and ended.
+//! The actors on threads: starts, steps and ends what [`super::Assembly`] connects.
 //!
 //! ```text
 //!   engine ──Step──▶ core 0..T-1: program, graph, stages ──▶ boards ──exchange──▶ next phase
@@ -19,23 +19,24 @@ use forebay_traces::lane::TraceLane;
 use super::{Assembly, CoreSeed, Shared, Sizes, Step, StepDone, Steps, when_io_stops};
 use crate::fault::{Fault, cause_of_panic};
 use crate::io::Driver;
+use crate::io_counters::IoCounters;
 use crate::io_link::RowLink;
-use crate::io_thread::{IoCounters, IoThread};
+use crate::io_thread::IoThread;
 use crate::memory::CoreMemory;
 
 pub use super::assembly::IO_LANE_SHARE;
 
-/// What a core leaves behind: its trace, and the neurons in its cache, best first.
+/// What a core returns at its end: its trace, and the neurons in its cache, best first.
 type CoreRecord = (TraceLane, Vec<HotNeuron>);
 
 /// How the actors are run.
 #[derive(Clone, Debug, Default)]
 pub struct RuntimeOptions {
-    /// Core to pin each compute thread to; empty leaves them to the scheduler.
+    /// The core to which each compute thread is pinned; if empty, the scheduler chooses.
     pub cores: Vec<usize>,
     /// Records kept per trace lane; 0 switches tracing off.
     pub trace_records: usize,
-    /// Whether what the neuron caches hold at the end is kept for the next run.
+    /// Whether the contents of the neuron caches are saved at the end for the next run.
     pub keeps_hot_set: bool,
 }
 
@@ -45,7 +46,7 @@ pub struct Runtime {
     steps: Steps,
     cores: Vec<JoinHandle<CoreRecord>>,
     io: Option<IoThread>,
-    /// The engine thread's own client, for embedding rows; gone once the graph stops.
+    /// The engine thread's own client, for embedding rows; gone once the actors stop.
     rows: Option<RowLink>,
     aborter: Aborter,
     keeps_hot_set: bool,
@@ -105,22 +106,22 @@ impl Runtime {
         self.rows.as_mut()
     }
 
-    /// What the I/O actor has done so far.
+    /// The I/O actor's work so far.
     pub fn io_counters(&self) -> IoCounters {
         self.io.as_ref().map(IoThread::counters).unwrap_or_default()
     }
 
-    /// The next step reads anew what was read ahead, and checks everything again: the caller found
-    /// something wrong with the file.
+    /// The next step reads again what was read ahead, and verifies everything again: the caller
+    /// found something wrong with the file.
     pub fn distrust(&mut self) {
         self.steps.distrust();
     }
 
-    /// Runs one step to its end; the logits are on their board and a report per core, by rank, in `reports`
-    /// afterwards.
+    /// Runs one step to its end; afterwards the logits are on their board, and `reports` has a report per core, by
+    /// rank.
     ///
     /// # Errors
-    /// The root cause of a fault during the step. The graph stays usable unless a thread has stopped.
+    /// The root cause of a fault during the step. The runtime stays usable unless a thread has stopped.
     pub fn step(&mut self, step: Step, reports: &mut Vec<StepDone>) -> Result<(), Fault> {
         reports.clear();
         self.steps.begin(step)?;
@@ -128,17 +129,17 @@ impl Runtime {
         self.steps.end(reports)
     }
 
-    /// Has the cores keep so much in memory from now on, at most as much as at the start, and gives the rest back
-    /// to the system. What is computed does not depend on it.
+    /// Makes the cores keep this much in memory from now on, at most as much as at the start, and gives the rest back
+    /// to the system. No result depends on it.
     ///
     /// # Errors
-    /// The cause for which a core has ended, or for which a cluster could not be pinned again.
+    /// Why a core has ended, or why a cluster could not be pinned again.
     pub fn resize(&mut self, sizes: Sizes) -> Result<(), Fault> {
         self.steps.resize(sizes)
     }
 
-    /// Ends all threads and returns what they recorded: cores first, then I/O slots. What the neuron caches
-    /// hold is kept beside the packed model, if the options say so.
+    /// Ends all threads and returns their traces: cores first, then the places in the I/O queue. The contents of the
+    /// neuron caches are saved beside the packed model, if the options require it.
     pub fn finish(mut self) -> Vec<TraceLane> {
         let (traces, hot) = self.stop();
         if self.keeps_hot_set && !hot.is_empty() {
@@ -156,7 +157,7 @@ impl Runtime {
         if let Some(io) = self.io.take() {
             traces.extend(io.stop());
         }
-        // In turn, so that a part of the list is a part of each core's.
+        // Alternating between cores, so that a part of the list has a part of each core's.
         let longest = hot.iter().map(Vec::len).max().unwrap_or(0);
         let in_turn = (0..longest).flat_map(|i| hot.iter().filter_map(move |core| core.get(i)));
         let hot = in_turn.copied().collect();
@@ -171,8 +172,7 @@ impl Drop for Runtime {
     }
 }
 
-/// Body of a compute thread: returns what it recorded. A panic is reported as the step's fault and releases the
-/// other cores.
+/// Body of a compute thread: returns its record. A panic is reported as the step's fault and releases the other cores.
 fn run_core(shared: &Shared, seed: CoreSeed, pin: Option<usize>) -> CoreRecord {
     let rank = seed.rank();
     // Buffers are made on the core that uses them.

@@ -1,5 +1,6 @@
-//! The driver's part in reading: embedding rows that are on flash, as the engine looks them up before a step. As many
-//! as there are buffers are under way, and all of them are back before anything else happens.
+//! The driver's part in reading: embedding rows that are on flash, as the engine looks them up
+//! before a step. As many as there are buffers are in flight, and all of them are finished before
+//! anything else happens.
 
 use forebay_actors::fault::Fault;
 use forebay_models::bundle::{ALIGN, Bundle};

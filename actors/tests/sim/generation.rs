@@ -126,7 +126,7 @@ pub fn run(
     Ok(())
 }
 
-/// Between two steps, another part of what may give way is kept in memory.
+/// Between two steps, another part of what may be evicted is kept in memory.
 fn resize(world: &mut World, visits: &mut Visits, random: &mut Random) -> Result<(), Ended> {
     let shared = world.steps.shared();
     let order = GivingWay::new(&shared.bundle, &shared.plan).clusters;
@@ -177,7 +177,7 @@ fn one_step(world: &mut World, model: &Model, step: Batch) -> Result<(), Ended> 
 /// Runs a step.
 ///
 /// # Errors
-/// The fault, or that nobody can go on.
+/// The fault, or that nothing can continue.
 pub fn step_to_end(world: &mut World, step: Step) -> Result<(), Ended> {
     world.steps.begin(step.clone()).map_err(Ended::Failed)?;
     let mut reports: Vec<StepDone> = Vec::new();
@@ -212,7 +212,7 @@ fn take_logits(
 /// Lets everything come to rest, and looks whether everything is at home then.
 ///
 /// # Errors
-/// Something is not, or somebody does not sleep as one without work should.
+/// Something is not at rest, or an actor without work does not sleep as it should.
 pub fn settle(world: &mut World) -> Result<(), String> {
     while world.advance()? == Moved::Yes {}
     if world.io_is_dead() {

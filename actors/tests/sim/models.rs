@@ -340,7 +340,7 @@ impl Model {
     }
 }
 
-/// Whether a cluster's weights are read while tokens flow, unless they are kept.
+/// Whether a cluster's weights are read while tokens are generated, unless they are kept.
 pub fn is_weight(content: Content) -> bool {
     content != Content::Embedding && !content.is_predictor()
 }

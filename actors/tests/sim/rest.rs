@@ -1,4 +1,4 @@
-//! At rest every buffer is at home, nothing is leased and no cluster is under way. Where the I/O actor has died, nobody
+//! At rest every buffer is free, nothing is leased and no cluster is in flight. If the I/O actor has died, nobody
 //! waits, and what it did not have is all there, once.
 
 use forebay_actors::core::Census;
@@ -25,7 +25,7 @@ fn leftover(first: &Census, now: &Census) -> Option<&'static str> {
     let (window, store) = (now.window, now.store);
     let preload = now.preload.unwrap_or_default();
     let complaints = [
-        (now.clusters != 0, "a cluster is under way"),
+        (now.clusters != 0, "a cluster is in flight"),
         (
             window.coming + window.in_use != 0,
             "a window's buffer is in use",
@@ -44,7 +44,7 @@ fn leftover(first: &Census, now: &Census) -> Option<&'static str> {
         ),
         (
             store.lends && preload.free + preload.here < 2,
-            "the lent buffers are not all there",
+            "some borrowed buffers are missing",
         ),
         (
             !store.lends && store.bytes != first.store.bytes,
@@ -54,7 +54,7 @@ fn leftover(first: &Census, now: &Census) -> Option<&'static str> {
             store.buffers != first.store.buffers,
             "a read buffer is missing",
         ),
-        (store.reads + store.due != 0, "a neuron read is under way"),
+        (store.reads + store.due != 0, "a neuron read is in flight"),
         (store.blocked != 0, "a cluster waits for slots"),
         (!store.lends && store.holds != 0, "a neuron is still leased"),
         (

@@ -138,7 +138,7 @@ impl Sequel<'_> {
         Ok(())
     }
 
-    /// Everything has ended, and whoever asks for more is told so.
+    /// Everything has ended, and further requests get an error.
     fn after_death(&mut self, world: &mut World) -> Result<(), String> {
         self.report.deaths += 1;
         check_wreck(world)?;
@@ -169,7 +169,7 @@ impl Sequel<'_> {
         })
     }
 
-    /// A new conversation, or one that goes on.
+    /// A new conversation, or one that continues.
     fn generate(&mut self, world: &mut World) -> Result<(), Ended> {
         let from = match self.random.chance(30) {
             true => self.valid.min(CONTEXT - 1),

@@ -1,4 +1,4 @@
-//! Every cluster visits each of its stages exactly once per step, in order, and on its own core, but for rows in
+//! Every cluster visits each of its stages exactly once per step, in order, and on its own core, except for rows in
 //! memory, which any core may compute: read from the trace that the cores keep.
 
 use std::collections::{BTreeSet, HashMap, HashSet};

@@ -233,8 +233,7 @@ impl World {
         Arc::new(tokens)
     }
 
-    /// Gives one of those who can do something a turn; where nobody can, lets time pass until a read is
-    /// back.
+    /// Gives an actor that has work a turn; if none has, lets time pass until a read is back.
     ///
     /// # Errors
     /// It has gone on for ever.
@@ -327,7 +326,7 @@ impl World {
             Err(e) => return Err(e.to_string()),
         }
         if self.io_sleeps {
-            // Announces the sleep; nobody waits here.
+            // Announces the sleep; nothing waits here.
             io.wait(None).map_err(|e| e.to_string())?;
         }
         Ok(())

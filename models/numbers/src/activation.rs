@@ -12,7 +12,7 @@ pub enum Activation {
     GeluTanh,
     /// `max(x, 0)` (ReluLLaMA).
     Relu,
-    /// `x` where `x > threshold`, else 0 (ProSparse).
+    /// `x` if `x > threshold`, else 0 (ProSparse).
     FatRelu {
         /// The cut, in units of the gate's output.
         threshold: f32,

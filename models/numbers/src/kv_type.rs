@@ -32,7 +32,7 @@ impl fmt::Display for KvType {
     }
 }
 
-/// A name that is none of [`KvType::ALL`].
+/// A name that is not one of [`KvType::ALL`].
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("unknown KV cache format {0:?}; use f16 or q8")]
 pub struct UnknownKvType(String);

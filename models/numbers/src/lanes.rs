@@ -1,27 +1,27 @@
-//! Laned rows: one row of a weight matrix regrouped so that a vector unit finds one block in every lane.
+//! Laned rows: one row of a weight matrix regrouped so that a vector unit finds one block in every SIMD lane.
 //!
-//! Where single rows are wanted, wherever they lie, panels ([`crate::panel`]) are of no use: 16 rows lie together
-//! there. A laned row keeps the row apart and regroups its blocks: sums of products stay in their lanes, and the
-//! scales of 16 blocks are one load. Nothing is re-quantised: every bit of a block moves to its place, and a laned
-//! row has the size of the row.
+//! If single rows are wanted from anywhere, panels ([`crate::panel`]) are of no use, since they keep 16 rows together.
+//! A laned row is kept separately, with its blocks regrouped: sums of products stay in their SIMD lanes, and the scales
+//! of 16 blocks are one load. Nothing is re-quantised: every bit of a block moves to its place, and a laned row has the
+//! size of the row.
 //!
-//! Blocks go in groups of [`LANES`], of which the last may be smaller. First come the codes, group by group: word
-//! `v` of every block of the group, for each `v` in turn, 4 bytes each. Where codes are 4 bits, word `v` holds
-//! elements `8v ..`: element `8v + 4h + b` at bit `8b + 4h`. Where they are 8 bits, element `4v + b` is byte `b`.
-//! Then come the scales of all blocks, and then their minima, where there are any, each f16.
+//! Blocks are in groups of [`LANES`]; the last group may be smaller. First come the codes, group by group: word `v` of
+//! every block of the group, for each `v` in turn, 4 bytes each. If codes have 4 bits, word `v` holds elements `8v ..`:
+//! element `8v + 4h + b` at bit `8b + 4h`. If they have 8 bits, element `4v + b` is byte `b`. Then come the scales of
+//! all blocks, and then their minima, if there are any, each as f16.
 //!
 //! Sums over laned rows, element by element, come in *lane order*: element `e` of block `l` of a group of `k` blocks
 //! is at `k * e + l` of the group ([`add_to_columns`]).
 
 use crate::block::BlockType;
 
-/// Blocks of a group.
+/// Blocks in a group.
 pub const LANES: usize = 16;
 
-/// Elements of a block.
+/// Elements in a block.
 pub const BLOCK: usize = 32;
 
-/// Words of codes in a block, for the formats that have laned rows.
+/// Words of codes in a block; `None` for formats without laned rows.
 pub const fn words(block: BlockType) -> Option<usize> {
     match block {
         BlockType::Q4_0 | BlockType::Q4_1 => Some(4),
@@ -54,7 +54,7 @@ pub fn append_laned(block: BlockType, row: &[u8], out: &mut Vec<u8>) {
     }
 }
 
-/// Word `v` of a block whose codes lie as in ggml.
+/// Word `v` of a block whose codes are in ggml's order.
 fn word(codes: &[u8], v: usize) -> [u8; 4] {
     std::array::from_fn(|b| match codes.len() {
         BLOCK => codes[4 * v + b],
@@ -95,7 +95,7 @@ pub fn extract_row(block: BlockType, laned: &[u8], row: &mut [u8]) {
     }
 }
 
-/// Writes word `v` of a block to where its codes lie in ggml.
+/// Writes word `v` of a block to where ggml has its codes.
 fn put_word(word: &[u8], v: usize, codes: &mut [u8]) {
     for (b, &byte) in word.iter().enumerate() {
         if codes.len() == BLOCK {
@@ -131,7 +131,7 @@ pub fn add_to_columns(lanes: &[f32], columns: &mut [f32]) {
     }
 }
 
-/// Adds a lane to its block.
+/// Adds a SIMD lane to its block.
 #[inline(always)]
 fn add_lane(block: &mut [f32; BLOCK], lane: impl Iterator<Item = f32>) {
     for (column, element) in block.iter_mut().zip(lane) {

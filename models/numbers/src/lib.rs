@@ -1,5 +1,5 @@
-//! How numbers are stored, and what is done with single ones: block formats, panels, laned rows, activations. A crate of
-//! its own because the compute kernels, which take minutes to compile, need this of models and nothing else.
+//! How numbers are stored, and functions of single ones: block formats, panels, laned rows, activations. It is a
+//! separate crate because the compute kernels, which take long to compile, need only this of models.
 #![forbid(unsafe_code)]
 
 pub mod activation;

@@ -1,31 +1,32 @@
-//! Panels: 16 rows of a weight matrix regrouped so that a vector unit finds one row in every lane.
+//! Panels: 16 rows of a weight matrix regrouped so that a vector unit finds one row in every SIMD
+//! lane.
 //!
-//! In a row, the 32 or 256 elements of a block lie together, so a product with a vector ends in a sum
-//! across lanes. In a panel (the `[oc / pack, ic / pack, pack, pack]` layout of mnn-llm, section 4.1) the
-//! lanes of a vector belong to 16 rows: sums stay in their lanes, scales of 16 rows are one load, and a
-//! batch of tokens shares all unpacking. Nothing is re-quantised: every bit of a block moves to its
-//! place in the panel and can be moved back ([`extract_row`]), and a panel has the size of its rows.
+//! In a row, the 32 or 256 elements of a block are adjacent, so a product with a vector ends in a sum across SIMD
+//! lanes. In a panel (the `[oc / pack, ic / pack, pack, pack]` layout of mnn-llm, section 4.1) the lanes of a vector
+//! belong to 16 rows: sums stay in their lanes, the scales of 16 rows are one load, and a batch of tokens shares all
+//! unpacking. Nothing is re-quantised: every bit of a block moves to its place in the panel and can be moved back
+//! ([`extract_row`]), and a panel has the size of its rows.
 //!
-//! A panel is a sequence of *tiles*, one per block of the format (16 rows x 32 or 256 elements). A tile
-//! holds first the block's scales, element by element, each as 16 neighbours; then, for every 32
-//! elements, the *planes* of code bits. A plane of `w` bits per code is `w` vectors of 64 bytes: the
-//! group `g` of four elements `4g ..` is in vector `g % w` at bit `w * (g / w)`, and byte
-//! `4 * row + k % 4` belongs to element `k`. So a vector shifted and masked is 16 rows x 4 elements,
-//! the operand of the integer dot products of x86 (`vpdpbusd`) and ARM (`sdot`). Formats without
-//! blocks are tiles of 16 numbers.
+//! A panel is a sequence of *tiles*, one per block of the format (16 rows x 32 or 256 elements). A tile holds first the
+//! block's scales, one after the other, each for the 16 rows; then, for every 32 elements, the *planes* of code bits. A
+//! plane of `w` bits per code is `w` vectors of 64 bytes: the group `g` of four elements `4g ..` is in vector `g % w`
+//! at bit `w * (g / w)`, and byte `4 * row + k % 4` belongs to element `k`. So a vector shifted and masked is 16 rows x
+//! 4 elements, the operand of the integer dot products of x86 (`vpdpbusd`) and ARM (`sdot`). Formats without blocks are
+//! tiles of 16 numbers.
 
 use crate::block::BlockType;
 
 /// Rows of a panel.
 pub const PANEL_ROWS: usize = 16;
 
-/// Elements whose planes lie together.
+/// Elements whose planes are together.
 pub const PLANE_LEN: usize = 32;
 
 /// Bytes of a vector of a plane.
 const VECTOR: usize = 4 * PANEL_ROWS;
 
-/// Elements of a block that are moved whole: `count` of `size` bytes from byte `at` of the block.
+/// Parts of a block that are moved unchanged: `count` of `size` bytes each, from byte `at` of the
+/// block.
 #[derive(Clone, Copy, Debug)]
 struct Head {
     at: usize,
@@ -33,8 +34,8 @@ struct Head {
     count: usize,
 }
 
-/// Where ggml keeps `width` bits of every code: element `k` of a block at bit
-/// `width * (k % period / modulus)` of byte `at + span * (k / period) + k % period % modulus`.
+/// Where ggml has `width` bits of every code: element `k` of a block at bit `width * (k % period /
+/// modulus)` of byte `at + span * (k / period) + k % period % modulus`.
 #[derive(Clone, Copy, Debug)]
 struct Plane {
     width: usize,
@@ -44,11 +45,11 @@ struct Plane {
     modulus: usize,
 }
 
-/// The codes of 32 elements, one per byte: in every word those of four elements.
+/// The codes of 32 elements, one per byte: four elements per word.
 type Groups = [u32; PLANE_LEN / 4];
 
-/// Elements whose bits are in consecutive bytes of a block, all at the same place of the byte. Single
-/// bits of consecutive elements (`BITS`) are the exception.
+/// Elements whose bits are in consecutive bytes of a block, at the same position in the byte. Single bits of
+/// consecutive elements (`BITS`) are the exception.
 const RUN: usize = 16;
 
 impl Plane {
@@ -80,7 +81,7 @@ impl Plane {
             let (byte, _) = self.in_block(first);
             let bits = u32::from_le_bytes(word(block, byte));
             for (g, group) in groups.iter_mut().enumerate() {
-                // Each of four bits moves to a byte of its own.
+                // Each of four bits moves to a separate byte.
                 *group = (bits >> (4 * g) & 0xf).wrapping_mul(0x0020_4081) & 0x0101_0101;
             }
             return groups;
@@ -249,14 +250,15 @@ const fn layout(block: BlockType) -> Layout {
     }
 }
 
-/// Moves a scale between block and tile.
+/// Copies a scale between block and tile.
 #[inline(always)]
 fn copy<const N: usize>(from: &[u8], at: usize, to: &mut [u8], place: usize) {
     to[place..place + N].copy_from_slice(&from[at..at + N]);
 }
 
 impl Layout {
-    /// Bytes of a row that are moved at once: a block, or a few numbers of a format without blocks.
+    /// Bytes of a row that are moved together: a block, or a few numbers of a format without
+    /// blocks.
     #[inline(always)]
     fn step(&self, block: BlockType) -> usize {
         block.block_bytes() * if self.planes.is_empty() { PLANE_LEN } else { 1 }
@@ -321,12 +323,12 @@ impl Layout {
     }
 }
 
-/// Bytes of a panel with `cols` columns; `None` where they are not whole blocks.
+/// Bytes of a panel with `cols` columns; `None` if they are not whole blocks.
 pub fn panel_bytes(block: BlockType, cols: usize) -> Option<usize> {
     block.row_bytes(cols)?.checked_mul(PANEL_ROWS)
 }
 
-/// Bytes of `rows` rows in panels, the last one filled up; `None` where that is not possible.
+/// Bytes of `rows` rows in panels, the last one padded; `None` if that is not possible.
 pub fn panels_bytes(block: BlockType, rows: usize, cols: usize) -> Option<usize> {
     panel_bytes(block, cols)?.checked_mul(rows.div_ceil(PANEL_ROWS))
 }

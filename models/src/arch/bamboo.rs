@@ -23,12 +23,12 @@ pub(super) static BAMBOO: Architecture = Architecture {
 };
 
 fn describe(m: &Metadata<'_>) -> Result<Network> {
-    // GGUF files may say drelu, which is what every file of this architecture means.
+    // GGUF files may name drelu, which is what every file of this architecture means.
     match m.optional_str(ACTIVATION.0, ACTIVATION.1)? {
         None | Some("relu" | "drelu") => {}
         Some(other) => return Err(m.unsupported(ACTIVATION, format!("{other:?}"), "it has relu")),
     }
-    // PowerInfer builds it with llama's graph, whose rotation is of neighbours.
+    // PowerInfer builds it with llama's graph, which rotates neighbours.
     let mut network = block::network(m, block::PERMUTED, Activation::DoubleRelu)?;
     let qkv_bias = m.has_tensor("blk.0.attn_q.bias");
     for layer in &mut network.layers {

@@ -1,5 +1,5 @@
-//! The block that most architectures have in common, read from metadata; architectures change what they do
-//! differently in what comes out.
+//! The block that most architectures have in common, read from metadata; architectures then change what they do
+//! differently.
 
 use serde_json::Value;
 
@@ -15,7 +15,7 @@ pub(super) fn network(m: &Metadata<'_>, rope: Rules, activation: Activation) -> 
     with_rope(m, head_dim, rope, activation)
 }
 
-/// The same with the rotation given.
+/// The same with a given rotation.
 pub(super) fn with_rope(
     m: &Metadata<'_>,
     head_dim: usize,
@@ -54,7 +54,7 @@ pub(super) fn with_rope(
     Ok(network)
 }
 
-/// Width of a head: given, or its share of the model's.
+/// Width of a head: as given, or its share of the model's.
 pub(super) fn head_dim(m: &Metadata<'_>) -> Result<usize> {
     const KEY: (&str, &str) = ("attention.key_length", "head_dim");
     const HEADS: (&str, &str) = ("attention.head_count", "num_attention_heads");
@@ -88,7 +88,7 @@ pub(super) fn activation_or_silu(m: &Metadata<'_>) -> Result<Activation> {
     Ok(activation(m)?.unwrap_or(Activation::Silu))
 }
 
-/// The activation that the metadata name, if they do.
+/// The activation that the metadata name, if any.
 pub(super) fn activation(m: &Metadata<'_>) -> Result<Option<Activation>> {
     const THRESHOLD: &str = "hidden_act_param";
     let field = match m.fields().get("hidden_activation") {
@@ -121,14 +121,14 @@ pub(super) fn window(m: &Metadata<'_>) -> Result<Option<usize>> {
     }
 }
 
-/// Gives the layers that `slides` names the window `window`.
+/// Gives the layers that `slides` names the sliding window `window`.
 pub(super) fn slide(network: &mut Network, window: Option<usize>, slides: impl Fn(usize) -> bool) {
     for (l, layer) in network.layers.iter_mut().enumerate() {
         layer.attention.body.window = window.filter(|_| slides(l));
     }
 }
 
-/// Windows as transformers switches them on for many models: `use_sliding_window`, and then the layers that
+/// Sliding windows as transformers switches them on for many models: `use_sliding_window`, and then the layers that
 /// `layer_types` names, or `otherwise`. GGUF files have one for all layers.
 pub(super) fn switched_window(
     m: &Metadata<'_>,
@@ -152,7 +152,7 @@ pub(super) fn switched_window(
     Ok(())
 }
 
-/// Which layers have a window where only some do: those that `layer_types` names, or all but the last of every
+/// Which layers have a sliding window if only some do: those that `layer_types` names, or all but the last of every
 /// `period`, for which the metadata may give another number or, in GGUF, a list.
 pub(super) fn sliding_layers(m: &Metadata<'_>, n: usize, period: usize) -> Result<Vec<bool>> {
     const KEY: (&str, &str) = ("attention.sliding_window_pattern", "sliding_window_pattern");
@@ -186,8 +186,8 @@ pub(super) fn norm_qk(network: &mut Network, span: NormSpan) {
     }
 }
 
-/// Rows of Q and K as most converters to GGUF leave them: permuted, so that neighbours rotate together.
+/// Rows of Q and K as most converters to GGUF write them: permuted, so that neighbours rotate together.
 pub(super) const PERMUTED: Rules = Rules::new(RopePairing::Interleaved);
 
-/// Rows of Q and K as in checkpoints, in GGUF too.
+/// Rows of Q and K as in checkpoints, also in GGUF.
 pub(super) const HALVES: Rules = Rules::new(RopePairing::HalfSplit);

@@ -1,5 +1,5 @@
-//! Gemma 3, text: norms around both blocks and of queries and keys, GELU, scaled embeddings, and windows in five of
-//! six layers, which have a rotation of their own.
+//! Gemma 3, text: norms around both blocks and of queries and keys, GELU, scaled embeddings, and sliding windows in
+//! five of six layers, which have their own rotation.
 
 use super::metadata::Metadata;
 use super::names::{
@@ -35,7 +35,8 @@ pub(super) static GEMMA3: Architecture = Architecture {
 const PERIOD: usize = 6;
 /// Base of the rotation in layers with a window.
 const SLIDING_THETA: f32 = 10_000.0;
-/// Layers of the 27B model, whose queries are scaled by the share of a head in the model's width.
+/// Number of layers of the 27B model, whose queries are scaled by a head's share of the model's
+/// width.
 const LAYERS_27B: usize = 62;
 
 fn describe(m: &Metadata<'_>) -> Result<Network> {

@@ -33,7 +33,7 @@ fn describe(m: &Metadata<'_>) -> Result<Network> {
     let attention_scale = m.nonzero("attention.scale", "attention_multiplier")?;
     // Logits are divided by it.
     network.head.scale = 1.0 / factor("logit_scale", "logits_scaling")?;
-    // GGUF marks the models without rotation by this.
+    // In GGUF, this marks models without rotation.
     let rotates =
         !m.is_gguf() || m.fields().optional_bool("rope.scaling.finetuned")? != Some(false);
     for layer in &mut network.layers {

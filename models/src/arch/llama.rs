@@ -1,4 +1,4 @@
-//! Llama 2 and 3, Mistral, SmolLM2, TinyLlama and whatever else is made of the plain block, with their ReLU variants.
+//! Llama 2 and 3, Mistral, SmolLM2, TinyLlama and other models made of the plain block, with their ReLU variants.
 
 use super::block::{self, ACTIVATION};
 use super::metadata::Metadata;
@@ -33,7 +33,7 @@ const ROPE: Rules = Rules {
 
 fn describe(m: &Metadata<'_>) -> Result<Network> {
     let activation = match block::activation(m)? {
-        // PowerInfer's files do not name their activation: it is ReLU.
+        // PowerInfer's files do not name their activation; it is ReLU.
         None if m.is_powerinfer() => Activation::Relu,
         Some(Activation::Silu) if m.is_powerinfer() => {
             return Err(m.unsupported(ACTIVATION, "\"silu\"", "PowerInfer's files have relu"));
@@ -48,7 +48,7 @@ fn describe(m: &Metadata<'_>) -> Result<Network> {
     for layer in &mut network.layers {
         layer.attention.body.qkv_bias = qkv_bias;
     }
-    // transformers reads a window for Mistral alone; a llama checkpoint's is without effect.
+    // transformers reads a sliding window only for Mistral; in a llama checkpoint it has no effect.
     let window = block::window(m)?.filter(|_| m.is_gguf() || m.kind() == "mistral");
     block::slide(&mut network, window, |_| true);
     Ok(network)

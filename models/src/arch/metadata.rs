@@ -1,5 +1,5 @@
-//! What an architecture asks a file: the same questions whatever the format. Every question names a GGUF key (without
-//! the architecture's prefix) and a field of `config.json`; `""` where a format has none.
+//! What an architecture reads from a file, independent of the format. Every read names a GGUF key (without the
+//! architecture's prefix) and a field of `config.json`; `""` if a format has none.
 
 use std::cell::RefCell;
 use std::collections::BTreeSet;
@@ -27,7 +27,7 @@ pub(super) struct Metadata<'a> {
     file: File<'a>,
     kind: String,
     fields: Fields,
-    /// What stands around the text model's fields in a checkpoint for several kinds of input.
+    /// The object around the text model's fields in a checkpoint for several kinds of input.
     outer: Option<Fields>,
     read_tensors: RefCell<BTreeSet<String>>,
 }
@@ -43,7 +43,7 @@ impl<'a> Metadata<'a> {
         }
     }
 
-    /// Which of the architecture's names the file gives.
+    /// The architecture's name in the file.
     pub(super) fn kind(&self) -> &str {
         &self.kind
     }
@@ -57,7 +57,7 @@ impl<'a> Metadata<'a> {
         matches!(self.file, File::Gguf(gguf) if gguf.is_powerinfer())
     }
 
-    /// The fields themselves, for what only one format has.
+    /// The fields themselves, for those that only one format has.
     pub(super) fn fields(&self) -> &Fields {
         &self.fields
     }
@@ -107,7 +107,7 @@ impl<'a> Metadata<'a> {
         self.fields.optional_size(self.pick(gguf, hf), MAX_CONTEXT)
     }
 
-    /// Positions that the model was trained for.
+    /// Positions for which the model was trained.
     pub(super) fn context(&self) -> Result<usize> {
         let (gguf, hf) = ("context_length", "max_position_embeddings");
         self.optional_context(gguf, hf)?
@@ -123,7 +123,7 @@ impl<'a> Metadata<'a> {
         self.fields.optional_positive(self.pick(gguf, hf))
     }
 
-    /// A number above 0, where 0 stands for none as well as absence does.
+    /// A number above 0; `None` if it is 0 or absent.
     pub(super) fn nonzero(&self, gguf: &str, hf: &str) -> Result<Option<f32>> {
         match self.optional_f32(gguf, hf)? {
             None | Some(0.0) => Ok(None),
@@ -150,7 +150,7 @@ impl<'a> Metadata<'a> {
         self.fields.wrong(self.pick(gguf, hf), problem)
     }
 
-    /// The error for a value that this engine has no code for.
+    /// The error for a value that this engine does not support.
     pub(super) fn unsupported(
         &self,
         (gguf, hf): (&str, &str),
@@ -165,7 +165,7 @@ impl<'a> Metadata<'a> {
         match self.file {
             File::Gguf(gguf) => gguf::model_name(gguf),
             File::Hf(folder) => {
-                // "." and ".." have no name of their own.
+                // "." and ".." have no file name.
                 let full = std::fs::canonicalize(folder).unwrap_or_else(|_| folder.to_path_buf());
                 let name = full.file_name().unwrap_or_default();
                 name.to_string_lossy().into_owned()
@@ -181,7 +181,7 @@ impl<'a> Metadata<'a> {
         }
     }
 
-    /// Whether the output head is the embedding matrix, as far as the metadata say.
+    /// Whether the output head is the embedding matrix, as far as the metadata tell.
     pub(super) fn tied_head(&self) -> Result<bool> {
         const FIELD: &str = "tie_word_embeddings";
         if let File::Gguf(_) = self.file {
@@ -193,7 +193,7 @@ impl<'a> Metadata<'a> {
         Ok(tied(Some(inner)) || tied(outer.transpose()?))
     }
 
-    /// PowerInfer's `sparse_threshold`. The predictors of checkpoints are cut at a logit of 0.
+    /// PowerInfer's `sparse_threshold`. For predictors in checkpoints it is a logit of 0.
     pub(super) fn predictor_threshold(&self) -> Result<f32> {
         match self.file {
             File::Gguf(gguf) => gguf::predictor_threshold(gguf),
@@ -209,7 +209,7 @@ impl<'a> Metadata<'a> {
         gguf.tensors().iter().any(|t| t.name == name)
     }
 
-    /// `len` positive values of a tensor that is a part of the description, if a GGUF file has it.
+    /// `len` positive values of a tensor that is part of the description, if a GGUF file has it.
     pub(super) fn factors(&self, name: &str, len: usize) -> Result<Option<Vec<f32>>> {
         let File::Gguf(gguf) = self.file else {
             return Ok(None);
@@ -221,7 +221,7 @@ impl<'a> Metadata<'a> {
             tensor.block,
             BlockType::F32 | BlockType::F16 | BlockType::BF16
         );
-        // Before reading, so that what is reserved is bounded by the head's size.
+        // Checked before reading, so that the allocation is bounded by the head's size.
         if tensor.matrix() != Some((len, 1)) || !plain {
             let problem = format!(
                 "{:?} elements of {}, expected {len} of F32, F16 or BF16",
@@ -240,7 +240,7 @@ impl<'a> Metadata<'a> {
         Ok(Some(factors))
     }
 
-    /// Quantised checkpoints say so beside everything else.
+    /// Quantised checkpoints have this field in addition to all others.
     pub(super) fn refuse_quantised(&self) -> Result<()> {
         const FIELD: &str = "quantization_config";
         let all = [Some(&self.fields), self.outer.as_ref()];
@@ -254,7 +254,7 @@ impl<'a> Metadata<'a> {
         Ok(())
     }
 
-    /// Refuses what would change the arithmetic and was not asked for.
+    /// Refuses settings that would change the arithmetic and that the architecture did not read.
     pub(super) fn refuse_unread(&self) -> Result<()> {
         let list: &[Neutral] = match self.file {
             File::Gguf(_) => &neutral::GGUF,

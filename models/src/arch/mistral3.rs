@@ -1,5 +1,5 @@
-//! Ministral 3, and what GGUF files call mistral3 (Mistral Small 3.1 and later): plain blocks with YaRN and queries
-//! that grow with the position.
+//! Ministral 3, and the models that GGUF files call mistral3 (Mistral Small 3.1 and later): plain blocks with YaRN and
+//! queries that grow with the position.
 
 use super::metadata::Metadata;
 use super::names::{ATTENTION, FFN, MODEL, PRE_NORMS};

@@ -1,5 +1,5 @@
-//! Architectures: from a file's metadata to a [`Network`], and under which names the file holds its tensors. One file
-//! per architecture; nobody outside this folder asks which one a model has.
+//! Architectures: from a file's metadata to a [`Network`], and the names of its tensors in the file. One file per
+//! architecture; no code outside this folder asks which one a model has.
 
 mod bamboo;
 mod block;
@@ -33,7 +33,7 @@ use names::Name;
 pub(crate) use names::{Format, Names, Part};
 pub(crate) use written::gguf_metadata;
 
-/// All architectures. Where several have a name in common, the first that fits is meant.
+/// All architectures. If several share a name, the first that fits is meant.
 static ARCHITECTURES: &[&Architecture] = &[
     &bamboo::BAMBOO,
     &gemma3::GEMMA3,
@@ -51,11 +51,11 @@ static ARCHITECTURES: &[&Architecture] = &[
 struct Architecture {
     /// Values of GGUF's `general.architecture`.
     gguf: &'static [&'static str],
-    /// Whether PowerInfer's files have it.
+    /// Whether there are PowerInfer files of it.
     powerinfer: bool,
     /// Values of `model_type` in `config.json`.
     hf: &'static [Hf],
-    /// What its tensors are called.
+    /// Names of its tensors.
     tensors: &'static [&'static [Name]],
     describe: fn(&Metadata<'_>) -> Result<Network>,
 }
@@ -63,11 +63,11 @@ struct Architecture {
 /// A `model_type` of transformers.
 struct Hf {
     model_type: &'static str,
-    /// Meant only where `architectures` names this class.
+    /// Meant only if `architectures` names this class.
     class: Option<&'static str>,
-    /// Values of `model_type` of checkpoints for several kinds of input, whose `text_config` it may be.
+    /// Values of `model_type` of checkpoints for several kinds of input, of which this may be the `text_config`.
     inside: &'static [&'static str],
-    /// What transformers takes for fields that are absent, as JSON.
+    /// What transformers assumes for absent fields, as JSON.
     defaults: &'static str,
 }
 
@@ -101,7 +101,7 @@ impl Hf {
     }
 }
 
-/// What an architecture says about a file.
+/// An architecture's description of a file.
 pub(crate) struct Description {
     pub(crate) network: Network,
     pub(crate) names: Names,
@@ -109,10 +109,10 @@ pub(crate) struct Description {
     pub(crate) read: BTreeSet<String>,
 }
 
-/// Describes the model in a GGUF file. `fields` makes typed fields of the keys under a prefix.
+/// Describes the model in a GGUF file. `fields` turns the keys under a prefix into typed fields.
 ///
 /// # Errors
-/// An architecture that is not known, a missing or wrong key, or one that asks for what this engine does not do.
+/// An unknown architecture, a missing or wrong key, or one that requires what this engine does not support.
 pub(crate) fn of_gguf(gguf: &Gguf, fields: impl FnOnce(&str) -> Fields) -> Result<Description> {
     const KEY: &str = "general.architecture";
     let missing = || ModelError::damaged(gguf.path(), KEY, "the metadata key is missing");
@@ -177,7 +177,7 @@ pub(crate) fn of_hf(folder: &Path, config: Fields) -> Result<Description> {
     describe(architecture, metadata, &path, format)
 }
 
-/// The defaults of a `model_type`; a test makes sure that they can be read.
+/// The defaults of a `model_type`; a test checks that they can be read.
 fn defaults(hf: &Hf) -> Map<String, Value> {
     serde_json::from_str(hf.defaults).unwrap_or_default()
 }

@@ -2,16 +2,16 @@
 
 use crate::tensor::{LayerTensor as T, TensorId};
 
-/// What a name stands for.
+/// What a name means.
 #[derive(Clone, Copy)]
 pub(super) enum Role {
     /// A tensor that belongs to no layer.
     Model(TensorId),
-    /// A tensor of a layer, or several as one: their rows in this order.
+    /// A tensor of a layer, or several in one: their rows in this order.
     Layer(&'static [T]),
 }
 
-/// One tensor's names; `""` where a format does not have it.
+/// One tensor's names; `""` if a format does not have it.
 #[derive(Clone, Copy)]
 pub(super) struct Name {
     /// After `blk.N.` for tensors of a layer.
@@ -19,7 +19,7 @@ pub(super) struct Name {
     /// After `model.layers.N.` for tensors of a layer.
     hf: &'static str,
     role: Role,
-    /// Whether checkpoints hold what differs from 1.
+    /// Whether checkpoints store the difference from 1.
     plus_one_in_hf: bool,
 }
 
@@ -42,7 +42,7 @@ impl Name {
         }
     }
 
-    /// The same where checkpoints hold what differs from 1.
+    /// The same for checkpoints that store the difference from 1.
     const fn plus_one(self) -> Self {
         Self {
             plus_one_in_hf: true,
@@ -74,7 +74,7 @@ pub(super) const MODEL: [Name; 3] = [
     Name::model("output.weight", "lm_head.weight", TensorId::OutputHead),
 ];
 
-/// The same where checkpoints hold what the norm differs by from 1.
+/// The same for checkpoints that store the norm's difference from 1.
 pub(super) const MODEL_PLUS_ONE: [Name; 3] = [MODEL[0], MODEL[1].plus_one(), MODEL[2]];
 
 /// Norms of the blocks' inputs.
@@ -107,7 +107,7 @@ pub(super) const POST_NORMS: [Name; 2] = [
     ),
 ];
 
-/// Norms of the blocks' inputs where there are some of their outputs too.
+/// Norms of the blocks' inputs if there are also norms of their outputs.
 pub(super) const INNER_PRE_NORMS: [Name; 2] = [
     Name::layer("attn_norm.weight", "input_layernorm.weight", &[T::AttnNorm]),
     Name::layer(
@@ -117,7 +117,7 @@ pub(super) const INNER_PRE_NORMS: [Name; 2] = [
     ),
 ];
 
-/// These names where checkpoints hold what differs from 1.
+/// These names for checkpoints that store the difference from 1.
 pub(super) const fn plus_one(names: [Name; 2]) -> [Name; 2] {
     [names[0].plus_one(), names[1].plus_one()]
 }
@@ -138,42 +138,41 @@ pub(super) const QKV_BIAS: [Name; 3] = [
     Name::layer("attn_v.bias", "self_attn.v_proj.bias", &[T::VBias]),
 ];
 
-/// Gate, Up and Down, each by itself.
+/// Gate, Up and Down, each in its own tensor.
 pub(super) const FFN: [Name; 3] = [
     Name::layer("ffn_gate.weight", "mlp.gate_proj.weight", &[T::Gate]),
     Name::layer("ffn_up.weight", "mlp.up_proj.weight", &[T::Up]),
     Name::layer("ffn_down.weight", "mlp.down_proj.weight", &[T::Down]),
 ];
 
-/// What PowerInfer's files have beside that.
+/// What PowerInfer's files have in addition.
 pub(super) const POWERINFER: [Name; 3] = [
     Name::layer("ffn_down_t.weight", "", &[T::DownT]),
     Name::layer("fc1.weight", "mlp.predictor.fc1.weight", &[T::PredictorFc1]),
     Name::layer("fc2.weight", "mlp.predictor.fc2.weight", &[T::PredictorFc2]),
 ];
 
-/// The two tensors whose absence changes nothing: precomputed rotary angles of old converters and old versions of
-/// transformers.
+/// The two tensors that are not needed: precomputed rotary angles of old converters and old versions of transformers.
 const REDUNDANT: [&str; 2] = ["attn_rot_embd.weight", "self_attn.rotary_emb.inv_freq"];
 
 /// Parts of checkpoints for several kinds of input that have nothing to do with text.
 const OTHER_PARTS: [&str; 2] = ["vision_tower.", "multi_modal_projector."];
 
-/// Whose names are meant.
+/// A naming scheme.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Format {
     /// llama.cpp's and PowerInfer's.
     Gguf,
     /// Those of transformers.
     Hf,
-    /// The same for a checkpoint that has other parts than the text model's.
+    /// The same for a checkpoint that has other parts besides the text model.
     HfParts,
 }
 
 /// What a tensor of a file is.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Part {
-    /// These, row after row; with 1 to be added to all elements if so.
+    /// These tensors, row after row; if true, 1 is to be added to all elements.
     Tensors(Vec<TensorId>, bool),
     /// Nothing that the network needs.
     Redundant,
@@ -249,7 +248,7 @@ impl Names {
         Some(Part::Tensors(ids, plus_one))
     }
 
-    /// Every name leads back to its role, and no name is there twice.
+    /// Every name leads back to its role, and no name occurs twice.
     #[cfg(test)]
     pub(super) fn check(&self) {
         for name in self.all().filter(|n| !self.of(n).is_empty()) {
@@ -272,7 +271,8 @@ impl Names {
     }
 }
 
-/// The name that a text model's tensor would have by itself; `None` for a tensor of another part.
+/// The name that the tensor would have in a file of the text model alone; `None` for a tensor of
+/// another part.
 fn text_name(name: &str) -> Option<std::borrow::Cow<'_, str>> {
     let inside = name.strip_prefix("model.").unwrap_or(name);
     if OTHER_PARTS.iter().any(|p| inside.starts_with(p)) {
@@ -291,7 +291,7 @@ fn text_name(name: &str) -> Option<std::borrow::Cow<'_, str>> {
 fn split_layer<'a>(name: &'a str, prefix: &str) -> Option<(usize, &'a str)> {
     let (number, suffix) = name.strip_prefix(prefix)?.split_once('.')?;
     let layer: usize = number.parse().ok()?;
-    // Only the canonical spelling: "01" or "+1" would be a second name for one role.
+    // Only the canonical spelling: "01" or "+1" would be a second name for the same role.
     (layer.to_string() == number).then_some((layer, suffix))
 }
 

@@ -1,12 +1,12 @@
-//! Metadata that change the arithmetic, and the values with which they do not. What is on these lists and was not
-//! read by the architecture is an error, never ignored.
+//! Metadata that change the arithmetic, and the values with which they do not. An entry of these lists that the
+//! architecture did not read is an error, never ignored.
 
 use serde_json::Value;
 
 /// One key.
 pub(super) struct Neutral {
     pub(super) name: &'static str,
-    /// Values that change nothing; booleans are 0 and 1, and null always is neutral.
+    /// Values that change nothing; booleans are 0 and 1, and null is always neutral.
     values: &'static [f64],
     pub(super) remedy: &'static str,
 }
@@ -125,7 +125,7 @@ impl Neutral {
         let number = match value {
             Value::Null => return true,
             Value::Array(all) => return all.iter().all(|v| self.allows(v)),
-            // Of `layer_types`.
+            // Values of `layer_types`.
             Value::String(kind) => return kind == "full_attention",
             Value::Object(_) => return false,
             Value::Bool(b) => Some(f64::from(u8::from(*b))),
@@ -135,13 +135,13 @@ impl Neutral {
     }
 }
 
-/// A value for a message.
+/// A value as text, for a message.
 pub(super) fn describe(value: &Value) -> String {
     match value {
         Value::Array(all) => format!("an array of {}", all.len()),
         Value::Object(_) => "an object".into(),
         Value::String(s) => format!("{:?}", s.chars().take(60).collect::<String>()),
-        // GGUF has numbers of 32 bits, which are shown as such.
+        // GGUF has 32-bit numbers, which are shown as such.
         Value::Number(n) => match n.as_f64() {
             Some(f) if n.is_f64() => (f as f32).to_string(),
             _ => n.to_string(),

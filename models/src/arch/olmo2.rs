@@ -1,5 +1,5 @@
-//! OLMo 2 and 3: blocks with a norm of their output alone, a norm of whole rows of queries and keys, and in OLMo 3
-//! windows in three of four layers, which keep their rotation in long contexts.
+//! OLMo 2 and 3: blocks with a norm of their output only, a norm of whole rows of queries and keys, and in OLMo 3
+//! sliding windows in three of four layers, which keep their rotation in long contexts.
 
 use super::metadata::Metadata;
 use super::names::{ATTENTION, FFN, MODEL, POST_NORMS, QK_NORMS};
@@ -18,7 +18,7 @@ pub(super) static OLMO2: Architecture = Architecture {
     describe,
 };
 
-/// Every fourth layer sees all positions, where any has a window.
+/// Every fourth layer sees all positions, if any has a sliding window.
 const PERIOD: usize = 4;
 
 fn describe(m: &Metadata<'_>) -> Result<Network> {

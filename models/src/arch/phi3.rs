@@ -43,7 +43,7 @@ const ROPE: Rules = Rules {
 
 fn describe(m: &Metadata<'_>) -> Result<Network> {
     let mut network = block::network(m, ROPE, block::activation_or_silu(m)?)?;
-    // As transformers does; llama.cpp ignores the key.
+    // As in transformers; llama.cpp ignores the key.
     let window = block::window(m)?;
     block::slide(&mut network, window, |_| true);
     Ok(network)

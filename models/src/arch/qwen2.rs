@@ -18,7 +18,7 @@ pub(super) static QWEN2: Architecture = Architecture {
 
 fn describe(m: &Metadata<'_>) -> Result<Network> {
     let mut network = block::network(m, block::HALVES, block::activation_or_silu(m)?)?;
-    // The biases are there whatever this field says.
+    // There are biases whatever this field's value is.
     m.fields().optional_bool("attention_bias")?;
     for layer in &mut network.layers {
         layer.attention.body.qkv_bias = true;

@@ -1,5 +1,5 @@
-//! Rotations from metadata: GGUF's `rope.*` keys and factor tensors, `rope_parameters` of transformers 5, and
-//! `rope_theta` beside `rope_scaling` of before.
+//! Rotations from metadata: GGUF's `rope.*` keys and factor tensors, `rope_parameters` of
+//! transformers 5, and the earlier `rope_theta` beside `rope_scaling`.
 
 use super::metadata::Metadata;
 use crate::error::Result;
@@ -10,15 +10,15 @@ use crate::source::limits::MAX_CONTEXT;
 /// How an architecture reads its rotation.
 #[derive(Clone, Copy)]
 pub(super) struct Rules {
-    /// In GGUF files; checkpoints rotate halves.
+    /// Pairs in GGUF files; checkpoints rotate halves.
     pub(super) pairing: RopePairing,
-    /// Whether GGUF files may hold divisors in `rope_freqs.weight`.
+    /// Whether GGUF files may have divisors in `rope_freqs.weight`.
     pub(super) freqs: bool,
-    /// Whether GGUF files may hold divisors in `rope_factors_long.weight` and `rope_factors_short.weight`.
+    /// Whether GGUF files may have divisors in `rope_factors_long.weight` and `rope_factors_short.weight`.
     pub(super) long_short: bool,
     /// Whether a part of a head may be rotated.
     pub(super) partial: bool,
-    /// Whether the architecture reads a temperature out of the same object.
+    /// Whether the architecture reads a temperature from the same object.
     pub(super) temperature: bool,
 }
 
@@ -34,7 +34,7 @@ impl Rules {
     }
 }
 
-/// The rotation of all layers, or of those of one type where the checkpoint keeps one for each.
+/// The rotation of all layers, or of those of one type if the checkpoint has one for each.
 pub(super) fn read(
     m: &Metadata<'_>,
     head_dim: usize,
@@ -47,8 +47,8 @@ pub(super) fn read(
     }
 }
 
-/// The rotation of layers with a window, where those have one of their own: never changed for long contexts. `theta`
-/// is meant where the metadata name none.
+/// The rotation of layers with a sliding window, if they have their own: never changed for long contexts. `theta` is
+/// the default.
 pub(super) fn sliding(m: &Metadata<'_>, head_dim: usize, rules: Rules, theta: f32) -> Result<Rope> {
     const LAYER_TYPE: &str = "sliding_attention";
     let named = m.optional_positive("rope.freq_base_swa", "rope_local_base_freq")?;
@@ -193,7 +193,7 @@ fn hf(m: &Metadata<'_>, head_dim: usize, rules: Rules, layer_type: Option<&str>)
         Some(p) => p.optional_positive("rope_theta")?,
         None => None,
     };
-    // Always asked for: files of transformers 4 have it beside the rest.
+    // Always read: files of transformers 4 have it beside the others.
     let beside = m.optional_positive("", "rope_theta")?;
     let theta = theta.or(beside).unwrap_or(10_000.0);
     let scaling = match together {

@@ -26,7 +26,7 @@ fn describe(m: &Metadata<'_>) -> Result<Network> {
     Ok(network)
 }
 
-/// Which layers rotate: those that `no_rope_layers` gives a 1 in spite of its name, or all but the last of every four.
+/// Which layers rotate: those for which `no_rope_layers`, despite its name, has a 1, or all but the last of every four.
 /// GGUF has no key for it.
 fn rotating_layers(m: &Metadata<'_>, n: usize) -> Result<Vec<bool>> {
     const LAYERS: &str = "no_rope_layers";

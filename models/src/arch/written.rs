@@ -1,11 +1,11 @@
-//! What is written as GGUF: models of plain blocks, which llama.cpp calls llama.
+//! Models that are written as GGUF: those of plain blocks, which llama.cpp calls llama.
 
 use super::llama::TENSORS;
 use super::names::{Format, Names};
 use crate::gguf::Value;
 use crate::network::{Activation, Network, Rope, RopePairing, Uniform};
 
-/// Keys of a GGUF file with `network`, and the names of its tensors; `None` where it is not of plain blocks.
+/// Keys of a GGUF file with `network`, and the names of its tensors; `None` if it is not of plain blocks.
 pub(crate) fn gguf_metadata(network: &Network) -> Option<(Vec<(String, Value)>, Names)> {
     let (a, ffn) = (network.attention(0), network.ffn(0));
     let rope = network.ropes.first()?;

@@ -13,7 +13,7 @@ use crate::network::Content;
 use crate::panel::{PANEL_ROWS, extract_row, pack_panels, panel_bytes};
 use crate::tensor::{LayerTensor, TensorId};
 
-/// A matrix as it is stored, but for its panels.
+/// A matrix as it is stored, before panels.
 #[derive(Clone, Debug)]
 struct Rows {
     block: BlockType,
@@ -22,7 +22,7 @@ struct Rows {
 }
 
 impl Rows {
-    /// `matrix`, `[_, cols]`, as Q8_0 where rows hold whole blocks, else as F16.
+    /// `matrix`, `[_, cols]`, as Q8_0 if rows are whole blocks, else as F16.
     fn new(matrix: &[f32], cols: usize) -> Result<Self> {
         let whole = cols.is_multiple_of(BlockType::Q8_0.block_len());
         let block = match whole {
@@ -84,11 +84,10 @@ pub struct PackedPredictor {
 }
 
 impl PackedPredictor {
-    /// Stores fc1, `[rank, d_model]`, and fc2, `[d_ff, rank]`, as Q8_0 where rows hold whole blocks, else as
-    /// F16.
+    /// Stores fc1, `[rank, d_model]`, and fc2, `[d_ff, rank]`, as Q8_0 if rows are whole blocks, else as F16.
     ///
     /// # Errors
-    /// Values that the format cannot hold.
+    /// Values that the format cannot represent.
     pub fn new(rank: usize, fc1: &[f32], fc2: &[f32], threshold: f32) -> Result<Self> {
         Ok(Self {
             meta: LayerPredictor { rank, threshold },
@@ -103,7 +102,7 @@ impl PackedPredictor {
     }
 }
 
-/// What is added; `None` leaves what the file has.
+/// What is added; `None` keeps what the file has.
 #[derive(Clone, Debug, Default)]
 pub struct Amendment {
     /// Predictors, `[n_layers]`.
@@ -112,11 +111,11 @@ pub struct Amendment {
     pub gates: Option<GateCalibration>,
 }
 
-/// Writes `bundle` with the amendment to `target`, which may be its own path: the file appears, or is
-/// replaced, when it is whole. `progress` is told the weights' bytes written.
+/// Writes `bundle` with the amendment to `target`, which may be its own path: the file appears, or is replaced, when it
+/// is complete. `progress` receives the bytes of weights written.
 ///
 /// # Errors
-/// Reading the old file, which is checked on the way, or writing the new one.
+/// Reading the old file, which is verified meanwhile, or writing the new one.
 pub fn amend(
     bundle: &Bundle,
     target: &Path,
@@ -167,7 +166,7 @@ fn write_predictor(
     let id = |t| TensorId::Layer(layer, t);
     let per = rows_per_cluster(p.meta.rank, p.fc1.row_bytes());
     let fc1 = p.fc1.write(writer, id(LayerTensor::PredictorFc1), per)?;
-    // In one cluster: a neuron's row is found by its index.
+    // All in one cluster: a neuron's row is found by its index.
     let neurons = p.fc2.bytes.len() / p.fc2.row_bytes();
     let fc2 = p
         .fc2
@@ -179,7 +178,7 @@ impl Bundle {
     /// Gate of a layer in f32, `[d_ff, d_model]`; for tools, not for decoding.
     ///
     /// # Errors
-    /// A failing read or damaged bytes.
+    /// A failed read, or damaged bytes.
     pub fn read_gate(&self, layer: usize) -> Result<Vec<f32>> {
         let (g, d) = (&self.meta.ffns[layer], self.meta.network.d_model);
         let mut gate = vec![0.0; self.meta.network.ffn(layer).d_ff * d];

@@ -1,5 +1,5 @@
-//! Checking the metadata section: its checksum proves that it is what somebody wrote, not that it makes
-//! sense. Everything computed from it later may rely on these bounds.
+//! Checks the metadata section: its checksum proves that it was written this way, not that it makes sense. Everything
+//! computed from it later may rely on these bounds.
 
 use std::path::Path;
 
@@ -13,7 +13,7 @@ use crate::tensor::{LayerTensor, TensorId};
 /// Checks that sizes are within bounds and that the fields agree with each other.
 ///
 /// # Errors
-/// The first field that is wrong.
+/// The first wrong field.
 pub(super) fn check_meta(path: &Path, meta: &BundleMeta) -> Result<()> {
     let network = &meta.network;
     network.check(path)?;
@@ -83,7 +83,7 @@ fn check_matrices(path: &Path, meta: &BundleMeta) -> Result<()> {
     }
 }
 
-/// Rows and columns that the network and the predictors ask for.
+/// Rows and columns that the network and the predictors require.
 fn shape(meta: &BundleMeta, tensor: TensorId) -> Option<(usize, usize)> {
     let shape = meta.network.shape(tensor)?;
     let rank = match tensor {

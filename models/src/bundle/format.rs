@@ -6,7 +6,7 @@ use crate::error::{ModelError, Result};
 use crate::network::Content;
 use crate::tensor::{LayerTensor, TensorId};
 
-/// First bytes of every bundle file.
+/// First bytes of every packed file.
 pub(super) const MAGIC: [u8; 8] = *b"FOREBAY\0";
 
 /// Version written and read by this engine. Any change of the byte layout raises it.
@@ -15,7 +15,7 @@ pub const FORMAT_VERSION: u32 = 5;
 /// Alignment of clusters and sections, the unit of direct reads.
 pub const ALIGN: usize = 4096;
 
-/// Number of sections behind the data.
+/// Number of sections after the data.
 pub(super) const SECTIONS: usize = 5;
 
 /// Bytes of one directory entry.
@@ -31,18 +31,18 @@ pub fn checksum(bytes: &[u8]) -> u64 {
     xxhash_rust::xxh3::xxh3_64(bytes)
 }
 
-/// Numbers of contents beyond those of a layer's tensors, which have their own.
+/// Numbers of contents other than a layer's tensors, which have their own numbers.
 const TOKEN_EMBEDDING: u8 = 64;
 const OUTPUT_HEAD: u8 = 65;
 const NEURONS: u8 = 66;
 const EMBEDDING: u8 = 67;
 
-/// The number of what a cluster holds, and its layer.
+/// The number of a cluster's content, and its layer.
 fn encode_content(content: Content) -> (u8, usize) {
     let none = usize::from(NO_LAYER);
     match content {
         Content::Rows(TensorId::Layer(layer, tensor)) => (tensor as u8, layer),
-        // A norm is never rows.
+        // A norm is never stored as rows.
         Content::Rows(TensorId::TokenEmbedding | TensorId::OutputNorm) => (TOKEN_EMBEDDING, none),
         Content::Rows(TensorId::OutputHead) => (OUTPUT_HEAD, none),
         Content::Neurons(layer) => (NEURONS, layer),
@@ -64,14 +64,14 @@ fn decode_content(code: u8, layer: u16) -> Option<Content> {
     }
 }
 
-/// Place of one cluster in the file.
+/// The location of one cluster in the file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct DirectoryEntry {
-    /// What it holds.
+    /// Its content.
     pub content: Content,
     /// First matrix row, or first neuron of the layer.
     pub first: u32,
-    /// Number of rows or neurons; rows that only fill up a panel do not count.
+    /// Number of rows or neurons; rows that only pad a panel do not count.
     pub count: u32,
     /// Bytes used; the file is padded with zeros to the next multiple of [`ALIGN`].
     pub len: u32,
@@ -117,7 +117,7 @@ impl DirectoryEntry {
     }
 }
 
-/// Place and checksum of a section.
+/// Location and checksum of a section.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Section {
     pub offset: u64,
@@ -159,13 +159,13 @@ impl Header {
         page
     }
 
-    /// Decodes and checks a header page against the real length of the file.
+    /// Decodes a header page and checks it against the real length of the file.
     pub fn decode(page: &[u8; ALIGN], real_len: u64, path: &Path) -> Result<Self> {
         if page[..8] != MAGIC {
             return Err(ModelError::Format {
                 path: path.into(),
                 field: "magic".into(),
-                problem: "this is not a bundle file".into(),
+                problem: "this is not a packed file".into(),
                 remedy: "pack the model with `forebay pack`".into(),
             });
         }
@@ -200,7 +200,7 @@ impl Header {
         for (i, s) in header.sections.iter().enumerate() {
             let end = s.offset.checked_add(s.len);
             if s.offset < ALIGN as u64 || end.is_none_or(|e| e > real_len) {
-                let problem = "lies outside the file";
+                let problem = "is outside the file";
                 return Err(ModelError::damaged(path, format!("section {i}"), problem));
             }
         }

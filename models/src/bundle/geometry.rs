@@ -1,4 +1,4 @@
-//! How matrices are cut into clusters, and where things lie inside an FFN cluster.
+//! How matrices are divided into clusters, and where things are inside an FFN cluster.
 
 use serde::{Deserialize, Serialize};
 
@@ -7,40 +7,39 @@ use crate::block::BlockType;
 use crate::lanes;
 use crate::panel::PANEL_ROWS;
 
-/// Fewest neurons of a cluster in the neuron layout.
+/// Minimum number of neurons in a cluster in the neuron layout.
 const FEWEST_BUNDLES: usize = 64;
-/// Most neurons of a cluster in the neuron layout.
+/// Maximum number of neurons in a cluster in the neuron layout.
 pub const MAX_BUNDLES: usize = 256;
 
-/// Bytes that clusters of bundles aim for. They are larger than others, since only a few of their neurons are
-/// alive, which are read singly.
+/// Target size of clusters of bundles, bytes. They are larger than others, since only a few of their neurons are alive,
+/// which are read one by one.
 const BUNDLES_BYTES: usize = 2 << 20;
-/// Clusters of bundles per layer that a cut aims for.
+/// Target number of clusters of bundles per layer.
 const BUNDLE_CLUSTERS: usize = 8;
 
-/// Most neurons of a cluster, in either layout.
+/// Maximum number of neurons in a cluster, in either layout.
 pub const MAX_NEURONS: usize = 512;
 
 /// Rows inside a bundle start on cache-line boundaries.
 const ROW_ALIGN: usize = 64;
 
-/// Size that clusters aim for: large enough for the disk's full speed, small enough that a few of
-/// them make a read-ahead window.
+/// Target size of clusters, bytes: large enough for the disk's full speed, small enough that a few
+/// of them make a read-ahead window.
 const TARGET_BYTES: usize = 256 << 10;
 
-/// FFN clusters per layer that a cut aims for, so that cores share a layer evenly.
+/// Target number of FFN clusters per layer, so that cores share a layer evenly.
 const CLUSTERS_PER_LAYER: usize = 16;
 
 /// How the FFN's three matrices are stored.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum FfnLayout {
-    /// Three matrices in panels ([`crate::panel`]) one behind the other: the cluster's Gate rows, its Up
-    /// rows, and for each output row the Down blocks of its neurons. Nothing is re-quantised.
+    /// Three matrices in panels ([`crate::panel`]), one after the other: the cluster's Gate rows, its Up rows, and for
+    /// each output row the Down blocks of its neurons. Nothing is re-quantised.
     Cluster,
-    /// One bundle per neuron: Gate row, Up row and (transposed) Down column of neuron i together
-    /// (PowerInfer-2 section 4.4, LLM in a Flash section 3.2), each laned ([`crate::lanes`]) where its format
-    /// can be.
+    /// One bundle per neuron: Gate row, Up row and (transposed) Down column of neuron i together (PowerInfer-2 section
+    /// 4.4, LLM in a Flash section 3.2), each laned ([`crate::lanes`]) if its format can be.
     Neuron,
 }
 
@@ -58,7 +57,7 @@ pub struct FfnGeometry {
     pub down: BlockType,
     /// Width of the residual stream.
     pub d_model: usize,
-    /// Neurons per cluster; the last cluster of a layer may hold fewer.
+    /// Neurons per cluster; the last cluster of a layer may have fewer.
     pub neurons: usize,
 }
 
@@ -93,8 +92,8 @@ impl FfnGeometry {
         g
     }
 
-    /// Neuron layout: whether Gate and Up rows are laned ([`crate::lanes`]). Both or none are, since both meet the
-    /// same activations.
+    /// Neuron layout: whether Gate and Up rows are laned ([`crate::lanes`]). Both or none are, since both are
+    /// multiplied by the same activations.
     pub fn has_laned_rows(&self) -> bool {
         let laned = |block| lanes::words(block).is_some();
         self.layout == FfnLayout::Neuron && laned(self.gate) && laned(self.up)
@@ -167,7 +166,7 @@ impl FfnGeometry {
         self.down_offset() + self.down_column()
     }
 
-    /// Bytes of Up and Down that one live neuron stands for, in either layout.
+    /// Bytes of one live neuron's Up and Down, in either layout.
     pub fn touched_per_neuron(&self) -> usize {
         match self.layout {
             FfnLayout::Cluster => {
@@ -190,7 +189,7 @@ fn row(block: BlockType, cols: usize) -> usize {
     cols / block.block_len() * block.block_bytes()
 }
 
-/// Bytes of a matrix in panels, the last one filled up.
+/// Bytes of a matrix in panels, the last one padded.
 fn panels(block: BlockType, rows: usize, cols: usize) -> usize {
     rows.next_multiple_of(PANEL_ROWS) * row(block, cols)
 }

@@ -1,8 +1,8 @@
 //! The hot set: neurons that were in the cache when a run ended, kept beside the packed model so that the
 //! next run starts with them (PowerInfer-2 keeps its cache warm within a process only).
 //!
-//! File `NAME.fbay.hot`, little-endian: `FBHOT\0\0\1`, what identifies the FFN (8 bytes), then for each neuron,
-//! best first, its cluster's directory index (4 bytes) and its number there (4), then XXH3-64 of all before.
+//! File `NAME.fbay.hot`, little-endian: `FBHOT\0\0\1`, the identity of the FFN (8 bytes), then for each neuron, best
+//! first, its cluster's directory index (4 bytes) and its number in the cluster (4), then XXH3-64 of everything before.
 
 use std::path::{Path, PathBuf};
 
@@ -13,7 +13,7 @@ use crate::network::Content;
 
 const MAGIC: &[u8; 8] = b"FBHOT\0\0\x01";
 
-/// A neuron by place in the file.
+/// A neuron, by its location in the file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct HotNeuron {
     /// Directory index of its cluster.
@@ -29,7 +29,7 @@ pub fn hot_set_path(path: &Path) -> PathBuf {
     PathBuf::from(name)
 }
 
-/// Writes the hot set of `bundle`, best first. It is a hint: that it cannot be written is nobody's fault.
+/// Writes the hot set of `bundle`, best first. It is a hint: a failure to write it is ignored.
 pub fn save_hot_set(bundle: &Bundle, neurons: &[HotNeuron]) {
     let mut bytes = Vec::with_capacity(24 + neurons.len() * 8);
     bytes.extend(MAGIC);
@@ -42,7 +42,7 @@ pub fn save_hot_set(bundle: &Bundle, neurons: &[HotNeuron]) {
     let _ = write_whole(&hot_set_path(bundle.path()), &bytes);
 }
 
-/// The hot set of `bundle`, best first; empty where there is none, or one of another model, or a damaged one.
+/// The hot set of `bundle`, best first; empty if there is none, or if it is damaged or of another model.
 pub fn load_hot_set(bundle: &Bundle) -> Vec<HotNeuron> {
     // Each neuron is in it once at most.
     let most = 24 + bundle.meta.network.n_neurons() as u64 * 8;

@@ -23,13 +23,12 @@ pub struct StoredMatrix {
     pub cols: usize,
     /// Block format of each row.
     pub block: BlockType,
-    /// Rows of a cluster, whole panels; the last cluster may hold fewer.
+    /// Rows of a cluster, whole panels; the last cluster may have fewer.
     pub rows_per_cluster: usize,
 }
 
-/// Activation predictor of one layer: neuron i is computed where
-/// `fc2[i] · relu(fc1 · x) >= threshold`, `x` being the residual stream before the FFN's norm
-/// (PowerInfer's rule).
+/// Activation predictor of one layer: neuron i is computed if `fc2[i] · relu(fc1 · x) >=
+/// threshold`, where `x` is the residual stream before the FFN's norm (PowerInfer's rule).
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct LayerPredictor {
     /// Rows of fc1, `[rank, d_model]`, and columns of fc2, `[d_ff, rank]`.
@@ -38,15 +37,15 @@ pub struct LayerPredictor {
     pub threshold: f32,
 }
 
-/// Sizes of activated gates over a text: what thresholds for skipping neurons are chosen from.
+/// Sizes of activated gates over a text, from which thresholds for skipping neurons are chosen.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct GateCalibration {
-    /// Tokens measured.
+    /// Number of measured tokens.
     pub tokens: usize,
-    /// By layer, ascending: entry `i` is the size that a part `i / (len - 1)` of the layer's neurons stays
-    /// below, `[n_layers][at least 2]`.
+    /// By layer, ascending: entry `i` is the size below which a part `i / (len - 1)` of the layer's gates is,
+    /// `[n_layers][at least 2]`.
     pub quantiles: Vec<Vec<f32>>,
-    /// Part of the neurons to compute, where it was fitted to a perplexity.
+    /// Part of the neurons to compute, if it was fitted to a perplexity.
     #[serde(default)]
     pub density: Option<f64>,
 }
@@ -63,7 +62,7 @@ impl GateCalibration {
     }
 }
 
-/// What identifies the state of a source: when any of it changes, a cached bundle is stale.
+/// The identity of a source's state: if any of it changes, a cached packed file is stale.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SourceIdentity {
     /// Canonical path.
@@ -87,7 +86,7 @@ impl SourceIdentity {
             .canonicalize()
             .map_err(|e| ModelError::io(path, "find the model", e))?;
         if !canonical.is_dir() && !canonical.is_file() {
-            // Asked before opening, since opening a pipe would wait for its writer.
+            // Checked before opening, since opening a pipe would wait for its writer.
             return Err(ModelError::Format {
                 path: path.into(),
                 field: "model".into(),
@@ -159,9 +158,9 @@ pub struct BundleMeta {
     pub matrices: Vec<StoredMatrix>,
     /// How FFNs are stored, `[n_layers]`.
     pub ffns: Vec<FfnGeometry>,
-    /// Activation predictors, `[n_layers]`, where the model has them.
+    /// Activation predictors, `[n_layers]`, if the model has them.
     pub predictors: Option<Vec<LayerPredictor>>,
-    /// How large activated gates are, where that was measured.
+    /// How large activated gates are, if that was measured.
     pub gates: Option<GateCalibration>,
     /// Where the file came from.
     pub source: SourceIdentity,
@@ -170,7 +169,8 @@ pub struct BundleMeta {
 }
 
 impl BundleMeta {
-    /// How a matrix is stored; `None` for what is not, or not by rows. A search: not for hot paths.
+    /// How a matrix is stored; `None` if it is not stored, or not by rows. This is a search, not
+    /// for hot paths.
     pub fn matrix(&self, tensor: TensorId) -> Option<&StoredMatrix> {
         self.matrices.iter().find(|m| m.tensor == tensor)
     }

@@ -1,8 +1,9 @@
-//! The bundle file (`.fbay`): a model laid out for streaming in units of clusters.
+//! The packed file (`.fbay`, a *bundle* in code): a model laid out for streaming in units of
+//! clusters.
 //!
-//! ARCHITECTURE.md describes the format byte by byte. In short: a header page, then every weight matrix cut into
-//! *clusters* that start on 4 KiB boundaries and carry a checksum each, most of them regrouped into panels of 16
-//! rows ([`crate::panel`]), then the small sections (metadata, tokenizer, vectors, directory, neuron checksums).
+//! docs/format.md describes the format byte by byte. In short: a header page, then every weight matrix cut into
+//! *clusters* that start on 4 KiB boundaries and carry a checksum each, most of them regrouped into panels of 16 rows
+//! ([`crate::panel`]), then the small sections (metadata, tokenizer, vectors, directory, neuron checksums).
 
 mod amend;
 mod check;

@@ -1,4 +1,4 @@
-//! Converting a source model into a bundle file, layer by layer, in bounded memory.
+//! Converting a source model into a packed file, layer by layer, in bounded memory.
 
 mod down_band;
 
@@ -25,7 +25,7 @@ pub struct PackOptions {
     /// Matrices that are quantised already are never touched.
     pub quant: Option<BlockType>,
     /// Stores FFNs neuron by neuron even where Down is quantised along the neurons: its columns are then
-    /// quantised anew, as [`COLUMN_FORMAT`], which changes the model a little.
+    /// quantised again, as [`COLUMN_FORMAT`], which changes the model a little.
     pub neurons: bool,
 }
 
@@ -39,7 +39,7 @@ impl PackOptions {
     }
 }
 
-/// Format of Down's columns where they had to be quantised anew: its error is far below that of the formats
+/// Format of Down's columns where they had to be quantised again: its error is far below that of the formats
 /// with fewer bits that they come from.
 pub const COLUMN_FORMAT: BlockType = BlockType::Q8_0;
 
@@ -52,7 +52,7 @@ pub struct PackProgress {
     pub total: u64,
 }
 
-/// Packs `source` into a new bundle file at `out`.
+/// Packs `source` into a new packed file at `out`.
 ///
 /// The file appears under its name only when it is whole (written beside it, synced, renamed).
 ///

@@ -1,4 +1,4 @@
-//! Opening a bundle file: everything but the clusters themselves is read and checked at once.
+//! Opens a packed file: everything except the clusters themselves is read and checked at once.
 
 use std::fs::File;
 use std::os::unix::fs::FileExt;
@@ -23,9 +23,9 @@ const MAX_META_BYTES: u64 = 16 << 20;
 /// Checksums of the parts of one neuron's bundle that are read on their own: the low 32 bits of XXH3.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct NeuronSums {
-    /// Of the Gate row.
+    /// Checksum of the Gate row.
     pub gate: u32,
-    /// Of what lies from the start of Up to the end of Down.
+    /// Checksum of everything from the start of Up to the end of Down.
     pub up_down: u32,
 }
 
@@ -64,8 +64,9 @@ pub struct Bundle {
 }
 
 impl Bundle {
-    /// Opens and validates a bundle file: checksums of all sections, and that the directory covers
-    /// everything that the network consists of exactly once with the sizes its formats imply.
+    /// Opens and validates a packed file: checks the checksums of all sections, and that the
+    /// directory covers every part of the network exactly once, with the sizes that its formats
+    /// imply.
     ///
     /// # Errors
     /// Anything that does not fit, naming the section and the remedy.
@@ -131,7 +132,7 @@ impl Bundle {
     /// Reads the tokenizer section (megabytes for large vocabularies, so not kept).
     ///
     /// # Errors
-    /// A failing read or damaged bytes.
+    /// A failed read, or damaged bytes.
     pub fn read_tokenizer(&self) -> Result<TokenizerSpec> {
         let section = self.header.sections[SectionId::Tokenizer as usize];
         let bound = ("tokenizer", most_tokenizer(&self.meta));
@@ -153,7 +154,7 @@ impl Bundle {
     /// Reads a whole cluster into `out` (buffered; for tools and tests, not for decoding) and checks it.
     ///
     /// # Errors
-    /// A failing read, or bytes that do not match the checksum.
+    /// A failed read, or bytes that do not match the checksum.
     pub fn read_cluster(&self, entry: &DirectoryEntry, out: &mut Vec<u8>) -> Result<()> {
         out.resize(entry.len as usize, 0);
         self.file
@@ -237,7 +238,7 @@ impl Bundle {
                     geometry.layout == FfnLayout::Neuron
                 }
                 Content::Rows(_) | Content::Embedding => {
-                    // The metadata were checked to have one for each of these contents, in this order.
+                    // The metadata have been checked to have one for each of these contents, in this order.
                     let matrix = matrices.next().ok_or("a matrix is missing");
                     let walked = matrix.and_then(|m| cursor.rows(content, m));
                     walked.map_err(|p| damaged(format!("{content:?}"), p))?;
@@ -257,7 +258,7 @@ impl Bundle {
     }
 }
 
-/// Walks the directory in its one legal order.
+/// Walks through the directory in its only valid order.
 struct Cursor<'a> {
     clusters: &'a [DirectoryEntry],
     next: usize,
@@ -284,7 +285,7 @@ impl Cursor<'_> {
             || !e.offset.is_multiple_of(ALIGN as u64)
             || end.is_none_or(|end| end > self.file_len)
         {
-            return Err("a cluster lies outside the file");
+            return Err("a cluster is outside the file");
         }
         Ok(e.count as usize)
     }

@@ -1,4 +1,4 @@
-//! Room on a device for the file that is about to be written there.
+//! Free space on a device for the file that is about to be written there.
 
 use std::io::{Error, ErrorKind};
 use std::path::Path;
@@ -9,10 +9,10 @@ use crate::files::folder_of;
 use crate::network::Content;
 use crate::tensor::{LayerTensor, TensorId, TensorSource};
 
-/// What people can do about it.
+/// What the user can do about it.
 const REMEDY: &str = "free some space or choose another folder with FOREBAY_CACHE or -o";
 
-/// Bytes of weights that a packed `source` has at least: without padding, sums and metadata.
+/// Minimum bytes of weights of a packed `source`: without padding, checksums and metadata.
 pub(super) fn least_bytes(source: &dyn TensorSource, options: &PackOptions) -> u64 {
     use LayerTensor as T;
     let network = source.network();
@@ -25,7 +25,7 @@ pub(super) fn least_bytes(source: &dyn TensorSource, options: &PackOptions) -> u
     };
     let neurons = |l| {
         let plain = [T::Gate, T::Up].map(|t| of(TensorId::Layer(l, t), None));
-        // Down is written by columns where it is plain, which decides how it may be quantised.
+        // Down is written by columns if it is plain, which decides how it may be quantised.
         let down = match of(TensorId::Layer(l, T::DownT), None) {
             0 => of(TensorId::Layer(l, T::Down), Some(network.d_model)),
             transposed => transposed,
@@ -41,19 +41,19 @@ pub(super) fn least_bytes(source: &dyn TensorSource, options: &PackOptions) -> u
     contents.into_iter().map(bytes).sum()
 }
 
-/// Refuses to begin a file of `least` bytes where the device does not have them, before gigabytes are written.
+/// Refuses to begin a file of `least` bytes if the device does not have them, before gigabytes are written.
 pub(super) fn check(target: &Path, least: u64) -> Result<()> {
     let Ok(device) = rustix::fs::statvfs(folder_of(target)) else {
-        // What is wrong with the folder is said when the file is created in it.
+        // A problem with the folder is reported when the file is created in it.
         return Ok(());
     };
-    // Some devices have no size. What is kept for the superuser counts as room: who may not have it is refused later.
+    // Some devices have no size. Space reserved for the superuser counts as free: other users get an error later.
     if device.f_blocks == 0 || device.f_bfree.saturating_mul(device.f_frsize) >= least {
         return Ok(());
     }
     let free = device.f_bavail.saturating_mul(device.f_frsize);
     let problem = format!(
-        "it takes {} at least, and {} are free",
+        "it takes at least {}, and {} are free",
         mib(least),
         mib(free)
     );
@@ -62,22 +62,22 @@ pub(super) fn check(target: &Path, least: u64) -> Result<()> {
     Err(ModelError::io(target, action, full))
 }
 
-/// What could not be done when `written` bytes were, of `least` at least, and what helps.
+/// What failed after `written` bytes of at least `least`, and what helps.
 pub(super) fn action(what: &str, kind: ErrorKind, (written, least): (u64, u64)) -> String {
     let (written, least) = (mib(written), mib(least));
     match kind {
         ErrorKind::StorageFull | ErrorKind::QuotaExceeded => {
-            format!("{what}, which takes {least} at least; there was room for {written} ({REMEDY})")
+            format!("{what}, which takes at least {least}; there was room for {written} ({REMEDY})")
         }
         ErrorKind::FileTooLarge => format!(
-            "{what}, which takes {least} at least; it ends at {written} (raise the limit of file sizes, `ulimit -f`, or \
-             choose a file system for larger files with FOREBAY_CACHE or -o)"
+            "{what}, which takes at least {least}; it ends at {written} (raise the limit of file sizes, `ulimit -f`, \
+             or choose a file system for larger files with FOREBAY_CACHE or -o)"
         ),
         _ => what.to_string(),
     }
 }
 
-/// A size for people.
+/// A size in MiB, as text.
 fn mib(bytes: u64) -> String {
     format!("{:.1} MiB", bytes as f64 / f64::from(1 << 20))
 }

@@ -11,13 +11,13 @@ use crate::tensor::{TensorId, TensorSource, read_vector};
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Vectors {
     values: Vec<f32>,
-    /// Where each lies in `values`.
+    /// Where each is in `values`.
     ranges: BTreeMap<TensorId, Range<usize>>,
 }
 
 impl Vectors {
-    /// The vectors of `network`, whose values follow each other in the order of [`Network::vectors`]; `None` where
-    /// their number is another.
+    /// The vectors of `network`, whose values follow each other in the order of [`Network::vectors`]; `None` if the
+    /// number of values does not match.
     pub fn new(network: &Network, values: Vec<f32>) -> Option<Self> {
         let (mut ranges, mut end) = (BTreeMap::new(), 0usize);
         for (id, len) in network.vectors() {
@@ -31,7 +31,7 @@ impl Vectors {
     /// Reads the vectors of `source`.
     ///
     /// # Errors
-    /// A missing vector or a failing read.
+    /// A missing vector, or a failed read.
     pub fn read(source: &dyn TensorSource) -> Result<Self> {
         let (mut values, mut ranges) = (Vec::new(), BTreeMap::new());
         for (id, _) in source.network().vectors() {
@@ -42,12 +42,12 @@ impl Vectors {
         Ok(Self { values, ranges })
     }
 
-    /// A norm or bias; empty where the network has none in this role.
+    /// A norm or bias; empty if the network has none in this role.
     pub fn get(&self, id: TensorId) -> &[f32] {
         &self.values[self.range(id)]
     }
 
-    /// Where it lies in [`Vectors::values`]; biases of Q, K and V of a layer are consecutive.
+    /// Where it is in [`Vectors::values`]; biases of Q, K and V of a layer are consecutive.
     pub fn range(&self, id: TensorId) -> Range<usize> {
         self.ranges.get(&id).cloned().unwrap_or(0..0)
     }
@@ -63,7 +63,7 @@ impl Vectors {
         bytes.collect()
     }
 
-    /// Inverse of [`Vectors::encode`]; `None` where the length does not fit the network.
+    /// Inverse of [`Vectors::encode`]; `None` if the length does not fit the network.
     pub(super) fn decode(bytes: &[u8], network: &Network) -> Option<Self> {
         let (floats, rest) = bytes.as_chunks::<4>();
         let values = floats.iter().map(|b| f32::from_le_bytes(*b)).collect();

@@ -1,4 +1,4 @@
-//! Writing a bundle file so that a half-written one can never be mistaken for a whole one:
+//! Writing a packed file so that a half-written one can never be mistaken for a whole one:
 //! everything goes to a partial file beside the target, which is synced and then renamed.
 
 use std::io::Write;

@@ -1,4 +1,4 @@
-//! What a GGUF file says about its model: metadata as typed fields, and what stands outside an architecture's keys.
+//! A GGUF file's description of its model: metadata as typed fields, and what is outside the architecture's keys.
 
 use serde_json::{Map, Number, Value as Json};
 
@@ -13,7 +13,7 @@ use crate::source::split_file;
 /// Describes the model.
 ///
 /// # Errors
-/// A missing or wrong key, or one that asks for what this engine does not do.
+/// A missing or wrong key, or one that requires what this engine does not support.
 pub(super) fn read(gguf: &Gguf) -> Result<Description> {
     let (metadata, path) = (gguf.metadata(), gguf.path());
     if let Some(parts) = metadata.u64("split.count").filter(|&n| n > 1) {
@@ -41,8 +41,8 @@ fn fields(gguf: &Gguf, prefix: &str) -> Fields {
     Fields::new(gguf.path(), prefix, object)
 }
 
-/// A value as JSON has it. What JSON has no number for, and arrays longer than any list of layers, become text, which
-/// is no sound value of any key.
+/// A value as JSON. Numbers that JSON cannot represent, and arrays longer than any list of layers, become text, which
+/// is not a valid value of any key.
 fn json(value: &Value) -> Json {
     let float = |v: f64| Number::from_f64(v).map_or_else(|| v.to_string().into(), Json::Number);
     match *value {
@@ -85,7 +85,7 @@ fn json_array(array: &Array, float: impl Fn(f64) -> Json) -> Json {
     }
 }
 
-/// The model's name, or the file's.
+/// The model's name, or else the file's.
 pub(crate) fn model_name(gguf: &Gguf) -> String {
     let stem = || {
         let stem = gguf.path().file_stem().unwrap_or_default();
@@ -95,7 +95,7 @@ pub(crate) fn model_name(gguf: &Gguf) -> String {
     name.map_or_else(stem, str::to_owned)
 }
 
-/// The rows of the embedding; the vocabulary must not have more tokens than that.
+/// The number of rows of the embedding; the vocabulary must not have more tokens.
 pub(crate) fn vocab_size(gguf: &Gguf) -> Result<usize> {
     const NAME: &str = "token_embd.weight";
     const TOKENS: &str = "tokenizer.ggml.tokens";
@@ -121,7 +121,7 @@ pub(crate) fn vocab_size(gguf: &Gguf) -> Result<usize> {
     }
 }
 
-/// PowerInfer's cut of a predictor's scores.
+/// PowerInfer's threshold of a predictor's scores.
 pub(crate) fn predictor_threshold(gguf: &Gguf) -> Result<f32> {
     const KEY: &str = "powerinfer.sparse_threshold";
     match gguf.metadata().get(KEY) {

@@ -11,7 +11,7 @@ use crate::block::BlockType;
 use crate::error::{ModelError, Result};
 use crate::files::open_regular;
 
-/// Alignment of tensor data where `general.alignment` is absent.
+/// Alignment of tensor data if `general.alignment` is absent.
 const DEFAULT_ALIGNMENT: u64 = 32;
 
 /// Most metadata keys and tensors accepted: the largest models have a hundred keys and some thousand tensors.
@@ -58,7 +58,7 @@ impl Gguf {
     ///
     /// # Errors
     /// A file that cannot be read, is not little-endian GGUF v2 or v3, contradicts itself or its
-    /// own length, or holds a tensor in a format this engine does not read.
+    /// own length, or has a tensor in a format that this engine does not read.
     ///
     /// Format: <https://github.com/ggml-org/ggml/blob/master/docs/gguf.md>
     pub fn open(path: &Path) -> Result<Self> {
@@ -103,10 +103,10 @@ impl Gguf {
         &self.tensors
     }
 
-    /// Reads `out.len()` bytes of `tensor` from its byte `offset` on.
+    /// Reads `out.len()` bytes of `tensor` from its byte `offset`.
     ///
     /// # Errors
-    /// A range outside the tensor, or a failing read.
+    /// A range outside the tensor, or a failed read.
     pub fn read(&self, tensor: &TensorInfo, offset: u64, out: &mut [u8]) -> Result<()> {
         let end = offset.checked_add(out.len() as u64);
         if end.is_none_or(|end| end > tensor.bytes) {
@@ -121,7 +121,7 @@ impl Gguf {
             .map_err(|e| ModelError::io(&self.path, format!("read tensor {}", tensor.name), e))
     }
 
-    /// Gives up the header and keeps the file.
+    /// Drops the header and returns the file.
     pub(super) fn into_file(self) -> File {
         self.file
     }
@@ -323,7 +323,8 @@ fn foreign_type_name(id: u32) -> &'static str {
     }
 }
 
-/// Turns relative offsets into absolute ones; tensors must be aligned, inside the file and apart.
+/// Turns relative offsets into absolute ones; tensors must be aligned, inside the file and
+/// disjoint.
 fn place_tensors(
     tensors: &mut [TensorInfo],
     path: &Path,

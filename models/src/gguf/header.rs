@@ -1,5 +1,5 @@
-//! Reading the header of a GGUF file. Nothing in it is believed: every length and count is checked
-//! against the bytes that are left before memory is reserved for it.
+//! Reads the header of a GGUF file. Nothing in it is trusted: every length and count is checked
+//! against the remaining bytes before memory is reserved for it.
 
 use std::fs::File;
 use std::io::{BufReader, Read};
@@ -17,14 +17,15 @@ const MAX_HEADER_BYTES: u64 = 64 << 20;
 /// its text.
 const MAX_STRINGS: u64 = (MAX_TOKENS + MAX_MERGES) as u64;
 
-/// Elements reserved ahead of reading them; longer arrays grow while their bytes arrive.
+/// Elements for which memory is reserved before they are read; longer arrays grow while they are
+/// read.
 const RESERVED_ELEMENTS: usize = 1 << 16;
 
 /// GGUF's value type ids.
 const TYPE_STRING: u32 = 8;
 const TYPE_ARRAY: u32 = 9;
 
-/// A buffered reader that knows its position, and how far the header can reach.
+/// A buffered reader that knows its position, and how far the header can extend.
 pub(super) struct HeaderReader<'a> {
     reader: BufReader<&'a File>,
     path: &'a Path,
@@ -126,7 +127,7 @@ impl<'a> HeaderReader<'a> {
     fn string_bytes(&mut self, field: &str) -> Result<Vec<u8>> {
         let len = self.u64(field)?;
         self.expect_room(len, 1, field)?;
-        // Below MAX_HEADER_BYTES by the check above.
+        // Below MAX_HEADER_BYTES, by the check above.
         let mut b = Vec::with_capacity((len as usize).min(RESERVED_ELEMENTS));
         let read = (&mut self.reader)
             .take(len)

@@ -23,7 +23,7 @@ impl GgufSource {
     /// Opens the file and checks its description and the shape of every tensor.
     ///
     /// # Errors
-    /// Those of [`Gguf::open`]; a model this engine does not run; a missing, misshapen or unknown tensor.
+    /// Those of [`Gguf::open`]; a model that this engine does not support; a missing, misshapen or unknown tensor.
     pub fn open(path: &Path) -> Result<Self> {
         let gguf = Gguf::open(path)?;
         let described = config::read(&gguf)?;

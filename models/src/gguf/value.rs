@@ -108,7 +108,7 @@ impl Metadata {
         }
     }
 
-    /// An array of i32 (u32 arrays are converted where every value fits).
+    /// An array of i32 (u32 arrays are converted if every value fits).
     pub fn i32s(&self, key: &str) -> Option<Vec<i32>> {
         match self.get(key)? {
             Value::Array(Array::I32(v)) => Some(v.clone()),

@@ -193,7 +193,7 @@ fn open_shards(folder: &Path, index: &Fields) -> Result<Vec<Shard>> {
         .ok_or_else(|| index.missing(MAP))?;
     let mut names = BTreeSet::new();
     for (tensor, shard) in map.values() {
-        // A plain file name: an index must not lead out of its folder.
+        // Only a plain file name: an index must not lead out of its folder.
         let plain = shard
             .as_str()
             .filter(|s| Path::new(s).file_name().is_some_and(|n| n == *s));

@@ -26,7 +26,7 @@ impl HfSource {
     /// Opens the folder and checks its description and the shape of every tensor.
     ///
     /// # Errors
-    /// A missing or damaged file; a model this engine does not run; a missing, misshapen or unknown tensor.
+    /// A missing or damaged file; a model that this engine does not support; a missing, misshapen or unknown tensor.
     pub fn open(folder: &Path) -> Result<Self> {
         let config_file = folder.join("config.json");
         if !config_file.exists() {
@@ -42,7 +42,7 @@ impl HfSource {
         let mut described = arch::of_hf(folder, Fields::read(&config_file)?)?;
         let mut inventory = Inventory::new(described.names);
         let stored_as_tied = described.network.head.tied;
-        // While tensors are placed, a stored head counts.
+        // While tensors are added, a stored head counts.
         described.network.head.tied = false;
         for shard in open_checkpoint(folder)? {
             add_checkpoint(&mut inventory, shard, &described)?;
@@ -74,7 +74,7 @@ fn add_predictors(inventory: &mut Inventory, shard: Shard, described: &Descripti
     add(inventory, shard, described, known)
 }
 
-/// Places the tensors of `shard`; `known` says what they are.
+/// Adds the tensors of `shard`; `known` tells what they are.
 fn add(
     inventory: &mut Inventory,
     shard: Shard,

@@ -1,4 +1,4 @@
-//! Bounds on a description that came out of a file: everything computed from it later may rely on them.
+//! Bounds on a description that was read from a file: everything computed from it later may rely on them.
 
 use std::path::Path;
 
@@ -13,7 +13,7 @@ impl Network {
     /// Checks that sizes are within bounds, that factors are finite, and that the fields agree with each other.
     ///
     /// # Errors
-    /// The first field that is wrong, in the file at `path`.
+    /// The first wrong field, in the file at `path`.
     pub(crate) fn check(&self, path: &Path) -> Result<()> {
         size(path, "layers", self.layers.len() as u64, MAX_LAYERS)?;
         size(path, "d_model", self.d_model as u64, MAX_DIMENSION)?;
@@ -198,7 +198,7 @@ mod tests {
         .network()
     }
 
-    /// What the check says of the network with one change.
+    /// The check's error for the network with one change.
     fn changed(change: impl FnOnce(&mut Network)) -> Option<String> {
         let mut network = network();
         change(&mut network);

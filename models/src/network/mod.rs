@@ -1,6 +1,6 @@
-//! A decoder-only model as plain data: everything that the forward pass needs to know. Architectures
-//! (the files of `arch/`) describe themselves in these words; whoever reads, packs, places, costs or computes a model
-//! iterates over the description and never asks which architecture it is.
+//! A decoder-only model as plain data: everything that the forward pass needs to know. Architectures (the files of
+//! `arch/`) describe themselves in these terms; the code that reads, packs, places, costs or computes a model iterates
+//! over the description and never asks which architecture it is.
 //!
 //! A network is layers of blocks. A block adds to the residual stream `x`:
 //! `x += residual_scale * post_norm(body(pre_norm(x)))`, where either norm may be missing.
@@ -27,13 +27,13 @@ pub struct Network {
     pub d_model: usize,
     /// Rows of the output head and of the embedding.
     pub vocab_size: usize,
-    /// Context length the model was trained for, in tokens.
+    /// Context length for which the model was trained, in tokens.
     pub context_length: usize,
     /// Factor of embedding rows.
     pub embedding_scale: f32,
-    /// The kinds of rotation that layers refer to.
+    /// The kinds of rotation to which layers refer.
     pub ropes: Vec<Rope>,
-    /// From the embedding to the head.
+    /// The layers, from the embedding to the head.
     pub layers: Vec<Layer>,
     /// Norm before the head.
     pub output_norm: Norm,
@@ -52,7 +52,7 @@ pub struct Layer {
     pub ffn: Block<Ffn>,
 }
 
-/// A body with what stands around it.
+/// A body with its norms and its factor.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Block<Body> {
     /// Norm of the body's input.
@@ -61,7 +61,7 @@ pub struct Block<Body> {
     pub body: Body,
     /// Norm of the body's output.
     pub post_norm: Option<Norm>,
-    /// Factor of what is added to the residual stream.
+    /// Factor of the output before it is added to the residual stream.
     pub residual_scale: f32,
 }
 
@@ -81,13 +81,13 @@ pub struct Attention {
     pub n_kv_heads: usize,
     /// Width of one head; `n_heads * head_dim` may differ from `d_model`.
     pub head_dim: usize,
-    /// Whether Q, K and V carry biases.
+    /// Whether Q, K and V have biases.
     pub qkv_bias: bool,
     /// Norm of queries and keys, before the rotation.
     pub qk_norm: Option<QkNorm>,
-    /// Index into [`Network::ropes`]; `None` where positions are not encoded.
+    /// Index into [`Network::ropes`]; `None` if positions are not encoded.
     pub rope: Option<usize>,
-    /// How many positions a token sees at most, itself included.
+    /// Sliding window: how many positions a token sees at most, including its own.
     pub window: Option<usize>,
     /// Factor of the scores.
     pub scale: f32,
@@ -98,26 +98,26 @@ pub struct Attention {
 /// Norm of queries and keys.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct QkNorm {
-    /// Over what, and so how long the weights are.
+    /// What it spans, and so how long its weights are.
     pub span: NormSpan,
     /// Added to the mean square.
     pub eps: f32,
 }
 
-/// What a norm of queries or keys goes over.
+/// What a norm of queries or keys spans.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum NormSpan {
-    /// Each head by itself, all with the same weights, `[head_dim]`.
+    /// Each head separately, all with the same weights, `[head_dim]`.
     Head,
     /// All heads together, `[heads * head_dim]`.
     Row,
 }
 
-/// Queries are multiplied with `1 + beta * ln(1 + floor(position / original_context))`.
+/// Queries are multiplied by `1 + beta * ln(1 + floor(position / original_context))`.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Temperature {
-    /// How much.
+    /// Strength of the growth.
     pub beta: f32,
     /// Positions of the original training.
     pub original_context: usize,
@@ -128,11 +128,11 @@ pub struct Temperature {
 pub struct Ffn {
     /// Neurons.
     pub d_ff: usize,
-    /// Of the gate.
+    /// Activation of the gate.
     pub activation: Activation,
 }
 
-/// From the normed residual stream to logits.
+/// From the normalised residual stream to logits.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Head {
     /// Whether the output head is the embedding matrix.
@@ -189,7 +189,7 @@ impl Network {
         self.layers.iter().map(|l| l.ffn.body.d_ff).sum()
     }
 
-    /// Neurons of the layer with the most.
+    /// Number of neurons in the layer that has the most.
     pub fn widest_ffn(&self) -> usize {
         let widths = self.layers.iter().map(|l| l.ffn.body.d_ff);
         widths.max().unwrap_or(0)
@@ -202,19 +202,19 @@ impl Network {
             .all(|l| l.ffn.body.activation.is_sparse())
     }
 
-    /// Most columns of Q, K and V together.
+    /// Maximum number of columns of Q, K and V together.
     pub fn widest_qkv(&self) -> usize {
         let widths = self.layers.iter().map(|l| l.attention.body.qkv_dim());
         widths.max().unwrap_or(0)
     }
 
-    /// Most columns of all query heads of a layer.
+    /// Maximum number of columns of all query heads of a layer.
     pub fn widest_heads(&self) -> usize {
         let widths = self.layers.iter().map(|l| l.attention.body.q_dim());
         widths.max().unwrap_or(0)
     }
 
-    /// Fewest query heads of a layer: no more cores can share attention.
+    /// Minimum number of query heads of a layer: no more cores can share attention.
     pub fn fewest_heads(&self) -> usize {
         let heads = self.layers.iter().map(|l| l.attention.body.n_heads);
         heads.min().unwrap_or(1)

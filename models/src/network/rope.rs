@@ -29,12 +29,12 @@ pub enum RopeScaling {
     },
     /// One divisor per frequency, `[rotary_dim / 2]` (GGUF's `rope_freqs.weight`).
     Factors(Vec<f32>),
-    /// Divisors by whether the chosen context is longer than the original one, as llama.cpp decides it
-    /// (`rope_type` "longrope"), each `[rotary_dim / 2]`.
+    /// Divisors that depend on whether the chosen context is longer than the original one, as in llama.cpp (`rope_type`
+    /// "longrope"), each `[rotary_dim / 2]`.
     LongShort {
-        /// Up to the original context.
+        /// For contexts up to the original one.
         short: Vec<f32>,
-        /// Beyond it.
+        /// For longer ones.
         long: Vec<f32>,
         /// Context length of the original training, in tokens.
         original_context: usize,
@@ -45,9 +45,9 @@ pub enum RopeScaling {
         factor: f32,
         /// Context length of the original training, in tokens.
         original_context: f32,
-        /// Rotations over the original context from which on a frequency is kept.
+        /// A frequency with at least this many rotations over the original context is kept.
         beta_fast: f32,
-        /// Rotations below which it is divided.
+        /// One with fewer rotations than this is divided.
         beta_slow: f32,
     },
 }
@@ -79,8 +79,8 @@ impl Rope {
         }
     }
 
-    /// Angular frequency per pair in radians per position, `[rotary_dim / 2]`, scaling applied. `context` is the
-    /// number of positions that the run has room for.
+    /// Angular frequency per pair in radians per position, `[rotary_dim / 2]`, scaling applied. `context` is the number
+    /// of positions for which the run has room.
     pub fn frequencies(&self, context: usize) -> Vec<f32> {
         let half = self.rotary_dim / 2;
         (0..half)
@@ -143,7 +143,7 @@ impl Rope {
         }
     }
 
-    /// Between which pairs YaRN's ramp lies.
+    /// The pairs between which YaRN's ramp is.
     fn ramp(&self, context: f64, [fast, slow]: [f64; 2]) -> (f64, f64) {
         let dim = self.rotary_dim as f64;
         let pair = |beta: f64| {

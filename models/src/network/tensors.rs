@@ -1,9 +1,9 @@
-//! What a network consists of: every tensor with its shape, and what a packed file holds in which order.
+//! The parts of a network: every tensor with its shape, and the content of a packed file in order.
 
 use super::{Layer, Network, NormSpan};
 use crate::tensor::{LayerTensor as T, TensorId};
 
-/// Rows and columns that follow from the description; `None` where the file decides (a predictor's rank).
+/// Rows and columns that follow from the description; `None` if the file decides (a predictor's rank).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Shape {
     /// Number of rows; 1 for a vector.
@@ -15,12 +15,12 @@ pub struct Shape {
 /// What a stored cluster is a part of.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Content {
-    /// Rows of a matrix in panels ([`crate::panel`]): attention's, predictors', the head (the embedding matrix where
-    /// it is tied).
+    /// Rows of a matrix in panels ([`crate::panel`]): attention's, predictors', the head (the embedding matrix if it is
+    /// tied).
     Rows(TensorId),
     /// Neurons of a layer's FFN: Gate, Up and Down together.
     Neurons(usize),
-    /// Rows of the embedding, one after the other, where it is not the head.
+    /// Rows of the embedding, one after the other, if it is not the head.
     Embedding,
 }
 
@@ -49,7 +49,7 @@ impl Content {
 }
 
 impl Network {
-    /// Matrix that logits are computed with.
+    /// The matrix with which logits are computed.
     pub fn head_tensor(&self) -> TensorId {
         match self.head.tied {
             true => TensorId::TokenEmbedding,
@@ -57,7 +57,8 @@ impl Network {
         }
     }
 
-    /// What a packed file holds, in its order: layer by layer, then the tables, then predictors.
+    /// The content of a packed file, in its order: layer by layer, then the tables, then
+    /// predictors.
     pub fn contents(&self, predictors: bool) -> Vec<Content> {
         let rows = |l, t| Content::Rows(TensorId::Layer(l, t));
         let mut contents = Vec::new();
@@ -88,7 +89,7 @@ impl Network {
         vectors
     }
 
-    /// Elements of a layer's norm or bias, if it has that.
+    /// Number of elements of a layer's norm or bias, if it has one.
     fn vector_len(&self, layer: &Layer, t: T) -> Option<usize> {
         let (a, d) = (&layer.attention.body, self.d_model);
         let spans = |norm: Option<super::QkNorm>, row: usize| {
@@ -110,7 +111,7 @@ impl Network {
         }
     }
 
-    /// The shape of a tensor; `None` where the network has none in this role.
+    /// The shape of a tensor; `None` if the network has none in this role.
     pub fn shape(&self, id: TensorId) -> Option<Shape> {
         let shape = |rows: usize, cols: usize| Shape {
             rows: Some(rows),

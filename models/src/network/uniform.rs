@@ -2,8 +2,8 @@
 
 use super::{Activation, Attention, Block, Ffn, Head, Layer, Network, Norm, Rope};
 
-/// The plainest network: in every layer a pre-norm, attention, another pre-norm and a gated FFN, and no factors
-/// anywhere. Architectures change what they do differently in what [`Uniform::network`] makes of it.
+/// The plainest network: in every layer a pre-norm, attention, another pre-norm and a gated FFN, and no factors.
+/// Architectures then change what they do differently in the result of [`Uniform::network`].
 #[derive(Clone, Debug, PartialEq)]
 pub struct Uniform {
     /// Human-readable name.
@@ -22,17 +22,17 @@ pub struct Uniform {
     pub d_ff: usize,
     /// Rows of the output head and of the embedding.
     pub vocab_size: usize,
-    /// Context length the model was trained for, in tokens.
+    /// Context length for which the model was trained, in tokens.
     pub context_length: usize,
     /// Epsilon of all norms.
     pub rms_eps: f32,
     /// Rotation of queries and keys.
     pub rope: Rope,
-    /// How many positions a token sees at most, itself included.
+    /// Sliding window: how many positions a token sees at most, including its own.
     pub window: Option<usize>,
-    /// Of the FFNs' gates.
+    /// Activation of the FFNs' gates.
     pub activation: Activation,
-    /// Whether Q, K and V carry biases.
+    /// Whether Q, K and V have biases.
     pub qkv_bias: bool,
     /// Whether the output head is the embedding matrix.
     pub tied_head: bool,

@@ -1,4 +1,4 @@
-//! The naive forward pass that everything faster is compared with: one token at a time, every
+//! The naive forward pass with which everything faster is compared: one token at a time, every
 //! weight dequantised to f32, plain loops, f64 accumulation, nothing shared with the engine's
 //! kernels. It reads like the papers it implements and is as slow as that implies.
 //!
@@ -16,7 +16,7 @@ use crate::network::{Attention, Block, Network, NormSpan, RopePairing};
 use crate::tensor::{LayerTensor, TensorId, TensorSource};
 use weights::{Layer, Matrix, Predictor, Weights, dot};
 
-/// A model as the papers write it down, with its own f32 KV cache.
+/// A model as the papers define it, with its own f32 KV cache.
 pub struct Oracle {
     network: Network,
     weights: Weights,
@@ -40,7 +40,7 @@ impl Oracle {
     /// Reads every tensor of `source` and dequantises it to f32: four bytes of memory per weight.
     ///
     /// # Errors
-    /// A tensor the network calls for is missing or cannot be read.
+    /// A tensor that the network needs is missing or cannot be read.
     pub fn new(source: &dyn TensorSource) -> Result<Self> {
         let network = source.network().clone();
         let context = network.context_length;
@@ -57,8 +57,8 @@ impl Oracle {
         Ok(oracle.with_context(context))
     }
 
-    /// With room for so many positions, instead of as many as the model was trained for: some models rotate
-    /// differently in long contexts.
+    /// With room for this many positions instead of the trained context: some models rotate differently in long
+    /// contexts.
     #[must_use]
     pub fn with_context(mut self, context: usize) -> Self {
         let ropes = self.network.ropes.iter();
@@ -66,9 +66,9 @@ impl Oracle {
         self
     }
 
-    /// From now on computes only the neurons its layer's predictor names: those with
-    /// `fc2 · relu(fc1 · x) >= predictor_threshold`, where `x` is the residual stream before the
-    /// FFN's norm (PowerInfer's rule). The others count as 0.
+    /// From now on computes only the neurons that the layer's predictor names: those with `fc2 ·
+    /// relu(fc1 · x) >= predictor_threshold`, where `x` is the residual stream before the FFN's
+    /// norm (PowerInfer's rule). The others count as 0.
     ///
     /// # Errors
     /// A layer without a predictor.
@@ -91,9 +91,9 @@ impl Oracle {
         }
     }
 
-    /// From now on rounds what the engine keeps in fewer bits: keys and values to f16, and the input of
-    /// every matrix that is stored in blocks to 8 bits (one scale per 32 elements). What then still
-    /// differs from the engine is not its choice of precision.
+    /// From now on rounds what the engine stores in fewer bits: keys and values to f16, and the input of every matrix
+    /// that is stored in blocks to 8 bits (one scale per 32 elements). Remaining differences from the engine are then
+    /// not due to its choice of precision.
     #[must_use]
     pub fn with_engine_precision(mut self) -> Self {
         self.engine_precision = true;
@@ -148,7 +148,7 @@ impl Oracle {
         logits
     }
 
-    /// What a block's body gets of the residual stream `x`, `[d_model]`.
+    /// A block's input from the residual stream `x`, `[d_model]`.
     fn input_of<B>(
         &self,
         block: &Block<B>,
@@ -161,7 +161,7 @@ impl Oracle {
         }
     }
 
-    /// Adds what a block's body computed, `y`, to the residual stream `x`, both `[d_model]`.
+    /// Adds a block's output `y` to the residual stream `x`, both `[d_model]`.
     fn add_output<B>(
         &self,
         block: &Block<B>,
@@ -176,9 +176,8 @@ impl Oracle {
         add(x, &y);
     }
 
-    /// Feeds `prompt` and then `n` times the most probable next token (the lowest id among
-    /// equals), without regard to end-of-text tokens; returns the `n` new ids. The last of them is
-    /// not fed.
+    /// Feeds `prompt` and then `n` times the most probable next token (the lowest id among equals),
+    /// regardless of end-of-text tokens; returns the `n` new ids. The last of them is not fed.
     ///
     /// # Panics
     /// `prompt` is empty and `n` is not 0, or an id is not below `vocab_size`.
@@ -269,7 +268,7 @@ impl Oracle {
         spans.flat_map(|x| rms_norm(x, gain, n.eps)).collect()
     }
 
-    /// What `matrix` is multiplied with where `x` is meant.
+    /// The input by which `matrix` is multiplied in place of `x`.
     fn input<'a>(&self, matrix: &Matrix, x: &'a [f32]) -> Cow<'a, [f32]> {
         match self.engine_precision && matrix.in_blocks {
             true => Cow::Owned(eight_bits(x)),
@@ -296,8 +295,8 @@ impl Oracle {
         }
     }
 
-    /// The gated FFN, neuron by neuron. `x`: the residual stream, which the predictor reads;
-    /// `h`: what the FFN reads, both `[d_model]`.
+    /// The gated FFN, neuron by neuron. `x`: the residual stream, which the predictor reads; `h`:
+    /// the FFN's input, both `[d_model]`.
     fn ffn(&mut self, l: usize, x: &[f32], h: &[f32]) -> Vec<f32> {
         let (d_ff, activation) = (self.network.ffn(l).d_ff, self.network.ffn(l).activation);
         let Layer {
@@ -372,7 +371,7 @@ fn rms_norm(x: &[f32], gain: Option<&[f32]>, eps: f32) -> Vec<f32> {
     scaled.zip(gain).map(|(v, g)| v * g).collect()
 }
 
-/// Probabilities of `scores`; the maximum is taken out first so that no exponential overflows.
+/// Probabilities of `scores`; the maximum is subtracted first so that no exponential overflows.
 fn softmax(mut scores: Vec<f64>) -> Vec<f64> {
     let max = scores.iter().copied().fold(f64::NEG_INFINITY, f64::max);
     let mut sum = 0.0;

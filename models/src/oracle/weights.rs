@@ -31,13 +31,13 @@ impl Matrix {
         Self {
             data: columns.map(|i| self.data[i]).collect(),
             cols: rows,
-            // Stored by column, so columns are scaled and added: nothing is multiplied in blocks.
+            // Stored by column, so columns are scaled and added: no product of blocks is computed.
             in_blocks: false,
         }
     }
 }
 
-/// Inner product in f64; eight partial sums, so that large models stay bearable.
+/// Inner product in f64; eight partial sums, so that large models are not unbearably slow.
 pub(super) fn dot(a: &[f32], b: &[f32]) -> f64 {
     assert_eq!(
         a.len(),
@@ -76,7 +76,7 @@ pub(super) struct Weights {
     pub(super) embedding: Matrix,  // [vocab_size, d_model]
     pub(super) layers: Vec<Layer>, // [n_layers]
     vectors: BTreeMap<TensorId, Vec<f32>>,
-    /// `[vocab_size, d_model]`; `None` where the embedding is the head.
+    /// `[vocab_size, d_model]`; `None` if the embedding is the head.
     pub(super) head: Option<Matrix>,
 }
 

@@ -1,4 +1,4 @@
-//! What a sampler does, and the ranges of its parameters.
+//! A sampler's settings, and the ranges of its parameters.
 
 use crate::error::{ModelError, Result};
 
@@ -12,9 +12,9 @@ pub struct SamplerConfig {
     pub top_k: usize,
     /// Probability mass of best tokens that is kept, 0 to 1; 1 keeps all, 0 only the best.
     pub top_p: f32,
-    /// Least probability relative to the best token's, 0 to 1; 0 keeps all.
+    /// Minimum probability relative to the best token's, 0 to 1; 0 keeps all.
     pub min_p: f32,
-    /// What logits of recent tokens are divided (or, if negative, multiplied) by; 1 is off.
+    /// Logits of recent tokens are divided (or, if negative, multiplied) by this; 1 is off.
     pub repeat_penalty: f32,
     /// Number of recent tokens that are penalised; 0 is off, `usize::MAX` penalises all.
     pub repeat_last_n: usize,
@@ -48,7 +48,7 @@ impl SamplerConfig {
     /// Checks every parameter against its range.
     ///
     /// # Errors
-    /// [`ModelError::Parameter`], naming the field and what it accepts.
+    /// [`ModelError::Parameter`], naming the field and its range.
     pub fn validate(&self) -> Result<()> {
         let temperature = (0.0..=100.0).contains(&self.temperature);
         let penalty = self.repeat_penalty > 0.0 && self.repeat_penalty <= 100.0;

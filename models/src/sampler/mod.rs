@@ -35,9 +35,9 @@ pub struct Sampler {
     config: SamplerConfig,
     rng: SplitMix64,
     vocab_size: usize,
-    /// The logits with penalties. `[vocab_size]`, empty where there are no penalties.
+    /// The logits with penalties. `[vocab_size]`, empty if there are no penalties.
     penalised: Vec<f32>,
-    /// What is left of the vocabulary; the capacity stays.
+    /// The tokens that are left; the capacity stays.
     candidates: Vec<Candidate>,
     /// Running sums of the candidates' weights, by candidate.
     sums: Vec<f64>,
@@ -72,7 +72,7 @@ impl Sampler {
         &self.config
     }
 
-    /// Gives its memory back; the next call of [`Sampler::sample`] allocates it again.
+    /// Frees its memory; the next call of [`Sampler::sample`] allocates it again.
     pub fn free_buffers(&mut self) {
         self.penalised = Vec::new();
         self.candidates = Vec::new();
@@ -83,7 +83,8 @@ impl Sampler {
     /// `logits`: `[vocab_size]`. Greedy choice (temperature 0) takes the lowest id among equals.
     ///
     /// # Errors
-    /// Logits of another number than the vocabulary's, or not finite: the model is damaged.
+    /// A number of logits that differs from the vocabulary's, or logits that are not finite: the
+    /// model is damaged.
     pub fn sample(&mut self, logits: &[f32], history: &[u32]) -> Result<u32> {
         check(logits, self.vocab_size)?;
         let logits = if self.config.penalises() {
@@ -107,7 +108,7 @@ impl Sampler {
         Ok(self.draw())
     }
 
-    /// Keeps the fewest of the best whose probabilities sum up to `top_p`.
+    /// Keeps the fewest best tokens whose probabilities add up to `top_p`.
     fn keep_top_p(&mut self) {
         if self.config.top_p >= 1.0 {
             return;
@@ -119,7 +120,7 @@ impl Sampler {
         let n = self.candidates.len();
         let (mut sum, mut sorted, mut step) = (0.0, 0, FIRST_SORTED);
         while sorted < n {
-            // Sort only as far as the sum needs: the best `step` of what is left.
+            // Sorts only as far as the sum needs: the best `step` of the rest.
             let rest = &mut self.candidates[sorted..];
             let part = step.min(rest.len());
             if part < rest.len() {
@@ -158,7 +159,7 @@ impl Sampler {
         }));
         let point = self.rng.next_unit() * sum;
         // The first whose running sum exceeds the point has a weight above 0. Rounding can put the
-        // point on the last sum; the last candidate that added to it is the right one then.
+        // point on the last sum; then the last candidate that added to it is the right one.
         let at = self.sums.partition_point(|&s| s <= point);
         let at = at.min(self.sums.partition_point(|&s| s < sum));
         self.candidates[at].id
@@ -172,9 +173,8 @@ impl Sampler {
     }
 }
 
-/// Writes `logits` to `out`, with those of the tokens in `window` divided by the penalty where they are
-/// positive and multiplied where not, once each however often they occur (Keskar et al., "CTRL",
-/// arXiv:1909.05858, section 4.1).
+/// Writes `logits` to `out`, with those of the tokens in `window` divided by the penalty if they are positive and
+/// multiplied if not, once each, however often they occur (Keskar et al., "CTRL", arXiv:1909.05858, section 4.1).
 fn penalise(logits: &[f32], window: &[u32], penalty: f32, out: &mut Vec<f32>) {
     out.clear();
     out.extend_from_slice(logits);
@@ -191,11 +191,11 @@ fn penalise(logits: &[f32], window: &[u32], penalty: f32, out: &mut Vec<f32>) {
     }
 }
 
-/// Fills `out` with the `k` best candidates in order, or with all of them in order of their ids where
-/// `k` is 0 or reaches the number of logits.
+/// Fills `out` with the `k` best candidates in order, or with all of them in order of their ids if `k` is 0 or reaches
+/// the number of logits.
 ///
-/// One pass gathers what is better than the worst of the best `k` so far, and only these few are
-/// selected from now and then: a fraction of the time of selecting from all.
+/// One pass gathers what is better than the worst of the best `k` so far, and the best are selected
+/// from these few now and then: a fraction of the time of selecting from all.
 fn gather(logits: &[f32], k: usize, out: &mut Vec<Candidate>) {
     out.clear();
     let entries = (0u32..)
@@ -208,7 +208,7 @@ fn gather(logits: &[f32], k: usize, out: &mut Vec<Candidate>) {
     let full = k.saturating_mul(GATHERED);
     let mut least = f32::NEG_INFINITY;
     for entry in entries {
-        // A later equal has a higher id and loses against all that are kept.
+        // A later equal has a higher id and loses to all that are kept.
         if entry.logit <= least {
             continue;
         }

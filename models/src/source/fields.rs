@@ -1,5 +1,5 @@
-//! Typed access to named values, whatever they were written in: an absent or null field is a default, a wrong one
-//! is an error, and what nobody asked for is known.
+//! Typed access to named values of any format: an absent or null field is a default, a wrong one is an error, and it is
+//! known which fields have not been read.
 
 use std::cell::RefCell;
 use std::collections::BTreeSet;
@@ -13,14 +13,14 @@ use crate::error::{ModelError, Result};
 /// An object of a JSON file, or the metadata keys of a GGUF file under one prefix.
 pub(crate) struct Fields {
     path: PathBuf,
-    /// Where the object is inside the file, as a prefix of field names.
+    /// Path of the object inside the file, as a prefix of field names.
     prefix: String,
     object: Map<String, Value>,
     asked: RefCell<BTreeSet<String>>,
 }
 
 impl Fields {
-    /// The values in `object`, which `prefix` leads to in the file at `path`.
+    /// The values in `object`, which is at `prefix` in the file at `path`.
     pub(crate) fn new(path: &Path, prefix: String, object: Map<String, Value>) -> Self {
         Self {
             path: path.to_path_buf(),
@@ -64,7 +64,7 @@ impl Fields {
         self.object.get(name).filter(|v| !v.is_null())
     }
 
-    /// The field, unless it is absent or null, if nobody asked for it yet.
+    /// The field, unless it is absent, null or has already been read.
     pub(crate) fn unasked(&self, name: &str) -> Option<&Value> {
         match self.asked.borrow().contains(name) {
             true => None,

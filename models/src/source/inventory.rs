@@ -1,4 +1,4 @@
-//! The tensors of a source by role: where each one is, and whether its shape is what the network asks for.
+//! The tensors of a source by role: where each one is, and whether it has the shape that the network requires.
 
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -21,16 +21,16 @@ struct Placed {
     plus_one: bool,
 }
 
-/// A tensor of a file, whatever it stands for.
+/// A tensor of a file, in any role.
 pub(crate) struct Found {
     pub(crate) meta: TensorMeta,
-    /// From [`Inventory::add_file`].
+    /// Its file's number, from [`Inventory::add_file`].
     pub(crate) file: usize,
-    /// Its first byte; all of them lie inside the file.
+    /// Its first byte; all its bytes are inside the file.
     pub(crate) start: u64,
 }
 
-/// The error for a tensor that stands for nothing known.
+/// The error for a tensor without a known role.
 pub(crate) fn unknown_tensor(path: &Path, name: String) -> ModelError {
     ModelError::unsupported(
         path,
@@ -63,7 +63,7 @@ impl Inventory {
         self.files.len() - 1
     }
 
-    /// Records that `found` holds `ids`, row after row, and whether 1 is to be added to its elements.
+    /// Records that `found` contains `ids`, row after row, and whether 1 is to be added to its elements.
     ///
     /// # Errors
     /// A second tensor in the same role; several roles whose rows are not those of the tensor.
@@ -98,7 +98,7 @@ impl Inventory {
         Ok(())
     }
 
-    /// Rows of each part of a tensor that holds several.
+    /// Rows of each part of a tensor that contains several.
     fn rows_of_parts(
         &self,
         network: &Network,
@@ -159,11 +159,11 @@ impl Inventory {
             .map_err(|e| ModelError::io(path, format!("read tensor {}", p.meta.name), e))
     }
 
-    /// Whether there is a head that differs from the embedding. One that is a copy is forgotten: transformers ties a
-    /// head that is missing, and keeps one that is stored.
+    /// Whether there is a head that differs from the embedding. A copy of the embedding is dropped: transformers ties a
+    /// missing head, and keeps a stored one.
     ///
     /// # Errors
-    /// A failing read.
+    /// A failed read.
     pub(crate) fn has_head_of_its_own(&mut self) -> Result<bool> {
         let ids = [TensorId::OutputHead, TensorId::TokenEmbedding];
         let [Some(head), Some(embedding)] = ids.map(|id| self.meta(id)) else {

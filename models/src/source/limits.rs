@@ -1,5 +1,5 @@
-//! Bounds on the numbers of a model, so that products of them cannot overflow and a hostile file cannot make the
-//! engine loop or reserve without end.
+//! Bounds on the numbers of a model, so that products of them cannot overflow and a hostile file cannot make the engine
+//! loop or allocate without limit.
 
 use std::io::Read;
 use std::path::Path;
@@ -7,13 +7,14 @@ use std::path::Path;
 use crate::error::{ModelError, Result};
 use crate::files::open_regular;
 
-/// Largest head, row or column count accepted: an order of magnitude above any model.
+/// Largest accepted count of heads, rows or columns: an order of magnitude above any model.
 pub(crate) const MAX_DIMENSION: u64 = 1 << 24;
 
-/// Most layers: packed files number them with 16 bits, of which the highest number means none.
+/// Maximum number of layers: packed files number them with 16 bits, and the highest number means
+/// none.
 pub(crate) const MAX_LAYERS: u64 = u16::MAX as u64 - 1;
 
-/// Longest context accepted, in tokens.
+/// Longest accepted context, in tokens.
 pub(crate) const MAX_CONTEXT: u64 = 1 << 31;
 
 /// Longest JSON side file: settings have some KiB, the index of a checkpoint some hundred. Objects of JSON may take

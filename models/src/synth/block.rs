@@ -9,7 +9,7 @@ use crate::block::BlockType;
 /// Elements per block.
 pub(super) const LEN: usize = 32;
 
-/// Integer that stands for a block's largest planted coefficient.
+/// The integer that represents a block's largest planted coefficient.
 pub(super) const AMPLITUDE: f32 = 5.0;
 
 /// Standard deviation of [`integers`].
@@ -18,7 +18,7 @@ pub(super) const INTEGERS_DEVIATION: f64 = 4.534;
 /// 32 elements, each `scale * codes[i]`.
 pub(super) struct Block {
     pub(super) scale: f16,
-    /// From -7 to 7.
+    /// Values from -7 to 7.
     pub(super) codes: [i8; LEN],
 }
 
@@ -27,7 +27,7 @@ pub(super) fn integers(stream: Stream, block: u64) -> [i8; LEN] {
     spread(stream, block, |bits| bits, |nibble| (nibble - 8).max(-7))
 }
 
-/// 32 integers from -2 to 2, binomial with variance 1: what is added to planted ones.
+/// 32 integers from -2 to 2, binomial with variance 1: noise that is added to planted ones.
 pub(super) fn noise(stream: Stream, block: u64) -> [i8; LEN] {
     let set_bits = |bits: u64| {
         let pairs = bits - (bits >> 1 & 0x5555_5555_5555_5555);

@@ -1,26 +1,26 @@
-//! Models of real shapes for speed work. They speak nonsense, but which of their neurons are active is
-//! decided as in a real sparse model: by the sign of a gate's product with the residual stream, at run
-//! time. How many are, how unequal they are, how much consecutive tokens have in common and what a
-//! predictor of low rank sees of it are planted in the weights ([`Planting`]).
+//! Models of real shapes for measuring speed. Their output is meaningless, but their active neurons are decided as in a
+//! real sparse model: by the sign of a gate's product with the residual stream, at run time. How many are active, how
+//! unequal they are, how much consecutive tokens have in common and how much of it a predictor of low rank sees, is
+//! planted in the weights ([`Planting`]).
 //!
-//! **The residual stream.** Its columns are cut into `rank / 2` groups, and inside a group column `j`
-//! has a fixed sign. A token is a coefficient per group (times the signs), and noise. A quarter of the
-//! groups is the same in all tokens; three eighths are the token's own (the embedding); three eighths
-//! are the context. Attention writes the context: queries and keys are constant, so that scores depend on
-//! distance alone and weigh about ten positions back; V reads the token's groups, O maps that at random to
-//! the context's. The FFN's output is small, so the structure is there in every layer.
+//! **The residual stream.** Its columns are divided into `rank / 2` groups, and inside a group column `j` has a fixed
+//! sign. A token is a coefficient per group (times the signs), and noise. A quarter of the groups is the same in all
+//! tokens; three eighths are the token's own (the embedding); three eighths are the context. Attention writes the
+//! context: queries and keys are constant, so that scores depend on distance alone and cover about ten positions; V
+//! reads the token's groups, O maps them at random to the context's. The FFN's output is small, so the structure is
+//! there in every layer.
 //!
 //! **Neurons.** A gate row has a random coefficient per varying group, noise, and a coefficient of the
 //! constant groups that is its threshold. Thresholds are normally distributed, which makes hot and cold
 //! neurons, in random order. Positive factors such as RMSNorm's change no sign.
 //!
-//! **Predictors**, in PowerInfer's form `fc2 · relu(fc1 · x)`: fc1 reads the groups' coefficients, with
-//! both signs, and fc2 holds the gate's, rounded, with a lower threshold. What they cannot see is the
-//! noise in gate rows and in the stream.
+//! **Predictors**, in PowerInfer's form `fc2 · relu(fc1 · x)`: fc1 reads the groups' coefficients, with both signs, and
+//! fc2 has the gate's, rounded, with a lower threshold. What they cannot see is the noise in gate rows and in the
+//! stream.
 //!
-//! **Values** are small integers times a scale per 32 elements, so that a seed gives the same model in
-//! Q4_0, Q8_0 and F16. Every row comes out of random numbers by position (no state), so any range of
-//! bytes can be had at any time.
+//! **Values** are small integers times a scale per 32 elements, so that a seed gives the same model in Q4_0, Q8_0 and
+//! F16. Every row is computed from random numbers by position (no state), so any range of bytes can be read at any
+//! time.
 
 mod block;
 mod planting;
@@ -47,7 +47,7 @@ use random::Stream;
 use rows::Rows;
 use vocabulary::vocabulary;
 
-/// Most layers that can be made; the format of bundles has room for more.
+/// Maximum number of layers that can be made; the packed format has room for more.
 const MOST_LAYERS: usize = 1024;
 
 /// Formats that matrices can have.
@@ -56,10 +56,10 @@ pub const FORMATS: [BlockType; 3] = [BlockType::Q4_0, BlockType::Q8_0, BlockType
 /// Which model of a shape.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Form {
-    /// With the shape's ReLU, Down transposed, and predictors: as PowerInfer's files are.
+    /// With the shape's ReLU, transposed Down, and predictors, like PowerInfer's files.
     Sparse,
-    /// With SiLU, Down as usual, no predictors: what other engines time on the same shape. Down is not the
-    /// sparse form's.
+    /// With SiLU, ordinary Down, and no predictors, for timing other engines on the same shape. Its Down differs from
+    /// the sparse form's.
     Plain,
 }
 
@@ -72,12 +72,12 @@ pub struct SynthOptions {
     pub form: Form,
     /// Format of all matrices, one of [`FORMATS`].
     pub format: BlockType,
-    /// Another seed is another model.
+    /// Another seed gives another model.
     pub seed: u64,
-    /// Layers instead of the shape's.
+    /// Number of layers instead of the shape's.
     pub layers: Option<usize>,
-    /// Rank of the predictors instead of the shape's. Twice the dimension of what is planted, so other
-    /// ranks are other models.
+    /// Rank of the predictors instead of the shape's. It is twice the dimension of the planted structure, so another
+    /// rank gives another model.
     pub rank: Option<usize>,
     /// What is planted.
     pub planting: Planting,
@@ -98,7 +98,7 @@ impl SynthOptions {
     }
 }
 
-/// A model that is computed wherever it is read.
+/// A model that is computed as it is read.
 pub struct SynthSource {
     program: PathBuf,
     network: Network,
@@ -176,7 +176,7 @@ impl SynthSource {
 }
 
 impl TensorSource for SynthSource {
-    /// The program: with the options, it is what the model comes from.
+    /// The program: with the options, it is the model's source.
     fn path(&self) -> &Path {
         &self.program
     }

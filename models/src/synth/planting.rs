@@ -5,39 +5,38 @@ use super::random::{Stream, normal_quantile};
 use crate::error::{ModelError, Result};
 use crate::network::Network;
 
-/// The tunables.
+/// The parameters.
 ///
-/// Measured with the values of [`Planting::default`] by `models/tests/synth.rs`, 500 random tokens, the first
-/// half not counted, a cache (least recently used out) of half of a layer's neurons:
+/// Measured with the values of [`Planting::default`] by `models/tests/synth.rs`, 500 random tokens, the first half not
+/// counted, with an LRU cache of half of a layer's neurons:
 ///
-/// | shape | density (least, most of a token) | overlap | recall at | misses, P99 |
+/// | shape | density (minimum, maximum of a token) | overlap | recall at | misses, P99 |
 /// |---|---|---|---|---|
 /// | turbosparse-mistral-7b, 32 layers | 10.2% (7, 18) | 57% | 99.6% at 1.17 | 3.1%, 12% (layer 0: 3.5%, 14%; 31: 2.6%, 11%) |
 /// | llama2-7b-relu, layers 0 and 1 | 10.3% (7, 20) | 56% | 99.6% at 1.17 | 3.5%, 15% |
 /// | tiny-sparse (4 layers, 300 tokens) | 9.8% (5, 21) | 54% | 96% at 1.17 | 3.6%, 25% |
 ///
-/// PowerInfer-2 reports 10%, and misses of 3.5%, P99 18.9%. The hottest fifth of the neurons makes 77% of
-/// the activations. In the first ten tokens of a sequence half as many neurons again are active, since
+/// PowerInfer-2 reports 10%, and misses of 3.5%, P99 18.9%. The hottest fifth of the neurons accounts for 77% of the
+/// activations. In the first ten tokens of a sequence, one and a half times as many neurons are active, since
 /// attention's mean is over fewer tokens.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Planting {
     /// Mean share of neurons whose gate is above 0, `0.005..=0.5`.
     pub density: f64,
-    /// How unequal the neurons are: standard deviation of their thresholds, in units of the standard
-    /// deviation of what is compared with them. 0 makes all alike.
+    /// How unequal the neurons are: standard deviation of their thresholds, in units of the standard deviation of the
+    /// sums that are compared with them. 0 makes all equal.
     pub skew: f64,
-    /// Variance of the slowly varying part of the residual stream against that of the token's own part:
-    /// what makes consecutive tokens activate the same neurons.
+    /// Variance of the slowly varying part of the residual stream relative to that of the token's own part: it makes
+    /// consecutive tokens activate the same neurons.
     pub context: f64,
     /// Standard deviation of the logarithm of a token's strength: some tokens activate far more neurons
     /// than others, which makes the tail of the cache's misses.
     pub token_spread: f64,
-    /// Strength of the constant direction, against 1 for the token's part.
+    /// Strength of the constant direction, relative to 1 for the token's part.
     pub constant: f64,
     /// Attention's score for the same position above that for distant ones; higher narrows the window.
     pub attention_peak: f64,
-    /// Norm of an FFN's contribution against that of the residual stream; structure survives while it
-    /// is small.
+    /// Norm of an FFN's contribution relative to that of the residual stream; structure survives while it is small.
     pub ffn_share: f64,
     /// How far predictors lower a neuron's threshold, in the units of `skew`: recall against
     /// over-prediction.
@@ -59,37 +58,37 @@ impl Default for Planting {
     }
 }
 
-/// Rotary frequencies that attention's window is made of, in radians per position: their cosines agree
-/// for about ten positions and cancel beyond.
+/// Rotary frequencies that form attention's window, in radians per position: their cosines agree for about ten
+/// positions and cancel beyond.
 const WINDOW_BAND: std::ops::RangeInclusive<f32> = 0.03..=0.12;
 
-/// Variance of the context that a layer after the first adds, against the first's.
+/// Variance of the context that a layer after the first adds, relative to the first's.
 const CONTEXT_GROWTH: f64 = 0.02;
 
-/// Noise of a query or key, against about 1 for what is planted.
+/// Noise of a query or key, relative to about 1 for the planted part.
 const ATTENTION_NOISE: f64 = 0.1;
 
 /// Standard deviation of a logit.
 const LOGIT_DEVIATION: f64 = 4.0;
 
-/// Energy of a planted block with its noise against the planted part alone.
+/// Energy of a planted block with its noise, relative to the planted part alone.
 const WITH_NOISE: f64 = 1.0 + 1.0 / (AMPLITUDE as f64 * AMPLITUDE as f64);
 
-/// What a group of columns carries.
+/// What a group of columns represents.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Subspace {
     /// The same in every token.
     Constant,
     /// The token's own embedding.
     Token,
-    /// What attention wrote.
+    /// The context, written by attention.
     Context,
 }
 
 /// The subspaces of a model's residual stream and the strengths that follow from a [`Planting`].
 pub(super) struct Plan {
     pub(super) planting: Planting,
-    /// Columns of a group.
+    /// Columns per group.
     pub(super) group: usize,
     /// Number of groups, half the predictors' rank.
     pub(super) n_groups: usize,
@@ -100,7 +99,7 @@ pub(super) struct Plan {
     frequencies: Vec<f32>,
     /// Mean of the neurons' thresholds.
     threshold: f64,
-    /// Independent positions that attention's mean is worth.
+    /// Number of independent positions that attention's mean is equivalent to.
     window: f64,
 }
 
@@ -145,8 +144,8 @@ impl Plan {
         })
     }
 
-    /// What group `g` carries: a quarter of the groups is constant, three eighths each are the token's
-    /// and the context's.
+    /// What group `g` represents: a quarter of the groups is constant, three eighths each are the token's and the
+    /// context's.
     pub(super) fn subspace(&self, g: usize) -> Subspace {
         match 8 * g / self.n_groups {
             0..2 => Subspace::Constant,
@@ -173,7 +172,7 @@ impl Plan {
         self.planting.context * (1.0 + CONTEXT_GROWTH * l as f64)
     }
 
-    /// Root mean square of the residual stream where a context coefficient has variance `context`.
+    /// Root mean square of the residual stream if a context coefficient has variance `context`.
     fn rms(&self, context: f64) -> f64 {
         let varying = self.n_varying() * (1.0 + context);
         let energy = self.n_constant() * self.planting.constant.powi(2) + varying;
@@ -204,9 +203,8 @@ impl Plan {
         (self.n_varying() * (1.0 + context)).sqrt()
     }
 
-    /// Threshold of a neuron whose place among the others is the normal deviate `place`, less `margin`,
-    /// as the coefficient of the constant groups that puts it there (coefficients of the others having
-    /// variance 1).
+    /// Threshold of a neuron whose rank among the others is the normal deviate `place`, less `margin`, as the
+    /// coefficient of the constant groups (if the others' coefficients have variance 1).
     pub(super) fn threshold(&self, l: usize, place: f32, margin: f64) -> f64 {
         let beta = self.threshold + self.planting.skew * f64::from(place) - margin;
         -beta * self.deviation(self.context(l)) / (self.n_constant() * self.planting.constant)
@@ -226,7 +224,7 @@ impl Plan {
         (score / elements as f64).sqrt() * self.rms_before_attention(l) / constant
     }
 
-    /// Noise in rows of Q and K where nothing is planted.
+    /// Noise in the parts of rows of Q and K in which nothing is planted.
     pub(super) fn query_noise(&self) -> f64 {
         ATTENTION_NOISE / (self.network.d_model as f64).sqrt()
     }
@@ -236,8 +234,7 @@ impl Plan {
         self.rms_before_attention(l) / (self.group_len() * self.n_varying().sqrt())
     }
 
-    /// Scale of O's integers in rows of the context's groups: what makes the mean over the window as
-    /// strong as the plan wants it.
+    /// Scale of O's integers in rows of the context's groups: it makes the mean over the window as strong as planned.
     pub(super) fn output_scale(&self, l: usize) -> f64 {
         let growth = if l == 0 { 1.0 } else { CONTEXT_GROWTH };
         let variance = self.planting.context * growth * self.window;
@@ -246,8 +243,8 @@ impl Plan {
 
     /// Scale of Down's integers.
     pub(super) fn down_scale(&self, l: usize) -> f64 {
-        // Mean square of relu(g - beta) * u over all neurons, about: the gate's excess is about as
-        // large as its deviation, and so is up.
+        // Approximate mean square of relu(g - beta) * u over all neurons: the gate's excess is
+        // about as large as its deviation, and so is up.
         let hidden = self.network.ffn(0).d_ff as f64 * self.planting.density;
         self.planting.ffn_share * self.rms(self.context(l)) / (hidden.sqrt() * INTEGERS_DEVIATION)
     }

@@ -1,4 +1,4 @@
-//! Random numbers by position: any number of any row can be had without those before it.
+//! Random numbers by position: any number of any row can be computed without those before it.
 
 /// The numbers of one row, by counter (SplitMix64; Steele, Lea and Flood 2014).
 #[derive(Clone, Copy, Debug)]
@@ -46,7 +46,7 @@ fn mix(mut z: u64) -> u64 {
     z ^ (z >> 31)
 }
 
-/// The `x` that a normal deviate stays below with probability `p`, `0 < p < 1` (Acklam's rational
+/// The `x` below which a normal deviate is with probability `p`, `0 < p < 1` (Acklam's rational
 /// approximation, relative error below 1.2e-9).
 pub(super) fn normal_quantile(p: f64) -> f64 {
     const A: [f64; 6] = [

@@ -1,4 +1,4 @@
-//! What each row of each tensor is made of, block by block.
+//! The content of each row of each tensor, block by block.
 
 use half::f16;
 
@@ -9,22 +9,22 @@ use super::vocabulary::N_CONTROL;
 use crate::network::Network;
 use crate::tensor::{LayerTensor, TensorId};
 
-/// Noise of planted rows where nothing is planted, against what is planted elsewhere.
+/// Noise in the unplanted parts of planted rows, relative to what is planted elsewhere.
 const FLOOR: f64 = 0.1;
 
-/// How much more often the constant part says no to control tokens than a logit's deviation says yes:
-/// a text never ends by itself.
+/// How strongly the constant part lowers the logits of control tokens, in deviations of a logit: so that a text never
+/// ends early.
 const CONTROL_TOKENS: f64 = 8.0;
 
-/// Counters of a row's stream: coefficients by group, noise by block, and the place of its neuron.
+/// Counters of a row's stream: coefficients by group, noise by block, and the rank of its neuron.
 const NOISE: u64 = 1 << 20;
 const PLACE: u64 = 1 << 40;
 
-/// One row, as a rule that gives any of its blocks.
+/// One row, as a rule that computes any of its blocks.
 pub(super) enum Row {
     /// Independent integers.
     Random { stream: Stream, scale: f16 },
-    /// The same for all rows of a group but for the sign.
+    /// The same for all rows of a group except for the sign.
     Mirrored {
         stream: Stream,
         scale: f16,
@@ -47,7 +47,7 @@ pub(super) struct Planted {
     token: f64,
     /// Standard deviation of coefficients over the context's groups.
     context: f64,
-    /// Standard deviation of elements where the coefficient is 0.
+    /// Standard deviation of elements whose coefficient is 0.
     floor: f64,
     /// Whether all coefficients of a subspace have the same magnitude.
     level: bool,
@@ -120,7 +120,7 @@ impl Rows {
                     return random(scale * FLOOR);
                 }
                 Row::Mirrored {
-                    // Of the group's first row.
+                    // The stream of the group's first row.
                     stream: self.stream(id, group * plan.group),
                     scale: f16::from_f64(scale),
                     sign: plan.signs[row],
@@ -150,7 +150,7 @@ impl Rows {
         let (plan, stream) = (&self.plan, self.stream(id, token));
         if id == TensorId::TokenEmbedding {
             let spread = plan.planting.token_spread;
-            // The mean of the square is 1.
+            // The mean square is 1.
             let strength = (spread * f64::from(stream.normal(PLACE)) - spread * spread).exp();
             let strengths = [plan.planting.constant, strength, 0.0];
             return Row::Planted(Planted::new(stream, 1.0, strengths));
@@ -160,7 +160,7 @@ impl Rows {
             false => 0.0,
         };
         Row::Planted(Planted {
-            // Rows of equal length: none is the most probable token more often than others.
+            // Rows of equal length: no token is the most probable one more often than others.
             level: true,
             ..Planted::new(stream, plan.logit_unit(), [refusal, 1.0, 1.0])
         })
@@ -247,7 +247,7 @@ impl Rows {
             }
     }
 
-    /// The signs of one group's columns, so scaled that the product with the stream is the group's
+    /// The signs of one group's columns, scaled so that the product with the stream is the group's
     /// coefficient; zeros elsewhere.
     fn feature_block(&self, group: usize, sign: i8, block: usize) -> Block {
         let mut out = Block::ZERO;

@@ -10,7 +10,7 @@ pub struct Shape {
     pub name: &'static str,
     /// Activation of the sparse form.
     activation: Activation,
-    /// Layers, unless the caller wants fewer.
+    /// Number of layers, unless the caller wants fewer.
     pub n_layers: usize,
     pub(super) d_model: usize,
     n_heads: usize,
@@ -19,9 +19,9 @@ pub struct Shape {
     pub(super) d_ff: usize,
     vocab_size: usize,
     context_length: usize,
-    /// Rank of the predictors, unless the caller wants another. 256 for a width of 4096 makes groups of 32
-    /// columns, a block each, so that no format rounds what is planted; the predictors then are 2% of
-    /// the file and name 99% of the active neurons.
+    /// Rank of the predictors, unless the caller wants another. 256 for a width of 4096 makes groups of 32 columns, a
+    /// block each, so that no format rounds what is planted; the predictors are then 2% of the file and name 99% of the
+    /// active neurons.
     pub(super) rank: usize,
 }
 
@@ -75,7 +75,7 @@ impl Shape {
     /// The shape called `name`.
     ///
     /// # Errors
-    /// There is none; the message lists those there are.
+    /// There is none; the message lists the existing ones.
     pub fn named(name: &str) -> Result<Self> {
         let found = Self::ALL.into_iter().find(|s| s.name == name);
         found.ok_or_else(|| ModelError::Parameter {

@@ -1,5 +1,5 @@
-//! A vocabulary for a model that has nothing to say: bytes, so that any text can be a prompt, and
-//! made-up words, so that any token can be shown.
+//! A vocabulary for a model whose output is meaningless: bytes, so that any text can be a prompt,
+//! and made-up words, so that any token can be shown.
 
 use crate::tokenizer::{TokenizerModel, TokenizerSpec};
 
@@ -15,8 +15,8 @@ const UNKNOWN: i32 = 2;
 const CONTROL: i32 = 3;
 const BYTE: i32 = 6;
 
-/// A SentencePiece vocabulary of `size` tokens; a prompt becomes one token per byte, since no merge
-/// leads to a word.
+/// A SentencePiece vocabulary of `size` tokens; a prompt becomes one token per byte, since no
+/// merges lead to words.
 pub(super) fn vocabulary(size: usize) -> TokenizerSpec {
     let mut tokens: Vec<String> = ["<unk>", "<s>", "</s>"].map(String::from).into();
     tokens.extend((0..N_BYTES).map(|b| format!("<0x{b:02X}>")));

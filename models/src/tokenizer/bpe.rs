@@ -24,7 +24,7 @@ pub(super) struct ByteLevelBpe {
     classes: CharClasses,
     index: TextIndex,
     merges: MergeTable,
-    /// Token of each byte, [`NONE`] where the vocabulary has none. `[256]`
+    /// Token of each byte, [`NONE`] if the vocabulary has none. `[256]`
     byte_ids: Vec<u32>,
     /// Bytes that merges may join.
     pairs: BytePairs,

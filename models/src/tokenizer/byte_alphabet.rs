@@ -24,7 +24,7 @@ const UNPRINTABLE: [u8; 68] = {
     list
 };
 
-/// The byte that `c` stands for, `None` where `c` is not in the alphabet.
+/// The byte that `c` stands for, `None` if `c` is not in the alphabet.
 pub(super) fn byte_of(c: char) -> Option<u8> {
     let code = u32::from(c);
     match u8::try_from(code) {

@@ -10,7 +10,7 @@ use super::vocabulary::Vocabulary;
 pub enum TextPosition {
     /// At the beginning: the space that some tokenizers put in front of every text is taken away.
     Start,
-    /// Behind other text, as a reply stands behind its prompt: every space is kept.
+    /// After other text, as a reply follows its prompt: every space is kept.
     Continuation,
 }
 

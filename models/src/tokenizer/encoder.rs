@@ -22,7 +22,7 @@ const TOKENIZER: &str = "tokenizer";
 /// How a text becomes tokens.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct EncodeOptions {
-    /// Begin with BOS where the model wants one (and the text does not bring its own).
+    /// Begin with BOS if the model wants one (and the text does not bring its own).
     pub add_bos: bool,
     /// Turn the names of control tokens in the text, such as `<|im_end|>`, into these tokens. Off
     /// for text from strangers, who could otherwise end the user's turn.
@@ -230,7 +230,7 @@ impl Tokenizer {
         self.vocab.len()
     }
 
-    /// The token that begins a sequence, where the model has one.
+    /// The token that begins a sequence, if the model has one.
     pub fn bos(&self) -> Option<u32> {
         self.bos
     }

@@ -33,7 +33,7 @@ const EOG_KEYS: [&str; 6] = [
     "tokenizer.ggml.fim_sep_token_id",
 ];
 
-/// Ids that SentencePiece models have where the file does not say: `<s>` and `</s>`.
+/// Ids that SentencePiece models have if the file names none: `<s>` and `</s>`.
 const SPM_BOS: u32 = 1;
 const SPM_EOS: u32 = 2;
 
@@ -79,7 +79,7 @@ pub fn spec_from_gguf(meta: &Metadata, path: &Path) -> Result<TokenizerSpec> {
     })
 }
 
-/// The model, and whether its prompts begin with BOS where the file does not say.
+/// The model, and whether its prompts begin with BOS if the file does not tell.
 fn byte_level(
     meta: &Metadata,
     path: &Path,

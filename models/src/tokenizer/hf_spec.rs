@@ -23,7 +23,7 @@ struct Names {
     #[serde(default)]
     added_tokens: Vec<AddedToken>,
     post_processor: Option<Value>,
-    /// Unread; required, so that some other JSON file is told from a tokenizer.
+    /// Unread; required, so that some other JSON file is distinguished from a tokenizer.
     #[serde(rename = "model")]
     _model: IgnoredAny,
 }
@@ -162,7 +162,7 @@ pub fn spec_from_hf(folder: &Path) -> Result<TokenizerSpec> {
     })
 }
 
-/// The JSON object in an optional file; null where there is no file.
+/// The JSON object in an optional file; null if there is no file.
 fn read_object(path: &Path) -> Result<Value> {
     if !path.exists() {
         return Ok(Value::Null);
@@ -207,7 +207,6 @@ mod tests {
     use serde_json::json;
     use tempfile::TempDir;
 
-    use std::fs;
 
     use super::*;
 

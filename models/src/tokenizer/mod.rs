@@ -27,7 +27,7 @@ pub use hf::catches_panics;
 pub use hf_spec::spec_from_hf;
 pub use room::EncodingMemory;
 
-/// Everything needed to build a tokenizer; stored in the bundle file.
+/// Everything needed to build a tokenizer; stored in the packed file.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct TokenizerSpec {
     /// The vocabulary and its algorithm.

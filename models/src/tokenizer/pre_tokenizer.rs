@@ -80,7 +80,7 @@ fn split_default<'t>(text: &'t str, classes: &CharClasses, emit: &mut dyn FnMut(
     });
 }
 
-/// `[0-9][0-9][0-9]` and what lies between the matches.
+/// `[0-9][0-9][0-9]` and what is between the matches.
 fn split_triples<'t>(text: &'t str, emit: &mut dyn FnMut(&'t str)) {
     let bytes = text.as_bytes();
     let (mut begin, mut at) = (0, 0);
@@ -216,7 +216,7 @@ fn is_newline(c: char) -> bool {
 }
 
 /// `\s+(?!\S)|\s+`: the whole run at the end of the text, else all of it but the last character, which
-/// belongs to the word behind it, unless there is only one.
+/// belongs to the word after it, unless there is only one.
 fn space_word(text: &str) -> usize {
     let run = run_of(text, usize::MAX, char::is_whitespace);
     if run == text.len() {

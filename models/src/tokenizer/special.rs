@@ -1,4 +1,4 @@
-//! Special tokens inside a text: where they stand, and the ordinary text between them.
+//! Special tokens inside a text: where they are, and the ordinary text between them.
 
 use super::vocabulary::{TokenKind, Vocabulary};
 

@@ -1,8 +1,8 @@
 //! The cost model (PowerInfer-2 v2, section 5), as code that reads like its equations:
 //!
 //! ```text
-//! t_decode  = max(t_compute, t_stream)                 where clusters are streamed
-//!           = t_compute + t_stream + t_io - hidden     where neurons are read singly
+//! t_decode  = max(t_compute, t_stream)                 if clusters are streamed
+//!           = t_compute + t_stream + t_io - hidden     if single neurons are read
 //! hidden    = min(t_io, part of t_ffn)
 //! t_compute = t_attention + t_predictor + t_ffn + t_head + t_overhead
 //! t_x       = bytes_x / rate of x's kernel on the chosen cores     (never above the memory's rate: t_mem)
@@ -10,11 +10,11 @@
 //! t_stream  = bytes of clusters that are streamed / B_io(cluster)
 //! ```
 //!
-//! Two things differ from the paper, because measurements did. Kernels are measured out of memory, so that `t_mem`
-//! is in their rates. And reads of single neurons are *added*, less what of the layer's FFN is computed meanwhile:
-//! its predictors name them only when its input is known, so they cannot hide behind attention, and each read takes
-//! time from a core. Clusters that are streamed between such reads wait for them. Where only clusters are streamed,
-//! they are known in advance and do overlap.
+//! Two things differ from the paper, because measurements did. Kernels are measured with weights in memory, so that
+//! `t_mem` is part of their rates. And reads of single neurons are *added*, less the part of the layer's FFN that is
+//! computed meanwhile: the predictors name them only when the layer's input is known, so they cannot overlap with
+//! attention, and each read takes time from a core. Clusters that are streamed between such reads wait for them. If
+//! only clusters are streamed, they are known in advance and do overlap.
 
 mod reads;
 mod work;
@@ -27,30 +27,30 @@ use serde::{Deserialize, Serialize};
 use crate::machine::{DiskProfile, Kernel, KernelCase, MachineProfile};
 use work::operations;
 
-/// Time to hand a cluster from stage to stage and to start on its memory, seconds on one core.
+/// Time to pass a cluster from stage to stage and to start on its memory, seconds on one core.
 const CLUSTER_SECONDS: f64 = 1.7e-6;
 /// Time of a layer between kernels on one core: norms, quantising, RoPE, seconds.
 const LAYER_SECONDS: f64 = 12e-6;
 /// Time of a layer's exchanges when several cores meet, seconds.
 const EXCHANGE_SECONDS: f64 = 8e-6;
-/// Part of an idle disk's bandwidth that streaming reaches while the cores compute, through an endless window.
+/// Part of an idle disk's bandwidth that streaming reaches while the cores compute, with an infinite stream window.
 const STREAM_EFFICIENCY: f64 = 0.92;
-/// The window with which half of that is reached: while the cores compute what is in memory, a narrow one fills up and
-/// the disk rests. 1.5B model, 75 % in memory: 0.75, 0.80, 0.83 and 0.89 with 6, 12, 24 and 48 MiB.
+/// The stream window with which half of that is reached: while the cores compute what is in memory, a narrow one fills
+/// up and the disk is idle. 1.5B model, 75 % in memory: 0.75, 0.80, 0.83 and 0.89 with 6, 12, 24 and 48 MiB.
 const HALF_WINDOW: f64 = 2.0 * 1048576.0;
-/// Part of a prompt's peak product rate that its batches reach: norms, attention and rows at the edges.
+/// Part of the peak product rate that a prompt's batches reach: the rest is norms, attention and rows at the edges.
 const PROMPT_EFFICIENCY: f64 = 0.8;
-/// Part of the FFN's time behind which reads of its neurons hide: Gate and Up of those that are here, and Down of
-/// clusters that are complete. The median token hides 0.6 of it; in the mean, which counts here, tokens that miss many
-/// neurons hide little.
+/// Part of the FFN's time with which reads of its neurons overlap: Gate and Up of those that are in memory, and Down of
+/// clusters that are complete. For the median token it is 0.6; in the mean, which counts here, tokens that miss many
+/// neurons overlap little.
 const HIDDEN_BEHIND_FFN: f64 = 0.2;
-/// Reads of single neurons with one compute core: nobody else computes while it waits.
+/// Factor for reads of single neurons with one compute core: no other core computes while it waits.
 const ALONE_READ_COST: f64 = 1.25;
 
-/// Reads of single neurons in flight: as many as the driver takes.
+/// Reads of single neurons in flight: as many as the driver accepts.
 const NEURON_DEPTH: usize = 64;
 
-/// What a token's time consists of, seconds.
+/// The parts of a token's time, seconds.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct DecodeTime {
     /// Attention's matrices, and keys and values.
@@ -61,7 +61,7 @@ pub struct DecodeTime {
     pub ffn: f64,
     /// The head.
     pub head: f64,
-    /// Norms, exchanges between cores, hand-overs.
+    /// Norms, exchanges between cores, passing clusters between stages.
     pub overhead: f64,
     /// Reads of streamed clusters, overlapped with all of the above.
     pub stream: f64,
@@ -86,7 +86,7 @@ impl DecodeTime {
         }
     }
 
-    /// What takes most of it.
+    /// What takes the most time.
     pub fn bound_by(&self) -> &'static str {
         let (compute, disk) = (self.compute(), self.stream + self.io);
         if disk > compute {
@@ -97,18 +97,18 @@ impl DecodeTime {
     }
 }
 
-/// The machine as one choice of cores sees it.
+/// The machine as seen with one choice of cores.
 #[derive(Clone, Copy, Debug)]
 pub struct Rates<'a> {
     /// The hardware profile.
     pub machine: &'a MachineProfile,
-    /// Reads of the packed model.
+    /// Rates of reads from the packed model.
     pub disk: &'a DiskProfile,
     /// Compute cores.
     pub threads: usize,
     /// Reads in flight while clusters are streamed.
     pub depth: usize,
-    /// Bytes of the window that they are streamed through.
+    /// Bytes of the stream window.
     pub window: f64,
 }
 
@@ -140,13 +140,13 @@ impl Rates<'_> {
             .sum()
     }
 
-    /// Bytes per second of a kernel; where it was not measured, what the memory gives.
+    /// Bytes per second of a kernel; if it was not measured, those of memory.
     fn rate(&self, case: &KernelCase) -> f64 {
         let rate = self.machine.kernel_rate(case, self.threads);
         rate.unwrap_or_else(|| self.machine.memory_rate(self.threads))
     }
 
-    /// Time to read `clusters` clusters of `bytes` together, seconds.
+    /// Time to read `clusters` clusters of `bytes` in total, seconds.
     pub fn stream(&self, clusters: f64, bytes: f64) -> f64 {
         if clusters <= 0.0 {
             return 0.0;
@@ -155,7 +155,7 @@ impl Rates<'_> {
         clusters * self.disk.seconds_per_read(bytes / clusters, self.depth) / efficiency.max(0.1)
     }
 
-    /// Time that `reads` reads of neurons of `bytes` together add to a token, seconds.
+    /// Time that `reads` reads of neurons, of `bytes` in total, add to a token, seconds.
     pub fn neurons(&self, reads: f64, bytes: f64) -> f64 {
         if reads <= 0.0 {
             return 0.0;
@@ -168,8 +168,8 @@ impl Rates<'_> {
         reads * self.disk.seconds_per_read(bytes / reads, NEURON_DEPTH) * alone
     }
 
-    /// Time of a prompt's token in batches of `batch`, for each of which `flash` (clusters and their bytes) is read,
-    /// seconds: products and reads overlap.
+    /// Time of a prompt's token, seconds, in batches of `batch`; for each batch, `flash` (clusters and their bytes) is
+    /// read. Products and reads overlap.
     pub fn prompt(&self, work: &TokenWork, batch: usize, flash: (f64, f64)) -> f64 {
         let batch = batch.max(1) as f64;
         let mut compute = 0.0;

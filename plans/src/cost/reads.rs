@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-/// A cache that holds a part of all neurons, once it is warm.
+/// Misses of a warm cache that holds a part of all neurons.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct MissSample {
     /// Part of all neurons that the cache holds.
@@ -13,7 +13,7 @@ pub struct MissSample {
     pub bytes: f64,
 }
 
-/// Misses by size, ascending; between the sizes a line is drawn.
+/// Misses by size, ascending, with linear interpolation.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct MissCurve {
     /// From an empty cache to one that holds everything.
@@ -22,7 +22,7 @@ pub struct MissCurve {
 
 impl MissCurve {
     /// From samples in any order; `empty` is what a token reads without a cache. A larger cache never counts as worse
-    /// than a smaller one, whatever noise the samples have.
+    /// than a smaller one, even if noisy samples show that.
     pub fn new(empty: MissSample, samples: &[MissSample]) -> Self {
         let mut sorted = samples.to_vec();
         sorted.retain(|s| s.cached > 0.0);
@@ -49,7 +49,7 @@ impl MissCurve {
         Self { samples: curve }
     }
 
-    /// What is assumed of a model that nobody has profiled: `wanted` neurons per token of `bytes` each, all equally
+    /// The assumption about a model that has not been profiled: `wanted` neurons per token of `bytes` each, all equally
     /// likely.
     pub fn unknown(wanted: f64, bytes: f64) -> Self {
         let empty = MissSample {
@@ -60,7 +60,7 @@ impl MissCurve {
         Self::new(empty, &[])
     }
 
-    /// At a size between the samples.
+    /// The misses of a cache of any size.
     pub fn at(&self, cached: f64) -> MissSample {
         let cached = cached.clamp(0.0, 1.0);
         let above = self.samples.iter().position(|s| s.cached >= cached);

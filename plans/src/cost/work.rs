@@ -1,4 +1,4 @@
-//! What a generated token goes through: bytes of weights by kernel, from the packed model's directory.
+//! The work of a generated token: bytes of weights by kernel, from the packed model's directory.
 
 use forebay_models::block::BlockType;
 use forebay_models::bundle::{Bundle, FfnLayout};
@@ -17,10 +17,10 @@ pub struct Activation {
 }
 
 impl Activation {
-    /// Of a mode, given the part of the neurons that a token wants; `None` where that was never measured, and is taken
-    /// for half.
+    /// For a mode, given the part of the neurons that a token wants; `None` if that was never measured and half is
+    /// assumed.
     pub fn of(sparsity: Sparsity, wanted: Option<f64>) -> Self {
-        /// What is assumed of a model that nobody has profiled.
+        /// The assumption about a model that has not been profiled.
         const UNKNOWN: f64 = 0.5;
         let wanted = wanted.unwrap_or(UNKNOWN);
         match sparsity {
@@ -49,12 +49,12 @@ pub struct Weights {
     pub bytes: f64,
 }
 
-/// Everything that a token needs computed, all of it in memory.
+/// Everything that has to be computed for a token, with all weights in memory.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct TokenWork {
     /// Q, K, V and O of all layers.
     pub attention: Vec<Weights>,
-    /// Predictors, where they are used.
+    /// Predictors, if they are used.
     pub predictor: Vec<Weights>,
     /// The computed part of the FFN.
     pub ffn: Vec<Weights>,
@@ -62,14 +62,14 @@ pub struct TokenWork {
     pub head: Vec<Weights>,
     /// Bytes of keys and values that a token reads at the middle of the context.
     pub kv_bytes: f64,
-    /// Layers.
+    /// Number of layers.
     pub layers: usize,
-    /// Clusters in panels, which are handed from stage to stage as a whole.
+    /// Number of clusters in panels, which pass from stage to stage as a whole.
     pub clusters: usize,
 }
 
 impl TokenWork {
-    /// From a packed model. `kv_bytes` are the KV cache's bytes for the positions that a token sees.
+    /// From a packed model. `kv_bytes` are the bytes of the KV cache for the positions that a token sees.
     pub fn of(bundle: &Bundle, sparsity: Sparsity, active: Activation, kv_bytes: f64) -> Self {
         let mut work = Self {
             kv_bytes,
@@ -120,7 +120,7 @@ impl TokenWork {
                 g.gate_bytes(n) as f64,
             );
             add(&mut self.ffn, Kernel::Gemv, g.up, d, g.up_bytes(n) as f64);
-            // Rows of Down are as long as the cluster has neurons.
+            // Rows of Down have one number per neuron of the cluster.
             add(
                 &mut self.ffn,
                 Kernel::Gemv,
@@ -158,7 +158,7 @@ impl TokenWork {
         add(&mut self.ffn, Kernel::AxpyGathered, g.down, d, down);
     }
 
-    /// All kernels that are needed, with the panels' products for prompts.
+    /// All kernels that are needed, including the panels' products for prompts.
     pub fn cases(&self) -> Vec<KernelCase> {
         let mut cases: Vec<KernelCase> = Vec::new();
         for w in self.all() {

@@ -6,7 +6,7 @@ use crate::topology::{CoreClass, Topology};
 
 const AREA: &str = "cores";
 
-/// Adds the findings; gives the CPUs that would compute, none if that cannot be said.
+/// Adds the findings and returns the CPUs that would compute; none if they cannot be determined.
 pub(super) fn examine(
     doctor: &mut Doctor,
     kernel: &KernelFiles,
@@ -31,7 +31,7 @@ pub(super) fn examine(
         None => Finding::warn(
             AREA,
             "int8 dot product",
-            "none: quantised prefill takes several instructions per product here",
+            "none: quantised prefill takes several instructions per product on this CPU",
         ),
     });
     let features = format!("{}: {}", isa.arch, isa.features.join(" "));

@@ -1,4 +1,4 @@
-//! Findings about the disks that packed models and the given model lie on.
+//! Findings about the disks of packed models and of the given model.
 
 use std::path::{Path, PathBuf};
 
@@ -11,7 +11,7 @@ use crate::kernel_files::KernelFiles;
 use crate::size::format_size;
 use crate::storage::{BlockDevice, Storage};
 
-/// Room that should be free where no model says how much is needed: a 7B model at 4 bits, packed.
+/// Space that should be free if no model is given: a packed 7B model at 4 bits.
 const USUAL_NEED: u64 = 5 << 30;
 
 /// Packing pads bundles to pages.
@@ -91,7 +91,7 @@ fn file_system(area: &str, storage: &Storage) -> Finding {
         return Finding::warn(
             area,
             what,
-            format!("{name}: reached through a network or helper"),
+            format!("{name}: reached through a network or another process"),
         )
         .remedy("set FOREBAY_CACHE, or move the model, to a folder on a local disk");
     }
@@ -101,7 +101,7 @@ fn file_system(area: &str, storage: &Storage) -> Finding {
         "btrfs" | "zfs" => Finding::warn(
             area,
             what,
-            format!("{name}: checksums and compression get in the way of direct reads"),
+            format!("{name}: checksums and compression interfere with direct reads"),
         )
         .remedy("use ext4, xfs or f2fs, or on btrfs a folder with chattr +C"),
         _ => Finding::good(area, what, name),
@@ -111,7 +111,7 @@ fn file_system(area: &str, storage: &Storage) -> Finding {
 fn disk(area: &str, device: &BlockDevice) -> Finding {
     let mut value = device.name.clone();
     match (device.rotational, device.is_virtual) {
-        (true, true) => value.push_str(", virtual (its claim to be rotational says nothing)"),
+        (true, true) => value.push_str(", virtual (that it reports rotation means nothing)"),
         (false, true) => value.push_str(", virtual"),
         (false, false) => value.push_str(", solid state"),
         (true, false) => {

@@ -11,8 +11,7 @@ const AREA: &str = "memory";
 /// Below this, little more than the smallest models' resident weights fit.
 const TIGHT: u64 = 512 << 20;
 
-/// Samples that lie further apart than this share of their median say more about the neighbours than
-/// about the memory.
+/// Samples that are further apart than this share of their median depend more on other programs than on the memory.
 const UNSTEADY: f64 = 0.3;
 
 pub(super) fn examine(doctor: &mut Doctor, kernel: &KernelFiles) {

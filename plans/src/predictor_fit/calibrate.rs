@@ -1,18 +1,18 @@
-//! Where each neuron's score is cut: the recall that is asked for, with the fewest neurons predicted.
+//! Where each neuron's score is cut: to reach the requested recall with the fewest predicted neurons.
 //!
-//! A neuron's possible cuts give pairs (caught, predicted); the concave hull of these is all that an
-//! optimum can use. For a price in predicted neurons per live neuron caught, each neuron's best cut
-//! stands by itself; the price at which the layer as a whole reaches its recall is found by bisection.
+//! A neuron's possible cuts give pairs (caught, predicted); the concave hull of these is all that an optimum can use.
+//! For a price in predicted neurons per live neuron caught, each neuron's best cut is independent of the others; the
+//! price at which the layer as a whole reaches its recall is found by bisection.
 
 use super::matmul::Product;
 use super::network::Network;
 use super::samples::Part;
 
-/// Offsets are set this many times: the combination of hidden units that stands for 1 is not quite
-/// constant, so the first offsets miss a little.
+/// Offsets are set this many times: the combination of hidden units that represents 1 is not quite
+/// constant, so the first offsets are slightly off.
 const PASSES: usize = 2;
 
-/// How far, in log-odds, a neuron that is best never (or always) predicted is kept from the cut.
+/// Distance from the cut, in log-odds, of a neuron that is best never (or always) predicted.
 const NEVER: f32 = 4.0;
 
 /// A possible cut of a neuron's scores.
@@ -34,12 +34,12 @@ struct Cuts {
 struct Choice {
     /// `[d_ff]`.
     scores: Vec<f32>,
-    /// Predicted neurons that one more live neuron caught is worth.
+    /// How many predicted neurons one more caught live neuron is worth.
     price: f64,
 }
 
 impl Cuts {
-    /// `hidden`: what `net` makes of `part`, `[n, rank]`.
+    /// `hidden`: the hidden values of `net` for `part`, `[n, rank]`.
     fn new(net: &Network, hidden: &[f32], part: &Part<'_>, product: &mut Product) -> Self {
         let mut all = Self {
             cuts: Vec::new(),
@@ -58,7 +58,7 @@ impl Cuts {
         all
     }
 
-    /// Adds the hull of a neuron's cuts. `samples`: falling scores.
+    /// Adds the hull of a neuron's cuts. `samples`: by descending score.
     fn push_hull(&mut self, samples: &[(f32, f32)]) {
         let start = self.cuts.len();
         let (highest, lowest) = (samples[0].0, samples[samples.len() - 1].0);
@@ -133,7 +133,7 @@ impl Cuts {
 }
 
 /// Gives each neuron the offset that reaches `recall` on `part` with the fewest predicted neurons,
-/// and returns the price: the predicted neurons that one more live neuron caught is worth.
+/// and returns the price: how many predicted neurons one more caught live neuron is worth.
 pub(super) fn offset_each(
     net: &mut Network,
     part: &Part<'_>,
@@ -151,8 +151,8 @@ pub(super) fn offset_each(
     price
 }
 
-/// Gives all neurons one more offset, that with which `recall` is reached on `part`; nothing where
-/// no neuron is live. One number for the whole layer does not follow single samples.
+/// Gives all neurons one more common offset, with which `recall` is reached on `part`; none if no
+/// neuron is live. One number for the whole layer does not overfit single samples.
 pub(super) fn offset_all(net: &mut Network, part: &Part<'_>, recall: f64, product: &mut Product) {
     let hidden = net.hidden(part.matrix(), product);
     for _ in 0..PASSES {
@@ -169,7 +169,7 @@ pub(super) fn offset_all(net: &mut Network, part: &Part<'_>, recall: f64, produc
         }
         let caught = ((live.len() as f64 * recall).ceil() as usize).clamp(1, live.len());
         let (_, &mut cut, _) = live.select_nth_unstable_by(caught - 1, |a, b| b.total_cmp(a));
-        // Folding an offset into the weights rounds: the last live neuron must not fall out by it.
+        // Folding an offset into the weights rounds; the last live neuron must not be lost by that.
         let slack = 1e-5 * live.iter().fold(0.0f32, |max, v| max.max(v.abs()));
         let constant = net.constant(&hidden, product);
         net.lower(&constant, &vec![cut - slack; net.d_ff()]);
@@ -180,7 +180,7 @@ pub(super) fn offset_all(net: &mut Network, part: &Part<'_>, recall: f64, produc
 mod tests {
     use super::*;
 
-    /// A layer of neurons with samples of falling scores, live or not.
+    /// A layer of neurons with samples by descending score, live or not.
     fn cuts(neurons: &[&[(f32, bool)]]) -> Cuts {
         let mut all = Cuts {
             cuts: Vec::new(),
@@ -200,7 +200,7 @@ mod tests {
 
     #[test]
     fn a_neuron_that_is_cheap_to_catch_gets_the_lower_cut() {
-        // All of the first neuron's live samples come first; the second's last one is behind three others.
+        // All of the first neuron's live samples come first; the second's last one comes after three others.
         let cheap = [
             (5.0, true),
             (4.0, true),

@@ -1,8 +1,8 @@
-//! Checks of what comes in, so that the fit itself can rely on it.
+//! Checks of the input, so that the fit itself can rely on it.
 
 use super::{FitError, FitOptions, LayerSamples, LayerWeights};
 
-/// Refuses dimensions that do not agree, numbers that are none and options out of range.
+/// Rejects dimensions that do not agree, numbers that are not finite and options out of range.
 pub(super) fn check(
     weights: &LayerWeights<'_>,
     samples: &LayerSamples,

@@ -1,11 +1,11 @@
 //! Why a predictor cannot be fitted.
 
-/// Samples, weights and options that no predictor can be fitted to.
+/// Samples, weights and options with which no predictor can be fitted.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum FitError {
-    /// A buffer has another length than the dimensions say.
-    #[error("{buffer} holds {len} elements, {expected} are due for {dimensions}")]
+    /// A buffer's length does not match the dimensions.
+    #[error("{buffer} holds {len} elements, {dimensions} need {expected}")]
     Shape {
         /// The buffer.
         buffer: &'static str,
@@ -13,16 +13,16 @@ pub enum FitError {
         len: usize,
         /// What it should be.
         expected: usize,
-        /// The dimensions it follows from.
+        /// The dimensions from which that follows.
         dimensions: String,
     },
 
-    /// A buffer holds an infinity or no number.
+    /// A buffer holds an infinity or a NaN.
     #[error("element {at} of {buffer} is {value}; was the model or the sample damaged?")]
     NotFinite {
         /// The buffer.
         buffer: &'static str,
-        /// The element's place.
+        /// The element's index.
         at: usize,
         /// The element.
         value: f32,
@@ -35,7 +35,7 @@ pub enum FitError {
         option: &'static str,
         /// What it was.
         value: f64,
-        /// What it may be.
+        /// The allowed range.
         range: &'static str,
     },
 
@@ -47,7 +47,7 @@ pub enum FitError {
     TooFewSamples {
         /// Samples given.
         n: usize,
-        /// The share asked for.
+        /// The requested share.
         holdout: f64,
     },
 }

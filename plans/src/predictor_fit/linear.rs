@@ -28,7 +28,7 @@ pub(super) fn cholesky_solve(a: &mut [f64], b: &[f64]) -> Vec<f64> {
     x
 }
 
-/// Eigenvalues of the symmetric `a`, `[n, n]`, in falling order, and its eigenvectors as rows,
+/// Eigenvalues of the symmetric `a`, `[n, n]`, in descending order, and its eigenvectors as rows,
 /// `[n, n]` (cyclic Jacobi rotations).
 pub(super) fn eigen(mut a: Vec<f64>, n: usize) -> (Vec<f64>, Vec<f64>) {
     const SWEEPS: usize = 30;

@@ -1,4 +1,4 @@
-//! The linear map of low rank that follows a gate best on the samples.
+//! The linear map of low rank that approximates a gate best on the samples.
 //!
 //! For outputs `y = G (norm * u)`, each divided by its deviation, the map of rank k with the least
 //! squared error over the samples projects `y` on the k largest principal components of the
@@ -16,9 +16,9 @@ use super::samples::Part;
 
 /// Rounds of subspace iteration.
 const ROUNDS: usize = 3;
-/// Directions carried beyond those wanted, which make the wanted ones accurate.
+/// Additional directions, which make the wanted ones accurate.
 const OVERSAMPLING: usize = 16;
-/// Samples used to tell how far a neuron's gate deviates, at most.
+/// Maximum number of samples used to find a neuron's gate's deviation.
 const PROBES: usize = 512;
 /// Components with less than this share of the largest one's variance are rounding errors.
 const NOISE: f64 = 1e-6;
@@ -34,13 +34,13 @@ pub(super) struct LowRank {
     pub(super) means: Vec<f32>,
     /// `[k, d_ff]`.
     pub(super) loadings: Vec<f32>,
-    /// Mean of the scaled gate above its cut, `[d_ff]`.
+    /// Mean of the scaled gate, less its cut, `[d_ff]`.
     pub(super) neuron_means: Vec<f32>,
-    /// Deviation of what the components leave out, in (0, 1], `[d_ff]`.
+    /// Deviation of what the components do not explain, in (0, 1], `[d_ff]`.
     pub(super) errors: Vec<f32>,
 }
 
-/// The gate's rows and what they are multiplied with.
+/// The gate's rows and what they are multiplied by.
 struct Gate<'a> {
     rows: Matrix<'a>,  // [d_ff, d_model]
     inverse: Vec<f32>, // [d_ff], 1 / deviation
@@ -49,7 +49,7 @@ struct Gate<'a> {
 }
 
 impl LowRank {
-    /// At most `k` components of `weights`' gate over `part`; fewer where the samples or the gate have fewer.
+    /// At most `k` components of `weights`' gate over `part`; fewer if the samples or the gate have fewer.
     pub(super) fn fit(
         weights: &LayerWeights<'_>,
         part: &Part<'_>,
@@ -130,7 +130,8 @@ impl<'a> Gate<'a> {
         Matrix::new(&self.centred, self.n, self.centred.len() / self.n)
     }
 
-    /// Orthonormal rows that span what varies most among the scaled outputs, `[width, d_ff]`.
+    /// Orthonormal rows that span the directions of largest variance of the scaled outputs,
+    /// `[width, d_ff]`.
     fn subspace(&self, width: usize, random: &mut Random, product: &mut Product) -> Vec<f32> {
         let d_ff = self.inverse.len();
         let mut q: Vec<f32> = (0..width * d_ff).map(|_| random.normal()).collect();
@@ -145,7 +146,7 @@ impl<'a> Gate<'a> {
         q
     }
 
-    /// `1 / deviation` of every neuron's gate, `[d_ff]`; 0 where it does not vary.
+    /// `1 / deviation` of every neuron's gate, `[d_ff]`; 0 if it does not vary.
     fn inverse_deviations(&self, d: usize, product: &mut Product) -> Vec<f32> {
         // Spread over all samples.
         let n = self.n.min(PROBES);
@@ -181,7 +182,7 @@ impl<'a> Gate<'a> {
         }
     }
 
-    /// `q` through the scaled gate, backwards: `[width, d_model]`. Scales `q`, `[width, d_ff]`.
+    /// `q` times the scaled gate: `[width, d_model]`. Scales `q`, `[width, d_ff]`.
     fn pull(&self, q: &mut [f32], width: usize, product: &mut Product) -> Vec<f32> {
         self.scale(q);
         product.of(Matrix::new(q, width, self.inverse.len()), self.rows)
@@ -196,7 +197,7 @@ impl<'a> Gate<'a> {
     }
 
     /// Variances of the samples along `directions` after rotation to principal axes, `[width]`,
-    /// falling, and the rotation, `[width, width]`.
+    /// descending, and the rotation, `[width, width]`.
     fn principal(
         &self,
         directions: &[f32],

@@ -1,6 +1,6 @@
 //! A blocked matrix product in f32: operands are packed into panels that stay in the caches, and a
-//! tile of the result stays in registers (Goto & van de Geijn 2008). Plain loops of constant length,
-//! which the compiler turns into vector instructions of whatever the build targets.
+//! tile of the result stays in registers (Goto & van de Geijn 2008). Plain loops of constant
+//! length, which the compiler turns into vector instructions of the build's target.
 
 use std::ops::Range;
 
@@ -15,7 +15,7 @@ const BLOCK_ROWS: usize = 128;
 /// Columns of B packed at a time: 1 MiB.
 const BLOCK_COLS: usize = 1024;
 
-/// A matrix that is read, in either orientation.
+/// An input matrix, in either orientation.
 #[derive(Clone, Copy)]
 pub(super) struct Matrix<'a> {
     data: &'a [f32],
@@ -67,7 +67,7 @@ impl<'a> Matrix<'a> {
     }
 }
 
-/// The buffers of a product, kept from one to the next.
+/// The buffers of a product, reused by the next one.
 #[derive(Default)]
 pub(super) struct Product {
     a: Vec<f32>, // [BLOCK_ROWS / TILE_ROWS, depth, TILE_ROWS]

@@ -1,4 +1,4 @@
-//! What a predictor does on samples: recall and density.
+//! A predictor's quality on samples: recall and density.
 
 use serde::Serialize;
 
@@ -7,12 +7,12 @@ use super::matmul::{Matrix, Product, blocks};
 use super::network::{NEURONS, Network};
 use super::samples::Part;
 
-/// What a predictor does on samples, as shares.
+/// A predictor's quality on samples, as shares.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct Measure {
-    /// Live neurons that are predicted, of all live neurons; 1 where none is live.
+    /// Live neurons that are predicted, of all live neurons; 1 if none is live.
     pub recall: f64,
-    /// The same with each live neuron counted by its gate's output: what is missed is mostly small.
+    /// The same with each live neuron weighted by its gate's output: missed ones are mostly small.
     pub activation_recall: f64,
     /// Predicted neurons, of all.
     pub predicted_density: f64,

@@ -1,16 +1,15 @@
-//! Fits activation predictors: small networks that say, from the residual stream before an FFN,
+//! Fits activation predictors: small networks that predict, from the residual stream before an FFN,
 //! which of its neurons will be live (Deja Vu, Liu et al. 2023; PowerInfer, Song et al. 2024).
 //!
-//! A predictor has PowerInfer's form, `score = fc2 · relu(fc1 · x)`, without biases; neuron i is
-//! predicted where `score_i >= 0`. Offsets are part of the weights (`network`), so that the mask does not
-//! depend on the length of `x`, as the layer's own does not behind its RMSNorm.
+//! A predictor has PowerInfer's form, `score = fc2 · relu(fc1 · x)`, without biases; neuron i is predicted if its score
+//! is at least 0. Offsets are part of the weights (`network`), so that the mask does not depend on the length of `x`;
+//! nor does the layer's own after its RMSNorm.
 //!
-//! First a predictor is computed from the gate itself: its best low-rank approximation on the
-//! samples (`low_rank`), written as such a network (`start`), each neuron with the offset that costs
-//! least for the recall asked for (`calibrate`). Then the network is trained (`train`); of the two the
-//! one is kept that predicts fewer neurons. Samples are dealt into three parts (`samples`): one to
-//! fit to, one to set the layer's offset on and to choose by, and one to measure the result on, which
-//! nothing before has seen.
+//! First a predictor is computed from the gate itself: its best low-rank approximation on the samples (`low_rank`),
+//! written as such a network (`start`), each neuron with the cheapest offset for the requested recall (`calibrate`).
+//! Then the network is trained (`train`); of the two, the one that predicts fewer neurons is kept. Samples are divided
+//! into three parts (`samples`): one to fit to, one to set the layer's offset and to choose by, and one to measure the
+//! result, which no earlier step has used.
 
 mod calibrate;
 mod check;
@@ -41,18 +40,18 @@ use random::Random;
 use samples::Parts;
 use train::{Schedule, train};
 
-/// Samples that the low-rank map and the neurons' offsets are computed from, at most.
+/// Maximum number of samples from which the low-rank map and the neurons' offsets are computed.
 const SKETCH: usize = 4096;
-/// Shift of the low-rank map where it is used as it is, in deviations of a component.
+/// Shift of the low-rank map if it is used untrained, in deviations of a component.
 const LINEAR_SHIFT: f32 = 3.0;
-/// Shift of the low-rank map where training starts from it.
+/// Shift of the low-rank map if training starts from it.
 const TRAINING_SHIFT: f32 = 1.0;
-/// Most that a live neuron counts in training.
+/// Maximum weight of a live neuron in training.
 const MAX_LIVE_WEIGHT: f64 = 100.0;
 /// Share of the work, as reported, that is done before training.
 const UNTRAINED_SHARE: f32 = 0.1;
 
-/// What one layer did on sample tokens, in their order in the text.
+/// One layer's inputs and activity on sample tokens, in their order in the text.
 #[derive(Clone, Debug)]
 pub struct LayerSamples {
     /// Width of the residual stream.
@@ -65,7 +64,7 @@ pub struct LayerSamples {
     pub live: Vec<u64>,
 }
 
-/// What of a layer's weights decides which neurons are live.
+/// The weights of a layer that decide which neurons are live.
 #[derive(Clone, Copy, Debug)]
 pub struct LayerWeights<'a> {
     /// `[d_ff, d_model]`.
@@ -78,14 +77,14 @@ pub struct LayerWeights<'a> {
     pub cut: f32,
 }
 
-/// What is asked for.
+/// How a predictor is fitted.
 #[derive(Clone, Debug)]
 pub struct FitOptions {
     /// Hidden units: rows of fc1. At least 2.
     pub rank: usize,
-    /// Share of the live neurons that are to be predicted, in (0, 1].
+    /// Share of the live neurons to predict, in (0, 1].
     pub target_recall: f64,
-    /// Steps of training; 0 leaves the computed predictor as it is.
+    /// Training steps; 0 uses the computed predictor.
     pub train_steps: usize,
     /// The same seed, samples and options give the same predictor, bit for bit.
     pub seed: u64,
@@ -93,7 +92,7 @@ pub struct FitOptions {
     pub holdout: f64,
 }
 
-/// How a predictor came to be.
+/// How a predictor was made.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Method {
@@ -105,10 +104,10 @@ pub enum Method {
     Trained,
 }
 
-/// How good a predictor is. Figures are of the samples held out.
+/// How good a predictor is, on the held-out samples.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct FitReport {
-    /// How the predictor came to be.
+    /// How the predictor was made.
     pub method: Method,
     /// The predictor.
     pub result: Measure,
@@ -122,8 +121,8 @@ pub struct FitReport {
     pub parameters: usize,
 }
 
-/// A layer's predictor: neuron i is predicted where `fc2_i · relu(fc1 · x) >= 0`, `x` the residual
-/// stream before the FFN's norm.
+/// A layer's predictor: neuron i is predicted if `fc2_i · relu(fc1 · x) >= 0`, where `x` is the
+/// residual stream before the FFN's norm.
 #[derive(Clone, Debug, PartialEq)]
 pub struct FittedLayer {
     /// `[rank, d_model]`.
@@ -134,11 +133,11 @@ pub struct FittedLayer {
     pub report: FitReport,
 }
 
-/// Fits a predictor to one layer. `progress` is told the share of the work that is done.
+/// Fits a predictor to one layer. `progress` receives the share done.
 ///
-/// Beside its arguments this takes memory for a copy of `inputs`, for three of up to 4,096 of its
-/// rows, for about six predictors and for `128 * d_ff` floats. It runs on one core; each training step
-/// multiplies 128 samples with the predictor three times.
+/// Besides its arguments, this takes memory for a copy of `inputs`, for three of up to 4,096 of its rows, for about six
+/// predictors and for `128 * d_ff` floats. It runs on one core; each training step multiplies 128 samples by the
+/// predictor three times.
 ///
 /// # Errors
 /// Dimensions that do not agree, numbers that are not finite, options out of range, or too few samples
@@ -204,19 +203,19 @@ pub fn fit_layer(
     Ok(FittedLayer { fc1, fc2, report })
 }
 
-/// A predictor that was computed.
+/// A computed predictor.
 struct Computed {
     net: Network,
     method: Method,
-    /// Where training starts from.
+    /// The start of training.
     start: Network,
-    /// Predicted neurons that one more live neuron caught is worth, at the recall asked for. A
-    /// neuron is then best predicted where its probability is 1 / price, which is where the trained
-    /// score is 0 if live neurons count price - 1 times in the loss.
+    /// How many predicted neurons one more caught live neuron is worth at the requested recall. A
+    /// neuron is then best predicted from a probability of 1 / price upwards, which is where the
+    /// trained score is 0 if live neurons count price - 1 times in the loss.
     price: f64,
 }
 
-/// Computes a predictor in both forms, and keeps that which predicts fewer neurons.
+/// Computes a predictor in both forms, and keeps the one that predicts fewer neurons.
 fn compute(
     weights: &LayerWeights<'_>,
     parts: &Parts<'_>,

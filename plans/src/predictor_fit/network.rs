@@ -1,17 +1,17 @@
 //! The predictor's network, `fc2 · relu(fc1 · x)`, and how to give it offsets although it has none.
 //!
-//! It is positively homogeneous: `score(a x) = a score(x)` for `a > 0`. So is the gate of a ReLU
-//! layer behind an RMSNorm, `gate · (norm * x) > cut * rms(x)`. A mask `score >= 0` therefore
-//! follows the layer at every length of the residual stream, where `score >= t` would not. What an
-//! offset does elsewhere, `c · relu(fc1 · x)` does here, with `c` such that it is close to `rms(x)`
-//! on the samples: subtracting `offset * c` from a row of fc2 lowers its score by `offset * rms(x)`.
+//! It is positively homogeneous: `score(a x) = a score(x)` for `a > 0`. So is the gate of a ReLU layer after an
+//! RMSNorm, `gate · (norm * x) > cut * rms(x)`. A mask `score >= 0` therefore follows the layer at every length of the
+//! residual stream, where `score >= t` would not. The role of an offset is played by `c · relu(fc1 · x)`, with `c` such
+//! that it is close to `rms(x)` on the samples: subtracting `offset * c` from a row of fc2 lowers its score by
+//! `offset * rms(x)`.
 
 use std::ops::Range;
 
 use super::linear::cholesky_solve;
 use super::matmul::{Matrix, Product, blocks, dot};
 
-/// Neurons handled at a time where a whole `[d_ff, n]` would be too large.
+/// Neurons processed at a time if a whole `[d_ff, n]` would be too large.
 pub(super) const NEURONS: usize = 256;
 
 /// Ridge of the fit of `c`, relative to the mean square of a hidden unit.
@@ -72,7 +72,7 @@ impl Network {
         }
     }
 
-    /// The combination of hidden units that is as close to 1 as can be on samples of RMS 1,
+    /// The combination of hidden units that is as close to 1 as possible on samples of RMS 1,
     /// `[rank]`. `hidden`: `[n, rank]`.
     pub(super) fn constant(&self, hidden: &[f32], product: &mut Product) -> Vec<f32> {
         let n = hidden.len() / self.rank;
@@ -94,7 +94,7 @@ impl Network {
         solution.iter().map(|&v| v as f32).collect()
     }
 
-    /// Lowers the score of each neuron by `offsets[neuron]` times what `constant` gives.
+    /// Lowers the score of each neuron by `offsets[neuron]` times the value of `constant`.
     pub(super) fn lower(&mut self, constant: &[f32], offsets: &[f32]) {
         for (row, &offset) in self.fc2.chunks_exact_mut(self.rank).zip(offsets) {
             for (w, &c) in row.iter_mut().zip(constant) {
@@ -103,9 +103,9 @@ impl Network {
         }
     }
 
-    /// Scales hidden units so that the columns of fc2 have mean square 1, and all scores so that
-    /// the rows of fc1 have it on average. No mask changes; what changes is that neither f16 nor
-    /// blocks of few bits along a row lose small weights beside large ones.
+    /// Scales hidden units so that the columns of fc2 have mean square 1, and all scores so that the rows of fc1 have
+    /// it on average. No mask changes, but neither f16 nor blocks of few bits along a row lose small weights next to
+    /// large ones.
     pub(super) fn balance(&mut self) {
         let (rank, d_ff, d) = (self.rank, self.d_ff() as f32, self.d_model());
         for k in 0..rank {

@@ -1,4 +1,4 @@
-//! Random numbers that mean the same on every platform: SplitMix64 (Steele, Lea & Flood, OOPSLA 2014).
+//! Random numbers that are the same on every platform: SplitMix64 (Steele, Lea & Flood, OOPSLA 2014).
 
 /// A seeded stream of random numbers.
 #[derive(Clone, Debug)]

@@ -1,4 +1,4 @@
-//! The samples of a layer in the form the fit works on, and how they are dealt to its parts.
+//! The samples of a layer in the form that the fit uses, and their division into parts.
 
 use std::ops::Range;
 
@@ -6,14 +6,14 @@ use super::matmul::{Matrix, blocks};
 use super::random::Random;
 use super::{FitError, LayerSamples, LayerWeights};
 
-/// Consecutive tokens that stay together when samples are dealt, about a page: tokens of one text
-/// resemble each other, so a finer split would measure on what was trained on.
+/// Consecutive tokens that stay together when samples are divided, about a page: tokens of one text
+/// resemble each other, so a finer division would measure on the training data.
 const RUN: usize = 256;
 
 /// Some samples of a layer.
 pub(super) struct Part<'a> {
-    /// `x / rms(x)`. The network is positively homogeneous, so that it decides the
-    /// same for `x`; all samples then count alike, however long the residual stream is.
+    /// `x / rms(x)`. The network is positively homogeneous, so it decides the same for `x`; this
+    /// way all samples count equally, whatever the length of the residual stream.
     pub(super) inputs: Vec<f32>, // [n, d_model]
     /// Never 0.
     pub(super) n: usize,
@@ -59,7 +59,7 @@ impl<'a> Part<'a> {
         }
     }
 
-    /// The scales with which each input has mean square 1; 0 where it is always 0. `[d_model]`.
+    /// The scales with which each input has mean square 1; 0 if it is always 0. `[d_model]`.
     pub(super) fn inverse_rms(&self) -> Vec<f32> {
         let mut squares = vec![0.0f64; self.d_model()];
         for row in self.inputs.chunks_exact(self.d_model()) {
@@ -90,18 +90,18 @@ impl<'a> Part<'a> {
     }
 }
 
-/// The samples, dealt out.
+/// The samples, divided.
 pub(super) struct Parts<'a> {
-    /// What the network is fitted to.
+    /// To fit the network to.
     pub(super) training: Part<'a>,
-    /// What its offsets are set on.
+    /// To set its offsets.
     pub(super) calibration: Part<'a>,
-    /// What it is measured on.
+    /// To measure it.
     pub(super) holdout: Part<'a>,
 }
 
-/// Deals runs of consecutive samples out at random: a share of `holdout` to be measured on, as much
-/// to calibrate on, the rest for training.
+/// Divides runs of consecutive samples at random: a share of `holdout` for measuring, as much for
+/// calibration, the rest for training.
 pub(super) fn deal<'a>(
     weights: &LayerWeights<'_>,
     samples: &'a LayerSamples,

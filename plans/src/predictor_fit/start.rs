@@ -1,10 +1,10 @@
 //! Networks without training: a low-rank map written as `fc2 · relu(fc1 · x)`.
 //!
 //! A linear map passes a ReLU in two ways. As *pairs*, `v·x = relu(v·x) - relu(-v·x)`: exact, but a
-//! component costs two hidden units. Or *shifted*: where some direction `m` has `m·x` close to
+//! component costs two hidden units. Or *shifted*: if some direction `m` has `m·x` close to
 //! `rms(x)` on all samples (residual streams have a strong common part, so it often exists),
 //! `relu(v·x + s m·x) = v·x + s m·x` as long as the shift s keeps it positive, and one unit for
-//! `m·x` itself takes the shift away again: a component costs one unit.
+//! `m·x` itself removes the shift again: a component costs one unit.
 
 use super::low_rank::LowRank;
 use super::matmul::{Product, dot};
@@ -13,7 +13,7 @@ use super::random::Random;
 use super::samples::Part;
 
 /// Steps of conjugate gradients towards the constant direction; stopping early keeps it from
-/// following single samples.
+/// overfitting single samples.
 const STEPS: usize = 40;
 /// Ridge of the constant direction, in mean squares of an input.
 const RIDGE: f32 = 1e-3;
@@ -68,10 +68,10 @@ pub(super) fn pairs(
     net
 }
 
-/// `map` in hidden units shifted by `shift` deviations along the direction that is constant.
+/// `map` in hidden units shifted by `shift` deviations along the constant direction.
 ///
-/// With a shift of 3 hardly any sample meets the bend of a ReLU and the map is linear. Training gets
-/// further from where it meets it often, since there the units can learn something the map cannot say.
+/// With a shift of 3, hardly any sample reaches the bend of a ReLU, and the map is linear. Training gets further if
+/// samples reach it often, since the units can then learn what a linear map cannot express.
 pub(super) fn shifted(
     map: &LowRank,
     rank: usize,
@@ -108,8 +108,8 @@ pub(super) fn shifted(
     net
 }
 
-/// Makes the hidden units from `first` on random and without effect: where there are fewer components
-/// than units, the others are free for training.
+/// Makes the hidden units from `first` on random and without effect: if there are fewer components than units, the
+/// others are free for training.
 fn fill(net: &mut Network, first: usize, random: &mut Random) {
     let d = net.d_model();
     for w in &mut net.fc1[first * d..] {

@@ -56,8 +56,8 @@ impl Planted {
         planted
     }
 
-    /// Draws inputs anew: each is of one of `n` kinds, with something of its own. As among the tokens of
-    /// a text, what is live then depends on the input in more ways than a linear map of low rank has.
+    /// Draws new inputs: each is of one of `n` kinds, with something of its own. As among the tokens of a text, what is
+    /// live then depends on the input in more ways than a linear map of low rank has.
     fn draw_from_kinds(&mut self, n: usize) {
         let mut random = Random::new(9);
         let kinds: Vec<f32> = (0..n * self.d_model).map(|_| random.normal()).collect();
@@ -178,7 +178,7 @@ fn training_predicts_fewer_neurons_where_the_rank_is_too_low() {
 fn the_mask_does_not_depend_on_the_length_of_the_input_and_the_report_is_true() {
     let planted = Planted::new(1500, 8, 1.5, 0.2);
     let fitted = planted.fit(12, 60);
-    let fresh = Planted::new(1600, 8, 1.5, 0.2).samples; // goes on where the other ends
+    let fresh = Planted::new(1600, 8, 1.5, 0.2).samples; // continues where the other ends
     let fresh = &fresh.inputs[1500 * 48..];
     let live = planted.live(fresh);
     let (mut all, mut caught) = (0, 0);

@@ -1,5 +1,5 @@
-//! Training of the network: binary cross-entropy of `sigmoid(score)` with live neurons counted more
-//! (Deja Vu, Liu et al. 2023), Adam (Kingma & Ba 2015) in mini-batches.
+//! Training of the network: binary cross-entropy of `sigmoid(score)` with live neurons weighted
+//! more (Deja Vu, Liu et al. 2023), Adam (Kingma & Ba 2015) in mini-batches.
 
 use super::matmul::{Matrix, Product};
 use super::network::Network;
@@ -10,12 +10,12 @@ use super::samples::Part;
 const BATCH: usize = 128;
 /// Decay of Adam's mean of gradients.
 const BETA1: f32 = 0.9;
-/// Decay of Adam's mean of squares; shorter than usual, since runs are short.
+/// Decay of Adam's mean of squares; shorter than usual, since training is short.
 const BETA2: f32 = 0.99;
-/// Largest step of a weight in root mean squares of its matrix, times the square root of how many
-/// weights are summed up: so a unit moves by as much at every size. Of fc1.
+/// Largest step of a weight of fc1, in root mean squares of the matrix times the square root of the
+/// number of weights that are summed: so a unit moves by as much at every size.
 const RATE1: f32 = 0.28;
-/// The same of fc2.
+/// The same for fc2.
 const RATE2: f32 = 0.08;
 /// Share of the steps over which the rate rises.
 const WARM_UP: f32 = 0.05;
@@ -23,11 +23,11 @@ const WARM_UP: f32 = 0.05;
 /// How to train.
 pub(super) struct Schedule {
     pub(super) steps: usize,
-    /// How much a live neuron counts; 1 for one that is not.
+    /// Weight of a live neuron; others have 1.
     pub(super) live_weight: f32,
 }
 
-/// Adam's state of one matrix.
+/// Adam's state for one matrix.
 struct Adam {
     means: Vec<f32>,
     squares: Vec<f32>,
@@ -45,7 +45,7 @@ impl Adam {
         }
     }
 
-    /// Step `t`, from 1; `factor` of the full rate.
+    /// Step `t`, starting at 1; `factor` of the full rate.
     fn step(&mut self, weights: &mut [f32], gradient: &[f32], t: usize, factor: f32) {
         let unbiased = |beta: f32| 1.0 / (1.0 - beta.powf(t as f32));
         let (c1, c2) = (unbiased(BETA1), unbiased(BETA2));
@@ -140,7 +140,7 @@ fn rate_factor(step: usize, steps: usize) -> f32 {
 }
 
 /// Rewrites fc1 for inputs scaled to mean square 1 each, so that no direction of the residual
-/// stream learns faster for being larger. Returns the scales, `[d_model]`.
+/// stream learns faster only because it is larger. Returns the scales, `[d_model]`.
 fn precondition(net: &mut Network, part: &Part<'_>) -> Vec<f32> {
     let scales = part.inverse_rms();
     let inverse = |&s: &f32| if s > 0.0 { 1.0 / s } else { 0.0 };
@@ -151,7 +151,7 @@ fn precondition(net: &mut Network, part: &Part<'_>) -> Vec<f32> {
     scales
 }
 
-/// Multiplies the columns of `m`, `[_, d_model]`, with `scales`, `[d_model]`.
+/// Multiplies the columns of `m`, `[_, d_model]`, by `scales`, `[d_model]`.
 fn scale_columns(m: &mut [f32], scales: &[f32]) {
     for row in m.chunks_exact_mut(scales.len()) {
         row.iter_mut().zip(scales).for_each(|(w, s)| *w *= s);

@@ -1,4 +1,4 @@
-//! From a network, a residency and a number of cores to each core's program.
+//! Compiles a network, a residency and a number of cores into each core's program.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -17,7 +17,7 @@ use crate::residency::{Residency, ResidencyPlan};
 /// How a program is compiled.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Options {
-    /// Predictors say which neurons are computed.
+    /// Predictors decide which neurons are computed.
     pub predicted: bool,
     /// A barrier stands between the FFN's matrices: a baseline.
     pub by_matrix: bool,
@@ -117,7 +117,7 @@ impl<'a> Compiler<'a> {
         matrix.map_or(BlockType::F32, |m| m.block)
     }
 
-    /// How the residual stream comes to be what layer `layer`, or the head, begins with.
+    /// How the residual stream becomes the input of layer `layer`, or of the head.
     fn begin_layer(&self, layer: usize) -> Prepare {
         let Some(before) = layer.checked_sub(1) else {
             return Prepare::TakeEmbeddings;
@@ -132,7 +132,7 @@ impl<'a> Compiler<'a> {
         }
     }
 
-    /// Rows of matrices, given with their first columns and biases.
+    /// Rows of matrices, which are given with their first columns and biases.
     fn rows(
         &mut self,
         (stage, board, width): (Stage, Board, usize),
@@ -202,7 +202,7 @@ impl<'a> Compiler<'a> {
         })
     }
 
-    /// The predictor's first matrix, over the residual stream as it is before the norm.
+    /// The predictor's first matrix, over the residual stream before the norm.
     fn predictor(&mut self, layer: usize) {
         let predictors = self.bundle.meta.predictors.iter().flatten();
         let rank = predictors.map(|p| p.rank).max().unwrap_or(0);

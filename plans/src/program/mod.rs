@@ -1,9 +1,9 @@
 //! The plan as data: what one core does in a step, phase by phase.
 //!
 //! A phase is what runs between two exchanges: first the core prepares its own copy of the residual stream and the
-//! phase's input, then it works on whichever cluster is here. Where a phase reads what other cores wrote there is an
-//! exchange before it, and nowhere else. [`compile`] turns a network, a residency and a number of cores into one
-//! program per core; the cores interpret them and know nothing of transformers.
+//! phase's input, then it works on whichever cluster is in memory. There is an exchange before each phase that reads
+//! what other cores wrote, and nowhere else. [`compile`] turns a network, a residency and a number of cores into one
+//! program per core; the cores interpret them and know nothing about transformers.
 
 mod compile;
 
@@ -17,28 +17,28 @@ pub use compile::{Options, compile};
 /// Where a cluster's weights come from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Source {
-    /// Wholly in memory.
+    /// Completely in memory.
     Pinned,
-    /// Gate in memory, Up and Down by neuron; the cluster's first neuron among the core's cached ones.
+    /// Gate in memory, Up and Down by neuron.
     GatePinned {
-        /// Index of its first neuron.
+        /// Index of its first neuron among the core's cached ones.
         base: u32,
     },
-    /// All of it by neuron.
+    /// All rows by neuron.
     Neurons {
-        /// Index of its first neuron.
+        /// Index of its first neuron among the core's cached ones.
         base: u32,
     },
-    /// Through the stream window, at this place of the cycle.
+    /// Through the stream window.
     Streamed {
-        /// Place in the cycle.
+        /// Position in the cycle of reads.
         ordinal: u32,
     },
-    /// Whole through the prefill graph's window, though single neurons are cached.
+    /// As a whole through the prefill graph's window, although single neurons are cached.
     Preloaded {
-        /// Place in the cycle.
+        /// Position in the cycle of reads.
         ordinal: u32,
-        /// Index of its first neuron.
+        /// Index of its first neuron among the core's cached ones.
         base: u32,
     },
 }
@@ -49,7 +49,7 @@ impl Source {
         matches!(self, Self::GatePinned { .. } | Self::Neurons { .. })
     }
 
-    /// Place in the cycle of a cluster that comes through a window.
+    /// Position in the cycle of reads, for a cluster that comes through a window.
     pub fn ordinal(self) -> Option<usize> {
         match self {
             Self::Streamed { ordinal } | Self::Preloaded { ordinal, .. } => Some(ordinal as usize),
@@ -57,7 +57,7 @@ impl Source {
         }
     }
 
-    /// Index of the first neuron among the core's cached ones, where neurons are cached.
+    /// Index of the first neuron among the core's cached ones, if its neurons are cached.
     pub fn base(self) -> Option<u32> {
         match self {
             Self::GatePinned { base } | Self::Neurons { base } | Self::Preloaded { base, .. } => {
@@ -97,7 +97,7 @@ pub enum Board {
 /// A norm's weight in the model's vectors, and its epsilon.
 #[derive(Clone, Debug, PartialEq)]
 pub struct NormAt {
-    /// Place among the model's vectors.
+    /// Range in the model's vectors.
     pub weight: Range<usize>,
     /// Added to the mean square.
     pub eps: f32,
@@ -112,10 +112,10 @@ pub struct Join {
     pub scale: f32,
 }
 
-/// What every core does by itself before it works on clusters.
+/// What every core does on its own before it works on clusters.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Prepare {
-    /// The residual stream is the embedded tokens.
+    /// The residual stream becomes the embedded tokens.
     TakeEmbeddings,
     /// Attention's output joins the residual stream.
     JoinOutput(Join),
@@ -130,9 +130,9 @@ pub enum Prepare {
     TakeHidden,
     /// Observers see the residual stream.
     ShowResidual,
-    /// The input is the residual stream, normed.
+    /// The input is the normalised residual stream.
     Norm {
-        /// Which norm; none takes the stream as it is.
+        /// Which norm; `None` takes the stream unchanged.
         norm: Option<NormAt>,
         /// Only tokens that want logits.
         only_wanted: bool,
@@ -144,17 +144,17 @@ pub enum Prepare {
 /// Rows of one matrix in a phase.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Matrix {
-    /// Format of its rows.
+    /// Block format of its rows.
     pub block: BlockType,
-    /// First column of the board that it writes.
+    /// First column that it writes on the board.
     pub column: usize,
-    /// Its bias among the model's vectors; empty where it has none.
+    /// Range of its bias in the model's vectors; empty if it has none.
     pub bias: Range<usize>,
-    /// What becomes of its results.
+    /// What is done with its results.
     pub finish: Finish,
 }
 
-/// What becomes of a row's result before it is published.
+/// What is done with a row's result before it is published.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Finish {
     /// Nothing.
@@ -168,14 +168,14 @@ pub enum Finish {
     },
 }
 
-/// Rows of matrices that meet the same input.
+/// Rows of matrices that have the same input.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Rows {
     /// Name in the trace.
     pub stage: Stage,
     /// Where results go.
     pub board: Board,
-    /// Columns of a token on the board.
+    /// Columns per token on the board.
     pub width: usize,
     /// The matrices.
     pub matrices: Vec<Matrix>,
@@ -188,8 +188,8 @@ pub struct Rows {
 pub enum Part {
     /// All of it.
     Whole,
-    /// Gate alone, where a barrier stands between matrices. Streamed clusters hold a buffer that others need, so they
-    /// are computed to the end.
+    /// Only Gate, if there is a barrier between matrices. Streamed clusters hold a buffer that others need, so they are
+    /// computed completely.
     Gates,
     /// The rest.
     UpDown,
@@ -202,9 +202,9 @@ pub enum Work {
     Rows(Rows),
     /// The core's heads of attention.
     Heads {
-        /// Columns of a token on the board of Q, K and V.
+        /// Columns per token on the board of Q, K and V.
         qkv_width: usize,
-        /// Columns of a token on the board of heads.
+        /// Columns per token on the board of heads.
         width: usize,
     },
     /// Neuron clusters of the FFN.
@@ -221,11 +221,11 @@ pub enum Work {
 pub struct Phase {
     /// Layer; the head's is the number of layers.
     pub layer: usize,
-    /// Whether it is left out of steps in which no token wants logits.
+    /// Whether it is omitted from steps in which no token wants logits.
     pub only_for_logits: bool,
-    /// What comes first, in this order.
+    /// What is done first, in this order.
     pub prepare: Vec<Prepare>,
-    /// What follows.
+    /// The work itself.
     pub work: Work,
 }
 
@@ -256,19 +256,19 @@ impl Phase {
     }
 }
 
-/// All work of one core for one step.
+/// All the work of one core in one step.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Program {
-    /// In order.
+    /// The phases in order.
     pub phases: Vec<Phase>,
-    /// Cluster by stream ordinal, in the order of use.
+    /// Clusters by stream ordinal, in the order of use.
     pub stream: Vec<u32>,
     /// Neurons that the neuron cache may hold.
     pub cached_neurons: usize,
 }
 
 impl Program {
-    /// Of its row phases the clusters that are in memory, `[phases]`; empty for others.
+    /// The clusters in memory of each row phase, `[phases]`; empty for other phases.
     pub fn pinned_rows(&self) -> Vec<Vec<Item>> {
         let pinned = |phase: &Phase| match &phase.work {
             Work::Rows(rows) => {
@@ -304,8 +304,8 @@ impl Program {
         program
     }
 
-    /// Clusters whose neurons are cached, in the order of the directory, each with the number of its first neuron
-    /// among the core's cached ones.
+    /// Clusters whose neurons are cached, in the order of the directory, each with the index of its first neuron among
+    /// the core's cached ones.
     pub fn cached_clusters(&self) -> Vec<(u32, u32)> {
         let items = self.phases.iter().flat_map(Phase::neurons);
         let cached = items.filter(|item| item.source.is_by_neuron());
@@ -316,7 +316,7 @@ impl Program {
         clusters
     }
 
-    /// Streamed clusters that a step takes, with logits or without: the head's come last.
+    /// Number of streamed clusters that a step uses, with logits or without: the head's come last.
     pub fn streamed(&self, with_logits: bool) -> usize {
         let head = self.phases.iter().filter(|phase| phase.only_for_logits);
         let streamed = |item: &&Item| item.source.ordinal().is_some();
@@ -324,13 +324,13 @@ impl Program {
         self.stream.len() - if with_logits { 0 } else { of_head }
     }
 
-    /// Most neuron clusters of a phase.
+    /// Maximum number of neuron clusters in a phase.
     pub fn max_flights(&self) -> usize {
         let clusters = self.phases.iter().map(|phase| phase.neurons().len());
         clusters.max().unwrap_or(0)
     }
 
-    /// Most clusters of a phase of rows.
+    /// Maximum number of clusters in a phase of rows.
     pub fn max_rows(&self) -> usize {
         let rows = self.phases.iter().filter_map(|phase| match &phase.work {
             Work::Rows(rows) => Some(rows.items.len()),

@@ -21,14 +21,14 @@ use super::bounds::Machine;
 use super::report::{KernelBound, KernelReport, Spread};
 use crate::error::Error;
 
-/// Weights that kernels go through piece by piece: when a piece has its next turn, no cache holds it.
+/// Bytes of weights that kernels go through piece by piece: enough that no CPU cache holds a piece until its next turn.
 const WEIGHT_BYTES: usize = 256 << 20;
-/// What a call goes through, about as much as a core does between two exchanges.
+/// Bytes that a call goes through, about as much as a core does between two exchanges.
 const PIECE_BYTES: usize = 1 << 20;
-/// Every byte of the weights. As f16 it is 0.06, as bf16 and f32 small but normal: whatever the format
-/// makes of it, its numbers are finite. No kernel's time depends on them.
+/// The value of every byte of the weights. As f16 it is 0.06, as bf16 and f32 small but normal: in every format its
+/// numbers are finite. No kernel's time depends on them.
 const WEIGHT: u8 = 0x2c;
-/// Columns of weight matrices: a multiple of every block, and no power of two.
+/// Columns of weight matrices: a multiple of every block, and not a power of two.
 const COLS: usize = 1536;
 /// Tokens and rows of matrix products for prompts.
 const TOKENS: usize = 128;
@@ -44,12 +44,12 @@ const POSITIONS: usize = 1024;
 const LAYERS: usize = 128;
 /// Tokens of a prompt that attend in one call.
 const ATTENDING: usize = 128;
-/// Calls of a kernel that takes nanoseconds between two looks at the clock.
+/// Calls between two readings of the clock, for a kernel that takes nanoseconds.
 const SHORT_CALLS: u64 = 64;
-/// One measurement of a kernel.
+/// Time of one measurement of a kernel.
 const TIME: Duration = Duration::from_millis(10);
 
-/// What [`measure_kernels`] found.
+/// Results of [`measure_kernels`].
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Kernels {
     /// Name of the instruction set.
@@ -58,13 +58,13 @@ pub struct Kernels {
     pub kernels: Vec<KernelReport>,
 }
 
-/// What a kernel cannot be faster than.
+/// What limits a kernel's speed.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Limit {
     Memory,
     Int8,
     F32,
-    /// Its data are in the nearest cache.
+    /// Nothing outside the core: its data are in the nearest cache.
     Cache,
 }
 
@@ -73,11 +73,11 @@ struct Entry<'a> {
     kernel: &'static str,
     format: Option<&'static str>,
     shape: String,
-    /// Bytes and multiplications and additions of a call.
+    /// Bytes, and multiplications and additions, per call.
     bytes: usize,
     operations: usize,
     limit: Limit,
-    /// Does some calls and returns how many.
+    /// Makes some calls and returns how many.
     run: Box<dyn FnMut() -> u64 + Send + 'a>,
 }
 
@@ -88,7 +88,7 @@ struct Entry<'a> {
 /// An instruction set that this CPU lacks, no repetitions, or no memory.
 pub fn measure_kernels(isa: Option<Isa>, repetitions: usize) -> Result<Kernels, Error> {
     if repetitions == 0 {
-        let problem = "nothing is measured without any; give at least 1";
+        let problem = "0 would measure nothing; give at least 1";
         return Err(Error::parameter("repetitions", problem));
     }
     let kernels = match isa {
@@ -125,8 +125,8 @@ pub fn measure_kernels(isa: Option<Isa>, repetitions: usize) -> Result<Kernels, 
     })
 }
 
-/// What one kernel does per second on `cores` together, each on a part of `weights` of its own: bytes of weights, or
-/// operations for products of a batch. 0 where the format has no such row.
+/// The speed of one kernel on `cores` together, each on its own part of `weights`: bytes of weights per second, or
+/// operations per second for products of a batch. 0 if the format has no such rows.
 pub(crate) fn kernel_rate(
     k: KernelTable,
     case: &KernelCase,
@@ -157,7 +157,7 @@ pub(crate) fn kernel_rate(
     rate_together(cores, runs, TIME) * amount as f64
 }
 
-/// The memory that kernels are measured on.
+/// The memory with which kernels are measured.
 pub(crate) fn weights() -> Result<Slot, Error> {
     let mut slab =
         Slab::new(WEIGHT_BYTES).map_err(|e| Error::system("reserve memory for weights", e))?;
@@ -273,7 +273,7 @@ fn attend(k: KernelTable, n_tokens: usize, kind: KvType, cache: &KvCache) -> Ent
     }
 }
 
-/// A kernel on a row of `n` numbers that stays in the nearest cache, with `inputs` of them read and
+/// A kernel on a row of `n` numbers that stays in the nearest cache, with `inputs` numbers read and
 /// `operations` done per number.
 fn short<'a>(
     kernel: &'static str,

@@ -18,7 +18,7 @@ pub(super) fn rows_of_piece(block: BlockType, cols: usize) -> usize {
     PIECE_BYTES / row_bytes(block, cols) / PANEL_ROWS * PANEL_ROWS
 }
 
-/// Pieces of `bytes` in turn, for ever.
+/// Pieces of `bytes`, in an endless cycle.
 fn pieces(weights: &[u8], bytes: usize) -> impl Iterator<Item = &[u8]> + Send {
     weights.chunks_exact(bytes).cycle()
 }
@@ -66,7 +66,7 @@ pub(super) fn panels(
     }
 }
 
-/// The form of rows in neuron bundles.
+/// The form of inputs for rows in neuron bundles.
 fn rows_form(block: BlockType) -> Form {
     match lanes::words(block) {
         Some(_) => Form::Lanes,
@@ -101,10 +101,10 @@ pub(super) fn rows(k: KernelTable, (block, cols): (BlockType, usize), weights: &
     }
 }
 
-/// The weights' rows in an order in which none is near the one before it, as the live neurons of a layer
-/// lie in the cache: lists of as many as there are in a piece.
+/// The weights' rows in an order in which none is near the one before it, as the live neurons of a layer lie in the
+/// cache: lists of as many rows as are in a piece.
 fn scattered((block, cols): (BlockType, usize), weights: &[u8]) -> Vec<Vec<&[u8]>> {
-    // A prime, and no divisor of the number of rows: all come once before one comes again.
+    // A prime that does not divide the number of rows: every row comes once before any is repeated.
     const STEP: usize = 10_007;
     let bytes = row_bytes(block, cols);
     let n_rows = weights.len() / bytes;

@@ -11,24 +11,23 @@ const LINE: usize = 64;
 /// Below this magnitude `127 / max` is not finite; such a block counts as zero.
 const TINY: f32 = 1e-36;
 
-/// Which product the activations are for: the two want tokens in different places.
+/// Which product the activations are for: each wants a different layout of tokens.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Form {
     /// [`KernelTable::matmul`]: weights row by row. Every token is a row.
     #[default]
     Rows,
-    /// The same for laned rows ([`forebay_numbers::lanes`]). Every token is a row, regrouped as those are.
+    /// The same for laned rows ([`forebay_numbers::lanes`]). Every token is a row, regrouped in the same way.
     Lanes,
-    /// [`KernelTable::panels`]: weights in panels. Up to 16 tokens lie block by block side by side.
+    /// [`KernelTable::panels`]: weights in panels. Up to 16 tokens are interleaved block by block.
     Panels,
 }
 
-/// Activations of up to `max_tokens` tokens, quantised once and multiplied with many weights.
+/// Activations of up to `max_tokens` tokens, quantised once and multiplied by many weights.
 ///
-/// Per token and block of 32: `scale = max |x| / 127`, `code = round(x * 127 / max |x|)` (ties to
-/// even), so codes are in -127..=127. Beside them are the sums of codes that formats with an offset
-/// need. A block with an infinite or NaN element has scale NaN, so that the fault shows in every
-/// product.
+/// Per token and block of 32: `scale = max |x| / 127`, `code = round(x * 127 / max |x|)` (ties to even), so codes are
+/// in -127..=127. They come with the sums of codes that formats with an offset need. A block with an infinite or NaN
+/// element has scale NaN, so that the fault shows in every product.
 #[derive(Clone, Debug)]
 pub struct Activations {
     pub(super) max_tokens: usize,
@@ -136,12 +135,12 @@ impl Activations {
             .saturating_add(len / GROUP * 12 + len / BLOCK * 8 + padded * 4 + 8 * LINE)
     }
 
-    /// Tokens held now.
+    /// Current number of tokens.
     pub fn n_tokens(&self) -> usize {
         self.n_tokens
     }
 
-    /// Columns of a token.
+    /// Columns per token.
     pub fn cols(&self) -> usize {
         self.cols
     }
@@ -155,7 +154,7 @@ impl Activations {
         self.form
     }
 
-    /// The pieces in which the tokens lie for panels.
+    /// The pieces into which the tokens are divided for panels.
     pub(super) fn pieces(&self) -> impl Iterator<Item = Piece> + use<> {
         pieces(self.n_tokens, self.widest)
     }

@@ -444,7 +444,7 @@ impl<const VNNI: bool> Simd for Avx2<VNNI> {
     }
 
     /// As `|code| * (x * sign)`, whose pairs are at most `2 * 128 * 127 = 32512`; with VNNI as
-    /// `(code + 128) * x`, where `128 * sum(x)` was taken away first.
+    /// `(code + 128) * x`, where `128 * sum(x)` was subtracted first.
     #[inline(always)]
     fn dot_signed<const N: usize>(self, codes: [I; N], x: &[[i8; 4]; N], count: i32) -> I {
         if VNNI {
@@ -463,7 +463,7 @@ impl<const VNNI: bool> Simd for Avx2<VNNI> {
     }
 }
 
-/// Four signed bytes as they lie in memory.
+/// Four signed bytes as they are in memory.
 #[inline(always)]
 fn word(x: [i8; 4]) -> i32 {
     bytemuck::cast(x)

@@ -86,9 +86,9 @@ impl Simd for Avx512 {
 
     ops! {
         fn prefetch(self, bytes: &[u8], ahead: usize) {
-            // Into the second cache: a core waits for many more lines there than on the way into its
-            // first (Zen 4: 16 GB/s instead of 10 of rows anywhere in memory), and from there they come
-            // in time. Prefetching never faults, so the address need not be valid.
+            // Into the second cache: a core waits for many more lines there than on the way into its first (Zen 4: 16
+            // GB/s instead of 10 of rows anywhere in memory), and from there they arrive in time. Prefetching never
+            // faults, so the address need not be valid.
             _mm_prefetch::<_MM_HINT_T1>(bytes.as_ptr().wrapping_add(ahead).cast());
         }
         fn zero(self) -> __m512 { _mm512_setzero_ps() }
@@ -181,7 +181,7 @@ impl Simd for Avx512 {
         }
         fn fields(self, b: &[u8; 32], from: [u32; 2], to: u32, mask: u8) -> __m512i {
             // A rotation of a word by less than 8 bits either way moves a field inside its byte;
-            // what other bytes push in is cut off by the mask.
+            // what is shifted in from other bytes is cut off by the mask.
             let lo = (from[0] as i32 - to as i32) & 31;
             let hi = (from[1] as i32 - to as i32) & 31;
             let by = _mm512_inserti64x4::<1>(_mm512_set1_epi32(lo), _mm256_set1_epi32(hi));
@@ -195,9 +195,9 @@ impl Simd for Avx512 {
             _mm512_cvtepi32_ps(_mm512_cvtepu8_epi32(part(a, j)))
         }
         fn nibble_levels(self, b: &[u8; 16], bias: f32) -> [__m512; 2] {
-            // Low nibbles are looked up: the permutation sees the low 4 bits of a lane only. High ones
-            // become the last bits of 2^19 + code. Shifting or looking up both would be as many
-            // instructions, but for ports that are busy already.
+            // Low nibbles are looked up: the permutation sees the low 4 bits of a lane only. High ones become the last
+            // bits of 2^19 + code. Shifting or looking up both would be as many instructions, but for ports that are
+            // already busy.
             let codes = _mm512_setr_ps(
                 0.0, 1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 7.0,
                 8.0, 9.0, 10.0, 11.0, 12.0, 13.0, 14.0, 15.0,
@@ -257,7 +257,7 @@ impl Simd for Avx512 {
         }
         fn dot_origin(self, sum: i32) -> __m512i { _mm512_set1_epi32(-128 * sum) }
         fn dot_add(self, acc: __m512i, codes: __m512i, x: [i8; 4]) -> __m512i {
-            // The instruction wants unsigned codes: 128 is added here, 128 * sum(x) was taken away.
+            // The instruction wants unsigned codes: 128 is added here, 128 * sum(x) was subtracted.
             let unsigned = _mm512_xor_si512(codes, _mm512_set1_epi8(-128));
             let x = _mm512_set1_epi32(word(x));
             _mm512_dpbusd_epi32(acc, unsigned, x)
@@ -331,7 +331,7 @@ impl Simd for Avx512 {
     }
 }
 
-/// Four signed bytes as they lie in memory.
+/// Four signed bytes as they are in memory.
 #[inline(always)]
 fn word(x: [i8; 4]) -> i32 {
     bytemuck::cast(x)

@@ -1,9 +1,9 @@
 //! Rows of weights added to accumulators: Down in neuron layout.
 //!
-//! Rows are added in the order in which they are given, `j = 0, 1, 2, …`, with one definition per kind of
-//! format: `acc = fma(h, w, acc)` for numbers; `acc = fma(h * scale, code - bias, acc)` for codes, and
-//! after that `acc = acc - h * minimum` where there are minima. The products `h * scale` and `h * minimum`
-//! are rounded, once per group instead of once per element.
+//! Rows are added in the order in which they are given, `j = 0, 1, 2, …`, with one definition per kind of format: `acc
+//! = fma(h, w, acc)` for numbers; `acc = fma(h * scale, code - bias, acc)` for codes, and after that `acc = acc - h *
+//! minimum` if there are minima. The products `h * scale` and `h * minimum` are rounded, once per group instead of once
+//! per element.
 //!
 //! A strip of columns stays in registers while a group of rows goes through it, so that accumulators are
 //! loaded and stored once per group instead of once per row.
@@ -15,8 +15,8 @@ use super::numbers::{Numbers, add_part};
 use super::rows::{Ahead, Gather, Rows, ask};
 use super::simd::{Kernel, LANES, Simd, load_part, store_part, unrolled};
 
-/// Rows of a group. With fewer, accumulators are loaded and stored too often: on AVX-512, Q4_0 out of the
-/// nearest cache is 20 GB/s with 8 rows, 17 with 4, 15 with 2 and 11 with 1.
+/// Rows in a group. With fewer, accumulators are loaded and stored too often: on AVX-512, Q4_0 in the nearest cache
+/// reaches 20 GB/s with 8 rows, 17 with 4, 15 with 2 and 11 with 1.
 const GROUP: usize = 8;
 
 /// `acc[t] += sum_j h[t, j] * row_j`.
@@ -73,7 +73,7 @@ impl<N: Numbers> Kernel for Axpy<'_, N> {
                     let h = &self.h[t * n_rows + g * GROUP..][..rows.len()];
                     let acc = &mut self.acc[t * cols + c * CHUNK..][..CHUNK];
                     live.select::<S, N>(s, rows, c, h);
-                    // Only a chunk's first pass asks for later ones.
+                    // Only a chunk's first pass prefetches later ones.
                     let asked = (t == 0).then_some((&later, c * N::BYTES));
                     if const { S::ACCUMULATORS >= 12 } {
                         chunk::<S, N, 4>(s, &live, acc, asked);
@@ -96,7 +96,7 @@ impl<N: Numbers> Kernel for Axpy<'_, N> {
     }
 }
 
-/// A chunk of the rows that a token has a use for, and what they are multiplied with.
+/// A chunk of the rows that a token uses, and their factors.
 struct Live<'a, C> {
     rows: [&'a [u8]; GROUP],
     scales: [C; GROUP],
@@ -114,7 +114,7 @@ impl<'a, C> Live<'a, C> {
     ) {
         let mut n = 0;
         for (row, &h) in rows.iter().zip(h) {
-            // Without a branch: what is not used is overwritten.
+            // Without a branch: unused entries are overwritten.
             let (place, bytes) = (n % GROUP, &row[c * N::BYTES..][..N::BYTES]);
             N::scales(s, bytes, true, h, &mut self.scales[place]);
             self.rows[place] = bytes;
@@ -163,7 +163,7 @@ fn chunk<S: Simd, N: Numbers, const P: usize>(
     }
 }
 
-/// Adds what is behind the last whole chunk.
+/// Adds what follows the last whole chunk.
 #[inline(always)]
 fn tail<S: Simd, N: Numbers>(
     s: S,

@@ -15,7 +15,8 @@ use super::panels::{FloatPanelMatmul, PanelMatmul};
 use super::probe::{F32Peak, Int8Peak, ReadPass};
 use super::simd::Simd;
 
-/// What a backend computes: the object behind [`KernelTable`](super::table::KernelTable), which has checked all shapes.
+/// The kernels of a backend: the object behind [`KernelTable`](super::table::KernelTable), which has checked all
+/// shapes.
 pub(super) trait Kernels: Sync {
     fn widest(&self) -> usize;
     fn matmul(&self, block: BlockType, job: Matmul<'_, ()>);

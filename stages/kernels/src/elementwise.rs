@@ -53,8 +53,8 @@ impl Kernel for Rope<'_> {
 
     #[inline(always)]
     fn run<S: Simd>(self, _: S) {
-        // Plain multiplications and additions, which the compiler turns into vectors of the
-        // instruction set it is in; without fused operations, so that every set gives the same bits.
+        // Plain multiplications and additions, which the compiler turns into vectors of the current instruction set;
+        // without fused operations, so that every set gives the same bits.
         let angles = self.cos.iter().zip(self.sin);
         match self.pairing {
             RopePairing::Interleaved => {

@@ -1,4 +1,4 @@
-//! What a block format is: how codes, scales and offsets come out of ggml's bytes.
+//! What a block format is: how codes, scales and offsets are read from ggml's bytes.
 //!
 //! Every quantised format is, per group of 16 elements, `w = scale * code - offset`. A *chunk* is 256
 //! elements: one block of a K format, or 8 blocks of 32. Groups of 32 count as two equal groups of 16,
@@ -28,7 +28,7 @@ pub(super) trait Format {
     const OFFSET: bool = true;
     /// The code of 0 in formats without minima, whose offsets are `scale * BIAS`.
     const BIAS: f32 = 0.0;
-    /// Lanes of scales from one that may differ to the next.
+    /// Distance, in lanes, between scales that may differ.
     const SPREAD: usize = if Self::BLOCK.block_len() == CHUNK {
         1
     } else {
@@ -36,11 +36,11 @@ pub(super) trait Format {
     };
     /// Bytes of a chunk.
     const BYTES: usize = Self::BLOCK.block_bytes() * (CHUNK / Self::BLOCK.block_len());
-    /// Bytes of 64 elements; only formats with blocks of 32 can be cut there.
+    /// Bytes of 64 elements; only formats with blocks of 32 can be divided there.
     const PAIR_BYTES: usize = Self::BLOCK.block_bytes() * PAIR / Self::BLOCK.block_len();
 
-    /// Scales and offsets, one lane per group of 16. `blocks` is the number of blocks in `chunk`
-    /// where blocks have 32 elements (8, or 2 for a tail; the other lanes are then 0).
+    /// Scales and offsets, one lane per group of 16. `blocks` is the number of blocks in `chunk` if
+    /// blocks have 32 elements (8, or 2 for a tail; the other lanes are then 0).
     fn scales<S: Simd>(s: S, chunk: &[u8], blocks: usize) -> (S::F, S::F);
 
     /// Codes of elements `64 * p ..`.
@@ -72,7 +72,7 @@ pub(super) struct Q4K;
 pub(super) struct Q5K;
 pub(super) struct Q6K;
 
-/// The first four bytes of every block: the f16 scale and, where there is one, the f16 minimum.
+/// The first four bytes of every block: the f16 scale and, if there is one, the f16 minimum.
 #[inline(always)]
 fn heads<F: Format, S: Simd>(s: S, chunk: &[u8], blocks: usize) -> S::F {
     let stride = F::BLOCK.block_bytes();

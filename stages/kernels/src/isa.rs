@@ -54,7 +54,7 @@ impl fmt::Display for Isa {
     }
 }
 
-/// A name that is none of [`Isa::ALL`].
+/// A name that is not one of [`Isa::ALL`].
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
     "unknown instruction set {0:?}; use scalar, avx2, avxvnni, avx512vnni, neon, neon-dotprod or neon-i8mm"

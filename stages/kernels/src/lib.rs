@@ -4,10 +4,10 @@
 //! abstract vector unit (`matmul`, `lanes`, `axpy`, `attention`, …), and one file per instruction set
 //! (`scalar`, `avx2`, `avx512`, `neon`). [`KernelTable`] chooses one at run time.
 //!
-//! Two properties hold for every kernel and are tested: the result of a row and a token has the same
-//! bits whatever else is in the call, and every instruction set gives the same bits as plain Rust.
+//! Two properties hold for every kernel and are tested: the result of a row and a token has the same bits regardless of
+//! what else is in the call, and every instruction set gives the same bits as plain Rust.
 //!
-//! Weights are used as they lie in the file, at any alignment.
+//! Weights are used as they are in the file, at any alignment.
 #![deny(unsafe_code)]
 
 mod activations;

@@ -16,7 +16,7 @@ use super::simd::{Kernel, LANES, Simd, unrolled};
 const ROWS: usize = 2;
 /// Tokens that share one unpacking of the weights.
 const TOKENS: usize = 4;
-/// Elements of a step of the floating-point formats.
+/// Elements per step of the floating-point formats.
 const STEP: usize = 2 * LANES;
 
 /// `out[t, r] = w[r] . x[t]` for weights in the format `F`.
@@ -50,7 +50,7 @@ impl<'a> Matmul<'a, ()> {
         }
     }
 
-    /// The same for the token `t` alone, which is the first one of `out`.
+    /// The same for only the token `t`, which is the first one of `out`.
     pub(super) fn of_token(self, t: usize) -> Self {
         Self {
             tokens: t..t + 1,
@@ -105,7 +105,7 @@ impl<F> Matmul<'_, F> {
         for r in r..w.len() {
             let rows = [row(r)];
             let mut t = 0;
-            // Only the first product with a row asks for later ones.
+            // Only the first product with a row prefetches later ones.
             let mut asked = ahead.beside(r);
             while t + TOKENS <= n_tokens {
                 let x = [token(t), token(t + 1), token(t + 2), token(t + 3)];
@@ -138,7 +138,7 @@ impl Out<'_> {
     }
 }
 
-/// Dot products of `R` rows with `T` tokens, while the rows `later` are asked for.
+/// Dot products of `R` rows with `T` tokens, while the rows `later` are prefetched.
 pub(super) trait Dot {
     /// A token's activations.
     type Token<'a>: Copy;
@@ -272,7 +272,7 @@ fn dot_codes<S: Simd, F: Format>(s: S, codes: S::B, x: &[i8; PAIR]) -> S::I {
     }
 }
 
-/// The blocks of 32 behind the last whole chunk, two by two.
+/// The blocks of 32 after the last whole chunk, two by two.
 #[inline(always)]
 fn tail<S: Simd, F: Format, const T: usize>(
     s: S,
@@ -319,7 +319,7 @@ fn pair<S: Simd, F: Format, const T: usize>(
 /// Floating-point formats.
 struct Floats<F>(PhantomData<F>);
 
-/// `out[t, r] = w[r] . x[t]` for weights that are numbers.
+/// `out[t, r] = w[r] . x[t]` for weights that are plain numbers.
 pub(super) struct FloatMatmul<'a, F>(pub(super) Matmul<'a, F>);
 
 impl<F: Float> Kernel for FloatMatmul<'_, F> {

@@ -13,20 +13,20 @@ const _: () = assert!(MAX_PAIR_BYTES <= MAX_PART_BYTES);
 pub(super) trait Numbers {
     /// Bytes of 256 elements.
     const BYTES: usize;
-    /// Bytes of 64 elements, where rows can be cut there.
+    /// Bytes of 64 elements, if rows can be divided there.
     const PART_BYTES: usize;
     /// Whether a row is whole chunks of 256 elements.
     const WHOLE: bool;
-    /// What all elements of a row or a group are multiplied with. In memory, from where a load puts
+    /// Factors of all elements of a row or a group. They are in memory, from which a load puts
     /// single ones into all lanes.
     type Scales: Copy;
-    /// Anything.
+    /// Any value.
     const NO_SCALES: Self::Scales;
 
     /// `h` times the scales of a chunk or, if `whole` is false, of 64 elements.
     fn scales<S: Simd>(s: S, bytes: &[u8], whole: bool, h: f32, scales: &mut Self::Scales);
 
-    /// `sums` and elements `64 * p ..` of a chunk, which are multiplied with `scales`.
+    /// `sums` and elements `64 * p ..` of a chunk, which are multiplied by `scales`.
     fn add<S: Simd>(
         s: S,
         bytes: &[u8],
@@ -160,7 +160,7 @@ impl<N: Numbers> Kernel for Dequantise<'_, N> {
 
     #[inline(always)]
     fn run<S: Simd>(self, s: S) {
-        // What any number, 0 and -0 included, can be added to without a change.
+        // The number to which any number, including 0 and -0, can be added unchanged.
         let nothing = [s.splat(-0.0); 4];
         let (chunks, rest) = self.out.as_chunks_mut::<CHUNK>();
         let (n_chunks, mut scales) = (chunks.len(), N::NO_SCALES);

@@ -1,4 +1,4 @@
-//! How codes and scales come out of a panel's tiles, for 16 rows at a time; see
+//! How codes and scales are read from a panel's tiles, for 16 rows at a time; see
 //! [`forebay_numbers::panel`] for the bytes.
 //!
 //! Every quantised format is `w = scale * (code - BIAS) - min` with a scale per 32 or 16 elements.
@@ -16,8 +16,7 @@ const F16S: usize = 2 * PANEL_ROWS;
 /// Bytes of a plane of one bit per code.
 const VECTOR: usize = 4 * PANEL_ROWS;
 
-/// Scales of 16 rows for the two halves of a block of 32; where a format has one per 32, both are the
-/// same.
+/// Scales of 16 rows for the two halves of a block of 32; if a format has one per 32, both are the same.
 pub(super) type Halves<S> = [<S as Simd>::F; 2];
 
 /// A quantised format in panels.
@@ -26,7 +25,7 @@ pub(super) trait PanelFormat {
     const BLOCK: BlockType;
     /// Whether codes are signed; unsigned ones are at most 63.
     const SIGNED: bool = false;
-    /// Binary logarithm of the bias; 0 stands for no bias.
+    /// Binary logarithm of the bias; 0 means no bias.
     const BIAS_BITS: u32 = 0;
     /// Whether there are minima.
     const MIN: bool = false;
@@ -41,8 +40,7 @@ pub(super) trait PanelFormat {
     /// Where the planes begin.
     const PLANES: usize = Self::TILE - Self::BLOCKS * Self::BITS * VECTOR;
 
-    /// The f16 numbers that a tile starts with: the scale and, where there is one, the minimum, of all of
-    /// the tile.
+    /// The f16 numbers that a tile starts with: the scale and, if there is one, the minimum, of the whole tile.
     #[inline(always)]
     fn heads<S: Simd>(s: S, tile: &[u8]) -> [S::F; 2] {
         let scale = f16s(s, tile, 0);
@@ -133,7 +131,7 @@ macro_rules! plain_scale {
     };
 }
 
-/// A scale and a minimum, which is to be added, per 32 elements in f16.
+/// A scale and a minimum, which is added, per 32 elements in f16.
 macro_rules! scale_and_minimum {
     () => {
         #[inline(always)]

@@ -1,14 +1,12 @@
 //! Weights in panels times activations: decode and prefill, one definition.
 //!
-//! A lane is a row. For every block of 32 elements of a token, integer products are summed exactly, then
-//! scaled and added to the lane's f32 sum: `sum += (scale * int) * x_scale`, then `sum -= min * x_sum`.
-//! The order of additions of a (row, token) pair is that of the blocks, whatever other rows and tokens
-//! are in the call.
+//! Each SIMD lane is a row. For every block of 32 elements of a token, integer products are summed exactly, then scaled
+//! and added to the lane's f32 sum: `sum += (scale * int) * x_scale`, then `sum -= min * x_sum`. The order of additions
+//! of a (row, token) pair is that of the blocks, regardless of the other rows and tokens in the call.
 //!
-//! A block of weights is unpacked once and multiplied with up to 16 tokens, whose sums stay in
-//! registers: 8 registers of codes, 16 of sums and one or two of scales fill AVX-512's 32. Per 8
-//! integer multiplications there are 2 of f32 (3 with minima) and 10 loads, so the integer units can
-//! be busy 73 to 80 % of the time.
+//! A block of weights is unpacked once and multiplied by up to 16 tokens, whose sums stay in registers: 8 registers of
+//! codes, 16 of sums and one or two of scales fill AVX-512's 32. Per 8 integer multiplications there are 2 of f32 (3
+//! with minima) and 10 loads, so the integer units can be busy 73 to 80 % of the time.
 
 use std::marker::PhantomData;
 
@@ -22,7 +20,7 @@ use super::simd::{Kernel, Simd, store_part, unrolled};
 use super::tokens::{BLOCK, PanelTokens, Piece};
 use super::weights::WeightPanels;
 
-/// Bytes ahead of the block in use that are asked for. The hardware's own prefetching reaches half of the
+/// Distance of prefetching ahead of the current block, bytes. The hardware's own prefetching reaches half of the
 /// memory's speed here; 4 KiB ahead gave 29 (Q4_K) to 44 (Q4_1) GB/s, 9 KiB 43 to 50, 14 KiB no more.
 const AHEAD: usize = 10 << 10;
 
@@ -76,7 +74,7 @@ impl<'a> PanelMatmul<'a, ()> {
     }
 }
 
-/// The product of a panel with a piece of tokens.
+/// The product of a panel and a piece of tokens.
 trait Product {
     fn product<S: Simd, const T: usize>(
         s: S,
@@ -87,7 +85,8 @@ trait Product {
 }
 
 impl<F> PanelMatmul<'_, F> {
-    /// Panel by panel, so that it stays in the first-level cache while all tokens meet it.
+    /// Panel by panel, so that a panel stays in the first-level cache while it is multiplied by all
+    /// tokens.
     #[inline(always)]
     fn panels<S: Simd, P: Product>(mut self, s: S) -> bool {
         let mut in_range = true;
@@ -143,7 +142,7 @@ fn fold_part<S: Simd>(s: S, lanes: S::F, acc: &mut [i64]) -> bool {
 struct Quantised<F>(PhantomData<F>);
 
 impl<F: PanelFormat> Kernel for PanelMatmul<'_, F> {
-    /// Whether all results were within the range of fixed point, where it was asked for.
+    /// Whether all results were within the range of fixed point, if that is used.
     type Output = bool;
 
     #[inline(always)]
@@ -166,8 +165,8 @@ impl<F: PanelFormat> Product for Quantised<F> {
             let heads = F::heads(s, tile);
             let first = i * F::BLOCKS;
             if F::BLOCKS == 1 || T == 1 {
-                // A loop that the optimiser leaves alone: unrolled, it would fetch the activations of
-                // several blocks into registers it does not have.
+                // A loop that the optimiser leaves alone: unrolled, it would load the activations of several blocks
+                // into registers that it does not have.
                 for b in 0..F::BLOCKS {
                     block::<S, F, T>(s, (tile, heads), b, x, first + b, &mut sums);
                 }
@@ -184,7 +183,7 @@ impl<F: PanelFormat> Product for Quantised<F> {
     }
 }
 
-/// Asks for what lies [`AHEAD`] of `bytes`.
+/// Prefetches what is [`AHEAD`] of `bytes`.
 #[inline(always)]
 fn prefetch<S: Simd>(s: S, bytes: &[u8]) {
     let mut line = 0;
@@ -239,7 +238,7 @@ fn block<S: Simd, F: PanelFormat, const T: usize>(
     });
 }
 
-/// Adds a block's integer products with token `t`, scaled, to its sum.
+/// Adds a block's scaled integer products with token `t` to its sum.
 #[inline(always)]
 fn add<S: Simd, F: PanelFormat, const T: usize>(
     s: S,
@@ -265,7 +264,7 @@ fn groups<const N: usize>(codes: &[i8]) -> &[[i8; 4]; N] {
     }
 }
 
-/// What exact sums of `(code - bias) * x` start with; `count` is `-sum(x)`.
+/// The start of exact sums of `(code - bias) * x`; `count` is `-sum(x)`.
 #[inline(always)]
 fn start<S: Simd, F: PanelFormat>(s: S, count: i32) -> S::I {
     if F::BIAS_BITS > 0 {
@@ -306,7 +305,7 @@ fn dot_pair<S: Simd, F: PanelFormat, const N: usize>(
     }
 }
 
-/// [`PanelMatmul`] for weights that are numbers.
+/// [`PanelMatmul`] for weights that are plain numbers.
 pub(super) struct FloatPanelMatmul<'a, F>(pub(super) PanelMatmul<'a, F>);
 
 struct Floats<F>(PhantomData<F>);

@@ -1,7 +1,7 @@
-//! What the machine could do: reading memory and multiplying at full speed, and nothing else.
+//! The machine's limits: only reading memory, or only multiplying, at full speed.
 //!
-//! These are the bounds that other kernels' speeds are quoted as fractions of. They are written over
-//! the same vector unit as those, so each instruction set has bounds of its own.
+//! Other kernels' speeds are quoted as fractions of these bounds. They are written for the same abstract vector unit,
+//! so each instruction set has its own bounds.
 
 use std::hint::black_box;
 
@@ -9,10 +9,10 @@ use super::simd::{Kernel, Simd, unrolled};
 
 /// Bytes of a vector.
 const LINE: usize = 64;
-/// Parts of the buffer that are read side by side: more pages under way, for which one core alone is
-/// otherwise too slow.
+/// Parts of the buffer that are read alternately, so that more pages are being read at once: otherwise one core alone
+/// is too slow.
 const STREAMS: usize = 4;
-/// Rounds that no accumulator can overflow or round in, and that last for some microseconds.
+/// Maximum number of rounds: no accumulator can overflow or round, and they take some microseconds.
 const MAX_ROUNDS: usize = 1 << 16;
 
 /// Reads all bytes with full-width loads; the sum, as signed numbers, of the 64 bytes that the vectors
@@ -93,7 +93,7 @@ fn int8_tile<S: Simd, const R: usize, const C: usize>(s: S, rounds: usize) -> u6
     count
 }
 
-/// As [`Int8Peak`] with fused f32 multiply-adds.
+/// Like [`Int8Peak`], with fused f32 multiply-adds.
 pub(super) struct F32Peak {
     pub(super) rounds: usize,
 }

@@ -1,10 +1,10 @@
-//! Rows of weights wherever they lie, and asking for them before they are needed.
+//! Rows of weights anywhere in memory, and prefetching them before they are needed.
 
 use super::simd::Simd;
 use super::weights::WeightRows;
 
-/// Least bytes asked for ahead of those in use. With more, a call's first burst takes longer than it brings: with
-/// 24 KiB, 25 rows of 2 KiB took a tenth longer.
+/// Minimum bytes prefetched ahead of those in use. With more, a call's first burst costs more than it gains: with 24
+/// KiB, 25 rows of 2 KiB took a tenth longer.
 const AHEAD: usize = 12 << 10;
 /// Bytes of a cache line.
 const LINE: usize = 64;
@@ -18,7 +18,7 @@ pub(super) enum Rows<'a> {
     Gathered(Gather<'a>),
 }
 
-/// Rows that lie anywhere, and what will be wanted behind them.
+/// Rows anywhere in memory, and what is needed after them.
 #[derive(Clone, Copy, Debug)]
 pub struct Gather<'a> {
     pub(super) rows: &'a [&'a [u8]],
@@ -26,16 +26,16 @@ pub struct Gather<'a> {
 }
 
 impl<'a> Gather<'a> {
-    /// Most rows that are asked for for the next call.
+    /// Maximum number of rows that are prefetched for the next call.
     pub const NEXT: usize = 8;
 
-    /// Rows, of which those further on are asked for while the first ones are used.
+    /// Rows, of which later ones are prefetched while the first ones are used.
     pub fn new(rows: &'a [&'a [u8]]) -> Self {
         Self { rows, next: &[] }
     }
 
-    /// Asks for these as well, once there are no further ones: the first rows of the next call. What is asked for
-    /// need not be used, and nothing is read that is not there.
+    /// Also prefetches these, the first rows of the next call, once there are no further ones. They need not be used,
+    /// and prefetching never reads beyond what exists.
     #[must_use]
     pub fn then(self, next: &'a [&'a [u8]]) -> Self {
         Self { next, ..self }
@@ -64,8 +64,8 @@ impl<'a> Rows<'a> {
 /// A prefetcher for rows. The hardware's own does not know where the next row is, and takes a good part of a row of
 /// 2 KiB to notice that it is one.
 ///
-/// While a piece of a row is used, the same piece of a later row is asked for: a few lines at a time, since bursts
-/// of them would wait for each other and for what is used now.
+/// While a piece of a row is used, the same piece of a later row is prefetched: a few lines at a time, since bursts of
+/// them would wait for each other and for what is used now.
 #[derive(Clone, Copy)]
 pub(super) struct Ahead<'a> {
     rows: Rows<'a>,
@@ -75,7 +75,7 @@ pub(super) struct Ahead<'a> {
 }
 
 impl<'a> Ahead<'a> {
-    /// For rows from `first` on, of which `side_by_side` are used at a time; asks for the first ones.
+    /// For rows from `first` on, of which `side_by_side` are used at a time; prefetches the first ones.
     #[inline(always)]
     pub(super) fn start<S: Simd>(
         s: S,
@@ -95,8 +95,8 @@ impl<'a> Ahead<'a> {
         }
     }
 
-    /// What is asked for while the `R` rows from `r` on are used. Where there are no later ones it is what comes next,
-    /// or a row that is in the cache anyway: a branch would cut the caller's loop into pieces.
+    /// What is prefetched while the `R` rows from `r` on are used. If there are no later ones, it is the next call's
+    /// rows, or a row that is in the cache anyway: a branch would split the caller's loop.
     #[inline(always)]
     pub(super) fn beside<const R: usize>(&self, r: usize) -> [&'a [u8]; R] {
         let mut later = [&[][..]; R];
@@ -112,7 +112,7 @@ impl<'a> Ahead<'a> {
     }
 }
 
-/// Asks for the lines of `len` bytes of a row from `offset` on, or behind its end.
+/// Prefetches the lines of `len` bytes of a row from `offset` on, or after its end.
 #[inline(always)]
 pub(super) fn ask<S: Simd>(s: S, row: &[u8], offset: usize, len: usize) {
     let mut line = 0;

@@ -6,7 +6,7 @@ use half::{bf16, f16};
 
 use super::simd::{Kernel, Simd};
 
-/// Needs nothing of the CPU.
+/// Needs no special instructions.
 #[derive(Clone, Copy)]
 pub(super) struct Scalar;
 

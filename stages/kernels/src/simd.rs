@@ -1,20 +1,20 @@
-//! What the algorithms need of a vector unit.
+//! What the algorithms need from a vector unit.
 //!
-//! Every instruction set offers the same three shapes: 16 lanes of f32, 16 lanes of i32, 64 bytes. A
-//! unit with narrower registers uses several of them. Since lane counts, operation order and
-//! rounding (one fused rounding per multiply-add) are part of this contract, every instruction set
-//! computes the same bits, and the algorithms are written once.
+//! Every instruction set provides the same three shapes: 16 lanes of f32, 16 lanes of i32, 64 bytes. A unit with
+//! narrower registers uses several of them. Since lane counts, operation order and rounding (one fused rounding per
+//! multiply-add) are part of this contract, every instruction set computes the same bits, and the algorithms are
+//! written once.
 //!
-//! A value of a type that implements [`Simd`] is the proof that the CPU has the instructions: such a
-//! value is only made behind a run-time check, so all operations are safe to call.
+//! A value of a type that implements [`Simd`] is the proof that the CPU has the instructions: such a value is only made
+//! after a run-time check, so all operations are safe to call.
 
 /// Lanes of [`Simd::F`] and [`Simd::I`].
 pub(super) const LANES: usize = 16;
 
-/// A loop with a constant number of turns, written out. Vectors must stay in registers and inside
-/// functions of the instruction set, which neither `array::map` nor a loop that the optimiser may
-/// keep ensures. A number that is not written as a literal needs the largest one that it may be: the
-/// compiler checks the body that many times, and nested loops multiply.
+/// A loop with a constant number of iterations, unrolled. Vectors must stay in registers and inside functions of the
+/// instruction set, which neither `array::map` nor a loop that the optimiser may keep ensures. A number that is not
+/// written as a literal needs the largest one that it may be: the compiler checks the body that many times, and nested
+/// loops multiply.
 macro_rules! unrolled {
     ($i:ident in 0..$n:tt => $body:block) => {
         $crate::simd::unrolled!($i in 0..$n, max $n => $body)
@@ -39,10 +39,10 @@ macro_rules! unrolled {
     };
     (@ $n:expr, $max:literal, $body:block, $i:ident: $($turn:literal)*) => {{
         const { assert!($n <= $max) };
-        // A constant, so that turns beyond the last one are not even generated.
+        // A constant, so that iterations beyond the last one are not even generated.
         #[allow(
             unconditional_panic,
-            reason = "turns that are not generated would index beyond the end"
+            reason = "iterations that are not generated would index beyond the end"
         )]
         {
             $(if const { $turn < $n } {
@@ -70,10 +70,10 @@ pub(super) trait Simd: Copy + Send + Sync + 'static {
     type F: Copy;
     /// 16 lanes of i32.
     type I: Copy;
-    /// 64 bytes, signed or unsigned as the operation says.
+    /// 64 bytes, signed or unsigned depending on the operation.
     type B: Copy;
-    /// Most tokens, 16, 4 or 1, that meet an unpacked block of weights together: as many as have room
-    /// for their sums in registers beside it.
+    /// Maximum number of tokens, 16, 4 or 1, that are multiplied by an unpacked block of weights together: as many as
+    /// have their sums in the registers beside it.
     const WIDEST: usize;
 
     /// The instruction set for kernels without products of bytes: sets that differ in nothing else share
@@ -86,7 +86,7 @@ pub(super) trait Simd: Copy + Send + Sync + 'static {
     /// Runs `kernel` in a function that is compiled for this instruction set.
     fn run<K: Kernel>(self, kernel: K) -> K::Output;
 
-    /// Asks for the cache line `ahead` bytes behind the start of `bytes`, which may lie anywhere.
+    /// Prefetches the cache line `ahead` bytes after the start of `bytes`, which may be anywhere.
     fn prefetch(self, bytes: &[u8], ahead: usize) {
         let _ = (bytes, ahead);
     }
@@ -113,15 +113,15 @@ pub(super) trait Simd: Copy + Send + Sync + 'static {
     fn fma(self, a: Self::F, b: Self::F, c: Self::F) -> Self::F;
     /// `c - a * b`, rounded once.
     fn fnma(self, a: Self::F, b: Self::F, c: Self::F) -> Self::F;
-    /// `a > b ? a : b` (so `b` where either is NaN).
+    /// `a > b ? a : b` (so `b` if either is NaN).
     fn max(self, a: Self::F, b: Self::F) -> Self::F;
-    /// `a < b ? a : b` (so `b` where either is NaN).
+    /// `a < b ? a : b` (so `b` if either is NaN).
     fn min(self, a: Self::F, b: Self::F) -> Self::F;
     /// `a > b ? yes : no`.
     fn select_gt(self, a: Self::F, b: Self::F, yes: Self::F, no: Self::F) -> Self::F;
     /// Sum of the lanes: halves are added (`l[i] + l[i + 8]`, then 4, 2, 1 apart).
     fn reduce_add(self, a: Self::F) -> f32;
-    /// Largest lane; any of them where one is NaN.
+    /// Largest lane; any of them if one is NaN.
     fn reduce_max(self, a: Self::F) -> f32;
     /// Lane `4 * p + i / 4` in lane `i`: the factors of the four groups of 16 of one [`Self::B`].
     fn spread(self, a: Self::F, p: usize) -> Self::F;
@@ -154,7 +154,7 @@ pub(super) trait Simd: Copy + Send + Sync + 'static {
     /// Bits of the lanes without the sign; their order as integers is that of the magnitudes, with
     /// infinity and NaN last.
     fn magnitude_bits(self, a: Self::F) -> Self::I;
-    /// Larger one per lane.
+    /// The larger one per lane.
     fn max_i32(self, a: Self::I, b: Self::I) -> Self::I;
     /// Largest lane.
     fn reduce_max_i32(self, a: Self::I) -> i32;
@@ -228,7 +228,7 @@ pub(super) trait Simd: Copy + Send + Sync + 'static {
         x: &[[i8; 4]; N],
         start: Self::I,
     ) -> Self::I;
-    /// As [`Self::dot_unsigned`] from 0 on, for signed codes of the whole range; `count` is `-sum(x)`.
+    /// Like [`Self::dot_unsigned`] starting at 0, for signed codes of the whole range; `count` is `-sum(x)`.
     fn dot_signed<const N: usize>(
         self,
         codes: [Self::B; N],
@@ -261,18 +261,18 @@ pub(super) trait Simd: Copy + Send + Sync + 'static {
             self.dot_signed(codes, x[1], counts[1]),
         ]
     }
-    /// Rows and columns of a product's tile of vectors that stays in registers, with some to spare for
-    /// operands: at most 6 and 4.
+    /// Rows and columns of a product's tile of vectors that stays in registers, with some left for operands: at most 6
+    /// and 4.
     const TILE: [usize; 2];
-    /// What [`Self::dot_add`] adds to first, where the elements of `x` add up to `sum` in all.
+    /// The start of [`Self::dot_add`]'s sums if the elements of `x` add up to `sum`.
     fn dot_origin(self, sum: i32) -> Self::I;
-    /// Adds the products of four neighbouring codes with the elements of `x` to every lane: codes
-    /// signed, both at least -127. The result is meaningful after all of `x` is through.
+    /// Adds the products of four neighbouring codes and the elements of `x` to every lane: codes
+    /// signed, both at least -127. The result is meaningful after all of `x` has been added.
     fn dot_add(self, acc: Self::I, codes: Self::B, x: [i8; 4]) -> Self::I;
-    /// Accumulators of a tile that stay in registers, operands beside them.
+    /// Number of accumulators of a tile that stay in registers, together with operands.
     const ACCUMULATORS: usize;
 
-    /// `acc + dot_u8(codes, x)`, in one instruction where there is one; wraps.
+    /// `acc + dot_u8(codes, x)`, in one instruction if there is one; wraps.
     fn dot_u8_into(self, acc: Self::I, codes: Self::B, x: Self::B) -> Self::I;
 
     /// `acc += round(p * 2^32)`; see [`super::fixed`]. Returns whether all were in range.
@@ -286,7 +286,7 @@ pub(super) trait Simd: Copy + Send + Sync + 'static {
     }
 }
 
-/// Loads up to 16 values and fills up with zeros.
+/// Loads up to 16 values and pads with zeros.
 #[inline(always)]
 pub(super) fn load_part<S: Simd>(s: S, v: &[f32]) -> S::F {
     match v.first_chunk() {
@@ -299,7 +299,7 @@ pub(super) fn load_part<S: Simd>(s: S, v: &[f32]) -> S::F {
     }
 }
 
-/// Stores the first lanes into up to 16 places.
+/// Stores the first lanes to up to 16 elements.
 #[inline(always)]
 pub(super) fn store_part<S: Simd>(s: S, a: S::F, to: &mut [f32]) {
     match to.first_chunk_mut() {
@@ -316,7 +316,7 @@ pub(super) fn store_part<S: Simd>(s: S, a: S::F, to: &mut [f32]) {
 /// The `N` bytes at `offset`.
 ///
 /// # Panics
-/// The slice is shorter.
+/// The slice is too short.
 #[inline(always)]
 pub(super) fn at<const N: usize>(bytes: &[u8], offset: usize) -> &[u8; N] {
     match bytes[offset..].first_chunk() {

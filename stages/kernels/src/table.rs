@@ -39,7 +39,7 @@ impl fmt::Debug for KernelTable {
 }
 
 impl KernelTable {
-    /// The kernels of `isa`, or `None` where this CPU lacks it.
+    /// The kernels of `isa`, or `None` if this CPU lacks it.
     pub fn new(isa: Isa) -> Option<Self> {
         let kernels: &'static dyn Kernels = match isa {
             Isa::Scalar => &Scalar,
@@ -80,8 +80,8 @@ impl KernelTable {
         self.isa
     }
 
-    /// `out[t * out_stride + r] = w[r] . x[t]` for all rows `r` and tokens `t`; other elements of `out`
-    /// are left alone. Quantised weights meet the 8-bit activations, others the f32 ones. In [`Form::Lanes`] rows are
+    /// `out[t * out_stride + r] = w[r] . x[t]` for all rows `r` and tokens `t`; other elements of `out` are unchanged.
+    /// Quantised weights are multiplied by the 8-bit activations, others by the f32 ones. In [`Form::Lanes`] rows are
     /// laned.
     ///
     /// The result of a (row, token) pair does not depend on what else is computed in the call.
@@ -109,9 +109,9 @@ impl KernelTable {
         self.kernels.matmul(w.block, job);
     }
 
-    /// `out[t, j] = row_j . x[t]` for rows that lie anywhere, bit by bit what [`Self::matmul`] makes of
-    /// them. Rows are asked for in the order in which they are given, well before they are used; the more
-    /// there are in a call, the less of the memory's latency is seen.
+    /// `out[t, j] = row_j . x[t]` for rows anywhere in memory, with the same bits as [`Self::matmul`]. Rows are
+    /// prefetched in the order in which they are given, well before they are used; the more there are in a call, the
+    /// better the memory's latency is hidden.
     ///
     /// # Panics
     /// The activations are in [`Form::Panels`], or in [`Form::Lanes`] for a format without laned rows, the columns
@@ -134,7 +134,7 @@ impl KernelTable {
         self.kernels.matmul(block, job);
     }
 
-    /// [`Self::dot_gathered`] of the token `t` alone: `out[j] = row_j . x[t]`, where tokens want different rows.
+    /// [`Self::dot_gathered`] for only the token `t`: `out[j] = row_j . x[t]`, if tokens want different rows.
     ///
     /// # Panics
     /// As [`Self::dot_gathered`], or there is no such token.
@@ -175,9 +175,9 @@ impl KernelTable {
         self.run_panels(w, x, Out::Store(out), out_stride);
     }
 
-    /// `acc[t * acc_stride + r] += round(w[r] . x[t] * 2^32)`: [`Self::panels`] and [`Self::fold_fixed`] in
-    /// one pass, so that sums over many clusters are touched once per cluster. Returns false where
-    /// [`Self::fold_fixed`] does.
+    /// `acc[t * acc_stride + r] += round(w[r] . x[t] * 2^32)`: [`Self::panels`] and [`Self::fold_fixed`] in one pass,
+    /// so that sums over many clusters are read and written once per cluster. Returns false when [`Self::fold_fixed`]
+    /// does.
     ///
     /// # Panics
     /// As [`Self::panels`].
@@ -218,11 +218,10 @@ impl KernelTable {
             .panels(PanelMatmul::new(w, x, out, stride, panel_bytes))
     }
 
-    /// `acc[t] += sum_j h[t, j] * row_j` for rows that lie anywhere, element by element in the order of `j`,
-    /// so it does not matter in how many calls the rows come. For numbers a row adds `acc = fma(h, w, acc)`;
-    /// for codes `acc = fma(h * scale, code - bias, acc)`, then `acc = acc - h * minimum` where the format
-    /// has minima. Where `h[t, j]` is 0, `acc[t]` keeps its bits. Rows are asked for as by
-    /// [`Self::dot_gathered`].
+    /// `acc[t] += sum_j h[t, j] * row_j` for rows anywhere in memory, element by element in the order of `j`, so it
+    /// does not matter in how many calls the rows are added. For numbers a row adds `acc = fma(h, w, acc)`; for codes
+    /// `acc = fma(h * scale, code - bias, acc)`, then `acc = acc - h * minimum` if the format has minima. If `h[t, j]`
+    /// is 0, `acc[t]` keeps its bits. Rows are prefetched as in [`Self::dot_gathered`].
     ///
     /// # Panics
     /// `cols` are not whole blocks, a row has another length, or `h` or `acc` is not of that shape.
@@ -243,9 +242,9 @@ impl KernelTable {
     ///
     /// Rows whose `h` is not 0 are taken in their order, eight at a time. A block's factors `h * scale` become
     /// integers of 15 bits, in units of the largest of the eight divided by 16383, and the sums over the eight are
-    /// exact: `acc = fma(sum_j round(h_j * scale_j / unit) * (code_j - bias), unit, acc)`. Where a format has minima,
+    /// exact: `acc = fma(sum_j round(h_j * scale_j / unit) * (code_j - bias), unit, acc)`. If a format has minima,
     /// `sum_j h_j * minimum_j` is added to `acc` before. So one call gives other bits than several. A factor that is
-    /// not finite makes the sums so.
+    /// not finite makes the sums not finite.
     ///
     /// # Panics
     /// As [`Self::axpy_gathered`], or the format has no laned rows.
@@ -325,8 +324,8 @@ impl KernelTable {
         self.kernels.rope(job);
     }
 
-    /// `out = activation.gate(gate) * activation.up(up)`, all `[n]`; SiLU within 4 units in the last
-    /// place.
+    /// `out = activation.gate(gate) * activation.up(up)`, all `[n]`; SiLU within 4 units in the last place, GELU with a
+    /// relative error below 3e-5.
     ///
     /// # Panics
     /// The lengths differ.
@@ -388,8 +387,8 @@ impl KernelTable {
         });
     }
 
-    /// Reads all of `bytes` as fast as one core can, which bounds every kernel that uses each weight
-    /// once. What it returns depends on all bytes and is only there to be used.
+    /// Reads all of `bytes` as fast as one core can, which bounds every kernel that uses each
+    /// weight once. The result depends on all bytes, so that the reads cannot be optimised away.
     pub fn read_pass(&self, bytes: &[u8]) -> i32 {
         self.kernels.read_pass(ReadPass(bytes))
     }
@@ -400,7 +399,8 @@ impl KernelTable {
         self.kernels.int8_peak(Int8Peak { rounds })
     }
 
-    /// As [`Self::int8_peak`] for f32: the bound of attention and of weights that are numbers.
+    /// Like [`Self::int8_peak`], for f32: the bound of attention and of weights that are plain
+    /// numbers.
     pub fn f32_peak(&self, rounds: usize) -> u64 {
         self.kernels.f32_peak(F32Peak { rounds })
     }
@@ -409,7 +409,7 @@ impl KernelTable {
         self.kernels.quantise(job);
     }
 
-    /// Most tokens of a piece.
+    /// Maximum number of tokens in a piece.
     pub(super) fn widest(&self) -> usize {
         self.kernels.widest()
     }
@@ -430,7 +430,7 @@ fn row_bytes(block: BlockType, cols: usize) -> usize {
     bytes
 }
 
-/// Bytes of a row that can meet `x`.
+/// Bytes of a row that can be multiplied by `x`.
 fn product_row_bytes(block: BlockType, x: &Activations) -> usize {
     let fits = match x.form() {
         Form::Rows => true,
@@ -447,7 +447,8 @@ fn assert_rows(rows: &[&[u8]], row_bytes: usize) {
     }
 }
 
-/// Checks the shapes of sums over rows; how many tokens there are, unless nothing is to be done.
+/// Checks the shapes of sums over rows; returns the number of tokens, or `None` if there is nothing
+/// to do.
 fn assert_axpy(
     block: BlockType,
     rows: &[&[u8]],

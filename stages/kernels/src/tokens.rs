@@ -1,14 +1,14 @@
-//! How a batch of tokens is cut into pieces for products with panels.
+//! How a batch of tokens is divided into pieces for products with panels.
 
 /// Elements that share a scale.
 pub(super) const BLOCK: usize = 32;
 
-/// Tokens that lie block by block side by side.
+/// Tokens that are interleaved block by block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Piece {
     /// First token.
     pub(super) first: usize,
-    /// Tokens: 16, 4 or 1.
+    /// Number of tokens: 16, 4 or 1.
     pub(super) width: usize,
 }
 

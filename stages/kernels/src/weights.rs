@@ -1,8 +1,8 @@
-//! Weights as kernels take them.
+//! Weights in the form in which kernels take them.
 
 use forebay_numbers::block::BlockType;
 
-/// Rows of a weight matrix where they lie: in a tensor, or in neuron bundles with other rows between.
+/// Rows of a weight matrix in place: in a tensor, or in neuron bundles with other rows between.
 #[derive(Clone, Copy, Debug)]
 pub struct WeightRows<'a> {
     /// Format of the elements.
@@ -20,8 +20,8 @@ pub struct WeightRows<'a> {
 pub struct WeightPanels<'a> {
     /// Format of the elements.
     pub block: BlockType,
-    /// Whole panels, one behind the other; any alignment.
+    /// Whole panels, one after the other; any alignment.
     pub bytes: &'a [u8],
-    /// Number of rows; those that fill up the last panel do not count.
+    /// Number of rows; those that pad the last panel do not count.
     pub n_rows: usize,
 }

@@ -17,13 +17,13 @@ use share::Share;
 /// Where the tokens of a step are, and their sequences' blocks.
 #[derive(Clone, Copy, Debug)]
 pub struct Places<'a> {
-    /// Every token. Those of a sequence come together and in order.
+    /// All tokens. Those of a sequence are adjacent and in order.
     pub tokens: &'a [TokenPlace],
     /// The tables of their sequences, with room for them.
     pub tables: &'a Tables,
 }
 
-/// Weights of the norms of queries and keys in a layer; empty where it has none.
+/// Weights of the norms of queries and keys in a layer; empty if it has none.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct QkWeights<'a> {
     /// `[head_dim]` or `[q_dim]`
@@ -39,7 +39,7 @@ pub struct Attention {
     rotations: Vec<Rotation>,
     cache: KvCache,
     scratch: AttendScratch,
-    /// What a norm of queries or keys reads.
+    /// Input of a norm of queries or keys.
     unnormed: Vec<f32>,
 }
 
@@ -75,7 +75,7 @@ impl Attention {
         }
     }
 
-    /// Bytes that [`Self::new`] allocates beside the KV cache, for memory budgets.
+    /// Bytes that [`Self::new`] allocates besides the KV cache, for memory budgets.
     pub fn scratch_bytes(network: &Network, max_tokens: usize) -> usize {
         let rotations = network.ropes.iter();
         AttendScratch::bytes_for(widest_head(network))
@@ -107,10 +107,10 @@ impl Attention {
         }
     }
 
-    /// Norms and rotates Q and K, stores K and V, and attends.
+    /// Normalises and rotates Q and K, stores K and V, and attends.
     ///
-    /// `qkv` is `[n_tokens, q_dim + 2 * kv_dim]` (changed in place), `out` is `[n_tokens, own columns]`. The result of a
-    /// token does not depend on the other tokens of the step, but for those before it in its sequence.
+    /// `qkv` is `[n_tokens, q_dim + 2 * kv_dim]` (changed in place), `out` is `[n_tokens, own columns]`. The result of
+    /// a token does not depend on the other tokens of the step, except those before it in its sequence.
     pub fn run(
         &mut self,
         kernels: &KernelTable,
@@ -138,7 +138,7 @@ impl Attention {
         }
     }
 
-    /// Norms, rotates and scales the own heads of token `t` of the step.
+    /// Normalises, rotates and scales this core's heads of token `t` of the step.
     fn prepare(
         &mut self,
         kernels: &KernelTable,
@@ -184,7 +184,7 @@ impl Attention {
         }
     }
 
-    /// Stores keys and values of the own heads of a token.
+    /// Stores keys and values of this core's heads of a token.
     fn store(
         &mut self,
         layer: usize,
@@ -264,7 +264,7 @@ fn widest_head(network: &Network) -> usize {
     heads.max().unwrap_or(0)
 }
 
-/// Elements of the longest row that a norm of queries or keys goes over.
+/// Elements of the longest row that a norm of queries or keys spans.
 fn widest_norm(network: &Network) -> usize {
     let rows = network.layers.iter().map(|layer| {
         let a = &layer.attention.body;

@@ -13,9 +13,10 @@ use crate::sequences::PoolShape;
 pub struct KvRoom {
     /// Number format.
     pub kind: KvType,
-    /// Positions that one sequence has at most.
+    /// Maximum positions of one sequence.
     pub context: usize,
-    /// First the pool of layers that see everything, if there are any, then one for each window.
+    /// First the pool of layers that see everything, if there are any, then one for each length of
+    /// sliding window.
     pub pools: Vec<PoolShape>,
     /// Which of the pools each layer uses.
     pub pool_of: Vec<usize>,
@@ -30,7 +31,7 @@ impl KvRoom {
         max_tokens: usize,
         sequences: usize,
     ) -> Self {
-        // A window that holds the whole context cuts nothing off.
+        // A window as long as the context cuts nothing off.
         let window = |layer: usize| network.attention(layer).window.filter(|&w| w < context);
         let of_layers: Vec<Option<usize>> = (0..network.n_layers()).map(window).collect();
         let mut windows = of_layers.clone();
@@ -52,8 +53,8 @@ impl KvRoom {
         }
     }
 
-    /// What the cache of core `rank` of `threads` holds. Two cores that share a key/value head both keep it: nothing of
-    /// the cache ever crosses cores.
+    /// The shape of the cache of core `rank` of `threads`. Two cores that share a key/value head both store it: no part
+    /// of the cache is passed between cores.
     pub fn shape(&self, network: &Network, rank: usize, threads: usize) -> KvShape {
         let layer = |(l, &pool): (usize, &usize)| {
             let attention = network.attention(l);

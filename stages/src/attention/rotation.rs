@@ -18,7 +18,7 @@ pub(super) struct Rotation {
 }
 
 impl Rotation {
-    /// For steps of up to `max_tokens` tokens, where sequences have up to `context` positions.
+    /// For steps of up to `max_tokens` tokens and sequences of up to `context` positions.
     pub fn new(rope: &Rope, context: usize, max_tokens: usize) -> Self {
         let frequencies = rope.frequencies(context);
         let table = vec![0.0; max_tokens * frequencies.len()];

@@ -7,7 +7,7 @@ use forebay_models::network::Attention;
 /// A core's heads in one layer.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Share {
-    /// Query heads: contiguous shares, so that cores split between key/value heads wherever the numbers allow.
+    /// Query heads: contiguous shares, so that shares end between key/value heads if the numbers allow.
     pub q_heads: Range<usize>,
     /// Key/value heads that these read.
     pub kv_heads: Range<usize>,
@@ -31,7 +31,7 @@ impl Share {
         }
     }
 
-    /// The own query heads that read key/value head `kv`.
+    /// This core's query heads that read key/value head `kv`.
     pub fn readers(&self, kv: usize) -> Range<usize> {
         let (first, end) = (kv * self.group, (kv + 1) * self.group);
         first.max(self.q_heads.start)..end.min(self.q_heads.end)

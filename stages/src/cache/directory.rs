@@ -1,10 +1,9 @@
-//! What all policies share: which neuron lies in which slot, who holds it, and lists of slots.
+//! What all policies share: which neuron is in which slot, how many hold it, and lists of slots.
 //!
-//! Lists are doubly linked rings through sentinels behind the slots, so a slot leaves its list
-//! without knowing which one that is, and a whole list moves in constant time. All links are indices
-//! into one array allocated at the start.
+//! Lists are doubly linked rings through sentinels after the slots, so a slot leaves its list without knowing which
+//! list it is, and a whole list moves in constant time. All links are indices into one array allocated at the start.
 
-/// In place of the neuron of a slot that has none.
+/// The neuron of a slot that has none.
 const NO_NEURON: u32 = u32::MAX;
 /// Marks, in `places`, a neuron that has no slot.
 const ABSENT: u32 = 1 << 31;
@@ -23,21 +22,21 @@ impl List {
     }
 }
 
-/// A slot, or the sentinel of a list. In no list, it links to itself.
+/// A slot, or the sentinel of a list. If it is in no list, it links to itself.
 #[derive(Clone, Copy, Debug)]
 struct Entry {
     neuron: u32,
     prev: u32,
     next: u32,
     holds: u32,
-    /// The policy's own.
+    /// The policy's own mark.
     mark: u32,
 }
 
 /// Neurons, slots and lists of a cache.
 #[derive(Debug)]
 pub(super) struct Directory {
-    /// Slot by neuron; of an absent neuron its last mark, with [`ABSENT`] set. `[n_neurons]`
+    /// Slot by neuron; for an absent neuron its last mark, with [`ABSENT`] set. `[n_neurons]`
     places: Vec<u32>,
     /// Slots, then sentinels. `[n_slots + n_lists]`
     entries: Vec<Entry>,
@@ -98,7 +97,7 @@ impl Directory {
         self.forwards(List::FREE).take(self.slots + 1).count()
     }
 
-    /// Holds on all slots together.
+    /// Number of holds on all slots.
     pub(super) fn holds(&self) -> usize {
         self.entries.iter().map(|entry| entry.holds as usize).sum()
     }
@@ -121,8 +120,8 @@ impl Directory {
         (place & ABSENT == 0).then_some(place)
     }
 
-    /// Reads what looking these neurons up will change: their entries and those beside them. All are far away by
-    /// the next token, and one lookup after the other would wait for memory, each for itself.
+    /// Reads what looking these neurons up will change: their entries and the neighbouring ones. By the next token they
+    /// have left the CPU's caches, and each lookup would wait for memory separately.
     pub(super) fn warm(&self, neurons: impl Iterator<Item = usize>) {
         let links = |entry: &Entry| {
             let [prev, next] = [entry.prev, entry.next].map(|at| &self.entries[at as usize]);
@@ -133,8 +132,8 @@ impl Directory {
         std::hint::black_box(entries.fold(0, |all, entry| all ^ links(entry)));
     }
 
-    /// Gives the absent `neuron` the first free slot, which is in no list then. The slot's mark is
-    /// what it was, but for the top bit, when the neuron was last here, or 0.
+    /// Gives the absent `neuron` the first free slot, which is then in no list. The slot's mark is
+    /// that of the neuron's last stay, without the top bit, or 0.
     pub(super) fn settle(&mut self, neuron: usize) -> Option<u32> {
         debug_assert!(self.slot_of(neuron).is_none(), "neuron {neuron} is here");
         let slot = self.front(List::FREE)?;
@@ -147,7 +146,7 @@ impl Directory {
         Some(slot)
     }
 
-    /// Makes the slot's neuron, if it has one, absent; the slot is in no list then.
+    /// Makes the slot's neuron, if it has one, absent; the slot is then in no list.
     pub(super) fn unsettle(&mut self, slot: u32) {
         self.unlink(slot);
         let entry = &mut self.entries[slot as usize];
@@ -158,7 +157,7 @@ impl Directory {
         }
     }
 
-    /// Makes the slot's neuron, if it has one, absent, and the slot the first free one.
+    /// Makes the slot's neuron, if it has one, absent, and puts the slot first among the free ones.
     pub(super) fn vacate(&mut self, slot: u32) {
         debug_assert!(!self.is_held(slot), "slot {slot} is held");
         self.unsettle(slot);
@@ -201,7 +200,7 @@ impl Directory {
         self.backwards(list).next()
     }
 
-    /// The slot nearest to the back that nobody holds.
+    /// The slot nearest to the back that is not held.
     pub(super) fn last_unheld(&self, list: List) -> Option<u32> {
         self.backwards(list).find(|&slot| !self.is_held(slot))
     }

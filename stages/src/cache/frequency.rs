@@ -1,37 +1,36 @@
-//! Least frequently used, with counts that age, and a bonus for what was used just now.
+//! Least frequently used, with counts that age, and a bonus for recent use.
 //!
-//! A neuron's count goes up with each access, and all counts are halved once per forty accesses and
-//! slot (TinyLFU's sample, Einziger et al., ACM ToS 13(4), 2017, is ten), so that what was popular long ago
-//! can leave. The neuron with the least count is dropped first; among equal counts the one whose use
-//! is longer ago.
+//! A neuron's count goes up with each access, and all counts are halved once per forty accesses and slot (TinyLFU's
+//! sample, Einziger et al., ACM ToS 13(4), 2017, is ten), so that what was popular long ago can leave. The neuron with
+//! the lowest count is dropped first; among equal counts, the one that was used longer ago.
 //!
-//! A neuron used in this token or the one before counts as if it had been used [`BONUS`] times more: six tenths
-//! of a token's neurons are the next one's as well (PowerInfer-2, section 4.3). It may still go before one that
-//! is popular, so that a scan, or a token that wants more than there are slots, does not empty the cache. Counts
-//! alone, halved every ten accesses, missed a tenth more on the 7B shape.
+//! A neuron used in this token or the previous one counts as if it had been used [`BONUS`] times more: six tenths of a
+//! token's neurons are also the next one's (PowerInfer-2, section 4.3). It may still be dropped before a popular one,
+//! so that a scan, or a token that wants more than there are slots, does not empty the cache. Counts alone, halved
+//! every ten accesses, missed a tenth more on the 7B shape.
 //!
-//! Slots are in one list per count and age, so every operation is O(1): the end of a token and halving
-//! move whole lists, because a slot's mark says when its count was
-//! right, and what was halved since is taken off when the mark is read. The directory keeps the mark
-//! of a neuron that is dropped, so a count outlives its neuron's stay.
+//! Slots are in one list per count and age, so every operation is O(1): the end of a token and halving move whole
+//! lists, because a slot's mark tells when its count was right, and later halvings are applied when the mark is read.
+//! The directory keeps the mark of a neuron that is dropped, so a count outlives its neuron's stay.
 
 use super::directory::{Directory, List};
 use super::policy::Policy;
 
 const COUNT_BITS: u32 = 6;
-/// Accesses beyond this do not count.
+/// Accesses beyond this are not counted.
 const MAX_COUNT: u32 = (1 << COUNT_BITS) - 1;
-/// Halvings are numbered with the bits of a 31-bit mark that counts leave, and may wrap: at worst a
-/// neuron absent for 2^25 of them is overrated.
+/// Halvings are numbered with the remaining bits of a 31-bit mark, and may wrap: at worst, a neuron
+/// absent for 2^25 of them is overrated.
 const HALVING_MASK: u32 = (1 << (31 - COUNT_BITS)) - 1;
 /// Accesses per slot between halvings.
 const ACCESSES_PER_SLOT: usize = 40;
-/// What use in this token or the one before is worth, in accesses.
+/// The value of use in this token or the previous one, in accesses.
 const BONUS: u32 = 8;
-/// Preloaded neurons were used in an earlier run, more than one just read for the first time, bonus and all.
+/// Preloaded neurons were used in an earlier run: they count more than a neuron just read for the first time, even with
+/// the bonus.
 const PRELOADED_COUNT: u32 = 16;
 
-/// Last used in this token, in the one before, or earlier.
+/// Last used in this token, in the previous one, or earlier.
 #[derive(Clone, Copy)]
 enum Age {
     Now,
@@ -69,7 +68,7 @@ const BEST_FIRST: [List; LISTS] = {
 pub(super) struct Frequency {
     /// Accesses between halvings.
     period: usize,
-    /// Accesses since the last one.
+    /// Accesses since the last halving.
     accesses: usize,
     /// Halvings so far, modulo 2^25.
     halvings: u32,
@@ -84,7 +83,7 @@ impl Frequency {
         }
     }
 
-    /// The slot's count by now.
+    /// The slot's current count.
     fn count(&self, directory: &Directory, slot: u32) -> u32 {
         let mark = directory.mark(slot);
         let age = self.halvings.wrapping_sub(mark >> COUNT_BITS) & HALVING_MASK;

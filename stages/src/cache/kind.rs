@@ -9,13 +9,13 @@ use serde::{Serialize, Serializer};
 /// Which neurons a cache keeps.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum PolicyKind {
-    /// `two-queue`: LRU with a queue for neurons used once and one for those used again
+    /// `two-queue`: LRU with one queue for neurons used once and one for those used again
     /// (PowerInfer-2, section 4.2).
     TwoQueue,
-    /// `lru`: the least recently used neuron goes first.
+    /// `lru`: the least recently used neuron is dropped first.
     Lru,
-    /// `frequency`: the least frequently used neuron goes first; counts are halved now and then. The default:
-    /// it misses 2 to 6 % fewer neurons than two queues do.
+    /// `frequency`: the least frequently used neuron is dropped first; counts are halved from time to time. The
+    /// default: it misses 2 to 6 % fewer neurons than two queues.
     #[default]
     Frequency,
     /// `window:K`: neurons used in the last K tokens (LLM in a Flash, section 3.1).
@@ -25,7 +25,7 @@ pub enum PolicyKind {
 }
 
 impl PolicyKind {
-    /// Tokens of a window whose length is not given: LLM in a Flash's choice.
+    /// Default length of the window, in tokens: LLM in a Flash's choice.
     pub const DEFAULT_WINDOW: NonZeroU32 = NonZeroU32::new(5).unwrap();
 
     /// One of each, the window with its default length.
@@ -56,7 +56,7 @@ impl Serialize for PolicyKind {
     }
 }
 
-/// A name of no [`PolicyKind`].
+/// A name that is not one of [`PolicyKind`]'s.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
     "unknown neuron cache policy {0:?}; use two-queue, lru, frequency, window:K (K tokens, at least \

@@ -1,7 +1,7 @@
 //! The neuron cache: which neurons' rows are in memory, and in which slot.
 //!
 //! [`NeuronCache`] is what UDIO uses. The directory (neurons, slots, holds, lists) is the same for
-//! all policies; a policy decides which neuron goes when a slot is needed.
+//! all policies; a policy decides which neuron is dropped when a slot is needed.
 
 mod directory;
 mod frequency;
@@ -19,11 +19,11 @@ pub use kind::{PolicyKind, UnknownPolicy};
 use directory::Directory;
 use policy::{AnyPolicy, Policy};
 
-/// Directory of a neuron cache with a fixed number of slots: it says where neurons are, and the
+/// Directory of a neuron cache with a fixed number of slots: it tells where neurons are, and the
 /// caller keeps their bytes.
 ///
-/// Neurons that a cluster is about to use are *held*; whatever the policy, they are never dropped.
-/// Nothing is allocated after [`Self::new`], except by [`Self::contents`] for its result.
+/// Neurons that a cluster is about to use are *held*; no policy ever drops them. Nothing is
+/// allocated after [`Self::new`], except by [`Self::contents`] for its result.
 #[derive(Debug)]
 pub struct NeuronCache {
     directory: Directory,
@@ -43,13 +43,12 @@ impl NeuronCache {
         }
     }
 
-    /// Bytes of the directory under any policy, at most: 4 per neuron, 20 per slot and 3860 besides.
-    /// Saturates.
+    /// Maximum bytes of the directory under any policy: 4 per neuron, 20 per slot and 3860 in addition. Saturates.
     pub fn bytes(neurons: usize, slots: usize) -> usize {
         Directory::bytes(neurons, slots, frequency::LISTS)
     }
 
-    /// Lookups of `neurons` follow: what they need comes from memory all at once.
+    /// Lookups of `neurons` follow: what they need is fetched from memory all at once.
     pub fn warm(&self, neurons: impl Iterator<Item = usize>) {
         self.directory.warm(neurons);
     }
@@ -76,10 +75,10 @@ impl NeuronCache {
         Some(slot as usize)
     }
 
-    /// Gives `neuron` a free slot before anybody wants it, as when the neurons of an earlier run are
-    /// brought back in the order of [`Self::contents`]. The caller fills the slot before the next
-    /// [`Self::hold`], or disowns it. `None` if there is nothing to fill: the neuron is here already,
-    /// is not one of the cache's, no slot is free, or the policy keeps nothing.
+    /// Gives `neuron` a free slot before it is wanted, for instance when the neurons of an earlier run are loaded in
+    /// the order of [`Self::contents`]. The caller fills the slot before the next [`Self::hold`], or disowns it. `None`
+    /// if there is nothing to fill: the neuron is already here, is not one of the cache's, no slot is free, or the
+    /// policy keeps nothing.
     pub fn preload(&mut self, neuron: usize) -> Option<usize> {
         if !self.directory.has_neuron(neuron) || self.directory.slot_of(neuron).is_some() {
             return None;
@@ -103,7 +102,7 @@ impl NeuronCache {
     }
 
     /// Makes the neuron in `slot` absent: its bytes could not be read. The slot is the first to be
-    /// reused as soon as nobody holds it.
+    /// reused once it is not held.
     pub fn disown(&mut self, slot: usize) {
         let slot = slot as u32;
         if !self.directory.is_settled(slot) {
@@ -117,8 +116,8 @@ impl NeuronCache {
         }
     }
 
-    /// Takes `slot`, which nobody holds, out of use: its neuron becomes absent, and no other gets it before the
-    /// slot is [released](Self::release).
+    /// Takes `slot`, which is not held, out of use: its neuron becomes absent, and no other gets the slot before it is
+    /// [released](Self::release).
     pub fn withdraw(&mut self, slot: usize) {
         let slot = slot as u32;
         debug_assert!(!self.directory.is_held(slot), "slot {slot} is held");
@@ -134,17 +133,17 @@ impl NeuronCache {
         self.policy.end_token(&mut self.directory);
     }
 
-    /// Neurons that there are, cached or not.
+    /// Number of neurons, cached or not.
     pub fn neurons(&self) -> usize {
         self.directory.neurons_in_all()
     }
 
-    /// Neurons in the cache.
+    /// Number of neurons in the cache.
     pub fn len(&self) -> usize {
         self.directory.residents()
     }
 
-    /// Slots that have no neuron and are free to get one.
+    /// Slots that have no neuron and may get one.
     pub fn vacant(&self) -> usize {
         self.directory.vacant()
     }

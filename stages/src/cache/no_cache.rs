@@ -5,7 +5,7 @@ use super::policy::Policy;
 
 const HELD: List = List::of_policy(0);
 
-/// Only what is held is here.
+/// Only held neurons are here.
 #[derive(Debug)]
 pub(super) struct NoCache;
 

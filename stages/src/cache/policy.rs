@@ -10,13 +10,13 @@ use super::window::Window;
 
 /// Decides which neurons stay. It keeps every slot that has a neuron in one of its lists.
 pub(super) trait Policy {
-    /// Its lists, those whose neurons are best to keep first.
+    /// Its lists; those whose neurons are the best to keep come first.
     fn best_first(&self) -> &'static [List];
 
     /// A neuron came into `slot`, is held, and the slot is in no list.
     fn entered(&mut self, directory: &mut Directory, slot: u32);
 
-    /// A neuron came into `slot` before anybody wanted it, less worth keeping than those preloaded
+    /// A neuron came into `slot` before it was wanted, less worth keeping than those preloaded
     /// before; the slot is in no list.
     fn preloaded(&mut self, directory: &mut Directory, slot: u32);
 
@@ -26,7 +26,7 @@ pub(super) trait Policy {
     /// The last hold of `slot` ended.
     fn idle(&mut self, _directory: &mut Directory, _slot: u32) {}
 
-    /// The slot to reuse next: one that nobody holds.
+    /// The slot to reuse next: one that is not held.
     fn victim(&self, directory: &Directory) -> Option<u32>;
 
     /// The neuron in `slot` is about to be dropped.
@@ -47,7 +47,7 @@ pub(super) enum AnyPolicy {
 }
 
 impl AnyPolicy {
-    /// The policy of that kind for a cache of `slots` slots.
+    /// The policy of this kind for a cache of `slots` slots.
     pub(super) fn new(kind: PolicyKind, slots: usize) -> Self {
         match kind {
             PolicyKind::TwoQueue => Self::TwoQueue(TwoQueue::default()),
@@ -59,7 +59,7 @@ impl AnyPolicy {
     }
 }
 
-/// Calls the same method of whichever policy it is.
+/// Calls the same method of the policy.
 macro_rules! delegate {
     ($any:expr, $policy:ident => $call:expr) => {
         match $any {

@@ -1,8 +1,8 @@
 //! PowerInfer-2's cache policy (section 4.2): LRU at neuron granularity with two queues.
 //!
 //! A neuron enters at the head of the inactive queue. Its second access moves it to the head of the
-//! active queue, and so do later ones. When the active queue holds over 90% of the cache, its tail
-//! moves to the inactive queue until it does not. At capacity the inactive tail is dropped.
+//! active queue, as do later ones. While the active queue has over 90% of the cache, its tail moves
+//! to the inactive queue. At capacity the inactive tail is dropped.
 //!
 //! Preloaded neurons were used before this run: they fill the active queue, then the inactive one.
 

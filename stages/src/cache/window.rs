@@ -1,9 +1,9 @@
 //! LLM in a Flash's sliding window (arXiv 2312.11514, section 3.1): the neurons used in the last K
 //! tokens stay.
 //!
-//! Slots are in order of their last use and marked with its token, so those that expire with a token
-//! are a tail of the list. A neuron that is held when a token ends was in use in it. When slots run
-//! out before the window does, the least recently used neuron goes.
+//! Slots are in order of their last use and marked with its token, so those that expire with a token are a tail of the
+//! list. A neuron that is held when a token ends was in use in it. If slots run out before the window does, the least
+//! recently used neuron is dropped.
 
 use std::num::NonZeroU32;
 
@@ -44,7 +44,7 @@ impl Policy for Window {
         self.used(directory, slot);
     }
 
-    /// As old as the oldest neuron here, or used in this token if there is none.
+    /// Counts as old as the oldest neuron here, or as used in this token if there is none.
     fn preloaded(&mut self, directory: &mut Directory, slot: u32) {
         let oldest = directory.back(RECENT);
         directory.set_mark(slot, oldest.map_or(self.now, |back| directory.mark(back)));

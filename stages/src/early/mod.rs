@@ -1,8 +1,8 @@
-//! What a core does while it would wait: Gate and Up of those neurons that are here, of clusters that wait for
-//! others. PowerInfer-2 lets a matrix's clusters overtake each other; this lets a cluster's neurons do so, up to
-//! Down, whose sum has an order.
+//! What a core does while it would wait: Gate and Up of neurons in memory, of clusters that wait for other neurons.
+//! PowerInfer-2 lets a matrix's clusters overtake each other; this lets a cluster's neurons do so, up to Down, whose
+//! sum has an order.
 //!
-//! Only one token's: prompts want most of a cluster, and come through the prefill graph.
+//! Only for steps of one token: prompts want most of a cluster, and take the prefill graph.
 
 use forebay_traces::record::{Residency as Hit, Stage};
 
@@ -20,7 +20,7 @@ use crate::neuron_store::Parts;
 pub struct Early {
     inbox: Option<Box<Flight>>,
     gathered: Gathered,
-    /// Gates computed since they were last asked for.
+    /// Gates computed since the counts were last taken.
     pub computed: Computed,
 }
 
@@ -35,7 +35,7 @@ impl Default for Early {
 }
 
 impl Early {
-    /// Takes a cluster that waits.
+    /// Takes a waiting cluster.
     pub fn push(&mut self, flight: Box<Flight>) {
         debug_assert!(self.inbox.is_none(), "one at a time");
         self.inbox = Some(flight);

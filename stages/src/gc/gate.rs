@@ -7,10 +7,10 @@ use crate::kernels::{Activations, KernelTable, WeightPanels, WeightRows};
 use crate::live_mask::LiveMask;
 use crate::neuron_rows::NeuronRows;
 
-/// Computes `Gate x` (before the activation) for the neurons `wanted` of a cluster of `n` into `gates`,
-/// `[n_tokens, n]`; the others get 0. `x` has the form that the layout asks for. In cluster layout all are
-/// computed, since a panel is. `named` are those that each token wants, `[n_tokens]`, if they are known; what a
-/// token does not want may be 0 for it. Returns how many products of a row and a token were computed.
+/// Computes `Gate x` (before the activation) for the neurons `wanted` of a cluster of `n` into `gates`, `[n_tokens,
+/// n]`; the others get 0. `x` has the form that the layout requires. In cluster layout all are computed, since panels
+/// are. `named` are those that each token wants, `[n_tokens]`, if they are known; what a token does not want may be 0
+/// for it. Returns how many products of a row and a token were computed.
 pub fn gate(
     kernels: &KernelTable,
     geometry: &FfnGeometry,

@@ -1,4 +1,4 @@
-//! GC: computes Gate of whichever cluster is here, and says which neurons are alive.
+//! GC: computes Gate of whichever cluster is in memory, and finds which neurons are alive.
 
 mod gate;
 
@@ -19,7 +19,7 @@ pub use gate::gate;
 pub struct Gc {
     inbox: VecDeque<Box<Flight>>,
     gathered: Gathered,
-    /// Gates computed since they were last asked for.
+    /// Gates computed since the counts were last taken.
     pub computed: Computed,
 }
 
@@ -43,19 +43,19 @@ impl Gc {
         self.inbox.len()
     }
 
-    /// The cluster that comes next.
+    /// The next cluster.
     pub fn next(&self) -> Option<&Flight> {
         self.inbox.front().map(Box::as_ref)
     }
 
-    /// Computes the gates of a flight's neurons that may be alive, and finds out which are.
+    /// Computes the gates of a flight's neurons that may be alive, and finds which are.
     fn compute(&mut self, frame: &mut Frame<'_>, flight: &mut Flight) -> u64 {
         let (geometry, n_tokens) = (*frame.geometry(), frame.n_tokens());
         let (layer, cluster) = (frame.phase.layer, flight.item.cluster);
         let (count, candidates) = (flight.count, flight.live);
         let mut wanted = candidates;
         wanted.remove(&flight.early.gated);
-        // The rows borrow the flight's buffer, the gates are written meanwhile.
+        // The rows borrow the flight's buffer while the gates are written.
         let buffer = flight.buffer.take();
         let rows = frame.weights.gate_rows_of(buffer.as_deref(), flight);
         let (gates, named, early) = flight.gates_mut(n_tokens);
@@ -82,7 +82,7 @@ impl Gc {
 }
 
 impl StageActor for Gc {
-    /// Computes one cluster's Gate. It goes on if any neuron is alive.
+    /// Computes one cluster's Gate. The cluster continues if any neuron is alive.
     fn turn(&mut self, frame: &mut Frame<'_>, out: &mut Outbox) -> bool {
         let Some(mut flight) = self.inbox.pop_front() else {
             return false;

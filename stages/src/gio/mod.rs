@@ -1,5 +1,5 @@
-//! GIO: brings what GC needs. Clusters that are streamed come through a window that is read ahead in the order of
-//! use; of clusters whose neurons are cached singly the missing ones are asked for.
+//! GIO: fetches what GC needs. Streamed clusters come through a window that is read ahead in the order of use; of
+//! clusters whose neurons are cached, the missing neurons are requested.
 
 mod reader;
 mod window;
@@ -22,9 +22,9 @@ pub use window::{Window, WindowTally};
 pub struct Gio {
     /// Streamed clusters.
     pub reader: Reader,
-    /// Clusters by neuron that have not been looked at.
+    /// Clusters by neuron that have not been examined.
     inbox: VecDeque<Box<Flight>>,
-    /// Clusters by neuron that wait.
+    /// Waiting clusters by neuron.
     pub waiting: Waiting,
 }
 
@@ -46,14 +46,14 @@ impl Gio {
         }
     }
 
-    /// Clusters in the inbox, and those that wait.
+    /// Clusters in the inbox, and waiting ones.
     pub fn held(&self) -> usize {
         self.inbox.len() + self.waiting.len() + self.reader.waiting()
     }
 }
 
 impl StageActor for Gio {
-    /// Asks for the neurons of a cluster, or hands on one that has been read.
+    /// Requests the neurons of a cluster, or passes on one that has been read.
     fn turn(&mut self, frame: &mut Frame<'_>, out: &mut Outbox) -> bool {
         let Some(flight) = self.inbox.pop_front() else {
             return self.reader.hand_on(frame, Stage::Gio, out);

@@ -15,7 +15,7 @@ use crate::frame::Frame;
 /// A read to be started.
 #[derive(Debug)]
 pub struct WindowRead {
-    /// Place in the cycle.
+    /// Position in the cycle.
     pub ordinal: usize,
     /// Directory index of the cluster.
     pub cluster: u32,
@@ -53,7 +53,7 @@ pub struct Reader {
 }
 
 impl Reader {
-    /// Reads the clusters `stream` in this order into `buffers`, again and again.
+    /// Reads the clusters `stream` in this order into `buffers`, repeatedly.
     pub fn new(stream: Vec<u32>, buffers: Vec<Slot>, max_waiting: usize) -> Self {
         let n = stream.len();
         Self {
@@ -70,13 +70,13 @@ impl Reader {
         self.window.restart();
     }
 
-    /// No cluster of this cycle is wanted any more: reads that are under way come home, and none begins.
+    /// No cluster of this cycle is wanted any more: reads in flight finish, and none starts.
     pub fn close(&mut self) {
         self.window.restart();
         self.window.stop_before(0);
     }
 
-    /// Whether a read is under way, or somebody waits for one.
+    /// Whether a read is in flight or waited for.
     pub fn is_busy(&self) -> bool {
         self.window.is_reading() || !self.waiting.is_empty()
     }
@@ -86,12 +86,12 @@ impl Reader {
         &mut self.window
     }
 
-    /// The window, to be looked at.
+    /// The window, for reading.
     pub fn window_ref(&self) -> &Window {
         &self.window
     }
 
-    /// Messages that wait.
+    /// Number of waiting messages.
     pub fn waiting(&self) -> usize {
         self.waiting.len()
     }
@@ -106,8 +106,7 @@ impl Reader {
         self.waiting.push_back(Waiter::Rows(item));
     }
 
-    /// Reads no further than the streamed clusters of the present phase, `items`; none of them before the
-    /// step's first phase.
+    /// Reads no further than the streamed clusters of the current phase, `items`; none before the step's first phase.
     pub fn confine(&mut self, items: &[Item]) {
         let ordinals = items.iter().filter_map(|item| item.source.ordinal());
         if let Some(last) = ordinals.max() {
@@ -132,21 +131,21 @@ impl Reader {
         })
     }
 
-    /// The read of `ordinal` is under way.
+    /// The read of `ordinal` has started.
     pub fn started(&mut self, ordinal: usize, flow: u64) {
         self.flows[ordinal] = flow;
     }
 
-    /// A read came back. If it failed, the step that needs the cluster says so: a read ahead of a step
-    /// that never comes is nobody's fault.
+    /// A read has finished. If it failed, the step that needs the cluster reports it: a read ahead for a step that
+    /// never comes is not reported.
     pub fn arrived(&mut self, ordinal: usize, slot: Slot, is_ok: bool) {
         if self.window.arrived(ordinal, slot) {
             self.failed[ordinal] = !is_ok;
         }
     }
 
-    /// Hands on the next waiting message whose cluster is here, in order of arrival rather than of index; false if
-    /// there is none.
+    /// Passes on the next waiting message whose cluster is in memory, in order of arrival rather than of index; false
+    /// if there is none.
     pub fn hand_on(&mut self, frame: &Frame<'_>, stage: Stage, out: &mut Outbox) -> bool {
         let found = self.waiting.iter().enumerate().find_map(|(i, waiter)| {
             let ordinal = waiter.ordinal()?;

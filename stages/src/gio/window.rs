@@ -1,9 +1,9 @@
 //! GIO: reading clusters whose Gate rows (or whole matrix rows) are not in memory.
 //!
-//! A core's streamed clusters come up in the same order for every token, so their reads are known
-//! before anything is computed: GIO walks that cycle ahead of the computation, as far as its window of
-//! buffers reaches, across layers and across tokens. Nothing is guessed, so nothing is read in vain, but
-//! for the head where a step without logits follows one with them.
+//! A core's streamed clusters are used in the same order for every token, so their reads are known before anything is
+//! computed: GIO follows that cycle ahead of the computation, as far as its window of buffers allows, across layers and
+//! tokens. Nothing is guessed, so nothing is read that is not used, except the head if a step without logits follows
+//! one with them.
 
 use std::collections::VecDeque;
 
@@ -13,9 +13,9 @@ use forebay_queues::slab::Slot;
 enum State {
     /// On flash only.
     Away,
-    /// A read is under way.
+    /// Being read.
     Coming,
-    /// A read is under way whose result is not wanted any more.
+    /// Being read, but not wanted any more.
     Unwanted,
     /// In a buffer, waiting for its turn.
     Here(Slot),
@@ -43,9 +43,9 @@ pub struct Window {
     states: Vec<State>,
     /// Next ordinal to read; at the end of a pass it stays there until the first ordinal is free.
     next: usize,
-    /// Ordinals that the present pass takes.
+    /// Number of ordinals in the current pass.
     end: usize,
-    /// Ordinal that reads stop before, where the window may not run ahead of the phase.
+    /// The ordinal before which reads stop, if the window may not run ahead of the phase.
     horizon: Option<usize>,
     /// Whether another pass follows, into which the window may run ahead.
     wraps: bool,
@@ -66,38 +66,38 @@ impl Window {
         }
     }
 
-    /// A pass over the first `end` ordinals begins. What was read ahead beyond them is given up: it would
-    /// keep buffers that this pass needs.
+    /// A pass over the first `end` ordinals begins. What was read ahead beyond them is discarded: it would keep buffers
+    /// that this pass needs.
     pub fn begin_pass(&mut self, end: usize) {
         self.end = end.min(self.states.len());
         self.give_up(self.end);
         if !matches!(self.states.first(), Some(State::Here(_) | State::Coming)) {
-            // Nothing of this pass has been read ahead: the last one did not get round.
+            // Nothing of this pass has been read ahead: the last one did not reach the end.
             self.next = 0;
         }
     }
 
-    /// Whether another pass follows the present one. If not, nothing of it is read ahead.
+    /// Sets whether another pass follows the current one. If not, nothing of it is read ahead.
     pub fn set_wraps(&mut self, wraps: bool) {
         self.wraps = wraps;
     }
 
-    /// The buffers that are free, to add some or to take all of them.
+    /// The free buffers, to add some or to take all of them.
     pub fn free(&mut self) -> &mut VecDeque<Slot> {
         &mut self.free
     }
 
-    /// Reads go up to `ordinal` from now on and not beyond: the baselines do not read ahead.
+    /// From now on, reads stop before `ordinal`: the baselines do not read ahead.
     pub fn stop_before(&mut self, ordinal: usize) {
         self.horizon = Some(ordinal);
     }
 
-    /// Gives up everything that was read ahead: it may be as bad as a read that failed.
+    /// Discards everything that was read ahead: it may be as bad as a read that failed.
     pub fn restart(&mut self) {
         self.give_up(0);
     }
 
-    /// Gives up what was read ahead from ordinal `first` on.
+    /// Discards what was read ahead from ordinal `first` on.
     fn give_up(&mut self, first: usize) {
         for state in &mut self.states[first..] {
             *state = match std::mem::replace(state, State::Away) {
@@ -123,7 +123,7 @@ impl Window {
         let ordinal = if self.next < self.end { self.next } else { 0 };
         let state = self.states[..self.end].get_mut(ordinal)?;
         if !matches!(state, State::Away) {
-            // The window is as long as the cycle, or a buffer is still on its way back.
+            // The window is as long as the cycle, or a buffer has not been returned yet.
             return None;
         }
         let slot = self.free.pop_front()?;
@@ -146,7 +146,7 @@ impl Window {
         wanted
     }
 
-    /// Takes a cluster that has arrived.
+    /// Takes a cluster that has been read.
     pub fn take(&mut self, ordinal: usize) -> Option<Slot> {
         let state = &mut self.states[ordinal];
         match std::mem::replace(state, State::InUse) {
@@ -158,14 +158,14 @@ impl Window {
         }
     }
 
-    /// Gives the buffer of a used cluster back.
+    /// Returns the buffer of a used cluster.
     pub fn release(&mut self, ordinal: usize, slot: Slot) {
         debug_assert!(matches!(self.states[ordinal], State::InUse));
         self.states[ordinal] = State::Away;
         self.free.push_back(slot);
     }
 
-    /// Whether a read is under way.
+    /// Whether a read is in flight.
     pub fn is_reading(&self) -> bool {
         let under_way = |s: &State| matches!(s, State::Coming | State::Unwanted);
         self.states.iter().any(under_way)
@@ -182,7 +182,7 @@ impl Window {
         }
     }
 
-    /// Clusters read and not used yet.
+    /// Clusters that have been read and not yet used.
     pub fn ready(&self) -> usize {
         self.states
             .iter()
@@ -200,13 +200,13 @@ mod tests {
     fn buffers(n: usize) -> Vec<Slot> {
         let mut slab = Slab::new(n * PAGE).expect("small");
         (0..n)
-            .map(|_| slab.carve(PAGE).expect("carved to size"))
+            .map(|_| slab.carve(PAGE).expect("cut to size"))
             .collect()
     }
 
     proptest! {
-        /// Whatever the order of arrival, a consumer that takes the cycle in order always gets on,
-        /// each cluster is read once per use, and buffers are neither lost nor doubled.
+        /// In any order of arrival, a consumer that takes the cycle in order always makes progress,
+        /// each cluster is read once per use, and buffers are neither lost nor duplicated.
         #[test]
         fn cyclic_consumer_never_starves(
             streamed in 1usize..12, window in 1usize..6, order in prop::collection::vec(0usize..6, 1..200),
@@ -235,8 +235,8 @@ mod tests {
             prop_assert!(window.take(due).is_some() || flying.iter().any(|f| f.0 == due));
         }
 
-        /// Passes with and without the tail of the cycle, in any mixture, with restarts between them and
-        /// reads that come back in any order: every pass gets all it takes.
+        /// Passes with and without the tail of the cycle, in any mixture, with restarts between them and reads that
+        /// finish in any order: every pass gets all its clusters.
         #[test]
         fn passes_without_the_tail_never_starve(
             streamed in 1usize..12,
@@ -248,7 +248,7 @@ mod tests {
             let mut window = Window::new(streamed, buffers(room));
             let mut flying: Vec<(usize, Slot)> = Vec::new();
             for (whole, restart, idle_arrivals, pick) in passes {
-                // Reads ahead, and some of them come back while nothing is computed.
+                // Reads ahead, and some reads finish while nothing is computed.
                 for _ in 0..idle_arrivals {
                     flying.extend(std::iter::from_fn(|| window.next_read()));
                     if !flying.is_empty() {

@@ -1,4 +1,4 @@
-//! Which neighbours come in one read.
+//! Which neighbours share a read.
 
 use std::ops::Range;
 
@@ -26,7 +26,7 @@ pub struct JoinRule {
 pub struct JoinedRead {
     /// First byte, on a page.
     pub start: usize,
-    /// Behind the last byte, on a page.
+    /// The end, on a page boundary.
     pub end: usize,
     useful: usize,
 }
@@ -42,7 +42,7 @@ impl JoinRule {
         }
     }
 
-    /// Takes a later neuron into `read` where that does not read too much in vain; false where it needs its own.
+    /// Adds a later neuron to `read` unless that reads too much that is not wanted; false if it needs its own.
     pub fn join(&self, read: &mut JoinedRead, neuron: usize) -> bool {
         let own = self.read(neuron);
         let (len, useful) = (own.end - read.start, read.useful + own.useful);
@@ -88,7 +88,7 @@ mod tests {
         assert_eq!(rule.reads([].into_iter()), (0, 0));
         assert_eq!(rule.reads([3].into_iter()), (1, page));
         assert_eq!(rule.reads([3, 4, 5].into_iter()), (1, 3 * page));
-        // One in between is read in vain, two would be more than is wanted.
+        // One unwanted neuron in between is read; two would be more than is wanted.
         assert_eq!(rule.reads([3, 5].into_iter()), (1, 3 * page));
         assert_eq!(rule.reads([3, 9].into_iter()), (2, 2 * page));
         // Nine neighbours need more than a buffer.

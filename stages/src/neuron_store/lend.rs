@@ -1,4 +1,4 @@
-//! Lending a part of the cache's memory while a prompt is read, and taking neurons over from what was read.
+//! Lending prompts a part of the cache's memory, and taking over neurons from what they read.
 
 use std::collections::VecDeque;
 
@@ -38,10 +38,10 @@ impl NeuronStore {
         out.push_back(rest);
     }
 
-    /// Takes all lent buffers back, in whatever order they come.
+    /// Takes all borrowed buffers back, in any order.
     ///
     /// # Panics
-    /// If one is missing, or was never lent.
+    /// If one is missing, or was never borrowed.
     pub fn take_back(&mut self, buffers: &mut VecDeque<Slot>) {
         let (Some(kept), Some(store)) = (self.lent_from.take(), &mut self.store) else {
             return;
@@ -57,17 +57,17 @@ impl NeuronStore {
         }
     }
 
-    /// Whether there is memory to lend `bytes` of: as much stays.
+    /// Whether `bytes` of memory can be borrowed: as much stays.
     pub fn can_lend(&self, bytes: usize) -> bool {
         self.lends() || self.store.as_ref().is_some_and(|s| bytes <= s.len() / 2)
     }
 
-    /// Whether a part of the memory is lent.
+    /// Whether a part of the memory is borrowed.
     pub fn lends(&self) -> bool {
         self.lent_from.is_some()
     }
 
-    /// Room for this part of the neurons that may be cached.
+    /// The part of the neurons that may be cached for which there is room.
     pub fn share(&self) -> f64 {
         self.used as f64 / self.cache.neurons().max(1) as f64
     }
@@ -120,7 +120,7 @@ mod tests {
         store.adopt(neuron, &g, &bytes, sums);
     }
 
-    /// Every cached neuron's bytes are its own.
+    /// Checks that every cached neuron's bytes are its own.
     fn check(store: &mut NeuronStore) {
         for neuron in 0..NEURONS {
             if let Some(slot) = store.cache.hold(neuron) {

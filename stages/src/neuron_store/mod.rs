@@ -36,7 +36,7 @@ pub use tally::StoreTally;
 
 /// Marks a neuron of a flight that holds no slot.
 const NO_SLOT: u32 = u32::MAX;
-/// Most reads that one neuron's part takes (`Loading::Rows`: Up and Down).
+/// Maximum number of reads for one neuron's part (`Loading::Rows`: Up and Down).
 const PIECES: usize = 2;
 
 /// A read of the same piece of one or more neighbouring neurons.
@@ -44,7 +44,7 @@ const PIECES: usize = 2;
 struct Span {
     flight: usize,
     piece: usize,
-    /// Neurons (within the cluster) that this span brings a piece of.
+    /// Neurons (within the cluster) of which this span reads a piece.
     neurons: LiveMask,
     offset: u64,
     len: usize,
@@ -53,7 +53,7 @@ struct Span {
 #[derive(Clone, Debug)]
 struct Flight {
     wanted: Option<Wanted>,
-    /// Neurons of which the piece is not here yet.
+    /// Neurons whose piece has not been read yet.
     missing: [LiveMask; PIECES],
     /// Cache slot by neuron of the cluster.
     slots: [u32; MAX_BUNDLES],
@@ -76,16 +76,16 @@ impl Flight {
 pub struct NeuronStore {
     rules: NeuronRules,
     cache: NeuronCache,
-    /// What each slot holds, `[slots]`.
+    /// The parts in each slot, `[slots]`.
     parts: Vec<Parts>,
     /// Cached rows, `[slots, slot_bytes]`.
     store: Option<Slot>,
     slot_bytes: usize,
-    /// Slots in use: those behind have no memory.
+    /// Slots in use: those after them have no memory.
     used: usize,
     /// The memory of those, given back to the system.
     idle: Option<Slot>,
-    /// First slot whose memory is lent.
+    /// First slot whose memory is borrowed.
     lent_from: Option<usize>,
     flights: Vec<Flight>,
     /// Flights that wait for free slots, first come first served. Only the first one holds any.
@@ -138,7 +138,7 @@ impl NeuronStore {
         }
     }
 
-    /// What is read first of a neuron that is not pinned at all.
+    /// What is read first of a neuron of which nothing is pinned.
     pub fn first_parts(&self) -> Parts {
         match self.rules.loading {
             Loading::Bundle => Parts::BUNDLE,
@@ -227,7 +227,7 @@ impl NeuronStore {
         Some(self.flights[flight].is_ready())
     }
 
-    /// What lies in a slot is not its neuron's data: it is never to be found again.
+    /// The slot's bytes are not its neuron's data: they must never be found again.
     fn forget(&mut self, slot: usize) {
         self.cache.disown(slot);
         self.parts[slot] = Parts::NONE;
@@ -299,7 +299,7 @@ impl NeuronStore {
         !self.spans.is_empty() && !self.buffers.is_empty() && !self.free_reads.is_empty()
     }
 
-    /// Whether a read is due or under way.
+    /// Whether a read is due or in flight.
     pub fn is_reading(&self) -> bool {
         !self.spans.is_empty() || self.free_reads.len() < self.reads.len()
     }
@@ -405,7 +405,7 @@ impl NeuronStore {
         gate_ok && up_down_ok
     }
 
-    /// Offset in a bundle of what a slot begins with.
+    /// Offset in a bundle of the start of a slot's content.
     fn origin(&self, g: &FfnGeometry) -> usize {
         if self.rules.whole { 0 } else { g.up_offset() }
     }
@@ -440,7 +440,7 @@ impl NeuronStore {
         self.cache.end_token();
     }
 
-    /// Takes the counts since the last call.
+    /// Returns the counts since the last call.
     pub fn take_counts(&mut self) -> CacheCounts {
         std::mem::take(&mut self.counts)
     }

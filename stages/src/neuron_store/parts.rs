@@ -1,4 +1,4 @@
-//! What is asked of the neuron store, and what it answers.
+//! Requests to the neuron store, and its answers.
 
 use forebay_models::bundle::FfnGeometry;
 use forebay_plans::residency::Loading;
@@ -44,23 +44,23 @@ pub struct Place {
     pub cluster: usize,
 }
 
-/// A cluster some of whose neurons are wanted.
+/// A cluster of which some neurons are wanted.
 #[derive(Clone, Copy, Debug)]
 pub struct Wanted {
-    /// The core's number for this piece of work, unique while it is under way.
+    /// The core's number for this flight, unique while it lasts.
     pub flight: usize,
     /// The cluster.
     pub place: Place,
     /// Wanted neurons, counted within the cluster.
     pub live: LiveMask,
-    /// What is wanted of them.
+    /// Which of their parts are wanted.
     pub parts: Parts,
 }
 
 /// A read to be started.
 #[derive(Debug)]
 pub struct NeuronRead {
-    /// Names the read when it completes.
+    /// Identifies the read when it completes.
     pub id: usize,
     /// Offset in the file, page-aligned.
     pub offset: u64,
@@ -79,7 +79,7 @@ pub struct CorruptNeuron {
     pub cluster: usize,
     /// Neuron within the cluster.
     pub neuron: usize,
-    /// The flight that thereby has no reads left, if any.
+    /// The flight that has no reads left after this one, if any.
     pub ready: Option<usize>,
 }
 
@@ -101,11 +101,11 @@ pub struct NeuronMemory {
     pub slots: usize,
     /// Bytes of a slot.
     pub slot_bytes: usize,
-    /// `[slots, slot_bytes]`; absent where no neuron is cached.
+    /// `[slots, slot_bytes]`; `None` if no neuron is cached.
     pub store: Option<Slot>,
     /// Read buffers.
     pub buffers: Vec<Slot>,
-    /// Neurons that are in the store already, best first, the first one in slot 0.
+    /// Neurons that are already in the store, best first, the first one in slot 0.
     pub preloaded: Vec<u32>,
 }
 

@@ -1,11 +1,11 @@
-//! What others ask about flights and the cache, which changes neither.
+//! Queries about flights and the cache, which change neither.
 
 use super::parts::Parts;
 use super::{NO_SLOT, NeuronStore};
 use crate::live_mask::LiveMask;
 
 impl NeuronStore {
-    /// What a flight that waits wants of its neurons, and those that have it.
+    /// The parts that a waiting flight wants of its neurons, and the neurons that have them.
     pub fn here(&self, flight: usize) -> (Parts, LiveMask) {
         let (entry, mut here) = (&self.flights[flight], LiveMask::NONE);
         let Some(wanted) = entry.wanted else {

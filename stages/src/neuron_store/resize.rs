@@ -1,4 +1,4 @@
-//! Doing with less memory for a while: slots at the end go out of use, and their pages back to the system.
+//! Using less memory for a while: slots at the end go out of use, and their pages go back to the system.
 
 use forebay_queues::slab::PAGE;
 
@@ -9,7 +9,7 @@ impl NeuronStore {
     /// forgotten; how often they were wanted is not. The memory behind the slots in use is given back to the system,
     /// or committed again as neurons come.
     ///
-    /// False, and nothing is changed, while memory is lent or a read is due or under way: the slots are held then.
+    /// False, and nothing is changed, while memory is borrowed or a read is due or in flight: the slots are then held.
     pub fn resize(&mut self, slots: usize) -> bool {
         let slots = slots.min(self.parts.len());
         if slots == self.used {
@@ -23,10 +23,7 @@ impl NeuronStore {
         };
         if let Some(mut idle) = self.idle.take() {
             idle.take_up();
-            assert!(
-                store.join(idle).is_ok(),
-                "the idle memory lies behind the rest"
-            );
+            assert!(store.join(idle).is_ok(), "the idle memory follows the rest");
         }
         for slot in slots..self.used {
             self.cache.withdraw(slot);
@@ -38,7 +35,7 @@ impl NeuronStore {
         self.used = slots;
         self.idle = store.split_off((slots * self.slot_bytes).next_multiple_of(PAGE));
         if let Some(idle) = &mut self.idle {
-            // Memory that the system does not take stays with the process: the slots are out of use all the same.
+            // Memory that the system does not take stays with the process, but the slots are out of use.
             let _ = idle.give_back();
         }
         true

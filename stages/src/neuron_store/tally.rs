@@ -1,11 +1,11 @@
-//! Counting slots, holds and buffers, for who checks that none is lost.
+//! Counting slots, holds and buffers, for checks that none is lost.
 
 use super::NeuronStore;
 
 /// Where a neuron cache's slots and buffers are.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct StoreTally {
-    /// Slots that there are.
+    /// Number of slots.
     pub slots: usize,
     /// Slots with a neuron that may be found.
     pub cached: usize,
@@ -13,17 +13,17 @@ pub struct StoreTally {
     pub vacant: usize,
     /// Holds on slots, all flights' together.
     pub holds: usize,
-    /// Bytes of the store that are here, and not lent.
+    /// Bytes of the store that are here and not borrowed.
     pub bytes: usize,
-    /// Read buffers at home.
+    /// Free read buffers.
     pub buffers: usize,
-    /// Reads under way.
+    /// Reads in flight.
     pub reads: usize,
     /// Reads due.
     pub due: usize,
     /// Flights that wait for slots.
     pub blocked: usize,
-    /// Whether a part of the store is lent.
+    /// Whether a part of the store is borrowed.
     pub lends: bool,
 }
 

@@ -17,7 +17,7 @@ use crate::live_mask::LiveMask;
 
 pub use rule::{Rule, scores};
 
-/// Clusters looked at per turn, so that reads of the first ones start meanwhile.
+/// Clusters examined per turn, so that reads of the first ones start meanwhile.
 const PER_TURN: usize = 8;
 
 /// The stage.
@@ -68,7 +68,7 @@ impl Pred {
         self.next = 0;
     }
 
-    /// A flight has come to its end.
+    /// A flight has ended.
     pub fn take_back(&mut self, flight: Box<Flight>) {
         self.free.push(flight);
     }
@@ -117,7 +117,7 @@ impl StageActor for Pred {
             self.next += 1;
             flight.live = self.predict(frame, &mut flight);
             let port = match item.source {
-                // Its place in the window has to be given back even if nothing of it is wanted.
+                // Its buffer in the window has to be returned even if nothing of it is wanted.
                 Source::Streamed { .. } | Source::Preloaded { .. } => Port::Away,
                 _ if flight.live.is_empty() => Port::Done,
                 Source::Neurons { .. } => Port::Away,

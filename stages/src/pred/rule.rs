@@ -17,7 +17,7 @@ use crate::live_mask::LiveMask;
 pub struct Rule {
     sparsity: Sparsity,
     activation: Activation,
-    /// Least size of an activated gate by layer, `[n_layers]`; empty unless the sparsity is by threshold.
+    /// Minimum size of an activated gate by layer, `[n_layers]`; empty unless the sparsity is by threshold.
     thresholds: Vec<f32>,
 }
 
@@ -52,7 +52,7 @@ impl Rule {
     ) -> LiveMask {
         let mut union = LiveMask::default();
         for (token, mask) in scores.chunks_exact(n).zip(named) {
-            // A score that is no number counts as named, so that it is noticed rather than skipped.
+            // A NaN score counts as named, so that it is noticed rather than skipped.
             *mask = LiveMask::of(token, |s| s >= predictor.threshold || s.is_nan());
             union.join(mask);
         }

@@ -1,7 +1,7 @@
-//! Preload and HandOver: what a prompt does instead of GIO and UDIO. A batch of tokens wants most neurons, so it takes
-//! whole clusters in long reads, one after the other, layers ahead of the computation, each weight once per batch
+//! Preload and HandOver: used by prompts instead of GIO and UDIO. A batch of tokens wants most neurons, so whole
+//! clusters are read in long reads, one after the other, layers ahead of the computation, each weight once per batch
 //! (PowerInfer-2, section 4.1). When the prompt is over, neurons that were alive for its last tokens go into the neuron
-//! cache: decode begins with a hot set.
+//! cache: decoding begins with a warm cache.
 
 use forebay_plans::program::Source;
 use forebay_traces::record::Stage;
@@ -11,8 +11,8 @@ use crate::flight::Flight;
 use crate::frame::Frame;
 use crate::gio::Reader;
 
-/// HandOver takes the neurons of this many last tokens into a cache of half of all neurons, and of fewer into
-/// smaller ones: what is too much would push out what came before it.
+/// HandOver moves the neurons of this many last tokens into a cache of half of all neurons, and
+/// those of fewer tokens into smaller caches: too many would push out those that came before.
 const RECENT: f64 = 8.0;
 
 /// The stage that reads.
@@ -35,9 +35,9 @@ impl StageActor for Preload {
     }
 }
 
-/// HandOver: takes the neurons of a preloaded cluster into the cache that were alive for the prompt's last tokens. They
-/// are checked as neurons that are read singly are: a cluster that failed goes on to the end of the step, and is
-/// not to be found here afterwards.
+/// HandOver: moves those neurons of a preloaded cluster into the cache that were alive for the prompt's last tokens.
+/// They are verified like neurons that are read one by one: a cluster that failed continues to the end of the step, and
+/// must not be in the cache afterwards.
 pub fn hand_over(frame: &mut Frame<'_>, flight: &Flight, out: &mut Outbox) {
     let (Source::Preloaded { base, .. }, Some(bytes), false) =
         (flight.item.source, &flight.buffer, frame.more)

@@ -1,7 +1,7 @@
-//! Rows: plain projections as clusters of matrix rows, in whatever order they are here.
+//! Rows: plain projections as clusters of matrix rows, in whatever order they are in memory.
 //!
-//! Clusters in memory belong to whoever is free: a core that is through with its own takes from the others' lists.
-//! Streamed ones stay with the core whose window they come through.
+//! Any free core may take clusters in memory: a core that has finished its own list takes from the others'. Streamed
+//! clusters stay with the core whose window they come through.
 
 mod project;
 
@@ -19,7 +19,7 @@ use crate::frame::Frame;
 
 pub use project::project;
 
-/// Clusters in memory of all cores' row phases, to be shared.
+/// Clusters in memory of all cores' row phases, which any core may take.
 #[derive(Debug)]
 pub struct SharedRows {
     claims: Claims,
@@ -28,7 +28,7 @@ pub struct SharedRows {
 }
 
 impl SharedRows {
-    /// Those of the cores' programs.
+    /// The clusters of the cores' programs.
     pub fn new(programs: &[Program]) -> Self {
         Self {
             claims: Claims::new(programs.len()),
@@ -41,9 +41,9 @@ impl SharedRows {
 #[derive(Debug)]
 pub struct Rows {
     shared: Arc<SharedRows>,
-    /// Number of the phase since the start; all cores count alike.
+    /// Number of the phase since the start; the same on all cores.
     round: u64,
-    /// Cores whose lists were found at their end in this round, from the own one on.
+    /// How many cores' lists were found finished in this round, starting with this core's.
     finished: usize,
     /// Streamed clusters of the phase that have not been computed.
     streamed: usize,
@@ -78,7 +78,7 @@ impl Rows {
         self.inbox.push_back(flight);
     }
 
-    /// Whether clusters are still to come.
+    /// Whether clusters are still being read.
     pub fn awaits_reads(&self) -> bool {
         self.streamed > 0
     }
@@ -88,8 +88,8 @@ impl Rows {
         self.inbox.len()
     }
 
-    /// Computes one cluster of rows and publishes it; a buffer that it came in is to be given back. `None` if no
-    /// cluster is here.
+    /// Computes one cluster of rows and publishes it; the buffer of a streamed one is to be returned to the window.
+    /// `None` if no cluster is in memory.
     pub fn turn(&mut self, frame: &Frame<'_>, out: &mut Outbox) -> Option<Option<(Item, Slot)>> {
         let Work::Rows(work) = &frame.phase.work else {
             return None;
@@ -106,7 +106,7 @@ impl Rows {
         Some(None)
     }
 
-    /// The next cluster in memory, of the own list while it lasts.
+    /// The next cluster in memory, from this core's list first.
     fn claim(&mut self, frame: &Frame<'_>) -> Option<Item> {
         let threads = self.shared.lists.len();
         while self.finished < threads {
@@ -120,7 +120,7 @@ impl Rows {
         None
     }
 
-    /// Computes a cluster of rows out of `bytes` and publishes it.
+    /// Computes a cluster of rows from `bytes` and publishes it.
     fn compute(
         &mut self,
         frame: &Frame<'_>,

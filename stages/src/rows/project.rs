@@ -4,8 +4,8 @@ use forebay_models::block::BlockType;
 
 use crate::kernels::{Activations, KernelTable, WeightPanels};
 
-/// Computes `count` rows of a projection, whose panels are `bytes`, into `out`, `[n_tokens, count]`, adding
-/// `bias`, `[count]`, where there is one.
+/// Computes `count` rows of a projection, whose panels are `bytes`, into `out`, `[n_tokens,
+/// count]`, adding `bias`, `[count]`, if there is one.
 pub fn project(
     kernels: &KernelTable,
     block: BlockType,

@@ -1,8 +1,8 @@
-//! Which blocks of the KV cache hold the positions of which sequence.
+//! Which blocks of the KV cache have the positions of which sequence.
 //!
 //! A sequence is a list of blocks in every pool of the cache, one block per 64 positions. Sequences share blocks after
-//! a fork, until one of them writes to a block. In a pool with a window, blocks that no further token sees are returned
-//! as the sequence grows, so a sequence takes a ring of about the window's size.
+//! a fork, until one of them writes to a block. In a pool with a sliding window, blocks that no further token sees are
+//! returned as the sequence grows, so a sequence uses a ring of about the window's size.
 //!
 //! One thread plans steps with this; the cores get [`Tables`] and the copies to make before a step.
 
@@ -22,7 +22,7 @@ use table::Table;
 pub struct SequenceId(pub u32);
 
 impl SequenceId {
-    /// As an index.
+    /// The id as an index.
     pub fn index(self) -> usize {
         self.0 as usize
     }
@@ -42,9 +42,9 @@ pub struct TokenPlace {
 pub struct BlockCopy {
     /// The pool.
     pub pool: usize,
-    /// What is copied.
+    /// The block that is copied.
     pub from: u32,
-    /// What it is written over.
+    /// The block that it overwrites.
     pub to: u32,
 }
 
@@ -52,7 +52,7 @@ pub struct BlockCopy {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("the KV cache is full: pool {pool} has {free} free blocks, {needed} are needed")]
 pub struct Full {
-    /// Where blocks are missing.
+    /// The pool that lacks blocks.
     pub pool: usize,
     /// How many blocks the sequence needs there.
     pub needed: usize,
@@ -148,9 +148,9 @@ impl Sequences {
         Ok(())
     }
 
-    /// Drops the tokens from `position` on and returns how many are left: `position`, or all where there are fewer; but
-    /// none where what the next token would see has left a window. Tokens of the last [`Self::extend`] can always be
-    /// dropped.
+    /// Drops the tokens from `position` on and returns how many are left: `position`, or all if there are fewer; but
+    /// none if a sliding window has dropped what the next token would see. Tokens of the last [`Self::extend`] can
+    /// always be dropped.
     ///
     /// # Panics
     /// The sequence is not open.
@@ -183,7 +183,7 @@ impl Sequences {
         self.sequences[id.index()] = None;
     }
 
-    /// Number of its tokens.
+    /// Number of tokens in a sequence.
     ///
     /// # Panics
     /// The sequence is not open.
@@ -191,7 +191,8 @@ impl Sequences {
         self.sequence(id).len
     }
 
-    /// Its blocks in a pool by `position / 64`; [`GONE`] for those that no further token sees.
+    /// A sequence's blocks in a pool by `position / 64`; [`GONE`] for those that no further token
+    /// sees.
     ///
     /// # Panics
     /// The sequence is not open, or there is no such pool.

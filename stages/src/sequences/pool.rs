@@ -1,13 +1,13 @@
-//! Blocks of one pool, and how many tables each is in.
+//! Blocks of one pool, and how many tables use each.
 
 use crate::kernels::kv::BLOCK;
 
-/// What a pool is for.
+/// A pool's size and purpose.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PoolShape {
-    /// Blocks.
+    /// Number of blocks.
     pub blocks: usize,
-    /// How many positions a token sees at most, itself included, in the layers of this pool; `None` is all.
+    /// How many positions a token sees at most, including its own, in the layers of this pool; `None` means all.
     pub window: Option<usize>,
 }
 
@@ -16,7 +16,7 @@ impl PoolShape {
     pub fn blocks_of_sequence(window: Option<usize>, context: usize, max_tokens: usize) -> usize {
         let all = context.div_ceil(BLOCK);
         match window {
-            // So many blocks hold the positions that the tokens of a step see, wherever in a block these begin.
+            // This many blocks have the positions that the tokens of a step see, wherever in a block they begin.
             Some(window) => {
                 let seen = window.saturating_add(max_tokens);
                 all.min(seen.div_ceil(BLOCK).saturating_add(1))
@@ -30,12 +30,12 @@ impl PoolShape {
 #[derive(Debug)]
 pub(super) struct Pool {
     window: Option<usize>,
-    /// How many tables each block is in.
+    /// How many tables use each block.
     users: Vec<u32>,
-    /// How many are in none.
+    /// How many blocks no table uses.
     free: usize,
-    /// All before this one are in use. The lowest are taken first: memory that was never written is not committed yet,
-    /// and consecutive blocks are read faster.
+    /// All before this one are in use. The lowest free block is taken first: memory that was never written is not
+    /// committed yet, and consecutive blocks are read faster.
     lowest: usize,
 }
 
@@ -78,17 +78,17 @@ impl Pool {
         block as u32
     }
 
-    /// One more table has `block`.
+    /// One more table uses `block`.
     pub fn share(&mut self, block: u32) {
         self.users[block as usize] += 1;
     }
 
-    /// Whether more than one table has `block`.
+    /// Whether more than one table uses `block`.
     pub fn is_shared(&self, block: u32) -> bool {
         self.users[block as usize] > 1
     }
 
-    /// One table fewer has `block`.
+    /// One table fewer uses `block`.
     pub fn release(&mut self, block: u32) {
         let at = block as usize;
         self.users[at] -= 1;

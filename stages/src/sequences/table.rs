@@ -3,7 +3,7 @@
 use super::pool::Pool;
 use crate::kernels::kv::BLOCK;
 
-/// In a table, stands for a block that no token sees any more and that the sequence has returned.
+/// In a table, a block that no token sees any more and that the sequence has returned.
 pub const GONE: u32 = u32::MAX;
 
 /// Blocks by `position / 64`.
@@ -40,7 +40,7 @@ impl Table {
         self.first = self.first.max(first);
     }
 
-    /// The block that is to be written on from position `len`, where another sequence has it, too.
+    /// The block that is written next, from position `len`, if another sequence also uses it.
     fn shared(&self, pool: &Pool, len: usize) -> Option<u32> {
         let block = *self.blocks.get(len / BLOCK)?;
         pool.is_shared(block).then_some(block)
@@ -52,7 +52,7 @@ impl Table {
         new + usize::from(self.shared(pool, len).is_some())
     }
 
-    /// Takes them. A block that another sequence has as well is replaced by a copy.
+    /// Takes them. A block that another sequence also uses is replaced by a copy.
     pub fn extend(&mut self, pool: &mut Pool, len: usize, end: usize) -> Option<(u32, u32)> {
         let copy = self.shared(pool, len).map(|from| {
             let to = pool.take();

@@ -1,4 +1,4 @@
-//! What the cores read of the block tables in a step.
+//! The part of the block tables that the cores read in a step.
 
 use std::ops::Range;
 
@@ -14,8 +14,7 @@ pub struct Tables {
 }
 
 impl Tables {
-    /// Takes over the tables of the sequences of `tokens`. Allocates only where these are more or longer than ever
-    /// before.
+    /// Copies the tables of the sequences of `tokens`. Allocates only if they are more or longer than ever before.
     ///
     /// # Panics
     /// A token's sequence is not open.

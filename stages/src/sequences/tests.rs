@@ -256,7 +256,7 @@ fn blocks_are_shared_until_one_writes() {
     assert_eq!(copies, [copy]);
     assert_eq!(machine.sequences.table(a, 0), [0, 1]);
     assert_eq!(machine.sequences.table(b, 0), [0, 2]);
-    // A block that begins with the first new token is nobody else's.
+    // A block that begins with the first new token is not shared.
     machine.sequences.cut(a, 64);
     let c = machine.sequences.fork(a);
     machine.sequences.extend(c, 1, &mut copies).unwrap();

@@ -1,4 +1,5 @@
-//! UDC: computes Up and Down of whichever cluster is here, and adds its share to the core's sum.
+//! UDC: computes Up and Down of whichever cluster is in memory, and adds the result to the core's
+//! share.
 
 mod up_down;
 
@@ -24,7 +25,7 @@ pub struct Udc {
     scratch: UdcScratch,
     /// This core's share of the FFN, `[n_tokens, d_model]` in fixed point.
     share: Vec<i64>,
-    /// Ups and Downs computed since they were last asked for.
+    /// Ups and Downs computed since the counts were last taken.
     pub computed: Computed,
     /// Live neurons of whole clusters found in memory or read, likewise.
     pub counts: CacheCounts,
@@ -62,7 +63,7 @@ impl Udc {
         self.inbox.len()
     }
 
-    /// Computes one cluster. The Gates of `next` are asked for meanwhile. False if there is no cluster.
+    /// Computes one cluster. The Gates of `next` are prefetched meanwhile. False if there is no cluster.
     pub fn turn_before(
         &mut self,
         frame: &mut Frame<'_>,
@@ -123,7 +124,7 @@ impl Udc {
         });
         let live = flight.live.count() as u64;
         match (by_neuron, flight.buffer.is_some()) {
-            // The cache counts its own.
+            // The cache counts those by neuron.
             (true, _) => {}
             (false, true) => self.counts.misses += live,
             (false, false) => self.counts.hits += live,

@@ -1,9 +1,9 @@
 //! UDC: computing Up and Down of a cluster's live neurons.
 //!
-//! The sum over Down is what makes a token depend on the order of arrival, so it is taken in two steps
-//! that do not: inside a cluster the live neurons are added in index order in f32, and the clusters'
-//! sums are added as 64-bit fixed-point integers, whose addition is associative. Neither the budget, nor
-//! the number of cores, nor the disk's timing can change a bit of the result.
+//! The sum over Down could make a token depend on the order of arrival, so it is computed in two steps that do not:
+//! inside a cluster, the live neurons are added in index order in f32, and the clusters' sums are added as 64-bit
+//! fixed-point integers, whose addition is associative. Neither the budget, nor the number of cores, nor the disk's
+//! timing can change a bit of the result.
 
 use forebay_models::bundle::{FfnGeometry, FfnLayout, MAX_BUNDLES};
 use forebay_models::lanes::add_to_columns;
@@ -21,7 +21,7 @@ pub struct UdcScratch {
     up: Vec<f32>,
     /// Activated Gate times Up, `[n_tokens, n]`
     product: Vec<f32>,
-    /// The same as input of Down.
+    /// The same, as input of Down.
     hidden: Activations,
     /// Hidden values of the live neurons, `[n_tokens, live]`.
     live: Vec<f32>,
@@ -56,13 +56,14 @@ pub struct ClusterWork<'a> {
     pub n: usize,
     /// Those to compute.
     pub live: LiveMask,
-    /// Gates before the activation, `[n_tokens, n]`; 0 where a neuron is skipped.
+    /// Gates before the activation, `[n_tokens, n]`; 0 if a neuron is skipped.
     pub gates: &'a [f32],
     /// Up and Down.
     pub rows: NeuronRows<'a>,
-    /// Live neurons whose Up is known, and Up of one token, `[n]`; of more tokens none is.
+    /// Live neurons whose Up is already known, and Up for one token, `[n]`; with more tokens there
+    /// are none.
     pub ups: (&'a LiveMask, &'a [f32]),
-    /// What will be wanted behind this cluster.
+    /// What is needed after this cluster.
     pub next: &'a [&'a [u8]],
 }
 
@@ -71,7 +72,7 @@ pub struct ClusterWork<'a> {
 pub struct OutOfRange;
 
 /// Adds the cluster's share of `Down (act(Gate x) * Up x)` to `acc`, `[n_tokens, d_model]` in fixed point, in lane
-/// order where Down's columns are laned ([`add_to_residual`] turns it back). Returns for how many pairs of a neuron
+/// order if Down's columns are laned ([`add_to_residual`] restores the order). Returns for how many pairs of a neuron
 /// and a token Up and Down were computed.
 ///
 /// # Errors
@@ -150,8 +151,8 @@ fn wanted_by_token(work: &ClusterWork<'_>, activation: Activation, wanted: &mut 
     for (mask, gates) in wanted.iter_mut().zip(work.gates.chunks_exact(work.n)) {
         *mask = LiveMask::NONE;
         for i in work.live.iter() {
-            // What is no number counts, so that it is noticed. Smooth activations are zero at zero only, or
-            // where one definition of theirs underflows and another does not.
+            // NaN counts, so that it is noticed. Smooth activations are zero only at zero, or where one definition of
+            // them underflows and another does not.
             let gate = gates[i];
             let counts = match activation.is_sparse() {
                 true => gate.is_nan() || activation.gate(gate) != 0.0,
@@ -164,9 +165,9 @@ fn wanted_by_token(work: &ClusterWork<'_>, activation: Activation, wanted: &mut 
     }
 }
 
-/// Neuron layout: adds the columns of Down, weighted with their hidden values, to `partial`, `[n_tokens, d_model]`:
-/// those of the live neurons, or those that each token wants. A value of 0 adds nothing, so it does not matter
-/// whose columns are left out.
+/// Neuron layout: adds the columns of Down, weighted by their hidden values, to `partial`, `[n_tokens, d_model]`: those
+/// of the live neurons, or those that each token wants. A value of 0 adds nothing, so it does not matter whose columns
+/// are omitted.
 fn down_columns(
     kernels: &KernelTable,
     work: &ClusterWork<'_>,

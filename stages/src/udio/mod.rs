@@ -1,4 +1,4 @@
-//! UDIO: brings Up and Down of neurons whose gate is alive, one by one.
+//! UDIO: fetches Up and Down of neurons whose gate is alive, one by one.
 
 use std::collections::VecDeque;
 
@@ -14,7 +14,7 @@ use crate::waiting::Waiting;
 #[derive(Debug)]
 pub struct Udio {
     inbox: VecDeque<Box<Flight>>,
-    /// Clusters that wait.
+    /// Waiting clusters.
     pub waiting: Waiting,
 }
 
@@ -32,14 +32,14 @@ impl Udio {
         self.inbox.push_back(flight);
     }
 
-    /// Clusters in the inbox, and those that wait.
+    /// Clusters in the inbox, and waiting ones.
     pub fn held(&self) -> usize {
         self.inbox.len() + self.waiting.len()
     }
 }
 
 impl StageActor for Udio {
-    /// Asks for a cluster's Up and Down.
+    /// Requests a cluster's Up and Down.
     fn turn(&mut self, frame: &mut Frame<'_>, out: &mut Outbox) -> bool {
         let Some(flight) = self.inbox.pop_front() else {
             return false;

@@ -1,8 +1,8 @@
 //! Pinned clusters that may be evicted while the engine runs: they are streamed while the budget is smaller, and pinned
 //! again when it grows.
 //!
-//! They lie side by side, so that the memory of the last ones can go back to the system in one piece. A core that
-//! streams nothing takes a stream window out of the memory that is evicted.
+//! They are adjacent, so that the memory of the last ones can go back to the system in one piece. A core that streams
+//! nothing takes a stream window out of the memory that is evicted.
 
 use std::ops::Range;
 
@@ -12,7 +12,7 @@ use forebay_queues::slab::Slot;
 /// Pinned clusters of one core that may be evicted.
 #[derive(Debug, Default)]
 pub struct EvictableMemory {
-    /// Their bytes in this order; there once they have been loaded.
+    /// Their bytes in this order; present once they have been loaded.
     pub store: Option<Slot>,
     /// The last one is evicted first.
     pub clusters: Vec<EvictableCluster>,
@@ -23,7 +23,7 @@ pub struct EvictableMemory {
 pub struct EvictableCluster {
     /// Directory index.
     pub cluster: u32,
-    /// Place in the order in which all cores' clusters are evicted.
+    /// Index in the order in which all cores' clusters are evicted.
     pub place: u32,
     /// Bytes in memory.
     pub bytes: usize,
@@ -43,36 +43,36 @@ impl Held {
     }
 }
 
-/// The clusters of one core that may are evicted.
+/// The clusters of one core that may be evicted.
 #[derive(Debug, Default)]
 pub struct Evictable {
     /// In the order of their bytes: the last one is evicted first.
     held: Vec<Held>,
-    /// When each of them is evicted: its place in the order of all cores' clusters.
+    /// When each of them is evicted: its index in the order of all cores' clusters.
     places: Vec<u32>,
-    /// By cluster, to look one up.
+    /// Sorted by cluster, for lookups.
     sorted: Vec<Held>,
     /// Memory of the first `pinned` clusters, and of the others, which has gone back to the system.
     store: Option<Slot>,
     idle: Option<Slot>,
     pinned: usize,
-    /// How many will be pinned after the change under way, and how many of them have been read so far.
+    /// How many will be pinned after the current change, and how many of them have been read so far.
     target: usize,
     here: usize,
-    /// Whether that change has got the window's buffers, and what has been read since it was last taken in.
+    /// Whether that change has received the window's buffers, and what has been read and not yet taken in.
     changing: bool,
     arrived: Vec<Slot>,
     /// Buffers of the core's own stream window, while they are not in use.
     window: Vec<Slot>,
-    /// Most reads under way at a time.
+    /// Maximum number of reads in flight.
     buffers: usize,
-    /// Whether the stream window is taken from what was evicted, and how many buffers of it are for now.
+    /// Whether the stream window is taken from evicted memory, and how many buffers currently are.
     borrows: bool,
     borrowed: usize,
 }
 
 impl Evictable {
-    /// All of them are pinned. The core has `buffers` buffers of its own to stream with.
+    /// All of them are pinned. The core has `buffers` buffers of its own for streaming.
     pub fn new(memory: EvictableMemory, buffers: usize) -> Self {
         let mut start = 0;
         let held = memory.clusters.iter().map(|c| {
@@ -100,7 +100,7 @@ impl Evictable {
         }
     }
 
-    /// Bytes of a cluster that may be evicted, empty where it has been; `None` for others.
+    /// Bytes of a cluster that may be evicted, empty if it has been; `None` for others.
     pub fn bytes(&self, cluster: u32) -> Option<&[u8]> {
         let at = self.sorted.binary_search_by_key(&cluster, |h| h.cluster);
         let held = self.sorted[at.ok()?];
@@ -108,12 +108,12 @@ impl Evictable {
         Some(store.get(held.range()).unwrap_or_default())
     }
 
-    /// Clusters that are streamed for now.
+    /// Clusters that are currently streamed.
     pub fn streamed(&self) -> impl Iterator<Item = u32> + '_ {
         self.held[self.pinned..].iter().map(|h| h.cluster)
     }
 
-    /// Buffers of the window that are taken from what was evicted.
+    /// Number of the window's buffers that are taken from evicted memory.
     pub fn borrowed(&self) -> usize {
         self.borrowed
     }
@@ -139,7 +139,7 @@ impl Evictable {
         self.arrived.push(buffer);
     }
 
-    /// Goes on with a change: `window` gives the stream window's buffers when it begins.
+    /// Continues a change: `window` returns the stream window's buffers when it begins.
     pub fn proceed(&mut self, window: impl FnOnce() -> Vec<Slot>) {
         match self.changing {
             true => self.take_in(),
@@ -153,7 +153,7 @@ impl Evictable {
         last.map_or(0, |held| held.range().end)
     }
 
-    /// Takes the buffers back that the stream window had, and makes the memory whole.
+    /// Takes back the buffers of the stream window, and joins the memory again.
     fn begin(&mut self, window: Vec<Slot>) {
         (self.here, self.changing) = (self.pinned, true);
         if !self.borrows {
@@ -165,7 +165,7 @@ impl Evictable {
         }
     }
 
-    /// What has been read is a part of the memory again.
+    /// Joins what has been read to the memory again.
     fn take_in(&mut self) {
         let arrived = std::mem::take(&mut self.arrived);
         self.join(arrived);
@@ -190,7 +190,7 @@ impl Evictable {
         self.store = whole;
     }
 
-    /// Cuts the memory behind byte `at`.
+    /// Splits the memory at byte `at`.
     fn cut(&mut self, at: usize) -> Option<Slot> {
         match at {
             0 => self.store.take(),
@@ -198,7 +198,7 @@ impl Evictable {
         }
     }
 
-    /// The next clusters to read, each with its own place in memory; none once all are here.
+    /// The next clusters to read, each with its own place in memory; none once all have been read.
     pub fn next_batch(&mut self) -> (Vec<u32>, Vec<Slot>) {
         let end = self.target.min(self.here + self.buffers);
         let batch: Vec<Held> = self.held[self.here.min(end)..end].to_vec();
@@ -225,13 +225,13 @@ impl Evictable {
             self.borrow(bytes);
         }
         if let Some(idle) = &mut self.idle {
-            // Memory that the system does not take stays with the process: nothing uses it all the same.
+            // Memory that the system does not take stays with the process, but nothing uses it.
             let _ = idle.give_back();
         }
         std::mem::take(&mut self.window)
     }
 
-    /// Takes buffers of `bytes` each from the idle memory, which has room for one at least.
+    /// Takes buffers of `bytes` each from the idle memory, which has room for at least one.
     fn borrow(&mut self, bytes: usize) {
         while self.window.len() < WINDOW {
             let Some(mut buffer) = self.idle.take_if(|idle| idle.len() >= bytes) else {

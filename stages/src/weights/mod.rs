@@ -1,5 +1,5 @@
-//! Where weights are: resident, in a buffer that a flight carries, or in the neuron cache. Stages ask for rows and do
-//! not care.
+//! Where weights are: resident, in a buffer that a flight carries, or in the neuron cache. Stages request rows and need
+//! not know where they are.
 
 mod evictable;
 
@@ -26,7 +26,7 @@ impl Resident {
         Self { slots }
     }
 
-    /// Bytes of a resident cluster (empty where it is not resident, which the plan rules out).
+    /// Bytes of a resident cluster (empty if it is not resident, which the plan rules out).
     pub fn bytes(&self, cluster: usize) -> &[u8] {
         self.slots[cluster].as_deref().unwrap_or_default()
     }
@@ -52,7 +52,7 @@ impl Weights {
         }
     }
 
-    /// Bytes of a resident cluster, wherever it lies; empty where it has been evicted.
+    /// Bytes of a resident cluster, wherever it is; empty if it has been evicted.
     pub fn bytes(&self, cluster: u32) -> &[u8] {
         let own = self.evictable.bytes(cluster);
         own.unwrap_or_else(|| self.resident.bytes(cluster as usize))
@@ -68,7 +68,7 @@ impl Weights {
         self.gate_rows_of(flight.buffer.as_deref(), flight)
     }
 
-    /// The same for who has taken the flight's buffer out of it.
+    /// The same if the flight's buffer has been taken out of it.
     pub fn gate_rows_of<'a>(&'a self, buffer: Option<&'a [u8]>, flight: &Flight) -> NeuronRows<'a> {
         match (buffer, flight.item.source) {
             (Some(bytes), _) => NeuronRows::Whole(bytes),
@@ -87,7 +87,7 @@ impl Weights {
         }
     }
 
-    /// Its neurons in the cache.
+    /// A flight's neurons in the cache.
     pub fn cached(&self, flight: &Flight) -> NeuronRows<'_> {
         NeuronRows::Cached {
             store: &self.neurons,

@@ -21,7 +21,7 @@ pub trait Target {
     fn run(&mut self, input: &[u8]) -> Result<(), String>;
 }
 
-/// A file that is written anew for each input.
+/// A file that is written again for each input.
 #[derive(Debug)]
 pub struct Placed {
     file: File,

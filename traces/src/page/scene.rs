@@ -1,4 +1,4 @@
-//! What the script draws of one token, as JSON.
+//! What the script draws for one token, as JSON.
 
 use serde::Serialize;
 
@@ -24,7 +24,7 @@ pub(super) enum Colour {
 }
 
 impl Colour {
-    /// Of a stage, by name.
+    /// The colour of a stage, by name.
     pub fn of_stage(stage: &str) -> Self {
         match stage {
             "qkv" | "attention" | "output" => Self::Attention,
@@ -33,7 +33,7 @@ impl Colour {
         }
     }
 
-    /// Of a stall.
+    /// The colour of a stall.
     pub fn of_stall(reason: Reason) -> Self {
         match reason {
             Reason::IoGate => Self::Gate,
@@ -44,7 +44,7 @@ impl Colour {
         }
     }
 
-    /// Of a link of a critical path.
+    /// The colour of a link of a critical path.
     pub fn of_link(link: &Link) -> Self {
         match link {
             Link::Work(stage) => Self::of_stage(stage),
@@ -81,7 +81,7 @@ struct Row {
     name: String,
     is_core: bool,
     items: Vec<Item>,
-    /// Lanes of reads that were put into this row, by their items; not for the script.
+    /// The trace lanes of the reads in this row, by item; not for the script.
     #[serde(skip)]
     lanes: Vec<usize>,
 }
@@ -99,7 +99,7 @@ pub(super) struct Scene {
 }
 
 impl Scene {
-    /// All that happened during a token.
+    /// Everything that happened during a token.
     pub fn of(trace: &Trace, path: &CriticalPath) -> Self {
         let token = &path.token;
         let mut rows: Vec<Row> = Vec::new();
@@ -143,7 +143,7 @@ impl Scene {
     }
 }
 
-/// The part of a stretch of time that lies in the token, from its start: start and length.
+/// The part of a period that is inside the token: start, from the token's start, and length.
 fn within(token: &Token, start_ns: u64, end_ns: u64) -> Option<(u64, u64)> {
     let (start, end) = (start_ns.max(token.start_ns), end_ns.min(token.end_ns));
     (start < end).then(|| (start - token.start_ns, end - start))
@@ -174,7 +174,7 @@ fn facts(args: &Args) -> String {
     )
 }
 
-/// Reads under way during the token, in as few rows as were ever under way at once.
+/// Reads in flight during the token, in as few rows as were ever in flight at once.
 fn read_rows(trace: &Trace, token: &Token) -> Vec<Row> {
     let lanes = trace.lanes.iter().enumerate();
     let mut reads: Vec<(usize, &Slice)> = lanes
@@ -223,9 +223,9 @@ fn read_rows(trace: &Trace, token: &Token) -> Vec<Row> {
     rows.into_iter().map(|(_, row)| row).collect()
 }
 
-/// JSON that may stand inside a script element: without `<` nothing can end the element.
+/// JSON that may be put into a script element: without `<` nothing can end the element.
 pub(super) fn json(scenes: &[Scene]) -> String {
-    // Strings and numbers cannot fail to be written; if they did, the script would say that nothing is there.
+    // Writing strings and numbers cannot fail; if it did, the script would show that there is nothing.
     let text = serde_json::to_string(scenes).unwrap_or_default();
     text.replace('<', "\\u003c")
 }

@@ -1,4 +1,4 @@
-//! Parts of the page that need no script: figures, bars and tables.
+//! Parts of the page that need no script: key figures, bars and tables.
 
 use std::cmp::Reverse;
 use std::fmt::Write;
@@ -11,7 +11,7 @@ use crate::record::Reason;
 use crate::report::{Paths, Report};
 use crate::table::{Percent, Time};
 
-/// States of a core in the order of all bars and tables, with what people call them.
+/// States of a core in the order of all bars and tables, with their names there.
 const STATES: [(State, Colour, &str); 6] = [
     (State::Busy, Colour::Ffn, "computing"),
     (
@@ -37,10 +37,10 @@ const STATES: [(State, Colour, &str); 6] = [
     (State::Stall(Reason::Idle), Colour::Idle, "no token"),
 ];
 
-/// Links that are a smaller part than this are shown together.
+/// Links with a smaller part than this are shown together.
 const SMALL: f64 = 0.01;
 
-/// The figures that matter most.
+/// The most important figures.
 pub(super) fn cards(report: &Report, paths: &Paths) -> String {
     let mut html = String::from("<div class=cards>\n");
     let mut card = |title: &str, value: String, note: String| {
@@ -97,7 +97,7 @@ fn bar(parts: &[(Colour, String, u64)], total: u64) -> String {
     format!("<div class=bar>{bar}</div>\n<ul class=legend>{legend}</ul>\n")
 }
 
-/// Where the time of all cores together went.
+/// Where the time of all cores went.
 pub(super) fn core_time(report: &Report) -> String {
     let mut all = Charged::default();
     report
@@ -111,7 +111,7 @@ pub(super) fn core_time(report: &Report) -> String {
     )
 }
 
-/// A chosen token: what its time consists of, and room for the drawing of scene `i`.
+/// A chosen token: the parts of its time, and room for the drawing of scene `i`.
 pub(super) fn token(title: &str, path: &CriticalPath, tokens: usize, i: usize) -> String {
     let total = path.token.ns();
     let mut links: Vec<(Link, u64)> = path.by_link().into_iter().map(|(l, t)| (l, t.ns)).collect();
@@ -158,7 +158,7 @@ fn key() -> String {
     let entries = work
         .into_iter()
         .chain(waits)
-        .chain([(Colour::Read, "read under way")]);
+        .chain([(Colour::Read, "read in flight")]);
     let mut html = String::from("<ul class=\"legend key\">");
     for (colour, name) in entries {
         let colour = colour.name();

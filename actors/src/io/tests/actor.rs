@@ -136,7 +136,7 @@ fn urgent_reads_overtake_prefetching_and_find_a_free_place() {
     bench.end(3, Ok(()));
     bench.end(2, Ok(()));
     bench.turn();
-    assert_eq!(bench.in_flight(), [2, 100, 3, 4], "prefetching goes on");
+    assert_eq!(bench.in_flight(), [2, 100, 3, 4], "prefetching continues");
 }
 
 #[test]

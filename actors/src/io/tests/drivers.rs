@@ -194,8 +194,8 @@ fn busy_driver(path: &Path, which: usize) -> (Box<dyn Driver>, Vec<Span>) {
     (driver, spans)
 }
 
-/// The last page of each span, read behind the compiler's back: nobody owns these bytes any more. The
-/// last read to be started, and so the likeliest to be unfinished, comes first.
+/// The last page of each span, read behind the compiler's back: these bytes have no owner any more. The last read to be
+/// started, and so the likeliest to be unfinished, comes first.
 fn last_pages(spans: &[Span]) -> Vec<[u8; PAGE]> {
     let memory = File::open("/proc/self/mem").expect("own memory");
     let page = |span: &Span| {
@@ -227,7 +227,7 @@ fn nothing_is_written_after_a_busy_driver_was_dropped() {
     }
 }
 
-/// Maps memory where freed slots would have been, and checks that nobody writes to it.
+/// Maps memory where freed slots would have been, and checks that nothing writes to it.
 fn assert_nobody_writes() {
     let mut fresh = slots(32, 64 * PAGE);
     fresh.iter_mut().for_each(|s| s.fill(0xa5));

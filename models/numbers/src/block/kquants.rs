@@ -1,5 +1,5 @@
-//! The k-quants: 256 elements per block, split into sub-blocks of 16 or 32 with small integer
-//! scales (and minima) of their own under one f16 scale `d` (and one f16 scale `dmin` of minima).
+//! The k-quants: 256 elements per block, split into sub-blocks of 16 or 32, each with its own small
+//! integer scale (and minimum), under one f16 scale `d` (and one f16 scale `dmin` of minima).
 
 use half::f16;
 
@@ -30,8 +30,8 @@ pub(super) fn decode_q2_k(bytes: &[u8], out: &mut [f32]) {
     }
 }
 
-/// Where sub-block `sub` of 16 elements keeps its low two bits: the first byte and the shift.
-/// 128 elements share 32 bytes, 32 elements per bit pair.
+/// Where the low two bits of sub-block `sub` of 16 elements are: the first byte and the shift. 128
+/// elements share 32 bytes, 32 elements per bit pair.
 fn two_bit_place(sub: usize) -> (usize, usize) {
     (sub / 8 * 32 + sub % 2 * 16, sub % 8 / 2 * 2)
 }

@@ -116,7 +116,7 @@ fn range(x: &[f32; LEN]) -> (f32, f32) {
     })
 }
 
-/// `1 / d`, and 0 for the block of zeros.
+/// `1 / d`, and 0 for a block of zeros.
 fn inverse(d: f32) -> f32 {
     if d == 0.0 { 0.0 } else { 1.0 / d }
 }
@@ -223,7 +223,7 @@ pub(super) fn encode_q8_0(x: &[f32], out: &mut [u8]) {
         let id = inverse(d);
         put_f16(block, 0, d);
         for (&v, o) in x.iter().zip(&mut block[2..]) {
-            // roundf: halves away from zero, as `f32::round`.
+            // roundf: halves away from zero, like `f32::round`.
             *o = (v * id).round() as i8 as u8;
         }
     }

@@ -1,5 +1,5 @@
-//! Block formats of weights: how many elements share a block, how many bytes it takes, and what
-//! the bytes mean. [`dequantize`] is the reference that every faster kernel is tested against.
+//! Block formats of weights: how many elements share a block, how many bytes it takes, and what the
+//! bytes mean. [`dequantize`] is the reference for testing every faster kernel.
 //!
 //! Layouts and roundings are those of ggml (`ggml-quants.c`, the `_ref` functions), computed in
 //! f32 without fused multiply-add, so that results are the same bits on every machine.
@@ -118,7 +118,7 @@ impl BlockType {
         }
     }
 
-    /// Bytes of a row of `cols` elements; `None` where `cols` is not a multiple of the block.
+    /// Bytes of a row of `cols` elements; `None` if `cols` is not a multiple of the block.
     pub fn row_bytes(self, cols: usize) -> Option<usize> {
         if !cols.is_multiple_of(self.block_len()) {
             return None;
@@ -133,12 +133,11 @@ impl std::fmt::Display for BlockType {
     }
 }
 
-/// Decodes whole blocks: `bytes` holds `out.len() / ty.block_len()` blocks.
+/// Decodes whole blocks: `bytes` contains `out.len() / ty.block_len()` blocks.
 ///
 /// # Panics
-/// When `out.len()` is not a multiple of the block length, or `bytes` is not exactly as long as
-/// those blocks: lengths come from a validated `TensorMeta`, so a
-/// mismatch is a mistake in the caller.
+/// If `out.len()` is not a multiple of the block length, or `bytes` is not exactly as long as those
+/// blocks: lengths come from a validated `TensorMeta`, so a mismatch is a bug in the caller.
 pub fn dequantize(ty: BlockType, bytes: &[u8], out: &mut [f32]) {
     assert_eq!(
         Some(bytes.len()),
@@ -170,13 +169,13 @@ pub fn dequantize(ty: BlockType, bytes: &[u8], out: &mut [f32]) {
 pub struct NotWritable(pub BlockType);
 
 /// Encodes whole blocks with ggml's reference rounding; `out` takes `x.len() / ty.block_len()`
-/// blocks. Finite input is assumed: what a NaN becomes in an integer format is unspecified.
+/// blocks. Input must be finite: what a NaN becomes in an integer format is unspecified.
 ///
 /// # Errors
 /// [`NotWritable`] for the k-quants: this engine reads them but does not write them.
 ///
 /// # Panics
-/// When `x.len()` is not a multiple of the block length, or `out` is not exactly as long as those
+/// If `x.len()` is not a multiple of the block length, or `out` is not exactly as long as those
 /// blocks.
 pub fn quantize(ty: BlockType, x: &[f32], out: &mut [u8]) -> Result<(), NotWritable> {
     assert_eq!(

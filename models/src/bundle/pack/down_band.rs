@@ -1,4 +1,4 @@
-//! Down, whose columns belong to neurons while the source stores it by output row.
+//! Down: its columns belong to neurons, but the source stores it by output row.
 
 use super::{Matrix, Packer};
 use crate::block::dequantize;
@@ -8,8 +8,8 @@ use crate::error::Result;
 /// Memory for a band of Down columns while they are regrouped.
 const BAND_BYTES: usize = 8 << 20;
 
-/// A band of columns of Down, `[d_model, band]`, read once and handed out cluster by cluster: the
-/// source stores Down by output row, so the columns of a cluster are spread over the whole matrix.
+/// A band of columns of Down, `[d_model, band]`, read once and used cluster by cluster: the source
+/// stores Down by output row, so the columns of a cluster are spread over the whole matrix.
 pub(super) struct DownBand {
     pub transposed: bool,
     /// First neuron and number of neurons held.
@@ -105,7 +105,8 @@ impl DownBand {
         Ok(())
     }
 
-    /// The same where the source's blocks run along the neurons: they are taken apart.
+    /// The same if the source's blocks run along the neurons: they are dequantised and quantised
+    /// again.
     fn requantise_columns(
         &self,
         packer: &Packer<'_>,

@@ -16,11 +16,11 @@ const PARTS: usize = 4;
 struct Target<'a> {
     out: &'a mut [f32],
     d: usize,
-    /// From a value to the one that the tile meets a block later, in vectors.
+    /// Distance from a value to the one that the tile uses a block later, in vectors.
     ahead: usize,
 }
 
-/// Adds a block's values, weighted, to the results of some rows, after these are corrected.
+/// Adds a block's weighted values to the results of some rows, after correcting these.
 #[inline(always)]
 pub(super) fn gather<S: Simd, N: Numbers>(
     s: S,
@@ -64,7 +64,7 @@ pub(super) fn gather<S: Simd, N: Numbers>(
     }
 }
 
-/// `R` rows. Positions that all of them see come together; before and after them, each row for itself.
+/// `R` rows. Positions that all of them see are done together; those before and after, row by row.
 #[inline(always)]
 fn gather_rows<S: Simd, P: Part, const R: usize>(
     s: S,

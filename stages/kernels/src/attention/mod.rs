@@ -1,11 +1,11 @@
 //! Attention of consecutive tokens with online softmax: positions are taken in blocks of a fixed size,
 //! aligned to absolute positions, so no matrix of scores exists.
 //!
-//! A tile of query rows (tokens times the heads that share a key/value head) meets one block of positions
-//! at a time: scores, weights, weighted values. What is added to what, and in which order, is fixed per row:
-//! a score is one sequential sum over the head's elements in the lane of its position, and a weighted sum
-//! is sequential over positions. A row never touches a position outside its own range. So the result of
-//! a row has the same bits whatever other rows are in the call, and wherever the blocks are.
+//! A tile of query rows (tokens times the heads that share a key/value head) takes one block of positions at a time:
+//! scores, weights, weighted values. The order of additions is fixed per row: a score is one sequential sum over the
+//! head's elements in the lane of its position, and a weighted sum is sequential over positions. A row never touches a
+//! position outside its own range. So the result of a row has the same bits regardless of the other rows in the call
+//! and of where the blocks are.
 
 mod gather;
 mod numbers;
@@ -29,18 +29,18 @@ use softmax::soften;
 pub struct Queries<'a> {
     /// Head `h` of token `t` is at `t * stride + h * head_dim`.
     pub q: &'a [f32],
-    /// Elements from a token to the next.
+    /// Elements from one token to the next.
     pub stride: usize,
-    /// Tokens.
+    /// Number of tokens.
     pub n_tokens: usize,
     /// Heads of each token.
     pub heads: usize,
-    /// Where the sequence is in the cache: the block with its positions `64 * i..64 * (i + 1)` is `blocks[i]`. What
-    /// no token sees may be anything.
+    /// Where the sequence is in the cache: the block with its positions `64 * i..64 * (i + 1)` is `blocks[i]`. Blocks
+    /// that no token sees may have any number.
     pub blocks: &'a [u32],
     /// Position of the first token; each token sees the positions up to its own.
     pub position: usize,
-    /// How many positions it sees at most.
+    /// How many positions a token sees at most.
     pub window: usize,
     /// Factor of the scores.
     pub scale: f32,
@@ -111,7 +111,7 @@ impl Attend<'_> {
     }
 }
 
-/// Attention of the rows that stand in `scratch`.
+/// Attention of the rows in `scratch`.
 #[inline(always)]
 fn tile<S: Simd, N: Numbers>(
     s: S,

@@ -31,7 +31,7 @@ pub(super) trait Numbers: Copy {
     /// `[positions][head_dim / 16]`
     fn values(&self) -> &[Self::Value];
 
-    /// What weights are multiplied with, from the first position of a block on.
+    /// What weights are multiplied by, from the first position of a block on.
     fn value_scales(&self, block: Block) -> Option<&[f32]>;
 }
 
@@ -90,8 +90,8 @@ impl Numbers for Halves<'_> {
     }
 }
 
-/// Signed bytes with a scale per key and value. The query becomes signed bytes too, so a score is a sum
-/// of integers times three factors.
+/// Signed bytes with a scale per key and value. The query is also turned into signed bytes, so a score is a sum of
+/// integers times three factors.
 #[derive(Clone, Copy)]
 pub(super) struct Bytes<'a> {
     head_dim: usize,
@@ -163,8 +163,8 @@ impl Numbers for Bytes<'_> {
 /// Below this magnitude `127 / max` is not finite; such a query counts as zero.
 const TINY: f32 = 1e-36;
 
-/// Writes a query's codes, in -127..=127 and then zeros; returns their scale, NaN where an element is
-/// infinite or NaN, and their sum.
+/// Writes a query's codes, in -127..=127 and then zeros; returns their scale, NaN if an element is infinite or NaN, and
+/// their sum.
 #[inline(always)]
 fn quantise<S: Simd>(s: S, q: &[f32], codes: &mut [[i8; LANES]]) -> (f32, i32) {
     let mut largest = s.magnitude_bits(s.zero());

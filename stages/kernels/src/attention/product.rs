@@ -11,8 +11,8 @@ pub(super) trait Part: Copy {
     /// As f32.
     fn widen<S: Simd>(&self, s: S) -> S::F;
 
-    /// Asks for what stands `ahead` elements of this type further on, unless it is in the cache anyway. `ahead` wraps
-    /// for what stands before.
+    /// Prefetches what is `ahead` elements of this type further on, unless it is in the cache anyway. `ahead` wraps for
+    /// what is before.
     fn prefetch<S: Simd>(&self, s: S, ahead: usize) {
         let _ = (s, ahead);
     }
@@ -82,7 +82,7 @@ macro_rules! with_rows {
     };
     (@ $S:ident, $n:expr, $R:ident, $body:expr, $($count:literal)*) => {
         match $n {
-            // Constants, so that narrow units are not compiled for groups that they never form.
+            // Constants, so that for narrow units no groups are compiled that they never form.
             $($count if const { $S::TILE[0] >= $count } => {
                 const $R: usize = $count;
                 $body

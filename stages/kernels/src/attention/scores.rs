@@ -12,7 +12,7 @@ const PARTS: usize = BLOCK / LANES;
 /// With more rows than these, keys are widened once for all of them.
 pub(super) const WIDEN_FROM: usize = 12;
 
-/// Vectors of a block that hold positions which some of the rows see.
+/// Vectors of a block that contain positions which some of the rows see.
 #[inline(always)]
 fn parts(rows: &[Row], block: Block) -> Range<usize> {
     let from = rows.first().map_or(0, |row| row.within(block).0);
@@ -20,7 +20,7 @@ fn parts(rows: &[Row], block: Block) -> Range<usize> {
     from / LANES..to.div_ceil(LANES)
 }
 
-/// Scores with keys of `d` elements that are numbers in themselves.
+/// Scores with keys of `d` elements that are plain numbers.
 #[inline(always)]
 pub(super) fn score_floats<S: Simd, P: Part>(
     s: S,
@@ -127,7 +127,7 @@ fn score_tile<S: Simd, P: Part, const R: usize, const V: usize>(
     });
 }
 
-/// What integer products need beside the keys.
+/// What integer products need besides the keys.
 struct Scaled<'a> {
     codes: &'a [[i8; 4]],  // [rows][head_dim / 4], rows padded to 16 codes
     sums: &'a [i32],       // [rows]

@@ -3,7 +3,7 @@
 use super::super::simd::LANES;
 use crate::kv::BLOCK;
 
-/// Query rows of a tile: what a block's keys and values are widened for.
+/// Query rows of a tile, for which a block's keys and values are widened once.
 pub(super) const ROWS: usize = 96;
 
 /// 16 numbers on a cache line.
@@ -16,14 +16,14 @@ pub(super) struct Line(pub [f32; LANES]);
 #[repr(C, align(64))]
 pub(super) struct Scores(pub [f32; BLOCK]);
 
-/// A block of positions that a tile meets.
+/// A block of positions that a tile uses.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Block {
-    /// Which of the sequence.
+    /// Its index in the sequence.
     pub index: usize,
-    /// Which of the cache.
+    /// Its index in the cache.
     pub place: usize,
-    /// How many blocks further on in the cache the next one is that the tile meets; wraps for those before.
+    /// How many blocks further on in the cache the tile's next block is; wraps for those before.
     pub ahead: usize,
 }
 
@@ -36,12 +36,12 @@ pub(super) struct Row {
     pub out: usize,
     /// First position it sees.
     pub from: usize,
-    /// The one behind the last.
+    /// The position after the last one.
     pub to: usize,
 }
 
 impl Row {
-    /// What it sees of a block: positions in the block.
+    /// The part of a block that it sees: positions in the block.
     #[inline(always)]
     pub fn within(&self, block: Block) -> (usize, usize) {
         let start = block.index * BLOCK;
@@ -55,11 +55,11 @@ impl Row {
 pub(super) struct State {
     pub max: [f32; ROWS],
     pub sum: [f32; ROWS],
-    /// What the sums so far are multiplied with, since the maximum grew.
+    /// What the sums so far are multiplied by, since the maximum grew.
     pub correction: [f32; ROWS],
     /// Sums of a block's weights.
     pub added: [f32; ROWS],
-    /// Factors of the scores, where they differ by row.
+    /// Factors of the scores, if they differ by row.
     pub factor: [f32; ROWS],
     /// Sums of a query's codes.
     pub code_sum: [i32; ROWS],
@@ -105,7 +105,7 @@ impl AttendScratch {
         ROWS * row + BLOCK * parts * size_of::<Line>() + size_of::<State>()
     }
 
-    /// Elements of the largest head there is room for.
+    /// Elements of the largest head for which there is room.
     pub(in super::super) fn room(&self) -> usize {
         self.wide.len() / BLOCK * LANES
     }

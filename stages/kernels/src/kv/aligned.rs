@@ -5,8 +5,8 @@ use std::ops::Range;
 /// Alignment in bytes: one cache line, so that no vector load is split.
 const LINE: usize = 64;
 
-/// A buffer that starts on a cache line, as far as the allocator's address allows. It holds plain integers
-/// and floats only: zeroed ones come straight from the system, and are committed when they are written.
+/// A buffer that starts on a cache line, as far as the allocator's address allows. It holds only plain integers and
+/// floats: zeroed ones come directly from the system, and are committed when they are written.
 #[derive(Debug)]
 pub(super) struct Aligned<T> {
     buffer: Vec<T>,
@@ -14,16 +14,16 @@ pub(super) struct Aligned<T> {
 }
 
 impl<T: Copy> Aligned<T> {
-    /// Elements that are allocated beside those asked for.
+    /// Elements that are allocated in addition to the requested ones.
     const SLACK: usize = LINE / size_of::<T>();
 
-    /// Takes over zeros, which must be [`Self::SLACK`] more than are to be used.
+    /// Takes over zeros, which must be [`Self::SLACK`] more than are used.
     fn over(buffer: Vec<T>) -> Self {
         let first = buffer.as_ptr().align_offset(LINE).min(Self::SLACK);
         Self { buffer, first }
     }
 
-    /// Bytes that `len` elements take.
+    /// Bytes of `len` elements.
     pub fn bytes(len: usize) -> usize {
         len.saturating_add(Self::SLACK)
             .saturating_mul(size_of::<T>())
@@ -45,7 +45,7 @@ impl<T: Copy> Aligned<T> {
     }
 }
 
-/// `len` zeros. The literal in `vec!` is what the standard library turns into untouched memory.
+/// `len` zeros. The standard library turns the literal in `vec!` into untouched memory.
 macro_rules! zeros {
     ($($t:ty: $zero:literal),*) => {$(
         impl Aligned<$t> {

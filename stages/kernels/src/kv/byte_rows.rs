@@ -11,7 +11,8 @@ const TINY: f32 = 1e-36;
 /// Calls `put(first, codes)` for parts of `row` and returns the scale; a row with an infinite or NaN element
 /// has scale NaN and codes 0, so that the fault shows in every product.
 fn convert(row: &[f32], mut put: impl FnMut(usize, &[i8])) -> f32 {
-    /// Adding it to a number below 2^22 rounds that to an integer, whose low bits are the sum's.
+    /// Adding it to a number below 2^22 rounds the number to an integer, whose low bits are the
+    /// sum's.
     const MAGIC: f32 = 12_582_912.0;
     // The order of magnitudes as integers is that of the numbers, with infinity and NaN last.
     let bits = row.iter().map(|v| (v.to_bits() & 0x7fff_ffff) as i32);

@@ -8,11 +8,11 @@
 //! | values | `[blocks][64][head_dim]` | `[blocks][64][head_dim]` |
 //! | scales | | `[blocks][64]` of keys, `[blocks][64]` of values, f32 |
 //!
-//! Keys stand in groups of 16 positions, so that the lanes of a vector are positions, and a score is no sum over
-//! lanes. Groups of four bytes are what the 8-bit dot product instructions add up. What a group or a row holds
-//! beyond `head_dim` is zeros; positions that the sequence did not write are whatever they were before.
+//! Keys are in groups of 16 positions, so that the SIMD lanes of a vector are positions, and a score needs no sum over
+//! lanes. The 8-bit dot product instructions add up groups of four bytes. A group or a row has zeros beyond `head_dim`;
+//! positions that the sequence did not write keep their old contents.
 //!
-//! Which block of a sequence is which block here is for others to say: nothing here knows sequences.
+//! Which block of a sequence is which block here is decided elsewhere: nothing here knows sequences.
 
 mod aligned;
 mod byte_rows;
@@ -25,8 +25,8 @@ pub use shape::{BLOCK, KvLayer, KvShape};
 use aligned::Aligned;
 use shape::{POSITIONS, Place, WORD};
 
-/// KV cache of some key/value heads over all layers. What belongs to one head is contiguous, so that attention
-/// reads consecutive blocks as a stream.
+/// KV cache of some key/value heads over all layers. The data of one head are contiguous, so that attention reads
+/// consecutive blocks as a stream.
 #[derive(Debug)]
 pub struct KvCache {
     places: Vec<Place>, // [layers]
@@ -67,7 +67,7 @@ pub enum KvRows<'a> {
         /// `[blocks][64][head_dim]`, rows padded to a multiple of 16
         values: &'a [u16],
     },
-    /// Codes that stand for `code * scale`.
+    /// Codes with the value `code * scale`.
     Q8 {
         /// `[blocks][64 / 16][head_dim / 4][16][4]`
         keys: &'a [i8],

@@ -1,4 +1,4 @@
-//! What a cache holds, and where in its memory.
+//! The shape of a cache, and where its parts are in memory.
 
 use std::ops::Range;
 
@@ -6,17 +6,16 @@ use forebay_numbers::kv_type::KvType;
 
 use super::aligned::Aligned;
 
-/// Positions of a block: what a sequence gets, shares and returns as a whole, and what the attention kernel takes
-/// at a time.
+/// Positions per block: a sequence gets, shares and returns whole blocks, and the attention kernel takes one at a time.
 pub const BLOCK: usize = 64;
-/// Positions whose keys stand together.
+/// Positions whose keys are grouped.
 pub(super) const POSITIONS: usize = 16;
-/// Key elements of one position that stand together in `q8`.
+/// Key elements of one position that are adjacent in `q8`.
 pub(super) const WORD: usize = 4;
 /// Values are padded to whole parts of this many elements.
 const PART: usize = 16;
 
-/// What a cache holds.
+/// The shape of a cache.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct KvShape {
     /// Number format.
@@ -27,14 +26,14 @@ pub struct KvShape {
     pub pools: Vec<usize>,
 }
 
-/// What a cache holds of one layer.
+/// The shape of one layer in a cache.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct KvLayer {
     /// Key/value heads.
     pub heads: usize,
     /// Elements of a key and of a value.
     pub head_dim: usize,
-    /// Which of the pools.
+    /// Index of its pool.
     pub pool: usize,
 }
 
@@ -53,7 +52,7 @@ impl KvLayer {
     }
 }
 
-/// Where a layer stands in the cache.
+/// Where a layer is in the cache.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Place {
     pub layer: KvLayer,
@@ -61,7 +60,7 @@ pub(super) struct Place {
     pub value_width: usize,
     /// Positions of one head.
     pub positions: usize,
-    /// What all layers before it have.
+    /// Elements of all layers before it.
     pub before: Elements,
 }
 

@@ -1,9 +1,8 @@
 //! Laned rows added to accumulators: Down in neuron layout.
 //!
-//! Eight rows at a time, as sums of integers: see
-//! [`KernelTable::axpy_laned`](crate::table::KernelTable::axpy_laned). A row with its own factor would take a
-//! conversion and a multiplication per code; as integers two rows' codes share every instruction, and four sums of
-//! eight products each are converted together.
+//! Eight rows at a time, as sums of integers: see [`KernelTable::axpy_laned`](crate::table::KernelTable::axpy_laned). A
+//! row with its own factor would need a conversion and a multiplication per code; as integers, two rows' codes share
+//! every instruction, and four sums of eight products each are converted together.
 
 use std::marker::PhantomData;
 
@@ -13,7 +12,7 @@ use super::{Filled, GROUP, LaneFormat, LanedRow, MAX_FIELDS, RowGroup, VECTOR};
 use crate::rows::{Ahead, Gather, Rows, ask};
 use crate::simd::{Kernel, Simd, load_part, store_part, unrolled};
 
-/// Rows of a sum of integers: with `15 * 2^8` times 16383, eight of them fit into 31 bits.
+/// Rows in one sum of integers: with `15 * 2^8` times 16383, eight of them fit into 31 bits.
 const ROWS: usize = 8;
 
 /// The largest factor as an integer.
@@ -60,7 +59,7 @@ impl<'a> LanedAxpy<'a, ()> {
     }
 }
 
-/// Eight rows and what they are multiplied with.
+/// Eight rows and their factors.
 struct Eight<'a> {
     rows: [LanedRow<'a>; ROWS],
     h: [f32; ROWS],
@@ -81,7 +80,7 @@ impl<F: LaneFormat> Kernel for LanedAxpy<'_, F> {
         for (t, (h, acc)) in tokens.zip(accs).enumerate() {
             let mut next = 0;
             while let Some(eight) = Eight::next::<F>(rows, h, &mut next) {
-                // Only the first token asks for later rows.
+                // Only the first token prefetches later rows.
                 let later = ahead.beside::<ROWS>(next - eight.len);
                 eight.add::<S, F>(s, acc, (t == 0).then_some(&later));
             }
@@ -175,7 +174,7 @@ impl<'a> Eight<'a> {
         }
     }
 
-    /// Adds `P` halves of word `v` of the rows' blocks, from half `first` on: both where there are registers enough.
+    /// Adds `P` halves of word `v` of the rows' blocks, from half `first` on: both if there are enough registers.
     #[inline(always)]
     fn add_halves<S: Simd, F: LaneFormat, const P: usize>(
         &self,
@@ -243,7 +242,7 @@ fn products<S: Simd, F: LaneFormat>(s: S, halves: S::I, q: S::I, sums: &mut [S::
 struct Factors<S: Simd> {
     /// Of two rows each, as 16-bit integers.
     pairs: [[u8; VECTOR]; ROWS / 2],
-    /// What sums of fields begin with: the bias of the codes.
+    /// The start of sums of fields: the bias of the codes.
     origins: [S::I; MAX_FIELDS],
     unit: S::F,
     /// The sum of the minima times their factors.
@@ -264,7 +263,7 @@ impl<S: Simd> Factors<S> {
                 minimum = s.fma(h, s.widen_f16(groups[j].minima), minimum);
             }
         }
-        // As integers, infinity and NaN are larger than numbers, so they come through.
+        // As integers, infinity and NaN are larger than numbers, so they are the maximum.
         let largest = s.bits_as_f32(largest);
         let inverse = s.div(s.splat(MOST), largest);
         let inverse = s.select_gt(largest, s.splat(TINY), inverse, s.zero());

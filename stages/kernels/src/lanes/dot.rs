@@ -1,6 +1,6 @@
 //! Laned rows times activations.
 //!
-//! Per block the products of codes are added as integers; the blocks' products with their scales are added in 16
+//! Per block the products of codes are added as integers; the blocks' products with their scales are added in 16 SIMD
 //! lanes, group after group, then the lanes are summed.
 
 use std::marker::PhantomData;
@@ -115,7 +115,7 @@ fn add<S: Simd, F: LaneFormat>(s: S, w: &RowGroup<'_>, x: &TokenGroup<'_, S>, su
     }
 }
 
-/// Adds the products of the group behind the whole ones, which is filled up with zeros.
+/// Adds the products of the group after the whole ones, which is padded with zeros.
 #[inline(always)]
 fn last<S: Simd, F: LaneFormat>(
     s: S,

@@ -1,4 +1,4 @@
-//! Laned rows ([`forebay_numbers::lanes`]): a block in every lane, so that sums of products stay in their lanes.
+//! Laned rows ([`forebay_numbers::lanes`]): a block in every SIMD lane, so that sums of products stay in their lanes.
 
 mod axpy;
 mod dot;
@@ -17,7 +17,7 @@ const GROUP: usize = LANES * BLOCK;
 /// Bytes of a word of every block of a group.
 const VECTOR: usize = 4 * LANES;
 
-/// Most words of a block.
+/// Maximum number of words in a block.
 const MAX_WORDS: usize = 8;
 
 /// Fields of half a word: a number of code bits that a 16-bit product can take where they are.
@@ -31,19 +31,19 @@ pub(super) trait LaneFormat {
     const WORDS: usize;
     /// Whether there are minima.
     const MINIMUM: bool = false;
-    /// The unsigned code of 0 is 2 to the power of this, if there is any: codes that are stored as signed bytes
-    /// are counted from the least one.
+    /// The unsigned code of 0 is 2 to the power of this, if there is any: codes that are stored as signed bytes are
+    /// counted from the lowest one.
     const BIAS_BITS: Option<u32>;
     /// Fields of half a word.
     const FIELDS: usize = 4 / (Self::WORDS / 4);
 
-    /// Codes of the elements that meet word `w` of the activations; `vectors` are those of the group.
+    /// Codes of the elements that are multiplied by word `w` of the activations; `vectors` are those of the group.
     fn codes<S: Simd>(s: S, vectors: &[[u8; VECTOR]], w: usize) -> S::B;
 
     /// Adds the products of codes and activations to every lane.
     fn dot<S: Simd>(s: S, acc: S::I, codes: S::B, x: S::B) -> S::I;
 
-    /// What [`Self::dot`] begins with, from the negative sums of the activations.
+    /// The start of [`Self::dot`]'s sums, from the negative sums of the activations.
     fn origin<S: Simd>(s: S, counts: S::I) -> S::I;
 
     /// Words of a group as unsigned codes.
@@ -55,7 +55,7 @@ pub(super) trait LaneFormat {
     /// See [`Self::field`].
     fn shift(i: usize) -> u32;
 
-    /// Which element of a block field `i` of half `half` of word `v` is.
+    /// The index in a block of field `i` of half `half` of word `v`.
     fn element(v: usize, half: usize, i: usize) -> usize;
 }
 
@@ -99,7 +99,7 @@ macro_rules! four_bits {
                     0 => s.and(words, 0x000f_000f),
                     1 => s.and(words, 0x00f0_00f0),
                     2 => s.and(words, 0x0f00_0f00),
-                    // Where it is, the sign would be a part of it.
+                    // At its own position, it would include the sign.
                     _ => s.and(s.shift_right(words, 12), 0x000f_000f),
                 }
             }
@@ -170,20 +170,20 @@ impl LaneFormat for Q8_0 {
 #[derive(Clone, Copy)]
 struct LanedRow<'a> {
     bytes: &'a [u8],
-    /// Blocks.
+    /// Number of blocks.
     n: usize,
     /// Bytes of a block's codes.
     code_bytes: usize,
 }
 
-/// A group of blocks of a row; the last one of a row is filled up with zeros.
+/// A group of blocks of a row; the last one of a row is padded with zeros.
 struct RowGroup<'a> {
     codes: &'a [[u8; VECTOR]], // [WORDS]
     scales: &'a [u8; 2 * LANES],
     minima: &'a [u8; 2 * LANES],
 }
 
-/// Room for a group that is filled up.
+/// Room for a padded group.
 #[derive(Clone, Copy)]
 struct Filled {
     codes: [[u8; VECTOR]; MAX_WORDS],
@@ -235,7 +235,7 @@ impl<'a> LanedRow<'a> {
         }
     }
 
-    /// The group of fewer than 16 blocks behind the whole ones.
+    /// The group of fewer than 16 blocks after the whole ones.
     #[inline(always)]
     fn fill<F: LaneFormat>(&self, filled: &mut Filled) {
         let (g, k) = (self.n / LANES, self.n % LANES);

@@ -82,13 +82,13 @@ fn two_words(lo: u64, hi: u64) -> uint8x16_t {
     vcombine_u8(vcreate_u8(lo), vcreate_u8(hi))
 }
 
-/// Four f16 each from the low and the high half. By hand, since the intrinsics (and Rust's `f16`) are
-/// not stable yet in the oldest compiler that builds this.
+/// Four f16 each from the low and the high half. In assembly, since the intrinsics (and Rust's `f16`) are not yet
+/// stable in the oldest supported compiler.
 #[inline]
 #[target_feature(enable = "neon")]
 fn f16_to_f32(halves: uint8x16_t) -> [float32x4_t; 2] {
     let (low, high): (float32x4_t, float32x4_t);
-    // SAFETY: these instructions of the baseline read and write nothing but the registers named.
+    // SAFETY: these instructions of the baseline read and write only the named registers.
     unsafe {
         asm!(
             "fcvtl {low:v}.4s, {halves:v}.4h",
@@ -196,7 +196,7 @@ impl<P: Products> Simd for Neon<P> {
         fn div(self, a: F, b: F) -> F { each!(i => vdivq_f32(a[i], b[i])) }
         fn fma(self, a: F, b: F, c: F) -> F { each!(i => vfmaq_f32(c[i], a[i], b[i])) }
         fn fnma(self, a: F, b: F, c: F) -> F { each!(i => vfmsq_f32(c[i], a[i], b[i])) }
-        // Not `fmax` and `fmin`, which answer NaN where either is NaN and order the zeros.
+        // Not `fmax` and `fmin`, which return NaN if either is NaN and order the zeros.
         fn max(self, a: F, b: F) -> F {
             each!(i => vbslq_f32(vcgtq_f32(a[i], b[i]), a[i], b[i]))
         }

@@ -104,8 +104,8 @@ fn dot_widening(codes: int8x16_t, x: int8x16_t) -> int32x4_t {
     vpaddlq_s16(vpaddq_s16(low, vmull_high_s8(codes, x)))
 }
 
-/// Four rows' sums over 32 elements. The products of a place in two neighbouring groups are added in
-/// 16 bits, which is exact as in [`dot_widening`].
+/// Four rows' sums over 32 elements. The products at the same position in two neighbouring groups are added in 16 bits,
+/// which is exact as in [`dot_widening`].
 #[inline]
 #[target_feature(enable = "neon")]
 fn rows_widening(codes: [uint8x16_t; 8], x: [int32x4_t; 8], init: i32) -> int32x4_t {
@@ -156,8 +156,8 @@ fn block_widening(codes: [B; 8], x: &[i8; 32], init: i32) -> I {
 #[inline]
 #[target_feature(enable = "neon,dotprod")]
 fn sdot(mut acc: int32x4_t, codes: uint8x16_t, x: uint8x16_t) -> int32x4_t {
-    // SAFETY: the function's features include the instruction, which reads and writes nothing but
-    // the registers named.
+    // SAFETY: the function's features include the instruction, which reads and writes only the
+    // named registers.
     unsafe {
         asm!(
             "sdot {acc:v}.4s, {codes:v}.16b, {x:v}.16b",
@@ -174,8 +174,8 @@ fn sdot(mut acc: int32x4_t, codes: uint8x16_t, x: uint8x16_t) -> int32x4_t {
 #[inline]
 #[target_feature(enable = "neon,dotprod")]
 fn sdot_lane<const LANE: usize>(mut acc: int32x4_t, codes: uint8x16_t, x: int8x16_t) -> int32x4_t {
-    // SAFETY: the function's features include the instruction, which reads and writes nothing but
-    // the registers named.
+    // SAFETY: the function's features include the instruction, which reads and writes only the
+    // named registers.
     unsafe {
         asm!(
             "sdot {acc:v}.4s, {codes:v}.16b, {x:v}.4b[{lane}]",
@@ -217,8 +217,8 @@ fn block_sdot(codes: [B; 8], x: &[i8; 32], init: i32) -> I {
 #[inline]
 #[target_feature(enable = "neon,i8mm")]
 fn smmla(mut acc: int32x4_t, codes: int32x4_t, x: int8x16_t) -> int32x4_t {
-    // SAFETY: the function's features include the instruction, which reads and writes nothing but
-    // the registers named.
+    // SAFETY: the function's features include the instruction, which reads and writes only the
+    // named registers.
     unsafe {
         asm!(
             "smmla {acc:v}.4s, {codes:v}.16b, {x:v}.16b",
@@ -238,7 +238,7 @@ fn rows_smmla(codes: [uint8x16_t; 8], x: [int8x16_t; 4], init: int32x4_t) -> [in
     let codes = codes.as_chunks::<2>().0;
     let (mut low, mut high) = (init, init);
     each!(h => {
-        // Four bytes of a row in each word: zipped, rows have eight elements side by side.
+        // Four bytes of a row in each word: zipped, rows have eight adjacent elements.
         let [a, b] = codes[h];
         let (a, b) = (vreinterpretq_s32_u8(a), vreinterpretq_s32_u8(b));
         low = smmla(low, vzip1q_s32(a, b), x[h]);

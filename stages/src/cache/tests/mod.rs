@@ -147,7 +147,7 @@ impl Harness {
             }
         }
         self.model.enter(neuron);
-        let slot = self.cache.admit(neuron).expect("a slot that nobody holds");
+        let slot = self.cache.admit(neuron).expect("a slot that is not held");
         assert!(slot < self.slots);
         assert!(
             self.holds.iter().all(|hold| hold.slot != slot),

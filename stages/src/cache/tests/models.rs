@@ -138,7 +138,7 @@ impl Frequency {
         (std::cmp::Reverse(self.counts[&neuron] + bonus), age)
     }
 
-    /// Places are stable, but for the one that is used.
+    /// The order is stable, except for the neuron that is used.
     fn sort(&mut self) {
         let mut order = std::mem::take(&mut self.order);
         order.sort_by_key(|&n| self.key(n));

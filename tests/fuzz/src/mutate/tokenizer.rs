@@ -127,7 +127,7 @@ fn pattern(random: &mut Random) -> Value {
 
 fn normalizer(random: &mut Random) -> Value {
     match random.below(14) {
-        kind @ 0..=3 => json!({"type": ["NFC", "NFD", "NFKC", "NFKD"][kind]}),
+        0..=3 => json!({"type": random.pick(&["NFC", "NFD", "NFKC", "NFKD"])}),
         4 | 5 => json!({"type": "Replace", "pattern": {"String": " "}, "content": "\u{2581}"}),
         6 => json!({"type": "Replace", "pattern": pattern(random), "content": text(random)}),
         7 | 8 => json!({"type": "Prepend", "prepend": text(random)}),
@@ -205,7 +205,7 @@ fn added_token(whole: &mut Value, random: &mut Random) {
             .iter()
             .filter(|t| t["id"].as_u64().is_some_and(|id| id >= tokens as u64));
         let id = tokens + outside.count();
-        let content = text(random) + random.pick(&TEXTS);
+        let content = text(random) + TEXTS[random.below(TEXTS.len())];
         let [single_word, lstrip, rstrip, normalized, special] = [(); 5].map(|()| flag(random));
         added.push(
             json!({"id": id, "content": content, "single_word": single_word, "lstrip": lstrip,

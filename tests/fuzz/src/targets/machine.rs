@@ -48,7 +48,7 @@ impl Target for Machine {
     fn run(&mut self, input: &[u8]) -> Result<(), String> {
         self.file.put(input, 0).map_err(|e| e.to_string())?;
         let Some(profile) = MachineProfile::load(&self.folder, IDENTITY) else {
-            // A damaged one is measured anew; only this says why.
+            // A damaged one is replaced by a new measurement; only this tells why.
             let why = serde_json::from_slice::<MachineProfile>(input).err();
             return Err(why.map_or_else(|| "another machine".into(), |e| e.to_string()));
         };
