@@ -98,7 +98,8 @@ impl Facts {
 /// A model ready to generate, within its budget. It runs one generation at a time, in the order of requests; one whose
 /// reader falls behind pauses while others wait. Statistics of a paused generation include what ran in between.
 /// Dropping the engine ends running generations: their streams end without
-/// [`StreamItem::Done`](crate::StreamItem::Done).
+/// [`StreamItem::Done`](crate::StreamItem::Done). If the engine's thread panics, running, waiting and later requests fail
+/// with [`Error::EngineFailed`].
 #[derive(Debug)]
 pub struct Engine {
     facts: Arc<Facts>,
@@ -316,7 +317,7 @@ impl Engine {
     /// Stops the engine and writes what its trace lanes recorded as a Chrome trace.
     ///
     /// # Errors
-    /// The file cannot be written.
+    /// The file cannot be written, or the engine has failed: its records are lost then.
     pub fn finish_with_trace(mut self, path: &Path) -> Result<(), Error> {
         let traces = self.stop();
         write_output(path, |file| write_chrome(file, "forebay", &traces))

@@ -202,7 +202,11 @@ fn a_panic_of_the_engine_thread_is_the_answer_to_every_job() {
         }
         assert!(session.generate(short()).is_err());
         assert!(engine.set_budget(engine.budget().total_bytes()).is_err());
-        drop(engine);
+        let scratch = crate::scratch::Scratch::new();
+        let trace = scratch.join("trace.json");
+        let lost = engine.finish_with_trace(&trace);
+        assert!(matches!(lost, Err(Error::EngineFailed { .. })), "{lost:?}");
+        assert!(!trace.exists());
         assert!(matches!(
             session.generate(short()),
             Err(Error::EngineFailed { .. })

@@ -207,7 +207,6 @@ mod tests {
     use serde_json::json;
     use tempfile::TempDir;
 
-
     use super::*;
 
     fn tokenizer_json() -> Value {
