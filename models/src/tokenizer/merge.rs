@@ -12,8 +12,8 @@ use std::collections::BinaryHeap;
 /// End of the list, and the id of a symbol that is no token.
 pub(super) const NONE: u32 = u32::MAX;
 
-/// Memory of a symbol while merging: itself and two candidates, in lists that grow by doubling.
-pub(super) const BYTES_PER_SYMBOL: u64 = 3 * 2 * 20;
+/// Memory of a symbol while merging: itself and a candidate, in lists that grow by doubling.
+pub(super) const BYTES_PER_SYMBOL: u64 = 2 * 2 * 20;
 
 /// A run of the text that is, or may become, one token.
 #[derive(Clone, Copy, Debug)]

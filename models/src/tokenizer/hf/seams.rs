@@ -14,9 +14,10 @@ use serde_json::Value;
 
 use super::adjacency::Matches;
 use super::components::steps_of;
-use super::symbols::{Alphabet, LETTER, OTHER, SPACE, SYMBOLS, Set, WIDE, may_begin, symbol};
-use super::{AddedToken, Head};
+use super::symbols::{Alphabet, LETTER, OTHER, SPACE, SYMBOLS, Set, may_begin, symbol};
+use super::{AddedToken, Head, ModelHead};
 use crate::tokenizer::unicode_class::CharClasses;
+use crate::tokenizer::vocabulary::byte_token;
 
 /// GPT-2's expression, which `ByteLevel` brings along.
 const GPT2: &str = r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+";
@@ -72,14 +73,10 @@ impl Seams {
         let (Some(left), Some(right)) = (before.chars().next_back(), behind.next()) else {
             return false;
         };
-        let stays = !self.composes || behind.next().is_none_or(|next| is_stable(next));
+        // Marks join the character before them.
+        let stays = !self.composes || behind.next() != Some(OTHER);
         stays && self.allowed[symbol(left, &self.classes)].has(right)
     }
-}
-
-/// Whether characters of the symbol never join the one before them when characters are composed.
-fn is_stable(symbol: usize) -> bool {
-    may_begin(symbol) || symbol == WIDE
 }
 
 /// What is known so far of the pairs.
@@ -151,7 +148,7 @@ impl<'a> Search<'a> {
         }
         let suffix = head.model.end_of_word_suffix.as_deref();
         if !self.byte_level && suffix.is_none_or(str::is_empty) {
-            self.model(tokens);
+            self.model(&head.model, tokens);
         }
         let both = self.apart.iter().zip(&self.cut);
         let mut allowed: Pairs = both.map(|(apart, cut)| apart.and(*cut)).collect();
@@ -316,12 +313,13 @@ impl<'a> Search<'a> {
         self.apart.iter_mut().for_each(|row| *row = row.and(space));
     }
 
-    /// What no token has side by side never merges. The right one must be a token: a run of unknown characters may
-    /// become one.
-    fn model(&mut self, tokens: impl Iterator<Item = String>) {
+    /// What no token has side by side never merges. The right one must be a token, which ends a run of unknown
+    /// characters; an unknown left one must leave something, or what is before it merges with the right one.
+    fn model(&mut self, model: &ModelHead, tokens: impl Iterator<Item = String>) {
         let mut joined = vec![Set::default(); SYMBOLS];
-        let mut known = Set::default();
+        let (mut known, mut bytes) = (Set::default(), 0);
         for text in tokens {
+            bytes += usize::from(byte_token(&text).is_some());
             let mut chars = text.chars();
             if let (Some(only), None) = (chars.next(), chars.next()) {
                 let symbols = self.written_as(only);
@@ -334,8 +332,24 @@ impl<'a> Search<'a> {
                 }
             }
         }
-        for (cut, joined) in self.cut.iter_mut().zip(joined) {
-            *cut = cut.or(known.without(joined));
+        let unknown = model
+            .unk_token
+            .as_deref()
+            .and_then(|t| t.chars().next_back());
+        let spelled = (model.byte_fallback == Some(true)).then_some('>');
+        let left_behind = unknown.or(spelled.filter(|_| bytes >= 256)).is_some();
+        // What an unknown one becomes may be part of a merge, too.
+        let ends = unknown.into_iter().chain(spelled);
+        let of_ends = ends.fold(Set::default(), |all, end| {
+            all.or(joined[symbol(end, self.classes)])
+        });
+        for (left, cut) in self.cut.iter_mut().enumerate() {
+            let apart = known.without(joined[left]);
+            *cut = match may_begin(left) && known.has(left) {
+                true => cut.or(apart),
+                false if left_behind => cut.or(apart.without(of_ends)),
+                false => *cut,
+            };
         }
     }
 }

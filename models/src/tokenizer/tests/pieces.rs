@@ -142,16 +142,21 @@ fn sentence_piece_variants() -> Vec<(String, Value)> {
         ("metaspace never", json!(null), metaspace("never", true)),
     ] {
         for (rstrip, normalized) in [(false, false), (true, false), (false, true)] {
-            for byte_fallback in [true, false] {
+            // Without either, unknown characters vanish.
+            for (byte_fallback, unknown) in [
+                (true, json!("<unk>")),
+                (false, json!("<unk>")),
+                (false, json!(null)),
+            ] {
                 let flags = (rstrip, normalized);
                 variants.push((
-                    format!("{name} {flags:?} {byte_fallback}"),
+                    format!("{name} {flags:?} {byte_fallback} {unknown}"),
                     json!({
                         "version": "1.0", "truncation": null, "padding": null,
                         "added_tokens": [added(1, "<s>", flags), added(2, "</s>", flags)],
                         "normalizer": normalizer, "pre_tokenizer": pre_tokenizer, "post_processor": null,
                         "decoder": decoder,
-                        "model": {"type": "BPE", "dropout": null, "unk_token": "<unk>", "fuse_unk": true,
+                        "model": {"type": "BPE", "dropout": null, "unk_token": unknown, "fuse_unk": true,
                             "byte_fallback": byte_fallback, "ignore_merges": false, "vocab": vocab, "merges": merges},
                     }),
                 ));
@@ -170,6 +175,7 @@ fn long_texts() -> impl Strategy<Value = String> {
         2 => "'(s|t|re|ve|m|ll|d|S|RE|lL|x)",
         2 => "(<s>|</s>|<\\|begin\\|>|<\\|end\\|>|<s|\\|>|<\\|)[ \n]{0,2}",
         2 => "[你好中，。、 ]{1,4}",
+        2 => "[йижк\u{306} ]{1,6}",
         1 => "[é½Ⅷ٣一가あが😀！—\u{301}\u{300}\u{338}\u{212a}\u{37e}\u{958}\u{2581}]{1,3}",
         1 => "[\u{a0}\u{2003}\u{3000}\u{85} ]{1,3}",
         1 => "\\PC{1,3}",
@@ -347,5 +353,40 @@ fn a_run_without_a_place_to_cut_is_an_error() {
             assert!(message.contains("without a place") && message.contains("larger context"));
         }
         assert!(tokenizer.encode(&long[..longest - 1], PLAIN).is_ok());
+    }
+}
+
+/// Usual text of any script can be cut every few words, and so can source code.
+#[test]
+fn usual_text_can_be_cut() {
+    let texts = [
+        "The quick brown fox jumps over the lazy dog. ",
+        "Съешь же ещё этих мягких французских булок, да выпей чаю. ",
+        "天地玄黄，宇宙洪荒。日月盈昃，辰宿列张。",
+        "다람쥐 헌 쳇바퀴에 타고파. ",
+        "fn main() {\n    let x = [1, 2, 3];\n    println!(\"{x:?}\");\n}\n",
+        "अगर चाँद पर घर होता, तो हम वहाँ रहते। ",
+    ];
+    let named = ["gpt-2", "llama-3", "qwen-2", "o200k", "cl100k", "smollm"];
+    for (name, json) in byte_level_variants() {
+        if !named.contains(&&*name) {
+            continue;
+        }
+        let spec = TokenizerSpec {
+            model: TokenizerModel::HfJson(json.to_string()),
+            ..bpe_spec()
+        };
+        let tokenizer = Tokenizer::from_spec(spec).unwrap();
+        let room = Room {
+            tokens: usize::MAX,
+            run: 100,
+            crate_run: 100,
+            piece: 50,
+        };
+        for text in texts {
+            let mut ids = Vec::new();
+            let done = tokenizer.encode_into(&text.repeat(20), true, room, &mut ids);
+            assert!(done.is_ok(), "{name}: {text}");
+        }
     }
 }
