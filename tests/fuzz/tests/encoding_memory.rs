@@ -50,11 +50,11 @@ fn encoding_stays_within_what_is_claimed_for_it() {
     ];
     for (name, tokenizer) in tokenizers() {
         let mut worst = (0.0, "");
-        for most in [0, 256, 4096, 16384, 131_072] {
+        for most in [0, 4096, 131_072] {
             let claimed = tokenizer.encoding_memory().bytes(most);
             for part in parts {
                 // As long as can be encoded at once, about, and much longer.
-                for length in [2 << 10, 8 << 10, 16 << 10, 64 << 10, 1 << 20] {
+                for length in [2 << 10, 16 << 10, 64 << 10, 300_000] {
                     let text = part.repeat(length / part.len() - 1);
                     let options = EncodeOptions {
                         add_bos: false,
