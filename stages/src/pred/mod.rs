@@ -26,6 +26,10 @@ pub struct Pred {
     /// The phase's next cluster.
     next: usize,
     /// Flights that are not under way. The last one back is the next to leave: its gates are still in the cache.
+    #[allow(
+        clippy::vec_box,
+        reason = "they travel in their boxes, and are not copied out of them here"
+    )]
     free: Vec<Box<Flight>>,
     /// The predictor's second matrix by layer, as cluster, with its format; empty where neurons are not predicted.
     fc2: Vec<(u32, BlockType)>,

@@ -47,7 +47,7 @@ pub(super) fn symbol(c: char, classes: &CharClasses) -> usize {
 
 /// Whether a piece may begin with this symbol.
 pub(super) fn may_begin(symbol: usize) -> bool {
-    symbol < 128 || symbol > OTHER
+    !(128..=OTHER).contains(&symbol)
 }
 
 /// A set of symbols.

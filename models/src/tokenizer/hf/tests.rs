@@ -299,6 +299,10 @@ fn parts_that_the_crate_fails_on_are_refused() {
             "{message}"
         );
     }
+}
+
+#[test]
+fn tokens_and_models_that_the_crate_fails_on_are_refused() {
     let taking = llama2_json()
         .replace(r#""rstrip":false"#, r#""rstrip":true"#)
         .replace("[user]", " user");
