@@ -320,6 +320,9 @@ impl Engine {
     /// The file cannot be written, or the engine has failed: its records are lost then.
     pub fn finish_with_trace(mut self, path: &Path) -> Result<(), Error> {
         let traces = self.stop();
+        if let Some(error) = self.jobs.last_words().error() {
+            return Err(error);
+        }
         write_output(path, |file| write_chrome(file, "forebay", &traces))
             .map_err(|e| Error::system(format!("write the trace to {}", path.display()), e))
     }
