@@ -14,12 +14,12 @@ const TINY: f32 = 1e-36;
 /// Which product the activations are for: each wants a different layout of tokens.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Form {
-    /// [`KernelTable::matmul`]: weights row by row. Every token is a row.
+    /// [`KernelTable::matmul`](crate::KernelTable::matmul): weights row by row. Every token is a row.
     #[default]
     Rows,
     /// The same for laned rows ([`forebay_numbers::lanes`]). Every token is a row, regrouped in the same way.
     Lanes,
-    /// [`KernelTable::panels`]: weights in panels. Up to 16 tokens are interleaved block by block.
+    /// [`KernelTable::panels`](crate::KernelTable::panels): weights in panels. Up to 16 tokens are interleaved block by block.
     Panels,
 }
 
