@@ -5,7 +5,6 @@ mod statistics;
 #[path = "../support/mod.rs"]
 mod support;
 
-use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use forebay::{
@@ -15,10 +14,6 @@ use forebay::{
 use forebay_models::tokenizer::EncodeOptions;
 use futures_util::StreamExt;
 use support::{build, engine, generate};
-use tracing::Subscriber;
-use tracing::span::{Attributes, Id};
-use tracing_subscriber::Layer;
-use tracing_subscriber::layer::{Context as LayerContext, SubscriberExt};
 
 const PROMPT: &str = "Once upon a time, there was a little girl named Lily.";
 
@@ -272,35 +267,6 @@ fn dropping_a_stream_cancels_it() {
     let (next, _) = read(&mut session, greedy(" The end", 4));
     assert_eq!(next.len(), 4);
 }
-
-/// Names of the spans that were opened, in their order.
-#[derive(Clone, Default)]
-struct Opened(Arc<Mutex<Vec<&'static str>>>);
-
-impl<S: Subscriber> Layer<S> for Opened {
-    fn on_new_span(&self, attributes: &Attributes<'_>, _: &Id, _: LayerContext<'_, S>) {
-        let mut names = self.0.lock().expect("no thread panicked");
-        names.push(attributes.metadata().name());
-    }
-}
-
-#[test]
-fn a_subscriber_sees_the_edges_of_the_library() {
-    let opened = Opened::default();
-    let subscriber = tracing_subscriber::registry().with(opened.clone());
-    tracing::subscriber::with_default(subscriber, || {
-        generate(&build(engine(None)), greedy(PROMPT, 4));
-    });
-    let names = opened.0.lock().expect("no thread panicked");
-    let edges: Vec<&str> = names
-        .iter()
-        .copied()
-        .filter(|name| EDGES.contains(name))
-        .collect();
-    assert_eq!(edges, EDGES, "{names:?}");
-}
-
-const EDGES: [&str; 4] = ["build", "plan", "load", "request"];
 
 /// What is sent to other threads and shared between them.
 #[test]
