@@ -95,8 +95,20 @@ fn minimum(model: &Path, context: usize, prompt: &Path) -> u64 {
     mib.parse::<u64>().expect(&message) * MIB
 }
 
+/// Packing is not part of a budget.
+fn pack(model: &Path) {
+    let prompt = TemporaryFile::new("short.txt");
+    let stats = TemporaryFile::new("packed.json");
+    std::fs::write(&prompt.0, TEXTS[0]).expect("written");
+    run_command(
+        command(model, CONTEXTS[0], &prompt.0, 1 << 30, &stats.0),
+        &stats.0,
+    );
+}
+
 fn check(name: &str, model: &Path) {
     let engine = support::build(support::engine(Some(model)));
+    pack(model);
     let contexts = &CONTEXTS[..(2 + length()).min(CONTEXTS.len())];
     let mut runs = 0;
     for (i, &context) in contexts.iter().enumerate() {

@@ -188,6 +188,6 @@ fn an_impossible_change_is_refused_and_changes_nothing() {
     let error = engine
         .set_budget(before.total_bytes() + 1)
         .expect_err("too much");
-    assert!(error.to_string().contains("started with"), "{error}");
+    assert!(error.to_string().contains("engine was started"), "{error}");
     assert_eq!(engine.budget(), before);
 }
