@@ -51,10 +51,8 @@ fn run(turns: usize, capacity: usize) -> Run {
             lane.push(Record::stall(reason, stall.start_ns, stall.end_ns));
             now = step;
             let done = now + 500 + random.below(300_000);
-            let mut computing = Stage::ALL.iter().filter(|stage| !stage.brings());
-            let stage = *computing
-                .nth(random.below(11) as usize)
-                .expect("11 of them");
+            let computing: Vec<_> = Stage::ALL.into_iter().filter(|s| !s.brings()).collect();
+            let stage = computing[random.below(computing.len() as u64) as usize];
             let mut record = Record::stage(stage, layer, now, done)
                 .with_clusters(turn as u32, 3, Residency::Hit)
                 .with_bytes(random.below(1 << 40));
