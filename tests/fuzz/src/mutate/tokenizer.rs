@@ -197,7 +197,8 @@ fn added_token(whole: &mut Value, random: &mut Random) {
     let tokens = whole["model"]["vocab"]
         .as_object()
         .map_or(0, serde_json::Map::len);
-    let Some(added) = whole["added_tokens"].as_array_mut() else {
+    let added = whole.pointer_mut("/added_tokens");
+    let Some(added) = added.and_then(Value::as_array_mut) else {
         return;
     };
     if random.one_in(2) {
@@ -221,10 +222,9 @@ fn added_token(whole: &mut Value, random: &mut Random) {
 }
 
 fn model_setting(whole: &mut Value, random: &mut Random) {
-    let model = &mut whole["model"];
-    if !model.is_object() {
+    let Some(model) = whole.get_mut("model").filter(|model| model.is_object()) else {
         return;
-    }
+    };
     match random.below(6) {
         0 => model["type"] = (*random.pick(&["BPE", "WordPiece", "WordLevel", "Unigram"])).into(),
         1 => model["unk_token"] = text(random).into(),
@@ -239,7 +239,8 @@ fn model_setting(whole: &mut Value, random: &mut Random) {
 
 /// Adds a token, or a merge of two.
 fn vocabulary(whole: &mut Value, random: &mut Random) {
-    let Some(vocab) = whole["model"]["vocab"].as_object_mut() else {
+    let vocab = whole.pointer_mut("/model/vocab");
+    let Some(vocab) = vocab.and_then(Value::as_object_mut) else {
         return;
     };
     let names: Vec<String> = vocab.keys().cloned().collect();
@@ -256,7 +257,8 @@ fn vocabulary(whole: &mut Value, random: &mut Random) {
         // Added tokens behind it then have other ids, which is an error.
         vocab.insert(new, next.into());
     }
-    if let Some(merges) = whole["model"]["merges"].as_array_mut() {
+    let merges = whole.pointer_mut("/model/merges");
+    if let Some(merges) = merges.and_then(Value::as_array_mut) {
         let at = random.below(merges.len() + 1);
         let merge = match merges.first().is_some_and(Value::is_array) {
             true => json!([left, right]),
