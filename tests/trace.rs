@@ -20,8 +20,9 @@ static COUNT: AtomicU32 = AtomicU32::new(0);
 
 /// Budget above the minimum, MiB, with which whole clusters are streamed.
 const STREAMING: u64 = 4;
-/// The same with which Gate rows stay in memory and neurons are cached.
-const CACHING: u64 = 7;
+/// The same, with one of which Gate rows stay in memory and neurons are cached: a process does not start with the
+/// same memory everywhere.
+const CACHING: std::ops::Range<u64> = 6..12;
 
 /// A traced generation of the demo with little memory.
 struct Traced {
@@ -77,6 +78,13 @@ fn traced(extra: u64) -> Traced {
     }
 }
 
+/// The first of [`traced`] whose plan caches neurons.
+fn traced_caching() -> Traced {
+    let pins_gates = |t: &Traced| number(&t.statistics, "/plan/clusters/gate_pinned") > 0.0;
+    let mut traced = CACHING.map(traced);
+    traced.find(pins_gates).expect("a plan that caches neurons")
+}
+
 fn is_core(lane: &Lane) -> bool {
     lane.name.starts_with("core ")
 }
@@ -92,8 +100,7 @@ fn a_trace_shows_cores_reads_arrows_counters_and_stalls() {
     );
     assert!(reasons.contains(&Reason::IoGate), "{reasons:?}");
 
-    let t = traced(CACHING);
-    assert!(number(&t.statistics, "/plan/clusters/gate_pinned") > 0.0);
+    let t = traced_caching();
     let (consumers, reasons) = check(&t);
     assert!(consumers.contains("udc"), "{consumers:?}");
     assert!(reasons.contains(&Reason::IoUpDown), "{reasons:?}");
@@ -245,8 +252,7 @@ fn check_counters(events: &[Value]) {
 /// and must tell the same; so must a computation that knows nothing of the report's code.
 #[test]
 fn the_trace_tells_what_the_statistics_tell() {
-    for extra in [STREAMING, CACHING] {
-        let t = traced(extra);
+    for t in [traced(STREAMING), traced_caching()] {
         let shown = t.report.bubbles();
         let counted: Bubbles =
             serde_json::from_value(t.statistics["bubbles"].clone()).expect("fractions");
