@@ -4,6 +4,7 @@
 use forebay_models::bundle::{Bundle, DirectoryEntry};
 use serde::Serialize;
 
+use crate::cost::NEURON_DEPTH;
 use crate::machine::DiskProfile;
 use crate::residency::{Residency, ResidencyPlan};
 
@@ -17,8 +18,6 @@ pub const SEQUENTIAL_GAIN: f64 = 5.0;
 const CACHE_SHARE: usize = 8;
 /// Maximum buffers of the window.
 const MAX_BUFFERS: usize = 64;
-/// Reads in flight where single neurons are read.
-const NEURON_DEPTH: usize = 64;
 
 /// The window of one core's prefill graph where its memory is borrowed from the neuron cache.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
@@ -35,8 +34,8 @@ impl PreloadWindow {
     pub fn of(bundle: &Bundle, plan: &ResidencyPlan) -> Option<Self> {
         let cache = &plan.neuron_cache;
         let read = |(i, _): &(usize, &DirectoryEntry)| {
-            use Residency::{GatePinned, Neurons, Streamed};
-            matches!(plan.residency[*i], GatePinned | Neurons | Streamed)
+            let residency = plan.residency[*i];
+            residency.is_by_neuron() || residency == Residency::Streamed
         };
         let clusters = || bundle.clusters.iter().enumerate().filter(read);
         let buffer_bytes = clusters().map(|(_, e)| e.padded_len()).max()?;
@@ -44,7 +43,7 @@ impl PreloadWindow {
         // Bytes of a core's part of each layer's FFN.
         let mut layers = vec![0; bundle.meta.network.n_layers() * threads];
         for (i, entry) in clusters() {
-            if let (Some(layer), true) = (entry.layer(), is_by_neuron(plan.residency[i])) {
+            if let (Some(layer), true) = (entry.layer(), plan.residency[i].is_by_neuron()) {
                 layers[layer * threads + usize::from(plan.owner[i])] += entry.padded_len();
             }
         }
@@ -70,8 +69,4 @@ pub fn sequential_gain(
         true => gain.max(1.0),
         false => SEQUENTIAL_GAIN,
     }
-}
-
-fn is_by_neuron(residency: Residency) -> bool {
-    matches!(residency, Residency::GatePinned | Residency::Neurons)
 }

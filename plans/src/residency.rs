@@ -67,6 +67,13 @@ pub enum Residency {
     OnFlash,
 }
 
+impl Residency {
+    /// Whether single neurons of it are cached and read.
+    pub fn is_by_neuron(self) -> bool {
+        matches!(self, Self::GatePinned | Self::Neurons)
+    }
+}
+
 /// The sizes by which residency is decided.
 #[derive(Clone, Copy, Debug)]
 pub struct ResidencyRequest {
@@ -450,10 +457,7 @@ impl Planner<'_> {
     fn cacheable_neurons(&self) -> usize {
         let mut count = vec![0; self.request.threads];
         for (i, e) in streamable(self.bundle) {
-            if matches!(
-                self.plan.residency[i],
-                Residency::GatePinned | Residency::Neurons
-            ) {
+            if self.plan.residency[i].is_by_neuron() {
                 count[usize::from(self.plan.owner[i])] += e.count as usize;
             }
         }

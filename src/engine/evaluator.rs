@@ -74,10 +74,7 @@ impl Evaluator {
 
     /// BOS, if the model wants one before a text.
     pub fn bos(&self) -> Option<u32> {
-        self.facts
-            .tokenizer
-            .bos()
-            .filter(|_| self.facts.tokenizer.adds_bos())
+        self.facts.tokenizer.leading_bos()
     }
 
     /// Number of token ids.

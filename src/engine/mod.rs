@@ -425,8 +425,8 @@ impl Session {
                 let ids = tokenizer.encode_up_to(text, options, room)?;
                 // A tokenizer may know tokens that the model has no embedding for.
                 self.facts.check_tokens(&ids)?;
-                let bos = tokenizer.bos().filter(|_| tokenizer.adds_bos());
                 // The text may bring its own.
+                let bos = tokenizer.leading_bos();
                 let bos = bos.filter(|bos| ids.first() != Some(bos));
                 self.facts.check_tokens(bos.as_slice())?;
                 Ok((ids, bos))

@@ -22,11 +22,7 @@ pub(super) fn feed(
     for (i, text) in tokens.chunks_exact(ctx).enumerate() {
         begin(i * ctx);
         let mut text = text.to_vec();
-        if let Some(bos) = engine
-            .tokenizer()
-            .bos()
-            .filter(|_| engine.tokenizer().adds_bos())
-        {
+        if let Some(bos) = engine.tokenizer().leading_bos() {
             text[0] = bos;
         }
         engine.logits(&text, ctx - 1, |_, _| {})?;

@@ -1,34 +1,17 @@
 //! Systems that allow the program little: few files, little address space, less memory than was asked for.
 
-use std::process::{Command, Stdio};
+use std::path::Path;
+use std::process::Command;
 
 use crate::gguf_writer::Model;
 use crate::packs::small_pack;
-use crate::program::{Answer, answer, forebay};
+use crate::program::{Answer, answer, forebay, with_limit};
 use crate::refusal::text;
 use crate::scratch::Scratch;
 
-/// Runs `command` under a limit of the shell's.
-fn under(limit: &str, command: &Command) -> Answer {
-    let mut limited = Command::new("sh");
-    limited
-        .arg("-c")
-        .arg(format!("ulimit {limit}; exec \"$0\" \"$@\""))
-        .arg(command.get_program())
-        .args(command.get_args());
-    for (name, value) in command.get_envs() {
-        limited.env(name, value.unwrap_or_default());
-    }
-    limited
-        .stdin(Stdio::null())
-        .stdout(Stdio::piped())
-        .stderr(Stdio::piped());
-    answer(limited)
-}
-
 /// Runs under `limit`: either all is well, or the message names `remedy`. Returns whether all was well.
 fn well_or_clear(limit: &str, command: &Command, remedy: &str) -> bool {
-    let said = under(limit, command);
+    let said = answer(with_limit(command, limit));
     if said.status.success() {
         return true;
     }
@@ -39,23 +22,19 @@ fn well_or_clear(limit: &str, command: &Command, remedy: &str) -> bool {
     false
 }
 
+/// Two tokens of a model, which is read by `driver`.
+fn short_run(scratch: &Scratch, model: &Path, driver: &str) -> Command {
+    let model = text(model);
+    let run = ["run", model, "-p", "the", "-q", "-n", "2", "--io", driver];
+    forebay(scratch.path(), run)
+}
+
 #[test]
 fn too_few_files_are_a_clear_error() {
     let scratch = Scratch::new();
     let model = scratch.write("model.fbay", small_pack());
     for driver in ["auto", "pread"] {
-        let run = [
-            "run",
-            text(&model),
-            "-p",
-            "the",
-            "-q",
-            "-n",
-            "2",
-            "--io",
-            driver,
-        ];
-        let run = forebay(scratch.path(), run);
+        let run = short_run(&scratch, &model, driver);
         // With fewer, the dynamic linker cannot open its libraries.
         let enough = |files: u32| well_or_clear(&format!("-n {files}"), &run, "ulimit -n ");
         for files in 4..40 {
@@ -70,18 +49,7 @@ fn too_little_address_space_is_a_clear_error() {
     let scratch = Scratch::new();
     let model = scratch.write("model.fbay", small_pack());
     for driver in ["auto", "pread"] {
-        let run = [
-            "run",
-            text(&model),
-            "-p",
-            "the",
-            "-q",
-            "-n",
-            "2",
-            "--io",
-            driver,
-        ];
-        let run = forebay(scratch.path(), run);
+        let run = short_run(&scratch, &model, driver);
         let enough = |mib: u64| {
             let limit = format!("-v {}", mib << 10);
             well_or_clear(&limit, &run, "ulimit -v ")

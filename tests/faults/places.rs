@@ -1,18 +1,13 @@
 //! Folders and disks that cannot be read or written.
 
 use std::os::unix::fs::PermissionsExt;
-use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
-use std::process::Command;
 
 use crate::gguf_writer::Model;
 use crate::mount::Mount;
-use crate::program::{answer, forebay};
+use crate::program::{answer, as_nobody, forebay};
 use crate::refusal::{refused, refused_to_write, text};
 use crate::scratch::{Scratch, names_in};
-
-/// A user without any rights.
-const NOBODY: u32 = 65_534;
 
 #[test]
 fn an_output_folder_that_is_missing_or_no_folder_is_refused() {
@@ -94,24 +89,6 @@ fn a_read_only_disk_is_refused() {
     );
 }
 
-/// Runs the program as a user without permission, or as this user if it is not the superuser.
-fn as_nobody(cache: &Path, arguments: &[&str]) -> Option<crate::program::Answer> {
-    let is_root = std::fs::metadata("/proc/self").map(|m| std::os::unix::fs::MetadataExt::uid(&m));
-    let mut command = forebay(cache, arguments);
-    if is_root.expect("/proc") == 0 {
-        command.uid(NOBODY).gid(NOBODY);
-    }
-    let mut probe = Command::new(command.get_program());
-    probe.arg("--version").uid(NOBODY).gid(NOBODY);
-    match probe.output() {
-        Ok(output) if output.status.success() => Some(answer(command)),
-        refusal => {
-            eprintln!("SKIPPED: cannot run the program as another user: {refusal:?}");
-            None
-        }
-    }
-}
-
 #[test]
 fn what_may_not_be_read_or_written_is_refused() {
     let scratch = Scratch::new();
@@ -162,7 +139,7 @@ fn what_may_not_be_read_or_written_is_refused() {
             &locked,
         ),
     ] {
-        let Some(said) = as_nobody(&cache, &arguments) else {
+        let Some(said) = as_nobody(forebay(&cache, arguments)) else {
             return;
         };
         let said = (said.status.code(), said.stderr);

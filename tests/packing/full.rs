@@ -9,7 +9,7 @@ use forebay_models::bundle::Bundle;
 
 use crate::gguf_writer::Model;
 use crate::mount::Mount;
-use crate::program::{answer, forebay, with_file_limit};
+use crate::program::{answer, forebay, with_limit};
 use crate::scratch::{Scratch, found_in, names_in};
 use crate::together::pack_and;
 
@@ -145,11 +145,11 @@ fn a_limit_of_file_sizes_is_an_error_and_not_the_end_of_the_process() {
     let folder = scratch.folder("packed");
     for command in both_ways(&model, &folder) {
         let mentions = ["File too large", "it ends at", "ulimit -f"];
-        refused(with_file_limit(&command, 2048), &mentions);
+        refused(with_limit(&command, "-f 2048"), &mentions);
         assert!(names_in(&folder).is_empty(), "{:?}", names_in(&folder));
     }
     for command in both_ways(&model, &folder) {
-        done(with_file_limit(&command, 1 << 20));
+        done(with_limit(&command, "-f 1048576"));
     }
 }
 

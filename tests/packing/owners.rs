@@ -1,17 +1,13 @@
 //! Whose cache folders and packed models are used: one's own and the superuser's, if nobody else may write to them.
 
 use std::os::unix::fs::{PermissionsExt, chown};
-use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use crate::gguf_writer::Model;
 use crate::killed::generate;
-use crate::program::{Answer, answer, forebay};
+use crate::program::{Answer, NOBODY, answer, as_nobody, forebay};
 use crate::scratch::{Scratch, found_in};
-
-/// A user without any rights.
-const NOBODY: u32 = 65_534;
 
 fn mode(path: &Path, mode: u32) {
     std::fs::set_permissions(path, PermissionsExt::from_mode(mode)).expect("permissions");
@@ -114,20 +110,6 @@ fn packed_models_of_others_are_refused_unless_they_are_named() {
     );
     let named = answer(generate(&packed, &scratch.folder("other")));
     assert!(named.status.success(), "{}", named.stderr);
-}
-
-/// The program as another user, if this one may become one.
-fn as_nobody(mut command: Command) -> Option<Answer> {
-    command.uid(NOBODY).gid(NOBODY);
-    let mut probe = Command::new(command.get_program());
-    probe.arg("--version").uid(NOBODY).gid(NOBODY);
-    match probe.output() {
-        Ok(output) if output.status.success() => Some(answer(command)),
-        refusal => {
-            eprintln!("SKIPPED: cannot run the program as another user: {refusal:?}");
-            None
-        }
-    }
 }
 
 #[test]

@@ -2,6 +2,7 @@
 #![allow(dead_code, reason = "each test file uses a part")]
 
 use std::io::Read;
+use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
@@ -32,12 +33,12 @@ pub fn forebay<I: AsRef<std::ffi::OsStr>>(
     command
 }
 
-/// The same, where files may have so many kilobytes (or half, by the shell), as `ulimit -f` says.
-pub fn with_file_limit(command: &Command, kilobytes: u32) -> Command {
+/// The same under a limit of the shell's `ulimit`. Files are limited in kilobytes, or half of that, by the shell.
+pub fn with_limit(command: &Command, limit: &str) -> Command {
     let mut limited = Command::new("sh");
     limited
         .arg("-c")
-        .arg(format!("ulimit -f {kilobytes}; exec \"$0\" \"$@\""))
+        .arg(format!("ulimit {limit}; exec \"$0\" \"$@\""))
         .arg(command.get_program())
         .args(command.get_args());
     for (name, value) in command.get_envs() {
@@ -48,6 +49,23 @@ pub fn with_file_limit(command: &Command, kilobytes: u32) -> Command {
         .stdout(Stdio::piped())
         .stderr(Stdio::piped());
     limited
+}
+
+/// A user without any rights.
+pub const NOBODY: u32 = 65_534;
+
+/// Runs to the end as another user, if this one may become one.
+pub fn as_nobody(mut command: Command) -> Option<Answer> {
+    command.uid(NOBODY).gid(NOBODY);
+    let mut probe = Command::new(command.get_program());
+    probe.arg("--version").uid(NOBODY).gid(NOBODY);
+    match probe.output() {
+        Ok(output) if output.status.success() => Some(answer(command)),
+        refusal => {
+            eprintln!("SKIPPED: cannot run the program as another user: {refusal:?}");
+            None
+        }
+    }
 }
 
 /// Runs to the end.

@@ -51,8 +51,7 @@ impl Wiring for MatrixGraph {
     }
 
     fn begin(&mut self, stages: &mut Stages, frame: &mut Frame<'_>) {
-        let mut items = frame.phase.neurons().iter();
-        self.by_neuron = items.any(|item| item.source.is_by_neuron());
+        self.by_neuron = frame.phase.is_by_neuron();
         begin(reader, stages, frame);
         reader(stages).confine(frame.phase.items());
         let part = match &frame.phase.work {

@@ -175,12 +175,11 @@ fn cache(
     plan: &mut ResidencyPlan,
     (threads, sparsity, pipeline): (usize, Sparsity, Pipeline),
 ) {
-    let by_neuron = |r: &Residency| matches!(r, Residency::GatePinned | Residency::Neurons);
     let (mut owned, mut most_of_layer) = (vec![0; threads], 0);
     for layer in 0..bundle.meta.ffns.len() {
         let mut of_layer = vec![0; threads];
         for (i, e) in bundle.clusters.iter().enumerate() {
-            if e.layer() == Some(layer) && by_neuron(&plan.residency[i]) {
+            if e.layer() == Some(layer) && plan.residency[i].is_by_neuron() {
                 of_layer[usize::from(plan.owner[i])] += e.count as usize;
             }
         }

@@ -140,10 +140,7 @@ impl Visits {
             Stage::Qkv | Stage::Output | Stage::Head | Stage::Gc | Stage::Udc => true,
             Stage::Gio | Stage::Udio | Stage::Preload => true,
             // That of the stream window is no cluster's.
-            Stage::HandOver => matches!(
-                self.residency[cluster as usize],
-                Residency::GatePinned | Residency::Neurons
-            ),
+            Stage::HandOver => self.residency[cluster as usize].is_by_neuron(),
             // A few clusters' prediction is one record, which bears the first one's name.
             Stage::Pred => is(content, T::PredictorFc1),
             _ => false,

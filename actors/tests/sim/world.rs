@@ -16,7 +16,7 @@ use forebay_actors::runtime::{
 use forebay_models::bundle::HotNeuron;
 use forebay_plans::preload::SEQUENTIAL_GAIN;
 use forebay_plans::program::{Program, compile};
-use forebay_plans::residency::{Residency, Sparsity};
+use forebay_plans::residency::Sparsity;
 use forebay_queues::slab::Slot;
 use forebay_stages::attention::KvRoom;
 use forebay_stages::boards::Boards;
@@ -405,11 +405,7 @@ fn hot_set(
 ) -> Vec<HotNeuron> {
     let mut hot = Vec::new();
     for (cluster, entry) in bundle.clusters.iter().enumerate() {
-        let cached = matches!(
-            case.plan.residency[cluster],
-            Residency::GatePinned | Residency::Neurons
-        );
-        if !cached || case.hot_percent == 0 {
+        if !case.plan.residency[cluster].is_by_neuron() || case.hot_percent == 0 {
             continue;
         }
         for neuron in 0..entry.count {

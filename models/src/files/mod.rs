@@ -5,5 +5,6 @@ mod regular;
 mod written;
 
 pub use partial::{Partial, folder_of, remove_stale_partials, withdraw_partials};
-pub use regular::{open_regular, read_regular, read_regular_text};
+pub(crate) use regular::read_at_most;
+pub use regular::{open_regular, read_regular};
 pub use written::{write_output, write_whole};

@@ -30,31 +30,29 @@ pub fn open_regular(path: &Path) -> Result<File> {
 /// # Errors
 /// As [`open_regular`]; a larger file, before it is read.
 pub fn read_regular(path: &Path, most: u64) -> Result<Vec<u8>> {
-    let file = open_regular(path)?;
-    let too_large = |len: u64| {
+    read_at_most(path, most)?.map_err(|len| {
         let problem = format!("it has {len} bytes or more, and such a file has at most {most}");
         Error::new(ErrorKind::FileTooLarge, problem)
-    };
+    })
+}
+
+/// Reads a regular file, or returns the length of one that has more than `most` bytes, as far as that is known.
+///
+/// # Errors
+/// As [`open_regular`].
+pub(crate) fn read_at_most(path: &Path, most: u64) -> Result<std::result::Result<Vec<u8>, u64>> {
+    let file = open_regular(path)?;
     let len = file.metadata()?.len();
     if len > most {
-        return Err(too_large(len));
+        return Ok(Err(len));
     }
     let mut bytes = Vec::with_capacity(usize::try_from(len).unwrap_or(0));
     // It may be growing.
     file.take(most.saturating_add(1)).read_to_end(&mut bytes)?;
     match bytes.len() as u64 {
-        len if len > most => Err(too_large(len)),
-        _ => Ok(bytes),
+        len if len > most => Ok(Err(len)),
+        _ => Ok(Ok(bytes)),
     }
-}
-
-/// Reads a regular file of at most `most` bytes of UTF-8.
-///
-/// # Errors
-/// As [`read_regular`]; [`ErrorKind::InvalidData`] for other bytes.
-pub fn read_regular_text(path: &Path, most: u64) -> Result<String> {
-    let bytes = read_regular(path, most)?;
-    String::from_utf8(bytes).map_err(|e| Error::new(ErrorKind::InvalidData, e))
 }
 
 #[cfg(test)]

@@ -1,11 +1,10 @@
 //! Bounds on the numbers of a model, so that products of them cannot overflow and a hostile file cannot make the engine
 //! loop or allocate without limit.
 
-use std::io::Read;
 use std::path::Path;
 
 use crate::error::{ModelError, Result};
-use crate::files::open_regular;
+use crate::files::read_at_most;
 
 /// Largest accepted count of heads, rows or columns: an order of magnitude above any model.
 pub(crate) const MAX_DIMENSION: u64 = 1 << 24;
@@ -23,25 +22,16 @@ pub(crate) const MAX_SIDE_FILE: u64 = 2 << 20;
 
 /// Reads a file of at most `most` bytes; `what` it is, for the message.
 pub(crate) fn read_file(path: &Path, what: &str, most: u64) -> Result<Vec<u8>> {
-    let io = |e| ModelError::io(path, format!("read {what}"), e);
-    let file = open_regular(path).map_err(io)?;
-    let bytes = file.metadata().map_err(io)?.len();
-    let mut text = Vec::new();
-    if bytes <= most {
-        file.take(most + 1).read_to_end(&mut text).map_err(io)?;
-    }
-    let bytes = bytes.max(text.len() as u64);
-    if bytes > most {
-        return Err(ModelError::Format {
-            path: path.into(),
-            field: "(whole file)".into(),
-            problem: format!(
-                "its {bytes} bytes exceed the {most} accepted, far more than known models need"
-            ),
-            remedy: format!("check that it is {what}, or download it again"),
-        });
-    }
-    Ok(text)
+    let read = read_at_most(path, most);
+    let read = read.map_err(|e| ModelError::io(path, format!("read {what}"), e))?;
+    read.map_err(|bytes| ModelError::Format {
+        path: path.into(),
+        field: "(whole file)".into(),
+        problem: format!(
+            "its {bytes} bytes exceed the {most} accepted, far more than known models need"
+        ),
+        remedy: format!("check that it is {what}, or download it again"),
+    })
 }
 
 /// `value` as a size between 1 and `max`.

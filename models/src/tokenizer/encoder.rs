@@ -138,7 +138,7 @@ impl Tokenizer {
         options: EncodeOptions,
         most: usize,
     ) -> Result<Vec<u32>> {
-        let bos = self.bos.filter(|_| self.add_bos && options.add_bos);
+        let bos = self.leading_bos().filter(|_| options.add_bos);
         // A second BOS is taken away below.
         let room = Room::of(most.saturating_add(usize::from(bos.is_some())));
         let mut ids = Vec::with_capacity(room.likely_tokens(text.len()));
@@ -237,7 +237,12 @@ impl Tokenizer {
 
     /// Whether [`Self::encode`] begins a prompt with BOS.
     pub fn adds_bos(&self) -> bool {
-        self.add_bos && self.bos.is_some()
+        self.leading_bos().is_some()
+    }
+
+    /// The token that [`Self::encode`] begins a prompt with, if any.
+    pub fn leading_bos(&self) -> Option<u32> {
+        self.bos.filter(|_| self.add_bos)
     }
 
     /// Whether `id` ends a generation.

@@ -48,7 +48,7 @@ const HIDDEN_BEHIND_FFN: f64 = 0.2;
 const ALONE_READ_COST: f64 = 1.25;
 
 /// Reads of single neurons in flight: as many as the driver accepts.
-const NEURON_DEPTH: usize = 64;
+pub(crate) const NEURON_DEPTH: usize = 64;
 
 /// The parts of a token's time, seconds.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]

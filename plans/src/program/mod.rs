@@ -254,6 +254,12 @@ impl Phase {
             _ => &[],
         }
     }
+
+    /// Whether single neurons are read in it.
+    pub fn is_by_neuron(&self) -> bool {
+        let mut items = self.neurons().iter();
+        items.any(|item| item.source.is_by_neuron())
+    }
 }
 
 /// All the work of one core in one step.
