@@ -6,7 +6,8 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use forebay_models::bundle::{
-    Bundle, FORMAT_VERSION, PackOptions, PackProgress, SourceIdentity, checksum, pack,
+    Amendment, Bundle, FORMAT_VERSION, PackOptions, PackProgress, SourceIdentity, amend, checksum,
+    pack,
 };
 use forebay_models::error::ModelError;
 use forebay_models::files::folder_of;
@@ -127,6 +128,15 @@ pub fn lock(target: &Path, report: &mut dyn FnMut(Preparation)) -> Result<Option
     Ok(Some(file))
 }
 
+/// Adds what was learned to the packed file `path`. What others added meanwhile stays.
+///
+/// # Errors
+/// The file cannot be read or its folder cannot be written.
+pub fn add(path: &Path, learned: &Amendment) -> Result<(), Error> {
+    let _lock = lock(path, &mut |_| {})?;
+    Ok(amend(&Bundle::open(path)?, path, learned, &mut |_| {})?)
+}
+
 /// Converts `model` into the packed file `target`.
 ///
 /// # Errors
@@ -191,12 +201,56 @@ fn remove_outdated(folder: &Path, keep: &Path, identity: &SourceIdentity) {
 
 #[cfg(test)]
 mod tests {
+    use forebay_models::bundle::{GateCalibration, PackedPredictor};
+
     use super::*;
+
+    fn folder(name: &str) -> PathBuf {
+        let folder = std::env::temp_dir().join(format!("forebay-{name}-{}", std::process::id()));
+        std::fs::create_dir_all(&folder).expect("a writable folder");
+        folder
+    }
+
+    /// Each of two at once adds to what the other leaves.
+    #[test]
+    fn what_two_learn_at_once_is_kept() {
+        let folder = folder("learned");
+        let model = Path::new(env!("CARGO_MANIFEST_DIR")).join("models/demo/hf");
+        let path = folder.join("demo.fbay");
+        for _ in 0..3 {
+            convert(&model, &path, &PackOptions::default(), &mut |_| {}).expect("packed");
+            let network = Bundle::open(&path).expect("a sound file").meta.network;
+            let (d_model, d_ff) = (network.d_model, network.ffn(0).d_ff);
+            let predictor = || {
+                let (fc1, fc2) = (vec![0.5; 32 * d_model], vec![0.5; d_ff * 32]);
+                PackedPredictor::new(32, &fc1, &fc2, 0.1).expect("a predictor")
+            };
+            let predictors = Amendment {
+                predictors: Some((0..network.n_layers()).map(|_| predictor()).collect()),
+                ..Amendment::default()
+            };
+            let gates = Amendment {
+                gates: Some(GateCalibration {
+                    tokens: 1,
+                    quantiles: vec![vec![0.0, 1.0]; network.n_layers()],
+                    density: None,
+                }),
+                ..Amendment::default()
+            };
+            std::thread::scope(|scope| {
+                for learned in [&predictors, &gates] {
+                    scope.spawn(|| add(&path, learned).expect("added"));
+                }
+            });
+            let meta = Bundle::open(&path).expect("a sound file").meta;
+            assert!(meta.predictors.is_some() && meta.gates.is_some());
+        }
+        std::fs::remove_dir_all(&folder).expect("removable");
+    }
 
     #[test]
     fn files_of_earlier_versions_make_way() {
-        let folder = std::env::temp_dir().join(format!("forebay-versions-{}", std::process::id()));
-        std::fs::create_dir_all(&folder).expect("a writable folder");
+        let folder = folder("versions");
         let model = Path::new(env!("CARGO_MANIFEST_DIR")).join("models/demo/hf");
         let identity = SourceIdentity::of(&model).expect("the demo");
         let options = PackOptions::default();

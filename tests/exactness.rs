@@ -167,28 +167,29 @@ fn settings(sparsities: &[Sparsity]) -> Vec<Setting> {
 /// Runs all settings and returns the paths that were seen.
 fn check(name: &str, model: Option<&Path>, sparsities: &[Sparsity]) -> BTreeSet<WeightPath> {
     let whole = build(engine(model)).weight_bytes();
-    let mut first: Option<(Setting, Vec<u32>, String)> = None;
-    let (mut paths, mut least) = (BTreeSet::new(), BTreeSet::new());
     let settings = settings(sparsities);
-    for setting in &settings {
+    let runs = support::several_at_once(&settings, |setting| {
         let (engine, weights) = setting.build(model, whole);
-        if weights != u64::MAX && weights > whole * setting.percent / 100 {
-            least.insert((setting.percent, setting.threads, weights));
-        }
         let mut request = Request::text("").max_tokens(NEW_TOKENS);
         request.prompt = Prompt::Text(PROMPT.into());
         request.ignore_eog = true;
         let run = generate(&engine, request);
-        paths.insert(path_of(setting, &engine, &run));
         assert_eq!(run.tokens.len(), NEW_TOKENS);
-        let (_, tokens, hash) =
-            first.get_or_insert_with(|| (*setting, run.tokens.clone(), run.logits_hash.clone()));
+        (path_of(setting, &engine, &run), weights, run)
+    });
+    let (mut paths, mut least) = (BTreeSet::new(), BTreeSet::new());
+    let (_, _, first) = &runs[0];
+    for (setting, (path, weights, run)) in settings.iter().zip(&runs) {
+        if *weights != u64::MAX && *weights > whole * setting.percent / 100 {
+            least.insert((setting.percent, setting.threads, weights));
+        }
+        paths.insert(*path);
         assert_eq!(
-            *tokens, run.tokens,
+            first.tokens, run.tokens,
             "{name}: tokens differ under {setting:?}"
         );
         assert_eq!(
-            *hash, run.logits_hash,
+            first.logits_hash, run.logits_hash,
             "{name}: logits differ under {setting:?}"
         );
     }

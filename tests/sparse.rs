@@ -211,25 +211,23 @@ fn build_within(builder: impl Fn(u64) -> EngineBuilder, wanted: u64) -> Engine {
 
 fn check(model: &Path, sparsity: Sparsity) -> [usize; 3] {
     let whole = build(engine(Some(model))).weight_bytes();
-    let mut first: Option<(Setting, Statistics)> = None;
-    let [mut by_neuron, mut gates, mut streamed] = [0; 3];
-    for setting in settings() {
-        let engine = build_within(
-            |bytes| {
-                let builder = engine(Some(model))
-                    .sparsity(sparsity)
-                    .threads(setting.threads);
-                let builder = builder.max_batch(setting.batch).neurons(setting.neurons);
-                builder.weight_memory(if setting.percent == 100 {
-                    u64::MAX
-                } else {
-                    bytes
-                })
-            },
-            whole * setting.percent / 100,
-        );
+    let settings = settings();
+    let runs = support::several_at_once(&settings, |setting| {
+        let within = |bytes| {
+            let builder = engine(Some(model)).sparsity(sparsity);
+            let builder = builder.threads(setting.threads).max_batch(setting.batch);
+            let builder = builder.neurons(setting.neurons);
+            builder.weight_memory(match setting.percent {
+                100 => u64::MAX,
+                _ => bytes,
+            })
+        };
+        let engine = build_within(within, whole * setting.percent / 100);
         let prompt = Prompt::Tokens((0..20).map(|i| (i * 31 + 3) % 200).collect());
-        let run = run(&engine, prompt, 12);
+        run(&engine, prompt, 12)
+    });
+    let [mut by_neuron, mut gates, mut streamed] = [0; 3];
+    for (setting, run) in settings.iter().zip(&runs) {
         let clusters = run.plan.clusters;
         by_neuron += usize::from(clusters.by_neuron > 0);
         gates += usize::from(clusters.gate_pinned > 0);
@@ -237,11 +235,11 @@ fn check(model: &Path, sparsity: Sparsity) -> [usize; 3] {
         if clusters.by_neuron > 0 {
             assert!(run.cache.misses > 0 && run.io.reads > 0, "{setting:?}");
         }
-        let (of, other) = first.get_or_insert_with(|| (setting, run.clone()));
         assert_eq!(
-            (&other.tokens, &other.logits_hash),
+            (&runs[0].tokens, &runs[0].logits_hash),
             (&run.tokens, &run.logits_hash),
-            "{of:?} and {setting:?}"
+            "{:?} and {setting:?}",
+            settings[0]
         );
     }
     eprintln!("by neuron {by_neuron}, gates pinned {gates}, streamed {streamed} times");

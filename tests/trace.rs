@@ -4,8 +4,6 @@
 mod support;
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::sync::atomic::AtomicU32;
-use std::sync::atomic::Ordering::Relaxed;
 
 use forebay_traces::events::{Lane, Trace, What};
 use forebay_traces::ledger::Bubbles;
@@ -15,8 +13,6 @@ use serde_json::Value;
 use support::{TemporaryFile, number, program};
 
 const THREADS: usize = 2;
-/// Numbers the files of this process.
-static COUNT: AtomicU32 = AtomicU32::new(0);
 
 /// Budget above the minimum, MiB, with which whole clusters are streamed.
 const STREAMING: u64 = 4;
@@ -35,12 +31,7 @@ struct Traced {
 
 /// Runs with `extra` MiB more than the minimum budget.
 fn traced(extra: u64) -> Traced {
-    let file = |kind: &str| {
-        TemporaryFile::new(&format!(
-            "{kind}-{extra}-{}.json",
-            COUNT.fetch_add(1, Relaxed)
-        ))
-    };
+    let file = |kind: &str| TemporaryFile::new(&format!("{kind}-{extra}.json"));
     let (trace, stats) = (file("trace"), file("stats"));
     let run = |memory: u64| {
         let mut command = program();

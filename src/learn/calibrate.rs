@@ -1,13 +1,14 @@
 //! Thresholds for SwiGLU models: how large gates are, and how many neurons a perplexity needs.
 
-use forebay_models::bundle::{Amendment, GateCalibration, amend};
+use forebay_models::bundle::{Amendment, GateCalibration};
 use forebay_plans::residency::Sparsity;
 use serde::Serialize;
 
 use super::GateSizes;
-use super::texts::{Make, bundle_of, feed, perplexity, whole_texts};
+use super::texts::{Make, feed, perplexity, whole_texts};
 use crate::engine::Engine;
 use crate::error::Error;
+use crate::packed;
 
 /// Halvings of the interval in which the density is searched: to 1/64.
 const HALVINGS: usize = 6;
@@ -99,12 +100,11 @@ pub fn calibrate_gates(
 }
 
 fn store(engine: &Engine, gates: &GateCalibration) -> Result<(), Error> {
-    let bundle = bundle_of(engine)?;
     let amendment = Amendment {
         gates: Some(gates.clone()),
         ..Amendment::default()
     };
-    Ok(amend(&bundle, bundle.path(), &amendment, &mut |_| {})?)
+    packed::add(engine.bundle_path(), &amendment)
 }
 
 /// Halves the interval of densities until the minimum that keeps the perplexity is known.

@@ -1,7 +1,7 @@
 //! Fitting activation predictors to a model: its activity on a text is gathered in the exact mode, a network is fitted
 //! to each layer, and the result is stored with the packed model.
 
-use forebay_models::bundle::{Amendment, Bundle, PackedPredictor, amend};
+use forebay_models::bundle::{Amendment, Bundle, PackedPredictor};
 use forebay_models::network::Activation;
 use forebay_models::tensor::{LayerTensor, TensorId};
 use forebay_plans::predictor_fit::{FitOptions, LayerSamples, LayerWeights, fit_layer};
@@ -11,6 +11,7 @@ use serde::Serialize;
 use super::Gather;
 use super::texts::{Make, bundle_of, feed, perplexity, whole_texts};
 use crate::error::Error;
+use crate::packed;
 
 /// A request to [`fit_predictors`].
 #[derive(Clone, Debug)]
@@ -110,7 +111,7 @@ pub fn fit_predictors(
         predictors: Some(predictors),
         ..Amendment::default()
     };
-    amend(&bundle, bundle.path(), &amendment, &mut |_| {})?;
+    packed::add(bundle.path(), &amendment)?;
     progress(FitStep::Measuring);
     let engine = make()?.sparsity(Sparsity::Predicted).build()?;
     let predicted_perplexity = perplexity(&engine, test, ctx)?;

@@ -39,13 +39,18 @@ fn check(name: &str) {
         return;
     };
     let model = prepared.model;
-    let mut comparison = Comparison::new(model);
-    for group in cases::groups(model) {
-        program_runs::run(&prepared, &group, &mut comparison);
+    let of_groups = support::several_at_once(&cases::groups(model), |group| {
+        let mut comparison = Comparison::new(model);
+        program_runs::run(&prepared, group, &mut comparison);
         if model.is_small() && program_runs::is_this_build() {
-            library_runs::run(&prepared, &group, &mut comparison);
+            library_runs::run(&prepared, group, &mut comparison);
         }
-    }
+        comparison
+    });
+    let mut comparison = Comparison::new(model);
+    of_groups
+        .into_iter()
+        .for_each(|part| comparison.absorb(part));
     comparison.finish();
 }
 

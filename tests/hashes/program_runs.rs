@@ -227,7 +227,6 @@ impl Runner<'_> {
         json(&stats.0)
     }
 
-    /// Models are tested in parallel, so the file's name has the model's.
     fn file(&self, purpose: &str) -> TemporaryFile {
         TemporaryFile::new(&format!("{}-{purpose}.json", self.prepared.model.name))
     }

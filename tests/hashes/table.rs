@@ -70,6 +70,13 @@ impl Comparison {
         }
     }
 
+    /// Takes in the runs of other cases of the model.
+    pub fn absorb(&mut self, other: Self) {
+        self.runs += other.runs;
+        self.first.extend(other.first);
+        self.differences.extend(other.differences);
+    }
+
     /// Fails if any run differs. Writes the model's part of the table while blessing.
     pub fn finish(self) {
         let (name, runs) = (self.model.name, self.runs);

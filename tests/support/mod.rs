@@ -8,6 +8,8 @@
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::OnceLock;
+use std::sync::atomic::AtomicUsize;
+use std::sync::atomic::Ordering::Relaxed;
 use std::time::{Duration, SystemTime};
 
 use forebay::{Engine, EngineBuilder, Request, Statistics, StreamItem};
@@ -93,14 +95,43 @@ fn fresh_scratch() -> std::io::Result<PathBuf> {
     Ok(folder)
 }
 
+/// Does `work` for each of `items`, several at a time, since a run with little memory mostly waits for the disk.
+/// Results come in the order of the items.
+pub fn several_at_once<T: Sync, R: Send>(items: &[T], work: impl Fn(&T) -> R + Sync) -> Vec<R> {
+    const AT_ONCE: usize = 4;
+    let next = AtomicUsize::new(0);
+    let mut done = std::thread::scope(|scope| {
+        let worker = || {
+            let mut done = Vec::new();
+            while let Some((i, item)) = {
+                let i = next.fetch_add(1, Relaxed);
+                items.get(i).map(|item| (i, item))
+            } {
+                done.push((i, work(item)));
+            }
+            done
+        };
+        let workers: Vec<_> = (0..AT_ONCE).map(|_| scope.spawn(worker)).collect();
+        let done = workers.into_iter().flat_map(|w| match w.join() {
+            Ok(done) => done,
+            Err(panic) => std::panic::resume_unwind(panic),
+        });
+        done.collect::<Vec<_>>()
+    });
+    done.sort_by_key(|&(i, _)| i);
+    done.into_iter().map(|(_, result)| result).collect()
+}
+
 /// A file of this test process, removed when dropped.
 #[derive(Debug)]
 pub struct TemporaryFile(pub PathBuf);
 
 impl TemporaryFile {
-    /// Names a file; nothing is created.
+    /// Names a file as no other is named; nothing is created.
     pub fn new(name: &str) -> Self {
-        Self(scratch().join(format!("{}-{name}", std::process::id())))
+        static COUNT: AtomicUsize = AtomicUsize::new(0);
+        let (process, number) = (std::process::id(), COUNT.fetch_add(1, Relaxed));
+        Self(scratch().join(format!("{process}-{number}-{name}")))
     }
 }
 
