@@ -25,6 +25,7 @@
 #![forbid(unsafe_code)]
 
 pub mod bench;
+pub mod cached;
 pub mod demo;
 mod engine;
 mod error;
@@ -34,6 +35,7 @@ mod memory;
 pub mod packed;
 mod planner;
 mod profiles;
+pub mod quality;
 mod request;
 mod speed;
 mod stats;

@@ -1,15 +1,12 @@
 //! `forebay eval`
 
-use std::path::PathBuf;
+mod kl;
+mod multiple_choice;
+mod perplexity;
 
-use clap::{Args, Subcommand};
+use clap::Subcommand;
 use forebay::Engine;
 use forebay_models::tokenizer::EncodeOptions;
-
-use super::engine_flags::EngineFlags;
-use super::output::{print_json, print_text, say};
-use super::progress::reporter;
-use super::text::read_text;
 
 /// Tokens per step while scoring.
 const BATCH: usize = 128;
@@ -17,72 +14,28 @@ const BATCH: usize = 128;
 #[derive(Debug, Subcommand)]
 pub enum Eval {
     /// Perplexity of a text by llama.cpp's protocol.
-    Perplexity(Perplexity),
-}
-
-#[derive(Debug, Args)]
-pub struct Perplexity {
-    /// A .gguf or .fbay file, or a safetensors folder.
-    model: PathBuf,
-    /// The text.
-    #[arg(long, short, value_name = "FILE")]
-    file: PathBuf,
-    #[command(flatten)]
-    engine: EngineFlags,
-    /// Tokens per chunk; the second half of each is scored.
-    #[arg(long, short = 'c', value_name = "N", default_value_t = 512)]
-    #[arg(value_parser = clap::value_parser!(u32).range(3..))]
-    ctx: u32,
-    /// Chunks to evaluate [default: all].
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
-    chunks: Option<u32>,
-    /// Print one JSON object.
-    #[arg(long)]
-    json: bool,
+    Perplexity(Box<perplexity::Perplexity>),
+    /// Divergence of a run from a reference: of a quantisation, a KV format, a threshold or predictors.
+    Kl(Box<kl::Kl>),
+    /// Accuracy on multiple-choice questions, such as HellaSwag's.
+    MultipleChoice(Box<multiple_choice::MultipleChoice>),
 }
 
 impl Eval {
     pub fn execute(self) -> anyhow::Result<()> {
         match self {
             Self::Perplexity(perplexity) => perplexity.execute(),
+            Self::Kl(kl) => kl.execute(),
+            Self::MultipleChoice(questions) => questions.execute(),
         }
     }
 }
 
-impl Perplexity {
-    fn execute(self) -> anyhow::Result<()> {
-        let text = read_text(&self.file)?;
-        let (ctx, chunks) = (self.ctx as usize, self.chunks.map(|n| n as usize));
-        let builder = Engine::builder().model(&self.model).context(ctx);
-        let builder = builder.max_batch(BATCH.min(ctx)).max_logits(32);
-        let builder = self
-            .engine
-            .configure(builder)?
-            .on_preparation(reporter(self.json));
-        let engine = builder.build()?;
-        let add_bos = engine.tokenizer().adds_bos();
-        let options = EncodeOptions {
-            add_bos,
-            parse_special: false,
-        };
-        let tokens = engine.tokenizer().encode(&text, options)?;
-        let json = self.json;
-        let progress = move |chunk: usize, chunks: usize, perplexity: f64| {
-            if !json {
-                say(format_args!("chunk {chunk} of {chunks}: {perplexity:.4}"));
-            }
-        };
-        let result = engine.perplexity(&tokens, ctx, chunks, progress)?;
-        if self.json {
-            // Some readers know the figures by their short names.
-            let mut object = serde_json::to_value(result)?;
-            object["ppl"] = result.perplexity.into();
-            object["ppl_stderr"] = result.stderr.into();
-            return print_json(&object);
-        }
-        print_text(&format!(
-            "perplexity {:.4} ± {:.4} over {} tokens in {} chunks of {}\n",
-            result.perplexity, result.stderr, result.tokens, result.chunks, result.ctx
-        ))
-    }
+/// Tokens of a text that is scored: no special ones in it.
+fn tokens_of(engine: &Engine, text: &str) -> anyhow::Result<Vec<u32>> {
+    let options = EncodeOptions {
+        add_bos: engine.tokenizer().adds_bos(),
+        parse_special: false,
+    };
+    Ok(engine.tokenizer().encode(text, options)?)
 }

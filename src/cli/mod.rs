@@ -4,6 +4,7 @@ mod again;
 mod bench;
 mod bench_ladder;
 mod bench_trace;
+mod cache;
 mod comparison_flags;
 mod doctor;
 mod engine_flags;
@@ -84,6 +85,9 @@ enum Command {
     /// Measure a model's quality.
     #[command(subcommand)]
     Eval(eval::Eval),
+    /// List and remove packed models.
+    #[command(subcommand)]
+    Cache(cache::Cache),
     /// Fit activation predictors to a ReLU model and store them with its packed form.
     FitPredictor(Box<learn::FitPredictor>),
     /// Measure how large gates are, for --sparsity threshold, and store it with the packed model.
@@ -110,6 +114,7 @@ pub fn run(arguments: Arguments) -> anyhow::Result<()> {
         Some(Command::Inspect(inspect)) => inspect.execute(),
         Some(Command::Bench(bench)) => bench.execute(),
         Some(Command::Eval(eval)) => eval.execute(),
+        Some(Command::Cache(cache)) => cache.execute(),
         Some(Command::FitPredictor(fit)) => fit.execute(),
         Some(Command::Calibrate(calibrate)) => calibrate.execute(),
         Some(Command::Profile(profile)) => profile.execute(),

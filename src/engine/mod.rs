@@ -213,7 +213,7 @@ impl Engine {
     /// on that.
     ///
     /// # Errors
-    /// No tokens, more than the context holds, one outside the vocabulary, a `first` behind them, or a fault.
+    /// No tokens, more than the context holds, one outside the vocabulary, a `first` beyond them, or a fault.
     pub fn logits(
         &self,
         tokens: &[u32],
@@ -232,7 +232,7 @@ impl Engine {
         }
         if first >= tokens.len() {
             let problem = format!(
-                "position {first} is behind the {} tokens; give less",
+                "position {first} is beyond the {} tokens; give a smaller one",
                 tokens.len()
             );
             return Err(Error::parameter("first", problem));

@@ -9,6 +9,7 @@ mod program;
 #[path = "../scratch/mod.rs"]
 mod scratch;
 
+mod cache_folder;
 mod changed;
 mod full;
 mod killed;

@@ -1,0 +1,341 @@
+//! `forebay cache`
+
+use std::ffi::OsStr;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, SystemTime};
+
+use anyhow::{Context, bail};
+use clap::{Args, Subcommand};
+use forebay::cached::{self, CachedModel, State};
+use forebay_models::error::Shown;
+use forebay_plans::size::{format_size, parse_size};
+use serde::Serialize;
+
+use super::output::{print_json, print_text};
+
+const DAY: Duration = Duration::from_secs(24 * 60 * 60);
+
+#[derive(Debug, Subcommand)]
+pub enum Cache {
+    /// List packed models: size, last use, state, source.
+    #[command(visible_alias = "list")]
+    Ls(List),
+    /// Remove packed models; they are packed again when they are next run.
+    Rm(Remove),
+    /// Remove what cannot be used any more, and on request what has not been used for long.
+    Prune(Prune),
+}
+
+#[derive(Debug, Args)]
+struct Folder {
+    /// Folder for packed models [default: $FOREBAY_CACHE, $XDG_CACHE_HOME/forebay or ~/.cache/forebay].
+    #[arg(long, value_name = "FOLDER")]
+    cache: Option<PathBuf>,
+}
+
+#[derive(Debug, Args)]
+pub struct List {
+    #[command(flatten)]
+    folder: Folder,
+    /// Print one JSON object.
+    #[arg(long)]
+    json: bool,
+}
+
+#[derive(Debug, Args)]
+pub struct Remove {
+    /// Names as in the list, with or without their number, or the models that were packed.
+    #[arg(value_name = "NAME", required_unless_present = "all")]
+    names: Vec<PathBuf>,
+    /// Remove all.
+    #[arg(long, conflicts_with = "names")]
+    all: bool,
+    #[command(flatten)]
+    folder: Folder,
+}
+
+#[derive(Debug, Args)]
+pub struct Prune {
+    /// Also remove models that were not used for this many days.
+    #[arg(long, value_name = "DAYS")]
+    unused_for: Option<u32>,
+    /// Also remove models, those first that have not been used for longest, until the others take at most this.
+    #[arg(long, value_name = "SIZE", value_parser = parse_size)]
+    max_size: Option<u64>,
+    /// Only say what would be removed.
+    #[arg(long)]
+    dry_run: bool,
+    #[command(flatten)]
+    folder: Folder,
+}
+
+/// A packed model in `--json`.
+#[derive(Debug, Serialize)]
+struct Entry<'a> {
+    name: String,
+    path: &'a Path,
+    bytes: u64,
+    unused_for_seconds: u64,
+    state: &'static str,
+    source: Option<&'a Path>,
+}
+
+#[derive(Debug, Serialize)]
+struct Listing<'a> {
+    folder: Option<&'a Path>,
+    bytes: u64,
+    models: Vec<Entry<'a>>,
+}
+
+impl Cache {
+    pub fn execute(self) -> anyhow::Result<()> {
+        match self {
+            Self::Ls(list) => list.execute(),
+            Self::Rm(remove) => remove.execute(),
+            Self::Prune(prune) => prune.execute(),
+        }
+    }
+}
+
+impl Folder {
+    /// The folder, if there is one, and its models.
+    fn models(&self) -> anyhow::Result<(Option<PathBuf>, Vec<CachedModel>)> {
+        let folder = cached::folder(self.cache.as_deref());
+        let models = folder.as_deref().map_or(Ok(vec![]), cached::list)?;
+        Ok((folder, models))
+    }
+}
+
+impl List {
+    fn execute(self) -> anyhow::Result<()> {
+        let (folder, models) = self.folder.models()?;
+        let bytes = total(&models);
+        if self.json {
+            let models = models.iter().map(entry).collect();
+            let folder = folder.as_deref();
+            return print_json(&Listing {
+                folder,
+                bytes,
+                models,
+            });
+        }
+        let Some(folder) = folder else {
+            return print_text("no packed models: there is no cache folder yet\n");
+        };
+        let name_width = models.iter().map(|m| shown(&name(m)).chars().count()).max();
+        let mut text = String::new();
+        for model in &models {
+            let source = model.source.as_deref().unwrap_or(Path::new(""));
+            text += &format!(
+                "{:width$}  {:>8}  {:>9}  {:14}  {}\n",
+                shown(&name(model)),
+                format_size(model.bytes),
+                age(model),
+                in_words(model.state),
+                shown(&source.to_string_lossy()),
+                width = name_width.unwrap_or(0),
+            );
+        }
+        let (n, folder) = (models.len(), folder.display());
+        text += &format!("{n} packed models, {}, in {folder}\n", format_size(bytes));
+        print_text(&text)
+    }
+}
+
+impl Remove {
+    fn execute(self) -> anyhow::Result<()> {
+        let (folder, models) = self.folder.models()?;
+        if self.all {
+            return remove_all(&models.iter().collect::<Vec<_>>(), false);
+        }
+        let mut chosen = Vec::new();
+        for wanted in &self.names {
+            let fitting = models.iter().filter(|m| is_named(m, wanted));
+            let before = chosen.len();
+            chosen.extend(fitting);
+            if chosen.len() == before {
+                let folder = folder.unwrap_or_default();
+                bail!(
+                    "no packed model is called {}, or was packed from it, in {}; `forebay cache ls` lists them",
+                    wanted.display(),
+                    folder.display()
+                );
+            }
+        }
+        chosen.sort_by_key(|m| &m.path);
+        chosen.dedup_by_key(|m| &m.path);
+        remove_all(&chosen, false)
+    }
+}
+
+impl Prune {
+    fn execute(self) -> anyhow::Result<()> {
+        let (folder, models) = self.folder.models()?;
+        let chosen = self.chosen(&models);
+        remove_all(&chosen, self.dry_run)?;
+        match folder {
+            Some(folder) if !self.dry_run => Ok(cached::remove_remains(&folder)?),
+            _ => Ok(()),
+        }
+    }
+
+    /// `models` in the order of their last use.
+    fn chosen<'a>(&self, models: &'a [CachedModel]) -> Vec<&'a CachedModel> {
+        let (mut kept, mut is_full, mut chosen) = (0, false, Vec::new());
+        let unused_for = self.unused_for.map(|days| DAY * days);
+        for model in models {
+            let stale = model.state != State::Current;
+            let unused = unused_for.is_some_and(|limit| since(model.used) >= limit);
+            if stale || unused {
+                chosen.push(model);
+                continue;
+            }
+            kept += model.bytes;
+            is_full |= self.max_size.is_some_and(|most| kept > most);
+            if is_full {
+                chosen.push(model);
+            }
+        }
+        chosen
+    }
+}
+
+fn remove_all(models: &[&CachedModel], dry_run: bool) -> anyhow::Result<()> {
+    let mut bytes = 0;
+    for model in models {
+        if !dry_run {
+            cached::remove(model).context("nothing more was removed")?;
+        }
+        bytes += model.bytes;
+        let state = in_words(model.state);
+        let size = format_size(model.bytes);
+        print_text(&format!("{}  {size}  {state}\n", shown(&name(model))))?;
+    }
+    let done = if dry_run {
+        "would be removed"
+    } else {
+        "removed"
+    };
+    let (n, size) = (models.len(), format_size(bytes));
+    print_text(&format!("{n} packed models, {size}, {done}\n"))
+}
+
+/// Whether `wanted` is its file name, its name without the number, or its source.
+fn is_named(model: &CachedModel, wanted: &Path) -> bool {
+    let name = name(model);
+    let stem = name.trim_end_matches(".fbay");
+    let is = |text: &str| wanted.as_os_str() == OsStr::new(text);
+    let without_number = stem.rsplit_once('-').map(|(model, _)| model);
+    let source = || wanted.canonicalize().ok();
+    is(&name)
+        || is(stem)
+        || without_number.is_some_and(is)
+        || wanted == model.path
+        || model.source.is_some()
+            && (source() == model.source || Some(wanted) == model.source.as_deref())
+}
+
+fn name(model: &CachedModel) -> String {
+    let name = model.path.file_name().unwrap_or_default();
+    name.to_string_lossy().into_owned()
+}
+
+fn shown(name: &str) -> String {
+    Shown::name(name).to_string()
+}
+
+fn in_words(state: State) -> &'static str {
+    match state {
+        State::Current => "current",
+        State::SourceChanged => "source changed",
+        State::SourceMissing => "source missing",
+        State::Unreadable => "unreadable",
+    }
+}
+
+fn since(time: SystemTime) -> Duration {
+    SystemTime::now().duration_since(time).unwrap_or_default()
+}
+
+fn age(model: &CachedModel) -> String {
+    let seconds = since(model.used).as_secs();
+    match seconds {
+        0..60 => "now".into(),
+        60..3600 => format!("{} min ago", seconds / 60),
+        3600..172_800 => format!("{} h ago", seconds / 3600),
+        _ => format!("{} d ago", seconds / 86_400),
+    }
+}
+
+fn total(models: &[CachedModel]) -> u64 {
+    models.iter().map(|m| m.bytes).sum()
+}
+
+fn entry(model: &CachedModel) -> Entry<'_> {
+    Entry {
+        name: name(model),
+        path: &model.path,
+        bytes: model.bytes,
+        unused_for_seconds: since(model.used).as_secs(),
+        state: in_words(model.state),
+        source: model.source.as_deref(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn model(name: &str, bytes: u64, days: u32, state: State) -> CachedModel {
+        CachedModel {
+            path: Path::new("/cache").join(name),
+            bytes,
+            source: Some("/models/a.gguf".into()),
+            state,
+            used: SystemTime::now() - DAY * days,
+        }
+    }
+
+    fn pruned(unused_for: Option<u32>, max_size: Option<u64>) -> Vec<String> {
+        let models = [
+            model("a-0.fbay", 100, 0, State::Current),
+            model("b-0.fbay", 50, 1, State::SourceChanged),
+            model("c-0.fbay", 100, 3, State::Current),
+            model("d-0.fbay", 100, 9, State::Current),
+            model("e-0.fbay", 10, 9, State::Unreadable),
+        ];
+        let prune = Prune {
+            unused_for,
+            max_size,
+            dry_run: true,
+            folder: Folder { cache: None },
+        };
+        prune.chosen(&models).into_iter().map(name).collect()
+    }
+
+    #[test]
+    fn pruning_takes_what_is_useless_then_what_is_old_then_what_is_too_much() {
+        assert_eq!(pruned(None, None), ["b-0.fbay", "e-0.fbay"]);
+        assert_eq!(pruned(Some(9), None), ["b-0.fbay", "d-0.fbay", "e-0.fbay"]);
+        assert_eq!(
+            pruned(None, Some(150)),
+            ["b-0.fbay", "c-0.fbay", "d-0.fbay", "e-0.fbay"]
+        );
+        assert_eq!(pruned(None, Some(u64::MAX)), pruned(None, None));
+    }
+
+    #[test]
+    fn models_are_named_by_file_by_name_and_by_source() {
+        let model = model("a.Q4_0-0123456789abcdef.fbay", 1, 0, State::Current);
+        let names = [
+            "a.Q4_0-0123456789abcdef.fbay",
+            "a.Q4_0-0123456789abcdef",
+            "a.Q4_0",
+            "/models/a.gguf",
+            "/cache/a.Q4_0-0123456789abcdef.fbay",
+        ];
+        assert!(names.iter().all(|name| is_named(&model, Path::new(name))));
+        let others = ["a", "a.gguf", "0123456789abcdef", ""];
+        assert!(!others.iter().any(|name| is_named(&model, Path::new(name))));
+    }
+}

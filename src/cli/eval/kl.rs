@@ -1,0 +1,117 @@
+//! `forebay eval kl`
+
+use std::path::PathBuf;
+
+use clap::{ArgGroup, Args};
+use forebay::Engine;
+use forebay::quality::{self, Divergence, LogitsReader};
+
+use super::super::engine_flags::EngineFlags;
+use super::super::output::{print_json, print_text, say};
+use super::super::progress::reporter;
+use super::super::text::read_text;
+use super::{BATCH, tokens_of};
+
+/// Tokens per chunk.
+const CTX: u32 = 512;
+
+#[derive(Debug, Args)]
+#[command(group = ArgGroup::new("way").required(true).args(["save", "against"]))]
+pub struct Kl {
+    /// A .gguf or .fbay file, or a safetensors folder.
+    model: PathBuf,
+    /// Save this run's logits as the reference, in llama.cpp's format: about 2 bytes per token of the vocabulary for
+    /// every second token of the text.
+    #[arg(long, value_name = "OUT", requires = "file")]
+    save: Option<PathBuf>,
+    /// Compare with saved logits, also those that llama.cpp's `--kl-divergence-base` wrote.
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["file", "ctx"])]
+    against: Option<PathBuf>,
+    /// The text; a comparison takes the reference's.
+    #[arg(long, short, value_name = "FILE")]
+    file: Option<PathBuf>,
+    #[command(flatten)]
+    engine: EngineFlags,
+    /// Tokens per chunk; the second half of each is scored [default: 512].
+    #[arg(long, short = 'c', value_name = "N", value_parser = clap::value_parser!(u32).range(3..))]
+    ctx: Option<u32>,
+    /// Chunks to evaluate [default: all].
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
+    chunks: Option<u32>,
+    /// Print one JSON object.
+    #[arg(long)]
+    json: bool,
+}
+
+impl Kl {
+    pub fn execute(self) -> anyhow::Result<()> {
+        match &self.against {
+            Some(reference) => self.compare(reference),
+            None => self.save(),
+        }
+    }
+
+    fn build(&self, ctx: usize) -> anyhow::Result<Engine> {
+        let builder = Engine::builder().model(&self.model).context(ctx);
+        let builder = builder.max_batch(BATCH.min(ctx)).max_logits(32);
+        let builder = self.engine.configure(builder)?;
+        Ok(builder.on_preparation(reporter(self.json)).build()?)
+    }
+
+    fn chunks(&self) -> Option<usize> {
+        self.chunks.map(|n| n as usize)
+    }
+
+    fn save(&self) -> anyhow::Result<()> {
+        let (Some(out), Some(file)) = (&self.save, &self.file) else {
+            return Ok(()); // clap asks for both
+        };
+        let text = read_text(file)?;
+        let ctx = self.ctx.unwrap_or(CTX) as usize;
+        let engine = self.build(ctx)?;
+        let tokens = tokens_of(&engine, &text)?;
+        let said = |chunk, chunks| {
+            if !self.json {
+                say(format_args!("chunk {chunk} of {chunks}"));
+            }
+        };
+        Ok(quality::save(
+            &engine,
+            out,
+            (&tokens, ctx),
+            self.chunks(),
+            said,
+        )?)
+    }
+
+    fn compare(&self, reference: &std::path::Path) -> anyhow::Result<()> {
+        let ctx = LogitsReader::open(reference)?.header().ctx;
+        let engine = self.build(ctx)?;
+        let json = self.json;
+        let said = |chunk, chunks, so_far: &Divergence| {
+            if !json {
+                let mean = so_far.mean;
+                say(format_args!("chunk {chunk} of {chunks}: {mean:.6}"));
+            }
+        };
+        let d = quality::compare(&engine, reference, self.chunks(), said)?;
+        if json {
+            return print_json(&d);
+        }
+        print_text(&format!(
+            "mean KL divergence {:.6} ± {:.6} (median {:.6}, 99% below {:.6}, largest {:.6})\n\
+             same most likely token {:.2}%, probability of the next token differs by {:.2}% (RMS)\n\
+             perplexity {:.4}, reference {:.4}, over {} tokens\n",
+            d.mean,
+            d.stderr,
+            d.median,
+            d.p99,
+            d.max,
+            100.0 * d.same_top,
+            100.0 * d.rms_probability,
+            d.perplexity,
+            d.reference_perplexity,
+            d.tokens
+        ))
+    }
+}

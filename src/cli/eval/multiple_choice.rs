@@ -1,0 +1,75 @@
+//! `forebay eval multiple-choice`
+
+use std::path::PathBuf;
+
+use anyhow::Context;
+use clap::Args;
+use forebay::Engine;
+use forebay::quality::{Choices, Question, choose};
+
+use super::super::engine_flags::EngineFlags;
+use super::super::output::{print_json, print_text, say};
+use super::super::progress::reporter;
+use super::super::text::read_text;
+use super::BATCH;
+
+#[derive(Debug, Args)]
+pub struct MultipleChoice {
+    /// A .gguf or .fbay file, or a safetensors folder.
+    model: PathBuf,
+    /// Questions, a JSON object per line: context (or ctx, query, question), choices (or endings), answer (or label),
+    /// which counts from 0.
+    #[arg(long, short, value_name = "FILE")]
+    file: PathBuf,
+    /// Questions to ask [default: all].
+    #[arg(long, short, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
+    n: Option<u32>,
+    #[command(flatten)]
+    engine: EngineFlags,
+    /// Longest question with its ending, tokens.
+    #[arg(long, short = 'c', value_name = "N", default_value_t = 512)]
+    #[arg(value_parser = clap::value_parser!(u32).range(3..))]
+    ctx: u32,
+    /// Print one JSON object.
+    #[arg(long)]
+    json: bool,
+}
+
+impl MultipleChoice {
+    pub fn execute(self) -> anyhow::Result<()> {
+        let most = self.n.map_or(usize::MAX, |n| n as usize);
+        let text = read_text(&self.file)?;
+        let lines = text
+            .lines()
+            .enumerate()
+            .filter(|(_, l)| !l.trim().is_empty());
+        let questions = lines.take(most).map(|(i, line)| {
+            serde_json::from_str(line)
+                .with_context(|| format!("{}, line {}: no question", self.file.display(), i + 1))
+        });
+        let questions: Vec<Question> = questions.collect::<anyhow::Result<_>>()?;
+        let ctx = self.ctx as usize;
+        let builder = Engine::builder().model(&self.model).context(ctx);
+        let builder = builder.max_batch(BATCH.min(ctx)).max_logits(32);
+        let builder = self.engine.configure(builder)?;
+        let engine = builder.on_preparation(reporter(self.json)).build()?;
+        let said = |done, of, so_far: &Choices| {
+            if !self.json {
+                let percent = 100.0 * so_far.accuracy_normalised;
+                say(format_args!("question {done} of {of}: {percent:.2}%"));
+            }
+        };
+        let result =
+            choose(&engine, &questions, said).with_context(|| self.file.display().to_string())?;
+        if self.json {
+            return print_json(&result);
+        }
+        print_text(&format!(
+            "{:.2}% ± {:.2} right by probability per byte, {:.2}% by probability, of {} questions\n",
+            100.0 * result.accuracy_normalised,
+            100.0 * result.stderr,
+            100.0 * result.accuracy,
+            result.questions
+        ))
+    }
+}

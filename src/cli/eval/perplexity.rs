@@ -1,0 +1,66 @@
+//! `forebay eval perplexity`
+
+use std::path::PathBuf;
+
+use clap::Args;
+use forebay::Engine;
+
+use super::super::engine_flags::EngineFlags;
+use super::super::output::{print_json, print_text, say};
+use super::super::progress::reporter;
+use super::super::text::read_text;
+use super::{BATCH, tokens_of};
+
+#[derive(Debug, Args)]
+pub struct Perplexity {
+    /// A .gguf or .fbay file, or a safetensors folder.
+    model: PathBuf,
+    /// The text.
+    #[arg(long, short, value_name = "FILE")]
+    file: PathBuf,
+    #[command(flatten)]
+    engine: EngineFlags,
+    /// Tokens per chunk; the second half of each is scored.
+    #[arg(long, short = 'c', value_name = "N", default_value_t = 512)]
+    #[arg(value_parser = clap::value_parser!(u32).range(3..))]
+    ctx: u32,
+    /// Chunks to evaluate [default: all].
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
+    chunks: Option<u32>,
+    /// Print one JSON object.
+    #[arg(long)]
+    json: bool,
+}
+
+impl Perplexity {
+    pub fn execute(self) -> anyhow::Result<()> {
+        let text = read_text(&self.file)?;
+        let (ctx, chunks) = (self.ctx as usize, self.chunks.map(|n| n as usize));
+        let builder = Engine::builder().model(&self.model).context(ctx);
+        let builder = builder.max_batch(BATCH.min(ctx)).max_logits(32);
+        let builder = self
+            .engine
+            .configure(builder)?
+            .on_preparation(reporter(self.json));
+        let engine = builder.build()?;
+        let tokens = tokens_of(&engine, &text)?;
+        let json = self.json;
+        let progress = move |chunk: usize, chunks: usize, perplexity: f64| {
+            if !json {
+                say(format_args!("chunk {chunk} of {chunks}: {perplexity:.4}"));
+            }
+        };
+        let result = engine.perplexity(&tokens, ctx, chunks, progress)?;
+        if self.json {
+            // Some readers know the figures by their short names.
+            let mut object = serde_json::to_value(result)?;
+            object["ppl"] = result.perplexity.into();
+            object["ppl_stderr"] = result.stderr.into();
+            return print_json(&object);
+        }
+        print_text(&format!(
+            "perplexity {:.4} ± {:.4} over {} tokens in {} chunks of {}\n",
+            result.perplexity, result.stderr, result.tokens, result.chunks, result.ctx
+        ))
+    }
+}

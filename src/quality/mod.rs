@@ -1,0 +1,11 @@
+//! How much a setting changes what a model says: its divergence from a reference run, and its choices among given
+//! answers. Everything here uses the engine as any caller could.
+
+mod choices;
+mod divergence;
+mod saved_logits;
+mod softmax;
+
+pub use choices::{Choices, Question, choose};
+pub use divergence::{Divergence, compare, save};
+pub use saved_logits::{Header, LogitsReader, LogitsWriter};

@@ -1,0 +1,122 @@
+//! `forebay cache`: what is in the folder of packed models, and removing it.
+
+use serde_json::Value;
+
+use crate::gguf_writer::Model;
+use crate::program::{Answer, answer, forebay};
+use crate::scratch::{Scratch, names_in};
+
+fn cache(scratch: &Scratch, arguments: &[&str]) -> Answer {
+    let arguments = [&["cache"], arguments].concat();
+    answer(forebay(&scratch.path().join("cache"), arguments))
+}
+
+/// Names and states of the listed models.
+fn listed(scratch: &Scratch) -> Vec<(String, String)> {
+    let said = cache(scratch, &["ls", "--json"]);
+    assert!(said.status.success(), "{}", said.stderr);
+    let list: Value = serde_json::from_str(&said.stdout).expect("one JSON object");
+    let text = |entry: &Value, field: &str| entry[field].as_str().expect(field).to_owned();
+    let models = list["models"].as_array().expect("models").iter();
+    let mut models: Vec<_> = models
+        .map(|m| (text(m, "name"), text(m, "state")))
+        .collect();
+    models.sort();
+    models
+}
+
+fn packed(scratch: &Scratch, name: &str) -> std::path::PathBuf {
+    let model = scratch.write(name, Model::default().writer().bytes());
+    let arguments = [
+        "run",
+        model.to_str().expect("text"),
+        "-p",
+        "the",
+        "-q",
+        "-n",
+        "1",
+    ];
+    let said = answer(forebay(&scratch.path().join("cache"), arguments));
+    assert!(said.status.success(), "{}", said.stderr);
+    model
+}
+
+#[test]
+fn packed_models_are_listed_removed_and_pruned() {
+    let scratch = Scratch::new();
+    let nothing = cache(&scratch, &["ls"]);
+    assert!(
+        nothing.status.success() || nothing.stderr.contains("cache"),
+        "{nothing:?}"
+    );
+    let [one, two, three] =
+        ["one.gguf", "two.gguf", "three.gguf"].map(|name| packed(&scratch, name));
+    let states = |models: Vec<(String, String)>| -> Vec<String> {
+        models.into_iter().map(|(_, state)| state).collect()
+    };
+    assert_eq!(states(listed(&scratch)), ["current"; 3]);
+    let table = cache(&scratch, &["ls"]).stdout;
+    assert!(
+        table.contains("one-") && table.contains("3 packed models"),
+        "{table}"
+    );
+
+    let said = cache(&scratch, &["rm", "one"]);
+    assert!(
+        said.status.success() && said.stdout.contains("removed"),
+        "{said:?}"
+    );
+    let said = cache(&scratch, &["rm", two.to_str().expect("text")]);
+    assert!(said.status.success(), "{said:?}");
+    assert_eq!(listed(&scratch).len(), 1);
+    let said = cache(&scratch, &["rm", "one"]);
+    assert!(
+        !said.status.success() && said.stderr.contains("forebay cache ls"),
+        "{said:?}"
+    );
+
+    std::fs::remove_file(three).expect("removable");
+    assert_eq!(states(listed(&scratch)), ["source missing"]);
+    let said = cache(&scratch, &["prune", "--dry-run"]);
+    assert!(said.stdout.contains("would be removed"), "{said:?}");
+    assert_eq!(listed(&scratch).len(), 1);
+    let said = cache(&scratch, &["prune"]);
+    assert!(said.status.success(), "{said:?}");
+    assert_eq!(
+        names_in(&scratch.path().join("cache")),
+        Vec::<String>::new()
+    );
+    // It is packed again.
+    assert!(one.exists() && packed(&scratch, "one.gguf") == one);
+}
+
+#[test]
+fn pruning_keeps_what_was_used_last() {
+    let scratch = Scratch::new();
+    packed(&scratch, "old.gguf");
+    packed(&scratch, "new.gguf");
+    let models = listed(&scratch);
+    let old = models.iter().find(|(name, _)| name.starts_with("old"));
+    let old = scratch.path().join("cache").join(&old.expect("listed").0);
+    let file = std::fs::File::options()
+        .write(true)
+        .open(&old)
+        .expect("a file");
+    let then = std::time::SystemTime::now() - std::time::Duration::from_secs(10 * 86_400);
+    let times = std::fs::FileTimes::new()
+        .set_accessed(then)
+        .set_modified(then);
+    file.set_times(times).expect("its owner may");
+    for side in [".hot", ".profile"] {
+        let _ = std::fs::remove_file(format!("{}{side}", old.display()));
+    }
+    let said = cache(&scratch, &["prune", "--unused-for", "9"]);
+    assert!(
+        said.stdout.contains("old-") && !said.stdout.contains("new-"),
+        "{said:?}"
+    );
+    assert!(listed(&scratch).len() == 1);
+    let said = cache(&scratch, &["prune", "--max-size", "1"]);
+    assert!(said.stdout.contains("new-"), "{said:?}");
+    assert!(listed(&scratch).is_empty());
+}
