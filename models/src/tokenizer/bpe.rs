@@ -3,19 +3,14 @@
 
 use std::path::Path;
 
-use xxhash_rust::xxh3::xxh3_64;
-
-use super::byte_alphabet;
-use super::merge::{Merge, Merger, NONE};
+use super::merge::{Merger, NONE};
+use super::merge_table::MergeTable;
 use super::pairs::BytePairs;
 use super::pre_tokenizer::PreTokenizer;
 use super::room::{Room, too_long};
 use super::unicode_class::CharClasses;
-use super::vocabulary::{Spelling, TextIndex, TokenKind, Vocabulary, slot_count};
-use crate::error::{ModelError, Result};
-
-/// The field whose content the merges are, for messages.
-const MERGES: &str = "tokenizer.ggml.merges";
+use super::vocabulary::{Spelling, TextIndex, TokenKind, Vocabulary};
+use crate::error::Result;
 
 /// A byte-level BPE encoder over a [`Vocabulary`].
 #[derive(Debug)]
@@ -63,10 +58,10 @@ impl ByteLevelBpe {
                 index.insert(id, &vocab);
             }
         }
-        let merges = MergeTable::build(merges, &index, &vocab, path)?;
+        let merges = MergeTable::build(merges, Spelling::ByteAlphabet, (&index, &vocab), path)?;
         let mut pairs = BytePairs::new();
-        for [.., merged] in &merges.merges {
-            pairs.add(vocab.bytes(*merged).unwrap_or_default());
+        for merged in merges.merged() {
+            pairs.add(vocab.bytes(merged).unwrap_or_default());
         }
         let classes = CharClasses::new();
         Ok((
@@ -132,88 +127,4 @@ impl ByteLevelBpe {
         }
         Ok(())
     }
-}
-
-/// From a pair of tokens to its merge: an open-addressing table of indices into the list.
-#[derive(Debug)]
-struct MergeTable {
-    /// Left, right and merged token by rank.
-    merges: Vec<[u32; 3]>,
-    slots: Vec<u32>,
-}
-
-impl MergeTable {
-    fn build(
-        list: Vec<String>,
-        index: &TextIndex,
-        vocab: &Vocabulary,
-        path: &Path,
-    ) -> Result<Self> {
-        let mut table = Self {
-            merges: Vec::with_capacity(list.len()),
-            slots: vec![NONE; slot_count(list.len())],
-        };
-        let mut bytes = Vec::new();
-        for (rank, merge) in list.into_iter().enumerate() {
-            let pair = parse_merge(&merge, index, vocab, &mut bytes).ok_or_else(|| {
-                let problem = format!(
-                    "merge {rank} ({merge:?}) is not a pair of tokens whose union is a token"
-                );
-                ModelError::damaged(path, MERGES, problem)
-            })?;
-            let slot = table.find(pair[0], pair[1]);
-            table.merges.push(pair);
-            // The first of equal pairs has the best rank; a later one is never found.
-            if table.slots[slot] == NONE {
-                table.slots[slot] = rank as u32;
-            }
-        }
-        Ok(table)
-    }
-
-    fn get(&self, left: u32, right: u32) -> Option<Merge> {
-        let rank = self.slots[self.find(left, right)];
-        let merge = self.merges.get(rank as usize)?;
-        Some(Merge {
-            rank,
-            merged: merge[2],
-        })
-    }
-
-    /// The slot that holds the pair, or the empty one where it belongs.
-    fn find(&self, left: u32, right: u32) -> usize {
-        let mask = self.slots.len() - 1;
-        let key = (u64::from(left) << 32) | u64::from(right);
-        let mut slot = xxh3_64(&key.to_le_bytes()) as usize & mask;
-        while let Some(&[l, r, _]) = self.merges.get(self.slots[slot] as usize) {
-            if (l, r) == (left, right) {
-                break;
-            }
-            slot = (slot + 1) & mask;
-        }
-        slot
-    }
-}
-
-/// Left, right and merged token of a merge written `"left right"`.
-fn parse_merge(
-    merge: &str,
-    index: &TextIndex,
-    vocab: &Vocabulary,
-    bytes: &mut Vec<u8>,
-) -> Option<[u32; 3]> {
-    let (left, right) = merge.split_once(' ')?;
-    bytes.clear();
-    if !byte_alphabet::decode_into(left, bytes) {
-        return None;
-    }
-    let middle = bytes.len();
-    if !byte_alphabet::decode_into(right, bytes) {
-        return None;
-    }
-    Some([
-        index.get(&bytes[..middle], vocab)?,
-        index.get(&bytes[middle..], vocab)?,
-        index.get(bytes, vocab)?,
-    ])
 }

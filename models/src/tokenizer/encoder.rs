@@ -73,19 +73,9 @@ impl Tokenizer {
                 merges,
             } => {
                 check_sizes(&tokens, &[("types", types.len())])?;
-                if merges.len() > MAX_MERGES {
-                    let problem = format!("{} merges, more than {MAX_MERGES}", merges.len());
-                    return Err(ModelError::damaged(path, "merges", problem));
-                }
-                let pre = PreTokenizer::parse(&pre).ok_or_else(|| {
-                    let remedy = format!("known are: {}", PreTokenizer::KNOWN);
-                    ModelError::unsupported(
-                        path,
-                        "pre",
-                        format!("the pre-tokenizer {pre:?}"),
-                        remedy,
-                    )
-                })?;
+                check_merges(&merges)?;
+                let pre = PreTokenizer::parse(&pre)
+                    .ok_or_else(|| PreTokenizer::unknown(path, "pre", &pre))?;
                 let (vocab, bpe) = ByteLevelBpe::build(pre, tokens, &types, merges, path)?;
                 let special = SpecialTokens::of(&vocab);
                 (vocab, Encoder::Bpe(bpe, special))
@@ -98,7 +88,18 @@ impl Tokenizer {
             } => {
                 check_sizes(&tokens, &[("types", types.len()), ("scores", scores.len())])?;
                 let (vocab, spm) =
-                    SentencePiece::build(tokens, &scores, &types, add_space_prefix, path)?;
+                    SentencePiece::by_scores(tokens, &scores, &types, add_space_prefix, path)?;
+                let special = SpecialTokens::of(&vocab);
+                (vocab, Encoder::Spm(spm, special))
+            }
+            TokenizerModel::SentencePieceMerges {
+                tokens,
+                types,
+                merges,
+            } => {
+                check_sizes(&tokens, &[("types", types.len())])?;
+                check_merges(&merges)?;
+                let (vocab, spm) = SentencePiece::by_merges(tokens, &types, merges, path)?;
                 let special = SpecialTokens::of(&vocab);
                 (vocab, Encoder::Spm(spm, special))
             }
@@ -254,6 +255,14 @@ impl Tokenizer {
     pub fn is_control(&self, id: u32) -> bool {
         self.vocab.kind(id) == Some(TokenKind::Control)
     }
+}
+
+fn check_merges(merges: &[String]) -> Result<()> {
+    if merges.len() <= MAX_MERGES {
+        return Ok(());
+    }
+    let problem = format!("{} merges, more than {MAX_MERGES}", merges.len());
+    Err(ModelError::damaged(TOKENIZER, "merges", problem))
 }
 
 /// Checks that the vocabulary can be indexed with 32 bits and that every list that stands beside

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 /// Names of tokens that end a turn or a text, and of fill-in-the-middle tokens that end a file: those
 /// by which llama.cpp recognises them.
-const NAMES: [&str; 31] = [
+const NAMES: [&str; 32] = [
     "<|eot_id|>",
     "<|im_end|>",
     "<|end|>",
@@ -36,6 +36,7 @@ const NAMES: [&str; 31] = [
     "<reponame>",
     "<|file_sep|>",
     "<turn|>",
+    "<|tool_response>",
 ];
 
 /// Whether a token of this name ends a generation, given whether the file says that it is special.

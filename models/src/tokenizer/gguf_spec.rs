@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 use std::path::Path;
 
-use super::pre_tokenizer::PreTokenizer;
+use super::pre_tokenizer::{self, GEMMA4, PreTokenizer};
 use super::{TokenizerModel, TokenizerSpec, end_of_generation};
 use crate::error::{ModelError, Result};
 use crate::gguf::Metadata;
@@ -39,7 +39,8 @@ const SPM_EOS: u32 = 2;
 
 /// Reads the tokenizer out of the metadata of the GGUF file at `path`, with llama.cpp's defaults
 /// (`llama-vocab.cpp`) for what the file does not say. A byte-level vocabulary without
-/// `tokenizer.ggml.pre` is older than the key and is cut as GPT-2 does, as its makers did.
+/// `tokenizer.ggml.pre` is older than the key; how it was cut is not known, which is a
+/// [doubt](TokenizerSpec::doubt).
 ///
 /// # Errors
 /// Missing or contradictory fields; a flag or an id that is there but unusable, since its default would change
@@ -59,18 +60,24 @@ pub fn spec_from_gguf(meta: &Metadata, path: &Path) -> Result<TokenizerSpec> {
     let bos = id(meta, path, BOS, tokens.len())?
         .or((model == "llama" && tokens.len() > SPM_BOS as usize).then_some(SPM_BOS));
     let (model, adds_bos) = match model {
-        "gpt2" => byte_level(meta, path, tokens, types)?,
+        "gpt2" if meta.str(PRE) != Some(GEMMA4) => byte_level(meta, path, tokens, types)?,
+        "gpt2" | GEMMA4 => sentence_piece_merges(meta, path, tokens, types)?,
         "llama" => sentence_piece(meta, path, tokens, types)?,
         other => {
             return Err(ModelError::unsupported(
                 path,
                 MODEL,
                 format!("the tokenizer {other:?}"),
-                "use a model whose tokenizer is gpt2 (byte-level BPE) or llama (SentencePiece)",
+                "use a model whose tokenizer is gpt2 (byte-level BPE), llama or gemma4 (SentencePiece), or one in \
+                 a folder with tokenizer.json",
             ));
         }
     };
-    let add_bos = flag(meta, path, ADD_BOS)?.unwrap_or(adds_bos);
+    let add_bos = match (&model, flag(meta, path, ADD_BOS)?) {
+        // The first files of these models say that they want none, though they do.
+        (TokenizerModel::SentencePieceMerges { .. }, _) => true,
+        (_, stated) => stated.unwrap_or(adds_bos),
+    };
     Ok(TokenizerSpec {
         model,
         bos,
@@ -90,16 +97,9 @@ fn byte_level(
         Some(_) => meta
             .str(PRE)
             .ok_or_else(|| wrong(path, PRE, "it is not a string"))?,
-        None => "gpt-2",
+        None => pre_tokenizer::DEFAULT,
     };
-    let Some(parsed) = PreTokenizer::parse(pre) else {
-        return Err(ModelError::unsupported(
-            path,
-            PRE,
-            format!("the pre-tokenizer {pre:?}"),
-            format!("use a model with one of: {}", PreTokenizer::KNOWN),
-        ));
-    };
+    let parsed = PreTokenizer::parse(pre).ok_or_else(|| PreTokenizer::unknown(path, PRE, pre))?;
     let merges = meta.strings(MERGES).ok_or_else(|| missing(path, MERGES))?;
     let model = TokenizerModel::ByteLevelBpe {
         pre: pre.to_owned(),
@@ -107,7 +107,22 @@ fn byte_level(
         types,
         merges: merges.to_vec(),
     };
-    Ok((model, parsed == PreTokenizer::LlamaBpe))
+    Ok((model, parsed.adds_bos()))
+}
+
+fn sentence_piece_merges(
+    meta: &Metadata,
+    path: &Path,
+    tokens: &[String],
+    types: Vec<i32>,
+) -> Result<(TokenizerModel, bool)> {
+    let merges = meta.strings(MERGES).ok_or_else(|| missing(path, MERGES))?;
+    let model = TokenizerModel::SentencePieceMerges {
+        tokens: tokens.to_vec(),
+        types,
+        merges: merges.to_vec(),
+    };
+    Ok((model, true))
 }
 
 fn sentence_piece(

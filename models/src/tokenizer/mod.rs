@@ -10,6 +10,7 @@ mod hf;
 mod hf_spec;
 pub(crate) mod limits;
 mod merge;
+mod merge_table;
 mod pairs;
 mod pre_tokenizer;
 mod room;
@@ -47,7 +48,7 @@ pub enum TokenizerModel {
     HfJson(String),
     /// Byte-level BPE out of GGUF metadata.
     ByteLevelBpe {
-        /// `tokenizer.ggml.pre`: `gpt-2`, `llama-bpe`, `qwen2`, `smollm`, `default`.
+        /// `tokenizer.ggml.pre`, such as `gpt-2`, `llama-bpe` or `qwen2`.
         pre: String,
         /// Token texts in GPT-2's byte alphabet, by id.
         tokens: Vec<String>,
@@ -67,7 +68,31 @@ pub enum TokenizerModel {
         /// Whether a space is put in front of the text.
         add_space_prefix: bool,
     },
+    /// The same with a list of merges in place of scores, out of GGUF metadata.
+    SentencePieceMerges {
+        /// Token texts with `U+2581` for spaces, by id.
+        tokens: Vec<String>,
+        /// ggml token types by id.
+        types: Vec<i32>,
+        /// Merges as `"left right"`, best first.
+        merges: Vec<String>,
+    },
 }
 
+impl TokenizerSpec {
+    /// What is doubtful about the tokens that this tokenizer makes, for the user to know.
+    pub fn doubt(&self) -> Option<&'static str> {
+        let TokenizerModel::ByteLevelBpe { pre, .. } = &self.model else {
+            return None;
+        };
+        (pre == pre_tokenizer::DEFAULT).then_some(
+            "the model does not say how its tokenizer cuts texts (tokenizer.ggml.pre), so llama.cpp's default is used, \
+             and the output may be worse than the model's; convert the model again with a current llama.cpp",
+        )
+    }
+}
+
+#[cfg(test)]
+mod expressions;
 #[cfg(test)]
 mod tests;

@@ -1,5 +1,6 @@
 //! SentencePiece's BPE: a text is cut into characters, and the neighbours that form the token with
-//! the highest score merge first; what is no token in the end is spelled in byte tokens.
+//! the highest score, or that come first in a list of merges, merge first; what is no token in the
+//! end is spelled in byte tokens.
 //!
 //! Control, unknown and byte tokens never come out of ordinary text, as in SentencePiece itself:
 //! a prompt that spells out `</s>` does not end the sequence unless special tokens are parsed.
@@ -7,6 +8,7 @@
 use std::path::Path;
 
 use super::merge::{Merge, Merger, NONE};
+use super::merge_table::MergeTable;
 use super::pairs::BytePairs;
 use super::room::{Room, too_long};
 use super::vocabulary::{Spelling, TextIndex, TokenKind, Vocabulary, byte_token};
@@ -15,16 +17,30 @@ use crate::error::{ModelError, Result};
 /// What stands for a space in the vocabulary.
 const ESCAPED_SPACE: char = '\u{2581}';
 
+/// Which neighbours merge first.
+#[derive(Debug)]
+enum Order {
+    /// Those that form the token of the lowest rank. `[n_tokens]`
+    Scores(Vec<u32>),
+    /// Those that come first in a list, and none that are not in it.
+    Merges(MergeTable),
+}
+
 /// A SentencePiece encoder over a [`Vocabulary`].
 #[derive(Debug)]
 pub(super) struct SentencePiece {
+    pieces: Pieces,
+    order: Order,
+    add_space_prefix: bool,
+}
+
+/// What the tokens of a vocabulary are found by.
+#[derive(Debug)]
+struct Pieces {
     index: TextIndex,
-    /// Rank of each token, lower is better. `[n_tokens]`
-    ranks: Vec<u32>,
     /// Token of each byte, [`NONE`] where the vocabulary has none. `[256]`
     byte_ids: Vec<u32>,
     unknown: Option<u32>,
-    add_space_prefix: bool,
     /// Bytes that stand side by side in a token.
     pairs: BytePairs,
 }
@@ -34,38 +50,15 @@ impl SentencePiece {
     ///
     /// # Errors
     /// A score that is not a number.
-    pub(super) fn build(
+    pub(super) fn by_scores(
         tokens: Vec<String>,
         scores: &[f32],
         types: &[i32],
         add_space_prefix: bool,
         path: &Path,
     ) -> Result<(Vocabulary, Self)> {
-        let n_bytes = tokens.iter().map(String::len).sum();
-        let mut vocab = Vocabulary::with_capacity(tokens.len(), n_bytes);
+        let (mut vocab, pieces) = Pieces::read(tokens, types);
         vocab.strips_first_space = add_space_prefix;
-        let mut index = TextIndex::with_capacity(tokens.len());
-        let mut byte_ids = vec![NONE; 256];
-        let mut unknown = None;
-        let mut pairs = BytePairs::new();
-        for (id, text) in (0u32..).zip(tokens) {
-            let kind = types
-                .get(id as usize)
-                .map_or(TokenKind::Normal, |&t| TokenKind::from_ggml(t));
-            if vocab.push(&text, kind, Spelling::SentencePiece) {
-                index.insert(id, &vocab);
-                pairs.add(vocab.bytes(id).unwrap_or_default());
-            }
-            match kind {
-                TokenKind::Byte => {
-                    if let Some(byte) = byte_token(&text) {
-                        byte_ids[usize::from(byte)] = id;
-                    }
-                }
-                TokenKind::Unknown => unknown = unknown.or(Some(id)),
-                _ => {}
-            }
-        }
         let ranks = scores
             .iter()
             .enumerate()
@@ -77,12 +70,36 @@ impl SentencePiece {
             })
             .collect::<Result<_>>()?;
         let encoder = Self {
-            index,
-            ranks,
-            byte_ids,
-            unknown,
+            pieces,
+            order: Order::Scores(ranks),
             add_space_prefix,
-            pairs,
+        };
+        Ok((vocab, encoder))
+    }
+
+    /// The same with a list of merges in place of scores, and no space in front of a text.
+    ///
+    /// # Errors
+    /// A merge of or into something that is no token.
+    pub(super) fn by_merges(
+        tokens: Vec<String>,
+        types: &[i32],
+        merges: Vec<String>,
+        path: &Path,
+    ) -> Result<(Vocabulary, Self)> {
+        let (vocab, pieces) = Pieces::read(tokens, types);
+        // A token that is the product of merges may be declared special all the same.
+        let mut index = pieces.index.clone();
+        for id in 0..vocab.len() as u32 {
+            if vocab.kind(id) == Some(TokenKind::Control) {
+                index.insert(id, &vocab);
+            }
+        }
+        let merges = MergeTable::build(merges, Spelling::SentencePiece, (&index, &vocab), path)?;
+        let encoder = Self {
+            pieces,
+            order: Order::Merges(merges),
+            add_space_prefix: false,
         };
         Ok((vocab, encoder))
     }
@@ -112,7 +129,7 @@ impl SentencePiece {
             // The vocabulary cannot tell the escape from the space it stands for.
             let c = if c == ESCAPED_SPACE { ' ' } else { c };
             let before = run.as_bytes().last().copied();
-            if before.is_some_and(|before| self.pairs.are_apart(before, first_byte(c))) {
+            if before.is_some_and(|before| self.pieces.pairs.are_apart(before, first_byte(c))) {
                 apart = run.len();
                 if c == ' ' && before != Some(b' ') {
                     self.encode_run(&run, vocab, merger, out);
@@ -140,16 +157,19 @@ impl SentencePiece {
     fn encode_run(&self, run: &str, vocab: &Vocabulary, merger: &mut Merger, out: &mut Vec<u32>) {
         let bytes = run.as_bytes();
         let range = |start: u32, len: u32| start as usize..(start + len) as usize;
-        let token = |start: u32, len: u32| self.index.get(&bytes[range(start, len)], vocab);
+        let token = |start: u32, len: u32| self.pieces.index.get(&bytes[range(start, len)], vocab);
         merger.clear();
         for (at, c) in run.char_indices() {
             let (at, len) = (at as u32, c.len_utf8() as u32);
             merger.push(at, len, token(at, len).unwrap_or(NONE));
         }
-        merger.merge(|left, right| {
-            let merged = token(left.start, left.len + right.len)?;
-            let rank = *self.ranks.get(merged as usize)?;
-            Some(Merge { rank, merged })
+        merger.merge(|left, right| match &self.order {
+            Order::Scores(ranks) => {
+                let merged = token(left.start, left.len + right.len)?;
+                let rank = *ranks.get(merged as usize)?;
+                Some(Merge { rank, merged })
+            }
+            Order::Merges(merges) => merges.get(left.id, right.id),
         });
         for symbol in merger.symbols() {
             match symbol.id {
@@ -161,12 +181,51 @@ impl SentencePiece {
 
     /// Appends the byte tokens of `run`; the unknown token where one of them is missing.
     fn spell(&self, run: &[u8], out: &mut Vec<u32>) {
-        let ids = run.iter().map(|&byte| self.byte_ids[usize::from(byte)]);
+        let ids = run
+            .iter()
+            .map(|&byte| self.pieces.byte_ids[usize::from(byte)]);
         if ids.clone().all(|id| id != NONE) {
             out.extend(ids);
         } else {
-            out.extend(self.unknown);
+            out.extend(self.pieces.unknown);
         }
+    }
+}
+
+impl Pieces {
+    /// Reads the tokens; they are freed on the way.
+    fn read(tokens: Vec<String>, types: &[i32]) -> (Vocabulary, Self) {
+        let n_bytes = tokens.iter().map(String::len).sum();
+        let mut vocab = Vocabulary::with_capacity(tokens.len(), n_bytes);
+        let mut index = TextIndex::with_capacity(tokens.len());
+        let mut byte_ids = vec![NONE; 256];
+        let mut unknown = None;
+        let mut pairs = BytePairs::new();
+        for (id, text) in (0u32..).zip(tokens) {
+            let kind = types
+                .get(id as usize)
+                .map_or(TokenKind::Normal, |&t| TokenKind::from_ggml(t));
+            if vocab.push(&text, kind, Spelling::SentencePiece) {
+                index.insert(id, &vocab);
+                pairs.add(vocab.bytes(id).unwrap_or_default());
+            }
+            match kind {
+                TokenKind::Byte => {
+                    if let Some(byte) = byte_token(&text) {
+                        byte_ids[usize::from(byte)] = id;
+                    }
+                }
+                TokenKind::Unknown => unknown = unknown.or(Some(id)),
+                _ => {}
+            }
+        }
+        let pieces = Self {
+            index,
+            byte_ids,
+            unknown,
+            pairs,
+        };
+        (vocab, pieces)
     }
 }
 

@@ -140,7 +140,7 @@ pub(super) fn byte_token(text: &str) -> Option<u8> {
 }
 
 /// Appends `text` with every `U+2581` turned back into a space.
-fn push_unescaped(text: &str, out: &mut Vec<u8>) {
+pub(super) fn push_unescaped(text: &str, out: &mut Vec<u8>) {
     let mut parts = text.split('\u{2581}');
     out.extend_from_slice(parts.next().unwrap_or_default().as_bytes());
     for part in parts {
@@ -154,7 +154,7 @@ const EMPTY: u32 = u32::MAX;
 
 /// From bytes to id: an open-addressing table of ids, which finds the bytes themselves in the
 /// vocabulary.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(super) struct TextIndex {
     /// A power of two of slots, at most three quarters taken.
     slots: Vec<u32>,

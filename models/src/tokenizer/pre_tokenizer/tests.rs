@@ -1,25 +1,48 @@
 //! Every scanner against the regular expression it stands for, run by a backtracking engine.
 
+use std::collections::BTreeSet;
+use std::path::Path;
+
 use proptest::prelude::*;
 use tokenizers::utils::SysRegex;
 
 use super::*;
-
-const GPT2: &str = r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+";
-const LLAMA: &str = r"(?:'[sS]|'[tT]|'[rR][eE]|'[vV][eE]|'[mM]|'[lL][lL]|'[dD])|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+";
-const QWEN2: &str = r"(?:'[sS]|'[tT]|'[rR][eE]|'[vV][eE]|'[mM]|'[lL][lL]|'[dD])|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+";
-const MARKS: &str = r"[\p{P}\$\+<=>\^~\|]+";
+use crate::tokenizer::expressions::*;
 
 /// The stages of each pre-tokenizer: each cuts the pieces of the one before it.
-const STAGES: [(PreTokenizer, &[&str]); 5] = [
-    (PreTokenizer::Gpt2, &[GPT2]),
-    (PreTokenizer::LlamaBpe, &[LLAMA]),
-    (PreTokenizer::Qwen2, &[QWEN2]),
-    (PreTokenizer::Smollm, &[r"\p{N}", GPT2]),
+const STAGES: [(&str, &[&str]); 16] = [
+    ("gpt-2", &[GPT2]),
+    ("smollm", &[r"\p{N}", GPT2]),
+    ("llama-bpe", &[LLAMA3]),
+    ("qwen2", &[QWEN2]),
+    ("bailingmoe", &[BAILINGMOE]),
+    ("seed-coder", &[SEED_CODER]),
+    ("qwen35", &[QWEN35]),
+    ("minicpm5", &[r"\p{N}{1,3}", MINICPM5]),
+    ("tekken", &[TEKKEN]),
+    ("gpt-4o", &[O200K]),
+    ("kimi-k2", &[KIMI_K2]),
     (
-        PreTokenizer::Default,
-        &[MARKS, GPT2, r"\p{N}+", "[0-9][0-9][0-9]"],
+        "deepseek-llm",
+        &[
+            "[\r\n]",
+            DEEPSEEK_LLM,
+            DEEPSEEK_MARKS,
+            r"\s+$",
+            IDEOGRAPHS,
+            r"\p{N}",
+        ],
     ),
+    (
+        "deepseek-coder",
+        &["[\r\n]", r"\s?\p{L}+", r"\s?\p{P}+", IDEOGRAPHS, r"\p{N}"],
+    ),
+    (
+        "deepseek-v3",
+        &[r"\p{N}{1,3}", IDEOGRAPHS_AND_KANA, DEEPSEEK_V3],
+    ),
+    ("falcon", &[MARKS_AND_BACKTICKS, GPT2, "[0-9][0-9][0-9]"]),
+    ("default", &[MARKS, GPT2, r"\p{N}+", "[0-9][0-9][0-9]"]),
 ];
 
 fn by_expressions<'t>(text: &'t str, stages: &[SysRegex]) -> Vec<&'t str> {
@@ -41,7 +64,8 @@ fn by_expressions<'t>(text: &'t str, stages: &[SysRegex]) -> Vec<&'t str> {
     pieces
 }
 
-fn by_scanner<'t>(pre: PreTokenizer, text: &'t str, classes: &CharClasses) -> Vec<&'t str> {
+fn by_scanner<'t>(name: &str, text: &'t str, classes: &CharClasses) -> Vec<&'t str> {
+    let pre = PreTokenizer::parse(name).expect("a known name");
     let mut pieces = Vec::new();
     pre.split(text, classes, &mut |piece| pieces.push(piece));
     pieces
@@ -54,10 +78,11 @@ fn compile(stages: &[&str]) -> Vec<SysRegex> {
 /// Texts in which the interesting characters are frequent, with arbitrary ones between them.
 fn texts() -> impl Strategy<Value = String> {
     let piece = prop_oneof![
-        8 => "[ \t\r\n'a-zA-Z0-9.,!$+_-]{1,4}",
-        2 => "'(s|t|re|ve|m|ll|d|S|RE|lL|x)",
+        8 => "[ \t\r\n'a-zA-Z0-9.,!$+_/`-]{1,4}",
+        2 => "'(s|t|re|ve|m|ll|d|S|RE|lL|ſ|x)",
         2 => "[\u{a0}\u{2003}\u{3000}\u{85} ]{1,3}",
-        2 => "[é中ʰ½Ⅷ٣\u{301}😀！—]{1,3}",
+        2 => "[é中ʰ½Ⅷ٣\u{301}😀！—。〇⺀\u{200b}]{1,3}",
+        2 => "[aAéÉяЯǅʰ中\u{301}\u{93e}]{1,6}",
         1 => "\\PC{1,3}",
     ];
     prop::collection::vec(piece, 0..16).prop_map(|pieces| pieces.concat())
@@ -68,15 +93,15 @@ fn scanners_equal_their_expressions() {
     let classes = CharClasses::new();
     let compiled: Vec<_> = STAGES.iter().map(|(pre, s)| (*pre, compile(s))).collect();
     let mut runner = proptest::test_runner::TestRunner::new(ProptestConfig {
-        cases: 4000,
+        cases: 1500,
         failure_persistence: None,
         ..ProptestConfig::default()
     });
     runner
         .run(&texts(), |text| {
             for (pre, stages) in &compiled {
-                let pieces = by_scanner(*pre, &text, &classes);
-                prop_assert_eq!(&pieces, &by_expressions(&text, stages), "{:?}", pre);
+                let pieces = by_scanner(pre, &text, &classes);
+                prop_assert_eq!(&pieces, &by_expressions(&text, stages), "{}", pre);
                 prop_assert_eq!(pieces.concat(), text.clone());
             }
             Ok(())
@@ -96,15 +121,80 @@ fn words_of_a_sentence() {
         "I", "'ll", " say", "\t", "\"Hi", "\"", " ", " ", "123", "4", " TIMES", "'S", "\r\n\r\n",
         " x",
     ];
-    assert_eq!(by_scanner(PreTokenizer::Gpt2, text, &classes), gpt2);
-    assert_eq!(by_scanner(PreTokenizer::LlamaBpe, text, &classes), llama);
+    assert_eq!(by_scanner("gpt-2", text, &classes), gpt2);
+    assert_eq!(by_scanner("llama-bpe", text, &classes), llama);
 }
 
 #[test]
-fn a_long_run_of_spaces_is_one_word() {
-    // A backtracking expression gives up on such a run.
+fn words_are_cut_at_unicodes_cases() {
+    let classes = CharClasses::new();
+    let text = "ÉtéÉté ПриветМир don't 1234中A";
+    let tekken = [
+        "Été",
+        "Été",
+        " Привет",
+        "Мир",
+        " don",
+        "'t",
+        " ",
+        "1",
+        "2",
+        "3",
+        "4",
+        "中",
+        "A",
+    ];
+    let o200k = [
+        "Été",
+        "Été",
+        " Привет",
+        "Мир",
+        " don't",
+        " ",
+        "123",
+        "4",
+        "中",
+        "A",
+    ];
+    assert_eq!(by_scanner("tekken", text, &classes), tekken);
+    assert_eq!(by_scanner("gpt-4o", text, &classes), o200k);
+}
+
+#[test]
+fn long_runs_take_linear_time() {
+    // Backtracking expressions give up on some of them, or take quadratic time.
+    let classes = CharClasses::new();
+    let runs = [
+        "a", "A", "É", "中", "中A", "\u{301}", " ", "\n", "1", "!", "\u{200b}", " \u{301}",
+    ];
+    for run in runs {
+        let text = format!("{}x", run.repeat(100_000 / run.len()));
+        for (name, _) in STAGES {
+            let bytes: usize = by_scanner(name, &text, &classes)
+                .iter()
+                .map(|p| p.len())
+                .sum();
+            assert_eq!(bytes, text.len(), "{name}: {run:?}");
+        }
+    }
     let text = format!("{}x", " ".repeat(3_000_000));
-    let pieces = by_scanner(PreTokenizer::Gpt2, &text, &CharClasses::new());
+    let pieces = by_scanner("gpt-2", &text, &classes);
     assert_eq!(pieces.len(), 2);
     assert_eq!(pieces[1], " x");
+}
+
+#[test]
+fn names_are_known_once_and_messages_list_them() {
+    let names: Vec<_> = PreTokenizer::names().collect();
+    assert_eq!(names.iter().collect::<BTreeSet<_>>().len(), names.len());
+    let error = PreTokenizer::unknown(Path::new("m.gguf"), "tokenizer.ggml.pre", "klingon");
+    let message = error.to_string();
+    assert!(message.contains("m.gguf: tokenizer.ggml.pre: the pre-tokenizer \"klingon\" is not"));
+    assert!(
+        message.contains("/issues") && !message.contains('…'),
+        "{message}"
+    );
+    for name in names {
+        assert!(message.contains(name), "{message} does not name {name}");
+    }
 }
