@@ -44,10 +44,10 @@ fn decode_both_ways(tokenizer: &Tokenizer, ids: &[u32]) -> String {
     whole
 }
 
-/// Compares with `<name>.inp` and `<name>.out` beside the vocabulary.
-fn check_vocabulary(name: &str) {
+/// Compares with `<name>.inp` and `<name>.out` beside the vocabulary. Returns the number of vectors.
+fn check_vocabulary(name: &str) -> usize {
     let Some(folder) = folder("FOREBAY_TOKENIZERS") else {
-        return;
+        return 0;
     };
     let path = folder.join(format!("ggml-vocab-{name}.gguf"));
     let tokenizer = tokenizer(&read_metadata(&path), &path);
@@ -65,6 +65,44 @@ fn check_vocabulary(name: &str) {
         let ids = tokenizer.encode(text, PLAIN).unwrap();
         assert_eq!(ids, expected, "{name}: {text:?}");
         assert_eq!(decode_both_ways(&tokenizer, &ids), *text, "{name}");
+    }
+    lines.len()
+}
+
+/// Kinds of tokenizers (`tokenizer.ggml.model`) that this engine does not have, and says so.
+const REFUSED: [&str; 2] = ["bert", "t5"];
+
+/// Whatever the folder holds: what has vectors is compared, everything else is loaded, or refused by name.
+#[test]
+fn all_vocabularies() {
+    let Some(folder) = folder("FOREBAY_TOKENIZERS") else {
+        return;
+    };
+    let mut names: Vec<String> = std::fs::read_dir(&folder)
+        .expect("a readable folder")
+        .filter_map(|entry| entry.expect("an entry").file_name().into_string().ok())
+        .filter_map(|name| {
+            let name = name.strip_prefix("ggml-vocab-")?.strip_suffix(".gguf")?;
+            Some(name.to_owned())
+        })
+        .collect();
+    names.sort();
+    assert!(names.len() >= 4, "{names:?}");
+    for name in names {
+        let path = folder.join(format!("ggml-vocab-{name}.gguf"));
+        let meta = read_metadata(&path);
+        let kind = meta.str("tokenizer.ggml.model").expect("a kind");
+        if REFUSED.contains(&kind) {
+            let message = spec_from_gguf(&meta, &path).unwrap_err().to_string();
+            assert!(message.contains("tokenizer.ggml.model") && message.contains(kind));
+            println!("{name}: REFUSED: {message}");
+        } else if path.with_extension("gguf.out").exists() {
+            let n = check_vocabulary(&name);
+            println!("{name}: {n} vectors");
+        } else {
+            let n = tokenizer(&meta, &path).vocab_size();
+            println!("{name}: NO VECTORS; its {n} tokens can be loaded");
+        }
     }
 }
 

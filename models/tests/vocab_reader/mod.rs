@@ -30,8 +30,12 @@ impl Source {
         let kind = u32::from_le_bytes(self.bytes());
         let n = u64::from_le_bytes(self.bytes());
         match kind {
+            0 => Array::U8(self.list(n, |s| s.bytes::<1>()[0])),
+            1 => Array::I8(self.list(n, |s| i8::from_le_bytes(s.bytes()))),
+            4 => Array::U32(self.list(n, |s| u32::from_le_bytes(s.bytes()))),
             5 => Array::I32(self.list(n, |s| i32::from_le_bytes(s.bytes()))),
             6 => Array::F32(self.list(n, |s| f32::from_le_bytes(s.bytes()))),
+            7 => Array::Bool(self.list(n, |s| s.bytes::<1>()[0] != 0)),
             8 => Array::Str(self.list(n, Self::string)),
             other => panic!("array of type {other}"),
         }
