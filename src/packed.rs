@@ -42,6 +42,8 @@ pub enum Preparation {
         /// The packed file.
         target: PathBuf,
     },
+    /// The model can be used, but the user should know this.
+    Doubt(&'static str),
     /// Resident weights are being read.
     Loading {
         /// Bytes read.
@@ -150,6 +152,9 @@ pub fn convert(
     let source = source::open(model)?;
     // Checked before gigabytes are written for a model that cannot be prompted.
     Tokenizer::from_spec(source.tokenizer().clone()).map_err(|e| e.within(model))?;
+    if let Some(doubt) = source.tokenizer().doubt() {
+        report(Preparation::Doubt(doubt));
+    }
     pack(source.as_ref(), target, options, &mut |progress| {
         report(Preparation::Packing {
             target: target.to_path_buf(),

@@ -50,7 +50,7 @@ pub fn writing(quiet: bool, what: &'static str) -> impl FnMut(PackProgress) + 's
 /// A reporter for [`forebay::EngineBuilder::on_preparation`], drawing on stderr unless `quiet`.
 pub fn reporter(quiet: bool) -> impl FnMut(Preparation) + 'static {
     let bar = progress_bar(quiet);
-    let mut announced = false;
+    let (mut announced, mut doubted) = (false, false);
     move |step| match step {
         // A program that says nothing and does nothing is worse than a line too many.
         Preparation::Waiting { folder } => say(format_args!(
@@ -69,6 +69,12 @@ pub fn reporter(quiet: bool) -> impl FnMut(Preparation) + 'static {
             note_packing();
             bar.finish_and_clear();
             bar.reset();
+        }
+        // Once, even if the model is packed first.
+        Preparation::Doubt(doubt) => {
+            if !std::mem::replace(&mut doubted, true) && !quiet {
+                say(format_args!("forebay: warning: {doubt}"));
+            }
         }
         Preparation::Loading { done, total } => {
             bar.set_message("loading");

@@ -14,7 +14,7 @@ use forebay_stages::kernels::KernelTable;
 use super::builder::EngineBuilder;
 use crate::error::Error;
 use crate::memory::MemoryRequest;
-use crate::packed;
+use crate::packed::{self, Preparation};
 use crate::planner::{
     Decision, Fixed, Measure, Outlook, Survey, Wish, disk_of, fastest, identity, kernel_cases,
     least_memory,
@@ -132,8 +132,11 @@ impl EngineBuilder {
     }
 
     /// The model's tokenizer.
-    pub(super) fn tokenizer(&self, bundle: &Bundle) -> Result<Tokenizer, Error> {
+    pub(super) fn tokenizer(&mut self, bundle: &Bundle) -> Result<Tokenizer, Error> {
         let spec = bundle.read_tokenizer()?;
+        if let Some(doubt) = spec.doubt() {
+            (self.report)(Preparation::Doubt(doubt));
+        }
         Ok(Tokenizer::from_spec(spec).map_err(|e| e.within(bundle.path()))?)
     }
 
