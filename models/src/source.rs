@@ -5,9 +5,10 @@ use std::path::Path;
 
 use crate::error::{ModelError, Result};
 use crate::files::open_regular;
-use crate::gguf::GgufSource;
+use crate::gguf::{Gguf, GgufSource};
 use crate::hf::HfSource;
 use crate::tensor::TensorSource;
+use crate::tokenizer::{TokenizerSpec, spec_from_gguf, spec_from_hf};
 
 pub(crate) mod fields;
 pub(crate) mod inventory;
@@ -20,10 +21,35 @@ pub(crate) mod limits;
 /// A missing, empty or damaged file, another format (the message tells what to do with it), or a
 /// model that this engine does not support.
 pub fn open(path: &Path) -> Result<Box<dyn TensorSource>> {
+    match form_of(path)? {
+        Form::Folder => Ok(Box::new(HfSource::open(path)?)),
+        Form::Gguf => Ok(Box::new(GgufSource::open(path)?)),
+    }
+}
+
+/// Reads the tokenizer of the model at `path`, which may be all there is: a GGUF file without tensors, or a
+/// folder without safetensors.
+///
+/// # Errors
+/// As [`open`]'s about the file and its tokenizer.
+pub fn open_tokenizer(path: &Path) -> Result<TokenizerSpec> {
+    match form_of(path)? {
+        Form::Folder => spec_from_hf(path),
+        Form::Gguf => spec_from_gguf(Gguf::open(path)?.metadata(), path),
+    }
+}
+
+/// What a model is stored as.
+enum Form {
+    Folder,
+    Gguf,
+}
+
+fn form_of(path: &Path) -> Result<Form> {
     let describe =
         std::fs::metadata(path).map_err(|e| ModelError::io(path, "open the model", e))?;
     if describe.is_dir() {
-        return Ok(Box::new(HfSource::open(path)?));
+        return Ok(Form::Folder);
     }
     if !describe.is_file() {
         return Err(wrong_kind(path, "neither a file nor a folder"));
@@ -32,7 +58,7 @@ pub fn open(path: &Path) -> Result<Box<dyn TensorSource>> {
         [] => Err(ModelError::damaged(path, "file", "it is empty")),
         b"GGUF" | b"PWRI" => {
             refuse_split_file(path)?;
-            Ok(Box::new(GgufSource::open(path)?))
+            Ok(Form::Gguf)
         }
         head => Err(other_format(path, head)),
     }

@@ -23,6 +23,7 @@ mod sampling;
 pub mod stopping;
 mod synth;
 mod text;
+mod tokenize;
 mod trace;
 
 use std::ffi::{OsStr, OsString};
@@ -80,6 +81,8 @@ enum Command {
     Pack(pack::Pack),
     /// Show a model's architecture, tensors and sizes.
     Inspect(inspect::Inspect),
+    /// Show the tokens of a text.
+    Tokenize(tokenize::Tokenize),
     /// Measure the speed of prompts and of generation against the machine's limits.
     Bench(Box<bench::Bench>),
     /// Measure a model's quality.
@@ -112,6 +115,7 @@ pub fn run(arguments: Arguments) -> anyhow::Result<()> {
         Some(Command::Run(run)) => run.execute(),
         Some(Command::Pack(pack)) => pack.execute(),
         Some(Command::Inspect(inspect)) => inspect.execute(),
+        Some(Command::Tokenize(tokenize)) => tokenize.execute(),
         Some(Command::Bench(bench)) => bench.execute(),
         Some(Command::Eval(eval)) => eval.execute(),
         Some(Command::Cache(cache)) => cache.execute(),

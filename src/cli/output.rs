@@ -1,7 +1,7 @@
 //! Writing results for machines.
 
 use std::fmt::Display;
-use std::io::{ErrorKind, Write};
+use std::io::{self, BufWriter, ErrorKind, Write};
 use std::path::Path;
 
 use anyhow::Context;
@@ -37,8 +37,16 @@ impl std::error::Error for ReaderGone {}
 /// # Errors
 /// The text cannot be written; [`ReaderGone`] if the reader has closed standard output.
 pub fn print_text(text: &str) -> anyhow::Result<()> {
-    let mut out = std::io::stdout();
-    let written = out.write_all(text.as_bytes()).and_then(|()| out.flush());
+    print_with(|out| out.write_all(text.as_bytes()))
+}
+
+/// The same for what is written piece by piece.
+///
+/// # Errors
+/// As [`print_text`].
+pub fn print_with(write: impl FnOnce(&mut dyn Write) -> io::Result<()>) -> anyhow::Result<()> {
+    let mut out = BufWriter::new(io::stdout());
+    let written = write(&mut out).and_then(|()| out.flush());
     match written {
         Err(e) if e.kind() == ErrorKind::BrokenPipe => Err(ReaderGone.into()),
         written => written.context("cannot write to standard output"),
@@ -47,7 +55,7 @@ pub fn print_text(text: &str) -> anyhow::Result<()> {
 
 /// Prints a message on standard error. If that is closed or full, the message is dropped: `eprintln!` would panic.
 pub fn say(text: impl Display) {
-    let _ = writeln!(std::io::stderr(), "{text}");
+    let _ = writeln!(io::stderr(), "{text}");
 }
 
 /// Prints `value` as one JSON object on standard output.

@@ -1,9 +1,8 @@
 //! `forebay run`
 
-use std::io::{IsTerminal, Read};
 use std::path::{Path, PathBuf};
 
-use anyhow::{Context, anyhow, bail};
+use anyhow::{Context, anyhow};
 use clap::Args;
 use forebay::{Engine, Error, Request, Statistics, StreamItem, TokenStream, demo};
 use futures_util::StreamExt;
@@ -16,6 +15,7 @@ use super::output::{print_text, say, write_json};
 use super::progress::reporter;
 use super::sampling::Sampling;
 use super::stopping::Generating;
+use super::text::read_standard_input;
 
 /// Records per trace lane of a core: the last quarter of a million slices, 16 MiB.
 pub const TRACE_RECORDS: usize = 1 << 18;
@@ -220,14 +220,7 @@ impl Run {
         if self.model.path().is_none() {
             return Ok(demo::PROMPT.into());
         }
-        let mut stdin = std::io::stdin();
-        if stdin.is_terminal() {
-            bail!("there is no prompt; give one with -p TEXT, -f FILE or on standard input");
-        }
-        let mut text = String::new();
-        stdin
-            .read_to_string(&mut text)
-            .context("cannot read the prompt from standard input (it must be UTF-8 text)")?;
+        let text = read_standard_input("prompt")?;
         note_standard_input(&text);
         Ok(text)
     }

@@ -1,5 +1,6 @@
-//! Texts from which commands learn or on which they measure.
+//! Texts that commands are given.
 
+use std::io::{IsTerminal, Read};
 use std::path::Path;
 
 use anyhow::{Context, bail};
@@ -15,6 +16,19 @@ pub fn read_text(file: &Path) -> anyhow::Result<String> {
             file.display()
         )
     })
+}
+
+/// Reads all of standard input; `what` it is to be is named in messages.
+pub fn read_standard_input(what: &str) -> anyhow::Result<String> {
+    let mut stdin = std::io::stdin();
+    if stdin.is_terminal() {
+        bail!("there is no {what}; give one with -p TEXT, -f FILE or on standard input");
+    }
+    let mut text = String::new();
+    stdin.read_to_string(&mut text).with_context(|| {
+        format!("cannot read the {what} from standard input (it must be UTF-8 text)")
+    })?;
+    Ok(text)
 }
 
 /// Checks, before a model is packed for it, that there are enough tokens for a piece of text.
