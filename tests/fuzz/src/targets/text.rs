@@ -8,6 +8,7 @@ use forebay_models::tokenizer::{
 };
 
 use super::gguf_writer::Model;
+use super::tokenizer::{PRE_TOKENIZERS, by_merges};
 use super::{check_decoding, refusal};
 use crate::mutate;
 use crate::random::Random;
@@ -29,7 +30,7 @@ pub fn make(folder: &Path) -> Result<Box<dyn Target>> {
     let gguf = forebay_models::gguf::Gguf::open(&path)?;
     let whole = spec_from_gguf(gguf.metadata(), &path)?;
     let mut specs = Vec::new();
-    for name in ["gpt-2", "llama-bpe", "qwen2", "smollm", "default"] {
+    for name in PRE_TOKENIZERS {
         let mut spec = whole.clone();
         if let TokenizerModel::ByteLevelBpe { pre, .. } = &mut spec.model {
             *pre = name.into();
@@ -38,6 +39,8 @@ pub fn make(folder: &Path) -> Result<Box<dyn Target>> {
     }
     specs.push(pieces(true));
     specs.push(pieces(false));
+    let merges = ["t h", "th e", "\u{2581} t", "\u{2581} \u{2581}"];
+    specs.push(by_merges(pieces(false), &merges));
     let tokenizers = specs.into_iter().map(Tokenizer::from_spec);
     Ok(Box::new(Text {
         tokenizers: tokenizers.collect::<Result<_, _>>()?,

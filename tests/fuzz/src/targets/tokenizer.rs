@@ -11,6 +11,26 @@ use crate::mutate;
 use crate::random::Random;
 use crate::target::{Placed, Target};
 
+/// One pre-tokenizer of each family.
+pub const PRE_TOKENIZERS: [&str; 16] = [
+    "gpt-2",
+    "llama-bpe",
+    "qwen2",
+    "smollm",
+    "default",
+    "falcon",
+    "minicpm5",
+    "seed-coder",
+    "qwen35",
+    "tekken",
+    "gpt-4o",
+    "kimi-k2",
+    "deepseek-llm",
+    "deepseek-coder",
+    "deepseek-v3",
+    "glm4",
+];
+
 /// The section.
 struct Spec;
 
@@ -72,12 +92,24 @@ pub fn sentence_piece() -> TokenizerSpec {
     }
 }
 
+/// Pieces with a list of merges in place of scores.
+pub fn by_merges(mut spec: TokenizerSpec, merges: &[&str]) -> TokenizerSpec {
+    if let TokenizerModel::SentencePiece { tokens, types, .. } = spec.model {
+        let merges = merges.iter().map(|m| (*m).to_owned()).collect();
+        spec.model = TokenizerModel::SentencePieceMerges {
+            tokens,
+            types,
+            merges,
+        };
+    }
+    spec
+}
+
 impl Target for Spec {
     fn seeds(&self) -> Vec<Vec<u8>> {
-        let mut specs = ["gpt-2", "llama-bpe", "qwen2", "smollm", "default"]
-            .map(byte_level)
-            .to_vec();
+        let mut specs = PRE_TOKENIZERS.map(byte_level).to_vec();
         specs.push(sentence_piece());
+        specs.push(by_merges(sentence_piece(), &["t h", "\u{2581} th"]));
         specs
             .iter()
             .map(|s| serde_json::to_vec(s).expect("JSON"))
