@@ -4,6 +4,7 @@
 
 mod arch;
 pub mod bundle;
+pub mod chat_templates;
 pub mod error;
 pub mod files;
 pub mod gguf;

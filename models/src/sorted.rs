@@ -4,6 +4,7 @@
 use std::path::Path;
 
 use crate::block::BlockType;
+use crate::chat_templates::ChatTemplates;
 use crate::error::{ModelError, Result};
 use crate::network::Network;
 use crate::tensor::{LayerTensor, TensorId, TensorMeta, TensorSource};
@@ -133,6 +134,10 @@ impl TensorSource for SortedNeurons {
 
     fn tokenizer(&self) -> &TokenizerSpec {
         self.inner.tokenizer()
+    }
+
+    fn chat_templates(&self) -> &ChatTemplates {
+        self.inner.chat_templates()
     }
 
     fn meta(&self, id: TensorId) -> Option<&TensorMeta> {

@@ -5,6 +5,7 @@ use std::path::Path;
 use serde::{Deserialize, Serialize};
 
 use crate::block::{BlockType, dequantize};
+use crate::chat_templates::ChatTemplates;
 use crate::error::{ModelError, Result};
 use crate::network::Network;
 use crate::tokenizer::TokenizerSpec;
@@ -170,6 +171,11 @@ pub trait TensorSource: Send {
 
     /// Everything needed to build the tokenizer.
     fn tokenizer(&self) -> &TokenizerSpec;
+
+    /// How conversations are written for the model.
+    fn chat_templates(&self) -> &ChatTemplates {
+        ChatTemplates::NONE
+    }
 
     /// Shape and type of a tensor, `None` if the model has no such tensor. If the file stores several tensors as one,
     /// these are the rows of this one.

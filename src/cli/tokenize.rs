@@ -62,7 +62,7 @@ impl Tokenize {
 /// The tokenizer of a model of any kind, complete or not.
 fn open(model: &Path) -> anyhow::Result<Tokenizer> {
     let spec = match forebay::packed::is_bundle(model) {
-        true => Bundle::open(model)?.read_tokenizer()?,
+        true => Bundle::open(model)?.read_tokenizer()?.0,
         false => source::open_tokenizer(model)?,
     };
     if let Some(doubt) = spec.doubt() {

@@ -133,7 +133,7 @@ impl EngineBuilder {
 
     /// The model's tokenizer.
     pub(super) fn tokenizer(&mut self, bundle: &Bundle) -> Result<Tokenizer, Error> {
-        let spec = bundle.read_tokenizer()?;
+        let (spec, _) = bundle.read_tokenizer()?;
         if let Some(doubt) = spec.doubt() {
             (self.report)(Preparation::Doubt(doubt));
         }

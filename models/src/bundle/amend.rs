@@ -155,7 +155,8 @@ pub fn amend(
     if let Some(gates) = &amendment.gates {
         meta.gates = Some(gates.clone());
     }
-    writer.finish(&meta, &bundle.read_tokenizer()?, &bundle.vectors)
+    let (tokenizer, templates) = bundle.read_tokenizer()?;
+    writer.finish(&meta, (&tokenizer, &templates), &bundle.vectors)
 }
 
 fn write_predictor(

@@ -14,6 +14,7 @@ mod meta;
 mod pack;
 mod reader;
 mod room;
+mod texts;
 mod vectors;
 mod writer;
 

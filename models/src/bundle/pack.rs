@@ -117,7 +117,8 @@ pub fn pack(
         });
     }
     let _span = tracing::info_span!("sections, sync and rename").entered();
-    packer.writer.finish(&meta, source.tokenizer(), &vectors)
+    let texts = (source.tokenizer(), source.chat_templates());
+    packer.writer.finish(&meta, texts, &vectors)
 }
 
 /// Whether `source` comes with activation predictors.

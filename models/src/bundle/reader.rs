@@ -8,8 +8,10 @@ use super::check::check_meta;
 use super::format::{ALIGN, DirectoryEntry, ENTRY_BYTES, Header, Section, SectionId, checksum};
 use super::geometry::{FfnGeometry, FfnLayout};
 use super::meta::{BundleMeta, StoredMatrix};
+use super::texts::StoredTexts;
 use super::vectors::Vectors;
 use crate::block::BlockType;
+use crate::chat_templates::ChatTemplates;
 use crate::error::{ModelError, Result};
 use crate::files::open_regular;
 use crate::network::Content;
@@ -129,16 +131,17 @@ impl Bundle {
         &self.path
     }
 
-    /// Reads the tokenizer section (megabytes for large vocabularies, so not kept).
+    /// Reads the tokenizer section, with the chat templates (megabytes for large vocabularies, so not kept).
     ///
     /// # Errors
     /// A failed read, or damaged bytes.
-    pub fn read_tokenizer(&self) -> Result<TokenizerSpec> {
+    pub fn read_tokenizer(&self) -> Result<(TokenizerSpec, ChatTemplates)> {
         let section = self.header.sections[SectionId::Tokenizer as usize];
         let bound = ("tokenizer", most_tokenizer(&self.meta));
         let bytes = read_section(&self.file, &self.path, section, bound)?;
-        serde_json::from_slice(&bytes)
-            .map_err(|e| ModelError::damaged(&self.path, "tokenizer section", e.to_string()))
+        let texts: StoredTexts = serde_json::from_slice(&bytes)
+            .map_err(|e| ModelError::damaged(&self.path, "tokenizer section", e.to_string()))?;
+        Ok(texts.take_apart())
     }
 
     /// Whether the model has activation predictors.

@@ -11,7 +11,9 @@ use super::format::{
 use super::meta::BundleMeta;
 use super::reader::NeuronSums;
 use super::room;
+use super::texts::WrittenTexts;
 use super::vectors::Vectors;
+use crate::chat_templates::ChatTemplates;
 use crate::error::{ModelError, Result};
 use crate::files::Partial;
 use crate::network::Content;
@@ -110,12 +112,13 @@ impl BundleWriter {
     pub fn finish(
         mut self,
         meta: &BundleMeta,
-        tokenizer: &TokenizerSpec,
+        (tokenizer, templates): (&TokenizerSpec, &ChatTemplates),
         vectors: &Vectors,
     ) -> Result<()> {
         let json = |e: serde_json::Error| self.io("encode the metadata", e.into());
         let meta = serde_json::to_vec(meta).map_err(json)?;
-        let tokenizer = serde_json::to_vec(tokenizer).map_err(json)?;
+        let tokenizer =
+            serde_json::to_vec(&WrittenTexts::of(tokenizer, templates)).map_err(json)?;
         let mut directory = Vec::with_capacity(self.entries.len() * ENTRY_BYTES);
         self.entries.iter().for_each(|e| e.encode(&mut directory));
         let sums = self

@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 use super::config;
 use super::container::Gguf;
 use crate::arch::Part;
+use crate::chat_templates::{ChatTemplates, templates_from_gguf};
 use crate::error::{ModelError, Result};
 use crate::network::Network;
 use crate::source::inventory::{Found, Inventory, unknown_tensor};
@@ -16,6 +17,7 @@ pub struct GgufSource {
     path: PathBuf,
     network: Network,
     tokenizer: TokenizerSpec,
+    chat_templates: ChatTemplates,
     inventory: Inventory,
 }
 
@@ -28,6 +30,7 @@ impl GgufSource {
         let gguf = Gguf::open(path)?;
         let described = config::read(&gguf)?;
         let tokenizer = spec_from_gguf(gguf.metadata(), path)?;
+        let chat_templates = templates_from_gguf(gguf.metadata(), path)?;
         let tensors = gguf.tensors().to_vec();
         let mut inventory = Inventory::new(described.names);
         let file = inventory.add_file(path.to_path_buf(), gguf.into_file());
@@ -63,6 +66,7 @@ impl GgufSource {
             path: path.to_path_buf(),
             network: described.network,
             tokenizer,
+            chat_templates,
             inventory,
         })
     }
@@ -79,6 +83,10 @@ impl TensorSource for GgufSource {
 
     fn tokenizer(&self) -> &TokenizerSpec {
         &self.tokenizer
+    }
+
+    fn chat_templates(&self) -> &ChatTemplates {
+        &self.chat_templates
     }
 
     fn meta(&self, id: TensorId) -> Option<&TensorMeta> {

@@ -4,6 +4,7 @@ use std::path::{Path, PathBuf};
 
 use super::checkpoint::{Shard, open_checkpoint};
 use crate::arch::{self, Description, Part};
+use crate::chat_templates::{ChatTemplates, templates_from_hf};
 use crate::error::{ModelError, Result};
 use crate::network::Network;
 use crate::source::fields::Fields;
@@ -19,6 +20,7 @@ pub struct HfSource {
     path: PathBuf,
     network: Network,
     tokenizer: TokenizerSpec,
+    chat_templates: ChatTemplates,
     inventory: Inventory,
 }
 
@@ -56,6 +58,7 @@ impl HfSource {
         Ok(Self {
             path: folder.to_path_buf(),
             tokenizer: spec_from_hf(folder)?,
+            chat_templates: templates_from_hf(folder)?,
             network: described.network,
             inventory,
         })
@@ -112,6 +115,10 @@ impl TensorSource for HfSource {
 
     fn tokenizer(&self) -> &TokenizerSpec {
         &self.tokenizer
+    }
+
+    fn chat_templates(&self) -> &ChatTemplates {
+        &self.chat_templates
     }
 
     fn meta(&self, id: TensorId) -> Option<&TensorMeta> {

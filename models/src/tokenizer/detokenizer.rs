@@ -23,6 +23,8 @@ pub enum TextPosition {
 pub struct Detokenizer {
     vocab: Arc<Vocabulary>,
     skip_special: bool,
+    /// Control tokens that are not skipped.
+    shown: Vec<u32>,
     strip_space: bool,
     /// Bytes not yet given out: between calls, the beginning of one character.
     pending: Vec<u8>,
@@ -34,9 +36,17 @@ impl Detokenizer {
         Self {
             vocab,
             skip_special,
+            shown: Vec::new(),
             strip_space,
             pending: Vec::with_capacity(64),
         }
+    }
+
+    /// Shows the names of these control tokens, whatever becomes of others.
+    #[must_use]
+    pub fn showing(mut self, shown: Vec<u32>) -> Self {
+        self.shown = shown;
+        self
     }
 
     /// The text that `id` completes; empty where it completes none.
@@ -48,7 +58,8 @@ impl Detokenizer {
 
     /// Appends the text that `id` completes to `out`; allocates nothing where `out` has room for it.
     pub fn push_into(&mut self, id: u32, out: &mut String) {
-        let mut bytes = self.vocab.shown(id, self.skip_special);
+        let skips = self.skip_special && !self.shown.contains(&id);
+        let mut bytes = self.vocab.shown(id, skips);
         if self.strip_space && !bytes.is_empty() {
             bytes = bytes.strip_prefix(b" ").unwrap_or(bytes);
             self.strip_space = false;

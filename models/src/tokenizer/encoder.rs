@@ -10,7 +10,7 @@ use super::limits::{MAX_MERGES, MAX_TOKENS};
 use super::merge::{BYTES_PER_SYMBOL, Merger};
 use super::pre_tokenizer::PreTokenizer;
 use super::room::{EncodingMemory, Room};
-use super::special::{Fragment, SpecialTokens};
+use super::special::{Fragment, Names, SpecialTokens};
 use super::spm::SentencePiece;
 use super::vocabulary::{TokenKind, Vocabulary};
 use super::{TokenizerModel, TokenizerSpec};
@@ -32,8 +32,9 @@ pub struct EncodeOptions {
 /// Text to tokens and back. Cheap to share behind an `Arc`; all methods take `&self`.
 #[derive(Debug)]
 pub struct Tokenizer {
-    vocab: Arc<Vocabulary>,
+    pub(super) vocab: Arc<Vocabulary>,
     encoder: Encoder,
+    pub(super) special: SpecialTokens,
     bos: Option<u32>,
     add_bos: bool,
     /// Sorted.
@@ -42,8 +43,8 @@ pub struct Tokenizer {
 
 #[derive(Debug)]
 enum Encoder {
-    Bpe(ByteLevelBpe, SpecialTokens),
-    Spm(SentencePiece, SpecialTokens),
+    Bpe(ByteLevelBpe),
+    Spm(SentencePiece),
     Hf(Box<HfEncoder>),
 }
 
@@ -77,8 +78,7 @@ impl Tokenizer {
                 let pre = PreTokenizer::parse(&pre)
                     .ok_or_else(|| PreTokenizer::unknown(path, "pre", &pre))?;
                 let (vocab, bpe) = ByteLevelBpe::build(pre, tokens, &types, merges, path)?;
-                let special = SpecialTokens::of(&vocab);
-                (vocab, Encoder::Bpe(bpe, special))
+                (vocab, Encoder::Bpe(bpe))
             }
             TokenizerModel::SentencePiece {
                 tokens,
@@ -89,8 +89,7 @@ impl Tokenizer {
                 check_sizes(&tokens, &[("types", types.len()), ("scores", scores.len())])?;
                 let (vocab, spm) =
                     SentencePiece::by_scores(tokens, &scores, &types, add_space_prefix, path)?;
-                let special = SpecialTokens::of(&vocab);
-                (vocab, Encoder::Spm(spm, special))
+                (vocab, Encoder::Spm(spm))
             }
             TokenizerModel::SentencePieceMerges {
                 tokens,
@@ -100,8 +99,7 @@ impl Tokenizer {
                 check_sizes(&tokens, &[("types", types.len())])?;
                 check_merges(&merges)?;
                 let (vocab, spm) = SentencePiece::by_merges(tokens, &types, merges, path)?;
-                let special = SpecialTokens::of(&vocab);
-                (vocab, Encoder::Spm(spm, special))
+                (vocab, Encoder::Spm(spm))
             }
         };
         if let Some(bos) = bos.filter(|&bos| add_bos && vocab.kind(bos).is_none()) {
@@ -110,6 +108,7 @@ impl Tokenizer {
         }
         eog.sort_unstable();
         Ok(Self {
+            special: SpecialTokens::of(&vocab),
             vocab: Arc::new(vocab),
             encoder,
             bos,
@@ -151,6 +150,28 @@ impl Tokenizer {
         Ok(ids)
     }
 
+    /// The first tokens of `text` as [`Self::encode_up_to`], without BOS. Control tokens are found by their names, but
+    /// no special token reaches across one of `breaks`, which are in ascending order (see [`Self::breaks`]). `position`
+    /// says whether text stands before it.
+    ///
+    /// # Errors
+    /// As [`Self::encode_up_to`].
+    pub fn encode_unbroken(
+        &self,
+        (text, position): (&str, TextPosition),
+        breaks: &[usize],
+        most: usize,
+    ) -> Result<Vec<u32>> {
+        let room = Room::of(most);
+        let mut ids = Vec::with_capacity(room.likely_tokens(text.len()));
+        let names = match breaks {
+            [] => Names::All,
+            breaks => Names::Unbroken(breaks),
+        };
+        self.encode_named((text, position), names, room, &mut ids)?;
+        Ok(ids)
+    }
+
     /// The memory that encoding takes, beside the tokenizer itself.
     pub fn encoding_memory(&self) -> EncodingMemory {
         match &self.encoder {
@@ -158,7 +179,7 @@ impl Tokenizer {
                 own: 0,
                 of_crate: hf.bytes_per_byte(),
             },
-            Encoder::Bpe(..) | Encoder::Spm(..) => EncodingMemory {
+            Encoder::Bpe(_) | Encoder::Spm(_) => EncodingMemory {
                 own: BYTES_PER_SYMBOL,
                 of_crate: 0,
             },
@@ -172,13 +193,27 @@ impl Tokenizer {
         room: Room,
         ids: &mut Vec<u32>,
     ) -> Result<()> {
-        let vocab = &*self.vocab;
+        let names = match parse_special {
+            true => Names::All,
+            false => Names::Plain,
+        };
+        self.encode_named((text, TextPosition::Start), names, room, ids)
+    }
+
+    fn encode_named(
+        &self,
+        (text, position): (&str, TextPosition),
+        names: Names<'_>,
+        room: Room,
+        ids: &mut Vec<u32>,
+    ) -> Result<()> {
+        let (vocab, special) = (&*self.vocab, &self.special);
         let mut merger = Merger::default();
         let mut done = Ok(());
         match &self.encoder {
-            Encoder::Hf(hf) => return hf.encode(text, parse_special, room, ids),
-            Encoder::Bpe(bpe, special) => {
-                special.partition(text, parse_special, vocab, &mut |fragment| match fragment {
+            Encoder::Hf(hf) => return hf.encode((text, position), names, room, ids),
+            Encoder::Bpe(bpe) => {
+                special.partition(text, names, vocab, &mut |fragment| match fragment {
                     _ if done.is_err() || !room.holds(ids) => {}
                     Fragment::Text(text) => {
                         done = bpe.encode(text, vocab, &mut merger, (room, ids))
@@ -186,9 +221,9 @@ impl Tokenizer {
                     Fragment::Token(id) => ids.push(id),
                 });
             }
-            Encoder::Spm(spm, special) => {
-                let mut begins = true;
-                special.partition(text, parse_special, vocab, &mut |fragment| {
+            Encoder::Spm(spm) => {
+                let mut begins = position == TextPosition::Start;
+                special.partition(text, names, vocab, &mut |fragment| {
                     match fragment {
                         _ if done.is_err() || !room.holds(ids) => {}
                         Fragment::Text(text) => {

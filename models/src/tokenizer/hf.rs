@@ -20,8 +20,10 @@ use tokenizers::{
     OffsetType, PreTokenizer,
 };
 
+use super::detokenizer::TextPosition;
 use super::limits::MAX_TOKENS;
 use super::room::{Room, too_long};
+use super::special::Names;
 use super::vocabulary::{Spelling, TokenKind, Vocabulary, byte_token};
 use crate::error::{ModelError, Result};
 use seams::Seams;
@@ -135,28 +137,32 @@ impl HfEncoder {
         BYTES_PER_BYTE * self.growth as u64
     }
 
-    /// Appends the tokens of `text`, without those of the file's post-processor, until there are more than fit.
+    /// Appends the tokens of `text`, without those of the file's post-processor, until there are more than fit. The
+    /// crate gets what stands between two breaks on its own.
     ///
     /// # Errors
     /// What the crate refuses to encode, or a text without a place to cut it.
     pub(super) fn encode(
         &self,
-        text: &str,
-        parse_special: bool,
+        (text, position): (&str, TextPosition),
+        names: Names<'_>,
         room: Room,
         out: &mut Vec<u32>,
     ) -> Result<()> {
         let mut inner = self.inner.lock().unwrap_or_else(PoisonError::into_inner);
-        inner.set_encode_special_tokens(!parse_special);
+        inner.set_encode_special_tokens(matches!(names, Names::Plain));
         let mut at = 0;
-        while at < text.len() && room.holds(out) {
-            let rest = &text[at..];
-            let length = self.seams.first_piece(rest, room.piece, room.crate_run);
-            let length = length.ok_or_else(|| too_long(room.crate_run))?;
-            guarded("model", || {
-                encode_piece(&inner, &rest[..length], at > 0, out)
-            })?;
-            at += length;
+        for end in names.breaks().iter().copied().chain([text.len()]) {
+            while at < end && room.holds(out) {
+                let rest = &text[at..end];
+                let length = self.seams.first_piece(rest, room.piece, room.crate_run);
+                let length = length.ok_or_else(|| too_long(room.crate_run))?;
+                let continues = at > 0 || position == TextPosition::Continuation;
+                guarded("model", || {
+                    encode_piece(&inner, &rest[..length], continues, out)
+                })?;
+                at += length;
+            }
         }
         Ok(())
     }
@@ -240,17 +246,22 @@ pub fn catches_panics() -> bool {
     GUARDED.get()
 }
 
+/// Runs code of others, which may panic; `None` if it does.
+pub fn catching<T>(run: impl FnOnce() -> T) -> Option<T> {
+    GUARDED.set(true);
+    let done = catch_unwind(AssertUnwindSafe(run));
+    GUARDED.set(false);
+    done.ok()
+}
+
 /// Runs code of the crate, which panics over files that nobody has tried it with.
 ///
 /// # Errors
 /// It fails or panics.
 fn guarded<T>(field: &str, run: impl FnOnce() -> tokenizers::Result<T>) -> Result<T> {
-    GUARDED.set(true);
-    let done = catch_unwind(AssertUnwindSafe(run));
-    GUARDED.set(false);
-    match done {
-        Ok(done) => done.map_err(|e| damaged(field, &e)),
-        Err(_) => Err(ModelError::unsupported(
+    match catching(run) {
+        Some(done) => done.map_err(|e| damaged(field, &e)),
+        None => Err(ModelError::unsupported(
             FILE,
             field,
             "a tokenizer that the tokenizers crate fails on",

@@ -57,7 +57,7 @@ struct Settings {
 }
 
 /// A token given as text or as `{"content": text}`.
-struct TokenName(String);
+pub(crate) struct TokenName(pub(crate) String);
 
 impl<'de> Deserialize<'de> for TokenName {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> std::result::Result<Self, D::Error> {

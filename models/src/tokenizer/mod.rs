@@ -1,6 +1,7 @@
 //! Tokenizers: from GGUF metadata and from `tokenizer.json`, one type for both.
 
 mod bpe;
+mod breaks;
 mod byte_alphabet;
 mod detokenizer;
 mod encoder;
@@ -24,7 +25,8 @@ use serde::{Deserialize, Serialize};
 pub use detokenizer::{Detokenizer, TextPosition};
 pub use encoder::{EncodeOptions, Tokenizer};
 pub use gguf_spec::spec_from_gguf;
-pub use hf::catches_panics;
+pub use hf::{catches_panics, catching};
+pub(crate) use hf_spec::TokenName;
 pub use hf_spec::spec_from_hf;
 pub use room::EncodingMemory;
 

@@ -11,6 +11,37 @@ pub(super) enum Fragment<'t> {
     Token(u32),
 }
 
+/// Which control tokens are found by their names.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Names<'a> {
+    /// None.
+    Plain,
+    /// All.
+    All,
+    /// All that do not reach across one of these places, in ascending order. User-defined tokens do not either.
+    Unbroken(&'a [usize]),
+}
+
+impl Names<'_> {
+    /// The places that no token reaches across.
+    pub(super) fn breaks(&self) -> &[usize] {
+        match self {
+            Self::Unbroken(breaks) => breaks,
+            Self::Plain | Self::All => &[],
+        }
+    }
+
+    /// Whether a token may be found at `at`, of `len` bytes and this kind.
+    fn allow(&self, kind: Option<TokenKind>, at: usize, len: usize) -> bool {
+        let next = self.breaks().partition_point(|&place| place <= at);
+        let whole = self
+            .breaks()
+            .get(next)
+            .is_none_or(|&place| place >= at + len);
+        whole && (!matches!(self, Self::Plain) || kind == Some(TokenKind::UserDefined))
+    }
+}
+
 /// The tokens that are found by their text before anything else is done with a prompt.
 #[derive(Debug)]
 pub(super) struct SpecialTokens {
@@ -38,20 +69,38 @@ impl SpecialTokens {
         Self { ids, begins }
     }
 
+    /// All ids.
+    pub(super) fn ids(&self) -> impl Iterator<Item = u32> + Clone + '_ {
+        self.ids.iter().copied()
+    }
+
+    /// Whether any token that `counts` stands at the front of `bytes`.
+    pub(super) fn any_at(
+        &self,
+        bytes: &[u8],
+        vocab: &Vocabulary,
+        counts: impl Fn(u32) -> bool,
+    ) -> bool {
+        let begins = |id: u32| vocab.bytes(id).is_some_and(|text| bytes.starts_with(text));
+        self.beginning_with(bytes[0])
+            .iter()
+            .any(|&id| begins(id) && counts(id))
+    }
+
     /// Cuts `text` at its special tokens, from the left, the longest first where several begin at
-    /// one place (as the `tokenizers` crate does). Control and unknown tokens are only found where
-    /// `parse_special`; user-defined ones always are.
+    /// one place (as the `tokenizers` crate does). Control and unknown tokens are found as `names`
+    /// says; user-defined ones always are, unless they are broken.
     pub(super) fn partition<'t>(
         &self,
         text: &'t str,
-        parse_special: bool,
+        names: Names<'_>,
         vocab: &Vocabulary,
         emit: &mut dyn FnMut(Fragment<'t>),
     ) {
         let bytes = text.as_bytes();
         let (mut begin, mut at) = (0, 0);
         while at < bytes.len() {
-            let Some((id, len)) = self.match_at(&bytes[at..], parse_special, vocab) else {
+            let Some((id, len)) = self.match_at((bytes, at), names, vocab) else {
                 at += 1;
                 continue;
             };
@@ -67,21 +116,25 @@ impl SpecialTokens {
         }
     }
 
-    /// The longest special token at the front of `bytes`. Token texts are whole UTF-8 strings, so
-    /// a match begins and ends at character boundaries.
-    fn match_at(
+    /// The longest special token of `text` at `at`. Token texts are whole UTF-8 strings, so a match
+    /// begins and ends at character boundaries.
+    pub(super) fn match_at(
         &self,
-        bytes: &[u8],
-        parse_special: bool,
+        (text, at): (&[u8], usize),
+        names: Names<'_>,
         vocab: &Vocabulary,
     ) -> Option<(u32, usize)> {
-        let first = usize::from(bytes[0]);
-        let ids = &self.ids[self.begins[first] as usize..self.begins[first + 1] as usize];
-        ids.iter().find_map(|&id| {
-            let wanted = parse_special || vocab.kind(id) == Some(TokenKind::UserDefined);
-            let text = vocab.bytes(id)?;
-            (wanted && bytes.starts_with(text)).then_some((id, text.len()))
+        let bytes = text.get(at..).filter(|bytes| !bytes.is_empty())?;
+        self.beginning_with(bytes[0]).iter().find_map(|&id| {
+            let name = vocab.bytes(id)?;
+            let found = bytes.starts_with(name) && names.allow(vocab.kind(id), at, name.len());
+            found.then_some((id, name.len()))
         })
+    }
+
+    fn beginning_with(&self, first: u8) -> &[u32] {
+        let first = usize::from(first);
+        &self.ids[self.begins[first] as usize..self.begins[first + 1] as usize]
     }
 }
 
@@ -103,15 +156,15 @@ mod tests {
             vocab.push(text, kind, Spelling::ByteAlphabet);
         }
         let special = SpecialTokens::of(&vocab);
-        let cut = |text, parse| {
+        let cut = |text, names| {
             let mut fragments = Vec::new();
-            special.partition(text, parse, &vocab, &mut |f| fragments.push(f));
+            special.partition(text, names, &vocab, &mut |f| fragments.push(f));
             fragments
         };
         use Fragment::{Text, Token};
         let text = "é<a>>plain   <a>";
         assert_eq!(
-            cut(text, true),
+            cut(text, Names::All),
             [
                 Text("é"),
                 Token(1),
@@ -122,9 +175,18 @@ mod tests {
             ]
         );
         assert_eq!(
-            cut(text, false),
+            cut(text, Names::Plain),
             [Text("é<a>>plain"), Token(2), Text(" <a>")]
         );
-        assert_eq!(cut("", true), []);
+        // A token may begin or end at a break.
+        assert_eq!(
+            cut("<a>  <a>", Names::Unbroken(&[3, 4, 5])),
+            [Token(0), Text("  "), Token(0)]
+        );
+        assert_eq!(
+            cut("<a>><a>", Names::Unbroken(&[3, 5])),
+            [Token(0), Text("><a>")]
+        );
+        assert_eq!(cut("", Names::All), []);
     }
 }

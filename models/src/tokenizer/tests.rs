@@ -4,6 +4,7 @@ use proptest::prelude::*;
 
 use super::*;
 
+mod breaks;
 mod families;
 mod gguf;
 mod pieces;

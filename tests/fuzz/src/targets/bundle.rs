@@ -190,7 +190,7 @@ fn open(path: &Path) -> Result<(), String> {
         let failed = bundle.read_gate(layer).err();
         first = first.or(failed.map(|e| refusal(&e)));
     }
-    let spec = bundle.read_tokenizer().map_err(|e| refusal(&e))?;
+    let (spec, _) = bundle.read_tokenizer().map_err(|e| refusal(&e))?;
     use_tokenizer(spec)?;
     first.map_or(Ok(()), Err)
 }
