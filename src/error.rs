@@ -4,7 +4,7 @@
 use std::path::PathBuf;
 
 use forebay_actors::fault::Fault;
-use forebay_models::error::ModelError;
+use forebay_models::error::{ModelError, Shown};
 use forebay_plans::PlanError;
 use forebay_plans::budget::ImpossibleBudget;
 use forebay_plans::size::format_size;
@@ -47,6 +47,42 @@ pub enum Error {
         needed: u64,
         /// Memory that is available, bytes.
         available: u64,
+    },
+    /// A conversation with a model that was not trained on any, as far as its file says.
+    #[error("{model}: the model has no chat template")]
+    NoChatTemplate {
+        /// The model as the caller named it.
+        model: String,
+    },
+    /// A chat template that fails.
+    #[error("{}: {}", Shown::name(template), Shown::message(problem))]
+    ChatTemplate {
+        /// Its file, or the model and the key in it.
+        template: String,
+        /// What is wrong with it.
+        problem: String,
+    },
+    /// A chat template refuses a conversation.
+    #[error(
+        "{}: the chat template refuses this conversation: {}",
+        Shown::name(template),
+        Shown::message(message)
+    )]
+    ChatRefused {
+        /// Its file, or the model and the key in it.
+        template: String,
+        /// Why, in the template's words.
+        message: String,
+    },
+    /// A message names control tokens, and the chat template changes it so that they cannot be told from its own.
+    #[error(
+        "{}: a message has the name of a control token in it, and the chat template changes it in a way that makes it \
+         one",
+        Shown::name(template)
+    )]
+    ControlTokenInText {
+        /// Its file, or the model and the key in it.
+        template: String,
     },
     /// Neither the request nor the session has any tokens.
     #[error("the prompt is empty")]

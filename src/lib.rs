@@ -18,6 +18,7 @@
 //! # Ok(()) }
 //! ```
 //!
+//! [`Session::chat`] takes a conversation and returns the model's next message.
 //! [`Session::generate`] returns a [`TokenStream`], which is a [`futures_core::Stream`] and needs no particular
 //! runtime; [`TokenStream::blocking`] makes it an iterator. Dropping either cancels the generation.
 //! [`EngineBuilder::build`] blocks while it reads gigabytes: in an async program, give it to the runtime's
@@ -26,6 +27,7 @@
 
 pub mod bench;
 pub mod cached;
+mod chat;
 pub mod demo;
 mod engine;
 mod error;
@@ -41,6 +43,9 @@ mod speed;
 mod stats;
 mod stream;
 
+pub use chat::{
+    ChatAnswer, ChatFinish, ChatItem, ChatItems, ChatRequest, ChatStream, Message, Role, ToolCall,
+};
 pub use engine::{Engine, EngineBuilder, Perplexity, PlanGoal, Session};
 pub use error::Error;
 pub use in_force::{ClusterCounts, PlanInForce, StreamWindow};

@@ -14,6 +14,7 @@ use forebay_plans::residency::{
 use forebay_plans::size::format_size;
 use forebay_stages::attention::KvRoom;
 
+use crate::engine::chat_bytes;
 use crate::error::Error;
 
 /// Memory that start-up and steps take beyond what is itemised: thread stacks, the ring, message queues, the
@@ -64,6 +65,8 @@ pub(crate) struct MemoryRequest {
     pub trace: u64,
     /// Memory that the tokenizer takes for a prompt.
     pub encoding: EncodingMemory,
+    /// Whether the model has a chat template.
+    pub converses: bool,
 }
 
 /// The decision: sizes, residency and the itemised budget.
@@ -238,6 +241,13 @@ fn fixed_items(
         request.encoding.bytes(context),
         format!("encoding up to {context} tokens piece by piece"),
     );
+    if request.converses {
+        budget.claim(
+            "conversation",
+            chat_bytes(context),
+            "messages, and what the chat template makes of them",
+        );
+    }
     let (buffers, each) = (row_buffers(max_batch), row_buffer_bytes(bundle));
     let why = format!("{buffers} buffers for rows that are read on demand");
     budget.claim("embedding_rows", (buffers * each) as u64, why);

@@ -29,6 +29,10 @@ pub struct Request {
     pub ignore_eog: bool,
     /// Generated text ends before the first of these.
     pub stop: Vec<String>,
+    /// Tokens that end the generation, beside those that end it for the model.
+    pub stop_tokens: Vec<u32>,
+    /// Control tokens whose names are part of the generated text; others are left out of it.
+    pub shown_tokens: Vec<u32>,
 }
 
 impl Request {
@@ -41,6 +45,8 @@ impl Request {
             parse_special: false,
             ignore_eog: false,
             stop: Vec::new(),
+            stop_tokens: Vec::new(),
+            shown_tokens: Vec::new(),
         }
     }
 
@@ -95,6 +101,20 @@ impl Request {
     #[must_use]
     pub fn stop(mut self, strings: impl IntoIterator<Item = impl Into<String>>) -> Self {
         self.stop = strings.into_iter().map(Into::into).collect();
+        self
+    }
+
+    /// Ends the generation at the first of these tokens, as at an end-of-generation token.
+    #[must_use]
+    pub fn stop_tokens(mut self, ids: impl Into<Vec<u32>>) -> Self {
+        self.stop_tokens = ids.into();
+        self
+    }
+
+    /// Makes the names of these control tokens part of the generated text.
+    #[must_use]
+    pub fn shown_tokens(mut self, ids: impl Into<Vec<u32>>) -> Self {
+        self.shown_tokens = ids.into();
         self
     }
 }

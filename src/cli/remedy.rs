@@ -45,6 +45,16 @@ fn of_engine(error: &Error) -> Option<String> {
             return flag_of(name).map(|flag| format!("see {flag}"));
         }
         Error::SpeedOutOfReach { .. } => "ask for less with --speed, or give more --memory",
+        Error::NoChatTemplate { .. } => {
+            "give one with --chat-template FILE, or have the model continue a text with `forebay run`"
+        }
+        Error::ChatTemplate { .. } => "give another one with --chat-template FILE",
+        Error::ChatRefused { .. } => {
+            "omit --system, or give a template that allows this order of messages with --chat-template FILE"
+        }
+        Error::ControlTokenInText { .. } => {
+            "remove names of control tokens such as <|im_end|> from the text, or give another --chat-template"
+        }
         Error::EmptyPrompt => "give some text with -p TEXT, -f FILE or on standard input",
         Error::ContextTooSmall { .. } => "give a larger --ctx or a shorter prompt",
         Error::TooFewTokens { .. } => "give more text or a smaller --ctx",

@@ -24,6 +24,7 @@ use super::live_budget::LiveBudget;
 use super::planning::{PlanGoal, Planning};
 use super::start::IO_DEPTH;
 use super::{Engine, Facts};
+use crate::chat::ChatFormat;
 use crate::demo;
 use crate::error::Error;
 use crate::in_force::{Parts, PlanInForce};
@@ -42,6 +43,7 @@ type Report = Box<dyn FnMut(Preparation) + Send>;
 pub struct EngineBuilder {
     pub(super) model: Option<PathBuf>,
     pub(super) cache: Option<PathBuf>,
+    pub(super) chat_template: Option<PathBuf>,
     pub(super) pack: PackOptions,
     pub(super) memory: Option<u64>,
     weight_memory: Option<u64>,
@@ -72,6 +74,7 @@ impl Default for EngineBuilder {
         Self {
             model: None,
             cache: None,
+            chat_template: None,
             pack: PackOptions::default(),
             memory: None,
             weight_memory: None,
@@ -128,6 +131,13 @@ impl EngineBuilder {
     #[must_use]
     pub fn pack_options(mut self, options: PackOptions) -> Self {
         self.pack = options;
+        self
+    }
+
+    /// A file with a chat template in Jinja to use instead of the model's own.
+    #[must_use]
+    pub fn chat_template_file(mut self, path: impl AsRef<Path>) -> Self {
+        self.chat_template = Some(path.as_ref().to_path_buf());
         self
     }
 
@@ -318,10 +328,10 @@ impl EngineBuilder {
         let _span = tracing::info_span!("build", model = self.name()).entered();
         let kernels = self.kernels()?;
         let bundle = self.open()?;
-        let tokenizer = self.tokenizer(&bundle)?;
+        let texts = self.texts(&bundle)?;
         let (network, sparsity, cores) = self.shape(&bundle)?;
         let pred = self.rule(&bundle, sparsity)?;
-        let mut request = self.memory_request(cores.len(), sparsity, &tokenizer)?;
+        let mut request = self.memory_request(cores.len(), sparsity, &texts)?;
         self.count_wants(&bundle, &mut request);
         let (request, made) = self.planned(&bundle, kernels, request)?;
         let threads = request.threads;
@@ -329,6 +339,7 @@ impl EngineBuilder {
         let coming = memory.budget.claimed().saturating_sub(request.process);
         self.check_address_space(coming, threads)?;
         let prepared = self.load(&bundle, &memory, threads, sparsity)?;
+        let (tokenizer, chat) = texts;
         let facts = Arc::new(Facts {
             model: self.name(),
             plan: PlanInForce::of(&Parts {
@@ -350,6 +361,7 @@ impl EngineBuilder {
             ceiling: prepared.ceiling,
             network,
             tokenizer,
+            chat,
             budget: LiveBudget::new(
                 memory.budget.clone(),
                 memory.residency.neuron_cache,
@@ -433,7 +445,7 @@ impl EngineBuilder {
         &self,
         threads: usize,
         sparsity: Sparsity,
-        tokenizer: &Tokenizer,
+        (tokenizer, chat): &(Tokenizer, ChatFormat),
     ) -> Result<MemoryRequest, Error> {
         let available = MemoryLimits::read()?.effective_available();
         let process = rss_now()?;
@@ -457,6 +469,7 @@ impl EngineBuilder {
             counts: 0,
             trace: (records * size_of::<Record>()) as u64,
             encoding: tokenizer.encoding_memory(),
+            converses: chat.has_templates(),
         })
     }
 }

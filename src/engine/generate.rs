@@ -37,6 +37,8 @@ pub(super) struct GenerateJob {
     pub sampler: SamplerConfig,
     pub ignore_eog: bool,
     pub stop: Vec<String>,
+    pub stop_tokens: Vec<u32>,
+    pub shown_tokens: Vec<u32>,
     pub history: History,
     pub sender: Sender<Result<StreamItem, Error>>,
     pub cancelled: Arc<AtomicBool>,
@@ -75,6 +77,7 @@ pub(super) struct Generation {
     max_tokens: usize,
     limited_by_request: bool,
     ignore_eog: bool,
+    stop_tokens: Vec<u32>,
     seed: Option<u64>,
     sampler: Sampler,
     detokenizer: Detokenizer,
@@ -129,9 +132,12 @@ impl Runner {
             max_tokens: job.max_tokens.min(room),
             limited_by_request: job.max_tokens <= room,
             ignore_eog: job.ignore_eog,
+            stop_tokens: job.stop_tokens,
             seed: (job.sampler.temperature > 0.0).then_some(job.sampler.seed),
             sampler: Sampler::new(job.sampler, self.evaluator.facts.network.vocab_size)?,
-            detokenizer: tokenizer.detokenizer(true, TextPosition::Continuation),
+            detokenizer: tokenizer
+                .detokenizer(true, TextPosition::Continuation)
+                .showing(job.shown_tokens),
             stops: Stops::new(job.stop),
             meter: Meter {
                 io_start: self.evaluator.runtime.io_counters(),
@@ -240,7 +246,8 @@ impl Runner {
         let id = generation
             .sampler
             .sample(&self.evaluator.logits, &generation.tokens)?;
-        if self.evaluator.facts.tokenizer.is_eog(id) && !generation.ignore_eog {
+        let ends = self.evaluator.facts.tokenizer.is_eog(id) && !generation.ignore_eog;
+        if ends || generation.stop_tokens.contains(&id) {
             // Not shown, but part of the conversation: the next turn begins after it.
             generation.history.lock().push(id);
             self.end(generation, FinishReason::EndOfGeneration);

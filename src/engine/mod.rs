@@ -2,6 +2,7 @@
 
 mod bench;
 mod builder;
+mod chat;
 mod context;
 mod embed;
 mod evaluator;
@@ -34,10 +35,12 @@ use parking_lot::Mutex;
 use tracing::field::Empty;
 
 pub use builder::EngineBuilder;
+pub(crate) use chat::chat_bytes;
 pub(crate) use jobs::LastWords;
 pub use planning::PlanGoal;
 pub use score::Perplexity;
 
+use crate::chat::{ChatFormat, Transcript};
 use crate::error::Error;
 use crate::in_force::PlanInForce;
 use crate::request::{Prompt, Request};
@@ -64,6 +67,7 @@ pub(crate) struct Facts {
     pub model: String,
     pub network: Network,
     pub tokenizer: Tokenizer,
+    pub chat: ChatFormat,
     pub budget: LiveBudget,
     pub plan: PlanInForce,
     /// The core of each compute thread, `[threads]`.
@@ -127,6 +131,14 @@ impl Engine {
     /// The model's tokenizer.
     pub fn tokenizer(&self) -> &Tokenizer {
         &self.facts.tokenizer
+    }
+
+    /// Whether conversations are possible: [`Session::chat`].
+    ///
+    /// # Errors
+    /// The model has no chat template, or none that can be used.
+    pub fn check_chat(&self) -> Result<(), Error> {
+        self.facts.chat.template(false)?.check()
     }
 
     /// The itemised memory budget in force.
@@ -204,6 +216,7 @@ impl Engine {
             facts: Arc::clone(&self.facts),
             jobs: self.jobs.clone(),
             history: Arc::default(),
+            transcript: Transcript::default(),
         }
     }
 
@@ -354,6 +367,8 @@ pub struct Session {
     facts: Arc<Facts>,
     jobs: Jobs,
     history: runner::History,
+    /// Of [`Session::chat`].
+    transcript: Transcript,
 }
 
 impl Session {
@@ -386,6 +401,8 @@ impl Session {
             sampler: request.sampler,
             ignore_eog: request.ignore_eog,
             stop: request.stop,
+            stop_tokens: request.stop_tokens,
+            shown_tokens: request.shown_tokens,
             history: Arc::clone(&self.history),
             sender,
             cancelled: Arc::clone(&cancelled),
@@ -402,6 +419,7 @@ impl Session {
             facts: Arc::clone(&self.facts),
             jobs: self.jobs.clone(),
             history: Arc::new(Mutex::new(self.history())),
+            transcript: self.transcript.clone(),
         }
     }
 

@@ -3,6 +3,7 @@
 use std::path::PathBuf;
 
 use forebay_models::bundle::{Bundle, ffn_identity};
+use forebay_models::chat_templates::ChatTemplate;
 use forebay_models::tokenizer::Tokenizer;
 use forebay_plans::cache_dir;
 use forebay_plans::machine::{DiskProfile, KernelCase, MachineProfile};
@@ -12,6 +13,7 @@ use forebay_plans::topology::Topology;
 use forebay_stages::kernels::KernelTable;
 
 use super::builder::EngineBuilder;
+use crate::chat::ChatFormat;
 use crate::error::Error;
 use crate::memory::MemoryRequest;
 use crate::packed::{self, Preparation};
@@ -70,10 +72,10 @@ impl EngineBuilder {
         let (_, sparsity, cores) = self.shape(&bundle)?;
         self.rule(&bundle, sparsity)?;
         // A running engine has it in memory as well.
-        let tokenizer = self.tokenizer(&bundle)?;
-        let mut request = self.memory_request(cores.len(), sparsity, &tokenizer)?;
+        let texts = self.texts(&bundle)?;
+        let mut request = self.memory_request(cores.len(), sparsity, &texts)?;
         self.count_wants(&bundle, &mut request);
-        drop(tokenizer);
+        drop(texts);
         let survey = Survey {
             kernels,
             folder: &self.machine_folder()?,
@@ -131,13 +133,20 @@ impl EngineBuilder {
         packed::open(&model, self.cache.as_deref(), &self.pack, &mut self.report)
     }
 
-    /// The model's tokenizer.
-    pub(super) fn tokenizer(&mut self, bundle: &Bundle) -> Result<Tokenizer, Error> {
-        let (spec, _) = bundle.read_tokenizer()?;
+    /// How texts and conversations become tokens.
+    pub(super) fn texts(&mut self, bundle: &Bundle) -> Result<(Tokenizer, ChatFormat), Error> {
+        let (spec, templates) = bundle.read_tokenizer()?;
         if let Some(doubt) = spec.doubt() {
             (self.report)(Preparation::Doubt(doubt));
         }
-        Ok(Tokenizer::from_spec(spec).map_err(|e| e.within(bundle.path()))?)
+        let given = self
+            .chat_template
+            .as_deref()
+            .map(ChatTemplate::read)
+            .transpose()?;
+        let chat = ChatFormat::new(&self.name(), templates, given.as_ref())?;
+        let tokenizer = Tokenizer::from_spec(spec).map_err(|e| e.within(bundle.path()))?;
+        Ok((tokenizer, chat))
     }
 
     fn made(

@@ -146,6 +146,7 @@ fn request(total: u64, threads: usize, sparsity: Sparsity) -> MemoryRequest {
         counts: 0,
         trace: 0,
         encoding: EncodingMemory::default(),
+        converses: false,
     }
 }
 

@@ -1,0 +1,100 @@
+//! Renders of real models' templates, held to those of transformers: see `tests/golden/README.md`.
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+use std::time::{Duration, UNIX_EPOCH};
+
+use serde::Deserialize;
+use serde::de::DeserializeOwned;
+use serde_json::{Map, Value};
+
+use super::message::{ChatRequest, Message};
+use super::template::Template;
+use super::values::Texts;
+
+#[derive(Deserialize)]
+struct Conversation {
+    messages: Vec<Message>,
+    #[serde(default)]
+    tools: Vec<Value>,
+    #[serde(default)]
+    options: Map<String, Value>,
+}
+
+impl Conversation {
+    fn request(&self) -> ChatRequest {
+        let mut request = ChatRequest::new(self.messages.clone()).tools(self.tools.clone());
+        request.template_options = self.options.clone();
+        request
+    }
+}
+
+#[derive(Deserialize)]
+struct Golden {
+    tokens: BTreeMap<String, String>,
+    cases: BTreeMap<String, Render>,
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "lowercase")]
+enum Render {
+    Text(String),
+    Error(String),
+}
+
+fn folder() -> PathBuf {
+    PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("tests/golden/chat")
+}
+
+fn text(file: &str) -> String {
+    let path = folder().join(file);
+    std::fs::read_to_string(&path).unwrap_or_else(|e| panic!("{}: {e}", path.display()))
+}
+
+fn json<T: DeserializeOwned>(file: &str) -> T {
+    serde_json::from_str(&text(file)).unwrap_or_else(|e| panic!("{file}: {e}"))
+}
+
+/// What `raise_exception` raises.
+const REFUSED: &str = "TemplateError: ";
+
+/// 2026-01-02 03:04:05 UTC.
+const NOW: Duration = Duration::from_secs(1_767_323_045);
+
+#[test]
+fn renders_equal_those_of_transformers() {
+    let conversations: BTreeMap<String, Conversation> = json("conversations.json");
+    let sources: BTreeMap<String, Value> = json("sources.json");
+    assert!(sources.len() >= 20, "{} templates", sources.len());
+    let mut different = Vec::new();
+    for name in sources.keys() {
+        let template = Template::new(&text(&format!("{name}.jinja")), name.clone());
+        let golden: Golden = json(&format!("{name}.json"));
+        assert_eq!(golden.cases.len(), conversations.len(), "{name}");
+        let mut equal = 0;
+        for (title, expected) in &golden.cases {
+            let request = conversations[title].request();
+            let variables = Texts::plain().variables(&request, &golden.tokens, true);
+            let render = template.render(variables, 1 << 20, UNIX_EPOCH + NOW);
+            match (render, expected) {
+                (Ok(text), Render::Text(expected)) if text == *expected => equal += 1,
+                (Err(_), Render::Error(_)) => equal += 1,
+                // Only what a template itself refuses has to be refused: Python fails over more than Jinja does.
+                (Ok(_), Render::Error(error)) if !error.starts_with(REFUSED) => equal += 1,
+                (Ok(text), Render::Text(expected)) => {
+                    different.push(format!(
+                        "{name}, {title}:\n{text:?}\ninstead of\n{expected:?}"
+                    ));
+                }
+                (Ok(text), Render::Error(error)) => {
+                    different.push(format!("{name}, {title}: {text:?}\ninstead of {error}"));
+                }
+                (Err(error), Render::Text(_)) => {
+                    different.push(format!("{name}, {title}: {error}"))
+                }
+            }
+        }
+        println!("{name}: {equal} of {}", golden.cases.len());
+    }
+    assert!(different.is_empty(), "{}", different.join("\n\n"));
+}

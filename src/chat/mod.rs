@@ -1,0 +1,23 @@
+//! Conversations: chat templates, messages, answers.
+
+mod answer;
+mod calls;
+mod filters;
+#[cfg(test)]
+mod golden;
+mod json;
+mod message;
+mod prompt;
+mod stream;
+mod template;
+mod time;
+mod transcript;
+mod values;
+
+pub use message::{ChatRequest, Message, Role, ToolCall};
+pub use stream::{ChatAnswer, ChatFinish, ChatItem, ChatItems, ChatStream};
+
+pub(crate) use answer::AnswerReader;
+pub(crate) use calls::CallFormat;
+pub(crate) use prompt::ChatFormat;
+pub(crate) use transcript::{Begin, Transcript};

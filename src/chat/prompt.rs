@@ -1,0 +1,185 @@
+//! From a conversation to the text that the model reads, and where texts of strangers must not become special tokens.
+
+use std::collections::BTreeMap;
+use std::time::SystemTime;
+
+use forebay_models::chat_templates::{ChatTemplate, ChatTemplates, DEFAULT};
+use forebay_models::tokenizer::Tokenizer;
+
+use super::message::{ChatRequest, Message};
+use super::template::Template;
+use super::values::{Breaking, Texts};
+use crate::error::Error;
+
+/// The template for conversations with tools, if a model has one.
+const TOOL_USE: &str = "tool_use";
+
+/// Private-use characters, one of which stands for breaks while a template runs.
+const SIGNS: std::ops::RangeInclusive<char> = '\u{10ff00}'..='\u{10ff1f}';
+
+/// How a model's conversations are written.
+#[derive(Clone, Debug)]
+pub(crate) struct ChatFormat {
+    /// The model as the caller named it.
+    model: String,
+    templates: BTreeMap<String, Template>,
+    /// Texts of special tokens by their names in templates.
+    tokens: BTreeMap<String, String>,
+}
+
+/// What a model reads.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Prompt {
+    pub text: String,
+    /// Places that no special token reaches across, in ascending order.
+    pub breaks: Vec<usize>,
+}
+
+impl ChatFormat {
+    /// The model's own format; `given`, if there is one, is used instead of all its templates.
+    ///
+    /// # Errors
+    /// `given` is not a template.
+    pub fn new(
+        model: &str,
+        own: ChatTemplates,
+        given: Option<&ChatTemplate>,
+    ) -> Result<Self, Error> {
+        let templates = match given {
+            Some(ChatTemplate { origin, text }) => {
+                let template = Template::new(text, origin.clone());
+                template.check()?;
+                BTreeMap::from([(DEFAULT.to_owned(), template)])
+            }
+            None => {
+                let own = own.templates.into_iter().map(|(name, t)| {
+                    let origin = format!("{model}: {}", t.origin);
+                    (name, Template::new(&t.text, origin))
+                });
+                own.collect()
+            }
+        };
+        Ok(Self {
+            model: model.to_owned(),
+            templates,
+            tokens: own.tokens,
+        })
+    }
+
+    /// Whether there is any template.
+    pub fn has_templates(&self) -> bool {
+        !self.templates.is_empty()
+    }
+
+    /// The template for a conversation.
+    ///
+    /// # Errors
+    /// There is none.
+    pub fn template(&self, has_tools: bool) -> Result<&Template, Error> {
+        let for_tools = self.templates.get(TOOL_USE).filter(|_| has_tools);
+        let found = for_tools
+            .or_else(|| self.templates.get(DEFAULT))
+            .or_else(|| self.templates.values().next());
+        found.ok_or_else(|| Error::NoChatTemplate {
+            model: self.model.clone(),
+        })
+    }
+
+    /// The text of the token that templates call `name`.
+    pub fn token(&self, name: &str) -> Option<&str> {
+        self.tokens.get(name).map(String::as_str)
+    }
+
+    /// What the model reads to give the next message, at most `most` bytes.
+    ///
+    /// # Errors
+    /// There is no template, it fails, or it refuses the conversation; or it cannot be known which special tokens are
+    /// the template's own.
+    pub fn prompt(
+        &self,
+        request: &ChatRequest,
+        tokenizer: &Tokenizer,
+        most: usize,
+        now: SystemTime,
+    ) -> Result<Prompt, Error> {
+        let template = self.template(!request.tools.is_empty())?;
+        let render = |texts: &Texts<'_>| {
+            let variables = texts.variables(request, &self.tokens, true);
+            template.render(variables, most, now)
+        };
+        let plain = render(&Texts::plain())?;
+        let written = written_tokens(template, tokenizer);
+        for sign in SIGNS.filter(|sign| !template.text().contains(*sign)) {
+            let texts = Texts::broken(Breaking {
+                tokenizer,
+                written: &written,
+                sign,
+            });
+            let variables = texts.variables(request, &self.tokens, true);
+            if texts.are_ambiguous() {
+                continue;
+            }
+            if !texts.have_breaks() {
+                return Ok(Prompt {
+                    text: plain,
+                    breaks: Vec::new(),
+                });
+            }
+            // Signs take four bytes each, in texts that have three for each at least.
+            let marked = template.render(variables, most.saturating_mul(3), now);
+            let prompt = marked.ok().map(|marked| without_signs(&marked, sign));
+            if let Some(prompt) = prompt.filter(|prompt| prompt.text == plain) {
+                return Ok(prompt);
+            }
+            break;
+        }
+        Err(Error::ControlTokenInText {
+            template: template.origin().to_owned(),
+        })
+    }
+
+    /// The tokens with which the template ends the model's messages, if it writes any there.
+    pub fn turn_ends(&self, tokenizer: &Tokenizer, now: SystemTime) -> Vec<u32> {
+        const ANSWER: &str = "Zebra-quartz 7";
+        let Ok(template) = self.template(false) else {
+            return Vec::new();
+        };
+        let turns = [
+            Message::user("a"),
+            Message::assistant(ANSWER),
+            Message::user("b"),
+        ];
+        let request = ChatRequest::new(turns);
+        let variables = Texts::plain().variables(&request, &self.tokens, false);
+        // A template that fails here says so for the conversation itself.
+        let text = template.render(variables, 1 << 20, now).unwrap_or_default();
+        let after = text
+            .rsplit_once(ANSWER)
+            .map(|(_, after)| after.trim_start());
+        let end = after.and_then(|after| tokenizer.first_special(after));
+        let begins = |id: &u32| Some(*id) == tokenizer.bos();
+        end.filter(|id| !begins(id)).into_iter().collect()
+    }
+}
+
+/// User-defined tokens that the template writes: `<tool_call>`, where the vocabulary does not call it a control token.
+fn written_tokens(template: &Template, tokenizer: &Tokenizer) -> Vec<u32> {
+    let is_written = |&id: &u32| {
+        let name = tokenizer
+            .token_bytes(id)
+            .and_then(|name| std::str::from_utf8(name).ok());
+        name.is_some_and(|name| name.starts_with(['<', '[']) && template.text().contains(name))
+    };
+    tokenizer.user_defined().filter(is_written).collect()
+}
+
+fn without_signs(marked: &str, sign: char) -> Prompt {
+    let mut prompt = Prompt::default();
+    for (i, part) in marked.split(sign).enumerate() {
+        if i > 0 && prompt.breaks.last() != Some(&prompt.text.len()) {
+            prompt.breaks.push(prompt.text.len());
+        }
+        prompt.text.push_str(part);
+    }
+    prompt
+}

@@ -1,0 +1,147 @@
+//! What a session has read and generated, as text and as tokens, so that the next turn reads only what is new.
+//!
+//! A model's answer stays as the tokens that it generated: encoded again, its text might have others, and the keys and
+//! values in memory would be of no use.
+
+use forebay_models::tokenizer::{TextPosition, Tokenizer};
+
+use super::prompt::Prompt;
+use crate::error::Error;
+
+/// A place up to which text and tokens correspond.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Place {
+    /// Bytes of the text.
+    text: usize,
+    /// Number of tokens.
+    tokens: usize,
+    /// Whether any text may follow: behind an answer. Behind a prompt, tokens might reach across.
+    goes_on: bool,
+}
+
+/// A conversation as it was read last.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Transcript {
+    prompt: Prompt,
+    ids: Vec<u32>,
+    places: Vec<Place>,
+}
+
+impl Transcript {
+    /// Adds the answer to the last prompt: what `history` has behind the tokens of the conversation so far. `ends` tells
+    /// which tokens end an answer.
+    pub fn take_answer(
+        &mut self,
+        history: &[u32],
+        tokenizer: &Tokenizer,
+        ends: impl Fn(u32) -> bool,
+    ) {
+        let Some(answer) = history
+            .strip_prefix(&*self.ids)
+            .filter(|answer| !answer.is_empty())
+        else {
+            return;
+        };
+        let (body, end) = match answer.split_last() {
+            Some((&last, body)) if ends(last) => (body, Some(last)),
+            _ => (answer, None),
+        };
+        for ids in [body, end.as_slice()] {
+            let mut text = tokenizer.detokenizer(false, TextPosition::Continuation);
+            for &id in ids {
+                text.push_into(id, &mut self.prompt.text);
+            }
+            self.prompt.text.push_str(&text.finish());
+            self.ids.extend_from_slice(ids);
+            self.places.push(Place {
+                text: self.prompt.text.len(),
+                tokens: self.ids.len(),
+                goes_on: true,
+            });
+        }
+    }
+
+    /// The tokens of `prompt`, of which as many as possible are those of the conversation so far; more than `most`
+    /// stand for all others. `begin` is the token that every text begins with, and its name.
+    ///
+    /// # Errors
+    /// A text that cannot be encoded.
+    pub fn follow(
+        &mut self,
+        prompt: Prompt,
+        tokenizer: &Tokenizer,
+        begin: Begin<'_>,
+        most: usize,
+    ) -> Result<&[u32], Error> {
+        let known = self
+            .places
+            .iter()
+            .rposition(|place| self.agrees(place, &prompt));
+        self.places.truncate(known.map_or(0, |at| at + 1));
+        let (mut at, tokens) = self.places.last().map_or((0, 0), |p| (p.text, p.tokens));
+        self.ids.truncate(tokens);
+        if self.ids.is_empty() {
+            at = begin.put(&prompt, &mut self.ids);
+        }
+        let follows_text = self.ids.last().is_some_and(|&id| !tokenizer.is_control(id));
+        let position = match follows_text {
+            true => TextPosition::Continuation,
+            false => TextPosition::Start,
+        };
+        let behind = prompt.breaks.partition_point(|&place| place < at);
+        let breaks: Vec<usize> = prompt.breaks[behind..]
+            .iter()
+            .map(|place| place - at)
+            .collect();
+        let room = most.saturating_sub(self.ids.len());
+        let new = tokenizer.encode_unbroken((&prompt.text[at..], position), &breaks, room)?;
+        if self.ids.is_empty() {
+            self.ids
+                .extend(begin.token.filter(|id| new.first() != Some(id)));
+        }
+        self.ids.extend(new);
+        self.places.push(Place {
+            text: prompt.text.len(),
+            tokens: self.ids.len(),
+            goes_on: false,
+        });
+        self.prompt = prompt;
+        Ok(&self.ids)
+    }
+
+    /// Whether the conversation so far is as `prompt` up to this place.
+    fn agrees(&self, place: &Place, prompt: &Prompt) -> bool {
+        let own = &self.prompt;
+        let same_text =
+            prompt.text.as_bytes().get(..place.text) == own.text.as_bytes().get(..place.text);
+        let up_to = |breaks: &[usize]| breaks.partition_point(|&at| at <= place.text);
+        let same_breaks =
+            prompt.breaks[..up_to(&prompt.breaks)] == own.breaks[..up_to(&own.breaks)];
+        same_text && same_breaks && (place.goes_on || prompt.text.len() == place.text)
+    }
+}
+
+/// The token that every text begins with, where there is one.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Begin<'a> {
+    /// The token that the vocabulary adds.
+    pub token: Option<u32>,
+    /// The token with which templates begin, and its name.
+    pub written: Option<(u32, &'a str)>,
+}
+
+impl Begin<'_> {
+    /// Puts the written token in front if `prompt` begins with its name, which need not be that of a control token.
+    /// Returns the length of the name.
+    fn put(&self, prompt: &Prompt, ids: &mut Vec<u32>) -> usize {
+        let Some((id, name)) = self.written.filter(|(_, name)| !name.is_empty()) else {
+            return 0;
+        };
+        let is_own = prompt.breaks.first().is_none_or(|&at| at >= name.len());
+        if !is_own || !prompt.text.starts_with(name) {
+            return 0;
+        }
+        ids.push(id);
+        name.len()
+    }
+}

@@ -1,0 +1,151 @@
+//! Conversations of a session: messages become a prompt, and the tokens of an answer become a message.
+
+use std::sync::Arc;
+use std::time::SystemTime;
+
+use forebay_models::tokenizer::Tokenizer;
+
+use super::{Facts, Session};
+use crate::chat::{AnswerReader, Begin, CallFormat, ChatRequest, ChatStream};
+use crate::error::Error;
+use crate::request::Request;
+
+/// Longest text of a conversation, in bytes: for each position of the context, and in addition. Usual tokens have four.
+const BYTES_PER_POSITION: usize = 16;
+const MORE_BYTES: usize = 64 << 10;
+
+/// How often a conversation's text is in memory at once: the messages, the variables of the template, what it writes,
+/// twice, what the session has read, and the text of tokens to come.
+const COPIES: u64 = 6;
+/// Memory for a template's program and for values, and what the first conversation touches of the program: a chat with
+/// SmolLM2 takes 3.2 MiB more than the same text as a prompt.
+const ENGINE_BYTES: u64 = 3 << 20;
+
+/// Control tokens that mean something within an answer; they are shown to the reader of answers by their names.
+const MEANINGFUL: [&str; 8] = [
+    "<think>",
+    "</think>",
+    "<tool_call>",
+    "</tool_call>",
+    "[TOOL_CALLS]",
+    "[ARGS]",
+    "[CALL_ID]",
+    "<|python_tag|>",
+];
+
+/// Longest text of a conversation in `context` positions, bytes.
+fn longest(context: usize) -> usize {
+    context
+        .saturating_mul(BYTES_PER_POSITION)
+        .saturating_add(MORE_BYTES)
+}
+
+/// Memory that a conversation in `context` positions takes beside its keys and values, bytes.
+pub(crate) fn chat_bytes(context: usize) -> u64 {
+    COPIES * longest(context) as u64 + ENGINE_BYTES
+}
+
+impl Session {
+    /// Generates the next message of a conversation, which the model's chat template turns into text. Names of control
+    /// tokens in messages, tools and options are only text. The conversation is given whole each time; what the session
+    /// has read and generated before is not read again, as far as the beginning is the same: a caller appends the
+    /// answer's message and the next one.
+    ///
+    /// The session's history is that of the conversation then: [`Session::generate`] goes on behind the answer.
+    ///
+    /// # Errors
+    /// A model without a chat template, a template that fails or refuses the conversation, a conversation that is longer
+    /// than the context, or bad sampler settings. Errors during generation come through the stream.
+    pub fn chat(&mut self, request: ChatRequest) -> Result<ChatStream, Error> {
+        self.chat_at(request, SystemTime::now())
+    }
+
+    /// As [`Self::chat`], with the time that templates are told.
+    ///
+    /// # Errors
+    /// As [`Self::chat`].
+    pub fn chat_at(&mut self, request: ChatRequest, now: SystemTime) -> Result<ChatStream, Error> {
+        let facts = Arc::clone(&self.facts);
+        let (format, tokenizer) = (&facts.chat, &facts.tokenizer);
+        let context = facts.plan.context;
+        facts.check_text(&request)?;
+        let prompt = format.prompt(&request, tokenizer, longest(context), now)?;
+        let turn_ends = format.turn_ends(tokenizer, now);
+        let ends = |id: u32| tokenizer.is_eog(id) || turn_ends.contains(&id);
+        self.transcript
+            .take_answer(&self.history.lock(), tokenizer, ends);
+        let inside_reasoning = is_inside_reasoning(&prompt.text);
+        let template = format.template(!request.tools.is_empty())?;
+        let calls = (!request.tools.is_empty()).then(|| CallFormat::of(template.text()));
+        let calls_before = request.messages.iter().map(|m| m.tool_calls.len()).sum();
+        let ids = self
+            .transcript
+            .follow(prompt, tokenizer, facts.begin(), context)?
+            .to_vec();
+
+        let mut generation = Request::tokens(ids)
+            .sampler(request.sampler)
+            .stop(request.stop)
+            .stop_tokens(turn_ends)
+            .shown_tokens(shown(tokenizer));
+        generation.max_tokens = request.max_tokens;
+        // An earlier stream that is still read goes on with its own.
+        self.history = Arc::default();
+        let tokens = self.generate(generation)?;
+        let reader = AnswerReader::new(calls, inside_reasoning, calls_before);
+        Ok(ChatStream::new(tokens, reader))
+    }
+
+    /// What the model would read to answer: the text that its chat template writes.
+    ///
+    /// # Errors
+    /// As [`Self::chat`].
+    pub fn chat_prompt(&self, request: &ChatRequest) -> Result<String, Error> {
+        let facts = &self.facts;
+        facts.check_text(request)?;
+        let most = longest(facts.plan.context);
+        let prompt = facts
+            .chat
+            .prompt(request, &facts.tokenizer, most, SystemTime::now())?;
+        Ok(prompt.text)
+    }
+}
+
+impl Facts {
+    /// Refuses a conversation that cannot fit before its text is copied.
+    fn check_text(&self, request: &ChatRequest) -> Result<(), Error> {
+        let context = self.plan.context;
+        if request.messages.is_empty() {
+            return Err(Error::EmptyPrompt);
+        }
+        let bytes: usize = request.messages.iter().map(|m| m.bytes()).sum();
+        match bytes > longest(context) {
+            true => Err(Error::ContextTooSmall {
+                tokens: context + 1,
+                context,
+            }),
+            false => Ok(()),
+        }
+    }
+
+    /// The token that every text begins with.
+    fn begin(&self) -> Begin<'_> {
+        let name = self.chat.token("bos_token");
+        Begin {
+            token: self.tokenizer.leading_bos(),
+            written: self.tokenizer.bos().zip(name),
+        }
+    }
+}
+
+/// Whether a prompt leaves the model in the middle of its reasoning.
+fn is_inside_reasoning(prompt: &str) -> bool {
+    prompt.trim_end().ends_with("<think>")
+}
+
+fn shown(tokenizer: &Tokenizer) -> Vec<u32> {
+    MEANINGFUL
+        .iter()
+        .filter_map(|name| tokenizer.special_token(name))
+        .collect()
+}
