@@ -5,10 +5,13 @@ mod bench;
 mod bench_ladder;
 mod bench_trace;
 mod cache;
+mod chat;
+mod chat_flags;
 mod comparison_flags;
 mod doctor;
 mod engine_flags;
 mod eval;
+mod follow;
 mod inspect;
 mod learn;
 mod model_argument;
@@ -32,8 +35,8 @@ use std::path::Path;
 use clap::{CommandFactory, Parser, Subcommand};
 
 pub use again::start_again_after;
+pub use follow::Interrupted;
 pub use remedy::message_of;
-pub use run::Interrupted;
 
 /// Runs language models larger than memory, fast, from flash storage.
 ///
@@ -77,6 +80,8 @@ fn means_run(first: &OsStr) -> bool {
 enum Command {
     /// Generate text.
     Run(Box<run::Run>),
+    /// Talk with a model.
+    Chat(Box<chat::Chat>),
     /// Convert a model into a packed file; `run` does this automatically.
     Pack(pack::Pack),
     /// Show a model's architecture, tensors and sizes.
@@ -113,6 +118,7 @@ pub fn run(arguments: Arguments) -> anyhow::Result<()> {
     match arguments.command {
         None => run::Run::demo().execute(),
         Some(Command::Run(run)) => run.execute(),
+        Some(Command::Chat(chat)) => chat.execute(),
         Some(Command::Pack(pack)) => pack.execute(),
         Some(Command::Inspect(inspect)) => inspect.execute(),
         Some(Command::Tokenize(tokenize)) => tokenize.execute(),

@@ -2,19 +2,21 @@
 
 use std::path::{Path, PathBuf};
 
-use anyhow::{Context, anyhow};
+use anyhow::{Context, anyhow, bail};
 use clap::Args;
-use forebay::{Engine, Error, Request, Statistics, StreamItem, TokenStream, demo};
-use futures_util::StreamExt;
-use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
+use forebay::{
+    Engine, Error, Message, Request, SamplerConfig, Statistics, StreamItem, TokenStream, demo,
+};
 
 use super::again::note_standard_input;
+use super::chat::Screen;
+use super::chat_flags::ChatFlags;
 use super::engine_flags::EngineFlags;
+use super::follow::{follow, prompt_bar};
 use super::model_argument::ModelArgument;
 use super::output::{print_text, say, write_json};
 use super::progress::reporter;
 use super::sampling::Sampling;
-use super::stopping::Generating;
 use super::text::read_standard_input;
 
 /// Records per trace lane of a core: the last quarter of a million slices, 16 MiB.
@@ -51,6 +53,12 @@ pub struct Run {
     /// Continue past an end-of-generation token.
     #[arg(long, help_heading = "Prompt")]
     ignore_eog: bool,
+    /// Take the prompt as the user's message in a conversation, written by the model's chat template; control tokens
+    /// named in it are then only text. By default the prompt is continued unmodified.
+    #[arg(long, conflicts_with = "ignore_eog", help_heading = "Chat")]
+    chat: bool,
+    #[command(flatten)]
+    chat_flags: ChatFlags,
     #[command(flatten)]
     sampling: Sampling,
     /// Write statistics as JSON; - is standard output, where nothing else is then printed.
@@ -69,20 +77,8 @@ pub struct Run {
     engine: EngineFlags,
 }
 
-/// A second Ctrl-C ended the program.
-#[derive(Debug)]
-pub struct Interrupted;
-
-impl std::fmt::Display for Interrupted {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str("interrupted")
-    }
-}
-
-impl std::error::Error for Interrupted {}
-
 /// A number of tokens; -1 is no limit, as in llama.cpp.
-fn limit(text: &str) -> Result<usize, String> {
+pub fn limit(text: &str) -> Result<usize, String> {
     match text {
         "-1" => Ok(usize::MAX),
         _ => text
@@ -112,30 +108,21 @@ impl Run {
         let sampler = self.sampling.config();
         // Checked before a model is packed and loaded.
         sampler.validate().map_err(Error::from)?;
+        if let Some(flag) = self.chat_flags.given().filter(|_| !self.chat) {
+            bail!("{flag} is for conversations; give --chat as well");
+        }
         let prompt = self.prompt_text()?;
         if prompt.is_empty() {
             return Err(Error::EmptyPrompt.into());
         }
         let engine = self.engine(&prompt)?;
         self.explain(&engine);
-        // Who writes prompts here may write control tokens, as in llama.cpp.
-        let mut request = Request::text(&*prompt)
-            .parse_special(true)
-            .sampler(sampler)
-            .ignore_eog(self.ignore_eog)
-            .stop(&self.stop);
-        request.max_tokens = self.n_predict;
-        let stream = engine.session().generate(request)?;
         // Results go to standard output; if the statistics go there, nothing else does.
         let shows_text = self.stats.as_deref() != Some(Path::new("-"));
-        if shows_text && !self.quiet {
-            print_text(&prompt)?;
-        }
-        let statistics = print_stream(stream, shows_text)?;
-        if shows_text {
-            print_text("\n")?;
-        }
-        self.summarise(&statistics);
+        let statistics = match self.chat {
+            true => self.answer(&engine, prompt, sampler, shows_text)?,
+            false => self.continuation(&engine, &prompt, sampler, shows_text)?,
+        };
         if let Some(path) = &self.stats {
             write_json(path, &statistics)?;
         }
@@ -150,9 +137,60 @@ impl Run {
         Ok(())
     }
 
+    /// Has the model continue the prompt.
+    fn continuation(
+        &self,
+        engine: &Engine,
+        prompt: &str,
+        sampler: SamplerConfig,
+        shows_text: bool,
+    ) -> anyhow::Result<Statistics> {
+        // Who writes prompts here may write control tokens, as in llama.cpp.
+        let mut request = Request::text(prompt)
+            .parse_special(true)
+            .sampler(sampler)
+            .ignore_eog(self.ignore_eog)
+            .stop(&self.stop);
+        request.max_tokens = self.n_predict;
+        let stream = engine.session().generate(request)?;
+        if shows_text && !self.quiet {
+            print_text(prompt)?;
+        }
+        let statistics = print_stream(stream, shows_text)?;
+        if shows_text {
+            print_text("\n")?;
+        }
+        self.summarise(&statistics);
+        Ok(statistics)
+    }
+
+    /// Has the model answer the prompt.
+    fn answer(
+        &self,
+        engine: &Engine,
+        prompt: String,
+        sampler: SamplerConfig,
+        shows_text: bool,
+    ) -> anyhow::Result<Statistics> {
+        let system = self.chat_flags.system.as_ref().map(Message::system);
+        let messages = system.into_iter().chain([Message::user(prompt)]);
+        let mut request = self.chat_flags.request(messages.collect());
+        request.sampler = sampler;
+        request.stop.clone_from(&self.stop);
+        request.max_tokens = self.n_predict;
+        let screen = Screen::new(self.quiet, self.verbose);
+        let screen = match shows_text {
+            true => screen,
+            false => screen.without_text(),
+        };
+        let answer = screen.show(engine.session().chat(request)?)?;
+        Ok(answer.statistics)
+    }
+
     fn engine(&self, prompt: &str) -> anyhow::Result<Engine> {
         let builder = self.engine.configure(Engine::builder())?;
-        let mut builder = builder.on_preparation(reporter(self.quiet));
+        let mut builder = self.chat_flags.configure(builder);
+        builder = builder.on_preparation(reporter(self.quiet));
         match self.model.path() {
             Some(model) => builder = builder.model(model),
             None if self.engine.memory.is_none() => {
@@ -163,6 +201,8 @@ impl Run {
         builder = match (self.ctx, self.n_predict) {
             (Some(ctx), _) => builder.context(ctx),
             // A token is at least a byte of text: with BOS and a prefix space this is always enough.
+            // Nobody knows how much a chat template adds.
+            (None, Some(_)) if self.chat => builder,
             (None, Some(n)) => builder.context_hint(n.saturating_add(prompt.len() + 2)),
             (None, None) => builder,
         };
@@ -227,55 +267,27 @@ impl Run {
 }
 
 /// Reads the stream to its end and prints tokens as they come, if `shows_text`. Ctrl-C ends the generation, not the
-/// program: the statistics and the trace so far are still written. A second Ctrl-C ends the program.
-fn print_stream(mut stream: TokenStream, shows_text: bool) -> anyhow::Result<Statistics> {
-    let runtime = tokio::runtime::Builder::new_current_thread()
-        .enable_all()
-        .build()?;
-    let _generating = Generating::begin();
+/// program: the statistics and the trace so far are still written.
+fn print_stream(stream: TokenStream, shows_text: bool) -> anyhow::Result<Statistics> {
     let bar = prompt_bar();
     let show = |text: &str| match shows_text {
         true => print_text(text),
         false => Ok(()),
     };
-    runtime.block_on(async {
-        let mut interrupted = false;
-        loop {
-            let item = tokio::select! {
-                item = stream.next() => item,
-                _ = tokio::signal::ctrl_c() => match std::mem::replace(&mut interrupted, true) {
-                    false => {
-                        stream.cancel();
-                        continue;
-                    }
-                    true => return Err(Interrupted.into()),
-                },
-            };
-            match item {
-                None => return Err(Error::Stopped.into()),
-                Some(Err(error)) => return Err(error.into()),
-                Some(Ok(StreamItem::Prompt(progress))) => {
-                    bar.set_length(progress.total as u64);
-                    bar.set_position(progress.done as u64);
-                }
-                Some(Ok(StreamItem::Token(token))) => {
-                    bar.finish_and_clear();
-                    show(&token.text)?;
-                }
-                Some(Ok(StreamItem::Rest(rest))) => show(&rest)?,
-                Some(Ok(StreamItem::Done(statistics))) => return Ok(*statistics),
-                Some(Ok(_)) => {}
+    follow(stream, TokenStream::cancel, |item| {
+        match item {
+            StreamItem::Prompt(progress) => {
+                bar.set_length(progress.total as u64);
+                bar.set_position(progress.done as u64);
             }
+            StreamItem::Token(token) => {
+                bar.finish_and_clear();
+                show(&token.text)?;
+            }
+            StreamItem::Rest(rest) => show(&rest)?,
+            StreamItem::Done(statistics) => return Ok(Some(*statistics)),
+            _ => {}
         }
+        Ok(None)
     })
-}
-
-fn prompt_bar() -> ProgressBar {
-    let bar = ProgressBar::with_draw_target(None, ProgressDrawTarget::stderr());
-    if let Ok(style) =
-        ProgressStyle::with_template("reading the prompt [{bar:30}] {pos}/{len} {eta}")
-    {
-        bar.set_style(style.progress_chars("=> "));
-    }
-    bar
 }

@@ -1,0 +1,151 @@
+//! `forebay chat`
+
+mod commands;
+mod conversation;
+mod input;
+mod saved;
+mod screen;
+mod settings;
+
+use std::io::{IsTerminal, Read};
+
+use anyhow::Context;
+use clap::Args;
+use forebay::{Engine, Error};
+
+use super::again::note_standard_input;
+use super::chat_flags::ChatFlags;
+use super::engine_flags::EngineFlags;
+use super::model_argument::ModelArgument;
+use super::output::say;
+use super::progress::reporter;
+use super::run::limit;
+use super::sampling::Sampling;
+use commands::{Command, Next};
+use conversation::Conversation;
+use input::{Entry, Input};
+pub use screen::Screen;
+use settings::Settings;
+
+#[derive(Debug, Args)]
+pub struct Chat {
+    #[command(flatten)]
+    model: ModelArgument,
+    /// Positions of the KV cache, at most what the model was trained for [default: 4096, or less if the budget allows
+    /// less].
+    #[arg(long, short = 'c', value_name = "N", help_heading = "Model")]
+    ctx: Option<usize>,
+    #[command(flatten)]
+    chat: ChatFlags,
+    /// Maximum number of tokens of an answer; -1 is no limit [default: to the end of the answer or of the context].
+    #[arg(
+        long = "n-predict",
+        short = 'n',
+        value_name = "N",
+        help_heading = "Chat"
+    )]
+    #[arg(allow_negative_numbers = true, value_parser = limit)]
+    n_predict: Option<usize>,
+    /// End answers before this string; may be given several times.
+    #[arg(long, short = 'r', value_name = "TEXT", help_heading = "Chat")]
+    stop: Vec<String>,
+    #[command(flatten)]
+    sampling: Sampling,
+    /// Print more: the budget by item, notes about the system, where the time went.
+    #[arg(long, short, conflicts_with = "quiet", help_heading = "Output")]
+    verbose: bool,
+    /// Print the answers only.
+    #[arg(long, short, help_heading = "Output")]
+    quiet: bool,
+    #[command(flatten)]
+    engine: EngineFlags,
+}
+
+impl Chat {
+    pub fn execute(self) -> anyhow::Result<()> {
+        let sampler = self.sampling.config();
+        // Checked before a model is packed and loaded.
+        sampler.validate().map_err(Error::from)?;
+        let is_interactive = std::io::stdin().is_terminal();
+        let turn = match is_interactive {
+            true => None,
+            false => Some(piped_turn()?),
+        };
+        let engine = self.engine()?;
+        if self.verbose {
+            say(engine.budget());
+            for note in engine.notes() {
+                say(format_args!("note: {note}"));
+            }
+        }
+        let settings = Settings {
+            sampler,
+            max_tokens: self.n_predict,
+            stop: self.stop,
+            flags: self.chat,
+        };
+        let screen = Screen::new(self.quiet, self.verbose);
+        let mut conversation = Conversation::new(&engine, settings, screen);
+        match turn {
+            Some(text) => conversation.say(text),
+            None => converse(&mut conversation),
+        }
+    }
+
+    fn engine(&self) -> anyhow::Result<Engine> {
+        let builder = self.engine.configure(Engine::builder())?;
+        let mut builder = self.chat.configure(builder);
+        builder = builder.on_preparation(reporter(self.quiet));
+        if let Some(model) = self.model.path() {
+            builder = builder.model(model);
+        }
+        if let Some(ctx) = self.ctx {
+            builder = builder.context(ctx);
+        }
+        let engine = builder.build()?;
+        // Not only after the first message has been written.
+        engine.check_chat()?;
+        Ok(engine)
+    }
+}
+
+/// All of standard input, as what the user says.
+fn piped_turn() -> anyhow::Result<String> {
+    let mut text = String::new();
+    std::io::stdin()
+        .read_to_string(&mut text)
+        .context("cannot read the message from standard input (it must be UTF-8 text)")?;
+    note_standard_input(&text);
+    let trimmed = text.trim_end_matches(['\n', '\r']);
+    if trimmed.trim().is_empty() {
+        return Err(Error::EmptyPrompt.into());
+    }
+    Ok(trimmed.to_owned())
+}
+
+/// Reads messages and commands until the user leaves.
+fn converse(conversation: &mut Conversation<'_>) -> anyhow::Result<()> {
+    conversation.greet();
+    let mut input = Input::new()?;
+    loop {
+        let next = match input.next()? {
+            Entry::End => break,
+            Entry::Interrupted => {
+                say("Ctrl-D or /bye quits; /help lists the commands");
+                continue;
+            }
+            Entry::Message(text) => Command::Say(text).execute(conversation, &mut input),
+            Entry::Command(line) => {
+                Command::parse(&line).and_then(|command| command.execute(conversation, &mut input))
+            }
+        };
+        match next {
+            Ok(Next::GoOn) => {}
+            Ok(Next::Leave) => break,
+            Err(error) if conversation.ends_with(&error) => return Err(error),
+            Err(error) => say(format_args!("error: {}", super::message_of(&error))),
+        }
+    }
+    input.finish();
+    Ok(())
+}
