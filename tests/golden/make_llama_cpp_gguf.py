@@ -15,14 +15,20 @@ from pathlib import Path
 TINY = Path(__file__).parent / "tiny"
 # Not gemma3_bf16, whose query_pre_attn_scalar GGUF cannot say, nor phi3_window_f16.
 MODELS = (
+    "ernie4_5_bf16",
+    "exaone4_bf16",
+    "exaone4_full_bf16",
     "gemma3_linear_bf16",
+    "glm4_bf16",
     "granite_bf16",
+    "hunyuan_bf16",
     "mistral3_yarn_bf16",
     "olmo2_bf16",
     "olmo3_bf16",
     "phi3_longrope_bf16",
     "phi3_plain_f16",
     "qwen3_bf16",
+    "seed_oss_bf16",
     "smollm3_bf16",
 )
 
@@ -32,11 +38,14 @@ def load_converter(folder: Path):
     sys.path.insert(0, str(folder))
     import convert_hf_to_gguf
     from conversion.base import TextModel
+    from conversion.ernie import Ernie4_5Model
+    from conversion.glm import Glm4Model
+    from conversion.hunyuan import HunYuanModel
     from conversion.llama import LlamaModel
     from conversion.phi import Phi3MiniModel
 
     TextModel.get_vocab_base_pre = lambda self, tokenizer: "gpt-2"
-    for model in (TextModel, LlamaModel, Phi3MiniModel):
+    for model in (TextModel, Ernie4_5Model, Glm4Model, HunYuanModel, LlamaModel, Phi3MiniModel):
         model.set_vocab = TextModel._set_vocab_gpt2
     return convert_hf_to_gguf
 

@@ -19,6 +19,7 @@ LLAMA = ("llama", "LlamaForCausalLM")
 QWEN2 = ("qwen2", "Qwen2ForCausalLM")
 GEMMA3 = ("gemma3_text", "Gemma3ForCausalLM")
 PHI3 = ("phi3", "Phi3ForCausalLM")
+EXAONE4 = ("exaone4", "Exaone4ForCausalLM")
 FULL, SLIDING = "full_attention", "sliding_attention"
 # Six sliding layers and a full one, the sixth.
 GEMMA3_SHAPE = {
@@ -293,6 +294,108 @@ MODELS = {
             embedding_multiplier=2.5,
             residual_multiplier=0.6,
             logits_scaling=1.25,
+            tie_word_embeddings=True,
+        ),
+    ),
+    # The 32B form: layer 3 sees everything and does not rotate. The letters are as in its config.json.
+    "exaone4_bf16": (
+        BF16,
+        1,
+        tiny_model.config(
+            *EXAONE4,
+            num_hidden_layers=5,
+            head_dim=24,
+            intermediate_size=64,
+            rope_theta=10000.0,
+            rope_scaling=LLAMA3_ROPE,
+            sliding_window=8,
+            sliding_window_pattern="LLLG",
+            layer_types=[SLIDING] * 3 + [FULL, SLIDING],
+        ),
+    ),
+    # The 1.2B form: all layers see everything and rotate.
+    "exaone4_full_bf16": (
+        BF16,
+        1,
+        tiny_model.config(
+            *EXAONE4,
+            head_dim=24,
+            intermediate_size=64,
+            layer_types=[FULL] * 2,
+            tie_word_embeddings=True,
+        )
+        | {"sliding_window": None, "sliding_window_pattern": None},
+    ),
+    # 12 of 24 dimensions rotate, neighbours together.
+    "glm4_bf16": (
+        BF16,
+        1,
+        tiny_model.config(
+            "glm4",
+            "Glm4ForCausalLM",
+            pad_token_id=1,
+            num_hidden_layers=3,
+            head_dim=24,
+            intermediate_size=64,
+            rms_norm_eps=1e-06,
+            partial_rotary_factor=0.5,
+            attention_bias=True,
+        ),
+    ),
+    "seed_oss_bf16": (
+        BF16,
+        1,
+        tiny_model.config(
+            "seed_oss",
+            "SeedOssForCausalLM",
+            pad_token_id=1,
+            head_dim=24,
+            intermediate_size=64,
+            rope_theta=10000000.0,
+            attention_bias=True,
+            attention_out_bias=False,
+            mlp_bias=False,
+        ),
+    ),
+    "ernie4_5_bf16": (
+        BF16,
+        1,
+        tiny_model.config(
+            "ernie4_5",
+            "Ernie4_5ForCausalLM",
+            pad_token_id=1,
+            head_dim=24,
+            intermediate_size=64,
+            rope_theta=500000.0,
+            use_bias=False,
+            tie_word_embeddings=True,
+        ),
+    ),
+    # Queries and keys are normalised after the rotation, whose base alpha changes. llama.cpp's converter asks for this
+    # context.
+    "hunyuan_bf16": (
+        BF16,
+        1,
+        tiny_model.config(
+            "hunyuan_v1_dense",
+            "HunYuanDenseV1ForCausalLM",
+            pad_token_id=1,
+            num_hidden_layers=3,
+            head_dim=24,
+            intermediate_size=64,
+            max_position_embeddings=32768,
+            rope_scaling={
+                "alpha": 50.0,
+                "beta_fast": 32,
+                "beta_slow": 1,
+                "factor": 1.0,
+                "mscale": 1.0,
+                "mscale_all_dim": 1.0,
+                "type": "dynamic",
+            },
+            attention_bias=False,
+            use_cla=False,
+            use_qk_norm=True,
             tie_word_embeddings=True,
         ),
     ),

@@ -117,7 +117,8 @@ def random_weights(model: torch.nn.Module, seed: int, tied: bool) -> dict[str, t
         noise = torch.randn(tensor.shape, generator=generator)
         if name.endswith("norm.weight"):
             # Scores of normalised queries and keys are as large as these two norms make them.
-            mean = 1.6 if name.endswith(("q_norm.weight", "k_norm.weight")) else 1
+            scores = ("q_norm.weight", "k_norm.weight", "query_layernorm.weight", "key_layernorm.weight")
+            mean = 1.6 if name.endswith(scores) else 1
             stored_minus_one = model.config.model_type == "gemma3_text"
             weights[name] = mean - stored_minus_one + 0.2 * noise
         elif name.endswith("bias"):

@@ -31,9 +31,7 @@ fn describe(m: &Metadata<'_>) -> Result<Network> {
     // PowerInfer builds it with llama's graph, which rotates neighbours.
     let mut network = block::network(m, block::PERMUTED, Activation::DoubleRelu)?;
     let qkv_bias = m.has_tensor("blk.0.attn_q.bias");
-    for layer in &mut network.layers {
-        layer.attention.body.qkv_bias = qkv_bias;
-    }
+    block::bias_qkv(&mut network, qkv_bias);
     let window = block::window(m)?;
     block::slide(&mut network, window, |_| true);
     Ok(network)

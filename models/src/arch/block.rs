@@ -182,12 +182,53 @@ pub(super) fn max_window_layers(m: &Metadata<'_>) -> Result<u64> {
 pub(super) fn norm_qk(network: &mut Network, span: NormSpan) {
     let eps = network.output_norm.eps;
     for layer in &mut network.layers {
-        layer.attention.body.qk_norm = Some(QkNorm { span, eps });
+        layer.attention.body.qk_norm = Some(QkNorm {
+            span,
+            eps,
+            after_rope: false,
+        });
+    }
+}
+
+/// Norms of the blocks' outputs instead of their inputs.
+pub(super) fn norm_outputs_only(network: &mut Network) {
+    for layer in &mut network.layers {
+        layer.attention.post_norm = layer.attention.pre_norm.take();
+        layer.ffn.post_norm = layer.ffn.pre_norm.take();
+    }
+}
+
+/// Norms of the blocks' outputs as well as of their inputs.
+pub(super) fn norm_outputs_too(network: &mut Network) {
+    for layer in &mut network.layers {
+        layer.attention.post_norm = layer.attention.pre_norm;
+        layer.ffn.post_norm = layer.ffn.pre_norm;
+    }
+}
+
+/// Whether Q, K and V have biases: checkpoints have a field for it, GGUF files just have them.
+pub(super) fn has_qkv_bias(m: &Metadata<'_>) -> Result<bool> {
+    match m.is_gguf() {
+        true => Ok(m.has_tensor("blk.0.attn_q.bias")),
+        false => Ok(m.fields().optional_bool("attention_bias")? == Some(true)),
+    }
+}
+
+/// Gives Q, K and V of all layers biases, or none.
+pub(super) fn bias_qkv(network: &mut Network, bias: bool) {
+    for layer in &mut network.layers {
+        layer.attention.body.qkv_bias = bias;
     }
 }
 
 /// Rows of Q and K as most converters to GGUF write them: permuted, so that neighbours rotate together.
 pub(super) const PERMUTED: Rules = Rules::new(RopePairing::Interleaved);
 
-/// Rows of Q and K as in checkpoints, also in GGUF.
+/// Rows of Q and K as in most checkpoints, also in GGUF.
 pub(super) const HALVES: Rules = Rules::new(RopePairing::HalfSplit);
+
+/// Rows of Q and K in the same order in checkpoints and in GGUF, and neighbours rotate together.
+pub(super) const NEIGHBOURS: Rules = Rules {
+    checkpoints: RopePairing::Interleaved,
+    ..PERMUTED
+};

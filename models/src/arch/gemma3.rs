@@ -60,9 +60,8 @@ fn describe(m: &Metadata<'_>) -> Result<Network> {
         None => head_dim as f32,
     };
     block::slide(&mut network, window, |l| slides[l]);
+    block::norm_outputs_too(&mut network);
     for layer in &mut network.layers {
-        layer.attention.post_norm = layer.attention.pre_norm;
-        layer.ffn.post_norm = layer.ffn.pre_norm;
         layer.attention.body.scale = 1.0 / scaled_by.sqrt();
         if layer.attention.body.window.is_some() {
             layer.attention.body.rope = Some(1);

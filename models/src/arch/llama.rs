@@ -45,9 +45,7 @@ fn describe(m: &Metadata<'_>) -> Result<Network> {
     let mut network = block::network(m, ROPE, activation)?;
     // llama.cpp takes the biases as they come.
     let qkv_bias = m.has_tensor("blk.0.attn_q.bias");
-    for layer in &mut network.layers {
-        layer.attention.body.qkv_bias = qkv_bias;
-    }
+    block::bias_qkv(&mut network, qkv_bias);
     // transformers reads a sliding window only for Mistral; in a llama checkpoint it has no effect.
     let window = block::window(m)?.filter(|_| m.is_gguf() || m.kind() == "mistral");
     block::slide(&mut network, window, |_| true);

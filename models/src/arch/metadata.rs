@@ -14,6 +14,9 @@ use crate::gguf::{self, Gguf};
 use crate::source::fields::Fields;
 use crate::source::limits::{self, MAX_CONTEXT, MAX_DIMENSION, MAX_LAYERS};
 
+/// Kinds of layers that `layer_types` may name.
+const LAYER_TYPES: [&str; 2] = ["full_attention", "sliding_attention"];
+
 /// Where the metadata is.
 #[derive(Clone, Copy)]
 pub(super) enum File<'a> {
@@ -286,11 +289,16 @@ impl<'a> Metadata<'a> {
             return Ok(None);
         };
         let names: Option<Vec<&str>> = types.iter().map(Value::as_str).collect();
-        match names.filter(|names| names.len() == n) {
-            Some(names) => Ok(Some(names)),
-            None => Err(self
-                .fields
-                .wrong(FIELD, format!("it is not {n} names, one for each layer"))),
+        let Some(names) = names.filter(|names| names.len() == n) else {
+            let problem = format!("it is not {n} names, one for each layer");
+            return Err(self.fields.wrong(FIELD, problem));
+        };
+        match names.iter().find(|name| !LAYER_TYPES.contains(name)) {
+            None => Ok(Some(names)),
+            Some(other) => {
+                let remedy = format!("{} are", LAYER_TYPES.join(" and "));
+                Err(self.fields.unsupported(FIELD, format!("{other:?}"), remedy))
+            }
         }
     }
 }

@@ -3,8 +3,12 @@
 
 mod bamboo;
 mod block;
+mod ernie4_5;
+mod exaone4;
 mod gemma3;
+mod glm4;
 mod granite;
+mod hunyuan;
 mod llama;
 mod metadata;
 mod mistral3;
@@ -15,6 +19,7 @@ mod phi3;
 mod qwen2;
 mod qwen3;
 mod rope;
+mod seed_oss;
 mod smollm3;
 mod written;
 
@@ -36,14 +41,19 @@ pub(crate) use written::gguf_metadata;
 /// All architectures. If several share a name, the first that fits is meant.
 static ARCHITECTURES: &[&Architecture] = &[
     &bamboo::BAMBOO,
+    &ernie4_5::ERNIE4_5,
+    &exaone4::EXAONE4,
     &gemma3::GEMMA3,
+    &glm4::GLM4,
     &granite::GRANITE,
+    &hunyuan::HUNYUAN,
     &llama::LLAMA,
     &mistral3::MISTRAL3,
     &olmo2::OLMO2,
     &phi3::PHI3,
     &qwen2::QWEN2,
     &qwen3::QWEN3,
+    &seed_oss::SEED_OSS,
     &smollm3::SMOLLM3,
 ];
 

@@ -145,6 +145,16 @@ pub(super) const FFN: [Name; 3] = [
     Name::layer("ffn_down.weight", "mlp.down_proj.weight", &[T::Down]),
 ];
 
+/// Gate and Up in one tensor, and Down.
+pub(super) const FUSED_FFN: [Name; 2] = [
+    Name::layer(
+        "ffn_up.weight",
+        "mlp.gate_up_proj.weight",
+        &[T::Gate, T::Up],
+    ),
+    Name::layer("ffn_down.weight", "mlp.down_proj.weight", &[T::Down]),
+];
+
 /// What PowerInfer's files have in addition.
 pub(super) const POWERINFER: [Name; 3] = [
     Name::layer("ffn_down_t.weight", "", &[T::DownT]),

@@ -65,7 +65,7 @@ pub(super) static GGUF: [Neutral; 30] = [
 ];
 
 /// Fields of `config.json`.
-pub(super) static HF: [Neutral; 44] = [
+pub(super) static HF: [Neutral; 45] = [
     remedied(
         "attention_bias",
         &[0.0],
@@ -107,6 +107,7 @@ pub(super) static HF: [Neutral; 44] = [
     key("scale_depth", &[]),
     key("dim_model_base", &[]),
     key("use_qk_norm", &[0.0]),
+    key("use_cla", &[0.0]),
     key("qk_layernorm", &[0.0]),
     key("use_bidirectional_attention", &[0.0]),
     key("use_parallel_residual", &[0.0]),

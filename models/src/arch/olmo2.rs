@@ -27,10 +27,7 @@ fn describe(m: &Metadata<'_>) -> Result<Network> {
     let sliding = rope::sliding(m, head_dim, block::HALVES, full.theta)?;
     let mut network = block::with_rope(m, head_dim, full, block::activation_or_silu(m)?)?;
     block::norm_qk(&mut network, NormSpan::Row);
-    for layer in &mut network.layers {
-        layer.attention.post_norm = layer.attention.pre_norm.take();
-        layer.ffn.post_norm = layer.ffn.pre_norm.take();
-    }
+    block::norm_outputs_only(&mut network);
     let windowed = m.is_gguf() || m.kind() == "olmo3";
     let Some(window) = block::window(m)?.filter(|_| windowed) else {
         return Ok(network);

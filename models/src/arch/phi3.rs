@@ -2,7 +2,7 @@
 //! one set of rotary divisors for short contexts and one for long ones.
 
 use super::metadata::Metadata;
-use super::names::{MODEL, Name, PRE_NORMS};
+use super::names::{FUSED_FFN, MODEL, Name, PRE_NORMS};
 use super::rope::Rules;
 use super::{Architecture, Hf, block};
 use crate::error::Result;
@@ -16,23 +16,17 @@ pub(super) static PHI3: Architecture = Architecture {
     gguf: &["phi3"],
     powerinfer: false,
     hf: &[Hf::new("phi3", DEFAULTS)],
-    tensors: &[&MODEL, &PRE_NORMS, &FUSED],
+    tensors: &[&MODEL, &PRE_NORMS, &FUSED_ATTENTION, &FUSED_FFN],
     describe,
 };
 
-const FUSED: [Name; 4] = [
+const FUSED_ATTENTION: [Name; 2] = [
     Name::layer(
         "attn_qkv.weight",
         "self_attn.qkv_proj.weight",
         &[T::Q, T::K, T::V],
     ),
     Name::layer("attn_output.weight", "self_attn.o_proj.weight", &[T::O]),
-    Name::layer(
-        "ffn_up.weight",
-        "mlp.gate_up_proj.weight",
-        &[T::Gate, T::Up],
-    ),
-    Name::layer("ffn_down.weight", "mlp.down_proj.weight", &[T::Down]),
 ];
 
 const ROPE: Rules = Rules {

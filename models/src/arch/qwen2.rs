@@ -20,9 +20,7 @@ fn describe(m: &Metadata<'_>) -> Result<Network> {
     let mut network = block::network(m, block::HALVES, block::activation_or_silu(m)?)?;
     // There are biases whatever this field's value is.
     m.fields().optional_bool("attention_bias")?;
-    for layer in &mut network.layers {
-        layer.attention.body.qkv_bias = true;
-    }
+    block::bias_qkv(&mut network, true);
     let first = block::max_window_layers(m)?;
     block::switched_window(m, &mut network, |l| l as u64 >= first)?;
     Ok(network)

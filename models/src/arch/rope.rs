@@ -10,8 +10,10 @@ use crate::source::limits::MAX_CONTEXT;
 /// How an architecture reads its rotation.
 #[derive(Clone, Copy)]
 pub(super) struct Rules {
-    /// Pairs in GGUF files; checkpoints rotate halves.
+    /// Pairs in GGUF files.
     pub(super) pairing: RopePairing,
+    /// Pairs in checkpoints.
+    pub(super) checkpoints: RopePairing,
     /// Whether GGUF files may have divisors in `rope_freqs.weight`.
     pub(super) freqs: bool,
     /// Whether GGUF files may have divisors in `rope_factors_long.weight` and `rope_factors_short.weight`.
@@ -20,16 +22,20 @@ pub(super) struct Rules {
     pub(super) partial: bool,
     /// Whether the architecture reads a temperature from the same object.
     pub(super) temperature: bool,
+    /// Whether checkpoints may have an `alpha`, which makes the base larger.
+    pub(super) alpha: bool,
 }
 
 impl Rules {
     pub(super) const fn new(pairing: RopePairing) -> Self {
         Self {
             pairing,
+            checkpoints: RopePairing::HalfSplit,
             freqs: false,
             long_short: false,
             partial: false,
             temperature: false,
+            alpha: false,
         }
     }
 }
@@ -59,7 +65,7 @@ pub(super) fn sliding(m: &Metadata<'_>, head_dim: usize, rules: Rules, theta: f3
     let rotary_dim = m.optional_size("rope.dimension_count", "")?;
     let (pairing, rotary_dim) = match m.is_gguf() {
         true => (rules.pairing, rotary_dim.unwrap_or(head_dim)),
-        false => (RopePairing::HalfSplit, head_dim),
+        false => (rules.checkpoints, head_dim),
     };
     Ok(Rope::plain(named.unwrap_or(theta), rotary_dim, pairing))
 }
@@ -207,8 +213,8 @@ fn hf(m: &Metadata<'_>, head_dim: usize, rules: Rules, layer_type: Option<&str>)
         return Err(p.unsupported(TEMPERATURE, beta.to_string(), remedy));
     }
     let rotary_dim = hf_rotary_dim(m, head_dim, rules, scaling.as_ref())?;
-    let rope = Rope::plain(theta, rotary_dim, RopePairing::HalfSplit);
-    scaling.map_or(Ok(rope.clone()), |p| hf_scaled(m, rope, &p))
+    let rope = Rope::plain(theta, rotary_dim, rules.checkpoints);
+    scaling.map_or(Ok(rope.clone()), |p| hf_scaled(m, rope, rules, &p))
 }
 
 /// Elements of a head that are rotated.
@@ -233,7 +239,7 @@ fn hf_rotary_dim(
     }
 }
 
-fn hf_scaled(m: &Metadata<'_>, mut rope: Rope, p: &Fields) -> Result<Rope> {
+fn hf_scaled(m: &Metadata<'_>, mut rope: Rope, rules: Rules, p: &Fields) -> Result<Rope> {
     let field = match p.get("rope_type") {
         Some(_) => "rope_type",
         None => "type",
@@ -262,6 +268,7 @@ fn hf_scaled(m: &Metadata<'_>, mut rope: Rope, p: &Fields) -> Result<Rope> {
             };
         }
         Some("yarn") => return hf_yarn(m, rope, p),
+        Some("dynamic") if rules.alpha => rope.theta = ntk_theta(&rope, p.positive("alpha")?),
         Some("longrope" | "su") => return hf_long_short(m, rope, p),
         Some(other) => {
             let value = format!("rotary scaling {other:?}");
@@ -270,6 +277,12 @@ fn hf_scaled(m: &Metadata<'_>, mut rope: Rope, p: &Fields) -> Result<Rope> {
         }
     }
     Ok(rope)
+}
+
+/// The base with which slow frequencies become `alpha` times as slow (NTK-aware scaling).
+fn ntk_theta(rope: &Rope, alpha: f32) -> f32 {
+    let dim = rope.rotary_dim as f64;
+    (f64::from(rope.theta) * f64::from(alpha).powf(dim / (dim - 2.0))) as f32
 }
 
 fn hf_original_context(m: &Metadata<'_>, p: &Fields) -> Result<usize> {

@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use super::{Activation, Attention, Layer, Network, Norm, Rope, RopeScaling};
+use super::{Activation, Attention, Layer, Network, Norm, NormSpan, Rope, RopeScaling};
 use crate::error::{ModelError, Result};
 use crate::source::limits::{MAX_CONTEXT, MAX_DIMENSION, MAX_LAYERS, positive, size};
 
@@ -79,6 +79,14 @@ impl Network {
         }
         if let Some(norm) = a.qk_norm {
             positive(path, "attention.qk_norm", norm.eps)?;
+            if norm.after_rope && norm.span == NormSpan::Row {
+                // Cores rotate their own heads only.
+                return wrong(
+                    path,
+                    "attention.qk_norm",
+                    "it spans rotated heads of all cores",
+                );
+            }
         }
         positive(path, "attention.scale", a.scale)?;
         if let Some(window) = a.window {
@@ -174,7 +182,7 @@ fn check_rope(path: &Path, rope: &Rope) -> Result<()> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::network::{NormSpan, QkNorm, RopePairing, Temperature, Uniform};
+    use crate::network::{QkNorm, RopePairing, Temperature, Uniform};
 
     fn network() -> Network {
         Uniform {
@@ -217,6 +225,7 @@ mod tests {
             let norm = QkNorm {
                 span: NormSpan::Row,
                 eps: 1e-6,
+                after_rope: false,
             };
             n.layers[1].attention.body.qk_norm = Some(norm);
             n.layers[1].attention.body.rope = None;
@@ -228,7 +237,7 @@ mod tests {
     #[test]
     fn impossible_sizes_and_factors_are_named() {
         type Change = fn(&mut Network);
-        let cases: [(&str, Change); 24] = [
+        let cases: [(&str, Change); 25] = [
             ("layers", |n| n.layers.clear()),
             ("layers", |n| {
                 n.layers = vec![n.layers[0].clone(); usize::from(u16::MAX)]
@@ -254,6 +263,14 @@ mod tests {
             }),
             ("attention.rope", |n| {
                 n.layers[1].attention.body.rope = Some(1)
+            }),
+            ("attention.qk_norm", |n| {
+                let norm = QkNorm {
+                    span: NormSpan::Row,
+                    eps: 1e-6,
+                    after_rope: true,
+                };
+                n.layers[1].attention.body.qk_norm = Some(norm);
             }),
             ("attention.window", |n| {
                 n.layers[1].attention.body.window = Some(0)

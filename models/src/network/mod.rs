@@ -83,7 +83,7 @@ pub struct Attention {
     pub head_dim: usize,
     /// Whether Q, K and V have biases.
     pub qkv_bias: bool,
-    /// Norm of queries and keys, before the rotation.
+    /// Norm of queries and keys.
     pub qk_norm: Option<QkNorm>,
     /// Index into [`Network::ropes`]; `None` if positions are not encoded.
     pub rope: Option<usize>,
@@ -102,6 +102,8 @@ pub struct QkNorm {
     pub span: NormSpan,
     /// Added to the mean square.
     pub eps: f32,
+    /// Whether it comes after the rotation instead of before.
+    pub after_rope: bool,
 }
 
 /// What a norm of queries or keys spans.

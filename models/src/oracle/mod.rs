@@ -203,14 +203,8 @@ impl Oracle {
         let mut q = self.project(&layer.q, (l, LayerTensor::QBias), h); // [n_heads * head_dim]
         let mut k = self.project(&layer.k, (l, LayerTensor::KBias), h); // [n_kv_heads * head_dim]
         let mut v = self.project(&layer.v, (l, LayerTensor::VBias), h); // [n_kv_heads * head_dim]
-        q = self.norm_heads(a, (l, LayerTensor::QNorm), q);
-        k = self.norm_heads(a, (l, LayerTensor::KNorm), k);
-        for head in q.chunks_exact_mut(a.head_dim) {
-            self.rotate(a, head);
-        }
-        for head in k.chunks_exact_mut(a.head_dim) {
-            self.rotate(a, head);
-        }
+        q = self.place_heads(a, (l, LayerTensor::QNorm), q);
+        k = self.place_heads(a, (l, LayerTensor::KNorm), k);
         if let Some(temperature) = a.temperature {
             scale(&mut q, temperature.at(self.position));
         }
@@ -254,6 +248,21 @@ impl Oracle {
             add(&mut out, bias);
         }
         out
+    }
+
+    /// Queries or keys of all heads, `[heads * head_dim]`, normalised and rotated to the current position.
+    fn place_heads(&self, a: &Attention, norm: (usize, LayerTensor), mut x: Vec<f32>) -> Vec<f32> {
+        let after_rope = a.qk_norm.is_some_and(|n| n.after_rope);
+        if !after_rope {
+            x = self.norm_heads(a, norm, x);
+        }
+        for head in x.chunks_exact_mut(a.head_dim) {
+            self.rotate(a, head);
+        }
+        match after_rope {
+            true => self.norm_heads(a, norm, x),
+            false => x,
+        }
     }
 
     /// Queries or keys of all heads, `[heads * head_dim]`, after their norm, if they have one.

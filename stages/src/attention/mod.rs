@@ -159,13 +159,20 @@ impl Attention {
             normalise(kernels, norms.k, norm.eps, k, &mut self.unnormed);
         }
         let per_head = a.qk_norm.filter(|norm| norm.span == NormSpan::Head);
+        let (after, before) = match per_head {
+            Some(norm) if norm.after_rope => (Some(norm), None),
+            norm => (None, norm),
+        };
         let rotation = a.rope.map(|rope| &self.rotations[rope]);
         let mut each = |weights: &[f32], head: &mut [f32]| {
-            if let Some(norm) = per_head {
+            if let Some(norm) = before {
                 normalise(kernels, weights, norm.eps, head, &mut self.unnormed);
             }
             if let Some(rotation) = rotation {
                 rotation.turn(kernels, t, head);
+            }
+            if let Some(norm) = after {
+                normalise(kernels, weights, norm.eps, head, &mut self.unnormed);
             }
         };
         let d = a.head_dim;

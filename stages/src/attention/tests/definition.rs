@@ -38,17 +38,22 @@ fn prepared(network: &Network, layer: usize, position: usize, token: u64) -> [Ve
     let (mut q, mut k) = (q.to_vec(), k.to_vec());
     let weights = weights(network, layer);
     for (x, weights) in [(&mut q, &weights.0), (&mut k, &weights.1)] {
-        match a.qk_norm {
-            Some(n) if n.span == NormSpan::Row => norm(x, weights, n.eps),
-            Some(n) => x
-                .chunks_mut(a.head_dim)
-                .for_each(|x| norm(x, weights, n.eps)),
-            None => {}
-        }
+        let normalise = |x: &mut [f64], after_rope: bool| {
+            let Some(n) = a.qk_norm.filter(|n| n.after_rope == after_rope) else {
+                return;
+            };
+            let span = match n.span {
+                NormSpan::Row => x.len(),
+                NormSpan::Head => a.head_dim,
+            };
+            x.chunks_mut(span).for_each(|x| norm(x, weights, n.eps));
+        };
+        normalise(x, false);
         if let Some(rope) = a.rope {
             let heads = x.chunks_mut(a.head_dim);
             heads.for_each(|head| rotate(head, &network.ropes[rope], position));
         }
+        normalise(x, true);
     }
     if let Some(t) = a.temperature {
         let times = (position / t.original_context) as f64;

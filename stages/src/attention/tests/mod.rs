@@ -85,11 +85,17 @@ fn network() -> Network {
         scaling: RopeScaling::None,
         magnitude,
     };
-    let norm = |span| Some(QkNorm { span, eps: 1e-5 });
+    let norm = |span, after_rope| {
+        Some(QkNorm {
+            span,
+            eps: 1e-5,
+            after_rope,
+        })
+    };
     let bodies = [
         attention((6, 2, 16), None),
         network::Attention {
-            qk_norm: norm(NormSpan::Row),
+            qk_norm: norm(NormSpan::Row, false),
             rope: Some(1),
             ..attention((4, 4, 20), Some(70))
         },
@@ -102,8 +108,12 @@ fn network() -> Network {
             ..attention((6, 1, 32), None)
         },
         network::Attention {
-            qk_norm: norm(NormSpan::Head),
+            qk_norm: norm(NormSpan::Head, false),
             ..attention((8, 2, 16), Some(130))
+        },
+        network::Attention {
+            qk_norm: norm(NormSpan::Head, true),
+            ..attention((4, 2, 24), None)
         },
     ];
     let pre_norm = Some(Norm { eps: 1e-5 });
