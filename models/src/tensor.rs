@@ -34,9 +34,9 @@ pub enum LayerTensor {
     VBias = 7,
     /// RMSNorm before the FFN, `[d_model]`.
     FfnNorm = 8,
-    /// Gate projection, `[d_ff, d_model]`.
+    /// The FFN's matrix whose products are activated, `[d_ff, d_model]`: Gate, or Up if there is no other.
     Gate = 9,
-    /// Up projection, `[d_ff, d_model]`.
+    /// Up projection of a gated FFN, `[d_ff, d_model]`.
     Up = 10,
     /// Down projection, `[d_model, d_ff]`.
     Down = 11,

@@ -110,10 +110,9 @@ impl Packed {
         let (gate, rest) = bytes.split_at(g.gate_bytes(n));
         let (up, down) = rest.split_at(g.up_bytes(n));
         assert_eq!(down.len(), g.down_bytes(n));
-        for (tensor, block, panels) in [
-            (LayerTensor::Gate, g.gate, gate),
-            (LayerTensor::Up, g.up, up),
-        ] {
+        let up = g.up.map(|block| (LayerTensor::Up, block, up));
+        let gate = Some((LayerTensor::Gate, g.gate, gate));
+        for (tensor, block, panels) in [gate, up].into_iter().flatten() {
             let rows = (first..first + n).map(|r| self.row(TensorId::Layer(layer, tensor), r));
             check_panels(block, panels, rows, &format!("{tensor:?} of {e:?}"));
         }
@@ -132,19 +131,19 @@ impl Packed {
         for (i, bundle) in bytes.chunks_exact(g.bundle_stride()).enumerate() {
             let neuron = e.first as usize + i;
             let gate = self.row(TensorId::Layer(layer, LayerTensor::Gate), neuron);
-            let up = self.row(TensorId::Layer(layer, LayerTensor::Up), neuron);
+            let up = g.up.map(|block| {
+                let row = self.row(TensorId::Layer(layer, LayerTensor::Up), neuron);
+                (g.up_offset(), row, block, g.has_laned_rows())
+            });
             let down = if self.source.meta(down_t).is_some() {
                 self.row(down_t, neuron)
             } else {
                 let element = |r| self.part(down, r, (neuron, 1));
                 (0..g.d_model).flat_map(element).collect()
             };
-            let (rows, columns) = (g.has_laned_rows(), g.has_laned_columns());
-            for (at, row, block, is_laned) in [
-                (0, gate, g.gate, rows),
-                (g.up_offset(), up, g.up, rows),
-                (g.down_offset(), down, g.down, columns),
-            ] {
+            let gate = Some((0, gate, g.gate, g.has_laned_rows()));
+            let down = Some((g.down_offset(), down, g.down, g.has_laned_columns()));
+            for (at, row, block, is_laned) in [gate, up, down].into_iter().flatten() {
                 let mut stored = bundle[at..at + row.len()].to_vec();
                 if is_laned {
                     extract_laned(block, &bundle[at..at + row.len()], &mut stored);
@@ -263,6 +262,25 @@ fn ffns_by_neuron_stay_rows() {
                 .ffns
                 .iter()
                 .all(|g| g.layout == FfnLayout::Neuron)
+        );
+    }
+}
+
+#[test]
+fn ffns_without_a_gate_have_two_matrices() {
+    for (block, layout) in [(Q4_0, FfnLayout::Cluster), (F16, FfnLayout::Neuron)] {
+        let model = Model {
+            arch: "arcee",
+            ..ragged(block)
+        };
+        let mut w = model.writer();
+        w.tensors.retain(|t| !t.name.ends_with("ffn_gate.weight"));
+        let packed = packed(&w);
+        packed.check();
+        let g = packed.bundle.meta.ffns[1];
+        assert_eq!(
+            (g.layout, g.gate, g.up, g.down),
+            (layout, block, None, block)
         );
     }
 }

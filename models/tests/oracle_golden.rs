@@ -146,6 +146,8 @@ macro_rules! matches_transformers {
 }
 
 matches_transformers!(
+    arcee_bf16,
+    arcee_bf16_gguf,
     bamboo_drelu_bf16,
     bamboo_powerinfer,
     ernie4_5_bf16,

@@ -132,7 +132,8 @@ fn of_bundle(bundle: &Bundle) -> Description {
         let (name, format, cols) = match e.content {
             Content::Neurons(layer) => {
                 let g = &meta.ffns[layer];
-                let format = format!("{}/{}/{} {:?}", g.gate, g.up, g.down, g.layout);
+                let up = g.up.map_or(String::new(), |up| format!("{up}/"));
+                let format = format!("{}/{up}{} {:?}", g.gate, g.down, g.layout);
                 (format!("layer {layer} Ffn"), format, network.d_model)
             }
             content => {

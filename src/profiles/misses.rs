@@ -121,7 +121,7 @@ mod tests {
     fn a_steady_set_is_missed_by_no_cache_that_holds_it() {
         // Two layers of 128 neurons; every token wants the first quarter.
         let rows = vec![[0xffff_ffffu64, 0].repeat(40); 2];
-        let formats = [BlockType::Q4_0; 3];
+        let formats = (BlockType::Q4_0, Some(BlockType::Q4_0), BlockType::Q4_0);
         let wants = Wants {
             rows: &rows,
             d_ff: 128,

@@ -140,7 +140,9 @@ impl ModelWork {
     fn add_ffn(&mut self, g: &FfnGeometry, e: &DirectoryEntry) {
         let (n, d) = (e.count as usize, g.d_model);
         self.gate.add(Cost::matrix(g.gate, n, d));
-        self.up_down.add(Cost::matrix(g.up, n, d));
+        if let Some(up) = g.up {
+            self.up_down.add(Cost::matrix(up, n, d));
+        }
         let (gate, up_down) = match g.layout {
             FfnLayout::Cluster => (g.gate_bytes(n), g.up_bytes(n) + g.down_bytes(n)),
             FfnLayout::Neuron => (n * g.gate_row(), n * (g.up_row() + g.down_column())),

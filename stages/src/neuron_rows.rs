@@ -34,6 +34,14 @@ impl<'a> NeuronRows<'a> {
         self.part(g, i, g.up_offset(), g.up_row())
     }
 
+    /// What is needed of neuron `i` once it is known to be alive: its Up row, or Down if there is none.
+    pub fn after_gate(&self, g: &FfnGeometry, i: usize) -> &'a [u8] {
+        match g.up {
+            Some(_) => self.up(g, i),
+            None => self.down(g, i),
+        }
+    }
+
     /// Down column of neuron `i`.
     pub fn down(&self, g: &FfnGeometry, i: usize) -> &'a [u8] {
         self.part(g, i, g.down_offset(), g.down_column())

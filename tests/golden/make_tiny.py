@@ -371,6 +371,28 @@ MODELS = {
             tie_word_embeddings=True,
         ),
     ),
+    # FFNs of two matrices, and YaRN with the betas that llama.cpp reads here.
+    "arcee_bf16": (
+        BF16,
+        1,
+        tiny_model.config(
+            "arcee",
+            "ArceeForCausalLM",
+            num_hidden_layers=3,
+            head_dim=24,
+            hidden_act="relu2",
+            max_position_embeddings=160,
+            rope_scaling={
+                "beta_fast": 32.0,
+                "beta_slow": 1.0,
+                "factor": 4.0,
+                "original_max_position_embeddings": 40,
+                "rope_type": "yarn",
+            },
+            attention_bias=False,
+            mlp_bias=False,
+        ),
+    ),
     # Queries and keys are normalised after the rotation, whose base alpha changes. llama.cpp's converter asks for this
     # context.
     "hunyuan_bf16": (

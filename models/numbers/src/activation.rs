@@ -1,8 +1,8 @@
-//! Activations of gated FFNs.
+//! Activations of FFNs.
 
 use serde::{Deserialize, Serialize};
 
-/// How the FFN combines gate and up: `h = act(gate) * up` unless said otherwise.
+/// How the FFN combines gate and up: `h = act(gate) * up` unless said otherwise; `h = act(gate)` if there is no up.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Activation {
@@ -12,6 +12,8 @@ pub enum Activation {
     GeluTanh,
     /// `max(x, 0)` (ReluLLaMA).
     Relu,
+    /// `max(x, 0)²`, usually of FFNs that are not gated.
+    ReluSquared,
     /// `x` if `x > threshold`, else 0 (ProSparse).
     FatRelu {
         /// The cut, in units of the gate's output.
@@ -31,6 +33,7 @@ impl Activation {
                 0.5 * x * (1.0 + inner.tanh())
             }
             Self::Relu | Self::DoubleRelu => x.max(0.0),
+            Self::ReluSquared => x.max(0.0) * x.max(0.0),
             Self::FatRelu { threshold } => {
                 if x > threshold {
                     x

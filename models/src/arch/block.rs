@@ -100,13 +100,14 @@ pub(super) fn activation(m: &Metadata<'_>) -> Result<Option<Activation>> {
         Some("silu" | "swish") => Ok(Some(Activation::Silu)),
         Some("gelu_pytorch_tanh" | "gelu_new" | "gelu_fast") => Ok(Some(Activation::GeluTanh)),
         Some("relu") => Ok(Some(Activation::Relu)),
+        Some("relu2") => Ok(Some(Activation::ReluSquared)),
         Some("fatrelu") => match m.optional_f32(THRESHOLD, THRESHOLD)? {
             Some(threshold) if threshold >= 0.0 => Ok(Some(Activation::FatRelu { threshold })),
             Some(_) => Err(m.wrong(THRESHOLD, THRESHOLD, "the threshold is negative")),
             None => Err(m.missing(THRESHOLD, THRESHOLD)),
         },
         Some(other) => {
-            let remedy = "silu, gelu_pytorch_tanh, relu and fatrelu are";
+            let remedy = "silu, gelu_pytorch_tanh, relu, relu2 and fatrelu are";
             Err(m.unsupported((ACTIVATION.0, field), format!("{other:?}"), remedy))
         }
     }
@@ -203,6 +204,13 @@ pub(super) fn norm_outputs_too(network: &mut Network) {
     for layer in &mut network.layers {
         layer.attention.post_norm = layer.attention.pre_norm;
         layer.ffn.post_norm = layer.ffn.pre_norm;
+    }
+}
+
+/// FFNs without a gate: Down follows the activation.
+pub(super) fn no_gates(network: &mut Network) {
+    for layer in &mut network.layers {
+        layer.ffn.body.gated = false;
     }
 }
 

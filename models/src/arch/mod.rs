@@ -1,6 +1,7 @@
 //! Architectures: from a file's metadata to a [`Network`], and the names of its tensors in the file. One file per
 //! architecture; no code outside this folder asks which one a model has.
 
+mod arcee;
 mod bamboo;
 mod block;
 mod ernie4_5;
@@ -40,6 +41,7 @@ pub(crate) use written::gguf_metadata;
 
 /// All architectures. If several share a name, the first that fits is meant.
 static ARCHITECTURES: &[&Architecture] = &[
+    &arcee::ARCEE,
     &bamboo::BAMBOO,
     &ernie4_5::ERNIE4_5,
     &exaone4::EXAONE4,

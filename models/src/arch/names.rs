@@ -145,6 +145,12 @@ pub(super) const FFN: [Name; 3] = [
     Name::layer("ffn_down.weight", "mlp.down_proj.weight", &[T::Down]),
 ];
 
+/// An FFN that is not gated: its one matrix of rows, which decides what is alive, and Down.
+pub(super) const PLAIN_FFN: [Name; 2] = [
+    Name::layer("ffn_up.weight", "mlp.up_proj.weight", &[T::Gate]),
+    Name::layer("ffn_down.weight", "mlp.down_proj.weight", &[T::Down]),
+];
+
 /// Gate and Up in one tensor, and Down.
 pub(super) const FUSED_FFN: [Name; 2] = [
     Name::layer(

@@ -26,6 +26,9 @@ pub(super) fn check_meta(path: &Path, meta: &BundleMeta) -> Result<()> {
         if g.d_model != network.d_model {
             return wrong(field, "its width is not the model's");
         }
+        if g.up.is_some() != network.ffn(l).gated {
+            return wrong(field, "its matrices are not the network's");
+        }
         let most = match g.layout {
             FfnLayout::Neuron => MAX_BUNDLES,
             FfnLayout::Cluster => MAX_NEURONS,

@@ -31,15 +31,15 @@ const TARGET_BYTES: usize = 256 << 10;
 /// Target number of FFN clusters per layer, so that cores share a layer evenly.
 const CLUSTERS_PER_LAYER: usize = 16;
 
-/// How the FFN's three matrices are stored.
+/// How the FFN's matrices are stored.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum FfnLayout {
-    /// Three matrices in panels ([`crate::panel`]), one after the other: the cluster's Gate rows, its Up rows, and for
-    /// each output row the Down blocks of its neurons. Nothing is re-quantised.
+    /// Matrices in panels ([`crate::panel`]), one after the other: the cluster's Gate rows, its Up rows, if there are
+    /// any, and for each output row the Down blocks of its neurons. Nothing is re-quantised.
     Cluster,
-    /// One bundle per neuron: Gate row, Up row and (transposed) Down column of neuron i together (PowerInfer-2 section
-    /// 4.4, LLM in a Flash section 3.2), each laned ([`crate::lanes`]) if its format can be.
+    /// One bundle per neuron: Gate row, Up row (if the FFN is gated) and (transposed) Down column of neuron i together
+    /// (PowerInfer-2 section 4.4, LLM in a Flash section 3.2), each laned ([`crate::lanes`]) if its format can be.
     Neuron,
 }
 
@@ -50,8 +50,8 @@ pub struct FfnGeometry {
     pub layout: FfnLayout,
     /// Block format of Gate rows, `[d_model]` each.
     pub gate: BlockType,
-    /// Block format of Up rows, `[d_model]` each.
-    pub up: BlockType,
+    /// Block format of Up rows, `[d_model]` each; `None` if the FFN is not gated.
+    pub up: Option<BlockType>,
     /// Block format of Down: rows over the cluster's neurons (cluster layout), or one transposed
     /// column of `[d_model]` per neuron (neuron layout).
     pub down: BlockType,
@@ -65,7 +65,7 @@ impl FfnGeometry {
     /// Chooses the cluster size for a layer of `d_ff` neurons.
     pub fn choose(
         layout: FfnLayout,
-        [gate, up, down]: [BlockType; 3],
+        (gate, up, down): (BlockType, Option<BlockType>, BlockType),
         d_model: usize,
         d_ff: usize,
     ) -> Self {
@@ -96,7 +96,7 @@ impl FfnGeometry {
     /// multiplied by the same activations.
     pub fn has_laned_rows(&self) -> bool {
         let laned = |block| lanes::words(block).is_some();
-        self.layout == FfnLayout::Neuron && laned(self.gate) && laned(self.up)
+        self.layout == FfnLayout::Neuron && laned(self.gate) && self.up.is_none_or(laned)
     }
 
     /// Neuron layout: whether Down's columns are laned.
@@ -109,9 +109,9 @@ impl FfnGeometry {
         row(self.gate, self.d_model)
     }
 
-    /// Bytes of an Up row.
+    /// Bytes of an Up row; 0 without Up.
     pub fn up_row(&self) -> usize {
-        row(self.up, self.d_model)
+        self.up.map_or(0, |up| row(up, self.d_model))
     }
 
     /// Neuron layout: bytes of one neuron's Down column.
@@ -126,7 +126,7 @@ impl FfnGeometry {
 
     /// Cluster layout: bytes of the Up panels of `n` neurons, `[n, d_model]`, which follow the Gate's.
     pub fn up_bytes(&self, n: usize) -> usize {
-        panels(self.up, n, self.d_model)
+        self.up.map_or(0, |up| panels(up, n, self.d_model))
     }
 
     /// Cluster layout: bytes of the Down panels of `n` neurons, `[d_model, n]`, which follow Up's.
@@ -207,13 +207,31 @@ pub(super) fn rows_per_cluster(rows: usize, row_bytes: usize) -> usize {
 mod tests {
     use super::*;
 
+    /// Gate, Up and Down in one format.
+    fn gated(block: BlockType) -> (BlockType, Option<BlockType>, BlockType) {
+        (block, Some(block), block)
+    }
+
+    #[test]
+    fn bundles_without_up_are_two_rows() {
+        let formats = (BlockType::F16, None, BlockType::Q8_0);
+        let g = FfnGeometry::choose(FfnLayout::Neuron, formats, 4096, 14336);
+        assert_eq!((g.up_offset(), g.down_offset()), (8192, 8192));
+        assert_eq!(g.up_down_bytes(), 4352);
+        assert_eq!((g.bundle_bytes(), g.bundle_stride()), (12_544, 16 << 10));
+        assert!(!g.has_laned_rows() && g.has_laned_columns());
+        let q4 = (BlockType::Q4_0, None, BlockType::Q4_0);
+        let g = FfnGeometry::choose(FfnLayout::Cluster, q4, 576, 1536);
+        assert_eq!(g.cluster_bytes(64), g.gate_bytes(64) + g.down_bytes(64));
+    }
+
     #[test]
     fn paper_bundle_sizes() {
         // PowerInfer-2 section 4.4: 24 KiB for f16 at d_model 4096; 4-bit bundles padded to 8 KiB.
-        let f16 = [BlockType::F16; 3];
+        let f16 = gated(BlockType::F16);
         let g = FfnGeometry::choose(FfnLayout::Neuron, f16, 4096, 14336);
         assert_eq!(g.bundle_stride(), 24 << 10);
-        let q4 = [BlockType::Q4_0; 3];
+        let q4 = gated(BlockType::Q4_0);
         let g = FfnGeometry::choose(FfnLayout::Neuron, q4, 4096, 14336);
         assert_eq!(g.bundle_stride(), 8 << 10);
         assert_eq!((g.neurons, g.cluster_bytes(64)), (256, 512 << 10));
@@ -221,20 +239,20 @@ mod tests {
 
     #[test]
     fn small_bundles_are_not_padded_to_pages() {
-        let g = FfnGeometry::choose(FfnLayout::Neuron, [BlockType::F16; 3], 192, 768);
+        let g = FfnGeometry::choose(FfnLayout::Neuron, gated(BlockType::F16), 192, 768);
         assert_eq!(g.bundle_stride(), 1152);
     }
 
     #[test]
     fn cluster_layout_keeps_whole_blocks() {
-        let formats = [BlockType::Q4_K, BlockType::Q4_K, BlockType::Q6_K];
+        let formats = (BlockType::Q4_K, Some(BlockType::Q4_K), BlockType::Q6_K);
         let g = FfnGeometry::choose(FfnLayout::Cluster, formats, 1536, 8960);
         assert_eq!(g.neurons, 256);
-        let q4_1 = FfnGeometry::choose(FfnLayout::Cluster, [BlockType::Q4_1; 3], 576, 1536);
+        let q4_1 = FfnGeometry::choose(FfnLayout::Cluster, gated(BlockType::Q4_1), 576, 1536);
         assert_eq!(q4_1.neurons % 32, 0);
         assert!(q4_1.cluster_bytes(q4_1.neurons) <= TARGET_BYTES);
         // Very narrow and very many neurons: the bytes would allow more.
-        let flat = FfnGeometry::choose(FfnLayout::Cluster, [BlockType::Q4_0; 3], 64, 1 << 16);
+        let flat = FfnGeometry::choose(FfnLayout::Cluster, gated(BlockType::Q4_0), 64, 1 << 16);
         assert_eq!(flat.neurons, MAX_NEURONS);
     }
 

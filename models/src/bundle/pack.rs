@@ -146,8 +146,9 @@ fn total_bytes(source: &dyn TensorSource) -> u64 {
         Content::Rows(id) => vec![id],
         Content::Embedding => vec![TensorId::TokenEmbedding],
         Content::Neurons(l) => {
-            let of_ffn = [T::Gate, T::Up, T::Down, T::DownT];
-            of_ffn.map(|t| TensorId::Layer(l, t)).to_vec()
+            let rows = source.network().ffn(l).row_matrices().iter();
+            let of_ffn = rows.chain(&[T::Down, T::DownT]);
+            of_ffn.map(|&t| TensorId::Layer(l, t)).collect()
         }
     };
     let contents = source.network().contents(has_predictors(source));
@@ -171,6 +172,13 @@ impl Matrix {
     fn row_bytes(&self) -> usize {
         self.meta.cols / self.target.block_len() * self.target.block_bytes()
     }
+}
+
+/// The matrices of an FFN.
+struct FfnMatrices {
+    gate: Matrix,
+    up: Option<Matrix>,
+    down: Matrix,
 }
 
 struct Packer<'a> {
@@ -279,9 +287,14 @@ impl Packer<'_> {
         })
     }
 
-    fn ffn(&mut self, l: usize) -> Result<FfnGeometry> {
+    /// The matrices of layer `l`'s FFN with the formats in which they are written, how they are stored, and whether
+    /// the source has Down transposed.
+    fn ffn_matrices(&self, l: usize) -> Result<(FfnMatrices, FfnLayout, bool)> {
         let gate = self.matrix(TensorId::Layer(l, LayerTensor::Gate))?;
-        let up = self.matrix(TensorId::Layer(l, LayerTensor::Up))?;
+        let up = match self.source.network().ffn(l).gated {
+            true => Some(self.matrix(TensorId::Layer(l, LayerTensor::Up))?),
+            false => None,
+        };
         let transposed = self
             .source
             .meta(TensorId::Layer(l, LayerTensor::DownT))
@@ -292,7 +305,7 @@ impl Packer<'_> {
             LayerTensor::Down
         };
         let mut down = self.matrix(TensorId::Layer(l, down))?;
-        let (d_model, d_ff) = (gate.meta.cols, gate.meta.rows);
+        let d_model = gate.meta.cols;
         let plain = down.meta.block.block_len() == 1;
         let anew =
             !plain && self.options.neurons && d_model.is_multiple_of(COLUMN_FORMAT.block_len());
@@ -310,29 +323,31 @@ impl Packer<'_> {
         } else {
             FfnLayout::Cluster
         };
-        let formats = [gate.target, up.target, down.target];
+        Ok((FfnMatrices { gate, up, down }, layout, transposed))
+    }
+
+    fn ffn(&mut self, l: usize) -> Result<FfnGeometry> {
+        let (matrices, layout, transposed) = self.ffn_matrices(l)?;
+        let FfnMatrices { gate, up, down } = &matrices;
+        let (d_model, d_ff) = (gate.meta.cols, gate.meta.rows);
+        let formats = (gate.target, up.as_ref().map(|up| up.target), down.target);
         let g = FfnGeometry::choose(layout, formats, d_model, d_ff);
-        let mut band = DownBand::new(&down, &g, transposed);
+        let mut band = DownBand::new(down, &g, transposed);
         let (mut rows, mut bytes) = (Vec::new(), Vec::new());
         for first in (0..d_ff).step_by(g.neurons) {
             let n = g.neurons.min(d_ff - first);
             bytes.clear();
             match layout {
                 FfnLayout::Cluster => {
-                    self.read_panels(&gate, first, n, &mut rows, &mut bytes)?;
-                    self.read_panels(&up, first, n, &mut rows, &mut bytes)?;
+                    for m in [Some(gate), up.as_ref()].into_iter().flatten() {
+                        self.read_panels(m, first, n, &mut rows, &mut bytes)?;
+                    }
                     rows.clear();
-                    band.append_blocks(self, &down, (first, n), &mut rows)?;
-                    pack_panels(down.target, &rows, band_row(&down, n), &mut bytes);
+                    band.append_blocks(self, down, (first, n), &mut rows)?;
+                    pack_panels(down.target, &rows, band_row(down, n), &mut bytes);
                 }
                 FfnLayout::Neuron => {
-                    self.neuron_bundles(
-                        &g,
-                        [&gate, &up, &down],
-                        &mut band,
-                        (first, n),
-                        &mut bytes,
-                    )?;
+                    self.neuron_bundles(&g, &matrices, &mut band, (first, n), &mut bytes)?;
                 }
             }
             self.writer
@@ -345,14 +360,16 @@ impl Packer<'_> {
     fn neuron_bundles(
         &mut self,
         g: &FfnGeometry,
-        [gate, up, down]: [&Matrix; 3],
+        FfnMatrices { gate, up, down }: &FfnMatrices,
         band: &mut DownBand,
         (first, n): (usize, usize),
         out: &mut Vec<u8>,
     ) -> Result<()> {
         let (mut gates, mut ups, mut downs) = (Vec::new(), Vec::new(), Vec::new());
         self.read_rows(gate, first, n, &mut gates)?;
-        self.read_rows(up, first, n, &mut ups)?;
+        if let Some(up) = up {
+            self.read_rows(up, first, n, &mut ups)?;
+        }
         if band.transposed {
             self.read_rows(down, first, n, &mut downs)?;
         } else {
@@ -366,7 +383,9 @@ impl Packer<'_> {
         };
         if g.has_laned_rows() {
             gates = laned(g.gate, gates, g.gate_row());
-            ups = laned(g.up, ups, g.up_row());
+            if let Some(up) = g.up {
+                ups = laned(up, ups, g.up_row());
+            }
         }
         if g.has_laned_columns() {
             downs = laned(g.down, downs, g.down_column());

@@ -320,7 +320,8 @@ impl Cursor<'_> {
         d_ff: usize,
     ) -> std::result::Result<(), &'static str> {
         let whole = |b: BlockType, n: usize| n.is_multiple_of(b.block_len());
-        if !whole(g.gate, g.d_model) || !whole(g.up, g.d_model) || g.neurons == 0 {
+        let mut rows = [Some(g.gate), g.up].into_iter().flatten();
+        if !rows.all(|block| whole(block, g.d_model)) || g.neurons == 0 {
             return Err("a row does not hold whole blocks");
         }
         let mut first = 0;

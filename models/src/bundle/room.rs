@@ -24,13 +24,14 @@ pub(super) fn least_bytes(source: &dyn TensorSource, options: &PackOptions) -> u
         (m.rows * m.cols / target.block_len() * target.block_bytes()) as u64
     };
     let neurons = |l| {
-        let plain = [T::Gate, T::Up].map(|t| of(TensorId::Layer(l, t), None));
+        let rows = network.ffn(l).row_matrices().iter();
+        let rows = rows.map(|&t| of(TensorId::Layer(l, t), None));
         // Down is written by columns if it is plain, which decides how it may be quantised.
         let down = match of(TensorId::Layer(l, T::DownT), None) {
             0 => of(TensorId::Layer(l, T::Down), Some(network.d_model)),
             transposed => transposed,
         };
-        plain.iter().sum::<u64>() + down
+        rows.sum::<u64>() + down
     };
     let bytes = |content: Content| match content {
         Content::Neurons(layer) => neurons(layer),

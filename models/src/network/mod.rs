@@ -18,6 +18,8 @@ pub use rope::{Rope, RopeScaling};
 pub use tensors::{Content, Shape};
 pub use uniform::Uniform;
 
+use crate::tensor::LayerTensor;
+
 /// A model's shape and constants.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Network {
@@ -125,13 +127,18 @@ pub struct Temperature {
     pub original_context: usize,
 }
 
-/// A gated FFN: `down · (act(gate · x) * up · x)`.
+/// An FFN: `down · (act(gate · x) * up · x)` if it is gated, else `down · act(gate · x)`.
+///
+/// The matrix whose product is activated is Gate in either case, since it decides which neurons are alive. Without
+/// another one beside it, files call it Up.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Ffn {
     /// Neurons.
     pub d_ff: usize,
     /// Activation of the gate.
     pub activation: Activation,
+    /// Whether there is Up.
+    pub gated: bool,
 }
 
 /// From the normalised residual stream to logits.
@@ -143,6 +150,16 @@ pub struct Head {
     pub scale: f32,
     /// `c * tanh(logit / c)`, after the factor.
     pub softcap: Option<f32>,
+}
+
+impl Ffn {
+    /// The matrices that have a row for each neuron; Down, which has a column, is not among them.
+    pub fn row_matrices(&self) -> &'static [LayerTensor] {
+        match self.gated {
+            true => &[LayerTensor::Gate, LayerTensor::Up],
+            false => &[LayerTensor::Gate],
+        }
+    }
 }
 
 impl Attention {

@@ -18,7 +18,7 @@ pub enum Content {
     /// Rows of a matrix in panels ([`crate::panel`]): attention's, predictors', the head (the embedding matrix if it is
     /// tied).
     Rows(TensorId),
-    /// Neurons of a layer's FFN: Gate, Up and Down together.
+    /// Neurons of a layer's FFN: Gate, Up (if there is one) and Down together.
     Neurons(usize),
     /// Rows of the embedding, one after the other, if it is not the head.
     Embedding,
@@ -124,11 +124,13 @@ impl Network {
             TensorId::OutputNorm => return Some(shape(1, d)),
             TensorId::Layer(layer, t) => (self.layers.get(layer)?, t),
         };
-        let (a, ff) = (&layer.attention.body, layer.ffn.body.d_ff);
+        let (a, ffn) = (&layer.attention.body, &layer.ffn.body);
+        let ff = ffn.d_ff;
         match t {
             T::Q => Some(shape(a.q_dim(), d)),
             T::K | T::V => Some(shape(a.kv_dim(), d)),
             T::O => Some(shape(d, a.q_dim())),
+            T::Up if !ffn.gated => None,
             T::Gate | T::Up | T::DownT => Some(shape(ff, d)),
             T::Down => Some(shape(d, ff)),
             T::PredictorFc1 => Some(Shape {

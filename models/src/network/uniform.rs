@@ -66,6 +66,7 @@ impl Uniform {
                 body: Ffn {
                     d_ff: self.d_ff,
                     activation: self.activation,
+                    gated: true,
                 },
                 post_norm: None,
                 residual_scale: 1.0,

@@ -304,7 +304,7 @@ impl Oracle {
         }
     }
 
-    /// The gated FFN, neuron by neuron. `x`: the residual stream, which the predictor reads; `h`:
+    /// The FFN, neuron by neuron. `x`: the residual stream, which the predictor reads; `h`:
     /// the FFN's input, both `[d_model]`.
     fn ffn(&mut self, l: usize, x: &[f32], h: &[f32]) -> Vec<f32> {
         let (d_ff, activation) = (self.network.ffn(l).d_ff, self.network.ffn(l).activation);
@@ -317,7 +317,8 @@ impl Oracle {
         } = &self.weights.layers[l];
         let predictor = predictor.as_ref().filter(|_| self.predicted);
         let scores = predictor.map(|p| predictor_scores(p, x)); // [d_ff]
-        let (gate_input, up_input) = (self.input(gate, h), self.input(up, h));
+        let gate_input = self.input(gate, h);
+        let up = up.as_ref().map(|up| (up, self.input(up, h)));
         let mut neurons = vec![0.0; d_ff];
         for (i, neuron) in neurons.iter_mut().enumerate() {
             let skipped = |s: &Vec<f32>| s[i] < self.network.predictor_threshold;
@@ -325,9 +326,11 @@ impl Oracle {
                 continue;
             }
             let g = activation.gate(dot(gate.row(i), &gate_input) as f32);
-            let u = activation.up(dot(up.row(i), &up_input) as f32);
             self.active[l] += u64::from(g > 0.0);
-            *neuron = g * u;
+            *neuron = match &up {
+                Some((up, input)) => g * activation.up(dot(up.row(i), input) as f32),
+                None => g,
+            };
         }
         down.times(&self.input(down, &neurons))
     }

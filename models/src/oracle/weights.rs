@@ -66,7 +66,8 @@ pub(super) struct Layer {
     pub(super) v: Matrix,    // [n_kv_heads * head_dim, d_model]
     pub(super) o: Matrix,    // [d_model, n_heads * head_dim]
     pub(super) gate: Matrix, // [d_ff, d_model]
-    pub(super) up: Matrix,   // [d_ff, d_model]
+    /// `[d_ff, d_model]`; `None` if the FFN is not gated.
+    pub(super) up: Option<Matrix>,
     pub(super) down: Matrix, // [d_model, d_ff]
     pub(super) predictor: Option<Predictor>,
 }
@@ -129,7 +130,10 @@ impl Layer {
             v: get(LayerTensor::V)?,
             o: get(LayerTensor::O)?,
             gate: get(LayerTensor::Gate)?,
-            up: get(LayerTensor::Up)?,
+            up: match source.network().ffn(layer).gated {
+                true => Some(get(LayerTensor::Up)?),
+                false => None,
+            },
             down,
             predictor,
         })

@@ -201,7 +201,7 @@ impl Inventory {
             match content {
                 Content::Rows(id) => self.require(id)?,
                 Content::Embedding => self.require(TensorId::TokenEmbedding)?,
-                Content::Neurons(layer) => self.check_ffn(layer)?,
+                Content::Neurons(layer) => self.check_ffn(network, layer)?,
             }
         }
         for (id, _) in network.vectors() {
@@ -213,10 +213,11 @@ impl Inventory {
             .try_for_each(|l| self.check_predictor(l))
     }
 
-    fn check_ffn(&self, layer: usize) -> Result<()> {
+    fn check_ffn(&self, network: &Network, layer: usize) -> Result<()> {
         let id = |t| TensorId::Layer(layer, t);
-        self.require(id(T::Gate))?;
-        self.require(id(T::Up))?;
+        for &t in network.ffn(layer).row_matrices() {
+            self.require(id(t))?;
+        }
         match (self.meta(id(T::Down)), self.meta(id(T::DownT))) {
             (Some(_), Some(t)) => {
                 Err(self.wrong(&t.name, "the down projection is there twice".into()))

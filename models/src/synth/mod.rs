@@ -247,9 +247,10 @@ fn tensors(
     let of = |content: Content| match content {
         Content::Rows(id) => vec![id],
         Content::Embedding => vec![TensorId::TokenEmbedding],
-        Content::Neurons(l) => [T::Gate, T::Up, down]
-            .map(|t| TensorId::Layer(l, t))
-            .to_vec(),
+        Content::Neurons(l) => {
+            let of_ffn = network.ffn(l).row_matrices().iter().chain([&down]);
+            of_ffn.map(|&t| TensorId::Layer(l, t)).collect()
+        }
     };
     let matrices = network.contents(sparse).into_iter().flat_map(of);
     let vectors = network.vectors().into_iter().map(|(id, _)| id);

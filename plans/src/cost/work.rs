@@ -119,7 +119,9 @@ impl TokenWork {
                 d,
                 g.gate_bytes(n) as f64,
             );
-            add(&mut self.ffn, Kernel::Gemv, g.up, d, g.up_bytes(n) as f64);
+            if let Some(up) = g.up {
+                add(&mut self.ffn, Kernel::Gemv, up, d, g.up_bytes(n) as f64);
+            }
             // Rows of Down have one number per neuron of the cluster.
             add(
                 &mut self.ffn,
@@ -135,10 +137,6 @@ impl TokenWork {
             Sparsity::Predicted => Kernel::DotGathered,
             _ => Kernel::GemvRows,
         };
-        let up = match sparsity {
-            Sparsity::Dense => Kernel::GemvRows,
-            _ => Kernel::DotGathered,
-        };
         let n = n as f64;
         add(
             &mut self.ffn,
@@ -147,13 +145,14 @@ impl TokenWork {
             d,
             n * active.gated * g.gate_row() as f64,
         );
-        add(
-            &mut self.ffn,
-            up,
-            g.up,
-            d,
-            n * active.alive * g.up_row() as f64,
-        );
+        if let Some(up) = g.up {
+            let kernel = match sparsity {
+                Sparsity::Dense => Kernel::GemvRows,
+                _ => Kernel::DotGathered,
+            };
+            let bytes = n * active.alive * g.up_row() as f64;
+            add(&mut self.ffn, kernel, up, d, bytes);
+        }
         let down = n * active.alive * g.down_column() as f64;
         add(&mut self.ffn, Kernel::AxpyGathered, g.down, d, down);
     }

@@ -135,7 +135,8 @@ impl Directory {
             Some(_) => FfnLayout::Neuron,
             None => FfnLayout::Cluster,
         };
-        let ffn = FfnGeometry::choose(layout, s.ffn, d, s.d_ff);
+        let [gate, up, down] = s.ffn;
+        let ffn = FfnGeometry::choose(layout, (gate, Some(up), down), d, s.d_ff);
         for first in (0..s.d_ff).step_by(ffn.neurons) {
             let n = ffn.neurons.min(s.d_ff - first);
             self.push(Content::Neurons(l), (first, n), ffn.cluster_bytes(n));

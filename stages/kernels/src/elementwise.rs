@@ -73,12 +73,12 @@ impl Kernel for Rope<'_> {
     }
 }
 
-/// `out = act(gate) * act(up)`.
+/// `out = act(gate) * act(up)`, or `out = act(gate)`.
 pub(super) struct GateUp<'a> {
     pub(super) activation: Activation,
-    pub(super) gate: &'a [f32],    // [n]
-    pub(super) up: &'a [f32],      // [n]
-    pub(super) out: &'a mut [f32], // [n]
+    pub(super) gate: &'a [f32],       // [n]
+    pub(super) up: Option<&'a [f32]>, // [n]
+    pub(super) out: &'a mut [f32],    // [n]
 }
 
 impl Kernel for GateUp<'_> {
@@ -86,7 +86,15 @@ impl Kernel for GateUp<'_> {
 
     #[inline(always)]
     fn run<S: Simd>(self, s: S) {
-        let inputs = self.gate.chunks(LANES).zip(self.up.chunks(LANES));
+        let Some(up) = self.up else {
+            let gates = self.gate.chunks(LANES);
+            for (gate, out) in gates.zip(self.out.chunks_mut(LANES)) {
+                let (gate, _) = activate(s, self.activation, load_part(s, gate), s.zero());
+                store_part(s, gate, out);
+            }
+            return;
+        };
+        let inputs = self.gate.chunks(LANES).zip(up.chunks(LANES));
         for ((gate, up), out) in inputs.zip(self.out.chunks_mut(LANES)) {
             let (gate, up) = (load_part(s, gate), load_part(s, up));
             let (gate, up) = activate(s, self.activation, gate, up);
@@ -111,6 +119,10 @@ fn activate<S: Simd>(s: S, activation: Activation, gate: S::F, up: S::F) -> (S::
             (s.div(gate, one_plus), up)
         }
         Activation::Relu => (s.max(gate, s.zero()), up),
+        Activation::ReluSquared => {
+            let gate = s.max(gate, s.zero());
+            (s.mul(gate, gate), up)
+        }
         Activation::FatRelu { threshold } => {
             (s.select_gt(gate, s.splat(threshold), gate, s.zero()), up)
         }

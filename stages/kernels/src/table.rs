@@ -337,7 +337,22 @@ impl KernelTable {
         let job = GateUp {
             activation,
             gate,
-            up,
+            up: Some(up),
+            out,
+        };
+        self.kernels.gate_up(job);
+    }
+
+    /// `out = activation.gate(gate)`, both `[n]`, as accurate as [`Self::gate_up`].
+    ///
+    /// # Panics
+    /// The lengths differ.
+    pub fn activate(&self, activation: Activation, gate: &[f32], out: &mut [f32]) {
+        assert_eq!(gate.len(), out.len(), "FFN vectors differ in length");
+        let job = GateUp {
+            activation,
+            gate,
+            up: None,
             out,
         };
         self.kernels.gate_up(job);

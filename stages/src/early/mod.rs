@@ -73,13 +73,16 @@ impl Early {
         live
     }
 
-    /// Ups of the neurons `live`.
+    /// Ups of the neurons `live`, if the FFN is gated.
     fn ups(&mut self, frame: &Frame<'_>, flight: &mut Flight, live: LiveMask, out: &mut Outbox) {
         let (geometry, n) = (frame.geometry(), flight.count);
+        let Some(up) = geometry.up else {
+            return;
+        };
         let rows = frame.weights.cached(flight);
         let row = |i| rows.up(geometry, i);
         let ups = &mut flight.early.ups[..n];
-        let (up, wanted) = (geometry.up, (n, &live));
+        let wanted = (n, &live);
         let rows = (row, |_| &[][..]);
         self.gathered
             .dot(frame.kernels, up, rows, wanted, frame.input, ups);

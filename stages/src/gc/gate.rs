@@ -50,7 +50,7 @@ pub fn gate(
         }
         _ => {
             let row = |i| rows.gate(geometry, i);
-            let next = |i| rows.up(geometry, i);
+            let next = |i| rows.after_gate(geometry, i);
             gathered.dot(kernels, block, (row, next), (n, wanted), x, gates);
             together
         }

@@ -15,7 +15,7 @@ pub fn geometry() -> FfnGeometry {
     FfnGeometry {
         layout: FfnLayout::Neuron,
         gate: BlockType::F32,
-        up: BlockType::F32,
+        up: Some(BlockType::F32),
         down: BlockType::F32,
         d_model: 128,
         neurons: NEURONS,

@@ -242,7 +242,10 @@ impl NeuronStore {
                 true => [Some(gate), None],
                 // With what lies between them: the checksum covers it, and a slot that was lent has something else
                 // there.
-                false => [Some(up..g.down_offset()), Some(down)],
+                false => {
+                    let between = up..g.down_offset();
+                    [(!between.is_empty()).then_some(between), Some(down)]
+                }
             };
         }
         // Where bundles fill pages, the halves meet on a page boundary, and the first may have some of Up.

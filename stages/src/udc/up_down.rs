@@ -1,10 +1,11 @@
-//! UDC: computing Up and Down of a cluster's live neurons.
+//! UDC: computing Up (of gated FFNs) and Down of a cluster's live neurons.
 //!
 //! The sum over Down could make a token depend on the order of arrival, so it is computed in two steps that do not:
 //! inside a cluster, the live neurons are added in index order in f32, and the clusters' sums are added as 64-bit
 //! fixed-point integers, whose addition is associative. Neither the budget, nor the number of cores, nor the disk's
 //! timing can change a bit of the result.
 
+use forebay_models::block::BlockType;
 use forebay_models::bundle::{FfnGeometry, FfnLayout, MAX_BUNDLES};
 use forebay_models::lanes::add_to_columns;
 use forebay_models::network::Activation;
@@ -19,7 +20,7 @@ use crate::neuron_rows::NeuronRows;
 pub struct UdcScratch {
     /// `[n_tokens, n]`
     up: Vec<f32>,
-    /// Activated Gate times Up, `[n_tokens, n]`
+    /// Activated Gate, times Up if there is one, `[n_tokens, n]`
     product: Vec<f32>,
     /// The same, as input of Down.
     hidden: Activations,
@@ -71,7 +72,7 @@ pub struct ClusterWork<'a> {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct OutOfRange;
 
-/// Adds the cluster's share of `Down (act(Gate x) * Up x)` to `acc`, `[n_tokens, d_model]` in fixed point, in lane
+/// Adds the cluster's share of `Down (act(Gate x) * Up x)`, or of `Down act(Gate x)`, to `acc`, `[n_tokens, d_model]` in fixed point, in lane
 /// order if Down's columns are laned ([`add_to_residual`] restores the order). Returns for how many pairs of a neuron
 /// and a token Up and Down were computed.
 ///
@@ -94,13 +95,16 @@ pub fn up_down(
             Gathered::is_by_token(wanted, work.live.count()).then_some(&*wanted)
         }
     };
-    let up = &mut scratch.up[..n_tokens * n];
-    match (work.geometry.layout, work.rows) {
-        (FfnLayout::Cluster, NeuronRows::Whole(bytes)) => up_panels(kernels, work, bytes, x, up),
-        _ => up_rows(kernels, work, x, by_token, &mut scratch.gathered, up),
-    }
     let product = &mut scratch.product[..n_tokens * n];
-    kernels.gate_up(activation, work.gates, up, product);
+    match work.geometry.up {
+        Some(block) => {
+            let up = &mut scratch.up[..n_tokens * n];
+            let gathered = &mut scratch.gathered;
+            compute_up(kernels, (work, block), x, by_token, gathered, up);
+            kernels.gate_up(activation, work.gates, up, product);
+        }
+        None => kernels.activate(activation, work.gates, product),
+    }
     let acc = &mut acc[..n_tokens * d_model];
     let in_range = match work.geometry.layout {
         FfnLayout::Cluster => {
@@ -210,18 +214,35 @@ fn down_columns(
     }
 }
 
+/// Up, stored as `block`, of the neurons that are needed.
+fn compute_up(
+    kernels: &KernelTable,
+    (work, block): (&ClusterWork<'_>, BlockType),
+    x: &Activations,
+    by_token: Option<&[LiveMask]>,
+    gathered: &mut Gathered,
+    up: &mut [f32],
+) {
+    match (work.geometry.layout, work.rows) {
+        (FfnLayout::Cluster, NeuronRows::Whole(bytes)) => {
+            up_panels(kernels, (work, block), bytes, x, up);
+        }
+        _ => up_rows(kernels, (work, block), x, by_token, gathered, up),
+    }
+}
+
 /// Cluster layout: Up of all neurons. Dead ones cost little in a panel that is computed anyway, and their
 /// activated Gate is 0.
 fn up_panels(
     kernels: &KernelTable,
-    work: &ClusterWork<'_>,
+    (work, block): (&ClusterWork<'_>, BlockType),
     bytes: &[u8],
     x: &Activations,
     up: &mut [f32],
 ) {
     let (g, n) = (work.geometry, work.n);
     let panels = WeightPanels {
-        block: g.up,
+        block,
         bytes: &bytes[g.gate_bytes(n)..][..g.up_bytes(n)],
         n_rows: n,
     };
@@ -231,7 +252,7 @@ fn up_panels(
 /// Neuron layout: Up of the live neurons, 0 for the others.
 fn up_rows(
     kernels: &KernelTable,
-    work: &ClusterWork<'_>,
+    (work, block): (&ClusterWork<'_>, BlockType),
     x: &Activations,
     by_token: Option<&[LiveMask]>,
     gathered: &mut Gathered,
@@ -241,11 +262,11 @@ fn up_rows(
     match (work.rows, by_token) {
         (_, Some(wanted)) => {
             let row = |i| work.rows.up(g, i);
-            gathered.dot_by_token(kernels, g.up, row, (n, wanted), x, up);
+            gathered.dot_by_token(kernels, block, row, (n, wanted), x, up);
         }
         (NeuronRows::Whole(bytes), None) if work.live.count() == n => {
             let rows = WeightRows {
-                block: g.up,
+                block,
                 bytes: &bytes[g.up_offset()..],
                 stride: g.bundle_stride(),
                 n_rows: n,
@@ -258,7 +279,7 @@ fn up_rows(
             wanted.remove(known);
             let row = |i| work.rows.up(g, i);
             let next = |i| work.rows.down(g, i);
-            gathered.dot(kernels, g.up, (row, next), (n, &wanted), x, up);
+            gathered.dot(kernels, block, (row, next), (n, &wanted), x, up);
             known.iter().for_each(|i| up[i] = ups[i]);
         }
     }

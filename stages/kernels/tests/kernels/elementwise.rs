@@ -66,6 +66,7 @@ fn activations_are_as_the_model_defines_them() {
         Activation::Silu,
         Activation::GeluTanh,
         Activation::Relu,
+        Activation::ReluSquared,
         Activation::FatRelu { threshold: 0.25 },
         Activation::DoubleRelu,
     ];
@@ -79,6 +80,11 @@ fn activations_are_as_the_model_defines_them() {
                 table.gate_up(activation, &gate, &up, &mut out);
                 out
             });
+            let alone = on_all(|table| {
+                let mut out = vec![f32::NAN; n];
+                table.activate(activation, &gate, &mut out);
+                out
+            });
             for i in 0..n {
                 let act = match activation {
                     Activation::Silu => f64::from(gate[i]) / (1.0 + f64::from(-gate[i]).exp()),
@@ -90,6 +96,7 @@ fn activations_are_as_the_model_defines_them() {
                     _ => 5e-7,
                 };
                 close(out[i], act * f64::from(activation.up(up[i])), relative);
+                close(alone[i], act, relative);
             }
         }
     }

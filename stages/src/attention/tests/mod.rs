@@ -129,6 +129,7 @@ fn network() -> Network {
             body: Ffn {
                 d_ff: 8,
                 activation: Activation::Silu,
+                gated: true,
             },
             post_norm: None,
             residual_scale: 1.0,
