@@ -156,6 +156,8 @@ matches_transformers!(
     exaone4_bf16_gguf,
     exaone4_full_bf16,
     exaone4_full_bf16_gguf,
+    gemma2_bf16,
+    gemma2_bf16_gguf,
     gemma3_bf16,
     gemma3_linear_bf16,
     gemma3_linear_bf16_gguf,

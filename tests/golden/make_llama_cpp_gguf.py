@@ -19,6 +19,7 @@ MODELS = (
     "ernie4_5_bf16",
     "exaone4_bf16",
     "exaone4_full_bf16",
+    "gemma2_bf16",
     "gemma3_linear_bf16",
     "glm4_bf16",
     "granite_bf16",
@@ -40,13 +41,15 @@ def load_converter(folder: Path):
     import convert_hf_to_gguf
     from conversion.base import TextModel
     from conversion.ernie import Ernie4_5Model
+    from conversion.gemma import Gemma2Model
     from conversion.glm import Glm4Model
     from conversion.hunyuan import HunYuanModel
     from conversion.llama import LlamaModel
     from conversion.phi import Phi3MiniModel
 
     TextModel.get_vocab_base_pre = lambda self, tokenizer: "gpt-2"
-    for model in (TextModel, Ernie4_5Model, Glm4Model, HunYuanModel, LlamaModel, Phi3MiniModel):
+    own = (Ernie4_5Model, Gemma2Model, Glm4Model, HunYuanModel, LlamaModel, Phi3MiniModel)
+    for model in (TextModel, *own):
         model.set_vocab = TextModel._set_vocab_gpt2
     return convert_hf_to_gguf
 

@@ -143,6 +143,29 @@ MODELS = {
             tie_word_embeddings=True,
         ),
     ),
+    # Scores and logits reach the caps, and layers 0, 2 and 4 slide.
+    "gemma2_bf16": (
+        BF16,
+        1,
+        tiny_model.config(
+            "gemma2",
+            "Gemma2ForCausalLM",
+            pad_token_id=1,
+            hidden_size=32,
+            num_hidden_layers=5,
+            intermediate_size=64,
+            head_dim=24,
+            hidden_act=None,
+            hidden_activation="gelu_pytorch_tanh",
+            rms_norm_eps=1e-06,
+            attention_bias=False,
+            query_pre_attn_scalar=24,
+            sliding_window=8,
+            attn_logit_softcapping=3.0,
+            final_logit_softcapping=20.0,
+            tie_word_embeddings=True,
+        ),
+    ),
     # The spelling of transformers 4; scores are not scaled by head_dim.
     "gemma3_bf16": (
         BF16,

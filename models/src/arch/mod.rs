@@ -6,6 +6,7 @@ mod bamboo;
 mod block;
 mod ernie4_5;
 mod exaone4;
+mod gemma2;
 mod gemma3;
 mod glm4;
 mod granite;
@@ -45,6 +46,7 @@ static ARCHITECTURES: &[&Architecture] = &[
     &bamboo::BAMBOO,
     &ernie4_5::ERNIE4_5,
     &exaone4::EXAONE4,
+    &gemma2::GEMMA2,
     &gemma3::GEMMA3,
     &glm4::GLM4,
     &granite::GRANITE,

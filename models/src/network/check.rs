@@ -89,6 +89,7 @@ impl Network {
             }
         }
         positive(path, "attention.scale", a.scale)?;
+        positive(path, "attention.softcap", a.softcap.unwrap_or(1.0))?;
         if let Some(window) = a.window {
             size(path, "attention.window", window as u64, u64::from(u32::MAX))?;
         }
@@ -237,7 +238,7 @@ mod tests {
     #[test]
     fn impossible_sizes_and_factors_are_named() {
         type Change = fn(&mut Network);
-        let cases: [(&str, Change); 25] = [
+        let cases: [(&str, Change); 26] = [
             ("layers", |n| n.layers.clear()),
             ("layers", |n| {
                 n.layers = vec![n.layers[0].clone(); usize::from(u16::MAX)]
@@ -277,6 +278,9 @@ mod tests {
             }),
             ("attention.scale", |n| {
                 n.layers[1].attention.body.scale = -1.0
+            }),
+            ("attention.softcap", |n| {
+                n.layers[1].attention.body.softcap = Some(0.0);
             }),
             ("ffn.residual_scale", |n| {
                 n.layers[1].ffn.residual_scale = 0.0

@@ -93,6 +93,8 @@ pub struct Attention {
     pub window: Option<usize>,
     /// Factor of the scores.
     pub scale: f32,
+    /// `c * tanh(score / c)`, after the factor.
+    pub softcap: Option<f32>,
     /// Factor of the queries that grows with the position.
     pub temperature: Option<Temperature>,
 }

@@ -56,6 +56,7 @@ impl Uniform {
                     rope: Some(0),
                     window: self.window,
                     scale: 1.0 / (self.head_dim as f32).sqrt(),
+                    softcap: None,
                     temperature: None,
                 },
                 post_norm: None,

@@ -227,10 +227,12 @@ impl Oracle {
                 let start = row * a.kv_dim() + column;
                 start..start + a.head_dim
             };
-            let scores = visible
-                .clone()
-                .map(|t| dot(query, &past.keys[head(t)]) * f64::from(a.scale))
-                .collect();
+            let score = |t: usize| {
+                let score = dot(query, &past.keys[head(t)]) * f64::from(a.scale);
+                let cap = a.softcap.map(f64::from);
+                cap.map_or(score, |cap| cap * (score / cap).tanh())
+            };
+            let scores = visible.clone().map(score).collect();
             let mut sum = vec![0.0f64; a.head_dim];
             for (t, p) in visible.clone().zip(softmax(scores)) {
                 for (s, &value) in sum.iter_mut().zip(&past.values[head(t)]) {

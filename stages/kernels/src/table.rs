@@ -358,7 +358,7 @@ impl KernelTable {
         self.kernels.gate_up(job);
     }
 
-    /// `out = softmax(scale * q . k^T) . v` for query heads of consecutive tokens that share a key/value
+    /// `out = softmax(scale * q . k^T) . v`, with the softcap of `queries` around the scores, for query heads of consecutive tokens that share a key/value
     /// head; head `h` of token `t` goes to `t * out_stride + h * head_dim`.
     ///
     /// The result of a (token, head) pair does not depend on what else is computed in the call, nor on where the

@@ -244,6 +244,7 @@ impl Attention {
                 position: first.position as usize,
                 window: a.window.unwrap_or(usize::MAX),
                 scale: a.scale,
+                softcap: a.softcap,
             };
             let out = &mut out[(readers.start - share.q_heads.start) * a.head_dim..];
             let kv = self.cache.head(layer, local);

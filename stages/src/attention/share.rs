@@ -54,6 +54,7 @@ mod tests {
                 rope: None,
                 window: None,
                 scale: 1.0,
+                softcap: None,
                 temperature: None,
             };
             for threads in 1..=n_heads + 2 {

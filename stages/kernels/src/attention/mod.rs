@@ -22,7 +22,7 @@ use gather::gather;
 use numbers::{Bytes, Halves, Numbers};
 pub use scratch::AttendScratch;
 use scratch::{Block, ROWS, Row};
-use softmax::soften;
+use softmax::{cap_scores, soften};
 
 /// Query heads of consecutive tokens that share a key/value head.
 #[derive(Clone, Copy, Debug)]
@@ -44,6 +44,8 @@ pub struct Queries<'a> {
     pub window: usize,
     /// Factor of the scores.
     pub scale: f32,
+    /// `c * tanh(score / c)`, after the factor.
+    pub softcap: Option<f32>,
 }
 
 /// `out = softmax(scale * q . k^T) . v` for every row.
@@ -130,7 +132,10 @@ fn tile<S: Simd, N: Numbers>(
     }
     scratch.begin();
     // Powers of two are cheaper than those of e.
-    let scale = queries.scale * std::f32::consts::LOG2_E;
+    let scale = match queries.softcap {
+        None => queries.scale * std::f32::consts::LOG2_E,
+        Some(cap) => queries.scale / cap,
+    };
     numbers.begin(s, queries.q, scale, scratch);
     for index in blocks.clone() {
         let place = queries.blocks[index] as usize;
@@ -145,6 +150,14 @@ fn tile<S: Simd, N: Numbers>(
         };
         let rows = active(&scratch.rows, index);
         numbers.score(s, queries.q, (block, rows.clone()), scratch);
+        if let Some(cap) = queries.softcap {
+            cap_scores(
+                s,
+                cap * std::f32::consts::LOG2_E,
+                (block, rows.clone()),
+                scratch,
+            );
+        }
         soften(
             s,
             numbers.value_scales(block),

@@ -19,7 +19,7 @@ pub(super) trait Numbers: Copy {
     /// Prepares the queries and factors of the tile's rows.
     fn begin<S: Simd>(self, s: S, q: &[f32], scale: f32, scratch: &mut AttendScratch);
 
-    /// Scores of some rows, `scale * log2(e) * q . k`, for the positions of a block.
+    /// Scores of some rows, `scale * q . k` with the `scale` of [`Self::begin`], for the positions of a block.
     fn score<S: Simd>(
         self,
         s: S,

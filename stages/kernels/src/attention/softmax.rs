@@ -2,10 +2,32 @@
 
 use std::ops::Range;
 
-use super::super::exp::exp2_below;
+use super::super::exp::{exp, exp2_below};
 use super::super::simd::{LANES, Simd};
 use super::scratch::{AttendScratch, Block, ROWS};
 use crate::kv::BLOCK;
+
+/// Turns the scores of some rows in a block into `cap * tanh(score)`.
+#[inline(always)]
+pub(super) fn cap_scores<S: Simd>(
+    s: S,
+    cap: f32,
+    (block, rows): (Block, Range<usize>),
+    scratch: &mut AttendScratch,
+) {
+    let (one, two, cap) = (s.splat(1.0), s.splat(2.0), s.splat(cap));
+    for r in rows {
+        let (from, to) = scratch.rows[r].within(block);
+        let parts = scratch.scores[r].0.as_chunks_mut::<LANES>().0;
+        for part in &mut parts[from / LANES..to.div_ceil(LANES)] {
+            // `tanh(x) = 1 - 2 / (1 + e^2x)`; the exponential is finite for all x.
+            let x = s.load(part);
+            let power = exp(s, s.add(x, x));
+            let tanh = s.sub(one, s.div(two, s.add(one, power)));
+            s.store(s.mul(cap, tanh), part);
+        }
+    }
+}
 
 /// Turns the scores of some rows in a block into weights (times `value_scales`), and updates their maxima,
 /// sums and corrections; other rows' corrections become 1.

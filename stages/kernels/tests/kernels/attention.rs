@@ -40,6 +40,7 @@ struct Case {
     position: usize,
     n_tokens: usize,
     window: usize,
+    softcap: Option<f32>,
     q: Vec<f32>,
     keys: Vec<f32>,   // [position + n_tokens, d]
     values: Vec<f32>, // [position + n_tokens, d]
@@ -68,6 +69,7 @@ impl Case {
             position,
             n_tokens,
             window,
+            softcap: None,
             q,
             keys,
             values,
@@ -113,6 +115,7 @@ impl Case {
             position: self.position + tokens.start,
             window: self.window,
             scale: self.scale(),
+            softcap: self.softcap,
         };
         let mut scratch = AttendScratch::new(d);
         let kv = self.cache.head(0, 0);
@@ -142,6 +145,10 @@ impl Case {
         let scores: Vec<f64> = seen
             .clone()
             .map(|p| dot(p) * f64::from(self.scale()))
+            .map(|score| match self.softcap.map(f64::from) {
+                Some(cap) => cap * (score / cap).tanh(),
+                None => score,
+            })
             .collect();
         let max = scores.iter().fold(f64::NEG_INFINITY, |m, &s| m.max(s));
         let weights: Vec<f64> = scores.iter().map(|s| (s - max).exp()).collect();
@@ -233,9 +240,29 @@ fn exact_numbers_leave_only_the_rounding_of_f32() {
 }
 
 #[test]
+fn softcaps_bound_the_scores() {
+    for (heads, place) in shapes() {
+        for (cap, size) in [(50.0, 8.0), (2.0, 8.0), (0.5, 30.0)] {
+            let mut case = Case::random(KvType::F16, heads, place, size);
+            case.softcap = Some(cap);
+            for rows in [&mut case.keys, &mut case.values] {
+                rows.iter_mut()
+                    .for_each(|v| *v = half::f16::from_f32(*v).to_f32());
+            }
+            let error = case.error();
+            assert!(error < 2e-5, "{cap} {size} {heads:?} {place:?}: {error}");
+        }
+    }
+}
+
+#[test]
 fn a_row_sees_its_range_only() {
-    for kind in KvType::ALL {
+    for (kind, softcap) in KvType::ALL
+        .into_iter()
+        .zip([None, Some(4.0)].into_iter().cycle())
+    {
         let mut case = Case::random(kind, (3, 20), (60, 9, 7), 2.0);
+        case.softcap = softcap;
         let before = case.run();
         // What the fifth token does not see is broken.
         for p in (0..58).chain(65..69) {
@@ -278,10 +305,12 @@ proptest! {
         window in prop_oneof![Just(usize::MAX), 1_usize..150],
         cuts in prop::collection::vec(any::<prop::sample::Index>(), 0..4),
         head_cut in any::<prop::sample::Index>(),
+        softcap in prop::option::of(1_f32..20.0),
         places in Just((0..9).collect::<Vec<u32>>()).prop_shuffle(),
     ) {
         let kind = if q8 { KvType::Q8 } else { KvType::F16 };
         let mut case = Case::random(kind, (heads, d), (position, n_tokens, window), 5.0);
+        case.softcap = softcap;
         let whole = case.run();
         let mut cuts: Vec<usize> = cuts.iter().map(|c| c.index(n_tokens + 1)).collect();
         cuts.extend([0, n_tokens]);

@@ -133,6 +133,7 @@ fn attention(
             position,
             window: usize::MAX,
             scale: 0.1,
+            softcap: None,
         };
         let start = Instant::now();
         table.attend(

@@ -78,7 +78,9 @@ fn defined(network: &Network, layer: usize, tokens: &[u64]) -> Vec<f64> {
         let kv = h / (a.n_heads / a.n_kv_heads) * d;
         let score = |k: &[f64]| {
             let dot: f64 = q.iter().zip(&k[kv..][..d]).map(|(q, k)| q * k).sum();
-            dot * f64::from(a.scale)
+            let score = dot * f64::from(a.scale);
+            let cap = a.softcap.map(f64::from);
+            cap.map_or(score, |cap| cap * (score / cap).tanh())
         };
         let scores: Vec<f64> = seen.iter().map(|[_, k, _]| score(k)).collect();
         let max = scores.iter().fold(f64::NEG_INFINITY, |m, &s| m.max(s));

@@ -72,6 +72,7 @@ fn attention(
         rope: Some(0),
         window,
         scale: 1.0 / (head_dim as f32).sqrt(),
+        softcap: None,
         temperature: None,
     }
 }
@@ -113,6 +114,7 @@ fn network() -> Network {
         },
         network::Attention {
             qk_norm: norm(NormSpan::Head, true),
+            softcap: Some(3.0),
             ..attention((4, 2, 24), None)
         },
     ];
