@@ -16,7 +16,7 @@ use crate::tokenizer::TokenizerSpec;
 #[serde(rename_all = "snake_case")]
 #[repr(u8)]
 pub enum LayerTensor {
-    /// RMSNorm before attention, `[d_model]`.
+    /// Norm before attention, `[d_model]`.
     AttnNorm = 0,
     /// Query projection, `[n_heads * head_dim, d_model]`.
     Q = 1,
@@ -32,7 +32,7 @@ pub enum LayerTensor {
     KBias = 6,
     /// Value bias, `[n_kv_heads * head_dim]`.
     VBias = 7,
-    /// RMSNorm before the FFN, `[d_model]`.
+    /// Norm before the FFN, `[d_model]`.
     FfnNorm = 8,
     /// The FFN's matrix whose products are activated, `[d_ff, d_model]`: Gate, or Up if there is no other.
     Gate = 9,
@@ -50,15 +50,19 @@ pub enum LayerTensor {
     QNorm = 15,
     /// Norm of keys, `[head_dim]` or `[n_kv_heads * head_dim]`.
     KNorm = 16,
-    /// RMSNorm of attention's output, `[d_model]`.
+    /// Norm of attention's output, `[d_model]`.
     AttnPostNorm = 17,
-    /// RMSNorm of the FFN's output, `[d_model]`.
+    /// Norm of the FFN's output, `[d_model]`.
     FfnPostNorm = 18,
+    /// Bias of the norm before attention, `[d_model]`.
+    AttnNormBias = 19,
+    /// Bias of the norm before the FFN, `[d_model]`.
+    FfnNormBias = 20,
 }
 
 impl LayerTensor {
     /// All of them, by number.
-    pub const ALL: [Self; 19] = [
+    pub const ALL: [Self; 21] = [
         Self::AttnNorm,
         Self::Q,
         Self::K,
@@ -78,11 +82,14 @@ impl LayerTensor {
         Self::KNorm,
         Self::AttnPostNorm,
         Self::FfnPostNorm,
+        Self::AttnNormBias,
+        Self::FfnNormBias,
     ];
 
     /// Norms and biases, in the order in which packed files hold those of a layer.
-    pub(crate) const VECTORS: [Self; 9] = [
+    pub(crate) const VECTORS: [Self; 11] = [
         Self::AttnNorm,
+        Self::AttnNormBias,
         Self::QBias,
         Self::KBias,
         Self::VBias,
@@ -90,6 +97,7 @@ impl LayerTensor {
         Self::KNorm,
         Self::AttnPostNorm,
         Self::FfnNorm,
+        Self::FfnNormBias,
         Self::FfnPostNorm,
     ];
 
@@ -98,9 +106,10 @@ impl LayerTensor {
         matches!(self, Self::PredictorFc1 | Self::PredictorFc2)
     }
 
-    /// Whether it is added to a projection's result.
+    /// Whether it is added to the result of a projection or of a norm.
     pub fn is_bias(self) -> bool {
-        matches!(self, Self::QBias | Self::KBias | Self::VBias)
+        let of_norm = matches!(self, Self::AttnNormBias | Self::FfnNormBias);
+        of_norm || matches!(self, Self::QBias | Self::KBias | Self::VBias)
     }
 }
 
@@ -110,8 +119,10 @@ impl LayerTensor {
 pub enum TensorId {
     /// Token embedding, `[vocab_size, d_model]`.
     TokenEmbedding,
-    /// Final RMSNorm, `[d_model]`.
+    /// Final norm, `[d_model]`.
     OutputNorm,
+    /// Bias of the final norm, `[d_model]`.
+    OutputNormBias,
     /// Output head, `[vocab_size, d_model]`; absent if the head is tied.
     OutputHead,
     /// A tensor of layer `.0`.
@@ -122,7 +133,7 @@ impl TensorId {
     /// Whether it is a norm or a bias.
     pub fn is_vector(self) -> bool {
         match self {
-            Self::OutputNorm => true,
+            Self::OutputNorm | Self::OutputNormBias => true,
             Self::Layer(_, t) => LayerTensor::VECTORS.contains(&t),
             Self::TokenEmbedding | Self::OutputHead => false,
         }

@@ -179,6 +179,8 @@ matches_transformers!(
     mistral3_yarn_bf16,
     mistral3_yarn_bf16_gguf,
     mistral_window_f16_sharded,
+    nemotron_bf16,
+    nemotron_bf16_gguf,
     olmo2_bf16,
     olmo2_bf16_gguf,
     olmo3_bf16,
@@ -198,6 +200,8 @@ matches_transformers!(
     seed_oss_bf16_gguf,
     smollm3_bf16,
     smollm3_bf16_gguf,
+    stablelm_bf16,
+    stablelm_bf16_gguf,
 );
 
 #[test]

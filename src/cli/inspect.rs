@@ -103,7 +103,12 @@ fn of_source(source: &dyn TensorSource) -> Description {
     let network = source.network();
     let layers = (0..network.n_layers()).flat_map(|l| T::ALL.map(|t| TensorId::Layer(l, t)));
     let ids = [TensorId::TokenEmbedding].into_iter().chain(layers);
-    let ids = ids.chain([TensorId::OutputNorm, TensorId::OutputHead]);
+    let last = [
+        TensorId::OutputNorm,
+        TensorId::OutputNormBias,
+        TensorId::OutputHead,
+    ];
+    let ids = ids.chain(last);
     let tensors: Vec<Entry> = ids
         .filter_map(|id| source.meta(id))
         .map(|m| Entry {

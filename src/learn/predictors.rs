@@ -2,7 +2,7 @@
 //! to each layer, and the result is stored with the packed model.
 
 use forebay_models::bundle::{Amendment, Bundle, PackedPredictor};
-use forebay_models::network::Activation;
+use forebay_models::network::{Activation, Norm, NormKind};
 use forebay_models::tensor::{LayerTensor, TensorId};
 use forebay_plans::predictor_fit::{FitOptions, LayerSamples, LayerWeights, fit_layer};
 use forebay_plans::residency::Sparsity;
@@ -84,6 +84,13 @@ pub fn fit_predictors(
         return Err(Error::NotSparse {
             model: engine.model().into(),
         });
+    }
+    let is_rms = |norm: Norm| norm.kind == NormKind::Rms && !norm.bias;
+    let mut ffns = network.layers.iter().map(|l| &l.ffn);
+    if !ffns.all(|ffn| ffn.pre_norm.is_some_and(is_rms)) {
+        // A predictor decides the same for a multiple of its input; what follows another norm does not.
+        let problem = "they are fitted to FFNs behind an RMSNorm, which this model's are not";
+        return Err(Error::parameter("predictors", problem));
     }
     progress(FitStep::Measuring);
     let exact_perplexity = perplexity(&engine, test, ctx)?;

@@ -25,6 +25,7 @@ MODELS = (
     "granite_bf16",
     "hunyuan_bf16",
     "mistral3_yarn_bf16",
+    "nemotron_bf16",
     "olmo2_bf16",
     "olmo3_bf16",
     "phi3_longrope_bf16",
@@ -32,6 +33,7 @@ MODELS = (
     "qwen3_bf16",
     "seed_oss_bf16",
     "smollm3_bf16",
+    "stablelm_bf16",
 )
 
 
@@ -45,10 +47,12 @@ def load_converter(folder: Path):
     from conversion.glm import Glm4Model
     from conversion.hunyuan import HunYuanModel
     from conversion.llama import LlamaModel
+    from conversion.nemotron import NemotronModel
     from conversion.phi import Phi3MiniModel
 
     TextModel.get_vocab_base_pre = lambda self, tokenizer: "gpt-2"
-    own = (Ernie4_5Model, Gemma2Model, Glm4Model, HunYuanModel, LlamaModel, Phi3MiniModel)
+    own = (Ernie4_5Model, Gemma2Model, Glm4Model, HunYuanModel)
+    own += (LlamaModel, NemotronModel, Phi3MiniModel)
     for model in (TextModel, *own):
         model.set_vocab = TextModel._set_vocab_gpt2
     return convert_hf_to_gguf

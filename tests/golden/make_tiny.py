@@ -277,6 +277,22 @@ MODELS = {
             attention_bias=False,
         ),
     ),
+    # LayerNorms that are stored minus one, with biases; 8 of 16 dimensions rotate.
+    "nemotron_bf16": (
+        BF16,
+        1,
+        tiny_model.config(
+            "nemotron",
+            "NemotronForCausalLM",
+            num_hidden_layers=3,
+            hidden_act="relu2",
+            rms_norm_eps=None,
+            norm_eps=1e-05,
+            partial_rotary_factor=0.5,
+            attention_bias=False,
+            mlp_bias=False,
+        ),
+    ),
     # Only the full layer has YaRN. The betas are those of real models: llama.cpp reads no others here.
     "olmo3_bf16": (
         BF16,
@@ -442,6 +458,22 @@ MODELS = {
             use_cla=False,
             use_qk_norm=True,
             tie_word_embeddings=True,
+        ),
+    ),
+    # 4 of 16 dimensions rotate.
+    "stablelm_bf16": (
+        BF16,
+        1,
+        tiny_model.config(
+            "stablelm",
+            "StableLmForCausalLM",
+            intermediate_size=64,
+            rms_norm_eps=None,
+            layer_norm_eps=1e-05,
+            partial_rotary_factor=0.25,
+            use_qkv_bias=True,
+            qk_layernorm=False,
+            use_parallel_residual=False,
         ),
     ),
     # The text part of Mistral 3: YaRN whose cosines are not scaled, and queries that grow with the

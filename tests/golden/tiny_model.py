@@ -119,7 +119,7 @@ def random_weights(model: torch.nn.Module, seed: int, tied: bool) -> dict[str, t
             # Scores of normalised queries and keys are as large as these two norms make them.
             scores = ("q_norm.weight", "k_norm.weight", "query_layernorm.weight", "key_layernorm.weight")
             mean = 1.6 if name.endswith(scores) else 1
-            stored_minus_one = model.config.model_type in ("gemma2", "gemma3_text")
+            stored_minus_one = model.config.model_type in ("gemma2", "gemma3_text", "nemotron")
             weights[name] = mean - stored_minus_one + 0.2 * noise
         elif name.endswith("bias"):
             weights[name] = 0.5 * noise

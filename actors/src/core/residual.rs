@@ -2,6 +2,7 @@
 //! each phase's input from it.
 
 use forebay_models::bundle::{Bundle, FfnLayout};
+use forebay_models::network::NormKind;
 use forebay_plans::program::{Board, Join, NormAt, Phase, Prepare, Work};
 use forebay_stages::boards::Boards;
 use forebay_stages::kernels::{Activations, Form, KernelTable};
@@ -38,6 +39,19 @@ pub(super) struct Surroundings<'a> {
     pub wanted: &'a [u32],
     /// Largest rank of the predictors.
     pub rank: usize,
+}
+
+impl Surroundings<'_> {
+    /// A norm of one row, `[d_model]`.
+    fn normalise(&self, norm: &NormAt, row: &[f32], out: &mut [f32]) {
+        let values = self.bundle.vectors.values();
+        let (weight, bias) = (&values[norm.weight.clone()], &values[norm.bias.clone()]);
+        match norm.kind {
+            NormKind::Rms => self.kernels.rmsnorm(row, weight, norm.eps, out),
+            NormKind::Layer => self.kernels.layernorm(row, weight, norm.eps, out),
+        }
+        out.iter_mut().zip(bias).for_each(|(v, b)| *v += b);
+    }
 }
 
 impl Residual {
@@ -112,15 +126,12 @@ impl Residual {
             return;
         };
         let d = around.bundle.meta.network.d_model;
-        let weight = &around.bundle.vectors.values()[norm.weight.clone()];
         let tokens = self
             .x
             .chunks_exact_mut(d)
             .zip(self.rows[..len].chunks_exact(d));
         for (x, row) in tokens {
-            around
-                .kernels
-                .rmsnorm(row, weight, norm.eps, &mut self.normed);
+            around.normalise(norm, row, &mut self.normed);
             add(x, &self.normed, join.scale);
         }
     }
@@ -180,10 +191,7 @@ impl Residual {
         for (i, out) in rows.chunks_exact_mut(d).enumerate() {
             let token = &self.x[place(i) * d..][..d];
             match norm {
-                Some(norm) => {
-                    let weight = &around.bundle.vectors.values()[norm.weight.clone()];
-                    around.kernels.rmsnorm(token, weight, norm.eps, out);
-                }
+                Some(norm) => around.normalise(norm, token, out),
                 None => out.copy_from_slice(token),
             }
         }

@@ -6,7 +6,9 @@ use serde_json::Value;
 use super::metadata::Metadata;
 use super::rope::{self, Rules};
 use crate::error::Result;
-use crate::network::{Activation, Network, NormSpan, QkNorm, Rope, RopePairing, Uniform};
+use crate::network::{
+    Activation, Network, Norm, NormKind, NormSpan, QkNorm, Rope, RopePairing, Uniform,
+};
 
 /// A network of plain blocks, with the sizes and the rotation that the metadata name.
 pub(super) fn network(m: &Metadata<'_>, rope: Rules, activation: Activation) -> Result<Network> {
@@ -21,6 +23,37 @@ pub(super) fn with_rope(
     head_dim: usize,
     rope: Rope,
     activation: Activation,
+) -> Result<Network> {
+    let eps = m.positive("attention.layer_norm_rms_epsilon", "rms_norm_eps")?;
+    with_eps(m, head_dim, rope, (activation, eps))
+}
+
+/// A network of plain blocks with LayerNorms, whose epsilon is the field `eps` of `config.json`, with biases or
+/// without.
+pub(super) fn with_layer_norms(
+    m: &Metadata<'_>,
+    rope: Rules,
+    activation: Activation,
+    (eps, bias): (&str, bool),
+) -> Result<Network> {
+    let head_dim = head_dim(m)?;
+    let rope = rope::read(m, head_dim, rope, None)?;
+    let eps = m.positive("attention.layer_norm_epsilon", eps)?;
+    let mut network = with_eps(m, head_dim, rope, (activation, eps))?;
+    let kind = NormKind::Layer;
+    network.output_norm = Norm { kind, eps, bias };
+    for layer in &mut network.layers {
+        layer.attention.pre_norm = Some(network.output_norm);
+        layer.ffn.pre_norm = Some(network.output_norm);
+    }
+    Ok(network)
+}
+
+fn with_eps(
+    m: &Metadata<'_>,
+    head_dim: usize,
+    rope: Rope,
+    (activation, rms_eps): (Activation, f32),
 ) -> Result<Network> {
     let n_layers = m.layers()?;
     let heads = m.sizes("attention.head_count", "num_attention_heads", n_layers)?;
@@ -37,7 +70,7 @@ pub(super) fn with_rope(
         d_ff: d_ff[0],
         vocab_size: m.vocab_size()?,
         context_length: m.context()?,
-        rms_eps: m.positive("attention.layer_norm_rms_epsilon", "rms_norm_eps")?,
+        rms_eps,
         rope,
         window: None,
         activation,

@@ -15,6 +15,7 @@ mod llama;
 mod metadata;
 mod mistral3;
 mod names;
+mod nemotron;
 mod neutral;
 mod olmo2;
 mod phi3;
@@ -23,6 +24,7 @@ mod qwen3;
 mod rope;
 mod seed_oss;
 mod smollm3;
+mod stablelm;
 mod written;
 
 use std::collections::BTreeSet;
@@ -53,12 +55,14 @@ static ARCHITECTURES: &[&Architecture] = &[
     &hunyuan::HUNYUAN,
     &llama::LLAMA,
     &mistral3::MISTRAL3,
+    &nemotron::NEMOTRON,
     &olmo2::OLMO2,
     &phi3::PHI3,
     &qwen2::QWEN2,
     &qwen3::QWEN3,
     &seed_oss::SEED_OSS,
     &smollm3::SMOLLM3,
+    &stablelm::STABLELM,
 ];
 
 /// One architecture.

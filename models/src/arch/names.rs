@@ -87,6 +87,23 @@ pub(super) const PRE_NORMS: [Name; 2] = [
     ),
 ];
 
+/// Biases of the norms of the blocks' inputs.
+pub(super) const PRE_NORM_BIASES: [Name; 2] = [
+    Name::layer("attn_norm.bias", "input_layernorm.bias", &[T::AttnNormBias]),
+    Name::layer(
+        "ffn_norm.bias",
+        "post_attention_layernorm.bias",
+        &[T::FfnNormBias],
+    ),
+];
+
+/// Bias of the final norm.
+pub(super) const MODEL_NORM_BIAS: [Name; 1] = [Name::model(
+    "output_norm.bias",
+    "model.norm.bias",
+    TensorId::OutputNormBias,
+)];
+
 /// Norms of queries and keys.
 pub(super) const QK_NORMS: [Name; 2] = [
     Name::layer("attn_q_norm.weight", "self_attn.q_norm.weight", &[T::QNorm]),

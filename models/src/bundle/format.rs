@@ -42,8 +42,9 @@ fn encode_content(content: Content) -> (u8, usize) {
     let none = usize::from(NO_LAYER);
     match content {
         Content::Rows(TensorId::Layer(layer, tensor)) => (tensor as u8, layer),
-        // A norm is never stored as rows.
-        Content::Rows(TensorId::TokenEmbedding | TensorId::OutputNorm) => (TOKEN_EMBEDDING, none),
+        Content::Rows(TensorId::TokenEmbedding) => (TOKEN_EMBEDDING, none),
+        // Vectors are never stored as rows.
+        Content::Rows(TensorId::OutputNorm | TensorId::OutputNormBias) => (TOKEN_EMBEDDING, none),
         Content::Rows(TensorId::OutputHead) => (OUTPUT_HEAD, none),
         Content::Neurons(layer) => (NEURONS, layer),
         Content::Embedding => (EMBEDDING, none),

@@ -44,9 +44,9 @@ impl Network {
     fn check_layer(&self, path: &Path, layer: &Layer) -> Result<()> {
         let (attention, ffn) = (&layer.attention, &layer.ffn);
         check_norm(path, "attention.pre_norm", attention.pre_norm.as_ref())?;
-        check_norm(path, "attention.post_norm", attention.post_norm.as_ref())?;
+        check_post_norm(path, "attention.post_norm", attention.post_norm.as_ref())?;
         check_norm(path, "ffn.pre_norm", ffn.pre_norm.as_ref())?;
-        check_norm(path, "ffn.post_norm", ffn.post_norm.as_ref())?;
+        check_post_norm(path, "ffn.post_norm", ffn.post_norm.as_ref())?;
         positive(path, "attention.residual_scale", attention.residual_scale)?;
         positive(path, "ffn.residual_scale", ffn.residual_scale)?;
         size(path, "d_ff", ffn.body.d_ff as u64, MAX_DIMENSION)?;
@@ -113,6 +113,14 @@ fn wrong_rotary_dim<T>(path: &Path, rotary_dim: usize, head_dim: usize) -> Resul
 
 fn check_norm(path: &Path, field: &str, norm: Option<&Norm>) -> Result<()> {
     norm.map_or(Ok(()), |n| positive(path, field, n.eps).map(drop))
+}
+
+fn check_post_norm(path: &Path, field: &str, norm: Option<&Norm>) -> Result<()> {
+    check_norm(path, field, norm)?;
+    match norm {
+        Some(norm) if norm.bias => wrong(path, field, "norms of outputs have no bias"),
+        _ => Ok(()),
+    }
 }
 
 fn check_rope(path: &Path, rope: &Rope) -> Result<()> {
@@ -238,7 +246,7 @@ mod tests {
     #[test]
     fn impossible_sizes_and_factors_are_named() {
         type Change = fn(&mut Network);
-        let cases: [(&str, Change); 26] = [
+        let cases: [(&str, Change); 27] = [
             ("layers", |n| n.layers.clear()),
             ("layers", |n| {
                 n.layers = vec![n.layers[0].clone(); usize::from(u16::MAX)]
@@ -255,6 +263,10 @@ mod tests {
             ("rotary dimension", |n| n.ropes[0].rotary_dim = 15),
             ("rotary dimension", |n| n.ropes[0].rotary_dim = 18),
             ("output_norm", |n| n.output_norm.eps = 0.0),
+            ("ffn.post_norm", |n| {
+                let norm = n.output_norm;
+                n.layers[1].ffn.post_norm = Some(Norm { bias: true, ..norm });
+            }),
             ("n_heads", |n| n.layers[1].attention.body.n_heads = 0),
             ("attention heads", |n| {
                 n.layers[1].attention.body.n_kv_heads = 3

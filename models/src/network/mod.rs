@@ -67,11 +67,36 @@ pub struct Block<Body> {
     pub residual_scale: f32,
 }
 
-/// RMSNorm with a weight: `x / sqrt(mean(x²) + eps) * weight`.
+/// A norm with a weight.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Norm {
+    /// What it divides by.
+    pub kind: NormKind,
     /// Added to the mean square.
     pub eps: f32,
+    /// Whether a bias is added last. Norms of outputs have none.
+    pub bias: bool,
+}
+
+/// A kind of norm.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum NormKind {
+    /// RMSNorm: `x / sqrt(mean(x²) + eps) * weight`.
+    Rms,
+    /// LayerNorm: the same with `x - mean(x)` in place of `x`.
+    Layer,
+}
+
+impl Norm {
+    /// RMSNorm without a bias.
+    pub fn rms(eps: f32) -> Self {
+        Self {
+            kind: NormKind::Rms,
+            eps,
+            bias: false,
+        }
+    }
 }
 
 /// Causal grouped-query attention.

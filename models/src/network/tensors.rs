@@ -86,6 +86,9 @@ impl Network {
             }
         }
         vectors.push((TensorId::OutputNorm, self.d_model));
+        if self.output_norm.bias {
+            vectors.push((TensorId::OutputNormBias, self.d_model));
+        }
         vectors
     }
 
@@ -100,12 +103,14 @@ impl Network {
         };
         match t {
             T::AttnNorm => layer.attention.pre_norm.map(|_| d),
+            T::AttnNormBias => layer.attention.pre_norm.filter(|n| n.bias).map(|_| d),
             T::QBias => a.qkv_bias.then(|| a.q_dim()),
             T::KBias | T::VBias => a.qkv_bias.then(|| a.kv_dim()),
             T::QNorm => spans(a.qk_norm, a.q_dim()),
             T::KNorm => spans(a.qk_norm, a.kv_dim()),
             T::AttnPostNorm => layer.attention.post_norm.map(|_| d),
             T::FfnNorm => layer.ffn.pre_norm.map(|_| d),
+            T::FfnNormBias => layer.ffn.pre_norm.filter(|n| n.bias).map(|_| d),
             T::FfnPostNorm => layer.ffn.post_norm.map(|_| d),
             _ => None,
         }
@@ -122,6 +127,7 @@ impl Network {
             TensorId::TokenEmbedding => return Some(shape(self.vocab_size, d)),
             TensorId::OutputHead => return (!self.head.tied).then(|| shape(self.vocab_size, d)),
             TensorId::OutputNorm => return Some(shape(1, d)),
+            TensorId::OutputNormBias => return self.output_norm.bias.then(|| shape(1, d)),
             TensorId::Layer(layer, t) => (self.layers.get(layer)?, t),
         };
         let (a, ffn) = (&layer.attention.body, &layer.ffn.body);

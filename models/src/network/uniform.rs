@@ -43,7 +43,7 @@ pub struct Uniform {
 impl Uniform {
     /// The network of these sizes; scores are scaled by `1 / sqrt(head_dim)`.
     pub fn network(self) -> Network {
-        let norm = Norm { eps: self.rms_eps };
+        let norm = Norm::rms(self.rms_eps);
         let layer = Layer {
             attention: Block {
                 pre_norm: Some(norm),

@@ -12,8 +12,8 @@ use std::borrow::Cow;
 use half::f16;
 
 use crate::error::{ModelError, Result};
-use crate::network::{Attention, Block, Network, NormSpan, RopePairing};
-use crate::tensor::{LayerTensor, TensorId, TensorSource};
+use crate::network::{Attention, Block, Network, Norm, NormKind, NormSpan, RopePairing};
+use crate::tensor::{LayerTensor as T, TensorId, TensorSource};
 use weights::{Layer, Matrix, Predictor, Weights, dot};
 
 /// A model as the papers define it, with its own f32 KV cache.
@@ -127,17 +127,17 @@ impl Oracle {
         scale(&mut x, self.network.embedding_scale);
         for l in 0..self.network.n_layers() {
             let block = self.network.layers[l].attention.clone();
-            let h = self.input_of(&block, (l, LayerTensor::AttnNorm), &x);
+            let h = self.input_of(&block, (l, T::AttnNorm, T::AttnNormBias), &x);
             let y = self.attention(l, &h);
-            self.add_output(&block, (l, LayerTensor::AttnPostNorm), y, &mut x);
+            self.add_output(&block, (l, T::AttnPostNorm), y, &mut x);
             let block = self.network.layers[l].ffn.clone();
-            let h = self.input_of(&block, (l, LayerTensor::FfnNorm), &x);
+            let h = self.input_of(&block, (l, T::FfnNorm, T::FfnNormBias), &x);
             let y = self.ffn(l, &x, &h);
-            self.add_output(&block, (l, LayerTensor::FfnPostNorm), y, &mut x);
+            self.add_output(&block, (l, T::FfnPostNorm), y, &mut x);
         }
         self.position += 1;
-        let gain = self.weights.vector(TensorId::OutputNorm);
-        let h = rms_norm(&x, gain, self.network.output_norm.eps);
+        let bias = Some(TensorId::OutputNormBias);
+        let h = self.norm(self.network.output_norm, TensorId::OutputNorm, bias, &x);
         let head = self.weights.head.as_ref();
         let head = head.unwrap_or(&self.weights.embedding);
         let mut logits = head.times(&self.input(head, &h));
@@ -148,29 +148,47 @@ impl Oracle {
         logits
     }
 
-    /// A block's input from the residual stream `x`, `[d_model]`.
+    /// A block's input from the residual stream `x`, `[d_model]`; its norm has this weight and bias in layer `l`.
     fn input_of<B>(
         &self,
         block: &Block<B>,
-        (l, norm): (usize, LayerTensor),
+        (l, weight, bias): (usize, T, T),
         x: &[f32],
     ) -> Vec<f32> {
+        let id = |t| TensorId::Layer(l, t);
         match block.pre_norm {
-            Some(n) => rms_norm(x, self.weights.vector(TensorId::Layer(l, norm)), n.eps),
+            Some(norm) => self.norm(norm, id(weight), Some(id(bias)), x),
             None => x.to_vec(),
         }
+    }
+
+    /// A norm of `x`, `[d_model]`, with this weight and bias.
+    fn norm(&self, norm: Norm, weight: TensorId, bias: Option<TensorId>, x: &[f32]) -> Vec<f32> {
+        let weight = self.weights.vector(weight);
+        let mut normed = match norm.kind {
+            NormKind::Rms => rms_norm(x, weight, norm.eps),
+            NormKind::Layer => {
+                let mean = x.iter().map(|&v| f64::from(v)).sum::<f64>() / x.len() as f64;
+                let centred: Vec<f32> = x.iter().map(|&v| (f64::from(v) - mean) as f32).collect();
+                rms_norm(&centred, weight, norm.eps)
+            }
+        };
+        if let Some(bias) = bias.and_then(|id| self.weights.vector(id)) {
+            add(&mut normed, bias);
+        }
+        normed
     }
 
     /// Adds a block's output `y` to the residual stream `x`, both `[d_model]`.
     fn add_output<B>(
         &self,
         block: &Block<B>,
-        (l, norm): (usize, LayerTensor),
+        (l, norm): (usize, T),
         mut y: Vec<f32>,
         x: &mut [f32],
     ) {
         if let Some(n) = block.post_norm {
-            y = rms_norm(&y, self.weights.vector(TensorId::Layer(l, norm)), n.eps);
+            y = self.norm(n, TensorId::Layer(l, norm), None, &y);
         }
         scale(&mut y, block.residual_scale);
         add(x, &y);
@@ -200,11 +218,11 @@ impl Oracle {
     fn attention(&mut self, l: usize, h: &[f32]) -> Vec<f32> {
         let a = self.network.attention(l);
         let layer = &self.weights.layers[l];
-        let mut q = self.project(&layer.q, (l, LayerTensor::QBias), h); // [n_heads * head_dim]
-        let mut k = self.project(&layer.k, (l, LayerTensor::KBias), h); // [n_kv_heads * head_dim]
-        let mut v = self.project(&layer.v, (l, LayerTensor::VBias), h); // [n_kv_heads * head_dim]
-        q = self.place_heads(a, (l, LayerTensor::QNorm), q);
-        k = self.place_heads(a, (l, LayerTensor::KNorm), k);
+        let mut q = self.project(&layer.q, (l, T::QBias), h); // [n_heads * head_dim]
+        let mut k = self.project(&layer.k, (l, T::KBias), h); // [n_kv_heads * head_dim]
+        let mut v = self.project(&layer.v, (l, T::VBias), h); // [n_kv_heads * head_dim]
+        q = self.place_heads(a, (l, T::QNorm), q);
+        k = self.place_heads(a, (l, T::KNorm), k);
         if let Some(temperature) = a.temperature {
             scale(&mut q, temperature.at(self.position));
         }
@@ -244,7 +262,7 @@ impl Oracle {
         layer.o.times(&self.input(&layer.o, &mixed))
     }
 
-    fn project(&self, matrix: &Matrix, (l, bias): (usize, LayerTensor), h: &[f32]) -> Vec<f32> {
+    fn project(&self, matrix: &Matrix, (l, bias): (usize, T), h: &[f32]) -> Vec<f32> {
         let mut out = matrix.times(&self.input(matrix, h));
         if let Some(bias) = self.weights.vector(TensorId::Layer(l, bias)) {
             add(&mut out, bias);
@@ -253,7 +271,7 @@ impl Oracle {
     }
 
     /// Queries or keys of all heads, `[heads * head_dim]`, normalised and rotated to the current position.
-    fn place_heads(&self, a: &Attention, norm: (usize, LayerTensor), mut x: Vec<f32>) -> Vec<f32> {
+    fn place_heads(&self, a: &Attention, norm: (usize, T), mut x: Vec<f32>) -> Vec<f32> {
         let after_rope = a.qk_norm.is_some_and(|n| n.after_rope);
         if !after_rope {
             x = self.norm_heads(a, norm, x);
@@ -268,7 +286,7 @@ impl Oracle {
     }
 
     /// Queries or keys of all heads, `[heads * head_dim]`, after their norm, if they have one.
-    fn norm_heads(&self, a: &Attention, (l, norm): (usize, LayerTensor), x: Vec<f32>) -> Vec<f32> {
+    fn norm_heads(&self, a: &Attention, (l, norm): (usize, T), x: Vec<f32>) -> Vec<f32> {
         let Some(n) = a.qk_norm else { return x };
         let gain = self.weights.vector(TensorId::Layer(l, norm));
         let span = match n.span {

@@ -93,6 +93,7 @@ impl Rows {
             TensorId::TokenEmbedding => (0, 0),
             TensorId::OutputNorm => (0, 1),
             TensorId::OutputHead => (0, 2),
+            TensorId::OutputNormBias => (0, 3),
             TensorId::Layer(l, t) => (l as u64 + 1, t as u64),
         };
         self.stream.child(layer).child(tensor).child(row as u64)

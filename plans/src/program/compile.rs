@@ -105,9 +105,17 @@ impl<'a> Compiler<'a> {
         self.bundle.vectors.range(TensorId::Layer(layer, t))
     }
 
-    fn norm(&self, norm: Option<Norm>, layer: usize, t: T) -> Option<NormAt> {
+    /// A norm whose weight and bias are these vectors of a layer; norms of outputs have no bias.
+    fn norm(
+        &self,
+        norm: Option<Norm>,
+        layer: usize,
+        (weight, bias): (T, Option<T>),
+    ) -> Option<NormAt> {
         norm.map(|norm| NormAt {
-            weight: self.vector(layer, t),
+            kind: norm.kind,
+            weight: self.vector(layer, weight),
+            bias: bias.map_or(0..0, |t| self.vector(layer, t)),
             eps: norm.eps,
         })
     }
@@ -126,7 +134,7 @@ impl<'a> Compiler<'a> {
         Prepare::JoinShares {
             layer: before,
             join: Join {
-                norm: self.norm(ffn.post_norm, before, T::FfnPostNorm),
+                norm: self.norm(ffn.post_norm, before, (T::FfnPostNorm, None)),
                 scale: ffn.residual_scale,
             },
         }
@@ -163,11 +171,17 @@ impl<'a> Compiler<'a> {
         Work::Rows(rows)
     }
 
+    /// The norm of attention's input.
+    fn attention_norm(&self, layer: usize) -> Option<NormAt> {
+        let norm = self.network.layers[layer].attention.pre_norm;
+        self.norm(norm, layer, (T::AttnNorm, Some(T::AttnNormBias)))
+    }
+
     fn attention(&mut self, layer: usize) {
         let block = &self.network.layers[layer].attention;
         let a = &block.body;
         let (q, kv) = (a.q_dim(), a.kv_dim());
-        let norm = self.norm(block.pre_norm, layer, T::AttnNorm);
+        let norm = self.attention_norm(layer);
         let prepare = vec![
             self.begin_layer(layer),
             Prepare::Norm {
@@ -197,7 +211,7 @@ impl<'a> Compiler<'a> {
     fn join_output(&self, layer: usize) -> Prepare {
         let attention = &self.network.layers[layer].attention;
         Prepare::JoinOutput(Join {
-            norm: self.norm(attention.post_norm, layer, T::AttnPostNorm),
+            norm: self.norm(attention.post_norm, layer, (T::AttnPostNorm, None)),
             scale: attention.residual_scale,
         })
     }
@@ -221,7 +235,7 @@ impl<'a> Compiler<'a> {
 
     fn ffn(&mut self, layer: usize) {
         let block = &self.network.layers[layer].ffn;
-        let norm = self.norm(block.pre_norm, layer, T::FfnNorm);
+        let norm = self.norm(block.pre_norm, layer, (T::FfnNorm, Some(T::FfnNormBias)));
         let prepare = vec![
             match self.options.predicted {
                 true => Prepare::TakeHidden,
@@ -250,9 +264,12 @@ impl<'a> Compiler<'a> {
 
     fn head(&mut self) {
         let (n_layers, head) = (self.network.n_layers(), self.network.head);
+        let (norm, vectors) = (self.network.output_norm, &self.bundle.vectors);
         let norm = NormAt {
-            weight: self.bundle.vectors.range(TensorId::OutputNorm),
-            eps: self.network.output_norm.eps,
+            kind: norm.kind,
+            weight: vectors.range(TensorId::OutputNorm),
+            bias: vectors.range(TensorId::OutputNormBias),
+            eps: norm.eps,
         };
         let prepare = vec![
             self.begin_layer(n_layers),

@@ -10,6 +10,7 @@ mod compile;
 use std::ops::Range;
 
 use forebay_models::block::BlockType;
+use forebay_models::network::NormKind;
 use forebay_traces::record::Stage;
 
 pub use compile::{Options, compile};
@@ -94,11 +95,15 @@ pub enum Board {
     Logits,
 }
 
-/// A norm's weight in the model's vectors, and its epsilon.
+/// A norm with the places of its weight and bias.
 #[derive(Clone, Debug, PartialEq)]
 pub struct NormAt {
-    /// Range in the model's vectors.
+    /// What it divides by.
+    pub kind: NormKind,
+    /// Range of the weight in the model's vectors.
     pub weight: Range<usize>,
+    /// Range of the bias in the model's vectors; empty if it has none.
+    pub bias: Range<usize>,
     /// Added to the mean square.
     pub eps: f32,
 }

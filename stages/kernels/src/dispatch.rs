@@ -5,7 +5,7 @@ use forebay_numbers::block::BlockType;
 use super::activations::{Quantise, QuantiseLane, QuantiseLaned};
 use super::attention::Attend;
 use super::axpy::Axpy;
-use super::elementwise::{GateUp, RmsNorm, Rope};
+use super::elementwise::{GateUp, LayerNorm, RmsNorm, Rope};
 use super::fixed::{Fold, Unfold};
 use super::formats::for_format;
 use super::lanes::{LanedAxpy, LanedMatmul, for_laned};
@@ -30,6 +30,7 @@ pub(super) trait Kernels: Sync {
     fn fold(&self, job: Fold<'_>) -> bool;
     fn unfold(&self, job: Unfold<'_>);
     fn rmsnorm(&self, job: RmsNorm<'_>);
+    fn layernorm(&self, job: LayerNorm<'_>);
     fn rope(&self, job: Rope<'_>);
     fn gate_up(&self, job: GateUp<'_>);
     fn attend(&self, job: Attend<'_>);
@@ -95,6 +96,10 @@ impl<S: Simd> Kernels for S {
     }
 
     fn rmsnorm(&self, job: RmsNorm<'_>) {
+        self.plain().run(job);
+    }
+
+    fn layernorm(&self, job: LayerNorm<'_>) {
         self.plain().run(job);
     }
 

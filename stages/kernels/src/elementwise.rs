@@ -1,4 +1,4 @@
-//! RMSNorm, RoPE and the FFN's activation.
+//! Norms, RoPE and the FFN's activation.
 
 use forebay_numbers::{activation::Activation, rope_pairing::RopePairing};
 
@@ -21,23 +21,64 @@ impl Kernel for RmsNorm<'_> {
 
     #[inline(always)]
     fn run<S: Simd>(self, s: S) {
-        let mut squares = 0.0;
-        for block in self.x.chunks(NORM_BLOCK) {
-            let mut sum = s.zero();
-            for part in block.chunks(LANES) {
-                let x = load_part(s, part);
-                sum = s.fma(x, x, sum);
-            }
-            squares += f64::from(s.reduce_add(sum));
-        }
-        let mean = squares / self.x.len() as f64;
-        let scale = s.splat((1.0 / (mean + f64::from(self.eps)).sqrt()) as f32);
+        let scale = inverse_root(s, self.x, self.eps);
         let rows = self.x.chunks(LANES).zip(self.w.chunks(LANES));
         for ((x, w), out) in rows.zip(self.out.chunks_mut(LANES)) {
             let normed = s.mul(load_part(s, x), scale);
             store_part(s, s.mul(normed, load_part(s, w)), out);
         }
     }
+}
+
+/// `out = (x - mean(x)) / sqrt(mean((x - mean(x))^2) + eps) * w`.
+pub(super) struct LayerNorm<'a> {
+    pub(super) x: &'a [f32], // [d]
+    pub(super) w: &'a [f32], // [d]
+    pub(super) eps: f32,
+    pub(super) out: &'a mut [f32], // [d]
+}
+
+impl Kernel for LayerNorm<'_> {
+    type Output = ();
+
+    #[inline(always)]
+    fn run<S: Simd>(self, s: S) {
+        let d = self.x.len() as f64;
+        let mut total = 0.0;
+        for block in self.x.chunks(NORM_BLOCK) {
+            let mut sum = s.zero();
+            for part in block.chunks(LANES) {
+                sum = s.add(sum, load_part(s, part));
+            }
+            total += f64::from(s.reduce_add(sum));
+        }
+        let mean = s.splat((total / d) as f32);
+        // Centred first: lanes beyond the end are read as 0 and must not count.
+        for (x, out) in self.x.chunks(LANES).zip(self.out.chunks_mut(LANES)) {
+            store_part(s, s.sub(load_part(s, x), mean), out);
+        }
+        let scale = inverse_root(s, self.out, self.eps);
+        for (out, w) in self.out.chunks_mut(LANES).zip(self.w.chunks(LANES)) {
+            let normed = s.mul(load_part(s, out), scale);
+            store_part(s, s.mul(normed, load_part(s, w)), out);
+        }
+    }
+}
+
+/// `1 / sqrt(mean(x^2) + eps)` in all lanes.
+#[inline(always)]
+fn inverse_root<S: Simd>(s: S, x: &[f32], eps: f32) -> S::F {
+    let mut squares = 0.0;
+    for block in x.chunks(NORM_BLOCK) {
+        let mut sum = s.zero();
+        for part in block.chunks(LANES) {
+            let x = load_part(s, part);
+            sum = s.fma(x, x, sum);
+        }
+        squares += f64::from(s.reduce_add(sum));
+    }
+    let mean = squares / x.len() as f64;
+    s.splat((1.0 / (mean + f64::from(eps)).sqrt()) as f32)
 }
 
 /// Rotates pairs of one head.

@@ -11,7 +11,7 @@ use super::activations::{Activations, Form, Quantise, QuantiseLane, QuantiseLane
 use super::attention::{Attend, AttendScratch, Queries};
 use super::axpy::Axpy;
 use super::dispatch::Kernels;
-use super::elementwise::{GateUp, RmsNorm, Rope};
+use super::elementwise::{GateUp, LayerNorm, RmsNorm, Rope};
 use super::fixed::{Fold, Unfold};
 use super::isa::Isa;
 use super::kv::{BLOCK, KvHead};
@@ -303,6 +303,18 @@ impl KernelTable {
             "norm of another length"
         );
         self.kernels.rmsnorm(RmsNorm { x, w, eps, out });
+    }
+
+    /// `out = (x - m) / sqrt(mean((x - m)^2) + eps) * w` with the mean `m` of `x`, all `[d]`.
+    ///
+    /// # Panics
+    /// The lengths differ.
+    pub fn layernorm(&self, x: &[f32], w: &[f32], eps: f32, out: &mut [f32]) {
+        assert!(
+            x.len() == w.len() && x.len() == out.len(),
+            "norm of another length"
+        );
+        self.kernels.layernorm(LayerNorm { x, w, eps, out });
     }
 
     /// Rotates the first `2 * cos.len()` elements of one head, `[head_dim]`, by the angles whose cosines

@@ -34,6 +34,28 @@ fn rmsnorm_divides_by_the_root_mean_square() {
 }
 
 #[test]
+fn layernorm_centres_first() {
+    for n in (1..70).chain([576, 1536, 8961]) {
+        let mut random = Random(n as u64);
+        let (mut x, w) = (random.units(n), random.units(n));
+        x.iter_mut().for_each(|v| *v += 0.75);
+        let out = on_all(|table| {
+            let mut out = vec![f32::NAN; n];
+            table.layernorm(&x, &w, 1e-2, &mut out);
+            out
+        });
+        let mean = x.iter().map(|&v| f64::from(v)).sum::<f64>() / n as f64;
+        let squares = x.iter().map(|&v| (f64::from(v) - mean).powi(2));
+        let deviation = (squares.sum::<f64>() / n as f64 + f64::from(1e-2_f32)).sqrt();
+        for i in 0..n {
+            let want = (f64::from(x[i]) - mean) / deviation * f64::from(w[i]);
+            let error = (f64::from(out[i]) - want).abs();
+            assert!(error < 2e-6, "{} for {want}", out[i]);
+        }
+    }
+}
+
+#[test]
 fn rope_rotates_the_pairs_of_either_layout_and_no_more() {
     for pairing in [RopePairing::Interleaved, RopePairing::HalfSplit] {
         for half in [0, 1, 3, 8, 16, 31, 64] {

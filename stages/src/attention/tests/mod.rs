@@ -118,7 +118,7 @@ fn network() -> Network {
             ..attention((4, 2, 24), None)
         },
     ];
-    let pre_norm = Some(Norm { eps: 1e-5 });
+    let pre_norm = Some(Norm::rms(1e-5));
     let layer = |attention| Layer {
         attention: Block {
             pre_norm,
@@ -148,7 +148,7 @@ fn network() -> Network {
             rope(5e2, 8, RopePairing::Interleaved, 1.25),
         ],
         layers: bodies.map(layer).into(),
-        output_norm: Norm { eps: 1e-5 },
+        output_norm: Norm::rms(1e-5),
         head: Head {
             tied: true,
             scale: 1.0,
