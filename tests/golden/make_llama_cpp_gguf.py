@@ -16,6 +16,8 @@ TINY = Path(__file__).parent / "tiny"
 # Not gemma3_bf16, whose query_pre_attn_scalar GGUF cannot say, nor phi3_window_f16.
 MODELS = (
     "arcee_bf16",
+    "cohere2_bf16",
+    "command_r_bf16",
     "ernie4_5_bf16",
     "exaone4_bf16",
     "exaone4_full_bf16",

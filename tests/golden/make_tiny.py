@@ -336,6 +336,45 @@ MODELS = {
             tie_word_embeddings=True,
         ),
     ),
+    # Both blocks behind one LayerNorm; neighbours rotate, and logits are multiplied.
+    "command_r_bf16": (
+        BF16,
+        1,
+        tiny_model.config(
+            "cohere",
+            "CohereForCausalLM",
+            pad_token_id=1,
+            num_hidden_layers=3,
+            head_dim=24,
+            intermediate_size=64,
+            rms_norm_eps=None,
+            layer_norm_eps=1e-05,
+            logit_scale=0.5,
+            use_qk_norm=False,
+            attention_bias=False,
+            tie_word_embeddings=True,
+        ),
+    ),
+    # Layer 3 sees everything and does not rotate.
+    "cohere2_bf16": (
+        BF16,
+        1,
+        tiny_model.config(
+            "cohere2",
+            "Cohere2ForCausalLM",
+            pad_token_id=1,
+            num_hidden_layers=5,
+            intermediate_size=64,
+            rms_norm_eps=None,
+            layer_norm_eps=1e-05,
+            logit_scale=0.5,
+            rotary_pct=1.0,
+            attention_bias=False,
+            sliding_window=8,
+            layer_types=[SLIDING] * 3 + [FULL, SLIDING],
+            tie_word_embeddings=True,
+        ),
+    ),
     # The 32B form: layer 3 sees everything and does not rotate. The letters are as in its config.json.
     "exaone4_bf16": (
         BF16,

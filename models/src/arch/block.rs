@@ -162,6 +162,14 @@ pub(super) fn slide(network: &mut Network, window: Option<usize>, slides: impl F
     }
 }
 
+/// Only the layers with a sliding window encode positions.
+pub(super) fn rotate_sliding_only(network: &mut Network) {
+    for layer in &mut network.layers {
+        let attention = &mut layer.attention.body;
+        attention.rope = attention.rope.filter(|_| attention.window.is_some());
+    }
+}
+
 /// Sliding windows as transformers switches them on for many models: `use_sliding_window`, and then the layers that
 /// `layer_types` names, or `otherwise`. GGUF files have one for all layers.
 pub(super) fn switched_window(
@@ -237,6 +245,14 @@ pub(super) fn norm_outputs_too(network: &mut Network) {
     for layer in &mut network.layers {
         layer.attention.post_norm = layer.attention.pre_norm;
         layer.ffn.post_norm = layer.ffn.pre_norm;
+    }
+}
+
+/// Both blocks of a layer beside each other, with one norm.
+pub(super) fn parallel_blocks(network: &mut Network) {
+    for layer in &mut network.layers {
+        layer.ffn.pre_norm = None;
+        layer.parallel = true;
     }
 }
 

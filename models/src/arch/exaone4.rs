@@ -37,10 +37,7 @@ fn describe(m: &Metadata<'_>) -> Result<Network> {
         return Ok(network);
     };
     block::slide(&mut network, Some(window), |l| slides[l]);
-    for layer in &mut network.layers {
-        let attention = &mut layer.attention.body;
-        attention.rope = attention.rope.filter(|_| attention.window.is_some());
-    }
+    block::rotate_sliding_only(&mut network);
     Ok(network)
 }
 

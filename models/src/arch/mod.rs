@@ -4,6 +4,7 @@
 mod arcee;
 mod bamboo;
 mod block;
+mod cohere;
 mod ernie4_5;
 mod exaone4;
 mod gemma2;
@@ -46,6 +47,8 @@ pub(crate) use written::gguf_metadata;
 static ARCHITECTURES: &[&Architecture] = &[
     &arcee::ARCEE,
     &bamboo::BAMBOO,
+    &cohere::COHERE2,
+    &cohere::COMMAND_R,
     &ernie4_5::ERNIE4_5,
     &exaone4::EXAONE4,
     &gemma2::GEMMA2,

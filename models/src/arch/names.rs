@@ -87,6 +87,9 @@ pub(super) const PRE_NORMS: [Name; 2] = [
     ),
 ];
 
+/// The norm of both blocks' input in parallel layers.
+pub(super) const SHARED_PRE_NORM: [Name; 1] = [PRE_NORMS[0]];
+
 /// Biases of the norms of the blocks' inputs.
 pub(super) const PRE_NORM_BIASES: [Name; 2] = [
     Name::layer("attn_norm.bias", "input_layernorm.bias", &[T::AttnNormBias]),

@@ -46,6 +46,9 @@ impl Network {
         check_norm(path, "attention.pre_norm", attention.pre_norm.as_ref())?;
         check_post_norm(path, "attention.post_norm", attention.post_norm.as_ref())?;
         check_norm(path, "ffn.pre_norm", ffn.pre_norm.as_ref())?;
+        if layer.parallel && ffn.pre_norm.is_some() {
+            return wrong(path, "ffn.pre_norm", "parallel blocks share attention's");
+        }
         check_post_norm(path, "ffn.post_norm", ffn.post_norm.as_ref())?;
         positive(path, "attention.residual_scale", attention.residual_scale)?;
         positive(path, "ffn.residual_scale", ffn.residual_scale)?;
@@ -246,7 +249,7 @@ mod tests {
     #[test]
     fn impossible_sizes_and_factors_are_named() {
         type Change = fn(&mut Network);
-        let cases: [(&str, Change); 27] = [
+        let cases: [(&str, Change); 28] = [
             ("layers", |n| n.layers.clear()),
             ("layers", |n| {
                 n.layers = vec![n.layers[0].clone(); usize::from(u16::MAX)]
@@ -263,6 +266,7 @@ mod tests {
             ("rotary dimension", |n| n.ropes[0].rotary_dim = 15),
             ("rotary dimension", |n| n.ropes[0].rotary_dim = 18),
             ("output_norm", |n| n.output_norm.eps = 0.0),
+            ("ffn.pre_norm", |n| n.layers[1].parallel = true),
             ("ffn.post_norm", |n| {
                 let norm = n.output_norm;
                 n.layers[1].ffn.post_norm = Some(Norm { bias: true, ..norm });

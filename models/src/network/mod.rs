@@ -3,7 +3,8 @@
 //! over the description and never asks which architecture it is.
 //!
 //! A network is layers of blocks. A block adds to the residual stream `x`:
-//! `x += residual_scale * post_norm(body(pre_norm(x)))`, where either norm may be missing.
+//! `x += residual_scale * post_norm(body(pre_norm(x)))`, where either norm may be missing. In a parallel layer, both
+//! blocks add to the same `x`.
 
 mod check;
 mod rope;
@@ -45,13 +46,16 @@ pub struct Network {
     pub predictor_threshold: f32,
 }
 
-/// One layer: two blocks, one after the other.
+/// One layer: two blocks, one after the other or beside each other.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Layer {
     /// Mixes positions.
     pub attention: Block<Attention>,
     /// Mixes the columns of one position.
     pub ffn: Block<Ffn>,
+    /// Whether both blocks have the same input, that of attention, so that the FFN has no norm of its own. Otherwise
+    /// the FFN's input is made from what attention has added to.
+    pub parallel: bool,
 }
 
 /// A body with its norms and its factor.

@@ -72,6 +72,7 @@ impl Uniform {
                 post_norm: None,
                 residual_scale: 1.0,
             },
+            parallel: false,
         };
         Network {
             name: self.name,

@@ -127,12 +127,16 @@ impl Oracle {
         scale(&mut x, self.network.embedding_scale);
         for l in 0..self.network.n_layers() {
             let block = self.network.layers[l].attention.clone();
-            let h = self.input_of(&block, (l, T::AttnNorm, T::AttnNormBias), &x);
+            let mut h = self.input_of(&block, (l, T::AttnNorm, T::AttnNormBias), &x);
+            let before = x.clone();
             let y = self.attention(l, &h);
             self.add_output(&block, (l, T::AttnPostNorm), y, &mut x);
+            let parallel = self.network.layers[l].parallel;
             let block = self.network.layers[l].ffn.clone();
-            let h = self.input_of(&block, (l, T::FfnNorm, T::FfnNormBias), &x);
-            let y = self.ffn(l, &x, &h);
+            if !parallel {
+                h = self.input_of(&block, (l, T::FfnNorm, T::FfnNormBias), &x);
+            }
+            let y = self.ffn(l, if parallel { &before } else { &x }, &h);
             self.add_output(&block, (l, T::FfnPostNorm), y, &mut x);
         }
         self.position += 1;

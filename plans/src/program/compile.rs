@@ -171,7 +171,7 @@ impl<'a> Compiler<'a> {
         Work::Rows(rows)
     }
 
-    /// The norm of attention's input.
+    /// The norm of attention's input; in parallel layers, of the FFN's as well.
     fn attention_norm(&self, layer: usize) -> Option<NormAt> {
         let norm = self.network.layers[layer].attention.pre_norm;
         self.norm(norm, layer, (T::AttnNorm, Some(T::AttnNormBias)))
@@ -221,13 +221,13 @@ impl<'a> Compiler<'a> {
         let predictors = self.bundle.meta.predictors.iter().flatten();
         let rank = predictors.map(|p| p.rank).max().unwrap_or(0);
         let fc1 = TensorId::Layer(layer, T::PredictorFc1);
-        let prepare = vec![
-            self.join_output(layer),
-            Prepare::Norm {
-                norm: None,
-                only_wanted: false,
-            },
-        ];
+        let mut prepare = vec![Prepare::Norm {
+            norm: None,
+            only_wanted: false,
+        }];
+        if !self.network.layers[layer].parallel {
+            prepare.insert(0, self.join_output(layer));
+        }
         let site = (Stage::Pred, Board::Predictor, rank);
         let work = self.rows(site, &[(fc1, 0, 0..0)], Finish::Plain);
         self.push(layer, prepare, work);
@@ -235,18 +235,30 @@ impl<'a> Compiler<'a> {
 
     fn ffn(&mut self, layer: usize) {
         let block = &self.network.layers[layer].ffn;
-        let norm = self.norm(block.pre_norm, layer, (T::FfnNorm, Some(T::FfnNormBias)));
-        let prepare = vec![
-            match self.options.predicted {
-                true => Prepare::TakeHidden,
-                false => self.join_output(layer),
-            },
-            Prepare::ShowResidual,
-            Prepare::Norm {
-                norm,
-                only_wanted: false,
-            },
-        ];
+        let parallel = self.network.layers[layer].parallel;
+        let norm = match parallel {
+            true => self.attention_norm(layer),
+            false => self.norm(block.pre_norm, layer, (T::FfnNorm, Some(T::FfnNormBias))),
+        };
+        let (predicted, join) = (self.options.predicted, self.join_output(layer));
+        let hidden = predicted.then_some(Prepare::TakeHidden);
+        let input = Prepare::Norm {
+            norm,
+            only_wanted: false,
+        };
+        // In parallel layers, attention's output joins after the FFN's input has been made.
+        let (before, after) = match parallel {
+            true => (None, Some(join)),
+            // With predictors, it has joined before their phase.
+            false => (Some(join).filter(|_| !predicted), None),
+        };
+        let own = [Prepare::ShowResidual, input];
+        let prepare = hidden
+            .into_iter()
+            .chain(before)
+            .chain(own)
+            .chain(after)
+            .collect();
         let items = self.items.get(&Content::Neurons(layer)).cloned();
         let items = items.unwrap_or_default();
         if !self.options.by_matrix {

@@ -77,15 +77,8 @@ fn attention(
     }
 }
 
-/// Layers that differ in everything that attention knows.
-fn network() -> Network {
-    let rope = |theta, rotary_dim, pairing, magnitude| Rope {
-        theta,
-        rotary_dim,
-        pairing,
-        scaling: RopeScaling::None,
-        magnitude,
-    };
+/// Attention that differs in everything that it knows.
+fn bodies() -> [network::Attention; 5] {
     let norm = |span, after_rope| {
         Some(QkNorm {
             span,
@@ -93,7 +86,7 @@ fn network() -> Network {
             after_rope,
         })
     };
-    let bodies = [
+    [
         attention((6, 2, 16), None),
         network::Attention {
             qk_norm: norm(NormSpan::Row, false),
@@ -117,7 +110,18 @@ fn network() -> Network {
             softcap: Some(3.0),
             ..attention((4, 2, 24), None)
         },
-    ];
+    ]
+}
+
+/// A layer for each of them.
+fn network() -> Network {
+    let rope = |theta, rotary_dim, pairing, magnitude| Rope {
+        theta,
+        rotary_dim,
+        pairing,
+        scaling: RopeScaling::None,
+        magnitude,
+    };
     let pre_norm = Some(Norm::rms(1e-5));
     let layer = |attention| Layer {
         attention: Block {
@@ -136,6 +140,7 @@ fn network() -> Network {
             post_norm: None,
             residual_scale: 1.0,
         },
+        parallel: false,
     };
     Network {
         name: "attention".into(),
@@ -147,7 +152,7 @@ fn network() -> Network {
             rope(1e4, 16, RopePairing::HalfSplit, 1.0),
             rope(5e2, 8, RopePairing::Interleaved, 1.25),
         ],
-        layers: bodies.map(layer).into(),
+        layers: bodies().map(layer).into(),
         output_norm: Norm::rms(1e-5),
         head: Head {
             tied: true,
