@@ -180,6 +180,8 @@ matches_transformers!(
     llama_legacy,
     llama_linear_rope_f16,
     llama_relu_f16,
+    minicpm_bf16,
+    minicpm_bf16_gguf,
     mistral3_yarn_bf16,
     mistral3_yarn_bf16_gguf,
     mistral_window_f16_sharded,

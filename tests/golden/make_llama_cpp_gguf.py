@@ -26,6 +26,7 @@ MODELS = (
     "glm4_bf16",
     "granite_bf16",
     "hunyuan_bf16",
+    "minicpm_bf16",
     "mistral3_yarn_bf16",
     "nemotron_bf16",
     "olmo2_bf16",
@@ -49,12 +50,13 @@ def load_converter(folder: Path):
     from conversion.glm import Glm4Model
     from conversion.hunyuan import HunYuanModel
     from conversion.llama import LlamaModel
+    from conversion.minicpm import MiniCPMModel
     from conversion.nemotron import NemotronModel
     from conversion.phi import Phi3MiniModel
 
     TextModel.get_vocab_base_pre = lambda self, tokenizer: "gpt-2"
     own = (Ernie4_5Model, Gemma2Model, Glm4Model, HunYuanModel)
-    own += (LlamaModel, NemotronModel, Phi3MiniModel)
+    own += (LlamaModel, MiniCPMModel, NemotronModel, Phi3MiniModel)
     for model in (TextModel, *own):
         model.set_vocab = TextModel._set_vocab_gpt2
     return convert_hf_to_gguf

@@ -277,6 +277,20 @@ MODELS = {
             attention_bias=False,
         ),
     ),
+    "minicpm_bf16": (
+        BF16,
+        1,
+        tiny_model.config(
+            "minicpm",
+            "MiniCPMForCausalLM",
+            num_hidden_layers=3,
+            intermediate_size=64,
+            scale_emb=3,
+            scale_depth=1.4,
+            dim_model_base=40,
+            tie_word_embeddings=True,
+        ),
+    ),
     # LayerNorms that are stored minus one, with biases; 8 of 16 dimensions rotate.
     "nemotron_bf16": (
         BF16,

@@ -95,6 +95,16 @@ def hf_model(config: dict) -> torch.nn.Module:
     if config["model_type"] == "bamboo":  # Mistral's layers, an FFN of its own
         known |= {"model_type": "mistral", "architectures": ["MistralForCausalLM"]}
         known.setdefault("sliding_window", None)
+    if config["model_type"] == "minicpm":  # what Granite computes, by other names
+        d, depth = config["hidden_size"], config["num_hidden_layers"]
+        known |= {
+            "model_type": "granite",
+            "architectures": ["GraniteForCausalLM"],
+            "embedding_multiplier": config["scale_emb"],
+            "residual_multiplier": config["scale_depth"] / depth**0.5,
+            "logits_scaling": d / config["dim_model_base"],
+            "attention_multiplier": (d / config["num_attention_heads"]) ** -0.5,
+        }
     known = transformers.AutoConfig.for_model(**known)
     model = transformers.AutoModelForCausalLM.from_config(
         known, dtype=torch.float32, attn_implementation="eager"

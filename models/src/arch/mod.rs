@@ -14,6 +14,7 @@ mod granite;
 mod hunyuan;
 mod llama;
 mod metadata;
+mod minicpm;
 mod mistral3;
 mod names;
 mod nemotron;
@@ -57,6 +58,7 @@ static ARCHITECTURES: &[&Architecture] = &[
     &granite::GRANITE,
     &hunyuan::HUNYUAN,
     &llama::LLAMA,
+    &minicpm::MINICPM,
     &mistral3::MISTRAL3,
     &nemotron::NEMOTRON,
     &olmo2::OLMO2,

@@ -65,7 +65,7 @@ pub(super) static GGUF: [Neutral; 30] = [
 ];
 
 /// Fields of `config.json`.
-pub(super) static HF: [Neutral; 45] = [
+pub(super) static HF: [Neutral; 46] = [
     remedied(
         "attention_bias",
         &[0.0],
@@ -106,6 +106,7 @@ pub(super) static HF: [Neutral; 45] = [
     key("scale_emb", &[1.0]),
     key("scale_depth", &[]),
     key("dim_model_base", &[]),
+    key("sparse_config", &[]),
     key("use_qk_norm", &[0.0]),
     key("use_cla", &[0.0]),
     key("qk_layernorm", &[0.0]),
