@@ -312,6 +312,22 @@ fn layers_may_have_values_of_their_own() {
 }
 
 #[test]
+fn layers_that_predict_further_tokens_are_skipped() {
+    let further = |w: &mut GgufWriter| {
+        w.set("llama.nextn_predict_layers", 1);
+        w.set("llama.feed_forward_length", Meta::U32s(vec![96, 64]));
+        let x = vec![0.0; 64];
+        w.tensor("blk.1.nextn.enorm.weight", 64, None, BlockType::F32, &x);
+    };
+    assert_eq!(opened(further).network().n_layers(), 1);
+    refused(
+        &Model::default(),
+        |w| _ = w.set("llama.nextn_predict_layers", 2),
+        &["llama.nextn_predict_layers", "only 2 layers"],
+    );
+}
+
+#[test]
 fn unknown_arithmetic_is_refused_with_key_and_value() {
     let cases: [(&str, Meta, &str); 10] = [
         ("llama.final_logit_softcapping", Meta::F32(30.0), "30"),

@@ -14,6 +14,9 @@ use crate::gguf::{self, Gguf};
 use crate::source::fields::Fields;
 use crate::source::limits::{self, MAX_CONTEXT, MAX_DIMENSION, MAX_LAYERS};
 
+/// Key and field of the number of layers that predict further tokens.
+const FURTHER: (&str, &str) = ("nextn_predict_layers", "num_nextn_predict_layers");
+
 /// Kinds of layers that `layer_types` may name.
 const LAYER_TYPES: [&str; 2] = ["full_attention", "sliding_attention"];
 
@@ -90,8 +93,15 @@ impl<'a> Metadata<'a> {
         hf: &str,
         n: usize,
     ) -> Result<Option<Vec<usize>>> {
-        self.fields
-            .optional_sizes(self.pick(gguf, hf), MAX_DIMENSION, n)
+        // GGUF counts the layers that predict further tokens.
+        let all = match self.is_gguf() {
+            true => n + self.further_layers()?,
+            false => n,
+        };
+        let name = self.pick(gguf, hf);
+        let mut sizes = self.fields.optional_sizes(name, MAX_DIMENSION, all)?;
+        sizes.iter_mut().for_each(|sizes| sizes.truncate(n));
+        Ok(sizes)
     }
 
     /// A size for each of `n` layers.
@@ -100,9 +110,26 @@ impl<'a> Metadata<'a> {
             .ok_or_else(|| self.fields.missing(self.pick(gguf, hf)))
     }
 
+    /// Layers of the model, without those that predict further tokens.
     pub(super) fn layers(&self) -> Result<usize> {
         let name = self.pick("block_count", "num_hidden_layers");
-        self.fields.size(name, MAX_LAYERS)
+        let all = self.fields.size(name, MAX_LAYERS)?;
+        if !self.is_gguf() {
+            return Ok(all);
+        }
+        let further = self.further_layers()?;
+        let left = all.checked_sub(further).filter(|&n| n > 0);
+        left.ok_or_else(|| self.wrong(FURTHER.0, "", format!("there are only {all} layers")))
+    }
+
+    /// Number of layers behind the model's own that predict further tokens (multi-token prediction); they are not used.
+    pub(super) fn further_layers(&self) -> Result<usize> {
+        match self.fields.optional_u64(self.pick(FURTHER.0, FURTHER.1))? {
+            Some(n) if n > MAX_LAYERS => {
+                Err(self.wrong(FURTHER.0, FURTHER.1, format!("{n} layers")))
+            }
+            n => Ok(n.unwrap_or(0) as usize),
+        }
     }
 
     /// A number of positions, if the field is there.

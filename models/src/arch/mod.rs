@@ -213,11 +213,16 @@ fn describe(
 ) -> Result<Description> {
     metadata.refuse_quantised()?;
     let network = (architecture.describe)(&metadata)?;
+    let names = Names::new(architecture.tensors, format);
+    let names = match metadata.further_layers()? {
+        0 => names,
+        _ => names.of_layers(network.n_layers()),
+    };
     metadata.refuse_unread()?;
     network.check(path)?;
     Ok(Description {
         network,
-        names: Names::new(architecture.tensors, format),
+        names,
         read: metadata.into_read_tensors(),
     })
 }

@@ -219,11 +219,22 @@ pub(crate) enum Part {
 pub(crate) struct Names {
     tables: &'static [&'static [Name]],
     format: Format,
+    /// Layers from this one on are not needed.
+    layers: usize,
 }
 
 impl Names {
     pub(super) fn new(tables: &'static [&'static [Name]], format: Format) -> Self {
-        Self { tables, format }
+        Self {
+            tables,
+            format,
+            layers: usize::MAX,
+        }
+    }
+
+    /// The same for files with layers that are not needed behind the first `n`.
+    pub(super) fn of_layers(self, n: usize) -> Self {
+        Self { layers: n, ..self }
     }
 
     fn all(&self) -> impl Iterator<Item = &'static Name> {
@@ -264,6 +275,9 @@ impl Names {
             Format::Gguf | Format::Hf => name.into(),
         };
         let layer = split_layer(&name, self.layer_prefix());
+        if layer.is_some_and(|(n, _)| n >= self.layers) {
+            return Some(Part::Redundant);
+        }
         let suffix = layer.map_or(name.as_ref(), |(_, suffix)| suffix);
         if layer.is_some() && REDUNDANT.contains(&suffix) {
             return Some(Part::Redundant);
@@ -360,6 +374,19 @@ mod tests {
             hf.part("model.layers.0.self_attn.rotary_emb.inv_freq"),
             Some(Part::Redundant)
         );
+    }
+
+    #[test]
+    fn layers_behind_the_models_own_are_not_needed() {
+        let names = Names::new(TABLES, Format::Gguf).of_layers(2);
+        assert_eq!(
+            names.part("blk.2.nextn.eh_proj.weight"),
+            Some(Part::Redundant)
+        );
+        assert_eq!(names.part("blk.2.fc1.weight"), Some(Part::Redundant));
+        let fc1 = TensorId::Layer(1, T::PredictorFc1);
+        let part = Part::Tensors(vec![fc1], false);
+        assert_eq!(names.part("blk.1.fc1.weight"), Some(part));
     }
 
     #[test]

@@ -31,7 +31,7 @@ const fn remedied(name: &'static str, values: &'static [f64], remedy: &'static s
 }
 
 /// GGUF keys, without the architecture's prefix.
-pub(super) static GGUF: [Neutral; 30] = [
+pub(super) static GGUF: [Neutral; 29] = [
     remedied("expert_count", &[0.0], EXPERTS),
     key("attention.causal", &[1.0]),
     key("attention.clamp_kqv", &[0.0]),
@@ -54,7 +54,6 @@ pub(super) static GGUF: [Neutral; 30] = [
     key("residual_scale", &[0.0, 1.0]),
     key("logit_scale", &[0.0, 1.0]),
     key("use_parallel_residual", &[0.0]),
-    key("nextn_predict_layers", &[0.0]),
     key("embedding_length_per_layer_input", &[0.0]),
     key("full_attention_interval", &[1.0]),
     key("ssm.conv_kernel", &[0.0]),
@@ -65,7 +64,7 @@ pub(super) static GGUF: [Neutral; 30] = [
 ];
 
 /// Fields of `config.json`.
-pub(super) static HF: [Neutral; 46] = [
+pub(super) static HF: [Neutral; 45] = [
     remedied(
         "attention_bias",
         &[0.0],
@@ -118,7 +117,6 @@ pub(super) static HF: [Neutral; 46] = [
     key("hidden_size_per_layer_input", &[0.0]),
     key("rope_local_base_freq", &[]),
     key("clip_qkv", &[]),
-    key("num_nextn_predict_layers", &[0.0]),
     key("is_causal", &[1.0]),
 ];
 
