@@ -56,10 +56,7 @@ fn form_of(path: &Path) -> Result<Form> {
     }
     match first_bytes(path)?.as_slice() {
         [] => Err(ModelError::damaged(path, "file", "it is empty")),
-        b"GGUF" | b"PWRI" => {
-            refuse_split_file(path)?;
-            Ok(Form::Gguf)
-        }
+        b"GGUF" | b"PWRI" => Ok(Form::Gguf),
         head => Err(other_format(path, head)),
     }
 }
@@ -117,33 +114,4 @@ fn other_format(path: &Path, head: &[u8]) -> ModelError {
             Err(e) => e,
         },
     }
-}
-
-/// llama.cpp's `gguf-split` names its parts `NAME-00001-of-00003.gguf`.
-fn refuse_split_file(path: &Path) -> Result<()> {
-    let stem = path
-        .file_stem()
-        .and_then(|s| s.to_str())
-        .unwrap_or_default();
-    let Some((rest, count)) = stem.rsplit_once("-of-") else {
-        return Ok(());
-    };
-    let is_number = |s: &str| s.len() == 5 && s.bytes().all(|b| b.is_ascii_digit());
-    let is_part = rest
-        .rsplit_once('-')
-        .is_some_and(|(_, part)| is_number(part));
-    if is_part && is_number(count) && count != "00001" {
-        return Err(split_file(path, count.trim_start_matches('0')));
-    }
-    Ok(())
-}
-
-/// The error for one part of a split GGUF model.
-pub(crate) fn split_file(path: &Path, parts: &str) -> ModelError {
-    ModelError::unsupported(
-        path,
-        "split.count",
-        format!("a GGUF model split into {parts} files"),
-        "merge them first: llama-gguf-split --merge FIRST_PART OUT.gguf",
-    )
 }

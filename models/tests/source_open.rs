@@ -3,9 +3,79 @@
 
 mod gguf_writer;
 
+use std::path::PathBuf;
+
+use forebay_models::bundle::SourceIdentity;
 use forebay_models::source;
-use gguf_writer::Model;
+use forebay_models::tensor::{LayerTensor, TensorId, TensorSource};
+use gguf_writer::{GgufWriter, Model};
 use tempfile::TempDir;
+
+/// The model in two files; `change` may spoil them.
+fn in_two(change: impl FnOnce(&mut [GgufWriter; 2])) -> (TempDir, PathBuf) {
+    let mut first = Model::default().writer();
+    let mut second = GgufWriter {
+        tensors: first.tensors.split_off(first.tensors.len() / 2),
+        ..GgufWriter::default()
+    };
+    first.set("split.count", 2).set("split.no", 0);
+    second.set("split.count", 2).set("split.no", 1);
+    let mut both = [first, second];
+    change(&mut both);
+    let folder = TempDir::new().unwrap();
+    let [first, second] = both;
+    second.write(folder.path(), "big-00002-of-00002.gguf");
+    let path = first.write(folder.path(), "big-00001-of-00002.gguf");
+    (folder, path)
+}
+
+#[test]
+fn a_model_in_two_files_is_that_in_one() {
+    let (folder, path) = in_two(|_| ());
+    let split = source::open(&path).unwrap();
+    let whole = Model::default().writer().write(folder.path(), "whole.gguf");
+    let whole = source::open(&whole).unwrap();
+    assert_eq!(split.network(), whole.network());
+    for l in 0..2 {
+        for t in [LayerTensor::Q, LayerTensor::Down] {
+            let id = TensorId::Layer(l, t);
+            let read = |source: &dyn TensorSource| {
+                let mut bytes = vec![0; source.meta(id).unwrap().bytes()];
+                source.read(id, 0, &mut bytes).unwrap();
+                bytes
+            };
+            assert_eq!(read(split.as_ref()), read(whole.as_ref()));
+        }
+    }
+    let before = SourceIdentity::of(&path).unwrap();
+    let second = folder.path().join("big-00002-of-00002.gguf");
+    let mut bytes = std::fs::read(&second).unwrap();
+    *bytes.last_mut().unwrap() ^= 1;
+    std::fs::write(&second, bytes).unwrap();
+    assert_ne!(SourceIdentity::of(&path).unwrap(), before);
+}
+
+#[test]
+fn parts_that_do_not_belong_together_are_named() {
+    let error = |change: fn(&mut [GgufWriter; 2])| {
+        let (_folder, path) = in_two(change);
+        source::open(&path).err().unwrap().to_string()
+    };
+    let other = error(|[_, second]| _ = second.set("split.no", 2));
+    assert!(
+        other.contains("00002-of-00002.gguf") && other.contains("split.no"),
+        "{other}"
+    );
+    let twice = error(|[first, second]| second.tensors.push(first.tensors[0].clone()));
+    assert!(twice.contains("in two files"), "{twice}");
+    let (folder, path) = in_two(|_| ());
+    let second = folder.path().join("big-00002-of-00002.gguf");
+    let part = source::open(&second).err().unwrap().to_string();
+    assert!(part.contains("give NAME-00001-of-00002.gguf"), "{part}");
+    std::fs::remove_file(&second).unwrap();
+    let missing = source::open(&path).err().unwrap().to_string();
+    assert!(missing.contains("00002-of-00002.gguf"), "{missing}");
+}
 
 #[test]
 fn the_kind_of_a_model_is_told_by_its_first_bytes() {
@@ -28,14 +98,13 @@ fn the_kind_of_a_model_is_told_by_its_first_bytes() {
     assert!(error("config.json", b"{}   ").contains("a JSON file"));
     assert!(error("old.bin2", b"tjgg....").contains("before GGUF"));
     assert!(error("text.txt", b"hello world").contains("\"hell\" instead of \"GGUF\""));
-    let part = error("big-00001-of-00003.gguf", &w.bytes());
+    let mut first = w.clone();
+    first.set("split.count", 2).set("split.no", 0);
+    let part = error("renamed-part.gguf", &first.bytes());
     assert!(
-        part.contains("split into 3 files") && part.contains("--merge"),
+        part.contains("one of 2 files") && part.contains("-00001-of-00002.gguf"),
         "{part}"
     );
-    let mut first = w.clone();
-    first.set("split.count", 2);
-    assert!(error("renamed-part.gguf", &first.bytes()).contains("split into 2 files"));
 
     let missing = source::open(&folder.path().join("absent"))
         .err()

@@ -140,7 +140,7 @@ const DAMAGES: [Damage; 16] = [
     (
         "split",
         |w| _ = w.set("split.count", 3),
-        &["split", "merge"],
+        &["split.count", "-00001-of-00003.gguf"],
     ),
     (
         "a value of no known type",
@@ -158,15 +158,21 @@ fn a_gguf_file_that_is_wrong_in_itself_is_refused() {
         let model = writer.write(scratch.path(), "model.gguf");
         refused_by_all(&scratch, what, &model, mentions);
     }
-    let part = Model::default()
-        .writer()
-        .write(scratch.path(), "model-00002-of-00003.gguf");
-    refused_by_all(
-        &scratch,
-        "a part of a split model",
-        &part,
-        &["split into 3 files", "merge"],
-    );
+    let part = |number: u32| {
+        let mut writer = Model::default().writer();
+        writer.set("split.no", number);
+        writer.set("split.count", 3);
+        let name = format!("model-{:05}-of-00003.gguf", number + 1);
+        writer.write(scratch.path(), &name)
+    };
+    let second = part(1);
+    let mentions = &["-00001-of-00003.gguf"];
+    refused_by_all(&scratch, "a part of a split model", &second, mentions);
+    std::fs::remove_file(second).expect("it was written");
+    let first = part(0);
+    let run = ["run", text(&first), "-p", "the"];
+    let missing = &["model-00002-of-00003.gguf"];
+    refused(scratch.path(), "a first part alone", &run, missing);
 }
 
 #[test]

@@ -1,6 +1,6 @@
 //! The metadata section: the network, formats and where the file came from (JSON).
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::UNIX_EPOCH;
 
 use serde::{Deserialize, Serialize};
@@ -9,6 +9,7 @@ use super::geometry::FfnGeometry;
 use crate::block::BlockType;
 use crate::error::{ModelError, Result};
 use crate::files::open_regular;
+use crate::gguf;
 use crate::network::Network;
 use crate::tensor::TensorId;
 
@@ -76,8 +77,8 @@ pub struct SourceIdentity {
 }
 
 impl SourceIdentity {
-    /// Looks at a model file, or at the model files of a folder: lengths, times of contents and inodes, and 64 KiB
-    /// from the start, the middle and the end of each.
+    /// Looks at a model's file or files, or at the model files of a folder: lengths, times of contents and inodes, and
+    /// 64 KiB from the start, the middle and the end of each.
     ///
     /// # Errors
     /// A file that cannot be read.
@@ -94,7 +95,15 @@ impl SourceIdentity {
                 remedy: "give a .gguf or .fbay file, or a safetensors folder".into(),
             });
         }
-        let mut files = vec![canonical.clone()];
+        // Names are those of the path as given: where downloads are cached, they are links to files without any.
+        let find = |file: PathBuf| {
+            let found = file.canonicalize();
+            found.map_err(|e| ModelError::io(&file, "find the model", e))
+        };
+        let mut files: Vec<PathBuf> = gguf::files(path)
+            .into_iter()
+            .map(find)
+            .collect::<Result<_>>()?;
         if canonical.is_dir() {
             files = std::fs::read_dir(&canonical)
                 .and_then(|dir| dir.map(|e| e.map(|e| e.path())).collect())

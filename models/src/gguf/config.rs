@@ -8,20 +8,15 @@ use crate::arch::{self, Description};
 use crate::error::{ModelError, Result};
 use crate::source::fields::Fields;
 use crate::source::limits::{self, MAX_DIMENSION, MAX_LAYERS};
-use crate::source::split_file;
 
 /// Describes the model.
 ///
 /// # Errors
 /// A missing or wrong key, or one that requires what this engine does not support.
 pub(super) fn read(gguf: &Gguf) -> Result<Description> {
-    let (metadata, path) = (gguf.metadata(), gguf.path());
-    if let Some(parts) = metadata.u64("split.count").filter(|&n| n > 1) {
-        return Err(split_file(path, &parts.to_string()));
-    }
     if gguf.tensors().is_empty() {
         return Err(ModelError::Format {
-            path: path.into(),
+            path: gguf.path().into(),
             field: "tensor count".into(),
             problem: "the file holds a vocabulary but no weights".into(),
             remedy: "give the file of the model itself".into(),

@@ -6,6 +6,7 @@ use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 
 use super::header::HeaderReader;
+use super::parts;
 use super::value::{Metadata, Value};
 use crate::block::BlockType;
 use crate::error::{ModelError, Result};
@@ -26,6 +27,8 @@ pub struct TensorInfo {
     pub block: BlockType,
     /// One to four dimensions in elements, all nonzero, fastest first (elements of a row, rows, …).
     pub dims: Vec<usize>,
+    /// Which of the model's files it is in.
+    pub file: usize,
     /// First byte in the file.
     pub start: u64,
     /// Length in bytes.
@@ -43,18 +46,18 @@ impl TensorInfo {
     }
 }
 
-/// An open GGUF file. Only the header is in memory; tensors are read on demand.
+/// An open GGUF file, or several that are one model. Only headers are in memory; tensors are read on demand.
 #[derive(Debug)]
 pub struct Gguf {
-    path: PathBuf,
-    file: File,
+    /// With their paths; not empty.
+    files: Vec<(PathBuf, File)>,
     powerinfer: bool,
     metadata: Metadata,
     tensors: Vec<TensorInfo>,
 }
 
 impl Gguf {
-    /// Reads and checks the header of the file at `path`.
+    /// Reads and checks the header of the file at `path`, and those of the others if it is the first of several.
     ///
     /// # Errors
     /// A file that cannot be read, is not little-endian GGUF v2 or v3, contradicts itself or its
@@ -62,6 +65,37 @@ impl Gguf {
     ///
     /// Format: <https://github.com/ggml-org/ggml/blob/master/docs/gguf.md>
     pub fn open(path: &Path) -> Result<Self> {
+        let mut gguf = Self::open_one(path)?;
+        let others = parts::others(path, &gguf.metadata)?;
+        let n = others.len() + 1;
+        for (i, path) in (1..n).zip(&others) {
+            let part = Self::open_one(path)?;
+            parts::check(path, &part.metadata, i, n)?;
+            gguf.tensors.extend(
+                part.tensors
+                    .into_iter()
+                    .map(|tensor| TensorInfo { file: i, ..tensor }),
+            );
+            gguf.files.extend(part.files);
+        }
+        gguf.refuse_repeated()?;
+        Ok(gguf)
+    }
+
+    /// Each tensor may be in one of the files only.
+    fn refuse_repeated(&self) -> Result<()> {
+        let mut names = HashSet::new();
+        let Some(again) = self.tensors.iter().find(|t| !names.insert(&t.name)) else {
+            return Ok(());
+        };
+        let (path, problem) = (
+            &self.files[again.file].0,
+            "the tensor is in two files of the model",
+        );
+        Err(ModelError::damaged(path, &again.name, problem))
+    }
+
+    fn open_one(path: &Path) -> Result<Self> {
         let (file, file_bytes) = open(path)?;
         let mut header = HeaderReader::new(&file, path, file_bytes);
         let powerinfer = read_magic(&mut header, path)?;
@@ -75,17 +109,16 @@ impl Gguf {
         drop(header);
         place_tensors(&mut tensors, path, alignment, data_start, file_bytes)?;
         Ok(Self {
-            path: path.to_path_buf(),
-            file,
+            files: vec![(path.to_path_buf(), file)],
             powerinfer,
             metadata,
             tensors,
         })
     }
 
-    /// The file.
+    /// The file, or the first of them.
     pub fn path(&self) -> &Path {
-        &self.path
+        &self.files[0].0
     }
 
     /// Whether the magic is PowerInfer's `PWRI`: a model with ReLU FFNs and predictors.
@@ -98,7 +131,7 @@ impl Gguf {
         &self.metadata
     }
 
-    /// All tensors, in the file's order.
+    /// All tensors, in the order of the files.
     pub fn tensors(&self) -> &[TensorInfo] {
         &self.tensors
     }
@@ -116,14 +149,14 @@ impl Gguf {
                 remedy: format!("stay within its {} bytes", tensor.bytes),
             });
         }
-        self.file
-            .read_exact_at(out, tensor.start + offset)
-            .map_err(|e| ModelError::io(&self.path, format!("read tensor {}", tensor.name), e))
+        let (path, file) = &self.files[tensor.file];
+        file.read_exact_at(out, tensor.start + offset)
+            .map_err(|e| ModelError::io(path, format!("read tensor {}", tensor.name), e))
     }
 
-    /// Drops the header and returns the file.
-    pub(super) fn into_file(self) -> File {
-        self.file
+    /// Drops the headers and returns the files with their paths.
+    pub(super) fn into_files(self) -> Vec<(PathBuf, File)> {
+        self.files
     }
 }
 
@@ -288,6 +321,7 @@ fn read_tensor_info(header: &mut HeaderReader<'_>, path: &Path, index: u64) -> R
         name,
         block,
         dims,
+        file: 0,
         start,
         bytes: bytes as u64,
     })

@@ -4,12 +4,14 @@
 mod config;
 mod container;
 mod header;
+mod parts;
 mod source;
 mod value;
 mod writer;
 
 pub(crate) use config::{model_name, predictor_threshold, vocab_size};
 pub use container::{Gguf, TensorInfo};
+pub(crate) use parts::files;
 pub use source::GgufSource;
 pub use value::{Array, Metadata, Value};
 pub use writer::write_gguf;

@@ -1,4 +1,4 @@
-//! A model in a GGUF file.
+//! A model in a GGUF file, or in several.
 
 use std::path::{Path, PathBuf};
 
@@ -12,7 +12,7 @@ use crate::source::inventory::{Found, Inventory, unknown_tensor};
 use crate::tensor::{TensorId, TensorMeta, TensorSource};
 use crate::tokenizer::{TokenizerSpec, spec_from_gguf};
 
-/// A model in a GGUF file.
+/// A model in a GGUF file, or in several.
 pub struct GgufSource {
     path: PathBuf,
     network: Network,
@@ -22,7 +22,7 @@ pub struct GgufSource {
 }
 
 impl GgufSource {
-    /// Opens the file and checks its description and the shape of every tensor.
+    /// Opens the file, and the others if it is the first of several, and checks its description and the shape of every tensor.
     ///
     /// # Errors
     /// Those of [`Gguf::open`]; a model that this engine does not support; a missing, misshapen or unknown tensor.
@@ -33,11 +33,15 @@ impl GgufSource {
         let chat_templates = templates_from_gguf(gguf.metadata(), path)?;
         let tensors = gguf.tensors().to_vec();
         let mut inventory = Inventory::new(described.names);
-        let file = inventory.add_file(path.to_path_buf(), gguf.into_file());
+        let files = gguf.into_files().into_iter();
+        let files: Vec<(PathBuf, usize)> = files
+            .map(|(path, file)| (path.clone(), inventory.add_file(path, file)))
+            .collect();
         for t in tensors {
             if described.read.contains(&t.name) {
                 continue;
             }
+            let (path, file) = &files[t.file];
             let Some((cols, rows)) = t.matrix() else {
                 let remedy = "weights are matrices and vectors";
                 let problem = format!("a shape of {:?}", t.dims);
@@ -50,7 +54,7 @@ impl GgufSource {
                     rows,
                     cols,
                 },
-                file,
+                file: *file,
                 start: t.start,
             };
             match described.names.part(&found.meta.name) {
