@@ -361,6 +361,21 @@ fn unknown_arithmetic_is_refused_with_key_and_value() {
 }
 
 #[test]
+fn an_unknown_architecture_is_named_with_all_known_ones() {
+    refused(
+        &Model::default(),
+        |w| _ = w.set("general.architecture", "mamba"),
+        &[
+            "\"mamba\"",
+            "supported are ",
+            ", qwen3, ",
+            "ask for another one at https://",
+            "/issues",
+        ],
+    );
+}
+
+#[test]
 fn wrong_keys_are_named() {
     let llama = Model::default();
     let required = [

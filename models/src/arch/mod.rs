@@ -124,6 +124,13 @@ impl Hf {
     }
 }
 
+/// What can be done about an architecture that is not among `names`.
+fn supported(names: &[&str]) -> String {
+    let issues = concat!(env!("CARGO_PKG_REPOSITORY"), "/issues");
+    let names = names.join(", ");
+    format!("supported are {names}; ask for another one at {issues}")
+}
+
 /// An architecture's description of a file.
 pub(crate) struct Description {
     pub(crate) network: Network,
@@ -149,7 +156,7 @@ pub(crate) fn of_gguf(gguf: &Gguf, fields: impl FnOnce(&str) -> Fields) -> Resul
         };
         let names: Vec<&str> = known().flat_map(|a| a.gguf).copied().collect();
         let problem = format!("{kind}architecture {name:?}");
-        let remedy = format!("supported are {}", names.join(", "));
+        let remedy = supported(&names);
         return Err(ModelError::unsupported(gguf.path(), KEY, problem, remedy));
     };
     let metadata = Metadata::new(File::Gguf(gguf), name, fields(name), None);
@@ -187,7 +194,7 @@ pub(crate) fn of_hf(folder: &Path, config: Fields) -> Result<Description> {
         let all = ARCHITECTURES.iter().copied().flat_map(|a| a.hf);
         let names: BTreeSet<&str> = all.map(|hf| hf.model_type).collect();
         let names: Vec<&str> = names.into_iter().collect();
-        let remedy = format!("supported are {}", names.join(", "));
+        let remedy = supported(&names);
         return Err(fields.unsupported(KEY, problem, remedy));
     };
     let path = fields.path().to_path_buf();
