@@ -29,6 +29,7 @@ struct Recipe {
     layers: usize,
     vocab: usize,
     activation: Activation,
+    gated: bool,
     block: BlockType,
     /// Down by column, as in PowerInfer's files: neuron layout whatever the format.
     transposed: bool,
@@ -46,6 +47,7 @@ const PLAIN: Recipe = Recipe {
     layers: 2,
     vocab: 48,
     activation: Activation::Relu,
+    gated: true,
     block: BlockType::F32,
     transposed: false,
     rank: 0,
@@ -54,7 +56,7 @@ const PLAIN: Recipe = Recipe {
     kv: KvType::F16,
 };
 
-const RECIPES: [Recipe; 6] = [
+const RECIPES: [Recipe; 9] = [
     PLAIN,
     Recipe {
         name: "f16 neurons with predictors, dReLU",
@@ -100,6 +102,33 @@ const RECIPES: [Recipe; 6] = [
         d_ff: 192,
         layers: 1,
         block: BlockType::F16,
+        ..PLAIN
+    },
+    Recipe {
+        name: "f16 neurons without Up, with predictors, ReLU squared",
+        d_model: 64,
+        d_ff: 320,
+        activation: Activation::ReluSquared,
+        gated: false,
+        block: BlockType::F16,
+        rank: 32,
+        ..PLAIN
+    },
+    Recipe {
+        name: "Q8_0 columns without Up, ReLU squared",
+        d_model: 64,
+        activation: Activation::ReluSquared,
+        gated: false,
+        block: BlockType::Q8_0,
+        transposed: true,
+        ..PLAIN
+    },
+    Recipe {
+        name: "Q4_0 clusters without Up, ReLU squared",
+        d_model: 64,
+        activation: Activation::ReluSquared,
+        gated: false,
+        block: BlockType::Q4_0,
         ..PLAIN
     },
 ];
@@ -220,7 +249,11 @@ fn network(recipe: &Recipe) -> Network {
         qkv_bias: recipe.bias,
         predictor_threshold: 0.1,
     };
-    uniform.network()
+    let mut network = uniform.network();
+    for layer in &mut network.layers {
+        layer.ffn.body.gated = recipe.gated;
+    }
+    network
 }
 
 fn shapes(c: &Network, recipe: &Recipe) -> Vec<(TensorId, usize, usize)> {
@@ -241,9 +274,9 @@ fn shapes(c: &Network, recipe: &Recipe) -> Vec<(TensorId, usize, usize)> {
             (T::V, kv, d),
             (T::O, d, q),
             (T::FfnNorm, 1, d),
-            (T::Gate, ff, d),
-            (T::Up, ff, d),
         ];
+        let of_ffn = c.ffn(l).row_matrices().iter();
+        layer.extend(of_ffn.map(|&t| (t, ff, d)));
         layer.push(match recipe.transposed {
             true => (T::DownT, ff, d),
             false => (T::Down, d, ff),
