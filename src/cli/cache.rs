@@ -136,8 +136,8 @@ impl List {
                 width = name_width.unwrap_or(0),
             );
         }
-        let (n, folder) = (models.len(), folder.display());
-        text += &format!("{n} packed models, {}, in {folder}\n", format_size(bytes));
+        let (n, folder) = (counted(models.len()), folder.display());
+        text += &format!("{n}, {}, in {folder}\n", format_size(bytes));
         print_text(&text)
     }
 }
@@ -216,8 +216,15 @@ fn remove_all(models: &[&CachedModel], dry_run: bool) -> anyhow::Result<()> {
     } else {
         "removed"
     };
-    let (n, size) = (models.len(), format_size(bytes));
-    print_text(&format!("{n} packed models, {size}, {done}\n"))
+    let (n, size) = (counted(models.len()), format_size(bytes));
+    print_text(&format!("{n}, {size}, {done}\n"))
+}
+
+fn counted(n: usize) -> String {
+    match n {
+        1 => "1 packed model".into(),
+        n => format!("{n} packed models"),
+    }
 }
 
 /// Whether `wanted` is its file name, its name without the number, or its source.
