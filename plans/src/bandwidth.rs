@@ -59,10 +59,17 @@ pub struct Bandwidth {
     pub runs: usize,
 }
 
+/// Samples that are further apart than this share of their median depend more on other programs than on the memory.
+const UNSTEADY: f64 = 0.3;
+
 impl Bandwidth {
-    /// Distance of the extremes as a share of the median: above about 0.3 the machine is shared or its clock rate
-    /// changes, and measurements should be repeated.
-    pub fn spread(&self) -> f64 {
+    /// Whether the machine is shared or its clock rate changes, so that the measurement should be repeated.
+    pub fn is_unsteady(&self) -> bool {
+        self.spread() > UNSTEADY
+    }
+
+    /// Distance of the extremes as a share of the median.
+    fn spread(&self) -> f64 {
         (self.max - self.min) / self.median
     }
 

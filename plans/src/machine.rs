@@ -130,6 +130,9 @@ pub struct MachineProfile {
     pub cores: Vec<usize>,
     /// Bytes per second that 1, 2, … threads read from memory together, `[threads]`.
     pub memory: Vec<f64>,
+    /// Whether something else used the memory meanwhile, so that it has to be measured again.
+    #[serde(default)]
+    pub unsteady: bool,
     /// 8-bit operations per second of one core.
     pub int8: f64,
     /// f32 operations per second of one core.
@@ -148,6 +151,7 @@ impl MachineProfile {
             identity,
             cores,
             memory: Vec::new(),
+            unsteady: false,
             int8: 0.0,
             f32: 0.0,
             kernels: BTreeMap::new(),

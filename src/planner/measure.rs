@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use forebay_actors::io::DriverChoice;
 use forebay_actors::io::probe::{ProbeError, ReadLoad, measure_read};
-use forebay_plans::bandwidth::{BandwidthProbe, buffer_bytes};
+use forebay_plans::bandwidth::{Bandwidth, BandwidthProbe, buffer_bytes};
 use forebay_plans::kernel_files::KernelFiles;
 use forebay_plans::limits::MemoryLimits;
 use forebay_plans::machine::{
@@ -70,7 +70,7 @@ pub(crate) fn measure_cores(
     cores: &[usize],
 ) -> Result<MachineProfile, Error> {
     let mut profile = MachineProfile::empty(identity(&kernels, cores), cores.to_vec());
-    profile.memory = measure_memory(cores)?;
+    measure_memory(&mut profile)?;
     let one = Machine {
         kernels,
         cores: &cores[..1],
@@ -80,19 +80,21 @@ pub(crate) fn measure_cores(
     Ok(profile)
 }
 
-/// Bytes per second that 1, 2, … of `cores` currently read together, `[cores]`.
+/// Measures how much memory 1, 2, … of the profile's cores currently read together.
 ///
 /// # Errors
 /// So little memory is available that the CPU's caches would be measured instead.
-pub(crate) fn measure_memory(cores: &[usize]) -> Result<Vec<f64>, Error> {
+pub(crate) fn measure_memory(profile: &mut MachineProfile) -> Result<(), Error> {
     let cache = Topology::read()?.last_level_cache_bytes;
     let available = MemoryLimits::read()?.effective_available();
     let least = buffer_bytes(cache, available)?;
     let bytes = least.max(MEMORY_BYTES.min(available / 8) as usize);
     let probe = BandwidthProbe::with_buffer(bytes)?;
-    let counts: Vec<usize> = (1..=cores.len()).collect();
-    let measured = probe.measure(cores, &counts, MEMORY_ROUNDS);
-    Ok(measured.iter().map(|b| b.median * 1e9).collect())
+    let counts: Vec<usize> = (1..=profile.cores.len()).collect();
+    let measured = probe.measure(&profile.cores, &counts, MEMORY_ROUNDS);
+    profile.memory = measured.iter().map(|b| b.median * 1e9).collect();
+    profile.unsteady = measured.iter().any(Bandwidth::is_unsteady);
+    Ok(())
 }
 
 /// Adds the kernels that the profile lacks; `progress` receives how many are done, and of how many.

@@ -29,7 +29,7 @@ const FORMATS: [BlockType; 4] = [
 /// What is measured before the profile is used.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Measure {
-    /// What has never been measured.
+    /// What has never been measured, or only while something else used the memory.
     Missing,
     /// That, and what changes from minute to minute: memory and disk.
     Now,
@@ -65,13 +65,14 @@ impl Survey<'_> {
             Measure::Anew => None,
             _ => MachineProfile::load(self.folder, &identity(&self.kernels, &cores)),
         };
-        let mut machine = match (kept, self.measure) {
-            (Some(kept), Measure::Now) => MachineProfile {
-                memory: measure_memory(&cores)?,
-                ..kept
-            },
-            (Some(kept), _) => kept,
-            (None, _) => measure_cores(self.kernels, &cores)?,
+        let mut machine = match kept {
+            Some(mut kept) => {
+                if kept.unsteady || self.measure == Measure::Now {
+                    measure_memory(&mut kept)?;
+                }
+                kept
+            }
+            None => measure_cores(self.kernels, &cores)?,
         };
         progress(0.1);
         let name = disk_of(self.file.unwrap_or(self.folder));

@@ -11,9 +11,6 @@ const AREA: &str = "memory";
 /// Below this, little more than the smallest models' resident weights fit.
 const TIGHT: u64 = 512 << 20;
 
-/// Samples that are further apart than this share of their median depend more on other programs than on the memory.
-const UNSTEADY: f64 = 0.3;
-
 pub(super) fn examine(doctor: &mut Doctor, kernel: &KernelFiles) {
     match MemoryLimits::read_from(kernel) {
         Ok(limits) => {
@@ -144,7 +141,7 @@ fn bandwidth(measured: &Bandwidth) -> Finding {
         "{:.1} GB/s ({:.1} to {:.1} in {} samples)",
         measured.median, measured.min, measured.max, measured.runs
     );
-    if measured.spread() > UNSTEADY {
+    if measured.is_unsteady() {
         return Finding::warn(AREA, &what, value)
             .remedy("something else uses the machine; stop it and measure again");
     }

@@ -294,8 +294,8 @@ pub(super) fn machine_for(
         .iter()
         .map(|c| (c.key(), rate(c.kernel)))
         .collect::<BTreeMap<_, _>>();
-    // A disk that takes so many reads, or so many bytes, whichever binds. With few in flight it takes fewer, of small reads
-    // above all.
+    // A disk that takes so many reads, or so many bytes, whichever binds. With few in flight it takes fewer, of small
+    // reads above all.
     let of = |(depth, [reads, stream]): (usize, [f64; 2]), block_bytes: u64| {
         let seconds = (1.0 / (s.reads * reads)).max(block_bytes as f64 / (s.stream * stream));
         DiskRate {
