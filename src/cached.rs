@@ -3,16 +3,14 @@
 use std::path::{Path, PathBuf};
 use std::time::SystemTime;
 
-use forebay_models::bundle::{Bundle, SourceIdentity};
+use forebay_models::bundle::{Bundle, SourceIdentity, hot_set_path};
 use forebay_models::error::ModelError;
 use forebay_models::files::remove_stale_partials;
 use forebay_plans::cache_dir::{self, PACKED_EXTENSION};
 
 use crate::error::Error;
 use crate::packed;
-
-/// Endings of files that belong to a packed model: its hot set and its profile.
-const SIDE_FILES: [&str; 2] = ["hot", "profile"];
+use crate::profiles::profile_path;
 
 /// A packed model in the cache folder.
 #[derive(Clone, Debug)]
@@ -81,7 +79,9 @@ fn files(folder: &Path) -> Result<Vec<PathBuf>, Error> {
 fn describe(path: PathBuf) -> Option<CachedModel> {
     let (mut bytes, mut used) = (0, SystemTime::UNIX_EPOCH);
     let own = std::fs::metadata(&path).ok()?;
-    let beside = side_files(&path).filter_map(|p| std::fs::metadata(p).ok());
+    let beside = side_files(&path)
+        .into_iter()
+        .filter_map(|p| std::fs::metadata(p).ok());
     for info in std::iter::once(own).chain(beside) {
         bytes += info.len();
         let times = [info.accessed(), info.modified()];
@@ -97,13 +97,9 @@ fn describe(path: PathBuf) -> Option<CachedModel> {
     })
 }
 
-fn side_files(packed: &Path) -> impl Iterator<Item = PathBuf> {
-    SIDE_FILES.into_iter().map(|ending| {
-        let mut name = packed.as_os_str().to_os_string();
-        name.push(".");
-        name.push(ending);
-        name.into()
-    })
+/// What belongs to a packed model, and may not be there.
+fn side_files(packed: &Path) -> [PathBuf; 2] {
+    [hot_set_path(packed), profile_path(packed)]
 }
 
 fn state_of(packed: &SourceIdentity) -> State {
@@ -140,11 +136,9 @@ pub fn remove_remains(folder: &Path) -> Result<(), Error> {
     let _lock = packed::lock(&any, &mut |_| {})?;
     remove_stale_partials(&any);
     for path in files(folder)? {
-        let is_side_file = path
-            .extension()
-            .is_some_and(|e| SIDE_FILES.iter().any(|s| e == *s));
         let model = path.with_extension("");
-        if is_side_file && packed::is_bundle(&model) && !model.exists() {
+        let is_side_file = packed::is_bundle(&model) && side_files(&model).contains(&path);
+        if is_side_file && !model.exists() {
             // Best effort: what stays only takes up space.
             let _ = std::fs::remove_file(path);
         }

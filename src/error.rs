@@ -180,8 +180,8 @@ pub enum Error {
         /// The system's answer.
         reason: String,
     },
-    /// The engine thread has panicked, which is a bug of ours or of a `tracing` subscriber. Every job fails then, whether
-    /// it is under way, waits or comes later.
+    /// The engine thread has panicked, which is a bug of ours or of a `tracing` subscriber. Every job fails then,
+    /// whether it is under way, waits or comes later.
     #[error("the engine has failed: {cause}; build a new one")]
     EngineFailed {
         /// Panic message.

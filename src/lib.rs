@@ -55,7 +55,10 @@ pub use stats::{
     CacheStatistics, FinishReason, IoStatistics, MemoryStatistics, PhaseStatistics,
     PromptStatistics, Statistics,
 };
-pub use stream::{BlockingTokens, PromptProgress, StreamItem, Token, TokenStream};
+pub use stream::{
+    BlockingTokens, LogProbabilities, PromptProgress, StreamItem, Token, TokenLogProbability,
+    TokenStream,
+};
 
 pub use forebay_actors::fault::Fault;
 pub use forebay_actors::io::DriverChoice;

@@ -33,6 +33,8 @@ pub struct Request {
     pub stop_tokens: Vec<u32>,
     /// Control tokens whose names are part of the generated text; others are left out of it.
     pub shown_tokens: Vec<u32>,
+    /// Tell how likely each token was, and this number of the most likely ones (at most 64).
+    pub log_probabilities: Option<usize>,
 }
 
 impl Request {
@@ -47,6 +49,7 @@ impl Request {
             stop: Vec::new(),
             stop_tokens: Vec::new(),
             shown_tokens: Vec::new(),
+            log_probabilities: None,
         }
     }
 
@@ -81,8 +84,8 @@ impl Request {
         self
     }
 
-    /// Sets whether control tokens written in the prompt's text are taken as such. Say yes only for text that you wrote,
-    /// such as a chat template that you filled in.
+    /// Sets whether control tokens written in the prompt's text are taken as such. Say yes only for text that you
+    /// wrote, such as a chat template that you filled in.
     #[must_use]
     pub fn parse_special(mut self, parse: bool) -> Self {
         self.parse_special = parse;
@@ -115,6 +118,13 @@ impl Request {
     #[must_use]
     pub fn shown_tokens(mut self, ids: impl Into<Vec<u32>>) -> Self {
         self.shown_tokens = ids.into();
+        self
+    }
+
+    /// Tells how likely each token was, and the `n` most likely ones, at most 64.
+    #[must_use]
+    pub fn log_probabilities(mut self, n: usize) -> Self {
+        self.log_probabilities = Some(n);
         self
     }
 }

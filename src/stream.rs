@@ -8,13 +8,33 @@ use std::task::{Context, Poll};
 use flume::Receiver;
 use flume::r#async::RecvStream;
 use futures_core::Stream;
+use serde::Serialize;
 
 use crate::engine::LastWords;
 use crate::error::Error;
 use crate::stats::Statistics;
 
+/// A token and how likely the model finds it.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+pub struct TokenLogProbability {
+    /// Its id.
+    pub id: u32,
+    /// Natural logarithm of its probability, without biases, penalties or temperature.
+    pub log_probability: f32,
+}
+
+/// How likely a token was, and which others were likely.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+#[non_exhaustive]
+pub struct LogProbabilities {
+    /// The token.
+    pub chosen: TokenLogProbability,
+    /// As many as the request asked for, the most likely first; the chosen one may be among them.
+    pub most_likely: Vec<TokenLogProbability>,
+}
+
 /// A generated token.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq)]
 #[non_exhaustive]
 pub struct Token {
     /// Its id.
@@ -22,6 +42,8 @@ pub struct Token {
     /// Text that has become complete with it; empty while a character is unfinished, or while the text may
     /// be the beginning of a stop string.
     pub text: String,
+    /// If the request asked for them.
+    pub log_probabilities: Option<Box<LogProbabilities>>,
 }
 
 /// Progress in reading a prompt.

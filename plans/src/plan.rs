@@ -77,8 +77,8 @@ pub struct Choices {
     pub stream_window_bytes: usize,
     /// Bytes that the neuron cache gets before attention and the head stay in memory.
     pub neuron_cache_bytes: u64,
-    /// How much faster whole clusters are read than single neurons: prompts read all of the FFN where more than one part
-    /// in this many is missing.
+    /// How much faster whole clusters are read than single neurons: prompts read all of the FFN where more than one
+    /// part in this many is missing.
     #[serde(default = "usual_gain")]
     pub sequential_gain: f64,
 }

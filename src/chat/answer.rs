@@ -46,8 +46,8 @@ pub(crate) struct AnswerReader {
 }
 
 impl AnswerReader {
-    /// `inside_reasoning` says that the prompt ends within the reasoning, `calls_before` how many calls the conversation
-    /// has so far.
+    /// `inside_reasoning` says that the prompt ends within the reasoning, `calls_before` how many calls the
+    /// conversation has so far.
     pub fn new(format: Option<CallFormat>, inside_reasoning: bool, calls_before: usize) -> Self {
         Self {
             next_call: calls_before,

@@ -58,7 +58,7 @@ impl CallFormat {
         }
     }
 
-    /// The calls in `text`, which stood behind [`Self::opening`] or was the whole answer; `None` if it is something
+    /// The calls in `text`, which came after [`Self::opening`] or was the whole answer; `None` if it is something
     /// else.
     pub fn parse(self, text: &str) -> Option<Vec<ToolCall>> {
         let text = text.trim();

@@ -124,6 +124,8 @@ pub struct ChatRequest {
     pub sampler: SamplerConfig,
     /// The answer ends before the first of these.
     pub stop: Vec<String>,
+    /// Tell how likely each token was, and this number of the most likely ones (at most 64).
+    pub log_probabilities: Option<usize>,
 }
 
 impl ChatRequest {
@@ -136,6 +138,7 @@ impl ChatRequest {
             max_tokens: None,
             sampler: SamplerConfig::greedy(),
             stop: Vec::new(),
+            log_probabilities: None,
         }
     }
 
@@ -171,6 +174,15 @@ impl ChatRequest {
     #[must_use]
     pub fn stop(mut self, strings: impl IntoIterator<Item = impl Into<String>>) -> Self {
         self.stop = strings.into_iter().map(Into::into).collect();
+        self
+    }
+
+    /// Tells how likely each token was, and the `n` most likely ones, at most 64: as [`ChatItem::Token`].
+    ///
+    /// [`ChatItem::Token`]: super::ChatItem::Token
+    #[must_use]
+    pub fn log_probabilities(mut self, n: usize) -> Self {
+        self.log_probabilities = Some(n);
         self
     }
 }

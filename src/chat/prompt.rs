@@ -1,6 +1,7 @@
 //! From a conversation to the text that the model reads, and where texts of strangers must not become special tokens.
 
 use std::collections::BTreeMap;
+use std::sync::OnceLock;
 use std::time::SystemTime;
 
 use forebay_models::chat_templates::{ChatTemplate, ChatTemplates, DEFAULT};
@@ -25,6 +26,8 @@ pub(crate) struct ChatFormat {
     templates: BTreeMap<String, Template>,
     /// Texts of special tokens by their names in templates.
     tokens: BTreeMap<String, String>,
+    /// As [`Self::turn_ends`] found them.
+    turn_ends: OnceLock<Vec<u32>>,
 }
 
 /// What a model reads.
@@ -63,6 +66,7 @@ impl ChatFormat {
             model: model.to_owned(),
             templates,
             tokens: own.tokens,
+            turn_ends: OnceLock::new(),
         })
     }
 
@@ -139,7 +143,12 @@ impl ChatFormat {
     }
 
     /// The tokens with which the template ends the model's messages, if it writes any there.
-    pub fn turn_ends(&self, tokenizer: &Tokenizer, now: SystemTime) -> Vec<u32> {
+    pub fn turn_ends(&self, tokenizer: &Tokenizer, now: SystemTime) -> &[u32] {
+        self.turn_ends
+            .get_or_init(|| self.find_turn_ends(tokenizer, now))
+    }
+
+    fn find_turn_ends(&self, tokenizer: &Tokenizer, now: SystemTime) -> Vec<u32> {
         const ANSWER: &str = "Zebra-quartz 7";
         let Ok(template) = self.template(false) else {
             return Vec::new();

@@ -11,7 +11,7 @@ use super::answer::{AnswerReader, Part};
 use super::message::{Message, ToolCall};
 use crate::error::Error;
 use crate::stats::{FinishReason, Statistics};
-use crate::stream::{BlockingTokens, PromptProgress, StreamItem, TokenStream};
+use crate::stream::{BlockingTokens, PromptProgress, StreamItem, Token, TokenStream};
 
 /// Why a message ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
@@ -46,6 +46,9 @@ pub struct ChatAnswer {
 pub enum ChatItem {
     /// A part of a long conversation has been read, and more of it follows.
     Prompt(PromptProgress),
+    /// A token, if the request asked for log-probabilities. What it adds to the message comes as items of its own,
+    /// which may begin later.
+    Token(Token),
     /// More of what the model thinks.
     Reasoning(String),
     /// More of what the model says.
@@ -77,7 +80,13 @@ impl Translation {
                 self.ready.push_back(ChatItem::Prompt(progress));
                 return;
             }
-            StreamItem::Token(token) => self.reader.push(&token.text),
+            StreamItem::Token(token) => {
+                let parts = self.reader.push(&token.text);
+                if token.log_probabilities.is_some() {
+                    self.ready.push_back(ChatItem::Token(token));
+                }
+                parts
+            }
             StreamItem::Rest(text) => self.reader.push(&text),
             StreamItem::Done(statistics) => {
                 let parts = self.reader.finish();

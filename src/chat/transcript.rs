@@ -15,7 +15,7 @@ struct Place {
     text: usize,
     /// Number of tokens.
     tokens: usize,
-    /// Whether any text may follow: behind an answer. Behind a prompt, tokens might reach across.
+    /// Whether any text may follow: after an answer. After a prompt, tokens might reach across.
     goes_on: bool,
 }
 
@@ -28,8 +28,8 @@ pub(crate) struct Transcript {
 }
 
 impl Transcript {
-    /// Adds the answer to the last prompt: what `history` has behind the tokens of the conversation so far. `ends` tells
-    /// which tokens end an answer.
+    /// Adds the answer to the last prompt: what `history` has after the tokens of the conversation so far. `ends`
+    /// tells which tokens end an answer.
     pub fn take_answer(
         &mut self,
         history: &[u32],
@@ -88,8 +88,8 @@ impl Transcript {
             true => TextPosition::Continuation,
             false => TextPosition::Start,
         };
-        let behind = prompt.breaks.partition_point(|&place| place < at);
-        let breaks: Vec<usize> = prompt.breaks[behind..]
+        let first = prompt.breaks.partition_point(|&place| place < at);
+        let breaks: Vec<usize> = prompt.breaks[first..]
             .iter()
             .map(|place| place - at)
             .collect();

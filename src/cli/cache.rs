@@ -233,13 +233,14 @@ fn is_named(model: &CachedModel, wanted: &Path) -> bool {
     let stem = name.trim_end_matches(".fbay");
     let is = |text: &str| wanted.as_os_str() == OsStr::new(text);
     let without_number = stem.rsplit_once('-').map(|(model, _)| model);
-    let source = || wanted.canonicalize().ok();
+    let is_source = |source: &PathBuf| {
+        wanted == source || wanted.canonicalize().is_ok_and(|wanted| wanted == *source)
+    };
     is(&name)
         || is(stem)
         || without_number.is_some_and(is)
         || wanted == model.path
-        || model.source.is_some()
-            && (source() == model.source || Some(wanted) == model.source.as_deref())
+        || model.source.as_ref().is_some_and(is_source)
 }
 
 fn name(model: &CachedModel) -> String {

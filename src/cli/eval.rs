@@ -4,9 +4,14 @@ mod kl;
 mod multiple_choice;
 mod perplexity;
 
+use std::path::Path;
+
 use clap::Subcommand;
 use forebay::Engine;
 use forebay_models::tokenizer::EncodeOptions;
+
+use super::engine_flags::EngineFlags;
+use super::progress::reporter;
 
 /// Tokens per step while scoring.
 const BATCH: usize = 128;
@@ -29,6 +34,14 @@ impl Eval {
             Self::MultipleChoice(questions) => questions.execute(),
         }
     }
+}
+
+/// An engine for texts of `ctx` tokens, most of whose logits are wanted.
+fn engine(model: &Path, ctx: usize, flags: &EngineFlags, quiet: bool) -> anyhow::Result<Engine> {
+    let builder = Engine::builder().model(model).context(ctx);
+    let builder = builder.max_batch(BATCH.min(ctx)).max_logits(32);
+    let builder = flags.configure(builder)?;
+    Ok(builder.on_preparation(reporter(quiet)).build()?)
 }
 
 /// Tokens of a text that is scored: no special ones in it.

@@ -104,7 +104,7 @@ impl Text {
     ) -> anyhow::Result<(Vec<u32>, usize)> {
         let asked = self.ctx.map(|ctx| ctx as usize);
         enough(self.tokens, asked.unwrap_or(1))?;
-        let text = read_text(&self.file)?;
+        let text = read_text(&self.file, "text")?;
         let builder = match asked {
             Some(ctx) => self.builder(ctx)?,
             None => self.any_context()?.context_hint(USUAL_PIECE),

@@ -1,10 +1,11 @@
-//! Writing results for machines.
+//! Writing results and talk.
 
 use std::fmt::Display;
 use std::io::{self, BufWriter, ErrorKind, Write};
 use std::path::Path;
 
 use anyhow::Context;
+use forebay::Engine;
 use forebay_models::files::write_output;
 use serde::Serialize;
 
@@ -61,4 +62,18 @@ pub fn say(text: impl Display) {
 /// Prints `value` as one JSON object on standard output.
 pub fn print_json(value: &impl Serialize) -> anyhow::Result<()> {
     write_json(Path::new("-"), value)
+}
+
+/// Says what `-v` asks for before a run: the budget by item, notes about the system, the expected speed.
+pub fn explain(engine: &Engine) {
+    say(engine.budget());
+    for note in engine.notes() {
+        say(format_args!("note: {note}"));
+    }
+    if let Some(e) = engine.expected() {
+        say(format_args!(
+            "expected: {:.1} tokens per second, bound by {}",
+            e.decode_tokens_per_second, e.bound_by
+        ));
+    }
 }

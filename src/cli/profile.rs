@@ -71,7 +71,7 @@ impl ProfileCommand {
                     add_bos: engine.tokenizer().adds_bos(),
                     parse_special: false,
                 };
-                let (text, most) = (read_text(file)?, self.tokens);
+                let (text, most) = (read_text(file, "text")?, self.tokens);
                 let mut tokens = engine.tokenizer().encode_up_to(&text, options, most)?;
                 tokens.truncate(self.tokens);
                 tokens

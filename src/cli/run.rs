@@ -2,22 +2,21 @@
 
 use std::path::{Path, PathBuf};
 
-use anyhow::{Context, anyhow, bail};
+use anyhow::{anyhow, bail};
 use clap::Args;
 use forebay::{
     Engine, Error, Message, Request, SamplerConfig, Statistics, StreamItem, TokenStream, demo,
 };
 
-use super::again::note_standard_input;
 use super::chat::Screen;
 use super::chat_flags::ChatFlags;
 use super::engine_flags::EngineFlags;
 use super::follow::{follow, prompt_bar};
 use super::model_argument::ModelArgument;
-use super::output::{print_text, say, write_json};
+use super::output::{explain, print_text, say, write_json};
 use super::progress::reporter;
 use super::sampling::Sampling;
-use super::text::read_standard_input;
+use super::text::{read_standard_input, read_text};
 
 /// Records per trace lane of a core: the last quarter of a million slices, 16 MiB.
 pub const TRACE_RECORDS: usize = 1 << 18;
@@ -116,7 +115,9 @@ impl Run {
             return Err(Error::EmptyPrompt.into());
         }
         let engine = self.engine(&prompt)?;
-        self.explain(&engine);
+        if self.verbose {
+            explain(&engine);
+        }
         // Results go to standard output; if the statistics go there, nothing else does.
         let shows_text = self.stats.as_deref() != Some(Path::new("-"));
         let statistics = match self.chat {
@@ -212,23 +213,6 @@ impl Run {
         Ok(builder.build()?)
     }
 
-    /// Prints the budget, notes and the expected speed with `-v`.
-    fn explain(&self, engine: &Engine) {
-        if !self.verbose {
-            return;
-        }
-        say(engine.budget());
-        for note in engine.notes() {
-            say(format_args!("note: {note}"));
-        }
-        if let Some(e) = engine.expected() {
-            say(format_args!(
-                "expected: {:.1} tokens per second, bound by {}",
-                e.decode_tokens_per_second, e.bound_by
-            ));
-        }
-    }
-
     fn summarise(&self, statistics: &Statistics) {
         if self.quiet {
             return;
@@ -250,19 +234,12 @@ impl Run {
             return Ok(text.clone());
         }
         if let Some(path) = &self.file {
-            return std::fs::read_to_string(path).with_context(|| {
-                format!(
-                    "cannot read the prompt from {} (-f takes a file of UTF-8 text)",
-                    path.display()
-                )
-            });
+            return read_text(path, "prompt");
         }
         if self.model.path().is_none() {
             return Ok(demo::PROMPT.into());
         }
-        let text = read_standard_input("prompt")?;
-        note_standard_input(&text);
-        Ok(text)
+        read_standard_input("prompt")
     }
 }
 

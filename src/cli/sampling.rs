@@ -34,6 +34,10 @@ pub struct Sampling {
     /// How many recent tokens the penalty looks at.
     #[arg(long, value_name = "N", default_value_t = 64)]
     pub repeat_last_n: usize,
+    /// Add to the logit of a token, whose id `forebay tokenize` prints: 15043+1, or 15043-inf to exclude it; may be
+    /// given several times.
+    #[arg(long, short = 'l', value_name = "ID±BIAS", value_parser = logit_bias)]
+    pub logit_bias: Vec<(u32, f32)>,
     /// Seed of the random numbers [default: from the clock].
     #[arg(long, value_name = "N")]
     pub seed: Option<u64>,
@@ -49,6 +53,7 @@ impl Default for Sampling {
             min_p: 0.05,
             repeat_penalty: 1.0,
             repeat_last_n: 64,
+            logit_bias: Vec::new(),
             seed: None,
         }
     }
@@ -72,7 +77,34 @@ impl Sampling {
         config.min_p = self.min_p;
         config.repeat_penalty = self.repeat_penalty;
         config.repeat_last_n = self.repeat_last_n;
+        config.logit_bias.clone_from(&self.logit_bias);
         config.seed = self.seed.unwrap_or_else(clock);
         config
+    }
+}
+
+/// A token's id and what is added to its logit, written as in llama.cpp.
+fn logit_bias(text: &str) -> Result<(u32, f32), String> {
+    let expected = "write the token's id, a sign and a number, such as 15043+1 or 15043-inf";
+    let at = text.find(['+', '-']).ok_or(expected)?;
+    let (id, bias) = text.split_at(at);
+    match (id.parse(), bias.parse()) {
+        (Ok(id), Ok(bias)) => Ok((id, bias)),
+        _ => Err(expected.into()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::logit_bias;
+
+    #[test]
+    fn biases_are_written_as_in_llama_cpp() {
+        assert_eq!(logit_bias("15043+1"), Ok((15043, 1.0)));
+        assert_eq!(logit_bias("7-2.5e-1"), Ok((7, -0.25)));
+        assert_eq!(logit_bias("7-inf"), Ok((7, f32::NEG_INFINITY)));
+        for wrong in ["", "7", "+1", "7+", "x+1", "7+1+1", "7=1"] {
+            assert!(logit_bias(wrong).is_err(), "{wrong}");
+        }
     }
 }

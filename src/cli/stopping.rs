@@ -53,7 +53,8 @@ async fn end_on_signal() {
     std::process::exit(128 + number.as_raw_value());
 }
 
-/// `None` for a signal that the program was started to ignore, as by `nohup` and for jobs in the background of a script.
+/// `None` for a signal that the program was started to ignore, as by `nohup` and for jobs in the background of a
+/// script.
 fn listen(kind: SignalKind) -> Option<Signal> {
     match is_ignored(kind.as_raw_value()) {
         true => None,

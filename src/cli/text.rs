@@ -5,14 +5,16 @@ use std::path::Path;
 
 use anyhow::{Context, bail};
 
+use super::again::note_standard_input;
+
 /// Tokens of a piece of text where --ctx does not say and the model allows it.
 pub const USUAL_PIECE: usize = 512;
 
-/// Reads a file of UTF-8 text.
-pub fn read_text(file: &Path) -> anyhow::Result<String> {
+/// Reads a file of UTF-8 text; `what` it is to be is named in messages.
+pub fn read_text(file: &Path, what: &str) -> anyhow::Result<String> {
     std::fs::read_to_string(file).with_context(|| {
         format!(
-            "cannot read the text from {} (-f takes a file of UTF-8 text)",
+            "cannot read the {what} from {} (-f takes a file of UTF-8 text)",
             file.display()
         )
     })
@@ -28,6 +30,7 @@ pub fn read_standard_input(what: &str) -> anyhow::Result<String> {
     stdin.read_to_string(&mut text).with_context(|| {
         format!("cannot read the {what} from standard input (it must be UTF-8 text)")
     })?;
+    note_standard_input(&text);
     Ok(text)
 }
 

@@ -36,7 +36,7 @@ impl Tokenize {
         let tokenizer = open(&self.model)?;
         let text = match (&self.prompt, &self.file) {
             (Some(text), _) => text.clone(),
-            (None, Some(file)) => read_text(file)?,
+            (None, Some(file)) => read_text(file, "text")?,
             (None, None) => read_standard_input("text")?,
         };
         let options = EncodeOptions {

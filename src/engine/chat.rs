@@ -51,11 +51,11 @@ impl Session {
     /// has read and generated before is not read again, as far as the beginning is the same: a caller appends the
     /// answer's message and the next one.
     ///
-    /// The session's history is that of the conversation then: [`Session::generate`] goes on behind the answer.
+    /// The session's history is that of the conversation then: [`Session::generate`] goes on after the answer.
     ///
     /// # Errors
-    /// A model without a chat template, a template that fails or refuses the conversation, a conversation that is longer
-    /// than the context, or bad sampler settings. Errors during generation come through the stream.
+    /// A model without a chat template, a template that fails or refuses the conversation, a conversation that is
+    /// longer than the context, or bad sampler settings. Errors during generation come through the stream.
     pub fn chat(&mut self, request: ChatRequest) -> Result<ChatStream, Error> {
         self.chat_at(request, SystemTime::now())
     }
@@ -86,9 +86,10 @@ impl Session {
         let mut generation = Request::tokens(ids)
             .sampler(request.sampler)
             .stop(request.stop)
-            .stop_tokens(turn_ends)
+            .stop_tokens(turn_ends.to_vec())
             .shown_tokens(shown(tokenizer));
         generation.max_tokens = request.max_tokens;
+        generation.log_probabilities = request.log_probabilities;
         // An earlier stream that is still read goes on with its own.
         self.history = Arc::default();
         let tokens = self.generate(generation)?;

@@ -72,11 +72,6 @@ impl Evaluator {
         self.facts.plan.context
     }
 
-    /// BOS, if the model wants one before a text.
-    pub fn bos(&self) -> Option<u32> {
-        self.facts.tokenizer.leading_bos()
-    }
-
     /// Number of token ids.
     pub fn vocabulary(&self) -> usize {
         self.facts.network.vocab_size

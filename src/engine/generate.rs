@@ -11,6 +11,7 @@ use forebay_models::tokenizer::{Detokenizer, TextPosition};
 use forebay_plans::process::rss_peak;
 use tracing::Span;
 
+use super::log_probabilities::log_probabilities;
 use super::meter::Meter;
 use super::runner::{History, PATIENCE, Runner};
 use super::stops::Stops;
@@ -39,6 +40,7 @@ pub(super) struct GenerateJob {
     pub stop: Vec<String>,
     pub stop_tokens: Vec<u32>,
     pub shown_tokens: Vec<u32>,
+    pub log_probabilities: Option<usize>,
     pub history: History,
     pub sender: Sender<Result<StreamItem, Error>>,
     pub cancelled: Arc<AtomicBool>,
@@ -78,6 +80,8 @@ pub(super) struct Generation {
     limited_by_request: bool,
     ignore_eog: bool,
     stop_tokens: Vec<u32>,
+    /// How many tokens are told besides the chosen one, if any are.
+    log_probabilities: Option<usize>,
     seed: Option<u64>,
     sampler: Sampler,
     detokenizer: Detokenizer,
@@ -133,6 +137,7 @@ impl Runner {
             limited_by_request: job.max_tokens <= room,
             ignore_eog: job.ignore_eog,
             stop_tokens: job.stop_tokens,
+            log_probabilities: job.log_probabilities,
             seed: (job.sampler.temperature > 0.0).then_some(job.sampler.seed),
             sampler: Sampler::new(job.sampler, self.evaluator.facts.network.vocab_size)?,
             detokenizer: tokenizer
@@ -262,8 +267,14 @@ impl Runner {
         generation.history.lock().push(id);
         let (text, stopped) = generation.stops.push(generation.detokenizer.push(id));
         generation.text.push_str(&text);
-        let token = StreamItem::Token(Token { id, text });
-        generation.outbox.push_back(Ok(token));
+        let logits = &self.evaluator.logits;
+        let likely = generation.log_probabilities;
+        let token = Token {
+            id,
+            text,
+            log_probabilities: likely.map(|n| Box::new(log_probabilities(logits, id, n))),
+        };
+        generation.outbox.push_back(Ok(StreamItem::Token(token)));
         if stopped {
             self.end(generation, FinishReason::Stop);
         }

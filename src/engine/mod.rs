@@ -9,12 +9,14 @@ mod evaluator;
 mod generate;
 mod jobs;
 mod live_budget;
+mod log_probabilities;
 mod meter;
 mod planning;
 mod pressure;
 mod runner;
 mod said;
 mod score;
+mod softmax;
 mod start;
 mod stops;
 
@@ -39,6 +41,8 @@ pub(crate) use chat::chat_bytes;
 pub(crate) use jobs::LastWords;
 pub use planning::PlanGoal;
 pub use score::Perplexity;
+pub(crate) use score::chunks_to_score;
+pub(crate) use softmax::best_and_log_sum;
 
 use crate::chat::{ChatFormat, Transcript};
 use crate::error::Error;
@@ -51,6 +55,9 @@ use jobs::Jobs;
 use live_budget::LiveBudget;
 use runner::Job;
 use said::hear;
+
+/// Maximum number of tokens whose log-probabilities come with each token.
+const MOST_LIKELY: usize = 64;
 
 /// Speed of the disk, bytes per second; 0 if nothing is read.
 #[derive(Clone, Copy, Debug, Default)]
@@ -102,8 +109,8 @@ impl Facts {
 /// A model ready to generate, within its budget. It runs one generation at a time, in the order of requests; one whose
 /// reader falls behind pauses while others wait. Statistics of a paused generation include what ran in between.
 /// Dropping the engine ends running generations: their streams end without
-/// [`StreamItem::Done`](crate::StreamItem::Done). If the engine's thread panics, running, waiting and later requests fail
-/// with [`Error::EngineFailed`].
+/// [`StreamItem::Done`](crate::StreamItem::Done). If the engine's thread panics, running, waiting and later requests
+/// fail with [`Error::EngineFailed`].
 #[derive(Debug)]
 pub struct Engine {
     facts: Arc<Facts>,
@@ -285,7 +292,7 @@ impl Engine {
         mut progress: impl FnMut(usize, usize, f64),
     ) -> Result<Perplexity, Error> {
         self.facts.check_tokens(tokens)?;
-        score::check_chunks(ctx, chunks)?;
+        let chunks = score::chunks_to_score(tokens.len(), ctx, chunks)?;
         let (said, answer) = flume::unbounded();
         let job = score::ScoreJob {
             tokens: tokens.to_vec(),
@@ -380,10 +387,16 @@ impl Session {
     pub fn generate(&mut self, request: Request) -> Result<TokenStream, Error> {
         let used = self.history.lock().len();
         let (prompt, bos) = self.tokens_of(&request, used)?;
-        request.sampler.validate()?;
+        request
+            .sampler
+            .validate_for(self.facts.network.vocab_size)?;
         if request.stop.iter().any(String::is_empty) {
             let problem = "an empty string would end every text at once; omit it";
             return Err(Error::parameter("stop", problem));
+        }
+        if request.log_probabilities.is_some_and(|n| n > MOST_LIKELY) {
+            let problem = format!("at most {MOST_LIKELY} tokens can be told");
+            return Err(Error::parameter("log_probabilities", problem));
         }
         if prompt.is_empty() && bos.is_none() && used == 0 {
             return Err(Error::EmptyPrompt);
@@ -403,6 +416,7 @@ impl Session {
             stop: request.stop,
             stop_tokens: request.stop_tokens,
             shown_tokens: request.shown_tokens,
+            log_probabilities: request.log_probabilities,
             history: Arc::clone(&self.history),
             sender,
             cancelled: Arc::clone(&cancelled),
@@ -429,8 +443,8 @@ impl Session {
         self.history.lock().clone()
     }
 
-    /// The prompt's tokens after the `used` ones of the history, and the BOS that goes in front of a text with which the
-    /// conversation begins. More than the context holds stand for all others.
+    /// The prompt's tokens after the `used` ones of the history, and the BOS that goes in front of a text with which
+    /// the conversation begins. More than the context holds stand for all others.
     fn tokens_of(&self, request: &Request, used: usize) -> Result<(Vec<u32>, Option<u32>), Error> {
         let tokenizer = &self.facts.tokenizer;
         match &request.prompt {

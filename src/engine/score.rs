@@ -5,6 +5,7 @@ use serde::Serialize;
 
 use super::evaluator::Evaluator;
 use super::said::Said;
+use super::softmax::best_and_log_sum;
 use crate::error::Error;
 
 /// Result of [`crate::Engine::perplexity`].
@@ -31,21 +32,25 @@ pub(super) type ChunkDone = (usize, usize, f64);
 #[derive(Debug)]
 pub(super) struct ScoreJob {
     pub tokens: Vec<u32>,
-    /// At least [`LEAST_CTX`].
+    /// Tokens per chunk.
     pub ctx: usize,
-    /// At least 1.
-    pub chunks: Option<usize>,
+    /// As [`chunks_to_score`] counts them.
+    pub chunks: usize,
     pub said: Sender<Said<ChunkDone, Perplexity>>,
 }
 
 /// Tokens of the shortest chunk of which one is scored.
 const LEAST_CTX: usize = 3;
 
-/// Checks what does not depend on the engine.
+/// How many chunks of `ctx` tokens are scored of a text: all, or at most `chunks`.
 ///
 /// # Errors
-/// Chunks that are too short or too few.
-pub(super) fn check_chunks(ctx: usize, chunks: Option<usize>) -> Result<(), Error> {
+/// Chunks that are too short, too few, or longer than the text.
+pub(crate) fn chunks_to_score(
+    tokens: usize,
+    ctx: usize,
+    chunks: Option<usize>,
+) -> Result<usize, Error> {
     if ctx < LEAST_CTX {
         let problem = format!("no token of a chunk of {ctx} is scored; give at least {LEAST_CTX}");
         return Err(Error::parameter("ctx", problem));
@@ -54,7 +59,10 @@ pub(super) fn check_chunks(ctx: usize, chunks: Option<usize>) -> Result<(), Erro
         let problem = "nothing is scored without any; give at least 1";
         return Err(Error::parameter("chunks", problem));
     }
-    Ok(())
+    match chunks.unwrap_or(usize::MAX).min(tokens / ctx) {
+        0 => Err(Error::TooFewTokens { tokens, piece: ctx }),
+        chunks => Ok(chunks),
+    }
 }
 
 /// Receives rows for [`crate::Engine::logits`]: a position and its logits, `[vocab_size]`.
@@ -111,9 +119,8 @@ impl Sums {
 
 /// `-ln softmax(logits)[target]`.
 fn negative_log_likelihood(logits: &[f32], target: u32) -> f64 {
-    let max = logits.iter().copied().fold(f32::NEG_INFINITY, f32::max);
-    let sum: f64 = logits.iter().map(|&l| f64::from(l - max).exp()).sum();
-    sum.ln() - f64::from(logits[target as usize] - max)
+    let (_, log_sum) = best_and_log_sum(logits);
+    log_sum - f64::from(logits[target as usize])
 }
 
 impl ScoreJob {
@@ -124,25 +131,14 @@ impl ScoreJob {
     }
 
     fn run(&self, evaluator: &mut Evaluator) -> Result<Perplexity, Error> {
-        let (ctx, context) = (self.ctx, evaluator.context());
+        let (ctx, chunks, context) = (self.ctx, self.chunks, evaluator.context());
         if ctx > context {
             let tokens = ctx;
             return Err(Error::ContextTooSmall { tokens, context });
         }
-        let available = self.tokens.len() / ctx;
-        let chunks = self.chunks.unwrap_or(available).min(available);
-        if chunks == 0 {
-            return Err(Error::TooFewTokens {
-                tokens: self.tokens.len(),
-                piece: ctx,
-            });
-        }
         let mut sums = Sums::default();
-        for chunk in 0..chunks {
-            let mut tokens = self.tokens[chunk * ctx..(chunk + 1) * ctx].to_vec();
-            if let Some(bos) = evaluator.bos() {
-                tokens[0] = bos;
-            }
+        for (chunk, tokens) in self.tokens.chunks_exact(ctx).take(chunks).enumerate() {
+            let tokens = evaluator.facts.tokenizer.piece(tokens);
             // Position `p` predicts token `p + 1`; the first half only gives context.
             let first = ctx / 2;
             evaluator.evaluate(&tokens, first, |position, logits| {

@@ -1,7 +1,7 @@
 //! Probabilities of a row of logits.
 
 /// The index of the largest logit, the first of equals, and `ln(sum(exp(logits)))`.
-pub(super) fn best_and_log_sum(logits: &[f32]) -> (usize, f64) {
+pub(crate) fn best_and_log_sum(logits: &[f32]) -> (usize, f64) {
     let mut best = 0;
     for (i, l) in logits.iter().enumerate() {
         if *l > logits[best] {

@@ -21,10 +21,7 @@ pub(super) fn feed(
 ) -> Result<(), Error> {
     for (i, text) in tokens.chunks_exact(ctx).enumerate() {
         begin(i * ctx);
-        let mut text = text.to_vec();
-        if let Some(bos) = engine.tokenizer().leading_bos() {
-            text[0] = bos;
-        }
+        let text = engine.tokenizer().piece(text);
         engine.logits(&text, ctx - 1, |_, _| {})?;
     }
     Ok(())

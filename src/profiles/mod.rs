@@ -7,4 +7,5 @@ mod tally;
 pub use misses::MissPoint;
 pub(crate) use misses::{Wants, of_token};
 pub use profile::Profile;
+pub(crate) use profile::profile_path;
 pub(crate) use tally::Tally;

@@ -34,7 +34,7 @@ pub struct Profile {
 }
 
 /// Name of the profile of the packed model at `path`.
-fn profile_path(path: &Path) -> PathBuf {
+pub(crate) fn profile_path(path: &Path) -> PathBuf {
     let mut name = path.as_os_str().to_os_string();
     name.push(".profile");
     PathBuf::from(name)

@@ -2,8 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::softmax::best_and_log_sum;
-use crate::engine::Engine;
+use crate::engine::{Engine, best_and_log_sum};
 use crate::error::Error;
 use forebay_models::tokenizer::EncodeOptions;
 

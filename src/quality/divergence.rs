@@ -8,8 +8,7 @@ use forebay_models::files::write_output;
 use serde::Serialize;
 
 use super::saved_logits::{Header, LogitsReader, LogitsWriter};
-use super::softmax::best_and_log_sum;
-use crate::engine::Engine;
+use crate::engine::{Engine, best_and_log_sum, chunks_to_score};
 use crate::error::Error;
 
 /// Log-probabilities below this are the end of what a file can say.
@@ -53,13 +52,7 @@ pub fn save(
     chunks: Option<usize>,
     mut progress: impl FnMut(usize, usize),
 ) -> Result<(), Error> {
-    let available = tokens.len().checked_div(ctx).unwrap_or(0);
-    let chunks = chunks.unwrap_or(available).min(available);
-    if ctx < 3 || chunks == 0 {
-        let tokens = tokens.len();
-        let piece = ctx.max(3);
-        return Err(Error::TooFewTokens { tokens, piece });
-    }
+    let chunks = chunks_to_score(tokens.len(), ctx, chunks)?;
     let header = Header {
         ctx,
         vocabulary: engine.network().vocab_size,
@@ -97,10 +90,7 @@ fn chunk_rows(
     tokens: &[u32],
     mut each: impl FnMut(u32, &[f32]),
 ) -> Result<(), Error> {
-    let mut tokens = tokens.to_vec();
-    if let Some(bos) = engine.tokenizer().leading_bos() {
-        tokens[0] = bos;
-    }
+    let tokens = engine.tokenizer().piece(tokens);
     // The last row scores a token that the chunk does not have.
     engine.logits(&tokens, tokens.len() / 2, |position, logits| {
         if let Some(&next) = tokens.get(position + 1) {
@@ -109,8 +99,8 @@ fn chunk_rows(
     })
 }
 
-/// Compares a run with the saved logits of a reference, over the first `chunks` of the file's chunks. `progress` is told
-/// the chunks done, their number and the divergence so far.
+/// Compares a run with the saved logits of a reference, over the first `chunks` of the file's chunks. `progress` is
+/// told the chunks done, their number and the divergence so far.
 ///
 /// # Errors
 /// A bad file, one of another vocabulary, chunks that the engine's context does not hold, or a fault.

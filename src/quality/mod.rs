@@ -4,7 +4,6 @@
 mod choices;
 mod divergence;
 mod saved_logits;
-mod softmax;
 
 pub use choices::{Choices, Question, choose};
 pub use divergence::{Divergence, compare, save};

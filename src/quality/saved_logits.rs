@@ -8,8 +8,8 @@
 //! | 4 each | i32: the tokens of all chunks, before the first of each is replaced by BOS |
 //! | rows | of each chunk those at positions `ctx / 2` to `ctx - 2`, each scoring the token after its own |
 //!
-//! A row is the f32 `scale` and `least`, then a u16 per token of the vocabulary and one more if their number is odd: the
-//! log-probability `scale * code + least`. What is more than 16 below the largest counts as 16 below it.
+//! A row is the f32 `scale` and `least`, then a u16 per token of the vocabulary and one more if their number is odd:
+//! the log-probability `scale * code + least`. What is more than 16 below the largest counts as 16 below it.
 
 use std::fs::File;
 use std::io::{BufReader, Read, Write};
@@ -18,7 +18,7 @@ use std::path::{Path, PathBuf};
 use forebay_models::error::ModelError;
 use forebay_models::files::open_regular;
 
-use super::softmax::best_and_log_sum;
+use crate::engine::best_and_log_sum;
 use crate::error::Error;
 
 const MAGIC: [u8; 8] = *b"_logits_";

@@ -2,7 +2,8 @@
 
 use std::time::{Duration, Instant};
 
-use forebay::{Engine, FinishReason, Request, StreamItem};
+use forebay::{Engine, FinishReason, Request, SamplerConfig, StreamItem};
+use forebay_models::tokenizer::EncodeOptions;
 
 use crate::support::{build, engine, generate};
 use crate::{PROMPT, demo, greedy, ids, read, sampled};
@@ -178,4 +179,70 @@ fn an_unread_stream_blocks_nobody_and_loses_nothing() {
         (expected.tokens, expected.logits_hash)
     );
     assert_eq!(next.finish().expect("no fault").1.tokens.len(), 4);
+}
+
+#[test]
+fn log_probabilities_are_those_of_the_logits() {
+    let engine = demo();
+    let items = |request: Request| read(&mut engine.session(), request).0;
+    let told = items(greedy(PROMPT, 5).log_probabilities(3));
+    let options = EncodeOptions {
+        add_bos: true,
+        parse_special: false,
+    };
+    let encoded = engine.tokenizer().encode(PROMPT, options);
+    let mut history = encoded.expect("tokens");
+    for token in &told {
+        let found = token
+            .log_probabilities
+            .as_deref()
+            .expect("they were asked for");
+        assert_eq!(found.most_likely.len(), 3);
+        assert_eq!(
+            (found.chosen.id, found.chosen),
+            (token.id, found.most_likely[0])
+        );
+        let mut expected = f64::NAN;
+        let last = history.len() - 1;
+        let row = |_: usize, logits: &[f32]| {
+            let sum: f64 = logits.iter().map(|&l| f64::from(l).exp()).sum();
+            expected = f64::from(logits[token.id as usize]) - sum.ln();
+        };
+        engine.logits(&history, last, row).expect("no fault");
+        let error = f64::from(found.chosen.log_probability) - expected;
+        assert!(error.abs() < 1e-5, "{found:?}: {expected}");
+        history.push(token.id);
+    }
+    let untold = items(greedy(PROMPT, 5));
+    assert!(untold.iter().all(|t| t.log_probabilities.is_none()));
+
+    // The most likely token is excluded, so the second takes its place; what the model finds likely stays.
+    let mut sampler = SamplerConfig::greedy();
+    sampler.logit_bias = vec![(told[0].id, f32::NEG_INFINITY)];
+    let others = items(greedy(PROMPT, 1).sampler(sampler).log_probabilities(3));
+    let (first, second) = (&told[0].log_probabilities, &others[0].log_probabilities);
+    let (first, second) = (
+        first.as_deref().expect("told"),
+        second.as_deref().expect("told"),
+    );
+    assert_eq!(others[0].id, first.most_likely[1].id);
+    assert_eq!(second.most_likely, first.most_likely);
+}
+
+#[test]
+fn bad_biases_and_too_many_alternatives_are_refused() {
+    let engine = demo();
+    let refused = |request: Request| {
+        let error = engine
+            .session()
+            .generate(request)
+            .expect_err("a bad request");
+        error.to_string()
+    };
+    let mut sampler = SamplerConfig::greedy();
+    sampler.logit_bias = vec![(1 << 30, 1.0)];
+    let message = refused(greedy(PROMPT, 1).sampler(sampler));
+    assert!(message.contains("logit_bias"), "{message}");
+    let message = refused(greedy(PROMPT, 1).log_probabilities(65));
+    assert!(message.contains("log_probabilities"), "{message}");
 }

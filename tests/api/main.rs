@@ -51,10 +51,10 @@ struct Items {
 
 impl Items {
     fn add(&mut self, item: Result<StreamItem, forebay::Error>) {
-        assert!(self.done.is_none(), "an item behind the last one");
+        assert!(self.done.is_none(), "an item after the last one");
         match item.expect("no fault") {
             StreamItem::Token(token) => {
-                assert!(self.rest.is_empty(), "a token behind the rest of the text");
+                assert!(self.rest.is_empty(), "a token after the rest of the text");
                 self.tokens.push(token);
             }
             StreamItem::Rest(text) => self.rest.push_str(&text),

@@ -103,13 +103,13 @@ pub fn several_at_once<T: Sync, R: Send>(items: &[T], work: impl Fn(&T) -> R + S
     let mut done = std::thread::scope(|scope| {
         let worker = || {
             let mut done = Vec::new();
-            while let Some((i, item)) = {
+            loop {
                 let i = next.fetch_add(1, Relaxed);
-                items.get(i).map(|item| (i, item))
-            } {
+                let Some(item) = items.get(i) else {
+                    return done;
+                };
                 done.push((i, work(item)));
             }
-            done
         };
         let workers: Vec<_> = (0..AT_ONCE).map(|_| scope.spawn(worker)).collect();
         let done = workers.into_iter().flat_map(|w| match w.join() {

@@ -36,7 +36,8 @@ pub trait RequestSource {
 
 /// Where finished reads go.
 pub trait CompletionSink {
-    /// Hands a finished read, which is counted in `so_far`, to the client named in it. The sink has room for every read in flight.
+    /// Hands a finished read, which is counted in `so_far`, to the client named in it. The sink has room for every read
+    /// in flight.
     ///
     /// # Errors
     /// It has no room, which is a bug in its size.

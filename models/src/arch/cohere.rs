@@ -1,5 +1,5 @@
-//! Command R, Aya and their successors of Cohere 2: attention and FFN beside each other behind one LayerNorm, and scaled
-//! logits. In Cohere 2, three of four layers have a sliding window, and only those encode positions.
+//! Command R, Aya and their successors of Cohere 2: attention and FFN beside each other behind one LayerNorm, and
+//! scaled logits. In Cohere 2, three of four layers have a sliding window, and only those encode positions.
 
 use super::metadata::Metadata;
 use super::names::{ATTENTION, FFN, MODEL, SHARED_PRE_NORM};

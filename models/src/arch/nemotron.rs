@@ -1,5 +1,5 @@
-//! Nemotron 3 and 4, Minitron: LayerNorms with biases, part of each head rotated, and FFNs that are not gated and square
-//! what ReLU leaves.
+//! Nemotron 3 and 4, Minitron: LayerNorms with biases, part of each head rotated, and FFNs that are not gated and
+//! square what ReLU leaves.
 
 use super::metadata::Metadata;
 use super::names::{

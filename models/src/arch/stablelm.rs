@@ -1,5 +1,5 @@
-//! StableLM 3B and StableLM 2 1.6B: plain blocks with LayerNorms, part of each head rotated, and biases of Q, K and V in
-//! some.
+//! StableLM 3B and StableLM 2 1.6B: plain blocks with LayerNorms, part of each head rotated, and biases of Q, K and V
+//! in some.
 
 use super::metadata::Metadata;
 use super::names::{ATTENTION, FFN, MODEL, MODEL_NORM_BIAS, PRE_NORM_BIASES, PRE_NORMS, QKV_BIAS};

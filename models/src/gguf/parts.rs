@@ -1,5 +1,5 @@
-//! Models in several GGUF files, as llama.cpp's `gguf-split` writes them: `NAME-00001-of-00003.gguf` and so on. Only the
-//! first of them has the model's metadata.
+//! Models in several GGUF files, as llama.cpp's `gguf-split` writes them: `NAME-00001-of-00003.gguf` and so on. Only
+//! the first of them has the model's metadata.
 
 use std::path::{Path, PathBuf};
 

@@ -22,7 +22,8 @@ pub struct GgufSource {
 }
 
 impl GgufSource {
-    /// Opens the file, and the others if it is the first of several, and checks its description and the shape of every tensor.
+    /// Opens the file, and the others if it is the first of several, and checks its description and the shape of every
+    /// tensor.
     ///
     /// # Errors
     /// Those of [`Gguf::open`]; a model that this engine does not support; a missing, misshapen or unknown tensor.

@@ -20,7 +20,12 @@ pub struct SamplerConfig {
     pub repeat_last_n: usize,
     /// Seed of the draws.
     pub seed: u64,
+    /// Added to the logits of these tokens, before penalties; negative infinity excludes a token.
+    pub logit_bias: Vec<(u32, f32)>,
 }
+
+/// Maximum number of biases, which keeps them small beside the memory that a budget counts for sampling.
+const MAX_BIASES: usize = 4096;
 
 impl Default for SamplerConfig {
     fn default() -> Self {
@@ -32,6 +37,7 @@ impl Default for SamplerConfig {
             repeat_penalty: 1.0,
             repeat_last_n: 64,
             seed: 0,
+            logit_bias: Vec::new(),
         }
     }
 }
@@ -80,11 +86,50 @@ impl SamplerConfig {
             ),
         ];
         match checks.iter().find(|check| !check.2) {
-            None => Ok(()),
+            None => self.validate_biases(),
             Some((field, value, _, range)) => Err(ModelError::Parameter {
                 field: (*field).to_owned(),
                 problem: format!("{value} is out of range"),
                 remedy: format!("give a number {range}"),
+            }),
+        }
+    }
+
+    fn validate_biases(&self) -> Result<()> {
+        let problem = match self
+            .logit_bias
+            .iter()
+            .find(|(_, bias)| bias.is_nan() || *bias == f32::INFINITY)
+        {
+            Some((id, bias)) => format!("{bias} for token {id}"),
+            None if self.logit_bias.len() > MAX_BIASES => {
+                format!("{} biases are too many", self.logit_bias.len())
+            }
+            None => return Ok(()),
+        };
+        Err(ModelError::Parameter {
+            field: "logit_bias".to_owned(),
+            problem,
+            remedy: format!("give numbers, or negative infinity, for at most {MAX_BIASES} tokens"),
+        })
+    }
+
+    /// Checks that there is a token for every bias.
+    ///
+    /// # Errors
+    /// [`ModelError::Parameter`], naming the token.
+    pub fn validate_for(&self, vocab_size: usize) -> Result<()> {
+        self.validate()?;
+        match self
+            .logit_bias
+            .iter()
+            .find(|(id, _)| *id as usize >= vocab_size)
+        {
+            None => Ok(()),
+            Some((id, _)) => Err(ModelError::Parameter {
+                field: "logit_bias".to_owned(),
+                problem: format!("there is no token {id}"),
+                remedy: format!("ids are below {vocab_size}; `forebay tokenize` prints them"),
             }),
         }
     }

@@ -35,8 +35,10 @@ pub struct Sampler {
     config: SamplerConfig,
     rng: SplitMix64,
     vocab_size: usize,
-    /// The logits with penalties. `[vocab_size]`, empty if there are no penalties.
-    penalised: Vec<f32>,
+    /// Sum of the biases of each token that has any, in ascending order of ids.
+    biases: Vec<(u32, f32)>,
+    /// The logits with biases and penalties. `[vocab_size]`, empty if there are none.
+    adjusted: Vec<f32>,
     /// The tokens that are left; the capacity stays.
     candidates: Vec<Candidate>,
     /// Running sums of the candidates' weights, by candidate.
@@ -45,13 +47,15 @@ pub struct Sampler {
 
 impl Sampler {
     /// A sampler for `vocab_size` logits. All memory it will ever use is allocated here: per logit 4
-    /// bytes for penalties, and 16 to draw without top-k; with top-k that is per kept token.
+    /// bytes for biases and penalties, and 16 to draw without top-k; with top-k that is per kept token.
     ///
     /// # Errors
-    /// A parameter outside its range.
+    /// A parameter outside its range, or a bias of a token that does not exist.
     pub fn new(config: SamplerConfig, vocab_size: usize) -> Result<Self> {
-        config.validate()?;
-        let n_penalised = if config.penalises() { vocab_size } else { 0 };
+        config.validate_for(vocab_size)?;
+        let biases = sums_of(&config.logit_bias);
+        let adjusts = config.penalises() || !biases.is_empty();
+        let n_adjusted = if adjusts { vocab_size } else { 0 };
         let n_candidates = match (config.temperature > 0.0, config.top_k) {
             (false, _) => 0,
             (true, 0) => vocab_size,
@@ -61,7 +65,8 @@ impl Sampler {
             rng: SplitMix64::new(config.seed),
             config,
             vocab_size,
-            penalised: Vec::with_capacity(n_penalised),
+            biases,
+            adjusted: Vec::with_capacity(n_adjusted),
             candidates: Vec::with_capacity(n_candidates),
             sums: Vec::with_capacity(n_candidates),
         })
@@ -74,7 +79,7 @@ impl Sampler {
 
     /// Frees its memory; the next call of [`Sampler::sample`] allocates it again.
     pub fn free_buffers(&mut self) {
-        self.penalised = Vec::new();
+        self.adjusted = Vec::new();
         self.candidates = Vec::new();
         self.sums = Vec::new();
     }
@@ -87,17 +92,12 @@ impl Sampler {
     /// model is damaged.
     pub fn sample(&mut self, logits: &[f32], history: &[u32]) -> Result<u32> {
         check(logits, self.vocab_size)?;
-        let logits = if self.config.penalises() {
-            let window = history.len().saturating_sub(self.config.repeat_last_n);
-            penalise(
-                logits,
-                &history[window..],
-                self.config.repeat_penalty,
-                &mut self.penalised,
-            );
-            &self.penalised
-        } else {
-            logits
+        let logits = match self.config.penalises() || !self.biases.is_empty() {
+            true => {
+                self.adjust(logits, history);
+                &self.adjusted
+            }
+            false => logits,
         };
         if self.config.temperature == 0.0 {
             return Ok(argmax(logits));
@@ -106,6 +106,38 @@ impl Sampler {
         self.keep_top_p();
         self.keep_min_p();
         Ok(self.draw())
+    }
+
+    /// Writes the logits with biases and penalties.
+    ///
+    /// The logits of the last tokens of `history` are divided by the penalty if they are positive and multiplied if not,
+    /// once each, however often they occur (Keskar et al., "CTRL", arXiv:1909.05858, section 4.1).
+    fn adjust(&mut self, logits: &[f32], history: &[u32]) {
+        let finite = |logit: f32| logit.clamp(f32::MIN, f32::MAX);
+        let biased = |id: u32, logit: f32| match self.biases.binary_search_by_key(&id, |b| b.0) {
+            Ok(at) => finite(logit + self.biases[at].1),
+            Err(_) => logit,
+        };
+        self.adjusted.clear();
+        self.adjusted.extend_from_slice(logits);
+        for &(id, _) in &self.biases {
+            self.adjusted[id as usize] = biased(id, logits[id as usize]);
+        }
+        if !self.config.penalises() {
+            return;
+        }
+        let first = history.len().saturating_sub(self.config.repeat_last_n);
+        let penalty = self.config.repeat_penalty;
+        for &id in &history[first..] {
+            let Some(&logit) = logits.get(id as usize) else {
+                continue;
+            };
+            let penalised = match biased(id, logit) {
+                logit if logit > 0.0 => logit / penalty,
+                logit => logit * penalty,
+            };
+            self.adjusted[id as usize] = finite(penalised);
+        }
     }
 
     /// Keeps the fewest best tokens whose probabilities add up to `top_p`.
@@ -173,22 +205,18 @@ impl Sampler {
     }
 }
 
-/// Writes `logits` to `out`, with those of the tokens in `window` divided by the penalty if they are positive and
-/// multiplied if not, once each, however often they occur (Keskar et al., "CTRL", arXiv:1909.05858, section 4.1).
-fn penalise(logits: &[f32], window: &[u32], penalty: f32, out: &mut Vec<f32>) {
-    out.clear();
-    out.extend_from_slice(logits);
-    for &id in window {
-        let Some(&logit) = logits.get(id as usize) else {
-            continue;
-        };
-        let penalised = if logit > 0.0 {
-            logit / penalty
-        } else {
-            logit * penalty
-        };
-        out[id as usize] = penalised.clamp(f32::MIN, f32::MAX);
-    }
+/// The sum of each token's biases, in ascending order of ids.
+fn sums_of(biases: &[(u32, f32)]) -> Vec<(u32, f32)> {
+    let mut sorted = biases.to_vec();
+    sorted.sort_by_key(|&(id, _)| id);
+    sorted.dedup_by(|next, first| {
+        let same = next.0 == first.0;
+        if same {
+            first.1 = (first.1 + next.1).min(f32::MAX);
+        }
+        same
+    });
+    sorted
 }
 
 /// Fills `out` with the `k` best candidates in order, or with all of them in order of their ids if `k` is 0 or reaches

@@ -14,6 +14,7 @@ fn open() -> SamplerConfig {
         repeat_penalty: 1.0,
         repeat_last_n: 0,
         seed: 7,
+        logit_bias: Vec::new(),
     }
 }
 
@@ -117,6 +118,25 @@ proptest! {
     }
 
     #[test]
+    fn biases_are_added_before_penalties(
+        logits in logits(),
+        history in prop::collection::vec(0u32..700, 0..30),
+        biases in prop::collection::vec((0u32..600, -20i8..20), 1..9),
+    ) {
+        let biases: Vec<(u32, f32)> = biases
+            .into_iter()
+            .map(|(id, bias)| (id % logits.len() as u32, f32::from(bias)))
+            .collect();
+        let mut biased = logits.clone();
+        for &(id, bias) in &biases {
+            biased[id as usize] += bias;
+        }
+        let plain = SamplerConfig { top_k: 7, repeat_penalty: 1.25, repeat_last_n: 20, ..open() };
+        let config = SamplerConfig { logit_bias: biases, ..plain.clone() };
+        prop_assert_eq!(kept(&config, &logits, &history), kept(&plain, &biased, &history));
+    }
+
+    #[test]
     fn greedy_takes_the_lowest_of_the_best(
         logits in logits(),
         history in prop::collection::vec(0u32..600, 0..9),
@@ -151,6 +171,7 @@ fn draws_follow_the_distribution() {
         repeat_penalty: 1.3,
         repeat_last_n: 3,
         seed: 42,
+        logit_bias: Vec::new(),
     };
     let expected = naive(&config, &logits, &history);
     let mut sampler = Sampler::new(config, logits.len()).unwrap();
@@ -224,12 +245,12 @@ fn nothing_is_allocated_after_start_up() {
         let mut sampler = Sampler::new(config, logits.len()).unwrap();
         let buffers = |s: &Sampler| {
             let capacities = (
-                s.penalised.capacity(),
+                s.adjusted.capacity(),
                 s.candidates.capacity(),
                 s.sums.capacity(),
             );
             (
-                s.penalised.as_ptr(),
+                s.adjusted.as_ptr(),
                 s.candidates.as_ptr(),
                 s.sums.as_ptr(),
                 capacities,
@@ -243,7 +264,7 @@ fn nothing_is_allocated_after_start_up() {
     }
     let greedy = Sampler::new(SamplerConfig::greedy(), 5000).unwrap();
     assert_eq!(
-        (greedy.candidates.capacity(), greedy.penalised.capacity()),
+        (greedy.candidates.capacity(), greedy.adjusted.capacity()),
         (0, 0)
     );
 }
@@ -310,4 +331,53 @@ fn unsound_logits_are_errors() {
         1,
         "usable afterwards"
     );
+}
+
+#[test]
+fn tokens_can_be_excluded_and_forced() {
+    let logits = [1.0, 9.0, 8.0, 0.0];
+    let choose = |logit_bias: &[(u32, f32)], config: SamplerConfig| {
+        let logit_bias = logit_bias.to_vec();
+        let mut sampler = Sampler::new(
+            SamplerConfig {
+                logit_bias,
+                ..config
+            },
+            4,
+        )
+        .unwrap();
+        sampler.sample(&logits, &[]).unwrap()
+    };
+    let excluded = [(1, f32::NEG_INFINITY), (1, 3.0)];
+    assert_eq!(choose(&excluded, SamplerConfig::greedy()), 2);
+    for seed in 0..50 {
+        let config = SamplerConfig {
+            temperature: 100.0,
+            seed,
+            ..open()
+        };
+        assert_ne!(choose(&excluded, config.clone()), 1);
+        assert_eq!(choose(&[(3, 1e9)], config), 3);
+    }
+    // If all are, one is chosen all the same.
+    let all: Vec<(u32, f32)> = (0..4).map(|id| (id, f32::NEG_INFINITY)).collect();
+    choose(&all, SamplerConfig::default());
+}
+
+#[test]
+fn bad_biases_are_named() {
+    let refused = |bias: (u32, f32)| {
+        let config = SamplerConfig {
+            logit_bias: vec![bias],
+            ..open()
+        };
+        Sampler::new(config, 4).unwrap_err().to_string()
+    };
+    assert!(
+        refused((4, 1.0)).contains("token 4"),
+        "{}",
+        refused((4, 1.0))
+    );
+    assert!(refused((1, f32::NAN)).contains("logit_bias"));
+    assert!(refused((1, f32::INFINITY)).contains("token 1"));
 }

@@ -281,6 +281,16 @@ impl Tokenizer {
         self.bos.filter(|_| self.add_bos)
     }
 
+    /// `tokens`, which were cut out of a longer text, as a text of their own: BOS takes the place of the first token,
+    /// if the model wants one before a text. llama.cpp evaluates perplexity in this way.
+    pub fn piece(&self, tokens: &[u32]) -> Vec<u32> {
+        let mut tokens = tokens.to_vec();
+        if let (Some(first), Some(bos)) = (tokens.first_mut(), self.leading_bos()) {
+            *first = bos;
+        }
+        tokens
+    }
+
     /// Whether `id` ends a generation.
     pub fn is_eog(&self, id: u32) -> bool {
         self.eog.binary_search(&id).is_ok()

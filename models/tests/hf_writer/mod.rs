@@ -4,6 +4,9 @@
 use std::collections::BTreeMap;
 use std::path::Path;
 
+use forebay_models::hf::HfSource;
+use forebay_models::network::Network;
+use forebay_models::tensor::TensorSource;
 use half::{bf16, f16};
 use safetensors::tensor::{Dtype, TensorView, serialize};
 use serde_json::{Map, Value, json};
@@ -230,4 +233,41 @@ fn byte_tokenizer() -> Value {
                   "end_of_word_suffix": null, "fuse_unk": false, "byte_fallback": false,
                   "vocab": vocab, "merges": []},
     })
+}
+
+/// The description of the tiny model after `change`.
+pub fn network_of(change: impl FnOnce(&mut Folder)) -> Network {
+    let mut folder = tiny();
+    change(&mut folder);
+    let written = folder.write();
+    HfSource::open(written.path()).unwrap().network().clone()
+}
+
+/// Checks that the tiny model is refused after `change`, with a message that has all `parts`.
+pub fn refused(change: impl FnOnce(&mut Folder), parts: &[&str]) {
+    let mut folder = tiny();
+    change(&mut folder);
+    let written = folder.write();
+    let message = HfSource::open(written.path())
+        .err()
+        .expect("a folder that must be refused");
+    let message = message.to_string();
+    for part in parts {
+        assert!(message.contains(part), "{part:?} is missing in: {message}");
+    }
+}
+
+/// Makes the tiny model a Qwen 2, which has biases.
+pub fn qwen2(folder: &mut Folder) {
+    folder
+        .set("model_type", json!("qwen2"))
+        .set("hidden_act", json!("silu"));
+    for n in 0..2 {
+        for (name, rows) in [("q", 64), ("k", 32), ("v", 32)] {
+            folder.put(
+                &format!("model.layers.{n}.self_attn.{name}_proj.bias"),
+                &[rows],
+            );
+        }
+    }
 }

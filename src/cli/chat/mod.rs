@@ -7,20 +7,19 @@ mod saved;
 mod screen;
 mod settings;
 
-use std::io::{IsTerminal, Read};
+use std::io::IsTerminal;
 
-use anyhow::Context;
 use clap::Args;
 use forebay::{Engine, Error};
 
-use super::again::note_standard_input;
 use super::chat_flags::ChatFlags;
 use super::engine_flags::EngineFlags;
 use super::model_argument::ModelArgument;
-use super::output::say;
+use super::output::{explain, say};
 use super::progress::reporter;
 use super::run::limit;
 use super::sampling::Sampling;
+use super::text::read_standard_input;
 use commands::{Command, Next};
 use conversation::Conversation;
 use input::{Entry, Input};
@@ -73,10 +72,7 @@ impl Chat {
         };
         let engine = self.engine()?;
         if self.verbose {
-            say(engine.budget());
-            for note in engine.notes() {
-                say(format_args!("note: {note}"));
-            }
+            explain(&engine);
         }
         let settings = Settings {
             sampler,
@@ -111,11 +107,7 @@ impl Chat {
 
 /// All of standard input, as what the user says.
 fn piped_turn() -> anyhow::Result<String> {
-    let mut text = String::new();
-    std::io::stdin()
-        .read_to_string(&mut text)
-        .context("cannot read the message from standard input (it must be UTF-8 text)")?;
-    note_standard_input(&text);
+    let text = read_standard_input("message")?;
     let trimmed = text.trim_end_matches(['\n', '\r']);
     if trimmed.trim().is_empty() {
         return Err(Error::EmptyPrompt.into());

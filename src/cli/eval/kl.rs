@@ -8,9 +8,8 @@ use forebay::quality::{self, Divergence, LogitsReader};
 
 use super::super::engine_flags::EngineFlags;
 use super::super::output::{print_json, print_text, say};
-use super::super::progress::reporter;
 use super::super::text::read_text;
-use super::{BATCH, tokens_of};
+use super::{engine, tokens_of};
 
 /// Tokens per chunk.
 const CTX: u32 = 512;
@@ -51,11 +50,8 @@ impl Kl {
         }
     }
 
-    fn build(&self, ctx: usize) -> anyhow::Result<Engine> {
-        let builder = Engine::builder().model(&self.model).context(ctx);
-        let builder = builder.max_batch(BATCH.min(ctx)).max_logits(32);
-        let builder = self.engine.configure(builder)?;
-        Ok(builder.on_preparation(reporter(self.json)).build()?)
+    fn engine(&self, ctx: usize) -> anyhow::Result<Engine> {
+        engine(&self.model, ctx, &self.engine, self.json)
     }
 
     fn chunks(&self) -> Option<usize> {
@@ -66,9 +62,9 @@ impl Kl {
         let (Some(out), Some(file)) = (&self.save, &self.file) else {
             return Ok(()); // clap asks for both
         };
-        let text = read_text(file)?;
+        let text = read_text(file, "text")?;
         let ctx = self.ctx.unwrap_or(CTX) as usize;
-        let engine = self.build(ctx)?;
+        let engine = self.engine(ctx)?;
         let tokens = tokens_of(&engine, &text)?;
         let said = |chunk, chunks| {
             if !self.json {
@@ -86,7 +82,7 @@ impl Kl {
 
     fn compare(&self, reference: &std::path::Path) -> anyhow::Result<()> {
         let ctx = LogitsReader::open(reference)?.header().ctx;
-        let engine = self.build(ctx)?;
+        let engine = self.engine(ctx)?;
         let json = self.json;
         let said = |chunk, chunks, so_far: &Divergence| {
             if !json {

@@ -4,14 +4,12 @@ use std::path::PathBuf;
 
 use anyhow::Context;
 use clap::Args;
-use forebay::Engine;
 use forebay::quality::{Choices, Question, choose};
 
 use super::super::engine_flags::EngineFlags;
 use super::super::output::{print_json, print_text, say};
-use super::super::progress::reporter;
 use super::super::text::read_text;
-use super::BATCH;
+use super::engine;
 
 #[derive(Debug, Args)]
 pub struct MultipleChoice {
@@ -38,7 +36,7 @@ pub struct MultipleChoice {
 impl MultipleChoice {
     pub fn execute(self) -> anyhow::Result<()> {
         let most = self.n.map_or(usize::MAX, |n| n as usize);
-        let text = read_text(&self.file)?;
+        let text = read_text(&self.file, "questions")?;
         let lines = text
             .lines()
             .enumerate()
@@ -48,11 +46,7 @@ impl MultipleChoice {
                 .with_context(|| format!("{}, line {}: no question", self.file.display(), i + 1))
         });
         let questions: Vec<Question> = questions.collect::<anyhow::Result<_>>()?;
-        let ctx = self.ctx as usize;
-        let builder = Engine::builder().model(&self.model).context(ctx);
-        let builder = builder.max_batch(BATCH.min(ctx)).max_logits(32);
-        let builder = self.engine.configure(builder)?;
-        let engine = builder.on_preparation(reporter(self.json)).build()?;
+        let engine = engine(&self.model, self.ctx as usize, &self.engine, self.json)?;
         let said = |done, of, so_far: &Choices| {
             if !self.json {
                 let percent = 100.0 * so_far.accuracy_normalised;

@@ -3,13 +3,11 @@
 use std::path::PathBuf;
 
 use clap::Args;
-use forebay::Engine;
 
 use super::super::engine_flags::EngineFlags;
 use super::super::output::{print_json, print_text, say};
-use super::super::progress::reporter;
 use super::super::text::read_text;
-use super::{BATCH, tokens_of};
+use super::{engine, tokens_of};
 
 #[derive(Debug, Args)]
 pub struct Perplexity {
@@ -34,15 +32,9 @@ pub struct Perplexity {
 
 impl Perplexity {
     pub fn execute(self) -> anyhow::Result<()> {
-        let text = read_text(&self.file)?;
+        let text = read_text(&self.file, "text")?;
         let (ctx, chunks) = (self.ctx as usize, self.chunks.map(|n| n as usize));
-        let builder = Engine::builder().model(&self.model).context(ctx);
-        let builder = builder.max_batch(BATCH.min(ctx)).max_logits(32);
-        let builder = self
-            .engine
-            .configure(builder)?
-            .on_preparation(reporter(self.json));
-        let engine = builder.build()?;
+        let engine = engine(&self.model, ctx, &self.engine, self.json)?;
         let tokens = tokens_of(&engine, &text)?;
         let json = self.json;
         let progress = move |chunk: usize, chunks: usize, perplexity: f64| {

@@ -19,7 +19,8 @@ pub enum Form {
     Rows,
     /// The same for laned rows ([`forebay_numbers::lanes`]). Every token is a row, regrouped in the same way.
     Lanes,
-    /// [`KernelTable::panels`](crate::KernelTable::panels): weights in panels. Up to 16 tokens are interleaved block by block.
+    /// [`KernelTable::panels`](crate::KernelTable::panels): weights in panels. Up to 16 tokens are interleaved block by
+    /// block.
     Panels,
 }
 

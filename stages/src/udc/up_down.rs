@@ -72,9 +72,9 @@ pub struct ClusterWork<'a> {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct OutOfRange;
 
-/// Adds the cluster's share of `Down (act(Gate x) * Up x)`, or of `Down act(Gate x)`, to `acc`, `[n_tokens, d_model]` in fixed point, in lane
-/// order if Down's columns are laned ([`add_to_residual`] restores the order). Returns for how many pairs of a neuron
-/// and a token Up and Down were computed.
+/// Adds the cluster's share of `Down (act(Gate x) * Up x)`, or of `Down act(Gate x)`, to `acc`, `[n_tokens, d_model]`
+/// in fixed point, in lane order if Down's columns are laned ([`add_to_residual`] restores the order). Returns for how
+/// many pairs of a neuron and a token Up and Down were computed.
 ///
 /// # Errors
 /// [`OutOfRange`] if the share is not finite: the weights are damaged or the model is broken.

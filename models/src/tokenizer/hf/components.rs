@@ -1,5 +1,5 @@
-//! Which parts a `tokenizer.json` may be made of: those that models with byte-level BPE or SentencePiece's BPE have, with
-//! parameters that the crate can take. With others it panics, or encodes what cannot be decoded here.
+//! Which parts a `tokenizer.json` may be made of: those that models with byte-level BPE or SentencePiece's BPE have,
+//! with parameters that the crate can take. With others it panics, or encodes what cannot be decoded here.
 
 use std::fmt::Display;
 

@@ -9,42 +9,6 @@ use tokenizers::utils::SysRegex;
 use super::*;
 use crate::tokenizer::expressions::*;
 
-/// The stages of each pre-tokenizer: each cuts the pieces of the one before it.
-const STAGES: [(&str, &[&str]); 16] = [
-    ("gpt-2", &[GPT2]),
-    ("smollm", &[r"\p{N}", GPT2]),
-    ("llama-bpe", &[LLAMA3]),
-    ("qwen2", &[QWEN2]),
-    ("bailingmoe", &[BAILINGMOE]),
-    ("seed-coder", &[SEED_CODER]),
-    ("qwen35", &[QWEN35]),
-    ("minicpm5", &[r"\p{N}{1,3}", MINICPM5]),
-    ("tekken", &[TEKKEN]),
-    ("gpt-4o", &[O200K]),
-    ("kimi-k2", &[KIMI_K2]),
-    (
-        "deepseek-llm",
-        &[
-            "[\r\n]",
-            DEEPSEEK_LLM,
-            DEEPSEEK_MARKS,
-            r"\s+$",
-            IDEOGRAPHS,
-            r"\p{N}",
-        ],
-    ),
-    (
-        "deepseek-coder",
-        &["[\r\n]", r"\s?\p{L}+", r"\s?\p{P}+", IDEOGRAPHS, r"\p{N}"],
-    ),
-    (
-        "deepseek-v3",
-        &[r"\p{N}{1,3}", IDEOGRAPHS_AND_KANA, DEEPSEEK_V3],
-    ),
-    ("falcon", &[MARKS_AND_BACKTICKS, GPT2, "[0-9][0-9][0-9]"]),
-    ("default", &[MARKS, GPT2, r"\p{N}+", "[0-9][0-9][0-9]"]),
-];
-
 fn by_expressions<'t>(text: &'t str, stages: &[SysRegex]) -> Vec<&'t str> {
     let mut pieces = vec![text];
     for regex in stages {

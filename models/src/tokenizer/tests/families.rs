@@ -38,50 +38,27 @@ fn byte_level(cuts: bool) -> Value {
     json!({"type": "ByteLevel", "add_prefix_space": false, "trim_offsets": true, "use_regex": cuts})
 }
 
-/// Names, the one expression of their `pre_tokenizer`, and whether merges are ignored.
-const ONE_EXPRESSION: [(&[&str], &str, bool); 9] = [
-    (&["llama-bpe", "falcon3", "pixtral", "glm4"], LLAMA3, true),
-    (&["dbrx", "smaug-bpe", "chatglm-bpe"], LLAMA3, false),
-    (&["qwen2", "stablelm2", "megrez"], QWEN2, false),
-    (&["bailingmoe"], BAILINGMOE, false),
-    (&["seed-coder"], SEED_CODER, false),
-    (&["qwen35"], QWEN35, false),
-    (&["tekken"], TEKKEN, true),
-    (&["gpt-4o", "llama4"], O200K, false),
-    (&["kimi-k2"], KIMI_K2, false),
-];
-
-/// Names, several expressions that cut one after the other, and whether merges are ignored.
-const EXPRESSIONS: [(&[&str], &[&str], bool); 5] = [
-    (&["minicpm5"], &[r"\p{N}{1,3}", MINICPM5], true),
+/// Names, the pre-tokenizer whose stages they have, and whether merges are ignored.
+const CUT_BY_EXPRESSIONS: [(&[&str], &str, bool); 14] = [
     (
-        &["deepseek-llm"],
-        &[
-            "[\r\n]",
-            DEEPSEEK_LLM,
-            DEEPSEEK_MARKS,
-            r"\s+$",
-            IDEOGRAPHS,
-            r"\p{N}",
-        ],
-        false,
+        &["llama-bpe", "falcon3", "pixtral", "glm4"],
+        "llama-bpe",
+        true,
     ),
-    (
-        &["deepseek-coder"],
-        &["[\r\n]", r"\s?\p{L}+", r"\s?\p{P}+", IDEOGRAPHS, r"\p{N}"],
-        false,
-    ),
-    (
-        &["deepseek-v3", "hunyuan-dense"],
-        &[r"\p{N}{1,3}", IDEOGRAPHS_AND_KANA, DEEPSEEK_V3],
-        false,
-    ),
+    (&["dbrx", "smaug-bpe", "chatglm-bpe"], "llama-bpe", false),
+    (&["qwen2", "stablelm2", "megrez"], "qwen2", false),
+    (&["bailingmoe"], "bailingmoe", false),
+    (&["seed-coder"], "seed-coder", false),
+    (&["qwen35"], "qwen35", false),
+    (&["tekken"], "tekken", true),
+    (&["gpt-4o", "llama4"], "gpt-4o", false),
+    (&["kimi-k2"], "kimi-k2", false),
+    (&["minicpm5"], "minicpm5", true),
+    (&["deepseek-llm"], "deepseek-llm", false),
+    (&["deepseek-coder"], "deepseek-coder", false),
+    (&["deepseek-v3", "hunyuan-dense"], "deepseek-v3", false),
     // llama.cpp's own; no model has this pipeline.
-    (
-        &["default"],
-        &[MARKS, GPT2, r"\p{N}+", "[0-9][0-9][0-9]"],
-        false,
-    ),
+    (&["default"], "default", false),
 ];
 
 /// Names, the steps of their `pre_tokenizer`, and whether merges are ignored.
@@ -99,17 +76,13 @@ fn families() -> Vec<(&'static [&'static str], Vec<Value>, bool)> {
             false,
         ),
     ];
-    let of_one = ONE_EXPRESSION.map(|(names, regex, ignore)| {
-        let steps = vec![split(regex), byte_level(false)];
-        (names, steps, ignore)
-    });
-    let of_several = EXPRESSIONS.map(|(names, all, ignore)| {
-        let mut steps: Vec<Value> = all.iter().map(|regex| split(regex)).collect();
+    families.extend(CUT_BY_EXPRESSIONS.map(|(names, pre, ignore)| {
+        let stages = STAGES.iter().find(|(name, _)| *name == pre);
+        let stages = stages.expect("a pre-tokenizer with expressions").1;
+        let mut steps: Vec<Value> = stages.iter().map(|regex| split(regex)).collect();
         steps.push(byte_level(false));
         (names, steps, ignore)
-    });
-    families.extend(of_one);
-    families.extend(of_several);
+    }));
     families
 }
 
@@ -150,21 +123,25 @@ struct Learned {
     merges: Vec<(String, String)>,
 }
 
+/// Adds a token for each merge of two; the merges by their texts.
+fn join(tokens: &mut Vec<String>, pairs: &[(u32, u32)]) -> Vec<(String, String)> {
+    let mut merges = Vec::new();
+    for &(left, right) in pairs {
+        let text = |id: u32| tokens[id as usize].clone();
+        let merge = (text(left), text(right));
+        tokens.push(format!("{}{}", merge.0, merge.1));
+        merges.push(merge);
+    }
+    merges
+}
+
 /// Byte-level tokens: bytes, what merges make, and pieces of text that they do not.
 fn byte_level_tokens() -> Learned {
     let bytes = |text: String| text.bytes().map(u32::from).collect();
     let pairs = learn(learned_texts().map(bytes).collect(), 256);
     let alphabet: Vec<String> = (0..=255).map(letter).collect();
     let mut tokens = alphabet.clone();
-    let mut merges = Vec::new();
-    for (left, right) in pairs {
-        let (left, right) = (
-            tokens[left as usize].clone(),
-            tokens[right as usize].clone(),
-        );
-        tokens.push(format!("{left}{right}"));
-        merges.push((left, right));
-    }
+    let merges = join(&mut tokens, &pairs);
     let mut random = Random(2);
     let pieces = learned_texts().map(|text| {
         let word = text.split_whitespace().next().unwrap_or("the").to_owned();
@@ -311,15 +288,7 @@ fn pieces() -> Learned {
         parts.collect::<Vec<Vec<u32>>>()
     };
     let pairs = learn(texts.iter().flat_map(parts).collect(), tokens.len() as u32);
-    let mut merges = Vec::new();
-    for (left, right) in pairs {
-        let (left, right) = (
-            tokens[left as usize].clone(),
-            tokens[right as usize].clone(),
-        );
-        tokens.push(format!("{left}{right}"));
-        merges.push((left, right));
-    }
+    let merges = join(&mut tokens, &pairs);
     Learned { tokens, merges }
 }
 
