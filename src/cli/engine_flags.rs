@@ -30,7 +30,7 @@ pub struct EngineFlags {
     /// A plan that `forebay plan --json` wrote; flags override it.
     #[arg(long, value_name = "FILE", help_heading = "Memory")]
     pub plan: Option<PathBuf>,
-    /// Number format of the KV cache: f16, or q8 in half the memory, which is lossy.
+    /// Number format of the KV cache: f16, or q8 in a little more than half the memory, which is slightly lossy.
     #[arg(long, value_name = "TYPE", default_value_t, help_heading = "Memory")]
     pub kv: KvType,
     /// Release weights while the machine or the process's control group is short of memory, and read them from disk

@@ -263,6 +263,7 @@ impl Core {
             let norms = QkWeights {
                 q: vector(LayerTensor::QNorm),
                 k: vector(LayerTensor::KNorm),
+                k_bias: vector(LayerTensor::KBias),
             };
             let places = Places {
                 tokens: &self.step.tokens.places,

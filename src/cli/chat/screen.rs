@@ -125,7 +125,7 @@ fn line(statistics: &Statistics) -> String {
     let tokens = statistics.tokens.len();
     let reused = match statistics.prompt.reused_tokens {
         0 => String::new(),
-        n => format!(" and {n} again"),
+        n => format!(" ({n} kept)"),
     };
     let steps = (tokens as u64).max(1);
     format!(

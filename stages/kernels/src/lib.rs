@@ -31,6 +31,7 @@ mod probe;
 mod rows;
 mod scalar;
 mod simd;
+mod spread;
 mod table;
 mod tokens;
 mod weights;
@@ -46,7 +47,7 @@ mod neon;
 mod tests;
 
 pub use activations::{Activations, Form};
-pub use attention::{AttendScratch, Queries};
+pub use attention::{AttendScratch, KeyOrigin, Queries, Turns};
 pub use isa::{Isa, UnknownIsa};
 pub use rows::Gather;
 pub use table::KernelTable;

@@ -9,7 +9,7 @@ use forebay_models::network::{self, Network, NormSpan};
 pub use room::KvRoom;
 
 use crate::kernels::kv::{BLOCK, KvCache};
-use crate::kernels::{AttendScratch, KernelTable, Queries};
+use crate::kernels::{AttendScratch, KernelTable, KeyOrigin, Queries, Turns};
 use crate::sequences::{BlockCopy, Tables, TokenPlace};
 use rotation::Rotation;
 use share::Share;
@@ -30,6 +30,8 @@ pub struct QkWeights<'a> {
     pub q: &'a [f32],
     /// `[head_dim]` or `[kv_dim]`
     pub k: &'a [f32],
+    /// Bias of the keys, `[kv_dim]`; empty if there is none.
+    pub k_bias: &'a [f32],
 }
 
 /// One core's share of attention, with the KV cache of its heads.
@@ -37,10 +39,14 @@ pub struct QkWeights<'a> {
 pub struct Attention {
     layers: Vec<Layer>,
     rotations: Vec<Rotation>,
+    /// Of the rotations whose keys are stored without their rotated bias.
+    turns: Vec<Option<Turns>>,
     cache: KvCache,
     scratch: AttendScratch,
     /// Input of a norm of queries or keys.
     unnormed: Vec<f32>,
+    /// The bias of a head on its way through the rotation, `[head_dim]` of the largest heads.
+    origin: Vec<f32>,
 }
 
 #[derive(Debug)]
@@ -48,6 +54,8 @@ struct Layer {
     network: network::Attention,
     share: Share,
     pool: usize,
+    /// The rotation of the bias that stored keys lack.
+    origin: Option<usize>,
 }
 
 impl Attention {
@@ -62,16 +70,25 @@ impl Attention {
             network: network.attention(l).clone(),
             share: Share::new(network.attention(l), rank, threads),
             pool,
+            origin: room.origin(network.attention(l)),
         };
+        let layers: Vec<Layer> = room.pool_of.iter().enumerate().map(layer).collect();
         let ropes = network.ropes.iter();
+        let rotations: Vec<Rotation> = ropes
+            .map(|rope| Rotation::new(rope, room.context, max_tokens))
+            .collect();
+        let turns = |(i, rotation): (usize, &Rotation)| {
+            let is_used = layers.iter().any(|layer| layer.origin == Some(i));
+            is_used.then(|| rotation.turns(room.context))
+        };
         Self {
-            layers: room.pool_of.iter().enumerate().map(layer).collect(),
-            rotations: ropes
-                .map(|rope| Rotation::new(rope, room.context, max_tokens))
-                .collect(),
+            turns: rotations.iter().enumerate().map(turns).collect(),
+            layers,
+            rotations,
             cache: KvCache::new(&room.shape(network, rank, threads)),
             scratch: AttendScratch::new(widest_head(network)),
             unnormed: vec![0.0; widest_norm(network)],
+            origin: vec![0.0; widest_head(network)],
         }
     }
 
@@ -82,7 +99,7 @@ impl Attention {
             + rotations
                 .map(|rope| Rotation::bytes(rope, max_tokens))
                 .sum::<usize>()
-            + widest_norm(network) * size_of::<f32>()
+            + (widest_norm(network) + widest_head(network)) * size_of::<f32>()
             + network.n_layers() * size_of::<Layer>()
     }
 
@@ -124,6 +141,7 @@ impl Attention {
         let rows = qkv.chunks_exact_mut(width);
         for (t, (token, row)) in places.tokens.iter().zip(rows).enumerate() {
             self.prepare(kernels, layer, (t, token.position), norms, row);
+            self.subtract_origin(kernels, layer, t, norms.k_bias, row);
             self.store(layer, places, token, row);
         }
         let own = self.columns(layer).1;
@@ -132,7 +150,8 @@ impl Attention {
             a.sequence == b.sequence && a.position.checked_add(1) == Some(b.position)
         };
         for tokens in places.tokens.chunk_by(follows) {
-            self.attend(kernels, layer, tokens, places.tables, (qkv, &mut *out));
+            let kept = (tokens, places.tables);
+            self.attend(kernels, layer, kept, norms.k_bias, (qkv, &mut *out));
             qkv = &qkv[tokens.len() * width..];
             out = &mut out[tokens.len() * own..];
         }
@@ -191,6 +210,37 @@ impl Attention {
         }
     }
 
+    /// Subtracts the rotated bias from the keys of token `t` of the step, if keys are stored without it.
+    fn subtract_origin(
+        &mut self,
+        kernels: &KernelTable,
+        layer: usize,
+        t: usize,
+        k_bias: &[f32],  // [kv_dim]
+        row: &mut [f32], // [q_dim + 2 * kv_dim]
+    ) {
+        let Layer {
+            network: a,
+            share,
+            origin,
+            ..
+        } = &self.layers[layer];
+        let Some(rope) = *origin else {
+            return;
+        };
+        let rotation = &self.rotations[rope];
+        let (d, rotated) = (a.head_dim, rotation.width());
+        for head in share.kv_heads.clone() {
+            let key = &mut row[a.q_dim() + head * d..][..rotated];
+            let bias = &mut self.origin[..rotated];
+            bias.copy_from_slice(&k_bias[head * d..][..rotated]);
+            rotation.turn(kernels, t, bias);
+            for (key, bias) in key.iter_mut().zip(bias) {
+                *key -= *bias;
+            }
+        }
+    }
+
     /// Stores keys and values of this core's heads of a token.
     fn store(
         &mut self,
@@ -203,6 +253,7 @@ impl Attention {
             network: a,
             share,
             pool,
+            ..
         } = &self.layers[layer];
         let table = places.tables.table(token.sequence, *pool);
         let position = token.position as usize;
@@ -220,15 +271,17 @@ impl Attention {
         &mut self,
         kernels: &KernelTable,
         layer: usize,
-        tokens: &[TokenPlace],
-        tables: &Tables,
+        (tokens, tables): (&[TokenPlace], &Tables),
+        k_bias: &[f32],
         (qkv, out): (&[f32], &mut [f32]), // [n_tokens, q_dim + 2 * kv_dim], [n_tokens, own columns]
     ) {
         let Layer {
             network: a,
             share,
             pool,
+            origin,
         } = &self.layers[layer];
+        let turns = origin.and_then(|rope| self.turns[rope].as_ref());
         let Some(first) = tokens.first() else {
             return;
         };
@@ -245,6 +298,10 @@ impl Attention {
                 window: a.window.unwrap_or(usize::MAX),
                 scale: a.scale,
                 softcap: a.softcap,
+                origin: turns.map(|turns| KeyOrigin {
+                    bias: &k_bias[kv * a.head_dim..][..a.head_dim],
+                    turns,
+                }),
             };
             let out = &mut out[(readers.start - share.q_heads.start) * a.head_dim..];
             let kv = self.cache.head(layer, local);

@@ -1,9 +1,10 @@
 //! How much the KV cache holds: formats, pools and blocks, for one core and for all.
 
 use forebay_models::kv_type::KvType;
-use forebay_models::network::Network;
+use forebay_models::network::{Attention, Network};
 
 use super::share::Share;
+use crate::kernels::Turns;
 use crate::kernels::kv::{KvLayer, KvShape};
 use crate::sequences::PoolShape;
 
@@ -71,9 +72,27 @@ impl KvRoom {
         }
     }
 
-    /// Bytes of the caches of all cores, for memory budgets.
+    /// The rotation of the bias that is not stored with keys, if they become bytes and have one: it can be much larger
+    /// than what makes keys differ. A norm of keys removes it.
+    pub(super) fn origin(&self, attention: &Attention) -> Option<usize> {
+        let is_plain = attention.qkv_bias && attention.qk_norm.is_none();
+        attention
+            .rope
+            .filter(|_| is_plain && self.kind == KvType::Q8)
+    }
+
+    /// Bytes of the caches of all cores, and of what reads them, for memory budgets.
     pub fn bytes(&self, network: &Network, threads: usize) -> usize {
+        let ropes = network.ropes.iter().enumerate();
+        let turns = ropes.filter(|&(i, _)| {
+            let mut layers = network.layers.iter().map(|l| &l.attention.body);
+            layers.any(|attention| self.origin(attention) == Some(i))
+        });
+        let turns = turns.map(|(_, rope)| Turns::bytes(rope.rotary_dim / 2, self.context));
+        let turns = turns.fold(0, usize::saturating_add);
         let caches = (0..threads).map(|rank| self.shape(network, rank, threads).bytes());
-        caches.fold(0, usize::saturating_add)
+        caches.fold(0, |sum, cache| {
+            sum.saturating_add(cache).saturating_add(turns)
+        })
     }
 }

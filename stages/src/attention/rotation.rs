@@ -2,7 +2,7 @@
 
 use forebay_models::network::{Rope, RopePairing};
 
-use crate::kernels::KernelTable;
+use crate::kernels::{KernelTable, Turns};
 
 /// Cosines and sines of one kind of rotation.
 #[derive(Debug)]
@@ -37,6 +37,11 @@ impl Rotation {
         (2 * max_tokens + 1) * (rope.rotary_dim / 2) * size_of::<f32>()
     }
 
+    /// Elements of a head that are rotated, the first ones.
+    pub fn width(&self) -> usize {
+        2 * self.frequencies.len()
+    }
+
     /// Prepares the rotation of token `t` of the step.
     pub fn prepare(&mut self, t: usize, position: u32) {
         let half = self.frequencies.len();
@@ -51,6 +56,12 @@ impl Rotation {
                 *v *= self.magnitude;
             }
         }
+    }
+
+    /// The rotation of the origin of keys, for sequences of up to `context` positions.
+    pub fn turns(&self, context: usize) -> Turns {
+        let rotation = (self.pairing, self.magnitude);
+        Turns::new(&self.frequencies, rotation, context)
     }
 
     /// Rotates one head of token `t`, `[head_dim]`.

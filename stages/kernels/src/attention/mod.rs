@@ -9,6 +9,7 @@
 
 mod gather;
 mod numbers;
+mod origin;
 mod product;
 mod scores;
 mod scratch;
@@ -20,6 +21,7 @@ use super::kv::{BLOCK, KvHead, KvRows};
 use super::simd::{Kernel, Simd};
 use gather::gather;
 use numbers::{Bytes, Halves, Numbers};
+pub use origin::{KeyOrigin, Turns};
 pub use scratch::AttendScratch;
 use scratch::{Block, ROWS, Row};
 use softmax::{cap_scores, soften};
@@ -46,6 +48,8 @@ pub struct Queries<'a> {
     pub scale: f32,
     /// `c * tanh(score / c)`, after the factor.
     pub softcap: Option<f32>,
+    /// What the stored keys lack.
+    pub origin: Option<KeyOrigin<'a>>,
 }
 
 /// `out = softmax(scale * q . k^T) . v` for every row.
@@ -69,12 +73,15 @@ impl Kernel for Attend<'_> {
             }
             KvRows::Q8 {
                 keys,
+                key_bits,
                 values,
                 key_scales,
                 value_scales,
             } => {
                 let scales = (key_scales, value_scales);
-                let numbers = Bytes::new(self.kv.head_dim, (keys, values), scales);
+                let origin = self.queries.origin;
+                let keys = (keys, key_bits);
+                let numbers = Bytes::new(self.kv.head_dim, (keys, values), scales, origin);
                 self.tiles(s, numbers);
             }
         }
@@ -168,7 +175,9 @@ fn tile<S: Simd, N: Numbers>(
     }
     for (row, &sum) in scratch.rows.iter().zip(&scratch.state.sum) {
         if sum != 0.0 {
-            out[row.out..][..d].iter_mut().for_each(|v| *v /= sum);
+            let out = &mut out[row.out..][..d];
+            out.iter_mut().for_each(|v| *v /= sum);
+            numbers.finish(out);
         }
     }
 }

@@ -3,10 +3,12 @@
 use std::ops::Range;
 
 use super::super::simd::{LANES, Simd, load_part};
+use super::origin::KeyOrigin;
 use super::product::Part;
-use super::scores::{score_bytes, score_floats};
-use super::scratch::{AttendScratch, Block};
+use super::scores::{Keys, add_codes, score_floats, score_origin};
+use super::scratch::{AttendScratch, Block, Row};
 use crate::kv::BLOCK;
+use crate::spread::spread;
 
 /// Keys and values of one head.
 pub(super) trait Numbers: Copy {
@@ -30,6 +32,9 @@ pub(super) trait Numbers: Copy {
 
     /// `[positions][head_dim / 16]`
     fn values(&self) -> &[Self::Value];
+
+    /// Undoes in a result, `[head_dim]`, what was done to values when they were stored.
+    fn finish(self, out: &mut [f32]);
 
     /// What weights are multiplied by, from the first position of a block on.
     fn value_scales(&self, block: Block) -> Option<&[f32]>;
@@ -85,35 +90,43 @@ impl Numbers for Halves<'_> {
     }
 
     #[inline(always)]
+    fn finish(self, _: &mut [f32]) {}
+
+    #[inline(always)]
     fn value_scales(&self, _: Block) -> Option<&[f32]> {
         None
     }
 }
 
-/// Signed bytes with a scale per key and value. The query is also turned into signed bytes, so a score is a sum of
-/// integers times three factors.
+/// Keys in 9 bits and values in 8, with a scale for each. The query is turned into integers of 15 bits, so a score is a
+/// sum of integers times three factors, and the product with the origin of keys.
 #[derive(Clone, Copy)]
 pub(super) struct Bytes<'a> {
     head_dim: usize,
-    keys: &'a [[i8; 64]],      // [positions / 16][head_dim / 4]
+    keys: Keys<'a>,
     values: &'a [[i8; LANES]], // [positions][head_dim / 16]
-    key_scales: &'a [f32],     // [positions]
     value_scales: &'a [f32],   // [positions]
+    origin: Option<KeyOrigin<'a>>,
 }
 
 impl<'a> Bytes<'a> {
     #[inline(always)]
     pub fn new(
         head_dim: usize,
-        (keys, values): (&'a [i8], &'a [i8]),
-        (key_scales, value_scales): (&'a [f32], &'a [f32]),
+        ((bytes, bits), values): ((&'a [i8], &'a [u64]), &'a [i8]),
+        (scales, value_scales): (&'a [f32], &'a [f32]),
+        origin: Option<KeyOrigin<'a>>,
     ) -> Self {
         Self {
             head_dim,
-            keys: keys.as_chunks().0,
+            keys: Keys {
+                bytes: bytes.as_chunks().0,
+                bits,
+                scales,
+            },
             values: values.as_chunks().0,
-            key_scales,
             value_scales,
+            origin,
         }
     }
 }
@@ -128,13 +141,23 @@ impl Numbers for Bytes<'_> {
 
     #[inline(always)]
     fn begin<S: Simd>(self, s: S, q: &[f32], scale: f32, scratch: &mut AttendScratch) {
-        let parts = self.head_dim.div_ceil(LANES);
-        let state = &mut scratch.state;
+        let (d, parts) = (self.head_dim, self.head_dim.div_ceil(LANES));
+        let [high, low] = &mut scratch.codes;
         for (r, row) in scratch.rows.iter().enumerate() {
-            let codes = &mut scratch.codes[r * parts..][..parts];
-            let (factor, sum) = quantise(s, &q[row.q..][..self.head_dim], codes);
-            state.factor[r] = factor * scale;
-            state.code_sum[r] = sum;
+            let query = &mut scratch.query[..d];
+            query.copy_from_slice(&q[row.q..][..d]);
+            spread(query);
+            let codes = (
+                &mut high[r * parts..][..parts],
+                &mut low[r * parts..][..parts],
+            );
+            let (factor, sums) = quantise(s, query, codes);
+            // Scores come as half of the products.
+            scratch.state.factor[r] = 2.0 * factor * scale;
+            [scratch.state.code_sums[0][r], scratch.state.code_sums[1][r]] = sums;
+        }
+        if let Some(origin) = self.origin {
+            begin_origin(origin, (q, d), scale, scratch);
         }
     }
 
@@ -146,7 +169,14 @@ impl Numbers for Bytes<'_> {
         at: (Block, Range<usize>),
         scratch: &mut AttendScratch,
     ) {
-        score_bytes(s, self.keys, self.key_scales, self.head_dim, at, scratch);
+        match self.origin {
+            Some(origin) => score_origin(s.plain(), origin.turns, at.clone(), scratch),
+            None => {
+                let scores = &mut scratch.scores[at.1.clone()];
+                scores.iter_mut().for_each(|row| row.0.fill(0.0));
+            }
+        }
+        add_codes(s, self.keys, self.head_dim, at, scratch);
     }
 
     #[inline(always)]
@@ -155,33 +185,70 @@ impl Numbers for Bytes<'_> {
     }
 
     #[inline(always)]
+    fn finish(self, out: &mut [f32]) {
+        spread(out);
+    }
+
+    #[inline(always)]
     fn value_scales(&self, block: Block) -> Option<&[f32]> {
         Some(&self.value_scales[block.place * BLOCK..])
     }
 }
 
-/// Below this magnitude `127 / max` is not finite; such a query counts as zero.
-const TINY: f32 = 1e-36;
+/// Prepares the products of the tile's queries with the origin of keys, `scale` included.
+fn begin_origin(
+    origin: KeyOrigin<'_>,
+    (q, d): (&[f32], usize),
+    scale: f32,
+    scratch: &mut AttendScratch,
+) {
+    let width = origin.turns.width();
+    scratch.origin_rows.clear();
+    for (r, row) in scratch.rows.iter().enumerate() {
+        let to = &mut scratch.origin[0][r * width..][..width];
+        origin.turns.begin(origin.bias, &q[row.q..][..d], to);
+        to.iter_mut().for_each(|v| *v *= scale);
+        let row = Row {
+            q: r * width,
+            ..*row
+        };
+        scratch.origin_rows.push(row);
+    }
+}
 
-/// Writes a query's codes, in -127..=127 and then zeros; returns their scale, NaN if an element is infinite or NaN, and
-/// their sum.
+/// Largest code of a query: `128 * high + low`, with `high` in -127..=127 and `low` in -64..=63.
+const QUERY_LEVELS: f32 = 16_256.0;
+/// Below this magnitude the inverse of the scale is not finite; such a query counts as zero.
+const TINY: f32 = 1e-34;
+
+/// Writes a query's codes, padded with zeros, in their high and low parts; returns their scale, NaN if an element is
+/// infinite or NaN, and the sums of both parts.
 #[inline(always)]
-fn quantise<S: Simd>(s: S, q: &[f32], codes: &mut [[i8; LANES]]) -> (f32, i32) {
+fn quantise<S: Simd>(
+    s: S,
+    q: &[f32],
+    (high, low): (&mut [[i8; LANES]], &mut [[i8; LANES]]),
+) -> (f32, [i32; 2]) {
     let mut largest = s.magnitude_bits(s.zero());
     for part in q.chunks(LANES) {
         largest = s.max_i32(largest, s.magnitude_bits(load_part(s, part)));
     }
     let max = f32::from_bits(s.reduce_max_i32(largest) as u32);
     if !(max >= TINY && max.is_finite()) {
-        codes.fill([0; LANES]);
-        return (if max.is_finite() { 0.0 } else { f32::NAN }, 0);
+        high.fill([0; LANES]);
+        low.fill([0; LANES]);
+        return (if max.is_finite() { 0.0 } else { f32::NAN }, [0; 2]);
     }
-    let inverse = s.splat(127.0 / max);
-    let mut sum = 0;
-    for (part, codes) in q.chunks(LANES).zip(codes) {
-        let rounded = s.round(s.mul(load_part(s, part), inverse));
-        s.store_i8(rounded, codes);
-        sum += s.reduce_add_i32(rounded);
+    let inverse = s.splat(QUERY_LEVELS / max);
+    let mut sums = [0; 2];
+    for ((part, high), low) in q.chunks(LANES).zip(high).zip(low) {
+        let code = s.round(s.mul(load_part(s, part), inverse));
+        let upper = s.round(s.mul(s.to_f32(code), s.splat(1.0 / 128.0)));
+        let lower = s.sub_i32(code, s.shift_left(upper, 7));
+        s.store_i8(upper, high);
+        s.store_i8(lower, low);
+        sums[0] += s.reduce_add_i32(upper);
+        sums[1] += s.reduce_add_i32(lower);
     }
-    (max / 127.0, sum)
+    (max / QUERY_LEVELS, sums)
 }

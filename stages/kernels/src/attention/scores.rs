@@ -3,6 +3,7 @@
 use std::ops::Range;
 
 use super::super::simd::{Kernel, LANES, Simd, unrolled};
+use super::origin::Turns;
 use super::product::{LINE as CACHE_LINE, Part, groups, widen, with_rows};
 use super::scratch::{AttendScratch, Block, Line, Row, Scores};
 use crate::kv::BLOCK;
@@ -127,112 +128,181 @@ fn score_tile<S: Simd, P: Part, const R: usize, const V: usize>(
     });
 }
 
-/// What integer products need besides the keys.
-struct Scaled<'a> {
-    codes: &'a [[i8; 4]],  // [rows][head_dim / 4], rows padded to 16 codes
-    sums: &'a [i32],       // [rows]
-    factors: &'a [f32],    // [rows]
-    key_scales: &'a [f32], // [BLOCK], or what is seen of it
+/// Scores of the keys' origin, for queries that [`Turns`] has prepared.
+#[inline(always)]
+pub(super) fn score_origin<S: Simd>(
+    s: S,
+    turns: &Turns,
+    (block, rows): (Block, Range<usize>),
+    scratch: &mut AttendScratch,
+) {
+    let d = turns.width();
+    let [queries, turned] = &mut scratch.origin;
+    for r in rows.clone() {
+        turns.turn(block.index, &queries[r * d..], &mut turned[r * d..]);
+    }
+    let (q, keys, factor) = (&turned[..], turns.near(), 1.0);
+    // There are no keys to come.
+    let block = Block { ahead: 0, ..block };
+    for g in groups::<S>(rows) {
+        let (rows, scores) = (&scratch.origin_rows[g.clone()], &mut scratch.scores[g]);
+        with_rows!(S, rows.len(), R => s.run(ScoreRows::<Line, R> { keys, q, d, block, rows, factor, scores }));
+    }
 }
 
-/// Scores with keys of `d` signed bytes.
+/// Keys whose codes are `2 * byte + bit`.
+#[derive(Clone, Copy)]
+pub(super) struct Keys<'a> {
+    pub bytes: &'a [[i8; 64]], // [positions / 16][head_dim / 4]
+    pub bits: &'a [u64],       // [positions / 16][head_dim / 4]
+    pub scales: &'a [f32],     // [positions]
+}
+
+/// Codes of queries, `128 * high + low`, and what their products are multiplied by.
+struct Codes<'a> {
+    high: &'a [[i8; 4]],  // [rows][head_dim / 4], rows padded to 16 codes
+    low: &'a [[i8; 4]],   // [rows][head_dim / 4], rows padded to 16 codes
+    sums: [&'a [i32]; 2], // [rows] of high and low codes
+    factors: &'a [f32],   // [rows]
+}
+
+/// Adds the products with keys of `d` codes to the scores.
 #[inline(always)]
-pub(super) fn score_bytes<S: Simd>(
+pub(super) fn add_codes<S: Simd>(
     s: S,
-    keys: &[[i8; 64]],  // [blocks][64 / 16][d / 4]
-    key_scales: &[f32], // [blocks][64]
+    keys: Keys<'_>,
     d: usize,
     (block, rows): (Block, Range<usize>),
     scratch: &mut AttendScratch,
 ) {
     let (words, padded) = (d.div_ceil(4), d.div_ceil(LANES));
     let seen = parts(&scratch.rows[rows.clone()], block);
-    let keys = &keys[block.place * PARTS * words..][..seen.end * words];
-    let key_scales = &key_scales[block.place * BLOCK..][..seen.end * LANES];
+    let first = block.place * PARTS * words;
+    let keys = Keys {
+        bytes: &keys.bytes[first..][..seen.end * words],
+        bits: &keys.bits[first..][..seen.end * words],
+        scales: &keys.scales[block.place * BLOCK..][..seen.end * LANES],
+    };
     for g in groups::<S>(rows) {
-        let codes = scratch.codes[g.start * padded..g.end * padded].as_flattened();
-        let scaled = Scaled {
-            codes: codes.as_chunks().0,
-            sums: &scratch.state.code_sum[g.clone()],
+        let of = |part: usize| {
+            let codes = &scratch.codes[part][g.start * padded..g.end * padded];
+            codes.as_flattened().as_chunks().0
+        };
+        let codes = Codes {
+            high: of(0),
+            low: of(1),
+            sums: scratch
+                .state
+                .code_sums
+                .each_ref()
+                .map(|sums| &sums[g.clone()]),
             factors: &scratch.state.factor[g.clone()],
-            key_scales,
         };
         let (rows, scores) = (&scratch.rows[g.clone()], &mut scratch.scores[g]);
-        with_rows!(S, rows.len(), R => s.run(DotRows::<R> { keys, words, scaled, block, rows, scores }));
+        with_rows!(S, rows.len(), R => s.run(AddCodes::<R> { keys, words, codes, block, rows, scores }));
     }
 }
 
-/// Scores of `R` rows in a block, from integers.
-struct DotRows<'a, const R: usize> {
-    keys: &'a [[i8; 64]], // [BLOCK / 16][words], or what is seen of it
+/// Products of `R` rows in a block, from integers.
+struct AddCodes<'a, const R: usize> {
+    keys: Keys<'a>, // of a block, or what is seen of it
     words: usize,
-    scaled: Scaled<'a>,
+    codes: Codes<'a>,
     block: Block,
     rows: &'a [Row],          // [R]
     scores: &'a mut [Scores], // [R]
 }
 
-impl<const R: usize> Kernel for DotRows<'_, R> {
+impl<const R: usize> Kernel for AddCodes<'_, R> {
     type Output = ();
 
     #[inline(always)]
     fn run<S: Simd>(self, s: S) {
         let Self {
+            keys,
             words,
+            codes,
             block,
+            rows,
             scores,
-            ..
         } = self;
-        let parts = parts(self.rows, block);
+        let parts = parts(rows, block);
         let ahead = block
             .ahead
             .wrapping_mul(PARTS * words * size_of::<[i8; 64]>());
         if const { S::TILE[1] == PARTS } && parts.len() == PARTS {
-            let keys = (self.keys, ahead);
-            return dot_tile::<S, R, PARTS>(s, keys, words, &self.scaled, (scores, 0));
+            return code_tile::<S, R, PARTS>(s, (keys, ahead), words, &codes, (scores, 0));
         }
         for part in parts {
-            let keys = (&self.keys[part * words..], ahead);
-            dot_tile::<S, R, 1>(s, keys, words, &self.scaled, (scores, part));
+            code_tile::<S, R, 1>(s, (keys, ahead), words, &codes, (scores, part));
         }
     }
 }
 
-/// Scores of `R` rows with `V` vectors of positions from vector `first` of the block on.
+/// Products of `R` rows with `V` vectors of positions from vector `first` of the block on.
+///
+/// A key is `2 * byte + bit` and a query `128 * high + low`; the products of bits with low parts are omitted, which are
+/// below the steps of either. The sum is exact: it is half of all, `64 * (2 * byte * high + bit * high) + byte * low`.
 #[inline(always)]
-fn dot_tile<S: Simd, const R: usize, const V: usize>(
+fn code_tile<S: Simd, const R: usize, const V: usize>(
     s: S,
-    (keys, ahead): (&[[i8; 64]], usize), // [V][words]; bytes to the next block
+    (keys, ahead): (Keys<'_>, usize), // bytes to the next block
     words: usize,
-    scaled: &Scaled<'_>,
+    codes: &Codes<'_>,
     (scores, first): (&mut [Scores], usize),
 ) {
-    let padded = scaled.codes.len() / R;
-    let mut lines = [keys; V];
-    unrolled!(v in 0..V, max 4 => { lines[v] = &keys[v * words..][..words]; });
-    let mut queries = [scaled.codes; R];
+    let padded = codes.high.len() / R;
+    let (mut bytes, mut bits) = ([keys.bytes; V], [keys.bits; V]);
+    unrolled!(v in 0..V, max 4 => {
+        bytes[v] = &keys.bytes[(first + v) * words..][..words];
+        bits[v] = &keys.bits[(first + v) * words..][..words];
+    });
+    let (mut high, mut low) = ([codes.high; R], [codes.low; R]);
     let mut sums = [[s.dot_origin(0); V]; R];
     unrolled!(r in 0..R, max 6 => {
-        queries[r] = &scaled.codes[r * padded..][..words];
-        sums[r] = [s.dot_origin(scaled.sums[r]); V];
+        high[r] = &codes.high[r * padded..][..words];
+        low[r] = &codes.low[r * padded..][..words];
+        sums[r] = [s.dot_origin(codes.sums[0][r]); V];
     });
     for i in 0..words {
         let mut key = [s.bytes(&[0; 64]); V];
         unrolled!(v in 0..V, max 4 => {
-            key[v] = s.bytes(&lines[v][i]);
-            s.prefetch(bytemuck::cast_slice(&lines[v][i]), ahead);
+            key[v] = s.bytes(&bytes[v][i]);
+            s.prefetch(bytemuck::cast_slice(&bytes[v][i]), ahead);
         });
         unrolled!(r in 0..R, max 6 => {
-            unrolled!(v in 0..V, max 4 => { sums[r][v] = s.dot_add(sums[r][v], key[v], queries[r][i]); });
+            unrolled!(v in 0..V, max 4 => { sums[r][v] = s.dot_add(sums[r][v], key[v], high[r][i]); });
         });
     }
-    let scales = scaled.key_scales.as_chunks::<LANES>().0;
     unrolled!(r in 0..R, max 6 => {
-        let factor = s.splat(scaled.factors[r]);
+        let origin = s.dot_origin(codes.sums[0][r]);
+        unrolled!(v in 0..V, max 4 => { sums[r][v] = s.add_i32(s.shift_left(sums[r][v], 1), origin); });
+    });
+    for i in 0..words {
+        let mut key = [s.bytes(&[0; 64]); V];
+        unrolled!(v in 0..V, max 4 => { key[v] = s.add_where(key[v], bits[v][i], 1); });
+        unrolled!(r in 0..R, max 6 => {
+            unrolled!(v in 0..V, max 4 => { sums[r][v] = s.dot_add(sums[r][v], key[v], high[r][i]); });
+        });
+    }
+    unrolled!(r in 0..R, max 6 => {
+        let origin = s.dot_origin(codes.sums[1][r]);
+        unrolled!(v in 0..V, max 4 => { sums[r][v] = s.add_i32(s.shift_left(sums[r][v], 6), origin); });
+    });
+    for i in 0..words {
+        let mut key = [s.bytes(&[0; 64]); V];
+        unrolled!(v in 0..V, max 4 => { key[v] = s.bytes(&bytes[v][i]); });
+        unrolled!(r in 0..R, max 6 => {
+            unrolled!(v in 0..V, max 4 => { sums[r][v] = s.dot_add(sums[r][v], key[v], low[r][i]); });
+        });
+    }
+    let scales = keys.scales.as_chunks::<LANES>().0;
+    unrolled!(r in 0..R, max 6 => {
+        let factor = s.splat(codes.factors[r]);
         let to = &mut scores[r].0.as_chunks_mut::<LANES>().0[first..][..V];
         unrolled!(v in 0..V, max 4 => {
             let product = s.mul(s.to_f32(sums[r][v]), factor);
-            s.store(s.mul(product, s.load(&scales[first + v])), &mut to[v]);
+            s.store(s.fma(product, s.load(&scales[first + v]), s.load(&to[v])), &mut to[v]);
         });
     });
 }

@@ -61,8 +61,8 @@ pub(super) struct State {
     pub added: [f32; ROWS],
     /// Factors of the scores, if they differ by row.
     pub factor: [f32; ROWS],
-    /// Sums of a query's codes.
-    pub code_sum: [i32; ROWS],
+    /// Sums of the high and of the low parts of a query's codes.
+    pub code_sums: [[i32; ROWS]; 2],
 }
 
 /// Buffers of [`KernelTable::attend`](super::super::KernelTable::attend), allocated once.
@@ -70,11 +70,17 @@ pub(super) struct State {
 pub struct AttendScratch {
     pub(super) rows: Vec<Row>,      // [ROWS]
     pub(super) scores: Vec<Scores>, // [ROWS][BLOCK]
-    /// Keys or values of a block, which stay in the first-level cache: `[BLOCK / 16][head_dim]` of 16 positions, or `[BLOCK][head_dim / 16]` of
-    /// 16 elements.
+    /// Keys or values of a block, which stay in the first-level cache: `[BLOCK / 16][head_dim]` of 16 positions, or
+    /// `[BLOCK][head_dim / 16]` of 16 elements.
     pub(super) wide: Vec<Line>,
-    /// `[ROWS][head_dim / 16]` of 16 query codes.
-    pub(super) codes: Vec<[i8; LANES]>,
+    /// `[ROWS][head_dim / 16]` of 16 query codes each: high parts and low parts.
+    pub(super) codes: [Vec<[i8; LANES]>; 2],
+    /// Queries with the origin of keys, `[ROWS][head_dim]` each: as they are, and as of a block.
+    pub(super) origin: [Vec<f32>; 2],
+    /// The rows, with the places of their queries in `origin`.
+    pub(super) origin_rows: Vec<Row>, // [ROWS]
+    /// A query that is spread, `[head_dim]`.
+    pub(super) query: Vec<f32>,
     pub(super) state: Box<State>,
 }
 
@@ -86,14 +92,17 @@ impl AttendScratch {
             rows: Vec::with_capacity(ROWS),
             scores: vec![Scores([0.0; BLOCK]); ROWS],
             wide: vec![Line([0.0; LANES]); BLOCK * parts],
-            codes: vec![[0; LANES]; ROWS * parts],
+            codes: [(); 2].map(|()| vec![[0; LANES]; ROWS * parts]),
+            origin: [(); 2].map(|()| vec![0.0; ROWS * head_dim]),
+            origin_rows: Vec::with_capacity(ROWS),
+            query: vec![0.0; head_dim],
             state: Box::new(State {
                 max: [0.0; ROWS],
                 sum: [0.0; ROWS],
                 correction: [0.0; ROWS],
                 added: [0.0; ROWS],
                 factor: [0.0; ROWS],
-                code_sum: [0; ROWS],
+                code_sums: [[0; ROWS]; 2],
             }),
         }
     }
@@ -101,8 +110,11 @@ impl AttendScratch {
     /// Bytes that [`Self::new`] allocates, for memory budgets.
     pub fn bytes_for(head_dim: usize) -> usize {
         let parts = head_dim.div_ceil(LANES);
-        let row = size_of::<Row>() + size_of::<Scores>() + parts * LANES;
-        ROWS * row + BLOCK * parts * size_of::<Line>() + size_of::<State>()
+        let codes = 2 * parts * LANES;
+        let origin = 2 * head_dim * size_of::<f32>();
+        let row = 2 * size_of::<Row>() + size_of::<Scores>() + codes + origin;
+        let query = head_dim * size_of::<f32>();
+        ROWS * row + query + BLOCK * parts * size_of::<Line>() + size_of::<State>()
     }
 
     /// Elements of the largest head for which there is room.

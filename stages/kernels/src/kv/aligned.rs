@@ -55,4 +55,4 @@ macro_rules! zeros {
         }
     )*};
 }
-zeros!(u16: 0, i8: 0, f32: 0.0);
+zeros!(u16: 0, i8: 0, u64: 0, f32: 0.0);

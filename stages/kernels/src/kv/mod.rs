@@ -4,7 +4,7 @@
 //!
 //! | | `f16` | `q8` |
 //! |---|---|---|
-//! | keys | `[blocks][64 / 16][head_dim][16]` | `[blocks][64 / 16][head_dim / 4][16][4]` |
+//! | keys | `[blocks][64 / 16][head_dim][16]` | `[blocks][64 / 16][head_dim / 4][16][4]`, and a bit more for each |
 //! | values | `[blocks][64][head_dim]` | `[blocks][64][head_dim]` |
 //! | scales | | `[blocks][64]` of keys, `[blocks][64]` of values, f32 |
 //!
@@ -15,7 +15,7 @@
 //! Which block of a sequence is which block here is decided elsewhere: nothing here knows sequences.
 
 mod aligned;
-mod byte_rows;
+pub(crate) mod byte_rows;
 mod half_rows;
 mod shape;
 
@@ -31,6 +31,8 @@ use shape::{POSITIONS, Place, WORD};
 pub struct KvCache {
     places: Vec<Place>, // [layers]
     rows: Rows,
+    /// A key or value on its way into bytes, `[head_dim]` of the largest heads.
+    row: Vec<f32>,
 }
 
 /// Of all layers, one after the other, in each `[heads][blocks]`.
@@ -42,6 +44,7 @@ enum Rows {
     },
     Q8 {
         keys: Aligned<i8>,          // [64 / 16, key_width / 4, 16, 4]
+        key_bits: Aligned<u64>,     // [64 / 16, key_width / 4] of [16, 4]
         values: Aligned<i8>,        // [64, value_width]
         key_scales: Aligned<f32>,   // [64]
         value_scales: Aligned<f32>, // [64]
@@ -67,10 +70,12 @@ pub enum KvRows<'a> {
         /// `[blocks][64][head_dim]`, rows padded to a multiple of 16
         values: &'a [u16],
     },
-    /// Codes with the value `code * scale`.
+    /// Codes with the value `code * scale`, of rows that were spread. A key's code is `2 * byte + bit`.
     Q8 {
         /// `[blocks][64 / 16][head_dim / 4][16][4]`
         keys: &'a [i8],
+        /// `[blocks][64 / 16][head_dim / 4]` of `[16][4]` bits
+        key_bits: &'a [u64],
         /// `[blocks][64][head_dim]`, rows padded to a multiple of 16
         values: &'a [i8],
         /// `[blocks][64]`
@@ -94,12 +99,18 @@ impl KvCache {
             },
             KvType::Q8 => Rows::Q8 {
                 keys: Aligned::<i8>::zeros(all.keys),
+                key_bits: Aligned::<u64>::zeros(all.key_bits()),
                 values: Aligned::<i8>::zeros(all.values),
                 key_scales: Aligned::<f32>::zeros(all.scales),
                 value_scales: Aligned::<f32>::zeros(all.scales),
             },
         };
-        Self { places, rows }
+        let widest = shape.layers.iter().map(|l| l.head_dim).max();
+        Self {
+            places,
+            rows,
+            row: vec![0.0; widest.unwrap_or(0)],
+        }
     }
 
     /// Stores key and value, `[head_dim]` each, of one head as position `offset` of a block.
@@ -134,15 +145,20 @@ impl KvCache {
             }
             Rows::Q8 {
                 keys,
+                key_bits,
                 values,
                 key_scales,
                 value_scales,
             } => {
                 let scale = place.scales(at, 1);
-                let keys = keys.get_mut(group);
-                key_scales.get_mut(scale.clone())[0] = byte_rows::store_key(keys, lane, key);
+                let bits = key_bits.get_mut(place.key_bits(at - lane, POSITIONS));
+                let spare = &mut self.row[..key.len()];
+                spare.copy_from_slice(key);
+                let group = (keys.get_mut(group), bits);
+                key_scales.get_mut(scale.clone())[0] = byte_rows::store_key(group, lane, spare);
+                spare.copy_from_slice(value);
                 let values = values.get_mut(row);
-                value_scales.get_mut(scale)[0] = byte_rows::store_value(values, value);
+                value_scales.get_mut(scale)[0] = byte_rows::store_value(values, spare);
             }
         }
     }
@@ -169,11 +185,14 @@ impl KvCache {
                     }
                     Rows::Q8 {
                         keys,
+                        key_bits,
                         values,
                         key_scales,
                         value_scales,
                     } => {
                         keys.copy_within(keys_at.0, keys_at.1);
+                        let bits_to = place.key_bits(to, 0).start;
+                        key_bits.copy_within(place.key_bits(from, BLOCK), bits_to);
                         values.copy_within(values_at.0, values_at.1);
                         let (from, to) = (place.scales(from, BLOCK), place.scales(to, 0).start);
                         key_scales.copy_within(from.clone(), to);
@@ -200,11 +219,13 @@ impl KvCache {
             },
             Rows::Q8 {
                 keys,
+                key_bits,
                 values,
                 key_scales,
                 value_scales,
             } => KvRows::Q8 {
                 keys: keys.get(key),
+                key_bits: key_bits.get(place.key_bits(at, n)),
                 values: values.get(value),
                 key_scales: key_scales.get(place.scales(at, n)),
                 value_scales: value_scales.get(place.scales(at, n)),

@@ -12,6 +12,8 @@ pub const BLOCK: usize = 64;
 pub(super) const POSITIONS: usize = 16;
 /// Key elements of one position that are adjacent in `q8`.
 pub(super) const WORD: usize = 4;
+/// Key elements in `q8` whose lowest bits are together.
+const KEYS_PER_BITS: usize = POSITIONS * WORD;
 /// Values are padded to whole parts of this many elements.
 const PART: usize = 16;
 
@@ -72,6 +74,13 @@ pub(super) struct Elements {
     pub scales: usize,
 }
 
+impl Elements {
+    /// Words with the lowest bits of keys.
+    pub fn key_bits(self) -> usize {
+        self.keys / KEYS_PER_BITS
+    }
+}
+
 impl KvShape {
     /// Each layer's place, and the elements of all layers.
     ///
@@ -103,16 +112,18 @@ impl KvShape {
     /// # Panics
     /// A layer's pool does not exist.
     pub fn bytes(&self) -> usize {
+        let all = self.places().1;
         let Elements {
             keys,
             values,
             scales,
-        } = self.places().1;
+        } = all;
         match self.kind {
             KvType::F16 => {
                 Aligned::<u16>::bytes(keys).saturating_add(Aligned::<u16>::bytes(values))
             }
             KvType::Q8 => Aligned::<i8>::bytes(keys)
+                .saturating_add(Aligned::<u64>::bytes(all.key_bits()))
                 .saturating_add(Aligned::<i8>::bytes(values))
                 .saturating_add(Aligned::<f32>::bytes(scales).saturating_mul(2)),
         }
@@ -129,6 +140,12 @@ impl Place {
     pub fn keys(&self, at: usize, n: usize) -> Range<usize> {
         let start = self.before.keys + at * self.key_width;
         start..start + n * self.key_width
+    }
+
+    /// Words with the lowest bits of those keys.
+    pub fn key_bits(&self, at: usize, n: usize) -> Range<usize> {
+        let keys = self.keys(at, n);
+        keys.start / KEYS_PER_BITS..keys.end / KEYS_PER_BITS
     }
 
     /// Values of `n` positions from `at` on.

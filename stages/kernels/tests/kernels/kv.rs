@@ -53,12 +53,17 @@ fn row(head: KvHead<'_>, (block, offset): (u32, usize)) -> (Vec<f32>, Vec<f32>) 
         }
         KvRows::Q8 {
             keys,
+            key_bits,
             values,
             key_scales,
             value_scales,
         } => {
-            let key = |i: usize| keys[((group * words + i / 4) * 16 + lane) * 4 + i % 4];
-            let key = (0..d).map(|i| f32::from(key(i)) * key_scales[position]);
+            let key = |i: usize| {
+                let (word, place) = (group * words + i / 4, lane * 4 + i % 4);
+                let bit = (key_bits[word] >> place & 1) as f32;
+                2.0 * f32::from(keys[word * 64 + place]) + bit
+            };
+            let key = (0..d).map(|i| key(i) * key_scales[position]);
             let value = |i: usize| f32::from(values[position * width + i]);
             let value = (0..d).map(|i| value(i) * value_scales[position]);
             (key.collect(), value.collect())
@@ -87,13 +92,29 @@ fn filled(shape: &KvShape) -> KvCache {
     cache
 }
 
-/// Whether `got` is `want`, as far as the format allows. These numbers are exact in f16; a code is half a step off at
-/// most.
-fn assert_close(kind: KvType, got: &[f32], want: &[f32]) {
-    let largest = want.iter().fold(0.0_f32, |m, v| m.max(v.abs()));
-    let step = match kind {
-        KvType::F16 => 0.0,
-        KvType::Q8 => largest / 254.0 * 1.001,
+/// A row multiplied by a normalised Hadamard matrix, part by part, by its definition.
+fn spread(row: &[f32]) -> Vec<f32> {
+    let n = 1 << row.len().trailing_zeros();
+    let sign = |i: usize, j: usize| [1.0, -1.0][(i & j).count_ones() as usize % 2];
+    let part = |part: &[f32]| -> Vec<f32> {
+        let sum = |i: usize| (0..n).map(|j| sign(i, j) * f64::from(part[j])).sum::<f64>();
+        (0..n)
+            .map(|i| (sum(i) / (n as f64).sqrt()) as f32)
+            .collect()
+    };
+    row.chunks(n).flat_map(part).collect()
+}
+
+/// Whether `got` is `want`, as far as the format allows. These numbers are exact in f16; a code of a row that was spread
+/// is half a step off at most, and there are `steps` up to the largest.
+fn assert_close(kind: KvType, steps: f32, got: &[f32], want: &[f32]) {
+    let (want, step) = match kind {
+        KvType::F16 => (want.to_vec(), 0.0),
+        KvType::Q8 => {
+            let want = spread(want);
+            let largest = want.iter().fold(0.0_f32, |m, v| m.max(v.abs()));
+            (want, largest / (2.0 * steps) * 1.001)
+        }
     };
     for (got, want) in got.iter().zip(want) {
         assert!((got - want).abs() <= step, "{kind}: {got} for {want}");
@@ -108,8 +129,8 @@ fn heads_layers_and_positions_do_not_overlap() {
             let cache = filled(&shape);
             for (head, at, d) in all(&shape) {
                 let (got, want) = (row(cache.head(head.0, head.1), at), numbers(head, at, d));
-                assert_close(kind, &got.0, &want.0);
-                assert_close(kind, &got.1, &want.1);
+                assert_close(kind, 254.0, &got.0, &want.0);
+                assert_close(kind, 127.0, &got.1, &want.1);
             }
         }
     }
@@ -127,20 +148,22 @@ fn a_copied_block_is_one_pool_s_and_leaves_the_others_alone() {
                 _ => at,
             };
             let (got, want) = (row(cache.head(head.0, head.1), at), numbers(head, from, d));
-            assert_close(kind, &got.0, &want.0);
-            assert_close(kind, &got.1, &want.1);
+            assert_close(kind, 254.0, &got.0, &want.0);
+            assert_close(kind, 127.0, &got.1, &want.1);
         }
     }
 }
 
 #[test]
-fn the_largest_element_has_code_127_and_faults_show() {
+fn the_largest_element_has_the_largest_code_and_faults_show() {
     let mut cache = KvCache::new(&shape(KvType::Q8, 3));
-    cache.store((0, 0), (0, 0), &[-2.0, 1.0, 0.0], &[1e-37, 0.0, 0.0]);
+    cache.store((0, 0), (0, 0), &[-2.0, 1.0, 0.25], &[1e-37, 0.0, 0.0]);
+    cache.store((0, 0), (0, 2), &[1.0; 3], &[-2.0, 1.0, 0.0]);
     let faults = ([f32::INFINITY, 1.0, 0.0], [0.0, f32::NAN, 0.0]);
     cache.store((0, 0), (0, 1), &faults.0, &faults.1);
     let KvRows::Q8 {
         keys,
+        key_bits,
         values,
         key_scales,
         value_scales,
@@ -148,12 +171,14 @@ fn the_largest_element_has_code_127_and_faults_show() {
     else {
         panic!("a q8 cache");
     };
-    // 63.5 rounds to the even 64.
-    assert_eq!(
-        (&keys[..3], key_scales[0]),
-        (&[-127, 64, 0][..], 2.0 / 127.0)
-    );
+    // Codes -254, 127 and, of 31.75, 32: twice a byte, and a bit.
+    assert_eq!((&keys[..3], key_bits[0] & 7), (&[-127, 63, 16][..], 0b010));
+    assert_eq!(key_scales[0], 2.0 / 254.0);
     assert_eq!((&values[..3], value_scales[0]), (&[0, 0, 0][..], 0.0));
+    // 63.5 rounds to the even 64.
+    let third = 2 * 16;
+    assert_eq!(values[third..third + 3], [-127, 64, 0]);
+    assert_eq!(value_scales[2], 2.0 / 127.0);
     assert!(key_scales[1].is_nan() && value_scales[1].is_nan());
 }
 
@@ -164,7 +189,8 @@ fn bytes_are_what_is_allocated() {
     let f16 = shape(KvType::F16, 20).bytes();
     assert_eq!(f16, (wide * (20 + 32) + narrow * (25 + 32) + 2 * 32) * 2);
     let q8 = shape(KvType::Q8, 20).bytes();
-    let codes = wide * (20 + 32) + narrow * (28 + 32) + 2 * 64;
+    let bits = (wide * 20 + narrow * 28) / 8 + 64;
+    let codes = wide * (20 + 32) + narrow * (28 + 32) + 2 * 64 + bits;
     assert_eq!(q8, codes + 2 * (wide + narrow + 16) * 4);
     let absurd = KvShape {
         pools: vec![usize::MAX, 1],

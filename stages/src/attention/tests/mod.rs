@@ -38,13 +38,31 @@ impl Random {
 /// Which token it is decides its Q, K and V; this one's are NaN.
 const POISON: u64 = u64::MAX;
 
-/// Q, K and V of a token in a layer.
+/// Q, K and V of a token in a layer, with the bias of keys.
 fn input(network: &Network, layer: usize, token: u64) -> Vec<f32> {
-    let n = network.attention(layer).qkv_dim();
-    match token {
-        POISON => vec![f32::NAN; n],
-        _ => Random(token * 1000 + layer as u64).numbers(n),
+    let attention = network.attention(layer);
+    let n = attention.qkv_dim();
+    if token == POISON {
+        return vec![f32::NAN; n];
     }
+    let mut row = Random(token * 1000 + layer as u64).numbers(n);
+    let keys = &mut row[attention.q_dim()..];
+    for (key, bias) in keys.iter_mut().zip(bias(network, layer)) {
+        *key += bias;
+    }
+    row
+}
+
+/// Bias of a layer's keys, a few times larger than they are.
+fn bias(network: &Network, layer: usize) -> Vec<f32> {
+    let attention = network.attention(layer);
+    let n = if attention.qkv_bias {
+        attention.kv_dim()
+    } else {
+        0
+    };
+    let bias = Random(3 + layer as u64).numbers(n);
+    bias.into_iter().map(|b| 4.0 * b).collect()
 }
 
 /// Weights of the norms of a layer.
@@ -87,7 +105,10 @@ fn bodies() -> [network::Attention; 5] {
         })
     };
     [
-        attention((6, 2, 16), None),
+        network::Attention {
+            qkv_bias: true,
+            ..attention((6, 2, 16), None)
+        },
         network::Attention {
             qk_norm: norm(NormSpan::Row, false),
             rope: Some(1),
@@ -223,7 +244,12 @@ impl Machine {
                     tokens: &places,
                     tables: &self.tables,
                 };
-                let norms = QkWeights { q: &q, k: &k };
+                let k_bias = bias(&self.network, l);
+                let norms = QkWeights {
+                    q: &q,
+                    k: &k,
+                    k_bias: &k_bias,
+                };
                 core.run(&self.kernels, l, step, norms, &mut qkv, &mut out);
                 for (result, out) in results.iter_mut().zip(out.chunks(width)) {
                     result[first_column + start..][..width].copy_from_slice(out);
