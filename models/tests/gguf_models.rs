@@ -184,8 +184,8 @@ fn the_activation_can_be_named() {
     let llama = Model::default();
     refused(
         &llama,
-        |w| _ = w.set("llama.hidden_act", "gelu"),
-        &["llama.hidden_act", "gelu"],
+        |w| _ = w.set("llama.hidden_act", "gelu_10"),
+        &["llama.hidden_act", "gelu_10"],
     );
     refused(
         &llama,

@@ -58,9 +58,11 @@ fn activations_have_their_names() {
         prosparse.ffn(0).activation,
         Activation::FatRelu { threshold: 0.01 }
     );
+    assert_eq!(act("gelu"), Activation::GeluErf);
+    assert_eq!(act("gelu_new"), Activation::GeluTanh);
     refused(
-        |f| _ = f.set("hidden_act", json!("gelu")),
-        &["hidden_act", "gelu", "not supported"],
+        |f| _ = f.set("hidden_act", json!("gelu_10")),
+        &["hidden_act", "gelu_10", "not supported"],
     );
     refused(
         |f| _ = f.set("hidden_act", json!("fatrelu")),

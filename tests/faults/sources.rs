@@ -244,8 +244,8 @@ const FOLDER_DAMAGES: [FolderDamage; 12] = [
     ),
     (
         "activation",
-        |f| set(f, "config.json", "/hidden_act", json!("gelu")),
-        &["hidden_act", "gelu"],
+        |f| set(f, "config.json", "/hidden_act", json!("gelu_10")),
+        &["hidden_act", "gelu_10"],
     ),
     (
         "no layers",

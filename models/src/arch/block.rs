@@ -132,6 +132,7 @@ pub(super) fn activation(m: &Metadata<'_>) -> Result<Option<Activation>> {
         None => Ok(None),
         Some("silu" | "swish") => Ok(Some(Activation::Silu)),
         Some("gelu_pytorch_tanh" | "gelu_new" | "gelu_fast") => Ok(Some(Activation::GeluTanh)),
+        Some("gelu") => Ok(Some(Activation::GeluErf)),
         Some("relu") => Ok(Some(Activation::Relu)),
         Some("relu2") => Ok(Some(Activation::ReluSquared)),
         Some("fatrelu") => match m.optional_f32(THRESHOLD, THRESHOLD)? {
@@ -140,7 +141,7 @@ pub(super) fn activation(m: &Metadata<'_>) -> Result<Option<Activation>> {
             None => Err(m.missing(THRESHOLD, THRESHOLD)),
         },
         Some(other) => {
-            let remedy = "silu, gelu_pytorch_tanh, relu, relu2 and fatrelu are";
+            let remedy = "silu, gelu, gelu_pytorch_tanh, relu, relu2 and fatrelu are";
             Err(m.unsupported((ACTIVATION.0, field), format!("{other:?}"), remedy))
         }
     }

@@ -1,6 +1,7 @@
 //! Norms, RoPE and the FFN's activation.
 
-use forebay_numbers::{activation::Activation, rope_pairing::RopePairing};
+use forebay_numbers::activation::{Activation, ERFC};
+use forebay_numbers::rope_pairing::RopePairing;
 
 use super::exp::exp;
 use super::simd::{Kernel, LANES, Simd, load_part, store_part};
@@ -159,6 +160,7 @@ fn activate<S: Simd>(s: S, activation: Activation, gate: S::F, up: S::F) -> (S::
             let one_plus = s.add(s.splat(1.0), exp(s, s.mul(factor, s.add(gate, cubic))));
             (s.div(gate, one_plus), up)
         }
+        Activation::GeluErf => (gelu_erf(s, gate), up),
         Activation::Relu => (s.max(gate, s.zero()), up),
         Activation::ReluSquared => {
             let gate = s.max(gate, s.zero());
@@ -169,4 +171,19 @@ fn activate<S: Simd>(s: S, activation: Activation, gate: S::F, up: S::F) -> (S::
         }
         Activation::DoubleRelu => (s.max(gate, s.zero()), s.max(up, s.zero())),
     }
+}
+
+/// `x` times the share of a normal distribution below `x`, which is `erfc(|x| / sqrt(2)) / 2` or 1 less that.
+#[inline(always)]
+fn gelu_erf<S: Simd>(s: S, x: S::F) -> S::F {
+    let size = s.max(x, s.sub(s.zero(), x));
+    let z = s.mul(size, s.splat(std::f32::consts::FRAC_1_SQRT_2));
+    let one = s.splat(1.0);
+    let t = s.div(one, s.fma(s.splat(0.5), z, one));
+    let mut power = s.splat(ERFC[0]);
+    for &c in &ERFC[1..] {
+        power = s.fma(power, t, s.splat(c));
+    }
+    let tail = s.mul(s.mul(s.splat(0.5), t), exp(s, s.fnma(z, z, power)));
+    s.mul(x, s.select_gt(x, s.zero(), s.sub(one, tail), tail))
 }

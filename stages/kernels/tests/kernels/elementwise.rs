@@ -10,6 +10,29 @@ fn gelu(x: f64) -> f64 {
     x / (1.0 + (-2.0 * inner).min(88.0).exp())
 }
 
+/// GELU by its definition. The tail of the normal distribution is `1 - erf` where that has enough digits, with the
+/// series of positive terms, and else a continued fraction (Abramowitz and Stegun 7.1.6 and 7.1.14).
+fn gelu_erf(x: f64) -> f64 {
+    let z = x.abs() / std::f64::consts::SQRT_2;
+    let gauss = (-z * z).exp() / std::f64::consts::PI.sqrt();
+    let erfc = if z < 2.0 {
+        let terms = (1..80).scan(2.0 * z, |term, n| {
+            let this = *term;
+            *term *= 2.0 * z * z / f64::from(2 * n + 1);
+            Some(this)
+        });
+        1.0 - gauss * terms.sum::<f64>()
+    } else {
+        let below = (1..80).rev();
+        gauss / below.fold(z, |tail, k| z + f64::from(k) / 2.0 / tail)
+    };
+    x * if x > 0.0 {
+        1.0 - erfc / 2.0
+    } else {
+        erfc / 2.0
+    }
+}
+
 fn close(got: f32, want: f64, relative: f64) {
     let error = (f64::from(got) - want).abs();
     assert!(error <= relative * want.abs() + 1e-37, "{got} for {want}");
@@ -87,6 +110,7 @@ fn activations_are_as_the_model_defines_them() {
     let all = [
         Activation::Silu,
         Activation::GeluTanh,
+        Activation::GeluErf,
         Activation::Relu,
         Activation::ReluSquared,
         Activation::FatRelu { threshold: 0.25 },
@@ -111,16 +135,46 @@ fn activations_are_as_the_model_defines_them() {
                 let act = match activation {
                     Activation::Silu => f64::from(gate[i]) / (1.0 + f64::from(-gate[i]).exp()),
                     Activation::GeluTanh => gelu(gate[i].into()),
+                    Activation::GeluErf => gelu_erf(gate[i].into()),
                     other => f64::from(other.gate(gate[i])),
                 };
                 let relative = match activation {
-                    Activation::GeluTanh => 3e-5,
+                    Activation::GeluTanh | Activation::GeluErf => 3e-5,
                     _ => 5e-7,
                 };
                 close(out[i], act * f64::from(activation.up(up[i])), relative);
                 close(alone[i], act, relative);
             }
         }
+    }
+}
+
+/// Between -13.2 and 13.2; below, one definition underflows and the other does not.
+#[test]
+fn gelu_by_erf_is_accurate_over_the_whole_range_and_keeps_nan() {
+    let gate: Vec<f32> = (-132_000..132_000).map(|i| i as f32 * 1e-4).collect();
+    let out = on_all(|table| {
+        let mut out = vec![0.0; gate.len()];
+        table.activate(Activation::GeluErf, &gate, &mut out);
+        out
+    });
+    for (&x, &y) in gate.iter().zip(&out) {
+        let want = gelu_erf(x.into());
+        close(y, want, if x > -4.0 { 2e-6 } else { 3e-5 });
+        let plain = f64::from(Activation::GeluErf.gate(x));
+        assert!(
+            (plain - want).abs() < 3e-7 * (1.0 + want.abs()),
+            "{plain} for {want}"
+        );
+    }
+    for table in tables() {
+        let mut out = [0.0; 3];
+        table.activate(
+            Activation::GeluErf,
+            &[f32::NAN, f32::INFINITY, 0.0],
+            &mut out,
+        );
+        assert!(out[0].is_nan() && out[1] == f32::INFINITY && out[2] == 0.0);
     }
 }
 
