@@ -46,9 +46,9 @@ pub enum LayerTensor {
     PredictorFc1 = 13,
     /// Predictor's second matrix, `[d_ff, rank]`.
     PredictorFc2 = 14,
-    /// Norm of queries, `[head_dim]` or `[n_heads * head_dim]`.
+    /// Norm of queries, `[head_dim]`, `[n_heads, head_dim]` or `[n_heads * head_dim]`.
     QNorm = 15,
-    /// Norm of keys, `[head_dim]` or `[n_kv_heads * head_dim]`.
+    /// Norm of keys, `[head_dim]`, `[n_kv_heads, head_dim]` or `[n_kv_heads * head_dim]`.
     KNorm = 16,
     /// Norm of attention's output, `[d_model]`.
     AttnPostNorm = 17,
@@ -58,11 +58,17 @@ pub enum LayerTensor {
     AttnNormBias = 19,
     /// Bias of the norm before the FFN, `[d_model]`.
     FfnNormBias = 20,
+    /// Bias of attention's output projection, `[d_model]`.
+    OBias = 21,
+    /// Bias of the FFN's products that are activated, `[d_ff]`.
+    GateBias = 22,
+    /// Bias of the down projection, `[d_model]`.
+    DownBias = 23,
 }
 
 impl LayerTensor {
     /// All of them, by number.
-    pub const ALL: [Self; 21] = [
+    pub const ALL: [Self; 24] = [
         Self::AttnNorm,
         Self::Q,
         Self::K,
@@ -84,10 +90,13 @@ impl LayerTensor {
         Self::FfnPostNorm,
         Self::AttnNormBias,
         Self::FfnNormBias,
+        Self::OBias,
+        Self::GateBias,
+        Self::DownBias,
     ];
 
     /// Norms and biases, in the order in which packed files hold those of a layer.
-    pub(crate) const VECTORS: [Self; 11] = [
+    pub(crate) const VECTORS: [Self; 14] = [
         Self::AttnNorm,
         Self::AttnNormBias,
         Self::QBias,
@@ -95,9 +104,12 @@ impl LayerTensor {
         Self::VBias,
         Self::QNorm,
         Self::KNorm,
+        Self::OBias,
         Self::AttnPostNorm,
         Self::FfnNorm,
         Self::FfnNormBias,
+        Self::GateBias,
+        Self::DownBias,
         Self::FfnPostNorm,
     ];
 
@@ -108,8 +120,12 @@ impl LayerTensor {
 
     /// Whether it is added to the result of a projection or of a norm.
     pub fn is_bias(self) -> bool {
-        let of_norm = matches!(self, Self::AttnNormBias | Self::FfnNormBias);
-        of_norm || matches!(self, Self::QBias | Self::KBias | Self::VBias)
+        match self {
+            Self::AttnNormBias | Self::FfnNormBias => true,
+            Self::QBias | Self::KBias | Self::VBias | Self::OBias => true,
+            Self::GateBias | Self::DownBias => true,
+            _ => false,
+        }
     }
 }
 
@@ -125,15 +141,20 @@ pub enum TensorId {
     OutputNormBias,
     /// Output head, `[vocab_size, d_model]`; absent if the head is tied.
     OutputHead,
+    /// Bias of the output head, `[vocab_size]`.
+    OutputHeadBias,
+    /// Learned positions, `[context_length + offset, d_model]`.
+    PositionEmbedding,
     /// A tensor of layer `.0`.
     Layer(usize, LayerTensor),
 }
 
 impl TensorId {
-    /// Whether it is a norm or a bias.
+    /// Whether it is a norm, a bias or the table of positions: always in memory, as f32.
     pub fn is_vector(self) -> bool {
         match self {
             Self::OutputNorm | Self::OutputNormBias => true,
+            Self::OutputHeadBias | Self::PositionEmbedding => true,
             Self::Layer(_, t) => LayerTensor::VECTORS.contains(&t),
             Self::TokenEmbedding | Self::OutputHead => false,
         }
@@ -205,7 +226,7 @@ pub trait TensorSource: Send {
     }
 }
 
-/// Reads a norm or a bias as the network uses it.
+/// Reads a norm, a bias or the table of positions as the network uses it.
 ///
 /// # Errors
 /// An unknown tensor, or a failed read.

@@ -107,6 +107,8 @@ fn of_source(source: &dyn TensorSource) -> Description {
         TensorId::OutputNorm,
         TensorId::OutputNormBias,
         TensorId::OutputHead,
+        TensorId::OutputHeadBias,
+        TensorId::PositionEmbedding,
     ];
     let ids = ids.chain(last);
     let tensors: Vec<Entry> = ids

@@ -140,6 +140,7 @@ impl Evaluator {
         let input = &mut self.input[..tokens.len() * shared.network().d_model];
         let link = self.runtime.rows().ok_or(Error::Stopped)?;
         self.embedder.embed(&shared, link, tokens, input)?;
+        Embedder::add_positions(&shared, self.context.len(), input);
         shared.boards.input.write(0, input);
         let Some(of_step) = self.context.step(tokens, n_logits) else {
             return Err(Error::Stopped);

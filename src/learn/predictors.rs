@@ -87,9 +87,9 @@ pub fn fit_predictors(
     }
     let is_rms = |norm: Norm| norm.kind == NormKind::Rms && !norm.bias;
     let mut ffns = network.layers.iter().map(|l| &l.ffn);
-    if !ffns.all(|ffn| ffn.pre_norm.is_some_and(is_rms)) {
-        // A predictor decides the same for a multiple of its input; what follows another norm does not.
-        let problem = "they are fitted to FFNs behind an RMSNorm, which this model's are not";
+    if !ffns.all(|ffn| ffn.pre_norm.is_some_and(is_rms) && !ffn.body.bias) {
+        // A predictor decides the same for a multiple of its input; what follows another norm or has a bias does not.
+        let problem = "they are fitted to FFNs behind an RMSNorm and without biases, which this model's are not";
         return Err(Error::parameter("predictors", problem));
     }
     progress(FitStep::Measuring);

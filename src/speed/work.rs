@@ -107,9 +107,11 @@ impl ModelWork {
             ..Self::default()
         };
         for (vector, len) in network.vectors() {
-            let to = match vector {
-                TensorId::Layer(..) => &mut work.always,
-                _ => &mut work.head,
+            let (to, len) = match vector {
+                TensorId::Layer(..) => (&mut work.always, len),
+                // One row of it is used per token.
+                TensorId::PositionEmbedding => (&mut work.always, network.d_model),
+                _ => (&mut work.head, len),
             };
             to.bytes += (len * size_of::<f32>()) as f64;
         }

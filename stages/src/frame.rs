@@ -1,7 +1,7 @@
 //! What the stages of a core may see while a phase runs.
 
 use forebay_models::bundle::{Bundle, DirectoryEntry, FfnGeometry};
-use forebay_plans::program::Phase;
+use forebay_plans::program::{Phase, Work};
 
 use crate::boards::Boards;
 use crate::kernels::{Activations, KernelTable};
@@ -56,10 +56,23 @@ pub struct Frame<'a> {
     pub weights: &'a mut Weights,
 }
 
-impl Frame<'_> {
+impl<'a> Frame<'a> {
     /// Directory entry of a cluster.
     pub fn entry(&self, cluster: u32) -> &DirectoryEntry {
         &self.bundle.clusters[cluster as usize]
+    }
+
+    /// Gate's biases of the neurons of a cluster, `[count]`; empty if Gate has none.
+    pub fn gate_bias(&self, cluster: u32) -> &'a [f32] {
+        let bundle = self.bundle;
+        match &self.phase.work {
+            Work::Neurons { bias, .. } if !bias.is_empty() => {
+                let entry = &bundle.clusters[cluster as usize];
+                let (first, count) = (entry.first as usize, entry.count as usize);
+                &bundle.vectors.values()[bias.clone()][first..first + count]
+            }
+            _ => &[],
+        }
     }
 
     /// Storage of the layer's FFN.

@@ -96,7 +96,10 @@ impl Residual {
                 board.read(0, &mut self.rows[..len]);
                 self.join(around, join, len);
             }
-            Prepare::JoinShares { layer, join } => self.join_shares(around, *layer, join),
+            Prepare::JoinShares { layer, bias, join } => {
+                let bias = &around.bundle.vectors.values()[bias.clone()];
+                self.join_shares(around, *layer, bias, join);
+            }
             Prepare::TakeHidden => self.take_hidden(around),
             Prepare::Norm { norm, only_wanted } => {
                 self.norm(around, norm.as_ref(), *only_wanted);
@@ -136,8 +139,9 @@ impl Residual {
         }
     }
 
-    /// Adds all cores' FFN shares to the residual stream: integers, so in any order.
-    fn join_shares(&mut self, around: &Surroundings<'_>, layer: usize, join: &Join) {
+    /// Adds all cores' FFN shares to the residual stream: integers, so in any order. `bias` is Down's, `[d_model]`, or
+    /// empty.
+    fn join_shares(&mut self, around: &Surroundings<'_>, layer: usize, bias: &[f32], join: &Join) {
         let d = around.bundle.meta.network.d_model;
         let len = around.n_tokens * d;
         let (sum, share) = (&mut self.sum[..len], &mut self.share[..len]);
@@ -151,11 +155,13 @@ impl Residual {
         let geometry = &around.bundle.meta.ffns[layer];
         if join.norm.is_none() && join.scale == 1.0 {
             let x = &mut self.x[..len];
-            return add_to_residual(around.kernels, geometry, sum, &mut self.lanes, x);
+            add_to_residual(around.kernels, geometry, sum, &mut self.lanes, x);
+            return add_bias(x, bias);
         }
         let rows = &mut self.rows[..len];
         rows.fill(0.0);
         add_to_residual(around.kernels, geometry, sum, &mut self.lanes, rows);
+        add_bias(rows, bias);
         self.join(around, join, len);
     }
 
@@ -196,6 +202,14 @@ impl Residual {
             }
         }
         self.input.load(around.kernels, form(around), n, d, rows);
+    }
+}
+
+/// Adds `bias`, if there is one, to every row of `x`, `[n_tokens, bias.len()]`.
+fn add_bias(x: &mut [f32], bias: &[f32]) {
+    if !bias.is_empty() {
+        x.chunks_exact_mut(bias.len())
+            .for_each(|x| add(x, bias, 1.0));
     }
 }
 

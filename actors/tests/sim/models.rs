@@ -35,6 +35,7 @@ struct Recipe {
     transposed: bool,
     /// Rank of predictors, if there are any.
     rank: usize,
+    /// Biases of Q, K and V, and of all projections and the head if the FFN is not gated.
     bias: bool,
     tied: bool,
     kv: KvType,
@@ -105,30 +106,33 @@ const RECIPES: [Recipe; 9] = [
         ..PLAIN
     },
     Recipe {
-        name: "f16 neurons without Up, with predictors, ReLU squared",
+        name: "f16 neurons without Up, with predictors, ReLU squared, biases",
         d_model: 64,
         d_ff: 320,
         activation: Activation::ReluSquared,
         gated: false,
         block: BlockType::F16,
         rank: 32,
+        bias: true,
         ..PLAIN
     },
     Recipe {
-        name: "Q8_0 columns without Up, ReLU squared",
+        name: "Q8_0 columns without Up, ReLU, biases",
         d_model: 64,
-        activation: Activation::ReluSquared,
+        activation: Activation::Relu,
         gated: false,
         block: BlockType::Q8_0,
         transposed: true,
+        bias: true,
         ..PLAIN
     },
     Recipe {
-        name: "Q4_0 clusters without Up, ReLU squared",
+        name: "Q4_0 clusters without Up, ReLU squared, biases",
         d_model: 64,
         activation: Activation::ReluSquared,
         gated: false,
         block: BlockType::Q4_0,
+        bias: true,
         ..PLAIN
     },
 ];
@@ -250,8 +254,12 @@ fn network(recipe: &Recipe) -> Network {
         predictor_threshold: 0.1,
     };
     let mut network = uniform.network();
+    let all = recipe.bias && !recipe.gated;
+    network.head.bias = all;
     for layer in &mut network.layers {
+        layer.attention.body.out_bias = all;
         layer.ffn.body.gated = recipe.gated;
+        layer.ffn.body.bias = all;
     }
     network
 }
@@ -265,6 +273,9 @@ fn shapes(c: &Network, recipe: &Recipe) -> Vec<(TensorId, usize, usize)> {
     ];
     if !recipe.tied {
         shapes.push((TensorId::OutputHead, c.vocab_size, d));
+    }
+    if c.head.bias {
+        shapes.push((TensorId::OutputHeadBias, 1, c.vocab_size));
     }
     for l in 0..c.n_layers() {
         let mut layer = vec![
@@ -287,6 +298,9 @@ fn shapes(c: &Network, recipe: &Recipe) -> Vec<(TensorId, usize, usize)> {
         }
         if recipe.bias {
             layer.extend([(T::QBias, 1, q), (T::KBias, 1, kv), (T::VBias, 1, kv)]);
+        }
+        if c.ffn(l).bias {
+            layer.extend([(T::OBias, 1, d), (T::GateBias, 1, ff), (T::DownBias, 1, d)]);
         }
         shapes.extend(
             layer

@@ -221,11 +221,12 @@ pub(super) fn max_window_layers(m: &Metadata<'_>) -> Result<u64> {
     Ok(first.unwrap_or(28))
 }
 
-/// A norm of queries and keys in all layers, with the epsilon of the other norms.
+/// A norm of queries and keys in all layers, of the kind of the other norms.
 pub(super) fn norm_qk(network: &mut Network, span: NormSpan) {
-    let eps = network.output_norm.eps;
+    let Norm { kind, eps, .. } = network.output_norm;
     for layer in &mut network.layers {
         layer.attention.body.qk_norm = Some(QkNorm {
+            kind,
             span,
             eps,
             after_rope: false,

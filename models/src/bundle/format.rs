@@ -10,7 +10,7 @@ use crate::tensor::{LayerTensor, TensorId};
 pub(super) const MAGIC: [u8; 8] = *b"FOREBAY\0";
 
 /// Version written and read by this engine. Any change of the byte layout raises it.
-pub const FORMAT_VERSION: u32 = 6;
+pub const FORMAT_VERSION: u32 = 7;
 
 /// Alignment of clusters and sections, the unit of direct reads.
 pub const ALIGN: usize = 4096;
@@ -43,9 +43,9 @@ fn encode_content(content: Content) -> (u8, usize) {
     match content {
         Content::Rows(TensorId::Layer(layer, tensor)) => (tensor as u8, layer),
         Content::Rows(TensorId::TokenEmbedding) => (TOKEN_EMBEDDING, none),
-        // Vectors are never stored as rows.
-        Content::Rows(TensorId::OutputNorm | TensorId::OutputNormBias) => (TOKEN_EMBEDDING, none),
         Content::Rows(TensorId::OutputHead) => (OUTPUT_HEAD, none),
+        // Vectors are never stored as rows.
+        Content::Rows(_) => (TOKEN_EMBEDDING, none),
         Content::Neurons(layer) => (NEURONS, layer),
         Content::Embedding => (EMBEDDING, none),
     }

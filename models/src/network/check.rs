@@ -25,6 +25,9 @@ impl Network {
             MAX_CONTEXT,
         )?;
         positive(path, "embedding_scale", self.embedding_scale)?;
+        if self.position_offset.is_some_and(|n| n as u64 > MAX_CONTEXT) {
+            return wrong(path, "position_offset", "it is beyond every table");
+        }
         positive(path, "head.scale", self.head.scale)?;
         positive(path, "head.softcap", self.head.softcap.unwrap_or(1.0))?;
         if self.ropes.len() > MAX_ROPES {
@@ -46,13 +49,13 @@ impl Network {
         check_norm(path, "attention.pre_norm", attention.pre_norm.as_ref())?;
         check_post_norm(path, "attention.post_norm", attention.post_norm.as_ref())?;
         check_norm(path, "ffn.pre_norm", ffn.pre_norm.as_ref())?;
-        if layer.parallel && ffn.pre_norm.is_some() {
-            return wrong(path, "ffn.pre_norm", "parallel blocks share attention's");
-        }
         check_post_norm(path, "ffn.post_norm", ffn.post_norm.as_ref())?;
         positive(path, "attention.residual_scale", attention.residual_scale)?;
         positive(path, "ffn.residual_scale", ffn.residual_scale)?;
         size(path, "d_ff", ffn.body.d_ff as u64, MAX_DIMENSION)?;
+        if ffn.body.bias && ffn.body.gated {
+            return wrong(path, "ffn.bias", "gated FFNs have none");
+        }
         if let Activation::FatRelu { threshold } = ffn.body.activation
             && !(threshold.is_finite() && threshold >= 0.0)
         {
@@ -194,7 +197,7 @@ fn check_rope(path: &Path, rope: &Rope) -> Result<()> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::network::{QkNorm, RopePairing, Temperature, Uniform};
+    use crate::network::{NormKind, QkNorm, RopePairing, Temperature, Uniform};
 
     fn network() -> Network {
         Uniform {
@@ -235,6 +238,7 @@ mod tests {
         assert_eq!(changed(|_| ()), None);
         let normed = |n: &mut Network| {
             let norm = QkNorm {
+                kind: NormKind::Rms,
                 span: NormSpan::Row,
                 eps: 1e-6,
                 after_rope: false,
@@ -249,7 +253,7 @@ mod tests {
     #[test]
     fn impossible_sizes_and_factors_are_named() {
         type Change = fn(&mut Network);
-        let cases: [(&str, Change); 28] = [
+        let cases: [(&str, Change); 29] = [
             ("layers", |n| n.layers.clear()),
             ("layers", |n| {
                 n.layers = vec![n.layers[0].clone(); usize::from(u16::MAX)]
@@ -266,7 +270,8 @@ mod tests {
             ("rotary dimension", |n| n.ropes[0].rotary_dim = 15),
             ("rotary dimension", |n| n.ropes[0].rotary_dim = 18),
             ("output_norm", |n| n.output_norm.eps = 0.0),
-            ("ffn.pre_norm", |n| n.layers[1].parallel = true),
+            ("position_offset", |n| n.position_offset = Some(usize::MAX)),
+            ("ffn.bias", |n| n.layers[1].ffn.body.bias = true),
             ("ffn.post_norm", |n| {
                 let norm = n.output_norm;
                 n.layers[1].ffn.post_norm = Some(Norm { bias: true, ..norm });
@@ -283,6 +288,7 @@ mod tests {
             }),
             ("attention.qk_norm", |n| {
                 let norm = QkNorm {
+                    kind: NormKind::Rms,
                     span: NormSpan::Row,
                     eps: 1e-6,
                     after_rope: true,

@@ -34,6 +34,9 @@ pub struct Network {
     pub context_length: usize,
     /// Factor of embedding rows.
     pub embedding_scale: f32,
+    /// Learned positions, which are added to embedding rows: position p is row `p + offset` of a table with
+    /// `context_length + offset` rows. `None` if there is no table.
+    pub position_offset: Option<usize>,
     /// The kinds of rotation to which layers refer.
     pub ropes: Vec<Rope>,
     /// The layers, from the embedding to the head.
@@ -53,8 +56,8 @@ pub struct Layer {
     pub attention: Block<Attention>,
     /// Mixes the columns of one position.
     pub ffn: Block<Ffn>,
-    /// Whether both blocks have the same input, that of attention, so that the FFN has no norm of its own. Otherwise
-    /// the FFN's input is made from what attention has added to.
+    /// Whether the FFN's input is made from the same residual stream as attention's: by its own norm, or else by that
+    /// of attention. Otherwise it is made from what attention has added to.
     pub parallel: bool,
 }
 
@@ -114,6 +117,8 @@ pub struct Attention {
     pub head_dim: usize,
     /// Whether Q, K and V have biases.
     pub qkv_bias: bool,
+    /// Whether O has a bias.
+    pub out_bias: bool,
     /// Norm of queries and keys.
     pub qk_norm: Option<QkNorm>,
     /// Index into [`Network::ropes`]; `None` if positions are not encoded.
@@ -131,6 +136,8 @@ pub struct Attention {
 /// Norm of queries and keys.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct QkNorm {
+    /// What it divides by.
+    pub kind: NormKind,
     /// What it spans, and so how long its weights are.
     pub span: NormSpan,
     /// Added to the mean square.
@@ -145,6 +152,8 @@ pub struct QkNorm {
 pub enum NormSpan {
     /// Each head separately, all with the same weights, `[head_dim]`.
     Head,
+    /// Each head separately with its own weights, `[heads, head_dim]`.
+    OwnHead,
     /// All heads together, `[heads * head_dim]`.
     Row,
 }
@@ -158,7 +167,8 @@ pub struct Temperature {
     pub original_context: usize,
 }
 
-/// An FFN: `down · (act(gate · x) * up · x)` if it is gated, else `down · act(gate · x)`.
+/// An FFN: `down · (act(gate · x) * up · x)` if it is gated, else `down · act(gate · x)`, where Gate and Down may
+/// have biases.
 ///
 /// The matrix whose product is activated is Gate in either case, since it decides which neurons are alive. Without
 /// another one beside it, files call it Up.
@@ -170,6 +180,8 @@ pub struct Ffn {
     pub activation: Activation,
     /// Whether there is Up.
     pub gated: bool,
+    /// Whether Gate and Down have biases; gated FFNs have none.
+    pub bias: bool,
 }
 
 /// From the normalised residual stream to logits.
@@ -177,6 +189,8 @@ pub struct Ffn {
 pub struct Head {
     /// Whether the output head is the embedding matrix.
     pub tied: bool,
+    /// Whether logits have biases, which are added before the factor.
+    pub bias: bool,
     /// Factor of the logits.
     pub scale: f32,
     /// `c * tanh(logit / c)`, after the factor.

@@ -76,44 +76,55 @@ impl Network {
         contents
     }
 
-    /// Norms and biases, which are always in memory, with their lengths, in the order of a packed file.
+    /// Norms, biases and learned positions, which are always in memory, with their lengths, in the order of a packed
+    /// file.
     pub fn vectors(&self) -> Vec<(TensorId, usize)> {
         let mut vectors = Vec::new();
         for (l, layer) in self.layers.iter().enumerate() {
             for t in T::VECTORS {
-                let len = self.vector_len(layer, t);
-                vectors.extend(len.map(|len| (TensorId::Layer(l, t), len)));
+                let shape = self.vector_shape(layer, t);
+                vectors.extend(shape.map(|(rows, cols)| (TensorId::Layer(l, t), rows * cols)));
             }
         }
-        vectors.push((TensorId::OutputNorm, self.d_model));
-        if self.output_norm.bias {
-            vectors.push((TensorId::OutputNormBias, self.d_model));
+        for id in [
+            TensorId::OutputNorm,
+            TensorId::OutputNormBias,
+            TensorId::OutputHeadBias,
+            TensorId::PositionEmbedding,
+        ] {
+            let shape = self.shape(id).and_then(|s| Some((s.rows?, s.cols?)));
+            vectors.extend(shape.map(|(rows, cols)| (id, rows.saturating_mul(cols))));
         }
         vectors
     }
 
-    /// Number of elements of a layer's norm or bias, if it has one.
-    fn vector_len(&self, layer: &Layer, t: T) -> Option<usize> {
-        let (a, d) = (&layer.attention.body, self.d_model);
-        let spans = |norm: Option<super::QkNorm>, row: usize| {
-            norm.map(|n| match n.span {
-                NormSpan::Head => a.head_dim,
-                NormSpan::Row => row,
+    /// Rows and columns of a layer's norm or bias, if it has one.
+    fn vector_shape(&self, layer: &Layer, t: T) -> Option<(usize, usize)> {
+        let (a, ffn, d) = (&layer.attention.body, &layer.ffn.body, self.d_model);
+        let spans = |heads: usize| {
+            a.qk_norm.map(|n| match n.span {
+                NormSpan::Head => (1, a.head_dim),
+                NormSpan::OwnHead => (heads, a.head_dim),
+                NormSpan::Row => (1, heads * a.head_dim),
             })
         };
-        match t {
+        let len = match t {
+            T::QNorm => return spans(a.n_heads),
+            T::KNorm => return spans(a.n_kv_heads),
             T::AttnNorm => layer.attention.pre_norm.map(|_| d),
             T::AttnNormBias => layer.attention.pre_norm.filter(|n| n.bias).map(|_| d),
             T::QBias => a.qkv_bias.then(|| a.q_dim()),
             T::KBias | T::VBias => a.qkv_bias.then(|| a.kv_dim()),
-            T::QNorm => spans(a.qk_norm, a.q_dim()),
-            T::KNorm => spans(a.qk_norm, a.kv_dim()),
+            T::OBias => a.out_bias.then_some(d),
             T::AttnPostNorm => layer.attention.post_norm.map(|_| d),
             T::FfnNorm => layer.ffn.pre_norm.map(|_| d),
             T::FfnNormBias => layer.ffn.pre_norm.filter(|n| n.bias).map(|_| d),
+            T::GateBias => ffn.bias.then_some(ffn.d_ff),
+            T::DownBias => ffn.bias.then_some(d),
             T::FfnPostNorm => layer.ffn.post_norm.map(|_| d),
             _ => None,
-        }
+        };
+        len.map(|len| (1, len))
     }
 
     /// The shape of a tensor; `None` if the network has none in this role.
@@ -128,6 +139,11 @@ impl Network {
             TensorId::OutputHead => return (!self.head.tied).then(|| shape(self.vocab_size, d)),
             TensorId::OutputNorm => return Some(shape(1, d)),
             TensorId::OutputNormBias => return self.output_norm.bias.then(|| shape(1, d)),
+            TensorId::OutputHeadBias => return self.head.bias.then(|| shape(1, self.vocab_size)),
+            TensorId::PositionEmbedding => {
+                let offset = self.position_offset?;
+                return Some(shape(self.context_length + offset, d));
+            }
             TensorId::Layer(layer, t) => (self.layers.get(layer)?, t),
         };
         let (a, ffn) = (&layer.attention.body, &layer.ffn.body);
@@ -147,7 +163,10 @@ impl Network {
                 rows: Some(ff),
                 cols: None,
             }),
-            _ => Some(shape(1, self.vector_len(layer, t)?)),
+            _ => {
+                let (rows, cols) = self.vector_shape(layer, t)?;
+                Some(shape(rows, cols))
+            }
         }
     }
 }

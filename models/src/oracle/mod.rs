@@ -125,6 +125,14 @@ impl Oracle {
     pub fn forward(&mut self, token: u32) -> Vec<f32> {
         let mut x = self.weights.embedding.row(token as usize).to_vec(); // [d_model]
         scale(&mut x, self.network.embedding_scale);
+        if let Some(offset) = self.network.position_offset {
+            let table = self.weights.vector(TensorId::PositionEmbedding);
+            let mut rows = table
+                .expect("it was read with the network")
+                .chunks_exact(x.len());
+            let row = rows.nth(self.position + offset);
+            add(&mut x, row.expect("a position within the context"));
+        }
         for l in 0..self.network.n_layers() {
             let block = self.network.layers[l].attention.clone();
             let mut h = self.input_of(&block, (l, T::AttnNorm, T::AttnNormBias), &x);
@@ -133,10 +141,11 @@ impl Oracle {
             self.add_output(&block, (l, T::AttnPostNorm), y, &mut x);
             let parallel = self.network.layers[l].parallel;
             let block = self.network.layers[l].ffn.clone();
-            if !parallel {
-                h = self.input_of(&block, (l, T::FfnNorm, T::FfnNormBias), &x);
+            let from = if parallel { &before } else { &x };
+            if !parallel || block.pre_norm.is_some() {
+                h = self.input_of(&block, (l, T::FfnNorm, T::FfnNormBias), from);
             }
-            let y = self.ffn(l, if parallel { &before } else { &x }, &h);
+            let y = self.ffn(l, from, &h);
             self.add_output(&block, (l, T::FfnPostNorm), y, &mut x);
         }
         self.position += 1;
@@ -145,6 +154,9 @@ impl Oracle {
         let head = self.weights.head.as_ref();
         let head = head.unwrap_or(&self.weights.embedding);
         let mut logits = head.times(&self.input(head, &h));
+        if let Some(bias) = self.weights.vector(TensorId::OutputHeadBias) {
+            add(&mut logits, bias);
+        }
         scale(&mut logits, self.network.head.scale);
         if let Some(cap) = self.network.head.softcap {
             logits.iter_mut().for_each(|v| *v = cap * (*v / cap).tanh());
@@ -169,14 +181,7 @@ impl Oracle {
     /// A norm of `x`, `[d_model]`, with this weight and bias.
     fn norm(&self, norm: Norm, weight: TensorId, bias: Option<TensorId>, x: &[f32]) -> Vec<f32> {
         let weight = self.weights.vector(weight);
-        let mut normed = match norm.kind {
-            NormKind::Rms => rms_norm(x, weight, norm.eps),
-            NormKind::Layer => {
-                let mean = x.iter().map(|&v| f64::from(v)).sum::<f64>() / x.len() as f64;
-                let centred: Vec<f32> = x.iter().map(|&v| (f64::from(v) - mean) as f32).collect();
-                rms_norm(&centred, weight, norm.eps)
-            }
-        };
+        let mut normed = norm_of(norm.kind, x, weight, norm.eps);
         if let Some(bias) = bias.and_then(|id| self.weights.vector(id)) {
             add(&mut normed, bias);
         }
@@ -263,7 +268,7 @@ impl Oracle {
             }
             mixed.extend(sum.iter().map(|&s| s as f32));
         }
-        layer.o.times(&self.input(&layer.o, &mixed))
+        self.project(&layer.o, (l, T::OBias), &mixed)
     }
 
     fn project(&self, matrix: &Matrix, (l, bias): (usize, T), h: &[f32]) -> Vec<f32> {
@@ -294,11 +299,15 @@ impl Oracle {
         let Some(n) = a.qk_norm else { return x };
         let gain = self.weights.vector(TensorId::Layer(l, norm));
         let span = match n.span {
-            NormSpan::Head => a.head_dim,
+            NormSpan::Head | NormSpan::OwnHead => a.head_dim,
             NormSpan::Row => x.len(),
         };
-        let spans = x.chunks_exact(span);
-        spans.flat_map(|x| rms_norm(x, gain, n.eps)).collect()
+        // Heads with their own weights have them one after the other, others share them.
+        let gains = gain.into_iter().flat_map(|gain| gain.chunks_exact(span));
+        let spans = x.chunks_exact(span).zip(gains.cycle());
+        spans
+            .flat_map(|(x, gain)| norm_of(n.kind, x, Some(gain), n.eps))
+            .collect()
     }
 
     /// The input by which `matrix` is multiplied in place of `x`.
@@ -343,20 +352,22 @@ impl Oracle {
         let scores = predictor.map(|p| predictor_scores(p, x)); // [d_ff]
         let gate_input = self.input(gate, h);
         let up = up.as_ref().map(|up| (up, self.input(up, h)));
+        let bias = self.weights.vector(TensorId::Layer(l, T::GateBias)); // [d_ff]
         let mut neurons = vec![0.0; d_ff];
         for (i, neuron) in neurons.iter_mut().enumerate() {
             let skipped = |s: &Vec<f32>| s[i] < self.network.predictor_threshold;
             if scores.as_ref().is_some_and(skipped) {
                 continue;
             }
-            let g = activation.gate(dot(gate.row(i), &gate_input) as f32);
+            let bias = bias.map_or(0.0, |bias| f64::from(bias[i]));
+            let g = activation.gate((dot(gate.row(i), &gate_input) + bias) as f32);
             self.active[l] += u64::from(g > 0.0);
             *neuron = match &up {
                 Some((up, input)) => g * activation.up(dot(up.row(i), input) as f32),
                 None => g,
             };
         }
-        down.times(&self.input(down, &neurons))
+        self.project(down, (l, T::DownBias), &neurons)
     }
 }
 
@@ -396,6 +407,18 @@ fn add(x: &mut [f32], update: &[f32]) {
 /// `x * factor`; 1 changes nothing.
 fn scale(x: &mut [f32], factor: f32) {
     x.iter_mut().for_each(|v| *v *= factor);
+}
+
+/// A norm of `x` without its bias.
+fn norm_of(kind: NormKind, x: &[f32], gain: Option<&[f32]>, eps: f32) -> Vec<f32> {
+    match kind {
+        NormKind::Rms => rms_norm(x, gain, eps),
+        NormKind::Layer => {
+            let mean = x.iter().map(|&v| f64::from(v)).sum::<f64>() / x.len() as f64;
+            let centred: Vec<f32> = x.iter().map(|&v| (f64::from(v) - mean) as f32).collect();
+            rms_norm(&centred, gain, eps)
+        }
+    }
 }
 
 /// `x / sqrt(mean(x²) + eps) * gain`.

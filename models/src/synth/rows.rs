@@ -94,6 +94,8 @@ impl Rows {
             TensorId::OutputNorm => (0, 1),
             TensorId::OutputHead => (0, 2),
             TensorId::OutputNormBias => (0, 3),
+            TensorId::OutputHeadBias => (0, 4),
+            TensorId::PositionEmbedding => (0, 5),
             TensorId::Layer(l, t) => (l as u64 + 1, t as u64),
         };
         self.stream.child(layer).child(tensor).child(row as u64)

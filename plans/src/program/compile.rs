@@ -133,6 +133,7 @@ impl<'a> Compiler<'a> {
         let ffn = &self.network.layers[before].ffn;
         Prepare::JoinShares {
             layer: before,
+            bias: self.vector(before, T::DownBias),
             join: Join {
                 norm: self.norm(ffn.post_norm, before, (T::FfnPostNorm, None)),
                 scale: ffn.residual_scale,
@@ -171,7 +172,7 @@ impl<'a> Compiler<'a> {
         Work::Rows(rows)
     }
 
-    /// The norm of attention's input; in parallel layers, of the FFN's as well.
+    /// The norm of attention's input; in parallel layers, of the FFN's as well, unless that has its own.
     fn attention_norm(&self, layer: usize) -> Option<NormAt> {
         let norm = self.network.layers[layer].attention.pre_norm;
         self.norm(norm, layer, (T::AttnNorm, Some(T::AttnNormBias)))
@@ -204,7 +205,8 @@ impl<'a> Compiler<'a> {
         };
         self.push(layer, Vec::new(), heads);
         let site = (Stage::Output, Board::Output, self.network.d_model);
-        let work = self.rows(site, &[(id(T::O), 0, 0..0)], Finish::Plain);
+        let matrices = [(id(T::O), 0, self.vector(layer, T::OBias))];
+        let work = self.rows(site, &matrices, Finish::Plain);
         self.push(layer, vec![Prepare::TakeHeads], work);
     }
 
@@ -236,9 +238,9 @@ impl<'a> Compiler<'a> {
     fn ffn(&mut self, layer: usize) {
         let block = &self.network.layers[layer].ffn;
         let parallel = self.network.layers[layer].parallel;
-        let norm = match parallel {
-            true => self.attention_norm(layer),
-            false => self.norm(block.pre_norm, layer, (T::FfnNorm, Some(T::FfnNormBias))),
+        let norm = match block.pre_norm {
+            None if parallel => self.attention_norm(layer),
+            own => self.norm(own, layer, (T::FfnNorm, Some(T::FfnNormBias))),
         };
         let (predicted, join) = (self.options.predicted, self.join_output(layer));
         let hidden = predicted.then_some(Prepare::TakeHidden);
@@ -261,17 +263,17 @@ impl<'a> Compiler<'a> {
             .collect();
         let items = self.items.get(&Content::Neurons(layer)).cloned();
         let items = items.unwrap_or_default();
-        if !self.options.by_matrix {
-            let part = Part::Whole;
-            return self.push(layer, prepare, Work::Neurons { part, items });
-        }
-        let gates = Work::Neurons {
-            part: Part::Gates,
+        let bias = self.vector(layer, T::GateBias);
+        let work = |part| Work::Neurons {
+            part,
+            bias: bias.clone(),
             items: items.clone(),
         };
-        self.push(layer, prepare, gates);
-        let part = Part::UpDown;
-        self.push(layer, Vec::new(), Work::Neurons { part, items });
+        if !self.options.by_matrix {
+            return self.push(layer, prepare, work(Part::Whole));
+        }
+        self.push(layer, prepare, work(Part::Gates));
+        self.push(layer, Vec::new(), work(Part::UpDown));
     }
 
     fn head(&mut self) {
@@ -298,7 +300,9 @@ impl<'a> Compiler<'a> {
             },
         };
         let site = (Stage::Head, Board::Logits, self.network.vocab_size);
-        let work = self.rows(site, &[(self.network.head_tensor(), 0, 0..0)], finish);
+        let bias = vectors.range(TensorId::OutputHeadBias);
+        let matrices = [(self.network.head_tensor(), 0, bias)];
+        let work = self.rows(site, &matrices, finish);
         self.push(n_layers, prepare, work);
         if let Some(phase) = self.program.phases.last_mut() {
             phase.only_for_logits = true;

@@ -128,6 +128,8 @@ pub enum Prepare {
     JoinShares {
         /// Layer of the FFN.
         layer: usize,
+        /// Range of Down's bias in the model's vectors, which is added once to the sum; empty if it has none.
+        bias: Range<usize>,
         /// How.
         join: Join,
     },
@@ -216,6 +218,8 @@ pub enum Work {
     Neurons {
         /// Which part.
         part: Part,
+        /// Range of Gate's bias in the model's vectors; empty if it has none.
+        bias: Range<usize>,
         /// The core's own clusters.
         items: Vec<Item>,
     },

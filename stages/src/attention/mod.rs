@@ -4,7 +4,7 @@ mod room;
 mod rotation;
 mod share;
 
-use forebay_models::network::{self, Network, NormSpan};
+use forebay_models::network::{self, Network, NormKind, NormSpan, QkNorm};
 
 pub use room::KvRoom;
 
@@ -26,9 +26,9 @@ pub struct Places<'a> {
 /// Weights of the norms of queries and keys in a layer; empty if it has none.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct QkWeights<'a> {
-    /// `[head_dim]` or `[q_dim]`
+    /// `[head_dim]`, `[n_heads, head_dim]` or `[q_dim]`
     pub q: &'a [f32],
-    /// `[head_dim]` or `[kv_dim]`
+    /// `[head_dim]`, `[n_kv_heads, head_dim]` or `[kv_dim]`
     pub k: &'a [f32],
     /// Bias of the keys, `[kv_dim]`; empty if there is none.
     pub k_bias: &'a [f32],
@@ -174,33 +174,39 @@ impl Attention {
         let per_row = a.qk_norm.filter(|norm| norm.span == NormSpan::Row);
         if let Some(norm) = per_row {
             // Every core does this for all heads: the norm needs the squares of all of them.
-            normalise(kernels, norms.q, norm.eps, q, &mut self.unnormed);
-            normalise(kernels, norms.k, norm.eps, k, &mut self.unnormed);
+            normalise(kernels, norms.q, norm, q, &mut self.unnormed);
+            normalise(kernels, norms.k, norm, k, &mut self.unnormed);
         }
-        let per_head = a.qk_norm.filter(|norm| norm.span == NormSpan::Head);
+        let per_head = a.qk_norm.filter(|norm| norm.span != NormSpan::Row);
         let (after, before) = match per_head {
             Some(norm) if norm.after_rope => (Some(norm), None),
             norm => (None, norm),
         };
         let rotation = a.rope.map(|rope| &self.rotations[rope]);
-        let mut each = |weights: &[f32], head: &mut [f32]| {
+        let d = a.head_dim;
+        let mut each = |weights: &[f32], number: usize, head: &mut [f32]| {
+            let weights = match a.qk_norm.map(|norm| norm.span) {
+                Some(NormSpan::OwnHead) => &weights[number * d..][..d],
+                _ => weights,
+            };
             if let Some(norm) = before {
-                normalise(kernels, weights, norm.eps, head, &mut self.unnormed);
+                normalise(kernels, weights, norm, head, &mut self.unnormed);
             }
             if let Some(rotation) = rotation {
                 rotation.turn(kernels, t, head);
             }
             if let Some(norm) = after {
-                normalise(kernels, weights, norm.eps, head, &mut self.unnormed);
+                normalise(kernels, weights, norm, head, &mut self.unnormed);
             }
         };
-        let d = a.head_dim;
         let own = |heads: &std::ops::Range<usize>| heads.start * d..heads.end * d;
-        for head in q[own(&share.q_heads)].chunks_exact_mut(d) {
-            each(norms.q, head);
+        let heads = q[own(&share.q_heads)].chunks_exact_mut(d);
+        for (number, head) in share.q_heads.clone().zip(heads) {
+            each(norms.q, number, head);
         }
-        for head in k[own(&share.kv_heads)].chunks_exact_mut(d) {
-            each(norms.k, head);
+        let heads = k[own(&share.kv_heads)].chunks_exact_mut(d);
+        for (number, head) in share.kv_heads.clone().zip(heads) {
+            each(norms.k, number, head);
         }
         if let Some(temperature) = a.temperature {
             let factor = temperature.at(position as usize);
@@ -310,17 +316,20 @@ impl Attention {
     }
 }
 
-/// RMSNorm in place; `before` has room for the row.
+/// The norm in place; `before` has room for the row.
 fn normalise(
     kernels: &KernelTable,
     weights: &[f32],
-    eps: f32,
+    norm: QkNorm,
     row: &mut [f32],
     before: &mut [f32],
 ) {
     let before = &mut before[..row.len()];
     before.copy_from_slice(row);
-    kernels.rmsnorm(before, weights, eps, row);
+    match norm.kind {
+        NormKind::Rms => kernels.rmsnorm(before, weights, norm.eps, row),
+        NormKind::Layer => kernels.layernorm(before, weights, norm.eps, row),
+    }
 }
 
 /// Elements of the largest head.
@@ -335,7 +344,7 @@ fn widest_norm(network: &Network) -> usize {
         let a = &layer.attention.body;
         match a.qk_norm.map(|norm| norm.span) {
             Some(NormSpan::Row) => a.q_dim(),
-            Some(NormSpan::Head) => a.head_dim,
+            Some(NormSpan::Head | NormSpan::OwnHead) => a.head_dim,
             None => 0,
         }
     });

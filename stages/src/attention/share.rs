@@ -50,6 +50,7 @@ mod tests {
                 n_kv_heads,
                 head_dim: 4,
                 qkv_bias: false,
+                out_bias: false,
                 qk_norm: None,
                 rope: None,
                 window: None,

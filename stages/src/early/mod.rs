@@ -11,7 +11,7 @@ use crate::contract::{Outbox, Port, Slice, StageActor};
 use crate::flight::Flight;
 use crate::frame::Frame;
 use crate::gathered::Gathered;
-use crate::gc::gate;
+use crate::gc::{add_bias, gate};
 use crate::live_mask::LiveMask;
 use crate::neuron_store::Parts;
 
@@ -64,6 +64,7 @@ impl Early {
             gathered,
             gates,
         );
+        add_bias(frame.gate_bias(flight.item.cluster), &here, gates);
         let layer = frame.phase.layer;
         let live = frame.rule.survivors(layer, gates, n, &here, None);
         flight.early.gated = here;

@@ -57,6 +57,20 @@ pub fn gate(
     }
 }
 
+/// Adds `bias`, `[n]`, if there is one, to the gates of the neurons `wanted` of a cluster of `n`, `[n_tokens, n]`.
+pub fn add_bias(bias: &[f32], wanted: &LiveMask, gates: &mut [f32]) {
+    let n = bias.len();
+    if n == 0 {
+        return;
+    }
+    for token in gates.chunks_exact_mut(n) {
+        match wanted.count() == n {
+            true => token.iter_mut().zip(bias).for_each(|(g, b)| *g += b),
+            false => wanted.iter().for_each(|i| token[i] += bias[i]),
+        }
+    }
+}
+
 /// All rows, at equal distances.
 fn all(
     kernels: &KernelTable,

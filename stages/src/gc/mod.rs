@@ -12,7 +12,7 @@ use crate::flight::Flight;
 use crate::frame::Frame;
 use crate::gathered::Gathered;
 
-pub use gate::gate;
+pub use gate::{add_bias, gate};
 
 /// The stage.
 #[derive(Debug)]
@@ -58,6 +58,7 @@ impl Gc {
         // The rows borrow the flight's buffer while the gates are written.
         let buffer = flight.buffer.take();
         let rows = frame.weights.gate_rows_of(buffer.as_deref(), flight);
+        let bias = frame.gate_bias(cluster);
         let (gates, named, early) = flight.gates_mut(n_tokens);
         let products = gate(
             frame.kernels,
@@ -68,6 +69,8 @@ impl Gc {
             &mut self.gathered,
             gates,
         );
+        // Gates that a token skips get it too: the rule sets them to 0 afterwards.
+        add_bias(bias, &wanted, gates);
         early.gated.iter().for_each(|i| gates[i] = early.gates[i]);
         self.computed.add(wanted.count(), products);
         let rule = frame.rule;

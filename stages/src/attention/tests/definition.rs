@@ -2,8 +2,12 @@
 
 use super::*;
 
-/// `x / sqrt(mean(x²) + eps) * weights`
-fn norm(x: &mut [f64], weights: &[f32], eps: f32) {
+/// `x / sqrt(mean(x²) + eps) * weights`, of what is left of `x` without its mean if it is a LayerNorm.
+fn norm(x: &mut [f64], weights: &[f32], (kind, eps): (NormKind, f32)) {
+    if kind == NormKind::Layer {
+        let mean = x.iter().sum::<f64>() / x.len() as f64;
+        x.iter_mut().for_each(|v| *v -= mean);
+    }
     let mean = x.iter().map(|v| v * v).sum::<f64>() / x.len() as f64;
     for (v, &w) in x.iter_mut().zip(weights) {
         *v *= f64::from(w) / (mean + f64::from(eps)).sqrt();
@@ -44,9 +48,13 @@ fn prepared(network: &Network, layer: usize, position: usize, token: u64) -> [Ve
             };
             let span = match n.span {
                 NormSpan::Row => x.len(),
-                NormSpan::Head => a.head_dim,
+                NormSpan::Head | NormSpan::OwnHead => a.head_dim,
             };
-            x.chunks_mut(span).for_each(|x| norm(x, weights, n.eps));
+            // Those with their own weights come one after the other, others have the same.
+            let weights = weights.chunks(span).cycle();
+            for (x, weights) in x.chunks_mut(span).zip(weights) {
+                norm(x, weights, (n.kind, n.eps));
+            }
         };
         normalise(x, false);
         if let Some(rope) = a.rope {

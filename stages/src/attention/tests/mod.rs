@@ -5,8 +5,8 @@ mod steps;
 
 use forebay_models::kv_type::KvType;
 use forebay_models::network::{
-    self, Activation, Block, Ffn, Head, Layer, Network, Norm, NormSpan, QkNorm, Rope, RopePairing,
-    RopeScaling, Temperature,
+    self, Activation, Block, Ffn, Head, Layer, Network, Norm, NormKind, NormSpan, QkNorm, Rope,
+    RopePairing, RopeScaling, Temperature,
 };
 
 use super::{Attention, KvRoom, Places, QkWeights};
@@ -70,6 +70,7 @@ fn weights(network: &Network, layer: usize) -> (Vec<f32>, Vec<f32>) {
     let a = network.attention(layer);
     let (q, k) = match a.qk_norm.map(|norm| norm.span) {
         Some(NormSpan::Head) => (a.head_dim, a.head_dim),
+        Some(NormSpan::OwnHead) => (a.q_dim(), a.kv_dim()),
         Some(NormSpan::Row) => (a.q_dim(), a.kv_dim()),
         None => (0, 0),
     };
@@ -86,6 +87,7 @@ fn attention(
         n_kv_heads,
         head_dim,
         qkv_bias: false,
+        out_bias: false,
         qk_norm: None,
         rope: Some(0),
         window,
@@ -96,9 +98,10 @@ fn attention(
 }
 
 /// Attention that differs in everything that it knows.
-fn bodies() -> [network::Attention; 5] {
+fn bodies() -> [network::Attention; 6] {
     let norm = |span, after_rope| {
         Some(QkNorm {
+            kind: NormKind::Rms,
             span,
             eps: 1e-5,
             after_rope,
@@ -131,6 +134,15 @@ fn bodies() -> [network::Attention; 5] {
             softcap: Some(3.0),
             ..attention((4, 2, 24), None)
         },
+        network::Attention {
+            qk_norm: Some(QkNorm {
+                kind: NormKind::Layer,
+                span: NormSpan::OwnHead,
+                eps: 1e-3,
+                after_rope: false,
+            }),
+            ..attention((6, 3, 16), None)
+        },
     ]
 }
 
@@ -157,6 +169,7 @@ fn network() -> Network {
                 d_ff: 8,
                 activation: Activation::Silu,
                 gated: true,
+                bias: false,
             },
             post_norm: None,
             residual_scale: 1.0,
@@ -169,6 +182,7 @@ fn network() -> Network {
         vocab_size: 8,
         context_length: 1000,
         embedding_scale: 1.0,
+        position_offset: None,
         ropes: vec![
             rope(1e4, 16, RopePairing::HalfSplit, 1.0),
             rope(5e2, 8, RopePairing::Interleaved, 1.25),
@@ -177,6 +191,7 @@ fn network() -> Network {
         output_norm: Norm::rms(1e-5),
         head: Head {
             tied: true,
+            bias: false,
             scale: 1.0,
             softcap: None,
         },
