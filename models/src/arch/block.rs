@@ -25,7 +25,8 @@ pub(super) fn with_rope(
     activation: Activation,
 ) -> Result<Network> {
     let eps = m.positive("attention.layer_norm_rms_epsilon", "rms_norm_eps")?;
-    with_eps(m, head_dim, rope, (activation, eps))
+    let d_ff = m.sizes(D_FF.0, D_FF.1, m.layers()?)?;
+    with_eps(m, head_dim, rope, (activation, d_ff), eps)
 }
 
 /// A network of plain blocks with LayerNorms, whose epsilon is the field `eps` of `config.json`, with biases or
@@ -39,7 +40,19 @@ pub(super) fn with_layer_norms(
     let head_dim = head_dim(m)?;
     let rope = rope::read(m, head_dim, rope, None)?;
     let eps = m.positive("attention.layer_norm_epsilon", eps)?;
-    let mut network = with_eps(m, head_dim, rope, (activation, eps))?;
+    let d_ff = m.sizes(D_FF.0, D_FF.1, m.layers()?)?;
+    layer_normed(m, head_dim, rope, (activation, d_ff), (eps, bias))
+}
+
+/// The same with given rotation, widths of the FFNs and epsilon.
+pub(super) fn layer_normed(
+    m: &Metadata<'_>,
+    head_dim: usize,
+    rope: Rope,
+    (activation, d_ff): (Activation, Vec<usize>), // [n_layers]
+    (eps, bias): (f32, bool),
+) -> Result<Network> {
+    let mut network = with_eps(m, head_dim, rope, (activation, d_ff), eps)?;
     let kind = NormKind::Layer;
     network.output_norm = Norm { kind, eps, bias };
     for layer in &mut network.layers {
@@ -49,17 +62,46 @@ pub(super) fn with_layer_norms(
     Ok(network)
 }
 
+/// A network of plain blocks with LayerNorms and learned positions, which are `offset` rows into their table.
+pub(super) fn with_learned_positions(
+    m: &Metadata<'_>,
+    offset: usize,
+    (activation, d_ff): (Activation, Vec<usize>), // [n_layers]
+    eps: f32,
+) -> Result<Network> {
+    let head_dim = head_dim(m)?;
+    let unused = Rope::plain(1.0, 2, RopePairing::HalfSplit);
+    let mut network = layer_normed(m, head_dim, unused, (activation, d_ff), (eps, true))?;
+    network.position_offset = Some(offset);
+    network.ropes.clear();
+    for layer in &mut network.layers {
+        layer.attention.body.rope = None;
+    }
+    Ok(network)
+}
+
+/// Widths of the FFNs, `[n_layers]`: as given, or else four times the model's.
+pub(super) fn ffn_or_four_times(m: &Metadata<'_>) -> Result<Vec<usize>> {
+    let n_layers = m.layers()?;
+    let width = m.size("embedding_length", "hidden_size")?;
+    let given = m.optional_sizes(D_FF.0, D_FF.1, n_layers)?;
+    Ok(given.unwrap_or_else(|| vec![4 * width; n_layers]))
+}
+
+/// Key and field of the widths of FFNs.
+const D_FF: (&str, &str) = ("feed_forward_length", "intermediate_size");
+
 fn with_eps(
     m: &Metadata<'_>,
     head_dim: usize,
     rope: Rope,
-    (activation, rms_eps): (Activation, f32),
+    (activation, d_ff): (Activation, Vec<usize>), // [n_layers]
+    rms_eps: f32,
 ) -> Result<Network> {
     let n_layers = m.layers()?;
     let heads = m.sizes("attention.head_count", "num_attention_heads", n_layers)?;
     let kv_heads = m.optional_sizes("attention.head_count_kv", "num_key_value_heads", n_layers)?;
     let kv_heads = kv_heads.unwrap_or_else(|| heads.clone());
-    let d_ff = m.sizes("feed_forward_length", "intermediate_size", n_layers)?;
     let mut network = Uniform {
         name: m.name(),
         n_layers,
@@ -258,6 +300,13 @@ pub(super) fn parallel_blocks(network: &mut Network) {
     }
 }
 
+/// Both blocks of a layer beside each other, each with its own norm.
+pub(super) fn parallel_blocks_of_two_norms(network: &mut Network) {
+    for layer in &mut network.layers {
+        layer.parallel = true;
+    }
+}
+
 /// FFNs without a gate: Down follows the activation.
 pub(super) fn no_gates(network: &mut Network) {
     for layer in &mut network.layers {
@@ -268,7 +317,7 @@ pub(super) fn no_gates(network: &mut Network) {
 /// Whether Q, K and V have biases: checkpoints have a field for it, GGUF files just have them.
 pub(super) fn has_qkv_bias(m: &Metadata<'_>) -> Result<bool> {
     match m.is_gguf() {
-        true => Ok(m.has_tensor("blk.0.attn_q.bias")),
+        true => Ok(m.has_tensor("blk.0.attn_q.bias") || m.has_tensor("blk.0.attn_qkv.bias")),
         false => Ok(m.fields().optional_bool("attention_bias")? == Some(true)),
     }
 }
@@ -277,6 +326,15 @@ pub(super) fn has_qkv_bias(m: &Metadata<'_>) -> Result<bool> {
 pub(super) fn bias_qkv(network: &mut Network, bias: bool) {
     for layer in &mut network.layers {
         layer.attention.body.qkv_bias = bias;
+    }
+}
+
+/// Gives all projections of all layers biases, or none.
+pub(super) fn bias_all(network: &mut Network, bias: bool) {
+    bias_qkv(network, bias);
+    for layer in &mut network.layers {
+        layer.attention.body.out_bias = bias;
+        layer.ffn.body.bias = bias;
     }
 }
 

@@ -41,7 +41,7 @@ use crate::source::fields::Fields;
 use metadata::{File, Metadata};
 use names::Name;
 
-pub(crate) use names::{Format, Names, Part};
+pub(crate) use names::{Form, Format, Names, Part, Stored};
 pub(crate) use written::gguf_metadata;
 
 /// All architectures. If several share a name, the first that fits is meant.
@@ -92,6 +92,8 @@ struct Hf {
     inside: &'static [&'static str],
     /// What transformers assumes for absent fields, as JSON.
     defaults: &'static str,
+    /// Fields as other architectures call them, and as this one does.
+    spellings: &'static [(&'static str, &'static str)],
 }
 
 impl Hf {
@@ -101,7 +103,13 @@ impl Hf {
             class: None,
             inside: &[],
             defaults,
+            spellings: &[],
         }
+    }
+
+    /// With its own names of fields.
+    const fn with_spellings(self, spellings: &'static [(&'static str, &'static str)]) -> Self {
+        Self { spellings, ..self }
     }
 
     const fn with_class(self, class: &'static str) -> Self {
@@ -203,6 +211,7 @@ pub(crate) fn of_hf(folder: &Path, config: Fields) -> Result<Description> {
         false => Format::Hf,
     };
     let fields = fields.with_defaults(defaults(hf));
+    let fields = fields.with_spellings(hf.spellings);
     let metadata = Metadata::new(File::Hf(folder), hf.model_type, fields, outer);
     describe(architecture, metadata, &path, format)
 }
@@ -220,7 +229,7 @@ fn describe(
 ) -> Result<Description> {
     metadata.refuse_quantised()?;
     let network = (architecture.describe)(&metadata)?;
-    let names = Names::new(architecture.tensors, format);
+    let names = Names::new(architecture.tensors, format).of_network(&network);
     let names = match metadata.further_layers()? {
         0 => names,
         _ => names.of_layers(network.n_layers()),

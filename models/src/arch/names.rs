@@ -1,5 +1,6 @@
 //! Names of tensors: tables that architectures put together.
 
+use crate::network::Network;
 use crate::tensor::{LayerTensor as T, TensorId};
 
 /// What a name means.
@@ -7,8 +8,32 @@ use crate::tensor::{LayerTensor as T, TensorId};
 pub(super) enum Role {
     /// A tensor that belongs to no layer.
     Model(TensorId),
-    /// A tensor of a layer, or several in one: their rows in this order.
+    /// A tensor of a layer, or several in one: their rows in this order. None: it is not needed.
     Layer(&'static [T]),
+    /// With what the names of layers begin.
+    Layers,
+}
+
+/// How a tensor contains what its name means.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Stored {
+    /// Whether 1 is to be added to all elements.
+    pub(crate) plus_one: bool,
+    /// Where the rows are.
+    pub(crate) form: Form,
+}
+
+/// Where the rows of one tensor or several are in a stored tensor.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Form {
+    /// Row after row, tensor after tensor.
+    Rows,
+    /// As columns.
+    Columns,
+    /// Q, K and V by key/value head: the rows of its query heads, then those of its key, then those of its value.
+    ByHead,
+    /// It is this row.
+    Row(usize),
 }
 
 /// One tensor's names; `""` if a format does not have it.
@@ -16,12 +41,19 @@ pub(super) enum Role {
 pub(super) struct Name {
     /// After `blk.N.` for tensors of a layer.
     gguf: &'static str,
-    /// After `model.layers.N.` for tensors of a layer.
+    /// After `model.layers.N.`, or what [`Name::layers`] says, for tensors of a layer. If it has a `*`, tensors with a
+    /// number in its place are the rows.
     hf: &'static str,
     role: Role,
-    /// Whether checkpoints store the difference from 1.
-    plus_one_in_hf: bool,
+    /// How checkpoints store it; GGUF has it as it is.
+    in_hf: Stored,
 }
+
+/// As it is.
+const PLAIN: Stored = Stored {
+    plus_one: false,
+    form: Form::Rows,
+};
 
 impl Name {
     pub(super) const fn layer(gguf: &'static str, hf: &'static str, parts: &'static [T]) -> Self {
@@ -29,23 +61,45 @@ impl Name {
             gguf,
             hf,
             role: Role::Layer(parts),
-            plus_one_in_hf: false,
+            in_hf: PLAIN,
         }
     }
 
-    const fn model(gguf: &'static str, hf: &'static str, id: TensorId) -> Self {
+    pub(super) const fn model(gguf: &'static str, hf: &'static str, id: TensorId) -> Self {
         Self {
             gguf,
             hf,
             role: Role::Model(id),
-            plus_one_in_hf: false,
+            in_hf: PLAIN,
+        }
+    }
+
+    /// With what the names of layers in checkpoints begin, if not with `model.layers.`; several are alternatives.
+    pub(super) const fn layers(hf: &'static str) -> Self {
+        Self {
+            gguf: "",
+            hf,
+            role: Role::Layers,
+            in_hf: PLAIN,
         }
     }
 
     /// The same for checkpoints that store the difference from 1.
     const fn plus_one(self) -> Self {
+        let plus_one = true;
         Self {
-            plus_one_in_hf: true,
+            in_hf: Stored {
+                plus_one,
+                ..self.in_hf
+            },
+            ..self
+        }
+    }
+
+    /// The same for checkpoints that store the rows in this form.
+    pub(super) const fn stored(self, form: Form) -> Self {
+        Self {
+            in_hf: Stored { form, ..self.in_hf },
             ..self
         }
     }
@@ -152,11 +206,19 @@ pub(super) const ATTENTION: [Name; 5] = [
 ];
 
 /// Biases of Q, K and V.
-pub(super) const QKV_BIAS: [Name; 3] = [
+pub(super) const QKV_BIAS: [Name; 4] = [
     Name::layer("attn_q.bias", "self_attn.q_proj.bias", &[T::QBias]),
     Name::layer("attn_k.bias", "self_attn.k_proj.bias", &[T::KBias]),
     Name::layer("attn_v.bias", "self_attn.v_proj.bias", &[T::VBias]),
+    Name::layer("attn_qkv.bias", "", &[T::QBias, T::KBias, T::VBias]),
 ];
+
+/// Bias of O.
+pub(super) const O_BIAS: [Name; 1] = [Name::layer(
+    "attn_output.bias",
+    "self_attn.o_proj.bias",
+    &[T::OBias],
+)];
 
 /// Gate, Up and Down, each in its own tensor.
 pub(super) const FFN: [Name; 3] = [
@@ -208,8 +270,8 @@ pub(crate) enum Format {
 /// What a tensor of a file is.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Part {
-    /// These tensors, row after row; if true, 1 is to be added to all elements.
-    Tensors(Vec<TensorId>, bool),
+    /// These tensors, stored like this.
+    Tensors(Vec<TensorId>, Stored),
     /// Nothing that the network needs.
     Redundant,
 }
@@ -221,6 +283,8 @@ pub(crate) struct Names {
     format: Format,
     /// Layers from this one on are not needed.
     layers: usize,
+    /// By number, the tensors of layers that the network does not have.
+    absent: u64,
 }
 
 impl Names {
@@ -229,7 +293,19 @@ impl Names {
             tables,
             format,
             layers: usize::MAX,
+            absent: 0,
         }
+    }
+
+    /// The same for this network: of several roles of a name, one that it has is meant.
+    pub(super) fn of_network(self, network: &Network) -> Self {
+        let has = |t: T| {
+            let mut layers = 0..network.n_layers();
+            layers.any(|l| network.shape(TensorId::Layer(l, t)).is_some())
+        };
+        let absent = T::ALL.into_iter().filter(|&t| !has(t));
+        let absent = absent.fold(0, |all, t| all | 1 << (t as u8));
+        Self { absent, ..self }
     }
 
     /// The same for files with layers that are not needed behind the first `n`.
@@ -248,11 +324,16 @@ impl Names {
         }
     }
 
-    fn layer_prefix(&self) -> &'static str {
-        match self.format {
+    /// With what names of layers may begin.
+    fn layer_prefixes(&self) -> impl Iterator<Item = &'static str> {
+        let own = self.all().filter(|n| matches!(n.role, Role::Layers));
+        let mut own = own.map(|n| self.of(n)).filter(|p| !p.is_empty()).peekable();
+        let usual = match self.format {
             Format::Gguf => "blk.",
             Format::Hf | Format::HfParts => "model.layers.",
-        }
+        };
+        let usual = own.peek().is_none().then_some(usual);
+        own.chain(usual)
     }
 
     /// The name of a role, for messages and for writing.
@@ -260,9 +341,35 @@ impl Names {
         let named = |n: &&Name| n.is_of(id) && !self.of(n).is_empty();
         let name = self.all().find(named).map_or("", |n| self.of(n));
         match id {
-            TensorId::Layer(layer, _) => format!("{}{layer}.{name}", self.layer_prefix()),
+            TensorId::Layer(layer, _) => {
+                let prefix = self.layer_prefixes().next().unwrap_or_default();
+                format!("{prefix}{layer}.{name}")
+            }
             _ => name.to_owned(),
         }
+    }
+
+    /// The name in the tables that `suffix`, of a layer or not, is a spelling of, with the number in place of a `*`. If
+    /// there are several, the first one that the network has.
+    fn find(&self, suffix: &str, of_layer: bool) -> Option<(&'static Name, Option<usize>)> {
+        let spelled = |n: &'static Name| {
+            let in_layer = match n.role {
+                Role::Layer(_) => true,
+                Role::Model(_) => false,
+                Role::Layers => return None,
+            };
+            let number = spells(self.of(n), suffix)?;
+            (in_layer == of_layer).then_some((n, number))
+        };
+        let mut first = None;
+        for found in self.all().filter_map(spelled) {
+            let absent = |t: &T| self.absent >> (*t as u8) & 1 == 1;
+            match found.0.role {
+                Role::Layer(parts) if parts.iter().all(absent) => first = first.or(Some(found)),
+                _ => return Some(found),
+            }
+        }
+        first
     }
 
     /// What the tensor called `name` is; `None` for one that this engine does not know.
@@ -274,7 +381,8 @@ impl Names {
             },
             Format::Gguf | Format::Hf => name.into(),
         };
-        let layer = split_layer(&name, self.layer_prefix());
+        let mut prefixes = self.layer_prefixes();
+        let layer = prefixes.find_map(|prefix| split_layer(&name, prefix));
         if layer.is_some_and(|(n, _)| n >= self.layers) {
             return Some(Part::Redundant);
         }
@@ -282,43 +390,73 @@ impl Names {
         if layer.is_some() && REDUNDANT.contains(&suffix) {
             return Some(Part::Redundant);
         }
-        let found = self.all().find(|n| {
-            let in_layer = matches!(n.role, Role::Layer(_));
-            self.of(n) == suffix && !suffix.is_empty() && in_layer == layer.is_some()
-        })?;
+        let (found, number) = self.find(suffix, layer.is_some())?;
         let ids = match (found.role, layer) {
+            (Role::Layer([]), _) => return Some(Part::Redundant),
             (Role::Layer(parts), Some((layer, _))) => {
                 let id = |&t| TensorId::Layer(layer, t);
                 parts.iter().map(id).collect()
             }
             (Role::Model(id), _) => vec![id],
-            (Role::Layer(_), None) => return None,
+            _ => return None,
         };
-        let plus_one = found.plus_one_in_hf && self.format != Format::Gguf;
-        Some(Part::Tensors(ids, plus_one))
+        Some(Part::Tensors(ids, self.stored(found, number)))
     }
 
-    /// Every name leads back to its role, and no name occurs twice.
-    #[cfg(test)]
-    pub(super) fn check(&self) {
-        for name in self.all().filter(|n| !self.of(n).is_empty()) {
-            let ids = match name.role {
-                Role::Model(id) => vec![id],
-                Role::Layer(parts) => parts.iter().map(|&t| TensorId::Layer(17, t)).collect(),
-            };
-            let full = match name.role {
-                Role::Model(_) => self.of(name).to_owned(),
-                Role::Layer(_) => format!("{}17.{}", self.layer_prefix(), self.of(name)),
-            };
-            let plus_one = name.plus_one_in_hf && self.format != Format::Gguf;
-            assert_eq!(
-                self.part(&full),
-                Some(Part::Tensors(ids.clone(), plus_one)),
-                "{full}"
-            );
-            assert!(ids.iter().all(|&id| !self.name_of(id).is_empty()), "{full}");
+    /// How a file of this format stores what `name` means; `number` is in place of a `*`.
+    fn stored(&self, name: &Name, number: Option<usize>) -> Stored {
+        match (self.format, number) {
+            (Format::Gguf, _) => PLAIN,
+            (_, None) => name.in_hf,
+            (_, Some(row)) => Stored {
+                form: Form::Row(row),
+                ..name.in_hf
+            },
         }
     }
+
+    /// Every name leads back to its role, and no name has a role twice. If names have several roles, it leads to the
+    /// first one.
+    #[cfg(test)]
+    pub(super) fn check(&self) {
+        let of_roles = |n: &&Name| !self.of(n).is_empty() && !matches!(n.role, Role::Layers);
+        let mut seen: Vec<(String, Vec<TensorId>)> = Vec::new();
+        for name in self.all().filter(of_roles) {
+            let number = self.of(name).contains('*').then_some(3);
+            let spelled = self.of(name).replace('*', "3");
+            let prefix = self.layer_prefixes().next().unwrap_or_default();
+            let (full, ids) = match name.role {
+                Role::Model(id) => (spelled, vec![id]),
+                Role::Layer(parts) => {
+                    let ids = parts.iter().map(|&t| TensorId::Layer(17, t)).collect();
+                    (format!("{prefix}17.{spelled}"), ids)
+                }
+                Role::Layers => continue,
+            };
+            let earlier = seen.iter().filter(|(name, _)| *name == full);
+            assert!(earlier.clone().all(|(_, roles)| *roles != ids), "{full}");
+            if earlier.count() == 0 {
+                let part = match ids.is_empty() {
+                    true => Part::Redundant,
+                    false => Part::Tensors(ids.clone(), self.stored(name, number)),
+                };
+                assert_eq!(self.part(&full), Some(part), "{full}");
+            }
+            assert!(ids.iter().all(|&id| !self.name_of(id).is_empty()), "{full}");
+            seen.push((full, ids));
+        }
+    }
+}
+
+/// Whether `name` is a spelling of `pattern`, and the number in place of its `*`, if it has one.
+fn spells(pattern: &str, name: &str) -> Option<Option<usize>> {
+    let Some((before, after)) = pattern.split_once('*') else {
+        return (pattern == name && !name.is_empty()).then_some(None);
+    };
+    let text = name.strip_prefix(before)?.strip_suffix(after)?;
+    // Only the canonical spelling, as of layers.
+    let number = text.parse().ok().filter(|n: &usize| n.to_string() == text);
+    number.map(Some)
 }
 
 /// The name that the tensor would have in a file of the text model alone; `None` for a tensor of
@@ -357,7 +495,7 @@ mod tests {
         let fc1 = TensorId::Layer(1, T::PredictorFc1);
         assert_eq!(
             names.part("blk.1.fc1.weight"),
-            Some(Part::Tensors(vec![fc1], false))
+            Some(Part::Tensors(vec![fc1], PLAIN))
         );
         for odd in [
             "blk.01.fc1.weight",
@@ -385,14 +523,14 @@ mod tests {
         );
         assert_eq!(names.part("blk.2.fc1.weight"), Some(Part::Redundant));
         let fc1 = TensorId::Layer(1, T::PredictorFc1);
-        let part = Part::Tensors(vec![fc1], false);
+        let part = Part::Tensors(vec![fc1], PLAIN);
         assert_eq!(names.part("blk.1.fc1.weight"), Some(part));
     }
 
     #[test]
     fn text_models_inside_others_have_two_spellings() {
         let names = Names::new(TABLES, Format::HfParts);
-        let q = Some(Part::Tensors(vec![TensorId::Layer(2, T::Q)], false));
+        let q = Some(Part::Tensors(vec![TensorId::Layer(2, T::Q)], PLAIN));
         for prefix in ["language_model.model.", "model.language_model.", "model."] {
             let name = format!("{prefix}layers.2.self_attn.q_proj.weight");
             assert_eq!(names.part(&name), q, "{name}");

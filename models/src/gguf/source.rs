@@ -60,8 +60,8 @@ impl GgufSource {
             };
             match described.names.part(&found.meta.name) {
                 Some(Part::Redundant) => {}
-                Some(Part::Tensors(ids, plus_one)) => {
-                    inventory.place(&described.network, &ids, plus_one, found)?;
+                Some(Part::Tensors(ids, stored)) => {
+                    inventory.place(&described.network, &ids, stored, found)?;
                 }
                 None => return Err(unknown_tensor(path, found.meta.name)),
             }

@@ -88,9 +88,9 @@ fn add(
     for (name, info) in shard.tensors() {
         match known(&name) {
             Some(Part::Redundant) => {}
-            Some(Part::Tensors(ids, plus_one)) => {
+            Some(Part::Tensors(ids, stored)) => {
                 let start = shard.data_start + info.data_offsets.0 as u64;
-                found.push((ids, plus_one, shard.meta(&name, info)?, start));
+                found.push((ids, stored, shard.meta(&name, info)?, start));
             }
             None => return Err(unknown_tensor(&shard.path, name)),
         }
@@ -98,9 +98,9 @@ fn add(
     let file = inventory.add_file(shard.path, shard.file);
     found
         .into_iter()
-        .try_for_each(|(ids, plus_one, meta, start)| {
+        .try_for_each(|(ids, stored, meta, start)| {
             let found = Found { meta, file, start };
-            inventory.place(&described.network, &ids, plus_one, found)
+            inventory.place(&described.network, &ids, stored, found)
         })
 }
 

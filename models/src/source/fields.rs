@@ -16,6 +16,8 @@ pub(crate) struct Fields {
     /// Path of the object inside the file, as a prefix of field names.
     prefix: String,
     object: Map<String, Value>,
+    /// Names by which fields are asked for, with those that this file has for them.
+    spellings: &'static [(&'static str, &'static str)],
     asked: RefCell<BTreeSet<String>>,
 }
 
@@ -26,8 +28,20 @@ impl Fields {
             path: path.to_path_buf(),
             prefix,
             object,
+            spellings: &[],
             asked: RefCell::default(),
         }
+    }
+
+    /// The same object, in which some fields have other names than those by which they are asked for.
+    pub(crate) fn with_spellings(self, spellings: &'static [(&'static str, &'static str)]) -> Self {
+        Self { spellings, ..self }
+    }
+
+    /// The file's name for a field.
+    fn spelling<'n>(&self, name: &'n str) -> &'n str {
+        let own = self.spellings.iter().find(|(asked, _)| *asked == name);
+        own.map_or(name, |(_, own)| own)
     }
 
     /// Reads the JSON file at `path`.
@@ -55,20 +69,24 @@ impl Fields {
 
     /// The full name of a field, for messages.
     pub(crate) fn full_name(&self, name: &str) -> String {
-        format!("{}{name}", self.prefix)
+        format!("{}{}", self.prefix, self.spelling(name))
     }
 
     /// The field, unless it is absent or null.
     pub(crate) fn get(&self, name: &str) -> Option<&Value> {
         self.asked.borrow_mut().insert(name.to_owned());
-        self.object.get(name).filter(|v| !v.is_null())
+        let value = self.object.get(self.spelling(name));
+        value.filter(|v| !v.is_null())
     }
 
     /// The field, unless it is absent, null or has already been read.
     pub(crate) fn unasked(&self, name: &str) -> Option<&Value> {
         match self.asked.borrow().contains(name) {
             true => None,
-            false => self.object.get(name).filter(|v| !v.is_null()),
+            false => {
+                let value = self.object.get(self.spelling(name));
+                value.filter(|v| !v.is_null())
+            }
         }
     }
 

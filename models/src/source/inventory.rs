@@ -2,10 +2,10 @@
 
 use std::collections::BTreeMap;
 use std::fs::File;
-use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 
-use crate::arch::Names;
+use super::placed::{Piece, Place, Placed};
+use crate::arch::{Form, Names, Stored};
 use crate::block::BlockType;
 use crate::error::{ModelError, Result};
 use crate::network::{Content, Network, Shape};
@@ -13,13 +13,6 @@ use crate::tensor::{LayerTensor as T, TensorId, TensorMeta};
 
 /// Bytes compared at a time.
 const CHUNK: usize = 4 << 20;
-
-struct Placed {
-    meta: TensorMeta,
-    file: usize,
-    start: u64,
-    plus_one: bool,
-}
 
 /// A tensor of a file, in any role.
 pub(crate) struct Found {
@@ -63,7 +56,7 @@ impl Inventory {
         self.files.len() - 1
     }
 
-    /// Records that `found` contains `ids`, row after row, and whether 1 is to be added to its elements.
+    /// Records that `found` contains `ids`, stored like this.
     ///
     /// # Errors
     /// A second tensor in the same role; several roles whose rows are not those of the tensor.
@@ -71,58 +64,203 @@ impl Inventory {
         &mut self,
         network: &Network,
         ids: &[TensorId],
+        stored: Stored,
+        found: Found,
+    ) -> Result<()> {
+        let parts = match stored.form {
+            Form::Row(number) => return self.place_row(ids, number, stored.plus_one, found),
+            Form::Rows => self.rows(network, ids, &found)?,
+            Form::ByHead => self.rows_by_head(network, ids, &found)?,
+            Form::Columns => self.columns(network, ids, &found)?,
+        };
+        for (&id, (meta, place)) in ids.iter().zip(parts) {
+            let placed = Placed {
+                meta,
+                place,
+                plus_one: stored.plus_one,
+            };
+            if let Some(first) = self.placed.insert(id, placed) {
+                return Err(self.twice(&found, &first.meta.name));
+            }
+        }
+        Ok(())
+    }
+
+    /// Records that `found` is row `number` of the tensors `ids`, of which there is one.
+    fn place_row(
+        &mut self,
+        ids: &[TensorId],
+        number: usize,
         plus_one: bool,
         found: Found,
     ) -> Result<()> {
-        let rows = match ids {
-            [_] => vec![found.meta.rows],
-            _ => self.rows_of_parts(network, ids, &found)?,
+        let piece = Piece {
+            file: found.file,
+            start: found.start,
+            bytes: found.meta.bytes(),
         };
-        let mut start = found.start;
-        for (&id, rows) in ids.iter().zip(rows) {
-            let placed = Placed {
+        for &id in ids {
+            let placed = self.placed.entry(id).or_insert_with(|| Placed {
                 meta: TensorMeta {
-                    rows,
+                    rows: 0,
                     ..found.meta.clone()
                 },
-                file: found.file,
-                start,
+                place: Place::Pieces(BTreeMap::new()),
                 plus_one,
+            });
+            let (block, cols) = (placed.meta.block, placed.meta.cols);
+            let first = placed.meta.name.clone();
+            placed.meta.rows += found.meta.rows;
+            let known = match &mut placed.place {
+                Place::Pieces(pieces) => pieces.insert(number, piece).is_some(),
+                Place::Columns { .. } => true,
             };
-            start += placed.meta.bytes() as u64;
-            if let Some(first) = self.placed.insert(id, placed) {
-                let problem = format!("it has the role of {} again", first.meta.name);
+            if known {
+                return Err(self.twice(&found, &first));
+            }
+            if (block, cols) != (found.meta.block, found.meta.cols) {
+                let problem = format!("its type or length is not that of {first}");
                 return Err(self.wrong(&found.meta.name, problem));
             }
         }
         Ok(())
     }
 
-    /// Rows of each part of a tensor that contains several.
-    fn rows_of_parts(
+    /// The parts of a tensor that contains them one after the other.
+    fn rows(
         &self,
         network: &Network,
         ids: &[TensorId],
         found: &Found,
-    ) -> Result<Vec<usize>> {
-        let rows = |&id| network.shape(id).and_then(|s| s.rows);
-        let rows: Option<Vec<usize>> = ids.iter().map(rows).collect();
-        let Some(rows) = rows else {
-            return Err(self.out_of_place(network, ids[0], &found.meta.name));
+    ) -> Result<Vec<(TensorMeta, Place)>> {
+        let mut start = found.start;
+        let parts = self.cut(network, ids, &found.meta)?;
+        let placed = parts.into_iter().map(|meta| {
+            let piece = Piece {
+                file: found.file,
+                start,
+                bytes: meta.bytes(),
+            };
+            start += piece.bytes as u64;
+            (meta, Place::whole(piece))
+        });
+        Ok(placed.collect())
+    }
+
+    /// The parts of a tensor that contains a share of each of them for every key/value head.
+    fn rows_by_head(
+        &self,
+        network: &Network,
+        ids: &[TensorId],
+        found: &Found,
+    ) -> Result<Vec<(TensorMeta, Place)>> {
+        let parts = self.cut(network, ids, &found.meta)?;
+        let heads = match ids[0] {
+            TensorId::Layer(layer, _) => network.attention(layer).n_kv_heads,
+            _ => 1,
         };
-        let sum: usize = rows.iter().sum();
-        if sum != found.meta.rows {
+        let of_head = found.meta.bytes() / heads;
+        let mut before = 0;
+        let placed = parts.into_iter().map(|meta| {
+            let bytes = meta.bytes() / heads;
+            let piece = |head: usize| Piece {
+                file: found.file,
+                start: found.start + (head * of_head + before) as u64,
+                bytes,
+            };
+            let pieces = (0..heads).map(|head| (head, piece(head))).collect();
+            before += bytes;
+            (meta, Place::Pieces(pieces))
+        });
+        Ok(placed.collect())
+    }
+
+    /// The parts of a matrix whose columns are their rows, one part after the other.
+    fn columns(
+        &self,
+        network: &Network,
+        ids: &[TensorId],
+        found: &Found,
+    ) -> Result<Vec<(TensorMeta, Place)>> {
+        let width = found.meta.cols;
+        let transposed = TensorMeta {
+            rows: width,
+            cols: found.meta.rows,
+            ..found.meta.clone()
+        };
+        let parts = self.cut(network, ids, &transposed)?;
+        let mut first = 0;
+        let placed = parts.into_iter().map(|meta| {
+            let place = Place::Columns {
+                file: found.file,
+                start: found.start,
+                first,
+                width,
+            };
+            first += meta.rows;
+            (meta, place)
+        });
+        Ok(placed.collect())
+    }
+
+    /// The parts of a tensor: its rows, or its elements if it is a vector, are those of its parts.
+    fn cut(
+        &self,
+        network: &Network,
+        ids: &[TensorId],
+        meta: &TensorMeta,
+    ) -> Result<Vec<TensorMeta>> {
+        if let [_] = ids {
+            return Ok(vec![meta.clone()]);
+        }
+        let vector = ids[0].is_vector();
+        if vector {
+            self.check_plain(meta)?;
+        }
+        let part = |n: usize| match vector {
+            true => TensorMeta {
+                cols: n,
+                ..meta.clone()
+            },
+            false => TensorMeta {
+                rows: n,
+                ..meta.clone()
+            },
+        };
+        let len = |&id| {
+            network
+                .shape(id)
+                .and_then(|s| if vector { s.cols } else { s.rows })
+        };
+        let lens: Option<Vec<usize>> = ids.iter().map(len).collect();
+        let Some(lens) = lens else {
+            return Err(self.out_of_place(network, ids[0], &meta.name));
+        };
+        let sum: usize = lens.iter().sum();
+        if sum != if vector { meta.cols } else { meta.rows } {
             let shape = network.shape(ids[0]).unwrap_or(Shape {
                 rows: None,
                 cols: None,
             });
-            let whole = Shape {
-                rows: Some(sum),
-                ..shape
+            let whole = match vector {
+                true => Shape {
+                    cols: Some(sum),
+                    ..shape
+                },
+                false => Shape {
+                    rows: Some(sum),
+                    ..shape
+                },
             };
-            return Err(self.misshapen(&found.meta, whole));
+            return Err(self.misshapen(meta, whole));
         }
-        Ok(rows)
+        Ok(lens.into_iter().map(part).collect())
+    }
+
+    /// The error for a tensor in a role that another one has.
+    fn twice(&self, found: &Found, first: &str) -> ModelError {
+        let problem = format!("it has the role of {first} again");
+        self.wrong(&found.meta.name, problem)
     }
 
     pub(crate) fn meta(&self, id: TensorId) -> Option<&TensorMeta> {
@@ -154,9 +292,9 @@ impl Inventory {
                 remedy: format!("stay within its {} bytes", p.meta.bytes()),
             });
         }
-        let (path, file) = &self.files[p.file];
-        file.read_exact_at(out, p.start + offset as u64)
-            .map_err(|e| ModelError::io(path, format!("read tensor {}", p.meta.name), e))
+        let read = p.read(&self.files, offset, out);
+        let path = &self.files[p.place.file()].0;
+        read.map_err(|e| ModelError::io(path, format!("read tensor {}", p.meta.name), e))
     }
 
     /// Whether there is a head that differs from the embedding. A copy of the embedding is dropped: transformers ties a
@@ -194,6 +332,10 @@ impl Inventory {
     /// The first missing or misshapen tensor, by name.
     pub(crate) fn check(&self, network: &Network) -> Result<()> {
         for (&id, p) in &self.placed {
+            if let Some(number) = p.place.gap() {
+                let problem = format!("number {number} of tensors like it is missing");
+                return Err(self.wrong(&p.meta.name, problem));
+            }
             self.check_shape(network, id, &p.meta)?;
         }
         let predictors = self.placed.keys().any(|id| id.is_predictor());
@@ -249,19 +391,23 @@ impl Inventory {
         {
             return Err(self.misshapen(meta, shape));
         }
-        let plain = matches!(
-            meta.block,
-            BlockType::F32 | BlockType::F16 | BlockType::BF16
-        );
-        if id.is_vector() && !plain {
-            return Err(ModelError::unsupported(
+        match id.is_vector() {
+            true => self.check_plain(meta),
+            false => Ok(()),
+        }
+    }
+
+    /// Checks that a vector consists of numbers.
+    fn check_plain(&self, meta: &TensorMeta) -> Result<()> {
+        match meta.block {
+            BlockType::F32 | BlockType::F16 | BlockType::BF16 => Ok(()),
+            block => Err(ModelError::unsupported(
                 self.path_of(&meta.name),
                 &meta.name,
-                format!("a {} norm or bias", meta.block),
+                format!("a {block} norm or bias"),
                 "norms and biases are read as F32, F16 or BF16",
-            ));
+            )),
         }
-        Ok(())
     }
 
     /// The error for a tensor in a role that the network does not have.
@@ -309,7 +455,7 @@ impl Inventory {
             .placed
             .values()
             .find(|p| p.meta.name == name)
-            .map_or(0, |p| p.file);
+            .map_or(0, |p| p.place.file());
         self.files
             .get(holder)
             .map(|f| f.0.clone())
