@@ -191,6 +191,7 @@ matches_transformers!(
     olmo2_bf16_gguf,
     olmo3_bf16,
     olmo3_bf16_gguf,
+    opt_bf16,
     phi3_longrope_bf16,
     phi3_longrope_bf16_gguf,
     phi3_plain_f16,

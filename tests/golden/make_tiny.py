@@ -20,6 +20,15 @@ QWEN2 = ("qwen2", "Qwen2ForCausalLM")
 GEMMA3 = ("gemma3_text", "Gemma3ForCausalLM")
 PHI3 = ("phi3", "Phi3ForCausalLM")
 EXAONE4 = ("exaone4", "Exaone4ForCausalLM")
+FALCON = ("falcon", "FalconForCausalLM")
+STARCODER2 = ("starcoder2", "Starcoder2ForCausalLM")
+# Fields that architectures with names of their own do not have.
+NOT_LLAMA = {
+    "hidden_act": None,
+    "intermediate_size": None,
+    "num_key_value_heads": None,
+    "rms_norm_eps": None,
+}
 FULL, SLIDING = "full_attention", "sliding_attention"
 # Six sliding layers and a full one, the sixth.
 GEMMA3_SHAPE = {
@@ -513,6 +522,28 @@ MODELS = {
             tie_word_embeddings=True,
         ),
     ),
+    # Positions are learned, and their table ends soon after the run; 2 rows come before the first.
+    "opt_bf16": (
+        BF16,
+        1,
+        tiny_model.config(
+            "opt",
+            "OPTForCausalLM",
+            **NOT_LLAMA,
+            pad_token_id=1,
+            num_hidden_layers=3,
+            ffn_dim=96,
+            word_embed_proj_dim=64,
+            activation_function="relu",
+            do_layer_norm_before=True,
+            _remove_final_layer_norm=False,
+            enable_bias=True,
+            layer_norm_elementwise_affine=True,
+            max_position_embeddings=72,
+            rope_theta=None,
+            tie_word_embeddings=True,
+        ),
+    ),
     # 4 of 16 dimensions rotate.
     "stablelm_bf16": (
         BF16,
@@ -593,7 +624,7 @@ def make(folder: Path, dtype: torch.dtype, shards: int, config: dict) -> None:
             break
     else:
         raise SystemExit(f"{folder.name}: no seed has greedy steps that are a test")
-    save_weights(folder, weights, shards)
+    save_weights(folder, tiny_model.stored(config, weights), shards)
     tiny_model.write_json(folder / "config.json", config)
     tiny_model.write_tokenizer(folder)
     tiny_model.write_json(folder / "golden.json", {"seed": seed} | golden)

@@ -18,6 +18,7 @@ LOGIT_POSITIONS = (0, 9, -1)  # of the prompt; the last fed token is added
 MARGIN = 0.02  # least gap between the two best logits of a greedy step
 DISTINCT = 4  # least number of different greedy ids
 VOCAB = 288
+EMBEDDINGS = ("embed_tokens.weight", "word_embeddings.weight", "wte.weight", "wpe.weight", "embed_positions.weight")
 MERGES = (
     "t h|Ġ t|h e|Ġt he|e r|i n|a n|o n|o r|Ġ a|Ġ s|an d|r i|o u|Ġ and|"
     "Ġ o|i s|e n|s t|Ġ b|i t|e s|t o|a t|l d|d g|Ġ r|Ġo ld|dg e|e a"
@@ -105,6 +106,8 @@ def hf_model(config: dict) -> torch.nn.Module:
             "logits_scaling": d / config["dim_model_base"],
             "attention_multiplier": (d / config["num_attention_heads"]) ** -0.5,
         }
+    if config["model_type"] in ("internlm2", "baichuan"):  # Llama's layers; see stored()
+        known |= {"model_type": "llama", "architectures": ["LlamaForCausalLM"]}
     known = transformers.AutoConfig.for_model(**known)
     model = transformers.AutoModelForCausalLM.from_config(
         known, dtype=torch.float32, attn_implementation="eager"
@@ -117,6 +120,36 @@ def hf_model(config: dict) -> torch.nn.Module:
     return model.eval()
 
 
+def stored(config: dict, weights: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    """The weights under the names and in the form of the checkpoint."""
+    kind = config["model_type"]
+    if kind not in ("internlm2", "baichuan"):
+        return weights
+    renamed, fused = dict(weights), {}
+    for layer in range(config["num_hidden_layers"]):
+        prefix = f"model.layers.{layer}."
+        qkv = [renamed.pop(f"{prefix}self_attn.{x}_proj.weight") for x in "qkv"]
+        if kind == "baichuan":
+            fused[f"{prefix}self_attn.W_pack.weight"] = torch.cat(qkv)
+            continue
+        heads = config["num_key_value_heads"]  # each with its queries, its key and its value
+        by_head = [m.view(heads, -1, m.shape[1]) for m in qkv]
+        fused[f"{prefix}attention.wqkv.weight"] = torch.cat(by_head, 1).flatten(0, 1)
+    names = {
+        "embed_tokens": "tok_embeddings",
+        "lm_head": "output",
+        "self_attn.o_proj": "attention.wo",
+        "input_layernorm": "attention_norm",
+        "post_attention_layernorm": "ffn_norm",
+        "mlp.gate_proj": "feed_forward.w1",
+        "mlp.up_proj": "feed_forward.w3",
+        "mlp.down_proj": "feed_forward.w2",
+    }
+    for old, new in names.items() if kind == "internlm2" else ():
+        renamed = {name.replace(old, new): tensor for name, tensor in renamed.items()}
+    return renamed | fused
+
+
 def random_weights(model: torch.nn.Module, seed: int, tied: bool) -> dict[str, torch.Tensor]:
     """HF names to f32 tensors, without the head where it is tied."""
     generator = torch.Generator().manual_seed(seed)
@@ -125,32 +158,36 @@ def random_weights(model: torch.nn.Module, seed: int, tied: bool) -> dict[str, t
         if tied and name == "lm_head.weight":
             continue
         noise = torch.randn(tensor.shape, generator=generator)
-        if name.endswith("norm.weight"):
+        if name.endswith("norm.weight") or name.endswith("weight") and tensor.dim() == 1:
             # Scores of normalised queries and keys are as large as these two norms make them.
-            scores = ("q_norm.weight", "k_norm.weight", "query_layernorm.weight", "key_layernorm.weight")
-            mean = 1.6 if name.endswith(scores) else 1
+            scores = ("q_norm.", "k_norm.", "query_layernorm.", "key_layernorm.", "q_layernorm.", "k_layernorm.")
+            mean = 1.6 if any(norm in name for norm in scores) else 1
             stored_minus_one = model.config.model_type in ("gemma2", "gemma3_text", "nemotron")
             weights[name] = mean - stored_minus_one + 0.2 * noise
         elif name.endswith("bias"):
             weights[name] = 0.5 * noise
-        elif name.endswith("embed_tokens.weight"):
+        elif name.endswith(EMBEDDINGS):
             weights[name] = 0.25 * noise
         else:
-            weights[name] = 1.5 * noise / tensor.shape[1] ** 0.5
+            # GPT-2 stores its matrices transposed.
+            inputs = tensor.shape[0 if ".c_" in name and model.config.model_type == "gpt2" else 1]
+            weights[name] = 1.5 * noise / inputs**0.5
     return weights
 
 
 def load_weights(model: torch.nn.Module, weights: dict[str, torch.Tensor], tied: bool) -> None:
     weights = {name: tensor.float() for name, tensor in weights.items()}
     if tied:
-        weights["lm_head.weight"] = weights["model.embed_tokens.weight"]
+        embedding = model.get_input_embeddings().weight
+        name = next(name for name, tensor in model.named_parameters() if tensor is embedding)
+        weights["lm_head.weight"] = weights[name]
     model.load_state_dict(weights, strict=True)
 
 
 def check_long_factors(model: torch.nn.Module, prompt_len: int) -> str:
     """What golden.json says of longrope: transformers chooses the factors for all positions of a
     call by the number of positions, and every call here was longer than the original context."""
-    rope = getattr(model.model, "rotary_emb", None)
+    rope = getattr(getattr(model, "model", None), "rotary_emb", None)
     if getattr(rope, "rope_type", None) != "longrope":
         return ""
     parameters = model.config.rope_parameters

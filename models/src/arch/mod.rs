@@ -20,6 +20,7 @@ mod names;
 mod nemotron;
 mod neutral;
 mod olmo2;
+mod opt;
 mod phi3;
 mod qwen2;
 mod qwen3;
@@ -62,6 +63,7 @@ static ARCHITECTURES: &[&Architecture] = &[
     &mistral3::MISTRAL3,
     &nemotron::NEMOTRON,
     &olmo2::OLMO2,
+    &opt::OPT,
     &phi3::PHI3,
     &qwen2::QWEN2,
     &qwen3::QWEN3,
