@@ -268,3 +268,24 @@ fn dense_streaming_is_the_same_whatever_overlaps() {
     let [.., streamed] = check(&support::tiny("llama_k"), Sparsity::Dense);
     assert!(streamed > 10);
 }
+
+/// ReLU with biases of Gate and Down (OPT), and beside attention (Falcon-ReLU): what is skipped adds exactly nothing,
+/// under every setting.
+#[test]
+fn exact_sparsity_computes_what_dense_does() {
+    let mut kept = [0; 3];
+    for name in ["opt_bf16", "falcon_relu_f16"] {
+        let model = support::tiny(name);
+        for (sum, n) in kept.iter_mut().zip(check(&model, Sparsity::Exact)) {
+            *sum += n;
+        }
+        let prompt = || Prompt::Tokens((0..20).map(|i| (i * 31 + 3) % 200).collect());
+        let modes = [Sparsity::Dense, Sparsity::Exact];
+        let engines = modes.map(|sparsity| build(engine(Some(&model)).sparsity(sparsity)));
+        let [dense, exact] = engines.map(|engine| run(&engine, prompt(), 12));
+        assert_eq!(dense.tokens, exact.tokens, "{name}");
+        assert_eq!(dense.logits_hash, exact.logits_hash, "{name}");
+    }
+    let [by_neuron, gates, streamed] = kept;
+    assert!(by_neuron + gates > 10 && streamed > 0, "{kept:?}");
+}

@@ -13,7 +13,8 @@ import sys
 from pathlib import Path
 
 TINY = Path(__file__).parent / "tiny"
-# Not gemma3_bf16, whose query_pre_attn_scalar GGUF cannot say, nor phi3_window_f16.
+# Not gemma3_bf16, whose query_pre_attn_scalar GGUF cannot say, nor falcon_relu_f16, whose activation it cannot, nor
+# windows that llama.cpp ignores, nor OPT, which it does not know.
 MODELS = (
     "arcee_bf16",
     "cohere2_bf16",
@@ -21,6 +22,8 @@ MODELS = (
     "ernie4_5_bf16",
     "exaone4_bf16",
     "exaone4_full_bf16",
+    "falcon_bf16",
+    "falcon_two_norms_bf16",
     "gemma2_bf16",
     "gemma3_linear_bf16",
     "glm4_bf16",
@@ -44,22 +47,41 @@ def load_converter(folder: Path):
     """convert_hf_to_gguf, made to take the tiny tokenizer, which it knows nothing of."""
     sys.path.insert(0, str(folder))
     import convert_hf_to_gguf
+    from conversion.baichuan import BaichuanModel
     from conversion.base import TextModel
     from conversion.ernie import Ernie4_5Model
     from conversion.gemma import Gemma2Model
     from conversion.glm import Glm4Model
     from conversion.hunyuan import HunYuanModel
+    from conversion.internlm import InternLM2Model
     from conversion.llama import LlamaModel
     from conversion.minicpm import MiniCPMModel
     from conversion.nemotron import NemotronModel
     from conversion.phi import Phi3MiniModel
+    from conversion.stablelm import StableLMModel
 
     TextModel.get_vocab_base_pre = lambda self, tokenizer: "gpt-2"
-    own = (Ernie4_5Model, Gemma2Model, Glm4Model, HunYuanModel)
+    own = (BaichuanModel, Ernie4_5Model, Gemma2Model, Glm4Model, HunYuanModel, InternLM2Model)
     own += (LlamaModel, MiniCPMModel, NemotronModel, Phi3MiniModel)
     for model in (TextModel, *own):
         model.set_vocab = TextModel._set_vocab_gpt2
+    mend(TextModel, BaichuanModel, StableLMModel)
     return convert_hf_to_gguf
+
+
+def mend(text, baichuan, stablelm) -> None:
+    """Mends what llama-cpp-python 0.3.36 has."""
+    unpack, stack = baichuan.modify_tensors, stablelm.modify_tensors
+
+    def unpacked(self, tensor, name, layer):  # calls itself without end for whatever is not Q, K and V
+        modify = unpack if "W_pack" in name else text.modify_tensors
+        yield from modify(self, tensor, name, layer)
+
+    def stacked(self, tensor, name, layer):  # returns the stacked norms where it should yield them
+        rest = yield from stack(self, tensor, name, layer)
+        yield from rest or ()
+
+    baichuan.modify_tensors, stablelm.modify_tensors = unpacked, stacked
 
 
 def make(converter, name: str) -> None:

@@ -544,6 +544,59 @@ MODELS = {
             tie_word_embeddings=True,
         ),
     ),
+    # The 7B form: one LayerNorm, one key/value head. The activation and the FFN's width are not named.
+    "falcon_bf16": (
+        BF16,
+        1,
+        tiny_model.config(
+            *FALCON,
+            **NOT_LLAMA,
+            num_hidden_layers=3,
+            num_kv_heads=1,
+            multi_query=True,
+            new_decoder_architecture=False,
+            parallel_attn=True,
+            bias=False,
+            alibi=False,
+            tie_word_embeddings=True,
+        ),
+    ),
+    # The 40B form: two LayerNorms.
+    "falcon_two_norms_bf16": (
+        BF16,
+        1,
+        tiny_model.config(
+            *FALCON,
+            **NOT_LLAMA,
+            num_hidden_layers=3,
+            num_kv_heads=2,
+            multi_query=True,
+            new_decoder_architecture=True,
+            parallel_attn=True,
+            bias=False,
+            alibi=False,
+            tie_word_embeddings=False,
+        ),
+    ),
+    # The 11B form, one LayerNorm and several key/value heads, with the activation of Falcon-ReLU. GGUF cannot name it.
+    "falcon_relu_f16": (
+        F16,
+        1,
+        tiny_model.config(
+            *FALCON,
+            **NOT_LLAMA,
+            ffn_hidden_size=128,
+            num_kv_heads=2,
+            num_ln_in_parallel_attn=1,
+            multi_query=True,
+            new_decoder_architecture=True,
+            parallel_attn=True,
+            activation="relu",
+            bias=False,
+            alibi=False,
+            tie_word_embeddings=True,
+        ),
+    ),
     # 4 of 16 dimensions rotate.
     "stablelm_bf16": (
         BF16,

@@ -7,6 +7,7 @@ mod block;
 mod cohere;
 mod ernie4_5;
 mod exaone4;
+mod falcon;
 mod gemma2;
 mod gemma3;
 mod glm4;
@@ -53,6 +54,7 @@ static ARCHITECTURES: &[&Architecture] = &[
     &cohere::COMMAND_R,
     &ernie4_5::ERNIE4_5,
     &exaone4::EXAONE4,
+    &falcon::FALCON,
     &gemma2::GEMMA2,
     &gemma3::GEMMA3,
     &glm4::GLM4,
