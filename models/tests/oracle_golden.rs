@@ -214,6 +214,9 @@ matches_transformers!(
     smollm3_bf16_gguf,
     stablelm_bf16,
     stablelm_bf16_gguf,
+    starcoder2_bf16,
+    starcoder2_bf16_gguf,
+    starcoder2_window_f16,
 );
 
 #[test]

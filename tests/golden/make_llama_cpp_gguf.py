@@ -40,6 +40,7 @@ MODELS = (
     "seed_oss_bf16",
     "smollm3_bf16",
     "stablelm_bf16",
+    "starcoder2_bf16",
 )
 
 

@@ -597,6 +597,34 @@ MODELS = {
             tie_word_embeddings=True,
         ),
     ),
+    "starcoder2_bf16": (
+        BF16,
+        1,
+        tiny_model.config(
+            *STARCODER2,
+            num_hidden_layers=3,
+            hidden_act="gelu_pytorch_tanh",
+            rms_norm_eps=None,
+            norm_epsilon=1e-05,
+            use_bias=True,
+            tie_word_embeddings=True,
+        ),
+    ),
+    # llama.cpp knows no window here.
+    "starcoder2_window_f16": (
+        F16,
+        1,
+        tiny_model.config(
+            *STARCODER2,
+            num_hidden_layers=1,
+            hidden_act="gelu_pytorch_tanh",
+            rms_norm_eps=None,
+            norm_epsilon=1e-05,
+            use_bias=True,
+            sliding_window=8,
+            tie_word_embeddings=True,
+        ),
+    ),
     # 4 of 16 dimensions rotate.
     "stablelm_bf16": (
         BF16,

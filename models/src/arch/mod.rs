@@ -29,6 +29,7 @@ mod rope;
 mod seed_oss;
 mod smollm3;
 mod stablelm;
+mod starcoder2;
 mod written;
 
 use std::collections::BTreeSet;
@@ -72,6 +73,7 @@ static ARCHITECTURES: &[&Architecture] = &[
     &seed_oss::SEED_OSS,
     &smollm3::SMOLLM3,
     &stablelm::STABLELM,
+    &starcoder2::STARCODER2,
 ];
 
 /// One architecture.
