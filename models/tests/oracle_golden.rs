@@ -197,6 +197,8 @@ matches_transformers!(
     olmo3_bf16,
     olmo3_bf16_gguf,
     opt_bf16,
+    phi2_bf16,
+    phi2_bf16_gguf,
     phi3_longrope_bf16,
     phi3_longrope_bf16_gguf,
     phi3_plain_f16,

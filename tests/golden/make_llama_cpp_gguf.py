@@ -34,6 +34,7 @@ MODELS = (
     "nemotron_bf16",
     "olmo2_bf16",
     "olmo3_bf16",
+    "phi2_bf16",
     "phi3_longrope_bf16",
     "phi3_plain_f16",
     "qwen3_bf16",

@@ -625,6 +625,23 @@ MODELS = {
             tie_word_embeddings=True,
         ),
     ),
+    # 8 of 16 dimensions rotate; logits have biases, too.
+    "phi2_bf16": (
+        BF16,
+        1,
+        tiny_model.config(
+            "phi",
+            "PhiForCausalLM",
+            num_hidden_layers=3,
+            num_key_value_heads=4,
+            intermediate_size=256,
+            hidden_act="gelu_new",
+            rms_norm_eps=None,
+            layer_norm_eps=1e-05,
+            partial_rotary_factor=0.5,
+            qk_layernorm=False,
+        ),
+    ),
     # 4 of 16 dimensions rotate.
     "stablelm_bf16": (
         BF16,

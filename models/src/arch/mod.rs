@@ -22,6 +22,7 @@ mod nemotron;
 mod neutral;
 mod olmo2;
 mod opt;
+mod phi2;
 mod phi3;
 mod qwen2;
 mod qwen3;
@@ -67,6 +68,7 @@ static ARCHITECTURES: &[&Architecture] = &[
     &nemotron::NEMOTRON,
     &olmo2::OLMO2,
     &opt::OPT,
+    &phi2::PHI2,
     &phi3::PHI3,
     &qwen2::QWEN2,
     &qwen3::QWEN3,
