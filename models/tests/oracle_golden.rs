@@ -172,6 +172,8 @@ matches_transformers!(
     gemma3_linear_bf16_gguf,
     glm4_bf16,
     glm4_bf16_gguf,
+    gpt2_bf16,
+    gpt2_bf16_gguf,
     granite_bf16,
     granite_bf16_gguf,
     hunyuan_bf16,

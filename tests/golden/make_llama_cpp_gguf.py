@@ -27,6 +27,7 @@ MODELS = (
     "gemma2_bf16",
     "gemma3_linear_bf16",
     "glm4_bf16",
+    "gpt2_bf16",
     "granite_bf16",
     "hunyuan_bf16",
     "minicpm_bf16",

@@ -642,6 +642,29 @@ MODELS = {
             qk_layernorm=False,
         ),
     ),
+    # The names of fields are as in its config.json.
+    "gpt2_bf16": (
+        BF16,
+        1,
+        tiny_model.config(
+            "gpt2",
+            "GPT2LMHeadModel",
+            **NOT_LLAMA,
+            hidden_size=None,
+            num_hidden_layers=None,
+            num_attention_heads=None,
+            max_position_embeddings=None,
+            n_embd=64,
+            n_layer=3,
+            n_head=4,
+            n_positions=72,
+            n_ctx=72,
+            layer_norm_epsilon=1e-05,
+            activation_function="gelu_new",
+            rope_theta=None,
+            tie_word_embeddings=True,
+        ),
+    ),
     # 4 of 16 dimensions rotate.
     "stablelm_bf16": (
         BF16,

@@ -11,6 +11,7 @@ mod falcon;
 mod gemma2;
 mod gemma3;
 mod glm4;
+mod gpt2;
 mod granite;
 mod hunyuan;
 mod llama;
@@ -60,6 +61,7 @@ static ARCHITECTURES: &[&Architecture] = &[
     &gemma2::GEMMA2,
     &gemma3::GEMMA3,
     &glm4::GLM4,
+    &gpt2::GPT2,
     &granite::GRANITE,
     &hunyuan::HUNYUAN,
     &llama::LLAMA,
