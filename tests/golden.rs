@@ -205,8 +205,8 @@ matches_transformers! {
         olmo2_bf16_gguf, olmo3_bf16, olmo3_bf16_gguf, opt_bf16, phi2_bf16, phi2_bf16_gguf, phi3_longrope_bf16,
         phi3_longrope_bf16_gguf, phi3_plain_f16, phi3_plain_f16_gguf, phi3_window_f16, qwen2_tied_bf16,
         qwen2_untied_f16, qwen3_bf16, qwen3_bf16_gguf, seed_oss_bf16, seed_oss_bf16_gguf, smollm3_bf16,
-        smollm3_bf16_gguf, stablelm_bf16, stablelm_bf16_gguf, starcoder2_bf16, starcoder2_bf16_gguf,
-        starcoder2_window_f16;
+        smollm3_bf16_gguf, stablelm_12b_bf16, stablelm_12b_bf16_gguf, stablelm_bf16, stablelm_bf16_gguf,
+        starcoder2_bf16, starcoder2_bf16_gguf, starcoder2_window_f16;
     Quantised: bamboo_powerinfer, llama_k, llama_legacy, qwen2_k, qwen2_legacy;
 }
 

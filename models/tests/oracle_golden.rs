@@ -216,6 +216,8 @@ matches_transformers!(
     seed_oss_bf16_gguf,
     smollm3_bf16,
     smollm3_bf16_gguf,
+    stablelm_12b_bf16,
+    stablelm_12b_bf16_gguf,
     stablelm_bf16,
     stablelm_bf16_gguf,
     starcoder2_bf16,

@@ -41,6 +41,7 @@ MODELS = (
     "qwen3_bf16",
     "seed_oss_bf16",
     "smollm3_bf16",
+    "stablelm_12b_bf16",
     "stablelm_bf16",
     "starcoder2_bf16",
 )

@@ -665,6 +665,23 @@ MODELS = {
             tie_word_embeddings=True,
         ),
     ),
+    # The 12B form, likewise; 4 of 16 dimensions rotate.
+    "stablelm_12b_bf16": (
+        BF16,
+        1,
+        tiny_model.config(
+            "stablelm",
+            "StableLmForCausalLM",
+            num_hidden_layers=3,
+            intermediate_size=64,
+            rms_norm_eps=None,
+            layer_norm_eps=1e-05,
+            partial_rotary_factor=0.25,
+            use_qkv_bias=False,
+            qk_layernorm=True,
+            use_parallel_residual=True,
+        ),
+    ),
     # 4 of 16 dimensions rotate.
     "stablelm_bf16": (
         BF16,
