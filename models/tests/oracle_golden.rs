@@ -154,6 +154,8 @@ matches_transformers!(
     cohere2_bf16_gguf,
     command_r_bf16,
     command_r_bf16_gguf,
+    command_r_plus_bf16,
+    command_r_plus_bf16_gguf,
     ernie4_5_bf16,
     ernie4_5_bf16_gguf,
     exaone4_bf16,

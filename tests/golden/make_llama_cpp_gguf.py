@@ -19,6 +19,7 @@ MODELS = (
     "arcee_bf16",
     "cohere2_bf16",
     "command_r_bf16",
+    "command_r_plus_bf16",
     "ernie4_5_bf16",
     "exaone4_bf16",
     "exaone4_full_bf16",

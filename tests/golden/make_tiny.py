@@ -665,6 +665,25 @@ MODELS = {
             tie_word_embeddings=True,
         ),
     ),
+    # Both blocks behind one LayerNorm, and each head's queries and keys behind their own.
+    "command_r_plus_bf16": (
+        BF16,
+        1,
+        tiny_model.config(
+            "cohere",
+            "CohereForCausalLM",
+            pad_token_id=1,
+            num_hidden_layers=3,
+            head_dim=24,
+            intermediate_size=64,
+            rms_norm_eps=None,
+            layer_norm_eps=1e-05,
+            logit_scale=0.5,
+            use_qk_norm=True,
+            attention_bias=False,
+            tie_word_embeddings=True,
+        ),
+    ),
     # The 12B form, likewise; 4 of 16 dimensions rotate.
     "stablelm_12b_bf16": (
         BF16,

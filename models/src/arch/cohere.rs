@@ -1,11 +1,12 @@
 //! Command R, Aya and their successors of Cohere 2: attention and FFN beside each other behind one LayerNorm, and
-//! scaled logits. In Cohere 2, three of four layers have a sliding window, and only those encode positions.
+//! scaled logits. Command R+ has LayerNorms of each head's query and key. In Cohere 2, three of four layers have a
+//! sliding window, and only those encode positions.
 
 use super::metadata::Metadata;
-use super::names::{ATTENTION, FFN, MODEL, SHARED_PRE_NORM};
+use super::names::{ATTENTION, FFN, MODEL, QK_NORMS, SHARED_PRE_NORM};
 use super::{Architecture, Hf, block};
 use crate::error::Result;
-use crate::network::Network;
+use crate::network::{Network, NormSpan};
 
 const DEFAULTS: &str = r#"{
     "layer_norm_eps": 1e-5, "rope_theta": 5e5, "logit_scale": 0.0625, "tie_word_embeddings": true
@@ -19,7 +20,7 @@ pub(super) static COMMAND_R: Architecture = Architecture {
     gguf: &["command-r"],
     powerinfer: false,
     hf: &[Hf::new("cohere", DEFAULTS)],
-    tensors: &[&MODEL, &SHARED_PRE_NORM, &ATTENTION, &FFN],
+    tensors: &[&MODEL, &SHARED_PRE_NORM, &ATTENTION, &QK_NORMS, &FFN],
     describe: plain,
 };
 
@@ -40,6 +41,13 @@ fn plain(m: &Metadata<'_>) -> Result<Network> {
     block::parallel_blocks(&mut network);
     // Logits are multiplied by it.
     network.head.scale = m.nonzero("logit_scale", "logit_scale")?.unwrap_or(1.0);
+    let qk_norms = match m.is_gguf() {
+        true => m.has_tensor("blk.0.attn_q_norm.weight"),
+        false => m.fields().optional_bool("use_qk_norm")? == Some(true),
+    };
+    if qk_norms {
+        block::norm_qk(&mut network, NormSpan::OwnHead);
+    }
     Ok(network)
 }
 
