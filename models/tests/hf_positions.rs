@@ -121,8 +121,12 @@ fn kinds_of_rotary_scaling_are_told_apart() {
     assert_eq!(scaling(json!(null)), RopeScaling::None);
 
     let bad = |v: Value, parts: &[&str]| refused(|f| _ = f.set("rope_scaling", v), parts);
+    // Within the context of the training, nothing is scaled.
+    let dynamic =
+        network_of(|f| _ = f.set("rope_scaling", json!({"type": "dynamic", "factor": 2})));
+    assert_eq!(dynamic.ropes[0].scaling, RopeScaling::None);
     bad(
-        json!({"type": "dynamic", "factor": 2}),
+        json!({"type": "dynamic", "alpha": 2}),
         &["rope_scaling.type", "dynamic", "not supported"],
     );
     let yarn = network_of(|f| _ = f.set("rope_scaling", json!({"rope_type": "yarn", "factor": 2})));

@@ -180,6 +180,8 @@ matches_transformers!(
     granite_bf16_gguf,
     hunyuan_bf16,
     hunyuan_bf16_gguf,
+    internlm2_bf16,
+    internlm2_bf16_gguf,
     llama3_rope_bf16,
     llama3_rope_v5_bf16,
     llama_fatrelu_bf16,

@@ -31,6 +31,7 @@ MODELS = (
     "gpt2_bf16",
     "granite_bf16",
     "hunyuan_bf16",
+    "internlm2_bf16",
     "minicpm_bf16",
     "mistral3_yarn_bf16",
     "nemotron_bf16",

@@ -665,6 +665,18 @@ MODELS = {
             tie_word_embeddings=True,
         ),
     ),
+    "internlm2_bf16": (
+        BF16,
+        1,
+        tiny_model.config(
+            "internlm2",
+            "InternLM2ForCausalLM",
+            num_hidden_layers=3,
+            intermediate_size=64,
+            bias=False,
+            rope_scaling={"type": "dynamic", "factor": 2.0},
+        ),
+    ),
     # Both blocks behind one LayerNorm, and each head's queries and keys behind their own.
     "command_r_plus_bf16": (
         BF16,

@@ -14,6 +14,7 @@ mod glm4;
 mod gpt2;
 mod granite;
 mod hunyuan;
+mod internlm2;
 mod llama;
 mod metadata;
 mod minicpm;
@@ -64,6 +65,7 @@ static ARCHITECTURES: &[&Architecture] = &[
     &gpt2::GPT2,
     &granite::GRANITE,
     &hunyuan::HUNYUAN,
+    &internlm2::INTERNLM2,
     &llama::LLAMA,
     &minicpm::MINICPM,
     &mistral3::MISTRAL3,

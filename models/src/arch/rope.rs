@@ -269,6 +269,8 @@ fn hf_scaled(m: &Metadata<'_>, mut rope: Rope, rules: Rules, p: &Fields) -> Resu
         }
         Some("yarn") => return hf_yarn(m, rope, p),
         Some("dynamic") if rules.alpha => rope.theta = ntk_theta(&rope, p.positive("alpha")?),
+        // Changes only what is beyond the context for which the model was trained.
+        Some("dynamic") if p.get("alpha").is_none() => {}
         Some("longrope" | "su") => return hf_long_short(m, rope, p),
         Some(other) => {
             let value = format!("rotary scaling {other:?}");
