@@ -148,6 +148,8 @@ macro_rules! matches_transformers {
 matches_transformers!(
     arcee_bf16,
     arcee_bf16_gguf,
+    baichuan_bf16,
+    baichuan_bf16_gguf,
     bamboo_drelu_bf16,
     bamboo_powerinfer,
     cohere2_bf16,

@@ -17,6 +17,7 @@ TINY = Path(__file__).parent / "tiny"
 # windows that llama.cpp ignores, nor OPT, which it does not know.
 MODELS = (
     "arcee_bf16",
+    "baichuan_bf16",
     "cohere2_bf16",
     "command_r_bf16",
     "command_r_plus_bf16",

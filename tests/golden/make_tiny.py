@@ -677,6 +677,18 @@ MODELS = {
             rope_scaling={"type": "dynamic", "factor": 2.0},
         ),
     ),
+    "baichuan_bf16": (
+        BF16,
+        1,
+        tiny_model.config(
+            "baichuan",
+            "BaichuanForCausalLM",
+            num_hidden_layers=3,
+            num_key_value_heads=None,
+            intermediate_size=64,
+            rope_theta=None,
+        ),
+    ),
     # Both blocks behind one LayerNorm, and each head's queries and keys behind their own.
     "command_r_plus_bf16": (
         BF16,

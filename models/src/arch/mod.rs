@@ -2,6 +2,7 @@
 //! architecture; no code outside this folder asks which one a model has.
 
 mod arcee;
+mod baichuan;
 mod bamboo;
 mod block;
 mod cohere;
@@ -53,6 +54,7 @@ pub(crate) use written::gguf_metadata;
 /// All architectures. If several share a name, the first that fits is meant.
 static ARCHITECTURES: &[&Architecture] = &[
     &arcee::ARCEE,
+    &baichuan::BAICHUAN,
     &bamboo::BAMBOO,
     &cohere::COHERE2,
     &cohere::COMMAND_R,
