@@ -5,6 +5,7 @@ use forebay_actors::memory::{row_buffer_bytes, row_buffers};
 use forebay_actors::runtime::predictor_rank;
 use forebay_models::bundle::Bundle;
 use forebay_models::kv_type::KvType;
+use forebay_models::tensor::TensorId;
 use forebay_models::tokenizer::EncodingMemory;
 use forebay_plans::budget::Budget;
 use forebay_plans::residency::{
@@ -173,11 +174,21 @@ fn plan_for(
 }
 
 /// Bytes of keys and values of `context` positions.
-pub(crate) fn kv_bytes(bundle: &Bundle, request: &MemoryRequest, context: usize) -> u64 {
+fn kv_bytes(bundle: &Bundle, request: &MemoryRequest, context: usize) -> u64 {
+    let room = kv_room(bundle, request, context);
+    room.bytes(&bundle.meta.network, request.threads) as u64
+}
+
+/// Bytes of keys and values that the last of `context` tokens goes through.
+pub(crate) fn kv_bytes_read(bundle: &Bundle, request: &MemoryRequest, context: usize) -> u64 {
+    let room = kv_room(bundle, request, context);
+    room.bytes_read(&bundle.meta.network, request.threads) as u64
+}
+
+fn kv_room(bundle: &Bundle, request: &MemoryRequest, context: usize) -> KvRoom {
     let network = &bundle.meta.network;
     let batch = request.max_batch.unwrap_or(LARGE_BATCH);
-    let room = KvRoom::new(network, request.kv_type, context, batch, 1);
-    room.bytes(network, request.threads) as u64
+    KvRoom::new(network, request.kv_type, context, batch, 1)
 }
 
 /// The largest default context whose KV cache takes at most an eighth of the budget.
@@ -248,7 +259,11 @@ fn fixed_items(
             "messages, and what the chat template makes of them",
         );
     }
-    let (buffers, each) = (row_buffers(max_batch), row_buffer_bytes(bundle));
+    let tables = [TensorId::TokenEmbedding, TensorId::TokenInputs];
+    let of_tables: usize = tables.map(|t| row_buffer_bytes(bundle, t)).iter().sum();
+    // Token inputs are decoded between the buffers and their board.
+    let each = of_tables + network.inputs_width() * size_of::<f32>();
+    let buffers = row_buffers(max_batch);
     let why = format!("{buffers} buffers for rows that are read on demand");
     budget.claim("embedding_rows", (buffers * each) as u64, why);
     // One word per neuron: where it is in the cache.

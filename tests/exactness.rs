@@ -244,6 +244,22 @@ fn powerinfer() {
     );
 }
 
+/// Heads, values and windows that differ by layer, and a prompt that is longer than the window.
+#[test]
+fn values_from_keys() {
+    let model = support::tiny("gemma4_bf16");
+    let paths = check("gemma4_bf16", Some(&model), &[Sparsity::Dense]);
+    assert_eq!(paths, [WeightPath::InMemory, WeightPath::Streamed].into());
+}
+
+/// Layers that attend over the keys and values of others, and inputs of tokens that come from a table on flash.
+#[test]
+fn shared_keys_and_inputs_of_tokens() {
+    let model = support::tiny("gemma4_inputs_bf16_gguf");
+    let paths = check("gemma4_inputs_bf16", Some(&model), &[Sparsity::Dense]);
+    assert_eq!(paths, [WeightPath::InMemory, WeightPath::Streamed].into());
+}
+
 /// The logits of a text read at once are those of its tokens generated one by one.
 #[test]
 fn scoring_gives_the_logits_of_generating() {

@@ -198,7 +198,7 @@ matches_transformers! {
         ernie4_5_bf16, ernie4_5_bf16_gguf, exaone4_bf16, exaone4_bf16_gguf, exaone4_full_bf16,
         exaone4_full_bf16_gguf, falcon_bf16, falcon_bf16_gguf, falcon_relu_f16, falcon_two_norms_bf16,
         falcon_two_norms_bf16_gguf, gemma2_bf16, gemma2_bf16_gguf, gemma3_bf16, gemma3_linear_bf16,
-        gemma3_linear_bf16_gguf, glm4_bf16, glm4_bf16_gguf, gpt2_bf16, gpt2_bf16_gguf, granite_bf16,
+        gemma3_linear_bf16_gguf, gemma4_bf16, gemma4_bf16_gguf, gemma4_inputs_bf16, gemma4_inputs_bf16_gguf, glm4_bf16, glm4_bf16_gguf, gpt2_bf16, gpt2_bf16_gguf, granite_bf16,
         granite_bf16_gguf, hunyuan_bf16, hunyuan_bf16_gguf, internlm2_bf16, internlm2_bf16_gguf,
         llama3_rope_bf16, llama3_rope_v5_bf16, llama_fatrelu_bf16, llama_gqa_tied_f32, llama_head_dim_bf16,
         llama_linear_rope_f16, llama_relu_f16, minicpm_bf16, minicpm_bf16_gguf, mistral3_yarn_bf16,

@@ -40,6 +40,8 @@ pub struct WeightMemory {
     pub cores: Vec<CoreMemory>,
     /// Buffers for embedding rows, `[row_buffers]`.
     pub rows: Vec<Slot>,
+    /// Buffers for rows of the table of token inputs, `[row_buffers]`; none if the model has none.
+    pub input_rows: Vec<Slot>,
     /// Whether the system accepted the advice to use huge pages.
     pub huge_pages: bool,
 }
@@ -52,12 +54,15 @@ pub fn row_buffers(max_batch: usize) -> usize {
     max_batch.min(MAX_ROW_BUFFERS)
 }
 
-/// Bytes of a buffer for one embedding row, or for its panel in a tied head, wherever it starts within a page.
-pub fn row_buffer_bytes(bundle: &Bundle) -> usize {
-    let network = &bundle.meta.network;
-    let table = bundle.meta.matrix(TensorId::TokenEmbedding);
-    let row = table.and_then(|t| t.block.row_bytes(t.cols)).unwrap_or(0);
-    let rows = if network.head.tied { PANEL_ROWS } else { 1 };
+/// Bytes of a buffer for one row of a table, or for its panel in a tied head, wherever it starts within a page; 0 if
+/// the model has no such table.
+pub fn row_buffer_bytes(bundle: &Bundle, table: TensorId) -> usize {
+    let matrix = bundle.meta.matrix(table);
+    let Some(row) = matrix.and_then(|t| t.block.row_bytes(t.cols)) else {
+        return 0;
+    };
+    let is_head = bundle.meta.network.head_tensor() == table;
+    let rows = if is_head { PANEL_ROWS } else { 1 };
     (rows * row + PAGE).next_multiple_of(PAGE)
 }
 
@@ -92,7 +97,9 @@ impl WeightMemory {
         let per_core = plan.stream_slots * page(plan.stream_slot_bytes)
             + page(cache.slots * cache.slot_bytes)
             + cache.staging * page(cache.staging_bytes);
-        let rows = row_buffers(max_batch) * row_buffer_bytes(bundle);
+        let row_bytes = [TensorId::TokenEmbedding, TensorId::TokenInputs]
+            .map(|table| row_buffer_bytes(bundle, table));
+        let rows: usize = row_bytes.iter().sum::<usize>() * row_buffers(max_batch);
         let mut slab = Slab::new(resident + programs.len() * per_core + rows)?;
         let mut take = |bytes: usize| slab.carve(bytes).unwrap_or_else(|| unreachable_slot(bytes));
         let evictable = evictable_clusters(bundle, plan, programs.len());
@@ -130,13 +137,15 @@ impl WeightMemory {
                 },
             })
             .collect();
-        let rows = (0..row_buffers(max_batch))
-            .map(|_| take(row_buffer_bytes(bundle)))
-            .collect();
+        let [rows, input_rows] = row_bytes.map(|bytes| {
+            let buffers = if bytes > 0 { row_buffers(max_batch) } else { 0 };
+            (0..buffers).map(|_| take(bytes)).collect()
+        });
         Ok(Self {
             resident,
             cores,
             rows,
+            input_rows,
             huge_pages: slab.huge_pages(),
         })
     }

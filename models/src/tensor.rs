@@ -64,11 +64,19 @@ pub enum LayerTensor {
     GateBias = 22,
     /// Bias of the down projection, `[d_model]`.
     DownBias = 23,
+    /// Factor of the residual stream at the layer's end, `[1]`.
+    LayerScale = 24,
+    /// Gate of the token's input, `[width, d_model]`.
+    InputGate = 25,
+    /// Projection of the gated input, `[d_model, width]`.
+    InputProjection = 26,
+    /// Norm of the projected input, `[d_model]`.
+    InputPostNorm = 27,
 }
 
 impl LayerTensor {
     /// All of them, by number.
-    pub const ALL: [Self; 24] = [
+    pub const ALL: [Self; 28] = [
         Self::AttnNorm,
         Self::Q,
         Self::K,
@@ -93,10 +101,14 @@ impl LayerTensor {
         Self::OBias,
         Self::GateBias,
         Self::DownBias,
+        Self::LayerScale,
+        Self::InputGate,
+        Self::InputProjection,
+        Self::InputPostNorm,
     ];
 
-    /// Norms and biases, in the order in which packed files hold those of a layer.
-    pub(crate) const VECTORS: [Self; 14] = [
+    /// Norms, biases and factors, in the order in which packed files hold those of a layer.
+    pub(crate) const VECTORS: [Self; 16] = [
         Self::AttnNorm,
         Self::AttnNormBias,
         Self::QBias,
@@ -111,6 +123,8 @@ impl LayerTensor {
         Self::GateBias,
         Self::DownBias,
         Self::FfnPostNorm,
+        Self::InputPostNorm,
+        Self::LayerScale,
     ];
 
     /// Whether it belongs to an activation predictor.
@@ -145,18 +159,27 @@ pub enum TensorId {
     OutputHeadBias,
     /// Learned positions, `[context_length + offset, d_model]`.
     PositionEmbedding,
+    /// Table of token inputs, `[vocab_size, n_layers * width]`.
+    TokenInputs,
+    /// Projection of embeddings to token inputs, `[n_layers * width, d_model]`.
+    InputsProjection,
+    /// Norm of each layer's projected inputs, `[width]`.
+    InputsNorm,
     /// A tensor of layer `.0`.
     Layer(usize, LayerTensor),
 }
 
 impl TensorId {
-    /// Whether it is a norm, a bias or the table of positions: always in memory, as f32.
+    /// Whether it is a norm, a bias, a factor or the table of positions: always in memory, as f32.
     pub fn is_vector(self) -> bool {
         match self {
-            Self::OutputNorm | Self::OutputNormBias => true,
+            Self::OutputNorm | Self::OutputNormBias | Self::InputsNorm => true,
             Self::OutputHeadBias | Self::PositionEmbedding => true,
             Self::Layer(_, t) => LayerTensor::VECTORS.contains(&t),
-            Self::TokenEmbedding | Self::OutputHead => false,
+            Self::TokenEmbedding
+            | Self::OutputHead
+            | Self::TokenInputs
+            | Self::InputsProjection => false,
         }
     }
 

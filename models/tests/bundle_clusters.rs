@@ -85,7 +85,7 @@ impl Packed {
     fn check_cluster(&self, e: &DirectoryEntry, bytes: &[u8]) {
         let id = match e.content {
             Content::Rows(id) => id,
-            Content::Embedding => TensorId::TokenEmbedding,
+            Content::Table(id) => id,
             Content::Neurons(layer) => {
                 let g = &self.bundle.meta.ffns[layer];
                 return match g.layout {
@@ -95,7 +95,7 @@ impl Packed {
             }
         };
         let (first, count) = (e.first as usize, e.count as usize);
-        if e.content == Content::Embedding {
+        if matches!(e.content, Content::Table(_)) {
             let rows = (first..first + count).flat_map(|r| self.row(id, r));
             assert!(bytes.iter().copied().eq(rows), "{e:?}");
         } else {
@@ -232,7 +232,10 @@ fn separate_embeddings_are_rows() {
         let kinds = packed.check();
         assert_eq!(
             kinds[kinds.len() - 2..],
-            [Content::Rows(TensorId::OutputHead), Content::Embedding]
+            [
+                Content::Rows(TensorId::OutputHead),
+                Content::Table(TensorId::TokenEmbedding)
+            ]
         );
     }
 }

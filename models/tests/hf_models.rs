@@ -209,9 +209,9 @@ fn text_models_inside_others_are_read() {
         message.contains("\"mystery\" around \"mistral\""),
         "{message}"
     );
-    let message = error("mistral3", &|f| _ = f.put("audio_tower.weight", &[8]));
+    let message = error("mistral3", &|f| _ = f.put("video_tower.weight", &[8]));
     assert!(
-        message.contains("audio_tower.weight: a tensor"),
+        message.contains("video_tower.weight: a tensor"),
         "{message}"
     );
     let quantised = json!({"quant_method": "gptq"});

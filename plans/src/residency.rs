@@ -63,7 +63,7 @@ pub enum Residency {
     Neurons,
     /// Read through the stream window every time it is needed.
     Streamed,
-    /// Not kept: the embedding, of which single rows are read, and predictors that are not used.
+    /// Not kept: tables, of which single rows are read, and predictors that are not used.
     OnFlash,
 }
 
@@ -198,7 +198,7 @@ fn streamable(bundle: &Bundle) -> impl Iterator<Item = (usize, &DirectoryEntry)>
         .clusters
         .iter()
         .enumerate()
-        .filter(|(_, e)| e.content != Content::Embedding && !e.content.is_predictor())
+        .filter(|(_, e)| !is_table(e) && !e.content.is_predictor())
 }
 
 /// Predictor clusters in use, with their bytes.
@@ -228,7 +228,7 @@ pub fn decide(bundle: &Bundle, request: &ResidencyRequest) -> Option<ResidencyPl
         },
     };
     for (e, r) in bundle.clusters.iter().zip(&mut planner.plan.residency) {
-        if e.content == Content::Embedding || e.content.is_predictor() {
+        if is_table(e) || e.content.is_predictor() {
             *r = Residency::OnFlash;
         }
     }
@@ -275,8 +275,9 @@ impl Planner<'_> {
         self.left -= (threads * slots * largest) as u64;
         let reserved = self.reserved();
         self.left -= reserved;
-        self.pin_spread(|e| !is_neurons(e) && e.layer().is_some());
-        self.pin_spread(|e| e.layer().is_none());
+        let head = Content::Rows(self.bundle.meta.network.head_tensor());
+        self.pin_spread(|e| !is_neurons(e) && e.content != head);
+        self.pin_spread(|e| e.content == head);
         self.left += reserved;
         if self.neuron_geometry().is_some() {
             self.cache_neurons();
@@ -480,6 +481,11 @@ impl Planner<'_> {
         self.plan.stream_slots = wanted;
         self.plan.stream_slot_bytes = largest;
     }
+}
+
+/// Whether single rows of it are read.
+fn is_table(e: &DirectoryEntry) -> bool {
+    matches!(e.content, Content::Table(_))
 }
 
 fn is_neurons(e: &DirectoryEntry) -> bool {

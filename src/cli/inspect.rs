@@ -102,7 +102,13 @@ impl Inspect {
 fn of_source(source: &dyn TensorSource) -> Description {
     let network = source.network();
     let layers = (0..network.n_layers()).flat_map(|l| T::ALL.map(|t| TensorId::Layer(l, t)));
-    let ids = [TensorId::TokenEmbedding].into_iter().chain(layers);
+    let first = [
+        TensorId::TokenEmbedding,
+        TensorId::TokenInputs,
+        TensorId::InputsProjection,
+        TensorId::InputsNorm,
+    ];
+    let ids = first.into_iter().chain(layers);
     let last = [
         TensorId::OutputNorm,
         TensorId::OutputNormBias,
@@ -144,11 +150,7 @@ fn of_bundle(bundle: &Bundle) -> Description {
                 (format!("layer {layer} Ffn"), format, network.d_model)
             }
             content => {
-                let tensor = match content {
-                    Content::Rows(tensor) => tensor,
-                    _ => TensorId::TokenEmbedding,
-                };
-                let matrix = meta.matrix(tensor);
+                let matrix = content.matrix().and_then(|tensor| meta.matrix(tensor));
                 let format = matrix.map_or(String::new(), |m| m.block.to_string());
                 let cols = matrix.map_or(0, |m| m.cols);
                 (name_of(content), format, cols)
@@ -182,7 +184,9 @@ fn of_bundle(bundle: &Bundle) -> Description {
 fn name_of(content: Content) -> String {
     match content {
         Content::Rows(TensorId::Layer(layer, t)) => format!("layer {layer} {t:?}"),
+        Content::Rows(TensorId::InputsProjection) => "InputsProjection".into(),
         Content::Rows(_) => "Head".into(),
+        Content::Table(TensorId::TokenInputs) => "TokenInputs".into(),
         _ => "Embedding".into(),
     }
 }

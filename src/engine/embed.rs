@@ -1,6 +1,7 @@
-//! Embedding rows: from the pinned head if it is tied, else read from flash as they are needed (mnn-llm's disk
-//! embedding: the table is a sixth of a small model and one row of it is used per token). A head holds its rows in
-//! panels; a separate table holds them one after the other.
+//! Rows of tables, one per token: embeddings and token inputs. They come from the pinned head if it is tied to the
+//! embedding, else they are read from flash as they are needed (mnn-llm's disk embedding: the table is a sixth of a
+//! small model and one row of it is used per token). A head holds its rows in panels; a separate table holds them one
+//! after the other.
 
 use forebay_actors::fault::Fault;
 use forebay_actors::io_link::RowLink;
@@ -18,9 +19,11 @@ use crate::error::Error;
 /// How often rows are read again because the file has changed meanwhile.
 const ATTEMPTS: usize = 3;
 
-/// Looks tokens up.
+/// Looks tokens up in a table.
 #[derive(Debug)]
 pub(super) struct Embedder {
+    /// Elements of a row.
+    width: usize,
     /// Block format of the table's rows.
     block: BlockType,
     /// Factor that rows are multiplied by.
@@ -43,23 +46,30 @@ pub(super) struct Embedder {
 }
 
 impl Embedder {
-    pub fn new(shared: &Shared, buffers: Vec<Slot>) -> Self {
+    /// For `table`, with these read buffers.
+    pub fn new(shared: &Shared, table: TensorId, buffers: Vec<Slot>) -> Self {
         let network = shared.network();
-        let (content, unit_rows) = match network.head.tied {
-            true => (Content::Rows(TensorId::TokenEmbedding), PANEL_ROWS),
-            false => (Content::Embedding, 1),
+        let (content, unit_rows) = match network.head_tensor() == table {
+            true => (Content::Rows(table), PANEL_ROWS),
+            false => (Content::Table(table), 1),
+        };
+        let scale = match (table, network.token_inputs) {
+            (TensorId::TokenInputs, Some(inputs)) => inputs.table_scale,
+            _ => network.embedding_scale,
         };
         let clusters = &shared.bundle.clusters;
         let of_table = |e: &DirectoryEntry| e.content == content;
         let first_cluster = clusters.iter().position(of_table).unwrap_or(0);
         let count = clusters.iter().filter(|e| of_table(e)).count();
-        let table = shared.bundle.meta.matrix(TensorId::TokenEmbedding);
-        let (block, rows_per_cluster) =
-            table.map_or((BlockType::F32, 1), |t| (t.block, t.rows_per_cluster));
-        let row_bytes = block.row_bytes(network.d_model).unwrap_or(0);
+        let table = shared.bundle.meta.matrix(table);
+        let (block, width, rows_per_cluster) = table.map_or((BlockType::F32, 0, 1), |t| {
+            (t.block, t.cols, t.rows_per_cluster)
+        });
+        let row_bytes = block.row_bytes(width).unwrap_or(0);
         Self {
+            width,
             block,
-            scale: network.embedding_scale,
+            scale,
             first_cluster,
             rows_per_cluster: rows_per_cluster.max(1),
             unit_rows,
@@ -72,7 +82,17 @@ impl Embedder {
         }
     }
 
-    /// Writes the embeddings of `tokens` to `out`, `[n_tokens, d_model]`.
+    /// Elements of a row.
+    pub fn width(&self) -> usize {
+        self.width
+    }
+
+    /// How many rows are read at the same time.
+    pub fn wave(&self) -> usize {
+        self.buffers.len().max(1)
+    }
+
+    /// Writes the scaled rows of `tokens` to `out`, `[n_tokens, width]`.
     ///
     /// # Errors
     /// A failed read, or a checksum that does not match.
@@ -142,8 +162,7 @@ impl Embedder {
         tokens: &[u32],
         out: &mut [f32],
     ) -> Result<(), Error> {
-        let d = shared.network().d_model;
-        let wave = self.buffers.len().max(1);
+        let (d, wave) = (self.width, self.wave());
         for (tokens, out) in tokens.chunks(wave).zip(out.chunks_mut(wave * d)) {
             self.embed_wave(shared, link, tokens, out)?;
         }
@@ -157,7 +176,7 @@ impl Embedder {
         tokens: &[u32],
         out: &mut [f32],
     ) -> Result<(), Error> {
-        let d = shared.network().d_model;
+        let d = self.width;
         let mut pending = 0;
         for (i, &token) in tokens.iter().enumerate() {
             let (cluster, entry) = self.cluster_of(shared, token);
@@ -217,7 +236,7 @@ impl Embedder {
         (token - entry.first) as usize / self.unit_rows * self.unit_bytes
     }
 
-    /// The token's row out of the rows that were read with it, as f32, `[d_model]`.
+    /// The token's row out of the rows that were read with it, as f32, `[width]`.
     fn decode(&mut self, token: u32, entry: &DirectoryEntry, unit: &[u8], out: &mut [f32]) {
         match self.unit_rows {
             1 => dequantize(self.block, unit, out),

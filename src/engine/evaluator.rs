@@ -7,9 +7,10 @@ use forebay_actors::runtime::{Runtime, Shared, Step, StepDone};
 use forebay_stages::computed::Computed;
 
 use super::context::Context;
-use super::embed::{Embedder, fault_of};
+use super::embed::fault_of;
 use super::meter::Meter;
 use super::pressure::Watch;
+use super::token_rows::TokenRows;
 use super::{DiskCeiling, Facts};
 use crate::error::Error;
 
@@ -18,13 +19,11 @@ use crate::error::Error;
 pub(super) struct Evaluator {
     pub runtime: Runtime,
     pub facts: Arc<Facts>,
-    embedder: Embedder,
+    token_rows: TokenRows,
     /// Watches memory pressure, if the engine yields memory.
     watch: Option<Watch>,
     /// What is in the KV cache.
     context: Context,
-    /// Embedded tokens, `[max_batch, d_model]`.
-    input: Vec<f32>,
     /// Logits of one token, `[vocab_size]`.
     pub logits: Vec<f32>,
     reports: Vec<StepDone>,
@@ -38,19 +37,18 @@ impl Evaluator {
     pub fn new(
         runtime: Runtime,
         facts: Arc<Facts>,
-        embedder: Embedder,
+        token_rows: TokenRows,
         watch: Option<Watch>,
         stopping: Arc<AtomicBool>,
     ) -> Self {
         let shared = runtime.shared();
         let network = shared.network();
         Self {
-            input: vec![0.0; shared.max_batch * network.d_model],
             logits: vec![0.0; network.vocab_size],
             context: Context::new(&shared.kv),
             reports: Vec::with_capacity(shared.threads),
             meter: Meter::default(),
-            embedder,
+            token_rows,
             watch,
             runtime,
             facts,
@@ -105,19 +103,15 @@ impl Evaluator {
         (sum(|r| r.gated), sum(|r| r.live))
     }
 
-    /// Forgets the context. The embeddings of `tokens`, which come next, are looked up once: clusters used for the
-    /// first time in a process are checked against their checksums.
+    /// Forgets the context. `tokens`, which come next, are looked up once: clusters used for the first time in a
+    /// process are checked against their checksums.
     pub fn empty(&mut self, tokens: &[u32]) -> Result<(), Error> {
         self.context.clear();
         self.meter = Meter::default();
         let shared = Arc::clone(self.runtime.shared());
-        let d = shared.network().d_model;
-        for batch in tokens.chunks(shared.max_batch) {
-            let input = &mut self.input[..batch.len() * d];
-            let link = self.runtime.rows().ok_or(Error::Stopped)?;
-            self.embedder.embed(&shared, link, batch, input)?;
-        }
-        Ok(())
+        let link = self.runtime.rows().ok_or(Error::Stopped)?;
+        let mut batches = tokens.chunks(shared.max_batch);
+        batches.try_for_each(|batch| self.token_rows.show(&shared, link, batch, 0))
     }
 
     /// Runs `tokens` after the cached ones, with logits for the last `n_logits`. After an error, nothing that was read
@@ -129,7 +123,7 @@ impl Evaluator {
     /// The same for a part of a prompt; `more` tells whether another part follows.
     pub fn step_of(&mut self, tokens: &[u32], n_logits: usize, more: bool) -> Result<(), Error> {
         self.try_step(tokens, n_logits, more).inspect_err(|_| {
-            self.embedder.distrust();
+            self.token_rows.distrust();
             self.runtime.distrust();
         })
     }
@@ -137,11 +131,9 @@ impl Evaluator {
     fn try_step(&mut self, tokens: &[u32], n_logits: usize, more: bool) -> Result<(), Error> {
         self.follow_budget()?;
         let shared = Arc::clone(self.runtime.shared());
-        let input = &mut self.input[..tokens.len() * shared.network().d_model];
         let link = self.runtime.rows().ok_or(Error::Stopped)?;
-        self.embedder.embed(&shared, link, tokens, input)?;
-        Embedder::add_positions(&shared, self.context.len(), input);
-        shared.boards.input.write(0, input);
+        let first = self.context.len();
+        self.token_rows.show(&shared, link, tokens, first)?;
         let Some(of_step) = self.context.step(tokens, n_logits) else {
             return Err(Error::Stopped);
         };

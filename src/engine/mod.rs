@@ -19,6 +19,7 @@ mod score;
 mod softmax;
 mod start;
 mod stops;
+mod token_rows;
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;

@@ -24,10 +24,10 @@ use forebay_stages::pred::Rule;
 use forebay_stages::weights::Resident;
 
 use super::builder::EngineBuilder;
-use super::embed::Embedder;
 use super::evaluator::Evaluator;
 use super::jobs::Jobs;
 use super::runner::Runner;
+use super::token_rows::TokenRows;
 use super::{DiskCeiling, Engine, Facts};
 use crate::error::Error;
 use crate::memory::MemoryPlan;
@@ -126,6 +126,7 @@ impl EngineBuilder {
             .iter()
             .flat_map(|m| m.stream.iter().chain(&m.neurons.buffers))
             .chain(&weights.rows)
+            .chain(&weights.input_rows)
             .map(Slot::span)
             .collect();
         let (driver, info) = open_driver(bundle.path(), self.driver, IO_DEPTH, &buffers)
@@ -203,6 +204,7 @@ impl EngineBuilder {
             resident,
             cores: core_memory,
             rows,
+            input_rows,
             ..
         } = prepared.weights;
         let shared = Arc::new(Shared {
@@ -220,7 +222,7 @@ impl EngineBuilder {
             kv,
             max_batch: memory.max_batch,
         });
-        let embedder = Embedder::new(&shared, rows);
+        let token_rows = TokenRows::new(&shared, rows, input_rows);
         let options = RuntimeOptions {
             cores: facts.cores.clone(),
             trace_records: self.trace_records,
@@ -238,7 +240,7 @@ impl EngineBuilder {
         let watch = self.yields_memory.then(|| facts.budget.watch());
         let stop = Arc::clone(&stopping);
         let (jobs, inbox) = Jobs::new();
-        let evaluator = Evaluator::new(runtime, Arc::clone(&facts), embedder, watch, stop);
+        let evaluator = Evaluator::new(runtime, Arc::clone(&facts), token_rows, watch, stop);
         let runner = Runner::new(evaluator, inbox);
         let (tally, door) = (self.tally.clone(), jobs.clone());
         let thread = std::thread::Builder::new()

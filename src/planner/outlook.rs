@@ -14,7 +14,7 @@ use forebay_plans::preload::{PreloadWindow, sequential_gain};
 use forebay_plans::residency::{Loading, Sparsity};
 
 use crate::error::Error;
-use crate::memory::{MemoryPlan, MemoryRequest, kv_bytes, plan};
+use crate::memory::{MemoryPlan, MemoryRequest, kv_bytes_read, plan};
 use crate::profiles::{MissPoint, Profile};
 
 /// Positions that a token sees, for the predicted speeds: those of a short conversation.
@@ -80,7 +80,7 @@ impl<'a> Outlook<'a> {
         let network = &bundle.meta.network;
         let active = activation(request.sparsity, profile);
         let positions = USUAL_POSITIONS.min(network.context_length);
-        let kv = kv_bytes(bundle, &request, positions) as f64;
+        let kv = kv_bytes_read(bundle, &request, positions) as f64;
         let neurons = network.n_neurons() as f64;
         Self {
             request,

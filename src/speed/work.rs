@@ -98,7 +98,7 @@ impl Steps {
 }
 
 impl ModelWork {
-    /// From a packed file's directory. The embedding takes no part in products: one row of it is used per token.
+    /// From a packed file's directory. Tables take no part in products: one row of each is used per token.
     /// Predictors count if they are used (`predicted`).
     pub fn of(bundle: &Bundle, predicted: bool) -> Self {
         let (meta, network) = (&bundle.meta, &bundle.meta.network);
@@ -108,7 +108,7 @@ impl ModelWork {
         };
         for (vector, len) in network.vectors() {
             let (to, len) = match vector {
-                TensorId::Layer(..) => (&mut work.always, len),
+                TensorId::Layer(..) | TensorId::InputsNorm => (&mut work.always, len),
                 // One row of it is used per token.
                 TensorId::PositionEmbedding => (&mut work.always, network.d_model),
                 _ => (&mut work.head, len),
@@ -117,7 +117,7 @@ impl ModelWork {
         }
         for e in &bundle.clusters {
             let tensor = match e.content {
-                Content::Embedding => continue,
+                Content::Table(_) => continue,
                 Content::Neurons(layer) => {
                     work.add_ffn(&meta.ffns[layer], e);
                     continue;
@@ -128,9 +128,9 @@ impl ModelWork {
             let Some(matrix) = meta.matrix(tensor) else {
                 continue;
             };
-            let to = match e.layer() {
-                Some(_) => &mut work.always,
-                None => &mut work.head,
+            let to = match tensor == network.head_tensor() {
+                true => &mut work.head,
+                false => &mut work.always,
             };
             to.add(Cost::matrix(matrix.block, e.count as usize, matrix.cols));
             to.bytes += f64::from(e.len);

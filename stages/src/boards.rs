@@ -12,6 +12,9 @@ use forebay_queues::board::{F32Board, I64Board};
 pub struct Boards {
     /// Embedded tokens, `[max_batch, d_model]`, written by the engine thread.
     pub input: F32Board,
+    /// Scaled rows of the table of token inputs, `[max_batch, n_layers * width]`, written by the engine thread; empty
+    /// if the model has none.
+    pub input_rows: F32Board,
     /// Q, K and V side by side, `[max_batch, qkv_dim of the layer]`.
     qkv: F32Board,
     /// Attention's output before projection, `[max_batch, q_dim of the layer]`.
@@ -25,6 +28,10 @@ pub struct Boards {
     pub shares: Vec<I64Board>,
     /// `[max_logits, vocab_size]`.
     pub logits: F32Board,
+    /// Projected embeddings, `[max_batch, n_layers * width]`; empty if the model has no token inputs.
+    inputs: F32Board,
+    /// Gates of a layer's token inputs, `[max_batch, width]`.
+    input_gate: F32Board,
 }
 
 impl Boards {
@@ -46,6 +53,9 @@ impl Boards {
             predictor: F32Board::new(max_batch * rank),
             shares: (0..threads).map(|_| I64Board::new(max_batch * d)).collect(),
             logits: F32Board::new(max_logits * network.vocab_size),
+            input_rows: F32Board::new(max_batch * network.inputs_width()),
+            inputs: F32Board::new(max_batch * network.inputs_width()),
+            input_gate: F32Board::new(max_batch * network.input_width()),
         }
     }
 
@@ -58,7 +68,8 @@ impl Boards {
         rank: usize,
     ) -> usize {
         let d = network.d_model;
-        let columns = 2 * d + network.widest_qkv() + network.widest_heads() + rank;
+        let inputs = 2 * network.inputs_width() + network.input_width();
+        let columns = 2 * d + network.widest_qkv() + network.widest_heads() + rank + inputs;
         (max_batch * columns + max_logits * network.vocab_size) * size_of::<f32>()
             + threads * max_batch * d * size_of::<i64>()
     }
@@ -71,6 +82,8 @@ impl Boards {
             Board::Output => &self.output,
             Board::Predictor => &self.predictor,
             Board::Logits => &self.logits,
+            Board::Inputs => &self.inputs,
+            Board::InputGate => &self.input_gate,
         }
     }
 }

@@ -28,6 +28,8 @@ MODELS = (
     "falcon_two_norms_bf16",
     "gemma2_bf16",
     "gemma3_linear_bf16",
+    "gemma4_bf16",
+    "gemma4_inputs_bf16",
     "glm4_bf16",
     "gpt2_bf16",
     "granite_bf16",
@@ -57,7 +59,7 @@ def load_converter(folder: Path):
     from conversion.baichuan import BaichuanModel
     from conversion.base import TextModel
     from conversion.ernie import Ernie4_5Model
-    from conversion.gemma import Gemma2Model
+    from conversion.gemma import Gemma2Model, Gemma4Model
     from conversion.glm import Glm4Model
     from conversion.hunyuan import HunYuanModel
     from conversion.internlm import InternLM2Model
@@ -68,7 +70,7 @@ def load_converter(folder: Path):
     from conversion.stablelm import StableLMModel
 
     TextModel.get_vocab_base_pre = lambda self, tokenizer: "gpt-2"
-    own = (BaichuanModel, Ernie4_5Model, Gemma2Model, Glm4Model, HunYuanModel, InternLM2Model)
+    own = (BaichuanModel, Ernie4_5Model, Gemma2Model, Gemma4Model, Glm4Model, HunYuanModel, InternLM2Model)
     own += (LlamaModel, MiniCPMModel, NemotronModel, Phi3MiniModel)
     for model in (TextModel, *own):
         model.set_vocab = TextModel._set_vocab_gpt2

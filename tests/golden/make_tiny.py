@@ -19,6 +19,7 @@ LLAMA = ("llama", "LlamaForCausalLM")
 QWEN2 = ("qwen2", "Qwen2ForCausalLM")
 GEMMA3 = ("gemma3_text", "Gemma3ForCausalLM")
 PHI3 = ("phi3", "Phi3ForCausalLM")
+GEMMA4 = ("gemma4_text", "Gemma4ForCausalLM")
 EXAONE4 = ("exaone4", "Exaone4ForCausalLM")
 FALCON = ("falcon", "FalconForCausalLM")
 STARCODER2 = ("starcoder2", "Starcoder2ForCausalLM")
@@ -42,6 +43,34 @@ GEMMA3_SHAPE = {
     "attention_bias": False,
     "sliding_window": 8,
     "tie_word_embeddings": True,
+}
+# Full layers have heads of another width, of which 8 dimensions rotate, with a base of their own.
+GEMMA4_SHAPE = {
+    "pad_token_id": 1,
+    "hidden_size": 32,
+    "intermediate_size": 64,
+    "num_hidden_layers": 7,
+    "head_dim": 16,
+    "global_head_dim": 32,
+    "hidden_act": None,
+    "hidden_activation": "gelu_pytorch_tanh",
+    "rms_norm_eps": 1e-06,
+    "attention_bias": False,
+    "sliding_window": 8,
+    "final_logit_softcapping": 20.0,
+    "rope_theta": None,
+    "rope_parameters": {
+        "full_attention": {
+            "partial_rotary_factor": 0.25,
+            "rope_theta": 1000000.0,
+            "rope_type": "proportional",
+        },
+        "sliding_attention": {"rope_theta": 10000.0, "rope_type": "default"},
+    },
+    "enable_moe_block": False,
+    "tie_word_embeddings": True,
+    "torch_dtype": None,
+    "dtype": "bfloat16",
 }
 LLAMA3_ROPE = {
     "rope_type": "llama3",
@@ -206,6 +235,37 @@ MODELS = {
             layer_types=[SLIDING] * 5 + [FULL, SLIDING],
             torch_dtype=None,
             dtype="bfloat16",
+        ),
+    ),
+    # The 31B form: full layers have one key/value head instead of two, and their values are their keys.
+    "gemma4_bf16": (
+        BF16,
+        1,
+        tiny_model.config(
+            *GEMMA4,
+            **GEMMA4_SHAPE,
+            layer_types=[SLIDING] * 2 + [FULL] + [SLIDING] * 3 + [FULL],
+            attention_k_eq_v=True,
+            num_global_key_value_heads=1,
+            num_kv_shared_layers=0,
+            hidden_size_per_layer_input=0,
+            use_double_wide_mlp=False,
+        ),
+    ),
+    # The E2B form: tokens have inputs of their own, and layers 4 and 5 attend over keys and values of layer 2, layer 6
+    # over those of layer 3. Their own are in the checkpoint nevertheless.
+    "gemma4_inputs_bf16": (
+        BF16,
+        1,
+        tiny_model.config(
+            *GEMMA4,
+            **GEMMA4_SHAPE,
+            layer_types=[SLIDING, FULL] * 2 + [SLIDING] * 2 + [FULL],
+            attention_k_eq_v=False,
+            num_kv_shared_layers=3,
+            hidden_size_per_layer_input=8,
+            vocab_size_per_layer_input=tiny_model.VOCAB,
+            use_double_wide_mlp=True,
         ),
     ),
     # Phi-4-mini's form: 12 of 16 dimensions rotate, each pair with a factor of its own.
@@ -791,6 +851,18 @@ def save_weights(folder: Path, weights: dict[str, torch.Tensor], shards: int) ->
     tiny_model.write_json(folder / "model.safetensors.index.json", value)
 
 
+def superfluous(config: dict, weights: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    """Keys and values of layers that use those of others, as published checkpoints have them."""
+    shared, kinds = config.get("num_kv_shared_layers", 0), config.get("layer_types", [])
+    own = kinds[: len(kinds) - shared]
+    name = "model.layers.{}.self_attn.{}".format
+    return {
+        name(layer, part): 3 * weights[name(own.index(kinds[layer]), part)]
+        for layer in range(len(own), len(kinds))
+        for part in ("k_proj.weight", "v_proj.weight", "k_norm.weight")
+    }
+
+
 def make(folder: Path, dtype: torch.dtype, shards: int, config: dict) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     if "torch_dtype" in config:
@@ -805,6 +877,7 @@ def make(folder: Path, dtype: torch.dtype, shards: int, config: dict) -> None:
             break
     else:
         raise SystemExit(f"{folder.name}: no seed has greedy steps that are a test")
+    weights = weights | superfluous(config, weights)
     save_weights(folder, tiny_model.stored(config, weights), shards)
     tiny_model.write_json(folder / "config.json", config)
     tiny_model.write_tokenizer(folder)

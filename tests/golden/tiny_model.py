@@ -161,11 +161,14 @@ def random_weights(model: torch.nn.Module, seed: int, tied: bool) -> dict[str, t
         if name.endswith("norm.weight") or name.endswith("weight") and tensor.dim() == 1:
             # Scores of normalised queries and keys are as large as these two norms make them.
             scores = ("q_norm.", "k_norm.", "query_layernorm.", "key_layernorm.", "q_layernorm.", "k_layernorm.")
-            mean = 1.6 if any(norm in name for norm in scores) else 1
+            unscaled = model.config.model_type == "gemma4_text"
+            mean = (0.6 if unscaled else 1.6) if any(norm in name for norm in scores) else 1
             stored_minus_one = model.config.model_type in ("gemma2", "gemma3_text", "nemotron")
             weights[name] = mean - stored_minus_one + 0.2 * noise
         elif name.endswith("bias"):
             weights[name] = 0.5 * noise
+        elif name.endswith("layer_scalar"):
+            weights[name] = 0.8 + 0.1 * noise
         elif name.endswith(EMBEDDINGS):
             weights[name] = 0.25 * noise
         else:

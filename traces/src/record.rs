@@ -31,11 +31,13 @@ pub enum Stage {
     Fold,
     /// Output head (logits).
     Head,
+    /// What makes layers' inputs of tokens, and mixes them in.
+    Inputs,
 }
 
 impl Stage {
     /// All stages, in order.
-    pub const ALL: [Self; 13] = [
+    pub const ALL: [Self; 14] = [
         Self::Norm,
         Self::Qkv,
         Self::Attention,
@@ -49,6 +51,7 @@ impl Stage {
         Self::HandOver,
         Self::Fold,
         Self::Head,
+        Self::Inputs,
     ];
 
     /// Whether it fetches or keeps bytes rather than computing with them.
@@ -75,6 +78,7 @@ impl Stage {
             Self::HandOver => "handover",
             Self::Fold => "fold",
             Self::Head => "head",
+            Self::Inputs => "inputs",
         }
     }
 }

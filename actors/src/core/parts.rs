@@ -125,7 +125,7 @@ pub(crate) fn build_core(shared: &Arc<Shared>, parts: CoreParts) -> Core {
         attention,
         qkv: vec![0.0; batch * network.widest_qkv()],
         heads: vec![0.0; batch * network.widest_heads()],
-        residual: Residual::new(batch, network.d_model, widest, shared.predictor_rank()),
+        residual: Residual::new(network, batch, widest, shared.predictor_rank()),
         weights: Weights::new(Arc::clone(&shared.resident), evictable, store),
         out: Outbox::new(flights),
         unread: Vec::new(),
@@ -181,7 +181,8 @@ fn max_neurons(bundle: &Bundle) -> usize {
 
 /// Columns of the widest matrix's input, including the predictor's.
 fn widest(network: &Network, rank: usize) -> usize {
-    network.d_model.max(network.widest_heads()).max(rank)
+    let own = network.d_model.max(network.input_width());
+    own.max(network.widest_heads()).max(rank)
 }
 
 /// Maximum number of rows in a row cluster of any core.
@@ -190,7 +191,7 @@ pub fn max_rows(bundle: &Bundle) -> usize {
         Content::Neurons(_) => false,
         // Rows of the predictor's second matrix are computed as part of their FFN cluster.
         Content::Rows(id) => !is_scores(id),
-        Content::Embedding => true,
+        Content::Table(_) => true,
     };
     let rows = bundle.clusters.iter().filter(|e| by_row(e.content));
     rows.map(|e| e.count as usize).max().unwrap_or(0)
@@ -230,7 +231,7 @@ pub fn scratch_bytes(
     // UDC has two buffers over a cluster's neurons besides its activations: Up and the product.
     let udc = forebay_stages::kernels::Activations::bytes_for(batch, neurons)
         + batch * (2 * neurons * 4 + d * 4 + d * 8);
-    let per_core = Residual::bytes(batch, d, widest, rank)
+    let per_core = Residual::bytes(network, batch, widest, rank)
         + udc
         + gathered
         + scores

@@ -2,8 +2,8 @@
 //! each phase's input from it.
 
 use forebay_models::bundle::{Bundle, FfnLayout};
-use forebay_models::network::NormKind;
-use forebay_plans::program::{Board, Join, NormAt, Phase, Prepare, Work};
+use forebay_models::network::{Network, NormKind};
+use forebay_plans::program::{Board, GatedInputs, Join, NormAt, Phase, Prepare, Work};
 use forebay_stages::boards::Boards;
 use forebay_stages::kernels::{Activations, Form, KernelTable};
 use forebay_stages::udc::add_to_residual;
@@ -22,6 +22,8 @@ pub(super) struct Residual {
     sum: Vec<i64>,
     /// One core's share, likewise.
     share: Vec<i64>,
+    /// One token's projected inputs, the same with all added, and its row of their table, `[3, width]`.
+    token: Vec<f32>,
     /// Input of the phase.
     pub input: Activations,
     /// The predictor's hidden values of the tokens, `relu(fc1 · x)`, `[n_tokens, rank]`.
@@ -56,8 +58,10 @@ impl Surroundings<'_> {
 
 impl Residual {
     /// Room for `batch` tokens of `widest` columns, and predictors of at most `rank`.
-    pub fn new(batch: usize, d_model: usize, widest: usize, rank: usize) -> Self {
+    pub fn new(network: &Network, batch: usize, widest: usize, rank: usize) -> Self {
+        let d_model = network.d_model;
         Self {
+            token: vec![0.0; 3 * network.input_width()],
             x: vec![0.0; batch * d_model],
             rows: vec![0.0; batch * widest],
             normed: vec![0.0; d_model],
@@ -70,13 +74,14 @@ impl Residual {
     }
 
     /// Bytes that [`Self::new`] allocates, for memory budgets.
-    pub fn bytes(batch: usize, d_model: usize, widest: usize, rank: usize) -> usize {
+    pub fn bytes(network: &Network, batch: usize, widest: usize, rank: usize) -> usize {
+        let d_model = network.d_model;
         let hidden = match rank {
             0 => 0,
             _ => Activations::bytes_for(batch, rank),
         };
         batch * (d_model * 4 + widest * 4 + 2 * d_model * 8)
-            + 2 * d_model * 4
+            + (2 * d_model + 3 * network.input_width()) * 4
             + Activations::bytes_for(batch, widest)
             + hidden
     }
@@ -101,6 +106,7 @@ impl Residual {
                 self.join_shares(around, *layer, bias, join);
             }
             Prepare::TakeHidden => self.take_hidden(around),
+            Prepare::TakeInputs(gated) => self.take_inputs(around, gated),
             Prepare::Norm { norm, only_wanted } => {
                 self.norm(around, norm.as_ref(), *only_wanted);
             }
@@ -122,8 +128,14 @@ impl Residual {
         }
     }
 
-    /// `x += scale * norm(rows)`.
+    /// `x += scale * norm(rows)`, and what may follow.
     fn join(&mut self, around: &Surroundings<'_>, join: &Join, len: usize) {
+        self.add_rows(around, join, len);
+        scale_stream(around, join, &mut self.x[..len]);
+    }
+
+    /// `x += scale * norm(rows)`.
+    fn add_rows(&mut self, around: &Surroundings<'_>, join: &Join, len: usize) {
         let Some(norm) = &join.norm else {
             add(&mut self.x, &self.rows[..len], join.scale);
             return;
@@ -156,7 +168,8 @@ impl Residual {
         if join.norm.is_none() && join.scale == 1.0 {
             let x = &mut self.x[..len];
             add_to_residual(around.kernels, geometry, sum, &mut self.lanes, x);
-            return add_bias(x, bias);
+            add_bias(x, bias);
+            return scale_stream(around, join, x);
         }
         let rows = &mut self.rows[..len];
         rows.fill(0.0);
@@ -180,6 +193,29 @@ impl Residual {
         }
         self.hidden
             .load(around.kernels, Form::Panels, n, rank, hidden);
+    }
+
+    /// A layer's inputs of all tokens, as far as their gate lets them through, as input of their projection.
+    fn take_inputs(&mut self, around: &Surroundings<'_>, gated: &GatedInputs) {
+        let (n, width) = (around.n_tokens, gated.columns.len());
+        let (first, rest) = self.token.split_at_mut(width);
+        let (inputs, row) = rest.split_at_mut(width);
+        let rows = &mut self.rows[..n * width];
+        for (t, out) in rows.chunks_exact_mut(width).enumerate() {
+            let at = t * gated.all_columns + gated.columns.start;
+            around.boards.board(Board::Inputs).read(at, first);
+            around.normalise(&gated.norm, first, inputs);
+            around.boards.input_rows.read(at, row);
+            for (input, row) in inputs.iter_mut().zip(&*row) {
+                *input = (*input + row) * gated.scale;
+            }
+            let gate = &mut *first;
+            around.boards.board(Board::InputGate).read(t * width, gate);
+            let kernels = around.kernels;
+            kernels.gate_up(gated.activation, gate, inputs, out);
+        }
+        self.input
+            .load(around.kernels, Form::Panels, n, width, rows);
     }
 
     /// The phase's input: the residual stream, normalised if the phase has a norm.
@@ -210,6 +246,13 @@ fn add_bias(x: &mut [f32], bias: &[f32]) {
     if !bias.is_empty() {
         x.chunks_exact_mut(bias.len())
             .for_each(|x| add(x, bias, 1.0));
+    }
+}
+
+/// Multiplies the stream by the layer's factor, if it has one.
+fn scale_stream(around: &Surroundings<'_>, join: &Join, x: &mut [f32]) {
+    for factor in &around.bundle.vectors.values()[join.stream.clone()] {
+        x.iter_mut().for_each(|x| *x *= factor);
     }
 }
 

@@ -23,7 +23,7 @@ struct Unit {
 fn unit_of(bundle: &Bundle, residency: &[Residency], token: u32) -> Option<Unit> {
     let (content, rows) = match bundle.meta.network.head.tied {
         true => (Content::Rows(TensorId::TokenEmbedding), PANEL_ROWS),
-        false => (Content::Embedding, 1),
+        false => (Content::Table(TensorId::TokenEmbedding), 1),
     };
     let mut table = bundle.clusters.iter().zip(residency);
     let (entry, kept) = table

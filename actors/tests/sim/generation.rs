@@ -160,9 +160,7 @@ fn resize(world: &mut World, visits: &mut Visits, random: &mut Random) -> Result
 }
 
 fn one_step(world: &mut World, model: &Model, step: Batch) -> Result<(), Ended> {
-    let d = model.network.d_model;
-    let input = &model.input[step.position * d..][..step.n_tokens * d];
-    world.steps.shared().boards.input.write(0, input);
+    model.show(world, 0, step.position..step.position + step.n_tokens);
     let tokens = world.place(&step);
     step_to_end(
         world,

@@ -16,6 +16,7 @@ mod embedding;
 mod generation;
 mod models;
 mod random;
+mod recipes;
 mod rest;
 mod sequences;
 mod simulation;

@@ -1,6 +1,7 @@
 //! The models that are simulated: tiny, but one of each kind of file, with the logits that are right.
 
 use std::collections::BTreeMap;
+use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -9,133 +10,18 @@ use forebay_models::block::{BlockType, dequantize, quantize};
 use forebay_models::bundle::{Bundle, PackOptions, pack};
 use forebay_models::error::Result;
 use forebay_models::kv_type::KvType;
-use forebay_models::network::{
-    Activation, Content, Network, Rope, RopePairing, RopeScaling, Uniform,
-};
+use forebay_models::network::{Content, Network, Rope, RopePairing, RopeScaling, Uniform};
 use forebay_models::tensor::{LayerTensor as T, TensorId, TensorMeta, TensorSource};
 use forebay_models::tokenizer::{TokenizerModel, TokenizerSpec};
 use forebay_plans::residency::Sparsity;
+
+use crate::recipes::{RECIPES, Recipe};
+use crate::world::World;
 
 /// Positions of the KV cache, and tokens of a model's text.
 pub const CONTEXT: usize = 40;
 /// Heads, and so the most cores.
 pub const HEADS: usize = 4;
-
-/// What distinguishes one tiny model from the next.
-struct Recipe {
-    name: &'static str,
-    d_model: usize,
-    d_ff: usize,
-    layers: usize,
-    vocab: usize,
-    activation: Activation,
-    gated: bool,
-    block: BlockType,
-    /// Down by column, as in PowerInfer's files: neuron layout whatever the format.
-    transposed: bool,
-    /// Rank of predictors, if there are any.
-    rank: usize,
-    /// Biases of Q, K and V, and of all projections and the head if the FFN is not gated.
-    bias: bool,
-    tied: bool,
-    kv: KvType,
-}
-
-const PLAIN: Recipe = Recipe {
-    name: "f32 neurons, ReLU",
-    d_model: 32,
-    d_ff: 256,
-    layers: 2,
-    vocab: 48,
-    activation: Activation::Relu,
-    gated: true,
-    block: BlockType::F32,
-    transposed: false,
-    rank: 0,
-    bias: false,
-    tied: false,
-    kv: KvType::F16,
-};
-
-const RECIPES: [Recipe; 9] = [
-    PLAIN,
-    Recipe {
-        name: "f16 neurons with predictors, dReLU",
-        d_model: 64,
-        d_ff: 320,
-        activation: Activation::DoubleRelu,
-        block: BlockType::F16,
-        rank: 32,
-        ..PLAIN
-    },
-    Recipe {
-        name: "Q8_0 clusters, SiLU, biases",
-        d_model: 64,
-        d_ff: 192,
-        activation: Activation::Silu,
-        block: BlockType::Q8_0,
-        bias: true,
-        ..PLAIN
-    },
-    Recipe {
-        name: "Q4_0 clusters, ReLU, tied head",
-        d_model: 64,
-        d_ff: 256,
-        layers: 3,
-        block: BlockType::Q4_0,
-        tied: true,
-        ..PLAIN
-    },
-    Recipe {
-        name: "Q8_0 columns with predictors, FATReLU",
-        d_model: 64,
-        d_ff: 256,
-        activation: Activation::FatRelu { threshold: 0.02 },
-        block: BlockType::Q8_0,
-        transposed: true,
-        rank: 32,
-        kv: KvType::Q8,
-        ..PLAIN
-    },
-    Recipe {
-        name: "f16 neurons of a page each",
-        d_model: 512,
-        d_ff: 192,
-        layers: 1,
-        block: BlockType::F16,
-        ..PLAIN
-    },
-    Recipe {
-        name: "f16 neurons without Up, with predictors, ReLU squared, biases",
-        d_model: 64,
-        d_ff: 320,
-        activation: Activation::ReluSquared,
-        gated: false,
-        block: BlockType::F16,
-        rank: 32,
-        bias: true,
-        ..PLAIN
-    },
-    Recipe {
-        name: "Q8_0 columns without Up, ReLU, biases",
-        d_model: 64,
-        activation: Activation::Relu,
-        gated: false,
-        block: BlockType::Q8_0,
-        transposed: true,
-        bias: true,
-        ..PLAIN
-    },
-    Recipe {
-        name: "Q4_0 clusters without Up, ReLU squared, biases",
-        d_model: 64,
-        activation: Activation::ReluSquared,
-        gated: false,
-        block: BlockType::Q4_0,
-        bias: true,
-        ..PLAIN
-    },
-];
 
 /// A model whose tensors are random numbers in memory.
 pub struct RandomSource {
@@ -173,7 +59,7 @@ impl RandomSource {
                 let sum = random.below(1 << 16) + random.below(1 << 16);
                 *value = (sum as f32 / 65536.0 - 1.0) * 2.0 * scale;
             }
-            if matches!(id, TensorId::OutputNorm) || is_norm(id) {
+            if is_norm(id) {
                 values.iter_mut().for_each(|v| *v = 1.0 + 0.1 * *v);
             }
             let mut bytes = vec![0; meta.bytes()];
@@ -200,8 +86,31 @@ impl RandomSource {
     }
 }
 
+impl RandomSource {
+    /// Rows of a table, one after the other; none if there is no such table.
+    fn rows_of(&self, table: TensorId, tokens: &[u32]) -> Vec<f32> {
+        let Some((meta, bytes)) = self.tensors.get(&table) else {
+            return Vec::new();
+        };
+        let mut rows = vec![0.0; tokens.len() * meta.cols];
+        for (&token, out) in tokens.iter().zip(rows.chunks_exact_mut(meta.cols)) {
+            let row = &bytes[token as usize * meta.row_bytes()..][..meta.row_bytes()];
+            dequantize(meta.block, row, out);
+        }
+        rows
+    }
+}
+
 fn is_norm(id: TensorId) -> bool {
-    matches!(id, TensorId::Layer(_, T::AttnNorm | T::FfnNorm))
+    use T::{AttnNorm, FfnNorm, FfnPostNorm, InputPostNorm, KNorm, LayerScale, QNorm};
+    let of_layer = |t| {
+        matches!(t, AttnNorm | FfnNorm | FfnPostNorm)
+            || matches!(t, InputPostNorm | KNorm | LayerScale | QNorm)
+    };
+    match id {
+        TensorId::Layer(_, t) => of_layer(t),
+        id => matches!(id, TensorId::OutputNorm | TensorId::InputsNorm),
+    }
 }
 
 impl TensorSource for RandomSource {
@@ -261,12 +170,12 @@ fn network(recipe: &Recipe) -> Network {
         layer.ffn.body.gated = recipe.gated;
         layer.ffn.body.bias = all;
     }
+    (recipe.change)(&mut network);
     network
 }
 
 fn shapes(c: &Network, recipe: &Recipe) -> Vec<(TensorId, usize, usize)> {
-    let a = c.attention(0);
-    let (d, ff, q, kv) = (c.d_model, recipe.d_ff, a.q_dim(), a.kv_dim());
+    let (d, ff) = (c.d_model, recipe.d_ff);
     let mut shapes = vec![
         (TensorId::TokenEmbedding, c.vocab_size, d),
         (TensorId::OutputNorm, 1, d),
@@ -278,6 +187,8 @@ fn shapes(c: &Network, recipe: &Recipe) -> Vec<(TensorId, usize, usize)> {
         shapes.push((TensorId::OutputHeadBias, 1, c.vocab_size));
     }
     for l in 0..c.n_layers() {
+        let a = c.attention(l);
+        let (q, kv) = (a.q_dim(), a.kv_dim());
         let mut layer = vec![
             (T::AttnNorm, 1, d),
             (T::Q, q, d),
@@ -286,6 +197,7 @@ fn shapes(c: &Network, recipe: &Recipe) -> Vec<(TensorId, usize, usize)> {
             (T::O, d, q),
             (T::FfnNorm, 1, d),
         ];
+        layer.retain(|&(t, ..)| c.shape(TensorId::Layer(l, t)).is_some());
         let of_ffn = c.ffn(l).row_matrices().iter();
         layer.extend(of_ffn.map(|&t| (t, ff, d)));
         layer.push(match recipe.transposed {
@@ -308,6 +220,14 @@ fn shapes(c: &Network, recipe: &Recipe) -> Vec<(TensorId, usize, usize)> {
                 .map(|(t, rows, cols)| (TensorId::Layer(l, t), rows, cols)),
         );
     }
+    // What only some networks have.
+    let matrices = c.contents(false).into_iter().filter_map(Content::matrix);
+    let vectors = c.vectors().into_iter().map(|(id, _)| id);
+    for id in matrices.chain(vectors).collect::<Vec<_>>() {
+        let shape = c.shape(id).and_then(|s| Some((id, s.rows?, s.cols?)));
+        let known = shapes.iter().any(|&(there, ..)| there == id);
+        shapes.extend(shape.filter(|_| !known));
+    }
     shapes
 }
 
@@ -324,6 +244,8 @@ pub struct Model {
     pub tokens: Vec<u32>,
     /// Embeddings of the tokens, `[CONTEXT, d_model]`.
     pub input: Vec<f32>,
+    /// Their scaled rows of the table of token inputs, `[CONTEXT, n_layers * width]`; empty if there is none.
+    pub input_rows: Vec<f32>,
     /// By sparsity that means something for the model; computed in memory, on one core, token by token.
     pub right: Vec<(Sparsity, Logits)>,
     pub source: RandomSource,
@@ -347,12 +269,10 @@ impl Model {
         let tokens: Vec<u32> = (0..CONTEXT)
             .map(|_| random.below(recipe.vocab as u64) as u32)
             .collect();
-        let (meta, table) = &source.tensors[&TensorId::TokenEmbedding];
-        let mut input = vec![0.0; CONTEXT * recipe.d_model];
-        for (&token, out) in tokens.iter().zip(input.chunks_exact_mut(recipe.d_model)) {
-            let row = &table[token as usize * meta.row_bytes()..][..meta.row_bytes()];
-            dequantize(meta.block, row, out);
-        }
+        let input = source.rows_of(TensorId::TokenEmbedding, &tokens);
+        let mut input_rows = source.rows_of(TensorId::TokenInputs, &tokens);
+        let scale = source.network.token_inputs.map_or(1.0, |i| i.table_scale);
+        input_rows.iter_mut().for_each(|v| *v *= scale);
         Self {
             path,
             file,
@@ -360,8 +280,28 @@ impl Model {
             kv: recipe.kv,
             tokens,
             input,
+            input_rows,
             right: Vec::new(),
             source,
+        }
+    }
+
+    /// Shows the cores these tokens of the text as the step's tokens from `first` on.
+    pub fn show(&self, world: &World, first: usize, tokens: Range<usize>) {
+        let boards = &world.steps.shared().boards;
+        let tables = [
+            (&boards.input, &self.input, self.network.d_model),
+            (
+                &boards.input_rows,
+                &self.input_rows,
+                self.network.inputs_width(),
+            ),
+        ];
+        for (board, rows, width) in tables {
+            board.write(
+                first * width,
+                &rows[tokens.start * width..tokens.end * width],
+            );
         }
     }
 
@@ -389,5 +329,5 @@ impl Model {
 
 /// Whether a cluster's weights are read while tokens are generated, unless they are kept.
 pub fn is_weight(content: Content) -> bool {
-    content != Content::Embedding && !content.is_predictor()
+    !matches!(content, Content::Table(_)) && !content.is_predictor()
 }

@@ -26,16 +26,14 @@ struct Run {
 
 /// Feeds the runs in one step; returns the bits of each run's last logits.
 fn feed(world: &mut World, model: &Model, runs: &[Run]) -> Vec<Vec<u32>> {
-    let (d, vocab) = (model.network.d_model, model.network.vocab_size);
+    let vocab = model.network.vocab_size;
     let mut tokens = StepTokens::default();
     for run in runs {
         let room = world.sequences.extend(run.id, run.n, &mut tokens.copies);
         room.expect("room for all sequences");
         for position in run.position..run.position + run.n {
             let row = (run.text * 5 + position) % CONTEXT;
-            let input = &model.input[row * d..][..d];
-            let at = tokens.places.len() * d;
-            world.steps.shared().boards.input.write(at, input);
+            model.show(world, tokens.places.len(), row..row + 1);
             tokens.places.push(TokenPlace {
                 sequence: run.id,
                 position: position as u32,

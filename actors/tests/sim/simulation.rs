@@ -248,7 +248,7 @@ fn in_memory(model: &Model, sparsity: Sparsity) -> Result<Logits, String> {
     let bundle = model.bundle();
     let used = |content| {
         crate::models::is_weight(content)
-            || sparsity == Sparsity::Predicted && content != Content::Embedding
+            || sparsity == Sparsity::Predicted && !matches!(content, Content::Table(_))
     };
     let residency = bundle.clusters.iter().map(|e| match used(e.content) {
         true => Residency::Pinned,

@@ -138,6 +138,7 @@ impl Visits {
         let content = self.clusters[cluster as usize].content;
         let visits = match stage {
             Stage::Qkv | Stage::Output | Stage::Head | Stage::Gc | Stage::Udc => true,
+            Stage::Inputs => true,
             Stage::Gio | Stage::Udio | Stage::Preload => true,
             // That of the stream window is no cluster's.
             Stage::HandOver => self.residency[cluster as usize].is_by_neuron(),
@@ -217,6 +218,7 @@ impl Visits {
             for stage in [Stage::Gio, Stage::Preload, Stage::Udio, Stage::HandOver] {
                 let at = match entry.content {
                     Content::Rows(TensorId::Layer(..)) | Content::Neurons(_) => layer,
+                    Content::Rows(TensorId::InputsProjection) => 0,
                     _ => self.last_layer() + 1,
                 };
                 expected += match times(stage, at) {
@@ -228,6 +230,10 @@ impl Visits {
                 Content::Rows(TensorId::Layer(_, T::Q | T::K | T::V)) => once(Stage::Qkv, layer)?,
                 Content::Rows(TensorId::Layer(_, T::O)) => once(Stage::Output, layer)?,
                 Content::Rows(TensorId::Layer(_, T::PredictorFc1)) => once(Stage::Pred, layer)?,
+                Content::Rows(TensorId::Layer(_, T::InputGate | T::InputProjection)) => {
+                    once(Stage::Inputs, layer)?
+                }
+                Content::Rows(TensorId::InputsProjection) => once(Stage::Inputs, 0)?,
                 Content::Neurons(_) => {
                     let gc = match times(Stage::Gc, layer) {
                         // A predictor may name none of its neurons.
@@ -242,7 +248,7 @@ impl Visits {
                     };
                     gc + udc
                 }
-                Content::Rows(TensorId::Layer(..)) | Content::Embedding => 0,
+                Content::Rows(TensorId::Layer(..)) | Content::Table(_) => 0,
                 Content::Rows(_) if step.n_logits == 0 => 0,
                 Content::Rows(_) => once(Stage::Head, self.last_layer() + 1)?,
             };

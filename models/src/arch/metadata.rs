@@ -17,6 +17,10 @@ use crate::source::limits::{self, MAX_CONTEXT, MAX_DIMENSION, MAX_LAYERS};
 /// Key and field of the number of layers that predict further tokens.
 const FURTHER: (&str, &str) = ("nextn_predict_layers", "num_nextn_predict_layers");
 
+/// Field of what single layers have different from the others, and what that may be.
+const OVERRIDES: &str = "per_layer_config";
+const OVERRIDABLE: [&str; 2] = ["head_dim", "num_key_value_heads"];
+
 /// Kinds of layers that `layer_types` may name.
 const LAYER_TYPES: [&str; 2] = ["full_attention", "sliding_attention"];
 
@@ -124,12 +128,37 @@ impl<'a> Metadata<'a> {
 
     /// Number of layers behind the model's own that predict further tokens (multi-token prediction); they are not used.
     pub(super) fn further_layers(&self) -> Result<usize> {
-        match self.fields.optional_u64(self.pick(FURTHER.0, FURTHER.1))? {
-            Some(n) if n > MAX_LAYERS => {
-                Err(self.wrong(FURTHER.0, FURTHER.1, format!("{n} layers")))
-            }
+        self.some_layers(FURTHER)
+    }
+
+    /// A number of layers, 0 if the field is absent.
+    pub(super) fn some_layers(&self, (gguf, hf): (&str, &str)) -> Result<usize> {
+        match self.fields.optional_u64(self.pick(gguf, hf))? {
+            Some(n) if n > MAX_LAYERS => Err(self.wrong(gguf, hf, format!("{n} layers"))),
             n => Ok(n.unwrap_or(0) as usize),
         }
+    }
+
+    /// Sizes of all layers with what `per_layer_config` (transformers 5) says of some of them.
+    pub(super) fn overridden(&self, name: &str, mut sizes: Vec<usize>) -> Result<Vec<usize>> {
+        let Some(config) = self.fields.optional_object(OVERRIDES)? else {
+            return Ok(sizes);
+        };
+        for (number, _) in config.values() {
+            let layer = number.parse().ok().and_then(|l: usize| sizes.get_mut(l));
+            let layer = layer.ok_or_else(|| config.wrong(number, "there is no such layer"))?;
+            let of_layer = config.optional_object(number)?;
+            let of_layer = of_layer.ok_or_else(|| config.missing(number))?;
+            let mut names = of_layer.values().map(|(name, _)| name);
+            if let Some(other) = names.find(|name| !OVERRIDABLE.contains(&name.as_str())) {
+                let remedy = format!("{} are", OVERRIDABLE.join(" and "));
+                return Err(of_layer.unsupported(other, "a value for one layer", remedy));
+            }
+            if let Some(size) = of_layer.optional_size(name, MAX_DIMENSION)? {
+                *layer = size;
+            }
+        }
+        Ok(sizes)
     }
 
     /// A number of positions, if the field is there.

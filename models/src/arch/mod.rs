@@ -11,6 +11,7 @@ mod exaone4;
 mod falcon;
 mod gemma2;
 mod gemma3;
+mod gemma4;
 mod glm4;
 mod gpt2;
 mod granite;
@@ -63,6 +64,7 @@ static ARCHITECTURES: &[&Architecture] = &[
     &falcon::FALCON,
     &gemma2::GEMMA2,
     &gemma3::GEMMA3,
+    &gemma4::GEMMA4,
     &glm4::GLM4,
     &gpt2::GPT2,
     &granite::GRANITE,

@@ -191,6 +191,51 @@ pub(super) const INNER_PRE_NORMS: [Name; 2] = [
     ),
 ];
 
+/// Table, projection and norm of token inputs.
+pub(super) const TOKEN_INPUTS: [Name; 3] = [
+    Name::model(
+        "per_layer_token_embd.weight",
+        "model.embed_tokens_per_layer.weight",
+        TensorId::TokenInputs,
+    ),
+    Name::model(
+        "per_layer_model_proj.weight",
+        "model.per_layer_model_projection.weight",
+        TensorId::InputsProjection,
+    ),
+    Name::model(
+        "per_layer_proj_norm.weight",
+        "model.per_layer_projection_norm.weight",
+        TensorId::InputsNorm,
+    ),
+];
+
+/// The block that mixes them in.
+pub(super) const INPUT_MIXER: [Name; 3] = [
+    Name::layer(
+        "inp_gate.weight",
+        "per_layer_input_gate.weight",
+        &[T::InputGate],
+    ),
+    Name::layer(
+        "proj.weight",
+        "per_layer_projection.weight",
+        &[T::InputProjection],
+    ),
+    Name::layer(
+        "post_norm.weight",
+        "post_per_layer_input_norm.weight",
+        &[T::InputPostNorm],
+    ),
+];
+
+/// Factor of the residual stream at the end of a layer.
+pub(super) const LAYER_SCALE: [Name; 1] = [Name::layer(
+    "layer_output_scale.weight",
+    "layer_scalar",
+    &[T::LayerScale],
+)];
+
 /// These names for checkpoints that store the difference from 1.
 pub(super) const fn plus_one(names: [Name; 2]) -> [Name; 2] {
     [names[0].plus_one(), names[1].plus_one()]
@@ -254,7 +299,13 @@ pub(super) const POWERINFER: [Name; 3] = [
 const REDUNDANT: [&str; 2] = ["attn_rot_embd.weight", "self_attn.rotary_emb.inv_freq"];
 
 /// Parts of checkpoints for several kinds of input that have nothing to do with text.
-const OTHER_PARTS: [&str; 2] = ["vision_tower.", "multi_modal_projector."];
+const OTHER_PARTS: [&str; 5] = [
+    "vision_tower.",
+    "multi_modal_projector.",
+    "audio_tower.",
+    "embed_vision.",
+    "embed_audio.",
+];
 
 /// A naming scheme.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -539,9 +590,10 @@ mod tests {
             "vision_tower.x",
             "model.vision_tower.x",
             "multi_modal_projector.x",
+            "model.embed_audio.x",
         ] {
             assert_eq!(names.part(other), Some(Part::Redundant), "{other}");
         }
-        assert_eq!(names.part("audio_tower.x"), None);
+        assert_eq!(names.part("video_tower.x"), None);
     }
 }

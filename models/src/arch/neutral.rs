@@ -64,7 +64,7 @@ pub(super) static GGUF: [Neutral; 29] = [
 ];
 
 /// Fields of `config.json`.
-pub(super) static HF: [Neutral; 45] = [
+pub(super) static HF: [Neutral; 47] = [
     remedied(
         "attention_bias",
         &[0.0],
@@ -79,6 +79,7 @@ pub(super) static HF: [Neutral; 45] = [
     remedied("num_local_experts", &[0.0], EXPERTS),
     remedied("num_experts", &[0.0], EXPERTS),
     remedied("n_routed_experts", &[0.0], EXPERTS),
+    remedied("enable_moe_block", &[0.0], EXPERTS),
     key("use_bias", &[0.0]),
     key("bias", &[0.0]),
     key("qkv_bias", &[0.0]),
@@ -115,6 +116,7 @@ pub(super) static HF: [Neutral; 45] = [
     key("alibi", &[0.0]),
     key("num_kv_shared_layers", &[0.0]),
     key("hidden_size_per_layer_input", &[0.0]),
+    key("per_layer_config", &[]),
     key("rope_local_base_freq", &[]),
     key("clip_qkv", &[]),
     key("is_causal", &[1.0]),
@@ -127,7 +129,7 @@ impl Neutral {
             Value::Array(all) => return all.iter().all(|v| self.allows(v)),
             // Values of `layer_types`.
             Value::String(kind) => return kind == "full_attention",
-            Value::Object(_) => return false,
+            Value::Object(fields) => return fields.is_empty(),
             Value::Bool(b) => Some(f64::from(u8::from(*b))),
             Value::Number(n) => n.as_f64(),
         };

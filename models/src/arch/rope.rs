@@ -3,9 +3,12 @@
 
 use super::metadata::Metadata;
 use crate::error::Result;
-use crate::network::{Rope, RopePairing, RopeScaling, Temperature};
+use crate::network::{NOT_ROTATED, Rope, RopePairing, RopeScaling, Temperature};
 use crate::source::fields::Fields;
 use crate::source::limits::MAX_CONTEXT;
+
+/// The share of a head that is rotated.
+const PART: &str = "partial_rotary_factor";
 
 /// How an architecture reads its rotation.
 #[derive(Clone, Copy)]
@@ -24,6 +27,8 @@ pub(super) struct Rules {
     pub(super) temperature: bool,
     /// Whether checkpoints may have an `alpha`, which makes the base larger.
     pub(super) alpha: bool,
+    /// Whether checkpoints may leave the slowest pairs of a head unrotated ("proportional").
+    pub(super) proportional: bool,
 }
 
 impl Rules {
@@ -36,6 +41,7 @@ impl Rules {
             partial: false,
             temperature: false,
             alpha: false,
+            proportional: false,
         }
     }
 }
@@ -62,7 +68,10 @@ pub(super) fn sliding(m: &Metadata<'_>, head_dim: usize, rules: Rules, theta: f3
     if parameters.is_some_and(|p| p.values().any(|(kind, _)| kind == LAYER_TYPE)) {
         return hf(m, head_dim, rules, Some(LAYER_TYPE));
     }
-    let rotary_dim = m.optional_size("rope.dimension_count", "")?;
+    let rotary_dim = match m.optional_size("rope.dimension_count_swa", "")? {
+        Some(own) => Some(own),
+        None => m.optional_size("rope.dimension_count", "")?,
+    };
     let (pairing, rotary_dim) = match m.is_gguf() {
         true => (rules.pairing, rotary_dim.unwrap_or(head_dim)),
         false => (rules.checkpoints, head_dim),
@@ -212,9 +221,25 @@ fn hf(m: &Metadata<'_>, head_dim: usize, rules: Rules, layer_type: Option<&str>)
         let remedy = "use a model whose architecture does not have it";
         return Err(p.unsupported(TEMPERATURE, beta.to_string(), remedy));
     }
+    if let Some(p) = scaling.as_ref().filter(|_| rules.proportional)
+        && p.optional_str("rope_type")? == Some("proportional")
+    {
+        let rope = Rope::plain(theta, head_dim, rules.checkpoints);
+        return hf_proportional(rope, p);
+    }
     let rotary_dim = hf_rotary_dim(m, head_dim, rules, scaling.as_ref())?;
     let rope = Rope::plain(theta, rotary_dim, rules.checkpoints);
     scaling.map_or(Ok(rope.clone()), |p| hf_scaled(m, rope, rules, &p))
+}
+
+/// The frequencies are those of the whole head, but only the first pairs, the fastest, are rotated.
+fn hf_proportional(mut rope: Rope, p: &Fields) -> Result<Rope> {
+    let factor = p.optional_positive("factor")?.unwrap_or(1.0);
+    let part = p.optional_positive(PART)?.unwrap_or(1.0);
+    let rotated = (f64::from(part) * rope.rotary_dim as f64 / 2.0) as usize;
+    let divisor = |i| if i < rotated { factor } else { NOT_ROTATED };
+    rope.scaling = RopeScaling::Factors((0..rope.rotary_dim / 2).map(divisor).collect());
+    Ok(rope)
 }
 
 /// Elements of a head that are rotated.
@@ -224,16 +249,15 @@ fn hf_rotary_dim(
     rules: Rules,
     p: Option<&Fields>,
 ) -> Result<usize> {
-    const FIELD: &str = "partial_rotary_factor";
-    let inside = p.map_or(Ok(None), |p| p.optional_positive(FIELD))?;
+    let inside = p.map_or(Ok(None), |p| p.optional_positive(PART))?;
     if rules.partial {
-        let part = inside.or(m.optional_positive("", FIELD)?);
+        let part = inside.or(m.optional_positive("", PART)?);
         return Ok((head_dim as f64 * f64::from(part.unwrap_or(1.0))) as usize);
     }
     match (inside, p) {
         (Some(part), Some(p)) if part != 1.0 => {
             let remedy = "heads are rotated whole here";
-            Err(p.unsupported(FIELD, part.to_string(), remedy))
+            Err(p.unsupported(PART, part.to_string(), remedy))
         }
         _ => Ok(head_dim),
     }

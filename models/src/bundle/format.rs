@@ -36,6 +36,8 @@ const TOKEN_EMBEDDING: u8 = 64;
 const OUTPUT_HEAD: u8 = 65;
 const NEURONS: u8 = 66;
 const EMBEDDING: u8 = 67;
+const TOKEN_INPUTS: u8 = 68;
+const INPUTS_PROJECTION: u8 = 69;
 
 /// The number of a cluster's content, and its layer.
 fn encode_content(content: Content) -> (u8, usize) {
@@ -44,10 +46,12 @@ fn encode_content(content: Content) -> (u8, usize) {
         Content::Rows(TensorId::Layer(layer, tensor)) => (tensor as u8, layer),
         Content::Rows(TensorId::TokenEmbedding) => (TOKEN_EMBEDDING, none),
         Content::Rows(TensorId::OutputHead) => (OUTPUT_HEAD, none),
+        Content::Rows(TensorId::InputsProjection) => (INPUTS_PROJECTION, none),
         // Vectors are never stored as rows.
         Content::Rows(_) => (TOKEN_EMBEDDING, none),
         Content::Neurons(layer) => (NEURONS, layer),
-        Content::Embedding => (EMBEDDING, none),
+        Content::Table(TensorId::TokenInputs) => (TOKEN_INPUTS, none),
+        Content::Table(_) => (EMBEDDING, none),
     }
 }
 
@@ -56,7 +60,9 @@ fn decode_content(code: u8, layer: u16) -> Option<Content> {
     match code {
         TOKEN_EMBEDDING => whole.then_some(Content::Rows(TensorId::TokenEmbedding)),
         OUTPUT_HEAD => whole.then_some(Content::Rows(TensorId::OutputHead)),
-        EMBEDDING => whole.then_some(Content::Embedding),
+        INPUTS_PROJECTION => whole.then_some(Content::Rows(TensorId::InputsProjection)),
+        EMBEDDING => whole.then_some(Content::Table(TensorId::TokenEmbedding)),
+        TOKEN_INPUTS => whole.then_some(Content::Table(TensorId::TokenInputs)),
         NEURONS => (!whole).then_some(Content::Neurons(layer.into())),
         tensor => {
             let found = LayerTensor::ALL.into_iter().find(|&t| t as u8 == tensor)?;
@@ -249,7 +255,9 @@ mod tests {
         let tables = [
             Content::Rows(TensorId::TokenEmbedding),
             Content::Rows(TensorId::OutputHead),
-            Content::Embedding,
+            Content::Table(TensorId::TokenEmbedding),
+            Content::Table(TensorId::TokenInputs),
+            Content::Rows(TensorId::InputsProjection),
             Content::Neurons(7),
         ];
         let rows = LayerTensor::ALL.map(|t| Content::Rows(TensorId::Layer(65_534, t)));

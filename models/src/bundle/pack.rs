@@ -92,10 +92,7 @@ pub fn pack(
         let _span = tracing::info_span!("content", content = ?content).entered();
         match content {
             Content::Neurons(l) => ffns.push(packer.ffn(l)?),
-            Content::Rows(id) => matrices.push(packer.rows(content, id)?),
-            Content::Embedding => {
-                matrices.push(packer.rows(content, TensorId::TokenEmbedding)?);
-            }
+            Content::Rows(id) | Content::Table(id) => matrices.push(packer.rows(content, id)?),
         }
     }
     let meta = BundleMeta {
@@ -143,8 +140,7 @@ fn predictors(source: &dyn TensorSource) -> Option<Vec<LayerPredictor>> {
 fn total_bytes(source: &dyn TensorSource) -> u64 {
     use LayerTensor as T;
     let ids = |content: Content| match content {
-        Content::Rows(id) => vec![id],
-        Content::Embedding => vec![TensorId::TokenEmbedding],
+        Content::Rows(id) | Content::Table(id) => vec![id],
         Content::Neurons(l) => {
             let rows = source.network().ffn(l).row_matrices().iter();
             let of_ffn = rows.chain(&[T::Down, T::DownT]);
@@ -273,7 +269,7 @@ impl Packer<'_> {
             let n = per.min(all - first);
             bytes.clear();
             match content {
-                Content::Embedding => self.read_rows(&m, first, n, &mut bytes)?,
+                Content::Table(_) => self.read_rows(&m, first, n, &mut bytes)?,
                 _ => self.read_panels(&m, first, n, &mut rows, &mut bytes)?,
             }
             self.writer.cluster(content, (first, n), &bytes)?;

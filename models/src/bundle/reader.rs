@@ -240,7 +240,7 @@ impl Bundle {
                     walked.map_err(|p| damaged(format!("FFN of layer {l}"), p))?;
                     geometry.layout == FfnLayout::Neuron
                 }
-                Content::Rows(_) | Content::Embedding => {
+                Content::Rows(_) | Content::Table(_) => {
                     // The metadata have been checked to have one for each of these contents, in this order.
                     let matrix = matrices.next().ok_or("a matrix is missing");
                     let walked = matrix.and_then(|m| cursor.rows(content, m));
@@ -300,7 +300,7 @@ impl Cursor<'_> {
         m: &StoredMatrix,
     ) -> std::result::Result<(), &'static str> {
         let bytes = |n: usize| match content {
-            Content::Embedding => m.block.row_bytes(m.cols)?.checked_mul(n),
+            Content::Table(_) => m.block.row_bytes(m.cols)?.checked_mul(n),
             _ => panels_bytes(m.block, n, m.cols),
         };
         bytes(1).ok_or("a row does not hold whole blocks")?;

@@ -35,8 +35,7 @@ pub(super) fn least_bytes(source: &dyn TensorSource, options: &PackOptions) -> u
     };
     let bytes = |content: Content| match content {
         Content::Neurons(layer) => neurons(layer),
-        Content::Rows(id) => of(id, None),
-        Content::Embedding => of(TensorId::TokenEmbedding, None),
+        Content::Rows(id) | Content::Table(id) => of(id, None),
     };
     let contents = network.contents(has_predictors(source));
     contents.into_iter().map(bytes).sum()

@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use super::{Activation, Attention, Layer, Network, Norm, NormSpan, Rope, RopeScaling};
+use super::{Activation, Attention, KvOrigin, Layer, Network, Norm, NormSpan, Rope, RopeScaling};
 use crate::error::{ModelError, Result};
 use crate::source::limits::{MAX_CONTEXT, MAX_DIMENSION, MAX_LAYERS, positive, size};
 
@@ -30,18 +30,36 @@ impl Network {
         }
         positive(path, "head.scale", self.head.scale)?;
         positive(path, "head.softcap", self.head.softcap.unwrap_or(1.0))?;
+        self.check_token_inputs(path)?;
         if self.ropes.len() > MAX_ROPES {
             return wrong(path, "ropes", "there are too many kinds");
         }
         self.ropes.iter().try_for_each(|r| check_rope(path, r))?;
         check_norm(path, "output_norm", Some(&self.output_norm))?;
-        for layer in &self.layers {
+        for (l, layer) in self.layers.iter().enumerate() {
             self.check_layer(path, layer)?;
+            self.check_kv(path, l)?;
         }
         if !self.predictor_threshold.is_finite() {
             return wrong(path, "predictor_threshold", "it is not a number");
         }
         Ok(())
+    }
+
+    fn check_token_inputs(&self, path: &Path) -> Result<()> {
+        let Some(inputs) = &self.token_inputs else {
+            return match self.layers.iter().any(|layer| layer.input.is_some()) {
+                true => wrong(path, "token_inputs", "a layer asks for them"),
+                false => Ok(()),
+            };
+        };
+        let all = (inputs.width as u64).saturating_mul(self.layers.len() as u64);
+        size(path, "token_inputs.width", all, MAX_DIMENSION)?;
+        positive(path, "token_inputs.table_scale", inputs.table_scale)?;
+        let projection_scale = inputs.projection_scale;
+        positive(path, "token_inputs.projection_scale", projection_scale)?;
+        positive(path, "token_inputs.eps", inputs.eps)?;
+        positive(path, "token_inputs.scale", inputs.scale).map(drop)
     }
 
     fn check_layer(&self, path: &Path, layer: &Layer) -> Result<()> {
@@ -52,16 +70,41 @@ impl Network {
         check_post_norm(path, "ffn.post_norm", ffn.post_norm.as_ref())?;
         positive(path, "attention.residual_scale", attention.residual_scale)?;
         positive(path, "ffn.residual_scale", ffn.residual_scale)?;
-        size(path, "d_ff", ffn.body.d_ff as u64, MAX_DIMENSION)?;
         if ffn.body.bias && ffn.body.gated {
             return wrong(path, "ffn.bias", "gated FFNs have none");
         }
-        if let Activation::FatRelu { threshold } = ffn.body.activation
-            && !(threshold.is_finite() && threshold >= 0.0)
-        {
-            return wrong(path, "activation", "the threshold is no sensible number");
+        if let Some(input) = &layer.input {
+            if input.pre_norm.is_some() {
+                return wrong(path, "input.pre_norm", "its input is not normalised");
+            }
+            check_post_norm(path, "input.post_norm", input.post_norm.as_ref())?;
+            positive(path, "input.residual_scale", input.residual_scale)?;
+            check_activation(path, input.body.activation)?;
         }
+        size(path, "d_ff", ffn.body.d_ff as u64, MAX_DIMENSION)?;
+        check_activation(path, ffn.body.activation)?;
         self.check_attention(path, &attention.body)
+    }
+
+    /// A layer that attends over another's keys and values finds them: each core has stored those that it reads,
+    /// because it has the same heads in both layers.
+    fn check_kv(&self, path: &Path, layer: usize) -> Result<()> {
+        let field = "attention.kv";
+        let a = self.attention(layer);
+        let KvOrigin::Layer(origin) = a.kv else {
+            return Ok(());
+        };
+        if origin >= layer || matches!(self.attention(origin).kv, KvOrigin::Layer(_)) {
+            let problem = format!("layer {origin} is no earlier layer with keys of its own");
+            return wrong(path, field, problem);
+        }
+        let seen = |a: &Attention| (a.n_heads, a.n_kv_heads, a.head_dim, a.window);
+        if seen(a) != seen(self.attention(origin)) {
+            let problem =
+                format!("heads or window of layer {layer} are not those of layer {origin}");
+            return wrong(path, field, problem);
+        }
+        Ok(())
     }
 
     fn check_attention(&self, path: &Path, a: &Attention) -> Result<()> {
@@ -94,6 +137,7 @@ impl Network {
                 );
             }
         }
+        positive(path, "attention.v_norm", a.v_norm.unwrap_or(1.0))?;
         positive(path, "attention.scale", a.scale)?;
         positive(path, "attention.softcap", a.softcap.unwrap_or(1.0))?;
         if let Some(window) = a.window {
@@ -105,6 +149,15 @@ impl Network {
             size(path, "attention.temperature", positions, MAX_CONTEXT)?;
         }
         Ok(())
+    }
+}
+
+fn check_activation(path: &Path, activation: Activation) -> Result<()> {
+    match activation {
+        Activation::FatRelu { threshold } if !(threshold.is_finite() && threshold >= 0.0) => {
+            wrong(path, "activation", "the threshold is no sensible number")
+        }
+        _ => Ok(()),
     }
 }
 
@@ -197,7 +250,9 @@ fn check_rope(path: &Path, rope: &Rope) -> Result<()> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::network::{NormKind, QkNorm, RopePairing, Temperature, Uniform};
+    use crate::network::{
+        Block, InputMixer, NormKind, QkNorm, RopePairing, Temperature, TokenInputs, Uniform,
+    };
 
     fn network() -> Network {
         Uniform {
@@ -219,6 +274,27 @@ mod tests {
             predictor_threshold: 0.0,
         }
         .network()
+    }
+
+    fn inputs(width: usize) -> Option<TokenInputs> {
+        Some(TokenInputs {
+            width,
+            table_scale: 2.0,
+            projection_scale: 0.5,
+            eps: 1e-6,
+            scale: 0.7,
+        })
+    }
+
+    fn mixer() -> Block<InputMixer> {
+        Block {
+            pre_norm: None,
+            body: InputMixer {
+                activation: Activation::GeluTanh,
+            },
+            post_norm: None,
+            residual_scale: 1.0,
+        }
     }
 
     /// The check's error for the network with one change.
@@ -246,6 +322,9 @@ mod tests {
             n.layers[1].attention.body.qk_norm = Some(norm);
             n.layers[1].attention.body.rope = None;
             n.layers[1].attention.pre_norm = None;
+            n.layers[1].attention.body.kv = KvOrigin::Layer(0);
+            n.token_inputs = inputs(8);
+            n.layers[1].input = Some(mixer());
         };
         assert_eq!(changed(normed), None);
     }
@@ -253,7 +332,7 @@ mod tests {
     #[test]
     fn impossible_sizes_and_factors_are_named() {
         type Change = fn(&mut Network);
-        let cases: [(&str, Change); 29] = [
+        let cases: [(&str, Change); 37] = [
             ("layers", |n| n.layers.clear()),
             ("layers", |n| {
                 n.layers = vec![n.layers[0].clone(); usize::from(u16::MAX)]
@@ -272,6 +351,15 @@ mod tests {
             ("output_norm", |n| n.output_norm.eps = 0.0),
             ("position_offset", |n| n.position_offset = Some(usize::MAX)),
             ("ffn.bias", |n| n.layers[1].ffn.body.bias = true),
+            ("token_inputs", |n| n.layers[0].input = Some(mixer())),
+            ("token_inputs.width", |n| n.token_inputs = inputs(1 << 24)),
+            ("input.pre_norm", |n| {
+                n.token_inputs = inputs(8);
+                let pre_norm = Some(n.output_norm);
+                let mixer = mixer();
+                n.layers[0].input = Some(Block { pre_norm, ..mixer });
+            }),
+            ("ffn.pre_norm", |n| n.layers[1].parallel = true),
             ("ffn.post_norm", |n| {
                 let norm = n.output_norm;
                 n.layers[1].ffn.post_norm = Some(Norm { bias: true, ..norm });
@@ -294,6 +382,21 @@ mod tests {
                     after_rope: true,
                 };
                 n.layers[1].attention.body.qk_norm = Some(norm);
+            }),
+            ("attention.v_norm", |n| {
+                n.layers[1].attention.body.v_norm = Some(-1.0)
+            }),
+            ("attention.kv", |n| {
+                n.layers[1].attention.body.kv = KvOrigin::Layer(1)
+            }),
+            ("attention.kv", |n| {
+                n.layers.push(n.layers[0].clone());
+                n.layers[1].attention.body.kv = KvOrigin::Layer(0);
+                n.layers[2].attention.body.kv = KvOrigin::Layer(1);
+            }),
+            ("attention.kv", |n| {
+                n.layers[1].attention.body.kv = KvOrigin::Layer(0);
+                n.layers[1].attention.body.window = None;
             }),
             ("attention.window", |n| {
                 n.layers[1].attention.body.window = Some(0)

@@ -2,7 +2,8 @@
 //! `arch/`) describe themselves in these terms; the code that reads, packs, places, costs or computes a model iterates
 //! over the description and never asks which architecture it is.
 //!
-//! A network is layers of blocks. A block adds to the residual stream `x`:
+//! A network is layers of blocks: attention, an FFN, and in some a mixer of what the token itself says. A block adds to
+//! the residual stream `x`:
 //! `x += residual_scale * post_norm(body(pre_norm(x)))`, where either norm may be missing. In a parallel layer, both
 //! blocks add to the same `x`.
 
@@ -15,7 +16,7 @@ use serde::{Deserialize, Serialize};
 
 pub use forebay_numbers::activation::Activation;
 pub use forebay_numbers::rope_pairing::RopePairing;
-pub use rope::{Rope, RopeScaling};
+pub use rope::{NOT_ROTATED, Rope, RopeScaling};
 pub use tensors::{Content, Shape};
 pub use uniform::Uniform;
 
@@ -37,6 +38,8 @@ pub struct Network {
     /// Learned positions, which are added to embedding rows: position p is row `p + offset` of a table with
     /// `context_length + offset` rows. `None` if there is no table.
     pub position_offset: Option<usize>,
+    /// What layers get of a token besides the residual stream, if they do.
+    pub token_inputs: Option<TokenInputs>,
     /// The kinds of rotation to which layers refer.
     pub ropes: Vec<Rope>,
     /// The layers, from the embedding to the head.
@@ -49,7 +52,26 @@ pub struct Network {
     pub predictor_threshold: f32,
 }
 
-/// One layer: two blocks, one after the other or beside each other.
+/// Inputs of layers that depend on the token alone.
+///
+/// With the scaled embedding `e` of a token and its row of a table, the inputs of all layers are `scale *
+/// (norm(projection_scale * projection · e) + table_scale * row)`: the first `width` columns are the first layer's, and
+/// so on. The norm is an RMSNorm of a layer's columns, with the same weights in all layers.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub struct TokenInputs {
+    /// Columns of one layer.
+    pub width: usize,
+    /// Factor of the table's rows.
+    pub table_scale: f32,
+    /// Factor of the projected embedding.
+    pub projection_scale: f32,
+    /// Added to the mean square in the norm.
+    pub eps: f32,
+    /// Factor of the sum.
+    pub scale: f32,
+}
+
+/// One layer: two blocks, one after the other or beside each other, and sometimes a third.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Layer {
     /// Mixes positions.
@@ -59,6 +81,10 @@ pub struct Layer {
     /// Whether the FFN's input is made from the same residual stream as attention's: by its own norm, or else by that
     /// of attention. Otherwise it is made from what attention has added to.
     pub parallel: bool,
+    /// Mixes in the layer's input of the token, after the FFN. It has no norm of its own input.
+    pub input: Option<Block<InputMixer>>,
+    /// Whether the residual stream is multiplied by a learned number at the layer's end.
+    pub scaled: bool,
 }
 
 /// A body with its norms and its factor.
@@ -115,12 +141,16 @@ pub struct Attention {
     pub n_kv_heads: usize,
     /// Width of one head; `n_heads * head_dim` may differ from `d_model`.
     pub head_dim: usize,
+    /// Where keys and values come from.
+    pub kv: KvOrigin,
     /// Whether Q, K and V have biases.
     pub qkv_bias: bool,
     /// Whether O has a bias.
     pub out_bias: bool,
     /// Norm of queries and keys.
     pub qk_norm: Option<QkNorm>,
+    /// Epsilon of an RMSNorm of each head's values, which has no weight; `None` if there is no such norm.
+    pub v_norm: Option<f32>,
     /// Index into [`Network::ropes`]; `None` if positions are not encoded.
     pub rope: Option<usize>,
     /// Sliding window: how many positions a token sees at most, including its own.
@@ -131,6 +161,18 @@ pub struct Attention {
     pub softcap: Option<f32>,
     /// Factor of the queries that grows with the position.
     pub temperature: Option<Temperature>,
+}
+
+/// Where a layer's keys and values come from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum KvOrigin {
+    /// Matrices of its own, K and V.
+    Own,
+    /// K alone: the values are the keys before their norm and rotation.
+    KeysAlone,
+    /// An earlier layer, which has its own: this one stores none, and attends over that layer's.
+    Layer(usize),
 }
 
 /// Norm of queries and keys.
@@ -184,6 +226,13 @@ pub struct Ffn {
     pub bias: bool,
 }
 
+/// Mixes an input of the token into the residual stream: `projection · (act(gate · x) * input)`.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub struct InputMixer {
+    /// Activation of the gate.
+    pub activation: Activation,
+}
+
 /// From the normalised residual stream to logits.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Head {
@@ -213,14 +262,30 @@ impl Attention {
         self.n_heads * self.head_dim
     }
 
-    /// Rows of K and of V: `n_kv_heads * head_dim`.
+    /// Elements of the keys of all heads, and of the values: `n_kv_heads * head_dim`.
     pub fn kv_dim(&self) -> usize {
         self.n_kv_heads * self.head_dim
     }
 
+    /// Rows of K: none if the keys are another layer's.
+    pub fn k_rows(&self) -> usize {
+        match self.kv {
+            KvOrigin::Own | KvOrigin::KeysAlone => self.kv_dim(),
+            KvOrigin::Layer(_) => 0,
+        }
+    }
+
+    /// Rows of V: none if the values are the keys, or another layer's.
+    pub fn v_rows(&self) -> usize {
+        match self.kv {
+            KvOrigin::Own => self.kv_dim(),
+            KvOrigin::KeysAlone | KvOrigin::Layer(_) => 0,
+        }
+    }
+
     /// Rows of Q, K and V together.
     pub fn qkv_dim(&self) -> usize {
-        self.q_dim() + 2 * self.kv_dim()
+        self.q_dim() + self.k_rows() + self.v_rows()
     }
 }
 
@@ -246,6 +311,16 @@ impl Network {
     /// A layer's FFN.
     pub fn ffn(&self, layer: usize) -> &Ffn {
         &self.layers[layer].ffn.body
+    }
+
+    /// Columns of a layer's input of a token; 0 if layers have none.
+    pub fn input_width(&self) -> usize {
+        self.token_inputs.map_or(0, |inputs| inputs.width)
+    }
+
+    /// The same of all layers together.
+    pub fn inputs_width(&self) -> usize {
+        self.n_layers() * self.input_width()
     }
 
     /// Neurons of all layers.

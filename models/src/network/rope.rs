@@ -5,7 +5,10 @@ use std::f64::consts::PI;
 use forebay_numbers::rope_pairing::RopePairing;
 use serde::{Deserialize, Serialize};
 
-/// Change of the rotary frequencies for long contexts.
+/// A divisor of a frequency so large that the pair is not rotated.
+pub const NOT_ROTATED: f32 = 1e30;
+
+/// Change of the rotary frequencies, mostly for long contexts.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum RopeScaling {
@@ -27,7 +30,8 @@ pub enum RopeScaling {
         /// Context length of the original training, in tokens.
         original_context: f32,
     },
-    /// One divisor per frequency, `[rotary_dim / 2]` (GGUF's `rope_freqs.weight`).
+    /// One divisor per frequency, `[rotary_dim / 2]` (GGUF's `rope_freqs.weight`). From [`NOT_ROTATED`] on, the pair is
+    /// not rotated.
     Factors(Vec<f32>),
     /// Divisors that depend on whether the chosen context is longer than the original one, as in llama.cpp (`rope_type`
     /// "longrope"), each `[rotary_dim / 2]`.
@@ -93,7 +97,11 @@ impl Rope {
     }
 
     fn scaled(&self, i: usize, base: f64, context: usize) -> f64 {
-        let divided = |factors: &[f32]| base / factors.get(i).map_or(1.0, |&v| f64::from(v));
+        let divided = |factors: &[f32]| match factors.get(i) {
+            Some(&factor) if factor >= NOT_ROTATED => 0.0,
+            Some(&factor) => base / f64::from(factor),
+            None => base,
+        };
         match &self.scaling {
             RopeScaling::None => base,
             RopeScaling::Linear { factor } => base / f64::from(*factor),

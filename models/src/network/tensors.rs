@@ -1,6 +1,6 @@
 //! The parts of a network: every tensor with its shape, and the content of a packed file in order.
 
-use super::{Layer, Network, NormSpan};
+use super::{KvOrigin, Layer, Network, NormSpan};
 use crate::tensor::{LayerTensor as T, TensorId};
 
 /// Rows and columns that follow from the description; `None` if the file decides (a predictor's rank).
@@ -15,13 +15,14 @@ pub struct Shape {
 /// What a stored cluster is a part of.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Content {
-    /// Rows of a matrix in panels ([`crate::panel`]): attention's, predictors', the head (the embedding matrix if it is
-    /// tied).
+    /// Rows of a matrix in panels ([`crate::panel`]): attention's, predictors', those of token inputs, the head (the
+    /// embedding matrix if it is tied).
     Rows(TensorId),
     /// Neurons of a layer's FFN: Gate, Up (if there is one) and Down together.
     Neurons(usize),
-    /// Rows of the embedding, one after the other, if it is not the head.
-    Embedding,
+    /// Rows of a table, one after the other, of which each token has one: the embedding if it is not the head, and
+    /// token inputs.
+    Table(TensorId),
 }
 
 impl Content {
@@ -29,15 +30,14 @@ impl Content {
     pub fn layer(self) -> Option<usize> {
         match self {
             Self::Rows(TensorId::Layer(layer, _)) | Self::Neurons(layer) => Some(layer),
-            Self::Rows(_) | Self::Embedding => None,
+            Self::Rows(_) | Self::Table(_) => None,
         }
     }
 
     /// The matrix whose rows it holds; `None` for neurons.
     pub fn matrix(self) -> Option<TensorId> {
         match self {
-            Self::Rows(tensor) => Some(tensor),
-            Self::Embedding => Some(TensorId::TokenEmbedding),
+            Self::Rows(tensor) | Self::Table(tensor) => Some(tensor),
             Self::Neurons(_) => None,
         }
     }
@@ -61,15 +61,29 @@ impl Network {
     /// predictors.
     pub fn contents(&self, predictors: bool) -> Vec<Content> {
         let rows = |l, t| Content::Rows(TensorId::Layer(l, t));
+        let there = |content: &Content| content.matrix().and_then(|t| self.shape(t)).is_some();
         let mut contents = Vec::new();
+        contents.extend(
+            [Content::Rows(TensorId::InputsProjection)]
+                .iter()
+                .filter(|c| there(c)),
+        );
         for l in 0..self.n_layers() {
-            contents.extend([T::Q, T::K, T::V, T::O].map(|t| rows(l, t)));
+            let of_attention = [T::Q, T::K, T::V, T::O].map(|t| rows(l, t));
+            contents.extend(of_attention.iter().filter(|c| there(c)));
             contents.push(Content::Neurons(l));
+            let of_input = [T::InputGate, T::InputProjection].map(|t| rows(l, t));
+            contents.extend(of_input.iter().filter(|c| there(c)));
         }
         contents.push(Content::Rows(self.head_tensor()));
         if !self.head.tied {
-            contents.push(Content::Embedding);
+            contents.push(Content::Table(TensorId::TokenEmbedding));
         }
+        contents.extend(
+            [Content::Table(TensorId::TokenInputs)]
+                .iter()
+                .filter(|c| there(c)),
+        );
         for l in (0..self.n_layers()).filter(|_| predictors) {
             contents.extend([T::PredictorFc1, T::PredictorFc2].map(|t| rows(l, t)));
         }
@@ -86,6 +100,7 @@ impl Network {
                 vectors.extend(shape.map(|(rows, cols)| (TensorId::Layer(l, t), rows * cols)));
             }
         }
+        vectors.extend(self.token_inputs.map(|i| (TensorId::InputsNorm, i.width)));
         for id in [
             TensorId::OutputNorm,
             TensorId::OutputNormBias,
@@ -110,11 +125,13 @@ impl Network {
         };
         let len = match t {
             T::QNorm => return spans(a.n_heads),
+            T::KNorm if a.k_rows() == 0 => return None,
             T::KNorm => return spans(a.n_kv_heads),
             T::AttnNorm => layer.attention.pre_norm.map(|_| d),
             T::AttnNormBias => layer.attention.pre_norm.filter(|n| n.bias).map(|_| d),
             T::QBias => a.qkv_bias.then(|| a.q_dim()),
-            T::KBias | T::VBias => a.qkv_bias.then(|| a.kv_dim()),
+            T::KBias => Some(a.k_rows()).filter(|&rows| a.qkv_bias && rows > 0),
+            T::VBias => Some(a.v_rows()).filter(|&rows| a.qkv_bias && rows > 0),
             T::OBias => a.out_bias.then_some(d),
             T::AttnPostNorm => layer.attention.post_norm.map(|_| d),
             T::FfnNorm => layer.ffn.pre_norm.map(|_| d),
@@ -122,9 +139,21 @@ impl Network {
             T::GateBias => ffn.bias.then_some(ffn.d_ff),
             T::DownBias => ffn.bias.then_some(d),
             T::FfnPostNorm => layer.ffn.post_norm.map(|_| d),
+            T::InputPostNorm => layer.input.as_ref()?.post_norm.map(|_| d),
+            T::LayerScale => layer.scaled.then_some(1),
             _ => None,
         };
         len.map(|len| (1, len))
+    }
+
+    /// Whether files may have this tensor although the network has none in its role: of keys and values in a layer that
+    /// attends over another's.
+    pub fn is_superfluous(&self, id: TensorId) -> bool {
+        let TensorId::Layer(layer, T::K | T::V | T::KBias | T::VBias | T::KNorm) = id else {
+            return false;
+        };
+        let origin = self.layers.get(layer).map(|layer| layer.attention.body.kv);
+        matches!(origin, Some(KvOrigin::Layer(_)))
     }
 
     /// The shape of a tensor; `None` if the network has none in this role.
@@ -144,17 +173,29 @@ impl Network {
                 let offset = self.position_offset?;
                 return Some(shape(self.context_length + offset, d));
             }
+            TensorId::TokenInputs | TensorId::InputsProjection | TensorId::InputsNorm => {
+                let width = self.token_inputs?.width;
+                return Some(match id {
+                    TensorId::TokenInputs => shape(self.vocab_size, self.inputs_width()),
+                    TensorId::InputsProjection => shape(self.inputs_width(), d),
+                    _ => shape(1, width),
+                });
+            }
             TensorId::Layer(layer, t) => (self.layers.get(layer)?, t),
         };
         let (a, ffn) = (&layer.attention.body, &layer.ffn.body);
         let ff = ffn.d_ff;
         match t {
             T::Q => Some(shape(a.q_dim(), d)),
+            T::K if a.k_rows() == 0 => None,
+            T::V if a.v_rows() == 0 => None,
             T::K | T::V => Some(shape(a.kv_dim(), d)),
             T::O => Some(shape(d, a.q_dim())),
             T::Up if !ffn.gated => None,
             T::Gate | T::Up | T::DownT => Some(shape(ff, d)),
             T::Down => Some(shape(d, ff)),
+            T::InputGate => layer.input.as_ref().map(|_| shape(self.input_width(), d)),
+            T::InputProjection => layer.input.as_ref().map(|_| shape(d, self.input_width())),
             T::PredictorFc1 => Some(Shape {
                 rows: None,
                 cols: Some(d),

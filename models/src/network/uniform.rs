@@ -1,6 +1,6 @@
 //! Networks whose layers are all alike, from their sizes.
 
-use super::{Activation, Attention, Block, Ffn, Head, Layer, Network, Norm, Rope};
+use super::{Activation, Attention, Block, Ffn, Head, KvOrigin, Layer, Network, Norm, Rope};
 
 /// The plainest network: in every layer a pre-norm, attention, another pre-norm and a gated FFN, and no factors.
 /// Architectures then change what they do differently in the result of [`Uniform::network`].
@@ -51,9 +51,11 @@ impl Uniform {
                     n_heads: self.n_heads,
                     n_kv_heads: self.n_kv_heads,
                     head_dim: self.head_dim,
+                    kv: KvOrigin::Own,
                     qkv_bias: self.qkv_bias,
                     out_bias: false,
                     qk_norm: None,
+                    v_norm: None,
                     rope: Some(0),
                     window: self.window,
                     scale: 1.0 / (self.head_dim as f32).sqrt(),
@@ -75,6 +77,8 @@ impl Uniform {
                 residual_scale: 1.0,
             },
             parallel: false,
+            input: None,
+            scaled: false,
         };
         Network {
             name: self.name,
@@ -83,6 +87,7 @@ impl Uniform {
             context_length: self.context_length,
             embedding_scale: 1.0,
             position_offset: None,
+            token_inputs: None,
             ropes: vec![self.rope],
             layers: vec![layer; self.n_layers],
             output_norm: norm,

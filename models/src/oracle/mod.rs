@@ -12,7 +12,7 @@ use std::borrow::Cow;
 use half::f16;
 
 use crate::error::{ModelError, Result};
-use crate::network::{Attention, Block, Network, Norm, NormKind, NormSpan, RopePairing};
+use crate::network::{Attention, Block, KvOrigin, Network, Norm, NormKind, NormSpan, RopePairing};
 use crate::tensor::{LayerTensor as T, TensorId, TensorSource};
 use weights::{Layer, Matrix, Predictor, Weights, dot};
 
@@ -133,6 +133,7 @@ impl Oracle {
             let row = rows.nth(self.position + offset);
             add(&mut x, row.expect("a position within the context"));
         }
+        let inputs = self.token_inputs(token, &x);
         for l in 0..self.network.n_layers() {
             let block = self.network.layers[l].attention.clone();
             let mut h = self.input_of(&block, (l, T::AttnNorm, T::AttnNormBias), &x);
@@ -147,6 +148,13 @@ impl Oracle {
             }
             let y = self.ffn(l, from, &h);
             self.add_output(&block, (l, T::FfnPostNorm), y, &mut x);
+            if let Some(block) = self.network.layers[l].input.clone() {
+                let y = self.mix_input(l, &inputs, &x);
+                self.add_output(&block, (l, T::InputPostNorm), y, &mut x);
+            }
+            if let Some(factor) = self.weights.vector(TensorId::Layer(l, T::LayerScale)) {
+                scale(&mut x, factor[0]);
+            }
         }
         self.position += 1;
         let bias = Some(TensorId::OutputNormBias);
@@ -162,6 +170,39 @@ impl Oracle {
             logits.iter_mut().for_each(|v| *v = cap * (*v / cap).tanh());
         }
         logits
+    }
+
+    /// The token's inputs of all layers, `[n_layers * width]`, from its scaled embedding `e`, `[d_model]`.
+    fn token_inputs(&self, token: u32, e: &[f32]) -> Vec<f32> {
+        let (Some(kind), Some(weights)) = (self.network.token_inputs, &self.weights.inputs) else {
+            return Vec::new();
+        };
+        let projection = &weights.projection;
+        let mut projected = projection.times(&self.input(projection, e));
+        scale(&mut projected, kind.projection_scale);
+        let gain = self.weights.gain(TensorId::InputsNorm);
+        let layers = projected.chunks_exact(kind.width);
+        let mut inputs: Vec<f32> = layers.flat_map(|p| rms_norm(p, gain, kind.eps)).collect();
+        let mut row = weights.table.row(token as usize).to_vec();
+        scale(&mut row, kind.table_scale);
+        add(&mut inputs, &row);
+        scale(&mut inputs, kind.scale);
+        inputs
+    }
+
+    /// `projection · (act(gate · x) * input)` of layer `l`, `[d_model]`.
+    fn mix_input(&self, l: usize, inputs: &[f32], x: &[f32]) -> Vec<f32> {
+        let width = self.network.input_width();
+        let block = self.network.layers[l].input.as_ref();
+        let (Some(block), Some(mixer)) = (block, &self.weights.layers[l].input) else {
+            return vec![0.0; x.len()];
+        };
+        let mut gated = mixer.gate.times(&self.input(&mixer.gate, x)); // [width]
+        for (gate, input) in gated.iter_mut().zip(&inputs[l * width..]) {
+            *gate = block.body.activation.gate(*gate) * input;
+        }
+        let projection = &mixer.projection;
+        projection.times(&self.input(projection, &gated))
     }
 
     /// A block's input from the residual stream `x`, `[d_model]`; its norm has this weight and bias in layer `l`.
@@ -180,7 +221,7 @@ impl Oracle {
 
     /// A norm of `x`, `[d_model]`, with this weight and bias.
     fn norm(&self, norm: Norm, weight: TensorId, bias: Option<TensorId>, x: &[f32]) -> Vec<f32> {
-        let weight = self.weights.vector(weight);
+        let weight = self.weights.gain(weight);
         let mut normed = norm_of(norm.kind, x, weight, norm.eps);
         if let Some(bias) = bias.and_then(|id| self.weights.vector(id)) {
             add(&mut normed, bias);
@@ -226,23 +267,20 @@ impl Oracle {
     /// Causal grouped-query attention of the new token over the sequence, `h`: `[d_model]`.
     fn attention(&mut self, l: usize, h: &[f32]) -> Vec<f32> {
         let a = self.network.attention(l);
-        let layer = &self.weights.layers[l];
-        let mut q = self.project(&layer.q, (l, T::QBias), h); // [n_heads * head_dim]
-        let mut k = self.project(&layer.k, (l, T::KBias), h); // [n_kv_heads * head_dim]
-        let mut v = self.project(&layer.v, (l, T::VBias), h); // [n_kv_heads * head_dim]
+        let q = &self.weights.layers[l].q;
+        let mut q = self.project(q, (l, T::QBias), h); // [n_heads * head_dim]
         q = self.place_heads(a, (l, T::QNorm), q);
-        k = self.place_heads(a, (l, T::KNorm), k);
         if let Some(temperature) = a.temperature {
             scale(&mut q, temperature.at(self.position));
         }
-        if self.engine_precision {
-            for x in k.iter_mut().chain(&mut v) {
-                *x = f16::from_f32(*x).to_f32();
-            }
-        }
-        let past = &mut self.cache[l];
-        past.keys.extend_from_slice(&k);
-        past.values.extend_from_slice(&v);
+        let new = self.keys_values(l, h);
+        let origin = match a.kv {
+            KvOrigin::Layer(origin) => origin,
+            KvOrigin::Own | KvOrigin::KeysAlone => l,
+        };
+        let past = &mut self.cache[origin];
+        past.keys.extend_from_slice(&new.keys);
+        past.values.extend_from_slice(&new.values);
 
         let window = a.window.unwrap_or(usize::MAX);
         let visible = (self.position + 1).saturating_sub(window)..self.position + 1;
@@ -268,7 +306,33 @@ impl Oracle {
             }
             mixed.extend(sum.iter().map(|&s| s as f32));
         }
-        self.project(&layer.o, (l, T::OBias), &mixed)
+        self.project(&self.weights.layers[l].o, (l, T::OBias), &mixed)
+    }
+
+    /// The new token's keys and values of layer `l`, none if it has none of its own. `h`: `[d_model]`.
+    fn keys_values(&self, l: usize, h: &[f32]) -> KeysValues {
+        let (a, layer) = (self.network.attention(l), &self.weights.layers[l]);
+        let Some(k) = &layer.k else {
+            return KeysValues::default();
+        };
+        let k = self.project(k, (l, T::KBias), h); // [n_kv_heads * head_dim]
+        let mut values = match &layer.v {
+            Some(v) => self.project(v, (l, T::VBias), h), // [n_kv_heads * head_dim]
+            None => k.clone(),
+        };
+        let mut keys = self.place_heads(a, (l, T::KNorm), k);
+        if let Some(eps) = a.v_norm {
+            let heads = values.chunks_exact(a.head_dim);
+            values = heads
+                .flat_map(|v| rms_norm(v, &vec![1.0; v.len()], eps))
+                .collect();
+        }
+        if self.engine_precision {
+            for x in keys.iter_mut().chain(&mut values) {
+                *x = f16::from_f32(*x).to_f32();
+            }
+        }
+        KeysValues { keys, values }
     }
 
     fn project(&self, matrix: &Matrix, (l, bias): (usize, T), h: &[f32]) -> Vec<f32> {
@@ -297,16 +361,15 @@ impl Oracle {
     /// Queries or keys of all heads, `[heads * head_dim]`, after their norm, if they have one.
     fn norm_heads(&self, a: &Attention, (l, norm): (usize, T), x: Vec<f32>) -> Vec<f32> {
         let Some(n) = a.qk_norm else { return x };
-        let gain = self.weights.vector(TensorId::Layer(l, norm));
+        let gain = self.weights.gain(TensorId::Layer(l, norm));
         let span = match n.span {
             NormSpan::Head | NormSpan::OwnHead => a.head_dim,
             NormSpan::Row => x.len(),
         };
         // Heads with their own weights have them one after the other, others share them.
-        let gains = gain.into_iter().flat_map(|gain| gain.chunks_exact(span));
-        let spans = x.chunks_exact(span).zip(gains.cycle());
+        let spans = x.chunks_exact(span).zip(gain.chunks_exact(span).cycle());
         spans
-            .flat_map(|(x, gain)| norm_of(n.kind, x, Some(gain), n.eps))
+            .flat_map(|(x, gain)| norm_of(n.kind, x, gain, n.eps))
             .collect()
     }
 
@@ -410,7 +473,7 @@ fn scale(x: &mut [f32], factor: f32) {
 }
 
 /// A norm of `x` without its bias.
-fn norm_of(kind: NormKind, x: &[f32], gain: Option<&[f32]>, eps: f32) -> Vec<f32> {
+fn norm_of(kind: NormKind, x: &[f32], gain: &[f32], eps: f32) -> Vec<f32> {
     match kind {
         NormKind::Rms => rms_norm(x, gain, eps),
         NormKind::Layer => {
@@ -422,8 +485,7 @@ fn norm_of(kind: NormKind, x: &[f32], gain: Option<&[f32]>, eps: f32) -> Vec<f32
 }
 
 /// `x / sqrt(mean(x²) + eps) * gain`.
-fn rms_norm(x: &[f32], gain: Option<&[f32]>, eps: f32) -> Vec<f32> {
-    let gain = gain.expect("a norm of the network was read with it");
+fn rms_norm(x: &[f32], gain: &[f32], eps: f32) -> Vec<f32> {
     let mean_square = dot(x, x) / x.len() as f64;
     let scale = 1.0 / (mean_square + f64::from(eps)).sqrt();
     let scaled = x.iter().map(|&v| (f64::from(v) * scale) as f32);

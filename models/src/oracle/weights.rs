@@ -61,15 +61,30 @@ pub(super) struct Predictor {
 
 /// One layer's matrices; norms and biases are in [`Weights::vectors`].
 pub(super) struct Layer {
-    pub(super) q: Matrix,    // [n_heads * head_dim, d_model]
-    pub(super) k: Matrix,    // [n_kv_heads * head_dim, d_model]
-    pub(super) v: Matrix,    // [n_kv_heads * head_dim, d_model]
+    pub(super) q: Matrix, // [n_heads * head_dim, d_model]
+    /// `[n_kv_heads * head_dim, d_model]`; `None` if another layer's keys and values are used.
+    pub(super) k: Option<Matrix>,
+    /// `[n_kv_heads * head_dim, d_model]`; `None` if the values are the keys.
+    pub(super) v: Option<Matrix>,
     pub(super) o: Matrix,    // [d_model, n_heads * head_dim]
     pub(super) gate: Matrix, // [d_ff, d_model]
     /// `[d_ff, d_model]`; `None` if the FFN is not gated.
     pub(super) up: Option<Matrix>,
     pub(super) down: Matrix, // [d_model, d_ff]
     pub(super) predictor: Option<Predictor>,
+    pub(super) input: Option<Mixer>,
+}
+
+/// What mixes a token's input into the residual stream.
+pub(super) struct Mixer {
+    pub(super) gate: Matrix,       // [width, d_model]
+    pub(super) projection: Matrix, // [d_model, width]
+}
+
+/// What makes the inputs of tokens.
+pub(super) struct Inputs {
+    pub(super) table: Matrix,      // [vocab_size, n_layers * width]
+    pub(super) projection: Matrix, // [n_layers * width, d_model]
 }
 
 /// The whole model.
@@ -79,6 +94,7 @@ pub(super) struct Weights {
     vectors: BTreeMap<TensorId, Vec<f32>>,
     /// `[vocab_size, d_model]`; `None` if the embedding is the head.
     pub(super) head: Option<Matrix>,
+    pub(super) inputs: Option<Inputs>,
 }
 
 impl Weights {
@@ -87,6 +103,13 @@ impl Weights {
         let head = match network.head.tied {
             true => None,
             false => Some(matrix(source, TensorId::OutputHead)?),
+        };
+        let inputs = match network.token_inputs {
+            None => None,
+            Some(_) => Some(Inputs {
+                table: matrix(source, TensorId::TokenInputs)?,
+                projection: matrix(source, TensorId::InputsProjection)?,
+            }),
         };
         let vector = |(id, _)| Ok((id, read_vector(source, id)?));
         Ok(Self {
@@ -100,10 +123,17 @@ impl Weights {
                 .map(vector)
                 .collect::<Result<_>>()?,
             head,
+            inputs,
         })
     }
 
-    /// A norm or bias of the network.
+    /// The weights of a norm of the network.
+    pub(super) fn gain(&self, id: TensorId) -> &[f32] {
+        self.vector(id)
+            .expect("a norm of the network was read with it")
+    }
+
+    /// A norm, bias or factor of the network.
     pub(super) fn vector(&self, id: TensorId) -> Option<&[f32]> {
         self.vectors.get(&id).map(Vec::as_slice)
     }
@@ -113,6 +143,10 @@ impl Layer {
     fn load(source: &dyn TensorSource, layer: usize) -> Result<Self> {
         let get = |t| matrix(source, TensorId::Layer(layer, t));
         let has = |t| source.meta(TensorId::Layer(layer, t)).is_some();
+        let of_network = |t| match source.network().shape(TensorId::Layer(layer, t)) {
+            Some(_) => get(t).map(Some),
+            None => Ok(None),
+        };
         let down = match has(LayerTensor::DownT) {
             true => get(LayerTensor::DownT)?.transposed(),
             false => get(LayerTensor::Down)?,
@@ -126,16 +160,20 @@ impl Layer {
         };
         Ok(Self {
             q: get(LayerTensor::Q)?,
-            k: get(LayerTensor::K)?,
-            v: get(LayerTensor::V)?,
+            k: of_network(LayerTensor::K)?,
+            v: of_network(LayerTensor::V)?,
             o: get(LayerTensor::O)?,
             gate: get(LayerTensor::Gate)?,
-            up: match source.network().ffn(layer).gated {
-                true => Some(get(LayerTensor::Up)?),
-                false => None,
-            },
+            up: of_network(LayerTensor::Up)?,
             down,
             predictor,
+            input: match source.network().layers[layer].input {
+                None => None,
+                Some(_) => Some(Mixer {
+                    gate: get(LayerTensor::InputGate)?,
+                    projection: get(LayerTensor::InputProjection)?,
+                }),
+            },
         })
     }
 }

@@ -56,7 +56,7 @@ impl Inventory {
         self.files.len() - 1
     }
 
-    /// Records that `found` contains `ids`, stored like this.
+    /// Records that `found` contains `ids`, stored like this, unless the network has no need of it.
     ///
     /// # Errors
     /// A second tensor in the same role; several roles whose rows are not those of the tensor.
@@ -67,6 +67,9 @@ impl Inventory {
         stored: Stored,
         found: Found,
     ) -> Result<()> {
+        if ids.iter().all(|&id| network.is_superfluous(id)) {
+            return Ok(());
+        }
         let parts = match stored.form {
             Form::Row(number) => return self.place_row(ids, number, stored.plus_one, found),
             Form::Rows => self.rows(network, ids, &found)?,
@@ -341,8 +344,7 @@ impl Inventory {
         let predictors = self.placed.keys().any(|id| id.is_predictor());
         for content in network.contents(predictors) {
             match content {
-                Content::Rows(id) => self.require(id)?,
-                Content::Embedding => self.require(TensorId::TokenEmbedding)?,
+                Content::Rows(id) | Content::Table(id) => self.require(id)?,
                 Content::Neurons(layer) => self.check_ffn(network, layer)?,
             }
         }

@@ -245,8 +245,7 @@ fn tensors(
         false => T::Down,
     };
     let of = |content: Content| match content {
-        Content::Rows(id) => vec![id],
-        Content::Embedding => vec![TensorId::TokenEmbedding],
+        Content::Rows(id) | Content::Table(id) => vec![id],
         Content::Neurons(l) => {
             let of_ffn = network.ffn(l).row_matrices().iter().chain([&down]);
             of_ffn.map(|&t| TensorId::Layer(l, t)).collect()

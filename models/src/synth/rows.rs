@@ -96,6 +96,9 @@ impl Rows {
             TensorId::OutputNormBias => (0, 3),
             TensorId::OutputHeadBias => (0, 4),
             TensorId::PositionEmbedding => (0, 5),
+            TensorId::TokenInputs => (0, 6),
+            TensorId::InputsProjection => (0, 7),
+            TensorId::InputsNorm => (0, 8),
             TensorId::Layer(l, t) => (l as u64 + 1, t as u64),
         };
         self.stream.child(layer).child(tensor).child(row as u64)

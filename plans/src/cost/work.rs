@@ -52,7 +52,7 @@ pub struct Weights {
 /// Everything that has to be computed for a token, with all weights in memory.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct TokenWork {
-    /// Q, K, V and O of all layers.
+    /// Q, K, V and O of all layers, and what mixes in token inputs.
     pub attention: Vec<Weights>,
     /// Predictors, if they are used.
     pub predictor: Vec<Weights>,
@@ -78,7 +78,7 @@ impl TokenWork {
         };
         for e in &bundle.clusters {
             let tensor = match e.content {
-                Content::Embedding => continue,
+                Content::Table(_) => continue,
                 Content::Neurons(layer) => {
                     work.add_ffn(bundle, e.count as usize, layer, sparsity, active);
                     continue;
@@ -89,10 +89,10 @@ impl TokenWork {
             let Some(matrix) = bundle.meta.matrix(tensor) else {
                 continue;
             };
-            let to = match (e.content.is_predictor(), e.layer()) {
-                (true, _) => &mut work.predictor,
-                (false, Some(_)) => &mut work.attention,
-                (false, None) => &mut work.head,
+            let to = match tensor {
+                tensor if tensor == bundle.meta.network.head_tensor() => &mut work.head,
+                tensor if tensor.is_predictor() => &mut work.predictor,
+                _ => &mut work.attention,
             };
             let (block, cols) = (matrix.block, matrix.cols);
             add(to, Kernel::Gemv, block, cols, f64::from(e.len));

@@ -5,14 +5,21 @@ use std::ops::Range;
 
 use forebay_models::block::BlockType;
 use forebay_models::bundle::Bundle;
-use forebay_models::network::{Content, Network, Norm};
+use forebay_models::network::{Content, Network, Norm, NormKind};
 use forebay_models::tensor::{LayerTensor as T, TensorId};
 use forebay_traces::record::Stage;
 
 use super::{
-    Board, Finish, Item, Join, Matrix, NormAt, Part, Phase, Prepare, Program, Rows, Source, Work,
+    Board, Finish, GatedInputs, Item, Join, Matrix, NormAt, Part, Phase, Prepare, Program, Rows,
+    Source, Work,
 };
 use crate::residency::{Residency, ResidencyPlan};
+
+/// The input is the residual stream without a norm.
+const AS_IT_IS: Prepare = Prepare::Norm {
+    norm: None,
+    only_wanted: false,
+};
 
 /// How a program is compiled.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -27,12 +34,14 @@ pub struct Options {
 pub fn compile(bundle: &Bundle, plan: &ResidencyPlan, rank: usize, options: Options) -> Program {
     let mut compiler = Compiler::new(bundle, options);
     compiler.take_clusters(plan, rank);
+    compiler.token_inputs();
     for layer in 0..compiler.network.n_layers() {
         compiler.attention(layer);
         if options.predicted {
             compiler.predictor(layer);
         }
         compiler.ffn(layer);
+        compiler.input(layer);
     }
     compiler.head();
     compiler.program
@@ -126,19 +135,79 @@ impl<'a> Compiler<'a> {
     }
 
     /// How the residual stream becomes the input of layer `layer`, or of the head.
-    fn begin_layer(&self, layer: usize) -> Prepare {
+    fn begin_layer(&self, layer: usize) -> Option<Prepare> {
         let Some(before) = layer.checked_sub(1) else {
-            return Prepare::TakeEmbeddings;
+            // Token inputs are made from the embeddings, before the first layer.
+            return (self.network.token_inputs.is_none()).then_some(Prepare::TakeEmbeddings);
         };
-        let ffn = &self.network.layers[before].ffn;
+        let stream = self.vector(before, T::LayerScale);
+        Some(match &self.network.layers[before].input {
+            None => self.join_shares(before, stream),
+            Some(input) => Prepare::JoinOutput(Join {
+                norm: self.norm(input.post_norm, before, (T::InputPostNorm, None)),
+                scale: input.residual_scale,
+                stream,
+            }),
+        })
+    }
+
+    /// A layer's FFN joins the stream, which is then multiplied by the vector `stream`, if that is not empty.
+    fn join_shares(&self, layer: usize, stream: Range<usize>) -> Prepare {
+        let ffn = &self.network.layers[layer].ffn;
+        let join = Join {
+            norm: self.norm(ffn.post_norm, layer, (T::FfnPostNorm, None)),
+            scale: ffn.residual_scale,
+            stream,
+        };
         Prepare::JoinShares {
-            layer: before,
-            bias: self.vector(before, T::DownBias),
-            join: Join {
-                norm: self.norm(ffn.post_norm, before, (T::FfnPostNorm, None)),
-                scale: ffn.residual_scale,
-            },
+            layer,
+            bias: self.vector(layer, T::DownBias),
+            join,
         }
+    }
+
+    /// What every layer's inputs of the tokens are made from, besides rows of a table.
+    fn token_inputs(&mut self) {
+        let Some(inputs) = self.network.token_inputs else {
+            return;
+        };
+        let prepare = vec![Prepare::TakeEmbeddings, AS_IT_IS];
+        let site = (Stage::Inputs, Board::Inputs, self.network.inputs_width());
+        let finish = Finish::Scaled {
+            scale: inputs.projection_scale,
+            softcap: None,
+        };
+        let work = self.rows(site, &[(TensorId::InputsProjection, 0, 0..0)], finish);
+        self.push(0, prepare, work);
+    }
+
+    /// The block that mixes in the layer's inputs of the tokens, if there is one.
+    fn input(&mut self, layer: usize) {
+        let network = self.network;
+        let (Some(inputs), Some(block)) = (&network.token_inputs, &network.layers[layer].input)
+        else {
+            return;
+        };
+        let (id, width) = (|t| TensorId::Layer(layer, t), inputs.width);
+        let prepare = vec![self.join_shares(layer, 0..0), AS_IT_IS];
+        let site = (Stage::Inputs, Board::InputGate, width);
+        let work = self.rows(site, &[(id(T::InputGate), 0, 0..0)], Finish::Plain);
+        self.push(layer, prepare, work);
+        let gated = GatedInputs {
+            columns: layer * width..(layer + 1) * width,
+            all_columns: network.inputs_width(),
+            norm: NormAt {
+                kind: NormKind::Rms,
+                weight: self.bundle.vectors.range(TensorId::InputsNorm),
+                bias: 0..0,
+                eps: inputs.eps,
+            },
+            scale: inputs.scale,
+            activation: block.body.activation,
+        };
+        let site = (Stage::Inputs, Board::Output, network.d_model);
+        let work = self.rows(site, &[(id(T::InputProjection), 0, 0..0)], Finish::Plain);
+        self.push(layer, vec![Prepare::TakeInputs(gated)], work);
     }
 
     /// Rows of matrices, which are given with their first columns and biases.
@@ -181,27 +250,32 @@ impl<'a> Compiler<'a> {
     fn attention(&mut self, layer: usize) {
         let block = &self.network.layers[layer].attention;
         let a = &block.body;
-        let (q, kv) = (a.q_dim(), a.kv_dim());
         let norm = self.attention_norm(layer);
-        let prepare = vec![
-            self.begin_layer(layer),
-            Prepare::Norm {
-                norm,
-                only_wanted: false,
-            },
-        ];
+        let mut prepare: Vec<Prepare> = self.begin_layer(layer).into_iter().collect();
+        prepare.push(Prepare::Norm {
+            norm,
+            only_wanted: false,
+        });
         let id = |t| TensorId::Layer(layer, t);
-        let matrices = [
-            (id(T::Q), 0, self.vector(layer, T::QBias)),
-            (id(T::K), q, self.vector(layer, T::KBias)),
-            (id(T::V), q + kv, self.vector(layer, T::VBias)),
-        ];
+        // Side by side, as far as the layer has them.
+        let mut matrices = Vec::with_capacity(3);
+        let mut column = 0;
+        for (t, bias, rows) in [
+            (T::Q, T::QBias, a.q_dim()),
+            (T::K, T::KBias, a.k_rows()),
+            (T::V, T::VBias, a.v_rows()),
+        ] {
+            if rows > 0 {
+                matrices.push((id(t), column, self.vector(layer, bias)));
+            }
+            column += rows;
+        }
         let site = (Stage::Qkv, Board::Qkv, a.qkv_dim());
         let work = self.rows(site, &matrices, Finish::Plain);
         self.push(layer, prepare, work);
         let heads = Work::Heads {
             qkv_width: a.qkv_dim(),
-            width: q,
+            width: a.q_dim(),
         };
         self.push(layer, Vec::new(), heads);
         let site = (Stage::Output, Board::Output, self.network.d_model);
@@ -215,6 +289,7 @@ impl<'a> Compiler<'a> {
         Prepare::JoinOutput(Join {
             norm: self.norm(attention.post_norm, layer, (T::AttnPostNorm, None)),
             scale: attention.residual_scale,
+            stream: 0..0,
         })
     }
 
@@ -223,10 +298,7 @@ impl<'a> Compiler<'a> {
         let predictors = self.bundle.meta.predictors.iter().flatten();
         let rank = predictors.map(|p| p.rank).max().unwrap_or(0);
         let fc1 = TensorId::Layer(layer, T::PredictorFc1);
-        let mut prepare = vec![Prepare::Norm {
-            norm: None,
-            only_wanted: false,
-        }];
+        let mut prepare = vec![AS_IT_IS];
         if !self.network.layers[layer].parallel {
             prepare.insert(0, self.join_output(layer));
         }
@@ -285,16 +357,14 @@ impl<'a> Compiler<'a> {
             bias: vectors.range(TensorId::OutputNormBias),
             eps: norm.eps,
         };
-        let prepare = vec![
-            self.begin_layer(n_layers),
-            Prepare::Norm {
-                norm: Some(norm),
-                only_wanted: true,
-            },
-        ];
+        let mut prepare: Vec<Prepare> = self.begin_layer(n_layers).into_iter().collect();
+        prepare.push(Prepare::Norm {
+            norm: Some(norm),
+            only_wanted: true,
+        });
         let finish = match head.scale == 1.0 && head.softcap.is_none() {
             true => Finish::Plain,
-            false => Finish::Logits {
+            false => Finish::Scaled {
                 scale: head.scale,
                 softcap: head.softcap,
             },

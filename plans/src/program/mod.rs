@@ -10,7 +10,7 @@ mod compile;
 use std::ops::Range;
 
 use forebay_models::block::BlockType;
-use forebay_models::network::NormKind;
+use forebay_models::network::{Activation, NormKind};
 use forebay_traces::record::Stage;
 
 pub use compile::{Options, compile};
@@ -93,6 +93,10 @@ pub enum Board {
     Predictor,
     /// Logits of the tokens that want them.
     Logits,
+    /// The projected embeddings from which layers' inputs of tokens are made.
+    Inputs,
+    /// The gate of a layer's inputs.
+    InputGate,
 }
 
 /// A norm with the places of its weight and bias.
@@ -115,6 +119,8 @@ pub struct Join {
     pub norm: Option<NormAt>,
     /// Factor.
     pub scale: f32,
+    /// Place in the model's vectors of a factor by which the stream is multiplied afterwards; empty if there is none.
+    pub stream: Range<usize>,
 }
 
 /// What every core does on its own before it works on clusters.
@@ -146,6 +152,23 @@ pub enum Prepare {
     },
     /// The input is what the heads wrote.
     TakeHeads,
+    /// The input is the layer's inputs of the tokens, as far as their gate lets them through.
+    TakeInputs(GatedInputs),
+}
+
+/// `act(gate) * scale * (norm(projected) + row)`, of columns of the boards.
+#[derive(Clone, Debug, PartialEq)]
+pub struct GatedInputs {
+    /// The layer's columns of the projected embeddings and of the tokens' rows.
+    pub columns: Range<usize>,
+    /// Columns per token on these boards.
+    pub all_columns: usize,
+    /// Norm of the projected columns.
+    pub norm: NormAt,
+    /// Factor of the sum.
+    pub scale: f32,
+    /// Activation of the gate.
+    pub activation: Activation,
 }
 
 /// Rows of one matrix in a phase.
@@ -167,7 +190,7 @@ pub enum Finish {
     /// Nothing.
     Plain,
     /// `softcap * tanh(scale * x / softcap)`, or only the factor.
-    Logits {
+    Scaled {
         /// Factor.
         scale: f32,
         /// Largest magnitude.

@@ -88,7 +88,7 @@ fn start(path: &Path, pinned: bool) -> (Runtime, Embedder) {
         plan,
         bundle,
     });
-    let embedder = Embedder::new(&shared, memory.rows);
+    let embedder = Embedder::new(&shared, TensorId::TokenEmbedding, memory.rows);
     let options = RuntimeOptions::default();
     let graph = Runtime::start(shared, programs, memory.cores, open(), &options);
     (graph.expect("threads"), embedder)

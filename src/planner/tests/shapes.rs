@@ -104,7 +104,7 @@ impl Directory {
         let clusters = (rows * row).div_ceil(CLUSTER_BYTES);
         let per = rows.div_ceil(clusters).next_multiple_of(PANEL);
         let content = match tensor {
-            TensorId::TokenEmbedding => Content::Embedding,
+            TensorId::TokenEmbedding => Content::Table(tensor),
             tensor => Content::Rows(tensor),
         };
         for first in (0..rows).step_by(per) {

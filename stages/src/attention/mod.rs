@@ -4,7 +4,7 @@ mod room;
 mod rotation;
 mod share;
 
-use forebay_models::network::{self, Network, NormKind, NormSpan, QkNorm};
+use forebay_models::network::{self, KvOrigin, Network, NormKind, NormSpan, QkNorm};
 
 pub use room::KvRoom;
 
@@ -43,10 +43,14 @@ pub struct Attention {
     turns: Vec<Option<Turns>>,
     cache: KvCache,
     scratch: AttendScratch,
-    /// Input of a norm of queries or keys.
+    /// Input of a norm.
     unnormed: Vec<f32>,
     /// The bias of a head on its way through the rotation, `[head_dim]` of the largest heads.
-    origin: Vec<f32>,
+    bias: Vec<f32>,
+    /// Values of a token, `[kv_dim]`.
+    values: Vec<f32>,
+    /// The weights of a norm of values.
+    ones: Vec<f32>,
 }
 
 #[derive(Debug)]
@@ -55,7 +59,9 @@ struct Layer {
     share: Share,
     pool: usize,
     /// The rotation of the bias that stored keys lack.
-    origin: Option<usize>,
+    bias_rope: Option<usize>,
+    /// The layer that has its keys and values in the cache.
+    origin: usize,
 }
 
 impl Attention {
@@ -70,7 +76,11 @@ impl Attention {
             network: network.attention(l).clone(),
             share: Share::new(network.attention(l), rank, threads),
             pool,
-            origin: room.origin(network.attention(l)),
+            bias_rope: room.bias_rope(network, l),
+            origin: match network.attention(l).kv {
+                KvOrigin::Layer(origin) => origin,
+                KvOrigin::Own | KvOrigin::KeysAlone => l,
+            },
         };
         let layers: Vec<Layer> = room.pool_of.iter().enumerate().map(layer).collect();
         let ropes = network.ropes.iter();
@@ -78,7 +88,7 @@ impl Attention {
             .map(|rope| Rotation::new(rope, room.context, max_tokens))
             .collect();
         let turns = |(i, rotation): (usize, &Rotation)| {
-            let is_used = layers.iter().any(|layer| layer.origin == Some(i));
+            let is_used = layers.iter().any(|layer| layer.bias_rope == Some(i));
             is_used.then(|| rotation.turns(room.context))
         };
         Self {
@@ -88,7 +98,9 @@ impl Attention {
             cache: KvCache::new(&room.shape(network, rank, threads)),
             scratch: AttendScratch::new(widest_head(network)),
             unnormed: vec![0.0; widest_norm(network)],
-            origin: vec![0.0; widest_head(network)],
+            bias: vec![0.0; widest_head(network)],
+            values: vec![0.0; widest_values(network)],
+            ones: vec![1.0; widest_head(network)],
         }
     }
 
@@ -99,7 +111,8 @@ impl Attention {
             + rotations
                 .map(|rope| Rotation::bytes(rope, max_tokens))
                 .sum::<usize>()
-            + (widest_norm(network) + widest_head(network)) * size_of::<f32>()
+            + (widest_norm(network) + widest_values(network) + 2 * widest_head(network))
+                * size_of::<f32>()
             + network.n_layers() * size_of::<Layer>()
     }
 
@@ -126,7 +139,7 @@ impl Attention {
 
     /// Normalises and rotates Q and K, stores K and V, and attends.
     ///
-    /// `qkv` is `[n_tokens, q_dim + 2 * kv_dim]` (changed in place), `out` is `[n_tokens, own columns]`. The result of
+    /// `qkv` is `[n_tokens, qkv_dim]` (changed in place), `out` is `[n_tokens, own columns]`. The result of
     /// a token does not depend on the other tokens of the step, except those before it in its sequence.
     pub fn run(
         &mut self,
@@ -140,6 +153,7 @@ impl Attention {
         let width = self.layers[layer].network.qkv_dim();
         let rows = qkv.chunks_exact_mut(width);
         for (t, (token, row)) in places.tokens.iter().zip(rows).enumerate() {
+            self.take_values(kernels, layer, row);
             self.prepare(kernels, layer, (t, token.position), norms, row);
             self.subtract_origin(kernels, layer, t, norms.k_bias, row);
             self.store(layer, places, token, row);
@@ -157,6 +171,27 @@ impl Attention {
         }
     }
 
+    /// Takes the values of this core's heads of a token, and normalises them: first, because they may be the keys
+    /// before their norm.
+    fn take_values(&mut self, kernels: &KernelTable, layer: usize, row: &[f32]) {
+        let Layer {
+            network: a, share, ..
+        } = &self.layers[layer];
+        // The last columns: those of V, or those of K if there is no V.
+        let Some(start) = row.len().checked_sub(a.kv_dim()).filter(|_| a.k_rows() > 0) else {
+            return;
+        };
+        let d = a.head_dim;
+        for head in share.kv_heads.clone() {
+            let own = head * d..(head + 1) * d;
+            let (from, to) = (&row[start..][own.clone()], &mut self.values[own]);
+            match a.v_norm {
+                Some(eps) => kernels.rmsnorm(from, &self.ones[..d], eps, to),
+                None => to.copy_from_slice(from),
+            }
+        }
+    }
+
     /// Normalises, rotates and scales this core's heads of token `t` of the step.
     fn prepare(
         &mut self,
@@ -164,18 +199,20 @@ impl Attention {
         layer: usize,
         (t, position): (usize, u32),
         norms: QkWeights<'_>,
-        row: &mut [f32], // [q_dim + 2 * kv_dim]
+        row: &mut [f32], // [qkv_dim]
     ) {
         let Layer {
             network: a, share, ..
         } = &self.layers[layer];
         let (q, kv) = row.split_at_mut(a.q_dim());
-        let k = &mut kv[..a.kv_dim()];
+        let k = &mut kv[..a.k_rows()];
         let per_row = a.qk_norm.filter(|norm| norm.span == NormSpan::Row);
         if let Some(norm) = per_row {
             // Every core does this for all heads: the norm needs the squares of all of them.
             normalise(kernels, norms.q, norm, q, &mut self.unnormed);
-            normalise(kernels, norms.k, norm, k, &mut self.unnormed);
+            if !k.is_empty() {
+                normalise(kernels, norms.k, norm, k, &mut self.unnormed);
+            }
         }
         let per_head = a.qk_norm.filter(|norm| norm.span != NormSpan::Row);
         let (after, before) = match per_head {
@@ -204,9 +241,11 @@ impl Attention {
         for (number, head) in share.q_heads.clone().zip(heads) {
             each(norms.q, number, head);
         }
-        let heads = k[own(&share.kv_heads)].chunks_exact_mut(d);
-        for (number, head) in share.kv_heads.clone().zip(heads) {
-            each(norms.k, number, head);
+        if !k.is_empty() {
+            let heads = k[own(&share.kv_heads)].chunks_exact_mut(d);
+            for (number, head) in share.kv_heads.clone().zip(heads) {
+                each(norms.k, number, head);
+            }
         }
         if let Some(temperature) = a.temperature {
             let factor = temperature.at(position as usize);
@@ -228,17 +267,17 @@ impl Attention {
         let Layer {
             network: a,
             share,
-            origin,
+            bias_rope,
             ..
         } = &self.layers[layer];
-        let Some(rope) = *origin else {
+        let Some(rope) = *bias_rope else {
             return;
         };
         let rotation = &self.rotations[rope];
         let (d, rotated) = (a.head_dim, rotation.width());
         for head in share.kv_heads.clone() {
             let key = &mut row[a.q_dim() + head * d..][..rotated];
-            let bias = &mut self.origin[..rotated];
+            let bias = &mut self.bias[..rotated];
             bias.copy_from_slice(&k_bias[head * d..][..rotated]);
             rotation.turn(kernels, t, bias);
             for (key, bias) in key.iter_mut().zip(bias) {
@@ -247,13 +286,13 @@ impl Attention {
         }
     }
 
-    /// Stores keys and values of this core's heads of a token.
+    /// Stores keys and values of this core's heads of a token, unless they are another layer's.
     fn store(
         &mut self,
         layer: usize,
         places: Places<'_>,
         token: &TokenPlace,
-        row: &[f32], // [q_dim + 2 * kv_dim]
+        row: &[f32], // [qkv_dim]
     ) {
         let Layer {
             network: a,
@@ -261,13 +300,16 @@ impl Attention {
             pool,
             ..
         } = &self.layers[layer];
+        if a.k_rows() == 0 {
+            return;
+        }
         let table = places.tables.table(token.sequence, *pool);
         let position = token.position as usize;
         let at = (table[position / BLOCK], position % BLOCK);
-        let (k, v) = row[a.q_dim()..].split_at(a.kv_dim());
+        let k = &row[a.q_dim()..][..a.kv_dim()];
         for (local, head) in share.kv_heads.clone().enumerate() {
             let columns = head * a.head_dim..(head + 1) * a.head_dim;
-            let (k, v) = (&k[columns.clone()], &v[columns]);
+            let (k, v) = (&k[columns.clone()], &self.values[columns]);
             self.cache.store((layer, local), at, k, v);
         }
     }
@@ -279,15 +321,16 @@ impl Attention {
         layer: usize,
         (tokens, tables): (&[TokenPlace], &Tables),
         k_bias: &[f32],
-        (qkv, out): (&[f32], &mut [f32]), // [n_tokens, q_dim + 2 * kv_dim], [n_tokens, own columns]
+        (qkv, out): (&[f32], &mut [f32]), // [n_tokens, qkv_dim], [n_tokens, own columns]
     ) {
         let Layer {
             network: a,
             share,
             pool,
             origin,
+            bias_rope,
         } = &self.layers[layer];
-        let turns = origin.and_then(|rope| self.turns[rope].as_ref());
+        let turns = bias_rope.and_then(|rope| self.turns[rope].as_ref());
         let Some(first) = tokens.first() else {
             return;
         };
@@ -310,7 +353,7 @@ impl Attention {
                 }),
             };
             let out = &mut out[(readers.start - share.q_heads.start) * a.head_dim..];
-            let kv = self.cache.head(layer, local);
+            let kv = self.cache.head(*origin, local);
             kernels.attend(queries, kv, &mut self.scratch, out, own);
         }
     }
@@ -336,6 +379,12 @@ fn normalise(
 fn widest_head(network: &Network) -> usize {
     let heads = network.layers.iter().map(|l| l.attention.body.head_dim);
     heads.max().unwrap_or(0)
+}
+
+/// Elements of the values of all heads of the layer that has the most.
+fn widest_values(network: &Network) -> usize {
+    let values = network.layers.iter().map(|l| l.attention.body.kv_dim());
+    values.max().unwrap_or(0)
 }
 
 /// Elements of the longest row that a norm of queries or keys spans.

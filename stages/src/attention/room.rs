@@ -1,7 +1,7 @@
 //! How much the KV cache holds: formats, pools and blocks, for one core and for all.
 
 use forebay_models::kv_type::KvType;
-use forebay_models::network::{Attention, Network};
+use forebay_models::network::{Attention, KvOrigin, Network};
 
 use super::share::Share;
 use crate::kernels::Turns;
@@ -57,10 +57,22 @@ impl KvRoom {
     /// The shape of the cache of core `rank` of `threads`. Two cores that share a key/value head both store it: no part
     /// of the cache is passed between cores.
     pub fn shape(&self, network: &Network, rank: usize, threads: usize) -> KvShape {
+        // A layer that attends over another's keys and values stores none.
+        self.shape_of(network, (rank, threads), |a| a.k_rows() > 0)
+    }
+
+    /// The heads of layers that `counts` tells.
+    fn shape_of(
+        &self,
+        network: &Network,
+        (rank, threads): (usize, usize),
+        counts: impl Fn(&Attention) -> bool,
+    ) -> KvShape {
         let layer = |(l, &pool): (usize, &usize)| {
             let attention = network.attention(l);
+            let heads = Share::new(attention, rank, threads).kv_heads.len();
             KvLayer {
-                heads: Share::new(attention, rank, threads).kv_heads.len(),
+                heads: if counts(attention) { heads } else { 0 },
                 head_dim: attention.head_dim,
                 pool,
             }
@@ -74,19 +86,22 @@ impl KvRoom {
 
     /// The rotation of the bias that is not stored with keys, if they become bytes and have one: it can be much larger
     /// than what makes keys differ. A norm of keys removes it.
-    pub(super) fn origin(&self, attention: &Attention) -> Option<usize> {
-        let is_plain = attention.qkv_bias && attention.qk_norm.is_none();
-        attention
-            .rope
-            .filter(|_| is_plain && self.kind == KvType::Q8)
+    pub(super) fn bias_rope(&self, network: &Network, layer: usize) -> Option<usize> {
+        let a = network.attention(layer);
+        let is_plain = a.qkv_bias && a.qk_norm.is_none() && a.kv == KvOrigin::Own;
+        // A layer that attends over another's keys would need that one's bias.
+        let mut attentions = network.layers.iter().map(|l| &l.attention.body);
+        let are_shared = attentions.any(|a| matches!(a.kv, KvOrigin::Layer(_)));
+        let subtracts = self.kind == KvType::Q8 && is_plain && !are_shared;
+        a.rope.filter(|_| subtracts)
     }
 
     /// Bytes of the caches of all cores, and of what reads them, for memory budgets.
     pub fn bytes(&self, network: &Network, threads: usize) -> usize {
         let ropes = network.ropes.iter().enumerate();
         let turns = ropes.filter(|&(i, _)| {
-            let mut layers = network.layers.iter().map(|l| &l.attention.body);
-            layers.any(|attention| self.origin(attention) == Some(i))
+            let mut layers = 0..network.n_layers();
+            layers.any(|layer| self.bias_rope(network, layer) == Some(i))
         });
         let turns = turns.map(|(_, rope)| Turns::bytes(rope.rotary_dim / 2, self.context));
         let turns = turns.fold(0, usize::saturating_add);
@@ -94,5 +109,12 @@ impl KvRoom {
         caches.fold(0, |sum, cache| {
             sum.saturating_add(cache).saturating_add(turns)
         })
+    }
+
+    /// Bytes that all layers together go through for a token that sees everything, for estimates: layers that share
+    /// keys and values read the same ones.
+    pub fn bytes_read(&self, network: &Network, threads: usize) -> usize {
+        let of_core = |rank| self.shape_of(network, (rank, threads), |_| true).bytes();
+        (0..threads).map(of_core).fold(0, usize::saturating_add)
     }
 }

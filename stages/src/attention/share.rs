@@ -40,6 +40,8 @@ impl Share {
 
 #[cfg(test)]
 mod tests {
+    use forebay_models::network::KvOrigin;
+
     use super::*;
 
     #[test]
@@ -49,9 +51,11 @@ mod tests {
                 n_heads,
                 n_kv_heads,
                 head_dim: 4,
+                kv: KvOrigin::Own,
                 qkv_bias: false,
                 out_bias: false,
                 qk_norm: None,
+                v_norm: None,
                 rope: None,
                 window: None,
                 scale: 1.0,

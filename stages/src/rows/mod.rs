@@ -142,8 +142,8 @@ impl Rows {
         let bytes = &bytes[..entry.len as usize];
         let block = matrix.block;
         project(frame.kernels, block, bytes, count, frame.input, bias, rows);
-        if let Finish::Logits { scale, softcap } = matrix.finish {
-            finish_logits(rows, scale, softcap);
+        if let Finish::Scaled { scale, softcap } = matrix.finish {
+            scale_all(rows, scale, softcap);
         }
         let board = frame.boards.board(work.board);
         for (t, rows) in rows.chunks_exact(count).enumerate() {
@@ -161,7 +161,7 @@ impl Rows {
 }
 
 /// `softcap * tanh(scale * x / softcap)`, or only the factor.
-fn finish_logits(rows: &mut [f32], scale: f32, softcap: Option<f32>) {
+fn scale_all(rows: &mut [f32], scale: f32, softcap: Option<f32>) {
     for x in rows {
         *x *= scale;
         if let Some(cap) = softcap {

@@ -38,8 +38,13 @@ fn prepared(network: &Network, layer: usize, position: usize, token: u64) -> [Ve
         .map(|&v| v.into())
         .collect();
     let (q, kv) = row.split_at(a.q_dim());
-    let (k, v) = kv.split_at(a.kv_dim());
-    let (mut q, mut k) = (q.to_vec(), k.to_vec());
+    let (k, v) = kv.split_at(a.k_rows());
+    let v = if a.kv == KvOrigin::KeysAlone { k } else { v };
+    let (mut q, mut k, mut v) = (q.to_vec(), k.to_vec(), v.to_vec());
+    if let Some(eps) = a.v_norm {
+        let ones = vec![1.0; a.head_dim];
+        v.chunks_mut(a.head_dim).for_each(|v| norm(v, &ones, (NormKind::Rms, eps)));
+    }
     let weights = weights(network, layer);
     for (x, weights) in [(&mut q, &weights.0), (&mut k, &weights.1)] {
         let normalise = |x: &mut [f64], after_rope: bool| {
@@ -68,21 +73,27 @@ fn prepared(network: &Network, layer: usize, position: usize, token: u64) -> [Ve
         let factor = 1.0 + f64::from(t.beta) * (1.0 + times).ln();
         q.iter_mut().for_each(|v| *v *= factor);
     }
-    [q, k, v.to_vec()]
+    [q, k, v]
 }
 
 /// Attention of the last token of a sequence.
 fn defined(network: &Network, layer: usize, tokens: &[u64]) -> Vec<f64> {
     let a = network.attention(layer);
     let d = a.head_dim;
-    let all = tokens.iter().enumerate();
-    let all: Vec<_> = all
-        .map(|(p, &token)| prepared(network, layer, p, token))
-        .collect();
+    let of_layer = |layer: usize| -> Vec<_> {
+        let all = tokens.iter().enumerate();
+        all.map(|(p, &token)| prepared(network, layer, p, token))
+            .collect()
+    };
+    let queries = of_layer(layer);
+    let all = match a.kv {
+        KvOrigin::Layer(origin) => of_layer(origin),
+        KvOrigin::Own | KvOrigin::KeysAlone => queries.clone(),
+    };
     let seen = &all[tokens.len().saturating_sub(a.window.unwrap_or(usize::MAX))..];
     let mut out = Vec::new();
     for h in 0..a.n_heads {
-        let q = &all[tokens.len() - 1][0][h * d..][..d];
+        let q = &queries[tokens.len() - 1][0][h * d..][..d];
         let kv = h / (a.n_heads / a.n_kv_heads) * d;
         let score = |k: &[f64]| {
             let dot: f64 = q.iter().zip(&k[kv..][..d]).map(|(q, k)| q * k).sum();

@@ -5,8 +5,8 @@ mod steps;
 
 use forebay_models::kv_type::KvType;
 use forebay_models::network::{
-    self, Activation, Block, Ffn, Head, Layer, Network, Norm, NormKind, NormSpan, QkNorm, Rope,
-    RopePairing, RopeScaling, Temperature,
+    self, Activation, Block, Ffn, Head, KvOrigin, Layer, Network, Norm, NormKind, NormSpan, QkNorm,
+    Rope, RopePairing, RopeScaling, Temperature,
 };
 
 use super::{Attention, KvRoom, Places, QkWeights};
@@ -70,8 +70,7 @@ fn weights(network: &Network, layer: usize) -> (Vec<f32>, Vec<f32>) {
     let a = network.attention(layer);
     let (q, k) = match a.qk_norm.map(|norm| norm.span) {
         Some(NormSpan::Head) => (a.head_dim, a.head_dim),
-        Some(NormSpan::OwnHead) => (a.q_dim(), a.kv_dim()),
-        Some(NormSpan::Row) => (a.q_dim(), a.kv_dim()),
+        Some(NormSpan::OwnHead | NormSpan::Row) => (a.q_dim(), a.k_rows()),
         None => (0, 0),
     };
     let mut random = Random(7 + layer as u64);
@@ -86,9 +85,11 @@ fn attention(
         n_heads,
         n_kv_heads,
         head_dim,
+        kv: KvOrigin::Own,
         qkv_bias: false,
         out_bias: false,
         qk_norm: None,
+        v_norm: None,
         rope: Some(0),
         window,
         scale: 1.0 / (head_dim as f32).sqrt(),
@@ -98,7 +99,7 @@ fn attention(
 }
 
 /// Attention that differs in everything that it knows.
-fn bodies() -> [network::Attention; 6] {
+fn bodies() -> [network::Attention; 10] {
     let norm = |span, after_rope| {
         Some(QkNorm {
             kind: NormKind::Rms,
@@ -133,6 +134,26 @@ fn bodies() -> [network::Attention; 6] {
             qk_norm: norm(NormSpan::Head, true),
             softcap: Some(3.0),
             ..attention((4, 2, 24), None)
+        },
+        network::Attention {
+            kv: KvOrigin::KeysAlone,
+            qk_norm: norm(NormSpan::Head, false),
+            v_norm: Some(1e-5),
+            ..attention((6, 3, 24), None)
+        },
+        network::Attention {
+            v_norm: Some(1e-3),
+            ..attention((4, 2, 16), Some(70))
+        },
+        network::Attention {
+            kv: KvOrigin::Layer(5),
+            qk_norm: norm(NormSpan::Head, false),
+            ..attention((6, 3, 24), None)
+        },
+        network::Attention {
+            kv: KvOrigin::Layer(6),
+            qk_norm: norm(NormSpan::Row, false),
+            ..attention((4, 2, 16), Some(70))
         },
         network::Attention {
             qk_norm: Some(QkNorm {
@@ -175,6 +196,8 @@ fn network() -> Network {
             residual_scale: 1.0,
         },
         parallel: false,
+        input: None,
+        scaled: false,
     };
     Network {
         name: "attention".into(),
@@ -183,6 +206,7 @@ fn network() -> Network {
         context_length: 1000,
         embedding_scale: 1.0,
         position_offset: None,
+        token_inputs: None,
         ropes: vec![
             rope(1e4, 16, RopePairing::HalfSplit, 1.0),
             rope(5e2, 8, RopePairing::Interleaved, 1.25),

@@ -1,0 +1,195 @@
+//! What the simulated models are like.
+
+use forebay_models::block::BlockType;
+use forebay_models::kv_type::KvType;
+use forebay_models::network::{
+    Activation, Block, InputMixer, KvOrigin, Network, NormKind, NormSpan, QkNorm, TokenInputs,
+};
+
+/// What distinguishes one tiny model from the next.
+pub struct Recipe {
+    pub name: &'static str,
+    pub d_model: usize,
+    pub d_ff: usize,
+    pub layers: usize,
+    pub vocab: usize,
+    pub activation: Activation,
+    pub gated: bool,
+    pub block: BlockType,
+    /// Down by column, as in PowerInfer's files: neuron layout whatever the format.
+    pub transposed: bool,
+    /// Rank of predictors, if there are any.
+    pub rank: usize,
+    /// Biases of Q, K and V, and of all projections and the head if the FFN is not gated.
+    pub bias: bool,
+    pub tied: bool,
+    pub kv: KvType,
+    /// What else is different from the plainest network.
+    pub change: fn(&mut Network),
+}
+
+const PLAIN: Recipe = Recipe {
+    name: "f32 neurons, ReLU",
+    d_model: 32,
+    d_ff: 256,
+    layers: 2,
+    vocab: 48,
+    activation: Activation::Relu,
+    gated: true,
+    block: BlockType::F32,
+    transposed: false,
+    rank: 0,
+    bias: false,
+    tied: false,
+    kv: KvType::F16,
+    change: |_| (),
+};
+
+pub const RECIPES: [Recipe; 11] = [
+    PLAIN,
+    Recipe {
+        name: "f16 neurons with predictors, dReLU",
+        d_model: 64,
+        d_ff: 320,
+        activation: Activation::DoubleRelu,
+        block: BlockType::F16,
+        rank: 32,
+        ..PLAIN
+    },
+    Recipe {
+        name: "Q8_0 clusters, SiLU, biases",
+        d_model: 64,
+        d_ff: 192,
+        activation: Activation::Silu,
+        block: BlockType::Q8_0,
+        bias: true,
+        kv: KvType::Q8,
+        ..PLAIN
+    },
+    Recipe {
+        name: "Q4_0 clusters, ReLU, tied head",
+        d_model: 64,
+        d_ff: 256,
+        layers: 3,
+        block: BlockType::Q4_0,
+        tied: true,
+        ..PLAIN
+    },
+    Recipe {
+        name: "Q8_0 columns with predictors, FATReLU",
+        d_model: 64,
+        d_ff: 256,
+        activation: Activation::FatRelu { threshold: 0.02 },
+        block: BlockType::Q8_0,
+        transposed: true,
+        rank: 32,
+        kv: KvType::Q8,
+        ..PLAIN
+    },
+    Recipe {
+        name: "f16 neurons of a page each",
+        d_model: 512,
+        d_ff: 192,
+        layers: 1,
+        block: BlockType::F16,
+        ..PLAIN
+    },
+    Recipe {
+        name: "f16 neurons without Up, with predictors, ReLU squared, biases",
+        d_model: 64,
+        d_ff: 320,
+        activation: Activation::ReluSquared,
+        gated: false,
+        block: BlockType::F16,
+        rank: 32,
+        bias: true,
+        ..PLAIN
+    },
+    Recipe {
+        name: "Q8_0 columns without Up, ReLU, biases",
+        d_model: 64,
+        activation: Activation::Relu,
+        gated: false,
+        block: BlockType::Q8_0,
+        transposed: true,
+        bias: true,
+        ..PLAIN
+    },
+    Recipe {
+        name: "Q4_0 clusters without Up, ReLU squared, biases",
+        d_model: 64,
+        activation: Activation::ReluSquared,
+        gated: false,
+        block: BlockType::Q4_0,
+        bias: true,
+        ..PLAIN
+    },
+    Recipe {
+        name: "Q8_0 clusters, SiLU, shared keys and values, scaled layers",
+        d_model: 64,
+        d_ff: 192,
+        layers: 4,
+        activation: Activation::Silu,
+        block: BlockType::Q8_0,
+        change: share_keys_and_values,
+        ..PLAIN
+    },
+    Recipe {
+        name: "f16 neurons, ReLU, inputs of tokens",
+        d_model: 64,
+        layers: 3,
+        block: BlockType::F16,
+        change: mix_token_inputs,
+        ..PLAIN
+    },
+];
+
+/// Layer 0 takes its values from its keys, layer 1 sees little and has other heads, and two layers attend over the keys
+/// and values of these.
+fn share_keys_and_values(network: &mut Network) {
+    let origins = [
+        KvOrigin::KeysAlone,
+        KvOrigin::Own,
+        KvOrigin::Layer(0),
+        KvOrigin::Layer(1),
+    ];
+    for (l, (layer, kv)) in network.layers.iter_mut().zip(origins).enumerate() {
+        layer.scaled = true;
+        layer.ffn.post_norm = layer.ffn.pre_norm;
+        let a = &mut layer.attention.body;
+        a.kv = kv;
+        a.v_norm = Some(1e-5);
+        a.qk_norm = Some(QkNorm {
+            span: NormSpan::Head,
+            kind: NormKind::Rms,
+            eps: 1e-5,
+            after_rope: false,
+        });
+        if l % 2 == 1 {
+            (a.window, a.head_dim, a.n_kv_heads) = (Some(7), 32, 4);
+        }
+    }
+}
+
+/// Layers 0 and 2 mix in what each token says.
+fn mix_token_inputs(network: &mut Network) {
+    network.token_inputs = Some(TokenInputs {
+        width: 24,
+        table_scale: 2.0,
+        projection_scale: 0.5,
+        eps: 1e-5,
+        scale: 0.7,
+    });
+    for l in [0, 2] {
+        let layer = &mut network.layers[l];
+        layer.scaled = l == 2;
+        layer.input = Some(Block {
+            pre_norm: None,
+            body: InputMixer {
+                activation: Activation::GeluTanh,
+            },
+            post_norm: layer.ffn.pre_norm,
+            residual_scale: 1.0,
+        });
+    }
+}
