@@ -260,6 +260,21 @@ fn shared_keys_and_inputs_of_tokens() {
     assert_eq!(paths, [WeightPath::InMemory, WeightPath::Streamed].into());
 }
 
+/// Codes that are places in a table, in clusters and neuron by neuron.
+#[test]
+fn tables() {
+    for (name, sparsities) in [
+        ("llama_iq4_xs", &[Sparsity::Dense][..]),
+        ("bamboo_powerinfer_tables", &BOTH),
+    ] {
+        let paths = check(name, Some(&support::tiny(name)), sparsities);
+        assert!(
+            paths.is_superset(&[WeightPath::InMemory, WeightPath::Streamed].into()),
+            "{paths:?}"
+        );
+    }
+}
+
 /// The logits of a text read at once are those of its tokens generated one by one.
 #[test]
 fn scoring_gives_the_logits_of_generating() {

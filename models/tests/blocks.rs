@@ -56,6 +56,9 @@ fn every_format_decodes_to_the_bits_of_the_reference() {
         golden!(Q4_K),
         golden!(Q5_K),
         golden!(Q6_K),
+        golden!(IQ4_NL),
+        golden!(IQ4_XS),
+        golden!(MXFP4),
     ];
     assert_eq!(cases.map(|c| c.0), BlockType::ALL);
     for (ty, blocks, expected) in cases {

@@ -4,7 +4,7 @@
 
 Needs what make_tiny.py needs, and the gguf package. The logits are those of transformers in f32 on
 the weights that gguf's own reference dequantises. K-quants, which that package cannot quantise to,
-get random blocks, so that every scale and bit pattern occurs. The PowerInfer file has its own
+get random blocks, so that every scale and bit pattern occurs; IQ4_NL and IQ4_XS are quantised here. The PowerInfer file has its own
 magic, Down stored transposed, and predictors; its golden holds a second run under their mask.
 """
 
@@ -90,6 +90,27 @@ MODELS = {
         tiny_model.config("bamboo", "BambooForCausalLM", hidden_act="relu"),
         formats(T.Q8_0, T.Q5_0, "Q4_0 Q4_0 Q8_0 Q4_0 F16 F16 Q4_0", "Q8_0 Q8_0 Q8_0 Q8_0 Q4_0 Q4_0 F16"),
     ),
+    "llama_iq4_nl": (
+        tiny_model.config(*make_tiny.LLAMA, tie_word_embeddings=True),
+        formats(T.IQ4_NL, None, " ".join(["IQ4_NL"] * 7), "IQ4_NL Q4_0 IQ4_NL Q8_0 Q4_0 IQ4_NL IQ4_NL"),
+    ),
+    "llama_iq4_xs": (
+        tiny_model.config(*make_tiny.LLAMA, **WIDE),
+        formats(
+            T.IQ4_XS,
+            T.IQ4_XS,
+            "IQ4_XS IQ4_XS IQ4_XS IQ4_NL IQ4_XS IQ4_XS IQ4_XS",
+            "IQ4_XS Q4_K Q6_K MXFP4 IQ4_XS Q5_K IQ4_XS",
+        ),
+    ),
+    "qwen2_mxfp4": (
+        tiny_model.config(*make_tiny.QWEN2),
+        formats(T.MXFP4, T.MXFP4, " ".join(["MXFP4"] * 7), "Q8_0 MXFP4 Q4_0 MXFP4 MXFP4 Q5_0 MXFP4"),
+    ),
+    POWERINFER + "_tables": (
+        tiny_model.config("bamboo", "BambooForCausalLM", hidden_act="relu"),
+        formats(T.Q8_0, T.Q5_0, "Q4_0 Q4_0 Q8_0 Q4_0 IQ4_NL MXFP4 IQ4_NL", "Q8_0 Q8_0 Q8_0 Q8_0 MXFP4 Q4_0 MXFP4"),
+    ),
 }
 
 
@@ -130,10 +151,41 @@ def random_k_blocks(kind: T, shape: tuple[int, int], std: float, rng: np.random.
     return blocks.reshape(shape[0], -1)
 
 
+def iq4_blocks(kind: T, rows: np.ndarray) -> np.ndarray:
+    """Every 32 values get the scale with which the one of largest magnitude is the table's first, -127; in IQ4_XS these
+    scales are 6-bit multiples of one."""
+    groups = rows.reshape(-1, 32)
+    extremes = np.take_along_axis(groups, np.abs(groups).argmax(axis=1, keepdims=True), axis=1)
+    scales = extremes / -127
+    if kind == T.IQ4_XS:
+        supers = scales.reshape(-1, 8)
+        d = np.take_along_axis(supers, np.abs(supers).argmax(axis=1, keepdims=True), axis=1) / -32
+        d = d.astype(np.float16)
+        steps = np.clip(np.rint(supers / d.astype(np.float32)), -32, 31).astype(np.int32)
+        scales = (d.astype(np.float32) * steps).reshape(-1, 1)
+    else:
+        d = scales.astype(np.float16)
+        scales = d.astype(np.float32)
+    values = np.array(gguf.quants.IQ4_NL.kvalues, dtype=np.float32)
+    inverse = np.where(scales == 0, 0, 1 / np.where(scales == 0, 1, scales))
+    codes = np.abs((groups * inverse)[:, :, None] - values).argmin(axis=2).astype(np.uint8)
+    codes = codes[:, :16] | codes[:, 16:] << 4
+    if kind == T.IQ4_XS:
+        steps = (steps + 32).astype(np.uint16)
+        high = sum((steps[:, i : i + 1] >> 4) << (2 * i) for i in range(8)).astype(np.uint16)
+        low = (steps[:, 0::2] & 15 | (steps[:, 1::2] & 15) << 4).astype(np.uint8)
+        parts = d.view(np.uint8), high.view(np.uint8), low, codes.reshape(-1, 128)
+    else:
+        parts = d.view(np.uint8), codes
+    return np.concatenate(parts, axis=1).reshape(rows.shape[0], -1)
+
+
 def stored(weight: np.ndarray, kind: T, rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
     """The bytes of a tensor in a format, and the f32 values they stand for."""
     if kind in (T.Q2_K, T.Q3_K, T.Q4_K, T.Q5_K, T.Q6_K):
         data = random_k_blocks(kind, weight.shape, float(weight.std()), rng)
+    elif kind in (T.IQ4_NL, T.IQ4_XS):
+        data = iq4_blocks(kind, weight)
     else:
         data = gguf.quants.quantize(weight, kind)
     return data, gguf.quants.dequantize(data, kind).reshape(weight.shape)
@@ -252,7 +304,7 @@ def write_gguf(path: Path, config: dict, tensors: dict) -> None:
     writer.write_kv_data_to_file()
     writer.write_tensors_to_file()
     writer.close()
-    if path.parent.name == POWERINFER:
+    if path.parent.name.startswith(POWERINFER):
         path.write_bytes(b"PWRI" + path.read_bytes()[4:])
 
 
@@ -269,7 +321,7 @@ def make(folder: Path, config: dict, table: dict[str, T]) -> None:
         model = tiny_model.hf_model(config)
         tiny_model.load_weights(model, meant, tied)
         golden = tiny_model.golden(model)
-        if golden and folder.name == POWERINFER:
+        if golden and folder.name.startswith(POWERINFER):
             mask_with(add_predictors(tensors, config, seed), model)
             predicted = tiny_model.golden(model)
             golden = predicted and golden | {"predicted": run_only(predicted)}

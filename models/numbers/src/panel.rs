@@ -189,7 +189,7 @@ const fn plane(width: usize, at: usize, [span, period, modulus]: [usize; 3]) -> 
     }
 }
 
-/// Nibbles of a block of 32: the second half of the elements in the high ones.
+/// Nibbles of 32 elements: the second half of them in the high ones.
 const HALVES: [usize; 3] = [16, 32, 16];
 /// One bit after the other.
 const BITS: [usize; 3] = [1, 8, 1];
@@ -242,6 +242,9 @@ const fn layout(block: BlockType) -> Layout {
                 )
             }
         }
+        B::IQ4_NL => (&[D], const { &[plane(4, 2, HALVES)] }),
+        B::IQ4_XS => const { (&[D, head(2, 1, 6)], &[plane(4, 8, HALVES)]) },
+        B::MXFP4 => const { (&[head(0, 1, 1)], &[plane(4, 1, HALVES)]) },
     };
     Layout {
         len: block.block_len(),
@@ -337,7 +340,7 @@ pub fn panels_bytes(block: BlockType, rows: usize, cols: usize) -> Option<usize>
 /// as fast.
 macro_rules! for_block {
     ($block:ident, $body:expr) => {
-        for_block!($block, $body, F32 F16 BF16 Q4_0 Q4_1 Q5_0 Q5_1 Q8_0 Q2_K Q3_K Q4_K Q5_K Q6_K)
+        for_block!($block, $body, F32 F16 BF16 Q4_0 Q4_1 Q5_0 Q5_1 Q8_0 Q2_K Q3_K Q4_K Q5_K Q6_K IQ4_NL IQ4_XS MXFP4)
     };
     ($block:ident, $body:expr, $($name:ident)*) => {
         match $block {

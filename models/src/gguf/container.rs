@@ -297,7 +297,7 @@ fn read_tensor_info(header: &mut HeaderReader<'_>, path: &Path, index: u64) -> R
             name,
             format!("tensor type {type_id} ({})", foreign_type_name(type_id)),
             format!(
-                "convert the model to one of {}",
+                "get the model in another quantisation; supported are {}",
                 BlockType::ALL.map(BlockType::name).join(", ")
             ),
         ));
@@ -338,10 +338,8 @@ fn foreign_type_name(id: u32) -> &'static str {
         17 => "IQ2_XS",
         18 => "IQ3_XXS",
         19 => "IQ1_S",
-        20 => "IQ4_NL",
         21 => "IQ3_S",
         22 => "IQ2_S",
-        23 => "IQ4_XS",
         24 => "I8",
         25 => "I16",
         26 => "I32",
@@ -352,7 +350,9 @@ fn foreign_type_name(id: u32) -> &'static str {
         34 => "TQ1_0",
         35 => "TQ2_0",
         36..=38 => "IQ4_NL repacked",
-        39 => "MXFP4",
+        40 => "NVFP4",
+        41 => "Q1_0",
+        42 => "Q2_0",
         _ => "unknown",
     }
 }

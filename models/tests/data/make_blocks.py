@@ -22,6 +22,8 @@ F16_FIELDS = {
     T.F32: [], T.F16: [0], T.BF16: [], T.Q4_0: [0], T.Q4_1: [0, 2], T.Q5_0: [0], T.Q5_1: [0, 2],
     T.Q8_0: [0], T.Q2_K: [80, 82], T.Q3_K: [108], T.Q4_K: [0, 2], T.Q5_K: [0, 2], T.Q6_K: [208],
 }
+# Drawn after everything else, whose numbers therefore stay what they were.
+LATER_F16_FIELDS = {T.IQ4_NL: [0], T.IQ4_XS: [0], T.MXFP4: []}
 WRITTEN = [T.F32, T.F16, T.BF16, T.Q4_0, T.Q4_1, T.Q5_0, T.Q5_1, T.Q8_0]
 EXTREMES = np.array([0, -0.0, 65504, -65504, 6e-8, -6e-8, 6.1e-5, 1, -1], dtype=np.float16)
 
@@ -32,11 +34,11 @@ def random_f16(n):
     return RNG.permutation(values)
 
 
-def random_blocks(ty):
+def random_blocks(ty, f16_fields):
     length, size = GGML_QUANT_SIZES[ty]
     n = {1: 512, 32: 32, 256: 12}[length]
     blocks = RNG.integers(0, 256, (n, size), dtype=np.uint8)
-    for at in F16_FIELDS[ty]:
+    for at in f16_fields:
         blocks[:, at : at + 2] = random_f16(n).view(np.uint8).reshape(n, 2)
     if ty in (T.F32, T.BF16):  # any exponent but that of infinities and NaN
         blocks[:, -1] &= 0xBF
@@ -56,14 +58,19 @@ def inputs():
     return rows.astype(np.float32)
 
 
+def write_blocks(types):
+    for ty, f16_fields in types.items():
+        blocks = random_blocks(ty, f16_fields)
+        decoded = quants.dequantize(blocks.reshape(1, -1), ty).astype("<f4")
+        (OUT / f"{ty.name}.blocks").write_bytes(blocks.tobytes())
+        (OUT / f"{ty.name}.f32").write_bytes(decoded.tobytes())
+
+
 OUT.mkdir(exist_ok=True)
 np.seterr(over="ignore")
-for ty in F16_FIELDS:
-    blocks = random_blocks(ty)
-    decoded = quants.dequantize(blocks.reshape(1, -1), ty).astype("<f4")
-    (OUT / f"{ty.name}.blocks").write_bytes(blocks.tobytes())
-    (OUT / f"{ty.name}.f32").write_bytes(decoded.tobytes())
+write_blocks(F16_FIELDS)
 x = inputs()
 (OUT / "input.f32").write_bytes(x.astype("<f4").tobytes())
 for ty in WRITTEN:
     (OUT / f"{ty.name}.quantized").write_bytes(np.ascontiguousarray(quants.quantize(x, ty)).tobytes())
+write_blocks(LATER_F16_FIELDS)

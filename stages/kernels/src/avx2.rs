@@ -325,7 +325,12 @@ impl<const VNNI: bool> Simd for Avx2<VNNI> {
         fn add_where(self, a: I, bits: u64, value: u8) -> I {
             both!(i => _mm256_add_epi8(a[i], where_set((bits >> (32 * i)) as u32, value)))
         }
+        fn look_up(self, table: &[i8; 16], codes: I) -> I {
+            let table = _mm256_broadcastsi128_si256(_mm_loadu_si128(table.as_ptr().cast()));
+            both!(i => _mm256_shuffle_epi8(table, codes[i]))
+        }
         fn u8_part(self, a: I, j: usize) -> F { u8_to_f32(part(a, j)) }
+        fn i8_part(self, a: I, j: usize) -> F { i8_to_f32(part(a, j)) }
         fn nibble_levels(self, b: &[u8; 16], bias: f32) -> [F; 2] {
             let b = load16(b);
             let (mask, bias) = (_mm_set1_epi8(0x0f), _mm_set1_epi8(bias as i8));

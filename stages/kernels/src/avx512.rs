@@ -191,8 +191,15 @@ impl Simd for Avx512 {
         fn add_where(self, a: __m512i, bits: u64, value: u8) -> __m512i {
             _mm512_mask_add_epi8(a, bits, a, _mm512_set1_epi8(value as i8))
         }
+        fn look_up(self, table: &[i8; 16], codes: __m512i) -> __m512i {
+            let table = _mm512_broadcast_i32x4(_mm_loadu_si128(table.as_ptr().cast()));
+            _mm512_shuffle_epi8(table, codes)
+        }
         fn u8_part(self, a: __m512i, j: usize) -> __m512 {
             _mm512_cvtepi32_ps(_mm512_cvtepu8_epi32(part(a, j)))
+        }
+        fn i8_part(self, a: __m512i, j: usize) -> __m512 {
+            _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(part(a, j)))
         }
         fn nibble_levels(self, b: &[u8; 16], bias: f32) -> [__m512; 2] {
             // Low nibbles are looked up: the permutation sees the low 4 bits of a lane only. High ones become the last

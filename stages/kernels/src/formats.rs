@@ -6,6 +6,7 @@
 
 use forebay_numbers::block::BlockType;
 
+pub(super) use super::looked_up::{Iq4Nl, Iq4Xs, Mxfp4};
 use super::simd::{LANES, Simd, at, unrolled};
 
 /// Elements of a chunk.
@@ -74,7 +75,7 @@ pub(super) struct Q6K;
 
 /// The first four bytes of every block: the f16 scale and, if there is one, the f16 minimum.
 #[inline(always)]
-fn heads<F: Format, S: Simd>(s: S, chunk: &[u8], blocks: usize) -> S::F {
+pub(super) fn heads<F: Format, S: Simd>(s: S, chunk: &[u8], blocks: usize) -> S::F {
     let stride = F::BLOCK.block_bytes();
     let mut words = [0; 8];
     let mut i = 0;
@@ -86,7 +87,7 @@ fn heads<F: Format, S: Simd>(s: S, chunk: &[u8], blocks: usize) -> S::F {
 }
 
 #[inline(always)]
-fn word(bytes: &[u8], offset: usize) -> u32 {
+pub(super) fn word(bytes: &[u8], offset: usize) -> u32 {
     u32::from_le_bytes(*at(bytes, offset))
 }
 
@@ -109,7 +110,7 @@ fn with_minimum<S: Simd>(s: S, heads: S::F) -> (S::F, S::F) {
 
 /// Nibbles of blocks `2p` and `2p + 1`, which start `offset` bytes into the block.
 #[inline(always)]
-fn nibbles<F: Format, S: Simd>(s: S, chunk: &[u8], p: usize, offset: usize) -> S::B {
+pub(super) fn nibbles<F: Format, S: Simd>(s: S, chunk: &[u8], p: usize, offset: usize) -> S::B {
     let bytes = F::BLOCK.block_bytes();
     let first = 2 * p * bytes + offset;
     s.nibbles(at(chunk, first), at(chunk, first + bytes))
@@ -438,6 +439,9 @@ macro_rules! for_format {
             Bt::Q4_K => quantised!(Q4K),
             Bt::Q5_K => quantised!(Q5K),
             Bt::Q6_K => quantised!(Q6K),
+            Bt::IQ4_NL => quantised!(Iq4Nl),
+            Bt::IQ4_XS => quantised!(Iq4Xs),
+            Bt::MXFP4 => quantised!(Mxfp4),
         }
     }};
 }

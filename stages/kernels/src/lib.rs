@@ -23,6 +23,7 @@ mod isa;
 pub mod kv;
 mod lanes;
 mod load;
+mod looked_up;
 mod matmul;
 mod numbers;
 mod panel_formats;

@@ -12,7 +12,7 @@ use super::simd::{Simd, at, unrolled};
 /// Groups of four elements in a block of 32.
 pub(super) const GROUPS: usize = 8;
 /// Bytes of 16 scales in f16.
-const F16S: usize = 2 * PANEL_ROWS;
+pub(super) const F16S: usize = 2 * PANEL_ROWS;
 /// Bytes of a plane of one bit per code.
 const VECTOR: usize = 4 * PANEL_ROWS;
 
@@ -65,7 +65,7 @@ fn f16s<S: Simd>(s: S, tile: &[u8], first: usize) -> S::F {
 }
 
 #[inline(always)]
-fn u8s<S: Simd>(s: S, tile: &[u8], first: usize) -> S::I {
+pub(super) fn u8s<S: Simd>(s: S, tile: &[u8], first: usize) -> S::I {
     s.widen_u8(at(tile, first))
 }
 
@@ -76,7 +76,7 @@ fn plane<S: Simd>(s: S, planes: &[u8], vector: usize) -> S::B {
 
 /// Four bits per code.
 #[inline(always)]
-fn nibbles<S: Simd>(s: S, planes: &[u8]) -> [S::B; GROUPS] {
+pub(super) fn nibbles<S: Simd>(s: S, planes: &[u8]) -> [S::B; GROUPS] {
     let first = plane(s, planes, 0);
     let mut codes = [first; GROUPS];
     unrolled!(v in 0..4 => {
@@ -130,6 +130,7 @@ macro_rules! plain_scale {
         }
     };
 }
+pub(super) use plain_scale;
 
 /// A scale and a minimum, which is added, per 32 elements in f16.
 macro_rules! scale_and_minimum {

@@ -216,8 +216,16 @@ impl Simd for Scalar {
         from_fn(|i| a[i].wrapping_add(value * (bits >> i & 1) as u8))
     }
 
+    fn look_up(self, table: &[i8; 16], codes: [u8; 64]) -> [u8; 64] {
+        codes.map(|code| table[usize::from(code)] as u8)
+    }
+
     fn u8_part(self, a: [u8; 64], j: usize) -> [f32; 16] {
         from_fn(|i| f32::from(a[16 * j + i]))
+    }
+
+    fn i8_part(self, a: [u8; 64], j: usize) -> [f32; 16] {
+        from_fn(|i| f32::from(a[16 * j + i] as i8))
     }
 
     fn dot_u8(self, codes: [u8; 64], x: [u8; 64]) -> [i32; 16] {

@@ -178,8 +178,12 @@ pub(super) trait Simd: Copy + Send + Sync + 'static {
     fn or(self, a: Self::B, b: Self::B) -> Self::B;
     /// Adds `value` to the bytes whose bit is set in `bits`.
     fn add_where(self, a: Self::B, bits: u64, value: u8) -> Self::B;
+    /// The entries of `table` with the numbers in `codes`, which are below 16.
+    fn look_up(self, table: &[i8; 16], codes: Self::B) -> Self::B;
     /// Bytes `16 * j ..` of unsigned codes as numbers.
     fn u8_part(self, a: Self::B, j: usize) -> Self::F;
+    /// Bytes `16 * j ..` of signed codes as numbers.
+    fn i8_part(self, a: Self::B, j: usize) -> Self::F;
     /// The low and the high nibbles of 16 bytes as numbers, less `bias`, which is 0 or 8.
     fn nibble_levels(self, b: &[u8; 16], bias: f32) -> [Self::F; 2];
     /// Lane `i` is the sum of `codes[4i + k] * x[4i + k]` over `k < 4`: codes unsigned and at most

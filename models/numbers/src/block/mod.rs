@@ -9,6 +9,9 @@ use serde::{Deserialize, Serialize};
 mod kquants;
 mod legacy;
 mod plain;
+mod tables;
+
+pub use tables::{IQ4_VALUES, MXFP4_VALUES};
 
 /// Element or block format of a tensor, as defined by GGUF (ggml). Quantised formats group 32 or
 /// 256 consecutive elements of a row.
@@ -28,11 +31,14 @@ pub enum BlockType {
     Q4_K,
     Q5_K,
     Q6_K,
+    IQ4_NL,
+    IQ4_XS,
+    MXFP4,
 }
 
 impl BlockType {
     /// Every supported format.
-    pub const ALL: [Self; 13] = [
+    pub const ALL: [Self; 16] = [
         Self::F32,
         Self::F16,
         Self::BF16,
@@ -46,6 +52,9 @@ impl BlockType {
         Self::Q4_K,
         Self::Q5_K,
         Self::Q6_K,
+        Self::IQ4_NL,
+        Self::IQ4_XS,
+        Self::MXFP4,
     ];
 
     /// Elements per block.
@@ -53,7 +62,9 @@ impl BlockType {
         match self {
             Self::F32 | Self::F16 | Self::BF16 => 1,
             Self::Q4_0 | Self::Q4_1 | Self::Q5_0 | Self::Q5_1 | Self::Q8_0 => 32,
+            Self::IQ4_NL | Self::MXFP4 => 32,
             Self::Q2_K | Self::Q3_K | Self::Q4_K | Self::Q5_K | Self::Q6_K => 256,
+            Self::IQ4_XS => 256,
         }
     }
 
@@ -72,6 +83,9 @@ impl BlockType {
             Self::Q4_K => 144,
             Self::Q5_K => 176,
             Self::Q6_K => 210,
+            Self::IQ4_NL => 18,
+            Self::IQ4_XS => 136,
+            Self::MXFP4 => 17,
         }
     }
 
@@ -90,7 +104,10 @@ impl BlockType {
             Self::Q4_K => 12,
             Self::Q5_K => 13,
             Self::Q6_K => 14,
+            Self::IQ4_NL => 20,
+            Self::IQ4_XS => 23,
             Self::BF16 => 30,
+            Self::MXFP4 => 39,
         }
     }
 
@@ -115,6 +132,9 @@ impl BlockType {
             Self::Q4_K => "Q4_K",
             Self::Q5_K => "Q5_K",
             Self::Q6_K => "Q6_K",
+            Self::IQ4_NL => "IQ4_NL",
+            Self::IQ4_XS => "IQ4_XS",
+            Self::MXFP4 => "MXFP4",
         }
     }
 
@@ -160,6 +180,9 @@ pub fn dequantize(ty: BlockType, bytes: &[u8], out: &mut [f32]) {
         BlockType::Q4_K => kquants::decode_q4_k(bytes, out),
         BlockType::Q5_K => kquants::decode_q5_k(bytes, out),
         BlockType::Q6_K => kquants::decode_q6_k(bytes, out),
+        BlockType::IQ4_NL => tables::decode_iq4_nl(bytes, out),
+        BlockType::IQ4_XS => tables::decode_iq4_xs(bytes, out),
+        BlockType::MXFP4 => tables::decode_mxfp4(bytes, out),
     }
 }
 
@@ -172,7 +195,7 @@ pub struct NotWritable(pub BlockType);
 /// blocks. Input must be finite: what a NaN becomes in an integer format is unspecified.
 ///
 /// # Errors
-/// [`NotWritable`] for the k-quants: this engine reads them but does not write them.
+/// [`NotWritable`] for formats that this engine reads but does not write.
 ///
 /// # Panics
 /// If `x.len()` is not a multiple of the block length, or `out` is not exactly as long as those
@@ -194,9 +217,14 @@ pub fn quantize(ty: BlockType, x: &[f32], out: &mut [u8]) -> Result<(), NotWrita
         BlockType::Q5_0 => legacy::encode_q5_0(x, out),
         BlockType::Q5_1 => legacy::encode_q5_1(x, out),
         BlockType::Q8_0 => legacy::encode_q8_0(x, out),
-        BlockType::Q2_K | BlockType::Q3_K | BlockType::Q4_K | BlockType::Q5_K | BlockType::Q6_K => {
-            return Err(NotWritable(ty));
-        }
+        BlockType::Q2_K
+        | BlockType::Q3_K
+        | BlockType::Q4_K
+        | BlockType::Q5_K
+        | BlockType::Q6_K
+        | BlockType::IQ4_NL
+        | BlockType::IQ4_XS
+        | BlockType::MXFP4 => return Err(NotWritable(ty)),
     }
     Ok(())
 }

@@ -302,7 +302,12 @@ impl<P: Products> Simd for Neon<P> {
             let (low, high) = (vandq_u8(b, vdupq_n_u8(0x0f)), vshrq_n_u8::<4>(b));
             [i8_to_f32(vsubq_u8(low, bias)), i8_to_f32(vsubq_u8(high, bias))]
         }
+        fn look_up(self, table: &[i8; 16], codes: B) -> B {
+            let table = vreinterpretq_u8_s8(vld1q_s8(table.as_ptr()));
+            each!(i => vqtbl1q_u8(table, codes[i]))
+        }
         fn u8_part(self, a: B, j: usize) -> F { u8_to_f32(a[j]) }
+        fn i8_part(self, a: B, j: usize) -> F { i8_to_f32(a[j]) }
         fn splat_i32(self, v: i32) -> I { [vdupq_n_s32(v); 4] }
         fn widen_u8(self, bytes: &[u8; 16]) -> I {
             let bytes = load16(bytes);

@@ -9,8 +9,8 @@ use super::Random;
 fn f16_offsets(block: BlockType) -> &'static [usize] {
     use BlockType as B;
     match block {
-        B::F32 | B::BF16 => &[],
-        B::F16 | B::Q4_0 | B::Q5_0 | B::Q8_0 => &[0],
+        B::F32 | B::BF16 | B::MXFP4 => &[],
+        B::F16 | B::Q4_0 | B::Q5_0 | B::Q8_0 | B::IQ4_NL | B::IQ4_XS => &[0],
         B::Q4_1 | B::Q5_1 | B::Q4_K | B::Q5_K => &[0, 2],
         B::Q2_K => &[80, 82],
         B::Q3_K => &[108],
@@ -28,6 +28,13 @@ pub(super) fn random_row(block: BlockType, cols: usize, random: &mut Random) -> 
             BlockType::BF16 => row.extend(bf16::from_f32(random.unit()).to_le_bytes()),
             _ => row.extend((0..block.block_bytes()).map(|_| random.next() as u8)),
         }
+        if block == BlockType::MXFP4 {
+            // The two least are subnormal.
+            row[start] = match row[start] {
+                least @ 0..8 => least / 4,
+                any => 112 + any % 16,
+            };
+        }
         for o in f16_offsets(block) {
             let scale = f16::from_f32(random.unit());
             row[start + o..start + o + 2].copy_from_slice(&scale.to_le_bytes());
@@ -42,6 +49,8 @@ pub(super) fn constant_row(block: BlockType, cols: usize, byte: u8) -> Vec<u8> {
     match block {
         BlockType::F32 => one.copy_from_slice(&1e3_f32.to_le_bytes()),
         BlockType::BF16 => one.copy_from_slice(&bf16::from_f32(-3.0).to_le_bytes()),
+        // 2^-1; 255 would be 2^127.
+        BlockType::MXFP4 => one[0] = 127,
         _ => {
             for &o in f16_offsets(block) {
                 one[o..o + 2].copy_from_slice(&f16::from_f32(-1.5).to_le_bytes());
@@ -73,6 +82,21 @@ fn scale_q3(q: &[u8], j: usize) -> f32 {
     let low = if j < 8 { q[j] & 0x0f } else { q[j - 8] >> 4 };
     let high = q[8 + j % 4] >> (2 * (j / 4)) & 3;
     f32::from((low | high << 4) as i8 - 32)
+}
+
+/// `kvalues_iq4nl`
+const IQ4: [f32; 16] = [
+    -127., -104., -83., -65., -49., -35., -22., -10., 1., 13., 25., 38., 53., 69., 89., 113.,
+];
+
+/// The 4-bit floating-point number with a sign, two bits of exponent and one of fraction.
+fn e2m1(code: u8) -> f32 {
+    let fraction = f32::from(code & 1) / 2.0;
+    let magnitude = match code >> 1 & 3 {
+        0 => fraction,
+        exponent => (1.0 + fraction) * f32::from(1_u8 << (exponent - 1)),
+    };
+    if code & 8 == 0 { magnitude } else { -magnitude }
 }
 
 /// Element `i` of the block `b`.
@@ -116,6 +140,15 @@ fn element(block: BlockType, b: &[u8], i: usize) -> f32 {
             let code = f32::from(low | crumb(128) << 4) - 32.0;
             half_at(b, 208) * f32::from(b[192 + i / 16] as i8) * code
         }
+        B::IQ4_NL => half_at(b, 0) * IQ4[nibble(2) as usize],
+        B::IQ4_XS => {
+            let (sub, i) = (i / 32, i % 32);
+            let high = u16::from_le_bytes([b[2], b[3]]) >> (2 * sub) & 3;
+            let low = u16::from(b[4 + sub / 2] >> (4 * (sub % 2)) & 0x0f);
+            let code = b[8 + 16 * sub + i % 16] >> (4 * (i / 16)) & 0x0f;
+            half_at(b, 0) * (f32::from(high * 16 + low) - 32.0) * IQ4[usize::from(code)]
+        }
+        B::MXFP4 => 2_f32.powi(i32::from(b[0]) - 127) * e2m1(nibble(1) as u8),
     }
 }
 
