@@ -229,7 +229,7 @@ mod tests {
             let (d_model, d_ff) = (network.d_model, network.ffn(0).d_ff);
             let predictor = || {
                 let (fc1, fc2) = (vec![0.5; 32 * d_model], vec![0.5; d_ff * 32]);
-                PackedPredictor::new(32, &fc1, &fc2, 0.1).expect("a predictor")
+                PackedPredictor::new(32, &fc1, &fc2, 0.1)
             };
             let predictors = Amendment {
                 predictors: Some((0..network.n_layers()).map(|_| predictor()).collect()),

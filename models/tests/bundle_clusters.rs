@@ -3,7 +3,10 @@
 
 mod gguf_writer;
 
-use forebay_models::block::BlockType::{self, F16, F32, Q4_0, Q4_K, Q5_1, Q6_K, Q8_0};
+use forebay_models::block::BlockType::{
+    self, BF16, F16, F32, IQ4_NL, Q2_K, Q4_0, Q4_K, Q5_0, Q5_1, Q6_K, Q8_0,
+};
+use forebay_models::block::{dequantize, quantize};
 use forebay_models::bundle::{Bundle, DirectoryEntry, FfnGeometry, FfnLayout, PackOptions, pack};
 use forebay_models::lanes::extract_row as extract_laned;
 use forebay_models::network::Content;
@@ -32,16 +35,14 @@ fn reformat(w: &mut GgufWriter, names: &[&str], block: BlockType) {
 }
 
 fn packed(w: &GgufWriter) -> Packed {
+    packed_with(w, &PackOptions::default())
+}
+
+fn packed_with(w: &GgufWriter, options: &PackOptions) -> Packed {
     let folder = TempDir::new().expect("a folder");
     let source = source::open(&w.write(folder.path(), "model.gguf")).expect("a sound source");
     let target = folder.path().join("model.fbay");
-    pack(
-        source.as_ref(),
-        &target,
-        &PackOptions::default(),
-        &mut |_| {},
-    )
-    .expect("packed");
+    pack(source.as_ref(), &target, options, &mut |_| {}).expect("packed");
     let bundle = Bundle::open(&target).expect("a sound bundle");
     Packed {
         source,
@@ -324,4 +325,79 @@ fn mixed_k_quants_with_a_short_last_cluster() {
         .iter()
         .rfind(|e| e.content == Content::Neurons(0));
     assert!(meta.ffns[0].neurons > 256 && last.expect("one").count == 256);
+}
+
+/// The numbers of a row.
+fn decoded(block: BlockType, row: &[u8]) -> Vec<f32> {
+    let mut x = vec![f32::NAN; row.len() / block.block_bytes() * block.block_len()];
+    dequantize(block, row, &mut x);
+    x
+}
+
+fn encoded(block: BlockType, x: &[f32]) -> Vec<u8> {
+    let mut row = vec![0; block.row_bytes(x.len()).expect("whole blocks")];
+    quantize(block, x, &mut row);
+    row
+}
+
+#[test]
+fn numbers_are_quantised_by_rows_and_down_by_columns() {
+    // Rows of 192 are no whole blocks of 256.
+    for (source, quant, d_model, stored) in [
+        (F16, Q4_K, 256, Q4_K),
+        (BF16, Q6_K, 256, Q6_K),
+        (F32, Q2_K, 256, Q2_K),
+        (F16, Q4_K, 192, Q5_0),
+        (F16, Q6_K, 192, Q8_0),
+        (F16, Q2_K, 192, IQ4_NL),
+    ] {
+        let model = Model {
+            n_layers: 1,
+            d_model,
+            n_heads: d_model / 64,
+            n_kv_heads: 1,
+            head_dim: 64,
+            d_ff: 512,
+            ..ragged(source)
+        };
+        let options = PackOptions {
+            quant: Some(quant),
+            ..PackOptions::default()
+        };
+        let packed = packed_with(&model.writer(), &options);
+        let meta = &packed.bundle.meta;
+        let g = meta.ffns[0];
+        assert_eq!(
+            (g.layout, g.gate, g.up, g.down),
+            (FfnLayout::Neuron, stored, Some(stored), stored)
+        );
+        assert!(meta.matrices.iter().all(|m| m.block == stored), "{quant}");
+        let cluster = |content| {
+            let entries = &packed.bundle.clusters;
+            let entry = entries.iter().find(|e| e.content == content).expect("one");
+            let mut bytes = Vec::new();
+            let read = packed.bundle.read_cluster(entry, &mut bytes);
+            read.expect("a sound cluster");
+            bytes
+        };
+        let q = TensorId::Layer(0, LayerTensor::Q);
+        let expected = encoded(stored, &decoded(source, &packed.row(q, 3)));
+        let mut row = vec![0; expected.len()];
+        let panel = &cluster(Content::Rows(q))[..PANEL_ROWS * row.len()];
+        extract_row(stored, panel, 3, &mut row);
+        assert!(row == expected, "row of {quant} from {source}");
+
+        let down = TensorId::Layer(0, LayerTensor::Down);
+        let column: Vec<u8> = (0..d_model)
+            .flat_map(|r| packed.part(down, r, (5, 1)))
+            .collect();
+        let expected = encoded(stored, &decoded(source, &column));
+        let bundle = &cluster(Content::Neurons(0))[5 * g.bundle_stride()..];
+        let held = &bundle[g.down_offset()..][..g.down_column()];
+        let mut row = held.to_vec();
+        if g.has_laned_columns() {
+            extract_laned(stored, held, &mut row);
+        }
+        assert!(row == expected, "column of {quant} from {source}");
+    }
 }

@@ -9,7 +9,7 @@ use clap::Args;
 use forebay::learn::Profile;
 use forebay::packed;
 use forebay_models::block::BlockType;
-use forebay_models::bundle::{Bundle, PackOptions, pack};
+use forebay_models::bundle::{Bundle, PackOptions, for_narrow_rows, pack};
 use forebay_models::files::write_output;
 use forebay_models::sorted::{SortedNeurons, hot_first};
 use forebay_models::source;
@@ -30,7 +30,7 @@ pub struct Pack {
     /// The packed file to write; ends in .fbay.
     #[arg(long, short, value_name = "OUT.fbay")]
     output: PathBuf,
-    /// Format for matrices stored as F32, F16 or BF16: f16, bf16, q8_0, q4_0, q4_1, q5_0 or q5_1.
+    /// Format for matrices stored as F32, F16 or BF16, such as f16, q8_0, q6_k, q5_k, q4_k or q4_0.
     #[arg(long, value_name = "FORMAT")]
     quant: Option<String>,
     /// Sort the FFN's neurons, the most wanted first, by a profile of this model (`forebay profile`).
@@ -63,6 +63,9 @@ impl Pack {
         let recorded = recording.map_or(Ok(()), Recording::finish);
         converted.and(recorded)?;
         let bundle = Bundle::open(&self.output)?;
+        if let Some(note) = quant.and_then(|quant| narrow_rows(&bundle, quant)) {
+            say(format_args!("{note}"));
+        }
         if !self.quiet {
             say(format_args!(
                 "{}: {} clusters, {} of weights",
@@ -152,11 +155,29 @@ impl Write for Spans {
     }
 }
 
+/// Says which matrices were not written as `quant` because their rows are not whole blocks.
+fn narrow_rows(bundle: &Bundle, quant: BlockType) -> Option<String> {
+    let narrow = for_narrow_rows(quant);
+    let matrices = bundle.meta.matrices.iter().map(|m| m.block);
+    let ffns = bundle.meta.ffns.iter();
+    let ffns = ffns.flat_map(|g| [Some(g.gate), g.up, Some(g.down)].into_iter().flatten());
+    let formats: Vec<BlockType> = matrices.chain(ffns).collect();
+    let n = formats.iter().filter(|&&block| block == narrow).count();
+    (narrow != quant && n > 0).then(|| {
+        format!(
+            "{n} of {} matrices are {narrow} instead of {quant}: their rows are not whole blocks of {}",
+            formats.len(),
+            quant.block_len()
+        )
+    })
+}
+
 fn parse_format(name: &str) -> anyhow::Result<BlockType> {
     let found = BlockType::ALL
         .into_iter()
         .find(|b| b.name().eq_ignore_ascii_case(name));
     found.with_context(|| {
-        format!("--quant {name}: there is no such format; choose f16, bf16, q8_0, q4_0, q4_1, q5_0 or q5_1")
+        let names = BlockType::ALL.map(|b| b.name().to_lowercase()).join(", ");
+        format!("--quant {name}: there is no such format; choose one of {names}")
     })
 }

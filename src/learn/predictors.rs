@@ -161,6 +161,6 @@ fn fit(
     let fitted = fit_layer(&weights, samples, &request.options, told)
         .map_err(|e| Error::parameter("predictors", format!("layer {layer}: {e}")))?;
     let rank = request.options.rank;
-    let packed = PackedPredictor::new(rank, &fitted.fc1, &fitted.fc2, 0.0)?;
+    let packed = PackedPredictor::new(rank, &fitted.fc1, &fitted.fc2, 0.0);
     Ok((packed, fitted.report))
 }

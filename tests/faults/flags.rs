@@ -212,8 +212,8 @@ fn impossible_conversions_are_refused() {
     for (format, mention) in [
         ("q9", "q8_0"),
         ("", "q8_0"),
-        ("q4_K", "q4_0"),
-        ("Q6_K", "q8_0"),
+        ("iq3_xxs", "iq4_xs"),
+        ("q4_k_m", "q4_k"),
     ] {
         let arguments = ["pack", text(&model), "-o", text(&out), "--quant", format];
         refused_to_write(

@@ -16,6 +16,7 @@ mod killed;
 mod namespaces;
 mod owners;
 mod planted;
+mod quantised;
 mod signals;
 mod together;
 mod waiting;

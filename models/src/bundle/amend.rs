@@ -7,7 +7,7 @@ use super::meta::{GateCalibration, LayerPredictor, StoredMatrix};
 use super::reader::Bundle;
 use super::writer::BundleWriter;
 use crate::block::{BlockType, dequantize, quantize};
-use crate::error::{ModelError, Result};
+use crate::error::Result;
 use crate::lanes;
 use crate::network::Content;
 use crate::panel::{PANEL_ROWS, extract_row, pack_panels, panel_bytes};
@@ -23,7 +23,7 @@ struct Rows {
 
 impl Rows {
     /// `matrix`, `[_, cols]`, as Q8_0 if rows are whole blocks, else as F16.
-    fn new(matrix: &[f32], cols: usize) -> Result<Self> {
+    fn new(matrix: &[f32], cols: usize) -> Self {
         let whole = cols.is_multiple_of(BlockType::Q8_0.block_len());
         let block = match whole {
             true => BlockType::Q8_0,
@@ -32,13 +32,9 @@ impl Rows {
         let row = cols / block.block_len() * block.block_bytes();
         let mut bytes = vec![0; matrix.len() / cols * row];
         for (row, out) in matrix.chunks_exact(cols).zip(bytes.chunks_exact_mut(row)) {
-            quantize(block, row, out).map_err(|_| ModelError::Parameter {
-                field: "predictor".into(),
-                problem: format!("a value cannot be stored as {block}"),
-                remedy: "fit it on more text".into(),
-            })?;
+            quantize(block, row, out);
         }
-        Ok(Self { block, cols, bytes })
+        Self { block, cols, bytes }
     }
 
     fn row_bytes(&self) -> usize {
@@ -85,15 +81,12 @@ pub struct PackedPredictor {
 
 impl PackedPredictor {
     /// Stores fc1, `[rank, d_model]`, and fc2, `[d_ff, rank]`, as Q8_0 if rows are whole blocks, else as F16.
-    ///
-    /// # Errors
-    /// Values that the format cannot represent.
-    pub fn new(rank: usize, fc1: &[f32], fc2: &[f32], threshold: f32) -> Result<Self> {
-        Ok(Self {
+    pub fn new(rank: usize, fc1: &[f32], fc2: &[f32], threshold: f32) -> Self {
+        Self {
             meta: LayerPredictor { rank, threshold },
-            fc1: Rows::new(fc1, fc1.len() / rank)?,
-            fc2: Rows::new(fc2, rank)?,
-        })
+            fc1: Rows::new(fc1, fc1.len() / rank),
+            fc2: Rows::new(fc2, rank),
+        }
     }
 
     /// Bytes in memory.

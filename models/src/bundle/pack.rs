@@ -32,10 +32,23 @@ pub struct PackOptions {
 impl PackOptions {
     /// The format in which rows of `cols` elements, stored as `block`, are written.
     pub(super) fn target(&self, block: BlockType, cols: usize) -> BlockType {
-        match self.quant {
-            Some(q) if block.block_len() == 1 && cols.is_multiple_of(q.block_len()) => q,
-            _ => block,
-        }
+        let Some(quant) = self.quant.filter(|_| block.block_len() == 1) else {
+            return block;
+        };
+        let formats = [quant, for_narrow_rows(quant)];
+        let fits = |f: &BlockType| cols.is_multiple_of(f.block_len());
+        formats.into_iter().find(fits).unwrap_or(block)
+    }
+}
+
+/// The format that rows get which are not whole blocks of 256: it has blocks of 32 and no larger errors.
+pub fn for_narrow_rows(quant: BlockType) -> BlockType {
+    match quant {
+        BlockType::Q2_K | BlockType::Q3_K | BlockType::IQ4_XS => BlockType::IQ4_NL,
+        BlockType::Q4_K => BlockType::Q5_0,
+        BlockType::Q5_K => BlockType::Q5_1,
+        BlockType::Q6_K => BlockType::Q8_0,
+        _ => quant,
     }
 }
 
@@ -57,23 +70,13 @@ pub struct PackProgress {
 /// The file appears under its name only when it is whole (written beside it, synced, renamed).
 ///
 /// # Errors
-/// Reading the source, a source that changes meanwhile, writing the file (a full disk says so), or a
-/// requested `quant` that this engine cannot write.
+/// Reading the source, a source that changes meanwhile, or writing the file (a full disk says so).
 pub fn pack(
     source: &dyn TensorSource,
     out: &Path,
     options: &PackOptions,
     progress: &mut dyn FnMut(PackProgress),
 ) -> Result<()> {
-    if let Some(q) = options.quant
-        && quantize(q, &vec![0.0; q.block_len()], &mut vec![0; q.block_bytes()]).is_err()
-    {
-        return Err(ModelError::Parameter {
-            field: "quant".into(),
-            problem: format!("{q} cannot be written by this engine"),
-            remedy: "choose f16, bf16, q8_0, q4_0, q4_1, q5_0 or q5_1".into(),
-        });
-    }
     let _span = tracing::info_span!("pack").entered();
     let identity = SourceIdentity::of(source.path())?;
     remove_stale_partials(out);
@@ -177,6 +180,16 @@ struct FfnMatrices {
     down: Matrix,
 }
 
+/// Appends a row in the matrix's target format.
+fn append_quantized(m: &Matrix, row: &[f32], out: &mut Vec<u8>) {
+    let at = out.len();
+    out.resize(
+        at + row.len() / m.target.block_len() * m.target.block_bytes(),
+        0,
+    );
+    quantize(m.target, row, &mut out[at..]);
+}
+
 struct Packer<'a> {
     source: &'a dyn TensorSource,
     options: PackOptions,
@@ -223,21 +236,9 @@ impl Packer<'_> {
         let mut floats = vec![0.0; m.meta.cols];
         for row in bytes.chunks_exact(source_row) {
             dequantize(m.meta.block, row, &mut floats);
-            self.append_quantized(m, &floats, out)?;
+            append_quantized(m, &floats, out);
         }
         Ok(())
-    }
-
-    fn append_quantized(&self, m: &Matrix, row: &[f32], out: &mut Vec<u8>) -> Result<()> {
-        let at = out.len();
-        out.resize(
-            at + row.len() / m.target.block_len() * m.target.block_bytes(),
-            0,
-        );
-        quantize(m.target, row, &mut out[at..]).map_err(|_| {
-            let problem = format!("cannot be written as {}", m.target);
-            ModelError::damaged(self.source.path(), &m.meta.name, problem)
-        })
     }
 
     /// Appends rows `first..first + n` to `out` in panels, with `rows` as room for them.

@@ -74,3 +74,4 @@ x = inputs()
 for ty in WRITTEN:
     (OUT / f"{ty.name}.quantized").write_bytes(np.ascontiguousarray(quants.quantize(x, ty)).tobytes())
 write_blocks(LATER_F16_FIELDS)
+(OUT / "MXFP4.quantized").write_bytes(quants.quantize(x, T.MXFP4).tobytes())

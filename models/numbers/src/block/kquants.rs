@@ -3,7 +3,7 @@
 
 use half::f16;
 
-const LEN: usize = 256;
+pub(super) const LEN: usize = 256;
 
 fn f16_at(block: &[u8], at: usize) -> f32 {
     f16::from_le_bytes([block[at], block[at + 1]]).to_f32()
@@ -32,7 +32,7 @@ pub(super) fn decode_q2_k(bytes: &[u8], out: &mut [f32]) {
 
 /// Where the low two bits of sub-block `sub` of 16 elements are: the first byte and the shift. 128
 /// elements share 32 bytes, 32 elements per bit pair.
-fn two_bit_place(sub: usize) -> (usize, usize) {
+pub(super) fn two_bit_place(sub: usize) -> (usize, usize) {
     (sub / 8 * 32 + sub % 2 * 16, sub % 8 / 2 * 2)
 }
 

@@ -140,7 +140,7 @@ fn affine_levels(x: &[f32; LEN], top: u8) -> (f32, f32, [u8; LEN]) {
 }
 
 /// Low nibbles of `levels` in ggml's order.
-fn put_nibbles(levels: &[u8; LEN], out: &mut [u8]) {
+pub(super) fn put_nibbles(levels: &[u8; LEN], out: &mut [u8]) {
     for (j, o) in out.iter_mut().enumerate() {
         *o = (levels[j] & 0x0f) | (levels[j + HALF] & 0x0f) << 4;
     }

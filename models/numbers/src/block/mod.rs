@@ -6,9 +6,11 @@
 
 use serde::{Deserialize, Serialize};
 
+mod encode_k;
 mod kquants;
 mod legacy;
 mod plain;
+mod search;
 mod tables;
 
 pub use tables::{IQ4_VALUES, MXFP4_VALUES};
@@ -186,21 +188,14 @@ pub fn dequantize(ty: BlockType, bytes: &[u8], out: &mut [f32]) {
     }
 }
 
-/// A format that can be read but not written.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("{0} can be read but not written; use F32, F16, BF16, Q4_0, Q4_1, Q5_0, Q5_1 or Q8_0")]
-pub struct NotWritable(pub BlockType);
-
-/// Encodes whole blocks with ggml's reference rounding; `out` takes `x.len() / ty.block_len()`
-/// blocks. Input must be finite: what a NaN becomes in an integer format is unspecified.
-///
-/// # Errors
-/// [`NotWritable`] for formats that this engine reads but does not write.
+/// Encodes whole blocks; `out` takes `x.len() / ty.block_len()` blocks. Formats with blocks of 32 and one scale that is a
+/// number get ggml's reference rounding, MXFP4 that of its specification; for the others scales are searched with which
+/// the error is least. Input must be finite: what a NaN becomes in an integer format is unspecified.
 ///
 /// # Panics
 /// If `x.len()` is not a multiple of the block length, or `out` is not exactly as long as those
 /// blocks.
-pub fn quantize(ty: BlockType, x: &[f32], out: &mut [u8]) -> Result<(), NotWritable> {
+pub fn quantize(ty: BlockType, x: &[f32], out: &mut [u8]) {
     assert_eq!(
         Some(out.len()),
         ty.row_bytes(x.len()),
@@ -217,14 +212,13 @@ pub fn quantize(ty: BlockType, x: &[f32], out: &mut [u8]) -> Result<(), NotWrita
         BlockType::Q5_0 => legacy::encode_q5_0(x, out),
         BlockType::Q5_1 => legacy::encode_q5_1(x, out),
         BlockType::Q8_0 => legacy::encode_q8_0(x, out),
-        BlockType::Q2_K
-        | BlockType::Q3_K
-        | BlockType::Q4_K
-        | BlockType::Q5_K
-        | BlockType::Q6_K
-        | BlockType::IQ4_NL
-        | BlockType::IQ4_XS
-        | BlockType::MXFP4 => return Err(NotWritable(ty)),
+        BlockType::Q2_K => encode_k::encode_q2_k(x, out),
+        BlockType::Q3_K => encode_k::encode_q3_k(x, out),
+        BlockType::Q4_K => encode_k::encode_q4_k(x, out),
+        BlockType::Q5_K => encode_k::encode_q5_k(x, out),
+        BlockType::Q6_K => encode_k::encode_q6_k(x, out),
+        BlockType::IQ4_NL => tables::encode_iq4_nl(x, out),
+        BlockType::IQ4_XS => tables::encode_iq4_xs(x, out),
+        BlockType::MXFP4 => tables::encode_mxfp4(x, out),
     }
-    Ok(())
 }

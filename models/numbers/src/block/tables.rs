@@ -3,6 +3,10 @@
 
 use half::f16;
 
+use super::encode_k::{level, put_f16, weights};
+use super::legacy::put_nibbles;
+use super::search::{sum, symmetric, tabulated};
+
 /// Elements whose codes are in 16 consecutive bytes.
 const LEN: usize = 32;
 const HALF: usize = LEN / 2;
@@ -67,4 +71,78 @@ fn mxfp4_scale(exponent: u8) -> f32 {
         0 | 1 => 1 << (21 + exponent),
         _ => (exponent - 1) << 23,
     })
+}
+
+/// Which value of IQ4's table is the nearest.
+fn iq4_place(v: f32) -> u8 {
+    let values = IQ4_VALUES.windows(2);
+    let beyond = values.filter(|pair| v >= (f32::from(pair[0]) + f32::from(pair[1])) / 2.0);
+    beyond.count() as u8
+}
+
+/// The best scale for 32 numbers, and the sum of their weights.
+fn iq4_scale(x: &[f32; LEN]) -> (f32, f32) {
+    let w = weights(x);
+    let nearest = |v| f32::from(IQ4_VALUES[usize::from(iq4_place(v))]);
+    let scale = tabulated(x, &w, f32::from(IQ4_VALUES[0]), nearest);
+    (scale, sum::<LEN>(|i| w[i]))
+}
+
+fn put_iq4(x: &[f32; LEN], scale: f32, codes: &mut [u8]) {
+    let inverse = if scale == 0.0 { 0.0 } else { 1.0 / scale };
+    put_nibbles(&x.map(|v| iq4_place(v * inverse)), codes);
+}
+
+/// See [`decode_iq4_nl`].
+pub(super) fn encode_iq4_nl(x: &[f32], out: &mut [u8]) {
+    let blocks = x.as_chunks().0.iter().zip(out.as_chunks_mut::<18>().0);
+    for (x, block) in blocks {
+        let (scale, _) = iq4_scale(x);
+        let scale = put_f16(block, 0, scale);
+        put_iq4(x, scale, &mut block[2..]);
+    }
+}
+
+/// See [`decode_iq4_xs`].
+pub(super) fn encode_iq4_xs(x: &[f32], out: &mut [u8]) {
+    let blocks = x.as_chunks::<{ 8 * LEN }>().0.iter();
+    for (x, block) in blocks.zip(out.as_chunks_mut::<136>().0) {
+        block.fill(0);
+        let subs = x.as_chunks().0;
+        let (mut scales, mut sums) = ([0.0; 8], [0.0; 8]);
+        for (sub, x) in subs.iter().enumerate() {
+            (scales[sub], sums[sub]) = iq4_scale(x);
+        }
+        let d = put_f16(block, 0, symmetric(&scales, &sums, 32.0));
+        for (sub, x) in subs.iter().enumerate() {
+            let scale = level(scales[sub], d).clamp(-32.0, 31.0);
+            let code = (scale + 32.0) as u8;
+            block[4 + sub / 2] |= (code & 0x0f) << (4 * (sub % 2));
+            block[2 + sub / 4] |= code >> 4 << (2 * (sub % 4));
+            put_iq4(x, d * scale, &mut block[8 + HALF * sub..][..HALF]);
+        }
+    }
+}
+
+/// See [`decode_mxfp4`]. As the specification has it, the exponent is that of the largest number, which may be cut to
+/// the largest value; numbers halfway between two values become the smaller one.
+pub(super) fn encode_mxfp4(x: &[f32], out: &mut [u8]) {
+    let blocks = x.as_chunks::<LEN>().0.iter();
+    for (x, block) in blocks.zip(out.as_chunks_mut::<17>().0) {
+        let largest = x.iter().fold(0.0, |a: f32, v| a.max(v.abs()));
+        // The largest value is 1.5 * 2^2.
+        block[0] = (largest.to_bits() >> 23).saturating_sub(2) as u8;
+        let scale = mxfp4_scale(block[0]);
+        let place = |v: f32| {
+            let values = MXFP4_VALUES[..8].windows(2);
+            let halfway = |pair: &[i8]| (f32::from(pair[0]) + f32::from(pair[1])) / 2.0 * scale;
+            let beyond = values.filter(|pair| v.abs() > halfway(pair)).count() as u8;
+            if v < 0.0 && beyond > 0 {
+                beyond | 8
+            } else {
+                beyond
+            }
+        };
+        put_nibbles(&x.map(place), &mut block[1..]);
+    }
 }

@@ -1,6 +1,6 @@
 //! Down: its columns belong to neurons, but the source stores it by output row.
 
-use super::{Matrix, Packer};
+use super::{Matrix, Packer, append_quantized};
 use crate::block::dequantize;
 use crate::bundle::FfnGeometry;
 use crate::error::Result;
@@ -84,7 +84,8 @@ impl DownBand {
     ) -> Result<()> {
         self.load(packer, down, first)?;
         if down.meta.block.block_len() > 1 {
-            return self.requantise_columns(packer, down, (first, n), out);
+            self.requantise_columns(down, (first, n), out);
+            return Ok(());
         }
         let row = band_row(down, self.len);
         let size = down.meta.block.block_bytes();
@@ -99,7 +100,7 @@ impl DownBand {
                 out.extend_from_slice(&column);
             } else {
                 dequantize(down.meta.block, &column, &mut floats);
-                packer.append_quantized(down, &floats, out)?;
+                append_quantized(down, &floats, out);
             }
         }
         Ok(())
@@ -107,13 +108,7 @@ impl DownBand {
 
     /// The same if the source's blocks run along the neurons: they are dequantised and quantised
     /// again.
-    fn requantise_columns(
-        &self,
-        packer: &Packer<'_>,
-        down: &Matrix,
-        (first, n): (usize, usize),
-        out: &mut Vec<u8>,
-    ) -> Result<()> {
+    fn requantise_columns(&self, down: &Matrix, (first, n): (usize, usize), out: &mut Vec<u8>) {
         let (d_model, block) = (down.meta.rows, down.meta.block);
         let start = (first - self.first) / block.block_len() * block.block_len();
         let skipped = first - self.first - start;
@@ -132,9 +127,8 @@ impl DownBand {
             }
         }
         for column in columns.chunks_exact(d_model) {
-            packer.append_quantized(down, column, out)?;
+            append_quantized(down, column, out);
         }
-        Ok(())
     }
 }
 
