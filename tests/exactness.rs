@@ -110,9 +110,8 @@ fn path_of(setting: &Setting, engine: &Engine, run: &Statistics) -> WeightPath {
             run.cache
         );
     }
-    let layers = run.plan.layers as u64;
     let neurons = run.cache.hits + run.cache.misses;
-    let all = steps * layers * engine.network().ffn(0).d_ff as u64;
+    let all = steps * engine.network().n_neurons() as u64;
     match setting.sparsity {
         Sparsity::Dense => assert_eq!(neurons, all, "{setting:?}"),
         // A batch computes a neuron that is alive for one of its tokens.

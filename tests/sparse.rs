@@ -210,6 +210,8 @@ fn build_within(builder: impl Fn(u64) -> EngineBuilder, wanted: u64) -> Engine {
 }
 
 fn check(model: &Path, sparsity: Sparsity) -> [usize; 3] {
+    // What OPT's table of positions has room for.
+    let engine = |model| engine(model).context(64);
     let whole = build(engine(Some(model))).weight_bytes();
     let settings = settings();
     let runs = support::several_at_once(&settings, |setting| {
@@ -281,11 +283,13 @@ fn exact_sparsity_computes_what_dense_does() {
         }
         let prompt = || Prompt::Tokens((0..20).map(|i| (i * 31 + 3) % 200).collect());
         let modes = [Sparsity::Dense, Sparsity::Exact];
-        let engines = modes.map(|sparsity| build(engine(Some(&model)).sparsity(sparsity)));
+        let engines =
+            modes.map(|sparsity| build(engine(Some(&model)).context(64).sparsity(sparsity)));
         let [dense, exact] = engines.map(|engine| run(&engine, prompt(), 12));
         assert_eq!(dense.tokens, exact.tokens, "{name}");
         assert_eq!(dense.logits_hash, exact.logits_hash, "{name}");
     }
-    let [by_neuron, gates, streamed] = kept;
-    assert!(by_neuron + gates > 10 && streamed > 0, "{kept:?}");
+    // They are too small to be cached by neuron; the simulation's models with biases are not.
+    let [_, _, streamed] = kept;
+    assert!(streamed > 10, "{kept:?}");
 }

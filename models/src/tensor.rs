@@ -134,12 +134,17 @@ impl LayerTensor {
 
     /// Whether it is added to the result of a projection or of a norm.
     pub fn is_bias(self) -> bool {
-        match self {
-            Self::AttnNormBias | Self::FfnNormBias => true,
-            Self::QBias | Self::KBias | Self::VBias | Self::OBias => true,
-            Self::GateBias | Self::DownBias => true,
-            _ => false,
-        }
+        matches!(
+            self,
+            Self::AttnNormBias
+                | Self::FfnNormBias
+                | Self::QBias
+                | Self::KBias
+                | Self::VBias
+                | Self::OBias
+                | Self::GateBias
+                | Self::DownBias
+        )
     }
 }
 

@@ -358,6 +358,7 @@ fn numbers_are_quantised_by_rows_and_down_by_columns() {
             n_kv_heads: 1,
             head_dim: 64,
             d_ff: 512,
+            vocab: 300,
             ..ragged(source)
         };
         let options = PackOptions {

@@ -125,12 +125,11 @@ pub const RECIPES: [Recipe; 11] = [
         ..PLAIN
     },
     Recipe {
-        name: "Q8_0 clusters, SiLU, shared keys and values, scaled layers",
+        name: "f16 neurons, ReLU, shared keys and values, scaled layers",
         d_model: 64,
         d_ff: 192,
         layers: 4,
-        activation: Activation::Silu,
-        block: BlockType::Q8_0,
+        block: BlockType::F16,
         change: share_keys_and_values,
         ..PLAIN
     },

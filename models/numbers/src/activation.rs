@@ -64,7 +64,7 @@ impl Activation {
     }
 }
 
-/// Coefficients of [`erfc`], that of the highest power first.
+/// Coefficients of `erfc`, that of the highest power first.
 pub const ERFC: [f32; 10] = [
     0.170_872_76,
     -0.822_152_26,

@@ -91,7 +91,7 @@ impl KvRoom {
         let is_plain = a.qkv_bias && a.qk_norm.is_none() && a.kv == KvOrigin::Own;
         // A layer that attends over another's keys would need that one's bias.
         let mut attentions = network.layers.iter().map(|l| &l.attention.body);
-        let are_shared = attentions.any(|a| matches!(a.kv, KvOrigin::Layer(_)));
+        let are_shared = attentions.any(|a| a.kv == KvOrigin::Layer(layer));
         let subtracts = self.kind == KvType::Q8 && is_plain && !are_shared;
         a.rope.filter(|_| subtracts)
     }

@@ -254,8 +254,8 @@ fn the_origin_of_keys_costs_nothing() {
         // Queries are small, for scores that leave more than one position a weight.
         case.q.iter_mut().for_each(|q| *q *= 0.1);
         for (p, key) in case.keys.chunks_mut(d).enumerate() {
-            for i in 0..half {
-                let (sin, cos) = (p as f64 * f64::from(frequencies[i])).sin_cos();
+            for (i, &frequency) in frequencies.iter().enumerate() {
+                let (sin, cos) = (p as f64 * f64::from(frequency)).sin_cos();
                 let (a, b) = match pairing {
                     RopePairing::HalfSplit => (i, i + half),
                     RopePairing::Interleaved => (2 * i, 2 * i + 1),

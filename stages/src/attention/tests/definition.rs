@@ -43,7 +43,8 @@ fn prepared(network: &Network, layer: usize, position: usize, token: u64) -> [Ve
     let (mut q, mut k, mut v) = (q.to_vec(), k.to_vec(), v.to_vec());
     if let Some(eps) = a.v_norm {
         let ones = vec![1.0; a.head_dim];
-        v.chunks_mut(a.head_dim).for_each(|v| norm(v, &ones, (NormKind::Rms, eps)));
+        v.chunks_mut(a.head_dim)
+            .for_each(|v| norm(v, &ones, (NormKind::Rms, eps)));
     }
     let weights = weights(network, layer);
     for (x, weights) in [(&mut q, &weights.0), (&mut k, &weights.1)] {
@@ -52,7 +53,8 @@ fn prepared(network: &Network, layer: usize, position: usize, token: u64) -> [Ve
                 return;
             };
             let span = match n.span {
-                NormSpan::Row => x.len(),
+                // A layer without keys of its own has none to norm.
+                NormSpan::Row => x.len().max(1),
                 NormSpan::Head | NormSpan::OwnHead => a.head_dim,
             };
             // Those with their own weights come one after the other, others have the same.
