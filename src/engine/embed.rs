@@ -114,21 +114,6 @@ impl Embedder {
         Err(Error::Model(shared.bundle.changing()))
     }
 
-    /// Adds the learned positions, if the model has them, of tokens from `first` on to their embeddings `x`,
-    /// `[n_tokens, d_model]`.
-    pub fn add_positions(shared: &Shared, first: usize, x: &mut [f32]) {
-        let network = shared.network();
-        let Some(offset) = network.position_offset else {
-            return;
-        };
-        let table = shared.bundle.vectors.get(TensorId::PositionEmbedding);
-        // The table has a row for every position that a context may have.
-        let rows = table.chunks_exact(network.d_model).skip(first + offset);
-        for (x, row) in x.chunks_exact_mut(network.d_model).zip(rows) {
-            x.iter_mut().zip(row).for_each(|(x, p)| *x += p);
-        }
-    }
-
     /// Has the clusters of `tokens` checked that are on flash and have not been; true if there are any on flash.
     /// Before any row is read: an error in between would leave completions for the next step to stumble over.
     fn verify_all(&mut self, shared: &Shared, tokens: &[u32]) -> Result<bool, Error> {

@@ -56,7 +56,7 @@ impl TokenRows {
                 let rows = &mut self.rows[..tokens.len() * width];
                 table.embed(shared, link, tokens, rows)?;
                 if has_positions {
-                    Embedder::add_positions(shared, first + i * wave, rows);
+                    add_positions(shared, first + i * wave, rows);
                 }
                 board.write(i * wave * width, rows);
             }
@@ -68,5 +68,20 @@ impl TokenRows {
     pub fn distrust(&mut self) {
         self.embeddings.distrust();
         self.inputs.iter_mut().for_each(Embedder::distrust);
+    }
+}
+
+/// Adds the learned positions, if the model has them, of tokens from `first` on to their embeddings `x`,
+/// `[n_tokens, d_model]`.
+fn add_positions(shared: &Shared, first: usize, x: &mut [f32]) {
+    let network = shared.network();
+    let Some(offset) = network.position_offset else {
+        return;
+    };
+    let table = shared.bundle.vectors.get(TensorId::PositionEmbedding);
+    // The table has a row for every position that a context may have.
+    let rows = table.chunks_exact(network.d_model).skip(first + offset);
+    for (x, row) in x.chunks_exact_mut(network.d_model).zip(rows) {
+        x.iter_mut().zip(row).for_each(|(x, p)| *x += p);
     }
 }

@@ -38,7 +38,7 @@ pub struct Turns {
     near: Vec<Line>,
     /// `[blocks][2 * half]`: first cosines, then sines.
     far: Vec<f32>,
-    /// Factor of cosines and sines; a product has it squared.
+    /// Factor of the rotated bias's cosines and sines; those of the tables have none.
     magnitude: f32,
 }
 

@@ -239,6 +239,19 @@ impl<const R: usize> Kernel for AddCodes<'_, R> {
     }
 }
 
+/// Adds the products of word `$i` of the rows' codes with a word of each vector's keys.
+macro_rules! add_products {
+    ($s:ident, $sums:ident[$R:ident][$V:ident] += $codes:ident[$i:ident] * |$v:ident| $key:expr) => {
+        let mut key = [$s.bytes(&[0; 64]); $V];
+        unrolled!($v in 0..$V, max 4 => { key[$v] = $key; });
+        unrolled!(r in 0..$R, max 6 => {
+            unrolled!(v in 0..$V, max 4 => {
+                $sums[r][v] = $s.dot_add($sums[r][v], key[v], $codes[r][$i]);
+            });
+        });
+    };
+}
+
 /// Products of `R` rows with `V` vectors of positions from vector `first` of the block on.
 ///
 /// A key is `2 * byte + bit` and a query `128 * high + low`; the products of bits with low parts are omitted, which are
@@ -265,36 +278,26 @@ fn code_tile<S: Simd, const R: usize, const V: usize>(
         sums[r] = [s.dot_origin(codes.sums[0][r]); V];
     });
     for i in 0..words {
-        let mut key = [s.bytes(&[0; 64]); V];
-        unrolled!(v in 0..V, max 4 => {
-            key[v] = s.bytes(&bytes[v][i]);
-            s.prefetch(bytemuck::cast_slice(&bytes[v][i]), ahead);
-        });
-        unrolled!(r in 0..R, max 6 => {
-            unrolled!(v in 0..V, max 4 => { sums[r][v] = s.dot_add(sums[r][v], key[v], high[r][i]); });
-        });
+        unrolled!(v in 0..V, max 4 => { s.prefetch(bytemuck::cast_slice(&bytes[v][i]), ahead); });
+        add_products!(s, sums[R][V] += high[i] * |v| s.bytes(&bytes[v][i]));
     }
     unrolled!(r in 0..R, max 6 => {
         let origin = s.dot_origin(codes.sums[0][r]);
         unrolled!(v in 0..V, max 4 => { sums[r][v] = s.add_i32(s.shift_left(sums[r][v], 1), origin); });
     });
+    let none = s.bytes(&[0; 64]);
     for i in 0..words {
-        let mut key = [s.bytes(&[0; 64]); V];
-        unrolled!(v in 0..V, max 4 => { key[v] = s.add_where(key[v], bits[v][i], 1); });
-        unrolled!(r in 0..R, max 6 => {
-            unrolled!(v in 0..V, max 4 => { sums[r][v] = s.dot_add(sums[r][v], key[v], high[r][i]); });
-        });
+        add_products!(
+            s,
+            sums[R][V] += high[i] * |v| s.add_where(none, bits[v][i], 1)
+        );
     }
     unrolled!(r in 0..R, max 6 => {
         let origin = s.dot_origin(codes.sums[1][r]);
         unrolled!(v in 0..V, max 4 => { sums[r][v] = s.add_i32(s.shift_left(sums[r][v], 6), origin); });
     });
     for i in 0..words {
-        let mut key = [s.bytes(&[0; 64]); V];
-        unrolled!(v in 0..V, max 4 => { key[v] = s.bytes(&bytes[v][i]); });
-        unrolled!(r in 0..R, max 6 => {
-            unrolled!(v in 0..V, max 4 => { sums[r][v] = s.dot_add(sums[r][v], key[v], low[r][i]); });
-        });
+        add_products!(s, sums[R][V] += low[i] * |v| s.bytes(&bytes[v][i]));
     }
     let scales = keys.scales.as_chunks::<LANES>().0;
     unrolled!(r in 0..R, max 6 => {
