@@ -14,6 +14,7 @@ use forebay_plans::residency::{
 };
 use forebay_plans::size::format_size;
 use forebay_stages::attention::KvRoom;
+use forebay_stages::recurrent::Recurrent;
 
 use crate::engine::chat_bytes;
 use crate::error::Error;
@@ -191,6 +192,13 @@ fn kv_room(bundle: &Bundle, request: &MemoryRequest, context: usize) -> KvRoom {
     KvRoom::new(network, request.kv_type, context, batch, 1)
 }
 
+/// Bytes of recurrent states: of a sequence, and a snapshot.
+pub(crate) fn state_bytes(bundle: &Bundle, request: &MemoryRequest) -> u64 {
+    let network = &bundle.meta.network;
+    let room = KvRoom::new(network, request.kv_type, 1, 1, 1);
+    Recurrent::bytes(network, request.threads, &room) as u64
+}
+
 /// The largest default context whose KV cache takes at most an eighth of the budget.
 fn default_context(bundle: &Bundle, request: &MemoryRequest, trained: usize) -> usize {
     let mut context = DEFAULT_CONTEXT;
@@ -239,6 +247,11 @@ fn fixed_items(
         kv,
         format!("{context} positions in {}", request.kv_type),
     );
+    let states = state_bytes(bundle, request);
+    if states > 0 {
+        let why = "of one sequence, and a snapshot of an earlier position";
+        budget.claim("recurrent_states", states, why);
+    }
     let why = format!("batches of {max_batch} tokens on {} cores", request.threads);
     budget.claim("scratch", scratch(bundle, request, max_batch), why);
     let sampling = (network.vocab_size * 24) as u64;

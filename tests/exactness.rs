@@ -274,6 +274,14 @@ fn tables() {
     }
 }
 
+/// Short convolutions, whose states go from step to step.
+#[test]
+fn recurrent() {
+    let model = support::tiny("lfm2_bf16");
+    let paths = check("lfm2_bf16", Some(&model), &[Sparsity::Dense]);
+    assert_eq!(paths, [WeightPath::InMemory, WeightPath::Streamed].into());
+}
+
 /// The logits of a text read at once are those of its tokens generated one by one.
 #[test]
 fn scoring_gives_the_logits_of_generating() {

@@ -200,7 +200,7 @@ matches_transformers! {
         falcon_two_norms_bf16_gguf, gemma2_bf16, gemma2_bf16_gguf, gemma3_bf16, gemma3_linear_bf16,
         gemma3_linear_bf16_gguf, gemma4_bf16, gemma4_bf16_gguf, gemma4_inputs_bf16, gemma4_inputs_bf16_gguf, glm4_bf16, glm4_bf16_gguf, gpt2_bf16, gpt2_bf16_gguf, granite_bf16,
         granite_bf16_gguf, hunyuan_bf16, hunyuan_bf16_gguf, internlm2_bf16, internlm2_bf16_gguf,
-        llama3_rope_bf16, llama3_rope_v5_bf16, llama_fatrelu_bf16, llama_gqa_tied_f32, llama_head_dim_bf16,
+        lfm2_bf16, lfm2_bf16_gguf, llama3_rope_bf16, llama3_rope_v5_bf16, llama_fatrelu_bf16, llama_gqa_tied_f32, llama_head_dim_bf16,
         llama_linear_rope_f16, llama_relu_f16, minicpm_bf16, minicpm_bf16_gguf, mistral3_yarn_bf16,
         mistral3_yarn_bf16_gguf, mistral_window_f16_sharded, nemotron_bf16, nemotron_bf16_gguf, olmo2_bf16,
         olmo2_bf16_gguf, olmo3_bf16, olmo3_bf16_gguf, opt_bf16, phi2_bf16, phi2_bf16_gguf, phi3_longrope_bf16,

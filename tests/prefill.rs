@@ -185,6 +185,43 @@ fn a_prompt_that_begins_with_what_is_cached_goes_on_from_there() {
     assert_eq!(same.logits_hash, fresh.logits_hash);
 }
 
+/// Recurrent states are only there for some positions: where the last text ended, and shortly before the end of its
+/// prompt.
+#[test]
+fn recurrent_states_are_read_again_from_the_nearest_snapshot() {
+    let model = support::tiny("lfm2_bf16");
+    let new = || build(engine(Some(&model)).context(256).max_batch(32));
+    let engine = new();
+    let Prompt::Tokens(ids) = prompt(200, engine.network().vocab_size) else {
+        panic!("tokens");
+    };
+    let told = |ids: &[u32]| run(&engine, Prompt::Tokens(ids.to_vec()));
+    let fresh = |ids: &[u32]| run(&new(), Prompt::Tokens(ids.to_vec()));
+    let first = told(&ids[..100]);
+    assert_eq!(first.prompt.reused_tokens, 0);
+    // All that was read and generated, except the last token, which was not fed.
+    let history = [&ids[..100], &first.tokens, &ids[100..120]].concat();
+    let more = told(&history);
+    assert_eq!(more.prompt.reused_tokens, 100 + FOLLOWING - 1);
+    assert_eq!(more.logits_hash, fresh(&history).logits_hash);
+    // Another end: from the snapshot on.
+    let n = history.len();
+    let other = [&history[..n - 10], &ids[..30]].concat();
+    let changed = told(&other);
+    assert_eq!(changed.prompt.reused_tokens, n - 16);
+    assert_eq!(changed.logits_hash, fresh(&other).logits_hash);
+    // The very same, and one that ends before its snapshot.
+    let same = told(&other);
+    assert_eq!(same.prompt.reused_tokens, other.len() - 16);
+    assert_eq!(same.logits_hash, changed.logits_hash);
+    let short = told(&other[..40]);
+    assert_eq!(short.prompt.reused_tokens, 0);
+    assert_eq!(short.logits_hash, fresh(&other[..40]).logits_hash);
+    // Shorter than what is read again.
+    let few = told(&other[..5]);
+    assert_eq!(few.logits_hash, fresh(&other[..5]).logits_hash);
+}
+
 #[test]
 fn a_prompt_cut_short_harms_nothing() {
     let model = sparse();

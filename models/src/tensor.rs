@@ -24,7 +24,7 @@ pub enum LayerTensor {
     K = 2,
     /// Value projection, `[n_kv_heads * head_dim, d_model]`.
     V = 3,
-    /// Attention output projection, `[d_model, n_heads * head_dim]`.
+    /// Output projection of attention or of another mixer, `[d_model, n_heads * head_dim]`.
     O = 4,
     /// Query bias, `[n_heads * head_dim]`.
     QBias = 5,
@@ -72,11 +72,17 @@ pub enum LayerTensor {
     InputProjection = 26,
     /// Norm of the projected input, `[d_model]`.
     InputPostNorm = 27,
+    // Numbers from 40 on are of recurrent mixers.
+    /// Input projection of a short convolution, `[3 * channels, d_model]`: rows of b, c and x.
+    ConvIn = 40,
+    /// Weights of a causal convolution, `[channels, kernel]`, the current position's last. In packed files
+    /// `[kernel, channels]`.
+    ConvTaps = 41,
 }
 
 impl LayerTensor {
     /// All of them, by number.
-    pub const ALL: [Self; 28] = [
+    pub const ALL: [Self; 30] = [
         Self::AttnNorm,
         Self::Q,
         Self::K,
@@ -105,10 +111,13 @@ impl LayerTensor {
         Self::InputGate,
         Self::InputProjection,
         Self::InputPostNorm,
+        Self::ConvIn,
+        Self::ConvTaps,
     ];
 
-    /// Norms, biases and factors, in the order in which packed files hold those of a layer.
-    pub(crate) const VECTORS: [Self; 16] = [
+    /// Norms, biases, factors and other parameters of channels and heads, in the order in which packed files hold those
+    /// of a layer.
+    pub(crate) const VECTORS: [Self; 17] = [
         Self::AttnNorm,
         Self::AttnNormBias,
         Self::QBias,
@@ -117,6 +126,7 @@ impl LayerTensor {
         Self::QNorm,
         Self::KNorm,
         Self::OBias,
+        Self::ConvTaps,
         Self::AttnPostNorm,
         Self::FfnNorm,
         Self::FfnNormBias,
@@ -254,7 +264,7 @@ pub trait TensorSource: Send {
     }
 }
 
-/// Reads a norm, a bias or the table of positions as the network uses it.
+/// Reads a norm, a bias, another vector or the table of positions as the network uses it.
 ///
 /// # Errors
 /// An unknown tensor, or a failed read.
@@ -269,5 +279,14 @@ pub fn read_vector(source: &dyn TensorSource, id: TensorId) -> Result<Vec<f32>> 
     if added != 0.0 {
         values.iter_mut().for_each(|v| *v += added);
     }
-    Ok(values)
+    match id {
+        TensorId::Layer(_, LayerTensor::ConvTaps) => Ok(by_tap(&values, meta.cols)),
+        _ => Ok(values),
+    }
+}
+
+/// Weights of a convolution, `[channels, kernel]`, as `[kernel, channels]`.
+fn by_tap(weights: &[f32], kernel: usize) -> Vec<f32> {
+    let taps = (0..kernel).flat_map(|tap| weights.iter().skip(tap).step_by(kernel));
+    taps.copied().collect()
 }

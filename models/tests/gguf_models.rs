@@ -85,7 +85,10 @@ fn absent_keys_have_llama_cpps_defaults() {
             .unset("llama.vocab_size");
         w.set("llama.attention.sliding_window", 0);
     });
-    let (n, a) = (source.network(), source.network().attention(0));
+    let (n, a) = (
+        source.network(),
+        source.network().attention(0).expect("attention"),
+    );
     assert_eq!(
         (n.ropes[0].theta, n.ropes[0].rotary_dim, a.head_dim),
         (10_000.0, 16, 16)
@@ -98,7 +101,10 @@ fn absent_keys_have_llama_cpps_defaults() {
     };
     let mut w = full_heads.writer();
     w.unset("llama.attention.head_count_kv");
-    assert_eq!(open(&w).unwrap().network().attention(0).n_kv_heads, 4);
+    assert_eq!(
+        open(&w).unwrap().network().attention(0).unwrap().n_kv_heads,
+        4
+    );
 }
 
 #[test]
@@ -109,7 +115,7 @@ fn qwen2_has_biases_and_rotates_halves() {
     };
     let source = open(&model.writer()).unwrap();
     assert_eq!(source.network().ropes[0].pairing, RopePairing::HalfSplit);
-    assert!(source.network().attention(0).qkv_bias);
+    assert!(source.network().attention(0).expect("attention").qkv_bias);
     let bias = source.meta(TensorId::Layer(1, LayerTensor::KBias)).unwrap();
     assert_eq!((bias.rows, bias.cols), (1, 32));
     refused(
@@ -126,7 +132,7 @@ fn a_head_may_be_wider_than_its_share_of_the_model() {
         ..Model::default()
     };
     let source = open(&model.writer()).unwrap();
-    let a = source.network().attention(0);
+    let a = source.network().attention(0).expect("attention");
     assert_eq!((a.q_dim(), a.kv_dim()), (128, 64));
     let o = source.meta(TensorId::Layer(0, LayerTensor::O)).unwrap();
     assert_eq!((o.rows, o.cols), (64, 128));

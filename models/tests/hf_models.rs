@@ -81,7 +81,10 @@ fn bamboo_is_double_relu_with_predictors_inside() {
     let written = folder.write();
     let source = HfSource::open(written.path()).unwrap();
     assert_eq!(source.network().ffn(0).activation, Activation::DoubleRelu);
-    assert_eq!(source.network().attention(0).window, None);
+    assert_eq!(
+        source.network().attention(0).expect("attention").window,
+        None
+    );
     let fc2 = source
         .meta(TensorId::Layer(1, LayerTensor::PredictorFc2))
         .unwrap();
@@ -154,7 +157,7 @@ fn predictors_may_lie_beside_the_checkpoint() {
 #[test]
 fn qwen2_has_biases() {
     let n = network_of(qwen2);
-    assert!(n.attention(0).qkv_bias);
+    assert!(n.attention(0).expect("attention").qkv_bias);
     assert_eq!(n.ropes[0].pairing, RopePairing::HalfSplit);
     refused(
         |f| {

@@ -15,7 +15,7 @@ fn sliding_windows_follow_transformers() {
         })
         .layers
         .iter()
-        .map(|l| l.attention.body.window)
+        .map(|l| l.mixer.body.attention().and_then(|a| a.window))
         .collect::<Vec<_>>()
     };
     let llama = |_: &mut Folder| {};

@@ -189,6 +189,8 @@ matches_transformers!(
     hunyuan_bf16_gguf,
     internlm2_bf16,
     internlm2_bf16_gguf,
+    lfm2_bf16,
+    lfm2_bf16_gguf,
     llama3_rope_bf16,
     llama3_rope_v5_bf16,
     llama_fatrelu_bf16,

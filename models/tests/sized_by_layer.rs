@@ -48,7 +48,7 @@ fn refused(name: &str, change: impl FnOnce(&mut Map<String, Value>), parts: &[&s
 fn kinds_of_layers_have_their_sizes() {
     let network = opened("gemma4_bf16", |_| ()).expect("a sound folder");
     let sizes = |l| {
-        let a = network.attention(l);
+        let a = network.attention(l).expect("attention");
         (a.head_dim, a.n_kv_heads, a.window, a.kv)
     };
     let sliding = (16, 2, Some(8), KvOrigin::Own);
@@ -58,7 +58,7 @@ fn kinds_of_layers_have_their_sizes() {
     assert!(network.token_inputs.is_none());
 
     let network = opened("gemma4_inputs_bf16", |_| ()).expect("a sound folder");
-    let origins = (0..7).map(|l| network.attention(l).kv);
+    let origins = (0..7).map(|l| network.attention(l).expect("attention").kv);
     use KvOrigin::{Layer, Own};
     let expected = [Own, Own, Own, Own, Layer(2), Layer(2), Layer(3)];
     assert!(origins.eq(expected));

@@ -44,11 +44,13 @@ struct Description {
     tensors: Vec<Entry>,
 }
 
-/// Sizes of the first layer, which in most models are those of all.
+/// Sizes of the first layer, and of the first with attention, which in most models are those of all.
 #[derive(Debug, Serialize)]
 struct Summary {
     name: String,
     n_layers: usize,
+    /// Layers without attention.
+    recurrent_layers: usize,
     d_model: usize,
     n_heads: usize,
     n_kv_heads: usize,
@@ -65,22 +67,25 @@ struct Summary {
 
 impl Summary {
     fn of(network: &Network) -> Self {
-        let (a, ffn) = (network.attention(0), network.ffn(0));
+        let (a, ffn) = (network.attentions().next(), network.ffn(0));
         Self {
             name: network.name.clone(),
             n_layers: network.n_layers(),
+            recurrent_layers: network.n_layers() - network.attentions().count(),
             d_model: network.d_model,
-            n_heads: a.n_heads,
-            n_kv_heads: a.n_kv_heads,
-            head_dim: a.head_dim,
+            n_heads: a.map_or(0, |a| a.n_heads),
+            n_kv_heads: a.map_or(0, |a| a.n_kv_heads),
+            head_dim: a.map_or(0, |a| a.head_dim),
             d_ff: ffn.d_ff,
             vocab_size: network.vocab_size,
             context_length: network.context_length,
-            sliding_window: a.window,
-            rope: a.rope.map(|rope| network.ropes[rope].clone()),
+            sliding_window: a.and_then(|a| a.window),
+            rope: a
+                .and_then(|a| a.rope)
+                .map(|rope| network.ropes[rope].clone()),
             activation: ffn.activation,
             tied_head: network.head.tied,
-            qkv_bias: a.qkv_bias,
+            qkv_bias: a.is_some_and(|a| a.qkv_bias),
         }
     }
 }
@@ -218,6 +223,9 @@ impl fmt::Display for Description {
         } else {
             ""
         };
+        if c.recurrent_layers > 0 {
+            writeln!(f, "{} layers are recurrent", c.recurrent_layers)?;
+        }
         let theta = c.rope.as_ref().map_or(0.0, |rope| rope.theta);
         writeln!(
             f,

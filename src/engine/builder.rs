@@ -398,7 +398,7 @@ impl EngineBuilder {
     pub(super) fn shape(&self, bundle: &Bundle) -> Result<(Network, Sparsity, Vec<usize>), Error> {
         let network = bundle.meta.network.clone();
         let mut cores = Topology::read()?.compute_cores(self.threads)?;
-        cores.truncate(network.fewest_heads());
+        cores.truncate(network.most_cores());
         let sparsity = self.sparsity.unwrap_or_else(|| default_sparsity(bundle));
         Ok((network, sparsity, cores))
     }

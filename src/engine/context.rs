@@ -1,10 +1,14 @@
-//! What the KV cache holds: the tokens of one conversation, as a sequence of blocks.
+//! What the KV cache holds: the tokens of one conversation, as a sequence of blocks and, with recurrent layers, a state.
 
 use std::sync::Arc;
 
 use forebay_actors::runtime::StepTokens;
 use forebay_stages::attention::KvRoom;
 use forebay_stages::sequences::{SequenceId, Sequences, TokenPlace};
+
+/// How far before the end of a prompt a snapshot of recurrent states is taken. Templates end a prompt with the start of
+/// an answer, which the next prompt may write in another way.
+const SNAPSHOT_BEFORE: usize = 16;
 
 /// The conversation whose keys and values are in the cache.
 #[derive(Debug)]
@@ -20,7 +24,7 @@ pub(super) struct Context {
 impl Context {
     /// An empty context.
     pub fn new(room: &KvRoom) -> Self {
-        let mut sequences = Sequences::new(&room.pools);
+        let mut sequences = Sequences::new(&room.pools, room.states);
         Self {
             sequence: sequences.open(),
             sequences,
@@ -40,15 +44,19 @@ impl Context {
     }
 
     /// Keeps the beginning that it shares with `tokens`, except the last token, whose logits are wanted; returns the
-    /// number of tokens kept.
+    /// number of tokens kept. They may be fewer than are shared: recurrent states exist for some positions only. The
+    /// rest of `tokens` follows in the next steps.
     pub fn keep_common(&mut self, tokens: &[u32]) -> usize {
         let pairs = self.tokens.iter().zip(tokens);
         let same = pairs.take_while(|(a, b)| a == b).count();
         self.keep(same.min(tokens.len().saturating_sub(1)));
+        let snapshot = tokens.len().saturating_sub(SNAPSHOT_BEFORE);
+        self.sequences
+            .want_snapshot(self.sequence, snapshot.max(self.len()));
         self.len()
     }
 
-    /// Keeps the first `n` tokens; none if a sliding window has dropped what follows them.
+    /// Keeps the first `n` tokens, or fewer: see [`Sequences::cut`].
     fn keep(&mut self, n: usize) {
         let kept = self.sequences.cut(self.sequence, n);
         self.tokens.truncate(kept);

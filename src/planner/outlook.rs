@@ -14,7 +14,7 @@ use forebay_plans::preload::{PreloadWindow, sequential_gain};
 use forebay_plans::residency::{Loading, Sparsity};
 
 use crate::error::Error;
-use crate::memory::{MemoryPlan, MemoryRequest, kv_bytes_read, plan};
+use crate::memory::{MemoryPlan, MemoryRequest, kv_bytes_read, plan, state_bytes};
 use crate::profiles::{MissPoint, Profile};
 
 /// Positions that a token sees, for the predicted speeds: those of a short conversation.
@@ -80,14 +80,15 @@ impl<'a> Outlook<'a> {
         let network = &bundle.meta.network;
         let active = activation(request.sparsity, profile);
         let positions = USUAL_POSITIONS.min(network.context_length);
-        let kv = kv_bytes_read(bundle, &request, positions) as f64;
+        // A state is read and written, a snapshot is neither, and they are equally large.
+        let past = kv_bytes_read(bundle, &request, positions) + state_bytes(bundle, &request);
         let neurons = network.n_neurons() as f64;
         Self {
             request,
             bundle,
             machine,
             disk,
-            work: TokenWork::of(bundle, request.sparsity, active, kv),
+            work: TokenWork::of(bundle, request.sparsity, active, past as f64),
             misses: Misses::of(bundle, request.sparsity, active.alive * neurons, profile),
             neurons,
         }

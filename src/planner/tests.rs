@@ -172,7 +172,7 @@ proptest! {
         if !sparse {
             bundle = widened(bundle, times);
         }
-        let threads = cores.len().min(bundle.meta.network.fewest_heads());
+        let threads = cores.len().min(bundle.meta.network.most_cores());
         let sparsity = if sparse { Sparsity::Predicted } else { Sparsity::Dense };
         let (machine, disk) = machine(cores[..threads].to_vec(), rates);
         let request = request(mib << 20, threads, sparsity);

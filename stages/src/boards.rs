@@ -15,11 +15,11 @@ pub struct Boards {
     /// Scaled rows of the table of token inputs, `[max_batch, n_layers * width]`, written by the engine thread; empty
     /// if the model has none.
     pub input_rows: F32Board,
-    /// Q, K and V side by side, `[max_batch, qkv_dim of the layer]`.
+    /// Results of the matrices of a mixer's input side by side, `[max_batch, in_dim of the layer's mixer]`.
     qkv: F32Board,
-    /// Attention's output before projection, `[max_batch, q_dim of the layer]`.
+    /// A mixer's output before projection, `[max_batch, out_dim of the layer's mixer]`.
     heads: F32Board,
-    /// Projected attention output, `[max_batch, d_model]`.
+    /// A mixer's projected output, `[max_batch, d_model]`.
     output: F32Board,
     /// The predictor's fc1 times the residual stream, `[max_batch, largest rank]`; empty where neurons are not
     /// predicted.
@@ -47,8 +47,8 @@ impl Boards {
         let d = network.d_model;
         Self {
             input: F32Board::new(max_batch * d),
-            qkv: F32Board::new(max_batch * network.widest_qkv()),
-            heads: F32Board::new(max_batch * network.widest_heads()),
+            qkv: F32Board::new(max_batch * network.widest_mixer_in()),
+            heads: F32Board::new(max_batch * network.widest_mixer_out()),
             output: F32Board::new(max_batch * d),
             predictor: F32Board::new(max_batch * rank),
             shares: (0..threads).map(|_| I64Board::new(max_batch * d)).collect(),
@@ -69,7 +69,8 @@ impl Boards {
     ) -> usize {
         let d = network.d_model;
         let inputs = 2 * network.inputs_width() + network.input_width();
-        let columns = 2 * d + network.widest_qkv() + network.widest_heads() + rank + inputs;
+        let mixers = network.widest_mixer_in() + network.widest_mixer_out();
+        let columns = 2 * d + mixers + rank + inputs;
         (max_batch * columns + max_logits * network.vocab_size) * size_of::<f32>()
             + threads * max_batch * d * size_of::<i64>()
     }

@@ -20,6 +20,7 @@ pub mod neuron_rows;
 pub mod neuron_store;
 pub mod pred;
 pub mod preload;
+pub mod recurrent;
 pub mod rows;
 pub mod sequences;
 pub mod udc;

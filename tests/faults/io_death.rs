@@ -153,7 +153,7 @@ fn a_step_ends_when_the_io_actor_does() {
                 let scratch = Scratch::new();
                 let mut graph = graph(&scratch, reads, death);
                 let mut reports = Vec::new();
-                let mut sequences = Sequences::new(&graph.shared().kv.pools);
+                let mut sequences = Sequences::new(&graph.shared().kv.pools, 0);
                 let sequence = sequences.open();
                 let mut step = |position: u32| {
                     let mut tokens = StepTokens {

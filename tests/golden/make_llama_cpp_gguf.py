@@ -35,6 +35,7 @@ MODELS = (
     "granite_bf16",
     "hunyuan_bf16",
     "internlm2_bf16",
+    "lfm2_bf16",
     "minicpm_bf16",
     "mistral3_yarn_bf16",
     "nemotron_bf16",

@@ -83,6 +83,30 @@ F32, F16, BF16 = torch.float32, torch.float16, torch.bfloat16
 
 # name: (stored type, shards, config.json)
 MODELS = {
+    # Short convolutions around two layers with attention, whose heads are wider than their share of the model's width.
+    "lfm2_bf16": (
+        BF16,
+        1,
+        tiny_model.config(
+            "lfm2",
+            "Lfm2ForCausalLM",
+            pad_token_id=1,
+            num_hidden_layers=5,
+            head_dim=24,
+            intermediate_size=90,
+            block_auto_adjust_ff_dim=True,
+            block_ffn_dim_multiplier=1.5,
+            block_multiple_of=16,
+            hidden_act=None,
+            rms_norm_eps=None,
+            norm_eps=1e-05,
+            rope_theta=1000000.0,
+            conv_L_cache=4,
+            conv_bias=False,
+            layer_types=["conv", FULL, "conv", FULL, "conv"],
+            tie_word_embeddings=True,
+        ),
+    ),
     "llama_gqa_tied_f32": (
         F32,
         1,

@@ -9,9 +9,9 @@ pub enum Stage {
     Norm,
     /// Query, key and value projections.
     Qkv,
-    /// Scores and values over the KV cache.
+    /// Scores and values over the KV cache, or a recurrent mixer.
     Attention,
-    /// Output projection of the attention.
+    /// Output projection of attention or of another mixer.
     Output,
     /// Prediction of the active neurons.
     Pred,

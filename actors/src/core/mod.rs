@@ -22,6 +22,7 @@ use forebay_queues::exchange::Member;
 use forebay_queues::lane::{LaneRx, LaneTx, SendError};
 use forebay_stages::attention::Attention;
 use forebay_stages::contract::{Outbox, Turn};
+use forebay_stages::recurrent::Recurrent;
 use forebay_stages::weights::Weights;
 use forebay_traces::lane::TraceLane;
 use forebay_traces::record::Reason;
@@ -72,9 +73,10 @@ pub struct Core {
     prefill: PrefillGraph,
     stages: Stages,
     attention: Attention,
-    /// One step's queries, keys and values, `[max_batch, widest q + k + v]`.
+    recurrent: Recurrent,
+    /// One step's queries, keys and values, or input of another mixer, `[max_batch, widest_mixer_in]`.
     qkv: Vec<f32>,
-    /// The output of the core's heads, `[max_batch, own columns]`.
+    /// The output of the core's heads or channels, `[max_batch, own columns]`.
     heads: Vec<f32>,
     residual: Residual,
     weights: Weights,
@@ -177,7 +179,8 @@ impl Core {
         }
         self.reader().window().begin_pass(clusters);
         let tokens = &self.step.tokens;
-        self.attention.begin(&tokens.places, &tokens.copies);
+        self.attention.begin(&tokens.places, &tokens.copies.blocks);
+        self.recurrent.begin(&tokens.copies.states);
         self.begin_phase(0);
         Turn::Progress
     }

@@ -22,6 +22,7 @@ use forebay_stages::live_mask::LiveMask;
 use forebay_stages::neuron_store::{NeuronRules, NeuronStore};
 use forebay_stages::pred::Pred;
 use forebay_stages::preload::Preload;
+use forebay_stages::recurrent::Recurrent;
 use forebay_stages::rows::{Rows, SharedRows};
 use forebay_stages::udc::Udc;
 use forebay_stages::udio::Udio;
@@ -110,7 +111,9 @@ pub(crate) fn build_core(shared: &Arc<Shared>, parts: CoreParts) -> Core {
         preload,
     ];
     let stages = stages(shared, &program, rows, readers);
-    let attention = Attention::new(network, (rank, shared.threads), &shared.kv, batch);
+    let core = (rank, shared.threads);
+    let attention = Attention::new(network, core, &shared.kv, batch);
+    let recurrent = Recurrent::new(network, core, &shared.kv);
     Core {
         rank,
         bell,
@@ -123,8 +126,9 @@ pub(crate) fn build_core(shared: &Arc<Shared>, parts: CoreParts) -> Core {
         prefill: PrefillGraph,
         stages,
         attention,
-        qkv: vec![0.0; batch * network.widest_qkv()],
-        heads: vec![0.0; batch * network.widest_heads()],
+        recurrent,
+        qkv: vec![0.0; batch * network.widest_mixer_in()],
+        heads: vec![0.0; batch * network.widest_mixer_out()],
         residual: Residual::new(network, batch, widest, shared.predictor_rank()),
         weights: Weights::new(Arc::clone(&shared.resident), evictable, store),
         out: Outbox::new(flights),
@@ -182,7 +186,7 @@ fn max_neurons(bundle: &Bundle) -> usize {
 /// Columns of the widest matrix's input, including the predictor's.
 fn widest(network: &Network, rank: usize) -> usize {
     let own = network.d_model.max(network.input_width());
-    own.max(network.widest_heads()).max(rank)
+    own.max(network.widest_mixer_out()).max(rank)
 }
 
 /// Maximum number of rows in a row cluster of any core.
@@ -236,10 +240,11 @@ pub fn scratch_bytes(
         + gathered
         + scores
         + batch * max_rows(bundle) * 4
-        + batch * network.widest_qkv() * 4
-        + Attention::scratch_bytes(network, batch);
+        + batch * network.widest_mixer_in() * 4
+        + Attention::scratch_bytes(network, batch)
+        + Recurrent::scratch_bytes(network);
     Boards::bytes(network, threads, batch, max_logits, rank)
         + threads * per_core
         + flights * flight
-        + batch * network.widest_heads() * 4
+        + batch * network.widest_mixer_out() * 4
 }

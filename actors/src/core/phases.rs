@@ -7,6 +7,7 @@ use forebay_plans::program::{Board, Part, Prepare, Work};
 use forebay_stages::attention::{Places, QkWeights};
 use forebay_stages::contract::{Outbox, Slice, Turn};
 use forebay_stages::frame::Frame;
+use forebay_stages::recurrent::RecurrentWeights;
 use forebay_traces::record::{Counter, Reason, Stage};
 
 use super::residual::Surroundings;
@@ -121,8 +122,8 @@ impl Core {
     /// Does a little work of phase `number`, or ends it.
     pub(super) fn phase_turn(&mut self, number: usize) -> Turn {
         let worked = match &self.program().phases[number].work {
-            Work::Heads { .. } => {
-                self.attend(number);
+            Work::Heads { .. } | Work::Recurrent { .. } => {
+                self.mix(number);
                 false
             }
             Work::Rows(_) => self.rows_turn(number),
@@ -208,7 +209,7 @@ impl Core {
     fn is_done(&self, number: usize) -> bool {
         let phase = &self.program().phases[number];
         match &phase.work {
-            Work::Heads { .. } => true,
+            Work::Heads { .. } | Work::Recurrent { .. } => true,
             Work::Rows(_) => !self.stages.rows.awaits_reads(),
             Work::Neurons { .. } => self.wiring().is_done(&self.stages, phase),
         }
@@ -244,33 +245,46 @@ impl Core {
         self.recorder.count(counters);
     }
 
-    /// Attends for all tokens of the step with the core's own heads, and publishes the result.
-    fn attend(&mut self, number: usize) {
+    /// Mixes the positions for all tokens of the step with the core's own heads or channels, and publishes the result.
+    fn mix(&mut self, number: usize) {
         let shared = Arc::clone(&self.shared);
         let program = self.prompts.program().unwrap_or(&self.program);
         let phase = &program.phases[number];
-        let Work::Heads { qkv_width, width } = phase.work else {
-            return;
-        };
         let layer = phase.layer;
+        let (attends, in_width, width) = match phase.work {
+            Work::Heads { qkv_width, width } => (true, qkv_width, width),
+            Work::Recurrent { in_width, width } => (false, in_width, width),
+            Work::Rows(_) | Work::Neurons { .. } => return,
+        };
         let n_tokens = self.step.tokens.places.len();
-        let (start, own) = self.attention.columns(layer);
+        let (start, own) = match attends {
+            true => self.attention.columns(layer),
+            false => self.recurrent.columns(layer),
+        };
         if own > 0 {
-            let qkv = &mut self.qkv[..n_tokens * qkv_width];
+            let qkv = &mut self.qkv[..n_tokens * in_width];
             shared.boards.board(Board::Qkv).read(0, qkv);
             let heads = &mut self.heads[..n_tokens * own];
             let vector = |t| shared.bundle.vectors.get(TensorId::Layer(layer, t));
-            let norms = QkWeights {
-                q: vector(LayerTensor::QNorm),
-                k: vector(LayerTensor::KNorm),
-                k_bias: vector(LayerTensor::KBias),
-            };
             let places = Places {
                 tokens: &self.step.tokens.places,
                 tables: &self.step.tokens.tables,
+                snapshots: &self.step.tokens.copies.snapshots,
             };
-            self.attention
-                .run(&shared.kernels, layer, places, norms, qkv, heads);
+            if attends {
+                let norms = QkWeights {
+                    q: vector(LayerTensor::QNorm),
+                    k: vector(LayerTensor::KNorm),
+                    k_bias: vector(LayerTensor::KBias),
+                };
+                self.attention
+                    .run(&shared.kernels, layer, places, norms, qkv, heads);
+            } else {
+                let weights = RecurrentWeights {
+                    taps: vector(LayerTensor::ConvTaps),
+                };
+                self.recurrent.run(layer, places, weights, qkv, heads);
+            }
             let board = shared.boards.board(Board::Heads);
             for (t, row) in heads.chunks_exact(own).enumerate() {
                 board.write(t * width + start, row);

@@ -111,17 +111,13 @@ impl Residual {
                 self.norm(around, norm.as_ref(), *only_wanted);
             }
             Prepare::TakeHeads => {
-                let q_dim = around
-                    .bundle
-                    .meta
-                    .network
-                    .attention(around.phase.layer)
-                    .q_dim();
+                let network = &around.bundle.meta.network;
+                let width = network.mixer(around.phase.layer).out_dim();
                 let n = around.n_tokens;
-                let rows = &mut self.rows[..n * q_dim];
+                let rows = &mut self.rows[..n * width];
                 around.boards.board(Board::Heads).read(0, rows);
                 self.input
-                    .load(around.kernels, Form::Panels, n, q_dim, rows);
+                    .load(around.kernels, Form::Panels, n, width, rows);
             }
             // The core shows it: it knows the observer.
             Prepare::ShowResidual => {}

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use forebay_stages::computed::Computed;
-use forebay_stages::sequences::{BlockCopy, Sequences, Tables, TokenPlace};
+use forebay_stages::sequences::{Copies, Sequences, Tables, TokenPlace};
 use forebay_traces::ledger::Charged;
 
 /// The tokens of a step.
@@ -13,10 +13,10 @@ pub struct StepTokens {
     pub places: Vec<TokenPlace>,
     /// Those that want logits, ascending; their logits are on the board in this order.
     pub wanted: Vec<u32>,
-    /// Where the KV cache has the sequences of these tokens.
+    /// Where the KV cache has the sequences of these tokens, and their recurrent states.
     pub tables: Tables,
-    /// Blocks of the KV cache that are copied before anything is written.
-    pub copies: Vec<BlockCopy>,
+    /// Blocks of the KV cache and recurrent states that are copied.
+    pub copies: Copies,
 }
 
 impl StepTokens {

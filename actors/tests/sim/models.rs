@@ -165,8 +165,10 @@ fn network(recipe: &Recipe) -> Network {
     let mut network = uniform.network();
     let all = recipe.bias && !recipe.gated;
     network.head.bias = all;
+    for attention in network.attentions_mut() {
+        attention.out_bias = all;
+    }
     for layer in &mut network.layers {
-        layer.attention.body.out_bias = all;
         layer.ffn.body.gated = recipe.gated;
         layer.ffn.body.bias = all;
     }
@@ -187,7 +189,7 @@ fn shapes(c: &Network, recipe: &Recipe) -> Vec<(TensorId, usize, usize)> {
         shapes.push((TensorId::OutputHeadBias, 1, c.vocab_size));
     }
     for l in 0..c.n_layers() {
-        let a = c.attention(l);
+        let a = c.attention(l).expect("attention");
         let (q, kv) = (a.q_dim(), a.kv_dim());
         let mut layer = vec![
             (T::AttnNorm, 1, d),

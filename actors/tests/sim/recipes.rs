@@ -155,7 +155,7 @@ fn share_keys_and_values(network: &mut Network) {
     for (l, (layer, kv)) in network.layers.iter_mut().zip(origins).enumerate() {
         layer.scaled = true;
         layer.ffn.post_norm = layer.ffn.pre_norm;
-        let a = &mut layer.attention.body;
+        let a = layer.mixer.body.attention_mut().expect("attention");
         a.kv = kv;
         a.v_norm = Some(1e-5);
         a.qk_norm = Some(QkNorm {

@@ -188,7 +188,7 @@ impl World {
                 last: None,
             }
         };
-        let mut sequences = Sequences::new(&shared.kv.pools);
+        let mut sequences = Sequences::new(&shared.kv.pools, shared.kv.states);
         Self {
             sequence: sequences.open(),
             sequences,

@@ -56,7 +56,7 @@ pub(super) fn layer_normed(
     let kind = NormKind::Layer;
     network.output_norm = Norm { kind, eps, bias };
     for layer in &mut network.layers {
-        layer.attention.pre_norm = Some(network.output_norm);
+        layer.mixer.pre_norm = Some(network.output_norm);
         layer.ffn.pre_norm = Some(network.output_norm);
     }
     Ok(network)
@@ -74,8 +74,8 @@ pub(super) fn with_learned_positions(
     let mut network = layer_normed(m, head_dim, unused, (activation, d_ff), (eps, true))?;
     network.position_offset = Some(offset);
     network.ropes.clear();
-    for layer in &mut network.layers {
-        layer.attention.body.rope = None;
+    for attention in network.attentions_mut() {
+        attention.rope = None;
     }
     Ok(network)
 }
@@ -121,10 +121,12 @@ fn with_eps(
         predictor_threshold: m.predictor_threshold()?,
     }
     .network();
-    for (l, layer) in network.layers.iter_mut().enumerate() {
-        layer.attention.body.n_heads = heads[l];
-        layer.attention.body.n_kv_heads = kv_heads[l];
-        layer.ffn.body.d_ff = d_ff[l];
+    for (l, attention) in network.attentions_mut().enumerate() {
+        attention.n_heads = heads[l];
+        attention.n_kv_heads = kv_heads[l];
+    }
+    for (layer, d_ff) in network.layers.iter_mut().zip(d_ff) {
+        layer.ffn.body.d_ff = d_ff;
     }
     Ok(network)
 }
@@ -153,6 +155,12 @@ pub(super) fn head_dim(m: &Metadata<'_>) -> Result<usize> {
         return Err(m.unsupported(("attention.value_length", ""), v.to_string(), &remedy));
     }
     Ok(head_dim)
+}
+
+/// What each query head would have of the model's width.
+pub(super) fn share_of_width(network: &Network) -> f32 {
+    let heads = network.attentions().map(|a| a.n_heads).next();
+    (network.d_model / heads.unwrap_or(1)) as f32
 }
 
 /// Key and field of the activation's name; GGUF's is our own.
@@ -200,15 +208,14 @@ pub(super) fn window(m: &Metadata<'_>) -> Result<Option<usize>> {
 
 /// Gives the layers that `slides` names the sliding window `window`.
 pub(super) fn slide(network: &mut Network, window: Option<usize>, slides: impl Fn(usize) -> bool) {
-    for (l, layer) in network.layers.iter_mut().enumerate() {
-        layer.attention.body.window = window.filter(|_| slides(l));
+    for (l, attention) in network.attentions_mut().enumerate() {
+        attention.window = window.filter(|_| slides(l));
     }
 }
 
 /// Only the layers with a sliding window encode positions.
 pub(super) fn rotate_sliding_only(network: &mut Network) {
-    for layer in &mut network.layers {
-        let attention = &mut layer.attention.body;
+    for attention in network.attentions_mut() {
         attention.rope = attention.rope.filter(|_| attention.window.is_some());
     }
 }
@@ -266,8 +273,8 @@ pub(super) fn max_window_layers(m: &Metadata<'_>) -> Result<u64> {
 /// A norm of queries and keys in all layers, of the kind of the other norms.
 pub(super) fn norm_qk(network: &mut Network, span: NormSpan) {
     let Norm { kind, eps, .. } = network.output_norm;
-    for layer in &mut network.layers {
-        layer.attention.body.qk_norm = Some(QkNorm {
+    for attention in network.attentions_mut() {
+        attention.qk_norm = Some(QkNorm {
             kind,
             span,
             eps,
@@ -279,7 +286,7 @@ pub(super) fn norm_qk(network: &mut Network, span: NormSpan) {
 /// Norms of the blocks' outputs instead of their inputs.
 pub(super) fn norm_outputs_only(network: &mut Network) {
     for layer in &mut network.layers {
-        layer.attention.post_norm = layer.attention.pre_norm.take();
+        layer.mixer.post_norm = layer.mixer.pre_norm.take();
         layer.ffn.post_norm = layer.ffn.pre_norm.take();
     }
 }
@@ -287,7 +294,7 @@ pub(super) fn norm_outputs_only(network: &mut Network) {
 /// Norms of the blocks' outputs as well as of their inputs.
 pub(super) fn norm_outputs_too(network: &mut Network) {
     for layer in &mut network.layers {
-        layer.attention.post_norm = layer.attention.pre_norm;
+        layer.mixer.post_norm = layer.mixer.pre_norm;
         layer.ffn.post_norm = layer.ffn.pre_norm;
     }
 }
@@ -324,16 +331,18 @@ pub(super) fn has_qkv_bias(m: &Metadata<'_>) -> Result<bool> {
 
 /// Gives Q, K and V of all layers biases, or none.
 pub(super) fn bias_qkv(network: &mut Network, bias: bool) {
-    for layer in &mut network.layers {
-        layer.attention.body.qkv_bias = bias;
+    for attention in network.attentions_mut() {
+        attention.qkv_bias = bias;
     }
 }
 
 /// Gives all projections of all layers biases, or none.
 pub(super) fn bias_all(network: &mut Network, bias: bool) {
     bias_qkv(network, bias);
+    for attention in network.attentions_mut() {
+        attention.out_bias = bias;
+    }
     for layer in &mut network.layers {
-        layer.attention.body.out_bias = bias;
         layer.ffn.body.bias = bias;
     }
 }

@@ -97,8 +97,7 @@ fn checkpoint(m: &Metadata<'_>, network: &mut Network) -> Result<bool> {
     let new = fields.optional_bool("new_decoder_architecture")? == Some(true);
     let one = fields.optional_bool("multi_query")? != Some(false);
     let kv_heads = m.optional_size("", "num_kv_heads")?;
-    for layer in &mut network.layers {
-        let a = &mut layer.attention.body;
+    for a in network.attentions_mut() {
         a.n_kv_heads = match (new, one) {
             (true, _) => kv_heads.unwrap_or(a.n_heads),
             (false, true) => 1,

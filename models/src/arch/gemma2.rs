@@ -47,16 +47,15 @@ fn describe(m: &Metadata<'_>) -> Result<Network> {
     let window = block::window(m)?.or(m.is_gguf().then_some(GGUF_WINDOW));
     let slides = block::sliding_layers(m, n_layers, PERIOD)?;
     block::slide(&mut network, window, |l| slides[l]);
-    let a = network.attention(0);
     let scaled_by = match m.optional_positive("", "query_pre_attn_scalar")? {
         Some(scalar) => scalar,
         // GGUF has no key for it.
-        None if n_layers == LAYERS_27B => (network.d_model / a.n_heads) as f32,
-        None => a.head_dim as f32,
+        None if n_layers == LAYERS_27B => block::share_of_width(&network),
+        None => block::head_dim(m)? as f32,
     };
-    for layer in &mut network.layers {
-        layer.attention.body.scale = 1.0 / scaled_by.sqrt();
-        layer.attention.body.softcap = scores;
+    for attention in network.attentions_mut() {
+        attention.scale = 1.0 / scaled_by.sqrt();
+        attention.softcap = scores;
     }
     Ok(network)
 }

@@ -56,15 +56,15 @@ fn describe(m: &Metadata<'_>) -> Result<Network> {
     let scaled_by = match m.optional_positive("", "query_pre_attn_scalar")? {
         Some(scalar) => scalar,
         // GGUF has no key for it.
-        None if n_layers == LAYERS_27B => (network.d_model / network.attention(0).n_heads) as f32,
+        None if n_layers == LAYERS_27B => block::share_of_width(&network),
         None => head_dim as f32,
     };
     block::slide(&mut network, window, |l| slides[l]);
     block::norm_outputs_too(&mut network);
-    for layer in &mut network.layers {
-        layer.attention.body.scale = 1.0 / scaled_by.sqrt();
-        if layer.attention.body.window.is_some() {
-            layer.attention.body.rope = Some(1);
+    for attention in network.attentions_mut() {
+        attention.scale = 1.0 / scaled_by.sqrt();
+        if attention.window.is_some() {
+            attention.rope = Some(1);
         }
     }
     Ok(network)

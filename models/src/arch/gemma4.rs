@@ -109,12 +109,13 @@ fn describe(m: &Metadata<'_>) -> Result<Network> {
     block::slide(&mut network, window, |l| slides[l]);
 
     let eps = network.output_norm.eps;
-    for (l, layer) in network.layers.iter_mut().enumerate() {
-        let a = &mut layer.attention.body;
+    for (l, a) in network.attentions_mut().enumerate() {
         (a.head_dim, a.n_kv_heads) = (widths[l], kv_heads[l]);
         a.rope = Some(usize::from(slides[l]));
         a.scale = 1.0;
         a.v_norm = Some(eps);
+    }
+    for (l, layer) in network.layers.iter_mut().enumerate() {
         layer.scaled = !m.is_gguf() || m.has_tensor(&format!("blk.{l}.layer_output_scale.weight"));
     }
     share_keys(m, &mut network, &slides)?;
@@ -127,25 +128,30 @@ fn share_keys(m: &Metadata<'_>, network: &mut Network, slides: &[bool]) -> Resul
     let own = slides.len().saturating_sub(m.some_layers(SHARED)?);
     let keys_alone = m.fields().optional_bool("attention_k_eq_v")? == Some(true);
     let widened = m.fields().optional_bool("use_double_wide_mlp")? == Some(true);
+    let mut kv = Vec::with_capacity(slides.len());
     for (l, layer) in network.layers.iter_mut().enumerate() {
         if l < own {
             let has_v = match m.is_gguf() {
                 true => m.has_tensor(&format!("blk.{l}.attn_v.weight")),
                 false => slides[l] || !keys_alone,
             };
-            if !has_v {
-                layer.attention.body.kv = KvOrigin::KeysAlone;
-            }
+            kv.push(match has_v {
+                true => KvOrigin::Own,
+                false => KvOrigin::KeysAlone,
+            });
             continue;
         }
         let Some(origin) = (0..own).rev().find(|&o| slides[o] == slides[l]) else {
             let problem = format!("layer {l} finds no layer of its kind");
             return Err(m.wrong(SHARED.0, SHARED.1, problem));
         };
-        layer.attention.body.kv = KvOrigin::Layer(origin);
+        kv.push(KvOrigin::Layer(origin));
         if widened {
             layer.ffn.body.d_ff *= 2;
         }
+    }
+    for (attention, kv) in network.attentions_mut().zip(kv) {
+        attention.kv = kv;
     }
     Ok(())
 }

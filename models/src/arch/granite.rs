@@ -37,9 +37,10 @@ fn describe(m: &Metadata<'_>) -> Result<Network> {
     let rotates =
         !m.is_gguf() || m.fields().optional_bool("rope.scaling.finetuned")? != Some(false);
     for layer in &mut network.layers {
-        layer.attention.residual_scale = residual_scale;
+        layer.mixer.residual_scale = residual_scale;
         layer.ffn.residual_scale = residual_scale;
-        let attention = &mut layer.attention.body;
+    }
+    for attention in network.attentions_mut() {
         attention.scale = attention_scale.unwrap_or(attention.scale);
         attention.rope = attention.rope.filter(|_| rotates);
     }

@@ -44,8 +44,8 @@ fn describe(m: &Metadata<'_>) -> Result<Network> {
         return Err(m.unsupported(("", QK_NORM), "false", remedy));
     }
     block::norm_qk(&mut network, NormSpan::Head);
-    for layer in &mut network.layers {
-        let norm = &mut layer.attention.body.qk_norm;
+    for attention in network.attentions_mut() {
+        let norm = &mut attention.qk_norm;
         *norm = norm.map(|norm| QkNorm {
             after_rope: true,
             ..norm

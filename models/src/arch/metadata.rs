@@ -21,7 +21,7 @@ const FURTHER: (&str, &str) = ("nextn_predict_layers", "num_nextn_predict_layers
 const OVERRIDES: &str = "per_layer_config";
 const OVERRIDABLE: [&str; 2] = ["head_dim", "num_key_value_heads"];
 
-/// Kinds of layers that `layer_types` may name.
+/// Kinds of layers that `layer_types` of most architectures may name.
 const LAYER_TYPES: [&str; 2] = ["full_attention", "sliding_attention"];
 
 /// Where the metadata is.
@@ -97,13 +97,23 @@ impl<'a> Metadata<'a> {
         hf: &str,
         n: usize,
     ) -> Result<Option<Vec<usize>>> {
+        self.sizes_of_layers(self.pick(gguf, hf), n, false)
+    }
+
+    /// A size for each of `n` layers, 0 for those that have nothing of the kind.
+    pub(super) fn sizes_of_some(&self, gguf: &str, hf: &str, n: usize) -> Result<Vec<usize>> {
+        let name = self.pick(gguf, hf);
+        let sizes = self.sizes_of_layers(name, n, true)?;
+        sizes.ok_or_else(|| self.fields.missing(name))
+    }
+
+    fn sizes_of_layers(&self, name: &str, n: usize, some: bool) -> Result<Option<Vec<usize>>> {
         // GGUF counts the layers that predict further tokens.
         let all = match self.is_gguf() {
             true => n + self.further_layers()?,
             false => n,
         };
-        let name = self.pick(gguf, hf);
-        let mut sizes = self.fields.optional_sizes(name, MAX_DIMENSION, all)?;
+        let mut sizes = self.fields.optional_sizes(name, MAX_DIMENSION, all, some)?;
         sizes.iter_mut().for_each(|sizes| sizes.truncate(n));
         Ok(sizes)
     }
@@ -337,6 +347,11 @@ impl<'a> Metadata<'a> {
 
     /// `layer_types` of `config.json`, checked to have one for each of `n` layers.
     pub(super) fn layer_types(&self, n: usize) -> Result<Option<Vec<&str>>> {
+        self.layer_types_of(n, &LAYER_TYPES)
+    }
+
+    /// The same for layers of these kinds.
+    pub(super) fn layer_types_of(&self, n: usize, kinds: &[&str]) -> Result<Option<Vec<&str>>> {
         const FIELD: &str = "layer_types";
         if self.is_gguf() {
             return Ok(None);
@@ -349,10 +364,10 @@ impl<'a> Metadata<'a> {
             let problem = format!("it is not {n} names, one for each layer");
             return Err(self.fields.wrong(FIELD, problem));
         };
-        match names.iter().find(|name| !LAYER_TYPES.contains(name)) {
+        match names.iter().find(|name| !kinds.contains(name)) {
             None => Ok(Some(names)),
             Some(other) => {
-                let remedy = format!("{} are", LAYER_TYPES.join(" and "));
+                let remedy = format!("{} are", kinds.join(" and "));
                 Err(self.fields.unsupported(FIELD, format!("{other:?}"), remedy))
             }
         }

@@ -44,7 +44,7 @@ fn describe(m: &Metadata<'_>) -> Result<Network> {
     // Logits are divided by it.
     network.head.scale = 1.0 / logits.unwrap_or(d_model / 256.0);
     for layer in &mut network.layers {
-        layer.attention.residual_scale = residual_scale;
+        layer.mixer.residual_scale = residual_scale;
         layer.ffn.residual_scale = residual_scale;
     }
     Ok(network)

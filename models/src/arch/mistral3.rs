@@ -26,8 +26,8 @@ const ROPE: Rules = Rules {
 fn describe(m: &Metadata<'_>) -> Result<Network> {
     let mut network = block::network(m, ROPE, block::activation_or_silu(m)?)?;
     let temperature = rope::temperature(m)?;
-    for layer in &mut network.layers {
-        layer.attention.body.temperature = temperature;
+    for attention in network.attentions_mut() {
+        attention.temperature = temperature;
     }
     let window = block::window(m)?;
     block::slide(&mut network, window, |_| true);

@@ -17,6 +17,7 @@ mod gpt2;
 mod granite;
 mod hunyuan;
 mod internlm2;
+mod lfm2;
 mod llama;
 mod metadata;
 mod minicpm;
@@ -70,6 +71,7 @@ static ARCHITECTURES: &[&Architecture] = &[
     &granite::GRANITE,
     &hunyuan::HUNYUAN,
     &internlm2::INTERNLM2,
+    &lfm2::LFM2,
     &llama::LLAMA,
     &minicpm::MINICPM,
     &mistral3::MISTRAL3,

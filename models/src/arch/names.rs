@@ -45,6 +45,8 @@ pub(super) struct Name {
     /// number in its place are the rows.
     hf: &'static str,
     role: Role,
+    /// Whether it is of layers with a recurrent mixer; with attention, the same role may have another name.
+    recurrent: bool,
     /// How checkpoints store it; GGUF has it as it is.
     in_hf: Stored,
 }
@@ -61,7 +63,16 @@ impl Name {
             gguf,
             hf,
             role: Role::Layer(parts),
+            recurrent: false,
             in_hf: PLAIN,
+        }
+    }
+
+    /// The same in layers with a recurrent mixer.
+    pub(super) const fn recurrent(self) -> Self {
+        Self {
+            recurrent: true,
+            ..self
         }
     }
 
@@ -70,6 +81,7 @@ impl Name {
             gguf,
             hf,
             role: Role::Model(id),
+            recurrent: false,
             in_hf: PLAIN,
         }
     }
@@ -80,6 +92,7 @@ impl Name {
             gguf: "",
             hf,
             role: Role::Layers,
+            recurrent: false,
             in_hf: PLAIN,
         }
     }
@@ -387,10 +400,12 @@ impl Names {
         own.chain(usual)
     }
 
-    /// The name of a role, for messages and for writing.
-    pub(crate) fn name_of(&self, id: TensorId) -> String {
+    /// The name of a role, for messages and for writing; `recurrent` tells whether its layer has a recurrent mixer.
+    pub(crate) fn name_of(&self, id: TensorId, recurrent: bool) -> String {
         let named = |n: &&Name| n.is_of(id) && !self.of(n).is_empty();
-        let name = self.all().find(named).map_or("", |n| self.of(n));
+        let names = || self.all().filter(named);
+        let name = names().find(|n| n.recurrent == recurrent);
+        let name = name.or_else(|| names().next()).map_or("", |n| self.of(n));
         match id {
             TensorId::Layer(layer, _) => {
                 let prefix = self.layer_prefixes().next().unwrap_or_default();
@@ -493,7 +508,10 @@ impl Names {
                 };
                 assert_eq!(self.part(&full), Some(part), "{full}");
             }
-            assert!(ids.iter().all(|&id| !self.name_of(id).is_empty()), "{full}");
+            assert!(
+                ids.iter().all(|&id| !self.name_of(id, false).is_empty()),
+                "{full}"
+            );
             seen.push((full, ids));
         }
     }

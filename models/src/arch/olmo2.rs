@@ -35,8 +35,8 @@ fn describe(m: &Metadata<'_>) -> Result<Network> {
     network.ropes.push(sliding);
     let slides = block::sliding_layers(m, network.n_layers(), PERIOD)?;
     block::slide(&mut network, Some(window), |l| slides[l]);
-    for (layer, _) in network.layers.iter_mut().zip(slides).filter(|(_, s)| *s) {
-        layer.attention.body.rope = Some(1);
+    for (attention, _) in network.attentions_mut().zip(slides).filter(|(_, s)| *s) {
+        attention.rope = Some(1);
     }
     Ok(network)
 }

@@ -19,8 +19,8 @@ pub(super) static SMOLLM3: Architecture = Architecture {
 fn describe(m: &Metadata<'_>) -> Result<Network> {
     let mut network = block::network(m, block::PERMUTED, block::activation_or_silu(m)?)?;
     let rotates = rotating_layers(m, network.n_layers())?;
-    for (layer, &rotates) in network.layers.iter_mut().zip(&rotates) {
-        layer.attention.body.rope = rotates.then_some(0);
+    for (attention, &rotates) in network.attentions_mut().zip(&rotates) {
+        attention.rope = rotates.then_some(0);
     }
     block::switched_window(m, &mut network, |l| !rotates[l])?;
     Ok(network)

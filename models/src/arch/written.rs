@@ -7,7 +7,7 @@ use crate::network::{Activation, Network, Rope, RopePairing, Uniform};
 
 /// Keys of a GGUF file with `network`, and the names of its tensors; `None` if it is not of plain blocks.
 pub(crate) fn gguf_metadata(network: &Network) -> Option<(Vec<(String, Value)>, Names)> {
-    let (a, ffn) = (network.attention(0), network.ffn(0));
+    let (a, ffn) = (network.attentions().next()?, network.ffn(0));
     let rope = network.ropes.first()?;
     let plain = Uniform {
         name: network.name.clone(),

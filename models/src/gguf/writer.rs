@@ -95,7 +95,7 @@ fn tensors(source: &dyn TensorSource, names: Names) -> Result<Vec<Written<'_>>> 
     }
     ids.extend((0..network.n_layers()).flat_map(|l| LAYER.map(|t| TensorId::Layer(l, t))));
     let of = |id| {
-        let name = names.name_of(id);
+        let name = names.name_of(id, false);
         match source.meta(id) {
             Some(meta) => Ok((id, name, meta)),
             None => Err(ModelError::damaged(

@@ -110,7 +110,8 @@ impl Shard {
         };
         let (rows, cols) = match *info.shape.as_slice() {
             [cols] if cols > 0 => (1, cols),
-            [rows, cols] if rows > 0 && cols > 0 => (rows, cols),
+            // Convolutions have one input channel for each output.
+            [rows, cols] | [rows, 1, cols] if rows > 0 && cols > 0 => (rows, cols),
             ref shape => {
                 let remedy = "weights are matrices and vectors";
                 return Err(ModelError::unsupported(

@@ -2,12 +2,17 @@
 
 use std::path::Path;
 
-use super::{Activation, Attention, KvOrigin, Layer, Network, Norm, NormSpan, Rope, RopeScaling};
+use super::{
+    Activation, Attention, KvOrigin, Layer, Mixer, Network, Norm, NormSpan, Rope, RopeScaling,
+    ShortConv,
+};
 use crate::error::{ModelError, Result};
 use crate::source::limits::{MAX_CONTEXT, MAX_DIMENSION, MAX_LAYERS, positive, size};
 
 /// More kinds of rotation than any model has.
 const MAX_ROPES: usize = 64;
+/// Longer than the convolutions of any model.
+const MAX_KERNEL: usize = 64;
 
 impl Network {
     /// Checks that sizes are within bounds, that factors are finite, and that the fields agree with each other.
@@ -63,12 +68,12 @@ impl Network {
     }
 
     fn check_layer(&self, path: &Path, layer: &Layer) -> Result<()> {
-        let (attention, ffn) = (&layer.attention, &layer.ffn);
-        check_norm(path, "attention.pre_norm", attention.pre_norm.as_ref())?;
-        check_post_norm(path, "attention.post_norm", attention.post_norm.as_ref())?;
+        let (mixer, ffn) = (&layer.mixer, &layer.ffn);
+        check_norm(path, "mixer.pre_norm", mixer.pre_norm.as_ref())?;
+        check_post_norm(path, "mixer.post_norm", mixer.post_norm.as_ref())?;
         check_norm(path, "ffn.pre_norm", ffn.pre_norm.as_ref())?;
         check_post_norm(path, "ffn.post_norm", ffn.post_norm.as_ref())?;
-        positive(path, "attention.residual_scale", attention.residual_scale)?;
+        positive(path, "mixer.residual_scale", mixer.residual_scale)?;
         positive(path, "ffn.residual_scale", ffn.residual_scale)?;
         if ffn.body.bias && ffn.body.gated {
             return wrong(path, "ffn.bias", "gated FFNs have none");
@@ -83,23 +88,30 @@ impl Network {
         }
         size(path, "d_ff", ffn.body.d_ff as u64, MAX_DIMENSION)?;
         check_activation(path, ffn.body.activation)?;
-        self.check_attention(path, &attention.body)
+        match &mixer.body {
+            Mixer::Attention(attention) => self.check_attention(path, attention),
+            Mixer::ShortConv(conv) => check_short_conv(path, conv),
+        }
     }
 
     /// A layer that attends over another's keys and values finds them: each core has stored those that it reads,
     /// because it has the same heads in both layers.
     fn check_kv(&self, path: &Path, layer: usize) -> Result<()> {
         let field = "attention.kv";
-        let a = self.attention(layer);
+        let Some(a) = self.attention(layer) else {
+            return Ok(());
+        };
         let KvOrigin::Layer(origin) = a.kv else {
             return Ok(());
         };
-        if origin >= layer || matches!(self.attention(origin).kv, KvOrigin::Layer(_)) {
+        let earlier = self.layers[..layer].get(origin);
+        let keys = earlier.and_then(|l| l.mixer.body.attention());
+        let Some(keys) = keys.filter(|keys| keys.k_rows() > 0) else {
             let problem = format!("layer {origin} is no earlier layer with keys of its own");
             return wrong(path, field, problem);
-        }
+        };
         let seen = |a: &Attention| (a.n_heads, a.n_kv_heads, a.head_dim, a.window);
-        if seen(a) != seen(self.attention(origin)) {
+        if seen(a) != seen(keys) {
             let problem =
                 format!("heads or window of layer {layer} are not those of layer {origin}");
             return wrong(path, field, problem);
@@ -158,6 +170,27 @@ fn check_activation(path: &Path, activation: Activation) -> Result<()> {
             wrong(path, "activation", "the threshold is no sensible number")
         }
         _ => Ok(()),
+    }
+}
+
+fn check_short_conv(path: &Path, conv: &ShortConv) -> Result<()> {
+    size(
+        path,
+        "short_conv.channels",
+        conv.channels as u64,
+        MAX_DIMENSION,
+    )?;
+    check_kernel(path, conv.kernel)
+}
+
+/// A convolution over a state: it sees at least one earlier position.
+fn check_kernel(path: &Path, kernel: usize) -> Result<()> {
+    match (2..=MAX_KERNEL).contains(&kernel) {
+        true => Ok(()),
+        false => {
+            let problem = format!("{kernel} is not between 2 and {MAX_KERNEL}");
+            wrong(path, "convolution kernel", problem)
+        }
     }
 }
 
@@ -286,7 +319,7 @@ mod tests {
         })
     }
 
-    fn mixer() -> Block<InputMixer> {
+    fn input_mixer() -> Block<InputMixer> {
         Block {
             pre_norm: None,
             body: InputMixer {
@@ -305,6 +338,16 @@ mod tests {
         checked.err().map(|e| e.to_string())
     }
 
+    fn attention(network: &mut Network) -> &mut Attention {
+        network.attentions_mut().nth(1).expect("attention")
+    }
+
+    /// Gives the second layer a short convolution.
+    fn convolve(network: &mut Network, channels: usize, kernel: usize) {
+        let conv = ShortConv { channels, kernel };
+        network.layers[1].mixer.body = Mixer::ShortConv(conv);
+    }
+
     fn scaled(scaling: RopeScaling) -> Option<String> {
         changed(|n| n.ropes[0].scaling = scaling)
     }
@@ -319,14 +362,15 @@ mod tests {
                 eps: 1e-6,
                 after_rope: false,
             };
-            n.layers[1].attention.body.qk_norm = Some(norm);
-            n.layers[1].attention.body.rope = None;
-            n.layers[1].attention.pre_norm = None;
-            n.layers[1].attention.body.kv = KvOrigin::Layer(0);
+            attention(n).qk_norm = Some(norm);
+            attention(n).rope = None;
+            n.layers[1].mixer.pre_norm = None;
+            attention(n).kv = KvOrigin::Layer(0);
             n.token_inputs = inputs(8);
-            n.layers[1].input = Some(mixer());
+            n.layers[1].input = Some(input_mixer());
         };
         assert_eq!(changed(normed), None);
+        assert_eq!(changed(|n| convolve(n, 64, 3)), None);
     }
 
     type Change = fn(&mut Network);
@@ -342,28 +386,29 @@ mod tests {
     #[test]
     fn keys_and_inputs_that_are_not_there_are_named() {
         let cases: [(&str, Change); 7] = [
-            ("token_inputs", |n| n.layers[0].input = Some(mixer())),
+            ("token_inputs", |n| n.layers[0].input = Some(input_mixer())),
             ("token_inputs.width", |n| n.token_inputs = inputs(1 << 24)),
             ("input.pre_norm", |n| {
                 n.token_inputs = inputs(8);
                 let pre_norm = Some(n.output_norm);
-                let mixer = mixer();
+                let mixer = input_mixer();
                 n.layers[0].input = Some(Block { pre_norm, ..mixer });
             }),
             ("attention.v_norm", |n| {
-                n.layers[1].attention.body.v_norm = Some(-1.0)
+                attention(n).v_norm = Some(-1.0)
             }),
             ("attention.kv", |n| {
-                n.layers[1].attention.body.kv = KvOrigin::Layer(1)
+                attention(n).kv = KvOrigin::Layer(1)
             }),
             ("attention.kv", |n| {
                 n.layers.push(n.layers[0].clone());
-                n.layers[1].attention.body.kv = KvOrigin::Layer(0);
-                n.layers[2].attention.body.kv = KvOrigin::Layer(1);
+                attention(n).kv = KvOrigin::Layer(0);
+                let last = n.layers[2].mixer.body.attention_mut();
+                last.expect("attention").kv = KvOrigin::Layer(1);
             }),
             ("attention.kv", |n| {
-                n.layers[1].attention.body.kv = KvOrigin::Layer(0);
-                n.layers[1].attention.body.window = None;
+                attention(n).kv = KvOrigin::Layer(0);
+                attention(n).window = None;
             }),
         ];
         all_are_named(&cases);
@@ -371,7 +416,7 @@ mod tests {
 
     #[test]
     fn impossible_sizes_and_factors_are_named() {
-        let cases: [(&str, Change); 29] = [
+        let cases: [(&str, Change); 32] = [
             ("layers", |n| n.layers.clear()),
             ("layers", |n| {
                 n.layers = vec![n.layers[0].clone(); usize::from(u16::MAX)]
@@ -394,16 +439,10 @@ mod tests {
                 let norm = n.output_norm;
                 n.layers[1].ffn.post_norm = Some(Norm { bias: true, ..norm });
             }),
-            ("n_heads", |n| n.layers[1].attention.body.n_heads = 0),
-            ("attention heads", |n| {
-                n.layers[1].attention.body.n_kv_heads = 3
-            }),
-            ("head_dim", |n| {
-                n.layers[1].attention.body.head_dim = 1 << 25
-            }),
-            ("attention.rope", |n| {
-                n.layers[1].attention.body.rope = Some(1)
-            }),
+            ("n_heads", |n| attention(n).n_heads = 0),
+            ("attention heads", |n| attention(n).n_kv_heads = 3),
+            ("head_dim", |n| attention(n).head_dim = 1 << 25),
+            ("attention.rope", |n| attention(n).rope = Some(1)),
             ("attention.qk_norm", |n| {
                 let norm = QkNorm {
                     kind: NormKind::Rms,
@@ -411,20 +450,19 @@ mod tests {
                     eps: 1e-6,
                     after_rope: true,
                 };
-                n.layers[1].attention.body.qk_norm = Some(norm);
+                attention(n).qk_norm = Some(norm);
             }),
-            ("attention.window", |n| {
-                n.layers[1].attention.body.window = Some(0)
-            }),
-            ("attention.scale", |n| {
-                n.layers[1].attention.body.scale = -1.0
-            }),
+            ("attention.window", |n| attention(n).window = Some(0)),
+            ("attention.scale", |n| attention(n).scale = -1.0),
             ("attention.softcap", |n| {
-                n.layers[1].attention.body.softcap = Some(0.0);
+                attention(n).softcap = Some(0.0);
             }),
             ("ffn.residual_scale", |n| {
                 n.layers[1].ffn.residual_scale = 0.0
             }),
+            ("short_conv.channels", |n| convolve(n, 0, 3)),
+            ("convolution kernel", |n| convolve(n, 64, 1)),
+            ("convolution kernel", |n| convolve(n, 64, 65)),
             ("d_ff", |n| n.layers[1].ffn.body.d_ff = 0),
             ("activation", |n| {
                 n.layers[1].ffn.body.activation = Activation::FatRelu { threshold: -1.0 };
@@ -434,7 +472,7 @@ mod tests {
                     beta: 0.1,
                     original_context: 0,
                 };
-                n.layers[1].attention.body.temperature = Some(temperature);
+                attention(n).temperature = Some(temperature);
             }),
         ];
         all_are_named(&cases);

@@ -8,6 +8,7 @@
 //! blocks add to the same `x`.
 
 mod check;
+mod mixer;
 mod rope;
 mod tensors;
 mod uniform;
@@ -16,6 +17,7 @@ use serde::{Deserialize, Serialize};
 
 pub use forebay_numbers::activation::Activation;
 pub use forebay_numbers::rope_pairing::RopePairing;
+pub use mixer::{Mixer, ShortConv};
 pub use rope::{NOT_ROTATED, Rope, RopeScaling};
 pub use tensors::{Content, Shape};
 pub use uniform::Uniform;
@@ -75,11 +77,11 @@ pub struct TokenInputs {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Layer {
     /// Mixes positions.
-    pub attention: Block<Attention>,
+    pub mixer: Block<Mixer>,
     /// Mixes the columns of one position.
     pub ffn: Block<Ffn>,
-    /// Whether the FFN's input is made from the same residual stream as attention's: by its own norm, or else by that
-    /// of attention. Otherwise it is made from what attention has added to.
+    /// Whether the FFN's input is made from the same residual stream as the mixer's: by its own norm, or else by that
+    /// of the mixer. Otherwise it is made from what the mixer has added to.
     pub parallel: bool,
     /// Mixes in the layer's input of the token, after the FFN. It has no norm of its own input.
     pub input: Option<Block<InputMixer>>,
@@ -303,9 +305,30 @@ impl Network {
         self.layers.len()
     }
 
-    /// A layer's attention.
-    pub fn attention(&self, layer: usize) -> &Attention {
-        &self.layers[layer].attention.body
+    /// What mixes the positions in a layer.
+    pub fn mixer(&self, layer: usize) -> &Mixer {
+        &self.layers[layer].mixer.body
+    }
+
+    /// A layer's attention; `None` if its mixer is recurrent.
+    pub fn attention(&self, layer: usize) -> Option<&Attention> {
+        self.mixer(layer).attention()
+    }
+
+    /// The attention of all layers that have it.
+    pub fn attentions(&self) -> impl Iterator<Item = &Attention> {
+        self.layers.iter().filter_map(|l| l.mixer.body.attention())
+    }
+
+    /// As [`Self::attentions`], to be changed.
+    pub fn attentions_mut(&mut self) -> impl Iterator<Item = &mut Attention> {
+        let mixers = self.layers.iter_mut().map(|l| &mut l.mixer.body);
+        mixers.filter_map(Mixer::attention_mut)
+    }
+
+    /// Whether a layer's past is a state that cannot be taken back to an earlier position.
+    pub fn is_recurrent(&self) -> bool {
+        self.layers.iter().any(|l| l.mixer.body.is_recurrent())
     }
 
     /// A layer's FFN.
@@ -341,21 +364,21 @@ impl Network {
             .all(|l| l.ffn.body.activation.is_sparse())
     }
 
-    /// Maximum number of columns of Q, K and V together.
-    pub fn widest_qkv(&self) -> usize {
-        let widths = self.layers.iter().map(|l| l.attention.body.qkv_dim());
+    /// Maximum number of columns of the results of a mixer's input matrices: of Q, K and V together.
+    pub fn widest_mixer_in(&self) -> usize {
+        let widths = self.layers.iter().map(|l| l.mixer.body.in_dim());
         widths.max().unwrap_or(0)
     }
 
-    /// Maximum number of columns of all query heads of a layer.
-    pub fn widest_heads(&self) -> usize {
-        let widths = self.layers.iter().map(|l| l.attention.body.q_dim());
+    /// Maximum number of columns of all heads or channels of a layer.
+    pub fn widest_mixer_out(&self) -> usize {
+        let widths = self.layers.iter().map(|l| l.mixer.body.out_dim());
         widths.max().unwrap_or(0)
     }
 
-    /// Minimum number of query heads of a layer: no more cores can share attention.
-    pub fn fewest_heads(&self) -> usize {
-        let heads = self.layers.iter().map(|l| l.attention.body.n_heads);
-        heads.min().unwrap_or(1)
+    /// No more cores can share the mixers: the minimum number of query heads of a layer.
+    pub fn most_cores(&self) -> usize {
+        let cores = self.layers.iter().map(|l| l.mixer.body.most_cores());
+        cores.min().unwrap_or(1)
     }
 }

@@ -1,6 +1,6 @@
 //! The parts of a network: every tensor with its shape, and the content of a packed file in order.
 
-use super::{KvOrigin, Layer, Network, NormSpan};
+use super::{Attention, KvOrigin, Layer, Mixer, Network, NormSpan};
 use crate::tensor::{LayerTensor as T, TensorId};
 
 /// Rows and columns that follow from the description; `None` if the file decides (a predictor's rank).
@@ -68,9 +68,10 @@ impl Network {
                 .iter()
                 .filter(|c| there(c)),
         );
-        for l in 0..self.n_layers() {
-            let of_attention = [T::Q, T::K, T::V, T::O].map(|t| rows(l, t));
-            contents.extend(of_attention.iter().filter(|c| there(c)));
+        for (l, layer) in self.layers.iter().enumerate() {
+            let inputs = layer.mixer.body.inputs().into_iter();
+            contents.extend(inputs.map(|(t, _)| rows(l, t)));
+            contents.push(rows(l, T::O));
             contents.push(Content::Neurons(l));
             let of_input = [T::InputGate, T::InputProjection].map(|t| rows(l, t));
             contents.extend(of_input.iter().filter(|c| there(c)));
@@ -113,27 +114,13 @@ impl Network {
         vectors
     }
 
-    /// Rows and columns of a layer's norm or bias, if it has one.
+    /// Rows and columns of a layer's norm, bias or other vector, if it has one.
     fn vector_shape(&self, layer: &Layer, t: T) -> Option<(usize, usize)> {
-        let (a, ffn, d) = (&layer.attention.body, &layer.ffn.body, self.d_model);
-        let spans = |heads: usize| {
-            a.qk_norm.map(|n| match n.span {
-                NormSpan::Head => (1, a.head_dim),
-                NormSpan::OwnHead => (heads, a.head_dim),
-                NormSpan::Row => (1, heads * a.head_dim),
-            })
-        };
+        let (mixer, ffn, d) = (&layer.mixer, &layer.ffn.body, self.d_model);
         let len = match t {
-            T::QNorm => return spans(a.n_heads),
-            T::KNorm if a.k_rows() == 0 => return None,
-            T::KNorm => return spans(a.n_kv_heads),
-            T::AttnNorm => layer.attention.pre_norm.map(|_| d),
-            T::AttnNormBias => layer.attention.pre_norm.filter(|n| n.bias).map(|_| d),
-            T::QBias => a.qkv_bias.then(|| a.q_dim()),
-            T::KBias => Some(a.k_rows()).filter(|&rows| a.qkv_bias && rows > 0),
-            T::VBias => Some(a.v_rows()).filter(|&rows| a.qkv_bias && rows > 0),
-            T::OBias => a.out_bias.then_some(d),
-            T::AttnPostNorm => layer.attention.post_norm.map(|_| d),
+            T::AttnNorm => mixer.pre_norm.map(|_| d),
+            T::AttnNormBias => mixer.pre_norm.filter(|n| n.bias).map(|_| d),
+            T::AttnPostNorm => mixer.post_norm.map(|_| d),
             T::FfnNorm => layer.ffn.pre_norm.map(|_| d),
             T::FfnNormBias => layer.ffn.pre_norm.filter(|n| n.bias).map(|_| d),
             T::GateBias => ffn.bias.then_some(ffn.d_ff),
@@ -141,7 +128,14 @@ impl Network {
             T::FfnPostNorm => layer.ffn.post_norm.map(|_| d),
             T::InputPostNorm => layer.input.as_ref()?.post_norm.map(|_| d),
             T::LayerScale => layer.scaled.then_some(1),
-            _ => None,
+            _ => {
+                return match &mixer.body {
+                    Mixer::Attention(a) => attention_vector(a, d, t),
+                    Mixer::ShortConv(conv) => {
+                        (t == T::ConvTaps).then_some((conv.channels, conv.kernel))
+                    }
+                };
+            }
         };
         len.map(|len| (1, len))
     }
@@ -152,7 +146,8 @@ impl Network {
         let TensorId::Layer(layer, T::K | T::V | T::KBias | T::VBias | T::KNorm) = id else {
             return false;
         };
-        let origin = self.layers.get(layer).map(|layer| layer.attention.body.kv);
+        let layer = self.layers.get(layer);
+        let origin = layer.and_then(|l| Some(l.mixer.body.attention()?.kv));
         matches!(origin, Some(KvOrigin::Layer(_)))
     }
 
@@ -183,14 +178,13 @@ impl Network {
             }
             TensorId::Layer(layer, t) => (self.layers.get(layer)?, t),
         };
-        let (a, ffn) = (&layer.attention.body, &layer.ffn.body);
+        let (mixer, ffn) = (&layer.mixer.body, &layer.ffn.body);
         let ff = ffn.d_ff;
+        if let Some(&(_, rows)) = mixer.inputs().iter().find(|(input, _)| *input == t) {
+            return Some(shape(rows, d));
+        }
         match t {
-            T::Q => Some(shape(a.q_dim(), d)),
-            T::K if a.k_rows() == 0 => None,
-            T::V if a.v_rows() == 0 => None,
-            T::K | T::V => Some(shape(a.kv_dim(), d)),
-            T::O => Some(shape(d, a.q_dim())),
+            T::O => Some(shape(d, mixer.out_dim())),
             T::Up if !ffn.gated => None,
             T::Gate | T::Up | T::DownT => Some(shape(ff, d)),
             T::Down => Some(shape(d, ff)),
@@ -210,4 +204,26 @@ impl Network {
             }
         }
     }
+}
+
+/// Rows and columns of a bias or norm of attention, if it has one.
+fn attention_vector(a: &Attention, d_model: usize, t: T) -> Option<(usize, usize)> {
+    let spans = |heads: usize| {
+        a.qk_norm.map(|n| match n.span {
+            NormSpan::Head => (1, a.head_dim),
+            NormSpan::OwnHead => (heads, a.head_dim),
+            NormSpan::Row => (1, heads * a.head_dim),
+        })
+    };
+    let len = match t {
+        T::QNorm => return spans(a.n_heads),
+        T::KNorm if a.k_rows() == 0 => return None,
+        T::KNorm => return spans(a.n_kv_heads),
+        T::QBias => a.qkv_bias.then(|| a.q_dim()),
+        T::KBias => Some(a.k_rows()).filter(|&rows| a.qkv_bias && rows > 0),
+        T::VBias => Some(a.v_rows()).filter(|&rows| a.qkv_bias && rows > 0),
+        T::OBias => a.out_bias.then_some(d_model),
+        _ => None,
+    };
+    len.map(|len| (1, len))
 }

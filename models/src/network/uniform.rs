@@ -1,6 +1,6 @@
 //! Networks whose layers are all alike, from their sizes.
 
-use super::{Activation, Attention, Block, Ffn, Head, KvOrigin, Layer, Network, Norm, Rope};
+use super::{Activation, Attention, Block, Ffn, Head, KvOrigin, Layer, Mixer, Network, Norm, Rope};
 
 /// The plainest network: in every layer a pre-norm, attention, another pre-norm and a gated FFN, and no factors.
 /// Architectures then change what they do differently in the result of [`Uniform::network`].
@@ -45,9 +45,9 @@ impl Uniform {
     pub fn network(self) -> Network {
         let norm = Norm::rms(self.rms_eps);
         let layer = Layer {
-            attention: Block {
+            mixer: Block {
                 pre_norm: Some(norm),
-                body: Attention {
+                body: Mixer::Attention(Attention {
                     n_heads: self.n_heads,
                     n_kv_heads: self.n_kv_heads,
                     head_dim: self.head_dim,
@@ -61,7 +61,7 @@ impl Uniform {
                     scale: 1.0 / (self.head_dim as f32).sqrt(),
                     softcap: None,
                     temperature: None,
-                },
+                }),
                 post_norm: None,
                 residual_scale: 1.0,
             },

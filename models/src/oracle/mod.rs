@@ -3,8 +3,10 @@
 //! kernels. It reads like the papers it implements and is as slow as that implies.
 //!
 //! Sources: RMSNorm (Zhang & Sennrich 2019), RoPE (Su et al. 2021), GQA (Ainslie et al. 2023),
-//! gated FFNs (Shazeer 2020), activation predictors (Deja Vu, Liu et al. 2023; PowerInfer).
+//! gated FFNs (Shazeer 2020), activation predictors (Deja Vu, Liu et al. 2023; PowerInfer), short
+//! convolutions (LFM2, Liquid AI 2025).
 
+mod recurrent;
 mod weights;
 
 use std::borrow::Cow;
@@ -12,7 +14,9 @@ use std::borrow::Cow;
 use half::f16;
 
 use crate::error::{ModelError, Result};
-use crate::network::{Attention, Block, KvOrigin, Network, Norm, NormKind, NormSpan, RopePairing};
+use crate::network::{
+    Attention, Block, KvOrigin, Mixer, Network, Norm, NormKind, NormSpan, RopePairing,
+};
 use crate::tensor::{LayerTensor as T, TensorId, TensorSource};
 use weights::{Layer, Matrix, Predictor, Weights, dot};
 
@@ -22,7 +26,7 @@ pub struct Oracle {
     weights: Weights,
     /// By kind of rotation: radians per position, `[rotary_dim / 2]`.
     frequencies: Vec<Vec<f32>>,
-    cache: Vec<KeysValues>, // [n_layers]
+    past: Vec<Past>, // [n_layers]
     position: usize,
     predicted: bool,
     engine_precision: bool,
@@ -31,9 +35,11 @@ pub struct Oracle {
 
 /// The past of one layer.
 #[derive(Clone, Default)]
-struct KeysValues {
+struct Past {
     keys: Vec<f32>,   // [position, n_kv_heads * head_dim], rotated
     values: Vec<f32>, // [position, n_kv_heads * head_dim]
+    /// Inputs of a convolution, `[position, channels]`.
+    convolved: Vec<f32>,
 }
 
 impl Oracle {
@@ -47,7 +53,7 @@ impl Oracle {
         let oracle = Self {
             weights: Weights::load(source)?,
             frequencies: Vec::new(),
-            cache: vec![KeysValues::default(); network.n_layers()],
+            past: vec![Past::default(); network.n_layers()],
             position: 0,
             predicted: false,
             engine_precision: false,
@@ -107,7 +113,7 @@ impl Oracle {
 
     /// Forgets the sequence and the activity counts.
     pub fn reset(&mut self) {
-        self.cache.fill(KeysValues::default());
+        self.past.fill(Past::default());
         self.position = 0;
         self.active.fill(0);
     }
@@ -135,10 +141,10 @@ impl Oracle {
         }
         let inputs = self.token_inputs(token, &x);
         for l in 0..self.network.n_layers() {
-            let block = self.network.layers[l].attention.clone();
+            let block = self.network.layers[l].mixer.clone();
             let mut h = self.input_of(&block, (l, T::AttnNorm, T::AttnNormBias), &x);
             let before = x.clone();
-            let y = self.attention(l, &h);
+            let y = self.mix(l, &block.body, &h);
             self.add_output(&block, (l, T::AttnPostNorm), y, &mut x);
             let parallel = self.network.layers[l].parallel;
             let block = self.network.layers[l].ffn.clone();
@@ -264,23 +270,30 @@ impl Oracle {
         ids
     }
 
-    /// Causal grouped-query attention of the new token over the sequence, `h`: `[d_model]`.
-    fn attention(&mut self, l: usize, h: &[f32]) -> Vec<f32> {
-        let a = self.network.attention(l);
-        let q = &self.weights.layers[l].q;
-        let mut q = self.project(q, (l, T::QBias), h); // [n_heads * head_dim]
+    /// What the new token takes from the sequence, `h`: `[d_model]`.
+    fn mix(&mut self, l: usize, mixer: &Mixer, h: &[f32]) -> Vec<f32> {
+        let mixed = match mixer {
+            Mixer::Attention(a) => self.attention(l, a, h),
+            Mixer::ShortConv(conv) => self.short_conv(l, conv, h),
+        };
+        self.times(&self.weights.layers[l].o, (l, Some(T::OBias)), &mixed)
+    }
+
+    /// Causal grouped-query attention of the new token over the sequence, `[n_heads * head_dim]`; `h`: `[d_model]`.
+    fn attention(&mut self, l: usize, a: &Attention, h: &[f32]) -> Vec<f32> {
+        let mut q = self.project((l, 0), Some(T::QBias), h); // [n_heads * head_dim]
         q = self.place_heads(a, (l, T::QNorm), q);
         if let Some(temperature) = a.temperature {
             scale(&mut q, temperature.at(self.position));
         }
-        let new = self.keys_values(l, h);
+        let (keys, values) = self.keys_values(l, a, h);
         let origin = match a.kv {
             KvOrigin::Layer(origin) => origin,
             KvOrigin::Own | KvOrigin::KeysAlone => l,
         };
-        let past = &mut self.cache[origin];
-        past.keys.extend_from_slice(&new.keys);
-        past.values.extend_from_slice(&new.values);
+        let past = &mut self.past[origin];
+        past.keys.extend(keys);
+        past.values.extend(values);
 
         let window = a.window.unwrap_or(usize::MAX);
         let visible = (self.position + 1).saturating_sub(window)..self.position + 1;
@@ -306,19 +319,18 @@ impl Oracle {
             }
             mixed.extend(sum.iter().map(|&s| s as f32));
         }
-        self.project(&self.weights.layers[l].o, (l, T::OBias), &mixed)
+        mixed
     }
 
     /// The new token's keys and values of layer `l`, none if it has none of its own. `h`: `[d_model]`.
-    fn keys_values(&self, l: usize, h: &[f32]) -> KeysValues {
-        let (a, layer) = (self.network.attention(l), &self.weights.layers[l]);
-        let Some(k) = &layer.k else {
-            return KeysValues::default();
-        };
-        let k = self.project(k, (l, T::KBias), h); // [n_kv_heads * head_dim]
-        let mut values = match &layer.v {
-            Some(v) => self.project(v, (l, T::VBias), h), // [n_kv_heads * head_dim]
-            None => k.clone(),
+    fn keys_values(&self, l: usize, a: &Attention, h: &[f32]) -> (Vec<f32>, Vec<f32>) {
+        if a.k_rows() == 0 {
+            return (Vec::new(), Vec::new());
+        }
+        let k = self.project((l, 1), Some(T::KBias), h); // [n_kv_heads * head_dim]
+        let mut values = match a.v_rows() {
+            0 => k.clone(),
+            _ => self.project((l, 2), Some(T::VBias), h), // [n_kv_heads * head_dim]
         };
         let mut keys = self.place_heads(a, (l, T::KNorm), k);
         if let Some(eps) = a.v_norm {
@@ -332,12 +344,19 @@ impl Oracle {
                 *x = f16::from_f32(*x).to_f32();
             }
         }
-        KeysValues { keys, values }
+        (keys, values)
     }
 
-    fn project(&self, matrix: &Matrix, (l, bias): (usize, T), h: &[f32]) -> Vec<f32> {
+    /// One of the matrices of the mixer's input times `h`, and its bias, if it has one.
+    fn project(&self, (l, matrix): (usize, usize), bias: Option<T>, h: &[f32]) -> Vec<f32> {
+        self.times(&self.weights.layers[l].inputs[matrix], (l, bias), h)
+    }
+
+    /// A matrix of layer `l` times `h`, and its bias, if it has one.
+    fn times(&self, matrix: &Matrix, (l, bias): (usize, Option<T>), h: &[f32]) -> Vec<f32> {
         let mut out = matrix.times(&self.input(matrix, h));
-        if let Some(bias) = self.weights.vector(TensorId::Layer(l, bias)) {
+        let bias = bias.and_then(|t| self.weights.vector(TensorId::Layer(l, t)));
+        if let Some(bias) = bias {
             add(&mut out, bias);
         }
         out
@@ -430,7 +449,7 @@ impl Oracle {
                 None => g,
             };
         }
-        self.project(down, (l, T::DownBias), &neurons)
+        self.times(down, (l, Some(T::DownBias)), &neurons)
     }
 }
 

@@ -61,22 +61,20 @@ pub(super) struct Predictor {
 
 /// One layer's matrices; norms and biases are in [`Weights::vectors`].
 pub(super) struct Layer {
-    pub(super) q: Matrix, // [n_heads * head_dim, d_model]
-    /// `[n_kv_heads * head_dim, d_model]`; `None` if another layer's keys and values are used.
-    pub(super) k: Option<Matrix>,
-    /// `[n_kv_heads * head_dim, d_model]`; `None` if the values are the keys.
-    pub(super) v: Option<Matrix>,
-    pub(super) o: Matrix,    // [d_model, n_heads * head_dim]
+    /// Those of the mixer's input, in the order of [`Mixer::inputs`](crate::network::Mixer::inputs): Q, K and V of
+    /// attention, as far as it has them, `[rows, d_model]` each.
+    pub(super) inputs: Vec<Matrix>,
+    pub(super) o: Matrix,    // [d_model, all heads or channels]
     pub(super) gate: Matrix, // [d_ff, d_model]
     /// `[d_ff, d_model]`; `None` if the FFN is not gated.
     pub(super) up: Option<Matrix>,
     pub(super) down: Matrix, // [d_model, d_ff]
     pub(super) predictor: Option<Predictor>,
-    pub(super) input: Option<Mixer>,
+    pub(super) input: Option<InputMixer>,
 }
 
 /// What mixes a token's input into the residual stream.
-pub(super) struct Mixer {
+pub(super) struct InputMixer {
     pub(super) gate: Matrix,       // [width, d_model]
     pub(super) projection: Matrix, // [d_model, width]
 }
@@ -158,10 +156,9 @@ impl Layer {
             }),
             false => None,
         };
+        let inputs = source.network().mixer(layer).inputs().into_iter();
         Ok(Self {
-            q: get(LayerTensor::Q)?,
-            k: of_network(LayerTensor::K)?,
-            v: of_network(LayerTensor::V)?,
+            inputs: inputs.map(|(t, _)| get(t)).collect::<Result<_>>()?,
             o: get(LayerTensor::O)?,
             gate: get(LayerTensor::Gate)?,
             up: of_network(LayerTensor::Up)?,
@@ -169,7 +166,7 @@ impl Layer {
             predictor,
             input: match source.network().layers[layer].input {
                 None => None,
-                Some(_) => Some(Mixer {
+                Some(_) => Some(InputMixer {
                     gate: get(LayerTensor::InputGate)?,
                     projection: get(LayerTensor::InputProjection)?,
                 }),

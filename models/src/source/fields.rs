@@ -189,12 +189,14 @@ impl Fields {
             .transpose()
     }
 
-    /// Sizes between 1 and `max`, one for each of `n` layers: the same for all, or an array.
+    /// Sizes between 1 and `max`, one for each of `n` layers: the same for all, or an array, in which they may be 0 if
+    /// `some` layers only have it.
     pub(crate) fn optional_sizes(
         &self,
         name: &str,
         max: u64,
         n: usize,
+        some: bool,
     ) -> Result<Option<Vec<usize>>> {
         let Some(Value::Array(values)) = self.get(name) else {
             return Ok(self.optional_size(name, max)?.map(|size| vec![size; n]));
@@ -206,7 +208,10 @@ impl Fields {
         let size = |v: &Value| {
             let value = v.as_u64();
             let value = value.ok_or_else(|| self.wrong(name, "it is not an array of integers"))?;
-            limits::size(&self.path, &self.full_name(name), value, max)
+            match value {
+                0 if some => Ok(0),
+                _ => limits::size(&self.path, &self.full_name(name), value, max),
+            }
         };
         values.iter().map(size).collect::<Result<_>>().map(Some)
     }

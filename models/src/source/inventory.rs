@@ -159,7 +159,7 @@ impl Inventory {
     ) -> Result<Vec<(TensorMeta, Place)>> {
         let parts = self.cut(network, ids, &found.meta)?;
         let heads = match ids[0] {
-            TensorId::Layer(layer, _) => network.attention(layer).n_kv_heads,
+            TensorId::Layer(layer, _) => network.attention(layer).map_or(1, |a| a.n_kv_heads),
             _ => 1,
         };
         let of_head = found.meta.bytes() / heads;
@@ -280,7 +280,7 @@ impl Inventory {
     pub(crate) fn read(&self, id: TensorId, offset: usize, out: &mut [u8]) -> Result<()> {
         let Some(p) = self.placed.get(&id) else {
             return Err(ModelError::Parameter {
-                field: self.names.name_of(id),
+                field: self.names.name_of(id, false),
                 problem: "the model has no such tensor".into(),
                 remedy: "ask meta() first".into(),
             });
@@ -344,37 +344,37 @@ impl Inventory {
         let predictors = self.placed.keys().any(|id| id.is_predictor());
         for content in network.contents(predictors) {
             match content {
-                Content::Rows(id) | Content::Table(id) => self.require(id)?,
+                Content::Rows(id) | Content::Table(id) => self.require(network, id)?,
                 Content::Neurons(layer) => self.check_ffn(network, layer)?,
             }
         }
         for (id, _) in network.vectors() {
-            self.require(id)?;
+            self.require(network, id)?;
         }
         let layers = 0..network.n_layers();
         layers
             .filter(|_| predictors)
-            .try_for_each(|l| self.check_predictor(l))
+            .try_for_each(|l| self.check_predictor(network, l))
     }
 
     fn check_ffn(&self, network: &Network, layer: usize) -> Result<()> {
         let id = |t| TensorId::Layer(layer, t);
         for &t in network.ffn(layer).row_matrices() {
-            self.require(id(t))?;
+            self.require(network, id(t))?;
         }
         match (self.meta(id(T::Down)), self.meta(id(T::DownT))) {
             (Some(_), Some(t)) => {
                 Err(self.wrong(&t.name, "the down projection is there twice".into()))
             }
-            (None, None) => self.require(id(T::Down)),
+            (None, None) => self.require(network, id(T::Down)),
             _ => Ok(()),
         }
     }
 
-    fn check_predictor(&self, layer: usize) -> Result<()> {
+    fn check_predictor(&self, network: &Network, layer: usize) -> Result<()> {
         let id = |t| TensorId::Layer(layer, t);
-        let fc1 = self.require_meta(id(T::PredictorFc1))?;
-        let fc2 = self.require_meta(id(T::PredictorFc2))?;
+        let fc1 = self.require_meta(network, id(T::PredictorFc1))?;
+        let fc2 = self.require_meta(network, id(T::PredictorFc2))?;
         if fc1.rows == fc2.cols {
             return Ok(());
         }
@@ -438,13 +438,19 @@ impl Inventory {
         self.wrong(&meta.name, problem)
     }
 
-    fn require(&self, id: TensorId) -> Result<()> {
-        self.require_meta(id).map(drop)
+    fn require(&self, network: &Network, id: TensorId) -> Result<()> {
+        self.require_meta(network, id).map(drop)
     }
 
-    fn require_meta(&self, id: TensorId) -> Result<&TensorMeta> {
-        self.meta(id)
-            .ok_or_else(|| self.wrong(&self.names.name_of(id), "the tensor is missing".into()))
+    fn require_meta(&self, network: &Network, id: TensorId) -> Result<&TensorMeta> {
+        self.meta(id).ok_or_else(|| {
+            let recurrent = match id {
+                TensorId::Layer(layer, _) => network.mixer(layer).is_recurrent(),
+                _ => false,
+            };
+            let name = self.names.name_of(id, recurrent);
+            self.wrong(&name, "the tensor is missing".into())
+        })
     }
 
     fn wrong(&self, name: &str, problem: String) -> ModelError {

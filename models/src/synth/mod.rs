@@ -141,7 +141,7 @@ impl SynthSource {
                 .map_err(|e| ModelError::io("forebay", "find the program itself", e))?,
             tokenizer: vocabulary(network.vocab_size),
             tensors: tensors(&network, options.form, options.format, rank),
-            rows: Rows::new(plan, stream, &network),
+            rows: Rows::new(plan, stream),
             network,
         })
     }

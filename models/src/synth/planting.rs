@@ -3,7 +3,7 @@
 use super::block::{AMPLITUDE, INTEGERS_DEVIATION, LEN};
 use super::random::{Stream, normal_quantile};
 use crate::error::{ModelError, Result};
-use crate::network::Network;
+use crate::network::{Attention, Network};
 
 /// The parameters.
 ///
@@ -95,6 +95,8 @@ pub(super) struct Plan {
     /// Signs of the columns inside their groups, `[d_model]`.
     pub(super) signs: Vec<i8>,
     network: Network,
+    /// That of all layers.
+    pub(super) attention: Attention,
     /// Frequencies of the rotation, `[head_dim / 2]`.
     frequencies: Vec<f32>,
     /// Mean of the neurons' thresholds.
@@ -130,6 +132,10 @@ impl Plan {
             let problem = format!("{} cannot be planted", planting.density);
             return refused("density", problem, "give a share from 0.005 to 0.5".into());
         }
+        let Some(attention) = network.attentions().next().cloned() else {
+            let problem = "a model without attention cannot be planted";
+            return refused("shape", problem.into(), "give another one".into());
+        };
         let deviation = (1.0 + planting.skew * planting.skew).sqrt();
         let frequencies = network.ropes[0].frequencies(network.context_length);
         Ok(Self {
@@ -138,6 +144,7 @@ impl Plan {
             n_groups: rank / 2,
             signs: (0..d as u64).map(|j| stream.sign(j)).collect(),
             network: network.clone(),
+            attention,
             threshold: normal_quantile(1.0 - planting.density) * deviation,
             window: window(&frequencies, planting.attention_peak),
             frequencies,
@@ -218,8 +225,7 @@ impl Plan {
             return 0.0;
         }
         let elements = 2 * self.frequencies.iter().filter(in_band).count();
-        let score =
-            self.planting.attention_peak * (self.network.attention(0).head_dim as f64).sqrt();
+        let score = self.planting.attention_peak * (self.attention.head_dim as f64).sqrt();
         let constant = self.group_len() * self.n_constant() * self.planting.constant;
         (score / elements as f64).sqrt() * self.rms_before_attention(l) / constant
     }
@@ -238,7 +244,7 @@ impl Plan {
     pub(super) fn output_scale(&self, l: usize) -> f64 {
         let growth = if l == 0 { 1.0 } else { CONTEXT_GROWTH };
         let variance = self.planting.context * growth * self.window;
-        (variance / self.network.attention(0).q_dim() as f64).sqrt() / INTEGERS_DEVIATION
+        (variance / self.attention.q_dim() as f64).sqrt() / INTEGERS_DEVIATION
     }
 
     /// Scale of Down's integers.

@@ -6,7 +6,6 @@ use super::block::{AMPLITUDE, Block, LEN, integers, noise};
 use super::planting::{Plan, Subspace};
 use super::random::Stream;
 use super::vocabulary::N_CONTROL;
-use crate::network::Network;
 use crate::tensor::{LayerTensor, TensorId};
 
 /// Noise in the unplanted parts of planted rows, relative to what is planted elsewhere.
@@ -77,13 +76,12 @@ pub(super) struct Rows {
 }
 
 impl Rows {
-    pub(super) fn new(plan: Plan, stream: Stream, network: &Network) -> Self {
-        let attention = network.attention(0);
+    pub(super) fn new(plan: Plan, stream: Stream) -> Self {
         Self {
+            queries_per_kv: plan.attention.n_heads / plan.attention.n_kv_heads,
+            head_dim: plan.attention.head_dim,
             plan,
             stream,
-            queries_per_kv: attention.n_heads / attention.n_kv_heads,
-            head_dim: attention.head_dim,
         }
     }
 

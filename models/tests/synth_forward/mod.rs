@@ -85,7 +85,10 @@ fn normalised(stream: &[Vec<f32>], eps: f32) -> Vec<Vec<f32>> {
 }
 
 fn attention(source: &dyn TensorSource, l: usize, stream: &mut [Vec<f32>]) {
-    let (network, c) = (source.network(), source.network().attention(l));
+    let (network, c) = (
+        source.network(),
+        source.network().attention(l).expect("attention"),
+    );
     let h = normalised(stream, network.output_norm.eps);
     let times = |t| Rows::new(source, TensorId::Layer(l, t)).times(&h);
     let [mut q, mut k, v] = [LayerTensor::Q, LayerTensor::K, LayerTensor::V].map(times);

@@ -52,7 +52,7 @@ pub struct Weights {
 /// Everything that has to be computed for a token, with all weights in memory.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct TokenWork {
-    /// Q, K, V and O of all layers, and what mixes in token inputs.
+    /// Q, K, V and O of all layers, or what other mixers have in their place, and what mixes in token inputs.
     pub attention: Vec<Weights>,
     /// Predictors, if they are used.
     pub predictor: Vec<Weights>,
@@ -60,7 +60,7 @@ pub struct TokenWork {
     pub ffn: Vec<Weights>,
     /// The head.
     pub head: Vec<Weights>,
-    /// Bytes of keys and values that a token reads at the middle of the context.
+    /// Bytes of keys, values and recurrent states that a token reads at the middle of the context.
     pub kv_bytes: f64,
     /// Number of layers.
     pub layers: usize,
@@ -69,7 +69,7 @@ pub struct TokenWork {
 }
 
 impl TokenWork {
-    /// From a packed model. `kv_bytes` are the bytes of the KV cache for the positions that a token sees.
+    /// From a packed model. `kv_bytes` are the bytes of the past that a token sees.
     pub fn of(bundle: &Bundle, sparsity: Sparsity, active: Activation, kv_bytes: f64) -> Self {
         let mut work = Self {
             kv_bytes,

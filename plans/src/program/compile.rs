@@ -5,7 +5,7 @@ use std::ops::Range;
 
 use forebay_models::block::BlockType;
 use forebay_models::bundle::Bundle;
-use forebay_models::network::{Content, Network, Norm, NormKind};
+use forebay_models::network::{Content, Mixer, Network, Norm, NormKind};
 use forebay_models::tensor::{LayerTensor as T, TensorId};
 use forebay_traces::record::Stage;
 
@@ -36,7 +36,7 @@ pub fn compile(bundle: &Bundle, plan: &ResidencyPlan, rank: usize, options: Opti
     compiler.take_clusters(plan, rank);
     compiler.token_inputs();
     for layer in 0..compiler.network.n_layers() {
-        compiler.attention(layer);
+        compiler.mixer(layer);
         if options.predicted {
             compiler.predictor(layer);
         }
@@ -241,16 +241,17 @@ impl<'a> Compiler<'a> {
         Work::Rows(rows)
     }
 
-    /// The norm of attention's input; in parallel layers, of the FFN's as well, unless that has its own.
-    fn attention_norm(&self, layer: usize) -> Option<NormAt> {
-        let norm = self.network.layers[layer].attention.pre_norm;
+    /// The norm of the mixer's input; in parallel layers, of the FFN's as well, unless that has its own.
+    fn mixer_norm(&self, layer: usize) -> Option<NormAt> {
+        let norm = self.network.layers[layer].mixer.pre_norm;
         self.norm(norm, layer, (T::AttnNorm, Some(T::AttnNormBias)))
     }
 
-    fn attention(&mut self, layer: usize) {
-        let block = &self.network.layers[layer].attention;
-        let a = &block.body;
-        let norm = self.attention_norm(layer);
+    /// Attention or a recurrent mixer: its input's matrices, its heads or channels, O.
+    fn mixer(&mut self, layer: usize) {
+        let mixer = self.network.mixer(layer);
+        let (in_width, width) = (mixer.in_dim(), mixer.out_dim());
+        let norm = self.mixer_norm(layer);
         let mut prepare: Vec<Prepare> = self.begin_layer(layer).into_iter().collect();
         prepare.push(Prepare::Norm {
             norm,
@@ -258,26 +259,24 @@ impl<'a> Compiler<'a> {
         });
         let id = |t| TensorId::Layer(layer, t);
         // Side by side, as far as the layer has them.
-        let mut matrices = Vec::with_capacity(3);
         let mut column = 0;
-        for (t, bias, rows) in [
-            (T::Q, T::QBias, a.q_dim()),
-            (T::K, T::KBias, a.k_rows()),
-            (T::V, T::VBias, a.v_rows()),
-        ] {
-            if rows > 0 {
-                matrices.push((id(t), column, self.vector(layer, bias)));
-            }
+        let mut matrices = Vec::new();
+        for (t, rows) in mixer.inputs() {
+            let bias = bias_of(t).map_or(0..0, |bias| self.vector(layer, bias));
+            matrices.push((id(t), column, bias));
             column += rows;
         }
-        let site = (Stage::Qkv, Board::Qkv, a.qkv_dim());
+        let site = (Stage::Qkv, Board::Qkv, in_width);
         let work = self.rows(site, &matrices, Finish::Plain);
         self.push(layer, prepare, work);
-        let heads = Work::Heads {
-            qkv_width: a.qkv_dim(),
-            width: a.q_dim(),
+        let work = match mixer {
+            Mixer::Attention(_) => Work::Heads {
+                qkv_width: in_width,
+                width,
+            },
+            Mixer::ShortConv(_) => Work::Recurrent { in_width, width },
         };
-        self.push(layer, Vec::new(), heads);
+        self.push(layer, Vec::new(), work);
         let site = (Stage::Output, Board::Output, self.network.d_model);
         let matrices = [(id(T::O), 0, self.vector(layer, T::OBias))];
         let work = self.rows(site, &matrices, Finish::Plain);
@@ -285,10 +284,10 @@ impl<'a> Compiler<'a> {
     }
 
     fn join_output(&self, layer: usize) -> Prepare {
-        let attention = &self.network.layers[layer].attention;
+        let mixer = &self.network.layers[layer].mixer;
         Prepare::JoinOutput(Join {
-            norm: self.norm(attention.post_norm, layer, (T::AttnPostNorm, None)),
-            scale: attention.residual_scale,
+            norm: self.norm(mixer.post_norm, layer, (T::AttnPostNorm, None)),
+            scale: mixer.residual_scale,
             stream: 0..0,
         })
     }
@@ -311,7 +310,7 @@ impl<'a> Compiler<'a> {
         let block = &self.network.layers[layer].ffn;
         let parallel = self.network.layers[layer].parallel;
         let norm = match block.pre_norm {
-            None if parallel => self.attention_norm(layer),
+            None if parallel => self.mixer_norm(layer),
             own => self.norm(own, layer, (T::FfnNorm, Some(T::FfnNormBias))),
         };
         let (predicted, join) = (self.options.predicted, self.join_output(layer));
@@ -320,7 +319,7 @@ impl<'a> Compiler<'a> {
             norm,
             only_wanted: false,
         };
-        // In parallel layers, attention's output joins after the FFN's input has been made.
+        // In parallel layers, the mixer's output joins after the FFN's input has been made.
         let (before, after) = match parallel {
             true => (None, Some(join)),
             // With predictors, it has joined before their phase.
@@ -377,5 +376,15 @@ impl<'a> Compiler<'a> {
         if let Some(phase) = self.program.phases.last_mut() {
             phase.only_for_logits = true;
         }
+    }
+}
+
+/// The bias of a matrix of a mixer's input, if there may be one.
+fn bias_of(input: T) -> Option<T> {
+    match input {
+        T::Q => Some(T::QBias),
+        T::K => Some(T::KBias),
+        T::V => Some(T::VBias),
+        _ => None,
     }
 }

@@ -83,11 +83,11 @@ pub struct Item {
 /// A board of relaxed atomics on which cores publish their parts of a result.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Board {
-    /// Q, K and V side by side.
+    /// Results of the matrices of a mixer's input side by side: Q, K and V.
     Qkv,
-    /// Attention's output before its projection.
+    /// The output of heads, or of a recurrent mixer's channels, before its projection.
     Heads,
-    /// Attention's output.
+    /// The mixer's output.
     Output,
     /// The predictor's fc1 times the residual stream.
     Predictor,
@@ -128,7 +128,7 @@ pub struct Join {
 pub enum Prepare {
     /// The residual stream becomes the embedded tokens.
     TakeEmbeddings,
-    /// Attention's output joins the residual stream.
+    /// The mixer's output joins the residual stream.
     JoinOutput(Join),
     /// All cores' FFN shares are summed, and the sum joins the residual stream.
     JoinShares {
@@ -237,6 +237,13 @@ pub enum Work {
         /// Columns per token on the board of heads.
         width: usize,
     },
+    /// The core's heads or channels of a recurrent mixer.
+    Recurrent {
+        /// Columns per token on the board of the input matrices' results.
+        in_width: usize,
+        /// Columns per token on the board of heads.
+        width: usize,
+    },
     /// Neuron clusters of the FFN.
     Neurons {
         /// Which part.
@@ -267,7 +274,7 @@ impl Phase {
         match &self.work {
             Work::Rows(rows) => &rows.items,
             Work::Neurons { items, .. } => items,
-            Work::Heads { .. } => &[],
+            Work::Heads { .. } | Work::Recurrent { .. } => &[],
         }
     }
 
@@ -275,7 +282,7 @@ impl Phase {
         match &mut self.work {
             Work::Rows(rows) => &mut rows.items,
             Work::Neurons { items, .. } => items,
-            Work::Heads { .. } => &mut [],
+            Work::Heads { .. } | Work::Recurrent { .. } => &mut [],
         }
     }
 

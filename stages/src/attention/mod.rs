@@ -10,7 +10,7 @@ pub use room::KvRoom;
 
 use crate::kernels::kv::{BLOCK, KvCache};
 use crate::kernels::{AttendScratch, KernelTable, KeyOrigin, Queries, Turns};
-use crate::sequences::{BlockCopy, Tables, TokenPlace};
+use crate::sequences::{BlockCopy, Snapshot, Tables, TokenPlace};
 use rotation::Rotation;
 use share::Share;
 
@@ -21,6 +21,8 @@ pub struct Places<'a> {
     pub tokens: &'a [TokenPlace],
     /// The tables of their sequences, with room for them.
     pub tables: &'a Tables,
+    /// Recurrent states that are kept on the way.
+    pub snapshots: &'a [Snapshot],
 }
 
 /// Weights of the norms of queries and keys in a layer; empty if it has none.
@@ -37,7 +39,8 @@ pub struct QkWeights<'a> {
 /// One core's share of attention, with the KV cache of its heads.
 #[derive(Debug)]
 pub struct Attention {
-    layers: Vec<Layer>,
+    /// By layer of the network; `None` without attention.
+    layers: Vec<Option<Layer>>,
     rotations: Vec<Rotation>,
     /// Of the rotations whose keys are stored without their rotated bias.
     turns: Vec<Option<Turns>>,
@@ -60,8 +63,8 @@ struct Layer {
     pool: usize,
     /// The rotation of the bias that stored keys lack.
     bias_rope: Option<usize>,
-    /// The layer that has its keys and values in the cache.
-    origin: usize,
+    /// The number in the cache of the layer that has its keys and values.
+    cached: usize,
 }
 
 impl Attention {
@@ -72,23 +75,32 @@ impl Attention {
         room: &KvRoom,
         max_tokens: usize,
     ) -> Self {
-        let layer = |(l, &pool): (usize, &usize)| Layer {
-            network: network.attention(l).clone(),
-            share: Share::new(network.attention(l), rank, threads),
+        let layer = |attention: &network::Attention, (cached, pool): (usize, usize)| Layer {
+            network: attention.clone(),
+            share: Share::new(attention, rank, threads),
             pool,
-            bias_rope: room.bias_rope(network, l),
-            origin: match network.attention(l).kv {
-                KvOrigin::Layer(origin) => origin,
-                KvOrigin::Own | KvOrigin::KeysAlone => l,
+            bias_rope: room.bias_rope(network, attention),
+            cached: match attention.kv {
+                KvOrigin::Layer(origin) => {
+                    let before = network.layers[..origin].iter();
+                    before.filter(|l| !l.mixer.body.is_recurrent()).count()
+                }
+                KvOrigin::Own | KvOrigin::KeysAlone => cached,
             },
         };
-        let layers: Vec<Layer> = room.pool_of.iter().enumerate().map(layer).collect();
+        let mut pools = room.pool_of.iter().copied().enumerate();
+        let mixers = (0..network.n_layers()).map(|l| network.attention(l));
+        let layers = mixers.map(|attention| Some(layer(attention?, pools.next()?)));
+        let layers: Vec<Option<Layer>> = layers.collect();
         let ropes = network.ropes.iter();
         let rotations: Vec<Rotation> = ropes
             .map(|rope| Rotation::new(rope, room.context, max_tokens))
             .collect();
         let turns = |(i, rotation): (usize, &Rotation)| {
-            let is_used = layers.iter().any(|layer| layer.bias_rope == Some(i));
+            let is_used = layers
+                .iter()
+                .flatten()
+                .any(|layer| layer.bias_rope == Some(i));
             is_used.then(|| rotation.turns(room.context))
         };
         Self {
@@ -113,12 +125,14 @@ impl Attention {
                 .sum::<usize>()
             + (widest_norm(network) + widest_values(network) + 2 * widest_head(network))
                 * size_of::<f32>()
-            + network.n_layers() * size_of::<Layer>()
+            + network.n_layers() * size_of::<Option<Layer>>()
     }
 
     /// First column of this core's part of a layer's output, and its width.
     pub fn columns(&self, layer: usize) -> (usize, usize) {
-        let Layer { network, share, .. } = &self.layers[layer];
+        let Some(Layer { network, share, .. }) = &self.layers[layer] else {
+            return (0, 0);
+        };
         (
             share.q_heads.start * network.head_dim,
             share.q_heads.len() * network.head_dim,
@@ -150,7 +164,10 @@ impl Attention {
         qkv: &mut [f32],
         out: &mut [f32],
     ) {
-        let width = self.layers[layer].network.qkv_dim();
+        let Some(of_layer) = &self.layers[layer] else {
+            return;
+        };
+        let width = of_layer.network.qkv_dim();
         let rows = qkv.chunks_exact_mut(width);
         for (t, (token, row)) in places.tokens.iter().zip(rows).enumerate() {
             self.take_values(kernels, layer, row);
@@ -174,9 +191,12 @@ impl Attention {
     /// Takes the values of this core's heads of a token, and normalises them: first, because they may be the keys
     /// before their norm.
     fn take_values(&mut self, kernels: &KernelTable, layer: usize, row: &[f32]) {
-        let Layer {
+        let Some(Layer {
             network: a, share, ..
-        } = &self.layers[layer];
+        }) = &self.layers[layer]
+        else {
+            return;
+        };
         // The last columns: those of V, or those of K if there is no V.
         let Some(start) = row.len().checked_sub(a.kv_dim()).filter(|_| a.k_rows() > 0) else {
             return;
@@ -201,9 +221,12 @@ impl Attention {
         norms: QkWeights<'_>,
         row: &mut [f32], // [qkv_dim]
     ) {
-        let Layer {
+        let Some(Layer {
             network: a, share, ..
-        } = &self.layers[layer];
+        }) = &self.layers[layer]
+        else {
+            return;
+        };
         let (q, kv) = row.split_at_mut(a.q_dim());
         let k = &mut kv[..a.k_rows()];
         let per_row = a.qk_norm.filter(|norm| norm.span == NormSpan::Row);
@@ -264,16 +287,16 @@ impl Attention {
         k_bias: &[f32],  // [kv_dim]
         row: &mut [f32], // [q_dim + 2 * kv_dim]
     ) {
-        let Layer {
+        let Some(Layer {
             network: a,
             share,
-            bias_rope,
+            bias_rope: Some(rope),
             ..
-        } = &self.layers[layer];
-        let Some(rope) = *bias_rope else {
+        }) = &self.layers[layer]
+        else {
             return;
         };
-        let rotation = &self.rotations[rope];
+        let rotation = &self.rotations[*rope];
         let (d, rotated) = (a.head_dim, rotation.width());
         for head in share.kv_heads.clone() {
             let key = &mut row[a.q_dim() + head * d..][..rotated];
@@ -294,12 +317,16 @@ impl Attention {
         token: &TokenPlace,
         row: &[f32], // [qkv_dim]
     ) {
-        let Layer {
+        let Some(Layer {
             network: a,
             share,
             pool,
+            cached,
             ..
-        } = &self.layers[layer];
+        }) = &self.layers[layer]
+        else {
+            return;
+        };
         if a.k_rows() == 0 {
             return;
         }
@@ -310,7 +337,7 @@ impl Attention {
         for (local, head) in share.kv_heads.clone().enumerate() {
             let columns = head * a.head_dim..(head + 1) * a.head_dim;
             let (k, v) = (&k[columns.clone()], &self.values[columns]);
-            self.cache.store((layer, local), at, k, v);
+            self.cache.store((*cached, local), at, k, v);
         }
     }
 
@@ -323,17 +350,17 @@ impl Attention {
         k_bias: &[f32],
         (qkv, out): (&[f32], &mut [f32]), // [n_tokens, qkv_dim], [n_tokens, own columns]
     ) {
+        let (Some(of_layer), Some(first)) = (&self.layers[layer], tokens.first()) else {
+            return;
+        };
         let Layer {
             network: a,
             share,
             pool,
-            origin,
+            cached,
             bias_rope,
-        } = &self.layers[layer];
+        } = of_layer;
         let turns = bias_rope.and_then(|rope| self.turns[rope].as_ref());
-        let Some(first) = tokens.first() else {
-            return;
-        };
         let own = share.q_heads.len() * a.head_dim;
         for (local, kv) in share.kv_heads.clone().enumerate() {
             let readers = share.readers(kv);
@@ -353,7 +380,7 @@ impl Attention {
                 }),
             };
             let out = &mut out[(readers.start - share.q_heads.start) * a.head_dim..];
-            let kv = self.cache.head(*origin, local);
+            let kv = self.cache.head(*cached, local);
             kernels.attend(queries, kv, &mut self.scratch, out, own);
         }
     }
@@ -377,26 +404,25 @@ fn normalise(
 
 /// Elements of the largest head.
 fn widest_head(network: &Network) -> usize {
-    let heads = network.layers.iter().map(|l| l.attention.body.head_dim);
+    let heads = network.attentions().map(|a| a.head_dim);
     heads.max().unwrap_or(0)
 }
 
 /// Elements of the values of all heads of the layer that has the most.
 fn widest_values(network: &Network) -> usize {
-    let values = network.layers.iter().map(|l| l.attention.body.kv_dim());
+    let values = network.attentions().map(|a| a.kv_dim());
     values.max().unwrap_or(0)
 }
 
 /// Elements of the longest row that a norm of queries or keys spans.
 fn widest_norm(network: &Network) -> usize {
-    let rows = network.layers.iter().map(|layer| {
-        let a = &layer.attention.body;
-        match a.qk_norm.map(|norm| norm.span) {
+    let rows = network
+        .attentions()
+        .map(|a| match a.qk_norm.map(|norm| norm.span) {
             Some(NormSpan::Row) => a.q_dim(),
             Some(NormSpan::Head | NormSpan::OwnHead) => a.head_dim,
             None => 0,
-        }
-    });
+        });
     rows.max().unwrap_or(0)
 }
 

@@ -1,4 +1,5 @@
-//! How much the KV cache holds: formats, pools and blocks, for one core and for all.
+//! How much is kept of the past: the KV cache's format, pools and blocks, for one core and for all, and recurrent
+//! states.
 
 use forebay_models::kv_type::KvType;
 use forebay_models::network::{Attention, KvOrigin, Network};
@@ -6,9 +7,9 @@ use forebay_models::network::{Attention, KvOrigin, Network};
 use super::share::Share;
 use crate::kernels::Turns;
 use crate::kernels::kv::{KvLayer, KvShape};
-use crate::sequences::PoolShape;
+use crate::sequences::{PoolShape, STATES_OF_SEQUENCE};
 
-/// What the KV cache has room for. Layers that see equally far back share a pool: a sequence has the same blocks in
+/// What there is room for. Layers that see equally far back share a pool: a sequence has the same blocks in
 /// all of them.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct KvRoom {
@@ -19,8 +20,10 @@ pub struct KvRoom {
     /// First the pool of layers that see everything, if there are any, then one for each length of
     /// sliding window.
     pub pools: Vec<PoolShape>,
-    /// Which of the pools each layer uses.
+    /// Which of the pools each layer with attention uses, in their order.
     pub pool_of: Vec<usize>,
+    /// Recurrent states, each of all layers that have one; 0 if none has.
+    pub states: usize,
 }
 
 impl KvRoom {
@@ -33,8 +36,8 @@ impl KvRoom {
         sequences: usize,
     ) -> Self {
         // A window as long as the context cuts nothing off.
-        let window = |layer: usize| network.attention(layer).window.filter(|&w| w < context);
-        let of_layers: Vec<Option<usize>> = (0..network.n_layers()).map(window).collect();
+        let windows = network.attentions().map(|a| a.window);
+        let of_layers: Vec<Option<usize>> = windows.map(|w| w.filter(|&w| w < context)).collect();
         let mut windows = of_layers.clone();
         windows.sort_unstable();
         windows.dedup();
@@ -51,6 +54,10 @@ impl KvRoom {
             context,
             pools: windows.iter().map(pool).collect(),
             pool_of: of_layers.iter().map(pool_of).collect(),
+            states: match network.is_recurrent() {
+                true => sequences.saturating_mul(STATES_OF_SEQUENCE),
+                false => 0,
+            },
         }
     }
 
@@ -68,8 +75,7 @@ impl KvRoom {
         (rank, threads): (usize, usize),
         counts: impl Fn(&Attention) -> bool,
     ) -> KvShape {
-        let layer = |(l, &pool): (usize, &usize)| {
-            let attention = network.attention(l);
+        let layer = |(attention, &pool): (&Attention, &usize)| {
             let heads = Share::new(attention, rank, threads).kv_heads.len();
             KvLayer {
                 heads: if counts(attention) { heads } else { 0 },
@@ -79,19 +85,18 @@ impl KvRoom {
         };
         KvShape {
             kind: self.kind,
-            layers: self.pool_of.iter().enumerate().map(layer).collect(),
+            layers: network.attentions().zip(&self.pool_of).map(layer).collect(),
             pools: self.pools.iter().map(|pool| pool.blocks).collect(),
         }
     }
 
     /// The rotation of the bias that is not stored with keys, if they become bytes and have one: it can be much larger
     /// than what makes keys differ. A norm of keys removes it.
-    pub(super) fn bias_rope(&self, network: &Network, layer: usize) -> Option<usize> {
-        let a = network.attention(layer);
+    pub(super) fn bias_rope(&self, network: &Network, a: &Attention) -> Option<usize> {
         let is_plain = a.qkv_bias && a.qk_norm.is_none() && a.kv == KvOrigin::Own;
-        // A layer that attends over another's keys would need that one's bias.
-        let mut attentions = network.layers.iter().map(|l| &l.attention.body);
-        let are_shared = attentions.any(|a| a.kv == KvOrigin::Layer(layer));
+        // A layer that attends over another's keys would need that one's bias; no known model has both.
+        let mut attentions = network.attentions();
+        let are_shared = attentions.any(|a| matches!(a.kv, KvOrigin::Layer(_)));
         let subtracts = self.kind == KvType::Q8 && is_plain && !are_shared;
         a.rope.filter(|_| subtracts)
     }
@@ -100,8 +105,8 @@ impl KvRoom {
     pub fn bytes(&self, network: &Network, threads: usize) -> usize {
         let ropes = network.ropes.iter().enumerate();
         let turns = ropes.filter(|&(i, _)| {
-            let mut layers = 0..network.n_layers();
-            layers.any(|layer| self.bias_rope(network, layer) == Some(i))
+            let mut attentions = network.attentions();
+            attentions.any(|a| self.bias_rope(network, a) == Some(i))
         });
         let turns = turns.map(|(_, rope)| Turns::bytes(rope.rotary_dim / 2, self.context));
         let turns = turns.fold(0, usize::saturating_add);

@@ -1,4 +1,4 @@
-//! Which blocks of the KV cache have the positions of which sequence.
+//! Which blocks of the KV cache have the positions of which sequence, and which recurrent state is whose.
 //!
 //! A sequence is a list of blocks in every pool of the cache, one block per 64 positions. Sequences share blocks after
 //! a fork, until one of them writes to a block. In a pool with a sliding window, blocks that no further token sees are
@@ -7,14 +7,17 @@
 //! One thread plans steps with this; the cores get [`Tables`] and the copies to make before a step.
 
 mod pool;
+mod state;
 mod table;
 mod tables;
 
 pub use pool::PoolShape;
+pub use state::STATES_OF_SEQUENCE;
 pub use table::GONE;
 pub use tables::Tables;
 
 use pool::Pool;
+use state::State;
 use table::Table;
 
 /// An open sequence: a small number, which is used again after [`Sequences::free`].
@@ -48,11 +51,49 @@ pub struct BlockCopy {
     pub to: u32,
 }
 
+/// A recurrent state that is made, in all layers, before anything is computed in a step.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct StateCopy {
+    /// The state that is copied; zeros if there is none.
+    pub from: Option<u32>,
+    /// The state that it overwrites.
+    pub to: u32,
+}
+
+/// A recurrent state that is kept while a step is computed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Snapshot {
+    /// In each layer, the sequence's state is copied before this token changes it.
+    pub before: TokenPlace,
+    /// The state that it overwrites.
+    pub state: u32,
+}
+
+/// What the cores copy for a step. All blocks and states are copied before anything is written, each kind in its order.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Copies {
+    /// Of the KV cache.
+    pub blocks: Vec<BlockCopy>,
+    /// States with which sequences begin.
+    pub states: Vec<StateCopy>,
+    /// States that are kept on the way.
+    pub snapshots: Vec<Snapshot>,
+}
+
+impl Copies {
+    /// Nothing is copied.
+    pub fn clear(&mut self) {
+        self.blocks.clear();
+        self.states.clear();
+        self.snapshots.clear();
+    }
+}
+
 /// A sequence cannot grow.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("the KV cache is full: pool {pool} has {free} free blocks, {needed} are needed")]
 pub struct Full {
-    /// The pool that lacks blocks.
+    /// The pool that lacks blocks; their number if states are missing.
     pub pool: usize,
     /// How many blocks the sequence needs there.
     pub needed: usize,
@@ -64,6 +105,8 @@ pub struct Full {
 #[derive(Debug)]
 pub struct Sequences {
     pools: Vec<Pool>,
+    /// Recurrent states; `None` without recurrent layers.
+    states: Option<Pool>,
     sequences: Vec<Option<Sequence>>,
 }
 
@@ -71,13 +114,15 @@ pub struct Sequences {
 struct Sequence {
     len: usize,
     tables: Vec<Table>, // [pools]
+    state: State,
 }
 
 impl Sequences {
-    /// No sequences, and all blocks free.
-    pub fn new(pools: &[PoolShape]) -> Self {
+    /// No sequences, and all blocks free. `states` is the number of recurrent states, 0 if no layer has one.
+    pub fn new(pools: &[PoolShape], states: usize) -> Self {
         Self {
             pools: pools.iter().copied().map(Pool::new).collect(),
+            states: (states > 0).then(|| state::pool(states)),
             sequences: Vec::new(),
         }
     }
@@ -95,7 +140,11 @@ impl Sequences {
     /// An empty sequence.
     pub fn open(&mut self) -> SequenceId {
         let tables = self.pools.iter().map(|_| Table::default()).collect();
-        self.add(Sequence { len: 0, tables })
+        self.add(Sequence {
+            len: 0,
+            tables,
+            state: State::default(),
+        })
     }
 
     /// A sequence with the same tokens, which takes no memory until one of the two grows.
@@ -103,11 +152,15 @@ impl Sequences {
     /// # Panics
     /// The sequence is not open.
     pub fn fork(&mut self, id: SequenceId) -> SequenceId {
-        let (pools, sequence) = self.both(id);
+        let (pools, states, sequence) = self.parts(id);
         let tables = sequence.tables.iter().zip(pools);
         let fork = Sequence {
             len: sequence.len,
             tables: tables.map(|(table, pool)| table.fork(pool)).collect(),
+            state: match states {
+                Some(states) => sequence.state.fork(states),
+                None => State::default(),
+            },
         };
         self.add(fork)
     }
@@ -120,13 +173,8 @@ impl Sequences {
     ///
     /// # Panics
     /// The sequence is not open.
-    pub fn extend(
-        &mut self,
-        id: SequenceId,
-        n: usize,
-        copies: &mut Vec<BlockCopy>,
-    ) -> Result<(), Full> {
-        let (pools, sequence) = self.both(id);
+    pub fn extend(&mut self, id: SequenceId, n: usize, copies: &mut Copies) -> Result<(), Full> {
+        let (pools, states, sequence) = self.parts(id);
         if n == 0 {
             return Ok(());
         }
@@ -140,32 +188,64 @@ impl Sequences {
                 return Err(Full { pool, needed, free });
             }
         }
+        if let Some(states) = &states {
+            let (needed, free) = (sequence.state.needed(states), states.free());
+            if needed > free {
+                let pool = pools.len();
+                return Err(Full { pool, needed, free });
+            }
+        }
         for (i, (table, pool)) in tables.iter_mut().zip(pools).enumerate() {
             let copy = table.extend(pool, len, end);
-            copies.extend(copy.map(|(from, to)| BlockCopy { pool: i, from, to }));
+            let copy = copy.map(|(from, to)| BlockCopy { pool: i, from, to });
+            copies.blocks.extend(copy);
+        }
+        if let Some(states) = states {
+            let place = TokenPlace {
+                sequence: id,
+                position: len as u32,
+            };
+            sequence.state.extend(states, place, end, copies);
         }
         sequence.len = end;
         Ok(())
     }
 
+    /// Wants a snapshot of the recurrent state at `position` in place of the present one: when an [`Self::extend`]
+    /// passes it, and until the sequence is cut.
+    ///
+    /// # Panics
+    /// The sequence is not open.
+    pub fn want_snapshot(&mut self, id: SequenceId, position: usize) {
+        self.parts(id).2.state.want(position);
+    }
+
     /// Drops the tokens from `position` on and returns how many are left: `position`, or all if there are fewer; but
     /// none if a sliding window has dropped what the next token would see. Tokens of the last [`Self::extend`] can
-    /// always be dropped.
+    /// always be dropped. With recurrent states, the position of the snapshot is left if it is not beyond `position`,
+    /// else nothing.
     ///
     /// # Panics
     /// The sequence is not open.
     pub fn cut(&mut self, id: SequenceId, position: usize) -> usize {
-        let (pools, sequence) = self.both(id);
+        let (pools, states, sequence) = self.parts(id);
         if position >= sequence.len {
             return sequence.len;
         }
-        let mut tables = sequence.tables.iter().zip(&*pools);
-        let len = match tables.all(|(table, pool)| table.reaches(pool, position)) {
-            true => position,
-            false => 0,
+        let reaches = |position| {
+            let mut tables = sequence.tables.iter().zip(&*pools);
+            tables.all(|(table, pool)| table.reaches(pool, position))
+        };
+        let len = match &states {
+            Some(_) => sequence.state.last(position, reaches),
+            None if reaches(position) => position,
+            None => 0,
         };
         for (table, pool) in sequence.tables.iter_mut().zip(pools) {
             table.cut(pool, len);
+        }
+        if let Some(states) = states {
+            sequence.state.cut(states, len);
         }
         sequence.len = len;
         len
@@ -176,9 +256,12 @@ impl Sequences {
     /// # Panics
     /// The sequence is not open.
     pub fn free(&mut self, id: SequenceId) {
-        let (pools, sequence) = self.both(id);
+        let (pools, states, sequence) = self.parts(id);
         for (table, pool) in sequence.tables.iter_mut().zip(pools) {
             table.cut(pool, 0);
+        }
+        if let Some(states) = states {
+            sequence.state.cut(states, 0);
         }
         self.sequences[id.index()] = None;
     }
@@ -200,6 +283,14 @@ impl Sequences {
         self.sequence(id).tables[pool].blocks()
     }
 
+    /// A sequence's recurrent state; `None` if it has no tokens, or without recurrent layers.
+    ///
+    /// # Panics
+    /// The sequence is not open.
+    pub fn state(&self, id: SequenceId) -> Option<u32> {
+        self.sequence(id).state.live()
+    }
+
     fn add(&mut self, sequence: Sequence) -> SequenceId {
         let unused = self.sequences.iter().position(Option::is_none);
         let at = unused.unwrap_or(self.sequences.len());
@@ -217,9 +308,9 @@ impl Sequences {
         }
     }
 
-    fn both(&mut self, id: SequenceId) -> (&mut [Pool], &mut Sequence) {
+    fn parts(&mut self, id: SequenceId) -> (&mut [Pool], Option<&mut Pool>, &mut Sequence) {
         match self.sequences.get_mut(id.index()) {
-            Some(Some(sequence)) => (&mut self.pools, sequence),
+            Some(Some(sequence)) => (&mut self.pools, self.states.as_mut(), sequence),
             _ => panic!("{id:?} is not open"),
         }
     }

@@ -5,6 +5,8 @@ use proptest::prelude::*;
 use super::*;
 use crate::kernels::kv::BLOCK;
 
+mod states;
+
 /// What a position of a block holds: a token's own number, or that of one whose place was used again.
 type Content = u64;
 
@@ -21,7 +23,7 @@ struct Machine {
 impl Machine {
     fn new(shapes: &[PoolShape]) -> Self {
         Self {
-            sequences: Sequences::new(shapes),
+            sequences: Sequences::new(shapes, 0),
             shapes: shapes.to_vec(),
             tokens: HashMap::new(),
             memory: HashMap::new(),
@@ -37,7 +39,7 @@ impl Machine {
 
     /// A step with new tokens in some sequences: all of them grow, then all copies are made, then all is written.
     fn step(&mut self, growth: &[(SequenceId, usize)]) -> Result<(), Full> {
-        let mut copies = Vec::new();
+        let mut copies = Copies::default();
         let mut done = Ok(());
         let mut written = Vec::new();
         for &(id, n) in growth {
@@ -51,7 +53,7 @@ impl Machine {
                 }
             }
         }
-        for copy in copies {
+        for copy in copies.blocks {
             for offset in 0..BLOCK {
                 let from = self.memory.get(&(copy.pool, copy.from, offset)).copied();
                 let to = (copy.pool, copy.to, offset);
@@ -243,24 +245,24 @@ fn blocks_are_shared_until_one_writes() {
     machine.step(&[(a, 100)]).unwrap();
     let b = machine.fork(a);
     assert_eq!(machine.sequences.free_blocks(0), 8);
-    let mut copies = Vec::new();
+    let mut copies = Copies::default();
     machine.sequences.extend(b, 1, &mut copies).unwrap();
     let copy = BlockCopy {
         pool: 0,
         from: 1,
         to: 2,
     };
-    assert_eq!(copies, [copy]);
+    assert_eq!(copies.blocks, [copy]);
     // Now each has its own.
     machine.sequences.extend(a, 1, &mut copies).unwrap();
-    assert_eq!(copies, [copy]);
+    assert_eq!(copies.blocks, [copy]);
     assert_eq!(machine.sequences.table(a, 0), [0, 1]);
     assert_eq!(machine.sequences.table(b, 0), [0, 2]);
     // A block that begins with the first new token is not shared.
     machine.sequences.cut(a, 64);
     let c = machine.sequences.fork(a);
     machine.sequences.extend(c, 1, &mut copies).unwrap();
-    assert_eq!(copies.len(), 1);
+    assert_eq!(copies.blocks.len(), 1);
     assert_eq!(machine.sequences.table(c, 0), [0, 1]);
 }
 
@@ -310,9 +312,9 @@ fn a_full_pool_says_so_and_changes_nothing() {
 
 #[test]
 fn the_cores_get_the_tables_of_the_step() {
-    let mut sequences = Sequences::new(&[shape(9, None), shape(9, Some(64))]);
+    let mut sequences = Sequences::new(&[shape(9, None), shape(9, Some(64))], 0);
     let ids = [sequences.open(), sequences.open(), sequences.open()];
-    let mut copies = Vec::new();
+    let mut copies = Copies::default();
     for (i, &id) in ids.iter().enumerate() {
         sequences.extend(id, 70 * (i + 1), &mut copies).unwrap();
     }

@@ -32,7 +32,7 @@ fn rotate(head: &mut [f64], rope: &Rope, position: usize) {
 
 /// Queries, keys and values of the token at `position`, ready to be multiplied.
 fn prepared(network: &Network, layer: usize, position: usize, token: u64) -> [Vec<f64>; 3] {
-    let a = network.attention(layer);
+    let a = network.attention(layer).expect("attention");
     let row: Vec<f64> = input(network, layer, token)
         .iter()
         .map(|&v| v.into())
@@ -80,7 +80,7 @@ fn prepared(network: &Network, layer: usize, position: usize, token: u64) -> [Ve
 
 /// Attention of the last token of a sequence.
 fn defined(network: &Network, layer: usize, tokens: &[u64]) -> Vec<f64> {
-    let a = network.attention(layer);
+    let a = network.attention(layer).expect("attention");
     let d = a.head_dim;
     let of_layer = |layer: usize| -> Vec<_> {
         let all = tokens.iter().enumerate();

@@ -5,13 +5,13 @@ mod steps;
 
 use forebay_models::kv_type::KvType;
 use forebay_models::network::{
-    self, Activation, Block, Ffn, Head, KvOrigin, Layer, Network, Norm, NormKind, NormSpan, QkNorm,
-    Rope, RopePairing, RopeScaling, Temperature,
+    self, Activation, Block, Ffn, Head, KvOrigin, Layer, Mixer, Network, Norm, NormKind, NormSpan,
+    QkNorm, Rope, RopePairing, RopeScaling, Temperature,
 };
 
 use super::{Attention, KvRoom, Places, QkWeights};
 use crate::kernels::KernelTable;
-use crate::sequences::{BlockCopy, SequenceId, Sequences, Tables, TokenPlace};
+use crate::sequences::{Copies, SequenceId, Sequences, Tables, TokenPlace};
 
 /// SplitMix64.
 struct Random(u64);
@@ -40,7 +40,7 @@ const POISON: u64 = u64::MAX;
 
 /// Q, K and V of a token in a layer, with the bias of keys.
 fn input(network: &Network, layer: usize, token: u64) -> Vec<f32> {
-    let attention = network.attention(layer);
+    let attention = network.attention(layer).expect("attention");
     let n = attention.qkv_dim();
     if token == POISON {
         return vec![f32::NAN; n];
@@ -55,7 +55,7 @@ fn input(network: &Network, layer: usize, token: u64) -> Vec<f32> {
 
 /// Bias of a layer's keys, a few times larger than they are.
 fn bias(network: &Network, layer: usize) -> Vec<f32> {
-    let attention = network.attention(layer);
+    let attention = network.attention(layer).expect("attention");
     let n = if attention.qkv_bias {
         attention.kv_dim()
     } else {
@@ -67,7 +67,7 @@ fn bias(network: &Network, layer: usize) -> Vec<f32> {
 
 /// Weights of the norms of a layer.
 fn weights(network: &Network, layer: usize) -> (Vec<f32>, Vec<f32>) {
-    let a = network.attention(layer);
+    let a = network.attention(layer).expect("attention");
     let (q, k) = match a.qk_norm.map(|norm| norm.span) {
         Some(NormSpan::Head) => (a.head_dim, a.head_dim),
         Some(NormSpan::OwnHead | NormSpan::Row) => (a.q_dim(), a.k_rows()),
@@ -178,9 +178,9 @@ fn network() -> Network {
     };
     let pre_norm = Some(Norm::rms(1e-5));
     let layer = |attention| Layer {
-        attention: Block {
+        mixer: Block {
             pre_norm,
-            body: attention,
+            body: Mixer::Attention(attention),
             post_norm: None,
             residual_scale: 1.0,
         },
@@ -235,7 +235,7 @@ struct Machine {
     cores: Vec<Attention>,
     sequences: Sequences,
     tables: Tables,
-    copies: Vec<BlockCopy>,
+    copies: Copies,
 }
 
 impl Machine {
@@ -246,9 +246,9 @@ impl Machine {
             network: network.clone(),
             kernels: KernelTable::best(),
             cores: (0..threads).map(core).collect(),
-            sequences: Sequences::new(&room.pools),
+            sequences: Sequences::new(&room.pools, 0),
             tables: Tables::default(),
-            copies: Vec::new(),
+            copies: Copies::default(),
         }
     }
 
@@ -267,11 +267,11 @@ impl Machine {
             tokens.extend_from_slice(new);
         }
         self.tables.fill(&self.sequences, &places);
-        let n_columns = |layer: &Layer| layer.attention.body.q_dim();
+        let n_columns = |layer: &Layer| layer.mixer.body.out_dim();
         let all_columns = self.network.layers.iter().map(n_columns).sum();
         let mut results = vec![vec![f32::NAN; all_columns]; tokens.len()];
         for core in &mut self.cores {
-            core.begin(&places, &self.copies);
+            core.begin(&places, &self.copies.blocks);
             let mut first_column = 0;
             for (l, layer) in self.network.layers.iter().enumerate() {
                 let (q, k) = weights(&self.network, l);
@@ -282,6 +282,7 @@ impl Machine {
                 let step = Places {
                     tokens: &places,
                     tables: &self.tables,
+                    snapshots: &[],
                 };
                 let k_bias = bias(&self.network, l);
                 let norms = QkWeights {

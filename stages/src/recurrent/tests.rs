@@ -1,0 +1,279 @@
+//! Recurrent mixers of all cores together, with inputs that depend on the token only.
+
+use forebay_models::kv_type::KvType;
+use forebay_models::network::{Activation, Mixer, Network, Rope, RopePairing, ShortConv, Uniform};
+
+use super::{Recurrent, RecurrentWeights};
+use crate::attention::{KvRoom, Places};
+use crate::sequences::{Copies, SequenceId, Sequences, Tables, TokenPlace};
+
+/// SplitMix64.
+struct Random(u64);
+
+impl Random {
+    fn next(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let x = (self.0 ^ (self.0 >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        let x = (x ^ (x >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        x ^ (x >> 31)
+    }
+
+    fn below(&mut self, n: usize) -> usize {
+        (self.next() % n as u64) as usize
+    }
+
+    /// In -2..2.
+    fn numbers(&mut self, n: usize) -> Vec<f32> {
+        let number = |_| (self.next() >> 40) as f32 / (1 << 22) as f32 - 2.0;
+        (0..n).map(number).collect()
+    }
+}
+
+/// Mixers that differ in everything that they know.
+fn mixers() -> Vec<Mixer> {
+    let conv = |channels, kernel| Mixer::ShortConv(ShortConv { channels, kernel });
+    vec![conv(24, 3), conv(10, 2), conv(17, 5)]
+}
+
+/// A layer for each of them, between layers with attention.
+fn network() -> Network {
+    let mixers = mixers();
+    let mut network = Uniform {
+        name: "recurrent".into(),
+        n_layers: 2 * mixers.len() + 1,
+        d_model: 8,
+        n_heads: 8,
+        n_kv_heads: 2,
+        head_dim: 4,
+        d_ff: 8,
+        vocab_size: 8,
+        context_length: 1000,
+        rms_eps: 1e-5,
+        rope: Rope::plain(1e4, 4, RopePairing::HalfSplit),
+        window: None,
+        activation: Activation::Silu,
+        qkv_bias: false,
+        tied_head: true,
+        predictor_threshold: 0.0,
+    }
+    .network();
+    for (i, mixer) in mixers.into_iter().enumerate() {
+        network.layers[2 * i + 1].mixer.body = mixer;
+    }
+    network
+}
+
+/// Results of a token's input matrices in a layer.
+fn input(network: &Network, layer: usize, token: u64) -> Vec<f32> {
+    Random(token * 1000 + layer as u64).numbers(network.mixer(layer).in_dim())
+}
+
+/// A layer's vectors.
+struct Vectors {
+    taps: Vec<f32>,
+}
+
+impl Vectors {
+    fn of(network: &Network, layer: usize) -> Self {
+        let mut random = Random(7 + layer as u64);
+        let taps = match network.mixer(layer) {
+            Mixer::Attention(_) => 0,
+            Mixer::ShortConv(conv) => conv.channels * conv.kernel,
+        };
+        Self {
+            taps: random.numbers(taps),
+        }
+    }
+
+    fn weights(&self) -> RecurrentWeights<'_> {
+        RecurrentWeights { taps: &self.taps }
+    }
+}
+
+const CONTEXT: usize = 640;
+const MAX_TOKENS: usize = 96;
+
+/// All cores, and the thread that plans their steps.
+struct Machine {
+    network: Network,
+    cores: Vec<Recurrent>,
+    sequences: Sequences,
+    tables: Tables,
+    copies: Copies,
+}
+
+impl Machine {
+    fn new(network: &Network, n_sequences: usize, threads: usize) -> Self {
+        let room = KvRoom::new(network, KvType::F16, CONTEXT, MAX_TOKENS, n_sequences);
+        let core = |rank| Recurrent::new(network, (rank, threads), &room);
+        Self {
+            network: network.clone(),
+            cores: (0..threads).map(core).collect(),
+            sequences: Sequences::new(&room.pools, room.states),
+            tables: Tables::default(),
+            copies: Copies::default(),
+        }
+    }
+
+    /// Adds tokens to sequences; bits of every token's results, layer after layer.
+    fn step(&mut self, growth: &[(SequenceId, &[u64])]) -> Vec<Vec<u32>> {
+        self.copies.clear();
+        let (mut places, mut tokens) = (Vec::new(), Vec::new());
+        for &(sequence, new) in growth {
+            let first = self.sequences.len(sequence);
+            let extended = self.sequences.extend(sequence, new.len(), &mut self.copies);
+            extended.expect("room for all");
+            places.extend((first..first + new.len()).map(|position| TokenPlace {
+                sequence,
+                position: position as u32,
+            }));
+            tokens.extend_from_slice(new);
+        }
+        self.tables.fill(&self.sequences, &places);
+        let mut results = vec![Vec::new(); tokens.len()];
+        for core in &mut self.cores {
+            core.begin(&self.copies.states);
+        }
+        for (l, layer) in self.network.layers.iter().enumerate() {
+            if !layer.mixer.body.is_recurrent() {
+                assert!(self.cores.iter().all(|core| core.columns(l).1 == 0));
+                continue;
+            }
+            let vectors = Vectors::of(&self.network, l);
+            let rows = tokens.iter().map(|&t| input(&self.network, l, t));
+            let rows = rows.collect::<Vec<_>>().concat();
+            let n = layer.mixer.body.out_dim();
+            let mut all = vec![vec![f32::NAN; n]; tokens.len()];
+            for core in &mut self.cores {
+                let (start, width) = core.columns(l);
+                if width == 0 {
+                    continue;
+                }
+                let mut out = vec![f32::NAN; tokens.len() * width];
+                let places = Places {
+                    tokens: &places,
+                    tables: &self.tables,
+                    snapshots: &self.copies.snapshots,
+                };
+                core.run(l, places, vectors.weights(), &rows, &mut out);
+                for (all, out) in all.iter_mut().zip(out.chunks(width)) {
+                    all[start..start + width].copy_from_slice(out);
+                }
+            }
+            for (result, all) in results.iter_mut().zip(all) {
+                result.extend(all.into_iter().map(f32::to_bits));
+            }
+        }
+        results
+    }
+}
+
+/// Bits of every token's results, token by token on one core.
+fn alone(network: &Network, tokens: &[u64]) -> Vec<Vec<u32>> {
+    let mut machine = Machine::new(network, 1, 1);
+    let id = machine.sequences.open();
+    let tokens = tokens.chunks(1);
+    tokens.flat_map(|t| machine.step(&[(id, t)])).collect()
+}
+
+/// `c * conv(b * x)` of the last token in f64.
+fn short_conv(conv: &ShortConv, taps: &[f32], rows: &[Vec<f32>]) -> Vec<f64> {
+    let n = conv.channels;
+    let channel = |c: usize| {
+        let seen = rows.iter().rev().zip((0..conv.kernel).rev());
+        let products = seen.map(|(row, tap)| {
+            f64::from(row[c]) * f64::from(row[2 * n + c]) * f64::from(taps[tap * n + c])
+        });
+        products.sum::<f64>() * f64::from(rows[rows.len() - 1][n + c])
+    };
+    (0..n).map(channel).collect()
+}
+
+#[test]
+fn every_layer_computes_what_its_description_says() {
+    let network = network();
+    let tokens: Vec<u64> = (100..120).collect();
+    let results = alone(&network, &tokens);
+    for last in 0..tokens.len() {
+        let mut want = Vec::new();
+        for l in 0..network.n_layers() {
+            let rows = tokens[..=last].iter().map(|&t| input(&network, l, t));
+            let rows: Vec<Vec<f32>> = rows.collect();
+            let taps = Vectors::of(&network, l).taps;
+            match network.mixer(l) {
+                Mixer::Attention(_) => {}
+                Mixer::ShortConv(conv) => want.extend(short_conv(conv, &taps, &rows)),
+            }
+        }
+        assert_eq!(results[last].len(), want.len());
+        for (i, (&got, want)) in results[last].iter().zip(want).enumerate() {
+            let got = f64::from(f32::from_bits(got));
+            assert!((got - want).abs() < 1e-4, "{last} {i}: {got} for {want}");
+        }
+    }
+}
+
+#[test]
+fn batches_and_cores_change_no_bit() {
+    let network = network();
+    let tokens: Vec<u64> = (500..560).collect();
+    let want = alone(&network, &tokens);
+    for threads in [1, 2, 3, 7, 12] {
+        for batch in [1, 7, 60] {
+            let mut machine = Machine::new(&network, 1, threads);
+            let id = machine.sequences.open();
+            let steps = tokens.chunks(batch);
+            let got: Vec<_> = steps.flat_map(|t| machine.step(&[(id, t)])).collect();
+            assert_eq!(got, want, "{threads} cores, {batch} tokens at once");
+        }
+    }
+}
+
+#[test]
+fn sequences_forks_and_cuts_keep_every_bit() {
+    let network = network();
+    let mut random = Random(3);
+    let mut machine = Machine::new(&network, 4, 2);
+    let mut known: Vec<(SequenceId, Vec<u64>)> = Vec::new();
+    let mut token = 0;
+    for _ in 0..120 {
+        match random.below(8) {
+            _ if known.is_empty() => known.push((machine.sequences.open(), Vec::new())),
+            0 if known.len() < 4 => {
+                let (from, tokens) = known[random.below(known.len())].clone();
+                known.push((machine.sequences.fork(from), tokens));
+            }
+            1 if known.len() < 4 => known.push((machine.sequences.open(), Vec::new())),
+            2 if known.len() == 4 => {
+                let (id, _) = known.swap_remove(random.below(4));
+                machine.sequences.free(id);
+            }
+            3 => {
+                let at = random.below(known.len());
+                let (id, tokens) = &mut known[at];
+                let at = tokens.len().saturating_sub(random.below(30));
+                tokens.truncate(machine.sequences.cut(*id, at));
+            }
+            _ => {
+                let mut new = Vec::new();
+                for (id, tokens) in &mut known {
+                    let n = random.below(12);
+                    let from = tokens.len();
+                    tokens.extend(token..token + n as u64);
+                    token += n as u64;
+                    machine
+                        .sequences
+                        .want_snapshot(*id, from + random.below(12));
+                    new.push((*id, tokens[from..].to_vec(), tokens.clone()));
+                }
+                let step: Vec<_> = new.iter().map(|(id, t, _)| (*id, &t[..])).collect();
+                let mut results = machine.step(&step).into_iter();
+                for (_, new, all) in &new {
+                    let want = alone(&network, all).split_off(all.len() - new.len());
+                    let got: Vec<_> = results.by_ref().take(new.len()).collect();
+                    assert_eq!(got, want);
+                }
+            }
+        }
+    }
+}
