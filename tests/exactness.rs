@@ -274,12 +274,15 @@ fn tables() {
     }
 }
 
-/// Short convolutions, whose states go from step to step.
+/// Short convolutions and delta nets, whose states go from step to step.
 #[test]
 fn recurrent() {
-    let model = support::tiny("lfm2_bf16");
-    let paths = check("lfm2_bf16", Some(&model), &[Sparsity::Dense]);
-    assert_eq!(paths, [WeightPath::InMemory, WeightPath::Streamed].into());
+    for name in ["lfm2_bf16", "qwen3_5_bf16"] {
+        let model = support::tiny(name);
+        let paths = check(name, Some(&model), &[Sparsity::Dense]);
+        let both = [WeightPath::InMemory, WeightPath::Streamed].into();
+        assert!(paths.is_superset(&both), "{name}: {paths:?}");
+    }
 }
 
 /// The logits of a text read at once are those of its tokens generated one by one.

@@ -198,16 +198,17 @@ matches_transformers! {
         ernie4_5_bf16, ernie4_5_bf16_gguf, exaone4_bf16, exaone4_bf16_gguf, exaone4_full_bf16,
         exaone4_full_bf16_gguf, falcon_bf16, falcon_bf16_gguf, falcon_relu_f16, falcon_two_norms_bf16,
         falcon_two_norms_bf16_gguf, gemma2_bf16, gemma2_bf16_gguf, gemma3_bf16, gemma3_linear_bf16,
-        gemma3_linear_bf16_gguf, gemma4_bf16, gemma4_bf16_gguf, gemma4_inputs_bf16, gemma4_inputs_bf16_gguf, glm4_bf16, glm4_bf16_gguf, gpt2_bf16, gpt2_bf16_gguf, granite_bf16,
-        granite_bf16_gguf, hunyuan_bf16, hunyuan_bf16_gguf, internlm2_bf16, internlm2_bf16_gguf,
-        lfm2_bf16, lfm2_bf16_gguf, llama3_rope_bf16, llama3_rope_v5_bf16, llama_fatrelu_bf16, llama_gqa_tied_f32, llama_head_dim_bf16,
-        llama_linear_rope_f16, llama_relu_f16, minicpm_bf16, minicpm_bf16_gguf, mistral3_yarn_bf16,
-        mistral3_yarn_bf16_gguf, mistral_window_f16_sharded, nemotron_bf16, nemotron_bf16_gguf, olmo2_bf16,
-        olmo2_bf16_gguf, olmo3_bf16, olmo3_bf16_gguf, opt_bf16, phi2_bf16, phi2_bf16_gguf, phi3_longrope_bf16,
-        phi3_longrope_bf16_gguf, phi3_plain_f16, phi3_plain_f16_gguf, phi3_window_f16, qwen2_tied_bf16,
-        qwen2_untied_f16, qwen3_bf16, qwen3_bf16_gguf, seed_oss_bf16, seed_oss_bf16_gguf, smollm3_bf16,
-        smollm3_bf16_gguf, stablelm_12b_bf16, stablelm_12b_bf16_gguf, stablelm_bf16, stablelm_bf16_gguf,
-        starcoder2_bf16, starcoder2_bf16_gguf, starcoder2_window_f16;
+        gemma3_linear_bf16_gguf, gemma4_bf16, gemma4_bf16_gguf, gemma4_inputs_bf16, gemma4_inputs_bf16_gguf,
+        glm4_bf16, glm4_bf16_gguf, gpt2_bf16, gpt2_bf16_gguf, granite_bf16, granite_bf16_gguf, hunyuan_bf16,
+        hunyuan_bf16_gguf, internlm2_bf16, internlm2_bf16_gguf, lfm2_bf16, lfm2_bf16_gguf, llama3_rope_bf16,
+        llama3_rope_v5_bf16, llama_fatrelu_bf16, llama_gqa_tied_f32, llama_head_dim_bf16, llama_linear_rope_f16,
+        llama_relu_f16, minicpm_bf16, minicpm_bf16_gguf, mistral3_yarn_bf16, mistral3_yarn_bf16_gguf,
+        mistral_window_f16_sharded, nemotron_bf16, nemotron_bf16_gguf, olmo2_bf16, olmo2_bf16_gguf, olmo3_bf16,
+        olmo3_bf16_gguf, opt_bf16, phi2_bf16, phi2_bf16_gguf, phi3_longrope_bf16, phi3_longrope_bf16_gguf,
+        phi3_plain_f16, phi3_plain_f16_gguf, phi3_window_f16, qwen2_tied_bf16, qwen2_untied_f16, qwen3_5_bf16,
+        qwen3_5_bf16_gguf, qwen3_5_parts_bf16, qwen3_bf16, qwen3_bf16_gguf, seed_oss_bf16, seed_oss_bf16_gguf,
+        smollm3_bf16, smollm3_bf16_gguf, stablelm_12b_bf16, stablelm_12b_bf16_gguf, stablelm_bf16,
+        stablelm_bf16_gguf, starcoder2_bf16, starcoder2_bf16_gguf, starcoder2_window_f16;
     Quantised: bamboo_powerinfer, bamboo_powerinfer_tables, llama_iq4_nl, llama_iq4_xs, llama_k, llama_legacy,
         qwen2_k, qwen2_legacy, qwen2_mxfp4;
 }

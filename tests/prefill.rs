@@ -189,7 +189,13 @@ fn a_prompt_that_begins_with_what_is_cached_goes_on_from_there() {
 /// prompt.
 #[test]
 fn recurrent_states_are_read_again_from_the_nearest_snapshot() {
-    let model = support::tiny("lfm2_bf16");
+    for name in ["lfm2_bf16", "qwen3_5_bf16"] {
+        reads_again_from_the_nearest_snapshot(name);
+    }
+}
+
+fn reads_again_from_the_nearest_snapshot(name: &str) {
+    let model = support::tiny(name);
     let new = || build(engine(Some(&model)).context(256).max_batch(32));
     let engine = new();
     let Prompt::Tokens(ids) = prompt(200, engine.network().vocab_size) else {

@@ -7,7 +7,7 @@ use crate::block::BlockType;
 use crate::chat_templates::ChatTemplates;
 use crate::error::{ModelError, Result};
 use crate::network::Network;
-use crate::tensor::{LayerTensor, TensorId, TensorMeta, TensorSource};
+use crate::tensor::{LayerTensor, Stored, TensorId, TensorMeta, TensorSource};
 use crate::tokenizer::TokenizerSpec;
 
 /// Neurons that move together: the maximum of a cluster.
@@ -161,8 +161,8 @@ impl TensorSource for SortedNeurons {
         }
     }
 
-    fn added(&self, id: TensorId) -> f32 {
-        self.inner.added(id)
+    fn stored(&self, id: TensorId) -> Stored {
+        self.inner.stored(id)
     }
 }
 

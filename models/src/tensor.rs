@@ -18,7 +18,7 @@ use crate::tokenizer::TokenizerSpec;
 pub enum LayerTensor {
     /// Norm before attention, `[d_model]`.
     AttnNorm = 0,
-    /// Query projection, `[n_heads * head_dim, d_model]`.
+    /// Query projection, `[n_heads * head_dim, d_model]`; with output gates, each head's gate follows it.
     Q = 1,
     /// Key projection, `[n_kv_heads * head_dim, d_model]`.
     K = 2,
@@ -78,11 +78,23 @@ pub enum LayerTensor {
     /// Weights of a causal convolution, `[channels, kernel]`, the current position's last. In packed files
     /// `[kernel, channels]`.
     ConvTaps = 41,
+    /// Output gate of a delta net, `[n_value_heads * value_dim, d_model]`.
+    OutputGate = 42,
+    /// What decides how much a delta net forgets, `[n_value_heads, d_model]`.
+    Alpha = 43,
+    /// What decides how much a delta net writes, `[n_value_heads, d_model]`.
+    Beta = 44,
+    /// Added to alpha, `[n_value_heads]`.
+    DecayBias = 45,
+    /// How fast heads forget, below 0, `[n_value_heads]`.
+    DecayRate = 46,
+    /// Norm of the heads' results, `[value_dim]`.
+    HeadNorm = 47,
 }
 
 impl LayerTensor {
     /// All of them, by number.
-    pub const ALL: [Self; 30] = [
+    pub const ALL: [Self; 36] = [
         Self::AttnNorm,
         Self::Q,
         Self::K,
@@ -113,11 +125,17 @@ impl LayerTensor {
         Self::InputPostNorm,
         Self::ConvIn,
         Self::ConvTaps,
+        Self::OutputGate,
+        Self::Alpha,
+        Self::Beta,
+        Self::DecayBias,
+        Self::DecayRate,
+        Self::HeadNorm,
     ];
 
     /// Norms, biases, factors and other parameters of channels and heads, in the order in which packed files hold those
     /// of a layer.
-    pub(crate) const VECTORS: [Self; 17] = [
+    pub(crate) const VECTORS: [Self; 20] = [
         Self::AttnNorm,
         Self::AttnNormBias,
         Self::QBias,
@@ -127,6 +145,9 @@ impl LayerTensor {
         Self::KNorm,
         Self::OBias,
         Self::ConvTaps,
+        Self::DecayBias,
+        Self::DecayRate,
+        Self::HeadNorm,
         Self::AttnPostNorm,
         Self::FfnNorm,
         Self::FfnNormBias,
@@ -258,9 +279,32 @@ pub trait TensorSource: Send {
     /// An unknown tensor, a range outside it, or a failed read.
     fn read(&self, id: TensorId, offset: usize, out: &mut [u8]) -> Result<()>;
 
-    /// What is to be added to every element of a vector: 1 for norms that are stored as the difference from 1.
-    fn added(&self, _id: TensorId) -> f32 {
-        0.0
+    /// How the elements of a vector are stored.
+    fn stored(&self, _id: TensorId) -> Stored {
+        Stored::AsIs
+    }
+}
+
+/// How a source stores the elements of a vector.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Stored {
+    /// As they are used.
+    #[default]
+    AsIs,
+    /// As the difference from 1.
+    MinusOne,
+    /// As the logarithm of the negated value.
+    LogOfMinus,
+}
+
+impl Stored {
+    /// The value that is used.
+    fn value(self, stored: f32) -> f32 {
+        match self {
+            Self::AsIs => stored,
+            Self::MinusOne => stored + 1.0,
+            Self::LogOfMinus => -f64::from(stored).exp() as f32,
+        }
     }
 }
 
@@ -275,10 +319,8 @@ pub fn read_vector(source: &dyn TensorSource, id: TensorId) -> Result<Vec<f32>> 
     source.read(id, 0, &mut bytes)?;
     let mut values = vec![0.0; meta.rows * meta.cols];
     dequantize(meta.block, &bytes, &mut values);
-    let added = source.added(id);
-    if added != 0.0 {
-        values.iter_mut().for_each(|v| *v += added);
-    }
+    let stored = source.stored(id);
+    values.iter_mut().for_each(|v| *v = stored.value(*v));
     match id {
         TensorId::Layer(_, LayerTensor::ConvTaps) => Ok(by_tap(&values, meta.cols)),
         _ => Ok(values),

@@ -164,11 +164,12 @@ pub fn assign_owners(bundle: &Bundle, threads: usize) -> Vec<u16> {
     clusters.collect()
 }
 
-/// What runs between the same two exchanges: Q, K and V are one group.
+/// What runs between the same two exchanges: the matrices of a mixer's input are one group, that of Q.
 fn group(content: Content) -> Content {
+    use LayerTensor as T;
     match content {
-        Content::Rows(TensorId::Layer(l, LayerTensor::K | LayerTensor::V)) => {
-            Content::Rows(TensorId::Layer(l, LayerTensor::Q))
+        Content::Rows(TensorId::Layer(l, T::K | T::V | T::OutputGate | T::Alpha | T::Beta)) => {
+            Content::Rows(TensorId::Layer(l, T::Q))
         }
         other => other,
     }

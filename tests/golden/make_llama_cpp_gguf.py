@@ -44,6 +44,7 @@ MODELS = (
     "phi2_bf16",
     "phi3_longrope_bf16",
     "phi3_plain_f16",
+    "qwen3_5_bf16",
     "qwen3_bf16",
     "seed_oss_bf16",
     "smollm3_bf16",

@@ -72,6 +72,31 @@ GEMMA4_SHAPE = {
     "torch_dtype": None,
     "dtype": "bfloat16",
 }
+# Value heads share key heads, and a quarter of each head rotates.
+QWEN35_SHAPE = {
+    "pad_token_id": 1,
+    "head_dim": 24,
+    "rms_norm_eps": 1e-06,
+    "rope_theta": None,
+    "rope_parameters": {
+        "mrope_interleaved": True,
+        "mrope_section": [1, 1, 1],
+        "partial_rotary_factor": 0.25,
+        "rope_theta": 10000000.0,
+        "rope_type": "default",
+    },
+    "attention_bias": False,
+    "attn_output_gate": True,
+    "linear_conv_kernel_dim": 4,
+    "linear_key_head_dim": 16,
+    "linear_value_head_dim": 16,
+    "linear_num_key_heads": 2,
+    "linear_num_value_heads": 6,
+    "mtp_num_hidden_layers": 1,
+    "torch_dtype": None,
+    "dtype": "bfloat16",
+}
+LINEAR = "linear_attention"
 LLAMA3_ROPE = {
     "rope_type": "llama3",
     "factor": 8.0,
@@ -204,6 +229,39 @@ MODELS = {
             max_window_layers=2,
             tie_word_embeddings=True,
         ),
+    ),
+    # Layer 3 has attention, the others a gated delta net.
+    "qwen3_5_bf16": (
+        BF16,
+        1,
+        tiny_model.config(
+            "qwen3_5_text",
+            "Qwen3_5ForCausalLM",
+            **QWEN35_SHAPE,
+            num_hidden_layers=5,
+            intermediate_size=64,
+            full_attention_interval=4,
+            layer_types=[LINEAR] * 3 + [FULL, LINEAR],
+            tie_word_embeddings=True,
+        ),
+    ),
+    # As the text part of a checkpoint that has others, with a separate head.
+    "qwen3_5_parts_bf16": (
+        BF16,
+        1,
+        {
+            "architectures": ["Qwen3_5ForConditionalGeneration"],
+            "model_type": "qwen3_5",
+            "text_config": tiny_model.config(
+                "qwen3_5_text",
+                "Qwen3_5ForCausalLM",
+                **QWEN35_SHAPE,
+                num_hidden_layers=3,
+                full_attention_interval=2,
+            ),
+            "tie_word_embeddings": False,
+            "vision_config": {"depth": 1, "model_type": "qwen3_5_vision"},
+        },
     ),
     # Scores and logits reach the caps, and layers 0, 2 and 4 slide.
     "gemma2_bf16": (
@@ -887,12 +945,32 @@ def superfluous(config: dict, weights: dict[str, torch.Tensor]) -> dict[str, tor
     }
 
 
+def with_other_parts(weights: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    """The names of a text model among other parts, which have tensors of their own."""
+    of_text = {name.replace("model.", "model.language_model.", 1): w for name, w in weights.items()}
+    return of_text | {"model.visual.merger.norm.weight": torch.ones(2, dtype=BF16)}
+
+
+def with_further_layer(weights: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    """Adds a layer that predicts a further token: a copy of the first one with attention."""
+    layer = next(name.split(".")[2] for name in weights if "self_attn" in name)
+    prefix = f"model.layers.{layer}."
+    own = {name.removeprefix(prefix): w for name, w in weights.items() if name.startswith(prefix)}
+    further = {f"mtp.layers.0.{name}": w.clone() for name, w in own.items()}
+    norm = own["input_layernorm.weight"]
+    for name in ("norm", "pre_fc_norm_embedding", "pre_fc_norm_hidden"):
+        further[f"mtp.{name}.weight"] = norm.clone()
+    further["mtp.fc.weight"] = torch.ones(len(norm), 2 * len(norm), dtype=norm.dtype)
+    return weights | further
+
+
 def make(folder: Path, dtype: torch.dtype, shards: int, config: dict) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     if "torch_dtype" in config:
         config = config | {"torch_dtype": DTYPE_NAMES[dtype]}
-    tied = config["tie_word_embeddings"]
-    model = tiny_model.hf_model(config)
+    text = config.get("text_config", config)
+    tied = text["tie_word_embeddings"]
+    model = tiny_model.hf_model(text)
     for seed in range(100):
         weights = tiny_model.random_weights(model, seed, tied)
         weights = {name: tensor.to(dtype) for name, tensor in weights.items()}
@@ -902,6 +980,10 @@ def make(folder: Path, dtype: torch.dtype, shards: int, config: dict) -> None:
     else:
         raise SystemExit(f"{folder.name}: no seed has greedy steps that are a test")
     weights = weights | superfluous(config, weights)
+    if "mtp_num_hidden_layers" in text:
+        weights = with_further_layer(weights)
+    if text is not config:
+        weights = with_other_parts(weights)
     save_weights(folder, tiny_model.stored(config, weights), shards)
     tiny_model.write_json(folder / "config.json", config)
     tiny_model.write_tokenizer(folder)

@@ -163,9 +163,11 @@ def random_weights(model: torch.nn.Module, seed: int, tied: bool) -> dict[str, t
             scores = ("q_norm.", "k_norm.", "query_layernorm.", "key_layernorm.", "q_layernorm.", "k_layernorm.")
             unscaled = model.config.model_type == "gemma4_text"
             mean = (0.6 if unscaled else 1.6) if any(norm in name for norm in scores) else 1
-            stored_minus_one = model.config.model_type in ("gemma2", "gemma3_text", "nemotron")
+            minus_one = ("gemma2", "gemma3_text", "nemotron", "qwen3_5_text")
+            as_is = name.endswith("linear_attn.norm.weight")
+            stored_minus_one = model.config.model_type in minus_one and not as_is
             weights[name] = mean - stored_minus_one + 0.2 * noise
-        elif name.endswith("bias"):
+        elif name.endswith(("bias", "A_log")):
             weights[name] = 0.5 * noise
         elif name.endswith("layer_scalar"):
             weights[name] = 0.8 + 0.1 * noise

@@ -282,8 +282,12 @@ impl Core {
             } else {
                 let weights = RecurrentWeights {
                     taps: vector(LayerTensor::ConvTaps),
+                    decay_bias: vector(LayerTensor::DecayBias),
+                    decay_rate: vector(LayerTensor::DecayRate),
+                    head_norm: vector(LayerTensor::HeadNorm),
                 };
-                self.recurrent.run(layer, places, weights, qkv, heads);
+                self.recurrent
+                    .run(&shared.kernels, layer, places, weights, qkv, heads);
             }
             let board = shared.boards.board(Board::Heads);
             for (t, row) in heads.chunks_exact(own).enumerate() {

@@ -15,7 +15,7 @@ use forebay_models::tensor::{LayerTensor as T, TensorId, TensorMeta, TensorSourc
 use forebay_models::tokenizer::{TokenizerModel, TokenizerSpec};
 use forebay_plans::residency::Sparsity;
 
-use crate::recipes::{RECIPES, Recipe};
+use crate::recipes::{RECIPES, RECURRENT, Recipe};
 use crate::world::World;
 
 /// Positions of the KV cache, and tokens of a model's text.
@@ -37,7 +37,7 @@ impl RandomSource {
         let mut random = SplitMix(seed);
         let mut tensors = BTreeMap::new();
         for (id, rows, cols) in shapes(&network, recipe) {
-            let block = if rows == 1 {
+            let block = if id.is_vector() {
                 BlockType::F32
             } else {
                 recipe.block
@@ -48,7 +48,7 @@ impl RandomSource {
                 rows,
                 cols,
             };
-            let scale = if rows == 1 {
+            let scale = if id.is_vector() {
                 1.0
             } else {
                 (cols as f32).sqrt().recip()
@@ -61,6 +61,9 @@ impl RandomSource {
             }
             if is_norm(id) {
                 values.iter_mut().for_each(|v| *v = 1.0 + 0.1 * *v);
+            }
+            if matches!(id, TensorId::Layer(_, T::DecayRate)) {
+                values.iter_mut().for_each(|v| *v = -v.abs());
             }
             let mut bytes = vec![0; meta.bytes()];
             for (row, out) in values
@@ -102,9 +105,9 @@ impl RandomSource {
 }
 
 fn is_norm(id: TensorId) -> bool {
-    use T::{AttnNorm, FfnNorm, FfnPostNorm, InputPostNorm, KNorm, LayerScale, QNorm};
+    use T::{AttnNorm, FfnNorm, FfnPostNorm, HeadNorm, InputPostNorm, KNorm, LayerScale, QNorm};
     let of_layer = |t| {
-        matches!(t, AttnNorm | FfnNorm | FfnPostNorm)
+        matches!(t, AttnNorm | FfnNorm | FfnPostNorm | HeadNorm)
             || matches!(t, InputPostNorm | KNorm | LayerScale | QNorm)
     };
     match id {
@@ -189,17 +192,10 @@ fn shapes(c: &Network, recipe: &Recipe) -> Vec<(TensorId, usize, usize)> {
         shapes.push((TensorId::OutputHeadBias, 1, c.vocab_size));
     }
     for l in 0..c.n_layers() {
-        let a = c.attention(l).expect("attention");
-        let (q, kv) = (a.q_dim(), a.kv_dim());
-        let mut layer = vec![
-            (T::AttnNorm, 1, d),
-            (T::Q, q, d),
-            (T::K, kv, d),
-            (T::V, kv, d),
-            (T::O, d, q),
-            (T::FfnNorm, 1, d),
-        ];
-        layer.retain(|&(t, ..)| c.shape(TensorId::Layer(l, t)).is_some());
+        let mixer = c.mixer(l);
+        let mut layer = vec![(T::AttnNorm, 1, d)];
+        layer.extend(mixer.inputs().into_iter().map(|(t, rows)| (t, rows, d)));
+        layer.extend([(T::O, d, mixer.out_dim()), (T::FfnNorm, 1, d)]);
         let of_ffn = c.ffn(l).row_matrices().iter();
         layer.extend(of_ffn.map(|&t| (t, ff, d)));
         layer.push(match recipe.transposed {
@@ -210,7 +206,8 @@ fn shapes(c: &Network, recipe: &Recipe) -> Vec<(TensorId, usize, usize)> {
             layer.push((T::PredictorFc1, recipe.rank, d));
             layer.push((T::PredictorFc2, ff, recipe.rank));
         }
-        if recipe.bias {
+        if let (true, Some(a)) = (recipe.bias, c.attention(l)) {
+            let (q, kv) = (a.q_dim(), a.kv_dim());
             layer.extend([(T::QBias, 1, q), (T::KBias, 1, kv), (T::VBias, 1, kv)]);
         }
         if c.ffn(l).bias {
@@ -260,6 +257,11 @@ impl Model {
         recipes
             .map(|(recipe, n)| Self::new(recipe, n, folder))
             .collect()
+    }
+
+    /// A model most of whose layers are recurrent, packed into `folder`.
+    pub fn recurrent(folder: &Path) -> Self {
+        Self::new(&RECURRENT, 100, folder)
     }
 
     fn new(recipe: &Recipe, number: u64, folder: &Path) -> Self {

@@ -3,7 +3,8 @@
 use forebay_models::block::BlockType;
 use forebay_models::kv_type::KvType;
 use forebay_models::network::{
-    Activation, Block, InputMixer, KvOrigin, Network, NormKind, NormSpan, QkNorm, TokenInputs,
+    Activation, Block, DeltaNet, InputMixer, KeySharing, KvOrigin, Mixer, Network, NormKind,
+    NormSpan, QkNorm, ShortConv, TokenInputs,
 };
 
 /// What distinguishes one tiny model from the next.
@@ -43,6 +44,18 @@ const PLAIN: Recipe = Recipe {
     tied: false,
     kv: KvType::F16,
     change: |_| (),
+};
+
+/// Not one of all: a step that failed cannot be taken back.
+pub const RECURRENT: Recipe = Recipe {
+    name: "Q8_0 clusters, SiLU, short convolution and delta net",
+    d_model: 64,
+    d_ff: 192,
+    layers: 3,
+    activation: Activation::Silu,
+    block: BlockType::Q8_0,
+    change: recur,
+    ..PLAIN
 };
 
 pub const RECIPES: [Recipe; 11] = [
@@ -142,6 +155,23 @@ pub const RECIPES: [Recipe; 11] = [
         ..PLAIN
     },
 ];
+
+/// Only layer 1 keeps its attention.
+fn recur(network: &mut Network) {
+    network.layers[0].mixer.body = Mixer::ShortConv(ShortConv {
+        channels: network.d_model,
+        kernel: 3,
+    });
+    network.layers[2].mixer.body = Mixer::DeltaNet(DeltaNet {
+        n_key_heads: 3,
+        n_value_heads: 6,
+        key_dim: 16,
+        value_dim: 32,
+        kernel: 4,
+        sharing: KeySharing::Tiled,
+        eps: 1e-5,
+    });
+}
 
 /// Layer 0 takes its values from its keys, layer 1 sees little and has other heads, and two layers attend over the keys
 /// and values of these.

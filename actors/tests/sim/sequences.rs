@@ -109,6 +109,13 @@ fn compare(seed: u64, all: &[Model]) {
 }
 
 #[test]
+fn recurrent_states_are_kept_apart() {
+    let folder = tempfile::tempdir().expect("a folder for a tiny model");
+    let all = [Model::recurrent(folder.path())];
+    (0..SEEDS / 4).for_each(|seed| compare(seed, &all));
+}
+
+#[test]
 fn eight_sequences_in_one_step_get_the_bits_they_get_alone() {
     let all = crate::models();
     (0..SEEDS).for_each(|seed| compare(seed, all));

@@ -71,9 +71,10 @@ const NORMS: [Name; 4] = [
 
 /// Transposed, Down has a row for each neuron.
 const MATRICES: [Name; 5] = [
-    Name::layer("attn_qkv.weight", "attn.c_attn.weight", &[T::Q, T::K, T::V]).stored(Form::Columns),
-    Name::layer("attn_output.weight", "attn.c_proj.weight", &[T::O]).stored(Form::Columns),
-    Name::layer("ffn_up.weight", "mlp.c_fc.weight", &[T::Gate]).stored(Form::Columns),
+    Name::layer("attn_qkv.weight", "attn.c_attn.weight", &[T::Q, T::K, T::V])
+        .in_form(Form::Columns),
+    Name::layer("attn_output.weight", "attn.c_proj.weight", &[T::O]).in_form(Form::Columns),
+    Name::layer("ffn_up.weight", "mlp.c_fc.weight", &[T::Gate]).in_form(Form::Columns),
     Name::layer("ffn_down.weight", "", &[T::Down]),
     Name::layer("", "mlp.c_proj.weight", &[T::DownT]),
 ];

@@ -147,3 +147,73 @@ fn d_ff(m: &Metadata<'_>) -> Result<usize> {
     let whole = scaled.checked_next_multiple_of(m.size("", "block_multiple_of")?);
     Ok(whole.unwrap_or(usize::MAX))
 }
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+
+    use serde_json::{Value, json};
+
+    use super::*;
+    use crate::source::fields::Fields;
+
+    /// The description of a checkpoint with these fields beside the usual ones.
+    fn described(more: Value) -> Result<Network> {
+        let mut config = json!({
+            "model_type": "lfm2", "vocab_size": 64, "hidden_size": 32, "num_hidden_layers": 3,
+            "num_attention_heads": 4, "num_key_value_heads": 2, "block_multiple_of": 16,
+        });
+        let fields = config.as_object_mut().expect("an object");
+        fields.extend(more.as_object().expect("an object").clone());
+        let fields = Fields::new(Path::new("config.json"), String::new(), fields.clone());
+        super::super::of_hf(Path::new("."), fields).map(|d| d.network)
+    }
+
+    #[test]
+    fn layers_are_named_or_numbered() {
+        let recurrent = |more| {
+            let network = described(more).expect("a good description");
+            let layers = network.layers.iter().map(|l| l.mixer.body.is_recurrent());
+            layers.collect::<Vec<_>>()
+        };
+        assert_eq!(recurrent(json!({})), [false, false, false]);
+        assert_eq!(
+            recurrent(json!({"full_attn_idxs": [1]})),
+            [true, false, true]
+        );
+        let types =
+            json!({"layer_types": ["conv", "conv", "full_attention"], "full_attn_idxs": [0]});
+        assert_eq!(recurrent(types), [true, true, false]);
+    }
+
+    #[test]
+    fn the_width_of_ffns_is_computed() {
+        let d_ff = |more| described(more).expect("a good description").ffn(0).d_ff;
+        // Two thirds, times 1.5, to a multiple of 16.
+        let factor = json!({"intermediate_size": 90, "block_ffn_dim_multiplier": 1.5});
+        assert_eq!(d_ff(factor), 96);
+        let older = json!({"intermediate_size": 7, "block_ff_dim": 100});
+        assert_eq!(d_ff(older), 80);
+        let plain = json!({"intermediate_size": 90, "block_auto_adjust_ff_dim": false});
+        assert_eq!(d_ff(plain), 90);
+    }
+
+    #[test]
+    fn what_would_change_the_result_is_refused() {
+        for (more, field) in [
+            (json!({"conv_bias": true}), "conv_bias"),
+            (
+                json!({"layer_types": ["conv", "sliding_attention", "conv"]}),
+                "layer_types",
+            ),
+            (json!({"sliding_window": 8}), "sliding_window"),
+            (
+                json!({"full_attn_idxs": [], "conv_L_cache": 1}),
+                "convolution kernel",
+            ),
+        ] {
+            let message = described(more).err().expect(field).to_string();
+            assert!(message.contains(field), "{message}");
+        }
+    }
+}

@@ -31,6 +31,7 @@ mod phi2;
 mod phi3;
 mod qwen2;
 mod qwen3;
+mod qwen35;
 mod rope;
 mod seed_oss;
 mod smollm3;
@@ -50,7 +51,7 @@ use crate::source::fields::Fields;
 use metadata::{File, Metadata};
 use names::Name;
 
-pub(crate) use names::{Form, Format, Names, Part, Stored};
+pub(crate) use names::{Form, Format, InFile, Names, Part};
 pub(crate) use written::gguf_metadata;
 
 /// All architectures. If several share a name, the first that fits is meant.
@@ -82,6 +83,7 @@ static ARCHITECTURES: &[&Architecture] = &[
     &phi3::PHI3,
     &qwen2::QWEN2,
     &qwen3::QWEN3,
+    &qwen35::QWEN35,
     &seed_oss::SEED_OSS,
     &smollm3::SMOLLM3,
     &stablelm::STABLELM,

@@ -1,7 +1,7 @@
 //! Names of tensors: tables that architectures put together.
 
 use crate::network::Network;
-use crate::tensor::{LayerTensor as T, TensorId};
+use crate::tensor::{LayerTensor as T, Stored, TensorId};
 
 /// What a name means.
 #[derive(Clone, Copy)]
@@ -16,9 +16,9 @@ pub(super) enum Role {
 
 /// How a tensor contains what its name means.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Stored {
-    /// Whether 1 is to be added to all elements.
-    pub(crate) plus_one: bool,
+pub(crate) struct InFile {
+    /// How its elements are stored.
+    pub(crate) elements: Stored,
     /// Where the rows are.
     pub(crate) form: Form,
 }
@@ -47,13 +47,13 @@ pub(super) struct Name {
     role: Role,
     /// Whether it is of layers with a recurrent mixer; with attention, the same role may have another name.
     recurrent: bool,
-    /// How checkpoints store it; GGUF has it as it is.
-    in_hf: Stored,
+    /// How checkpoints have it; GGUF has it as it is.
+    in_hf: InFile,
 }
 
 /// As it is.
-const PLAIN: Stored = Stored {
-    plus_one: false,
+const PLAIN: InFile = InFile {
+    elements: Stored::AsIs,
     form: Form::Rows,
 };
 
@@ -99,20 +99,24 @@ impl Name {
 
     /// The same for checkpoints that store the difference from 1.
     const fn plus_one(self) -> Self {
-        let plus_one = true;
+        self.stored(Stored::MinusOne)
+    }
+
+    /// The same for checkpoints that store the elements like this.
+    pub(super) const fn stored(self, elements: Stored) -> Self {
         Self {
-            in_hf: Stored {
-                plus_one,
+            in_hf: InFile {
+                elements,
                 ..self.in_hf
             },
             ..self
         }
     }
 
-    /// The same for checkpoints that store the rows in this form.
-    pub(super) const fn stored(self, form: Form) -> Self {
+    /// The same for checkpoints that have the rows in this form.
+    pub(super) const fn in_form(self, form: Form) -> Self {
         Self {
-            in_hf: Stored { form, ..self.in_hf },
+            in_hf: InFile { form, ..self.in_hf },
             ..self
         }
     }
@@ -312,13 +316,17 @@ pub(super) const POWERINFER: [Name; 3] = [
 const REDUNDANT: [&str; 2] = ["attn_rot_embd.weight", "self_attn.rotary_emb.inv_freq"];
 
 /// Parts of checkpoints for several kinds of input that have nothing to do with text.
-const OTHER_PARTS: [&str; 5] = [
+const OTHER_PARTS: [&str; 6] = [
     "vision_tower.",
     "multi_modal_projector.",
     "audio_tower.",
     "embed_vision.",
     "embed_audio.",
+    "visual.",
 ];
+
+/// Layers that predict further tokens, in checkpoints that have them beside the model's own.
+const FURTHER_LAYERS: &str = "mtp.";
 
 /// A naming scheme.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -334,8 +342,8 @@ pub(crate) enum Format {
 /// What a tensor of a file is.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Part {
-    /// These tensors, stored like this.
-    Tensors(Vec<TensorId>, Stored),
+    /// These tensors, which the file has like this.
+    Tensors(Vec<TensorId>, InFile),
     /// Nothing that the network needs.
     Redundant,
 }
@@ -447,6 +455,9 @@ impl Names {
             },
             Format::Gguf | Format::Hf => name.into(),
         };
+        if self.format != Format::Gguf && name.starts_with(FURTHER_LAYERS) {
+            return Some(Part::Redundant);
+        }
         let mut prefixes = self.layer_prefixes();
         let layer = prefixes.find_map(|prefix| split_layer(&name, prefix));
         if layer.is_some_and(|(n, _)| n >= self.layers) {
@@ -466,15 +477,15 @@ impl Names {
             (Role::Model(id), _) => vec![id],
             _ => return None,
         };
-        Some(Part::Tensors(ids, self.stored(found, number)))
+        Some(Part::Tensors(ids, self.in_file(found, number)))
     }
 
-    /// How a file of this format stores what `name` means; `number` is in place of a `*`.
-    fn stored(&self, name: &Name, number: Option<usize>) -> Stored {
+    /// How a file of this format has what `name` means; `number` is in place of a `*`.
+    fn in_file(&self, name: &Name, number: Option<usize>) -> InFile {
         match (self.format, number) {
             (Format::Gguf, _) => PLAIN,
             (_, None) => name.in_hf,
-            (_, Some(row)) => Stored {
+            (_, Some(row)) => InFile {
                 form: Form::Row(row),
                 ..name.in_hf
             },
@@ -504,7 +515,7 @@ impl Names {
             if earlier.count() == 0 {
                 let part = match ids.is_empty() {
                     true => Part::Redundant,
-                    false => Part::Tensors(ids.clone(), self.stored(name, number)),
+                    false => Part::Tensors(ids.clone(), self.in_file(name, number)),
                 };
                 assert_eq!(self.part(&full), Some(part), "{full}");
             }
@@ -609,6 +620,8 @@ mod tests {
             "model.vision_tower.x",
             "multi_modal_projector.x",
             "model.embed_audio.x",
+            "model.visual.x",
+            "mtp.layers.0.x",
         ] {
             assert_eq!(names.part(other), Some(Part::Redundant), "{other}");
         }

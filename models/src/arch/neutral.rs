@@ -31,7 +31,7 @@ const fn remedied(name: &'static str, values: &'static [f64], remedy: &'static s
 }
 
 /// GGUF keys, without the architecture's prefix.
-pub(super) static GGUF: [Neutral; 29] = [
+pub(super) static GGUF: [Neutral; 30] = [
     remedied("expert_count", &[0.0], EXPERTS),
     key("attention.causal", &[1.0]),
     key("attention.clamp_kqv", &[0.0]),
@@ -40,6 +40,7 @@ pub(super) static GGUF: [Neutral; 29] = [
     key("attention.key_length_swa", &[]),
     key("attention.value_length_swa", &[]),
     key("attention.shared_kv_layers", &[0.0]),
+    key("attention.recurrent_layers", &[0.0]),
     key("attention.sliding_window", &[0.0]),
     key("attention.sliding_window_pattern", &[]),
     key("attention.temperature_scale", &[0.0]),

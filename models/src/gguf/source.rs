@@ -9,7 +9,7 @@ use crate::chat_templates::{ChatTemplates, templates_from_gguf};
 use crate::error::{ModelError, Result};
 use crate::network::Network;
 use crate::source::inventory::{Found, Inventory, unknown_tensor};
-use crate::tensor::{TensorId, TensorMeta, TensorSource};
+use crate::tensor::{Stored, TensorId, TensorMeta, TensorSource};
 use crate::tokenizer::{TokenizerSpec, spec_from_gguf};
 
 /// A model in a GGUF file, or in several.
@@ -102,7 +102,7 @@ impl TensorSource for GgufSource {
         self.inventory.read(id, offset, out)
     }
 
-    fn added(&self, id: TensorId) -> f32 {
-        self.inventory.added(id)
+    fn stored(&self, id: TensorId) -> Stored {
+        self.inventory.stored(id)
     }
 }

@@ -9,7 +9,7 @@ use crate::error::{ModelError, Result};
 use crate::network::Network;
 use crate::source::fields::Fields;
 use crate::source::inventory::{Found, Inventory, unknown_tensor};
-use crate::tensor::{TensorId, TensorMeta, TensorSource};
+use crate::tensor::{Stored, TensorId, TensorMeta, TensorSource};
 use crate::tokenizer::{TokenizerSpec, spec_from_hf};
 
 /// Predictors that are not part of the checkpoint itself.
@@ -129,7 +129,7 @@ impl TensorSource for HfSource {
         self.inventory.read(id, offset, out)
     }
 
-    fn added(&self, id: TensorId) -> f32 {
-        self.inventory.added(id)
+    fn stored(&self, id: TensorId) -> Stored {
+        self.inventory.stored(id)
     }
 }

@@ -3,8 +3,8 @@
 use std::path::Path;
 
 use super::{
-    Activation, Attention, KvOrigin, Layer, Mixer, Network, Norm, NormSpan, Rope, RopeScaling,
-    ShortConv,
+    Activation, Attention, DeltaNet, KvOrigin, Layer, Mixer, Network, Norm, NormSpan, Rope,
+    RopeScaling, ShortConv,
 };
 use crate::error::{ModelError, Result};
 use crate::source::limits::{MAX_CONTEXT, MAX_DIMENSION, MAX_LAYERS, positive, size};
@@ -91,6 +91,7 @@ impl Network {
         match &mixer.body {
             Mixer::Attention(attention) => self.check_attention(path, attention),
             Mixer::ShortConv(conv) => check_short_conv(path, conv),
+            Mixer::DeltaNet(net) => check_delta_net(path, net),
         }
     }
 
@@ -181,6 +182,25 @@ fn check_short_conv(path: &Path, conv: &ShortConv) -> Result<()> {
         MAX_DIMENSION,
     )?;
     check_kernel(path, conv.kernel)
+}
+
+fn check_delta_net(path: &Path, net: &DeltaNet) -> Result<()> {
+    let (keys, values) = (net.n_key_heads as u64, net.n_value_heads as u64);
+    size(path, "delta_net.n_key_heads", keys, MAX_DIMENSION)?;
+    size(path, "delta_net.n_value_heads", values, MAX_DIMENSION)?;
+    size(path, "delta_net.key_dim", net.key_dim as u64, MAX_DIMENSION)?;
+    let value_dim = net.value_dim as u64;
+    size(path, "delta_net.value_dim", value_dim, MAX_DIMENSION)?;
+    // So that the elements of a state can be counted.
+    size(path, "delta_net.keys", net.keys_dim() as u64, MAX_DIMENSION)?;
+    let all_values = net.values_dim() as u64;
+    size(path, "delta_net.values", all_values, MAX_DIMENSION)?;
+    if !values.is_multiple_of(keys) {
+        let problem = format!("{values} value heads cannot share {keys} key heads evenly");
+        return wrong(path, "delta_net heads", problem);
+    }
+    positive(path, "delta_net.eps", net.eps)?;
+    check_kernel(path, net.kernel)
 }
 
 /// A convolution over a state: it sees at least one earlier position.
@@ -284,7 +304,8 @@ fn check_rope(path: &Path, rope: &Rope) -> Result<()> {
 mod tests {
     use super::*;
     use crate::network::{
-        Block, InputMixer, NormKind, QkNorm, RopePairing, Temperature, TokenInputs, Uniform,
+        Block, InputMixer, KeySharing, NormKind, QkNorm, RopePairing, Temperature, TokenInputs,
+        Uniform,
     };
 
     fn network() -> Network {
@@ -348,6 +369,21 @@ mod tests {
         network.layers[1].mixer.body = Mixer::ShortConv(conv);
     }
 
+    /// Gives the second layer a delta net with one change.
+    fn remember(network: &mut Network, change: fn(&mut DeltaNet)) {
+        let mut net = DeltaNet {
+            n_key_heads: 2,
+            n_value_heads: 4,
+            key_dim: 16,
+            value_dim: 8,
+            kernel: 4,
+            sharing: KeySharing::Grouped,
+            eps: 1e-6,
+        };
+        change(&mut net);
+        network.layers[1].mixer.body = Mixer::DeltaNet(net);
+    }
+
     fn scaled(scaling: RopeScaling) -> Option<String> {
         changed(|n| n.ropes[0].scaling = scaling)
     }
@@ -371,6 +407,7 @@ mod tests {
         };
         assert_eq!(changed(normed), None);
         assert_eq!(changed(|n| convolve(n, 64, 3)), None);
+        assert_eq!(changed(|n| remember(n, |_| ())), None);
     }
 
     type Change = fn(&mut Network);
@@ -416,7 +453,7 @@ mod tests {
 
     #[test]
     fn impossible_sizes_and_factors_are_named() {
-        let cases: [(&str, Change); 32] = [
+        let cases: [(&str, Change); 38] = [
             ("layers", |n| n.layers.clear()),
             ("layers", |n| {
                 n.layers = vec![n.layers[0].clone(); usize::from(u16::MAX)]
@@ -463,6 +500,18 @@ mod tests {
             ("short_conv.channels", |n| convolve(n, 0, 3)),
             ("convolution kernel", |n| convolve(n, 64, 1)),
             ("convolution kernel", |n| convolve(n, 64, 65)),
+            ("delta_net.n_key_heads", |n| {
+                remember(n, |net| net.n_key_heads = 0)
+            }),
+            ("delta_net.key_dim", |n| remember(n, |net| net.key_dim = 0)),
+            ("delta_net.values", |n| {
+                remember(n, |net| net.value_dim = 1 << 24)
+            }),
+            ("delta_net heads", |n| {
+                remember(n, |net| net.n_key_heads = 3)
+            }),
+            ("delta_net.eps", |n| remember(n, |net| net.eps = 0.0)),
+            ("convolution kernel", |n| remember(n, |net| net.kernel = 1)),
             ("d_ff", |n| n.layers[1].ffn.body.d_ff = 0),
             ("activation", |n| {
                 n.layers[1].ffn.body.activation = Activation::FatRelu { threshold: -1.0 };

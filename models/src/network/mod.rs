@@ -17,7 +17,7 @@ use serde::{Deserialize, Serialize};
 
 pub use forebay_numbers::activation::Activation;
 pub use forebay_numbers::rope_pairing::RopePairing;
-pub use mixer::{Mixer, ShortConv};
+pub use mixer::{DeltaNet, KeySharing, Mixer, ShortConv};
 pub use rope::{NOT_ROTATED, Rope, RopeScaling};
 pub use tensors::{Content, Shape};
 pub use uniform::Uniform;
@@ -149,6 +149,8 @@ pub struct Attention {
     pub qkv_bias: bool,
     /// Whether O has a bias.
     pub out_bias: bool,
+    /// Whether heads' results are multiplied by the sigmoid of a gate, whose rows follow the head's own in Q.
+    pub output_gate: bool,
     /// Norm of queries and keys.
     pub qk_norm: Option<QkNorm>,
     /// Epsilon of an RMSNorm of each head's values, which has no weight; `None` if there is no such norm.
@@ -259,9 +261,14 @@ impl Ffn {
 }
 
 impl Attention {
-    /// Rows of Q: `n_heads * head_dim`.
+    /// Columns of all queries: `n_heads * head_dim`.
     pub fn q_dim(&self) -> usize {
         self.n_heads * self.head_dim
+    }
+
+    /// Rows of Q: queries, and gates if there are any.
+    pub fn q_rows(&self) -> usize {
+        self.q_dim() * (1 + usize::from(self.output_gate))
     }
 
     /// Elements of the keys of all heads, and of the values: `n_kv_heads * head_dim`.
@@ -287,7 +294,7 @@ impl Attention {
 
     /// Rows of Q, K and V together.
     pub fn qkv_dim(&self) -> usize {
-        self.q_dim() + self.k_rows() + self.v_rows()
+        self.q_rows() + self.k_rows() + self.v_rows()
     }
 }
 

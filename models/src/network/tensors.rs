@@ -134,6 +134,12 @@ impl Network {
                     Mixer::ShortConv(conv) => {
                         (t == T::ConvTaps).then_some((conv.channels, conv.kernel))
                     }
+                    Mixer::DeltaNet(net) => match t {
+                        T::ConvTaps => Some((net.channels(), net.kernel)),
+                        T::DecayBias | T::DecayRate => Some((1, net.n_value_heads)),
+                        T::HeadNorm => Some((1, net.value_dim)),
+                        _ => None,
+                    },
                 };
             }
         };
@@ -219,7 +225,7 @@ fn attention_vector(a: &Attention, d_model: usize, t: T) -> Option<(usize, usize
         T::QNorm => return spans(a.n_heads),
         T::KNorm if a.k_rows() == 0 => return None,
         T::KNorm => return spans(a.n_kv_heads),
-        T::QBias => a.qkv_bias.then(|| a.q_dim()),
+        T::QBias => a.qkv_bias.then(|| a.q_rows()),
         T::KBias => Some(a.k_rows()).filter(|&rows| a.qkv_bias && rows > 0),
         T::VBias => Some(a.v_rows()).filter(|&rows| a.qkv_bias && rows > 0),
         T::OBias => a.out_bias.then_some(d_model),

@@ -54,6 +54,7 @@ impl Uniform {
                     kv: KvOrigin::Own,
                     qkv_bias: self.qkv_bias,
                     out_bias: false,
+                    output_gate: false,
                     qk_norm: None,
                     v_norm: None,
                     rope: Some(0),

@@ -4,7 +4,7 @@
 //!
 //! Sources: RMSNorm (Zhang & Sennrich 2019), RoPE (Su et al. 2021), GQA (Ainslie et al. 2023),
 //! gated FFNs (Shazeer 2020), activation predictors (Deja Vu, Liu et al. 2023; PowerInfer), short
-//! convolutions (LFM2, Liquid AI 2025).
+//! convolutions (LFM2, Liquid AI 2025), gated delta nets (Yang et al. 2024).
 
 mod recurrent;
 mod weights;
@@ -40,6 +40,8 @@ struct Past {
     values: Vec<f32>, // [position, n_kv_heads * head_dim]
     /// Inputs of a convolution, `[position, channels]`.
     convolved: Vec<f32>,
+    /// What a delta net remembers, `[n_value_heads, key_dim, value_dim]`.
+    memory: Vec<f32>,
 }
 
 impl Oracle {
@@ -275,6 +277,7 @@ impl Oracle {
         let mixed = match mixer {
             Mixer::Attention(a) => self.attention(l, a, h),
             Mixer::ShortConv(conv) => self.short_conv(l, conv, h),
+            Mixer::DeltaNet(net) => self.delta_net(l, net, h),
         };
         self.times(&self.weights.layers[l].o, (l, Some(T::OBias)), &mixed)
     }
@@ -282,6 +285,7 @@ impl Oracle {
     /// Causal grouped-query attention of the new token over the sequence, `[n_heads * head_dim]`; `h`: `[d_model]`.
     fn attention(&mut self, l: usize, a: &Attention, h: &[f32]) -> Vec<f32> {
         let mut q = self.project((l, 0), Some(T::QBias), h); // [n_heads * head_dim]
+        let gates = a.output_gate.then(|| take_gates(&mut q, a.head_dim));
         q = self.place_heads(a, (l, T::QNorm), q);
         if let Some(temperature) = a.temperature {
             scale(&mut q, temperature.at(self.position));
@@ -318,6 +322,9 @@ impl Oracle {
                 }
             }
             mixed.extend(sum.iter().map(|&s| s as f32));
+        }
+        for (value, gate) in mixed.iter_mut().zip(gates.iter().flatten()) {
+            *value = (f64::from(*value) * sigmoid(*gate)) as f32;
         }
         mixed
     }
@@ -478,6 +485,22 @@ fn eight_bits(x: &[f32]) -> Vec<f32> {
         );
     }
     out
+}
+
+/// Leaves the queries in `q`, in which each head's gate follows its query, and returns the gates.
+fn take_gates(q: &mut Vec<f32>, head_dim: usize) -> Vec<f32> {
+    let heads: Vec<f32> = std::mem::take(q);
+    let mut gates = Vec::new();
+    for head in heads.chunks_exact(2 * head_dim) {
+        let (query, gate) = head.split_at(head_dim);
+        q.extend_from_slice(query);
+        gates.extend_from_slice(gate);
+    }
+    gates
+}
+
+fn sigmoid(x: f32) -> f64 {
+    1.0 / (1.0 + (-f64::from(x)).exp())
 }
 
 fn add(x: &mut [f32], update: &[f32]) {

@@ -5,11 +5,11 @@ use std::fs::File;
 use std::path::{Path, PathBuf};
 
 use super::placed::{Piece, Place, Placed};
-use crate::arch::{Form, Names, Stored};
+use crate::arch::{Form, InFile, Names};
 use crate::block::BlockType;
 use crate::error::{ModelError, Result};
 use crate::network::{Content, Network, Shape};
-use crate::tensor::{LayerTensor as T, TensorId, TensorMeta};
+use crate::tensor::{LayerTensor as T, Stored, TensorId, TensorMeta};
 
 /// Bytes compared at a time.
 const CHUNK: usize = 4 << 20;
@@ -64,14 +64,15 @@ impl Inventory {
         &mut self,
         network: &Network,
         ids: &[TensorId],
-        stored: Stored,
+        kept: InFile,
         found: Found,
     ) -> Result<()> {
         if ids.iter().all(|&id| network.is_superfluous(id)) {
             return Ok(());
         }
-        let parts = match stored.form {
-            Form::Row(number) => return self.place_row(ids, number, stored.plus_one, found),
+        let stored = kept.elements;
+        let parts = match kept.form {
+            Form::Row(number) => return self.place_row(ids, number, stored, found),
             Form::Rows => self.rows(network, ids, &found)?,
             Form::ByHead => self.rows_by_head(network, ids, &found)?,
             Form::Columns => self.columns(network, ids, &found)?,
@@ -80,7 +81,7 @@ impl Inventory {
             let placed = Placed {
                 meta,
                 place,
-                plus_one: stored.plus_one,
+                stored,
             };
             if let Some(first) = self.placed.insert(id, placed) {
                 return Err(self.twice(&found, &first.meta.name));
@@ -94,7 +95,7 @@ impl Inventory {
         &mut self,
         ids: &[TensorId],
         number: usize,
-        plus_one: bool,
+        stored: Stored,
         found: Found,
     ) -> Result<()> {
         let piece = Piece {
@@ -109,7 +110,7 @@ impl Inventory {
                     ..found.meta.clone()
                 },
                 place: Place::Pieces(BTreeMap::new()),
-                plus_one,
+                stored,
             });
             let (block, cols) = (placed.meta.block, placed.meta.cols);
             let first = placed.meta.name.clone();
@@ -270,10 +271,10 @@ impl Inventory {
         self.placed.get(&id).map(|p| &p.meta)
     }
 
-    /// [`crate::tensor::TensorSource::added`].
-    pub(crate) fn added(&self, id: TensorId) -> f32 {
-        let plus_one = self.placed.get(&id).is_some_and(|p| p.plus_one);
-        f32::from(u8::from(plus_one))
+    /// [`crate::tensor::TensorSource::stored`].
+    pub(crate) fn stored(&self, id: TensorId) -> Stored {
+        let placed = self.placed.get(&id);
+        placed.map_or(Stored::AsIs, |p| p.stored)
     }
 
     /// [`crate::tensor::TensorSource::read`].

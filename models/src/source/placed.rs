@@ -6,7 +6,7 @@ use std::io::Result;
 use std::os::unix::fs::FileExt;
 use std::path::PathBuf;
 
-use crate::tensor::TensorMeta;
+use crate::tensor::{Stored, TensorMeta};
 
 /// The open files of a model.
 pub(super) type Files = [(PathBuf, File)];
@@ -37,8 +37,8 @@ pub(super) enum Place {
 pub(super) struct Placed {
     pub(super) meta: TensorMeta,
     pub(super) place: Place,
-    /// Whether 1 is to be added to its elements.
-    pub(super) plus_one: bool,
+    /// How its elements are stored.
+    pub(super) stored: Stored,
 }
 
 impl Place {
@@ -164,7 +164,7 @@ mod tests {
         Placed {
             meta,
             place,
-            plus_one: false,
+            stored: Stored::AsIs,
         }
     }
 

@@ -274,7 +274,7 @@ impl<'a> Compiler<'a> {
                 qkv_width: in_width,
                 width,
             },
-            Mixer::ShortConv(_) => Work::Recurrent { in_width, width },
+            Mixer::ShortConv(_) | Mixer::DeltaNet(_) => Work::Recurrent { in_width, width },
         };
         self.push(layer, Vec::new(), work);
         let site = (Stage::Output, Board::Output, self.network.d_model);

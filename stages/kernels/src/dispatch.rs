@@ -13,6 +13,7 @@ use super::matmul::{FloatMatmul, Matmul};
 use super::numbers::{Codes, Dequantise, Floats};
 use super::panels::{FloatPanelMatmul, PanelMatmul};
 use super::probe::{F32Peak, Int8Peak, ReadPass};
+use super::recurrent::{Decay, DeltaStep, Sigmoid};
 use super::simd::Simd;
 
 /// The kernels of a backend: the object behind [`KernelTable`](super::table::KernelTable), which has checked all
@@ -33,6 +34,9 @@ pub(super) trait Kernels: Sync {
     fn layernorm(&self, job: LayerNorm<'_>);
     fn rope(&self, job: Rope<'_>);
     fn gate_up(&self, job: GateUp<'_>);
+    fn sigmoid(&self, job: Sigmoid<'_>);
+    fn decay(&self, job: Decay<'_>);
+    fn delta_step(&self, job: DeltaStep<'_>);
     fn attend(&self, job: Attend<'_>);
     fn read_pass(&self, job: ReadPass<'_>) -> i32;
     fn int8_peak(&self, job: Int8Peak) -> u64;
@@ -108,6 +112,18 @@ impl<S: Simd> Kernels for S {
     }
 
     fn gate_up(&self, job: GateUp<'_>) {
+        self.plain().run(job);
+    }
+
+    fn sigmoid(&self, job: Sigmoid<'_>) {
+        self.plain().run(job);
+    }
+
+    fn decay(&self, job: Decay<'_>) {
+        self.plain().run(job);
+    }
+
+    fn delta_step(&self, job: DeltaStep<'_>) {
         self.plain().run(job);
     }
 

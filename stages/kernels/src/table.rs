@@ -333,6 +333,10 @@ impl KernelTable {
         self.kernels.f32_peak(F32Peak { rounds })
     }
 
+    pub(super) fn kernels(&self) -> &'static dyn Kernels {
+        self.kernels
+    }
+
     pub(super) fn quantise(&self, job: Quantise<'_>) {
         self.kernels.quantise(job);
     }

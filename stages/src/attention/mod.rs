@@ -46,8 +46,8 @@ pub struct Attention {
     turns: Vec<Option<Turns>>,
     cache: KvCache,
     scratch: AttendScratch,
-    /// Input of a norm.
-    unnormed: Vec<f32>,
+    /// Input of a norm, queries with their gates, or factors of heads' results.
+    spare: Vec<f32>,
     /// The bias of a head on its way through the rotation, `[head_dim]` of the largest heads.
     bias: Vec<f32>,
     /// Values of a token, `[kv_dim]`.
@@ -109,7 +109,7 @@ impl Attention {
             rotations,
             cache: KvCache::new(&room.shape(network, rank, threads)),
             scratch: AttendScratch::new(widest_head(network)),
-            unnormed: vec![0.0; widest_norm(network)],
+            spare: vec![0.0; widest_spare(network)],
             bias: vec![0.0; widest_head(network)],
             values: vec![0.0; widest_values(network)],
             ones: vec![1.0; widest_head(network)],
@@ -123,7 +123,7 @@ impl Attention {
             + rotations
                 .map(|rope| Rotation::bytes(rope, max_tokens))
                 .sum::<usize>()
-            + (widest_norm(network) + widest_values(network) + 2 * widest_head(network))
+            + (widest_spare(network) + widest_values(network) + 2 * widest_head(network))
                 * size_of::<f32>()
             + network.n_layers() * size_of::<Option<Layer>>()
     }
@@ -151,7 +151,7 @@ impl Attention {
         }
     }
 
-    /// Normalises and rotates Q and K, stores K and V, and attends.
+    /// Normalises and rotates Q and K, stores K and V, attends, and applies output gates.
     ///
     /// `qkv` is `[n_tokens, qkv_dim]` (changed in place), `out` is `[n_tokens, own columns]`. The result of
     /// a token does not depend on the other tokens of the step, except those before it in its sequence.
@@ -183,6 +183,7 @@ impl Attention {
         for tokens in places.tokens.chunk_by(follows) {
             let kept = (tokens, places.tables);
             self.attend(kernels, layer, kept, norms.k_bias, (qkv, &mut *out));
+            self.gate(kernels, layer, tokens.len(), (qkv, &mut *out));
             qkv = &qkv[tokens.len() * width..];
             out = &mut out[tokens.len() * own..];
         }
@@ -212,6 +213,29 @@ impl Attention {
         }
     }
 
+    /// Multiplies the results of this core's heads by the sigmoids of their gates, if they have any.
+    fn gate(
+        &mut self,
+        kernels: &KernelTable,
+        layer: usize,
+        n_tokens: usize,
+        (qkv, out): (&[f32], &mut [f32]), // [tokens, qkv_dim], [tokens, own columns]
+    ) {
+        let (start, own) = self.columns(layer);
+        let gated = self.layers[layer].as_ref().map(|layer| &layer.network);
+        let Some(a) = gated.filter(|a| a.output_gate && own > 0) else {
+            return;
+        };
+        let factors = &mut self.spare[..own];
+        let rows = qkv.chunks_exact(a.qkv_dim()).take(n_tokens);
+        for (row, out) in rows.zip(out.chunks_exact_mut(own)) {
+            kernels.sigmoid(&row[a.q_dim() + start..][..own], factors);
+            for (out, factor) in out.iter_mut().zip(&*factors) {
+                *out *= factor;
+            }
+        }
+    }
+
     /// Normalises, rotates and scales this core's heads of token `t` of the step.
     fn prepare(
         &mut self,
@@ -227,14 +251,18 @@ impl Attention {
         else {
             return;
         };
-        let (q, kv) = row.split_at_mut(a.q_dim());
+        let (q, kv) = row.split_at_mut(a.q_rows());
+        if a.output_gate {
+            gates_behind(q, a.head_dim, &mut self.spare);
+        }
+        let q = &mut q[..a.q_dim()];
         let k = &mut kv[..a.k_rows()];
         let per_row = a.qk_norm.filter(|norm| norm.span == NormSpan::Row);
         if let Some(norm) = per_row {
             // Every core does this for all heads: the norm needs the squares of all of them.
-            normalise(kernels, norms.q, norm, q, &mut self.unnormed);
+            normalise(kernels, norms.q, norm, q, &mut self.spare);
             if !k.is_empty() {
-                normalise(kernels, norms.k, norm, k, &mut self.unnormed);
+                normalise(kernels, norms.k, norm, k, &mut self.spare);
             }
         }
         let per_head = a.qk_norm.filter(|norm| norm.span != NormSpan::Row);
@@ -250,13 +278,13 @@ impl Attention {
                 _ => weights,
             };
             if let Some(norm) = before {
-                normalise(kernels, weights, norm, head, &mut self.unnormed);
+                normalise(kernels, weights, norm, head, &mut self.spare);
             }
             if let Some(rotation) = rotation {
                 rotation.turn(kernels, t, head);
             }
             if let Some(norm) = after {
-                normalise(kernels, weights, norm, head, &mut self.unnormed);
+                normalise(kernels, weights, norm, head, &mut self.spare);
             }
         };
         let own = |heads: &std::ops::Range<usize>| heads.start * d..heads.end * d;
@@ -285,7 +313,7 @@ impl Attention {
         layer: usize,
         t: usize,
         k_bias: &[f32],  // [kv_dim]
-        row: &mut [f32], // [q_dim + 2 * kv_dim]
+        row: &mut [f32], // [qkv_dim]
     ) {
         let Some(Layer {
             network: a,
@@ -299,7 +327,7 @@ impl Attention {
         let rotation = &self.rotations[*rope];
         let (d, rotated) = (a.head_dim, rotation.width());
         for head in share.kv_heads.clone() {
-            let key = &mut row[a.q_dim() + head * d..][..rotated];
+            let key = &mut row[a.q_rows() + head * d..][..rotated];
             let bias = &mut self.bias[..rotated];
             bias.copy_from_slice(&k_bias[head * d..][..rotated]);
             rotation.turn(kernels, t, bias);
@@ -333,7 +361,7 @@ impl Attention {
         let table = places.tables.table(token.sequence, *pool);
         let position = token.position as usize;
         let at = (table[position / BLOCK], position % BLOCK);
-        let k = &row[a.q_dim()..][..a.kv_dim()];
+        let k = &row[a.q_rows()..][..a.kv_dim()];
         for (local, head) in share.kv_heads.clone().enumerate() {
             let columns = head * a.head_dim..(head + 1) * a.head_dim;
             let (k, v) = (&k[columns.clone()], &self.values[columns]);
@@ -386,6 +414,20 @@ impl Attention {
     }
 }
 
+/// Moves the gates, each of which follows its head's query, behind all queries; `spare` has room for both.
+fn gates_behind(q: &mut [f32], head_dim: usize, spare: &mut [f32]) {
+    let before = &mut spare[..q.len()];
+    before.copy_from_slice(q);
+    let (queries, gates) = q.split_at_mut(before.len() / 2);
+    let to = queries
+        .chunks_exact_mut(head_dim)
+        .zip(gates.chunks_exact_mut(head_dim));
+    for (head, (query, gate)) in before.chunks_exact(2 * head_dim).zip(to) {
+        query.copy_from_slice(&head[..head_dim]);
+        gate.copy_from_slice(&head[head_dim..]);
+    }
+}
+
 /// The norm in place; `before` has room for the row.
 fn normalise(
     kernels: &KernelTable,
@@ -414,11 +456,12 @@ fn widest_values(network: &Network) -> usize {
     values.max().unwrap_or(0)
 }
 
-/// Elements of the longest row that a norm of queries or keys spans.
-fn widest_norm(network: &Network) -> usize {
+/// Elements of the longest row that a norm of queries or keys spans, or of queries with their gates.
+fn widest_spare(network: &Network) -> usize {
     let rows = network
         .attentions()
         .map(|a| match a.qk_norm.map(|norm| norm.span) {
+            _ if a.output_gate => a.q_rows(),
             Some(NormSpan::Row) => a.q_dim(),
             Some(NormSpan::Head | NormSpan::OwnHead) => a.head_dim,
             None => 0,

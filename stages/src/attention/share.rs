@@ -54,6 +54,7 @@ mod tests {
                 kv: KvOrigin::Own,
                 qkv_bias: false,
                 out_bias: false,
+                output_gate: false,
                 qk_norm: None,
                 v_norm: None,
                 rope: None,

@@ -5,6 +5,7 @@
 //! depend on how many tokens a step has.
 
 mod convolution;
+mod delta_net;
 mod short_conv;
 
 use std::ops::Range;
@@ -12,14 +13,22 @@ use std::ops::Range;
 use forebay_models::network::{Mixer, Network};
 
 use crate::attention::{KvRoom, Places};
+use crate::kernels::KernelTable;
 use crate::sequences::{StateCopy, TokenPlace};
+use delta_net::DeltaNetPart;
 use short_conv::ShortConvPart;
 
-/// Vectors of a recurrent layer.
+/// Vectors of a recurrent layer; those that it does not have are empty.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct RecurrentWeights<'a> {
     /// Weights of the convolution, `[kernel, channels]`, the current position's last.
     pub taps: &'a [f32],
+    /// Added to a delta net's alpha, `[n_value_heads]`.
+    pub decay_bias: &'a [f32],
+    /// How fast its heads forget, `[n_value_heads]`.
+    pub decay_rate: &'a [f32],
+    /// Norm of its results, `[value_dim]`.
+    pub head_norm: &'a [f32],
 }
 
 /// One core's part of the recurrent mixers.
@@ -44,6 +53,7 @@ struct Layer {
 #[derive(Debug)]
 enum Part {
     ShortConv(ShortConvPart),
+    DeltaNet(DeltaNetPart),
 }
 
 impl Part {
@@ -55,6 +65,10 @@ impl Part {
                 let part = ShortConvPart::new(conv, share(conv.channels, rank, threads));
                 Some(Self::ShortConv(part))
             }
+            Mixer::DeltaNet(net) => {
+                let part = DeltaNetPart::new(net, share(net.n_value_heads, rank, threads));
+                Some(Self::DeltaNet(part))
+            }
         }
     }
 
@@ -62,6 +76,7 @@ impl Part {
     fn state_len(&self) -> usize {
         match self {
             Self::ShortConv(part) => part.state_len(),
+            Self::DeltaNet(part) => part.state_len(),
         }
     }
 
@@ -69,6 +84,7 @@ impl Part {
     fn scratch_len(&self) -> usize {
         match self {
             Self::ShortConv(part) => part.scratch_len(),
+            Self::DeltaNet(part) => part.scratch_len(),
         }
     }
 }
@@ -125,6 +141,7 @@ impl Recurrent {
         let columns = match &self.layers[layer] {
             Some(layer) => match &layer.part {
                 Part::ShortConv(part) => part.columns(),
+                Part::DeltaNet(part) => part.columns(),
             },
             None => 0..0,
         };
@@ -148,6 +165,7 @@ impl Recurrent {
     /// token does not depend on the other tokens of the step, except those before it in its sequence.
     pub fn run(
         &mut self,
+        kernels: &KernelTable,
         layer: usize,
         places: Places<'_>,
         weights: RecurrentWeights<'_>,
@@ -182,6 +200,10 @@ impl Recurrent {
             match part {
                 Part::ShortConv(part) => {
                     part.run(weights, (rows, width), state, &mut self.scratch, results);
+                }
+                Part::DeltaNet(part) => {
+                    let scratch = &mut self.scratch;
+                    part.run(kernels, weights, (rows, width), state, scratch, results);
                 }
             }
         }

@@ -12,6 +12,7 @@ mod matmul;
 mod probe;
 #[path = "../../src/tests/random.rs"]
 mod random;
+mod recurrent;
 mod scattered;
 mod throughput;
 

@@ -37,10 +37,15 @@ fn prepared(network: &Network, layer: usize, position: usize, token: u64) -> [Ve
         .iter()
         .map(|&v| v.into())
         .collect();
-    let (q, kv) = row.split_at(a.q_dim());
+    let (q, kv) = row.split_at(a.q_rows());
     let (k, v) = kv.split_at(a.k_rows());
     let v = if a.kv == KvOrigin::KeysAlone { k } else { v };
-    let (mut q, mut k, mut v) = (q.to_vec(), k.to_vec(), v.to_vec());
+    let heads = q.chunks(q.len() / a.n_heads);
+    let mut q: Vec<f64> = heads
+        .flat_map(|head| &head[..a.head_dim])
+        .copied()
+        .collect();
+    let (mut k, mut v) = (k.to_vec(), v.to_vec());
     if let Some(eps) = a.v_norm {
         let ones = vec![1.0; a.head_dim];
         v.chunks_mut(a.head_dim)
@@ -107,9 +112,14 @@ fn defined(network: &Network, layer: usize, tokens: &[u64]) -> Vec<f64> {
         let max = scores.iter().fold(f64::NEG_INFINITY, |m, &s| m.max(s));
         let weights: Vec<f64> = scores.iter().map(|s| (s - max).exp()).collect();
         let total: f64 = weights.iter().sum();
+        let row = input(network, layer, tokens[tokens.len() - 1]);
         out.extend((0..d).map(|i| {
             let values = seen.iter().map(|[_, _, v]| v[kv + i]);
-            values.zip(&weights).map(|(v, w)| v * w).sum::<f64>() / total
+            let mixed = values.zip(&weights).map(|(v, w)| v * w).sum::<f64>() / total;
+            match a.output_gate {
+                true => mixed / (1.0 + (-f64::from(row[(2 * h + 1) * d + i])).exp()),
+                false => mixed,
+            }
         }));
     }
     out

@@ -46,7 +46,7 @@ fn input(network: &Network, layer: usize, token: u64) -> Vec<f32> {
         return vec![f32::NAN; n];
     }
     let mut row = Random(token * 1000 + layer as u64).numbers(n);
-    let keys = &mut row[attention.q_dim()..];
+    let keys = &mut row[attention.q_rows()..];
     for (key, bias) in keys.iter_mut().zip(bias(network, layer)) {
         *key += bias;
     }
@@ -88,6 +88,7 @@ fn attention(
         kv: KvOrigin::Own,
         qkv_bias: false,
         out_bias: false,
+        output_gate: false,
         qk_norm: None,
         v_norm: None,
         rope: Some(0),
@@ -99,7 +100,7 @@ fn attention(
 }
 
 /// Attention that differs in everything that it knows.
-fn bodies() -> [network::Attention; 10] {
+fn bodies() -> [network::Attention; 11] {
     let norm = |span, after_rope| {
         Some(QkNorm {
             kind: NormKind::Rms,
@@ -163,6 +164,11 @@ fn bodies() -> [network::Attention; 10] {
                 after_rope: false,
             }),
             ..attention((6, 3, 16), None)
+        },
+        network::Attention {
+            output_gate: true,
+            qk_norm: norm(NormSpan::Head, false),
+            ..attention((6, 2, 16), None)
         },
     ]
 }
