@@ -1,0 +1,120 @@
+//! Bounds on a description that was read from a file: everything computed from it later may rely on them.
+
+mod mixer;
+mod rope;
+#[cfg(test)]
+mod tests;
+
+use std::path::Path;
+
+use rope::check_rope;
+
+use super::{Activation, Layer, Network, Norm};
+use crate::error::{ModelError, Result};
+use crate::source::limits::{MAX_CONTEXT, MAX_DIMENSION, MAX_LAYERS, positive, size};
+
+/// More kinds of rotation than any model has.
+const MAX_ROPES: usize = 64;
+
+impl Network {
+    /// Checks that sizes are within bounds, that factors are finite, and that the fields agree with each other.
+    ///
+    /// # Errors
+    /// The first wrong field, in the file at `path`.
+    pub(crate) fn check(&self, path: &Path) -> Result<()> {
+        size(path, "layers", self.layers.len() as u64, MAX_LAYERS)?;
+        size(path, "d_model", self.d_model as u64, MAX_DIMENSION)?;
+        size(path, "vocab_size", self.vocab_size as u64, MAX_DIMENSION)?;
+        size(
+            path,
+            "context_length",
+            self.context_length as u64,
+            MAX_CONTEXT,
+        )?;
+        positive(path, "embedding_scale", self.embedding_scale)?;
+        if self.position_offset.is_some_and(|n| n as u64 > MAX_CONTEXT) {
+            return wrong(path, "position_offset", "it is beyond every table");
+        }
+        positive(path, "head.scale", self.head.scale)?;
+        positive(path, "head.softcap", self.head.softcap.unwrap_or(1.0))?;
+        self.check_token_inputs(path)?;
+        if self.ropes.len() > MAX_ROPES {
+            return wrong(path, "ropes", "there are too many kinds");
+        }
+        self.ropes.iter().try_for_each(|r| check_rope(path, r))?;
+        check_norm(path, "output_norm", Some(&self.output_norm))?;
+        for (l, layer) in self.layers.iter().enumerate() {
+            self.check_layer(path, layer)?;
+            self.check_kv(path, l)?;
+        }
+        if !self.predictor_threshold.is_finite() {
+            return wrong(path, "predictor_threshold", "it is not a number");
+        }
+        Ok(())
+    }
+
+    fn check_token_inputs(&self, path: &Path) -> Result<()> {
+        let Some(inputs) = &self.token_inputs else {
+            return match self.layers.iter().any(|layer| layer.input.is_some()) {
+                true => wrong(path, "token_inputs", "a layer asks for them"),
+                false => Ok(()),
+            };
+        };
+        let all = (inputs.width as u64).saturating_mul(self.layers.len() as u64);
+        size(path, "token_inputs.width", all, MAX_DIMENSION)?;
+        positive(path, "token_inputs.table_scale", inputs.table_scale)?;
+        let projection_scale = inputs.projection_scale;
+        positive(path, "token_inputs.projection_scale", projection_scale)?;
+        positive(path, "token_inputs.eps", inputs.eps)?;
+        positive(path, "token_inputs.scale", inputs.scale).map(drop)
+    }
+
+    fn check_layer(&self, path: &Path, layer: &Layer) -> Result<()> {
+        let (mixer, ffn) = (&layer.mixer, &layer.ffn);
+        check_norm(path, "mixer.pre_norm", mixer.pre_norm.as_ref())?;
+        check_post_norm(path, "mixer.post_norm", mixer.post_norm.as_ref())?;
+        check_norm(path, "ffn.pre_norm", ffn.pre_norm.as_ref())?;
+        check_post_norm(path, "ffn.post_norm", ffn.post_norm.as_ref())?;
+        positive(path, "mixer.residual_scale", mixer.residual_scale)?;
+        positive(path, "ffn.residual_scale", ffn.residual_scale)?;
+        if ffn.body.bias && ffn.body.gated {
+            return wrong(path, "ffn.bias", "gated FFNs have none");
+        }
+        if let Some(input) = &layer.input {
+            if input.pre_norm.is_some() {
+                return wrong(path, "input.pre_norm", "its input is not normalised");
+            }
+            check_post_norm(path, "input.post_norm", input.post_norm.as_ref())?;
+            positive(path, "input.residual_scale", input.residual_scale)?;
+            check_activation(path, input.body.activation)?;
+        }
+        size(path, "d_ff", ffn.body.d_ff as u64, MAX_DIMENSION)?;
+        check_activation(path, ffn.body.activation)?;
+        self.check_mixer(path, &mixer.body)
+    }
+}
+
+fn check_activation(path: &Path, activation: Activation) -> Result<()> {
+    match activation {
+        Activation::FatRelu { threshold } if !(threshold.is_finite() && threshold >= 0.0) => {
+            wrong(path, "activation", "the threshold is no sensible number")
+        }
+        _ => Ok(()),
+    }
+}
+
+fn wrong<T>(path: &Path, field: &str, problem: impl Into<String>) -> Result<T> {
+    Err(ModelError::damaged(path, field, problem))
+}
+
+fn check_norm(path: &Path, field: &str, norm: Option<&Norm>) -> Result<()> {
+    norm.map_or(Ok(()), |n| positive(path, field, n.eps).map(drop))
+}
+
+fn check_post_norm(path: &Path, field: &str, norm: Option<&Norm>) -> Result<()> {
+    check_norm(path, field, norm)?;
+    match norm {
+        Some(norm) if norm.bias => wrong(path, field, "norms of outputs have no bias"),
+        _ => Ok(()),
+    }
+}
