@@ -144,7 +144,9 @@ fn the_least_budget_does_in_the_run_that_packs_too() {
     };
     let first = least(&run("warm", "1MiB", Some("the other")));
     let least = least(&run("warm", "1MiB", Some("the other")));
-    assert_eq!(first, least);
+    // What a process has resident differs a little from start to start; what packing leaves behind is far more.
+    let mib = |size: &str| size.trim_end_matches("MiB").parse::<u64>().expect("MiB");
+    assert!(mib(&first).abs_diff(mib(&least)) <= 1, "{first} {least}");
     let expected = run("warm", &least, Some("the other"));
     assert!(expected.status.success(), "{}", expected.stderr);
     for (cache, prompt) in [("argument", Some("the other")), ("input", None)] {

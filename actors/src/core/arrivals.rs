@@ -50,6 +50,11 @@ impl Core {
         if let Err(fault) = result {
             self.unread.push((reader.cluster(ordinal), fault));
         }
+        if borrowed && !self.prompts.is_active() {
+            // A prompt was cancelled, and decoding goes on: it may need the whole cache.
+            let store = &mut self.weights.neurons;
+            self.prompts.return_window(&mut self.stages, store);
+        }
     }
 
     /// Neurons that a cluster waits for came back.

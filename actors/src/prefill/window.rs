@@ -119,8 +119,8 @@ impl Prompts {
         }
     }
 
-    /// Returns a borrowed window's memory, unless a read into it is still in flight: then the next step tries again.
-    fn return_window(&mut self, stages: &mut Stages, store: &mut NeuronStore) {
+    /// Returns a borrowed window's memory, unless a read into it is still in flight: then its end tries again.
+    pub fn return_window(&mut self, stages: &mut Stages, store: &mut NeuronStore) {
         let Some((_, window)) = self.borrowing.as_ref().filter(|_| store.lends()) else {
             return;
         };
