@@ -11,7 +11,7 @@ use std::collections::BTreeSet;
 use std::path::Path;
 
 use forebay::{DriverChoice, Engine, EngineBuilder, Isa, Prompt, Request, Sparsity, Statistics};
-use support::{build, engine, generate};
+use support::{build, engine, generate, least_of};
 
 /// 20 tokens for the demo, BOS included: batches of 7, the last of them not full.
 const PROMPT: &str = "Once upon a time, there was a little girl named Lily. She had a big red";
@@ -61,13 +61,6 @@ impl Setting {
             }
         }
     }
-}
-
-/// The number in "the minimum on 2 cores is 98304 bytes".
-fn least_of(refusal: &str) -> u64 {
-    let (_, number) = refusal.rsplit_once(" is ").expect(refusal);
-    let number = number.strip_suffix(" bytes").expect(refusal);
-    number.parse().expect(refusal)
 }
 
 /// What a run's plan and statistics say about the path that its weights took.
@@ -135,7 +128,8 @@ fn path_of(setting: &Setting, engine: &Engine, run: &Statistics) -> WeightPath {
     }
 }
 
-/// All settings; instruction sets other than the best with one batch size and driver only.
+/// All settings; instruction sets other than the best with one batch size and driver only, and the other driver with
+/// one batch size.
 fn settings(sparsities: &[Sparsity]) -> Vec<Setting> {
     let mut settings = Vec::new();
     for isa in Isa::available() {
@@ -158,8 +152,9 @@ fn settings(sparsities: &[Sparsity]) -> Vec<Setting> {
             }
         }
     }
-    let single = |s: &Setting| s.batch == 7 && s.driver == DriverChoice::Uring;
-    settings.retain(|s| s.isa == Isa::detect() || single(s));
+    let plain = |s: &Setting| s.isa == Isa::detect() && s.driver == DriverChoice::Uring;
+    let other = |s: &Setting| s.isa == Isa::detect() || s.driver == DriverChoice::Uring;
+    settings.retain(|s| plain(s) || (s.batch == 7 && other(s)));
     settings
 }
 

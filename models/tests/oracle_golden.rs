@@ -83,7 +83,9 @@ fn prompt_ids(source: &dyn TensorSource, prompt: &str) -> Vec<u32> {
     tokenizer.encode(prompt, options).expect("encode")
 }
 
-fn assert_close(what: &str, ours: &[f32], theirs: &[f32], tolerance: f32) {
+/// Returns the largest difference.
+fn assert_close(what: &str, ours: &[f32], theirs: &[f32], tolerance: f32) -> f32 {
+    let mut largest = 0.0f32;
     assert_eq!(ours.len(), theirs.len(), "{what}: length of the vocabulary");
     for (id, (&a, &b)) in ours.iter().zip(theirs).enumerate() {
         let difference = (a - b).abs();
@@ -91,7 +93,9 @@ fn assert_close(what: &str, ours: &[f32], theirs: &[f32], tolerance: f32) {
             difference <= tolerance,
             "{what}: logit of token {id} is {a}, golden {b}, {difference} apart"
         );
+        largest = largest.max(difference);
     }
+    largest
 }
 
 /// Checks `tiny/<name>`, a GGUF file where there is one, otherwise a Hugging Face folder.
@@ -118,10 +122,16 @@ fn check_run(name: &str, oracle: &mut Oracle, prompt_ids: &[u32], golden: &Run) 
     oracle.reset();
     let fed = [prompt_ids, &golden.greedy_ids].concat();
     let ours: Vec<Vec<f32>> = fed.iter().map(|&token| oracle.forward(token)).collect();
+    let mut largest = 0.0f32;
     for logits in &golden.logits {
         let what = format!("{name}, position {}", logits.position);
-        assert_close(&what, &ours[logits.position], &logits.values, TOLERANCE);
+        let apart = assert_close(&what, &ours[logits.position], &logits.values, TOLERANCE);
+        largest = largest.max(apart);
     }
+    eprintln!(
+        "{name}: {} tokens, logits at most {largest:.1e} apart",
+        fed.len()
+    );
     oracle.reset();
     let ids = oracle.greedy(prompt_ids, golden.greedy_ids.len());
     assert_eq!(ids, golden.greedy_ids, "{name}: greedy ids");

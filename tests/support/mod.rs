@@ -142,6 +142,21 @@ impl Drop for TemporaryFile {
     }
 }
 
+/// The number in "the minimum on 2 cores is 98304 bytes".
+pub fn least_of(refusal: &str) -> u64 {
+    let (_, number) = refusal.rsplit_once(" is ").expect(refusal);
+    let number = number.strip_suffix(" bytes").expect(refusal);
+    number.parse().expect(refusal)
+}
+
+/// An engine with weight memory of this share of `whole` bytes, or with the minimum if that is more.
+pub fn with_share(percent: u64, whole: u64, builder: impl Fn() -> EngineBuilder) -> Engine {
+    match builder().weight_memory(whole * percent / 100).build() {
+        Ok(engine) => engine,
+        Err(refusal) => build(builder().weight_memory(least_of(&refusal.to_string()))),
+    }
+}
+
 /// Reads a JSON file.
 pub fn json<T: DeserializeOwned>(path: &Path) -> T {
     let text = std::fs::read_to_string(path).unwrap_or_else(|e| panic!("{}: {e}", path.display()));

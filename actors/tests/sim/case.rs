@@ -43,7 +43,7 @@ impl Case {
         let number = random.within(0..=models.len() - 1);
         let model = &models[number];
         let bundle = model.bundle();
-        let threads = random.within(1..=HEADS);
+        let threads = random.within(1..=HEADS.min(model.network.most_cores()));
         let sparsity = random.one_of(&model.sparsities());
         let pipeline = random.one_of(&[
             Pipeline::Cluster,

@@ -34,7 +34,7 @@ use models::Model;
 use simulation::{Report, find_right, simulate};
 
 /// Seeds without [`SEEDS_VARIABLE`].
-const SEEDS: u64 = 20_000;
+const SEEDS: u64 = 6_000;
 const SEED_VARIABLE: &str = "FOREBAY_SIM_SEED";
 const SEEDS_VARIABLE: &str = "FOREBAY_SIM_SEEDS";
 const COMMIT_VARIABLE: &str = "FOREBAY_SIM_COMMIT";

@@ -22,6 +22,8 @@ use crate::world::World;
 pub const CONTEXT: usize = 40;
 /// Heads, and so the most cores.
 pub const HEADS: usize = 4;
+/// There if a model has predictors.
+const FC1: TensorId = TensorId::Layer(0, T::PredictorFc1);
 
 /// A model whose tensors are random numbers in memory.
 pub struct RandomSource {
@@ -89,19 +91,21 @@ impl RandomSource {
     }
 }
 
-impl RandomSource {
-    /// Rows of a table, one after the other; none if there is no such table.
-    fn rows_of(&self, table: TensorId, tokens: &[u32]) -> Vec<f32> {
-        let Some((meta, bytes)) = self.tensors.get(&table) else {
-            return Vec::new();
-        };
-        let mut rows = vec![0.0; tokens.len() * meta.cols];
-        for (&token, out) in tokens.iter().zip(rows.chunks_exact_mut(meta.cols)) {
-            let row = &bytes[token as usize * meta.row_bytes()..][..meta.row_bytes()];
-            dequantize(meta.block, row, out);
-        }
-        rows
+/// Rows of a table, `[tokens, cols]`; empty if there is no such table.
+fn rows_of(source: &dyn TensorSource, table: TensorId, tokens: &[u32]) -> Vec<f32> {
+    let Some(meta) = source.meta(table) else {
+        return Vec::new();
+    };
+    let (mut row, mut rows) = (
+        vec![0; meta.row_bytes()],
+        vec![0.0; tokens.len() * meta.cols],
+    );
+    for (&token, out) in tokens.iter().zip(rows.chunks_exact_mut(meta.cols)) {
+        let read = source.read(table, token as usize * row.len(), &mut row);
+        read.expect("a row of the table");
+        dequantize(meta.block, &row, out);
     }
+    rows
 }
 
 fn is_norm(id: TensorId) -> bool {
@@ -247,7 +251,9 @@ pub struct Model {
     pub input_rows: Vec<f32>,
     /// By sparsity that means something for the model; computed in memory, on one core, token by token.
     pub right: Vec<(Sparsity, Logits)>,
-    pub source: RandomSource,
+    /// What it was made from, unless that was a file.
+    pub source: Option<RandomSource>,
+    has_predictors: bool,
 }
 
 impl Model {
@@ -266,27 +272,40 @@ impl Model {
 
     fn new(recipe: &Recipe, number: u64, folder: &Path) -> Self {
         let source = RandomSource::new(recipe, number, folder);
+        let model = Self::packed(&source, recipe.kv, number, folder);
+        Self {
+            source: Some(source),
+            ..model
+        }
+    }
+
+    /// A model packed into `folder`, with a text of random tokens.
+    pub fn packed(source: &dyn TensorSource, kv: KvType, number: u64, folder: &Path) -> Self {
         let path = folder.join(format!("model-{number}.fbay"));
-        pack(&source, &path, &PackOptions::default(), &mut |_| {}).expect("a model to pack");
+        let options = PackOptions::default();
+        pack(source, &path, &options, &mut |_| {}).expect("a model to pack");
         let file = std::fs::read(&path).expect("the packed file").into();
+        let network = source.network().clone();
         let mut random = SplitMix(1000 + number);
         let tokens: Vec<u32> = (0..CONTEXT)
-            .map(|_| random.below(recipe.vocab as u64) as u32)
+            .map(|_| random.below(network.vocab_size as u64) as u32)
             .collect();
-        let input = source.rows_of(TensorId::TokenEmbedding, &tokens);
-        let mut input_rows = source.rows_of(TensorId::TokenInputs, &tokens);
-        let scale = source.network.token_inputs.map_or(1.0, |i| i.table_scale);
+        let rows_of = |table| rows_of(source, table, &tokens);
+        let input = rows_of(TensorId::TokenEmbedding);
+        let mut input_rows = rows_of(TensorId::TokenInputs);
+        let scale = network.token_inputs.map_or(1.0, |i| i.table_scale);
         input_rows.iter_mut().for_each(|v| *v *= scale);
         Self {
             path,
             file,
-            network: source.network.clone(),
-            kv: recipe.kv,
+            network,
+            kv,
             tokens,
             input,
             input_rows,
             right: Vec::new(),
-            source,
+            source: None,
+            has_predictors: source.meta(FC1).is_some(),
         }
     }
 
@@ -317,8 +336,7 @@ impl Model {
     /// Modes that mean something for the model.
     pub fn sparsities(&self) -> Vec<Sparsity> {
         let mut modes = vec![Sparsity::Dense, Sparsity::Exact, Sparsity::Threshold];
-        let fc1 = TensorId::Layer(0, T::PredictorFc1);
-        if self.source.meta(fc1).is_some() {
+        if self.has_predictors {
             modes.push(Sparsity::Predicted);
         }
         modes

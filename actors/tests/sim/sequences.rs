@@ -3,6 +3,8 @@
 use std::sync::Arc;
 
 use forebay_actors::runtime::{Step, StepTokens};
+use forebay_models::kv_type::KvType;
+use forebay_models::source;
 use forebay_stages::sequences::{SequenceId, TokenPlace};
 
 use crate::case::Case;
@@ -60,10 +62,11 @@ fn feed(world: &mut World, model: &Model, runs: &[Run]) -> Vec<Vec<u32>> {
     (0..runs.len()).map(logits).collect()
 }
 
-/// Each text's tokens before the common step: none, one, two, …, so that all positions differ.
+/// Each text's tokens before the common step: none, two, four, …, so that all positions differ, and some are beyond
+/// sliding windows.
 fn begin(world: &mut World, model: &Model, text: usize) -> Run {
     let id = world.sequences.open();
-    for position in 0..text {
+    for position in 0..2 * text {
         let n = 1;
         feed(
             world,
@@ -76,7 +79,7 @@ fn begin(world: &mut World, model: &Model, text: usize) -> Run {
             }],
         );
     }
-    let (position, n) = (text, 1);
+    let (position, n) = (2 * text, 1);
     Run {
         text,
         id,
@@ -113,6 +116,30 @@ fn recurrent_states_are_kept_apart() {
     let folder = tempfile::tempdir().expect("a folder for a tiny model");
     let all = [Model::recurrent(folder.path())];
     (0..SEEDS / 4).for_each(|seed| compare(seed, &all));
+}
+
+/// The tiny models of every architecture, as checkpoints and as GGUF files.
+#[test]
+fn sequences_of_every_architecture_get_the_bits_they_get_alone() {
+    let goldens = concat!(env!("CARGO_MANIFEST_DIR"), "/../tests/golden/tiny");
+    let mut seed = 0;
+    for entry in std::fs::read_dir(goldens).expect("tests/golden/tiny") {
+        let mut path = entry.expect("an entry").path();
+        if path.join("model.gguf").exists() {
+            path.push("model.gguf");
+        }
+        let source = source::open(&path).expect("a tiny model");
+        let folder = tempfile::tempdir().expect("a folder for a tiny model");
+        let all = [Model::packed(
+            source.as_ref(),
+            KvType::F16,
+            seed,
+            folder.path(),
+        )];
+        compare(seed, &all);
+        seed += 1;
+    }
+    assert!(seed > 80, "{seed} models");
 }
 
 #[test]

@@ -211,7 +211,8 @@ fn same_bits(position: usize, logits: &[f32], right: &[f32]) -> Result<(), Strin
 pub fn find_right(model: &mut Model) -> Result<(), String> {
     for sparsity in model.sparsities() {
         let logits = in_memory(model, sparsity)?;
-        let oracle = Oracle::new(&model.source).map_err(|e| e.to_string())?;
+        let source = model.source.as_ref().ok_or("a model from a file")?;
+        let oracle = Oracle::new(source).map_err(|e| e.to_string())?;
         let oracle = match sparsity {
             // The reference knows no thresholds.
             Sparsity::Threshold => None,
