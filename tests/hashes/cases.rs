@@ -90,11 +90,7 @@ pub fn groups(model: &'static Model) -> Vec<Group> {
                 } else {
                     all_settings()
                 },
-                library_settings: if part {
-                    every_budget()
-                } else {
-                    all_settings()
-                },
+                library_settings: if part { every_budget() } else { all_settings() },
             });
         }
     }
