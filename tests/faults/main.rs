@@ -23,6 +23,7 @@ mod packs;
 mod panics;
 mod pipes;
 mod places;
+mod recurrent;
 mod refusal;
 mod shapes;
 mod sources;

@@ -1,6 +1,7 @@
 //! The demo model on its way through faults: packed once, copied for each test, under a weight
 //! memory that forces reads while tokens are generated.
 
+use std::borrow::Cow;
 use std::fs::OpenOptions;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
@@ -19,13 +20,16 @@ const THREADS: usize = 2;
 /// Bytes of the packed demo model.
 pub fn packed_demo() -> &'static [u8] {
     static BYTES: OnceLock<Vec<u8>> = OnceLock::new();
-    BYTES.get_or_init(|| {
-        let scratch = Scratch::new();
-        let target = scratch.join("demo.fbay");
-        let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("models/demo/hf");
-        packed::convert(&source, &target, &PackOptions::default(), &mut |_| {}).expect("packed");
-        std::fs::read(target).expect("readable")
-    })
+    BYTES.get_or_init(|| packed("models/demo/hf"))
+}
+
+/// Bytes of a model of the repository, packed.
+pub fn packed(source: &str) -> Vec<u8> {
+    let scratch = Scratch::new();
+    let target = scratch.join("model.fbay");
+    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join(source);
+    packed::convert(&source, &target, &PackOptions::default(), &mut |_| {}).expect("packed");
+    std::fs::read(target).expect("readable")
 }
 
 /// Compute threads of these tests: two, or what the machine has.
@@ -68,19 +72,26 @@ pub fn modes() -> Vec<Mode> {
     modes.collect()
 }
 
-/// An engine on a copy of the packed demo model that a test may damage.
+/// An engine on a copy of a packed model that a test may damage.
 pub struct Patient {
     pub engine: Engine,
     pub path: PathBuf,
     pub bundle: Bundle,
     pub residency: Vec<Residency>,
+    packed: Cow<'static, [u8]>,
     _scratch: Scratch,
 }
 
 impl Patient {
+    /// The demo model.
     pub fn new(mode: Mode) -> Self {
+        Self::of(packed_demo().into(), mode)
+    }
+
+    /// A model of these bytes.
+    pub fn of(packed: Cow<'static, [u8]>, mode: Mode) -> Self {
         let scratch = Scratch::new();
-        let path = scratch.write("patient.fbay", packed_demo());
+        let path = scratch.write("patient.fbay", &packed);
         let bundle = Bundle::open(&path).expect("a sound file");
         let request = ResidencyRequest {
             weight_bytes: mode.weight_memory,
@@ -106,6 +117,7 @@ impl Patient {
             path,
             bundle,
             residency,
+            packed,
             _scratch: scratch,
         }
     }
@@ -145,11 +157,11 @@ impl Patient {
 
     /// Puts all bytes back.
     pub fn restore(&self) {
-        self.overwrite(0, packed_demo());
+        self.overwrite(0, &self.packed);
     }
 
     fn original(&self, entry: &DirectoryEntry) -> Vec<u8> {
-        packed_demo()[entry.offset as usize..][..entry.len as usize].to_vec()
+        self.packed[entry.offset as usize..][..entry.len as usize].to_vec()
     }
 
     fn overwrite(&self, offset: u64, bytes: &[u8]) {
