@@ -212,7 +212,7 @@ mod tests {
                 "convolution kernel",
             ),
         ] {
-            let message = described(more).err().expect(field).to_string();
+            let message = described(more).expect_err(field).to_string();
             assert!(message.contains(field), "{message}");
         }
     }

@@ -212,7 +212,7 @@ mod tests {
             (json!({"num_experts": 8}), "num_experts"),
             (json!({"linear_num_key_heads": 5}), "delta_net heads"),
         ] {
-            let message = described(more).err().expect(field).to_string();
+            let message = described(more).expect_err(field).to_string();
             assert!(message.contains(field), "{message}");
         }
     }

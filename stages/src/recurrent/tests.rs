@@ -8,7 +8,8 @@ use forebay_models::network::{
 use super::{Recurrent, RecurrentWeights};
 use crate::attention::{KvRoom, Places};
 use crate::kernels::KernelTable;
-use crate::sequences::{Copies, SequenceId, Sequences, Tables, TokenPlace};
+use crate::sequences::growth::grow;
+use crate::sequences::{Copies, SequenceId, Sequences, Tables};
 
 /// SplitMix64.
 struct Random(u64);
@@ -155,18 +156,7 @@ impl Machine {
 
     /// Adds tokens to sequences; bits of every token's results, layer after layer.
     fn step(&mut self, growth: &[(SequenceId, &[u64])]) -> Vec<Vec<u32>> {
-        self.copies.clear();
-        let (mut places, mut tokens) = (Vec::new(), Vec::new());
-        for &(sequence, new) in growth {
-            let first = self.sequences.len(sequence);
-            let extended = self.sequences.extend(sequence, new.len(), &mut self.copies);
-            extended.expect("room for all");
-            places.extend((first..first + new.len()).map(|position| TokenPlace {
-                sequence,
-                position: position as u32,
-            }));
-            tokens.extend_from_slice(new);
-        }
+        let (places, tokens) = grow(&mut self.sequences, growth, &mut self.copies);
         self.tables.fill(&self.sequences, &places);
         let mut results = vec![Vec::new(); tokens.len()];
         for core in &mut self.cores {

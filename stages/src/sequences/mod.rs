@@ -6,6 +6,8 @@
 //!
 //! One thread plans steps with this; the cores get [`Tables`] and the copies to make before a step.
 
+#[cfg(test)]
+pub(crate) mod growth;
 mod pool;
 mod state;
 mod table;

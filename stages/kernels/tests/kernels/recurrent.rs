@@ -61,7 +61,7 @@ fn defined(rule: DeltaRule<'_>, state: &[f32], width: usize) -> (Vec<f64>, Vec<f
     let value_dim = rule.v.len();
     let mut new = vec![0.0; state.len()];
     let mut out = vec![0.0; value_dim];
-    for c in 0..value_dim {
+    for (c, out) in out.iter_mut().enumerate() {
         let at = |r: usize| r * width + c;
         let rows = 0..rule.k.len();
         let kept = |r: usize| f64::from(rule.decay) * f64::from(state[at(r)]);
@@ -69,7 +69,7 @@ fn defined(rule: DeltaRule<'_>, state: &[f32], width: usize) -> (Vec<f64>, Vec<f
         let delta = f64::from(rule.beta) * (f64::from(rule.v[c]) - known);
         for r in rows {
             new[at(r)] = kept(r) + f64::from(rule.k[r]) * delta;
-            out[c] += f64::from(rule.q[r]) * new[at(r)];
+            *out += f64::from(rule.q[r]) * new[at(r)];
         }
     }
     (new, out)

@@ -11,7 +11,8 @@ use forebay_models::network::{
 
 use super::{Attention, KvRoom, Places, QkWeights};
 use crate::kernels::KernelTable;
-use crate::sequences::{Copies, SequenceId, Sequences, Tables, TokenPlace};
+use crate::sequences::growth::grow;
+use crate::sequences::{Copies, SequenceId, Sequences, Tables};
 
 /// SplitMix64.
 struct Random(u64);
@@ -260,18 +261,7 @@ impl Machine {
 
     /// Adds tokens to sequences; every token's results, layer after layer.
     fn step(&mut self, growth: &[(SequenceId, &[u64])]) -> Vec<Vec<f32>> {
-        self.copies.clear();
-        let (mut places, mut tokens) = (Vec::new(), Vec::new());
-        for &(sequence, new) in growth {
-            let first = self.sequences.len(sequence);
-            let extended = self.sequences.extend(sequence, new.len(), &mut self.copies);
-            extended.expect("room for all");
-            places.extend((first..first + new.len()).map(|position| TokenPlace {
-                sequence,
-                position: position as u32,
-            }));
-            tokens.extend_from_slice(new);
-        }
+        let (places, tokens) = grow(&mut self.sequences, growth, &mut self.copies);
         self.tables.fill(&self.sequences, &places);
         let n_columns = |layer: &Layer| layer.mixer.body.out_dim();
         let all_columns = self.network.layers.iter().map(n_columns).sum();
