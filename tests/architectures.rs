@@ -9,8 +9,10 @@ const ALLOWED: [&str; 2] = ["models/src/arch/", "models/src/tokenizer/"];
 /// The words in quotes that each file of `models/src/arch` registers as names of an architecture.
 fn names(arch: &Path) -> Vec<String> {
     let mut names = Vec::new();
-    for entry in std::fs::read_dir(arch).expect("models/src/arch") {
-        let text = std::fs::read_to_string(entry.expect("an entry").path()).expect("UTF-8");
+    let entries = std::fs::read_dir(arch).expect("models/src/arch");
+    let paths = entries.map(|entry| entry.expect("an entry").path());
+    for path in paths.filter(|path| path.is_file()) {
+        let text = std::fs::read_to_string(path).expect("UTF-8");
         let registered = text.lines().filter(|line| {
             let line = line.trim_start();
             line.starts_with("gguf: &[\"") || line.contains("Hf::new(\"")
