@@ -128,8 +128,7 @@ fn path_of(setting: &Setting, engine: &Engine, run: &Statistics) -> WeightPath {
     }
 }
 
-/// All settings; instruction sets other than the best with one batch size and driver only, and the other driver with
-/// one batch size.
+/// All settings; instruction sets other than the best with one batch size and driver only.
 fn settings(sparsities: &[Sparsity]) -> Vec<Setting> {
     let mut settings = Vec::new();
     for isa in Isa::available() {
@@ -152,9 +151,8 @@ fn settings(sparsities: &[Sparsity]) -> Vec<Setting> {
             }
         }
     }
-    let plain = |s: &Setting| s.isa == Isa::detect() && s.driver == DriverChoice::Uring;
-    let other = |s: &Setting| s.isa == Isa::detect() || s.driver == DriverChoice::Uring;
-    settings.retain(|s| plain(s) || (s.batch == 7 && other(s)));
+    let single = |s: &Setting| s.batch == 7 && s.driver == DriverChoice::Uring;
+    settings.retain(|s| s.isa == Isa::detect() || single(s));
     settings
 }
 

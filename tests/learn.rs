@@ -70,7 +70,7 @@ fn a_predictor_is_fitted_stored_and_used() {
             "--rank",
             "64",
             "--steps",
-            "150",
+            "300",
             "--recall",
             "0.9",
             "--test-pieces",

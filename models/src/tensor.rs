@@ -16,7 +16,7 @@ use crate::tokenizer::TokenizerSpec;
 #[serde(rename_all = "snake_case")]
 #[repr(u8)]
 pub enum LayerTensor {
-    /// Norm before attention, `[d_model]`.
+    /// Norm before the mixer, `[d_model]`.
     AttnNorm = 0,
     /// Query projection, `[n_heads * head_dim, d_model]`; with output gates, each head's gate follows it.
     Q = 1,
@@ -50,11 +50,11 @@ pub enum LayerTensor {
     QNorm = 15,
     /// Norm of keys, `[head_dim]`, `[n_kv_heads, head_dim]` or `[n_kv_heads * head_dim]`.
     KNorm = 16,
-    /// Norm of attention's output, `[d_model]`.
+    /// Norm of the mixer's output, `[d_model]`.
     AttnPostNorm = 17,
     /// Norm of the FFN's output, `[d_model]`.
     FfnPostNorm = 18,
-    /// Bias of the norm before attention, `[d_model]`.
+    /// Bias of the norm before the mixer, `[d_model]`.
     AttnNormBias = 19,
     /// Bias of the norm before the FFN, `[d_model]`.
     FfnNormBias = 20,

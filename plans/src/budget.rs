@@ -164,14 +164,10 @@ pub struct ImpossibleBudget {
     pub items: Vec<BudgetItem>,
 }
 
-/// Added to a minimum that is named to the user: what a process has resident differs by some hundred KiB from one
-/// start to the next.
-const START_TO_START: u64 = 1 << 20;
-
 impl ImpossibleBudget {
-    /// The minimum budget in MiB, rounded up so that it does for the next start, too.
+    /// The minimum budget in MiB, rounded up.
     pub fn least_mib(&self) -> u64 {
-        self.least.saturating_add(START_TO_START).div_ceil(1 << 20)
+        self.least.div_ceil(1 << 20)
     }
 }
 
@@ -276,7 +272,7 @@ free               587 MiB
         let error = example(300 << 20).check().unwrap_err();
         assert_eq!(
             error.to_string(),
-            "a memory budget of 300 MiB is too small; the minimum is 439 MiB \
+            "a memory budget of 300 MiB is too small; the minimum is 438 MiB \
              (resident_weights 400 MiB, kv_cache 24.0 MiB, io_buffers 8.00 MiB, \
              process 5.00 MiB, 1 others 2.93 KiB)"
         );

@@ -12,7 +12,7 @@ use super::output::say;
 
 #[derive(Clone, Debug, Default, Args)]
 pub struct EngineFlags {
-    /// Compute threads, each pinned to a core; at most as many as query heads [default: one per big and mid core].
+    /// Compute threads, each pinned to a core; at most as many as heads of a layer [default: one per big and mid core].
     #[arg(long, short = 't', value_name = "N", help_heading = "Model")]
     pub threads: Option<usize>,
     /// Which FFN neurons are computed [default: predicted if the model has predictors, exact for other ReLU models,

@@ -394,7 +394,7 @@ impl EngineBuilder {
         model.map_or(demo::NAME.into(), |m| m.display().to_string())
     }
 
-    /// Architecture, mode and the cores that may compute: at most as many as query heads.
+    /// Architecture, mode and the cores that may compute: at most as many as heads of a layer.
     pub(super) fn shape(&self, bundle: &Bundle) -> Result<(Network, Sparsity, Vec<usize>), Error> {
         let network = bundle.meta.network.clone();
         let mut cores = Topology::read()?.compute_cores(self.threads)?;

@@ -45,14 +45,17 @@ impl Context {
 
     /// Keeps the beginning that it shares with `tokens`, except the last token, whose logits are wanted; returns the
     /// number of tokens kept. They may be fewer than are shared: recurrent states exist for some positions only. The
-    /// rest of `tokens` follows in the next steps.
-    pub fn keep_common(&mut self, tokens: &[u32]) -> usize {
+    /// rest of `tokens`, the first `prompt` of which are a prompt, follows in the next steps.
+    pub fn keep_common(&mut self, tokens: &[u32], prompt: usize) -> usize {
         let pairs = self.tokens.iter().zip(tokens);
         let same = pairs.take_while(|(a, b)| a == b).count();
         self.keep(same.min(tokens.len().saturating_sub(1)));
-        let snapshot = tokens.len().saturating_sub(SNAPSHOT_BEFORE);
-        self.sequences
-            .want_snapshot(self.sequence, snapshot.max(self.len()));
+        let snapshot = prompt.saturating_sub(SNAPSHOT_BEFORE);
+        // A generation that goes on after a pause has its snapshot.
+        if prompt == tokens.len() || self.len() <= snapshot {
+            self.sequences
+                .want_snapshot(self.sequence, snapshot.max(self.len()));
+        }
         self.len()
     }
 

@@ -160,9 +160,9 @@ impl Evaluator {
     }
 
     /// Drops what the KV cache has beyond the beginning that it shares with `tokens`, and returns the length of that
-    /// beginning. The last token counts as not shared: its logits are wanted.
-    pub fn keep_common(&mut self, tokens: &[u32]) -> usize {
-        self.context.keep_common(tokens)
+    /// beginning. The last token counts as not shared: its logits are wanted. The first `prompt` tokens are a prompt.
+    pub fn keep_common(&mut self, tokens: &[u32], prompt: usize) -> usize {
+        self.context.keep_common(tokens, prompt)
     }
 
     /// Copies the logits of the step's `i`-th wanted token.

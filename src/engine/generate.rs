@@ -224,7 +224,7 @@ impl Runner {
         } else {
             let start = Instant::now();
             match std::mem::take(&mut generation.interrupted) {
-                true => self.catch_up(&generation.tokens)?,
+                true => self.catch_up(generation)?,
                 false => self
                     .evaluator
                     .step(&generation.ids[generation.ids.len() - 1..], 1)?,
@@ -336,7 +336,7 @@ impl Runner {
     /// Runs the part of the prompt that the KV cache does not have, batch by batch.
     fn read_prompt(&mut self, generation: &Generation) -> Result<bool, Error> {
         let tokens = &generation.tokens;
-        let fresh = &tokens[self.evaluator.keep_common(tokens)..];
+        let fresh = &tokens[self.evaluator.keep_common(tokens, tokens.len())..];
         let max_batch = self.evaluator.runtime.shared().max_batch;
         for (i, batch) in fresh.chunks(max_batch).enumerate() {
             let gone = generation.sender.is_disconnected() || self.evaluator.is_stopping();
@@ -358,10 +358,12 @@ impl Runner {
         Ok(true)
     }
 
-    /// Runs the part of `tokens` that the KV cache does not have, with logits for the last one.
-    fn catch_up(&mut self, tokens: &[u32]) -> Result<(), Error> {
+    /// Runs the tokens of an interrupted generation that the KV cache does not have, with logits for the last one.
+    fn catch_up(&mut self, generation: &Generation) -> Result<(), Error> {
+        let tokens = &generation.tokens;
+        let prompt = tokens.len() - generation.ids.len();
         let max_batch = self.evaluator.runtime.shared().max_batch;
-        let mut fresh = &tokens[self.evaluator.keep_common(tokens)..];
+        let mut fresh = &tokens[self.evaluator.keep_common(tokens, prompt)..];
         while !fresh.is_empty() {
             let (batch, rest) = fresh.split_at(fresh.len().min(max_batch));
             self.evaluator

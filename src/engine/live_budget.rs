@@ -201,7 +201,7 @@ mod tests {
             .ask(live.least() - 1)
             .expect_err("too little")
             .to_string();
-        let least = format!("the minimum is {} MiB", live.least().div_ceil(MIB) + 1);
+        let least = format!("the minimum is {} MiB", live.least().div_ceil(MIB));
         assert!(message.contains(&least), "{message}");
         assert!(live.ask(121 * MIB).is_err());
         live.ask(live.least()).expect("the minimum is possible");

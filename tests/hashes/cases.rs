@@ -90,7 +90,7 @@ pub fn groups(model: &'static Model) -> Vec<Group> {
                 } else {
                     all_settings()
                 },
-                library_settings: if part { every_budget() } else { all_settings() },
+                library_settings: all_settings(),
             });
         }
     }
@@ -107,13 +107,6 @@ fn some_settings(model: &Model) -> Vec<Setting> {
     } else {
         vec![setting(30, 1), setting(100, 2), setting(30, 2)]
     }
-}
-
-/// Every budget, with one thread and two in turns.
-fn every_budget() -> Vec<Setting> {
-    let settings = PERCENTS.into_iter().zip([1, 2].into_iter().cycle());
-    let settings = settings.map(|(percent, threads)| Setting { percent, threads });
-    settings.collect()
 }
 
 /// Larger budgets come before smaller ones.

@@ -33,8 +33,12 @@ use std::time::Instant;
 use models::Model;
 use simulation::{Report, find_right, simulate};
 
+/// Seeds of these tests that once failed: a prompt that was cancelled while a read into memory lent by the neuron cache
+/// was in flight, and a step that needed all of it.
+const ONCE_FAILED: [u64; 1] = [2_750_324_991_342_843];
+
 /// Seeds without [`SEEDS_VARIABLE`].
-const SEEDS: u64 = 6_000;
+const SEEDS: u64 = 20_000;
 const SEED_VARIABLE: &str = "FOREBAY_SIM_SEED";
 const SEEDS_VARIABLE: &str = "FOREBAY_SIM_SEEDS";
 const COMMIT_VARIABLE: &str = "FOREBAY_SIM_COMMIT";
@@ -140,6 +144,9 @@ fn every_seed_comes_to_the_right_end() {
             Err(what) => fail(seed, &what),
         }
         return;
+    }
+    for seed in ONCE_FAILED {
+        attempt(seed).unwrap_or_else(|what| fail(seed, &what));
     }
     let (first, count) = (first_seed(), number(SEEDS_VARIABLE).unwrap_or(SEEDS));
     let (sum, failed) = run_seeds(first, count);

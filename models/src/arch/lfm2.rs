@@ -94,6 +94,10 @@ fn describe(m: &Metadata<'_>) -> Result<Network> {
     }
     .network();
     block::norm_qk(&mut network, NormSpan::Head);
+    // Another name of the base, which goes before `rope_theta`.
+    if let Some(theta) = m.optional_positive("", "theta")? {
+        network.ropes[0].theta = theta;
+    }
     let conv = ShortConv {
         channels: d_model,
         kernel: m.size("shortconv.l_cache", "conv_L_cache")?,

@@ -90,6 +90,7 @@ const PERIOD: usize = 4;
 
 fn describe(m: &Metadata<'_>) -> Result<Network> {
     const GATE: &str = "attn_output_gate";
+    const KIND: &str = "output_gate_type";
     let activation = block::activation_or_silu(m)?;
     if activation != Activation::Silu {
         let value = format!("{activation:?}");
@@ -98,6 +99,12 @@ fn describe(m: &Metadata<'_>) -> Result<Network> {
     let mut network = block::network(m, ROPE, activation)?;
     if !m.is_gguf() && m.fields().optional_bool(GATE)? == Some(false) {
         return Err(m.unsupported(("", GATE), "false", "attention with output gates is"));
+    }
+    if !m.is_gguf()
+        && let Some(kind) = m.fields().optional_str(KIND)?
+        && !matches!(kind, "silu" | "swish")
+    {
+        return Err(m.unsupported(("", KIND), kind, "swish is"));
     }
     // Which part of a head is rotated by which coordinate of an image: for text, all are the same.
     let _ = m.fields().get("rope.dimension_sections");
@@ -207,6 +214,7 @@ mod tests {
     fn what_would_change_the_result_is_refused() {
         for (more, field) in [
             (json!({"attn_output_gate": false}), "attn_output_gate"),
+            (json!({"output_gate_type": "sigmoid"}), "output_gate_type"),
             (json!({"hidden_act": "gelu_pytorch_tanh"}), "hidden_act"),
             (json!({"attention_bias": true}), "attention_bias"),
             (json!({"num_experts": 8}), "num_experts"),

@@ -2,7 +2,8 @@
 //! `arch/`) describe themselves in these terms; the code that reads, packs, places, costs or computes a model iterates
 //! over the description and never asks which architecture it is.
 //!
-//! A network is layers of blocks: attention, an FFN, and in some a mixer of what the token itself says. A block adds to
+//! A network is layers of blocks: a mixer of tokens (attention, or a recurrent one), an FFN, and in some a mixer of what the
+//! token itself says. A block adds to
 //! the residual stream `x`:
 //! `x += residual_scale * post_norm(body(pre_norm(x)))`, where either norm may be missing. In a parallel layer, both
 //! blocks add to the same `x`.
@@ -383,7 +384,7 @@ impl Network {
         widths.max().unwrap_or(0)
     }
 
-    /// No more cores can share the mixers: the minimum number of query heads of a layer.
+    /// No more cores can share the mixers: the minimum number of query heads, value heads or channels of a layer.
     pub fn most_cores(&self) -> usize {
         let cores = self.layers.iter().map(|l| l.mixer.body.most_cores());
         cores.min().unwrap_or(1)

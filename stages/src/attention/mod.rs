@@ -13,6 +13,7 @@ use crate::kernels::{AttendScratch, KernelTable, KeyOrigin, Queries, Turns};
 use crate::sequences::{BlockCopy, Snapshot, Tables, TokenPlace};
 use rotation::Rotation;
 use share::Share;
+pub(crate) use share::part_of;
 
 /// Where the tokens of a step are, and their sequences' blocks.
 #[derive(Clone, Copy, Debug)]

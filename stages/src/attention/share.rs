@@ -4,6 +4,11 @@ use std::ops::Range;
 
 use forebay_models::network::Attention;
 
+/// Core `rank`'s contiguous part of `n` heads or channels.
+pub(crate) fn part_of(n: usize, rank: usize, threads: usize) -> Range<usize> {
+    rank * n / threads..(rank + 1) * n / threads
+}
+
 /// A core's heads in one layer.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Share {
@@ -19,7 +24,7 @@ impl Share {
     /// The share of core `rank` of `threads`.
     pub fn new(attention: &Attention, rank: usize, threads: usize) -> Self {
         let group = attention.n_heads / attention.n_kv_heads;
-        let q = rank * attention.n_heads / threads..(rank + 1) * attention.n_heads / threads;
+        let q = part_of(attention.n_heads, rank, threads);
         let kv = match q.is_empty() {
             true => 0..0,
             false => q.start / group..q.end.div_ceil(group),

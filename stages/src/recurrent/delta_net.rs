@@ -22,9 +22,6 @@ pub(super) struct DeltaNetPart {
     key_of: Vec<usize>,
     /// Channels of the convolution: those of all queries, of all keys, of the values.
     channels: Vec<Range<usize>>,
-    /// Weights of the norms that give queries and keys their lengths, `[key_dim]`.
-    query_norm: Vec<f32>,
-    key_norm: Vec<f32>,
 }
 
 /// Scratch memory of a group of tokens.
@@ -38,6 +35,9 @@ struct Scratch<'a> {
     betas: &'a mut [f32],
     /// A head's result, `[value_dim]`.
     normed: &'a mut [f32],
+    /// Weights of the norms that give queries and keys their lengths, `[key_dim]`.
+    query_norm: &'a mut [f32],
+    key_norm: &'a mut [f32],
 }
 
 impl DeltaNetPart {
@@ -56,7 +56,6 @@ impl DeltaNetPart {
         channels.extend(of_keys);
         let values = heads.start * net.value_dim..heads.end * net.value_dim;
         channels.push(shifted(values, 2 * net.keys_dim()));
-        let n = net.key_dim as f32;
         Self {
             net: *net,
             key_of: read
@@ -66,8 +65,6 @@ impl DeltaNetPart {
             heads,
             keys,
             channels,
-            query_norm: vec![1.0 / n; net.key_dim],
-            key_norm: vec![1.0 / n.sqrt(); net.key_dim],
         }
     }
 
@@ -92,7 +89,14 @@ impl DeltaNetPart {
 
     /// Elements of [`Scratch`].
     pub fn scratch_len(&self) -> usize {
-        (GROUP + 1) * self.n_channels() + 2 * GROUP * self.heads.len() + self.net.value_dim
+        let of_tokens = (GROUP + 1) * self.n_channels() + 2 * GROUP * self.heads.len();
+        of_tokens + self.net.value_dim + 2 * self.net.key_dim
+    }
+
+    /// Bytes of its lists of heads and channels.
+    pub fn list_bytes(&self) -> usize {
+        let heads = self.keys.len() + self.key_of.len();
+        heads * size_of::<usize>() + self.channels.len() * size_of::<Range<usize>>()
     }
 
     /// Consecutive tokens of one sequence, whose rows of `input` are `width` apart.
@@ -113,12 +117,20 @@ impl DeltaNetPart {
         let (column, rest) = rest.split_at_mut(self.n_channels());
         let (decays, rest) = rest.split_at_mut(GROUP * self.heads.len());
         let (betas, rest) = rest.split_at_mut(GROUP * self.heads.len());
+        let (normed, rest) = rest.split_at_mut(self.net.value_dim);
+        let (query_norm, rest) = rest.split_at_mut(self.net.key_dim);
+        let key_norm = &mut rest[..self.net.key_dim];
+        let n = self.net.key_dim as f32;
+        query_norm.fill(1.0 / n);
+        key_norm.fill(1.0 / n.sqrt());
         let mut scratch = Scratch {
             mixed,
             column,
             decays,
             betas,
-            normed: &mut rest[..self.net.value_dim],
+            normed,
+            query_norm,
+            key_norm,
         };
         let groups = input.chunks(GROUP * width);
         for (rows, out) in groups.zip(out.chunks_mut(GROUP * own)) {
@@ -152,8 +164,8 @@ impl DeltaNetPart {
             let eps = DeltaNet::EPS / net.key_dim as f32;
             for (i, head) in mixed[..2 * keys].chunks_exact_mut(net.key_dim).enumerate() {
                 let weights = match i < self.keys.len() {
-                    true => &self.query_norm,
-                    false => &self.key_norm,
+                    true => &*scratch.query_norm,
+                    false => &*scratch.key_norm,
                 };
                 before.copy_from_slice(head);
                 kernels.rmsnorm(before, weights, eps, head);

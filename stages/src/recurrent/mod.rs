@@ -12,7 +12,7 @@ use std::ops::Range;
 
 use forebay_models::network::{Mixer, Network};
 
-use crate::attention::{KvRoom, Places};
+use crate::attention::{KvRoom, Places, part_of};
 use crate::kernels::KernelTable;
 use crate::sequences::{StateCopy, TokenPlace};
 use delta_net::DeltaNetPart;
@@ -62,11 +62,11 @@ impl Part {
         match mixer {
             Mixer::Attention(_) => None,
             Mixer::ShortConv(conv) => {
-                let part = ShortConvPart::new(conv, share(conv.channels, rank, threads));
+                let part = ShortConvPart::new(conv, part_of(conv.channels, rank, threads));
                 Some(Self::ShortConv(part))
             }
             Mixer::DeltaNet(net) => {
-                let part = DeltaNetPart::new(net, share(net.n_value_heads, rank, threads));
+                let part = DeltaNetPart::new(net, part_of(net.n_value_heads, rank, threads));
                 Some(Self::DeltaNet(part))
             }
         }
@@ -80,6 +80,14 @@ impl Part {
         }
     }
 
+    /// Bytes that it allocates itself.
+    fn list_bytes(&self) -> usize {
+        match self {
+            Self::ShortConv(_) => 0,
+            Self::DeltaNet(part) => part.list_bytes(),
+        }
+    }
+
     /// Elements of scratch memory.
     fn scratch_len(&self) -> usize {
         match self {
@@ -87,11 +95,6 @@ impl Part {
             Self::DeltaNet(part) => part.scratch_len(),
         }
     }
-}
-
-/// Core `rank`'s contiguous share of `n` heads or channels.
-fn share(n: usize, rank: usize, threads: usize) -> Range<usize> {
-    rank * n / threads..(rank + 1) * n / threads
 }
 
 impl Recurrent {
@@ -131,9 +134,12 @@ impl Recurrent {
 
     /// Bytes that [`Self::new`] allocates besides the states, for memory budgets.
     pub fn scratch_bytes(network: &Network) -> usize {
-        let parts = parts(network, (0, 1)).flatten();
-        let scratch = parts.map(|part| part.scratch_len()).max();
-        scratch.unwrap_or(0) * size_of::<f32>() + network.n_layers() * size_of::<Option<Layer>>()
+        let (mut scratch, mut lists) = (0, 0);
+        for part in parts(network, (0, 1)).flatten() {
+            scratch = scratch.max(part.scratch_len());
+            lists += part.list_bytes();
+        }
+        scratch * size_of::<f32>() + lists + network.n_layers() * size_of::<Option<Layer>>()
     }
 
     /// First column of this core's part of a layer's output, and its width.

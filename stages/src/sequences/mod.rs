@@ -91,13 +91,24 @@ impl Copies {
     }
 }
 
+/// What sequences take as they grow.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Lack {
+    /// Blocks of a pool of the KV cache.
+    #[error("blocks of pool {0}")]
+    Blocks(usize),
+    /// Recurrent states.
+    #[error("recurrent states")]
+    States,
+}
+
 /// A sequence cannot grow.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("the KV cache is full: pool {pool} has {free} free blocks, {needed} are needed")]
+#[error("there is no room for the sequence: it needs {needed} more {lack}, {free} are free")]
 pub struct Full {
-    /// The pool that lacks blocks; their number if states are missing.
-    pub pool: usize,
-    /// How many blocks the sequence needs there.
+    /// What there is too little of.
+    pub lack: Lack,
+    /// How many of these the sequence needs.
     pub needed: usize,
     /// How many are free.
     pub free: usize,
@@ -167,7 +178,7 @@ impl Sequences {
         self.add(fork)
     }
 
-    /// Makes room for `n` more tokens. The cores must make the copies that are added to `copies`, in their order,
+    /// Makes room for `n` more tokens, once per step for each sequence. The cores must make the copies that are added to `copies`, in their order,
     /// before the next step.
     ///
     /// # Errors
@@ -186,15 +197,15 @@ impl Sequences {
             table.forget(pool, len);
             let (needed, free) = (table.needed(pool, len, end), pool.free());
             if needed > free {
-                let pool = i;
-                return Err(Full { pool, needed, free });
+                let lack = Lack::Blocks(i);
+                return Err(Full { lack, needed, free });
             }
         }
         if let Some(states) = &states {
             let (needed, free) = (sequence.state.needed(states), states.free());
             if needed > free {
-                let pool = pools.len();
-                return Err(Full { pool, needed, free });
+                let lack = Lack::States;
+                return Err(Full { lack, needed, free });
             }
         }
         for (i, (table, pool)) in tables.iter_mut().zip(pools).enumerate() {

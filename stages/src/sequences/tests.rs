@@ -295,7 +295,7 @@ fn a_full_pool_says_so_and_changes_nothing() {
     let mut machine = Machine::new(&[shape(3, None), shape(2, None)]);
     let a = machine.open();
     let full = Full {
-        pool: 1,
+        lack: Lack::Blocks(1),
         needed: 3,
         free: 2,
     };

@@ -340,10 +340,10 @@ impl Names {
                 };
                 assert_eq!(self.part(&full), Some(part), "{full}");
             }
-            assert!(
-                ids.iter().all(|&id| !self.name_of(id, false).is_empty()),
-                "{full}"
-            );
+            for &id in &ids {
+                let named = self.name_of(id, name.recurrent);
+                assert!(!named.is_empty() && !named.ends_with('.'), "{full}");
+            }
             seen.push((full, ids));
         }
     }
