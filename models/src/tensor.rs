@@ -206,7 +206,8 @@ pub enum TensorId {
 }
 
 impl TensorId {
-    /// Whether it is a norm, a bias, a factor or the table of positions: always in memory, as f32.
+    /// Whether it is a norm, a bias, a factor, the weights of a convolution or a decay, or the table of positions: always
+    /// in memory, as f32.
     pub fn is_vector(self) -> bool {
         match self {
             Self::OutputNorm | Self::OutputNormBias | Self::InputsNorm => true,

@@ -407,8 +407,8 @@ impl Inventory {
             block => Err(ModelError::unsupported(
                 self.path_of(&meta.name),
                 &meta.name,
-                format!("a {block} norm or bias"),
-                "norms and biases are read as F32, F16 or BF16",
+                format!("a {block} vector"),
+                "norms, biases, factors and the weights of convolutions are read as F32, F16 or BF16",
             )),
         }
     }

@@ -26,6 +26,7 @@ fn dot4(product: impl Fn(usize) -> i32) -> [i32; 16] {
     from_fn(|i| (4 * i..4 * i + 4).map(&product).sum())
 }
 
+/// Operations are calls. Inlined, with all lanes one after the other, they were two fifths of the code of all kernels.
 impl Simd for Scalar {
     type F = [f32; 16];
     type I = [i32; 16];
@@ -54,6 +55,7 @@ impl Simd for Scalar {
         *v
     }
 
+    #[inline(never)]
     fn load4(self, v: &[f32; 4]) -> [f32; 16] {
         from_fn(|i| if i < 4 { v[i] } else { 0.0 })
     }
@@ -62,42 +64,52 @@ impl Simd for Scalar {
         *to = a;
     }
 
+    #[inline(never)]
     fn add(self, a: [f32; 16], b: [f32; 16]) -> [f32; 16] {
         from_fn(|i| a[i] + b[i])
     }
 
+    #[inline(never)]
     fn sub(self, a: [f32; 16], b: [f32; 16]) -> [f32; 16] {
         from_fn(|i| a[i] - b[i])
     }
 
+    #[inline(never)]
     fn mul(self, a: [f32; 16], b: [f32; 16]) -> [f32; 16] {
         from_fn(|i| a[i] * b[i])
     }
 
+    #[inline(never)]
     fn div(self, a: [f32; 16], b: [f32; 16]) -> [f32; 16] {
         from_fn(|i| a[i] / b[i])
     }
 
+    #[inline(never)]
     fn fma(self, a: [f32; 16], b: [f32; 16], c: [f32; 16]) -> [f32; 16] {
         from_fn(|i| a[i].mul_add(b[i], c[i]))
     }
 
+    #[inline(never)]
     fn fnma(self, a: [f32; 16], b: [f32; 16], c: [f32; 16]) -> [f32; 16] {
         from_fn(|i| (-a[i]).mul_add(b[i], c[i]))
     }
 
+    #[inline(never)]
     fn max(self, a: [f32; 16], b: [f32; 16]) -> [f32; 16] {
         self.select_gt(a, b, a, b)
     }
 
+    #[inline(never)]
     fn min(self, a: [f32; 16], b: [f32; 16]) -> [f32; 16] {
         from_fn(|i| if a[i] < b[i] { a[i] } else { b[i] })
     }
 
+    #[inline(never)]
     fn select_gt(self, a: [f32; 16], b: [f32; 16], yes: [f32; 16], no: [f32; 16]) -> [f32; 16] {
         from_fn(|i| if a[i] > b[i] { yes[i] } else { no[i] })
     }
 
+    #[inline(never)]
     fn reduce_add(self, a: [f32; 16]) -> f32 {
         let a: [f32; 8] = from_fn(|i| a[i] + a[i + 8]);
         let a: [f32; 4] = from_fn(|i| a[i] + a[i + 4]);
@@ -105,90 +117,112 @@ impl Simd for Scalar {
         a[0] + a[1]
     }
 
+    #[inline(never)]
     fn reduce_max(self, a: [f32; 16]) -> f32 {
         a.into_iter().fold(f32::NEG_INFINITY, f32::max)
     }
 
+    #[inline(never)]
     fn spread(self, a: [f32; 16], p: usize) -> [f32; 16] {
         from_fn(|i| a[4 * p + i / 4])
     }
 
+    #[inline(never)]
     fn even(self, a: [f32; 16]) -> [f32; 16] {
         from_fn(|i| a[i & !1])
     }
 
+    #[inline(never)]
     fn odd(self, a: [f32; 16]) -> [f32; 16] {
         from_fn(|i| a[i | 1])
     }
 
+    #[inline(never)]
     fn widen_f32(self, bytes: &[u8; 64]) -> [f32; 16] {
         from_fn(|i| f32::from_le_bytes(from_fn(|k| bytes[4 * i + k])))
     }
 
+    #[inline(never)]
     fn widen_f16(self, bytes: &[u8; 32]) -> [f32; 16] {
         from_fn(|i| f16_at(bytes, i))
     }
 
+    #[inline(never)]
     fn widen_bf16(self, bytes: &[u8; 32]) -> [f32; 16] {
         from_fn(|i| bf16::from_le_bytes([bytes[2 * i], bytes[2 * i + 1]]).to_f32())
     }
 
+    #[inline(never)]
     fn f16_pairs(self, words: [u32; 8]) -> [f32; 16] {
         from_fn(|i| f16_at(&words[i / 2].to_le_bytes(), i % 2))
     }
 
+    #[inline(never)]
     fn u8_lanes(self, lo: u64, hi: u64) -> [f32; 16] {
         from_fn(|i| f32::from(byte(lo, hi, i)))
     }
 
+    #[inline(never)]
     fn u8_pairs(self, a: u64, b: u64) -> [f32; 16] {
         from_fn(|i| f32::from(byte(a, b, i / 2 + 8 * (i % 2))))
     }
 
+    #[inline(never)]
     fn i8_lanes(self, lo: u64, hi: u64) -> [f32; 16] {
         from_fn(|i| f32::from(byte(lo, hi, i) as i8))
     }
 
+    #[inline(never)]
     fn round(self, a: [f32; 16]) -> [i32; 16] {
         from_fn(|i| a[i].round_ties_even() as i32)
     }
 
+    #[inline(never)]
     fn to_f32(self, a: [i32; 16]) -> [f32; 16] {
         from_fn(|i| a[i] as f32)
     }
 
+    #[inline(never)]
     fn pow2(self, a: [i32; 16]) -> [f32; 16] {
         from_fn(|i| f32::from_bits((a[i].wrapping_add(127) as u32) << 23))
     }
 
+    #[inline(never)]
     fn magnitude_bits(self, a: [f32; 16]) -> [i32; 16] {
         from_fn(|i| (a[i].to_bits() & 0x7fff_ffff) as i32)
     }
 
+    #[inline(never)]
     fn max_i32(self, a: [i32; 16], b: [i32; 16]) -> [i32; 16] {
         from_fn(|i| a[i].max(b[i]))
     }
 
+    #[inline(never)]
     fn reduce_max_i32(self, a: [i32; 16]) -> i32 {
         a.into_iter().fold(i32::MIN, i32::max)
     }
 
+    #[inline(never)]
     fn reduce_add_i32(self, a: [i32; 16]) -> i32 {
         a.into_iter().sum()
     }
 
+    #[inline(never)]
     fn store_i8(self, a: [i32; 16], to: &mut [i8; 16]) {
         *to = a.map(|v| v as i8);
     }
 
+    #[inline(never)]
     fn bytes(self, b: &[i8; 64]) -> [u8; 64] {
         b.map(|v| v as u8)
     }
 
+    #[inline(never)]
     fn halves(self, a: &[u8; 32], b: &[u8; 32]) -> [u8; 64] {
         from_fn(|i| if i < 32 { a[i] } else { b[i - 32] })
     }
 
+    #[inline(never)]
     fn nibbles(self, a: &[u8; 16], b: &[u8; 16]) -> [u8; 64] {
         from_fn(|i| {
             let from = if i < 32 { a } else { b };
@@ -196,42 +230,52 @@ impl Simd for Scalar {
         })
     }
 
+    #[inline(never)]
     fn nibble_levels(self, b: &[u8; 16], bias: f32) -> [[f32; 16]; 2] {
         from_fn(|h| from_fn(|i| f32::from(b[i] >> (4 * h) & 0x0f) - bias))
     }
 
+    #[inline(never)]
     fn nibble_at(self, b: &[u8; 64], shift: u32) -> [u8; 64] {
         b.map(|v| v >> shift & 0x0f)
     }
 
+    #[inline(never)]
     fn fields(self, b: &[u8; 32], from: [u32; 2], to: u32, mask: u8) -> [u8; 64] {
         from_fn(|i| ((u32::from(b[i % 32]) << to) >> from[i / 32]) as u8 & mask)
     }
 
+    #[inline(never)]
     fn or(self, a: [u8; 64], b: [u8; 64]) -> [u8; 64] {
         from_fn(|i| a[i] | b[i])
     }
 
+    #[inline(never)]
     fn add_where(self, a: [u8; 64], bits: u64, value: u8) -> [u8; 64] {
         from_fn(|i| a[i].wrapping_add(value * (bits >> i & 1) as u8))
     }
 
+    #[inline(never)]
     fn look_up(self, table: &[i8; 16], codes: [u8; 64]) -> [u8; 64] {
         codes.map(|code| table[usize::from(code)] as u8)
     }
 
+    #[inline(never)]
     fn u8_part(self, a: [u8; 64], j: usize) -> [f32; 16] {
         from_fn(|i| f32::from(a[16 * j + i]))
     }
 
+    #[inline(never)]
     fn i8_part(self, a: [u8; 64], j: usize) -> [f32; 16] {
         from_fn(|i| f32::from(a[16 * j + i] as i8))
     }
 
+    #[inline(never)]
     fn dot_u8(self, codes: [u8; 64], x: [u8; 64]) -> [i32; 16] {
         dot4(|i| i32::from(codes[i]) * i32::from(x[i] as i8))
     }
 
+    #[inline(never)]
     fn dot_i8(self, codes: [u8; 64], x: [u8; 64]) -> [i32; 16] {
         dot4(|i| i32::from(codes[i] as i8) * i32::from(x[i] as i8))
     }
@@ -240,48 +284,59 @@ impl Simd for Scalar {
         [v; 16]
     }
 
+    #[inline(never)]
     fn widen_u8(self, bytes: &[u8; 16]) -> [i32; 16] {
         bytes.map(i32::from)
     }
 
+    #[inline(never)]
     fn widen_i8(self, bytes: &[u8; 16]) -> [i32; 16] {
         bytes.map(|b| i32::from(b as i8))
     }
 
+    #[inline(never)]
     fn and(self, a: [i32; 16], mask: i32) -> [i32; 16] {
         a.map(|v| v & mask)
     }
 
+    #[inline(never)]
     fn or_i32(self, a: [i32; 16], b: [i32; 16]) -> [i32; 16] {
         from_fn(|i| a[i] | b[i])
     }
 
+    #[inline(never)]
     fn words(self, b: &[u8; 64]) -> [i32; 16] {
         from_fn(|i| i32::from_le_bytes([b[4 * i], b[4 * i + 1], b[4 * i + 2], b[4 * i + 3]]))
     }
 
+    #[inline(never)]
     fn store_words(self, a: [i32; 16], to: &mut [u8; 64]) {
         for (to, word) in to.as_chunks_mut().0.iter_mut().zip(a) {
             *to = word.to_le_bytes();
         }
     }
 
+    #[inline(never)]
     fn xor(self, a: [i32; 16], mask: i32) -> [i32; 16] {
         a.map(|v| v ^ mask)
     }
 
+    #[inline(never)]
     fn add_i32(self, a: [i32; 16], b: [i32; 16]) -> [i32; 16] {
         from_fn(|i| a[i].wrapping_add(b[i]))
     }
 
+    #[inline(never)]
     fn sub_i32(self, a: [i32; 16], b: [i32; 16]) -> [i32; 16] {
         from_fn(|i| a[i].wrapping_sub(b[i]))
     }
 
+    #[inline(never)]
     fn bits_as_f32(self, a: [i32; 16]) -> [f32; 16] {
         a.map(|v| f32::from_bits(v as u32))
     }
 
+    #[inline(never)]
     fn dot_halves(self, acc: [i32; 16], a: [i32; 16], b: [i32; 16]) -> [i32; 16] {
         let product =
             |i: usize, by: u32| i32::from((a[i] >> by) as i16) * i32::from((b[i] >> by) as i16);
@@ -292,18 +347,22 @@ impl Simd for Scalar {
         })
     }
 
+    #[inline(never)]
     fn shift_left(self, a: [i32; 16], by: u32) -> [i32; 16] {
         a.map(|v| v << by)
     }
 
+    #[inline(never)]
     fn shift_right(self, a: [i32; 16], by: u32) -> [i32; 16] {
         a.map(|v| (v as u32 >> by) as i32)
     }
 
+    #[inline(never)]
     fn field(self, a: [u8; 64], from: u32, to: u32, mask: u8) -> [u8; 64] {
         a.map(|v| ((u32::from(v) << to) >> from) as u8 & mask)
     }
 
+    #[inline(never)]
     fn dot_unsigned<const N: usize>(
         self,
         codes: [[u8; 64]; N],
@@ -323,6 +382,7 @@ impl Simd for Scalar {
         sum
     }
 
+    #[inline(never)]
     fn dot_signed<const N: usize>(
         self,
         codes: [[u8; 64]; N],
@@ -348,6 +408,7 @@ impl Simd for Scalar {
         [0; 16]
     }
 
+    #[inline(never)]
     fn dot_add(self, acc: [i32; 16], codes: [u8; 64], x: [i8; 4]) -> [i32; 16] {
         let products = dot4(|i| i32::from(codes[i] as i8) * i32::from(x[i % 4]));
         from_fn(|i| acc[i] + products[i])
@@ -355,6 +416,7 @@ impl Simd for Scalar {
 
     const ACCUMULATORS: usize = 4;
 
+    #[inline(never)]
     fn dot_u8_into(self, acc: [i32; 16], codes: [u8; 64], x: [u8; 64]) -> [i32; 16] {
         let dot = self.dot_u8(codes, x);
         from_fn(|i| acc[i].wrapping_add(dot[i]))
