@@ -30,10 +30,21 @@ const ORACLE_FLOAT: f32 = 4e-3;
 /// the keys and values of that position reach all later ones.
 const ORACLE_QUANTISED: f64 = 0.9995;
 /// Up to the first such value there is nothing but the order of sums: this difference is not exceeded by at
-/// least `ORACLE_SAME` of the positions. Measured: 39 of 59, 28 where Down's factors have 15 bits (laned
-/// columns), which the oracle's have not, and 18 where the first such value comes early (IQ4_NL, MXFP4).
+/// least `ORACLE_SAME` of the positions. Measured: 39 of 59, and 28 where Down's factors have 15 bits (laned
+/// columns), which the oracle's have not.
 const ORACLE_CLOSE: f32 = 0.001;
-const ORACLE_SAME: f32 = 0.25;
+const ORACLE_SAME: f32 = 0.4;
+/// In these models the first such value comes early. Measured: 18 of 59.
+const EARLY: [&str; 2] = ["llama_iq4_nl", "qwen2_mxfp4"];
+const ORACLE_SAME_EARLY: f32 = 0.25;
+/// In these models few leads are clear: a tenth of the positions has one, in others a quarter. Measured: 7 of 59.
+const UNCLEAR: [&str; 5] = [
+    "falcon_bf16",
+    "falcon_bf16_gguf",
+    "opt_bf16",
+    "starcoder2_bf16",
+    "starcoder2_bf16_gguf",
+];
 /// Where the oracle's best logit leads by this share of the logits' standard deviation, the engine must
 /// choose the same token.
 const CLEAR_LEAD: f32 = 0.35;
@@ -103,8 +114,9 @@ fn compare(name: &str, weights: Weights, ours: &[Vec<f32>], oracle: &[Vec<f32>])
          {close} close, {same} same best tokens, {clear} clear",
         ours.len()
     );
+    let least_clear = ours.len() / if UNCLEAR.contains(&name) { 10 } else { 4 };
     assert!(
-        clear > ours.len() / 10,
+        clear > least_clear,
         "{name}: {clear} clear positions prove little"
     );
     match weights {
@@ -114,8 +126,12 @@ fn compare(name: &str, weights: Weights, ours: &[Vec<f32>], oracle: &[Vec<f32>])
         ),
         Weights::Quantised => {
             assert!(least >= ORACLE_QUANTISED, "{name}: correlation {least}");
+            let share = match EARLY.contains(&name) {
+                true => ORACLE_SAME_EARLY,
+                false => ORACLE_SAME,
+            };
             assert!(
-                close as f32 >= ORACLE_SAME * ours.len() as f32,
+                close as f32 >= share * ours.len() as f32,
                 "{name}: {close} close positions"
             );
         }
@@ -126,19 +142,27 @@ fn compare_with_golden(name: &str, weights: Weights, ours: &[Vec<f32>], golden: 
     assert!(!golden.is_empty());
     let (mut difference, mut least, mut largest) = (0.0f32, 1.0f64, 0.0f32);
     for g in golden {
-        let row = &ours[g.position];
-        difference = difference.max(max_difference(row, &g.values));
-        least = least.min(correlation(row, &g.values));
+        let (row, position) = (&ours[g.position], g.position);
+        let apart = max_difference(row, &g.values);
+        let alike = correlation(row, &g.values);
+        match weights {
+            Weights::Float => assert!(
+                apart <= GOLDEN_FLOAT,
+                "{name}, position {position}: {apart}"
+            ),
+            Weights::Quantised => assert!(
+                alike >= GOLDEN_QUANTISED,
+                "{name}, position {position}: correlation {alike}"
+            ),
+        }
+        difference = difference.max(apart);
+        least = least.min(alike);
         let sizes = g.values.iter().map(|v| v.abs());
         largest = sizes.fold(largest, f32::max);
     }
     eprintln!(
         "{name}: logits up to {largest:.3}, at most {difference:.6} from the golden, correlation at least {least:.7}"
     );
-    match weights {
-        Weights::Float => assert!(difference <= GOLDEN_FLOAT, "{name}: {difference}"),
-        Weights::Quantised => assert!(least >= GOLDEN_QUANTISED, "{name}: {least}"),
-    }
 }
 
 /// The ids that the engine generates by itself.
@@ -162,7 +186,8 @@ fn check(name: &str, weights: Weights) {
     let ours = logits(&engine, &fed, 0);
     compare_with_golden(name, weights, &ours, &golden.logits);
     compare(name, weights, &ours, &oracle_rows(&model, &fed));
-    let streamed = support::with_share(40, engine.weight_bytes(), builder);
+    let within = |bytes| builder().weight_memory(bytes);
+    let streamed = support::build_within(within, engine.weight_bytes() * 40 / 100);
     assert!(
         logits(&streamed, &fed, 0) == ours,
         "{name}: other logits at 40%"

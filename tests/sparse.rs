@@ -12,7 +12,9 @@ use forebay::{
 use forebay_models::oracle::Oracle;
 use forebay_models::source;
 use serde::Deserialize;
-use support::{argmax, build, correlation, engine, generate, json, logits, max_difference};
+use support::{
+    argmax, build, build_within, correlation, engine, generate, json, logits, max_difference,
+};
 
 /// The demo with its predictors, which are not part of the program.
 fn demo() -> PathBuf {
@@ -195,18 +197,6 @@ fn settings() -> Vec<Setting> {
         }
     }
     settings
-}
-
-fn build_within(builder: impl Fn(u64) -> EngineBuilder, wanted: u64) -> Engine {
-    builder(wanted).build().unwrap_or_else(|refusal| {
-        let refusal = refusal.to_string();
-        let least = refusal
-            .rsplit_once(" is ")
-            .and_then(|(_, n)| n.strip_suffix(" bytes"));
-        let least = least.and_then(|n| n.parse().ok()).expect(&refusal);
-        assert!(wanted < least, "{refusal}");
-        build(builder(least))
-    })
 }
 
 fn check(model: &Path, sparsity: Sparsity) -> [usize; 3] {

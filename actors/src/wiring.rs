@@ -134,6 +134,6 @@ pub fn begin(reader: fn(&mut Stages) -> &mut Reader, stages: &mut Stages, frame:
                 stages.retired = 0;
             }
         }
-        Work::Heads { .. } | Work::Recurrent { .. } => {}
+        Work::Mixer { .. } => {}
     }
 }

@@ -20,6 +20,8 @@ pub mod neuron_rows;
 pub mod neuron_store;
 pub mod pred;
 pub mod preload;
+#[cfg(test)]
+mod random;
 pub mod recurrent;
 pub mod rows;
 pub mod sequences;

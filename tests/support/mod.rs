@@ -149,12 +149,14 @@ pub fn least_of(refusal: &str) -> u64 {
     number.parse().expect(refusal)
 }
 
-/// An engine with weight memory of this share of `whole` bytes, or with the minimum if that is more.
-pub fn with_share(percent: u64, whole: u64, builder: impl Fn() -> EngineBuilder) -> Engine {
-    match builder().weight_memory(whole * percent / 100).build() {
-        Ok(engine) => engine,
-        Err(refusal) => build(builder().weight_memory(least_of(&refusal.to_string()))),
-    }
+/// An engine with this weight memory, or with the minimum if that is more, as the engine's own message names it.
+pub fn build_within(builder: impl Fn(u64) -> EngineBuilder, wanted: u64) -> Engine {
+    builder(wanted).build().unwrap_or_else(|refusal| {
+        let refusal = refusal.to_string();
+        let least = least_of(&refusal);
+        assert!(wanted < least, "{refusal}");
+        build(builder(least))
+    })
 }
 
 /// Reads a JSON file.

@@ -122,7 +122,7 @@ impl Core {
     /// Does a little work of phase `number`, or ends it.
     pub(super) fn phase_turn(&mut self, number: usize) -> Turn {
         let worked = match &self.program().phases[number].work {
-            Work::Heads { .. } | Work::Recurrent { .. } => {
+            Work::Mixer { .. } => {
                 self.mix(number);
                 false
             }
@@ -209,7 +209,7 @@ impl Core {
     fn is_done(&self, number: usize) -> bool {
         let phase = &self.program().phases[number];
         match &phase.work {
-            Work::Heads { .. } | Work::Recurrent { .. } => true,
+            Work::Mixer { .. } => true,
             Work::Rows(_) => !self.stages.rows.awaits_reads(),
             Work::Neurons { .. } => self.wiring().is_done(&self.stages, phase),
         }
@@ -251,11 +251,10 @@ impl Core {
         let program = self.prompts.program().unwrap_or(&self.program);
         let phase = &program.phases[number];
         let layer = phase.layer;
-        let (attends, in_width, width) = match phase.work {
-            Work::Heads { qkv_width, width } => (true, qkv_width, width),
-            Work::Recurrent { in_width, width } => (false, in_width, width),
-            Work::Rows(_) | Work::Neurons { .. } => return,
+        let Work::Mixer { in_width, width } = phase.work else {
+            return;
         };
+        let attends = shared.network().attention(layer).is_some();
         let n_tokens = self.step.tokens.places.len();
         let (start, own) = match attends {
             true => self.attention.columns(layer),

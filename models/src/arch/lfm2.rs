@@ -1,7 +1,7 @@
 //! LFM2, dense: some layers have attention with a norm of each head's query and key, the others a short convolution.
 
 use super::metadata::Metadata;
-use super::names::{MODEL, Name};
+use super::names::{self, MODEL, Name};
 use super::{Architecture, Hf, block, rope};
 use crate::error::Result;
 use crate::network::{Activation, Mixer, Network, NormSpan, ShortConv, Uniform};
@@ -47,11 +47,11 @@ const NORMS: [Name; 4] = [
 ];
 
 const ATTENTION: [Name; 5] = [
-    Name::layer("attn_q.weight", "self_attn.q_proj.weight", &[T::Q]),
-    Name::layer("attn_k.weight", "self_attn.k_proj.weight", &[T::K]),
-    Name::layer("attn_v.weight", "self_attn.v_proj.weight", &[T::V]),
+    names::ATTENTION[0],
+    names::ATTENTION[1],
+    names::ATTENTION[2],
     Name::layer("attn_output.weight", "self_attn.out_proj.weight", &[T::O]),
-    Name::layer("attn_qkv.weight", "", &[T::Q, T::K, T::V]),
+    names::ATTENTION[4],
 ];
 
 const SHORT_CONV: [Name; 3] = [
@@ -154,23 +154,17 @@ fn d_ff(m: &Metadata<'_>) -> Result<usize> {
 
 #[cfg(test)]
 mod tests {
-    use std::path::Path;
-
     use serde_json::{Value, json};
 
     use super::*;
-    use crate::source::fields::Fields;
 
     /// The description of a checkpoint with these fields beside the usual ones.
     fn described(more: Value) -> Result<Network> {
-        let mut config = json!({
+        let config = json!({
             "model_type": "lfm2", "vocab_size": 64, "hidden_size": 32, "num_hidden_layers": 3,
             "num_attention_heads": 4, "num_key_value_heads": 2, "block_multiple_of": 16,
         });
-        let fields = config.as_object_mut().expect("an object");
-        fields.extend(more.as_object().expect("an object").clone());
-        let fields = Fields::new(Path::new("config.json"), String::new(), fields.clone());
-        super::super::of_hf(Path::new("."), fields).map(|d| d.network)
+        super::super::described(config, more)
     }
 
     #[test]

@@ -263,6 +263,15 @@ fn describe(
     })
 }
 
+/// The description of a checkpoint whose `config.json` has the fields of `config`, and those of `more` in their place.
+#[cfg(test)]
+fn described(mut config: Value, more: Value) -> Result<Network> {
+    let fields = config.as_object_mut().expect("an object");
+    fields.extend(more.as_object().expect("an object").clone());
+    let fields = Fields::new(Path::new("config.json"), String::new(), fields.clone());
+    of_hf(Path::new("."), fields).map(|d| d.network)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

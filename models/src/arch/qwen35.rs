@@ -168,23 +168,17 @@ fn recurrent_layers(m: &Metadata<'_>, n: usize) -> Result<Vec<bool>> {
 
 #[cfg(test)]
 mod tests {
-    use std::path::Path;
-
     use serde_json::{Value, json};
 
     use super::*;
-    use crate::source::fields::Fields;
 
     /// The description of a checkpoint with these fields beside the usual ones.
     fn described(more: Value) -> Result<Network> {
-        let mut config = json!({
+        let config = json!({
             "model_type": "qwen3_5_text", "vocab_size": 64, "hidden_size": 32, "num_hidden_layers": 5,
             "intermediate_size": 64,
         });
-        let fields = config.as_object_mut().expect("an object");
-        fields.extend(more.as_object().expect("an object").clone());
-        let fields = Fields::new(Path::new("config.json"), String::new(), fields.clone());
-        super::super::of_hf(Path::new("."), fields).map(|d| d.network)
+        super::super::described(config, more)
     }
 
     #[test]

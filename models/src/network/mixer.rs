@@ -91,7 +91,7 @@ impl Mixer {
                 let all = [(T::Q, a.q_rows()), (T::K, a.k_rows()), (T::V, a.v_rows())];
                 all.into_iter().filter(|(_, rows)| *rows > 0).collect()
             }
-            Self::ShortConv(conv) => vec![(T::ConvIn, conv.in_dim())],
+            Self::ShortConv(conv) => vec![(T::ConvIn, 3 * conv.channels)],
             Self::DeltaNet(net) => vec![
                 (T::Q, net.keys_dim()),
                 (T::K, net.keys_dim()),
@@ -105,11 +105,7 @@ impl Mixer {
 
     /// Rows of all of these together.
     pub fn in_dim(&self) -> usize {
-        match self {
-            Self::Attention(a) => a.qkv_dim(),
-            Self::ShortConv(conv) => conv.in_dim(),
-            Self::DeltaNet(net) => net.channels() + net.values_dim() + 2 * net.n_value_heads,
-        }
+        self.inputs().iter().map(|(_, rows)| rows).sum()
     }
 
     /// Columns of O: the results of all heads or channels.
@@ -128,13 +124,6 @@ impl Mixer {
             Self::ShortConv(conv) => conv.channels,
             Self::DeltaNet(net) => net.n_value_heads,
         }
-    }
-}
-
-impl ShortConv {
-    /// Rows of the input matrix.
-    pub fn in_dim(&self) -> usize {
-        3 * self.channels
     }
 }
 

@@ -2,9 +2,8 @@
 //! `arch/`) describe themselves in these terms; the code that reads, packs, places, costs or computes a model iterates
 //! over the description and never asks which architecture it is.
 //!
-//! A network is layers of blocks: a mixer of tokens (attention, or a recurrent one), an FFN, and in some a mixer of what the
-//! token itself says. A block adds to
-//! the residual stream `x`:
+//! A network is layers of blocks: a mixer of tokens (attention, or a recurrent one), an FFN, and in some a mixer of what
+//! the token itself says. A block adds to the residual stream `x`:
 //! `x += residual_scale * post_norm(body(pre_norm(x)))`, where either norm may be missing. In a parallel layer, both
 //! blocks add to the same `x`.
 

@@ -100,7 +100,7 @@ fn norms_may_be_half_precision_but_not_quantised() {
     refused(
         &Model::default(),
         replace(BlockType::Q8_0),
-        &["output_norm.weight", "Q8_0 norm"],
+        &["output_norm.weight", "a Q8_0 vector is not supported"],
     );
 }
 

@@ -5,7 +5,7 @@ use std::ops::Range;
 
 use forebay_models::block::BlockType;
 use forebay_models::bundle::Bundle;
-use forebay_models::network::{Content, Mixer, Network, Norm, NormKind};
+use forebay_models::network::{Content, Network, Norm, NormKind};
 use forebay_models::tensor::{LayerTensor as T, TensorId};
 use forebay_traces::record::Stage;
 
@@ -269,14 +269,7 @@ impl<'a> Compiler<'a> {
         let site = (Stage::Qkv, Board::Qkv, in_width);
         let work = self.rows(site, &matrices, Finish::Plain);
         self.push(layer, prepare, work);
-        let work = match mixer {
-            Mixer::Attention(_) => Work::Heads {
-                qkv_width: in_width,
-                width,
-            },
-            Mixer::ShortConv(_) | Mixer::DeltaNet(_) => Work::Recurrent { in_width, width },
-        };
-        self.push(layer, Vec::new(), work);
+        self.push(layer, Vec::new(), Work::Mixer { in_width, width });
         let site = (Stage::Output, Board::Output, self.network.d_model);
         let matrices = [(id(T::O), 0, self.vector(layer, T::OBias))];
         let work = self.rows(site, &matrices, Finish::Plain);

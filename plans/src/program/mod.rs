@@ -230,15 +230,8 @@ pub enum Part {
 pub enum Work {
     /// Rows of matrices.
     Rows(Rows),
-    /// The core's heads of attention.
-    Heads {
-        /// Columns per token on the board of Q, K and V.
-        qkv_width: usize,
-        /// Columns per token on the board of heads.
-        width: usize,
-    },
-    /// The core's heads or channels of a recurrent mixer.
-    Recurrent {
+    /// The core's heads or channels of the layer's mixer.
+    Mixer {
         /// Columns per token on the board of the input matrices' results.
         in_width: usize,
         /// Columns per token on the board of heads.
@@ -274,7 +267,7 @@ impl Phase {
         match &self.work {
             Work::Rows(rows) => &rows.items,
             Work::Neurons { items, .. } => items,
-            Work::Heads { .. } | Work::Recurrent { .. } => &[],
+            Work::Mixer { .. } => &[],
         }
     }
 
@@ -282,7 +275,7 @@ impl Phase {
         match &mut self.work {
             Work::Rows(rows) => &mut rows.items,
             Work::Neurons { items, .. } => items,
-            Work::Heads { .. } | Work::Recurrent { .. } => &mut [],
+            Work::Mixer { .. } => &mut [],
         }
     }
 

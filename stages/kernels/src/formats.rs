@@ -53,7 +53,10 @@ pub(super) trait Format {
         let codes = Self::codes(s, chunk, p);
         let mut levels = [s.zero(); 4];
         unrolled!(j in 0..4 => {
-            levels[j] = s.u8_part(codes, j);
+            levels[j] = match Self::SIGNED {
+                true => s.i8_part(codes, j),
+                false => s.u8_part(codes, j),
+            };
             if Self::BIAS != 0.0 {
                 levels[j] = s.sub(levels[j], s.splat(Self::BIAS));
             }

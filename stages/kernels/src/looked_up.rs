@@ -12,15 +12,6 @@ pub(super) struct Iq4Nl;
 pub(super) struct Iq4Xs;
 pub(super) struct Mxfp4;
 
-/// Codes of elements `64 * p ..` as numbers.
-#[inline(always)]
-fn signed_levels<F: Format, S: Simd>(s: S, chunk: &[u8], p: usize) -> [S::F; 4] {
-    let codes = F::codes(s, chunk, p);
-    let mut levels = [s.zero(); 4];
-    unrolled!(j in 0..4 => { levels[j] = s.i8_part(codes, j); });
-    levels
-}
-
 /// `d: f16, codes: [u4; 32]`, places in a table.
 impl Format for Iq4Nl {
     const BLOCK: BlockType = BlockType::IQ4_NL;
@@ -35,11 +26,6 @@ impl Format for Iq4Nl {
     #[inline(always)]
     fn codes<S: Simd>(s: S, chunk: &[u8], p: usize) -> S::B {
         s.look_up(&IQ4_VALUES, nibbles::<Self, S>(s, chunk, p, 2))
-    }
-
-    #[inline(always)]
-    fn levels<S: Simd>(s: S, chunk: &[u8], p: usize) -> [S::F; 4] {
-        signed_levels::<Self, S>(s, chunk, p)
     }
 }
 
@@ -73,11 +59,6 @@ impl Format for Iq4Xs {
         let codes = s.nibbles(at(chunk, 8 + 32 * p), at(chunk, 24 + 32 * p));
         s.look_up(&IQ4_VALUES, codes)
     }
-
-    #[inline(always)]
-    fn levels<S: Simd>(s: S, chunk: &[u8], p: usize) -> [S::F; 4] {
-        signed_levels::<Self, S>(s, chunk, p)
-    }
 }
 
 /// `exponent: u8, codes: [u4; 32]`, places in a table.
@@ -101,11 +82,6 @@ impl Format for Mxfp4 {
     #[inline(always)]
     fn codes<S: Simd>(s: S, chunk: &[u8], p: usize) -> S::B {
         s.look_up(&MXFP4_VALUES, nibbles::<Self, S>(s, chunk, p, 1))
-    }
-
-    #[inline(always)]
-    fn levels<S: Simd>(s: S, chunk: &[u8], p: usize) -> [S::F; 4] {
-        signed_levels::<Self, S>(s, chunk, p)
     }
 }
 

@@ -10,7 +10,8 @@ pub(super) fn state_len(kernel: usize, channels: usize) -> usize {
 /// A convolution of some channels, one position further: `out` is the sum of the taps times the columns of `state`, the
 /// oldest first, and of the last tap times `new`, which then becomes the state's last column.
 ///
-/// There is at least one channel and one column. Plain multiplications and additions, so that every CPU gives the same bits.
+/// There is at least one channel and one column. Plain multiplications and additions, so that every CPU gives the same
+/// bits.
 pub(super) fn convolve(
     (taps, all): (&[f32], usize), // [kernel, all channels]
     channels: Range<usize>,

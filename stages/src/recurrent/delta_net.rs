@@ -113,8 +113,9 @@ impl DeltaNetPart {
         if own == 0 {
             return;
         }
-        let (mixed, rest) = scratch.split_at_mut(GROUP * self.n_channels());
-        let (column, rest) = rest.split_at_mut(self.n_channels());
+        let n_channels = self.n_channels();
+        let (mixed, rest) = scratch.split_at_mut(GROUP * n_channels);
+        let (column, rest) = rest.split_at_mut(n_channels);
         let (decays, rest) = rest.split_at_mut(GROUP * self.heads.len());
         let (betas, rest) = rest.split_at_mut(GROUP * self.heads.len());
         let (normed, rest) = rest.split_at_mut(self.net.value_dim);
@@ -134,8 +135,7 @@ impl DeltaNetPart {
         };
         let groups = input.chunks(GROUP * width);
         for (rows, out) in groups.zip(out.chunks_mut(GROUP * own)) {
-            let (columns, matrices) =
-                state.split_at_mut(state_len(self.net.kernel, self.n_channels()));
+            let (columns, matrices) = state.split_at_mut(state_len(self.net.kernel, n_channels));
             self.prepare(kernels, weights, (rows, width), columns, &mut scratch);
             self.remember(kernels, matrices, &mut scratch, out);
             self.finish(kernels, weights, (rows, width), &mut scratch, out);
@@ -151,13 +151,13 @@ impl DeltaNetPart {
         state: &mut [f32],
         scratch: &mut Scratch<'_>,
     ) {
-        let (net, n) = (&self.net, self.heads.len());
+        let (net, n, n_channels) = (&self.net, self.heads.len(), self.n_channels());
         let alpha = net.channels() + net.values_dim();
         let bias = &weights.decay_bias[self.heads.clone()];
         let rate = &weights.decay_rate[self.heads.clone()];
         for (t, row) in rows.chunks_exact(width).enumerate() {
             self.convolve(weights.taps, row, state, scratch.column);
-            let mixed = &mut scratch.mixed[t * self.n_channels()..][..self.n_channels()];
+            let mixed = &mut scratch.mixed[t * n_channels..][..n_channels];
             kernels.activate(Activation::Silu, scratch.column, mixed);
             let keys = self.keys.len() * net.key_dim;
             let before = &mut scratch.column[..net.key_dim];
@@ -204,14 +204,14 @@ impl DeltaNetPart {
         scratch: &mut Scratch<'_>,
         out: &mut [f32], // [tokens of the group, own columns]
     ) {
-        let (net, n) = (&self.net, self.heads.len());
+        let (net, n, n_channels) = (&self.net, self.heads.len(), self.n_channels());
         let (keys, own) = (self.keys.len() * net.key_dim, n * net.value_dim);
         let heads = matrices.chunks_exact_mut(self.matrix_len());
         for (head, matrix) in heads.enumerate() {
             let key = self.key_of[head] * net.key_dim;
             let value = head * net.value_dim;
             for (t, out) in out.chunks_exact_mut(own).enumerate() {
-                let mixed = &scratch.mixed[t * self.n_channels()..];
+                let mixed = &scratch.mixed[t * n_channels..];
                 let rule = DeltaRule {
                     q: &mixed[key..][..net.key_dim],
                     k: &mixed[keys + key..][..net.key_dim],

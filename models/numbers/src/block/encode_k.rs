@@ -1,9 +1,8 @@
 //! Writing the k-quants: scales of sub-blocks are searched, then rounded themselves, and then the levels follow from the
 //! rounded scales.
 
-use half::f16;
-
 use super::kquants::{LEN, two_bit_place};
+use super::put_f16;
 use super::search::{nearest, sum, symmetric, unsigned, with_minimum};
 
 /// Weights of the errors of a sub-block's numbers: large ones matter more, since they have most of the effect.
@@ -21,15 +20,8 @@ pub(super) fn level(v: f32, scale: f32) -> f32 {
     }
 }
 
-/// Writes a number as f16 and returns what is read again.
-pub(super) fn put_f16(block: &mut [u8], at: usize, v: f32) -> f32 {
-    let v = f16::from_f32(v);
-    block[at..at + 2].copy_from_slice(&v.to_le_bytes());
-    v.to_f32()
-}
-
 /// The blocks of a row and their bytes, which are 0.
-fn blocks<'a, const BYTES: usize>(
+pub(super) fn blocks<'a, const BYTES: usize>(
     x: &'a [f32],
     out: &'a mut [u8],
 ) -> impl Iterator<Item = (&'a [f32; LEN], &'a mut [u8; BYTES])> {

@@ -1,13 +1,9 @@
 //! The k-quants: 256 elements per block, split into sub-blocks of 16 or 32, each with its own small
 //! integer scale (and minimum), under one f16 scale `d` (and one f16 scale `dmin` of minima).
 
-use half::f16;
+use super::f16_at;
 
 pub(super) const LEN: usize = 256;
-
-fn f16_at(block: &[u8], at: usize) -> f32 {
-    f16::from_le_bytes([block[at], block[at + 1]]).to_f32()
-}
 
 /// Q2_K: scales `[16]` (low nibble scale, high nibble minimum), 2-bit levels `[64]`, d, dmin.
 pub(super) fn decode_q2_k(bytes: &[u8], out: &mut [f32]) {

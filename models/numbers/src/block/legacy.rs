@@ -2,18 +2,10 @@
 //! an f16 minimum `m`, for the 5-bit formats the 32 fifth bits, and then the low bits: byte `j`
 //! has element `j` in its low and element `j + 16` in its high nibble.
 
-use half::f16;
+use super::{f16_at, put_f16};
 
 const LEN: usize = 32;
 const HALF: usize = LEN / 2;
-
-fn f16_at(block: &[u8], at: usize) -> f32 {
-    f16::from_le_bytes([block[at], block[at + 1]]).to_f32()
-}
-
-fn put_f16(block: &mut [u8], at: usize, v: f32) {
-    block[at..at + 2].copy_from_slice(&f16::from_f32(v).to_le_bytes());
-}
 
 fn fifth_bits(block: &[u8], at: usize) -> u32 {
     u32::from_le_bytes([block[at], block[at + 1], block[at + 2], block[at + 3]])

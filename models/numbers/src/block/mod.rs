@@ -4,6 +4,7 @@
 //! Layouts and roundings are those of ggml (`ggml-quants.c`, the `_ref` functions), computed in
 //! f32 without fused multiply-add, so that results are the same bits on every machine.
 
+use half::f16;
 use serde::{Deserialize, Serialize};
 
 mod encode_k;
@@ -186,6 +187,18 @@ pub fn dequantize(ty: BlockType, bytes: &[u8], out: &mut [f32]) {
         BlockType::IQ4_XS => tables::decode_iq4_xs(bytes, out),
         BlockType::MXFP4 => tables::decode_mxfp4(bytes, out),
     }
+}
+
+/// The number that is stored as f16 from byte `at` on.
+fn f16_at(block: &[u8], at: usize) -> f32 {
+    f16::from_le_bytes([block[at], block[at + 1]]).to_f32()
+}
+
+/// Writes a number as f16 and returns what is read again.
+fn put_f16(block: &mut [u8], at: usize, v: f32) -> f32 {
+    let v = f16::from_f32(v);
+    block[at..at + 2].copy_from_slice(&v.to_le_bytes());
+    v.to_f32()
 }
 
 /// Encodes whole blocks; `out` takes `x.len() / ty.block_len()` blocks. Formats with blocks of 32 and one scale that is a

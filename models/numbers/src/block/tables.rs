@@ -1,11 +1,10 @@
 //! The formats whose 4-bit codes are places in a table of 16 values: a block holds its scales, and then the codes, 32
 //! elements in 16 bytes, byte `j` with element `j` in its low and element `j + 16` in its high nibble.
 
-use half::f16;
-
-use super::encode_k::{level, put_f16, weights};
+use super::encode_k::{blocks, level, weights};
 use super::legacy::put_nibbles;
 use super::search::{sum, symmetric, tabulated};
+use super::{f16_at, put_f16};
 
 /// Elements whose codes are in 16 consecutive bytes.
 const LEN: usize = 32;
@@ -19,10 +18,6 @@ pub const IQ4_VALUES: [i8; 16] = [
 /// The values of MXFP4, the 4-bit floating-point numbers of the OCP's Microscaling Formats, doubled. There is no
 /// negative 0.
 pub const MXFP4_VALUES: [i8; 16] = [0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12];
-
-fn f16_at(block: &[u8], at: usize) -> f32 {
-    f16::from_le_bytes([block[at], block[at + 1]]).to_f32()
-}
 
 /// `scale` times the values of 32 codes.
 fn look_up(values: &[i8; 16], scale: f32, codes: &[u8], y: &mut [f32; LEN]) {
@@ -105,9 +100,7 @@ pub(super) fn encode_iq4_nl(x: &[f32], out: &mut [u8]) {
 
 /// See [`decode_iq4_xs`].
 pub(super) fn encode_iq4_xs(x: &[f32], out: &mut [u8]) {
-    let blocks = x.as_chunks::<{ 8 * LEN }>().0.iter();
-    for (x, block) in blocks.zip(out.as_chunks_mut::<136>().0) {
-        block.fill(0);
+    for (x, block) in blocks::<136>(x, out) {
         let subs = x.as_chunks().0;
         let (mut scales, mut sums) = ([0.0; 8], [0.0; 8]);
         for (sub, x) in subs.iter().enumerate() {
