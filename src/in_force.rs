@@ -5,6 +5,7 @@ use std::fmt::Display;
 use forebay_actors::runtime::NeuronOptions;
 use forebay_models::bundle::Bundle;
 use forebay_models::kv_type::KvType;
+use forebay_plans::expert_cache::ExpertCachePlan;
 use forebay_plans::plan::{Expected, Plan, Reason};
 use forebay_plans::preload::{PreloadWindow, SEQUENTIAL_GAIN};
 use forebay_plans::residency::{Loading, NeuronCachePlan, Pipeline, Residency, Sparsity};
@@ -47,7 +48,9 @@ pub struct PlanInForce {
     pub stream_window: StreamWindow,
     /// The neuron cache of one core.
     pub neuron_cache: NeuronCachePlan,
-    /// What prompts borrow of it, on each core.
+    /// The expert cache of one core.
+    pub expert_cache: ExpertCachePlan,
+    /// What prompts borrow of the neuron cache, on each core.
     pub preload_window: Option<PreloadWindow>,
     /// How much faster the disk is taken to read whole clusters than single neurons: prompts read all of the FFN where
     /// more than one part in this many is missing.
@@ -70,6 +73,8 @@ pub struct ClusterCounts {
     pub gate_pinned: usize,
     /// All their rows in the neuron cache or on flash.
     pub by_neuron: usize,
+    /// Of experts: in the expert cache or on flash.
+    pub by_expert: usize,
     /// Read every time.
     pub streamed: usize,
 }
@@ -119,6 +124,7 @@ impl PlanInForce {
                 pinned: count(Residency::Pinned),
                 gate_pinned: count(Residency::GatePinned),
                 by_neuron: count(Residency::Neurons),
+                by_expert: count(Residency::Cached),
                 streamed: count(Residency::Streamed),
             },
             stream_window: StreamWindow {
@@ -126,6 +132,7 @@ impl PlanInForce {
                 buffer_bytes: residency.stream_slot_bytes,
             },
             neuron_cache: residency.neuron_cache,
+            expert_cache: residency.expert_cache,
             preload_window: PreloadWindow::of(parts.bundle, residency),
             sequential_gain: parts
                 .made

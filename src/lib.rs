@@ -72,6 +72,7 @@ pub use forebay_models::sampler::SamplerConfig;
 pub use forebay_models::tokenizer::{Detokenizer, EncodeOptions, TextPosition, Tokenizer};
 pub use forebay_plans::PlanError;
 pub use forebay_plans::budget::{Budget, BudgetItem, ImpossibleBudget};
+pub use forebay_plans::expert_cache::ExpertCachePlan;
 pub use forebay_plans::machine::{DiskProfile, MachineProfile};
 pub use forebay_plans::plan::{Choices, Expected, Plan, Reason};
 pub use forebay_plans::predictor_fit::FitOptions;

@@ -31,6 +31,8 @@ const SMALL_CONTEXT: usize = 256;
 
 /// Largest default batch.
 const LARGE_BATCH: usize = 128;
+/// The same of models with experts: each is read once per batch, and a token uses few of them.
+const LARGE_EXPERT_BATCH: usize = 512;
 /// Smallest default batch.
 const SMALL_BATCH: usize = 8;
 /// How much larger the process may be in the next run: the minimum budget that an error names must suffice.
@@ -215,7 +217,10 @@ fn default_context(bundle: &Bundle, request: &MemoryRequest, trained: usize) -> 
 /// The largest default batch whose buffers take at most a sixteenth of the budget: large batches
 /// read streamed weights less often per prompt token.
 fn default_batch(bundle: &Bundle, request: &MemoryRequest, context: usize) -> usize {
-    let mut batch = LARGE_BATCH;
+    let mut batch = match bundle.meta.has_experts() {
+        true => LARGE_EXPERT_BATCH,
+        false => LARGE_BATCH,
+    };
     while batch > SMALL_BATCH && scratch(bundle, request, batch) > request.total / 16 {
         batch /= 2;
     }
@@ -311,6 +316,12 @@ fn claim_weights(budget: &mut Budget, whole: u64, plan: &ResidencyPlan, threads:
     if window > 0 {
         let why = format!("{} buffers on each of {threads} cores", plan.stream_slots);
         budget.claim("stream_window", window, why);
+    }
+    let experts = plan.expert_cache;
+    if experts.cells > 0 {
+        let why = format!("{} clusters on each of {threads} cores", experts.cells);
+        let bytes = (threads * experts.bytes_per_core()) as u64;
+        budget.claim("expert_cache", bytes, why);
     }
     let cache = plan.neuron_cache;
     if cache.slots > 0 {

@@ -278,6 +278,59 @@ fn recurrent() {
     }
 }
 
+/// Experts in few cells, in many, and all in memory: a router that looks past attention, one with groups, experts
+/// beside neurons that all tokens use, biases and sinks, old files with one tensor per expert.
+#[test]
+fn experts() {
+    let mut cells = BTreeSet::new();
+    for name in [
+        "glm4_moe_bf16",
+        "gpt_oss_bf16_gguf",
+        "granite_moe_bf16_gguf",
+        "mixtral_f16",
+        "olmoe_bf16_gguf",
+        "qwen2_moe_bf16",
+        "qwen3_5_moe_bf16",
+        "qwen3_moe_bf16",
+        "smallthinker_bf16",
+    ] {
+        let model = support::tiny(name);
+        let whole = build(engine(Some(&model))).weight_bytes();
+        let mut settings = Vec::new();
+        for percent in [100, 50, 25] {
+            for threads in [1, 2] {
+                for batch in BATCHES {
+                    settings.push(Setting {
+                        percent,
+                        threads,
+                        driver: DriverChoice::Uring,
+                        sparsity: Sparsity::Exact,
+                        batch,
+                        isa: Isa::detect(),
+                    });
+                }
+            }
+        }
+        let runs = support::several_at_once(&settings, |setting| {
+            let (engine, _) = setting.build(Some(&model), whole);
+            let mut request = Request::text("").max_tokens(NEW_TOKENS);
+            request.prompt = Prompt::Tokens((3..36).collect());
+            request.ignore_eog = true;
+            (generate(&engine, request), engine.plan().expert_cache.cells)
+        });
+        let (first, _) = &runs[0];
+        for (setting, (run, n)) in settings.iter().zip(&runs) {
+            assert_eq!(first.logits_hash, run.logits_hash, "{name}: {setting:?}");
+            assert_eq!(*n > 0, setting.percent < 100, "{name}: {setting:?}");
+            // Rows of the embedding are read in any case.
+            let reads = run.io.reads > first.io.reads;
+            assert_eq!(reads, setting.percent < 100, "{name}: {setting:?}");
+            cells.insert(*n);
+        }
+    }
+    assert!(cells.len() > 4, "cells of a core: {cells:?}");
+}
+
 /// The logits of a text read at once are those of its tokens generated one by one.
 #[test]
 fn scoring_gives_the_logits_of_generating() {

@@ -273,7 +273,7 @@ fn a_damaged_cluster_leaves_nothing_in_the_cache() {
     // Of the last layer: what it hands over is not pushed out by what follows.
     let entry = ffn.next_back().expect("it has some");
     let layer = entry.layer().expect("an FFN's");
-    let stride = bundle.meta.ffns[layer].bundle_stride() as u64;
+    let stride = bundle.meta.ffns[layer].expect("neurons").bundle_stride() as u64;
     // A bit of every neuron, in the middle of its Up row or thereabouts.
     let flip = || {
         let file = std::fs::OpenOptions::new()

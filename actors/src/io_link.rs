@@ -30,6 +30,11 @@ pub enum ReadTag {
         /// Position in the cycle of reads.
         ordinal: usize,
     },
+    /// A cluster for the expert cache.
+    Expert {
+        /// Number of the cell.
+        cell: usize,
+    },
     /// Neurons for the cache.
     Neurons {
         /// The stage's number of the read.
@@ -45,7 +50,8 @@ pub enum ReadTag {
 /// The low bits of a tag: the kind of read in the upper part, its number in the lower. The rest of the tag is a
 /// sequence number.
 const LOW_BITS: u32 = 32;
-const NUMBER_BITS: u32 = 30;
+const NUMBER_BITS: u32 = 29;
+const KIND: u64 = 7;
 const NUMBER: u64 = (1 << NUMBER_BITS) - 1;
 
 impl ReadTag {
@@ -55,6 +61,7 @@ impl ReadTag {
             Self::Preload { ordinal } => (1, ordinal),
             Self::Neurons { id } => (2, id),
             Self::Embedding { token_index } => (3, token_index),
+            Self::Expert { cell } => (4, cell),
         };
         debug_assert!(number as u64 <= NUMBER, "{self:?} does not fit into a tag");
         sequence << LOW_BITS | kind << NUMBER_BITS | number as u64
@@ -63,10 +70,11 @@ impl ReadTag {
     /// The tag of a completed operation.
     pub fn decode(tag: u64) -> Self {
         let number = (tag & NUMBER) as usize;
-        match tag >> NUMBER_BITS & 3 {
+        match tag >> NUMBER_BITS & KIND {
             0 => Self::Stream { ordinal: number },
             1 => Self::Preload { ordinal: number },
             2 => Self::Neurons { id: number },
+            4 => Self::Expert { cell: number },
             _ => Self::Embedding {
                 token_index: number,
             },

@@ -31,7 +31,9 @@ pub fn load_resident(
         bytes: 0,
         progress,
     };
-    loader.whole(plan, slots)?;
+    let pinned = |i: &usize| plan.residency[*i] == Residency::Pinned;
+    let pinned: Vec<usize> = (0..slots.len()).filter(pinned).collect();
+    loader.whole(&pinned, slots)?;
     loader.gates(plan, slots)
 }
 
@@ -51,7 +53,7 @@ pub fn load_hot_set(
     // The cluster, the core, the neuron and its index in the core's store.
     let mut places: Vec<(u32, u16, u16, u32)> = Vec::new();
     for (core, (program, memory)) in programs.iter().zip(cores.iter_mut()).enumerate() {
-        let clusters = program.cached_clusters();
+        let clusters = program.clusters_by_neuron();
         let base = |n: &HotNeuron| {
             let at = clusters.binary_search_by_key(&n.cluster, |c| c.0);
             at.ok().map(|at| clusters[at].1)
@@ -73,8 +75,9 @@ pub fn load_hot_set(
         progress: &mut |_| {},
     };
     loader.each(clusters.iter().map(|&c| c as usize), |cluster, buffer| {
-        let layer = bundle.clusters[cluster].layer().unwrap_or(0);
-        let g = &bundle.meta.ffns[layer];
+        let Some(g) = bundle.meta.geometry(bundle.clusters[cluster].content) else {
+            return;
+        };
         let origin = if whole { 0 } else { g.up_offset() };
         let first = places.partition_point(|p| p.0 < cluster as u32);
         let of_cluster = places[first..].iter().take_while(|p| p.0 == cluster as u32);
@@ -90,6 +93,49 @@ pub fn load_hot_set(
     })
 }
 
+/// Fills the expert caches with the best of `hot`, as far as there is room: whole clusters, each in one read.
+///
+/// # Errors
+/// A failed read, or a checksum that does not match.
+pub fn load_hot_experts(
+    driver: &mut dyn Driver,
+    bundle: &Bundle,
+    hot: &[HotNeuron],
+    programs: &[Program],
+    cores: &mut [CoreMemory],
+) -> Result<(), Fault> {
+    for (program, core) in programs.iter().zip(cores) {
+        let key = |n: &HotNeuron| program.cached_clusters.binary_search(&n.cluster).ok();
+        let keys = hot.iter().filter_map(key);
+        let keys: Vec<usize> = keys.take(core.experts.cells.len()).collect();
+        let mut slots: Vec<Option<Slot>> = Vec::new();
+        slots.resize_with(bundle.clusters.len(), || None);
+        let mut cells = std::mem::take(&mut core.experts.cells).into_iter();
+        for (&key, cell) in keys.iter().zip(cells.by_ref()) {
+            slots[program.cached_clusters[key] as usize] = Some(cell);
+        }
+        let mut loader = Loader {
+            driver: &mut *driver,
+            bundle,
+            done: Vec::new(),
+            bytes: 0,
+            progress: &mut |_| {},
+        };
+        let wanted = |i: usize| slots[i].is_some();
+        let wanted: Vec<usize> = (0..slots.len()).filter(|&i| wanted(i)).collect();
+        loader.whole(&wanted, &mut slots)?;
+        let filled = keys
+            .iter()
+            .map(|&key| program.cached_clusters[key] as usize);
+        core.experts.cells = filled
+            .filter_map(|i| slots[i].take())
+            .chain(cells)
+            .collect();
+        core.experts.preloaded = keys.iter().map(|&key| key as u32).collect();
+    }
+    Ok(())
+}
+
 struct Loader<'a> {
     driver: &'a mut dyn Driver,
     bundle: &'a Bundle,
@@ -100,22 +146,20 @@ struct Loader<'a> {
 
 impl Loader<'_> {
     /// Clusters that are kept completely are read directly into their slots.
-    fn whole(&mut self, plan: &ResidencyPlan, slots: &mut [Option<Slot>]) -> Result<(), Fault> {
+    fn whole(&mut self, clusters: &[usize], slots: &mut [Option<Slot>]) -> Result<(), Fault> {
         let mut next = 0;
         loop {
-            while next < slots.len() {
-                if plan.residency[next] == Residency::Pinned {
-                    let Some(slot) = slots[next].take() else {
-                        break;
-                    };
-                    if let Err(back) = self.submit(next, slot) {
-                        slots[next] = Some(back);
-                        break;
-                    }
+            while let Some(&cluster) = clusters.get(next) {
+                let Some(slot) = slots[cluster].take() else {
+                    break;
+                };
+                if let Err(back) = self.submit(cluster, slot) {
+                    slots[cluster] = Some(back);
+                    break;
                 }
                 next += 1;
             }
-            if next >= slots.len() && self.driver.in_flight() == 0 {
+            if next >= clusters.len() && self.driver.in_flight() == 0 {
                 return Ok(());
             }
             for (cluster, slot) in self.wait()? {
@@ -130,8 +174,9 @@ impl Loader<'_> {
         let bundle = self.bundle;
         self.each((0..slots.len()).filter(wanted), |cluster, buffer| {
             let entry = &bundle.clusters[cluster];
-            let layer = entry.layer().unwrap_or(0);
-            let g = &bundle.meta.ffns[layer];
+            let Some(g) = bundle.meta.geometry(entry.content) else {
+                return;
+            };
             let rows = buffer.chunks(g.bundle_stride()).take(entry.count as usize);
             if let Some(slot) = &mut slots[cluster] {
                 for (to, bundle) in slot.chunks_exact_mut(g.gate_row()).zip(rows) {

@@ -1,12 +1,13 @@
 //! All memory for weights and reads, cut from one slab before anything runs.
 
-use forebay_models::bundle::Bundle;
+use forebay_models::bundle::{Bundle, FfnGeometry};
 use forebay_models::panel::PANEL_ROWS;
 use forebay_models::tensor::TensorId;
 use forebay_plans::giving_way::{GivingWay, WINDOW};
 use forebay_plans::program::Program;
 use forebay_plans::residency::{Residency, ResidencyPlan};
 use forebay_queues::slab::{PAGE, Slab, SlabError, Slot};
+use forebay_stages::expert_store::ExpertMemory;
 use forebay_stages::neuron_store::NeuronMemory;
 use forebay_stages::weights::{EvictableCluster, EvictableMemory};
 
@@ -17,6 +18,8 @@ pub struct CoreMemory {
     pub stream: Vec<Slot>,
     /// Neuron cache and its read buffers.
     pub neurons: NeuronMemory,
+    /// Expert cache.
+    pub experts: ExpertMemory,
     /// Pinned clusters that may be evicted.
     pub evictable: EvictableMemory,
 }
@@ -77,17 +80,7 @@ impl WeightMemory {
         programs: &[Program],
         max_batch: usize,
     ) -> Result<Self, SlabError> {
-        let resident_len = |i: usize| {
-            let e = &bundle.clusters[i];
-            match plan.residency[i] {
-                Residency::Pinned => Some(e.padded_len()),
-                Residency::GatePinned => {
-                    let layer = e.layer().unwrap_or(0);
-                    Some(e.count as usize * bundle.meta.ffns[layer].gate_row())
-                }
-                Residency::Neurons | Residency::Streamed | Residency::OnFlash => None,
-            }
-        };
+        let resident_len = |i: usize| resident_bytes(bundle, plan, i);
         let cache = plan.neuron_cache;
         let page = |b: usize| b.next_multiple_of(PAGE);
         let resident: usize = (0..bundle.clusters.len())
@@ -96,7 +89,8 @@ impl WeightMemory {
             .sum();
         let per_core = plan.stream_slots * page(plan.stream_slot_bytes)
             + page(cache.slots * cache.slot_bytes)
-            + cache.staging * page(cache.staging_bytes);
+            + cache.staging * page(cache.staging_bytes)
+            + plan.expert_cache.cells * page(plan.expert_cache.cell_bytes);
         let row_bytes = [TensorId::TokenEmbedding, TensorId::TokenInputs]
             .map(|table| row_buffer_bytes(bundle, table));
         let rows: usize = row_bytes.iter().sum::<usize>() * row_buffers(max_batch);
@@ -113,29 +107,9 @@ impl WeightMemory {
                 *slot = resident_len(i).map(&mut take);
             }
         }
-        let cores = programs
-            .iter()
-            .zip(evictable)
-            .map(|(program, clusters)| CoreMemory {
-                evictable: EvictableMemory {
-                    store: None,
-                    clusters,
-                },
-                // No more buffers than clusters: more would never be filled.
-                stream: (0..plan.stream_slots.min(program.stream.len()))
-                    .map(|_| take(plan.stream_slot_bytes))
-                    .collect(),
-                neurons: NeuronMemory {
-                    neurons: program.cached_neurons,
-                    slots: cache.slots,
-                    slot_bytes: cache.slot_bytes,
-                    store: (cache.slots > 0).then(|| take(cache.slots * cache.slot_bytes)),
-                    buffers: (0..cache.staging)
-                        .map(|_| take(cache.staging_bytes))
-                        .collect(),
-                    preloaded: Vec::new(),
-                },
-            })
+        let cores = programs.iter().zip(evictable);
+        let cores = cores
+            .map(|(program, evictable)| core_memory(plan, program, evictable, &mut take))
             .collect();
         let [rows, input_rows] = row_bytes.map(|bytes| {
             let buffers = if bytes > 0 { row_buffers(max_batch) } else { 0 };
@@ -162,6 +136,53 @@ impl WeightMemory {
                 store
             });
         }
+    }
+}
+
+/// What of a cluster stays in memory, in bytes.
+fn resident_bytes(bundle: &Bundle, plan: &ResidencyPlan, cluster: usize) -> Option<usize> {
+    let e = &bundle.clusters[cluster];
+    match plan.residency[cluster] {
+        Residency::Pinned => Some(e.padded_len()),
+        Residency::GatePinned => {
+            let row = bundle.meta.geometry(e.content).map(FfnGeometry::gate_row);
+            Some(e.count as usize * row?)
+        }
+        Residency::Neurons | Residency::Cached | Residency::Streamed | Residency::OnFlash => None,
+    }
+}
+
+/// The memory of the core that follows `program`; `take` cuts off a slot.
+fn core_memory(
+    plan: &ResidencyPlan,
+    program: &Program,
+    evictable: Vec<EvictableCluster>,
+    take: &mut impl FnMut(usize) -> Slot,
+) -> CoreMemory {
+    let (cache, experts) = (plan.neuron_cache, plan.expert_cache);
+    let mut slots = |n: usize, bytes: usize| -> Vec<Slot> { (0..n).map(|_| take(bytes)).collect() };
+    // No more buffers or cells than clusters: more would never be filled.
+    let stream = plan.stream_slots.min(program.stream.len());
+    let cells = experts.cells.min(program.cached_clusters.len());
+    CoreMemory {
+        evictable: EvictableMemory {
+            store: None,
+            clusters: evictable,
+        },
+        stream: slots(stream, plan.stream_slot_bytes),
+        neurons: NeuronMemory {
+            neurons: program.cached_neurons,
+            slots: cache.slots,
+            slot_bytes: cache.slot_bytes,
+            store: slots(cache.slots.min(1), cache.slots * cache.slot_bytes).pop(),
+            buffers: slots(cache.staging, cache.staging_bytes),
+            preloaded: Vec::new(),
+        },
+        experts: ExpertMemory {
+            cells: slots(cells, experts.cell_bytes),
+            clusters: program.cached_clusters.len(),
+            preloaded: Vec::new(),
+        },
     }
 }
 

@@ -40,7 +40,7 @@ pub struct Stages {
 }
 
 /// The sink of every graph: a flight's buffer goes back to the window that `reader` names, its lease to the neuron
-/// cache, and the flight itself to Pred.
+/// cache or the expert cache, and the flight itself to Pred.
 pub fn retire(
     stages: &mut Stages,
     frame: &mut Frame<'_>,
@@ -51,7 +51,10 @@ pub fn retire(
         frame.weights.neurons.release(flight.number);
     }
     if let Some(buffer) = flight.buffer.take() {
-        reader(stages).release(flight.item, buffer);
+        match flight.item.source.key() {
+            Some(key) => frame.weights.experts.give_back(key, buffer),
+            None => reader(stages).release(flight.item, buffer),
+        }
     }
     stages.pred.take_back(flight);
     stages.retired += 1;
@@ -84,7 +87,8 @@ pub trait Wiring: std::fmt::Debug + Send {
 
     /// Whether all neuron clusters of the phase are done.
     fn is_done(&self, stages: &Stages, phase: &Phase) -> bool {
-        stages.retired >= phase.neurons().len()
+        let sent = stages.pred.sent(phase);
+        sent.is_some_and(|sent| stages.retired >= sent)
     }
 
     /// Flights that the graph itself holds back.
@@ -128,6 +132,7 @@ pub fn begin(reader: fn(&mut Stages) -> &mut Reader, stages: &mut Stages, frame:
             stages.udio.waiting.begin();
             if *part != Part::UpDown {
                 stages.pred.begin();
+                frame.expert_input.begin();
                 stages
                     .udc
                     .begin(frame.n_tokens() * frame.bundle.meta.network.d_model);

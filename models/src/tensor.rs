@@ -72,6 +72,29 @@ pub enum LayerTensor {
     InputProjection = 26,
     /// Norm of the projected input, `[d_model]`.
     InputPostNorm = 27,
+    // Numbers from 28 on are of experts.
+    /// What chooses the experts, `[n_experts, d_model]`.
+    Router = 28,
+    /// Added to the router's logits, `[n_experts]`.
+    RouterBias = 29,
+    /// Added to the router's scores for the choice only, `[n_experts]`.
+    SelectionBias = 30,
+    /// Gate of all experts, `[n_experts * d_ff, d_model]`.
+    ExpertGate = 31,
+    /// Up of all experts, `[n_experts * d_ff, d_model]`.
+    ExpertUp = 32,
+    /// Down of all experts, one after the other, `[n_experts * d_model, d_ff]`.
+    ExpertDown = 33,
+    /// Bias of the experts' gates, `[n_experts, d_ff]`.
+    ExpertGateBias = 34,
+    /// Bias of the experts' ups, `[n_experts, d_ff]`.
+    ExpertUpBias = 35,
+    /// Bias of the experts' results, `[n_experts, d_model]`.
+    ExpertDownBias = 36,
+    /// Gate of the neurons that every token uses, where there are experts, `[1, d_model]`.
+    SharedGate = 37,
+    /// Scores without a value that take part in attention's softmax, `[n_heads]`.
+    Sinks = 38,
     // Numbers from 40 on are of recurrent mixers.
     /// Input projection of a short convolution, `[3 * channels, d_model]`: rows of b, c and x.
     ConvIn = 40,
@@ -94,7 +117,7 @@ pub enum LayerTensor {
 
 impl LayerTensor {
     /// All of them, by number.
-    pub const ALL: [Self; 36] = [
+    pub const ALL: [Self; 47] = [
         Self::AttnNorm,
         Self::Q,
         Self::K,
@@ -123,6 +146,17 @@ impl LayerTensor {
         Self::InputGate,
         Self::InputProjection,
         Self::InputPostNorm,
+        Self::Router,
+        Self::RouterBias,
+        Self::SelectionBias,
+        Self::ExpertGate,
+        Self::ExpertUp,
+        Self::ExpertDown,
+        Self::ExpertGateBias,
+        Self::ExpertUpBias,
+        Self::ExpertDownBias,
+        Self::SharedGate,
+        Self::Sinks,
         Self::ConvIn,
         Self::ConvTaps,
         Self::OutputGate,
@@ -135,7 +169,7 @@ impl LayerTensor {
 
     /// Norms, biases, factors and other parameters of channels and heads, in the order in which packed files hold those
     /// of a layer.
-    pub(crate) const VECTORS: [Self; 20] = [
+    pub(crate) const VECTORS: [Self; 26] = [
         Self::AttnNorm,
         Self::AttnNormBias,
         Self::QBias,
@@ -144,6 +178,7 @@ impl LayerTensor {
         Self::QNorm,
         Self::KNorm,
         Self::OBias,
+        Self::Sinks,
         Self::ConvTaps,
         Self::DecayBias,
         Self::DecayRate,
@@ -153,6 +188,11 @@ impl LayerTensor {
         Self::FfnNormBias,
         Self::GateBias,
         Self::DownBias,
+        Self::RouterBias,
+        Self::SelectionBias,
+        Self::ExpertGateBias,
+        Self::ExpertUpBias,
+        Self::ExpertDownBias,
         Self::FfnPostNorm,
         Self::InputPostNorm,
         Self::LayerScale,
@@ -175,6 +215,11 @@ impl LayerTensor {
                 | Self::OBias
                 | Self::GateBias
                 | Self::DownBias
+                | Self::RouterBias
+                | Self::SelectionBias
+                | Self::ExpertGateBias
+                | Self::ExpertUpBias
+                | Self::ExpertDownBias
         )
     }
 }
@@ -206,8 +251,8 @@ pub enum TensorId {
 }
 
 impl TensorId {
-    /// Whether it is a norm, a bias, a factor, the weights of a convolution or a decay, or the table of positions: always
-    /// in memory, as f32.
+    /// Whether it is a norm, a bias, a factor, the weights of a convolution or a decay, or the table of positions:
+    /// always in memory, as f32.
     pub fn is_vector(self) -> bool {
         match self {
             Self::OutputNorm | Self::OutputNormBias | Self::InputsNorm => true,
@@ -218,6 +263,12 @@ impl TensorId {
             | Self::TokenInputs
             | Self::InputsProjection => false,
         }
+    }
+
+    /// Whether it has a matrix for every expert.
+    pub fn is_of_experts(self) -> bool {
+        use LayerTensor::{ExpertDown, ExpertGate, ExpertUp};
+        matches!(self, Self::Layer(_, ExpertGate | ExpertUp | ExpertDown))
     }
 
     /// Whether it belongs to an activation predictor.

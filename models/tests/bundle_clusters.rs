@@ -87,8 +87,8 @@ impl Packed {
         let id = match e.content {
             Content::Rows(id) => id,
             Content::Table(id) => id,
-            Content::Neurons(layer) => {
-                let g = &self.bundle.meta.ffns[layer];
+            content @ (Content::Neurons(_) | Content::Experts(_)) => {
+                let g = self.bundle.meta.geometry(content).expect("neurons");
                 return match g.layout {
                     FfnLayout::Cluster => self.check_panels_of_ffn(g, e, bytes),
                     FfnLayout::Neuron => self.check_bundles(g, e, bytes),
@@ -111,14 +111,21 @@ impl Packed {
         let (gate, rest) = bytes.split_at(g.gate_bytes(n));
         let (up, down) = rest.split_at(g.up_bytes(n));
         assert_eq!(down.len(), g.down_bytes(n));
-        let up = g.up.map(|block| (LayerTensor::Up, block, up));
-        let gate = Some((LayerTensor::Gate, g.gate, gate));
+        let network = &self.bundle.meta.network;
+        let ((matrices, columns), (_, each)) = (
+            network.neuron_matrices(e.content),
+            network.neurons(e.content),
+        );
+        let up = g.up.map(|block| (matrices[1], block, up));
+        let gate = Some((matrices[0], g.gate, gate));
         for (tensor, block, panels) in [gate, up].into_iter().flatten() {
             let rows = (first..first + n).map(|r| self.row(TensorId::Layer(layer, tensor), r));
             check_panels(block, panels, rows, &format!("{tensor:?} of {e:?}"));
         }
-        let id = TensorId::Layer(layer, LayerTensor::Down);
-        let rows = (0..g.d_model).map(|r| self.part(id, r, (first, n)));
+        // Down's columns are counted within an expert, whose rows follow those of the one before.
+        let id = TensorId::Layer(layer, columns);
+        let (expert, first) = (first / each, first % each);
+        let rows = (0..g.d_model).map(|r| self.part(id, expert * g.d_model + r, (first, n)));
         check_panels(g.down, down, rows, &format!("Down of {e:?}"));
     }
 
@@ -209,7 +216,7 @@ fn tied_heads_and_ffns_in_panels() {
         assert_eq!(packed.check(), expected);
         let heads = packed.bundle.clusters.iter().filter(|e| e.content == head);
         assert!(heads.count() > 1, "rows are found by division");
-        let g = packed.bundle.meta.ffns[0];
+        let g = packed.bundle.meta.ffns[0].expect("neurons");
         let neurons: Vec<u32> = packed
             .bundle
             .clusters
@@ -263,10 +270,62 @@ fn ffns_by_neuron_stay_rows() {
             packed
                 .bundle
                 .meta
-                .ffns
-                .iter()
+                .geometries()
                 .all(|g| g.layout == FfnLayout::Neuron)
         );
+    }
+}
+
+#[test]
+fn experts_are_in_clusters_of_their_own() {
+    const EXPERTS: usize = 3;
+    // 80 neurons are two blocks of 32 and a half.
+    for (block, d_ff) in [(Q4_0, 96), (Q8_0, 64), (F16, 80)] {
+        let model = Model {
+            d_ff,
+            block,
+            ..Model::default()
+        };
+        let mut w = model.writer();
+        w.set("llama.expert_count", EXPERTS as u32);
+        w.set("llama.expert_used_count", 2);
+        let mut random = Random(7);
+        for layer in 0..model.n_layers {
+            let d = model.d_model;
+            let mut tensor = |name: &str, cols: usize, rows: usize| {
+                let name = format!("blk.{layer}.{name}.weight");
+                let mut of = |n: usize| -> Vec<f32> {
+                    (0..n)
+                        .map(|_| random.bits() as u8 as f32 / 64.0 - 2.0)
+                        .collect()
+                };
+                let x = of(cols * rows);
+                w.tensor(&name, cols, Some(rows), block, &x);
+                w.tensor_mut(&name).dims =
+                    vec![cols as u64, (rows / EXPERTS) as u64, EXPERTS as u64];
+            };
+            tensor("ffn_gate_exps", d, EXPERTS * d_ff);
+            tensor("ffn_up_exps", d, EXPERTS * d_ff);
+            tensor("ffn_down_exps", d_ff, EXPERTS * d);
+            let router = vec![0.5; EXPERTS * d];
+            let name = format!("blk.{layer}.ffn_gate_inp.weight");
+            w.tensor(&name, d, Some(EXPERTS), BlockType::F32, &router);
+            for dense in ["gate", "up", "down"] {
+                w.remove(&format!("blk.{layer}.ffn_{dense}.weight"));
+            }
+        }
+        let packed = packed(&w);
+        let contents = packed.check();
+        let meta = &packed.bundle.meta;
+        for layer in 0..model.n_layers {
+            assert!(contents.contains(&Content::Experts(layer)) && meta.ffns[layer].is_none());
+            let g = meta.experts[layer].expect("experts");
+            assert_eq!(g.layout, FfnLayout::Cluster);
+            assert_eq!(g.neurons, d_ff.next_multiple_of(32));
+            let clusters = packed.bundle.clusters.iter();
+            let of_layer = clusters.filter(|e| e.content == Content::Experts(layer));
+            assert_eq!(of_layer.count(), EXPERTS);
+        }
     }
 }
 
@@ -281,7 +340,7 @@ fn ffns_without_a_gate_have_two_matrices() {
         w.tensors.retain(|t| !t.name.ends_with("ffn_gate.weight"));
         let packed = packed(&w);
         packed.check();
-        let g = packed.bundle.meta.ffns[1];
+        let g = packed.bundle.meta.ffns[1].expect("neurons");
         assert_eq!(
             (g.layout, g.gate, g.up, g.down),
             (layout, block, None, block)
@@ -324,7 +383,7 @@ fn mixed_k_quants_with_a_short_last_cluster() {
         .clusters
         .iter()
         .rfind(|e| e.content == Content::Neurons(0));
-    assert!(meta.ffns[0].neurons > 256 && last.expect("one").count == 256);
+    assert!(meta.ffns[0].expect("neurons").neurons > 256 && last.expect("one").count == 256);
 }
 
 /// The numbers of a row.
@@ -367,7 +426,7 @@ fn numbers_are_quantised_by_rows_and_down_by_columns() {
         };
         let packed = packed_with(&model.writer(), &options);
         let meta = &packed.bundle.meta;
-        let g = meta.ffns[0];
+        let g = meta.ffns[0].expect("neurons");
         assert_eq!(
             (g.layout, g.gate, g.up, g.down),
             (FfnLayout::Neuron, stored, Some(stored), stored)

@@ -335,14 +335,9 @@ fn layers_that_predict_further_tokens_are_skipped() {
 
 #[test]
 fn unknown_arithmetic_is_refused_with_key_and_value() {
-    let cases: [(&str, Meta, &str); 10] = [
+    let cases: [(&str, Meta, &str); 9] = [
         ("llama.final_logit_softcapping", Meta::F32(30.0), "30"),
         ("llama.rope.freq_base_swa", Meta::F32(1e4), "10000"),
-        (
-            "llama.expert_count",
-            Meta::U32(8),
-            "8 is not supported; mixture-of-experts",
-        ),
         ("llama.attention.causal", Meta::Bool(false), "false"),
         ("llama.attention.clamp_kqv", Meta::F32(8.0), "8"),
         ("llama.rope.scaling.attn_factor", Meta::F32(1.5), "1.5"),

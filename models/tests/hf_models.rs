@@ -228,7 +228,7 @@ fn text_models_inside_others_are_read() {
 fn what_cannot_be_run_is_named() {
     for (field, value, part) in [
         ("model_type", json!("mamba"), "mamba"),
-        ("model_type", json!("mixtral"), "mixtral"),
+        ("model_type", json!("jamba"), "jamba"),
         (
             "attention_bias",
             json!(true),
@@ -237,7 +237,7 @@ fn what_cannot_be_run_is_named() {
         ("mlp_bias", json!(true), "true"),
         ("attn_logit_softcapping", json!(50.0), "50"),
         ("logits_scaling", json!(8), "8"),
-        ("num_local_experts", json!(8), "mixture-of-experts"),
+        ("num_local_experts", json!(8), "with experts"),
         ("no_rope_layers", json!([1, 0]), "array"),
         (
             "rope_parameters",

@@ -112,7 +112,7 @@ fn what_is_not_computed_is_refused() {
     };
     let name = "gemma4_inputs_bf16";
     let experts = set("enable_moe_block", json!(true));
-    refused(name, experts, &["enable_moe_block", "mixture-of-experts"]);
+    refused(name, experts, &["enable_moe_block", "experts"]);
     let ahead = set("use_bidirectional_attention", json!("all"));
     refused(name, ahead, &["use_bidirectional_attention"]);
     let all = set("num_kv_shared_layers", json!(7));

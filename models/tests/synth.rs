@@ -222,7 +222,7 @@ fn packed_as_powerinfer_models_are() {
         assert!(last.is_some_and(|p| p.done == p.total), "{last:?}");
         let bundle = Bundle::open(&out).unwrap();
         assert_eq!(&bundle.meta.network, source.network());
-        for g in &bundle.meta.ffns {
+        for g in bundle.meta.geometries() {
             assert_eq!(g.layout, FfnLayout::Neuron);
             assert_eq!([g.gate, g.down], [format; 2]);
         }

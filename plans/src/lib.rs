@@ -9,6 +9,7 @@ pub mod cgroup;
 pub mod cost;
 pub mod doctor;
 pub mod error;
+pub mod expert_cache;
 #[cfg(test)]
 mod fake_tree;
 pub mod giving_way;

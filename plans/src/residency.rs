@@ -3,12 +3,14 @@
 //! PowerInfer-2 section 4.2: attention weights are preloaded and kept; the FFN gets the rest. A dense model uses its
 //! weights in a cycle, which defeats any recency policy, so a fixed part of it is pinned, spread evenly over the layers
 //! so that the disk is never idle; a ReLU model keeps its Gate rows and caches Up and Down by neuron; with predictors
-//! it caches whole neurons.
+//! it caches whole neurons. Experts are cached by cluster.
 
 use forebay_models::bundle::{Bundle, DirectoryEntry, FfnGeometry, FfnLayout};
 use forebay_models::network::Content;
 use forebay_models::tensor::{LayerTensor, TensorId};
 use serde::{Deserialize, Serialize};
+
+use crate::expert_cache::{ExpertCachePlan, is_expert};
 
 /// Which neurons of the FFN are computed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -61,6 +63,8 @@ pub enum Residency {
     GatePinned,
     /// All rows by neuron, in the neuron cache or on flash.
     Neurons,
+    /// Of an expert: in the expert cache or on flash, as a whole.
+    Cached,
     /// Read through the stream window every time it is needed.
     Streamed,
     /// Not kept: tables, of which single rows are read, and predictors that are not used.
@@ -127,6 +131,8 @@ pub struct ResidencyPlan {
     pub stream_slot_bytes: usize,
     /// The neuron cache; `slots` is 0 when it is not used.
     pub neuron_cache: NeuronCachePlan,
+    /// The expert cache; `cells` is 0 when it is not used.
+    pub expert_cache: ExpertCachePlan,
     /// Bytes of pinned clusters and pinned Gate rows.
     pub pinned_bytes: u64,
 }
@@ -178,13 +184,16 @@ fn group(content: Content) -> Content {
 /// The minimum weight memory with which the model can run at all: everything is streamed except the
 /// predictors, which are pinned if they are used.
 pub fn least_weight_bytes(bundle: &Bundle, threads: usize, sparsity: Sparsity) -> u64 {
-    let largest = streamable(bundle)
-        .map(|(_, e)| e.padded_len())
-        .max()
-        .unwrap_or(0);
-    let window = (threads * MIN_STREAM_SLOTS * largest) as u64;
+    let window = (threads * MIN_STREAM_SLOTS * largest_streamed(bundle)) as u64;
     let predictors: u64 = predictors(bundle, sparsity).map(|(_, b)| b).sum();
-    (predictors + window).min(all_pinned_bytes(bundle, sparsity))
+    let experts = (threads * ExpertCachePlan::least(bundle).bytes_per_core()) as u64;
+    (predictors + window + experts).min(all_pinned_bytes(bundle, sparsity))
+}
+
+/// Bytes of the largest cluster that may have to be streamed.
+fn largest_streamed(bundle: &Bundle) -> usize {
+    let others = streamable(bundle).filter(|(_, e)| !is_expert(e));
+    others.map(|(_, e)| e.padded_len()).max().unwrap_or(0)
 }
 
 /// Weight memory with which nothing is read after start-up.
@@ -225,6 +234,7 @@ pub fn decide(bundle: &Bundle, request: &ResidencyRequest) -> Option<ResidencyPl
             stream_slots: 0,
             stream_slot_bytes: 0,
             neuron_cache: NeuronCachePlan::default(),
+            expert_cache: ExpertCachePlan::default(),
             pinned_bytes: 0,
         },
     };
@@ -256,17 +266,24 @@ struct Planner<'a> {
 
 impl Planner<'_> {
     fn partial(&mut self) {
+        for (i, _) in streamable(self.bundle).filter(|(_, e)| is_expert(e)) {
+            self.plan.residency[i] = Residency::Cached;
+        }
         if self.all_but_neurons_fits() {
             // Only neurons are read on demand; nothing is streamed, so no window is needed.
             self.pin_spread(|e| !is_neurons(e));
             self.cache_neurons();
             return;
         }
+        if self.all_but_experts_fits() {
+            self.pin_spread(|e| !is_expert(e));
+            self.cache_experts();
+            return;
+        }
         let threads = self.request.threads;
-        let largest = streamable(self.bundle)
-            .map(|(_, e)| e.padded_len())
-            .max()
-            .unwrap_or(PAGE);
+        let largest = largest_streamed(self.bundle).max(PAGE);
+        let experts = (threads * ExpertCachePlan::least(self.bundle).bytes_per_core()) as u64;
+        self.left -= experts;
         // At most a third of the memory goes into the stream window: pinning certainly saves reads,
         // read-ahead only hides them.
         let window = self.request.stream_window.min((self.left / 3) as usize);
@@ -277,7 +294,7 @@ impl Planner<'_> {
         let reserved = self.reserved();
         self.left -= reserved;
         let head = Content::Rows(self.bundle.meta.network.head_tensor());
-        self.pin_spread(|e| !is_neurons(e) && e.content != head);
+        self.pin_spread(|e| !e.content.is_ffn() && e.content != head);
         self.pin_spread(|e| e.content == head);
         self.left += reserved;
         if self.neuron_geometry().is_some() {
@@ -286,6 +303,35 @@ impl Planner<'_> {
             self.pin_spread(is_neurons);
         }
         self.drop_idle_window();
+        self.left += experts;
+        self.cache_experts();
+    }
+
+    /// Whether everything except the experts fits, together with the smallest expert cache.
+    fn all_but_experts_fits(&self) -> bool {
+        let experts =
+            (self.request.threads * ExpertCachePlan::least(self.bundle).bytes_per_core()) as u64;
+        let others = streamable(self.bundle).filter(|(_, e)| !is_expert(e));
+        let resident: u64 = others.map(|(_, e)| e.padded_len() as u64).sum();
+        experts > 0 && resident + experts <= self.left
+    }
+
+    /// Gives the rest to the expert cache, if the model has experts.
+    fn cache_experts(&mut self) {
+        let mut own = vec![0; self.request.threads];
+        for (i, _) in streamable(self.bundle).filter(|(_, e)| is_expert(e)) {
+            own[usize::from(self.plan.owner[i])] += 1;
+        }
+        let mut cache = ExpertCachePlan::least(self.bundle);
+        if cache.cells == 0 {
+            return;
+        }
+        let threads = self.request.threads as u64;
+        let room = (self.left / threads) as usize / cache.bytes_per_cell();
+        // No core needs more cells than it owns clusters.
+        cache.cells = room.min(own.into_iter().max().unwrap_or(0));
+        self.left -= threads * cache.bytes_per_core() as u64;
+        self.plan.expert_cache = cache;
     }
 
     /// Predictors are used for every layer and token, and decide what else to read.
@@ -329,8 +375,8 @@ impl Planner<'_> {
         if self.caches_bundles() {
             return 0;
         }
-        let layer = e.layer().unwrap_or(0);
-        let row = self.bundle.meta.ffns[layer].gate_row();
+        let geometry = self.bundle.meta.geometry(e.content);
+        let row = geometry.map_or(0, FfnGeometry::gate_row);
         (e.count as usize * row).next_multiple_of(PAGE) as u64
     }
 
@@ -366,9 +412,12 @@ impl Planner<'_> {
     /// The largest neuron geometry, if the FFN can be cached by neuron.
     fn neuron_geometry(&self) -> Option<FfnGeometry> {
         let ffns = &self.bundle.meta.ffns;
+        // Beside experts, which are cached as a whole, the other neurons are few.
         let usable = self.request.sparsity != Sparsity::Dense
-            && ffns.iter().all(|g| g.layout == FfnLayout::Neuron);
+            && !self.bundle.meta.has_experts()
+            && ffns.iter().flatten().all(|g| g.layout == FfnLayout::Neuron);
         ffns.iter()
+            .flatten()
             .copied()
             .filter(|_| usable)
             .max_by_key(FfnGeometry::bundle_bytes)

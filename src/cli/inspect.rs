@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use clap::Args;
 use forebay_models::bundle::Bundle;
 use forebay_models::error::Shown;
-use forebay_models::network::{Activation, Content, Network, Rope};
+use forebay_models::network::{Activation, Content, Experts, Network, Rope};
 use forebay_models::source;
 use forebay_models::tensor::{LayerTensor as T, TensorId, TensorSource};
 use forebay_plans::size::format_size;
@@ -56,6 +56,9 @@ struct Summary {
     n_kv_heads: usize,
     head_dim: usize,
     d_ff: usize,
+    /// Of the first layer that has them.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    experts: Option<Experts>,
     vocab_size: usize,
     context_length: usize,
     sliding_window: Option<usize>,
@@ -77,6 +80,7 @@ impl Summary {
             n_kv_heads: a.map_or(0, |a| a.n_kv_heads),
             head_dim: a.map_or(0, |a| a.head_dim),
             d_ff: ffn.d_ff,
+            experts: (0..network.n_layers()).find_map(|l| network.experts(l).cloned()),
             vocab_size: network.vocab_size,
             context_length: network.context_length,
             sliding_window: a.and_then(|a| a.window),
@@ -148,11 +152,16 @@ fn of_bundle(bundle: &Bundle) -> Description {
     let mut tensors: Vec<Entry> = Vec::new();
     for e in &bundle.clusters {
         let (name, format, cols) = match e.content {
-            Content::Neurons(layer) => {
-                let g = &meta.ffns[layer];
-                let up = g.up.map_or(String::new(), |up| format!("{up}/"));
-                let format = format!("{}/{up}{} {:?}", g.gate, g.down, g.layout);
-                (format!("layer {layer} Ffn"), format, network.d_model)
+            content @ (Content::Neurons(layer) | Content::Experts(layer)) => {
+                let format = meta.geometry(content).map_or(String::new(), |g| {
+                    let up = g.up.map_or(String::new(), |up| format!("{up}/"));
+                    format!("{}/{up}{} {:?}", g.gate, g.down, g.layout)
+                });
+                let name = match content {
+                    Content::Experts(_) => format!("layer {layer} Experts"),
+                    _ => format!("layer {layer} Ffn"),
+                };
+                (name, format, network.d_model)
             }
             content => {
                 let matrix = content.matrix().and_then(|tensor| meta.matrix(tensor));
@@ -213,6 +222,13 @@ impl fmt::Display for Description {
             c.vocab_size,
             c.context_length
         )?;
+        if let Some(experts) = &c.experts {
+            let (used, count, each) = (experts.used, experts.count, experts.d_ff);
+            writeln!(
+                f,
+                "{used} of {count} experts per token, {each} neurons each"
+            )?;
+        }
         let sparse = if self.activation_is_sparse {
             "sparse: exact mode applies"
         } else {

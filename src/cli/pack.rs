@@ -159,7 +159,7 @@ impl Write for Spans {
 fn narrow_rows(bundle: &Bundle, quant: BlockType) -> Option<String> {
     let narrow = for_narrow_rows(quant);
     let matrices = bundle.meta.matrices.iter().map(|m| m.block);
-    let ffns = bundle.meta.ffns.iter();
+    let ffns = bundle.meta.geometries();
     let ffns = ffns.flat_map(|g| [Some(g.gate), g.up, Some(g.down)].into_iter().flatten());
     let formats: Vec<BlockType> = matrices.chain(ffns).collect();
     let n = formats.iter().filter(|&&block| block == narrow).count();

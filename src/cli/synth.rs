@@ -1,6 +1,6 @@
 //! `forebay synth`
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use anyhow::{Context, bail};
 use clap::Args;
@@ -11,7 +11,9 @@ use forebay::packed;
 use forebay_models::block::BlockType;
 use forebay_models::bundle::{PackOptions, pack};
 use forebay_models::gguf::write_gguf;
+use forebay_models::source;
 use forebay_models::synth::{FORMATS, Form, Planting, Shape, SynthOptions, SynthSource};
+use forebay_models::tensor::TensorSource;
 use forebay_plans::size::format_size;
 
 use super::output::{print_text, say};
@@ -20,11 +22,12 @@ use super::progress::{reporter, writing};
 
 #[derive(Debug, Args)]
 pub struct Synth {
-    /// Shape: turbosparse-mistral-7b, llama2-7b-relu or tiny-sparse.
+    /// Shape: turbosparse-mistral-7b, llama2-7b-relu or tiny-sparse; with experts qwen3-30b-a3b, gpt-oss-20b,
+    /// smallthinker-4b, smallthinker-21b, olmoe-1b-7b or tiny-experts.
     #[arg(long, value_name = "NAME")]
     shape: String,
     /// The file to write: .fbay is the sparse model with predictors, packed; .gguf is a plain llama of
-    /// the same size, for other engines.
+    /// the same size, for other engines. With experts, both are the same model.
     #[arg(long, short, value_name = "OUT.fbay|OUT.gguf")]
     output: PathBuf,
     /// Format of the matrices: q4_0, q8_0 or f16; the model is otherwise the same.
@@ -66,18 +69,19 @@ impl Synth {
                 self.output.display()
             ),
         };
-        let mut planting = Planting::default();
-        if let Some(density) = self.density {
-            planting.density = density;
-        }
+        let shape = Shape::named(&self.shape)?;
+        let usual = SynthOptions::new(shape);
         let options = SynthOptions {
             form,
             format: parse_format(&self.quant)?,
             seed: self.seed,
             layers: self.layers,
             rank: self.rank,
-            planting,
-            ..SynthOptions::new(Shape::named(&self.shape)?)
+            planting: Planting {
+                density: self.density.unwrap_or(usual.planting.density),
+                ..usual.planting
+            },
+            ..usual
         };
         let source = SynthSource::new(&options)?;
         let lock = packed::lock(&self.output, &mut reporter(self.quiet))?;
@@ -91,7 +95,10 @@ impl Synth {
             (Form::Sparse, None) => {
                 pack(&source, &self.output, &PackOptions::default(), &mut report)?
             }
-            (Form::Plain, None) => write_gguf(&source, &self.output, &mut report)?,
+            (Form::Plain, None) => {
+                write_gguf(&source, &self.output, &mut report)?;
+                check_again(&self.output, &source)?;
+            }
         }
         drop(lock);
         if !self.quiet {
@@ -104,7 +111,7 @@ impl Synth {
             ));
         }
         match form {
-            Form::Sparse if self.measure > 0 => self.print_activity(),
+            Form::Sparse if self.measure > 0 && !shape.has_experts() => self.print_activity(),
             _ => Ok(()),
         }
     }
@@ -146,6 +153,19 @@ impl Synth {
         }
         print_text(&text)
     }
+}
+
+/// A GGUF file must describe the model that was written.
+fn check_again(path: &Path, written: &dyn TensorSource) -> anyhow::Result<()> {
+    let read = source::open(path)?;
+    if read.network() != written.network() {
+        let (read, written) = (read.network(), written.network());
+        bail!(
+            "{}: it describes {read:?}, but has {written:?}",
+            path.display()
+        );
+    }
+    Ok(())
 }
 
 fn parse_format(name: &str) -> anyhow::Result<BlockType> {

@@ -364,7 +364,7 @@ impl EngineBuilder {
             chat,
             budget: LiveBudget::new(
                 memory.budget.clone(),
-                memory.residency.neuron_cache,
+                &memory.residency,
                 GivingWay::new(&bundle, &memory.residency),
                 threads,
             ),

@@ -1,30 +1,64 @@
-//! The budget while the engine runs. The neuron cache shrinks first; then pinned clusters of a model that streams
-//! others are evicted. No result depends on either. Keys and values and all other pinned weights stay.
+//! The budget while the engine runs. The cache of neurons or of experts shrinks first; then pinned clusters of a model
+//! that streams others are evicted. No result depends on either. Keys and values and all other pinned weights stay.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use forebay_actors::fault::Fault;
 use forebay_actors::runtime::{Runtime, Sizes};
 use forebay_plans::budget::Budget;
+use forebay_plans::expert_cache::ExpertCachePlan;
 use forebay_plans::giving_way::GivingWay;
-use forebay_plans::residency::NeuronCachePlan;
+use forebay_plans::residency::ResidencyPlan;
 use parking_lot::Mutex;
 
 use super::pressure::Watch;
 use crate::error::Error;
 
-/// The items that shrink.
-const CACHE: &str = "neuron_cache";
+/// The item that shrinks besides the cache.
 const PINNED: &str = "resident_weights";
 /// Bytes per core that shrinking does not release: pages that the idle memory covers only in part, at both ends.
 const EDGES: u64 = 128 << 10;
+
+/// The cache of each core: of neurons or of experts.
+#[derive(Clone, Copy, Debug)]
+struct Cache {
+    /// Name of its item in the budget.
+    item: &'static str,
+    /// Neurons or clusters that fit.
+    slots: usize,
+    /// Bytes of each.
+    slot_bytes: usize,
+    /// Minimum number.
+    least_slots: usize,
+}
+
+impl Cache {
+    /// That of a plan, which has one of the two at most.
+    fn of(plan: &ResidencyPlan) -> Self {
+        let (neurons, experts) = (plan.neuron_cache, plan.expert_cache);
+        match experts.cells {
+            0 => Self {
+                item: "neuron_cache",
+                slots: neurons.slots,
+                slot_bytes: neurons.slot_bytes,
+                least_slots: neurons.least_slots,
+            },
+            cells => Self {
+                item: "expert_cache",
+                slots: cells,
+                slot_bytes: experts.cell_bytes,
+                least_slots: ExpertCachePlan::LEAST_CELLS.min(cells),
+            },
+        }
+    }
+}
 
 /// The requested budget, set by any thread, and the one in force, set by the engine thread.
 #[derive(Debug)]
 pub(crate) struct LiveBudget {
     /// The budget with which the engine was started.
     drawn: Budget,
-    cache: NeuronCachePlan,
+    cache: Cache,
     clusters: GivingWay,
     threads: u64,
     /// The requested budget in bytes.
@@ -41,7 +75,7 @@ struct InForce {
 
 impl LiveBudget {
     /// The budget of an engine that is starting.
-    pub fn new(drawn: Budget, cache: NeuronCachePlan, clusters: GivingWay, threads: usize) -> Self {
+    pub fn new(drawn: Budget, plan: &ResidencyPlan, clusters: GivingWay, threads: usize) -> Self {
         Self {
             asked: AtomicU64::new(drawn.total_bytes()),
             now: Mutex::new(InForce {
@@ -49,7 +83,7 @@ impl LiveBudget {
                 settled: true,
             }),
             drawn,
-            cache,
+            cache: Cache::of(plan),
             clusters,
             threads: threads as u64,
         }
@@ -135,7 +169,7 @@ impl LiveBudget {
             0 => 0,
             rest => self.clusters.enough_for(rest + self.threads * EDGES),
         };
-        let budget = self.drawn.changed(bytes, CACHE, freed);
+        let budget = self.drawn.changed(bytes, self.cache.item, freed);
         let budget = budget.changed(bytes, PINNED, self.freed_by_clusters(given));
         budget.check()?;
         let sizes = Sizes {
@@ -160,9 +194,23 @@ impl LiveBudget {
 
 #[cfg(test)]
 mod tests {
+    use forebay_plans::residency::NeuronCachePlan;
+
     use super::*;
 
     const MIB: u64 = 1 << 20;
+
+    fn plan(neuron_cache: NeuronCachePlan, expert_cache: ExpertCachePlan) -> ResidencyPlan {
+        ResidencyPlan {
+            residency: Vec::new(),
+            owner: Vec::new(),
+            stream_slots: 0,
+            stream_slot_bytes: 0,
+            neuron_cache,
+            expert_cache,
+            pinned_bytes: 0,
+        }
+    }
 
     /// 2 cores with 1000 slots of 8 KiB, 15.6 MiB, and 100 MiB that stay.
     fn example() -> LiveBudget {
@@ -174,8 +222,27 @@ mod tests {
         };
         let mut drawn = Budget::new(120 * MIB);
         drawn.claim("resident_weights", 100 * MIB, "test");
-        drawn.claim(CACHE, 2 * cache.bytes_per_core() as u64, "test");
-        LiveBudget::new(drawn, cache, GivingWay::default(), 2)
+        drawn.claim("neuron_cache", 2 * cache.bytes_per_core() as u64, "test");
+        let plan = plan(cache, ExpertCachePlan::default());
+        LiveBudget::new(drawn, &plan, GivingWay::default(), 2)
+    }
+
+    /// 2 cores with 16 cells of a MiB each.
+    #[test]
+    fn the_expert_cache_shrinks_to_a_few_cells() {
+        let cache = ExpertCachePlan {
+            cells: 16,
+            cell_bytes: MIB as usize,
+        };
+        let mut drawn = Budget::new(140 * MIB);
+        drawn.claim("resident_weights", 100 * MIB, "test");
+        drawn.claim("expert_cache", 2 * cache.bytes_per_core() as u64, "test");
+        let plan = plan(NeuronCachePlan::default(), cache);
+        let live = LiveBudget::new(drawn, &plan, GivingWay::default(), 2);
+        assert!(live.least() < 110 * MIB);
+        let (sizes, budget) = live.fitted(live.least()).expect("possible");
+        assert_eq!(sizes.cache_slots, ExpertCachePlan::LEAST_CELLS);
+        assert!(budget.claimed() <= live.least());
     }
 
     #[test]
@@ -216,7 +283,8 @@ mod tests {
     fn without_cache_and_stream_only_what_is_unclaimed_can_go() {
         let mut drawn = Budget::new(120 * MIB);
         drawn.claim("resident_weights", 100 * MIB, "test");
-        let live = LiveBudget::new(drawn, NeuronCachePlan::default(), GivingWay::default(), 2);
+        let plan = plan(NeuronCachePlan::default(), ExpertCachePlan::default());
+        let live = LiveBudget::new(drawn, &plan, GivingWay::default(), 2);
         assert_eq!(live.least(), 100 * MIB);
         assert!(live.ask(100 * MIB - 1).is_err());
         live.ask(100 * MIB).expect("what is claimed is enough");

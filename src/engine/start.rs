@@ -76,7 +76,8 @@ impl EngineBuilder {
         let _span = tracing::info_span!("load", bytes = plan.pinned_bytes).entered();
         let predicted = sparsity == Sparsity::Predicted;
         let programs = self.programs(bundle, plan, threads, predicted);
-        let ceiling = if plan.stream_slots > 0 || plan.neuron_cache.slots > 0 {
+        let reads_clusters = plan.stream_slots > 0 || plan.expert_cache.cells > 0;
+        let ceiling = if reads_clusters || plan.neuron_cache.slots > 0 {
             self.disk_ceiling(bundle, plan)
         } else {
             DiskCeiling::default()
@@ -86,6 +87,10 @@ impl EngineBuilder {
         // Resident weights are read by a separate driver: a ring belongs to the thread that uses it.
         let (mut driver, _) = open_driver(bundle.path(), self.driver, IO_DEPTH, &[])
             .map_err(|e| Error::system("open the packed model", e))?;
+        let failed = |fault| Error::Fault {
+            path: bundle.path().to_path_buf(),
+            fault,
+        };
         let (report, total) = (&mut self.report, plan.pinned_bytes);
         load_resident(
             driver.as_mut(),
@@ -99,31 +104,21 @@ impl EngineBuilder {
                 });
             },
         )
-        .map_err(|fault| Error::Fault {
-            path: bundle.path().to_path_buf(),
-            fault,
-        })?;
+        .map_err(failed)?;
         let hot = match self.hot_set {
             true => load_hot_set(bundle),
             false => Vec::new(),
         };
-        load::load_hot_set(
-            driver.as_mut(),
-            bundle,
-            &hot,
-            &programs,
-            &mut weights.cores,
-            predicted,
-        )
-        .map_err(|fault| Error::Fault {
-            path: bundle.path().to_path_buf(),
-            fault,
-        })?;
+        let (reader, cores) = (driver.as_mut(), &mut weights.cores);
+        load::load_hot_set(reader, bundle, &hot, &programs, cores, predicted)
+            .and_then(|()| load::load_hot_experts(reader, bundle, &hot, &programs, cores))
+            .map_err(failed)?;
         drop(driver);
         weights.gather();
         let buffers: Vec<_> = weights
             .cores
             .iter()
+            // Registering the expert cache would commit all of it at once.
             .flat_map(|m| m.stream.iter().chain(&m.neurons.buffers))
             .chain(&weights.rows)
             .chain(&weights.input_rows)
@@ -175,7 +170,7 @@ impl EngineBuilder {
         DiskCeiling {
             prompt: clusters,
             // If clusters are streamed, most bytes come in large reads; else neurons are read one by one.
-            decode: match plan.stream_slots > 0 {
+            decode: match plan.stream_slots > 0 || plan.expert_cache.cells > 0 {
                 true => clusters,
                 false => rate(neuron as u32, IO_DEPTH),
             },

@@ -116,9 +116,10 @@ pub fn profile(
         let bundle = Bundle::open(engine.bundle_path())?;
         (engine.network().clone(), engine.plan().sparsity, bundle)
     };
-    if sparsity == Sparsity::Dense {
+    let geometry = bundle.meta.ffns.first().copied().flatten();
+    let (Some(geometry), false) = (geometry, sparsity == Sparsity::Dense) else {
         return Err(Error::NothingToProfile);
-    }
+    };
     let watch = Watch::new(&network, sparsity == Sparsity::Predicted, n);
     let engine = make()?.observer(watch.clone()).build()?;
     match text {
@@ -135,7 +136,7 @@ pub fn profile(
         rows: &rows,
         d_ff: network.widest_ffn(),
         tokens: n,
-        geometry: bundle.meta.ffns[0],
+        geometry,
         whole_bundles: sparsity == Sparsity::Predicted,
     };
     for i in 1..=SIZES {

@@ -17,6 +17,8 @@ use crate::memory::{MemoryRequest, plan};
 const WINDOWS: [usize; 3] = [STREAM_WINDOW, STREAM_WINDOW / 2, 2 * STREAM_WINDOW];
 /// Batches that are tried.
 const BATCHES: [usize; 8] = [8, 16, 24, 32, 48, 64, 96, 128];
+/// The same of models with experts: each is read once per batch, and a token uses few of them.
+const EXPERT_BATCHES: [usize; 2] = [256, 512];
 /// Shares of the budget, in eighths, that are tried for neurons before attention.
 const CACHE_EIGHTHS: [u64; 5] = [0, 1, 2, 4, 6];
 /// Numbers of cores that are tried, besides all and all but one.
@@ -192,9 +194,10 @@ impl Grid {
             neuron_cache_bytes: 0,
             sequential_gain: outlook.sequential_gain(),
         };
-        let ffns = &outlook.bundle.meta.ffns;
+        let meta = &outlook.bundle.meta;
         let by_neuron = request.sparsity != Sparsity::Dense
-            && ffns.iter().all(|ffn| ffn.layout == FfnLayout::Neuron);
+            && !meta.has_experts()
+            && meta.geometries().all(|ffn| ffn.layout == FfnLayout::Neuron);
         let threads = match fixed.threads {
             Some(n) => vec![n],
             None => {
@@ -212,6 +215,9 @@ impl Grid {
         let mut batches = vec![usual.max_batch];
         if fixed.max_batch.is_none() {
             batches.extend(BATCHES.map(|b| b.min(usual.context)));
+            if outlook.bundle.meta.has_experts() {
+                batches.extend(EXPERT_BATCHES.map(|b| b.min(usual.context)));
+            }
         }
         batches.sort_unstable();
         batches.dedup();

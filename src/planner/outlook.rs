@@ -4,7 +4,7 @@
 //! lays the memory out for one choice exactly as a run would, and returns a [`Seen`]: the choice with its speeds. This
 //! is done for hundreds of choices per plan, so whatever they have in common is computed once.
 
-use forebay_models::bundle::{ALIGN, Bundle};
+use forebay_models::bundle::{ALIGN, Bundle, FfnGeometry};
 use forebay_plans::cost::{
     Activation, DecodeTime, MissCurve, MissSample, Rates, Streamed, TokenWork,
 };
@@ -115,7 +115,7 @@ impl<'a> Outlook<'a> {
 
     /// How much faster the disk reads whole clusters than single neurons.
     pub fn sequential_gain(&self) -> f64 {
-        let g = &self.bundle.meta.ffns[0];
+        let g = geometry(self.bundle);
         let cluster = g.cluster_bytes(g.neurons) as f64;
         let neuron = g.up_down_bytes().next_multiple_of(ALIGN) as f64;
         sequential_gain(self.disk, (cluster, PRELOAD_DEPTH), neuron)
@@ -152,9 +152,12 @@ impl<'a> Outlook<'a> {
         let missed = self.misses.curve(choices.loading).at(streamed.cached);
         let part = streamed.neurons / self.neurons;
         let (neuron_reads, bytes) = (missed.reads * part, missed.bytes * part);
+        let missed_experts = 1.0 - streamed.expert_hits();
+        let expert_reads = streamed.expert_clusters * missed_experts;
+        let expert_bytes = streamed.expert_bytes * missed_experts;
         let time = DecodeTime {
             stream: rates.stream(streamed.clusters, streamed.bytes),
-            io: rates.neurons(neuron_reads, bytes),
+            io: rates.neurons(neuron_reads, bytes) + rates.experts(expert_reads, expert_bytes),
             ..rates.compute(work)
         };
         // Prompts borrow a part of the neuron cache as their window.
@@ -166,7 +169,7 @@ impl<'a> Outlook<'a> {
             depth: rates.depth.max(buffers),
             ..rates
         };
-        let reads = self.prompt_reads(&streamed, choices.sequential_gain);
+        let reads = self.prompt_reads(&streamed, &choices);
         let prompt_seconds = prompt_rates.prompt(work, choices.max_batch, reads);
         let items = memory.budget.items().iter();
         Seen {
@@ -175,8 +178,8 @@ impl<'a> Outlook<'a> {
                 prefill_tokens_per_second: 1.0 / prompt_seconds.max(1e-9),
                 bound_by: time.bound_by().into(),
                 decode_seconds: time,
-                reads_per_token: streamed.clusters + neuron_reads,
-                bytes_per_token: streamed.bytes + bytes,
+                reads_per_token: streamed.clusters + neuron_reads + expert_reads,
+                bytes_per_token: streamed.bytes + bytes + expert_bytes,
                 memory_items: items.map(|i| (i.name.to_string(), i.bytes)).collect(),
             },
             choices,
@@ -185,10 +188,15 @@ impl<'a> Outlook<'a> {
     }
 
     /// Clusters, and their bytes, that a batch of a prompt reads.
-    fn prompt_reads(&self, streamed: &Streamed, sequential_gain: f64) -> (f64, f64) {
-        let g = &self.bundle.meta.ffns[0];
+    fn prompt_reads(&self, streamed: &Streamed, choices: &Choices) -> (f64, f64) {
+        let sequential_gain = choices.sequential_gain;
+        let g = geometry(self.bundle);
         if streamed.neurons <= 0.0 {
-            return (streamed.clusters, streamed.bytes);
+            let experts = streamed.experts_of_batch(choices.max_batch);
+            return (
+                streamed.clusters + streamed.all_expert_clusters * experts,
+                streamed.bytes + streamed.all_expert_bytes * experts,
+            );
         }
         // Beyond that, a batch reads what its tokens miss, at most the rest.
         let part = match (1.0 - streamed.cached) * sequential_gain >= 1.0 {
@@ -203,6 +211,12 @@ impl<'a> Outlook<'a> {
     }
 }
 
+/// How the first layer's neurons are stored.
+fn geometry(bundle: &Bundle) -> &FfnGeometry {
+    let first = bundle.meta.geometries().next();
+    first.expect("every layer has an FFN")
+}
+
 /// Which part of the FFN a token computes.
 fn activation(sparsity: Sparsity, profile: Option<&Profile>) -> Activation {
     let mean = |p: &Profile| {
@@ -215,7 +229,7 @@ fn activation(sparsity: Sparsity, profile: Option<&Profile>) -> Activation {
 impl Misses {
     /// `wanted` neurons per token are read if none is cached.
     fn of(bundle: &Bundle, sparsity: Sparsity, wanted: f64, profile: Option<&Profile>) -> Self {
-        let g = &bundle.meta.ffns[0];
+        let g = geometry(bundle);
         let bytes = match sparsity {
             Sparsity::Predicted => g.bundle_bytes(),
             _ => g.up_down_bytes(),

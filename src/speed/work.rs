@@ -103,7 +103,10 @@ impl ModelWork {
     pub fn of(bundle: &Bundle, predicted: bool) -> Self {
         let (meta, network) = (&bundle.meta, &bundle.meta.network);
         let mut work = Self {
-            neurons: network.n_neurons() as f64,
+            neurons: (bundle.clusters.iter())
+                .filter(|e| e.content.is_ffn())
+                .map(|e| f64::from(e.count))
+                .sum(),
             ..Self::default()
         };
         for (vector, len) in network.vectors() {
@@ -118,8 +121,10 @@ impl ModelWork {
         for e in &bundle.clusters {
             let tensor = match e.content {
                 Content::Table(_) => continue,
-                Content::Neurons(layer) => {
-                    work.add_ffn(&meta.ffns[layer], e);
+                Content::Neurons(_) | Content::Experts(_) => {
+                    if let Some(g) = meta.geometry(e.content) {
+                        work.add_ffn(g, e);
+                    }
                     continue;
                 }
                 content if content.is_predictor() && !predicted => continue,

@@ -24,6 +24,8 @@ pub struct Boards {
     /// The predictor's fc1 times the residual stream, `[max_batch, largest rank]`; empty where neurons are not
     /// predicted.
     predictor: F32Board,
+    /// Logits of the experts, `[max_batch, router_width of the layer]`; empty if the model has none.
+    router: F32Board,
     /// Each core's share of the FFN in fixed point, `[threads][max_batch, d_model]`.
     pub shares: Vec<I64Board>,
     /// `[max_logits, vocab_size]`.
@@ -51,6 +53,7 @@ impl Boards {
             heads: F32Board::new(max_batch * network.widest_mixer_out()),
             output: F32Board::new(max_batch * d),
             predictor: F32Board::new(max_batch * rank),
+            router: F32Board::new(max_batch * network.widest_router()),
             shares: (0..threads).map(|_| I64Board::new(max_batch * d)).collect(),
             logits: F32Board::new(max_logits * network.vocab_size),
             input_rows: F32Board::new(max_batch * network.inputs_width()),
@@ -70,7 +73,7 @@ impl Boards {
         let d = network.d_model;
         let inputs = 2 * network.inputs_width() + network.input_width();
         let mixers = network.widest_mixer_in() + network.widest_mixer_out();
-        let columns = 2 * d + mixers + rank + inputs;
+        let columns = 2 * d + mixers + rank + network.widest_router() + inputs;
         (max_batch * columns + max_logits * network.vocab_size) * size_of::<f32>()
             + threads * max_batch * d * size_of::<i64>()
     }
@@ -82,6 +85,7 @@ impl Boards {
             Board::Heads => &self.heads,
             Board::Output => &self.output,
             Board::Predictor => &self.predictor,
+            Board::Router => &self.router,
             Board::Logits => &self.logits,
             Board::Inputs => &self.inputs,
             Board::InputGate => &self.input_gate,

@@ -10,7 +10,7 @@ use crate::live_mask::LiveMask;
 pub struct Flight {
     /// Which cluster, and where its weights come from.
     pub item: Item,
-    /// Index in the phase's list; identifies its hold on cached neurons.
+    /// How many of the phase came before it; identifies its hold on cached neurons.
     pub number: usize,
     /// Neurons of the cluster.
     pub count: usize,
@@ -49,6 +49,7 @@ impl Flight {
         let item = Item {
             cluster: 0,
             matrix: 0,
+            expert: None,
             source: forebay_plans::program::Source::Pinned,
         };
         Self {

@@ -1,12 +1,14 @@
 //! What the stages of a core may see while a phase runs.
 
 use forebay_models::bundle::{Bundle, DirectoryEntry, FfnGeometry};
-use forebay_plans::program::{Phase, Work};
+use forebay_plans::program::{Item, Phase, Work};
 
 use crate::boards::Boards;
-use crate::kernels::{Activations, KernelTable};
+use crate::expert_input::{ClusterTokens, ExpertInput};
+use crate::kernels::{Activations, Form, KernelTable};
 use crate::live_mask::LiveMask;
 use crate::pred::Rule;
+use crate::router::Routes;
 use crate::sequences::TokenPlace;
 use crate::weights::Weights;
 
@@ -21,7 +23,8 @@ pub trait Observer: Send + Sync + std::fmt::Debug {
     fn named(&self, _layer: usize, _position: usize, _first: usize, _named: &[LiveMask]) {}
 
     /// Gates of neurons `first..first + n` of a layer before the activation, `[n_tokens, n]`; 0 for a token that
-    /// skips the neuron. Called for every cluster whose Gate is computed, by the core that owns it.
+    /// skips the neuron. Called for every cluster whose Gate is computed, by the core that owns it, except those of
+    /// experts.
     fn gates(&self, layer: usize, position: usize, neurons: (usize, usize), gates: &[f32]);
 }
 
@@ -50,6 +53,12 @@ pub struct Frame<'a> {
     pub more: bool,
     /// The phase's input, `[n_tokens, columns]`.
     pub input: &'a Activations,
+    /// The same before it was quantised, and in which form it was; empty in phases without experts.
+    pub rows: (&'a [f32], Form),
+    /// Which experts the tokens use.
+    pub routes: &'a Routes,
+    /// The input of one expert.
+    pub expert_input: &'a mut ExpertInput,
     /// `relu(fc1 · x)` of the layer, `[n_tokens, rank]`, if neurons are predicted.
     pub hidden: &'a Activations,
     /// Where weights are.
@@ -62,22 +71,50 @@ impl<'a> Frame<'a> {
         &self.bundle.clusters[cluster as usize]
     }
 
-    /// Gate's biases of the neurons of a cluster, `[count]`; empty if Gate has none.
-    pub fn gate_bias(&self, cluster: u32) -> &'a [f32] {
+    /// Gate's and Up's biases of the neurons of a cluster, `[count]`; empty if they have none.
+    pub fn biases(&self, item: &Item) -> [&'a [f32]; 2] {
         let bundle = self.bundle;
-        match &self.phase.work {
-            Work::Neurons { bias, .. } if !bias.is_empty() => {
-                let entry = &bundle.clusters[cluster as usize];
-                let (first, count) = (entry.first as usize, entry.count as usize);
-                &bundle.vectors.values()[bias.clone()][first..first + count]
-            }
-            _ => &[],
+        let Work::Neurons {
+            bias,
+            expert_biases,
+            ..
+        } = &self.phase.work
+        else {
+            return [&[]; 2];
+        };
+        let entry = &bundle.clusters[item.cluster as usize];
+        let (first, count) = (entry.first as usize, entry.count as usize);
+        let of = |range: &std::ops::Range<usize>| match range.is_empty() {
+            true => &[][..],
+            false => &bundle.vectors.values()[range.clone()][first..first + count],
+        };
+        match item.expert {
+            None => [of(bias), &[]],
+            Some(_) => [of(&expert_biases[0]), of(&expert_biases[1])],
         }
     }
 
-    /// Storage of the layer's FFN.
-    pub fn geometry(&self) -> &FfnGeometry {
-        &self.bundle.meta.ffns[self.phase.layer]
+    /// Storage of a cluster's neurons.
+    pub fn geometry(&self, item: &Item) -> &'a FfnGeometry {
+        let (meta, layer) = (&self.bundle.meta, self.phase.layer);
+        let geometry = match item.expert {
+            None => &meta.ffns[layer],
+            Some(_) => &meta.experts[layer],
+        };
+        // The metadata have been checked to have one for each kind of neurons.
+        geometry
+            .as_ref()
+            .expect("clusters of these neurons are stored")
+    }
+
+    /// The step's tokens that use a cluster.
+    pub fn tokens_of(&self, item: &Item) -> ClusterTokens<'a> {
+        match &self.phase.work {
+            Work::Neurons { routed: true, .. } => {
+                ClusterTokens::of(self.routes, item.expert, self.n_tokens())
+            }
+            _ => ClusterTokens::all(self.n_tokens()),
+        }
     }
 
     /// Tokens of the step.

@@ -10,6 +10,8 @@ pub mod cache;
 pub mod computed;
 pub mod contract;
 pub mod early;
+pub mod expert_input;
+pub mod expert_store;
 pub mod flight;
 pub mod frame;
 pub mod gathered;
@@ -23,6 +25,7 @@ pub mod preload;
 #[cfg(test)]
 mod random;
 pub mod recurrent;
+pub mod router;
 pub mod rows;
 pub mod sequences;
 pub mod udc;

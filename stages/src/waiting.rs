@@ -71,7 +71,7 @@ impl Waiting {
             place: Place {
                 base: flight.item.source.base().unwrap_or(0) as usize,
                 file_offset: frame.entry(cluster).offset,
-                geometry: *frame.geometry(),
+                geometry: *frame.geometry(&flight.item),
                 cluster: cluster as usize,
             },
             live: flight.live,

@@ -2,30 +2,13 @@
 
 use std::time::Duration;
 
-use forebay::{DriverChoice, Engine, Error, Prompt, Request, Sparsity, StreamItem};
+use forebay::{DriverChoice, Sparsity};
 use forebay_plans::residency::Residency;
 
-use crate::stage::{Mode, Patient, packed};
+use crate::stage::{CONTINUED, Mode, Patient, continuation, packed};
 use crate::watchdog::within;
 
 const LIMIT: Duration = Duration::from_secs(60);
-const TOKENS: usize = 8;
-
-/// The greedy continuation of `ids`, and how many of them were not read again.
-fn continuation(engine: &Engine, ids: &[u32]) -> Result<(Vec<u32>, usize), Error> {
-    let mut request = Request::text("").max_tokens(TOKENS);
-    request.prompt = Prompt::Tokens(ids.to_vec());
-    request.ignore_eog = true;
-    let mut done = None;
-    for item in engine.session().generate(request)?.blocking() {
-        if let StreamItem::Done(statistics) = item? {
-            done = Some(statistics);
-        }
-    }
-    let done = done.expect("a stream without an error ends with its statistics");
-    Ok((done.tokens, done.prompt.reused_tokens))
-}
-
 fn recovers(name: &str) {
     let mode = |weight_memory| Mode {
         sparsity: Sparsity::Dense,
@@ -56,7 +39,7 @@ fn recovers(name: &str) {
     // Not from where the failed steps have stopped: they had given up the only snapshot.
     let (tokens, reused) = continuation(engine, &history).expect("a repaired file");
     let (expected, all) = continuation(right, &history).expect("a sound file");
-    assert_eq!((reused, all), (0, 40 + TOKENS - 1), "{name}");
+    assert_eq!((reused, all), (0, 40 + CONTINUED - 1), "{name}");
     assert_eq!(tokens, expected, "{name}");
 }
 

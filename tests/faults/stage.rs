@@ -7,7 +7,7 @@ use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
 
-use forebay::{DriverChoice, Engine, Error, Request, Sparsity, StreamItem, packed};
+use forebay::{DriverChoice, Engine, Error, Prompt, Request, Sparsity, StreamItem, packed};
 use forebay_models::bundle::{Bundle, DirectoryEntry, PackOptions};
 use forebay_plans::residency::{Pipeline, Residency, ResidencyRequest, STREAM_WINDOW, decide};
 
@@ -15,6 +15,8 @@ use crate::scratch::Scratch;
 
 pub const PROMPT: &str = "Once upon a time";
 pub const TOKENS: usize = 12;
+/// Tokens of [`continuation`].
+pub const CONTINUED: usize = 8;
 const THREADS: usize = 2;
 
 /// Bytes of the packed demo model.
@@ -204,6 +206,21 @@ pub fn tokens_of(engine: &Engine) -> Result<Vec<u32>, Error> {
         "a stream without an error ends with its statistics"
     );
     Ok(ids)
+}
+
+/// The greedy continuation of `ids`, and how many of them were not read again.
+pub fn continuation(engine: &Engine, ids: &[u32]) -> Result<(Vec<u32>, usize), Error> {
+    let mut request = Request::text("").max_tokens(CONTINUED);
+    request.prompt = Prompt::Tokens(ids.to_vec());
+    request.ignore_eog = true;
+    let mut done = None;
+    for item in engine.session().generate(request)?.blocking() {
+        if let StreamItem::Done(statistics) = item? {
+            done = Some(statistics);
+        }
+    }
+    let done = done.expect("a stream without an error ends with its statistics");
+    Ok((done.tokens, done.prompt.reused_tokens))
 }
 
 /// A model in memory, whose file nothing happens to.

@@ -12,6 +12,8 @@ import shutil
 import sys
 from pathlib import Path
 
+import transformers
+
 TINY = Path(__file__).parent / "tiny"
 # Not gemma3_bf16, whose query_pre_attn_scalar GGUF cannot say, nor falcon_relu_f16, whose activation it cannot, nor
 # windows that llama.cpp ignores, nor OPT, which it does not know.
@@ -31,7 +33,9 @@ MODELS = (
     "gemma4_bf16",
     "gemma4_inputs_bf16",
     "glm4_bf16",
+    "glm4_moe_bf16",
     "gpt2_bf16",
+    "gpt_oss_bf16",
     "granite_bf16",
     "hunyuan_bf16",
     "internlm2_bf16",
@@ -45,13 +49,23 @@ MODELS = (
     "phi3_longrope_bf16",
     "phi3_plain_f16",
     "qwen3_5_bf16",
+    "qwen3_5_moe_bf16",
+    "granite_moe_bf16",
+    "mixtral_f16",
+    "olmoe_bf16",
+    "qwen2_moe_bf16",
     "qwen3_bf16",
+    "qwen3_moe_all_bf16",
     "seed_oss_bf16",
+    "smallthinker_bf16",
+    "smallthinker_plain_bf16",
     "smollm3_bf16",
     "stablelm_12b_bf16",
     "stablelm_bf16",
     "starcoder2_bf16",
 )
+# Their folders are not read: they are made for this script, and go with it.
+GGUF_ONLY = ("gpt_oss_bf16",)
 
 
 def load_converter(folder: Path):
@@ -62,7 +76,7 @@ def load_converter(folder: Path):
     from conversion.base import TextModel
     from conversion.ernie import Ernie4_5Model
     from conversion.gemma import Gemma2Model, Gemma4Model
-    from conversion.glm import Glm4Model
+    from conversion.glm import Glm4Model, Glm4MoeModel
     from conversion.hunyuan import HunYuanModel
     from conversion.internlm import InternLM2Model
     from conversion.llama import LlamaModel
@@ -71,9 +85,11 @@ def load_converter(folder: Path):
     from conversion.phi import Phi3MiniModel
     from conversion.stablelm import StableLMModel
 
+    # For some models, transformers would add tokens of its own.
+    transformers.AutoTokenizer.from_pretrained = transformers.PreTrainedTokenizerFast.from_pretrained
     TextModel.get_vocab_base_pre = lambda self, tokenizer: "gpt-2"
     own = (BaichuanModel, Ernie4_5Model, Gemma2Model, Gemma4Model, Glm4Model, HunYuanModel, InternLM2Model)
-    own += (LlamaModel, MiniCPMModel, NemotronModel, Phi3MiniModel)
+    own += (Glm4MoeModel, LlamaModel, MiniCPMModel, NemotronModel, Phi3MiniModel)
     for model in (TextModel, *own):
         model.set_vocab = TextModel._set_vocab_gpt2
     mend(TextModel, BaichuanModel, StableLMModel)
@@ -105,6 +121,8 @@ def make(converter, name: str) -> None:
     sys.argv = ["convert_hf_to_gguf.py", str(TINY / name), *options]
     converter.main()
     shutil.copyfile(TINY / name / "golden.json", out / "golden.json")
+    if name in GGUF_ONLY:
+        shutil.rmtree(TINY / name)
 
 
 if __name__ == "__main__":

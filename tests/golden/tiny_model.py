@@ -106,6 +106,16 @@ def hf_model(config: dict) -> torch.nn.Module:
             "logits_scaling": d / config["dim_model_base"],
             "attention_multiplier": (d / config["num_attention_heads"]) ** -0.5,
         }
+    if config["model_type"] == "smallthinker":  # Mixtral's layers; see early_routing()
+        known |= {
+            "model_type": "mixtral",
+            "architectures": ["MixtralForCausalLM"],
+            "hidden_act": "relu",
+            "num_local_experts": config["moe_num_primary_experts"],
+            "num_experts_per_tok": config["moe_num_active_primary_experts"],
+            "intermediate_size": config["moe_ffn_hidden_size"],
+            "sliding_window": None,
+        }
     if config["model_type"] in ("internlm2", "baichuan"):  # Llama's layers; see stored()
         known |= {"model_type": "llama", "architectures": ["LlamaForCausalLM"]}
     known = transformers.AutoConfig.for_model(**known)
@@ -117,12 +127,39 @@ def hf_model(config: dict) -> torch.nn.Module:
             layer.mlp.forward = lambda x, m=layer.mlp: m.down_proj(
                 torch.relu(m.gate_proj(x)) * torch.relu(m.up_proj(x))
             )
+    if config["model_type"] == "smallthinker":
+        early_routing(config, model)
     return model.eval()
+
+
+def early_routing(config: dict, model: torch.nn.Module) -> None:
+    """Routers see the residual stream before their layer, and some layers do not rotate."""
+    for layer, rotates in zip(model.model.layers, config["rope_layout"], strict=True):
+        gate = layer.mlp.gate
+        rest = gate.forward
+
+        def before(layer, args, kwargs, gate=gate, rotates=rotates):
+            gate.before = args[0] if args else kwargs["hidden_states"]
+            if not rotates:
+                cos, sin = kwargs["position_embeddings"]
+                kwargs["position_embeddings"] = torch.ones_like(cos), torch.zeros_like(sin)
+            return args, kwargs
+
+        def route(_, gate=gate, rest=rest):
+            if config["moe_primary_router_apply_softmax"]:
+                return rest(gate.before)
+            logits = torch.nn.functional.linear(gate.before.reshape(-1, gate.hidden_dim), gate.weight)
+            scores, chosen = torch.sigmoid(logits).topk(gate.top_k, dim=-1)
+            return logits, scores / scores.sum(-1, keepdim=True), chosen
+
+        layer.register_forward_pre_hook(before, with_kwargs=True)
+        gate.forward = route
 
 
 def stored(config: dict, weights: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
     """The weights under the names and in the form of the checkpoint."""
     kind = config["model_type"]
+    weights = with_experts_apart(kind, weights)
     if kind not in ("internlm2", "baichuan"):
         return weights
     renamed, fused = dict(weights), {}
@@ -150,6 +187,37 @@ def stored(config: dict, weights: dict[str, torch.Tensor]) -> dict[str, torch.Te
     return renamed | fused
 
 
+def with_experts_apart(kind: str, weights: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    """Experts as checkpoints have them; transformers has those of a layer in two tensors."""
+    own = {}
+    for name, tensor in weights.items():
+        layer, _, part = name.partition(".mlp.experts.")
+        if kind == "granitemoe":
+            name = name.replace("router.weight", "router.layer.weight")
+            name = name.replace("experts.gate_up_proj", "input_linear.weight")
+            own[name.replace("experts.down_proj", "output_linear.weight")] = tensor
+        elif kind == "mixtral" and ".mlp.gate." in name:
+            own[name.replace("mlp", "block_sparse_moe")] = tensor
+        elif kind == "smallthinker" and ".mlp.gate." in name:
+            own[name.replace("mlp.gate", "block_sparse_moe.primary_router")] = tensor
+        elif not part or kind in ("gpt_oss", "qwen3_5_moe_text"):
+            own[name] = tensor
+        else:
+            for expert, matrix in enumerate(tensor):
+                parts = matrix.chunk(2) if part == "gate_up_proj" else (matrix,)
+                names = ("gate_proj", "up_proj") if len(parts) == 2 else ("down_proj",)
+                prefix = f"{layer}.mlp.experts.{expert}."
+                if kind == "smallthinker":
+                    prefix = prefix.replace("mlp", "block_sparse_moe")
+                    names = [n.removesuffix("_proj") for n in names]
+                if kind == "mixtral":
+                    prefix = prefix.replace("mlp", "block_sparse_moe")
+                    names = [{"gate_proj": "w1", "up_proj": "w3", "down_proj": "w2"}[n] for n in names]
+                for n, matrix in zip(names, parts, strict=True):
+                    own[f"{prefix}{n}.weight"] = matrix.contiguous()
+    return own
+
+
 def random_weights(model: torch.nn.Module, seed: int, tied: bool) -> dict[str, torch.Tensor]:
     """HF names to f32 tensors, without the head where it is tied."""
     generator = torch.Generator().manual_seed(seed)
@@ -163,19 +231,21 @@ def random_weights(model: torch.nn.Module, seed: int, tied: bool) -> dict[str, t
             scores = ("q_norm.", "k_norm.", "query_layernorm.", "key_layernorm.", "q_layernorm.", "k_layernorm.")
             unscaled = model.config.model_type == "gemma4_text"
             mean = (0.6 if unscaled else 1.6) if any(norm in name for norm in scores) else 1
-            minus_one = ("gemma2", "gemma3_text", "nemotron", "qwen3_5_text")
+            minus_one = ("gemma2", "gemma3_text", "nemotron", "qwen3_5_text", "qwen3_5_moe_text")
             as_is = name.endswith("linear_attn.norm.weight")
             stored_minus_one = model.config.model_type in minus_one and not as_is
             weights[name] = mean - stored_minus_one + 0.2 * noise
-        elif name.endswith(("bias", "A_log")):
+        elif name.endswith(("bias", "A_log", "sinks")):
             weights[name] = 0.5 * noise
         elif name.endswith("layer_scalar"):
             weights[name] = 0.8 + 0.1 * noise
         elif name.endswith(EMBEDDINGS):
             weights[name] = 0.25 * noise
         else:
-            # GPT-2 stores its matrices transposed.
-            inputs = tensor.shape[0 if ".c_" in name and model.config.model_type == "gpt2" else 1]
+            # GPT-2 stores its matrices transposed; the first dimension of experts' is their number.
+            transposed = ".c_" in name and model.config.model_type == "gpt2"
+            transposed |= tensor.dim() == 3 and model.config.model_type == "gpt_oss"
+            inputs = tensor.shape[-2 if transposed else -1]
             weights[name] = 1.5 * noise / inputs**0.5
     return weights
 

@@ -74,6 +74,11 @@ fn a_model_of_cached_neurons_runs_under_every_budget() {
 }
 
 #[test]
+fn experts_run_under_every_budget() {
+    check(&Subject::experts());
+}
+
+#[test]
 fn streamed_models_run_under_every_budget() {
     for subject in Subject::dense() {
         check(&subject);

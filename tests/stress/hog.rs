@@ -85,4 +85,5 @@ fn check(subject: &Subject) {
 fn a_neighbour_that_takes_memory_changes_nothing() {
     check(&Subject::demo());
     check(&Subject::sparse());
+    check(&Subject::experts());
 }

@@ -44,6 +44,15 @@ impl Subject {
         }
     }
 
+    /// A made-up mixture of experts: clusters of experts in cells.
+    pub fn experts() -> Self {
+        Self {
+            name: "tiny-experts",
+            model: Some(expert_model().to_path_buf()),
+            tokens: 32,
+        }
+    }
+
     /// Dense models, whose clusters are streamed: those that are there of as many as the tests' length allows.
     pub fn dense() -> Vec<Self> {
         let all = [
@@ -75,16 +84,25 @@ impl Subject {
 /// 16 layers of 1024 neurons in f16: 24 MiB of neurons, and little else.
 pub fn sparse_model() -> &'static Path {
     static MODEL: OnceLock<PathBuf> = OnceLock::new();
-    MODEL.get_or_init(|| {
-        let path = support::scratch().join("tiny-sparse.fbay");
-        if !path.exists() {
-            let mut synth = support::program();
-            synth.args(["synth", "--shape", "tiny-sparse", "--layers", "16"]);
-            synth.args(["--quant", "f16", "--measure", "0", "--quiet", "-o"]);
-            let done = synth.arg(&path).output().expect("the program starts");
-            let errors = String::from_utf8_lossy(&done.stderr);
-            assert!(done.status.success(), "synth: {errors}");
-        }
-        path
-    })
+    MODEL.get_or_init(|| synth("tiny-sparse", "16"))
+}
+
+/// Its experts are most of it.
+fn expert_model() -> &'static Path {
+    static MODEL: OnceLock<PathBuf> = OnceLock::new();
+    MODEL.get_or_init(|| synth("tiny-experts", "8"))
+}
+
+/// The packed model of a shape with this many layers.
+fn synth(shape: &str, layers: &str) -> PathBuf {
+    let path = support::scratch().join(format!("{shape}.fbay"));
+    if !path.exists() {
+        let mut synth = support::program();
+        synth.args(["synth", "--shape", shape, "--layers", layers]);
+        synth.args(["--quant", "f16", "--measure", "0", "--quiet", "-o"]);
+        let done = synth.arg(&path).output().expect("the program starts");
+        let errors = String::from_utf8_lossy(&done.stderr);
+        assert!(done.status.success(), "synth: {errors}");
+    }
+    path
 }

@@ -91,7 +91,8 @@ impl Wiring for MatrixGraph {
     }
 
     fn is_done(&self, stages: &Stages, phase: &Phase) -> bool {
-        stages.retired + self.parked.len() >= phase.neurons().len()
+        let sent = stages.pred.sent(phase);
+        sent.is_some_and(|sent| stages.retired + self.parked.len() >= sent)
     }
 
     fn held(&self) -> usize {

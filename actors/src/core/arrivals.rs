@@ -28,6 +28,7 @@ impl Core {
             match ReadTag::decode(tag) {
                 ReadTag::Stream { ordinal } => self.cluster_arrived(false, ordinal, slot, result),
                 ReadTag::Preload { ordinal } => self.cluster_arrived(true, ordinal, slot, result),
+                ReadTag::Expert { cell } => self.expert_arrived(cell, slot, result),
                 ReadTag::Neurons { id } => self.neurons_arrived((id, offset), slot, result),
                 ReadTag::Embedding { .. } => debug_assert!(false, "cores do not look tokens up"),
             }
@@ -54,6 +55,15 @@ impl Core {
             // A prompt was cancelled, and decoding goes on: it may need the whole cache.
             let store = &mut self.weights.neurons;
             self.prompts.return_window(&mut self.stages, store);
+        }
+    }
+
+    /// A cluster of an expert was read into a cell.
+    fn expert_arrived(&mut self, cell: usize, slot: Slot, result: Result<(), ReadFault>) {
+        let key = self.weights.experts.arrived(cell, slot, result.is_ok());
+        if let Err(fault) = result {
+            let cluster = self.program.cached_clusters[key];
+            self.unread.push((cluster, fault));
         }
     }
 
@@ -99,6 +109,15 @@ impl Core {
             false => &mut self.stages.gio.reader,
         };
         read_clusters(&shared, reader, borrowed, &mut self.io);
+        let experts = &mut self.weights.experts;
+        while let Some(read) = experts.next_read() {
+            let entry = shared.entry(self.program.cached_clusters[read.key]);
+            let tag = ReadTag::Expert { cell: read.cell };
+            let flow = self
+                .io
+                .urgent(tag, entry.offset, entry.padded_len(), read.slot);
+            experts.started(read.cell, flow);
+        }
         let (store, stages) = (&mut self.weights.neurons, &mut self.stages);
         while let Some(read) = store.next_read() {
             let tag = ReadTag::Neurons { id: read.id };
@@ -111,7 +130,9 @@ impl Core {
 
     /// Whether a read of the step is in flight or due.
     pub(super) fn is_reading(&mut self) -> bool {
-        self.reader().window_ref().is_reading() || self.weights.neurons.is_reading()
+        self.reader().window_ref().is_reading()
+            || self.weights.neurons.is_reading()
+            || self.weights.experts.is_reading()
     }
 
     /// What the core waits for when it waits for reads.

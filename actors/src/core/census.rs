@@ -23,6 +23,8 @@ pub struct Census {
     pub preload: Option<WindowTally>,
     /// The neuron cache.
     pub store: StoreTally,
+    /// Cells of the expert cache whose bytes are here.
+    pub cells: usize,
     /// Clusters that have been evicted.
     pub evicted: Vec<u32>,
     /// Buffers of the stream window that were taken out of their memory.
@@ -38,6 +40,7 @@ impl Core {
         let held = stages.rows.held()
             + stages.gio.held()
             + stages.preload.reader.waiting()
+            + stages.preload.experts.len()
             + stages.gc.held()
             + stages.udio.held()
             + stages.udc.held()
@@ -55,6 +58,7 @@ impl Core {
             window: streamed.window_ref().tally(),
             preload: self.prompts.tally(stages),
             store: self.weights.neurons.tally(),
+            cells: self.weights.experts.cells_here(),
             evicted: evictable.streamed().collect(),
             borrowed: evictable.borrowed(),
             changing: evictable.is_changing(),

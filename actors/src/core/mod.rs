@@ -22,6 +22,7 @@ use forebay_queues::exchange::Member;
 use forebay_queues::lane::{LaneRx, LaneTx, SendError};
 use forebay_stages::attention::Attention;
 use forebay_stages::contract::{Outbox, Turn};
+use forebay_stages::expert_input::ExpertInput;
 use forebay_stages::recurrent::Recurrent;
 use forebay_stages::weights::Weights;
 use forebay_traces::lane::TraceLane;
@@ -79,6 +80,7 @@ pub struct Core {
     /// The output of the core's heads or channels, `[max_batch, own columns]`.
     heads: Vec<f32>,
     residual: Residual,
+    expert_input: ExpertInput,
     weights: Weights,
     out: Outbox,
     /// Reads of whole clusters that failed, by directory index.
@@ -88,7 +90,7 @@ pub struct Core {
     io: IoLink,
     commands: LaneRx<Step>,
     done: LaneTx<StepDone>,
-    /// Slots of the neuron cache that may be used.
+    /// Slots of the neuron cache, or cells of the expert cache, that may be used.
     cache_slots: usize,
 }
 
@@ -170,6 +172,7 @@ impl Core {
         }
         // Done now if reads were in flight when it was requested.
         self.weights.neurons.resize(self.cache_slots);
+        self.weights.experts.resize(self.cache_slots);
         self.begin_graph();
         let clusters = self.program().streamed(self.step.wants_logits());
         if self.step.read_again {
@@ -212,6 +215,7 @@ impl Core {
             return Turn::Progress;
         }
         self.state = State::Idle;
+        self.weights.experts.end_step();
         let store = &mut self.weights.neurons;
         store.end_step();
         self.prompts
@@ -295,7 +299,7 @@ impl Core {
     fn into_record(self) -> (TraceLane, Vec<HotNeuron>) {
         let mut cached = Vec::new();
         self.weights.neurons.contents(&mut cached);
-        let clusters = self.program.cached_clusters();
+        let clusters = self.program.clusters_by_neuron();
         let place = |&i: &u32| {
             let (cluster, base) = clusters[clusters.partition_point(|c| c.1 <= i) - 1];
             HotNeuron {
@@ -303,7 +307,15 @@ impl Core {
                 neuron: i - base,
             }
         };
-        let hot = cached.iter().map(place).collect();
+        let mut hot: Vec<HotNeuron> = cached.iter().map(place).collect();
+        cached.clear();
+        self.weights.experts.contents(&mut cached);
+        // A cluster of an expert is kept as a whole.
+        let whole = |&key: &u32| HotNeuron {
+            cluster: self.program.cached_clusters[key as usize],
+            neuron: 0,
+        };
+        hot.extend(cached.iter().map(whole));
         (self.recorder.trace, hot)
     }
 }

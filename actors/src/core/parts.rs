@@ -2,10 +2,10 @@
 
 use std::sync::Arc;
 
-use forebay_models::bundle::{Bundle, MAX_BUNDLES, MAX_NEURONS};
+use forebay_models::bundle::{Bundle, DirectoryEntry, FfnGeometry, MAX_BUNDLES, MAX_NEURONS};
 use forebay_models::network::{Content, Network};
 use forebay_plans::preload::PreloadWindow;
-use forebay_plans::program::Program;
+use forebay_plans::program::{Item, Program};
 use forebay_plans::residency::Pipeline;
 use forebay_queues::capacity::Capacity;
 use forebay_queues::doorbell::Bell;
@@ -15,6 +15,8 @@ use forebay_stages::attention::Attention;
 use forebay_stages::boards::Boards;
 use forebay_stages::contract::Outbox;
 use forebay_stages::early::Early;
+use forebay_stages::expert_input::ExpertInput;
+use forebay_stages::expert_store::{ExpertFlights, ExpertStore, MOST_READS};
 use forebay_stages::flight::Flight;
 use forebay_stages::gc::Gc;
 use forebay_stages::gio::{Gio, Reader};
@@ -61,6 +63,7 @@ pub(crate) fn most_reads(shared: &Shared, program: &Program, memory: &CoreMemory
     Capacity::of(&[
         ("stream windows", memory.stream_buffers()),
         ("neuron reads", memory.neurons.buffers.len()),
+        ("expert reads", memory.experts.cells.len().min(MOST_READS)),
         ("prefill windows", preloads),
     ])
 }
@@ -86,18 +89,12 @@ pub(crate) fn build_core(shared: &Arc<Shared>, parts: CoreParts) -> Core {
         trace,
     } = parts;
     let (bundle, network) = (&shared.bundle, shared.network());
-    let (batch, flights) = (shared.max_batch, program.max_flights());
+    let (batch, flights) = (shared.max_batch, max_flights(shared, &program));
     let max_neurons = max_neurons(bundle);
     let widest = widest(network, shared.predictor_rank());
     let waiting = flights.max(program.max_rows());
     let window = preload_window(shared, &program);
-    let buffers = memory.stream.len() + memory.neurons.buffers.len();
-    let buffers = buffers + window.map_or(0, |window| window.buffers);
-    let room = io.capacity();
-    assert!(
-        buffers <= room.total(),
-        "core {rank} reads into {buffers} buffers, but has lanes of {room}"
-    );
+    check_room(rank, &memory, window, &io);
     let (prompts, preload) = Prompts::new(shared, &program, window, waiting);
     let evictable = Evictable::new(memory.evictable, memory.stream.len());
     let rules = NeuronRules {
@@ -110,6 +107,7 @@ pub(crate) fn build_core(shared: &Arc<Shared>, parts: CoreParts) -> Core {
         Reader::new(program.stream.clone(), memory.stream, waiting),
         preload,
     ];
+    let experts = ExpertStore::new(memory.experts, shared.neurons.policy, flights);
     let stages = stages(shared, &program, rows, readers);
     let core = (rank, shared.threads);
     let attention = Attention::new(network, core, &shared.kv, batch);
@@ -130,7 +128,8 @@ pub(crate) fn build_core(shared: &Arc<Shared>, parts: CoreParts) -> Core {
         qkv: vec![0.0; batch * network.widest_mixer_in()],
         heads: vec![0.0; batch * network.widest_mixer_out()],
         residual: Residual::new(network, batch, widest, shared.predictor_rank()),
-        weights: Weights::new(Arc::clone(&shared.resident), evictable, store),
+        expert_input: expert_input(network, batch),
+        weights: Weights::new(Arc::clone(&shared.resident), evictable, store, experts),
         out: Outbox::new(flights),
         unread: Vec::new(),
         recorder: Recorder::new(trace),
@@ -144,6 +143,18 @@ pub(crate) fn build_core(shared: &Arc<Shared>, parts: CoreParts) -> Core {
     }
 }
 
+/// Panics if there are more buffers that are read into than the core's lanes have room for.
+fn check_room(rank: usize, memory: &CoreMemory, window: Option<PreloadWindow>, io: &IoLink) {
+    let buffers = memory.stream.len() + memory.neurons.buffers.len();
+    let buffers = buffers + memory.experts.cells.len().min(MOST_READS);
+    let buffers = buffers + window.map_or(0, |window| window.buffers);
+    let room = io.capacity();
+    assert!(
+        buffers <= room.total(),
+        "core {rank} reads into {buffers} buffers, but has lanes of {room}"
+    );
+}
+
 /// The stages, with the windows of GIO and Preload.
 fn stages(
     shared: &Shared,
@@ -152,14 +163,17 @@ fn stages(
     [gio, preload]: [Reader; 2],
 ) -> Stages {
     let (bundle, batch) = (&shared.bundle, shared.max_batch);
-    let (flights, max_neurons) = (program.max_flights(), max_neurons(bundle));
+    let (flights, max_neurons) = (max_flights(shared, program), max_neurons(bundle));
     let predicted = shared.rule.is_predicted();
     let d_model = shared.network().d_model;
     Stages {
         rows: Rows::new(rows, program.max_rows(), batch * max_rows(bundle)),
         pred: Pred::new(bundle, predicted, (flights, max_neurons), batch),
         gio: Gio::new(gio, flights),
-        preload: Preload { reader: preload },
+        preload: Preload {
+            reader: preload,
+            experts: ExpertFlights::new(flights),
+        },
         gc: Gc::new(flights, batch),
         early: Early::default(),
         udio: Udio::new(flights),
@@ -177,22 +191,44 @@ fn graph(pipeline: Pipeline) -> Box<dyn Wiring> {
     }
 }
 
+/// Maximum number of neuron clusters of a core that are under way.
+pub(super) fn max_flights(shared: &Shared, program: &Program) -> usize {
+    program.max_flights(shared.network().most_used_experts())
+}
+
+/// The input of single experts, if there are any.
+fn expert_input(network: &Network, batch: usize) -> ExpertInput {
+    match network.most_used_experts() {
+        0 => ExpertInput::new(0, 0),
+        _ => ExpertInput::new(batch, network.d_model),
+    }
+}
+
+/// Bytes of [`expert_input`].
+fn expert_input_bytes(network: &Network, batch: usize) -> usize {
+    match network.most_used_experts() {
+        0 => 0,
+        _ => ExpertInput::bytes_for(batch, network.d_model),
+    }
+}
+
 /// Neurons of the largest cluster.
 fn max_neurons(bundle: &Bundle) -> usize {
-    let neurons = bundle.meta.ffns.iter().map(|g| g.neurons);
+    let neurons = bundle.meta.geometries().map(|g| g.neurons);
     neurons.max().unwrap_or(0)
 }
 
 /// Columns of the widest matrix's input, including the predictor's.
 fn widest(network: &Network, rank: usize) -> usize {
     let own = network.d_model.max(network.input_width());
-    own.max(network.widest_mixer_out()).max(rank)
+    let others = network.widest_mixer_out().max(network.widest_router());
+    own.max(others).max(rank)
 }
 
 /// Maximum number of rows in a row cluster of any core.
 pub fn max_rows(bundle: &Bundle) -> usize {
     let by_row = |content| match content {
-        Content::Neurons(_) => false,
+        Content::Neurons(_) | Content::Experts(_) => false,
         // Rows of the predictor's second matrix are computed as part of their FFN cluster.
         Content::Rows(id) => !is_scores(id),
         Content::Table(_) => true,
@@ -218,12 +254,19 @@ pub fn scratch_bytes(
     let (d, neurons) = (network.d_model, max_neurons(bundle));
     let widest = widest(network, rank);
     let predicted = rank > 0;
-    let clusters = |layer: usize| {
-        let neurons = bundle.meta.ffns[layer].neurons.max(1);
-        network.ffn(layer).d_ff.div_ceil(neurons)
+    // A layer's clusters, with those of experts as far as a token uses them, are divided among the cores; each may have
+    // one more than its share, and of each expert.
+    let flights = |layer: usize| {
+        let of = |g: &Option<FfnGeometry>, neurons: usize| match g {
+            Some(g) => neurons.div_ceil(g.neurons.max(1)),
+            None => 0,
+        };
+        let experts = network.experts(layer);
+        let (d_ff, used) = experts.map_or((0, 0), |e| (e.d_ff, e.used));
+        let of_experts = used * (of(&bundle.meta.experts[layer], d_ff) + threads - 1);
+        of(&bundle.meta.ffns[layer], network.ffn(layer).d_ff) + of_experts
     };
-    // A layer's clusters are divided among the cores; each may have one more than its share.
-    let flights = (0..network.n_layers()).map(clusters).max().unwrap_or(0) + threads;
+    let flights = (0..network.n_layers()).map(flights).max().unwrap_or(0) + threads;
     let flight = Flight::bytes_for(batch, neurons, predicted);
     let scores = if predicted {
         batch * MAX_NEURONS * 4
@@ -241,9 +284,14 @@ pub fn scratch_bytes(
         + scores
         + batch * max_rows(bundle) * 4
         + batch * network.widest_mixer_in() * 4
+        + expert_input_bytes(network, batch)
         + Attention::scratch_bytes(network, batch)
         + Recurrent::scratch_bytes(network);
+    // Of experts, there are many more clusters than are under way: places in programs and in directories of caches.
+    let of_experts = |e: &&DirectoryEntry| matches!(e.content, Content::Experts(_));
+    let experts = bundle.clusters.iter().filter(of_experts).count();
     Boards::bytes(network, threads, batch, max_logits, rank)
+        + experts * (size_of::<Item>() + 2 * size_of::<u32>())
         + threads * per_core
         + flights * flight
         + batch * network.widest_mixer_out() * 4

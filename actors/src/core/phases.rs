@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use forebay_models::tensor::{LayerTensor, TensorId};
-use forebay_plans::program::{Board, Part, Prepare, Work};
+use forebay_plans::program::{Board, Item, Part, Prepare, Work};
 use forebay_stages::attention::{Places, QkWeights};
 use forebay_stages::contract::{Outbox, Slice, Turn};
 use forebay_stages::frame::Frame;
@@ -33,6 +33,7 @@ impl Core {
             decode,
             prefill,
             residual,
+            expert_input,
             weights,
             step,
             out,
@@ -40,6 +41,7 @@ impl Core {
             ..
         } = self;
         let program = prompts.program().unwrap_or(program);
+        let n_tokens = step.tokens.places.len();
         let frame = Frame {
             bundle: &shared.bundle,
             kernels: &shared.kernels,
@@ -52,6 +54,9 @@ impl Core {
             tokens: &step.tokens.places,
             more: step.more,
             input: &residual.input,
+            rows: residual.input_rows(n_tokens, shared.network().d_model),
+            routes: &residual.routes,
+            expert_input,
             hidden: &residual.hidden,
             weights,
         };
@@ -94,6 +99,8 @@ impl Core {
             rank: shared.predictor_rank(),
         };
         let d_model = shared.network().d_model;
+        let routes = |prepare: &Prepare| matches!(prepare, Prepare::Route { .. });
+        let is_routing = phase.prepare.iter().any(routes);
         for prepare in &phase.prepare {
             self.residual.prepare(&around, prepare);
             let n_tokens = around.n_tokens;
@@ -116,6 +123,27 @@ impl Core {
                 }
                 _ => {}
             }
+        }
+        if is_routing {
+            self.want_experts(number);
+        }
+    }
+
+    /// The tokens' experts are known: asks for their clusters, perhaps phases before they are computed. Not if there
+    /// are more than flights, since then some would be held that nobody takes.
+    fn want_experts(&mut self, number: usize) {
+        let program = self.prompts.program().unwrap_or(&self.program);
+        let layer = program.phases[number].layer;
+        let mut later = program.phases[number..].iter();
+        let Some(phase) = later.find(|phase| phase.layer == layer && phase.is_routed()) else {
+            return;
+        };
+        let routes = &self.residual.routes;
+        let wanted = |item: &&Item| item.expert.is_some_and(|e| !routes.of(e).0.is_empty());
+        let wanted = phase.neurons().iter().filter(wanted);
+        if wanted.clone().count() <= self.stages.pred.flights() {
+            let keys = wanted.filter_map(|item| item.source.key());
+            self.weights.experts.want_ahead(keys);
         }
     }
 
@@ -275,6 +303,7 @@ impl Core {
                     q: vector(LayerTensor::QNorm),
                     k: vector(LayerTensor::KNorm),
                     k_bias: vector(LayerTensor::KBias),
+                    sinks: vector(LayerTensor::Sinks),
                 };
                 self.attention
                     .run(&shared.kernels, layer, places, norms, qkv, heads);

@@ -1,11 +1,14 @@
 //! What every core does on its own before it works on clusters: it keeps its own copy of the residual stream, and makes
 //! each phase's input from it.
 
+use std::ops::Range;
+
 use forebay_models::bundle::{Bundle, FfnLayout};
 use forebay_models::network::{Network, NormKind};
 use forebay_plans::program::{Board, GatedInputs, Join, NormAt, Phase, Prepare, Work};
 use forebay_stages::boards::Boards;
 use forebay_stages::kernels::{Activations, Form, KernelTable};
+use forebay_stages::router::{self, Routes};
 use forebay_stages::udc::add_to_residual;
 
 /// The residual stream of one core, and the inputs made from it.
@@ -26,8 +29,12 @@ pub(super) struct Residual {
     token: Vec<f32>,
     /// Input of the phase.
     pub input: Activations,
+    /// In which form the input was made from rows, if it was.
+    form: Form,
     /// The predictor's hidden values of the tokens, `relu(fc1 · x)`, `[n_tokens, rank]`.
     pub hidden: Activations,
+    /// Which experts the tokens use.
+    pub routes: Routes,
 }
 
 /// What preparing a phase needs besides the residual stream.
@@ -69,7 +76,9 @@ impl Residual {
             sum: vec![0; batch * d_model],
             share: vec![0; batch * d_model],
             input: Activations::new(batch, widest),
+            form: Form::Panels,
             hidden: Activations::new(batch, rank),
+            routes: Routes::new(network, batch),
         }
     }
 
@@ -83,12 +92,18 @@ impl Residual {
         batch * (d_model * 4 + widest * 4 + 2 * d_model * 8)
             + (2 * d_model + 3 * network.input_width()) * 4
             + Activations::bytes_for(batch, widest)
+            + router::bytes_for(network, batch)
             + hidden
     }
 
     /// The residual stream of `n` tokens, `[n, d_model]`.
     pub fn stream(&self, n: usize, d_model: usize) -> &[f32] {
         &self.x[..n * d_model]
+    }
+
+    /// The rows from which a phase's input was made, `[n, d_model]`, and in which form it is.
+    pub fn input_rows(&self, n: usize, d_model: usize) -> (&[f32], Form) {
+        (&self.rows[..n * d_model], self.form)
     }
 
     /// Prepares a phase.
@@ -101,10 +116,17 @@ impl Residual {
                 board.read(0, &mut self.rows[..len]);
                 self.join(around, join, len);
             }
-            Prepare::JoinShares { layer, bias, join } => {
-                let bias = &around.bundle.vectors.values()[bias.clone()];
-                self.join_shares(around, *layer, bias, join);
+            Prepare::JoinShares {
+                layer,
+                bias,
+                expert_biases,
+                join,
+            } => {
+                let values = around.bundle.vectors.values();
+                let biases = (&values[bias.clone()], &values[expert_biases.clone()]);
+                self.join_shares(around, *layer, biases, join);
             }
+            Prepare::Route { biases } => self.route(around, biases),
             Prepare::TakeHidden => self.take_hidden(around),
             Prepare::TakeInputs(gated) => self.take_inputs(around, gated),
             Prepare::Norm { norm, only_wanted } => {
@@ -147,9 +169,26 @@ impl Residual {
         }
     }
 
-    /// Adds all cores' FFN shares to the residual stream: integers, so in any order. `bias` is Down's, `[d_model]`, or
-    /// empty.
-    fn join_shares(&mut self, around: &Surroundings<'_>, layer: usize, bias: &[f32], join: &Join) {
+    /// Chooses the tokens' experts.
+    fn route(&mut self, around: &Surroundings<'_>, biases: &Range<usize>) {
+        let Some(experts) = around.bundle.meta.network.experts(around.phase.layer) else {
+            return;
+        };
+        let logits = &mut self.rows[..around.n_tokens * experts.router_width()];
+        around.boards.board(Board::Router).read(0, logits);
+        let biases = &around.bundle.vectors.values()[biases.clone()];
+        self.routes.route(experts, biases, logits);
+    }
+
+    /// Adds all cores' FFN shares to the residual stream: integers, so in any order. The biases are Down's,
+    /// `[d_model]`, and those of the experts' Down, `[n_experts, d_model]`; they may be empty.
+    fn join_shares(
+        &mut self,
+        around: &Surroundings<'_>,
+        layer: usize,
+        (bias, of_experts): (&[f32], &[f32]),
+        join: &Join,
+    ) {
         let d = around.bundle.meta.network.d_model;
         let len = around.n_tokens * d;
         let (sum, share) = (&mut self.sum[..len], &mut self.share[..len]);
@@ -160,17 +199,23 @@ impl Residual {
                 *s = s.wrapping_add(*v);
             }
         }
-        let geometry = &around.bundle.meta.ffns[layer];
+        let meta = &around.bundle.meta;
+        // Where a layer has both, they are stored alike.
+        let Some(geometry) = meta.ffns[layer].as_ref().or(meta.experts[layer].as_ref()) else {
+            return;
+        };
         if join.norm.is_none() && join.scale == 1.0 {
             let x = &mut self.x[..len];
             add_to_residual(around.kernels, geometry, sum, &mut self.lanes, x);
             add_bias(x, bias);
+            add_expert_biases(x, of_experts, &self.routes, d);
             return scale_stream(around, join, x);
         }
         let rows = &mut self.rows[..len];
         rows.fill(0.0);
         add_to_residual(around.kernels, geometry, sum, &mut self.lanes, rows);
         add_bias(rows, bias);
+        add_expert_biases(rows, of_experts, &self.routes, d);
         self.join(around, join, len);
     }
 
@@ -233,7 +278,8 @@ impl Residual {
                 None => out.copy_from_slice(token),
             }
         }
-        self.input.load(around.kernels, form(around), n, d, rows);
+        self.form = form(around);
+        self.input.load(around.kernels, self.form, n, d, rows);
     }
 }
 
@@ -242,6 +288,19 @@ fn add_bias(x: &mut [f32], bias: &[f32]) {
     if !bias.is_empty() {
         x.chunks_exact_mut(bias.len())
             .for_each(|x| add(x, bias, 1.0));
+    }
+}
+
+/// Adds the biases of each token's experts, `[n_experts, d_model]`, if there are any, with their weights to its row of
+/// `x`, `[n_tokens, d_model]`.
+fn add_expert_biases(x: &mut [f32], biases: &[f32], routes: &Routes, d_model: usize) {
+    if biases.is_empty() {
+        return;
+    }
+    for (token, x) in x.chunks_exact_mut(d_model).enumerate() {
+        for &(expert, weight) in routes.chosen(token) {
+            add(x, &biases[expert as usize * d_model..][..d_model], weight);
+        }
     }
 }
 
@@ -265,9 +324,11 @@ fn form(around: &Surroundings<'_>) -> Form {
     let Work::Neurons { .. } = around.phase.work else {
         return Form::Panels;
     };
-    match &around.bundle.meta.ffns[around.phase.layer] {
-        g if g.has_laned_rows() => Form::Lanes,
-        g if g.layout == FfnLayout::Neuron => Form::Rows,
+    let (meta, layer) = (&around.bundle.meta, around.phase.layer);
+    // Where a layer has both, they are stored alike.
+    match meta.ffns[layer].as_ref().or(meta.experts[layer].as_ref()) {
+        Some(g) if g.has_laned_rows() => Form::Lanes,
+        Some(g) if g.layout == FfnLayout::Neuron => Form::Rows,
         _ => Form::Panels,
     }
 }

@@ -11,6 +11,7 @@ use forebay_stages::contract::Turn;
 use forebay_stages::gio::Reader;
 use forebay_traces::record::{Reason, Stage};
 
+use super::parts::max_flights;
 use super::phases::Apart;
 use super::{Core, State};
 
@@ -21,6 +22,7 @@ impl Core {
         // A prompt that was cut short may still have a part of the cache's memory.
         self.begin_graph();
         self.weights.neurons.resize(self.cache_slots);
+        self.weights.experts.resize(self.cache_slots);
         if !self.weights.evictable.retarget(evicted) {
             self.report();
             return Turn::Progress;
@@ -80,7 +82,8 @@ impl Core {
             plan.residency[cluster as usize] = Residency::Streamed;
         }
         self.program = compile(&shared.bundle, &plan, self.rank, shared.program_options());
-        let waiting = self.program.max_flights().max(self.program.max_rows());
+        let flights = max_flights(shared, &self.program);
+        let waiting = flights.max(self.program.max_rows());
         self.stages.gio.reader = Reader::new(self.program.stream.clone(), window, waiting);
     }
 }
@@ -94,6 +97,7 @@ fn loader(clusters: &[u32], slots: Vec<Slot>) -> Reader {
         reader.wait_for_rows(Item {
             cluster,
             matrix: 0,
+            expert: None,
             source: Source::Streamed { ordinal },
         });
     }

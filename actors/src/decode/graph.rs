@@ -8,7 +8,8 @@
 //!                    Early ◀─────────────▶ Early      Gate and Up of neurons in memory, while others are read
 //! ```
 //!
-//! GIO and UDIO request what is missing from the single I/O actor; nothing else leaves the core.
+//! Clusters of experts go to GIO whether they are in the cache or not. GIO and UDIO request what is missing from the
+//! single I/O actor; nothing else leaves the core.
 
 use forebay_stages::contract::{Outbox, Port, StageActor};
 use forebay_stages::frame::Frame;
@@ -47,6 +48,16 @@ const REQUESTS_FIRST: [Station; 6] = [
     Station::Udc,
 ];
 
+/// With experts, all clusters are requested before the first of them is computed; then buffers come back early.
+const EXPERTS: [Station; 6] = [
+    Station::Pred,
+    Station::Udc,
+    Station::Udio,
+    Station::Early,
+    Station::Gc,
+    Station::Gio,
+];
+
 /// The graph.
 #[derive(Debug, Default)]
 pub struct DecodeGraph {
@@ -69,7 +80,7 @@ pub(crate) fn deliver(from: Station, stages: &mut Stages, frame: &mut Frame<'_>,
             (Station::Gc, _) => stages.udio.push(flight),
             (Station::Gio, Port::Here) => stages.gc.push(flight),
             (Station::Pred, Port::Here) => stages.gc.push(flight),
-            (Station::Pred, _) => stages.gio.push(flight),
+            (Station::Pred, _) => stages.gio.push(frame, flight),
             (Station::Gio | Station::Udio, _) => stages.early.push(flight),
             // Back to where it waits; it leaves from there at once if the rest has arrived
             // meanwhile.
@@ -122,6 +133,7 @@ pub(crate) fn work(
 ) -> bool {
     let order = match by_neuron {
         true => REQUESTS_FIRST,
+        false if frame.phase.is_routed() => EXPERTS,
         false => DOWNSTREAM_FIRST,
     };
     for station in order {

@@ -31,6 +31,9 @@ enum Station {
 /// Downstream first, so that buffers come back early.
 const ORDER: [Station; 4] = [Station::Udc, Station::Gc, Station::Preload, Station::Pred];
 
+/// With experts, as many clusters as there are flights are requested before the first of them is computed.
+const EXPERTS: [Station; 4] = [Station::Pred, Station::Udc, Station::Gc, Station::Preload];
+
 /// The graph.
 #[derive(Debug, Default)]
 pub struct PrefillGraph;
@@ -52,7 +55,7 @@ fn deliver(from: Station, stages: &mut Stages, frame: &mut Frame<'_>, out: &mut 
             (Station::Gc, _) => stages.udc.push(flight),
             (Station::Preload, _) => stages.gc.push(flight),
             (Station::Pred, Port::Here) => stages.gc.push(flight),
-            (Station::Pred, _) => stages.preload.push(flight),
+            (Station::Pred, _) => stages.preload.push(frame, flight),
         }
     }
 }
@@ -71,7 +74,11 @@ impl Wiring for PrefillGraph {
     }
 
     fn turn(&mut self, stages: &mut Stages, frame: &mut Frame<'_>, out: &mut Outbox) -> bool {
-        for station in ORDER {
+        let order = match frame.phase.is_routed() {
+            true => EXPERTS,
+            false => ORDER,
+        };
+        for station in order {
             let worked = match station {
                 Station::Udc => stages.udc.turn_before(frame, stages.gc.next(), out),
                 Station::Gc => stages.gc.turn(frame, out),

@@ -98,6 +98,14 @@ impl Shared {
             Content::Neurons(layer) => {
                 format!("FFN cluster {}..{last} of layer {layer}", e.first)
             }
+            Content::Experts(layer) => {
+                let expert = self.network().expert_of(e.content, e.first as usize);
+                let expert = expert.unwrap_or_default();
+                format!(
+                    "cluster {}..{last} of expert {expert} of layer {layer}",
+                    e.first
+                )
+            }
             content => format!("{content:?} cluster {}..{last}", e.first),
         }
     }

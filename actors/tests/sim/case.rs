@@ -3,6 +3,7 @@
 use forebay_actors::io::simulated::Weather;
 use forebay_models::bundle::{Bundle, FfnGeometry, FfnLayout};
 use forebay_models::network::Content;
+use forebay_plans::expert_cache::ExpertCachePlan;
 use forebay_plans::residency::{
     Loading, NeuronCachePlan, Pipeline, Residency, ResidencyPlan, ResidencyRequest, STREAM_WINDOW,
     Sparsity, all_pinned_bytes, assign_owners, decide, least_weight_bytes,
@@ -120,9 +121,9 @@ fn plan(
     // models would never have a neuron cache otherwise.
     let by_neuron = bundle
         .meta
-        .ffns
-        .iter()
+        .geometries()
         .all(|g| g.layout == FfnLayout::Neuron)
+        && !bundle.meta.has_experts()
         && sparsity != Sparsity::Dense
         && (prompts || random.chance(75));
     let mut plan = ResidencyPlan {
@@ -131,6 +132,7 @@ fn plan(
         stream_slots: 0,
         stream_slot_bytes: 0,
         neuron_cache: NeuronCachePlan::default(),
+        expert_cache: ExpertCachePlan::default(),
         pinned_bytes: 0,
     };
     let pinned = if prompts {
@@ -150,10 +152,12 @@ fn plan(
                 _ => Residency::GatePinned,
             },
             _ if random.chance(pinned) => Residency::Pinned,
+            Content::Experts(_) => Residency::Cached,
             _ => Residency::Streamed,
         };
     }
     window(random, bundle, &mut plan);
+    expert_cache(random, bundle, &mut plan, threads);
     cache(random, bundle, &mut plan, (threads, sparsity, pipeline));
     plan
 }
@@ -165,6 +169,23 @@ fn window(random: &mut Random, bundle: &Bundle, plan: &mut ResidencyPlan) {
     if let Some(largest) = largest {
         plan.stream_slots = random.within(1..=6);
         plan.stream_slot_bytes = largest;
+    }
+}
+
+/// Any number of cells: with one, a core's clusters come one after the other.
+fn expert_cache(random: &mut Random, bundle: &Bundle, plan: &mut ResidencyPlan, threads: usize) {
+    let mut owned = vec![0; threads];
+    let mut cell_bytes = 0;
+    for (i, e) in bundle.clusters.iter().enumerate() {
+        if plan.residency[i] == Residency::Cached {
+            owned[usize::from(plan.owner[i])] += 1;
+            cell_bytes = cell_bytes.max(e.padded_len());
+        }
+    }
+    let most = owned.into_iter().max().unwrap_or(0);
+    if most > 0 {
+        let cells = random.within(1..=most);
+        plan.expert_cache = ExpertCachePlan { cells, cell_bytes };
     }
 }
 
@@ -195,7 +216,7 @@ fn cache(
     if most == 0 {
         return;
     }
-    let geometry = || bundle.meta.ffns.iter().copied();
+    let geometry = || bundle.meta.geometries();
     let clusters = 2 * geometry().map(|g| g.neurons).max().unwrap_or(0);
     let least = match pipeline {
         Pipeline::Cluster => clusters.min(most),
@@ -203,7 +224,7 @@ fn cache(
     };
     let slot_bytes = match sparsity {
         Sparsity::Predicted => geometry().map(|g| g.bundle_bytes()).max(),
-        _ => geometry().map(|g| FfnGeometry::up_down_bytes(&g)).max(),
+        _ => geometry().map(FfnGeometry::up_down_bytes).max(),
     };
     let slot_bytes = slot_bytes.unwrap_or(0).next_multiple_of(64);
     let one = (slot_bytes + 2 * PAGE).next_multiple_of(PAGE);

@@ -130,12 +130,16 @@ pub fn run(
 fn resize(world: &mut World, visits: &mut Visits, random: &mut Random) -> Result<(), Ended> {
     let shared = world.steps.shared();
     let order = GivingWay::new(&shared.bundle, &shared.plan).clusters;
-    if order.is_empty() {
+    let cells = shared.plan.expert_cache.cells;
+    if order.is_empty() && cells == 0 {
         return Ok(());
     }
     let given = random.within(0..=order.len());
     let sizes = Sizes {
-        cache_slots: usize::MAX,
+        cache_slots: match cells {
+            0 => usize::MAX,
+            _ => random.within(1..=cells),
+        },
         evicted_clusters: given as u32,
     };
     let ended = step_to_end(

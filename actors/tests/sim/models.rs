@@ -184,7 +184,7 @@ fn network(recipe: &Recipe) -> Network {
 }
 
 fn shapes(c: &Network, recipe: &Recipe) -> Vec<(TensorId, usize, usize)> {
-    let (d, ff) = (c.d_model, recipe.d_ff);
+    let d = c.d_model;
     let mut shapes = vec![
         (TensorId::TokenEmbedding, c.vocab_size, d),
         (TensorId::OutputNorm, 1, d),
@@ -200,12 +200,13 @@ fn shapes(c: &Network, recipe: &Recipe) -> Vec<(TensorId, usize, usize)> {
         let mut layer = vec![(T::AttnNorm, 1, d)];
         layer.extend(mixer.inputs().into_iter().map(|(t, rows)| (t, rows, d)));
         layer.extend([(T::O, d, mixer.out_dim()), (T::FfnNorm, 1, d)]);
+        let ff = c.ffn(l).d_ff;
         let of_ffn = c.ffn(l).row_matrices().iter();
         layer.extend(of_ffn.map(|&t| (t, ff, d)));
-        layer.push(match recipe.transposed {
+        layer.extend((ff > 0).then_some(match recipe.transposed {
             true => (T::DownT, ff, d),
             false => (T::Down, d, ff),
-        });
+        }));
         if recipe.rank > 0 {
             layer.push((T::PredictorFc1, recipe.rank, d));
             layer.push((T::PredictorFc2, ff, recipe.rank));
@@ -224,7 +225,13 @@ fn shapes(c: &Network, recipe: &Recipe) -> Vec<(TensorId, usize, usize)> {
         );
     }
     // What only some networks have.
+    let of_experts = (0..c.n_layers()).flat_map(|l| {
+        let (rows, down) = c.neuron_matrices(Content::Experts(l));
+        let all = rows.iter().chain([&down]).copied();
+        all.map(move |t| TensorId::Layer(l, t)).collect::<Vec<_>>()
+    });
     let matrices = c.contents(false).into_iter().filter_map(Content::matrix);
+    let matrices = matrices.chain(of_experts);
     let vectors = c.vectors().into_iter().map(|(id, _)| id);
     for id in matrices.chain(vectors).collect::<Vec<_>>() {
         let shape = c.shape(id).and_then(|s| Some((id, s.rows?, s.cols?)));

@@ -3,8 +3,8 @@
 use forebay_models::block::BlockType;
 use forebay_models::kv_type::KvType;
 use forebay_models::network::{
-    Activation, Block, DeltaNet, InputMixer, KeySharing, KvOrigin, Mixer, Network, NormKind,
-    NormSpan, QkNorm, ShortConv, TokenInputs,
+    Activation, Block, DeltaNet, Experts, Groups, InputMixer, KeySharing, KvOrigin, Layer, Mixer,
+    Network, NormKind, NormSpan, QkNorm, Router, Scores, ShortConv, TokenInputs,
 };
 
 /// What distinguishes one tiny model from the next.
@@ -58,7 +58,7 @@ pub const RECURRENT: Recipe = Recipe {
     ..PLAIN
 };
 
-pub const RECIPES: [Recipe; 11] = [
+pub const RECIPES: [Recipe; 14] = [
     PLAIN,
     Recipe {
         name: "f16 neurons with predictors, dReLU",
@@ -154,7 +154,93 @@ pub const RECIPES: [Recipe; 11] = [
         change: mix_token_inputs,
         ..PLAIN
     },
+    Recipe {
+        name: "Q8_0 experts beside a shared one, SiLU, and a dense layer",
+        d_model: 64,
+        d_ff: 96,
+        layers: 3,
+        activation: Activation::Silu,
+        block: BlockType::Q8_0,
+        change: route_beside_a_shared_expert,
+        ..PLAIN
+    },
+    Recipe {
+        name: "f16 experts of single neurons, ReLU, chosen before the layer",
+        d_model: 64,
+        d_ff: 96,
+        block: BlockType::F16,
+        change: route_before_the_layer,
+        ..PLAIN
+    },
+    Recipe {
+        name: "Q4_0 experts in groups, SiLU, with all biases",
+        d_model: 64,
+        d_ff: 64,
+        activation: Activation::Silu,
+        block: BlockType::Q4_0,
+        change: route_in_groups,
+        ..PLAIN
+    },
 ];
+
+const ROUTER: Router = Router {
+    before_layer: false,
+    scores: Scores::Softmax,
+    bias: false,
+    selection_bias: false,
+    groups: None,
+    normalised: false,
+    scale: 1.0,
+};
+
+/// Experts in place of a layer's FFN.
+fn experts(layer: &mut Layer, (count, used): (usize, usize), router: Router) -> &mut Experts {
+    let ffn = &mut layer.ffn.body;
+    let d_ff = std::mem::take(&mut ffn.d_ff);
+    ffn.experts.insert(Experts {
+        count,
+        used,
+        d_ff,
+        bias: false,
+        router,
+        shared_gate: false,
+    })
+}
+
+/// Layer 1 is dense.
+fn route_beside_a_shared_expert(network: &mut Network) {
+    for l in [0, 2] {
+        let layer = &mut network.layers[l];
+        experts(layer, (5 + l, 2 + l), ROUTER).shared_gate = true;
+        layer.ffn.body.d_ff = 160;
+    }
+}
+
+fn route_before_the_layer(network: &mut Network) {
+    for layer in &mut network.layers {
+        let router = Router {
+            before_layer: true,
+            scores: Scores::Sigmoid,
+            normalised: true,
+            ..ROUTER
+        };
+        experts(layer, (6, 2), router);
+    }
+}
+
+fn route_in_groups(network: &mut Network) {
+    for (layer, used) in network.layers.iter_mut().zip([3, 1]) {
+        let router = Router {
+            scores: Scores::Sigmoid,
+            bias: true,
+            selection_bias: true,
+            groups: Some(Groups { count: 4, used: 2 }),
+            scale: 2.5,
+            ..ROUTER
+        };
+        experts(layer, (8, used), router).bias = true;
+    }
+}
 
 /// Only layer 1 keeps its attention.
 fn recur(network: &mut Network) {

@@ -58,6 +58,10 @@ fn leftover(first: &Census, now: &Census) -> Option<&'static str> {
         (store.blocked != 0, "a cluster waits for slots"),
         (!store.lends && store.holds != 0, "a neuron is still leased"),
         (
+            now.cells != first.cells,
+            "a cell of the expert cache is not back",
+        ),
+        (
             store.cached + store.vacant + store.holds != store.slots,
             "a slot of the cache is lost, or there twice",
         ),

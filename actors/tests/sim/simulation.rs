@@ -5,6 +5,7 @@ use forebay_actors::io::simulated::Weather;
 use forebay_models::kv_type::KvType;
 use forebay_models::network::Content;
 use forebay_models::oracle::Oracle;
+use forebay_plans::expert_cache::ExpertCachePlan;
 use forebay_plans::residency::{
     Loading, NeuronCachePlan, Pipeline, Residency, ResidencyPlan, Sparsity,
 };
@@ -272,6 +273,7 @@ fn in_memory(model: &Model, sparsity: Sparsity) -> Result<Logits, String> {
             stream_slots: 0,
             stream_slot_bytes: 0,
             neuron_cache: NeuronCachePlan::default(),
+            expert_cache: ExpertCachePlan::default(),
             pinned_bytes: 0,
         },
         hot_percent: 0,

@@ -36,9 +36,7 @@ impl Seen {
                 Some("Gio or Preload")
             }
             Stage::Udc if !was(Stage::Gc) => Some("Gc"),
-            Stage::Udc if residency != Residency::Pinned && !whole && !was(Stage::Udio) => {
-                Some("Udio")
-            }
+            Stage::Udc if residency.is_by_neuron() && !whole && !was(Stage::Udio) => Some("Udio"),
             Stage::HandOver if !was(Stage::Udc) => Some("Udc"),
             _ if uses(stage) && residency == Residency::Streamed && !read(Stage::Gio) => {
                 Some("Gio or Preload")
@@ -143,15 +141,16 @@ impl Visits {
             // That of the stream window is no cluster's.
             Stage::HandOver => self.residency[cluster as usize].is_by_neuron(),
             // A few clusters' prediction is one record, which bears the first one's name.
-            Stage::Pred => is(content, T::PredictorFc1),
+            Stage::Pred => [T::PredictorFc1, T::Router, T::SharedGate]
+                .iter()
+                .any(|t| is(content, *t)),
             _ => false,
         };
         if !visits {
             return Ok(());
         }
         let owner = usize::from(self.owner[cluster as usize]);
-        let is_shared = !matches!(content, Content::Neurons(_))
-            && self.residency[cluster as usize] == Residency::Pinned;
+        let is_shared = !content.is_ffn() && self.residency[cluster as usize] == Residency::Pinned;
         if owner != rank && !is_shared {
             return Err(format!(
                 "core {rank} had another's cluster {cluster} at {stage:?}"
@@ -217,7 +216,9 @@ impl Visits {
             // What is read, and what is kept of it: that it came before what was computed, `see` has checked.
             for stage in [Stage::Gio, Stage::Preload, Stage::Udio, Stage::HandOver] {
                 let at = match entry.content {
-                    Content::Rows(TensorId::Layer(..)) | Content::Neurons(_) => layer,
+                    Content::Rows(TensorId::Layer(..))
+                    | Content::Neurons(_)
+                    | Content::Experts(_) => layer,
                     Content::Rows(TensorId::InputsProjection) => 0,
                     _ => self.last_layer() + 1,
                 };
@@ -234,15 +235,19 @@ impl Visits {
                     once(Stage::Inputs, layer)?
                 }
                 Content::Rows(TensorId::InputsProjection) => once(Stage::Inputs, 0)?,
-                Content::Neurons(_) => {
+                Content::Rows(TensorId::Layer(_, T::Router | T::SharedGate)) => {
+                    once(Stage::Pred, layer)?
+                }
+                Content::Neurons(_) | Content::Experts(_) => {
+                    let is_expert = matches!(entry.content, Content::Experts(_));
                     let gc = match times(Stage::Gc, layer) {
-                        // A predictor may name none of its neurons.
-                        0 if self.predicted => 0,
+                        // A predictor may name none of its neurons, and no token may use the expert.
+                        0 if self.predicted || is_expert => 0,
                         1 => 1,
                         n => return Err(wrong(Stage::Gc, n)),
                     };
                     let udc = match times(Stage::Udc, layer) {
-                        0 if self.sparsity != Sparsity::Dense => 0,
+                        0 if self.sparsity != Sparsity::Dense || gc == 0 => 0,
                         1 if gc == 1 => 1,
                         n => return Err(wrong(Stage::Udc, n)),
                     };

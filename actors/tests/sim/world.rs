@@ -8,7 +8,7 @@ use forebay_actors::fault::FaultCell;
 use forebay_actors::io::simulated::{Medium, SimulatedDriver, Weather};
 use forebay_actors::io::{Driver, IoActor, IoLimits};
 use forebay_actors::io_link::{Completions, Requests, RowLink};
-use forebay_actors::load::{load_hot_set, load_resident};
+use forebay_actors::load::{load_hot_experts, load_hot_set, load_resident};
 use forebay_actors::memory::{CoreMemory, WeightMemory};
 use forebay_actors::runtime::{
     Assembly, CoreSeed, NeuronOptions, Shared, StepTokens, Steps, predictor_rank, when_io_stops,
@@ -16,7 +16,7 @@ use forebay_actors::runtime::{
 use forebay_models::bundle::HotNeuron;
 use forebay_plans::preload::SEQUENTIAL_GAIN;
 use forebay_plans::program::{Program, compile};
-use forebay_plans::residency::Sparsity;
+use forebay_plans::residency::{Residency, Sparsity};
 use forebay_queues::slab::Slot;
 use forebay_stages::attention::KvRoom;
 use forebay_stages::boards::Boards;
@@ -132,6 +132,8 @@ impl World {
             predicted,
         )
         .expect("a sound file");
+        load_hot_experts(&mut loader, &bundle, &hot, &programs, &mut memory.cores)
+            .expect("a sound file");
         memory.gather();
         let network = &bundle.meta.network;
         let rank = predictor_rank(&bundle, predicted);
@@ -405,10 +407,13 @@ fn hot_set(
 ) -> Vec<HotNeuron> {
     let mut hot = Vec::new();
     for (cluster, entry) in bundle.clusters.iter().enumerate() {
-        if !case.plan.residency[cluster].is_by_neuron() || case.hot_percent == 0 {
-            continue;
-        }
-        for neuron in 0..entry.count {
+        let neurons = match case.plan.residency[cluster] {
+            residency if residency.is_by_neuron() => entry.count,
+            // Kept as a whole.
+            Residency::Cached => 1,
+            _ => 0,
+        };
+        for neuron in 0..if case.hot_percent == 0 { 0 } else { neurons } {
             if random.chance(case.hot_percent as u64) {
                 hot.push(HotNeuron {
                     cluster: cluster as u32,

@@ -23,6 +23,14 @@ pub enum Activation {
     },
     /// dReLU: `relu(gate) * relu(up)` (Bamboo, TurboSparse).
     DoubleRelu,
+    /// `g * sigmoid(alpha * g) * (u + 1)`, where `g` is the gate, at most `limit`, and `u` is up, at most `limit` in
+    /// size (gpt-oss; dense).
+    ClampedSwiglu {
+        /// Factor in the sigmoid.
+        alpha: f32,
+        /// Largest value.
+        limit: f32,
+    },
 }
 
 impl Activation {
@@ -47,20 +55,28 @@ impl Activation {
                     0.0
                 }
             }
+            Self::ClampedSwiglu { alpha, limit } => {
+                let x = if x > limit { limit } else { x };
+                x / (1.0 + (-alpha * x).exp())
+            }
         }
     }
 
-    /// The up projection's activation of one value (identity except for dReLU).
+    /// The up projection's activation of one value; most have none.
     pub fn up(self, x: f32) -> f32 {
         match self {
             Self::DoubleRelu => x.max(0.0),
+            Self::ClampedSwiglu { limit, .. } => x.clamp(-limit, limit) + 1.0,
             _ => x,
         }
     }
 
     /// Whether a neuron whose gate is exactly 0 may be skipped without changing the result.
     pub fn is_sparse(self) -> bool {
-        !matches!(self, Self::Silu | Self::GeluTanh | Self::GeluErf)
+        !matches!(
+            self,
+            Self::Silu | Self::GeluTanh | Self::GeluErf | Self::ClampedSwiglu { .. }
+        )
     }
 }
 

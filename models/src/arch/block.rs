@@ -3,6 +3,7 @@
 
 use serde_json::Value;
 
+use super::experts;
 use super::metadata::Metadata;
 use super::rope::{self, Rules};
 use crate::error::Result;
@@ -25,7 +26,7 @@ pub(super) fn with_rope(
     activation: Activation,
 ) -> Result<Network> {
     let eps = m.positive("attention.layer_norm_rms_epsilon", "rms_norm_eps")?;
-    let d_ff = m.sizes(D_FF.0, D_FF.1, m.layers()?)?;
+    let d_ff = ffn_widths(m)?;
     with_eps(m, head_dim, rope, (activation, d_ff), eps)
 }
 
@@ -40,7 +41,7 @@ pub(super) fn with_layer_norms(
     let head_dim = head_dim(m)?;
     let rope = rope::read(m, head_dim, rope, None)?;
     let eps = m.positive("attention.layer_norm_epsilon", eps)?;
-    let d_ff = m.sizes(D_FF.0, D_FF.1, m.layers()?)?;
+    let d_ff = ffn_widths(m)?;
     layer_normed(m, head_dim, rope, (activation, d_ff), (eps, bias))
 }
 
@@ -86,6 +87,17 @@ pub(super) fn ffn_or_four_times(m: &Metadata<'_>) -> Result<Vec<usize>> {
     let width = m.size("embedding_length", "hidden_size")?;
     let given = m.optional_sizes(D_FF.0, D_FF.1, n_layers)?;
     Ok(given.unwrap_or_else(|| vec![4 * width; n_layers]))
+}
+
+/// Widths of the FFNs, `[n_layers]`: as given, or else those of experts.
+fn ffn_widths(m: &Metadata<'_>) -> Result<Vec<usize>> {
+    let n_layers = m.layers()?;
+    let given = m.optional_sizes(D_FF.0, D_FF.1, n_layers)?;
+    match (given, experts::width(m)?) {
+        (Some(given), _) => Ok(given),
+        (None, Some(width)) => Ok(vec![width; n_layers]),
+        (None, None) => Err(m.missing(D_FF.0, D_FF.1)),
+    }
 }
 
 /// Key and field of the widths of FFNs.

@@ -60,7 +60,7 @@ const MATRICES: [Name; 4] = [
         "self_attention.query_key_value.weight",
         &[T::Q, T::K, T::V],
     )
-    .in_form(Form::ByHead),
+    .in_form(Form::ByGroup),
     Name::layer("attn_output.weight", "self_attention.dense.weight", &[T::O]),
     Name::layer("ffn_up.weight", "mlp.dense_h_to_4h.weight", &[T::Gate]),
     Name::layer("ffn_down.weight", "mlp.dense_4h_to_h.weight", &[T::Down]),

@@ -34,7 +34,7 @@ const MODEL: [Name; 3] = [
 
 const LAYER: [Name; 7] = [
     Name::layer("attn_norm.weight", "attention_norm.weight", &[T::AttnNorm]),
-    Name::layer("", "attention.wqkv.weight", &[T::Q, T::K, T::V]).in_form(Form::ByHead),
+    Name::layer("", "attention.wqkv.weight", &[T::Q, T::K, T::V]).in_form(Form::ByGroup),
     Name::layer("attn_output.weight", "attention.wo.weight", &[T::O]),
     Name::layer("ffn_norm.weight", "ffn_norm.weight", &[T::FfnNorm]),
     Name::layer("ffn_gate.weight", "feed_forward.w1.weight", &[T::Gate]),

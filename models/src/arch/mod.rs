@@ -8,12 +8,15 @@ mod block;
 mod cohere;
 mod ernie4_5;
 mod exaone4;
+mod experts;
 mod falcon;
 mod gemma2;
 mod gemma3;
 mod gemma4;
 mod glm4;
+mod glm4moe;
 mod gpt2;
+mod gpt_oss;
 mod granite;
 mod hunyuan;
 mod internlm2;
@@ -26,14 +29,18 @@ mod names;
 mod nemotron;
 mod neutral;
 mod olmo2;
+mod olmoe;
 mod opt;
 mod phi2;
 mod phi3;
 mod qwen2;
+mod qwen2moe;
 mod qwen3;
 mod qwen35;
+mod qwen3moe;
 mod rope;
 mod seed_oss;
+mod smallthinker;
 mod smollm3;
 mod stablelm;
 mod starcoder2;
@@ -68,8 +75,11 @@ static ARCHITECTURES: &[&Architecture] = &[
     &gemma3::GEMMA3,
     &gemma4::GEMMA4,
     &glm4::GLM4,
+    &glm4moe::GLM4MOE,
     &gpt2::GPT2,
+    &gpt_oss::GPT_OSS,
     &granite::GRANITE,
+    &granite::GRANITE_MOE,
     &hunyuan::HUNYUAN,
     &internlm2::INTERNLM2,
     &lfm2::LFM2,
@@ -78,13 +88,18 @@ static ARCHITECTURES: &[&Architecture] = &[
     &mistral3::MISTRAL3,
     &nemotron::NEMOTRON,
     &olmo2::OLMO2,
+    &olmoe::OLMOE,
     &opt::OPT,
     &phi2::PHI2,
     &phi3::PHI3,
     &qwen2::QWEN2,
+    &qwen2moe::QWEN2MOE,
     &qwen3::QWEN3,
     &qwen35::QWEN35,
+    &qwen35::QWEN35MOE,
+    &qwen3moe::QWEN3MOE,
     &seed_oss::SEED_OSS,
+    &smallthinker::SMALLTHINKER,
     &smollm3::SMOLLM3,
     &stablelm::STABLELM,
     &starcoder2::STARCODER2,

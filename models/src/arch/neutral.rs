@@ -12,7 +12,7 @@ pub(super) struct Neutral {
 }
 
 const PLAIN: &str = "use a model whose architecture does not have it";
-const EXPERTS: &str = "mixture-of-experts models cannot be run yet: use a dense model";
+const EXPERTS: &str = "with experts this architecture cannot be run: use a dense model";
 
 const fn key(name: &'static str, values: &'static [f64]) -> Neutral {
     Neutral {

@@ -1,12 +1,14 @@
-//! Qwen3.5, dense: every fourth layer has attention with a norm of each head's query and key, a quarter of it rotated,
-//! and output gates; the others have a gated delta net.
+//! Qwen3.5, dense or with experts: every fourth layer has attention with a norm of each head's query and key, a quarter
+//! of it rotated, and output gates; the others have a gated delta net.
 
 use serde_json::Value;
 
 use super::metadata::Metadata;
-use super::names::{ATTENTION, FFN, MODEL_PLUS_ONE, Name, QK_NORMS, plus_one};
+use super::names::{
+    ATTENTION, EXPERTS, FFN, MODEL_PLUS_ONE, Name, QK_NORMS, ROUTER, SHARED_EXPERT, plus_one,
+};
 use super::rope::Rules;
-use super::{Architecture, Hf, block};
+use super::{Architecture, Form, Hf, block, experts};
 use crate::error::Result;
 use crate::network::{Activation, DeltaNet, KeySharing, Mixer, Network, NormSpan};
 use crate::tensor::{LayerTensor as T, Stored};
@@ -32,6 +34,52 @@ pub(super) static QWEN35: Architecture = Architecture {
     ],
     describe,
 };
+
+const WITH_EXPERTS: &str = r#"{
+    "rms_norm_eps": 1e-6, "rope_theta": 1e4, "partial_rotary_factor": 0.25, "head_dim": 256,
+    "num_attention_heads": 16, "num_key_value_heads": 2, "linear_conv_kernel_dim": 4,
+    "linear_key_head_dim": 128, "linear_value_head_dim": 128, "linear_num_key_heads": 16,
+    "linear_num_value_heads": 32, "max_position_embeddings": 32768, "vocab_size": 248320,
+    "num_experts": 256, "num_experts_per_tok": 8, "moe_intermediate_size": 512,
+    "shared_expert_intermediate_size": 512
+}"#;
+
+pub(super) static QWEN35MOE: Architecture = Architecture {
+    gguf: &["qwen35moe"],
+    powerinfer: false,
+    hf: &[Hf::new("qwen3_5_moe_text", WITH_EXPERTS).inside(&["qwen3_5_moe"])],
+    tensors: &[
+        &MODEL_PLUS_ONE,
+        &plus_one(NORMS),
+        &Q_K_V_O,
+        &plus_one(QK_NORMS),
+        &DELTA_NET,
+        &ROUTER,
+        &EXPERTS,
+        &EXPERTS_IN_ONE,
+        &SHARED_EXPERT,
+    ],
+    describe: describe_moe,
+};
+
+/// Checkpoints have all experts of a layer in two tensors.
+const EXPERTS_IN_ONE: [Name; 2] = [
+    Name::layer(
+        "",
+        "mlp.experts.gate_up_proj",
+        &[T::ExpertGate, T::ExpertUp],
+    )
+    .in_form(Form::ByGroup),
+    Name::layer("", "mlp.experts.down_proj", &[T::ExpertDown]),
+];
+
+fn describe_moe(m: &Metadata<'_>) -> Result<Network> {
+    let mut network = describe(m)?;
+    let router = &experts::NORMALISED_SOFTMAX;
+    experts::replace_ffns(m, &mut network, router, |_| false)?;
+    experts::share(&mut network, experts::shared_width(m)?, true);
+    Ok(network)
+}
 
 /// In GGUF, too, the norm of the FFN's input is named after what it follows.
 const NORMS: [Name; 2] = [

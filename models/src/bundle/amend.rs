@@ -174,8 +174,11 @@ impl Bundle {
     /// # Errors
     /// A failed read, or damaged bytes.
     pub fn read_gate(&self, layer: usize) -> Result<Vec<f32>> {
-        let (g, d) = (&self.meta.ffns[layer], self.meta.network.d_model);
+        let d = self.meta.network.d_model;
         let mut gate = vec![0.0; self.meta.network.ffn(layer).d_ff * d];
+        let Some(g) = self.meta.geometry(Content::Neurons(layer)) else {
+            return Ok(gate);
+        };
         let (mut bytes, mut row) = (Vec::new(), vec![0; g.gate_row()]);
         let of_layer = |e: &&super::DirectoryEntry| e.content == Content::Neurons(layer);
         for e in self.clusters.iter().filter(of_layer) {

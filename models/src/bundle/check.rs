@@ -3,7 +3,7 @@
 
 use std::path::Path;
 
-use super::geometry::{FfnLayout, MAX_BUNDLES, MAX_NEURONS};
+use super::geometry::{FfnGeometry, FfnLayout, MAX_BUNDLES, MAX_NEURONS};
 use super::meta::{BundleMeta, StoredMatrix};
 use crate::error::{ModelError, Result};
 use crate::network::Content;
@@ -18,10 +18,26 @@ pub(super) fn check_meta(path: &Path, meta: &BundleMeta) -> Result<()> {
     let network = &meta.network;
     network.check(path)?;
     let wrong = |field: String, problem: &str| Err(ModelError::damaged(path, field, problem));
-    if meta.ffns.len() != network.n_layers() {
+    if [&meta.ffns, &meta.experts]
+        .iter()
+        .any(|all| all.len() != network.n_layers())
+    {
         return wrong("ffns".into(), "there is not one per layer");
     }
-    for (l, g) in meta.ffns.iter().enumerate() {
+    for l in 0..network.n_layers() {
+        let ffn = network.ffn(l);
+        let there = (meta.ffns[l].is_some(), meta.experts[l].is_some());
+        if there != (ffn.d_ff > 0, ffn.experts.is_some()) {
+            return wrong(
+                format!("FFN of layer {l}"),
+                "its parts are not the network's",
+            );
+        }
+    }
+    let of_layers =
+        |all: &[Option<FfnGeometry>]| all.iter().copied().enumerate().collect::<Vec<_>>();
+    let all = [of_layers(&meta.ffns), of_layers(&meta.experts)].concat();
+    for (l, g) in all.into_iter().filter_map(|(l, g)| Some((l, g?))) {
         let field = format!("FFN of layer {l}");
         if g.d_model != network.d_model {
             return wrong(field, "its width is not the model's");

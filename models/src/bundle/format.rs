@@ -10,7 +10,7 @@ use crate::tensor::{LayerTensor, TensorId};
 pub(super) const MAGIC: [u8; 8] = *b"FOREBAY\0";
 
 /// Version written and read by this engine. Any change of the byte layout raises it.
-pub const FORMAT_VERSION: u32 = 8;
+pub const FORMAT_VERSION: u32 = 9;
 
 /// Alignment of clusters and sections, the unit of direct reads.
 pub const ALIGN: usize = 4096;
@@ -38,6 +38,7 @@ const NEURONS: u8 = 66;
 const EMBEDDING: u8 = 67;
 const TOKEN_INPUTS: u8 = 68;
 const INPUTS_PROJECTION: u8 = 69;
+const EXPERTS: u8 = 70;
 
 /// The number of a cluster's content, and its layer.
 fn encode_content(content: Content) -> (u8, usize) {
@@ -50,6 +51,7 @@ fn encode_content(content: Content) -> (u8, usize) {
         // Vectors are never stored as rows.
         Content::Rows(_) => (TOKEN_EMBEDDING, none),
         Content::Neurons(layer) => (NEURONS, layer),
+        Content::Experts(layer) => (EXPERTS, layer),
         Content::Table(TensorId::TokenInputs) => (TOKEN_INPUTS, none),
         Content::Table(_) => (EMBEDDING, none),
     }
@@ -64,6 +66,7 @@ fn decode_content(code: u8, layer: u16) -> Option<Content> {
         EMBEDDING => whole.then_some(Content::Table(TensorId::TokenEmbedding)),
         TOKEN_INPUTS => whole.then_some(Content::Table(TensorId::TokenInputs)),
         NEURONS => (!whole).then_some(Content::Neurons(layer.into())),
+        EXPERTS => (!whole).then_some(Content::Experts(layer.into())),
         tensor => {
             let found = LayerTensor::ALL.into_iter().find(|&t| t as u8 == tensor)?;
             (!whole).then_some(Content::Rows(TensorId::Layer(layer.into(), found)))
@@ -259,6 +262,7 @@ mod tests {
             Content::Table(TensorId::TokenInputs),
             Content::Rows(TensorId::InputsProjection),
             Content::Neurons(7),
+            Content::Experts(7),
         ];
         let rows = LayerTensor::ALL.map(|t| Content::Rows(TensorId::Layer(65_534, t)));
         for content in tables.into_iter().chain(rows) {

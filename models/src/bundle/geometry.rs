@@ -31,6 +31,13 @@ const TARGET_BYTES: usize = 256 << 10;
 /// Target number of FFN clusters per layer, so that cores share a layer evenly.
 const CLUSTERS_PER_LAYER: usize = 16;
 
+/// Clusters of an expert have at least this many bytes, if it has more: with smaller reads, disks are slower.
+const LEAST_OF_EXPERT: usize = 512 << 10;
+/// Clusters of an expert have at most this many bytes if blocks allow it.
+const MOST_OF_EXPERT: usize = 1 << 20;
+/// Number of clusters of an expert between these bounds.
+const CLUSTERS_PER_EXPERT: usize = 16;
+
 /// How the FFN's matrices are stored.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
@@ -89,6 +96,42 @@ impl FfnGeometry {
             let by_count = d_ff / granule / CLUSTERS_PER_LAYER;
             g.neurons = granule * by_bytes.min(by_count).min(MAX_NEURONS / granule).max(1);
         }
+        g
+    }
+
+    /// Chooses the cluster size for experts of `d_ff` neurons, whose clusters are read and kept as a whole.
+    pub fn choose_for_experts(
+        layout: FfnLayout,
+        (gate, up, down): (BlockType, Option<BlockType>, BlockType),
+        d_model: usize,
+        d_ff: usize,
+    ) -> Self {
+        let granule = match layout {
+            FfnLayout::Cluster => down.block_len().max(32).min(d_ff),
+            FfnLayout::Neuron => 32.min(d_ff),
+        };
+        let mut g = Self {
+            layout,
+            gate,
+            up,
+            down,
+            d_model,
+            neurons: granule,
+        };
+        let bytes = g.cluster_bytes(granule).max(1);
+        let granules = d_ff.div_ceil(granule);
+        let wanted =
+            (granules * bytes / CLUSTERS_PER_EXPERT).clamp(LEAST_OF_EXPERT, MOST_OF_EXPERT);
+        let most = match layout {
+            FfnLayout::Cluster => MAX_NEURONS,
+            FfnLayout::Neuron => MAX_BUNDLES,
+        };
+        let per = wanted
+            .div_ceil(bytes)
+            .min(most / granule)
+            .clamp(1, granules);
+        // Clusters of the same size, as far as possible.
+        g.neurons = granule * granules.div_ceil(granules.div_ceil(per));
         g
     }
 

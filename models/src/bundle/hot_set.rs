@@ -9,7 +9,6 @@ use std::path::{Path, PathBuf};
 use super::format::checksum;
 use super::reader::Bundle;
 use crate::files::{read_regular, write_whole};
-use crate::network::Content;
 
 const MAGIC: &[u8; 8] = b"FBHOT\0\0\x01";
 
@@ -45,7 +44,9 @@ pub fn save_hot_set(bundle: &Bundle, neurons: &[HotNeuron]) {
 /// The hot set of `bundle`, best first; empty if there is none, or if it is damaged or of another model.
 pub fn load_hot_set(bundle: &Bundle) -> Vec<HotNeuron> {
     // Each neuron is in it once at most.
-    let most = 24 + bundle.meta.network.n_neurons() as u64 * 8;
+    let ffn = bundle.clusters.iter().filter(|e| e.content.is_ffn());
+    let neurons: u64 = ffn.map(|e| u64::from(e.count)).sum();
+    let most = 24 + neurons * 8;
     let bytes = read_regular(&hot_set_path(bundle.path()), most).unwrap_or_default();
     decode(&bytes, bundle).unwrap_or_default()
 }
@@ -59,7 +60,7 @@ fn decode(bytes: &[u8], bundle: &Bundle) -> Option<Vec<HotNeuron>> {
     let (pairs, tail) = neurons.as_chunks::<8>();
     let valid = |n: &HotNeuron| {
         let entry = bundle.clusters.get(n.cluster as usize);
-        entry.is_some_and(|e| matches!(e.content, Content::Neurons(_)) && n.neuron < e.count)
+        entry.is_some_and(|e| e.content.is_ffn() && n.neuron < e.count)
     };
     let neurons: Vec<HotNeuron> = pairs
         .iter()
@@ -74,7 +75,7 @@ fn decode(bytes: &[u8], bundle: &Bundle) -> Option<Vec<HotNeuron>> {
 /// Changes with the FFN's weights and their order, not with what is learned about them.
 pub fn ffn_identity(bundle: &Bundle) -> u64 {
     let ffn = bundle.clusters.iter().enumerate();
-    let ffn = ffn.filter(|(_, e)| matches!(e.content, Content::Neurons(_)));
+    let ffn = ffn.filter(|(_, e)| e.content.is_ffn());
     let sums: Vec<u8> = ffn
         .flat_map(|(i, e)| [(i as u64).to_le_bytes(), e.sum.to_le_bytes()].concat())
         .collect();

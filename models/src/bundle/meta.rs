@@ -10,7 +10,7 @@ use crate::block::BlockType;
 use crate::error::{ModelError, Result};
 use crate::files::open_regular;
 use crate::gguf;
-use crate::network::Network;
+use crate::network::{Content, Network};
 use crate::tensor::TensorId;
 
 /// A matrix that is stored in clusters of rows.
@@ -165,8 +165,10 @@ pub struct BundleMeta {
     /// Every matrix that is stored by rows, in the order of the directory: attention's, head and embedding,
     /// predictors'.
     pub matrices: Vec<StoredMatrix>,
-    /// How FFNs are stored, `[n_layers]`.
-    pub ffns: Vec<FfnGeometry>,
+    /// How neurons that every token uses are stored, `[n_layers]`; `None` in layers that have none.
+    pub ffns: Vec<Option<FfnGeometry>>,
+    /// How experts are stored, `[n_layers]`; `None` in layers without.
+    pub experts: Vec<Option<FfnGeometry>>,
     /// Activation predictors, `[n_layers]`, if the model has them.
     pub predictors: Option<Vec<LayerPredictor>>,
     /// How large activated gates are, if that was measured.
@@ -182,5 +184,24 @@ impl BundleMeta {
     /// for hot paths.
     pub fn matrix(&self, tensor: TensorId) -> Option<&StoredMatrix> {
         self.matrices.iter().find(|m| m.tensor == tensor)
+    }
+
+    /// How the neurons of a content are stored; `None` for another content.
+    pub fn geometry(&self, content: Content) -> Option<&FfnGeometry> {
+        match content {
+            Content::Neurons(layer) => self.ffns.get(layer)?.as_ref(),
+            Content::Experts(layer) => self.experts.get(layer)?.as_ref(),
+            Content::Rows(_) | Content::Table(_) => None,
+        }
+    }
+
+    /// How all neurons are stored.
+    pub fn geometries(&self) -> impl Iterator<Item = &FfnGeometry> {
+        self.ffns.iter().chain(&self.experts).flatten()
+    }
+
+    /// Whether any layer has experts.
+    pub fn has_experts(&self) -> bool {
+        self.experts.iter().any(Option::is_some)
     }
 }

@@ -16,7 +16,7 @@ use crate::lanes::append_laned;
 use crate::network::Content;
 use crate::panel::pack_panels;
 use crate::tensor::{LayerTensor, TensorId, TensorMeta, TensorSource};
-use down_band::{DownBand, band_row};
+use down_band::DownBand;
 
 /// Choices of a conversion.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -90,11 +90,13 @@ pub fn pack(
         progress,
     };
     let network = source.network();
-    let (mut matrices, mut ffns) = (Vec::new(), Vec::new());
+    let mut matrices = Vec::new();
+    let [mut ffns, mut experts] = [(); 2].map(|()| vec![None; network.n_layers()]);
     for content in network.contents(has_predictors(source)) {
         let _span = tracing::info_span!("content", content = ?content).entered();
         match content {
-            Content::Neurons(l) => ffns.push(packer.ffn(l)?),
+            Content::Neurons(l) => ffns[l] = Some(packer.ffn(content, l)?),
+            Content::Experts(l) => experts[l] = Some(packer.ffn(content, l)?),
             Content::Rows(id) | Content::Table(id) => matrices.push(packer.rows(content, id)?),
         }
     }
@@ -102,6 +104,7 @@ pub fn pack(
         network: network.clone(),
         matrices,
         ffns,
+        experts,
         predictors: predictors(source),
         gates: None,
         source: identity,
@@ -141,12 +144,12 @@ fn predictors(source: &dyn TensorSource) -> Option<Vec<LayerPredictor>> {
 }
 
 fn total_bytes(source: &dyn TensorSource) -> u64 {
-    use LayerTensor as T;
     let ids = |content: Content| match content {
         Content::Rows(id) | Content::Table(id) => vec![id],
-        Content::Neurons(l) => {
-            let rows = source.network().ffn(l).row_matrices().iter();
-            let of_ffn = rows.chain(&[T::Down, T::DownT]);
+        Content::Neurons(l) | Content::Experts(l) => {
+            let (rows, down) = source.network().neuron_matrices(content);
+            let transposed = (down == LayerTensor::Down).then_some(&LayerTensor::DownT);
+            let of_ffn = rows.iter().chain([&down]).chain(transposed);
             of_ffn.map(|&t| TensorId::Layer(l, t)).collect()
         }
     };
@@ -284,25 +287,24 @@ impl Packer<'_> {
         })
     }
 
-    /// The matrices of layer `l`'s FFN with the formats in which they are written, how they are stored, and whether
-    /// the source has Down transposed.
-    fn ffn_matrices(&self, l: usize) -> Result<(FfnMatrices, FfnLayout, bool)> {
-        let gate = self.matrix(TensorId::Layer(l, LayerTensor::Gate))?;
-        let up = match self.source.network().ffn(l).gated {
-            true => Some(self.matrix(TensorId::Layer(l, LayerTensor::Up))?),
-            false => None,
+    /// The matrices of some neurons with the formats in which they are written, how they are stored, and whether the
+    /// source has Down transposed.
+    fn ffn_matrices(&self, content: Content, l: usize) -> Result<(FfnMatrices, FfnLayout, bool)> {
+        let network = self.source.network();
+        let id = |t| TensorId::Layer(l, t);
+        let (rows, down) = network.neuron_matrices(content);
+        let gate = self.matrix(id(rows[0]))?;
+        let up = match rows.get(1) {
+            Some(&up) => Some(self.matrix(id(up))?),
+            None => None,
         };
-        let transposed = self
-            .source
-            .meta(TensorId::Layer(l, LayerTensor::DownT))
-            .is_some();
-        let down = if transposed {
-            LayerTensor::DownT
-        } else {
-            LayerTensor::Down
-        };
-        let mut down = self.matrix(TensorId::Layer(l, down))?;
+        let transposed_id = id(LayerTensor::DownT);
+        let transposed = down == LayerTensor::Down && self.source.meta(transposed_id).is_some();
+        let mut down = self.matrix(if transposed { transposed_id } else { id(down) })?;
         let d_model = gate.meta.cols;
+        if !transposed && self.keeps_clusters(l) {
+            return Ok((FfnMatrices { gate, up, down }, FfnLayout::Cluster, false));
+        }
         let plain = down.meta.block.block_len() == 1;
         let anew =
             !plain && self.options.neurons && d_model.is_multiple_of(COLUMN_FORMAT.block_len());
@@ -323,49 +325,63 @@ impl Packer<'_> {
         Ok((FfnMatrices { gate, up, down }, layout, transposed))
     }
 
-    fn ffn(&mut self, l: usize) -> Result<FfnGeometry> {
-        let (matrices, layout, transposed) = self.ffn_matrices(l)?;
+    /// Whether all neurons of a layer are computed in whole clusters: those of experts, unless their activation has
+    /// zeros. What every token uses beside experts is added to the same sum, so it is stored in the same way.
+    fn keeps_clusters(&self, l: usize) -> bool {
+        let ffn = self.source.network().ffn(l);
+        ffn.experts.is_some() && (ffn.d_ff > 0 || !ffn.activation.is_sparse())
+    }
+
+    fn ffn(&mut self, content: Content, l: usize) -> Result<FfnGeometry> {
+        let (matrices, layout, transposed) = self.ffn_matrices(content, l)?;
         let FfnMatrices { gate, up, down } = &matrices;
-        let (d_model, d_ff) = (gate.meta.cols, gate.meta.rows);
+        let d_model = gate.meta.cols;
+        let (all, each) = self.source.network().neurons(content);
         let formats = (gate.target, up.as_ref().map(|up| up.target), down.target);
-        let g = FfnGeometry::choose(layout, formats, d_model, d_ff);
+        let g = match content {
+            Content::Experts(_) => FfnGeometry::choose_for_experts(layout, formats, d_model, each),
+            _ => FfnGeometry::choose(layout, formats, d_model, all),
+        };
         let mut band = DownBand::new(down, &g, transposed);
         let (mut rows, mut bytes) = (Vec::new(), Vec::new());
-        for first in (0..d_ff).step_by(g.neurons) {
-            let n = g.neurons.min(d_ff - first);
-            bytes.clear();
-            match layout {
-                FfnLayout::Cluster => {
-                    for m in [Some(gate), up.as_ref()].into_iter().flatten() {
-                        self.read_panels(m, first, n, &mut rows, &mut bytes)?;
+        for (number, start) in (0..all).step_by(each).enumerate() {
+            band.begin(number * d_model);
+            for first in (0..each).step_by(g.neurons) {
+                let n = g.neurons.min(each - first);
+                bytes.clear();
+                match layout {
+                    FfnLayout::Cluster => {
+                        for m in [Some(gate), up.as_ref()].into_iter().flatten() {
+                            self.read_panels(m, start + first, n, &mut rows, &mut bytes)?;
+                        }
+                        rows.clear();
+                        band.append_blocks(self, down, (first, n), &mut rows)?;
+                        pack_panels(down.target, &rows, rows.len() / d_model, &mut bytes);
                     }
-                    rows.clear();
-                    band.append_blocks(self, down, (first, n), &mut rows)?;
-                    pack_panels(down.target, &rows, band_row(down, n), &mut bytes);
+                    FfnLayout::Neuron => {
+                        let neurons = (start, first, n);
+                        self.neuron_bundles(&g, &matrices, &mut band, neurons, &mut bytes)?;
+                    }
                 }
-                FfnLayout::Neuron => {
-                    self.neuron_bundles(&g, &matrices, &mut band, (first, n), &mut bytes)?;
-                }
+                self.writer.cluster(content, (start + first, n), &bytes)?;
             }
-            self.writer
-                .cluster(Content::Neurons(l), (first, n), &bytes)?;
         }
         Ok(g)
     }
 
-    /// Fills `out` with the bundles of neurons `first..first + n`.
+    /// Fills `out` with the bundles of neurons `first..first + n` of the expert that begins at neuron `start`.
     fn neuron_bundles(
         &mut self,
         g: &FfnGeometry,
         FfnMatrices { gate, up, down }: &FfnMatrices,
         band: &mut DownBand,
-        (first, n): (usize, usize),
+        (start, first, n): (usize, usize, usize),
         out: &mut Vec<u8>,
     ) -> Result<()> {
         let (mut gates, mut ups, mut downs) = (Vec::new(), Vec::new(), Vec::new());
-        self.read_rows(gate, first, n, &mut gates)?;
+        self.read_rows(gate, start + first, n, &mut gates)?;
         if let Some(up) = up {
-            self.read_rows(up, first, n, &mut ups)?;
+            self.read_rows(up, start + first, n, &mut ups)?;
         }
         if band.transposed {
             self.read_rows(down, first, n, &mut downs)?;

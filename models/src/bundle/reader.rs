@@ -14,7 +14,7 @@ use crate::block::BlockType;
 use crate::chat_templates::ChatTemplates;
 use crate::error::{ModelError, Result};
 use crate::files::open_regular;
-use crate::network::Content;
+use crate::network::{Content, Experts, Network};
 use crate::panel::panels_bytes;
 use crate::tokenizer::TokenizerSpec;
 
@@ -234,11 +234,11 @@ impl Bundle {
         for content in meta.network.contents(self.predicts()) {
             let first = cursor.next;
             let by_neuron = match content {
-                Content::Neurons(l) => {
-                    let (geometry, d_ff) = (&meta.ffns[l], meta.network.ffn(l).d_ff);
-                    let walked = cursor.neurons(l, geometry, d_ff);
+                Content::Neurons(l) | Content::Experts(l) => {
+                    let geometry = meta.geometry(content).ok_or("its storage is not known");
+                    let walked = geometry.and_then(|g| cursor.neurons(content, g, &meta.network));
                     walked.map_err(|p| damaged(format!("FFN of layer {l}"), p))?;
-                    geometry.layout == FfnLayout::Neuron
+                    geometry.is_ok_and(|g| g.layout == FfnLayout::Neuron)
                 }
                 Content::Rows(_) | Content::Table(_) => {
                     // The metadata have been checked to have one for each of these contents, in this order.
@@ -315,24 +315,27 @@ impl Cursor<'_> {
 
     fn neurons(
         &mut self,
-        layer: usize,
+        content: Content,
         g: &FfnGeometry,
-        d_ff: usize,
+        network: &Network,
     ) -> std::result::Result<(), &'static str> {
         let whole = |b: BlockType, n: usize| n.is_multiple_of(b.block_len());
         let mut rows = [Some(g.gate), g.up].into_iter().flatten();
         if !rows.all(|block| whole(block, g.d_model)) || g.neurons == 0 {
             return Err("a row does not hold whole blocks");
         }
+        let (d_ff, each) = network.neurons(content);
         let mut first = 0;
         while first < d_ff {
-            let n = self.take(Content::Neurons(layer), first, |n| {
+            // No cluster has neurons of two experts.
+            let left = each - first % each;
+            let n = self.take(content, first, |n| {
                 let down = if g.layout == FfnLayout::Cluster {
                     n
                 } else {
                     g.d_model
                 };
-                (n <= g.neurons && whole(g.down, down)).then(|| g.cluster_bytes(n))
+                (n <= g.neurons.min(left) && whole(g.down, down)).then(|| g.cluster_bytes(n))
             })?;
             first += n;
         }
@@ -358,16 +361,22 @@ fn vectors_bytes(meta: &BundleMeta) -> u64 {
 fn most_directory(meta: &BundleMeta) -> u64 {
     let of_rows = |m: &StoredMatrix| m.rows.div_ceil(m.rows_per_cluster) as u64;
     let rows = meta.matrices.iter().map(of_rows);
-    let clusters = rows.fold(meta.network.n_neurons() as u64, u64::saturating_add);
+    let network = &meta.network;
+    let experts = (0..network.n_layers()).filter_map(|l| network.experts(l));
+    let neurons = network.n_neurons() + experts.map(Experts::n_neurons).sum::<usize>();
+    let clusters = rows.fold(neurons as u64, u64::saturating_add);
     clusters.saturating_mul(ENTRY_BYTES as u64)
 }
 
 /// Bytes of the checksums of single neurons.
 fn sums_bytes(meta: &BundleMeta) -> u64 {
-    let layers = meta.ffns.iter().enumerate();
-    let by_neuron = layers.filter(|(_, g)| g.layout == FfnLayout::Neuron);
+    let contents = meta.network.contents(false).into_iter();
+    let by_neuron = contents.filter(|&content| {
+        let geometry = meta.geometry(content);
+        geometry.is_some_and(|g| g.layout == FfnLayout::Neuron)
+    });
     by_neuron
-        .map(|(l, _)| meta.network.ffn(l).d_ff as u64 * 8)
+        .map(|content| meta.network.neurons(content).0 as u64 * 8)
         .sum()
 }
 

@@ -23,9 +23,12 @@ pub(super) fn least_bytes(source: &dyn TensorSource, options: &PackOptions) -> u
         let target = options.target(m.block, target_cols.unwrap_or(m.cols));
         (m.rows * m.cols / target.block_len() * target.block_bytes()) as u64
     };
-    let neurons = |l| {
-        let rows = network.ffn(l).row_matrices().iter();
-        let rows = rows.map(|&t| of(TensorId::Layer(l, t), None));
+    let neurons = |l, content| {
+        let (rows, down) = network.neuron_matrices(content);
+        let rows = rows.iter().map(|&t| of(TensorId::Layer(l, t), None));
+        if down == T::ExpertDown {
+            return rows.sum::<u64>() + of(TensorId::Layer(l, down), None);
+        }
         // Down is written by columns if it is plain, which decides how it may be quantised.
         let down = match of(TensorId::Layer(l, T::DownT), None) {
             0 => of(TensorId::Layer(l, T::Down), Some(network.d_model)),
@@ -34,7 +37,7 @@ pub(super) fn least_bytes(source: &dyn TensorSource, options: &PackOptions) -> u
         rows.sum::<u64>() + down
     };
     let bytes = |content: Content| match content {
-        Content::Neurons(layer) => neurons(layer),
+        Content::Neurons(layer) | Content::Experts(layer) => neurons(layer, content),
         Content::Rows(id) | Content::Table(id) => of(id, None),
     };
     let contents = network.contents(has_predictors(source));

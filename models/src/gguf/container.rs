@@ -38,10 +38,19 @@ pub struct TensorInfo {
 impl TensorInfo {
     /// Elements per row and number of rows; `None` for more than two dimensions that are not 1.
     pub fn matrix(&self) -> Option<(usize, usize)> {
+        let (cols, rows, others) = self.matrices()?;
+        (others == 1).then_some((cols, rows))
+    }
+
+    /// Elements per row, rows of a matrix, and number of matrices, one after the other.
+    pub fn matrices(&self) -> Option<(usize, usize, usize)> {
         match *self.dims.as_slice() {
-            [cols] => Some((cols, 1)),
-            [cols, rows, ref rest @ ..] if rest.iter().all(|&d| d == 1) => Some((cols, rows)),
-            _ => None,
+            [cols] => Some((cols, 1, 1)),
+            [cols, rows, ref rest @ ..] => {
+                let n = rest.iter().try_fold(1usize, |n, &d| n.checked_mul(d))?;
+                Some((cols, rows, n))
+            }
+            [] => None,
         }
     }
 }

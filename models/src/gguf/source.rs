@@ -43,7 +43,18 @@ impl GgufSource {
                 continue;
             }
             let (path, file) = &files[t.file];
-            let Some((cols, rows)) = t.matrix() else {
+            let part = described.names.part(&t.name);
+            if part == Some(Part::Redundant) {
+                continue;
+            }
+            let shape = match &part {
+                Some(part) if part.is_of_experts() => {
+                    let shape = t.matrices();
+                    shape.and_then(|(cols, rows, n)| Some((cols, rows.checked_mul(n)?)))
+                }
+                _ => t.matrix(),
+            };
+            let Some((cols, rows)) = shape else {
                 let remedy = "weights are matrices and vectors";
                 let problem = format!("a shape of {:?}", t.dims);
                 return Err(ModelError::unsupported(path, t.name, problem, remedy));
@@ -58,12 +69,13 @@ impl GgufSource {
                 file: *file,
                 start: t.start,
             };
-            match described.names.part(&found.meta.name) {
-                Some(Part::Redundant) => {}
+            match part {
                 Some(Part::Tensors(ids, stored)) => {
                     inventory.place(&described.network, &ids, stored, found)?;
                 }
-                None => return Err(unknown_tensor(path, found.meta.name)),
+                Some(Part::Redundant) | None => {
+                    return Err(unknown_tensor(path, found.meta.name));
+                }
             }
         }
         inventory.check(&described.network)?;

@@ -1,4 +1,5 @@
-//! Writing a GGUF file (v3): a model of plain blocks with a SentencePiece vocabulary, as llama.cpp loads it.
+//! Writing a GGUF file (v3): a model of plain blocks, or with experts, with a SentencePiece vocabulary, as llama.cpp
+//! loads it.
 
 use std::io::Write;
 use std::path::Path;
@@ -8,7 +9,8 @@ use crate::arch::{Names, gguf_metadata};
 use crate::bundle::PackProgress;
 use crate::error::{ModelError, Result};
 use crate::files::Partial;
-use crate::tensor::{LayerTensor, TensorId, TensorMeta, TensorSource};
+use crate::network::Content;
+use crate::tensor::{TensorId, TensorMeta, TensorSource};
 use crate::tokenizer::{TokenizerModel, TokenizerSpec};
 
 /// Alignment of tensors, the format's default.
@@ -24,19 +26,6 @@ const F32: u32 = 6;
 const BOOL: u32 = 7;
 const STRING: u32 = 8;
 const ARRAY: u32 = 9;
-
-/// Tensors of a layer, in the order of converters.
-const LAYER: [LayerTensor; 9] = [
-    LayerTensor::AttnNorm,
-    LayerTensor::Q,
-    LayerTensor::K,
-    LayerTensor::V,
-    LayerTensor::O,
-    LayerTensor::FfnNorm,
-    LayerTensor::Gate,
-    LayerTensor::Up,
-    LayerTensor::Down,
-];
 
 /// Writes `source` to `out`. The file appears under its name only when it is whole (written beside it,
 /// synced, renamed).
@@ -69,9 +58,9 @@ pub fn write_gguf(
         written.map_err(|e| failed(out, e))
     };
     append(&header)?;
-    let total = tensors.iter().map(|(_, _, m)| m.bytes() as u64).sum();
+    let total = tensors.iter().map(|(_, _, m, _)| m.bytes() as u64).sum();
     let (mut done, mut buffer) = (0, vec![0; CHUNK]);
-    for &(id, _, meta) in &tensors {
+    for &(id, _, meta, _) in &tensors {
         for start in (0..meta.bytes()).step_by(CHUNK) {
             let bytes = &mut buffer[..CHUNK.min(meta.bytes() - start)];
             source.read(id, start, bytes)?;
@@ -84,20 +73,32 @@ pub fn write_gguf(
     partial.publish().map_err(|e| failed(out, e))
 }
 
-/// A tensor to write, with its name.
-type Written<'a> = (TensorId, String, &'a TensorMeta);
+/// A tensor to write, with its name, and of how many matrices it consists.
+type Written<'a> = (TensorId, String, &'a TensorMeta, usize);
 
 fn tensors(source: &dyn TensorSource, names: Names) -> Result<Vec<Written<'_>>> {
     let network = source.network();
-    let mut ids = vec![TensorId::TokenEmbedding, TensorId::OutputNorm];
-    if !network.head.tied {
-        ids.push(TensorId::OutputHead);
-    }
-    ids.extend((0..network.n_layers()).flat_map(|l| LAYER.map(|t| TensorId::Layer(l, t))));
+    let of_content = |content: Content| match content {
+        Content::Rows(id) | Content::Table(id) => vec![id],
+        Content::Neurons(l) | Content::Experts(l) => {
+            let (rows, down) = network.neuron_matrices(content);
+            let all = rows.iter().copied().chain([down]);
+            all.map(|t| TensorId::Layer(l, t)).collect()
+        }
+    };
+    let vectors = network.vectors().into_iter().map(|(id, _)| id);
+    let matrices = network.contents(false).into_iter().flat_map(of_content);
+    let ids: Vec<TensorId> = matrices.chain(vectors).collect();
     let of = |id| {
         let name = names.name_of(id, false);
+        let n = match id {
+            TensorId::Layer(l, _) if id.is_of_experts() => {
+                network.experts(l).map_or(1, |e| e.count)
+            }
+            _ => 1,
+        };
         match source.meta(id) {
-            Some(meta) => Ok((id, name, meta)),
+            Some(meta) => Ok((id, name, meta, n)),
             None => Err(ModelError::damaged(
                 source.path(),
                 name,
@@ -116,10 +117,14 @@ fn header(metadata: &Metadata, tensors: &[Written<'_>]) -> Vec<u8> {
     b.extend(metadata.entries.to_le_bytes());
     b.extend(&metadata.bytes);
     let mut offset = 0u64;
-    for (_, name, meta) in tensors {
+    for (_, name, meta, n) in tensors {
         put_string(&mut b, name);
-        let dims = [meta.cols as u64, meta.rows as u64];
-        let dims = if meta.rows == 1 { &dims[..1] } else { &dims };
+        let [cols, rows, n] = [meta.cols, meta.rows / n, *n].map(|n| n as u64);
+        let dims = match (rows, n) {
+            (1, 1) => &[cols][..],
+            (_, 1) => &[cols, rows],
+            _ => &[cols, rows, n],
+        };
         b.extend((dims.len() as u32).to_le_bytes());
         dims.iter().for_each(|d| b.extend(d.to_le_bytes()));
         b.extend(meta.block.ggml_id().to_le_bytes());

@@ -93,7 +93,12 @@ impl Shard {
     }
 
     /// The shape of a tensor as a matrix; a vector has one row.
-    pub(super) fn meta(&self, name: &str, info: &TensorInfo) -> Result<TensorMeta> {
+    pub(super) fn meta(
+        &self,
+        name: &str,
+        info: &TensorInfo,
+        of_experts: bool,
+    ) -> Result<TensorMeta> {
         let block = match info.dtype {
             Dtype::F32 => BlockType::F32,
             Dtype::F16 => BlockType::F16,
@@ -112,6 +117,8 @@ impl Shard {
             [cols] if cols > 0 => (1, cols),
             // Convolutions have one input channel for each output.
             [rows, cols] | [rows, 1, cols] if rows > 0 && cols > 0 => (rows, cols),
+            // The header's bytes are those of the shape, so this does not overflow.
+            [n, rows, cols] if of_experts && cols > 0 && n * rows > 0 => (n * rows, cols),
             ref shape => {
                 let remedy = "weights are matrices and vectors";
                 return Err(ModelError::unsupported(

@@ -86,11 +86,13 @@ fn add(
 ) -> Result<()> {
     let mut found = Vec::new();
     for (name, info) in shard.tensors() {
-        match known(&name) {
+        let part = known(&name);
+        let of_experts = part.as_ref().is_some_and(Part::is_of_experts);
+        match part {
             Some(Part::Redundant) => {}
             Some(Part::Tensors(ids, stored)) => {
                 let start = shard.data_start + info.data_offsets.0 as u64;
-                found.push((ids, stored, shard.meta(&name, info)?, start));
+                found.push((ids, stored, shard.meta(&name, info, of_experts)?, start));
             }
             None => return Err(unknown_tensor(&shard.path, name)),
         }

@@ -2,12 +2,13 @@
 //! `arch/`) describe themselves in these terms; the code that reads, packs, places, costs or computes a model iterates
 //! over the description and never asks which architecture it is.
 //!
-//! A network is layers of blocks: a mixer of tokens (attention, or a recurrent one), an FFN, and in some a mixer of what
-//! the token itself says. A block adds to the residual stream `x`:
-//! `x += residual_scale * post_norm(body(pre_norm(x)))`, where either norm may be missing. In a parallel layer, both
-//! blocks add to the same `x`.
+//! A network is layers of blocks: a mixer of tokens (attention, or a recurrent one), an FFN, and in some a mixer of
+//! what the token itself says. A block adds to the residual stream `x`: `x += residual_scale *
+//! post_norm(body(pre_norm(x)))`, where either norm may be missing. In a parallel layer, both blocks add to the same
+//! `x`.
 
 mod check;
+mod experts;
 mod mixer;
 mod rope;
 mod tensors;
@@ -15,6 +16,7 @@ mod uniform;
 
 use serde::{Deserialize, Serialize};
 
+pub use experts::{Experts, Groups, Router, Scores};
 pub use forebay_numbers::activation::Activation;
 pub use forebay_numbers::rope_pairing::RopePairing;
 pub use mixer::{DeltaNet, KeySharing, Mixer, ShortConv};
@@ -165,6 +167,8 @@ pub struct Attention {
     pub softcap: Option<f32>,
     /// Factor of the queries that grows with the position.
     pub temperature: Option<Temperature>,
+    /// Whether each head has a learned score that takes part in the softmax, and has no value (gpt-oss).
+    pub sinks: bool,
 }
 
 /// Where a layer's keys and values come from.
@@ -214,20 +218,22 @@ pub struct Temperature {
 }
 
 /// An FFN: `down · (act(gate · x) * up · x)` if it is gated, else `down · act(gate · x)`, where Gate and Down may
-/// have biases.
+/// have biases. In some models most neurons are in experts, of which each token uses a few.
 ///
 /// The matrix whose product is activated is Gate in either case, since it decides which neurons are alive. Without
 /// another one beside it, files call it Up.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Ffn {
-    /// Neurons.
+    /// Neurons that every token uses; 0 if all are in experts.
     pub d_ff: usize,
     /// Activation of the gate.
     pub activation: Activation,
     /// Whether there is Up.
     pub gated: bool,
-    /// Whether Gate and Down have biases; gated FFNs have none.
+    /// Whether Gate and Down of the neurons that every token uses have biases; gated FFNs have none.
     pub bias: bool,
+    /// The experts, if there are any.
+    pub experts: Option<Experts>,
 }
 
 /// Mixes an input of the token into the residual stream: `projection · (act(gate · x) * input)`.
@@ -251,11 +257,21 @@ pub struct Head {
 }
 
 impl Ffn {
-    /// The matrices that have a row for each neuron; Down, which has a column, is not among them.
+    /// The matrices that have a row for each neuron that every token uses; Down, which has a column, is not among them.
     pub fn row_matrices(&self) -> &'static [LayerTensor] {
-        match self.gated {
-            true => &[LayerTensor::Gate, LayerTensor::Up],
-            false => &[LayerTensor::Gate],
+        match (self.d_ff, self.gated) {
+            (0, _) => &[],
+            (_, true) => &[LayerTensor::Gate, LayerTensor::Up],
+            (_, false) => &[LayerTensor::Gate],
+        }
+    }
+
+    /// The same of the experts' neurons.
+    pub fn expert_row_matrices(&self) -> &'static [LayerTensor] {
+        match (&self.experts, self.gated) {
+            (None, _) => &[],
+            (_, true) => &[LayerTensor::ExpertGate, LayerTensor::ExpertUp],
+            (_, false) => &[LayerTensor::ExpertGate],
         }
     }
 }
@@ -353,7 +369,12 @@ impl Network {
         self.n_layers() * self.input_width()
     }
 
-    /// Neurons of all layers.
+    /// A layer's experts, if it has any.
+    pub fn experts(&self, layer: usize) -> Option<&Experts> {
+        self.layers.get(layer)?.ffn.body.experts.as_ref()
+    }
+
+    /// Neurons of all layers that every token uses.
     pub fn n_neurons(&self) -> usize {
         self.layers.iter().map(|l| l.ffn.body.d_ff).sum()
     }
@@ -381,6 +402,18 @@ impl Network {
     pub fn widest_mixer_out(&self) -> usize {
         let widths = self.layers.iter().map(|l| l.mixer.body.out_dim());
         widths.max().unwrap_or(0)
+    }
+
+    /// Maximum number of columns of a router's results; 0 without experts.
+    pub fn widest_router(&self) -> usize {
+        let widths = (0..self.n_layers()).filter_map(|l| Some(self.experts(l)?.router_width()));
+        widths.max().unwrap_or(0)
+    }
+
+    /// Maximum number of experts of a layer that a token uses.
+    pub fn most_used_experts(&self) -> usize {
+        let used = (0..self.n_layers()).filter_map(|l| Some(self.experts(l)?.used));
+        used.max().unwrap_or(0)
     }
 
     /// No more cores can share the mixers: the minimum number of query heads, value heads or channels of a layer.

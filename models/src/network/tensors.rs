@@ -1,6 +1,6 @@
 //! The parts of a network: every tensor with its shape, and the content of a packed file in order.
 
-use super::{Attention, KvOrigin, Layer, Mixer, Network, NormSpan};
+use super::{Attention, Experts, KvOrigin, Layer, Mixer, Network, NormSpan};
 use crate::tensor::{LayerTensor as T, TensorId};
 
 /// Rows and columns that follow from the description; `None` if the file decides (a predictor's rank).
@@ -18,8 +18,10 @@ pub enum Content {
     /// Rows of a matrix in panels ([`crate::panel`]): attention's, predictors', those of token inputs, the head (the
     /// embedding matrix if it is tied).
     Rows(TensorId),
-    /// Neurons of a layer's FFN: Gate, Up (if there is one) and Down together.
+    /// Neurons of a layer's FFN that every token uses: Gate, Up (if there is one) and Down together.
     Neurons(usize),
+    /// The same of a layer's experts, one after the other.
+    Experts(usize),
     /// Rows of a table, one after the other, of which each token has one: the embedding if it is not the head, and
     /// token inputs.
     Table(TensorId),
@@ -29,7 +31,9 @@ impl Content {
     /// The layer it belongs to.
     pub fn layer(self) -> Option<usize> {
         match self {
-            Self::Rows(TensorId::Layer(layer, _)) | Self::Neurons(layer) => Some(layer),
+            Self::Rows(TensorId::Layer(layer, _)) | Self::Neurons(layer) | Self::Experts(layer) => {
+                Some(layer)
+            }
             Self::Rows(_) | Self::Table(_) => None,
         }
     }
@@ -38,8 +42,13 @@ impl Content {
     pub fn matrix(self) -> Option<TensorId> {
         match self {
             Self::Rows(tensor) | Self::Table(tensor) => Some(tensor),
-            Self::Neurons(_) => None,
+            Self::Neurons(_) | Self::Experts(_) => None,
         }
+    }
+
+    /// Whether it has neurons of an FFN.
+    pub fn is_ffn(self) -> bool {
+        matches!(self, Self::Neurons(_) | Self::Experts(_))
     }
 
     /// Whether it belongs to an activation predictor.
@@ -57,7 +66,7 @@ impl Network {
         }
     }
 
-    /// The content of a packed file, in its order: layer by layer, then the tables, then
+    /// The content of a packed file, in its order, which is that of use: layer by layer, then the tables, then
     /// predictors.
     pub fn contents(&self, predictors: bool) -> Vec<Content> {
         let rows = |l, t| Content::Rows(TensorId::Layer(l, t));
@@ -69,10 +78,19 @@ impl Network {
                 .filter(|c| there(c)),
         );
         for (l, layer) in self.layers.iter().enumerate() {
+            let of_router = [T::Router, T::SharedGate].map(|t| rows(l, t));
+            let of_router = of_router.into_iter().filter(|c| there(c));
+            let experts = layer.ffn.body.experts.as_ref();
+            let (early, late): (Vec<_>, Vec<_>) =
+                of_router.partition(|_| experts.is_some_and(|e| e.router.before_layer));
+            contents.extend(early);
             let inputs = layer.mixer.body.inputs().into_iter();
             contents.extend(inputs.map(|(t, _)| rows(l, t)));
             contents.push(rows(l, T::O));
-            contents.push(Content::Neurons(l));
+            contents.extend(late);
+            let ffn = &layer.ffn.body;
+            contents.extend((ffn.d_ff > 0).then_some(Content::Neurons(l)));
+            contents.extend(ffn.experts.as_ref().map(|_| Content::Experts(l)));
             let of_input = [T::InputGate, T::InputProjection].map(|t| rows(l, t));
             contents.extend(of_input.iter().filter(|c| there(c)));
         }
@@ -89,6 +107,51 @@ impl Network {
             contents.extend([T::PredictorFc1, T::PredictorFc2].map(|t| rows(l, t)));
         }
         contents
+    }
+
+    /// Neurons of a content, and of each of its experts: these and no others are in one cluster. 0 and 1 for a content
+    /// without neurons.
+    pub fn neurons(&self, content: Content) -> (usize, usize) {
+        match content {
+            Content::Neurons(layer) => {
+                let d_ff = self.ffn(layer).d_ff;
+                (d_ff, d_ff.max(1))
+            }
+            Content::Experts(layer) => {
+                let experts = self.experts(layer);
+                experts.map_or((0, 1), |e| (e.n_neurons(), e.d_ff))
+            }
+            Content::Rows(_) | Content::Table(_) => (0, 1),
+        }
+    }
+
+    /// Which part of a content's clusters a token uses: that of the experts that are chosen for it.
+    pub fn used_share(&self, content: Content) -> f64 {
+        match content {
+            Content::Experts(layer) => {
+                let experts = self.experts(layer);
+                experts.map_or(0.0, |e| e.used as f64 / e.count as f64)
+            }
+            _ => 1.0,
+        }
+    }
+
+    /// The expert to which a neuron of a content belongs, if it is one's.
+    pub fn expert_of(&self, content: Content, neuron: usize) -> Option<u16> {
+        match content {
+            // There are at most 2^16 of them.
+            Content::Experts(_) => Some((neuron / self.neurons(content).1) as u16),
+            _ => None,
+        }
+    }
+
+    /// Matrices with a row for each neuron of a content, and the one with columns.
+    pub fn neuron_matrices(&self, content: Content) -> (&'static [T], T) {
+        match content {
+            Content::Experts(layer) => (self.ffn(layer).expert_row_matrices(), T::ExpertDown),
+            Content::Neurons(layer) => (self.ffn(layer).row_matrices(), T::Down),
+            Content::Rows(_) | Content::Table(_) => (&[], T::Down),
+        }
     }
 
     /// Norms, biases and learned positions, which are always in memory, with their lengths, in the order of a packed
@@ -117,6 +180,11 @@ impl Network {
     /// Rows and columns of a layer's norm, bias or other vector, if it has one.
     fn vector_shape(&self, layer: &Layer, t: T) -> Option<(usize, usize)> {
         let (mixer, ffn, d) = (&layer.mixer, &layer.ffn.body, self.d_model);
+        if let Some(experts) = &ffn.experts
+            && let Some(shape) = expert_vector(experts, d, t)
+        {
+            return Some(shape);
+        }
         let len = match t {
             T::AttnNorm => mixer.pre_norm.map(|_| d),
             T::AttnNormBias => mixer.pre_norm.filter(|n| n.bias).map(|_| d),
@@ -189,11 +257,20 @@ impl Network {
         if let Some(&(_, rows)) = mixer.inputs().iter().find(|(input, _)| *input == t) {
             return Some(shape(rows, d));
         }
+        let experts = ffn.experts.as_ref();
+        let of_experts = |rows: fn(&Experts) -> usize, cols: usize| {
+            experts.map(|experts| shape(rows(experts), cols))
+        };
         match t {
             T::O => Some(shape(d, mixer.out_dim())),
-            T::Up if !ffn.gated => None,
+            T::Gate | T::Up | T::Down | T::DownT if ff == 0 => None,
+            T::Up | T::ExpertUp if !ffn.gated => None,
             T::Gate | T::Up | T::DownT => Some(shape(ff, d)),
             T::Down => Some(shape(d, ff)),
+            T::Router => of_experts(|e| e.count, d),
+            T::ExpertGate | T::ExpertUp => of_experts(Experts::n_neurons, d),
+            T::ExpertDown => experts.map(|e| shape(e.count * d, e.d_ff)),
+            T::SharedGate => experts.filter(|e| e.shared_gate).map(|_| shape(1, d)),
             T::InputGate => layer.input.as_ref().map(|_| shape(self.input_width(), d)),
             T::InputProjection => layer.input.as_ref().map(|_| shape(d, self.input_width())),
             T::PredictorFc1 => Some(Shape {
@@ -209,6 +286,18 @@ impl Network {
                 Some(shape(rows, cols))
             }
         }
+    }
+}
+
+/// Rows and columns of a bias of experts or their router, if they have it.
+fn expert_vector(experts: &Experts, d_model: usize, t: T) -> Option<(usize, usize)> {
+    let (n, router) = (experts.count, &experts.router);
+    match t {
+        T::RouterBias => router.bias.then_some((1, n)),
+        T::SelectionBias => router.selection_bias.then_some((1, n)),
+        T::ExpertGateBias | T::ExpertUpBias => experts.bias.then_some((n, experts.d_ff)),
+        T::ExpertDownBias => experts.bias.then_some((n, d_model)),
+        _ => None,
     }
 }
 
@@ -229,6 +318,7 @@ fn attention_vector(a: &Attention, d_model: usize, t: T) -> Option<(usize, usize
         T::KBias => Some(a.k_rows()).filter(|&rows| a.qkv_bias && rows > 0),
         T::VBias => Some(a.v_rows()).filter(|&rows| a.qkv_bias && rows > 0),
         T::OBias => a.out_bias.then_some(d_model),
+        T::Sinks => a.sinks.then_some(a.n_heads),
         _ => None,
     };
     len.map(|len| (1, len))

@@ -21,6 +21,7 @@ impl Oracle {
             KvOrigin::Layer(origin) => origin,
             KvOrigin::Own | KvOrigin::KeysAlone => l,
         };
+        let sinks = self.weights.vector(TensorId::Layer(l, T::Sinks));
         let past = &mut self.past[origin];
         past.keys.extend(keys);
         past.values.extend(values);
@@ -40,7 +41,9 @@ impl Oracle {
                 let cap = a.softcap.map(f64::from);
                 cap.map_or(score, |cap| cap * (score / cap).tanh())
             };
-            let scores = visible.clone().map(score).collect();
+            // A sink takes its part, and has no value.
+            let sink = sinks.map(|sinks| f64::from(sinks[i]));
+            let scores = visible.clone().map(score).chain(sink).collect();
             let mut sum = vec![0.0f64; a.head_dim];
             for (t, p) in visible.clone().zip(softmax(scores)) {
                 for (s, &value) in sum.iter_mut().zip(&past.values[head(t)]) {

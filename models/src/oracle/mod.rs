@@ -7,6 +7,7 @@
 //! convolutions (LFM2, Liquid AI 2025), gated delta nets (Yang et al. 2024).
 
 mod attention;
+mod ffn;
 mod recurrent;
 mod weights;
 
@@ -15,7 +16,7 @@ use std::borrow::Cow;
 use crate::error::{ModelError, Result};
 use crate::network::{Block, Mixer, Network, Norm, NormKind};
 use crate::tensor::{LayerTensor as T, TensorId, TensorSource};
-use weights::{Layer, Matrix, Predictor, Weights, dot};
+use weights::{Matrix, Weights, dot};
 
 /// A model as the papers define it, with its own f32 KV cache.
 pub struct Oracle {
@@ -151,7 +152,7 @@ impl Oracle {
             if !parallel || block.pre_norm.is_some() {
                 h = self.input_of(&block, (l, T::FfnNorm, T::FfnNormBias), from);
             }
-            let y = self.ffn(l, from, &h);
+            let y = self.ffn(l, [&before, from, &h]);
             self.add_output(&block, (l, T::FfnPostNorm), y, &mut x);
             if let Some(block) = self.network.layers[l].input.clone() {
                 let y = self.mix_input(l, &inputs, &x);
@@ -301,48 +302,6 @@ impl Oracle {
             false => Cow::Borrowed(x),
         }
     }
-
-    /// The FFN, neuron by neuron. `x`: the residual stream, which the predictor reads; `h`:
-    /// the FFN's input, both `[d_model]`.
-    fn ffn(&mut self, l: usize, x: &[f32], h: &[f32]) -> Vec<f32> {
-        let (d_ff, activation) = (self.network.ffn(l).d_ff, self.network.ffn(l).activation);
-        let Layer {
-            gate,
-            up,
-            down,
-            predictor,
-            ..
-        } = &self.weights.layers[l];
-        let predictor = predictor.as_ref().filter(|_| self.predicted);
-        let scores = predictor.map(|p| predictor_scores(p, x)); // [d_ff]
-        let gate_input = self.input(gate, h);
-        let up = up.as_ref().map(|up| (up, self.input(up, h)));
-        let bias = self.weights.vector(TensorId::Layer(l, T::GateBias)); // [d_ff]
-        let mut neurons = vec![0.0; d_ff];
-        for (i, neuron) in neurons.iter_mut().enumerate() {
-            let skipped = |s: &Vec<f32>| s[i] < self.network.predictor_threshold;
-            if scores.as_ref().is_some_and(skipped) {
-                continue;
-            }
-            let bias = bias.map_or(0.0, |bias| f64::from(bias[i]));
-            let g = activation.gate((dot(gate.row(i), &gate_input) + bias) as f32);
-            self.active[l] += u64::from(g > 0.0);
-            *neuron = match &up {
-                Some((up, input)) => g * activation.up(dot(up.row(i), input) as f32),
-                None => g,
-            };
-        }
-        self.times(down, (l, Some(T::DownBias)), &neurons)
-    }
-}
-
-/// `fc2 · relu(fc1 · x)`, `[d_ff]`.
-fn predictor_scores(predictor: &Predictor, x: &[f32]) -> Vec<f32> {
-    let mut hidden = predictor.fc1.times(x); // [rank]
-    for v in &mut hidden {
-        *v = v.max(0.0);
-    }
-    predictor.fc2.times(&hidden)
 }
 
 /// `x` as 8-bit codes with a scale per 32 elements can hold it: `round(x * 127 / max)`, ties to even.

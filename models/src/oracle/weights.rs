@@ -64,13 +64,27 @@ pub(super) struct Layer {
     /// Those of the mixer's input, in the order of [`Mixer::inputs`](crate::network::Mixer::inputs): Q, K and V of
     /// attention, as far as it has them, `[rows, d_model]` each.
     pub(super) inputs: Vec<Matrix>,
-    pub(super) o: Matrix,    // [d_model, all heads or channels]
+    pub(super) o: Matrix, // [d_model, all heads or channels]
+    /// Neurons that every token uses.
+    pub(super) neurons: Option<Neurons>,
+    pub(super) experts: Option<Experts>,
+    pub(super) predictor: Option<Predictor>,
+    pub(super) input: Option<InputMixer>,
+}
+
+/// The matrices of an FFN, or of all experts.
+pub(super) struct Neurons {
     pub(super) gate: Matrix, // [d_ff, d_model]
     /// `[d_ff, d_model]`; `None` if the FFN is not gated.
     pub(super) up: Option<Matrix>,
     pub(super) down: Matrix, // [d_model, d_ff]
-    pub(super) predictor: Option<Predictor>,
-    pub(super) input: Option<InputMixer>,
+}
+
+/// Experts, one after the other: rows of Gate and Up are neurons of all, rows of Down results of all.
+pub(super) struct Experts {
+    pub(super) router: Matrix,              // [n_experts, d_model]
+    pub(super) shared_gate: Option<Matrix>, // [1, d_model]
+    pub(super) neurons: Neurons,
 }
 
 /// What mixes a token's input into the residual stream.
@@ -145,9 +159,29 @@ impl Layer {
             Some(_) => get(t).map(Some),
             None => Ok(None),
         };
-        let down = match has(LayerTensor::DownT) {
-            true => get(LayerTensor::DownT)?.transposed(),
-            false => get(LayerTensor::Down)?,
+        let ffn = source.network().ffn(layer);
+        let neurons = match (ffn.d_ff, has(LayerTensor::DownT)) {
+            (0, _) => None,
+            (_, transposed) => Some(Neurons {
+                gate: get(LayerTensor::Gate)?,
+                up: of_network(LayerTensor::Up)?,
+                down: match transposed {
+                    true => get(LayerTensor::DownT)?.transposed(),
+                    false => get(LayerTensor::Down)?,
+                },
+            }),
+        };
+        let experts = match ffn.experts {
+            None => None,
+            Some(_) => Some(Experts {
+                router: get(LayerTensor::Router)?,
+                shared_gate: of_network(LayerTensor::SharedGate)?,
+                neurons: Neurons {
+                    gate: get(LayerTensor::ExpertGate)?,
+                    up: of_network(LayerTensor::ExpertUp)?,
+                    down: get(LayerTensor::ExpertDown)?,
+                },
+            }),
         };
         let predictor = match has(LayerTensor::PredictorFc1) {
             true => Some(Predictor {
@@ -160,9 +194,8 @@ impl Layer {
         Ok(Self {
             inputs: inputs.map(|(t, _)| get(t)).collect::<Result<_>>()?,
             o: get(LayerTensor::O)?,
-            gate: get(LayerTensor::Gate)?,
-            up: of_network(LayerTensor::Up)?,
-            down,
+            neurons,
+            experts,
             predictor,
             input: match source.network().layers[layer].input {
                 None => None,

@@ -81,7 +81,10 @@ impl Fields {
 
     /// The field, unless it is absent, null or has already been read.
     pub(crate) fn unasked(&self, name: &str) -> Option<&Value> {
-        match self.asked.borrow().contains(name) {
+        let asked = self.asked.borrow();
+        let spelled =
+            |(asked_name, own): &(&str, &str)| *own == name && asked.contains(*asked_name);
+        match asked.contains(name) || self.spellings.iter().any(spelled) {
             true => None,
             false => {
                 let value = self.object.get(self.spelling(name));

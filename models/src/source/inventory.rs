@@ -72,9 +72,9 @@ impl Inventory {
         }
         let stored = kept.elements;
         let parts = match kept.form {
-            Form::Row(number) => return self.place_row(ids, number, stored, found),
+            Form::Numbered(number) => return self.place_share(ids, number, stored, found),
             Form::Rows => self.rows(network, ids, &found)?,
-            Form::ByHead => self.rows_by_head(network, ids, &found)?,
+            Form::ByGroup => self.rows_by_group(network, ids, &found)?,
             Form::Columns => self.columns(network, ids, &found)?,
         };
         for (&id, (meta, place)) in ids.iter().zip(parts) {
@@ -90,8 +90,8 @@ impl Inventory {
         Ok(())
     }
 
-    /// Records that `found` is row `number` of the tensors `ids`, of which there is one.
-    fn place_row(
+    /// Records that `found` is the share `number` of the tensors `ids`, of which there is one.
+    fn place_share(
         &mut self,
         ids: &[TensorId],
         number: usize,
@@ -151,28 +151,29 @@ impl Inventory {
         Ok(placed.collect())
     }
 
-    /// The parts of a tensor that contains a share of each of them for every key/value head.
-    fn rows_by_head(
+    /// The parts of a tensor that contains a share of each of them for every key/value head, or for every expert.
+    fn rows_by_group(
         &self,
         network: &Network,
         ids: &[TensorId],
         found: &Found,
     ) -> Result<Vec<(TensorMeta, Place)>> {
         let parts = self.cut(network, ids, &found.meta)?;
-        let heads = match ids[0] {
+        let groups = match ids[0] {
+            TensorId::Layer(layer, T::ExpertGate) => network.experts(layer).map_or(1, |e| e.count),
             TensorId::Layer(layer, _) => network.attention(layer).map_or(1, |a| a.n_kv_heads),
             _ => 1,
         };
-        let of_head = found.meta.bytes() / heads;
+        let of_group = found.meta.bytes() / groups;
         let mut before = 0;
         let placed = parts.into_iter().map(|meta| {
-            let bytes = meta.bytes() / heads;
-            let piece = |head: usize| Piece {
+            let bytes = meta.bytes() / groups;
+            let piece = |group: usize| Piece {
                 file: found.file,
-                start: found.start + (head * of_head + before) as u64,
+                start: found.start + (group * of_group + before) as u64,
                 bytes,
             };
-            let pieces = (0..heads).map(|head| (head, piece(head))).collect();
+            let pieces = (0..groups).map(|group| (group, piece(group))).collect();
             before += bytes;
             (meta, Place::Pieces(pieces))
         });
@@ -347,6 +348,7 @@ impl Inventory {
             match content {
                 Content::Rows(id) | Content::Table(id) => self.require(network, id)?,
                 Content::Neurons(layer) => self.check_ffn(network, layer)?,
+                Content::Experts(layer) => self.check_experts(network, layer)?,
             }
         }
         for (id, _) in network.vectors() {
@@ -370,6 +372,12 @@ impl Inventory {
             (None, None) => self.require(network, id(T::Down)),
             _ => Ok(()),
         }
+    }
+
+    fn check_experts(&self, network: &Network, layer: usize) -> Result<()> {
+        let rows = network.ffn(layer).expert_row_matrices().iter();
+        rows.chain(&[T::ExpertDown])
+            .try_for_each(|&t| self.require(network, TensorId::Layer(layer, t)))
     }
 
     fn check_predictor(&self, network: &Network, layer: usize) -> Result<()> {

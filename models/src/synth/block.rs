@@ -72,6 +72,22 @@ impl Block {
                     *o = (low + 8) as u8 | ((high + 8) as u8) << 4;
                 }
             }
+            BlockType::F32 => {
+                let scale = self.scale.to_f32();
+                for (o, &code) in out.chunks_exact_mut(4).zip(&self.codes) {
+                    o.copy_from_slice(&(scale * f32::from(code)).to_le_bytes());
+                }
+            }
+            // The nearest power of two, and the magnitudes by rank: 7 of them, which are not equally far apart.
+            BlockType::MXFP4 => {
+                let exponent = self.scale.to_f32().log2().round().clamp(-100.0, 100.0);
+                out[0] = (128.0 + exponent) as u8;
+                let nibble = |code: i8| code.unsigned_abs() | u8::from(code < 0) << 3;
+                let (low, high) = self.codes.split_at(LEN / 2);
+                for ((o, &low), &high) in out[1..].iter_mut().zip(low).zip(high) {
+                    *o = nibble(low) | nibble(high) << 4;
+                }
+            }
             BlockType::Q8_0 => {
                 out[..2].copy_from_slice(&self.scale.to_le_bytes());
                 for (o, &code) in out[2..].iter_mut().zip(&self.codes) {

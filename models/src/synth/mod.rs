@@ -18,11 +18,16 @@
 //! fc2 has the gate's, rounded, with a lower threshold. What they cannot see is the noise in gate rows and in the
 //! stream.
 //!
+//! **Experts.** A router's row has a coefficient per varying group, as a gate row has, and a popularity in the constant
+//! ones. With the defaults, tokens use the experts of Qwen3-30B about as unequally as published traces do, and as many
+//! of them again in the next token and in later ones.
+//!
 //! **Values** are small integers times a scale per 32 elements, so that a seed gives the same model in Q4_0, Q8_0 and
 //! F16. Every row is computed from random numbers by position (no state), so any range of bytes can be read at any
 //! time.
 
 mod block;
+mod experts;
 mod planting;
 mod random;
 mod rows;
@@ -64,7 +69,7 @@ pub enum Form {
 }
 
 /// What to make.
-#[derive(Clone, Copy, Debug, PartialEq)]
+#[derive(Clone, Copy, Debug)]
 pub struct SynthOptions {
     /// Sizes.
     pub shape: Shape,
@@ -93,7 +98,10 @@ impl SynthOptions {
             seed: 1,
             layers: None,
             rank: None,
-            planting: Planting::default(),
+            planting: Planting {
+                density: shape.density,
+                ..Planting::default()
+            },
         }
     }
 }
@@ -133,14 +141,19 @@ impl SynthSource {
             "{} synth seed={} rank={rank} density={}",
             shape.name, options.seed, options.planting.density
         );
-        let network = shape.network(options.form == Form::Sparse, n_layers, name);
+        let form = match shape.has_experts() {
+            // Without predictors, and Down as other engines have it.
+            true => Form::Plain,
+            false => options.form,
+        };
+        let network = shape.network(form == Form::Sparse, n_layers, name);
         let stream = Stream::of_seed(options.seed);
         let plan = Plan::new(options.planting, &network, rank, stream)?;
         Ok(Self {
             program: std::env::current_exe()
                 .map_err(|e| ModelError::io("forebay", "find the program itself", e))?,
             tokenizer: vocabulary(network.vocab_size),
-            tensors: tensors(&network, options.form, options.format, rank),
+            tensors: tensors(&network, form, (options.format, shape.expert_format), rank),
             rows: Rows::new(plan, stream),
             network,
         })
@@ -149,7 +162,7 @@ impl SynthSource {
     /// Bytes `offset..` of a matrix.
     fn read_matrix(&self, id: TensorId, meta: &TensorMeta, mut offset: usize, out: &mut [u8]) {
         let (row_bytes, block_bytes) = (meta.row_bytes(), meta.row_bytes() / (meta.cols / LEN));
-        let mut whole = [0; 2 * LEN];
+        let mut whole = [0; 4 * LEN];
         let whole = &mut whole[..block_bytes];
         let mut rest = out;
         while !rest.is_empty() {
@@ -210,11 +223,14 @@ impl TensorSource for SynthSource {
             let remedy = format!("it has {} bytes", meta.bytes());
             return Err(refused(&meta.name, problem, remedy));
         }
-        if meta.rows == 1 {
-            // A norm's gain: 1 throughout.
-            let gain = 1.0f32.to_le_bytes();
+        if id.is_vector() {
+            // Norms have 1 throughout, biases and sinks 0.
+            let is_zero =
+                matches!(id, TensorId::Layer(_, t) if t.is_bias() || t == LayerTensor::Sinks);
+            let value: f32 = if is_zero { 0.0 } else { 1.0 };
+            let bytes = value.to_le_bytes();
             for (at, byte) in (offset..).zip(out) {
-                *byte = gain[at % gain.len()];
+                *byte = bytes[at % bytes.len()];
             }
         } else {
             self.read_matrix(id, meta, offset, out);
@@ -235,7 +251,7 @@ fn refused(field: &str, problem: String, remedy: String) -> ModelError {
 fn tensors(
     network: &Network,
     form: Form,
-    format: BlockType,
+    (format, of_experts): (BlockType, Option<BlockType>),
     rank: usize,
 ) -> BTreeMap<TensorId, TensorMeta> {
     use LayerTensor as T;
@@ -246,9 +262,11 @@ fn tensors(
     };
     let of = |content: Content| match content {
         Content::Rows(id) | Content::Table(id) => vec![id],
-        Content::Neurons(l) => {
-            let of_ffn = network.ffn(l).row_matrices().iter().chain([&down]);
-            of_ffn.map(|&t| TensorId::Layer(l, t)).collect()
+        Content::Neurons(l) | Content::Experts(l) => {
+            let (rows, columns) = network.neuron_matrices(content);
+            let columns = if columns == T::Down { down } else { columns };
+            let of_ffn = rows.iter().copied().chain([columns]);
+            of_ffn.map(|t| TensorId::Layer(l, t)).collect()
         }
     };
     let matrices = network.contents(sparse).into_iter().flat_map(of);
@@ -261,10 +279,12 @@ fn tensors(
         });
         let meta = TensorMeta {
             name: format!("{id:?}"),
-            block: if id.is_vector() {
-                BlockType::F32
-            } else {
-                format
+            block: match id {
+                // Routers are small, and converters leave them as they are.
+                TensorId::Layer(_, T::Router | T::SharedGate) => BlockType::F32,
+                id if id.is_vector() => BlockType::F32,
+                id if id.is_of_experts() => of_experts.unwrap_or(format),
+                _ => format,
             },
             rows: shape.rows.unwrap_or(rank),
             cols: shape.cols.unwrap_or(rank),

@@ -3,7 +3,7 @@
 use super::block::{AMPLITUDE, INTEGERS_DEVIATION, LEN};
 use super::random::{Stream, normal_quantile};
 use crate::error::{ModelError, Result};
-use crate::network::{Attention, Network};
+use crate::network::{Attention, Network, RopePairing};
 
 /// The parameters.
 ///
@@ -65,6 +65,11 @@ const WINDOW_BAND: std::ops::RangeInclusive<f32> = 0.03..=0.12;
 /// Variance of the context that a layer after the first adds, relative to the first's.
 const CONTEXT_GROWTH: f64 = 0.02;
 
+/// Standard deviation of what makes an expert popular with all tokens, relative to 1 for a router's logits.
+const ROUTER_POPULARITY: f64 = 0.7;
+/// The same of what the context adds.
+const ROUTER_CONTEXT: f64 = 0.5;
+
 /// Noise of a query or key, relative to about 1 for the planted part.
 const ATTENTION_NOISE: f64 = 0.1;
 
@@ -97,6 +102,8 @@ pub(super) struct Plan {
     network: Network,
     /// That of all layers.
     pub(super) attention: Attention,
+    /// Which elements of a head rotate together.
+    pub(super) pairing: RopePairing,
     /// Frequencies of the rotation, `[head_dim / 2]`.
     frequencies: Vec<f32>,
     /// Mean of the neurons' thresholds.
@@ -147,6 +154,7 @@ impl Plan {
             attention,
             threshold: normal_quantile(1.0 - planting.density) * deviation,
             window: window(&frequencies, planting.attention_peak),
+            pairing: network.ropes[0].pairing,
             frequencies,
         })
     }
@@ -217,6 +225,29 @@ impl Plan {
         -beta * self.deviation(self.context(l)) / (self.n_constant() * self.planting.constant)
     }
 
+    /// Factor for a router's rows and its coefficients of the constant, the token's and the context's groups, if the
+    /// expert's rank in popularity is the normal deviate `place`. Logits have variance 1.
+    pub(super) fn route(&self, l: usize, place: f32) -> (f64, [f64; 3]) {
+        let context = self.context(l);
+        let constant = ROUTER_POPULARITY * f64::from(place) * self.deviation(context)
+            / (self.n_constant() * self.planting.constant);
+        let own = (1.0 - ROUTER_POPULARITY.powi(2) - ROUTER_CONTEXT.powi(2)).sqrt();
+        let token = own * (1.0 + context).sqrt();
+        let of_context = ROUTER_CONTEXT * ((1.0 + context) / context).sqrt();
+        let before = self
+            .network
+            .experts(l)
+            .is_some_and(|e| e.router.before_layer);
+        // Its input is then the stream itself.
+        let unit = self.unit(l)
+            / if before {
+                self.rms_before_attention(l)
+            } else {
+                1.0
+            };
+        (unit, [constant, token, of_context])
+    }
+
     /// Coefficient of the constant groups in rows of Q and K of layer `l` for an element of pair `pair`
     /// of a head.
     pub(super) fn query(&self, l: usize, pair: usize) -> f64 {
@@ -251,7 +282,9 @@ impl Plan {
     pub(super) fn down_scale(&self, l: usize) -> f64 {
         // Approximate mean square of relu(g - beta) * u over all neurons: the gate's excess is
         // about as large as its deviation, and so is up.
-        let hidden = self.network.ffn(0).d_ff as f64 * self.planting.density;
+        let ffn = self.network.ffn(0);
+        let of_experts = ffn.experts.as_ref().map_or(0, |e| e.used * e.d_ff);
+        let hidden = (ffn.d_ff + of_experts) as f64 * self.planting.density;
         self.planting.ffn_share * self.rms(self.context(l)) / (hidden.sqrt() * INTEGERS_DEVIATION)
     }
 }

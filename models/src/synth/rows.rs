@@ -6,6 +6,7 @@ use super::block::{AMPLITUDE, Block, LEN, integers, noise};
 use super::planting::{Plan, Subspace};
 use super::random::Stream;
 use super::vocabulary::N_CONTROL;
+use crate::network::RopePairing;
 use crate::tensor::{LayerTensor, TensorId};
 
 /// Noise in the unplanted parts of planted rows, relative to what is planted elsewhere.
@@ -130,11 +131,15 @@ impl Rows {
                     sign: plan.signs[row],
                 }
             }
-            LayerTensor::Gate => {
+            LayerTensor::Router | LayerTensor::SharedGate => {
+                let (unit, strengths) = plan.route(l, stream.normal(PLACE));
+                planted(unit, strengths)
+            }
+            LayerTensor::Gate | LayerTensor::ExpertGate => {
                 let threshold = plan.threshold(l, stream.normal(PLACE), 0.0);
                 planted(plan.unit(l), [threshold, 1.0, 1.0])
             }
-            LayerTensor::Up => planted(plan.unit(l), [0.0, 1.0, 1.0]),
+            LayerTensor::Up | LayerTensor::ExpertUp => planted(plan.unit(l), [0.0, 1.0, 1.0]),
             LayerTensor::PredictorFc1 => Row::Feature {
                 group: row % plan.n_groups,
                 sign: if row < plan.n_groups { 1 } else { -1 },
@@ -176,7 +181,11 @@ impl Rows {
         let (head, element) = (row / self.head_dim, row % self.head_dim);
         let kv_row = head / heads_per_kv * self.head_dim + element;
         let sign = self.stream(TensorId::Layer(l, LayerTensor::K), kv_row);
-        let constant = self.plan.query(l, element / 2) * f64::from(sign.sign(PLACE));
+        let pair = match self.plan.pairing {
+            RopePairing::Interleaved => element / 2,
+            RopePairing::HalfSplit => element % (self.head_dim / 2),
+        };
+        let constant = self.plan.query(l, pair) * f64::from(sign.sign(PLACE));
         Row::Planted(Planted {
             stream,
             constant,

@@ -1,10 +1,12 @@
 //! The shapes that can be made.
 
+use super::experts;
+use crate::block::BlockType;
 use crate::error::{ModelError, Result};
 use crate::network::{Activation, Network, Rope, RopePairing, Uniform};
 
 /// Sizes of a model, after a published one.
-#[derive(Clone, Copy, Debug, PartialEq)]
+#[derive(Clone, Copy, Debug)]
 pub struct Shape {
     /// Name on the command line.
     pub name: &'static str,
@@ -23,11 +25,35 @@ pub struct Shape {
     /// block each, so that no format rounds what is planted; the predictors are then 2% of the file and name 99% of the
     /// active neurons.
     pub(super) rank: usize,
+    /// Share of neurons that are active in the sparse form, unless the caller wants another.
+    pub(super) density: f64,
+    /// Format of the experts in place of that of all matrices.
+    pub(super) expert_format: Option<BlockType>,
+    /// What is different from the plainest network. `d_ff` is the width of an expert, if it makes some.
+    change: Option<fn(&mut Network)>,
 }
+
+/// A shape of plain blocks.
+const PLAIN: Shape = Shape {
+    name: "",
+    activation: Activation::Silu,
+    n_layers: 0,
+    d_model: 0,
+    n_heads: 0,
+    n_kv_heads: 0,
+    head_dim: 128,
+    d_ff: 0,
+    vocab_size: 0,
+    context_length: 4096,
+    rank: 64,
+    density: 0.1,
+    expert_format: None,
+    change: None,
+};
 
 impl Shape {
     /// Every shape.
-    pub const ALL: [Self; 3] = [
+    pub const ALL: [Self; 9] = [
         // PowerInfer/TurboSparse-Mistral-Instruct's config.json.
         Self {
             name: "turbosparse-mistral-7b",
@@ -41,6 +67,7 @@ impl Shape {
             vocab_size: 32_064,
             context_length: 4096,
             rank: 256,
+            ..PLAIN
         },
         // SparseLLM/ReluLLaMA-7B's config.json.
         Self {
@@ -55,6 +82,7 @@ impl Shape {
             vocab_size: 32_000,
             context_length: 4096,
             rank: 256,
+            ..PLAIN
         },
         // Small enough for tests; its head_dim is that of many small models.
         Self {
@@ -69,8 +97,101 @@ impl Shape {
             vocab_size: 512,
             context_length: 2048,
             rank: 64,
+            ..PLAIN
+        },
+        // Qwen/Qwen3-30B-A3B's config.json.
+        Self {
+            name: "qwen3-30b-a3b",
+            n_layers: 48,
+            d_model: 2048,
+            n_heads: 32,
+            n_kv_heads: 4,
+            d_ff: 768,
+            vocab_size: 151_936,
+            context_length: 40_960,
+            rank: 128,
+            change: Some(experts::qwen3_30b),
+            ..PLAIN
+        },
+        // openai/gpt-oss-20b's config.json.
+        Self {
+            name: "gpt-oss-20b",
+            activation: experts::GPT_OSS,
+            n_layers: 24,
+            d_model: 2880,
+            n_heads: 64,
+            n_kv_heads: 8,
+            head_dim: 64,
+            d_ff: 2880,
+            vocab_size: 201_088,
+            context_length: 131_072,
+            expert_format: Some(BlockType::MXFP4),
+            change: Some(experts::gpt_oss_20b),
+            ..PLAIN
+        },
+        // PowerInfer/SmallThinker-4BA0.6B-Instruct's config.json.
+        Self {
+            name: "smallthinker-4b",
+            activation: Activation::Relu,
+            n_layers: 32,
+            d_model: 1536,
+            n_heads: 12,
+            n_kv_heads: 2,
+            d_ff: 768,
+            vocab_size: 151_936,
+            context_length: 32_768,
+            density: 0.4,
+            change: Some(experts::smallthinker_4b),
+            ..PLAIN
+        },
+        // PowerInfer/SmallThinker-21BA3B-Instruct's config.json.
+        Self {
+            name: "smallthinker-21b",
+            activation: Activation::Relu,
+            n_layers: 52,
+            d_model: 2560,
+            n_heads: 28,
+            n_kv_heads: 4,
+            d_ff: 768,
+            vocab_size: 151_936,
+            context_length: 16_384,
+            density: 0.4,
+            change: Some(experts::smallthinker_21b),
+            ..PLAIN
+        },
+        // allenai/OLMoE-1B-7B-0924's config.json.
+        Self {
+            name: "olmoe-1b-7b",
+            n_layers: 16,
+            d_model: 2048,
+            n_heads: 16,
+            n_kv_heads: 16,
+            d_ff: 1024,
+            vocab_size: 50_304,
+            rank: 128,
+            change: Some(experts::olmoe),
+            ..PLAIN
+        },
+        // Small enough for tests.
+        Self {
+            name: "tiny-experts",
+            n_layers: 4,
+            d_model: 256,
+            n_heads: 4,
+            n_kv_heads: 2,
+            head_dim: 64,
+            d_ff: 96,
+            vocab_size: 512,
+            context_length: 2048,
+            change: Some(experts::tiny),
+            ..PLAIN
         },
     ];
+
+    /// Whether it has experts: then there is one form of it.
+    pub fn has_experts(&self) -> bool {
+        self.change.is_some()
+    }
 
     /// The shape called `name`.
     ///
@@ -87,11 +208,11 @@ impl Shape {
 
     /// The network of the sparse form, or one with SiLU of the same size.
     pub(super) fn network(&self, sparse: bool, n_layers: usize, name: String) -> Network {
-        let activation = match sparse {
+        let activation = match sparse || self.has_experts() {
             true => self.activation,
             false => Activation::Silu,
         };
-        Uniform {
+        let mut network = Uniform {
             name,
             n_layers,
             d_model: self.d_model,
@@ -109,6 +230,10 @@ impl Shape {
             tied_head: false,
             predictor_threshold: 0.0,
         }
-        .network()
+        .network();
+        if let Some(change) = self.change {
+            change(&mut network);
+        }
+        network
     }
 }

@@ -47,6 +47,9 @@ const HIDDEN_BEHIND_FFN: f64 = 0.2;
 /// Factor for reads of single neurons with one compute core: no other core computes while it waits.
 const ALONE_READ_COST: f64 = 1.25;
 
+/// Reads of clusters of experts in flight.
+const EXPERT_DEPTH: usize = 16;
+
 /// Reads of single neurons in flight: as many as the driver accepts.
 pub(crate) const NEURON_DEPTH: usize = 64;
 
@@ -127,7 +130,7 @@ impl Rates<'_> {
             predictor: self.weights(&work.predictor),
             ffn: self.weights(&work.ffn),
             head: self.weights(&work.head),
-            overhead: work.clusters as f64 * CLUSTER_SECONDS / cores
+            overhead: work.clusters * CLUSTER_SECONDS / cores
                 + work.layers as f64 * (LAYER_SECONDS + exchanges),
             ..DecodeTime::default()
         }
@@ -153,6 +156,14 @@ impl Rates<'_> {
         }
         let efficiency = STREAM_EFFICIENCY * self.window / (self.window + HALF_WINDOW);
         clusters * self.disk.seconds_per_read(bytes / clusters, self.depth) / efficiency.max(0.1)
+    }
+
+    /// Time to read `clusters` clusters of experts of `bytes` in total, seconds: all of a layer's at once.
+    pub fn experts(&self, clusters: f64, bytes: f64) -> f64 {
+        if clusters <= 0.0 {
+            return 0.0;
+        }
+        clusters * self.disk.seconds_per_read(bytes / clusters, EXPERT_DEPTH)
     }
 
     /// Time that `reads` reads of neurons, of `bytes` in total, add to a token, seconds.
@@ -188,7 +199,7 @@ impl Rates<'_> {
             };
             compute += products.max(once / batch);
         }
-        let overhead = work.clusters as f64 * CLUSTER_SECONDS / self.threads as f64 / batch;
+        let overhead = work.clusters * CLUSTER_SECONDS / self.threads as f64 / batch;
         let (clusters, bytes) = flash;
         (compute + overhead).max(self.stream(clusters, bytes) / batch)
     }

@@ -58,7 +58,7 @@ fn work() -> TokenWork {
         head: part(0.5e8),
         kv_bytes: 4e7,
         layers: 10,
-        clusters: 1000,
+        clusters: 1000.0,
     }
 }
 

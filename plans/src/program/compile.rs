@@ -85,6 +85,12 @@ impl<'a> Compiler<'a> {
                         _ => Source::Neurons { base },
                     }
                 }
+                Residency::Cached => {
+                    program.cached_clusters.push(i as u32);
+                    Source::Cached {
+                        key: program.cached_clusters.len() as u32 - 1,
+                    }
+                }
                 Residency::Streamed => {
                     program.stream.push(i as u32);
                     Source::Streamed {
@@ -95,6 +101,7 @@ impl<'a> Compiler<'a> {
             let item = Item {
                 cluster: i as u32,
                 matrix: 0,
+                expert: self.network.expert_of(entry.content, entry.first as usize),
                 source,
             };
             self.items.entry(entry.content).or_default().push(item);
@@ -162,6 +169,7 @@ impl<'a> Compiler<'a> {
         Prepare::JoinShares {
             layer,
             bias: self.vector(layer, T::DownBias),
+            expert_biases: self.vector(layer, T::ExpertDownBias),
             join,
         }
     }
@@ -253,6 +261,11 @@ impl<'a> Compiler<'a> {
         let (in_width, width) = (mixer.in_dim(), mixer.out_dim());
         let norm = self.mixer_norm(layer);
         let mut prepare: Vec<Prepare> = self.begin_layer(layer).into_iter().collect();
+        if self.routes_before(layer) {
+            prepare.push(AS_IT_IS);
+            self.router(layer, std::mem::take(&mut prepare));
+            prepare.push(self.route(layer));
+        }
         prepare.push(Prepare::Norm {
             norm,
             only_wanted: false,
@@ -299,6 +312,33 @@ impl<'a> Compiler<'a> {
         self.push(layer, prepare, work);
     }
 
+    /// Whether a layer's experts are chosen by the residual stream before the layer.
+    fn routes_before(&self, layer: usize) -> bool {
+        let experts = self.network.experts(layer);
+        experts.is_some_and(|experts| experts.router.before_layer)
+    }
+
+    /// Logits of the experts, and of the gate of what every token uses, if there is one.
+    fn router(&mut self, layer: usize, prepare: Vec<Prepare>) {
+        let id = |t| TensorId::Layer(layer, t);
+        let Some(experts) = self.network.experts(layer) else {
+            return;
+        };
+        let mut matrices = vec![(id(T::Router), 0, self.vector(layer, T::RouterBias))];
+        if experts.shared_gate {
+            matrices.push((id(T::SharedGate), experts.count, 0..0));
+        }
+        let site = (Stage::Pred, Board::Router, experts.router_width());
+        let work = self.rows(site, &matrices, Finish::Plain);
+        self.push(layer, prepare, work);
+    }
+
+    fn route(&self, layer: usize) -> Prepare {
+        Prepare::Route {
+            biases: self.vector(layer, T::SelectionBias),
+        }
+    }
+
     fn ffn(&mut self, layer: usize) {
         let block = &self.network.layers[layer].ffn;
         let parallel = self.network.layers[layer].parallel;
@@ -318,19 +358,26 @@ impl<'a> Compiler<'a> {
             // With predictors, it has joined before their phase.
             false => (Some(join).filter(|_| !predicted), None),
         };
-        let own = [Prepare::ShowResidual, input];
-        let prepare = hidden
-            .into_iter()
-            .chain(before)
-            .chain(own)
-            .chain(after)
-            .collect();
-        let items = self.items.get(&Content::Neurons(layer)).cloned();
-        let items = items.unwrap_or_default();
+        let own = [Prepare::ShowResidual, input.clone()];
+        let mut prepare: Vec<Prepare> = hidden.into_iter().chain(before).chain(own).collect();
+        if self.network.experts(layer).is_some() && !self.routes_before(layer) {
+            // The router has the same input, perhaps in another form.
+            self.router(layer, std::mem::take(&mut prepare));
+            prepare = vec![self.route(layer), input];
+        }
+        prepare.extend(after);
+        let contents = [Content::Neurons(layer), Content::Experts(layer)];
+        let items = contents
+            .iter()
+            .filter_map(|content| self.items.get(content));
+        let items: Vec<Item> = items.flatten().copied().collect();
         let bias = self.vector(layer, T::GateBias);
+        let expert_biases = [T::ExpertGateBias, T::ExpertUpBias].map(|t| self.vector(layer, t));
         let work = |part| Work::Neurons {
             part,
             bias: bias.clone(),
+            expert_biases: expert_biases.clone(),
+            routed: self.network.experts(layer).is_some(),
             items: items.clone(),
         };
         if !self.options.by_matrix {

@@ -30,6 +30,11 @@ pub enum Source {
         /// Index of its first neuron among the core's cached ones.
         base: u32,
     },
+    /// In the expert cache, or on flash.
+    Cached {
+        /// Its number among the core's cached clusters.
+        key: u32,
+    },
     /// Through the stream window.
     Streamed {
         /// Position in the cycle of reads.
@@ -54,7 +59,9 @@ impl Source {
     pub fn ordinal(self) -> Option<usize> {
         match self {
             Self::Streamed { ordinal } | Self::Preloaded { ordinal, .. } => Some(ordinal as usize),
-            Self::Pinned | Self::GatePinned { .. } | Self::Neurons { .. } => None,
+            Self::Pinned | Self::GatePinned { .. } | Self::Neurons { .. } | Self::Cached { .. } => {
+                None
+            }
         }
     }
 
@@ -64,7 +71,15 @@ impl Source {
             Self::GatePinned { base } | Self::Neurons { base } | Self::Preloaded { base, .. } => {
                 Some(base)
             }
-            Self::Pinned | Self::Streamed { .. } => None,
+            Self::Pinned | Self::Cached { .. } | Self::Streamed { .. } => None,
+        }
+    }
+
+    /// Number among the core's cached clusters, if it is one.
+    pub fn key(self) -> Option<usize> {
+        match self {
+            Self::Cached { key } => Some(key as usize),
+            _ => None,
         }
     }
 }
@@ -76,6 +91,8 @@ pub struct Item {
     pub cluster: u32,
     /// Index into [`Rows::matrices`]; 0 for neuron clusters.
     pub matrix: u16,
+    /// The expert whose neurons it has; `None` for what every token uses.
+    pub expert: Option<u16>,
     /// Where its weights come from.
     pub source: Source,
 }
@@ -91,6 +108,8 @@ pub enum Board {
     Output,
     /// The predictor's fc1 times the residual stream.
     Predictor,
+    /// Logits of the experts, and of the gate of what every token uses.
+    Router,
     /// Logits of the tokens that want them.
     Logits,
     /// The projected embeddings from which layers' inputs of tokens are made.
@@ -136,11 +155,18 @@ pub enum Prepare {
         layer: usize,
         /// Range of Down's bias in the model's vectors, which is added once to the sum; empty if it has none.
         bias: Range<usize>,
+        /// The same of all experts, of which each token's are added with their weights.
+        expert_biases: Range<usize>,
         /// How.
         join: Join,
     },
     /// The hidden values of the predictor.
     TakeHidden,
+    /// The router's logits decide which experts each token uses.
+    Route {
+        /// Range of the biases for the choice in the model's vectors; empty if there are none.
+        biases: Range<usize>,
+    },
     /// Observers see the residual stream.
     ShowResidual,
     /// The input is the normalised residual stream.
@@ -243,7 +269,11 @@ pub enum Work {
         part: Part,
         /// Range of Gate's bias in the model's vectors; empty if it has none.
         bias: Range<usize>,
-        /// The core's own clusters.
+        /// Ranges of the biases of the experts' Gate and Up; empty if they have none.
+        expert_biases: [Range<usize>; 2],
+        /// Whether tokens have been routed to experts of the layer.
+        routed: bool,
+        /// The core's own clusters: those that every token uses, then expert after expert.
         items: Vec<Item>,
     },
 }
@@ -287,6 +317,11 @@ impl Phase {
         }
     }
 
+    /// Whether its tokens use experts.
+    pub fn is_routed(&self) -> bool {
+        matches!(self.work, Work::Neurons { routed: true, .. })
+    }
+
     /// Whether single neurons are read in it.
     pub fn is_by_neuron(&self) -> bool {
         let mut items = self.neurons().iter();
@@ -303,6 +338,8 @@ pub struct Program {
     pub stream: Vec<u32>,
     /// Neurons that the neuron cache may hold.
     pub cached_neurons: usize,
+    /// Clusters that the expert cache may hold, by key, in the order of the directory.
+    pub cached_clusters: Vec<u32>,
 }
 
 impl Program {
@@ -344,7 +381,7 @@ impl Program {
 
     /// Clusters whose neurons are cached, in the order of the directory, each with the index of its first neuron among
     /// the core's cached ones.
-    pub fn cached_clusters(&self) -> Vec<(u32, u32)> {
+    pub fn clusters_by_neuron(&self) -> Vec<(u32, u32)> {
         let items = self.phases.iter().flat_map(Phase::neurons);
         let cached = items.filter(|item| item.source.is_by_neuron());
         let mut clusters: Vec<(u32, u32)> = cached
@@ -362,9 +399,16 @@ impl Program {
         self.stream.len() - if with_logits { 0 } else { of_head }
     }
 
-    /// Maximum number of neuron clusters in a phase.
-    pub fn max_flights(&self) -> usize {
-        let clusters = self.phases.iter().map(|phase| phase.neurons().len());
+    /// Maximum number of neuron clusters that are under way in a phase if a token uses `experts` of each layer: those
+    /// of one token. With more tokens, others follow when these are done.
+    pub fn max_flights(&self, experts: usize) -> usize {
+        let clusters = self.phases.iter().map(|phase| {
+            let items = phase.neurons();
+            let first = items.partition_point(|item| item.expert.is_none());
+            let by_expert = items[first..].chunk_by(|a, b| a.expert == b.expert);
+            let of_one = by_expert.map(<[Item]>::len).max().unwrap_or(0);
+            first + (of_one * experts).min(items.len() - first)
+        });
         clusters.max().unwrap_or(0)
     }
 

@@ -169,7 +169,8 @@ pub(super) fn shaped(s: &Shape) -> Bundle {
     }
     .network();
     let mut directory = Directory::default();
-    meta.ffns = (0..s.layers).map(|l| directory.layer(s, l)).collect();
+    meta.ffns = (0..s.layers).map(|l| Some(directory.layer(s, l))).collect();
+    meta.experts = vec![None; s.layers];
     let table = [s.vocabulary, s.d_model];
     directory.rows(TensorId::OutputHead, s.head, table);
     if let Some(rank) = s.rank {

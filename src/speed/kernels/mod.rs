@@ -265,6 +265,7 @@ fn attend(k: KernelTable, n_tokens: usize, kind: KvType, cache: &KvCache) -> Ent
                 window: usize::MAX,
                 scale: 0.09,
                 softcap: None,
+                sinks: &[],
                 origin: None,
             };
             let head = cache.head(layers.next().unwrap_or_default(), 0);

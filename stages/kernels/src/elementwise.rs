@@ -170,6 +170,14 @@ fn activate<S: Simd>(s: S, activation: Activation, gate: S::F, up: S::F) -> (S::
             (s.select_gt(gate, s.splat(threshold), gate, s.zero()), up)
         }
         Activation::DoubleRelu => (s.max(gate, s.zero()), s.max(up, s.zero())),
+        Activation::ClampedSwiglu { alpha, limit } => {
+            let (low, high) = (s.splat(-limit), s.splat(limit));
+            let gate = s.min(gate, high);
+            let power = exp(s, s.mul(s.splat(-alpha), gate));
+            let up = s.min(s.max(up, low), high);
+            let one = s.splat(1.0);
+            (s.div(gate, s.add(one, power)), s.add(up, one))
+        }
     }
 }
 

@@ -38,8 +38,9 @@ pub(super) struct PanelMatmul<'a, F> {
 pub(super) enum Out<'a> {
     /// They are stored.
     Store(&'a mut [f32]),
-    /// They are added in fixed point; see [`super::fixed`].
-    Fold(&'a mut [i64]),
+    /// They are added in fixed point; see [`super::fixed`]. Token `t` is added to row `places[t]`, or to row `t` if
+    /// there are no places.
+    Fold(&'a mut [i64], &'a [u32]),
 }
 
 impl<'a> PanelMatmul<'a, ()> {
@@ -118,10 +119,14 @@ impl<F> PanelMatmul<'_, F> {
         let rows = PANEL_ROWS.min(self.w.n_rows - first);
         let mut in_range = true;
         unrolled!(t in 0..T, max 16 => {
-            let at = (piece.first + t) * self.stride + first;
+            let token = piece.first + t;
+            let at = |row: usize| row * self.stride + first;
             match &mut self.out {
-                Out::Store(out) => store_part(s, sums[t], &mut out[at..][..rows]),
-                Out::Fold(acc) => in_range &= fold_part(s, sums[t], &mut acc[at..][..rows]),
+                Out::Store(out) => store_part(s, sums[t], &mut out[at(token)..][..rows]),
+                Out::Fold(acc, places) => {
+                    let row = places.get(token).map_or(token, |place| *place as usize);
+                    in_range &= fold_part(s, sums[t], &mut acc[at(row)..][..rows]);
+                }
             }
         });
         in_range

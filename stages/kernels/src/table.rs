@@ -189,7 +189,26 @@ impl KernelTable {
         acc_stride: usize,
     ) -> bool {
         assert_tokens(x.n_tokens(), w.n_rows, acc.len(), acc_stride);
-        self.run_panels(w, x, Out::Fold(acc), acc_stride)
+        self.run_panels(w, x, Out::Fold(acc, &[]), acc_stride)
+    }
+
+    /// The same for tokens that are not consecutive: token `t` is added to row `places[t]`.
+    ///
+    /// # Panics
+    /// As [`Self::panels`]; there is not one place for each token, or one is outside `acc`.
+    #[must_use = "false means that the sums are wrong"]
+    pub fn fold_panels_at(
+        &self,
+        w: WeightPanels<'_>,
+        x: &Activations,
+        places: &[u32], // [n_tokens]
+        acc: &mut [i64],
+        acc_stride: usize,
+    ) -> bool {
+        assert_eq!(places.len(), x.n_tokens(), "places of the tokens");
+        let rows = places.iter().max().map_or(0, |last| *last as usize + 1);
+        assert_tokens(rows, w.n_rows, acc.len(), acc_stride);
+        self.run_panels(w, x, Out::Fold(acc, places), acc_stride)
     }
 
     fn run_panels(
@@ -277,9 +296,8 @@ impl KernelTable {
     /// The result of a (token, head) pair does not depend on what else is computed in the call, nor on where the
     /// sequence's blocks are.
     ///
-    /// # Panics
-    /// The sequence or the cache has fewer blocks, `q` or `out` is too short for the shape, the window is 0, or `scratch`
-    /// was made for smaller heads.
+    /// # Panics The sequence or the cache has fewer blocks, `q` or `out` is too short for the shape, the window is 0,
+    /// or `scratch` was made for smaller heads.
     pub fn attend(
         &self,
         queries: Queries<'_>,

@@ -35,6 +35,8 @@ pub struct QkWeights<'a> {
     pub k: &'a [f32],
     /// Bias of the keys, `[kv_dim]`; empty if there is none.
     pub k_bias: &'a [f32],
+    /// Scores without a value that take part in each head's softmax, `[n_heads]`; empty if there are none.
+    pub sinks: &'a [f32],
 }
 
 /// One core's share of attention, with the KV cache of its heads.
@@ -183,7 +185,13 @@ impl Attention {
         };
         for tokens in places.tokens.chunk_by(follows) {
             let kept = (tokens, places.tables);
-            self.attend(kernels, layer, kept, norms.k_bias, (qkv, &mut *out));
+            self.attend(
+                kernels,
+                layer,
+                kept,
+                (norms.k_bias, norms.sinks),
+                (qkv, &mut *out),
+            );
             self.gate(kernels, layer, tokens.len(), (qkv, &mut *out));
             qkv = &qkv[tokens.len() * width..];
             out = &mut out[tokens.len() * own..];
@@ -376,7 +384,7 @@ impl Attention {
         kernels: &KernelTable,
         layer: usize,
         (tokens, tables): (&[TokenPlace], &Tables),
-        k_bias: &[f32],
+        (k_bias, sinks): (&[f32], &[f32]),
         (qkv, out): (&[f32], &mut [f32]), // [n_tokens, qkv_dim], [n_tokens, own columns]
     ) {
         let (Some(of_layer), Some(first)) = (&self.layers[layer], tokens.first()) else {
@@ -403,6 +411,10 @@ impl Attention {
                 window: a.window.unwrap_or(usize::MAX),
                 scale: a.scale,
                 softcap: a.softcap,
+                sinks: match a.sinks {
+                    true => &sinks[readers.clone()],
+                    false => &[],
+                },
                 origin: turns.map(|turns| KeyOrigin {
                     bias: &k_bias[kv * a.head_dim..][..a.head_dim],
                     turns,

@@ -67,6 +67,7 @@ mod tests {
                 scale: 1.0,
                 softcap: None,
                 temperature: None,
+                sinks: false,
             };
             for threads in 1..=n_heads + 2 {
                 let mut next = 0;

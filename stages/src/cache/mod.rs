@@ -53,6 +53,11 @@ impl NeuronCache {
         self.directory.warm(neurons);
     }
 
+    /// The slot of `neuron`, which is not held by this.
+    pub fn slot_of(&self, neuron: usize) -> Option<usize> {
+        self.directory.slot_of(neuron).map(|slot| slot as usize)
+    }
+
     /// Looks `neuron` up; a hit counts as an access and holds the slot.
     pub fn hold(&mut self, neuron: usize) -> Option<usize> {
         let slot = self.directory.slot_of(neuron)?;

@@ -49,7 +49,7 @@ impl Early {
         here: LiveMask,
         out: &mut Outbox,
     ) -> LiveMask {
-        let (geometry, n) = (frame.geometry(), flight.count);
+        let (geometry, n) = (frame.geometry(&flight.item), flight.count);
         let rows = frame.weights.cached(flight);
         let gates = &mut flight.early.gates[..n];
         let wanted = (n, &here, None);
@@ -64,7 +64,7 @@ impl Early {
             gathered,
             gates,
         );
-        add_bias(frame.gate_bias(flight.item.cluster), &here, gates);
+        add_bias(frame.biases(&flight.item)[0], &here, gates);
         let layer = frame.phase.layer;
         let live = frame.rule.survivors(layer, gates, n, &here, None);
         flight.early.gated = here;
@@ -76,7 +76,7 @@ impl Early {
 
     /// Ups of the neurons `live`, if the FFN is gated.
     fn ups(&mut self, frame: &Frame<'_>, flight: &mut Flight, live: LiveMask, out: &mut Outbox) {
-        let (geometry, n) = (frame.geometry(), flight.count);
+        let (geometry, n) = (frame.geometry(&flight.item), flight.count);
         let Some(up) = geometry.up else {
             return;
         };

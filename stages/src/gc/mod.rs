@@ -50,22 +50,29 @@ impl Gc {
 
     /// Computes the gates of a flight's neurons that may be alive, and finds which are.
     fn compute(&mut self, frame: &mut Frame<'_>, flight: &mut Flight) -> u64 {
-        let (geometry, n_tokens) = (*frame.geometry(), frame.n_tokens());
-        let (layer, cluster) = (frame.phase.layer, flight.item.cluster);
+        let (geometry, item) = (*frame.geometry(&flight.item), flight.item);
+        let (layer, cluster) = (frame.phase.layer, item.cluster);
+        let n_tokens = frame.tokens_of(&item).n;
         let (count, candidates) = (flight.count, flight.live);
         let mut wanted = candidates;
         wanted.remove(&flight.early.gated);
         // The rows borrow the flight's buffer while the gates are written.
         let buffer = flight.buffer.take();
+        let [bias, _] = frame.biases(&item);
+        let kernels = frame.kernels;
+        let input = frame.expert_input.select(
+            kernels,
+            (item.expert, frame.tokens_of(&item)),
+            (frame.input, frame.rows),
+        );
         let rows = frame.weights.gate_rows_of(buffer.as_deref(), flight);
-        let bias = frame.gate_bias(cluster);
         let (gates, named, early) = flight.gates_mut(n_tokens);
         let products = gate(
-            frame.kernels,
+            kernels,
             &geometry,
             rows,
             (count, &wanted, named),
-            frame.input,
+            input,
             &mut self.gathered,
             gates,
         );
@@ -75,7 +82,7 @@ impl Gc {
         self.computed.add(wanted.count(), products);
         let rule = frame.rule;
         let live = rule.survivors(layer, gates, count, &candidates, named);
-        if let Some(observer) = frame.observer {
+        if let (Some(observer), None) = (frame.observer, item.expert) {
             let first = frame.entry(cluster).first as usize;
             observer.gates(layer, frame.position(), (first, count), gates);
         }

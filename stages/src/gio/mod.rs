@@ -1,5 +1,5 @@
 //! GIO: fetches what GC needs. Streamed clusters come through a window that is read ahead in the order of use; of
-//! clusters whose neurons are cached, the missing neurons are requested.
+//! clusters whose neurons are cached, the missing neurons are requested, and clusters of experts from the expert cache.
 
 mod reader;
 mod window;
@@ -10,6 +10,7 @@ use forebay_plans::program::Source;
 use forebay_traces::record::Stage;
 
 use crate::contract::{Outbox, StageActor};
+use crate::expert_store::ExpertFlights;
 use crate::flight::Flight;
 use crate::frame::Frame;
 use crate::waiting::Waiting;
@@ -26,6 +27,8 @@ pub struct Gio {
     inbox: VecDeque<Box<Flight>>,
     /// Waiting clusters by neuron.
     pub waiting: Waiting,
+    /// Waiting clusters of experts.
+    pub experts: ExpertFlights,
 }
 
 impl Gio {
@@ -35,20 +38,22 @@ impl Gio {
             reader,
             inbox: VecDeque::with_capacity(flights),
             waiting: Waiting::new(Stage::Gio, flights),
+            experts: ExpertFlights::new(flights),
         }
     }
 
-    /// Takes a cluster whose Gate rows are on flash.
-    pub fn push(&mut self, flight: Box<Flight>) {
+    /// Takes a cluster whose Gate rows are on flash, or perhaps in the expert cache.
+    pub fn push(&mut self, frame: &mut Frame<'_>, flight: Box<Flight>) {
         match flight.item.source {
             Source::Neurons { .. } => self.inbox.push_back(flight),
+            Source::Cached { .. } => self.experts.push(frame, flight),
             _ => self.reader.wait_for(flight),
         }
     }
 
     /// Clusters in the inbox, and waiting ones.
     pub fn held(&self) -> usize {
-        self.inbox.len() + self.waiting.len() + self.reader.waiting()
+        self.inbox.len() + self.waiting.len() + self.reader.waiting() + self.experts.len()
     }
 }
 
@@ -56,7 +61,8 @@ impl StageActor for Gio {
     /// Requests the neurons of a cluster, or passes on one that has been read.
     fn turn(&mut self, frame: &mut Frame<'_>, out: &mut Outbox) -> bool {
         let Some(flight) = self.inbox.pop_front() else {
-            return self.reader.hand_on(frame, Stage::Gio, out);
+            return self.reader.hand_on(frame, Stage::Gio, out)
+                || self.experts.hand_on(frame, Stage::Gio, out);
         };
         let parts = frame.weights.neurons.first_parts();
         self.waiting.want(frame, flight, parts, out);

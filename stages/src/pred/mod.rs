@@ -1,5 +1,5 @@
-//! Pred: at the start of an FFN all of the layer's clusters are here. Where there are predictors, it asks them which
-//! neurons are worth computing; the others are not even read.
+//! Pred: at the start of an FFN all of the layer's clusters are here. It leaves out experts that no token uses. Where
+//! there are predictors, it asks them which neurons are worth computing; the others are not even read.
 
 mod rule;
 
@@ -7,7 +7,7 @@ use forebay_models::block::BlockType;
 use forebay_models::bundle::MAX_NEURONS;
 use forebay_models::network::Content;
 use forebay_models::tensor::{LayerTensor, TensorId};
-use forebay_plans::program::Source;
+use forebay_plans::program::{Phase, Source};
 use forebay_traces::record::Stage;
 
 use crate::contract::{Outbox, Port, Slice, StageActor};
@@ -25,6 +25,8 @@ const PER_TURN: usize = 8;
 pub struct Pred {
     /// The phase's next cluster.
     next: usize,
+    /// Clusters of the phase that were sent on.
+    sent: usize,
     /// Flights that are not under way. The last one back is the next to leave: its gates are still in the cache.
     #[allow(
         clippy::vec_box,
@@ -55,6 +57,7 @@ impl Pred {
         let flight = || Box::new(Flight::new(max_tokens, max_neurons, predicted));
         Self {
             next: 0,
+            sent: 0,
             free: (0..flights).map(|_| flight()).collect(),
             fc2: fc2.collect(),
             scores: vec![
@@ -69,7 +72,17 @@ impl Pred {
 
     /// A phase with neuron clusters begins.
     pub fn begin(&mut self) {
-        self.next = 0;
+        (self.next, self.sent) = (0, 0);
+    }
+
+    /// Number of clusters sent on, once it is all of the phase's.
+    pub fn sent(&self, phase: &Phase) -> Option<usize> {
+        (self.next >= phase.neurons().len()).then_some(self.sent)
+    }
+
+    /// Flights that are not under way.
+    pub fn flights(&self) -> usize {
+        self.free.len()
     }
 
     /// A flight has ended.
@@ -108,23 +121,31 @@ impl Pred {
 }
 
 impl StageActor for Pred {
-    /// Sends a few clusters on.
+    /// Sends a few clusters on, without those of experts that no token uses.
     fn turn(&mut self, frame: &mut Frame<'_>, out: &mut Outbox) -> bool {
         let items = frame.phase.neurons();
-        let from = self.next;
-        for item in items.iter().skip(from).take(PER_TURN) {
+        let (from, before) = (self.next, self.sent);
+        for item in items.iter().skip(from) {
+            if frame.tokens_of(item).n == 0 {
+                self.next += 1;
+                continue;
+            }
+            if self.sent - before == PER_TURN {
+                break;
+            }
             let Some(mut flight) = self.free.pop() else {
                 break;
             };
             let count = frame.entry(item.cluster).count as usize;
-            flight.begin(*item, self.next, count);
+            flight.begin(*item, self.sent, count);
             self.next += 1;
+            self.sent += 1;
             flight.live = self.predict(frame, &mut flight);
             let port = match item.source {
                 // Its buffer in the window has to be returned even if nothing of it is wanted.
                 Source::Streamed { .. } | Source::Preloaded { .. } => Port::Away,
                 _ if flight.live.is_empty() => Port::Done,
-                Source::Neurons { .. } => Port::Away,
+                Source::Neurons { .. } | Source::Cached { .. } => Port::Away,
                 Source::Pinned | Source::GatePinned { .. } => Port::Here,
             };
             out.send(port, flight);

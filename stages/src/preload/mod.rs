@@ -7,6 +7,7 @@ use forebay_plans::program::Source;
 use forebay_traces::record::Stage;
 
 use crate::contract::{Outbox, Slice, StageActor};
+use crate::expert_store::ExpertFlights;
 use crate::flight::Flight;
 use crate::frame::Frame;
 use crate::gio::Reader;
@@ -20,18 +21,24 @@ const RECENT: f64 = 8.0;
 pub struct Preload {
     /// The window.
     pub reader: Reader,
+    /// Waiting clusters of experts.
+    pub experts: ExpertFlights,
 }
 
 impl Preload {
-    /// Takes a cluster that is on flash.
-    pub fn push(&mut self, flight: Box<Flight>) {
-        self.reader.wait_for(flight);
+    /// Takes a cluster that is on flash, or perhaps in the expert cache.
+    pub fn push(&mut self, frame: &mut Frame<'_>, flight: Box<Flight>) {
+        match flight.item.source {
+            Source::Cached { .. } => self.experts.push(frame, flight),
+            _ => self.reader.wait_for(flight),
+        }
     }
 }
 
 impl StageActor for Preload {
     fn turn(&mut self, frame: &mut Frame<'_>, out: &mut Outbox) -> bool {
         self.reader.hand_on(frame, Stage::Preload, out)
+            || self.experts.hand_on(frame, Stage::Preload, out)
     }
 }
 
@@ -44,7 +51,7 @@ pub fn hand_over(frame: &mut Frame<'_>, flight: &Flight, out: &mut Outbox) {
     else {
         return;
     };
-    let (geometry, n_tokens) = (*frame.geometry(), frame.n_tokens());
+    let (geometry, n_tokens) = (*frame.geometry(&flight.item), frame.n_tokens());
     let activation = frame.rule.activation();
     let store = &mut frame.weights.neurons;
     let tokens = (RECENT * (2.0 * store.share()).min(1.0)).max(1.0) as usize;

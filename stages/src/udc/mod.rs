@@ -73,9 +73,16 @@ impl Udc {
         let Some(flight) = self.inbox.pop_front() else {
             return false;
         };
-        let (geometry, n_tokens) = (frame.geometry(), frame.n_tokens());
+        let (geometry, item) = (frame.geometry(&flight.item), flight.item);
+        let tokens = frame.tokens_of(&item);
+        let (kernels, [_, up_bias]) = (frame.kernels, frame.biases(&item));
         let next = next.filter(|_| geometry.layout == FfnLayout::Neuron);
-        let (next, n_next) = next.map_or(([&[][..]; Gather::NEXT], 0), |next| {
+        let next = next.map(|next| (next, frame.geometry(&next.item)));
+        let input =
+            frame
+                .expert_input
+                .select(kernels, (item.expert, tokens), (frame.input, frame.rows));
+        let (next, n_next) = next.map_or(([&[][..]; Gather::NEXT], 0), |(next, geometry)| {
             let rows = frame.weights.gate_rows(next);
             first_rows(&next.live, |i| rows.gate(geometry, i))
         });
@@ -83,16 +90,18 @@ impl Udc {
             geometry,
             n: flight.count,
             live: flight.live,
-            gates: flight.gates(n_tokens),
+            gates: flight.gates(tokens.n),
+            tokens,
+            up_bias,
             rows: frame.weights.up_down_rows(&flight),
             ups: (&flight.early.upped, &flight.early.ups),
             next: &next[..n_next],
         };
         let activation = frame.rule.activation();
         let done = up_down(
-            frame.kernels,
+            kernels,
             &work,
-            frame.input,
+            input,
             activation,
             &mut self.scratch,
             &mut self.share,
@@ -123,11 +132,11 @@ impl Udc {
             flow,
         });
         let live = flight.live.count() as u64;
-        match (by_neuron, flight.buffer.is_some()) {
+        match (by_neuron, flight.flow) {
             // The cache counts those by neuron.
             (true, _) => {}
-            (false, true) => self.counts.misses += live,
-            (false, false) => self.counts.hits += live,
+            (false, 0) => self.counts.hits += live,
+            (false, _) => self.counts.misses += live,
         }
         out.send(Port::Done, flight);
     }

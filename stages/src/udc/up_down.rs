@@ -10,6 +10,7 @@ use forebay_models::bundle::{FfnGeometry, FfnLayout, MAX_BUNDLES};
 use forebay_models::lanes::add_to_columns;
 use forebay_models::network::Activation;
 
+use crate::expert_input::ClusterTokens;
 use crate::gathered::Gathered;
 use crate::kernels::{Activations, Form, Gather, KernelTable, WeightPanels, WeightRows};
 use crate::live_mask::LiveMask;
@@ -64,6 +65,10 @@ pub struct ClusterWork<'a> {
     /// Live neurons whose Up is already known, and Up for one token, `[n]`; with more tokens there
     /// are none.
     pub ups: (&'a LiveMask, &'a [f32]),
+    /// The tokens that use the cluster.
+    pub tokens: ClusterTokens<'a>,
+    /// Biases of Up, `[n]`; empty if it has none.
+    pub up_bias: &'a [f32],
     /// What is needed after this cluster.
     pub next: &'a [&'a [u8]],
 }
@@ -72,9 +77,10 @@ pub struct ClusterWork<'a> {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct OutOfRange;
 
-/// Adds the cluster's share of `Down (act(Gate x) * Up x)`, or of `Down act(Gate x)`, to `acc`, `[n_tokens, d_model]`
-/// in fixed point, in lane order if Down's columns are laned ([`add_to_residual`] restores the order). Returns for how
-/// many pairs of a neuron and a token Up and Down were computed.
+/// Adds the cluster's share of `Down (act(Gate x) * Up x)`, or of `Down act(Gate x)`, times the tokens' weights, to
+/// their rows of `acc`, `[tokens of the step, d_model]` in fixed point, in lane order if Down's columns are laned
+/// ([`add_to_residual`] restores the order). Returns for how many pairs of a neuron and a token Up and Down were
+/// computed.
 ///
 /// # Errors
 /// [`OutOfRange`] if the share is not finite: the weights are damaged or the model is broken.
@@ -101,11 +107,17 @@ pub fn up_down(
             let up = &mut scratch.up[..n_tokens * n];
             let gathered = &mut scratch.gathered;
             compute_up(kernels, (work, block), x, by_token, gathered, up);
+            if !work.up_bias.is_empty() {
+                let tokens = up.chunks_exact_mut(n);
+                tokens.for_each(|up| up.iter_mut().zip(work.up_bias).for_each(|(u, b)| *u += b));
+            }
             kernels.gate_up(activation, work.gates, up, product);
         }
         None => kernels.activate(activation, work.gates, product),
     }
-    let acc = &mut acc[..n_tokens * d_model];
+    for (product, weight) in product.chunks_exact_mut(n).zip(work.tokens.weights) {
+        product.iter_mut().for_each(|p| *p *= weight);
+    }
     let in_range = match work.geometry.layout {
         FfnLayout::Cluster => {
             let hidden = &mut scratch.hidden;
@@ -116,7 +128,7 @@ pub fn up_down(
             let partial = &mut scratch.partial[..n_tokens * d_model];
             partial.fill(0.0);
             down_columns(kernels, work, product, by_token, &mut scratch.live, partial);
-            kernels.fold_fixed(partial, acc)
+            fold_rows(kernels, work, partial, acc)
         }
     };
     let pairs = match by_token {
@@ -303,5 +315,27 @@ fn down_panels(
         bytes: &bytes[start..][..g.down_bytes(n)],
         n_rows: g.d_model,
     };
-    kernels.fold_panels(panels, hidden, acc, g.d_model)
+    match work.tokens.places {
+        [] => kernels.fold_panels(panels, hidden, acc, g.d_model),
+        places => kernels.fold_panels_at(panels, hidden, places, acc, g.d_model),
+    }
+}
+
+/// Adds the rows of `partial`, `[n_tokens, d_model]`, to those of their tokens in `acc`; false if a value is out of
+/// range.
+fn fold_rows(
+    kernels: &KernelTable,
+    work: &ClusterWork<'_>,
+    partial: &[f32],
+    acc: &mut [i64],
+) -> bool {
+    let d_model = work.geometry.d_model;
+    if work.tokens.places.is_empty() {
+        return kernels.fold_fixed(partial, &mut acc[..partial.len()]);
+    }
+    let rows = partial.chunks_exact(d_model).zip(work.tokens.places);
+    rows.fold(true, |all, (row, &place)| {
+        let acc = &mut acc[place as usize * d_model..][..d_model];
+        kernels.fold_fixed(row, acc) && all
+    })
 }

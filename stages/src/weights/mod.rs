@@ -8,6 +8,7 @@ use std::sync::Arc;
 use forebay_plans::program::Source;
 use forebay_queues::slab::Slot;
 
+use crate::expert_store::ExpertStore;
 use crate::flight::Flight;
 use crate::neuron_rows::NeuronRows;
 use crate::neuron_store::NeuronStore;
@@ -40,15 +41,23 @@ pub struct Weights {
     pub evictable: Evictable,
     /// The neuron cache.
     pub neurons: NeuronStore,
+    /// The expert cache.
+    pub experts: ExpertStore,
 }
 
 impl Weights {
     /// A core's weights.
-    pub fn new(resident: Arc<Resident>, evictable: Evictable, neurons: NeuronStore) -> Self {
+    pub fn new(
+        resident: Arc<Resident>,
+        evictable: Evictable,
+        neurons: NeuronStore,
+        experts: ExpertStore,
+    ) -> Self {
         Self {
             resident,
             evictable,
             neurons,
+            experts,
         }
     }
 

@@ -33,10 +33,10 @@ pub(crate) enum Form {
     Rows,
     /// As columns.
     Columns,
-    /// Q, K and V by key/value head: the rows of its query heads, then those of its key, then those of its value.
-    ByHead,
-    /// It is this row.
-    Row(usize),
+    /// A share of each tensor, one after the other, for every key/value head, or for every expert.
+    ByGroup,
+    /// It is the share of this number: a row of several, or the rows of an expert.
+    Numbered(usize),
 }
 
 /// One tensor's names; `""` if a format does not have it.
@@ -44,14 +44,16 @@ pub(crate) enum Form {
 pub(super) struct Name {
     /// After `blk.N.` for tensors of a layer.
     gguf: &'static str,
-    /// After `model.layers.N.`, or what [`Name::layers`] says, for tensors of a layer. If it has a `*`, tensors with a
-    /// number in its place are the rows.
+    /// After `model.layers.N.`, or what [`Name::layers`] says, for tensors of a layer. If either name has a `*`,
+    /// tensors with a number in its place have the rows, one after the other.
     hf: &'static str,
     role: Role,
     /// Whether it is of layers with a recurrent mixer; with attention, the same role may have another name.
     recurrent: bool,
-    /// How checkpoints have it; GGUF has it as it is.
+    /// How checkpoints have it.
     in_hf: InFile,
+    /// Where GGUF has the rows; the elements are as they are.
+    in_gguf: Form,
 }
 
 /// As it is.
@@ -68,6 +70,7 @@ impl Name {
             role: Role::Layer(parts),
             recurrent: false,
             in_hf: PLAIN,
+            in_gguf: Form::Rows,
         }
     }
 
@@ -86,6 +89,7 @@ impl Name {
             role: Role::Model(id),
             recurrent: false,
             in_hf: PLAIN,
+            in_gguf: Form::Rows,
         }
     }
 
@@ -97,6 +101,7 @@ impl Name {
             role: Role::Layers,
             recurrent: false,
             in_hf: PLAIN,
+            in_gguf: Form::Rows,
         }
     }
 
@@ -121,6 +126,14 @@ impl Name {
         Self {
             in_hf: InFile { form, ..self.in_hf },
             ..self
+        }
+    }
+
+    /// The same for files of both formats that have the rows in this form.
+    const fn grouped(self) -> Self {
+        Self {
+            in_gguf: Form::ByGroup,
+            ..self.in_form(Form::ByGroup)
         }
     }
 
@@ -167,6 +180,13 @@ pub(crate) enum Part {
     Tensors(Vec<TensorId>, InFile),
     /// Nothing that the network needs.
     Redundant,
+}
+
+impl Part {
+    /// Whether it has a matrix for every expert.
+    pub(crate) fn is_of_experts(&self) -> bool {
+        matches!(self, Self::Tensors(ids, _) if ids.iter().all(|id| id.is_of_experts()))
+    }
 }
 
 /// The names of one architecture's tensors in one format.
@@ -303,13 +323,16 @@ impl Names {
 
     /// How a file of this format has what `name` means; `number` is in place of a `*`.
     fn in_file(&self, name: &Name, number: Option<usize>) -> InFile {
-        match (self.format, number) {
-            (Format::Gguf, _) => PLAIN,
-            (_, None) => name.in_hf,
-            (_, Some(row)) => InFile {
-                form: Form::Row(row),
-                ..name.in_hf
+        let in_file = match self.format {
+            Format::Gguf => InFile {
+                form: name.in_gguf,
+                ..PLAIN
             },
+            Format::Hf | Format::HfParts => name.in_hf,
+        };
+        InFile {
+            form: number.map_or(in_file.form, Form::Numbered),
+            ..in_file
         }
     }
 

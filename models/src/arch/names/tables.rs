@@ -178,6 +178,85 @@ pub(in crate::arch) const FUSED_FFN: [Name; 2] = [
     Name::layer("ffn_down.weight", "mlp.down_proj.weight", &[T::Down]),
 ];
 
+/// What chooses experts.
+pub(in crate::arch) const ROUTER: [Name; 1] = [Name::layer(
+    "ffn_gate_inp.weight",
+    "mlp.gate.weight",
+    &[T::Router],
+)];
+
+/// Gate, Up and Down of experts. Converters to GGUF can be told to make one tensor of Gate and Up.
+pub(in crate::arch) const EXPERTS: [Name; 4] = [
+    Name::layer(
+        "ffn_gate_exps.weight",
+        "mlp.experts.*.gate_proj.weight",
+        &[T::ExpertGate],
+    ),
+    Name::layer(
+        "ffn_up_exps.weight",
+        "mlp.experts.*.up_proj.weight",
+        &[T::ExpertUp],
+    ),
+    Name::layer(
+        "ffn_down_exps.weight",
+        "mlp.experts.*.down_proj.weight",
+        &[T::ExpertDown],
+    ),
+    Name::layer("ffn_gate_up_exps.weight", "", &[T::ExpertGate, T::ExpertUp]).grouped(),
+];
+
+/// The same with the router in Mixtral's checkpoints, and in GGUF files of old converters.
+pub(in crate::arch) const MIXTRAL_EXPERTS: [Name; 8] = [
+    Name::layer(
+        "ffn_gate_inp.weight",
+        "block_sparse_moe.gate.weight",
+        &[T::Router],
+    ),
+    Name::layer(
+        "ffn_gate_exps.weight",
+        "block_sparse_moe.experts.*.w1.weight",
+        &[T::ExpertGate],
+    ),
+    Name::layer(
+        "ffn_up_exps.weight",
+        "block_sparse_moe.experts.*.w3.weight",
+        &[T::ExpertUp],
+    ),
+    Name::layer(
+        "ffn_down_exps.weight",
+        "block_sparse_moe.experts.*.w2.weight",
+        &[T::ExpertDown],
+    ),
+    EXPERTS[3],
+    Name::layer("ffn_gate.*.weight", "", &[T::ExpertGate]),
+    Name::layer("ffn_up.*.weight", "", &[T::ExpertUp]),
+    Name::layer("ffn_down.*.weight", "", &[T::ExpertDown]),
+];
+
+/// The expert that every token uses, and its gate.
+pub(in crate::arch) const SHARED_EXPERT: [Name; 4] = [
+    Name::layer(
+        "ffn_gate_shexp.weight",
+        "mlp.shared_expert.gate_proj.weight",
+        &[T::Gate],
+    ),
+    Name::layer(
+        "ffn_up_shexp.weight",
+        "mlp.shared_expert.up_proj.weight",
+        &[T::Up],
+    ),
+    Name::layer(
+        "ffn_down_shexp.weight",
+        "mlp.shared_expert.down_proj.weight",
+        &[T::Down],
+    ),
+    Name::layer(
+        "ffn_gate_inp_shexp.weight",
+        "mlp.shared_expert_gate.weight",
+        &[T::SharedGate],
+    ),
+];
+
 /// What PowerInfer's files have in addition.
 pub(in crate::arch) const POWERINFER: [Name; 3] = [
     Name::layer("ffn_down_t.weight", "", &[T::DownT]),

@@ -12,6 +12,9 @@ const BAND_BYTES: usize = 8 << 20;
 /// stores Down by output row, so the columns of a cluster are spread over the whole matrix.
 pub(super) struct DownBand {
     pub transposed: bool,
+    /// Row of the source's matrix that is the first output, of the expert at hand.
+    first_row: usize,
+    d_model: usize,
     /// First neuron and number of neurons held.
     first: usize,
     len: usize,
@@ -27,6 +30,8 @@ impl DownBand {
         let width = (BAND_BYTES / per_granule.max(1)).max(1) * granule;
         Self {
             transposed,
+            first_row: 0,
+            d_model: g.d_model,
             first: 0,
             len: 0,
             width,
@@ -34,31 +39,36 @@ impl DownBand {
         }
     }
 
+    /// Goes on with the expert whose outputs are the rows from this one on.
+    pub fn begin(&mut self, first_row: usize) {
+        (self.first_row, self.first, self.len) = (first_row, 0, 0);
+    }
+
     /// Makes sure that neuron `first` is in the band.
     fn load(&mut self, packer: &mut Packer<'_>, down: &Matrix, first: usize) -> Result<()> {
         if (self.first..self.first + self.len).contains(&first) {
             return Ok(());
         }
-        let (d_model, d_ff) = (down.meta.rows, down.meta.cols);
+        let (d_model, d_ff) = (self.d_model, down.meta.cols);
+        let origin = self.first_row * down.meta.row_bytes();
         self.first = first;
         self.len = self.width.min(d_ff - first);
         let row = band_row(down, self.len);
         self.bytes.resize(d_model * row, 0);
         if self.len == d_ff {
-            packer.source.read(down.id, 0, &mut self.bytes)?;
+            packer.source.read(down.id, origin, &mut self.bytes)?;
         } else {
             let start = band_row(down, first);
             for (r, out) in self.bytes.chunks_exact_mut(row).enumerate() {
-                packer
-                    .source
-                    .read(down.id, r * down.meta.row_bytes() + start, out)?;
+                let at = origin + r * down.meta.row_bytes() + start;
+                packer.source.read(down.id, at, out)?;
             }
         }
         packer.advance(self.bytes.len());
         Ok(())
     }
 
-    /// Appends, for each output row, the blocks of neurons `first..first + n`.
+    /// Appends, for each output row, neurons `first..first + n` in the target format.
     pub fn append_blocks(
         &mut self,
         packer: &mut Packer<'_>,
@@ -68,8 +78,15 @@ impl DownBand {
     ) -> Result<()> {
         self.load(packer, down, first)?;
         let (at, len) = (band_row(down, first - self.first), band_row(down, n));
+        let mut floats = vec![0.0; n];
         for row in self.bytes.chunks_exact(band_row(down, self.len)) {
-            out.extend_from_slice(&row[at..at + len]);
+            let part = &row[at..at + len];
+            if down.target == down.meta.block {
+                out.extend_from_slice(part);
+            } else {
+                dequantize(down.meta.block, part, &mut floats);
+                append_quantized(down, &floats, out);
+            }
         }
         Ok(())
     }
@@ -89,8 +106,8 @@ impl DownBand {
         }
         let row = band_row(down, self.len);
         let size = down.meta.block.block_bytes();
-        let mut column = Vec::with_capacity(down.meta.rows * size);
-        let mut floats = vec![0.0; down.meta.rows];
+        let mut column = Vec::with_capacity(self.d_model * size);
+        let mut floats = vec![0.0; self.d_model];
         for c in first - self.first..first - self.first + n {
             column.clear();
             for r in self.bytes.chunks_exact(row) {
@@ -109,7 +126,7 @@ impl DownBand {
     /// The same if the source's blocks run along the neurons: they are dequantised and quantised
     /// again.
     fn requantise_columns(&self, down: &Matrix, (first, n): (usize, usize), out: &mut Vec<u8>) {
-        let (d_model, block) = (down.meta.rows, down.meta.block);
+        let (d_model, block) = (self.d_model, down.meta.block);
         let start = (first - self.first) / block.block_len() * block.block_len();
         let skipped = first - self.first - start;
         let span = (skipped + n).next_multiple_of(block.block_len());

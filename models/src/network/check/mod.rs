@@ -9,10 +9,14 @@ use std::path::Path;
 
 use rope::check_rope;
 
-use super::{Activation, Layer, Network, Norm};
+use super::{Activation, Experts, Ffn, Layer, Network, Norm};
 use crate::error::{ModelError, Result};
 use crate::source::limits::{MAX_CONTEXT, MAX_DIMENSION, MAX_LAYERS, positive, size};
 
+/// More experts than any layer has.
+const MAX_EXPERTS: u64 = 1 << 16;
+/// More groups of experts than any layer has.
+const MAX_GROUPS: usize = 64;
 /// More kinds of rotation than any model has.
 const MAX_ROPES: usize = 64;
 
@@ -88,9 +92,49 @@ impl Network {
             positive(path, "input.residual_scale", input.residual_scale)?;
             check_activation(path, input.body.activation)?;
         }
-        size(path, "d_ff", ffn.body.d_ff as u64, MAX_DIMENSION)?;
+        if ffn.body.experts.is_some() && layer.parallel {
+            return wrong(path, "experts", "they are not beside attention");
+        }
+        match &ffn.body.experts {
+            Some(experts) => check_experts(path, &ffn.body, experts)?,
+            None => drop(size(path, "d_ff", ffn.body.d_ff as u64, MAX_DIMENSION)?),
+        }
         check_activation(path, ffn.body.activation)?;
         self.check_mixer(path, &mixer.body)
+    }
+}
+
+fn check_experts(path: &Path, ffn: &Ffn, experts: &Experts) -> Result<()> {
+    let (count, router) = (experts.count, &experts.router);
+    size(path, "experts.count", count as u64, MAX_EXPERTS)?;
+    size(path, "experts.d_ff", experts.d_ff as u64, MAX_DIMENSION)?;
+    let all = (experts.n_neurons() as u64).saturating_add(ffn.d_ff as u64);
+    size(path, "neurons of all experts", all, u64::from(u32::MAX))?;
+    if experts.used == 0 || experts.used > count {
+        let problem = format!("{} of {count} cannot be chosen", experts.used);
+        return wrong(path, "experts.used", problem);
+    }
+    if ffn.d_ff > MAX_DIMENSION as usize {
+        return wrong(path, "d_ff", format!("{} neurons", ffn.d_ff));
+    }
+    if ffn.bias || experts.shared_gate && ffn.d_ff == 0 {
+        return wrong(path, "experts", "what every token uses has no such part");
+    }
+    positive(path, "router.scale", router.scale)?;
+    let Some(groups) = router.groups else {
+        return Ok(());
+    };
+    let fits = groups.count > 0
+        && count.is_multiple_of(groups.count)
+        && (1..=groups.count).contains(&groups.used)
+        && groups.used * (count / groups.count) >= experts.used;
+    match fits && groups.count <= MAX_GROUPS {
+        true => Ok(()),
+        false => wrong(
+            path,
+            "router.groups",
+            format!("{groups:?} of {count} experts"),
+        ),
     }
 }
 
@@ -98,6 +142,10 @@ fn check_activation(path: &Path, activation: Activation) -> Result<()> {
     match activation {
         Activation::FatRelu { threshold } if !(threshold.is_finite() && threshold >= 0.0) => {
             wrong(path, "activation", "the threshold is no sensible number")
+        }
+        Activation::ClampedSwiglu { alpha, limit } => {
+            positive(path, "activation.alpha", alpha)?;
+            positive(path, "activation.limit", limit).map(drop)
         }
         _ => Ok(()),
     }

@@ -48,6 +48,8 @@ pub struct Queries<'a> {
     pub scale: f32,
     /// `c * tanh(score / c)`, after the factor.
     pub softcap: Option<f32>,
+    /// Scores without a value that take part in the softmax, `[heads]`; empty if there are none.
+    pub sinks: &'a [f32],
     /// What the stored keys lack.
     pub origin: Option<KeyOrigin<'a>>,
 }
@@ -114,6 +116,7 @@ impl Attend<'_> {
         Row {
             q: token * self.queries.stride + head * self.kv.head_dim,
             out: token * self.out_stride + head * self.kv.head_dim,
+            head,
             from: to.saturating_sub(self.queries.window),
             to,
         }
@@ -137,7 +140,7 @@ fn tile<S: Simd, N: Numbers>(
     for row in &scratch.rows {
         out[row.out..][..d].fill(0.0);
     }
-    scratch.begin();
+    scratch.begin(queries.sinks);
     // Powers of two are cheaper than those of e.
     let scale = match queries.softcap {
         None => queries.scale * std::f32::consts::LOG2_E,

@@ -38,6 +38,8 @@ pub(super) struct Row {
     pub from: usize,
     /// The position after the last one.
     pub to: usize,
+    /// Which of the heads it is.
+    pub head: usize,
 }
 
 impl Row {
@@ -122,10 +124,16 @@ impl AttendScratch {
         self.wide.len() / BLOCK * LANES
     }
 
-    /// Nothing is seen yet.
+    /// Nothing is seen yet but the sinks of the heads, if there are any.
     #[inline(always)]
-    pub(super) fn begin(&mut self) {
+    pub(super) fn begin(&mut self, sinks: &[f32]) {
         self.state.max.fill(f32::NEG_INFINITY);
         self.state.sum.fill(0.0);
+        if !sinks.is_empty() {
+            for (r, row) in self.rows.iter().enumerate() {
+                self.state.max[r] = sinks[row.head] * std::f32::consts::LOG2_E;
+                self.state.sum[r] = 1.0;
+            }
+        }
     }
 }

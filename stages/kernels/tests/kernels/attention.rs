@@ -42,6 +42,7 @@ struct Case {
     n_tokens: usize,
     window: usize,
     softcap: Option<f32>,
+    sinks: Vec<f32>, // [heads], or none
     q: Vec<f32>,
     keys: Vec<f32>,   // [position + n_tokens, d]
     values: Vec<f32>, // [position + n_tokens, d]
@@ -73,6 +74,7 @@ impl Case {
             n_tokens,
             window,
             softcap: None,
+            sinks: Vec::new(),
             q,
             keys,
             values,
@@ -120,6 +122,10 @@ impl Case {
             window: self.window,
             scale: self.scale(),
             softcap: self.softcap,
+            sinks: match self.sinks.is_empty() {
+                true => &[],
+                false => &self.sinks[heads.clone()],
+            },
             origin: self
                 .origin
                 .as_ref()
@@ -138,8 +144,8 @@ impl Case {
         })
     }
 
-    /// Output of one query head of token `t`.
-    fn reference(&self, t: usize, q: &[f32]) -> Vec<f64> {
+    /// Output of query head `h` of token `t`.
+    fn reference(&self, (t, h): (usize, usize), q: &[f32]) -> Vec<f64> {
         let end = self.position + t + 1;
         let seen = end.saturating_sub(self.window)..end;
         let row = |rows: &[f32], p: usize| -> Vec<f64> {
@@ -158,9 +164,11 @@ impl Case {
                 None => score,
             })
             .collect();
-        let max = scores.iter().fold(f64::NEG_INFINITY, |m, &s| m.max(s));
+        let sink = self.sinks.get(h).copied().map(f64::from);
+        let all = scores.iter().copied().chain(sink);
+        let max = all.clone().fold(f64::NEG_INFINITY, f64::max);
         let weights: Vec<f64> = scores.iter().map(|s| (s - max).exp()).collect();
-        let total: f64 = weights.iter().sum();
+        let total: f64 = all.map(|s| (s - max).exp()).sum();
         let mut out = vec![0.0; self.d];
         for (w, p) in weights.iter().zip(seen) {
             for (out, v) in out.iter_mut().zip(row(&self.values, p)) {
@@ -176,7 +184,10 @@ impl Case {
         let out = self.run();
         let mut worst = 0.0_f64;
         for (r, (q, out)) in self.q.chunks(self.d).zip(out.chunks(self.d)).enumerate() {
-            for (&got, want) in out.iter().zip(self.reference(r / self.heads, q)) {
+            for (&got, want) in out
+                .iter()
+                .zip(self.reference((r / self.heads, r % self.heads), q))
+            {
                 let error = (f64::from(got) - want).abs();
                 assert!(!error.is_nan(), "{got} for {want}");
                 worst = worst.max(error);
@@ -299,6 +310,23 @@ fn softcaps_bound_the_scores() {
             }
             let error = case.error();
             assert!(error < 2e-5, "{cap} {size} {heads:?} {place:?}: {error}");
+        }
+    }
+}
+
+/// Above all scores, among them and below them.
+#[test]
+fn sinks_take_their_part() {
+    for (heads, place) in shapes() {
+        for (sink, size) in [(40.0, 8.0), (1.0, 2.0), (-30.0, 8.0)] {
+            let mut case = Case::random(KvType::F16, heads, place, size);
+            case.sinks = (0..case.heads).map(|h| sink + h as f32).collect();
+            for rows in [&mut case.keys, &mut case.values] {
+                rows.iter_mut()
+                    .for_each(|v| *v = half::f16::from_f32(*v).to_f32());
+            }
+            let error = case.error();
+            assert!(error < 2e-5, "{sink} {size} {heads:?} {place:?}: {error}");
         }
     }
 }

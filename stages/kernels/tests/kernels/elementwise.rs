@@ -115,6 +115,10 @@ fn activations_are_as_the_model_defines_them() {
         Activation::ReluSquared,
         Activation::FatRelu { threshold: 0.25 },
         Activation::DoubleRelu,
+        Activation::ClampedSwiglu {
+            alpha: 1.702,
+            limit: 0.75,
+        },
     ];
     for activation in all {
         for n in (1..40).chain([4096]) {
@@ -136,10 +140,16 @@ fn activations_are_as_the_model_defines_them() {
                     Activation::Silu => f64::from(gate[i]) / (1.0 + f64::from(-gate[i]).exp()),
                     Activation::GeluTanh => gelu(gate[i].into()),
                     Activation::GeluErf => gelu_erf(gate[i].into()),
+                    Activation::ClampedSwiglu { alpha, limit } => {
+                        let x = f64::from(gate[i].min(limit));
+                        x / (1.0 + (-f64::from(alpha) * x).exp())
+                    }
                     other => f64::from(other.gate(gate[i])),
                 };
                 let relative = match activation {
                     Activation::GeluTanh | Activation::GeluErf => 3e-5,
+                    // The product with alpha is rounded before the power is taken.
+                    Activation::ClampedSwiglu { .. } => 4e-6,
                     _ => 5e-7,
                 };
                 close(out[i], act * f64::from(activation.up(up[i])), relative);

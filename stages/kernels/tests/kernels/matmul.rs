@@ -224,7 +224,29 @@ fn folding_products_are_products_folded() {
                 for (out, acc) in out.chunks(n_rows + 1).zip(expected.chunks_mut(n_rows + 1)) {
                     all &= table.fold_fixed(&out[..n_rows], &mut acc[..n_rows]);
                 }
-                assert_eq!((in_range, acc), (all, expected), "{block} {}", table.isa());
+                assert_eq!(
+                    (in_range, &acc),
+                    (all, &expected),
+                    "{block} {}",
+                    table.isa()
+                );
+                // The same in the opposite order, with a row between tokens.
+                let places: Vec<u32> = (0..n_tokens as u32).rev().map(|t| 2 * t).collect();
+                let mut apart = vec![5; 2 * out.len()];
+                let w = WeightPanels {
+                    block,
+                    bytes: &matrix.bytes[matrix.offset..],
+                    n_rows,
+                };
+                let stride = n_rows + 1;
+                let still = table.fold_panels_at(w, &activations, &places, &mut apart, stride);
+                assert_eq!(still, in_range);
+                for (place, row) in places.iter().zip(acc.chunks(stride)) {
+                    let at = *place as usize * stride;
+                    assert_eq!(apart[at..][..stride], *row, "{block} {}", table.isa());
+                    apart[at..][..stride].fill(5);
+                }
+                assert!(apart.iter().all(|&sum| sum == 5), "rows between tokens");
                 assert!(
                     in_range || scale != 1.0,
                     "{block}: small numbers out of range"

@@ -134,6 +134,7 @@ fn attention(
             window: usize::MAX,
             scale: 0.1,
             softcap: None,
+            sinks: &[],
             origin: None,
         };
         let start = Instant::now();

@@ -109,9 +109,11 @@ fn defined(network: &Network, layer: usize, tokens: &[u64]) -> Vec<f64> {
             cap.map_or(score, |cap| cap * (score / cap).tanh())
         };
         let scores: Vec<f64> = seen.iter().map(|[_, k, _]| score(k)).collect();
-        let max = scores.iter().fold(f64::NEG_INFINITY, |m, &s| m.max(s));
+        let sink = sinks(network, layer).get(h).copied().map(f64::from);
+        let all = scores.iter().copied().chain(sink);
+        let max = all.clone().fold(f64::NEG_INFINITY, f64::max);
         let weights: Vec<f64> = scores.iter().map(|s| (s - max).exp()).collect();
-        let total: f64 = weights.iter().sum();
+        let total: f64 = all.map(|s| (s - max).exp()).sum();
         let row = input(network, layer, tokens[tokens.len() - 1]);
         out.extend((0..d).map(|i| {
             let values = seen.iter().map(|[_, _, v]| v[kv + i]);

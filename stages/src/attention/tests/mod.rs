@@ -45,6 +45,18 @@ fn bias(network: &Network, layer: usize) -> Vec<f32> {
     bias.into_iter().map(|b| 4.0 * b).collect()
 }
 
+/// Scores without a value of a layer's heads, some above and some below the others.
+fn sinks(network: &Network, layer: usize) -> Vec<f32> {
+    let attention = network.attention(layer).expect("attention");
+    let n = if attention.sinks {
+        attention.n_heads
+    } else {
+        0
+    };
+    let sinks = Random(7 + layer as u64).numbers(n);
+    sinks.into_iter().map(|s| 4.0 * s).collect()
+}
+
 /// Weights of the norms of a layer.
 fn weights(network: &Network, layer: usize) -> (Vec<f32>, Vec<f32>) {
     let a = network.attention(layer).expect("attention");
@@ -76,19 +88,21 @@ fn attention(
         scale: 1.0 / (head_dim as f32).sqrt(),
         softcap: None,
         temperature: None,
+        sinks: false,
     }
+}
+
+fn norm(span: NormSpan, after_rope: bool) -> Option<QkNorm> {
+    Some(QkNorm {
+        kind: NormKind::Rms,
+        span,
+        eps: 1e-5,
+        after_rope,
+    })
 }
 
 /// Attention that differs in everything that it knows.
 fn bodies() -> [network::Attention; 11] {
-    let norm = |span, after_rope| {
-        Some(QkNorm {
-            kind: NormKind::Rms,
-            span,
-            eps: 1e-5,
-            after_rope,
-        })
-    };
     [
         network::Attention {
             qkv_bias: true,
@@ -109,6 +123,7 @@ fn bodies() -> [network::Attention; 11] {
         },
         network::Attention {
             qk_norm: norm(NormSpan::Head, false),
+            sinks: true,
             ..attention((8, 2, 16), Some(130))
         },
         network::Attention {
@@ -177,6 +192,7 @@ fn network() -> Network {
                 activation: Activation::Silu,
                 gated: true,
                 bias: false,
+                experts: None,
             },
             post_norm: None,
             residual_scale: 1.0,
@@ -260,10 +276,12 @@ impl Machine {
                     snapshots: &[],
                 };
                 let k_bias = bias(&self.network, l);
+                let sinks = sinks(&self.network, l);
                 let norms = QkWeights {
                     q: &q,
                     k: &k,
                     k_bias: &k_bias,
+                    sinks: &sinks,
                 };
                 core.run(&self.kernels, l, step, norms, &mut qkv, &mut out);
                 for (result, out) in results.iter_mut().zip(out.chunks(width)) {

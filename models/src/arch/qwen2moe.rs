@@ -1,0 +1,43 @@
+//! Qwen1.5 and Qwen2 with experts: blocks with biases of Q, K and V, and one expert that every token uses, behind a
+//! gate.
+
+use super::metadata::Metadata;
+use super::names::{ATTENTION, EXPERTS, FFN, MODEL, PRE_NORMS, QKV_BIAS, ROUTER, SHARED_EXPERT};
+use super::{Architecture, Hf, block, experts};
+use crate::error::Result;
+use crate::network::Network;
+
+const DEFAULTS: &str = r#"{
+    "rms_norm_eps": 1e-6, "rope_theta": 1e4, "sliding_window": 4096, "num_experts": 60,
+    "num_experts_per_tok": 4, "moe_intermediate_size": 1408, "shared_expert_intermediate_size": 5632
+}"#;
+
+pub(super) static QWEN2MOE: Architecture = Architecture {
+    gguf: &["qwen2moe"],
+    powerinfer: false,
+    hf: &[Hf::new("qwen2_moe", DEFAULTS)],
+    tensors: &[
+        &MODEL,
+        &PRE_NORMS,
+        &ATTENTION,
+        &QKV_BIAS,
+        &ROUTER,
+        &EXPERTS,
+        &SHARED_EXPERT,
+        &FFN,
+    ],
+    describe,
+};
+
+fn describe(m: &Metadata<'_>) -> Result<Network> {
+    let mut network = block::network(m, block::HALVES, block::activation_or_silu(m)?)?;
+    let bias = m.is_gguf() || m.fields().optional_bool("qkv_bias")?.unwrap_or(true);
+    block::bias_qkv(&mut network, bias);
+    let first = block::max_window_layers(m)?;
+    block::switched_window(m, &mut network, |l| l as u64 >= first)?;
+    let dense = experts::dense_layers(m, network.n_layers())?;
+    let router = experts::router(m, experts::SOFTMAX)?;
+    experts::replace_ffns(m, &mut network, &router, |l| dense[l])?;
+    experts::share(&mut network, experts::shared_width(m)?, true);
+    Ok(network)
+}
