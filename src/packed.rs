@@ -7,12 +7,12 @@ use std::time::{Duration, Instant};
 
 use forebay_models::bundle::{
     Amendment, Bundle, FORMAT_VERSION, PackOptions, PackProgress, SourceIdentity, amend, checksum,
-    pack,
+    pack, pack_consuming,
 };
 use forebay_models::error::ModelError;
 use forebay_models::files::folder_of;
 use forebay_models::source;
-use forebay_models::tokenizer::Tokenizer;
+use forebay_models::tokenizer::{Tokenizer, TokenizerSpec};
 use forebay_plans::cache_dir;
 
 use crate::error::Error;
@@ -150,21 +150,55 @@ pub fn convert(
     report: &mut dyn FnMut(Preparation),
 ) -> Result<(), Error> {
     let source = source::open(model)?;
-    // Checked before gigabytes are written for a model that cannot be prompted.
-    Tokenizer::from_spec(source.tokenizer().clone()).map_err(|e| e.within(model))?;
-    if let Some(doubt) = source.tokenizer().doubt() {
-        report(Preparation::Doubt(doubt));
-    }
-    pack(source.as_ref(), target, options, &mut |progress| {
-        report(Preparation::Packing {
-            target: target.to_path_buf(),
-            progress,
-        });
-    })?;
+    check_tokenizer(source.tokenizer(), model, report)?;
+    pack(source.as_ref(), target, options, &mut packing(target, report))?;
     report(Preparation::Packed {
         target: target.to_path_buf(),
     });
     Ok(())
+}
+
+/// The same, while the blocks of `model`, a GGUF file, are given back to the file system: in the end it is gone. Goes on
+/// with what was interrupted.
+///
+/// # Errors
+/// As [`convert`]'s; see [`pack_consuming`].
+pub fn consume(
+    model: &Path,
+    target: &Path,
+    options: &PackOptions,
+    report: &mut dyn FnMut(Preparation),
+) -> Result<(), Error> {
+    if let Ok(tokenizer) = source::open_tokenizer(model) {
+        check_tokenizer(&tokenizer, model, report)?;
+    }
+    pack_consuming(model, target, options, &mut packing(target, report))?;
+    report(Preparation::Packed {
+        target: target.to_path_buf(),
+    });
+    Ok(())
+}
+
+/// Checked before gigabytes are written for a model that cannot be prompted.
+fn check_tokenizer(
+    tokenizer: &TokenizerSpec,
+    model: &Path,
+    report: &mut dyn FnMut(Preparation),
+) -> Result<(), Error> {
+    Tokenizer::from_spec(tokenizer.clone()).map_err(|e| e.within(model))?;
+    if let Some(doubt) = tokenizer.doubt() {
+        report(Preparation::Doubt(doubt));
+    }
+    Ok(())
+}
+
+fn packing(target: &Path, report: &mut dyn FnMut(Preparation)) -> impl FnMut(PackProgress) {
+    |progress| {
+        report(Preparation::Packing {
+            target: target.to_path_buf(),
+            progress,
+        });
+    }
 }
 
 /// Name of the cached file: it changes with the source's path and state, the options and the format.

@@ -13,7 +13,7 @@ use crate::tokenizer::{TokenizerSpec, spec_from_gguf, spec_from_hf};
 pub(crate) mod fields;
 pub(crate) mod inventory;
 pub(crate) mod limits;
-mod placed;
+pub(crate) mod placed;
 
 /// Opens the model at `path`: a GGUF file (recognised by its first bytes), or a folder with
 /// `config.json` and safetensors. Every tensor's shape has been checked when this returns.

@@ -36,6 +36,10 @@ pub struct Pack {
     /// Sort the FFN's neurons, the most wanted first, by a profile of this model (`forebay profile`).
     #[arg(long, value_name = "FILE")]
     profile: Option<PathBuf>,
+    /// Give the blocks of the source, a GGUF file, back to the file system while it is packed, and remove it in the end:
+    /// for a model that the disk cannot hold twice. If it is interrupted, the same command goes on.
+    #[arg(long, conflicts_with = "profile")]
+    consume: bool,
     /// Write a Chrome trace of the conversion.
     #[arg(long, value_name = "FILE")]
     trace: Option<PathBuf>,
@@ -84,6 +88,10 @@ impl Pack {
                 let source = sorted(source::open(&self.source)?, profile)?;
                 let mut report = writing(self.quiet, "packing");
                 pack(&source, &self.output, options, &mut report)?;
+            }
+            None if self.consume => {
+                let mut report = reporter(self.quiet);
+                packed::consume(&self.source, &self.output, options, &mut report)?;
             }
             None => {
                 let mut report = reporter(self.quiet);

@@ -11,6 +11,7 @@ mod scratch;
 
 mod cache_folder;
 mod changed;
+mod consumed;
 mod full;
 mod killed;
 mod namespaces;

@@ -102,7 +102,7 @@ impl DirectoryEntry {
         self.content.layer()
     }
 
-    pub(super) fn encode(&self, out: &mut Vec<u8>) {
+    fn encode(&self, out: &mut Vec<u8>) {
         let (code, layer) = encode_content(self.content);
         out.extend([code, 0]);
         // Networks have fewer layers than that.
@@ -114,7 +114,7 @@ impl DirectoryEntry {
         out.extend(self.sum.to_le_bytes());
     }
 
-    pub(super) fn decode(b: &[u8; ENTRY_BYTES]) -> Option<Self> {
+    fn decode(b: &[u8; ENTRY_BYTES]) -> Option<Self> {
         let layer = u16::from_le_bytes([b[2], b[3]]);
         Some(Self {
             content: decode_content(b[0], layer)?,
@@ -125,6 +125,22 @@ impl DirectoryEntry {
             sum: le_u64(b, 24),
         })
     }
+}
+
+/// The directory section.
+pub(super) fn encode_directory(entries: &[DirectoryEntry]) -> Vec<u8> {
+    let mut bytes = Vec::with_capacity(entries.len() * ENTRY_BYTES);
+    entries.iter().for_each(|e| e.encode(&mut bytes));
+    bytes
+}
+
+/// The entries of a directory section; `None` if it is not one.
+pub(super) fn decode_directory(bytes: &[u8]) -> Option<Vec<DirectoryEntry>> {
+    let (entries, rest) = bytes.as_chunks::<ENTRY_BYTES>();
+    if !rest.is_empty() {
+        return None;
+    }
+    entries.iter().map(DirectoryEntry::decode).collect()
 }
 
 /// Location and checksum of a section.

@@ -1,8 +1,12 @@
 //! Converting a source model into a packed file, layer by layer, in bounded memory.
 
+mod consume;
 mod down_band;
+mod journal;
 
 use std::path::Path;
+
+use serde::{Deserialize, Serialize};
 
 use super::geometry::{FfnGeometry, FfnLayout, rows_per_cluster};
 use super::meta::{BundleMeta, LayerPredictor, SourceIdentity, StoredMatrix};
@@ -13,9 +17,10 @@ use crate::block::{BlockType, dequantize, quantize};
 use crate::error::{ModelError, Result};
 use crate::files::remove_stale_partials;
 use crate::lanes::append_laned;
-use crate::network::Content;
+use crate::network::{Content, Network};
 use crate::panel::pack_panels;
 use crate::tensor::{LayerTensor, TensorId, TensorMeta, TensorSource};
+pub use consume::pack_consuming;
 use down_band::DownBand;
 
 /// Choices of a conversion.
@@ -80,38 +85,13 @@ pub fn pack(
     let _span = tracing::info_span!("pack").entered();
     let identity = SourceIdentity::of(source.path())?;
     remove_stale_partials(out);
-    let total = total_bytes(source);
-    let mut packer = Packer {
-        source,
-        options: *options,
-        writer: BundleWriter::create(out, least_bytes(source, options))?,
-        done: 0,
-        total,
-        progress,
-    };
-    let network = source.network();
-    let mut matrices = Vec::new();
-    let [mut ffns, mut experts] = [(); 2].map(|()| vec![None; network.n_layers()]);
-    for content in network.contents(has_predictors(source)) {
-        let _span = tracing::info_span!("content", content = ?content).entered();
-        match content {
-            Content::Neurons(l) => ffns[l] = Some(packer.ffn(content, l)?),
-            Content::Experts(l) => experts[l] = Some(packer.ffn(content, l)?),
-            Content::Rows(id) | Content::Table(id) => matrices.push(packer.rows(content, id)?),
-        }
+    let writer = BundleWriter::create(out, least_bytes(source, options))?;
+    let stored = StoredContents::none(source.network());
+    let mut packer = Packer::new(source, *options, (writer, stored), progress);
+    for content in source.network().contents(has_predictors(source)) {
+        packer.content(content)?;
     }
-    let meta = BundleMeta {
-        network: network.clone(),
-        matrices,
-        ffns,
-        experts,
-        predictors: predictors(source),
-        gates: None,
-        source: identity,
-        packed_by: env!("CARGO_PKG_VERSION").into(),
-    };
-    let vectors = Vectors::read(source)?;
-    if SourceIdentity::of(source.path())? != meta.source {
+    if SourceIdentity::of(source.path())? != identity {
         return Err(ModelError::Format {
             path: source.path().to_path_buf(),
             field: "model".into(),
@@ -119,9 +99,29 @@ pub fn pack(
             remedy: "wait until it is complete (a download may be under way) and try again".into(),
         });
     }
-    let _span = tracing::info_span!("sections, sync and rename").entered();
-    let texts = (source.tokenizer(), source.chat_templates());
-    packer.writer.finish(&meta, texts, &vectors)
+    packer.finish(identity)
+}
+
+/// How the contents are stored that have been written.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+struct StoredContents {
+    /// How many they are.
+    n: usize,
+    matrices: Vec<StoredMatrix>,
+    /// Of neurons that every token uses, and of experts, `[n_layers]`.
+    ffns: Vec<Option<FfnGeometry>>,
+    experts: Vec<Option<FfnGeometry>>,
+}
+
+impl StoredContents {
+    fn none(network: &Network) -> Self {
+        Self {
+            n: 0,
+            matrices: Vec::new(),
+            ffns: vec![None; network.n_layers()],
+            experts: vec![None; network.n_layers()],
+        }
+    }
 }
 
 /// Whether `source` comes with activation predictors.
@@ -143,23 +143,26 @@ fn predictors(source: &dyn TensorSource) -> Option<Vec<LayerPredictor>> {
     (0..source.network().n_layers()).map(predictor).collect()
 }
 
-fn total_bytes(source: &dyn TensorSource) -> u64 {
-    let ids = |content: Content| match content {
+/// The tensors that a content is made from.
+fn tensors_of(network: &Network, content: Content) -> Vec<TensorId> {
+    match content {
         Content::Rows(id) | Content::Table(id) => vec![id],
         Content::Neurons(l) | Content::Experts(l) => {
-            let (rows, down) = source.network().neuron_matrices(content);
+            let (rows, down) = network.neuron_matrices(content);
             let transposed = (down == LayerTensor::Down).then_some(&LayerTensor::DownT);
             let of_ffn = rows.iter().chain([&down]).chain(transposed);
             of_ffn.map(|&t| TensorId::Layer(l, t)).collect()
         }
-    };
-    let contents = source.network().contents(has_predictors(source));
-    contents
-        .into_iter()
-        .flat_map(ids)
-        .filter_map(|id| source.meta(id))
-        .map(|m| m.bytes() as u64)
-        .sum()
+    }
+}
+
+/// Source bytes of some contents.
+fn source_bytes(source: &dyn TensorSource, contents: &[Content]) -> u64 {
+    let tensors = contents
+        .iter()
+        .flat_map(|&content| tensors_of(source.network(), content));
+    let bytes = tensors.filter_map(|id| Some(source.meta(id)?.bytes() as u64));
+    bytes.sum()
 }
 
 /// A source matrix and the format it is written in.
@@ -197,12 +200,65 @@ struct Packer<'a> {
     source: &'a dyn TensorSource,
     options: PackOptions,
     writer: BundleWriter,
+    stored: StoredContents,
     done: u64,
     total: u64,
     progress: &'a mut dyn FnMut(PackProgress),
 }
 
-impl Packer<'_> {
+impl<'a> Packer<'a> {
+    /// Goes on after what is `stored` already in the file of `writer`.
+    fn new(
+        source: &'a dyn TensorSource,
+        options: PackOptions,
+        (writer, stored): (BundleWriter, StoredContents),
+        progress: &'a mut dyn FnMut(PackProgress),
+    ) -> Self {
+        let contents = source.network().contents(has_predictors(source));
+        Self {
+            source,
+            options,
+            writer,
+            done: source_bytes(source, &contents[..stored.n]),
+            total: source_bytes(source, &contents),
+            stored,
+            progress,
+        }
+    }
+
+    /// Writes the next content.
+    fn content(&mut self, content: Content) -> Result<()> {
+        let _span = tracing::info_span!("content", content = ?content).entered();
+        match content {
+            Content::Neurons(l) => self.stored.ffns[l] = Some(self.ffn(content, l)?),
+            Content::Experts(l) => self.stored.experts[l] = Some(self.ffn(content, l)?),
+            Content::Rows(id) | Content::Table(id) => {
+                let matrix = self.rows(content, id)?;
+                self.stored.matrices.push(matrix);
+            }
+        }
+        self.stored.n += 1;
+        Ok(())
+    }
+
+    /// Writes everything else; then the file appears under its name.
+    fn finish(self, identity: SourceIdentity) -> Result<()> {
+        let _span = tracing::info_span!("sections, sync and rename").entered();
+        let (source, stored) = (self.source, self.stored);
+        let meta = BundleMeta {
+            network: source.network().clone(),
+            matrices: stored.matrices,
+            ffns: stored.ffns,
+            experts: stored.experts,
+            predictors: predictors(source),
+            gates: None,
+            source: identity,
+            packed_by: env!("CARGO_PKG_VERSION").into(),
+        };
+        let texts = (source.tokenizer(), source.chat_templates());
+        self.writer.finish(&meta, texts, &Vectors::read(source)?)
+    }
+
     fn matrix(&self, id: TensorId) -> Result<Matrix> {
         let meta = self.source.meta(id).cloned().ok_or_else(|| {
             ModelError::damaged(

@@ -5,7 +5,9 @@ use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 
 use super::check::check_meta;
-use super::format::{ALIGN, DirectoryEntry, ENTRY_BYTES, Header, Section, SectionId, checksum};
+use super::format::{
+    ALIGN, DirectoryEntry, ENTRY_BYTES, Header, Section, SectionId, checksum, decode_directory,
+};
 use super::geometry::{FfnGeometry, FfnLayout};
 use super::meta::{BundleMeta, StoredMatrix};
 use super::texts::StoredTexts;
@@ -38,6 +40,21 @@ impl NeuronSums {
             gate: checksum(gate) as u32,
             up_down: checksum(up_down) as u32,
         }
+    }
+
+    pub(super) fn encode(all: &[Self]) -> Vec<u8> {
+        let bytes = all
+            .iter()
+            .flat_map(|s| [s.gate.to_le_bytes(), s.up_down.to_le_bytes()].concat());
+        bytes.collect()
+    }
+
+    pub(super) fn decode(bytes: &[u8]) -> Vec<Self> {
+        let sums = bytes.as_chunks::<8>().0.iter().map(|b| Self {
+            gate: u32::from_le_bytes([b[0], b[1], b[2], b[3]]),
+            up_down: u32::from_le_bytes([b[4], b[5], b[6], b[7]]),
+        });
+        sums.collect()
     }
 }
 
@@ -103,15 +120,7 @@ impl Bundle {
         let clusters = decode_directory(&clusters)
             .ok_or_else(|| ModelError::damaged(path, "directory section", "is malformed"))?;
         let sums = read(SectionId::NeuronSums, "neuron checksums", sums_bytes(&meta))?;
-        let neuron_sums = sums
-            .as_chunks::<8>()
-            .0
-            .iter()
-            .map(|b| NeuronSums {
-                gate: u32::from_le_bytes([b[0], b[1], b[2], b[3]]),
-                up_down: u32::from_le_bytes([b[4], b[5], b[6], b[7]]),
-            })
-            .collect();
+        let neuron_sums = NeuronSums::decode(&sums);
         let mut bundle = Self {
             path: path.to_path_buf(),
             file,
@@ -412,12 +421,4 @@ fn read_section(
         ));
     }
     Ok(bytes)
-}
-
-fn decode_directory(bytes: &[u8]) -> Option<Vec<DirectoryEntry>> {
-    let (entries, rest) = bytes.as_chunks::<ENTRY_BYTES>();
-    if !rest.is_empty() {
-        return None;
-    }
-    entries.iter().map(DirectoryEntry::decode).collect()
 }

@@ -1,12 +1,12 @@
 //! Writing a packed file so that a half-written one can never be mistaken for a whole one:
 //! everything goes to a partial file beside the target, which is synced and then renamed.
 
-use std::io::Write;
+use std::io::{ErrorKind, Seek, SeekFrom, Write};
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 
 use super::format::{
-    ALIGN, DirectoryEntry, ENTRY_BYTES, Header, SECTIONS, Section, SectionId, checksum,
+    ALIGN, DirectoryEntry, Header, SECTIONS, Section, SectionId, checksum, encode_directory,
 };
 use super::meta::BundleMeta;
 use super::reader::NeuronSums;
@@ -47,6 +47,47 @@ impl BundleWriter {
             neuron_sums: Vec::new(),
         };
         Ok(writer)
+    }
+
+    /// Begins or goes on with a file that outlives the process, after these clusters and checksums, which end at
+    /// `offset`. What it has after that is overwritten.
+    pub fn lasting(
+        target: &Path,
+        least: u64,
+        (offset, entries, neuron_sums): (u64, Vec<DirectoryEntry>, Vec<NeuronSums>),
+    ) -> Result<Self> {
+        let action = "open the unfinished packed model";
+        let go_on = || {
+            let partial = Partial::lasting(target)?;
+            if partial.file().metadata()?.len() < offset {
+                return Err(ErrorKind::UnexpectedEof.into());
+            }
+            partial.file().set_len(offset)?;
+            partial.file().seek(SeekFrom::Start(offset))?;
+            Ok(partial)
+        };
+        let partial =
+            go_on().map_err(|e| ModelError::io(Partial::lasting_path(target), action, e))?;
+        Ok(Self {
+            partial,
+            target: target.to_path_buf(),
+            offset,
+            least,
+            entries,
+            neuron_sums,
+        })
+    }
+
+    /// Brings what has been written to the disk; returns where it ends.
+    pub fn sync(&self) -> Result<u64> {
+        let synced = self.partial.file().sync_data();
+        synced.map_err(|e| self.io("write the packed model", e))?;
+        Ok(self.offset)
+    }
+
+    /// The clusters that have been written, and the checksums of their neurons.
+    pub fn written(&self) -> (&[DirectoryEntry], &[NeuronSums]) {
+        (&self.entries, &self.neuron_sums)
     }
 
     fn append(&mut self, bytes: &[u8]) -> Result<()> {
@@ -119,13 +160,8 @@ impl BundleWriter {
         let meta = serde_json::to_vec(meta).map_err(json)?;
         let tokenizer =
             serde_json::to_vec(&WrittenTexts::of(tokenizer, templates)).map_err(json)?;
-        let mut directory = Vec::with_capacity(self.entries.len() * ENTRY_BYTES);
-        self.entries.iter().for_each(|e| e.encode(&mut directory));
-        let sums = self
-            .neuron_sums
-            .iter()
-            .flat_map(|s| [s.gate.to_le_bytes(), s.up_down.to_le_bytes()].concat())
-            .collect();
+        let directory = encode_directory(&self.entries);
+        let sums = NeuronSums::encode(&self.neuron_sums);
         let mut header = Header {
             file_len: 0,
             sections: [Section::default(); SECTIONS],

@@ -27,7 +27,7 @@ fn live() -> MutexGuard<'static, BTreeSet<PathBuf>> {
     LIVE.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// A file that appears under its name when it is whole, or is removed when dropped.
+/// A file that appears under its name when it is whole, or is removed when dropped, unless it is a lasting one.
 #[derive(Debug)]
 pub struct Partial {
     /// Locked for as long as it is open, which is how others know that somebody writes it: process ids would say
@@ -54,14 +54,32 @@ impl Partial {
         }
     }
 
+    /// Opens the file under the fixed name [`Self::lasting_path`], or begins it. It outlives the process, so that
+    /// another one can go on with it.
+    ///
+    /// # Errors
+    /// What the system says; [`ErrorKind::WouldBlock`] if another process writes it.
+    pub fn lasting(target: &Path) -> Result<Self> {
+        let path = Self::lasting_path(target);
+        let mut options = File::options();
+        options.write(true).create(true).truncate(false).mode(MODE);
+        let file = options.open(&path)?;
+        file.try_lock()?;
+        let target = target.to_path_buf();
+        Ok(Self { file, path, target })
+    }
+
+    /// The name of a file that outlives its writer.
+    pub fn lasting_path(target: &Path) -> PathBuf {
+        beside(target, ".packing")
+    }
+
     fn create(target: &Path) -> Result<Self> {
         // Held until the file is listed, so that no file escapes `withdraw_partials`.
         let mut live = live();
         loop {
             let number = RandomState::new().hash_one(()) as u32;
-            let mut name = target.file_name().unwrap_or_default().to_os_string();
-            name.push(format!("{PARTIAL}{number:08x}"));
-            let path = target.with_file_name(name);
+            let path = beside(target, &format!("{PARTIAL}{number:08x}"));
             let created = File::options()
                 .write(true)
                 .create_new(true)
@@ -109,6 +127,13 @@ impl Drop for Partial {
             let _ = std::fs::remove_file(&self.path);
         }
     }
+}
+
+/// `path` with `end` after its name.
+pub(crate) fn beside(path: &Path, end: &str) -> PathBuf {
+    let mut name = path.file_name().unwrap_or_default().to_os_string();
+    name.push(end);
+    path.with_file_name(name)
 }
 
 /// Removes all partial files of this process, which is about to end. While the result lives, none is begun or

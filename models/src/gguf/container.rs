@@ -18,6 +18,9 @@ const DEFAULT_ALIGNMENT: u64 = 32;
 /// Most metadata keys and tensors accepted: the largest models have a hundred keys and some thousand tensors.
 const MAX_ENTRIES: u64 = 1 << 16;
 
+/// The magic of files whose blocks are given back while they are packed: nobody may take what is left for a model.
+pub(crate) const CONSUMED: &[u8; 4] = b"FBAY";
+
 /// A tensor of the file: its place is known to lie inside the file.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TensorInfo {
@@ -74,11 +77,20 @@ impl Gguf {
     ///
     /// Format: <https://github.com/ggml-org/ggml/blob/master/docs/gguf.md>
     pub fn open(path: &Path) -> Result<Self> {
-        let mut gguf = Self::open_one(path)?;
+        Self::open_files(path, false)
+    }
+
+    /// The same for a file that may be marked as [`CONSUMED`].
+    pub(crate) fn open_consumed(path: &Path) -> Result<Self> {
+        Self::open_files(path, true)
+    }
+
+    fn open_files(path: &Path, consumed: bool) -> Result<Self> {
+        let mut gguf = Self::open_one(path, consumed)?;
         let others = parts::others(path, &gguf.metadata)?;
         let n = others.len() + 1;
         for (i, path) in (1..n).zip(&others) {
-            let part = Self::open_one(path)?;
+            let part = Self::open_one(path, consumed)?;
             parts::check(path, &part.metadata, i, n)?;
             gguf.tensors.extend(
                 part.tensors
@@ -104,10 +116,10 @@ impl Gguf {
         Err(ModelError::damaged(path, &again.name, problem))
     }
 
-    fn open_one(path: &Path) -> Result<Self> {
+    fn open_one(path: &Path, consumed: bool) -> Result<Self> {
         let (file, file_bytes) = open(path)?;
         let mut header = HeaderReader::new(&file, path, file_bytes);
-        let powerinfer = read_magic(&mut header, path)?;
+        let powerinfer = read_magic(&mut header, path, consumed)?;
         read_version(&mut header, path)?;
         let n_tensors = header.u64("tensor count")?;
         let n_entries = header.u64("metadata count")?;
@@ -175,9 +187,16 @@ fn open(path: &Path) -> Result<(File, u64)> {
     opened.map_err(|e| ModelError::io(path, "open the model", e))
 }
 
-fn read_magic(header: &mut HeaderReader<'_>, path: &Path) -> Result<bool> {
+fn read_magic(header: &mut HeaderReader<'_>, path: &Path, consumed: bool) -> Result<bool> {
     match &header.four_bytes("magic")? {
         b"GGUF" => Ok(false),
+        CONSUMED if consumed => Ok(false),
+        CONSUMED => Err(ModelError::unsupported(
+            path,
+            "magic",
+            "a model that is being packed and whose blocks are given back meanwhile",
+            "run `forebay pack --consume` again, as before: it goes on where it was",
+        )),
         b"PWRI" => Ok(true),
         b"lmgg" | b"fmgg" | b"tjgg" | b"algg" => Err(ModelError::unsupported(
             path,

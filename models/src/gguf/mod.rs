@@ -10,6 +10,7 @@ mod value;
 mod writer;
 
 pub(crate) use config::{model_name, predictor_threshold, vocab_size};
+pub(crate) use container::CONSUMED;
 pub use container::{Gguf, TensorInfo};
 pub(crate) use parts::files;
 pub use source::GgufSource;

@@ -28,7 +28,16 @@ impl GgufSource {
     /// # Errors
     /// Those of [`Gguf::open`]; a model that this engine does not support; a missing, misshapen or unknown tensor.
     pub fn open(path: &Path) -> Result<Self> {
-        let gguf = Gguf::open(path)?;
+        Self::of(Gguf::open(path)?)
+    }
+
+    /// The same for a file whose blocks may have been given back in part, and which is marked as such.
+    pub(crate) fn open_consumed(path: &Path) -> Result<Self> {
+        Self::of(Gguf::open_consumed(path)?)
+    }
+
+    fn of(gguf: Gguf) -> Result<Self> {
+        let path = &gguf.path().to_path_buf();
         let described = config::read(&gguf)?;
         let tokenizer = spec_from_gguf(gguf.metadata(), path)?;
         let chat_templates = templates_from_gguf(gguf.metadata(), path)?;
@@ -86,6 +95,13 @@ impl GgufSource {
             chat_templates,
             inventory,
         })
+    }
+}
+
+impl GgufSource {
+    /// Where all tensors are.
+    pub(crate) fn inventory(&self) -> &Inventory {
+        &self.inventory
     }
 }
 

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::fs::File;
 use std::path::{Path, PathBuf};
 
-use super::placed::{Piece, Place, Placed};
+use super::placed::{Extent, Piece, Place, Placed};
 use crate::arch::{Form, InFile, Names};
 use crate::block::BlockType;
 use crate::error::{ModelError, Result};
@@ -270,6 +270,17 @@ impl Inventory {
 
     pub(crate) fn meta(&self, id: TensorId) -> Option<&TensorMeta> {
         self.placed.get(&id).map(|p| &p.meta)
+    }
+
+    /// The tensors, each with the bytes of files that it takes.
+    pub(crate) fn extents(&self) -> impl Iterator<Item = (TensorId, Vec<Extent>)> {
+        let placed = self.placed.iter();
+        placed.map(|(&id, p)| (id, p.place.extents(&p.meta)))
+    }
+
+    /// The model's files.
+    pub(crate) fn files(&self) -> impl Iterator<Item = &Path> {
+        self.files.iter().map(|(path, _)| path.as_path())
     }
 
     /// [`crate::tensor::TensorSource::stored`].

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::fs::File;
 use std::io::Result;
+use std::ops::Range;
 use std::os::unix::fs::FileExt;
 use std::path::PathBuf;
 
@@ -10,6 +11,14 @@ use crate::tensor::{Stored, TensorMeta};
 
 /// The open files of a model.
 pub(super) type Files = [(PathBuf, File)];
+
+/// Consecutive bytes of one of a model's files.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Extent {
+    /// Number of the file.
+    pub(crate) file: usize,
+    pub(crate) range: Range<u64>,
+}
 
 /// Consecutive bytes of a file.
 #[derive(Clone, Copy, Debug)]
@@ -52,6 +61,26 @@ impl Place {
         match self {
             Self::Pieces(pieces) => pieces.values().next().map_or(0, |p| p.file),
             Self::Columns { file, .. } => *file,
+        }
+    }
+
+    /// The bytes of files that it takes, of a tensor of `meta`; those of columns include what is between them.
+    pub(super) fn extents(&self, meta: &TensorMeta) -> Vec<Extent> {
+        let extent = |file, start, bytes| Extent {
+            file,
+            range: start..start + bytes as u64,
+        };
+        match self {
+            Self::Pieces(pieces) => {
+                let pieces = pieces.values();
+                pieces.map(|p| extent(p.file, p.start, p.bytes)).collect()
+            }
+            &Self::Columns {
+                file, start, width, ..
+            } => {
+                let bytes = meta.cols * width * meta.block.block_bytes();
+                vec![extent(file, start, bytes)]
+            }
         }
     }
 

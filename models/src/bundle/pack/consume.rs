@@ -1,0 +1,268 @@
+//! Packing a GGUF file whose blocks go back to the file system meanwhile: for a model that a device holds once, not
+//! twice.
+//!
+//! The order is what makes it safe. First the source is marked, so that nobody takes what is left of it for a model.
+//! Then, again and again: some contents are written and synced, the journal says so and is synced, and only then their
+//! blocks are given back. Whatever ends the process, every matrix is in the source or in the unfinished packed file, and
+//! the journal knows in which. The vectors are written last, and stay in the source until then.
+
+use std::collections::BTreeSet;
+use std::fs::File;
+use std::io::{ErrorKind, Read};
+use std::ops::Range;
+use std::os::unix::fs::FileExt;
+use std::path::{Path, PathBuf};
+
+use super::journal::Journal;
+use super::{
+    PackOptions, PackProgress, Packer, StoredContents, has_predictors, source_bytes, tensors_of,
+};
+use crate::bundle::{Bundle, SourceIdentity, room};
+use crate::error::{ModelError, Result};
+use crate::files::{Partial, give_back, may_give_back, open_regular};
+use crate::gguf::{CONSUMED, GgufSource};
+use crate::network::Content;
+use crate::source::placed::Extent;
+use crate::tensor::{TensorId, TensorSource};
+
+/// Blocks are given back whenever this part of the source has been packed.
+const STEPS: u64 = 64;
+
+/// Packs the GGUF file at `path`, or the several of which it is the first, into `out`, which needs little more room than
+/// the source has: what has been packed is given back to the file system, and in the end the source is removed. If it is
+/// interrupted, the next call goes on.
+///
+/// # Errors
+/// As [`super::pack`]'s; a source that is not GGUF, or on a file system that takes no blocks back; a conversion that was
+/// begun with another `out` or other `options`.
+pub fn pack_consuming(
+    path: &Path,
+    out: &Path,
+    options: &PackOptions,
+    progress: &mut dyn FnMut(PackProgress),
+) -> Result<()> {
+    let _span = tracing::info_span!("pack, giving back").entered();
+    if let Some(journal) = Journal::of(path)?.filter(is_packed) {
+        return remove_source(path, journal);
+    }
+    let marked = is_marked(path)?;
+    let source = match marked {
+        true => GgufSource::open_consumed(path)?,
+        false => open_whole(path)?,
+    };
+    // Before anything is done to the files.
+    let identity = SourceIdentity::of(path)?;
+    let files = Consumed::open(&source)?;
+    if is_marked(path)? != marked {
+        return Err(changed(path, "another process has begun to give it back"));
+    }
+    let mut journal = match marked {
+        true => go_on(path, &source, (out, options))?,
+        // What an earlier file of that name left does not count.
+        false => begin(&source, identity, (out, options))?,
+    };
+    if journal.stored().n == 0 {
+        files.mark()?;
+    }
+    let writer = journal.writer(room::least_bytes(&source, options))?;
+    let contents = source.network().contents(has_predictors(&source));
+    // It may have ended before that.
+    files.give_back(&source, &contents, 0..journal.stored().n)?;
+    let stored = journal.stored().clone();
+    let mut given = stored.n;
+    let mut packer = Packer::new(&source, *options, (writer, stored), progress);
+    let step = packer.total / STEPS;
+    let mut done = packer.done;
+    for (i, &content) in contents.iter().enumerate().skip(given) {
+        packer.content(content)?;
+        if packer.done - done >= step || i + 1 == contents.len() {
+            done = packer.done;
+            journal.advance(&packer.writer, &packer.stored)?;
+            files.give_back(&source, &contents, given..i + 1)?;
+            given = i + 1;
+        }
+    }
+    packer.finish(journal.source().clone())?;
+    remove_source(path, journal)
+}
+
+/// Opens a source of which nothing has been given back.
+fn open_whole(path: &Path) -> Result<GgufSource> {
+    let refuse = |problem: &str| {
+        let remedy = "pack it without giving it back";
+        Err(ModelError::unsupported(path, "model", problem, remedy))
+    };
+    if path.is_dir() {
+        return refuse("a folder whose files are given back");
+    }
+    let source = GgufSource::open(path)?;
+    match first_bytes(path)? == *b"GGUF" {
+        true => Ok(source),
+        false => refuse("a PowerInfer file that is given back"),
+    }
+}
+
+/// The journal of a conversion that begins.
+fn begin(
+    source: &GgufSource,
+    identity: SourceIdentity,
+    (out, options): (&Path, &PackOptions),
+) -> Result<Journal> {
+    let contents = source.network().contents(has_predictors(source));
+    let of_content = contents.iter().map(|&c| source_bytes(source, &[c]));
+    let largest = of_content.max().unwrap_or(0);
+    room::check(out, largest + source_bytes(source, &contents) / STEPS)?;
+    let stored = StoredContents::none(source.network());
+    let mut journal = Journal::new(source.path(), identity, stored.clone(), (out, options))?;
+    journal.advance(&journal.writer(0)?, &stored)?;
+    Ok(journal)
+}
+
+/// The journal of a conversion that was interrupted.
+fn go_on(
+    path: &Path,
+    source: &GgufSource,
+    (out, options): (&Path, &PackOptions),
+) -> Result<Journal> {
+    let Some(journal) = Journal::of(path)? else {
+        let problem =
+            "a part was given back while it was packed, and the journal of that is missing";
+        return Err(ModelError::damaged(path, "model", problem));
+    };
+    journal.check(out, options)?;
+    if journal.stored().n == 0 {
+        // Perhaps it ended before all files were marked.
+        return Ok(journal);
+    }
+    for file in source.inventory().files() {
+        if !is_marked(file)? {
+            return Err(changed(
+                file,
+                "it was replaced while the model was being packed",
+            ));
+        }
+    }
+    let unfinished = Partial::lasting_path(out);
+    if !unfinished.exists() {
+        let problem = "it is missing, and what it had was given back by the source";
+        return Err(ModelError::damaged(
+            unfinished,
+            "unfinished packed model",
+            problem,
+        ));
+    }
+    Ok(journal)
+}
+
+fn changed(path: &Path, problem: &str) -> ModelError {
+    ModelError::Format {
+        path: path.into(),
+        field: "model".into(),
+        problem: problem.into(),
+        remedy: "wait for the other process, or download all files of the model again".into(),
+    }
+}
+
+/// Whether the packed file is whole, although the conversion did not come to its end.
+fn is_packed(journal: &Journal) -> bool {
+    !Partial::lasting_path(journal.out()).exists()
+        && Bundle::open(journal.out()).is_ok_and(|bundle| bundle.meta.source == *journal.source())
+}
+
+/// Removes what is left of the source, its first file last, and then the journal: that tells what to do if it ends here.
+fn remove_source(path: &Path, journal: Journal) -> Result<()> {
+    for file in crate::gguf::files(path).iter().rev() {
+        match std::fs::remove_file(file) {
+            Err(e) if e.kind() != ErrorKind::NotFound => {
+                let action = "remove what is left of the model after it was packed";
+                return Err(ModelError::io(file, action, e));
+            }
+            _ => {}
+        }
+    }
+    journal.remove()
+}
+
+fn first_bytes(path: &Path) -> Result<[u8; 4]> {
+    let mut bytes = [0; 4];
+    let read = open_regular(path).and_then(|mut file| file.read_exact(&mut bytes));
+    read.map_err(|e| ModelError::io(path, "read the first bytes", e))?;
+    Ok(bytes)
+}
+
+/// Whether a file is marked as one that is being given back.
+fn is_marked(path: &Path) -> Result<bool> {
+    Ok(!path.is_dir() && first_bytes(path)? == *CONSUMED)
+}
+
+/// The files of a source, to be written to; nobody else gives them back meanwhile.
+struct Consumed(Vec<(PathBuf, File)>);
+
+impl Consumed {
+    fn open(source: &GgufSource) -> Result<Self> {
+        let open = |path: &Path| {
+            let io = |action: &str, e| ModelError::io(path, action, e);
+            let file = File::options().read(true).write(true).open(path);
+            let file = file.map_err(|e| io("write to the model, which is to be given back", e))?;
+            let locked = file.try_lock();
+            locked.map_err(|e| io("lock the model, which another process may use", e.into()))?;
+            let action = "give blocks back on this file system (pack without --consume)";
+            may_give_back(&file).map_err(|e| io(action, e))?;
+            Ok((path.to_path_buf(), file))
+        };
+        let files: Result<_> = source.inventory().files().map(open).collect();
+        Ok(Self(files?))
+    }
+
+    /// Marks all files, the first one first: as long as it is not marked, all are whole.
+    fn mark(&self) -> Result<()> {
+        for (path, file) in &self.0 {
+            let marked = file.write_all_at(CONSUMED, 0);
+            let synced = marked.and_then(|()| file.sync_data());
+            synced.map_err(|e| ModelError::io(path, "mark the model as being given back", e))?;
+        }
+        Ok(())
+    }
+
+    /// Gives back what only the contents `0..packed.end` are made from, as far as `packed` are made from it.
+    fn give_back(
+        &self,
+        source: &GgufSource,
+        contents: &[Content],
+        packed: Range<usize>,
+    ) -> Result<()> {
+        let tensors = |contents: &[Content]| -> BTreeSet<TensorId> {
+            let network = source.network();
+            let tensors = contents.iter().flat_map(|&c| tensors_of(network, c));
+            tensors.collect()
+        };
+        let (before, after) = contents.split_at(packed.end);
+        let (used, now, later) = (
+            tensors(before),
+            tensors(&before[packed.start..]),
+            tensors(after),
+        );
+        let mut needed = Vec::new();
+        let mut free = Vec::new();
+        for (id, extents) in source.inventory().extents() {
+            if !used.contains(&id) || later.contains(&id) {
+                needed.extend(extents);
+            } else if now.contains(&id) {
+                free.extend(extents);
+            }
+        }
+        // Several tensors may share an extent, but none has a part of another's.
+        needed.sort_by_key(|e| (e.file, e.range.start));
+        for Extent { file, range } in free {
+            let before = needed.partition_point(|e| (e.file, e.range.start) < (file, range.end));
+            let last = before.checked_sub(1).map(|i| &needed[i]);
+            if last.is_some_and(|e| e.file == file && e.range.end > range.start) {
+                continue;
+            }
+            let (path, file) = &self.0[file];
+            let given = give_back(file, &range);
+            given.map_err(|e| ModelError::io(path, "give blocks back to the file system", e))?;
+        }
+        Ok(())
+    }
+}
