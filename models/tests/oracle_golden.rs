@@ -257,6 +257,8 @@ matches_transformers!(
     qwen3_moe_all_bf16,
     qwen3_moe_all_bf16_gguf,
     qwen3_moe_bf16,
+    qwen3_next_bf16,
+    qwen3_next_bf16_gguf,
     seed_oss_bf16,
     seed_oss_bf16_gguf,
     smallthinker_bf16,

@@ -56,6 +56,7 @@ MODELS = (
     "qwen2_moe_bf16",
     "qwen3_bf16",
     "qwen3_moe_all_bf16",
+    "qwen3_next_bf16",
     "seed_oss_bf16",
     "smallthinker_bf16",
     "smallthinker_plain_bf16",

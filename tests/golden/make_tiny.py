@@ -239,6 +239,28 @@ MODELS = {
             tie_word_embeddings=True,
         ),
     ),
+    # The same; a delta net's matrices are in two tensors, key head by key head.
+    "qwen3_next_bf16": (
+        BF16,
+        1,
+        tiny_model.config(
+            "qwen3_next",
+            "Qwen3NextForCausalLM",
+            **QWEN35_SHAPE | {"rope_parameters": None, "rope_theta": 10000000.0, "attn_output_gate": None},
+            partial_rotary_factor=0.25,
+            num_hidden_layers=3,
+            full_attention_interval=2,
+            layer_types=[LINEAR, FULL, LINEAR],
+            num_experts=10,
+            num_experts_per_tok=4,
+            moe_intermediate_size=32,
+            shared_expert_intermediate_size=48,
+            norm_topk_prob=True,
+            decoder_sparse_step=1,
+            mlp_only_layers=[],
+            tie_word_embeddings=True,
+        ),
+    ),
     # Layers 0 and 4 do not rotate; the window is never full.
     "smallthinker_bf16": (
         BF16,

@@ -38,6 +38,7 @@ mod qwen2moe;
 mod qwen3;
 mod qwen35;
 mod qwen3moe;
+mod qwen3next;
 mod rope;
 mod seed_oss;
 mod smallthinker;
@@ -98,6 +99,7 @@ static ARCHITECTURES: &[&Architecture] = &[
     &qwen35::QWEN35,
     &qwen35::QWEN35MOE,
     &qwen3moe::QWEN3MOE,
+    &qwen3next::QWEN3NEXT,
     &seed_oss::SEED_OSS,
     &smallthinker::SMALLTHINKER,
     &smollm3::SMOLLM3,

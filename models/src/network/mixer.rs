@@ -117,6 +117,15 @@ impl Mixer {
         }
     }
 
+    /// Heads of its keys; 1 for a convolution.
+    pub fn n_key_heads(&self) -> usize {
+        match self {
+            Self::Attention(a) => a.n_kv_heads,
+            Self::ShortConv(_) => 1,
+            Self::DeltaNet(net) => net.n_key_heads,
+        }
+    }
+
     /// No more cores can share it than it has query heads, value heads or channels.
     pub fn most_cores(&self) -> usize {
         match self {

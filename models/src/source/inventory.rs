@@ -151,7 +151,7 @@ impl Inventory {
         Ok(placed.collect())
     }
 
-    /// The parts of a tensor that contains a share of each of them for every key/value head, or for every expert.
+    /// The parts of a tensor that contains a share of each of them for every key head, or for every expert.
     fn rows_by_group(
         &self,
         network: &Network,
@@ -161,7 +161,9 @@ impl Inventory {
         let parts = self.cut(network, ids, &found.meta)?;
         let groups = match ids[0] {
             TensorId::Layer(layer, T::ExpertGate) => network.experts(layer).map_or(1, |e| e.count),
-            TensorId::Layer(layer, _) => network.attention(layer).map_or(1, |a| a.n_kv_heads),
+            TensorId::Layer(layer, _) if layer < network.n_layers() => {
+                network.mixer(layer).n_key_heads()
+            }
             _ => 1,
         };
         let of_group = found.meta.bytes() / groups;

@@ -33,7 +33,7 @@ pub(crate) enum Form {
     Rows,
     /// As columns.
     Columns,
-    /// A share of each tensor, one after the other, for every key/value head, or for every expert.
+    /// A share of each tensor, one after the other, for every key head, or for every expert.
     ByGroup,
     /// It is the share of this number: a row of several, or the rows of an expert.
     Numbered(usize),
@@ -130,7 +130,7 @@ impl Name {
     }
 
     /// The same for files of both formats that have the rows in this form.
-    const fn grouped(self) -> Self {
+    pub(super) const fn grouped(self) -> Self {
         Self {
             in_gguf: Form::ByGroup,
             ..self.in_form(Form::ByGroup)
