@@ -6,6 +6,7 @@ mod baichuan;
 mod bamboo;
 mod block;
 mod cohere;
+mod deepseek2;
 mod ernie4_5;
 mod exaone4;
 mod experts;
@@ -69,6 +70,7 @@ static ARCHITECTURES: &[&Architecture] = &[
     &bamboo::BAMBOO,
     &cohere::COHERE2,
     &cohere::COMMAND_R,
+    &deepseek2::DEEPSEEK2,
     &ernie4_5::ERNIE4_5,
     &exaone4::EXAONE4,
     &falcon::FALCON,
