@@ -14,6 +14,7 @@ pub(crate) mod fields;
 pub(crate) mod inventory;
 pub(crate) mod limits;
 pub(crate) mod placed;
+mod transposed;
 
 /// Opens the model at `path`: a GGUF file (recognised by its first bytes), or a folder with
 /// `config.json` and safetensors. Every tensor's shape has been checked when this returns.

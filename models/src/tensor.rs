@@ -18,9 +18,10 @@ use crate::tokenizer::TokenizerSpec;
 pub enum LayerTensor {
     /// Norm before the mixer, `[d_model]`.
     AttnNorm = 0,
-    /// Query projection, `[n_heads * head_dim, d_model]`; with output gates, each head's gate follows it.
+    /// Query projection, `[n_heads * head_dim, d_model]`; with output gates, each head's gate follows it. With latent
+    /// attention a head has `query_dim` rows, and the columns may be QDown's rows.
     Q = 1,
-    /// Key projection, `[n_kv_heads * head_dim, d_model]`.
+    /// Key projection, `[n_kv_heads * head_dim, d_model]`; with latent attention, first the rows of the latent.
     K = 2,
     /// Value projection, `[n_kv_heads * head_dim, d_model]`.
     V = 3,
@@ -46,9 +47,11 @@ pub enum LayerTensor {
     PredictorFc1 = 13,
     /// Predictor's second matrix, `[d_ff, rank]`.
     PredictorFc2 = 14,
-    /// Norm of queries, `[head_dim]`, `[n_heads, head_dim]` or `[n_heads * head_dim]`.
+    /// Norm of queries, `[head_dim]`, `[n_heads, head_dim]` or `[n_heads * head_dim]`; with latent attention of QDown's
+    /// result.
     QNorm = 15,
-    /// Norm of keys, `[head_dim]`, `[n_kv_heads, head_dim]` or `[n_kv_heads * head_dim]`.
+    /// Norm of keys, `[head_dim]`, `[n_kv_heads, head_dim]` or `[n_kv_heads * head_dim]`; with latent attention of the
+    /// latent, `[rank]`.
     KNorm = 16,
     /// Norm of the mixer's output, `[d_model]`.
     AttnPostNorm = 17,
@@ -113,11 +116,19 @@ pub enum LayerTensor {
     DecayRate = 46,
     /// Norm of the heads' results, `[value_dim]`.
     HeadNorm = 47,
+    // Numbers from 48 on are of latent attention.
+    /// Compressing query projection, `[query_rank, d_model]`.
+    QDown = 48,
+    /// What makes heads' keys of latents, for each head transposed, `[n_heads * rank, plain_dim]`: it is multiplied by
+    /// the head's query.
+    KUp = 49,
+    /// What makes heads' values of latents, `[n_heads * value_dim, rank]`.
+    VUp = 50,
 }
 
 impl LayerTensor {
     /// All of them, by number.
-    pub const ALL: [Self; 47] = [
+    pub const ALL: [Self; 50] = [
         Self::AttnNorm,
         Self::Q,
         Self::K,
@@ -165,6 +176,9 @@ impl LayerTensor {
         Self::DecayBias,
         Self::DecayRate,
         Self::HeadNorm,
+        Self::QDown,
+        Self::KUp,
+        Self::VUp,
     ];
 
     /// Norms, biases, factors and other parameters of channels and heads, in the order in which packed files hold those
@@ -269,6 +283,12 @@ impl TensorId {
     pub fn is_of_experts(self) -> bool {
         use LayerTensor::{ExpertDown, ExpertGate, ExpertUp};
         matches!(self, Self::Layer(_, ExpertGate | ExpertUp | ExpertDown))
+    }
+
+    /// Whether it has a matrix for every expert or every head, one after the other.
+    pub fn is_stack(self) -> bool {
+        use LayerTensor::{KUp, VUp};
+        self.is_of_experts() || matches!(self, Self::Layer(_, KUp | VUp))
     }
 
     /// Whether it belongs to an activation predictor.

@@ -170,11 +170,14 @@ pub fn assign_owners(bundle: &Bundle, threads: usize) -> Vec<u16> {
     clusters.collect()
 }
 
-/// What runs between the same two exchanges: the matrices of a mixer's input are one group, that of Q.
+/// What runs between the same two exchanges: the matrices of a mixer's input are one group, that of Q; QDown belongs to
+/// it, too, so that K is divided with it.
 fn group(content: Content) -> Content {
     use LayerTensor as T;
+    let is_with_q =
+        |t| matches!(t, T::K | T::V | T::QDown) || matches!(t, T::OutputGate | T::Alpha | T::Beta);
     match content {
-        Content::Rows(TensorId::Layer(l, T::K | T::V | T::OutputGate | T::Alpha | T::Beta)) => {
+        Content::Rows(TensorId::Layer(l, t)) if is_with_q(t) => {
             Content::Rows(TensorId::Layer(l, T::Q))
         }
         other => other,

@@ -17,6 +17,8 @@ pub struct Boards {
     pub input_rows: F32Board,
     /// Results of the matrices of a mixer's input side by side, `[max_batch, in_dim of the layer's mixer]`.
     qkv: F32Board,
+    /// What heads of latent attention mixed, `[max_batch, n_heads * rank]`; empty if there is none.
+    latents: F32Board,
     /// A mixer's output before projection, `[max_batch, out_dim of the layer's mixer]`.
     heads: F32Board,
     /// A mixer's projected output, `[max_batch, d_model]`.
@@ -50,6 +52,7 @@ impl Boards {
         Self {
             input: F32Board::new(max_batch * d),
             qkv: F32Board::new(max_batch * network.widest_mixer_in()),
+            latents: F32Board::new(max_batch * network.widest_latents()),
             heads: F32Board::new(max_batch * network.widest_mixer_out()),
             output: F32Board::new(max_batch * d),
             predictor: F32Board::new(max_batch * rank),
@@ -72,7 +75,8 @@ impl Boards {
     ) -> usize {
         let d = network.d_model;
         let inputs = 2 * network.inputs_width() + network.input_width();
-        let mixers = network.widest_mixer_in() + network.widest_mixer_out();
+        let mixers =
+            network.widest_mixer_in() + network.widest_latents() + network.widest_mixer_out();
         let columns = 2 * d + mixers + rank + network.widest_router() + inputs;
         (max_batch * columns + max_logits * network.vocab_size) * size_of::<f32>()
             + threads * max_batch * d * size_of::<i64>()
@@ -82,6 +86,7 @@ impl Boards {
     pub fn board(&self, board: Board) -> &F32Board {
         match board {
             Board::Qkv => &self.qkv,
+            Board::Latents => &self.latents,
             Board::Heads => &self.heads,
             Board::Output => &self.output,
             Board::Predictor => &self.predictor,

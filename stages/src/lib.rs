@@ -17,6 +17,7 @@ pub mod frame;
 pub mod gathered;
 pub mod gc;
 pub mod gio;
+mod head_input;
 pub mod live_mask;
 pub mod neuron_rows;
 pub mod neuron_store;

@@ -23,6 +23,9 @@ MODELS = (
     "cohere2_bf16",
     "command_r_bf16",
     "command_r_plus_bf16",
+    "deepseek_v2_bf16",
+    "deepseek_v2_lite_bf16",
+    "deepseek_v3_bf16",
     "ernie4_5_bf16",
     "exaone4_bf16",
     "exaone4_full_bf16",
@@ -56,6 +59,7 @@ MODELS = (
     "qwen2_moe_bf16",
     "qwen3_bf16",
     "qwen3_moe_all_bf16",
+    "qwen3_next_bf16",
     "seed_oss_bf16",
     "smallthinker_bf16",
     "smallthinker_plain_bf16",
@@ -64,6 +68,8 @@ MODELS = (
     "stablelm_bf16",
     "starcoder2_bf16",
 )
+# As the converter wrote them until 2025, when files had the heads' own widths and one tensor for their keys and values.
+OLDER = {"deepseek_v2_lite_older_bf16": "deepseek_v2_lite_bf16"}
 # Their folders are not read: they are made for this script, and go with it.
 GGUF_ONLY = ("gpt_oss_bf16",)
 
@@ -74,6 +80,7 @@ def load_converter(folder: Path):
     import convert_hf_to_gguf
     from conversion.baichuan import BaichuanModel
     from conversion.base import TextModel
+    from conversion.deepseek import DeepseekV2Model
     from conversion.ernie import Ernie4_5Model
     from conversion.gemma import Gemma2Model, Gemma4Model
     from conversion.glm import Glm4Model, Glm4MoeModel
@@ -88,7 +95,7 @@ def load_converter(folder: Path):
     # For some models, transformers would add tokens of its own.
     transformers.AutoTokenizer.from_pretrained = transformers.PreTrainedTokenizerFast.from_pretrained
     TextModel.get_vocab_base_pre = lambda self, tokenizer: "gpt-2"
-    own = (BaichuanModel, Ernie4_5Model, Gemma2Model, Gemma4Model, Glm4Model, HunYuanModel, InternLM2Model)
+    own = (BaichuanModel, DeepseekV2Model, Ernie4_5Model, Gemma2Model, Gemma4Model, Glm4Model, HunYuanModel, InternLM2Model)
     own += (Glm4MoeModel, LlamaModel, MiniCPMModel, NemotronModel, Phi3MiniModel)
     for model in (TextModel, *own):
         model.set_vocab = TextModel._set_vocab_gpt2
@@ -111,21 +118,48 @@ def mend(text, baichuan, stablelm) -> None:
     baichuan.modify_tensors, stablelm.modify_tensors = unpacked, stacked
 
 
+def as_before(deepseek, text) -> None:
+    """Makes the converter write latent attention as it did at first."""
+    describe, modify = deepseek.set_gguf_parameters, deepseek.modify_tensors
+
+    def described(self):
+        heads = self.hparams["num_key_value_heads"]
+        describe(self)
+        rest = self.hparams["qk_nope_head_dim"]
+        self.gguf_writer.add_head_count_kv(heads)
+        self.gguf_writer.add_key_length(rest + self.hparams["qk_rope_head_dim"])
+        self.gguf_writer.add_value_length(self.hparams["v_head_dim"])
+        for key in ("key_length_mla", "value_length_mla"):
+            del self.gguf_writer.kv_data[0][f"deepseek2.attention.{key}"]
+
+    def modified(self, tensor, name, layer):
+        write = text.modify_tensors if "kv_b_proj" in name else modify
+        yield from write(self, tensor, name, layer)
+
+    deepseek.set_gguf_parameters, deepseek.modify_tensors = described, modified
+
+
 def make(converter, name: str) -> None:
+    source = OLDER.get(name, name)
+    if source is not name:
+        from conversion.base import TextModel
+        from conversion.deepseek import DeepseekV2Model
+
+        as_before(DeepseekV2Model, TextModel)
     out = TINY / f"{name}_gguf"
     out.mkdir(exist_ok=True)
     outtype = name.rsplit("_", 1)[1]
     # A name with "phi3" in it makes llama.cpp look for tokens that the tiny vocabulary lacks.
     options = {"outfile": out / "model.gguf", "outtype": outtype, "model-name": "tiny"}
     options = [word for key, value in options.items() for word in (f"--{key}", str(value))]
-    sys.argv = ["convert_hf_to_gguf.py", str(TINY / name), *options]
+    sys.argv = ["convert_hf_to_gguf.py", str(TINY / source), *options]
     converter.main()
-    shutil.copyfile(TINY / name / "golden.json", out / "golden.json")
+    shutil.copyfile(TINY / source / "golden.json", out / "golden.json")
     if name in GGUF_ONLY:
         shutil.rmtree(TINY / name)
 
 
 if __name__ == "__main__":
     converter = load_converter(Path(sys.argv[1]).resolve())
-    for name in sys.argv[2:] or MODELS:
+    for name in sys.argv[2:] or (*MODELS, *OLDER):
         make(converter, name)

@@ -97,6 +97,31 @@ QWEN35_SHAPE = {
     "dtype": "bfloat16",
 }
 LINEAR = "linear_attention"
+# Heads of 16 plain and 8 rotated elements over latents of 40; positions are beyond the original context.
+DEEPSEEK_SHAPE = {
+    "num_hidden_layers": 3,
+    "num_key_value_heads": 4,
+    "rms_norm_eps": 1e-06,
+    "attention_bias": False,
+    "kv_lora_rank": 40,
+    "qk_nope_head_dim": 16,
+    "qk_rope_head_dim": 8,
+    "v_head_dim": 24,
+    "n_routed_experts": 8,
+    "num_experts_per_tok": 3,
+    "moe_intermediate_size": 32,
+    "first_k_dense_replace": 1,
+    "moe_layer_freq": 1,
+}
+DEEPSEEK_ROPE = {
+    "type": "yarn",
+    "factor": 4.0,
+    "beta_fast": 2.0,
+    "beta_slow": 0.05,
+    "mscale": 0.707,
+    "mscale_all_dim": 0.707,
+    "original_max_position_embeddings": 16,
+}
 LLAMA3_ROPE = {
     "rope_type": "llama3",
     "factor": 8.0,
@@ -237,6 +262,105 @@ MODELS = {
             moe_intermediate_size=32,
             shared_expert_intermediate_size=48,
             tie_word_embeddings=True,
+        ),
+    ),
+    # The same; a delta net's matrices are in two tensors, key head by key head.
+    "qwen3_next_bf16": (
+        BF16,
+        1,
+        tiny_model.config(
+            "qwen3_next",
+            "Qwen3NextForCausalLM",
+            **QWEN35_SHAPE | {"rope_parameters": None, "rope_theta": 10000000.0, "attn_output_gate": None},
+            partial_rotary_factor=0.25,
+            num_hidden_layers=3,
+            full_attention_interval=2,
+            layer_types=[LINEAR, FULL, LINEAR],
+            num_experts=10,
+            num_experts_per_tok=4,
+            moe_intermediate_size=32,
+            shared_expert_intermediate_size=48,
+            norm_topk_prob=True,
+            decoder_sparse_step=1,
+            mlp_only_layers=[],
+            tie_word_embeddings=True,
+        ),
+    ),
+    # Queries are not compressed, and experts have no groups.
+    "deepseek_v2_lite_bf16": (
+        BF16,
+        1,
+        tiny_model.config(
+            "deepseek_v2",
+            "DeepseekV2ForCausalLM",
+            **DEEPSEEK_SHAPE,
+            rope_scaling=DEEPSEEK_ROPE,
+            n_shared_experts=2,
+            scoring_func="softmax",
+            topk_method="greedy",
+            n_group=1,
+            topk_group=1,
+            routed_scaling_factor=1.0,
+            norm_topk_prob=False,
+        )
+        | {"q_lora_rank": None},
+    ),
+    # Groups of experts are as good as their best one.
+    "deepseek_v2_bf16": (
+        BF16,
+        1,
+        tiny_model.config(
+            "deepseek_v2",
+            "DeepseekV2ForCausalLM",
+            **DEEPSEEK_SHAPE,
+            rope_scaling=DEEPSEEK_ROPE,
+            q_lora_rank=24,
+            n_shared_experts=1,
+            scoring_func="softmax",
+            topk_method="group_limited_greedy",
+            n_group=4,
+            topk_group=2,
+            routed_scaling_factor=2.0,
+            norm_topk_prob=False,
+        ),
+    ),
+    # Groups are as good as their best two with biases, and a layer that predicts a further token follows.
+    "deepseek_v3_bf16": (
+        BF16,
+        1,
+        tiny_model.config(
+            "deepseek_v3",
+            "DeepseekV3ForCausalLM",
+            **DEEPSEEK_SHAPE | {"n_routed_experts": 12},
+            rope_scaling=DEEPSEEK_ROPE | {"mscale": 1.0, "mscale_all_dim": 1.0},
+            q_lora_rank=24,
+            n_shared_experts=1,
+            scoring_func="sigmoid",
+            topk_method="noaux_tc",
+            n_group=4,
+            topk_group=2,
+            routed_scaling_factor=1.5,
+            norm_topk_prob=True,
+            num_nextn_predict_layers=1,
+            tie_word_embeddings=True,
+        ),
+    ),
+    # Latents without YaRN.
+    "glm4_moe_lite_bf16": (
+        BF16,
+        1,
+        tiny_model.config(
+            "glm4_moe_lite",
+            "Glm4MoeLiteForCausalLM",
+            **DEEPSEEK_SHAPE | {"rms_norm_eps": 1e-05, "moe_layer_freq": None, "num_hidden_layers": 2},
+            pad_token_id=1,
+            q_lora_rank=32,
+            n_shared_experts=1,
+            n_group=1,
+            topk_group=1,
+            routed_scaling_factor=1.8,
+            norm_topk_prob=True,
+            num_nextn_predict_layers=0,
         ),
     ),
     # Layers 0 and 4 do not rotate; the window is never full.
@@ -1186,6 +1310,13 @@ def with_further_layer(weights: dict[str, torch.Tensor]) -> dict[str, torch.Tens
     return weights | further
 
 
+def with_layer_behind(weights: dict[str, torch.Tensor], layers: int) -> dict[str, torch.Tensor]:
+    """The same for checkpoints that count it after their own layers."""
+    of_first = {name: w.clone() for name, w in weights.items() if name.startswith("model.layers.0.")}
+    behind = {name.replace(".0.", f".{layers}.", 1): w for name, w in of_first.items()}
+    return weights | behind | {f"model.layers.{layers}.enorm.weight": torch.ones(2, dtype=BF16)}
+
+
 def make(folder: Path, dtype: torch.dtype, shards: int, config: dict) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     if "torch_dtype" in config:
@@ -1204,6 +1335,8 @@ def make(folder: Path, dtype: torch.dtype, shards: int, config: dict) -> None:
     weights = weights | superfluous(config, weights)
     if "mtp_num_hidden_layers" in text:
         weights = with_further_layer(weights)
+    if config.get("num_nextn_predict_layers"):
+        weights = with_layer_behind(weights, config["num_hidden_layers"])
     if text is not config:
         weights = with_other_parts(weights)
     save_weights(folder, tiny_model.stored(config, weights), shards)

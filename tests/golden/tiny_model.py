@@ -231,7 +231,7 @@ def random_weights(model: torch.nn.Module, seed: int, tied: bool) -> dict[str, t
             scores = ("q_norm.", "k_norm.", "query_layernorm.", "key_layernorm.", "q_layernorm.", "k_layernorm.")
             unscaled = model.config.model_type == "gemma4_text"
             mean = (0.6 if unscaled else 1.6) if any(norm in name for norm in scores) else 1
-            minus_one = ("gemma2", "gemma3_text", "nemotron", "qwen3_5_text", "qwen3_5_moe_text")
+            minus_one = ("gemma2", "gemma3_text", "nemotron", "qwen3_5_text", "qwen3_5_moe_text", "qwen3_next")
             as_is = name.endswith("linear_attn.norm.weight")
             stored_minus_one = model.config.model_type in minus_one and not as_is
             weights[name] = mean - stored_minus_one + 0.2 * noise

@@ -126,7 +126,7 @@ pub(crate) fn build_core(shared: &Arc<Shared>, parts: CoreParts) -> Core {
         attention,
         recurrent,
         qkv: vec![0.0; batch * network.widest_mixer_in()],
-        heads: vec![0.0; batch * network.widest_mixer_out()],
+        heads: vec![0.0; batch * widest_mixed(network)],
         residual: Residual::new(network, batch, widest, shared.predictor_rank()),
         expert_input: expert_input(network, batch),
         weights: Weights::new(Arc::clone(&shared.resident), evictable, store, experts),
@@ -167,7 +167,7 @@ fn stages(
     let predicted = shared.rule.is_predicted();
     let d_model = shared.network().d_model;
     Stages {
-        rows: Rows::new(rows, program.max_rows(), batch * max_rows(bundle)),
+        rows: Rows::new(rows, program.max_rows(), batch, of_rows(bundle)),
         pred: Pred::new(bundle, predicted, (flights, max_neurons), batch),
         gio: Gio::new(gio, flights),
         preload: Preload {
@@ -221,8 +221,20 @@ fn max_neurons(bundle: &Bundle) -> usize {
 /// Columns of the widest matrix's input, including the predictor's.
 fn widest(network: &Network, rank: usize) -> usize {
     let own = network.d_model.max(network.input_width());
-    let others = network.widest_mixer_out().max(network.widest_router());
+    let mixers = network.widest_mixer_out().max(network.widest_query_rank());
+    let others = mixers.max(network.widest_router());
     own.max(others).max(rank)
+}
+
+/// Columns of what heads or channels of the widest mixer yield.
+fn widest_mixed(network: &Network) -> usize {
+    let latents = network.widest_latents();
+    network.widest_mixer_out().max(latents)
+}
+
+/// Maximum number of rows in a row cluster, and columns of the input of a head that has its own.
+fn of_rows(bundle: &Bundle) -> (usize, usize) {
+    (max_rows(bundle), bundle.meta.network.widest_head_input())
 }
 
 /// Maximum number of rows in a row cluster of any core.
@@ -282,7 +294,7 @@ pub fn scratch_bytes(
         + udc
         + gathered
         + scores
-        + batch * max_rows(bundle) * 4
+        + Rows::bytes_for(batch, of_rows(bundle))
         + batch * network.widest_mixer_in() * 4
         + expert_input_bytes(network, batch)
         + Attention::scratch_bytes(network, batch)
@@ -294,5 +306,5 @@ pub fn scratch_bytes(
         + experts * (size_of::<Item>() + 2 * size_of::<u32>())
         + threads * per_core
         + flights * flight
-        + batch * network.widest_mixer_out() * 4
+        + batch * widest_mixed(network) * 4
 }

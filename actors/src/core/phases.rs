@@ -279,7 +279,12 @@ impl Core {
         let program = self.prompts.program().unwrap_or(&self.program);
         let phase = &program.phases[number];
         let layer = phase.layer;
-        let Work::Mixer { in_width, width } = phase.work else {
+        let Work::Mixer {
+            in_width,
+            board,
+            width,
+        } = phase.work
+        else {
             return;
         };
         let attends = shared.network().attention(layer).is_some();
@@ -317,7 +322,7 @@ impl Core {
                 self.recurrent
                     .run(&shared.kernels, layer, places, weights, qkv, heads);
             }
-            let board = shared.boards.board(Board::Heads);
+            let board = shared.boards.board(board);
             for (t, row) in heads.chunks_exact(own).enumerate() {
                 board.write(t * width + start, row);
             }

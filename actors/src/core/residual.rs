@@ -18,8 +18,9 @@ pub(super) struct Residual {
     x: Vec<f32>,
     /// Normalised or gathered rows, `[max_batch, widest input]`
     rows: Vec<f32>,
-    /// One token's normalised row, and one in laned order, `[d_model]`.
+    /// One token's row before or after a norm, `[d_model]` or as wide as a compressed query.
     normed: Vec<f32>,
+    /// One token's row in laned order, `[d_model]`.
     lanes: Vec<f32>,
     /// Sum of all cores' FFN shares, `[max_batch, d_model]` in fixed point.
     sum: Vec<i64>,
@@ -71,7 +72,7 @@ impl Residual {
             token: vec![0.0; 3 * network.input_width()],
             x: vec![0.0; batch * d_model],
             rows: vec![0.0; batch * widest],
-            normed: vec![0.0; d_model],
+            normed: vec![0.0; normed_width(network)],
             lanes: vec![0.0; d_model],
             sum: vec![0; batch * d_model],
             share: vec![0; batch * d_model],
@@ -90,7 +91,7 @@ impl Residual {
             _ => Activations::bytes_for(batch, rank),
         };
         batch * (d_model * 4 + widest * 4 + 2 * d_model * 8)
-            + (2 * d_model + 3 * network.input_width()) * 4
+            + (d_model + normed_width(network) + 3 * network.input_width()) * 4
             + Activations::bytes_for(batch, widest)
             + router::bytes_for(network, batch)
             + hidden
@@ -141,9 +142,34 @@ impl Residual {
                 self.input
                     .load(around.kernels, Form::Panels, n, width, rows);
             }
+            Prepare::TakeQueries {
+                columns,
+                all_columns,
+                norm,
+            } => self.take_queries(around, columns, *all_columns, norm),
             // The core shows it: it knows the observer.
             Prepare::ShowResidual => {}
         }
+    }
+
+    /// The compressed queries of all tokens, normalised, as input of Q.
+    fn take_queries(
+        &mut self,
+        around: &Surroundings<'_>,
+        columns: &Range<usize>,
+        all_columns: usize,
+        norm: &NormAt,
+    ) {
+        let (n, width) = (around.n_tokens, columns.len());
+        let rows = &mut self.rows[..n * width];
+        let before = &mut self.normed[..width];
+        for (t, row) in rows.chunks_exact_mut(width).enumerate() {
+            let board = around.boards.board(Board::Qkv);
+            board.read(t * all_columns + columns.start, before);
+            around.normalise(norm, before, row);
+        }
+        self.input
+            .load(around.kernels, Form::Panels, n, width, rows);
     }
 
     /// `x += scale * norm(rows)`, and what may follow.
@@ -164,8 +190,8 @@ impl Residual {
             .chunks_exact_mut(d)
             .zip(self.rows[..len].chunks_exact(d));
         for (x, row) in tokens {
-            around.normalise(norm, row, &mut self.normed);
-            add(x, &self.normed, join.scale);
+            around.normalise(norm, row, &mut self.normed[..d]);
+            add(x, &self.normed[..d], join.scale);
         }
     }
 
@@ -281,6 +307,11 @@ impl Residual {
         self.form = form(around);
         self.input.load(around.kernels, self.form, n, d, rows);
     }
+}
+
+/// Columns of the widest row that a norm spans.
+fn normed_width(network: &Network) -> usize {
+    network.d_model.max(network.widest_query_rank())
 }
 
 /// Adds `bias`, if there is one, to every row of `x`, `[n_tokens, bias.len()]`.

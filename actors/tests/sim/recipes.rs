@@ -3,8 +3,8 @@
 use forebay_models::block::BlockType;
 use forebay_models::kv_type::KvType;
 use forebay_models::network::{
-    Activation, Block, DeltaNet, Experts, Groups, InputMixer, KeySharing, KvOrigin, Layer, Mixer,
-    Network, NormKind, NormSpan, QkNorm, Router, Scores, ShortConv, TokenInputs,
+    Activation, Block, DeltaNet, Experts, Groups, InputMixer, KeySharing, KvOrigin, Latent, Layer,
+    Mixer, Network, NormKind, NormSpan, QkNorm, Router, Scores, ShortConv, TokenInputs,
 };
 
 /// What distinguishes one tiny model from the next.
@@ -58,7 +58,7 @@ pub const RECURRENT: Recipe = Recipe {
     ..PLAIN
 };
 
-pub const RECIPES: [Recipe; 14] = [
+pub const RECIPES: [Recipe; 16] = [
     PLAIN,
     Recipe {
         name: "f16 neurons with predictors, dReLU",
@@ -181,6 +181,24 @@ pub const RECIPES: [Recipe; 14] = [
         change: route_in_groups,
         ..PLAIN
     },
+    Recipe {
+        name: "Q8_0 clusters, SiLU, latent attention",
+        d_model: 64,
+        d_ff: 192,
+        activation: Activation::Silu,
+        block: BlockType::Q8_0,
+        change: attend_to_latents,
+        ..PLAIN
+    },
+    Recipe {
+        name: "f16 neurons, ReLU, latent attention in bytes",
+        d_model: 64,
+        d_ff: 192,
+        block: BlockType::F16,
+        kv: KvType::Q8,
+        change: attend_to_latents,
+        ..PLAIN
+    },
 ];
 
 const ROUTER: Router = Router {
@@ -234,7 +252,11 @@ fn route_in_groups(network: &mut Network) {
             scores: Scores::Sigmoid,
             bias: true,
             selection_bias: true,
-            groups: Some(Groups { count: 4, used: 2 }),
+            groups: Some(Groups {
+                count: 4,
+                used: 2,
+                counted: 2,
+            }),
             scale: 2.5,
             ..ROUTER
         };
@@ -283,6 +305,22 @@ fn share_keys_and_values(network: &mut Network) {
         if l % 2 == 1 {
             (a.window, a.head_dim, a.n_kv_heads) = (Some(7), 32, 4);
         }
+    }
+}
+
+/// Only the second layer compresses its queries.
+fn attend_to_latents(network: &mut Network) {
+    for (a, query_rank) in network.attentions_mut().zip([None, Some(32)]) {
+        a.latent = Some(Latent {
+            rank: 64,
+            plain_dim: 32,
+            value_dim: 32,
+            query_rank,
+            eps: 1e-5,
+        });
+        a.kv = KvOrigin::KeysAlone;
+        (a.n_kv_heads, a.head_dim) = (1, 80);
+        a.scale = 1.0 / 48f32.sqrt();
     }
 }
 

@@ -228,8 +228,10 @@ impl Visits {
                 };
             }
             expected += match entry.content {
-                Content::Rows(TensorId::Layer(_, T::Q | T::K | T::V)) => once(Stage::Qkv, layer)?,
-                Content::Rows(TensorId::Layer(_, T::O)) => once(Stage::Output, layer)?,
+                Content::Rows(TensorId::Layer(_, T::Q | T::K | T::V | T::QDown | T::KUp)) => {
+                    once(Stage::Qkv, layer)?
+                }
+                Content::Rows(TensorId::Layer(_, T::O | T::VUp)) => once(Stage::Output, layer)?,
                 Content::Rows(TensorId::Layer(_, T::PredictorFc1)) => once(Stage::Pred, layer)?,
                 Content::Rows(TensorId::Layer(_, T::InputGate | T::InputProjection)) => {
                     once(Stage::Inputs, layer)?

@@ -145,7 +145,11 @@ pub(super) fn router(m: &Metadata<'_>, assumed: Router) -> Result<Router> {
     let groups = m.optional_size(GROUPS.0, GROUPS.1)?;
     let used = m.optional_size(USED_GROUPS.0, USED_GROUPS.1)?;
     router.groups = match (groups, used) {
-        (Some(count), Some(used)) if count > 1 => Some(Groups { count, used }),
+        (Some(count), Some(used)) if count > 1 => Some(Groups {
+            count,
+            used,
+            counted: 2,
+        }),
         _ => None,
     };
     router.scores = scores(m, router.scores)?;

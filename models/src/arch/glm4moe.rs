@@ -2,7 +2,9 @@
 //! layers without experts, and half of each head rotated.
 
 use super::metadata::Metadata;
-use super::names::{ATTENTION, EXPERTS, FFN, MODEL, Name, QK_NORMS, QKV_BIAS, ROUTER};
+use super::names::{
+    ATTENTION, CHOICE, EXPERTS, FFN, MODEL, Name, QK_NORMS, QKV_BIAS, ROUTER, SHARED_EXPERTS,
+};
 use super::rope::Rules;
 use super::{Architecture, Hf, block, experts};
 use crate::error::Result;
@@ -22,7 +24,16 @@ pub(super) static GLM4MOE: Architecture = Architecture {
     powerinfer: false,
     hf: &[Hf::new("glm4_moe", DEFAULTS).with_spellings(&[("num_experts", "n_routed_experts")])],
     tensors: &[
-        &MODEL, &NORMS, &ATTENTION, &QKV_BIAS, &QK_NORMS, &FFN, &ROUTER, &CHOICE, &EXPERTS, &SHARED,
+        &MODEL,
+        &NORMS,
+        &ATTENTION,
+        &QKV_BIAS,
+        &QK_NORMS,
+        &FFN,
+        &ROUTER,
+        &CHOICE,
+        &EXPERTS,
+        &SHARED_EXPERTS,
     ],
     describe,
 };
@@ -34,30 +45,6 @@ const NORMS: [Name; 2] = [
         "post_attention_norm.weight",
         "post_attention_layernorm.weight",
         &[T::FfnNorm],
-    ),
-];
-
-const CHOICE: [Name; 1] = [Name::layer(
-    "exp_probs_b.bias",
-    "mlp.gate.e_score_correction_bias",
-    &[T::SelectionBias],
-)];
-
-const SHARED: [Name; 3] = [
-    Name::layer(
-        "ffn_gate_shexp.weight",
-        "mlp.shared_experts.gate_proj.weight",
-        &[T::Gate],
-    ),
-    Name::layer(
-        "ffn_up_shexp.weight",
-        "mlp.shared_experts.up_proj.weight",
-        &[T::Up],
-    ),
-    Name::layer(
-        "ffn_down_shexp.weight",
-        "mlp.shared_experts.down_proj.weight",
-        &[T::Down],
     ),
 ];
 

@@ -6,6 +6,7 @@ mod baichuan;
 mod bamboo;
 mod block;
 mod cohere;
+mod deepseek2;
 mod ernie4_5;
 mod exaone4;
 mod experts;
@@ -38,6 +39,7 @@ mod qwen2moe;
 mod qwen3;
 mod qwen35;
 mod qwen3moe;
+mod qwen3next;
 mod rope;
 mod seed_oss;
 mod smallthinker;
@@ -68,6 +70,7 @@ static ARCHITECTURES: &[&Architecture] = &[
     &bamboo::BAMBOO,
     &cohere::COHERE2,
     &cohere::COMMAND_R,
+    &deepseek2::DEEPSEEK2,
     &ernie4_5::ERNIE4_5,
     &exaone4::EXAONE4,
     &falcon::FALCON,
@@ -98,6 +101,7 @@ static ARCHITECTURES: &[&Architecture] = &[
     &qwen35::QWEN35,
     &qwen35::QWEN35MOE,
     &qwen3moe::QWEN3MOE,
+    &qwen3next::QWEN3NEXT,
     &seed_oss::SEED_OSS,
     &smallthinker::SMALLTHINKER,
     &smollm3::SMOLLM3,

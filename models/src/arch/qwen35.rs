@@ -82,7 +82,7 @@ fn describe_moe(m: &Metadata<'_>) -> Result<Network> {
 }
 
 /// In GGUF, too, the norm of the FFN's input is named after what it follows.
-const NORMS: [Name; 2] = [
+pub(super) const NORMS: [Name; 2] = [
     Name::layer("attn_norm.weight", "input_layernorm.weight", &[T::AttnNorm]),
     Name::layer(
         "post_attention_norm.weight",
@@ -91,9 +91,9 @@ const NORMS: [Name; 2] = [
     ),
 ];
 
-const Q_K_V_O: [Name; 4] = [ATTENTION[0], ATTENTION[1], ATTENTION[2], ATTENTION[3]];
+pub(super) const Q_K_V_O: [Name; 4] = [ATTENTION[0], ATTENTION[1], ATTENTION[2], ATTENTION[3]];
 
-const DELTA_NET: [Name; 9] = [
+pub(super) const DELTA_NET: [Name; 9] = [
     // In GGUF files perhaps also in layers with attention.
     Name::layer(
         "attn_qkv.weight",
@@ -137,6 +137,11 @@ const ROPE: Rules = Rules {
 const PERIOD: usize = 4;
 
 fn describe(m: &Metadata<'_>) -> Result<Network> {
+    describe_sharing(m, KeySharing::Tiled)
+}
+
+/// The mixers of a model; in GGUF files, value heads read key heads like this.
+pub(super) fn describe_sharing(m: &Metadata<'_>, in_gguf: KeySharing) -> Result<Network> {
     const GATE: &str = "attn_output_gate";
     const KIND: &str = "output_gate_type";
     let activation = block::activation_or_silu(m)?;
@@ -160,7 +165,11 @@ fn describe(m: &Metadata<'_>) -> Result<Network> {
     for attention in network.attentions_mut() {
         attention.output_gate = true;
     }
-    let net = delta_net(m, network.output_norm.eps)?;
+    let sharing = match m.is_gguf() {
+        true => in_gguf,
+        false => KeySharing::Grouped,
+    };
+    let net = delta_net(m, sharing, network.output_norm.eps)?;
     let recurrent = recurrent_layers(m, network.n_layers())?;
     for (layer, _) in network.layers.iter_mut().zip(recurrent).filter(|(_, r)| *r) {
         layer.mixer.body = Mixer::DeltaNet(net);
@@ -168,7 +177,7 @@ fn describe(m: &Metadata<'_>) -> Result<Network> {
     Ok(network)
 }
 
-fn delta_net(m: &Metadata<'_>, eps: f32) -> Result<DeltaNet> {
+fn delta_net(m: &Metadata<'_>, sharing: KeySharing, eps: f32) -> Result<DeltaNet> {
     const INNER: (&str, &str) = ("ssm.inner_size", "");
     let n_value_heads = m.size("ssm.time_step_rank", "linear_num_value_heads")?;
     let value_dim = match m.is_gguf() {
@@ -188,10 +197,7 @@ fn delta_net(m: &Metadata<'_>, eps: f32) -> Result<DeltaNet> {
         key_dim: m.size("ssm.state_size", "linear_key_head_dim")?,
         value_dim,
         kernel: m.size("ssm.conv_kernel", "linear_conv_kernel_dim")?,
-        sharing: match m.is_gguf() {
-            true => KeySharing::Tiled,
-            false => KeySharing::Grouped,
-        },
+        sharing,
         eps,
     })
 }

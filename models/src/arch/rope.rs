@@ -184,6 +184,37 @@ pub(super) fn temperature(m: &Metadata<'_>) -> Result<Option<Temperature>> {
     }))
 }
 
+/// What YaRN multiplies scores by where it does that instead of all by cosines and sines (DeepSeek). GGUF files have a
+/// tenth of the strength then, and no other: their cosines and sines stay as they are.
+pub(super) fn score_factor(m: &Metadata<'_>, rope: &mut Rope) -> Result<f32> {
+    const STRENGTH: &str = "mscale_all_dim";
+    let RopeScaling::Yarn { factor, .. } = rope.scaling else {
+        return Ok(1.0);
+    };
+    let strength = match m.is_gguf() {
+        true => m
+            .nonzero("rope.scaling.yarn_log_multiplier", "")?
+            .map(|tenth| 10.0 * tenth),
+        false => {
+            let parameters = m.fields().optional_object("rope_parameters")?;
+            let parameters = match parameters {
+                None => m.fields().optional_object("rope_scaling")?,
+                some => some,
+            };
+            let strength = parameters.map_or(Ok(None), |p| p.optional_f32(STRENGTH))?;
+            strength.filter(|&strength| strength != 0.0)
+        }
+    };
+    let Some(strength) = strength else {
+        return Ok(1.0);
+    };
+    if m.is_gguf() {
+        let extra = m.optional_positive("rope.scaling.attn_factor", "")?;
+        rope.magnitude = extra.unwrap_or(1.0);
+    }
+    Ok(yarn_magnitude(factor, strength).powi(2) as f32)
+}
+
 fn yarn_magnitude(factor: f32, scale: f32) -> f64 {
     match factor > 1.0 {
         true => 0.1 * f64::from(scale) * f64::from(factor).ln() + 1.0,

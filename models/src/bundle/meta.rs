@@ -24,7 +24,7 @@ pub struct StoredMatrix {
     pub cols: usize,
     /// Block format of each row.
     pub block: BlockType,
-    /// Rows of a cluster, whole panels; the last cluster may have fewer.
+    /// Rows of a cluster, whole panels; the last cluster, of the matrix or of a head, may have fewer.
     pub rows_per_cluster: usize,
 }
 

@@ -319,20 +319,24 @@ impl<'a> Packer<'a> {
     fn rows(&mut self, content: Content, id: TensorId) -> Result<StoredMatrix> {
         let m = self.matrix(id)?;
         let (all, cols) = (m.meta.rows, m.meta.cols);
+        let each = self.source.network().rows_of_head(id).unwrap_or(all);
         let per = match id {
             // In one cluster: a neuron's row is found by its index.
             TensorId::Layer(_, LayerTensor::PredictorFc2) => all,
-            _ => rows_per_cluster(all, m.row_bytes()),
+            _ => rows_per_cluster(each, m.row_bytes()),
         };
         let (mut rows, mut bytes) = (Vec::new(), Vec::new());
-        for first in (0..all).step_by(per) {
-            let n = per.min(all - first);
+        let mut first = 0;
+        while first < all {
+            // No cluster has rows of two heads.
+            let n = per.min(each - first % each);
             bytes.clear();
             match content {
                 Content::Table(_) => self.read_rows(&m, first, n, &mut bytes)?,
                 _ => self.read_panels(&m, first, n, &mut rows, &mut bytes)?,
             }
             self.writer.cluster(content, (first, n), &bytes)?;
+            first += n;
         }
         Ok(StoredMatrix {
             tensor: id,

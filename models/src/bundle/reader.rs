@@ -252,7 +252,7 @@ impl Bundle {
                 Content::Rows(_) | Content::Table(_) => {
                     // The metadata have been checked to have one for each of these contents, in this order.
                     let matrix = matrices.next().ok_or("a matrix is missing");
-                    let walked = matrix.and_then(|m| cursor.rows(content, m));
+                    let walked = matrix.and_then(|m| cursor.rows(content, m, &meta.network));
                     walked.map_err(|p| damaged(format!("{content:?}"), p))?;
                     false
                 }
@@ -307,17 +307,22 @@ impl Cursor<'_> {
         &mut self,
         content: Content,
         m: &StoredMatrix,
+        network: &Network,
     ) -> std::result::Result<(), &'static str> {
         let bytes = |n: usize| match content {
             Content::Table(_) => m.block.row_bytes(m.cols)?.checked_mul(n),
             _ => panels_bytes(m.block, n, m.cols),
         };
         bytes(1).ok_or("a row does not hold whole blocks")?;
-        for first in (0..m.rows).step_by(m.rows_per_cluster) {
+        let each = network.rows_of_head(m.tensor).unwrap_or(m.rows);
+        let mut first = 0;
+        while first < m.rows {
             let count = self.take(content, first, bytes)?;
-            if count != m.rows_per_cluster.min(m.rows - first) {
+            // No cluster has rows of two heads.
+            if count != m.rows_per_cluster.min(each - first % each) {
                 return Err("its clusters do not have the stated size");
             }
+            first += count;
         }
         Ok(())
     }
@@ -368,9 +373,12 @@ fn vectors_bytes(meta: &BundleMeta) -> u64 {
 
 /// Most bytes of the directory: a cluster of neurons holds at least one.
 fn most_directory(meta: &BundleMeta) -> u64 {
-    let of_rows = |m: &StoredMatrix| m.rows.div_ceil(m.rows_per_cluster) as u64;
-    let rows = meta.matrices.iter().map(of_rows);
     let network = &meta.network;
+    let of_rows = |m: &StoredMatrix| {
+        let each = network.rows_of_head(m.tensor).unwrap_or(m.rows);
+        (m.rows / each * each.div_ceil(m.rows_per_cluster)) as u64
+    };
+    let rows = meta.matrices.iter().map(of_rows);
     let experts = (0..network.n_layers()).filter_map(|l| network.experts(l));
     let neurons = network.n_neurons() + experts.map(Experts::n_neurons).sum::<usize>();
     let clusters = rows.fold(neurons as u64, u64::saturating_add);

@@ -57,7 +57,7 @@ impl GgufSource {
                 continue;
             }
             let shape = match &part {
-                Some(part) if part.is_of_experts() => {
+                Some(part) if part.is_stack() => {
                     let shape = t.matrices();
                     shape.and_then(|(cols, rows, n)| Some((cols, rows.checked_mul(n)?)))
                 }

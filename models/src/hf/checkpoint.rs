@@ -93,12 +93,7 @@ impl Shard {
     }
 
     /// The shape of a tensor as a matrix; a vector has one row.
-    pub(super) fn meta(
-        &self,
-        name: &str,
-        info: &TensorInfo,
-        of_experts: bool,
-    ) -> Result<TensorMeta> {
+    pub(super) fn meta(&self, name: &str, info: &TensorInfo, is_stack: bool) -> Result<TensorMeta> {
         let block = match info.dtype {
             Dtype::F32 => BlockType::F32,
             Dtype::F16 => BlockType::F16,
@@ -118,7 +113,7 @@ impl Shard {
             // Convolutions have one input channel for each output.
             [rows, cols] | [rows, 1, cols] if rows > 0 && cols > 0 => (rows, cols),
             // The header's bytes are those of the shape, so this does not overflow.
-            [n, rows, cols] if of_experts && cols > 0 && n * rows > 0 => (n * rows, cols),
+            [n, rows, cols] if is_stack && cols > 0 && n * rows > 0 => (n * rows, cols),
             ref shape => {
                 let remedy = "weights are matrices and vectors";
                 return Err(ModelError::unsupported(

@@ -87,12 +87,12 @@ fn add(
     let mut found = Vec::new();
     for (name, info) in shard.tensors() {
         let part = known(&name);
-        let of_experts = part.as_ref().is_some_and(Part::is_of_experts);
+        let is_stack = part.as_ref().is_some_and(Part::is_stack);
         match part {
             Some(Part::Redundant) => {}
             Some(Part::Tensors(ids, stored)) => {
                 let start = shard.data_start + info.data_offsets.0 as u64;
-                found.push((ids, stored, shard.meta(&name, info, of_experts)?, start));
+                found.push((ids, stored, shard.meta(&name, info, is_stack)?, start));
             }
             None => return Err(unknown_tensor(&shard.path, name)),
         }

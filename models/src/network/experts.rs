@@ -55,13 +55,15 @@ pub enum Scores {
 }
 
 /// Consecutive experts in groups of equal size: only those of the best groups are chosen. A group is as good as the
-/// sum of its two highest scores.
+/// sum of its highest scores.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Groups {
     /// How many there are.
     pub count: usize,
     /// From how many of them a token's experts come.
     pub used: usize,
+    /// How many of a group's highest scores count: one, or two as far as it has them.
+    pub counted: usize,
 }
 
 impl Router {

@@ -87,10 +87,7 @@ impl Mixer {
     /// The matrices of its input, as far as it has them, with their rows, in the order of their results.
     pub fn inputs(&self) -> Vec<(T, usize)> {
         match self {
-            Self::Attention(a) => {
-                let all = [(T::Q, a.q_rows()), (T::K, a.k_rows()), (T::V, a.v_rows())];
-                all.into_iter().filter(|(_, rows)| *rows > 0).collect()
-            }
+            Self::Attention(a) => a.inputs(),
             Self::ShortConv(conv) => vec![(T::ConvIn, 3 * conv.channels)],
             Self::DeltaNet(net) => vec![
                 (T::Q, net.keys_dim()),
@@ -103,17 +100,38 @@ impl Mixer {
         }
     }
 
-    /// Rows of all of these together.
+    /// Columns of the results from which heads or channels are made: of all these, and with latent attention of the
+    /// matrices after them.
     pub fn in_dim(&self) -> usize {
-        self.inputs().iter().map(|(_, rows)| rows).sum()
+        match self {
+            Self::Attention(a) => a.in_dim(),
+            _ => self.inputs().iter().map(|(_, rows)| rows).sum(),
+        }
+    }
+
+    /// Columns of what heads or channels make of them.
+    pub fn mixed_dim(&self) -> usize {
+        match self {
+            Self::Attention(a) => a.mixed_dim(),
+            _ => self.out_dim(),
+        }
     }
 
     /// Columns of O: the results of all heads or channels.
     pub fn out_dim(&self) -> usize {
         match self {
-            Self::Attention(a) => a.q_dim(),
+            Self::Attention(a) => a.out_dim(),
             Self::ShortConv(conv) => conv.channels,
             Self::DeltaNet(net) => net.values_dim(),
+        }
+    }
+
+    /// Heads of its keys; 1 for a convolution.
+    pub fn n_key_heads(&self) -> usize {
+        match self {
+            Self::Attention(a) => a.n_kv_heads,
+            Self::ShortConv(_) => 1,
+            Self::DeltaNet(net) => net.n_key_heads,
         }
     }
 

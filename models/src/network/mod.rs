@@ -9,6 +9,7 @@
 
 mod check;
 mod experts;
+mod latent;
 mod mixer;
 mod rope;
 mod tensors;
@@ -19,12 +20,13 @@ use serde::{Deserialize, Serialize};
 pub use experts::{Experts, Groups, Router, Scores};
 pub use forebay_numbers::activation::Activation;
 pub use forebay_numbers::rope_pairing::RopePairing;
+pub use latent::Latent;
 pub use mixer::{DeltaNet, KeySharing, Mixer, ShortConv};
 pub use rope::{NOT_ROTATED, Rope, RopeScaling};
 pub use tensors::{Content, Shape};
 pub use uniform::Uniform;
 
-use crate::tensor::LayerTensor;
+use crate::tensor::{LayerTensor, TensorId};
 
 /// A model's shape and constants.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -147,6 +149,8 @@ pub struct Attention {
     pub head_dim: usize,
     /// Where keys and values come from.
     pub kv: KvOrigin,
+    /// What makes keys and values of all heads from one vector, which is stored instead; `None` if K and V are them.
+    pub latent: Option<Latent>,
     /// Whether Q, K and V have biases.
     pub qkv_bias: bool,
     /// Whether O has a bias.
@@ -177,7 +181,7 @@ pub struct Attention {
 pub enum KvOrigin {
     /// Matrices of its own, K and V.
     Own,
-    /// K alone: the values are the keys before their norm and rotation.
+    /// K alone: the values are the keys before their norm and rotation, or the latent part of the keys.
     KeysAlone,
     /// An earlier layer, which has its own: this one stores none, and attends over that layer's.
     Layer(usize),
@@ -284,7 +288,7 @@ impl Attention {
 
     /// Rows of Q: queries, and gates if there are any.
     pub fn q_rows(&self) -> usize {
-        self.q_dim() * (1 + usize::from(self.output_gate))
+        self.n_heads * self.query_dim() * (1 + usize::from(self.output_gate))
     }
 
     /// Elements of the keys of all heads, and of the values: `n_kv_heads * head_dim`.
@@ -306,11 +310,6 @@ impl Attention {
             KvOrigin::Own => self.kv_dim(),
             KvOrigin::KeysAlone | KvOrigin::Layer(_) => 0,
         }
-    }
-
-    /// Rows of Q, K and V together.
-    pub fn qkv_dim(&self) -> usize {
-        self.q_rows() + self.k_rows() + self.v_rows()
     }
 }
 
@@ -402,6 +401,38 @@ impl Network {
     pub fn widest_mixer_out(&self) -> usize {
         let widths = self.layers.iter().map(|l| l.mixer.body.out_dim());
         widths.max().unwrap_or(0)
+    }
+
+    /// Maximum number of columns of the latents that all heads of a layer mix; 0 without latent attention.
+    pub fn widest_latents(&self) -> usize {
+        let latent = self.attentions().filter(|a| a.latent.is_some());
+        latent.map(Attention::mixed_dim).max().unwrap_or(0)
+    }
+
+    /// Maximum number of columns of matrices that have one for each head; 0 without latent attention.
+    pub fn widest_head_input(&self) -> usize {
+        let latents = self.attentions().filter_map(|a| a.latent);
+        let widths = latents.map(|latent| latent.plain_dim.max(latent.rank));
+        widths.max().unwrap_or(0)
+    }
+
+    /// Maximum number of columns of compressed queries; 0 if there are none.
+    pub fn widest_query_rank(&self) -> usize {
+        let ranks = self.attentions().filter_map(|a| a.latent?.query_rank);
+        ranks.max().unwrap_or(0)
+    }
+
+    /// Rows of each head if a matrix has one for each, which is multiplied by a part of the input: KUp and VUp.
+    pub fn rows_of_head(&self, id: TensorId) -> Option<usize> {
+        let TensorId::Layer(layer, t) = id else {
+            return None;
+        };
+        let latent = self.layers.get(layer)?.mixer.body.attention()?.latent?;
+        match t {
+            LayerTensor::KUp => Some(latent.rank),
+            LayerTensor::VUp => Some(latent.value_dim),
+            _ => None,
+        }
     }
 
     /// Maximum number of columns of a router's results; 0 without experts.

@@ -84,9 +84,14 @@ impl Network {
             let (early, late): (Vec<_>, Vec<_>) =
                 of_router.partition(|_| experts.is_some_and(|e| e.router.before_layer));
             contents.extend(early);
-            let inputs = layer.mixer.body.inputs().into_iter();
-            contents.extend(inputs.map(|(t, _)| rows(l, t)));
-            contents.push(rows(l, T::O));
+            let mixer = &layer.mixer.body;
+            let inputs = mixer.inputs().into_iter().map(|(t, _)| t);
+            let latent = mixer.attention().and_then(|a| a.latent);
+            let compressed = latent.and_then(|latent| latent.query_rank);
+            let rest = [compressed.map(|_| T::Q), latent.map(|_| T::KUp)];
+            let after = [latent.map(|_| T::VUp), Some(T::O)];
+            let rest = rest.into_iter().chain(after).flatten();
+            contents.extend(inputs.chain(rest).map(|t| rows(l, t)));
             contents.extend(late);
             let ffn = &layer.ffn.body;
             contents.extend((ffn.d_ff > 0).then_some(Content::Neurons(l)));
@@ -257,6 +262,10 @@ impl Network {
         if let Some(&(_, rows)) = mixer.inputs().iter().find(|(input, _)| *input == t) {
             return Some(shape(rows, d));
         }
+        let latent = mixer.attention().and_then(|a| a.latent_shape(t));
+        if let Some((rows, cols)) = latent {
+            return Some(shape(rows, cols));
+        }
         let experts = ffn.experts.as_ref();
         let of_experts = |rows: fn(&Experts) -> usize, cols: usize| {
             experts.map(|experts| shape(rows(experts), cols))
@@ -311,6 +320,8 @@ fn attention_vector(a: &Attention, d_model: usize, t: T) -> Option<(usize, usize
         })
     };
     let len = match t {
+        T::QNorm if a.latent.is_some() => Some(a.query_rank()).filter(|&rank| rank > 0),
+        T::KNorm if a.latent.is_some() => a.latent.map(|latent| latent.rank),
         T::QNorm => return spans(a.n_heads),
         T::KNorm if a.k_rows() == 0 => return None,
         T::KNorm => return spans(a.n_kv_heads),

@@ -52,6 +52,7 @@ impl Uniform {
                     n_kv_heads: self.n_kv_heads,
                     head_dim: self.head_dim,
                     kv: KvOrigin::Own,
+                    latent: None,
                     qkv_bias: self.qkv_bias,
                     out_bias: false,
                     output_gate: false,

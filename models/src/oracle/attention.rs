@@ -114,7 +114,7 @@ impl Oracle {
     }
 
     /// Rotates one head of Q or K, `[head_dim]`, to the current position.
-    fn rotate(&self, a: &Attention, head: &mut [f32]) {
+    pub(super) fn rotate(&self, a: &Attention, head: &mut [f32]) {
         let Some(kind) = a.rope else { return };
         let rope = &self.network.ropes[kind];
         let half = rope.rotary_dim / 2;
@@ -146,7 +146,7 @@ fn take_gates(q: &mut Vec<f32>, head_dim: usize) -> Vec<f32> {
 }
 
 /// Probabilities of `scores`; the maximum is subtracted first so that no exponential overflows.
-fn softmax(mut scores: Vec<f64>) -> Vec<f64> {
+pub(super) fn softmax(mut scores: Vec<f64>) -> Vec<f64> {
     let max = scores.iter().copied().fold(f64::NEG_INFINITY, f64::max);
     let mut sum = 0.0;
     for s in &mut scores {

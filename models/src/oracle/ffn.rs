@@ -149,7 +149,7 @@ fn restrict(router: &Router, ranks: &mut [f32]) {
     let value = |g: usize| {
         let mut group = ranks[g * size..][..size].to_vec();
         group.sort_by(|a, b| b.total_cmp(a));
-        group.iter().take(2).sum::<f32>()
+        group.iter().take(groups.counted).sum::<f32>()
     };
     let values: Vec<f32> = (0..groups.count).map(value).collect();
     let mut order: Vec<usize> = (0..groups.count).collect();

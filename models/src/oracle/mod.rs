@@ -4,10 +4,12 @@
 //!
 //! Sources: RMSNorm (Zhang & Sennrich 2019), RoPE (Su et al. 2021), GQA (Ainslie et al. 2023),
 //! gated FFNs (Shazeer 2020), activation predictors (Deja Vu, Liu et al. 2023; PowerInfer), short
-//! convolutions (LFM2, Liquid AI 2025), gated delta nets (Yang et al. 2024).
+//! convolutions (LFM2, Liquid AI 2025), gated delta nets (Yang et al. 2024), latent attention
+//! (DeepSeek-V2, 2024).
 
 mod attention;
 mod ffn;
+mod latent;
 mod recurrent;
 mod weights;
 
@@ -273,7 +275,10 @@ impl Oracle {
     /// What the new token takes from the sequence, `h`: `[d_model]`.
     fn mix(&mut self, l: usize, mixer: &Mixer, h: &[f32]) -> Vec<f32> {
         let mixed = match mixer {
-            Mixer::Attention(a) => self.attention(l, a, h),
+            Mixer::Attention(a) => match &a.latent {
+                Some(latent) => self.latent_attention(l, (a, latent), h),
+                None => self.attention(l, a, h),
+            },
             Mixer::ShortConv(conv) => self.short_conv(l, conv, h),
             Mixer::DeltaNet(net) => self.delta_net(l, net, h),
         };

@@ -65,11 +65,20 @@ pub(super) struct Layer {
     /// attention, as far as it has them, `[rows, d_model]` each.
     pub(super) inputs: Vec<Matrix>,
     pub(super) o: Matrix, // [d_model, all heads or channels]
+    pub(super) latent: Option<Latent>,
     /// Neurons that every token uses.
     pub(super) neurons: Option<Neurons>,
     pub(super) experts: Option<Experts>,
     pub(super) predictor: Option<Predictor>,
     pub(super) input: Option<InputMixer>,
+}
+
+/// What latent attention has besides the matrices of its input.
+pub(super) struct Latent {
+    /// `[n_heads * query_dim, query_rank]`; `None` if it is one of the input's.
+    pub(super) q: Option<Matrix>,
+    pub(super) k_up: Matrix, // [n_heads * rank, plain_dim]
+    pub(super) v_up: Matrix, // [n_heads * value_dim, rank]
 }
 
 /// The matrices of an FFN, or of all experts.
@@ -190,10 +199,23 @@ impl Layer {
             }),
             false => None,
         };
-        let inputs = source.network().mixer(layer).inputs().into_iter();
+        let mixer = source.network().mixer(layer);
+        let latent = match mixer.attention().and_then(|a| a.latent) {
+            None => None,
+            Some(latent) => Some(Latent {
+                q: match latent.query_rank {
+                    Some(_) => Some(get(LayerTensor::Q)?),
+                    None => None,
+                },
+                k_up: get(LayerTensor::KUp)?,
+                v_up: get(LayerTensor::VUp)?,
+            }),
+        };
+        let inputs = mixer.inputs().into_iter();
         Ok(Self {
             inputs: inputs.map(|(t, _)| get(t)).collect::<Result<_>>()?,
             o: get(LayerTensor::O)?,
+            latent,
             neurons,
             experts,
             predictor,

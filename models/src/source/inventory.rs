@@ -5,6 +5,7 @@ use std::fs::File;
 use std::path::{Path, PathBuf};
 
 use super::placed::{Extent, Piece, Place, Placed};
+use super::transposed::ups_by_head;
 use crate::arch::{Form, InFile, Names};
 use crate::block::BlockType;
 use crate::error::{ModelError, Result};
@@ -75,6 +76,7 @@ impl Inventory {
             Form::Numbered(number) => return self.place_share(ids, number, stored, found),
             Form::Rows => self.rows(network, ids, &found)?,
             Form::ByGroup => self.rows_by_group(network, ids, &found)?,
+            Form::UpsByHead => self.ups_by_head(network, ids, &found)?,
             Form::Columns => self.columns(network, ids, &found)?,
         };
         for (&id, (meta, place)) in ids.iter().zip(parts) {
@@ -117,7 +119,7 @@ impl Inventory {
             placed.meta.rows += found.meta.rows;
             let known = match &mut placed.place {
                 Place::Pieces(pieces) => pieces.insert(number, piece).is_some(),
-                Place::Columns { .. } => true,
+                Place::Columns { .. } | Place::Transposed(_) => true,
             };
             if known {
                 return Err(self.twice(&found, &first));
@@ -151,7 +153,7 @@ impl Inventory {
         Ok(placed.collect())
     }
 
-    /// The parts of a tensor that contains a share of each of them for every key/value head, or for every expert.
+    /// The parts of a tensor that contains a share of each of them for every key head, or for every expert.
     fn rows_by_group(
         &self,
         network: &Network,
@@ -161,7 +163,9 @@ impl Inventory {
         let parts = self.cut(network, ids, &found.meta)?;
         let groups = match ids[0] {
             TensorId::Layer(layer, T::ExpertGate) => network.experts(layer).map_or(1, |e| e.count),
-            TensorId::Layer(layer, _) => network.attention(layer).map_or(1, |a| a.n_kv_heads),
+            TensorId::Layer(layer, _) if layer < network.n_layers() => {
+                network.mixer(layer).n_key_heads()
+            }
             _ => 1,
         };
         let of_group = found.meta.bytes() / groups;
@@ -178,6 +182,26 @@ impl Inventory {
             (meta, Place::Pieces(pieces))
         });
         Ok(placed.collect())
+    }
+
+    /// KUp and VUp from a tensor that has both for every head.
+    fn ups_by_head(
+        &self,
+        network: &Network,
+        ids: &[TensorId],
+        found: &Found,
+    ) -> Result<Vec<(TensorMeta, Place)>> {
+        let attention = match ids[0] {
+            TensorId::Layer(layer, _) if layer < network.n_layers() => network.attention(layer),
+            _ => None,
+        };
+        let Some((a, latent)) = attention.and_then(|a| Some((a, a.latent?))) else {
+            return Err(self.out_of_place(network, ids[0], &found.meta.name));
+        };
+        match ups_by_head(a, &latent, found) {
+            Ok(parts) => Ok(parts.into()),
+            Err(shape) => Err(self.misshapen(&found.meta, shape)),
+        }
     }
 
     /// The parts of a matrix whose columns are their rows, one part after the other.

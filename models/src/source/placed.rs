@@ -7,6 +7,7 @@ use std::ops::Range;
 use std::os::unix::fs::FileExt;
 use std::path::PathBuf;
 
+use super::transposed::Transposed;
 use crate::tensor::{Stored, TensorMeta};
 
 /// The open files of a model.
@@ -40,6 +41,8 @@ pub(super) enum Place {
         first: usize,
         width: usize,
     },
+    /// Head by head, its rows are columns.
+    Transposed(Transposed),
 }
 
 /// A tensor and where it is.
@@ -61,6 +64,7 @@ impl Place {
         match self {
             Self::Pieces(pieces) => pieces.values().next().map_or(0, |p| p.file),
             Self::Columns { file, .. } => *file,
+            Self::Transposed(transposed) => transposed.file,
         }
     }
 
@@ -81,6 +85,10 @@ impl Place {
                 let bytes = meta.cols * width * meta.block.block_bytes();
                 vec![extent(file, start, bytes)]
             }
+            Self::Transposed(transposed) => {
+                let of_head = |(start, bytes)| extent(transposed.file, start, bytes);
+                transposed.of_heads(meta).map(of_head).collect()
+            }
         }
     }
 
@@ -93,7 +101,7 @@ impl Place {
                     .find(|(place, number)| place != *number)
                     .map(|(n, _)| n)
             }
-            Self::Columns { .. } => None,
+            Self::Columns { .. } | Self::Transposed(_) => None,
         }
     }
 }
@@ -103,6 +111,9 @@ impl Placed {
     pub(super) fn read(&self, files: &Files, offset: usize, out: &mut [u8]) -> Result<()> {
         match &self.place {
             Place::Pieces(pieces) => read_pieces(files, pieces, offset, out),
+            Place::Transposed(transposed) => {
+                transposed.read(&files[transposed.file].1, self.meta.cols, offset, out)
+            }
             &Place::Columns {
                 file,
                 start,

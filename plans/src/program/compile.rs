@@ -47,7 +47,7 @@ pub fn compile(bundle: &Bundle, plan: &ResidencyPlan, rank: usize, options: Opti
     compiler.program
 }
 
-struct Compiler<'a> {
+pub(super) struct Compiler<'a> {
     bundle: &'a Bundle,
     network: &'a Network,
     options: Options,
@@ -108,7 +108,7 @@ impl<'a> Compiler<'a> {
         }
     }
 
-    fn push(&mut self, layer: usize, prepare: Vec<Prepare>, work: Work) {
+    pub(super) fn push(&mut self, layer: usize, prepare: Vec<Prepare>, work: Work) {
         self.program.phases.push(Phase {
             layer,
             only_for_logits: false,
@@ -117,7 +117,7 @@ impl<'a> Compiler<'a> {
         });
     }
 
-    fn vector(&self, layer: usize, t: T) -> Range<usize> {
+    pub(super) fn vector(&self, layer: usize, t: T) -> Range<usize> {
         self.bundle.vectors.range(TensorId::Layer(layer, t))
     }
 
@@ -219,7 +219,7 @@ impl<'a> Compiler<'a> {
     }
 
     /// Rows of matrices, which are given with their first columns and biases.
-    fn rows(
+    pub(super) fn rows(
         &mut self,
         (stage, board, width): (Stage, Board, usize),
         matrices: &[(TensorId, usize, Range<usize>)],
@@ -238,6 +238,7 @@ impl<'a> Compiler<'a> {
                 column: *column,
                 bias: bias.clone(),
                 finish,
+                heads: None,
             });
             let own = self.items.get(&Content::Rows(*tensor));
             rows.items
@@ -258,7 +259,8 @@ impl<'a> Compiler<'a> {
     /// Attention or a recurrent mixer: its input's matrices, its heads or channels, O.
     fn mixer(&mut self, layer: usize) {
         let mixer = self.network.mixer(layer);
-        let (in_width, width) = (mixer.in_dim(), mixer.out_dim());
+        let (in_width, width) = (mixer.in_dim(), mixer.mixed_dim());
+        let latent = mixer.attention().filter(|a| a.latent.is_some());
         let norm = self.mixer_norm(layer);
         let mut prepare: Vec<Prepare> = self.begin_layer(layer).into_iter().collect();
         if self.routes_before(layer) {
@@ -282,7 +284,18 @@ impl<'a> Compiler<'a> {
         let site = (Stage::Qkv, Board::Qkv, in_width);
         let work = self.rows(site, &matrices, Finish::Plain);
         self.push(layer, prepare, work);
-        self.push(layer, Vec::new(), Work::Mixer { in_width, width });
+        if let Some(a) = latent {
+            self.latent_queries(layer, a);
+        }
+        let mix = Work::Mixer {
+            in_width,
+            board: latent.map_or(Board::Heads, |_| Board::Latents),
+            width,
+        };
+        self.push(layer, Vec::new(), mix);
+        if let Some(a) = latent {
+            self.values_of_latents(layer, a);
+        }
         let site = (Stage::Output, Board::Output, self.network.d_model);
         let matrices = [(id(T::O), 0, self.vector(layer, T::OBias))];
         let work = self.rows(site, &matrices, Finish::Plain);

@@ -6,6 +6,7 @@
 //! program per core; the cores interpret them and know nothing about transformers.
 
 mod compile;
+mod latent;
 
 use std::ops::Range;
 
@@ -100,8 +101,11 @@ pub struct Item {
 /// A board of relaxed atomics on which cores publish their parts of a result.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Board {
-    /// Results of the matrices of a mixer's input side by side: Q, K and V.
+    /// Results of the matrices of a mixer's input side by side: Q, K and V; with latent attention also of those after
+    /// them.
     Qkv,
+    /// What heads of latent attention mixed, before VUp.
+    Latents,
     /// The output of heads, or of a recurrent mixer's channels, before its projection.
     Heads,
     /// The mixer's output.
@@ -178,6 +182,15 @@ pub enum Prepare {
     },
     /// The input is what the heads wrote.
     TakeHeads,
+    /// The input is the compressed queries, normalised.
+    TakeQueries {
+        /// Their columns on the board of the mixer's input.
+        columns: Range<usize>,
+        /// Columns per token on it.
+        all_columns: usize,
+        /// Their norm.
+        norm: NormAt,
+    },
     /// The input is the layer's inputs of the tokens, as far as their gate lets them through.
     TakeInputs(GatedInputs),
 }
@@ -208,6 +221,27 @@ pub struct Matrix {
     pub bias: Range<usize>,
     /// What is done with its results.
     pub finish: Finish,
+    /// Where each head's rows have their own input, if it has rows for each; `None` if all have the phase's.
+    pub heads: Option<ByHead>,
+}
+
+/// A matrix for each head of a layer, one after the other, each multiplied by its own part of the input.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ByHead {
+    /// Where the inputs are.
+    pub input: Board,
+    /// Columns per token on that board.
+    pub width: usize,
+    /// First column of the first head's input.
+    pub first: usize,
+    /// Columns from one head's input to the next's.
+    pub stride: usize,
+    /// Columns of a head's input.
+    pub cols: usize,
+    /// Rows of a head.
+    pub rows: usize,
+    /// Columns from one head's results to the next's.
+    pub out_stride: usize,
 }
 
 /// What is done with a row's result before it is published.
@@ -260,7 +294,9 @@ pub enum Work {
     Mixer {
         /// Columns per token on the board of the input matrices' results.
         in_width: usize,
-        /// Columns per token on the board of heads.
+        /// Where the results go.
+        board: Board,
+        /// Columns per token on that board.
         width: usize,
     },
     /// Neuron clusters of the FFN.

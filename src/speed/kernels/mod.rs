@@ -176,6 +176,7 @@ fn kv_shape(kind: KvType, n_layers: usize) -> KvShape {
             KvLayer {
                 heads: 1,
                 head_dim: HEAD_DIM,
+                value_dim: HEAD_DIM,
                 pool: 0,
             };
             n_layers

@@ -291,7 +291,7 @@ impl KernelTable {
     }
 
     /// `out = softmax(scale * q . k^T) . v`, with the softcap of `queries` around the scores, for query heads of
-    /// consecutive tokens that share a key/value head; head `h` of token `t` goes to `t * out_stride + h * head_dim`.
+    /// consecutive tokens that share a key/value head; head `h` of token `t` goes to `t * out_stride + h * value_dim`.
     ///
     /// The result of a (token, head) pair does not depend on what else is computed in the call, nor on where the
     /// sequence's blocks are.
@@ -307,6 +307,7 @@ impl KernelTable {
         out_stride: usize,
     ) {
         let (n, width) = (queries.n_tokens, queries.heads * kv.head_dim);
+        let mixed = queries.heads * kv.value_dim;
         if n == 0 || width == 0 {
             return;
         }
@@ -318,12 +319,12 @@ impl KernelTable {
             queries.blocks.len()
         );
         assert!(
-            kv.head_dim <= scratch.room(),
+            kv.head_dim.max(kv.value_dim) <= scratch.room(),
             "attention buffers are for smaller heads than {}",
             kv.head_dim
         );
         assert_tokens(n, width, queries.q.len(), queries.stride);
-        assert_tokens(n, width, out.len(), out_stride);
+        assert_tokens(n, mixed, out.len(), out_stride);
         self.kernels.attend(Attend {
             queries,
             kv,

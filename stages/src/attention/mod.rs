@@ -1,5 +1,6 @@
 //! Attention over the KV cache for the query heads that one core owns.
 
+mod latent;
 mod room;
 mod rotation;
 mod share;
@@ -29,9 +30,9 @@ pub struct Places<'a> {
 /// Weights of the norms of queries and keys in a layer; empty if it has none.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct QkWeights<'a> {
-    /// `[head_dim]`, `[n_heads, head_dim]` or `[q_dim]`
+    /// `[head_dim]`, `[n_heads, head_dim]` or `[q_dim]`; not used with latent attention
     pub q: &'a [f32],
-    /// `[head_dim]`, `[n_kv_heads, head_dim]` or `[kv_dim]`
+    /// `[head_dim]`, `[n_kv_heads, head_dim]` or `[kv_dim]`; of latents `[rank]`
     pub k: &'a [f32],
     /// Bias of the keys, `[kv_dim]`; empty if there is none.
     pub k_bias: &'a [f32],
@@ -137,8 +138,8 @@ impl Attention {
             return (0, 0);
         };
         (
-            share.q_heads.start * network.head_dim,
-            share.q_heads.len() * network.head_dim,
+            share.q_heads.start * network.value_dim(),
+            share.q_heads.len() * network.value_dim(),
         )
     }
 
@@ -156,7 +157,7 @@ impl Attention {
 
     /// Normalises and rotates Q and K, stores K and V, attends, and applies output gates.
     ///
-    /// `qkv` is `[n_tokens, qkv_dim]` (changed in place), `out` is `[n_tokens, own columns]`. The result of
+    /// `qkv` is `[n_tokens, in_dim]` (changed in place), `out` is `[n_tokens, own columns]`. The result of
     /// a token does not depend on the other tokens of the step, except those before it in its sequence.
     pub fn run(
         &mut self,
@@ -170,7 +171,7 @@ impl Attention {
         let Some(of_layer) = &self.layers[layer] else {
             return;
         };
-        let width = of_layer.network.qkv_dim();
+        let width = of_layer.network.in_dim();
         let rows = qkv.chunks_exact_mut(width);
         for (t, (token, row)) in places.tokens.iter().zip(rows).enumerate() {
             self.take_values(kernels, layer, row);
@@ -207,8 +208,9 @@ impl Attention {
         else {
             return;
         };
-        // The last columns: those of V, or those of K if there is no V.
-        let Some(start) = row.len().checked_sub(a.kv_dim()).filter(|_| a.k_rows() > 0) else {
+        // The last columns: those of V, or those of K if there is no V. Latents are in the keys.
+        let has_own = a.k_rows() > 0 && a.latent.is_none();
+        let Some(start) = row.len().checked_sub(a.kv_dim()).filter(|_| has_own) else {
             return;
         };
         let d = a.head_dim;
@@ -228,7 +230,7 @@ impl Attention {
         kernels: &KernelTable,
         layer: usize,
         n_tokens: usize,
-        (qkv, out): (&[f32], &mut [f32]), // [tokens, qkv_dim], [tokens, own columns]
+        (qkv, out): (&[f32], &mut [f32]), // [tokens, in_dim], [tokens, own columns]
     ) {
         let (start, own) = self.columns(layer);
         let gated = self.layers[layer].as_ref().map(|layer| &layer.network);
@@ -236,7 +238,7 @@ impl Attention {
             return;
         };
         let factors = &mut self.spare[..own];
-        let rows = qkv.chunks_exact(a.qkv_dim()).take(n_tokens);
+        let rows = qkv.chunks_exact(a.in_dim()).take(n_tokens);
         for (row, out) in rows.zip(out.chunks_exact_mut(own)) {
             kernels.sigmoid(&row[a.q_dim() + start..][..own], factors);
             for (out, factor) in out.iter_mut().zip(&*factors) {
@@ -252,7 +254,7 @@ impl Attention {
         layer: usize,
         (t, position): (usize, u32),
         norms: QkWeights<'_>,
-        row: &mut [f32], // [qkv_dim]
+        row: &mut [f32], // [in_dim]
     ) {
         let Some(Layer {
             network: a, share, ..
@@ -260,6 +262,11 @@ impl Attention {
         else {
             return;
         };
+        if let Some(latent) = &a.latent {
+            let rotation = a.rope.map(|rope| (&self.rotations[rope], t));
+            let (norm, spare) = (norms.k, &mut self.spare);
+            return latent::prepare(kernels, (a, latent), share, rotation, norm, (row, spare));
+        }
         let (q, kv) = row.split_at_mut(a.q_rows());
         if a.output_gate {
             gates_behind(q, a.head_dim, &mut self.spare);
@@ -322,7 +329,7 @@ impl Attention {
         layer: usize,
         t: usize,
         k_bias: &[f32],  // [kv_dim]
-        row: &mut [f32], // [qkv_dim]
+        row: &mut [f32], // [in_dim]
     ) {
         let Some(Layer {
             network: a,
@@ -352,7 +359,7 @@ impl Attention {
         layer: usize,
         places: Places<'_>,
         token: &TokenPlace,
-        row: &[f32], // [qkv_dim]
+        row: &[f32], // [in_dim]
     ) {
         let Some(Layer {
             network: a,
@@ -370,10 +377,14 @@ impl Attention {
         let table = places.tables.table(token.sequence, *pool);
         let position = token.position as usize;
         let at = (table[position / BLOCK], position % BLOCK);
-        let k = &row[a.q_rows()..][..a.kv_dim()];
+        let k = &row[a.k_column()..][..a.kv_dim()];
         for (local, head) in share.kv_heads.clone().enumerate() {
             let columns = head * a.head_dim..(head + 1) * a.head_dim;
-            let (k, v) = (&k[columns.clone()], &self.values[columns]);
+            let k = &k[columns.clone()];
+            let v = match &a.latent {
+                Some(latent) => &k[..latent.rank],
+                None => &self.values[columns],
+            };
             self.cache.store((*cached, local), at, k, v);
         }
     }
@@ -385,7 +396,7 @@ impl Attention {
         layer: usize,
         (tokens, tables): (&[TokenPlace], &Tables),
         (k_bias, sinks): (&[f32], &[f32]),
-        (qkv, out): (&[f32], &mut [f32]), // [n_tokens, qkv_dim], [n_tokens, own columns]
+        (qkv, out): (&[f32], &mut [f32]), // [n_tokens, in_dim], [n_tokens, own columns]
     ) {
         let (Some(of_layer), Some(first)) = (&self.layers[layer], tokens.first()) else {
             return;
@@ -398,12 +409,12 @@ impl Attention {
             bias_rope,
         } = of_layer;
         let turns = bias_rope.and_then(|rope| self.turns[rope].as_ref());
-        let own = share.q_heads.len() * a.head_dim;
+        let own = share.q_heads.len() * a.value_dim();
         for (local, kv) in share.kv_heads.clone().enumerate() {
             let readers = share.readers(kv);
             let queries = Queries {
-                q: &qkv[readers.start * a.head_dim..],
-                stride: a.qkv_dim(),
+                q: &qkv[a.query_column() + readers.start * a.head_dim..],
+                stride: a.in_dim(),
                 n_tokens: tokens.len(),
                 heads: readers.len(),
                 blocks: tables.table(first.sequence, *pool),
@@ -420,7 +431,7 @@ impl Attention {
                     turns,
                 }),
             };
-            let out = &mut out[(readers.start - share.q_heads.start) * a.head_dim..];
+            let out = &mut out[(readers.start - share.q_heads.start) * a.value_dim()..];
             let kv = self.cache.head(*cached, local);
             kernels.attend(queries, kv, &mut self.scratch, out, own);
         }
@@ -475,6 +486,7 @@ fn widest_spare(network: &Network) -> usize {
         .attentions()
         .map(|a| match a.qk_norm.map(|norm| norm.span) {
             _ if a.output_gate => a.q_rows(),
+            _ if a.latent.is_some() => a.value_dim(),
             Some(NormSpan::Row) => a.q_dim(),
             Some(NormSpan::Head | NormSpan::OwnHead) => a.head_dim,
             None => 0,

@@ -80,6 +80,7 @@ impl KvRoom {
             KvLayer {
                 heads: if counts(attention) { heads } else { 0 },
                 head_dim: attention.head_dim,
+                value_dim: attention.value_dim(),
                 pool,
             }
         };

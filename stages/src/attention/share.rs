@@ -57,6 +57,7 @@ mod tests {
                 n_kv_heads,
                 head_dim: 4,
                 kv: KvOrigin::Own,
+                latent: None,
                 qkv_bias: false,
                 out_bias: false,
                 output_gate: false,

@@ -93,7 +93,7 @@ fn restrict(groups: Groups, ranks: &mut [f32]) {
     for _ in groups.used..groups.count {
         let mut worst = None;
         for g in (0..groups.count).filter(|g| left >> g & 1 == 1) {
-            let value = worth(&ranks[g * size..][..size]);
+            let value = worth(&ranks[g * size..][..size], groups.counted);
             if worst.is_none_or(|(least, _)| value <= least) {
                 worst = Some((value, g));
             }
@@ -105,12 +105,12 @@ fn restrict(groups: Groups, ranks: &mut [f32]) {
     }
 }
 
-/// The sum of a group's two highest scores.
-fn worth(group: &[f32]) -> f32 {
+/// The highest score of a group, or the sum of the two highest if two count.
+fn worth(group: &[f32], counted: usize) -> f32 {
     let first = best(group);
     let others = group.iter().enumerate().filter(|(i, _)| *i != first);
     let second = others.map(|(_, v)| *v).fold(f32::NEG_INFINITY, f32::max);
-    match group.len() {
+    match group.len().min(counted) {
         1 => group[first],
         _ => group[first] + second,
     }

@@ -105,13 +105,30 @@ fn only_the_best_groups_are_asked() {
     // The second group has the best pair, the first the best expert, and the last two are equal.
     let logits = [5.0, -9.0, 4.0, 3.0, 1.0, 1.0, 1.0, 1.0];
     let of = |used| {
-        let groups = Some(Groups { count: 4, used });
+        let groups = Some(Groups {
+            count: 4,
+            used,
+            counted: 2,
+        });
         let chosen = chosen(&router(Scores::SoftmaxOfChosen, groups), &logits, &[], 2);
         chosen.iter().map(|c| c.0).collect::<Vec<_>>()
     };
     assert_eq!(of(1), [2, 3]);
     assert_eq!(of(2), [2, 3]);
     assert_eq!(of(4), [0, 2]);
+}
+
+#[test]
+fn a_group_may_be_as_good_as_its_best_expert() {
+    // The second group has the best pair, the first the best expert.
+    let logits = [5.0, -9.0, 4.0, 3.0, 1.0, 1.0, 1.0, 1.0];
+    let groups = Some(Groups {
+        count: 4,
+        used: 1,
+        counted: 1,
+    });
+    let chosen = chosen(&router(Scores::SoftmaxOfChosen, groups), &logits, &[], 2);
+    assert_eq!(chosen.iter().map(|c| c.0).collect::<Vec<_>>(), [0, 1]);
 }
 
 #[test]
@@ -131,7 +148,11 @@ fn what_is_not_a_number_is_noticed() {
     );
     let ids = |chosen: &[(u32, f32)]| chosen.iter().map(|c| c.0).collect::<Vec<_>>();
     assert_eq!(ids(&lost), [0, 1, 2]);
-    let groups = Some(Groups { count: 2, used: 1 });
+    let groups = Some(Groups {
+        count: 2,
+        used: 1,
+        counted: 2,
+    });
     let ours = chosen(
         &router(Scores::Sigmoid, groups),
         &[0.0, 0.0, 1.0, 1.0],

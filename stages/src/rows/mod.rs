@@ -16,6 +16,7 @@ use forebay_traces::record::Residency as Hit;
 use crate::contract::{Outbox, Slice};
 use crate::flight::RowFlight;
 use crate::frame::Frame;
+use crate::head_input::HeadInput;
 
 pub use project::project;
 
@@ -48,26 +49,40 @@ pub struct Rows {
     /// Streamed clusters of the phase that have not been computed.
     streamed: usize,
     inbox: VecDeque<RowFlight>,
+    head_input: HeadInput,
     /// One cluster's result, `[n_tokens, rows]`.
     out: Vec<f32>,
 }
 
 impl Rows {
-    /// With at most `max_clusters` streamed clusters of a phase, whose results have at most `out_len` elements.
-    pub fn new(shared: Arc<SharedRows>, max_clusters: usize, out_len: usize) -> Self {
+    /// With at most `max_clusters` streamed clusters of a phase, of at most `max_rows` rows, for steps of up to
+    /// `max_tokens` tokens. Heads with their own input have at most `head_columns` columns.
+    pub fn new(
+        shared: Arc<SharedRows>,
+        max_clusters: usize,
+        max_tokens: usize,
+        (max_rows, head_columns): (usize, usize),
+    ) -> Self {
         Self {
             shared,
             round: 0,
             finished: 0,
             streamed: 0,
             inbox: VecDeque::with_capacity(max_clusters),
-            out: vec![0.0; out_len],
+            head_input: HeadInput::new(max_tokens, head_columns),
+            out: vec![0.0; max_tokens * max_rows],
         }
+    }
+
+    /// Bytes of a step's results and of heads' inputs that [`Self::new`] allocates, for memory budgets.
+    pub fn bytes_for(max_tokens: usize, (max_rows, head_columns): (usize, usize)) -> usize {
+        max_tokens * max_rows * size_of::<f32>() + HeadInput::bytes_for(max_tokens, head_columns)
     }
 
     /// A phase of rows begins; returns the clusters that have to be read.
     pub fn begin<'a>(&mut self, work: &'a RowWork) -> impl Iterator<Item = Item> + 'a {
         (self.round, self.finished) = (self.round + 1, 0);
+        self.head_input.begin();
         let streamed = |item: &&Item| item.source != Source::Pinned;
         self.streamed = work.items.iter().filter(streamed).count();
         work.items.iter().filter(streamed).copied()
@@ -137,17 +152,26 @@ impl Rows {
             true => &[][..],
             false => &frame.bundle.vectors.values()[matrix.bias.clone()][first..first + count],
         };
-        let n_tokens = frame.input.n_tokens();
-        let rows = &mut self.out[..n_tokens * count];
+        let (input, column) = match &matrix.heads {
+            None => (frame.input, first),
+            Some(heads) => {
+                let (head, row) = (first / heads.rows, first % heads.rows);
+                let around = (frame.kernels, frame.boards);
+                let n_tokens = frame.n_tokens();
+                let input = self.head_input.select(around, heads, head, n_tokens);
+                (input, head * heads.out_stride + row)
+            }
+        };
+        let rows = &mut self.out[..input.n_tokens() * count];
         let bytes = &bytes[..entry.len as usize];
         let block = matrix.block;
-        project(frame.kernels, block, bytes, count, frame.input, bias, rows);
+        project(frame.kernels, block, bytes, count, input, bias, rows);
         if let Finish::Scaled { scale, softcap } = matrix.finish {
             scale_all(rows, scale, softcap);
         }
         let board = frame.boards.board(work.board);
         for (t, rows) in rows.chunks_exact(count).enumerate() {
-            board.write(t * work.width + matrix.column + first, rows);
+            board.write(t * work.width + matrix.column + column, rows);
         }
         out.record(Slice {
             stage: work.stage,

@@ -33,8 +33,10 @@ pub(crate) enum Form {
     Rows,
     /// As columns.
     Columns,
-    /// A share of each tensor, one after the other, for every key/value head, or for every expert.
+    /// A share of each tensor, one after the other, for every key head, or for every expert.
     ByGroup,
+    /// KUp's share, transposed, and VUp's, for every head.
+    UpsByHead,
     /// It is the share of this number: a row of several, or the rows of an expert.
     Numbered(usize),
 }
@@ -129,11 +131,16 @@ impl Name {
         }
     }
 
+    /// The same for files of both formats that have a share of each tensor for every key head or expert.
+    pub(super) const fn grouped(self) -> Self {
+        self.in_both(Form::ByGroup)
+    }
+
     /// The same for files of both formats that have the rows in this form.
-    const fn grouped(self) -> Self {
+    pub(super) const fn in_both(self, form: Form) -> Self {
         Self {
-            in_gguf: Form::ByGroup,
-            ..self.in_form(Form::ByGroup)
+            in_gguf: form,
+            ..self.in_form(form)
         }
     }
 
@@ -183,9 +190,9 @@ pub(crate) enum Part {
 }
 
 impl Part {
-    /// Whether it has a matrix for every expert.
-    pub(crate) fn is_of_experts(&self) -> bool {
-        matches!(self, Self::Tensors(ids, _) if ids.iter().all(|id| id.is_of_experts()))
+    /// Whether it has a matrix for every expert or every head, one after the other.
+    pub(crate) fn is_stack(&self) -> bool {
+        matches!(self, Self::Tensors(ids, _) if ids.iter().all(|id| id.is_stack()))
     }
 }
 

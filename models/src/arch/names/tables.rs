@@ -257,6 +257,32 @@ pub(in crate::arch) const SHARED_EXPERT: [Name; 4] = [
     ),
 ];
 
+/// What is added to scores of experts for the choice only.
+pub(in crate::arch) const CHOICE: [Name; 1] = [Name::layer(
+    "exp_probs_b.bias",
+    "mlp.gate.e_score_correction_bias",
+    &[T::SelectionBias],
+)];
+
+/// The experts that every token uses, as one.
+pub(in crate::arch) const SHARED_EXPERTS: [Name; 3] = [
+    Name::layer(
+        "ffn_gate_shexp.weight",
+        "mlp.shared_experts.gate_proj.weight",
+        &[T::Gate],
+    ),
+    Name::layer(
+        "ffn_up_shexp.weight",
+        "mlp.shared_experts.up_proj.weight",
+        &[T::Up],
+    ),
+    Name::layer(
+        "ffn_down_shexp.weight",
+        "mlp.shared_experts.down_proj.weight",
+        &[T::Down],
+    ),
+];
+
 /// What PowerInfer's files have in addition.
 pub(in crate::arch) const POWERINFER: [Name; 3] = [
     Name::layer("ffn_down_t.weight", "", &[T::DownT]),

@@ -74,6 +74,7 @@ impl Network {
                 );
             }
         }
+        self.check_latent(path, a)?;
         positive(path, "attention.v_norm", a.v_norm.unwrap_or(1.0))?;
         positive(path, "attention.scale", a.scale)?;
         positive(path, "attention.softcap", a.softcap.unwrap_or(1.0))?;
@@ -84,6 +85,32 @@ impl Network {
             positive(path, "attention.temperature", temperature.beta)?;
             let positions = temperature.original_context as u64;
             size(path, "attention.temperature", positions, MAX_CONTEXT)?;
+        }
+        Ok(())
+    }
+}
+
+impl Network {
+    /// Latent attention is that of one key/value head, without what has not been seen together with it.
+    fn check_latent(&self, path: &Path, a: &Attention) -> Result<()> {
+        let Some(latent) = &a.latent else {
+            return Ok(());
+        };
+        let sizes = [latent.rank, latent.plain_dim, latent.value_dim];
+        let sizes = sizes.into_iter().chain(latent.query_rank);
+        for n in sizes.chain([a.in_dim(), a.mixed_dim(), a.out_dim()]) {
+            size(path, "attention.latent", n as u64, MAX_DIMENSION)?;
+        }
+        positive(path, "attention.latent", latent.eps)?;
+        let rotary_dim = a.rope.map(|rope| self.ropes[rope].rotary_dim);
+        if latent.rank.checked_add(rotary_dim.unwrap_or(0)) != Some(a.head_dim) {
+            let problem = format!("{rotary_dim:?} rotated elements after {}", latent.rank);
+            return wrong(path, "attention.latent", problem);
+        }
+        let plain = a.n_kv_heads == 1 && a.kv == KvOrigin::KeysAlone && a.v_norm.is_none();
+        if !plain || a.qkv_bias || a.output_gate || a.qk_norm.is_some() {
+            let problem = "it has one key/value head, and no biases, gates or other norms";
+            return wrong(path, "attention.latent", problem);
         }
         Ok(())
     }

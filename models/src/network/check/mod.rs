@@ -127,6 +127,7 @@ fn check_experts(path: &Path, ffn: &Ffn, experts: &Experts) -> Result<()> {
     let fits = groups.count > 0
         && count.is_multiple_of(groups.count)
         && (1..=groups.count).contains(&groups.used)
+        && (1..=2).contains(&groups.counted)
         && groups.used * (count / groups.count) >= experts.used;
     match fits && groups.count <= MAX_GROUPS {
         true => Ok(()),

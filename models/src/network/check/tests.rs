@@ -1,7 +1,8 @@
 use super::*;
 use crate::network::{
-    Attention, Block, DeltaNet, InputMixer, KeySharing, KvOrigin, Mixer, NormKind, NormSpan,
-    QkNorm, Rope, RopePairing, RopeScaling, ShortConv, Temperature, TokenInputs, Uniform,
+    Attention, Block, DeltaNet, Experts, Groups, InputMixer, KeySharing, KvOrigin, Latent, Mixer,
+    NormKind, NormSpan, QkNorm, Rope, RopePairing, RopeScaling, Router, Scores, ShortConv,
+    Temperature, TokenInputs, Uniform,
 };
 
 fn network() -> Network {
@@ -80,6 +81,43 @@ fn remember(network: &mut Network, change: fn(&mut DeltaNet)) {
     network.layers[1].mixer.body = Mixer::DeltaNet(net);
 }
 
+/// Gives the second layer latent attention with one change.
+fn compress(network: &mut Network, change: fn(&mut Attention, &mut Latent)) {
+    let mut latent = Latent {
+        rank: 8,
+        plain_dim: 12,
+        value_dim: 20,
+        query_rank: Some(24),
+        eps: 1e-6,
+    };
+    let a = attention(network);
+    (a.n_kv_heads, a.head_dim, a.kv) = (1, 24, KvOrigin::KeysAlone);
+    a.qkv_bias = false;
+    change(a, &mut latent);
+    a.latent = Some(latent);
+}
+
+/// Gives the second layer experts in groups.
+fn group(network: &mut Network, groups: Groups) {
+    let ffn = &mut network.layers[1].ffn.body;
+    ffn.experts = Some(Experts {
+        count: 8,
+        used: 3,
+        d_ff: 16,
+        bias: false,
+        router: Router {
+            before_layer: false,
+            scores: Scores::Sigmoid,
+            bias: false,
+            selection_bias: false,
+            groups: Some(groups),
+            normalised: false,
+            scale: 1.0,
+        },
+        shared_gate: false,
+    });
+}
+
 fn scaled(scaling: RopeScaling) -> Option<String> {
     changed(|n| n.ropes[0].scaling = scaling)
 }
@@ -104,6 +142,7 @@ fn a_sound_network_passes() {
     assert_eq!(changed(normed), None);
     assert_eq!(changed(|n| convolve(n, 64, 3)), None);
     assert_eq!(changed(|n| remember(n, |_| ())), None);
+    assert_eq!(changed(|n| compress(n, |_, _| ())), None);
 }
 
 type Change = fn(&mut Network);
@@ -163,6 +202,45 @@ fn impossible_recurrent_mixers_are_named() {
         ("convolution kernel", |n| remember(n, |net| net.kernel = 1)),
     ];
     all_are_named(&cases);
+}
+
+#[test]
+fn impossible_latents_are_named() {
+    let cases: [(&str, Change); 9] = [
+        ("attention.latent", |n| compress(n, |_, l| l.rank = 7)),
+        ("attention.latent", |n| compress(n, |_, l| l.plain_dim = 0)),
+        ("attention.latent", |n| compress(n, |_, l| l.value_dim = 0)),
+        ("attention.latent", |n| {
+            compress(n, |_, l| l.value_dim = 1 << 23)
+        }),
+        ("attention.latent", |n| {
+            compress(n, |_, l| l.query_rank = Some(0))
+        }),
+        ("attention.latent", |n| compress(n, |_, l| l.eps = 0.0)),
+        ("attention.latent", |n| compress(n, |a, _| a.n_kv_heads = 2)),
+        ("attention.latent", |n| {
+            compress(n, |a, _| a.kv = KvOrigin::Own)
+        }),
+        ("attention.latent", |n| compress(n, |a, _| a.rope = None)),
+    ];
+    all_are_named(&cases);
+}
+
+#[test]
+fn groups_that_cannot_be_chosen_are_named() {
+    let (count, used, counted) = (4, 2, 1);
+    let fits = |groups| changed(|n| group(n, groups)).is_none();
+    let good = Groups {
+        count,
+        used,
+        counted,
+    };
+    assert!(fits(good));
+    assert!(!fits(Groups { count: 3, ..good }));
+    assert!(!fits(Groups { used: 1, ..good }));
+    assert!(!fits(Groups { used: 5, ..good }));
+    assert!(!fits(Groups { counted: 0, ..good }));
+    assert!(!fits(Groups { counted: 3, ..good }));
 }
 
 #[test]

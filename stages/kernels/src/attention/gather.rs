@@ -29,7 +29,7 @@ pub(super) fn gather<S: Simd, N: Numbers>(
     scratch: &mut AttendScratch,
     out: &mut [f32],
 ) {
-    let d = numbers.head_dim();
+    let d = numbers.value_dim();
     let parts = d.div_ceil(LANES);
     let (Some(first), Some(last)) = (
         scratch.rows[rows.clone()].first(),

@@ -59,7 +59,7 @@ pub(super) struct Attend<'a> {
     pub(super) queries: Queries<'a>,
     pub(super) kv: KvHead<'a>,
     pub(super) scratch: &'a mut AttendScratch,
-    pub(super) out: &'a mut [f32], // head h of token t at t * out_stride + h * head_dim
+    pub(super) out: &'a mut [f32], // head h of token t at t * out_stride + h * value_dim
     pub(super) out_stride: usize,
 }
 
@@ -70,7 +70,7 @@ impl Kernel for Attend<'_> {
     fn run<S: Simd>(self, s: S) {
         match self.kv.rows {
             KvRows::F16 { keys, values } => {
-                let numbers = Halves::new(self.kv.head_dim, keys, values);
+                let numbers = Halves::new(&self.kv, keys, values);
                 self.tiles(s, numbers);
             }
             KvRows::Q8 {
@@ -83,7 +83,7 @@ impl Kernel for Attend<'_> {
                 let scales = (key_scales, value_scales);
                 let origin = self.queries.origin;
                 let keys = (keys, key_bits);
-                let numbers = Bytes::new(self.kv.head_dim, (keys, values), scales, origin);
+                let numbers = Bytes::new(&self.kv, (keys, values), scales, origin);
                 self.tiles(s, numbers);
             }
         }
@@ -115,7 +115,7 @@ impl Attend<'_> {
         let to = self.queries.position + token + 1;
         Row {
             q: token * self.queries.stride + head * self.kv.head_dim,
-            out: token * self.out_stride + head * self.kv.head_dim,
+            out: token * self.out_stride + head * self.kv.value_dim,
             head,
             from: to.saturating_sub(self.queries.window),
             to,
@@ -132,7 +132,7 @@ fn tile<S: Simd, N: Numbers>(
     scratch: &mut AttendScratch,
     out: &mut [f32],
 ) {
-    let d = numbers.head_dim();
+    let d = numbers.value_dim();
     let (Some(first), Some(last)) = (scratch.rows.first(), scratch.rows.last()) else {
         return;
     };

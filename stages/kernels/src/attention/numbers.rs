@@ -7,7 +7,7 @@ use super::origin::KeyOrigin;
 use super::product::Part;
 use super::scores::{Keys, add_codes, score_floats, score_origin};
 use super::scratch::{AttendScratch, Block, Row};
-use crate::kv::BLOCK;
+use crate::kv::{BLOCK, KvHead};
 use crate::spread::spread;
 
 /// Keys and values of one head.
@@ -15,8 +15,8 @@ pub(super) trait Numbers: Copy {
     /// 16 elements of a value.
     type Value: Part;
 
-    /// Elements of a key and of a value.
-    fn head_dim(self) -> usize;
+    /// Elements of a value.
+    fn value_dim(self) -> usize;
 
     /// Prepares the queries and factors of the tile's rows.
     fn begin<S: Simd>(self, s: S, q: &[f32], scale: f32, scratch: &mut AttendScratch);
@@ -30,10 +30,10 @@ pub(super) trait Numbers: Copy {
         scratch: &mut AttendScratch,
     );
 
-    /// `[positions][head_dim / 16]`
+    /// `[positions][value_dim / 16]`
     fn values(&self) -> &[Self::Value];
 
-    /// Undoes in a result, `[head_dim]`, what was done to values when they were stored.
+    /// Undoes in a result, `[value_dim]`, what was done to values when they were stored.
     fn finish(self, out: &mut [f32]);
 
     /// What weights are multiplied by, from the first position of a block on.
@@ -44,15 +44,17 @@ pub(super) trait Numbers: Copy {
 #[derive(Clone, Copy)]
 pub(super) struct Halves<'a> {
     head_dim: usize,
+    value_dim: usize,
     pub keys: &'a [[u16; LANES]], // [positions / 16][head_dim]
-    values: &'a [[u16; LANES]],   // [positions][head_dim / 16]
+    values: &'a [[u16; LANES]],   // [positions][value_dim / 16]
 }
 
 impl<'a> Halves<'a> {
     #[inline(always)]
-    pub fn new(head_dim: usize, keys: &'a [u16], values: &'a [u16]) -> Self {
+    pub fn new(head: &KvHead<'_>, keys: &'a [u16], values: &'a [u16]) -> Self {
         Self {
-            head_dim,
+            head_dim: head.head_dim,
+            value_dim: head.value_dim,
             keys: keys.as_chunks().0,
             values: values.as_chunks().0,
         }
@@ -63,8 +65,8 @@ impl Numbers for Halves<'_> {
     type Value = [u16; LANES];
 
     #[inline(always)]
-    fn head_dim(self) -> usize {
-        self.head_dim
+    fn value_dim(self) -> usize {
+        self.value_dim
     }
 
     #[inline(always)]
@@ -103,8 +105,9 @@ impl Numbers for Halves<'_> {
 #[derive(Clone, Copy)]
 pub(super) struct Bytes<'a> {
     head_dim: usize,
+    value_dim: usize,
     keys: Keys<'a>,
-    values: &'a [[i8; LANES]], // [positions][head_dim / 16]
+    values: &'a [[i8; LANES]], // [positions][value_dim / 16]
     value_scales: &'a [f32],   // [positions]
     origin: Option<KeyOrigin<'a>>,
 }
@@ -112,13 +115,14 @@ pub(super) struct Bytes<'a> {
 impl<'a> Bytes<'a> {
     #[inline(always)]
     pub fn new(
-        head_dim: usize,
+        head: &KvHead<'_>,
         ((bytes, bits), values): ((&'a [i8], &'a [u64]), &'a [i8]),
         (scales, value_scales): (&'a [f32], &'a [f32]),
         origin: Option<KeyOrigin<'a>>,
     ) -> Self {
         Self {
-            head_dim,
+            head_dim: head.head_dim,
+            value_dim: head.value_dim,
             keys: Keys {
                 bytes: bytes.as_chunks().0,
                 bits,
@@ -135,8 +139,8 @@ impl Numbers for Bytes<'_> {
     type Value = [i8; LANES];
 
     #[inline(always)]
-    fn head_dim(self) -> usize {
-        self.head_dim
+    fn value_dim(self) -> usize {
+        self.value_dim
     }
 
     #[inline(always)]

@@ -73,7 +73,7 @@ pub struct AttendScratch {
     pub(super) rows: Vec<Row>,      // [ROWS]
     pub(super) scores: Vec<Scores>, // [ROWS][BLOCK]
     /// Keys or values of a block, which stay in the first-level cache: `[BLOCK / 16][head_dim]` of 16 positions, or
-    /// `[BLOCK][head_dim / 16]` of 16 elements.
+    /// `[BLOCK][value_dim / 16]` of 16 elements.
     pub(super) wide: Vec<Line>,
     /// `[ROWS][head_dim / 16]` of 16 query codes each: high parts and low parts.
     pub(super) codes: [Vec<[i8; LANES]>; 2],
@@ -87,7 +87,7 @@ pub struct AttendScratch {
 }
 
 impl AttendScratch {
-    /// Buffers for heads of up to `head_dim` elements.
+    /// Buffers for heads whose keys and values have up to `head_dim` elements.
     pub fn new(head_dim: usize) -> Self {
         let parts = head_dim.div_ceil(LANES);
         Self {

@@ -59,7 +59,7 @@ pub(super) fn store_key(
     })
 }
 
-/// Writes `value`, `[head_dim]`, which it spreads, to the start of a row, and returns its scale.
+/// Writes `value`, `[value_dim]`, which it spreads, to the start of a row, and returns its scale.
 pub(super) fn store_value(row: &mut [i8], value: &mut [f32]) -> f32 {
     spread(value);
     convert(value, VALUE_LEVELS, |i, code| row[i] = code as i8)

@@ -28,7 +28,7 @@ pub(super) fn store_key(group: &mut [u16], lane: usize, key: &[f32]) {
     });
 }
 
-/// Writes `value`, `[head_dim]`, to the start of a row.
+/// Writes `value`, `[value_dim]`, to the start of a row.
 pub(super) fn store_value(row: &mut [u16], value: &[f32]) {
     convert(value, |first, halves| {
         for (to, half) in row[first..].iter_mut().zip(halves) {

@@ -5,11 +5,11 @@
 //! | | `f16` | `q8` |
 //! |---|---|---|
 //! | keys | `[blocks][64 / 16][head_dim][16]` | `[blocks][64 / 16][head_dim / 4][16][4]`, and a bit more for each |
-//! | values | `[blocks][64][head_dim]` | `[blocks][64][head_dim]` |
+//! | values | `[blocks][64][value_dim]` | `[blocks][64][value_dim]` |
 //! | scales | | `[blocks][64]` of keys, `[blocks][64]` of values, f32 |
 //!
 //! Keys are in groups of 16 positions, so that the SIMD lanes of a vector are positions, and a score needs no sum over
-//! lanes. The 8-bit dot product instructions add up groups of four bytes. A group or a row has zeros beyond `head_dim`;
+//! lanes. The 8-bit dot product instructions add up groups of four bytes. A group or a row has zeros beyond these widths;
 //! positions that the sequence did not write keep their old contents.
 //!
 //! Which block of a sequence is which block here is decided elsewhere: nothing here knows sequences.
@@ -31,7 +31,7 @@ use shape::{POSITIONS, Place, WORD};
 pub struct KvCache {
     places: Vec<Place>, // [layers]
     rows: Rows,
-    /// A key or value on its way into bytes, `[head_dim]` of the largest heads.
+    /// A key or value on its way into bytes, as long as the longest.
     row: Vec<f32>,
 }
 
@@ -54,8 +54,10 @@ enum Rows {
 /// Keys and values of all blocks of one head.
 #[derive(Clone, Copy, Debug)]
 pub struct KvHead<'a> {
-    /// Elements of a key and of a value.
+    /// Elements of a key.
     pub head_dim: usize,
+    /// Elements of a value.
+    pub value_dim: usize,
     /// The numbers.
     pub rows: KvRows<'a>,
 }
@@ -67,7 +69,7 @@ pub enum KvRows<'a> {
     F16 {
         /// `[blocks][64 / 16][head_dim][16]`
         keys: &'a [u16],
-        /// `[blocks][64][head_dim]`, rows padded to a multiple of 16
+        /// `[blocks][64][value_dim]`, rows padded to a multiple of 16
         values: &'a [u16],
     },
     /// Codes with the value `code * scale`, of rows that were spread. A key's code is `2 * byte + bit`.
@@ -76,7 +78,7 @@ pub enum KvRows<'a> {
         keys: &'a [i8],
         /// `[blocks][64 / 16][head_dim / 4]` of `[16][4]` bits
         key_bits: &'a [u64],
-        /// `[blocks][64][head_dim]`, rows padded to a multiple of 16
+        /// `[blocks][64][value_dim]`, rows padded to a multiple of 16
         values: &'a [i8],
         /// `[blocks][64]`
         key_scales: &'a [f32],
@@ -105,15 +107,15 @@ impl KvCache {
                 value_scales: Aligned::<f32>::zeros(all.scales),
             },
         };
-        let widest = shape.layers.iter().map(|l| l.head_dim).max();
+        let widest = shape.layers.iter().map(|l| l.head_dim.max(l.value_dim));
         Self {
             places,
             rows,
-            row: vec![0.0; widest.unwrap_or(0)],
+            row: vec![0.0; widest.max().unwrap_or(0)],
         }
     }
 
-    /// Stores key and value, `[head_dim]` each, of one head as position `offset` of a block.
+    /// Stores key and value, `[head_dim]` and `[value_dim]`, of one head as position `offset` of a block.
     ///
     /// # Panics
     /// There is no such layer, head, block or offset, or key or value has another length.
@@ -131,7 +133,7 @@ impl KvCache {
                 && offset < BLOCK
                 && at < place.positions
                 && key.len() == place.layer.head_dim
-                && value.len() == place.layer.head_dim,
+                && value.len() == place.layer.value_dim,
             "position {offset} of block {block} of head {head} is not in a KV cache with {place:?}"
         );
         let at = place.first(head) + at;
@@ -156,6 +158,7 @@ impl KvCache {
                 spare.copy_from_slice(key);
                 let group = (keys.get_mut(group), bits);
                 key_scales.get_mut(scale.clone())[0] = byte_rows::store_key(group, lane, spare);
+                let spare = &mut self.row[..value.len()];
                 spare.copy_from_slice(value);
                 let values = values.get_mut(row);
                 value_scales.get_mut(scale)[0] = byte_rows::store_value(values, spare);
@@ -233,6 +236,7 @@ impl KvCache {
         };
         KvHead {
             head_dim: place.layer.head_dim,
+            value_dim: place.layer.value_dim,
             rows,
         }
     }

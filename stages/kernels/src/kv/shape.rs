@@ -33,8 +33,10 @@ pub struct KvShape {
 pub struct KvLayer {
     /// Key/value heads.
     pub heads: usize,
-    /// Elements of a key and of a value.
+    /// Elements of a key.
     pub head_dim: usize,
+    /// Elements of a value.
+    pub value_dim: usize,
     /// Index of its pool.
     pub pool: usize,
 }
@@ -50,7 +52,7 @@ impl KvLayer {
 
     /// Elements of a position's value.
     pub(super) fn value_width(self) -> usize {
-        self.head_dim.div_ceil(PART).saturating_mul(PART)
+        self.value_dim.div_ceil(PART).saturating_mul(PART)
     }
 }
 

@@ -11,8 +11,8 @@ use super::{Random, bits, on_all, tables};
 fn cache_of(
     kind: KvType,
     blocks: &[u32],
-    (keys, values): (&[f32], &[f32]), // [positions, d]
-    d: usize,
+    (keys, values): (&[f32], &[f32]), // [positions, d], [positions, v]
+    (d, v): (usize, usize),
 ) -> KvCache {
     let n_blocks = blocks.iter().max().map_or(1, |&b| b as usize + 1);
     let mut cache = KvCache::new(&KvShape {
@@ -20,24 +20,41 @@ fn cache_of(
         layers: vec![KvLayer {
             heads: 1,
             head_dim: d,
+            value_dim: v,
             pool: 0,
         }],
         pools: vec![n_blocks],
     });
-    let nan = vec![f32::NAN; d];
+    let nan = vec![f32::NAN; d.max(v)];
     for p in 0..n_blocks * BLOCK {
-        cache.store((0, 0), ((p / BLOCK) as u32, p % BLOCK), &nan, &nan);
+        cache.store(
+            (0, 0),
+            ((p / BLOCK) as u32, p % BLOCK),
+            &nan[..d],
+            &nan[..v],
+        );
     }
-    for (p, (k, v)) in keys.chunks(d).zip(values.chunks(d)).enumerate() {
+    for (p, (k, v)) in keys.chunks(d).zip(values.chunks(v)).enumerate() {
         cache.store((0, 0), (blocks[p / BLOCK], p % BLOCK), k, v);
     }
     cache
+}
+
+/// Elements of a value if a key has `d`: those of latents have fewer.
+fn value_dim(d: usize) -> usize {
+    match d {
+        20 => 16,
+        80 => 64,
+        576 => 512,
+        d => d,
+    }
 }
 
 /// Query rows `[n_tokens, heads, d]` over a filled cache.
 struct Case {
     heads: usize,
     d: usize,
+    v: usize,
     position: usize,
     n_tokens: usize,
     window: usize,
@@ -45,7 +62,7 @@ struct Case {
     sinks: Vec<f32>, // [heads], or none
     q: Vec<f32>,
     keys: Vec<f32>,   // [position + n_tokens, d]
-    values: Vec<f32>, // [position + n_tokens, d]
+    values: Vec<f32>, // [position + n_tokens, v]
     blocks: Vec<u32>,
     cache: KvCache,
     /// What the cache's keys lack.
@@ -64,12 +81,14 @@ impl Case {
         let mut random = Random((heads * 100_000 + n_pos * 100 + d) as u64);
         let q = random.units(n_tokens * heads * d);
         let q = q.iter().map(|v| v * size).collect();
-        let (keys, values) = (random.units(n_pos * d), random.units(n_pos * d));
+        let v = value_dim(d);
+        let (keys, values) = (random.units(n_pos * d), random.units(n_pos * v));
         let blocks: Vec<u32> = (0..n_pos.div_ceil(BLOCK) as u32).collect();
-        let cache = cache_of(kind, &blocks, (&keys, &values), d);
+        let cache = cache_of(kind, &blocks, (&keys, &values), (d, v));
         Self {
             heads,
             d,
+            v,
             position,
             n_tokens,
             window,
@@ -90,7 +109,7 @@ impl Case {
             *block = *place;
         }
         let rows = (&self.keys[..], &self.values[..]);
-        self.cache = cache_of(kind, &self.blocks, rows, self.d);
+        self.cache = cache_of(kind, &self.blocks, rows, (self.d, self.v));
         let first_seen = (self.position + 1).saturating_sub(self.window);
         self.blocks[..first_seen / BLOCK].fill(u32::MAX);
     }
@@ -111,6 +130,8 @@ impl Case {
             return;
         }
         let (stride, d) = (self.heads * self.d, self.d);
+        let out_stride = self.heads * self.v;
+        let to = tokens.start * out_stride + heads.start * self.v;
         let first = tokens.start * stride + heads.start * d;
         let queries = Queries {
             q: &self.q[first..],
@@ -133,12 +154,12 @@ impl Case {
         };
         let mut scratch = AttendScratch::new(d);
         let kv = self.cache.head(0, 0);
-        table.attend(queries, kv, &mut scratch, &mut out[first..], stride);
+        table.attend(queries, kv, &mut scratch, &mut out[to..], out_stride);
     }
 
     fn run(&self) -> Vec<f32> {
         on_all(|table| {
-            let mut out = vec![f32::NAN; self.q.len()];
+            let mut out = vec![f32::NAN; self.n_tokens * self.heads * self.v];
             self.call(table, 0..self.n_tokens, 0..self.heads, &mut out);
             out
         })
@@ -148,12 +169,12 @@ impl Case {
     fn reference(&self, (t, h): (usize, usize), q: &[f32]) -> Vec<f64> {
         let end = self.position + t + 1;
         let seen = end.saturating_sub(self.window)..end;
-        let row = |rows: &[f32], p: usize| -> Vec<f64> {
-            let row = rows[p * self.d..][..self.d].iter();
+        let row = |rows: &[f32], width: usize, p: usize| -> Vec<f64> {
+            let row = rows[p * width..][..width].iter();
             row.map(|&v| f64::from(v)).collect()
         };
         let dot = |p: usize| -> f64 {
-            let key = row(&self.keys, p);
+            let key = row(&self.keys, self.d, p);
             q.iter().zip(key).map(|(&q, k)| f64::from(q) * k).sum()
         };
         let scores: Vec<f64> = seen
@@ -169,9 +190,9 @@ impl Case {
         let max = all.clone().fold(f64::NEG_INFINITY, f64::max);
         let weights: Vec<f64> = scores.iter().map(|s| (s - max).exp()).collect();
         let total: f64 = all.map(|s| (s - max).exp()).sum();
-        let mut out = vec![0.0; self.d];
+        let mut out = vec![0.0; self.v];
         for (w, p) in weights.iter().zip(seen) {
-            for (out, v) in out.iter_mut().zip(row(&self.values, p)) {
+            for (out, v) in out.iter_mut().zip(row(&self.values, self.v, p)) {
                 *out += w / total * v;
             }
         }
@@ -183,7 +204,7 @@ impl Case {
     fn error(&self) -> f64 {
         let out = self.run();
         let mut worst = 0.0_f64;
-        for (r, (q, out)) in self.q.chunks(self.d).zip(out.chunks(self.d)).enumerate() {
+        for (r, (q, out)) in self.q.chunks(self.d).zip(out.chunks(self.v)).enumerate() {
             for (&got, want) in out
                 .iter()
                 .zip(self.reference((r / self.heads, r % self.heads), q))
@@ -228,6 +249,17 @@ fn half_precision_meets_the_softmax() {
                 error < 4e-4 * f64::from(size),
                 "{heads:?} {place:?}: {error}"
             );
+        }
+    }
+}
+
+/// Keys and values of latent attention, which many heads share.
+#[test]
+fn wide_keys_and_narrower_values_meet_the_softmax() {
+    for (kind, tolerance) in [(KvType::F16, 4e-4), (KvType::Q8, 2e-2)] {
+        for place in [(0, 3, usize::MAX), (70, 1, usize::MAX)] {
+            let error = Case::random(kind, (16, 576), place, 1.0).error();
+            assert!(error < tolerance, "{kind} {place:?}: {error}");
         }
     }
 }
@@ -344,12 +376,12 @@ fn a_row_sees_its_range_only() {
         for p in (0..58).chain(65..69) {
             let at = ((p / BLOCK) as u32, p % BLOCK);
             case.cache
-                .store((0, 0), at, &[f32::NAN; 20], &[f32::INFINITY; 20]);
+                .store((0, 0), at, &[f32::NAN; 20], &[f32::INFINITY; 16]);
         }
         let after = case.run();
-        let token = 4 * 3 * 20..5 * 3 * 20;
+        let token = 4 * 3 * 16..5 * 3 * 16;
         assert_eq!(bits(&before[token.clone()]), bits(&after[token]));
-        assert!(after[5 * 60..].iter().all(|v| v.is_nan()), "{kind}");
+        assert!(after[5 * 48..].iter().all(|v| v.is_nan()), "{kind}");
     }
 }
 

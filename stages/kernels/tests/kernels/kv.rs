@@ -3,26 +3,27 @@
 use forebay_kernels::kv::{BLOCK, KvCache, KvHead, KvLayer, KvRows, KvShape, KvType};
 use half::f16;
 
-/// Two pools; layers with heads of different sizes.
+/// Two pools; layers with heads of different sizes, and one whose keys are longer than its values.
 fn shape(kind: KvType, head_dim: usize) -> KvShape {
-    let layer = |heads, head_dim, pool| KvLayer {
+    let layer = |heads, head_dim, value_dim, pool| KvLayer {
         heads,
         head_dim,
+        value_dim,
         pool,
     };
     KvShape {
         kind,
         layers: vec![
-            layer(3, head_dim, 0),
-            layer(1, head_dim + 5, 1),
-            layer(2, head_dim, 0),
+            layer(3, head_dim, head_dim, 0),
+            layer(1, head_dim + 5, head_dim, 1),
+            layer(2, head_dim, head_dim, 0),
         ],
         pools: vec![3, 2],
     }
 }
 
-/// A head by its layer and number, a position of it by block and offset, and the elements of a key.
-type Place = ((usize, usize), (u32, usize), usize);
+/// A head by its layer and number, a position of it by block and offset, and the elements of a key and of a value.
+type Place = ((usize, usize), (u32, usize), (usize, usize));
 
 /// Every position of every head.
 fn all(shape: &KvShape) -> Vec<Place> {
@@ -30,7 +31,10 @@ fn all(shape: &KvShape) -> Vec<Place> {
     for (l, layer) in shape.layers.iter().enumerate() {
         for head in 0..layer.heads {
             for block in 0..shape.pools[layer.pool] {
-                let place = |offset| ((l, head), (block as u32, offset), layer.head_dim);
+                let place = |offset| {
+                    let dims = (layer.head_dim, layer.value_dim);
+                    ((l, head), (block as u32, offset), dims)
+                };
                 all.extend((0..BLOCK).map(place));
             }
         }
@@ -40,15 +44,15 @@ fn all(shape: &KvShape) -> Vec<Place> {
 
 /// Key and value of a position as numbers, wherever they lie.
 fn row(head: KvHead<'_>, (block, offset): (u32, usize)) -> (Vec<f32>, Vec<f32>) {
-    let d = head.head_dim;
+    let (d, v) = (head.head_dim, head.value_dim);
     let position = block as usize * 64 + offset;
     let (group, lane) = (position / 16, position % 16);
-    let (width, words) = (d.next_multiple_of(16), d.div_ceil(4));
+    let (width, words) = (v.next_multiple_of(16), d.div_ceil(4));
     match head.rows {
         KvRows::F16 { keys, values } => {
             let f = |bits: u16| f16::from_bits(bits).to_f32();
             let key = (0..d).map(|i| f(keys[(group * d + i) * 16 + lane]));
-            let value = (0..d).map(|i| f(values[position * width + i]));
+            let value = (0..v).map(|i| f(values[position * width + i]));
             (key.collect(), value.collect())
         }
         KvRows::Q8 {
@@ -65,7 +69,7 @@ fn row(head: KvHead<'_>, (block, offset): (u32, usize)) -> (Vec<f32>, Vec<f32>) 
             };
             let key = (0..d).map(|i| key(i) * key_scales[position]);
             let value = |i: usize| f32::from(values[position * width + i]);
-            let value = (0..d).map(|i| value(i) * value_scales[position]);
+            let value = (0..v).map(|i| value(i) * value_scales[position]);
             (key.collect(), value.collect())
         }
     }
@@ -75,12 +79,13 @@ fn row(head: KvHead<'_>, (block, offset): (u32, usize)) -> (Vec<f32>, Vec<f32>) 
 fn numbers(
     (l, h): (usize, usize),
     (block, offset): (u32, usize),
-    d: usize,
+    (d, v): (usize, usize),
 ) -> (Vec<f32>, Vec<f32>) {
     let p = block as usize * 64 + offset;
     let element = |i: usize| ((l * 7 + h * 5 + p * 3 + i) % 41) as f32 - 20.0;
     let key: Vec<f32> = (0..d).map(element).collect();
-    (key.clone(), key.iter().map(|k| 0.5 - k).collect())
+    let value = (0..v).map(|i| 0.5 - element(i)).collect();
+    (key, value)
 }
 
 fn filled(shape: &KvShape) -> KvCache {

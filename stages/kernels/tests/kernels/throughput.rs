@@ -106,6 +106,7 @@ fn attention(
         layers: vec![KvLayer {
             heads: HEADS,
             head_dim: d,
+            value_dim: d,
             pool: 0,
         }],
         pools: vec![n_pos.div_ceil(BLOCK)],

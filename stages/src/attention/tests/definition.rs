@@ -37,6 +37,9 @@ fn prepared(network: &Network, layer: usize, position: usize, token: u64) -> [Ve
         .iter()
         .map(|&v| v.into())
         .collect();
+    if let Some(latent) = &a.latent {
+        return prepared_latent(network, (layer, a, latent), position, &row);
+    }
     let (q, kv) = row.split_at(a.q_rows());
     let (k, v) = kv.split_at(a.k_rows());
     let v = if a.kv == KvOrigin::KeysAlone { k } else { v };
@@ -83,6 +86,34 @@ fn prepared(network: &Network, layer: usize, position: usize, token: u64) -> [Ve
     [q, k, v]
 }
 
+/// The same of latent attention, from a token's `row`.
+fn prepared_latent(
+    network: &Network,
+    (layer, a, latent): (usize, &network::Attention, &Latent),
+    position: usize,
+    row: &[f64],
+) -> [Vec<f64>; 3] {
+    let rope = &network.ropes[a.rope.expect("a rotation")];
+    let (mut value, rotated) = row[a.k_column()..][..a.head_dim]
+        .split_at_checked(latent.rank)
+        .map(|(value, rotated)| (value.to_vec(), rotated))
+        .expect("a key is longer than its latent");
+    let kind = (NormKind::Rms, latent.eps);
+    norm(&mut value, &weights(network, layer).1, kind);
+    let turned = |part: &[f64]| {
+        let mut part = part.to_vec();
+        rotate(&mut part, rope, position);
+        part
+    };
+    let key = [value.clone(), turned(rotated)].concat();
+    let query = |head: usize| {
+        let of_latents = &row[a.query_column() + head * a.head_dim..][..latent.rank];
+        let own = &row[a.q_column() + head * a.query_dim()..][..a.query_dim()];
+        [of_latents.to_vec(), turned(&own[latent.plain_dim..])].concat()
+    };
+    [(0..a.n_heads).flat_map(query).collect(), key, value]
+}
+
 /// Attention of the last token of a sequence.
 fn defined(network: &Network, layer: usize, tokens: &[u64]) -> Vec<f64> {
     let a = network.attention(layer).expect("attention");
@@ -115,7 +146,7 @@ fn defined(network: &Network, layer: usize, tokens: &[u64]) -> Vec<f64> {
         let weights: Vec<f64> = scores.iter().map(|s| (s - max).exp()).collect();
         let total: f64 = all.map(|s| (s - max).exp()).sum();
         let row = input(network, layer, tokens[tokens.len() - 1]);
-        out.extend((0..d).map(|i| {
+        out.extend((0..a.value_dim()).map(|i| {
             let values = seen.iter().map(|[_, _, v]| v[kv + i]);
             let mixed = values.zip(&weights).map(|(v, w)| v * w).sum::<f64>() / total;
             match a.output_gate {

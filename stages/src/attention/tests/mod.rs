@@ -5,8 +5,8 @@ mod steps;
 
 use forebay_models::kv_type::KvType;
 use forebay_models::network::{
-    self, Activation, Block, Ffn, Head, KvOrigin, Layer, Mixer, Network, Norm, NormKind, NormSpan,
-    QkNorm, Rope, RopePairing, RopeScaling, Temperature,
+    self, Activation, Block, Ffn, Head, KvOrigin, Latent, Layer, Mixer, Network, Norm, NormKind,
+    NormSpan, QkNorm, Rope, RopePairing, RopeScaling, Temperature,
 };
 
 use super::{Attention, KvRoom, Places, QkWeights};
@@ -21,12 +21,12 @@ const POISON: u64 = u64::MAX;
 /// Q, K and V of a token in a layer, with the bias of keys.
 fn input(network: &Network, layer: usize, token: u64) -> Vec<f32> {
     let attention = network.attention(layer).expect("attention");
-    let n = attention.qkv_dim();
+    let n = attention.in_dim();
     if token == POISON {
         return vec![f32::NAN; n];
     }
     let mut row = Random(token * 1000 + layer as u64).numbers(n);
-    let keys = &mut row[attention.q_rows()..];
+    let keys = &mut row[attention.k_column()..];
     for (key, bias) in keys.iter_mut().zip(bias(network, layer)) {
         *key += bias;
     }
@@ -63,7 +63,7 @@ fn weights(network: &Network, layer: usize) -> (Vec<f32>, Vec<f32>) {
     let (q, k) = match a.qk_norm.map(|norm| norm.span) {
         Some(NormSpan::Head) => (a.head_dim, a.head_dim),
         Some(NormSpan::OwnHead | NormSpan::Row) => (a.q_dim(), a.k_rows()),
-        None => (0, 0),
+        None => (0, a.latent.map_or(0, |latent| latent.rank)),
     };
     let mut random = Random(7 + layer as u64);
     (random.numbers(q), random.numbers(k))
@@ -78,6 +78,7 @@ fn attention(
         n_kv_heads,
         head_dim,
         kv: KvOrigin::Own,
+        latent: None,
         qkv_bias: false,
         out_bias: false,
         output_gate: false,
@@ -101,8 +102,23 @@ fn norm(span: NormSpan, after_rope: bool) -> Option<QkNorm> {
     })
 }
 
+fn latent_attention() -> network::Attention {
+    network::Attention {
+        kv: KvOrigin::KeysAlone,
+        latent: Some(Latent {
+            rank: 24,
+            plain_dim: 10,
+            value_dim: 12,
+            query_rank: Some(5),
+            eps: 1e-3,
+        }),
+        rope: Some(1),
+        ..attention((6, 1, 32), None)
+    }
+}
+
 /// Attention that differs in everything that it knows.
-fn bodies() -> [network::Attention; 11] {
+fn bodies() -> [network::Attention; 12] {
     [
         network::Attention {
             qkv_bias: true,
@@ -165,6 +181,7 @@ fn bodies() -> [network::Attention; 11] {
             qk_norm: norm(NormSpan::Head, false),
             ..attention((6, 2, 16), None)
         },
+        latent_attention(),
     ]
 }
 
@@ -258,7 +275,7 @@ impl Machine {
     fn step(&mut self, growth: &[(SequenceId, &[u64])]) -> Vec<Vec<f32>> {
         let (places, tokens) = grow(&mut self.sequences, growth, &mut self.copies);
         self.tables.fill(&self.sequences, &places);
-        let n_columns = |layer: &Layer| layer.mixer.body.out_dim();
+        let n_columns = |layer: &Layer| layer.mixer.body.mixed_dim();
         let all_columns = self.network.layers.iter().map(n_columns).sum();
         let mut results = vec![vec![f32::NAN; all_columns]; tokens.len()];
         for core in &mut self.cores {

@@ -1,0 +1,187 @@
+//! DeepSeek V2, V3 and R1, Kimi K2, GLM-4.7-Flash: latent attention, first layers without experts, experts that every
+//! token uses, and routers that may choose groups of experts first.
+
+use super::metadata::Metadata;
+use super::names::{CHOICE, EXPERTS, FFN, MODEL, Name, PRE_NORMS, ROUTER, SHARED_EXPERTS};
+use super::rope::{self, Rules};
+use super::{Architecture, Form, Hf, block, experts};
+use crate::error::Result;
+use crate::network::{KvOrigin, Latent, Network, RopePairing, Router, Scores};
+use crate::tensor::LayerTensor as T;
+
+const V2: &str = r#"{
+    "rms_norm_eps": 1e-6, "rope_theta": 1e4, "kv_lora_rank": 512, "q_lora_rank": 1536, "qk_rope_head_dim": 64,
+    "qk_nope_head_dim": 128, "v_head_dim": 128, "n_routed_experts": 64, "n_shared_experts": 2,
+    "moe_intermediate_size": 1407, "first_k_dense_replace": 0, "routed_scaling_factor": 1.0,
+    "norm_topk_prob": false, "scoring_func": "softmax", "topk_method": "greedy", "vocab_size": 102400
+}"#;
+const V3: &str = r#"{
+    "rms_norm_eps": 1e-6, "rope_theta": 1e4, "kv_lora_rank": 512, "q_lora_rank": 1536, "qk_rope_head_dim": 64,
+    "qk_nope_head_dim": 128, "v_head_dim": 128, "n_routed_experts": 256, "num_experts_per_tok": 8,
+    "n_shared_experts": 1, "moe_intermediate_size": 2048, "first_k_dense_replace": 3,
+    "routed_scaling_factor": 2.5, "norm_topk_prob": true, "n_group": 8, "topk_group": 4, "vocab_size": 129280
+}"#;
+const GLM_LITE: &str = r#"{
+    "rms_norm_eps": 1e-5, "rope_theta": 1e6, "kv_lora_rank": 512, "q_lora_rank": 768, "qk_rope_head_dim": 64,
+    "qk_nope_head_dim": 192, "v_head_dim": 256, "n_routed_experts": 64, "num_experts_per_tok": 4,
+    "n_shared_experts": 1, "moe_intermediate_size": 1536, "first_k_dense_replace": 1,
+    "routed_scaling_factor": 1.8, "norm_topk_prob": true, "n_group": 1, "topk_group": 1, "vocab_size": 154880
+}"#;
+const SPELLINGS: &[(&str, &str)] = &[("num_experts", "n_routed_experts")];
+
+pub(super) static DEEPSEEK2: Architecture = Architecture {
+    gguf: &["deepseek2"],
+    powerinfer: false,
+    hf: &[
+        Hf::new("deepseek_v2", V2).with_spellings(SPELLINGS),
+        Hf::new("deepseek_v3", V3).with_spellings(SPELLINGS),
+        Hf::new("kimi_k2", V3).with_spellings(SPELLINGS),
+        Hf::new("glm4_moe_lite", GLM_LITE).with_spellings(SPELLINGS),
+    ],
+    tensors: &[
+        &MODEL,
+        &PRE_NORMS,
+        &LATENT_ATTENTION,
+        &FFN,
+        &ROUTER,
+        &CHOICE,
+        &EXPERTS,
+        &SHARED_EXPERTS,
+    ],
+    describe,
+};
+
+const LATENT_ATTENTION: [Name; 10] = [
+    Name::layer("attn_q.weight", "self_attn.q_proj.weight", &[T::Q]),
+    Name::layer("attn_q_b.weight", "self_attn.q_b_proj.weight", &[T::Q]),
+    Name::layer("attn_q_a.weight", "self_attn.q_a_proj.weight", &[T::QDown]),
+    Name::layer(
+        "attn_q_a_norm.weight",
+        "self_attn.q_a_layernorm.weight",
+        &[T::QNorm],
+    ),
+    Name::layer(
+        "attn_kv_a_mqa.weight",
+        "self_attn.kv_a_proj_with_mqa.weight",
+        &[T::K],
+    ),
+    Name::layer(
+        "attn_kv_a_norm.weight",
+        "self_attn.kv_a_layernorm.weight",
+        &[T::KNorm],
+    ),
+    Name::layer("attn_k_b.weight", "", &[T::KUp]),
+    Name::layer("attn_v_b.weight", "", &[T::VUp]),
+    // In GGUF files of older converters, too.
+    Name::layer(
+        "attn_kv_b.weight",
+        "self_attn.kv_b_proj.weight",
+        &[T::KUp, T::VUp],
+    )
+    .in_both(Form::UpsByHead),
+    Name::layer("attn_output.weight", "self_attn.o_proj.weight", &[T::O]),
+];
+
+/// transformers' epsilon of the norms between two matrices, whatever the file says.
+const INNER_EPS: f32 = 1e-6;
+
+fn describe(m: &Metadata<'_>) -> Result<Network> {
+    let rank = m.size("attention.kv_lora_rank", "kv_lora_rank")?;
+    let rotary_dim = m.size("rope.dimension_count", "qk_rope_head_dim")?;
+    let mut rope = rope::read(m, rotary_dim, rules(m)?, None)?;
+    let score_factor = rope::score_factor(m, &mut rope)?;
+    let activation = block::activation_or_silu(m)?;
+    let mut network = block::with_rope(m, rank + rotary_dim, rope, activation)?;
+    let (plain_dim, value_dim) = widths(m, rotary_dim)?;
+    let latent = Latent {
+        rank,
+        plain_dim,
+        value_dim,
+        query_rank: query_rank(m)?,
+        eps: match m.is_gguf() {
+            true => network.output_norm.eps,
+            false => INNER_EPS,
+        },
+    };
+    for attention in network.attentions_mut() {
+        attention.n_kv_heads = 1;
+        attention.kv = KvOrigin::KeysAlone;
+        attention.latent = Some(latent);
+        attention.scale = score_factor / ((plain_dim + rotary_dim) as f32).sqrt();
+    }
+    let dense = m.some_layers(("leading_dense_block_count", "first_k_dense_replace"))?;
+    let router = router(m, dense)?;
+    experts::replace_ffns(m, &mut network, &router, |l| l < dense)?;
+    experts::share_as_many(m, &mut network)?;
+    Ok(network)
+}
+
+/// Neighbours rotate together, unless a checkpoint says otherwise.
+fn rules(m: &Metadata<'_>) -> Result<Rules> {
+    let halves = !m.is_gguf() && m.fields().optional_bool("rope_interleave")? == Some(false);
+    Ok(match halves {
+        true => Rules {
+            checkpoints: RopePairing::HalfSplit,
+            ..block::NEIGHBOURS
+        },
+        false => block::NEIGHBOURS,
+    })
+}
+
+/// Elements of the part of a head's query that is not rotated, and of a head's value. In GGUF files of older converters
+/// the keys and values are those of heads.
+fn widths(m: &Metadata<'_>, rotary_dim: usize) -> Result<(usize, usize)> {
+    const KEY: &str = "attention.key_length";
+    if !m.is_gguf() {
+        return Ok((m.size("", "qk_nope_head_dim")?, m.size("", "v_head_dim")?));
+    }
+    let key = match m.optional_size("attention.key_length_mla", "")? {
+        Some(own) => own,
+        None => m.size(KEY, "")?,
+    };
+    let value = match m.optional_size("attention.value_length_mla", "")? {
+        Some(own) => own,
+        None => m.size("attention.value_length", "")?,
+    };
+    let plain = key.checked_sub(rotary_dim).filter(|&n| n > 0);
+    let problem = || format!("{rotary_dim} of a head's {key} elements cannot be rotated");
+    Ok((plain.ok_or_else(|| m.wrong(KEY, "", problem()))?, value))
+}
+
+/// Width of compressed queries. Files may have a width for queries that are not compressed.
+fn query_rank(m: &Metadata<'_>) -> Result<Option<usize>> {
+    match m.is_gguf() {
+        true if !m.has_tensor("blk.0.attn_q_a.weight") => Ok(None),
+        true => m.size("attention.q_lora_rank", "").map(Some),
+        false => m.optional_size("", "q_lora_rank"),
+    }
+}
+
+/// V2 has a softmax and takes a group for its best expert; later models have biases for the choice, and take it for its
+/// best two.
+fn router(m: &Metadata<'_>, dense: usize) -> Result<Router> {
+    const FREQUENCY: &str = "moe_layer_freq";
+    let biased = match m.is_gguf() {
+        true => m.has_tensor(&format!("blk.{dense}.exp_probs_b.bias")),
+        false => m.kind() != "deepseek_v2",
+    };
+    if let Some(n) = m.optional_size("", FREQUENCY)?.filter(|&n| n != 1) {
+        let remedy = "experts in every layer after the first dense ones are";
+        return Err(m.unsupported(("", FREQUENCY), n.to_string(), remedy));
+    }
+    let assumed = Router {
+        scores: match biased {
+            true => Scores::Sigmoid,
+            false => Scores::Softmax,
+        },
+        selection_bias: biased,
+        ..experts::SOFTMAX
+    };
+    let mut router = experts::router(m, assumed)?;
+    let is_greedy = m.optional_str("", "topk_method")? == Some("greedy");
+    router.groups = router.groups.filter(|_| !is_greedy || m.is_gguf());
+    if let (Scores::Softmax, Some(groups)) = (router.scores, &mut router.groups) {
+        groups.counted = 1;
+    }
+    Ok(router)
+}
