@@ -9,6 +9,7 @@ pub mod error;
 pub mod files;
 pub mod gguf;
 pub mod hf;
+pub mod importance;
 pub mod network;
 pub mod oracle;
 pub mod sampler;

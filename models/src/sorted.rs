@@ -161,6 +161,14 @@ impl TensorSource for SortedNeurons {
         }
     }
 
+    fn gguf_names(&self, id: TensorId) -> Vec<String> {
+        match id {
+            // Its columns are in another order than in files of the model.
+            TensorId::Layer(_, LayerTensor::Down) => Vec::new(),
+            _ => self.inner.gguf_names(id),
+        }
+    }
+
     fn stored(&self, id: TensorId) -> Stored {
         self.inner.stored(id)
     }

@@ -3,7 +3,7 @@
 
 use std::collections::BTreeMap;
 
-use forebay_models::block::{BlockType, dequantize, quantize};
+use forebay_models::block::{BlockType, dequantize, quantize, quantize_weighed};
 use proptest::prelude::*;
 
 macro_rules! golden {
@@ -179,6 +179,79 @@ fn tolerance(ty: BlockType) -> f32 {
         }
 }
 
+/// Weights of the errors of a block's numbers, as [`quantize_weighed`] describes them.
+fn weights(x: &[f32], importance: &[f32]) -> Vec<f64> {
+    let mean = x.iter().map(|v| v * v).sum::<f32>() / x.len() as f32;
+    let pairs = x.iter().zip(importance);
+    pairs
+        .map(|(v, i)| f64::from(i * (mean + v * v).sqrt()))
+        .collect()
+}
+
+/// Sums of the weighed squared errors by block, with regard to importance and without.
+fn weighed_errors(ty: BlockType, x: &[f32], importance: &[f32]) -> Vec<[f64; 2]> {
+    let mut bytes = vec![0xAA; ty.row_bytes(x.len()).unwrap()];
+    quantize_weighed(ty, x, importance, &mut bytes);
+    let mut back = vec![f32::NAN; x.len()];
+    dequantize(ty, &bytes, &mut back);
+    let plain = round_trip(ty, x);
+    let n = ty.block_len();
+    let error = |at: usize, back: &[f32]| {
+        let (x, back) = (&x[at..at + n], &back[at..at + n]);
+        let errors = x.iter().zip(back).map(|(a, b)| f64::from(a - b).powi(2));
+        let weights = weights(x, &importance[at..at + n]);
+        errors.zip(weights).map(|(e, w)| e * w).sum()
+    };
+    let blocks = (0..x.len()).step_by(n);
+    blocks
+        .map(|at| [error(at, &back), error(at, &plain)])
+        .collect()
+}
+
+/// Trained weights, and columns of which few matter much.
+fn trained() -> (Vec<f32>, Vec<f32>) {
+    let x = floats(include_bytes!("data/blocks/weights.f32"));
+    let importance = (0..x.len()).map(|i| match i % 19 {
+        0 => 1.0,
+        7 => 0.2,
+        _ => 0.01,
+    });
+    let importance = importance.collect();
+    (x, importance)
+}
+
+/// Measured: they lose 28% (Q4_1) to 65% (Q5_0) of what they lose without regard to importance.
+#[test]
+fn important_columns_lose_much_less() {
+    let (x, importance) = trained();
+    for ty in BlockType::ALL.into_iter().filter(|ty| ty.is_weighable()) {
+        let errors = weighed_errors(ty, &x, &importance);
+        let sum = |which: usize| errors.iter().map(|e| e[which]).sum::<f64>();
+        let ratio = sum(0) / sum(1);
+        eprintln!("{ty}: {ratio:.3} of the weighed error");
+        assert!(ratio < 0.9, "{ty}: {ratio}");
+    }
+}
+
+#[test]
+fn without_any_importance_bytes_are_as_ever() {
+    let (x, importance) = trained();
+    for ty in BlockType::ALL {
+        let encoded = |importance: &[f32]| {
+            let mut bytes = vec![0xAA; ty.row_bytes(x.len()).unwrap()];
+            quantize_weighed(ty, &x, importance, &mut bytes);
+            bytes
+        };
+        let mut plain = vec![0xAA; ty.row_bytes(x.len()).unwrap()];
+        quantize(ty, &x, &mut plain);
+        assert!(encoded(&vec![0.0; x.len()]) == plain, "{ty}");
+        assert_eq!(encoded(&importance) != plain, ty.is_weighable(), "{ty}");
+        // The unit does not matter.
+        let larger: Vec<f32> = importance.iter().map(|v| v * 1024.0).collect();
+        assert!(encoded(&larger) == encoded(&importance), "{ty}");
+    }
+}
+
 proptest! {
     #[test]
     fn a_round_trip_stays_within_one_level(
@@ -191,6 +264,23 @@ proptest! {
         for (a, b) in x.iter().zip(&back) {
             // The range of a block is at most twice its largest magnitude.
             prop_assert!((a - b).abs() <= 2.0 * magnitude * tolerance(ty), "{ty}: {a} -> {b}");
+        }
+    }
+
+    #[test]
+    fn no_block_loses_more_than_without_importance(
+        x in prop::collection::vec(-3.0f32..3.0, 512),
+        importance in prop::collection::vec(prop_oneof![
+            Just(0.0f32), Just(1.0f32), 0.0f32..1.0, 1e-30f32..1e-20, 1e3f32..1e20,
+        ], 512),
+        uniform in any::<bool>(),
+        which in 0..BlockType::ALL.len(),
+    ) {
+        let ty = BlockType::ALL[which];
+        let importance = if uniform { vec![0.7; 512] } else { importance };
+        for [weighed, plain] in weighed_errors(ty, &x, &importance) {
+            // Sums of f64 in another order.
+            prop_assert!(weighed <= plain * (1.0 + 1e-9), "{ty}: {weighed} above {plain}");
         }
     }
 }

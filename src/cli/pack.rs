@@ -9,8 +9,10 @@ use clap::Args;
 use forebay::learn::Profile;
 use forebay::packed;
 use forebay_models::block::BlockType;
-use forebay_models::bundle::{Bundle, PackOptions, for_narrow_rows, pack};
+use forebay_models::bundle::{Bundle, PackOptions, Weighing, for_narrow_rows, pack};
 use forebay_models::files::write_output;
+use forebay_models::gguf::read_imatrix;
+use forebay_models::importance::Importance;
 use forebay_models::sorted::{SortedNeurons, hot_first};
 use forebay_models::source;
 use forebay_models::tensor::TensorSource;
@@ -33,12 +35,16 @@ pub struct Pack {
     /// Format for matrices stored as F32, F16 or BF16, such as f16, q8_0, q6_k, q5_k, q4_k or q4_0.
     #[arg(long, value_name = "FORMAT")]
     quant: Option<String>,
+    /// With --quant: spare what matters to a text, by an importance matrix of this model (`forebay profile
+    /// --importance`, or llama.cpp's llama-imatrix).
+    #[arg(long, value_name = "FILE", requires = "quant")]
+    importance: Option<PathBuf>,
     /// Sort the FFN's neurons, the most wanted first, by a profile of this model (`forebay profile`).
     #[arg(long, value_name = "FILE")]
     profile: Option<PathBuf>,
     /// Give the blocks of the source, a GGUF file, back to the file system while it is packed, and remove it in the end:
     /// for a model that the disk cannot hold twice. If it is interrupted, the same command goes on.
-    #[arg(long, conflicts_with = "profile")]
+    #[arg(long, conflicts_with_all = ["profile", "importance"])]
     consume: bool,
     /// Write a Chrome trace of the conversion.
     #[arg(long, value_name = "FILE")]
@@ -57,8 +63,10 @@ impl Pack {
             );
         }
         let quant = self.quant.as_deref().map(parse_format).transpose()?;
+        let importance = self.importance.as_deref().map(read_imatrix).transpose()?;
         let options = PackOptions {
             quant,
+            importance: importance.map(Arc::new),
             ..PackOptions::default()
         };
         let recording = self.trace.as_deref().map(Recording::start).transpose()?;
@@ -82,6 +90,11 @@ impl Pack {
     }
 
     fn convert(&self, options: &PackOptions) -> anyhow::Result<()> {
+        if let Some(importance) = &options.importance {
+            let source = source::open(&self.source)?;
+            let weighing = Weighing::of(source.as_ref(), options, importance)?;
+            left_out(&weighing, importance).for_each(|note| say(format_args!("{note}")));
+        }
         let _lock = packed::lock(&self.output, &mut reporter(self.quiet))?;
         match &self.profile {
             Some(profile) => {
@@ -178,6 +191,32 @@ fn narrow_rows(bundle: &Bundle, quant: BlockType) -> Option<String> {
             quant.block_len()
         )
     })
+}
+
+/// Says what is quantised without regard to importance.
+fn left_out(weighing: &Weighing, importance: &Importance) -> impl Iterator<Item = String> {
+    const NAMED: usize = 3;
+    let Weighing {
+        matrices,
+        missing,
+        experts,
+        unseen,
+        foreign,
+    } = weighing;
+    let file = importance.path.display();
+    let named = missing.iter().take(NAMED).map(String::as_str);
+    let named = named.collect::<Vec<_>>().join(", ");
+    let more = if missing.len() > NAMED { ", …" } else { "" };
+    let missing = (!missing.is_empty()).then(|| {
+        let n = missing.len();
+        format!("{file} has nothing about {n} of {matrices} matrices, which are quantised without it: {named}{more}")
+    });
+    let unseen = (*unseen > 0).then(|| {
+        format!("{file}: no token used {unseen} of {experts} matrices of experts, which are quantised without it")
+    });
+    let foreign = (*foreign > 0)
+        .then(|| format!("{file} has {foreign} matrices that this model does not have"));
+    [missing, unseen, foreign].into_iter().flatten()
 }
 
 fn parse_format(name: &str) -> anyhow::Result<BlockType> {

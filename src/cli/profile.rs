@@ -1,19 +1,25 @@
 //! `forebay profile`
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use anyhow::bail;
 use clap::Args;
-use forebay::learn::{MissPoint, Profile, ProfileText, profile};
-use forebay::{Engine, EngineBuilder, PolicyKind, Sparsity};
+use forebay::learn::{MissPoint, Profile, ProfileText, measure_importance, profile};
+use forebay::{Engine, EngineBuilder, PolicyKind, Sparsity, packed};
 use forebay_models::bundle::Bundle;
+use forebay_models::gguf::write_imatrix;
+use forebay_models::source;
 use forebay_models::tokenizer::EncodeOptions;
 use indicatif::ProgressBar;
+use serde_json::json;
 
 use super::engine_flags::EngineFlags;
 use super::output::{print_json, print_text, say};
 use super::progress::{reporter, thousandths};
 use super::text::{USUAL_PIECE, enough, read_text};
+
+/// Tokens per step where all of their logits are wanted.
+const BATCH: usize = 32;
 
 #[derive(Debug, Args)]
 pub struct ProfileCommand {
@@ -25,6 +31,10 @@ pub struct ProfileCommand {
     /// Profile on this many tokens that the model writes itself.
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     generate: Option<u32>,
+    /// Write how much each column of the model's matrices matters to the text (an importance matrix, for `pack --quant
+    /// --importance`), and no profile.
+    #[arg(long, value_name = "OUT", requires = "file", conflicts_with = "policy")]
+    importance: Option<PathBuf>,
     /// Tokens of a piece of text; each starts from an empty context [default: 512, or what the model was trained for
     /// if that is less].
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
@@ -46,6 +56,10 @@ impl ProfileCommand {
     pub fn execute(self) -> anyhow::Result<()> {
         let asked = self.ctx.map(|ctx| ctx as usize);
         let generate = self.generate.map(|n| n as usize);
+        if self.importance.is_some() && packed::is_bundle(&self.model) {
+            let model = self.model.display();
+            bail!("--importance is for quantising: give the model that {model} was packed from");
+        }
         if self.file.is_some() {
             enough(self.tokens, asked.unwrap_or(1))?;
         }
@@ -80,6 +94,10 @@ impl ProfileCommand {
             (None, None) => bail!("there is nothing to profile on; give -f TEXT or --generate N"),
         };
         drop(engine);
+        let make = || with_context(written.or(Some(ctx)));
+        if let (Some(out), Some(file)) = (&self.importance, &self.file) {
+            return self.measure_importance(&make, (&tokens, ctx), file, out);
+        }
         let text = match generate {
             Some(n) => ProfileText::Generated(n),
             None => ProfileText::Given {
@@ -87,7 +105,6 @@ impl ProfileCommand {
                 ctx,
             },
         };
-        let make = || with_context(written.or(Some(ctx)));
         let bar = thousandths(self.json).with_message("profiling");
         let profile = measured(&make, text, self.policy, &bar)?;
         let path = profile.save(&Bundle::open(&bundle)?)?;
@@ -96,6 +113,32 @@ impl ProfileCommand {
         }
         say(format_args!("saved as {}", path.display()));
         print_text(&table(&profile))
+    }
+
+    /// Writes an importance matrix to `out`.
+    fn measure_importance(
+        &self,
+        make: &dyn Fn() -> Result<EngineBuilder, forebay::Error>,
+        text: (&[u32], usize),
+        file: &Path,
+        out: &Path,
+    ) -> anyhow::Result<()> {
+        let source = source::open(&self.model)?;
+        let make = || make().map(|builder| builder.max_batch(BATCH.min(text.1)).max_logits(BATCH));
+        let bar = thousandths(self.json).with_message("measuring importance");
+        let importance = measure_importance(&make, source.as_ref(), text, file, &mut |share| {
+            bar.set_position((share * 1000.0) as u64);
+        })?;
+        bar.finish_and_clear();
+        write_imatrix(&importance, out)?;
+        let (chunks, matrices) = (importance.chunks, importance.inputs.len());
+        if self.json {
+            return print_json(&json!({ "chunks": chunks, "matrices": matrices }));
+        }
+        let (out, ctx) = (out.display(), text.1);
+        print_text(&format!(
+            "{out}: inputs of {matrices} matrices over {chunks} pieces of {ctx} tokens\n"
+        ))
     }
 }
 

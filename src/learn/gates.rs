@@ -58,8 +58,6 @@ fn quantiles(counts: &[u64]) -> Vec<f32> {
 }
 
 impl Observer for GateSizes {
-    fn residual(&self, _: usize, _: usize, _: &[f32]) {}
-
     fn gates(&self, layer: usize, _: usize, _: (usize, usize), gates: &[f32]) {
         let mut counts = self.counts[layer].lock();
         for &g in gates {

@@ -76,8 +76,6 @@ impl Watch {
 }
 
 impl Observer for Watch {
-    fn residual(&self, _: usize, _: usize, _: &[f32]) {}
-
     fn named(&self, layer: usize, position: usize, first: usize, named: &[LiveMask]) {
         for (t, mask) in named.iter().enumerate() {
             self.mark(layer, position + t, mask.iter().map(|i| first + i));

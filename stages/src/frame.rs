@@ -1,6 +1,8 @@
 //! What the stages of a core may see while a phase runs.
 
 use forebay_models::bundle::{Bundle, DirectoryEntry, FfnGeometry};
+use forebay_models::network::Content;
+use forebay_models::tensor::TensorId;
 use forebay_plans::program::{Item, Phase, Work};
 
 use crate::boards::Boards;
@@ -16,7 +18,16 @@ use crate::weights::Weights;
 pub trait Observer: Send + Sync + std::fmt::Debug {
     /// The residual stream before a layer's FFN norm, `[n_tokens, d_model]`, for the tokens from `position`
     /// on. Called once per layer and step.
-    fn residual(&self, layer: usize, position: usize, x: &[f32]);
+    fn residual(&self, _layer: usize, _position: usize, _x: &[f32]) {}
+
+    /// Rows by which a matrix is multiplied, `[n_tokens, columns]`, before they are quantised; `expert` says which of a
+    /// layer's if it has one for each. Called on one core, in the order of the tokens, for every matrix but those of
+    /// predictors' scores and Down.
+    fn input(&self, _tensor: TensorId, _expert: Option<u16>, _rows: &[f32]) {}
+
+    /// The same of Down, `[n_tokens, n]`: activated gates, times Up if there is one, of neurons `first..first + n` of a
+    /// content. Called for every cluster that some token wants, by the core that owns it.
+    fn hidden(&self, _content: Content, _neurons: (usize, usize), _hidden: &[f32]) {}
 
     /// Which of the neurons from `first` on the predictors name for each token, `[n_tokens]`. Called for every cluster,
     /// if there are predictors.
@@ -25,7 +36,7 @@ pub trait Observer: Send + Sync + std::fmt::Debug {
     /// Gates of neurons `first..first + n` of a layer before the activation, `[n_tokens, n]`; 0 for a token that
     /// skips the neuron. Called for every cluster whose Gate is computed, by the core that owns it, except those of
     /// experts.
-    fn gates(&self, layer: usize, position: usize, neurons: (usize, usize), gates: &[f32]);
+    fn gates(&self, _layer: usize, _position: usize, _neurons: (usize, usize), _gates: &[f32]) {}
 }
 
 /// The current phase, as its stages see it. Only the weights change within it.

@@ -30,3 +30,56 @@ fn who_gets_another_format_is_told_so() {
         assert!(ran.status.success(), "{}", ran.stderr);
     }
 }
+
+#[test]
+fn what_matters_is_measured_by_profile_and_spared_by_pack() {
+    let scratch = Scratch::new();
+    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("models/demo/hf");
+    let (text, importance) = (scratch.join("text.txt"), scratch.join("importance.gguf"));
+    std::fs::write(
+        &text,
+        "Once upon a time there was a little dog. ".repeat(20),
+    )
+    .expect("written");
+    let profile = |model: &Path| {
+        let sizes = ["--tokens", "64", "--ctx", "32", "--importance"];
+        let mut profile = forebay(scratch.path(), ["profile", "-f"]);
+        profile.arg(&text).args(sizes).arg(&importance).arg(model);
+        answer(profile)
+    };
+    let said = profile(&source);
+    assert!(said.status.success(), "{}", said.stderr);
+    // 6 layers of 7 matrices, and the head.
+    assert!(
+        said.stdout
+            .contains("inputs of 43 matrices over 2 pieces of 32"),
+        "{}",
+        said.stdout
+    );
+    let packed = |name: &str, flags: &[&str]| {
+        let out = scratch.join(name);
+        let mut pack = forebay(scratch.path(), ["pack", "-q", "-o"]);
+        pack.arg(&out).arg(&source).args(flags);
+        (answer(pack), out)
+    };
+    let file = importance.to_str().expect("UTF-8");
+    let (said, with) = packed("with.fbay", &["--quant", "q4_k", "--importance", file]);
+    assert!(
+        said.status.success() && !said.stderr.contains("without it"),
+        "{}",
+        said.stderr
+    );
+    let (_, without) = packed("without.fbay", &["--quant", "q4_k"]);
+    let bytes = |path: &Path| std::fs::read(path).expect("packed");
+    assert!(bytes(&with) != bytes(&without));
+    // There is nothing to quantise.
+    let (said, _) = packed("none.fbay", &["--importance", file]);
+    assert!(said.stderr.contains("--quant"), "{}", said.stderr);
+    // The model is no importance matrix, and a packed one has no names.
+    let demo = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/golden/tiny/qwen2_k/model.gguf");
+    let demo = demo.to_str().expect("UTF-8");
+    let (said, _) = packed("none.fbay", &["--quant", "q4_k", "--importance", demo]);
+    assert!(said.stderr.contains("general.type"), "{}", said.stderr);
+    let said = profile(&with);
+    assert!(said.stderr.contains("was packed from"), "{}", said.stderr);
+}

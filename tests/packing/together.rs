@@ -11,6 +11,7 @@ use crate::scratch::{Scratch, names_in};
 const OPTIONS: PackOptions = PackOptions {
     quant: None,
     neurons: false,
+    importance: None,
 };
 
 /// Packs, and calls `meanwhile` once when the first bytes have been written.

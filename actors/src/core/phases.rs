@@ -123,6 +123,11 @@ impl Core {
                 }
                 _ => {}
             }
+            if let (0, true, Some(observer)) = (self.rank, prepare.makes_input(), &shared.observer)
+            {
+                self.residual
+                    .show_input(phase, shared.network(), observer.as_ref());
+            }
         }
         if is_routing {
             self.want_experts(number);

@@ -4,9 +4,11 @@
 use std::ops::Range;
 
 use forebay_models::bundle::{Bundle, FfnLayout};
-use forebay_models::network::{Network, NormKind};
+use forebay_models::network::{Content, Network, NormKind};
+use forebay_models::tensor::TensorId;
 use forebay_plans::program::{Board, GatedInputs, Join, NormAt, Phase, Prepare, Work};
 use forebay_stages::boards::Boards;
+use forebay_stages::frame::Observer;
 use forebay_stages::kernels::{Activations, Form, KernelTable};
 use forebay_stages::router::{self, Routes};
 use forebay_stages::udc::add_to_residual;
@@ -105,6 +107,34 @@ impl Residual {
     /// The rows from which a phase's input was made, `[n, d_model]`, and in which form it is.
     pub fn input_rows(&self, n: usize, d_model: usize) -> (&[f32], Form) {
         (&self.rows[..n * d_model], self.form)
+    }
+
+    /// Shows the rows from which the input of `phase` has just been made, `[n_tokens, columns]`, for each of its
+    /// matrices.
+    pub fn show_input(&self, phase: &Phase, network: &Network, observer: &dyn Observer) {
+        let (n, columns) = (self.input.n_tokens(), self.input.cols());
+        let rows = &self.rows[..n * columns];
+        if let Work::Rows(work) = &phase.work {
+            let tensors = work.matrices.iter().map(|m| m.tensor);
+            return tensors.for_each(|tensor| observer.input(tensor, None, rows));
+        }
+        let layer = phase.layer;
+        let matrices = |content| {
+            let (matrices, _) = network.neuron_matrices(content);
+            matrices.iter().map(|&t| TensorId::Layer(layer, t))
+        };
+        for tensor in matrices(Content::Neurons(layer)) {
+            observer.input(tensor, None, rows);
+        }
+        let experts = network.experts(layer).map_or(0, |e| e.count);
+        // Their number fits, as that of clusters' experts does.
+        for expert in 0..experts as u16 {
+            for &place in self.routes.of(expert).0 {
+                let row = &rows[place as usize * columns..][..columns];
+                matrices(Content::Experts(layer))
+                    .for_each(|tensor| observer.input(tensor, Some(expert), row));
+            }
+        }
     }
 
     /// Prepares a phase.

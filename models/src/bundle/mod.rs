@@ -23,6 +23,8 @@ pub use format::{ALIGN, DirectoryEntry, FORMAT_VERSION, checksum};
 pub use geometry::{FfnGeometry, FfnLayout, MAX_BUNDLES, MAX_NEURONS};
 pub use hot_set::{HotNeuron, ffn_identity, hot_set_path, load_hot_set, save_hot_set};
 pub use meta::{BundleMeta, GateCalibration, LayerPredictor, SourceIdentity, StoredMatrix};
-pub use pack::{COLUMN_FORMAT, PackOptions, PackProgress, for_narrow_rows, pack, pack_consuming};
+pub use pack::{
+    COLUMN_FORMAT, PackOptions, PackProgress, Weighing, for_narrow_rows, pack, pack_consuming,
+};
 pub use reader::{Bundle, FileStamp, NeuronSums};
 pub use vectors::Vectors;

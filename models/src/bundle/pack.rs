@@ -3,8 +3,10 @@
 mod consume;
 mod down_band;
 mod journal;
+mod weighing;
 
 use std::path::Path;
+use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
@@ -13,18 +15,20 @@ use super::meta::{BundleMeta, LayerPredictor, SourceIdentity, StoredMatrix};
 use super::room::least_bytes;
 use super::vectors::Vectors;
 use super::writer::BundleWriter;
-use crate::block::{BlockType, dequantize, quantize};
+use crate::block::{BlockType, dequantize, quantize, quantize_weighed};
 use crate::error::{ModelError, Result};
 use crate::files::remove_stale_partials;
+use crate::importance::{Importance, InputSquares};
 use crate::lanes::append_laned;
 use crate::network::{Content, Network};
 use crate::panel::pack_panels;
 use crate::tensor::{LayerTensor, TensorId, TensorMeta, TensorSource};
 pub use consume::pack_consuming;
 use down_band::DownBand;
+pub use weighing::Weighing;
 
 /// Choices of a conversion.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq)]
 pub struct PackOptions {
     /// Format for matrices that are stored as F32, F16 or BF16; `None` keeps what the source has.
     /// Matrices that are quantised already are never touched.
@@ -32,6 +36,8 @@ pub struct PackOptions {
     /// Stores FFNs neuron by neuron even where Down is quantised along the neurons: its columns are then
     /// quantised again, as [`COLUMN_FORMAT`], which changes the model a little.
     pub neurons: bool,
+    /// By which errors are weighed where `quant` is searched for; see [`Weighing`] for what it leaves out.
+    pub importance: Option<Arc<Importance>>,
 }
 
 impl PackOptions {
@@ -84,10 +90,13 @@ pub fn pack(
 ) -> Result<()> {
     let _span = tracing::info_span!("pack").entered();
     let identity = SourceIdentity::of(source.path())?;
+    if let Some(importance) = &options.importance {
+        Weighing::of(source, options, importance)?;
+    }
     remove_stale_partials(out);
     let writer = BundleWriter::create(out, least_bytes(source, options))?;
     let stored = StoredContents::none(source.network());
-    let mut packer = Packer::new(source, *options, (writer, stored), progress);
+    let mut packer = Packer::new(source, options, (writer, stored), progress);
     for content in source.network().contents(has_predictors(source)) {
         packer.content(content)?;
     }
@@ -170,12 +179,23 @@ struct Matrix {
     id: TensorId,
     meta: TensorMeta,
     target: BlockType,
+    /// How much its columns matter, `[n_experts, cols]`; empty if that is not known.
+    importance: Vec<f32>,
 }
 
 impl Matrix {
     /// Bytes of a row as it is written.
     fn row_bytes(&self) -> usize {
         self.meta.cols / self.target.block_len() * self.target.block_bytes()
+    }
+
+    /// How much the columns of a row matter; empty if that is not known.
+    fn importance_of(&self, row: usize) -> &[f32] {
+        let cols = self.meta.cols;
+        match self.importance.len() / cols {
+            0 => &[],
+            experts => &self.importance[row * experts / self.meta.rows * cols..][..cols],
+        }
     }
 }
 
@@ -186,19 +206,27 @@ struct FfnMatrices {
     down: Matrix,
 }
 
-/// Appends a row in the matrix's target format.
-fn append_quantized(m: &Matrix, row: &[f32], out: &mut Vec<u8>) {
+/// Appends a row, or a part of one, in a format; `importance` of its columns may be empty.
+fn append_quantized(target: BlockType, row: &[f32], importance: &[f32], out: &mut Vec<u8>) {
     let at = out.len();
-    out.resize(
-        at + row.len() / m.target.block_len() * m.target.block_bytes(),
-        0,
-    );
-    quantize(m.target, row, &mut out[at..]);
+    let bytes = row.len() / target.block_len() * target.block_bytes();
+    out.resize(at + bytes, 0);
+    match importance {
+        [] => quantize(target, row, &mut out[at..]),
+        _ => quantize_weighed(target, row, importance, &mut out[at..]),
+    }
+}
+
+/// Whether all neurons of a layer are computed in whole clusters: those of experts, unless their activation has zeros.
+/// What every token uses beside experts is added to the same sum, so it is stored in the same way.
+fn keeps_clusters(network: &Network, l: usize) -> bool {
+    let ffn = network.ffn(l);
+    ffn.experts.is_some() && (ffn.d_ff > 0 || !ffn.activation.is_sparse())
 }
 
 struct Packer<'a> {
     source: &'a dyn TensorSource,
-    options: PackOptions,
+    options: &'a PackOptions,
     writer: BundleWriter,
     stored: StoredContents,
     done: u64,
@@ -210,7 +238,7 @@ impl<'a> Packer<'a> {
     /// Goes on after what is `stored` already in the file of `writer`.
     fn new(
         source: &'a dyn TensorSource,
-        options: PackOptions,
+        options: &'a PackOptions,
         (writer, stored): (BundleWriter, StoredContents),
         progress: &'a mut dyn FnMut(PackProgress),
     ) -> Self {
@@ -268,7 +296,18 @@ impl<'a> Packer<'a> {
             )
         })?;
         let target = self.options.target(meta.block, meta.cols);
-        Ok(Matrix { id, meta, target })
+        let importance = self.options.importance.as_deref();
+        let importance = importance.filter(|_| weighing::is_weighed(self.options, &meta));
+        let inputs = match importance {
+            Some(importance) => weighing::inputs_of(self.source, importance, id)?,
+            None => None,
+        };
+        Ok(Matrix {
+            id,
+            meta,
+            target,
+            importance: inputs.map(InputSquares::means).unwrap_or_default(),
+        })
     }
 
     fn advance(&mut self, source_bytes: usize) {
@@ -293,9 +332,9 @@ impl<'a> Packer<'a> {
         self.source.read(m.id, first * source_row, &mut bytes)?;
         self.advance(bytes.len());
         let mut floats = vec![0.0; m.meta.cols];
-        for row in bytes.chunks_exact(source_row) {
+        for (i, row) in bytes.chunks_exact(source_row).enumerate() {
             dequantize(m.meta.block, row, &mut floats);
-            append_quantized(m, &floats, out);
+            append_quantized(m.target, &floats, m.importance_of(first + i), out);
         }
         Ok(())
     }
@@ -362,9 +401,11 @@ impl<'a> Packer<'a> {
         let transposed = down == LayerTensor::Down && self.source.meta(transposed_id).is_some();
         let mut down = self.matrix(if transposed { transposed_id } else { id(down) })?;
         let d_model = gate.meta.cols;
-        if !transposed && self.keeps_clusters(l) {
+        if !transposed && keeps_clusters(network, l) {
             return Ok((FfnMatrices { gate, up, down }, FfnLayout::Cluster, false));
         }
+        // All numbers of a neuron's column are multiplied by the same one.
+        down.importance.clear();
         let plain = down.meta.block.block_len() == 1;
         let anew =
             !plain && self.options.neurons && d_model.is_multiple_of(COLUMN_FORMAT.block_len());
@@ -383,13 +424,6 @@ impl<'a> Packer<'a> {
             FfnLayout::Cluster
         };
         Ok((FfnMatrices { gate, up, down }, layout, transposed))
-    }
-
-    /// Whether all neurons of a layer are computed in whole clusters: those of experts, unless their activation has
-    /// zeros. What every token uses beside experts is added to the same sum, so it is stored in the same way.
-    fn keeps_clusters(&self, l: usize) -> bool {
-        let ffn = self.source.network().ffn(l);
-        ffn.experts.is_some() && (ffn.d_ff > 0 || !ffn.activation.is_sparse())
     }
 
     fn ffn(&mut self, content: Content, l: usize) -> Result<FfnGeometry> {

@@ -3,7 +3,9 @@
 
 mod config;
 mod container;
+mod encoded;
 mod header;
+mod imatrix;
 mod parts;
 mod source;
 mod value;
@@ -12,6 +14,7 @@ mod writer;
 pub(crate) use config::{model_name, predictor_threshold, vocab_size};
 pub(crate) use container::CONSUMED;
 pub use container::{Gguf, TensorInfo};
+pub use imatrix::{read_imatrix, write_imatrix};
 pub(crate) use parts::files;
 pub use source::GgufSource;
 pub use value::{Array, Metadata, Value};

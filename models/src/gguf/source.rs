@@ -130,6 +130,16 @@ impl TensorSource for GgufSource {
         self.inventory.read(id, offset, out)
     }
 
+    fn gguf_names(&self, id: TensorId) -> Vec<String> {
+        let mut names = self.inventory.gguf_names(&self.network, id);
+        // What the file itself says, unless that is the name of one expert.
+        let own = self.inventory.meta(id).map(|m| &m.name);
+        if let Some(place) = names.iter().position(|name| own == Some(name)) {
+            names.swap(0, place);
+        }
+        names
+    }
+
     fn stored(&self, id: TensorId) -> Stored {
         self.inventory.stored(id)
     }

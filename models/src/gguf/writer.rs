@@ -4,6 +4,7 @@
 use std::io::Write;
 use std::path::Path;
 
+use super::encoded::{Encoded, Entry, header, padding};
 use super::value::Value;
 use crate::arch::{Names, gguf_metadata};
 use crate::bundle::PackProgress;
@@ -13,19 +14,8 @@ use crate::network::Content;
 use crate::tensor::{TensorId, TensorMeta, TensorSource};
 use crate::tokenizer::{TokenizerModel, TokenizerSpec};
 
-/// Alignment of tensors, the format's default.
-const ALIGN: u64 = 32;
-
 /// Bytes copied at once.
 const CHUNK: usize = 4 << 20;
-
-/// Type ids of metadata values (`gguf_metadata_value_type`).
-const U32: u32 = 4;
-const I32: u32 = 5;
-const F32: u32 = 6;
-const BOOL: u32 = 7;
-const STRING: u32 = 8;
-const ARRAY: u32 = 9;
 
 /// Writes `source` to `out`. The file appears under its name only when it is whole (written beside it,
 /// synced, renamed).
@@ -48,9 +38,10 @@ pub fn write_gguf(
             remedy,
         ));
     };
-    let metadata = Metadata::of(source, &keys)?;
+    let metadata = metadata(source, &keys)?;
     let tensors = tensors(source, names)?;
-    let header = header(&metadata, &tensors);
+    let entries: Vec<Entry> = tensors.iter().map(entry).collect();
+    let header = header(&metadata, &entries);
     let partial = Partial::beside(out)
         .map_err(|e| ModelError::io(out, "create it here (give another path)", e))?;
     let append = |bytes: &[u8]| {
@@ -109,38 +100,33 @@ fn tensors(source: &dyn TensorSource, names: Names) -> Result<Vec<Written<'_>>> 
     ids.into_iter().map(of).collect()
 }
 
-/// Everything before the first tensor's bytes, padded.
-fn header(metadata: &Metadata, tensors: &[Written<'_>]) -> Vec<u8> {
-    let mut b = b"GGUF".to_vec();
-    b.extend(3u32.to_le_bytes());
-    b.extend((tensors.len() as u64).to_le_bytes());
-    b.extend(metadata.entries.to_le_bytes());
-    b.extend(&metadata.bytes);
-    let mut offset = 0u64;
-    for (_, name, meta, n) in tensors {
-        put_string(&mut b, name);
-        let [cols, rows, n] = [meta.cols, meta.rows / n, *n].map(|n| n as u64);
-        let dims = match (rows, n) {
-            (1, 1) => &[cols][..],
-            (_, 1) => &[cols, rows],
-            _ => &[cols, rows, n],
-        };
-        b.extend((dims.len() as u32).to_le_bytes());
-        dims.iter().for_each(|d| b.extend(d.to_le_bytes()));
-        b.extend(meta.block.ggml_id().to_le_bytes());
-        b.extend(offset.to_le_bytes());
-        offset = (offset + meta.bytes() as u64).next_multiple_of(ALIGN);
+/// The tensor in the file's header.
+fn entry((_, name, meta, n): &Written<'_>) -> Entry {
+    let dims = match (meta.rows / n, *n) {
+        (1, 1) => vec![meta.cols],
+        (rows, 1) => vec![meta.cols, rows],
+        (rows, n) => vec![meta.cols, rows, n],
+    };
+    Entry {
+        name: name.clone(),
+        dims,
+        block: meta.block,
+        bytes: meta.bytes() as u64,
     }
-    b.extend(padding(b.len() as u64));
-    b
 }
 
-/// Zeros from `len` to the next aligned offset.
-fn padding(len: u64) -> Vec<u8> {
-    vec![0; (len.next_multiple_of(ALIGN) - len) as usize]
+/// All keys: the network's, and those of the tokenizer.
+fn metadata(source: &dyn TensorSource, keys: &[(String, Value)]) -> Result<Encoded> {
+    let mut metadata = Encoded::default();
+    keys.iter()
+        .for_each(|(key, value)| metadata.value(key, value));
+    // Of ggml's block formats: 2 since May 2023.
+    metadata.number("general.quantization_version", 2);
+    put_tokenizer(source, &mut metadata)?;
+    Ok(metadata)
 }
 
-fn put_tokenizer(source: &dyn TensorSource, metadata: &mut Metadata) -> Result<()> {
+fn put_tokenizer(source: &dyn TensorSource, metadata: &mut Encoded) -> Result<()> {
     let TokenizerSpec {
         model,
         bos,
@@ -164,15 +150,9 @@ fn put_tokenizer(source: &dyn TensorSource, metadata: &mut Metadata) -> Result<(
         ));
     };
     metadata.string("tokenizer.ggml.model", "llama");
-    metadata.array("tokenizer.ggml.tokens", STRING, tokens, |b, t| {
-        put_string(b, t)
-    });
-    metadata.array("tokenizer.ggml.scores", F32, scores, |b, s| {
-        b.extend(s.to_le_bytes())
-    });
-    metadata.array("tokenizer.ggml.token_type", I32, types, |b, t| {
-        b.extend(t.to_le_bytes())
-    });
+    metadata.strings("tokenizer.ggml.tokens", tokens);
+    metadata.floats("tokenizer.ggml.scores", scores);
+    metadata.integers("tokenizer.ggml.token_type", types);
     if let Some(bos) = *bos {
         metadata.number("tokenizer.ggml.bos_token_id", bos);
     }
@@ -184,68 +164,8 @@ fn put_tokenizer(source: &dyn TensorSource, metadata: &mut Metadata) -> Result<(
     Ok(())
 }
 
-/// Metadata being encoded.
-#[derive(Default)]
-struct Metadata {
-    entries: u64,
-    bytes: Vec<u8>,
-}
-
-impl Metadata {
-    fn of(source: &dyn TensorSource, keys: &[(String, Value)]) -> Result<Self> {
-        let mut metadata = Self::default();
-        for (key, value) in keys {
-            match value {
-                Value::Str(text) => metadata.string(key, text),
-                Value::U32(number) => metadata.number(key, *number),
-                Value::F32(number) => metadata.float(key, *number),
-                other => unreachable!("{key} is written as {other:?}"),
-            }
-        }
-        // Of ggml's block formats: 2 since May 2023.
-        metadata.number("general.quantization_version", 2);
-        put_tokenizer(source, &mut metadata)?;
-        Ok(metadata)
-    }
-
-    fn key(&mut self, key: &str, kind: u32) -> &mut Vec<u8> {
-        self.entries += 1;
-        put_string(&mut self.bytes, key);
-        self.bytes.extend(kind.to_le_bytes());
-        &mut self.bytes
-    }
-
-    fn string(&mut self, key: &str, value: &str) {
-        put_string(self.key(key, STRING), value);
-    }
-
-    fn number(&mut self, key: &str, value: u32) {
-        self.key(key, U32).extend(value.to_le_bytes());
-    }
-
-    fn float(&mut self, key: &str, value: f32) {
-        self.key(key, F32).extend(value.to_le_bytes());
-    }
-
-    fn flag(&mut self, key: &str, value: bool) {
-        self.key(key, BOOL).push(value.into());
-    }
-
-    fn array<T>(&mut self, key: &str, kind: u32, items: &[T], put: impl Fn(&mut Vec<u8>, &T)) {
-        let b = self.key(key, ARRAY);
-        b.extend(kind.to_le_bytes());
-        b.extend((items.len() as u64).to_le_bytes());
-        items.iter().for_each(|item| put(b, item));
-    }
-}
-
-fn put_string(b: &mut Vec<u8>, s: &str) {
-    b.extend((s.len() as u64).to_le_bytes());
-    b.extend(s.as_bytes());
-}
-
 /// What could not be written, and what helps.
-fn failed(target: &Path, e: std::io::Error) -> ModelError {
+pub(super) fn failed(target: &Path, e: std::io::Error) -> ModelError {
     let action = match e.kind() {
         std::io::ErrorKind::StorageFull => "write it (free some space or give another path)",
         _ => "write it",

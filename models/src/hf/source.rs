@@ -131,6 +131,10 @@ impl TensorSource for HfSource {
         self.inventory.read(id, offset, out)
     }
 
+    fn gguf_names(&self, id: TensorId) -> Vec<String> {
+        self.inventory.gguf_names(&self.network, id)
+    }
+
     fn stored(&self, id: TensorId) -> Stored {
         self.inventory.stored(id)
     }

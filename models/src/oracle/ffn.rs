@@ -9,6 +9,8 @@ use crate::tensor::{LayerTensor as T, TensorId};
 struct Part<'a> {
     weights: &'a Neurons,
     activation: Activation,
+    /// Number of the expert, 0 for what has none.
+    expert: usize,
     neurons: std::ops::Range<usize>,
     /// Rows of Down.
     results: std::ops::Range<usize>,
@@ -35,6 +37,7 @@ impl Oracle {
             let part = Part {
                 weights,
                 activation: ffn.activation,
+                expert: 0,
                 neurons: 0..ffn.d_ff,
                 results: 0..h.len(),
                 biases: [bias(T::GateBias), None, bias(T::DownBias)],
@@ -56,6 +59,7 @@ impl Oracle {
                 let part = Part {
                     weights: &weights.neurons,
                     activation: ffn.activation,
+                    expert: e,
                     neurons: e * experts.d_ff..(e + 1) * experts.d_ff,
                     results: e * h.len()..(e + 1) * h.len(),
                     biases: [T::ExpertGateBias, T::ExpertUpBias, T::ExpertDownBias].map(bias),
@@ -75,8 +79,9 @@ impl Oracle {
     fn part(&self, part: &Part<'_>, h: &[f32]) -> (Vec<f32>, u64) {
         let Neurons { gate, up, down } = part.weights;
         let [gate_bias, up_bias, down_bias] = part.biases;
-        let gate_input = self.input(gate, h);
-        let up = up.as_ref().map(|up| (up, self.input(up, h)));
+        let input = |matrix, x| self.input_of_expert(matrix, part.expert, x);
+        let gate_input = input(gate, h);
+        let up = up.as_ref().map(|up| (up, input(up, h)));
         let of = |bias: Option<&[f32]>, i: usize| bias.map_or(0.0, |bias| f64::from(bias[i]));
         let mut active = 0;
         let mut neurons = vec![0.0; part.neurons.len()];
@@ -95,7 +100,7 @@ impl Oracle {
                 None => g,
             };
         }
-        let neurons = self.input(down, &neurons);
+        let neurons = self.input_of_expert(down, part.expert, &neurons);
         let results = part.results.clone();
         let result = results.map(|r| (dot(down.row(r), &neurons) + of(down_bias, r)) as f32);
         (result.collect(), active)

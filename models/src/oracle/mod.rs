@@ -14,6 +14,8 @@ mod recurrent;
 mod weights;
 
 use std::borrow::Cow;
+use std::cell::RefCell;
+use std::collections::BTreeMap;
 
 use crate::error::{ModelError, Result};
 use crate::network::{Block, Mixer, Network, Norm, NormKind};
@@ -31,7 +33,13 @@ pub struct Oracle {
     predicted: bool,
     engine_precision: bool,
     active: Vec<u64>, // [n_layers]
+    /// Squares of the inputs of matrices, if they are to be added up.
+    squares: Option<RefCell<InputSums>>,
 }
+
+/// By matrix and number of an expert, 0 for what has no experts: how many inputs it had, and the sums of their squares,
+/// `[columns]`.
+pub type InputSums = BTreeMap<(TensorId, usize), (u64, Vec<f64>)>;
 
 /// The past of one layer.
 #[derive(Clone, Default)]
@@ -60,6 +68,7 @@ impl Oracle {
             predicted: false,
             engine_precision: false,
             active: vec![0; network.n_layers()],
+            squares: None,
             network,
         };
         Ok(oracle.with_context(context))
@@ -106,6 +115,18 @@ impl Oracle {
     pub fn with_engine_precision(mut self) -> Self {
         self.engine_precision = true;
         self
+    }
+
+    /// From now on adds up the squares of what every matrix is multiplied by.
+    #[must_use]
+    pub fn with_input_sums(mut self) -> Self {
+        self.squares = Some(RefCell::default());
+        self
+    }
+
+    /// What [`Self::with_input_sums`] added up.
+    pub fn into_input_sums(self) -> InputSums {
+        self.squares.map(RefCell::into_inner).unwrap_or_default()
     }
 
     /// What the model computes.
@@ -302,6 +323,20 @@ impl Oracle {
 
     /// The input by which `matrix` is multiplied in place of `x`.
     fn input<'a>(&self, matrix: &Matrix, x: &'a [f32]) -> Cow<'a, [f32]> {
+        self.input_of_expert(matrix, 0, x)
+    }
+
+    /// The same of a matrix in which every expert has its part.
+    fn input_of_expert<'a>(&self, matrix: &Matrix, expert: usize, x: &'a [f32]) -> Cow<'a, [f32]> {
+        if let Some(squares) = &self.squares {
+            let mut squares = squares.borrow_mut();
+            let empty = || (0, vec![0.0; x.len()]);
+            let (count, sums) = squares.entry((matrix.id, expert)).or_insert_with(empty);
+            *count += 1;
+            for (sum, &v) in sums.iter_mut().zip(x) {
+                *sum += f64::from(v) * f64::from(v);
+            }
+        }
         match self.engine_precision && matrix.in_blocks {
             true => Cow::Owned(eight_bits(x)),
             false => Cow::Borrowed(x),

@@ -8,6 +8,7 @@ use crate::tensor::{LayerTensor, TensorId, TensorSource, read_vector};
 
 /// A row-major matrix.
 pub(super) struct Matrix {
+    pub(super) id: TensorId,
     data: Vec<f32>, // [rows, cols]
     cols: usize,
     /// Whether its rows are stored in quantised blocks.
@@ -28,7 +29,12 @@ impl Matrix {
     fn transposed(&self) -> Self {
         let rows = self.data.len() / self.cols;
         let columns = (0..self.cols).flat_map(|c| (0..rows).map(move |r| r * self.cols + c));
+        let id = match self.id {
+            TensorId::Layer(l, LayerTensor::DownT) => TensorId::Layer(l, LayerTensor::Down),
+            id => id,
+        };
         Self {
+            id,
             data: columns.map(|i| self.data[i]).collect(),
             cols: rows,
             // Stored by column, so columns are scaled and added: no product of blocks is computed.
@@ -240,6 +246,7 @@ fn matrix(source: &dyn TensorSource, id: TensorId) -> Result<Matrix> {
     let mut data = vec![0.0; meta.rows * meta.cols];
     dequantize(meta.block, &bytes, &mut data);
     Ok(Matrix {
+        id,
         data,
         cols: meta.cols,
         in_blocks: meta.block.block_len() > 1,

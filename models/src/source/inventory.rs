@@ -307,6 +307,15 @@ impl Inventory {
         self.files.iter().map(|(path, _)| path.as_path())
     }
 
+    /// [`crate::tensor::TensorSource::gguf_names`].
+    pub(crate) fn gguf_names(&self, network: &Network, id: TensorId) -> Vec<String> {
+        let recurrent = match id {
+            TensorId::Layer(layer, _) => network.mixer(layer).is_recurrent(),
+            _ => false,
+        };
+        self.names.in_gguf(id, recurrent)
+    }
+
     /// [`crate::tensor::TensorSource::stored`].
     pub(crate) fn stored(&self, id: TensorId) -> Stored {
         let placed = self.placed.get(&id);

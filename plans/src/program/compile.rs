@@ -234,6 +234,7 @@ impl<'a> Compiler<'a> {
         };
         for (number, (tensor, column, bias)) in matrices.iter().enumerate() {
             rows.matrices.push(Matrix {
+                tensor: *tensor,
                 block: self.block(*tensor),
                 column: *column,
                 bias: bias.clone(),

@@ -12,6 +12,7 @@ use std::ops::Range;
 
 use forebay_models::block::BlockType;
 use forebay_models::network::{Activation, NormKind};
+use forebay_models::tensor::TensorId;
 use forebay_traces::record::Stage;
 
 pub use compile::{Options, compile};
@@ -195,6 +196,16 @@ pub enum Prepare {
     TakeInputs(GatedInputs),
 }
 
+impl Prepare {
+    /// Whether it makes the phase's input, as one step of each phase with matrices does.
+    pub fn makes_input(&self) -> bool {
+        matches!(
+            self,
+            Self::Norm { .. } | Self::TakeHeads | Self::TakeInputs(_)
+        )
+    }
+}
+
 /// `act(gate) * scale * (norm(projected) + row)`, of columns of the boards.
 #[derive(Clone, Debug, PartialEq)]
 pub struct GatedInputs {
@@ -213,6 +224,8 @@ pub struct GatedInputs {
 /// Rows of one matrix in a phase.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Matrix {
+    /// Its role.
+    pub tensor: TensorId,
     /// Block format of its rows.
     pub block: BlockType,
     /// First column that it writes on the board.

@@ -76,6 +76,7 @@ impl Udc {
         let (geometry, item) = (frame.geometry(&flight.item), flight.item);
         let tokens = frame.tokens_of(&item);
         let (kernels, [_, up_bias]) = (frame.kernels, frame.biases(&item));
+        let entry = &frame.bundle.clusters[item.cluster as usize];
         let next = next.filter(|_| geometry.layout == FfnLayout::Neuron);
         let next = next.map(|next| (next, frame.geometry(&next.item)));
         let input =
@@ -96,6 +97,7 @@ impl Udc {
             rows: frame.weights.up_down_rows(&flight),
             ups: (&flight.early.upped, &flight.early.ups),
             next: &next[..n_next],
+            observer: frame.observer.map(|observer| (observer, entry)),
         };
         let activation = frame.rule.activation();
         let done = up_down(

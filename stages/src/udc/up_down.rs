@@ -6,11 +6,12 @@
 //! timing can change a bit of the result.
 
 use forebay_models::block::BlockType;
-use forebay_models::bundle::{FfnGeometry, FfnLayout, MAX_BUNDLES};
+use forebay_models::bundle::{DirectoryEntry, FfnGeometry, FfnLayout, MAX_BUNDLES};
 use forebay_models::lanes::add_to_columns;
 use forebay_models::network::Activation;
 
 use crate::expert_input::ClusterTokens;
+use crate::frame::Observer;
 use crate::gathered::Gathered;
 use crate::kernels::{Activations, Form, Gather, KernelTable, WeightPanels, WeightRows};
 use crate::live_mask::LiveMask;
@@ -71,6 +72,8 @@ pub struct ClusterWork<'a> {
     pub up_bias: &'a [f32],
     /// What is needed after this cluster.
     pub next: &'a [&'a [u8]],
+    /// Who sees the input of Down, and which cluster this is.
+    pub observer: Option<(&'a dyn Observer, &'a DirectoryEntry)>,
 }
 
 /// A value of the FFN's output is not finite, or too large for the accumulator.
@@ -114,6 +117,9 @@ pub fn up_down(
             kernels.gate_up(activation, work.gates, up, product);
         }
         None => kernels.activate(activation, work.gates, product),
+    }
+    if let Some((observer, entry)) = work.observer {
+        observer.hidden(entry.content, (entry.first as usize, n), product);
     }
     for (product, weight) in product.chunks_exact_mut(n).zip(work.tokens.weights) {
         product.iter_mut().for_each(|p| *p *= weight);

@@ -3,13 +3,8 @@
 
 use super::kquants::{LEN, two_bit_place};
 use super::put_f16;
+use super::row::{Group, Row};
 use super::search::{nearest, sum, symmetric, unsigned, with_minimum};
-
-/// Weights of the errors of a sub-block's numbers: large ones matter more, since they have most of the effect.
-pub(super) fn weights<const N: usize>(x: &[f32; N]) -> [f32; N] {
-    let mean = sum::<N>(|i| x[i] * x[i]) / N as f32;
-    x.map(|v| mean.sqrt() + v.abs())
-}
 
 /// The quotient as a level, and 0 if the scale is.
 pub(super) fn level(v: f32, scale: f32) -> f32 {
@@ -18,15 +13,6 @@ pub(super) fn level(v: f32, scale: f32) -> f32 {
     } else {
         nearest(v / scale)
     }
-}
-
-/// The blocks of a row and their bytes, which are 0.
-pub(super) fn blocks<'a, const BYTES: usize>(
-    x: &'a [f32],
-    out: &'a mut [u8],
-) -> impl Iterator<Item = (&'a [f32; LEN], &'a mut [u8; BYTES])> {
-    out.fill(0);
-    x.as_chunks().0.iter().zip(out.as_chunks_mut().0)
 }
 
 /// Scales and minima of `SUBS` sub-blocks of `N` numbers as integers `0..=top`, and their factors.
@@ -40,14 +26,14 @@ struct Scales<const SUBS: usize> {
 impl<const SUBS: usize> Scales<SUBS> {
     /// Searches them for levels `0..=levels` and writes their factors to byte `at` of the block.
     fn search<const N: usize>(
-        x: &[f32; LEN],
+        numbers: Group<'_, LEN>,
         (levels, top): (f32, f32),
         (block, at): (&mut [u8], usize),
     ) -> Self {
         let (mut scales, mut minima, mut sums) = ([0.0; SUBS], [0.0; SUBS], [0.0; SUBS]);
-        for (sub, x) in x.as_chunks::<N>().0.iter().enumerate() {
-            let w = weights(x);
-            (scales[sub], minima[sub]) = with_minimum(x, &w, levels, -10..=10);
+        for (sub, part) in numbers.parts::<N>().enumerate() {
+            let w = part.weights();
+            (scales[sub], minima[sub]) = with_minimum(part.x, &w, levels, -10..=10);
             sums[sub] = sum::<N>(|i| w[i]);
         }
         let d = put_f16(block, at, unsigned(&scales, &sums, top));
@@ -70,10 +56,10 @@ impl<const SUBS: usize> Scales<SUBS> {
 }
 
 /// See [`decode_q2_k`](super::kquants::decode_q2_k).
-pub(super) fn encode_q2_k(x: &[f32], out: &mut [u8]) {
-    for (x, block) in blocks::<84>(x, out) {
-        let found = Scales::<16>::search::<16>(x, (3.0, 15.0), (&mut block[..], 80));
-        for (sub, x) in x.as_chunks::<16>().0.iter().enumerate() {
+pub(super) fn encode_q2_k(row: Row<'_>, out: &mut [u8]) {
+    for (numbers, block) in row.blocks::<LEN, 84>(out) {
+        let found = Scales::<16>::search::<16>(numbers, (3.0, 15.0), (&mut block[..], 80));
+        for (sub, x) in numbers.x.as_chunks::<16>().0.iter().enumerate() {
             block[sub] = found.scales[sub] | found.minima[sub] << 4;
             let (first, shift) = two_bit_place(sub);
             for (j, level) in found.levels(x, sub, 3.0).enumerate() {
@@ -84,11 +70,11 @@ pub(super) fn encode_q2_k(x: &[f32], out: &mut [u8]) {
 }
 
 /// See [`decode_q3_k`](super::kquants::decode_q3_k).
-pub(super) fn encode_q3_k(x: &[f32], out: &mut [u8]) {
-    for (x, block) in blocks::<110>(x, out) {
-        let (scales, sums) = signed_scales(x, 4.0);
+pub(super) fn encode_q3_k(row: Row<'_>, out: &mut [u8]) {
+    for (numbers, block) in row.blocks::<LEN, 110>(out) {
+        let (scales, sums) = signed_scales(numbers, 4.0);
         let d = put_f16(block, 108, symmetric(&scales, &sums, 32.0));
-        for (sub, x) in x.as_chunks::<16>().0.iter().enumerate() {
+        for (sub, x) in numbers.x.as_chunks::<16>().0.iter().enumerate() {
             let scale = level(scales[sub], d).clamp(-32.0, 31.0);
             let code = (scale + 32.0) as u8;
             block[96 + sub % 8] |= (code & 0x0f) << (sub / 8 * 4);
@@ -114,11 +100,11 @@ fn put_scales_and_minima(found: &Scales<8>, packed: &mut [u8]) {
 }
 
 /// See [`decode_q4_k`](super::kquants::decode_q4_k).
-pub(super) fn encode_q4_k(x: &[f32], out: &mut [u8]) {
-    for (x, block) in blocks::<144>(x, out) {
-        let found = Scales::<8>::search::<32>(x, (15.0, 63.0), (&mut block[..], 0));
+pub(super) fn encode_q4_k(row: Row<'_>, out: &mut [u8]) {
+    for (numbers, block) in row.blocks::<LEN, 144>(out) {
+        let found = Scales::<8>::search::<32>(numbers, (15.0, 63.0), (&mut block[..], 0));
         put_scales_and_minima(&found, &mut block[4..16]);
-        for (sub, x) in x.as_chunks::<32>().0.iter().enumerate() {
+        for (sub, x) in numbers.x.as_chunks::<32>().0.iter().enumerate() {
             for (j, level) in found.levels(x, sub, 15.0).enumerate() {
                 block[16 + sub / 2 * 32 + j] |= level << (sub % 2 * 4);
             }
@@ -127,11 +113,11 @@ pub(super) fn encode_q4_k(x: &[f32], out: &mut [u8]) {
 }
 
 /// See [`decode_q5_k`](super::kquants::decode_q5_k).
-pub(super) fn encode_q5_k(x: &[f32], out: &mut [u8]) {
-    for (x, block) in blocks::<176>(x, out) {
-        let found = Scales::<8>::search::<32>(x, (31.0, 63.0), (&mut block[..], 0));
+pub(super) fn encode_q5_k(row: Row<'_>, out: &mut [u8]) {
+    for (numbers, block) in row.blocks::<LEN, 176>(out) {
+        let found = Scales::<8>::search::<32>(numbers, (31.0, 63.0), (&mut block[..], 0));
         put_scales_and_minima(&found, &mut block[4..16]);
-        for (sub, x) in x.as_chunks::<32>().0.iter().enumerate() {
+        for (sub, x) in numbers.x.as_chunks::<32>().0.iter().enumerate() {
             for (j, level) in found.levels(x, sub, 31.0).enumerate() {
                 block[16 + j] |= level >> 4 << sub;
                 block[48 + sub / 2 * 32 + j] |= (level & 0x0f) << (sub % 2 * 4);
@@ -141,11 +127,11 @@ pub(super) fn encode_q5_k(x: &[f32], out: &mut [u8]) {
 }
 
 /// See [`decode_q6_k`](super::kquants::decode_q6_k).
-pub(super) fn encode_q6_k(x: &[f32], out: &mut [u8]) {
-    for (x, block) in blocks::<210>(x, out) {
-        let (scales, sums) = signed_scales(x, 32.0);
+pub(super) fn encode_q6_k(row: Row<'_>, out: &mut [u8]) {
+    for (numbers, block) in row.blocks::<LEN, 210>(out) {
+        let (scales, sums) = signed_scales(numbers, 32.0);
         let d = put_f16(block, 208, symmetric(&scales, &sums, 128.0));
-        for (sub, x) in x.as_chunks::<16>().0.iter().enumerate() {
+        for (sub, x) in numbers.x.as_chunks::<16>().0.iter().enumerate() {
             let scale = level(scales[sub], d).clamp(-128.0, 127.0);
             block[192 + sub] = scale as i8 as u8;
             let (half, quarter, odd) = (sub / 8, sub % 8 / 2, sub % 2 * 16);
@@ -160,11 +146,11 @@ pub(super) fn encode_q6_k(x: &[f32], out: &mut [u8]) {
 }
 
 /// Scales of 16 sub-blocks of 16 numbers for levels `-half..half`, and the sums of the weights.
-fn signed_scales(x: &[f32; LEN], half: f32) -> ([f32; 16], [f32; 16]) {
+fn signed_scales(numbers: Group<'_, LEN>, half: f32) -> ([f32; 16], [f32; 16]) {
     let (mut scales, mut sums) = ([0.0; 16], [0.0; 16]);
-    for (sub, x) in x.as_chunks::<16>().0.iter().enumerate() {
-        let w = weights(x);
-        scales[sub] = symmetric(x, &w, half);
+    for (sub, part) in numbers.parts::<16>().enumerate() {
+        let w = part.weights();
+        scales[sub] = symmetric(part.x, &w, half);
         sums[sub] = sum::<16>(|i| w[i]);
     }
     (scales, sums)

@@ -2,6 +2,11 @@
 //! an f16 minimum `m`, for the 5-bit formats the 32 fifth bits, and then the low bits: byte `j`
 //! has element `j` in its low and element `j + 16` in its high nibble.
 
+use half::f16;
+
+use super::encode_k::level;
+use super::row::{Group, Row};
+use super::search::{symmetric, with_minimum};
 use super::{f16_at, put_f16};
 
 const LEN: usize = 32;
@@ -113,22 +118,41 @@ fn inverse(d: f32) -> f32 {
     if d == 0.0 { 0.0 } else { 1.0 / d }
 }
 
-/// Levels of the formats without a minimum: the extreme element gets the lowest level, so that
-/// all `2 * half_levels` levels are used.
-fn symmetric_levels(x: &[f32; LEN], half_levels: i8) -> (f32, [u8; LEN]) {
-    let half = f32::from(half_levels);
+/// Scale and levels of the formats without a minimum: the extreme element gets the lowest level, so that all `2 *
+/// half_levels` levels are used. With weights, the scale is searched.
+fn symmetric_levels(numbers: Group<'_, LEN>, half_levels: i8) -> (f32, [u8; LEN]) {
+    let (x, half) = (numbers.x, f32::from(half_levels));
+    if numbers.is_weighed() {
+        let d = as_stored(symmetric(x, &numbers.weights(), half));
+        let levels = x.map(|v| (level(v, d).clamp(-half, half - 1.0) + half) as u8);
+        return (d, levels);
+    }
     let d = signed_extreme(x) / -half;
     let id = inverse(d);
     let top = (2 * half_levels - 1) as u8;
     (d, x.map(|v| ((v * id + (half + 0.5)) as u8).min(top)))
 }
 
-/// Levels of the formats with a minimum.
-fn affine_levels(x: &[f32; LEN], top: u8) -> (f32, f32, [u8; LEN]) {
+/// Scale, minimum and levels of the formats with a minimum. With weights, the former are searched; the minimum is not
+/// above 0 then.
+fn affine_levels(numbers: Group<'_, LEN>, top: u8) -> (f32, f32, [u8; LEN]) {
+    let x = numbers.x;
+    if numbers.is_weighed() {
+        let most = f32::from(top);
+        let (d, below) = with_minimum(x, &numbers.weights(), most, -10..=10);
+        let (d, min) = (as_stored(d), as_stored(-below));
+        let levels = x.map(|v| level(v - min, d).clamp(0.0, most) as u8);
+        return (d, min, levels);
+    }
     let (min, max) = range(x);
     let d = (max - min) / f32::from(top);
     let id = inverse(d);
     (d, min, x.map(|v| (((v - min) * id + 0.5) as u8).min(top)))
+}
+
+/// A scale or minimum as it is read again.
+fn as_stored(v: f32) -> f32 {
+    f16::from_f32(v).to_f32()
 }
 
 /// Low nibbles of `levels` in ggml's order.
@@ -147,55 +171,35 @@ fn put_fifth_bits(levels: &[u8; LEN], out: &mut [u8]) {
     out.copy_from_slice(&bits.to_le_bytes());
 }
 
-pub(super) fn encode_q4_0(x: &[f32], out: &mut [u8]) {
-    for (x, block) in x
-        .as_chunks::<LEN>()
-        .0
-        .iter()
-        .zip(out.as_chunks_mut::<18>().0)
-    {
-        let (d, levels) = symmetric_levels(x, 8);
+pub(super) fn encode_q4_0(row: Row<'_>, out: &mut [u8]) {
+    for (numbers, block) in row.blocks::<LEN, 18>(out) {
+        let (d, levels) = symmetric_levels(numbers, 8);
         put_f16(block, 0, d);
         put_nibbles(&levels, &mut block[2..]);
     }
 }
 
-pub(super) fn encode_q4_1(x: &[f32], out: &mut [u8]) {
-    for (x, block) in x
-        .as_chunks::<LEN>()
-        .0
-        .iter()
-        .zip(out.as_chunks_mut::<20>().0)
-    {
-        let (d, min, levels) = affine_levels(x, 15);
+pub(super) fn encode_q4_1(row: Row<'_>, out: &mut [u8]) {
+    for (numbers, block) in row.blocks::<LEN, 20>(out) {
+        let (d, min, levels) = affine_levels(numbers, 15);
         put_f16(block, 0, d);
         put_f16(block, 2, min);
         put_nibbles(&levels, &mut block[4..]);
     }
 }
 
-pub(super) fn encode_q5_0(x: &[f32], out: &mut [u8]) {
-    for (x, block) in x
-        .as_chunks::<LEN>()
-        .0
-        .iter()
-        .zip(out.as_chunks_mut::<22>().0)
-    {
-        let (d, levels) = symmetric_levels(x, 16);
+pub(super) fn encode_q5_0(row: Row<'_>, out: &mut [u8]) {
+    for (numbers, block) in row.blocks::<LEN, 22>(out) {
+        let (d, levels) = symmetric_levels(numbers, 16);
         put_f16(block, 0, d);
         put_fifth_bits(&levels, &mut block[2..6]);
         put_nibbles(&levels, &mut block[6..]);
     }
 }
 
-pub(super) fn encode_q5_1(x: &[f32], out: &mut [u8]) {
-    for (x, block) in x
-        .as_chunks::<LEN>()
-        .0
-        .iter()
-        .zip(out.as_chunks_mut::<24>().0)
-    {
-        let (d, min, levels) = affine_levels(x, 31);
+pub(super) fn encode_q5_1(row: Row<'_>, out: &mut [u8]) {
+    for (numbers, block) in row.blocks::<LEN, 24>(out) {
+        let (d, min, levels) = affine_levels(numbers, 31);
         put_f16(block, 0, d);
         put_f16(block, 2, min);
         put_fifth_bits(&levels, &mut block[4..8]);

@@ -1,8 +1,9 @@
 //! The formats whose 4-bit codes are places in a table of 16 values: a block holds its scales, and then the codes, 32
 //! elements in 16 bytes, byte `j` with element `j` in its low and element `j + 16` in its high nibble.
 
-use super::encode_k::{blocks, level, weights};
+use super::encode_k::level;
 use super::legacy::put_nibbles;
+use super::row::{Group, Row};
 use super::search::{sum, symmetric, tabulated};
 use super::{f16_at, put_f16};
 
@@ -76,10 +77,10 @@ fn iq4_place(v: f32) -> u8 {
 }
 
 /// The best scale for 32 numbers, and the sum of their weights.
-fn iq4_scale(x: &[f32; LEN]) -> (f32, f32) {
-    let w = weights(x);
+fn iq4_scale(numbers: Group<'_, LEN>) -> (f32, f32) {
+    let w = numbers.weights();
     let nearest = |v| f32::from(IQ4_VALUES[usize::from(iq4_place(v))]);
-    let scale = tabulated(x, &w, f32::from(IQ4_VALUES[0]), nearest);
+    let scale = tabulated(numbers.x, &w, f32::from(IQ4_VALUES[0]), nearest);
     (scale, sum::<LEN>(|i| w[i]))
 }
 
@@ -89,25 +90,23 @@ fn put_iq4(x: &[f32; LEN], scale: f32, codes: &mut [u8]) {
 }
 
 /// See [`decode_iq4_nl`].
-pub(super) fn encode_iq4_nl(x: &[f32], out: &mut [u8]) {
-    let blocks = x.as_chunks().0.iter().zip(out.as_chunks_mut::<18>().0);
-    for (x, block) in blocks {
-        let (scale, _) = iq4_scale(x);
+pub(super) fn encode_iq4_nl(row: Row<'_>, out: &mut [u8]) {
+    for (numbers, block) in row.blocks::<LEN, 18>(out) {
+        let (scale, _) = iq4_scale(numbers);
         let scale = put_f16(block, 0, scale);
-        put_iq4(x, scale, &mut block[2..]);
+        put_iq4(numbers.x, scale, &mut block[2..]);
     }
 }
 
 /// See [`decode_iq4_xs`].
-pub(super) fn encode_iq4_xs(x: &[f32], out: &mut [u8]) {
-    for (x, block) in blocks::<136>(x, out) {
-        let subs = x.as_chunks().0;
+pub(super) fn encode_iq4_xs(row: Row<'_>, out: &mut [u8]) {
+    for (numbers, block) in row.blocks::<{ 8 * LEN }, 136>(out) {
         let (mut scales, mut sums) = ([0.0; 8], [0.0; 8]);
-        for (sub, x) in subs.iter().enumerate() {
-            (scales[sub], sums[sub]) = iq4_scale(x);
+        for (sub, part) in numbers.parts::<LEN>().enumerate() {
+            (scales[sub], sums[sub]) = iq4_scale(part);
         }
         let d = put_f16(block, 0, symmetric(&scales, &sums, 32.0));
-        for (sub, x) in subs.iter().enumerate() {
+        for (sub, x) in numbers.x.as_chunks::<LEN>().0.iter().enumerate() {
             let scale = level(scales[sub], d).clamp(-32.0, 31.0);
             let code = (scale + 32.0) as u8;
             block[4 + sub / 2] |= (code & 0x0f) << (4 * (sub % 2));

@@ -271,6 +271,18 @@ impl Names {
         }
     }
 
+    /// All names of a role in GGUF that stand for the whole tensor, the one that [`Self::name_of`] would take first.
+    pub(crate) fn in_gguf(&self, id: TensorId, recurrent: bool) -> Vec<String> {
+        let whole = |n: &&Name| n.is_of(id) && !n.gguf.is_empty() && !n.gguf.contains('*');
+        let mut names: Vec<&Name> = self.all().filter(whole).collect();
+        names.sort_by_key(|n| n.recurrent != recurrent);
+        let spelled = names.into_iter().map(|n| match id {
+            TensorId::Layer(layer, _) => format!("blk.{layer}.{}", n.gguf),
+            _ => n.gguf.to_owned(),
+        });
+        spelled.collect()
+    }
+
     /// The name in the tables that `suffix`, of a layer or not, is a spelling of, with the number in place of a `*`. If
     /// there are several, the first one that the network has.
     fn find(&self, suffix: &str, of_layer: bool) -> Option<(&'static Name, Option<usize>)> {

@@ -15,7 +15,8 @@ use std::path::{Path, PathBuf};
 
 use super::journal::Journal;
 use super::{
-    PackOptions, PackProgress, Packer, StoredContents, has_predictors, source_bytes, tensors_of,
+    PackOptions, PackProgress, Packer, StoredContents, Weighing, has_predictors, source_bytes,
+    tensors_of,
 };
 use crate::bundle::{Bundle, SourceIdentity, room};
 use crate::error::{ModelError, Result};
@@ -50,6 +51,9 @@ pub fn pack_consuming(
         true => GgufSource::open_consumed(path)?,
         false => open_whole(path)?,
     };
+    if let Some(importance) = &options.importance {
+        Weighing::of(&source, options, importance)?;
+    }
     // Before anything is done to the files.
     let identity = SourceIdentity::of(path)?;
     let files = Consumed::open(&source)?;
@@ -70,7 +74,7 @@ pub fn pack_consuming(
     files.give_back(&source, &contents, 0..journal.stored().n)?;
     let stored = journal.stored().clone();
     let mut given = stored.n;
-    let mut packer = Packer::new(&source, *options, (writer, stored), progress);
+    let mut packer = Packer::new(&source, options, (writer, stored), progress);
     let step = packer.total / STEPS;
     let mut done = packer.done;
     for (i, &content) in contents.iter().enumerate().skip(given) {

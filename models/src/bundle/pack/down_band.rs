@@ -79,13 +79,19 @@ impl DownBand {
         self.load(packer, down, first)?;
         let (at, len) = (band_row(down, first - self.first), band_row(down, n));
         let mut floats = vec![0.0; n];
-        for row in self.bytes.chunks_exact(band_row(down, self.len)) {
+        for (r, row) in self
+            .bytes
+            .chunks_exact(band_row(down, self.len))
+            .enumerate()
+        {
             let part = &row[at..at + len];
             if down.target == down.meta.block {
                 out.extend_from_slice(part);
             } else {
                 dequantize(down.meta.block, part, &mut floats);
-                append_quantized(down, &floats, out);
+                let importance = down.importance_of(self.first_row + r);
+                let importance = importance.get(first..first + n).unwrap_or_default();
+                append_quantized(down.target, &floats, importance, out);
             }
         }
         Ok(())
@@ -117,7 +123,7 @@ impl DownBand {
                 out.extend_from_slice(&column);
             } else {
                 dequantize(down.meta.block, &column, &mut floats);
-                append_quantized(down, &floats, out);
+                append_quantized(down.target, &floats, &[], out);
             }
         }
         Ok(())
@@ -144,7 +150,7 @@ impl DownBand {
             }
         }
         for column in columns.chunks_exact(d_model) {
-            append_quantized(down, column, out);
+            append_quantized(down.target, column, &[], out);
         }
     }
 }

@@ -58,7 +58,7 @@ impl Journal {
             head: Head {
                 version: FORMAT_VERSION,
                 out: absolute(out)?,
-                options: format!("{options:?}"),
+                options: described(options),
                 source: identity,
                 stored,
                 offset: 0,
@@ -126,7 +126,7 @@ impl Journal {
         if absolute(out)? != self.head.out {
             return Err(differs("output", format!("-o {}", self.head.out.display())));
         }
-        match format!("{options:?}") == self.head.options {
+        match described(options) == self.head.options {
             true => Ok(()),
             false => Err(differs("options", self.head.options.clone())),
         }
@@ -185,4 +185,15 @@ impl Journal {
 
 fn absolute(path: &Path) -> Result<PathBuf> {
     std::path::absolute(path).map_err(|e| ModelError::io(path, "find the folder", e))
+}
+
+/// What of the options decides what is written.
+fn described(options: &PackOptions) -> String {
+    let PackOptions {
+        quant,
+        neurons,
+        importance,
+    } = options;
+    let importance = importance.as_ref().map(|i| i.checksum());
+    format!("quant {quant:?}, importance {importance:x?}, by neuron {neurons}")
 }
