@@ -242,10 +242,7 @@ fn remove_outdated(folder: &Path, keep: &Path, identity: &SourceIdentity) {
 
 #[cfg(test)]
 mod tests {
-    use std::sync::Arc;
-
     use forebay_models::bundle::{GateCalibration, PackedPredictor};
-    use forebay_models::importance::{Importance, InputSquares};
 
     use super::*;
 
@@ -291,37 +288,6 @@ mod tests {
             assert!(meta.predictors.is_some() && meta.gates.is_some());
         }
         std::fs::remove_dir_all(&folder).expect("removable");
-    }
-
-    #[test]
-    fn importance_makes_another_file() {
-        let path = |sum: Option<f32>| {
-            let importance = sum.map(|sum| {
-                let squares = InputSquares {
-                    sums: vec![sum],
-                    tokens: vec![1.0],
-                };
-                let inputs = [("output.weight".to_owned(), squares)].into();
-                Arc::new(Importance {
-                    inputs,
-                    ..Importance::default()
-                })
-            });
-            let options = PackOptions {
-                importance,
-                ..PackOptions::default()
-            };
-            let identity = SourceIdentity {
-                path: "m".into(),
-                len: 1,
-                modified_ns: 1,
-                state: 1,
-            };
-            cached_path(Path::new("c"), Path::new("m"), &identity, &options, 1)
-        };
-        assert_ne!(path(None), path(Some(1.0)));
-        assert_ne!(path(Some(1.0)), path(Some(2.0)));
-        assert_eq!(path(Some(2.0)), path(Some(2.0)));
     }
 
     #[test]

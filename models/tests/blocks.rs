@@ -4,6 +4,7 @@
 use std::collections::BTreeMap;
 
 use forebay_models::block::{BlockType, dequantize, quantize, quantize_weighed};
+use forebay_models::bundle::checksum;
 use proptest::prelude::*;
 
 macro_rules! golden {
@@ -136,6 +137,27 @@ fn searched_scales_are_as_good_as_those_of_llama_cpp() {
         eprintln!("{ty}: {ours:.6} of the squares are lost, with llama.cpp {theirs:.6}");
         assert!(ours <= 1.01 * theirs, "{ty}: {ours} against {theirs}");
     }
+}
+
+/// Packed files of the same source stay the same: what a search finds is part of the format's definition.
+#[test]
+fn searched_bytes_stay_what_they_are() {
+    let x = floats(include_bytes!("data/blocks/weights.f32"));
+    let sums = SEARCHED.map(|ty| {
+        let mut bytes = vec![0xAA; ty.row_bytes(x.len()).unwrap()];
+        quantize(ty, &x, &mut bytes);
+        checksum(&bytes)
+    });
+    let expected = [
+        0x60bb_4669_a529_6b7f,
+        0xdd11_f45e_d1e8_418e,
+        0xe20a_9dec_0eab_100a,
+        0x8f0b_c5df_ab26_685a,
+        0x84ab_5a94_5e4a_1c4d,
+        0xbe61_3e19_96de_9e19,
+        0xa73d_8beb_be85_b54a,
+    ];
+    assert_eq!(sums, expected);
 }
 
 /// What is on a format's grid is found again, whatever the sizes of its blocks.

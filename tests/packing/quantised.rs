@@ -1,6 +1,13 @@
 //! Conversions of numbers to formats with blocks.
 
 use std::path::Path;
+use std::sync::Arc;
+
+use forebay::packed;
+use forebay_models::block::BlockType;
+use forebay_models::bundle::PackOptions;
+use forebay_models::gguf::read_imatrix;
+use forebay_models::importance::Importance;
 
 use crate::program::{answer, forebay};
 use crate::scratch::Scratch;
@@ -56,29 +63,48 @@ fn what_matters_is_measured_by_profile_and_spared_by_pack() {
         "{}",
         said.stdout
     );
-    let packed = |name: &str, flags: &[&str]| {
+    let pack_to = |name: &str, flags: &[&str]| {
         let out = scratch.join(name);
         let mut pack = forebay(scratch.path(), ["pack", "-q", "-o"]);
         pack.arg(&out).arg(&source).args(flags);
         (answer(pack), out)
     };
     let file = importance.to_str().expect("UTF-8");
-    let (said, with) = packed("with.fbay", &["--quant", "q4_k", "--importance", file]);
+    let (said, with) = pack_to("with.fbay", &["--quant", "q4_k", "--importance", file]);
     assert!(
         said.status.success() && !said.stderr.contains("without it"),
         "{}",
         said.stderr
     );
-    let (_, without) = packed("without.fbay", &["--quant", "q4_k"]);
+    let (_, without) = pack_to("without.fbay", &["--quant", "q4_k"]);
     let bytes = |path: &Path| std::fs::read(path).expect("packed");
     assert!(bytes(&with) != bytes(&without));
+    // So the cache keeps them apart.
+    let read = Arc::new(read_imatrix(&importance).expect("what was written"));
+    let cache = scratch.join("cache");
+    std::fs::create_dir(&cache).expect("a folder");
+    let cached = |importance: Option<&Arc<Importance>>| {
+        let options = PackOptions {
+            quant: Some(BlockType::Q4_0),
+            importance: importance.cloned(),
+            ..PackOptions::default()
+        };
+        let bundle = packed::open(&source, Some(&cache), &options, &mut |_| {});
+        bundle.expect("packed").path().to_path_buf()
+    };
+    let mut other = (*read).clone();
+    let inputs = other.inputs.values_mut().next().expect("some");
+    inputs.sums[0] += 1.0;
+    let paths = [None, Some(&read), Some(&Arc::new(other))].map(cached);
+    assert!(paths[0] != paths[1] && paths[1] != paths[2], "{paths:?}");
+    assert_eq!(cached(Some(&read)), paths[1]);
     // There is nothing to quantise.
-    let (said, _) = packed("none.fbay", &["--importance", file]);
+    let (said, _) = pack_to("none.fbay", &["--importance", file]);
     assert!(said.stderr.contains("--quant"), "{}", said.stderr);
     // The model is no importance matrix, and a packed one has no names.
     let demo = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/golden/tiny/qwen2_k/model.gguf");
     let demo = demo.to_str().expect("UTF-8");
-    let (said, _) = packed("none.fbay", &["--quant", "q4_k", "--importance", demo]);
+    let (said, _) = pack_to("none.fbay", &["--quant", "q4_k", "--importance", demo]);
     assert!(said.stderr.contains("general.type"), "{}", said.stderr);
     let said = profile(&with);
     assert!(said.stderr.contains("was packed from"), "{}", said.stderr);

@@ -20,7 +20,7 @@ const CHUNK_TOKENS: &str = "imatrix.chunk_size";
 const SUMS: &str = ".in_sum2";
 const COUNTS: &str = ".counts";
 
-/// What is wrong with a file that is not one of these, and where they come from.
+/// Where such files come from.
 const REMEDY: &str = "make one with `forebay profile MODEL -f TEXT --importance OUT` or with llama.cpp's llama-imatrix";
 
 /// Reads an importance matrix.
