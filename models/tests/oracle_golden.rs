@@ -282,6 +282,7 @@ matches_transformers!(
     starcoder2_bf16,
     starcoder2_bf16_gguf,
     starcoder2_window_f16,
+    turbosparse_mixtral_bf16,
 );
 
 #[test]

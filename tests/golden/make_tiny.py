@@ -220,6 +220,18 @@ MODELS = {
             tie_word_embeddings=True,
         ),
     ),
+    # Both Gate and Up are cut off at 0, and each expert has a predictor.
+    "turbosparse_mixtral_bf16": (
+        BF16,
+        1,
+        tiny_model.config(
+            "turbosparsemixtral",
+            "TurboSparseMixtralForCausalLM",
+            hidden_act="relu",
+            num_local_experts=5,
+            num_experts_per_tok=2,
+        ),
+    ),
     # The first layer is dense; biases change the choice, and the weights' sum and factor are not 1.
     "glm4_moe_bf16": (
         BF16,
