@@ -357,6 +357,20 @@ MODELS = {
             tie_word_embeddings=True,
         ),
     ),
+    # Whole blocks of 32 everywhere. Only a GGUF of it stays, in eight bits.
+    "deepseek_dense_bf16": (
+        BF16,
+        1,
+        tiny_model.config(
+            "deepseek_v3",
+            "DeepseekV3ForCausalLM",
+            **DEEPSEEK_SHAPE
+            | {"kv_lora_rank": 64, "qk_nope_head_dim": 32, "qk_rope_head_dim": 32, "v_head_dim": 32}
+            | {"num_hidden_layers": 2, "first_k_dense_replace": 2},
+            rope_scaling=DEEPSEEK_ROPE,
+            q_lora_rank=64,
+        ),
+    ),
     # Latents without YaRN.
     "glm4_moe_lite_bf16": (
         BF16,
