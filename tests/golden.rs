@@ -239,9 +239,10 @@ matches_transformers! {
         qwen3_moe_all_bf16_gguf, qwen3_moe_bf16, qwen3_next_bf16, qwen3_next_bf16_gguf, seed_oss_bf16,
         seed_oss_bf16_gguf, smallthinker_bf16, smallthinker_bf16_gguf, smallthinker_plain_bf16,
         smallthinker_plain_bf16_gguf, smollm3_bf16, smollm3_bf16_gguf, stablelm_12b_bf16, stablelm_12b_bf16_gguf,
-        stablelm_bf16, stablelm_bf16_gguf, starcoder2_bf16, starcoder2_bf16_gguf, starcoder2_window_f16;
-    Quantised: bamboo_powerinfer, bamboo_powerinfer_tables, llama_iq4_nl, llama_iq4_xs, llama_k, llama_legacy,
-        qwen2_k, qwen2_legacy, qwen2_mxfp4;
+        stablelm_bf16, stablelm_bf16_gguf, starcoder2_bf16, starcoder2_bf16_gguf, starcoder2_window_f16,
+        turbosparse_mixtral_bf16;
+    Quantised: bamboo_powerinfer, bamboo_powerinfer_tables, deepseek_dense_q8_0_gguf, llama_iq4_nl, llama_iq4_xs,
+        llama_k, llama_legacy, qwen2_k, qwen2_legacy, qwen2_mxfp4;
 }
 
 #[derive(Deserialize)]

@@ -169,6 +169,7 @@ matches_transformers!(
     command_r_bf16_gguf,
     command_r_plus_bf16,
     command_r_plus_bf16_gguf,
+    deepseek_dense_q8_0_gguf,
     deepseek_v2_bf16,
     deepseek_v2_bf16_gguf,
     deepseek_v2_lite_bf16,
@@ -282,6 +283,7 @@ matches_transformers!(
     starcoder2_bf16,
     starcoder2_bf16_gguf,
     starcoder2_window_f16,
+    turbosparse_mixtral_bf16,
 );
 
 #[test]

@@ -8,6 +8,7 @@ keep their 16-bit type, so the weights are the same and the Hugging Face folder'
 holds unchanged. Names, metadata, the order of rotary rows and added ones are llama.cpp's.
 """
 
+import json
 import shutil
 import sys
 from pathlib import Path
@@ -71,7 +72,26 @@ MODELS = (
 # As the converter wrote them until 2025, when files had the heads' own widths and one tensor for their keys and values.
 OLDER = {"deepseek_v2_lite_older_bf16": "deepseek_v2_lite_bf16"}
 # Their folders are not read: they are made for this script, and go with it.
-GGUF_ONLY = ("gpt_oss_bf16",)
+GGUF_ONLY = ("gpt_oss_bf16", "deepseek_dense_bf16")
+# Quantised by the converter: the golden is of what its blocks stand for.
+QUANTISED = {"deepseek_dense_q8_0": "deepseek_dense_bf16"}
+# Names of DeepSeek's tensors in GGUF, and in a checkpoint.
+DEEPSEEK = {
+    "token_embd": "model.embed_tokens",
+    "output_norm": "model.norm",
+    "output": "lm_head",
+    "attn_norm": "input_layernorm",
+    "ffn_norm": "post_attention_layernorm",
+    "attn_q_a": "self_attn.q_a_proj",
+    "attn_q_a_norm": "self_attn.q_a_layernorm",
+    "attn_q_b": "self_attn.q_b_proj",
+    "attn_kv_a_mqa": "self_attn.kv_a_proj_with_mqa",
+    "attn_kv_a_norm": "self_attn.kv_a_layernorm",
+    "attn_output": "self_attn.o_proj",
+    "ffn_gate": "mlp.gate_proj",
+    "ffn_up": "mlp.up_proj",
+    "ffn_down": "mlp.down_proj",
+}
 
 
 def load_converter(folder: Path):
@@ -139,27 +159,59 @@ def as_before(deepseek, text) -> None:
     deepseek.set_gguf_parameters, deepseek.modify_tensors = described, modified
 
 
+def golden_of(path: Path, config: dict) -> dict:
+    """What transformers makes of the values of a DeepSeek without experts."""
+    import gguf
+    import torch
+
+    import tiny_model
+
+    values = {}
+    for tensor in gguf.GGUFReader(path).tensors:
+        data = gguf.quants.dequantize(tensor.data, tensor.tensor_type)
+        values[tensor.name.removesuffix(".weight")] = torch.tensor(data.copy()).float()
+    weights = {}
+    for name, value in values.items():
+        *prefix, part = name.split(".")
+        prefix = f"model.layers.{prefix[1]}." if prefix else ""
+        if part == "attn_k_b":  # head by head, transposed keys and then values
+            keys, of_values = value.transpose(1, 2), values[name.replace("k_b", "v_b")]
+            weights[f"{prefix}self_attn.kv_b_proj.weight"] = torch.cat((keys, of_values), 1).flatten(0, 1)
+        elif part != "attn_v_b":
+            weights[f"{prefix}{DEEPSEEK[part]}.weight"] = value
+    model = tiny_model.hf_model(config)
+    model.load_state_dict(weights, strict=True)
+    golden = tiny_model.golden(model)
+    return golden or sys.exit(f"{path}: greedy steps that are no test")
+
+
 def make(converter, name: str) -> None:
-    source = OLDER.get(name, name)
-    if source is not name:
+    source = OLDER.get(name, QUANTISED.get(name, name))
+    if name in OLDER:
         from conversion.base import TextModel
         from conversion.deepseek import DeepseekV2Model
 
         as_before(DeepseekV2Model, TextModel)
     out = TINY / f"{name}_gguf"
     out.mkdir(exist_ok=True)
-    outtype = name.rsplit("_", 1)[1]
+    outtype = "q8_0" if name in QUANTISED else name.rsplit("_", 1)[1]
     # A name with "phi3" in it makes llama.cpp look for tokens that the tiny vocabulary lacks.
     options = {"outfile": out / "model.gguf", "outtype": outtype, "model-name": "tiny"}
     options = [word for key, value in options.items() for word in (f"--{key}", str(value))]
     sys.argv = ["convert_hf_to_gguf.py", str(TINY / source), *options]
     converter.main()
-    shutil.copyfile(TINY / source / "golden.json", out / "golden.json")
-    if name in GGUF_ONLY:
-        shutil.rmtree(TINY / name)
+    if name in QUANTISED:
+        import tiny_model
+
+        config = json.loads((TINY / source / "config.json").read_text())
+        tiny_model.write_json(out / "golden.json", golden_of(out / "model.gguf", config))
+    else:
+        shutil.copyfile(TINY / source / "golden.json", out / "golden.json")
+    if source in GGUF_ONLY:
+        shutil.rmtree(TINY / source)
 
 
 if __name__ == "__main__":
     converter = load_converter(Path(sys.argv[1]).resolve())
-    for name in sys.argv[2:] or (*MODELS, *OLDER):
+    for name in sys.argv[2:] or (*MODELS, *OLDER, *QUANTISED):
         make(converter, name)

@@ -220,6 +220,18 @@ MODELS = {
             tie_word_embeddings=True,
         ),
     ),
+    # Both Gate and Up are cut off at 0, and each expert has a predictor.
+    "turbosparse_mixtral_bf16": (
+        BF16,
+        1,
+        tiny_model.config(
+            "turbosparsemixtral",
+            "TurboSparseMixtralForCausalLM",
+            hidden_act="relu",
+            num_local_experts=5,
+            num_experts_per_tok=2,
+        ),
+    ),
     # The first layer is dense; biases change the choice, and the weights' sum and factor are not 1.
     "glm4_moe_bf16": (
         BF16,
@@ -343,6 +355,20 @@ MODELS = {
             norm_topk_prob=True,
             num_nextn_predict_layers=1,
             tie_word_embeddings=True,
+        ),
+    ),
+    # Whole blocks of 32 everywhere. Only a GGUF of it stays, in eight bits.
+    "deepseek_dense_bf16": (
+        BF16,
+        1,
+        tiny_model.config(
+            "deepseek_v3",
+            "DeepseekV3ForCausalLM",
+            **DEEPSEEK_SHAPE
+            | {"kv_lora_rank": 64, "qk_nope_head_dim": 32, "qk_rope_head_dim": 32, "v_head_dim": 32}
+            | {"num_hidden_layers": 2, "first_k_dense_replace": 2},
+            rope_scaling=DEEPSEEK_ROPE,
+            q_lora_rank=64,
         ),
     ),
     # Latents without YaRN.

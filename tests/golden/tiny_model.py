@@ -19,6 +19,7 @@ MARGIN = 0.02  # least gap between the two best logits of a greedy step
 DISTINCT = 4  # least number of different greedy ids
 VOCAB = 288
 EMBEDDINGS = ("embed_tokens.weight", "word_embeddings.weight", "wte.weight", "wpe.weight", "embed_positions.weight")
+MIXTRALS = ("mixtral", "turbosparsemixtral")
 MERGES = (
     "t h|Ġ t|h e|Ġt he|e r|i n|a n|o n|o r|Ġ a|Ġ s|an d|r i|o u|Ġ and|"
     "Ġ o|i s|e n|s t|Ġ b|i t|e s|t o|a t|l d|d g|Ġ r|Ġo ld|dg e|e a"
@@ -116,6 +117,8 @@ def hf_model(config: dict) -> torch.nn.Module:
             "intermediate_size": config["moe_ffn_hidden_size"],
             "sliding_window": None,
         }
+    if config["model_type"] == "turbosparsemixtral":  # Mixtral's layers; see double_relu()
+        known |= {"model_type": "mixtral", "architectures": ["MixtralForCausalLM"], "sliding_window": None}
     if config["model_type"] in ("internlm2", "baichuan"):  # Llama's layers; see stored()
         known |= {"model_type": "llama", "architectures": ["LlamaForCausalLM"]}
     known = transformers.AutoConfig.for_model(**known)
@@ -129,7 +132,26 @@ def hf_model(config: dict) -> torch.nn.Module:
             )
     if config["model_type"] == "smallthinker":
         early_routing(config, model)
+    if config["model_type"] == "turbosparsemixtral":
+        double_relu(model)
     return model.eval()
+
+
+def double_relu(model: torch.nn.Module) -> None:
+    """Experts with relu(gate) * relu(up)."""
+    for layer in model.model.layers:
+
+        def forward(x, chosen, weights, own=layer.mlp.experts):
+            out = torch.zeros_like(x)
+            for expert in range(own.num_experts):
+                token, place = torch.where(chosen == expert)
+                gate, up = torch.nn.functional.linear(x[token], own.gate_up_proj[expert]).chunk(2, -1)
+                hidden = torch.relu(gate) * torch.relu(up)
+                result = torch.nn.functional.linear(hidden, own.down_proj[expert])
+                out.index_add_(0, token, result * weights[token, place, None])
+            return out
+
+        layer.mlp.experts.forward = forward
 
 
 def early_routing(config: dict, model: torch.nn.Module) -> None:
@@ -160,6 +182,12 @@ def stored(config: dict, weights: dict[str, torch.Tensor]) -> dict[str, torch.Te
     """The weights under the names and in the form of the checkpoint."""
     kind = config["model_type"]
     weights = with_experts_apart(kind, weights)
+    if kind == "turbosparsemixtral":  # which nobody reads
+        fc1, fc2 = (16, config["hidden_size"]), (config["intermediate_size"], 16)
+        gates = [name for name in weights if name.endswith(".w1.weight")]
+        for part, shape in (("fc1", fc1), ("fc2", fc2)):
+            names = [name.replace("w1", f"predictor.{part}") for name in gates]
+            weights |= {name: torch.ones(shape, dtype=torch.bfloat16) for name in names}
     if kind not in ("internlm2", "baichuan"):
         return weights
     renamed, fused = dict(weights), {}
@@ -196,7 +224,7 @@ def with_experts_apart(kind: str, weights: dict[str, torch.Tensor]) -> dict[str,
             name = name.replace("router.weight", "router.layer.weight")
             name = name.replace("experts.gate_up_proj", "input_linear.weight")
             own[name.replace("experts.down_proj", "output_linear.weight")] = tensor
-        elif kind == "mixtral" and ".mlp.gate." in name:
+        elif kind in MIXTRALS and ".mlp.gate." in name:
             own[name.replace("mlp", "block_sparse_moe")] = tensor
         elif kind == "smallthinker" and ".mlp.gate." in name:
             own[name.replace("mlp.gate", "block_sparse_moe.primary_router")] = tensor
@@ -210,7 +238,7 @@ def with_experts_apart(kind: str, weights: dict[str, torch.Tensor]) -> dict[str,
                 if kind == "smallthinker":
                     prefix = prefix.replace("mlp", "block_sparse_moe")
                     names = [n.removesuffix("_proj") for n in names]
-                if kind == "mixtral":
+                if kind in MIXTRALS:
                     prefix = prefix.replace("mlp", "block_sparse_moe")
                     names = [{"gate_proj": "w1", "up_proj": "w3", "down_proj": "w2"}[n] for n in names]
                 for n, matrix in zip(names, parts, strict=True):
