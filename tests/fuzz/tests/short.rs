@@ -51,10 +51,12 @@ macro_rules! short {
 short! {
     gguf "gguf" 4000,
     bundle "bundle" 3000,
+    bundle_experts "bundle-experts" 1000,
     bundle_file "bundle-file" 3000,
     hot_set "hot-set" 5000,
     safetensors "safetensors" 3000,
     config "config" 5000,
+    config_experts "config-experts" 2000,
     shard_index "shard-index" 2000,
     tokenizer "tokenizer" 5000,
     tokenizer_json "tokenizer-json" 2000,

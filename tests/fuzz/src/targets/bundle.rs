@@ -7,7 +7,7 @@ use forebay_models::bundle::{Bundle, PackOptions, checksum, ffn_identity, pack};
 use forebay_models::source;
 
 use super::gguf_writer::Model;
-use super::{refusal, use_tokenizer};
+use super::{refusal, tiny, use_tokenizer};
 use crate::mutate;
 use crate::random::Random;
 use crate::target::{Placed, Target};
@@ -74,7 +74,20 @@ struct Sections {
 
 /// Makes the target whose checksums are right.
 pub fn sections(folder: &Path) -> Result<Box<dyn Target>> {
-    let whole = packed(folder)?;
+    sections_of(folder, &packed(folder)?)
+}
+
+/// The same of a model with experts.
+pub fn sections_of_experts(folder: &Path) -> Result<Box<dyn Target>> {
+    let (source, out) = (
+        source::open(&tiny("qwen3_moe_bf16"))?,
+        folder.join("seed.fbay"),
+    );
+    pack(&*source, &out, &PackOptions::default(), &mut |_| {})?;
+    sections_of(folder, &std::fs::read(out)?)
+}
+
+fn sections_of(folder: &Path, whole: &[u8]) -> Result<Box<dyn Target>> {
     let place = |i: usize| {
         (
             le_u64(&whole, SECTIONS + i * 24),

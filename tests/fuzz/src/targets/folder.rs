@@ -90,6 +90,27 @@ pub fn config(folder: &Path) -> Result<Box<dyn Target>> {
     }))
 }
 
+/// `config.json` of a model with experts is the input: some in groups, with biases for the choice, and with latent
+/// attention.
+pub fn config_of_experts(folder: &Path) -> Result<Box<dyn Target>> {
+    let model = super::tiny("deepseek_v3_bf16");
+    for entry in std::fs::read_dir(&model)? {
+        let from = entry?.path();
+        std::fs::copy(
+            &from,
+            folder.join(from.file_name().context("a file's name")?),
+        )?;
+    }
+    let name = "config.json";
+    Ok(Box::new(OneFile {
+        folder: folder.into(),
+        file: Placed::new(folder, name)?,
+        seeds: vec![std::fs::read(model.join(name))?],
+        tail: 0,
+        is_header: false,
+    }))
+}
+
 /// The index of a checkpoint in two shards is the input.
 pub fn index(folder: &Path) -> Result<Box<dyn Target>> {
     let made = Folder {

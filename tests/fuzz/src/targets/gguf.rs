@@ -3,30 +3,49 @@
 use std::path::Path;
 
 use anyhow::Result;
+use forebay_models::gguf::Gguf;
 use forebay_models::source;
 use forebay_models::tensor::TensorId;
 
 use super::gguf_writer::{GgufWriter, Meta, Model};
-use super::{refusal, use_tokenizer};
+use super::{refusal, tiny, use_tokenizer};
 use crate::mutate;
 use crate::random::Random;
 use crate::target::{Placed, Target};
 
 /// Inputs are headers: tensors follow as zeros, as many as the longest seed has.
-struct Gguf {
+struct Headers {
     file: Placed,
     seeds: Vec<Vec<u8>>,
     tail: u64,
 }
 
+/// Models with experts whose headers are seeds: a router before attention, MXFP4 and sinks, latent attention and groups.
+const WITH_EXPERTS: [&str; 3] = [
+    "smallthinker_bf16_gguf",
+    "gpt_oss_bf16_gguf",
+    "deepseek_v3_bf16_gguf",
+];
+
 /// Makes the target.
 pub fn make(folder: &Path) -> Result<Box<dyn Target>> {
     let writers = writers();
     let data = |w: &GgufWriter| w.bytes().len() as u64;
-    Ok(Box::new(Gguf {
+    let mut tail = writers.iter().map(data).max().unwrap_or(0);
+    let mut seeds: Vec<_> = writers.iter().map(GgufWriter::header).collect();
+    for name in WITH_EXPERTS {
+        let path = tiny(name).join("model.gguf");
+        let gguf = Gguf::open(&path)?;
+        let starts = gguf.tensors().iter().map(|tensor| tensor.start);
+        let mut bytes = std::fs::read(&path)?;
+        tail = tail.max(bytes.len() as u64);
+        bytes.truncate(starts.min().unwrap_or(0) as usize);
+        seeds.push(bytes);
+    }
+    Ok(Box::new(Headers {
         file: Placed::new(folder, "model.gguf")?,
-        tail: writers.iter().map(data).max().unwrap_or(0),
-        seeds: writers.iter().map(GgufWriter::header).collect(),
+        seeds,
+        tail,
     }))
 }
 
@@ -79,7 +98,7 @@ fn sentence_piece(mut w: GgufWriter) -> GgufWriter {
     w
 }
 
-impl Target for Gguf {
+impl Target for Headers {
     fn seeds(&self) -> Vec<Vec<u8>> {
         self.seeds.clone()
     }

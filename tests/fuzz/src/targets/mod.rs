@@ -18,7 +18,7 @@ mod gguf_writer;
 #[path = "../../../../models/tests/hf_writer/mod.rs"]
 mod hf_writer;
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use anyhow::Result;
 use forebay_models::error::ModelError;
@@ -30,13 +30,15 @@ use crate::target::Target;
 pub type Make = fn(&Path) -> Result<Box<dyn Target>>;
 
 /// All targets by name.
-pub const TARGETS: [(&str, Make); 16] = [
+pub const TARGETS: [(&str, Make); 18] = [
     ("gguf", gguf::make),
     ("bundle", bundle::sections),
+    ("bundle-experts", bundle::sections_of_experts),
     ("bundle-file", bundle::whole),
     ("hot-set", hot_set::make),
     ("safetensors", folder::safetensors),
     ("config", folder::config),
+    ("config-experts", folder::config_of_experts),
     ("shard-index", folder::index),
     ("tokenizer", tokenizer::spec),
     ("tokenizer-json", tokenizer::json),
@@ -48,6 +50,12 @@ pub const TARGETS: [(&str, Make); 16] = [
     ("trace", trace::make),
     ("size", size::make),
 ];
+
+/// A model with random weights and the architecture that the name says.
+fn tiny(name: &str) -> PathBuf {
+    let here = Path::new(env!("CARGO_MANIFEST_DIR"));
+    here.join("../golden/tiny").join(name)
+}
 
 /// How an error refuses, without the names that an input may choose freely.
 fn refusal(error: &ModelError) -> String {
