@@ -15,7 +15,13 @@ use super::regular::open_regular;
 const PARTIAL: &str = ".partial-";
 
 /// What remains of writers that were killed is removed for targets of these names; other files are not ours.
-const OURS: [&str; 4] = [".fbay", ".fbay.hot", ".fbay.profile", "machine.json"];
+const OURS: [&str; 5] = [
+    ".fbay",
+    ".fbay.hot",
+    ".fbay.profile",
+    ".packing",
+    "machine.json",
+];
 
 /// Who else may write to a file is never a matter of the process's umask: packed models are refused where others may.
 const MODE: u32 = 0o644;

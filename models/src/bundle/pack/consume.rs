@@ -20,7 +20,7 @@ use super::{
 };
 use crate::bundle::{Bundle, SourceIdentity, room};
 use crate::error::{ModelError, Result};
-use crate::files::{Partial, give_back, may_give_back, open_regular};
+use crate::files::{Partial, give_back, may_give_back, open_regular, remove_stale_partials};
 use crate::gguf::{CONSUMED, GgufSource};
 use crate::network::Content;
 use crate::source::placed::Extent;
@@ -60,6 +60,8 @@ pub fn pack_consuming(
     if is_marked(path)? != marked {
         return Err(changed(path, "another process has begun to give it back"));
     }
+    // Of the packed file, and of the journal.
+    [out, path].map(remove_stale_partials);
     let mut journal = match marked {
         true => go_on(path, &source, (out, options))?,
         // What an earlier file of that name left does not count.
