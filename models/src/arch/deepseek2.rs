@@ -185,3 +185,97 @@ fn router(m: &Metadata<'_>, dense: usize) -> Result<Router> {
     }
     Ok(router)
 }
+
+#[cfg(test)]
+mod tests {
+    use serde_json::{Value, json};
+
+    use super::*;
+
+    /// The description of a checkpoint of DeepSeek-V2-Lite's sizes with these fields beside the usual ones.
+    fn described(more: Value) -> Result<Network> {
+        let config = json!({
+            "model_type": "deepseek_v2", "vocab_size": 64, "hidden_size": 2048, "num_hidden_layers": 3,
+            "intermediate_size": 10944, "num_attention_heads": 16, "num_key_value_heads": 16,
+            "num_experts_per_tok": 6, "max_position_embeddings": 163_840, "q_lora_rank": null,
+            "first_k_dense_replace": 1, "n_group": 8, "topk_group": 3,
+        });
+        super::super::described(config, more)
+    }
+
+    fn router_of(more: Value) -> Router {
+        let network = described(more).expect("a good description");
+        assert!(network.experts(0).is_none());
+        network.experts(1).expect("experts").router.clone()
+    }
+
+    #[test]
+    fn the_cache_has_a_latent_and_a_rotated_key() {
+        let network = described(json!({})).expect("a good description");
+        let a = network.attention(0).expect("attention");
+        assert_eq!((a.n_kv_heads, a.kv_dim(), a.value_dim()), (1, 576, 512));
+        assert_eq!((a.q_rows(), a.out_dim()), (16 * 192, 16 * 128));
+        let rank = |a: &crate::network::Attention| a.latent.and_then(|latent| latent.query_rank);
+        assert_eq!(rank(a), None);
+        let compressed = described(json!({"q_lora_rank": 1536})).expect("a good description");
+        assert_eq!(compressed.attentions().find_map(rank), Some(1536));
+    }
+
+    #[test]
+    fn groups_are_chosen_as_the_model_chooses_them() {
+        assert_eq!(router_of(json!({})).groups, None);
+        let of_best = router_of(json!({"topk_method": "group_limited_greedy"}));
+        let groups = of_best.groups.expect("groups");
+        assert_eq!((groups.count, groups.used, groups.counted), (8, 3, 1));
+        assert_eq!(
+            (of_best.scores, of_best.selection_bias),
+            (Scores::Softmax, false)
+        );
+        let later = router_of(json!({"model_type": "deepseek_v3", "topk_method": "noaux_tc"}));
+        assert_eq!(later.groups.expect("groups").counted, 2);
+        assert_eq!(
+            (later.scores, later.selection_bias),
+            (Scores::Sigmoid, true)
+        );
+    }
+
+    #[test]
+    fn a_long_context_changes_the_scores() {
+        let scale = |more| {
+            let network = described(more).expect("a good description");
+            let a = network.attention(0).expect("attention");
+            (a.scale * 192f32.sqrt(), network.ropes[0].magnitude)
+        };
+        let yarn = |mscale: f32, all: f32| {
+            let original = 4096;
+            json!({"rope_scaling": {
+                "type": "yarn", "factor": 40, "original_max_position_embeddings": original,
+                "mscale": mscale, "mscale_all_dim": all,
+            }})
+        };
+        let close = |(a, b): (f32, f32), (c, d): (f32, f32)| {
+            assert!((a - c).abs() < 1e-5 && (b - d).abs() < 1e-5, "{a} {b}");
+        };
+        let strength = |mscale: f32| 1.0 + 0.1 * mscale * 40f32.ln();
+        close(scale(json!({})), (1.0, 1.0));
+        close(scale(yarn(0.707, 0.707)), (strength(0.707).powi(2), 1.0));
+        let both = (strength(0.5).powi(2), strength(1.0) / strength(0.5));
+        close(scale(yarn(1.0, 0.5)), both);
+    }
+
+    #[test]
+    fn what_would_change_the_result_is_read_or_refused() {
+        let halves = described(json!({"rope_interleave": false})).expect("a good description");
+        assert_eq!(halves.ropes[0].pairing, RopePairing::HalfSplit);
+        for (more, field) in [
+            (json!({"moe_layer_freq": 2}), "moe_layer_freq"),
+            (json!({"attention_bias": true}), "attention_bias"),
+            (json!({"qk_rope_head_dim": 63}), "rotary dimension"),
+            (json!({"scoring_func": "tanh"}), "scoring_func"),
+            (json!({"v_head_dim": 1 << 24}), "attention.latent"),
+        ] {
+            let message = described(more).expect_err(field).to_string();
+            assert!(message.contains(field), "{message}");
+        }
+    }
+}
