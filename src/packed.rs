@@ -151,7 +151,12 @@ pub fn convert(
 ) -> Result<(), Error> {
     let source = source::open(model)?;
     check_tokenizer(source.tokenizer(), model, report)?;
-    pack(source.as_ref(), target, options, &mut packing(target, report))?;
+    pack(
+        source.as_ref(),
+        target,
+        options,
+        &mut packing(target, report),
+    )?;
     report(Preparation::Packed {
         target: target.to_path_buf(),
     });
