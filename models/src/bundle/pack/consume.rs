@@ -61,7 +61,8 @@ pub fn pack_consuming(
         return Err(changed(path, "another process has begun to give it back"));
     }
     // Of the packed file, and of the journal.
-    [out, path].map(remove_stale_partials);
+    remove_stale_partials(out);
+    remove_stale_partials(path);
     let mut journal = match marked {
         true => go_on(path, &source, (out, options))?,
         // What an earlier file of that name left does not count.

@@ -90,8 +90,8 @@ pub fn sections_of_experts(folder: &Path) -> Result<Box<dyn Target>> {
 fn sections_of(folder: &Path, whole: &[u8]) -> Result<Box<dyn Target>> {
     let place = |i: usize| {
         (
-            le_u64(&whole, SECTIONS + i * 24),
-            le_u64(&whole, SECTIONS + i * 24 + 8),
+            le_u64(whole, SECTIONS + i * 24),
+            le_u64(whole, SECTIONS + i * 24 + 8),
         )
     };
     let seed = joined(&std::array::from_fn(|i| {
