@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use forebay_models::bundle::{
     Amendment, Bundle, FORMAT_VERSION, PackOptions, PackProgress, SourceIdentity, amend, checksum,
-    pack, pack_consuming,
+    outline, pack, pack_consuming,
 };
 use forebay_models::error::ModelError;
 use forebay_models::files::folder_of;
@@ -74,20 +74,12 @@ pub fn open(
     if is_bundle(model) {
         return Ok(Bundle::open(model)?);
     }
-    let identity = SourceIdentity::of(model)?;
-    let folder = cache_dir::prepare(cache)?;
-    let target = cached_path(&folder, model, &identity, options, FORMAT_VERSION);
-    cache_dir::check_owner(&target)?;
-    let ready = || {
-        Bundle::open(&target)
-            .ok()
-            .filter(|bundle| bundle.meta.source == identity)
-    };
-    if let Some(bundle) = ready() {
+    let (identity, folder, target) = place(model, cache, options)?;
+    if let Some(bundle) = ready(&target, &identity) {
         return Ok(bundle);
     }
     let _lock = lock(&target, report)?;
-    if let Some(bundle) = ready() {
+    if let Some(bundle) = ready(&target, &identity) {
         return Ok(bundle);
     }
     convert(model, &target, options, report)?;
@@ -97,6 +89,46 @@ pub fn open(
         let _ = std::fs::remove_file(cached_path(&folder, model, &identity, options, version));
     }
     Ok(Bundle::open(&target)?)
+}
+
+/// The same without packing a model that has not been packed: the packed file that it would become, without weights, and
+/// false.
+///
+/// # Errors
+/// As [`open`]'s.
+pub fn open_or_outline(
+    model: &Path,
+    cache: Option<&Path>,
+    options: &PackOptions,
+) -> Result<(Bundle, bool), Error> {
+    if is_bundle(model) {
+        return Ok((Bundle::open(model)?, true));
+    }
+    let (identity, _, target) = place(model, cache, options)?;
+    if let Some(bundle) = ready(&target, &identity) {
+        return Ok((bundle, true));
+    }
+    let source = source::open(model)?;
+    Ok((outline(source.as_ref(), &target, options)?, false))
+}
+
+/// A model's state, the folder for packed models, and its packed file there.
+fn place(
+    model: &Path,
+    cache: Option<&Path>,
+    options: &PackOptions,
+) -> Result<(SourceIdentity, PathBuf, PathBuf), Error> {
+    let identity = SourceIdentity::of(model)?;
+    let folder = cache_dir::prepare(cache)?;
+    let target = cached_path(&folder, model, &identity, options, FORMAT_VERSION);
+    cache_dir::check_owner(&target)?;
+    Ok((identity, folder, target))
+}
+
+/// The packed file `target`, if it is that of a source in this state.
+fn ready(target: &Path, identity: &SourceIdentity) -> Option<Bundle> {
+    let bundle = Bundle::open(target).ok();
+    bundle.filter(|bundle| bundle.meta.source == *identity)
 }
 
 /// Keeps others, of this process or another, from writing packed models into the folder of `target` at the same time:

@@ -43,6 +43,41 @@ fn statistics(a: &Answer) -> Value {
 }
 
 #[test]
+fn a_plan_to_be_read_packs_nothing() {
+    let cache = tempfile::tempdir().expect("temporary folder");
+    let demo = support::root().join("models/demo/hf");
+    let text = |note: bool| {
+        let mut arguments = vec!["plan".into(), demo.clone().into_os_string()];
+        arguments.extend(["--quick", "--memory", MEMORY].map(Into::into));
+        let a = answer(forebay(cache.path(), arguments));
+        assert!(a.status.success(), "{}", a.stderr);
+        assert_eq!(
+            a.stdout.contains("has not been packed"),
+            note,
+            "{}",
+            a.stdout
+        );
+        a.stdout
+    };
+    let before = text(true);
+    let names = program_names(cache.path());
+    assert!(names.iter().all(|n| !n.contains(".fbay")), "{names:?}");
+    // The same figures once it is packed.
+    plan(cache.path(), &["--memory", MEMORY]);
+    let after = text(false);
+    let same = |text: &str| text.lines().filter(|l| !l.contains("packed")).count();
+    assert_eq!(same(&before), same(&after), "{before}\n{after}");
+    let first = |text: &str| text.lines().next().map(str::to_string);
+    assert_eq!(first(&before), first(&after));
+}
+
+fn program_names(folder: &Path) -> Vec<String> {
+    let entries = std::fs::read_dir(folder).expect("readable");
+    let names = entries.map(|e| e.expect("readable").file_name());
+    names.map(|n| n.to_string_lossy().into_owned()).collect()
+}
+
+#[test]
 fn a_plan_is_followed_and_changes_no_token() {
     let cache = measured();
     let file = cache.path().join("plan.json");

@@ -7,7 +7,9 @@ use forebay_models::block::BlockType::{
     self, BF16, F16, F32, IQ4_NL, Q2_K, Q4_0, Q4_K, Q5_0, Q5_1, Q6_K, Q8_0,
 };
 use forebay_models::block::{dequantize, quantize};
-use forebay_models::bundle::{Bundle, DirectoryEntry, FfnGeometry, FfnLayout, PackOptions, pack};
+use forebay_models::bundle::{
+    Bundle, DirectoryEntry, FfnGeometry, FfnLayout, PackOptions, outline, pack,
+};
 use forebay_models::lanes::extract_row as extract_laned;
 use forebay_models::network::Content;
 use forebay_models::panel::{PANEL_ROWS, extract_row, panels_bytes};
@@ -44,11 +46,49 @@ fn packed_with(w: &GgufWriter, options: &PackOptions) -> Packed {
     let target = folder.path().join("model.fbay");
     pack(source.as_ref(), &target, options, &mut |_| {}).expect("packed");
     let bundle = Bundle::open(&target).expect("a sound bundle");
+    check_outline(source.as_ref(), &bundle, options);
     Packed {
         source,
         bundle,
         _folder: folder,
     }
+}
+
+/// The outline of a source is its packed file, but for the weights and their checksums; it leaves no file.
+fn check_outline(source: &dyn TensorSource, packed: &Bundle, options: &PackOptions) {
+    let folder = TempDir::new().expect("a folder");
+    let outlined = outline(source, &folder.path().join("out.fbay"), options).expect("outlined");
+    let without_sums = |bundle: &Bundle| -> Vec<DirectoryEntry> {
+        let entries = bundle.clusters.iter();
+        entries.map(|e| DirectoryEntry { sum: 0, ..*e }).collect()
+    };
+    assert_eq!(without_sums(&outlined), without_sums(packed));
+    assert_eq!(outlined.meta, packed.meta);
+    assert_eq!(outlined.vectors.values(), packed.vectors.values());
+    let left = std::fs::read_dir(folder.path()).expect("readable").count();
+    assert_eq!(left, 0, "files stay");
+}
+
+#[test]
+fn every_architecture_has_an_outline() {
+    let tiny = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../tests/golden/tiny");
+    let mut n = 0;
+    for entry in std::fs::read_dir(tiny).expect("readable") {
+        let path = entry.expect("readable").path();
+        let gguf = path.join("model.gguf");
+        let path = if gguf.exists() { gguf } else { path };
+        let Ok(source) = source::open(&path) else {
+            continue;
+        };
+        let folder = TempDir::new().expect("a folder");
+        let target = folder.path().join("model.fbay");
+        let options = PackOptions::default();
+        pack(source.as_ref(), &target, &options, &mut |_| {}).expect("packed");
+        let bundle = Bundle::open(&target).expect("a sound bundle");
+        check_outline(source.as_ref(), &bundle, &options);
+        n += 1;
+    }
+    assert!(n > 100, "{n} models");
 }
 
 impl Packed {

@@ -26,7 +26,7 @@ pub struct PlanCommand {
     /// Measure only what has never been measured: the plan that `run` makes.
     #[arg(long, conflicts_with = "measure")]
     quick: bool,
-    /// Print the plan as JSON, for --plan.
+    /// Print the plan as JSON, for --plan; the model is packed first.
     #[arg(long)]
     json: bool,
 }
@@ -57,9 +57,12 @@ impl PlanCommand {
             _ => Measure::Now,
         };
         let bar = thousandths(self.json).with_message("measuring");
-        let plan = builder.plan_only(measure, &mut |share| {
-            bar.set_position((share * 1000.0) as u64);
-        });
+        let progress = &mut |share| bar.set_position((share * 1000.0) as u64);
+        let plan = match self.json {
+            // For --plan, which names the packed model.
+            true => builder.plan_only(measure, progress),
+            false => builder.plan_unpacked(measure, progress),
+        };
         bar.finish_and_clear();
         let plan = plan?;
         if self.json {

@@ -67,26 +67,59 @@ impl EngineBuilder {
         measure: Measure,
         progress: &mut dyn FnMut(f64),
     ) -> Result<Plan, Error> {
-        let kernels = self.kernels()?;
         let bundle = self.open()?;
-        let (_, sparsity, cores) = self.shape(&bundle)?;
-        self.rule(&bundle, sparsity)?;
+        self.plan_for(&bundle, true, measure, progress)
+    }
+
+    /// The same for a model that may not have been packed, without packing it: from its header. Such a plan is to be
+    /// read; it fits no packed model.
+    ///
+    /// # Errors
+    /// As [`Self::plan_only`]'s.
+    pub fn plan_unpacked(
+        mut self,
+        measure: Measure,
+        progress: &mut dyn FnMut(f64),
+    ) -> Result<Plan, Error> {
+        let model = self.model_path()?;
+        self.choose_layout();
+        let (bundle, is_packed) =
+            packed::open_or_outline(&model, self.cache.as_deref(), &self.pack)?;
+        let mut plan = self.plan_for(&bundle, is_packed, measure, progress)?;
+        if !is_packed {
+            let note = "the model has not been packed yet, which takes about as much room on the disk as it has";
+            plan.notes.push(note.into());
+        }
+        Ok(plan)
+    }
+
+    fn plan_for(
+        &mut self,
+        bundle: &Bundle,
+        is_packed: bool,
+        measure: Measure,
+        progress: &mut dyn FnMut(f64),
+    ) -> Result<Plan, Error> {
+        let kernels = self.kernels()?;
+        let (_, sparsity, cores) = self.shape(bundle)?;
+        self.rule(bundle, sparsity)?;
         // A running engine has it in memory as well.
-        let texts = self.texts(&bundle)?;
+        let texts = self.texts(bundle)?;
         let mut request = self.memory_request(cores.len(), sparsity, &texts)?;
-        self.count_wants(&bundle, &mut request);
+        self.count_wants(bundle, &mut request);
         drop(texts);
         let survey = Survey {
             kernels,
             folder: &self.machine_folder()?,
-            file: Some(bundle.path()),
+            // There is nothing to read in an outline.
+            file: is_packed.then(|| bundle.path()),
             driver: self.driver,
             measure,
         };
-        let (machine, disk) = survey.take(&kernel_cases(&bundle, sparsity), progress)?;
+        let (machine, disk) = survey.take(&kernel_cases(bundle, sparsity), progress)?;
         let known = Known { machine, disk };
         let name = self.name();
-        self.made(&bundle, &name, request, &known)
+        self.made(bundle, &name, request, &known)
     }
 
     /// The request with the choices of a plan, and the plan.
@@ -128,9 +161,13 @@ impl EngineBuilder {
     /// The packed model.
     pub(super) fn open(&mut self) -> Result<Bundle, Error> {
         let model = self.model_path()?;
-        // Thresholds skip single neurons, so neurons have to be stored one by one.
-        self.pack.neurons |= self.sparsity == Some(Sparsity::Threshold);
+        self.choose_layout();
         packed::open(&model, self.cache.as_deref(), &self.pack, &mut self.report)
+    }
+
+    /// Thresholds skip single neurons, so neurons have to be stored one by one.
+    fn choose_layout(&mut self) {
+        self.pack.neurons |= self.sparsity == Some(Sparsity::Threshold);
     }
 
     /// How texts and conversations become tokens.

@@ -24,7 +24,8 @@ pub use geometry::{FfnGeometry, FfnLayout, MAX_BUNDLES, MAX_NEURONS};
 pub use hot_set::{HotNeuron, ffn_identity, hot_set_path, load_hot_set, save_hot_set};
 pub use meta::{BundleMeta, GateCalibration, LayerPredictor, SourceIdentity, StoredMatrix};
 pub use pack::{
-    COLUMN_FORMAT, PackOptions, PackProgress, Weighing, for_narrow_rows, pack, pack_consuming,
+    COLUMN_FORMAT, PackOptions, PackProgress, Weighing, for_narrow_rows, outline, pack,
+    pack_consuming,
 };
 pub use reader::{Bundle, FileStamp, NeuronSums};
 pub use vectors::Vectors;

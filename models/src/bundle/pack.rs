@@ -2,7 +2,9 @@
 
 mod consume;
 mod down_band;
+mod ffn;
 mod journal;
+mod outline;
 mod weighing;
 
 use std::path::Path;
@@ -10,7 +12,7 @@ use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
-use super::geometry::{FfnGeometry, FfnLayout, rows_per_cluster};
+use super::geometry::{FfnGeometry, rows_per_cluster};
 use super::meta::{BundleMeta, LayerPredictor, SourceIdentity, StoredMatrix};
 use super::room::least_bytes;
 use super::vectors::Vectors;
@@ -19,12 +21,12 @@ use crate::block::{BlockType, dequantize, quantize, quantize_weighed};
 use crate::error::{ModelError, Result};
 use crate::files::remove_stale_partials;
 use crate::importance::{Importance, InputSquares};
-use crate::lanes::append_laned;
 use crate::network::{Content, Network};
 use crate::panel::pack_panels;
 use crate::tensor::{LayerTensor, TensorId, TensorMeta, TensorSource};
 pub use consume::pack_consuming;
-use down_band::DownBand;
+use ffn::keeps_clusters;
+pub use outline::outline;
 pub use weighing::Weighing;
 
 /// Choices of a conversion.
@@ -133,6 +135,24 @@ impl StoredContents {
     }
 }
 
+/// The metadata of a packed `source`.
+fn metadata(
+    source: &dyn TensorSource,
+    stored: StoredContents,
+    identity: SourceIdentity,
+) -> BundleMeta {
+    BundleMeta {
+        network: source.network().clone(),
+        matrices: stored.matrices,
+        ffns: stored.ffns,
+        experts: stored.experts,
+        predictors: predictors(source),
+        gates: None,
+        source: identity,
+        packed_by: env!("CARGO_PKG_VERSION").into(),
+    }
+}
+
 /// Whether `source` comes with activation predictors.
 pub(super) fn has_predictors(source: &dyn TensorSource) -> bool {
     let fc1 = TensorId::Layer(0, LayerTensor::PredictorFc1);
@@ -199,13 +219,6 @@ impl Matrix {
     }
 }
 
-/// The matrices of an FFN.
-struct FfnMatrices {
-    gate: Matrix,
-    up: Option<Matrix>,
-    down: Matrix,
-}
-
 /// Appends a row, or a part of one, in a format; `importance` of its columns may be empty.
 fn append_quantized(target: BlockType, row: &[f32], importance: &[f32], out: &mut Vec<u8>) {
     let at = out.len();
@@ -217,11 +230,13 @@ fn append_quantized(target: BlockType, row: &[f32], importance: &[f32], out: &mu
     }
 }
 
-/// Whether all neurons of a layer are computed in whole clusters: those of experts, unless their activation has zeros.
-/// What every token uses beside experts is added to the same sum, so it is stored in the same way.
-fn keeps_clusters(network: &Network, l: usize) -> bool {
-    let ffn = network.ffn(l);
-    ffn.experts.is_some() && (ffn.d_ff > 0 || !ffn.activation.is_sparse())
+/// Clusters of `per` rows or neurons, or fewer at the end of each group of `each`: the first ones, and how many.
+fn clusters(all: usize, each: usize, per: usize) -> impl Iterator<Item = (usize, usize)> {
+    let starts = (0..all).step_by(each.max(1));
+    starts.flat_map(move |start| {
+        let firsts = (0..each).step_by(per.max(1));
+        firsts.map(move |first| (start + first, per.min(each - first)))
+    })
 }
 
 struct Packer<'a> {
@@ -272,17 +287,8 @@ impl<'a> Packer<'a> {
     /// Writes everything else; then the file appears under its name.
     fn finish(self, identity: SourceIdentity) -> Result<()> {
         let _span = tracing::info_span!("sections, sync and rename").entered();
-        let (source, stored) = (self.source, self.stored);
-        let meta = BundleMeta {
-            network: source.network().clone(),
-            matrices: stored.matrices,
-            ffns: stored.ffns,
-            experts: stored.experts,
-            predictors: predictors(source),
-            gates: None,
-            source: identity,
-            packed_by: env!("CARGO_PKG_VERSION").into(),
-        };
+        let source = self.source;
+        let meta = metadata(source, self.stored, identity);
         let texts = (source.tokenizer(), source.chat_templates());
         self.writer.finish(&meta, texts, &Vectors::read(source)?)
     }
@@ -354,160 +360,42 @@ impl<'a> Packer<'a> {
         Ok(())
     }
 
-    /// Writes a matrix in clusters of rows.
-    fn rows(&mut self, content: Content, id: TensorId) -> Result<StoredMatrix> {
+    /// A matrix, how it is stored, and its clusters.
+    fn matrix_clusters(
+        &self,
+        id: TensorId,
+    ) -> Result<(Matrix, StoredMatrix, impl Iterator<Item = (usize, usize)> + use<>)> {
         let m = self.matrix(id)?;
-        let (all, cols) = (m.meta.rows, m.meta.cols);
+        let all = m.meta.rows;
+        // No cluster has rows of two heads.
         let each = self.source.network().rows_of_head(id).unwrap_or(all);
         let per = match id {
             // In one cluster: a neuron's row is found by its index.
             TensorId::Layer(_, LayerTensor::PredictorFc2) => all,
             _ => rows_per_cluster(each, m.row_bytes()),
         };
+        let stored = StoredMatrix {
+            tensor: id,
+            rows: all,
+            cols: m.meta.cols,
+            block: m.target,
+            rows_per_cluster: per,
+        };
+        Ok((m, stored, clusters(all, each, per)))
+    }
+
+    /// Writes a matrix in clusters of rows.
+    fn rows(&mut self, content: Content, id: TensorId) -> Result<StoredMatrix> {
+        let (m, stored, clusters) = self.matrix_clusters(id)?;
         let (mut rows, mut bytes) = (Vec::new(), Vec::new());
-        let mut first = 0;
-        while first < all {
-            // No cluster has rows of two heads.
-            let n = per.min(each - first % each);
+        for (first, n) in clusters {
             bytes.clear();
             match content {
                 Content::Table(_) => self.read_rows(&m, first, n, &mut bytes)?,
                 _ => self.read_panels(&m, first, n, &mut rows, &mut bytes)?,
             }
             self.writer.cluster(content, (first, n), &bytes)?;
-            first += n;
         }
-        Ok(StoredMatrix {
-            tensor: id,
-            rows: all,
-            cols,
-            block: m.target,
-            rows_per_cluster: per,
-        })
-    }
-
-    /// The matrices of some neurons with the formats in which they are written, how they are stored, and whether the
-    /// source has Down transposed.
-    fn ffn_matrices(&self, content: Content, l: usize) -> Result<(FfnMatrices, FfnLayout, bool)> {
-        let network = self.source.network();
-        let id = |t| TensorId::Layer(l, t);
-        let (rows, down) = network.neuron_matrices(content);
-        let gate = self.matrix(id(rows[0]))?;
-        let up = match rows.get(1) {
-            Some(&up) => Some(self.matrix(id(up))?),
-            None => None,
-        };
-        let transposed_id = id(LayerTensor::DownT);
-        let transposed = down == LayerTensor::Down && self.source.meta(transposed_id).is_some();
-        let mut down = self.matrix(if transposed { transposed_id } else { id(down) })?;
-        let d_model = gate.meta.cols;
-        if !transposed && keeps_clusters(network, l) {
-            return Ok((FfnMatrices { gate, up, down }, FfnLayout::Cluster, false));
-        }
-        // All numbers of a neuron's column are multiplied by the same one.
-        down.importance.clear();
-        let plain = down.meta.block.block_len() == 1;
-        let anew =
-            !plain && self.options.neurons && d_model.is_multiple_of(COLUMN_FORMAT.block_len());
-        if !transposed {
-            // Down columns become rows of d_model when plain; quantised blocks stay as they are, unless
-            // neurons are asked for.
-            down.target = match (plain, anew) {
-                (true, _) => self.options.target(down.meta.block, d_model),
-                (false, true) => COLUMN_FORMAT,
-                (false, false) => down.meta.block,
-            };
-        }
-        let layout = if transposed || plain || anew {
-            FfnLayout::Neuron
-        } else {
-            FfnLayout::Cluster
-        };
-        Ok((FfnMatrices { gate, up, down }, layout, transposed))
-    }
-
-    fn ffn(&mut self, content: Content, l: usize) -> Result<FfnGeometry> {
-        let (matrices, layout, transposed) = self.ffn_matrices(content, l)?;
-        let FfnMatrices { gate, up, down } = &matrices;
-        let d_model = gate.meta.cols;
-        let (all, each) = self.source.network().neurons(content);
-        let formats = (gate.target, up.as_ref().map(|up| up.target), down.target);
-        let g = match content {
-            Content::Experts(_) => FfnGeometry::choose_for_experts(layout, formats, d_model, each),
-            _ => FfnGeometry::choose(layout, formats, d_model, all),
-        };
-        let mut band = DownBand::new(down, &g, transposed);
-        let (mut rows, mut bytes) = (Vec::new(), Vec::new());
-        for (number, start) in (0..all).step_by(each).enumerate() {
-            band.begin(number * d_model);
-            for first in (0..each).step_by(g.neurons) {
-                let n = g.neurons.min(each - first);
-                bytes.clear();
-                match layout {
-                    FfnLayout::Cluster => {
-                        for m in [Some(gate), up.as_ref()].into_iter().flatten() {
-                            self.read_panels(m, start + first, n, &mut rows, &mut bytes)?;
-                        }
-                        rows.clear();
-                        band.append_blocks(self, down, (first, n), &mut rows)?;
-                        pack_panels(down.target, &rows, rows.len() / d_model, &mut bytes);
-                    }
-                    FfnLayout::Neuron => {
-                        let neurons = (start, first, n);
-                        self.neuron_bundles(&g, &matrices, &mut band, neurons, &mut bytes)?;
-                    }
-                }
-                self.writer.cluster(content, (start + first, n), &bytes)?;
-            }
-        }
-        Ok(g)
-    }
-
-    /// Fills `out` with the bundles of neurons `first..first + n` of the expert that begins at neuron `start`.
-    fn neuron_bundles(
-        &mut self,
-        g: &FfnGeometry,
-        FfnMatrices { gate, up, down }: &FfnMatrices,
-        band: &mut DownBand,
-        (start, first, n): (usize, usize, usize),
-        out: &mut Vec<u8>,
-    ) -> Result<()> {
-        let (mut gates, mut ups, mut downs) = (Vec::new(), Vec::new(), Vec::new());
-        self.read_rows(gate, start + first, n, &mut gates)?;
-        if let Some(up) = up {
-            self.read_rows(up, start + first, n, &mut ups)?;
-        }
-        if band.transposed {
-            self.read_rows(down, first, n, &mut downs)?;
-        } else {
-            band.append_columns(self, down, (first, n), &mut downs)?;
-        }
-        let laned = |block: BlockType, rows: Vec<u8>, row_bytes: usize| {
-            let mut out = Vec::with_capacity(rows.len());
-            rows.chunks_exact(row_bytes)
-                .for_each(|row| append_laned(block, row, &mut out));
-            out
-        };
-        if g.has_laned_rows() {
-            gates = laned(g.gate, gates, g.gate_row());
-            if let Some(up) = g.up {
-                ups = laned(up, ups, g.up_row());
-            }
-        }
-        if g.has_laned_columns() {
-            downs = laned(g.down, downs, g.down_column());
-        }
-        out.resize(n * g.bundle_stride(), 0);
-        for (i, bundle) in out.chunks_exact_mut(g.bundle_stride()).enumerate() {
-            let mut put = |at: usize, rows: &[u8], len: usize| {
-                bundle[at..at + len].copy_from_slice(&rows[i * len..(i + 1) * len]);
-            };
-            put(0, &gates, g.gate_row());
-            put(g.up_offset(), &ups, g.up_row());
-            put(g.down_offset(), &downs, g.down_column());
-            let (gate, up_down) = (&bundle[..g.gate_row()], &bundle[g.up_offset()..]);
-            self.writer.neuron_sums(gate, &up_down[..g.up_down_bytes()]);
-        }
-        Ok(())
+        Ok(stored)
     }
 }

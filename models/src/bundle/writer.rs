@@ -9,7 +9,7 @@ use super::format::{
     ALIGN, DirectoryEntry, Header, SECTIONS, Section, SectionId, checksum, encode_directory,
 };
 use super::meta::BundleMeta;
-use super::reader::NeuronSums;
+use super::reader::{Bundle, NeuronSums};
 use super::room;
 use super::texts::WrittenTexts;
 use super::vectors::Vectors;
@@ -119,6 +119,19 @@ impl BundleWriter {
         (first, count): (usize, usize),
         bytes: &[u8],
     ) -> Result<()> {
+        let entry = self.entry(content, (first, count), bytes.len(), checksum(bytes))?;
+        self.append(bytes)?;
+        self.entries.push(entry);
+        Ok(())
+    }
+
+    fn entry(
+        &self,
+        content: Content,
+        (first, count): (usize, usize),
+        len: usize,
+        sum: u64,
+    ) -> Result<DirectoryEntry> {
         let too_large = || ModelError::Format {
             path: self.target.clone(),
             field: format!("cluster of {content:?}"),
@@ -126,15 +139,26 @@ impl BundleWriter {
             remedy: "this model is too large for this version of the format".into(),
         };
         let narrow = |x: usize| u32::try_from(x).map_err(|_| too_large());
-        let entry = DirectoryEntry {
+        Ok(DirectoryEntry {
             content,
             first: narrow(first)?,
             count: narrow(count)?,
-            len: narrow(bytes.len())?,
+            len: narrow(len)?,
             offset: self.offset.max(ALIGN as u64),
-            sum: checksum(bytes),
-        };
-        self.append(bytes)?;
+            sum,
+        })
+    }
+
+    /// Goes over the place of a cluster of `len` bytes without writing it.
+    pub fn hole(
+        &mut self,
+        content: Content,
+        (first, count): (usize, usize),
+        len: usize,
+    ) -> Result<()> {
+        self.offset = self.offset.max(ALIGN as u64);
+        let entry = self.entry(content, (first, count), len, 0)?;
+        self.offset += entry.padded_len() as u64;
         self.entries.push(entry);
         Ok(())
     }
@@ -153,9 +177,35 @@ impl BundleWriter {
     pub fn finish(
         mut self,
         meta: &BundleMeta,
-        (tokenizer, templates): (&TokenizerSpec, &ChatTemplates),
+        texts: (&TokenizerSpec, &ChatTemplates),
         vectors: &Vectors,
     ) -> Result<()> {
+        let header = self.sections(meta, texts, vectors)?;
+        self.publish(&header)
+    }
+
+    /// Opens what has been written under the name that it has for now, which is gone afterwards.
+    pub fn finish_unnamed(
+        mut self,
+        meta: &BundleMeta,
+        texts: (&TokenizerSpec, &ChatTemplates),
+        vectors: &Vectors,
+    ) -> Result<Bundle> {
+        let mut file = self.partial.file();
+        let placed = file.seek(SeekFrom::Start(self.offset));
+        placed.map_err(|e| self.io("write the packed model", e))?;
+        let header = self.sections(meta, texts, vectors)?;
+        let written = self.partial.file().write_all_at(&header.encode(), 0);
+        written.map_err(|e| self.io("write the packed model", e))?;
+        Bundle::open(self.partial.path())
+    }
+
+    fn sections(
+        &mut self,
+        meta: &BundleMeta,
+        (tokenizer, templates): (&TokenizerSpec, &ChatTemplates),
+        vectors: &Vectors,
+    ) -> Result<Header> {
         let json = |e: serde_json::Error| self.io("encode the metadata", e.into());
         let meta = serde_json::to_vec(meta).map_err(json)?;
         let tokenizer =
@@ -183,7 +233,7 @@ impl BundleWriter {
             self.append(&bytes)?;
         }
         header.file_len = self.offset;
-        self.publish(&header)
+        Ok(header)
     }
 
     fn publish(self, header: &Header) -> Result<()> {

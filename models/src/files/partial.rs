@@ -106,6 +106,11 @@ impl Partial {
         &self.file
     }
 
+    /// The name that it has for now.
+    pub(crate) fn path(&self) -> &Path {
+        &self.path
+    }
+
     /// Brings the file to the disk and gives it its target's name, in whose place it comes.
     ///
     /// # Errors

@@ -1,0 +1,76 @@
+//! A packed file without its weights: enough to plan a model that has not been packed.
+
+use std::path::Path;
+
+use super::{PackOptions, Packer, StoredContents, has_predictors, metadata};
+use crate::bundle::writer::BundleWriter;
+use crate::bundle::{
+    Bundle, FfnGeometry, FfnLayout, NeuronSums, SourceIdentity, StoredMatrix, Vectors,
+};
+use crate::error::Result;
+use crate::network::Content;
+use crate::panel::panels_bytes;
+use crate::tensor::{TensorId, TensorSource};
+
+/// The packed file that `source` would become under the name `out`, with holes instead of weights. It takes little time
+/// and room, has no name, and is gone when the result is dropped.
+///
+/// # Errors
+/// As [`super::pack`]'s, but for the weights.
+pub fn outline(source: &dyn TensorSource, out: &Path, options: &PackOptions) -> Result<Bundle> {
+    let identity = SourceIdentity::of(source.path())?;
+    let stored = StoredContents::none(source.network());
+    let nobody = &mut |_| {};
+    let writer = BundleWriter::create(out, 0)?;
+    let mut packer = Packer::new(source, options, (writer, stored), nobody);
+    for content in source.network().contents(has_predictors(source)) {
+        packer.outline(content)?;
+    }
+    let Packer { writer, stored, .. } = packer;
+    let meta = metadata(source, stored, identity);
+    let texts = (source.tokenizer(), source.chat_templates());
+    writer.finish_unnamed(&meta, texts, &Vectors::read(source)?)
+}
+
+impl Packer<'_> {
+    /// [`Packer::content`] without weights.
+    fn outline(&mut self, content: Content) -> Result<()> {
+        match content {
+            Content::Neurons(l) => self.stored.ffns[l] = Some(self.outline_ffn(content, l)?),
+            Content::Experts(l) => self.stored.experts[l] = Some(self.outline_ffn(content, l)?),
+            Content::Rows(id) | Content::Table(id) => {
+                let matrix = self.outline_rows(content, id)?;
+                self.stored.matrices.push(matrix);
+            }
+        }
+        self.stored.n += 1;
+        Ok(())
+    }
+
+    fn outline_rows(&mut self, content: Content, id: TensorId) -> Result<StoredMatrix> {
+        let (m, stored, clusters) = self.matrix_clusters(id)?;
+        for (first, n) in clusters {
+            let bytes = match content {
+                Content::Table(_) => Some(n * m.row_bytes()),
+                _ => panels_bytes(m.target, n, m.meta.cols),
+            };
+            // If rows were no whole blocks, opening the file would say so.
+            let bytes = bytes.unwrap_or_default();
+            self.writer.hole(content, (first, n), bytes)?;
+        }
+        Ok(stored)
+    }
+
+    fn outline_ffn(&mut self, content: Content, l: usize) -> Result<FfnGeometry> {
+        let (matrices, layout, _) = self.ffn_matrices(content, l)?;
+        let (g, clusters) = self.neuron_clusters(content, (&matrices, layout));
+        for (first, n) in clusters {
+            self.writer.hole(content, (first, n), g.cluster_bytes(n))?;
+            if layout == FfnLayout::Neuron {
+                let sums = NeuronSums::of(&[], &[]);
+                (0..n).for_each(|_| self.writer.copy_neuron_sums(sums));
+            }
+        }
+        Ok(g)
+    }
+}
