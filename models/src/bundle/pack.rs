@@ -364,7 +364,11 @@ impl<'a> Packer<'a> {
     fn matrix_clusters(
         &self,
         id: TensorId,
-    ) -> Result<(Matrix, StoredMatrix, impl Iterator<Item = (usize, usize)> + use<>)> {
+    ) -> Result<(
+        Matrix,
+        StoredMatrix,
+        impl Iterator<Item = (usize, usize)> + use<>,
+    )> {
         let m = self.matrix(id)?;
         let all = m.meta.rows;
         // No cluster has rows of two heads.
