@@ -195,6 +195,34 @@ fn a_source_that_was_downloaded_again_begins_anew() {
     assert_eq!(names_in(scratch.path()), ["out.fbay"]);
 }
 
+/// The packed file of an earlier model of that name is not this one's, even if a journal says that it is whole.
+#[test]
+fn a_whole_source_is_never_taken_for_one_that_is_packed() {
+    let scratch = Scratch::new();
+    let Some((source, usual)) = subject(&scratch) else {
+        return;
+    };
+    let out = scratch.join("out.fbay");
+    interrupted(&source, &out, usual.len());
+    let journal = scratch.join("model.gguf.packing");
+    let old = std::fs::read(&journal).expect("there");
+    assert!(answer(consume(&source, &out)).status.success());
+    std::fs::write(&journal, &old).expect("writable");
+    // Without a source, only the journal was left to be removed.
+    assert!(answer(consume(&source, &out)).status.success());
+    assert_eq!(names_in(scratch.path()), ["out.fbay"]);
+    let other = Model {
+        n_layers: 2,
+        ..model()
+    };
+    other.writer().write(scratch.path(), "model.gguf");
+    std::fs::write(&journal, &old).expect("writable");
+    assert!(answer(consume(&source, &out)).status.success());
+    assert_eq!(names_in(scratch.path()), ["out.fbay"]);
+    let packed = std::fs::read(&out).expect("there");
+    assert!(packed.len() < usual.len() / 2, "the model of before");
+}
+
 #[test]
 fn folders_are_not_given_back() {
     let scratch = Scratch::new();

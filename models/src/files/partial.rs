@@ -71,6 +71,7 @@ impl Partial {
         options.write(true).create(true).truncate(false).mode(MODE);
         let file = options.open(&path)?;
         file.try_lock()?;
+        sync_folder(&path)?;
         let target = target.to_path_buf();
         Ok(Self { file, path, target })
     }
@@ -122,11 +123,16 @@ impl Partial {
             std::fs::rename(&self.path, &self.target)?;
             live.remove(&self.path);
         }
-        match File::open(folder_of(&self.target)) {
-            Ok(folder) => folder.sync_all(),
-            // It may be written to, but not be read.
-            Err(_) => Ok(()),
-        }
+        sync_folder(&self.target)
+    }
+}
+
+/// Brings the name of a file to the disk.
+fn sync_folder(path: &Path) -> Result<()> {
+    match File::open(folder_of(path)) {
+        Ok(folder) => folder.sync_all(),
+        // It may be written to, but not be read.
+        Err(_) => Ok(()),
     }
 }
 

@@ -43,7 +43,10 @@ pub fn pack_consuming(
     progress: &mut dyn FnMut(PackProgress),
 ) -> Result<()> {
     let _span = tracing::info_span!("pack, giving back").entered();
-    if let Some(journal) = Journal::of(path)?.filter(is_packed) {
+    let journal = Journal::of(path)?;
+    // A whole source may be another one of that name.
+    let left = !path.exists() || is_marked(path)?;
+    if let Some(journal) = journal.filter(|journal| left && is_packed(journal)) {
         return remove_source(path, journal);
     }
     let marked = is_marked(path)?;
