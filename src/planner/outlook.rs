@@ -150,7 +150,8 @@ impl<'a> Outlook<'a> {
             window: (choices.threads * plan.stream_slots * plan.stream_slot_bytes) as f64,
         };
         let missed = self.misses.curve(choices.loading).at(streamed.cached);
-        let part = streamed.neurons / self.neurons;
+        // A model whose FFNs are experts has no single neurons.
+        let part = streamed.neurons / self.neurons.max(1.0);
         let (neuron_reads, bytes) = (missed.reads * part, missed.bytes * part);
         let missed_experts = 1.0 - streamed.expert_hits();
         let expert_reads = streamed.expert_clusters * missed_experts;

@@ -214,6 +214,40 @@ proptest! {
     }
 }
 
+/// A model that has no neurons but those of experts: what its cache misses counts.
+#[test]
+fn reads_of_experts_are_expected() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let model = root.join("tests/golden/tiny/qwen3_moe_bf16");
+    let options = PackOptions::default();
+    let folder = tempfile::tempdir().unwrap();
+    let outline = crate::packed::open_or_outline(&model, Some(folder.path()), &options);
+    let (outline, _) = outline.unwrap();
+    let bundle = widened(outline, 400);
+    let speeds = machine(vec![0, 1], (1e10, 1e10, 1e9));
+    let reads = |mib: u64| {
+        let outlook = Outlook::new(
+            &bundle,
+            (&speeds.0, &speeds.1),
+            None,
+            request(mib << 20, 2, Sparsity::Dense),
+        );
+        let seen = fastest(&outlook, Fixed::default()).unwrap().seen.expected;
+        (seen.bytes_per_token, seen.decode_seconds.io)
+    };
+    let all: u64 = bundle.clusters.iter().map(|e| e.padded_len() as u64).sum();
+    let mib = all >> 20;
+    let [little, more, most] = [mib * 6 / 10, mib * 8 / 10, 2 * mib].map(reads);
+    assert!(
+        little.0 > more.0 && more.0 > 0.0 && most.0 == 0.0,
+        "{little:?} {more:?} {most:?}"
+    );
+    assert!(
+        little.1 > more.1 && more.1 > 0.0 && most.1 == 0.0,
+        "{little:?} {more:?} {most:?}"
+    );
+}
+
 #[test]
 fn a_wished_speed_takes_no_more_memory_than_it_needs() {
     let bundle = widened(bundle(false), 300);
