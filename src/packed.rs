@@ -69,8 +69,7 @@ pub fn open(
     options: &PackOptions,
     report: &mut dyn FnMut(Preparation),
 ) -> Result<Bundle, Error> {
-    std::fs::metadata(model)
-        .map_err(|e| ModelError::io(model, "find the model (check the path)", e))?;
+    check_there(model)?;
     if is_bundle(model) {
         return Ok(Bundle::open(model)?);
     }
@@ -101,6 +100,7 @@ pub fn open_or_outline(
     cache: Option<&Path>,
     options: &PackOptions,
 ) -> Result<(Bundle, bool), Error> {
+    check_there(model)?;
     if is_bundle(model) {
         return Ok((Bundle::open(model)?, true));
     }
@@ -110,6 +110,12 @@ pub fn open_or_outline(
     }
     let source = source::open(model)?;
     Ok((outline(source.as_ref(), &target, options)?, false))
+}
+
+fn check_there(model: &Path) -> Result<(), Error> {
+    let found = std::fs::metadata(model);
+    found.map_err(|e| ModelError::io(model, "find the model (check the path)", e))?;
+    Ok(())
 }
 
 /// A model's state, the folder for packed models, and its packed file there.

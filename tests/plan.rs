@@ -1,11 +1,13 @@
 //! `forebay plan`, and what `run` makes of it: the same tokens, the figures in the statistics, clear errors.
 
 mod program;
+mod scratch;
 mod support;
 
 use std::path::Path;
 
 use program::{Answer, answer, forebay};
+use scratch::names_in;
 use serde_json::Value;
 
 const MEMORY: &str = "70MiB";
@@ -60,7 +62,7 @@ fn a_plan_to_be_read_packs_nothing() {
         a.stdout
     };
     let before = text(true);
-    let names = program_names(cache.path());
+    let names = names_in(cache.path());
     assert!(names.iter().all(|n| !n.contains(".fbay")), "{names:?}");
     // The same figures once it is packed.
     plan(cache.path(), &["--memory", MEMORY]);
@@ -69,12 +71,6 @@ fn a_plan_to_be_read_packs_nothing() {
     assert_eq!(same(&before), same(&after), "{before}\n{after}");
     let first = |text: &str| text.lines().next().map(str::to_string);
     assert_eq!(first(&before), first(&after));
-}
-
-fn program_names(folder: &Path) -> Vec<String> {
-    let entries = std::fs::read_dir(folder).expect("readable");
-    let names = entries.map(|e| e.expect("readable").file_name());
-    names.map(|n| n.to_string_lossy().into_owned()).collect()
 }
 
 #[test]

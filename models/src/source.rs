@@ -63,7 +63,8 @@ fn form_of(path: &Path) -> Result<Form> {
     }
 }
 
-fn first_bytes(path: &Path) -> Result<Vec<u8>> {
+/// The first four bytes of a file, or all of a shorter one.
+pub(crate) fn first_bytes(path: &Path) -> Result<Vec<u8>> {
     let mut head = Vec::with_capacity(4);
     open_regular(path)
         .and_then(|f| f.take(4).read_to_end(&mut head))

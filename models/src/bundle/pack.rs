@@ -102,6 +102,7 @@ pub fn pack(
     for content in source.network().contents(has_predictors(source)) {
         packer.content(content)?;
     }
+    let vectors = Vectors::read(source)?;
     if SourceIdentity::of(source.path())? != identity {
         return Err(ModelError::Format {
             path: source.path().to_path_buf(),
@@ -110,7 +111,7 @@ pub fn pack(
             remedy: "wait until it is complete (a download may be under way) and try again".into(),
         });
     }
-    packer.finish(identity)
+    packer.finish(identity, &vectors)
 }
 
 /// How the contents are stored that have been written.
@@ -272,11 +273,21 @@ impl<'a> Packer<'a> {
     /// Writes the next content.
     fn content(&mut self, content: Content) -> Result<()> {
         let _span = tracing::info_span!("content", content = ?content).entered();
+        self.store(content, Self::ffn, Self::rows)
+    }
+
+    /// Has `ffn` or `rows` write the next content, and records how it is stored.
+    fn store(
+        &mut self,
+        content: Content,
+        ffn: fn(&mut Self, Content, usize) -> Result<FfnGeometry>,
+        rows: fn(&mut Self, Content, TensorId) -> Result<StoredMatrix>,
+    ) -> Result<()> {
         match content {
-            Content::Neurons(l) => self.stored.ffns[l] = Some(self.ffn(content, l)?),
-            Content::Experts(l) => self.stored.experts[l] = Some(self.ffn(content, l)?),
+            Content::Neurons(l) => self.stored.ffns[l] = Some(ffn(self, content, l)?),
+            Content::Experts(l) => self.stored.experts[l] = Some(ffn(self, content, l)?),
             Content::Rows(id) | Content::Table(id) => {
-                let matrix = self.rows(content, id)?;
+                let matrix = rows(self, content, id)?;
                 self.stored.matrices.push(matrix);
             }
         }
@@ -285,12 +296,12 @@ impl<'a> Packer<'a> {
     }
 
     /// Writes everything else; then the file appears under its name.
-    fn finish(self, identity: SourceIdentity) -> Result<()> {
+    fn finish(self, identity: SourceIdentity, vectors: &Vectors) -> Result<()> {
         let _span = tracing::info_span!("sections, sync and rename").entered();
         let source = self.source;
         let meta = metadata(source, self.stored, identity);
         let texts = (source.tokenizer(), source.chat_templates());
-        self.writer.finish(&meta, texts, &Vectors::read(source)?)
+        self.writer.finish(&meta, texts, vectors)
     }
 
     fn matrix(&self, id: TensorId) -> Result<Matrix> {

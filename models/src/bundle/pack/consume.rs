@@ -8,7 +8,7 @@
 
 use std::collections::BTreeSet;
 use std::fs::File;
-use std::io::{ErrorKind, Read};
+use std::io::ErrorKind;
 use std::ops::Range;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
@@ -18,11 +18,12 @@ use super::{
     PackOptions, PackProgress, Packer, StoredContents, Weighing, has_predictors, source_bytes,
     tensors_of,
 };
-use crate::bundle::{Bundle, SourceIdentity, room};
+use crate::bundle::{Bundle, SourceIdentity, Vectors, room};
 use crate::error::{ModelError, Result};
-use crate::files::{Partial, give_back, may_give_back, open_regular, remove_stale_partials};
+use crate::files::{Partial, give_back, may_give_back, remove_stale_partials};
 use crate::gguf::{CONSUMED, GgufSource};
 use crate::network::Content;
+use crate::source::first_bytes;
 use crate::source::placed::Extent;
 use crate::tensor::{TensorId, TensorSource};
 
@@ -92,7 +93,7 @@ pub fn pack_consuming(
             given = i + 1;
         }
     }
-    packer.finish(journal.source().clone())?;
+    packer.finish(journal.source().clone(), &Vectors::read(&source)?)?;
     remove_source(path, journal)
 }
 
@@ -106,7 +107,7 @@ fn open_whole(path: &Path) -> Result<GgufSource> {
         return refuse("a folder whose files are given back");
     }
     let source = GgufSource::open(path)?;
-    match first_bytes(path)? == *b"GGUF" {
+    match first_bytes(path)? == b"GGUF" {
         true => Ok(source),
         false => refuse("a PowerInfer file that is given back"),
     }
@@ -193,16 +194,9 @@ fn remove_source(path: &Path, journal: Journal) -> Result<()> {
     journal.remove()
 }
 
-fn first_bytes(path: &Path) -> Result<[u8; 4]> {
-    let mut bytes = [0; 4];
-    let read = open_regular(path).and_then(|mut file| file.read_exact(&mut bytes));
-    read.map_err(|e| ModelError::io(path, "read the first bytes", e))?;
-    Ok(bytes)
-}
-
 /// Whether a file is marked as one that is being given back.
 fn is_marked(path: &Path) -> Result<bool> {
-    Ok(!path.is_dir() && first_bytes(path)? == *CONSUMED)
+    Ok(!path.is_dir() && first_bytes(path)? == CONSUMED)
 }
 
 /// The files of a source, to be written to; nobody else gives them back meanwhile.

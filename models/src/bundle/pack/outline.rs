@@ -24,7 +24,7 @@ pub fn outline(source: &dyn TensorSource, out: &Path, options: &PackOptions) -> 
     let writer = BundleWriter::create(out, 0)?;
     let mut packer = Packer::new(source, options, (writer, stored), nobody);
     for content in source.network().contents(has_predictors(source)) {
-        packer.outline(content)?;
+        packer.store(content, Packer::outline_ffn, Packer::outline_rows)?;
     }
     let Packer { writer, stored, .. } = packer;
     let meta = metadata(source, stored, identity);
@@ -33,20 +33,6 @@ pub fn outline(source: &dyn TensorSource, out: &Path, options: &PackOptions) -> 
 }
 
 impl Packer<'_> {
-    /// [`Packer::content`] without weights.
-    fn outline(&mut self, content: Content) -> Result<()> {
-        match content {
-            Content::Neurons(l) => self.stored.ffns[l] = Some(self.outline_ffn(content, l)?),
-            Content::Experts(l) => self.stored.experts[l] = Some(self.outline_ffn(content, l)?),
-            Content::Rows(id) | Content::Table(id) => {
-                let matrix = self.outline_rows(content, id)?;
-                self.stored.matrices.push(matrix);
-            }
-        }
-        self.stored.n += 1;
-        Ok(())
-    }
-
     fn outline_rows(&mut self, content: Content, id: TensorId) -> Result<StoredMatrix> {
         let (m, stored, clusters) = self.matrix_clusters(id)?;
         for (first, n) in clusters {
