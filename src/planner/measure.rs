@@ -41,8 +41,8 @@ const BLOCKS: [u32; 7] = [
     256 << 10,
     512 << 10,
 ];
-/// Reads in flight: a narrow stream window, the default one, neurons.
-const DEPTHS: [usize; 3] = [4, 16, 64];
+/// Reads in flight: a layer's missing experts, a narrow stream window, the default one, neurons.
+const DEPTHS: [usize; 4] = [1, 4, 16, 64];
 /// Time for a sample of one size and depth. The median of all rounds counts, because shared disks vary from second to
 /// second.
 const READ_TIME: Duration = Duration::from_millis(50);

@@ -19,9 +19,9 @@ use crate::support::{build, engine};
 const BYTES: &str = "FOREBAY_STRESS_GROWS_BYTES";
 /// Environment variable: how fast the neighbour takes memory, MiB per second.
 const RATE: &str = "FOREBAY_STRESS_RATE";
-/// The reserve below the group's limit lasts a quarter of a second then: so long may a busy machine keep the engine
-/// from looking.
-const USUAL_RATE: u64 = 16;
+/// The reserve below the group's limit lasts half a second then: so long may a busy machine keep the engine from
+/// looking.
+const USUAL_RATE: u64 = 8;
 /// What the neighbour takes at once.
 const BLOCK: u64 = 256 << 10;
 /// The neighbour's program, and what the kernel charges for both processes.

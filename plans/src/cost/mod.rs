@@ -47,8 +47,8 @@ const HIDDEN_BEHIND_FFN: f64 = 0.2;
 /// Factor for reads of single neurons with one compute core: no other core computes while it waits.
 const ALONE_READ_COST: f64 = 1.25;
 
-/// Reads of clusters of experts in flight.
-const EXPERT_DEPTH: usize = 16;
+/// Bytes per second that a core checks of what it has read: XXH3 of memory that no cache of the CPU holds.
+const CHECKED_PER_SECOND: f64 = 8e9;
 
 /// Reads of single neurons in flight: as many as the driver accepts.
 pub(crate) const NEURON_DEPTH: usize = 64;
@@ -158,12 +158,15 @@ impl Rates<'_> {
         clusters * self.disk.seconds_per_read(bytes / clusters, self.depth) / efficiency.max(0.1)
     }
 
-    /// Time to read `clusters` clusters of experts of `bytes` in total, seconds: all of a layer's at once.
-    pub fn experts(&self, clusters: f64, bytes: f64) -> f64 {
+    /// Time to read and check `clusters` clusters of experts of `bytes` in total, seconds. Each layer asks for its own
+    /// at once, so that only these are in flight together.
+    pub fn experts(&self, clusters: f64, bytes: f64, layers: usize) -> f64 {
         if clusters <= 0.0 {
             return 0.0;
         }
-        clusters * self.disk.seconds_per_read(bytes / clusters, EXPERT_DEPTH)
+        let together = (clusters / layers.max(1) as f64).ceil() as usize;
+        let check = bytes / CHECKED_PER_SECOND / self.threads.max(1) as f64;
+        clusters * self.disk.seconds_per_read(bytes / clusters, together) + check
     }
 
     /// Time that `reads` reads of neurons, of `bytes` in total, add to a token, seconds.

@@ -101,10 +101,38 @@ fn nothing_read_takes_no_time() {
         depth: 64,
         window: WINDOW,
     };
-    assert_eq!(
-        (rates.stream(0.0, 0.0), rates.neurons(0.0, 0.0)),
-        (0.0, 0.0)
-    );
+    let none = [
+        rates.stream(0.0, 0.0),
+        rates.neurons(0.0, 0.0),
+        rates.experts(0.0, 0.0, 4),
+    ];
+    assert_eq!(none, [0.0; 3]);
+}
+
+#[test]
+fn experts_are_read_as_deep_as_a_layer_misses_them() {
+    let (machine, mut disk) = (machine(), disk());
+    let alone = DiskRate {
+        block_bytes: 524_288,
+        depth: 1,
+        bytes_per_second: 1e9,
+    };
+    disk.rates.push(alone);
+    disk.rates.iter_mut().for_each(|r| r.depth = r.depth.min(4));
+    let rates = Rates {
+        machine: &machine,
+        disk: &disk,
+        threads: 2,
+        depth: 64,
+        window: WINDOW,
+    };
+    let check = |bytes: f64| bytes / CHECKED_PER_SECOND / 2.0;
+    for (layers, bytes_per_second) in [(10, 1e9), (5, 1e9), (2, 2e9)] {
+        let bytes = 10.0 * 524_288.0;
+        let expected = bytes / bytes_per_second + check(bytes);
+        let time = rates.experts(10.0, bytes, layers);
+        assert!((time - expected).abs() < 1e-12, "{layers}: {time}");
+    }
 }
 
 #[test]
