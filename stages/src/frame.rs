@@ -62,6 +62,8 @@ pub struct Frame<'a> {
     pub tokens: &'a [TokenPlace],
     /// Whether more of the same prompt follows.
     pub more: bool,
+    /// Which clusters of experts are left out: [`Routes::leaves_out`]; 0 in steps of prompts.
+    pub drop_cold: f32,
     /// The phase's input, `[n_tokens, columns]`.
     pub input: &'a Activations,
     /// The same before it was quantised, and in which form it was; empty in phases without experts.
@@ -126,6 +128,12 @@ impl<'a> Frame<'a> {
             }
             _ => ClusterTokens::all(self.n_tokens()),
         }
+    }
+
+    /// Whether a cluster is left out, because it is not in memory and would change little.
+    pub fn leaves_out(&self, item: &Item) -> bool {
+        let store = &self.weights.experts;
+        self.drop_cold > 0.0 && self.routes.leaves_out(item, self.drop_cold, store)
     }
 
     /// Tokens of the step.

@@ -25,6 +25,7 @@ use forebay_stages::neuron_store::{NeuronRules, NeuronStore};
 use forebay_stages::pred::Pred;
 use forebay_stages::preload::Preload;
 use forebay_stages::recurrent::Recurrent;
+use forebay_stages::router::Preference;
 use forebay_stages::rows::{Rows, SharedRows};
 use forebay_stages::udc::Udc;
 use forebay_stages::udio::Udio;
@@ -127,7 +128,10 @@ pub(crate) fn build_core(shared: &Arc<Shared>, parts: CoreParts) -> Core {
         recurrent,
         qkv: vec![0.0; batch * network.widest_mixer_in()],
         heads: vec![0.0; batch * widest_mixed(network)],
-        residual: Residual::new(network, batch, widest, shared.predictor_rank()),
+        residual: Residual {
+            preference: preference(shared),
+            ..Residual::new(network, batch, widest, shared.predictor_rank())
+        },
         expert_input: expert_input(network, batch),
         weights: Weights::new(Arc::clone(&shared.resident), evictable, store, experts),
         out: Outbox::new(flights),
@@ -202,6 +206,14 @@ fn expert_input(network: &Network, batch: usize) -> ExpertInput {
         0 => ExpertInput::new(0, 0),
         _ => ExpertInput::new(batch, network.d_model),
     }
+}
+
+/// What the core keeps to choose experts in memory, if they are preferred.
+fn preference(shared: &Shared) -> Option<Preference> {
+    let network = shared.network();
+    let sizes = (network.n_layers(), network.widest_router());
+    let make = || Preference::new(sizes, shared.fewer.prefer_cached);
+    shared.prefers_cached().then(make)
 }
 
 /// Bytes of [`expert_input`].

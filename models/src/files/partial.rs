@@ -19,6 +19,7 @@ const OURS: [&str; 5] = [
     ".fbay",
     ".fbay.hot",
     ".fbay.profile",
+    ".fbay.experts",
     ".packing",
     "machine.json",
 ];
@@ -108,7 +109,7 @@ impl Partial {
     }
 
     /// The name that it has for now.
-    pub(crate) fn path(&self) -> &Path {
+    pub fn path(&self) -> &Path {
         &self.path
     }
 

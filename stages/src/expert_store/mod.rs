@@ -245,6 +245,11 @@ impl ExpertStore {
         }
     }
 
+    /// Whether the cluster `key` is in memory, or on its way there.
+    pub fn has(&self, key: usize) -> bool {
+        self.cache.slot_of(key).is_some()
+    }
+
     /// Whether a read is due or in flight.
     pub fn is_reading(&self) -> bool {
         self.reading > 0 || !self.due.is_empty()
