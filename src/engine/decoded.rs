@@ -81,13 +81,8 @@ impl DecodeJob {
 
     fn run(&self, evaluator: &mut Evaluator) -> Result<Decoded, Error> {
         let (prompt, rest) = self.tokens.split_at(self.first);
-        evaluator.empty(&self.tokens)?;
-        let mut left = prompt.len();
-        for batch in prompt.chunks(evaluator.shared().max_batch) {
-            left -= batch.len();
-            evaluator.step_of(batch, 0, left > 0)?;
-        }
-        let before = evaluator.io_counters();
+        evaluator.evaluate(prompt, self.first, |_, _| true)?;
+        let (before, left_out) = (evaluator.io_counters(), evaluator.meter.left_out);
         for (i, token) in rest.iter().enumerate() {
             evaluator.decode(*token)?;
             evaluator.take_logits(0);
@@ -101,7 +96,7 @@ impl DecodeJob {
             tokens: rest.len(),
             reads: reads - before.reads,
             bytes: bytes - before.bytes,
-            left_out_clusters: evaluator.meter.left_out,
+            left_out_clusters: evaluator.meter.left_out - left_out,
         })
     }
 }

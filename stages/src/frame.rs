@@ -62,7 +62,7 @@ pub struct Frame<'a> {
     pub tokens: &'a [TokenPlace],
     /// Whether more of the same prompt follows.
     pub more: bool,
-    /// Which clusters of experts are left out: [`Routes::leaves_out`]; 0 in steps of prompts.
+    /// Clusters of minor experts ([`Routes::is_minor`]) are left out if they are not in memory; 0 leaves none out.
     pub drop_cold: f32,
     /// The phase's input, `[n_tokens, columns]`.
     pub input: &'a Activations,
@@ -132,8 +132,12 @@ impl<'a> Frame<'a> {
 
     /// Whether a cluster is left out, because it is not in memory and would change little.
     pub fn leaves_out(&self, item: &Item) -> bool {
-        let store = &self.weights.experts;
-        self.drop_cold > 0.0 && self.routes.leaves_out(item, self.drop_cold, store)
+        let (Some(expert), Some(key)) = (item.expert, item.source.key()) else {
+            return false;
+        };
+        self.drop_cold > 0.0
+            && !self.weights.experts.has(key)
+            && self.routes.is_minor(expert, self.drop_cold)
     }
 
     /// Tokens of the step.

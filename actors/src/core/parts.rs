@@ -128,10 +128,7 @@ pub(crate) fn build_core(shared: &Arc<Shared>, parts: CoreParts) -> Core {
         recurrent,
         qkv: vec![0.0; batch * network.widest_mixer_in()],
         heads: vec![0.0; batch * widest_mixed(network)],
-        residual: Residual {
-            preference: preference(shared),
-            ..Residual::new(network, batch, widest, shared.predictor_rank())
-        },
+        residual: residual(shared, widest),
         expert_input: expert_input(network, batch),
         weights: Weights::new(Arc::clone(&shared.resident), evictable, store, experts),
         out: Outbox::new(flights),
@@ -208,12 +205,14 @@ fn expert_input(network: &Network, batch: usize) -> ExpertInput {
     }
 }
 
-/// What the core keeps to choose experts in memory, if they are preferred.
-fn preference(shared: &Shared) -> Option<Preference> {
+/// The residual stream, with what is kept to choose experts in memory, if they are preferred.
+fn residual(shared: &Shared, widest: usize) -> Residual {
     let network = shared.network();
+    let mut residual = Residual::new(network, shared.max_batch, widest, shared.predictor_rank());
     let sizes = (network.n_layers(), network.widest_router());
-    let make = || Preference::new(sizes, shared.fewer.prefer_cached);
-    shared.prefers_cached().then(make)
+    let preference = || Preference::new(sizes, shared.fewer.prefer_cached);
+    residual.preference = shared.prefers_cached().then(preference);
+    residual
 }
 
 /// Bytes of [`expert_input`].

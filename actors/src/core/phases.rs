@@ -145,14 +145,14 @@ impl Core {
         let Some(phase) = program.routed_after(number) else {
             return;
         };
-        let (routes, store) = (&self.residual.routes, &self.weights.experts);
+        let routes = &self.residual.routes;
         let share = drop_cold(&self.shared, &self.step);
-        let used = |item: &Item| item.expert.is_some_and(|e| !routes.of(e).0.is_empty());
-        let wanted =
-            |item: &&Item| used(item) && !(share > 0.0 && routes.leaves_out(item, share, store));
+        let wanted = |item: &&Item| item.expert.is_some_and(|e| !routes.of(e).0.is_empty());
         let wanted = phase.neurons().iter().filter(wanted);
         if wanted.clone().count() <= self.stages.pred.flights() {
-            let keys = wanted.filter_map(|item| item.source.key());
+            let is_minor = |e: u16| share > 0.0 && routes.is_minor(e, share);
+            let keys = wanted
+                .filter_map(|item| Some((item.source.key()?, item.expert.is_some_and(is_minor))));
             self.weights.experts.want_ahead(keys);
         }
     }

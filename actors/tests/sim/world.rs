@@ -14,7 +14,6 @@ use forebay_actors::runtime::{
     Assembly, CoreSeed, NeuronOptions, Shared, StepTokens, Steps, predictor_rank, when_io_stops,
 };
 use forebay_models::bundle::HotNeuron;
-use forebay_plans::fewer_experts::FewerExperts;
 use forebay_plans::preload::SEQUENTIAL_GAIN;
 use forebay_plans::program::{Program, compile};
 use forebay_plans::residency::{Residency, Sparsity};
@@ -147,7 +146,7 @@ impl World {
             bundle,
             plan: case.plan.clone(),
             neurons,
-            fewer: FewerExperts::default(),
+            fewer: case.fewer,
             sequential_gain: SEQUENTIAL_GAIN,
             observer: None,
             kernels: KernelTable::best(),

@@ -15,7 +15,7 @@ use super::regular::open_regular;
 const PARTIAL: &str = ".partial-";
 
 /// What remains of writers that were killed is removed for targets of these names; other files are not ours.
-const OURS: [&str; 5] = [
+const OURS: [&str; 6] = [
     ".fbay",
     ".fbay.hot",
     ".fbay.profile",

@@ -7,9 +7,6 @@ mod preference;
 mod tests;
 
 use forebay_models::network::{Experts, Network};
-use forebay_plans::program::Item;
-
-use crate::expert_store::ExpertStore;
 
 pub use choice::Choosing;
 pub use preference::Preference;
@@ -131,15 +128,8 @@ impl Routes {
         &self.shared
     }
 
-    /// Whether a cluster is left out of a step of one token: it is not in memory, and the weight of its expert is less
-    /// than the part `share` of the token's largest.
-    pub fn leaves_out(&self, item: &Item, share: f32, store: &ExpertStore) -> bool {
-        let (Some(expert), Some(key)) = (item.expert, item.source.key()) else {
-            return false;
-        };
-        if store.has(key) {
-            return false;
-        }
+    /// Whether the weight of an expert that a step's only token uses is less than the part `share` of the largest.
+    pub fn is_minor(&self, expert: u16, share: f32) -> bool {
         let largest = self.chosen(0).iter().map(|(_, w)| *w).fold(0.0, f32::max);
         // The largest itself is not less, nor is what is not a number.
         self.of(expert).1.iter().all(|w| *w < share * largest)

@@ -240,18 +240,22 @@ fn store(held: &[u32]) -> ExpertStore {
 }
 
 #[test]
-fn what_is_neither_in_memory_nor_heavy_is_left_out() {
-    let store = store(&[3]);
+fn minor_experts_weigh_less_than_a_part_of_the_largest() {
     let mut routes = Routes::default();
-    // Of the last three, one is half as heavy as the first and in memory, one is as light and is not.
-    let logits = [4.0, 0.0, 4.0 - 2f32.ln(), 4.0 - 2f32.ln()];
+    // Of the last two, one is half as heavy as the first, one is as heavy.
+    let logits = [4.0, 0.0, 4.0 - 2f32.ln(), 4.0];
     routes.route(&experts(4, 4, false), (&[], &[]), &logits);
-    let out = |share| (0..4).map(|e| routes.leaves_out(&item(e, u32::from(e)), share, &store));
-    let out = |share| out(share).collect::<Vec<_>>();
-    assert_eq!(out(0.01), [false; 4]);
-    assert_eq!(out(0.1), [false, true, false, false]);
-    assert_eq!(out(0.6), [false, true, true, false]);
-    assert_eq!(out(1.0), [false, true, true, false]);
+    let minor = |share| {
+        (0..4)
+            .map(|e| routes.is_minor(e, share))
+            .collect::<Vec<_>>()
+    };
+    assert_eq!(minor(0.01), [false; 4]);
+    assert_eq!(minor(0.1), [false, true, false, false]);
+    assert_eq!(minor(0.6), [false, true, true, false]);
+    assert_eq!(minor(1.0), [false, true, true, false]);
+    routes.route(&experts(2, 2, false), (&[], &[]), &[f32::NAN, 0.0]);
+    assert!(!routes.is_minor(0, 1.0) && !routes.is_minor(1, 1.0));
 }
 
 #[test]
