@@ -172,8 +172,12 @@ impl ExpertsDivergence {
         let path = path_beside(engine.bundle_path());
         let ffn = ffn_identity(&Bundle::open(engine.bundle_path())?);
         let mut stored = Stored::read(&path, ffn);
-        let key = |m: &Self| (m.fewer_experts, m.memory_bytes);
-        stored.measured.retain(|m| key(m) != key(self));
+        let options = self.fewer_experts;
+        let is_older = |m: &Self| {
+            let same_memory = m.memory_bytes == self.memory_bytes;
+            m.fewer_experts == options && (same_memory || !options.depends_on_memory())
+        };
+        stored.measured.retain(|m| !is_older(m));
         stored.measured.push(self.clone());
         let surplus = stored.measured.len().saturating_sub(MOST_KEPT);
         stored.measured.drain(..surplus);
