@@ -195,7 +195,7 @@ fn a_bonus_counts_for_the_choice_only_and_not_against_the_best() {
     assert_eq!(ids(&[0.0, 0.0, 0.0, 1.5, 0.0], 3), [0, 1, 3]);
     assert_eq!(ids(&[0.0, 0.0, 0.0, 0.0, 9.0], 3), [0, 4, 1]);
     // Of five, two are certain.
-    assert_eq!(ids(&[0.0, 0.0, 0.0, 9.0, 9.5], 5), [0, 1, 4, 3, 2]);
+    assert_eq!(ids(&[0.0, 0.0, 0.0, 9.0, 11.0], 5), [0, 1, 4, 3, 2]);
     let ours = chosen_with(&softmax, &logits, (&[], &[0.0, 0.0, 0.0, 0.0, 9.0]), 2);
     let [(0, a), (4, b)] = ours[..] else {
         panic!("{ours:?}")
