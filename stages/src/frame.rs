@@ -132,12 +132,13 @@ impl<'a> Frame<'a> {
 
     /// Whether a cluster is left out, because it is not in memory and would change little.
     pub fn leaves_out(&self, item: &Item) -> bool {
+        if self.drop_cold == 0.0 {
+            return false;
+        }
         let (Some(expert), Some(key)) = (item.expert, item.source.key()) else {
             return false;
         };
-        self.drop_cold > 0.0
-            && !self.weights.experts.has(key)
-            && self.routes.is_minor(expert, self.drop_cold)
+        !self.weights.experts.has(key) && self.routes.is_minor(expert, self.drop_cold)
     }
 
     /// Tokens of the step.
