@@ -11,13 +11,14 @@ use forebay_plans::cache_dir::{self, PACKED_EXTENSION};
 use crate::error::Error;
 use crate::packed;
 use crate::profiles::profile_path;
+use crate::quality::path_beside;
 
 /// A packed model in the cache folder.
 #[derive(Clone, Debug)]
 pub struct CachedModel {
     /// The packed file.
     pub path: PathBuf,
-    /// Bytes of the file, and of its hot set and profile.
+    /// Bytes of the file, and of what is kept beside it.
     pub bytes: u64,
     /// The model that was packed, if the file says so.
     pub source: Option<PathBuf>,
@@ -98,8 +99,9 @@ fn describe(path: PathBuf) -> Option<CachedModel> {
 }
 
 /// What belongs to a packed model, and may not be there.
-fn side_files(packed: &Path) -> [PathBuf; 2] {
-    [hot_set_path(packed), profile_path(packed)]
+fn side_files(packed: &Path) -> [PathBuf; 3] {
+    let measured = path_beside(packed);
+    [hot_set_path(packed), profile_path(packed), measured]
 }
 
 fn state_of(packed: &SourceIdentity) -> State {
@@ -111,7 +113,7 @@ fn state_of(packed: &SourceIdentity) -> State {
     }
 }
 
-/// Removes a packed model with its hot set and its profile. A program that runs it goes on: it has the file open.
+/// Removes a packed model with what is kept beside it: hot set, profile, measurements. A program that runs it goes on: it has the file open.
 ///
 /// # Errors
 /// The file cannot be removed.
@@ -126,8 +128,8 @@ pub fn remove(model: &CachedModel) -> Result<(), Error> {
     Ok(())
 }
 
-/// Removes what killed programs left in `folder`: files that were never finished, and hot sets and profiles without
-/// their model.
+/// Removes what killed programs left in `folder`: files that were never finished, and hot sets, profiles and
+/// measurements without their model.
 ///
 /// # Errors
 /// The folder cannot be listed.

@@ -6,6 +6,7 @@ use forebay_actors::runtime::NeuronOptions;
 use forebay_models::bundle::Bundle;
 use forebay_models::kv_type::KvType;
 use forebay_plans::expert_cache::ExpertCachePlan;
+use forebay_plans::fewer_experts::FewerExperts;
 use forebay_plans::plan::{Expected, Plan, Reason};
 use forebay_plans::preload::{PreloadWindow, SEQUENTIAL_GAIN};
 use forebay_plans::residency::{Loading, NeuronCachePlan, Pipeline, Residency, Sparsity};
@@ -40,6 +41,9 @@ pub struct PlanInForce {
     pub loading: Loading,
     /// What overlaps while a layer's FFN is computed.
     pub pipeline: Pipeline,
+    /// What is given up for speed, if anything is.
+    #[serde(skip_serializing_if = "FewerExperts::is_off")]
+    pub fewer_experts: FewerExperts,
     /// Layers of the model.
     pub layers: usize,
     /// Where the model's clusters are.
@@ -99,6 +103,7 @@ pub(crate) struct Parts<'a> {
     pub kv: KvType,
     pub sparsity: Sparsity,
     pub neurons: NeuronOptions,
+    pub fewer: FewerExperts,
     pub notes: &'a [String],
     pub made: Option<&'a Plan>,
 }
@@ -119,6 +124,7 @@ impl PlanInForce {
             policy: neurons.policy,
             loading: neurons.loading,
             pipeline: neurons.pipeline,
+            fewer_experts: parts.fewer,
             layers: parts.layers,
             clusters: ClusterCounts {
                 pinned: count(Residency::Pinned),

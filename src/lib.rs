@@ -46,7 +46,7 @@ mod stream;
 pub use chat::{
     ChatAnswer, ChatFinish, ChatItem, ChatItems, ChatRequest, ChatStream, Message, Role, ToolCall,
 };
-pub use engine::{Engine, EngineBuilder, Perplexity, PlanGoal, Session};
+pub use engine::{Decoded, Engine, EngineBuilder, Perplexity, PlanGoal, Session};
 pub use error::Error;
 pub use in_force::{ClusterCounts, PlanInForce, StreamWindow};
 pub use planner::{Measure, survey};
@@ -73,6 +73,7 @@ pub use forebay_models::tokenizer::{Detokenizer, EncodeOptions, TextPosition, To
 pub use forebay_plans::PlanError;
 pub use forebay_plans::budget::{Budget, BudgetItem, ImpossibleBudget};
 pub use forebay_plans::expert_cache::ExpertCachePlan;
+pub use forebay_plans::fewer_experts::FewerExperts;
 pub use forebay_plans::machine::{DiskProfile, MachineProfile};
 pub use forebay_plans::plan::{Choices, Expected, Plan, Reason};
 pub use forebay_plans::predictor_fit::FitOptions;

@@ -126,6 +126,8 @@ pub struct CacheStatistics {
     pub hit_rate: f64,
     /// 99th percentile over steps of the share of misses.
     pub miss_rate_p99: f64,
+    /// Clusters of experts that were left out, on request, because they were not in memory.
+    pub left_out_clusters: u64,
 }
 
 /// Reads during the generation.

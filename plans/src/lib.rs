@@ -12,6 +12,7 @@ pub mod error;
 pub mod expert_cache;
 #[cfg(test)]
 mod fake_tree;
+pub mod fewer_experts;
 pub mod giving_way;
 pub mod isa;
 pub mod kernel_files;

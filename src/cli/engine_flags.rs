@@ -8,6 +8,7 @@ use forebay::{DriverChoice, EngineBuilder, Error, Isa, KvType, PlanGoal, Sparsit
 use forebay_plans::limits::MemoryLimits;
 use forebay_plans::size::{MemorySize, SizeError, format_size};
 
+use super::expert_flags::ExpertFlags;
 use super::output::say;
 
 #[derive(Clone, Debug, Default, Args)]
@@ -23,6 +24,8 @@ pub struct EngineFlags {
     /// found for its --perplexity-rise, or 0.5].
     #[arg(long, value_name = "PART", value_parser = part, help_heading = "Model")]
     pub density: Option<f64>,
+    #[command(flatten)]
+    pub experts: ExpertFlags,
     /// Memory for the whole process: 2GiB, 600MiB, a share of what is available such as 50%, or auto: the minimum
     /// that is nearly as fast as all of it.
     #[arg(long, value_name = "SIZE", value_parser = memory, help_heading = "Memory")]
@@ -172,6 +175,7 @@ impl EngineFlags {
             builder = builder.density(density);
         }
         builder = builder
+            .fewer_experts(self.experts.fewer())
             .hot_set(!self.cold)
             .yields_memory(self.yield_memory)
             .kv_type(self.kv);

@@ -1,5 +1,6 @@
 //! `forebay eval`
 
+mod experts;
 mod kl;
 mod multiple_choice;
 mod perplexity;
@@ -7,7 +8,7 @@ mod perplexity;
 use std::path::Path;
 
 use clap::Subcommand;
-use forebay::Engine;
+use forebay::{Engine, EngineBuilder};
 use forebay_models::tokenizer::EncodeOptions;
 
 use super::engine_flags::EngineFlags;
@@ -22,6 +23,9 @@ pub enum Eval {
     Perplexity(Box<perplexity::Perplexity>),
     /// Divergence of a run from a reference: of a quantisation, a KV format, a threshold or predictors.
     Kl(Box<kl::Kl>),
+    /// Divergence of a run with --experts, --drop-cold-experts or --prefer-cached-experts from the run with all
+    /// experts, and what either reads.
+    Experts(Box<experts::Experts>),
     /// Accuracy on multiple-choice questions, such as HellaSwag's.
     MultipleChoice(Box<multiple_choice::MultipleChoice>),
 }
@@ -31,17 +35,28 @@ impl Eval {
         match self {
             Self::Perplexity(perplexity) => perplexity.execute(),
             Self::Kl(kl) => kl.execute(),
+            Self::Experts(experts) => experts.execute(),
             Self::MultipleChoice(questions) => questions.execute(),
         }
     }
 }
 
-/// An engine for texts of `ctx` tokens, most of whose logits are wanted.
-fn engine(model: &Path, ctx: usize, flags: &EngineFlags, quiet: bool) -> anyhow::Result<Engine> {
+/// Makes engines for texts of `ctx` tokens, most of whose logits are wanted.
+fn builder(
+    model: &Path,
+    ctx: usize,
+    flags: &EngineFlags,
+    quiet: bool,
+) -> anyhow::Result<EngineBuilder> {
     let builder = Engine::builder().model(model).context(ctx);
     let builder = builder.max_batch(BATCH.min(ctx)).max_logits(32);
     let builder = flags.configure(builder)?;
-    Ok(builder.on_preparation(reporter(quiet)).build()?)
+    Ok(builder.on_preparation(reporter(quiet)))
+}
+
+/// The engine of that builder.
+fn engine(model: &Path, ctx: usize, flags: &EngineFlags, quiet: bool) -> anyhow::Result<Engine> {
+    Ok(builder(model, ctx, flags, quiet)?.build()?)
 }
 
 /// Tokens of a text that is scored: no special ones in it.

@@ -11,6 +11,7 @@ mod comparison_flags;
 mod doctor;
 mod engine_flags;
 mod eval;
+mod expert_flags;
 mod follow;
 mod inspect;
 mod learn;

@@ -106,6 +106,9 @@ fn flag_of(name: &str) -> Option<&'static str> {
         ("repetitions", "--repetitions"),
         ("quant", "--quant"),
         ("shape", "--shape"),
+        ("experts", "--experts"),
+        ("drop_cold_experts", "--drop-cold-experts"),
+        ("prefer_cached_experts", "--prefer-cached-experts"),
     ];
     let found = flags.into_iter().find(|(parameter, _)| *parameter == name);
     found.map(|(_, flag)| flag)

@@ -11,6 +11,7 @@ use forebay::{
 use super::chat::Screen;
 use super::chat_flags::ChatFlags;
 use super::engine_flags::EngineFlags;
+use super::expert_flags::say_what_is_lost;
 use super::follow::{follow, prompt_bar};
 use super::model_argument::ModelArgument;
 use super::output::{explain, print_text, say, write_json};
@@ -117,6 +118,9 @@ impl Run {
         let engine = self.engine(&prompt)?;
         if self.verbose {
             explain(&engine);
+        }
+        if !self.quiet {
+            say_what_is_lost(&engine);
         }
         // Results go to standard output; if the statistics go there, nothing else does.
         let shows_text = self.stats.as_deref() != Some(Path::new("-"));

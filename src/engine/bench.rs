@@ -97,20 +97,23 @@ fn once(
         Phase::Prefill => evaluator.shared().max_batch,
         Phase::Decode => 1,
     };
-    let disk_before = evaluator.bytes_read();
+    let disk_before = evaluator.io_counters().bytes;
     let start = Instant::now();
     let mut left = tokens.len();
     for batch in tokens.chunks(batch) {
         left -= batch.len();
         let logits = test.phase == Phase::Decode || left == 0;
         let more = test.phase == Phase::Prefill && left > 0;
-        evaluator.step_of(batch, usize::from(logits), more)?;
+        match test.phase {
+            Phase::Decode => evaluator.decode(batch[0])?,
+            Phase::Prefill => evaluator.step_of(batch, usize::from(logits), more)?,
+        }
         measured
             .steps
             .count(batch.len(), evaluator.computed(), logits);
     }
     let speed = tokens.len() as f64 / start.elapsed().as_secs_f64();
-    measured.disk_bytes += evaluator.bytes_read() - disk_before;
+    measured.disk_bytes += evaluator.io_counters().bytes - disk_before;
     measured.tokens_per_second.push(speed);
     Ok(speed)
 }

@@ -10,6 +10,7 @@ use forebay_models::kv_type::KvType;
 use forebay_models::network::Network;
 use forebay_models::tokenizer::Tokenizer;
 use forebay_plans::cache_dir;
+use forebay_plans::fewer_experts::FewerExperts;
 use forebay_plans::giving_way::GivingWay;
 use forebay_plans::limits::MemoryLimits;
 use forebay_plans::process::rss_now;
@@ -56,6 +57,7 @@ pub struct EngineBuilder {
     pub(super) sparsity: Option<Sparsity>,
     density: Option<f64>,
     pub(super) neurons: NeuronOptions,
+    pub(super) fewer: FewerExperts,
     pub(super) hot_set: bool,
     pub(super) yields_memory: bool,
     pub(super) observer: Option<Arc<dyn Observer>>,
@@ -87,6 +89,7 @@ impl Default for EngineBuilder {
             sparsity: None,
             density: None,
             neurons: NeuronOptions::default(),
+            fewer: FewerExperts::default(),
             hot_set: true,
             yields_memory: false,
             observer: None,
@@ -351,6 +354,7 @@ impl EngineBuilder {
                 kv: self.kv_type,
                 sparsity,
                 neurons: self.neurons,
+                fewer: self.fewer,
                 notes: &prepared.notes,
                 made: made.as_ref(),
             }),

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
+use forebay_actors::io_counters::IoCounters;
 use forebay_actors::runtime::{Runtime, Shared, Step, StepDone};
 use forebay_stages::computed::Computed;
 
@@ -89,9 +90,9 @@ impl Evaluator {
         self.runtime.shared()
     }
 
-    /// Bytes that the I/O actor has read so far.
-    pub fn bytes_read(&self) -> u64 {
-        self.runtime.io_counters().bytes
+    /// What the I/O actor has read so far.
+    pub fn io_counters(&self) -> IoCounters {
+        self.runtime.io_counters()
     }
 
     /// How many Gates the last step computed in all layers, and how many Ups and Downs.
@@ -114,21 +115,35 @@ impl Evaluator {
         batches.try_for_each(|batch| self.token_rows.show(&shared, link, batch, 0))
     }
 
-    /// Runs `tokens` after the cached ones, with logits for the last `n_logits`. After an error, nothing that was read
-    /// ahead is used any more: by the next step the file may be repaired.
-    pub fn step(&mut self, tokens: &[u32], n_logits: usize) -> Result<(), Error> {
-        self.step_of(tokens, n_logits, false)
+    /// Runs a generated token after the cached ones, with logits.
+    pub fn decode(&mut self, token: u32) -> Result<(), Error> {
+        let decoding = Step {
+            decodes: true,
+            ..Step::default()
+        };
+        self.step(decoding, &[token], 1)
     }
 
-    /// The same for a part of a prompt; `more` tells whether another part follows.
+    /// Runs a part of a prompt after the cached tokens, with logits for the last `n_logits`; `more` tells whether
+    /// another part follows.
     pub fn step_of(&mut self, tokens: &[u32], n_logits: usize, more: bool) -> Result<(), Error> {
-        self.try_step(tokens, n_logits, more).inspect_err(|_| {
+        let reading = Step {
+            more,
+            ..Step::default()
+        };
+        self.step(reading, tokens, n_logits)
+    }
+
+    /// Runs `tokens` in such a step. After an error, nothing that was read ahead is used any more: by the next step the
+    /// file may be repaired.
+    fn step(&mut self, step: Step, tokens: &[u32], n_logits: usize) -> Result<(), Error> {
+        self.try_step(step, tokens, n_logits).inspect_err(|_| {
             self.token_rows.distrust();
             self.runtime.distrust();
         })
     }
 
-    fn try_step(&mut self, tokens: &[u32], n_logits: usize, more: bool) -> Result<(), Error> {
+    fn try_step(&mut self, step: Step, tokens: &[u32], n_logits: usize) -> Result<(), Error> {
         self.follow_budget()?;
         let shared = Arc::clone(self.runtime.shared());
         let link = self.runtime.rows().ok_or(Error::Stopped)?;
@@ -139,8 +154,7 @@ impl Evaluator {
         };
         let step = Step {
             tokens: of_step,
-            more,
-            ..Step::default()
+            ..step
         };
         let done = self.runtime.step(step, &mut self.reports);
         if let Err(fault) = done {

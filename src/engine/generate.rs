@@ -225,9 +225,10 @@ impl Runner {
             let start = Instant::now();
             match std::mem::take(&mut generation.interrupted) {
                 true => self.catch_up(generation)?,
-                false => self
-                    .evaluator
-                    .step(&generation.ids[generation.ids.len() - 1..], 1)?,
+                false => {
+                    let newest = generation.ids.last().copied().unwrap_or_default();
+                    self.evaluator.decode(newest)?;
+                }
             }
             self.evaluator.meter.decode_ns.push(nanos(start));
         }
@@ -409,6 +410,7 @@ impl Runner {
                 misses: meter.misses,
                 hit_rate: meter.hits as f64 / accesses,
                 miss_rate_p99: percentile(&meter.miss_rates, 0.99),
+                left_out_clusters: meter.left_out,
             },
             io: IoStatistics {
                 reads,

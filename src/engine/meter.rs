@@ -16,6 +16,8 @@ pub(super) struct Meter {
     pub prompt: PromptStatistics,
     pub hits: u64,
     pub misses: u64,
+    /// Clusters of experts that were left out.
+    pub left_out: u64,
     pub miss_rates: Vec<f64>,
     pub logits_hash: u64,
     /// Times charged to all cores when the generation began and at its last step.
@@ -29,6 +31,7 @@ impl Meter {
         let misses: u64 = reports.iter().map(|r| r.misses).sum();
         self.hits += hits;
         self.misses += misses;
+        self.left_out += reports.iter().map(|r| r.left_out).sum::<u64>();
         self.miss_rates
             .push(misses as f64 / (hits + misses).max(1) as f64);
         let charged: Vec<Charged> = reports.iter().map(|r| r.charged).collect();

@@ -4,8 +4,10 @@ mod bench;
 mod builder;
 mod chat;
 mod context;
+mod decoded;
 mod embed;
 mod evaluator;
+mod fewer_experts;
 mod generate;
 mod jobs;
 mod live_budget;
@@ -39,6 +41,8 @@ use tracing::field::Empty;
 
 pub use builder::EngineBuilder;
 pub(crate) use chat::chat_bytes;
+pub use decoded::Decoded;
+pub(crate) use fewer_experts::checked;
 pub(crate) use jobs::LastWords;
 pub use planning::PlanGoal;
 pub use score::Perplexity;
@@ -241,23 +245,7 @@ impl Engine {
         first: usize,
         mut each: impl FnMut(usize, &[f32]),
     ) -> Result<(), Error> {
-        self.facts.check_tokens(tokens)?;
-        if tokens.is_empty() {
-            return Err(Error::EmptyPrompt);
-        }
-        if tokens.len() > self.context() {
-            return Err(Error::ContextTooSmall {
-                tokens: tokens.len(),
-                context: self.context(),
-            });
-        }
-        if first >= tokens.len() {
-            let problem = format!(
-                "position {first} is beyond the {} tokens; give a smaller one",
-                tokens.len()
-            );
-            return Err(Error::parameter("first", problem));
-        }
+        self.check_positions(tokens, first)?;
         // One row ahead: the next step runs while the caller looks at this one's last row.
         let (rows, answer) = flume::bounded(1);
         let job = score::LogitsJob {
@@ -276,6 +264,23 @@ impl Engine {
             0 => Ok(()),
             _ => Err(self.jobs.ended()),
         }
+    }
+
+    /// Checks `tokens` from a caller who wants logits from position `first` onwards.
+    fn check_positions(&self, tokens: &[u32], first: usize) -> Result<(), Error> {
+        self.facts.check_tokens(tokens)?;
+        let (n, context) = (tokens.len(), self.context());
+        if n == 0 {
+            return Err(Error::EmptyPrompt);
+        }
+        if n > context {
+            return Err(Error::ContextTooSmall { tokens: n, context });
+        }
+        if first >= n {
+            let problem = format!("position {first} is beyond the {n} tokens; give a smaller one");
+            return Err(Error::parameter("first", problem));
+        }
+        Ok(())
     }
 
     /// Perplexity of `tokens` by llama.cpp's protocol: chunks of `ctx` tokens, the first replaced by BOS

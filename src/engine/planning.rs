@@ -83,8 +83,9 @@ impl EngineBuilder {
     ) -> Result<Plan, Error> {
         let model = self.model_path()?;
         self.choose_layout();
-        let (bundle, is_packed) =
+        let (mut bundle, is_packed) =
             packed::open_or_outline(&model, self.cache.as_deref(), &self.pack)?;
+        self.use_fewer_experts(&mut bundle.meta.network)?;
         let mut plan = self.plan_for(&bundle, is_packed, measure, progress)?;
         if !is_packed {
             let note = "the model has not been packed yet, which takes about as much room on the disk as it has";
@@ -162,7 +163,10 @@ impl EngineBuilder {
     pub(super) fn open(&mut self) -> Result<Bundle, Error> {
         let model = self.model_path()?;
         self.choose_layout();
-        packed::open(&model, self.cache.as_deref(), &self.pack, &mut self.report)
+        let cache = self.cache.as_deref();
+        let mut bundle = packed::open(&model, cache, &self.pack, &mut self.report)?;
+        self.use_fewer_experts(&mut bundle.meta.network)?;
+        Ok(bundle)
     }
 
     /// Thresholds skip single neurons, so neurons have to be stored one by one.

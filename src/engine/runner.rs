@@ -12,6 +12,7 @@ use forebay_traces::lane::TraceLane;
 use parking_lot::Mutex;
 
 use super::bench::BenchJob;
+use super::decoded::DecodeJob;
 use super::evaluator::Evaluator;
 use super::generate::{GenerateJob, Generation, Outcome};
 use super::jobs::Jobs;
@@ -27,6 +28,7 @@ pub(super) enum Job {
     /// A paused generation continues.
     Resume(Box<Generation>),
     Logits(Box<LogitsJob>),
+    Decode(Box<DecodeJob>),
     Score(Box<ScoreJob>),
     Bench(Box<BenchJob>),
     /// The budget was changed, perhaps while the engine is idle.
@@ -41,6 +43,7 @@ impl Job {
             Self::Generate(job) => Some(Box::new(job.sender.clone())),
             Self::Resume(generation) => Some(Box::new(generation.sender())),
             Self::Logits(job) => Some(Box::new(job.rows.clone())),
+            Self::Decode(job) => Some(Box::new(job.said.clone())),
             Self::Score(job) => Some(Box::new(job.said.clone())),
             Self::Bench(job) => Some(Box::new(job.said.clone())),
             Self::Budget | Self::Stop => None,
@@ -100,6 +103,7 @@ impl Runner {
                 Job::Generate(job) => self.generate(*job),
                 Job::Resume(generation) => self.proceed(*generation),
                 Job::Logits(job) => job.run(&mut self.evaluator),
+                Job::Decode(job) => job.answer(&mut self.evaluator),
                 Job::Score(job) => job.answer(&mut self.evaluator),
                 Job::Bench(job) => job.answer(&mut self.evaluator),
                 // A core that has ended says so to the next request.

@@ -207,6 +207,7 @@ impl EngineBuilder {
             plan: memory.residency,
             rule,
             neurons: self.neurons,
+            fewer: self.fewer,
             sequential_gain: facts.plan.sequential_gain,
             observer: self.observer.clone(),
             kernels,

@@ -5,7 +5,7 @@ use std::path::Path;
 
 use forebay_models::error::ModelError;
 use forebay_models::files::write_output;
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 use super::saved_logits::{Header, LogitsReader, LogitsWriter};
 use crate::engine::{Engine, best_and_log_sum, chunks_to_score};
@@ -15,7 +15,7 @@ use crate::error::Error;
 const NOTHING: f32 = -16.0;
 
 /// How far a run is from its reference.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct Divergence {
     /// Mean of `KL(reference || run)` over all positions, nats.
@@ -145,8 +145,9 @@ pub fn compare(
     Ok(sums.result())
 }
 
+/// Of the positions so far.
 #[derive(Default)]
-struct Sums {
+pub(super) struct Sums {
     divergences: Vec<f64>,
     same_top: usize,
     squares: f64,
@@ -157,7 +158,7 @@ struct Sums {
 impl Sums {
     /// Adds a position: the reference's log-probabilities and the run's logits, `[vocabulary]` each, and the token that
     /// came next.
-    fn add(&mut self, reference: &[f32], logits: &[f32], next: usize) {
+    pub(super) fn add(&mut self, reference: &[f32], logits: &[f32], next: usize) {
         let (best, log_sum) = best_and_log_sum(logits);
         let (reference_best, _) = best_and_log_sum(reference);
         let each = reference.iter().zip(logits).filter(|(r, _)| **r > NOTHING);
@@ -173,7 +174,7 @@ impl Sums {
         self.reference_nll -= reference_log_p;
     }
 
-    fn result(&self) -> Divergence {
+    pub(super) fn result(&self) -> Divergence {
         let count = self.divergences.len();
         let n = count.max(1) as f64;
         let mean = self.divergences.iter().sum::<f64>() / n;

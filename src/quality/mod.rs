@@ -3,8 +3,11 @@
 
 mod choices;
 mod divergence;
+mod experts;
 mod saved_logits;
 
 pub use choices::{Choices, Question, choose};
 pub use divergence::{Divergence, compare, save};
+pub(crate) use experts::path_beside;
+pub use experts::{AllExperts, ExpertsDivergence};
 pub use saved_logits::{Header, LogitsReader, LogitsWriter};

@@ -28,6 +28,9 @@ pub struct Boards {
     predictor: F32Board,
     /// Logits of the experts, `[max_batch, router_width of the layer]`; empty if the model has none.
     router: F32Board,
+    /// How many clusters of each expert of a layer each core has in memory, `[threads, widest_router]`; written where
+    /// experts in memory are preferred.
+    pub held: F32Board,
     /// Each core's share of the FFN in fixed point, `[threads][max_batch, d_model]`.
     pub shares: Vec<I64Board>,
     /// `[max_logits, vocab_size]`.
@@ -57,6 +60,7 @@ impl Boards {
             output: F32Board::new(max_batch * d),
             predictor: F32Board::new(max_batch * rank),
             router: F32Board::new(max_batch * network.widest_router()),
+            held: F32Board::new(threads * network.widest_router()),
             shares: (0..threads).map(|_| I64Board::new(max_batch * d)).collect(),
             logits: F32Board::new(max_logits * network.vocab_size),
             input_rows: F32Board::new(max_batch * network.inputs_width()),
@@ -78,7 +82,8 @@ impl Boards {
         let mixers =
             network.widest_mixer_in() + network.widest_latents() + network.widest_mixer_out();
         let columns = 2 * d + mixers + rank + network.widest_router() + inputs;
-        (max_batch * columns + max_logits * network.vocab_size) * size_of::<f32>()
+        let held = threads * network.widest_router();
+        (max_batch * columns + max_logits * network.vocab_size + held) * size_of::<f32>()
             + threads * max_batch * d * size_of::<i64>()
     }
 

@@ -62,6 +62,8 @@ pub struct Frame<'a> {
     pub tokens: &'a [TokenPlace],
     /// Whether more of the same prompt follows.
     pub more: bool,
+    /// Clusters of minor experts ([`Routes::is_minor`]) are left out if they are not in memory; 0 leaves none out.
+    pub drop_cold: f32,
     /// The phase's input, `[n_tokens, columns]`.
     pub input: &'a Activations,
     /// The same before it was quantised, and in which form it was; empty in phases without experts.
@@ -126,6 +128,17 @@ impl<'a> Frame<'a> {
             }
             _ => ClusterTokens::all(self.n_tokens()),
         }
+    }
+
+    /// Whether a cluster is left out, because it is not in memory and would change little.
+    pub fn leaves_out(&self, item: &Item) -> bool {
+        if self.drop_cold == 0.0 {
+            return false;
+        }
+        let (Some(expert), Some(key)) = (item.expert, item.source.key()) else {
+            return false;
+        };
+        !self.weights.experts.has(key) && self.routes.is_minor(expert, self.drop_cold)
     }
 
     /// Tokens of the step.

@@ -41,7 +41,16 @@ const CONTRACT: [(&str, &[&str]); 7] = [
             "ms_p99",
         ],
     ),
-    ("/cache", &["hits", "misses", "hit_rate", "miss_rate_p99"]),
+    (
+        "/cache",
+        &[
+            "hits",
+            "misses",
+            "hit_rate",
+            "miss_rate_p99",
+            "left_out_clusters",
+        ],
+    ),
     (
         "/io",
         &[

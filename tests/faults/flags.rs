@@ -10,7 +10,7 @@ use crate::refusal::{refused, refused_to_write, text};
 use crate::scratch::Scratch;
 
 /// Flags behind `run -p "the" -n 2`, or instead of them, and what the message mentions.
-const FLAGS: [(&[&str], &[&str]); 35] = [
+const FLAGS: [(&[&str], &[&str]); 37] = [
     (
         &["--threads", "0"],
         &["0 threads", "at least one", "--threads"],
@@ -48,6 +48,11 @@ const FLAGS: [(&[&str], &[&str]); 35] = [
     (&["--memory", "20000000TiB"], &["--memory", "16 EiB"]),
     (&["--memory", "0"], &["0 B", "the minimum is", "--memory"]),
     (&["--memory", "1"], &["1 B", "the minimum is", "--memory"]),
+    (&["--experts", "1"], &["--experts", "no experts"]),
+    (
+        &["--drop-cold-experts", "0.5"],
+        &["--drop-cold-experts", "no experts"],
+    ),
     (&["--colour", "red"], &["--colour"]),
 ];
 

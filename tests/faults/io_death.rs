@@ -13,6 +13,7 @@ use forebay_actors::memory::WeightMemory;
 use forebay_actors::runtime::{NeuronOptions, Runtime, RuntimeOptions, Shared, Step, StepTokens};
 use forebay_models::bundle::Bundle;
 use forebay_models::kv_type::KvType;
+use forebay_plans::fewer_experts::FewerExperts;
 use forebay_plans::preload::SEQUENTIAL_GAIN;
 use forebay_plans::program::compile;
 use forebay_plans::residency::{
@@ -124,6 +125,7 @@ fn graph(scratch: &Scratch, reads: usize, death: Death) -> Runtime {
     let shared = Arc::new(Shared {
         rule: Rule::new(Sparsity::Dense, network.ffn(0).activation, Vec::new()),
         neurons: NeuronOptions::default(),
+        fewer: FewerExperts::default(),
         sequential_gain: SEQUENTIAL_GAIN,
         observer: None,
         boards: Boards::new(network, threads, 1, 1, 0),

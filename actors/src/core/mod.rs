@@ -232,6 +232,7 @@ impl Core {
         let gated = std::mem::take(&mut stages.gc.computed);
         let early = std::mem::take(&mut stages.early.computed);
         let live = std::mem::take(&mut stages.udc.computed);
+        let left_out = std::mem::take(&mut stages.pred.left_out);
         let layer = self.layer();
         let (charged_before, charged) = self.recorder.end_step(layer);
         // The engine thread takes the tokens back for the next step.
@@ -240,6 +241,7 @@ impl Core {
             rank: self.rank,
             hits: neurons.hits + whole.hits,
             misses: neurons.misses + whole.misses,
+            left_out,
             gated: gated.plus(early),
             live,
             charged_before,

@@ -25,6 +25,7 @@ use forebay_stages::neuron_store::{NeuronRules, NeuronStore};
 use forebay_stages::pred::Pred;
 use forebay_stages::preload::Preload;
 use forebay_stages::recurrent::Recurrent;
+use forebay_stages::router::Preference;
 use forebay_stages::rows::{Rows, SharedRows};
 use forebay_stages::udc::Udc;
 use forebay_stages::udio::Udio;
@@ -127,7 +128,7 @@ pub(crate) fn build_core(shared: &Arc<Shared>, parts: CoreParts) -> Core {
         recurrent,
         qkv: vec![0.0; batch * network.widest_mixer_in()],
         heads: vec![0.0; batch * widest_mixed(network)],
-        residual: Residual::new(network, batch, widest, shared.predictor_rank()),
+        residual: residual(shared, widest),
         expert_input: expert_input(network, batch),
         weights: Weights::new(Arc::clone(&shared.resident), evictable, store, experts),
         out: Outbox::new(flights),
@@ -202,6 +203,16 @@ fn expert_input(network: &Network, batch: usize) -> ExpertInput {
         0 => ExpertInput::new(0, 0),
         _ => ExpertInput::new(batch, network.d_model),
     }
+}
+
+/// The residual stream, with what is kept to choose experts in memory, if they are preferred.
+fn residual(shared: &Shared, widest: usize) -> Residual {
+    let network = shared.network();
+    let mut residual = Residual::new(network, shared.max_batch, widest, shared.predictor_rank());
+    let sizes = (network.n_layers(), network.widest_router());
+    let preference = || Preference::new(sizes, shared.fewer.prefer_cached);
+    residual.preference = shared.prefers_cached().then(preference);
+    residual
 }
 
 /// Bytes of [`expert_input`].

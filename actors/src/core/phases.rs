@@ -12,6 +12,7 @@ use forebay_traces::record::{Counter, Reason, Stage};
 
 use super::residual::Surroundings;
 use super::{Core, State};
+use crate::runtime::{Shared, Step};
 use crate::wiring::{Stages, Wiring, release};
 
 /// A core taken apart, so that its stages can work within the frame of the phase.
@@ -41,6 +42,7 @@ impl Core {
             ..
         } = self;
         let program = prompts.program().unwrap_or(program);
+        let drop_cold = drop_cold(shared, step);
         let n_tokens = step.tokens.places.len();
         let frame = Frame {
             bundle: &shared.bundle,
@@ -53,6 +55,7 @@ impl Core {
             number,
             tokens: &step.tokens.places,
             more: step.more,
+            drop_cold,
             input: &residual.input,
             rows: residual.input_rows(n_tokens, shared.network().d_model),
             routes: &residual.routes,
@@ -97,6 +100,7 @@ impl Core {
             n_tokens: self.step.tokens.places.len(),
             wanted: &self.step.tokens.wanted,
             rank: shared.predictor_rank(),
+            decodes: self.step.decodes,
         };
         let d_model = shared.network().d_model;
         let routes = |prepare: &Prepare| matches!(prepare, Prepare::Route { .. });
@@ -138,16 +142,17 @@ impl Core {
     /// are more than flights, since then some would be held that nobody takes.
     fn want_experts(&mut self, number: usize) {
         let program = self.prompts.program().unwrap_or(&self.program);
-        let layer = program.phases[number].layer;
-        let mut later = program.phases[number..].iter();
-        let Some(phase) = later.find(|phase| phase.layer == layer && phase.is_routed()) else {
+        let Some(phase) = program.routed_after(number) else {
             return;
         };
         let routes = &self.residual.routes;
+        let share = drop_cold(&self.shared, &self.step);
         let wanted = |item: &&Item| item.expert.is_some_and(|e| !routes.of(e).0.is_empty());
         let wanted = phase.neurons().iter().filter(wanted);
         if wanted.clone().count() <= self.stages.pred.flights() {
-            let keys = wanted.filter_map(|item| item.source.key());
+            let is_minor = |e: u16| share > 0.0 && routes.is_minor(e, share);
+            let keys = wanted
+                .filter_map(|item| Some((item.source.key()?, item.expert.is_some_and(is_minor))));
             self.weights.experts.want_ahead(keys);
         }
     }
@@ -248,6 +253,21 @@ impl Core {
         }
     }
 
+    /// If experts in memory are preferred: tells all cores which clusters this one has, before they choose.
+    fn publish_held(&mut self, number: usize) {
+        let program = self.prompts.program().unwrap_or(&self.program);
+        let (Some(preference), Some(phase)) = (
+            &mut self.residual.preference,
+            program.routed_after(number).filter(|_| self.step.decodes),
+        ) else {
+            return;
+        };
+        let experts = self.shared.network().experts(phase.layer);
+        let items = (phase.neurons(), experts.map_or(0, |e| e.count));
+        let board = (&self.shared.boards.held, self.rank);
+        preference.publish(items, &self.weights.experts, board);
+    }
+
     /// Publishes the core's part, and waits for the others.
     fn end_phase(&mut self, number: usize) {
         if let Work::Neurons { part, .. } = &self.program().phases[number].work
@@ -257,6 +277,9 @@ impl Core {
             let share = &self.stages.udc.share()[..len];
             self.shared.boards.shares[self.rank].write(0, share);
             self.count_queues();
+        }
+        if self.residual.preference.is_some() && self.program().phases[number].is_router() {
+            self.publish_held(number);
         }
         self.state = State::Await {
             epoch: self.member.arrive(),
@@ -342,5 +365,13 @@ impl Core {
             Work::Rows(rows) if rows.stage == Stage::Pred => Reason::Pred,
             _ => Reason::Barrier,
         }
+    }
+}
+
+/// [`Frame::drop_cold`] of a step.
+fn drop_cold(shared: &Shared, step: &Step) -> f32 {
+    match step.decodes {
+        true => shared.fewer.drop_cold,
+        false => 0.0,
     }
 }

@@ -10,7 +10,7 @@ use forebay_plans::program::{Board, GatedInputs, Join, NormAt, Phase, Prepare, W
 use forebay_stages::boards::Boards;
 use forebay_stages::frame::Observer;
 use forebay_stages::kernels::{Activations, Form, KernelTable};
-use forebay_stages::router::{self, Routes};
+use forebay_stages::router::{self, Preference, Routes};
 use forebay_stages::udc::add_to_residual;
 
 /// The residual stream of one core, and the inputs made from it.
@@ -38,6 +38,8 @@ pub(super) struct Residual {
     pub hidden: Activations,
     /// Which experts the tokens use.
     pub routes: Routes,
+    /// For choosing experts in memory, if they are preferred.
+    pub preference: Option<Preference>,
 }
 
 /// What preparing a phase needs besides the residual stream.
@@ -51,6 +53,8 @@ pub(super) struct Surroundings<'a> {
     pub wanted: &'a [u32],
     /// Largest rank of the predictors.
     pub rank: usize,
+    /// Whether the token was generated.
+    pub decodes: bool,
 }
 
 impl Surroundings<'_> {
@@ -67,7 +71,7 @@ impl Surroundings<'_> {
 }
 
 impl Residual {
-    /// Room for `batch` tokens of `widest` columns, and predictors of at most `rank`.
+    /// Room for `batch` tokens of `widest` columns, and predictors of at most `rank`, without a preference.
     pub fn new(network: &Network, batch: usize, widest: usize, rank: usize) -> Self {
         let d_model = network.d_model;
         Self {
@@ -82,6 +86,7 @@ impl Residual {
             form: Form::Panels,
             hidden: Activations::new(batch, rank),
             routes: Routes::new(network, batch),
+            preference: None,
         }
     }
 
@@ -96,6 +101,7 @@ impl Residual {
             + (d_model + normed_width(network) + 3 * network.input_width()) * 4
             + Activations::bytes_for(batch, widest)
             + router::bytes_for(network, batch)
+            + Preference::bytes_for((network.n_layers(), network.widest_router()))
             + hidden
     }
 
@@ -227,13 +233,23 @@ impl Residual {
 
     /// Chooses the tokens' experts.
     fn route(&mut self, around: &Surroundings<'_>, biases: &Range<usize>) {
-        let Some(experts) = around.bundle.meta.network.experts(around.phase.layer) else {
+        let layer = around.phase.layer;
+        let Some(experts) = around.bundle.meta.network.experts(layer) else {
             return;
         };
         let logits = &mut self.rows[..around.n_tokens * experts.router_width()];
         around.boards.board(Board::Router).read(0, logits);
         let biases = &around.bundle.vectors.values()[biases.clone()];
-        self.routes.route(experts, biases, logits);
+        let mut bonus: &[f32] = &[];
+        if let Some(preference) = &mut self.preference {
+            preference.learn(layer, experts, logits);
+            if let (true, Some(geometry)) = (around.decodes, &around.bundle.meta.experts[layer]) {
+                let held = (&around.boards.held, around.boards.shares.len());
+                let clusters = experts.d_ff.div_ceil(geometry.neurons);
+                bonus = preference.bonus((layer, experts), held, clusters);
+            }
+        }
+        self.routes.route(experts, (biases, bonus), logits);
     }
 
     /// Adds all cores' FFN shares to the residual stream: integers, so in any order. The biases are Down's,

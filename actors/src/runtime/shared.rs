@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use forebay_models::bundle::{Bundle, DirectoryEntry};
 use forebay_models::network::{Content, Network};
+use forebay_plans::fewer_experts::FewerExperts;
 use forebay_plans::program::Options;
 use forebay_plans::residency::{Loading, Pipeline, ResidencyPlan};
 use forebay_stages::attention::KvRoom;
@@ -49,6 +50,8 @@ pub struct Shared {
     pub rule: Rule,
     /// How neurons are kept and read.
     pub neurons: NeuronOptions,
+    /// Which experts are left out, or preferred.
+    pub fewer: FewerExperts,
     /// How much faster the disk reads whole clusters than single neurons.
     pub sequential_gain: f64,
     /// Sees what is computed, if anybody wants to.
@@ -83,6 +86,11 @@ impl Shared {
     /// The largest rank of a predictor that is used, 0 if none is.
     pub fn predictor_rank(&self) -> usize {
         predictor_rank(&self.bundle, self.rule.is_predicted())
+    }
+
+    /// Whether experts in memory are preferred to others; where all are, there is nothing to prefer.
+    pub fn prefers_cached(&self) -> bool {
+        self.fewer.prefer_cached > 0.0 && self.plan.expert_cache.cells > 0
     }
 
     /// Directory entry of a cluster.

@@ -38,6 +38,8 @@ pub struct Step {
     pub tokens: Arc<StepTokens>,
     /// Whether more of the same prompt follows, so that its weights may be read ahead.
     pub more: bool,
+    /// Whether its one token was generated, and is no part of a prompt: then experts may be left out.
+    pub decodes: bool,
     /// Whether weights that were read ahead are to be read again, because something went wrong before this step.
     /// `Steps` sets it after a failed step.
     pub read_again: bool,
@@ -71,6 +73,8 @@ pub struct StepDone {
     pub hits: u64,
     /// Live FFN neurons that had to be read.
     pub misses: u64,
+    /// Clusters of experts that were left out because they were not in memory.
+    pub left_out: u64,
     /// Computed Gates.
     pub gated: Computed,
     /// Computed Ups and Downs.

@@ -4,6 +4,7 @@ use forebay_actors::io::simulated::Weather;
 use forebay_models::bundle::{Bundle, FfnGeometry, FfnLayout};
 use forebay_models::network::Content;
 use forebay_plans::expert_cache::ExpertCachePlan;
+use forebay_plans::fewer_experts::FewerExperts;
 use forebay_plans::residency::{
     Loading, NeuronCachePlan, Pipeline, Residency, ResidencyPlan, ResidencyRequest, STREAM_WINDOW,
     Sparsity, all_pinned_bytes, assign_owners, decide, least_weight_bytes,
@@ -37,6 +38,8 @@ pub struct Case {
     pub weights: Vec<usize>,
     /// Longest time that a turn takes, ns.
     pub turn_ns: usize,
+    /// Experts that are left out or preferred: what is right then is not known, but everything has to come to its end.
+    pub fewer: FewerExperts,
 }
 
 impl Case {
@@ -79,7 +82,20 @@ impl Case {
                 .map(|_| random.one_of(&[1, 1, 4, 16, 256]))
                 .collect(),
             turn_ns: random.one_of(&[1, 1_000, 20_000, 200_000]),
+            fewer: match bundle.meta.has_experts() && random.chance(30) {
+                true => fewer_experts(random),
+                false => FewerExperts::default(),
+            },
         }
+    }
+}
+
+fn fewer_experts(random: &mut Random) -> FewerExperts {
+    let mut share = || random.one_of(&[0.0, 0.1, 0.5, 1.0]);
+    FewerExperts {
+        per_token: None,
+        drop_cold: share(),
+        prefer_cached: share(),
     }
 }
 

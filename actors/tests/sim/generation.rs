@@ -171,6 +171,7 @@ fn one_step(world: &mut World, model: &Model, step: Batch) -> Result<(), Ended> 
         Step {
             tokens,
             more: step.more,
+            decodes: step.n_tokens == 1 && !step.more,
             ..Step::default()
         },
     )

@@ -146,6 +146,7 @@ impl World {
             bundle,
             plan: case.plan.clone(),
             neurons,
+            fewer: case.fewer,
             sequential_gain: SEQUENTIAL_GAIN,
             observer: None,
             kernels: KernelTable::best(),

@@ -15,10 +15,11 @@ use super::regular::open_regular;
 const PARTIAL: &str = ".partial-";
 
 /// What remains of writers that were killed is removed for targets of these names; other files are not ours.
-const OURS: [&str; 5] = [
+const OURS: [&str; 6] = [
     ".fbay",
     ".fbay.hot",
     ".fbay.profile",
+    ".fbay.experts",
     ".packing",
     "machine.json",
 ];
@@ -108,7 +109,7 @@ impl Partial {
     }
 
     /// The name that it has for now.
-    pub(crate) fn path(&self) -> &Path {
+    pub fn path(&self) -> &Path {
         &self.path
     }
 

@@ -108,6 +108,15 @@ impl Oracle {
         }
     }
 
+    /// From now on uses at most `most` experts for a token.
+    #[must_use]
+    pub fn with_experts(mut self, most: usize) -> Self {
+        let layers = self.network.layers.iter_mut();
+        let experts = layers.filter_map(|layer| layer.ffn.body.experts.as_mut());
+        experts.for_each(|experts| experts.used = experts.used.min(most));
+        self
+    }
+
     /// From now on rounds what the engine stores in fewer bits: keys and values to f16, and the input of every matrix
     /// that is stored in blocks to 8 bits (one scale per 32 elements). Remaining differences from the engine are then
     /// not due to its choice of precision.

@@ -371,6 +371,11 @@ impl Phase {
         matches!(self.work, Work::Neurons { routed: true, .. })
     }
 
+    /// Whether it computes the router's results.
+    pub fn is_router(&self) -> bool {
+        matches!(&self.work, Work::Rows(rows) if rows.board == Board::Router)
+    }
+
     /// Whether single neurons are read in it.
     pub fn is_by_neuron(&self) -> bool {
         let mut items = self.neurons().iter();
@@ -392,6 +397,13 @@ pub struct Program {
 }
 
 impl Program {
+    /// The phase, from `number` on, that computes the experts of that phase's layer.
+    pub fn routed_after(&self, number: usize) -> Option<&Phase> {
+        let layer = self.phases[number].layer;
+        let mut later = self.phases[number..].iter();
+        later.find(|phase| phase.layer == layer && phase.is_routed())
+    }
+
     /// The clusters in memory of each row phase, `[phases]`; empty for other phases.
     pub fn pinned_rows(&self) -> Vec<Vec<Item>> {
         let pinned = |phase: &Phase| match &phase.work {

@@ -14,6 +14,7 @@ use forebay::{Engine, Error};
 
 use super::chat_flags::ChatFlags;
 use super::engine_flags::EngineFlags;
+use super::expert_flags::say_what_is_lost;
 use super::model_argument::ModelArgument;
 use super::output::{explain, say};
 use super::progress::reporter;
@@ -73,6 +74,9 @@ impl Chat {
         let engine = self.engine()?;
         if self.verbose {
             explain(&engine);
+        }
+        if !self.quiet {
+            say_what_is_lost(&engine);
         }
         let settings = Settings {
             sampler,

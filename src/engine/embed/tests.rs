@@ -16,6 +16,7 @@ use forebay_models::bundle::{Bundle, PackOptions};
 use forebay_models::kv_type::KvType;
 use forebay_models::source;
 use forebay_models::tensor::TensorId;
+use forebay_plans::fewer_experts::FewerExperts;
 use forebay_plans::preload::SEQUENTIAL_GAIN;
 use forebay_plans::program::compile;
 use forebay_plans::residency::{
@@ -76,6 +77,7 @@ fn start(path: &Path, pinned: bool) -> (Runtime, Embedder) {
     let shared = Arc::new(Shared {
         rule: Rule::new(Sparsity::Dense, network.ffn(0).activation, Vec::new()),
         neurons: NeuronOptions::default(),
+        fewer: FewerExperts::default(),
         sequential_gain: SEQUENTIAL_GAIN,
         observer: None,
         boards: Boards::new(network, 1, BATCH, 1, 0),

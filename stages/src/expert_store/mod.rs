@@ -110,15 +110,16 @@ impl ExpertStore {
     }
 
     /// Flights will want the clusters `keys` in this step: those in memory are held, so that none of them makes room
-    /// for another, and reads of the others are due, as far as there are cells.
-    pub fn want_ahead(&mut self, keys: impl Iterator<Item = usize> + Clone) {
-        for key in keys.clone() {
+    /// for another, and reads of the others are due, as far as there are cells; but not of those that are marked, which
+    /// are left out unless they are in memory.
+    pub fn want_ahead(&mut self, keys: impl Iterator<Item = (usize, bool)> + Clone) {
+        for (key, _) in keys.clone() {
             if self.cache.slot_of(key).is_some() && self.acquire(key) {
                 self.hold_ahead(key);
             }
         }
-        for key in keys {
-            if self.cache.slot_of(key).is_some() {
+        for (key, is_minor) in keys {
+            if is_minor || self.cache.slot_of(key).is_some() {
                 continue;
             }
             if !self.blocked.is_empty() || !self.acquire(key) {
@@ -243,6 +244,11 @@ impl ExpertStore {
             }
             self.blocked.pop_front();
         }
+    }
+
+    /// Whether the cluster `key` is in memory, or on its way there.
+    pub fn has(&self, key: usize) -> bool {
+        self.cache.slot_of(key).is_some()
     }
 
     /// Whether a read is due or in flight.

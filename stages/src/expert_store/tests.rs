@@ -49,7 +49,7 @@ proptest! {
         for _ in 0..steps {
             let mut wanted: VecDeque<usize> = (0..clusters).filter(|_| random.below(2) == 0).collect();
             if random.below(2) == 0 {
-                store.want_ahead(wanted.iter().copied());
+                store.want_ahead(wanted.iter().map(|&key| (key, false)));
             }
             wanted.iter().for_each(|&key| store.want(key));
             let mut idle = 0;

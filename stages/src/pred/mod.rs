@@ -1,5 +1,6 @@
-//! Pred: at the start of an FFN all of the layer's clusters are here. It leaves out experts that no token uses. Where
-//! there are predictors, it asks them which neurons are worth computing; the others are not even read.
+//! Pred: at the start of an FFN all of the layer's clusters are here. It leaves out experts that no token uses, and on
+//! request clusters that would have to be read and change little. Where there are predictors, it asks them which neurons
+//! are worth computing; the others are not even read.
 
 mod rule;
 
@@ -27,6 +28,8 @@ pub struct Pred {
     next: usize,
     /// Clusters of the phase that were sent on.
     sent: usize,
+    /// Clusters that were left out although a token uses their expert, since that was last taken.
+    pub left_out: u64,
     /// Flights that are not under way. The last one back is the next to leave: its gates are still in the cache.
     #[allow(
         clippy::vec_box,
@@ -58,6 +61,7 @@ impl Pred {
         Self {
             next: 0,
             sent: 0,
+            left_out: 0,
             free: (0..flights).map(|_| flight()).collect(),
             fc2: fc2.collect(),
             scores: vec![
@@ -128,6 +132,11 @@ impl StageActor for Pred {
         for item in items.iter().skip(from) {
             if frame.tokens_of(item).n == 0 {
                 self.next += 1;
+                continue;
+            }
+            if frame.leaves_out(item) {
+                self.next += 1;
+                self.left_out += 1;
                 continue;
             }
             if self.sent - before == PER_TURN {

@@ -1,31 +1,80 @@
 //! The choice of one token's experts.
 
+use std::ops::Range;
+
 use forebay_models::network::{Groups, Router, Scores};
 
-/// Chooses a token's experts from its logits, `scores`, `[count]`, which become the scores: fills `chosen`, `[used]`,
-/// with their numbers and weights, the best first, those with lower numbers among equals. `biases`, `[count]`, are
-/// added for the choice only; they may be missing. `ranks`, `[count]`, is room for that.
-///
-/// Sums are in the order of the experts' numbers or ranks, so the same logits give the same bits. A logit that is not a
-/// number is chosen, and makes weights that are none.
-pub fn choose(
-    router: &Router,
-    scores: &mut [f32],
-    ranks: &mut [f32],
-    biases: &[f32],
-    chosen: &mut [(u32, f32)],
-) {
+/// One in this many of a token's experts, and at least one, is chosen whether it is in memory or not.
+const CERTAIN: usize = 4;
+
+/// A layer's router with what is added for the choice only.
+#[derive(Clone, Copy, Debug)]
+pub struct Choosing<'a> {
+    /// The router.
+    pub router: &'a Router,
+    /// Added to scores, `[count]`; empty if there are none.
+    pub biases: &'a [f32],
+    /// Added to logits, `[count]`, of experts in memory; empty if they are not preferred. The best of the experts are
+    /// chosen without: one in [`CERTAIN`].
+    pub bonus: &'a [f32],
+}
+
+impl Choosing<'_> {
+    /// Chooses a token's experts from its `logits`, `[count]`: fills `chosen`, `[used]`, with their numbers and
+    /// weights, the best first, those with lower numbers among equals. `scores` and `ranks`, `[count]`, are room.
+    ///
+    /// Sums are in the order of the experts' numbers or ranks, so the same logits give the same bits. A logit that is
+    /// not a number is chosen, and makes weights that are none.
+    pub fn choose(
+        &self,
+        logits: &[f32],
+        (scores, ranks): (&mut [f32], &mut [f32]),
+        chosen: &mut [(u32, f32)],
+    ) {
+        scores.copy_from_slice(logits);
+        make_scores(self.router, scores);
+        ranks.copy_from_slice(scores);
+        self.make_ranks(ranks);
+        let certain = match self.bonus.is_empty() {
+            true => chosen.len(),
+            false => chosen.len().div_ceil(CERTAIN),
+        };
+        take_best(ranks, scores, chosen, 0..certain);
+        if certain < chosen.len() {
+            ranks.copy_from_slice(logits);
+            ranks.iter_mut().zip(self.bonus).for_each(|(r, b)| *r += b);
+            make_scores(self.router, ranks);
+            self.make_ranks(ranks);
+            for (expert, _) in &chosen[..certain] {
+                ranks[*expert as usize] = f32::NEG_INFINITY;
+            }
+            let rest = certain..chosen.len();
+            take_best(ranks, scores, chosen, rest);
+        }
+        weigh(self.router, chosen);
+    }
+
+    /// Scores become what experts are chosen by.
+    fn make_ranks(&self, ranks: &mut [f32]) {
+        ranks.iter_mut().zip(self.biases).for_each(|(r, b)| *r += b);
+        if let Some(groups) = self.router.groups {
+            restrict(groups, ranks);
+        }
+    }
+}
+
+/// Logits become scores.
+fn make_scores(router: &Router, values: &mut [f32]) {
     match router.scores {
-        Scores::Softmax => softmax(scores),
-        Scores::Sigmoid => scores.iter_mut().for_each(|v| *v = sigmoid(*v)),
+        Scores::Softmax => softmax(values),
+        Scores::Sigmoid => values.iter_mut().for_each(|v| *v = sigmoid(*v)),
         Scores::SoftmaxOfChosen => {}
     }
-    ranks.copy_from_slice(scores);
-    ranks.iter_mut().zip(biases).for_each(|(r, b)| *r += b);
-    if let Some(groups) = router.groups {
-        restrict(groups, ranks);
-    }
-    for i in 0..chosen.len() {
+}
+
+/// Fills `places` of `chosen` with those of the highest ranks, and takes them out of `ranks`.
+fn take_best(ranks: &mut [f32], scores: &[f32], chosen: &mut [(u32, f32)], places: Range<usize>) {
+    for i in places {
         let mut next = best(ranks);
         if ranks[next] == f32::NEG_INFINITY {
             // Logits may be that, too: no expert is chosen twice.
@@ -36,7 +85,6 @@ pub fn choose(
         chosen[i] = (next as u32, scores[next]);
         ranks[next] = f32::NEG_INFINITY;
     }
-    weigh(router, chosen);
 }
 
 /// Scores of the chosen experts become weights.

@@ -2,12 +2,14 @@
 //! the same logits.
 
 mod choice;
+mod preference;
 #[cfg(test)]
 mod tests;
 
 use forebay_models::network::{Experts, Network};
 
-pub use choice::choose;
+pub use choice::Choosing;
+pub use preference::Preference;
 
 /// The experts of a layer that the tokens of a step use.
 #[derive(Debug, Default)]
@@ -58,9 +60,9 @@ impl Routes {
         }
     }
 
-    /// Routes the tokens of a step by the router's results, `[n_tokens, router_width]`. `biases`, `[count]`, are added
-    /// for the choice; they may be missing.
-    pub fn route(&mut self, experts: &Experts, biases: &[f32], logits: &[f32]) {
+    /// Routes the tokens of a step by the router's results, `[n_tokens, router_width]`. `biases` and `bonus`, `[count]`,
+    /// are added for the choice; they may be missing. See [`Choosing`].
+    pub fn route(&mut self, experts: &Experts, (biases, bonus): (&[f32], &[f32]), logits: &[f32]) {
         let (count, width) = (experts.count, experts.router_width());
         self.used = experts.used;
         self.shared.clear();
@@ -68,12 +70,16 @@ impl Routes {
         self.scores.clear();
         self.scores.resize(2 * count, 0.0);
         let (scores, ranks) = self.scores.split_at_mut(count);
+        let choosing = Choosing {
+            router: &experts.router,
+            biases,
+            bonus,
+        };
         for row in logits.chunks_exact(width) {
-            scores.copy_from_slice(&row[..count]);
             let first = self.chosen.len();
             self.chosen.resize(first + experts.used, (0, 0.0));
             let chosen = &mut self.chosen[first..];
-            choose(&experts.router, scores, ranks, biases, chosen);
+            choosing.choose(&row[..count], (scores, ranks), chosen);
             self.shared
                 .extend(row[count..].iter().map(|gate| 1.0 / (1.0 + (-gate).exp())));
         }
@@ -120,5 +126,12 @@ impl Routes {
     /// Factors of what every token uses, `[n_tokens]`; none if it has none.
     pub fn shared(&self) -> &[f32] {
         &self.shared
+    }
+
+    /// Whether the weight of an expert that a step's only token uses is less than the part `share` of the largest.
+    pub fn is_minor(&self, expert: u16, share: f32) -> bool {
+        let largest = self.chosen(0).iter().map(|(_, w)| *w).fold(0.0, f32::max);
+        // The largest itself is not less, nor is what is not a number.
+        self.of(expert).1.iter().all(|w| *w < share * largest)
     }
 }

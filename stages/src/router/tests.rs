@@ -1,9 +1,14 @@
 //! The choice against a sort, and the lists of tokens against the choice.
 
 use forebay_models::network::{Experts, Groups, Router, Scores};
+use forebay_plans::program::{Item, Source};
+use forebay_queues::board::F32Board;
+use forebay_queues::slab::{PAGE, Slab};
 use proptest::prelude::*;
 
-use super::{Routes, choose};
+use super::{Choosing, Preference, Routes};
+use crate::cache::PolicyKind;
+use crate::expert_store::{ExpertMemory, ExpertStore};
 use crate::random::Random;
 
 fn router(scores: Scores, groups: Option<Groups>) -> Router {
@@ -30,9 +35,23 @@ fn experts(count: usize, used: usize, shared_gate: bool) -> Experts {
 }
 
 fn chosen(router: &Router, logits: &[f32], biases: &[f32], used: usize) -> Vec<(u32, f32)> {
-    let (mut scores, mut ranks) = (logits.to_vec(), vec![0.0; logits.len()]);
+    chosen_with(router, logits, (biases, &[]), used)
+}
+
+fn chosen_with(
+    router: &Router,
+    logits: &[f32],
+    (biases, bonus): (&[f32], &[f32]),
+    used: usize,
+) -> Vec<(u32, f32)> {
+    let (mut scores, mut ranks) = (vec![0.0; logits.len()], vec![0.0; logits.len()]);
     let mut chosen = vec![(0, 0.0); used];
-    choose(router, &mut scores, &mut ranks, biases, &mut chosen);
+    let choosing = Choosing {
+        router,
+        biases,
+        bonus,
+    };
+    choosing.choose(logits, (&mut scores, &mut ranks), &mut chosen);
     chosen
 }
 
@@ -67,7 +86,7 @@ proptest! {
         // The second step replaces the first.
         for _ in 0..2 {
             let logits = random.numbers(n_tokens * experts.router_width());
-            routes.route(&experts, &[], &logits);
+            routes.route(&experts, (&[], &[]), &logits);
         }
         let mut pairs = 0;
         for e in 0..count as u16 {
@@ -160,4 +179,113 @@ fn what_is_not_a_number_is_noticed() {
         2,
     );
     assert_eq!(ours.iter().map(|c| c.0).collect::<Vec<_>>(), [2, 3]);
+}
+
+#[test]
+fn a_bonus_counts_for_the_choice_only_and_not_against_the_best() {
+    let softmax = router(Scores::SoftmaxOfChosen, None);
+    let logits = [3.0, 2.0, 1.0, 0.0, -1.0];
+    let ids = |bonus: &[f32], used| {
+        let ours = chosen_with(&softmax, &logits, (&[], bonus), used);
+        ours.iter().map(|c| c.0).collect::<Vec<_>>()
+    };
+    assert_eq!(ids(&[], 3), [0, 1, 2]);
+    assert_eq!(ids(&[0.0; 5], 3), [0, 1, 2]);
+    // The fourth overtakes the third, and the last the second; nobody the first.
+    assert_eq!(ids(&[0.0, 0.0, 0.0, 1.5, 0.0], 3), [0, 1, 3]);
+    assert_eq!(ids(&[0.0, 0.0, 0.0, 0.0, 9.0], 3), [0, 4, 1]);
+    // Of five, two are certain.
+    assert_eq!(ids(&[0.0, 0.0, 0.0, 9.0, 11.0], 5), [0, 1, 4, 3, 2]);
+    let ours = chosen_with(&softmax, &logits, (&[], &[0.0, 0.0, 0.0, 0.0, 9.0]), 2);
+    let [(0, a), (4, b)] = ours[..] else {
+        panic!("{ours:?}")
+    };
+    assert!(
+        (a / b - 4f32.exp()).abs() < 1e-3,
+        "weights are those without"
+    );
+}
+
+#[test]
+fn a_bonus_goes_with_biases_of_scores() {
+    let sigmoid = router(Scores::Sigmoid, None);
+    let biases = [0.0, 0.0, 0.5, 0.0];
+    let choice = |bonus: [f32; 4]| {
+        let ours = chosen_with(&sigmoid, &[2.0, 1.0, 0.0, 0.0], (&biases, &bonus), 2);
+        ours.iter().map(|c| c.0).collect::<Vec<_>>()
+    };
+    assert_eq!(choice([0.0; 4]), [2, 0]);
+    assert_eq!(choice([0.0, 0.0, 0.0, 3.0]), [2, 3]);
+}
+
+/// A cluster of an expert that is cached under this key.
+fn item(expert: u16, key: u32) -> Item {
+    Item {
+        cluster: key,
+        matrix: 0,
+        expert: Some(expert),
+        source: Source::Cached { key },
+    }
+}
+
+/// A cache of a core's four clusters, of which `held` are in memory.
+fn store(held: &[u32]) -> ExpertStore {
+    let mut slab = Slab::new(4 * PAGE).expect("small");
+    let memory = ExpertMemory {
+        cells: (0..4).map(|_| slab.carve(PAGE).expect("room")).collect(),
+        clusters: 4,
+        preloaded: held.to_vec(),
+    };
+    ExpertStore::new(memory, PolicyKind::default(), 4)
+}
+
+#[test]
+fn minor_experts_weigh_less_than_a_part_of_the_largest() {
+    let mut routes = Routes::default();
+    // Of the last two, one is half as heavy as the first, one is as heavy.
+    let logits = [4.0, 0.0, 4.0 - 2f32.ln(), 4.0];
+    routes.route(&experts(4, 4, false), (&[], &[]), &logits);
+    let minor = |share| {
+        (0..4)
+            .map(|e| routes.is_minor(e, share))
+            .collect::<Vec<_>>()
+    };
+    assert_eq!(minor(0.01), [false; 4]);
+    assert_eq!(minor(0.1), [false, true, false, false]);
+    assert_eq!(minor(0.6), [false, true, true, false]);
+    assert_eq!(minor(1.0), [false, true, true, false]);
+    routes.route(&experts(2, 2, false), (&[], &[]), &[f32::NAN, 0.0]);
+    assert!(!routes.is_minor(0, 1.0) && !routes.is_minor(1, 1.0));
+}
+
+#[test]
+fn experts_gain_by_what_all_cores_hold_of_them() {
+    let all = experts(3, 1, true);
+    let mut cores = [0, 1].map(|_| Preference::new((1, 4), 0.5));
+    let board = F32Board::new(8);
+    // Two clusters of each expert, one on each core; the shared gate's column is no expert's.
+    let items: Vec<Item> = (0..3).map(|e| item(e, u32::from(e))).collect();
+    for (rank, held) in [&[0, 1][..], &[1]].into_iter().enumerate() {
+        let store = store(held);
+        cores[rank].publish((&items, 3), &store, (&board, rank));
+    }
+    for core in &mut cores {
+        // Spreads of 2, 4 and one that is no number.
+        let logits = [
+            0.0,
+            1.0,
+            2.0,
+            99.0,
+            -1.0,
+            3.0,
+            0.0,
+            99.0,
+            f32::NAN,
+            f32::INFINITY,
+            0.0,
+            0.0,
+        ];
+        core.learn(0, &all, &logits);
+        assert_eq!(core.bonus((0, &all), (&board, 2), 2), [0.75, 1.5, 0.0]);
+    }
 }
