@@ -43,7 +43,7 @@ use crate::network::{self, Content, Network};
 use crate::tensor::{LayerTensor, TensorId, TensorMeta, TensorSource};
 use crate::tokenizer::TokenizerSpec;
 
-pub use planting::Planting;
+pub use planting::{Planting, Routing};
 pub use shape::Shape;
 
 use block::LEN;
@@ -98,10 +98,7 @@ impl SynthOptions {
             seed: 1,
             layers: None,
             rank: None,
-            planting: Planting {
-                density: shape.density,
-                ..Planting::default()
-            },
+            planting: shape.planting(),
         }
     }
 }
