@@ -66,6 +66,7 @@ pub(super) fn usual_hits(cached: f64, choice: f64) -> f64 {
 
 #[cfg(test)]
 mod tests {
+    use super::super::Streamed;
     use super::*;
 
     /// By experts per used one, parts of them in memory with the hits of LRU there.
@@ -113,5 +114,21 @@ mod tests {
             assert!((found - part).abs() < 1e-9, "{batch}: {found}");
         }
         assert_eq!(curves.of_batch(1 << 20, 0.125), 1.0);
+    }
+
+    #[test]
+    fn what_is_known_takes_the_place_of_what_is_usual() {
+        let streamed = Streamed {
+            experts_cached: 0.25,
+            expert_clusters: 100.0,
+            all_expert_clusters: 800.0,
+            ..Streamed::default()
+        };
+        let curves = ExpertCurves::new(&[(0.25, 0.5), (1.0, 0.0)], &[(2, 0.2), (4, 0.3)]);
+        assert_eq!(streamed.expert_hits(Some(&curves)), 0.5);
+        assert_eq!(streamed.expert_hits(None), usual_hits(0.25, 8.0));
+        let batch = streamed.experts_of_batch(4, Some(&curves));
+        assert!((batch - 0.3 * 0.75).abs() < 1e-9, "{batch}");
+        assert!(streamed.experts_of_batch(4, None) > batch);
     }
 }
