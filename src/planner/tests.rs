@@ -226,7 +226,7 @@ fn of_experts(folder: &Path) -> Bundle {
 /// The part of a bundle's bytes that is `percent` of it, in MiB.
 fn part_of(bundle: &Bundle, percent: u64) -> u64 {
     let all: u64 = bundle.clusters.iter().map(|e| e.padded_len() as u64).sum();
-    all * percent / 100 >> 20
+    (all * percent / 100) >> 20
 }
 
 /// What the cache of experts misses counts.

@@ -210,7 +210,7 @@ impl OfCore {
                 held.extend(cache.admit(key as usize));
             }
             held.drain(..).for_each(|cell| cache.release(cell));
-            if (set + 1) % layers == 0 {
+            if (set + 1).is_multiple_of(layers) {
                 cache.end_token();
             }
         }

@@ -155,7 +155,7 @@ impl Routes {
     fn distinct(&self, layer: &LayerRoutes, n: usize) -> f64 {
         let inside = |first: &usize| first % self.text + n <= self.text && first + n <= self.tokens;
         let windows = (0..self.tokens)
-            .filter(|first| first % self.text % n == 0)
+            .filter(|first| (first % self.text).is_multiple_of(n))
             .filter(inside);
         let all = windows.clone().map(|t| layer.distinct(t, n)).sum::<f64>();
         all / windows.count().max(1) as f64

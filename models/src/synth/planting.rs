@@ -20,9 +20,9 @@ use crate::network::{Attention, Network, RopePairing};
 /// activations. In the first ten tokens of a sequence, one and a half times as many neurons are active, since
 /// attention's mean is over fewer tokens.
 ///
-/// Of models with experts, `forebay synth` measures over 256 random tokens (parts of a token's experts that the one before
-/// used, too, by layer, and the one 1, 2, 4, 8 and 16 before, in the mean; the part of a layer's top 4, 8, 16 and 32; how
-/// many a layer's router names by the stream before the FFN before; hits of LRU with 12.5, 25 and 50% of them):
+/// Of models with experts, `forebay synth` measures over 256 random tokens (parts of a token's experts that the one
+/// before used, too, by layer, and the one 1, 2, 4, 8 and 16 before, in the mean; the part of a layer's top 4, 8, 16 and
+/// 32; how many a layer's router names by the stream before the FFN before; hits of LRU with 12.5, 25 and 50% of them):
 ///
 /// | shape | shared, of layers 0, 1, middle, last | of all | top | foreseen: second layer, middle | LRU |
 /// |---|---|---|---|---|---|
