@@ -75,6 +75,12 @@ impl ExpertProfile {
         self.counts.iter().map(Vec::len).eq(experts)
     }
 
+    /// Part of the wanted clusters that a cache of a part of all of them misses, interpolated between the sizes that
+    /// were tried.
+    pub fn miss_rate(&self, cached: f64) -> f64 {
+        1.0 - self.curves().hits(cached)
+    }
+
     /// What plans take from it.
     pub(crate) fn curves(&self) -> ExpertCurves {
         let misses: Vec<_> = self

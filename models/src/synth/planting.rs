@@ -27,6 +27,8 @@ use crate::network::{Attention, Network, RopePairing};
 /// | shape | shared, of layers 0, 1, middle, last | of all | top | foreseen: second layer, middle | LRU |
 /// |---|---|---|---|---|---|
 /// | qwen3-30b-a3b, 6 layers | 8, 20, 45, 15% | 29, 27, 25, 24, 23% | 22, 36, 54, 74% | 82, 87% | 42, 64, 89% |
+/// | smallthinker-4b, 12 layers | 17, 29, 51, 25% | 44, 40, 35, 31, 32% | 44, 68, 91% | 100, 100% | 44, 62, 88% |
+/// | mixtral-8x7b, 2 layers | 25, 28% | 27, 27, 26, 23, 30% | 57% | 81% | 0, 26, 51% |
 /// | tiny-experts, 8 layers | 23, 30, 48, 30% | 44, 43, 42, 40, 38% | 60, 87% | 84, 89% | 3, 47, 82% |
 ///
 /// Published of Qwen3-30B with 6 of its 128 experts: 7, 23, 40, 16%; 38, 29, 28, 27, 28%; 29, 44, 64, 86%; 89%; 57, 80,
