@@ -154,7 +154,9 @@ pub enum Error {
         model: String,
     },
     /// A profile was requested in a mode that wants all neurons.
-    #[error("a model whose neurons are all computed has nothing to profile")]
+    #[error(
+        "a model whose neurons are all computed, and that has no experts, has nothing to profile"
+    )]
     NothingToProfile,
     /// A bad profile file.
     #[error("{path}: not a profile ({source})")]

@@ -22,6 +22,7 @@ mod plan;
 mod profile;
 mod progress;
 mod remedy;
+mod routing_table;
 mod run;
 mod sampling;
 pub mod stopping;

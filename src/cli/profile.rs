@@ -1,10 +1,11 @@
 //! `forebay profile`
 
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 use anyhow::bail;
 use clap::Args;
-use forebay::learn::{MissPoint, Profile, ProfileText, measure_importance, profile};
+use forebay::learn::{ExpertProfile, MissPoint, Profile, ProfileText, measure_importance, profile};
 use forebay::{Engine, EngineBuilder, PolicyKind, Sparsity, packed};
 use forebay_models::bundle::Bundle;
 use forebay_models::gguf::write_imatrix;
@@ -42,7 +43,7 @@ pub struct ProfileCommand {
     /// Tokens of the text that are used.
     #[arg(long, value_name = "N", default_value_t = 2048)]
     tokens: usize,
-    /// Which neurons the simulated caches keep: frequency, two-queue, lru or window:K.
+    /// Which neurons and experts the simulated caches keep: frequency, two-queue, lru or window:K.
     #[arg(long, value_name = "NAME", default_value_t)]
     policy: PolicyKind,
     #[command(flatten)]
@@ -156,7 +157,18 @@ fn measured(
 }
 
 fn table(profile: &Profile) -> String {
-    let percent = |v: f64| format!("{:.1}%", v * 100.0);
+    let of_neurons = Some(neurons(profile)).filter(|_| !profile.misses.is_empty());
+    let of_experts = profile.experts.as_ref().map(|e| experts(profile, e));
+    let parts = of_neurons.into_iter().chain(of_experts);
+    parts.collect::<Vec<_>>().join("\n")
+}
+
+fn percent(v: f64) -> String {
+    format!("{:.1}%", v * 100.0)
+}
+
+/// What the text wants of single neurons.
+fn neurons(profile: &Profile) -> String {
     let wanted = &profile.wanted;
     let mean = wanted.iter().sum::<f64>() / wanted.len().max(1) as f64;
     let ends = |pick: fn(f64, f64) -> f64| wanted.iter().copied().reduce(pick).unwrap_or(0.0);
@@ -184,6 +196,36 @@ fn table(profile: &Profile) -> String {
             percent(*cached),
             percent(*miss_rate)
         );
+    }
+    text
+}
+
+/// Which experts the text uses.
+fn experts(profile: &Profile, e: &ExpertProfile) -> String {
+    let shares = |pairs: &BTreeMap<usize, f64>| {
+        let shown = pairs
+            .iter()
+            .map(|(n, share)| format!("{n}: {}", percent(*share)));
+        shown.collect::<Vec<_>>().join(", ")
+    };
+    let distinct = e.distinct.iter().map(|(n, d)| format!("{n}: {d:.1}"));
+    let weights = e.weights.iter().map(|w| format!("{w:.2}"));
+    let mut text = format!(
+        "{} tokens, experts, means over layers:\n- shared with the token so many before: {}\n- uses of a layer's so \
+         many most used: {}\n- different ones over so many tokens: {}\n- weights, the best first: {}\n\n| experts in \
+         memory | missed ({}, {} cores) | LRU | at best (Belady) | MB per token |\n|---|---|---|---|---|\n",
+        profile.tokens,
+        shares(&e.again),
+        shares(&e.top_share),
+        distinct.collect::<Vec<_>>().join(", "),
+        weights.collect::<Vec<_>>().join(" "),
+        profile.policy,
+        e.threads,
+    );
+    for p in &e.misses {
+        let [cached, missed, lru, best] = [p.cached, p.miss_rate, p.lru, p.belady].map(percent);
+        let read = p.bytes / 1e6;
+        text += &format!("| {cached} | {missed} | {lru} | {best} | {read:.1} |\n");
     }
     text
 }

@@ -66,7 +66,7 @@ fn of_engine(error: &Error) -> Option<String> {
             "run `forebay fit-predictor MODEL -f TEXT` once, or choose another --sparsity"
         }
         Error::NotSparse { .. } => "use `forebay calibrate` and --sparsity threshold",
-        Error::NothingToProfile => "choose --sparsity threshold, or a ReLU model",
+        Error::NothingToProfile => "choose --sparsity threshold, or a model with ReLU or experts",
         Error::Profile { .. } => {
             "make one with `forebay profile MODEL -f TEXT`, which saves it beside the packed model"
         }

@@ -4,10 +4,10 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, bail};
 use clap::Args;
-use forebay::Engine;
 use forebay::bench::random_tokens;
-use forebay::learn::{Activity, measure_activity};
+use forebay::learn::{Activity, measure_activity, measure_routing};
 use forebay::packed;
+use forebay::{Engine, EngineBuilder};
 use forebay_models::block::BlockType;
 use forebay_models::bundle::{PackOptions, pack};
 use forebay_models::gguf::write_gguf;
@@ -19,11 +19,12 @@ use forebay_plans::size::format_size;
 use super::output::{print_text, say};
 use super::pack::sorted;
 use super::progress::{reporter, writing};
+use super::routing_table;
 
 #[derive(Debug, Args)]
 pub struct Synth {
     /// Shape: turbosparse-mistral-7b, llama2-7b-relu or tiny-sparse; with experts qwen3-30b-a3b, gpt-oss-20b,
-    /// smallthinker-4b, smallthinker-21b, olmoe-1b-7b or tiny-experts.
+    /// smallthinker-4b, smallthinker-21b, olmoe-1b-7b, mixtral-8x7b or tiny-experts.
     #[arg(long, value_name = "NAME")]
     shape: String,
     /// The file to write: .fbay is the sparse model with predictors, packed; .gguf is a plain llama of
@@ -48,7 +49,8 @@ pub struct Synth {
     /// Sort the neurons, the most wanted first, by a profile of the same model (.fbay only).
     #[arg(long, value_name = "FILE")]
     profile: Option<PathBuf>,
-    /// Tokens to run through a sparse model to print how sparse it is; 0 skips this.
+    /// Tokens to run through a packed model to print how sparse it is, or how its tokens choose experts; 0 skips
+    /// this.
     #[arg(long, value_name = "N", default_value_t = 256)]
     measure: usize,
     /// No progress bar.
@@ -111,18 +113,33 @@ impl Synth {
             ));
         }
         match form {
-            Form::Sparse if self.measure > 0 && !shape.has_experts() => self.print_activity(),
-            _ => Ok(()),
+            Form::Sparse if self.measure == 0 => Ok(()),
+            Form::Sparse if shape.has_experts() => self.print_routing(&SynthSource::new(&options)?),
+            Form::Sparse => self.print_activity(),
+            Form::Plain => Ok(()),
         }
+    }
+
+    /// The model, for texts of some length.
+    fn builder(&self, ctx: usize) -> EngineBuilder {
+        let builder = Engine::builder().model(&self.output).context(ctx);
+        builder.max_batch(ctx).hot_set(false)
+    }
+
+    /// Runs random tokens and prints the planted routing, as measured in the computation.
+    fn print_routing(&self, source: &SynthSource) -> anyhow::Result<()> {
+        let ctx = TEXT.min(self.measure);
+        let tokens = random_tokens(self.measure, 0, source.network().vocab_size);
+        let make = || Ok(self.builder(ctx));
+        let routing = measure_routing(&make, source, (&tokens, ctx), &routing_table::SIZES)?;
+        let measured = tokens.len() / ctx * ctx;
+        print_text(&routing_table::table(&self.shape, measured, &routing))
     }
 
     /// Runs random tokens and prints the planted sparsity, as measured in the computation.
     fn print_activity(&self) -> anyhow::Result<()> {
         let ctx = TEXT.min(self.measure);
-        let make = || {
-            let builder = Engine::builder().model(&self.output).context(ctx);
-            Ok(builder.max_batch(ctx).hot_set(false))
-        };
+        let make = || Ok(self.builder(ctx));
         let vocabulary = make()?.build()?.network().vocab_size;
         let tokens = random_tokens(self.measure, 0, vocabulary);
         let layers = measure_activity(&make, &tokens, ctx)?;

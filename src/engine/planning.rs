@@ -226,6 +226,14 @@ impl EngineBuilder {
                     .into(),
             );
         }
+        let experts = profile.as_ref().and_then(|p| p.experts.as_ref());
+        if experts.is_none() && seen.expected.memory_items.contains_key("expert_cache") {
+            notes.push(
+                "which experts this model's tokens use has not been measured: as much locality as in published models \
+                 is assumed; `forebay profile MODEL -f TEXT` measures it"
+                    .into(),
+            );
+        }
         Ok(Plan {
             version: PLAN_VERSION,
             model: planned_model(bundle, name.into()),

@@ -8,9 +8,11 @@ mod gather;
 mod importance;
 mod predictors;
 mod profile;
+mod routes;
+mod routing;
 mod texts;
 
-pub use crate::profiles::{MissPoint, Profile};
+pub use crate::profiles::{ExpertMisses, ExpertProfile, MissPoint, Profile};
 pub use activity::Activity;
 pub use calibrate::{CalibrateReport, CalibrateRequest, FittedDensity, calibrate_gates};
 pub use gates::GateSizes;
@@ -18,6 +20,7 @@ pub use gather::Gather;
 pub use importance::measure_importance;
 pub use predictors::{FitReport, FitRequest, FitStep, fit_predictors};
 pub use profile::{ProfileText, profile};
+pub use routing::{Routing, measure_routing};
 pub use texts::measure_activity;
 
 #[cfg(test)]

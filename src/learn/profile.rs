@@ -1,10 +1,9 @@
-//! Making a profile: how often each neuron is wanted, and how many are missed by a cache of each size, from one
-//! pass over a text.
+//! Making a profile: how often each neuron and each expert is wanted, and how many are missed by a cache of each size,
+//! from one pass over a text.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
 
-use forebay_models::bundle::Bundle;
+use forebay_models::bundle::{Bundle, FfnGeometry};
 use forebay_models::network::Network;
 use forebay_models::sampler::SamplerConfig;
 use forebay_plans::residency::Sparsity;
@@ -13,10 +12,11 @@ use forebay_stages::frame::Observer;
 use forebay_stages::live_mask::LiveMask;
 use parking_lot::Mutex;
 
+use super::routes::RouteWatch;
 use super::texts::{Make, feed, whole_texts};
 use crate::engine::Engine;
 use crate::error::Error;
-use crate::profiles::{MissPoint, Profile, Wants, of_token};
+use crate::profiles::{ExpertProfile, ExpertWants, MissPoint, Profile, Routes, Wants, of_token};
 use crate::request::Request;
 
 /// Cache sizes that are tried: this many equal steps up to all neurons.
@@ -36,35 +36,38 @@ pub enum ProfileText<'a> {
     Generated(usize),
 }
 
-/// Records which token wants which neuron.
+/// Records which token wants which neuron and which expert.
 #[derive(Debug)]
 struct Watch {
     network: Network,
-    predicted: bool,
+    sparsity: Sparsity,
     capacity: usize,
-    /// The token at position 0 of the current text.
-    base: AtomicUsize,
-    /// A bit per neuron, `[n_layers][capacity][widest d_ff / 64]`.
+    /// A bit per neuron, `[n_layers][capacity][widest d_ff / 64]`; empty if all neurons are computed.
     wanted: Vec<Mutex<Vec<u64>>>,
+    routes: RouteWatch,
 }
 
 impl Watch {
-    fn new(network: &Network, predicted: bool, capacity: usize) -> Arc<Self> {
-        let words = network.widest_ffn().div_ceil(64);
+    /// For `capacity` tokens in texts of `text`.
+    fn new(network: &Network, sparsity: Sparsity, capacity: usize, text: usize) -> Arc<Self> {
+        let words = match sparsity {
+            Sparsity::Dense => 0,
+            _ => network.widest_ffn().div_ceil(64),
+        };
         Arc::new(Self {
             network: network.clone(),
-            predicted,
+            sparsity,
             capacity,
-            base: AtomicUsize::new(0),
             wanted: (0..network.n_layers())
                 .map(|_| Mutex::new(vec![0; capacity * words]))
                 .collect(),
+            routes: RouteWatch::new(network, capacity, text),
         })
     }
 
     /// Marks neurons `first..` of a layer for the token at `position`.
     fn mark(&self, layer: usize, position: usize, neurons: impl Iterator<Item = usize>) {
-        let token = self.base.load(Ordering::Acquire) + position;
+        let token = self.routes.token(position);
         if token >= self.capacity {
             return;
         }
@@ -83,7 +86,7 @@ impl Observer for Watch {
     }
 
     fn gates(&self, layer: usize, position: usize, (first, n): (usize, usize), gates: &[f32]) {
-        if self.predicted {
+        if matches!(self.sparsity, Sparsity::Predicted | Sparsity::Dense) {
             return;
         }
         let activation = self.network.ffn(layer).activation;
@@ -92,61 +95,120 @@ impl Observer for Watch {
             self.mark(layer, position + t, alive.map(|i| first + i));
         }
     }
+
+    fn routed(&self, layer: usize, position: usize, chosen: &[(u32, f32)]) {
+        self.routes.routed(layer, position, chosen);
+    }
 }
 
-/// Runs a text in the mode that the builder has and counts. `policy` decides which neurons the
+/// Runs a text in the mode that the builder has and counts. `policy` decides which neurons and experts the
 /// simulated caches keep. `progress` receives the share done.
 ///
 /// # Errors
-/// A mode in which all neurons are wanted, too little text, or an error in running the model.
+/// A model without experts in a mode in which all neurons are wanted, too little text, or an error in running the
+/// model.
 pub fn profile(
     make: Make<'_>,
     text: ProfileText<'_>,
     policy: PolicyKind,
     progress: &mut dyn FnMut(f64),
 ) -> Result<Profile, Error> {
-    let n = match text {
-        ProfileText::Given { tokens, ctx } => whole_texts(tokens.len(), ctx)?,
-        ProfileText::Generated(n) => n,
+    let (n, piece) = match text {
+        ProfileText::Given { tokens, ctx } => (whole_texts(tokens.len(), ctx)?, ctx),
+        ProfileText::Generated(n) => (n, n),
     };
-    let (network, sparsity, bundle) = {
+    let (network, plan, bundle) = {
         let engine = make()?.build()?;
         let bundle = Bundle::open(engine.bundle_path())?;
-        (engine.network().clone(), engine.plan().sparsity, bundle)
+        (engine.network().clone(), engine.plan().clone(), bundle)
     };
-    let geometry = bundle.meta.ffns.first().copied().flatten();
-    let (Some(geometry), false) = (geometry, sparsity == Sparsity::Dense) else {
+    let sparsity = plan.sparsity;
+    let has_experts = (0..network.n_layers()).any(|l| network.experts(l).is_some());
+    // Where neurons are skipped one by one; inside experts, clusters are read as a whole.
+    let geometry = bundle.meta.ffns.iter().flatten().next().copied();
+    let geometry = geometry.filter(|_| sparsity != Sparsity::Dense);
+    if geometry.is_none() && !has_experts {
         return Err(Error::NothingToProfile);
-    };
-    let watch = Watch::new(&network, sparsity == Sparsity::Predicted, n);
+    }
+    let watch = Watch::new(&network, sparsity, n, piece);
     let engine = make()?.observer(watch.clone()).build()?;
     match text {
         ProfileText::Given { tokens, ctx } => feed(&engine, tokens, ctx, |base| {
-            watch.base.store(base, Ordering::Release);
+            watch.routes.begin(base);
             progress(base as f64 / n as f64 * 0.8);
         })?,
         ProfileText::Generated(n) => write(&engine, n, &mut |share| progress(share * 0.8))?,
     }
     drop(engine);
+    let mut profile = match geometry {
+        Some(geometry) => of_neurons(&watch, geometry, policy),
+        None => all_neurons(&network, sparsity, (n, policy)),
+    };
+    progress(0.9);
+    if has_experts {
+        let routes = watch.routes.routes();
+        let later = &mut |share| progress(0.9 + 0.1 * share);
+        let experts = of_experts(&bundle, &routes, (plan.threads, policy), later);
+        profile.experts = Some(experts);
+    }
+    Ok(profile)
+}
+
+/// What was recorded of single neurons.
+fn of_neurons(watch: &Watch, geometry: FfnGeometry, policy: PolicyKind) -> Profile {
     let rows: Vec<Vec<u64>> = watch.wanted.iter().map(|l| l.lock().clone()).collect();
-    let mut misses = Vec::with_capacity(SIZES);
+    let (d_ff, tokens) = (watch.network.widest_ffn(), watch.capacity);
     let wants = Wants {
         rows: &rows,
-        d_ff: network.widest_ffn(),
-        tokens: n,
+        d_ff,
+        tokens,
         geometry,
-        whole_bundles: sparsity == Sparsity::Predicted,
+        whole_bundles: watch.sparsity == Sparsity::Predicted,
     };
-    for i in 1..=SIZES {
-        misses.push(wants.simulate(i as f64 / SIZES as f64, policy));
-        progress(0.8 + 0.2 * i as f64 / SIZES as f64);
-    }
-    Ok(statistics(
-        &rows,
-        (network.widest_ffn(), n),
+    let misses = sizes().map(|cached| wants.simulate(cached, policy));
+    let misses = (policy, misses.collect());
+    statistics(&rows, (d_ff, tokens), watch.sparsity, misses)
+}
+
+/// Of a model whose neurons outside of experts are all computed, or that has none.
+fn all_neurons(
+    network: &Network,
+    sparsity: Sparsity,
+    (tokens, policy): (usize, PolicyKind),
+) -> Profile {
+    let widths = network.layers.iter().map(|layer| layer.ffn.body.d_ff);
+    Profile {
+        tokens,
         sparsity,
-        (policy, misses),
-    ))
+        wanted: vec![1.0; network.n_layers()],
+        overlap: 1.0,
+        top_fifth_share: 0.2,
+        policy: policy.to_string(),
+        misses: Vec::new(),
+        counts: widths.map(|d_ff| vec![tokens as u32; d_ff]).collect(),
+        experts: None,
+    }
+}
+
+/// What was recorded of experts, as caches over `threads` cores would see it.
+fn of_experts(
+    bundle: &Bundle,
+    routes: &Routes,
+    (threads, policy): (usize, PolicyKind),
+    progress: &mut dyn FnMut(f64),
+) -> ExpertProfile {
+    let wants = ExpertWants::of(bundle, routes, threads);
+    let mut profile = ExpertProfile::of(routes, threads);
+    for cached in sizes() {
+        profile.misses.push(wants.at(cached, policy));
+        progress(cached);
+    }
+    profile
+}
+
+/// The cache sizes that are tried, as parts of everything.
+fn sizes() -> impl Iterator<Item = f64> {
+    (1..=SIZES).map(|i| i as f64 / SIZES as f64)
 }
 
 /// Lets the model generate `n` tokens, including its prompt.
@@ -207,6 +269,7 @@ fn statistics(
         policy: policy.to_string(),
         misses,
         counts,
+        experts: None,
     }
 }
 

@@ -6,7 +6,7 @@
 
 use forebay_models::bundle::{ALIGN, Bundle, FfnGeometry};
 use forebay_plans::cost::{
-    Activation, DecodeTime, MissCurve, MissSample, Rates, Streamed, TokenWork,
+    Activation, DecodeTime, ExpertCurves, MissCurve, MissSample, Rates, Streamed, TokenWork,
 };
 use forebay_plans::machine::{DiskProfile, KernelCase, MachineProfile};
 use forebay_plans::plan::{Choices, Expected};
@@ -15,7 +15,7 @@ use forebay_plans::residency::{Loading, Sparsity};
 
 use crate::error::Error;
 use crate::memory::{MemoryPlan, MemoryRequest, kv_bytes_read, plan, state_bytes};
-use crate::profiles::{MissPoint, Profile};
+use crate::profiles::{ExpertProfile, MissPoint, Profile};
 
 /// Positions that a token sees, for the predicted speeds: those of a short conversation.
 const USUAL_POSITIONS: usize = 256;
@@ -42,6 +42,8 @@ pub(crate) struct Outlook<'a> {
     /// What has to be computed for a token.
     work: TokenWork,
     misses: Misses,
+    /// What is known about the experts that tokens use.
+    experts: Option<ExpertCurves>,
     /// Neurons of all layers.
     neurons: f64,
 }
@@ -70,7 +72,7 @@ impl Seen {
 }
 
 impl<'a> Outlook<'a> {
-    /// `profile` is what a text wants of the model's neurons, if that is known.
+    /// `profile` is what a text wants of the model's neurons and experts, if that is known.
     pub fn new(
         bundle: &'a Bundle,
         (machine, disk): (&'a MachineProfile, &'a DiskProfile),
@@ -90,6 +92,9 @@ impl<'a> Outlook<'a> {
             disk,
             work: TokenWork::of(bundle, request.sparsity, active, past as f64),
             misses: Misses::of(bundle, request.sparsity, active.alive * neurons, profile),
+            experts: profile
+                .and_then(|p| p.experts.as_ref())
+                .map(ExpertProfile::curves),
             neurons,
         }
     }
@@ -153,7 +158,7 @@ impl<'a> Outlook<'a> {
         // A model whose FFNs are experts has no single neurons.
         let part = streamed.neurons / self.neurons.max(1.0);
         let (neuron_reads, bytes) = (missed.reads * part, missed.bytes * part);
-        let missed_experts = 1.0 - streamed.expert_hits();
+        let missed_experts = 1.0 - streamed.expert_hits(self.experts.as_ref());
         let expert_reads = streamed.expert_clusters * missed_experts;
         let expert_bytes = streamed.expert_bytes * missed_experts;
         let time = DecodeTime {
@@ -193,7 +198,7 @@ impl<'a> Outlook<'a> {
         let sequential_gain = choices.sequential_gain;
         let g = geometry(self.bundle);
         if streamed.neurons <= 0.0 {
-            let experts = streamed.experts_of_batch(choices.max_batch);
+            let experts = streamed.experts_of_batch(choices.max_batch, self.experts.as_ref());
             return (
                 streamed.clusters + streamed.all_expert_clusters * experts,
                 streamed.bytes + streamed.all_expert_bytes * experts,

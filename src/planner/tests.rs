@@ -18,6 +18,7 @@ use proptest::prelude::*;
 use super::{Fixed, Outlook, Wish, fastest, least_memory};
 use crate::error::Error;
 use crate::memory::MemoryRequest;
+use crate::profiles::{ExpertMisses, ExpertProfile, Profile};
 
 /// Machines by what the kernel says of their CPUs: capacity (phones) or greatest frequency, and siblings.
 #[derive(Clone, Debug)]
@@ -214,30 +215,37 @@ proptest! {
     }
 }
 
-/// A model that has no neurons but those of experts: what its cache misses counts.
-#[test]
-fn reads_of_experts_are_expected() {
+/// A model that has no neurons but those of experts, as wide ones would be.
+fn of_experts(folder: &Path) -> Bundle {
     let root = Path::new(env!("CARGO_MANIFEST_DIR"));
     let model = root.join("tests/golden/tiny/qwen3_moe_bf16");
-    let options = PackOptions::default();
+    let outline = crate::packed::open_or_outline(&model, Some(folder), &PackOptions::default());
+    widened(outline.unwrap().0, 400)
+}
+
+/// The part of a bundle's bytes that is `percent` of it, in MiB.
+fn part_of(bundle: &Bundle, percent: u64) -> u64 {
+    let all: u64 = bundle.clusters.iter().map(|e| e.padded_len() as u64).sum();
+    (all * percent / 100) >> 20
+}
+
+/// What the cache of experts misses counts.
+#[test]
+fn reads_of_experts_are_expected() {
     let folder = tempfile::tempdir().unwrap();
-    let outline = crate::packed::open_or_outline(&model, Some(folder.path()), &options);
-    let (outline, _) = outline.unwrap();
-    let bundle = widened(outline, 400);
+    let bundle = of_experts(folder.path());
     let speeds = machine(vec![0, 1], (1e10, 1e10, 1e9));
-    let reads = |mib: u64| {
+    let reads = |percent: u64| {
         let outlook = Outlook::new(
             &bundle,
             (&speeds.0, &speeds.1),
             None,
-            request(mib << 20, 2, Sparsity::Dense),
+            request(part_of(&bundle, percent) << 20, 2, Sparsity::Dense),
         );
         let seen = fastest(&outlook, Fixed::default()).unwrap().seen.expected;
         (seen.bytes_per_token, seen.decode_seconds.io)
     };
-    let all: u64 = bundle.clusters.iter().map(|e| e.padded_len() as u64).sum();
-    let mib = all >> 20;
-    let [little, more, most] = [mib * 6 / 10, mib * 8 / 10, 2 * mib].map(reads);
+    let [little, more, most] = [60, 80, 200].map(reads);
     assert!(
         little.0 > more.0 && more.0 > 0.0 && most.0 == 0.0,
         "{little:?} {more:?} {most:?}"
@@ -246,6 +254,42 @@ fn reads_of_experts_are_expected() {
         little.1 > more.1 && more.1 > 0.0 && most.1 == 0.0,
         "{little:?} {more:?} {most:?}"
     );
+}
+
+/// Where a model has been profiled, its own misses count.
+#[test]
+fn experts_are_read_as_often_as_the_profile_says() {
+    let folder = tempfile::tempdir().unwrap();
+    let bundle = of_experts(folder.path());
+    let speeds = machine(vec![0, 1], (1e10, 1e10, 1e9));
+    let expected = |miss_rate: f64| {
+        let point = |cached| ExpertMisses {
+            cached,
+            miss_rate,
+            ..ExpertMisses::default()
+        };
+        let experts = ExpertProfile {
+            counts: vec![vec![1; 8]],
+            misses: vec![point(0.001), point(1.0)],
+            ..ExpertProfile::default()
+        };
+        let profile = Profile {
+            experts: Some(experts),
+            ..shapes::profile(&shapes::QWEN)
+        };
+        let outlook = Outlook::new(
+            &bundle,
+            (&speeds.0, &speeds.1),
+            Some(&profile),
+            request(part_of(&bundle, 70) << 20, 2, Sparsity::Dense),
+        );
+        fastest(&outlook, Fixed::default()).unwrap().seen.expected
+    };
+    let [none, half, all] = [0.0, 0.5, 1.0].map(expected);
+    assert_eq!(none.bytes_per_token, 0.0);
+    let ratio = half.bytes_per_token / all.bytes_per_token;
+    assert!((ratio - 0.5).abs() < 1e-9, "{ratio}");
+    assert!(all.decode_tokens_per_second < none.decode_tokens_per_second);
 }
 
 #[test]

@@ -1,4 +1,4 @@
-//! A profile: how often each neuron is wanted, and how many are missed by a cache of each size.
+//! A profile: how often each neuron and expert is wanted, and how many are missed by a cache of each size.
 
 use std::path::{Path, PathBuf};
 
@@ -9,10 +9,10 @@ use forebay_models::network::Network;
 use forebay_plans::residency::Sparsity;
 use serde::{Deserialize, Serialize};
 
-use super::MissPoint;
+use super::{ExpertProfile, MissPoint};
 use crate::error::Error;
 
-/// Statistics of a model's neurons over a text.
+/// Statistics of a model's neurons and experts over a text.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Profile {
     /// Tokens that were run.
@@ -29,8 +29,11 @@ pub struct Profile {
     pub policy: String,
     /// Misses by cache size, ascending.
     pub misses: Vec<MissPoint>,
-    /// How often each neuron was wanted, `[n_layers][d_ff]`.
+    /// How often each neuron was wanted, `[n_layers][d_ff]`; those of experts do not count.
     pub counts: Vec<Vec<u32>>,
+    /// Which experts were used; profiles by earlier versions do not say.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub experts: Option<ExpertProfile>,
 }
 
 /// Name of the profile of the packed model at `path`.
@@ -52,7 +55,9 @@ impl Stored {
     /// Reads a file that may be of `network`.
     fn read(path: &Path, network: &Network) -> std::io::Result<Self> {
         // A count has ten digits and a comma, a layer's share some more; the rest is a few lines.
-        let most = network.n_neurons() * 11 + network.n_layers() * 64 + (64 << 10);
+        let experts = (0..network.n_layers()).filter_map(|l| network.experts(l));
+        let counts = network.n_neurons() + experts.map(|e| e.count).sum::<usize>();
+        let most = counts * 11 + network.n_layers() * 128 + (64 << 10);
         let stored: Self = serde_json::from_slice(&read_regular(path, most as u64)?)?;
         match stored.profile.is_sound() {
             true => Ok(stored),
@@ -76,6 +81,7 @@ impl Profile {
             && share(self.top_fifth_share)
             && self.misses.iter().all(point)
             && self.misses.is_sorted_by(|a, b| a.cached < b.cached)
+            && self.experts.as_ref().is_none_or(ExpertProfile::is_sound)
     }
 
     /// Saves the profile beside the packed model, as `NAME.fbay.profile`.
@@ -106,7 +112,12 @@ impl Profile {
         let stored = Stored::read(&profile_path(bundle.path()), network).ok()?;
         let widths = network.layers.iter().map(|layer| layer.ffn.body.d_ff);
         let fits = stored.ffn == ffn_identity(bundle)
-            && stored.profile.counts.iter().map(Vec::len).eq(widths);
+            && stored.profile.counts.iter().map(Vec::len).eq(widths)
+            && stored
+                .profile
+                .experts
+                .as_ref()
+                .is_none_or(|experts| experts.fits(network));
         fits.then_some(stored.profile)
     }
 
@@ -149,6 +160,7 @@ impl Profile {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::profiles::ExpertMisses;
 
     #[test]
     fn between_the_sizes_that_were_tried_a_line_is_drawn() {
@@ -166,9 +178,49 @@ mod tests {
             top_fifth_share: 0.0,
             policy: "lru".into(),
             counts: Vec::new(),
+            experts: None,
         };
         for (cached, miss) in [(0.0, 1.0), (0.25, 0.7), (0.5, 0.4), (0.75, 0.2), (1.0, 0.0)] {
             assert!((profile.miss_rate(cached) - miss).abs() < 1e-9, "{cached}");
         }
+    }
+
+    #[test]
+    fn a_profile_by_an_earlier_version_is_read() {
+        let text = r#"{"tokens":1,"sparsity":"exact","wanted":[],"overlap":0,"top_fifth_share":0,"policy":"lru",
+                       "misses":[],"counts":[]}"#;
+        let old: Profile = serde_json::from_str(text).unwrap();
+        assert_eq!(old.experts, None);
+        assert!(old.is_sound());
+    }
+
+    #[test]
+    fn what_contradicts_itself_is_no_profile() {
+        let with = |experts: ExpertProfile| Profile {
+            tokens: 1,
+            sparsity: Sparsity::Dense,
+            wanted: Vec::new(),
+            overlap: 1.0,
+            top_fifth_share: 0.2,
+            policy: "lru".into(),
+            misses: Vec::new(),
+            counts: Vec::new(),
+            experts: Some(experts),
+        };
+        let point = |cached, miss_rate| ExpertMisses {
+            cached,
+            miss_rate,
+            ..ExpertMisses::default()
+        };
+        let of = |misses: &[ExpertMisses]| {
+            with(ExpertProfile {
+                misses: misses.to_vec(),
+                ..ExpertProfile::default()
+            })
+        };
+        assert!(of(&[point(0.5, 0.1), point(1.0, 0.0)]).is_sound());
+        assert!(!of(&[point(1.0, 0.0), point(0.5, 0.1)]).is_sound());
+        assert!(!of(&[point(0.5, 1.1)]).is_sound());
+        assert!(!of(&[point(0.5, f64::NAN)]).is_sound());
     }
 }

@@ -116,6 +116,7 @@ fn counted(tokens: usize, counts: Vec<Vec<u32>>, sparsity: Sparsity) -> Profile 
         policy: COUNTED.into(),
         misses: misses.collect(),
         counts,
+        experts: None,
     }
 }
 

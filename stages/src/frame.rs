@@ -29,6 +29,10 @@ pub trait Observer: Send + Sync + std::fmt::Debug {
     /// content. Called for every cluster that some token wants, by the core that owns it.
     fn hidden(&self, _content: Content, _neurons: (usize, usize), _hidden: &[f32]) {}
 
+    /// Experts of the tokens from `position` on with their weights, the best first, `[n_tokens, used]`. Called once per
+    /// layer with experts and step.
+    fn routed(&self, _layer: usize, _position: usize, _chosen: &[(u32, f32)]) {}
+
     /// Which of the neurons from `first` on the predictors name for each token, `[n_tokens]`. Called for every cluster,
     /// if there are predictors.
     fn named(&self, _layer: usize, _position: usize, _first: usize, _named: &[LiveMask]) {}

@@ -125,6 +125,12 @@ impl Core {
                         observer.residual(phase.layer, position, x);
                     }
                 }
+                Prepare::Route { .. } => {
+                    if let (0, Some(observer)) = (self.rank, &shared.observer) {
+                        let position = self.step.tokens.position();
+                        observer.routed(phase.layer, position, self.residual.routes.all());
+                    }
+                }
                 _ => {}
             }
             if let (0, true, Some(observer)) = (self.rank, prepare.makes_input(), &shared.observer)

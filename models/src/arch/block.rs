@@ -197,13 +197,14 @@ pub(super) fn activation(m: &Metadata<'_>) -> Result<Option<Activation>> {
         Some("gelu") => Ok(Some(Activation::GeluErf)),
         Some("relu") => Ok(Some(Activation::Relu)),
         Some("relu2") => Ok(Some(Activation::ReluSquared)),
+        Some("drelu") => Ok(Some(Activation::DoubleRelu)),
         Some("fatrelu") => match m.optional_f32(THRESHOLD, THRESHOLD)? {
             Some(threshold) if threshold >= 0.0 => Ok(Some(Activation::FatRelu { threshold })),
             Some(_) => Err(m.wrong(THRESHOLD, THRESHOLD, "the threshold is negative")),
             None => Err(m.missing(THRESHOLD, THRESHOLD)),
         },
         Some(other) => {
-            let remedy = "silu, gelu, gelu_pytorch_tanh, relu, relu2 and fatrelu are";
+            let remedy = "silu, gelu, gelu_pytorch_tanh, relu, relu2, drelu and fatrelu are";
             Err(m.unsupported((ACTIVATION.0, field), format!("{other:?}"), remedy))
         }
     }

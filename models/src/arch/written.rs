@@ -10,7 +10,7 @@ use crate::network::{Activation, Attention, Experts, Network, NormSpan, RopePair
 pub(crate) fn gguf_metadata(network: &Network) -> Option<(Vec<(String, Value)>, Names)> {
     let (a, rope) = (network.attentions().next()?, network.ropes.first()?);
     let (ffn, experts) = (network.ffn(0), network.experts(0));
-    // GGUF has no key for another activation of llama.
+    // Without experts, other engines are to time the same kernels: llama with SiLU.
     let is_plain = (0..network.n_layers()).all(|l| network.ffn(l).activation == Activation::Silu);
     let architecture = architecture(a, experts, rope.pairing, is_plain)?;
     let arch = architecture.gguf[0];
@@ -43,6 +43,10 @@ pub(crate) fn gguf_metadata(network: &Network) -> Option<(Vec<(String, Value)>, 
         };
         sizes.push(("expert_gating_func", gating));
     }
+    if arch == "llama" && ffn.activation == Activation::DoubleRelu {
+        // Our own key: llama.cpp takes as long with SiLU.
+        keys.push(text(&format!("{arch}.hidden_act"), "drelu"));
+    }
     if let Some(window) = network.attentions().find_map(|a| a.window) {
         sizes.push(("attention.sliding_window", window));
     }
@@ -73,6 +77,7 @@ fn architecture(
         (Some(_), None, _) if a.sinks => "gpt-oss",
         (Some(_), Some(NormSpan::Head), _) => "qwen3moe",
         (Some(_), Some(NormSpan::Row), _) => "olmoe",
+        (Some(_), None, RopePairing::Interleaved) => "llama",
         _ => return None,
     };
     ARCHITECTURES

@@ -79,6 +79,12 @@ pub(super) fn olmoe(network: &mut Network) {
     norm_qk(network, NormSpan::Row);
 }
 
+/// As llama's GGUF files have it: neighbours rotate.
+pub(super) fn mixtral_8x7b(network: &mut Network) {
+    experts(network, (8, 2), &ROUTER, 1e6);
+    network.ropes[0].pairing = RopePairing::Interleaved;
+}
+
 /// Without YaRN, which changes nothing that takes time.
 pub(super) fn gpt_oss_20b(network: &mut Network) {
     let router = Router {

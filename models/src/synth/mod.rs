@@ -19,8 +19,10 @@
 //! stream.
 //!
 //! **Experts.** A router's row has a coefficient per varying group, as a gate row has, and a popularity in the constant
-//! ones. With the defaults, tokens use the experts of Qwen3-30B about as unequally as published traces do, and as many
-//! of them again in the next token and in later ones.
+//! ones. In these models attention covers about two positions, the first three layers write the context, and every
+//! later one changes it. So tokens use experts about as unequally as in published traces, and as many of them again in
+//! the next token and in later ones; the first layers and the last do so less; and a layer's router names most of its
+//! experts a layer ahead, but not all.
 //!
 //! **Values** are small integers times a scale per 32 elements, so that a seed gives the same model in Q4_0, Q8_0 and
 //! F16. Every row is computed from random numbers by position (no state), so any range of bytes can be read at any
@@ -43,7 +45,7 @@ use crate::network::{self, Content, Network};
 use crate::tensor::{LayerTensor, TensorId, TensorMeta, TensorSource};
 use crate::tokenizer::TokenizerSpec;
 
-pub use planting::Planting;
+pub use planting::{Planting, Routing};
 pub use shape::Shape;
 
 use block::LEN;
@@ -98,10 +100,7 @@ impl SynthOptions {
             seed: 1,
             layers: None,
             rank: None,
-            planting: Planting {
-                density: shape.density,
-                ..Planting::default()
-            },
+            planting: shape.planting(),
         }
     }
 }

@@ -1,6 +1,7 @@
 //! The shapes that can be made.
 
 use super::experts;
+use super::planting::{Planting, Routing};
 use crate::block::BlockType;
 use crate::error::{ModelError, Result};
 use crate::network::{Activation, Network, Rope, RopePairing, Uniform};
@@ -29,6 +30,8 @@ pub struct Shape {
     pub(super) density: f64,
     /// Format of the experts in place of that of all matrices.
     pub(super) expert_format: Option<BlockType>,
+    /// How unequally its experts are used.
+    routing: Routing,
     /// What is different from the plainest network. `d_ff` is the width of an expert, if it makes some.
     change: Option<fn(&mut Network)>,
 }
@@ -48,12 +51,13 @@ const PLAIN: Shape = Shape {
     rank: 64,
     density: 0.1,
     expert_format: None,
+    routing: Routing::USUAL,
     change: None,
 };
 
 impl Shape {
     /// Every shape.
-    pub const ALL: [Self; 9] = [
+    pub const ALL: [Self; 10] = [
         // PowerInfer/TurboSparse-Mistral-Instruct's config.json.
         Self {
             name: "turbosparse-mistral-7b",
@@ -126,6 +130,7 @@ impl Shape {
             vocab_size: 201_088,
             context_length: 131_072,
             expert_format: Some(BlockType::MXFP4),
+            routing: Routing::GPT_OSS,
             change: Some(experts::gpt_oss_20b),
             ..PLAIN
         },
@@ -172,6 +177,22 @@ impl Shape {
             change: Some(experts::olmoe),
             ..PLAIN
         },
+        // PowerInfer/TurboSparse-Mixtral's config.json.
+        Self {
+            name: "mixtral-8x7b",
+            activation: Activation::DoubleRelu,
+            n_layers: 32,
+            d_model: 4096,
+            n_heads: 32,
+            n_kv_heads: 8,
+            d_ff: 14_336,
+            vocab_size: 32_000,
+            context_length: 32_768,
+            rank: 256,
+            routing: Routing::MIXTRAL,
+            change: Some(experts::mixtral_8x7b),
+            ..PLAIN
+        },
         // Small enough for tests.
         Self {
             name: "tiny-experts",
@@ -191,6 +212,18 @@ impl Shape {
     /// Whether it has experts: then there is one form of it.
     pub fn has_experts(&self) -> bool {
         self.change.is_some()
+    }
+
+    /// What is planted, unless the caller wants something else.
+    pub(super) fn planting(&self) -> Planting {
+        let usual = match self.has_experts() {
+            true => Planting::of_experts(self.routing),
+            false => Planting::default(),
+        };
+        Planting {
+            density: self.density,
+            ..usual
+        }
     }
 
     /// The shape called `name`.
@@ -235,5 +268,55 @@ impl Shape {
             change(&mut network);
         }
         network
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tempfile::TempDir;
+
+    use super::super::{SynthOptions, SynthSource};
+    use super::*;
+    use crate::gguf::{GgufSource, write_gguf};
+    use crate::tensor::{LayerTensor as T, TensorId, TensorSource};
+
+    /// Mixtral's blocks, narrow.
+    #[test]
+    fn the_shape_of_mixtral_is_a_llama_in_gguf() {
+        let shape = Shape {
+            d_model: 256,
+            n_heads: 4,
+            n_kv_heads: 2,
+            head_dim: 64,
+            d_ff: 96,
+            vocab_size: 512,
+            rank: 64,
+            ..Shape::named("mixtral-8x7b").unwrap()
+        };
+        let made = SynthSource::new(&SynthOptions {
+            layers: Some(2),
+            ..SynthOptions::new(shape)
+        })
+        .unwrap();
+        let folder = TempDir::new().unwrap();
+        let out = folder.path().join("mixtral.gguf");
+        write_gguf(&made, &out, &mut |_| ()).unwrap();
+        let read = GgufSource::open(&out).unwrap();
+        assert_eq!(read.network(), made.network());
+        assert_eq!(read.network().ffn(1).activation, Activation::DoubleRelu);
+        assert!(read.network().is_sparse());
+        for t in [T::Q, T::Router, T::ExpertGate, T::ExpertUp, T::ExpertDown] {
+            let id = TensorId::Layer(1, t);
+            let whole = |source: &dyn TensorSource| {
+                let mut bytes = vec![0; source.meta(id).unwrap().bytes()];
+                source.read(id, 0, &mut bytes).unwrap();
+                bytes
+            };
+            assert_eq!(whole(&read), whole(&made), "{id:?}");
+        }
+        // Names that other readers know.
+        let bytes = std::fs::read(&out).unwrap();
+        let names = |name: &[u8]| bytes.windows(name.len()).any(|w| w == name);
+        assert!(names(b"blk.1.ffn_gate_exps.weight") && names(b"llama.expert_used_count"));
     }
 }

@@ -16,9 +16,11 @@
 //! attention, and each read takes time from a core. Clusters that are streamed between such reads wait for them. If
 //! only clusters are streamed, they are known in advance and do overlap.
 
+mod experts;
 mod reads;
 mod work;
 
+pub use experts::ExpertCurves;
 pub use reads::{MissCurve, MissSample};
 pub use work::{Activation, Streamed, TokenWork, Weights};
 

@@ -4,6 +4,7 @@ use forebay_models::block::BlockType;
 use forebay_models::bundle::{Bundle, FfnGeometry, FfnLayout};
 use forebay_models::network::Content;
 
+use super::experts::{ExpertCurves, usual_hits};
 use crate::machine::{Kernel, KernelCase};
 use crate::residency::{Residency, ResidencyPlan, Sparsity};
 
@@ -214,22 +215,24 @@ pub struct Streamed {
 }
 
 impl Streamed {
-    /// How many times as many experts as a token uses make the cache miss `e` times as little: published traces of
-    /// models with 8 of 128 experts miss 43, 20 and 4% with 12, 24 and 48% of them cached, and planted ones with 4 of
-    /// 32 47 and 16% with 25 and 50%.
-    const LOCALITY: f64 = 0.35;
-
-    /// Part of the experts' clusters that a token finds in their cache, if nothing is known about the model's routing.
-    pub fn expert_hits(&self) -> f64 {
+    /// Part of the experts' clusters that a token finds in their cache; `known` is what was measured of the model's
+    /// routing.
+    pub fn expert_hits(&self, known: Option<&ExpertCurves>) -> f64 {
+        if let Some(known) = known {
+            return known.hits(self.experts_cached);
+        }
         let choice = self.all_expert_clusters / self.expert_clusters.max(1e-9);
-        let power = (Self::LOCALITY * choice).max(1.0);
-        1.0 - (1.0 - self.experts_cached).powf(power)
+        usual_hits(self.experts_cached, choice)
     }
 
     /// Part of all experts' clusters that a batch of a prompt reads.
-    pub fn experts_of_batch(&self, batch: usize) -> f64 {
-        let unused = 1.0 - self.expert_clusters / self.all_expert_clusters.max(1e-9);
-        (1.0 - unused.powf(batch as f64)) * (1.0 - self.experts_cached)
+    pub fn experts_of_batch(&self, batch: usize, known: Option<&ExpertCurves>) -> f64 {
+        let used = self.expert_clusters / self.all_expert_clusters.max(1e-9);
+        let wanted = match known {
+            Some(known) => known.of_batch(batch, used),
+            None => 1.0 - (1.0 - used).powf(batch as f64),
+        };
+        wanted * (1.0 - self.experts_cached)
     }
 
     /// From a plan.

@@ -223,6 +223,7 @@ pub(super) fn profile(s: &Shape) -> Profile {
         policy: "two queues".into(),
         misses: MISSED.into_iter().enumerate().map(point).collect(),
         counts: Vec::new(),
+        experts: None,
     }
 }
 

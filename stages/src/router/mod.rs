@@ -118,6 +118,11 @@ impl Routes {
         (&self.tokens[range.clone()], &self.weights[range])
     }
 
+    /// The experts of all tokens with their weights, the best first, `[n_tokens, used]`.
+    pub fn all(&self) -> &[(u32, f32)] {
+        &self.chosen
+    }
+
     /// The experts of a token with their weights, the best first.
     pub fn chosen(&self, token: usize) -> &[(u32, f32)] {
         &self.chosen[token * self.used..][..self.used]

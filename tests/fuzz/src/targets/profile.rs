@@ -44,6 +44,7 @@ pub fn make(folder: &Path) -> Result<Box<dyn Target>> {
         policy: "lru".into(),
         misses: vec![point(0.25, 0.5), point(0.5, 0.25), point(1.0, 0.0)],
         counts: vec![(0..d_ff).map(|i| i % 10).collect(); n_layers],
+        experts: None,
     };
     let path = profile.save(&bundle)?;
     let seed = std::fs::read(&path)?;
