@@ -8,7 +8,7 @@ use forebay_models::network::Experts;
 use forebay_models::tensor::{LayerTensor, TensorId, TensorSource, read_vector};
 use forebay_stages::cache::PolicyKind;
 use forebay_stages::frame::Observer;
-use forebay_stages::router::choose;
+use forebay_stages::router::Choosing;
 use parking_lot::Mutex;
 
 use super::routes::RouteWatch;
@@ -77,21 +77,19 @@ impl Ahead {
         let mut input: Vec<f32> = x.iter().map(|v| v * scale).collect();
         input.iter_mut().zip(weights).for_each(|(v, w)| *v *= w);
         let dot = |row: &[f32]| row.iter().zip(&input).map(|(a, b)| a * b).sum::<f32>();
-        let mut scores: Vec<f32> = self.rows.chunks_exact(x.len()).map(dot).collect();
-        scores
+        let mut logits: Vec<f32> = self.rows.chunks_exact(x.len()).map(dot).collect();
+        logits
             .iter_mut()
             .zip(&self.biases)
             .for_each(|(s, b)| *s += b);
-        let mut ranks = vec![0.0; scores.len()];
+        let mut room = (vec![0.0; logits.len()], vec![0.0; logits.len()]);
         let mut chosen = vec![(0, 0.0); self.experts.used];
-        let router = &self.experts.router;
-        choose(
-            router,
-            &mut scores,
-            &mut ranks,
-            &self.selection,
-            &mut chosen,
-        );
+        let choosing = Choosing {
+            router: &self.experts.router,
+            biases: &self.selection,
+            bonus: &[],
+        };
+        choosing.choose(&logits, (&mut room.0, &mut room.1), &mut chosen);
         out.extend(chosen.iter().map(|(expert, _)| *expert as u16));
     }
 }
