@@ -139,6 +139,7 @@ fn request(total: u64, threads: usize, sparsity: Sparsity) -> MemoryRequest {
         kv_type: KvType::default(),
         max_batch: None,
         max_logits: 1,
+        drafts: 0,
         sparsity,
         pipeline: Pipeline::Cluster,
         stream_window: STREAM_WINDOW,
