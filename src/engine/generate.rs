@@ -271,8 +271,8 @@ impl Runner {
                 break;
             }
             right += 1;
+            self.evaluator.meter.drafts.accepted += 1;
         }
-        self.evaluator.meter.drafts.accepted += right;
         self.evaluator.take_back(before + right);
         Ok(())
     }
