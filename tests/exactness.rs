@@ -36,6 +36,8 @@ impl Setting {
     fn builder(&self, model: Option<&Path>, weights: u64) -> EngineBuilder {
         let builder = engine(model).weight_memory(weights).threads(self.threads);
         let builder = builder.driver(self.driver).sparsity(self.sparsity);
+        // With drafts, the number of steps would depend on their times.
+        let builder = builder.drafts(false);
         builder.max_batch(self.batch).isa(self.isa)
     }
 
@@ -76,13 +78,13 @@ fn path_of(setting: &Setting, engine: &Engine, run: &Statistics) -> WeightPath {
     let clusters = run.plan.clusters;
     let (gates, streamed) = (clusters.gate_pinned as u64, clusters.streamed as u64);
     let prompt_steps = run.prefill.tokens.div_ceil(setting.batch) as u64;
-    let steps = prompt_steps + run.drafts.steps as u64;
+    let steps = prompt_steps + run.decode.tokens as u64;
     if streamed > 0 {
         // Once per step; the head's clusters may be left out where no logits are wanted, and a window's
         // worth may have been read ahead before the generation began.
         let buffers = run.plan.stream_window.buffers_per_core;
         let window = (buffers * setting.threads) as u64;
-        let least = (streamed * (run.drafts.steps as u64 + 1)).saturating_sub(window);
+        let least = (streamed * (run.decode.tokens as u64 + 1)).saturating_sub(window);
         assert!(
             least > streamed,
             "the window hides what is streamed: {setting:?}"

@@ -4,9 +4,9 @@ use std::time::Duration;
 
 use forebay::{DriverChoice, Engine, Error, Request, Session, Sparsity, Statistics, StreamItem};
 use forebay_models::bundle::DirectoryEntry;
-use forebay_plans::residency::Residency;
+use forebay_plans::residency::{Residency, least_weight_bytes};
 
-use crate::stage::{Mode, Patient, packed};
+use crate::stage::{Mode, Patient, packed, threads};
 use crate::watchdog::within;
 
 const LIMIT: Duration = Duration::from_secs(60);
@@ -65,7 +65,8 @@ fn nothing_of_a_failed_step_is_kept() {
         let healthy = patient(1 << 30);
         let right = sound(&healthy.engine, &PROMPT, TOKENS);
         assert!(right.drafts.accepted > TOKENS / 2, "{:?}", right.drafts);
-        let patient = patient(healthy.engine.weight_bytes() * 2 / 3);
+        let least = least_weight_bytes(&healthy.bundle, threads(), Sparsity::Dense);
+        let patient = patient(least);
         let clusters = patient.bundle.clusters.iter().zip(&patient.residency);
         let mut of_layers =
             clusters.filter(|(c, r)| c.layer().is_some() && **r == Residency::Streamed);

@@ -41,13 +41,12 @@ impl Pace {
     /// A step with this many drafted tokens has taken `ns`.
     pub fn add(&mut self, drafted: usize, ns: u64) {
         self.steps += 1;
+        // Something else may have held it up.
+        let most = self
+            .expected()
+            .map_or(f64::INFINITY, |times| 2.0 * times[drafted]);
         let (mean, latest) = &mut self.times[drafted];
-        let ns = match mean.n {
-            0 => ns as f64,
-            // Something else may have held it up.
-            _ => (ns as f64).min(2.0 * mean.value),
-        };
-        mean.add(ns, LATEST_STEPS);
+        mean.add((ns as f64).min(most), LATEST_STEPS);
         *latest = self.steps;
         // The plain steps' time stays: nothing can be decided without.
         for (mean, latest) in &mut self.times[1..] {
@@ -152,6 +151,18 @@ mod tests {
         pace.add(6, 0);
         let known = pace.expected().expect("a plain step");
         assert!(known[7] >= known[6]);
+    }
+
+    #[test]
+    fn a_step_that_was_held_up_counts_for_twice_what_was_expected() {
+        let mut pace = Pace::default();
+        pace.add(0, 100);
+        pace.add(4, 1_000_000);
+        assert_eq!(pace.expected().expect("a plain step")[4], 400.0);
+        pace.add(4, 100);
+        assert_eq!(pace.expected().expect("a plain step")[4], 250.0);
+        pace.add(0, 1_000_000);
+        assert_eq!(pace.expected().expect("a plain step")[0], 150.0);
     }
 
     #[test]
