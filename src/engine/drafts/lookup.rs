@@ -15,8 +15,8 @@ pub(super) struct Repeat {
 }
 
 impl Repeat {
-    /// The longest run, and the latest of equals. One pass over the text from its end: a microsecond for each few
-    /// thousand tokens, and no memory.
+    /// The longest run, and the latest of equals. One pass over the text from its end: about a microsecond for each
+    /// thousand tokens, which is little beside attending to them, and no memory.
     pub fn find(text: &[u32]) -> Option<Self> {
         let (&last, before) = text.split_last()?;
         let mut best = None;
