@@ -32,6 +32,8 @@ pub struct PlanInForce {
     pub kv: KvType,
     /// Maximum number of tokens in a prompt's batch.
     pub max_batch: usize,
+    /// Maximum number of tokens that are drafted for a step; 0 if none are.
+    pub drafts: usize,
     /// Which FFN neurons are computed.
     pub sparsity: Sparsity,
     /// Which neurons stay in the cache.
@@ -120,6 +122,7 @@ impl PlanInForce {
             context: parts.memory.context,
             kv: parts.kv,
             max_batch: parts.memory.max_batch,
+            drafts: parts.memory.drafts,
             sparsity: parts.sparsity,
             policy: neurons.policy,
             loading: neurons.loading,

@@ -52,8 +52,8 @@ pub use in_force::{ClusterCounts, PlanInForce, StreamWindow};
 pub use planner::{Measure, survey};
 pub use request::{Prompt, Request};
 pub use stats::{
-    CacheStatistics, FinishReason, IoStatistics, MemoryStatistics, PhaseStatistics,
-    PromptStatistics, Statistics,
+    CacheStatistics, DraftStatistics, FinishReason, IoStatistics, MemoryStatistics,
+    PhaseStatistics, PromptStatistics, Statistics,
 };
 pub use stream::{
     BlockingTokens, LogProbabilities, PromptProgress, StreamItem, Token, TokenLogProbability,

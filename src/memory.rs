@@ -35,6 +35,8 @@ const LARGE_BATCH: usize = 128;
 const LARGE_EXPERT_BATCH: usize = 512;
 /// Smallest default batch.
 const SMALL_BATCH: usize = 8;
+/// Logits of drafted tokens take at most this part of the budget.
+const DRAFT_SHARE: u64 = 64;
 /// How much larger the process may be in the next run: the minimum budget that an error names must suffice.
 const PROCESS_SPREAD: u64 = 1 << 20;
 
@@ -57,6 +59,8 @@ pub(crate) struct MemoryRequest {
     pub max_batch: Option<usize>,
     /// Logit rows per step.
     pub max_logits: usize,
+    /// Most tokens of a draft, if the model and the budget allow as many.
+    pub drafts: usize,
     pub sparsity: Sparsity,
     pub pipeline: Pipeline,
     /// Bytes of the stream window.
@@ -78,6 +82,10 @@ pub(crate) struct MemoryRequest {
 pub(crate) struct MemoryPlan {
     pub context: usize,
     pub max_batch: usize,
+    /// Logit rows per step.
+    pub max_logits: usize,
+    /// Most tokens of a draft.
+    pub drafts: usize,
     pub residency: ResidencyPlan,
     pub budget: Budget,
 }
@@ -91,10 +99,11 @@ pub(crate) fn plan(bundle: &Bundle, request: &MemoryRequest) -> Result<MemoryPla
     let max_batch = request
         .max_batch
         .unwrap_or_else(|| default_batch(bundle, request, context));
-    let (mut context, mut max_batch) = (context, max_batch);
+    let (mut context, mut max_batch, mut drafts) = (context, max_batch, request.drafts);
     loop {
         // Defaults shrink first: the minimum budget is that of the smallest defaults.
-        match plan_for(bundle, request, context, max_batch) {
+        match plan_for(bundle, request, context, (max_batch, drafts)) {
+            Err(Error::Budget(_)) if drafts > 0 => drafts = 0,
             Err(Error::Budget(_)) if request.max_batch.is_none() && max_batch > SMALL_BATCH => {
                 max_batch = (max_batch / 2).max(SMALL_BATCH);
             }
@@ -123,14 +132,22 @@ fn context(bundle: &Bundle, request: &MemoryRequest) -> Result<usize, Error> {
     }
 }
 
-/// Plans the memory of a run with `context` positions and batches of `max_batch` tokens.
+/// Plans the memory of a run with `context` positions, batches of `max_batch` tokens and drafts of at most `drafts`.
 fn plan_for(
     bundle: &Bundle,
     request: &MemoryRequest,
     context: usize,
-    max_batch: usize,
+    (max_batch, drafts): (usize, usize),
 ) -> Result<MemoryPlan, Error> {
     let mut budget = fixed_items(bundle, request, context, max_batch);
+    let drafts = longest_drafts(bundle, request, drafts, max_batch);
+    let scored = request.max_logits.min(max_batch);
+    let max_logits = scored.max(1 + drafts);
+    let more = ((max_logits - scored) * logits_bytes(bundle)) as u64;
+    if more > 0 {
+        let why = format!("logits of up to {drafts} tokens that are run ahead");
+        budget.claim("drafts", more, why);
+    }
     let threads = request.threads;
     let least = least_weight_bytes(bundle, threads, request.sparsity);
     let whole = all_pinned_bytes(bundle, request.sparsity);
@@ -171,6 +188,8 @@ fn plan_for(
     Ok(MemoryPlan {
         context,
         max_batch,
+        max_logits,
+        drafts,
         residency,
         budget,
     })
@@ -225,6 +244,21 @@ fn default_batch(bundle: &Bundle, request: &MemoryRequest, context: usize) -> us
         batch /= 2;
     }
     batch.min(context)
+}
+
+/// Most tokens of a draft, at most `wanted`: with the last token they are a batch, and their logits are to be few beside
+/// the budget. None if a token cannot be taken back: a recurrent state is the only one of its kind.
+fn longest_drafts(bundle: &Bundle, request: &MemoryRequest, wanted: usize, batch: usize) -> usize {
+    if bundle.meta.network.is_recurrent() {
+        return 0;
+    }
+    let fit = request.total / DRAFT_SHARE / logits_bytes(bundle).max(1) as u64;
+    wanted.min(batch.saturating_sub(1)).min(fit as usize)
+}
+
+/// Bytes of one token's logits.
+fn logits_bytes(bundle: &Bundle) -> usize {
+    bundle.meta.network.vocab_size * size_of::<f32>()
 }
 
 fn scratch(bundle: &Bundle, request: &MemoryRequest, batch: usize) -> u64 {

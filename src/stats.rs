@@ -43,6 +43,8 @@ pub struct Statistics {
     pub prompt: PromptStatistics,
     /// Generating tokens after the first.
     pub decode: PhaseStatistics,
+    /// Its steps, and tokens that were run ahead in them.
+    pub drafts: DraftStatistics,
     /// FFN neurons found in memory.
     pub cache: CacheStatistics,
     /// Reads.
@@ -112,6 +114,18 @@ pub struct PromptStatistics {
     pub ceiling_bytes_per_second: f64,
     /// Where the cores' time went while the prompt was read.
     pub bubbles: Bubbles,
+}
+
+/// Steps after the prompt's. A token that was run ahead and is accepted needs no step of its own.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+#[non_exhaustive]
+pub struct DraftStatistics {
+    /// Number of steps.
+    pub steps: usize,
+    /// Tokens that were run ahead because they had followed the last ones earlier in the text.
+    pub drafted: usize,
+    /// Those of them that the sampler chose too.
+    pub accepted: usize,
 }
 
 /// Hits and misses in units of live FFN neurons.
@@ -201,13 +215,17 @@ impl Statistics {
         let b = &self.bubbles;
         let seed = self.seed.map(|seed| format!("; seed {seed}"));
         format!(
-            "time to the first token {:.2} s; between tokens {:.1} ms median, {:.1} ms p99{}\n\
+            "time to the first token {:.2} s; {} steps of {:.1} ms median, {:.1} ms p99; of {} drafted tokens, {} \
+             accepted{}\n\
              read {} at {}/s; neurons in memory {:.1}%\n\
              cores: {:.0}% computing, {:.0}% waiting for gate reads, {:.0}% for up/down reads, \
              {:.0}% for each other, {:.0}% idle",
             self.prompt.seconds_to_first_token,
+            self.drafts.steps,
             self.decode.ms_p50,
             self.decode.ms_p99,
+            self.drafts.drafted,
+            self.drafts.accepted,
             seed.unwrap_or_default(),
             format_size(self.io.bytes),
             format_size(self.io.bytes_per_second as u64),

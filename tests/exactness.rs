@@ -36,6 +36,8 @@ impl Setting {
     fn builder(&self, model: Option<&Path>, weights: u64) -> EngineBuilder {
         let builder = engine(model).weight_memory(weights).threads(self.threads);
         let builder = builder.driver(self.driver).sparsity(self.sparsity);
+        // With drafts, the number of steps would depend on their times.
+        let builder = builder.drafts(false);
         builder.max_batch(self.batch).isa(self.isa)
     }
 

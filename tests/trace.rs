@@ -188,7 +188,7 @@ fn check_stages(t: &Traced) -> BTreeSet<Reason> {
         assert!(seen.contains_key(stage), "no slice of {stage} in {seen:?}");
     }
     // One per core, layer and step.
-    let steps = number(&t.statistics, "/decode/tokens") as u64 + 1;
+    let steps = number(&t.statistics, "/drafts/steps") as u64 + 1;
     assert_eq!(seen["attention"], THREADS as u64 * layers * steps);
     assert!(
         reasons.contains(&Reason::Barrier) && reasons.contains(&Reason::Idle),
@@ -321,7 +321,7 @@ fn critical_paths_cover_tokens_and_show_their_reads() {
     // The first token comes from the prompt's last step.
     assert_eq!(
         t.report.tokens as f64,
-        number(&t.statistics, "/decode/tokens")
+        number(&t.statistics, "/drafts/steps")
     );
     let counted = number(&t.statistics, "/decode/ms_p50");
     let shown = paths.median.token.ns() as f64 * 1e-6;

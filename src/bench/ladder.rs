@@ -113,8 +113,8 @@ pub fn measure_point(
     builder: EngineBuilder,
     workload: &Workload,
 ) -> Result<Point, Error> {
-    // Every point begins with an empty cache.
-    let builder = builder.hot_set(false);
+    // Every point begins with an empty cache, and takes a step for each token.
+    let builder = builder.hot_set(false).drafts(false);
     let engine = builder.context(workload.context()).build()?;
     let mut session = engine.session();
     let vocabulary = engine.network().vocab_size as u64;

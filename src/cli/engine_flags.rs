@@ -46,6 +46,10 @@ pub struct EngineFlags {
     /// Start with an empty neuron cache, and do not save it for the next run.
     #[arg(long, help_heading = "Advanced")]
     pub cold: bool,
+    /// Run no tokens ahead. By default, tokens that followed the last ones earlier in the text are run in the same step
+    /// where that is faster; the tokens are the same.
+    #[arg(long, help_heading = "Advanced")]
+    pub no_drafts: bool,
     /// How the packed model is read.
     #[arg(long, value_enum, default_value_t, help_heading = "Advanced")]
     pub io: IoFlag,
@@ -177,6 +181,7 @@ impl EngineFlags {
         builder = builder
             .fewer_experts(self.experts.fewer())
             .hot_set(!self.cold)
+            .drafts(!self.no_drafts)
             .yields_memory(self.yield_memory)
             .kv_type(self.kv);
         Ok(builder.driver(match self.io {

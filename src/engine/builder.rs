@@ -21,6 +21,7 @@ use forebay_stages::kernels::{Isa, KernelTable};
 use forebay_stages::pred::Rule;
 use forebay_traces::record::Record;
 
+use super::drafts::MOST;
 use super::live_budget::LiveBudget;
 use super::planning::{PlanGoal, Planning};
 use super::start::IO_DEPTH;
@@ -54,6 +55,7 @@ pub struct EngineBuilder {
     pub(super) kv_type: KvType,
     pub(super) max_batch: Option<usize>,
     pub(super) max_logits: usize,
+    drafts: bool,
     pub(super) sparsity: Option<Sparsity>,
     density: Option<f64>,
     pub(super) neurons: NeuronOptions,
@@ -86,6 +88,7 @@ impl Default for EngineBuilder {
             kv_type: KvType::default(),
             max_batch: None,
             max_logits: 1,
+            drafts: true,
             sparsity: None,
             density: None,
             neurons: NeuronOptions::default(),
@@ -196,10 +199,19 @@ impl EngineBuilder {
         self
     }
 
-    /// Logit rows per step, for scoring text. Default: 1.
+    /// Logit rows per step, for scoring text. Default: 1, or as many as drafts have.
     #[must_use]
     pub fn max_logits(mut self, n: usize) -> Self {
         self.max_logits = n.max(1);
+        self
+    }
+
+    /// Whether tokens that followed the last ones earlier in the text are run in the same step as the last one, where
+    /// that is faster, and kept if the sampler chooses them too. Default: yes, but not with an observer, which sees each
+    /// token once, nor with recurrent layers. No token depends on it.
+    #[must_use]
+    pub fn drafts(mut self, made: bool) -> Self {
+        self.drafts = made;
         self
     }
 
@@ -454,6 +466,9 @@ impl EngineBuilder {
         let available = MemoryLimits::read()?.effective_available();
         let process = rss_now()?;
         let default = process + (available as f64 * DEFAULT_SHARE) as u64;
+        // What happens to be in memory must not depend on drafts where the result depends on it.
+        let fixed = !self.fewer.depends_on_memory();
+        let drafts = self.drafts && self.observer.is_none() && fixed;
         // One trace lane per core and one per place in the I/O queue.
         let records = self.trace_records * threads + self.trace_records / IO_LANE_SHARE * IO_DEPTH;
         Ok(MemoryRequest {
@@ -466,6 +481,7 @@ impl EngineBuilder {
             kv_type: self.kv_type,
             max_batch: self.max_batch,
             max_logits: self.max_logits,
+            drafts: if drafts { MOST } else { 0 },
             sparsity,
             pipeline: self.neurons.pipeline,
             stream_window: STREAM_WINDOW,

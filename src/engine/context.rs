@@ -59,8 +59,9 @@ impl Context {
         self.len()
     }
 
-    /// Keeps the first `n` tokens, or fewer: see [`Sequences::cut`].
-    fn keep(&mut self, n: usize) {
+    /// Keeps the first `n` tokens, or fewer: see [`Sequences::cut`]. All of `n` if they were there before the last step,
+    /// and no layer is recurrent.
+    pub fn keep(&mut self, n: usize) {
         let kept = self.sequences.cut(self.sequence, n);
         self.tokens.truncate(kept);
     }

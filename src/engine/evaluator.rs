@@ -179,6 +179,11 @@ impl Evaluator {
         self.context.keep_common(tokens, prompt)
     }
 
+    /// Keeps the first `n` tokens of the KV cache, of which the last step has added those that go.
+    pub fn take_back(&mut self, n: usize) {
+        self.context.keep(n);
+    }
+
     /// Copies the logits of the step's `i`-th wanted token.
     pub fn take_logits(&mut self, i: usize) {
         let shared = self.runtime.shared();

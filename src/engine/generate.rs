@@ -11,6 +11,7 @@ use forebay_models::tokenizer::{Detokenizer, TextPosition};
 use forebay_plans::process::rss_peak;
 use tracing::Span;
 
+use super::drafts::Draft;
 use super::log_probabilities::log_probabilities;
 use super::meter::Meter;
 use super::runner::{History, PATIENCE, Runner};
@@ -208,32 +209,25 @@ impl Runner {
         None
     }
 
-    /// One step: the prompt and its first token, or one more token.
+    /// One step: the prompt and its first token, or one more token, or several.
     fn advance(&mut self, generation: &mut Generation) -> Result<(), Error> {
         if generation.is_cancelled() {
             self.end(generation, FinishReason::Cancelled);
             return Ok(());
         }
-        if !generation.has_read {
+        let draft = if generation.has_read {
+            self.go_on(generation)?
+        } else {
             if !self.prefill(generation)? {
                 self.end(generation, FinishReason::Cancelled);
                 return Ok(());
             }
             generation.has_read = true;
             *generation.history.lock() = generation.tokens.clone();
-        } else {
-            let start = Instant::now();
-            match std::mem::take(&mut generation.interrupted) {
-                true => self.catch_up(generation)?,
-                false => {
-                    let newest = generation.ids.last().copied().unwrap_or_default();
-                    self.evaluator.decode(newest)?;
-                }
-            }
-            self.evaluator.meter.decode_ns.push(nanos(start));
-        }
+            Draft::default()
+        };
         if generation.ids.len() < generation.max_tokens {
-            self.choose(generation)?;
+            self.choose_all(generation, &draft)?;
         }
         if !generation.over && generation.ids.len() >= generation.max_tokens {
             let reason = match generation.limited_by_request {
@@ -245,9 +239,49 @@ impl Runner {
         Ok(())
     }
 
-    /// Samples the next token from the logits of the last one.
-    fn choose(&mut self, generation: &mut Generation) -> Result<(), Error> {
-        self.evaluator.take_logits(0);
+    /// Runs the last token, and with it those that probably follow.
+    fn go_on(&mut self, generation: &mut Generation) -> Result<Draft, Error> {
+        let start = Instant::now();
+        if std::mem::take(&mut generation.interrupted) {
+            self.catch_up(generation)?;
+            self.evaluator.meter.step(0, nanos(start));
+            return Ok(Draft::default());
+        }
+        // The last token of all is not run.
+        let room = generation.max_tokens - generation.ids.len() - 1;
+        let draft = self.drafter.draft(&generation.tokens, room);
+        match draft.step() {
+            &[newest] => self.evaluator.decode(newest)?,
+            step => self.evaluator.step_of(step, step.len(), false)?,
+        }
+        let ns = nanos(start);
+        self.drafter.took(&draft, ns);
+        self.evaluator.meter.step(draft.run_ahead, ns);
+        Ok(draft)
+    }
+
+    /// Samples the next token and, as long as these are the drafted ones, those that follow. The rest of the draft is
+    /// taken back.
+    fn choose_all(&mut self, generation: &mut Generation, draft: &Draft) -> Result<(), Error> {
+        let before = generation.tokens.len();
+        let mut right = 0;
+        loop {
+            let id = self.choose(generation, right)?;
+            let came = self.drafter.came(draft, right, id);
+            let is_last = generation.over || generation.ids.len() >= generation.max_tokens;
+            if is_last || !came || right == draft.run_ahead {
+                break;
+            }
+            right += 1;
+            self.evaluator.meter.drafts.accepted += 1;
+        }
+        self.evaluator.take_back(before + right);
+        Ok(())
+    }
+
+    /// Samples the next token from the logits of the last step's `i`-th token, and returns it.
+    fn choose(&mut self, generation: &mut Generation, i: usize) -> Result<u32, Error> {
+        self.evaluator.take_logits(i);
         self.evaluator.meter.hash(&self.evaluator.logits);
         let id = generation
             .sampler
@@ -257,7 +291,7 @@ impl Runner {
             // Not shown, but part of the conversation: the next turn begins after it.
             generation.history.lock().push(id);
             self.end(generation, FinishReason::EndOfGeneration);
-            return Ok(());
+            return Ok(id);
         }
         if generation.ids.is_empty() {
             self.evaluator.meter.prompt.seconds_to_first_token =
@@ -279,7 +313,7 @@ impl Runner {
         if stopped {
             self.end(generation, FinishReason::Stop);
         }
-        Ok(())
+        Ok(id)
     }
 
     /// Sends the rest of the text, and the statistics.
@@ -386,8 +420,11 @@ impl Runner {
         let seconds_busy = (io.busy_ns - meter.io_start.busy_ns) as f64 * 1e-9;
         meter.miss_rates.sort_unstable_by(f64::total_cmp);
         let accesses = (meter.hits + meter.misses).max(1) as f64;
-        let decoded = meter.decode_ns.len();
+        // The first one is the prompt's.
+        let decoded = meter.chosen.saturating_sub(1);
         let decode = PhaseStatistics::of(decoded, &mut meter.decode_ns);
+        // A plan tells the speed without drafts.
+        let plain = PhaseStatistics::of(meter.plain_ns.len(), &mut meter.plain_ns);
         Statistics {
             model: facts.model.clone(),
             plan: facts.plan.clone(),
@@ -395,8 +432,8 @@ impl Runner {
                 .plan
                 .expected
                 .as_ref()
-                .filter(|_| decoded >= ENOUGH_TO_COMPARE)
-                .and_then(|e| e.compared(1e3 / decode.ms_p50)),
+                .filter(|_| plain.tokens >= ENOUGH_TO_COMPARE)
+                .and_then(|e| e.compared(1e3 / plain.ms_p50)),
             memory: MemoryStatistics {
                 budget_bytes: budget.total_bytes(),
                 peak_rss_bytes: rss_peak().unwrap_or(0),
@@ -405,6 +442,7 @@ impl Runner {
             prefill: PhaseStatistics::of(meter.prefill_tokens, &mut meter.prefill_ns),
             prompt: meter.prompt,
             decode,
+            drafts: meter.drafts,
             cache: CacheStatistics {
                 hits: meter.hits,
                 misses: meter.misses,

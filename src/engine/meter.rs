@@ -5,13 +5,18 @@ use forebay_actors::runtime::StepDone;
 use forebay_traces::ledger::{Bubbles, Charged};
 use xxhash_rust::xxh3::xxh3_64_with_seed;
 
-use crate::stats::PromptStatistics;
+use crate::stats::{DraftStatistics, PromptStatistics};
 
 /// The costs of a generation so far.
 #[derive(Debug, Default)]
 pub(super) struct Meter {
     pub prefill_ns: Vec<u64>,
+    /// Of all steps after the prompt's, and of those without a draft.
     pub decode_ns: Vec<u64>,
+    pub plain_ns: Vec<u64>,
+    pub drafts: DraftStatistics,
+    /// Tokens that the sampler has chosen.
+    pub chosen: usize,
     pub prefill_tokens: usize,
     pub prompt: PromptStatistics,
     pub hits: u64,
@@ -41,8 +46,19 @@ impl Meter {
         self.charged[1] = charged;
     }
 
-    /// Takes the logits of a token into the hash, as little-endian bytes.
+    /// A step after the prompt's has run this many tokens ahead.
+    pub fn step(&mut self, run_ahead: usize, ns: u64) {
+        self.decode_ns.push(ns);
+        self.drafts.steps += 1;
+        self.drafts.drafted += run_ahead;
+        if run_ahead == 0 {
+            self.plain_ns.push(ns);
+        }
+    }
+
+    /// Takes the logits from which a token is chosen into the hash, as little-endian bytes.
     pub fn hash(&mut self, logits: &[f32]) {
+        self.chosen += 1;
         if cfg!(target_endian = "little") {
             let bytes = bytemuck::cast_slice(logits);
             self.logits_hash = xxh3_64_with_seed(bytes, self.logits_hash);

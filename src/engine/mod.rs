@@ -5,6 +5,7 @@ mod builder;
 mod chat;
 mod context;
 mod decoded;
+mod drafts;
 mod embed;
 mod evaluator;
 mod fewer_experts;
@@ -234,8 +235,8 @@ impl Engine {
 
     /// The logits of the given `tokens` at every position from `first` onwards: `each` is called with the position and
     /// a row of `[vocab_size]`, which scores the token after that position. The tokens are taken as they are, from an
-    /// empty context, in steps of at most [`max_logits`](EngineBuilder::max_logits) positions; the rows do not depend
-    /// on that.
+    /// empty context, in steps of as many positions as there is [room](EngineBuilder::max_logits) for; the rows do not
+    /// depend on that.
     ///
     /// # Errors
     /// No tokens, more than the context holds, one outside the vocabulary, a `first` beyond them, or a fault.

@@ -13,6 +13,7 @@ use parking_lot::Mutex;
 
 use super::bench::BenchJob;
 use super::decoded::DecodeJob;
+use super::drafts::Drafter;
 use super::evaluator::Evaluator;
 use super::generate::{GenerateJob, Generation, Outcome};
 use super::jobs::Jobs;
@@ -55,6 +56,7 @@ impl Job {
 #[derive(Debug)]
 pub(super) struct Runner {
     pub evaluator: Evaluator,
+    pub drafter: Drafter,
     inbox: Receiver<Job>,
     /// Jobs from the inbox that have not begun, in the order in which they came.
     waiting: VecDeque<Job>,
@@ -71,6 +73,7 @@ pub(super) const PATIENCE: Duration = Duration::from_millis(50);
 impl Runner {
     pub fn new(evaluator: Evaluator, inbox: Receiver<Job>) -> Self {
         Self {
+            drafter: Drafter::new(evaluator.facts.plan.drafts),
             evaluator,
             inbox,
             waiting: VecDeque::new(),

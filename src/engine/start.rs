@@ -192,7 +192,7 @@ impl EngineBuilder {
             network,
             threads,
             memory.max_batch,
-            self.max_logits.min(memory.max_batch),
+            memory.max_logits,
             predictor_rank(&bundle, rule.is_predicted()),
         );
         let WeightMemory {

@@ -163,7 +163,8 @@ impl<'a> Outlook<'a> {
         let expert_bytes = streamed.expert_bytes * missed_experts;
         let time = DecodeTime {
             stream: rates.stream(streamed.clusters, streamed.bytes),
-            io: rates.neurons(neuron_reads, bytes) + rates.experts(expert_reads, expert_bytes, work.layers),
+            io: rates.neurons(neuron_reads, bytes)
+                + rates.experts(expert_reads, expert_bytes, work.layers),
             ..rates.compute(work)
         };
         // Prompts borrow a part of the neuron cache as their window.

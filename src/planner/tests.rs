@@ -17,7 +17,7 @@ use proptest::prelude::*;
 
 use super::{Fixed, Outlook, Wish, fastest, least_memory};
 use crate::error::Error;
-use crate::memory::MemoryRequest;
+use crate::memory::{MemoryRequest, plan};
 use crate::profiles::{ExpertMisses, ExpertProfile, Profile};
 
 /// Machines by what the kernel says of their CPUs: capacity (phones) or greatest frequency, and siblings.
@@ -140,6 +140,7 @@ fn request(total: u64, threads: usize, sparsity: Sparsity) -> MemoryRequest {
         kv_type: KvType::default(),
         max_batch: None,
         max_logits: 1,
+        drafts: 14,
         sparsity,
         pipeline: Pipeline::Cluster,
         stream_window: STREAM_WINDOW,
@@ -213,6 +214,35 @@ proptest! {
             Err(e) => prop_assert!(false, "{e}"),
         }
     }
+}
+
+#[test]
+fn drafts_take_little_and_no_budget_is_too_small_for_their_sake() {
+    let bundle = widened(bundle(false), 100);
+    let planned = |total, drafts| {
+        let request = MemoryRequest {
+            drafts,
+            ..request(total, 2, Sparsity::Dense)
+        };
+        plan(&bundle, &request)
+    };
+    let least = |drafts| match planned(1 << 20, drafts) {
+        Err(Error::Budget(budget)) => budget.least,
+        other => panic!("{other:?}"),
+    };
+    assert_eq!(least(14), least(0));
+    let row = 4 * bundle.meta.network.vocab_size as u64;
+    for mib in [least(0).div_ceil(1 << 20), 100, 400, 4096] {
+        let memory = planned(mib << 20, 14).unwrap();
+        let items = memory.budget.items().iter();
+        let bytes: u64 = items.filter(|i| i.name == "drafts").map(|i| i.bytes).sum();
+        assert_eq!(bytes, memory.drafts as u64 * row);
+        assert!(bytes <= (mib << 20) / 64);
+        assert_eq!(memory.max_logits, 1 + memory.drafts);
+        assert!(memory.max_logits <= memory.max_batch);
+    }
+    assert_eq!(planned(4 << 30, 14).unwrap().drafts, 14);
+    assert_eq!(planned(4 << 30, 0).unwrap().drafts, 0);
 }
 
 /// A model that has no neurons but those of experts, as wide ones would be.

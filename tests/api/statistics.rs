@@ -10,7 +10,7 @@ use crate::PROMPT;
 use crate::support::{self, number};
 
 /// The fields of `--stats` that others rely on (DESIGN.md section 3), by object.
-const CONTRACT: [(&str, &[&str]); 7] = [
+const CONTRACT: [(&str, &[&str]); 8] = [
     (
         "",
         &[
@@ -41,6 +41,7 @@ const CONTRACT: [(&str, &[&str]); 7] = [
             "ms_p99",
         ],
     ),
+    ("/drafts", &["steps", "drafted", "accepted"]),
     (
         "/cache",
         &[
@@ -126,6 +127,7 @@ fn check_figures(statistics: &Value) {
     let get = |pointer: &str| number(statistics, pointer);
     assert_eq!(statistics["tokens"].as_array().map(Vec::len), Some(24));
     assert_eq!(get("/decode/tokens"), 23.0);
+    assert_eq!(get("/drafts/steps") + get("/drafts/accepted"), 23.0);
     assert!(get("/prefill/tokens") >= 13.0);
     for phase in ["/prefill", "/decode"] {
         let (n, seconds) = (

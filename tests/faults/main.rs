@@ -14,6 +14,7 @@ mod watchdog;
 mod anatomy;
 mod callbacks;
 mod cancel;
+mod drafts;
 mod experts;
 mod flags;
 mod forged;
