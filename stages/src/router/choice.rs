@@ -15,7 +15,7 @@ pub struct Choosing<'a> {
     /// Added to scores, `[count]`; empty if there are none.
     pub biases: &'a [f32],
     /// Added to logits, `[count]`, of experts in memory; empty if they are not preferred. The best of the experts are
-    /// chosen without: one in [`CERTAIN`].
+    /// chosen without: one in `CERTAIN`.
     pub bonus: &'a [f32],
 }
 
