@@ -11,7 +11,7 @@ use forebay_plans::cache_dir::{self, PACKED_EXTENSION};
 use crate::error::Error;
 use crate::packed;
 use crate::profiles::profile_path;
-use crate::quality::path_beside;
+use crate::quality::divergence_path;
 
 /// A packed model in the cache folder.
 #[derive(Clone, Debug)]
@@ -100,8 +100,11 @@ fn describe(path: PathBuf) -> Option<CachedModel> {
 
 /// What belongs to a packed model, and may not be there.
 fn side_files(packed: &Path) -> [PathBuf; 3] {
-    let measured = path_beside(packed);
-    [hot_set_path(packed), profile_path(packed), measured]
+    [
+        hot_set_path(packed),
+        profile_path(packed),
+        divergence_path(packed),
+    ]
 }
 
 fn state_of(packed: &SourceIdentity) -> State {
@@ -113,7 +116,8 @@ fn state_of(packed: &SourceIdentity) -> State {
     }
 }
 
-/// Removes a packed model with what is kept beside it: hot set, profile, measurements. A program that runs it goes on: it has the file open.
+/// Removes a packed model with what is kept beside it: hot set, profile, measurements. A program that runs it goes on:
+/// it has the file open.
 ///
 /// # Errors
 /// The file cannot be removed.

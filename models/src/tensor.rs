@@ -386,7 +386,7 @@ impl Stored {
     }
 }
 
-/// Reads a norm, a bias, another vector or the table of positions as the network uses it.
+/// Reads all of a norm, a bias, another vector, the table of positions or a router as the network uses it.
 ///
 /// # Errors
 /// An unknown tensor, or a failed read.

@@ -8,6 +8,7 @@ mod perplexity;
 use std::path::Path;
 
 use clap::Subcommand;
+use forebay::quality::Divergence;
 use forebay::{Engine, EngineBuilder};
 use forebay_models::tokenizer::EncodeOptions;
 
@@ -57,6 +58,14 @@ fn builder(
 /// The engine of that builder.
 fn engine(model: &Path, ctx: usize, flags: &EngineFlags, quiet: bool) -> anyhow::Result<Engine> {
     Ok(builder(model, ctx, flags, quiet)?.build()?)
+}
+
+/// The line that says how far a run is from its reference.
+fn spread(d: &Divergence) -> String {
+    format!(
+        "mean KL divergence {:.6} ± {:.6} (median {:.6}, 99% below {:.6}, largest {:.6})\n",
+        d.mean, d.stderr, d.median, d.p99, d.max
+    )
 }
 
 /// Tokens of a text that is scored: no special ones in it.

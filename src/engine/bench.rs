@@ -103,10 +103,9 @@ fn once(
     for batch in tokens.chunks(batch) {
         left -= batch.len();
         let logits = test.phase == Phase::Decode || left == 0;
-        let more = test.phase == Phase::Prefill && left > 0;
         match test.phase {
             Phase::Decode => evaluator.decode(batch[0])?,
-            Phase::Prefill => evaluator.step_of(batch, usize::from(logits), more)?,
+            Phase::Prefill => evaluator.step_of(batch, usize::from(logits), left > 0)?,
         }
         measured
             .steps

@@ -198,7 +198,7 @@ fn of_experts(
     progress: &mut dyn FnMut(f64),
 ) -> ExpertProfile {
     let wants = ExpertWants::of(bundle, routes, threads);
-    let mut profile = ExpertProfile::of(routes, threads);
+    let mut profile = routes.count(threads);
     for cached in sizes() {
         profile.misses.push(wants.at(cached, policy));
         progress(cached);

@@ -3,7 +3,6 @@
 
 use std::sync::Arc;
 
-use forebay_models::block::dequantize;
 use forebay_models::network::Experts;
 use forebay_models::tensor::{LayerTensor, TensorId, TensorSource, read_vector};
 use forebay_stages::cache::PolicyKind;
@@ -55,7 +54,7 @@ impl Ahead {
         let norm = network.layers[layer].ffn.pre_norm;
         let norm = norm.filter(|_| !experts.router.before_layer);
         Ok(Some(Self {
-            rows: matrix(source, id(LayerTensor::Router))?,
+            rows: read_vector(source, id(LayerTensor::Router))?,
             biases: vector(experts.router.bias, LayerTensor::RouterBias)?,
             selection: vector(experts.router.selection_bias, LayerTensor::SelectionBias)?,
             norm: (
@@ -92,17 +91,6 @@ impl Ahead {
         choosing.choose(&logits, (&mut room.0, &mut room.1), &mut chosen);
         out.extend(chosen.iter().map(|(expert, _)| *expert as u16));
     }
-}
-
-/// All values of a matrix.
-fn matrix(source: &dyn TensorSource, id: TensorId) -> Result<Vec<f32>, Error> {
-    let Some(meta) = source.meta(id) else {
-        return Ok(Vec::new());
-    };
-    let (mut bytes, mut values) = (vec![0; meta.bytes()], vec![0.0; meta.rows * meta.cols]);
-    source.read(id, 0, &mut bytes)?;
-    dequantize(meta.block, &bytes, &mut values);
-    Ok(values)
 }
 
 /// Records routes, and what the next layer's router says one layer ahead.
@@ -161,7 +149,7 @@ pub fn measure_routing(
     drop(engine);
     let routes = watch.routes.routes();
     let wants = ExpertWants::of(&bundle, &routes, threads);
-    let mut experts = ExpertProfile::of(&routes, threads);
+    let mut experts = routes.count(threads);
     let misses = sizes.iter().map(|&s| wants.at(s, PolicyKind::Frequency));
     experts.misses = misses.collect();
     let foreseen = watch.named.iter().zip(&routes.layers).map(|(named, used)| {

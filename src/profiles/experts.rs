@@ -7,7 +7,6 @@ use forebay_plans::cost::ExpertCurves;
 use serde::{Deserialize, Serialize};
 
 use super::expert_cache::ExpertMisses;
-use super::routes::{Counted, Routes};
 
 /// Statistics of the experts that the tokens of a text use: means over the layers that have any.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
@@ -31,28 +30,6 @@ pub struct ExpertProfile {
 }
 
 impl ExpertProfile {
-    /// From what was recorded; the caches' misses come later.
-    pub(crate) fn of(routes: &Routes, threads: usize) -> Self {
-        let Counted {
-            counts,
-            again,
-            again_by_layer,
-            top_share,
-            distinct,
-            weights,
-        } = routes.count();
-        Self {
-            counts,
-            again: again.into_iter().collect(),
-            again_by_layer,
-            top_share: top_share.into_iter().collect(),
-            distinct: distinct.into_iter().collect(),
-            weights,
-            threads,
-            misses: Vec::new(),
-        }
-    }
-
     /// Whether shares are within 0 to 1 and sizes ascend: plans are computed from them.
     pub(super) fn is_sound(&self) -> bool {
         let share = |v: f64| (0.0..=1.0).contains(&v);

@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 
 use forebay_models::bundle::{Bundle, ffn_identity};
 use forebay_models::error::ModelError;
-use forebay_models::files::{read_regular, write_whole};
+use forebay_models::files::{read_regular, side_file, write_whole};
 use forebay_models::network::Network;
 use forebay_plans::residency::Sparsity;
 use serde::{Deserialize, Serialize};
@@ -38,9 +38,7 @@ pub struct Profile {
 
 /// Name of the profile of the packed model at `path`.
 pub(crate) fn profile_path(path: &Path) -> PathBuf {
-    let mut name = path.as_os_str().to_os_string();
-    name.push(".profile");
-    PathBuf::from(name)
+    side_file(path, ".profile")
 }
 
 /// What is in the file: the profile, and the identity of its neurons.

@@ -2,6 +2,8 @@
 
 use forebay_models::network::{Experts, Network};
 
+use super::ExpertProfile;
+
 /// Distances of tokens whose experts are compared.
 const LAGS: [usize; 5] = [1, 2, 4, 8, 16];
 /// Tokens whose different experts are counted.
@@ -80,23 +82,6 @@ pub(crate) struct Routes {
     pub text: usize,
 }
 
-/// What is counted in [`Routes`]: means over layers with experts.
-#[derive(Clone, Debug, Default, PartialEq)]
-pub(crate) struct Counted {
-    /// How often each expert was used, `[n_layers][count]`.
-    pub counts: Vec<Vec<u32>>,
-    /// By distance, the part of a token's experts that the token so far before used, too.
-    pub again: Vec<(usize, f64)>,
-    /// That of the token before, by layer; 0 without experts.
-    pub again_by_layer: Vec<f64>,
-    /// By number, the part of all uses that so many most used experts have; fewer than the layer has.
-    pub top_share: Vec<(usize, f64)>,
-    /// Different experts of a layer that so many tokens use.
-    pub distinct: Vec<(usize, f64)>,
-    /// Weights by rank, as parts of their sum.
-    pub weights: Vec<f64>,
-}
-
 impl Routes {
     /// Room for `tokens` tokens in texts of `text`.
     pub fn new(network: &Network, tokens: usize, text: usize) -> Self {
@@ -113,8 +98,8 @@ impl Routes {
         self.layers.iter().filter(|layer| layer.used > 0)
     }
 
-    /// Counts everything.
-    pub fn count(&self) -> Counted {
+    /// Counts everything; what caches over `threads` cores miss comes later.
+    pub fn count(&self, threads: usize) -> ExpertProfile {
         let count = self.routed().map(|layer| layer.count).min().unwrap_or(0);
         let tops = TOPS.into_iter().filter(|&top| top < count);
         let lags = LAGS.into_iter().filter(|&lag| lag < self.text);
@@ -123,7 +108,7 @@ impl Routes {
             0 => 0.0,
             _ => self.again(layer, 1),
         };
-        Counted {
+        ExpertProfile {
             counts: self.layers.iter().map(LayerRoutes::counts).collect(),
             again: lags
                 .map(|lag| (lag, self.mean(|layer| self.again(layer, lag))))
@@ -136,6 +121,8 @@ impl Routes {
                 .map(|n| (n, self.mean(|layer| self.distinct(layer, n))))
                 .collect(),
             weights: self.weights(),
+            threads,
+            misses: Vec::new(),
         }
     }
 
@@ -200,11 +187,6 @@ mod tests {
         }
     }
 
-    fn at(pairs: &[(usize, f64)], n: usize) -> f64 {
-        let found = pairs.iter().find(|(at, _)| *at == n);
-        found.unwrap_or_else(|| panic!("{n} in {pairs:?}")).1
-    }
-
     #[test]
     fn what_is_counted_is_in_the_routes() {
         let counted = routes(
@@ -220,20 +202,20 @@ mod tests {
                 [4, 5],
             ],
         )
-        .count();
+        .count(1);
         assert_eq!(counted.counts, [vec![], vec![3, 4, 1, 1, 3, 4]]);
         // Of three tokens per text with one before: 1/2, 1/2, 1 and 1/2, 1/2, 1. The texts are not compared.
-        assert!((at(&counted.again, 1) - 4.0 / 6.0).abs() < 1e-9);
+        assert!((counted.again[&1] - 4.0 / 6.0).abs() < 1e-9);
         assert_eq!(counted.again_by_layer[0], 0.0);
         assert!((counted.again_by_layer[1] - 4.0 / 6.0).abs() < 1e-9);
         // 1, 1/2 and 1, 1/2.
-        assert!((at(&counted.again, 2) - 3.0 / 4.0).abs() < 1e-9);
+        assert!((counted.again[&2] - 3.0 / 4.0).abs() < 1e-9);
         assert_eq!(counted.again.len(), 2, "no text has five tokens");
-        assert!((at(&counted.top_share, 4) - 14.0 / 16.0).abs() < 1e-9);
+        assert!((counted.top_share[&4] - 14.0 / 16.0).abs() < 1e-9);
         assert_eq!(counted.top_share.len(), 1, "a layer has six experts");
         // 3, 2, 3, 2 and 3, 3.
-        assert!((at(&counted.distinct, 2) - 2.5).abs() < 1e-9);
-        assert!((at(&counted.distinct, 4) - 3.0).abs() < 1e-9);
+        assert!((counted.distinct[&2] - 2.5).abs() < 1e-9);
+        assert!((counted.distinct[&4] - 3.0).abs() < 1e-9);
         // As parts of their sum.
         assert!((counted.weights[0] - 0.75).abs() < 1e-6);
         assert!((counted.weights[1] - 0.25).abs() < 1e-6);
@@ -241,9 +223,9 @@ mod tests {
 
     #[test]
     fn a_rest_of_a_text_is_compared_with_itself_only() {
-        let counted = routes(4, &[[0, 1], [0, 1], [0, 1], [0, 1], [2, 3], [2, 3]]).count();
-        assert_eq!(at(&counted.again, 1), 1.0);
-        assert_eq!(at(&counted.distinct, 2), 2.0);
-        assert_eq!(at(&counted.distinct, 4), 2.0);
+        let counted = routes(4, &[[0, 1], [0, 1], [0, 1], [0, 1], [2, 3], [2, 3]]).count(1);
+        assert_eq!(counted.again[&1], 1.0);
+        assert_eq!(counted.distinct[&2], 2.0);
+        assert_eq!(counted.distinct[&4], 2.0);
     }
 }

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 
 use forebay_models::bundle::{Bundle, ffn_identity};
 use forebay_models::error::ModelError;
-use forebay_models::files::{Partial, read_regular, write_whole};
+use forebay_models::files::{Partial, read_regular, side_file, write_whole};
 use forebay_plans::fewer_experts::FewerExperts;
 use serde::{Deserialize, Serialize};
 
@@ -69,7 +69,7 @@ impl AllExperts {
             vocabulary: engine.network().vocab_size,
             tokens: tokens[..chunks * ctx].to_vec(),
         };
-        let path = path_beside(engine.bundle_path());
+        let path = divergence_path(engine.bundle_path());
         let io = |e| ModelError::io(&path, "write the logits beside the packed model", e);
         let file = Partial::beside(&path).map_err(io)?;
         let mut writer = LogitsWriter::new(BufWriter::new(file.file()), &header).map_err(io)?;
@@ -135,10 +135,8 @@ fn run_chunk(
 }
 
 /// Name of the measurements of the packed model at `path`.
-pub(crate) fn path_beside(path: &Path) -> PathBuf {
-    let mut name = path.as_os_str().to_os_string();
-    name.push(".experts");
-    PathBuf::from(name)
+pub(crate) fn divergence_path(path: &Path) -> PathBuf {
+    side_file(path, ".experts")
 }
 
 /// What is in the file: measurements, the newest last, and the identity of the model.
@@ -169,7 +167,7 @@ impl ExpertsDivergence {
     /// # Errors
     /// The packed model cannot be read again, or the file not be written.
     pub fn save(&self, engine: &Engine) -> Result<PathBuf, Error> {
-        let path = path_beside(engine.bundle_path());
+        let path = divergence_path(engine.bundle_path());
         let ffn = ffn_identity(&Bundle::open(engine.bundle_path())?);
         let mut stored = Stored::read(&path, ffn);
         let options = self.fewer_experts;
@@ -194,7 +192,7 @@ impl ExpertsDivergence {
     /// What was measured of an engine's options: where the result depends on the memory, under the budget that is
     /// nearest to the engine's.
     pub fn load(engine: &Engine) -> Option<Self> {
-        let path = path_beside(engine.bundle_path());
+        let path = divergence_path(engine.bundle_path());
         let ffn = ffn_identity(&Bundle::open(engine.bundle_path()).ok()?);
         let (options, budget) = (engine.plan().fewer_experts, engine.budget().total_bytes());
         let measured = Stored::read(&path, ffn).measured.into_iter().rev();

@@ -8,6 +8,6 @@ mod saved_logits;
 
 pub use choices::{Choices, Question, choose};
 pub use divergence::{Divergence, compare, save};
-pub(crate) use experts::path_beside;
+pub(crate) use experts::divergence_path;
 pub use experts::{AllExperts, ExpertsDivergence};
 pub use saved_logits::{Header, LogitsReader, LogitsWriter};

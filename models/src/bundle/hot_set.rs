@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 
 use super::format::checksum;
 use super::reader::Bundle;
-use crate::files::{read_regular, write_whole};
+use crate::files::{read_regular, side_file, write_whole};
 
 const MAGIC: &[u8; 8] = b"FBHOT\0\0\x01";
 
@@ -23,9 +23,7 @@ pub struct HotNeuron {
 
 /// Name of the hot set of the packed model at `path`.
 pub fn hot_set_path(path: &Path) -> PathBuf {
-    let mut name = path.as_os_str().to_os_string();
-    name.push(".hot");
-    PathBuf::from(name)
+    side_file(path, ".hot")
 }
 
 /// Writes the hot set of `bundle`, best first. It is a hint: a failure to write it is ignored.

@@ -2,9 +2,16 @@
 
 use std::fs::File;
 use std::io::{Result, Write};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use super::partial::Partial;
+
+/// The path of what is kept beside the file at `path`, under its name with `ending` added.
+pub fn side_file(path: &Path, ending: &str) -> PathBuf {
+    let mut name = path.as_os_str().to_os_string();
+    name.push(ending);
+    PathBuf::from(name)
+}
 
 /// Writes a file of the engine's own. It replaces whatever had the name, links too.
 ///

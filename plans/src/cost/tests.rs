@@ -49,6 +49,16 @@ fn disk() -> DiskProfile {
     }
 }
 
+fn rates<'a>((machine, disk): (&'a MachineProfile, &'a DiskProfile), threads: usize) -> Rates<'a> {
+    Rates {
+        machine,
+        disk,
+        threads,
+        depth: 64,
+        window: WINDOW,
+    }
+}
+
 fn work() -> TokenWork {
     let part = |bytes| vec![Weights { case: CASE, bytes }];
     TokenWork {
@@ -65,13 +75,7 @@ fn work() -> TokenWork {
 #[test]
 fn the_equations_add_up() {
     let (machine, disk) = (machine(), disk());
-    let rates = Rates {
-        machine: &machine,
-        disk: &disk,
-        threads: 2,
-        depth: 64,
-        window: WINDOW,
-    };
+    let rates = rates((&machine, &disk), 2);
     let mut t = rates.compute(&work());
     assert!((t.attention - (1e8 / 20e9 + 4e7 / 40e9)).abs() < 1e-9);
     assert!((t.ffn - 3e8 / 20e9).abs() < 1e-9);
@@ -94,13 +98,7 @@ fn the_equations_add_up() {
 #[test]
 fn nothing_read_takes_no_time() {
     let (machine, disk) = (machine(), DiskProfile::default());
-    let rates = Rates {
-        machine: &machine,
-        disk: &disk,
-        threads: 1,
-        depth: 64,
-        window: WINDOW,
-    };
+    let rates = rates((&machine, &disk), 1);
     let none = [
         rates.stream(0.0, 0.0),
         rates.neurons(0.0, 0.0),
@@ -119,13 +117,7 @@ fn experts_are_read_as_deep_as_a_layer_misses_them() {
     };
     disk.rates.push(alone);
     disk.rates.iter_mut().for_each(|r| r.depth = r.depth.min(4));
-    let rates = Rates {
-        machine: &machine,
-        disk: &disk,
-        threads: 2,
-        depth: 64,
-        window: WINDOW,
-    };
+    let rates = rates((&machine, &disk), 2);
     let check = |bytes: f64| bytes / CHECKED_PER_SECOND / 2.0;
     for (layers, bytes_per_second) in [(10, 1e9), (5, 1e9), (2, 2e9)] {
         let bytes = 10.0 * 524_288.0;
@@ -138,13 +130,7 @@ fn experts_are_read_as_deep_as_a_layer_misses_them() {
 #[test]
 fn larger_batches_of_a_prompt_share_reads() {
     let (machine, disk) = (machine(), disk());
-    let rates = Rates {
-        machine: &machine,
-        disk: &disk,
-        threads: 2,
-        depth: 64,
-        window: WINDOW,
-    };
+    let rates = rates((&machine, &disk), 2);
     let flash = (1000.0, 1000.0 * 524_288.0);
     let time = |batch| rates.prompt(&work(), batch, flash);
     assert!((time(8) / time(16) - 2.0).abs() < 0.01, "bound by the disk");
@@ -155,13 +141,7 @@ fn larger_batches_of_a_prompt_share_reads() {
 fn an_unmeasured_kernel_counts_as_fast_as_memory() {
     let (mut machine, disk) = (machine(), disk());
     machine.kernels.clear();
-    let rates = Rates {
-        machine: &machine,
-        disk: &disk,
-        threads: 2,
-        depth: 64,
-        window: WINDOW,
-    };
+    let rates = rates((&machine, &disk), 2);
     assert!((rates.compute(&work()).ffn - 3e8 / 40e9).abs() < 1e-9);
 }
 

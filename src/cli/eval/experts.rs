@@ -11,7 +11,7 @@ use super::super::engine_flags::EngineFlags;
 use super::super::expert_flags::ExpertFlags;
 use super::super::output::{print_json, print_text, say};
 use super::super::text::read_text;
-use super::{builder, tokens_of};
+use super::{builder, spread, tokens_of};
 
 #[derive(Debug, Args)]
 pub struct Experts {
@@ -82,15 +82,10 @@ fn summary(measured: &ExpertsDivergence) -> String {
         )
     };
     format!(
-        "mean KL divergence {:.6} ± {:.6} (median {:.6}, 99% below {:.6}, largest {:.6})\n\
-         same most likely token {:.2}%\n\
+        "{}same most likely token {:.2}%\n\
          perplexity {:.4}, with all experts {:.4}, over {} tokens\n\
          per token {}, with all experts {}; {:.1} clusters left out\n",
-        d.mean,
-        d.stderr,
-        d.median,
-        d.p99,
-        d.max,
+        spread(d),
         100.0 * d.same_top,
         d.perplexity,
         d.reference_perplexity,

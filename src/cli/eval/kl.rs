@@ -9,7 +9,7 @@ use forebay::quality::{self, Divergence, LogitsReader};
 use super::super::engine_flags::EngineFlags;
 use super::super::output::{print_json, print_text, say};
 use super::super::text::read_text;
-use super::{engine, tokens_of};
+use super::{engine, spread, tokens_of};
 
 /// Tokens per chunk.
 const CTX: u32 = 512;
@@ -95,14 +95,9 @@ impl Kl {
             return print_json(&d);
         }
         print_text(&format!(
-            "mean KL divergence {:.6} ± {:.6} (median {:.6}, 99% below {:.6}, largest {:.6})\n\
-             same most likely token {:.2}%, probability of the next token differs by {:.2}% (RMS)\n\
+            "{}same most likely token {:.2}%, probability of the next token differs by {:.2}% (RMS)\n\
              perplexity {:.4}, reference {:.4}, over {} tokens\n",
-            d.mean,
-            d.stderr,
-            d.median,
-            d.p99,
-            d.max,
+            spread(&d),
             100.0 * d.same_top,
             100.0 * d.rms_probability,
             d.perplexity,
