@@ -142,6 +142,10 @@ pub struct CacheStatistics {
     pub miss_rate_p99: f64,
     /// Clusters of experts that were left out, on request, because they were not in memory.
     pub left_out_clusters: u64,
+    /// Clusters of experts that were read because the next layer was likely to want them.
+    pub guessed_clusters: u64,
+    /// Those of them that it wanted, or that a later token did before they were evicted.
+    pub guessed_clusters_wanted: u64,
 }
 
 /// Reads during the generation.

@@ -190,6 +190,7 @@ fn settings() -> Vec<Setting> {
                             policy,
                             loading,
                             pipeline,
+                            guesses: 0,
                         },
                     });
                 }

@@ -31,6 +31,7 @@ const fn rung(
         policy,
         loading,
         pipeline,
+        guesses: 0,
     };
     Rung { name, options }
 }

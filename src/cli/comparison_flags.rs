@@ -16,6 +16,10 @@ pub struct ComparisonFlags {
     /// What overlaps while the FFN is computed.
     #[arg(long, value_enum, help_heading = "Comparison")]
     pipeline: Option<PipelineFlag>,
+    /// How many of the next layer's experts are guessed, and read ahead if they are not in memory [default: by the
+    /// plan].
+    #[arg(long, value_name = "N", help_heading = "Comparison")]
+    guess_experts: Option<usize>,
     /// Another engine's way of running sparse models: sets --policy, --loading and --pipeline unless they are
     /// given.
     #[arg(long, value_enum, help_heading = "Comparison")]
@@ -59,6 +63,7 @@ impl ComparisonFlags {
                 policy: PolicyKind::Window(PolicyKind::DEFAULT_WINDOW),
                 loading: Loading::Bundle,
                 pipeline: Pipeline::None,
+                guesses: 0,
             },
             None => NeuronOptions::default(),
         };
@@ -83,7 +88,10 @@ impl ComparisonFlags {
     /// Applies the flags.
     pub fn configure(&self, builder: EngineBuilder) -> EngineBuilder {
         let options = self.neurons();
-        let builder = builder.neurons(options);
+        let mut builder = builder.neurons(options);
+        if let Some(n) = self.guess_experts {
+            builder = builder.guess_experts(n);
+        }
         match self.loading.is_some() || self.preset.is_some() {
             true => builder.loading(options.loading),
             false => builder,

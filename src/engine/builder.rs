@@ -70,6 +70,7 @@ pub struct EngineBuilder {
     pub(super) planning: Planning,
     pub(super) goal: PlanGoal,
     pub(super) fixed_loading: Option<Loading>,
+    pub(super) fixed_guesses: Option<usize>,
     pub(super) report: Report,
 }
 
@@ -103,6 +104,7 @@ impl Default for EngineBuilder {
             planning: Planning::default(),
             goal: PlanGoal::default(),
             fixed_loading: None,
+            fixed_guesses: None,
             report: Box::new(|_| {}),
         }
     }
@@ -314,6 +316,15 @@ impl EngineBuilder {
     #[must_use]
     pub fn goal(mut self, goal: PlanGoal) -> Self {
         self.goal = goal;
+        self
+    }
+
+    /// How many of the next layer's experts are guessed while a token is generated, and read ahead if they are not in
+    /// memory, regardless of a plan. No token changes. Without effect where all experts are in memory, or are chosen
+    /// before attention.
+    pub fn guess_experts(mut self, n: usize) -> Self {
+        self.neurons.guesses = n;
+        self.fixed_guesses = Some(n);
         self
     }
 

@@ -449,6 +449,8 @@ impl Runner {
                 hit_rate: meter.hits as f64 / accesses,
                 miss_rate_p99: percentile(&meter.miss_rates, 0.99),
                 left_out_clusters: meter.left_out,
+                guessed_clusters: meter.guesses.read,
+                guessed_clusters_wanted: meter.guesses.wanted,
             },
             io: IoStatistics {
                 reads,

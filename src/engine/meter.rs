@@ -2,6 +2,7 @@
 
 use forebay_actors::io_counters::IoCounters;
 use forebay_actors::runtime::StepDone;
+use forebay_stages::expert_store::GuessCounts;
 use forebay_traces::ledger::{Bubbles, Charged};
 use xxhash_rust::xxh3::xxh3_64_with_seed;
 
@@ -23,6 +24,8 @@ pub(super) struct Meter {
     pub misses: u64,
     /// Clusters of experts that were left out.
     pub left_out: u64,
+    /// What became of guessed experts.
+    pub guesses: GuessCounts,
     pub miss_rates: Vec<f64>,
     pub logits_hash: u64,
     /// Times charged to all cores when the generation began and at its last step.
@@ -37,6 +40,10 @@ impl Meter {
         self.hits += hits;
         self.misses += misses;
         self.left_out += reports.iter().map(|r| r.left_out).sum::<u64>();
+        for GuessCounts { read, wanted } in reports.iter().map(|r| r.guesses) {
+            self.guesses.read += read;
+            self.guesses.wanted += wanted;
+        }
         self.miss_rates
             .push(misses as f64 / (hits + misses).max(1) as f64);
         let charged: Vec<Charged> = reports.iter().map(|r| r.charged).collect();

@@ -156,6 +156,9 @@ impl EngineBuilder {
             }
             self.neurons.loading = c.loading;
         }
+        let planned = plan.as_ref().map(|plan| plan.choices.guessed_experts);
+        let usual = bundle.meta.network.most_used_experts();
+        self.neurons.guesses = self.fixed_guesses.or(planned).unwrap_or(usual);
         Ok((request, plan))
     }
 
@@ -204,6 +207,7 @@ impl EngineBuilder {
             threads: self.threads.map(|n| n.min(request.threads)),
             max_batch: self.max_batch,
             loading: self.fixed_loading,
+            guessed_experts: self.fixed_guesses,
         };
         let decision = match self.goal {
             PlanGoal::Fastest => fastest(&outlook, fixed)?,

@@ -75,6 +75,10 @@ impl EngineBuilder {
         let plan = &memory.residency;
         let _span = tracing::info_span!("load", bytes = plan.pinned_bytes).entered();
         let predicted = sparsity == Sparsity::Predicted;
+        if plan.expert_cache.cells == 0 {
+            // No read could come too late.
+            self.neurons.guesses = 0;
+        }
         let programs = self.programs(bundle, plan, threads, predicted);
         let reads_clusters = plan.stream_slots > 0 || plan.expert_cache.cells > 0;
         let ceiling = if reads_clusters || plan.neuron_cache.slots > 0 {

@@ -40,6 +40,7 @@ pub(crate) struct Fixed {
     pub threads: Option<usize>,
     pub max_batch: Option<usize>,
     pub loading: Option<Loading>,
+    pub guessed_experts: Option<usize>,
 }
 
 /// The wish for which the minimum memory is searched.
@@ -172,6 +173,7 @@ struct Grid {
     /// The default first.
     windows: Vec<usize>,
     batches: Vec<usize>,
+    guesses: Vec<usize>,
     caches: Vec<u64>,
 }
 
@@ -190,6 +192,7 @@ impl Grid {
             max_batch: planned.max_batch,
             sparsity: request.sparsity,
             loading: fixed.loading.unwrap_or_default(),
+            guessed_experts: fixed.guessed_experts.unwrap_or(0),
             stream_window_bytes: STREAM_WINDOW,
             neuron_cache_bytes: 0,
             sequential_gain: outlook.sequential_gain(),
@@ -221,6 +224,10 @@ impl Grid {
         }
         batches.sort_unstable();
         batches.dedup();
+        let guesses = match fixed.guessed_experts {
+            Some(n) => vec![n],
+            None => [0].into_iter().chain(outlook.guessable()).collect(),
+        };
         let shares = if by_neuron { &CACHE_EIGHTHS[..] } else { &[0] };
         let caches = shares.iter().map(|n| request.total / 8 * n);
         Ok(Self {
@@ -229,6 +236,7 @@ impl Grid {
             loadings,
             windows: WINDOWS.to_vec(),
             batches,
+            guesses,
             caches: caches.collect(),
         })
     }
@@ -274,10 +282,23 @@ impl Grid {
                 let Ok(memory) = outlook.layout(&choices) else {
                     continue;
                 };
-                for &loading in &self.loadings {
-                    all.push(outlook.predict(Choices { loading, ..choices }, &memory));
-                }
                 let plan = &memory.residency;
+                let guesses = match plan.expert_cache.cells {
+                    0 => &self.guesses[..1],
+                    _ => &self.guesses,
+                };
+                for (&loading, &guessed_experts) in self
+                    .loadings
+                    .iter()
+                    .flat_map(|loading| guesses.iter().map(move |n| (loading, n)))
+                {
+                    let choices = Choices {
+                        loading,
+                        guessed_experts,
+                        ..choices
+                    };
+                    all.push(outlook.predict(choices, &memory));
+                }
                 let cache = choices.threads * plan.neuron_cache.bytes_per_core();
                 got = got.min(cache as u64);
                 match (plan.stream_slots, plan.neuron_cache.slots) {
@@ -309,6 +330,13 @@ impl Grid {
         }
         for &max_batch in &self.batches {
             list.push(("batch", Choices { max_batch, ..*of }));
+        }
+        for &guessed_experts in &self.guesses {
+            let other = Choices {
+                guessed_experts,
+                ..*of
+            };
+            list.push(("guessed experts", other));
         }
         for &neuron_cache_bytes in &self.caches {
             let other = Choices {
@@ -356,6 +384,7 @@ fn value(name: &str, choices: &Choices) -> String {
         "loading" => format!("{:?}", choices.loading).to_lowercase(),
         "stream window" => format_size(choices.stream_window_bytes as u64),
         "batch" => choices.max_batch.to_string(),
+        "guessed experts" => choices.guessed_experts.to_string(),
         _ => format_size(choices.neuron_cache_bytes),
     }
 }

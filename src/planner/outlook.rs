@@ -118,6 +118,13 @@ impl<'a> Outlook<'a> {
         }
     }
 
+    /// How many of the next layer's experts it may make sense to guess, besides none: as many as a token uses, if any
+    /// layer's can be guessed.
+    pub fn guessable(&self) -> Option<usize> {
+        let used = self.bundle.meta.network.most_used_experts();
+        (!self.work.guesses.is_empty()).then_some(used)
+    }
+
     /// How much faster the disk reads whole clusters than single neurons.
     pub fn sequential_gain(&self) -> f64 {
         let g = geometry(self.bundle);
@@ -161,12 +168,20 @@ impl<'a> Outlook<'a> {
         let missed_experts = 1.0 - streamed.expert_hits(self.experts.as_ref());
         let expert_reads = streamed.expert_clusters * missed_experts;
         let expert_bytes = streamed.expert_bytes * missed_experts;
-        let time = DecodeTime {
+        let mut time = DecodeTime {
             stream: rates.stream(streamed.clusters, streamed.bytes),
-            io: rates.neurons(neuron_reads, bytes)
-                + rates.experts(expert_reads, expert_bytes, work.layers),
+            io: rates.neurons(neuron_reads, bytes),
             ..rates.compute(work)
         };
+        let of_experts = rates.experts(expert_reads, expert_bytes, work.layers);
+        let mut more = 1.0;
+        if choices.guessed_experts > 0 && plan.expert_cache.cells > 0 {
+            time.predictor += rates.weights(&work.guesses);
+            let (sooner, bytes) = rates.guessing(of_experts, time.compute());
+            time.io -= sooner;
+            more = bytes;
+        }
+        time.io += of_experts;
         // Prompts borrow a part of the neuron cache as their window.
         let borrowed = PreloadWindow::of(self.bundle, plan);
         let buffers = borrowed.map_or(0, |window| choices.threads * window.buffers);
@@ -185,8 +200,8 @@ impl<'a> Outlook<'a> {
                 prefill_tokens_per_second: 1.0 / prompt_seconds.max(1e-9),
                 bound_by: time.bound_by().into(),
                 decode_seconds: time,
-                reads_per_token: streamed.clusters + neuron_reads + expert_reads,
-                bytes_per_token: streamed.bytes + bytes + expert_bytes,
+                reads_per_token: streamed.clusters + neuron_reads + expert_reads * more,
+                bytes_per_token: streamed.bytes + bytes + expert_bytes * more,
                 memory_items: items.map(|i| (i.name.to_string(), i.bytes)).collect(),
             },
             choices,

@@ -26,7 +26,8 @@ pub struct Boards {
     /// The predictor's fc1 times the residual stream, `[max_batch, largest rank]`; empty where neurons are not
     /// predicted.
     predictor: F32Board,
-    /// Logits of the experts, `[max_batch, router_width of the layer]`; empty if the model has none.
+    /// Logits of the experts, `[max_batch, router_width of the layer and experts that are guessed]`; empty if the model
+    /// has none.
     router: F32Board,
     /// How many clusters of each expert of a layer each core has in memory, `[threads, widest_router]`; written where
     /// experts in memory are preferred.
@@ -59,7 +60,7 @@ impl Boards {
             heads: F32Board::new(max_batch * network.widest_mixer_out()),
             output: F32Board::new(max_batch * d),
             predictor: F32Board::new(max_batch * rank),
-            router: F32Board::new(max_batch * network.widest_router()),
+            router: F32Board::new(max_batch * network.widest_routing()),
             held: F32Board::new(threads * network.widest_router()),
             shares: (0..threads).map(|_| I64Board::new(max_batch * d)).collect(),
             logits: F32Board::new(max_logits * network.vocab_size),
@@ -81,7 +82,7 @@ impl Boards {
         let inputs = 2 * network.inputs_width() + network.input_width();
         let mixers =
             network.widest_mixer_in() + network.widest_latents() + network.widest_mixer_out();
-        let columns = 2 * d + mixers + rank + network.widest_router() + inputs;
+        let columns = 2 * d + mixers + rank + network.widest_routing() + inputs;
         let held = threads * network.widest_router();
         (max_batch * columns + max_logits * network.vocab_size + held) * size_of::<f32>()
             + threads * max_batch * d * size_of::<i64>()

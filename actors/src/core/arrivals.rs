@@ -60,8 +60,8 @@ impl Core {
 
     /// A cluster of an expert was read into a cell.
     fn expert_arrived(&mut self, cell: usize, slot: Slot, result: Result<(), ReadFault>) {
-        let key = self.weights.experts.arrived(cell, slot, result.is_ok());
-        if let Err(fault) = result {
+        let wanted = self.weights.experts.arrived(cell, slot, result.is_ok());
+        if let (Some(key), Err(fault)) = (wanted, result) {
             let cluster = self.program.cached_clusters[key];
             self.unread.push((cluster, fault));
         }
@@ -113,9 +113,11 @@ impl Core {
         while let Some(read) = experts.next_read() {
             let entry = shared.entry(self.program.cached_clusters[read.key]);
             let tag = ReadTag::Expert { cell: read.cell };
-            let flow = self
-                .io
-                .urgent(tag, entry.offset, entry.padded_len(), read.slot);
+            let (offset, len) = (entry.offset, entry.padded_len());
+            let flow = match read.guessed {
+                true => self.io.prefetch(tag, offset, len, read.slot),
+                false => self.io.urgent(tag, offset, len, read.slot),
+            };
             experts.started(read.cell, flow);
         }
         let (store, stages) = (&mut self.weights.neurons, &mut self.stages);

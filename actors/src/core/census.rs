@@ -25,6 +25,8 @@ pub struct Census {
     pub store: StoreTally,
     /// Cells of the expert cache whose bytes are here.
     pub cells: usize,
+    /// Holds on these cells.
+    pub cells_held: usize,
     /// Clusters that have been evicted.
     pub evicted: Vec<u32>,
     /// Buffers of the stream window that were taken out of their memory.
@@ -59,6 +61,7 @@ impl Core {
             preload: self.prompts.tally(stages),
             store: self.weights.neurons.tally(),
             cells: self.weights.experts.cells_here(),
+            cells_held: self.weights.experts.holds(),
             evicted: evictable.streamed().collect(),
             borrowed: evictable.borrowed(),
             changing: evictable.is_changing(),

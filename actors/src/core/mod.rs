@@ -242,6 +242,7 @@ impl Core {
             hits: neurons.hits + whole.hits,
             misses: neurons.misses + whole.misses,
             left_out,
+            guesses: std::mem::take(&mut self.weights.experts.guess_counts),
             gated: gated.plus(early),
             live,
             charged_before,

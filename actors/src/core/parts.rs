@@ -233,7 +233,7 @@ fn max_neurons(bundle: &Bundle) -> usize {
 fn widest(network: &Network, rank: usize) -> usize {
     let own = network.d_model.max(network.input_width());
     let mixers = network.widest_mixer_out().max(network.widest_query_rank());
-    let others = mixers.max(network.widest_router());
+    let others = mixers.max(network.widest_routing());
     own.max(others).max(rank)
 }
 

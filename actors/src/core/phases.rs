@@ -141,6 +141,7 @@ impl Core {
         }
         if is_routing {
             self.want_experts(number);
+            self.guess_experts(number);
         }
     }
 
@@ -161,6 +162,24 @@ impl Core {
                 .filter_map(|item| Some((item.source.key()?, item.expert.is_some_and(is_minor))));
             self.weights.experts.want_ahead(keys);
         }
+    }
+
+    /// Names clusters of experts that the next layer's tokens may use.
+    fn guess_experts(&mut self, number: usize) {
+        let program = self.prompts.program().unwrap_or(&self.program);
+        let next = program.experts_of(program.phases[number].layer + 1);
+        let items = next.map_or(&[][..], |phase| phase.neurons());
+        let guessed = self.residual.routes.guessed().iter();
+        let keys = guessed
+            .take(self.shared.neurons.guesses)
+            .flat_map(|&(expert, _)| {
+                let expert = Some(expert as u16);
+                let first = items.partition_point(|item| item.expert < expert);
+                let own = items[first..].iter();
+                let own = own.take_while(move |item| item.expert == expert);
+                own.filter_map(|item| item.source.key())
+            });
+        self.weights.experts.guess(keys);
     }
 
     /// Does a little work of phase `number`, or ends it.

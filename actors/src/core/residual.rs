@@ -122,6 +122,9 @@ impl Residual {
         let rows = &self.rows[..n * columns];
         if let Work::Rows(work) = &phase.work {
             let tensors = work.matrices.iter().map(|m| m.tensor);
+            // The next layer's router has this input only as a guess.
+            let guesses = |t: &TensorId| matches!(t, TensorId::Layer(l, _) if *l != phase.layer);
+            let tensors = tensors.filter(|tensor| !guesses(tensor));
             return tensors.for_each(|tensor| observer.input(tensor, None, rows));
         }
         let layer = phase.layer;
@@ -163,7 +166,7 @@ impl Residual {
                 let biases = (&values[bias.clone()], &values[expert_biases.clone()]);
                 self.join_shares(around, *layer, biases, join);
             }
-            Prepare::Route { biases } => self.route(around, biases),
+            Prepare::Route { biases, next } => self.route(around, biases, next.as_ref()),
             Prepare::TakeHidden => self.take_hidden(around),
             Prepare::TakeInputs(gated) => self.take_inputs(around, gated),
             Prepare::Norm { norm, only_wanted } => {
@@ -231,25 +234,38 @@ impl Residual {
         }
     }
 
-    /// Chooses the tokens' experts.
-    fn route(&mut self, around: &Surroundings<'_>, biases: &Range<usize>) {
-        let layer = around.phase.layer;
-        let Some(experts) = around.bundle.meta.network.experts(layer) else {
+    /// Chooses the tokens' experts, and guesses those of the `next` layer.
+    fn route(
+        &mut self,
+        around: &Surroundings<'_>,
+        biases: &Range<usize>,
+        next: Option<&Range<usize>>,
+    ) {
+        let (layer, network) = (around.phase.layer, &around.bundle.meta.network);
+        let Some(experts) = network.experts(layer) else {
             return;
         };
-        let logits = &mut self.rows[..around.n_tokens * experts.router_width()];
+        let next = next.and_then(|biases| Some((network.guessed_at(layer)?, biases)));
+        let own = experts.router_width();
+        let width = own + next.map_or(0, |(next, _)| next.count);
+        let logits = &mut self.rows[..around.n_tokens * width];
         around.boards.board(Board::Router).read(0, logits);
-        let biases = &around.bundle.vectors.values()[biases.clone()];
+        let values = around.bundle.vectors.values();
+        let biases = &values[biases.clone()];
         let mut bonus: &[f32] = &[];
         if let Some(preference) = &mut self.preference {
-            preference.learn(layer, experts, logits);
+            preference.learn(layer, experts, (logits, width));
             if let (true, Some(geometry)) = (around.decodes, &around.bundle.meta.experts[layer]) {
                 let held = (&around.boards.held, around.boards.shares.len());
                 let clusters = experts.d_ff.div_ceil(geometry.neurons);
                 bonus = preference.bonus((layer, experts), held, clusters);
             }
         }
-        self.routes.route(experts, (biases, bonus), logits);
+        self.routes.route(experts, (biases, bonus), (logits, width));
+        if let (Some((next, biases)), 1) = (next, around.n_tokens) {
+            self.routes
+                .guess(next, &values[biases.clone()], &logits[own..]);
+        }
     }
 
     /// Adds all cores' FFN shares to the residual stream: integers, so in any order. The biases are Down's,

@@ -27,6 +27,8 @@ pub struct NeuronOptions {
     pub loading: Loading,
     /// What overlaps.
     pub pipeline: Pipeline,
+    /// How many of the next layer's experts are guessed, and read ahead if they are not in memory.
+    pub guesses: usize,
 }
 
 impl NeuronOptions {
@@ -35,6 +37,7 @@ impl NeuronOptions {
         Options {
             predicted,
             by_matrix: self.pipeline == Pipeline::Matrix,
+            guesses: self.guesses > 0,
         }
     }
 }

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use forebay_stages::computed::Computed;
+use forebay_stages::expert_store::GuessCounts;
 use forebay_stages::sequences::{Copies, Sequences, Tables, TokenPlace};
 use forebay_traces::ledger::Charged;
 
@@ -75,6 +76,8 @@ pub struct StepDone {
     pub misses: u64,
     /// Clusters of experts that were left out because they were not in memory.
     pub left_out: u64,
+    /// What became of guessed experts.
+    pub guesses: GuessCounts,
     /// Computed Gates.
     pub gated: Computed,
     /// Computed Ups and Downs.

@@ -40,6 +40,8 @@ pub struct Case {
     pub turn_ns: usize,
     /// Experts that are left out or preferred: what is right then is not known, but everything has to come to its end.
     pub fewer: FewerExperts,
+    /// How many of the next layer's experts are guessed.
+    pub guesses: usize,
 }
 
 impl Case {
@@ -86,6 +88,7 @@ impl Case {
                 true => fewer_experts(random),
                 false => FewerExperts::default(),
             },
+            guesses: random.one_of(&[0, 0, 1, 2, 8]),
         }
     }
 }

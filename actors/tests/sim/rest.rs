@@ -62,6 +62,10 @@ fn leftover(first: &Census, now: &Census) -> Option<&'static str> {
             "a cell of the expert cache is not back",
         ),
         (
+            now.cells_held != 0,
+            "a cell of the expert cache is still held",
+        ),
+        (
             store.cached + store.vacant + store.holds != store.slots,
             "a slot of the cache is lost, or there twice",
         ),

@@ -292,6 +292,7 @@ fn in_memory(model: &Model, sparsity: Sparsity) -> Result<Logits, String> {
         weights: vec![1; 2],
         turn_ns: 1,
         fewer: FewerExperts::default(),
+        guesses: 0,
     };
     let mut random = Random::new(0);
     let mut world = World::new(&case, model, &mut random);

@@ -3,7 +3,7 @@
 
 use std::collections::{BTreeSet, HashMap, HashSet};
 
-use forebay_models::bundle::DirectoryEntry;
+use forebay_models::bundle::{Bundle, DirectoryEntry};
 use forebay_models::network::Content;
 use forebay_models::tensor::{LayerTensor as T, TensorId};
 use forebay_plans::residency::{Residency, Sparsity};
@@ -61,6 +61,8 @@ pub struct Visits {
     owner: Vec<u16>,
     residency: Vec<Residency>,
     clusters: Vec<DirectoryEntry>,
+    /// By layer, whether the one before guesses which experts it will use.
+    guessed: Vec<bool>,
     /// Reads of streamed clusters that were used: each is used once.
     used: HashSet<(usize, u64)>,
 }
@@ -74,6 +76,7 @@ impl Visits {
             owner: case.plan.owner.clone(),
             residency: case.plan.residency.clone(),
             clusters: shared.bundle.clusters.clone(),
+            guessed: guessed(case, &shared.bundle),
             used: HashSet::new(),
         }
     }
@@ -232,12 +235,14 @@ impl Visits {
                     once(Stage::Qkv, layer)?
                 }
                 Content::Rows(TensorId::Layer(_, T::O | T::VUp)) => once(Stage::Output, layer)?,
-                Content::Rows(TensorId::Layer(_, T::PredictorFc1)) => once(Stage::Pred, layer)?,
                 Content::Rows(TensorId::Layer(_, T::InputGate | T::InputProjection)) => {
                     once(Stage::Inputs, layer)?
                 }
                 Content::Rows(TensorId::InputsProjection) => once(Stage::Inputs, 0)?,
-                Content::Rows(TensorId::Layer(_, T::Router | T::SharedGate)) => {
+                Content::Rows(TensorId::Layer(l, T::Router)) if self.guessed[l] => {
+                    once(Stage::Pred, layer - 1)? + once(Stage::Pred, layer)?
+                }
+                Content::Rows(TensorId::Layer(_, T::Router | T::SharedGate | T::PredictorFc1)) => {
                     once(Stage::Pred, layer)?
                 }
                 Content::Neurons(_) | Content::Experts(_) => {
@@ -267,6 +272,19 @@ impl Visits {
             )),
         }
     }
+}
+
+/// By layer, whether its router, which has to be in memory, is applied in the layer before, too.
+fn guessed(case: &Case, bundle: &Bundle) -> Vec<bool> {
+    let network = &bundle.meta.network;
+    let guessed = |layer: usize| {
+        let mut all = bundle.clusters.iter().zip(&case.plan.residency);
+        let router = Content::Rows(TensorId::Layer(layer, T::Router));
+        let here = all.all(|(e, kept)| e.content != router || *kept == Residency::Pinned);
+        let before = layer.checked_sub(1);
+        case.guesses > 0 && here && before.is_some_and(|l| network.guessed_at(l).is_some())
+    };
+    (0..network.n_layers()).map(guessed).collect()
 }
 
 /// Whether a cluster is a part of this matrix of a layer.

@@ -105,6 +105,7 @@ impl World {
             policy: case.policy,
             loading: case.loading,
             pipeline: case.pipeline,
+            guesses: case.guesses,
         };
         let options = neurons.program(predicted);
         let programs: Vec<Program> = (0..case.threads)

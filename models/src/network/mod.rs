@@ -441,6 +441,25 @@ impl Network {
         widths.max().unwrap_or(0)
     }
 
+    /// The experts of the layer after `layer`, if its router may be applied to what that of `layer` is applied to, as a
+    /// guess: both have inputs of FFNs, which differ little from layer to layer.
+    pub fn guessed_at(&self, layer: usize) -> Option<&Experts> {
+        let after_mixer = |layer: usize| {
+            let experts = self.layers.get(layer)?.ffn.body.experts.as_ref()?;
+            (!experts.router.before_layer).then_some(experts)
+        };
+        after_mixer(layer).and(after_mixer(layer + 1))
+    }
+
+    /// Maximum number of columns of a router's results and those of the next layer's, if that is guessed.
+    pub fn widest_routing(&self) -> usize {
+        let width = |l| {
+            let next = self.guessed_at(l).map_or(0, |next| next.count);
+            Some(self.experts(l)?.router_width() + next)
+        };
+        (0..self.n_layers()).filter_map(width).max().unwrap_or(0)
+    }
+
     /// Maximum number of experts of a layer that a token uses.
     pub fn most_used_experts(&self) -> usize {
         let used = (0..self.n_layers()).filter_map(|l| Some(self.experts(l)?.used));

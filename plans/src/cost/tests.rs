@@ -69,6 +69,7 @@ fn work() -> TokenWork {
         kv_bytes: 4e7,
         layers: 10,
         clusters: 1000.0,
+        guesses: Vec::new(),
     }
 }
 

@@ -2,7 +2,8 @@
 
 use forebay_models::block::BlockType;
 use forebay_models::bundle::{Bundle, FfnGeometry, FfnLayout};
-use forebay_models::network::Content;
+use forebay_models::network::{Content, Network};
+use forebay_models::tensor::{LayerTensor, TensorId};
 
 use super::experts::{ExpertCurves, usual_hits};
 use crate::machine::{Kernel, KernelCase};
@@ -67,6 +68,8 @@ pub struct TokenWork {
     pub layers: usize,
     /// Number of clusters in panels, which pass from stage to stage as a whole.
     pub clusters: f64,
+    /// Routers that are computed once more if the next layer's experts are guessed.
+    pub guesses: Vec<Weights>,
 }
 
 impl TokenWork {
@@ -99,6 +102,10 @@ impl TokenWork {
                 _ => &mut work.attention,
             };
             let (block, cols) = (matrix.block, matrix.cols);
+            if is_guessed(&bundle.meta.network, tensor) {
+                let bytes = f64::from(e.len);
+                add(&mut work.guesses, Kernel::Gemv, block, cols, bytes);
+            }
             add(to, Kernel::Gemv, block, cols, f64::from(e.len));
             work.clusters += 1.0;
         }
@@ -177,6 +184,15 @@ impl TokenWork {
 /// Multiplications and additions of one token with `bytes` of weights of a format.
 pub(super) fn operations(format: BlockType, bytes: f64) -> f64 {
     2.0 * bytes / format.block_bytes() as f64 * format.block_len() as f64
+}
+
+/// Whether a matrix is the router of a layer whose experts can be guessed in the layer before.
+fn is_guessed(network: &Network, tensor: TensorId) -> bool {
+    let TensorId::Layer(layer, LayerTensor::Router) = tensor else {
+        return false;
+    };
+    let before = layer.checked_sub(1);
+    before.is_some_and(|before| network.guessed_at(before).is_some())
 }
 
 fn add(to: &mut Vec<Weights>, kernel: Kernel, format: BlockType, cols: usize, bytes: f64) {

@@ -5,7 +5,7 @@ use std::ops::Range;
 
 use forebay_models::block::BlockType;
 use forebay_models::bundle::Bundle;
-use forebay_models::network::{Content, Network, Norm, NormKind};
+use forebay_models::network::{Content, Experts, Network, Norm, NormKind};
 use forebay_models::tensor::{LayerTensor as T, TensorId};
 use forebay_traces::record::Stage;
 
@@ -28,6 +28,8 @@ pub struct Options {
     pub predicted: bool,
     /// A barrier stands between the FFN's matrices: a baseline.
     pub by_matrix: bool,
+    /// Each router's phase also computes the next layer's router, so that its experts can be guessed.
+    pub guesses: bool,
 }
 
 /// The program of core `rank`.
@@ -53,6 +55,8 @@ pub(super) struct Compiler<'a> {
     options: Options,
     /// The core's own clusters.
     items: BTreeMap<Content, Vec<Item>>,
+    /// Layers whose routers are not in memory as a whole: what is streamed comes once in a step, so they cannot guess.
+    unpinned: Vec<usize>,
     program: Program,
 }
 
@@ -63,6 +67,7 @@ impl<'a> Compiler<'a> {
             network: &bundle.meta.network,
             options,
             items: BTreeMap::new(),
+            unpinned: Vec::new(),
             program: Program::default(),
         }
     }
@@ -71,6 +76,11 @@ impl<'a> Compiler<'a> {
     fn take_clusters(&mut self, plan: &ResidencyPlan, rank: usize) {
         let program = &mut self.program;
         for (i, entry) in self.bundle.clusters.iter().enumerate() {
+            if let (Content::Rows(TensorId::Layer(layer, T::Router)), false) =
+                (entry.content, plan.residency[i] == Residency::Pinned)
+            {
+                self.unpinned.push(layer);
+            }
             if usize::from(plan.owner[i]) != rank {
                 continue;
             }
@@ -342,14 +352,28 @@ impl<'a> Compiler<'a> {
         if experts.shared_gate {
             matrices.push((id(T::SharedGate), experts.count, 0..0));
         }
-        let site = (Stage::Pred, Board::Router, experts.router_width());
+        let mut width = experts.router_width();
+        if let Some(next) = self.guessed(layer) {
+            let bias = self.vector(layer + 1, T::RouterBias);
+            matrices.push((TensorId::Layer(layer + 1, T::Router), width, bias));
+            width += next.count;
+        }
+        let site = (Stage::Pred, Board::Router, width);
         let work = self.rows(site, &matrices, Finish::Plain);
         self.push(layer, prepare, work);
     }
 
+    /// The experts that are guessed where those of `layer` are chosen.
+    fn guessed(&self, layer: usize) -> Option<&'a Experts> {
+        let next = self.network.guessed_at(layer);
+        next.filter(|_| self.options.guesses && !self.unpinned.contains(&(layer + 1)))
+    }
+
     fn route(&self, layer: usize) -> Prepare {
+        let next = self.guessed(layer);
         Prepare::Route {
             biases: self.vector(layer, T::SelectionBias),
+            next: next.map(|_| self.vector(layer + 1, T::SelectionBias)),
         }
     }
 

@@ -113,7 +113,7 @@ pub enum Board {
     Output,
     /// The predictor's fc1 times the residual stream.
     Predictor,
-    /// Logits of the experts, and of the gate of what every token uses.
+    /// Logits of the experts, of the gate of what every token uses, and of the next layer's experts if they are guessed.
     Router,
     /// Logits of the tokens that want them.
     Logits,
@@ -171,6 +171,8 @@ pub enum Prepare {
     Route {
         /// Range of the biases for the choice in the model's vectors; empty if there are none.
         biases: Range<usize>,
+        /// The same of the next layer's experts, if they are guessed.
+        next: Option<Range<usize>>,
     },
     /// Observers see the residual stream.
     ShowResidual,
@@ -402,6 +404,12 @@ impl Program {
         let layer = self.phases[number].layer;
         let mut later = self.phases[number..].iter();
         later.find(|phase| phase.layer == layer && phase.is_routed())
+    }
+
+    /// The phase that computes the experts of `layer`.
+    pub fn experts_of(&self, layer: usize) -> Option<&Phase> {
+        let of_layer = |phase: &&Phase| phase.layer == layer && phase.is_routed();
+        self.phases.iter().find(of_layer)
     }
 
     /// The clusters in memory of each row phase, `[phases]`; empty for other phases.

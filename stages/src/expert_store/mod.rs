@@ -49,8 +49,19 @@ pub struct ExpertRead {
     pub cell: usize,
     /// Number of the cluster among the core's.
     pub key: usize,
+    /// Whether it is only guessed that the cluster will be wanted.
+    pub guessed: bool,
     /// Buffer to fill.
     pub slot: Slot,
+}
+
+/// What became of guesses.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct GuessCounts {
+    /// Clusters that were read because it was guessed that they would be wanted.
+    pub read: u64,
+    /// Those of them that were wanted before they were evicted.
+    pub wanted: u64,
 }
 
 /// The expert cache of one core.
@@ -58,18 +69,26 @@ pub struct ExpertRead {
 pub struct ExpertStore {
     cache: NeuronCache,
     cells: Vec<Cell>,
-    /// By cell, the key of its cluster, the flow id of the read that brought it for the current use, and whether that
-    /// failed.
+    /// By cell, the key of its cluster, the flow id of the read that brought it if it was not used since, and whether
+    /// that failed.
     keys: Vec<usize>,
     flows: Vec<u64>,
     failed: Vec<bool>,
     /// By cell, whether it is held for a flight that is still to come.
     ahead: Vec<bool>,
+    /// By cell, whether it is being read although no flight wants it yet: then the read itself holds it.
+    guessed: Vec<bool>,
+    /// Clusters that may be wanted soon, the likeliest first.
+    guesses: VecDeque<usize>,
+    /// What became of guesses since that was last taken.
+    pub guess_counts: GuessCounts,
     /// Cells with a read that is due.
     due: VecDeque<usize>,
     /// Clusters that are wanted and have no cell yet, first come first served.
     blocked: VecDeque<usize>,
+    /// Reads in flight, and those of them that are only guesses.
     reading: usize,
+    guessing: usize,
     cell_bytes: usize,
     /// Cells in use: those after them have no memory.
     used: usize,
@@ -101,9 +120,13 @@ impl ExpertStore {
             flows: vec![0; n],
             failed: vec![false; n],
             ahead: vec![false; n],
+            guessed: vec![false; n],
+            guesses: VecDeque::with_capacity(flights),
+            guess_counts: GuessCounts::default(),
             due: VecDeque::with_capacity(n),
             blocked: VecDeque::with_capacity(flights),
             reading: 0,
+            guessing: 0,
             used: n,
             idle: None,
         }
@@ -127,6 +150,15 @@ impl ExpertStore {
             }
             self.hold_ahead(key);
         }
+    }
+
+    /// The next layer may want the clusters `keys`, the likeliest first. They are read while nothing else is; those that
+    /// were named before and have not been read yet are given up.
+    pub fn guess(&mut self, keys: impl Iterator<Item = usize>) {
+        self.guesses.clear();
+        let room = self.guesses.capacity();
+        let absent = keys.filter(|&key| self.cache.slot_of(key).is_none());
+        self.guesses.extend(absent.take(room));
     }
 
     fn hold_ahead(&mut self, key: usize) {
@@ -155,13 +187,25 @@ impl ExpertStore {
 
     /// Holds a cell for `key`; false if none is free.
     fn acquire(&mut self, key: usize) -> bool {
-        if let Some(cell) = self.cache.hold(key) {
-            self.flows[cell] = 0;
+        let here = self.cache.slot_of(key);
+        if let Some(cell) = here.filter(|&cell| std::mem::take(&mut self.guessed[cell])) {
+            // The hold is the flight's from now on.
+            debug_assert!(matches!(self.cells[cell], Cell::Coming));
+            self.guessing -= 1;
+            self.guess_counts.wanted += 1;
             return true;
         }
-        let Some(cell) = self.cache.admit(key) else {
-            return false;
-        };
+        if let Some(cell) = self.cache.hold(key) {
+            // What a flight uses for the first time was read for a guess.
+            self.guess_counts.wanted += u64::from(self.flows[cell] != 0);
+            return true;
+        }
+        self.admit(key).is_some()
+    }
+
+    /// Finds a cell for the absent `key`, holds it, and makes a read due.
+    fn admit(&mut self, key: usize) -> Option<usize> {
+        let cell = self.cache.admit(key)?;
         (self.keys[cell], self.failed[cell]) = (key, false);
         let before = std::mem::replace(&mut self.cells[cell], Cell::Coming);
         debug_assert!(matches!(before, Cell::Here(_)), "cell {cell} was in use");
@@ -169,20 +213,27 @@ impl ExpertStore {
             self.cells[cell] = Cell::Due(slot);
             self.due.push_back(cell);
         }
-        true
+        Some(cell)
     }
 
-    /// The next read to start.
+    /// The next read to start: of a guess only if no other is due or in flight.
     pub fn next_read(&mut self) -> Option<ExpertRead> {
         if self.reading >= MOST_READS {
             return None;
+        }
+        if self.due.is_empty() && self.reading == self.guessing {
+            self.admit_guess();
         }
         let cell = self.due.pop_front()?;
         match std::mem::replace(&mut self.cells[cell], Cell::Coming) {
             Cell::Due(slot) => {
                 self.reading += 1;
-                let key = self.keys[cell];
-                Some(ExpertRead { cell, key, slot })
+                Some(ExpertRead {
+                    cell,
+                    key: self.keys[cell],
+                    guessed: self.guessed[cell],
+                    slot,
+                })
             }
             other => {
                 self.cells[cell] = other;
@@ -191,18 +242,42 @@ impl ExpertStore {
         }
     }
 
+    /// Makes the read of the likeliest absent guess due.
+    fn admit_guess(&mut self) {
+        while let Some(key) = self.guesses.pop_front() {
+            if self.cache.slot_of(key).is_some() {
+                continue;
+            }
+            if let Some(cell) = self.admit(key) {
+                self.guessed[cell] = true;
+                self.guessing += 1;
+                self.guess_counts.read += 1;
+            }
+            return;
+        }
+    }
+
     /// The read of a cell has started.
     pub fn started(&mut self, cell: usize, flow: u64) {
         self.flows[cell] = flow;
     }
 
-    /// A read has finished; returns the key of its cluster. If it failed, the flight that takes the cluster is told.
-    pub fn arrived(&mut self, cell: usize, slot: Slot, is_ok: bool) -> usize {
+    /// A read has finished; returns the key of its cluster, if a flight wants it. If it failed, that flight is told; a
+    /// guess that failed is forgotten.
+    pub fn arrived(&mut self, cell: usize, slot: Slot, is_ok: bool) -> Option<usize> {
         debug_assert!(matches!(self.cells[cell], Cell::Coming));
         self.cells[cell] = Cell::Here(slot);
         self.failed[cell] = !is_ok;
         self.reading -= 1;
-        self.keys[cell]
+        if !std::mem::take(&mut self.guessed[cell]) {
+            return Some(self.keys[cell]);
+        }
+        self.guessing -= 1;
+        if !is_ok {
+            self.cache.disown(cell);
+        }
+        self.release(cell);
+        None
     }
 
     /// Takes the bytes of a wanted cluster, with the flow id of the read that brought them (0 if they were in memory)
@@ -237,6 +312,12 @@ impl ExpertStore {
             return;
         };
         self.cells[cell] = Cell::Here(slot);
+        self.flows[cell] = 0;
+        self.release(cell);
+    }
+
+    /// Ends a hold of a cell, and finds cells for those who wait for one.
+    fn release(&mut self, cell: usize) {
         self.cache.release(cell);
         while let Some(&key) = self.blocked.front() {
             if !self.acquire(key) {
@@ -251,15 +332,21 @@ impl ExpertStore {
         self.cache.slot_of(key).is_some()
     }
 
-    /// Whether a read is due or in flight.
+    /// Whether a read that is more than a guess is due or in flight.
     pub fn is_reading(&self) -> bool {
-        self.reading > 0 || !self.due.is_empty()
+        self.reading > self.guessing || !self.due.is_empty()
     }
 
     /// Number of cells whose bytes are neither read nor used.
     pub fn cells_here(&self) -> usize {
         let here = |cell: &&Cell| matches!(cell, Cell::Here(_) | Cell::Idle);
         self.cells.iter().filter(here).count()
+    }
+
+    /// Holds on cells that are in use.
+    pub fn holds(&self) -> usize {
+        // Those out of use are held once, so that nothing gets them.
+        self.cache.holds() - (self.cells.len() - self.used)
     }
 
     /// Keys of the clusters in the cache, best first.

@@ -28,12 +28,14 @@ pub struct Routes {
     shared: Vec<f32>,
     /// Scores of one token, `[2, count]`.
     scores: Vec<f32>,
+    /// Experts of the next layer that a step's only token may use, the likeliest first; empty if none are guessed.
+    guessed: Vec<(u32, f32)>,
 }
 
 /// Bytes of everything that [`Routes::new`] allocates, for memory budgets.
 pub fn bytes_for(network: &Network, max_tokens: usize) -> usize {
     let (count, used) = most(network);
-    max_tokens * (used * (size_of::<(u32, f32)>() + 8) + 4) + count * 12
+    (max_tokens + 1) * used * size_of::<(u32, f32)>() + max_tokens * (used * 8 + 4) + count * 12
 }
 
 /// Experts of the layer with the most, and the most that a token uses.
@@ -57,14 +59,21 @@ impl Routes {
             weights: Vec::with_capacity(pairs),
             shared: Vec::with_capacity(if count > 0 { max_tokens } else { 0 }),
             scores: Vec::with_capacity(2 * count),
+            guessed: Vec::with_capacity(used),
         }
     }
 
-    /// Routes the tokens of a step by the router's results, `[n_tokens, router_width]`. `biases` and `bonus`, `[count]`,
-    /// are added for the choice; they may be missing. See [`Choosing`].
-    pub fn route(&mut self, experts: &Experts, (biases, bonus): (&[f32], &[f32]), logits: &[f32]) {
-        let (count, width) = (experts.count, experts.router_width());
+    /// Routes the tokens of a step by the router's results, `[n_tokens, width]`, whose first columns are the layer's.
+    /// `biases` and `bonus`, `[count]`, are added for the choice; they may be missing. See [`Choosing`].
+    pub fn route(
+        &mut self,
+        experts: &Experts,
+        (biases, bonus): (&[f32], &[f32]),
+        (logits, width): (&[f32], usize),
+    ) {
+        let count = experts.count;
         self.used = experts.used;
+        self.guessed.clear();
         self.shared.clear();
         self.chosen.clear();
         self.scores.clear();
@@ -80,10 +89,32 @@ impl Routes {
             self.chosen.resize(first + experts.used, (0, 0.0));
             let chosen = &mut self.chosen[first..];
             choosing.choose(&row[..count], (scores, ranks), chosen);
+            let gates = row[count..experts.router_width()].iter();
             self.shared
-                .extend(row[count..].iter().map(|gate| 1.0 / (1.0 + (-gate).exp())));
+                .extend(gates.map(|gate| 1.0 / (1.0 + (-gate).exp())));
         }
         self.sort_by_expert(count);
+    }
+
+    /// Guesses the `next` layer's experts of a step's only token from `logits`, `[count]`: its router's results for this
+    /// layer's input. `biases` as in [`Self::route`].
+    pub fn guess(&mut self, next: &Experts, biases: &[f32], logits: &[f32]) {
+        self.guessed.clear();
+        self.guessed.resize(next.used, (0, 0.0));
+        self.scores.clear();
+        self.scores.resize(2 * next.count, 0.0);
+        let choosing = Choosing {
+            router: &next.router,
+            biases,
+            bonus: &[],
+        };
+        let room = self.scores.split_at_mut(next.count);
+        choosing.choose(logits, room, &mut self.guessed);
+    }
+
+    /// The guessed experts of the next layer with their weights, the likeliest first.
+    pub fn guessed(&self) -> &[(u32, f32)] {
+        &self.guessed
     }
 
     /// Lists the tokens of each expert, in the order of the step.

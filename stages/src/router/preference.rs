@@ -59,10 +59,10 @@ impl Preference {
         board.write(rank * self.bonus.len(), held);
     }
 
-    /// Takes the router's results for some tokens, `[n_tokens, router_width]`, into a layer's mean spread.
-    pub fn learn(&mut self, layer: usize, experts: &Experts, logits: &[f32]) {
+    /// Takes the router's results for some tokens, `[n_tokens, width]`, into a layer's mean spread.
+    pub fn learn(&mut self, layer: usize, experts: &Experts, (logits, width): (&[f32], usize)) {
         let (mean, n) = &mut self.spreads[layer];
-        for row in logits.chunks_exact(experts.router_width()) {
+        for row in logits.chunks_exact(width) {
             let row = &row[..experts.count];
             let most = row.iter().copied().fold(f32::NEG_INFINITY, f32::max);
             let least = row.iter().copied().fold(f32::INFINITY, f32::min);

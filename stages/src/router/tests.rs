@@ -86,7 +86,7 @@ proptest! {
         // The second step replaces the first.
         for _ in 0..2 {
             let logits = random.numbers(n_tokens * experts.router_width());
-            routes.route(&experts, (&[], &[]), &logits);
+            routes.route(&experts, (&[], &[]), (&logits, experts.router_width()));
         }
         let mut pairs = 0;
         for e in 0..count as u16 {
@@ -244,7 +244,7 @@ fn minor_experts_weigh_less_than_a_part_of_the_largest() {
     let mut routes = Routes::default();
     // Of the last two, one is half as heavy as the first, one is as heavy.
     let logits = [4.0, 0.0, 4.0 - 2f32.ln(), 4.0];
-    routes.route(&experts(4, 4, false), (&[], &[]), &logits);
+    routes.route(&experts(4, 4, false), (&[], &[]), (&logits, 4));
     let minor = |share| {
         (0..4)
             .map(|e| routes.is_minor(e, share))
@@ -254,7 +254,7 @@ fn minor_experts_weigh_less_than_a_part_of_the_largest() {
     assert_eq!(minor(0.1), [false, true, false, false]);
     assert_eq!(minor(0.6), [false, true, true, false]);
     assert_eq!(minor(1.0), [false, true, true, false]);
-    routes.route(&experts(2, 2, false), (&[], &[]), &[f32::NAN, 0.0]);
+    routes.route(&experts(2, 2, false), (&[], &[]), (&[f32::NAN, 0.0], 2));
     assert!(!routes.is_minor(0, 1.0) && !routes.is_minor(1, 1.0));
 }
 
@@ -285,7 +285,7 @@ fn experts_gain_by_what_all_cores_hold_of_them() {
             0.0,
             0.0,
         ];
-        core.learn(0, &all, &logits);
+        core.learn(0, &all, (&logits, all.router_width()));
         assert_eq!(core.bonus((0, &all), (&board, 2), 2), [0.75, 1.5, 0.0]);
     }
 }
