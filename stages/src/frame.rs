@@ -26,7 +26,7 @@ pub trait Observer: Send + Sync + std::fmt::Debug {
     fn input(&self, _tensor: TensorId, _expert: Option<u16>, _rows: &[f32]) {}
 
     /// The same of Down, `[n_tokens, n]`: activated gates, times Up if there is one, of neurons `first..first + n` of a
-    /// content. Called for every cluster that some token wants, by the core that owns it.
+    /// content. Called for every cluster that some token wants, by the core that computes it.
     fn hidden(&self, _content: Content, _neurons: (usize, usize), _hidden: &[f32]) {}
 
     /// Experts of the tokens from `position` on with their weights, the best first, `[n_tokens, used]`. Called once per

@@ -22,7 +22,7 @@ use forebay_stages::gc::Gc;
 use forebay_stages::gio::{Gio, Reader};
 use forebay_stages::live_mask::LiveMask;
 use forebay_stages::neuron_store::{NeuronRules, NeuronStore};
-use forebay_stages::pred::Pred;
+use forebay_stages::pred::{Pred, SharedExperts};
 use forebay_stages::preload::Preload;
 use forebay_stages::recurrent::Recurrent;
 use forebay_stages::router::Preference;
@@ -49,6 +49,7 @@ pub(crate) struct CoreParts {
     pub rank: usize,
     pub program: Program,
     pub rows: Arc<SharedRows>,
+    pub experts: Option<Arc<SharedExperts>>,
     pub memory: CoreMemory,
     pub member: Member,
     pub bell: Bell,
@@ -81,6 +82,7 @@ pub(crate) fn build_core(shared: &Arc<Shared>, parts: CoreParts) -> Core {
         rank,
         program,
         rows,
+        experts: shared_experts,
         memory,
         member,
         bell,
@@ -109,7 +111,7 @@ pub(crate) fn build_core(shared: &Arc<Shared>, parts: CoreParts) -> Core {
         preload,
     ];
     let experts = ExpertStore::new(memory.experts, shared.neurons.policy, flights);
-    let stages = stages(shared, &program, rows, readers);
+    let stages = stages(shared, &program, (rows, shared_experts), readers);
     let core = (rank, shared.threads);
     let attention = Attention::new(network, core, &shared.kv, batch);
     let recurrent = Recurrent::new(network, core, &shared.kv);
@@ -160,7 +162,7 @@ fn check_room(rank: usize, memory: &CoreMemory, window: Option<PreloadWindow>, i
 fn stages(
     shared: &Shared,
     program: &Program,
-    rows: Arc<SharedRows>,
+    (rows, experts): (Arc<SharedRows>, Option<Arc<SharedExperts>>),
     [gio, preload]: [Reader; 2],
 ) -> Stages {
     let (bundle, batch) = (&shared.bundle, shared.max_batch);
@@ -169,7 +171,7 @@ fn stages(
     let d_model = shared.network().d_model;
     Stages {
         rows: Rows::new(rows, program.max_rows(), batch, of_rows(bundle)),
-        pred: Pred::new(bundle, predicted, (flights, max_neurons), batch),
+        pred: Pred::new(bundle, predicted, (flights, max_neurons), batch, experts),
         gio: Gio::new(gio, flights),
         preload: Preload {
             reader: preload,
@@ -314,7 +316,7 @@ pub fn scratch_bytes(
     let of_experts = |e: &&DirectoryEntry| matches!(e.content, Content::Experts(_));
     let experts = bundle.clusters.iter().filter(of_experts).count();
     Boards::bytes(network, threads, batch, max_logits, rank)
-        + experts * (size_of::<Item>() + 2 * size_of::<u32>())
+        + experts * (3 * size_of::<Item>() + 2 * size_of::<u32>())
         + threads * per_core
         + flights * flight
         + batch * widest_mixed(network) * 4

@@ -142,7 +142,11 @@ pub(crate) fn work(
             return true;
         }
     }
-    false
+    let taken = stages.pred.take(frame, out);
+    if taken {
+        deliver(Station::Pred, stages, frame, out);
+    }
+    taken
 }
 
 /// A cluster that waited for room in the cache may have all of its neurons by now.

@@ -90,7 +90,11 @@ impl Wiring for PrefillGraph {
                 return true;
             }
         }
-        false
+        let taken = stages.pred.take(frame, out);
+        if taken {
+            deliver(Station::Pred, stages, frame, out);
+        }
+        taken
     }
 
     fn ready(

@@ -4,10 +4,12 @@
 use std::sync::Arc;
 
 use forebay_plans::program::Program;
+use forebay_plans::residency::Pipeline;
 use forebay_queues::capacity::Capacity;
 use forebay_queues::doorbell::{Bell, Ringer, Spin, doorbell};
 use forebay_queues::exchange::{Aborter, exchange};
 use forebay_queues::lane::{LaneRx, LaneTx, SendError, lane};
+use forebay_stages::pred::SharedExperts;
 use forebay_stages::rows::SharedRows;
 use forebay_traces::lane::TraceLane;
 
@@ -67,6 +69,10 @@ impl Assembly {
     ) -> Self {
         let threads = programs.len();
         let rows_of_all = Arc::new(SharedRows::new(&programs));
+        // Graphs for comparison keep every cluster on its core, and so do predictors, which name neurons there.
+        let shares = shared.neurons.pipeline == Pipeline::Cluster && !shared.rule.is_predicted();
+        let experts_of_all = SharedExperts::new(&programs).filter(|_| shares);
+        let experts_of_all = experts_of_all.map(Arc::new);
         let (bells, ringers): (Vec<Bell>, Vec<Ringer>) = (0..threads).map(|_| doorbell()).unzip();
 
         // Sink: reports to the engine thread, one per core and step.
@@ -102,6 +108,7 @@ impl Assembly {
                 rank,
                 program,
                 rows: Arc::clone(&rows_of_all),
+                experts: experts_of_all.clone(),
                 memory,
                 member,
                 bell,

@@ -1,12 +1,12 @@
-//! Every cluster visits each of its stages exactly once per step, in order, and on its own core, except for rows in
-//! memory, which any core may compute: read from the trace that the cores keep.
+//! Every cluster visits each of its stages exactly once per step, in order, and on its own core, except for rows and
+//! experts in memory, which any core may compute: read from the trace that the cores keep.
 
 use std::collections::{BTreeSet, HashMap, HashSet};
 
 use forebay_models::bundle::{Bundle, DirectoryEntry};
 use forebay_models::network::Content;
 use forebay_models::tensor::{LayerTensor as T, TensorId};
-use forebay_plans::residency::{Residency, Sparsity};
+use forebay_plans::residency::{Pipeline, Residency, Sparsity};
 use forebay_traces::record::{Kind, Record, Stage};
 
 use crate::case::Case;
@@ -61,6 +61,8 @@ pub struct Visits {
     owner: Vec<u16>,
     residency: Vec<Residency>,
     clusters: Vec<DirectoryEntry>,
+    /// Whether any core may compute clusters of experts that are in memory.
+    shares_experts: bool,
     /// By layer, whether the one before guesses which experts it will use.
     guessed: Vec<bool>,
     /// Reads of streamed clusters that were used: each is used once.
@@ -76,6 +78,8 @@ impl Visits {
             owner: case.plan.owner.clone(),
             residency: case.plan.residency.clone(),
             clusters: shared.bundle.clusters.clone(),
+            shares_experts: case.pipeline == Pipeline::Cluster
+                && case.sparsity != Sparsity::Predicted,
             guessed: guessed(case, &shared.bundle),
             used: HashSet::new(),
         }
@@ -153,7 +157,11 @@ impl Visits {
             return Ok(());
         }
         let owner = usize::from(self.owner[cluster as usize]);
-        let is_shared = !content.is_ffn() && self.residency[cluster as usize] == Residency::Pinned;
+        let moves = match content {
+            Content::Experts(_) => self.shares_experts,
+            content => !content.is_ffn(),
+        };
+        let is_shared = moves && self.residency[cluster as usize] == Residency::Pinned;
         if owner != rank && !is_shared {
             return Err(format!(
                 "core {rank} had another's cluster {cluster} at {stage:?}"

@@ -3,6 +3,9 @@
 //! are worth computing; the others are not even read.
 
 mod rule;
+mod shared;
+
+use std::sync::Arc;
 
 use forebay_models::block::BlockType;
 use forebay_models::bundle::MAX_NEURONS;
@@ -16,7 +19,10 @@ use crate::flight::Flight;
 use crate::frame::Frame;
 use crate::live_mask::LiveMask;
 
+use shared::{Takes, is_shared};
+
 pub use rule::{Rule, scores};
+pub use shared::SharedExperts;
 
 /// Clusters examined per turn, so that reads of the first ones start meanwhile.
 const PER_TURN: usize = 8;
@@ -40,15 +46,19 @@ pub struct Pred {
     fc2: Vec<(u32, BlockType)>,
     /// Scores of one cluster, `[max_tokens, MAX_NEURONS]`.
     scores: Vec<f32>,
+    /// Clusters that any core may take, if there are any.
+    takes: Option<Takes>,
 }
 
 impl Pred {
-    /// With `flights` for the clusters of a layer, for `max_tokens` tokens.
+    /// With `flights` for the clusters of a layer, for `max_tokens` tokens. Clusters of experts in memory are `shared`,
+    /// if the graph calls [`Self::take`].
     pub fn new(
         bundle: &forebay_models::bundle::Bundle,
         predicted: bool,
         (flights, max_neurons): (usize, usize),
         max_tokens: usize,
+        shared: Option<Arc<SharedExperts>>,
     ) -> Self {
         let clusters = bundle.clusters.iter().enumerate();
         let fc2 = clusters.filter_map(|(i, e)| match e.content {
@@ -71,17 +81,40 @@ impl Pred {
                     false => 0,
                 }
             ],
+            takes: shared.map(Takes::new),
         }
     }
 
     /// A phase with neuron clusters begins.
     pub fn begin(&mut self) {
         (self.next, self.sent) = (0, 0);
+        self.takes.iter_mut().for_each(Takes::begin);
     }
 
     /// Number of clusters sent on, once it is all of the phase's.
     pub fn sent(&self, phase: &Phase) -> Option<usize> {
-        (self.next >= phase.neurons().len()).then_some(self.sent)
+        let all = self.next >= phase.neurons().len();
+        (all && self.takes.iter().all(Takes::is_finished)).then_some(self.sent)
+    }
+
+    /// Sends a cluster on that any core may compute, this one's or another's; false if there is none. For when the core
+    /// has nothing else to do: what it has taken, no other computes.
+    pub fn take(&mut self, frame: &Frame<'_>, out: &mut Outbox) -> bool {
+        let (Some(takes), false) = (&mut self.takes, self.free.is_empty()) else {
+            return false;
+        };
+        let Some(item) = takes.next(frame) else {
+            return false;
+        };
+        let Some(mut flight) = self.free.pop() else {
+            return false;
+        };
+        let count = frame.entry(item.cluster).count as usize;
+        flight.begin(item, self.sent, count);
+        flight.live = LiveMask::first(count);
+        self.sent += 1;
+        out.send(Port::Here, flight);
+        true
     }
 
     /// Flights that are not under way.
@@ -130,7 +163,8 @@ impl StageActor for Pred {
         let items = frame.phase.neurons();
         let (from, before) = (self.next, self.sent);
         for item in items.iter().skip(from) {
-            if frame.tokens_of(item).n == 0 {
+            let taken = self.takes.is_some() && is_shared(item);
+            if taken || frame.tokens_of(item).n == 0 {
                 self.next += 1;
                 continue;
             }
