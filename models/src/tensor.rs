@@ -213,6 +213,7 @@ impl LayerTensor {
     ];
 
     /// Whether it belongs to an activation predictor.
+    #[inline]
     pub fn is_predictor(self) -> bool {
         matches!(self, Self::PredictorFc1 | Self::PredictorFc2)
     }
@@ -292,6 +293,7 @@ impl TensorId {
     }
 
     /// Whether it belongs to an activation predictor.
+    #[inline]
     pub fn is_predictor(self) -> bool {
         matches!(self, Self::Layer(_, t) if t.is_predictor())
     }

@@ -2,19 +2,48 @@
 
 use forebay_models::bundle::HotNeuron;
 use forebay_plans::pinning::pin;
-use forebay_queues::doorbell::Spin;
+use forebay_queues::doorbell::{Spin, Woke};
 use forebay_stages::contract::Turn;
 use forebay_traces::lane::TraceLane;
 use forebay_traces::record::Reason;
 
 use super::Core;
 
+/// After so many waits in a row at which watching was in vain, a core no longer watches for long.
+const VAIN: u32 = 2;
+/// Then it does so once in so many waits, to notice that the machine is less busy.
+const TRIAL: u32 = 16;
+
 /// How long a core watches its bell before it parks. Another core at an exchange needs only microseconds more, and
 /// parking costs it a wake-up; a read takes hundreds of microseconds, and the I/O actor may need the CPU to issue it.
-fn spin(reason: Reason) -> Spin {
-    match reason {
-        Reason::Barrier | Reason::Pred => Spin::looks(4000),
-        Reason::IoGate | Reason::IoUpDown | Reason::Idle => Spin::looks(100),
+///
+/// On a busy machine the other core may not even be running. Then watching only keeps it from that, so what matters is
+/// whether watching paid the last times.
+#[derive(Debug, Default)]
+struct Watch {
+    /// Waits since a long one was not in vain.
+    vain: u32,
+}
+
+impl Watch {
+    const LONG: Spin = Spin::looks(4000);
+    const SHORT: Spin = Spin::looks(100);
+
+    fn spin(&self, reason: Reason) -> Spin {
+        match reason {
+            Reason::Barrier | Reason::Pred if self.vain < VAIN => Self::LONG,
+            Reason::Barrier | Reason::Pred if self.vain.is_multiple_of(TRIAL) => Self::LONG,
+            _ => Self::SHORT,
+        }
+    }
+
+    /// What came of a wait.
+    fn learn(&mut self, reason: Reason, spin: Spin, woke: Woke) {
+        match (reason, woke) {
+            (Reason::IoGate | Reason::IoUpDown | Reason::Idle, _) => {}
+            (_, Woke::Spinning) if spin == Self::LONG => self.vain = 0,
+            _ => self.vain = self.vain.wrapping_add(1),
+        }
     }
 }
 
@@ -24,14 +53,61 @@ impl Core {
     pub(crate) fn run(mut self, core: Option<usize>) -> (TraceLane, Vec<HotNeuron>) {
         self.bell.bind();
         pin(core);
+        let mut watch = Watch::default();
         loop {
             match self.turn() {
                 Turn::Progress => {}
                 Turn::Blocked(reason) => {
-                    self.bell.wait(self.seen, spin(reason), None);
+                    let spin = watch.spin(reason);
+                    let woke = self.bell.wait(self.seen, spin, None);
+                    watch.learn(reason, spin, woke);
                 }
                 Turn::Finished => return self.into_record(),
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// How many of `n` waits are long, if the bell is rung within the time of a long one or not.
+    fn long_waits(watch: &mut Watch, n: usize, rung: Woke) -> usize {
+        let mut long = 0;
+        for _ in 0..n {
+            let spin = watch.spin(Reason::Barrier);
+            long += usize::from(spin == Watch::LONG);
+            let woke = if spin == Watch::LONG {
+                rung
+            } else {
+                Woke::Parked
+            };
+            watch.learn(Reason::Barrier, spin, woke);
+        }
+        long
+    }
+
+    #[test]
+    fn a_core_that_watches_in_vain_tries_again_now_and_then() {
+        let mut watch = Watch::default();
+        assert_eq!(long_waits(&mut watch, 100, Woke::Spinning), 100);
+        let trials = 100 / TRIAL as usize;
+        let long = long_waits(&mut watch, 100, Woke::Parked);
+        assert_eq!(long, VAIN as usize + trials);
+        let soon = long_waits(&mut watch, TRIAL as usize, Woke::Spinning);
+        assert!(soon > 0);
+        assert_eq!(long_waits(&mut watch, 100, Woke::Spinning), 100);
+    }
+
+    #[test]
+    fn waits_for_reads_are_short_and_teach_nothing() {
+        let mut watch = Watch::default();
+        for _ in 0..100 {
+            let spin = watch.spin(Reason::IoGate);
+            assert_eq!(spin, Watch::SHORT);
+            watch.learn(Reason::IoGate, spin, Woke::Parked);
+        }
+        assert_eq!(watch.spin(Reason::Barrier), Watch::LONG);
     }
 }

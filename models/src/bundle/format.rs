@@ -93,11 +93,13 @@ pub struct DirectoryEntry {
 
 impl DirectoryEntry {
     /// Bytes that a direct read transfers.
+    #[inline]
     pub fn padded_len(&self) -> usize {
         (self.len as usize).next_multiple_of(ALIGN)
     }
 
     /// The layer it belongs to; `None` for head and embedding.
+    #[inline]
     pub fn layer(&self) -> Option<usize> {
         self.content.layer()
     }

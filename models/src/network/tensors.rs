@@ -29,6 +29,7 @@ pub enum Content {
 
 impl Content {
     /// The layer it belongs to.
+    #[inline]
     pub fn layer(self) -> Option<usize> {
         match self {
             Self::Rows(TensorId::Layer(layer, _)) | Self::Neurons(layer) | Self::Experts(layer) => {
@@ -52,6 +53,7 @@ impl Content {
     }
 
     /// Whether it belongs to an activation predictor.
+    #[inline]
     pub fn is_predictor(self) -> bool {
         matches!(self, Self::Rows(tensor) if tensor.is_predictor())
     }

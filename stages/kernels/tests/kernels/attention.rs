@@ -169,13 +169,13 @@ impl Case {
     fn reference(&self, (t, h): (usize, usize), q: &[f32]) -> Vec<f64> {
         let end = self.position + t + 1;
         let seen = end.saturating_sub(self.window)..end;
-        let row = |rows: &[f32], width: usize, p: usize| -> Vec<f64> {
-            let row = rows[p * width..][..width].iter();
-            row.map(|&v| f64::from(v)).collect()
-        };
         let dot = |p: usize| -> f64 {
-            let key = row(&self.keys, self.d, p);
-            q.iter().zip(key).map(|(&q, k)| f64::from(q) * k).sum()
+            let key = &self.keys[p * self.d..][..self.d];
+            let products = q
+                .iter()
+                .zip(key)
+                .map(|(&q, &k)| f64::from(q) * f64::from(k));
+            products.sum()
         };
         let scores: Vec<f64> = seen
             .clone()
@@ -187,13 +187,14 @@ impl Case {
             .collect();
         let sink = self.sinks.get(h).copied().map(f64::from);
         let all = scores.iter().copied().chain(sink);
-        let max = all.clone().fold(f64::NEG_INFINITY, f64::max);
+        let max = all.fold(f64::NEG_INFINITY, f64::max);
         let weights: Vec<f64> = scores.iter().map(|s| (s - max).exp()).collect();
-        let total: f64 = all.map(|s| (s - max).exp()).sum();
+        let total = weights.iter().sum::<f64>() + sink.map_or(0.0, |s| (s - max).exp());
         let mut out = vec![0.0; self.v];
         for (w, p) in weights.iter().zip(seen) {
-            for (out, v) in out.iter_mut().zip(row(&self.values, self.v, p)) {
-                *out += w / total * v;
+            let (w, value) = (w / total, &self.values[p * self.v..][..self.v]);
+            for (out, &v) in out.iter_mut().zip(value) {
+                *out += w * f64::from(v);
             }
         }
         out

@@ -100,15 +100,15 @@ impl Matrix {
         let cols = x.len() / n_tokens;
         let out = on_all(|table| self.product(table, n_tokens, x));
         let out: Vec<&[f32]> = out.chunks(self.rows.len() + 1).collect();
+        let rows: Vec<_> = self.rows.iter().map(|r| weights(self.block, r)).collect();
         for (t, x) in x.chunks(cols).enumerate() {
             let x: Vec<f64> = if self.block.block_len() == 1 {
                 x.iter().map(|&v| f64::from(v)).collect()
             } else {
                 quantised(x)
             };
-            for (r, row) in self.rows.iter().enumerate() {
-                let terms = weights(self.block, row);
-                let terms = terms.iter().zip(&x).map(|(&w, x)| f64::from(w) * x);
+            for (r, row) in rows.iter().enumerate() {
+                let terms = row.iter().zip(&x).map(|(&w, x)| f64::from(w) * x);
                 let (sum, size) = terms.fold((0.0, 0.0), |(s, a), t| (s + t, a + t.abs()));
                 let got = f64::from(out[t][r]);
                 assert!(
