@@ -319,23 +319,6 @@ impl EngineBuilder {
         self
     }
 
-    /// How many of the next layer's experts are guessed while a token is generated, and read ahead if they are not in
-    /// memory, regardless of a plan. No token changes. Without effect where all experts are in memory, or are chosen
-    /// before attention.
-    pub fn guess_experts(mut self, n: usize) -> Self {
-        self.neurons.guesses = n;
-        self.fixed_guesses = Some(n);
-        self
-    }
-
-    /// How neurons are read, regardless of a plan.
-    #[must_use]
-    pub fn loading(mut self, loading: Loading) -> Self {
-        self.neurons.loading = loading;
-        self.fixed_loading = Some(loading);
-        self
-    }
-
     /// Called while the model is packed and loaded.
     #[must_use]
     pub fn on_preparation(mut self, report: impl FnMut(Preparation) + Send + 'static) -> Self {

@@ -8,7 +8,7 @@ use forebay_models::tokenizer::Tokenizer;
 use forebay_plans::cache_dir;
 use forebay_plans::machine::{DiskProfile, KernelCase, MachineProfile};
 use forebay_plans::plan::{PLAN_VERSION, Plan, PlannedModel};
-use forebay_plans::residency::Sparsity;
+use forebay_plans::residency::{Loading, Sparsity};
 use forebay_plans::topology::Topology;
 use forebay_stages::kernels::KernelTable;
 
@@ -57,6 +57,24 @@ struct Known {
 }
 
 impl EngineBuilder {
+    /// How many of the next layer's experts are guessed while a token is generated, and read ahead if they are not in
+    /// memory, regardless of a plan. No token changes. Without effect where all experts are in memory, or are chosen
+    /// before attention.
+    #[must_use]
+    pub fn guess_experts(mut self, n: usize) -> Self {
+        self.neurons.guesses = n;
+        self.fixed_guesses = Some(n);
+        self
+    }
+
+    /// How neurons are read, regardless of a plan.
+    #[must_use]
+    pub fn loading(mut self, loading: Loading) -> Self {
+        self.neurons.loading = loading;
+        self.fixed_loading = Some(loading);
+        self
+    }
+
     /// Makes a plan without starting an engine. What is not yet known about the machine is measured, and saved beside
     /// the packed models; `progress` receives the share done.
     ///
