@@ -60,6 +60,46 @@ impl Claims {
     }
 }
 
+/// What one core claims: from its own list first, then from the others'.
+#[derive(Debug, Default)]
+pub struct Claimant {
+    /// The round, the same for all.
+    round: u64,
+    /// How many lists were found finished in it, starting with the claimant's own.
+    finished: usize,
+}
+
+impl Claimant {
+    /// The next round begins.
+    pub fn begin(&mut self) {
+        (self.round, self.finished) = (self.round + 1, 0);
+    }
+
+    /// Whether all lists were found finished.
+    pub fn is_finished(&self, claims: &Claims) -> bool {
+        self.finished == claims.cursors.len()
+    }
+
+    /// Claims the next entry, for the claimant whose own list is `own`: its list and its place there. `len` tells how
+    /// many entries a list has in this round.
+    pub fn next(
+        &mut self,
+        claims: &Claims,
+        own: usize,
+        mut len: impl FnMut(usize) -> usize,
+    ) -> Option<(usize, usize)> {
+        let lists = claims.cursors.len();
+        while self.finished < lists {
+            let list = (own + self.finished) % lists;
+            if let Some(place) = claims.claim(list, self.round, len(list)) {
+                return Some((list, place));
+            }
+            self.finished += 1;
+        }
+        None
+    }
+}
+
 #[cfg(all(test, not(loom)))]
 mod tests {
     use super::*;
@@ -75,5 +115,18 @@ mod tests {
         }
         // The other list has not been started.
         assert_eq!(claims.claim(1, 5, 1), Some(0));
+    }
+
+    #[test]
+    fn claimants_begin_with_their_own_list_and_find_all_finished() {
+        let claims = Claims::new(3);
+        let mut claimant = Claimant::default();
+        for _ in 0..2 {
+            claimant.begin();
+            assert!(!claimant.is_finished(&claims));
+            let all = std::iter::from_fn(|| claimant.next(&claims, 1, |list| [1, 2, 0][list]));
+            assert_eq!(all.collect::<Vec<_>>(), [(1, 0), (1, 1), (0, 0)]);
+            assert!(claimant.is_finished(&claims));
+        }
     }
 }

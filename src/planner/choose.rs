@@ -287,17 +287,15 @@ impl Grid {
                     0 => &self.guesses[..1],
                     _ => &self.guesses,
                 };
-                for (&loading, &guessed_experts) in self
-                    .loadings
-                    .iter()
-                    .flat_map(|loading| guesses.iter().map(move |n| (loading, n)))
-                {
-                    let choices = Choices {
-                        loading,
-                        guessed_experts,
-                        ..choices
-                    };
-                    all.push(outlook.predict(choices, &memory));
+                for &loading in &self.loadings {
+                    for &guessed_experts in guesses {
+                        let choices = Choices {
+                            loading,
+                            guessed_experts,
+                            ..choices
+                        };
+                        all.push(outlook.predict(choices, &memory));
+                    }
                 }
                 let cache = choices.threads * plan.neuron_cache.bytes_per_core();
                 got = got.min(cache as u64);

@@ -149,7 +149,8 @@ impl Core {
     /// are more than flights, since then some would be held that nobody takes.
     fn want_experts(&mut self, number: usize) {
         let program = self.prompts.program().unwrap_or(&self.program);
-        let Some(phase) = program.routed_after(number) else {
+        let layer = program.phases[number].layer;
+        let Some(phase) = program.routed_after(number, layer) else {
             return;
         };
         let routes = &self.residual.routes;
@@ -167,7 +168,7 @@ impl Core {
     /// Names clusters of experts that the next layer's tokens may use.
     fn guess_experts(&mut self, number: usize) {
         let program = self.prompts.program().unwrap_or(&self.program);
-        let next = program.experts_of(program.phases[number].layer + 1);
+        let next = program.routed_after(number, program.phases[number].layer + 1);
         let items = next.map_or(&[][..], |phase| phase.neurons());
         let guessed = self.residual.routes.guessed().iter();
         let keys = guessed
@@ -281,9 +282,12 @@ impl Core {
     /// If experts in memory are preferred: tells all cores which clusters this one has, before they choose.
     fn publish_held(&mut self, number: usize) {
         let program = self.prompts.program().unwrap_or(&self.program);
+        let layer = program.phases[number].layer;
         let (Some(preference), Some(phase)) = (
             &mut self.residual.preference,
-            program.routed_after(number).filter(|_| self.step.decodes),
+            program
+                .routed_after(number, layer)
+                .filter(|_| self.step.decodes),
         ) else {
             return;
         };

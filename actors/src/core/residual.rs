@@ -123,8 +123,8 @@ impl Residual {
         if let Work::Rows(work) = &phase.work {
             let tensors = work.matrices.iter().map(|m| m.tensor);
             // The next layer's router has this input only as a guess.
-            let guesses = |t: &TensorId| matches!(t, TensorId::Layer(l, _) if *l != phase.layer);
-            let tensors = tensors.filter(|tensor| !guesses(tensor));
+            let tensors =
+                tensors.filter(|t| !matches!(t, TensorId::Layer(l, _) if *l != phase.layer));
             return tensors.for_each(|tensor| observer.input(tensor, None, rows));
         }
         let layer = phase.layer;

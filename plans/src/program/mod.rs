@@ -399,17 +399,10 @@ pub struct Program {
 }
 
 impl Program {
-    /// The phase, from `number` on, that computes the experts of that phase's layer.
-    pub fn routed_after(&self, number: usize) -> Option<&Phase> {
-        let layer = self.phases[number].layer;
+    /// The phase, from `number` on, that computes the experts of `layer`.
+    pub fn routed_after(&self, number: usize, layer: usize) -> Option<&Phase> {
         let mut later = self.phases[number..].iter();
         later.find(|phase| phase.layer == layer && phase.is_routed())
-    }
-
-    /// The phase that computes the experts of `layer`.
-    pub fn experts_of(&self, layer: usize) -> Option<&Phase> {
-        let of_layer = |phase: &&Phase| phase.layer == layer && phase.is_routed();
-        self.phases.iter().find(of_layer)
     }
 
     /// The clusters in memory of each row phase, `[phases]`; empty for other phases.

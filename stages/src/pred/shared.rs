@@ -4,7 +4,7 @@
 use std::sync::Arc;
 
 use forebay_plans::program::{Item, Phase, Program, Source};
-use forebay_queues::claims::Claims;
+use forebay_queues::claims::{Claimant, Claims};
 
 use crate::frame::Frame;
 
@@ -46,54 +46,48 @@ impl SharedExperts {
 #[derive(Debug)]
 pub(super) struct Takes {
     shared: Arc<SharedExperts>,
-    /// Number of the phase with neuron clusters since the start; the same on all cores.
-    round: u64,
-    /// How many cores' lists were found finished in this round, starting with this core's.
-    finished: usize,
-    /// Clusters of the next list that tokens use, once they have been listed.
+    /// Its rounds are the phases with neuron clusters since the start; the same on all cores.
+    claimant: Claimant,
+    /// The core whose clusters were listed last in this phase, and those of them that tokens use.
+    listed: Option<usize>,
     used: Vec<Item>,
-    is_listed: bool,
 }
 
 impl Takes {
     pub fn new(shared: Arc<SharedExperts>) -> Self {
         Self {
-            round: 0,
-            finished: 0,
+            claimant: Claimant::default(),
+            listed: None,
             used: Vec::with_capacity(shared.longest()),
-            is_listed: false,
             shared,
         }
     }
 
     /// A phase with neuron clusters begins.
     pub fn begin(&mut self) {
-        (self.round, self.finished, self.is_listed) = (self.round + 1, 0, false);
+        self.claimant.begin();
+        self.listed = None;
     }
 
     /// Whether all cores' clusters of the phase have been taken.
     pub fn is_finished(&self) -> bool {
-        self.finished == self.shared.lists.len()
+        self.claimant.is_finished(&self.shared.claims)
     }
 
     /// Takes the next cluster.
     pub fn next(&mut self, frame: &Frame<'_>) -> Option<Item> {
-        let threads = self.shared.lists.len();
-        while self.finished < threads {
-            let rank = (frame.rank + self.finished) % threads;
-            if !self.is_listed {
-                let all = self.shared.lists[rank][frame.number].iter();
-                self.used.clear();
-                self.used
-                    .extend(all.filter(|item| frame.tokens_of(item).n > 0));
-                self.is_listed = true;
+        let SharedExperts { claims, lists } = &*self.shared;
+        let (used, listed) = (&mut self.used, &mut self.listed);
+        let len = |rank: usize| {
+            if *listed != Some(rank) {
+                let all = lists[rank][frame.number].iter();
+                used.clear();
+                used.extend(all.filter(|item| frame.tokens_of(item).n > 0));
+                *listed = Some(rank);
             }
-            let place = self.shared.claims.claim(rank, self.round, self.used.len());
-            if let Some(place) = place {
-                return Some(self.used[place]);
-            }
-            (self.finished, self.is_listed) = (self.finished + 1, false);
-        }
-        None
+            used.len()
+        };
+        let (_, place) = self.claimant.next(claims, frame.rank, len)?;
+        Some(self.used[place])
     }
 }

@@ -9,7 +9,7 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 
 use forebay_plans::program::{Finish, Item, Program, Rows as RowWork, Source, Work};
-use forebay_queues::claims::Claims;
+use forebay_queues::claims::{Claimant, Claims};
 use forebay_queues::slab::Slot;
 use forebay_traces::record::Residency as Hit;
 
@@ -42,10 +42,8 @@ impl SharedRows {
 #[derive(Debug)]
 pub struct Rows {
     shared: Arc<SharedRows>,
-    /// Number of the phase since the start; the same on all cores.
-    round: u64,
-    /// How many cores' lists were found finished in this round, starting with this core's.
-    finished: usize,
+    /// Its rounds are the phases of rows since the start; the same on all cores.
+    claimant: Claimant,
     /// Streamed clusters of the phase that have not been computed.
     streamed: usize,
     inbox: VecDeque<RowFlight>,
@@ -65,8 +63,7 @@ impl Rows {
     ) -> Self {
         Self {
             shared,
-            round: 0,
-            finished: 0,
+            claimant: Claimant::default(),
             streamed: 0,
             inbox: VecDeque::with_capacity(max_clusters),
             head_input: HeadInput::new(max_tokens, head_columns),
@@ -81,7 +78,7 @@ impl Rows {
 
     /// A phase of rows begins; returns the clusters that have to be read.
     pub fn begin<'a>(&mut self, work: &'a RowWork) -> impl Iterator<Item = Item> + 'a {
-        (self.round, self.finished) = (self.round + 1, 0);
+        self.claimant.begin();
         self.head_input.begin();
         let streamed = |item: &&Item| item.source != Source::Pinned;
         self.streamed = work.items.iter().filter(streamed).count();
@@ -123,16 +120,11 @@ impl Rows {
 
     /// The next cluster in memory, from this core's list first.
     fn claim(&mut self, frame: &Frame<'_>) -> Option<Item> {
-        let threads = self.shared.lists.len();
-        while self.finished < threads {
-            let rank = (frame.rank + self.finished) % threads;
-            let list = &self.shared.lists[rank][frame.number];
-            if let Some(place) = self.shared.claims.claim(rank, self.round, list.len()) {
-                return Some(list[place]);
-            }
-            self.finished += 1;
-        }
-        None
+        let SharedRows { claims, lists } = &*self.shared;
+        let of = |rank: usize| &lists[rank][frame.number];
+        let len = |rank| of(rank).len();
+        let (rank, place) = self.claimant.next(claims, frame.rank, len)?;
+        Some(of(rank)[place])
     }
 
     /// Computes a cluster of rows from `bytes` and publishes it.
