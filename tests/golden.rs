@@ -48,6 +48,8 @@ const UNCLEAR: [&str; 5] = [
 /// Where the oracle's best logit leads by this share of the logits' standard deviation, the engine must
 /// choose the same token.
 const CLEAR_LEAD: f32 = 0.35;
+/// Threads, and percent of the weights in memory, with which logits are those of two threads and all weights.
+const BUDGETS: [(usize, u64); 3] = [(1, 100), (1, 25), (2, 50)];
 
 #[derive(Deserialize)]
 struct Golden {
@@ -186,12 +188,14 @@ fn check(name: &str, weights: Weights) {
     let ours = logits(&engine, &fed, 0);
     compare_with_golden(name, weights, &ours, &golden.logits);
     compare(name, weights, &ours, &oracle_rows(&model, &fed));
-    let within = |bytes| builder().weight_memory(bytes);
-    let streamed = support::build_within(within, engine.weight_bytes() * 40 / 100);
-    assert!(
-        logits(&streamed, &fed, 0) == ours,
-        "{name}: other logits at 40%"
-    );
+    for (threads, percent) in BUDGETS {
+        let within = |bytes| builder().threads(threads).weight_memory(bytes);
+        let streamed = support::build_within(within, engine.weight_bytes() * percent / 100);
+        assert!(
+            logits(&streamed, &fed, 0) == ours,
+            "{name}: other logits with {threads} threads and {percent}% of the weights"
+        );
+    }
     if weights == Weights::Float {
         // No lead is smaller than what f16 keys and values cost.
         let ids = greedy(&engine, &golden.prompt_ids, golden.greedy_ids.len());

@@ -5,6 +5,7 @@ mod scratch;
 mod support;
 
 use std::path::Path;
+use std::sync::OnceLock;
 
 use program::{Answer, answer, forebay};
 use scratch::names_in;
@@ -13,10 +14,19 @@ use serde_json::Value;
 const MEMORY: &str = "70MiB";
 const PROMPT: &str = "Once upon a time";
 
-/// A folder in which the machine has been measured for the demo.
+/// A folder with what was measured of the machine for the demo, once for all tests: on a busy machine another
+/// measurement leads to other plans.
 fn measured() -> tempfile::TempDir {
-    let folder = tempfile::tempdir().expect("temporary folder");
-    plan(folder.path(), &["--memory", MEMORY]);
+    const FILE: &str = "machine.json";
+    static MACHINE: OnceLock<Vec<u8>> = OnceLock::new();
+    let empty = || tempfile::tempdir().expect("temporary folder");
+    let machine = MACHINE.get_or_init(|| {
+        let first = empty();
+        plan(first.path(), &["--memory", MEMORY]);
+        std::fs::read(first.path().join(FILE)).expect("the machine's profile")
+    });
+    let folder = empty();
+    std::fs::write(folder.path().join(FILE), machine).expect("a writable folder");
     folder
 }
 
@@ -46,10 +56,7 @@ fn statistics(a: &Answer) -> Value {
 
 #[test]
 fn a_plan_to_be_read_packs_nothing() {
-    let cache = tempfile::tempdir().expect("temporary folder");
-    // Both plans of one measurement: on a busy machine a second one has other alternatives.
-    let machine = "machine.json";
-    std::fs::copy(measured().path().join(machine), cache.path().join(machine)).expect("a copy");
+    let cache = measured();
     let demo = support::root().join("models/demo/hf");
     let text = |note: bool| {
         let mut arguments = vec!["plan".into(), demo.clone().into_os_string()];
