@@ -25,7 +25,7 @@ const RUNTIME_BYTES: u64 = 6 << 20;
 /// A huge page may be committed although only its first bytes are used.
 const HUGE_PAGE_SLACK: u64 = 2 << 20;
 /// Default context if memory is plentiful.
-const DEFAULT_CONTEXT: usize = 4096;
+pub(crate) const DEFAULT_CONTEXT: usize = 4096;
 /// Smallest default context.
 const SMALL_CONTEXT: usize = 256;
 
@@ -33,6 +33,9 @@ const SMALL_CONTEXT: usize = 256;
 const LARGE_BATCH: usize = 128;
 /// The same of models with experts: each is read once per batch, and a token uses few of them.
 const LARGE_EXPERT_BATCH: usize = 512;
+/// Buffers of a default batch take at most this part of the budget; more of it where each batch reads most experts.
+const BATCH_SHARE: u64 = 16;
+const EXPERT_BATCH_SHARE: u64 = 6;
 /// Smallest default batch.
 const SMALL_BATCH: usize = 8;
 /// Logits of drafted tokens take at most this part of the budget.
@@ -69,6 +72,8 @@ pub(crate) struct MemoryRequest {
     pub neuron_cache: u64,
     /// Bytes of counts for the default profile.
     pub counts: u64,
+    /// Bytes of a second model that drafts.
+    pub draft_model: u64,
     /// Bytes of trace lanes.
     pub trace: u64,
     /// Memory that the tokenizer takes for a prompt.
@@ -233,14 +238,14 @@ fn default_context(bundle: &Bundle, request: &MemoryRequest, trained: usize) -> 
     context.min(trained).min(enough)
 }
 
-/// The largest default batch whose buffers take at most a sixteenth of the budget: large batches
-/// read streamed weights less often per prompt token.
+/// The largest default batch whose buffers take at most their share of the budget: large batches read streamed weights
+/// less often per prompt token.
 fn default_batch(bundle: &Bundle, request: &MemoryRequest, context: usize) -> usize {
-    let mut batch = match bundle.meta.has_experts() {
-        true => LARGE_EXPERT_BATCH,
-        false => LARGE_BATCH,
+    let (mut batch, share) = match bundle.meta.has_experts() {
+        true => (LARGE_EXPERT_BATCH, EXPERT_BATCH_SHARE),
+        false => (LARGE_BATCH, BATCH_SHARE),
     };
-    while batch > SMALL_BATCH && scratch(bundle, request, batch) > request.total / 16 {
+    while batch > SMALL_BATCH && scratch(bundle, request, batch) > request.total / share {
         batch /= 2;
     }
     batch.min(context)
@@ -330,6 +335,10 @@ fn fixed_items(
             request.counts,
             "how often each neuron is wanted",
         );
+    }
+    if request.draft_model > 0 {
+        let why = "the whole model that drafts, with its own KV cache and buffers";
+        budget.claim("draft_model", request.draft_model, why);
     }
     if request.trace > 0 {
         budget.claim("trace", request.trace, "records of all trace lanes");

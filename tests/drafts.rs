@@ -303,3 +303,95 @@ fn drafts_are_in_the_budget() {
     let scoring = build(engine(None).max_logits(4));
     assert_eq!(item(&scoring), (scoring.plan().drafts as u64 - 3) * row);
 }
+
+/// Each with a model of the same tokens that drafts for it: itself, which is often right, and another, which is not.
+const DRAFTED: [(&str, &str); 4] = [
+    ("llama_k", "llama_k"),
+    ("llama_k", "qwen2_tied_bf16"),
+    ("olmoe_bf16_gguf", "llama_k"),
+    ("phi3_longrope_bf16", "phi3_longrope_bf16"),
+];
+
+#[test]
+fn nothing_depends_on_a_model_that_drafts() {
+    let mut wrong = 0;
+    for (name, drafting) in DRAFTED {
+        let (model, drafting) = (support::tiny(name), support::tiny(drafting));
+        let whole = build(engine(Some(&model))).weight_bytes();
+        for threads in [1, 2] {
+            // What drafts is in memory, and pays where the other model is not.
+            let builder = |bytes| engine(Some(&model)).threads(threads).weight_memory(bytes);
+            let with = |bytes| builder(bytes).draft_model(&drafting);
+            let with = support::build_within(with, whole / 4);
+            let without = support::build_within(|b| builder(b).drafts(false), whole / 4);
+            let mut accepted = 0;
+            for (i, sampler) in samplers().into_iter().enumerate() {
+                let what = format!("{name}, {threads} threads, sampler {i}");
+                let done = compare(&with, &without, &request().sampler(sampler), &what);
+                accepted += done.drafts.accepted;
+                wrong += done.drafts.drafted - done.drafts.accepted;
+            }
+            assert!(accepted > 0, "{name}: no draft was ever right");
+        }
+    }
+    assert!(wrong > 0, "no draft was ever wrong");
+}
+
+#[test]
+fn a_model_that_cannot_draft_is_refused() {
+    let tiny = |name| Some(support::tiny(name));
+    let refused = |model: Option<PathBuf>, drafting: Option<PathBuf>, drafts| {
+        let builder = engine(model.as_deref()).drafts(drafts);
+        let drafting = drafting.expect("a path");
+        let refusal = builder.draft_model(drafting).build().err();
+        refusal.expect("a refusal").to_string()
+    };
+    let cases = [
+        (
+            refused(tiny("llama_k"), tiny("llama_k"), false),
+            "switched off",
+        ),
+        (
+            refused(tiny("lfm2_bf16"), tiny("llama_k"), true),
+            "the model has recurrent",
+        ),
+        (
+            refused(tiny("llama_k"), tiny("lfm2_bf16"), true),
+            "this model has recurrent",
+        ),
+        (refused(None, tiny("llama_k"), true), "of the same family"),
+        (
+            refused(tiny("llama_k"), Some("absent.gguf".into()), true),
+            "absent.gguf",
+        ),
+    ];
+    for (refusal, part) in cases {
+        assert!(refusal.contains(part), "{refusal}");
+    }
+}
+
+#[test]
+fn a_model_that_drafts_is_in_the_budget() {
+    let model = support::tiny("llama_k");
+    let item = |engine: &Engine| {
+        let budget = engine.budget();
+        let of = |name: &str| {
+            budget
+                .items()
+                .iter()
+                .find(|i| i.name == name)
+                .map(|i| i.bytes)
+        };
+        (of("draft_model"), budget.total_bytes() >= budget.claimed())
+    };
+    let (none, fits) = item(&build(engine(Some(&model))));
+    assert!(none.is_none() && fits);
+    let with = build(engine(Some(&model)).draft_model(&model));
+    let (bytes, fits) = item(&with);
+    assert!(bytes.expect("an item") > with.weight_bytes() && fits);
+    let little = engine(Some(&model))
+        .draft_model(&model)
+        .memory(bytes.unwrap_or(0));
+    let refusal = little.build().err().expect("a refusal").to_string();
+    assert!(refusal.contains("draft_model"), "{refusal}");
+}

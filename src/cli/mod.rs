@@ -9,6 +9,7 @@ mod chat;
 mod chat_flags;
 mod comparison_flags;
 mod doctor;
+mod draft_flag;
 mod engine_flags;
 mod eval;
 mod expert_flags;

@@ -3,6 +3,7 @@
 use clap::Args;
 use forebay::{Engine, Measure, PlanGoal};
 
+use super::draft_flag::DraftFlag;
 use super::engine_flags::EngineFlags;
 use super::model_argument::ModelArgument;
 use super::output::{print_json, print_text};
@@ -14,6 +15,8 @@ pub struct PlanCommand {
     model: ModelArgument,
     #[command(flatten)]
     engine: EngineFlags,
+    #[command(flatten)]
+    draft: DraftFlag,
     /// Find the minimum memory for this many tokens per second; --memory is then the maximum.
     #[arg(long, value_name = "TOKENS/S", value_parser = speed, conflicts_with = "plan")]
     speed: Option<f64>,
@@ -40,7 +43,8 @@ fn speed(text: &str) -> Result<f64, String> {
 
 impl PlanCommand {
     pub fn execute(self) -> anyhow::Result<()> {
-        let mut builder = self.engine.configure(Engine::builder())?;
+        let builder = self.engine.configure(Engine::builder())?;
+        let mut builder = self.draft.configure(builder);
         builder = builder.on_preparation(reporter(self.json));
         if let Some(model) = self.model.path() {
             builder = builder.model(model);

@@ -10,6 +10,7 @@ use forebay::{
 
 use super::chat::Screen;
 use super::chat_flags::ChatFlags;
+use super::draft_flag::DraftFlag;
 use super::engine_flags::EngineFlags;
 use super::expert_flags::say_what_is_lost;
 use super::follow::{follow, prompt_bar};
@@ -75,6 +76,8 @@ pub struct Run {
     quiet: bool,
     #[command(flatten)]
     engine: EngineFlags,
+    #[command(flatten)]
+    draft: DraftFlag,
 }
 
 /// A number of tokens; -1 is no limit, as in llama.cpp.
@@ -194,7 +197,7 @@ impl Run {
 
     fn engine(&self, prompt: &str) -> anyhow::Result<Engine> {
         let builder = self.engine.configure(Engine::builder())?;
-        let mut builder = self.chat_flags.configure(builder);
+        let mut builder = self.draft.configure(self.chat_flags.configure(builder));
         builder = builder.on_preparation(reporter(self.quiet));
         match self.model.path() {
             Some(model) => builder = builder.model(model),

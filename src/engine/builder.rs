@@ -11,7 +11,6 @@ use forebay_models::network::Network;
 use forebay_models::tokenizer::Tokenizer;
 use forebay_plans::cache_dir;
 use forebay_plans::fewer_experts::FewerExperts;
-use forebay_plans::giving_way::GivingWay;
 use forebay_plans::limits::MemoryLimits;
 use forebay_plans::process::rss_now;
 use forebay_plans::residency::{Loading, STREAM_WINDOW, Sparsity};
@@ -22,15 +21,12 @@ use forebay_stages::pred::Rule;
 use forebay_traces::record::Record;
 
 use super::drafts::MOST;
-use super::live_budget::LiveBudget;
 use super::planning::{PlanGoal, Planning};
 use super::start::IO_DEPTH;
-use super::{Engine, Facts};
 use crate::chat::ChatFormat;
 use crate::demo;
 use crate::error::Error;
-use crate::in_force::{Parts, PlanInForce};
-use crate::memory::{MemoryRequest, plan};
+use crate::memory::MemoryRequest;
 use crate::packed::Preparation;
 use crate::profiles::{Profile, Tally};
 
@@ -41,23 +37,24 @@ const DEFAULT_DENSITY: f64 = 0.5;
 
 type Report = Box<dyn FnMut(Preparation) + Send>;
 
-/// Configures an [`Engine`].
+/// Configures an [`Engine`](super::Engine).
 pub struct EngineBuilder {
     pub(super) model: Option<PathBuf>,
     pub(super) cache: Option<PathBuf>,
     pub(super) chat_template: Option<PathBuf>,
     pub(super) pack: PackOptions,
     pub(super) memory: Option<u64>,
-    weight_memory: Option<u64>,
+    pub(super) weight_memory: Option<u64>,
     pub(super) threads: Option<usize>,
-    context: Option<usize>,
-    context_hint: Option<usize>,
+    pub(super) context: Option<usize>,
+    pub(super) context_hint: Option<usize>,
     pub(super) kv_type: KvType,
     pub(super) max_batch: Option<usize>,
     pub(super) max_logits: usize,
-    drafts: bool,
+    pub(super) drafts: bool,
+    pub(super) draft_model: Option<PathBuf>,
     pub(super) sparsity: Option<Sparsity>,
-    density: Option<f64>,
+    pub(super) density: Option<f64>,
     pub(super) neurons: NeuronOptions,
     pub(super) fewer: FewerExperts,
     pub(super) hot_set: bool,
@@ -65,7 +62,7 @@ pub struct EngineBuilder {
     pub(super) observer: Option<Arc<dyn Observer>>,
     pub(super) tally: Option<Arc<Tally>>,
     pub(super) driver: DriverChoice,
-    isa: Option<Isa>,
+    pub(super) isa: Option<Isa>,
     pub(super) trace_records: usize,
     pub(super) planning: Planning,
     pub(super) goal: PlanGoal,
@@ -90,6 +87,7 @@ impl Default for EngineBuilder {
             max_batch: None,
             max_logits: 1,
             drafts: true,
+            draft_model: None,
             sparsity: None,
             density: None,
             neurons: NeuronOptions::default(),
@@ -217,6 +215,14 @@ impl EngineBuilder {
         self
     }
 
+    /// A smaller model with the same tokens: what it would say next is run ahead where that is faster, and no token
+    /// changes. It is all in memory, as a part of the budget, and reads the prompt, too.
+    #[must_use]
+    pub fn draft_model(mut self, path: impl AsRef<Path>) -> Self {
+        self.draft_model = Some(path.as_ref().to_path_buf());
+        self
+    }
+
     /// Which FFN neurons are computed. Default: those that the model's predictors name, if it has any; else exact
     /// sparsity for ReLU models, and all neurons for others.
     #[must_use]
@@ -326,62 +332,6 @@ impl EngineBuilder {
         self
     }
 
-    /// Opens the model, plans memory, loads resident weights and starts the actors. Blocks until that is done: seconds
-    /// for gigabytes, minutes if the model has to be packed first. In an async program, use the runtime's threads for
-    /// blocking work (`tokio::task::spawn_blocking`).
-    ///
-    /// # Errors
-    /// A model that cannot be read, an impossible budget (the error names the minimum), or a resource that the system
-    /// refuses.
-    pub fn build(mut self) -> Result<Engine, Error> {
-        let _span = tracing::info_span!("build", model = self.name()).entered();
-        let kernels = self.kernels()?;
-        let bundle = self.open()?;
-        let texts = self.texts(&bundle)?;
-        let (network, sparsity, cores) = self.shape(&bundle)?;
-        let pred = self.rule(&bundle, sparsity)?;
-        let mut request = self.memory_request(cores.len(), sparsity, &texts)?;
-        self.count_wants(&bundle, &mut request);
-        let (request, made) = self.planned(&bundle, kernels, request)?;
-        let threads = request.threads;
-        let memory = plan(&bundle, &request)?;
-        let coming = memory.budget.claimed().saturating_sub(request.process);
-        self.check_address_space(coming, threads)?;
-        let prepared = self.load(&bundle, &memory, threads, sparsity)?;
-        let (tokenizer, chat) = texts;
-        let facts = Arc::new(Facts {
-            model: self.name(),
-            plan: PlanInForce::of(&Parts {
-                bundle: &bundle,
-                memory: &memory,
-                layers: network.n_layers(),
-                threads,
-                isa: kernels.isa(),
-                kv: self.kv_type,
-                sparsity,
-                neurons: self.neurons,
-                fewer: self.fewer,
-                notes: &prepared.notes,
-                made: made.as_ref(),
-            }),
-            cores: cores[..threads].to_vec(),
-            bundle_path: bundle.path().to_path_buf(),
-            bundle_bytes: std::fs::metadata(bundle.path()).map_or(0, |m| m.len()),
-            weight_bytes: bundle.weight_bytes(),
-            ceiling: prepared.ceiling,
-            network,
-            tokenizer,
-            chat,
-            budget: LiveBudget::new(
-                memory.budget.clone(),
-                &memory.residency,
-                GivingWay::new(&bundle, &memory.residency),
-                threads,
-            ),
-        });
-        self.start((bundle, kernels, pred), memory, prepared, facts)
-    }
-
     /// Registers a counter for the default profile, unless another observer is registered, the run is to save nothing,
     /// every neuron is wanted anyway, or the model has been profiled explicitly. The counts' memory is added to the
     /// request.
@@ -481,6 +431,7 @@ impl EngineBuilder {
             stream_window: STREAM_WINDOW,
             neuron_cache: 0,
             counts: 0,
+            draft_model: 0,
             trace: (records * size_of::<Record>()) as u64,
             encoding: tokenizer.encoding_memory(),
             converses: chat.has_templates(),

@@ -40,7 +40,6 @@ impl Evaluator {
         facts: Arc<Facts>,
         token_rows: TokenRows,
         watch: Option<Watch>,
-        stopping: Arc<AtomicBool>,
     ) -> Self {
         let shared = runtime.shared();
         let network = shared.network();
@@ -53,8 +52,13 @@ impl Evaluator {
             watch,
             runtime,
             facts,
-            stopping,
+            stopping: Arc::default(),
         }
+    }
+
+    /// Set to end what is running.
+    pub fn stopping(&self) -> Arc<AtomicBool> {
+        Arc::clone(&self.stopping)
     }
 
     /// Whether the engine yields memory under pressure.
@@ -108,11 +112,16 @@ impl Evaluator {
     /// process are checked against their checksums.
     pub fn empty(&mut self, tokens: &[u32]) -> Result<(), Error> {
         self.context.clear();
-        self.meter = Meter::default();
+        self.forget_costs();
         let shared = Arc::clone(self.runtime.shared());
         let link = self.runtime.rows().ok_or(Error::Stopped)?;
         let mut batches = tokens.chunks(shared.max_batch);
         batches.try_for_each(|batch| self.token_rows.show(&shared, link, batch, 0))
+    }
+
+    /// Forgets what steps have cost so far.
+    pub fn forget_costs(&mut self) {
+        self.meter = Meter::default();
     }
 
     /// Runs a generated token after the cached ones, with logits.

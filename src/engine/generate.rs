@@ -249,14 +249,14 @@ impl Runner {
         }
         // The last token of all is not run.
         let room = generation.max_tokens - generation.ids.len() - 1;
-        let draft = self.drafter.draft(&generation.tokens, room);
+        let draft = self.drafter.draft(&generation.tokens, room)?;
+        let drafted = Instant::now();
         match draft.step() {
             &[newest] => self.evaluator.decode(newest)?,
             step => self.evaluator.step_of(step, step.len(), false)?,
         }
-        let ns = nanos(start);
-        self.drafter.took(&draft, ns);
-        self.evaluator.meter.step(draft.run_ahead, ns);
+        self.drafter.took(&draft, nanos(drafted));
+        self.evaluator.meter.step(draft.run_ahead, nanos(start));
         Ok(draft)
     }
 

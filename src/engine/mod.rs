@@ -1,6 +1,7 @@
 //! The engine: a model opened under a budget, and the thread that drives its decode graph.
 
 mod bench;
+mod build;
 mod builder;
 mod chat;
 mod context;

@@ -125,6 +125,10 @@ impl EngineBuilder {
         // A running engine has it in memory as well.
         let texts = self.texts(bundle)?;
         let mut request = self.memory_request(cores.len(), sparsity, &texts)?;
+        if let Some(drafting) = self.drafting()? {
+            drafting.check(&bundle.meta.network, &texts.0, request.drafts)?;
+            request.draft_model = drafting.bytes();
+        }
         self.count_wants(bundle, &mut request);
         drop(texts);
         let survey = Survey {

@@ -14,6 +14,7 @@ use parking_lot::Mutex;
 use super::bench::BenchJob;
 use super::decoded::DecodeJob;
 use super::drafts::Drafter;
+use super::drafts::model::DraftModel;
 use super::evaluator::Evaluator;
 use super::generate::{GenerateJob, Generation, Outcome};
 use super::jobs::Jobs;
@@ -71,9 +72,10 @@ pub(super) struct Runner {
 pub(super) const PATIENCE: Duration = Duration::from_millis(50);
 
 impl Runner {
-    pub fn new(evaluator: Evaluator, inbox: Receiver<Job>) -> Self {
+    /// `draft`: the model that drafts, if there is one.
+    pub fn new(evaluator: Evaluator, draft: Option<DraftModel>, inbox: Receiver<Job>) -> Self {
         Self {
-            drafter: Drafter::new(evaluator.facts.plan.drafts),
+            drafter: Drafter::new(evaluator.facts.plan.drafts, draft),
             evaluator,
             inbox,
             waiting: VecDeque::new(),

@@ -1,7 +1,6 @@
 //! From a plan to a running engine: divides and fills the memory, starts the actors.
 
 use std::sync::Arc;
-use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
 use forebay_actors::fault::FaultCell;
@@ -24,6 +23,7 @@ use forebay_stages::pred::Rule;
 use forebay_stages::weights::Resident;
 
 use super::builder::EngineBuilder;
+use super::drafts::model::DraftModel;
 use super::evaluator::Evaluator;
 use super::jobs::Jobs;
 use super::runner::Runner;
@@ -181,14 +181,14 @@ impl EngineBuilder {
         }
     }
 
-    /// Starts the actors.
+    /// Starts the cores and the I/O actor.
     pub(super) fn start(
         &self,
         (bundle, kernels, rule): (Bundle, KernelTable, Rule),
         memory: MemoryPlan,
         prepared: Prepared,
         facts: Arc<Facts>,
-    ) -> Result<Engine, Error> {
+    ) -> Result<Evaluator, Error> {
         let threads = prepared.programs.len();
         let network = &bundle.meta.network;
         let kv = KvRoom::new(network, self.kv_type, memory.context, memory.max_batch, 1);
@@ -236,13 +236,20 @@ impl EngineBuilder {
             &options,
         )
         .map_err(|e| Error::system("start the compute threads", e))?;
-        let stopping = Arc::new(AtomicBool::new(false));
         let watch = self.yields_memory.then(|| facts.budget.watch());
-        let stop = Arc::clone(&stopping);
+        Ok(Evaluator::new(runtime, facts, token_rows, watch))
+    }
+
+    /// Starts the engine thread; `draft` is the model that drafts, if there is one.
+    pub(super) fn serve(
+        self,
+        evaluator: Evaluator,
+        draft: Option<DraftModel>,
+    ) -> Result<Engine, Error> {
+        let (facts, stopping) = (Arc::clone(&evaluator.facts), evaluator.stopping());
         let (jobs, inbox) = Jobs::new();
-        let evaluator = Evaluator::new(runtime, Arc::clone(&facts), token_rows, watch, stop);
-        let runner = Runner::new(evaluator, inbox);
-        let (tally, door) = (self.tally.clone(), jobs.clone());
+        let runner = Runner::new(evaluator, draft, inbox);
+        let (tally, door) = (self.tally, jobs.clone());
         let thread = std::thread::Builder::new()
             .name("forebay-engine".into())
             .spawn(move || runner.serve(&door, tally.as_deref()))

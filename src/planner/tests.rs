@@ -141,6 +141,7 @@ fn request(total: u64, threads: usize, sparsity: Sparsity) -> MemoryRequest {
         max_batch: None,
         max_logits: 1,
         drafts: 14,
+        draft_model: 0,
         sparsity,
         pipeline: Pipeline::Cluster,
         stream_window: STREAM_WINDOW,

@@ -13,6 +13,7 @@ use clap::Args;
 use forebay::{Engine, Error};
 
 use super::chat_flags::ChatFlags;
+use super::draft_flag::DraftFlag;
 use super::engine_flags::EngineFlags;
 use super::expert_flags::say_what_is_lost;
 use super::model_argument::ModelArgument;
@@ -59,6 +60,8 @@ pub struct Chat {
     quiet: bool,
     #[command(flatten)]
     engine: EngineFlags,
+    #[command(flatten)]
+    draft: DraftFlag,
 }
 
 impl Chat {
@@ -94,7 +97,7 @@ impl Chat {
 
     fn engine(&self) -> anyhow::Result<Engine> {
         let builder = self.engine.configure(Engine::builder())?;
-        let mut builder = self.chat.configure(builder);
+        let mut builder = self.draft.configure(self.chat.configure(builder));
         builder = builder.on_preparation(reporter(self.quiet));
         if let Some(model) = self.model.path() {
             builder = builder.model(model);

@@ -1,12 +1,17 @@
-//! Drafts: tokens that are expected to come next, because they followed the last ones earlier in the text. They are run
-//! in the last token's step, and kept as far as the sampler chooses the same. So they change the speed only.
+//! Drafts: tokens that are expected to come next, because they followed the last ones earlier in the text, or because a
+//! smaller model would say them. They are run in the last token's step, and kept as far as the sampler chooses the same.
+//! So they change the speed only.
 
+pub(super) mod beside;
 mod lookup;
+pub(super) mod model;
 mod pace;
 
 use forebay_plans::preload::PROMPT_TOKENS;
 
+use crate::error::Error;
 use lookup::Repeat;
+use model::DraftModel;
 use pace::{Hits, Pace};
 
 /// Most tokens of a draft: with the last token, fewer than take the graph of prompts.
@@ -25,6 +30,8 @@ pub(super) struct Draft {
     run: usize,
     /// How many of the expected tokens are run with the last one.
     pub run_ahead: usize,
+    /// Whether a model expects them.
+    of_model: bool,
 }
 
 impl Draft {
@@ -41,23 +48,57 @@ pub(super) struct Drafter {
     most: usize,
     hits: Hits,
     pace: Pace,
+    model: Option<DraftModel>,
 }
 
 impl Drafter {
-    /// Drafts of up to `most` tokens, at most [`MOST`].
-    pub fn new(most: usize) -> Self {
+    /// Drafts of up to `most` tokens, at most [`MOST`], of the text or of `model`.
+    pub fn new(most: usize, model: Option<DraftModel>) -> Self {
         Self {
             most: most.min(MOST),
             hits: Hits::new(),
             pace: Pace::default(),
+            model,
         }
     }
 
     /// What to run after all of `text` but its last token was run. No more than `room` tokens may be drafted.
-    pub fn draft(&self, text: &[u32], room: usize) -> Draft {
+    ///
+    /// # Errors
+    /// The model that drafts cannot be read.
+    pub fn draft(&mut self, text: &[u32], room: usize) -> Result<Draft, Error> {
+        let most = self.most.min(room);
+        let repeated = self.of_text(text, most);
+        if repeated.run_ahead > 0 {
+            return Ok(repeated);
+        }
+        let of_model = self.of_model(text, most)?;
+        Ok(of_model.unwrap_or(repeated))
+    }
+
+    /// What the model would say, if there is one and it pays.
+    fn of_model(&mut self, text: &[u32], most: usize) -> Result<Option<Draft>, Error> {
+        let (Some(model), Some(times)) = (&mut self.model, self.pace.expected()) else {
+            return Ok(None);
+        };
+        let wanted = probed(&self.pace, model.length(&times, most)).min(most);
+        let mut draft = Draft {
+            of_model: true,
+            ..Draft::default()
+        };
+        draft.tokens[0] = text.last().copied().unwrap_or_default();
+        draft.run_ahead = match wanted {
+            0 => 0,
+            _ => model.draft(text, &mut draft.tokens[1..=wanted])?,
+        };
+        draft.expected = draft.run_ahead;
+        Ok((draft.run_ahead > 0).then_some(draft))
+    }
+
+    /// What followed the longest run of the text's last tokens that it has earlier, as far as that pays.
+    fn of_text(&self, text: &[u32], most: usize) -> Draft {
         let mut draft = Draft::default();
         draft.tokens[0] = text.last().copied().unwrap_or_default();
-        let most = self.most.min(room);
         let Some(repeat) = (most > 0).then(|| Repeat::find(text)).flatten() else {
             return draft;
         };
@@ -83,12 +124,7 @@ impl Drafter {
                 (best, speed) = (drafted, tokens / time);
             }
         }
-        let (plain, drafted) = self.pace.since();
-        match best {
-            0 if drafted >= PROBE_AFTER => 1,
-            1.. if plain >= PROBE_AFTER => 0,
-            best => best,
-        }
+        probed(&self.pace, best)
     }
 
     /// Whether the `i`-th token after the step's first, `id`, is as expected, all before it having been.
@@ -97,13 +133,26 @@ impl Drafter {
             return false;
         }
         let came = draft.tokens[1 + i] == id;
-        self.hits.add(draft.run + i, came);
+        match &mut self.model {
+            Some(model) if draft.of_model => model.add(i, came),
+            _ => self.hits.add(draft.run + i, came),
+        }
         came
     }
 
     /// The step of this draft has taken `ns`.
     pub fn took(&mut self, draft: &Draft, ns: u64) {
         self.pace.add(draft.run_ahead, ns);
+    }
+}
+
+/// The best length, or another one if that kind of step, plain or with a draft, was not measured for long.
+fn probed(pace: &Pace, best: usize) -> usize {
+    let (plain, drafted) = pace.since();
+    match best {
+        0 if drafted >= PROBE_AFTER => 1,
+        1.. if plain >= PROBE_AFTER => 0,
+        best => best,
     }
 }
 

@@ -15,14 +15,14 @@ const REMEMBERED: u64 = 256;
 
 /// A running mean.
 #[derive(Clone, Copy, Debug, Default)]
-struct Mean {
-    value: f64,
+pub(super) struct Mean {
+    pub value: f64,
     /// Values so far, or how many the first one counts for.
-    n: u32,
+    pub n: u32,
 }
 
 impl Mean {
-    fn add(&mut self, value: f64, latest: u32) {
+    pub fn add(&mut self, value: f64, latest: u32) {
         self.n = (self.n + 1).min(latest);
         self.value += (value - self.value) / f64::from(self.n);
     }

@@ -1,0 +1,167 @@
+//! From settings to a running engine: reads the model's description, divides the memory, loads, starts.
+
+use std::sync::Arc;
+
+use forebay_models::bundle::Bundle;
+use forebay_models::network::Network;
+use forebay_models::tokenizer::Tokenizer;
+use forebay_plans::giving_way::GivingWay;
+use forebay_plans::plan::Plan;
+use forebay_plans::residency::Sparsity;
+use forebay_stages::kernels::KernelTable;
+use forebay_stages::pred::Rule;
+
+use super::builder::EngineBuilder;
+use super::drafts::beside::Drafting;
+use super::evaluator::Evaluator;
+use super::live_budget::LiveBudget;
+use super::{Engine, Facts};
+use crate::chat::ChatFormat;
+use crate::error::Error;
+use crate::in_force::{Parts, PlanInForce};
+use crate::memory::{MemoryPlan, plan};
+
+/// A model's description, and how it is to be run.
+pub(super) struct Described {
+    pub kernels: KernelTable,
+    pub bundle: Bundle,
+    pub texts: (Tokenizer, ChatFormat),
+    pub network: Network,
+    pub sparsity: Sparsity,
+    /// That may compute.
+    pub cores: Vec<usize>,
+    pub rule: Rule,
+}
+
+/// The same with its memory divided.
+pub(super) struct LaidOut {
+    pub described: Described,
+    pub memory: MemoryPlan,
+    pub threads: usize,
+    /// What was in memory before.
+    pub process: u64,
+    /// The plan that was followed, if there was one.
+    pub made: Option<Plan>,
+}
+
+impl EngineBuilder {
+    /// Packs the model if needed, divides the budget, loads the weights that stay in memory and starts the actors. Blocks
+    /// for gigabytes, minutes if the model has to be packed first. In an async program, use the runtime's threads for
+    /// blocking work (`tokio::task::spawn_blocking`).
+    ///
+    /// # Errors
+    /// A model that cannot be read, an impossible budget (the error names the minimum), or a resource that the system
+    /// refuses.
+    pub fn build(mut self) -> Result<Engine, Error> {
+        let _span = tracing::info_span!("build", model = self.name()).entered();
+        let drafting = self.drafting()?;
+        let laid_out = self.lay_out(drafting.as_ref())?;
+        let evaluator = self.evaluator(laid_out)?;
+        let draft = drafting.map(Drafting::start).transpose()?;
+        self.serve(evaluator, draft)
+    }
+
+    /// Reads the model's description.
+    pub(super) fn describe(&mut self) -> Result<Described, Error> {
+        let kernels = self.kernels()?;
+        let bundle = self.open()?;
+        let texts = self.texts(&bundle)?;
+        let (network, sparsity, cores) = self.shape(&bundle)?;
+        let rule = self.rule(&bundle, sparsity)?;
+        Ok(Described {
+            kernels,
+            bundle,
+            texts,
+            network,
+            sparsity,
+            cores,
+            rule,
+        })
+    }
+
+    /// Divides the budget, `drafting` being a part of it.
+    fn lay_out(&mut self, drafting: Option<&Drafting>) -> Result<LaidOut, Error> {
+        let described = self.describe()?;
+        let Described {
+            kernels,
+            bundle,
+            texts,
+            sparsity,
+            cores,
+            ..
+        } = &described;
+        let mut request = self.memory_request(cores.len(), *sparsity, texts)?;
+        if let Some(drafting) = drafting {
+            drafting.check(&described.network, &texts.0, request.drafts)?;
+            request.draft_model = drafting.bytes();
+        }
+        self.count_wants(bundle, &mut request);
+        let (request, made) = self.planned(bundle, *kernels, request)?;
+        let memory = plan(bundle, &request)?;
+        if drafting.is_some() && memory.drafts == 0 {
+            let problem = "this budget has no room for tokens that are run ahead; raise it or omit the model that drafts";
+            return Err(Error::parameter("draft", problem));
+        }
+        Ok(LaidOut {
+            memory,
+            threads: request.threads,
+            process: request.process,
+            made,
+            described,
+        })
+    }
+
+    /// Loads the weights and starts the actors.
+    pub(super) fn evaluator(&mut self, laid_out: LaidOut) -> Result<Evaluator, Error> {
+        let LaidOut {
+            described,
+            memory,
+            threads,
+            process,
+            made,
+        } = laid_out;
+        let Described {
+            kernels,
+            bundle,
+            texts: (tokenizer, chat),
+            network,
+            sparsity,
+            cores,
+            rule,
+        } = described;
+        let coming = memory.budget.claimed().saturating_sub(process);
+        self.check_address_space(coming, threads)?;
+        let prepared = self.load(&bundle, &memory, threads, sparsity)?;
+        let facts = Arc::new(Facts {
+            model: self.name(),
+            plan: PlanInForce::of(&Parts {
+                bundle: &bundle,
+                memory: &memory,
+                layers: network.n_layers(),
+                threads,
+                isa: kernels.isa(),
+                kv: self.kv_type,
+                sparsity,
+                neurons: self.neurons,
+                fewer: self.fewer,
+                notes: &prepared.notes,
+                made: made.as_ref(),
+            }),
+            cores: cores[..threads].to_vec(),
+            bundle_path: bundle.path().to_path_buf(),
+            bundle_bytes: std::fs::metadata(bundle.path()).map_or(0, |m| m.len()),
+            weight_bytes: bundle.weight_bytes(),
+            ceiling: prepared.ceiling,
+            network,
+            tokenizer,
+            chat,
+            budget: LiveBudget::new(
+                memory.budget.clone(),
+                &memory.residency,
+                GivingWay::new(&bundle, &memory.residency),
+                threads,
+            ),
+        });
+        self.start((bundle, kernels, rule), memory, prepared, facts)
+    }
+}
