@@ -166,6 +166,22 @@ fn what_is_planted_is_found() {
     }
 }
 
+/// What predictors see before attention names nearly as many of the neurons.
+#[test]
+fn predictors_before_attention_find_what_is_planted() {
+    let options = SynthOptions {
+        before_attention: true,
+        ..tiny()
+    };
+    let seen = measured(&options, 100);
+    for (l, (found, after)) in seen.iter().zip(measured(&tiny(), 100)).enumerate() {
+        println!("layer {l}: {found:.3?}");
+        assert_eq!(found.density, after.density, "the model is the same");
+        assert!(found.recall > 0.9, "{found:?}");
+        assert!((1.05..1.5).contains(&found.over_prediction), "{found:?}");
+    }
+}
+
 #[test]
 fn another_density_is_found() {
     let mut options = SynthOptions {
@@ -312,6 +328,12 @@ fn what_cannot_be_made_is_refused() {
         };
         assert!(message(SynthOptions { planting, ..tiny() }).contains("density"));
     }
+    let plain = SynthOptions {
+        form: Form::Plain,
+        before_attention: true,
+        ..tiny()
+    };
+    assert!(message(plain).contains("no predictors"));
     let sparse = source(&tiny());
     let beyond = sparse.meta(TensorId::OutputNorm).unwrap().bytes();
     assert!(sparse.read(TensorId::OutputNorm, beyond, &mut [0]).is_err());
