@@ -54,9 +54,8 @@ fn number(value: &Value, field: &str) -> f64 {
         .unwrap_or_else(|| panic!("{field} in {value:#}"))
 }
 
-#[test]
-fn a_predictor_is_fitted_stored_and_used() {
-    let (model, text) = (packed_demo("fit"), stories(6000));
+/// Fits predictors of rank 64 to the packed demo; returns the report.
+fn fit(model: &Path, text: &Path, flags: &[&str]) -> Value {
     let report = run(support::program()
         .args([
             "fit-predictor",
@@ -66,20 +65,19 @@ fn a_predictor_is_fitted_stored_and_used() {
             "--tokens",
             "6000",
         ])
-        .args([
-            "--rank",
-            "64",
-            "--steps",
-            "300",
-            "--recall",
-            "0.9",
-            "--test-pieces",
-            "4",
-        ])
-        .arg(&model.0)
+        .args(["--rank", "64", "--steps", "300", "--recall", "0.9"])
+        .args(["--test-pieces", "4"])
+        .args(flags)
+        .arg(model)
         .arg("-f")
-        .arg(&text.0));
-    let report: Value = serde_json::from_str(&report).expect("JSON");
+        .arg(text));
+    serde_json::from_str(&report).expect("JSON")
+}
+
+#[test]
+fn a_predictor_is_fitted_stored_and_used() {
+    let (model, text) = (packed_demo("fit"), stories(6000));
+    let report = fit(&model.0, &text.0, &[]);
     let (recall, predicted) = (
         number(&report, "recall"),
         number(&report, "predicted_density"),
@@ -101,6 +99,18 @@ fn a_predictor_is_fitted_stored_and_used() {
     assert_eq!(exact.logits_hash, embedded.logits_hash);
     let by_default = build(support::engine(Some(&model.0)));
     assert_eq!(by_default.plan().sparsity, Sparsity::Predicted);
+    // Those that see the layer's input take their place, and are used as they were fitted.
+    let before = fit(&model.0, &text.0, &["--before-attention"]);
+    let bundle = Bundle::open(&model.0).expect("a sound file");
+    let mut layers = bundle.meta.network.layers.iter();
+    assert!(layers.all(|layer| layer.ffn.body.predictor_before_layer));
+    assert_eq!(density, number(&before, "density"), "the same neurons");
+    assert!(number(&before, "recall") > 0.85, "{before:#}");
+    // They know less, so they name more to find as many.
+    let named = number(&before, "predicted_density");
+    assert!(named < 0.6 && named > predicted, "{before:#}");
+    let cost = number(&before, "predicted_perplexity") / number(&before, "exact_perplexity");
+    assert!(cost > 0.95 && cost < 1.2, "{before:#}");
 }
 
 #[test]

@@ -250,6 +250,20 @@ fn predicted_powerinfer_file_is_the_same_under_every_setting() {
     check(&support::tiny("bamboo_powerinfer"), Sparsity::Predicted);
 }
 
+/// Predictors that see the residual stream before their layer: what they name is read while attention is computed.
+#[test]
+fn predictors_before_attention_are_the_same_under_every_setting() {
+    let model = support::TemporaryFile::new("before-attention.fbay");
+    let mut synth = support::program();
+    synth.args(["synth", "--shape", "tiny-sparse", "--before-attention"]);
+    synth
+        .args(["--measure", "0", "--quiet", "-o"])
+        .arg(&model.0);
+    assert!(synth.status().expect("the program starts").success());
+    let [by_neuron, ..] = check(&model.0, Sparsity::Predicted);
+    assert!(by_neuron >= 18, "{by_neuron}");
+}
+
 #[test]
 fn exact_demo_is_the_same_under_every_setting() {
     let [by_neuron, gates, _] = check(&demo(), Sparsity::Exact);

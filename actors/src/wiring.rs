@@ -37,6 +37,8 @@ pub struct Stages {
     pub udc: Udc,
     /// Neuron clusters of the phase that are done.
     pub retired: usize,
+    /// Number of the phase whose neurons are asked for before it begins, if there is one.
+    pub ahead: Option<usize>,
 }
 
 /// The sink of every graph: a flight's buffer goes back to the window that `reader` names, its lease to the neuron
@@ -72,6 +74,20 @@ pub trait Wiring: std::fmt::Debug + Send {
 
     /// A phase begins.
     fn begin(&mut self, stages: &mut Stages, frame: &mut Frame<'_>);
+
+    /// Predictors can name the neurons of the frame's phase, which has not begun: they are asked for from now on, if the
+    /// graph asks ahead.
+    fn begin_ahead(&mut self, _stages: &mut Stages, _frame: &Frame<'_>) {}
+
+    /// Asks for some of these neurons; false if all have been asked for.
+    fn turn_ahead(
+        &mut self,
+        _stages: &mut Stages,
+        _frame: &mut Frame<'_>,
+        _out: &mut Outbox,
+    ) -> bool {
+        false
+    }
 
     /// Gives the stages of a phase with neuron clusters a turn, and delivers what they send; true if anything was done.
     fn turn(&mut self, stages: &mut Stages, frame: &mut Frame<'_>, out: &mut Outbox) -> bool;
@@ -128,17 +144,37 @@ pub fn begin(reader: fn(&mut Stages) -> &mut Reader, stages: &mut Stages, frame:
             }
         }
         Work::Neurons { part, .. } => {
-            stages.gio.waiting.begin();
-            stages.udio.waiting.begin();
+            let is_new = stages.ahead.take() != Some(frame.number);
+            if is_new {
+                begin_waiting(stages);
+            }
             if *part != Part::UpDown {
-                stages.pred.begin();
+                if is_new {
+                    begin_flights(stages);
+                }
                 frame.expert_input.begin();
                 stages
                     .udc
                     .begin(frame.n_tokens() * frame.bundle.meta.network.d_model);
-                stages.retired = 0;
             }
         }
         Work::Mixer { .. } => {}
     }
+}
+
+/// The neurons of the frame's phase are asked for before it begins.
+pub fn begin_ahead(stages: &mut Stages, frame: &Frame<'_>) {
+    begin_waiting(stages);
+    begin_flights(stages);
+    stages.ahead = Some(frame.number);
+}
+
+fn begin_waiting(stages: &mut Stages) {
+    stages.gio.waiting.begin();
+    stages.udio.waiting.begin();
+}
+
+fn begin_flights(stages: &mut Stages) {
+    stages.pred.begin();
+    stages.retired = 0;
 }

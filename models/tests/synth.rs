@@ -3,13 +3,17 @@
 
 mod synth_forward;
 
+use std::path::Path;
+
 use forebay_models::block::BlockType;
 use forebay_models::bundle::{Bundle, FfnLayout, PackOptions, pack};
+use forebay_models::error::Result;
 use forebay_models::gguf::{GgufSource, write_gguf};
+use forebay_models::network::Network;
 use forebay_models::oracle::Oracle;
 use forebay_models::synth::{FORMATS, Form, Planting, Shape, SynthOptions, SynthSource};
 use forebay_models::tensor::{LayerTensor, TensorId, TensorMeta, TensorSource};
-use forebay_models::tokenizer::{EncodeOptions, Tokenizer};
+use forebay_models::tokenizer::{EncodeOptions, Tokenizer, TokenizerSpec};
 use proptest::prelude::*;
 use synth_forward::{Summary, observe};
 use tempfile::TempDir;
@@ -166,6 +170,22 @@ fn what_is_planted_is_found() {
     }
 }
 
+/// What predictors see before attention names nearly as many of the neurons.
+#[test]
+fn predictors_before_attention_find_what_is_planted() {
+    let options = SynthOptions {
+        before_attention: true,
+        ..tiny()
+    };
+    let seen = measured(&options, 100);
+    for (l, (found, after)) in seen.iter().zip(measured(&tiny(), 100)).enumerate() {
+        println!("layer {l}: {found:.3?}");
+        assert_eq!(found.density, after.density, "the model is the same");
+        assert!(found.recall > 0.9, "{found:?}");
+        assert!((1.05..1.5).contains(&found.over_prediction), "{found:?}");
+    }
+}
+
 #[test]
 fn another_density_is_found() {
     let mut options = SynthOptions {
@@ -228,6 +248,52 @@ fn packed_as_powerinfer_models_are() {
         }
         assert!(bundle.meta.matrices.iter().all(|m| m.block == format));
     }
+}
+
+/// A model whose network knows predictors that are not there.
+struct WithoutPredictors(SynthSource);
+
+impl TensorSource for WithoutPredictors {
+    fn path(&self) -> &Path {
+        self.0.path()
+    }
+
+    fn network(&self) -> &Network {
+        self.0.network()
+    }
+
+    fn tokenizer(&self) -> &TokenizerSpec {
+        self.0.tokenizer()
+    }
+
+    fn meta(&self, id: TensorId) -> Option<&TensorMeta> {
+        self.0.meta(id).filter(|_| !id.is_predictor())
+    }
+
+    fn read(&self, id: TensorId, offset: usize, out: &mut [u8]) -> Result<()> {
+        self.0.read(id, offset, out)
+    }
+}
+
+#[test]
+fn an_input_of_predictors_that_are_not_there_is_refused() {
+    let folder = TempDir::new().unwrap();
+    let out = folder.path().join("without.fbay");
+    let made = source(&SynthOptions {
+        before_attention: true,
+        layers: Some(2),
+        ..tiny()
+    });
+    pack(
+        &WithoutPredictors(made),
+        &out,
+        &PackOptions::default(),
+        &mut |_| (),
+    )
+    .unwrap();
+    let refusal = Bundle::open(&out).err().unwrap().to_string();
+    assert!(refusal.contains("predictor of layer 1"), "{refusal}");
+    assert!(refusal.contains("there are no predictors"), "{refusal}");
 }
 
 #[test]
@@ -312,6 +378,12 @@ fn what_cannot_be_made_is_refused() {
         };
         assert!(message(SynthOptions { planting, ..tiny() }).contains("density"));
     }
+    let plain = SynthOptions {
+        form: Form::Plain,
+        before_attention: true,
+        ..tiny()
+    };
+    assert!(message(plain).contains("no predictors"));
     let sparse = source(&tiny());
     let beyond = sparse.meta(TensorId::OutputNorm).unwrap().bytes();
     assert!(sparse.read(TensorId::OutputNorm, beyond, &mut [0]).is_err());

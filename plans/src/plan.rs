@@ -285,7 +285,7 @@ impl fmt::Display for Plan {
             ("head", t.head),
             ("between", t.overhead),
             ("streamed clusters (while the rest is computed)", t.stream),
-            ("neurons read (partly while the FFN is computed)", t.io),
+            ("neurons read (partly while the rest is computed)", t.io),
         ] {
             if seconds > 0.0 {
                 writeln!(f, "    {:7.2} ms  {name}", seconds * 1e3)?;

@@ -48,6 +48,10 @@ pub struct FitPredictor {
     /// Part of the live neurons to predict.
     #[arg(long, value_name = "PART", default_value_t = 0.95)]
     recall: f64,
+    /// Predict by the residual stream before the layer instead of that before the FFN: less exact, but missing neurons
+    /// are read while attention is computed.
+    #[arg(long)]
+    before_attention: bool,
     /// Training steps per layer; 0 uses the gate's low-rank approximation.
     #[arg(long, value_name = "N", default_value_t = 2000)]
     steps: usize,
@@ -138,6 +142,7 @@ impl FitPredictor {
             ctx,
             test_pieces: self.test_pieces as usize,
             sample_bytes: 1 << 30,
+            before_attention: self.before_attention,
         };
         let bar = thousandths(self.text.json);
         let report =

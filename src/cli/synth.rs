@@ -46,6 +46,10 @@ pub struct Synth {
     /// Share of neurons that are active, on average [default: 0.1].
     #[arg(long, value_name = "D")]
     density: Option<f64>,
+    /// Plant predictors that see the residual stream before their layer, but for the first layer, whose attention writes
+    /// the context (.fbay only).
+    #[arg(long)]
+    before_attention: bool,
     /// Sort the neurons, the most wanted first, by a profile of the same model (.fbay only).
     #[arg(long, value_name = "FILE")]
     profile: Option<PathBuf>,
@@ -79,6 +83,7 @@ impl Synth {
             seed: self.seed,
             layers: self.layers,
             rank: self.rank,
+            before_attention: self.before_attention,
             planting: Planting {
                 density: self.density.unwrap_or(usual.planting.density),
                 ..usual.planting

@@ -93,6 +93,7 @@ mod tests {
             d_model: 1,
             d_ff: 10,
             inputs: vec![0.0; live.len()],
+            ffn_inputs: Vec::new(),
             live,
         }
     }

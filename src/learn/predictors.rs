@@ -24,6 +24,9 @@ pub struct FitRequest {
     pub test_pieces: usize,
     /// Memory for samples, bytes: one run over the text gathers as many layers as fit.
     pub sample_bytes: usize,
+    /// Whether predictors see the residual stream before their layer instead of that before the FFN: then missing
+    /// neurons are read while attention is computed.
+    pub before_attention: bool,
 }
 
 /// Progress of a fit.
@@ -96,12 +99,13 @@ pub fn fit_predictors(
     let exact_perplexity = perplexity(&engine, test, ctx)?;
     let bundle = bundle_of(&engine)?;
     drop(engine);
-    let at_once = request.sample_bytes / (n * Gather::bytes_per_token(&network)).max(1);
+    let before = request.before_attention;
+    let at_once = request.sample_bytes / (n * Gather::bytes_per_token(&network, before)).max(1);
     let (mut predictors, mut layers) = (Vec::new(), Vec::new());
     for first in (0..network.n_layers()).step_by(at_once.max(1)) {
         let last = (first + at_once.max(1)).min(network.n_layers());
         progress(FitStep::Gathering(last));
-        let gather = Gather::new(&network, first..last, n);
+        let gather = Gather::new(&network, first..last, n, before);
         let engine = exact()?.observer(gather.clone()).build()?;
         feed(&engine, text, ctx, |base| gather.begin(base))?;
         drop(engine);
@@ -161,6 +165,7 @@ fn fit(
     let fitted = fit_layer(&weights, samples, &request.options, told)
         .map_err(|e| Error::parameter("predictors", format!("layer {layer}: {e}")))?;
     let rank = request.options.rank;
-    let packed = PackedPredictor::new(rank, &fitted.fc1, &fitted.fc2, 0.0);
+    let mut packed = PackedPredictor::new(rank, &fitted.fc1, &fitted.fc2, 0.0);
+    packed.before_layer = request.before_attention;
     Ok((packed, fitted.report))
 }

@@ -57,7 +57,7 @@ pub fn measure_activity(
     let n = whole_texts(tokens.len(), ctx)?;
     let gathered = |sparsity: Sparsity| {
         let network = make()?.sparsity(sparsity).build()?.network().clone();
-        let gather = Gather::new(&network, 0..network.n_layers(), n);
+        let gather = Gather::new(&network, 0..network.n_layers(), n, false);
         let engine = make()?
             .sparsity(sparsity)
             .observer(gather.clone())

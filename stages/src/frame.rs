@@ -16,8 +16,11 @@ use crate::weights::Weights;
 
 /// Sees what the cores compute, on their threads; slow observers make slow steps.
 pub trait Observer: Send + Sync + std::fmt::Debug {
-    /// The residual stream before a layer's FFN norm, `[n_tokens, d_model]`, for the tokens from `position`
-    /// on. Called once per layer and step.
+    /// The residual stream before a layer, `[n_tokens, d_model]`, for the tokens from `position` on. Called once per
+    /// layer and step.
+    fn layer_input(&self, _layer: usize, _position: usize, _x: &[f32]) {}
+
+    /// The same before the layer's FFN norm.
     fn residual(&self, _layer: usize, _position: usize, _x: &[f32]) {}
 
     /// Rows by which a matrix is multiplied, `[n_tokens, columns]`, before they are quantised; `expert` says which of a

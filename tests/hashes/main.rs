@@ -70,6 +70,12 @@ fn tiny_sparse() {
     check("tiny_sparse");
 }
 
+/// The same with predictors that see the residual stream before their layer.
+#[test]
+fn tiny_sparse_before_attention() {
+    check("tiny_sparse_before_attention");
+}
+
 #[test]
 fn smollm2() {
     check("smollm2_q4_1");

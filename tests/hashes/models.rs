@@ -16,8 +16,8 @@ pub enum Source {
     Repository(&'static str),
     /// Random weights, in `tests/golden/tiny`.
     Tiny,
-    /// Made by `forebay synth`.
-    Synthetic,
+    /// Made by `forebay synth`, with these options besides the shape.
+    Synthetic(&'static [&'static str]),
     /// A file in the folder of real models.
     Real(&'static str),
 }
@@ -98,8 +98,15 @@ pub const ALL: &[Model] = &[
     },
     Model {
         name: "tiny_sparse",
-        source: Source::Synthetic,
+        source: Source::Synthetic(&[]),
         sparsities: ALL_SPARSITIES,
+        style: &prompts::BYTES,
+        ..DEMO
+    },
+    Model {
+        name: "tiny_sparse_before_attention",
+        source: Source::Synthetic(&["--before-attention"]),
+        sparsities: &["predicted"],
         style: &prompts::BYTES,
         ..DEMO
     },
@@ -181,7 +188,7 @@ impl Model {
             Source::Embedded => None,
             Source::Repository(path) => Some(support::root().join(path)),
             Source::Tiny => Some(support::tiny(self.name)),
-            Source::Synthetic => Some(program_runs::synthesize("tiny-sparse")),
+            Source::Synthetic(options) => Some(program_runs::synthesize(self.name, options)),
             Source::Real(file) => Some(support::real_model(file)?),
         };
         let prepared = PreparedModel { model: self, path };

@@ -68,15 +68,16 @@ fn finish(command: &mut Command) {
     assert!(output.status.success(), "{command:?}: {errors}");
 }
 
-/// Makes a synthetic model of this shape, unless an earlier test did.
-pub fn synthesize(shape: &str) -> PathBuf {
-    let path = cache().join(format!("{shape}.fbay"));
+/// Makes the synthetic model of this name with these options, unless an earlier test did.
+pub fn synthesize(name: &str, options: &[&str]) -> PathBuf {
+    let path = cache().join(format!("{name}.fbay"));
     if !path.exists() {
         // More layers than the shape has, so that the weights exceed what a process varies by.
         let arguments = ["synth", "--quiet", "--measure", "0", "--layers", "8"];
         finish(
             forebay(&arguments)
-                .args(["--shape", shape, "-o"])
+                .args(options)
+                .args(["--shape", "tiny-sparse", "-o"])
                 .arg(&path),
         );
     }

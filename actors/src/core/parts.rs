@@ -182,6 +182,7 @@ fn stages(
         udio: Udio::new(flights),
         udc: Udc::new(flights, (batch, max_neurons, d_model)),
         retired: 0,
+        ahead: None,
     }
 }
 

@@ -86,6 +86,15 @@ impl Core {
             ..
         } = self.apart(number);
         wiring.begin(stages, &mut frame);
+        if let Some(later) = self.program().named_ahead(number) {
+            let Apart {
+                frame,
+                stages,
+                wiring,
+                ..
+            } = self.apart(later);
+            wiring.begin_ahead(stages, &frame);
+        }
     }
 
     fn prepare(&mut self, number: usize) {
@@ -118,11 +127,14 @@ impl Core {
                     self.recorder.record(slice, phase.layer);
                 }
                 // All cores have the same residual stream; one of them shows it to the observer.
-                Prepare::ShowResidual => {
+                Prepare::ShowResidual { before_layer } => {
                     if let (0, Some(observer)) = (self.rank, &shared.observer) {
                         let position = self.step.tokens.position();
                         let x = self.residual.stream(n_tokens, d_model);
-                        observer.residual(phase.layer, position, x);
+                        match before_layer {
+                            true => observer.layer_input(phase.layer, position, x),
+                            false => observer.residual(phase.layer, position, x),
+                        }
                     }
                 }
                 Prepare::Route { .. } => {
@@ -185,6 +197,9 @@ impl Core {
 
     /// Does a little work of phase `number`, or ends it.
     pub(super) fn phase_turn(&mut self, number: usize) -> Turn {
+        if self.ask_ahead() {
+            return Turn::Progress;
+        }
         let worked = match &self.program().phases[number].work {
             Work::Mixer { .. } => {
                 self.mix(number);
@@ -203,6 +218,23 @@ impl Core {
             }
             false => Turn::Blocked(self.waits_for()),
         }
+    }
+
+    /// Asks for neurons of a later phase, so that they are read while those before it are computed; false if all have
+    /// been asked for.
+    fn ask_ahead(&mut self) -> bool {
+        let Some(later) = self.stages.ahead else {
+            return false;
+        };
+        let Apart {
+            mut frame,
+            stages,
+            wiring,
+            out,
+        } = self.apart(later);
+        let asked = wiring.turn_ahead(stages, &mut frame, out);
+        self.publish(later);
+        asked
     }
 
     fn rows_turn(&mut self, number: usize) -> bool {
@@ -244,8 +276,10 @@ impl Core {
 
     /// All neurons of a flight are in the cache: passes it on.
     pub(super) fn flight_is_ready(&mut self, flight: usize) {
-        let State::Phase(number) = self.state else {
-            return;
+        let number = match (self.stages.ahead, self.state) {
+            (Some(later), _) => later,
+            (None, State::Phase(number)) => number,
+            _ => return,
         };
         let Apart {
             mut frame,

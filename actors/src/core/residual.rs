@@ -187,7 +187,7 @@ impl Residual {
                 norm,
             } => self.take_queries(around, columns, *all_columns, norm),
             // The core shows it: it knows the observer.
-            Prepare::ShowResidual => {}
+            Prepare::ShowResidual { .. } => {}
         }
     }
 

@@ -15,7 +15,7 @@ use forebay_stages::contract::{Outbox, Port, StageActor};
 use forebay_stages::frame::Frame;
 use forebay_stages::gio::Reader;
 
-use crate::wiring::{Stages, Wiring, begin, retire};
+use crate::wiring::{Stages, Wiring, begin, begin_ahead, retire};
 
 /// The sender of a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -186,6 +186,24 @@ impl Wiring for DecodeGraph {
     fn begin(&mut self, stages: &mut Stages, frame: &mut Frame<'_>) {
         self.by_neuron = frame.phase.is_by_neuron();
         begin(reader, stages, frame);
+    }
+
+    fn begin_ahead(&mut self, stages: &mut Stages, frame: &Frame<'_>) {
+        if frame.phase.can_ask_ahead() {
+            begin_ahead(stages, frame);
+        }
+    }
+
+    fn turn_ahead(&mut self, stages: &mut Stages, frame: &mut Frame<'_>, out: &mut Outbox) -> bool {
+        let station = if stages.gio.ask(frame, out) {
+            Station::Gio
+        } else if stages.pred.turn(frame, out) {
+            Station::Pred
+        } else {
+            return false;
+        };
+        deliver(station, stages, frame, out);
+        true
     }
 
     fn turn(&mut self, stages: &mut Stages, frame: &mut Frame<'_>, out: &mut Outbox) -> bool {

@@ -58,7 +58,7 @@ pub const RECURRENT: Recipe = Recipe {
     ..PLAIN
 };
 
-pub const RECIPES: [Recipe; 16] = [
+pub const RECIPES: [Recipe; 17] = [
     PLAIN,
     Recipe {
         name: "f16 neurons with predictors, dReLU",
@@ -199,6 +199,16 @@ pub const RECIPES: [Recipe; 16] = [
         change: attend_to_latents,
         ..PLAIN
     },
+    Recipe {
+        name: "f16 neurons, ReLU, predictors before attention but for the first layer",
+        d_model: 64,
+        d_ff: 256,
+        layers: 3,
+        block: BlockType::F16,
+        rank: 32,
+        change: predict_before_layers,
+        ..PLAIN
+    },
 ];
 
 const ROUTER: Router = Router {
@@ -244,6 +254,11 @@ fn route_before_the_layer(network: &mut Network) {
         };
         experts(layer, (6, 2), router);
     }
+}
+
+fn predict_before_layers(network: &mut Network) {
+    let later = network.layers.iter_mut().skip(1);
+    later.for_each(|layer| layer.ffn.body.predictor_before_layer = true);
 }
 
 fn route_in_groups(network: &mut Network) {

@@ -65,6 +65,8 @@ pub struct Visits {
     shares_experts: bool,
     /// By layer, whether the one before guesses which experts it will use.
     guessed: Vec<bool>,
+    /// By layer, whether its neurons are asked for before its attention.
+    asked_ahead: Vec<bool>,
     /// Reads of streamed clusters that were used: each is used once.
     used: HashSet<(usize, u64)>,
 }
@@ -81,6 +83,7 @@ impl Visits {
             shares_experts: case.pipeline == Pipeline::Cluster
                 && case.sparsity != Sparsity::Predicted,
             guessed: guessed(case, &shared.bundle),
+            asked_ahead: asked_ahead(case, &shared.bundle),
             used: HashSet::new(),
         }
     }
@@ -125,12 +128,31 @@ impl Visits {
                     }
                     phase = next;
                 }
+                let late = stage == Stage::Gio && phase >= (record.layer, 1);
+                if late && self.is_asked_ahead(rank, record) {
+                    return Err(format!(
+                        "core {rank}: asked for after attention: {record:?}"
+                    ));
+                }
                 self.see(rank, (stage, record), &mut all)?;
             }
             trace.clear();
         }
         let mut all = all.iter().enumerate();
         all.try_for_each(|(rank, seen)| self.compare(rank, step, seen))
+    }
+
+    /// Whether the record is of neurons that are asked for ahead: not if some of the core's clusters of the layer come
+    /// through a window.
+    fn is_asked_ahead(&self, rank: usize, record: &Record) -> bool {
+        let layer = usize::from(record.layer);
+        let own = |i: usize, e: &DirectoryEntry| {
+            e.content == Content::Neurons(layer) && usize::from(self.owner[i]) == rank
+        };
+        let mut all = self.clusters.iter().enumerate();
+        self.residency[record.cluster as usize] == Residency::Neurons
+            && self.asked_ahead[layer]
+            && all.all(|(i, e)| !own(i, e) || self.residency[i] != Residency::Streamed)
     }
 
     fn see(
@@ -293,6 +315,14 @@ fn guessed(case: &Case, bundle: &Bundle) -> Vec<bool> {
         case.guesses > 0 && here && before.is_some_and(|l| network.guessed_at(l).is_some())
     };
     (0..network.n_layers()).map(guessed).collect()
+}
+
+/// By layer, whether predictors name neurons before its attention, and the graph asks for them then.
+fn asked_ahead(case: &Case, bundle: &Bundle) -> Vec<bool> {
+    let asks = case.pipeline == Pipeline::Cluster && case.sparsity == Sparsity::Predicted;
+    let network = &bundle.meta.network;
+    let before = |l: usize| asks && network.ffn(l).predictor_before_layer;
+    (0..network.n_layers()).map(before).collect()
 }
 
 /// Whether a cluster is a part of this matrix of a layer.

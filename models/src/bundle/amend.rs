@@ -73,6 +73,8 @@ impl Rows {
 pub struct PackedPredictor {
     /// Rank and threshold.
     pub meta: LayerPredictor,
+    /// Whether its input is the residual stream before the layer instead of that before the FFN.
+    pub before_layer: bool,
     /// Rows of fc1, `[rank, d_model]`.
     fc1: Rows,
     /// Rows of fc2, `[d_ff, rank]`.
@@ -84,6 +86,7 @@ impl PackedPredictor {
     pub fn new(rank: usize, fc1: &[f32], fc2: &[f32], threshold: f32) -> Self {
         Self {
             meta: LayerPredictor { rank, threshold },
+            before_layer: false,
             fc1: Rows::new(fc1, fc1.len() / rank),
             fc2: Rows::new(fc2, rank),
         }
@@ -142,6 +145,7 @@ pub fn amend(
         for (l, p) in predictors.iter().enumerate() {
             let [fc1, fc2] = write_predictor(&mut writer, l, p)?;
             meta.matrices.extend([fc1, fc2]);
+            meta.network.layers[l].ffn.body.predictor_before_layer = p.before_layer;
         }
         meta.predictors = Some(predictors.iter().map(|p| p.meta).collect());
     }

@@ -63,6 +63,14 @@ pub(super) fn check_meta(path: &Path, meta: &BundleMeta) -> Result<()> {
             return wrong("predictors".into(), "there is not a sensible one per layer");
         }
     }
+    let before = |l: &usize| network.ffn(*l).predictor_before_layer;
+    if let (None, Some(l)) = (&meta.predictors, (0..network.n_layers()).find(before)) {
+        let field = format!("predictor of layer {l}");
+        return wrong(
+            field,
+            "its input is that of the layer, but there are no predictors",
+        );
+    }
     if let Some(gates) = &meta.gates {
         let ascending =
             |q: &Vec<f32>| q.len() >= 2 && q.is_sorted() && q.iter().all(|v| v.is_finite());

@@ -29,7 +29,8 @@ pub struct StoredMatrix {
 }
 
 /// Activation predictor of one layer: neuron i is computed if `fc2[i] · relu(fc1 · x) >=
-/// threshold`, where `x` is the residual stream before the FFN's norm (PowerInfer's rule).
+/// threshold`, where `x` is the residual stream before the FFN's norm (PowerInfer's rule), or before the layer if the
+/// FFN's `predictor_before_layer` says so.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct LayerPredictor {
     /// Rows of fc1, `[rank, d_model]`, and columns of fc2, `[d_ff, rank]`.

@@ -238,6 +238,9 @@ pub struct Ffn {
     pub bias: bool,
     /// The experts, if there are any.
     pub experts: Option<Experts>,
+    /// If predictors choose neurons: whether they see the residual stream before the layer instead of that before the
+    /// FFN. Then missing neurons can be read while the mixer is computed.
+    pub predictor_before_layer: bool,
 }
 
 /// Mixes an input of the token into the residual stream: `projection · (act(gate · x) * input)`.

@@ -76,6 +76,7 @@ impl Uniform {
                     gated: true,
                     bias: false,
                     experts: None,
+                    predictor_before_layer: false,
                 },
                 post_norm: None,
                 residual_scale: 1.0,

@@ -21,8 +21,8 @@ struct Part<'a> {
 }
 
 impl Oracle {
-    /// The FFN's output, `[d_model]`, from the residual stream before the layer and before the FFN, which predictors
-    /// read, and from the FFN's input, `[d_model]` each.
+    /// The FFN's output, `[d_model]`, from the residual stream before the layer and before the FFN, of which predictors
+    /// read one, and from the FFN's input, `[d_model]` each.
     pub(super) fn ffn(&mut self, l: usize, [before, x, h]: [&[f32]; 3]) -> Vec<f32> {
         let ffn = self.network.ffn(l);
         let layer = &self.weights.layers[l];
@@ -31,8 +31,12 @@ impl Oracle {
         if let Some(weights) = &layer.neurons {
             let predictor = layer.predictor.as_ref().filter(|_| self.predicted);
             let skips = |score: &f32| *score < self.network.predictor_threshold;
+            let seen = match ffn.predictor_before_layer {
+                true => before,
+                false => x,
+            };
             let scores = predictor
-                .map(|p| predictor_scores(p, x))
+                .map(|p| predictor_scores(p, seen))
                 .unwrap_or_default();
             let part = Part {
                 weights,

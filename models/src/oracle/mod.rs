@@ -85,7 +85,7 @@ impl Oracle {
 
     /// From now on computes only the neurons that the layer's predictor names: those with `fc2 ·
     /// relu(fc1 · x) >= predictor_threshold`, where `x` is the residual stream before the FFN's
-    /// norm (PowerInfer's rule). The others count as 0.
+    /// norm (PowerInfer's rule), or before the layer. The others count as 0.
     ///
     /// # Errors
     /// A layer without a predictor.

@@ -16,7 +16,7 @@
 //!
 //! **Predictors**, in PowerInfer's form `fc2 · relu(fc1 · x)`: fc1 reads the groups' coefficients, with both signs, and
 //! fc2 has the gate's, rounded, with a lower threshold. What they cannot see is the noise in gate rows and in the
-//! stream.
+//! stream, and what attention adds to the context, if they see the stream before it.
 //!
 //! **Experts.** A router's row has a coefficient per varying group, as a gate row has, and a popularity in the constant
 //! ones. In these models attention covers about two positions, the first three layers write the context, and every
@@ -88,6 +88,9 @@ pub struct SynthOptions {
     pub rank: Option<usize>,
     /// What is planted.
     pub planting: Planting,
+    /// Whether the predictors see the residual stream before their layer. The first layer's do not: there is no context
+    /// before its attention.
+    pub before_attention: bool,
 }
 
 impl SynthOptions {
@@ -101,6 +104,7 @@ impl SynthOptions {
             layers: None,
             rank: None,
             planting: shape.planting(),
+            before_attention: false,
         }
     }
 }
@@ -145,7 +149,16 @@ impl SynthSource {
             true => Form::Plain,
             false => options.form,
         };
-        let network = shape.network(form == Form::Sparse, n_layers, name);
+        if options.before_attention && form == Form::Plain {
+            let problem = "this model has no predictors".into();
+            let remedy = "make a sparse one without experts".into();
+            return Err(refused("before-attention", problem, remedy));
+        }
+        let mut network = shape.network(form == Form::Sparse, n_layers, name);
+        if options.before_attention {
+            let later = network.layers.iter_mut().skip(1);
+            later.for_each(|layer| layer.ffn.body.predictor_before_layer = true);
+        }
         let stream = Stream::of_seed(options.seed);
         let plan = Plan::new(options.planting, &network, rank, stream)?;
         Ok(Self {

@@ -25,8 +25,9 @@ pub fn observe(source: &dyn TensorSource, tokens: &[u32]) -> Vec<Activity> {
     let layers = 0..network.n_layers();
     layers
         .map(|l| {
+            let before = stream.clone();
             attention(source, l, &mut stream);
-            ffn(source, l, &mut stream)
+            ffn(source, l, &before, &mut stream)
         })
         .collect()
 }
@@ -126,10 +127,19 @@ fn attention(source: &dyn TensorSource, l: usize, stream: &mut [Vec<f32>]) {
     add(stream, &update);
 }
 
-fn ffn(source: &dyn TensorSource, l: usize, stream: &mut [Vec<f32>]) -> Activity {
+fn ffn(
+    source: &dyn TensorSource,
+    l: usize,
+    before: &[Vec<f32>],
+    stream: &mut [Vec<f32>],
+) -> Activity {
     let (network, c) = (source.network(), source.network().ffn(l));
     let matrix = |t| Rows::new(source, TensorId::Layer(l, t));
-    let mut hidden = matrix(LayerTensor::PredictorFc1).times(stream);
+    let seen = match c.predictor_before_layer {
+        true => before,
+        false => stream,
+    };
+    let mut hidden = matrix(LayerTensor::PredictorFc1).times(seen);
     hidden.iter_mut().flatten().for_each(|v| *v = v.max(0.0));
     let scores = matrix(LayerTensor::PredictorFc2).times(&hidden);
     let h = normalised(stream, network.output_norm.eps);

@@ -70,6 +70,7 @@ fn work() -> TokenWork {
         layers: 10,
         clusters: 1000.0,
         guesses: Vec::new(),
+        named_before_attention: 0.0,
     }
 }
 
@@ -94,6 +95,27 @@ fn the_equations_add_up() {
     let hidden = t.io.min(HIDDEN_BEHIND_FFN * t.ffn);
     assert!((t.total() - t.compute() - t.stream - t.io + hidden).abs() < 1e-12);
     assert_eq!(t.bound_by(), "disk read");
+}
+
+#[test]
+fn neurons_that_are_named_before_attention_are_read_beside_it() {
+    let (machine, disk) = (machine(), disk());
+    let rates = rates((&machine, &disk), 2);
+    let total = |named_before_attention, reads: f64| {
+        let work = TokenWork {
+            named_before_attention,
+            ..work()
+        };
+        let mut t = rates.compute(&work);
+        t.io = rates.neurons(reads, reads * 8192.0);
+        (t.total(), t)
+    };
+    let ((after, t), (half, _), (before, _)) = (total(0.0, 1e4), total(0.5, 1e4), total(1.0, 1e4));
+    assert!((after - before - HIDDEN_BEHIND_ATTENTION * t.attention).abs() < 1e-12);
+    assert!((after - 2.0 * half + before).abs() < 1e-12);
+    // Few reads are hidden wholly, and no more than that.
+    let (few, t) = total(1.0, 10.0);
+    assert!((few - t.compute()).abs() < 1e-12);
 }
 
 #[test]

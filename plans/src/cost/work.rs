@@ -70,6 +70,8 @@ pub struct TokenWork {
     pub clusters: f64,
     /// Routers that are computed once more if the next layer's experts are guessed.
     pub guesses: Vec<Weights>,
+    /// Part of the layers whose neurons predictors name before attention.
+    pub named_before_attention: f64,
 }
 
 impl TokenWork {
@@ -78,6 +80,10 @@ impl TokenWork {
         let mut work = Self {
             kv_bytes,
             layers: bundle.meta.network.n_layers(),
+            named_before_attention: match sparsity {
+                Sparsity::Predicted => named_before_attention(&bundle.meta.network),
+                _ => 0.0,
+            },
             ..Self::default()
         };
         for e in &bundle.clusters {
@@ -193,6 +199,13 @@ fn is_guessed(network: &Network, tensor: TensorId) -> bool {
     };
     let before = layer.checked_sub(1);
     before.is_some_and(|before| network.guessed_at(before).is_some())
+}
+
+/// Part of the layers whose predictors see the layer's input.
+fn named_before_attention(network: &Network) -> f64 {
+    let layers = network.layers.iter();
+    let before = layers.filter(|layer| layer.ffn.body.predictor_before_layer);
+    before.count() as f64 / network.n_layers().max(1) as f64
 }
 
 fn add(to: &mut Vec<Weights>, kernel: Kernel, format: BlockType, cols: usize, bytes: f64) {

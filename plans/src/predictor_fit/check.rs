@@ -45,11 +45,15 @@ pub(super) fn check(
     shape("gate", weights.gate.len(), d.checked_mul(d_ff))?;
     shape("norm", weights.norm.len(), Some(d))?;
     shape("inputs", samples.inputs.len(), n.checked_mul(d))?;
+    if !samples.ffn_inputs.is_empty() {
+        shape("ffn_inputs", samples.ffn_inputs.len(), n.checked_mul(d))?;
+    }
     let words = n.checked_mul(d_ff.div_ceil(64));
     shape("live", samples.live.len(), words)?;
     finite("gate", weights.gate)?;
     finite("norm", weights.norm)?;
-    finite("inputs", &samples.inputs)
+    finite("inputs", &samples.inputs)?;
+    finite("ffn_inputs", &samples.ffn_inputs)
 }
 
 fn in_range(

@@ -28,7 +28,7 @@ pub(super) fn measure(
     product: &mut Product,
 ) -> Measure {
     let (d, d_ff, n) = (net.d_model(), net.d_ff(), part.n);
-    let mut inputs = part.inputs.clone(); // [n, d_model], as the gate sees them
+    let mut inputs = part.ffn_inputs().to_vec(); // [n, d_model], as the gate sees them
     for row in inputs.chunks_exact_mut(d) {
         row.iter_mut().zip(weights.norm).for_each(|(v, w)| *v *= w);
     }

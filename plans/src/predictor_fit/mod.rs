@@ -1,4 +1,4 @@
-//! Fits activation predictors: small networks that predict, from the residual stream before an FFN,
+//! Fits activation predictors: small networks that predict, from the residual stream before an FFN or before its layer,
 //! which of its neurons will be live (Deja Vu, Liu et al. 2023; PowerInfer, Song et al. 2024).
 //!
 //! A predictor has PowerInfer's form, `score = fc2 · relu(fc1 · x)`, without biases; neuron i is predicted if its score
@@ -58,8 +58,10 @@ pub struct LayerSamples {
     pub d_model: usize,
     /// Neurons of the layer.
     pub d_ff: usize,
-    /// The residual stream before the FFN's norm, `[n, d_model]`.
+    /// What the predictor is to see: the residual stream before the FFN's norm, or before the layer, `[n, d_model]`.
     pub inputs: Vec<f32>,
+    /// The residual stream before the FFN's norm, `[n, d_model]`, if that is not what the predictor sees; else empty.
+    pub ffn_inputs: Vec<f32>,
     /// Bit i of a sample's words: the gate of neuron i was above its cut. `[n, d_ff.div_ceil(64)]`
     pub live: Vec<u64>,
 }
@@ -122,7 +124,7 @@ pub struct FitReport {
 }
 
 /// A layer's predictor: neuron i is predicted if `fc2_i · relu(fc1 · x) >= 0`, where `x` is the
-/// residual stream before the FFN's norm.
+/// residual stream where the samples' inputs were taken.
 #[derive(Clone, Debug, PartialEq)]
 pub struct FittedLayer {
     /// `[rank, d_model]`.

@@ -15,6 +15,8 @@ pub(super) struct Part<'a> {
     /// `x / rms(x)`. The network is positively homogeneous, so it decides the same for `x`; this
     /// way all samples count equally, whatever the length of the residual stream.
     pub(super) inputs: Vec<f32>, // [n, d_model]
+    /// The same of what the FFN sees, if that is something else; else empty.
+    ffn_inputs: Vec<f32>,
     /// Never 0.
     pub(super) n: usize,
     rows: Vec<usize>, // [n], in `live`
@@ -25,19 +27,13 @@ pub(super) struct Part<'a> {
 impl<'a> Part<'a> {
     fn new(samples: &'a LayerSamples, rows: Vec<usize>, rms_eps: f32) -> Self {
         let d = samples.d_model;
-        let mut inputs = Vec::with_capacity(rows.len() * d);
-        for &row in &rows {
-            let x = &samples.inputs[row * d..][..d];
-            let squares: f64 = x.iter().map(|&v| f64::from(v) * f64::from(v)).sum();
-            let mean_square = squares / d as f64 + f64::from(rms_eps);
-            let scale = match mean_square > 0.0 {
-                true => 1.0 / mean_square.sqrt(),
-                false => 0.0,
-            };
-            inputs.extend(x.iter().map(|&v| (f64::from(v) * scale) as f32));
-        }
+        let ffn_rows = match samples.ffn_inputs.is_empty() {
+            true => &[][..],
+            false => &rows,
+        };
         Self {
-            inputs,
+            inputs: normalised(&samples.inputs, d, &rows, rms_eps),
+            ffn_inputs: normalised(&samples.ffn_inputs, d, ffn_rows, rms_eps),
             n: rows.len(),
             rows,
             live: &samples.live,
@@ -50,9 +46,13 @@ impl<'a> Part<'a> {
         let n = n.min(self.n);
         let kept = || (0..n).map(|i| i * self.n / n);
         let d = self.d_model();
-        let inputs = kept().flat_map(|i| &self.inputs[i * d..][..d]);
+        let thin = |all: &[f32]| -> Vec<f32> {
+            let rows = kept().filter_map(|i| all.get(i * d..(i + 1) * d));
+            rows.flatten().copied().collect()
+        };
         Part {
-            inputs: inputs.copied().collect(),
+            inputs: thin(&self.inputs),
+            ffn_inputs: thin(&self.ffn_inputs),
             n,
             rows: kept().map(|i| self.rows[i]).collect(),
             ..*self
@@ -83,11 +83,35 @@ impl<'a> Part<'a> {
         Matrix::new(&self.inputs, self.n, self.d_model())
     }
 
+    /// What the FFN sees, divided by its length likewise, `[n, d_model]`.
+    pub(super) fn ffn_inputs(&self) -> &[f32] {
+        match self.ffn_inputs.is_empty() {
+            true => &self.inputs,
+            false => &self.ffn_inputs,
+        }
+    }
+
     /// Whether neuron `neuron` was live at sample `i` of this part.
     pub(super) fn live(&self, i: usize, neuron: usize) -> bool {
         let word = self.live[self.rows[i] * self.words + neuron / 64];
         word >> (neuron % 64) & 1 == 1
     }
+}
+
+/// These rows of `x`, `[_, d]`, each divided by its root mean square.
+fn normalised(x: &[f32], d: usize, rows: &[usize], rms_eps: f32) -> Vec<f32> {
+    let mut out = Vec::with_capacity(rows.len() * d);
+    for &row in rows {
+        let x = &x[row * d..][..d];
+        let squares: f64 = x.iter().map(|&v| f64::from(v) * f64::from(v)).sum();
+        let mean_square = squares / d as f64 + f64::from(rms_eps);
+        let scale = match mean_square > 0.0 {
+            true => 1.0 / mean_square.sqrt(),
+            false => 0.0,
+        };
+        out.extend(x.iter().map(|&v| (f64::from(v) * scale) as f32));
+    }
+    out
 }
 
 /// The samples, divided.

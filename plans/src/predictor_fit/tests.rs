@@ -49,6 +49,7 @@ impl Planted {
                 d_model,
                 d_ff,
                 inputs,
+                ffn_inputs: Vec::new(),
                 live: Vec::new(),
             },
         };

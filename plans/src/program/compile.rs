@@ -39,9 +39,6 @@ pub fn compile(bundle: &Bundle, plan: &ResidencyPlan, rank: usize, options: Opti
     compiler.token_inputs();
     for layer in 0..compiler.network.n_layers() {
         compiler.mixer(layer);
-        if options.predicted {
-            compiler.predictor(layer);
-        }
         compiler.ffn(layer);
         compiler.input(layer);
     }
@@ -274,10 +271,15 @@ impl<'a> Compiler<'a> {
         let latent = mixer.attention().filter(|a| a.latent.is_some());
         let norm = self.mixer_norm(layer);
         let mut prepare: Vec<Prepare> = self.begin_layer(layer).into_iter().collect();
+        prepare.push(Prepare::ShowResidual { before_layer: true });
         if self.routes_before(layer) {
             prepare.push(AS_IT_IS);
             self.router(layer, std::mem::take(&mut prepare));
             prepare.push(self.route(layer));
+        }
+        if self.predicts_before(layer) {
+            self.predictor(layer, std::mem::take(&mut prepare));
+            prepare.push(Prepare::TakeHidden);
         }
         prepare.push(Prepare::Norm {
             norm,
@@ -322,15 +324,17 @@ impl<'a> Compiler<'a> {
         })
     }
 
-    /// The predictor's first matrix, over the residual stream before the norm.
-    fn predictor(&mut self, layer: usize) {
+    /// Whether a layer's neurons are named by the residual stream before the layer.
+    fn predicts_before(&self, layer: usize) -> bool {
+        self.options.predicted && self.network.ffn(layer).predictor_before_layer
+    }
+
+    /// The predictor's first matrix, over the residual stream as `prepare` leaves it.
+    fn predictor(&mut self, layer: usize, mut prepare: Vec<Prepare>) {
         let predictors = self.bundle.meta.predictors.iter().flatten();
         let rank = predictors.map(|p| p.rank).max().unwrap_or(0);
         let fc1 = TensorId::Layer(layer, T::PredictorFc1);
-        let mut prepare = vec![AS_IT_IS];
-        if !self.network.layers[layer].parallel {
-            prepare.insert(0, self.join_output(layer));
-        }
+        prepare.push(AS_IT_IS);
         let site = (Stage::Pred, Board::Predictor, rank);
         let work = self.rows(site, &[(fc1, 0, 0..0)], Finish::Plain);
         self.push(layer, prepare, work);
@@ -384,8 +388,7 @@ impl<'a> Compiler<'a> {
             None if parallel => self.mixer_norm(layer),
             own => self.norm(own, layer, (T::FfnNorm, Some(T::FfnNormBias))),
         };
-        let (predicted, join) = (self.options.predicted, self.join_output(layer));
-        let hidden = predicted.then_some(Prepare::TakeHidden);
+        let join = self.join_output(layer);
         let input = Prepare::Norm {
             norm,
             only_wanted: false,
@@ -393,11 +396,17 @@ impl<'a> Compiler<'a> {
         // In parallel layers, the mixer's output joins after the FFN's input has been made.
         let (before, after) = match parallel {
             true => (None, Some(join)),
-            // With predictors, it has joined before their phase.
-            false => (Some(join).filter(|_| !predicted), None),
+            false => (Some(join), None),
         };
-        let own = [Prepare::ShowResidual, input.clone()];
-        let mut prepare: Vec<Prepare> = hidden.into_iter().chain(before).chain(own).collect();
+        let mut prepare: Vec<Prepare> = before.into_iter().collect();
+        if self.options.predicted && !self.predicts_before(layer) {
+            self.predictor(layer, std::mem::take(&mut prepare));
+            prepare.push(Prepare::TakeHidden);
+        }
+        let show = Prepare::ShowResidual {
+            before_layer: false,
+        };
+        prepare.extend([show, input.clone()]);
         if self.network.experts(layer).is_some() && !self.routes_before(layer) {
             // The router has the same input, perhaps in another form.
             self.router(layer, std::mem::take(&mut prepare));

@@ -175,7 +175,10 @@ pub enum Prepare {
         next: Option<Range<usize>>,
     },
     /// Observers see the residual stream.
-    ShowResidual,
+    ShowResidual {
+        /// That before the layer instead of that before the FFN.
+        before_layer: bool,
+    },
     /// The input is the normalised residual stream.
     Norm {
         /// Which norm; `None` takes the stream unchanged.
@@ -383,6 +386,13 @@ impl Phase {
         let mut items = self.neurons().iter();
         items.any(|item| item.source.is_by_neuron())
     }
+
+    /// Whether its neurons can be asked for while earlier phases run: single ones are read, and no cluster comes through
+    /// a window, which follows the order of the phases.
+    pub fn can_ask_ahead(&self) -> bool {
+        let mut items = self.neurons().iter();
+        self.is_by_neuron() && items.all(|item| item.source.ordinal().is_none())
+    }
 }
 
 /// All the work of one core in one step.
@@ -399,10 +409,32 @@ pub struct Program {
 }
 
 impl Program {
-    /// The phase, from `number` on, that computes the experts of `layer`.
-    pub fn routed_after(&self, number: usize, layer: usize) -> Option<&Phase> {
+    /// Number of the phase, from `number` on, that computes the FFN of `layer`, or its first matrix.
+    pub fn ffn_after(&self, number: usize, layer: usize) -> Option<usize> {
         let mut later = self.phases[number..].iter();
-        later.find(|phase| phase.layer == layer && phase.is_routed())
+        let is_ffn = |work: &Work| matches!(work, Work::Neurons { .. });
+        later
+            .position(|phase| phase.layer == layer && is_ffn(&phase.work))
+            .map(|later| number + later)
+    }
+
+    /// The same if it has experts.
+    pub fn routed_after(&self, number: usize, layer: usize) -> Option<&Phase> {
+        let ffn = &self.phases[self.ffn_after(number, layer)?];
+        ffn.is_routed().then_some(ffn)
+    }
+
+    /// Number of the phase whose neurons predictors can name once phase `number` has been prepared, if that is a later
+    /// one.
+    pub fn named_ahead(&self, number: usize) -> Option<usize> {
+        let phase = &self.phases[number];
+        let mut prepared = phase.prepare.iter();
+        match prepared.any(|p| matches!(p, Prepare::TakeHidden)) {
+            true => self
+                .ffn_after(number, phase.layer)
+                .filter(|&ffn| ffn != number),
+            false => None,
+        }
     }
 
     /// The clusters in memory of each row phase, `[phases]`; empty for other phases.

@@ -51,6 +51,16 @@ impl Gio {
         }
     }
 
+    /// Requests the missing neurons of a cluster by neuron; false if there is none in the inbox.
+    pub fn ask(&mut self, frame: &mut Frame<'_>, out: &mut Outbox) -> bool {
+        let Some(flight) = self.inbox.pop_front() else {
+            return false;
+        };
+        let parts = frame.weights.neurons.first_parts();
+        self.waiting.want(frame, flight, parts, out);
+        true
+    }
+
     /// Clusters in the inbox, and waiting ones.
     pub fn held(&self) -> usize {
         self.inbox.len() + self.waiting.len() + self.reader.waiting() + self.experts.len()
@@ -60,12 +70,8 @@ impl Gio {
 impl StageActor for Gio {
     /// Requests the neurons of a cluster, or passes on one that has been read.
     fn turn(&mut self, frame: &mut Frame<'_>, out: &mut Outbox) -> bool {
-        let Some(flight) = self.inbox.pop_front() else {
-            return self.reader.hand_on(frame, Stage::Gio, out)
-                || self.experts.hand_on(frame, Stage::Gio, out);
-        };
-        let parts = frame.weights.neurons.first_parts();
-        self.waiting.want(frame, flight, parts, out);
-        true
+        self.ask(frame, out)
+            || self.reader.hand_on(frame, Stage::Gio, out)
+            || self.experts.hand_on(frame, Stage::Gio, out)
     }
 }

@@ -81,6 +81,13 @@ impl Network {
         check_post_norm(path, "ffn.post_norm", ffn.post_norm.as_ref())?;
         positive(path, "mixer.residual_scale", mixer.residual_scale)?;
         positive(path, "ffn.residual_scale", ffn.residual_scale)?;
+        if ffn.body.predictor_before_layer && ffn.body.d_ff == 0 {
+            return wrong(
+                path,
+                "predictor_before_layer",
+                "there are no neurons to predict",
+            );
+        }
         if ffn.body.bias && ffn.body.gated {
             return wrong(path, "ffn.bias", "gated FFNs have none");
         }

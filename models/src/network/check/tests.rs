@@ -227,6 +227,26 @@ fn impossible_latents_are_named() {
 }
 
 #[test]
+fn predictors_of_no_neurons_are_named() {
+    let predicted = |n: &mut Network| n.layers[1].ffn.body.predictor_before_layer = true;
+    assert!(changed(predicted).is_none());
+    let message = changed(|n| {
+        predicted(n);
+        let (count, used, counted) = (4, 2, 1);
+        group(
+            n,
+            Groups {
+                count,
+                used,
+                counted,
+            },
+        );
+        n.layers[1].ffn.body.d_ff = 0;
+    });
+    assert!(message.unwrap().contains(" predictor_before_layer: "));
+}
+
+#[test]
 fn groups_that_cannot_be_chosen_are_named() {
     let (count, used, counted) = (4, 2, 1);
     let fits = |groups| changed(|n| group(n, groups)).is_none();

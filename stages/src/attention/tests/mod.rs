@@ -210,6 +210,7 @@ fn network() -> Network {
                 gated: true,
                 bias: false,
                 experts: None,
+                predictor_before_layer: false,
             },
             post_norm: None,
             residual_scale: 1.0,
