@@ -343,8 +343,8 @@ fn a_model_that_cannot_draft_is_refused() {
     let refused = |model: Option<PathBuf>, drafting: Option<PathBuf>, drafts| {
         let builder = engine(model.as_deref()).drafts(drafts);
         let drafting = drafting.expect("a path");
-        let refusal = builder.draft_model(drafting).build().err();
-        refusal.expect("a refusal").to_string()
+        let refused = builder.draft_model(drafting).build();
+        refused.expect_err("a refusal").to_string()
     };
     let cases = [
         (
@@ -392,6 +392,6 @@ fn a_model_that_drafts_is_in_the_budget() {
     let little = engine(Some(&model))
         .draft_model(&model)
         .memory(bytes.unwrap_or(0));
-    let refusal = little.build().err().expect("a refusal").to_string();
+    let refusal = little.build().expect_err("a refusal").to_string();
     assert!(refusal.contains("draft_model"), "{refusal}");
 }
