@@ -57,7 +57,8 @@ impl EngineBuilder {
         let drafting = self.drafting()?;
         let laid_out = self.lay_out(drafting.as_ref())?;
         let evaluator = self.evaluator(laid_out)?;
-        let draft = drafting.map(Drafting::start).transpose()?;
+        let vocab_size = evaluator.facts.tokenizer.vocab_size();
+        let draft = drafting.map(|d| d.start(vocab_size)).transpose()?;
         self.serve(evaluator, draft)
     }
 

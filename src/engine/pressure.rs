@@ -5,6 +5,7 @@ use std::time::{Duration, Instant};
 use forebay_plans::cgroup::{Group, Version, groups};
 use forebay_plans::kernel_files::KernelFiles;
 use forebay_plans::limits::MemoryLimits;
+use forebay_plans::process::rss_now;
 
 /// Time between two checks, or more if a check is slow: checks take at most 1/`SHARE` of the time.
 const INTERVAL: Duration = Duration::from_millis(10);
@@ -34,6 +35,8 @@ struct Seen {
     stalled: Option<f64>,
     /// Bytes left below the nearest limit, beyond the reserve; negative if the reserve is touched.
     room: Option<i64>,
+    /// What this process has in memory.
+    own: i64,
 }
 
 /// Watches memory pressure while the engine runs.
@@ -44,8 +47,8 @@ pub(super) struct Watch {
     next: Instant,
     /// When the current window for stalls began, and the count then, microseconds.
     window: Option<(Instant, u64)>,
-    /// When the last check was, and the room then.
-    last: Option<(Instant, i64)>,
+    /// When the last check was, the room then, and what this process had.
+    last: Option<(Instant, i64, i64)>,
     /// Bytes that can be released.
     most: u64,
     /// Bytes released.
@@ -94,6 +97,7 @@ impl Watch {
         Seen {
             stalled: self.stalled(now, short),
             room: groups.chain([machine]).min(),
+            own: rss_now().map_or(0, |bytes| bytes as i64),
         }
     }
 
@@ -117,10 +121,13 @@ impl Watch {
 
     fn decide(&mut self, now: Instant, seen: Seen) {
         let step = self.most.div_ceil(STEPS);
-        let last = std::mem::replace(&mut self.last, seen.room.map(|room| (now, room)));
+        let this = seen.room.map(|room| (now, room, seen.own));
+        let last = std::mem::replace(&mut self.last, this);
         let short = seen.room.map_or(0, |room| {
-            let coming = last.map_or(0.0, |(at, before)| {
-                let taken = (before - room).max(0) as f64;
+            let coming = last.map_or(0.0, |(at, before, own)| {
+                // A cache that fills is no neighbour: it ends at the budget.
+                let filled = (seen.own - own).max(0);
+                let taken = (before - room - filled).max(0) as f64;
                 let past = (now - at).max(INTERVAL);
                 taken * (AHEAD.as_secs_f64() / past.as_secs_f64()).max(1.0)
             });
@@ -171,6 +178,7 @@ mod tests {
         Seen {
             stalled: None,
             room: Some(mib << 20),
+            own: 0,
         }
     }
 
@@ -188,6 +196,31 @@ mod tests {
         assert_eq!(room(3 << 20, 64 << 20), -(1 << 20));
         assert_eq!(room(1 << 20, 8 << 20), 0);
         assert_eq!(room(0, 0), 0);
+    }
+
+    #[test]
+    fn what_the_engine_takes_itself_is_not_coming() {
+        let (mut watch, start) = (watch(), Instant::now());
+        let mut after = |checks: u32, mib: i64, own: i64| {
+            let own = own << 20;
+            watch.decide(
+                start + AHEAD * checks,
+                Seen {
+                    own,
+                    ..with_room(mib)
+                },
+            );
+            watch.spared / MIB
+        };
+        assert_eq!(after(0, 60, 100), 0);
+        assert_eq!(after(1, 20, 140), 0, "a cache has filled");
+        assert_eq!(after(2, 10, 140), 0, "10 MiB more are coming, and there");
+        assert_eq!(
+            after(3, 4, 142),
+            10,
+            "4 MiB more, but no less than an eighth"
+        );
+        assert_eq!(after(4, 3, 120), 10, "it gives back, and others take it");
     }
 
     #[test]
@@ -218,7 +251,7 @@ mod tests {
         let mut watch = watch();
         let stalled = |share| Seen {
             stalled: Some(share),
-            room: None,
+            ..Seen::default()
         };
         watch.decide(Instant::now(), stalled(0.09));
         assert_eq!(watch.spared, 0);

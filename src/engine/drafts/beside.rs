@@ -98,9 +98,12 @@ impl Drafting {
         ))
     }
 
-    /// Loads and starts it; [`Self::check`] has passed.
-    pub fn start(mut self) -> Result<DraftModel, Error> {
-        let shared = self.laid_out.described.texts.0.vocab_size();
+    /// Loads and starts it; [`Self::check`] has passed for a model with so many tokens.
+    ///
+    /// # Errors
+    /// The system refuses memory or threads, or its file cannot be read.
+    pub fn start(mut self, vocab_size: usize) -> Result<DraftModel, Error> {
+        let shared = self.laid_out.described.texts.0.vocab_size().min(vocab_size);
         let evaluator = self.builder.evaluator(self.laid_out)?;
         Ok(DraftModel::new(evaluator, shared))
     }

@@ -9,6 +9,8 @@ use crate::error::Error;
 
 /// Tokens of a step in which it reads what it has not seen.
 pub(crate) const BATCH: usize = 64;
+/// Steps in which it reads a long text before the large model has its turn, so that a generation can be cancelled.
+const BATCHES_AT_ONCE: usize = 4;
 /// Which part of its tokens is taken to be right before any was seen, and for how many tokens that counts.
 const TRUST: Mean = Mean { value: 0.6, n: 2 };
 /// Running means follow as if they were those of this many latest values.
@@ -55,7 +57,7 @@ impl DraftModel {
     }
 
     /// Writes what it would say after `text` to `drafted`, and returns how many tokens that are: none where there is no
-    /// room for them, or where it does not know the text's tokens.
+    /// room for them, where it does not know the text's tokens, or before it has read a long text.
     ///
     /// # Errors
     /// Its file cannot be read.
@@ -66,11 +68,22 @@ impl DraftModel {
         }
         self.evaluator.forget_costs();
         let seen = self.evaluator.keep_common(text, text.len());
-        let mut parts = text[seen..].chunks(BATCH).peekable();
-        while let Some(part) = parts.next() {
-            let more = parts.peek().is_some();
-            self.evaluator.step_of(part, usize::from(!more), more)?;
+        let mut left = &text[seen..];
+        for _ in 0..BATCHES_AT_ONCE {
+            let (part, rest) = left.split_at(left.len().min(BATCH));
+            left = rest;
+            let is_last = left.is_empty();
+            self.evaluator
+                .step_of(part, usize::from(is_last), !is_last)?;
+            if is_last {
+                return self.go_on(drafted);
+            }
         }
+        Ok(0)
+    }
+
+    /// Writes the tokens that follow the last step's.
+    fn go_on(&mut self, drafted: &mut [u32]) -> Result<usize, Error> {
         for i in 0..drafted.len() {
             let start = std::time::Instant::now();
             if i > 0 {
