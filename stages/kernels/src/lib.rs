@@ -28,6 +28,7 @@ mod matmul;
 mod numbers;
 mod panel_formats;
 mod panels;
+mod prefetch;
 mod probe;
 mod recurrent;
 mod rows;

@@ -20,10 +20,6 @@ use super::simd::{Kernel, Simd, store_part, unrolled};
 use super::tokens::{BLOCK, PanelTokens, Piece};
 use super::weights::WeightPanels;
 
-/// Distance of prefetching ahead of the current block, bytes. The hardware's own prefetching reaches half of the
-/// memory's speed here; 4 KiB ahead gave 29 (Q4_K) to 44 (Q4_1) GB/s, 9 KiB 43 to 50, 14 KiB no more.
-const AHEAD: usize = 10 << 10;
-
 /// `w[r] . x[t]` for panels in the format `F`.
 pub(super) struct PanelMatmul<'a, F> {
     pub(super) w: WeightPanels<'a>,
@@ -31,6 +27,8 @@ pub(super) struct PanelMatmul<'a, F> {
     out: Out<'a>,
     stride: usize,
     panel_bytes: usize,
+    /// How many bytes ahead weights are prefetched; 0 if not at all.
+    ahead: usize,
     format: PhantomData<F>,
 }
 
@@ -44,13 +42,13 @@ pub(super) enum Out<'a> {
 }
 
 impl<'a> PanelMatmul<'a, ()> {
-    /// Shapes are checked by the table.
+    /// Shapes are checked by the table; `ahead` is how many bytes ahead weights are prefetched.
     pub(super) fn new(
         w: WeightPanels<'a>,
         x: &'a Activations,
         out: Out<'a>,
         stride: usize,
-        panel_bytes: usize,
+        (panel_bytes, ahead): (usize, usize),
     ) -> Self {
         Self {
             w,
@@ -58,6 +56,7 @@ impl<'a> PanelMatmul<'a, ()> {
             out,
             stride,
             panel_bytes,
+            ahead,
             format: PhantomData,
         }
     }
@@ -70,16 +69,25 @@ impl<'a> PanelMatmul<'a, ()> {
             out: self.out,
             stride: self.stride,
             panel_bytes: self.panel_bytes,
+            ahead: self.ahead,
             format: PhantomData,
         }
     }
+}
+
+/// The weights of 16 rows.
+#[derive(Clone, Copy)]
+struct Panel<'a> {
+    bytes: &'a [u8],
+    /// How many bytes ahead they are prefetched; 0 if not at all.
+    ahead: usize,
 }
 
 /// The product of a panel and a piece of tokens.
 trait Product {
     fn product<S: Simd, const T: usize>(
         s: S,
-        panel: &[u8],
+        panel: Panel<'_>,
         cols: usize,
         x: &PanelTokens<'_, T>,
     ) -> [S::F; T];
@@ -92,7 +100,10 @@ impl<F> PanelMatmul<'_, F> {
     fn panels<S: Simd, P: Product>(mut self, s: S) -> bool {
         let mut in_range = true;
         for first in (0..self.w.n_rows).step_by(PANEL_ROWS) {
-            let panel = &self.w.bytes[first / PANEL_ROWS * self.panel_bytes..][..self.panel_bytes];
+            let panel = Panel {
+                bytes: &self.w.bytes[first / PANEL_ROWS * self.panel_bytes..][..self.panel_bytes],
+                ahead: self.ahead,
+            };
             for piece in self.x.pieces() {
                 // In const blocks: what an instruction set does not use is not compiled.
                 if const { S::WIDEST >= 16 } && piece.width == 16 {
@@ -111,7 +122,7 @@ impl<F> PanelMatmul<'_, F> {
     fn piece<S: Simd, P: Product, const T: usize>(
         &mut self,
         s: S,
-        panel: &[u8],
+        panel: Panel<'_>,
         first: usize,
         piece: Piece,
     ) -> bool {
@@ -160,26 +171,26 @@ impl<F: PanelFormat> Product for Quantised<F> {
     #[inline(always)]
     fn product<S: Simd, const T: usize>(
         s: S,
-        panel: &[u8],
+        panel: Panel<'_>,
         _cols: usize,
         x: &PanelTokens<'_, T>,
     ) -> [S::F; T] {
         let mut sums = [s.zero(); T];
-        for (i, tile) in panel.chunks_exact(F::TILE).enumerate() {
-            prefetch(s, &tile[..F::PLANES]);
+        for (i, tile) in panel.bytes.chunks_exact(F::TILE).enumerate() {
+            prefetch(s, &tile[..F::PLANES], panel.ahead);
             let heads = F::heads(s, tile);
             let first = i * F::BLOCKS;
             if F::BLOCKS == 1 || T == 1 {
                 // A loop that the optimiser leaves alone: unrolled, it would load the activations of several blocks
                 // into registers that it does not have.
                 for b in 0..F::BLOCKS {
-                    block::<S, F, T>(s, (tile, heads), b, x, first + b, &mut sums);
+                    block::<S, F, T>(s, (tile, heads, panel.ahead), b, x, first + b, &mut sums);
                 }
             } else {
                 // Halves of a tile differ in how their scales are found: no branch inside.
                 unrolled!(half in 0..2 => {
                     for b in 4 * half..4 * half + 4 {
-                        block::<S, F, T>(s, (tile, heads), b, x, first + b, &mut sums);
+                        block::<S, F, T>(s, (tile, heads, panel.ahead), b, x, first + b, &mut sums);
                     }
                 });
             }
@@ -188,12 +199,15 @@ impl<F: PanelFormat> Product for Quantised<F> {
     }
 }
 
-/// Prefetches what is [`AHEAD`] of `bytes`.
+/// Prefetches what is so many bytes ahead of `bytes`, if any.
 #[inline(always)]
-fn prefetch<S: Simd>(s: S, bytes: &[u8]) {
+fn prefetch<S: Simd>(s: S, bytes: &[u8], ahead: usize) {
+    if ahead == 0 {
+        return;
+    }
     let mut line = 0;
     while line < bytes.len() {
-        s.prefetch(bytes, AHEAD + line);
+        s.prefetch(bytes, ahead + line);
         line += 64;
     }
 }
@@ -202,14 +216,14 @@ fn prefetch<S: Simd>(s: S, bytes: &[u8]) {
 #[inline(always)]
 fn block<S: Simd, F: PanelFormat, const T: usize>(
     s: S,
-    (tile, heads): (&[u8], [S::F; 2]),
+    (tile, heads, ahead): (&[u8], [S::F; 2], usize),
     b: usize,
     x: &PanelTokens<'_, T>,
     i: usize,
     sums: &mut [S::F; T],
 ) {
     let planes = &tile[F::PLANES + b * F::BITS * 64..][..F::BITS * 64];
-    prefetch(s, planes);
+    prefetch(s, planes, ahead);
     let codes = F::codes(s, planes);
     let (scales, mins) = F::scales(s, tile, heads, b);
     if F::HALVES {
@@ -329,15 +343,15 @@ impl<F: Float> Product for Floats<F> {
     #[inline(always)]
     fn product<S: Simd, const T: usize>(
         s: S,
-        panel: &[u8],
+        panel: Panel<'_>,
         cols: usize,
         x: &PanelTokens<'_, T>,
     ) -> [S::F; T] {
         let width = PANEL_ROWS * F::BYTES;
         let mut sums = [[s.zero(); 2]; T];
-        for (block, x) in panel.chunks(BLOCK * width).zip(x.values) {
+        for (block, x) in panel.bytes.chunks(BLOCK * width).zip(x.values) {
             if T == 1 {
-                prefetch(s, block);
+                prefetch(s, block, panel.ahead);
             }
             let pairs = block.chunks_exact(2 * width);
             let last = pairs.remainder();

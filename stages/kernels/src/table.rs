@@ -19,6 +19,7 @@ use super::matmul::Matmul;
 #[cfg(target_arch = "aarch64")]
 use super::neon::{Baseline, Dotprod, I8mm, Neon};
 use super::panels::{Out, PanelMatmul};
+use super::prefetch::Prefetching;
 use super::probe::{F32Peak, Int8Peak, ReadPass};
 use super::rows::{Gather, Rows};
 use super::scalar::Scalar;
@@ -28,6 +29,7 @@ use super::weights::{WeightPanels, WeightRows};
 #[derive(Clone, Copy)]
 pub struct KernelTable {
     isa: Isa,
+    prefetching: Prefetching,
     kernels: &'static dyn Kernels,
 }
 
@@ -59,7 +61,11 @@ impl KernelTable {
             #[cfg(not(target_arch = "aarch64"))]
             Isa::Neon | Isa::NeonDotprod | Isa::NeonI8mm => return None,
         };
-        Some(Self { isa, kernels })
+        Some(Self {
+            isa,
+            prefetching: Prefetching::of(isa),
+            kernels,
+        })
     }
 
     /// The kernels of the fastest instruction set that this CPU has.
@@ -70,6 +76,7 @@ impl KernelTable {
             .find_map(Self::new)
             .unwrap_or(Self {
                 isa: Isa::Scalar,
+                prefetching: Prefetching::Kernels,
                 kernels: &Scalar,
             })
     }
@@ -232,8 +239,9 @@ impl KernelTable {
             "{n_panels} panels of {panel_bytes} bytes exceed {} bytes",
             w.bytes.len()
         );
+        let ahead = self.prefetching.distance(block);
         self.kernels
-            .panels(PanelMatmul::new(w, x, out, stride, panel_bytes))
+            .panels(PanelMatmul::new(w, x, out, stride, (panel_bytes, ahead)))
     }
 
     /// `acc[t] += sum_j h[t, j] * row_j` for rows anywhere in memory, element by element in the order of `j`, so it
