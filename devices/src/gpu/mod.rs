@@ -1,0 +1,18 @@
+//! Vulkan devices, through wgpu.
+//!
+//! Shaders have the CPU's bits only where two things hold that no standard promises; both are probed when a device is
+//! opened (`docs/devices.md`).
+
+mod adapters;
+mod arithmetic;
+mod context;
+mod driver;
+mod pipelines;
+mod ready;
+mod slot;
+mod tokens;
+
+pub use crate::shaders::Arithmetic;
+pub use adapters::{Adapter, DeviceKind, DeviceLimits, adapters, choose};
+pub use arithmetic::{Fma, Roundings};
+pub use driver::{GpuDriver, GpuOptions};
