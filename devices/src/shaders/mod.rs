@@ -185,3 +185,12 @@ pub(crate) fn product(block: BlockType, tokens: usize, arithmetic: Arithmetic) -
 pub(crate) fn triples(arithmetic: Arithmetic) -> String {
     [arithmetic.text(), include_str!("triples.wgsl")].join("\n")
 }
+
+/// Reads words.
+pub(crate) const READ: &str = include_str!("read.wgsl");
+
+/// Multiplies bytes.
+pub(crate) const INT8: &str = include_str!("int8.wgsl");
+
+/// Products of bytes per round and lane of [`INT8`].
+pub(crate) const INT8_PER_ROUND: u64 = 4 * 32;

@@ -3,6 +3,7 @@
 
 mod definition;
 mod faults;
+mod meter;
 mod products;
 mod roundings;
 

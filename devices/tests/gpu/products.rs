@@ -105,3 +105,30 @@ fn the_native_text_is_right_but_for_the_rounding_of_sums() {
         assert_eq!(bits(&found), bits(&expected), "{}", matrix.block);
     }
 }
+
+/// Run with `cargo test --release -p forebay-devices --features gpu speed -- --ignored --nocapture`.
+#[test]
+#[ignore = "measures speed"]
+fn speed_of_both_arithmetics() {
+    let Some(adapter) = adapter() else { return };
+    let kernels = KernelTable::best();
+    for arithmetic in [Arithmetic::Native, Arithmetic::Emulated] {
+        let options = GpuOptions::default();
+        let mut driver = GpuDriver::with_arithmetic(&adapter, &options, arithmetic).unwrap();
+        for block in FORMATS {
+            for (n_rows, n_tokens) in [(4096, 1), (256, 64)] {
+                let matrix = Matrix::random(block, n_rows, 1536, 1);
+                let best = (0..5).map(|_| {
+                    let x = tokens(&kernels, n_tokens, 1536, 1);
+                    let start = std::time::Instant::now();
+                    run(&mut driver, &matrix, x);
+                    start.elapsed()
+                });
+                let best = best.min().unwrap_or_default();
+                let products = (n_rows * n_tokens * 1536) as f64 / best.as_secs_f64() / 1e9;
+                let name = arithmetic.name();
+                println!("{name:>8} {block:>5} x {n_tokens:<3} {products:6.2} G products/s");
+            }
+        }
+    }
+}
