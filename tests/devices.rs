@@ -96,3 +96,18 @@ fn kernels_of_a_named_device_are_measured_beside_its_bounds() {
         }
     }
 }
+
+#[test]
+fn the_placement_gives_devices_the_formats_that_they_multiply() {
+    use forebay_devices::FORMATS;
+    let machines = forebay_plans::placement::published().expect("sound data");
+    let device = machines.iter().find_map(|machine| machine.device);
+    let device = device.expect("a machine with a device");
+    for format in forebay::BlockType::ALL {
+        assert_eq!(
+            device.multiplies(format),
+            FORMATS.contains(&format),
+            "{format}"
+        );
+    }
+}
