@@ -1,6 +1,9 @@
 //! Jobs: what a device is asked to do. A job owns its input and the room for its results, and comes back with both.
 
+use std::ops::Range;
+
 use forebay_kernels::Activations;
+use forebay_numbers::activation::Activation;
 use forebay_numbers::block::BlockType;
 use forebay_numbers::panel::panels_bytes;
 
@@ -28,7 +31,7 @@ impl PanelRange {
     ///
     /// # Errors
     /// They are not all in a segment of `segment_bytes` bytes, or are not whole blocks.
-    pub fn bytes(&self, segment_bytes: usize) -> Result<std::ops::Range<usize>, DeviceFault> {
+    pub fn bytes(&self, segment_bytes: usize) -> Result<Range<usize>, DeviceFault> {
         let Self {
             block,
             at,
@@ -50,50 +53,129 @@ impl PanelRange {
             ))),
         }
     }
+
+    fn check(
+        &self,
+        block: BlockType,
+        cols: usize,
+        segment_bytes: usize,
+    ) -> Result<(), DeviceFault> {
+        if !crate::FORMATS.contains(&self.block) {
+            let problem = format!("{} is not multiplied on devices", self.block);
+            return Err(DeviceFault::BadJob(problem));
+        }
+        if self.block != block || self.cols != cols {
+            return Err(DeviceFault::BadJob(format!(
+                "{} with {} columns beside {block} with {cols}",
+                self.block, self.cols
+            )));
+        }
+        self.bytes(segment_bytes).map(|_| ())
+    }
 }
 
-/// A product of weights and a batch of tokens: `out[t * n_rows + r] = w[r] . x[t]`, with the bits of
-/// [`KernelTable::panels`](forebay_kernels::KernelTable::panels).
+/// A cluster of an FFN's neurons: their rows of Gate and Up, and their columns of Down.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct FfnCluster {
+    /// `[neurons, d_model]`.
+    pub gate: PanelRange,
+    /// `[neurons, d_model]`.
+    pub up: PanelRange,
+    /// `[d_model, neurons]`; the neurons are whole blocks of 32.
+    pub down: PanelRange,
+}
+
+/// What a job computes for each of its tokens.
+#[derive(Debug)]
+pub enum Work {
+    /// Rows of matrices: `out[t, r] = w[r] . x[t]`, with the bits of
+    /// [`KernelTable::panels`](forebay_kernels::KernelTable::panels).
+    Rows {
+        /// The rows, one range after the other, of one format and width.
+        panels: Vec<PanelRange>,
+        /// Room for the results, `[n_tokens, rows]`.
+        out: Vec<f32>,
+    },
+    /// A share of an FFN: `out[t] = sum over clusters of Down (act(Gate x[t]) * Up x[t])`, in units of 2^-32, with the
+    /// bits of the CPU's kernels: the input of Down is quantised cluster by cluster, and each cluster's result is
+    /// rounded to such units before it is added.
+    Share {
+        /// The clusters; the same formats in all of them.
+        clusters: Vec<FfnCluster>,
+        /// Of Gate.
+        activation: Activation,
+        /// Room for the results, `[n_tokens, d_model]`.
+        out: Vec<i64>,
+    },
+}
+
+/// Work for a batch of tokens.
 #[derive(Debug)]
 pub struct DeviceJob {
     /// Told apart by the caller.
     pub id: u64,
     /// Where the weights are.
     pub segment: SegmentId,
-    /// Which of them.
-    pub panels: PanelRange,
     /// The tokens, in [`Form::Panels`](forebay_kernels::Form::Panels).
     pub tokens: Activations,
-    /// Room for the results, `[n_tokens, n_rows]`.
-    pub out: Vec<f32>,
+    /// What is done with them.
+    pub work: Work,
 }
 
 impl DeviceJob {
-    /// Checks what is independent of the device, and returns the bytes of the segment.
+    /// Checks what is independent of the device.
     ///
     /// # Errors
     /// The shapes do not fit each other or the segment.
-    pub(crate) fn check(
-        &self,
-        segment_bytes: usize,
-    ) -> Result<std::ops::Range<usize>, DeviceFault> {
-        let (panels, tokens) = (&self.panels, &self.tokens);
-        if !crate::FORMATS.contains(&panels.block) {
-            let problem = format!("{} is not multiplied on devices", panels.block);
-            return Err(DeviceFault::BadJob(problem));
+    pub(crate) fn check(&self, segment_bytes: usize) -> Result<(), DeviceFault> {
+        let cols = self.tokens.cols();
+        let (width, room) = match &self.work {
+            Work::Rows { panels, out } => {
+                for range in panels {
+                    range.check(panels[0].block, cols, segment_bytes)?;
+                }
+                (panels.iter().map(|range| range.n_rows).sum(), out.len())
+            }
+            Work::Share {
+                clusters,
+                activation,
+                out,
+            } => {
+                if !crate::ACTIVATIONS.contains(activation) {
+                    let problem = format!("{activation:?} is not computed on devices");
+                    return Err(DeviceFault::BadJob(problem));
+                }
+                for cluster in clusters {
+                    cluster.check(&clusters[0], cols, segment_bytes)?;
+                }
+                (cols, out.len())
+            }
+        };
+        let n_tokens = self.tokens.n_tokens();
+        match width.checked_mul(n_tokens) == Some(room) {
+            true => Ok(()),
+            false => Err(DeviceFault::BadJob(format!(
+                "{n_tokens} tokens have {width} results each, but there is room for {room}"
+            ))),
         }
-        let wanted = panels.n_rows.checked_mul(tokens.n_tokens());
-        if tokens.cols() != panels.cols || wanted != Some(self.out.len()) {
-            return Err(DeviceFault::BadJob(format!(
-                "{} x {} weights, {} tokens of {} columns and room for {} results",
-                panels.n_rows,
-                panels.cols,
-                tokens.n_tokens(),
-                tokens.cols(),
-                self.out.len()
-            )));
+    }
+}
+
+impl FfnCluster {
+    fn check(&self, first: &Self, d_model: usize, segment_bytes: usize) -> Result<(), DeviceFault> {
+        let neurons = self.gate.n_rows;
+        self.gate.check(first.gate.block, d_model, segment_bytes)?;
+        self.up.check(first.up.block, d_model, segment_bytes)?;
+        self.down.check(first.down.block, neurons, segment_bytes)?;
+        let fits =
+            self.up.n_rows == neurons && self.down.n_rows == d_model && neurons.is_multiple_of(32);
+        match fits {
+            true => Ok(()),
+            false => Err(DeviceFault::BadJob(format!(
+                "a cluster has {neurons} rows of Gate, {} of Up and {} of Down, and {d_model} columns",
+                self.up.n_rows, self.down.n_rows
+            ))),
         }
-        panels.bytes(segment_bytes)
     }
 }
 

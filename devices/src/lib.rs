@@ -10,6 +10,7 @@
 mod driver;
 mod fault;
 mod job;
+pub mod on_cpu;
 pub mod probe;
 pub mod simulated;
 
@@ -20,8 +21,9 @@ mod shaders;
 
 pub use driver::DeviceDriver;
 pub use fault::DeviceFault;
-pub use job::{DeviceDone, DeviceJob, PanelRange, SegmentId};
+pub use job::{DeviceDone, DeviceJob, FfnCluster, PanelRange, SegmentId, Work};
 
+use forebay_numbers::activation::Activation;
 use forebay_numbers::block::BlockType;
 
 /// Formats that devices multiply, all in panels.
@@ -33,3 +35,6 @@ pub const FORMATS: [BlockType; 6] = [
     BlockType::Q6_K,
     BlockType::MXFP4,
 ];
+
+/// Activations of the FFNs that devices compute.
+pub const ACTIVATIONS: [Activation; 2] = [Activation::Silu, Activation::Relu];

@@ -1,20 +1,20 @@
-//! Whether a device computes what the CPU computes: a few panels of each format, compared bit by bit.
+//! Whether a device computes what the CPU computes: a few matrices and FFNs of each format, compared bit by bit.
 
 use std::time::{Duration, Instant};
 
-use forebay_kernels::{Activations, Form, KernelTable, WeightPanels};
+use forebay_kernels::{Activations, Form, KernelTable};
 use forebay_numbers::block::BlockType;
 use forebay_numbers::panel::pack_panels;
 
+use crate::ACTIVATIONS;
 use crate::driver::DeviceDriver;
 use crate::fault::DeviceFault;
-use crate::job::{DeviceDone, DeviceJob, PanelRange};
+use crate::job::{DeviceDone, DeviceJob, FfnCluster, PanelRange, SegmentId, Work};
+use crate::on_cpu;
 
 /// How long a device may take for a probe.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(20);
 
-/// Rows of the samples: the last panel is not full.
-const ROWS: usize = 24;
 /// Tokens of the samples: one, and a number that no batch size divides.
 const TOKENS: [usize; 2] = [1, 11];
 
@@ -27,7 +27,8 @@ pub fn wall_clock() -> impl FnMut() -> u64 {
     }
 }
 
-/// Lets the device multiply random weights of each of `formats`, and compares the results with those of `kernels`.
+/// Lets the device compute with random weights of each of `formats`, rows of matrices and shares of FFNs, and compares
+/// the results with those of `kernels`.
 ///
 /// # Errors
 /// They differ, or the device fails.
@@ -38,18 +39,11 @@ pub fn check(
     clock: &mut dyn FnMut() -> u64,
 ) -> Result<(), DeviceFault> {
     for &block in formats {
-        // More blocks than any shader takes in one stretch, and not a multiple.
-        let cols = block.block_len() * if block.block_len() == 32 { 37 } else { 5 };
-        let sample = Sample::new(block, ROWS, cols, u64::from(block.ggml_id()));
-        let (mut wrong, mut total) = (0, 0);
-        for n_tokens in TOKENS {
-            let tokens = sample.tokens(kernels, n_tokens);
-            let expected = sample.expected(kernels, &tokens);
-            let found = sample.run(driver, tokens, clock)?;
-            let differ = |(a, b): &(&f32, &f32)| a.to_bits() != b.to_bits();
-            wrong += found.iter().zip(&expected).filter(differ).count();
-            total += expected.len();
-        }
+        let sample = Sample::new(block);
+        let segment = driver.load(&sample.bytes)?;
+        let compared = sample.compare(driver, segment, kernels, clock);
+        driver.unload(segment);
+        let (wrong, total) = compared?;
         if wrong > 0 {
             return Err(DeviceFault::WrongResults {
                 block,
@@ -63,71 +57,106 @@ pub fn check(
 
 /// Random weights in panels.
 struct Sample {
-    panels: PanelRange,
+    rows: Vec<PanelRange>,
+    clusters: Vec<FfnCluster>,
     bytes: Vec<u8>,
+    cols: usize,
     seed: u64,
 }
 
 impl Sample {
-    fn new(block: BlockType, n_rows: usize, cols: usize, seed: u64) -> Self {
-        let mut random = Random(seed);
-        let rows: Vec<u8> = (0..n_rows * cols / block.block_len())
-            .flat_map(|_| random_block(block, &mut random))
-            .collect();
+    /// Two ranges of rows, whose last panels are not full, and two clusters.
+    fn new(block: BlockType) -> Self {
+        let mut random = Random(u64::from(block.ggml_id()));
+        // More blocks than any shader takes in one stretch, and not a multiple.
+        let len = block.block_len();
+        let cols = len * if len == 32 { 37 } else { 5 };
         let mut bytes = Vec::new();
-        pack_panels(block, &rows, rows.len() / n_rows, &mut bytes);
-        let panels = PanelRange {
-            block,
-            at: 0,
-            n_rows,
-            cols,
+        let mut add = |n_rows, cols, most| {
+            let at = bytes.len();
+            let blocks = n_rows * cols / len;
+            let rows: Vec<u8> = (0..blocks)
+                .flat_map(|_| random_block(block, &mut random, most))
+                .collect();
+            pack_panels(block, &rows, rows.len() / n_rows, &mut bytes);
+            PanelRange {
+                block,
+                at,
+                n_rows,
+                cols,
+            }
         };
+        let rows = vec![add(24, cols, 0), add(7, cols, 0)];
+        // Small enough for sums in fixed point.
+        let neurons = [len.max(64), len];
+        let clusters = neurons.map(|n| FfnCluster {
+            gate: add(n, cols, -9),
+            up: add(n, cols, -9),
+            down: add(cols, n, -9),
+        });
         Self {
-            panels,
+            rows,
+            clusters: clusters.to_vec(),
             bytes,
-            seed,
+            cols,
+            seed: u64::from(block.ggml_id()) + 1,
         }
     }
 
-    fn tokens(&self, kernels: &KernelTable, n_tokens: usize) -> Activations {
-        let (mut random, cols) = (Random(self.seed + 1), self.panels.cols);
+    fn jobs(&self, segment: SegmentId, kernels: &KernelTable, n_tokens: usize) -> Vec<DeviceJob> {
+        let (mut random, cols) = (Random(self.seed), self.cols);
         let values: Vec<f32> = (0..n_tokens * cols).map(|_| random.unit()).collect();
         let mut tokens = Activations::new(n_tokens, cols);
         tokens.load(kernels, Form::Panels, n_tokens, cols, &values);
-        tokens
-    }
-
-    fn expected(&self, kernels: &KernelTable, tokens: &Activations) -> Vec<f32> {
-        let n_rows = self.panels.n_rows;
-        let mut out = vec![0.0; n_rows * tokens.n_tokens()];
-        let panels = WeightPanels {
-            block: self.panels.block,
-            bytes: &self.bytes,
-            n_rows,
+        let n_rows: usize = self.rows.iter().map(|range| range.n_rows).sum();
+        let rows = Work::Rows {
+            panels: self.rows.clone(),
+            out: vec![f32::NAN; n_tokens * n_rows],
         };
-        kernels.panels(panels, tokens, &mut out, n_rows);
-        out
-    }
-
-    fn run(
-        &self,
-        driver: &mut dyn DeviceDriver,
-        tokens: Activations,
-        clock: &mut dyn FnMut() -> u64,
-    ) -> Result<Vec<f32>, DeviceFault> {
-        let segment = driver.load(&self.bytes)?;
-        let out = vec![f32::NAN; self.panels.n_rows * tokens.n_tokens()];
-        let job = DeviceJob {
+        let share = |activation| Work::Share {
+            clusters: self.clusters.clone(),
+            activation,
+            out: vec![i64::MIN; n_tokens * cols],
+        };
+        let works = std::iter::once(rows).chain(ACTIVATIONS.map(share));
+        let job = |work| DeviceJob {
             id: 0,
             segment,
-            panels: self.panels,
-            tokens,
-            out,
+            tokens: tokens.clone(),
+            work,
         };
-        let done = run(driver, job, clock);
-        driver.unload(segment);
-        let done = done?;
-        done.result.map(|()| done.job.out)
+        works.map(job).collect()
+    }
+
+    /// How many results are wrong, of how many.
+    fn compare(
+        &self,
+        driver: &mut dyn DeviceDriver,
+        segment: SegmentId,
+        kernels: &KernelTable,
+        clock: &mut dyn FnMut() -> u64,
+    ) -> Result<(usize, usize), DeviceFault> {
+        let (mut wrong, mut total) = (0, 0);
+        for n_tokens in TOKENS {
+            let jobs = self.jobs(segment, kernels, n_tokens);
+            for (job, mut expected) in jobs.into_iter().zip(self.jobs(segment, kernels, n_tokens)) {
+                on_cpu::compute(kernels, &self.bytes, &mut expected)?;
+                let done = run(driver, job, clock)?;
+                done.result?;
+                let (found, expected) = (bits(&done.job.work), bits(&expected.work));
+                wrong += found.iter().zip(&expected).filter(|(a, b)| a != b).count();
+                total += expected.len();
+            }
+        }
+        Ok((wrong, total))
+    }
+}
+
+/// The bits of all results.
+fn bits(work: &Work) -> Vec<u64> {
+    match work {
+        Work::Rows { out, .. } => out.iter().map(|v| u64::from(v.to_bits())).collect(),
+        Work::Share { out, .. } => out.iter().map(|v| *v as u64).collect(),
     }
 }
 
@@ -159,8 +188,8 @@ pub fn run(
     }
 }
 
-/// Random codes and group scales, with factors near 1.
-fn random_block(block: BlockType, random: &mut Random) -> Vec<u8> {
+/// Random codes and group scales, with factors up to `2^most`.
+fn random_block(block: BlockType, random: &mut Random, most: i32) -> Vec<u8> {
     let mut bytes: Vec<u8> = (0..block.block_bytes())
         .map(|_| random.below(256) as u8)
         .collect();
@@ -171,12 +200,13 @@ fn random_block(block: BlockType, random: &mut Random) -> Vec<u8> {
         _ => &[0],
     };
     for &at in factors {
-        // An f16 with any sign and fraction, from subnormal to 1.
-        let bits = (random.below(2) << 15 | random.below(16) << 10 | random.below(1 << 10)) as u16;
+        // An f16 with any sign and fraction, from subnormal on.
+        let exponent = random.below((15 + most) as u64);
+        let bits = (random.below(2) << 15 | exponent << 10 | random.below(1 << 10)) as u16;
         bytes[at..at + 2].copy_from_slice(&bits.to_le_bytes());
     }
     if block == BlockType::MXFP4 {
-        bytes[0] = 112 + random.below(20) as u8;
+        bytes[0] = (128 + most) as u8 - random.below(10) as u8;
     }
     bytes
 }

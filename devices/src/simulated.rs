@@ -4,11 +4,12 @@
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 
-use forebay_kernels::{KernelTable, WeightPanels};
+use forebay_kernels::KernelTable;
 
 use crate::driver::DeviceDriver;
 use crate::fault::DeviceFault;
-use crate::job::{DeviceDone, DeviceJob, SegmentId};
+use crate::job::{DeviceDone, DeviceJob, SegmentId, Work};
+use crate::on_cpu;
 
 /// How the device behaves.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -97,19 +98,23 @@ impl SimulatedDevice {
         let Some(segment) = segment else {
             return Err(DeviceFault::BadJob("there is no such segment".into()));
         };
-        let bytes = job.check(segment.len())?;
-        let panels = WeightPanels {
-            block: job.panels.block,
-            bytes: &segment[bytes],
-            n_rows: job.panels.n_rows,
+        on_cpu::compute(&self.kernels, segment, job)?;
+        let Some(wrong) = self.behaviour.wrong_result else {
+            return Ok(());
         };
-        self.kernels
-            .panels(panels, &job.tokens, &mut job.out, job.panels.n_rows);
-        if let (Some(wrong), Some(last)) =
-            (self.behaviour.wrong_result, job.out.len().checked_sub(1))
-        {
-            let result = &mut job.out[wrong.min(last)];
-            *result = f32::from_bits(result.to_bits() ^ 1);
+        match &mut job.work {
+            Work::Rows { out, .. } => {
+                let last = out.len().saturating_sub(1);
+                if let Some(result) = out.get_mut(wrong.min(last)) {
+                    *result = f32::from_bits(result.to_bits() ^ 1);
+                }
+            }
+            Work::Share { out, .. } => {
+                let last = out.len().saturating_sub(1);
+                if let Some(result) = out.get_mut(wrong.min(last)) {
+                    *result ^= 1;
+                }
+            }
         }
         Ok(())
     }

@@ -5,8 +5,8 @@ use crate::probe::Random;
 use crate::shaders::{self, Arithmetic};
 
 use super::context::Context;
+use super::passes::{bind, dispatch};
 use super::pipelines::{Binding, compile, layout};
-use super::slot::{bind, dispatch};
 
 /// Lanes of a workgroup of the shader.
 const LANES: usize = 64;
@@ -131,7 +131,11 @@ fn compute(
             numbers.map(u32::to_le_bytes).as_flattened(),
         );
         let buffers = [&input.buffer, &output.buffer, &params.buffer];
-        let group = bind(device, &layout, &buffers);
+        let group = bind(
+            device,
+            &layout,
+            buffers.map(wgpu::Buffer::as_entire_binding),
+        );
         let mut encoder = device.create_command_encoder(&Default::default());
         dispatch(&mut encoder, &pipeline, &group, [n.div_ceil(LANES), 1]);
         encoder.copy_buffer_to_buffer(&output.buffer, 0, &readback.buffer, 0, 8 * n as u64);

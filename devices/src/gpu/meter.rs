@@ -8,8 +8,8 @@ use crate::shaders::{INT8, INT8_PER_ROUND, READ};
 
 use super::adapters::Adapter;
 use super::context::{Context, Piece};
+use super::passes::{bind, dispatch};
 use super::pipelines::{Binding, compile, layout};
-use super::slot::{bind, dispatch};
 
 /// Lanes of a workgroup of either shader, and workgroups: many times what the largest devices run at once.
 const GROUP: usize = 256;
@@ -88,7 +88,11 @@ impl Meter {
             let buffers = [&words.buffer, &results.buffer, &params.buffer];
             Load {
                 pipeline,
-                group: bind(&context.device, &layout, &buffers),
+                group: bind(
+                    &context.device,
+                    &layout,
+                    buffers.map(wgpu::Buffer::as_entire_binding),
+                ),
             }
         };
         Ok(Self {

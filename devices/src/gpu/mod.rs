@@ -5,9 +5,11 @@
 
 mod adapters;
 mod arithmetic;
+mod buffers;
 mod context;
 mod driver;
 mod meter;
+mod passes;
 mod pipelines;
 mod ready;
 mod slot;

@@ -1,20 +1,34 @@
 //! Compiled shaders.
 
+use forebay_numbers::activation::Activation;
 use forebay_numbers::block::BlockType;
 
+use crate::ACTIVATIONS;
 use crate::fault::DeviceFault;
-use crate::shaders::{self, Arithmetic};
+use crate::shaders::{self, Arithmetic, Sink};
 
 use super::context::Context;
 
 /// Tokens of a workgroup, the widest first; a batch takes the widest of which it fills more than half.
 const WIDTHS: [usize; 2] = [8, 1];
 
-/// The products of one arithmetic.
+/// The shaders of one arithmetic, with the layouts of their bindings.
 #[derive(Debug)]
 pub(super) struct Pipelines {
-    pub(super) layout: wgpu::BindGroupLayout,
-    products: Vec<(BlockType, usize, wgpu::ComputePipeline)>,
+    pub(super) products: wgpu::BindGroupLayout,
+    pub(super) hidden: wgpu::BindGroupLayout,
+    of_products: Vec<Product>,
+    of_hidden: Vec<(Activation, wgpu::ComputePipeline)>,
+}
+
+/// A product of panels.
+#[derive(Debug)]
+struct Product {
+    block: BlockType,
+    sink: Sink,
+    /// Tokens of a workgroup.
+    width: usize,
+    pipeline: wgpu::ComputePipeline,
 }
 
 /// A buffer in a shader's binding.
@@ -94,38 +108,83 @@ pub(super) fn compile(
 }
 
 impl Pipelines {
-    /// Compiles the products of `formats`.
+    /// Compiles what weights in `formats` need.
     pub(super) fn new(
         context: &Context,
         formats: &[BlockType],
         arithmetic: Arithmetic,
     ) -> Result<Self, DeviceFault> {
         use Binding::{Input, Output, Params};
-        let layout = layout(context, &[Input, Input, Output, Params]);
-        let mut products = Vec::new();
+        let products = layout(context, &[Input, Input, Output, Params, Input, Output]);
+        let hidden = layout(context, &[Input, Input, Output, Params, Output]);
+        let (mut of_products, mut of_hidden) = (Vec::new(), Vec::new());
         for &block in formats {
-            for width in WIDTHS {
-                let Some(text) = shaders::product(block, width, arithmetic) else {
+            for (sink, width) in [Sink::Rows, Sink::Down]
+                .into_iter()
+                .flat_map(|sink| WIDTHS.map(|w| (sink, w)))
+            {
+                let Some(text) = shaders::product(block, width, sink, arithmetic) else {
                     let problem = format!("{block} is not multiplied on devices");
                     return Err(DeviceFault::BadJob(problem));
                 };
-                let label = format!("{block} x {width}");
-                products.push((block, width, compile(context, &label, text, &layout)?));
+                let label = format!("{sink:?} of {block} x {width}");
+                of_products.push(Product {
+                    block,
+                    sink,
+                    width,
+                    pipeline: compile(context, &label, text, &products)?,
+                });
             }
         }
-        Ok(Self { layout, products })
+        // Without formats there is no job.
+        for activation in ACTIVATIONS.into_iter().filter(|_| !formats.is_empty()) {
+            if let Some(text) = shaders::hidden(activation, arithmetic) {
+                let label = format!("{activation:?}");
+                of_hidden.push((activation, compile(context, &label, text, &hidden)?));
+            }
+        }
+        Ok(Self {
+            products,
+            hidden,
+            of_products,
+            of_hidden,
+        })
     }
 
-    /// The product for a batch of `n_tokens`, and its tokens per workgroup; `None` if the format was not compiled.
+    /// The product for a batch of `n_tokens`, and its tokens per workgroup.
+    ///
+    /// # Errors
+    /// The format was not compiled.
     pub(super) fn product(
         &self,
         block: BlockType,
+        sink: Sink,
         n_tokens: usize,
-    ) -> Option<(&wgpu::ComputePipeline, usize)> {
-        let fits = |width: usize| width == 1 || 2 * n_tokens > width;
-        let mut products = self.products.iter();
-        let (_, width, pipeline) =
-            products.find(|(format, width, _)| *format == block && fits(*width))?;
-        Some((pipeline, *width))
+    ) -> Result<(&wgpu::ComputePipeline, usize), DeviceFault> {
+        let fits = |p: &&Product| {
+            let enough = p.width == 1 || 2 * n_tokens > p.width;
+            p.block == block && p.sink == sink && enough
+        };
+        match self.of_products.iter().find(fits) {
+            Some(product) => Ok((&product.pipeline, product.width)),
+            None => {
+                let problem = format!("the device was opened without {block}");
+                Err(DeviceFault::BadJob(problem))
+            }
+        }
+    }
+
+    /// What makes Down's input.
+    ///
+    /// # Errors
+    /// It was not compiled.
+    pub(super) fn hidden(
+        &self,
+        activation: Activation,
+    ) -> Result<&wgpu::ComputePipeline, DeviceFault> {
+        let found = self.of_hidden.iter().find(|(a, _)| *a == activation);
+        found.map(|(_, pipeline)| pipeline).ok_or_else(|| {
+            DeviceFault::BadJob(format!("the device was opened without {activation:?}"))
+        })
     }
 }

@@ -2,6 +2,7 @@
 
 use std::fmt::Write;
 
+use forebay_numbers::activation::Activation;
 use forebay_numbers::block::{BlockType, MXFP4_VALUES};
 use forebay_numbers::panel::{PANEL_ROWS, PLANE_LEN};
 
@@ -161,21 +162,60 @@ impl Format {
     }
 }
 
+/// What is done with the products of panels.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Sink {
+    /// They are stored.
+    Rows,
+    /// They are added in fixed point.
+    Down,
+}
+
 /// The product of panels in the format `block` and `tokens` tokens per workgroup; `None` if the format is not one of
 /// [`crate::FORMATS`].
-pub(crate) fn product(block: BlockType, tokens: usize, arithmetic: Arithmetic) -> Option<String> {
+pub(crate) fn product(
+    block: BlockType,
+    tokens: usize,
+    sink: Sink,
+    arithmetic: Arithmetic,
+) -> Option<String> {
     let format = format(block)?;
     let [scales, minimum] = format.scales();
+    let sink = match sink {
+        Sink::Rows => include_str!("rows.wgsl"),
+        Sink::Down => include_str!("down.wgsl"),
+    };
     Some(
         [
             &format.constants(tokens),
             arithmetic.text(),
+            include_str!("product.wgsl"),
             include_str!("numbers.wgsl"),
             scales,
             minimum,
             &format.table(),
             &format.codes(),
+            include_str!("chain.wgsl"),
+            sink,
+        ]
+        .join("\n"),
+    )
+}
+
+/// From gates and ups to the input of Down; `None` for activations other than [`crate::ACTIVATIONS`].
+pub(crate) fn hidden(activation: Activation, arithmetic: Arithmetic) -> Option<String> {
+    let activated = match activation {
+        Activation::Silu => include_str!("silu.wgsl"),
+        Activation::Relu => include_str!("relu.wgsl"),
+        _ => return None,
+    };
+    Some(
+        [
+            arithmetic.text(),
             include_str!("product.wgsl"),
+            include_str!("quotient.wgsl"),
+            activated,
+            include_str!("hidden.wgsl"),
         ]
         .join("\n"),
     )

@@ -2,7 +2,9 @@
 
 use forebay_devices::gpu::{Arithmetic, DeviceKind, GpuDriver, GpuOptions, adapters, choose};
 use forebay_devices::probe::{self, check, wall_clock};
-use forebay_devices::{DeviceDriver, DeviceFault, DeviceJob, PanelRange, SegmentId};
+use forebay_devices::{
+    DeviceDone, DeviceDriver, DeviceFault, DeviceJob, PanelRange, SegmentId, Work,
+};
 use forebay_kernels::{Activations, Form, KernelTable};
 use forebay_numbers::block::BlockType;
 
@@ -22,17 +24,30 @@ fn open(memory_bytes: u64) -> Option<GpuDriver> {
 }
 
 fn job(id: u64, segment: SegmentId, tokens: Activations) -> DeviceJob {
+    let range = PanelRange {
+        block: BlockType::Q8_0,
+        at: 0,
+        n_rows: 16,
+        cols: tokens.cols(),
+    };
+    job_of(id, segment, range, tokens)
+}
+
+fn job_of(id: u64, segment: SegmentId, range: PanelRange, tokens: Activations) -> DeviceJob {
+    let out = vec![0.0; range.n_rows * tokens.n_tokens()];
+    let panels = vec![range];
     DeviceJob {
         id,
         segment,
-        panels: PanelRange {
-            block: BlockType::Q8_0,
-            at: 0,
-            n_rows: 16,
-            cols: tokens.cols(),
-        },
-        out: vec![0.0; 16 * tokens.n_tokens()],
         tokens,
+        work: Work::Rows { panels, out },
+    }
+}
+
+fn results(done: &DeviceDone) -> &[f32] {
+    match &done.job.work {
+        Work::Rows { out, .. } => out,
+        Work::Share { .. } => unreachable!("another job"),
     }
 }
 
@@ -84,7 +99,7 @@ fn two_jobs_are_in_flight_and_a_third_is_given_back() {
         driver.poll(now, &mut done);
     }
     assert!(done.iter().all(|done| done.result.is_ok()));
-    assert_eq!(done[0].job.out, done[1].job.out);
+    assert_eq!(results(&done[0]), results(&done[1]));
 }
 
 #[test]
@@ -221,10 +236,13 @@ fn tiny_scales_of_mxfp4_are_left_to_the_cpu_unless_all_codes_are_zero() {
         row[0] = exponent;
         let matrix = Matrix::new(BlockType::MXFP4, 3, 32, &row.repeat(3));
         let segment = driver.load(&matrix.panels).unwrap();
-        let mut job = job(1, segment, tokens(&kernels, 1, 32, 1));
-        job.panels.block = BlockType::MXFP4;
-        job.panels.n_rows = 3;
-        job.out.truncate(3);
+        let range = PanelRange {
+            block: BlockType::MXFP4,
+            at: 0,
+            n_rows: 3,
+            cols: 32,
+        };
+        let job = job_of(1, segment, range, tokens(&kernels, 1, 32, 1));
         assert_eq!(
             run(&mut driver, job),
             expected,
@@ -242,8 +260,13 @@ fn jobs_for_formats_that_were_not_compiled_end_with_what_is_wrong() {
     let kernels = KernelTable::best();
     let matrix = Matrix::random(BlockType::Q4_0, 16, 64, 1);
     let segment = driver.load(&matrix.panels).unwrap();
-    let mut job = job(1, segment, tokens(&kernels, 1, 64, 1));
-    job.panels.block = BlockType::Q4_0;
+    let range = PanelRange {
+        block: BlockType::Q4_0,
+        at: 0,
+        n_rows: 16,
+        cols: 64,
+    };
+    let job = job_of(1, segment, range, tokens(&kernels, 1, 64, 1));
     let fault = run(&mut driver, job).unwrap_err().to_string();
     assert!(fault.contains("without Q4_0"), "{fault}");
 }

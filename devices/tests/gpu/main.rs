@@ -6,6 +6,7 @@ mod faults;
 mod meter;
 mod products;
 mod roundings;
+mod shares;
 
 use forebay_devices::gpu::{Adapter, adapters};
 use forebay_kernels::{Activations, Form, KernelTable};

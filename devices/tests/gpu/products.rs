@@ -2,7 +2,7 @@
 
 use forebay_devices::gpu::{Arithmetic, GpuDriver, GpuOptions};
 use forebay_devices::probe::{self, wall_clock};
-use forebay_devices::{DeviceDriver, DeviceJob, FORMATS, PanelRange};
+use forebay_devices::{DeviceDriver, DeviceJob, FORMATS, PanelRange, Work};
 use forebay_kernels::{Activations, KernelTable, WeightPanels};
 
 use super::definition::{fused, product, unfused};
@@ -25,22 +25,33 @@ fn run(driver: &mut GpuDriver, matrix: &Matrix, tokens: Activations) -> Vec<f32>
     let mut bytes = vec![0xff; 48];
     bytes.extend(&matrix.panels);
     let segment = driver.load(&bytes).unwrap();
+    let (out, width) = (
+        vec![f32::NAN; tokens.n_tokens() * matrix.n_rows],
+        matrix.n_rows,
+    );
+    // In two ranges, if there are two panels.
+    let first = width.min(16);
+    let panel = matrix.panels.len() / width.div_ceil(16);
+    let range = |at, n_rows| PanelRange {
+        block: matrix.block,
+        at,
+        n_rows,
+        cols: matrix.cols,
+    };
+    let panels = vec![range(48, first), range(48 + panel, width - first)];
     let job = DeviceJob {
         id: 7,
         segment,
-        panels: PanelRange {
-            block: matrix.block,
-            at: 48,
-            n_rows: matrix.n_rows,
-            cols: matrix.cols,
-        },
-        out: vec![f32::NAN; tokens.n_tokens() * matrix.n_rows],
         tokens,
+        work: Work::Rows { panels, out },
     };
     let done = probe::run(driver, job, &mut wall_clock()).unwrap();
     driver.unload(segment);
     assert_eq!((done.result, done.job.id), (Ok(()), 7));
-    done.job.out
+    match done.job.work {
+        Work::Rows { out, .. } => out,
+        Work::Share { .. } => unreachable!("another job"),
+    }
 }
 
 /// Every format on every shape.

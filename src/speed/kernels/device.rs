@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use forebay_devices::gpu::{Adapter, DeviceKind, GpuDriver, GpuOptions, Meter, adapters, choose};
 use forebay_devices::probe::wall_clock;
-use forebay_devices::{DeviceDriver, DeviceFault, DeviceJob, FORMATS, PanelRange, SegmentId};
+use forebay_devices::{DeviceDriver, DeviceFault, DeviceJob, FORMATS, PanelRange, SegmentId, Work};
 use forebay_models::block::BlockType;
 use forebay_models::panel::{PANEL_ROWS, panel_bytes};
 use forebay_stages::kernels::{Activations, Form, KernelTable};
@@ -129,12 +129,15 @@ impl Case {
         let mut tokens = Activations::new(self.n_tokens, COLS);
         let values = ramp(self.n_tokens * COLS);
         tokens.load(kernels, Form::Panels, self.n_tokens, COLS, &values);
+        let range = self.panels[which];
         DeviceJob {
             id: which as u64,
             segment,
-            panels: self.panels[which],
-            out: vec![0.0; self.n_tokens * self.panels[which].n_rows],
             tokens,
+            work: Work::Rows {
+                panels: vec![range],
+                out: vec![0.0; self.n_tokens * range.n_rows],
+            },
         }
     }
 
