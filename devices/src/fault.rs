@@ -30,14 +30,14 @@ pub enum DeviceFault {
     },
     /// The device has no memory for this.
     #[error(
-        "the device has no memory for {bytes} more bytes ({left} are left of its share); \
-         give it fewer weights or a larger share"
+        "the device has no memory for {bytes} more bytes{}; give it fewer weights or a larger share",
+        left.map_or_else(String::new, |left| format!(" ({left} are left of its share)"))
     )]
     OutOfMemory {
         /// How much was asked for.
         bytes: u64,
-        /// How much its share still allows.
-        left: u64,
+        /// How much the share that it was given still allows; `None` if the driver refused.
+        left: Option<u64>,
     },
     /// One piece of memory is larger than the driver allows.
     #[error("{bytes} bytes in one piece, but the device allows {limit}; use smaller segments")]

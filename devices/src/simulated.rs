@@ -140,7 +140,7 @@ impl DeviceDriver for SimulatedDevice {
         if bytes.len() as u64 > left {
             return Err(DeviceFault::OutOfMemory {
                 bytes: bytes.len() as u64,
-                left,
+                left: Some(left),
             });
         }
         let id = self.next_segment;

@@ -143,7 +143,7 @@ fn weights_that_do_not_fit_are_refused_with_the_figures() {
     let first = device.load(&bytes).unwrap();
     let fault = DeviceFault::OutOfMemory {
         bytes: bytes.len() as u64,
-        left: 10,
+        left: Some(10),
     };
     assert_eq!(device.load(&bytes), Err(fault.clone()));
     assert!(fault.to_string().contains("fewer weights"), "{fault}");

@@ -74,6 +74,13 @@ impl Buffers {
         Ok(buffer)
     }
 
+    /// Gives all of them up: after a fault nobody knows what the driver still does with them.
+    pub(super) fn discard(&mut self, context: &mut Context) {
+        for piece in self.0.iter_mut().filter_map(Option::take) {
+            context.free(piece);
+        }
+    }
+
     /// The buffer that the CPU reads.
     pub(super) fn readback(&self) -> Option<&wgpu::Buffer> {
         let piece = self.0[Use::Readback as usize].as_ref();

@@ -130,10 +130,9 @@ impl Context {
         match (error, self.loss()) {
             (_, Some(lost)) => Err(lost),
             (None, None) => Ok(value),
-            (Some(wgpu::Error::OutOfMemory { .. }), None) => Err(DeviceFault::OutOfMemory {
-                bytes,
-                left: self.left(),
-            }),
+            (Some(wgpu::Error::OutOfMemory { .. }), None) => {
+                Err(DeviceFault::OutOfMemory { bytes, left: None })
+            }
             (Some(error), None) => Err(DeviceFault::BadJob(error.to_string())),
         }
     }
@@ -153,7 +152,7 @@ impl Context {
             return Err(DeviceFault::TooLarge { bytes, limit });
         }
         if bytes > self.left() {
-            let left = self.left();
+            let left = Some(self.left());
             return Err(DeviceFault::OutOfMemory { bytes, left });
         }
         let buffer = self.guarded(bytes, |device| {

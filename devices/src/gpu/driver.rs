@@ -210,7 +210,7 @@ impl DeviceDriver for GpuDriver {
         let _ = self.context.device.poll(wgpu::PollType::Poll);
         let before = out.len();
         for slot in &mut self.slots {
-            out.extend(slot.finish(&self.context, now_ns));
+            out.extend(slot.finish(&mut self.context, now_ns));
         }
         out.len() - before
     }

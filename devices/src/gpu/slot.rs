@@ -86,21 +86,29 @@ impl Slot {
         let passes = Passes::of(context, pipelines, &mut self.buffers, weights, work)?;
         let mapped = Mapped::default();
         let done = mapped.clone();
-        passes.submit(context, move |worked| done.set(worked))?;
-        Ok(mapped)
+        match passes.submit(context, move |worked| done.set(worked)) {
+            Ok(()) => Ok(mapped),
+            Err(fault) => {
+                self.buffers.discard(context);
+                Err(fault)
+            }
+        }
     }
 
     /// The job, if it is over.
-    pub(super) fn finish(&mut self, context: &Context, now_ns: u64) -> Option<DeviceDone> {
+    pub(super) fn finish(&mut self, context: &mut Context, now_ns: u64) -> Option<DeviceDone> {
         let running = self.running.as_ref()?;
         let result = match (&running.given, context.loss()) {
             (Err(fault), _) => Err(fault.clone()),
             (Ok(_), Some(lost)) => Err(lost),
             (Ok(mapped), None) => match mapped.get() {
                 Mapped::DONE => Ok(()),
-                Mapped::FAILED => Err(DeviceFault::Lost {
-                    reason: "results could not be read".into(),
-                }),
+                Mapped::FAILED => {
+                    self.buffers.discard(context);
+                    Err(DeviceFault::Lost {
+                        reason: "results could not be read".into(),
+                    })
+                }
                 _ => return None,
             },
         };

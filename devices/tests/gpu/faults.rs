@@ -136,7 +136,7 @@ fn a_device_uses_no_more_than_its_share_of_memory() {
     let Some(mut driver) = open(4096) else { return };
     let first = driver.load(&[0; 3000]).unwrap();
     assert_eq!(driver.memory_bytes(), 3000);
-    let (bytes, left) = (2000, 1096);
+    let (bytes, left) = (2000, Some(1096));
     assert_eq!(
         driver.load(&[0; 2000]),
         Err(DeviceFault::OutOfMemory { bytes, left })
@@ -269,4 +269,46 @@ fn jobs_for_formats_that_were_not_compiled_end_with_what_is_wrong() {
     let job = job_of(1, segment, range, tokens(&kernels, 1, 64, 1));
     let fault = run(&mut driver, job).unwrap_err().to_string();
     assert!(fault.contains("without Q4_0"), "{fault}");
+}
+
+#[test]
+fn a_driver_without_memory_says_so_and_goes_on() {
+    let Some(adapter) = adapter() else { return };
+    if adapter.kind() != DeviceKind::Software {
+        eprintln!("SKIPPED: only a device in software has the memory of its process");
+        return;
+    }
+    let tests = std::env::current_exe().unwrap();
+    let output = std::process::Command::new("sh")
+        .args([
+            "-c",
+            "ulimit -v 1500000; exec \"$0\" faults::until_memory_is_short --exact --ignored",
+        ])
+        .arg(tests)
+        .output()
+        .unwrap();
+    let text = String::from_utf8_lossy(&output.stdout);
+    assert!(
+        output.status.success() && text.contains("1 passed"),
+        "{text}"
+    );
+}
+
+/// In a process of its own, whose address space is limited.
+#[test]
+#[ignore = "another test starts it with little memory"]
+fn until_memory_is_short() {
+    let Some(mut driver) = open(u64::MAX) else {
+        return;
+    };
+    let bytes = vec![0; 64 << 20];
+    let fault = (0..64).find_map(|_| driver.load(&bytes).err());
+    let (bytes, left) = (64 << 20, None);
+    assert_eq!(fault, Some(DeviceFault::OutOfMemory { bytes, left }));
+    // The device is as good as before.
+    let kernels = KernelTable::best();
+    let matrix = Matrix::random(BlockType::Q8_0, 16, 64, 1);
+    let segment = driver.load(&matrix.panels).unwrap();
+    let tokens = tokens(&kernels, 1, 64, 1);
+    assert_eq!(run(&mut driver, job(1, segment, tokens)), Ok(()));
 }
