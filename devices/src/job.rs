@@ -85,6 +85,48 @@ pub struct FfnCluster {
     pub down: PanelRange,
 }
 
+/// Activations that devices compute.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Activated {
+    /// [`Activation::Silu`].
+    Silu,
+    /// [`Activation::Relu`].
+    Relu,
+    /// [`Activation::GeluTanh`].
+    GeluTanh,
+    /// [`Activation::ClampedSwiglu`].
+    ClampedSwiglu,
+}
+
+impl Activated {
+    /// All of them.
+    pub const ALL: [Self; 4] = [Self::Silu, Self::Relu, Self::GeluTanh, Self::ClampedSwiglu];
+
+    /// The kind of an activation; `None` if devices do not compute it.
+    pub fn of(activation: Activation) -> Option<Self> {
+        match activation {
+            Activation::Silu => Some(Self::Silu),
+            Activation::Relu => Some(Self::Relu),
+            Activation::GeluTanh => Some(Self::GeluTanh),
+            Activation::ClampedSwiglu { .. } => Some(Self::ClampedSwiglu),
+            _ => None,
+        }
+    }
+
+    /// One with usual parameters.
+    pub fn example(self) -> Activation {
+        match self {
+            Self::Silu => Activation::Silu,
+            Self::Relu => Activation::Relu,
+            Self::GeluTanh => Activation::GeluTanh,
+            Self::ClampedSwiglu => Activation::ClampedSwiglu {
+                alpha: 1.702,
+                limit: 7.0,
+            },
+        }
+    }
+}
+
 /// What a job computes for each of its tokens.
 #[derive(Debug)]
 pub enum Work {
@@ -96,14 +138,19 @@ pub enum Work {
         /// Room for the results, `[n_tokens, rows]`.
         out: Vec<f32>,
     },
-    /// A share of an FFN: `out[t] = sum over clusters of Down (act(Gate x[t]) * Up x[t])`, in units of 2^-32, with the
-    /// bits of the CPU's kernels: the input of Down is quantised cluster by cluster, and each cluster's result is
-    /// rounded to such units before it is added.
+    /// A share of an FFN: `out[t] = sum over clusters of Down (act(Gate x[t]) * Up x[t] * weight)`, in units of 2^-32,
+    /// with the bits of the CPU's kernels: the input of Down is quantised cluster by cluster, and each cluster's result
+    /// is rounded to such units before it is added.
     Share {
         /// The clusters; the same formats in all of them.
         clusters: Vec<FfnCluster>,
-        /// Of Gate.
+        /// Of Gate and Up.
         activation: Activation,
+        /// Biases of Gate and of Up, `[neurons of all clusters]` each; empty if there are none.
+        biases: [Vec<f32>; 2],
+        /// With which a cluster counts for a token, `[clusters, n_tokens]`: 0 if the token does not use its expert.
+        /// Empty if all count fully.
+        weights: Vec<f32>,
         /// Room for the results, `[n_tokens, d_model]`.
         out: Vec<i64>,
     },
@@ -139,11 +186,25 @@ impl DeviceJob {
             Work::Share {
                 clusters,
                 activation,
+                biases,
+                weights,
                 out,
             } => {
-                if !crate::ACTIVATIONS.contains(activation) {
+                if Activated::of(*activation).is_none() {
                     let problem = format!("{activation:?} is not computed on devices");
                     return Err(DeviceFault::BadJob(problem));
+                }
+                let neurons: usize = clusters.iter().map(|cluster| cluster.gate.n_rows).sum();
+                let pairs = clusters.len() * self.tokens.n_tokens();
+                let [gate, up] = biases.each_ref().map(Vec::len);
+                let fit = (gate == up && (gate == 0 || gate == neurons))
+                    && (weights.is_empty() || weights.len() == pairs);
+                if !fit {
+                    return Err(DeviceFault::BadJob(format!(
+                        "{neurons} neurons have {gate} and {up} biases, and {pairs} pairs of a cluster and a token {} \
+                         weights",
+                        weights.len()
+                    )));
                 }
                 for cluster in clusters {
                     cluster.check(&clusters[0], cols, segment_bytes)?;

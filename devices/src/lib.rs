@@ -21,9 +21,8 @@ mod shaders;
 
 pub use driver::DeviceDriver;
 pub use fault::DeviceFault;
-pub use job::{DeviceDone, DeviceJob, FfnCluster, PanelRange, SegmentId, Work};
+pub use job::{Activated, DeviceDone, DeviceJob, FfnCluster, PanelRange, SegmentId, Work};
 
-use forebay_numbers::activation::Activation;
 use forebay_numbers::block::BlockType;
 
 /// Formats that devices multiply, all in panels.
@@ -35,6 +34,3 @@ pub const FORMATS: [BlockType; 6] = [
     BlockType::Q6_K,
     BlockType::MXFP4,
 ];
-
-/// Activations of the FFNs that devices compute.
-pub const ACTIVATIONS: [Activation; 2] = [Activation::Silu, Activation::Relu];

@@ -6,10 +6,9 @@ use forebay_kernels::{Activations, Form, KernelTable};
 use forebay_numbers::block::BlockType;
 use forebay_numbers::panel::pack_panels;
 
-use crate::ACTIVATIONS;
 use crate::driver::DeviceDriver;
 use crate::fault::DeviceFault;
-use crate::job::{DeviceDone, DeviceJob, FfnCluster, PanelRange, SegmentId, Work};
+use crate::job::{Activated, DeviceDone, DeviceJob, FfnCluster, PanelRange, SegmentId, Work};
 use crate::on_cpu;
 
 /// How long a device may take for a probe.
@@ -113,12 +112,20 @@ impl Sample {
             panels: self.rows.clone(),
             out: vec![f32::NAN; n_tokens * n_rows],
         };
-        let share = |activation| Work::Share {
+        let mut numbers = |n: usize| (0..n).map(|_| random.unit()).collect::<Vec<f32>>();
+        let neurons = self
+            .clusters
+            .iter()
+            .map(|cluster| cluster.gate.n_rows)
+            .sum();
+        let share = |kind: Activated| Work::Share {
             clusters: self.clusters.clone(),
-            activation,
+            activation: kind.example(),
+            biases: [numbers(neurons), numbers(neurons)],
+            weights: numbers(self.clusters.len() * n_tokens),
             out: vec![i64::MIN; n_tokens * cols],
         };
-        let works = std::iter::once(rows).chain(ACTIVATIONS.map(share));
+        let works = std::iter::once(rows).chain(Activated::ALL.map(share));
         let job = |work| DeviceJob {
             id: 0,
             segment,

@@ -183,6 +183,8 @@ fn jobs_that_do_not_fit_their_weights_end_with_what_is_wrong() {
             work: Work::Share {
                 clusters: vec![cluster],
                 activation,
+                biases: Default::default(),
+                weights: Vec::new(),
                 out: vec![0; room],
             },
             ..job(0, segment)
@@ -205,7 +207,16 @@ fn jobs_that_do_not_fit_their_weights_end_with_what_is_wrong() {
         (share(|c| c.gate.n_rows = 16, silu, room), "Q4_0 with 16"),
         (share(|c| c.down.block = BlockType::F16, silu, room), "F16"),
     ];
-    for (job, expected) in cases {
+    let mut extra = share(|_| {}, silu, room);
+    if let Work::Share {
+        biases, weights, ..
+    } = &mut extra.work
+    {
+        biases[0] = vec![0.0; 32];
+        *weights = vec![1.0; 2];
+    }
+    let extra = (extra, "32 and 0 biases, and 3 pairs");
+    for (job, expected) in cases.into_iter().chain([extra]) {
         let done = probe::run(&mut device, job, &mut clock()).unwrap();
         let fault = done.result.unwrap_err().to_string();
         assert!(fault.contains(expected), "{fault}");
@@ -227,9 +238,9 @@ fn the_probe_accepts_the_cpus_results_and_finds_one_wrong_bit() {
             ..Behaviour::ideal()
         });
         let found = check(&mut bad, &kernels, &FORMATS[2..], &mut clock());
-        // In each of six jobs.
+        // In each of ten jobs.
         assert!(
-            matches!(found, Err(DeviceFault::WrongResults { block, wrong: 6, .. }) if block == FORMATS[2]),
+            matches!(found, Err(DeviceFault::WrongResults { block, wrong: 10, .. }) if block == FORMATS[2]),
             "{found:?}"
         );
     }

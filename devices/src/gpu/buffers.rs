@@ -20,6 +20,8 @@ pub(super) enum Use {
     /// Results of Gate and Up, `[n_tokens, neurons]`.
     Gates,
     Ups,
+    /// Biases and weights.
+    Extras,
     /// Input of Down.
     Hidden,
     /// What comes back.
@@ -36,7 +38,7 @@ impl Use {
     fn usage(self) -> wgpu::BufferUsages {
         use wgpu::BufferUsages as Usage;
         match self {
-            Self::Tokens | Self::Panels | Self::UpPanels | Self::DownPanels => {
+            Self::Tokens | Self::Panels | Self::UpPanels | Self::DownPanels | Self::Extras => {
                 Usage::COPY_DST | Usage::STORAGE
             }
             Self::Params => Usage::COPY_DST | Usage::UNIFORM,

@@ -4,13 +4,13 @@ use forebay_numbers::activation::Activation;
 use forebay_numbers::panel::PANEL_ROWS;
 
 use crate::fault::DeviceFault;
-use crate::job::{DeviceJob, FfnCluster, PanelRange, Work};
-use crate::shaders::Sink;
+use crate::job::{Activated, DeviceJob, FfnCluster, PanelRange, Work};
+use crate::shaders::{BIASES, Sink, WEIGHTS};
 
 use super::buffers::{Buffers, Use};
 use super::context::Context;
 use super::pipelines::Pipelines;
-use super::tokens::RECORD;
+use super::tokens::{RECORD, is_in_range};
 
 /// Bytes from one pass's numbers to the next's: no device wants more.
 const PARAMS_STRIDE: usize = 256;
@@ -35,6 +35,9 @@ struct Numbers {
     n_blocks: usize,
     width: usize,
     n_entries: usize,
+    extras: u32,
+    alpha: f32,
+    limit: f32,
 }
 
 /// All that a job needs on the device.
@@ -51,6 +54,56 @@ pub(super) struct Passes {
 
 /// Bytes of the mark, which comes back behind the results.
 pub(super) const MARK_BYTES: u64 = 4;
+
+/// What a share is made from.
+struct Ffn<'a> {
+    clusters: &'a [FfnCluster],
+    activation: Activation,
+    biases: &'a [Vec<f32>; 2],
+    weights: &'a [f32],
+}
+
+impl Ffn<'_> {
+    fn neurons(&self) -> usize {
+        self.clusters
+            .iter()
+            .map(|cluster| cluster.gate.n_rows)
+            .sum()
+    }
+
+    /// The shader's `extras`: their bytes, and which there are.
+    fn extras(&self, n_tokens: usize) -> Result<(Vec<u8>, u32), DeviceFault> {
+        let mut numbers: Vec<f32> = self.biases.concat();
+        let mut which = if numbers.is_empty() { 0 } else { BIASES };
+        if !self.weights.is_empty() {
+            which |= WEIGHTS;
+            // Of each block of a cluster.
+            for (cluster, weights) in self.clusters.iter().zip(self.weights.chunks(n_tokens)) {
+                numbers.extend(weights.repeat(cluster.gate.n_rows / 32));
+            }
+        }
+        if !numbers.iter().all(|&number| is_in_range(number)) {
+            return Err(DeviceFault::OutOfRange);
+        }
+        let bytes = numbers.iter().flat_map(|number| number.to_le_bytes());
+        Ok((bytes.collect(), which))
+    }
+
+    /// The activation's shader and its parameters.
+    fn activated(&self) -> Result<(Activated, [f32; 2]), DeviceFault> {
+        let parameters = match self.activation {
+            Activation::ClampedSwiglu { alpha, limit } => [alpha, limit],
+            _ => [0.0; 2],
+        };
+        match Activated::of(self.activation) {
+            Some(kind) if parameters.iter().all(|&p| is_in_range(p)) => Ok((kind, parameters)),
+            _ => {
+                let problem = format!("{:?} is not computed on devices", self.activation);
+                Err(DeviceFault::BadJob(problem))
+            }
+        }
+    }
+}
 
 /// Collects the passes of a job.
 struct Builder<'a> {
@@ -97,9 +150,17 @@ impl Passes {
             Work::Share {
                 clusters,
                 activation,
+                biases,
+                weights,
                 ..
             } => {
-                let hidden = builder.hidden(clusters, *activation, &tokens)?;
+                let ffn = Ffn {
+                    clusters,
+                    activation: *activation,
+                    biases,
+                    weights,
+                };
+                let hidden = builder.hidden(&ffn, &tokens)?;
                 builder.down(clusters, job.tokens.cols(), &hidden, &results)?;
             }
         }
@@ -160,9 +221,12 @@ impl Passes {
 impl Numbers {
     fn bytes(&self) -> [u8; PARAMS_STRIDE] {
         let mut bytes = [0; PARAMS_STRIDE];
-        let numbers = [self.n_tokens, self.n_blocks, self.width, self.n_entries];
-        for (to, number) in bytes.as_chunks_mut::<4>().0.iter_mut().zip(numbers) {
-            *to = (number as u32).to_le_bytes();
+        let known = [self.n_tokens, self.n_blocks, self.width, self.n_entries];
+        let [a, b, c, d] = known.map(|number| number as u32);
+        let (alpha, limit) = (self.alpha.to_bits(), self.limit.to_bits());
+        let words = [a, b, c, d, 0, self.extras, alpha, limit];
+        for (to, word) in bytes.as_chunks_mut::<4>().0.iter_mut().zip(words) {
+            *to = word.to_le_bytes();
         }
         bytes
     }
@@ -215,7 +279,7 @@ impl Builder<'_> {
             n_tokens: self.n_tokens,
             n_blocks: first.cols / 32,
             width,
-            n_entries: 0,
+            ..Numbers::default()
         };
         self.product(first, Sink::Rows, (tokens, results, table), panels, numbers)
     }
@@ -256,32 +320,37 @@ impl Builder<'_> {
     /// Gate, Up and what is between them and Down; returns Down's input.
     fn hidden(
         &mut self,
-        clusters: &[FfnCluster],
-        activation: Activation,
+        ffn: &Ffn<'_>,
         tokens: &wgpu::Buffer,
     ) -> Result<wgpu::Buffer, DeviceFault> {
-        let width: usize = clusters.iter().map(|cluster| cluster.gate.n_rows).sum();
+        let width = ffn.neurons();
         let bytes = 4 * (self.n_tokens * width) as u64;
         let records = (width / 32 * self.n_tokens * RECORD * 4) as u64;
         let gates = self.buffers.get(self.context, Use::Gates, bytes)?;
         let ups = self.buffers.get(self.context, Use::Ups, bytes)?;
         let hidden = self.buffers.get(self.context, Use::Hidden, records)?;
-        let of_gate: Vec<_> = clusters.iter().map(|cluster| cluster.gate).collect();
-        let of_up: Vec<_> = clusters.iter().map(|cluster| cluster.up).collect();
+        let of_gate: Vec<_> = ffn.clusters.iter().map(|cluster| cluster.gate).collect();
+        let of_up: Vec<_> = ffn.clusters.iter().map(|cluster| cluster.up).collect();
         for (what, ranges, results) in
             [(Use::Panels, of_gate, &gates), (Use::UpPanels, of_up, &ups)]
         {
             let (table, _) = self.panels(what, &ranges)?;
             self.rows(&ranges, &table, width, (tokens, results))?;
         }
+        let (extras, which) = ffn.extras(self.n_tokens.max(1))?;
+        let extras = self.buffers.filled(self.context, Use::Extras, &extras)?;
+        let (kind, [alpha, limit]) = ffn.activated()?;
         let pass = Pass {
-            pipeline: self.pipelines.hidden(activation)?.clone(),
+            pipeline: self.pipelines.hidden(kind)?.clone(),
             layout: self.pipelines.hidden.clone(),
-            buffers: vec![gates, ups, hidden.clone(), self.mark.clone()],
+            buffers: vec![gates, ups, hidden.clone(), self.mark.clone(), extras],
             groups: [width / 32, self.n_tokens],
             numbers: Numbers {
                 n_tokens: self.n_tokens,
                 width,
+                extras: which,
+                alpha,
+                limit,
                 ..Numbers::default()
             },
         };
@@ -308,9 +377,9 @@ impl Builder<'_> {
         };
         let numbers = Numbers {
             n_tokens: self.n_tokens,
-            n_blocks: 0,
             width: d_model,
             n_entries: clusters.len(),
+            ..Numbers::default()
         };
         let panels = d_model.div_ceil(PANEL_ROWS);
         self.product(

@@ -1,10 +1,9 @@
 //! Compiled shaders.
 
-use forebay_numbers::activation::Activation;
 use forebay_numbers::block::BlockType;
 
-use crate::ACTIVATIONS;
 use crate::fault::DeviceFault;
+use crate::job::Activated;
 use crate::shaders::{self, Arithmetic, Sink};
 
 use super::context::Context;
@@ -18,7 +17,7 @@ pub(super) struct Pipelines {
     pub(super) products: wgpu::BindGroupLayout,
     pub(super) hidden: wgpu::BindGroupLayout,
     of_products: Vec<Product>,
-    of_hidden: Vec<(Activation, wgpu::ComputePipeline)>,
+    of_hidden: Vec<(Activated, wgpu::ComputePipeline)>,
 }
 
 /// A product of panels.
@@ -116,7 +115,7 @@ impl Pipelines {
     ) -> Result<Self, DeviceFault> {
         use Binding::{Input, Output, Params};
         let products = layout(context, &[Input, Input, Output, Params, Input, Output]);
-        let hidden = layout(context, &[Input, Input, Output, Params, Output]);
+        let hidden = layout(context, &[Input, Input, Output, Params, Output, Input]);
         let (mut of_products, mut of_hidden) = (Vec::new(), Vec::new());
         for &block in formats {
             for (sink, width) in [Sink::Rows, Sink::Down]
@@ -137,11 +136,10 @@ impl Pipelines {
             }
         }
         // Without formats there is no job.
-        for activation in ACTIVATIONS.into_iter().filter(|_| !formats.is_empty()) {
-            if let Some(text) = shaders::hidden(activation, arithmetic) {
-                let label = format!("{activation:?}");
-                of_hidden.push((activation, compile(context, &label, text, &hidden)?));
-            }
+        for activation in Activated::ALL.into_iter().filter(|_| !formats.is_empty()) {
+            let text = shaders::hidden(activation, arithmetic);
+            let label = format!("{activation:?}");
+            of_hidden.push((activation, compile(context, &label, text, &hidden)?));
         }
         Ok(Self {
             products,
@@ -180,7 +178,7 @@ impl Pipelines {
     /// It was not compiled.
     pub(super) fn hidden(
         &self,
-        activation: Activation,
+        activation: Activated,
     ) -> Result<&wgpu::ComputePipeline, DeviceFault> {
         let found = self.of_hidden.iter().find(|(a, _)| *a == activation);
         found.map(|(_, pipeline)| pipeline).ok_or_else(|| {

@@ -9,10 +9,15 @@ use crate::fault::DeviceFault;
 /// Words per block and token: 32 codes, scale, sum, and counts of both halves.
 pub(super) const RECORD: usize = 12;
 
-/// Scales with which no product or sum is subnormal or infinite, given the shaders' own limits for weights. A block of
-/// zeros has scale 0, and is fine too.
-const SCALES: RangeInclusive<f32> =
+/// Magnitudes of scales and other factors with which no product or sum is subnormal or infinite, given the shaders' own
+/// limits for weights.
+const RANGE: RangeInclusive<f32> =
     f32::from_bits((127 - 60) << 23)..=f32::from_bits((127 + 40) << 23);
+
+/// Whether the device's arithmetic with a number is the CPU's.
+pub(super) fn is_in_range(number: f32) -> bool {
+    number == 0.0 || RANGE.contains(&number.abs())
+}
 
 /// Writes the words of all tokens to `out`, which is `[n_blocks, n_tokens, RECORD]`.
 ///
@@ -24,7 +29,7 @@ pub(super) fn write(tokens: &Activations, out: &mut Vec<u8>) -> Result<(), Devic
     out.resize(tokens.cols() / 32 * n_tokens * RECORD * 4, 0);
     let records = out.as_chunks_mut::<{ 4 * RECORD }>().0;
     for block in tokens.token_blocks() {
-        if block.scale != 0.0 && !SCALES.contains(&block.scale) {
+        if !is_in_range(block.scale) {
             return Err(DeviceFault::OutOfRange);
         }
         let record = &mut records[block.block * n_tokens + block.token];

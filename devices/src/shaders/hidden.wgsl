@@ -6,6 +6,30 @@
 // As the tokens of the first product.
 @group(0) @binding(2) var<storage, read_write> hidden: array<vec4<u32>>; // [width / 32, n_tokens, 3]
 @group(0) @binding(4) var<storage, read_write> out_of_range: atomic<u32>;
+// Biases of Gate and of Up, each `[width]`, if there are any; then weights, `[width / 32, n_tokens]`, if there are any.
+@group(0) @binding(5) var<storage, read> extras: array<f32>;
+
+// A gate or an up, with its bias: `which` is 0 or 1.
+fn biased(value: f32, which: u32, neuron: u32) -> f32 {
+    if ((params.extras & BIASES) == 0u) {
+        return value;
+    }
+    return fused(value, 1.0, extras[which * params.width + neuron]);
+}
+
+// With which the block's cluster counts for the token.
+fn weighted(value: f32, block: u32, token: u32) -> f32 {
+    if ((params.extras & WEIGHTS) == 0u) {
+        return value;
+    }
+    let first = select(0u, 2u * params.width, (params.extras & BIASES) != 0u);
+    return product(value, extras[first + block * params.n_tokens + token]);
+}
+
+// Whether no activation of it is infinite.
+fn is_moderate(value: f32) -> bool {
+    return (bitcast<u32>(value) & 0x7fffffffu) <= 0x53800000u;
+}
 
 var<workgroup> values: array<f32, 32>;
 var<workgroup> codes: array<i32, 32>;
@@ -30,8 +54,14 @@ fn sum_of_half(first: u32) -> i32 {
 fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index) lane: u32) {
     let block = group.x;
     let token = group.y;
-    let at = token * params.width + 32u * block + lane;
-    let value = product(activated(gates[at]), ups[at]);
+    let neuron = 32u * block + lane;
+    let gate = biased(gates[token * params.width + neuron], 0u, neuron);
+    let up = biased(ups[token * params.width + neuron], 1u, neuron);
+    if (!is_moderate(gate) || !is_moderate(up)) {
+        atomicStore(&out_of_range, 1u);
+    }
+    let factors = activated(gate, up);
+    let value = weighted(product(factors[0], factors[1]), block, token);
     values[lane] = value;
     workgroupBarrier();
     var largest = 0u;

@@ -2,9 +2,10 @@
 
 use std::fmt::Write;
 
-use forebay_numbers::activation::Activation;
 use forebay_numbers::block::{BlockType, MXFP4_VALUES};
 use forebay_numbers::panel::{PANEL_ROWS, PLANE_LEN};
+
+use crate::job::Activated;
 
 /// How `a * b + c` with one rounding is computed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -202,23 +203,30 @@ pub(crate) fn product(
     )
 }
 
-/// From gates and ups to the input of Down; `None` for activations other than [`crate::ACTIVATIONS`].
-pub(crate) fn hidden(activation: Activation, arithmetic: Arithmetic) -> Option<String> {
+/// Bits of the shaders' `extras`.
+pub(crate) const BIASES: u32 = 1;
+pub(crate) const WEIGHTS: u32 = 2;
+
+/// From gates and ups to the input of Down. Parameters of the activation are numbers of the job.
+pub(crate) fn hidden(activation: Activated, arithmetic: Arithmetic) -> String {
+    let gelu = include_str!("gelu_tanh.wgsl");
+    let factor = -2.0 * (2.0 / std::f32::consts::PI).sqrt();
     let activated = match activation {
-        Activation::Silu => include_str!("silu.wgsl"),
-        Activation::Relu => include_str!("relu.wgsl"),
-        _ => return None,
+        Activated::Silu => include_str!("silu.wgsl").to_owned(),
+        Activated::Relu => include_str!("relu.wgsl").to_owned(),
+        Activated::GeluTanh => gelu.replace("FACTOR", &factor.to_bits().to_string()),
+        Activated::ClampedSwiglu => include_str!("clamped_swiglu.wgsl").to_owned(),
     };
-    Some(
-        [
-            arithmetic.text(),
-            include_str!("product.wgsl"),
-            include_str!("quotient.wgsl"),
-            activated,
-            include_str!("hidden.wgsl"),
-        ]
-        .join("\n"),
-    )
+    [
+        &format!("const BIASES = {BIASES}u;\nconst WEIGHTS = {WEIGHTS}u;\n"),
+        arithmetic.text(),
+        include_str!("product.wgsl"),
+        include_str!("quotient.wgsl"),
+        include_str!("exponential.wgsl"),
+        &activated,
+        include_str!("hidden.wgsl"),
+    ]
+    .join("\n")
 }
 
 /// Roundings of products and of `fused`.

@@ -10,6 +10,11 @@ struct Params {
     n_entries: u32,
     // Always 0, which no compiler knows.
     zero: u32,
+    // What else an FFN has.
+    extras: u32,
+    // Parameters of the activation.
+    alpha: f32,
+    limit: f32,
 }
 
 @group(0) @binding(3) var<uniform> params: Params;

@@ -1,3 +1,4 @@
-fn activated(x: f32) -> f32 {
-    return select(0.0, x, x > 0.0);
+// `max(x, 0)` of the gate.
+fn activated(gate: f32, up: f32) -> vec2<f32> {
+    return vec2(select(0.0, gate, gate > 0.0), up);
 }

@@ -3,8 +3,7 @@
 use forebay_devices::gpu::{GpuDriver, GpuOptions};
 use forebay_devices::probe::{self, wall_clock};
 use forebay_devices::{
-    ACTIVATIONS, DeviceDriver, DeviceFault, DeviceJob, FORMATS, FfnCluster, PanelRange, Work,
-    on_cpu,
+    Activated, DeviceDriver, DeviceFault, DeviceJob, FORMATS, FfnCluster, PanelRange, Work, on_cpu,
 };
 use forebay_kernels::{Activations, Form, KernelTable};
 use forebay_numbers::activation::Activation;
@@ -56,6 +55,25 @@ impl Ffn {
         }
     }
 
+    /// Gives the job biases and weights, one of which is 0.
+    fn with_extras(&self, mut job: DeviceJob) -> DeviceJob {
+        let mut random = Random(3);
+        let mut numbers = |n| (0..n).map(|_| random.unit()).collect::<Vec<f32>>();
+        let n_tokens = job.tokens.n_tokens();
+        let neurons = self.clusters.iter().map(|c| c.gate.n_rows).sum();
+        if let Work::Share {
+            biases, weights, ..
+        } = &mut job.work
+        {
+            *biases = [numbers(neurons), numbers(neurons)];
+            *weights = numbers(self.clusters.len() * n_tokens);
+            if let Some(first) = weights.first_mut() {
+                *first = 0.0;
+            }
+        }
+        job
+    }
+
     fn job(
         &self,
         segment: forebay_devices::SegmentId,
@@ -68,6 +86,8 @@ impl Ffn {
             work: Work::Share {
                 clusters: self.clusters.clone(),
                 activation,
+                biases: Default::default(),
+                weights: Vec::new(),
                 out: vec![-1; tokens.n_tokens() * self.d_model],
             },
             tokens,
@@ -98,7 +118,7 @@ fn share(work: &Work) -> &[i64] {
     }
 }
 
-/// Compares a job's results with the CPU's, and returns them.
+/// Compares a job's results with the CPU's, with biases and weights and without, and returns those without.
 fn compare(
     driver: &mut GpuDriver,
     ffn: &Ffn,
@@ -106,18 +126,23 @@ fn compare(
     activation: Activation,
 ) -> Vec<i64> {
     let segment = driver.load(&ffn.bytes).unwrap();
-    let job = ffn.job(segment, tokens.clone(), activation);
-    let mut expected = ffn.job(segment, tokens.clone(), activation);
-    on_cpu::compute(&KernelTable::best(), &ffn.bytes, &mut expected).unwrap();
-    let done = probe::run(driver, job, &mut wall_clock()).unwrap();
+    let job = || ffn.job(segment, tokens.clone(), activation);
+    let mut results = Vec::new();
+    for with_extras in [true, false] {
+        let job = || match with_extras {
+            true => ffn.with_extras(job()),
+            false => job(),
+        };
+        let mut expected = job();
+        on_cpu::compute(&KernelTable::best(), &ffn.bytes, &mut expected).unwrap();
+        let done = probe::run(driver, job(), &mut wall_clock()).unwrap();
+        let what = format!("{activation:?}, extras {with_extras}");
+        assert_eq!(done.result, Ok(()), "{what}");
+        assert_eq!(share(&done.job.work), share(&expected.work), "{what}");
+        results = share(&expected.work).to_vec();
+    }
     driver.unload(segment);
-    assert_eq!(done.result, Ok(()));
-    assert_eq!(
-        share(&done.job.work),
-        share(&expected.work),
-        "{activation:?}"
-    );
-    share(&expected.work).to_vec()
+    results
 }
 
 fn open(formats: &[BlockType]) -> Option<GpuDriver> {
@@ -142,7 +167,7 @@ fn shares_of_all_formats_and_shapes_have_the_bits_of_the_cpu() {
             (vec![len; 5], 16),
         ] {
             let ffn = Ffn::new([block; 3], 3 * len, &neurons, [0.3; 3]);
-            for activation in ACTIVATIONS {
+            for activation in Activated::ALL.map(Activated::example) {
                 let tokens = tokens(n_tokens, ffn.d_model, 1.0);
                 let out = compare(&mut driver, &ffn, &tokens, activation);
                 assert!(
@@ -172,7 +197,7 @@ fn gates_of_any_size_are_activated_as_on_the_cpu() {
     // From gates near 0 to gates whose exponential is clamped on either side.
     for gate in [1e-9, 1e-4, 0.05, 1.0, 20.0, 300.0] {
         let ffn = Ffn::new([BlockType::Q8_0; 3], 64, &[64, 32], [gate, 0.2, 0.2]);
-        for activation in ACTIVATIONS {
+        for activation in Activated::ALL.map(Activated::example) {
             compare(&mut driver, &ffn, &tokens(8, 64, 2.0), activation);
         }
     }
