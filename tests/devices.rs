@@ -87,6 +87,7 @@ fn kernels_of_a_named_device_are_measured_beside_its_bounds() {
     for (kernel, bound) in [
         ("device gemv", "device read"),
         ("device gemm", "device int8"),
+        ("device ffn", "device read"),
     ] {
         let formats: Vec<_> = of(kernel).filter_map(|k| k.format).collect();
         assert_eq!(formats, ["Q4_0", "Q8_0", "Q4_K", "Q5_K", "Q6_K", "MXFP4"]);
