@@ -239,3 +239,26 @@ fn sums_beyond_fixed_point_and_tiny_hidden_values_are_left_to_the_cpu() {
     // Gates and ups of 1e-10 each: their product is too small for a scale.
     assert_eq!(result_of([1.0; 3], 1e-10), Err(DeviceFault::OutOfRange));
 }
+
+#[test]
+fn jobs_without_tokens_or_rows_are_over_at_once() {
+    let Some(mut driver) = open(&[BlockType::Q8_0]) else {
+        return;
+    };
+    let ffn = Ffn::new([BlockType::Q8_0; 3], 64, &[32], [1.0; 3]);
+    let segment = driver.load(&ffn.bytes).unwrap();
+    let share = ffn.job(segment, tokens(0, 64, 1.0), Activation::Silu);
+    let rows = |n_tokens, panels| DeviceJob {
+        work: Work::Rows {
+            panels,
+            out: Vec::new(),
+        },
+        ..ffn.job(segment, tokens(n_tokens, 64, 1.0), Activation::Silu)
+    };
+    let no_tokens = rows(0, vec![ffn.clusters[0].gate]);
+    for job in [share, no_tokens, rows(2, Vec::new())] {
+        let done = probe::run(&mut driver, job, &mut wall_clock()).unwrap();
+        assert_eq!(done.result, Ok(()));
+    }
+    compare(&mut driver, &ffn, &tokens(1, 64, 1.0), Activation::Silu);
+}
