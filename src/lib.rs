@@ -29,6 +29,8 @@ pub mod bench;
 pub mod cached;
 mod chat;
 pub mod demo;
+#[cfg(feature = "gpu")]
+pub mod devices;
 mod engine;
 mod error;
 mod in_force;

@@ -20,6 +20,7 @@ pub mod limits;
 pub mod machine;
 pub mod mounts;
 pub mod pinning;
+pub mod placement;
 pub mod plan;
 pub mod predictor_fit;
 pub mod preload;

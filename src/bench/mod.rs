@@ -7,4 +7,6 @@ pub use crate::speed::{
     BenchTest, Bound, KernelBound, KernelReport, Kernels, Phase, Spread, TestReport, UnknownTest,
     measure_kernels, random_tokens,
 };
+#[cfg(feature = "gpu")]
+pub use crate::speed::{DeviceKernels, measure_device_kernels};
 pub use ladder::{LADDER, Point, Rung, Workload, measure_point};

@@ -38,6 +38,11 @@ pub struct Bench {
     /// Also measure the compute kernels, on one core; without a model and --tests, only those.
     #[arg(long)]
     kernels: bool,
+    /// With --kernels: also measure those of this device: gpu, the first one that is not software, or gpu:N of `forebay
+    /// doctor`.
+    #[cfg(feature = "gpu")]
+    #[arg(long, value_name = "gpu[:N]", requires = "kernels")]
+    device: Option<super::device_flag::Gpu>,
     /// Measure only what `run --trace` costs: the first test, alternately with and without a trace.
     #[arg(long, conflicts_with = "kernels")]
     trace_cost: bool,
@@ -60,6 +65,17 @@ struct Report {
     tests: Vec<TestReport>,
     #[serde(skip_serializing_if = "Option::is_none")]
     kernels: Option<Vec<KernelReport>>,
+    #[cfg(feature = "gpu")]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    device: Option<DeviceNames>,
+}
+
+/// The device whose kernels were measured.
+#[cfg(feature = "gpu")]
+#[derive(Debug, Serialize)]
+struct DeviceNames {
+    name: String,
+    arithmetic: &'static str,
 }
 
 /// Results of a model's tests.
@@ -89,6 +105,8 @@ impl Bench {
                 threads: 1,
                 tests: Vec::new(),
                 kernels: None,
+                #[cfg(feature = "gpu")]
+                device: None,
             }
         } else {
             self.run_tests()?
@@ -97,11 +115,28 @@ impl Bench {
             let measured = measure_kernels(self.engine.isa, self.repetitions)?;
             report.isa = measured.isa;
             report.kernels = Some(measured.kernels);
+            #[cfg(feature = "gpu")]
+            self.device_kernels(&mut report)?;
         }
         if self.json {
             return print_json(&report);
         }
         print_text(&report.tables())
+    }
+
+    #[cfg(feature = "gpu")]
+    fn device_kernels(&self, report: &mut Report) -> anyhow::Result<()> {
+        let Some(device) = self.device else {
+            return Ok(());
+        };
+        let measured = forebay::bench::measure_device_kernels(device.0, self.repetitions)?;
+        report.device = Some(DeviceNames {
+            name: measured.device,
+            arithmetic: measured.arithmetic,
+        });
+        let kernels = report.kernels.get_or_insert_default();
+        kernels.extend(measured.kernels);
+        Ok(())
     }
 
     fn run_tests(&self) -> anyhow::Result<Report> {
@@ -138,6 +173,8 @@ impl Bench {
             threads: engine.threads(),
             tests,
             kernels: None,
+            #[cfg(feature = "gpu")]
+            device: None,
         })
     }
 
@@ -196,6 +233,10 @@ impl Report {
         }
         if let Some(kernels) = &self.kernels {
             text += &format!("kernels of {}, one core\n", self.isa);
+            #[cfg(feature = "gpu")]
+            if let Some(device) = &self.device {
+                text += &format!("and of {}, arithmetic {}\n", device.name, device.arithmetic);
+            }
             let rows: Vec<_> = kernels.iter().map(kernel_row).collect();
             text += &table(&KERNEL_COLUMNS, &rows);
         }
@@ -262,7 +303,7 @@ const KERNEL_COLUMNS: Columns<9> = [
 
 fn kernel_row(k: &KernelReport) -> Vec<String> {
     let unit = |what| {
-        if what == "memory read" {
+        if what == "memory read" || what == "device read" {
             "GB/s"
         } else {
             "GOPS"

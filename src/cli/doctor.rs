@@ -9,6 +9,7 @@ use forebay_plans::cache_dir;
 use forebay_plans::doctor::{Doctor as Examination, ExamineOptions, Finding};
 use forebay_plans::machine::{DiskProfile, MachineProfile};
 use forebay_plans::size::format_size;
+use serde::Serialize;
 
 use super::output::{print_json, print_text};
 use super::progress::thousandths;
@@ -31,12 +32,25 @@ pub struct Doctor {
     json: bool,
 }
 
+/// What is printed with `--json`.
+#[derive(Debug, Serialize)]
+struct Report {
+    #[serde(flatten)]
+    examination: Examination,
+    #[cfg(feature = "gpu")]
+    devices: Vec<forebay::devices::DeviceReport>,
+}
+
 impl Doctor {
     pub fn execute(self) -> anyhow::Result<()> {
         let mut extra = vec![uring()];
         if !self.quick {
             extra.extend(self.profile());
         }
+        #[cfg(feature = "gpu")]
+        let devices = forebay::devices::survey(!self.quick);
+        #[cfg(feature = "gpu")]
+        extra.extend(super::doctor_devices::findings(&devices));
         let examination = Examination::examine(&ExamineOptions {
             model: self.model.clone(),
             cache_dir: None,
@@ -45,7 +59,11 @@ impl Doctor {
             extra,
         });
         if self.json {
-            return print_json(&examination);
+            return print_json(&Report {
+                examination,
+                #[cfg(feature = "gpu")]
+                devices,
+            });
         }
         print_text(&format!("{examination}\n"))
     }

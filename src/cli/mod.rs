@@ -8,7 +8,11 @@ mod cache;
 mod chat;
 mod chat_flags;
 mod comparison_flags;
+#[cfg(feature = "gpu")]
+mod device_flag;
 mod doctor;
+#[cfg(feature = "gpu")]
+mod doctor_devices;
 mod draft_flag;
 mod engine_flags;
 mod eval;

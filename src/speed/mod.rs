@@ -13,6 +13,8 @@ pub(crate) mod work;
 use std::fmt;
 use std::str::FromStr;
 
+#[cfg(feature = "gpu")]
+pub use kernels::{DeviceKernels, measure_device_kernels};
 pub use kernels::{Kernels, measure_kernels};
 pub(crate) use kernels::{kernel_rate, weights};
 pub use report::{Bound, KernelBound, KernelReport, Spread, TestReport};

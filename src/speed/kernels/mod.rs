@@ -1,5 +1,7 @@
 //! How fast the kernels are on one core, each against its own bound.
 
+#[cfg(feature = "gpu")]
+mod device;
 mod products;
 
 use std::hint::black_box;
@@ -20,6 +22,9 @@ use self::products::{axpy_gathered, dot_gathered, panels, rows, rows_of_piece};
 use super::bounds::Machine;
 use super::report::{KernelBound, KernelReport, Spread};
 use crate::error::Error;
+
+#[cfg(feature = "gpu")]
+pub use self::device::{DeviceKernels, measure_device_kernels};
 
 /// Bytes of weights that kernels go through piece by piece: enough that no CPU cache holds a piece until its next turn.
 const WEIGHT_BYTES: usize = 256 << 20;

@@ -49,7 +49,7 @@ mod neon;
 #[cfg(test)]
 mod tests;
 
-pub use activations::{Activations, Form};
+pub use activations::{Activations, Form, TokenBlock};
 pub use attention::{AttendScratch, KeyOrigin, Queries, Turns};
 pub use isa::{Isa, UnknownIsa};
 pub use recurrent::DeltaRule;

@@ -335,3 +335,33 @@ fn activations_for_the_other_product_are_refused() {
     };
     table.panels(w, &x, &mut [0.0; 16], 16);
 }
+
+#[test]
+fn blocks_of_tokens_for_other_devices_are_those_of_the_definition() {
+    for (table, n_tokens) in tables()
+        .iter()
+        .flat_map(|table| [1, 3, 21].map(|n| (table, n)))
+    {
+        let cols = 96;
+        let values = Random(5).units(n_tokens * cols);
+        let mut x = Activations::new(n_tokens, cols);
+        x.load(table, Form::Panels, n_tokens, cols, &values);
+        let expected = quantised(&values);
+        let mut seen = vec![false; n_tokens * cols / 32];
+        for b in x.token_blocks() {
+            let at = b.token * cols + b.block * 32;
+            assert!(!std::mem::replace(&mut seen[at / 32], true), "twice");
+            let found = b.codes.map(|c| f64::from(b.scale) * f64::from(c));
+            assert_eq!(found, expected[at..at + 32]);
+            let counts = [0, 16].map(|h| {
+                -b.codes[h..h + 16]
+                    .iter()
+                    .map(|c| i32::from(*c))
+                    .sum::<i32>()
+            });
+            assert_eq!(b.half_counts, counts);
+            assert_eq!(b.sum, b.scale * -(counts[0] + counts[1]) as f32);
+        }
+        assert!(seen.iter().all(|seen| *seen));
+    }
+}

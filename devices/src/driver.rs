@@ -1,0 +1,43 @@
+//! The interface between the engine and a device.
+
+use crate::fault::DeviceFault;
+use crate::job::{DeviceDone, DeviceJob, SegmentId};
+
+/// A device that computes. Times are nanoseconds on the caller's clock.
+///
+/// Results have the bits of the CPU's kernels if [`probe::check`](crate::probe::check) has found no difference.
+pub trait DeviceDriver: Send {
+    /// Name for messages and statistics.
+    fn name(&self) -> &str;
+
+    /// Maximum number of jobs in flight.
+    fn capacity(&self) -> usize;
+
+    /// Copies weights to the device, and waits for that.
+    ///
+    /// # Errors
+    /// No memory for them, more than the device allows in one piece, or no device any more.
+    fn load(&mut self, bytes: &[u8]) -> Result<SegmentId, DeviceFault>;
+
+    /// Gives a segment's memory back, as soon as the jobs that use it are over. Unknown segments are ignored.
+    fn unload(&mut self, segment: SegmentId);
+
+    /// Bytes of the device's memory in use, as far as this driver has asked for them.
+    fn memory_bytes(&self) -> u64;
+
+    /// Accepts a job, without waiting. A job that cannot be done is also accepted, and completes with a fault.
+    ///
+    /// # Errors
+    /// Gives the job back when [`capacity`](Self::capacity) jobs are in flight.
+    #[expect(
+        clippy::result_large_err,
+        reason = "the job is given back, not an error"
+    )]
+    fn submit(&mut self, job: DeviceJob, now_ns: u64) -> Result<(), DeviceJob>;
+
+    /// Appends the finished jobs to `out` without waiting, and returns how many.
+    fn poll(&mut self, now_ns: u64, out: &mut Vec<DeviceDone>) -> usize;
+
+    /// Jobs accepted and not yet returned by [`poll`](Self::poll).
+    fn in_flight(&self) -> usize;
+}

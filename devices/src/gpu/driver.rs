@@ -1,0 +1,221 @@
+//! [`DeviceDriver`] of a Vulkan device.
+
+use std::collections::BTreeMap;
+
+use forebay_kernels::KernelTable;
+use forebay_numbers::block::BlockType;
+
+use crate::FORMATS;
+use crate::driver::DeviceDriver;
+use crate::fault::DeviceFault;
+use crate::job::{DeviceDone, DeviceJob, SegmentId};
+use crate::probe;
+use crate::shaders::Arithmetic;
+
+use super::adapters::Adapter;
+use super::arithmetic::{Fma, Roundings};
+use super::context::{Context, Piece};
+use super::pipelines::Pipelines;
+use super::slot::Slot;
+
+/// Triples that show how a device rounds.
+const TRIPLES: usize = 4096;
+
+/// Jobs in flight: while one is computed, the next one waits behind it.
+const SLOTS: usize = 2;
+
+/// Bytes that are copied to the device at once: the driver keeps a copy meanwhile.
+const UPLOAD: usize = 16 << 20;
+
+/// What a device is opened for.
+#[derive(Clone, Debug)]
+pub struct GpuOptions {
+    /// Formats of the weights; each takes some time to compile.
+    pub formats: Vec<BlockType>,
+    /// Bytes of the device's memory that may be used.
+    pub memory_bytes: u64,
+}
+
+impl Default for GpuOptions {
+    /// All formats, and all memory.
+    fn default() -> Self {
+        Self {
+            formats: FORMATS.to_vec(),
+            memory_bytes: u64::MAX,
+        }
+    }
+}
+
+/// A Vulkan device that is open: up to two jobs in flight, and segments in its memory.
+#[derive(Debug)]
+pub struct GpuDriver {
+    pub(super) context: Context,
+    pipelines: Pipelines,
+    arithmetic: Arithmetic,
+    slots: [Slot; SLOTS],
+    /// With their sizes as they were given.
+    segments: BTreeMap<u32, (Piece, usize)>,
+    next_segment: u32,
+}
+
+impl GpuDriver {
+    /// Opens a device and finds out with which arithmetic it has the bits of `kernels`.
+    ///
+    /// # Errors
+    /// With none, or it cannot be opened.
+    pub fn open(
+        adapter: &Adapter,
+        options: &GpuOptions,
+        kernels: &KernelTable,
+    ) -> Result<Self, DeviceFault> {
+        let mut context = Context::open(adapter, options.memory_bytes)?;
+        let roundings = Roundings::of(&mut context, Arithmetic::Native, TRIPLES)?;
+        if !roundings.products_are_exact() {
+            return Err(DeviceFault::WrongRounding {
+                wrong: roundings.total - roundings.products,
+                total: roundings.total,
+            });
+        }
+        drop(context);
+        if roundings.fma() == Fma::Fused {
+            match Self::checked(adapter, options, kernels, Arithmetic::Native) {
+                Err(DeviceFault::WrongResults { .. }) => {}
+                opened => return opened,
+            }
+        }
+        Self::checked(adapter, options, kernels, Arithmetic::Emulated)
+    }
+
+    fn checked(
+        adapter: &Adapter,
+        options: &GpuOptions,
+        kernels: &KernelTable,
+        arithmetic: Arithmetic,
+    ) -> Result<Self, DeviceFault> {
+        let mut driver = Self::with_arithmetic(adapter, options, arithmetic)?;
+        let mut clock = probe::wall_clock();
+        probe::check(&mut driver, kernels, &options.formats, &mut clock)?;
+        Ok(driver)
+    }
+
+    /// Opens a device with an arithmetic that nobody has checked, for tests and measurements.
+    ///
+    /// # Errors
+    /// It cannot be opened.
+    pub fn with_arithmetic(
+        adapter: &Adapter,
+        options: &GpuOptions,
+        arithmetic: Arithmetic,
+    ) -> Result<Self, DeviceFault> {
+        let context = Context::open(adapter, options.memory_bytes)?;
+        let pipelines = Pipelines::new(&context, &options.formats, arithmetic)?;
+        Ok(Self {
+            context,
+            pipelines,
+            arithmetic,
+            slots: Default::default(),
+            segments: BTreeMap::new(),
+            next_segment: 0,
+        })
+    }
+
+    /// How sums are rounded once.
+    pub fn arithmetic(&self) -> Arithmetic {
+        self.arithmetic
+    }
+
+    /// How the device rounds by itself, in `n` cases; with the emulated arithmetic, how that rounds.
+    ///
+    /// # Errors
+    /// The device fails.
+    pub fn roundings(
+        &mut self,
+        arithmetic: Arithmetic,
+        n: usize,
+    ) -> Result<Roundings, DeviceFault> {
+        Roundings::of(&mut self.context, arithmetic, n)
+    }
+
+    /// Gives up the device at once, with all its memory. Jobs in flight and later ones end as lost.
+    pub fn close(&mut self) {
+        self.context.lose("it was closed");
+        self.context.device.destroy();
+    }
+
+    fn upload(&mut self, buffer: &wgpu::Buffer, bytes: &[u8]) -> Result<(), DeviceFault> {
+        for (i, part) in bytes.chunks(UPLOAD).enumerate() {
+            let at = (i * UPLOAD) as u64;
+            let queue = &self.context.queue;
+            let (words, rest) = part.as_chunks::<4>();
+            self.context.guarded(part.len() as u64, |_| {
+                queue.write_buffer(buffer, at, words.as_flattened());
+                if !rest.is_empty() {
+                    let mut last = [0; 4];
+                    last[..rest.len()].copy_from_slice(rest);
+                    queue.write_buffer(buffer, at + 4 * words.len() as u64, &last);
+                }
+                queue.submit([]);
+            })?;
+            self.context.finish()?;
+        }
+        Ok(())
+    }
+}
+
+impl DeviceDriver for GpuDriver {
+    fn name(&self) -> &str {
+        &self.context.name
+    }
+
+    fn capacity(&self) -> usize {
+        SLOTS
+    }
+
+    fn load(&mut self, bytes: &[u8]) -> Result<SegmentId, DeviceFault> {
+        let usage = wgpu::BufferUsages::COPY_DST | wgpu::BufferUsages::STORAGE;
+        let piece = self.context.piece(bytes.len() as u64, usage)?;
+        let buffer = piece.buffer.clone();
+        if let Err(fault) = self.upload(&buffer, bytes) {
+            self.context.free(piece);
+            return Err(fault);
+        }
+        let id = self.next_segment;
+        self.next_segment += 1;
+        self.segments.insert(id, (piece, bytes.len()));
+        Ok(SegmentId(id))
+    }
+
+    fn unload(&mut self, segment: SegmentId) {
+        if let Some((piece, _)) = self.segments.remove(&segment.0) {
+            self.context.free(piece);
+        }
+    }
+
+    fn memory_bytes(&self) -> u64 {
+        self.context.used()
+    }
+
+    fn submit(&mut self, job: DeviceJob, now_ns: u64) -> Result<(), DeviceJob> {
+        let Some(slot) = self.slots.iter_mut().find(|slot| slot.is_free()) else {
+            return Err(job);
+        };
+        let segment = self.segments.get(&job.segment.0);
+        let segment = segment.map(|(piece, bytes)| (&piece.buffer, *bytes));
+        slot.start(&mut self.context, &self.pipelines, segment, job, now_ns);
+        Ok(())
+    }
+
+    fn poll(&mut self, now_ns: u64, out: &mut Vec<DeviceDone>) -> usize {
+        // A device that is gone says so by its callback.
+        let _ = self.context.device.poll(wgpu::PollType::Poll);
+        let before = out.len();
+        for slot in &mut self.slots {
+            out.extend(slot.finish(&mut self.context, now_ns));
+        }
+        out.len() - before
+    }
+
+    fn in_flight(&self) -> usize {
+        self.slots.iter().filter(|slot| !slot.is_free()).count()
+    }
+}

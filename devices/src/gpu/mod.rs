@@ -1,0 +1,22 @@
+//! Vulkan devices, through wgpu.
+//!
+//! Shaders have the CPU's bits only where two things hold that no standard promises; both are probed when a device is
+//! opened (`docs/devices.md`).
+
+mod adapters;
+mod arithmetic;
+mod buffers;
+mod context;
+mod driver;
+mod meter;
+mod passes;
+mod pipelines;
+mod ready;
+mod slot;
+mod tokens;
+
+pub use crate::shaders::Arithmetic;
+pub use adapters::{Adapter, DeviceKind, DeviceLimits, adapters, choose};
+pub use arithmetic::{Fma, Roundings};
+pub use driver::{GpuDriver, GpuOptions};
+pub use meter::{Meter, RoundTrips};

@@ -1,0 +1,188 @@
+//! Compiled shaders.
+
+use forebay_numbers::block::BlockType;
+
+use crate::fault::DeviceFault;
+use crate::job::Activated;
+use crate::shaders::{self, Arithmetic, Sink};
+
+use super::context::Context;
+
+/// Tokens of a workgroup, the widest first; a batch takes the widest of which it fills more than half.
+const WIDTHS: [usize; 2] = [8, 1];
+
+/// The shaders of one arithmetic, with the layouts of their bindings.
+#[derive(Debug)]
+pub(super) struct Pipelines {
+    pub(super) products: wgpu::BindGroupLayout,
+    pub(super) hidden: wgpu::BindGroupLayout,
+    of_products: Vec<Product>,
+    of_hidden: Vec<(Activated, wgpu::ComputePipeline)>,
+}
+
+/// A product of panels.
+#[derive(Debug)]
+struct Product {
+    block: BlockType,
+    sink: Sink,
+    /// Tokens of a workgroup.
+    width: usize,
+    pipeline: wgpu::ComputePipeline,
+}
+
+/// A buffer in a shader's binding.
+#[derive(Clone, Copy)]
+pub(super) enum Binding {
+    /// Only read.
+    Input,
+    /// Read and written.
+    Output,
+    /// A few numbers, the same for all lanes.
+    Params,
+}
+
+/// The layout of a shader's bindings, in their order.
+pub(super) fn layout(context: &Context, bindings: &[Binding]) -> wgpu::BindGroupLayout {
+    let entries: Vec<_> = (0..)
+        .zip(bindings)
+        .map(|(binding, kind)| wgpu::BindGroupLayoutEntry {
+            binding,
+            visibility: wgpu::ShaderStages::COMPUTE,
+            ty: wgpu::BindingType::Buffer {
+                ty: match kind {
+                    Binding::Input => wgpu::BufferBindingType::Storage { read_only: true },
+                    Binding::Output => wgpu::BufferBindingType::Storage { read_only: false },
+                    Binding::Params => wgpu::BufferBindingType::Uniform,
+                },
+                has_dynamic_offset: false,
+                min_binding_size: None,
+            },
+            count: None,
+        })
+        .collect();
+    let descriptor = wgpu::BindGroupLayoutDescriptor {
+        label: None,
+        entries: &entries,
+    };
+    context.device.create_bind_group_layout(&descriptor)
+}
+
+/// Compiles the shader `text`.
+pub(super) fn compile(
+    context: &Context,
+    label: &str,
+    text: String,
+    layout: &wgpu::BindGroupLayout,
+) -> Result<wgpu::ComputePipeline, DeviceFault> {
+    let compiled = context.guarded(0, |device| {
+        let module = device.create_shader_module(wgpu::ShaderModuleDescriptor {
+            label: Some(label),
+            source: wgpu::ShaderSource::Wgsl(text.into()),
+        });
+        let layout = device.create_pipeline_layout(&wgpu::PipelineLayoutDescriptor {
+            label: None,
+            bind_group_layouts: &[Some(layout)],
+            immediate_size: 0,
+        });
+        device.create_compute_pipeline(&wgpu::ComputePipelineDescriptor {
+            label: Some(label),
+            layout: Some(&layout),
+            module: &module,
+            entry_point: Some("main"),
+            compilation_options: wgpu::PipelineCompilationOptions {
+                // Every element is written before it is read.
+                zero_initialize_workgroup_memory: false,
+                ..Default::default()
+            },
+            cache: None,
+        })
+    });
+    compiled.map_err(|fault| match fault {
+        DeviceFault::BadJob(reason) => DeviceFault::NotOpened {
+            adapter: context.name.clone(),
+            reason: format!("its driver does not take the shader of {label}: {reason}"),
+        },
+        other => other,
+    })
+}
+
+impl Pipelines {
+    /// Compiles what weights in `formats` need.
+    pub(super) fn new(
+        context: &Context,
+        formats: &[BlockType],
+        arithmetic: Arithmetic,
+    ) -> Result<Self, DeviceFault> {
+        use Binding::{Input, Output, Params};
+        let products = layout(context, &[Input, Input, Output, Params, Input, Output]);
+        let hidden = layout(context, &[Input, Input, Output, Params, Output, Input]);
+        let (mut of_products, mut of_hidden) = (Vec::new(), Vec::new());
+        for &block in formats {
+            for (sink, width) in [Sink::Rows, Sink::Down]
+                .into_iter()
+                .flat_map(|sink| WIDTHS.map(|w| (sink, w)))
+            {
+                let Some(text) = shaders::product(block, width, sink, arithmetic) else {
+                    let problem = format!("{block} is not multiplied on devices");
+                    return Err(DeviceFault::BadJob(problem));
+                };
+                let label = format!("{sink:?} of {block} x {width}");
+                of_products.push(Product {
+                    block,
+                    sink,
+                    width,
+                    pipeline: compile(context, &label, text, &products)?,
+                });
+            }
+        }
+        // Without formats there is no job.
+        for activation in Activated::ALL.into_iter().filter(|_| !formats.is_empty()) {
+            let text = shaders::hidden(activation, arithmetic);
+            let label = format!("{activation:?}");
+            of_hidden.push((activation, compile(context, &label, text, &hidden)?));
+        }
+        Ok(Self {
+            products,
+            hidden,
+            of_products,
+            of_hidden,
+        })
+    }
+
+    /// The product for a batch of `n_tokens`, and its tokens per workgroup.
+    ///
+    /// # Errors
+    /// The format was not compiled.
+    pub(super) fn product(
+        &self,
+        block: BlockType,
+        sink: Sink,
+        n_tokens: usize,
+    ) -> Result<(&wgpu::ComputePipeline, usize), DeviceFault> {
+        let fits = |p: &&Product| {
+            let enough = p.width == 1 || 2 * n_tokens > p.width;
+            p.block == block && p.sink == sink && enough
+        };
+        match self.of_products.iter().find(fits) {
+            Some(product) => Ok((&product.pipeline, product.width)),
+            None => {
+                let problem = format!("the device was opened without {block}");
+                Err(DeviceFault::BadJob(problem))
+            }
+        }
+    }
+
+    /// What makes Down's input.
+    ///
+    /// # Errors
+    /// It was not compiled.
+    pub(super) fn hidden(
+        &self,
+        activation: Activated,
+    ) -> Result<&wgpu::ComputePipeline, DeviceFault> {
+        let found = self.of_hidden.iter().find(|(a, _)| *a == activation);
+        found.map(|(_, pipeline)| pipeline).ok_or_else(|| {
+            DeviceFault::BadJob(format!("the device was opened without {activation:?}"))
+        })
+    }
+}

@@ -1,0 +1,198 @@
+//! A device that exists only in memory and in virtual time: the CPU's kernels compute its jobs, which take as long as
+//! [`Behaviour`] says, and it fails on demand.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::sync::Arc;
+
+use forebay_kernels::KernelTable;
+
+use crate::driver::DeviceDriver;
+use crate::fault::DeviceFault;
+use crate::job::{DeviceDone, DeviceJob, SegmentId, Work};
+use crate::on_cpu;
+
+/// How the device behaves.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Behaviour {
+    /// Time from the start of a job to its end, ns. Jobs run one after the other.
+    pub job_ns: u64,
+    /// The device's memory, bytes.
+    pub memory_bytes: u64,
+    /// The device is lost when this many more jobs have been submitted; the jobs in flight then are lost with it.
+    pub lost_after: Option<u64>,
+    /// In the results of every job, the last bit of the one with this number is wrong, or of the last one, if there are
+    /// fewer.
+    pub wrong_result: Option<usize>,
+}
+
+impl Behaviour {
+    /// Everything succeeds, and takes no time.
+    pub fn ideal() -> Self {
+        Self {
+            job_ns: 0,
+            memory_bytes: u64::MAX,
+            lost_after: None,
+            wrong_result: None,
+        }
+    }
+}
+
+#[derive(Debug)]
+struct Running {
+    job: DeviceJob,
+    /// Its weights, also after they were unloaded.
+    segment: Option<Arc<[u8]>>,
+    submitted_ns: u64,
+    due_ns: u64,
+}
+
+/// See the [module](self).
+#[derive(Debug)]
+pub struct SimulatedDevice {
+    kernels: KernelTable,
+    behaviour: Behaviour,
+    capacity: usize,
+    segments: BTreeMap<u32, Arc<[u8]>>,
+    next_segment: u32,
+    running: VecDeque<Running>,
+    lost: bool,
+}
+
+impl SimulatedDevice {
+    /// A device that computes with `kernels` and has at most `capacity` jobs in flight.
+    pub fn new(kernels: KernelTable, capacity: usize, behaviour: Behaviour) -> Self {
+        Self {
+            kernels,
+            behaviour,
+            capacity,
+            segments: BTreeMap::new(),
+            next_segment: 0,
+            running: VecDeque::new(),
+            lost: false,
+        }
+    }
+
+    /// Changes the behaviour, but not the times of jobs in flight.
+    pub fn set_behaviour(&mut self, behaviour: Behaviour) {
+        self.behaviour = behaviour;
+    }
+
+    /// When the next job is over, if any is in flight.
+    pub fn next_due(&self) -> Option<u64> {
+        match self.lost {
+            true => self.running.front().map(|_| 0),
+            false => self.running.front().map(|running| running.due_ns),
+        }
+    }
+
+    fn fault(&self) -> Option<DeviceFault> {
+        self.lost.then(|| DeviceFault::Lost {
+            reason: "the simulation says so".into(),
+        })
+    }
+
+    fn compute(&self, Running { job, segment, .. }: &mut Running) -> Result<(), DeviceFault> {
+        if let Some(lost) = self.fault() {
+            return Err(lost);
+        }
+        let Some(segment) = segment else {
+            return Err(DeviceFault::BadJob("there is no such segment".into()));
+        };
+        on_cpu::compute(&self.kernels, segment, job)?;
+        let Some(wrong) = self.behaviour.wrong_result else {
+            return Ok(());
+        };
+        match &mut job.work {
+            Work::Rows { out, .. } => {
+                let last = out.len().saturating_sub(1);
+                if let Some(result) = out.get_mut(wrong.min(last)) {
+                    *result = f32::from_bits(result.to_bits() ^ 1);
+                }
+            }
+            Work::Share { out, .. } => {
+                let last = out.len().saturating_sub(1);
+                if let Some(result) = out.get_mut(wrong.min(last)) {
+                    *result ^= 1;
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+impl DeviceDriver for SimulatedDevice {
+    fn name(&self) -> &str {
+        "simulated"
+    }
+
+    fn capacity(&self) -> usize {
+        self.capacity
+    }
+
+    fn load(&mut self, bytes: &[u8]) -> Result<SegmentId, DeviceFault> {
+        if let Some(lost) = self.fault() {
+            return Err(lost);
+        }
+        let left = self
+            .behaviour
+            .memory_bytes
+            .saturating_sub(self.memory_bytes());
+        if bytes.len() as u64 > left {
+            return Err(DeviceFault::OutOfMemory {
+                bytes: bytes.len() as u64,
+                left: Some(left),
+            });
+        }
+        let id = self.next_segment;
+        self.next_segment += 1;
+        self.segments.insert(id, bytes.into());
+        Ok(SegmentId(id))
+    }
+
+    fn unload(&mut self, segment: SegmentId) {
+        self.segments.remove(&segment.0);
+    }
+
+    fn memory_bytes(&self) -> u64 {
+        self.segments.values().map(|bytes| bytes.len() as u64).sum()
+    }
+
+    fn submit(&mut self, job: DeviceJob, now_ns: u64) -> Result<(), DeviceJob> {
+        if self.running.len() >= self.capacity {
+            return Err(job);
+        }
+        match &mut self.behaviour.lost_after {
+            Some(0) => self.lost = true,
+            Some(more) => *more -= 1,
+            None => {}
+        }
+        let free_ns = self.running.back().map_or(0, |running| running.due_ns);
+        self.running.push_back(Running {
+            segment: self.segments.get(&job.segment.0).cloned(),
+            job,
+            submitted_ns: now_ns,
+            due_ns: free_ns.max(now_ns) + self.behaviour.job_ns,
+        });
+        Ok(())
+    }
+
+    fn poll(&mut self, now_ns: u64, out: &mut Vec<DeviceDone>) -> usize {
+        let before = out.len();
+        while self.next_due().is_some_and(|due| due <= now_ns) {
+            let Some(mut running) = self.running.pop_front() else {
+                break;
+            };
+            let result = self.compute(&mut running);
+            out.push(DeviceDone {
+                job: running.job,
+                result,
+                elapsed_ns: now_ns.saturating_sub(running.submitted_ns),
+            });
+        }
+        out.len() - before
+    }
+
+    fn in_flight(&self) -> usize {
+        self.running.len()
+    }
+}

@@ -1,0 +1,264 @@
+//! Shares of FFNs: Gate, Up, the activation, quantising, Down and sums in fixed point.
+
+use forebay_devices::gpu::{GpuDriver, GpuOptions};
+use forebay_devices::probe::{self, wall_clock};
+use forebay_devices::{
+    Activated, DeviceDriver, DeviceFault, DeviceJob, FORMATS, FfnCluster, PanelRange, Work, on_cpu,
+};
+use forebay_kernels::{Activations, Form, KernelTable};
+use forebay_numbers::activation::Activation;
+use forebay_numbers::block::{BlockType, quantize};
+
+use super::{Matrix, Random, adapter};
+
+/// Weights of an FFN in one segment.
+struct Ffn {
+    clusters: Vec<FfnCluster>,
+    bytes: Vec<u8>,
+    d_model: usize,
+}
+
+impl Ffn {
+    /// Clusters with these numbers of neurons, and weights of about these sizes.
+    fn new(formats: [BlockType; 3], d_model: usize, neurons: &[usize], scales: [f32; 3]) -> Self {
+        let mut random = Random(neurons.len() as u64 + d_model as u64);
+        let mut bytes = Vec::new();
+        let mut add = |which: usize, n_rows, cols: usize| {
+            let block = formats[which];
+            let values: Vec<f32> = (0..n_rows * cols)
+                .map(|_| random.unit() * scales[which])
+                .collect();
+            let rows: Vec<u8> = values
+                .chunks(cols)
+                .flat_map(|row| encoded(block, row))
+                .collect();
+            let matrix = Matrix::new(block, n_rows, cols, &rows);
+            let at = bytes.len();
+            bytes.extend(&matrix.panels);
+            PanelRange {
+                block,
+                at,
+                n_rows,
+                cols,
+            }
+        };
+        let clusters = neurons.iter().map(|&n| FfnCluster {
+            gate: add(0, n, d_model),
+            up: add(1, n, d_model),
+            down: add(2, d_model, n),
+        });
+        let clusters = clusters.collect();
+        Self {
+            clusters,
+            bytes,
+            d_model,
+        }
+    }
+
+    /// Gives the job biases and weights, one of which is 0.
+    fn with_extras(&self, mut job: DeviceJob) -> DeviceJob {
+        let mut random = Random(3);
+        let mut numbers = |n| (0..n).map(|_| random.unit()).collect::<Vec<f32>>();
+        let n_tokens = job.tokens.n_tokens();
+        let neurons = self.clusters.iter().map(|c| c.gate.n_rows).sum();
+        if let Work::Share {
+            biases, weights, ..
+        } = &mut job.work
+        {
+            *biases = [numbers(neurons), numbers(neurons)];
+            *weights = numbers(self.clusters.len() * n_tokens);
+            if let Some(first) = weights.first_mut() {
+                *first = 0.0;
+            }
+        }
+        job
+    }
+
+    fn job(
+        &self,
+        segment: forebay_devices::SegmentId,
+        tokens: Activations,
+        activation: Activation,
+    ) -> DeviceJob {
+        DeviceJob {
+            id: 1,
+            segment,
+            work: Work::Share {
+                clusters: self.clusters.clone(),
+                activation,
+                biases: Default::default(),
+                weights: Vec::new(),
+                out: vec![-1; tokens.n_tokens() * self.d_model],
+            },
+            tokens,
+        }
+    }
+}
+
+fn encoded(block: BlockType, row: &[f32]) -> Vec<u8> {
+    let mut bytes = vec![0; block.row_bytes(row.len()).expect("whole blocks")];
+    quantize(block, row, &mut bytes);
+    bytes
+}
+
+fn tokens(n_tokens: usize, cols: usize, scale: f32) -> Activations {
+    let mut random = Random(9);
+    let values: Vec<f32> = (0..n_tokens * cols)
+        .map(|_| random.unit() * scale)
+        .collect();
+    let mut tokens = Activations::new(n_tokens, cols);
+    tokens.load(&KernelTable::best(), Form::Panels, n_tokens, cols, &values);
+    tokens
+}
+
+fn share(work: &Work) -> &[i64] {
+    match work {
+        Work::Share { out, .. } => out,
+        Work::Rows { .. } => unreachable!("another job"),
+    }
+}
+
+/// Compares a job's results with the CPU's, with biases and weights and without, and returns those without.
+fn compare(
+    driver: &mut GpuDriver,
+    ffn: &Ffn,
+    tokens: &Activations,
+    activation: Activation,
+) -> Vec<i64> {
+    let segment = driver.load(&ffn.bytes).unwrap();
+    let job = || ffn.job(segment, tokens.clone(), activation);
+    let mut results = Vec::new();
+    for with_extras in [true, false] {
+        let job = || match with_extras {
+            true => ffn.with_extras(job()),
+            false => job(),
+        };
+        let mut expected = job();
+        on_cpu::compute(&KernelTable::best(), &ffn.bytes, &mut expected).unwrap();
+        let done = probe::run(driver, job(), &mut wall_clock()).unwrap();
+        let what = format!("{activation:?}, extras {with_extras}");
+        assert_eq!(done.result, Ok(()), "{what}");
+        assert_eq!(share(&done.job.work), share(&expected.work), "{what}");
+        results = share(&expected.work).to_vec();
+    }
+    driver.unload(segment);
+    results
+}
+
+fn open(formats: &[BlockType]) -> Option<GpuDriver> {
+    let adapter = adapter()?;
+    let options = GpuOptions {
+        formats: formats.to_vec(),
+        ..GpuOptions::default()
+    };
+    Some(GpuDriver::open(&adapter, &options, &KernelTable::best()).unwrap())
+}
+
+#[test]
+fn shares_of_all_formats_and_shapes_have_the_bits_of_the_cpu() {
+    let Some(mut driver) = open(&FORMATS) else {
+        return;
+    };
+    for block in FORMATS {
+        let len = block.block_len();
+        for (neurons, n_tokens) in [
+            (vec![len], 1),
+            (vec![2 * len, len, 3 * len], 2),
+            (vec![len; 5], 16),
+        ] {
+            let ffn = Ffn::new([block; 3], 3 * len, &neurons, [0.3; 3]);
+            for activation in Activated::ALL.map(Activated::example) {
+                let tokens = tokens(n_tokens, ffn.d_model, 1.0);
+                let out = compare(&mut driver, &ffn, &tokens, activation);
+                assert!(
+                    out.iter().any(|v| *v > 0) && out.iter().any(|v| *v < 0),
+                    "{block}"
+                );
+            }
+        }
+    }
+}
+
+#[test]
+fn formats_may_differ_from_matrix_to_matrix() {
+    let formats = [BlockType::Q4_K, BlockType::Q5_K, BlockType::Q6_K];
+    let Some(mut driver) = open(&formats) else {
+        return;
+    };
+    let ffn = Ffn::new(formats, 512, &[256, 512], [0.1; 3]);
+    compare(&mut driver, &ffn, &tokens(5, 512, 1.0), Activation::Silu);
+}
+
+#[test]
+fn gates_of_any_size_are_activated_as_on_the_cpu() {
+    let Some(mut driver) = open(&[BlockType::Q8_0]) else {
+        return;
+    };
+    // From gates near 0 to gates whose exponential is clamped on either side.
+    for gate in [1e-9, 1e-4, 0.05, 1.0, 20.0, 300.0] {
+        let ffn = Ffn::new([BlockType::Q8_0; 3], 64, &[64, 32], [gate, 0.2, 0.2]);
+        for activation in Activated::ALL.map(Activated::example) {
+            compare(&mut driver, &ffn, &tokens(8, 64, 2.0), activation);
+        }
+    }
+}
+
+#[test]
+fn a_share_of_no_clusters_is_zero() {
+    let Some(mut driver) = open(&[BlockType::Q8_0]) else {
+        return;
+    };
+    let mut ffn = Ffn::new([BlockType::Q8_0; 3], 64, &[32], [1.0; 3]);
+    let tokens = tokens(3, 64, 1.0);
+    compare(&mut driver, &ffn, &tokens, Activation::Silu);
+    ffn.clusters.clear();
+    assert_eq!(
+        compare(&mut driver, &ffn, &tokens, Activation::Silu),
+        [0; 3 * 64]
+    );
+}
+
+#[test]
+fn sums_beyond_fixed_point_and_tiny_hidden_values_are_left_to_the_cpu() {
+    let Some(mut driver) = open(&[BlockType::Q8_0]) else {
+        return;
+    };
+    let mut result_of = |scales: [f32; 3], size| {
+        let ffn = Ffn::new([BlockType::Q8_0; 3], 64, &[32], scales);
+        let segment = driver.load(&ffn.bytes).unwrap();
+        let job = ffn.job(segment, tokens(2, 64, size), Activation::Relu);
+        let done = probe::run(&mut driver, job, &mut wall_clock());
+        done.unwrap().result
+    };
+    assert_eq!(result_of([1.0; 3], 1.0), Ok(()));
+    // Results of more than 2^30.
+    assert_eq!(
+        result_of([1e4, 1e4, 1e5], 1.0),
+        Err(DeviceFault::OutOfRange)
+    );
+    // Gates and ups of 1e-10 each: their product is too small for a scale.
+    assert_eq!(result_of([1.0; 3], 1e-10), Err(DeviceFault::OutOfRange));
+}
+
+#[test]
+fn jobs_without_tokens_or_rows_are_over_at_once() {
+    let Some(mut driver) = open(&[BlockType::Q8_0]) else {
+        return;
+    };
+    let ffn = Ffn::new([BlockType::Q8_0; 3], 64, &[32], [1.0; 3]);
+    let segment = driver.load(&ffn.bytes).unwrap();
+    let share = ffn.job(segment, tokens(0, 64, 1.0), Activation::Silu);
+    let rows = |n_tokens, panels| DeviceJob {
+        work: Work::Rows {
+            panels,
+            out: Vec::new(),
+        },
+        ..ffn.job(segment, tokens(n_tokens, 64, 1.0), Activation::Silu)
+    };
+    let no_tokens = rows(0, vec![ffn.clusters[0].gate]);
+    for job in [share, no_tokens, rows(2, Vec::new())] {
+        let done = probe::run(&mut driver, job, &mut wall_clock()).unwrap();
+        assert_eq!(done.result, Ok(()));
+    }
+    compare(&mut driver, &ffn, &tokens(1, 64, 1.0), Activation::Silu);
+}

@@ -1,0 +1,262 @@
+//! The simulated device, and what a probe and a caller see of its faults.
+
+use forebay_devices::probe::{self, check};
+use forebay_devices::simulated::{Behaviour, SimulatedDevice};
+use forebay_devices::{
+    DeviceDriver, DeviceFault, DeviceJob, FORMATS, FfnCluster, PanelRange, SegmentId, Work,
+};
+use forebay_kernels::{Activations, Form, KernelTable, WeightPanels};
+use forebay_numbers::activation::Activation;
+use forebay_numbers::block::BlockType;
+use forebay_numbers::panel::pack_panels;
+
+const COLS: usize = 64;
+const ROWS: usize = 20;
+
+/// 20 rows of Q4_0, in panels.
+fn weights() -> Vec<u8> {
+    let row_bytes = COLS / 32 * 18;
+    let rows: Vec<u8> = (0..ROWS * row_bytes)
+        .map(|i| {
+            if i % 18 == 1 {
+                0x2c
+            } else {
+                (i * 37 % 251) as u8
+            }
+        })
+        .collect();
+    let mut panels = Vec::new();
+    pack_panels(BlockType::Q4_0, &rows, row_bytes, &mut panels);
+    panels
+}
+
+fn tokens(kernels: &KernelTable, n_tokens: usize) -> Activations {
+    let values: Vec<f32> = (0..n_tokens * COLS)
+        .map(|i| (i % 13) as f32 - 6.5)
+        .collect();
+    let mut tokens = Activations::new(n_tokens, COLS);
+    tokens.load(kernels, Form::Panels, n_tokens, COLS, &values);
+    tokens
+}
+
+const RANGE: PanelRange = PanelRange {
+    block: BlockType::Q4_0,
+    at: 0,
+    n_rows: ROWS,
+    cols: COLS,
+};
+
+fn job(id: u64, segment: SegmentId) -> DeviceJob {
+    DeviceJob {
+        id,
+        segment,
+        tokens: tokens(&KernelTable::best(), 3),
+        work: Work::Rows {
+            panels: vec![RANGE],
+            out: vec![f32::NAN; 3 * ROWS],
+        },
+    }
+}
+
+fn device(behaviour: Behaviour) -> SimulatedDevice {
+    SimulatedDevice::new(KernelTable::best(), 2, behaviour)
+}
+
+/// Virtual time: every look takes 10 ns.
+fn clock() -> impl FnMut() -> u64 {
+    let mut now = 0;
+    move || {
+        now += 10;
+        now
+    }
+}
+
+#[test]
+fn jobs_have_the_results_of_the_kernels_and_take_their_time() {
+    let mut device = device(Behaviour {
+        job_ns: 100,
+        ..Behaviour::ideal()
+    });
+    let bytes = weights();
+    let segment = device.load(&bytes).unwrap();
+    assert_eq!(device.memory_bytes(), bytes.len() as u64);
+    device.submit(job(1, segment), 1000).unwrap();
+    device.submit(job(2, segment), 1010).unwrap();
+    let refused = device.submit(job(3, segment), 1020).unwrap_err();
+    assert_eq!(refused.id, 3);
+    // Weights stay until the jobs that use them are over.
+    device.unload(segment);
+    assert_eq!(device.memory_bytes(), 0);
+    let mut done = Vec::new();
+    assert_eq!(device.poll(1099, &mut done), 0);
+    assert_eq!(device.poll(1100, &mut done), 1);
+    assert_eq!((device.in_flight(), device.next_due()), (1, Some(1200)));
+    assert_eq!(device.poll(1250, &mut done), 1);
+    let times: Vec<_> = done.iter().map(|d| (d.job.id, d.elapsed_ns)).collect();
+    assert_eq!(times, [(1, 100), (2, 240)]);
+    let panels = WeightPanels {
+        block: BlockType::Q4_0,
+        bytes: &bytes,
+        n_rows: ROWS,
+    };
+    let mut expected = vec![0.0; 3 * ROWS];
+    let kernels = KernelTable::best();
+    kernels.panels(panels, &tokens(&kernels, 3), &mut expected, ROWS);
+    for done in done {
+        assert_eq!(done.result, Ok(()));
+        assert!(matches!(done.job.work, Work::Rows { out, .. } if out == expected));
+    }
+}
+
+#[test]
+fn a_lost_device_loses_its_jobs_and_all_later_ones() {
+    let mut device = device(Behaviour {
+        job_ns: 100,
+        lost_after: Some(1),
+        ..Behaviour::ideal()
+    });
+    let segment = device.load(&weights()).unwrap();
+    device.submit(job(1, segment), 0).unwrap();
+    device.submit(job(2, segment), 0).unwrap();
+    let mut done = Vec::new();
+    device.poll(1, &mut done);
+    let ids: Vec<_> = done.iter().map(|d| d.job.id).collect();
+    assert_eq!(ids, [1, 2]);
+    for done in &done {
+        assert!(matches!(done.result, Err(DeviceFault::Lost { .. })));
+    }
+    assert!(matches!(
+        device.load(&[0; 16]),
+        Err(DeviceFault::Lost { .. })
+    ));
+    device.submit(job(3, segment), 5).unwrap();
+    assert_eq!(device.poll(5, &mut done), 1);
+}
+
+#[test]
+fn weights_that_do_not_fit_are_refused_with_the_figures() {
+    let bytes = weights();
+    let mut device = device(Behaviour {
+        memory_bytes: bytes.len() as u64 + 10,
+        ..Behaviour::ideal()
+    });
+    let first = device.load(&bytes).unwrap();
+    let fault = DeviceFault::OutOfMemory {
+        bytes: bytes.len() as u64,
+        left: Some(10),
+    };
+    assert_eq!(device.load(&bytes), Err(fault.clone()));
+    assert!(fault.to_string().contains("fewer weights"), "{fault}");
+    device.unload(first);
+    assert!(device.load(&bytes).is_ok());
+}
+
+#[test]
+fn jobs_that_do_not_fit_their_weights_end_with_what_is_wrong() {
+    let mut device = device(Behaviour::ideal());
+    let segment = device.load(&weights()).unwrap();
+    let with = |change: fn(&mut PanelRange)| {
+        let mut job = job(0, segment);
+        if let Work::Rows { panels, .. } = &mut job.work {
+            change(&mut panels[0]);
+        }
+        job
+    };
+    let share = |change: fn(&mut FfnCluster), activation, room| {
+        let mut cluster = FfnCluster {
+            gate: PanelRange {
+                n_rows: 32,
+                ..RANGE
+            },
+            up: PanelRange {
+                n_rows: 32,
+                ..RANGE
+            },
+            down: PanelRange {
+                n_rows: COLS,
+                cols: 32,
+                ..RANGE
+            },
+        };
+        change(&mut cluster);
+        DeviceJob {
+            work: Work::Share {
+                clusters: vec![cluster],
+                activation,
+                biases: Default::default(),
+                weights: Vec::new(),
+                out: vec![0; room],
+            },
+            ..job(0, segment)
+        }
+    };
+    let (silu, room) = (Activation::Silu, 3 * COLS);
+    let cases = [
+        (with(|range| range.n_rows = 33), "segment has"),
+        (with(|range| range.n_rows = 19), "room for 60"),
+        (with(|range| range.cols = 32), "64"),
+        (with(|range| range.at = 2), "multiple of 4"),
+        (with(|range| range.at = 16), "segment has"),
+        (with(|range| range.at = usize::MAX - 3), "segment has"),
+        (with(|range| range.block = BlockType::Q2_K), "Q2_K"),
+        (with(|range| range.block = BlockType::Q4_K), "whole blocks"),
+        (share(|_| {}, silu, room - 1), "room for 191"),
+        (share(|_| {}, Activation::GeluErf, room), "GeluErf"),
+        (share(|c| c.up.n_rows = 31, silu, room), "31 of Up"),
+        (share(|c| c.down.n_rows = 32, silu, room), "32 of Down"),
+        (share(|c| c.gate.n_rows = 16, silu, room), "Q4_0 with 16"),
+        (share(|c| c.down.block = BlockType::F16, silu, room), "F16"),
+    ];
+    let mut extra = share(|_| {}, silu, room);
+    if let Work::Share {
+        biases, weights, ..
+    } = &mut extra.work
+    {
+        biases[0] = vec![0.0; 32];
+        *weights = vec![1.0; 2];
+    }
+    let extra = (extra, "32 and 0 biases, and 3 pairs");
+    for (job, expected) in cases.into_iter().chain([extra]) {
+        let done = probe::run(&mut device, job, &mut clock()).unwrap();
+        let fault = done.result.unwrap_err().to_string();
+        assert!(fault.contains(expected), "{fault}");
+    }
+}
+
+#[test]
+fn the_probe_accepts_the_cpus_results_and_finds_one_wrong_bit() {
+    let kernels = KernelTable::best();
+    let mut good = device(Behaviour {
+        job_ns: 1000,
+        ..Behaviour::ideal()
+    });
+    assert_eq!(check(&mut good, &kernels, &FORMATS, &mut clock()), Ok(()));
+    assert_eq!(good.memory_bytes(), 0);
+    for wrong in [0, 23, usize::MAX] {
+        let mut bad = device(Behaviour {
+            wrong_result: Some(wrong),
+            ..Behaviour::ideal()
+        });
+        let found = check(&mut bad, &kernels, &FORMATS[2..], &mut clock());
+        // In each of ten jobs.
+        assert!(
+            matches!(found, Err(DeviceFault::WrongResults { block, wrong: 10, .. }) if block == FORMATS[2]),
+            "{found:?}"
+        );
+    }
+}
+
+#[test]
+fn the_probe_gives_up_on_a_device_that_never_finishes() {
+    let mut slow = device(Behaviour {
+        job_ns: u64::MAX / 2,
+        ..Behaviour::ideal()
+    });
+    let mut now = 0;
+    let mut clock = move || {
+        now += 1_000_000_000;
+        now
+    };
+    let found = check(&mut slow, &KernelTable::best(), &FORMATS, &mut clock);
+    assert!(matches!(found, Err(DeviceFault::Stuck { .. })), "{found:?}");
+}

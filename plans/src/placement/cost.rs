@@ -1,0 +1,128 @@
+//! What an operator costs with a share of it on the device.
+
+use super::PARTS;
+use super::machine::{MachineKind, PlacementMachine, Processor, Together};
+use super::operators::Operator;
+use super::plan::Choice;
+
+/// Time in which the cores wait for each other and for the device, seconds.
+const JOIN: f64 = 8e-6;
+
+/// Part of an operator, for one processor.
+#[derive(Clone, Copy)]
+struct Part {
+    bytes: f64,
+    operations: f64,
+}
+
+impl Part {
+    fn seconds(&self, gb_per_second: f64, tops: f64) -> f64 {
+        let read = self.bytes / (gb_per_second * 1e9);
+        read.max(self.operations / (tops * 1e12))
+    }
+
+    fn on(&self, processor: &Processor) -> f64 {
+        self.seconds(processor.gb_per_second, processor.tops)
+    }
+}
+
+/// Bytes of the device's own memory that a choice takes.
+pub(super) fn memory(machine: &PlacementMachine, operator: &Operator, choice: Choice) -> f64 {
+    match machine.kind {
+        MachineKind::Discrete if choice.resident => operator.bytes * choice.part(),
+        _ => 0.0,
+    }
+}
+
+/// Whether the device can compute an operator at all.
+pub(super) fn is_possible(machine: &PlacementMachine, operator: &Operator) -> bool {
+    let device = machine.device.as_ref();
+    device.is_some_and(|device| {
+        operator
+            .formats
+            .iter()
+            .all(|&format| device.multiplies(format))
+    })
+}
+
+/// Seconds of an operator for a batch of tokens. An impossible choice takes forever.
+pub(super) fn seconds(
+    machine: &PlacementMachine,
+    operator: &Operator,
+    batch: usize,
+    choice: Choice,
+) -> f64 {
+    let f = choice.part();
+    let (bytes, operations) = (operator.bytes_of(batch), operator.operations * batch as f64);
+    let part = |f: f64| Part {
+        bytes: f * bytes,
+        operations: f * operations,
+    };
+    let cpu = part(1.0 - f);
+    if choice.share == 0 {
+        return JOIN + cpu.on(&machine.cpu);
+    }
+    let Some(device) = machine.device.filter(|_| is_possible(machine, operator)) else {
+        return f64::INFINITY;
+    };
+    let work = part(f);
+    // Boards in the CPU's memory are read at its rate, others come through the link.
+    let link = device
+        .memory
+        .map_or(machine.cpu.gb_per_second, |m| m.link_gb_per_second)
+        * 1e9;
+    let boards = batch as f64 * (operator.input_bytes + f * operator.output_bytes) / link;
+    let fixed = device.submit_us * 1e-6 + boards;
+    let copied_bytes = match device.memory {
+        Some(_) if !choice.resident => work.bytes,
+        _ => 0.0,
+    };
+    let copied = copied_bytes / link;
+    let alone = work.on(&device.processor).max(copied);
+    if choice.share == PARTS {
+        return JOIN + fixed + alone;
+    }
+    // What is copied is read from the CPU's memory, too.
+    let cpu_memory = (cpu.bytes + copied_bytes) / (machine.cpu.gb_per_second * 1e9);
+    let rates = machine.together.unwrap_or(Together {
+        cpu_gb_per_second: machine.cpu.gb_per_second,
+        device_gb_per_second: device.processor.gb_per_second,
+    });
+    let beside = cpu.seconds(rates.cpu_gb_per_second, machine.cpu.tops * machine.derate);
+    let with = work
+        .seconds(rates.device_gb_per_second, device.processor.tops)
+        .max(copied);
+    let done = both((beside, cpu.on(&machine.cpu)), (with, alone), fixed);
+    JOIN + done.max(cpu_memory)
+}
+
+/// When two processors are done that slow each other down while both work: for each, its time beside the other and its
+/// time alone. The CPU begins at once, the device after `fixed`.
+fn both((cpu, cpu_alone): (f64, f64), (device, device_alone): (f64, f64), fixed: f64) -> f64 {
+    // Parts of the CPU's work that are left when the device begins, and when the device is done.
+    let at_begin = (1.0 - fixed / cpu_alone).max(0.0);
+    let at_end = at_begin - device / cpu;
+    if at_end > 0.0 {
+        return fixed + device + at_end * cpu_alone;
+    }
+    let together = at_begin * cpu;
+    fixed + together + (1.0 - together / device) * device_alone
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_slower_one_goes_on_alone() {
+        // Both take 4 together: nothing is left.
+        assert_eq!(both((4.0, 2.0), (4.0, 2.0), 0.0), 4.0);
+        // The device is done after 2 of the CPU's 4; the other half takes 1 alone.
+        assert_eq!(both((4.0, 2.0), (2.0, 1.0), 0.0), 3.0);
+        assert_eq!(both((2.0, 1.0), (4.0, 2.0), 0.0), 3.0);
+        // The CPU has done half when the device begins; the rest takes 2 beside it, which is half of the device's.
+        assert_eq!(both((4.0, 2.0), (4.0, 2.0), 1.0), 1.0 + 2.0 + 1.0);
+        // The CPU is done before the device begins.
+        assert_eq!(both((4.0, 2.0), (4.0, 2.0), 3.0), 5.0);
+    }
+}

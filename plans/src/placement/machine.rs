@@ -1,0 +1,102 @@
+//! Machines as the placement sees them.
+
+use forebay_models::block::BlockType;
+use serde::Deserialize;
+
+/// How a device is connected.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum MachineKind {
+    /// There is none.
+    Cpu,
+    /// It shares the CPU's memory.
+    Unified,
+    /// It has its own.
+    Discrete,
+}
+
+/// A processor's speed with weights in its memory, while it works alone.
+#[derive(Clone, Copy, Debug, PartialEq, Deserialize)]
+pub struct Processor {
+    /// What it reads of weights, GB/s.
+    pub gb_per_second: f64,
+    /// 8-bit additions and multiplications that its kernels reach, 10^12 per second.
+    pub tops: f64,
+}
+
+/// A device's memory of its own.
+#[derive(Clone, Copy, Debug, PartialEq, Deserialize)]
+pub struct Memory {
+    /// Its size as far as it may be used, GB.
+    #[serde(rename = "memory_gb")]
+    pub gb: f64,
+    /// How fast weights get there, GB/s.
+    pub link_gb_per_second: f64,
+}
+
+/// A device.
+#[derive(Clone, Copy, Debug, PartialEq, Deserialize)]
+pub struct Device {
+    /// Its speed.
+    #[serde(flatten)]
+    pub processor: Processor,
+    /// Submitting a job, waiting for it and reading its results, microseconds.
+    pub submit_us: f64,
+    /// Its own memory; `None` if it shares the CPU's.
+    #[serde(flatten)]
+    pub memory: Option<Memory>,
+}
+
+impl Device {
+    /// Whether its kernels multiply weights in this format.
+    pub fn multiplies(&self, format: BlockType) -> bool {
+        use BlockType as B;
+        matches!(
+            format,
+            B::Q4_0 | B::Q8_0 | B::Q4_K | B::Q5_K | B::Q6_K | B::MXFP4
+        )
+    }
+}
+
+/// What both processors read while both do, GB/s.
+#[derive(Clone, Copy, Debug, PartialEq, Deserialize)]
+pub struct Together {
+    /// The CPU.
+    pub cpu_gb_per_second: f64,
+    /// The device.
+    pub device_gb_per_second: f64,
+}
+
+/// A CPU and perhaps a device.
+#[derive(Clone, Debug, PartialEq, Deserialize)]
+pub struct PlacementMachine {
+    /// Its name.
+    pub name: String,
+    /// How the device is connected.
+    pub kind: MachineKind,
+    /// All cores.
+    pub cpu: Processor,
+    /// The device.
+    pub device: Option<Device>,
+    /// What both read at once.
+    pub together: Option<Together>,
+    /// The CPU's part of its arithmetic speed while the device works, since they share power.
+    #[serde(default = "one")]
+    pub derate: f64,
+    /// Where the figures are from.
+    pub sources: String,
+    /// Which figures nobody has published.
+    pub assumed: String,
+}
+
+fn one() -> f64 {
+    1.0
+}
+
+/// Machines with published figures.
+///
+/// # Errors
+/// The built-in data are damaged, which a test excludes.
+pub fn published() -> Result<Vec<PlacementMachine>, serde_json::Error> {
+    serde_json::from_str(include_str!("machines.json"))
+}

@@ -1,0 +1,35 @@
+//! What to compute on the CPU and what on a device: OATO's operators with their costs, and shares of clusters instead of
+//! whole operators.
+//!
+//! ```text
+//! t_cpu    = max(bytes / B_cpu, operations / P_cpu)
+//! t_device = max(bytes / B_device, operations / P_device, [not resident] bytes / B_link) + submit + boards / B_link
+//! t(f)     = max(t_device(f), t_cpu(1 - f)) + join
+//! ```
+//!
+//! `f` is the device's share of an operator's clusters, in sixteenths. While both work, memory is read at the rates that
+//! were measured together; when one has finished, the other goes on alone. Weights that are not resident are copied
+//! while those before them are computed, and take their part of the CPU's memory's rate. Every operator takes its input from the CPU and brings its results back: norms,
+//! attention and the exchange are there, so what the operators before and after it do does not matter.
+//!
+//! A device that shares the CPU's memory needs no place for weights, so every operator is planned for itself. Otherwise
+//! weights compete for the device's memory: a price per byte is raised until those fit that gain most per byte.
+//!
+//! No engine uses this yet. `docs/devices.md` has the table that the tests keep true.
+
+mod baselines;
+mod cost;
+mod machine;
+mod operators;
+mod plan;
+
+pub use baselines::{everything_on_the_cpu, everything_on_the_device, oato};
+pub use machine::{Device, MachineKind, Memory, PlacementMachine, Processor, Together, published};
+pub use operators::Operator;
+pub use plan::{Choice, Explanation, Placement, break_even};
+
+/// Parts of an operator's clusters: shares are counted in these.
+pub const PARTS: u8 = 16;
+
+#[cfg(test)]
+mod tests;

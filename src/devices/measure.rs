@@ -1,0 +1,118 @@
+//! Measures devices, beside the CPU.
+
+use std::thread;
+use std::time::{Duration, Instant};
+
+use forebay_devices::gpu::{Adapter, DeviceKind, GpuDriver, GpuOptions, Meter, adapters};
+use forebay_plans::topology::Topology;
+use forebay_stages::kernels::KernelTable;
+
+use super::report::{BitIdentical, DeviceReport, DeviceSpeed, Together};
+use crate::speed::bounds::Machine;
+use crate::speed::{Spread, weights};
+
+/// Memory that a device reads: more than its caches hold. Software takes longer, and has the CPU's caches.
+const READ_BYTES: u64 = 256 << 20;
+const SOFTWARE_BYTES: u64 = 64 << 20;
+/// Time of a measurement, and of that of both together.
+const TIME: Duration = Duration::from_millis(200);
+const TOGETHER: Duration = Duration::from_millis(400);
+/// Measurements of the CPU alone.
+const CPU_RUNS: usize = 5;
+/// Smallest jobs.
+const TRIPS: usize = 200;
+/// Bytes that a core reads in one call.
+const PIECE_BYTES: usize = 1 << 20;
+
+/// All devices; with `measure`, whether they have the CPU's bits and how fast they are, which takes a few seconds for
+/// each. What goes wrong is part of the report.
+pub fn survey(measure: bool) -> Vec<DeviceReport> {
+    let mut reports = Vec::new();
+    for (index, adapter) in adapters().into_iter().enumerate() {
+        let mut report = DeviceReport::of(index, &adapter);
+        if measure {
+            examine(&adapter, &mut report);
+        }
+        reports.push(report);
+    }
+    reports
+}
+
+fn examine(adapter: &Adapter, report: &mut DeviceReport) {
+    let start = Instant::now();
+    match GpuDriver::open(adapter, &GpuOptions::default(), &KernelTable::best()) {
+        Ok(driver) => {
+            report.open_ms = Some(start.elapsed().as_secs_f64() * 1e3);
+            report.bit_identical = Some(driver.arithmetic().into());
+        }
+        Err(fault) => {
+            report.bit_identical = Some(BitIdentical::No);
+            report.problem = Some(fault.to_string());
+        }
+    }
+    match speed(adapter) {
+        Ok(speed) => report.speed = Some(speed),
+        Err(problem) => {
+            report.problem.get_or_insert(problem);
+        }
+    }
+}
+
+fn speed(adapter: &Adapter) -> Result<DeviceSpeed, String> {
+    let cores = Topology::read()
+        .and_then(|topology| topology.compute_cores(None))
+        .map_err(|e| e.to_string())?;
+    let machine = Machine {
+        kernels: KernelTable::best(),
+        cores: &cores,
+    };
+    let memory = weights().map_err(|e| e.to_string())?;
+    let parts: Vec<Vec<&[u8]>> = memory
+        .chunks(memory.len() / cores.len().max(1))
+        .map(|part| part.chunks(PIECE_BYTES).collect())
+        .collect();
+    let cpu = || machine.read(&parts) / 1e9;
+    let alone: Vec<f64> = (0..CPU_RUNS).map(|_| cpu()).collect();
+    let bytes = match adapter.kind() {
+        DeviceKind::Software => SOFTWARE_BYTES,
+        _ => READ_BYTES,
+    };
+    let mut meter = Meter::open(adapter, bytes).map_err(|e| e.to_string())?;
+    let device = meter.read_rate(TIME).map_err(|e| e.to_string())?;
+    let (beside, together) = both(&mut meter, cpu)?;
+    let int8 = meter.int8_rate(TIME).map_err(|e| e.to_string())?;
+    let trips = meter.round_trips(TRIPS).map_err(|e| e.to_string())?;
+    let readback = meter.readback_rate().map_err(|e| e.to_string())?;
+    Ok(DeviceSpeed {
+        cpu_gb_per_second: Spread::of(&alone).median,
+        device_gb_per_second: device / 1e9,
+        together: Together {
+            cpu_gb_per_second: beside,
+            device_gb_per_second: together,
+        },
+        cpu_int8_gops: machine.int8() / 1e9,
+        device_int8_gops: int8 / 1e9,
+        submit_and_wait_us: trips.median.as_secs_f64() * 1e6,
+        submit_and_wait_p99_us: trips.p99.as_secs_f64() * 1e6,
+        readback_gb_per_second: readback / 1e9,
+    })
+}
+
+/// What the CPU and the device read while both do, GB/s.
+fn both(meter: &mut Meter, cpu: impl Fn() -> f64) -> Result<(f64, f64), String> {
+    let (beside, device) = thread::scope(|scope| {
+        let device = scope.spawn(|| meter.read_rate(TOGETHER));
+        let mut beside = vec![cpu()];
+        while !device.is_finished() {
+            beside.push(cpu());
+        }
+        // The device may have finished before the last one did.
+        if beside.len() > 1 {
+            beside.pop();
+        }
+        (beside, device.join())
+    });
+    let device = device.map_err(|_| "the measurement of the device failed".to_owned())?;
+    let device = device.map_err(|fault| fault.to_string())?;
+    Ok((Spread::of(&beside).median, device / 1e9))
+}
