@@ -38,7 +38,10 @@ pub fn with_limit(command: &Command, limit: &str) -> Command {
     let mut limited = Command::new("sh");
     limited
         .arg("-c")
-        .arg(format!("ulimit {limit}; exec \"$0\" \"$@\""))
+        // Files that this process was started with would count, too.
+        .arg(format!(
+            "exec 3>&- 4>&- 5>&- 6>&- 7>&- 8>&- 9>&-; ulimit {limit}; exec \"$0\" \"$@\""
+        ))
         .arg(command.get_program())
         .args(command.get_args());
     for (name, value) in command.get_envs() {
