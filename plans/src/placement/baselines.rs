@@ -2,7 +2,7 @@
 
 use super::PARTS;
 use super::cost::{is_possible, memory};
-use super::machine::{MachineKind, PlacementMachine};
+use super::machine::PlacementMachine;
 use super::operators::Operator;
 use super::plan::{Choice, Placement};
 
@@ -17,8 +17,7 @@ pub fn everything_on_the_cpu(
     operators: &[Operator],
     batch: usize,
 ) -> Placement {
-    let choices = vec![Choice::default(); operators.len()];
-    Placement::of(machine, operators, batch, choices)
+    Placement::without_device(machine, operators, batch)
 }
 
 /// Every operator that the device can compute, resident as long as there is room, then copied each time.
@@ -109,10 +108,7 @@ fn greedy(
     order.sort_by(|a, b| b.1.total_cmp(&a.1));
     let (mut left, mut chosen) = (FILLED * room(machine), vec![false; operators.len()]);
     for (i, _) in order {
-        let needed = match machine.kind {
-            MachineKind::Discrete => operators[i].bytes,
-            _ => 0.0,
-        };
+        let needed = memory(machine, &operators[i], ON_DEVICE);
         if needed <= left {
             left -= needed;
             chosen[i] = true;
@@ -123,7 +119,5 @@ fn greedy(
 
 /// Seconds of bringing an operator's input there.
 fn transfer(machine: &PlacementMachine, operator: &Operator, batch: usize) -> f64 {
-    let memory = machine.device.and_then(|device| device.memory);
-    let link = memory.map_or(machine.cpu.gb_per_second, |m| m.link_gb_per_second) * 1e9;
-    batch as f64 * operator.input_bytes / link
+    batch as f64 * operator.input_bytes / machine.link()
 }

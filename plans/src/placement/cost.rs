@@ -66,11 +66,7 @@ pub(super) fn seconds(
         return f64::INFINITY;
     };
     let work = part(f);
-    // Boards in the CPU's memory are read at its rate, others come through the link.
-    let link = device
-        .memory
-        .map_or(machine.cpu.gb_per_second, |m| m.link_gb_per_second)
-        * 1e9;
+    let link = machine.link();
     let boards = batch as f64 * (operator.input_bytes + f * operator.output_bytes) / link;
     let fixed = device.submit_us * 1e-6 + boards;
     let copied_bytes = match device.memory {

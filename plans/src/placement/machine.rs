@@ -89,6 +89,15 @@ pub struct PlacementMachine {
     pub assumed: String,
 }
 
+impl PlacementMachine {
+    /// How fast inputs, results and copied weights go to and from the device, bytes per second: what is in the CPU's
+    /// memory is read at its rate.
+    pub(super) fn link(&self) -> f64 {
+        let memory = self.device.and_then(|device| device.memory);
+        memory.map_or(self.cpu.gb_per_second, |m| m.link_gb_per_second) * 1e9
+    }
+}
+
 fn one() -> f64 {
     1.0
 }

@@ -63,11 +63,24 @@ impl Placement {
         }
     }
 
+    /// Nothing on the device.
+    pub(super) fn without_device(
+        machine: &PlacementMachine,
+        operators: &[Operator],
+        batch: usize,
+    ) -> Self {
+        Self::of(
+            machine,
+            operators,
+            batch,
+            vec![Choice::default(); operators.len()],
+        )
+    }
+
     /// The plan for a batch: the fastest placement, or nothing on the device if that gains less than 2%.
     pub fn plan(machine: &PlacementMachine, operators: &[Operator], batch: usize) -> Self {
         let plan = Self::fastest(machine, operators, batch);
-        let without = vec![Choice::default(); operators.len()];
-        let without = Self::of(machine, operators, batch, without);
+        let without = Self::without_device(machine, operators, batch);
         match plan.seconds * GAIN < without.seconds {
             true => plan,
             false => without,
