@@ -16,6 +16,7 @@ use super::activations::Activations;
 use super::fixed::fold_each;
 use super::formats::Float;
 use super::panel_formats::{GROUPS, PanelFormat};
+use super::prefetch::AHEAD;
 use super::simd::{Kernel, Simd, store_part, unrolled};
 use super::tokens::{BLOCK, PanelTokens, Piece};
 use super::weights::WeightPanels;
@@ -177,7 +178,7 @@ impl<F: PanelFormat> Product for Quantised<F> {
     ) -> [S::F; T] {
         let mut sums = [s.zero(); T];
         for (i, tile) in panel.bytes.chunks_exact(F::TILE).enumerate() {
-            prefetch(s, &tile[..F::PLANES], panel.ahead);
+            prefetch_for::<S, F, T>(s, &tile[..F::PLANES], panel.ahead);
             let heads = F::heads(s, tile);
             let first = i * F::BLOCKS;
             if F::BLOCKS == 1 || T == 1 {
@@ -212,6 +213,18 @@ fn prefetch<S: Simd>(s: S, bytes: &[u8], ahead: usize) {
     }
 }
 
+/// The same for single tokens. With more of them, arithmetic is the bound, and what matters is what the compiler makes of
+/// the loop: with requests at a distance that it knows, products of K formats are 3 to 5% faster on Zen 4 than with none,
+/// the others 3 to 10% slower.
+#[inline(always)]
+fn prefetch_for<S: Simd, F: PanelFormat, const T: usize>(s: S, bytes: &[u8], ahead: usize) {
+    if T == 1 {
+        prefetch(s, bytes, ahead);
+    } else if F::BLOCKS > 1 {
+        prefetch(s, bytes, AHEAD);
+    }
+}
+
 /// Adds the products of block `b` of a tile, which is block `i` of the tokens.
 #[inline(always)]
 fn block<S: Simd, F: PanelFormat, const T: usize>(
@@ -223,7 +236,7 @@ fn block<S: Simd, F: PanelFormat, const T: usize>(
     sums: &mut [S::F; T],
 ) {
     let planes = &tile[F::PLANES + b * F::BITS * 64..][..F::BITS * 64];
-    prefetch(s, planes, ahead);
+    prefetch_for::<S, F, T>(s, planes, ahead);
     let codes = F::codes(s, planes);
     let (scales, mins) = F::scales(s, tile, heads, b);
     if F::HALVES {
