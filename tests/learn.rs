@@ -55,7 +55,7 @@ fn number(value: &Value, field: &str) -> f64 {
 }
 
 /// Fits predictors of rank 64 to the packed demo; returns the report.
-fn fit(model: &Path, text: &Path, flags: &[&str]) -> Value {
+fn fit(model: &Path, text: &Path, steps: &str, flags: &[&str]) -> Value {
     let report = run(support::program()
         .args([
             "fit-predictor",
@@ -65,7 +65,7 @@ fn fit(model: &Path, text: &Path, flags: &[&str]) -> Value {
             "--tokens",
             "6000",
         ])
-        .args(["--rank", "64", "--steps", "300", "--recall", "0.9"])
+        .args(["--rank", "64", "--steps", steps, "--recall", "0.9"])
         .args(["--test-pieces", "4"])
         .args(flags)
         .arg(model)
@@ -76,8 +76,17 @@ fn fit(model: &Path, text: &Path, flags: &[&str]) -> Value {
 
 #[test]
 fn a_predictor_is_fitted_stored_and_used() {
-    let (model, text) = (packed_demo("fit"), stories(6000));
-    let report = fit(&model.0, &text.0, &[]);
+    let (model, other) = (packed_demo("fit"), packed_demo("fit-before"));
+    let text = stories(6000);
+    // Fitting takes one core.
+    let (report, before) = std::thread::scope(|scope| {
+        let before = scope.spawn(|| {
+            fit(&other.0, &text.0, "0", &[]);
+            fit(&other.0, &text.0, "150", &["--before-attention"])
+        });
+        let report = fit(&model.0, &text.0, "150", &[]);
+        (report, before.join().expect("fitted, too"))
+    });
     let (recall, predicted) = (
         number(&report, "recall"),
         number(&report, "predicted_density"),
@@ -99,9 +108,8 @@ fn a_predictor_is_fitted_stored_and_used() {
     assert_eq!(exact.logits_hash, embedded.logits_hash);
     let by_default = build(support::engine(Some(&model.0)));
     assert_eq!(by_default.plan().sparsity, Sparsity::Predicted);
-    // Those that see the layer's input take their place, and are used as they were fitted.
-    let before = fit(&model.0, &text.0, &["--before-attention"]);
-    let bundle = Bundle::open(&model.0).expect("a sound file");
+    // Those that see the layer's input have taken the place of others, and are used as they were fitted.
+    let bundle = Bundle::open(&other.0).expect("a sound file");
     let mut layers = bundle.meta.network.layers.iter();
     assert!(layers.all(|layer| layer.ffn.body.predictor_before_layer));
     assert_eq!(density, number(&before, "density"), "the same neurons");
