@@ -12,6 +12,7 @@ use forebay_stages::kernels::KernelTable;
 use forebay_stages::pred::Rule;
 
 use super::builder::EngineBuilder;
+use super::device::OpenDevice;
 use super::drafts::beside::Drafting;
 use super::evaluator::Evaluator;
 use super::live_budget::LiveBudget;
@@ -42,6 +43,9 @@ pub(super) struct LaidOut {
     pub process: u64,
     /// The plan that was followed, if there was one.
     pub made: Option<Plan>,
+    /// The device, or why there is none.
+    pub device: Option<OpenDevice>,
+    pub no_device: Option<String>,
 }
 
 impl EngineBuilder {
@@ -91,14 +95,20 @@ impl EngineBuilder {
             cores,
             ..
         } = &described;
-        let mut request = self.memory_request(cores.len(), *sparsity, texts)?;
+        let (device, no_device) = self.open_device(bundle, kernels)?;
+        let mut request = self.memory_request(cores.len(), *sparsity, texts, device.as_ref())?;
         if let Some(drafting) = drafting {
             drafting.check(&described.network, &texts.0, request.drafts)?;
             request.draft_model = drafting.bytes();
         }
         self.count_wants(bundle, &mut request);
         let (request, made) = self.planned(bundle, *kernels, request)?;
-        let memory = plan(bundle, &request)?;
+        let mut memory = plan(bundle, &request)?;
+        if let Some(device) = &device {
+            let predicted = *sparsity == Sparsity::Predicted;
+            let programs = self.programs(bundle, &memory.residency, request.threads, predicted);
+            self.place_on_device(device, bundle, (&programs, *sparsity), &mut memory)?;
+        }
         if drafting.is_some() && memory.drafts == 0 {
             let problem = "this budget has no room for tokens that are run ahead; raise it or omit the model that drafts";
             return Err(Error::parameter("draft", problem));
@@ -109,6 +119,8 @@ impl EngineBuilder {
             process: request.process,
             made,
             described,
+            device,
+            no_device,
         })
     }
 
@@ -120,6 +132,8 @@ impl EngineBuilder {
             threads,
             process,
             made,
+            device,
+            no_device,
         } = laid_out;
         let Described {
             kernels,
@@ -132,7 +146,8 @@ impl EngineBuilder {
         } = described;
         let coming = memory.budget.claimed().saturating_sub(process);
         self.check_address_space(coming, threads)?;
-        let prepared = self.load(&bundle, &memory, threads, sparsity)?;
+        let mut prepared = self.load(&bundle, &memory, threads, sparsity, device)?;
+        prepared.notes.extend(no_device);
         let facts = Arc::new(Facts {
             model: self.name(),
             plan: PlanInForce::of(&Parts {
@@ -156,6 +171,7 @@ impl EngineBuilder {
             network,
             tokenizer,
             chat,
+            device: prepared.device.as_ref().map(|device| device.facts.clone()),
             budget: LiveBudget::new(
                 memory.budget.clone(),
                 &memory.residency,

@@ -124,7 +124,9 @@ impl EngineBuilder {
         self.rule(bundle, sparsity)?;
         // A running engine has it in memory as well.
         let texts = self.texts(bundle)?;
-        let mut request = self.memory_request(cores.len(), sparsity, &texts)?;
+        let (device, _) = self.open_device(bundle, &kernels)?;
+        let mut request = self.memory_request(cores.len(), sparsity, &texts, device.as_ref())?;
+        drop(device);
         if let Some(drafting) = self.drafting()? {
             drafting.check(&bundle.meta.network, &texts.0, request.drafts)?;
             request.draft_model = drafting.bytes();

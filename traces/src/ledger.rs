@@ -67,6 +67,8 @@ pub struct Bubbles {
     pub wait_barrier: f64,
     /// Waiting for the prediction of active neurons.
     pub wait_pred: f64,
+    /// Waiting for the device.
+    pub wait_device: f64,
     /// Without a token to work on.
     pub idle: f64,
 }
@@ -168,6 +170,7 @@ impl Charged {
             wait_io_updown: share(State::Stall(Reason::IoUpDown)),
             wait_barrier: share(State::Stall(Reason::Barrier)),
             wait_pred: share(State::Stall(Reason::Pred)),
+            wait_device: share(State::Stall(Reason::Device)),
             idle: share(State::Stall(Reason::Idle)),
         }
     }
@@ -189,6 +192,7 @@ impl Bubbles {
             ("wait_io_updown", self.wait_io_updown),
             ("wait_barrier", self.wait_barrier),
             ("wait_pred", self.wait_pred),
+            ("wait_device", self.wait_device),
             ("idle", self.idle),
         ]
     }
@@ -269,7 +273,7 @@ mod tests {
                 for _ in 0..200 {
                     now += random() % 100_000;
                     let state = Reason::ALL
-                        .get((random() % 6) as usize)
+                        .get((random() % 7) as usize)
                         .map_or(State::Busy, |&r| State::Stall(r));
                     ledger.enter(state, now);
                 }

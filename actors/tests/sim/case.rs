@@ -5,6 +5,7 @@ use forebay_models::bundle::{Bundle, FfnGeometry, FfnLayout};
 use forebay_models::network::Content;
 use forebay_plans::expert_cache::ExpertCachePlan;
 use forebay_plans::fewer_experts::FewerExperts;
+use forebay_plans::on_device::OnDevice;
 use forebay_plans::residency::{
     Loading, NeuronCachePlan, Pipeline, Residency, ResidencyPlan, ResidencyRequest, STREAM_WINDOW,
     Sparsity, all_pinned_bytes, assign_owners, decide, least_weight_bytes,
@@ -153,6 +154,7 @@ fn plan(
         neuron_cache: NeuronCachePlan::default(),
         expert_cache: ExpertCachePlan::default(),
         pinned_bytes: 0,
+        on_device: OnDevice::default(),
     };
     let pinned = if prompts {
         100

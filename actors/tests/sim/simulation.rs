@@ -7,6 +7,7 @@ use forebay_models::network::Content;
 use forebay_models::oracle::Oracle;
 use forebay_plans::expert_cache::ExpertCachePlan;
 use forebay_plans::fewer_experts::FewerExperts;
+use forebay_plans::on_device::OnDevice;
 use forebay_plans::residency::{
     Loading, NeuronCachePlan, Pipeline, Residency, ResidencyPlan, Sparsity,
 };
@@ -286,6 +287,7 @@ fn in_memory(model: &Model, sparsity: Sparsity) -> Result<Logits, String> {
             neuron_cache: NeuronCachePlan::default(),
             expert_cache: ExpertCachePlan::default(),
             pinned_bytes: 0,
+            on_device: OnDevice::default(),
         },
         hot_percent: 0,
         weather: Weather::calm(),

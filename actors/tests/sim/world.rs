@@ -152,6 +152,7 @@ impl World {
             observer: None,
             kernels: KernelTable::best(),
             resident: Arc::new(Resident::new(memory.resident)),
+            device: None,
             faults: FaultCell::default(),
             threads: case.threads,
             kv,

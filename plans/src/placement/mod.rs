@@ -24,7 +24,9 @@ mod operators;
 mod plan;
 
 pub use baselines::{everything_on_the_cpu, everything_on_the_device, oato};
-pub use machine::{Device, MachineKind, Memory, PlacementMachine, Processor, Together, published};
+pub use machine::{
+    Device, MachineKind, Memory, PlacementMachine, Processor, Together, multiplies, published,
+};
 pub use operators::Operator;
 pub use plan::{Choice, Explanation, Placement, break_even};
 

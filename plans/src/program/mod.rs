@@ -22,6 +22,12 @@ pub use compile::{Options, compile};
 pub enum Source {
     /// Completely in memory.
     Pinned,
+    /// In memory, and in a device's memory: the device computes it in steps that use so many of the phase's clusters on
+    /// it, else a core does.
+    Device {
+        /// Its place among the phase's clusters on the device.
+        place: u32,
+    },
     /// Gate in memory, Up and Down by neuron.
     GatePinned {
         /// Index of its first neuron among the core's cached ones.
@@ -52,6 +58,24 @@ pub enum Source {
 }
 
 impl Source {
+    /// Whether all of it is in memory.
+    pub fn is_in_memory(self) -> bool {
+        matches!(self, Self::Pinned | Self::Device { .. })
+    }
+
+    /// Its place among the phase's clusters on a device, if it is there.
+    pub fn place(self) -> Option<usize> {
+        match self {
+            Self::Device { place } => Some(place as usize),
+            _ => None,
+        }
+    }
+
+    /// Whether a device computes it in a step that uses the first `places` of the phase's clusters on it.
+    pub fn is_computed_elsewhere(self, places: u32) -> bool {
+        matches!(self, Self::Device { place } if place < places)
+    }
+
     /// Whether single neurons are read.
     pub fn is_by_neuron(self) -> bool {
         matches!(self, Self::GatePinned { .. } | Self::Neurons { .. })
@@ -61,9 +85,11 @@ impl Source {
     pub fn ordinal(self) -> Option<usize> {
         match self {
             Self::Streamed { ordinal } | Self::Preloaded { ordinal, .. } => Some(ordinal as usize),
-            Self::Pinned | Self::GatePinned { .. } | Self::Neurons { .. } | Self::Cached { .. } => {
-                None
-            }
+            Self::Pinned
+            | Self::Device { .. }
+            | Self::GatePinned { .. }
+            | Self::Neurons { .. }
+            | Self::Cached { .. } => None,
         }
     }
 
@@ -73,7 +99,9 @@ impl Source {
             Self::GatePinned { base } | Self::Neurons { base } | Self::Preloaded { base, .. } => {
                 Some(base)
             }
-            Self::Pinned | Self::Cached { .. } | Self::Streamed { .. } => None,
+            Self::Pinned | Self::Device { .. } | Self::Cached { .. } | Self::Streamed { .. } => {
+                None
+            }
         }
     }
 
@@ -437,12 +465,18 @@ impl Program {
         }
     }
 
-    /// The clusters in memory of each row phase, `[phases]`; empty for other phases.
+    /// The clusters in memory of each row phase, `[phases]`; empty for other phases. Those that a device may compute
+    /// come last, the first ones at the end.
     pub fn pinned_rows(&self) -> Vec<Vec<Item>> {
         let pinned = |phase: &Phase| match &phase.work {
             Work::Rows(rows) => {
-                let pinned = rows.items.iter().filter(|i| i.source == Source::Pinned);
-                pinned.copied().collect()
+                let pinned = rows.items.iter().filter(|i| i.source.is_in_memory());
+                let mut pinned: Vec<Item> = pinned.copied().collect();
+                pinned.sort_by_key(|item| match item.source {
+                    Source::Device { place } => u32::MAX - place,
+                    _ => 0,
+                });
+                pinned
             }
             _ => Vec::new(),
         };

@@ -1,0 +1,62 @@
+//! Opening a Vulkan device for an engine.
+
+use forebay_devices::DeviceFault;
+use forebay_devices::gpu::{DeviceKind, GpuDriver, GpuOptions, UPLOAD_BYTES, adapters, choose};
+use forebay_models::bundle::Bundle;
+use forebay_plans::cache_dir;
+use forebay_stages::kernels::KernelTable;
+
+use super::builder::EngineBuilder;
+use super::device::{DeviceChoice, DevicePlacing, OpenDevice, formats};
+use crate::devices::figures;
+use crate::memory::DeviceRequest;
+
+/// Pieces of weights that the driver keeps while they are copied.
+const PIECES: u64 = 2;
+
+impl EngineBuilder {
+    /// The device that `choice` names; `None` if any would do and there is none.
+    pub(super) fn open_gpu(
+        &self,
+        choice: DeviceChoice,
+        bundle: &Bundle,
+        kernels: &KernelTable,
+    ) -> Result<Option<OpenDevice>, DeviceFault> {
+        let index = match choice {
+            DeviceChoice::Gpu(index) => index,
+            DeviceChoice::Auto | DeviceChoice::Cpu => None,
+        };
+        let adapter = match choose(adapters(), index) {
+            Err(_) if choice == DeviceChoice::Auto => return Ok(None),
+            chosen => chosen?,
+        };
+        let placing = match &self.device_placing {
+            Some(placing) => placing.clone(),
+            None => {
+                let folder = cache_dir::prepare(self.cache.as_deref());
+                let folder = folder.map_err(|e| e.to_string());
+                let machine = folder.and_then(|folder| figures(&adapter, &folder));
+                let machine = machine.map_err(|reason| DeviceFault::NotOpened {
+                    adapter: adapter.name().to_owned(),
+                    reason,
+                })?;
+                DevicePlacing::Fastest(Box::new(machine))
+            }
+        };
+        let options = GpuOptions {
+            formats: formats(bundle),
+            ..GpuOptions::default()
+        };
+        Ok(Some(OpenDevice {
+            driver: Box::new(GpuDriver::open(&adapter, &options, kernels)?),
+            placing,
+            request: DeviceRequest {
+                staging: PIECES * UPLOAD_BYTES as u64,
+                // Unless the driver says that it has its own.
+                shares_memory: adapter.kind() != DeviceKind::Discrete,
+                ..DeviceRequest::default()
+            },
+            piece: adapter.limits().segment_bytes,
+        }))
+    }
+}
