@@ -9,7 +9,7 @@ use forebay_models::network::Content;
 
 use crate::placement;
 use crate::preload::PROMPT_TOKENS;
-use crate::program::{Item, Part, Phase, Program, Source, Work};
+use crate::program::{Board, Item, Part, Phase, Program, Source, Work};
 
 /// Neurons of a cluster that devices compute are whole blocks of this many.
 const NEURON_BLOCK: u32 = 32;
@@ -195,8 +195,9 @@ fn alike(bundle: &Bundle, phase: &Phase, item: &Item, computes_neurons: bool) ->
         (Work::Rows(rows), Content::Rows(tensor)) => {
             let matrix = &rows.matrices[usize::from(item.matrix)];
             let cols = bundle.meta.matrix(tensor)?.cols;
-            let shares_input = matrix.heads.is_none();
-            let format = multiplies(matrix.block).filter(|_| shares_input)?;
+            // A router is small, and may be in two phases: its own, and that of guesses before.
+            let fits = matrix.heads.is_none() && rows.board != Board::Router;
+            let format = multiplies(matrix.block).filter(|_| fits)?;
             Some(Alike::Rows(format, cols))
         }
         (Work::Neurons { part, .. }, content) if computes_neurons => {

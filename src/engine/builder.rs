@@ -426,9 +426,9 @@ impl EngineBuilder {
         // What happens to be in memory must not depend on drafts where the result depends on it.
         let fixed = !self.fewer.depends_on_memory();
         let drafts = self.drafts && self.observer.is_none() && fixed;
-        // One trace lane per core, one per place in the I/O queue and one of a device.
-        let others = IO_DEPTH + usize::from(device.is_some());
-        let records = self.trace_records * threads + self.trace_records / IO_LANE_SHARE * others;
+        // One trace lane per core, one of a device, and shorter ones per place in the I/O queue.
+        let long = threads + usize::from(device.is_some());
+        let records = self.trace_records * long + self.trace_records / IO_LANE_SHARE * IO_DEPTH;
         Ok(MemoryRequest {
             total: self.memory.unwrap_or(default),
             weights: self.weight_memory,

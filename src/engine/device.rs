@@ -111,11 +111,14 @@ impl EngineBuilder {
         if self.neurons.pipeline != Pipeline::Cluster {
             return Ok((None, None));
         }
-        let before = rss_now()?;
         let choice = self.device;
-        let opened = match self.own_device.take() {
+        let own = self.own_device.take();
+        if own.is_none() && choice == DeviceChoice::Cpu {
+            return Ok((None, None));
+        }
+        let before = rss_now()?;
+        let opened = match own {
             Some(driver) => self.check_own(driver, bundle, kernels).map(Some),
-            None if choice == DeviceChoice::Cpu => return Ok((None, None)),
             None => self.open_gpu(choice, bundle, kernels),
         };
         match opened {
@@ -246,6 +249,12 @@ impl EngineBuilder {
                 prompts: part(|phase| phase.prompts),
             },
         };
+        notes.push(format!(
+            "{} multiplies {:.0}% of the weights for a generated token, {:.0}% in prompts",
+            facts.name,
+            100.0 * facts.share.decode,
+            100.0 * facts.share.prompts
+        ));
         Some(LoadedDevice {
             driver,
             parts,

@@ -4,8 +4,14 @@ mod device;
 mod faults;
 
 use forebay::{
-    BlockType, DeviceChoice, Engine, EngineBuilder, PackOptions, Prompt, Request, Statistics,
+    BlockType, DeviceChoice, DevicePlacing, Engine, EngineBuilder, PackOptions, Prompt, Request,
+    Statistics,
 };
+use forebay_devices::simulated::Behaviour;
+use forebay_plans::placement::{Device, MachineKind, PlacementMachine, Processor};
+use forebay_traces::chrome::write_chrome;
+use forebay_traces::record::{Kind, Reason};
+use forebay_traces::report::Report;
 
 use crate::support::{build, build_within, engine, generate, several_at_once, tiny};
 
@@ -86,4 +92,69 @@ fn with_a_device() {
             assert_eq!(device.problem, None);
         }
     }
+}
+
+/// A device's jobs have a lane in the trace, and core 0's waits for them a cause.
+#[test]
+fn a_trace_shows_jobs_and_waits_for_them() {
+    let builder = on_threads(ON_DEVICE[1], 2).trace_records(1 << 14);
+    let slow = Behaviour {
+        job_ns: 1_000_000,
+        ..Behaviour::ideal()
+    };
+    let engine = build(device::with_behaviour(builder, 1.0, (usize::MAX, slow)).0);
+    let statistics = run(&engine);
+    let device = statistics.device.expect("a device");
+    assert!(device.busy_ms >= device.jobs as f64, "{device:?}");
+    assert!(device.waits > 0 && statistics.bubbles.wait_device > 0.1);
+    let lanes = engine.finish();
+    let lane = |name: &str| lanes.iter().find(|lane| lane.name() == name).expect(name);
+    let of = |name: &str, kind| lane(name).iter().filter(|r| r.kind == kind).count() as u64;
+    assert_eq!(of("device", Kind::Job), device.jobs);
+    assert!(of("core 0", Kind::Stall(Reason::Device)) > 0);
+    assert_eq!(of("core 1", Kind::Stall(Reason::Device)), 0);
+    let mut file = Vec::new();
+    write_chrome(&mut file, "test", &lanes).expect("a trace");
+    let folder = tempfile::tempdir().expect("a folder");
+    let path = folder.path().join("trace.json");
+    std::fs::write(&path, file).expect("a file");
+    let report = Report::read(&path).unwrap_or_else(|e| panic!("{e}"));
+    assert!(report.bubbles().wait_device > 0.0 && report.cores.len() == 2);
+}
+
+/// The plan gives a fast device the weights, and a slow one nothing.
+#[test]
+fn the_plan_uses_what_is_faster() {
+    let processor = |gb_per_second, tops| Processor {
+        gb_per_second,
+        tops,
+    };
+    let machine = |times: f64| PlacementMachine {
+        name: "test".into(),
+        kind: MachineKind::Unified,
+        cpu: processor(0.01, 0.001),
+        device: Some(Device {
+            processor: processor(0.01 * times, 0.001 * times),
+            submit_us: 10.0,
+            memory: None,
+        }),
+        together: None,
+        derate: 1.0,
+        sources: String::new(),
+        assumed: String::new(),
+    };
+    let shares = |times| {
+        let placing = DevicePlacing::Fastest(Box::new(machine(times)));
+        let (builder, _) = device::with_device(on_threads(ON_DEVICE[1], 2), 1.0);
+        let run = run(&build(builder.device_placing(placing)));
+        let notes = run.plan.notes.join("; ");
+        (run.device.map(|d| d.decode_share), notes)
+    };
+    let (fast, slow) = (shares(50.0), shares(0.01));
+    assert!(fast.0.is_some_and(|share| share > 0.3), "{fast:?}");
+    assert_eq!(slow.0, None);
+    assert!(
+        slow.1.contains("nothing is faster on simulated"),
+        "{slow:?}"
+    );
 }

@@ -125,6 +125,11 @@ impl DeviceLink {
         matches!(self.state, State::Away(_))
     }
 
+    /// Jobs that the device does not have.
+    pub fn spare(&self) -> usize {
+        usize::from(self.rows.is_some()) + usize::from(self.share.is_some())
+    }
+
     /// Most clusters of a job.
     pub fn most_items(&self) -> usize {
         self.given.capacity()
@@ -140,13 +145,16 @@ impl DeviceLink {
             return;
         }
         self.state = State::Failed;
+        if self.account.is_gone() {
+            return;
+        }
         let of_rows = matches!(frame.phase.work, Work::Rows(_));
         let spare = match of_rows {
             true => &mut self.rows,
             false => &mut self.share,
         };
         // None while the device still has one that took too long.
-        let Some(mut job) = spare.take().filter(|_| !self.account.is_gone()) else {
+        let Some(mut job) = spare.take() else {
             return;
         };
         self.sent += 1;

@@ -158,7 +158,7 @@ fn device(
         shared.boards.logits.len() / shared.network().vocab_size,
     );
     let room = JobRoom::new(&shared.bundle, steps, rank);
-    let trace = TraceLane::new("device", trace_records / IO_LANE_SHARE);
+    let trace = TraceLane::new("device", trace_records);
     let (link, lanes) = device_lanes(&device.account, room, core_0.clone(), trace);
     (Some(Box::new(link)), Some(lanes))
 }

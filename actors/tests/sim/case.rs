@@ -1,6 +1,8 @@
 //! One simulation's circumstances, drawn from its seed: model, plan, modes, disk, schedule.
 
 use forebay_actors::io::simulated::Weather;
+use forebay_actors::runtime::NeuronOptions;
+use forebay_devices::simulated::Behaviour;
 use forebay_models::bundle::{Bundle, FfnGeometry, FfnLayout};
 use forebay_models::network::Content;
 use forebay_plans::expert_cache::ExpertCachePlan;
@@ -43,6 +45,8 @@ pub struct Case {
     pub fewer: FewerExperts,
     /// How many of the next layer's experts are guessed.
     pub guesses: usize,
+    /// The device that has the clusters `plan.on_device`, if there are any.
+    pub device: Behaviour,
 }
 
 impl Case {
@@ -90,6 +94,17 @@ impl Case {
                 false => FewerExperts::default(),
             },
             guesses: random.one_of(&[0, 0, 1, 2, 8]),
+            device: Behaviour::ideal(),
+        }
+    }
+
+    /// How neurons are kept and read.
+    pub fn neurons(&self) -> NeuronOptions {
+        NeuronOptions {
+            policy: self.policy,
+            loading: self.loading,
+            pipeline: self.pipeline,
+            guesses: self.guesses,
         }
     }
 }

@@ -2,8 +2,10 @@
 
 use std::fmt::Write;
 use std::sync::Arc;
+use std::time::Duration;
 
 use forebay_actors::core::{Census, Core};
+use forebay_actors::device::DeviceParts;
 use forebay_actors::fault::FaultCell;
 use forebay_actors::io::simulated::{Medium, SimulatedDriver, Weather};
 use forebay_actors::io::{Driver, IoActor, IoLimits};
@@ -11,8 +13,9 @@ use forebay_actors::io_link::{Completions, Requests, RowLink};
 use forebay_actors::load::{load_hot_experts, load_hot_set, load_resident};
 use forebay_actors::memory::{CoreMemory, WeightMemory};
 use forebay_actors::runtime::{
-    Assembly, CoreSeed, NeuronOptions, Shared, StepTokens, Steps, predictor_rank, when_io_stops,
+    Assembly, CoreSeed, Shared, StepTokens, Steps, predictor_rank, when_io_stops,
 };
+use forebay_devices::simulated::SimulatedDevice;
 use forebay_models::bundle::HotNeuron;
 use forebay_plans::preload::SEQUENTIAL_GAIN;
 use forebay_plans::program::{Program, compile};
@@ -28,6 +31,7 @@ use forebay_stages::weights::Resident;
 use forebay_traces::record::Reason;
 
 use crate::case::Case;
+use crate::device::{self, Beside};
 use crate::generation::Batch;
 use crate::models::{CONTEXT, Model};
 use crate::random::Random;
@@ -88,6 +92,8 @@ pub struct World {
     /// `None` once it has died.
     io: Option<IoActor<SimulatedDriver, Requests, Completions>>,
     io_sleeps: bool,
+    /// The device actor; `None` without a device, or once it has ended.
+    beside: Option<Beside>,
     /// When and how the I/O actor dies: after so many of its turns.
     dies: Option<(usize, Death)>,
     /// Told when it has.
@@ -101,12 +107,7 @@ impl World {
     pub fn new(case: &Case, model: &Model, random: &mut Random) -> Self {
         let bundle = model.bundle();
         let predicted = case.sparsity == Sparsity::Predicted;
-        let neurons = NeuronOptions {
-            policy: case.policy,
-            loading: case.loading,
-            pipeline: case.pipeline,
-            guesses: case.guesses,
-        };
+        let neurons = case.neurons();
         let options = neurons.program(predicted);
         let programs: Vec<Program> = (0..case.threads)
             .map(|rank| compile(&bundle, &case.plan, rank, options))
@@ -136,6 +137,15 @@ impl World {
         load_hot_experts(&mut loader, &bundle, &hot, &programs, &mut memory.cores)
             .expect("a sound file");
         memory.gather();
+        let mut device = device::driver(&case.device);
+        let on_device = &case.plan.on_device;
+        let parts = DeviceParts::load(
+            &mut device,
+            &bundle,
+            on_device,
+            &memory.resident,
+            Duration::MAX,
+        );
         let network = &bundle.meta.network;
         let rank = predictor_rank(&bundle, predicted);
         let thresholds = vec![THRESHOLD; network.n_layers()];
@@ -152,7 +162,7 @@ impl World {
             observer: None,
             kernels: KernelTable::best(),
             resident: Arc::new(Resident::new(memory.resident)),
-            device: None,
+            device: (!on_device.is_empty()).then_some(parts.0),
             faults: FaultCell::default(),
             threads: case.threads,
             kv,
@@ -165,7 +175,8 @@ impl World {
         );
         let driver = SimulatedDriver::new(medium.clone(), case.io_depth).expect("an eventfd");
         let memory = (memory.cores, memory.rows);
-        Self::assemble(case, shared, programs, memory, driver, medium, random)
+        let drivers = (driver, device);
+        Self::assemble(case, shared, programs, memory, drivers, medium, random)
     }
 
     fn assemble(
@@ -173,7 +184,7 @@ impl World {
         shared: Arc<Shared>,
         programs: Vec<Program>,
         (memory, row_buffers): (Vec<CoreMemory>, Vec<Slot>),
-        driver: SimulatedDriver,
+        (driver, device): (SimulatedDriver, SimulatedDevice),
         medium: Medium,
         random: &mut Random,
     ) -> Self {
@@ -205,13 +216,20 @@ impl World {
             places: assembly.cores.into_iter().map(place).collect(),
             io: Some(IoActor::new(driver, requests, completions, limits)),
             io_sleeps: false,
+            beside: assembly.device.map(|lanes| Beside::new(device, lanes)),
             dies: None,
             medium,
             now_ns: 0,
             turns: 0,
             digest: 0,
             random: random.fork(),
-            weights: case.weights.clone(),
+            // The device has its turns as often as the I/O actor.
+            weights: case
+                .weights
+                .iter()
+                .chain(case.weights.last())
+                .copied()
+                .collect(),
             turn_ns: case.turn_ns,
         }
     }
@@ -255,8 +273,14 @@ impl World {
         if driver.is_some_and(|driver| !self.io_sleeps || driver.is_awake(self.now_ns)) {
             able.push(self.places.len());
         }
+        let beside = self.beside.as_ref();
+        if beside.is_some_and(|beside| beside.is_awake(self.now_ns)) {
+            able.push(self.places.len() + 1);
+        }
         if able.is_empty() {
-            let Some(due) = driver.and_then(SimulatedDriver::next_due) else {
+            let read = driver.and_then(SimulatedDriver::next_due);
+            let job = beside.and_then(Beside::next_due);
+            let Some(due) = read.into_iter().chain(job).min() else {
                 return Ok(Moved::Still);
             };
             self.now_ns = self.now_ns.max(due);
@@ -267,6 +291,7 @@ impl World {
             return Err(format!("no end after {MOST_TURNS} turns"));
         }
         let who = self.draw(&able);
+        let io = self.places.len();
         match self.places.get_mut(who) {
             Some(place) => {
                 place.sleep = None;
@@ -279,7 +304,11 @@ impl World {
                     Some(Turn::Progress) | None => {}
                 }
             }
-            None => self.io_turn()?,
+            None if who == io => self.io_turn()?,
+            None => {
+                let now = self.now_ns;
+                self.beside.take_if(|beside| !beside.turn(now));
+            }
         }
         self.now_ns += 1 + self.random.within(0..=self.turn_ns) as u64;
         let event = who as u64 ^ self.now_ns << 8;
