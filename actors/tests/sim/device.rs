@@ -1,11 +1,15 @@
 //! A device beside the simulated cores: what it has, how slow it is, and when it is lost. It is drawn apart from the
 //! rest, so that a seed means the same with it and without.
 
-use forebay_actors::device::{DeviceActor, DeviceLanes};
+use std::time::Duration;
+
+use forebay_actors::device::{DeviceActor, DeviceLanes, DeviceParts};
 use forebay_devices::simulated::{Behaviour, SimulatedDevice};
+use forebay_models::bundle::Bundle;
 use forebay_plans::on_device::{OnDevice, Room, Shares};
 use forebay_plans::program::{Program, compile};
 use forebay_plans::residency::{Pipeline, Sparsity};
+use forebay_queues::slab::Slot;
 use forebay_stages::contract::Turn;
 use forebay_stages::kernels::KernelTable;
 
@@ -47,9 +51,16 @@ pub fn draw(seed: u64, case: &mut Case, model: &Model) {
     };
 }
 
-/// The device.
-pub fn driver(behaviour: &Behaviour) -> SimulatedDevice {
-    SimulatedDevice::new(KernelTable::best(), 2, behaviour.clone())
+/// The device with its clusters, if it has any.
+pub fn load(
+    case: &Case,
+    bundle: &Bundle,
+    resident: &[Option<Slot>],
+) -> (SimulatedDevice, Option<DeviceParts>) {
+    let mut driver = SimulatedDevice::new(KernelTable::best(), 2, case.device.clone());
+    let on_device = &case.plan.on_device;
+    let (parts, _) = DeviceParts::load(&mut driver, bundle, on_device, resident, Duration::MAX);
+    (driver, (!on_device.is_empty()).then_some(parts))
 }
 
 /// The device actor, and whether it sleeps.

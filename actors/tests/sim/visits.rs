@@ -242,12 +242,9 @@ impl Visits {
             }
             let (cluster, layer) = (i as u32, entry.layer().unwrap_or(0) as u16);
             let times = |stage, layer| seen.times(stage, (layer, cluster));
-            let wrong = |stage: Stage, times: usize| {
-                let content = entry.content;
-                format!(
-                    "{content:?} cluster {cluster} of layer {layer} was at {stage:?} {times} times in {step:?}"
-                )
-            };
+            let name = || format!("{:?} cluster {cluster} of layer {layer}", entry.content);
+            let wrong =
+                |stage, times| format!("{} was at {stage:?} {times} times in {step:?}", name());
             let once = |stage, layer| match times(stage, layer) {
                 1 => Ok(1),
                 0 if self.on_device[i] => Ok(0),

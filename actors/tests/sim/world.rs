@@ -2,10 +2,8 @@
 
 use std::fmt::Write;
 use std::sync::Arc;
-use std::time::Duration;
 
 use forebay_actors::core::{Census, Core};
-use forebay_actors::device::DeviceParts;
 use forebay_actors::fault::FaultCell;
 use forebay_actors::io::simulated::{Medium, SimulatedDriver, Weather};
 use forebay_actors::io::{Driver, IoActor, IoLimits};
@@ -137,15 +135,7 @@ impl World {
         load_hot_experts(&mut loader, &bundle, &hot, &programs, &mut memory.cores)
             .expect("a sound file");
         memory.gather();
-        let mut device = device::driver(&case.device);
-        let on_device = &case.plan.on_device;
-        let parts = DeviceParts::load(
-            &mut device,
-            &bundle,
-            on_device,
-            &memory.resident,
-            Duration::MAX,
-        );
+        let (driver, device) = device::load(case, &bundle, &memory.resident);
         let network = &bundle.meta.network;
         let rank = predictor_rank(&bundle, predicted);
         let thresholds = vec![THRESHOLD; network.n_layers()];
@@ -162,7 +152,7 @@ impl World {
             observer: None,
             kernels: KernelTable::best(),
             resident: Arc::new(Resident::new(memory.resident)),
-            device: (!on_device.is_empty()).then_some(parts.0),
+            device,
             faults: FaultCell::default(),
             threads: case.threads,
             kv,
@@ -173,9 +163,9 @@ impl World {
             random.number(),
             case.weather.clone(),
         );
-        let driver = SimulatedDriver::new(medium.clone(), case.io_depth).expect("an eventfd");
+        let reader = SimulatedDriver::new(medium.clone(), case.io_depth).expect("an eventfd");
         let memory = (memory.cores, memory.rows);
-        let drivers = (driver, device);
+        let drivers = (reader, driver);
         Self::assemble(case, shared, programs, memory, drivers, medium, random)
     }
 
