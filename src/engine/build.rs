@@ -145,7 +145,7 @@ impl EngineBuilder {
             rule,
         } = described;
         let coming = memory.budget.claimed().saturating_sub(process);
-        self.check_address_space(coming, threads)?;
+        self.check_address_space(coming, threads + usize::from(device.is_some()))?;
         let mut prepared = self.load(&bundle, &memory, threads, sparsity, device)?;
         prepared.notes.extend(no_device);
         let facts = Arc::new(Facts {

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use forebay_actors::device::{DeviceParts, boards_bytes};
 use forebay_actors::runtime::predictor_rank;
-use forebay_devices::{DeviceDriver, DeviceFault, FORMATS, probe};
+use forebay_devices::{Activated, DeviceDriver, DeviceFault, FORMATS, probe};
 use forebay_models::block::BlockType;
 use forebay_models::bundle::Bundle;
 use forebay_models::network::Content;
@@ -188,7 +188,9 @@ impl EngineBuilder {
         };
         // Observers see single clusters of neurons on the cores. Other modes leave neurons out.
         let all_neurons = matches!(sparsity, Sparsity::Dense | Sparsity::Exact);
-        let computes_neurons = all_neurons && self.observer.is_none();
+        let activation = bundle.meta.network.ffn(0).activation;
+        let computes_neurons =
+            all_neurons && self.observer.is_none() && Activated::of(activation).is_some();
         let on_device = match &device.placing {
             DevicePlacing::Part(part) => {
                 let shares = Shares {

@@ -20,14 +20,17 @@ const NEW_TOKENS: usize = 24;
 /// A model for runs with a device, the format in which it is packed, and whether its neurons are in panels.
 type OnDevice = (&'static str, Option<BlockType>, bool);
 
-/// Sparse by neuron, K-quants, a table in powers of two, experts beside neurons that all tokens use, and experts with
-/// biases.
-const ON_DEVICE: [OnDevice; 5] = [
+/// Sparse by neuron, K-quants, a table in powers of two, experts beside neurons that all tokens use, experts with biases,
+/// latent attention, inputs of tokens, and delta nets.
+const ON_DEVICE: [OnDevice; 8] = [
     ("llama_relu_f16", Some(BlockType::Q8_0), false),
     ("llama_k", None, true),
     ("qwen2_mxfp4", None, true),
     ("qwen2_moe_bf16", Some(BlockType::Q8_0), true),
     ("gpt_oss_bf16_gguf", Some(BlockType::Q4_0), true),
+    ("deepseek_v2_lite_bf16", Some(BlockType::Q8_0), true),
+    ("gemma4_inputs_bf16_gguf", Some(BlockType::Q8_0), false),
+    ("qwen3_5_bf16", Some(BlockType::Q8_0), false),
 ];
 
 fn on_threads(model: OnDevice, threads: usize) -> EngineBuilder {

@@ -59,9 +59,11 @@ impl<D: DeviceDriver> DeviceActor<D> {
     /// Takes jobs, and returns those that are finished. [`Turn::Blocked`]: nothing can be done until the bell rings, or
     /// until the device has finished a job ([`Reason::Device`]). It ends when core 0 has, whatever is in flight.
     pub fn turn(&mut self, now_ns: u64) -> Turn {
-        let mut turn = Turn::Blocked(match self.driver.in_flight() {
-            0 => Reason::Idle,
-            _ => Reason::Device,
+        // Nobody waits for what a device that is given up may still finish.
+        let busy = self.driver.in_flight() > 0 && !self.lanes.account.is_gone();
+        let mut turn = Turn::Blocked(match busy {
+            true => Reason::Device,
+            false => Reason::Idle,
         });
         while let Some(job) = self.refused.take().or_else(|| self.lanes.jobs.try_recv()) {
             if self.driver.in_flight() == 0 {

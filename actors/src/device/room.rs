@@ -80,8 +80,9 @@ impl JobRoom {
     }
 }
 
-/// Bytes of the jobs for a device, in steps of `batch` tokens of which `max_logits` want logits. Predictors in use have
-/// at most `rank`.
+/// Bytes of the jobs for a device, and of places of clusters on it, in steps of `batch` tokens of which `max_logits` want
+/// logits. Predictors in use have at most `rank`.
 pub fn boards_bytes(bundle: &Bundle, (batch, max_logits): (usize, usize), rank: usize) -> usize {
-    JobRoom::new(bundle, (batch, max_logits), rank).bytes()
+    let places = size_of::<FfnCluster>() + 2 * size_of::<Item>();
+    JobRoom::new(bundle, (batch, max_logits), rank).bytes() + bundle.clusters.len() * places
 }
