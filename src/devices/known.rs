@@ -10,7 +10,7 @@ use forebay_plans::placement::{
 use serde::{Deserialize, Serialize};
 
 use super::measure::speed;
-use super::report::DeviceSpeed;
+use super::report::{DeviceReport, DeviceSpeed};
 
 /// The file in the cache folder.
 const FILE: &str = "devices.json";
@@ -27,33 +27,53 @@ struct Known {
     speed: DeviceSpeed,
 }
 
-/// The machine's figures with a device: those in `folder`, or new ones, which takes a few seconds.
+/// The machine's figures with a device, as far as they are in `folder`.
+pub(crate) fn known_figures(adapter: &Adapter, folder: &Path) -> Option<PlacementMachine> {
+    let (name, driver) = (adapter.name(), adapter.driver());
+    let known = read(folder);
+    let same = known.iter().find(|k| k.name == name && k.driver == driver);
+    same.map(|device| machine(adapter, &device.speed))
+}
+
+/// The same, measured, which takes a few seconds and some hundred MiB; kept in `folder`.
 ///
 /// # Errors
 /// The device cannot be measured.
-pub(crate) fn figures(adapter: &Adapter, folder: &Path) -> Result<PlacementMachine, String> {
-    let path = folder.join(FILE);
-    // A damaged file is written again.
-    let mut known: Vec<Known> = read_regular(&path, MAX_BYTES)
+pub(crate) fn new_figures(adapter: &Adapter, folder: &Path) -> Result<PlacementMachine, String> {
+    let speed = speed(adapter)?;
+    keep(folder, adapter.name(), &adapter.driver(), speed);
+    Ok(machine(adapter, &speed))
+}
+
+/// Keeps the speeds of a survey in the cache folder `folder`: engines use devices whose speed is known.
+pub fn remember(reports: &[DeviceReport], folder: &Path) {
+    for report in reports {
+        if let Some(speed) = report.speed {
+            keep(folder, &report.name, &report.driver, speed);
+        }
+    }
+}
+
+/// What is known; a damaged file is written again.
+fn read(folder: &Path) -> Vec<Known> {
+    read_regular(&folder.join(FILE), MAX_BYTES)
         .ok()
         .and_then(|bytes| serde_json::from_slice(&bytes).ok())
-        .unwrap_or_default();
-    let (name, driver) = (adapter.name(), adapter.driver());
-    if let Some(device) = known.iter().find(|k| k.name == name && k.driver == driver) {
-        return Ok(machine(adapter, &device.speed));
-    }
-    let speed = speed(adapter)?;
+        .unwrap_or_default()
+}
+
+fn keep(folder: &Path, name: &str, driver: &str, speed: DeviceSpeed) {
+    let mut known = read(folder);
     known.retain(|device| device.name != name);
     known.push(Known {
         name: name.to_owned(),
-        driver,
+        driver: driver.to_owned(),
         speed,
     });
     // Where it cannot be written, it is measured again next time.
     if let Ok(bytes) = serde_json::to_vec_pretty(&known) {
-        let _ = write_whole(&path, &bytes);
+        let _ = write_whole(&folder.join(FILE), &bytes);
     }
-    Ok(machine(adapter, &speed))
 }
 
 fn machine(adapter: &Adapter, speed: &DeviceSpeed) -> PlacementMachine {

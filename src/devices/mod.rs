@@ -7,6 +7,7 @@ mod report;
 
 pub use forebay_devices::DeviceFault;
 pub use forebay_devices::gpu::Arithmetic;
-pub(crate) use known::figures;
+pub use known::remember;
+pub(crate) use known::{known_figures, new_figures};
 pub use measure::survey;
 pub use report::{BitIdentical, DeviceReport, DeviceSpeed, Together};

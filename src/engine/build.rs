@@ -7,6 +7,7 @@ use forebay_models::network::Network;
 use forebay_models::tokenizer::Tokenizer;
 use forebay_plans::giving_way::GivingWay;
 use forebay_plans::plan::Plan;
+use forebay_plans::process::rss_now;
 use forebay_plans::residency::Sparsity;
 use forebay_stages::kernels::KernelTable;
 use forebay_stages::pred::Rule;
@@ -20,7 +21,7 @@ use super::{Engine, Facts};
 use crate::chat::ChatFormat;
 use crate::error::Error;
 use crate::in_force::{Parts, PlanInForce};
-use crate::memory::{MemoryPlan, plan};
+use crate::memory::{MemoryPlan, MemoryRequest, plan};
 
 /// A model's description, and how it is to be run.
 pub(super) struct Described {
@@ -95,15 +96,21 @@ impl EngineBuilder {
             cores,
             ..
         } = &described;
-        let (device, no_device) = self.open_device(bundle, kernels)?;
+        let (mut device, mut no_device) = self.open_device(bundle, kernels)?;
         let mut request = self.memory_request(cores.len(), *sparsity, texts, device.as_ref())?;
         if let Some(drafting) = drafting {
             drafting.check(&described.network, &texts.0, request.drafts)?;
             request.draft_model = drafting.bytes();
         }
         self.count_wants(bundle, &mut request);
-        let (request, made) = self.planned(bundle, *kernels, request)?;
-        let mut memory = plan(bundle, &request)?;
+        let mut divided = self.divide(bundle, *kernels, request);
+        if let (true, Err(Error::Budget(_))) = (self.may_do_without(device.as_ref()), &divided) {
+            (device, request.device) = (None, None);
+            request.process = rss_now()?;
+            no_device = Some("no device: the budget has no room for its driver".to_owned());
+            divided = self.divide(bundle, *kernels, request);
+        }
+        let (request, made, mut memory) = divided?;
         if let Some(device) = &device {
             let predicted = *sparsity == Sparsity::Predicted;
             let programs = self.programs(bundle, &memory.residency, request.threads, predicted);
@@ -122,6 +129,18 @@ impl EngineBuilder {
             device,
             no_device,
         })
+    }
+
+    /// The choices, and the memory that follows from them.
+    fn divide(
+        &mut self,
+        bundle: &Bundle,
+        kernels: KernelTable,
+        request: MemoryRequest,
+    ) -> Result<(MemoryRequest, Option<Plan>, MemoryPlan), Error> {
+        let (request, made) = self.planned(bundle, kernels, request)?;
+        let memory = plan(bundle, &request)?;
+        Ok((request, made, memory))
     }
 
     /// Loads the weights and starts the actors.

@@ -134,6 +134,11 @@ impl EngineBuilder {
         }
     }
 
+    /// Whether there is a device that nobody asked for.
+    pub(super) fn may_do_without(&self, device: Option<&OpenDevice>) -> bool {
+        device.is_some() && self.device == DeviceChoice::Auto
+    }
+
     fn check_own(
         &self,
         mut driver: Box<dyn DeviceDriver>,

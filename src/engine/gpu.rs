@@ -1,14 +1,17 @@
 //! Opening a Vulkan device for an engine.
 
 use forebay_devices::DeviceFault;
-use forebay_devices::gpu::{DeviceKind, GpuDriver, GpuOptions, UPLOAD_BYTES, adapters, choose};
+use forebay_devices::gpu::{
+    Adapter, DeviceKind, GpuDriver, GpuOptions, UPLOAD_BYTES, adapters, choose,
+};
 use forebay_models::bundle::Bundle;
 use forebay_plans::cache_dir;
+use forebay_plans::placement::PlacementMachine;
 use forebay_stages::kernels::KernelTable;
 
 use super::builder::EngineBuilder;
 use super::device::{DeviceChoice, DevicePlacing, OpenDevice, formats};
-use crate::devices::figures;
+use crate::devices::{known_figures, new_figures};
 use crate::memory::DeviceRequest;
 
 /// Pieces of weights that the driver keeps while they are copied.
@@ -33,9 +36,7 @@ impl EngineBuilder {
         let placing = match &self.device_placing {
             Some(placing) => placing.clone(),
             None => {
-                let folder = cache_dir::prepare(self.cache.as_deref());
-                let folder = folder.map_err(|e| e.to_string());
-                let machine = folder.and_then(|folder| figures(&adapter, &folder));
+                let machine = self.figures(&adapter);
                 let machine = machine.map_err(|reason| DeviceFault::NotOpened {
                     adapter: adapter.name().to_owned(),
                     reason,
@@ -58,5 +59,18 @@ impl EngineBuilder {
             },
             piece: adapter.limits().segment_bytes,
         }))
+    }
+
+    /// The machine's figures with a device, measured now if they are not known and a budget need not be kept meanwhile.
+    fn figures(&self, adapter: &Adapter) -> Result<PlacementMachine, String> {
+        let folder = cache_dir::prepare(self.cache.as_deref()).map_err(|e| e.to_string())?;
+        match (known_figures(adapter, &folder), self.memory) {
+            (Some(machine), _) => Ok(machine),
+            (None, None) => new_figures(adapter, &folder),
+            (None, Some(_)) => Err(
+                "its speed is not known, and measuring it takes more than the given memory: run `forebay doctor` once"
+                    .to_owned(),
+            ),
+        }
     }
 }

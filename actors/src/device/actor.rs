@@ -22,7 +22,7 @@ pub struct DeviceLanes {
     pub(super) trace: TraceLane,
 }
 
-/// See the [module](self).
+/// Hands jobs to the driver, and finished ones back to core 0.
 #[derive(Debug)]
 pub struct DeviceActor<D> {
     driver: D,
