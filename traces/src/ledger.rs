@@ -245,14 +245,14 @@ mod tests {
                 State::Busy => "compute_busy",
                 State::Stall(reason) => reason.name(),
             };
-            expected.push((name, f64::from(1 << i) / 63.0));
+            expected.push((name, f64::from(1 << i) / 127.0));
         }
         assert_eq!(charged.fractions().named().to_vec(), expected);
         let json = serde_json::to_value(charged.fractions()).expect("plain numbers");
         for (name, share) in &expected {
             assert_eq!(json[name], *share);
         }
-        assert_eq!(json.as_object().map(|o| o.len()), Some(6));
+        assert_eq!(json.as_object().map(|o| o.len()), Some(7));
     }
 
     #[test]
