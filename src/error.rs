@@ -4,6 +4,7 @@
 use std::path::PathBuf;
 
 use forebay_actors::fault::Fault;
+use forebay_devices::DeviceFault;
 use forebay_models::error::{ModelError, Shown};
 use forebay_plans::PlanError;
 use forebay_plans::budget::ImpossibleBudget;
@@ -173,6 +174,12 @@ pub enum Error {
         path: PathBuf,
         /// What happened.
         fault: Fault,
+    },
+    /// The device that was asked for cannot be used.
+    #[error("{fault}")]
+    Device {
+        /// Why.
+        fault: DeviceFault,
     },
     /// The system refused a resource.
     #[error("cannot {action}: {reason}")]

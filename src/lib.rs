@@ -48,14 +48,16 @@ mod stream;
 pub use chat::{
     ChatAnswer, ChatFinish, ChatItem, ChatItems, ChatRequest, ChatStream, Message, Role, ToolCall,
 };
-pub use engine::{Decoded, Engine, EngineBuilder, Perplexity, PlanGoal, Session};
+pub use engine::{
+    Decoded, DeviceChoice, DevicePlacing, Engine, EngineBuilder, Perplexity, PlanGoal, Session,
+};
 pub use error::Error;
 pub use in_force::{ClusterCounts, PlanInForce, StreamWindow};
 pub use planner::{Measure, survey};
 pub use request::{Prompt, Request};
 pub use stats::{
-    CacheStatistics, DraftStatistics, FinishReason, IoStatistics, MemoryStatistics,
-    PhaseStatistics, PromptStatistics, Statistics,
+    CacheStatistics, DeviceStatistics, DraftStatistics, FinishReason, IoStatistics,
+    MemoryStatistics, PhaseStatistics, PromptStatistics, Statistics,
 };
 pub use stream::{
     BlockingTokens, LogProbabilities, PromptProgress, StreamItem, Token, TokenLogProbability,

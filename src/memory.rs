@@ -16,7 +16,7 @@ use forebay_plans::size::format_size;
 use forebay_stages::attention::KvRoom;
 use forebay_stages::recurrent::Recurrent;
 
-use crate::engine::chat_bytes;
+use crate::engine::{chat_bytes, device_boards};
 use crate::error::Error;
 
 /// Memory that start-up and steps take beyond what is itemised: thread stacks, the ring, message queues, the
@@ -74,12 +74,25 @@ pub(crate) struct MemoryRequest {
     pub counts: u64,
     /// Bytes of a second model that drafts.
     pub draft_model: u64,
+    /// The device that is used, if there is one.
+    pub device: Option<DeviceRequest>,
     /// Bytes of trace lanes.
     pub trace: u64,
     /// Memory that the tokenizer takes for a prompt.
     pub encoding: EncodingMemory,
     /// Whether the model has a chat template.
     pub converses: bool,
+}
+
+/// What a device takes of the process's memory.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct DeviceRequest {
+    /// Bytes of its driver; `process` does not have them.
+    pub runtime: u64,
+    /// Bytes in which its driver keeps what is on the way.
+    pub staging: u64,
+    /// Whether weights on it take the CPU's memory.
+    pub shares_memory: bool,
 }
 
 /// The decision: sizes, residency and the itemised budget.
@@ -340,6 +353,7 @@ fn fixed_items(
         let why = "the whole model that drafts, with its own KV cache and buffers";
         budget.claim("draft_model", request.draft_model, why);
     }
+    claim_device(&mut budget, bundle, request, max_batch);
     if request.trace > 0 {
         budget.claim("trace", request.trace, "records of all trace lanes");
     }
@@ -349,6 +363,32 @@ fn fixed_items(
         "one page that may be committed unused",
     );
     budget
+}
+
+/// What a device, if there is one, takes whatever it computes.
+fn claim_device(budget: &mut Budget, bundle: &Bundle, request: &MemoryRequest, max_batch: usize) {
+    let Some(device) = &request.device else {
+        return;
+    };
+    budget.claim(
+        "device_runtime",
+        device.runtime,
+        "the device's driver, as measured",
+    );
+    let logits = request.max_logits.min(max_batch).max(1 + request.drafts);
+    let boards = device_boards(bundle, (max_batch, logits), request.sparsity);
+    // Where memory is shared, the driver's own copies are in it.
+    let copies = 1 + u64::from(device.shares_memory);
+    budget.claim(
+        "device_boards",
+        copies * boards,
+        "input and results of a device's jobs",
+    );
+    budget.claim(
+        "device_staging",
+        device.staging,
+        "what the device's driver has on the way",
+    );
 }
 
 fn claim_weights(budget: &mut Budget, whole: u64, plan: &ResidencyPlan, threads: usize) {

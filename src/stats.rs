@@ -49,6 +49,9 @@ pub struct Statistics {
     pub cache: CacheStatistics,
     /// Reads.
     pub io: IoStatistics,
+    /// The device, if one computes beside the cores.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub device: Option<DeviceStatistics>,
     /// Where the compute cores' time went; the fractions add up to 1.
     pub bubbles: Bubbles,
     /// Generated ids.
@@ -165,6 +168,36 @@ pub struct IoStatistics {
     pub ceiling_bytes_per_second: f64,
 }
 
+/// A device's work during the generation.
+#[derive(Clone, Debug, Default, PartialEq, Serialize)]
+#[non_exhaustive]
+pub struct DeviceStatistics {
+    /// Its name.
+    pub name: String,
+    /// Part of the model's weights that it multiplies for a generated token.
+    pub decode_share: f64,
+    /// The same for a prompt's batch.
+    pub prompt_share: f64,
+    /// Jobs, one per phase.
+    pub jobs: u64,
+    /// Time with a job in flight, milliseconds.
+    pub busy_ms: f64,
+    /// How often the first core was done before the device.
+    pub waits: u64,
+    /// Jobs that failed, which the cores computed.
+    pub faults: u64,
+    /// Why it is no longer used.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub problem: Option<String>,
+}
+
+impl DeviceStatistics {
+    /// Why it is no longer used, if it was during this generation that it failed.
+    pub fn loss(&self) -> Option<&str> {
+        self.problem.as_deref().filter(|_| self.faults > 0)
+    }
+}
+
 impl PhaseStatistics {
     /// From the duration of each step in nanoseconds (sorted in place) and the number of tokens.
     pub(crate) fn of(tokens: usize, steps_ns: &mut [u64]) -> Self {
@@ -218,12 +251,25 @@ impl Statistics {
     pub fn details(&self) -> String {
         let b = &self.bubbles;
         let seed = self.seed.map(|seed| format!("; seed {seed}"));
+        let device = self.device.as_ref().map(|d| {
+            format!(
+                "\n{}: {:.0}% of the weights, {:.0}% in prompts; {} jobs, busy {:.0} ms; cores waited {} times, {:.0}% \
+                 of their time",
+                d.name,
+                100.0 * d.decode_share,
+                100.0 * d.prompt_share,
+                d.jobs,
+                d.busy_ms,
+                d.waits,
+                100.0 * b.wait_device,
+            )
+        });
         format!(
             "time to the first token {:.2} s; {} steps of {:.1} ms median, {:.1} ms p99; of {} drafted tokens, {} \
              accepted{}\n\
              read {} at {}/s; neurons in memory {:.1}%\n\
              cores: {:.0}% computing, {:.0}% waiting for gate reads, {:.0}% for up/down reads, \
-             {:.0}% for each other, {:.0}% idle",
+             {:.0}% for each other, {:.0}% idle{}",
             self.prompt.seconds_to_first_token,
             self.drafts.steps,
             self.decode.ms_p50,
@@ -239,6 +285,7 @@ impl Statistics {
             b.wait_io_updown * 100.0,
             b.wait_barrier * 100.0,
             b.idle * 100.0,
+            device.unwrap_or_default(),
         )
     }
 }

@@ -101,14 +101,67 @@ fn kernels_of_a_named_device_are_measured_beside_its_bounds() {
 #[test]
 fn the_placement_gives_devices_the_formats_that_they_multiply() {
     use forebay_devices::FORMATS;
-    let machines = forebay_plans::placement::published().expect("sound data");
-    let device = machines.iter().find_map(|machine| machine.device);
-    let device = device.expect("a machine with a device");
     for format in forebay::BlockType::ALL {
         assert_eq!(
-            device.multiplies(format),
+            forebay_plans::placement::multiplies(format),
             FORMATS.contains(&format),
             "{format}"
         );
+    }
+}
+
+/// The engine's logits with all that a device can compute on the first one, and without.
+#[test]
+fn an_engine_on_a_device_has_the_logits_of_one_without() {
+    use forebay::{DeviceChoice, DevicePlacing, Engine, PackOptions, Prompt, Request, StreamItem};
+
+    if !there_is_one() {
+        return;
+    }
+    let cache = tempfile::tempdir().unwrap();
+    let tiny = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/golden/tiny");
+    let run = |name: &str, quant, choice| {
+        let builder = Engine::builder()
+            .model(tiny.join(name))
+            .pack_options(PackOptions {
+                quant,
+                ..PackOptions::default()
+            })
+            .cache_folder(cache.path())
+            .context(64)
+            .threads(2)
+            .drafts(false)
+            .device(choice)
+            .device_placing(DevicePlacing::Part(1.0));
+        let engine = builder.build().unwrap_or_else(|e| panic!("{e}"));
+        let mut request = Request::text("").max_tokens(6);
+        request.prompt = Prompt::Tokens((3..23).collect());
+        request.ignore_eog = true;
+        let mut stream = engine.session().generate(request).unwrap().blocking();
+        let done = stream.find_map(|item| match item.unwrap() {
+            StreamItem::Done(statistics) => Some(*statistics),
+            _ => None,
+        });
+        done.expect("statistics")
+    };
+    for (name, quant) in [
+        ("llama_k/model.gguf", None),
+        ("qwen2_moe_bf16", Some(forebay::BlockType::Q8_0)),
+    ] {
+        let alone = run(name, quant, DeviceChoice::Cpu);
+        let beside = run(name, quant, DeviceChoice::Gpu(Some(0)));
+        let device = beside.device.expect("a device");
+        eprintln!("{name}: {device:?}");
+        assert!(device.decode_share > 0.5 && device.jobs > 0 && device.faults == 0);
+        assert_eq!(alone.logits_hash, beside.logits_hash, "{name}");
+        for item in [
+            "device_runtime",
+            "device_boards",
+            "device_staging",
+            "device_weights",
+        ] {
+            let claimed = beside.memory.items.items().iter().any(|i| i.name == item);
+            assert!(claimed, "{item}: {:?}", beside.memory.items);
+        }
     }
 }

@@ -5,6 +5,8 @@
 //! Each run also shows by its plan and its statistics that it took the path it was meant to take: whole
 //! clusters streamed, neurons cached and missed, or nothing read at all.
 
+#[path = "beside/mod.rs"]
+mod beside;
 mod support;
 
 use std::collections::BTreeSet;

@@ -7,6 +7,7 @@
 pub mod baselines;
 pub mod core;
 pub mod decode;
+pub mod device;
 pub mod fault;
 pub mod io;
 pub mod io_counters;

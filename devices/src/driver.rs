@@ -6,7 +6,7 @@ use crate::job::{DeviceDone, DeviceJob, SegmentId};
 /// A device that computes. Times are nanoseconds on the caller's clock.
 ///
 /// Results have the bits of the CPU's kernels if [`probe::check`](crate::probe::check) has found no difference.
-pub trait DeviceDriver: Send {
+pub trait DeviceDriver: Send + std::fmt::Debug {
     /// Name for messages and statistics.
     fn name(&self) -> &str;
 
@@ -40,4 +40,38 @@ pub trait DeviceDriver: Send {
 
     /// Jobs accepted and not yet returned by [`poll`](Self::poll).
     fn in_flight(&self) -> usize;
+}
+
+impl<D: DeviceDriver + ?Sized> DeviceDriver for Box<D> {
+    fn name(&self) -> &str {
+        (**self).name()
+    }
+
+    fn capacity(&self) -> usize {
+        (**self).capacity()
+    }
+
+    fn load(&mut self, bytes: &[u8]) -> Result<SegmentId, DeviceFault> {
+        (**self).load(bytes)
+    }
+
+    fn unload(&mut self, segment: SegmentId) {
+        (**self).unload(segment);
+    }
+
+    fn memory_bytes(&self) -> u64 {
+        (**self).memory_bytes()
+    }
+
+    fn submit(&mut self, job: DeviceJob, now_ns: u64) -> Result<(), DeviceJob> {
+        (**self).submit(job, now_ns)
+    }
+
+    fn poll(&mut self, now_ns: u64, out: &mut Vec<DeviceDone>) -> usize {
+        (**self).poll(now_ns, out)
+    }
+
+    fn in_flight(&self) -> usize {
+        (**self).in_flight()
+    }
 }

@@ -13,6 +13,11 @@ use crate::fault::DeviceFault;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct SegmentId(pub(crate) u32);
 
+impl SegmentId {
+    /// That of a job which has not been filled: no driver has it.
+    pub const NONE: Self = Self(u32::MAX);
+}
+
 /// Rows of a matrix in panels ([`forebay_numbers::panel`]), one panel after the other.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PanelRange {

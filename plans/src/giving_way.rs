@@ -37,6 +37,8 @@ impl GivingWay {
             };
             matches!(entry.content, Content::Neurons(_))
                 && plan.residency[i] == Residency::Pinned
+                // Where a device fails, any core may have to compute them.
+                && plan.on_device.place(i as u32).is_none()
                 && fits
         };
         let all: Vec<usize> = (0..bundle.clusters.len()).filter(can).collect();

@@ -19,6 +19,7 @@ pub mod kernel_files;
 pub mod limits;
 pub mod machine;
 pub mod mounts;
+pub mod on_device;
 pub mod pinning;
 pub mod placement;
 pub mod plan;

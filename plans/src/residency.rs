@@ -13,6 +13,7 @@ use forebay_models::tensor::{LayerTensor, TensorId};
 use serde::{Deserialize, Serialize};
 
 use crate::expert_cache::{ExpertCachePlan, is_expert};
+use crate::on_device::OnDevice;
 
 /// Which neurons of the FFN are computed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -137,6 +138,8 @@ pub struct ResidencyPlan {
     pub expert_cache: ExpertCachePlan,
     /// Bytes of pinned clusters and pinned Gate rows.
     pub pinned_bytes: u64,
+    /// Pinned clusters that a device computes; none without one.
+    pub on_device: OnDevice,
 }
 
 /// Minimum stream buffers per core for the pipeline to make progress.
@@ -235,6 +238,7 @@ pub fn decide(bundle: &Bundle, request: &ResidencyRequest) -> Option<ResidencyPl
             neuron_cache: NeuronCachePlan::default(),
             expert_cache: ExpertCachePlan::default(),
             pinned_bytes: 0,
+            on_device: OnDevice::default(),
         },
     };
     for (e, r) in bundle.clusters.iter().zip(&mut planner.plan.residency) {

@@ -2,6 +2,8 @@
 
 use anyhow::{Context, bail};
 use clap::Args;
+#[cfg(feature = "gpu")]
+use forebay::DeviceChoice;
 use forebay::bench::{BenchTest, KernelReport, TestReport, measure_kernels};
 use forebay::{Engine, Error, PlanInForce};
 use forebay_plans::process::rss_peak;
@@ -38,11 +40,6 @@ pub struct Bench {
     /// Also measure the compute kernels, on one core; without a model and --tests, only those.
     #[arg(long)]
     kernels: bool,
-    /// With --kernels: also measure those of this device: gpu, the first one that is not software, or gpu:N of `forebay
-    /// doctor`.
-    #[cfg(feature = "gpu")]
-    #[arg(long, value_name = "gpu[:N]", requires = "kernels")]
-    device: Option<super::device_flag::Gpu>,
     /// Measure only what `run --trace` costs: the first test, alternately with and without a trace.
     #[arg(long, conflicts_with = "kernels")]
     trace_cost: bool,
@@ -126,10 +123,10 @@ impl Bench {
 
     #[cfg(feature = "gpu")]
     fn device_kernels(&self, report: &mut Report) -> anyhow::Result<()> {
-        let Some(device) = self.device else {
+        let Some(DeviceChoice::Gpu(index)) = self.engine.device.map(|device| device.0) else {
             return Ok(());
         };
-        let measured = forebay::bench::measure_device_kernels(device.0, self.repetitions)?;
+        let measured = forebay::bench::measure_device_kernels(index, self.repetitions)?;
         report.device = Some(DeviceNames {
             name: measured.device,
             arithmetic: measured.arithmetic,

@@ -2,7 +2,7 @@
 //! flags.
 
 use clap::{Args, ValueEnum};
-use forebay::{EngineBuilder, Loading, NeuronOptions, Pipeline, PolicyKind};
+use forebay::{DevicePlacing, EngineBuilder, Loading, NeuronOptions, Pipeline, PolicyKind};
 
 #[derive(Clone, Debug, Default, Args)]
 pub struct ComparisonFlags {
@@ -20,6 +20,9 @@ pub struct ComparisonFlags {
     /// plan].
     #[arg(long, value_name = "N", help_heading = "Comparison")]
     guess_experts: Option<usize>,
+    /// The part of every phase that the device computes, 0 to 1 [default: what is fastest].
+    #[arg(long, value_name = "PART", help_heading = "Comparison")]
+    device_share: Option<f64>,
     /// Another engine's way of running sparse models: sets --policy, --loading and --pipeline unless they are
     /// given.
     #[arg(long, value_enum, help_heading = "Comparison")]
@@ -91,6 +94,9 @@ impl ComparisonFlags {
         let mut builder = builder.neurons(options);
         if let Some(n) = self.guess_experts {
             builder = builder.guess_experts(n);
+        }
+        if let Some(part) = self.device_share {
+            builder = builder.device_placing(DevicePlacing::Part(part));
         }
         match self.loading.is_some() || self.preset.is_some() {
             true => builder.loading(options.loading),

@@ -2,34 +2,35 @@
 
 use std::str::FromStr;
 
-/// `gpu`, the first device that is not software, or `gpu:N`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Gpu(pub(super) Option<usize>);
+use forebay::DeviceChoice;
+
+/// `auto`, `cpu`, `gpu` or `gpu:N`.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct DeviceName(pub DeviceChoice);
 
 /// Not the name of a device.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("unknown device {0:?}; give gpu, or gpu:N with a number that `forebay doctor` lists")]
-pub(super) struct UnknownDevice(String);
+#[error(
+    "unknown device {0:?}; give auto, cpu, gpu, or gpu:N with a number that `forebay doctor` lists"
+)]
+pub struct UnknownDevice(String);
 
-impl FromStr for Gpu {
+impl FromStr for DeviceName {
     type Err = UnknownDevice;
 
     fn from_str(s: &str) -> Result<Self, UnknownDevice> {
         let number = |n: &str| {
-            n.bytes()
-                .all(|b| b.is_ascii_digit())
-                .then(|| n.parse().ok())?
+            let digits = n.bytes().all(|b| b.is_ascii_digit());
+            digits.then(|| n.parse().ok())?
         };
-        match s
-            .strip_prefix("gpu")
-            .map(|rest| rest.strip_prefix(':').ok_or(rest))
-        {
-            Some(Err("")) => Ok(Self(None)),
-            Some(Ok(n)) => number(n)
-                .map(|n| Self(Some(n)))
-                .ok_or_else(|| UnknownDevice(s.to_owned())),
-            _ => Err(UnknownDevice(s.to_owned())),
-        }
+        let choice = match (s, s.strip_prefix("gpu:")) {
+            ("auto", _) => Some(DeviceChoice::Auto),
+            ("cpu", _) => Some(DeviceChoice::Cpu),
+            ("gpu", _) => Some(DeviceChoice::Gpu(None)),
+            (_, Some(n)) => number(n).map(|n| DeviceChoice::Gpu(Some(n))),
+            _ => None,
+        };
+        choice.map(Self).ok_or_else(|| UnknownDevice(s.to_owned()))
     }
 }
 
@@ -39,12 +40,14 @@ mod tests {
 
     #[test]
     fn devices_have_names_with_or_without_a_number() {
-        assert_eq!("gpu".parse(), Ok(Gpu(None)));
-        assert_eq!("gpu:0".parse(), Ok(Gpu(Some(0))));
-        assert_eq!("gpu:12".parse(), Ok(Gpu(Some(12))));
+        let named = |name: &str| name.parse().map(|DeviceName(choice)| choice);
+        assert_eq!(named("auto"), Ok(DeviceChoice::Auto));
+        assert_eq!(named("cpu"), Ok(DeviceChoice::Cpu));
+        assert_eq!(named("gpu"), Ok(DeviceChoice::Gpu(None)));
+        assert_eq!(named("gpu:0"), Ok(DeviceChoice::Gpu(Some(0))));
+        assert_eq!(named("gpu:12"), Ok(DeviceChoice::Gpu(Some(12))));
         for name in [
             "",
-            "cpu",
             "gpu:",
             "gpu1",
             "gpu:+1",
@@ -52,7 +55,7 @@ mod tests {
             "GPU",
             "gpu:99999999999999999999",
         ] {
-            let refusal = name.parse::<Gpu>().expect_err(name).to_string();
+            let refusal = named(name).expect_err(name).to_string();
             assert!(refusal.contains("gpu:N"), "{refusal}");
         }
     }

@@ -51,6 +51,10 @@ impl Doctor {
         let devices = forebay::devices::survey(!self.quick);
         #[cfg(feature = "gpu")]
         extra.extend(super::doctor_devices::findings(&devices));
+        #[cfg(feature = "gpu")]
+        if let Ok(folder) = cache_dir::prepare(None) {
+            forebay::devices::remember(&devices, &folder);
+        }
         let examination = Examination::examine(&ExamineOptions {
             model: self.model.clone(),
             cache_dir: None,

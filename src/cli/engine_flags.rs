@@ -8,6 +8,7 @@ use forebay::{DriverChoice, EngineBuilder, Error, Isa, KvType, PlanGoal, Sparsit
 use forebay_plans::limits::MemoryLimits;
 use forebay_plans::size::{MemorySize, SizeError, format_size};
 
+use super::device_flag::DeviceName;
 use super::expert_flags::ExpertFlags;
 use super::output::say;
 
@@ -26,6 +27,10 @@ pub struct EngineFlags {
     pub density: Option<f64>,
     #[command(flatten)]
     pub experts: ExpertFlags,
+    /// What computes beside the CPU: auto, a GPU as far as it makes the model faster; cpu, nothing; gpu, the first one;
+    /// or gpu:N of `forebay doctor`. GPUs need a build with --features gpu. The tokens are the same [default: auto].
+    #[arg(long, value_name = "NAME", help_heading = "Model")]
+    pub device: Option<DeviceName>,
     /// Memory for the whole process: 2GiB, 600MiB, a share of what is available such as 50%, or auto: the minimum
     /// that is nearly as fast as all of it.
     #[arg(long, value_name = "SIZE", value_parser = memory, help_heading = "Memory")]
@@ -178,7 +183,9 @@ impl EngineFlags {
         if let Some(density) = self.density {
             builder = builder.density(density);
         }
+        let device = self.device.unwrap_or_default();
         builder = builder
+            .device(device.0)
             .fewer_experts(self.experts.fewer())
             .hot_set(!self.cold)
             .drafts(!self.no_drafts)

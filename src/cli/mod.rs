@@ -8,7 +8,6 @@ mod cache;
 mod chat;
 mod chat_flags;
 mod comparison_flags;
-#[cfg(feature = "gpu")]
 mod device_flag;
 mod doctor;
 #[cfg(feature = "gpu")]

@@ -5,7 +5,8 @@ use std::path::{Path, PathBuf};
 use anyhow::{anyhow, bail};
 use clap::Args;
 use forebay::{
-    Engine, Error, Message, Request, SamplerConfig, Statistics, StreamItem, TokenStream, demo,
+    DeviceStatistics, Engine, Error, Message, Request, SamplerConfig, Statistics, StreamItem,
+    TokenStream, demo,
 };
 
 use super::chat::Screen;
@@ -225,6 +226,9 @@ impl Run {
             return;
         }
         say(statistics.summary());
+        if let Some(problem) = statistics.device.as_ref().and_then(DeviceStatistics::loss) {
+            say(format_args!("forebay: warning: {problem}"));
+        }
         if !self.verbose {
             return;
         }

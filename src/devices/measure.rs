@@ -58,7 +58,7 @@ fn examine(adapter: &Adapter, report: &mut DeviceReport) {
     }
 }
 
-fn speed(adapter: &Adapter) -> Result<DeviceSpeed, String> {
+pub(super) fn speed(adapter: &Adapter) -> Result<DeviceSpeed, String> {
     let cores = Topology::read()
         .and_then(|topology| topology.compute_cores(None))
         .map_err(|e| e.to_string())?;

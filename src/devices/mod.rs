@@ -1,10 +1,13 @@
 //! Devices beside the CPU: which there are, whether they compute what the CPU computes, and how fast they are alone and
-//! together with it. Nothing is computed on them yet but what is measured.
+//! together with it.
 
+mod known;
 mod measure;
 mod report;
 
 pub use forebay_devices::DeviceFault;
 pub use forebay_devices::gpu::Arithmetic;
+pub use known::remember;
+pub(crate) use known::{known_figures, new_figures};
 pub use measure::survey;
 pub use report::{BitIdentical, DeviceReport, DeviceSpeed, Together};

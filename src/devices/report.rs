@@ -1,7 +1,7 @@
 //! What is known about a device, as data.
 
 use forebay_devices::gpu::{Adapter, Arithmetic};
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 /// Whether a device has the CPU's bits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
@@ -25,7 +25,7 @@ impl From<Arithmetic> for BitIdentical {
 }
 
 /// What CPU and device read when both do.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Together {
     /// All compute cores, GB/s.
     pub cpu_gb_per_second: f64,
@@ -34,7 +34,7 @@ pub struct Together {
 }
 
 /// How fast a device is.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct DeviceSpeed {
     /// What all compute cores read from memory while the device is idle.
     pub cpu_gb_per_second: f64,

@@ -7,11 +7,13 @@ use forebay_models::network::Network;
 use forebay_models::tokenizer::Tokenizer;
 use forebay_plans::giving_way::GivingWay;
 use forebay_plans::plan::Plan;
+use forebay_plans::process::rss_now;
 use forebay_plans::residency::Sparsity;
 use forebay_stages::kernels::KernelTable;
 use forebay_stages::pred::Rule;
 
 use super::builder::EngineBuilder;
+use super::device::OpenDevice;
 use super::drafts::beside::Drafting;
 use super::evaluator::Evaluator;
 use super::live_budget::LiveBudget;
@@ -19,7 +21,7 @@ use super::{Engine, Facts};
 use crate::chat::ChatFormat;
 use crate::error::Error;
 use crate::in_force::{Parts, PlanInForce};
-use crate::memory::{MemoryPlan, plan};
+use crate::memory::{MemoryPlan, MemoryRequest, plan};
 
 /// A model's description, and how it is to be run.
 pub(super) struct Described {
@@ -42,6 +44,9 @@ pub(super) struct LaidOut {
     pub process: u64,
     /// The plan that was followed, if there was one.
     pub made: Option<Plan>,
+    /// The device, or why there is none.
+    pub device: Option<OpenDevice>,
+    pub no_device: Option<String>,
 }
 
 impl EngineBuilder {
@@ -91,14 +96,26 @@ impl EngineBuilder {
             cores,
             ..
         } = &described;
-        let mut request = self.memory_request(cores.len(), *sparsity, texts)?;
+        let (mut device, mut no_device) = self.open_device(bundle, kernels)?;
+        let mut request = self.memory_request(cores.len(), *sparsity, texts, device.as_ref())?;
         if let Some(drafting) = drafting {
             drafting.check(&described.network, &texts.0, request.drafts)?;
             request.draft_model = drafting.bytes();
         }
         self.count_wants(bundle, &mut request);
-        let (request, made) = self.planned(bundle, *kernels, request)?;
-        let memory = plan(bundle, &request)?;
+        let mut divided = self.divide(bundle, *kernels, request);
+        if let (true, Err(Error::Budget(_))) = (self.may_do_without(device.as_ref()), &divided) {
+            (device, request.device) = (None, None);
+            request.process = rss_now()?;
+            no_device = Some("no device: the budget has no room for its driver".to_owned());
+            divided = self.divide(bundle, *kernels, request);
+        }
+        let (request, made, mut memory) = divided?;
+        if let Some(device) = &device {
+            let predicted = *sparsity == Sparsity::Predicted;
+            let programs = self.programs(bundle, &memory.residency, request.threads, predicted);
+            self.place_on_device(device, bundle, (&programs, *sparsity), &mut memory)?;
+        }
         if drafting.is_some() && memory.drafts == 0 {
             let problem = "this budget has no room for tokens that are run ahead; raise it or omit the model that drafts";
             return Err(Error::parameter("draft", problem));
@@ -109,7 +126,21 @@ impl EngineBuilder {
             process: request.process,
             made,
             described,
+            device,
+            no_device,
         })
+    }
+
+    /// The choices, and the memory that follows from them.
+    fn divide(
+        &mut self,
+        bundle: &Bundle,
+        kernels: KernelTable,
+        request: MemoryRequest,
+    ) -> Result<(MemoryRequest, Option<Plan>, MemoryPlan), Error> {
+        let (request, made) = self.planned(bundle, kernels, request)?;
+        let memory = plan(bundle, &request)?;
+        Ok((request, made, memory))
     }
 
     /// Loads the weights and starts the actors.
@@ -120,6 +151,8 @@ impl EngineBuilder {
             threads,
             process,
             made,
+            device,
+            no_device,
         } = laid_out;
         let Described {
             kernels,
@@ -131,8 +164,9 @@ impl EngineBuilder {
             rule,
         } = described;
         let coming = memory.budget.claimed().saturating_sub(process);
-        self.check_address_space(coming, threads)?;
-        let prepared = self.load(&bundle, &memory, threads, sparsity)?;
+        self.check_address_space(coming, threads + usize::from(device.is_some()))?;
+        let mut prepared = self.load(&bundle, &memory, threads, sparsity, device)?;
+        prepared.notes.extend(no_device);
         let facts = Arc::new(Facts {
             model: self.name(),
             plan: PlanInForce::of(&Parts {
@@ -156,6 +190,7 @@ impl EngineBuilder {
             network,
             tokenizer,
             chat,
+            device: prepared.device.as_ref().map(|device| device.facts.clone()),
             budget: LiveBudget::new(
                 memory.budget.clone(),
                 &memory.residency,

@@ -2,9 +2,11 @@
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::time::Duration;
 
 use forebay_actors::io::DriverChoice;
 use forebay_actors::runtime::{IO_LANE_SHARE, NeuronOptions};
+use forebay_devices::DeviceDriver;
 use forebay_models::bundle::{Bundle, PackOptions};
 use forebay_models::kv_type::KvType;
 use forebay_models::network::Network;
@@ -20,6 +22,7 @@ use forebay_stages::kernels::{Isa, KernelTable};
 use forebay_stages::pred::Rule;
 use forebay_traces::record::Record;
 
+use super::device::{DeviceChoice, DevicePlacing, OpenDevice, PATIENCE};
 use super::drafts::MOST;
 use super::planning::{PlanGoal, Planning};
 use super::start::IO_DEPTH;
@@ -64,6 +67,10 @@ pub struct EngineBuilder {
     pub(super) driver: DriverChoice,
     pub(super) isa: Option<Isa>,
     pub(super) trace_records: usize,
+    pub(super) device: DeviceChoice,
+    pub(super) own_device: Option<Box<dyn DeviceDriver>>,
+    pub(super) device_placing: Option<DevicePlacing>,
+    pub(super) device_patience: Duration,
     pub(super) planning: Planning,
     pub(super) goal: PlanGoal,
     pub(super) fixed_loading: Option<Loading>,
@@ -99,6 +106,10 @@ impl Default for EngineBuilder {
             driver: DriverChoice::Auto,
             isa: None,
             trace_records: 0,
+            device: DeviceChoice::default(),
+            own_device: None,
+            device_placing: None,
+            device_patience: PATIENCE,
             planning: Planning::default(),
             goal: PlanGoal::default(),
             fixed_loading: None,
@@ -406,15 +417,18 @@ impl EngineBuilder {
         threads: usize,
         sparsity: Sparsity,
         (tokenizer, chat): &(Tokenizer, ChatFormat),
+        device: Option<&OpenDevice>,
     ) -> Result<MemoryRequest, Error> {
         let available = MemoryLimits::read()?.effective_available();
-        let process = rss_now()?;
+        let device = device.map(|device| device.request);
+        let process = rss_now()?.saturating_sub(device.map_or(0, |device| device.runtime));
         let default = process + (available as f64 * DEFAULT_SHARE) as u64;
         // What happens to be in memory must not depend on drafts where the result depends on it.
         let fixed = !self.fewer.depends_on_memory();
         let drafts = self.drafts && self.observer.is_none() && fixed;
-        // One trace lane per core and one per place in the I/O queue.
-        let records = self.trace_records * threads + self.trace_records / IO_LANE_SHARE * IO_DEPTH;
+        // One trace lane per core, one of a device, and shorter ones per place in the I/O queue.
+        let long = threads + usize::from(device.is_some());
+        let records = self.trace_records * long + self.trace_records / IO_LANE_SHARE * IO_DEPTH;
         Ok(MemoryRequest {
             total: self.memory.unwrap_or(default),
             weights: self.weight_memory,
@@ -432,6 +446,7 @@ impl EngineBuilder {
             neuron_cache: 0,
             counts: 0,
             draft_model: 0,
+            device,
             trace: (records * size_of::<Record>()) as u64,
             encoding: tokenizer.encoding_memory(),
             converses: chat.has_templates(),

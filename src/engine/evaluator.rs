@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
+use forebay_actors::device::DeviceCounters;
 use forebay_actors::io_counters::IoCounters;
 use forebay_actors::runtime::{Runtime, Shared, Step, StepDone};
 use forebay_stages::computed::Computed;
@@ -14,6 +15,7 @@ use super::pressure::Watch;
 use super::token_rows::TokenRows;
 use super::{DiskCeiling, Facts};
 use crate::error::Error;
+use crate::stats::DeviceStatistics;
 
 /// Evaluates tokens.
 #[derive(Debug)]
@@ -97,6 +99,29 @@ impl Evaluator {
     /// What the I/O actor has read so far.
     pub fn io_counters(&self) -> IoCounters {
         self.runtime.io_counters()
+    }
+
+    /// What the device has done so far.
+    pub fn device_counters(&self) -> DeviceCounters {
+        let device = self.shared().device.as_ref();
+        device.map_or_else(DeviceCounters::default, |d| d.account.counters())
+    }
+
+    /// What it has done during the running generation.
+    pub fn device_statistics(&self) -> Option<DeviceStatistics> {
+        let facts = self.facts.device.as_ref()?;
+        let account = &self.shared().device.as_ref()?.account;
+        let (before, now) = (&self.meter.device_start, account.counters());
+        Some(DeviceStatistics {
+            name: facts.name.clone(),
+            decode_share: facts.share.decode,
+            prompt_share: facts.share.prompts,
+            jobs: now.jobs - before.jobs,
+            busy_ms: (now.busy_ns - before.busy_ns) as f64 * 1e-6,
+            waits: now.waits - before.waits,
+            faults: now.faults - before.faults,
+            problem: account.cause().map(|fault| fault.to_string()),
+        })
     }
 
     /// How many Gates the last step computed in all layers, and how many Ups and Downs.

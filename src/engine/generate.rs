@@ -147,6 +147,7 @@ impl Runner {
             stops: Stops::new(job.stop),
             meter: Meter {
                 io_start: self.evaluator.runtime.io_counters(),
+                device_start: self.evaluator.device_counters(),
                 ..Meter::default()
             },
             asked: Instant::now(),
@@ -409,6 +410,7 @@ impl Runner {
     }
 
     fn statistics(&mut self, generation: &Generation, finish_reason: FinishReason) -> Statistics {
+        let device = self.evaluator.device_statistics();
         let facts = &self.evaluator.facts;
         let budget = facts.budget.now();
         let meter = &mut self.evaluator.meter;
@@ -463,6 +465,7 @@ impl Runner {
                 },
                 ceiling_bytes_per_second: facts.ceiling.decode,
             },
+            device,
             bubbles: meter.bubbles(),
             tokens: generation.ids.clone(),
             text: generation.text.clone(),

@@ -194,6 +194,7 @@ impl LiveBudget {
 
 #[cfg(test)]
 mod tests {
+    use forebay_plans::on_device::OnDevice;
     use forebay_plans::residency::NeuronCachePlan;
 
     use super::*;
@@ -209,6 +210,7 @@ mod tests {
             neuron_cache,
             expert_cache,
             pinned_bytes: 0,
+            on_device: OnDevice::default(),
         }
     }
 

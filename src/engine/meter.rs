@@ -1,5 +1,6 @@
 //! The costs of a generation, step by step.
 
+use forebay_actors::device::DeviceCounters;
 use forebay_actors::io_counters::IoCounters;
 use forebay_actors::runtime::StepDone;
 use forebay_stages::expert_store::GuessCounts;
@@ -31,6 +32,7 @@ pub(super) struct Meter {
     /// Times charged to all cores when the generation began and at its last step.
     pub charged: [Vec<Charged>; 2],
     pub io_start: IoCounters,
+    pub device_start: DeviceCounters,
 }
 
 impl Meter {

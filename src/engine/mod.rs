@@ -6,11 +6,14 @@ mod builder;
 mod chat;
 mod context;
 mod decoded;
+mod device;
 mod drafts;
 mod embed;
 mod evaluator;
 mod fewer_experts;
 mod generate;
+#[cfg(feature = "gpu")]
+mod gpu;
 mod jobs;
 mod live_budget;
 mod log_probabilities;
@@ -44,6 +47,8 @@ use tracing::field::Empty;
 pub use builder::EngineBuilder;
 pub(crate) use chat::chat_bytes;
 pub use decoded::Decoded;
+pub use device::{DeviceChoice, DevicePlacing};
+pub(crate) use device::{DeviceFacts, device_boards};
 pub(crate) use fewer_experts::checked;
 pub(crate) use jobs::LastWords;
 pub use planning::PlanGoal;
@@ -84,6 +89,8 @@ pub(crate) struct Facts {
     pub chat: ChatFormat,
     pub budget: LiveBudget,
     pub plan: PlanInForce,
+    /// The device, if one computes.
+    pub device: Option<DeviceFacts>,
     /// The core of each compute thread, `[threads]`.
     pub cores: Vec<usize>,
     pub bundle_path: PathBuf,

@@ -124,7 +124,10 @@ impl EngineBuilder {
         self.rule(bundle, sparsity)?;
         // A running engine has it in memory as well.
         let texts = self.texts(bundle)?;
-        let mut request = self.memory_request(cores.len(), sparsity, &texts)?;
+        let (device, _) = self.open_device(bundle, &kernels)?;
+        let mut request = self.memory_request(cores.len(), sparsity, &texts, device.as_ref())?;
+        let does_without = self.may_do_without(device.as_ref());
+        drop(device);
         if let Some(drafting) = self.drafting()? {
             drafting.check(&bundle.meta.network, &texts.0, request.drafts)?;
             request.draft_model = drafting.bytes();
@@ -142,7 +145,13 @@ impl EngineBuilder {
         let (machine, disk) = survey.take(&kernel_cases(bundle, sparsity), progress)?;
         let known = Known { machine, disk };
         let name = self.name();
-        self.made(bundle, &name, request, &known)
+        match self.made(bundle, &name, request, &known) {
+            Err(Error::Budget(_)) if does_without => {
+                request.device = None;
+                self.made(bundle, &name, request, &known)
+            }
+            made => made,
+        }
     }
 
     /// The request with the choices of a plan, and the plan.

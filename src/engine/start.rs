@@ -23,6 +23,7 @@ use forebay_stages::pred::Rule;
 use forebay_stages::weights::Resident;
 
 use super::builder::EngineBuilder;
+use super::device::{LoadedDevice, OpenDevice};
 use super::drafts::model::DraftModel;
 use super::evaluator::Evaluator;
 use super::jobs::Jobs;
@@ -71,14 +72,11 @@ impl EngineBuilder {
         memory: &MemoryPlan,
         threads: usize,
         sparsity: Sparsity,
+        device: Option<OpenDevice>,
     ) -> Result<Prepared, Error> {
         let plan = &memory.residency;
         let _span = tracing::info_span!("load", bytes = plan.pinned_bytes).entered();
         let predicted = sparsity == Sparsity::Predicted;
-        if plan.expert_cache.cells == 0 {
-            // No read could come too late.
-            self.neurons.guesses = 0;
-        }
         let programs = self.programs(bundle, plan, threads, predicted);
         let reads_clusters = plan.stream_slots > 0 || plan.expert_cache.cells > 0;
         let ceiling = if reads_clusters || plan.neuron_cache.slots > 0 {
@@ -134,23 +132,32 @@ impl EngineBuilder {
         if !weights.huge_pages {
             notes.push("no transparent huge pages: memory and reads are slower".into());
         }
+        let device = device.and_then(|device| {
+            let wanted = (bundle, &plan.on_device);
+            self.load_device(device, wanted, &weights.resident, &mut notes)
+        });
         Ok(Prepared {
             programs,
             weights,
             driver,
+            device,
             ceiling,
             notes,
         })
     }
 
     /// The programs of all cores.
-    fn programs(
-        &self,
+    pub(super) fn programs(
+        &mut self,
         bundle: &Bundle,
         plan: &ResidencyPlan,
         threads: usize,
         predicted: bool,
     ) -> Vec<Program> {
+        if plan.expert_cache.cells == 0 {
+            // No read could come too late.
+            self.neurons.guesses = 0;
+        }
         let options = self.neurons.program(predicted);
         let programs = (0..threads).map(|rank| compile(bundle, plan, rank, options));
         programs.collect()
@@ -206,6 +213,10 @@ impl EngineBuilder {
             input_rows,
             ..
         } = prepared.weights;
+        let (driver, device) = match prepared.device {
+            Some(LoadedDevice { driver, parts, .. }) => (Some(driver), Some(parts)),
+            None => (None, None),
+        };
         let shared = Arc::new(Shared {
             bundle,
             plan: memory.residency,
@@ -216,6 +227,7 @@ impl EngineBuilder {
             observer: self.observer.clone(),
             kernels,
             resident: Arc::new(Resident::new(resident)),
+            device,
             boards,
             faults: FaultCell::default(),
             threads,
@@ -233,6 +245,7 @@ impl EngineBuilder {
             prepared.programs,
             core_memory,
             prepared.driver,
+            driver,
             &options,
         )
         .map_err(|e| Error::system("start the compute threads", e))?;
@@ -268,6 +281,7 @@ pub(super) struct Prepared {
     programs: Vec<Program>,
     weights: WeightMemory,
     driver: Box<dyn Driver>,
+    pub device: Option<LoadedDevice>,
     pub ceiling: DiskCeiling,
     pub notes: Vec<String>,
 }

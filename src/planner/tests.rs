@@ -142,6 +142,7 @@ fn request(total: u64, threads: usize, sparsity: Sparsity) -> MemoryRequest {
         max_logits: 1,
         drafts: 14,
         draft_model: 0,
+        device: None,
         sparsity,
         pipeline: Pipeline::Cluster,
         stream_window: STREAM_WINDOW,

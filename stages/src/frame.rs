@@ -81,6 +81,8 @@ pub struct Frame<'a> {
     pub expert_input: &'a mut ExpertInput,
     /// `relu(fc1 · x)` of the layer, `[n_tokens, rank]`, if neurons are predicted.
     pub hidden: &'a Activations,
+    /// How many of the phase's clusters on a device, from the first on, it computes in this step.
+    pub on_device: u32,
     /// Where weights are.
     pub weights: &'a mut Weights,
 }
@@ -135,6 +137,11 @@ impl<'a> Frame<'a> {
             }
             _ => ClusterTokens::all(self.n_tokens()),
         }
+    }
+
+    /// Whether a device computes a cluster in this step.
+    pub fn is_on_device(&self, item: &Item) -> bool {
+        item.source.is_computed_elsewhere(self.on_device)
     }
 
     /// Whether a cluster is left out, because it is not in memory and would change little.

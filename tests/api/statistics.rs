@@ -70,6 +70,7 @@ const CONTRACT: [(&str, &[&str]); 8] = [
             "wait_io_updown",
             "wait_barrier",
             "wait_pred",
+            "wait_device",
             "idle",
         ],
     ),

@@ -128,6 +128,7 @@ fn graph(scratch: &Scratch, reads: usize, death: Death) -> Runtime {
         fewer: FewerExperts::default(),
         sequential_gain: SEQUENTIAL_GAIN,
         observer: None,
+        device: None,
         boards: Boards::new(network, threads, 1, 1, 0),
         resident: Arc::new(Resident::new(memory.resident)),
         kernels: KernelTable::best(),
@@ -144,7 +145,15 @@ fn graph(scratch: &Scratch, reads: usize, death: Death) -> Runtime {
         death,
     };
     let options = RuntimeOptions::default();
-    Runtime::start(shared, programs, memory.cores, Box::new(dying), &options).expect("threads")
+    Runtime::start(
+        shared,
+        programs,
+        memory.cores,
+        Box::new(dying),
+        None,
+        &options,
+    )
+    .expect("threads")
 }
 
 #[test]

@@ -73,6 +73,7 @@ fn write_lane(out: &mut impl Write, lane: &TraceLane, tid: u64) -> io::Result<()
                 let inside = record.end_ns.saturating_sub(1).max(record.start_ns);
                 write_arrow(out, tid, "s", record.flow, inside)?;
             }
+            Kind::Job => write_slice(out, tid, record, "device", "job", "")?,
             Kind::Stall(reason) => {
                 let name = stall_name(reason);
                 write_slice(out, tid, record, "stall", name, stall_colour(reason))?;
@@ -143,6 +144,7 @@ const fn stall_name(reason: Reason) -> &'static str {
         Reason::IoUpDown => "stall: wait_io_updown",
         Reason::Barrier => "stall: wait_barrier",
         Reason::Pred => "stall: wait_pred",
+        Reason::Device => "stall: wait_device",
         Reason::Idle => "stall: idle",
     }
 }
@@ -154,6 +156,7 @@ const fn stall_colour(reason: Reason) -> &'static str {
         Reason::IoUpDown => "bad",
         Reason::Barrier => "yellow",
         Reason::Pred => "olive",
+        Reason::Device => "rail_animation",
         Reason::Idle => "grey",
     }
 }

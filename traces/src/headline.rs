@@ -28,6 +28,7 @@ impl Headline {
             (reads, State::Stall(Reason::IoGate)),
             (b.wait_barrier, State::Stall(Reason::Barrier)),
             (b.wait_pred, State::Stall(Reason::Pred)),
+            (b.wait_device, State::Stall(Reason::Device)),
             (b.idle, State::Stall(Reason::Idle)),
         ];
         let largest = concerns.into_iter().max_by(|x, y| x.0.total_cmp(&y.0));
@@ -85,6 +86,10 @@ impl Headline {
             Reason::Pred => (
                 "spent waiting for predictions",
                 "The predictor decides which neurons to read: until then, no read can be started.",
+            ),
+            Reason::Device => (
+                "spent waiting for the device",
+                "The device's share is too large for it: forebay doctor measures it beside the cores.",
             ),
             _ => (
                 "spent without a token to work on",

@@ -67,6 +67,8 @@ pub struct Bubbles {
     pub wait_barrier: f64,
     /// Waiting for the prediction of active neurons.
     pub wait_pred: f64,
+    /// Waiting for the device.
+    pub wait_device: f64,
     /// Without a token to work on.
     pub idle: f64,
 }
@@ -168,6 +170,7 @@ impl Charged {
             wait_io_updown: share(State::Stall(Reason::IoUpDown)),
             wait_barrier: share(State::Stall(Reason::Barrier)),
             wait_pred: share(State::Stall(Reason::Pred)),
+            wait_device: share(State::Stall(Reason::Device)),
             idle: share(State::Stall(Reason::Idle)),
         }
     }
@@ -189,6 +192,7 @@ impl Bubbles {
             ("wait_io_updown", self.wait_io_updown),
             ("wait_barrier", self.wait_barrier),
             ("wait_pred", self.wait_pred),
+            ("wait_device", self.wait_device),
             ("idle", self.idle),
         ]
     }
@@ -241,14 +245,14 @@ mod tests {
                 State::Busy => "compute_busy",
                 State::Stall(reason) => reason.name(),
             };
-            expected.push((name, f64::from(1 << i) / 63.0));
+            expected.push((name, f64::from(1 << i) / 127.0));
         }
         assert_eq!(charged.fractions().named().to_vec(), expected);
         let json = serde_json::to_value(charged.fractions()).expect("plain numbers");
         for (name, share) in &expected {
             assert_eq!(json[name], *share);
         }
-        assert_eq!(json.as_object().map(|o| o.len()), Some(6));
+        assert_eq!(json.as_object().map(|o| o.len()), Some(7));
     }
 
     #[test]
@@ -269,7 +273,7 @@ mod tests {
                 for _ in 0..200 {
                     now += random() % 100_000;
                     let state = Reason::ALL
-                        .get((random() % 6) as usize)
+                        .get((random() % 7) as usize)
                         .map_or(State::Busy, |&r| State::Stall(r));
                     ledger.enter(state, now);
                 }

@@ -98,6 +98,9 @@ pub enum Reason {
     /// The active neurons have not been predicted yet.
     #[serde(rename = "wait_pred")]
     Pred,
+    /// The device has not finished its part of the phase yet.
+    #[serde(rename = "wait_device")]
+    Device,
     /// There is no token to work on.
     #[serde(rename = "idle")]
     Idle,
@@ -105,11 +108,12 @@ pub enum Reason {
 
 impl Reason {
     /// All reasons; `reason as usize` is the index.
-    pub const ALL: [Self; 5] = [
+    pub const ALL: [Self; 6] = [
         Self::IoGate,
         Self::IoUpDown,
         Self::Barrier,
         Self::Pred,
+        Self::Device,
         Self::Idle,
     ];
 
@@ -120,6 +124,7 @@ impl Reason {
             Self::IoUpDown => "wait_io_updown",
             Self::Barrier => "wait_barrier",
             Self::Pred => "wait_pred",
+            Self::Device => "wait_device",
             Self::Idle => "idle",
         }
     }
@@ -180,6 +185,8 @@ pub enum Kind {
     /// One read, from submission to completion. Reads overlap: give each place in the I/O queue its
     /// own trace lane. With a flow id: the arrow starts here.
     Read,
+    /// A device computed its part of a phase.
+    Job,
     /// A core waited.
     Stall(Reason),
     /// A counter had this value from `start_ns` on.
@@ -244,6 +251,14 @@ impl Record {
         Self {
             layer,
             ..Self::new(Kind::Stage(stage), start_ns, end_ns)
+        }
+    }
+
+    /// A device computed its part of a phase of `layer`.
+    pub const fn job(layer: u16, start_ns: u64, end_ns: u64) -> Self {
+        Self {
+            layer,
+            ..Self::new(Kind::Job, start_ns, end_ns)
         }
     }
 

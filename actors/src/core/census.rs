@@ -31,6 +31,8 @@ pub struct Census {
     pub evicted: Vec<u32>,
     /// Buffers of the stream window that were taken out of their memory.
     pub borrowed: usize,
+    /// Jobs for a device that core 0 has.
+    pub jobs: usize,
     /// Whether clusters are being evicted or read back: the window's buffers are then parts of their memory.
     pub changing: bool,
 }
@@ -64,6 +66,7 @@ impl Core {
             cells_held: self.weights.experts.holds(),
             evicted: evictable.streamed().collect(),
             borrowed: evictable.borrowed(),
+            jobs: self.device.as_ref().map_or(0, |link| link.spare()),
             changing: evictable.is_changing(),
         }
     }

@@ -6,6 +6,7 @@
 
 mod arrivals;
 mod census;
+mod device;
 mod parts;
 mod phases;
 mod recorder;
@@ -28,6 +29,7 @@ use forebay_stages::weights::Weights;
 use forebay_traces::lane::TraceLane;
 use forebay_traces::record::Reason;
 
+use crate::device::DeviceLink;
 use crate::fault::Fault;
 use crate::io::ReadFault;
 use crate::io_link::IoLink;
@@ -38,7 +40,7 @@ use recorder::Recorder;
 use residual::Residual;
 
 pub use census::Census;
-pub(crate) use parts::{CoreParts, build_core, most_reads};
+pub(crate) use parts::{CoreParts, build_core, most_reads, widest};
 pub use parts::{max_rows, scratch_bytes};
 
 /// What a core is doing.
@@ -88,6 +90,8 @@ pub struct Core {
     recorder: Recorder,
     member: Member,
     io: IoLink,
+    /// Core 0's, if there is a device.
+    device: Option<Box<DeviceLink>>,
     commands: LaneRx<Step>,
     done: LaneTx<StepDone>,
     /// Slots of the neuron cache, or cells of the expert cache, that may be used.

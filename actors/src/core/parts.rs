@@ -32,11 +32,13 @@ use forebay_stages::udio::Udio;
 use forebay_stages::weights::{Evictable, Weights};
 use forebay_traces::lane::TraceLane;
 
+use super::device::reserve;
 use super::recorder::Recorder;
 use super::residual::Residual;
 use super::{Core, State};
 use crate::baselines::{BlockingGraph, MatrixGraph};
 use crate::decode::DecodeGraph;
+use crate::device::DeviceLink;
 use crate::io_link::IoLink;
 use crate::memory::CoreMemory;
 use crate::prefill::{PrefillGraph, Prompts};
@@ -54,6 +56,7 @@ pub(crate) struct CoreParts {
     pub member: Member,
     pub bell: Bell,
     pub io: IoLink,
+    pub device: Option<Box<DeviceLink>>,
     pub commands: LaneRx<Step>,
     pub done: LaneTx<StepDone>,
     pub trace: TraceLane,
@@ -87,6 +90,7 @@ pub(crate) fn build_core(shared: &Arc<Shared>, parts: CoreParts) -> Core {
         member,
         bell,
         io,
+        device,
         commands,
         done,
         trace,
@@ -111,10 +115,9 @@ pub(crate) fn build_core(shared: &Arc<Shared>, parts: CoreParts) -> Core {
         preload,
     ];
     let experts = ExpertStore::new(memory.experts, shared.neurons.policy, flights);
-    let stages = stages(shared, &program, (rows, shared_experts), readers);
+    let mut stages = stages(shared, &program, (rows, shared_experts), readers);
+    reserve(device.as_deref(), &mut stages);
     let core = (rank, shared.threads);
-    let attention = Attention::new(network, core, &shared.kv, batch);
-    let recurrent = Recurrent::new(network, core, &shared.kv);
     Core {
         rank,
         bell,
@@ -126,8 +129,8 @@ pub(crate) fn build_core(shared: &Arc<Shared>, parts: CoreParts) -> Core {
         decode: graph(shared.neurons.pipeline),
         prefill: PrefillGraph,
         stages,
-        attention,
-        recurrent,
+        attention: Attention::new(network, core, &shared.kv, batch),
+        recurrent: Recurrent::new(network, core, &shared.kv),
         qkv: vec![0.0; batch * network.widest_mixer_in()],
         heads: vec![0.0; batch * widest_mixed(network)],
         residual: residual(shared, widest),
@@ -139,6 +142,7 @@ pub(crate) fn build_core(shared: &Arc<Shared>, parts: CoreParts) -> Core {
         program,
         member,
         io,
+        device,
         commands,
         done,
         cache_slots: usize::MAX,
@@ -233,7 +237,7 @@ fn max_neurons(bundle: &Bundle) -> usize {
 }
 
 /// Columns of the widest matrix's input, including the predictor's.
-fn widest(network: &Network, rank: usize) -> usize {
+pub(crate) fn widest(network: &Network, rank: usize) -> usize {
     let own = network.d_model.max(network.input_width());
     let mixers = network.widest_mixer_out().max(network.widest_query_rank());
     let others = mixers.max(network.widest_routing());

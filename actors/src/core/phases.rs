@@ -10,6 +10,7 @@ use forebay_stages::frame::Frame;
 use forebay_stages::recurrent::RecurrentWeights;
 use forebay_traces::record::{Counter, Reason, Stage};
 
+use super::device::places;
 use super::residual::Surroundings;
 use super::{Core, State};
 use crate::runtime::{Shared, Step};
@@ -61,6 +62,7 @@ impl Core {
             routes: &residual.routes,
             expert_input,
             hidden: &residual.hidden,
+            on_device: places(shared, step, number),
             weights,
         };
         let wiring: &mut dyn Wiring = match prompts.is_active() {
@@ -79,6 +81,7 @@ impl Core {
     pub(super) fn begin_phase(&mut self, number: usize) {
         self.state = State::Phase(number);
         self.prepare(number);
+        self.give_to_device(number);
         let Apart {
             mut frame,
             stages,
@@ -197,7 +200,7 @@ impl Core {
 
     /// Does a little work of phase `number`, or ends it.
     pub(super) fn phase_turn(&mut self, number: usize) -> Turn {
-        if self.ask_ahead() {
+        if self.take_from_device(number) || self.ask_ahead() {
             return Turn::Progress;
         }
         let worked = match &self.program().phases[number].work {
@@ -216,7 +219,7 @@ impl Core {
                 self.end_phase(number);
                 Turn::Progress
             }
-            false => Turn::Blocked(self.waits_for()),
+            false => self.wait_in_phase(),
         }
     }
 
@@ -305,6 +308,9 @@ impl Core {
     }
 
     fn is_done(&self, number: usize) -> bool {
+        if self.awaits_device() {
+            return false;
+        }
         let phase = &self.program().phases[number];
         match &phase.work {
             Work::Mixer { .. } => true,

@@ -42,7 +42,7 @@ impl Watch {
     /// What came of a wait.
     fn learn(&mut self, reason: Reason, spin: Spin, woke: Woke) {
         match (reason, woke) {
-            (Reason::IoGate | Reason::IoUpDown | Reason::Idle, _) => {}
+            (Reason::IoGate | Reason::IoUpDown | Reason::Device | Reason::Idle, _) => {}
             (_, Woke::Spinning) if spin == Self::LONG => self.vain = 0,
             _ => self.vain = self.vain.wrapping_add(1),
         }
@@ -61,8 +61,12 @@ impl Core {
                 Turn::Progress => {}
                 Turn::Blocked(reason) => {
                     let spin = watch.spin(reason);
-                    let woke = self.bell.wait(self.seen, spin, None);
+                    let patience = self.patience(reason);
+                    let woke = self.bell.wait(self.seen, spin, patience);
                     watch.learn(reason, spin, woke);
+                    if let (Woke::TimedOut, Some(slept)) = (woke, patience) {
+                        self.lose_patience(slept);
+                    }
                 }
                 Turn::Finished => return self.into_record(),
             }

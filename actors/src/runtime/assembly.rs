@@ -15,6 +15,7 @@ use forebay_traces::lane::TraceLane;
 
 use super::{Shared, Sizes, Step, StepDone};
 use crate::core::{Core, CoreParts, build_core, most_reads};
+use crate::device::{DeviceLanes, DeviceLink, JobRoom, device_lanes};
 use crate::fault::Fault;
 use crate::io::Driver;
 use crate::io_link::{IoLanes, RowLink, io_lanes};
@@ -34,6 +35,8 @@ pub struct Assembly {
     pub lanes: IoLanes,
     /// The engine thread's own client, for embedding rows.
     pub rows: RowLink,
+    /// The device actor's ends of its lanes, if there is a device.
+    pub device: Option<DeviceLanes>,
     /// Aborts the cores' exchange.
     pub aborter: Aborter,
 }
@@ -90,6 +93,9 @@ impl Assembly {
             .collect();
         let (links, rows, lanes) = io_lanes(clients, row_reads, &driver.waker(), io_traces);
 
+        // The device actor, with lanes to and from core 0.
+        let (mut core_0, device) = device(shared, &ringers[0], trace_records);
+
         // Sources: commands to the cores.
         let capacity = Capacity::of(&[("the current step", 1)]);
         let (commands, inboxes): (Vec<_>, Vec<_>) =
@@ -113,6 +119,7 @@ impl Assembly {
                 member,
                 bell,
                 io,
+                device: core_0.take(),
                 commands,
                 done: done_tx.clone(),
                 trace: TraceLane::new(format!("core {rank}"), trace_records),
@@ -130,9 +137,30 @@ impl Assembly {
             },
             lanes,
             rows,
+            device,
             aborter,
         }
     }
+}
+
+/// Core 0's end of a device's lanes, and the device actor's.
+fn device(
+    shared: &Shared,
+    core_0: &Ringer,
+    trace_records: usize,
+) -> (Option<Box<DeviceLink>>, Option<DeviceLanes>) {
+    let Some(device) = &shared.device else {
+        return (None, None);
+    };
+    let rank = shared.predictor_rank();
+    let steps = (
+        shared.max_batch,
+        shared.boards.logits.len() / shared.network().vocab_size,
+    );
+    let room = JobRoom::new(&shared.bundle, steps, rank);
+    let trace = TraceLane::new("device", trace_records);
+    let (link, lanes) = device_lanes(&device.account, room, core_0.clone(), trace);
+    (Some(Box::new(link)), Some(lanes))
 }
 
 /// What is done if the I/O actor ends before its clients: the cause is kept, and all that wait for reads are released,
@@ -181,6 +209,7 @@ impl Steps {
     pub fn begin(&mut self, step: Step) -> Result<(), Fault> {
         let step = Step {
             read_again: step.read_again || self.distrust,
+            on_device: self.uses_device(),
             ..step
         };
         self.resizes = step.resize.is_some();
@@ -194,6 +223,11 @@ impl Steps {
             })?;
         }
         Ok(())
+    }
+
+    fn uses_device(&self) -> bool {
+        let device = self.shared.device.as_ref();
+        device.is_some_and(|device| !device.account.is_gone())
     }
 
     /// Waits for the reports of all cores.

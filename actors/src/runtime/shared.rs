@@ -16,6 +16,7 @@ use forebay_stages::kernels::KernelTable;
 use forebay_stages::pred::Rule;
 use forebay_stages::weights::Resident;
 
+use crate::device::DeviceParts;
 use crate::fault::FaultCell;
 
 /// How single neurons are kept and read, and what overlaps.
@@ -63,6 +64,8 @@ pub struct Shared {
     pub kernels: KernelTable,
     /// Pinned weights.
     pub resident: Arc<Resident>,
+    /// The device that computes beside the cores, if there is one.
+    pub device: Option<DeviceParts>,
     /// Results that cores exchange.
     pub boards: Boards,
     /// Root cause of a failed step.

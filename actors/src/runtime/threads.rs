@@ -11,12 +11,14 @@
 use std::sync::Arc;
 use std::thread::JoinHandle;
 
+use forebay_devices::DeviceDriver;
 use forebay_models::bundle::{HotNeuron, save_hot_set};
 use forebay_plans::program::Program;
 use forebay_queues::exchange::Aborter;
 use forebay_traces::lane::TraceLane;
 
 use super::{Assembly, CoreSeed, Shared, Sizes, Step, StepDone, Steps, when_io_stops};
+use crate::device::DeviceThread;
 use crate::fault::{Fault, cause_of_panic};
 use crate::io::Driver;
 use crate::io_counters::IoCounters;
@@ -46,6 +48,7 @@ pub struct Runtime {
     steps: Steps,
     cores: Vec<JoinHandle<CoreRecord>>,
     io: Option<IoThread>,
+    device: Option<DeviceThread>,
     /// The engine thread's own client, for embedding rows; gone once the actors stop.
     rows: Option<RowLink>,
     aborter: Aborter,
@@ -53,7 +56,7 @@ pub struct Runtime {
 }
 
 impl Runtime {
-    /// Starts the I/O actor on `driver` and one thread per program.
+    /// Starts the I/O actor on `driver`, the device actor on `device` if there is one, and one thread per program.
     ///
     /// # Errors
     /// A thread that cannot be started.
@@ -62,6 +65,7 @@ impl Runtime {
         programs: Vec<Program>,
         memory: Vec<CoreMemory>,
         driver: Box<dyn Driver>,
+        device: Option<Box<dyn DeviceDriver>>,
         options: &RuntimeOptions,
     ) -> std::io::Result<Self> {
         let Assembly {
@@ -69,6 +73,7 @@ impl Runtime {
             cores: seeds,
             lanes,
             rows,
+            device: device_lanes,
             aborter,
         } = Assembly::new(
             &shared,
@@ -79,6 +84,9 @@ impl Runtime {
         );
         let stopped = when_io_stops(&shared, &aborter);
         let io = IoThread::start(driver, lanes, Arc::new(stopped))?;
+        let device = device.zip(device_lanes);
+        let device = device.map(|(driver, lanes)| DeviceThread::start(driver, lanes));
+        let device = device.transpose()?;
         let mut cores = Vec::with_capacity(seeds.len());
         for (rank, seed) in seeds.into_iter().enumerate() {
             let shared = Arc::clone(&shared);
@@ -90,6 +98,7 @@ impl Runtime {
             steps,
             cores,
             io: Some(io),
+            device,
             rows: Some(rows),
             aborter,
             keeps_hot_set: options.keeps_hot_set,
@@ -138,7 +147,7 @@ impl Runtime {
         self.steps.resize(sizes)
     }
 
-    /// Ends all threads and returns their traces: cores first, then the places in the I/O queue. The contents of the
+    /// Ends all threads and returns their traces: cores first, then the places in the I/O queue and the device. The contents of the
     /// neuron caches are saved beside the packed model, if the options require it.
     pub fn finish(mut self) -> Vec<TraceLane> {
         let (traces, hot) = self.stop();
@@ -157,6 +166,7 @@ impl Runtime {
         if let Some(io) = self.io.take() {
             traces.extend(io.stop());
         }
+        traces.extend(self.device.take().and_then(DeviceThread::stop));
         // Alternating between cores, so that a part of the list has a part of each core's.
         let longest = hot.iter().map(Vec::len).max().unwrap_or(0);
         let in_turn = (0..longest).flat_map(|i| hot.iter().filter_map(move |core| core.get(i)));

@@ -1,10 +1,13 @@
 //! One simulation's circumstances, drawn from its seed: model, plan, modes, disk, schedule.
 
 use forebay_actors::io::simulated::Weather;
+use forebay_actors::runtime::NeuronOptions;
+use forebay_devices::simulated::Behaviour;
 use forebay_models::bundle::{Bundle, FfnGeometry, FfnLayout};
 use forebay_models::network::Content;
 use forebay_plans::expert_cache::ExpertCachePlan;
 use forebay_plans::fewer_experts::FewerExperts;
+use forebay_plans::on_device::OnDevice;
 use forebay_plans::residency::{
     Loading, NeuronCachePlan, Pipeline, Residency, ResidencyPlan, ResidencyRequest, STREAM_WINDOW,
     Sparsity, all_pinned_bytes, assign_owners, decide, least_weight_bytes,
@@ -42,6 +45,8 @@ pub struct Case {
     pub fewer: FewerExperts,
     /// How many of the next layer's experts are guessed.
     pub guesses: usize,
+    /// The device that has the clusters `plan.on_device`, if there are any.
+    pub device: Behaviour,
 }
 
 impl Case {
@@ -89,6 +94,17 @@ impl Case {
                 false => FewerExperts::default(),
             },
             guesses: random.one_of(&[0, 0, 1, 2, 8]),
+            device: Behaviour::ideal(),
+        }
+    }
+
+    /// How neurons are kept and read.
+    pub fn neurons(&self) -> NeuronOptions {
+        NeuronOptions {
+            policy: self.policy,
+            loading: self.loading,
+            pipeline: self.pipeline,
+            guesses: self.guesses,
         }
     }
 }
@@ -153,6 +169,7 @@ fn plan(
         neuron_cache: NeuronCachePlan::default(),
         expert_cache: ExpertCachePlan::default(),
         pinned_bytes: 0,
+        on_device: OnDevice::default(),
     };
     let pinned = if prompts {
         100

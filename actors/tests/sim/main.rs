@@ -12,6 +12,7 @@
 //! asked first, then git. Without either it is 0.
 
 mod case;
+mod device;
 mod embedding;
 mod generation;
 mod models;
@@ -98,6 +99,8 @@ fn add(sum: &mut Report, report: &Report) {
     sum.reads += report.reads;
     sum.faults += report.faults;
     sum.deaths += report.deaths;
+    sum.jobs += report.jobs;
+    sum.lost += report.lost;
     sum.virtual_ns += report.virtual_ns;
 }
 
@@ -154,18 +157,22 @@ fn every_seed_comes_to_the_right_end() {
         fail(seed, &what);
     }
     eprintln!(
-        "{count} seeds from {first} on in {:.1} s: {} steps, {} turns, {} reads, {} generations failed as they \
-         should, the I/O actor died {} times, {:.0} s of virtual time",
+        "{count} seeds from {first} on in {:.1} s: {} steps, {} turns, {} reads, {} jobs of devices, {} generations \
+         failed as they should, the I/O actor died {} times, {} devices were lost, {:.0} s of virtual time",
         begun.elapsed().as_secs_f64(),
         sum.steps,
         sum.turns,
         sum.reads,
+        sum.jobs,
         sum.faults,
         sum.deaths,
+        sum.lost,
         sum.virtual_ns as f64 * 1e-9,
     );
     assert!(sum.faults > count / 50, "faults are hardly simulated");
     assert!(sum.deaths > count / 100, "deaths are hardly simulated");
+    let devices = sum.jobs > count / 4 && sum.lost > count / 200;
+    assert!(devices, "devices are hardly simulated");
 }
 
 #[test]

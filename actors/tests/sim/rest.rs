@@ -61,6 +61,7 @@ fn leftover(first: &Census, now: &Census) -> Option<&'static str> {
             now.cells != first.cells,
             "a cell of the expert cache is not back",
         ),
+        (now.jobs != first.jobs, "a job for the device is not back"),
         (
             now.cells_held != 0,
             "a cell of the expert cache is still held",

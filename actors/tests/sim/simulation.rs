@@ -2,17 +2,20 @@
 
 use forebay_actors::fault::Fault;
 use forebay_actors::io::simulated::Weather;
+use forebay_devices::simulated::Behaviour;
 use forebay_models::kv_type::KvType;
 use forebay_models::network::Content;
 use forebay_models::oracle::Oracle;
 use forebay_plans::expert_cache::ExpertCachePlan;
 use forebay_plans::fewer_experts::FewerExperts;
+use forebay_plans::on_device::OnDevice;
 use forebay_plans::residency::{
     Loading, NeuronCachePlan, Pipeline, Residency, ResidencyPlan, Sparsity,
 };
 use forebay_stages::cache::PolicyKind;
 
 use crate::case::Case;
+use crate::device;
 use crate::generation::{Batch, Ended, Generation, run, settle, shut_down};
 use crate::models::{CONTEXT, Logits, Model};
 use crate::random::Random;
@@ -30,6 +33,9 @@ pub struct Report {
     pub faults: u64,
     /// Times that the I/O actor died.
     pub deaths: u64,
+    /// Jobs of a device, and devices that were lost.
+    pub jobs: u64,
+    pub lost: u64,
     /// Hash of all that happened.
     pub digest: u64,
     pub virtual_ns: u64,
@@ -41,8 +47,9 @@ pub struct Report {
 /// What went wrong, with the case.
 pub fn simulate(seed: u64, models: &[Model]) -> Result<Report, String> {
     let mut random = Random::new(seed);
-    let case = Case::draw(&mut random, models);
+    let mut case = Case::draw(&mut random, models);
     let model = &models[case.model];
+    device::draw(seed, &mut case, model);
     let mut world = World::new(&case, model, &mut random);
     let mut sequel = Sequel {
         case: &case,
@@ -56,6 +63,10 @@ pub fn simulate(seed: u64, models: &[Model]) -> Result<Report, String> {
     let mut report = sequel.report;
     report.turns = world.turns;
     report.reads = world.medium.reads();
+    if let Some(device) = &world.steps.shared().device {
+        report.jobs = device.account.counters().jobs;
+        report.lost = u64::from(device.account.is_gone());
+    }
     report.digest = world.digest;
     report.virtual_ns = world.now_ns;
     result
@@ -286,6 +297,7 @@ fn in_memory(model: &Model, sparsity: Sparsity) -> Result<Logits, String> {
             neuron_cache: NeuronCachePlan::default(),
             expert_cache: ExpertCachePlan::default(),
             pinned_bytes: 0,
+            on_device: OnDevice::default(),
         },
         hot_percent: 0,
         weather: Weather::calm(),
@@ -293,6 +305,7 @@ fn in_memory(model: &Model, sparsity: Sparsity) -> Result<Logits, String> {
         turn_ns: 1,
         fewer: FewerExperts::default(),
         guesses: 0,
+        device: Behaviour::ideal(),
     };
     let mut random = Random::new(0);
     let mut world = World::new(&case, model, &mut random);

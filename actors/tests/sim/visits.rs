@@ -61,6 +61,8 @@ pub struct Visits {
     owner: Vec<u16>,
     residency: Vec<Residency>,
     clusters: Vec<DirectoryEntry>,
+    /// Whether a device may compute a cluster, or core 0 where that fails.
+    on_device: Vec<bool>,
     /// Whether any core may compute clusters of experts that are in memory.
     shares_experts: bool,
     /// By layer, whether the one before guesses which experts it will use.
@@ -79,6 +81,9 @@ impl Visits {
             predicted: case.sparsity == Sparsity::Predicted,
             owner: case.plan.owner.clone(),
             residency: case.plan.residency.clone(),
+            on_device: (0..case.plan.residency.len() as u32)
+                .map(|cluster| case.plan.on_device.place(cluster).is_some())
+                .collect(),
             clusters: shared.bundle.clusters.clone(),
             shares_experts: case.pipeline == Pipeline::Cluster
                 && case.sparsity != Sparsity::Predicted,
@@ -184,7 +189,8 @@ impl Visits {
             content => !content.is_ffn(),
         };
         let is_shared = moves && self.residency[cluster as usize] == Residency::Pinned;
-        if owner != rank && !is_shared {
+        let makes_good = rank == 0 && self.on_device[cluster as usize];
+        if owner != rank && !is_shared && !makes_good {
             return Err(format!(
                 "core {rank} had another's cluster {cluster} at {stage:?}"
             ));
@@ -236,14 +242,12 @@ impl Visits {
             }
             let (cluster, layer) = (i as u32, entry.layer().unwrap_or(0) as u16);
             let times = |stage, layer| seen.times(stage, (layer, cluster));
-            let wrong = |stage: Stage, times: usize| {
-                let content = entry.content;
-                format!(
-                    "{content:?} cluster {cluster} of layer {layer} was at {stage:?} {times} times in {step:?}"
-                )
-            };
+            let name = || format!("{:?} cluster {cluster} of layer {layer}", entry.content);
+            let wrong =
+                |stage, times| format!("{} was at {stage:?} {times} times in {step:?}", name());
             let once = |stage, layer| match times(stage, layer) {
                 1 => Ok(1),
+                0 if self.on_device[i] => Ok(0),
                 n => Err(wrong(stage, n)),
             };
             // What is read, and what is kept of it: that it came before what was computed, `see` has checked.
@@ -279,7 +283,7 @@ impl Visits {
                     let is_expert = matches!(entry.content, Content::Experts(_));
                     let gc = match times(Stage::Gc, layer) {
                         // A predictor may name none of its neurons, and no token may use the expert.
-                        0 if self.predicted || is_expert => 0,
+                        0 if self.predicted || is_expert || self.on_device[i] => 0,
                         1 => 1,
                         n => return Err(wrong(Stage::Gc, n)),
                     };

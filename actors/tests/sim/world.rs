@@ -11,8 +11,9 @@ use forebay_actors::io_link::{Completions, Requests, RowLink};
 use forebay_actors::load::{load_hot_experts, load_hot_set, load_resident};
 use forebay_actors::memory::{CoreMemory, WeightMemory};
 use forebay_actors::runtime::{
-    Assembly, CoreSeed, NeuronOptions, Shared, StepTokens, Steps, predictor_rank, when_io_stops,
+    Assembly, CoreSeed, Shared, StepTokens, Steps, predictor_rank, when_io_stops,
 };
+use forebay_devices::simulated::SimulatedDevice;
 use forebay_models::bundle::HotNeuron;
 use forebay_plans::preload::SEQUENTIAL_GAIN;
 use forebay_plans::program::{Program, compile};
@@ -28,6 +29,7 @@ use forebay_stages::weights::Resident;
 use forebay_traces::record::Reason;
 
 use crate::case::Case;
+use crate::device::{self, Beside};
 use crate::generation::Batch;
 use crate::models::{CONTEXT, Model};
 use crate::random::Random;
@@ -88,6 +90,8 @@ pub struct World {
     /// `None` once it has died.
     io: Option<IoActor<SimulatedDriver, Requests, Completions>>,
     io_sleeps: bool,
+    /// The device actor; `None` without a device, or once it has ended.
+    beside: Option<Beside>,
     /// When and how the I/O actor dies: after so many of its turns.
     dies: Option<(usize, Death)>,
     /// Told when it has.
@@ -101,12 +105,7 @@ impl World {
     pub fn new(case: &Case, model: &Model, random: &mut Random) -> Self {
         let bundle = model.bundle();
         let predicted = case.sparsity == Sparsity::Predicted;
-        let neurons = NeuronOptions {
-            policy: case.policy,
-            loading: case.loading,
-            pipeline: case.pipeline,
-            guesses: case.guesses,
-        };
+        let neurons = case.neurons();
         let options = neurons.program(predicted);
         let programs: Vec<Program> = (0..case.threads)
             .map(|rank| compile(&bundle, &case.plan, rank, options))
@@ -136,6 +135,7 @@ impl World {
         load_hot_experts(&mut loader, &bundle, &hot, &programs, &mut memory.cores)
             .expect("a sound file");
         memory.gather();
+        let (driver, device) = device::load(case, &bundle, &memory.resident);
         let network = &bundle.meta.network;
         let rank = predictor_rank(&bundle, predicted);
         let thresholds = vec![THRESHOLD; network.n_layers()];
@@ -152,6 +152,7 @@ impl World {
             observer: None,
             kernels: KernelTable::best(),
             resident: Arc::new(Resident::new(memory.resident)),
+            device,
             faults: FaultCell::default(),
             threads: case.threads,
             kv,
@@ -162,9 +163,10 @@ impl World {
             random.number(),
             case.weather.clone(),
         );
-        let driver = SimulatedDriver::new(medium.clone(), case.io_depth).expect("an eventfd");
+        let reader = SimulatedDriver::new(medium.clone(), case.io_depth).expect("an eventfd");
         let memory = (memory.cores, memory.rows);
-        Self::assemble(case, shared, programs, memory, driver, medium, random)
+        let drivers = (reader, driver);
+        Self::assemble(case, shared, programs, memory, drivers, medium, random)
     }
 
     fn assemble(
@@ -172,7 +174,7 @@ impl World {
         shared: Arc<Shared>,
         programs: Vec<Program>,
         (memory, row_buffers): (Vec<CoreMemory>, Vec<Slot>),
-        driver: SimulatedDriver,
+        (driver, device): (SimulatedDriver, SimulatedDevice),
         medium: Medium,
         random: &mut Random,
     ) -> Self {
@@ -204,13 +206,20 @@ impl World {
             places: assembly.cores.into_iter().map(place).collect(),
             io: Some(IoActor::new(driver, requests, completions, limits)),
             io_sleeps: false,
+            beside: assembly.device.map(|lanes| Beside::new(device, lanes)),
             dies: None,
             medium,
             now_ns: 0,
             turns: 0,
             digest: 0,
             random: random.fork(),
-            weights: case.weights.clone(),
+            // The device has its turns as often as the I/O actor.
+            weights: case
+                .weights
+                .iter()
+                .chain(case.weights.last())
+                .copied()
+                .collect(),
             turn_ns: case.turn_ns,
         }
     }
@@ -254,8 +263,14 @@ impl World {
         if driver.is_some_and(|driver| !self.io_sleeps || driver.is_awake(self.now_ns)) {
             able.push(self.places.len());
         }
+        let beside = self.beside.as_ref();
+        if beside.is_some_and(|beside| beside.is_awake(self.now_ns)) {
+            able.push(self.places.len() + 1);
+        }
         if able.is_empty() {
-            let Some(due) = driver.and_then(SimulatedDriver::next_due) else {
+            let read = driver.and_then(SimulatedDriver::next_due);
+            let job = beside.and_then(Beside::next_due);
+            let Some(due) = read.into_iter().chain(job).min() else {
                 return Ok(Moved::Still);
             };
             self.now_ns = self.now_ns.max(due);
@@ -266,6 +281,7 @@ impl World {
             return Err(format!("no end after {MOST_TURNS} turns"));
         }
         let who = self.draw(&able);
+        let io = self.places.len();
         match self.places.get_mut(who) {
             Some(place) => {
                 place.sleep = None;
@@ -278,7 +294,11 @@ impl World {
                     Some(Turn::Progress) | None => {}
                 }
             }
-            None => self.io_turn()?,
+            None if who == io => self.io_turn()?,
+            None => {
+                let now = self.now_ns;
+                self.beside.take_if(|beside| !beside.turn(now));
+            }
         }
         self.now_ns += 1 + self.random.within(0..=self.turn_ns) as u64;
         let event = who as u64 ^ self.now_ns << 8;

@@ -25,7 +25,7 @@ const TRIPLES: usize = 4096;
 const SLOTS: usize = 2;
 
 /// Bytes that are copied to the device at once: the driver keeps a copy meanwhile.
-const UPLOAD: usize = 16 << 20;
+pub const UPLOAD_BYTES: usize = 16 << 20;
 
 /// What a device is opened for.
 #[derive(Clone, Debug)]
@@ -143,8 +143,8 @@ impl GpuDriver {
     }
 
     fn upload(&mut self, buffer: &wgpu::Buffer, bytes: &[u8]) -> Result<(), DeviceFault> {
-        for (i, part) in bytes.chunks(UPLOAD).enumerate() {
-            let at = (i * UPLOAD) as u64;
+        for (i, part) in bytes.chunks(UPLOAD_BYTES).enumerate() {
+            let at = (i * UPLOAD_BYTES) as u64;
             let queue = &self.context.queue;
             let (words, rest) = part.as_chunks::<4>();
             self.context.guarded(part.len() as u64, |_| {

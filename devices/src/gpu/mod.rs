@@ -18,5 +18,5 @@ mod tokens;
 pub use crate::shaders::Arithmetic;
 pub use adapters::{Adapter, DeviceKind, DeviceLimits, adapters, choose};
 pub use arithmetic::{Fma, Roundings};
-pub use driver::{GpuDriver, GpuOptions};
+pub use driver::{GpuDriver, GpuOptions, UPLOAD_BYTES};
 pub use meter::{Meter, RoundTrips};

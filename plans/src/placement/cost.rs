@@ -1,7 +1,7 @@
 //! What an operator costs with a share of it on the device.
 
 use super::PARTS;
-use super::machine::{MachineKind, PlacementMachine, Processor, Together};
+use super::machine::{MachineKind, PlacementMachine, Processor, Together, multiplies};
 use super::operators::Operator;
 use super::plan::Choice;
 
@@ -36,13 +36,8 @@ pub(super) fn memory(machine: &PlacementMachine, operator: &Operator, choice: Ch
 
 /// Whether the device can compute an operator at all.
 pub(super) fn is_possible(machine: &PlacementMachine, operator: &Operator) -> bool {
-    let device = machine.device.as_ref();
-    device.is_some_and(|device| {
-        operator
-            .formats
-            .iter()
-            .all(|&format| device.multiplies(format))
-    })
+    let mut formats = operator.formats.iter();
+    machine.device.is_some() && formats.all(|&format| multiplies(format))
 }
 
 /// Seconds of an operator for a batch of tokens. An impossible choice takes forever.

@@ -47,15 +47,13 @@ pub struct Device {
     pub memory: Option<Memory>,
 }
 
-impl Device {
-    /// Whether its kernels multiply weights in this format.
-    pub fn multiplies(&self, format: BlockType) -> bool {
-        use BlockType as B;
-        matches!(
-            format,
-            B::Q4_0 | B::Q8_0 | B::Q4_K | B::Q5_K | B::Q6_K | B::MXFP4
-        )
-    }
+/// Whether devices' kernels multiply weights in this format.
+pub fn multiplies(format: BlockType) -> bool {
+    use BlockType as B;
+    matches!(
+        format,
+        B::Q4_0 | B::Q8_0 | B::Q4_K | B::Q5_K | B::Q6_K | B::MXFP4
+    )
 }
 
 /// What both processors read while both do, GB/s.

@@ -15,7 +15,7 @@
 //! A device that shares the CPU's memory needs no place for weights, so every operator is planned for itself. Otherwise
 //! weights compete for the device's memory: a price per byte is raised until those fit that gain most per byte.
 //!
-//! No engine uses this yet. `docs/devices.md` has the table that the tests keep true.
+//! `docs/devices.md` has the table that the tests keep true.
 
 mod baselines;
 mod cost;
@@ -24,7 +24,9 @@ mod operators;
 mod plan;
 
 pub use baselines::{everything_on_the_cpu, everything_on_the_device, oato};
-pub use machine::{Device, MachineKind, Memory, PlacementMachine, Processor, Together, published};
+pub use machine::{
+    Device, MachineKind, Memory, PlacementMachine, Processor, Together, multiplies, published,
+};
 pub use operators::Operator;
 pub use plan::{Choice, Explanation, Placement, break_even};
 

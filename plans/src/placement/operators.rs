@@ -48,7 +48,8 @@ impl Operator {
             .collect()
     }
 
-    fn of_phase(bundle: &Bundle, programs: &[Program], number: usize) -> Option<Self> {
+    /// The operator of phase `number`, if it has weights.
+    pub fn of_phase(bundle: &Bundle, programs: &[Program], number: usize) -> Option<Self> {
         let mut sum = Sum::default();
         for phase in programs.iter().filter_map(|p| p.phases.get(number)) {
             for item in phase.items() {

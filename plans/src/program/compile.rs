@@ -83,7 +83,10 @@ impl<'a> Compiler<'a> {
             }
             let source = match plan.residency[i] {
                 Residency::OnFlash => continue,
-                Residency::Pinned => Source::Pinned,
+                Residency::Pinned => match plan.on_device.place(i as u32) {
+                    Some(place) => Source::Device { place },
+                    None => Source::Pinned,
+                },
                 kept @ (Residency::GatePinned | Residency::Neurons) => {
                     let base = program.cached_neurons as u32;
                     program.cached_neurons += entry.count as usize;

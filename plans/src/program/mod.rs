@@ -7,6 +7,7 @@
 
 mod compile;
 mod latent;
+mod source;
 
 use std::ops::Range;
 
@@ -16,88 +17,7 @@ use forebay_models::tensor::TensorId;
 use forebay_traces::record::Stage;
 
 pub use compile::{Options, compile};
-
-/// Where a cluster's weights come from.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Source {
-    /// Completely in memory.
-    Pinned,
-    /// Gate in memory, Up and Down by neuron.
-    GatePinned {
-        /// Index of its first neuron among the core's cached ones.
-        base: u32,
-    },
-    /// All rows by neuron.
-    Neurons {
-        /// Index of its first neuron among the core's cached ones.
-        base: u32,
-    },
-    /// In the expert cache, or on flash.
-    Cached {
-        /// Its number among the core's cached clusters.
-        key: u32,
-    },
-    /// Through the stream window.
-    Streamed {
-        /// Position in the cycle of reads.
-        ordinal: u32,
-    },
-    /// As a whole through the prefill graph's window, although single neurons are cached.
-    Preloaded {
-        /// Position in the cycle of reads.
-        ordinal: u32,
-        /// Index of its first neuron among the core's cached ones.
-        base: u32,
-    },
-}
-
-impl Source {
-    /// Whether single neurons are read.
-    pub fn is_by_neuron(self) -> bool {
-        matches!(self, Self::GatePinned { .. } | Self::Neurons { .. })
-    }
-
-    /// Position in the cycle of reads, for a cluster that comes through a window.
-    pub fn ordinal(self) -> Option<usize> {
-        match self {
-            Self::Streamed { ordinal } | Self::Preloaded { ordinal, .. } => Some(ordinal as usize),
-            Self::Pinned | Self::GatePinned { .. } | Self::Neurons { .. } | Self::Cached { .. } => {
-                None
-            }
-        }
-    }
-
-    /// Index of the first neuron among the core's cached ones, if its neurons are cached.
-    pub fn base(self) -> Option<u32> {
-        match self {
-            Self::GatePinned { base } | Self::Neurons { base } | Self::Preloaded { base, .. } => {
-                Some(base)
-            }
-            Self::Pinned | Self::Cached { .. } | Self::Streamed { .. } => None,
-        }
-    }
-
-    /// Number among the core's cached clusters, if it is one.
-    pub fn key(self) -> Option<usize> {
-        match self {
-            Self::Cached { key } => Some(key as usize),
-            _ => None,
-        }
-    }
-}
-
-/// A cluster on a core's work list.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Item {
-    /// Directory index.
-    pub cluster: u32,
-    /// Index into [`Rows::matrices`]; 0 for neuron clusters.
-    pub matrix: u16,
-    /// The expert whose neurons it has; `None` for what every token uses.
-    pub expert: Option<u16>,
-    /// Where its weights come from.
-    pub source: Source,
-}
+pub use source::{Item, Source};
 
 /// A board of relaxed atomics on which cores publish their parts of a result.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -437,12 +357,18 @@ impl Program {
         }
     }
 
-    /// The clusters in memory of each row phase, `[phases]`; empty for other phases.
+    /// The clusters in memory of each row phase, `[phases]`; empty for other phases. Those that a device may compute
+    /// come last, the first ones at the end.
     pub fn pinned_rows(&self) -> Vec<Vec<Item>> {
         let pinned = |phase: &Phase| match &phase.work {
             Work::Rows(rows) => {
-                let pinned = rows.items.iter().filter(|i| i.source == Source::Pinned);
-                pinned.copied().collect()
+                let pinned = rows.items.iter().filter(|i| i.source.is_in_memory());
+                let mut pinned: Vec<Item> = pinned.copied().collect();
+                pinned.sort_by_key(|item| match item.source {
+                    Source::Device { place } => u32::MAX - place,
+                    _ => 0,
+                });
+                pinned
             }
             _ => Vec::new(),
         };

@@ -2,7 +2,7 @@
 
 use std::io::{IsTerminal, Write};
 
-use forebay::{ChatAnswer, ChatFinish, ChatItem, ChatStream, Statistics};
+use forebay::{ChatAnswer, ChatFinish, ChatItem, ChatStream, DeviceStatistics, Statistics};
 use forebay_plans::size::format_size;
 
 use crate::cli::follow::{follow, prompt_bar};
@@ -107,6 +107,10 @@ impl Screen {
         };
         let line = format!("[{}{end}]", line(&answer.statistics));
         say(self.dim(&line));
+        let device = answer.statistics.device.as_ref();
+        if let Some(problem) = device.and_then(DeviceStatistics::loss) {
+            say(format_args!("forebay: warning: {problem}"));
+        }
         if self.verbose {
             say(self.dim(&answer.statistics.details()));
         }

@@ -44,7 +44,7 @@ impl EngineBuilder {
         std::mem::swap(&mut builder.report, &mut self.report);
         let described = described?;
         let (cores, sparsity) = (described.cores.len(), described.sparsity);
-        let mut request = builder.memory_request(cores, sparsity, &described.texts)?;
+        let mut request = builder.memory_request(cores, sparsity, &described.texts, None)?;
         let wanted = self.context.or(self.context_hint);
         let trained = described.network.context_length;
         request.context = Some(wanted.unwrap_or(DEFAULT_CONTEXT).min(trained));
@@ -58,6 +58,8 @@ impl EngineBuilder {
             threads: request.threads,
             process: 0,
             made,
+            device: None,
+            no_device: None,
             described,
         };
         Ok(Some(Drafting { builder, laid_out }))

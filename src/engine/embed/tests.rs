@@ -80,6 +80,7 @@ fn start(path: &Path, pinned: bool) -> (Runtime, Embedder) {
         fewer: FewerExperts::default(),
         sequential_gain: SEQUENTIAL_GAIN,
         observer: None,
+        device: None,
         boards: Boards::new(network, 1, BATCH, 1, 0),
         resident: Arc::new(Resident::new(memory.resident)),
         kernels: KernelTable::best(),
@@ -92,7 +93,7 @@ fn start(path: &Path, pinned: bool) -> (Runtime, Embedder) {
     });
     let embedder = Embedder::new(&shared, TensorId::TokenEmbedding, memory.rows);
     let options = RuntimeOptions::default();
-    let graph = Runtime::start(shared, programs, memory.cores, open(), &options);
+    let graph = Runtime::start(shared, programs, memory.cores, open(), None, &options);
     (graph.expect("threads"), embedder)
 }
 

@@ -79,6 +79,10 @@ impl<T: Copy + Default> Aligned<T> {
     pub(super) fn part_mut(&mut self, start: usize, len: usize) -> &mut [T] {
         &mut self.buffer[self.first + start..][..len]
     }
+
+    fn copy(&mut self, other: &Self, len: usize) {
+        self.part_mut(0, len).copy_from_slice(other.part(0, len));
+    }
 }
 
 /// One token's activations, padded with zeros to whole pairs of blocks.
@@ -197,6 +201,30 @@ impl Activations {
                 }
             })
         })
+    }
+
+    /// Takes over all that products with quantised panels need of `other`, without allocating. Values that are not
+    /// quantised stay behind.
+    ///
+    /// # Panics
+    /// `other` is not in [`Form::Panels`], or there is no room for it.
+    pub fn copy_blocks(&mut self, other: &Self) {
+        assert_eq!(other.form, Form::Panels, "activations in another form");
+        assert!(
+            other.n_tokens <= self.max_tokens && other.cols <= self.max_cols,
+            "no room for {} tokens of {} columns",
+            other.n_tokens,
+            other.cols
+        );
+        (self.n_tokens, self.cols) = (other.n_tokens, other.cols);
+        (self.form, self.widest) = (other.form, other.widest);
+        let len = other.n_tokens * other.padded();
+        self.codes.copy(&other.codes, len);
+        self.scales.copy(&other.scales, len / GROUP);
+        self.sums.copy(&other.sums, len / GROUP);
+        self.block_sums.copy(&other.block_sums, len / BLOCK);
+        self.block_counts.copy(&other.block_counts, len / BLOCK);
+        self.half_counts.copy(&other.half_counts, len / GROUP);
     }
 
     /// The pieces into which the tokens are divided for panels.

@@ -11,7 +11,7 @@ use forebay_models::block::BlockType;
 use forebay_models::bundle::MAX_NEURONS;
 use forebay_models::network::Content;
 use forebay_models::tensor::{LayerTensor, TensorId};
-use forebay_plans::program::{Phase, Source};
+use forebay_plans::program::{Item, Phase, Source};
 use forebay_traces::record::Stage;
 
 use crate::contract::{Outbox, Port, Slice, StageActor};
@@ -48,6 +48,8 @@ pub struct Pred {
     scores: Vec<f32>,
     /// Clusters that any core may take, if there are any.
     takes: Option<Takes>,
+    /// Clusters of the phase that a device failed to compute and that are still to be sent on.
+    failed: Vec<Item>,
 }
 
 impl Pred {
@@ -82,18 +84,30 @@ impl Pred {
                 }
             ],
             takes: shared.map(Takes::new),
+            failed: Vec::new(),
         }
+    }
+
+    /// Room for clusters that a device fails to compute, at most `most` in a phase.
+    pub fn reserve_for_device(&mut self, most: usize) {
+        self.failed.reserve(most);
+    }
+
+    /// A device has failed to compute these clusters of the phase: this core does it.
+    pub fn make_good(&mut self, items: &[Item]) {
+        self.failed.extend(items.iter().rev());
     }
 
     /// A phase with neuron clusters begins.
     pub fn begin(&mut self) {
         (self.next, self.sent) = (0, 0);
+        self.failed.clear();
         self.takes.iter_mut().for_each(Takes::begin);
     }
 
     /// Number of clusters sent on, once it is all of the phase's.
     pub fn sent(&self, phase: &Phase) -> Option<usize> {
-        let all = self.next >= phase.neurons().len();
+        let all = self.next >= phase.neurons().len() && self.failed.is_empty();
         (all && self.takes.iter().all(Takes::is_finished)).then_some(self.sent)
     }
 
@@ -106,14 +120,7 @@ impl Pred {
         let Some(item) = takes.next(frame) else {
             return false;
         };
-        let Some(mut flight) = self.free.pop() else {
-            return false;
-        };
-        let count = frame.entry(item.cluster).count as usize;
-        flight.begin(item, self.sent, count);
-        flight.live = LiveMask::first(count);
-        self.sent += 1;
-        out.send(Port::Here, flight);
+        self.send_whole(item, frame, out);
         true
     }
 
@@ -125,6 +132,30 @@ impl Pred {
     /// A flight has ended.
     pub fn take_back(&mut self, flight: Box<Flight>) {
         self.free.push(flight);
+    }
+
+    /// Sends on clusters that a device failed to compute; true if there was any.
+    fn send_failed(&mut self, frame: &Frame<'_>, out: &mut Outbox) -> bool {
+        let before = self.sent;
+        while self.sent - before < PER_TURN && !self.free.is_empty() {
+            let Some(item) = self.failed.pop() else {
+                break;
+            };
+            self.send_whole(item, frame, out);
+        }
+        self.sent > before
+    }
+
+    /// Sends on a cluster in memory, all of whose neurons are computed. A flight has to be free.
+    fn send_whole(&mut self, item: Item, frame: &Frame<'_>, out: &mut Outbox) {
+        let Some(mut flight) = self.free.pop() else {
+            return;
+        };
+        let count = frame.entry(item.cluster).count as usize;
+        flight.begin(item, self.sent, count);
+        flight.live = LiveMask::first(count);
+        self.sent += 1;
+        out.send(Port::Here, flight);
     }
 
     /// The cluster's neurons that are worth computing for any token, and which token wants which.
@@ -164,7 +195,7 @@ impl StageActor for Pred {
         let (from, before) = (self.next, self.sent);
         for item in items.iter().skip(from) {
             let taken = self.takes.is_some() && is_shared(item);
-            if taken || frame.tokens_of(item).n == 0 {
+            if taken || frame.is_on_device(item) || frame.tokens_of(item).n == 0 {
                 self.next += 1;
                 continue;
             }
@@ -189,7 +220,7 @@ impl StageActor for Pred {
                 Source::Streamed { .. } | Source::Preloaded { .. } => Port::Away,
                 _ if flight.live.is_empty() => Port::Done,
                 Source::Neurons { .. } | Source::Cached { .. } => Port::Away,
-                Source::Pinned | Source::GatePinned { .. } => Port::Here,
+                Source::Pinned | Source::Device { .. } | Source::GatePinned { .. } => Port::Here,
             };
             out.send(port, flight);
         }
@@ -197,6 +228,6 @@ impl StageActor for Pred {
             let first = items[from].cluster;
             out.record(Slice::plain(Stage::Pred, first, self.next - from));
         }
-        self.next > from
+        self.next > from || self.send_failed(frame, out)
     }
 }

@@ -3,7 +3,7 @@
 
 use std::sync::Arc;
 
-use forebay_plans::program::{Item, Phase, Program, Source};
+use forebay_plans::program::{Item, Phase, Program};
 use forebay_queues::claims::{Claimant, Claims};
 
 use crate::frame::Frame;
@@ -18,7 +18,12 @@ pub struct SharedExperts {
 
 /// Whether any core may compute a cluster of a phase.
 pub(super) fn is_shared(item: &Item) -> bool {
-    item.expert.is_some() && item.source == Source::Pinned
+    item.expert.is_some() && item.source.is_in_memory()
+}
+
+/// Whether the cores compute a cluster for any token of the step.
+fn is_used(item: &Item, frame: &Frame<'_>) -> bool {
+    frame.tokens_of(item).n > 0 && !frame.is_on_device(item)
 }
 
 impl SharedExperts {
@@ -82,7 +87,7 @@ impl Takes {
             if *listed != Some(rank) {
                 let all = lists[rank][frame.number].iter();
                 used.clear();
-                used.extend(all.filter(|item| frame.tokens_of(item).n > 0));
+                used.extend(all.filter(|&item| is_used(item, frame)));
                 *listed = Some(rank);
             }
             used.len()

@@ -48,7 +48,7 @@ impl Preference {
         held.fill(0.0);
         for item in items {
             let is_here = match item.source {
-                Source::Pinned => true,
+                Source::Pinned | Source::Device { .. } => true,
                 Source::Cached { key } => store.has(key as usize),
                 _ => false,
             };

@@ -8,7 +8,7 @@ mod project;
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-use forebay_plans::program::{Finish, Item, Program, Rows as RowWork, Source, Work};
+use forebay_plans::program::{Finish, Item, Matrix, Program, Rows as RowWork, Work};
 use forebay_queues::claims::{Claimant, Claims};
 use forebay_queues::slab::Slot;
 use forebay_traces::record::Residency as Hit;
@@ -50,6 +50,8 @@ pub struct Rows {
     head_input: HeadInput,
     /// One cluster's result, `[n_tokens, rows]`.
     out: Vec<f32>,
+    /// Clusters of the phase that a device failed to compute.
+    failed: Vec<Item>,
 }
 
 impl Rows {
@@ -68,7 +70,18 @@ impl Rows {
             inbox: VecDeque::with_capacity(max_clusters),
             head_input: HeadInput::new(max_tokens, head_columns),
             out: vec![0.0; max_tokens * max_rows],
+            failed: Vec::new(),
         }
+    }
+
+    /// Room for clusters that a device fails to compute, at most `most` in a phase.
+    pub fn reserve_for_device(&mut self, most: usize) {
+        self.failed.reserve(most);
+    }
+
+    /// A device has failed to compute these clusters of the phase: this core does it.
+    pub fn make_good(&mut self, items: &[Item]) {
+        self.failed.extend(items.iter().rev());
     }
 
     /// Bytes of a step's results and of heads' inputs that [`Self::new`] allocates, for memory budgets.
@@ -80,7 +93,7 @@ impl Rows {
     pub fn begin<'a>(&mut self, work: &'a RowWork) -> impl Iterator<Item = Item> + 'a {
         self.claimant.begin();
         self.head_input.begin();
-        let streamed = |item: &&Item| item.source != Source::Pinned;
+        let streamed = |item: &&Item| !item.source.is_in_memory();
         self.streamed = work.items.iter().filter(streamed).count();
         work.items.iter().filter(streamed).copied()
     }
@@ -112,7 +125,10 @@ impl Rows {
             self.streamed -= 1;
             return Some(Some((flight.item, flight.buffer)));
         }
-        let item = self.claim(frame)?;
+        let item = match self.failed.pop() {
+            Some(item) => item,
+            None => self.claim(frame)?,
+        };
         let bytes = frame.weights.shared_bytes(item.cluster);
         self.compute(frame, work, item, bytes, (Hit::Hit, 0), out);
         Some(None)
@@ -122,7 +138,9 @@ impl Rows {
     fn claim(&mut self, frame: &Frame<'_>) -> Option<Item> {
         let SharedRows { claims, lists } = &*self.shared;
         let of = |rank: usize| &lists[rank][frame.number];
-        let len = |rank| of(rank).len();
+        // Those that a device computes come last.
+        let own = |item: &Item| !frame.is_on_device(item);
+        let len = |rank| of(rank).partition_point(own);
         let (rank, place) = self.claimant.next(claims, frame.rank, len)?;
         Some(of(rank)[place])
     }
@@ -140,10 +158,6 @@ impl Rows {
         let entry = frame.entry(item.cluster);
         let (first, count) = (entry.first as usize, entry.count as usize);
         let matrix = &work.matrices[usize::from(item.matrix)];
-        let bias = match matrix.bias.is_empty() {
-            true => &[][..],
-            false => &frame.bundle.vectors.values()[matrix.bias.clone()][first..first + count],
-        };
         let (input, column) = match &matrix.heads {
             None => (frame.input, first),
             Some(heads) => {
@@ -156,13 +170,11 @@ impl Rows {
         };
         let rows = &mut self.out[..input.n_tokens() * count];
         let bytes = &bytes[..entry.len as usize];
-        let block = matrix.block;
-        project(frame.kernels, block, bytes, count, input, bias, rows);
-        if let Finish::Scaled { scale, softcap } = matrix.finish {
-            scale_all(rows, scale, softcap);
-        }
+        let bias = bias(frame, matrix, (first, count));
+        project(frame.kernels, matrix.block, bytes, count, input, bias, rows);
         let board = frame.boards.board(work.board);
-        for (t, rows) in rows.chunks_exact(count).enumerate() {
+        for (t, rows) in rows.chunks_exact_mut(count).enumerate() {
+            finish(matrix.finish, rows);
             board.write(t * work.width + matrix.column + column, rows);
         }
         out.record(Slice {
@@ -176,8 +188,44 @@ impl Rows {
     }
 }
 
-/// `softcap * tanh(scale * x / softcap)`, or only the factor.
-fn scale_all(rows: &mut [f32], scale: f32, softcap: Option<f32>) {
+/// Publishes what a device has computed: the results of `items` side by side, `[n_tokens, rows of all items]`, which
+/// are finished in place.
+pub fn publish(frame: &Frame<'_>, items: &[Item], results: &mut [f32]) {
+    let Work::Rows(work) = &frame.phase.work else {
+        return;
+    };
+    let n_tokens = frame.input.n_tokens();
+    let width = results.len() / n_tokens.max(1);
+    let board = frame.boards.board(work.board);
+    let mut start = 0;
+    for item in items {
+        let entry = frame.entry(item.cluster);
+        let (first, count) = (entry.first as usize, entry.count as usize);
+        let matrix = &work.matrices[usize::from(item.matrix)];
+        let bias = bias(frame, matrix, (first, count));
+        for t in 0..n_tokens {
+            let rows = &mut results[t * width + start..][..count];
+            rows.iter_mut().zip(bias).for_each(|(r, b)| *r += b);
+            finish(matrix.finish, rows);
+            board.write(t * work.width + matrix.column + first, rows);
+        }
+        start += count;
+    }
+}
+
+/// The bias of rows `first..first + count` of a matrix; empty if it has none.
+fn bias<'a>(frame: &Frame<'a>, matrix: &Matrix, (first, count): (usize, usize)) -> &'a [f32] {
+    match matrix.bias.is_empty() {
+        true => &[],
+        false => &frame.bundle.vectors.values()[matrix.bias.clone()][first..first + count],
+    }
+}
+
+/// What is done with results before they are published: `softcap * tanh(scale * x / softcap)`, or only the factor.
+fn finish(how: Finish, rows: &mut [f32]) {
+    let Finish::Scaled { scale, softcap } = how else {
+        return;
+    };
     for x in rows {
         *x *= scale;
         if let Some(cap) = softcap {

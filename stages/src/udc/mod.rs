@@ -48,6 +48,13 @@ impl Udc {
         self.share[..len].fill(0);
     }
 
+    /// Adds a device's share of it, `[n_tokens, d_model]`.
+    pub fn add(&mut self, share: &[i64]) {
+        for (sum, more) in self.share.iter_mut().zip(share) {
+            *sum = sum.wrapping_add(*more);
+        }
+    }
+
     /// The core's share of the FFN.
     pub fn share(&self) -> &[i64] {
         &self.share

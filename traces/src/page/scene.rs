@@ -19,6 +19,7 @@ pub(super) enum Colour {
     Updown,
     Barrier,
     Pred,
+    Device,
     Idle,
     Read,
 }
@@ -40,6 +41,7 @@ impl Colour {
             Reason::IoUpDown => Self::Updown,
             Reason::Barrier => Self::Barrier,
             Reason::Pred => Self::Pred,
+            Reason::Device => Self::Device,
             Reason::Idle => Self::Idle,
         }
     }
@@ -65,6 +67,7 @@ impl Colour {
             Self::Updown => "updown",
             Self::Barrier => "barrier",
             Self::Pred => "pred",
+            Self::Device => "device",
             Self::Idle => "idle",
             Self::Read => "read",
         }

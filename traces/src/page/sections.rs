@@ -12,7 +12,7 @@ use crate::report::{Paths, Report};
 use crate::table::{Percent, Time};
 
 /// States of a core in the order of all bars and tables, with their names there.
-const STATES: [(State, Colour, &str); 6] = [
+const STATES: [(State, Colour, &str); 7] = [
     (State::Busy, Colour::Ffn, "computing"),
     (
         State::Stall(Reason::IoGate),
@@ -33,6 +33,11 @@ const STATES: [(State, Colour, &str); 6] = [
         State::Stall(Reason::Pred),
         Colour::Pred,
         "waiting: prediction",
+    ),
+    (
+        State::Stall(Reason::Device),
+        Colour::Device,
+        "waiting: device",
     ),
     (State::Stall(Reason::Idle), Colour::Idle, "no token"),
 ];

@@ -1,0 +1,106 @@
+//! What a device computes of the core's phases. Only core 0 has to do with it.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use forebay_stages::contract::Turn;
+use forebay_stages::rows;
+use forebay_traces::record::Reason;
+
+use super::Core;
+use super::phases::Apart;
+use crate::device::{DeviceLink, Outcome};
+use crate::runtime::{Shared, Step};
+use crate::wiring::Stages;
+
+impl Core {
+    /// Phase `number` has been prepared: the device gets its clusters.
+    pub(super) fn give_to_device(&mut self, number: usize) {
+        let Some(mut link) = self.device.take() else {
+            return;
+        };
+        let shared = Arc::clone(&self.shared);
+        let places = places(&shared, &self.step, number) as usize;
+        let parts = shared.device.as_ref().and_then(|device| device.of(number));
+        if let (Some(part), true) = (parts, places > 0) {
+            let items = &shared.plan.on_device.phases[number].items[..places];
+            link.begin(&self.apart(number).frame, part, items);
+        }
+        self.device = Some(link);
+    }
+
+    /// Takes what the device has computed of phase `number`, or computes it itself; false if there is nothing new.
+    pub(super) fn take_from_device(&mut self, number: usize) -> bool {
+        let Some(mut link) = self.device.take() else {
+            return false;
+        };
+        link.collect();
+        let Apart { frame, stages, .. } = self.apart(number);
+        let taken = match link.take() {
+            None => false,
+            Some((outcome, given)) => {
+                match outcome {
+                    Outcome::Rows(results) => rows::publish(&frame, given, results),
+                    Outcome::Share(share) => stages.udc.add(share),
+                    Outcome::Failed if frame.phase.neurons().is_empty() => {
+                        stages.rows.make_good(given);
+                    }
+                    Outcome::Failed => stages.pred.make_good(given),
+                }
+                true
+            }
+        };
+        self.device = Some(link);
+        taken
+    }
+
+    /// Whether the device still computes a part of the phase.
+    pub(super) fn awaits_device(&self) -> bool {
+        self.device.as_ref().is_some_and(|link| link.is_waiting())
+    }
+
+    /// Nothing can be done in a phase until a read or the device is back.
+    pub(super) fn wait_in_phase(&mut self) -> Turn {
+        let Some(link) = self.device.as_ref().filter(|link| link.is_waiting()) else {
+            return Turn::Blocked(self.waits_for());
+        };
+        if !self.blocked {
+            link.account().waited();
+        }
+        match self.is_reading() {
+            true => Turn::Blocked(self.waits_for()),
+            false => Turn::Blocked(Reason::Device),
+        }
+    }
+
+    /// How long the core may sleep for `reason`.
+    pub(super) fn patience(&self, reason: Reason) -> Option<Duration> {
+        let device = self.shared.device.as_ref();
+        device
+            .filter(|_| reason == Reason::Device)
+            .map(|device| device.patience)
+    }
+
+    /// The core has slept that long.
+    pub(super) fn lose_patience(&mut self, slept: Duration) {
+        if let Some(link) = &mut self.device {
+            link.give_up(slept.as_secs());
+        }
+    }
+}
+
+/// How many of the device's clusters of phase `number` it computes in a step; all cores agree.
+pub(super) fn places(shared: &Shared, step: &Step, number: usize) -> u32 {
+    let device = shared.device.as_ref().filter(|_| step.on_device);
+    match device.and_then(|device| device.of(number)) {
+        Some(_) => shared.plan.on_device.phases[number].places(step.tokens.places.len()),
+        None => 0,
+    }
+}
+
+/// Room in the stages for what a device fails to compute.
+pub(super) fn reserve(link: Option<&DeviceLink>, stages: &mut Stages) {
+    let most = link.map_or(0, DeviceLink::most_items);
+    stages.rows.reserve_for_device(most);
+    stages.pred.reserve_for_device(most);
+}

@@ -1,0 +1,27 @@
+//! A device beside the cores: it computes clusters of a phase while they compute the others.
+//!
+//! ```text
+//!   core 0 ── DeviceJob ──▶ the device actor ──▶ driver
+//!     ▲  the phase's quantised input, room for results    │
+//!     └───────────── DeviceDone, doorbell ◀───────────────┘
+//! ```
+//!
+//! Core 0 submits one job per phase when the phase begins, and before it arrives at the exchange it writes the results to
+//! their board or adds the share to its own, so the other cores need not know. Where anything fails, core 0 computes the
+//! very same clusters: their weights are in memory as well. Jobs travel by value with the memory for their results; there
+//! are two, made at start-up.
+
+mod account;
+mod actor;
+mod link;
+mod parts;
+mod room;
+mod thread;
+
+pub use account::{Account, DeviceCounters};
+pub use actor::{DeviceActor, DeviceLanes};
+pub(crate) use link::{DeviceLink, Outcome, device_lanes};
+pub use parts::{DeviceParts, PhasePart};
+pub(crate) use room::JobRoom;
+pub use room::boards_bytes;
+pub(crate) use thread::DeviceThread;

@@ -1,0 +1,88 @@
+//! Memory of the jobs for a device, for the budget.
+
+use forebay_devices::{FfnCluster, PanelRange};
+use forebay_models::bundle::Bundle;
+use forebay_models::network::Content;
+use forebay_models::tensor::TensorId;
+use forebay_plans::program::Item;
+use forebay_stages::kernels::Activations;
+
+use crate::core::widest;
+
+/// Sizes of the largest jobs.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct JobRoom {
+    /// Tokens, and columns of their input.
+    pub batch: usize,
+    pub columns: usize,
+    /// Results of rows, of all tokens.
+    pub rows: usize,
+    /// Width of the residual stream.
+    pub d_model: usize,
+    /// Clusters of a phase's neurons, and their neurons.
+    pub clusters: usize,
+    pub neurons: usize,
+    /// Clusters of a phase's rows.
+    pub row_clusters: usize,
+}
+
+impl JobRoom {
+    /// Room for all that a phase of a model can ask for, in steps of `batch` tokens of which `max_logits` want logits.
+    /// Predictors in use have at most `rank`.
+    pub fn new(bundle: &Bundle, (batch, max_logits): (usize, usize), rank: usize) -> Self {
+        let network = &bundle.meta.network;
+        let columns = widest(network, rank);
+        let d_model = network.d_model;
+        let mixers = network.widest_mixer_in().max(d_model).max(rank);
+        let others = network.widest_routing().max(network.inputs_width());
+        let rows = (batch * mixers.max(others)).max(max_logits * network.vocab_size);
+        let layers = network.n_layers();
+        let (mut neurons, mut of_rows) = (vec![(0, 0); layers], vec![0; layers + 1]);
+        for entry in &bundle.clusters {
+            match entry.content {
+                Content::Neurons(layer) | Content::Experts(layer) => {
+                    neurons[layer].0 += 1;
+                    neurons[layer].1 += entry.count as usize;
+                }
+                Content::Rows(TensorId::Layer(layer, _)) => of_rows[layer] += 1,
+                Content::Rows(_) | Content::Table(_) => of_rows[layers] += 1,
+            }
+        }
+        Self {
+            batch,
+            columns,
+            rows,
+            d_model,
+            clusters: neurons.iter().map(|l| l.0).max().unwrap_or(0),
+            neurons: neurons.iter().map(|l| l.1).max().unwrap_or(0),
+            row_clusters: of_rows.into_iter().max().unwrap_or(0),
+        }
+    }
+
+    /// Most clusters of a job.
+    pub fn most_items(&self) -> usize {
+        self.clusters.max(self.row_clusters)
+    }
+
+    /// Bytes of both jobs: for rows, and for a share.
+    fn bytes(&self) -> usize {
+        let biases = 2 * self.neurons * size_of::<f32>();
+        let weights = self.clusters * self.batch * size_of::<f32>();
+        let places = self.clusters * size_of::<FfnCluster>()
+            + self.row_clusters * size_of::<PanelRange>()
+            + 2 * self.most_items() * size_of::<Item>();
+        2 * Activations::bytes_for(self.batch, self.columns)
+            + self.rows * size_of::<f32>()
+            + self.batch * self.d_model * size_of::<i64>()
+            + biases
+            + weights
+            + places
+    }
+}
+
+/// Bytes of the jobs for a device, and of places of clusters on it, in steps of `batch` tokens of which `max_logits` want
+/// logits. Predictors in use have at most `rank`.
+pub fn boards_bytes(bundle: &Bundle, (batch, max_logits): (usize, usize), rank: usize) -> usize {
+    let places = size_of::<FfnCluster>() + 2 * size_of::<Item>();
+    JobRoom::new(bundle, (batch, max_logits), rank).bytes() + bundle.clusters.len() * places
+}

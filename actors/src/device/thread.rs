@@ -1,0 +1,75 @@
+//! The device actor's thread. A driver may keep it for as long as it likes: nobody waits for it without a limit.
+
+use std::sync::Arc;
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use forebay_devices::{DeviceDriver, DeviceFault};
+use forebay_queues::doorbell::Spin;
+use forebay_stages::contract::Turn;
+use forebay_traces::clock::now_ns;
+use forebay_traces::lane::TraceLane;
+use forebay_traces::record::Reason;
+
+use super::actor::{DeviceActor, DeviceLanes};
+use crate::fault::cause_of_panic;
+
+/// While a job is in flight, the device is asked this often whether it is done: drivers do not ring.
+const POLL: Duration = Duration::from_micros(30);
+/// A thread that its driver keeps is waited for this long at the end.
+const FAREWELL: Duration = Duration::from_secs(2);
+const GLANCE: Duration = Duration::from_millis(2);
+
+/// Handle of the running device actor.
+#[derive(Debug)]
+pub(crate) struct DeviceThread {
+    thread: JoinHandle<TraceLane>,
+}
+
+impl DeviceThread {
+    /// Starts the actor. It ends once core 0 has.
+    ///
+    /// # Errors
+    /// The thread cannot be started.
+    pub fn start(driver: Box<dyn DeviceDriver>, lanes: DeviceLanes) -> std::io::Result<Self> {
+        let thread = std::thread::Builder::new()
+            .name("forebay-device".into())
+            .spawn(move || run(driver, lanes))?;
+        Ok(Self { thread })
+    }
+
+    /// Waits for the end and returns the trace; nothing if the driver does not let go of the thread.
+    pub fn stop(self) -> Option<TraceLane> {
+        let mut left = FAREWELL;
+        while !self.thread.is_finished() {
+            left = left.checked_sub(GLANCE)?;
+            std::thread::sleep(GLANCE);
+        }
+        self.thread.join().ok()
+    }
+}
+
+/// Gives the actor turns until core 0 is gone.
+fn run(driver: Box<dyn DeviceDriver>, lanes: DeviceLanes) -> TraceLane {
+    let mut actor = DeviceActor::new(driver, lanes);
+    let account = Arc::clone(actor.account());
+    actor.bell().bind();
+    let whole = std::panic::AssertUnwindSafe(|| {
+        loop {
+            let seen = actor.bell().epoch();
+            let _ = match actor.turn(now_ns()) {
+                Turn::Progress => continue,
+                Turn::Finished => return,
+                Turn::Blocked(Reason::Device) => actor.bell().wait(seen, Spin::NONE, Some(POLL)),
+                Turn::Blocked(_) => actor.bell().wait(seen, Spin::looks(1000), None),
+            };
+        }
+    });
+    if let Err(panic) = std::panic::catch_unwind(whole) {
+        // The lane of answers closes as the actor is dropped: core 0 notices.
+        account.give_up(DeviceFault::Lost {
+            reason: cause_of_panic(panic.as_ref()),
+        });
+    }
+    actor.into_trace()
+}

@@ -1,0 +1,100 @@
+//! A device beside the simulated cores: what it has, how slow it is, and when it is lost. It is drawn apart from the
+//! rest, so that a seed means the same with it and without.
+
+use std::time::Duration;
+
+use forebay_actors::device::{DeviceActor, DeviceLanes, DeviceParts};
+use forebay_devices::simulated::{Behaviour, SimulatedDevice};
+use forebay_models::bundle::Bundle;
+use forebay_plans::on_device::{OnDevice, Room, Shares};
+use forebay_plans::program::{Program, compile};
+use forebay_plans::residency::{Pipeline, Sparsity};
+use forebay_queues::slab::Slot;
+use forebay_stages::contract::Turn;
+use forebay_stages::kernels::KernelTable;
+
+use crate::case::Case;
+use crate::models::Model;
+use crate::random::Random;
+
+/// Makes a seed's device another stream than the rest of it.
+const APART: u64 = 0x5e_1f_d0_0d;
+
+/// A device with some of a case's clusters, perhaps.
+pub fn draw(seed: u64, case: &mut Case, model: &Model) {
+    let mut random = Random::new(seed ^ APART);
+    if case.pipeline != Pipeline::Cluster || !random.chance(30) {
+        return;
+    }
+    let bundle = model.bundle();
+    let predicted = case.sparsity == Sparsity::Predicted;
+    let options = case.neurons().program(predicted);
+    let programs: Vec<Program> = (0..case.threads)
+        .map(|rank| compile(&bundle, &case.plan, rank, options))
+        .collect();
+    let mut share = || random.one_of(&[0.0, 0.3, 0.6, 1.0, 1.0]);
+    let shares = Shares {
+        decode: share(),
+        prompts: share(),
+    };
+    let all_neurons = matches!(case.sparsity, Sparsity::Dense | Sparsity::Exact);
+    let room = Room {
+        total: random.one_of(&[20_000, u64::MAX, u64::MAX]),
+        piece: u64::MAX,
+    };
+    case.plan.on_device = OnDevice::choose(&bundle, &programs, all_neurons, |_| shares, room);
+    case.device = Behaviour {
+        job_ns: random.one_of(&[0, 1_000, 300_000, 30_000_000]),
+        memory_bytes: random.one_of(&[10_000, u64::MAX, u64::MAX, u64::MAX]),
+        lost_after: random.one_of(&[None, None, Some(0), Some(3), Some(40)]),
+        wrong_result: None,
+    };
+}
+
+/// The device with its clusters, if it has any.
+pub fn load(
+    case: &Case,
+    bundle: &Bundle,
+    resident: &[Option<Slot>],
+) -> (SimulatedDevice, Option<DeviceParts>) {
+    let mut driver = SimulatedDevice::new(KernelTable::best(), 2, case.device.clone());
+    let on_device = &case.plan.on_device;
+    let (parts, _) = DeviceParts::load(&mut driver, bundle, on_device, resident, Duration::MAX);
+    (driver, (!on_device.is_empty()).then_some(parts))
+}
+
+/// The device actor, and whether it sleeps.
+pub struct Beside {
+    actor: DeviceActor<SimulatedDevice>,
+    seen: u64,
+    sleeps: bool,
+}
+
+impl Beside {
+    pub fn new(driver: SimulatedDevice, lanes: DeviceLanes) -> Self {
+        Self {
+            actor: DeviceActor::new(driver, lanes),
+            seen: 0,
+            sleeps: false,
+        }
+    }
+
+    /// Whether it has something to do.
+    pub fn is_awake(&self, now_ns: u64) -> bool {
+        let rung = self.actor.bell().epoch() != self.seen;
+        !self.sleeps || rung || self.next_due().is_some_and(|due| due <= now_ns)
+    }
+
+    /// When the device has finished its job.
+    pub fn next_due(&self) -> Option<u64> {
+        self.actor.driver().next_due()
+    }
+
+    /// A turn; false once it has ended.
+    pub fn turn(&mut self, now_ns: u64) -> bool {
+        self.seen = self.actor.bell().epoch();
+        let turn = self.actor.turn(now_ns);
+        self.sleeps = matches!(turn, Turn::Blocked(_));
+        turn != Turn::Finished
+    }
+}

@@ -1,0 +1,213 @@
+//! Which pinned clusters a device computes, besides the core that owns them. They stay in memory: where the device
+//! fails, the cores compute them.
+
+use std::collections::BTreeMap;
+
+use forebay_models::block::BlockType;
+use forebay_models::bundle::{Bundle, FfnLayout};
+use forebay_models::network::Content;
+
+use crate::placement;
+use crate::preload::PROMPT_TOKENS;
+use crate::program::{Board, Item, Part, Phase, Program, Source, Work};
+
+/// Neurons of a cluster that devices compute are whole blocks of this many.
+const NEURON_BLOCK: u32 = 32;
+
+/// Parts of every phase's clusters that a device gets, from 0 to 1.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Shares {
+    /// In steps of few tokens.
+    pub decode: f64,
+    /// In steps of [`PROMPT_TOKENS`] or more.
+    pub prompts: f64,
+}
+
+/// Room for weights on a device.
+#[derive(Clone, Copy, Debug)]
+pub struct Room {
+    /// Bytes of all clusters.
+    pub total: u64,
+    /// Bytes of one phase's clusters.
+    pub piece: u64,
+}
+
+/// The device's clusters of a phase.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct PhaseOnDevice {
+    /// By place. Their formats are alike.
+    pub items: Vec<Item>,
+    /// How many of them, from the first on, it computes in steps of few tokens.
+    pub decode: u32,
+    /// The same with [`PROMPT_TOKENS`] or more.
+    pub prompts: u32,
+}
+
+impl PhaseOnDevice {
+    /// How many of its clusters, from the first on, the device computes in a step.
+    pub fn places(&self, n_tokens: usize) -> u32 {
+        match n_tokens >= PROMPT_TOKENS {
+            true => self.prompts,
+            false => self.decode,
+        }
+    }
+}
+
+/// The device's clusters.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct OnDevice {
+    /// Each cluster's place among those of its phase, by directory index.
+    places: BTreeMap<u32, u32>,
+    /// By phase; empty without a device.
+    pub phases: Vec<PhaseOnDevice>,
+}
+
+/// What clusters must have in common to be in one job.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Alike {
+    /// Rows: format and columns.
+    Rows(&'static str, usize),
+    /// Neurons: formats of Gate, Up and Down.
+    Neurons([&'static str; 3]),
+}
+
+impl OnDevice {
+    /// Clusters of the cores' `programs` that a device can compute: as many of each phase as `shares` says, as far as
+    /// there is `room`. With `computes_neurons`, those of FFNs too: then every token needs all neurons that are computed.
+    pub fn choose(
+        bundle: &Bundle,
+        programs: &[Program],
+        computes_neurons: bool,
+        shares: impl Fn(usize) -> Shares,
+        room: Room,
+    ) -> Self {
+        let n_phases = programs.iter().map(|p| p.phases.len()).max().unwrap_or(0);
+        let possible = (0..n_phases).map(|number| {
+            let mut items = possible_items(bundle, programs, number, computes_neurons);
+            let mut bytes = 0;
+            items.retain(|item| {
+                bytes += padded(bundle, item);
+                bytes <= room.piece
+            });
+            items
+        });
+        let possible: Vec<Vec<Item>> = possible.collect();
+        let counts = |number: usize, less: f64| {
+            let (len, shares) = (possible[number].len() as f64, shares(number));
+            [shares.decode, shares.prompts].map(|share| (share * less * len).round())
+        };
+        let bytes_of = |less: f64| -> f64 {
+            let most = |number| counts(number, less)[0].max(counts(number, less)[1]) as usize;
+            let taken = possible.iter().enumerate();
+            let taken = taken.flat_map(|(number, items)| &items[..most(number).min(items.len())]);
+            taken.map(|item| padded(bundle, item) as f64).sum()
+        };
+        let mut less = 1.0;
+        // Rounding may add a cluster per phase, so the part is lowered until all fits.
+        while bytes_of(less) > room.total as f64 {
+            less *= (room.total as f64 / bytes_of(less)).min(0.98);
+            if less < 1e-3 {
+                return Self::default();
+            }
+        }
+        let mut on_device = Self::default();
+        for (number, mut items) in possible.iter().cloned().enumerate() {
+            let [decode, prompts] = counts(number, less).map(|n| (n as usize).min(items.len()));
+            items.truncate(decode.max(prompts));
+            for (place, item) in items.iter_mut().enumerate() {
+                let place = place as u32;
+                item.source = Source::Device { place };
+                on_device.places.insert(item.cluster, place);
+            }
+            on_device.phases.push(PhaseOnDevice {
+                items,
+                decode: decode as u32,
+                prompts: prompts as u32,
+            });
+        }
+        on_device
+    }
+
+    /// Whether no cluster is on a device.
+    pub fn is_empty(&self) -> bool {
+        self.places.is_empty()
+    }
+
+    /// The place of a cluster that a device computes.
+    pub fn place(&self, cluster: u32) -> Option<u32> {
+        self.places.get(&cluster).copied()
+    }
+
+    /// Bytes of all the device's clusters, as they are laid out in its memory.
+    pub fn bytes(&self, bundle: &Bundle) -> u64 {
+        self.phases.iter().map(|phase| phase.bytes(bundle)).sum()
+    }
+}
+
+impl PhaseOnDevice {
+    /// Bytes of its clusters in the device's memory.
+    pub fn bytes(&self, bundle: &Bundle) -> u64 {
+        self.bytes_of(bundle, self.items.len() as u32)
+    }
+
+    /// The same of the first `places`.
+    pub fn bytes_of(&self, bundle: &Bundle, places: u32) -> u64 {
+        let first = self.items.iter().take(places as usize);
+        first.map(|item| padded(bundle, item)).sum()
+    }
+}
+
+/// Bytes of a cluster in the device's memory: clusters begin at whole words.
+fn padded(bundle: &Bundle, item: &Item) -> u64 {
+    u64::from(bundle.clusters[item.cluster as usize].len).next_multiple_of(4)
+}
+
+/// The clusters of a phase, of all cores, that a device can compute in one job, in the order of the directory. Of
+/// several formats, it is the one with the most bytes.
+fn possible_items(
+    bundle: &Bundle,
+    programs: &[Program],
+    number: usize,
+    computes_neurons: bool,
+) -> Vec<Item> {
+    let mut groups: BTreeMap<Alike, (u64, Vec<Item>)> = BTreeMap::new();
+    for phase in programs.iter().filter_map(|p| p.phases.get(number)) {
+        for item in phase.items() {
+            let alike = alike(bundle, phase, item, computes_neurons);
+            if let (Source::Pinned, Some(alike)) = (item.source, alike) {
+                let group = groups.entry(alike).or_default();
+                group.0 += padded(bundle, item);
+                group.1.push(*item);
+            }
+        }
+    }
+    let largest = groups.into_values().max_by_key(|(bytes, _)| *bytes);
+    let mut items = largest.map_or_else(Vec::new, |(_, items)| items);
+    items.sort_unstable_by_key(|item| item.cluster);
+    items
+}
+
+/// What a cluster's job must have in common; `None` if devices cannot compute it.
+fn alike(bundle: &Bundle, phase: &Phase, item: &Item, computes_neurons: bool) -> Option<Alike> {
+    let multiplies = |block: BlockType| placement::multiplies(block).then(|| block.name());
+    let entry = &bundle.clusters[item.cluster as usize];
+    match (&phase.work, entry.content) {
+        (Work::Rows(rows), Content::Rows(tensor)) => {
+            let matrix = &rows.matrices[usize::from(item.matrix)];
+            let cols = bundle.meta.matrix(tensor)?.cols;
+            // A router is small, and may be in two phases: its own, and that of guesses before.
+            let fits = matrix.heads.is_none() && rows.board != Board::Router;
+            let format = multiplies(matrix.block).filter(|_| fits)?;
+            Some(Alike::Rows(format, cols))
+        }
+        (Work::Neurons { part, .. }, content) if computes_neurons => {
+            let g = bundle.meta.geometry(content)?;
+            let fits = *part == Part::Whole
+                && g.layout == FfnLayout::Cluster
+                && entry.count.is_multiple_of(NEURON_BLOCK);
+            let formats = [multiplies(g.gate)?, multiplies(g.up?)?, multiplies(g.down)?];
+            fits.then_some(Alike::Neurons(formats))
+        }
+        _ => None,
+    }
+}

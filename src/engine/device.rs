@@ -1,0 +1,326 @@
+//! The device that computes beside the cores: which, what it gets, and what its memory is to the budget.
+
+use std::time::Duration;
+
+use forebay_actors::device::{DeviceParts, boards_bytes};
+use forebay_actors::runtime::predictor_rank;
+use forebay_devices::{Activated, DeviceDriver, DeviceFault, FORMATS, probe};
+use forebay_models::block::BlockType;
+use forebay_models::bundle::Bundle;
+use forebay_models::network::Content;
+use forebay_plans::on_device::{OnDevice, PhaseOnDevice, Room, Shares};
+use forebay_plans::placement::{Operator, Placement, PlacementMachine};
+use forebay_plans::process::rss_now;
+use forebay_plans::program::Program;
+use forebay_plans::residency::{Pipeline, Sparsity};
+use forebay_queues::slab::Slot;
+use forebay_stages::kernels::KernelTable;
+
+use super::builder::EngineBuilder;
+use crate::error::Error;
+use crate::memory::{DeviceRequest, MemoryPlan};
+
+/// How long core 0 waits for a job before the device counts as stuck. Drivers reset a device that hangs sooner.
+pub(super) const PATIENCE: Duration = Duration::from_secs(30);
+/// Batches for which shares are planned: a token that is generated, and a prompt's batch.
+const DECODED: usize = 1;
+const PROMPT: usize = 128;
+/// A phase's weights are gathered in at most this part of what the budget leaves.
+const PIECE_SHARE: u64 = 4;
+
+/// What computes beside the CPU.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum DeviceChoice {
+    /// The first GPU that is not software, as far as the plan finds it faster; nothing without one.
+    #[default]
+    Auto,
+    /// Nothing.
+    Cpu,
+    /// The first GPU that is not software, or the one of this number; an error if it cannot be used.
+    Gpu(Option<usize>),
+}
+
+/// How much a device gets.
+#[derive(Clone, Debug)]
+pub enum DevicePlacing {
+    /// This part of every phase, 0 to 1: for comparisons and tests.
+    Part(f64),
+    /// What the plan finds fastest, from these figures of the machine with the device.
+    Fastest(Box<PlacementMachine>),
+}
+
+/// A device that can be used.
+#[derive(Debug)]
+pub(super) struct OpenDevice {
+    pub driver: Box<dyn DeviceDriver>,
+    pub placing: DevicePlacing,
+    pub request: DeviceRequest,
+    /// Largest piece of its memory.
+    pub piece: u64,
+}
+
+/// What an engine's statistics say about a device, besides its work.
+#[derive(Clone, Debug)]
+pub(crate) struct DeviceFacts {
+    pub name: String,
+    /// Its part of the weights in memory.
+    pub share: Shares,
+}
+
+impl EngineBuilder {
+    /// What computes beside the CPU. Default: [`DeviceChoice::Auto`]. No token depends on it.
+    #[must_use]
+    pub fn device(mut self, choice: DeviceChoice) -> Self {
+        self.device = choice;
+        self
+    }
+
+    /// A device of the caller's, for tests and simulations. It must have the CPU's bits, which is checked.
+    #[must_use]
+    pub fn own_device(mut self, driver: Box<dyn DeviceDriver>) -> Self {
+        self.own_device = Some(driver);
+        self
+    }
+
+    /// How much the device computes. Default: what is fastest, as far as the machine has been measured; all that it can
+    /// of a device of the caller's.
+    #[must_use]
+    pub fn device_placing(mut self, placing: DevicePlacing) -> Self {
+        self.device_placing = Some(placing);
+        self
+    }
+
+    /// How long a job may take before the device counts as stuck and the cores compute it. Default: 30 seconds.
+    #[must_use]
+    pub fn device_patience(mut self, patience: Duration) -> Self {
+        self.device_patience = patience;
+        self
+    }
+
+    /// Opens the device, if one is wanted and there. Only [`DeviceChoice::Auto`] does without one that fails: then the
+    /// text says why.
+    ///
+    /// # Errors
+    /// It was asked for and cannot be used.
+    pub(super) fn open_device(
+        &mut self,
+        bundle: &Bundle,
+        kernels: &KernelTable,
+    ) -> Result<(Option<OpenDevice>, Option<String>), Error> {
+        // Wirings for comparison keep every cluster on its core.
+        if self.neurons.pipeline != Pipeline::Cluster {
+            return Ok((None, None));
+        }
+        let choice = self.device;
+        let own = self.own_device.take();
+        if own.is_none() && choice == DeviceChoice::Cpu {
+            return Ok((None, None));
+        }
+        let before = rss_now()?;
+        let opened = match own {
+            Some(driver) => self.check_own(driver, bundle, kernels).map(Some),
+            None => self.open_gpu(choice, bundle, kernels),
+        };
+        match opened {
+            Ok(None) => Ok((None, None)),
+            Ok(Some(mut device)) => {
+                device.request.runtime = rss_now()?.saturating_sub(before);
+                Ok((Some(device), None))
+            }
+            Err(fault) if choice == DeviceChoice::Auto => {
+                Ok((None, Some(format!("no device: {fault}"))))
+            }
+            Err(fault) => Err(Error::Device { fault }),
+        }
+    }
+
+    /// Whether there is a device that nobody asked for.
+    pub(super) fn may_do_without(&self, device: Option<&OpenDevice>) -> bool {
+        device.is_some() && self.device == DeviceChoice::Auto
+    }
+
+    fn check_own(
+        &self,
+        mut driver: Box<dyn DeviceDriver>,
+        bundle: &Bundle,
+        kernels: &KernelTable,
+    ) -> Result<OpenDevice, DeviceFault> {
+        let mut clock = probe::wall_clock();
+        probe::check(driver.as_mut(), kernels, &formats(bundle), &mut clock)?;
+        Ok(OpenDevice {
+            driver,
+            placing: self
+                .device_placing
+                .clone()
+                .unwrap_or(DevicePlacing::Part(1.0)),
+            request: DeviceRequest::default(),
+            piece: u64::MAX,
+        })
+    }
+
+    #[cfg(not(feature = "gpu"))]
+    #[expect(clippy::unused_self, reason = "with the feature it is used")]
+    fn open_gpu(
+        &self,
+        choice: DeviceChoice,
+        _bundle: &Bundle,
+        _kernels: &KernelTable,
+    ) -> Result<Option<OpenDevice>, DeviceFault> {
+        match choice {
+            DeviceChoice::Gpu(_) => Err(DeviceFault::NoAdapter {
+                wanted: "gpu".to_owned(),
+                found: "this build knows none; build it with --features gpu".to_owned(),
+            }),
+            DeviceChoice::Auto | DeviceChoice::Cpu => Ok(None),
+        }
+    }
+
+    /// Chooses the device's clusters, and adds its memory to the budget.
+    pub(super) fn place_on_device(
+        &self,
+        device: &OpenDevice,
+        bundle: &Bundle,
+        (programs, sparsity): (&[Program], Sparsity),
+        memory: &mut MemoryPlan,
+    ) -> Result<(), Error> {
+        let left = memory.budget.remaining();
+        let room = Room {
+            total: match device.request.shares_memory {
+                true => left - left / PIECE_SHARE,
+                false => u64::MAX,
+            },
+            piece: device.piece.min(left / PIECE_SHARE),
+        };
+        // Observers see single clusters of neurons on the cores. Other modes leave neurons out.
+        let all_neurons = matches!(sparsity, Sparsity::Dense | Sparsity::Exact);
+        let activation = bundle.meta.network.ffn(0).activation;
+        let computes_neurons =
+            all_neurons && self.observer.is_none() && Activated::of(activation).is_some();
+        let on_device = match &device.placing {
+            DevicePlacing::Part(part) => {
+                let shares = Shares {
+                    decode: part.clamp(0.0, 1.0),
+                    prompts: part.clamp(0.0, 1.0),
+                };
+                OnDevice::choose(bundle, programs, computes_neurons, |_| shares, room)
+            }
+            DevicePlacing::Fastest(machine) => {
+                let shares = fastest(machine, bundle, programs);
+                OnDevice::choose(bundle, programs, computes_neurons, |i| shares[i], room)
+            }
+        };
+        if on_device.is_empty() {
+            return Ok(());
+        }
+        let of_phase = |phase: &PhaseOnDevice| phase.bytes(bundle);
+        let largest = on_device.phases.iter().map(of_phase).max().unwrap_or(0);
+        let why = "the largest phase's weights on their way to the device";
+        memory.budget.claim("device_staging", largest, why);
+        if device.request.shares_memory {
+            let bytes = on_device.bytes(bundle);
+            let why = "copies for a device that shares the memory";
+            memory.budget.claim("device_weights", bytes, why);
+        }
+        memory.residency.on_device = on_device;
+        Ok(memory.budget.check()?)
+    }
+
+    /// Copies its clusters to the device; what went wrong is noted.
+    pub(super) fn load_device(
+        &self,
+        device: OpenDevice,
+        (bundle, on_device): (&Bundle, &OnDevice),
+        resident: &[Option<Slot>],
+        notes: &mut Vec<String>,
+    ) -> Option<LoadedDevice> {
+        let mut driver = device.driver;
+        if on_device.is_empty() {
+            notes.push(format!("nothing is faster on {}", driver.name()));
+            return None;
+        }
+        let patience = self.device_patience;
+        let (parts, fault) =
+            DeviceParts::load(driver.as_mut(), bundle, on_device, resident, patience);
+        notes.extend(fault.map(|fault| format!("{}: {fault}", driver.name())));
+        let total: u64 = bundle.weight_bytes();
+        let part = |of: fn(&PhaseOnDevice) -> u32| {
+            let phases = on_device.phases.iter().enumerate();
+            let loaded = phases.filter(|(number, _)| parts.of(*number).is_some());
+            let bytes: u64 = loaded.map(|(_, p)| p.bytes_of(bundle, of(p))).sum();
+            bytes as f64 / total.max(1) as f64
+        };
+        let facts = DeviceFacts {
+            name: driver.name().to_owned(),
+            share: Shares {
+                decode: part(|phase| phase.decode),
+                prompts: part(|phase| phase.prompts),
+            },
+        };
+        notes.push(format!(
+            "{} multiplies {:.0}% of the weights for a generated token, {:.0}% in prompts",
+            facts.name,
+            100.0 * facts.share.decode,
+            100.0 * facts.share.prompts
+        ));
+        Some(LoadedDevice {
+            driver,
+            parts,
+            facts,
+        })
+    }
+}
+
+/// A device with its weights.
+#[derive(Debug)]
+pub(super) struct LoadedDevice {
+    pub driver: Box<dyn DeviceDriver>,
+    pub parts: DeviceParts,
+    pub facts: DeviceFacts,
+}
+
+/// Bytes of the jobs for a device.
+pub(crate) fn device_boards(
+    bundle: &Bundle,
+    (batch, logits): (usize, usize),
+    sparsity: Sparsity,
+) -> u64 {
+    let rank = predictor_rank(bundle, sparsity == Sparsity::Predicted);
+    boards_bytes(bundle, (batch, logits), rank) as u64
+}
+
+/// The fastest shares of every phase, by number.
+fn fastest(machine: &PlacementMachine, bundle: &Bundle, programs: &[Program]) -> Vec<Shares> {
+    let phases = programs.iter().map(|p| p.phases.len()).max().unwrap_or(0);
+    let operators: Vec<Option<Operator>> = (0..phases)
+        .map(|number| Operator::of_phase(bundle, programs, number))
+        .collect();
+    let all: Vec<Operator> = operators.iter().flatten().cloned().collect();
+    let of_batch = |batch| Placement::plan(machine, &all, batch).choices.into_iter();
+    let mut choices = of_batch(DECODED).zip(of_batch(PROMPT));
+    let shares = operators.iter().map(|operator| {
+        let chosen = operator.as_ref().and_then(|_| choices.next());
+        chosen.map_or_else(Shares::default, |(decode, prompts)| Shares {
+            decode: decode.part(),
+            prompts: prompts.part(),
+        })
+    });
+    shares.collect()
+}
+
+/// The model's formats that devices multiply.
+pub(super) fn formats(bundle: &Bundle) -> Vec<BlockType> {
+    let mut used: Vec<BlockType> = Vec::new();
+    for entry in &bundle.clusters {
+        match entry.content {
+            Content::Rows(tensor) => used.extend(bundle.meta.matrix(tensor).map(|m| m.block)),
+            Content::Neurons(_) | Content::Experts(_) => {
+                let geometry = bundle.meta.geometry(entry.content);
+                used.extend(geometry.into_iter().flat_map(|g| [g.gate, g.down]));
+                used.extend(geometry.and_then(|g| g.up));
+            }
+            Content::Table(_) => {}
+        }
+        used.dedup();
+    }
+    FORMATS.into_iter().filter(|f| used.contains(f)).collect()
+}

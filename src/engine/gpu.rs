@@ -1,0 +1,76 @@
+//! Opening a Vulkan device for an engine.
+
+use forebay_devices::DeviceFault;
+use forebay_devices::gpu::{
+    Adapter, DeviceKind, GpuDriver, GpuOptions, UPLOAD_BYTES, adapters, choose,
+};
+use forebay_models::bundle::Bundle;
+use forebay_plans::cache_dir;
+use forebay_plans::placement::PlacementMachine;
+use forebay_stages::kernels::KernelTable;
+
+use super::builder::EngineBuilder;
+use super::device::{DeviceChoice, DevicePlacing, OpenDevice, formats};
+use crate::devices::{known_figures, new_figures};
+use crate::memory::DeviceRequest;
+
+/// Pieces of weights that the driver keeps while they are copied.
+const PIECES: u64 = 2;
+
+impl EngineBuilder {
+    /// The device that `choice` names; `None` if any would do and there is none.
+    pub(super) fn open_gpu(
+        &self,
+        choice: DeviceChoice,
+        bundle: &Bundle,
+        kernels: &KernelTable,
+    ) -> Result<Option<OpenDevice>, DeviceFault> {
+        let index = match choice {
+            DeviceChoice::Gpu(index) => index,
+            DeviceChoice::Auto | DeviceChoice::Cpu => None,
+        };
+        let adapter = match choose(adapters(), index) {
+            Err(_) if choice == DeviceChoice::Auto => return Ok(None),
+            chosen => chosen?,
+        };
+        let placing = match &self.device_placing {
+            Some(placing) => placing.clone(),
+            None => {
+                let machine = self.figures(&adapter);
+                let machine = machine.map_err(|reason| DeviceFault::NotOpened {
+                    adapter: adapter.name().to_owned(),
+                    reason,
+                })?;
+                DevicePlacing::Fastest(Box::new(machine))
+            }
+        };
+        let options = GpuOptions {
+            formats: formats(bundle),
+            ..GpuOptions::default()
+        };
+        Ok(Some(OpenDevice {
+            driver: Box::new(GpuDriver::open(&adapter, &options, kernels)?),
+            placing,
+            request: DeviceRequest {
+                staging: PIECES * UPLOAD_BYTES as u64,
+                // Unless the driver says that it has its own.
+                shares_memory: adapter.kind() != DeviceKind::Discrete,
+                ..DeviceRequest::default()
+            },
+            piece: adapter.limits().segment_bytes,
+        }))
+    }
+
+    /// The machine's figures with a device, measured now if they are not known and a budget need not be kept meanwhile.
+    fn figures(&self, adapter: &Adapter) -> Result<PlacementMachine, String> {
+        let folder = cache_dir::prepare(self.cache.as_deref()).map_err(|e| e.to_string())?;
+        match (known_figures(adapter, &folder), self.memory) {
+            (Some(machine), _) => Ok(machine),
+            (None, None) => new_figures(adapter, &folder),
+            (None, Some(_)) => Err(
+                "its speed is not known, and measuring it takes more than the given memory: run `forebay doctor` once"
+                    .to_owned(),
+            ),
+        }
+    }
+}

@@ -1,0 +1,148 @@
+//! A simulated device whose faults begin when a test says so, after the engine has checked and filled it.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use forebay::{DevicePlacing, EngineBuilder};
+use forebay_devices::simulated::{Behaviour, SimulatedDevice};
+use forebay_devices::{DeviceDone, DeviceDriver, DeviceFault, DeviceJob, SegmentId};
+use forebay_stages::kernels::KernelTable;
+
+/// Jobs in flight.
+const CAPACITY: usize = 2;
+
+/// What a device does instead of its job.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Trouble {
+    /// The job ends with a fault.
+    Ends(DeviceFault),
+    /// The job never ends.
+    NeverEnds,
+    /// The driver panics.
+    Panics,
+}
+
+/// The device of an engine, as its test holds it.
+#[derive(Clone, Debug)]
+pub struct Hold {
+    /// After how many jobs what happens to the next one.
+    trouble: Arc<Mutex<Option<(u64, Trouble)>>>,
+    /// Jobs so far.
+    jobs: Arc<AtomicU64>,
+}
+
+impl Hold {
+    /// After this many more jobs, the next one fails.
+    pub fn fail_after(&self, more: u64, trouble: Trouble) {
+        let at = self.jobs.load(Ordering::Relaxed) + more;
+        *self.trouble.lock().expect("no panic") = Some((at, trouble));
+    }
+
+    /// Jobs so far, those of the check included.
+    pub fn jobs(&self) -> u64 {
+        self.jobs.load(Ordering::Relaxed)
+    }
+}
+
+#[derive(Debug)]
+struct Fragile {
+    device: SimulatedDevice,
+    hold: Hold,
+    failed: Vec<DeviceDone>,
+    never: Vec<DeviceJob>,
+    /// Segments for which it still has memory.
+    segments: usize,
+}
+
+/// The engine gets a simulated device with this part of every phase.
+pub fn with_device(builder: EngineBuilder, part: f64) -> (EngineBuilder, Hold) {
+    with_behaviour(builder, part, (usize::MAX, Behaviour::ideal()))
+}
+
+/// The same with a device that has memory for so many segments, and behaves otherwise from the beginning.
+pub fn with_behaviour(
+    builder: EngineBuilder,
+    part: f64,
+    (segments, behaviour): (usize, Behaviour),
+) -> (EngineBuilder, Hold) {
+    let hold = Hold {
+        trouble: Arc::default(),
+        jobs: Arc::default(),
+    };
+    let driver = Fragile {
+        device: SimulatedDevice::new(KernelTable::best(), CAPACITY, behaviour),
+        hold: hold.clone(),
+        failed: Vec::new(),
+        never: Vec::new(),
+        segments,
+    };
+    let builder = builder
+        .own_device(Box::new(driver))
+        .device_placing(DevicePlacing::Part(part))
+        .device_patience(Duration::from_millis(200));
+    (builder, hold)
+}
+
+impl Fragile {
+    /// What happens to the next job.
+    fn next(&self) -> Option<Trouble> {
+        let number = self.hold.jobs.fetch_add(1, Ordering::Relaxed);
+        let mut trouble = self.hold.trouble.lock().expect("no panic");
+        trouble
+            .take_if(|(at, _)| *at == number)
+            .map(|(_, what)| what)
+    }
+}
+
+impl DeviceDriver for Fragile {
+    fn name(&self) -> &str {
+        self.device.name()
+    }
+
+    fn capacity(&self) -> usize {
+        CAPACITY
+    }
+
+    fn load(&mut self, bytes: &[u8]) -> Result<SegmentId, DeviceFault> {
+        let Some(left) = self.segments.checked_sub(1) else {
+            return Err(DeviceFault::OutOfMemory {
+                bytes: bytes.len() as u64,
+                left: Some(0),
+            });
+        };
+        self.segments = left;
+        self.device.load(bytes)
+    }
+
+    fn unload(&mut self, segment: SegmentId) {
+        self.device.unload(segment);
+    }
+
+    fn memory_bytes(&self) -> u64 {
+        self.device.memory_bytes()
+    }
+
+    fn submit(&mut self, job: DeviceJob, now_ns: u64) -> Result<(), DeviceJob> {
+        match self.next() {
+            None => return self.device.submit(job, now_ns),
+            Some(Trouble::Ends(fault)) => self.failed.push(DeviceDone {
+                job,
+                result: Err(fault),
+                elapsed_ns: 0,
+            }),
+            Some(Trouble::NeverEnds) => self.never.push(job),
+            Some(Trouble::Panics) => panic!("the driver panics, as the test wants"),
+        }
+        Ok(())
+    }
+
+    fn poll(&mut self, now_ns: u64, out: &mut Vec<DeviceDone>) -> usize {
+        out.append(&mut self.failed);
+        self.device.poll(now_ns, out)
+    }
+
+    fn in_flight(&self) -> usize {
+        self.device.in_flight() + self.failed.len() + self.never.len()
+    }
+}

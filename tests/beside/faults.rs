@@ -1,0 +1,119 @@
+//! Whatever a device does, no token changes, and the cores go on without it.
+
+use forebay::{DeviceChoice, Engine, EngineBuilder, Error, Prompt, Request, Statistics};
+use forebay_devices::DeviceFault;
+use forebay_devices::simulated::Behaviour;
+
+use super::device::{Hold, Trouble, with_behaviour, with_device};
+use crate::support::{build, engine, generate, tiny};
+
+fn dense(threads: usize) -> EngineBuilder {
+    let model = tiny("llama_k");
+    engine(Some(&model)).threads(threads).drafts(false)
+}
+
+fn run(engine: &Engine) -> Statistics {
+    let mut request = Request::text("").max_tokens(8);
+    request.prompt = Prompt::Tokens((3..23).collect());
+    request.ignore_eog = true;
+    generate(engine, request)
+}
+
+fn alone() -> String {
+    run(&build(dense(2).device(DeviceChoice::Cpu))).logits_hash
+}
+
+/// A job in the middle of a prompt's step, or of a later token's, fails: the same step makes it good.
+#[test]
+fn a_failed_job_is_computed_by_the_cores_within_its_step() {
+    let expected = alone();
+    let lost = DeviceFault::Lost {
+        reason: "the test says so".into(),
+    };
+    let full = DeviceFault::OutOfMemory {
+        bytes: 1,
+        left: Some(0),
+    };
+    for (trouble, stays) in [
+        (Trouble::Ends(lost), false),
+        (Trouble::Ends(full), false),
+        (Trouble::Ends(DeviceFault::OutOfRange), true),
+        (Trouble::NeverEnds, false),
+        (Trouble::Panics, false),
+    ] {
+        for more in [2, 31] {
+            let (builder, hold): (_, Hold) = with_device(dense(1 + more as usize % 2), 0.6);
+            let engine = build(builder);
+            hold.fail_after(more, trouble.clone());
+            let first = run(&engine);
+            let device = first.device.expect("a device");
+            assert_eq!(first.logits_hash, expected, "{trouble:?} after {more}");
+            assert!(device.faults >= 1, "{trouble:?}: {device:?}");
+            assert_eq!(device.loss().is_none(), stays, "{trouble:?}: {device:?}");
+            let jobs = hold.jobs();
+            let second = run(&engine);
+            assert_eq!(
+                second.logits_hash, expected,
+                "{trouble:?} after {more}, again"
+            );
+            // Said once, and from then on nothing is asked of it.
+            let device = second.device.expect("a device");
+            assert_eq!(device.loss(), None, "{device:?}");
+            assert_eq!(hold.jobs() > jobs, stays, "{trouble:?}");
+            assert_eq!(device.problem.is_none(), stays, "{device:?}");
+        }
+    }
+}
+
+/// What a device has no memory for stays with the cores.
+#[test]
+fn a_device_without_memory_for_all_weights_computes_the_rest() {
+    // The check takes one for each format.
+    let engine = build(with_behaviour(dense(2), 1.0, (6, Behaviour::ideal())).0);
+    let some = run(&engine);
+    assert_eq!(some.logits_hash, alone());
+    let (device, notes) = (some.device.expect("a device"), some.plan.notes);
+    assert!(device.jobs > 0 && device.decode_share < 0.6, "{device:?}");
+    let says = |note: &String| note.contains("no memory for");
+    assert!(notes.iter().any(says), "{notes:?}");
+}
+
+/// Found by the check before the first job.
+#[test]
+fn a_device_with_other_bits_is_refused() {
+    let (builder, _) = with_behaviour(dense(2), 1.0, wrong());
+    let asked = builder.device(DeviceChoice::Gpu(None)).build();
+    let refusal = asked.expect_err("wrong results");
+    assert!(matches!(refusal, Error::Device { .. }), "{refusal}");
+    assert!(refusal.to_string().contains("other results than the CPU"));
+    // Nobody asked for it in particular.
+    let engine = build(with_behaviour(dense(2), 1.0, wrong()).0);
+    let without = run(&engine);
+    assert_eq!((without.device, without.logits_hash), (None, alone()));
+    assert!(
+        without
+            .plan
+            .notes
+            .iter()
+            .any(|note| note.starts_with("no device: "))
+    );
+}
+
+fn wrong() -> (usize, Behaviour) {
+    let behaviour = Behaviour {
+        wrong_result: Some(0),
+        ..Behaviour::ideal()
+    };
+    (usize::MAX, behaviour)
+}
+
+/// A number that no device has, or a build that knows no GPUs.
+#[test]
+fn a_device_that_is_not_there_is_named() {
+    let refusal = dense(2).device(DeviceChoice::Gpu(Some(99))).build();
+    let refusal = refusal.expect_err("no such device").to_string();
+    assert!(refusal.contains("no device gpu"), "{refusal}");
+    if !cfg!(feature = "gpu") {
+        assert!(refusal.contains("--features gpu"), "{refusal}");
+    }
+}
