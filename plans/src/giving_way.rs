@@ -20,8 +20,8 @@ pub struct GivingWay {
 
 impl GivingWay {
     /// Those of `plan`: FFN clusters that fit the buffers of a core which streams anyway, and all of a core which does
-    /// not. The first ones, however many, are spread evenly over the layers, as pinned clusters are, and over the
-    /// cores.
+    /// not; none if neurons are cached. The first ones, however many, are spread evenly over the layers, as pinned
+    /// clusters are, and over the cores.
     pub fn new(bundle: &Bundle, plan: &ResidencyPlan) -> Self {
         let threads = plan.owner.iter().max().map_or(0, |&most| most + 1);
         let mut streams = vec![false; usize::from(threads)];
@@ -30,13 +30,13 @@ impl GivingWay {
         }
         let can = |&i: &usize| {
             let entry = &bundle.clusters[i];
-            let fits = match streams[usize::from(plan.owner[i])] {
-                true => entry.padded_len() <= plan.stream_slot_bytes,
-                // If neurons are cached, prompts take the prefill graph, which cannot stream.
-                false => plan.neuron_cache.slots == 0,
-            };
+            let fits = !streams[usize::from(plan.owner[i])]
+                || entry.padded_len() <= plan.stream_slot_bytes;
             matches!(entry.content, Content::Neurons(_))
                 && plan.residency[i] == Residency::Pinned
+                // If neurons are cached, the prefill graph's program is compiled once, at the start: what gave way would
+                // still be pinned in it. The planner never pins FFN clusters beside such a cache.
+                && plan.neuron_cache.slots == 0
                 // Where a device fails, any core may have to compute them.
                 && plan.on_device.place(i as u32).is_none()
                 && fits
