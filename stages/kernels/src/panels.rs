@@ -27,7 +27,7 @@ pub(super) struct PanelMatmul<'a, F> {
     out: Out<'a>,
     stride: usize,
     panel_bytes: usize,
-    /// How many bytes ahead weights are prefetched; 0 if not at all.
+    /// How many bytes ahead weights are prefetched for single tokens; 0 if not at all.
     ahead: usize,
     format: PhantomData<F>,
 }
