@@ -4,9 +4,7 @@ use std::path::Path;
 
 use forebay_devices::gpu::{Adapter, DeviceKind};
 use forebay_models::files::{read_regular, write_whole};
-use forebay_plans::placement::{
-    Device, MachineKind, Memory, PlacementMachine, Processor, Together,
-};
+use forebay_plans::placement::{Device, MachineKind, Memory, PlacementMachine, Processor};
 use serde::{Deserialize, Serialize};
 
 use super::measure::speed;
@@ -97,10 +95,7 @@ fn machine(adapter: &Adapter, speed: &DeviceSpeed) -> PlacementMachine {
                 link_gb_per_second: speed.readback_gb_per_second,
             }),
         }),
-        together: Some(Together {
-            cpu_gb_per_second: speed.together.cpu_gb_per_second,
-            device_gb_per_second: speed.together.device_gb_per_second,
-        }),
+        together: Some(speed.together),
         derate: 1.0,
         sources: "measured".to_owned(),
         assumed: String::new(),

@@ -4,10 +4,11 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use forebay_devices::gpu::{Adapter, DeviceKind, GpuDriver, GpuOptions, Meter, adapters};
+use forebay_plans::placement::Together;
 use forebay_plans::topology::Topology;
 use forebay_stages::kernels::KernelTable;
 
-use super::report::{BitIdentical, DeviceReport, DeviceSpeed, Together};
+use super::report::{BitIdentical, DeviceReport, DeviceSpeed};
 use crate::speed::bounds::Machine;
 use crate::speed::{Spread, weights};
 

@@ -1,6 +1,7 @@
 //! What is known about a device, as data.
 
 use forebay_devices::gpu::{Adapter, Arithmetic};
+use forebay_plans::placement::Together;
 use serde::{Deserialize, Serialize};
 
 /// Whether a device has the CPU's bits.
@@ -22,15 +23,6 @@ impl From<Arithmetic> for BitIdentical {
             Arithmetic::Emulated => Self::Emulated,
         }
     }
-}
-
-/// What CPU and device read when both do.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Together {
-    /// All compute cores, GB/s.
-    pub cpu_gb_per_second: f64,
-    /// The device, GB/s.
-    pub device_gb_per_second: f64,
 }
 
 /// How fast a device is.

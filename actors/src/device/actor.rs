@@ -11,6 +11,7 @@ use forebay_traces::lane::TraceLane;
 use forebay_traces::record::{Reason, Record};
 
 use super::account::Account;
+use super::link::layer_of;
 
 /// The device actor's ends of its lanes.
 #[derive(Debug)]
@@ -80,9 +81,7 @@ impl<D: DeviceDriver> DeviceActor<D> {
             turn = Turn::Progress;
             let elapsed_ns = now_ns.saturating_sub(self.since_ns);
             self.lanes.account.finished(elapsed_ns, &done.result);
-            // Jobs have their phase's layer in the upper half of their number.
-            let layer = (done.job.id >> 32) as u16;
-            let record = Record::job(layer, self.since_ns, now_ns);
+            let record = Record::job(layer_of(done.job.id), self.since_ns, now_ns);
             self.lanes.trace.push(record);
             self.since_ns = now_ns;
             // If core 0 is gone, the lane of jobs is closed, too.

@@ -159,7 +159,7 @@ impl DeviceLink {
         };
         self.sent += 1;
         fill(&mut job, frame, part, &self.given);
-        job.id = (frame.phase.layer as u64) << 32 | self.sent & 0xffff_ffff;
+        job.id = id(frame.phase.layer, self.sent);
         self.state = State::Away(job.id);
         if let Err(unsent) = self.jobs.send(job) {
             let reason = unsent.to_string();
@@ -226,6 +226,16 @@ impl DeviceLink {
             self.state = State::Failed;
         }
     }
+}
+
+/// The number of the `sent`th job, for a phase of `layer`.
+fn id(layer: usize, sent: u64) -> u64 {
+    (layer as u64) << 32 | sent & 0xffff_ffff
+}
+
+/// The layer of the job's phase.
+pub(super) fn layer_of(id: u64) -> u16 {
+    (id >> 32) as u16
 }
 
 /// What the device is asked in a phase.

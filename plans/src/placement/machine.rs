@@ -1,7 +1,7 @@
 //! Machines as the placement sees them.
 
 use forebay_models::block::BlockType;
-use serde::Deserialize;
+use serde::{Deserialize, Serialize};
 
 /// How a device is connected.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
@@ -57,7 +57,7 @@ pub fn multiplies(format: BlockType) -> bool {
 }
 
 /// What both processors read while both do, GB/s.
-#[derive(Clone, Copy, Debug, PartialEq, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Together {
     /// The CPU.
     pub cpu_gb_per_second: f64,

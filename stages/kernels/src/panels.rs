@@ -99,13 +99,14 @@ impl<F> PanelMatmul<'_, F> {
     #[inline(always)]
     fn panels<S: Simd, P: Product>(mut self, s: S) -> bool {
         let mut in_range = true;
+        // How much of the next panel is prefetched with each piece, bytes.
+        let n_pieces = self.x.pieces().count().max(1);
+        let part = self.panel_bytes.div_ceil(n_pieces).next_multiple_of(LINE);
         for first in (0..self.w.n_rows).step_by(PANEL_ROWS) {
             let panel = Panel {
                 bytes: &self.w.bytes[first / PANEL_ROWS * self.panel_bytes..][..self.panel_bytes],
                 ahead: self.ahead,
             };
-            let n_pieces = self.x.pieces().count().max(1);
-            let part = self.panel_bytes.div_ceil(n_pieces).next_multiple_of(LINE);
             for (i, piece) in self.x.pieces().enumerate() {
                 if piece.width > 1 {
                     // Of the next panel: loops over the blocks of many tokens have no register and no time for requests.

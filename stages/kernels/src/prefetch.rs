@@ -6,7 +6,7 @@ use super::isa::Isa;
 
 /// Distance ahead of the current block, bytes. On Zen 5, the hardware's own prefetching reaches half of the memory's
 /// speed; 4 KiB ahead gave 29 (Q4_K) to 44 (Q4_1) GB/s, 9 KiB 43 to 50, 14 KiB no more.
-pub(super) const AHEAD: usize = 10 << 10;
+const AHEAD: usize = 10 << 10;
 
 /// Who fetches weights before they are used.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
