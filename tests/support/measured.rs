@@ -47,8 +47,14 @@ pub fn command(model: Option<&Path>, n: usize, memory: Option<u64>, stats: &Path
     command
 }
 
-/// `VmHWM` of a running process: the kernel's own high-water mark.
+/// `VmHWM` of a running process: the kernel's own high-water mark. `None` until the process has memory of its own: a
+/// starting process shares its parent's for a moment, even after `spawn` returns (the kernel wakes the parent of a
+/// `vfork` before it changes the memory), and the parent's mark would be taken for the child's.
 fn high_water(child: &Child) -> Option<u64> {
+    let executable = std::fs::read_link(format!("/proc/{}/exe", child.id())).ok()?;
+    if std::env::current_exe().is_ok_and(|own| own == executable) {
+        return None;
+    }
     let status = std::fs::read_to_string(format!("/proc/{}/status", child.id())).ok()?;
     let line = status
         .lines()
