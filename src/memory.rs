@@ -34,7 +34,7 @@ const LARGE_BATCH: usize = 128;
 /// The same of models with experts: each is read once per batch, and a token uses few of them.
 const LARGE_EXPERT_BATCH: usize = 512;
 /// Buffers of a default batch take at most this part of the budget; more of it where each batch reads most experts.
-const BATCH_SHARE: u64 = 16;
+const BATCH_SHARE: u64 = 32;
 const EXPERT_BATCH_SHARE: u64 = 6;
 /// Smallest default batch.
 const SMALL_BATCH: usize = 8;

@@ -16,7 +16,7 @@ use crate::memory::{MemoryRequest, plan};
 /// Stream windows that are tried, the default first: reads in flight against memory for weights.
 const WINDOWS: [usize; 3] = [STREAM_WINDOW, STREAM_WINDOW / 2, 2 * STREAM_WINDOW];
 /// Batches that are tried.
-const BATCHES: [usize; 8] = [8, 16, 24, 32, 48, 64, 96, 128];
+const BATCHES: [usize; 9] = [8, 16, 24, 32, 48, 56, 64, 96, 128];
 /// The same of models with experts: each is read once per batch, and a token uses few of them.
 const EXPERT_BATCHES: [usize; 2] = [256, 512];
 /// Shares of the budget, in eighths, that are tried for neurons before attention.
@@ -241,8 +241,8 @@ impl Grid {
         })
     }
 
-    /// The best choice, or the default if that is as good except for noise; `None` if `granted` accepts neither of them
-    /// nor another that is as good.
+    /// The best of the choices that `granted` accepts, or the default if that is one of them and as good except for
+    /// noise; `None` if it accepts none.
     fn best(&self, outlook: &Outlook<'_>, granted: impl Fn(&Seen) -> bool) -> Option<Seen> {
         let mut all = Vec::new();
         for &threads in &self.threads {
@@ -255,8 +255,9 @@ impl Grid {
                 self.see_memory(outlook, &of, &mut all);
             }
         }
+        all.retain(granted);
         let cost = all.iter().map(Seen::cost).min_by(f64::total_cmp)?;
-        let good = |s: &Seen| s.cost() * (1.0 - WORTHWHILE) <= cost && granted(s);
+        let good = |s: &Seen| s.cost() * (1.0 - WORTHWHILE) <= cost;
         all.into_iter().filter(good).min_by(|a, b| {
             let other = |s: &Seen| s.choices != self.usual;
             other(a).cmp(&other(b)).then(a.cost().total_cmp(&b.cost()))
