@@ -311,7 +311,7 @@ fn fixed_items(
     }
     let why = format!("batches of {max_batch} tokens on {} cores", request.threads);
     budget.claim("scratch", scratch(bundle, request, max_batch), why);
-    let sampling = (network.vocab_size * 24) as u64;
+    let sampling = (network.vocab_size * 16) as u64;
     budget.claim(
         "sampling",
         sampling,

@@ -41,13 +41,11 @@ pub struct Sampler {
     adjusted: Vec<f32>,
     /// The tokens that are left; the capacity stays.
     candidates: Vec<Candidate>,
-    /// Running sums of the candidates' weights, by candidate.
-    sums: Vec<f64>,
 }
 
 impl Sampler {
     /// A sampler for `vocab_size` logits. All memory it will ever use is allocated here: per logit 4
-    /// bytes for biases and penalties, and 16 to draw without top-k; with top-k that is per kept token.
+    /// bytes for biases and penalties, and 8 to draw without top-k; with top-k that is per kept token.
     ///
     /// # Errors
     /// A parameter outside its range, or a bias of a token that does not exist.
@@ -68,7 +66,6 @@ impl Sampler {
             biases,
             adjusted: Vec::with_capacity(n_adjusted),
             candidates: Vec::with_capacity(n_candidates),
-            sums: Vec::with_capacity(n_candidates),
         })
     }
 
@@ -81,7 +78,6 @@ impl Sampler {
     pub fn free_buffers(&mut self) {
         self.adjusted = Vec::new();
         self.candidates = Vec::new();
-        self.sums = Vec::new();
     }
 
     /// Chooses the token that follows `history`, of which the last `repeat_last_n` are penalised.
@@ -183,18 +179,24 @@ impl Sampler {
     /// Draws one of the candidates by the softmax of their logits over the temperature.
     fn draw(&mut self) -> u32 {
         let (max, temperature) = (self.max_logit(), self.config.temperature);
-        let mut sum = 0.0;
-        self.sums.clear();
-        self.sums.extend(self.candidates.iter().map(|c| {
-            sum += f64::from(((c.logit - max) / temperature).exp());
-            sum
-        }));
-        let point = self.rng.next_unit() * sum;
+        let weight = |c: &Candidate| f64::from(((c.logit - max) / temperature).exp());
+        // Twice the arithmetic takes less memory than sums that are kept: it is in the budget of all runs.
+        let total = self.candidates.iter().map(weight).sum::<f64>();
+        let point = self.rng.next_unit() * total;
         // The first whose running sum exceeds the point has a weight above 0. Rounding can put the
         // point on the last sum; then the last candidate that added to it is the right one.
-        let at = self.sums.partition_point(|&s| s <= point);
-        let at = at.min(self.sums.partition_point(|&s| s < sum));
-        self.candidates[at].id
+        let (mut sum, mut last) = (0.0, 0);
+        for (at, candidate) in self.candidates.iter().enumerate() {
+            let before = sum;
+            sum += weight(candidate);
+            if sum > point {
+                return candidate.id;
+            }
+            if sum > before {
+                last = at;
+            }
+        }
+        self.candidates[last].id
     }
 
     fn max_logit(&self) -> f32 {
