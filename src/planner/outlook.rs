@@ -185,15 +185,7 @@ impl<'a> Outlook<'a> {
             more = bytes;
         }
         time.io += of_experts;
-        // Prompts borrow a part of the neuron cache as their window.
-        let borrowed = PreloadWindow::of(self.bundle, plan);
-        let buffers = borrowed.map_or(0, |window| choices.threads * window.buffers);
-        let window = borrowed.map_or(0, |window| buffers * window.buffer_bytes);
-        let prompt_rates = Rates {
-            window: rates.window.max(window as f64),
-            depth: rates.depth.max(buffers),
-            ..rates
-        };
+        let prompt_rates = self.prompt_rates(&rates, memory);
         let reads = self.prompt_reads(&streamed, &choices);
         let prompt_seconds = prompt_rates.prompt(work, choices.max_batch, reads);
         let items = memory.budget.items().iter();
@@ -209,6 +201,20 @@ impl<'a> Outlook<'a> {
             },
             choices,
             prompt_seconds,
+        }
+    }
+
+    /// The rates of prompts: they borrow a part of the neuron cache as their window, and read experts into all cells.
+    fn prompt_rates<'r>(&self, rates: &Rates<'r>, memory: &MemoryPlan) -> Rates<'r> {
+        let plan = &memory.residency;
+        let borrowed = PreloadWindow::of(self.bundle, plan);
+        let (buffers, buffer_bytes) = borrowed.map_or((0, 0), |w| (w.buffers, w.buffer_bytes));
+        let experts = &plan.expert_cache;
+        let window = (buffers * buffer_bytes).max(experts.bytes_per_core());
+        Rates {
+            window: rates.window.max((rates.threads * window) as f64),
+            depth: rates.depth.max(rates.threads * buffers.max(experts.cells)),
+            ..*rates
         }
     }
 

@@ -288,6 +288,25 @@ fn reads_of_experts_are_expected() {
     );
 }
 
+/// A prompt's batch reads experts into all cells, one after the other: at the disk's speed.
+#[test]
+fn prompts_are_expected_to_read_experts_at_the_disks_speed() {
+    const DISK: f64 = 1e9;
+    let folder = tempfile::tempdir().unwrap();
+    let bundle = of_experts(folder.path());
+    let (machine, disk) = machine(vec![0, 1], (1e13, 1e13, DISK));
+    let request = request(part_of(&bundle, 60) << 20, 2, Sparsity::Dense);
+    let outlook = Outlook::new(&bundle, (&machine, &disk), None, request);
+    let seen = fastest(&outlook, Fixed::default()).unwrap().seen;
+    let batch_seconds = seen.prompt_seconds * seen.choices.max_batch as f64;
+    let all: usize = bundle.clusters.iter().map(|e| e.padded_len()).sum();
+    let read = batch_seconds * DISK / all as f64;
+    assert!(
+        (0.1..1.3).contains(&read),
+        "{read} of the model's bytes per batch"
+    );
+}
+
 /// Where a model has been profiled, its own misses count.
 #[test]
 fn experts_are_read_as_often_as_the_profile_says() {
