@@ -4,6 +4,7 @@ mod support;
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::sync::OnceLock;
 
 use forebay::{Engine, Prompt, Request, Sparsity};
 use forebay_models::bundle::{Bundle, hot_set_path, load_hot_set};
@@ -29,20 +30,24 @@ fn run(command: &mut Command) -> String {
     text(&output.stdout)
 }
 
-/// Stories that the demo tells.
-fn stories(tokens: usize) -> TemporaryFile {
-    let engine = build(support::engine(None).context(512));
-    let mut text = String::new();
-    for seed in 0.. {
-        let mut request = Request::text("Once upon a time").max_tokens(400);
-        request.sampler.temperature = 1.0;
-        request.sampler.seed = seed;
-        text += &generate(&engine, request).text;
-        text.push('\n');
-        if text.len() > 4 * tokens {
-            break;
+/// Stories that the demo tells, of at least 4000 tokens. They are told once for all tests.
+fn stories() -> TemporaryFile {
+    static TEXT: OnceLock<String> = OnceLock::new();
+    let text = TEXT.get_or_init(|| {
+        let engine = build(support::engine(None).context(512));
+        let mut text = String::new();
+        for seed in 0.. {
+            let mut request = Request::text("Once upon a time").max_tokens(400);
+            request.sampler.temperature = 1.0;
+            request.sampler.seed = seed;
+            text += &generate(&engine, request).text;
+            text.push('\n');
+            if text.len() > 4 * 4000 {
+                break;
+            }
         }
-    }
+        text
+    });
     let file = TemporaryFile::new("stories.txt");
     std::fs::write(&file.0, text).expect("a writable folder");
     file
@@ -54,19 +59,10 @@ fn number(value: &Value, field: &str) -> f64 {
         .unwrap_or_else(|| panic!("{field} in {value:#}"))
 }
 
-/// Fits predictors of rank 64 to the packed demo; returns the report.
-fn fit(model: &Path, text: &Path, steps: &str, flags: &[&str]) -> Value {
+/// Fits predictors to the packed demo; returns the report.
+fn fit(model: &Path, text: &Path, flags: &[&str]) -> Value {
     let report = run(support::program()
-        .args([
-            "fit-predictor",
-            "--json",
-            "--ctx",
-            "128",
-            "--tokens",
-            "6000",
-        ])
-        .args(["--rank", "64", "--steps", steps, "--recall", "0.9"])
-        .args(["--test-pieces", "4"])
+        .args(["fit-predictor", "--json", "--ctx", "128", "--recall", "0.9"])
         .args(flags)
         .arg(model)
         .arg("-f")
@@ -77,16 +73,28 @@ fn fit(model: &Path, text: &Path, steps: &str, flags: &[&str]) -> Value {
 #[test]
 fn a_predictor_is_fitted_stored_and_used() {
     let (model, other) = (packed_demo("fit"), packed_demo("fit-before"));
-    let text = stories(6000);
+    let text = stories();
+    let rank_64 = "--tokens 4000 --test-pieces 4 --rank 64 --steps 100";
+    let rank_64: Vec<&str> = rank_64.split(' ').collect();
     // Fitting takes one core.
     let (report, before) = std::thread::scope(|scope| {
         let before = scope.spawn(|| {
-            fit(&other.0, &text.0, "0", &[]);
-            fit(&other.0, &text.0, "150", &["--before-attention"])
+            let rank_8 = "--tokens 1000 --test-pieces 2 --rank 8 --steps 0";
+            let rank_8: Vec<&str> = rank_8.split(' ').collect();
+            fit(&other.0, &text.0, &rank_8);
+            fit(
+                &other.0,
+                &text.0,
+                &[&rank_64[..], &["--before-attention"]].concat(),
+            )
         });
-        let report = fit(&model.0, &text.0, "150", &[]);
+        let report = fit(&model.0, &text.0, &rank_64);
         (report, before.join().expect("fitted, too"))
     });
+    // A layer keeps what training makes of it only if that is better.
+    let layers = report["layers"].as_array().expect("a list of layers");
+    let trained = layers.iter().filter(|l| l["result"] != l["untrained"]);
+    assert!(trained.count() >= 2, "{report:#}");
     let (recall, predicted) = (
         number(&report, "recall"),
         number(&report, "predicted_density"),
@@ -326,7 +334,7 @@ fn sorted_by_the_profile(model: &Path) {
 #[test]
 fn a_profile_predicts_the_misses() {
     let model = packed_demo("profile");
-    let text = stories(4000);
+    let text = stories();
     let profile = run(support::program()
         .args(["profile", "--json", "--sparsity", "predicted"])
         .args(["--ctx", "128", "--tokens", "1536"])
