@@ -1,7 +1,5 @@
 //! What is learned about a model: predictors fitted by the tool, thresholds, and the hot set between runs.
 
-mod support;
-
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::OnceLock;
@@ -9,7 +7,8 @@ use std::sync::OnceLock;
 use forebay::{Engine, Prompt, Request, Sparsity};
 use forebay_models::bundle::{Bundle, hot_set_path, load_hot_set};
 use serde_json::Value;
-use support::{TemporaryFile, build, generate};
+
+use crate::support::{self, TemporaryFile, build, generate};
 
 /// The demo, packed for this test alone: what is learned is written into it.
 fn packed_demo(name: &str) -> TemporaryFile {
@@ -149,10 +148,12 @@ fn swiglu_models_are_told_to_calibrate() {
 
 #[test]
 fn thresholds_leave_the_part_that_is_asked_for() {
-    let model: PathBuf = support::tiny("llama_k");
+    // A copy, which no earlier run of this test has calibrated: what is packed stays while the test program is the same.
+    let model = TemporaryFile::new("thresholds.gguf");
+    std::fs::copy(support::tiny("llama_k"), &model.0).expect("a writable folder");
     let text = TemporaryFile::new("calibration.txt");
     std::fs::write(&text.0, "one two three, four five six. ".repeat(100)).expect("writable");
-    let uncalibrated = support::engine(Some(&model))
+    let uncalibrated = support::engine(Some(&model.0))
         .sparsity(Sparsity::Threshold)
         .build()
         .expect_err("nothing was measured yet");
@@ -162,11 +163,11 @@ fn thresholds_leave_the_part_that_is_asked_for() {
     );
     run(support::program()
         .args(["calibrate", "--ctx", "64", "--tokens", "512", "--json"])
-        .arg(&model)
+        .arg(&model.0)
         .arg("-f")
         .arg(&text.0));
     let live = |density: f64| {
-        let builder = support::engine(Some(&model)).sparsity(Sparsity::Threshold);
+        let builder = support::engine(Some(&model.0)).sparsity(Sparsity::Threshold);
         let engine: Engine = build(builder.density(density).max_batch(1));
         let mut request = Request::text("").max_tokens(24);
         request.prompt = Prompt::Tokens((5..30).collect());
