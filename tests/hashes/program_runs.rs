@@ -120,18 +120,17 @@ pub fn run(prepared: &PreparedModel, group: &Group, comparison: &mut Comparison)
             prepared,
             group,
             threads,
+            prompts: &prompts,
         };
-        let budgets = runner.budgets(&prompts[0].1.0);
+        let budgets = runner.budgets(comparison);
         let mut read = Vec::new();
         for setting in settings {
             let memory = budgets.at(setting.percent).to_string();
+            let how = format!("{} %, --memory {memory}", setting.percent);
             let mut bytes = 0.0;
             for (prompt, file) in &prompts {
                 let statistics = runner.statistics(&file.0, &memory);
-                bytes += checked_bytes(group, *prompt, &statistics);
-                let how = format!("program, {setting}, --memory {memory}");
-                let hash = statistics["logits_hash"].as_str().expect("a hash");
-                comparison.add(&group.key(*prompt), &how, hash);
+                bytes += runner.compare(*prompt, &statistics, &how, comparison);
             }
             read.push(bytes);
         }
@@ -157,6 +156,8 @@ struct Runner<'a> {
     prepared: &'a PreparedModel,
     group: &'a Group,
     threads: usize,
+    /// Prompts by their number of tokens, in files.
+    prompts: &'a [(usize, TemporaryFile)],
 }
 
 /// Budgets of the process in bytes.
@@ -198,8 +199,10 @@ impl Runner<'_> {
         command
     }
 
-    /// Asks the program: its refusal of a tiny budget names the least, and its statistics say how much it takes.
-    fn budgets(&self, text: &Path) -> Budgets {
+    /// Asks the program: its refusal of a tiny budget names the least, and the statistics of a run with plenty say how much
+    /// it takes. Such a run has a hash as all others have.
+    fn budgets(&self, comparison: &mut Comparison) -> Budgets {
+        let text = &self.prompts[0].1.0;
         let unwritten = self.file("refused");
         // The first run of a model packs it, which takes long.
         let refused = self.command(text, TOO_LITTLE, &unwritten.0).output();
@@ -210,13 +213,50 @@ impl Runner<'_> {
             .rsplit_once("give --memory ")
             .and_then(|(_, n)| n.split_once("MiB"));
         let least: Option<u64> = least.and_then(|(n, _)| n.parse().ok());
-        // Where there is plenty, batches and their buffers are larger than where there is just enough.
-        let plenty = itemized(&self.statistics(text, PLENTY));
-        let enough = (plenty + SLACK).to_string();
+        let mut whole = self.claimed_by_first(PLENTY, comparison);
+        if self.buffers_count() {
+            let enough = (whole + SLACK).to_string();
+            whole = self.claimed_by_first(&enough, comparison);
+        }
         Budgets {
             least: least.expect(&message) << 20,
-            whole: itemized(&self.statistics(text, &enough)),
+            whole,
         }
+    }
+
+    /// Whether it makes a difference that batches and their buffers are larger where there is plenty of memory than
+    /// where there is just enough: beside the weights of a real model they are little, and a tiny model is run with all
+    /// weights in memory only.
+    fn buffers_count(&self) -> bool {
+        let percents = self.group.program_settings.iter().map(|s| s.percent);
+        self.group.model.is_small() && percents.min() < Some(100)
+    }
+
+    /// Runs the first prompt with this much memory; the sum of what the budget's items take.
+    fn claimed_by_first(&self, memory: &str, comparison: &mut Comparison) -> u64 {
+        let (prompt, file) = &self.prompts[0];
+        let statistics = self.statistics(&file.0, memory);
+        self.compare(
+            *prompt,
+            &statistics,
+            &format!("--memory {memory}"),
+            comparison,
+        );
+        itemized(&statistics)
+    }
+
+    /// Compares the hash of a run of the program, which was of all tokens. Returns the bytes that were read.
+    fn compare(
+        &self,
+        prompt: usize,
+        statistics: &Value,
+        how: &str,
+        comparison: &mut Comparison,
+    ) -> f64 {
+        let hash = statistics["logits_hash"].as_str().expect("a hash");
+        let how = format!("program, {} threads, {how}", self.threads);
+        comparison.add(&self.group.key(prompt), &how, hash);
+        checked_bytes(self.group, prompt, statistics)
     }
 
     /// The statistics of one run.

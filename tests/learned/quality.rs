@@ -1,11 +1,9 @@
 //! `forebay eval kl` and `eval multiple-choice` on the demo.
 
-mod program;
-mod support;
-
-use program::{Answer, answer, forebay};
 use serde_json::Value;
-use support::TemporaryFile;
+
+use crate::program::{Answer, answer, forebay};
+use crate::support::{self, TemporaryFile};
 
 fn eval(arguments: &[&str]) -> Answer {
     answer(forebay(support::scratch(), [&["eval"], arguments].concat()))

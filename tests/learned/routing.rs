@@ -1,14 +1,13 @@
 //! What is known about a model's experts: measured, kept with the model, and true in the engine.
 
-mod support;
-
 use std::process::Command;
 
 use forebay::learn::Profile;
 use forebay::{Prompt, Request};
 use forebay_models::bundle::Bundle;
 use serde_json::Value;
-use support::{TemporaryFile, build, generate, number};
+
+use crate::support::{self, TemporaryFile, build, generate, number};
 
 const LAYERS: usize = 8;
 const COUNT: usize = 16;

@@ -1,8 +1,6 @@
 //! Importance matrices: what is measured is what the naive oracle's matrices are multiplied by, for every kind of
 //! model, with any number of threads; and packing uses it.
 
-mod support;
-
 use std::collections::BTreeSet;
 use std::path::Path;
 
@@ -14,7 +12,8 @@ use forebay_models::oracle::{InputSums, Oracle};
 use forebay_models::source;
 use forebay_models::tensor::{LayerTensor, TensorId, TensorSource};
 use forebay_models::tokenizer::Tokenizer;
-use support::{TemporaryFile, json, scratch, tiny, tiny_folder};
+
+use crate::support::{TemporaryFile, json, scratch, tiny, tiny_folder};
 
 /// Tokens of a piece of text; there are two.
 const CTX: usize = 24;
