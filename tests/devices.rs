@@ -2,11 +2,16 @@
 #![cfg(feature = "gpu")]
 
 mod program;
+mod support;
 
 use forebay::bench::measure_device_kernels;
 use forebay::devices::{BitIdentical, DeviceFault, survey};
+use forebay::{
+    BlockType, DeviceChoice, DevicePlacing, Engine, PackOptions, Prompt, Request, Statistics,
+};
 use program::{answer, forebay};
 use serde_json::Value;
+use support::{build, change_budget, generate};
 
 /// Whether there is a device.
 fn there_is_one() -> bool {
@@ -110,58 +115,83 @@ fn the_placement_gives_devices_the_formats_that_they_multiply() {
     }
 }
 
-/// The engine's logits with all that a device can compute on the first one, and without.
+/// Models and the formats in which they are packed: dense, with sparse neurons, with experts.
+const MODELS: [(&str, Option<BlockType>); 3] = [
+    ("llama_k", None),
+    ("llama_relu_f16", Some(BlockType::Q8_0)),
+    ("qwen2_moe_bf16", Some(BlockType::Q8_0)),
+];
+
+fn on(choice: DeviceChoice, (name, quant): (&str, Option<BlockType>), part: f64) -> Engine {
+    let options = PackOptions {
+        quant,
+        ..PackOptions::default()
+    };
+    let builder = support::engine(Some(&support::tiny(name))).pack_options(options);
+    let builder = builder.context(64).drafts(false).device(choice);
+    build(builder.device_placing(DevicePlacing::Part(part)))
+}
+
+/// A prompt, then a few tokens.
+fn run(engine: &Engine) -> Statistics {
+    let mut request = Request::text("").max_tokens(6);
+    request.prompt = Prompt::Tokens((3..23).collect());
+    request.ignore_eog = true;
+    generate(engine, request)
+}
+
+/// The engine's logits with a part or all of what a device can compute on the first one, and without.
 #[test]
 fn an_engine_on_a_device_has_the_logits_of_one_without() {
-    use forebay::{DeviceChoice, DevicePlacing, Engine, PackOptions, Prompt, Request, StreamItem};
-
     if !there_is_one() {
         return;
     }
-    let cache = tempfile::tempdir().unwrap();
-    let tiny = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/golden/tiny");
-    let run = |name: &str, quant, choice| {
-        let builder = Engine::builder()
-            .model(tiny.join(name))
-            .pack_options(PackOptions {
-                quant,
-                ..PackOptions::default()
-            })
-            .cache_folder(cache.path())
-            .context(64)
-            .threads(2)
-            .drafts(false)
-            .device(choice)
-            .device_placing(DevicePlacing::Part(1.0));
-        let engine = builder.build().unwrap_or_else(|e| panic!("{e}"));
-        let mut request = Request::text("").max_tokens(6);
-        request.prompt = Prompt::Tokens((3..23).collect());
-        request.ignore_eog = true;
-        let mut stream = engine.session().generate(request).unwrap().blocking();
-        let done = stream.find_map(|item| match item.unwrap() {
-            StreamItem::Done(statistics) => Some(*statistics),
-            _ => None,
-        });
-        done.expect("statistics")
-    };
-    for (name, quant) in [
-        ("llama_k/model.gguf", None),
-        ("qwen2_moe_bf16", Some(forebay::BlockType::Q8_0)),
-    ] {
-        let alone = run(name, quant, DeviceChoice::Cpu);
-        let beside = run(name, quant, DeviceChoice::Gpu(Some(0)));
-        let device = beside.device.expect("a device");
-        eprintln!("{name}: {device:?}");
-        assert!(device.decode_share > 0.5 && device.jobs > 0 && device.faults == 0);
-        assert_eq!(alone.logits_hash, beside.logits_hash, "{name}");
-        for item in [
-            "device_runtime",
-            "device_boards",
-            "device_staging",
-            "device_weights",
-        ] {
-            let claimed = beside.memory.items.items().iter().any(|i| i.name == item);
-            assert!(claimed, "{item}: {:?}", beside.memory.items);
+    for model in MODELS {
+        let alone = run(&on(DeviceChoice::Cpu, model, 1.0)).logits_hash;
+        let mut last = 0.0;
+        for part in [0.3, 1.0] {
+            let beside = run(&on(DeviceChoice::Gpu(Some(0)), model, part));
+            let device = beside.device.expect("a device");
+            eprintln!("{model:?}, part {part}: {device:?}");
+            assert_eq!(beside.logits_hash, alone, "{model:?}, part {part}");
+            assert!(device.decode_share > last && device.prompt_share > last);
+            assert!(device.jobs > 0 && device.faults == 0, "{device:?}");
+            last = device.decode_share;
+            for item in [
+                "device_runtime",
+                "device_boards",
+                "device_staging",
+                "device_weights",
+            ] {
+                let claimed = beside.memory.items.items().iter().any(|i| i.name == item);
+                assert!(claimed, "{item}: {:?}", beside.memory.items);
+            }
         }
     }
+}
+
+#[test]
+fn a_device_gives_its_copies_back_and_takes_them_again() {
+    if !there_is_one() {
+        return;
+    }
+    let alone = run(&on(DeviceChoice::Cpu, MODELS[0], 1.0)).logits_hash;
+    let engine = on(DeviceChoice::Gpu(Some(0)), MODELS[0], 1.0);
+    let jobs = |engine: &Engine| {
+        let done = run(engine);
+        assert_eq!(done.logits_hash, alone);
+        done.device.expect("a device").jobs
+    };
+    let (all, total) = (jobs(&engine), engine.budget().total_bytes());
+    let budget = engine.budget();
+    let item = budget.items().iter().find(|i| i.name == "device_weights");
+    let copies = item.expect("copies in the CPU's memory").bytes;
+    change_budget(&engine, budget.claimed() - copies / 2);
+    let some = jobs(&engine);
+    assert!(some > 0 && some < all, "{some} of {all}");
+    change_budget(&engine, budget.claimed() - copies);
+    assert_eq!(jobs(&engine), 0);
+    change_budget(&engine, total);
+    assert_eq!(jobs(&engine), all);
+    assert_eq!(engine.device_problem(), None);
 }

@@ -22,6 +22,9 @@ pub trait DeviceDriver: Send + std::fmt::Debug {
     /// Gives a segment's memory back, as soon as the jobs that use it are over. Unknown segments are ignored.
     fn unload(&mut self, segment: SegmentId);
 
+    /// Whether its memory is the CPU's, so that weights on it take the process's budget.
+    fn shares_memory(&self) -> bool;
+
     /// Bytes of the device's memory in use, as far as this driver has asked for them.
     fn memory_bytes(&self) -> u64;
 
@@ -57,6 +60,10 @@ impl<D: DeviceDriver + ?Sized> DeviceDriver for Box<D> {
 
     fn unload(&mut self, segment: SegmentId) {
         (**self).unload(segment);
+    }
+
+    fn shares_memory(&self) -> bool {
+        (**self).shares_memory()
     }
 
     fn memory_bytes(&self) -> u64 {

@@ -16,6 +16,16 @@ pub struct SegmentId(pub(crate) u32);
 impl SegmentId {
     /// That of a job which has not been filled: no driver has it.
     pub const NONE: Self = Self(u32::MAX);
+
+    /// The segment with this number.
+    pub const fn of_number(number: u32) -> Self {
+        Self(number)
+    }
+
+    /// Its number.
+    pub const fn number(self) -> u32 {
+        self.0
+    }
 }
 
 /// Rows of a matrix in panels ([`forebay_numbers::panel`]), one panel after the other.

@@ -18,6 +18,8 @@ pub struct Behaviour {
     pub job_ns: u64,
     /// The device's memory, bytes.
     pub memory_bytes: u64,
+    /// Whether an engine counts that as the CPU's memory, which it really is.
+    pub shares_memory: bool,
     /// The device is lost when this many more jobs have been submitted; the jobs in flight then are lost with it.
     pub lost_after: Option<u64>,
     /// In the results of every job, the last bit of the one with this number is wrong, or of the last one, if there are
@@ -31,6 +33,7 @@ impl Behaviour {
         Self {
             job_ns: 0,
             memory_bytes: u64::MAX,
+            shares_memory: true,
             lost_after: None,
             wrong_result: None,
         }
@@ -75,6 +78,11 @@ impl SimulatedDevice {
     /// Changes the behaviour, but not the times of jobs in flight.
     pub fn set_behaviour(&mut self, behaviour: Behaviour) {
         self.behaviour = behaviour;
+    }
+
+    /// How it behaves.
+    pub fn behaviour(&self) -> &Behaviour {
+        &self.behaviour
     }
 
     /// When the next job is over, if any is in flight.
@@ -151,6 +159,10 @@ impl DeviceDriver for SimulatedDevice {
 
     fn unload(&mut self, segment: SegmentId) {
         self.segments.remove(&segment.0);
+    }
+
+    fn shares_memory(&self) -> bool {
+        self.behaviour.shares_memory
     }
 
     fn memory_bytes(&self) -> u64 {

@@ -15,7 +15,7 @@ use super::bench_trace::TraceCost;
 use super::comparison_flags::ComparisonFlags;
 use super::engine_flags::EngineFlags;
 use super::model_argument::ModelArgument;
-use super::output::{print_json, print_text, say};
+use super::output::{print_json, print_text, say, warn_of_loss};
 use super::progress::reporter;
 
 /// What llama-bench measures, and a short prompt.
@@ -156,6 +156,7 @@ impl Bench {
             }
         };
         let tests = engine.bench(&tests, repetitions, progress)?;
+        warn_of_loss(engine.device_problem());
         let plan = engine.plan().clone();
         Ok(Report {
             run: Some(RunReport {

@@ -11,6 +11,7 @@ use forebay_traces::lane::TraceLane;
 use forebay_traces::record::{Record, Stage};
 use serde::Serialize;
 
+use super::output::warn_of_loss;
 use super::run::TRACE_RECORDS;
 
 /// How many records are made to measure the cost of one.
@@ -57,6 +58,7 @@ impl TraceCost {
         let mut speed = |capacity| -> anyhow::Result<f64> {
             let engine = start(capacity)?;
             let reports = engine.bench(&[test], 1, |_, _, _| {})?;
+            warn_of_loss(engine.device_problem());
             let lanes = engine.finish();
             let most = lanes.iter().map(|l| l.len() as u64 + l.overwritten());
             records = records.max(most.max().unwrap_or_default());

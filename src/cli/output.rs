@@ -59,6 +59,13 @@ pub fn say(text: impl Display) {
     let _ = writeln!(io::stderr(), "{text}");
 }
 
+/// Warns that the device has failed, if there is such a `problem`: results are right, speeds are not the device's.
+pub fn warn_of_loss(problem: Option<impl Display>) {
+    if let Some(problem) = problem {
+        say(format_args!("forebay: warning: {problem}"));
+    }
+}
+
 /// Prints `value` as one JSON object on standard output.
 pub fn print_json(value: &impl Serialize) -> anyhow::Result<()> {
     write_json(Path::new("-"), value)

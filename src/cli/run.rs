@@ -16,7 +16,7 @@ use super::engine_flags::EngineFlags;
 use super::expert_flags::say_what_is_lost;
 use super::follow::{follow, prompt_bar};
 use super::model_argument::ModelArgument;
-use super::output::{explain, print_text, say, write_json};
+use super::output::{explain, print_text, say, warn_of_loss, write_json};
 use super::progress::reporter;
 use super::sampling::Sampling;
 use super::text::{read_standard_input, read_text};
@@ -226,9 +226,7 @@ impl Run {
             return;
         }
         say(statistics.summary());
-        if let Some(problem) = statistics.device.as_ref().and_then(DeviceStatistics::loss) {
-            say(format_args!("forebay: warning: {problem}"));
-        }
+        warn_of_loss(statistics.device.as_ref().and_then(DeviceStatistics::loss));
         if !self.verbose {
             return;
         }

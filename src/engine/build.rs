@@ -16,7 +16,7 @@ use super::builder::EngineBuilder;
 use super::device::OpenDevice;
 use super::drafts::beside::Drafting;
 use super::evaluator::Evaluator;
-use super::live_budget::LiveBudget;
+use super::live_budget::{Copies, LiveBudget};
 use super::{Engine, Facts};
 use crate::chat::ChatFormat;
 use crate::error::Error;
@@ -165,6 +165,8 @@ impl EngineBuilder {
         } = described;
         let coming = memory.budget.claimed().saturating_sub(process);
         self.check_address_space(coming, threads + usize::from(device.is_some()))?;
+        let shares_memory = device.as_ref().is_some_and(|d| d.request.shares_memory);
+        let copies = Copies::of(&bundle, &memory.residency, shares_memory);
         let mut prepared = self.load(&bundle, &memory, threads, sparsity, device)?;
         prepared.notes.extend(no_device);
         let facts = Arc::new(Facts {
@@ -194,7 +196,7 @@ impl EngineBuilder {
             budget: LiveBudget::new(
                 memory.budget.clone(),
                 &memory.residency,
-                GivingWay::new(&bundle, &memory.residency),
+                (copies, GivingWay::new(&bundle, &memory.residency)),
                 threads,
             ),
         });

@@ -1,8 +1,9 @@
 //! The device that computes beside the cores: which, what it gets, and what its memory is to the budget.
 
+use std::sync::Arc;
 use std::time::Duration;
 
-use forebay_actors::device::{DeviceParts, boards_bytes};
+use forebay_actors::device::{Account, DeviceParts, boards_bytes};
 use forebay_actors::runtime::predictor_rank;
 use forebay_devices::{Activated, DeviceDriver, DeviceFault, FORMATS, probe};
 use forebay_models::block::BlockType;
@@ -59,12 +60,12 @@ pub(super) struct OpenDevice {
     pub piece: u64,
 }
 
-/// What an engine's statistics say about a device, besides its work.
+/// What is known of a device by those who do not use it.
 #[derive(Clone, Debug)]
 pub(crate) struct DeviceFacts {
     pub name: String,
-    /// Its part of the weights in memory.
-    pub share: Shares,
+    /// What it has done, and whether it has failed.
+    pub account: Arc<Account>,
 }
 
 impl EngineBuilder {
@@ -125,6 +126,7 @@ impl EngineBuilder {
             Ok(None) => Ok((None, None)),
             Ok(Some(mut device)) => {
                 device.request.runtime = rss_now()?.saturating_sub(before);
+                device.request.shares_memory = device.driver.shares_memory();
                 Ok((Some(device), None))
             }
             Err(fault) if choice == DeviceChoice::Auto => {
@@ -239,34 +241,40 @@ impl EngineBuilder {
             return None;
         }
         let patience = self.device_patience;
-        let (parts, fault) =
-            DeviceParts::load(driver.as_mut(), bundle, on_device, resident, patience);
+        let bytes = |cluster: usize| resident[cluster].as_deref().unwrap_or_default();
+        let (parts, fault) = DeviceParts::load(driver.as_mut(), bundle, on_device, bytes, patience);
         notes.extend(fault.map(|fault| format!("{}: {fault}", driver.name())));
-        let total: u64 = bundle.weight_bytes();
-        let part = |of: fn(&PhaseOnDevice) -> u32| {
-            let phases = on_device.phases.iter().enumerate();
-            let loaded = phases.filter(|(number, _)| parts.of(*number).is_some());
-            let bytes: u64 = loaded.map(|(_, p)| p.bytes_of(bundle, of(p))).sum();
-            bytes as f64 / total.max(1) as f64
-        };
         let facts = DeviceFacts {
             name: driver.name().to_owned(),
-            share: Shares {
-                decode: part(|phase| phase.decode),
-                prompts: part(|phase| phase.prompts),
-            },
+            account: Arc::clone(&parts.account),
         };
+        let share = share_of(bundle, on_device, &parts);
         notes.push(format!(
             "{} multiplies {:.0}% of the weights for a generated token, {:.0}% in prompts",
             facts.name,
-            100.0 * facts.share.decode,
-            100.0 * facts.share.prompts
+            100.0 * share.decode,
+            100.0 * share.prompts
         ));
         Some(LoadedDevice {
             driver,
             parts,
             facts,
         })
+    }
+}
+
+/// The part of a model's weights that a device multiplies, with what it has of them now.
+pub(super) fn share_of(bundle: &Bundle, on_device: &OnDevice, parts: &DeviceParts) -> Shares {
+    let total: u64 = bundle.weight_bytes();
+    let part = |of: fn(&PhaseOnDevice) -> u32| {
+        let phases = on_device.phases.iter().enumerate();
+        let loaded = phases.filter(|(number, _)| parts.of(*number).is_some());
+        let bytes: u64 = loaded.map(|(_, p)| p.bytes_of(bundle, of(p))).sum();
+        bytes as f64 / total.max(1) as f64
+    };
+    Shares {
+        decode: part(|phase| phase.decode),
+        prompts: part(|phase| phase.prompts),
     }
 }
 

@@ -9,6 +9,7 @@ use forebay_actors::runtime::{Runtime, Shared, Step, StepDone};
 use forebay_stages::computed::Computed;
 
 use super::context::Context;
+use super::device::share_of;
 use super::embed::fault_of;
 use super::meter::Meter;
 use super::pressure::Watch;
@@ -110,12 +111,17 @@ impl Evaluator {
     /// What it has done during the running generation.
     pub fn device_statistics(&self) -> Option<DeviceStatistics> {
         let facts = self.facts.device.as_ref()?;
-        let account = &self.shared().device.as_ref()?.account;
+        let (shared, account) = (self.shared(), &facts.account);
+        let share = share_of(
+            &shared.bundle,
+            &shared.plan.on_device,
+            shared.device.as_ref()?,
+        );
         let (before, now) = (&self.meter.device_start, account.counters());
         Some(DeviceStatistics {
             name: facts.name.clone(),
-            decode_share: facts.share.decode,
-            prompt_share: facts.share.prompts,
+            decode_share: share.decode,
+            prompt_share: share.prompts,
             jobs: now.jobs - before.jobs,
             busy_ms: (now.busy_ns - before.busy_ns) as f64 * 1e-6,
             waits: now.waits - before.waits,

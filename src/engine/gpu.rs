@@ -1,9 +1,7 @@
 //! Opening a Vulkan device for an engine.
 
 use forebay_devices::DeviceFault;
-use forebay_devices::gpu::{
-    Adapter, DeviceKind, GpuDriver, GpuOptions, UPLOAD_BYTES, adapters, choose,
-};
+use forebay_devices::gpu::{Adapter, GpuDriver, GpuOptions, UPLOAD_BYTES, adapters, choose};
 use forebay_models::bundle::Bundle;
 use forebay_plans::cache_dir;
 use forebay_plans::placement::PlacementMachine;
@@ -53,8 +51,6 @@ impl EngineBuilder {
             placing,
             request: DeviceRequest {
                 staging: PIECES * UPLOAD_BYTES as u64,
-                // Unless the driver says that it has its own.
-                shares_memory: adapter.kind() != DeviceKind::Discrete,
                 ..DeviceRequest::default()
             },
             piece: adapter.limits().segment_bytes,

@@ -1,10 +1,12 @@
-//! The budget while the engine runs. The cache of neurons or of experts shrinks first; then pinned clusters of a model
-//! that streams others are evicted. No result depends on either. Keys and values and all other pinned weights stay.
+//! The budget while the engine runs. Copies on a device that shares the memory go first, phase by phase: the cores have
+//! those weights and compute them. Then the cache of neurons or of experts shrinks; then pinned clusters of a model that
+//! streams others are evicted. No result depends on any of it. Keys and values and all other pinned weights stay.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use forebay_actors::fault::Fault;
 use forebay_actors::runtime::{Runtime, Sizes};
+use forebay_models::bundle::Bundle;
 use forebay_plans::budget::Budget;
 use forebay_plans::expert_cache::ExpertCachePlan;
 use forebay_plans::giving_way::GivingWay;
@@ -14,8 +16,9 @@ use parking_lot::Mutex;
 use super::pressure::Watch;
 use crate::error::Error;
 
-/// The item that shrinks besides the cache.
+/// The items that shrink besides the cache.
 const PINNED: &str = "resident_weights";
+const COPIES: &str = "device_weights";
 /// Bytes per core that shrinking does not release: pages that the idle memory covers only in part, at both ends.
 const EDGES: u64 = 128 << 10;
 
@@ -53,11 +56,45 @@ impl Cache {
     }
 }
 
+/// Copies of weights on a device, in memory that it shares with the CPU.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Copies {
+    /// Bytes by phase.
+    phases: Vec<u64>,
+}
+
+impl Copies {
+    /// Those of a device, if it `shares_memory`; otherwise a budget does not have them.
+    pub fn of(bundle: &Bundle, plan: &ResidencyPlan, shares_memory: bool) -> Self {
+        let phases = plan.on_device.phases.iter().filter(|_| shares_memory);
+        Self {
+            phases: phases.map(|phase| phase.bytes(bundle)).collect(),
+        }
+    }
+
+    /// Bytes that are released if those of the first `keep` phases stay.
+    fn freed(&self, keep: usize) -> u64 {
+        self.phases.iter().skip(keep).sum()
+    }
+
+    /// How many phases can keep theirs if `bytes` are to be released: all if none are, none if even that is too little.
+    fn keep(&self, bytes: u64) -> usize {
+        match bytes {
+            0 => usize::MAX,
+            _ => {
+                let enough = |&keep: &usize| self.freed(keep) >= bytes;
+                (0..self.phases.len()).rev().find(enough).unwrap_or(0)
+            }
+        }
+    }
+}
+
 /// The requested budget, set by any thread, and the one in force, set by the engine thread.
 #[derive(Debug)]
 pub(crate) struct LiveBudget {
     /// The budget with which the engine was started.
     drawn: Budget,
+    copies: Copies,
     cache: Cache,
     clusters: GivingWay,
     threads: u64,
@@ -75,7 +112,12 @@ struct InForce {
 
 impl LiveBudget {
     /// The budget of an engine that is starting.
-    pub fn new(drawn: Budget, plan: &ResidencyPlan, clusters: GivingWay, threads: usize) -> Self {
+    pub fn new(
+        drawn: Budget,
+        plan: &ResidencyPlan,
+        (copies, clusters): (Copies, GivingWay),
+        threads: usize,
+    ) -> Self {
         Self {
             asked: AtomicU64::new(drawn.total_bytes()),
             now: Mutex::new(InForce {
@@ -83,6 +125,7 @@ impl LiveBudget {
                 settled: true,
             }),
             drawn,
+            copies,
             cache: Cache::of(plan),
             clusters,
             threads: threads as u64,
@@ -98,7 +141,8 @@ impl LiveBudget {
     pub fn least(&self) -> u64 {
         let gone = self.cache.slots - self.cache.least_slots;
         let clusters = self.freed_by_clusters(self.clusters.clusters.len());
-        self.drawn.claimed() - self.freed_by_slots(gone as u64) - clusters
+        let freed = self.freed_by_slots(gone as u64) + clusters + self.copies.freed(0);
+        self.drawn.claimed() - freed
     }
 
     /// Requests a total of `bytes` from the next step on.
@@ -154,10 +198,13 @@ impl LiveBudget {
         done
     }
 
-    /// What is kept under a total of `bytes`, and the budget then. The cache shrinks first: its contents come back as
-    /// they are wanted, if they are.
+    /// What is kept under a total of `bytes`, and the budget then. Copies on a device go first: nothing is read instead.
+    /// Then the cache shrinks: its contents come back as they are wanted, if they are.
     fn fitted(&self, bytes: u64) -> Result<(Sizes, Budget), Error> {
         let over = self.drawn.claimed().saturating_sub(bytes);
+        let phases_on_device = self.copies.keep(over);
+        let copies = self.copies.freed(phases_on_device);
+        let over = over.saturating_sub(copies);
         let per_slot = self.threads * self.cache.slot_bytes as u64;
         let wanted = match over {
             0 => 0,
@@ -171,10 +218,12 @@ impl LiveBudget {
         };
         let budget = self.drawn.changed(bytes, self.cache.item, freed);
         let budget = budget.changed(bytes, PINNED, self.freed_by_clusters(given));
+        let budget = budget.changed(bytes, COPIES, copies);
         budget.check()?;
         let sizes = Sizes {
             cache_slots: self.cache.slots - gone as usize,
             evicted_clusters: given as u32,
+            phases_on_device,
         };
         Ok((sizes, budget))
     }
@@ -226,7 +275,7 @@ mod tests {
         drawn.claim("resident_weights", 100 * MIB, "test");
         drawn.claim("neuron_cache", 2 * cache.bytes_per_core() as u64, "test");
         let plan = plan(cache, ExpertCachePlan::default());
-        LiveBudget::new(drawn, &plan, GivingWay::default(), 2)
+        LiveBudget::new(drawn, &plan, Default::default(), 2)
     }
 
     /// 2 cores with 16 cells of a MiB each.
@@ -240,7 +289,7 @@ mod tests {
         drawn.claim("resident_weights", 100 * MIB, "test");
         drawn.claim("expert_cache", 2 * cache.bytes_per_core() as u64, "test");
         let plan = plan(NeuronCachePlan::default(), cache);
-        let live = LiveBudget::new(drawn, &plan, GivingWay::default(), 2);
+        let live = LiveBudget::new(drawn, &plan, Default::default(), 2);
         assert!(live.least() < 110 * MIB);
         let (sizes, budget) = live.fitted(live.least()).expect("possible");
         assert_eq!(sizes.cache_slots, ExpertCachePlan::LEAST_CELLS);
@@ -261,6 +310,37 @@ mod tests {
         }
         assert_eq!(last, 1000);
         assert!(live.least() < 105 * MIB);
+    }
+
+    /// Of phases of 3, 0, 5 and 2 MiB, beside a cache.
+    #[test]
+    fn copies_on_a_device_go_first_and_from_the_last_phase_on() {
+        let copies = Copies {
+            phases: [3, 0, 5, 2].map(|mib| mib * MIB).to_vec(),
+        };
+        let mut live = example();
+        live.drawn.claim("device_weights", 10 * MIB, "test");
+        live.copies = copies;
+        let (claimed, slots) = (live.drawn.claimed(), live.cache.slots);
+        for (less, kept, left) in [
+            (0, usize::MAX, 10),
+            (1, 3, 8),
+            (2 * MIB, 3, 8),
+            (2 * MIB + 1, 2, 3),
+            (7 * MIB, 2, 3),
+            (7 * MIB + 1, 0, 0),
+            (10 * MIB, 0, 0),
+        ] {
+            let (sizes, budget) = live.fitted(claimed - less).expect("possible");
+            assert_eq!((sizes.phases_on_device, sizes.cache_slots), (kept, slots));
+            let item = budget.items().iter().find(|i| i.name == COPIES);
+            assert_eq!(item.map(|i| i.bytes), Some(left * MIB), "{less} less");
+            assert!(budget.claimed() <= claimed - less);
+        }
+        // Then the cache.
+        let (sizes, _) = live.fitted(claimed - 11 * MIB).expect("possible");
+        assert!(sizes.phases_on_device == 0 && sizes.cache_slots < slots);
+        assert_eq!(live.least(), example().least());
     }
 
     #[test]
@@ -286,7 +366,7 @@ mod tests {
         let mut drawn = Budget::new(120 * MIB);
         drawn.claim("resident_weights", 100 * MIB, "test");
         let plan = plan(NeuronCachePlan::default(), ExpertCachePlan::default());
-        let live = LiveBudget::new(drawn, &plan, GivingWay::default(), 2);
+        let live = LiveBudget::new(drawn, &plan, Default::default(), 2);
         assert_eq!(live.least(), 100 * MIB);
         assert!(live.ask(100 * MIB - 1).is_err());
         live.ask(100 * MIB).expect("what is claimed is enough");

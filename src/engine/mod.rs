@@ -167,16 +167,17 @@ impl Engine {
         self.facts.budget.now()
     }
 
-    /// The minimum budget in bytes that [`Engine::set_budget`] can reach: the neuron cache is smaller then, pinned FFN
-    /// clusters are streamed, and everything else stays.
+    /// The minimum budget in bytes that [`Engine::set_budget`] can reach: a device that shares the memory has no weights
+    /// then, the neuron cache is smaller, pinned FFN clusters are streamed, and everything else stays.
     pub fn least_budget(&self) -> u64 {
         self.facts.budget.least()
     }
 
     /// Changes the budget of the process to `bytes`: less, or again as much as it was at the start. It is in force
     /// between two steps, so within the time of a token, and at once if nothing is generated; [`Engine::budget`] says
-    /// when. The neuron cache gives way first, then FFN clusters that were pinned, which are streamed until the budget
-    /// grows; their memory goes back to the system. Nothing that is generated depends on it.
+    /// when. Copies of weights on a device that shares the memory go first, and the cores compute these; then the neuron
+    /// cache gives way, then FFN clusters that were pinned, which are streamed until the budget grows; their memory goes
+    /// back to the system. Nothing that is generated depends on it.
     ///
     /// # Errors
     /// Less than [`Engine::least_budget`], which the message names; more than at the start; or the engine has stopped.
@@ -228,6 +229,12 @@ impl Engine {
     /// What the system did not provide (huge pages, pinning, direct I/O), for diagnosing speed.
     pub fn notes(&self) -> &[String] {
         &self.facts.plan.notes
+    }
+
+    /// Why the device is no longer used, if it has failed since the engine was built: the cores go on without it.
+    pub fn device_problem(&self) -> Option<String> {
+        let device = self.facts.device.as_ref()?;
+        device.account.cause().map(|fault| fault.to_string())
     }
 
     /// A new conversation. Its history stays with it; the KV cache belongs to whichever session ran last,

@@ -1,4 +1,8 @@
 //! A simulated device whose faults begin when a test says so, after the engine has checked and filled it.
+#![allow(
+    dead_code,
+    reason = "each test binary uses its own part of this module"
+)]
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
@@ -30,6 +34,9 @@ pub struct Hold {
     trouble: Arc<Mutex<Option<(u64, Trouble)>>>,
     /// Jobs so far.
     jobs: Arc<AtomicU64>,
+    /// Bytes in its memory, and how many segments it has been asked to take.
+    memory: Arc<AtomicU64>,
+    loads: Arc<AtomicU64>,
 }
 
 impl Hold {
@@ -42,6 +49,16 @@ impl Hold {
     /// Jobs so far, those of the check included.
     pub fn jobs(&self) -> u64 {
         self.jobs.load(Ordering::Relaxed)
+    }
+
+    /// Segments that it has been asked to take, those of the check included.
+    pub fn loads(&self) -> u64 {
+        self.loads.load(Ordering::Relaxed)
+    }
+
+    /// Bytes of weights in its memory.
+    pub fn memory(&self) -> u64 {
+        self.memory.load(Ordering::Relaxed)
     }
 }
 
@@ -69,6 +86,8 @@ pub fn with_behaviour(
     let hold = Hold {
         trouble: Arc::default(),
         jobs: Arc::default(),
+        memory: Arc::default(),
+        loads: Arc::default(),
     };
     let driver = Fragile {
         device: SimulatedDevice::new(KernelTable::best(), CAPACITY, behaviour),
@@ -85,6 +104,11 @@ pub fn with_behaviour(
 }
 
 impl Fragile {
+    fn count_memory(&self) {
+        let bytes = self.device.memory_bytes();
+        self.hold.memory.store(bytes, Ordering::Relaxed);
+    }
+
     /// What happens to the next job.
     fn next(&self) -> Option<Trouble> {
         let number = self.hold.jobs.fetch_add(1, Ordering::Relaxed);
@@ -105,6 +129,7 @@ impl DeviceDriver for Fragile {
     }
 
     fn load(&mut self, bytes: &[u8]) -> Result<SegmentId, DeviceFault> {
+        self.hold.loads.fetch_add(1, Ordering::Relaxed);
         let Some(left) = self.segments.checked_sub(1) else {
             return Err(DeviceFault::OutOfMemory {
                 bytes: bytes.len() as u64,
@@ -112,11 +137,18 @@ impl DeviceDriver for Fragile {
             });
         };
         self.segments = left;
-        self.device.load(bytes)
+        let loaded = self.device.load(bytes);
+        self.count_memory();
+        loaded
     }
 
     fn unload(&mut self, segment: SegmentId) {
         self.device.unload(segment);
+        self.count_memory();
+    }
+
+    fn shares_memory(&self) -> bool {
+        self.device.shares_memory()
     }
 
     fn memory_bytes(&self) -> u64 {

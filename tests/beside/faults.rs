@@ -7,35 +7,42 @@ use forebay_devices::simulated::Behaviour;
 use super::device::{Hold, Trouble, with_behaviour, with_device};
 use crate::support::{build, engine, generate, tiny};
 
-fn dense(threads: usize) -> EngineBuilder {
+/// A model in K-quants, all of which a device can compute.
+pub fn dense(threads: usize) -> EngineBuilder {
     let model = tiny("llama_k");
     engine(Some(&model)).threads(threads).drafts(false)
 }
 
-fn run(engine: &Engine) -> Statistics {
+/// A prompt, then a few tokens.
+pub fn run(engine: &Engine) -> Statistics {
     let mut request = Request::text("").max_tokens(8);
     request.prompt = Prompt::Tokens((3..23).collect());
     request.ignore_eog = true;
     generate(engine, request)
 }
 
-fn alone() -> String {
+/// What comes of that without a device.
+pub fn alone() -> String {
     run(&build(dense(2).device(DeviceChoice::Cpu))).logits_hash
+}
+
+/// A device that is gone.
+pub fn lost() -> DeviceFault {
+    DeviceFault::Lost {
+        reason: "the test says so".into(),
+    }
 }
 
 /// A job in the middle of a prompt's step, or of a later token's, fails: the same step makes it good.
 #[test]
 fn a_failed_job_is_computed_by_the_cores_within_its_step() {
     let expected = alone();
-    let lost = DeviceFault::Lost {
-        reason: "the test says so".into(),
-    };
     let full = DeviceFault::OutOfMemory {
         bytes: 1,
         left: Some(0),
     };
     for (trouble, stays) in [
-        (Trouble::Ends(lost), false),
+        (Trouble::Ends(lost()), false),
         (Trouble::Ends(full), false),
         (Trouble::Ends(DeviceFault::OutOfRange), true),
         (Trouble::NeverEnds, false),
@@ -63,6 +70,33 @@ fn a_failed_job_is_computed_by_the_cores_within_its_step() {
             assert_eq!(device.problem.is_none(), stays, "{device:?}");
         }
     }
+}
+
+/// Who measures or scores has no statistics of a generation that would say so.
+#[test]
+fn a_loss_is_told_whatever_the_engine_does() {
+    let works: [fn(&Engine); 2] = [
+        |engine| {
+            let test = "tg4".parse().expect("a test");
+            let reports = engine.bench(&[test], 1, |_, _, _| {});
+            assert_eq!(reports.expect("no fault").len(), 1);
+        },
+        |engine| {
+            let tokens: Vec<u32> = (3..40).collect();
+            let scored = engine.perplexity(&tokens, 16, None, |_, _, _| {});
+            assert!(scored.expect("no fault").perplexity > 1.0);
+        },
+    ];
+    for work in works {
+        let (builder, hold) = with_device(dense(2), 0.6);
+        let engine = build(builder);
+        assert_eq!(engine.device_problem(), None);
+        hold.fail_after(3, Trouble::Ends(lost()));
+        work(&engine);
+        let problem = engine.device_problem();
+        assert!(problem.is_some_and(|text| text.contains("the device was lost")));
+    }
+    assert_eq!(build(dense(2)).device_problem(), None);
 }
 
 /// What a device has no memory for stays with the cores.

@@ -2,6 +2,7 @@
 
 mod device;
 mod faults;
+mod giving_way;
 
 use forebay::{
     BlockType, DeviceChoice, DevicePlacing, Engine, EngineBuilder, PackOptions, Prompt, Request,

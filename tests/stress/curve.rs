@@ -7,10 +7,10 @@ use forebay::{Request, Statistics};
 use forebay_plans::process::rss_now;
 
 use crate::measured::MIB;
-use crate::resize::{change, take};
+use crate::resize::take;
 use crate::role;
 use crate::subject::{Subject, length};
-use crate::support::{build, engine};
+use crate::support::{build, change_budget, engine};
 
 const MODEL: &str = "FOREBAY_STRESS_MODEL";
 /// Budgets from all weights in memory to the minimum.
@@ -49,7 +49,7 @@ fn shrinks_step_by_step() {
     );
     let mut stream = ask();
     for &budget in &budgets {
-        change(&engine, budget);
+        change_budget(&engine, budget);
         // What was computed before the change may still be on its way.
         let resident = rss_now().expect("a size");
         let start = Instant::now();

@@ -1,8 +1,10 @@
 //! Engines that are started, generate, are cancelled and dropped, a thousand of them: nothing stays behind.
 
-use forebay::{Engine, Request, StreamItem};
+use forebay::{BlockType, Engine, EngineBuilder, PackOptions, Request, StreamItem};
+use forebay_devices::DeviceFault;
 use forebay_plans::process::rss_now;
 
+use crate::device::{Trouble, with_device};
 use crate::role;
 use crate::subject::length;
 use crate::support::{build, engine};
@@ -13,6 +15,8 @@ const CYCLES: usize = 1000;
 const WARM_UP: u64 = 100;
 /// Every so many cycles an engine reads from the disk while it generates, whose speed it measures at its start.
 const STREAMED: u64 = 50;
+/// Every so many cycles an engine has a device beside it.
+const BESIDE: u64 = 5;
 /// What the allocator may keep in another way at the end than after the warm-up. A leak of a core's smallest buffer
 /// per cycle would be more.
 const SPREAD: u64 = 6 << 20;
@@ -41,10 +45,34 @@ impl Holdings {
 
 fn start(cycle: u64) -> Engine {
     let builder = engine(None).planned_choices(false);
+    if cycle % BESIDE == 1 {
+        return start_beside(builder, cycle);
+    }
     build(match cycle % STREAMED {
         0 => builder.weight_memory(4 << 20),
         _ => builder,
     })
+}
+
+/// With a device, which multiplies 8 bits. Every other one fails soon, or hangs.
+fn start_beside(builder: EngineBuilder, cycle: u64) -> Engine {
+    let options = PackOptions {
+        quant: Some(BlockType::Q8_0),
+        ..PackOptions::default()
+    };
+    let (builder, hold) = with_device(builder.pack_options(options), 1.0);
+    let engine = build(builder);
+    assert!(hold.memory() > 0, "the device has nothing");
+    let lost = DeviceFault::OutOfMemory {
+        bytes: 1,
+        left: None,
+    };
+    match cycle / BESIDE % 40 {
+        7 => hold.fail_after(5, Trouble::NeverEnds),
+        n if n % 2 == 1 => hold.fail_after(n, Trouble::Ends(lost)),
+        _ => {}
+    }
+    engine
 }
 
 /// One engine's life: it ends before its stream is read, while it is, or after it was cancelled.

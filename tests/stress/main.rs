@@ -1,9 +1,11 @@
 //! Memory pressure: budgets down to the least in real control groups, a neighbour that takes memory, two sessions at
-//! once, a budget that changes while tokens are generated or that the engine itself shrinks, and a thousand engines one
-//! after the other.
+//! once, a budget that changes while tokens are generated or that the engine itself shrinks, a device that shares the
+//! memory, and a thousand engines one after the other.
 //!
 //! `FOREBAY_STRESS=N` makes everything N times as long.
 
+#[path = "../beside/device.rs"]
+mod device;
 #[path = "../support/group.rs"]
 mod group;
 #[path = "../support/measured.rs"]
@@ -14,6 +16,7 @@ mod support;
 mod budgets;
 mod curve;
 mod cycles;
+mod devices;
 mod hog;
 mod pressure;
 mod prompts;

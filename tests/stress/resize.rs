@@ -1,21 +1,16 @@
 //! A budget that shrinks and grows while tokens are generated.
 
-use std::time::{Duration, Instant};
-
 use forebay::{BlockingTokens, Engine, Request, Sparsity, Statistics, StreamItem};
 use forebay_plans::process::rss_now;
 
 use crate::measured::MIB;
 use crate::role;
 use crate::subject::{length, sparse_model};
-use crate::support::{build, engine};
+use crate::support::{build, change_budget, engine};
 
 const TOKENS: usize = 200;
 /// The kernel's count of resident pages is off by some hundred KiB per core, and huge pages may be part of two things.
-const COUNTED: u64 = 4 * MIB;
-/// A change that takes longer never comes.
-const PATIENCE: Duration = Duration::from_secs(30);
-
+pub const COUNTED: u64 = 4 * MIB;
 /// An engine that has most neurons in its cache.
 fn roomy() -> Engine {
     build(engine(Some(sparse_model())).weight_memory(30 << 20))
@@ -27,26 +22,14 @@ fn dense() -> Engine {
     build(builder.weight_memory(23 << 20))
 }
 
-fn request() -> Request {
+pub fn request() -> Request {
     let mut request = Request::text("the quick brown fox").max_tokens(TOKENS);
     request.ignore_eog = true;
     request
 }
 
-fn resident() -> u64 {
+pub fn resident() -> u64 {
     rss_now().expect("a size")
-}
-
-/// Changes the budget and waits until it is in force.
-pub fn change(engine: &Engine, bytes: u64) {
-    engine.set_budget(bytes).unwrap_or_else(|e| panic!("{e}"));
-    let start = Instant::now();
-    while engine.budget().total_bytes() != bytes {
-        assert!(start.elapsed() < PATIENCE, "{bytes} is never in force");
-        std::thread::sleep(Duration::from_millis(1));
-    }
-    let budget = engine.budget();
-    assert!(budget.claimed() <= bytes, "{budget}");
 }
 
 /// Takes `n` tokens of a stream.
@@ -61,17 +44,17 @@ pub fn take(stream: &mut BlockingTokens, n: usize) {
     }
 }
 
-fn ask(engine: &Engine, request: Request) -> BlockingTokens {
+pub fn ask(engine: &Engine, request: Request) -> BlockingTokens {
     let stream = engine.session().generate(request).expect("a request");
     stream.blocking()
 }
 
-fn rest(stream: BlockingTokens) -> Statistics {
+pub fn rest(stream: BlockingTokens) -> Statistics {
     stream.finish().unwrap_or_else(|e| panic!("{e}")).1
 }
 
 /// The minimum budget of an engine, and what was claimed of the one with which it was started.
-fn limits(engine: &Engine) -> (u64, u64) {
+pub fn limits(engine: &Engine) -> (u64, u64) {
     let (least, most) = (engine.least_budget(), engine.budget().claimed());
     assert!(most - least > 8 * MIB, "{least} to {most} shows nothing");
     (least, most)
@@ -89,7 +72,7 @@ fn clusters_give_way_and_come_back() {
     shrinks_and_grows(dense);
 }
 
-fn shrinks_and_grows(start: fn() -> Engine) {
+pub fn shrinks_and_grows(start: fn() -> Engine) {
     let reference = {
         let engine = start();
         rest(ask(&engine, request()))
@@ -102,11 +85,11 @@ fn shrinks_and_grows(start: fn() -> Engine) {
     for round in 0..3 * length() {
         let mut stream = ask(&engine, request());
         take(&mut stream, 10);
-        change(&engine, least);
+        change_budget(&engine, least);
         let small = resident();
         take(&mut stream, 80);
         let later = resident();
-        change(&engine, most);
+        change_budget(&engine, most);
         let done = rest(stream);
         let mib = |bytes: u64| bytes / MIB;
         eprintln!(
@@ -125,7 +108,7 @@ fn shrinks_and_grows(start: fn() -> Engine) {
         assert_eq!(done.memory.budget_bytes, most);
     }
     // And at once where nothing is generated.
-    change(&engine, least);
+    change_budget(&engine, least);
     assert!(resident() <= least);
     let done = rest(ask(&engine, request()));
     assert_eq!(done.logits_hash, reference.logits_hash);

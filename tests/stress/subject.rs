@@ -84,22 +84,28 @@ impl Subject {
 /// 16 layers of 1024 neurons in f16: 24 MiB of neurons, and little else.
 pub fn sparse_model() -> &'static Path {
     static MODEL: OnceLock<PathBuf> = OnceLock::new();
-    MODEL.get_or_init(|| synth("tiny-sparse", "16"))
+    MODEL.get_or_init(|| synth("tiny-sparse", "16", "f16"))
 }
 
 /// Its experts are most of it.
 fn expert_model() -> &'static Path {
     static MODEL: OnceLock<PathBuf> = OnceLock::new();
-    MODEL.get_or_init(|| synth("tiny-experts", "8"))
+    MODEL.get_or_init(|| synth("tiny-experts", "8", "f16"))
 }
 
-/// The packed model of a shape with this many layers.
-fn synth(shape: &str, layers: &str) -> PathBuf {
-    let path = support::scratch().join(format!("{shape}.fbay"));
+/// The same in a format that devices multiply, and as large.
+pub fn quantised_expert_model() -> &'static Path {
+    static MODEL: OnceLock<PathBuf> = OnceLock::new();
+    MODEL.get_or_init(|| synth("tiny-experts", "16", "q8_0"))
+}
+
+/// The packed model of a shape with this many layers in this format.
+fn synth(shape: &str, layers: &str, quant: &str) -> PathBuf {
+    let path = support::scratch().join(format!("{shape}-{quant}.fbay"));
     if !path.exists() {
         let mut synth = support::program();
         synth.args(["synth", "--shape", shape, "--layers", layers]);
-        synth.args(["--quant", "f16", "--measure", "0", "--quiet", "-o"]);
+        synth.args(["--quant", quant, "--measure", "0", "--quiet", "-o"]);
         let done = synth.arg(&path).output().expect("the program starts");
         let errors = String::from_utf8_lossy(&done.stderr);
         assert!(done.status.success(), "synth: {errors}");

@@ -10,7 +10,7 @@ use std::process::Command;
 use std::sync::OnceLock;
 use std::sync::atomic::AtomicUsize;
 use std::sync::atomic::Ordering::Relaxed;
-use std::time::{Duration, SystemTime};
+use std::time::{Duration, Instant, SystemTime};
 
 use forebay::{Engine, EngineBuilder, Request, Statistics, StreamItem};
 use futures_util::StreamExt;
@@ -23,7 +23,7 @@ pub const MODELS: &str = "FOREBAY_MODELS";
 /// Positions that are enough for every test prompt and small enough for every tiny model.
 pub const CONTEXT: usize = 256;
 
-/// A generation that takes longer hangs.
+/// What takes longer hangs.
 const PATIENCE: Duration = Duration::from_secs(100);
 
 /// The root of the repository.
@@ -208,6 +208,18 @@ pub fn generate(engine: &Engine, request: Request) -> Statistics {
         eprintln!("the engine hangs under this plan: {:#?}", engine.plan());
         std::process::exit(101)
     })
+}
+
+/// Changes an engine's budget and waits until it is in force.
+pub fn change_budget(engine: &Engine, bytes: u64) {
+    engine.set_budget(bytes).unwrap_or_else(|e| panic!("{e}"));
+    let start = Instant::now();
+    while engine.budget().total_bytes() != bytes {
+        assert!(start.elapsed() < PATIENCE, "{bytes} is never in force");
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    let budget = engine.budget();
+    assert!(budget.claimed() <= bytes, "{budget}");
 }
 
 /// All rows of logits from position `first` on, `[tokens.len() - first][vocab_size]`.

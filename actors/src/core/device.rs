@@ -7,9 +7,9 @@ use forebay_stages::contract::Turn;
 use forebay_stages::rows;
 use forebay_traces::record::Reason;
 
-use super::Core;
 use super::phases::Apart;
-use crate::device::{DeviceLink, Outcome};
+use super::{Core, State};
+use crate::device::{DeviceLink, Errand, Move, Moving, Outcome, gather};
 use crate::runtime::{Shared, Step};
 use crate::wiring::Stages;
 
@@ -71,6 +71,37 @@ impl Core {
             true => Turn::Blocked(self.waits_for()),
             false => Turn::Blocked(Reason::Device),
         }
+    }
+
+    /// Has the next phase's weights given back or copied, so that the device has those of the first `keep` phases and no
+    /// others; `None` once it has, or is not used any more.
+    pub(super) fn move_on_device(&mut self, keep: usize) -> Option<Turn> {
+        let shared = Arc::clone(&self.shared);
+        let (link, parts) = (self.device.as_mut()?, shared.device.as_ref()?);
+        link.collect();
+        match link.take_moved() {
+            Moving::Asked(_) => return Some(Turn::Blocked(Reason::Device)),
+            Moving::Moved(phase, segment) => parts.moved(phase, segment),
+            // It would have no room for those of later phases either.
+            Moving::Failed(phase) => {
+                self.state = State::ResizeDevice {
+                    keep: keep.min(phase),
+                }
+            }
+            Moving::None if link.account().is_gone() => return None,
+            Moving::None => {
+                let (phase, errand) = match parts.next_move(keep)? {
+                    Move::Unload(phase, segment) => (phase, Errand::Unload(segment)),
+                    Move::Load(phase) => {
+                        let of_phase = &shared.plan.on_device.phases[phase];
+                        let bytes = gather(&shared.bundle, of_phase, |i| shared.resident.bytes(i));
+                        (phase, Errand::Load(bytes.ok()?))
+                    }
+                };
+                link.move_weights(phase, errand);
+            }
+        }
+        Some(Turn::Progress)
     }
 
     /// How long the core may sleep for `reason`.

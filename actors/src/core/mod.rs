@@ -52,6 +52,8 @@ enum State {
     Phase(usize),
     /// It has finished the phase of this number; others may not have.
     Await { epoch: u64, phase: usize },
+    /// Between two steps, until a device has the clusters of the first `keep` phases and no others.
+    ResizeDevice { keep: usize },
     /// Between two steps, while clusters are evicted or read back.
     Resize,
     /// It has ended.
@@ -155,6 +157,7 @@ impl Core {
             State::Idle => self.take_command(),
             State::Phase(phase) => self.phase_turn(phase),
             State::Await { epoch, phase } => self.await_turn(epoch, phase),
+            State::ResizeDevice { keep } => self.device_resize_turn(keep),
             State::Resize => self.resize_turn(),
             State::Finished => Turn::Finished,
         }
@@ -171,8 +174,8 @@ impl Core {
         self.recorder.begin_step();
         self.step = step;
         if let Some(sizes) = self.step.resize {
-            self.cache_slots = sizes.cache_slots;
-            return self.begin_resize(sizes.evicted_clusters);
+            self.begin_resize(sizes);
+            return Turn::Progress;
         }
         // Done now if reads were in flight when it was requested.
         self.weights.neurons.resize(self.cache_slots);
@@ -298,7 +301,7 @@ impl Core {
     fn layer(&self) -> usize {
         match self.state {
             State::Phase(phase) | State::Await { phase, .. } => self.program().phases[phase].layer,
-            State::Idle | State::Resize | State::Finished => 0,
+            State::Idle | State::ResizeDevice { .. } | State::Resize | State::Finished => 0,
         }
     }
 

@@ -1,4 +1,5 @@
-//! Pinned clusters are evicted while the budget is smaller, and pinned again when it grows.
+//! Pinned clusters are evicted while the budget is smaller, and pinned again when it grows. So are copies of others on a
+//! device, before them: the cores have the clusters in memory and compute them meanwhile.
 //!
 //! It happens between two steps. First the stream window's reads finish, since the cycle of streamed clusters changes;
 //! what is pinned again is read into its place and verified like everything that is streamed; then the core gets
@@ -14,22 +15,46 @@ use forebay_traces::record::{Reason, Stage};
 use super::parts::max_flights;
 use super::phases::Apart;
 use super::{Core, State};
+use crate::runtime::Sizes;
 
 impl Core {
-    /// A step without tokens: the caches get their new size, if no read holds their slots, and clusters are evicted or
-    /// read back.
-    pub(super) fn begin_resize(&mut self, evicted: u32) -> Turn {
+    /// A step without tokens: the caches get their new size, if no read holds their slots, then clusters on a device are
+    /// given back or copied again, then others are evicted or read back.
+    pub(super) fn begin_resize(&mut self, sizes: Sizes) {
         // A prompt that was cut short may still have a part of the cache's memory.
         self.begin_graph();
+        self.cache_slots = sizes.cache_slots;
         self.weights.neurons.resize(self.cache_slots);
         self.weights.experts.resize(self.cache_slots);
-        if !self.weights.evictable.retarget(evicted) {
-            self.report();
-            return Turn::Progress;
+        match self.device {
+            Some(_) => {
+                let keep = sizes.phases_on_device;
+                self.state = State::ResizeDevice { keep };
+            }
+            None => self.begin_evicting(sizes.evicted_clusters),
         }
-        self.stages.gio.reader.close();
-        self.state = State::Resize;
-        Turn::Progress
+    }
+
+    /// One more phase's clusters are given back or copied again, until the device has those of the first `keep` phases.
+    pub(super) fn device_resize_turn(&mut self, keep: usize) -> Turn {
+        match self.move_on_device(keep) {
+            Some(turn) => turn,
+            None => {
+                let evicted = self.step.resize.map_or(0, |sizes| sizes.evicted_clusters);
+                self.begin_evicting(evicted);
+                Turn::Progress
+            }
+        }
+    }
+
+    fn begin_evicting(&mut self, evicted: u32) {
+        if self.weights.evictable.retarget(evicted) {
+            self.stages.gio.reader.close();
+            self.state = State::Resize;
+        } else {
+            self.state = State::Idle;
+            self.report();
+        }
     }
 
     /// The window's reads finish, then clusters that are pinned again are read, then there is a new cycle.

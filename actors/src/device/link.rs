@@ -13,7 +13,8 @@ use forebay_traces::lane::TraceLane;
 
 use super::account::Account;
 use super::actor::DeviceLanes;
-use super::parts::PhasePart;
+use super::errand::{Answer, Errand};
+use super::parts::{DeviceParts, PhasePart};
 use super::room::JobRoom;
 
 /// Where the job of the current phase is.
@@ -27,6 +28,20 @@ enum State {
     Back { of_rows: bool },
     /// It failed.
     Failed,
+}
+
+/// Where a phase's weights are that are brought to the device or given back.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) enum Moving {
+    /// Nothing moves.
+    #[default]
+    None,
+    /// The device has been asked.
+    Asked(usize),
+    /// They are where they are to be: in this segment, if they were brought.
+    Moved(usize, Option<SegmentId>),
+    /// The device has no room for them, or has failed.
+    Failed(usize),
 }
 
 /// What became of a phase's job.
@@ -43,13 +58,14 @@ pub(crate) enum Outcome<'a> {
 /// Core 0's end of the lanes to the device actor.
 #[derive(Debug)]
 pub(crate) struct DeviceLink {
-    jobs: LaneTx<DeviceJob>,
-    answers: LaneRx<DeviceDone>,
+    errands: LaneTx<Errand>,
+    answers: LaneRx<Answer>,
     account: Arc<Account>,
     /// The jobs for rows and for a share, while the device does not have them.
     rows: Option<DeviceJob>,
     share: Option<DeviceJob>,
     state: State,
+    moving: Moving,
     /// Clusters of the current job.
     given: Vec<Item>,
     sent: u64,
@@ -57,32 +73,36 @@ pub(crate) struct DeviceLink {
 
 /// The lanes of a device whose answers wake core 0 through `ringer`.
 pub(crate) fn device_lanes(
-    account: &Arc<Account>,
+    parts: &DeviceParts,
     room: JobRoom,
     ringer: Ringer,
     trace: TraceLane,
 ) -> (DeviceLink, DeviceLanes) {
+    let account = &parts.account;
     let in_flight = ("a job of the current phase", 1);
     // After a job that took too long, another one may be sent, and both may be answered.
-    let capacity = Capacity::of(&[in_flight, ("a job that core 0 no longer waits for", 1)]);
+    let late = ("a job that core 0 no longer waits for", 1);
+    let capacity = Capacity::of(&[in_flight, late, ("weights that move", 1)]);
     let (bell, device) = doorbell();
-    let (jobs, jobs_rx) = lane(&capacity, device);
+    let (errands, errands_rx) = lane(&capacity, device);
     let (answers_tx, answers) = lane(&capacity, ringer);
     let link = DeviceLink {
-        jobs,
+        errands,
         answers,
         account: Arc::clone(account),
         rows: Some(empty_rows(room)),
         share: Some(empty_share(room)),
         state: State::None,
+        moving: Moving::None,
         given: Vec::with_capacity(room.most_items()),
         sent: 0,
     };
     let lanes = DeviceLanes {
-        jobs: jobs_rx,
+        errands: errands_rx,
         answers: answers_tx,
         bell,
         account: Arc::clone(account),
+        segments: parts.segments(),
         trace,
     };
     (link, lanes)
@@ -125,6 +145,11 @@ impl DeviceLink {
         matches!(self.state, State::Away(_))
     }
 
+    /// Whether weights are on their way to the device or back.
+    pub fn is_moving(&self) -> bool {
+        matches!(self.moving, Moving::Asked(_))
+    }
+
     /// Jobs that the device does not have.
     pub fn spare(&self) -> usize {
         usize::from(self.rows.is_some()) + usize::from(self.share.is_some())
@@ -161,11 +186,30 @@ impl DeviceLink {
         fill(&mut job, frame, part, &self.given);
         job.id = id(frame.phase.layer, self.sent);
         self.state = State::Away(job.id);
-        if let Err(unsent) = self.jobs.send(job) {
+        if let Err(unsent) = self.errands.send(Errand::Job(job)) {
             let reason = unsent.to_string();
             self.account.failed(DeviceFault::Lost { reason });
-            self.take_back(unsent.into_value());
+            if let Errand::Job(job) = unsent.into_value() {
+                self.take_back(job);
+            }
             self.state = State::Failed;
+        }
+    }
+
+    /// Has the weights of a phase brought to the device, or their memory given back.
+    pub fn move_weights(&mut self, phase: usize, errand: Errand) {
+        self.moving = Moving::Asked(phase);
+        if let Err(unsent) = self.errands.send(errand) {
+            let reason = unsent.to_string();
+            self.lose(DeviceFault::Lost { reason });
+        }
+    }
+
+    /// What became of that, told once.
+    pub fn take_moved(&mut self) -> Moving {
+        match self.is_moving() {
+            true => self.moving,
+            false => std::mem::take(&mut self.moving),
         }
     }
 
@@ -178,8 +222,14 @@ impl DeviceLink {
 
     /// Receives the device's answer.
     pub fn collect(&mut self) {
-        while let Some(done) = self.answers.try_recv() {
-            let DeviceDone { job, result, .. } = done;
+        while let Some(answer) = self.answers.try_recv() {
+            let DeviceDone { job, result, .. } = match answer {
+                Answer::Done(done) => done,
+                moved => {
+                    self.has_moved(moved);
+                    continue;
+                }
+            };
             let of_rows = matches!(job.work, Asked::Rows { .. });
             if self.state == State::Away(job.id) {
                 self.state = match result {
@@ -189,10 +239,39 @@ impl DeviceLink {
             }
             self.take_back(job);
         }
-        if self.is_waiting() && self.answers.is_closed() {
+        if (self.is_waiting() || self.is_moving()) && self.answers.is_closed() {
             let reason = "its thread has ended".to_owned();
-            self.account.failed(DeviceFault::Lost { reason });
+            self.lose(DeviceFault::Lost { reason });
+        }
+    }
+
+    /// The device has answered about weights. If nobody waits for that any more, it has been given up.
+    fn has_moved(&mut self, answer: Answer) {
+        let Moving::Asked(phase) = self.moving else {
+            return;
+        };
+        self.moving = match answer {
+            Answer::Loaded(Ok(segment)) => Moving::Moved(phase, Some(segment)),
+            Answer::Loaded(Err(fault)) => {
+                use DeviceFault::{OutOfMemory, TooLarge};
+                // Then the cores compute what it has no room for.
+                if !matches!(fault, OutOfMemory { .. } | TooLarge { .. }) {
+                    self.account.give_up(fault);
+                }
+                Moving::Failed(phase)
+            }
+            Answer::Unloaded | Answer::Done(_) => Moving::Moved(phase, None),
+        };
+    }
+
+    /// What it was asked will not be answered.
+    fn lose(&mut self, fault: DeviceFault) {
+        if self.is_waiting() {
+            self.account.failed(fault);
             self.state = State::Failed;
+        } else if let Moving::Asked(phase) = self.moving {
+            self.account.give_up(fault);
+            self.moving = Moving::Failed(phase);
         }
     }
 
@@ -221,10 +300,7 @@ impl DeviceLink {
 
     /// The device has had enough time: it is not used again.
     pub fn give_up(&mut self, seconds: u64) {
-        if self.is_waiting() {
-            self.account.failed(DeviceFault::Stuck { seconds });
-            self.state = State::Failed;
-        }
+        self.lose(DeviceFault::Stuck { seconds });
     }
 }
 
@@ -240,7 +316,7 @@ pub(super) fn layer_of(id: u64) -> u16 {
 
 /// What the device is asked in a phase.
 fn fill(job: &mut DeviceJob, frame: &Frame<'_>, part: &PhasePart, given: &[Item]) {
-    job.segment = part.segment;
+    job.segment = part.segment().unwrap_or(SegmentId::NONE);
     job.tokens.copy_blocks(frame.input);
     let n_tokens = frame.input.n_tokens();
     let place = |item: &Item| item.source.place().unwrap_or_default();

@@ -9,10 +9,11 @@
 //! Core 0 submits one job per phase when the phase begins, and before it arrives at the exchange it writes the results to
 //! their board or adds the share to its own, so the other cores need not know. Where anything fails, core 0 computes the
 //! very same clusters: their weights are in memory as well. Jobs travel by value with the memory for their results; there
-//! are two, made at start-up.
+//! are two, made at start-up. Between two steps, core 0 has weights given back, or copied again, when the budget changes.
 
 mod account;
 mod actor;
+mod errand;
 mod link;
 mod parts;
 mod room;
@@ -20,8 +21,10 @@ mod thread;
 
 pub use account::{Account, DeviceCounters};
 pub use actor::{DeviceActor, DeviceLanes};
-pub(crate) use link::{DeviceLink, Outcome, device_lanes};
+pub(crate) use errand::Errand;
+pub(crate) use link::{DeviceLink, Moving, Outcome, device_lanes};
 pub use parts::{DeviceParts, PhasePart};
+pub(crate) use parts::{Move, gather};
 pub(crate) use room::JobRoom;
 pub use room::boards_bytes;
 pub(crate) use thread::DeviceThread;

@@ -1,20 +1,21 @@
 //! What of each phase a device has in its memory, and what is asked of it.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
 use forebay_devices::{DeviceDriver, DeviceFault, FfnCluster, PanelRange, SegmentId};
 use forebay_models::bundle::Bundle;
 use forebay_models::network::Content;
 use forebay_plans::on_device::{OnDevice, PhaseOnDevice};
-use forebay_queues::slab::Slot;
 
 use super::account::Account;
 
 /// The weights of a phase's clusters in a device's memory.
 #[derive(Debug)]
 pub struct PhasePart {
-    pub(super) segment: SegmentId,
+    /// None while the cores compute them, because the budget is smaller. Changed by core 0 between two steps only.
+    segment: AtomicU32,
     /// By place; one of the two is empty.
     pub(super) rows: Vec<PanelRange>,
     pub(super) clusters: Vec<FfnCluster>,
@@ -31,14 +32,23 @@ pub struct DeviceParts {
     pub patience: Duration,
 }
 
+/// What is to be done next, so that a device has the weights that it may keep.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Move {
+    /// This phase's are given back.
+    Unload(usize, SegmentId),
+    /// This phase's are copied again.
+    Load(usize),
+}
+
 impl DeviceParts {
     /// Copies the clusters `on_device` to a device, from `resident` memory, by directory index. What it has no room for
     /// stays with the cores; the first reason is returned as well.
-    pub fn load(
+    pub fn load<'a>(
         driver: &mut dyn DeviceDriver,
         bundle: &Bundle,
         on_device: &OnDevice,
-        resident: &[Option<Slot>],
+        resident: impl Fn(usize) -> &'a [u8],
         patience: Duration,
     ) -> (Self, Option<DeviceFault>) {
         let mut first = None;
@@ -47,7 +57,7 @@ impl DeviceParts {
             if phase.items.is_empty() || lost {
                 return None;
             }
-            match PhasePart::load(driver, bundle, phase, resident) {
+            match PhasePart::load(driver, bundle, phase, &resident) {
                 Ok(part) => Some(part),
                 Err(fault) => {
                     first.get_or_insert(fault);
@@ -64,30 +74,80 @@ impl DeviceParts {
         (parts, first)
     }
 
-    /// What it has of a phase.
+    /// What it has of a phase now.
     pub fn of(&self, phase: usize) -> Option<&PhasePart> {
-        self.phases.get(phase)?.as_ref()
+        let part = self.phases.get(phase)?.as_ref();
+        part.filter(|part| part.segment().is_some())
+    }
+
+    /// All segments that it has.
+    pub(super) fn segments(&self) -> Vec<SegmentId> {
+        let parts = self.phases.iter().flatten();
+        parts.filter_map(PhasePart::segment).collect()
+    }
+
+    /// What is to be done next, so that it has the clusters of the first `keep` phases and no others: it gives back before
+    /// it takes.
+    pub(crate) fn next_move(&self, keep: usize) -> Option<Move> {
+        let keep = keep.min(self.phases.len());
+        let (kept, others) = self.phases.split_at(keep);
+        let numbered = others.iter().enumerate().rev();
+        let mut unload = numbered.filter_map(|(i, part)| {
+            let segment = part.as_ref()?.segment()?;
+            Some(Move::Unload(keep + i, segment))
+        });
+        let missing = |part: &Option<PhasePart>| matches!(part, Some(p) if p.segment().is_none());
+        let load = || kept.iter().position(missing).map(Move::Load);
+        unload.next().or_else(load)
+    }
+
+    /// From now on it has the clusters of `phase` in this segment, or not at all.
+    pub(crate) fn moved(&self, phase: usize, segment: Option<SegmentId>) {
+        if let Some(Some(part)) = self.phases.get(phase) {
+            let number = segment.unwrap_or(SegmentId::NONE).number();
+            // The cores get their next step after this one's reports.
+            part.segment.store(number, Ordering::Relaxed);
+        }
     }
 }
 
+/// The bytes of a phase's clusters, as a device has them.
+pub(crate) fn gather<'a>(
+    bundle: &Bundle,
+    phase: &PhaseOnDevice,
+    resident: impl Fn(usize) -> &'a [u8],
+) -> Result<Vec<u8>, DeviceFault> {
+    let mut bytes = Vec::with_capacity(phase.bytes(bundle) as usize);
+    for item in &phase.items {
+        let index = item.cluster as usize;
+        let own = resident(index).get(..bundle.clusters[index].len as usize);
+        let own =
+            own.ok_or_else(|| DeviceFault::BadJob(format!("cluster {index} is not in memory")))?;
+        bytes.extend_from_slice(own);
+        bytes.resize(bytes.len().next_multiple_of(4), 0);
+    }
+    Ok(bytes)
+}
+
 impl PhasePart {
-    fn load(
+    fn load<'a>(
         driver: &mut dyn DeviceDriver,
         bundle: &Bundle,
         phase: &PhaseOnDevice,
-        resident: &[Option<Slot>],
+        resident: impl Fn(usize) -> &'a [u8],
     ) -> Result<Self, DeviceFault> {
-        let mut bytes = Vec::with_capacity(phase.bytes(bundle) as usize);
+        let mut part = Self::lay_out(bundle, phase)?;
+        let segment = driver.load(&gather(bundle, phase, resident)?)?;
+        *part.segment.get_mut() = segment.number();
+        Ok(part)
+    }
+
+    /// Where the clusters of `phase` will be in their segment.
+    fn lay_out(bundle: &Bundle, phase: &PhaseOnDevice) -> Result<Self, DeviceFault> {
+        let mut at = 0;
         let (mut rows, mut clusters) = (Vec::new(), Vec::new());
         for item in &phase.items {
-            let (index, at) = (item.cluster as usize, bytes.len());
-            let entry = &bundle.clusters[index];
-            let own = resident[index].as_deref().unwrap_or_default();
-            let own = own
-                .get(..entry.len as usize)
-                .ok_or_else(|| DeviceFault::BadJob(format!("cluster {index} is not in memory")))?;
-            bytes.extend_from_slice(own);
-            bytes.resize(bytes.len().next_multiple_of(4), 0);
+            let entry = &bundle.clusters[item.cluster as usize];
             let n = entry.count as usize;
             if let Content::Rows(tensor) = entry.content {
                 let matrix = bundle.meta.matrix(tensor);
@@ -103,12 +163,19 @@ impl PhasePart {
             } else {
                 clusters.push(cluster(bundle, entry.content, n, at)?);
             }
+            at += (entry.len as usize).next_multiple_of(4);
         }
         Ok(Self {
-            segment: driver.load(&bytes)?,
+            segment: AtomicU32::new(SegmentId::NONE.number()),
             rows,
             clusters,
         })
+    }
+
+    /// Where they are on the device.
+    pub(super) fn segment(&self) -> Option<SegmentId> {
+        let segment = SegmentId::of_number(self.segment.load(Ordering::Relaxed));
+        (segment != SegmentId::NONE).then_some(segment)
     }
 }
 

@@ -159,7 +159,7 @@ fn device(
     );
     let room = JobRoom::new(&shared.bundle, steps, rank);
     let trace = TraceLane::new("device", trace_records);
-    let (link, lanes) = device_lanes(&device.account, room, core_0.clone(), trace);
+    let (link, lanes) = device_lanes(device, room, core_0.clone(), trace);
     (Some(Box::new(link)), Some(lanes))
 }
 

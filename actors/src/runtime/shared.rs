@@ -1,5 +1,5 @@
 //! What all cores see: the model, the plan, pinned weights, boards. Immutable once tokens are generated, except for the
-//! boards' cells and the fault cell.
+//! boards' cells, the fault cell and, between two steps, what a device has in its memory.
 
 use std::sync::Arc;
 

@@ -66,6 +66,8 @@ pub struct Sizes {
     /// How many of the clusters that may be evicted are streamed: the first ones in the order of
     /// [`GivingWay`](forebay_plans::giving_way::GivingWay).
     pub evicted_clusters: u32,
+    /// The device keeps its clusters of the first so many phases only.
+    pub phases_on_device: usize,
 }
 
 /// A core's report at the end of a step.

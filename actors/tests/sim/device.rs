@@ -4,6 +4,8 @@
 use std::time::Duration;
 
 use forebay_actors::device::{DeviceActor, DeviceLanes, DeviceParts};
+use forebay_actors::runtime::Shared;
+use forebay_devices::DeviceDriver;
 use forebay_devices::simulated::{Behaviour, SimulatedDevice};
 use forebay_models::bundle::Bundle;
 use forebay_plans::on_device::{OnDevice, Room, Shares};
@@ -46,6 +48,7 @@ pub fn draw(seed: u64, case: &mut Case, model: &Model) {
     case.device = Behaviour {
         job_ns: random.one_of(&[0, 1_000, 300_000, 30_000_000]),
         memory_bytes: random.one_of(&[10_000, u64::MAX, u64::MAX, u64::MAX]),
+        shares_memory: true,
         lost_after: random.one_of(&[None, None, Some(0), Some(3), Some(40)]),
         wrong_result: None,
     };
@@ -59,7 +62,8 @@ pub fn load(
 ) -> (SimulatedDevice, Option<DeviceParts>) {
     let mut driver = SimulatedDevice::new(KernelTable::best(), 2, case.device.clone());
     let on_device = &case.plan.on_device;
-    let (parts, _) = DeviceParts::load(&mut driver, bundle, on_device, resident, Duration::MAX);
+    let bytes = |i: usize| resident[i].as_deref().unwrap_or_default();
+    let (parts, _) = DeviceParts::load(&mut driver, bundle, on_device, bytes, Duration::MAX);
     (driver, (!on_device.is_empty()).then_some(parts))
 }
 
@@ -88,6 +92,35 @@ impl Beside {
     /// When the device has finished its job.
     pub fn next_due(&self) -> Option<u64> {
         self.actor.driver().next_due()
+    }
+
+    /// Whether the device has the clusters of the first `keep` phases and no others, as far as it ever had room for them,
+    /// or of none if it is lost; and memory for nothing else.
+    ///
+    /// # Errors
+    /// It has too much, or too little.
+    pub fn check_memory(&self, shared: &Shared, keep: usize) -> Result<(), String> {
+        let Some(parts) = &shared.device else {
+            return Ok(());
+        };
+        let gone = parts.account.is_gone();
+        let (mut bytes, phases) = (0, &shared.plan.on_device.phases);
+        for (number, phase) in phases.iter().enumerate() {
+            let has = parts.of(number).is_some() && !gone;
+            if has {
+                bytes += phase.bytes(&shared.bundle);
+            }
+            let roomy = self.actor.driver().behaviour().memory_bytes == u64::MAX;
+            let missing = roomy && !gone && !phase.items.is_empty() && number < keep && !has;
+            if missing || has && number >= keep {
+                return Err(format!("phase {number} of {keep}: on the device: {has}"));
+            }
+        }
+        let used = self.actor.driver().memory_bytes();
+        match used == bytes {
+            true => Ok(()),
+            false => Err(format!("{used} bytes on the device, not {bytes}")),
+        }
     }
 
     /// A turn; false once it has ended.

@@ -126,21 +126,29 @@ pub fn run(
     Ok(())
 }
 
-/// Between two steps, another part of what may be evicted is kept in memory.
+/// Between two steps, another part of what may be evicted is kept in memory, and on a device.
 fn resize(world: &mut World, visits: &mut Visits, random: &mut Random) -> Result<(), Ended> {
     let shared = world.steps.shared();
     let order = GivingWay::new(&shared.bundle, &shared.plan).clusters;
     let cells = shared.plan.expert_cache.cells;
-    if order.is_empty() && cells == 0 {
+    let device = shared.device.is_some();
+    if order.is_empty() && cells == 0 && !device {
         return Ok(());
     }
-    let given = random.within(0..=order.len());
+    // What is only a device's is not drawn: a seed means the same with it and without.
+    let phases = shared.plan.on_device.phases.len();
+    let phases_on_device = world.turns as usize % (phases + 2);
+    let given = match order.is_empty() && cells == 0 {
+        true => 0,
+        false => random.within(0..=order.len()),
+    };
     let sizes = Sizes {
         cache_slots: match cells {
             0 => usize::MAX,
             _ => random.within(1..=cells),
         },
         evicted_clusters: given as u32,
+        phases_on_device,
     };
     let ended = step_to_end(
         world,
@@ -155,6 +163,7 @@ fn resize(world: &mut World, visits: &mut Visits, random: &mut Random) -> Result
     // Where the disk has failed, some cores may have done it and others not.
     let streamed = visits.follow(world);
     ended?;
+    world.check_device(phases_on_device)?;
     match streamed == order[..given].iter().copied().collect() {
         true => Ok(()),
         false => Err(Ended::Wrong(format!(

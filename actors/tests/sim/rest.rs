@@ -18,7 +18,13 @@ pub fn check_rest(world: &mut World) -> Result<(), String> {
             ));
         }
     }
-    Ok(())
+    let shared = world.steps.shared();
+    let gone = shared.device.as_ref().is_some_and(|d| d.account.is_gone());
+    match gone {
+        // What it had has been given back.
+        true => world.check_device(0),
+        false => Ok(()),
+    }
 }
 
 fn leftover(first: &Census, now: &Census) -> Option<&'static str> {

@@ -224,6 +224,17 @@ impl World {
         }
     }
 
+    /// After a resize: the device has the clusters of the first `keep` phases and no others, and memory for nothing else.
+    ///
+    /// # Errors
+    /// It has too much, or too little.
+    pub fn check_device(&self, keep: usize) -> Result<(), String> {
+        match &self.beside {
+            Some(beside) => beside.check_memory(self.steps.shared(), keep),
+            None => Ok(()),
+        }
+    }
+
     /// Makes the model's only sequence end where `batch` begins, and gives its tokens their places.
     pub fn place(&mut self, batch: &Batch) -> Arc<StepTokens> {
         let mut tokens = StepTokens::default();

@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use crate::fault::DeviceFault;
 use crate::probe::PATIENCE;
 
-use super::adapters::Adapter;
+use super::adapters::{Adapter, DeviceKind};
 use super::ready::ready;
 
 /// Why the device is gone, once it is.
@@ -38,6 +38,7 @@ pub(super) struct Context {
     pub(super) device: wgpu::Device,
     pub(super) queue: wgpu::Queue,
     pub(super) name: String,
+    pub(super) kind: DeviceKind,
     pub(super) limits: wgpu::Limits,
     loss: Loss,
     /// Bytes that may be asked for.
@@ -82,6 +83,7 @@ impl Context {
             device,
             queue,
             name: adapter.name().to_owned(),
+            kind: adapter.kind(),
             limits,
             loss,
             share,

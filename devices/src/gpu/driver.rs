@@ -12,7 +12,7 @@ use crate::job::{DeviceDone, DeviceJob, SegmentId};
 use crate::probe;
 use crate::shaders::Arithmetic;
 
-use super::adapters::Adapter;
+use super::adapters::{Adapter, DeviceKind};
 use super::arithmetic::{Fma, Roundings};
 use super::context::{Context, Piece};
 use super::pipelines::Pipelines;
@@ -188,7 +188,14 @@ impl DeviceDriver for GpuDriver {
     fn unload(&mut self, segment: SegmentId) {
         if let Some((piece, _)) = self.segments.remove(&segment.0) {
             self.context.free(piece);
+            // The buffer is freed when the device is next asked whether it has finished.
+            let _ = self.context.device.poll(wgpu::PollType::Poll);
         }
+    }
+
+    fn shares_memory(&self) -> bool {
+        // Unless the driver says that it has its own.
+        self.context.kind != DeviceKind::Discrete
     }
 
     fn memory_bytes(&self) -> u64 {

@@ -6,7 +6,7 @@ use forebay::{ChatAnswer, ChatFinish, ChatItem, ChatStream, DeviceStatistics, St
 use forebay_plans::size::format_size;
 
 use crate::cli::follow::{follow, prompt_bar};
-use crate::cli::output::{print_text, say};
+use crate::cli::output::{print_text, say, warn_of_loss};
 
 /// Where things are shown: answers on standard output, all else on standard error.
 #[derive(Clone, Copy, Debug)]
@@ -108,9 +108,7 @@ impl Screen {
         let line = format!("[{}{end}]", line(&answer.statistics));
         say(self.dim(&line));
         let device = answer.statistics.device.as_ref();
-        if let Some(problem) = device.and_then(DeviceStatistics::loss) {
-            say(format_args!("forebay: warning: {problem}"));
-        }
+        warn_of_loss(device.and_then(DeviceStatistics::loss));
         if self.verbose {
             say(self.dim(&answer.statistics.details()));
         }

@@ -9,7 +9,7 @@ use forebay_plans::size::format_size;
 
 use super::super::engine_flags::EngineFlags;
 use super::super::expert_flags::ExpertFlags;
-use super::super::output::{print_json, print_text, say};
+use super::super::output::{print_json, print_text, say, warn_of_loss};
 use super::super::text::read_text;
 use super::{builder, spread, tokens_of};
 
@@ -49,9 +49,11 @@ impl Experts {
         let tokens = tokens_of(&engine, &text)?;
         let (fewer, texts) = (self.engine.experts.fewer(), (&tokens[..], ctx));
         let all = AllExperts::run(&engine, fewer, texts, chunks, said("all experts"))?;
+        warn_of_loss(engine.device_problem());
         drop(engine);
         let engine = self.start(&self.engine.experts)?;
         let measured = all.compare(&engine, said("fewer experts"))?;
+        warn_of_loss(engine.device_problem());
         measured.save(&engine)?;
         match self.json {
             true => print_json(&measured),

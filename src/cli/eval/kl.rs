@@ -7,7 +7,7 @@ use forebay::Engine;
 use forebay::quality::{self, Divergence, LogitsReader};
 
 use super::super::engine_flags::EngineFlags;
-use super::super::output::{print_json, print_text, say};
+use super::super::output::{print_json, print_text, say, warn_of_loss};
 use super::super::text::read_text;
 use super::{engine, spread, tokens_of};
 
@@ -71,13 +71,9 @@ impl Kl {
                 say(format_args!("chunk {chunk} of {chunks}"));
             }
         };
-        Ok(quality::save(
-            &engine,
-            out,
-            (&tokens, ctx),
-            self.chunks(),
-            said,
-        )?)
+        quality::save(&engine, out, (&tokens, ctx), self.chunks(), said)?;
+        warn_of_loss(engine.device_problem());
+        Ok(())
     }
 
     fn compare(&self, reference: &std::path::Path) -> anyhow::Result<()> {
@@ -91,6 +87,7 @@ impl Kl {
             }
         };
         let d = quality::compare(&engine, reference, self.chunks(), said)?;
+        warn_of_loss(engine.device_problem());
         if json {
             return print_json(&d);
         }

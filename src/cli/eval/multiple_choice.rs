@@ -7,7 +7,7 @@ use clap::Args;
 use forebay::quality::{Choices, Question, choose};
 
 use super::super::engine_flags::EngineFlags;
-use super::super::output::{print_json, print_text, say};
+use super::super::output::{print_json, print_text, say, warn_of_loss};
 use super::super::text::read_text;
 use super::engine;
 
@@ -55,6 +55,7 @@ impl MultipleChoice {
         };
         let result =
             choose(&engine, &questions, said).with_context(|| self.file.display().to_string())?;
+        warn_of_loss(engine.device_problem());
         if self.json {
             return print_json(&result);
         }

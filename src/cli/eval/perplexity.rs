@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use clap::Args;
 
 use super::super::engine_flags::EngineFlags;
-use super::super::output::{print_json, print_text, say};
+use super::super::output::{print_json, print_text, say, warn_of_loss};
 use super::super::text::read_text;
 use super::{engine, tokens_of};
 
@@ -43,6 +43,7 @@ impl Perplexity {
             }
         };
         let result = engine.perplexity(&tokens, ctx, chunks, progress)?;
+        warn_of_loss(engine.device_problem());
         if self.json {
             // Some readers know the figures by their short names.
             let mut object = serde_json::to_value(result)?;
