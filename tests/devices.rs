@@ -175,8 +175,8 @@ fn a_device_gives_its_copies_back_and_takes_them_again() {
     if !there_is_one() {
         return;
     }
-    let alone = run(&on(DeviceChoice::Cpu, MODELS[0], 1.0)).logits_hash;
-    let engine = on(DeviceChoice::Gpu(Some(0)), MODELS[0], 1.0);
+    let alone = run(&on(DeviceChoice::Cpu, MODELS[1], 1.0)).logits_hash;
+    let engine = on(DeviceChoice::Gpu(Some(0)), MODELS[1], 1.0);
     let jobs = |engine: &Engine| {
         let done = run(engine);
         assert_eq!(done.logits_hash, alone);

@@ -16,7 +16,7 @@ const WARM_UP: u64 = 100;
 /// Every so many cycles an engine reads from the disk while it generates, whose speed it measures at its start.
 const STREAMED: u64 = 50;
 /// Every so many cycles an engine has a device beside it.
-const BESIDE: u64 = 5;
+const BESIDE: u64 = 10;
 /// What the allocator may keep in another way at the end than after the warm-up. A leak of a core's smallest buffer
 /// per cycle would be more.
 const SPREAD: u64 = 6 << 20;
