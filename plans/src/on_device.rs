@@ -158,7 +158,7 @@ impl PhaseOnDevice {
 }
 
 /// Bytes of a cluster in the device's memory: clusters begin at whole words.
-fn padded(bundle: &Bundle, item: &Item) -> u64 {
+pub fn padded(bundle: &Bundle, item: &Item) -> u64 {
     u64::from(bundle.clusters[item.cluster as usize].len).next_multiple_of(4)
 }
 

@@ -103,6 +103,13 @@ pub fn with_behaviour(
     (builder, hold)
 }
 
+/// The fault of a device that is gone.
+pub fn lost() -> DeviceFault {
+    DeviceFault::Lost {
+        reason: "the test says so".into(),
+    }
+}
+
 impl Fragile {
     fn count_memory(&self) {
         let bytes = self.device.memory_bytes();

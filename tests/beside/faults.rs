@@ -4,7 +4,7 @@ use forebay::{DeviceChoice, Engine, EngineBuilder, Error, Prompt, Request, Stati
 use forebay_devices::DeviceFault;
 use forebay_devices::simulated::Behaviour;
 
-use super::device::{Hold, Trouble, with_behaviour, with_device};
+use super::device::{Hold, Trouble, lost, with_behaviour, with_device};
 use crate::support::{build, engine, generate, tiny};
 
 /// A model in K-quants, all of which a device can compute.
@@ -24,13 +24,6 @@ pub fn run(engine: &Engine) -> Statistics {
 /// What comes of that without a device.
 pub fn alone() -> String {
     run(&build(dense(2).device(DeviceChoice::Cpu))).logits_hash
-}
-
-/// A device that is gone.
-pub fn lost() -> DeviceFault {
-    DeviceFault::Lost {
-        reason: "the test says so".into(),
-    }
 }
 
 /// A job in the middle of a prompt's step, or of a later token's, fails: the same step makes it good.

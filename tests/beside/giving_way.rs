@@ -6,8 +6,8 @@ use std::time::{Duration, Instant};
 use forebay::Engine;
 use forebay_devices::simulated::Behaviour;
 
-use super::device::{Hold, Trouble, with_behaviour, with_device};
-use super::faults::{alone, dense, lost, run};
+use super::device::{Hold, Trouble, lost, with_behaviour, with_device};
+use super::faults::{alone, dense, run};
 use crate::support::{build, change_budget};
 
 /// What never comes within this time.

@@ -4,14 +4,15 @@
 use std::path::PathBuf;
 
 use forebay::{Engine, EngineBuilder, Request};
-use forebay_devices::DeviceFault;
-use forebay_plans::process::{rss_now, rss_peak};
+use forebay_plans::process::rss_peak;
 use serde::{Deserialize, Serialize};
 
-use crate::device::{Hold, Trouble, with_device};
+use crate::device::{Hold, Trouble, lost, with_device};
 use crate::group::Group;
 use crate::measured::MIB;
-use crate::resize::{COUNTED, ask, request as long_request, rest, shrinks_and_grows, take};
+use crate::resize::{
+    COUNTED, ask, request as long_request, resident, rest, shrinks_and_grows, take,
+};
 use crate::role;
 use crate::subject::quantised_expert_model;
 use crate::support::{TemporaryFile, build, change_budget, engine, json};
@@ -21,7 +22,7 @@ const REPORT: &str = "FOREBAY_STRESS_REPORT";
 /// Tokens of a run, where nothing has to happen meanwhile.
 const TOKENS: usize = 40;
 /// The simulated device takes its memory from the allocator, which then gives every segment back to the system.
-const ALLOCATOR: (&str, u64) = ("MALLOC_MMAP_THRESHOLD_", 64 << 10);
+const ALLOCATOR: (&str, &str) = ("MALLOC_MMAP_THRESHOLD_", "65536");
 
 fn builder() -> EngineBuilder {
     engine(Some(quantised_expert_model()))
@@ -35,10 +36,6 @@ fn request() -> Request {
 fn beside() -> (Engine, Hold) {
     let (builder, hold) = with_device(builder(), 1.0);
     (build(builder), hold)
-}
-
-fn allocator() -> (&'static str, String) {
-    (ALLOCATOR.0, ALLOCATOR.1.to_string())
 }
 
 /// What a run in a process of its own says.
@@ -79,9 +76,7 @@ fn run(limits: Option<(u64, &Group)>) -> Report {
     const ROLE: &str = "devices::runs_beside_a_device";
     let path = TemporaryFile::new("report.json");
     let mut command = role::command(ROLE);
-    command
-        .env(REPORT, &path.0)
-        .env(allocator().0, allocator().1);
+    command.env(REPORT, &path.0).env(ALLOCATOR.0, ALLOCATOR.1);
     if let Some((budget, group)) = limits {
         command.env(BUDGET, budget.to_string());
         command = group.run(&command);
@@ -130,7 +125,6 @@ fn copies_give_way_and_come_back() {
 #[test]
 #[ignore = "a process of its own, started by another test"]
 fn a_lost_device_makes_room() {
-    let resident = || rss_now().expect("a size");
     let alone = build(builder());
     let [long, short] = [long_request(), request()].map(|r| rest(ask(&alone, r)).logits_hash);
     drop(alone);
@@ -144,12 +138,7 @@ fn a_lost_device_makes_room() {
     take(&mut stream, 5);
     change_budget(&engine, claimed - copies / 2);
     assert!(hold.memory() > 0 && resident() <= claimed - copies / 2);
-    hold.fail_after(
-        7,
-        Trouble::Ends(DeviceFault::Lost {
-            reason: "the test says so".into(),
-        }),
-    );
+    hold.fail_after(7, Trouble::Ends(lost()));
     let done = rest(stream);
     assert_eq!(done.logits_hash, long);
     assert!(engine.device_problem().is_some(), "{:?}", done.device);
@@ -164,6 +153,7 @@ fn a_lost_device_makes_room() {
 
 #[test]
 fn memory_of_a_device_is_given_back() {
-    role::run("devices::copies_give_way_and_come_back", &[allocator()]);
-    role::run("devices::a_lost_device_makes_room", &[allocator()]);
+    let variables = [(ALLOCATOR.0, ALLOCATOR.1.to_owned())];
+    role::run("devices::copies_give_way_and_come_back", &variables);
+    role::run("devices::a_lost_device_makes_room", &variables);
 }

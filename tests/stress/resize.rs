@@ -11,6 +11,7 @@ use crate::support::{build, change_budget, engine};
 const TOKENS: usize = 200;
 /// The kernel's count of resident pages is off by some hundred KiB per core, and huge pages may be part of two things.
 pub const COUNTED: u64 = 4 * MIB;
+
 /// An engine that has most neurons in its cache.
 fn roomy() -> Engine {
     build(engine(Some(sparse_model())).weight_memory(30 << 20))

@@ -1,5 +1,5 @@
-//! The device actor: hands jobs to the driver and finished ones back, and weights. It never waits; its thread, or a simulator, decides
-//! how it sleeps.
+//! The device actor: hands jobs to the driver and finished ones back, and weights. It never waits; its thread, or a
+//! simulator, decides how it sleeps.
 
 use std::sync::Arc;
 

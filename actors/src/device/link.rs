@@ -188,11 +188,10 @@ impl DeviceLink {
         self.state = State::Away(job.id);
         if let Err(unsent) = self.errands.send(Errand::Job(job)) {
             let reason = unsent.to_string();
-            self.account.failed(DeviceFault::Lost { reason });
+            self.lose(DeviceFault::Lost { reason });
             if let Errand::Job(job) = unsent.into_value() {
                 self.take_back(job);
             }
-            self.state = State::Failed;
         }
     }
 

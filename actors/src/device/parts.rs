@@ -7,7 +7,7 @@ use std::time::Duration;
 use forebay_devices::{DeviceDriver, DeviceFault, FfnCluster, PanelRange, SegmentId};
 use forebay_models::bundle::Bundle;
 use forebay_models::network::Content;
-use forebay_plans::on_device::{OnDevice, PhaseOnDevice};
+use forebay_plans::on_device::{OnDevice, PhaseOnDevice, padded};
 
 use super::account::Account;
 
@@ -123,8 +123,9 @@ pub(crate) fn gather<'a>(
         let own = resident(index).get(..bundle.clusters[index].len as usize);
         let own =
             own.ok_or_else(|| DeviceFault::BadJob(format!("cluster {index} is not in memory")))?;
+        let end = bytes.len() + padded(bundle, item) as usize;
         bytes.extend_from_slice(own);
-        bytes.resize(bytes.len().next_multiple_of(4), 0);
+        bytes.resize(end, 0);
     }
     Ok(bytes)
 }
@@ -163,7 +164,7 @@ impl PhasePart {
             } else {
                 clusters.push(cluster(bundle, entry.content, n, at)?);
             }
-            at += (entry.len as usize).next_multiple_of(4);
+            at += padded(bundle, item) as usize;
         }
         Ok(Self {
             segment: AtomicU32::new(SegmentId::NONE.number()),
