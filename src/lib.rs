@@ -35,6 +35,7 @@ mod engine;
 mod error;
 mod in_force;
 pub mod learn;
+mod lent;
 mod memory;
 pub mod packed;
 mod planner;

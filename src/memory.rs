@@ -8,6 +8,7 @@ use forebay_models::kv_type::KvType;
 use forebay_models::tensor::TensorId;
 use forebay_models::tokenizer::EncodingMemory;
 use forebay_plans::budget::Budget;
+use forebay_plans::giving_way::GivingWay;
 use forebay_plans::residency::{
     Pipeline, ResidencyPlan, ResidencyRequest, Sparsity, all_pinned_bytes, decide,
     least_weight_bytes,
@@ -16,8 +17,9 @@ use forebay_plans::size::format_size;
 use forebay_stages::attention::KvRoom;
 use forebay_stages::recurrent::Recurrent;
 
-use crate::engine::{chat_bytes, device_boards};
+use crate::engine::{Copies, LiveBudget, chat_bytes, device_boards};
 use crate::error::Error;
+use crate::lent::{KV_CACHE, Lent};
 
 /// Memory that start-up and steps take beyond what is itemised: thread stacks, the ring, message queues, the
 /// allocator's slack, and the program's own pages when they are first run. Up to 4.5 MiB were measured.
@@ -42,6 +44,8 @@ const SMALL_BATCH: usize = 8;
 const DRAFT_SHARE: u64 = 64;
 /// How much larger the process may be in the next run: the minimum budget that an error names must suffice.
 const PROCESS_SPREAD: u64 = 1 << 20;
+/// How often less of the KV cache is lent than the last time, if that much cannot be given back.
+const LENDING_TRIALS: usize = 3;
 
 /// What the caller fixed.
 #[derive(Clone, Copy, Debug)]
@@ -105,7 +109,10 @@ pub(crate) struct MemoryPlan {
     /// Most tokens of a draft.
     pub drafts: usize,
     pub residency: ResidencyPlan,
+    /// What each item has when nothing has been generated.
     pub budget: Budget,
+    /// What weights have until the KV cache needs it.
+    pub lent: Lent,
 }
 
 /// Plans the memory of a run.
@@ -201,9 +208,22 @@ fn plan_for(
     let Some(residency) = decide(bundle, &wanted) else {
         return Err(too_small);
     };
+    let (lent, residency) = lend(
+        bundle,
+        request,
+        (context, max_batch, &budget),
+        (&wanted, residency),
+    );
+    if lent.bytes() > 0 {
+        budget = budget.changed(request.total, KV_CACHE, lent.bytes());
+        let later = format_size(lent.bytes());
+        let why = format!("{later} more as they are written, which weights have until then");
+        budget.claim(KV_CACHE, 0, why);
+    }
     claim_weights(&mut budget, whole, &residency, threads);
     budget.check()?;
     Ok(MemoryPlan {
+        lent,
         context,
         max_batch,
         max_logits,
@@ -213,22 +233,78 @@ fn plan_for(
     })
 }
 
-/// Bytes of keys and values of `context` positions.
-fn kv_bytes(bundle: &Bundle, request: &MemoryRequest, context: usize) -> u64 {
-    let room = kv_room(bundle, request, context);
+/// What weights have of the KV cache until its positions are written, and the residency with it: of the same kind as
+/// `planned`, the one with a whole KV cache, so that it can become that one step by step.
+fn lend(
+    bundle: &Bundle,
+    request: &MemoryRequest,
+    (context, max_batch, fixed): (usize, usize, &Budget),
+    (wanted, planned): (&ResidencyRequest, ResidencyPlan),
+) -> (Lent, ResidencyPlan) {
+    let whole = all_pinned_bytes(bundle, request.sparsity);
+    // On a device, copies of the weights would have to give way, too.
+    if wanted.weight_bytes >= whole || request.weights.is_some() || request.device.is_some() {
+        return (Lent::default(), planned);
+    }
+    let room = kv_room(bundle, request, (context, max_batch));
+    let network = &bundle.meta.network;
+    let written = |positions| room.bytes_written(network, request.threads, positions) as u64;
+    let window = request.threads * planned.stream_slots * planned.stream_slot_bytes;
+    let mut most = whole - wanted.weight_bytes - 1;
+    for _ in 0..LENDING_TRIALS {
+        let lent = Lent::new(context, most, written);
+        let more = ResidencyRequest {
+            weight_bytes: wanted.weight_bytes + lent.bytes(),
+            stream_window: window,
+            ..*wanted
+        };
+        let decided = decide(bundle, &more).filter(|plan| is_of_the_same_kind(plan, &planned));
+        if let Some(residency) = decided {
+            let mut drawn = fixed.clone();
+            claim_weights(&mut drawn, whole, &residency, request.threads);
+            let live = LiveBudget::new(
+                drawn,
+                &residency,
+                (Copies::default(), GivingWay::new(bundle, &residency)),
+                (request.threads, Lent::default()),
+            );
+            if live.least() <= request.total {
+                return (lent, residency);
+            }
+        }
+        most = lent.bytes() / 2;
+    }
+    (Lent::default(), planned)
+}
+
+/// Whether the same things give way in both plans, through the same stream window.
+fn is_of_the_same_kind(a: &ResidencyPlan, b: &ResidencyPlan) -> bool {
+    let kind = |plan: &ResidencyPlan| {
+        let caches = (plan.neuron_cache.slots > 0, plan.expert_cache.cells > 0);
+        (plan.stream_slots, plan.stream_slot_bytes, caches)
+    };
+    kind(a) == kind(b)
+}
+
+/// Bytes of keys and values of so many positions, in steps of so many tokens.
+fn kv_bytes(bundle: &Bundle, request: &MemoryRequest, sizes: (usize, usize)) -> u64 {
+    let room = kv_room(bundle, request, sizes);
     room.bytes(&bundle.meta.network, request.threads) as u64
 }
 
 /// Bytes of keys and values that the last of `context` tokens goes through.
 pub(crate) fn kv_bytes_read(bundle: &Bundle, request: &MemoryRequest, context: usize) -> u64 {
-    let room = kv_room(bundle, request, context);
+    let room = kv_room(bundle, request, (context, LARGE_BATCH));
     room.bytes_read(&bundle.meta.network, request.threads) as u64
 }
 
-fn kv_room(bundle: &Bundle, request: &MemoryRequest, context: usize) -> KvRoom {
+fn kv_room(
+    bundle: &Bundle,
+    request: &MemoryRequest,
+    (context, max_batch): (usize, usize),
+) -> KvRoom {
     let network = &bundle.meta.network;
-    let batch = request.max_batch.unwrap_or(LARGE_BATCH);
-    KvRoom::new(network, request.kv_type, context, batch, 1)
+    KvRoom::new(network, request.kv_type, context, max_batch, 1)
 }
 
 /// Bytes of recurrent states: of a sequence, and a snapshot.
@@ -241,7 +317,9 @@ pub(crate) fn state_bytes(bundle: &Bundle, request: &MemoryRequest) -> u64 {
 /// The largest default context whose KV cache takes at most an eighth of the budget.
 fn default_context(bundle: &Bundle, request: &MemoryRequest, trained: usize) -> usize {
     let mut context = DEFAULT_CONTEXT;
-    while context > SMALL_CONTEXT && kv_bytes(bundle, request, context) > request.total / 8 {
+    let batch = request.max_batch.unwrap_or(LARGE_BATCH);
+    while context > SMALL_CONTEXT && kv_bytes(bundle, request, (context, batch)) > request.total / 8
+    {
         context /= 2;
     }
     let enough = request
@@ -298,9 +376,9 @@ fn fixed_items(
         request.process + RUNTIME_BYTES,
         "program, tokenizer and directory as measured, plus threads and queues",
     );
-    let kv = kv_bytes(bundle, request, context);
+    let kv = kv_bytes(bundle, request, (context, max_batch));
     budget.claim(
-        "kv_cache",
+        KV_CACHE,
         kv,
         format!("{context} positions in {}", request.kv_type),
     );

@@ -197,7 +197,7 @@ impl EngineBuilder {
                 memory.budget.clone(),
                 &memory.residency,
                 (copies, GivingWay::new(&bundle, &memory.residency)),
-                threads,
+                (threads, memory.lent.clone()),
             ),
         });
         self.start((bundle, kernels, rule), memory, prepared, facts)

@@ -28,6 +28,8 @@ pub(super) struct Evaluator {
     watch: Option<Watch>,
     /// What is in the KV cache.
     context: Context,
+    /// Positions that the running text is known to need.
+    expected: usize,
     /// Logits of one token, `[vocab_size]`.
     pub logits: Vec<f32>,
     reports: Vec<StepDone>,
@@ -49,6 +51,7 @@ impl Evaluator {
         Self {
             logits: vec![0.0; network.vocab_size],
             context: Context::new(&shared.kv),
+            expected: 0,
             reports: Vec::with_capacity(shared.threads),
             meter: Meter::default(),
             token_rows,
@@ -143,6 +146,7 @@ impl Evaluator {
     /// process are checked against their checksums.
     pub fn empty(&mut self, tokens: &[u32]) -> Result<(), Error> {
         self.context.clear();
+        self.expected = tokens.len();
         self.forget_costs();
         let shared = Arc::clone(self.runtime.shared());
         let link = self.runtime.rows().ok_or(Error::Stopped)?;
@@ -184,7 +188,7 @@ impl Evaluator {
     }
 
     fn try_step(&mut self, step: Step, tokens: &[u32], n_logits: usize) -> Result<(), Error> {
-        self.follow_budget()?;
+        self.follow_budget_for(self.context.len() + tokens.len())?;
         let shared = Arc::clone(self.runtime.shared());
         let link = self.runtime.rows().ok_or(Error::Stopped)?;
         let first = self.context.len();
@@ -208,14 +212,23 @@ impl Evaluator {
 
     /// Between two steps: puts the requested budget, or the one that memory pressure allows, into force.
     pub fn follow_budget(&mut self) -> Result<(), Error> {
+        self.follow_budget_for(self.context.len())
+    }
+
+    /// The same before a step after which there are so many positions.
+    fn follow_budget_for(&mut self, positions: usize) -> Result<(), Error> {
         let spared = self.watch.as_mut().map_or(0, Watch::spared);
-        let applied = self.facts.budget.apply(&mut self.runtime, spared);
+        // At once for all of a prompt: each change empties the stream window.
+        let positions = positions.max(self.expected);
+        let budget = &self.facts.budget;
+        let applied = budget.apply(&mut self.runtime, spared, positions);
         applied.map_err(|f| fault_of(self.runtime.shared(), f))
     }
 
     /// Drops what the KV cache has beyond the beginning that it shares with `tokens`, and returns the length of that
     /// beginning. The last token counts as not shared: its logits are wanted. The first `prompt` tokens are a prompt.
     pub fn keep_common(&mut self, tokens: &[u32], prompt: usize) -> usize {
+        self.expected = tokens.len();
         self.context.keep_common(tokens, prompt)
     }
 
@@ -242,6 +255,7 @@ impl Evaluator {
         mut each: impl FnMut(usize, &[f32]) -> bool,
     ) -> Result<(), Error> {
         self.context.clear();
+        self.expected = tokens.len();
         let (max_batch, vocab) = (
             self.runtime.shared().max_batch,
             self.facts.network.vocab_size,

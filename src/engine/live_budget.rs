@@ -15,6 +15,7 @@ use parking_lot::Mutex;
 
 use super::pressure::Watch;
 use crate::error::Error;
+use crate::lent::{KV_CACHE, Lent};
 
 /// The items that shrink besides the cache.
 const PINNED: &str = "resident_weights";
@@ -92,8 +93,9 @@ impl Copies {
 /// The requested budget, set by any thread, and the one in force, set by the engine thread.
 #[derive(Debug)]
 pub(crate) struct LiveBudget {
-    /// The budget with which the engine was started.
+    /// The budget with which the engine was started, with a whole KV cache: it is over by what is lent.
     drawn: Budget,
+    lent: Lent,
     copies: Copies,
     cache: Cache,
     clusters: GivingWay,
@@ -106,25 +108,33 @@ pub(crate) struct LiveBudget {
 #[derive(Debug)]
 struct InForce {
     budget: Budget,
+    /// Bytes that weights have given back to the KV cache. It keeps them: what was written stays in memory.
+    returned: u64,
     /// Whether all cores keep to it; false after a failed change.
     settled: bool,
 }
 
 impl LiveBudget {
-    /// The budget of an engine that is starting.
+    /// The budget of an engine that is starting on `threads` cores, of whose KV cache weights have what is `lent`.
     pub fn new(
-        drawn: Budget,
+        mut drawn: Budget,
         plan: &ResidencyPlan,
         (copies, clusters): (Copies, GivingWay),
-        threads: usize,
+        (threads, lent): (usize, Lent),
     ) -> Self {
+        let now = InForce {
+            budget: drawn.clone(),
+            returned: 0,
+            settled: true,
+        };
+        if lent.bytes() > 0 {
+            drawn.claim(KV_CACHE, lent.bytes(), "what weights have until then");
+        }
         Self {
             asked: AtomicU64::new(drawn.total_bytes()),
-            now: Mutex::new(InForce {
-                budget: drawn.clone(),
-                settled: true,
-            }),
+            now: Mutex::new(now),
             drawn,
+            lent,
             copies,
             cache: Cache::of(plan),
             clusters,
@@ -158,50 +168,67 @@ impl LiveBudget {
             );
             return Err(Error::parameter("memory", problem));
         }
-        self.fitted(bytes)?;
+        // With a whole KV cache: else a later step would not fit.
+        self.fitted(bytes, self.lent.bytes())?;
         self.asked.store(bytes, Ordering::Relaxed);
         Ok(())
     }
 
     /// A watch on memory pressure for this engine.
     pub(super) fn watch(&self) -> Watch {
-        Watch::new(self.drawn.claimed() - self.least())
+        Watch::new(self.claimed(0) - self.least())
     }
 
     /// Puts the requested budget into force, between two steps, or `spared` bytes less than is claimed, as far as that
-    /// is possible.
+    /// is possible, with a KV cache of so many `positions`.
     ///
     /// # Errors
     /// Why a core has ended, or why a cluster could not be pinned again; the next call tries again.
-    pub fn apply(&self, graph: &mut Runtime, spared: u64) -> Result<(), Fault> {
+    pub fn apply(&self, graph: &mut Runtime, spared: u64, positions: usize) -> Result<(), Fault> {
         let asked = self.asked.load(Ordering::Relaxed);
-        let total = match spared {
-            0 => asked,
-            _ => asked.min((self.drawn.claimed() - spared).max(self.least())),
-        };
-        {
+        let returned = {
             let now = self.now.lock();
-            if now.settled && total == now.budget.total_bytes() {
+            let returned = now.returned.max(self.lent.returned(positions));
+            let total = self.total(asked, spared, returned);
+            let same = (total, returned) == (now.budget.total_bytes(), now.returned);
+            if now.settled && same {
                 return Ok(());
             }
-        }
+            returned
+        };
         // The requested total was checked in `ask`, and the minimum is possible.
-        let Ok((sizes, budget)) = self.fitted(total) else {
+        let total = self.total(asked, spared, returned);
+        let Ok((sizes, budget)) = self.fitted(total, returned) else {
             return Ok(());
         };
         let done = graph.resize(sizes);
         let mut now = self.now.lock();
         now.settled = done.is_ok();
+        now.returned = returned;
         if now.settled {
             now.budget = budget;
         }
         done
     }
 
-    /// What is kept under a total of `bytes`, and the budget then. Copies on a device go first: nothing is read instead.
+    /// The total of which `spared` bytes of what is claimed are not used.
+    fn total(&self, asked: u64, spared: u64, returned: u64) -> u64 {
+        match spared {
+            0 => asked,
+            _ => asked.min((self.claimed(returned) - spared).max(self.least())),
+        }
+    }
+
+    /// What is claimed at the start, and `returned` to the KV cache since.
+    fn claimed(&self, returned: u64) -> u64 {
+        self.drawn.claimed() - (self.lent.bytes() - returned)
+    }
+
+    /// What is kept under a total of `bytes`, and the budget then, if `returned` bytes have gone back to the KV cache.
+    /// Copies on a device go first: nothing is read instead.
     /// Then the cache shrinks: its contents come back as they are wanted, if they are.
-    fn fitted(&self, bytes: u64) -> Result<(Sizes, Budget), Error> {
-        let over = self.drawn.claimed().saturating_sub(bytes);
+    fn fitted(&self, bytes: u64, returned: u64) -> Result<(Sizes, Budget), Error> {
+        let over = self.claimed(returned).saturating_sub(bytes);
         let phases_on_device = self.copies.keep(over);
         let copies = self.copies.freed(phases_on_device);
         let over = over.saturating_sub(copies);
@@ -219,6 +246,7 @@ impl LiveBudget {
         let budget = self.drawn.changed(bytes, self.cache.item, freed);
         let budget = budget.changed(bytes, PINNED, self.freed_by_clusters(given));
         let budget = budget.changed(bytes, COPIES, copies);
+        let budget = budget.changed(bytes, KV_CACHE, self.lent.bytes() - returned);
         budget.check()?;
         let sizes = Sizes {
             cache_slots: self.cache.slots - gone as usize,
@@ -275,7 +303,7 @@ mod tests {
         drawn.claim("resident_weights", 100 * MIB, "test");
         drawn.claim("neuron_cache", 2 * cache.bytes_per_core() as u64, "test");
         let plan = plan(cache, ExpertCachePlan::default());
-        LiveBudget::new(drawn, &plan, Default::default(), 2)
+        LiveBudget::new(drawn, &plan, Default::default(), (2, Lent::default()))
     }
 
     /// 2 cores with 16 cells of a MiB each.
@@ -289,9 +317,9 @@ mod tests {
         drawn.claim("resident_weights", 100 * MIB, "test");
         drawn.claim("expert_cache", 2 * cache.bytes_per_core() as u64, "test");
         let plan = plan(NeuronCachePlan::default(), cache);
-        let live = LiveBudget::new(drawn, &plan, Default::default(), 2);
+        let live = LiveBudget::new(drawn, &plan, Default::default(), (2, Lent::default()));
         assert!(live.least() < 110 * MIB);
-        let (sizes, budget) = live.fitted(live.least()).expect("possible");
+        let (sizes, budget) = live.fitted(live.least(), 0).expect("possible");
         assert_eq!(sizes.cache_slots, ExpertCachePlan::LEAST_CELLS);
         assert!(budget.claimed() <= live.least());
     }
@@ -302,7 +330,7 @@ mod tests {
         let most = live.drawn.total_bytes();
         let mut last = 0;
         for bytes in (live.least()..=most).step_by(4000).chain([most]) {
-            let (sizes, budget) = live.fitted(bytes).expect("possible");
+            let (sizes, budget) = live.fitted(bytes, 0).expect("possible");
             let slots = sizes.cache_slots;
             assert!((200..=1000).contains(&slots) && slots >= last);
             assert!(budget.claimed() <= bytes && budget.total_bytes() == bytes);
@@ -331,16 +359,51 @@ mod tests {
             (7 * MIB + 1, 0, 0),
             (10 * MIB, 0, 0),
         ] {
-            let (sizes, budget) = live.fitted(claimed - less).expect("possible");
+            let (sizes, budget) = live.fitted(claimed - less, 0).expect("possible");
             assert_eq!((sizes.phases_on_device, sizes.cache_slots), (kept, slots));
             let item = budget.items().iter().find(|i| i.name == COPIES);
             assert_eq!(item.map(|i| i.bytes), Some(left * MIB), "{less} less");
             assert!(budget.claimed() <= claimed - less);
         }
         // Then the cache.
-        let (sizes, _) = live.fitted(claimed - 11 * MIB).expect("possible");
+        let (sizes, _) = live.fitted(claimed - 11 * MIB, 0).expect("possible");
         assert!(sizes.phases_on_device == 0 && sizes.cache_slots < slots);
         assert_eq!(live.least(), example().least());
+    }
+
+    /// Of a KV cache of 10 MiB, 8 are lent to the cache of neurons; four parts of it come back in turn.
+    #[test]
+    fn what_is_lent_goes_back_to_the_kv_cache_under_every_total() {
+        let lent = Lent::new(800, 8 * MIB, |positions| {
+            (positions as u64 * 10 * MIB).div_ceil(800)
+        });
+        let plain = example();
+        let mut drawn = plain.drawn.clone();
+        drawn.claim(KV_CACHE, 2 * MIB, "test");
+        let cache = NeuronCachePlan {
+            slots: 1000,
+            slot_bytes: 8192,
+            least_slots: 200,
+            ..NeuronCachePlan::default()
+        };
+        let plan = plan(cache, ExpertCachePlan::default());
+        let live = LiveBudget::new(drawn, &plan, Default::default(), (2, lent));
+        assert_eq!(live.now().claimed(), live.claimed(0));
+        // With a whole KV cache, as little is possible as with a whole one from the start.
+        assert_eq!(live.least(), plain.least() + 10 * MIB);
+        assert!(live.ask(live.least() - 1).is_err() && live.ask(live.least()).is_ok());
+        for total in [live.least(), live.claimed(0)] {
+            let mut slots = usize::MAX;
+            for positions in (0..=800).step_by(50) {
+                let returned = live.lent.returned(positions);
+                let (sizes, budget) = live.fitted(total, returned).expect("possible");
+                let kv = budget.items().iter().find(|item| item.name == KV_CACHE);
+                assert_eq!(kv.map(|kv| kv.bytes), Some(2 * MIB + returned));
+                assert!(budget.claimed() <= total && sizes.cache_slots <= slots);
+                slots = sizes.cache_slots;
+            }
+            assert!(slots < 1000);
+        }
     }
 
     #[test]
@@ -366,7 +429,7 @@ mod tests {
         let mut drawn = Budget::new(120 * MIB);
         drawn.claim("resident_weights", 100 * MIB, "test");
         let plan = plan(NeuronCachePlan::default(), ExpertCachePlan::default());
-        let live = LiveBudget::new(drawn, &plan, Default::default(), 2);
+        let live = LiveBudget::new(drawn, &plan, Default::default(), (2, Lent::default()));
         assert_eq!(live.least(), 100 * MIB);
         assert!(live.ask(100 * MIB - 1).is_err());
         live.ask(100 * MIB).expect("what is claimed is enough");

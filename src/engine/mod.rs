@@ -51,6 +51,7 @@ pub use device::{DeviceChoice, DevicePlacing};
 pub(crate) use device::{DeviceFacts, device_boards};
 pub(crate) use fewer_experts::checked;
 pub(crate) use jobs::LastWords;
+pub(crate) use live_budget::{Copies, LiveBudget};
 pub use planning::PlanGoal;
 pub use score::Perplexity;
 pub(crate) use score::chunks_to_score;
@@ -64,7 +65,7 @@ use crate::speed::{BenchTest, TestReport};
 use crate::stream::TokenStream;
 use generate::{GenerateJob, QUEUE};
 use jobs::Jobs;
-use live_budget::LiveBudget;
+
 use runner::Job;
 use said::hear;
 

@@ -6,7 +6,7 @@ use forebay_models::network::{Attention, KvOrigin, Network};
 
 use super::share::Share;
 use crate::kernels::Turns;
-use crate::kernels::kv::{KvLayer, KvShape};
+use crate::kernels::kv::{BLOCK, KvLayer, KvShape};
 use crate::sequences::{PoolShape, STATES_OF_SEQUENCE};
 
 /// What there is room for. Layers that see equally far back share a pool: a sequence has the same blocks in
@@ -104,6 +104,21 @@ impl KvRoom {
 
     /// Bytes of the caches of all cores, and of what reads them, for memory budgets.
     pub fn bytes(&self, network: &Network, threads: usize) -> usize {
+        self.bytes_with(network, threads, KvShape::bytes)
+    }
+
+    /// Bytes of these that are committed at most while one sequence has never had more than `positions`.
+    pub fn bytes_written(&self, network: &Network, threads: usize, positions: usize) -> usize {
+        let blocks = positions.div_ceil(BLOCK);
+        self.bytes_with(network, threads, |shape| shape.bytes_written(blocks))
+    }
+
+    fn bytes_with(
+        &self,
+        network: &Network,
+        threads: usize,
+        of_cache: impl Fn(&KvShape) -> usize,
+    ) -> usize {
         let ropes = network.ropes.iter().enumerate();
         let turns = ropes.filter(|&(i, _)| {
             let mut attentions = network.attentions();
@@ -111,7 +126,7 @@ impl KvRoom {
         });
         let turns = turns.map(|(_, rope)| Turns::bytes(rope.rotary_dim / 2, self.context));
         let turns = turns.fold(0, usize::saturating_add);
-        let caches = (0..threads).map(|rank| self.shape(network, rank, threads).bytes());
+        let caches = (0..threads).map(|rank| of_cache(&self.shape(network, rank, threads)));
         caches.fold(0, |sum, cache| {
             sum.saturating_add(cache).saturating_add(turns)
         })

@@ -1,58 +1,67 @@
-//! Zeroed memory on cache lines.
+//! Zeroed memory, committed page by page.
 
+use std::marker::PhantomData;
 use std::ops::Range;
 
-/// Alignment in bytes: one cache line, so that no vector load is split.
-const LINE: usize = 64;
+use bytemuck::Pod;
+#[cfg(target_os = "linux")]
+use memmap2::Advice;
+use memmap2::MmapMut;
 
-/// A buffer that starts on a cache line, as far as the allocator's address allows. It holds only plain integers and
-/// floats: zeroed ones come directly from the system, and are committed when they are written.
+/// Size by which memory is committed; where pages are larger, a little more is.
+pub(super) const PAGE: usize = 4096;
+
+/// Zeros in pages of their own: only what is written is committed. It holds plain integers and floats.
 #[derive(Debug)]
 pub(super) struct Aligned<T> {
-    buffer: Vec<T>,
-    first: usize,
+    map: MmapMut,
+    elements: PhantomData<T>,
 }
 
-impl<T: Copy> Aligned<T> {
-    /// Elements that are allocated in addition to the requested ones.
-    const SLACK: usize = LINE / size_of::<T>();
-
-    /// Takes over zeros, which must be [`Self::SLACK`] more than are used.
-    fn over(buffer: Vec<T>) -> Self {
-        let first = buffer.as_ptr().align_offset(LINE).min(Self::SLACK);
-        Self { buffer, first }
+impl<T: Pod> Aligned<T> {
+    /// `len` zeros.
+    ///
+    /// # Panics
+    /// The memory is not available.
+    pub fn zeros(len: usize) -> Self {
+        let bytes = Self::bytes(len);
+        let map = match MmapMut::map_anon(bytes.max(1)) {
+            Ok(map) => map,
+            Err(e) => panic!("cannot reserve {bytes} bytes for the KV cache: {e}"),
+        };
+        // A huge page would commit other heads' memory, which the weights may still have. Systems without huge pages
+        // refuse the advice.
+        #[cfg(target_os = "linux")]
+        let _ = map.advise(Advice::NoHugePage);
+        Self {
+            map,
+            elements: PhantomData,
+        }
     }
 
     /// Bytes of `len` elements.
     pub fn bytes(len: usize) -> usize {
-        len.saturating_add(Self::SLACK)
-            .saturating_mul(size_of::<T>())
+        let bytes = len.saturating_mul(size_of::<T>());
+        bytes.checked_next_multiple_of(PAGE).unwrap_or(usize::MAX)
     }
 
     /// Some of the elements.
     pub fn get(&self, range: Range<usize>) -> &[T] {
-        &self.buffer[self.first..][range]
+        bytemuck::cast_slice(&self.map[Self::of_bytes(range)])
     }
 
     /// Some of the elements.
     pub fn get_mut(&mut self, range: Range<usize>) -> &mut [T] {
-        &mut self.buffer[self.first..][range]
+        bytemuck::cast_slice_mut(&mut self.map[Self::of_bytes(range)])
     }
 
     /// Copies some of the elements to others, from `to` on.
     pub fn copy_within(&mut self, from: Range<usize>, to: usize) {
-        self.buffer[self.first..].copy_within(from, to);
+        self.map
+            .copy_within(Self::of_bytes(from), to * size_of::<T>());
+    }
+
+    fn of_bytes(elements: Range<usize>) -> Range<usize> {
+        elements.start * size_of::<T>()..elements.end * size_of::<T>()
     }
 }
-
-/// `len` zeros. The standard library turns the literal in `vec!` into untouched memory.
-macro_rules! zeros {
-    ($($t:ty: $zero:literal),*) => {$(
-        impl Aligned<$t> {
-            pub fn zeros(len: usize) -> Self {
-                Self::over(vec![$zero; len.saturating_add(Self::SLACK)])
-            }
-        }
-    )*};
-}
-zeros!(u16: 0, i8: 0, u64: 0, f32: 0.0);

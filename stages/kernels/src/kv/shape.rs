@@ -4,7 +4,7 @@ use std::ops::Range;
 
 use forebay_numbers::kv_type::KvType;
 
-use super::aligned::Aligned;
+use super::aligned::{Aligned, PAGE};
 
 /// Positions per block: a sequence gets, shares and returns whole blocks, and the attention kernel takes one at a time.
 pub const BLOCK: usize = 64;
@@ -107,6 +107,43 @@ impl KvShape {
         };
         let places = self.layers.iter().map(place).collect();
         (places, before)
+    }
+
+    /// Bytes that a cache of this shape has committed at most if only the first `blocks` of each pool were written; all
+    /// of the pool's if it has fewer.
+    ///
+    /// # Panics
+    /// A layer's pool does not exist.
+    pub fn bytes_written(&self, blocks: usize) -> usize {
+        let of_layer = |layer: &KvLayer| {
+            let pool = self.pools[layer.pool];
+            // Each head's part of an array begins and ends somewhere in a page.
+            let of_array = |bytes_per_position: usize| {
+                let of_blocks = |n: usize| n.saturating_mul(BLOCK * bytes_per_position);
+                match blocks < pool {
+                    true => of_blocks(blocks)
+                        .saturating_add(2 * PAGE)
+                        .min(of_blocks(pool)),
+                    false => of_blocks(pool),
+                }
+            };
+            let (key, value) = (layer.key_width(self.kind), layer.value_width());
+            let arrays = match self.kind {
+                KvType::F16 => [2 * key, 2 * value, 0, 0, 0],
+                KvType::Q8 => [key, key / 8, value, size_of::<f32>(), size_of::<f32>()],
+            };
+            let of_head = arrays.map(of_array).into_iter();
+            of_head
+                .fold(0, usize::saturating_add)
+                .saturating_mul(layer.heads)
+        };
+        // And the arrays end in a page.
+        let sum = self
+            .layers
+            .iter()
+            .map(of_layer)
+            .fold(5 * PAGE, usize::saturating_add);
+        sum.min(self.bytes())
     }
 
     /// Bytes of a cache of this shape, for memory budgets.
