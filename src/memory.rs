@@ -233,8 +233,8 @@ fn plan_for(
     })
 }
 
-/// What weights have of the KV cache until its positions are written, and the residency with it: of the same kind as
-/// `planned`, the one with a whole KV cache, so that it can become that one step by step.
+/// What weights have of the KV cache until its positions are written, and the residency with it. That is of the same kind
+/// as `planned`, the one with a whole KV cache, so that it can become that one step by step.
 fn lend(
     bundle: &Bundle,
     request: &MemoryRequest,
@@ -262,13 +262,9 @@ fn lend(
         if let Some(residency) = decided {
             let mut drawn = fixed.clone();
             claim_weights(&mut drawn, whole, &residency, request.threads);
-            let live = LiveBudget::new(
-                drawn,
-                &residency,
-                (Copies::default(), GivingWay::new(bundle, &residency)),
-                (request.threads, Lent::default()),
-            );
-            if live.least() <= request.total {
+            let giving_way = (Copies::default(), GivingWay::new(bundle, &residency));
+            let nothing = (request.threads, Lent::default());
+            if LiveBudget::new(drawn, &residency, giving_way, nothing).least() <= request.total {
                 return (lent, residency);
             }
         }

@@ -220,8 +220,8 @@ impl Evaluator {
         let spared = self.watch.as_mut().map_or(0, Watch::spared);
         // At once for all of a prompt: each change empties the stream window.
         let positions = positions.max(self.expected);
-        let budget = &self.facts.budget;
-        let applied = budget.apply(&mut self.runtime, spared, positions);
+        let kv = (positions, self.context.len() == 0);
+        let applied = self.facts.budget.apply(&mut self.runtime, spared, kv);
         applied.map_err(|f| fault_of(self.runtime.shared(), f))
     }
 

@@ -93,7 +93,7 @@ impl Copies {
 /// The requested budget, set by any thread, and the one in force, set by the engine thread.
 #[derive(Debug)]
 pub(crate) struct LiveBudget {
-    /// The budget with which the engine was started, with a whole KV cache: it is over by what is lent.
+    /// The budget with which the engine was started, but with what is lent: it is over by that.
     drawn: Budget,
     lent: Lent,
     copies: Copies,
@@ -108,14 +108,14 @@ pub(crate) struct LiveBudget {
 #[derive(Debug)]
 struct InForce {
     budget: Budget,
-    /// Bytes that weights have given back to the KV cache. It keeps them: what was written stays in memory.
-    returned: u64,
+    /// Parts of the KV cache that are in use.
+    parts: usize,
     /// Whether all cores keep to it; false after a failed change.
     settled: bool,
 }
 
 impl LiveBudget {
-    /// The budget of an engine that is starting on `threads` cores, of whose KV cache weights have what is `lent`.
+    /// The budget of an engine that is starting on `threads` cores, whose weights have what is `lent`.
     pub fn new(
         mut drawn: Budget,
         plan: &ResidencyPlan,
@@ -124,7 +124,7 @@ impl LiveBudget {
     ) -> Self {
         let now = InForce {
             budget: drawn.clone(),
-            returned: 0,
+            parts: 1,
             settled: true,
         };
         if lent.bytes() > 0 {
@@ -169,42 +169,45 @@ impl LiveBudget {
             return Err(Error::parameter("memory", problem));
         }
         // With a whole KV cache: else a later step would not fit.
-        self.fitted(bytes, self.lent.bytes())?;
+        self.fitted(bytes, usize::MAX)?;
         self.asked.store(bytes, Ordering::Relaxed);
         Ok(())
     }
 
     /// A watch on memory pressure for this engine.
     pub(super) fn watch(&self) -> Watch {
-        Watch::new(self.claimed(0) - self.least())
+        Watch::new(self.claimed(1) - self.least())
     }
 
     /// Puts the requested budget into force, between two steps, or `spared` bytes less than is claimed, as far as that
-    /// is possible, with a KV cache of so many `positions`.
+    /// is possible. The sequence will have so many `positions`; the KV cache keeps its memory, unless it `is_empty`.
     ///
     /// # Errors
     /// Why a core has ended, or why a cluster could not be pinned again; the next call tries again.
-    pub fn apply(&self, graph: &mut Runtime, spared: u64, positions: usize) -> Result<(), Fault> {
+    pub fn apply(
+        &self,
+        graph: &mut Runtime,
+        spared: u64,
+        (positions, is_empty): (usize, bool),
+    ) -> Result<(), Fault> {
         let asked = self.asked.load(Ordering::Relaxed);
-        let returned = {
+        let (parts, total) = {
             let now = self.now.lock();
-            let returned = now.returned.max(self.lent.returned(positions));
-            let total = self.total(asked, spared, returned);
-            let same = (total, returned) == (now.budget.total_bytes(), now.returned);
-            if now.settled && same {
+            let kept = if is_empty { 1 } else { now.parts };
+            let parts = kept.max(self.lent.parts(positions));
+            let total = self.total(asked, spared, parts);
+            if now.settled && (parts, total) == (now.parts, now.budget.total_bytes()) {
                 return Ok(());
             }
-            returned
+            (parts, total)
         };
         // The requested total was checked in `ask`, and the minimum is possible.
-        let total = self.total(asked, spared, returned);
-        let Ok((sizes, budget)) = self.fitted(total, returned) else {
+        let Ok((sizes, budget)) = self.fitted(total, parts) else {
             return Ok(());
         };
         let done = graph.resize(sizes);
         let mut now = self.now.lock();
-        now.settled = done.is_ok();
-        now.returned = returned;
+        (now.settled, now.parts) = (done.is_ok(), parts);
         if now.settled {
             now.budget = budget;
         }
@@ -212,23 +215,23 @@ impl LiveBudget {
     }
 
     /// The total of which `spared` bytes of what is claimed are not used.
-    fn total(&self, asked: u64, spared: u64, returned: u64) -> u64 {
+    fn total(&self, asked: u64, spared: u64, parts: usize) -> u64 {
         match spared {
             0 => asked,
-            _ => asked.min((self.claimed(returned) - spared).max(self.least())),
+            _ => asked.min((self.claimed(parts) - spared).max(self.least())),
         }
     }
 
-    /// What is claimed at the start, and `returned` to the KV cache since.
-    fn claimed(&self, returned: u64) -> u64 {
-        self.drawn.claimed() - (self.lent.bytes() - returned)
+    /// What is claimed while so many parts of the KV cache are in use.
+    fn claimed(&self, parts: usize) -> u64 {
+        self.drawn.claimed() - self.lent.loan(parts)
     }
 
-    /// What is kept under a total of `bytes`, and the budget then, if `returned` bytes have gone back to the KV cache.
-    /// Copies on a device go first: nothing is read instead.
+    /// What is kept under a total of `bytes` while so many `parts` of the KV cache are in use, and the budget
+    /// then. Copies on a device go first: nothing is read instead.
     /// Then the cache shrinks: its contents come back as they are wanted, if they are.
-    fn fitted(&self, bytes: u64, returned: u64) -> Result<(Sizes, Budget), Error> {
-        let over = self.claimed(returned).saturating_sub(bytes);
+    fn fitted(&self, bytes: u64, parts: usize) -> Result<(Sizes, Budget), Error> {
+        let over = self.claimed(parts).saturating_sub(bytes);
         let phases_on_device = self.copies.keep(over);
         let copies = self.copies.freed(phases_on_device);
         let over = over.saturating_sub(copies);
@@ -246,12 +249,13 @@ impl LiveBudget {
         let budget = self.drawn.changed(bytes, self.cache.item, freed);
         let budget = budget.changed(bytes, PINNED, self.freed_by_clusters(given));
         let budget = budget.changed(bytes, COPIES, copies);
-        let budget = budget.changed(bytes, KV_CACHE, self.lent.bytes() - returned);
+        let budget = budget.changed(bytes, KV_CACHE, self.lent.loan(parts));
         budget.check()?;
         let sizes = Sizes {
             cache_slots: self.cache.slots - gone as usize,
             evicted_clusters: given as u32,
             phases_on_device,
+            kv_blocks: self.lent.kv_blocks(parts),
         };
         Ok((sizes, budget))
     }
@@ -319,7 +323,7 @@ mod tests {
         let plan = plan(NeuronCachePlan::default(), cache);
         let live = LiveBudget::new(drawn, &plan, Default::default(), (2, Lent::default()));
         assert!(live.least() < 110 * MIB);
-        let (sizes, budget) = live.fitted(live.least(), 0).expect("possible");
+        let (sizes, budget) = live.fitted(live.least(), usize::MAX).expect("possible");
         assert_eq!(sizes.cache_slots, ExpertCachePlan::LEAST_CELLS);
         assert!(budget.claimed() <= live.least());
     }
@@ -330,7 +334,7 @@ mod tests {
         let most = live.drawn.total_bytes();
         let mut last = 0;
         for bytes in (live.least()..=most).step_by(4000).chain([most]) {
-            let (sizes, budget) = live.fitted(bytes, 0).expect("possible");
+            let (sizes, budget) = live.fitted(bytes, usize::MAX).expect("possible");
             let slots = sizes.cache_slots;
             assert!((200..=1000).contains(&slots) && slots >= last);
             assert!(budget.claimed() <= bytes && budget.total_bytes() == bytes);
@@ -359,27 +363,27 @@ mod tests {
             (7 * MIB + 1, 0, 0),
             (10 * MIB, 0, 0),
         ] {
-            let (sizes, budget) = live.fitted(claimed - less, 0).expect("possible");
+            let (sizes, budget) = live.fitted(claimed - less, usize::MAX).expect("possible");
             assert_eq!((sizes.phases_on_device, sizes.cache_slots), (kept, slots));
             let item = budget.items().iter().find(|i| i.name == COPIES);
             assert_eq!(item.map(|i| i.bytes), Some(left * MIB), "{less} less");
             assert!(budget.claimed() <= claimed - less);
         }
         // Then the cache.
-        let (sizes, _) = live.fitted(claimed - 11 * MIB, 0).expect("possible");
+        let (sizes, _) = live
+            .fitted(claimed - 11 * MIB, usize::MAX)
+            .expect("possible");
         assert!(sizes.phases_on_device == 0 && sizes.cache_slots < slots);
         assert_eq!(live.least(), example().least());
     }
 
-    /// Of a KV cache of 10 MiB, 8 are lent to the cache of neurons; four parts of it come back in turn.
+    /// Of a KV cache of 10 MiB, seven eighths are lent to the cache of neurons.
     #[test]
-    fn what_is_lent_goes_back_to_the_kv_cache_under_every_total() {
-        let lent = Lent::new(800, 8 * MIB, |positions| {
-            (positions as u64 * 10 * MIB).div_ceil(800)
-        });
+    fn what_is_lent_is_given_back_under_every_total() {
+        let written = |positions| (positions as u64 * 10 * MIB).div_ceil(1024);
         let plain = example();
         let mut drawn = plain.drawn.clone();
-        drawn.claim(KV_CACHE, 2 * MIB, "test");
+        drawn.claim(KV_CACHE, written(128), "test");
         let cache = NeuronCachePlan {
             slots: 1000,
             slot_bytes: 8192,
@@ -387,18 +391,21 @@ mod tests {
             ..NeuronCachePlan::default()
         };
         let plan = plan(cache, ExpertCachePlan::default());
+        let lent = Lent::new(1024, u64::MAX, written);
         let live = LiveBudget::new(drawn, &plan, Default::default(), (2, lent));
-        assert_eq!(live.now().claimed(), live.claimed(0));
-        // With a whole KV cache, as little is possible as with a whole one from the start.
+        assert_eq!(live.now().claimed(), live.claimed(1));
+        // As little is possible as if nothing had been lent.
         assert_eq!(live.least(), plain.least() + 10 * MIB);
         assert!(live.ask(live.least() - 1).is_err() && live.ask(live.least()).is_ok());
-        for total in [live.least(), live.claimed(0)] {
+        for total in [live.least(), live.claimed(1)] {
             let mut slots = usize::MAX;
-            for positions in (0..=800).step_by(50) {
-                let returned = live.lent.returned(positions);
-                let (sizes, budget) = live.fitted(total, returned).expect("possible");
+            for positions in (0..=1024).step_by(64) {
+                let parts = live.lent.parts(positions);
+                let (sizes, budget) = live.fitted(total, parts).expect("possible");
                 let kv = budget.items().iter().find(|item| item.name == KV_CACHE);
-                assert_eq!(kv.map(|kv| kv.bytes), Some(2 * MIB + returned));
+                let kv = kv.map_or(0, |kv| kv.bytes);
+                assert!(kv >= written(positions) && kv <= 10 * MIB);
+                assert!(sizes.kv_blocks * 64 >= positions);
                 assert!(budget.claimed() <= total && sizes.cache_slots <= slots);
                 slots = sizes.cache_slots;
             }

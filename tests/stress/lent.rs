@@ -8,10 +8,10 @@ use crate::role;
 use crate::subject::sparse_model;
 use crate::support::{build, engine};
 
-/// What the model was made for. Its keys and values are 16 MiB, half as much as its weights.
-const CONTEXT: usize = 2048;
+/// Its keys and values are 8 MiB, a third of the model's weights.
+const CONTEXT: usize = 1024;
 /// How much less there is than would be used.
-const LESS: u64 = 12 * MIB;
+const LESS: u64 = 9 * MIB;
 
 fn start(sparsity: Sparsity, memory: u64) -> Engine {
     let builder = engine(Some(sparse_model())).sparsity(sparsity);
@@ -24,11 +24,11 @@ fn item(engine: &Engine, name: &str) -> u64 {
     item.map_or(0, |item| item.bytes)
 }
 
-/// A short text, a long one that fills most of the context, and a short one again.
+/// A short text, a long one that fills most of the context, and another short one.
 fn texts() -> [Request; 3] {
-    [20, 1750, 30].map(|n| {
-        let tokens = (0..n).map(|i| i * 31 % 500).collect::<Vec<u32>>();
-        let mut request = Request::tokens(tokens).max_tokens(60);
+    [(0, 20), (1, 950), (2, 30)].map(|(first, n)| {
+        let tokens = (0..n).map(|i| first + i * 31 % 500).collect::<Vec<u32>>();
+        let mut request = Request::tokens(tokens).max_tokens(40);
         request.ignore_eog = true;
         request
     })
@@ -48,26 +48,32 @@ fn comes_back(sparsity: Sparsity, weights: &str) {
     };
     let budget = most - LESS;
     let engine = start(sparsity, budget);
-    let (kv, had) = (item(&engine, "kv_cache"), item(&engine, weights));
+    let mut seen = Vec::new();
     for (text, reference) in texts().into_iter().zip(&references) {
         let mut stream = ask(&engine, text);
-        take(&mut stream, 40);
+        take(&mut stream, 20);
         let now = resident();
+        let has = (item(&engine, "kv_cache"), item(&engine, weights));
         eprintln!(
             "{sparsity:?}: keys and values {} KiB, {weights} {} KiB, {} MiB of {} resident",
-            item(&engine, "kv_cache") >> 10,
-            item(&engine, weights) >> 10,
+            has.0 >> 10,
+            has.1 >> 10,
             now / MIB,
             budget / MIB
         );
+        seen.push(has);
         assert!(now <= budget + COUNTED, "{now} resident of {budget}");
         assert!(engine.budget().claimed() <= budget);
         same(&rest(stream), reference);
     }
-    // 60 tokens after 1750 take nearly all of the context.
-    let (kv_then, has) = (item(&engine, "kv_cache"), item(&engine, weights));
-    assert!(kv_then >= 3 * kv, "{kv} and then {kv_then}");
-    assert!(has + 8 * MIB <= had, "{had} and then {has}");
+    let [short, long, again] = seen[..] else {
+        panic!("three texts");
+    };
+    assert!(
+        long.0 >= 3 * short.0 && long.1 + 4 * MIB <= short.1,
+        "{seen:?}"
+    );
+    assert_eq!(short, again, "an empty cache lends again");
     assert!(engine.least_budget() <= budget);
 }
 

@@ -98,6 +98,8 @@ pub struct Core {
     done: LaneTx<StepDone>,
     /// Slots of the neuron cache, or cells of the expert cache, that may be used.
     cache_slots: usize,
+    /// Blocks of each of the KV cache's pools that may be in memory.
+    kv_blocks: usize,
 }
 
 impl Core {

@@ -146,6 +146,7 @@ pub(crate) fn build_core(shared: &Arc<Shared>, parts: CoreParts) -> Core {
         commands,
         done,
         cache_slots: usize::MAX,
+        kv_blocks: usize::MAX,
         shared: Arc::clone(shared),
     }
 }

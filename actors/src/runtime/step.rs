@@ -68,6 +68,8 @@ pub struct Sizes {
     pub evicted_clusters: u32,
     /// The device keeps its clusters of the first so many phases only.
     pub phases_on_device: usize,
+    /// The first blocks of each of the KV cache's pools; no sequence has others.
+    pub kv_blocks: usize,
 }
 
 /// A core's report at the end of a step.

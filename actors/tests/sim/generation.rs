@@ -149,6 +149,7 @@ fn resize(world: &mut World, visits: &mut Visits, random: &mut Random) -> Result
         },
         evicted_clusters: given as u32,
         phases_on_device,
+        kv_blocks: usize::MAX,
     };
     let ended = step_to_end(
         world,

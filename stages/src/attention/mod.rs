@@ -120,6 +120,11 @@ impl Attention {
         }
     }
 
+    /// Keeps the memory of the first `blocks` of each pool only.
+    pub fn forget(&mut self, blocks: usize) {
+        self.cache.forget(blocks);
+    }
+
     /// Bytes that [`Self::new`] allocates besides the KV cache, for memory budgets.
     pub fn scratch_bytes(network: &Network, max_tokens: usize) -> usize {
         let rotations = network.ropes.iter();

@@ -1,4 +1,5 @@
-//! Zeroed memory, committed page by page.
+//! Zeroed memory, committed page by page, and given back so.
+#![allow(unsafe_code)]
 
 use std::marker::PhantomData;
 use std::ops::Range;
@@ -6,10 +7,12 @@ use std::ops::Range;
 use bytemuck::Pod;
 #[cfg(target_os = "linux")]
 use memmap2::Advice;
-use memmap2::MmapMut;
+use memmap2::{MmapMut, UncheckedAdvice};
 
-/// Size by which memory is committed; where pages are larger, a little more is.
-pub(super) const PAGE: usize = 4096;
+/// Size of the units by which memory is committed and given back.
+pub(super) fn page() -> usize {
+    rustix::param::page_size()
+}
 
 /// Zeros in pages of their own: only what is written is committed. It holds plain integers and floats.
 #[derive(Debug)]
@@ -42,7 +45,7 @@ impl<T: Pod> Aligned<T> {
     /// Bytes of `len` elements.
     pub fn bytes(len: usize) -> usize {
         let bytes = len.saturating_mul(size_of::<T>());
-        bytes.checked_next_multiple_of(PAGE).unwrap_or(usize::MAX)
+        bytes.checked_next_multiple_of(page()).unwrap_or(usize::MAX)
     }
 
     /// Some of the elements.
@@ -59,6 +62,25 @@ impl<T: Pod> Aligned<T> {
     pub fn copy_within(&mut self, from: Range<usize>, to: usize) {
         self.map
             .copy_within(Self::of_bytes(from), to * size_of::<T>());
+    }
+
+    /// Gives the memory of some of the elements back to the system, as far as pages have nothing else. They are zeros or
+    /// what they were.
+    pub fn forget(&mut self, range: Range<usize>) {
+        let bytes = Self::of_bytes(range);
+        let start = bytes.start.next_multiple_of(page());
+        let len = (bytes.end / page() * page()).saturating_sub(start);
+        if len > 0 {
+            // SAFETY: the mapping is private, anonymous and exclusively borrowed, so nobody has a reference to its bytes,
+            // and zeros, which pages have when they are used again, are valid elements. The range is whole pages, and
+            // checked against the mapping.
+            let advised = unsafe {
+                self.map
+                    .unchecked_advise_range(UncheckedAdvice::DontNeed, start, len)
+            };
+            // What the system does not take stays as it was.
+            drop(advised);
+        }
     }
 
     fn of_bytes(elements: Range<usize>) -> Range<usize> {

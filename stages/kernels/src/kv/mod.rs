@@ -206,6 +206,36 @@ impl KvCache {
         }
     }
 
+    /// Gives the memory of all but the first `blocks` of each pool back to the system. They lose what they hold.
+    pub fn forget(&mut self, blocks: usize) {
+        let from = blocks.saturating_mul(BLOCK);
+        for place in &self.places {
+            let n = place.positions.saturating_sub(from);
+            for head in (0..place.layer.heads).filter(|_| n > 0) {
+                let at = place.first(head) + from;
+                match &mut self.rows {
+                    Rows::F16 { keys, values } => {
+                        keys.forget(place.keys(at, n));
+                        values.forget(place.values(at, n));
+                    }
+                    Rows::Q8 {
+                        keys,
+                        key_bits,
+                        values,
+                        key_scales,
+                        value_scales,
+                    } => {
+                        keys.forget(place.keys(at, n));
+                        key_bits.forget(place.key_bits(at, n));
+                        values.forget(place.values(at, n));
+                        key_scales.forget(place.scales(at, n));
+                        value_scales.forget(place.scales(at, n));
+                    }
+                }
+            }
+        }
+    }
+
     /// All blocks of one head.
     ///
     /// # Panics

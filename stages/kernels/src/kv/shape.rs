@@ -4,7 +4,7 @@ use std::ops::Range;
 
 use forebay_numbers::kv_type::KvType;
 
-use super::aligned::{Aligned, PAGE};
+use super::aligned::{Aligned, page};
 
 /// Positions per block: a sequence gets, shares and returns whole blocks, and the attention kernel takes one at a time.
 pub const BLOCK: usize = 64;
@@ -122,7 +122,7 @@ impl KvShape {
                 let of_blocks = |n: usize| n.saturating_mul(BLOCK * bytes_per_position);
                 match blocks < pool {
                     true => of_blocks(blocks)
-                        .saturating_add(2 * PAGE)
+                        .saturating_add(2 * page())
                         .min(of_blocks(pool)),
                     false => of_blocks(pool),
                 }
@@ -142,7 +142,7 @@ impl KvShape {
             .layers
             .iter()
             .map(of_layer)
-            .fold(5 * PAGE, usize::saturating_add);
+            .fold(5 * page(), usize::saturating_add);
         sum.min(self.bytes())
     }
 

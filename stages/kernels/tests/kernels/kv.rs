@@ -191,17 +191,101 @@ fn the_largest_element_has_the_largest_code_and_faults_show() {
 fn bytes_are_what_is_allocated() {
     // Keys of 20 elements, values padded to 32; keys of 25 (28 in bytes), values padded to 32.
     let (wide, narrow) = (5 * 3 * 64, 2 * 64);
+    let pages = |bytes: usize| bytes.next_multiple_of(rustix::param::page_size());
     let f16 = shape(KvType::F16, 20).bytes();
-    assert_eq!(f16, (wide * (20 + 32) + narrow * (25 + 32) + 2 * 32) * 2);
+    let (keys, values) = (wide * 20 + narrow * 25, (wide + narrow) * 32);
+    assert_eq!(f16, pages(2 * keys) + pages(2 * values));
     let q8 = shape(KvType::Q8, 20).bytes();
-    let bits = (wide * 20 + narrow * 28) / 8 + 64;
-    let codes = wide * (20 + 32) + narrow * (28 + 32) + 2 * 64 + bits;
-    assert_eq!(q8, codes + 2 * (wide + narrow + 16) * 4);
+    let keys = wide * 20 + narrow * 28;
+    let scales = 2 * pages((wide + narrow) * 4);
+    assert_eq!(q8, pages(keys) + pages(keys / 8) + pages(values) + scales);
     let absurd = KvShape {
         pools: vec![usize::MAX, 1],
         ..shape(KvType::Q8, 64)
     };
     assert_eq!(absurd.bytes(), usize::MAX);
+}
+
+/// Pages of a slice that are in memory. An emulator has other addresses than the kernel.
+#[cfg(all(target_os = "linux", target_arch = "x86_64"))]
+fn in_memory<T>(slice: &[T]) -> usize {
+    use std::os::unix::fs::FileExt;
+    let pagemap = std::fs::File::open("/proc/self/pagemap").expect("the kernel's table");
+    let page = rustix::param::page_size();
+    let (start, bytes) = (slice.as_ptr().addr(), size_of_val(slice));
+    let pages = start / page..(start + bytes).div_ceil(page);
+    let is_there = |n: &usize| {
+        let mut entry = [0; 8];
+        pagemap
+            .read_exact_at(&mut entry, *n as u64 * 8)
+            .expect("an entry");
+        u64::from_le_bytes(entry) >> 63 == 1
+    };
+    pages.filter(is_there).count() * page
+}
+
+#[test]
+#[cfg(all(target_os = "linux", target_arch = "x86_64"))]
+fn only_what_is_written_is_in_memory_and_what_is_forgotten_is_not() {
+    let layer = |heads, head_dim, pool| KvLayer {
+        heads,
+        head_dim,
+        value_dim: head_dim,
+        pool,
+    };
+    for kind in [KvType::F16, KvType::Q8] {
+        let shape = KvShape {
+            kind,
+            layers: vec![layer(2, 128, 0), layer(1, 64, 1), layer(2, 128, 0)],
+            pools: vec![40, 6],
+        };
+        let mut cache = KvCache::new(&shape);
+        let bytes = |cache: &KvCache| {
+            let heads = [(0, 0), (0, 1), (1, 0), (2, 0), (2, 1)];
+            let of_head = |(l, h)| match cache.head(l, h).rows {
+                KvRows::F16 { keys, values } => in_memory(keys) + in_memory(values),
+                KvRows::Q8 {
+                    keys,
+                    key_bits,
+                    values,
+                    key_scales,
+                    value_scales,
+                } => {
+                    in_memory(keys)
+                        + in_memory(key_bits)
+                        + in_memory(values)
+                        + in_memory(key_scales)
+                        + in_memory(value_scales)
+                }
+            };
+            heads.map(of_head).iter().sum::<usize>()
+        };
+        let write = |cache: &mut KvCache, blocks: usize| {
+            let places = all(&shape).into_iter();
+            for (head, at, d) in places.filter(|(_, at, _)| (at.0 as usize) < blocks) {
+                let (key, value) = numbers(head, at, d);
+                cache.store(head, at, &key, &value);
+            }
+        };
+        assert_eq!(bytes(&cache), 0);
+        write(&mut cache, 3);
+        let three = bytes(&cache);
+        assert!(three > 0 && three <= shape.bytes_written(3), "{three}");
+        write(&mut cache, 40);
+        // Pages that two heads share count twice here.
+        assert!(bytes(&cache) >= shape.bytes_written(40));
+        assert_eq!(shape.bytes_written(40), shape.bytes());
+        cache.forget(3);
+        let left = bytes(&cache);
+        assert!(left <= shape.bytes_written(3) && left < 2 * three, "{left}");
+        for (head, at, d) in all(&shape) {
+            if at.0 < 3 {
+                let (got, want) = (row(cache.head(head.0, head.1), at), numbers(head, at, d));
+                assert_close(kind, 254.0, &got.0, &want.0);
+                assert_close(kind, 127.0, &got.1, &want.1);
+            }
+        }
+    }
 }
 
 #[test]
