@@ -5,7 +5,6 @@ mod up_down;
 
 use std::collections::VecDeque;
 
-use forebay_models::bundle::FfnLayout;
 use forebay_traces::record::{Residency as Hit, Stage};
 
 use crate::computed::Computed;
@@ -84,7 +83,7 @@ impl Udc {
         let tokens = frame.tokens_of(&item);
         let (kernels, [_, up_bias]) = (frame.kernels, frame.biases(&item));
         let entry = &frame.bundle.clusters[item.cluster as usize];
-        let next = next.filter(|_| geometry.layout == FfnLayout::Neuron);
+        let next = next.filter(|_| geometry.layout.is_by_neuron());
         let next = next.map(|next| (next, frame.geometry(&next.item)));
         let input =
             frame
