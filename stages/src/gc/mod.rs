@@ -91,6 +91,13 @@ impl Gc {
     }
 }
 
+/// Whether Up or Down of a live neuron of an expert is not in memory.
+fn lacks_some(frame: &Frame<'_>, flight: &Flight) -> bool {
+    let missing = |key| frame.weights.experts.lacks(key, &flight.live);
+    let key = flight.item.source.key();
+    key.is_some_and(|key| !missing(key).is_empty())
+}
+
 impl StageActor for Gc {
     /// Computes one cluster's Gate. The cluster continues if any neuron is alive.
     fn turn(&mut self, frame: &mut Frame<'_>, out: &mut Outbox) -> bool {
@@ -112,7 +119,7 @@ impl StageActor for Gc {
         });
         let port = match flight.live.is_empty() {
             true => Port::Done,
-            false if flight.is_by_neuron() => Port::Away,
+            false if flight.is_by_neuron() || lacks_some(frame, &flight) => Port::Away,
             false => Port::Here,
         };
         out.send(port, flight);

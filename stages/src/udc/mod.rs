@@ -140,11 +140,15 @@ impl Udc {
             flow,
         });
         let live = flight.live.count() as u64;
-        match (by_neuron, flight.flow) {
-            // The cache counts those by neuron.
-            (true, _) => {}
-            (false, 0) => self.counts.hits += live,
-            (false, _) => self.counts.misses += live,
+        let missed = match (flight.read_later, flight.flow) {
+            (Some(missed), _) => missed as u64,
+            (None, 0) => 0,
+            (None, _) => live,
+        };
+        // The cache counts those by neuron.
+        if !by_neuron {
+            self.counts.hits += live - missed;
+            self.counts.misses += missed;
         }
         out.send(Port::Done, flight);
     }
