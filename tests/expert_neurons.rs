@@ -6,7 +6,8 @@ mod support;
 use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
 
-use forebay::{Engine, EngineBuilder, Loading, Request, Sparsity, Statistics};
+use forebay::learn::{ProfileText, profile};
+use forebay::{Engine, EngineBuilder, Loading, PolicyKind, Request, Sparsity, Statistics};
 use support::{build, build_within, engine, generate, several_at_once, tiny};
 
 /// Tokens of the prompt, and generated ones.
@@ -166,4 +167,24 @@ fn dead_neurons_are_not_read_and_what_was_read_stays() {
             more.cache
         );
     }
+}
+
+#[test]
+fn a_profile_says_how_many_neurons_of_an_expert_are_alive() {
+    let tokens: Vec<u32> = (0..64).map(|i| 3 + i * 7 % 200).collect();
+    let text = ProfileText::Given {
+        tokens: &tokens,
+        ctx: 32,
+    };
+    let make = |sparsity| move || Ok(engine(Some(floats())).sparsity(sparsity));
+    let alive = |sparsity| {
+        let make = make(sparsity);
+        let profile = profile(&make, text, PolicyKind::default(), &mut |_| {});
+        let experts = profile.unwrap_or_else(|e| panic!("{e}")).experts;
+        experts.and_then(|experts| experts.alive)
+    };
+    // As planted: 4%, of which the Gates that are alive are somewhat more.
+    let exact = alive(Sparsity::Exact).expect("it is counted");
+    assert!((0.02..0.15).contains(&exact), "{exact}");
+    assert_eq!(alive(Sparsity::Dense), Some(1.0));
 }

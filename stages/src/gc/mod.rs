@@ -82,9 +82,13 @@ impl Gc {
         self.computed.add(wanted.count(), products);
         let rule = frame.rule;
         let live = rule.survivors(layer, gates, count, &candidates, named);
-        if let (Some(observer), None) = (frame.observer, item.expert) {
-            let first = frame.entry(cluster).first as usize;
-            observer.gates(layer, frame.position(), (first, count), gates);
+        match (frame.observer, item.expert) {
+            (Some(observer), None) => {
+                let first = frame.entry(cluster).first as usize;
+                observer.gates(layer, frame.position(), (first, count), gates);
+            }
+            (Some(observer), Some(_)) => observer.expert_gates(layer, count, gates),
+            (None, _) => {}
         }
         (flight.live, flight.gated, flight.buffer) = (live, true, buffer);
         (wanted.count() * geometry.gate_row()) as u64
