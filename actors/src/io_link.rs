@@ -105,8 +105,9 @@ pub struct IoLink {
 }
 
 impl IoLink {
-    /// Queues a read that the client waits for; [`IoLink::flush`] tells the I/O actor. Returns its flow id.
-    pub fn urgent(&mut self, tag: ReadTag, offset: u64, len: usize, slot: Slot) -> u64 {
+    /// Queues a read that the client waits for, into `slot` from this byte of it on; [`IoLink::flush`] tells the I/O
+    /// actor. Returns its flow id.
+    pub fn urgent(&mut self, tag: ReadTag, offset: u64, len: usize, slot: (Slot, usize)) -> u64 {
         let op = self.op(tag, offset, len, slot);
         let flow = flow_id(self.client, op.tag);
         let sent = self.urgent.send_quiet(op);
@@ -115,7 +116,7 @@ impl IoLink {
     }
 
     /// Queues a read ahead of its use.
-    pub fn prefetch(&mut self, tag: ReadTag, offset: u64, len: usize, slot: Slot) -> u64 {
+    pub fn prefetch(&mut self, tag: ReadTag, offset: u64, len: usize, slot: (Slot, usize)) -> u64 {
         let op = self.op(tag, offset, len, slot);
         let flow = flow_id(self.client, op.tag);
         let sent = self.prefetch.send_quiet(op);
@@ -123,7 +124,7 @@ impl IoLink {
         flow
     }
 
-    fn op(&mut self, tag: ReadTag, offset: u64, len: usize, slot: Slot) -> ReadOp {
+    fn op(&mut self, tag: ReadTag, offset: u64, len: usize, (slot, at): (Slot, usize)) -> ReadOp {
         self.sequence += 1;
         self.unsent = true;
         let tag = tag.encode(self.sequence);
@@ -133,7 +134,7 @@ impl IoLink {
             offset,
             len: len as u32,
             slot,
-            slot_offset: 0,
+            slot_offset: at as u32,
         }
     }
 
@@ -184,7 +185,7 @@ impl RowLink {
     /// Queues the read of a row; [`RowLink::flush`] tells the I/O actor.
     pub fn read(&mut self, token_index: usize, offset: u64, len: usize, slot: Slot) {
         let tag = ReadTag::Embedding { token_index };
-        self.link.urgent(tag, offset, len, slot);
+        self.link.urgent(tag, offset, len, (slot, 0));
     }
 
     /// Wakes the I/O actor if anything was queued since the last call.

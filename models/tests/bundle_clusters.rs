@@ -8,7 +8,7 @@ use forebay_models::block::BlockType::{
 };
 use forebay_models::block::{dequantize, quantize};
 use forebay_models::bundle::{
-    Bundle, DirectoryEntry, FfnGeometry, FfnLayout, PackOptions, outline, pack,
+    Bundle, DirectoryEntry, FfnGeometry, FfnLayout, NeuronSums, PackOptions, outline, pack,
 };
 use forebay_models::lanes::extract_row as extract_laned;
 use forebay_models::network::Content;
@@ -131,7 +131,7 @@ impl Packed {
                 let g = self.bundle.meta.geometry(content).expect("neurons");
                 return match g.layout {
                     FfnLayout::Cluster => self.check_panels_of_ffn(g, e, bytes),
-                    FfnLayout::Neuron => self.check_bundles(g, e, bytes),
+                    FfnLayout::Neuron | FfnLayout::GateFirst => self.check_neurons(g, e, bytes),
                 };
             }
         };
@@ -169,32 +169,40 @@ impl Packed {
         check_panels(g.down, down, rows, &format!("Down of {e:?}"));
     }
 
-    fn check_bundles(&self, g: &FfnGeometry, e: &DirectoryEntry, bytes: &[u8]) {
+    fn check_neurons(&self, g: &FfnGeometry, e: &DirectoryEntry, bytes: &[u8]) {
         let layer = e.layer().unwrap_or(0);
-        let (down, down_t) = (
-            TensorId::Layer(layer, LayerTensor::Down),
-            TensorId::Layer(layer, LayerTensor::DownT),
+        let network = &self.bundle.meta.network;
+        let ((matrices, columns), (_, each)) = (
+            network.neuron_matrices(e.content),
+            network.neurons(e.content),
         );
-        assert_eq!(bytes.len(), e.count as usize * g.bundle_stride());
-        for (i, bundle) in bytes.chunks_exact(g.bundle_stride()).enumerate() {
+        let of_layer = |t| TensorId::Layer(layer, t);
+        let down_t = of_layer(LayerTensor::DownT);
+        let n = e.count as usize;
+        assert_eq!(bytes.len(), g.cluster_bytes(n));
+        for i in 0..n {
             let neuron = e.first as usize + i;
-            let gate = self.row(TensorId::Layer(layer, LayerTensor::Gate), neuron);
+            let pair = g.pairs_offset(n) + i * g.pair_stride();
+            let gate = self.row(of_layer(matrices[0]), neuron);
             let up = g.up.map(|block| {
-                let row = self.row(TensorId::Layer(layer, LayerTensor::Up), neuron);
-                (g.up_offset(), row, block, g.has_laned_rows())
+                let row = self.row(of_layer(matrices[1]), neuron);
+                (pair, row, block, g.has_laned_rows())
             });
             let down = if self.source.meta(down_t).is_some() {
                 self.row(down_t, neuron)
             } else {
-                let element = |r| self.part(down, r, (neuron, 1));
+                // Down's columns are counted within an expert, whose rows follow those of the one before.
+                let start = neuron / each * g.d_model;
+                let element = |r| self.part(of_layer(columns), start + r, (neuron % each, 1));
                 (0..g.d_model).flat_map(element).collect()
             };
-            let gate = Some((0, gate, g.gate, g.has_laned_rows()));
-            let down = Some((g.down_offset(), down, g.down, g.has_laned_columns()));
+            let gate = Some((i * g.gate_stride(), gate, g.gate, g.has_laned_rows()));
+            let at = pair + g.down_offset() - g.up_offset();
+            let down = Some((at, down, g.down, g.has_laned_columns()));
             for (at, row, block, is_laned) in [gate, up, down].into_iter().flatten() {
-                let mut stored = bundle[at..at + row.len()].to_vec();
+                let mut stored = bytes[at..at + row.len()].to_vec();
                 if is_laned {
-                    extract_laned(block, &bundle[at..at + row.len()], &mut stored);
+                    extract_laned(block, &bytes[at..at + row.len()], &mut stored);
                 }
                 assert!(stored == row, "neuron {neuron} of {e:?}");
             }
@@ -365,6 +373,43 @@ fn experts_are_in_clusters_of_their_own() {
             let clusters = packed.bundle.clusters.iter();
             let of_layer = clusters.filter(|e| e.content == Content::Experts(layer));
             assert_eq!(of_layer.count(), EXPERTS);
+        }
+    }
+}
+
+#[test]
+fn experts_of_single_neurons_have_their_gates_first() {
+    let tiny = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../tests/golden/tiny");
+    for name in [
+        "smallthinker_bf16_gguf/model.gguf",
+        "turbosparse_mixtral_bf16",
+    ] {
+        let source = source::open(&tiny.join(name)).expect("a sound source");
+        let folder = TempDir::new().expect("a folder");
+        let target = folder.path().join("model.fbay");
+        let options = PackOptions::default();
+        pack(source.as_ref(), &target, &options, &mut |_| {}).expect("packed");
+        let packed = Packed {
+            source,
+            bundle: Bundle::open(&target).expect("a sound bundle"),
+            _folder: folder,
+        };
+        packed.check();
+        let clusters = packed.bundle.clusters.iter().enumerate();
+        let mut experts = clusters.filter(|(_, e)| matches!(e.content, Content::Experts(_)));
+        let first = experts.next().expect("experts");
+        let g = packed.bundle.meta.geometry(first.1.content);
+        let g = g.expect("their storage");
+        assert_eq!(g.layout, FfnLayout::GateFirst, "{name}");
+        // Every neuron has checksums of its own, as read in its two parts.
+        let (mut bytes, n) = (Vec::new(), first.1.count as usize);
+        let read = packed.bundle.read_cluster(first.1, &mut bytes);
+        read.expect("a sound cluster");
+        for i in 0..n {
+            let gate = &bytes[i * g.gate_stride()..][..g.gate_row()];
+            let pair = &bytes[g.pairs_offset(n) + i * g.pair_stride()..][..g.up_down_bytes()];
+            let sums = packed.bundle.neuron_sums(first.0, i);
+            assert_eq!(sums, Some(NeuronSums::of(gate, pair)), "{name}: {i}");
         }
     }
 }

@@ -30,14 +30,15 @@ pub enum Sparsity {
     Threshold,
 }
 
-/// How single neurons are read.
+/// How single neurons are read, and those of experts if they are stored one by one.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Loading {
     /// A neuron's bundle in one read.
     #[default]
     Bundle,
-    /// In two halves, the second only if the gate turns out to be live (PowerInfer-2 section 4.4).
+    /// In two halves, the second only if the gate turns out to be live (PowerInfer-2 section 4.4). Of a cluster of an
+    /// expert, likewise: first all Gates, then Up and Down of neurons that are alive.
     Split,
     /// Gate row, Up row and Down column in one read each: for comparison with bundles.
     Rows,

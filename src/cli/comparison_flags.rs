@@ -10,7 +10,7 @@ pub struct ComparisonFlags {
     /// tokens, LLM in a Flash) or none [default: frequency].
     #[arg(long, value_name = "NAME", help_heading = "Comparison")]
     policy: Option<PolicyKind>,
-    /// How missing neurons are read.
+    /// How missing neurons are read, and clusters of experts that are stored by neuron.
     #[arg(long, value_enum, help_heading = "Comparison")]
     loading: Option<LoadingFlag>,
     /// What overlaps while the FFN is computed.

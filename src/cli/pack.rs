@@ -42,6 +42,10 @@ pub struct Pack {
     /// Sort the FFN's neurons, the most wanted first, by a profile of this model (`forebay profile`).
     #[arg(long, value_name = "FILE")]
     profile: Option<PathBuf>,
+    /// Store the neurons of ReLU models one by one even where the source has quantised them together: Down is quantised
+    /// again, by columns, which changes the model a little. Then only live ones are computed, and read.
+    #[arg(long)]
+    by_neuron: bool,
     /// Give the blocks of the source, a GGUF file, back to the file system while it is packed, and remove it in the end:
     /// for a model that the disk cannot hold twice. If it is interrupted, the same command goes on.
     #[arg(long, conflicts_with_all = ["profile", "importance"])]
@@ -67,7 +71,7 @@ impl Pack {
         let options = PackOptions {
             quant,
             importance: importance.map(Arc::new),
-            ..PackOptions::default()
+            neurons: self.by_neuron,
         };
         let recording = self.trace.as_deref().map(Recording::start).transpose()?;
         let converted = self.convert(&options);

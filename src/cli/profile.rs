@@ -210,9 +210,16 @@ fn experts(profile: &Profile, e: &ExpertProfile) -> String {
     };
     let distinct = e.distinct.iter().map(|(n, d)| format!("{n}: {d:.1}"));
     let weights = e.weights.iter().map(|w| format!("{w:.2}"));
+    let sparse = e.alive.filter(|&alive| alive < 1.0);
+    let alive = sparse.map_or(String::new(), |alive| {
+        format!(
+            "- neurons of an expert that are alive for its token: {}\n",
+            percent(alive)
+        )
+    });
     let mut text = format!(
         "{} tokens, experts, means over layers:\n- shared with the token so many before: {}\n- uses of a layer's so \
-         many most used: {}\n- different ones over so many tokens: {}\n- weights, the best first: {}\n\n| experts in \
+         many most used: {}\n- different ones over so many tokens: {}\n- weights, the best first: {}\n{alive}\n| experts in \
          memory | missed ({}, {} cores) | LRU | at best (Belady) | MB per token |\n|---|---|---|---|---|\n",
         profile.tokens,
         shares(&e.again),

@@ -24,7 +24,8 @@ use super::routing_table;
 #[derive(Debug, Args)]
 pub struct Synth {
     /// Shape: turbosparse-mistral-7b, llama2-7b-relu or tiny-sparse; with experts qwen3-30b-a3b, gpt-oss-20b,
-    /// smallthinker-4b, smallthinker-21b, olmoe-1b-7b, mixtral-8x7b or tiny-experts.
+    /// smallthinker-4b, smallthinker-21b, olmoe-1b-7b, mixtral-8x7b, tiny-experts or
+    /// tiny-sparse-experts.
     #[arg(long, value_name = "NAME")]
     shape: String,
     /// The file to write: .fbay is the sparse model with predictors, packed; .gguf is a plain llama of

@@ -2,6 +2,7 @@
 //! from one pass over a text.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use forebay_models::bundle::{Bundle, FfnGeometry};
 use forebay_models::network::Network;
@@ -45,6 +46,8 @@ struct Watch {
     /// A bit per neuron, `[n_layers][capacity][widest d_ff / 64]`; empty if all neurons are computed.
     wanted: Vec<Mutex<Vec<u64>>>,
     routes: RouteWatch,
+    /// Gates of experts that tokens use, and those of them that are alive.
+    of_experts: [AtomicU64; 2],
 }
 
 impl Watch {
@@ -62,6 +65,7 @@ impl Watch {
                 .map(|_| Mutex::new(vec![0; capacity * words]))
                 .collect(),
             routes: RouteWatch::new(network, capacity, text),
+            of_experts: [AtomicU64::new(0), AtomicU64::new(0)],
         })
     }
 
@@ -93,6 +97,15 @@ impl Observer for Watch {
         for (t, token) in gates.chunks_exact(n).enumerate() {
             let alive = (0..n).filter(|&i| activation.gate(token[i]) != 0.0);
             self.mark(layer, position + t, alive.map(|i| first + i));
+        }
+    }
+
+    fn expert_gates(&self, layer: usize, _: usize, gates: &[f32]) {
+        let activation = self.network.ffn(layer).activation;
+        let counts = |g: &&f32| self.sparsity == Sparsity::Dense || activation.gate(**g) != 0.0;
+        let alive = gates.iter().filter(counts).count();
+        for (sum, n) in self.of_experts.iter().zip([gates.len(), alive]) {
+            sum.fetch_add(n as u64, Ordering::Relaxed);
         }
     }
 
@@ -148,7 +161,12 @@ pub fn profile(
     if has_experts {
         let routes = watch.routes.routes();
         let later = &mut |share| progress(0.9 + 0.1 * share);
-        let experts = of_experts(&bundle, &routes, (plan.threads, policy), later);
+        let mut experts = of_experts(&bundle, &routes, (plan.threads, policy), later);
+        let [all, alive] = watch
+            .of_experts
+            .each_ref()
+            .map(|n| n.load(Ordering::Relaxed));
+        experts.alive = Some(alive as f64 / all.max(1) as f64);
         profile.experts = Some(experts);
     }
     Ok(profile)

@@ -9,7 +9,7 @@ use forebay_plans::plan::{Choices, Other, Reason};
 use forebay_plans::residency::{Loading, STREAM_WINDOW, Sparsity};
 use forebay_plans::size::format_size;
 
-use super::outlook::{Outlook, Seen};
+use super::outlook::{Outlook, Seen, has_gates_first};
 use crate::error::Error;
 use crate::memory::{MemoryRequest, plan};
 
@@ -211,8 +211,11 @@ impl Grid {
         };
         let loadings = match fixed.loading {
             Some(loading) => vec![loading],
-            // Without predictors, Gate rows stay in memory, and there is nothing to split.
-            None if request.sparsity != Sparsity::Predicted => vec![Loading::Bundle],
+            // Without predictors, Gate rows stay in memory, and there is nothing to split but experts.
+            None if request.sparsity == Sparsity::Dense => vec![Loading::Bundle],
+            None if request.sparsity != Sparsity::Predicted && !has_gates_first(outlook.bundle) => {
+                vec![Loading::Bundle]
+            }
             None => vec![Loading::Bundle, Loading::Split],
         };
         let mut batches = vec![usual.max_batch];

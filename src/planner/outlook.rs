@@ -4,9 +4,10 @@
 //! lays the memory out for one choice exactly as a run would, and returns a [`Seen`]: the choice with its speeds. This
 //! is done for hundreds of choices per plan, so whatever they have in common is computed once.
 
-use forebay_models::bundle::{ALIGN, Bundle, FfnGeometry};
+use forebay_models::bundle::{ALIGN, Bundle, FfnGeometry, FfnLayout};
 use forebay_plans::cost::{
-    Activation, DecodeTime, ExpertCurves, MissCurve, MissSample, Rates, Streamed, TokenWork,
+    Activation, DecodeTime, ExpertCurves, MissCurve, MissSample, PartReads, Rates, Reads, Streamed,
+    TokenWork,
 };
 use forebay_plans::machine::{DiskProfile, KernelCase, MachineProfile};
 use forebay_plans::plan::{Choices, Expected};
@@ -49,6 +50,8 @@ pub(crate) struct Outlook<'a> {
     experts: Option<ExpertCurves>,
     /// Neurons of all layers.
     neurons: f64,
+    /// Part of the neurons of a token's experts whose Up and Down are computed, and read if they can be read alone.
+    alive: f64,
 }
 
 /// P_miss(m) in reads and bytes, by how single neurons are read.
@@ -83,7 +86,7 @@ impl<'a> Outlook<'a> {
         request: MemoryRequest,
     ) -> Self {
         let network = &bundle.meta.network;
-        let active = activation(request.sparsity, profile);
+        let active = activation(bundle, request.sparsity, profile);
         let positions = USUAL_POSITIONS.min(network.context_length);
         // A state is read and written, a snapshot is neither, and they are equally large.
         let past = kv_bytes_read(bundle, &request, positions) + state_bytes(bundle, &request);
@@ -99,6 +102,7 @@ impl<'a> Outlook<'a> {
                 .and_then(|p| p.experts.as_ref())
                 .map(ExpertProfile::curves),
             neurons,
+            alive: active.alive,
         }
     }
 
@@ -176,7 +180,17 @@ impl<'a> Outlook<'a> {
             io: rates.neurons(neuron_reads, bytes),
             ..rates.compute(work)
         };
-        let of_experts = rates.experts(expert_reads, expert_bytes, work.layers);
+        let mut read = Reads {
+            reads: expert_reads,
+            bytes: expert_bytes,
+        };
+        let mut of_experts = rates.experts(read.reads, read.bytes, work.layers);
+        if let (Loading::Split, Some(g)) = (choices.loading, &streamed.gates_first) {
+            let parts = PartReads::of(g, self.alive, missed_experts);
+            let parts = parts.times(streamed.expert_clusters);
+            read = parts.sum();
+            of_experts = rates.experts_in_parts(&parts, work.layers);
+        }
         let mut more = 1.0;
         if choices.guessed_experts > 0 && plan.expert_cache.cells > 0 {
             time.predictor += rates.weights(&work.guesses);
@@ -195,8 +209,8 @@ impl<'a> Outlook<'a> {
                 prefill_tokens_per_second: 1.0 / prompt_seconds.max(1e-9),
                 bound_by: time.bound_by().into(),
                 decode_seconds: time,
-                reads_per_token: streamed.clusters + neuron_reads + expert_reads * more,
-                bytes_per_token: streamed.bytes + bytes + expert_bytes * more,
+                reads_per_token: streamed.clusters + neuron_reads + read.reads * more,
+                bytes_per_token: streamed.bytes + bytes + read.bytes * more,
                 memory_items: items.map(|i| (i.name.to_string(), i.bytes)).collect(),
             },
             choices,
@@ -248,13 +262,23 @@ fn geometry(bundle: &Bundle) -> &FfnGeometry {
     first.expect("every layer has an FFN")
 }
 
-/// Which part of the FFN a token computes.
-fn activation(sparsity: Sparsity, profile: Option<&Profile>) -> Activation {
+/// Which part of the FFN a token computes; of its experts, if they are what is stored neuron by neuron.
+fn activation(bundle: &Bundle, sparsity: Sparsity, profile: Option<&Profile>) -> Activation {
+    if has_gates_first(bundle) {
+        let experts = profile.and_then(|p| p.experts.as_ref());
+        return Activation::of(sparsity, experts.and_then(|e| e.alive));
+    }
     let mean = |p: &Profile| {
         let layers = p.wanted.len().max(1) as f64;
         (p.wanted.iter().sum::<f64>() / layers).min(1.0)
     };
     Activation::of(sparsity, profile.map(mean))
+}
+
+/// Whether the Gates of some experts can be read before the rest.
+pub(super) fn has_gates_first(bundle: &Bundle) -> bool {
+    let mut experts = bundle.meta.experts.iter().flatten();
+    experts.any(|g| g.layout == FfnLayout::GateFirst)
 }
 
 impl Misses {

@@ -1,6 +1,7 @@
 //! Any machine and any model: a plan that keeps the budget, or the item that does not fit.
 
 mod grid;
+mod inside_experts;
 mod shapes;
 
 use std::collections::BTreeMap;

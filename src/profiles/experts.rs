@@ -23,6 +23,10 @@ pub struct ExpertProfile {
     pub distinct: BTreeMap<usize, f64>,
     /// Mean weights of a token's experts, the best first, as parts of their sum.
     pub weights: Vec<f64>,
+    /// Part of the neurons of a token's experts whose Gate is alive; 1 if all are computed. Profiles by earlier versions do
+    /// not say.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub alive: Option<f64>,
     /// Cores over which the simulated caches are divided.
     pub threads: usize,
     /// Misses by cache size, ascending.
@@ -40,6 +44,7 @@ impl ExpertProfile {
         };
         let mut shares = self.again.values().chain(&self.again_by_layer);
         shares.all(|v| share(*v))
+            && self.alive.is_none_or(share)
             && self.top_share.values().chain(&self.weights).all(amount)
             && self.distinct.values().all(amount)
             && self.misses.iter().all(point)

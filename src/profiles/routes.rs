@@ -121,6 +121,7 @@ impl Routes {
                 .map(|n| (n, self.mean(|layer| self.distinct(layer, n))))
                 .collect(),
             weights: self.weights(),
+            alive: None,
             threads,
             misses: Vec::new(),
         }

@@ -152,14 +152,14 @@ impl ModelWork {
         }
         let (gate, up_down) = match g.layout {
             FfnLayout::Cluster => (g.gate_bytes(n), g.up_bytes(n) + g.down_bytes(n)),
-            FfnLayout::Neuron => (n * g.gate_row(), n * (g.up_row() + g.down_column())),
+            _ => (n * g.gate_row(), n * (g.up_row() + g.down_column())),
         };
         self.gate.bytes += gate as f64;
         self.up_down.bytes += up_down as f64;
         // A neuron's Down column is added to the result in f32.
         let down = match g.layout {
             FfnLayout::Cluster => g.down,
-            FfnLayout::Neuron => BlockType::F32,
+            _ => BlockType::F32,
         };
         self.up_down.add(Cost::matrix(down, d, n));
     }

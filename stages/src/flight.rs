@@ -18,6 +18,8 @@ pub struct Flight {
     pub live: LiveMask,
     /// Whether GC is done with it.
     pub gated: bool,
+    /// Of a cluster of an expert whose Gates came first: how many live neurons' Up and Down had to be read, if any had.
+    pub read_later: Option<usize>,
     /// Buffer of a streamed cluster.
     pub buffer: Option<Slot>,
     /// Ties the consumer to the read in the trace; 0 for clusters in memory.
@@ -58,6 +60,7 @@ impl Flight {
             count: 0,
             live: LiveMask::NONE,
             gated: false,
+            read_later: None,
             buffer: None,
             flow: 0,
             gates: vec![0.0; max_tokens * max_neurons],
@@ -83,6 +86,7 @@ impl Flight {
     pub fn begin(&mut self, item: Item, number: usize, count: usize) {
         (self.item, self.number, self.count) = (item, number, count);
         (self.live, self.gated, self.flow) = (LiveMask::first(count), false, 0);
+        self.read_later = None;
         (self.early.gated, self.early.upped) = (LiveMask::NONE, LiveMask::NONE);
     }
 

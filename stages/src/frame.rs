@@ -44,6 +44,9 @@ pub trait Observer: Send + Sync + std::fmt::Debug {
     /// skips the neuron. Called for every cluster whose Gate is computed, by the core that owns it, except those of
     /// experts.
     fn gates(&self, _layer: usize, _position: usize, _neurons: (usize, usize), _gates: &[f32]) {}
+
+    /// The same of `n` neurons of an expert for the tokens that use it, `[n_tokens, n]`.
+    fn expert_gates(&self, _layer: usize, _n: usize, _gates: &[f32]) {}
 }
 
 /// The current phase, as its stages see it. Only the weights change within it.

@@ -7,7 +7,9 @@ use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
 
-use forebay::{DriverChoice, Engine, Error, Prompt, Request, Sparsity, StreamItem, packed};
+use forebay::{
+    DriverChoice, Engine, Error, Loading, Prompt, Request, Sparsity, StreamItem, packed,
+};
 use forebay_models::bundle::{Bundle, DirectoryEntry, PackOptions};
 use forebay_plans::residency::{Pipeline, Residency, ResidencyRequest, STREAM_WINDOW, decide};
 
@@ -92,6 +94,11 @@ impl Patient {
 
     /// A model of these bytes.
     pub fn of(packed: Cow<'static, [u8]>, mode: Mode) -> Self {
+        Self::loading(packed, mode, Loading::Bundle)
+    }
+
+    /// The same, with another way of reading neurons.
+    pub fn loading(packed: Cow<'static, [u8]>, mode: Mode, loading: Loading) -> Self {
         let scratch = Scratch::new();
         let path = scratch.write("patient.fbay", &packed);
         let bundle = Bundle::open(&path).expect("a sound file");
@@ -111,6 +118,7 @@ impl Patient {
             .weight_memory(mode.weight_memory)
             .sparsity(mode.sparsity)
             .driver(mode.driver)
+            .loading(loading)
             .context(128)
             .build()
             .expect("an engine");

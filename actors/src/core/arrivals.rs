@@ -113,17 +113,18 @@ impl Core {
         while let Some(read) = experts.next_read() {
             let entry = shared.entry(self.program.cached_clusters[read.key]);
             let tag = ReadTag::Expert { cell: read.cell };
-            let (offset, len) = (entry.offset, entry.padded_len());
+            let (start, len) = (read.range.start, read.range.len());
+            let (offset, slot) = (entry.offset + start as u64, (read.slot, start));
             let flow = match read.guessed {
-                true => self.io.prefetch(tag, offset, len, read.slot),
-                false => self.io.urgent(tag, offset, len, read.slot),
+                true => self.io.prefetch(tag, offset, len, slot),
+                false => self.io.urgent(tag, offset, len, slot),
             };
             experts.started(read.cell, flow);
         }
         let (store, stages) = (&mut self.weights.neurons, &mut self.stages);
         while let Some(read) = store.next_read() {
             let tag = ReadTag::Neurons { id: read.id };
-            let flow = self.io.urgent(tag, read.offset, read.len, read.slot);
+            let flow = self.io.urgent(tag, read.offset, read.len, (read.slot, 0));
             stages.gio.waiting.reads(read.flight, flow);
             stages.udio.waiting.reads(read.flight, flow);
         }
@@ -139,8 +140,8 @@ impl Core {
 
     /// What the core waits for when it waits for reads.
     pub(super) fn waits_for(&self) -> Reason {
-        let waiting = (&self.stages.gio.waiting, &self.stages.udio.waiting);
-        match waiting.1.is_empty() {
+        let udio = &self.stages.udio;
+        match udio.waiting.is_empty() && udio.experts.is_empty() {
             true => Reason::IoGate,
             false => Reason::IoUpDown,
         }
@@ -186,7 +187,7 @@ fn read_clusters(shared: &Shared, reader: &mut Reader, borrowed: bool, io: &mut 
             true => ReadTag::Preload { ordinal },
             false => ReadTag::Stream { ordinal },
         };
-        let flow = io.prefetch(tag, entry.offset, entry.padded_len(), read.slot);
+        let flow = io.prefetch(tag, entry.offset, entry.padded_len(), (read.slot, 0));
         reader.started(ordinal, flow);
     }
 }

@@ -2,7 +2,9 @@
 
 use std::sync::Arc;
 
-use forebay_models::bundle::{Bundle, DirectoryEntry, FfnGeometry, MAX_BUNDLES, MAX_NEURONS};
+use forebay_models::bundle::{
+    Bundle, DirectoryEntry, FfnGeometry, FfnLayout, MAX_BUNDLES, MAX_NEURONS,
+};
 use forebay_models::network::{Content, Network};
 use forebay_plans::preload::PreloadWindow;
 use forebay_plans::program::{Item, Program};
@@ -114,7 +116,10 @@ pub(crate) fn build_core(shared: &Arc<Shared>, parts: CoreParts) -> Core {
         Reader::new(program.stream.clone(), memory.stream, waiting),
         preload,
     ];
-    let experts = ExpertStore::new(memory.experts, shared.neurons.policy, flights);
+    let mut experts = ExpertStore::new(memory.experts, shared.neurons.policy, flights);
+    let mut geometries = bundle.meta.experts.iter().flatten();
+    experts.gates_first =
+        shared.neurons.reads_gates_first() && geometries.any(|g| g.layout == FfnLayout::GateFirst);
     let mut stages = stages(shared, &program, (rows, shared_experts), readers);
     reserve(device.as_deref(), &mut stages);
     let core = (rank, shared.threads);

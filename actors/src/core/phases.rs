@@ -6,6 +6,7 @@ use forebay_models::tensor::{LayerTensor, TensorId};
 use forebay_plans::program::{Board, Item, Part, Prepare, Work};
 use forebay_stages::attention::{Places, QkWeights};
 use forebay_stages::contract::{Outbox, Slice, Turn};
+use forebay_stages::expert_store::Request;
 use forebay_stages::frame::Frame;
 use forebay_stages::recurrent::RecurrentWeights;
 use forebay_traces::record::{Counter, Reason, Stage};
@@ -174,28 +175,35 @@ impl Core {
         let wanted = phase.neurons().iter().filter(wanted);
         if wanted.clone().count() <= self.stages.pred.flights() {
             let is_minor = |e: u16| share > 0.0 && routes.is_minor(e, share);
-            let keys = wanted
-                .filter_map(|item| Some((item.source.key()?, item.expert.is_some_and(is_minor))));
-            self.weights.experts.want_ahead(keys);
+            let whole = self.prompts.is_active() || !self.weights.experts.gates_first;
+            let bundle = &self.shared.bundle;
+            let requests = wanted.filter_map(|item| {
+                let request = Request::of(bundle, phase.layer, item, whole)?;
+                Some((request, item.expert.is_some_and(is_minor)))
+            });
+            self.weights.experts.want_ahead(requests);
         }
     }
 
     /// Names clusters of experts that the next layer's tokens may use.
     fn guess_experts(&mut self, number: usize) {
         let program = self.prompts.program().unwrap_or(&self.program);
-        let next = program.routed_after(number, program.phases[number].layer + 1);
+        let layer = program.phases[number].layer + 1;
+        let next = program.routed_after(number, layer);
         let items = next.map_or(&[][..], |phase| phase.neurons());
+        let whole = !self.weights.experts.gates_first;
+        let bundle = &self.shared.bundle;
         let guessed = self.residual.routes.guessed().iter();
-        let keys = guessed
+        let requests = guessed
             .take(self.shared.neurons.guesses)
             .flat_map(|&(expert, _)| {
                 let expert = Some(expert as u16);
                 let first = items.partition_point(|item| item.expert < expert);
                 let own = items[first..].iter();
                 let own = own.take_while(move |item| item.expert == expert);
-                own.filter_map(|item| item.source.key())
+                own.filter_map(|item| Request::of(bundle, layer, item, whole))
             });
-        self.weights.experts.guess(keys);
+        self.weights.experts.guess(requests);
     }
 
     /// Does a little work of phase `number`, or ends it.

@@ -3,7 +3,7 @@
 
 use std::ops::Range;
 
-use forebay_models::bundle::{Bundle, FfnLayout};
+use forebay_models::bundle::Bundle;
 use forebay_models::network::{Content, Network, NormKind};
 use forebay_models::tensor::TensorId;
 use forebay_plans::program::{Board, GatedInputs, Join, NormAt, Phase, Prepare, Work};
@@ -421,7 +421,7 @@ fn form(around: &Surroundings<'_>) -> Form {
     // Where a layer has both, they are stored alike.
     match meta.ffns[layer].as_ref().or(meta.experts[layer].as_ref()) {
         Some(g) if g.has_laned_rows() => Form::Lanes,
-        Some(g) if g.layout == FfnLayout::Neuron => Form::Rows,
+        Some(g) if g.layout.is_by_neuron() => Form::Rows,
         _ => Form::Panels,
     }
 }

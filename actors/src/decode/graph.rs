@@ -8,8 +8,8 @@
 //!                    Early ◀─────────────▶ Early      Gate and Up of neurons in memory, while others are read
 //! ```
 //!
-//! Clusters of experts go to GIO whether they are in the cache or not. GIO and UDIO request what is missing from the
-//! single I/O actor; nothing else leaves the core.
+//! Clusters of experts go to GIO whether they are in the cache or not, and by UDIO if Up or Down of a live neuron is
+//! missing in theirs. GIO and UDIO request what is missing from the single I/O actor; nothing else leaves the core.
 
 use forebay_stages::contract::{Outbox, Port, StageActor};
 use forebay_stages::frame::Frame;
@@ -37,7 +37,7 @@ const DOWNSTREAM_FIRST: [Station; 6] = [
     Station::Gio,
     Station::Pred,
 ];
-/// If single neurons are read, the stages that request them come first: all of a layer's reads are in flight while its
+/// If single neurons are read, or experts in parts, the stages that request them come first: all of a layer's reads are in flight while its
 /// clusters are computed.
 const REQUESTS_FIRST: [Station; 6] = [
     Station::Udio,
@@ -133,7 +133,10 @@ pub(crate) fn work(
 ) -> bool {
     let order = match by_neuron {
         true => REQUESTS_FIRST,
-        false if frame.phase.is_routed() => EXPERTS,
+        false if frame.phase.is_routed() => match frame.weights.experts.gates_first {
+            true => REQUESTS_FIRST,
+            false => EXPERTS,
+        },
         false => DOWNSTREAM_FIRST,
     };
     for station in order {

@@ -54,10 +54,10 @@ fn a_read_without_a_place_comes_back_as_failed_with_its_buffer() {
     let (mut link, _rows, lanes, bell) = lanes(1, 1);
     let tag = |ordinal| ReadTag::Stream { ordinal };
     let seen = bell.epoch();
-    link.prefetch(tag(0), 0, PAGE, slot(10));
-    link.prefetch(tag(1), 0, PAGE, slot(11));
+    link.prefetch(tag(0), 0, PAGE, (slot(10), 0));
+    link.prefetch(tag(1), 0, PAGE, (slot(11), 0));
     assert_eq!(bell.epoch(), seen, "room for the sum of all clients");
-    link.prefetch(tag(2), 4096, PAGE, slot(12));
+    link.prefetch(tag(2), 4096, PAGE, (slot(12), 0));
     assert_ne!(
         bell.epoch(),
         seen,
@@ -82,7 +82,7 @@ fn a_completion_without_a_place_is_the_io_actors_own_fault() {
     let (mut link, _rows, lanes, _bell) = lanes(1, 1);
     let (mut requests, mut completions) = lanes.split();
     for ordinal in 0..2 {
-        link.urgent(ReadTag::Stream { ordinal }, 0, PAGE, slot(0));
+        link.urgent(ReadTag::Stream { ordinal }, 0, PAGE, (slot(0), 0));
     }
     let mut next = || done(requests.next_urgent().expect("sent"));
     completions
@@ -99,7 +99,7 @@ fn a_completion_without_a_place_is_the_io_actors_own_fault() {
 fn clients_and_io_actor_may_end_in_any_order() {
     let (mut link, mut rows, lanes, _bell) = lanes(1, 1);
     let (mut requests, mut completions) = lanes.split();
-    link.urgent(ReadTag::Neurons { id: 0 }, 0, PAGE, slot(0));
+    link.urgent(ReadTag::Neurons { id: 0 }, 0, PAGE, (slot(0), 0));
     drop(link);
     let read = done(requests.next_urgent().expect("sent"));
     completions

@@ -41,6 +41,12 @@ impl NeuronOptions {
             guesses: self.guesses > 0,
         }
     }
+
+    /// Whether tokens that are generated read an expert's Gates first, if they are stored first. Where matrices or reads are waited for, clusters
+    /// are read whole, as without experts.
+    pub fn reads_gates_first(&self) -> bool {
+        self.loading == Loading::Split && self.pipeline == Pipeline::Cluster
+    }
 }
 
 /// Shared by all cores.

@@ -58,7 +58,7 @@ pub const RECURRENT: Recipe = Recipe {
     ..PLAIN
 };
 
-pub const RECIPES: [Recipe; 17] = [
+pub const RECIPES: [Recipe; 18] = [
     PLAIN,
     Recipe {
         name: "f16 neurons with predictors, dReLU",
@@ -173,6 +173,14 @@ pub const RECIPES: [Recipe; 17] = [
         ..PLAIN
     },
     Recipe {
+        name: "f16 experts with few live neurons far apart, FATReLU",
+        d_model: 256,
+        activation: Activation::FatRelu { threshold: 1.6 },
+        block: BlockType::F16,
+        change: route_to_few_neurons,
+        ..PLAIN
+    },
+    Recipe {
         name: "Q4_0 experts in groups, SiLU, with all biases",
         d_model: 64,
         d_ff: 64,
@@ -253,6 +261,12 @@ fn route_before_the_layer(network: &mut Network) {
             ..ROUTER
         };
         experts(layer, (6, 2), router);
+    }
+}
+
+fn route_to_few_neurons(network: &mut Network) {
+    for layer in &mut network.layers {
+        experts(layer, (4, 2), ROUTER);
     }
 }
 

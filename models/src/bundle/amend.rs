@@ -189,8 +189,8 @@ impl Bundle {
             self.read_cluster(e, &mut bytes)?;
             for i in 0..e.count as usize {
                 match g.layout {
-                    FfnLayout::Neuron => {
-                        let gate = &bytes[i * g.bundle_stride()..][..g.gate_row()];
+                    FfnLayout::Neuron | FfnLayout::GateFirst => {
+                        let gate = &bytes[i * g.gate_stride()..][..g.gate_row()];
                         match g.has_laned_rows() {
                             true => lanes::extract_row(g.gate, gate, &mut row),
                             false => row.copy_from_slice(gate),

@@ -34,25 +34,7 @@ pub(super) fn check_meta(path: &Path, meta: &BundleMeta) -> Result<()> {
             );
         }
     }
-    let of_layers =
-        |all: &[Option<FfnGeometry>]| all.iter().copied().enumerate().collect::<Vec<_>>();
-    let all = [of_layers(&meta.ffns), of_layers(&meta.experts)].concat();
-    for (l, g) in all.into_iter().filter_map(|(l, g)| Some((l, g?))) {
-        let field = format!("FFN of layer {l}");
-        if g.d_model != network.d_model {
-            return wrong(field, "its width is not the model's");
-        }
-        if g.up.is_some() != network.ffn(l).gated {
-            return wrong(field, "its matrices are not the network's");
-        }
-        let most = match g.layout {
-            FfnLayout::Neuron => MAX_BUNDLES,
-            FfnLayout::Cluster => MAX_NEURONS,
-        };
-        if g.neurons == 0 || g.neurons > most {
-            return wrong(field, "its clusters have an impossible number of neurons");
-        }
-    }
+    check_storage(path, meta)?;
     if let Some(predictors) = &meta.predictors {
         let sane = |rank: usize| (1..=MAX_DIMENSION as usize).contains(&rank);
         if predictors.len() != network.n_layers()
@@ -82,6 +64,42 @@ pub(super) fn check_meta(path: &Path, meta: &BundleMeta) -> Result<()> {
         }
     }
     check_matrices(path, meta)
+}
+
+/// Neurons are stored in ways that are possible for them.
+fn check_storage(path: &Path, meta: &BundleMeta) -> Result<()> {
+    let network = &meta.network;
+    let wrong = |field: String, problem: &str| Err(ModelError::damaged(path, field, problem));
+    let of_layers =
+        |all: &[Option<FfnGeometry>]| all.iter().copied().enumerate().collect::<Vec<_>>();
+    let all = [
+        (of_layers(&meta.ffns), FfnLayout::GateFirst),
+        (of_layers(&meta.experts), FfnLayout::Neuron),
+    ];
+    let all = all.into_iter().flat_map(|(all, of_others)| {
+        let stored = all.into_iter().filter_map(|(l, g)| Some((l, g?)));
+        stored.map(move |(l, g)| (l, g, of_others))
+    });
+    for (l, g, of_others) in all {
+        let field = format!("FFN of layer {l}");
+        if g.layout == of_others {
+            return wrong(field, "its layout is not one for these neurons");
+        }
+        if g.d_model != network.d_model {
+            return wrong(field, "its width is not the model's");
+        }
+        if g.up.is_some() != network.ffn(l).gated {
+            return wrong(field, "its matrices are not the network's");
+        }
+        let most = match g.layout {
+            FfnLayout::Neuron | FfnLayout::GateFirst => MAX_BUNDLES,
+            FfnLayout::Cluster => MAX_NEURONS,
+        };
+        if g.neurons == 0 || g.neurons > most {
+            return wrong(field, "its clusters have an impossible number of neurons");
+        }
+    }
+    Ok(())
 }
 
 /// The matrices are those of the network, in its order.

@@ -48,6 +48,16 @@ pub enum FfnLayout {
     /// One bundle per neuron: Gate row, Up row (if the FFN is gated) and (transposed) Down column of neuron i together
     /// (PowerInfer-2 section 4.4, LLM in a Flash section 3.2), each laned ([`crate::lanes`]) if its format can be.
     Neuron,
+    /// For experts: the same rows with all Gates first, from where one read brings them, and then a pair per neuron, its
+    /// Up row and Down column. Which pairs are needed is known when the Gates have been computed.
+    GateFirst,
+}
+
+impl FfnLayout {
+    /// Whether single neurons can be computed and read.
+    pub fn is_by_neuron(self) -> bool {
+        self != Self::Cluster
+    }
 }
 
 /// Everything needed to find a neuron's data inside a cluster of one layer.
@@ -108,7 +118,7 @@ impl FfnGeometry {
     ) -> Self {
         let granule = match layout {
             FfnLayout::Cluster => down.block_len().max(32).min(d_ff),
-            FfnLayout::Neuron => 32.min(d_ff),
+            _ => 32.min(d_ff),
         };
         let mut g = Self {
             layout,
@@ -124,7 +134,7 @@ impl FfnGeometry {
             (granules * bytes / CLUSTERS_PER_EXPERT).clamp(LEAST_OF_EXPERT, MOST_OF_EXPERT);
         let most = match layout {
             FfnLayout::Cluster => MAX_NEURONS,
-            FfnLayout::Neuron => MAX_BUNDLES,
+            _ => MAX_BUNDLES,
         };
         let per = wanted
             .div_ceil(bytes)
@@ -135,16 +145,16 @@ impl FfnGeometry {
         g
     }
 
-    /// Neuron layout: whether Gate and Up rows are laned ([`crate::lanes`]). Both or none are, since both are
+    /// By neuron: whether Gate and Up rows are laned ([`crate::lanes`]). Both or none are, since both are
     /// multiplied by the same activations.
     pub fn has_laned_rows(&self) -> bool {
         let laned = |block| lanes::words(block).is_some();
-        self.layout == FfnLayout::Neuron && laned(self.gate) && self.up.is_none_or(laned)
+        self.layout.is_by_neuron() && laned(self.gate) && self.up.is_none_or(laned)
     }
 
-    /// Neuron layout: whether Down's columns are laned.
+    /// By neuron: whether Down's columns are laned.
     pub fn has_laned_columns(&self) -> bool {
-        self.layout == FfnLayout::Neuron && lanes::words(self.down).is_some()
+        self.layout.is_by_neuron() && lanes::words(self.down).is_some()
     }
 
     /// Bytes of a Gate row.
@@ -157,7 +167,7 @@ impl FfnGeometry {
         self.up.map_or(0, |up| row(up, self.d_model))
     }
 
-    /// Neuron layout: bytes of one neuron's Down column.
+    /// By neuron: bytes of one neuron's Down column.
     pub fn down_column(&self) -> usize {
         row(self.down, self.d_model)
     }
@@ -199,7 +209,7 @@ impl FfnGeometry {
         }
     }
 
-    /// Neuron layout: bytes of the part that is read on demand, Up and Down.
+    /// By neuron: bytes of the part that is read on demand, Up and Down.
     pub fn up_down_bytes(&self) -> usize {
         self.down_offset() - self.up_offset() + self.down_column()
     }
@@ -215,7 +225,36 @@ impl FfnGeometry {
             FfnLayout::Cluster => {
                 (self.up_bytes(self.neurons) + self.down_bytes(self.neurons)) / self.neurons
             }
-            FfnLayout::Neuron => self.up_row() + self.down_column(),
+            FfnLayout::Neuron | FfnLayout::GateFirst => self.up_row() + self.down_column(),
+        }
+    }
+
+    /// By neuron: bytes from one Gate row to the next.
+    pub fn gate_stride(&self) -> usize {
+        match self.layout {
+            FfnLayout::GateFirst => self.up_offset(),
+            _ => self.bundle_stride(),
+        }
+    }
+
+    /// Layout `GateFirst`: bytes of the Gates of `n` neurons, up to the first pair.
+    pub fn gates_bytes(&self, n: usize) -> usize {
+        (n * self.gate_stride()).next_multiple_of(ALIGN)
+    }
+
+    /// By neuron: where the Up of the first of a cluster's `n` neurons is, or its Down if there is no Up.
+    pub fn pairs_offset(&self, n: usize) -> usize {
+        match self.layout {
+            FfnLayout::GateFirst => self.gates_bytes(n),
+            _ => self.up_offset(),
+        }
+    }
+
+    /// By neuron: bytes from one neuron's Up to the next one's.
+    pub fn pair_stride(&self) -> usize {
+        match self.layout {
+            FfnLayout::GateFirst => self.up_down_bytes().next_multiple_of(ROW_ALIGN),
+            _ => self.bundle_stride(),
         }
     }
 
@@ -224,6 +263,7 @@ impl FfnGeometry {
         match self.layout {
             FfnLayout::Cluster => self.gate_bytes(n) + self.up_bytes(n) + self.down_bytes(n),
             FfnLayout::Neuron => n * self.bundle_stride(),
+            FfnLayout::GateFirst => self.gates_bytes(n) + n * self.pair_stride(),
         }
     }
 }
@@ -278,6 +318,25 @@ mod tests {
         let g = FfnGeometry::choose(FfnLayout::Neuron, q4, 4096, 14336);
         assert_eq!(g.bundle_stride(), 8 << 10);
         assert_eq!((g.neurons, g.cluster_bytes(64)), (256, 512 << 10));
+    }
+
+    #[test]
+    fn experts_of_single_neurons_have_their_gates_first() {
+        // TurboSparse-Mixtral: nothing is padded, and the Gates end on a page.
+        let q4 = gated(BlockType::Q4_0);
+        let g = FfnGeometry::choose_for_experts(FfnLayout::GateFirst, q4, 4096, 14336);
+        assert_eq!(
+            (g.gate_stride(), g.pair_stride(), g.neurons),
+            (2304, 4608, 160)
+        );
+        assert_eq!(g.gates_bytes(160), 160 * 2304);
+        assert_eq!(g.cluster_bytes(160), 160 * 6912);
+        // SmallThinker-21B, with columns of Q8_0: Gate rows begin on cache lines.
+        let q8 = (BlockType::Q4_0, Some(BlockType::Q4_0), BlockType::Q8_0);
+        let g = FfnGeometry::choose_for_experts(FfnLayout::GateFirst, q8, 2560, 768);
+        assert_eq!((g.gate_row(), g.gate_stride()), (1440, 1472));
+        assert_eq!(g.pair_stride(), 1472 + 2752);
+        assert_eq!(g.pairs_offset(10), 16 << 10);
     }
 
     #[test]

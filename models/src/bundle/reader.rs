@@ -222,7 +222,7 @@ impl Bundle {
     }
 
     /// Checksums of neuron `neuron` (counted within the cluster) of the FFN cluster at directory index
-    /// `cluster`; `None` outside the neuron layout.
+    /// `cluster`; `None` if its neurons are not stored one by one.
     pub fn neuron_sums(&self, cluster: usize, neuron: usize) -> Option<NeuronSums> {
         let start = *self.sum_start.get(cluster)?;
         (start != usize::MAX).then(|| self.neuron_sums.get(start + neuron).copied())?
@@ -247,7 +247,7 @@ impl Bundle {
                     let geometry = meta.geometry(content).ok_or("its storage is not known");
                     let walked = geometry.and_then(|g| cursor.neurons(content, g, &meta.network));
                     walked.map_err(|p| damaged(format!("FFN of layer {l}"), p))?;
-                    geometry.is_ok_and(|g| g.layout == FfnLayout::Neuron)
+                    geometry.is_ok_and(|g| g.layout.is_by_neuron())
                 }
                 Content::Rows(_) | Content::Table(_) => {
                     // The metadata have been checked to have one for each of these contents, in this order.
@@ -390,7 +390,7 @@ fn sums_bytes(meta: &BundleMeta) -> u64 {
     let contents = meta.network.contents(false).into_iter();
     let by_neuron = contents.filter(|&content| {
         let geometry = meta.geometry(content);
-        geometry.is_some_and(|g| g.layout == FfnLayout::Neuron)
+        geometry.is_some_and(|g| g.layout.is_by_neuron())
     });
     by_neuron
         .map(|content| meta.network.neurons(content).0 as u64 * 8)

@@ -57,7 +57,7 @@ const PLAIN: Shape = Shape {
 
 impl Shape {
     /// Every shape.
-    pub const ALL: [Self; 10] = [
+    pub const ALL: [Self; 11] = [
         // PowerInfer/TurboSparse-Mistral-Instruct's config.json.
         Self {
             name: "turbosparse-mistral-7b",
@@ -190,6 +190,22 @@ impl Shape {
             context_length: 32_768,
             rank: 256,
             routing: Routing::MIXTRAL,
+            change: Some(experts::mixtral_8x7b),
+            ..PLAIN
+        },
+        // The same with fewer and smaller ones, but clusters as large, of which a token wants little.
+        Self {
+            name: "tiny-sparse-experts",
+            activation: Activation::DoubleRelu,
+            n_layers: 2,
+            d_model: 512,
+            n_heads: 4,
+            n_kv_heads: 2,
+            head_dim: 64,
+            d_ff: 512,
+            vocab_size: 512,
+            context_length: 2048,
+            density: 0.04,
             change: Some(experts::mixtral_8x7b),
             ..PLAIN
         },

@@ -17,10 +17,12 @@
 //! only clusters are streamed, they are known in advance and do overlap.
 
 mod experts;
+mod gates_first;
 mod reads;
 mod work;
 
 pub use experts::ExpertCurves;
+pub use gates_first::{PartReads, Reads};
 pub use reads::{MissCurve, MissSample};
 pub use work::{Activation, Streamed, TokenWork, Weights};
 
@@ -61,6 +63,9 @@ const ALONE_READ_COST: f64 = 1.25;
 const GUESSED_IN_TIME: f64 = 0.3;
 /// Factor of the bytes that are read then: some guesses are wrong. Measured likewise: 1.16 and 1.13.
 const GUESSED_BYTES: f64 = 1.15;
+
+/// Time of a layer in which the last pairs of experts are read one after the other, seconds.
+const PARTS_SECONDS: f64 = 300e-6;
 
 /// Bytes per second that a core checks of what it has read: XXH3 of memory that no cache of the CPU holds.
 const CHECKED_PER_SECOND: f64 = 8e9;
@@ -186,6 +191,23 @@ impl Rates<'_> {
         let together = (clusters / layers.max(1) as f64).ceil() as usize;
         let check = bytes / CHECKED_PER_SECOND / self.threads.max(1) as f64;
         clusters * self.disk.seconds_per_read(bytes / clusters, together) + check
+    }
+
+    /// The same if the Gates of clusters are read first, then pairs of neurons. Reads of a layer overlap, but for the
+    /// last ones: a cluster's pairs are asked for when its Gates are known, one range after the other.
+    pub fn experts_in_parts(&self, parts: &PartReads, layers: usize) -> f64 {
+        let PartReads { gates, pairs } = parts;
+        if gates.reads + pairs.reads <= 0.0 {
+            return 0.0;
+        }
+        let layers = layers.max(1) as f64;
+        let together = ((gates.reads + pairs.reads) / layers).ceil() as usize;
+        let time = |of: &Reads| match of.reads > 0.0 {
+            true => of.reads * self.disk.seconds_per_read(of.bytes / of.reads, together),
+            false => 0.0,
+        };
+        let check = (gates.bytes + pairs.bytes) / CHECKED_PER_SECOND / self.threads.max(1) as f64;
+        time(gates) + time(pairs) + check + layers * PARTS_SECONDS
     }
 
     /// What guessing the next layer's experts changes: the time by which `reads` seconds of reading experts get shorter

@@ -241,6 +241,8 @@ pub struct Streamed {
     pub all_expert_clusters: f64,
     /// Bytes of these.
     pub all_expert_bytes: f64,
+    /// How they are stored, if their Gates can be read first.
+    pub gates_first: Option<FfnGeometry>,
 }
 
 impl Streamed {
@@ -282,6 +284,9 @@ impl Streamed {
                     streamed.expert_bytes += used * e.padded_len() as f64;
                     streamed.all_expert_clusters += 1.0;
                     streamed.all_expert_bytes += e.padded_len() as f64;
+                    let g = bundle.meta.geometry(e.content);
+                    let g = g.filter(|g| g.layout == FfnLayout::GateFirst);
+                    streamed.gates_first = streamed.gates_first.or(g.copied());
                 }
                 Residency::Pinned | Residency::OnFlash => {}
             }

@@ -1,20 +1,27 @@
-//! The expert cache of one core: cells that hold clusters of experts as a whole.
+//! The expert cache of one core: cells that hold clusters of experts, as a whole or in part.
 //!
 //! A cell's bytes are a slot that is moved: while a cluster is read the I/O actor has it, while it is computed its
 //! flight. In between it is here, and may be given to another cluster.
+//!
+//! Where neurons are stored one by one, the Gates of a cluster may be read alone, and then the pairs of Up and Down of
+//! those neurons that are alive: the cell keeps what was read, and the next token that wants more of it adds to that.
 
 mod flights;
+mod parts;
 mod resize;
 #[cfg(test)]
 mod tests;
 
 use std::collections::VecDeque;
+use std::ops::Range;
 
 use forebay_queues::slab::Slot;
 
 use crate::cache::{NeuronCache, PolicyKind};
+use crate::live_mask::LiveMask;
 
 pub use flights::ExpertFlights;
+pub use parts::{Held, Request, Spans};
 
 /// Where the bytes of a cell are.
 #[derive(Debug)]
@@ -49,10 +56,27 @@ pub struct ExpertRead {
     pub cell: usize,
     /// Number of the cluster among the core's.
     pub key: usize,
+    /// Bytes of the cluster to read, which have the same place in the buffer.
+    pub range: Range<usize>,
     /// Whether it is only guessed that the cluster will be wanted.
     pub guessed: bool,
     /// Buffer to fill.
     pub slot: Slot,
+}
+
+/// The bytes of a cluster that a flight has taken.
+#[derive(Debug)]
+pub struct Taken {
+    /// The cell's.
+    pub slot: Slot,
+    /// Flow id of the last read that brought some of them since they were last used; 0 if there was none.
+    pub flow: u64,
+    /// Whether these reads went well.
+    pub is_ok: bool,
+    /// What was read since, and is to be checked.
+    pub spans: Spans,
+    /// What was there before.
+    pub held: Held,
 }
 
 /// What became of guesses.
@@ -74,18 +98,21 @@ pub struct ExpertStore {
     keys: Vec<usize>,
     flows: Vec<u64>,
     failed: Vec<bool>,
+    /// By cell, what has been checked of its cluster, and what is read of it.
+    held: Vec<Held>,
+    spans: Vec<Spans>,
     /// By cell, whether it is held for a flight that is still to come.
     ahead: Vec<bool>,
     /// By cell, whether it is being read although no flight wants it yet: then the read itself holds it.
     guessed: Vec<bool>,
     /// Clusters that may be wanted soon, the likeliest first.
-    guesses: VecDeque<usize>,
+    guesses: VecDeque<Request>,
     /// What became of guesses since that was last taken.
     pub guess_counts: GuessCounts,
     /// Cells with a read that is due.
     due: VecDeque<usize>,
     /// Clusters that are wanted and have no cell yet, first come first served.
-    blocked: VecDeque<usize>,
+    blocked: VecDeque<Request>,
     /// Reads in flight, and those of them that are only guesses.
     reading: usize,
     guessing: usize,
@@ -94,6 +121,8 @@ pub struct ExpertStore {
     used: usize,
     /// The memory of those, given back to the system.
     idle: Option<Slot>,
+    /// Whether a token that is generated reads Gates first, where that is possible.
+    pub gates_first: bool,
 }
 
 /// Reads of a core that may be in flight.
@@ -105,9 +134,12 @@ impl ExpertStore {
         let n = memory.cells.len();
         let mut cache = NeuronCache::new(policy, memory.clusters, n);
         let mut keys = vec![0; n];
+        let mut held = vec![Held::Nothing; n];
         for (place, &key) in memory.preloaded.iter().enumerate() {
             match cache.preload(key as usize) {
-                Some(cell) if cell == place => keys[cell] = key as usize,
+                Some(cell) if cell == place => {
+                    (keys[cell], held[cell]) = (key as usize, Held::All);
+                }
                 Some(cell) => cache.disown(cell),
                 None => break,
             }
@@ -119,6 +151,8 @@ impl ExpertStore {
             keys,
             flows: vec![0; n],
             failed: vec![false; n],
+            held,
+            spans: vec![Spans::default(); n],
             ahead: vec![false; n],
             guessed: vec![false; n],
             guesses: VecDeque::with_capacity(flights),
@@ -129,35 +163,36 @@ impl ExpertStore {
             guessing: 0,
             used: n,
             idle: None,
+            gates_first: false,
         }
     }
 
-    /// Flights will want the clusters `keys` in this step: those in memory are held, so that none of them makes room
+    /// Flights will want these clusters in this step: those in memory are held, so that none of them makes room
     /// for another, and reads of the others are due, as far as there are cells; but not of those that are marked, which
     /// are left out unless they are in memory.
-    pub fn want_ahead(&mut self, keys: impl Iterator<Item = (usize, bool)> + Clone) {
-        for (key, _) in keys.clone() {
-            if self.cache.slot_of(key).is_some() && self.acquire(key) {
-                self.hold_ahead(key);
+    pub fn want_ahead(&mut self, wanted: impl Iterator<Item = (Request, bool)> + Clone) {
+        for (request, _) in wanted.clone() {
+            if self.has(request.key) && self.acquire(request) {
+                self.hold_ahead(request.key);
             }
         }
-        for (key, is_minor) in keys {
-            if is_minor || self.cache.slot_of(key).is_some() {
+        for (request, is_minor) in wanted {
+            if is_minor || self.has(request.key) {
                 continue;
             }
-            if !self.blocked.is_empty() || !self.acquire(key) {
+            if !self.blocked.is_empty() || !self.acquire(request) {
                 break;
             }
-            self.hold_ahead(key);
+            self.hold_ahead(request.key);
         }
     }
 
-    /// The next layer may want the clusters `keys`, the likeliest first. They are read while nothing else is; those that
+    /// The next layer may want these clusters, the likeliest first. They are read while nothing else is; those that
     /// were named before and have not been read yet are given up.
-    pub fn guess(&mut self, keys: impl Iterator<Item = usize>) {
+    pub fn guess(&mut self, likely: impl Iterator<Item = Request>) {
         self.guesses.clear();
         let room = self.guesses.capacity();
-        let absent = keys.filter(|&key| self.cache.slot_of(key).is_none());
+        let absent = likely.filter(|request| self.cache.slot_of(request.key).is_none());
         self.guesses.extend(absent.take(room));
     }
 
@@ -167,15 +202,15 @@ impl ExpertStore {
         }
     }
 
-    /// A flight wants the cluster `key`, and will take it once: a cell is found for it, and a read is due if it is not
-    /// in memory. If all cells are in use, that happens when one is returned.
-    pub fn want(&mut self, key: usize) {
+    /// A flight wants a cluster, and will take it once: a cell is found for it, and a read is due if it is not in
+    /// memory. If all cells are in use, that happens when one is returned.
+    pub fn want(&mut self, request: Request) {
         // One that was held ahead does not queue: what is before it may wait for its cell.
-        if self.take_over(key) {
+        if self.take_over(request.key) {
             return;
         }
-        if !self.blocked.is_empty() || !self.acquire(key) {
-            self.blocked.push_back(key);
+        if !self.blocked.is_empty() || !self.acquire(request) {
+            self.blocked.push_back(request);
         }
     }
 
@@ -185,33 +220,58 @@ impl ExpertStore {
         cell.is_some_and(|cell| std::mem::take(&mut self.ahead[cell]))
     }
 
-    /// Holds a cell for `key`; false if none is free.
-    fn acquire(&mut self, key: usize) -> bool {
-        let here = self.cache.slot_of(key);
+    /// Holds a cell for a cluster; false if none is free.
+    fn acquire(&mut self, request: Request) -> bool {
+        let here = self.cache.slot_of(request.key);
         if let Some(cell) = here.filter(|&cell| std::mem::take(&mut self.guessed[cell])) {
             // The hold is the flight's from now on.
             debug_assert!(matches!(self.cells[cell], Cell::Coming));
             self.guessing -= 1;
             self.guess_counts.wanted += 1;
+            self.complete(cell, request);
             return true;
         }
-        if let Some(cell) = self.cache.hold(key) {
+        if let Some(cell) = self.cache.hold(request.key) {
             // What a flight uses for the first time was read for a guess.
             self.guess_counts.wanted += u64::from(self.flows[cell] != 0);
+            self.complete(cell, request);
             return true;
         }
-        self.admit(key).is_some()
+        self.admit(request).is_some()
     }
 
-    /// Finds a cell for the absent `key`, holds it, and makes a read due.
-    fn admit(&mut self, key: usize) -> Option<usize> {
-        let cell = self.cache.admit(key)?;
-        (self.keys[cell], self.failed[cell]) = (key, false);
+    /// If all of a cluster is wanted of which a part is here or comes: makes the read of the rest due.
+    fn complete(&mut self, cell: usize, request: Request) {
+        let is_all = matches!(self.held[cell], Held::All) || self.spans[cell].reach(request.len);
+        if !request.whole || is_all {
+            return;
+        }
+        self.spans[cell].push(request.gates, request.len);
+        match std::mem::replace(&mut self.cells[cell], Cell::Coming) {
+            Cell::Here(slot) => self.make_due(cell, slot),
+            other => self.cells[cell] = other,
+        }
+    }
+
+    fn make_due(&mut self, cell: usize, slot: Slot) {
+        self.cells[cell] = Cell::Due(slot);
+        self.due.push_back(cell);
+    }
+
+    /// Finds a cell for an absent cluster, holds it, and makes a read due.
+    fn admit(&mut self, request: Request) -> Option<usize> {
+        let cell = self.cache.admit(request.key)?;
+        (self.keys[cell], self.failed[cell]) = (request.key, false);
+        let end = if request.whole {
+            request.len
+        } else {
+            request.gates
+        };
+        (self.held[cell], self.spans[cell]) = (Held::Nothing, Spans::one(0, end));
         let before = std::mem::replace(&mut self.cells[cell], Cell::Coming);
         debug_assert!(matches!(before, Cell::Here(_)), "cell {cell} was in use");
         if let Cell::Here(slot) = before {
-            self.cells[cell] = Cell::Due(slot);
-            self.due.push_back(cell);
+            self.make_due(cell, slot);
         }
         Some(cell)
     }
@@ -225,17 +285,23 @@ impl ExpertStore {
             self.admit_guess();
         }
         let cell = self.due.pop_front()?;
-        match std::mem::replace(&mut self.cells[cell], Cell::Coming) {
-            Cell::Due(slot) => {
+        let range = self.spans[cell].next();
+        match (
+            std::mem::replace(&mut self.cells[cell], Cell::Coming),
+            range,
+        ) {
+            (Cell::Due(slot), Some((start, end))) => {
                 self.reading += 1;
                 Some(ExpertRead {
                     cell,
                     key: self.keys[cell],
+                    range: start..end,
                     guessed: self.guessed[cell],
                     slot,
                 })
             }
-            other => {
+            (other, _) => {
+                debug_assert!(false, "cell {cell} is not due");
                 self.cells[cell] = other;
                 None
             }
@@ -244,11 +310,11 @@ impl ExpertStore {
 
     /// Makes the read of the likeliest absent guess due.
     fn admit_guess(&mut self) {
-        while let Some(key) = self.guesses.pop_front() {
-            if self.cache.slot_of(key).is_some() {
+        while let Some(request) = self.guesses.pop_front() {
+            if self.has(request.key) {
                 continue;
             }
-            if let Some(cell) = self.admit(key) {
+            if let Some(cell) = self.admit(request) {
                 self.guessed[cell] = true;
                 self.guessing += 1;
                 self.guess_counts.read += 1;
@@ -262,13 +328,17 @@ impl ExpertStore {
         self.flows[cell] = flow;
     }
 
-    /// A read has finished; returns the key of its cluster, if a flight wants it. If it failed, that flight is told; a
-    /// guess that failed is forgotten.
+    /// A read has finished; returns the key of its cluster, if a flight wants it. The next part of the cluster is due, if
+    /// there is another. If the read failed, the flight is told; a guess that failed is forgotten.
     pub fn arrived(&mut self, cell: usize, slot: Slot, is_ok: bool) -> Option<usize> {
         debug_assert!(matches!(self.cells[cell], Cell::Coming));
-        self.cells[cell] = Cell::Here(slot);
         self.failed[cell] = !is_ok;
         self.reading -= 1;
+        self.spans[cell].advance();
+        match is_ok && self.spans[cell].next().is_some() {
+            true => self.make_due(cell, slot),
+            false => self.cells[cell] = Cell::Here(slot),
+        }
         if !std::mem::take(&mut self.guessed[cell]) {
             return Some(self.keys[cell]);
         }
@@ -280,12 +350,17 @@ impl ExpertStore {
         None
     }
 
-    /// Takes the bytes of a wanted cluster, with the flow id of the read that brought them (0 if they were in memory)
-    /// and whether that went well; `None` if they are not here yet.
-    pub fn take(&mut self, key: usize) -> Option<(Slot, u64, bool)> {
+    /// Takes the bytes of a wanted cluster; `None` if they are not here yet.
+    pub fn take(&mut self, key: usize) -> Option<Taken> {
         let cell = self.cache.slot_of(key)?;
         match std::mem::replace(&mut self.cells[cell], Cell::Lent) {
-            Cell::Here(slot) => Some((slot, self.flows[cell], !self.failed[cell])),
+            Cell::Here(slot) => Some(Taken {
+                slot,
+                flow: self.flows[cell],
+                is_ok: !self.failed[cell],
+                spans: std::mem::take(&mut self.spans[cell]),
+                held: self.held[cell],
+            }),
             other => {
                 self.cells[cell] = other;
                 None
@@ -300,15 +375,43 @@ impl ExpertStore {
         }
     }
 
-    /// Returns the bytes of a cluster that is done.
-    pub fn give_back(&mut self, key: usize, slot: Slot) {
+    /// What a flight has taken of `key` was checked, and this is in its cell now.
+    pub fn checked(&mut self, key: usize, held: Held) {
+        if let Some(cell) = self.cache.slot_of(key) {
+            self.held[cell] = held;
+        }
+    }
+
+    /// Those of the neurons `live` of `key`, which a flight has, whose Up and Down are not in memory; none if the cluster
+    /// was forgotten, which is read no further.
+    pub fn lacks(&self, key: usize, live: &LiveMask) -> LiveMask {
+        let is_lent = |cell: &usize| matches!(self.cells[*cell], Cell::Lent);
+        let cell = self.cache.slot_of(key).filter(is_lent);
+        cell.map_or(LiveMask::NONE, |cell| self.held[cell].lacks(live))
+    }
+
+    /// A flight gives the bytes of `key` back so that more is read into them, and will take them again.
+    pub fn read_more(&mut self, key: usize, slot: Slot, spans: Spans) {
+        if let Some(cell) = self.lent(key) {
+            self.spans[cell] = spans;
+            self.make_due(cell, slot);
+        }
+    }
+
+    /// The cell of `key`, which a flight has.
+    fn lent(&self, key: usize) -> Option<usize> {
         let is_of_key =
             |cell: &usize| self.keys[*cell] == key && matches!(self.cells[*cell], Cell::Lent);
         // One that was forgotten is not in the cache any more.
         let found = self.cache.slot_of(key).filter(is_of_key);
         let found = found.or_else(|| (0..self.cells.len()).find(is_of_key));
-        let Some(cell) = found else {
-            debug_assert!(false, "no cell of cluster {key} is lent");
+        debug_assert!(found.is_some(), "no cell of cluster {key} is lent");
+        found
+    }
+
+    /// Returns the bytes of a cluster that is done.
+    pub fn give_back(&mut self, key: usize, slot: Slot) {
+        let Some(cell) = self.lent(key) else {
             return;
         };
         self.cells[cell] = Cell::Here(slot);
@@ -319,15 +422,15 @@ impl ExpertStore {
     /// Ends a hold of a cell, and finds cells for those who wait for one.
     fn release(&mut self, cell: usize) {
         self.cache.release(cell);
-        while let Some(&key) = self.blocked.front() {
-            if !self.acquire(key) {
+        while let Some(&request) = self.blocked.front() {
+            if !self.acquire(request) {
                 break;
             }
             self.blocked.pop_front();
         }
     }
 
-    /// Whether the cluster `key` is in memory, or on its way there.
+    /// Whether the cluster `key` is in memory, in part at least, or on its way there.
     pub fn has(&self, key: usize) -> bool {
         self.cache.slot_of(key).is_some()
     }

@@ -6,17 +6,35 @@ use std::collections::VecDeque;
 use forebay_queues::slab::{PAGE, Slab, Slot};
 use proptest::prelude::*;
 
-use super::{ExpertMemory, ExpertRead, ExpertStore, GuessCounts};
+use super::{ExpertMemory, ExpertRead, ExpertStore, GuessCounts, Held, Request, Spans, Taken};
 use crate::cache::PolicyKind;
+use crate::live_mask::LiveMask;
 use crate::random::Random;
 
+/// Pages of a cluster: one of Gates, and those of three pairs.
+const PAGES: usize = 4;
+const BYTES: usize = PAGES * PAGE;
+
+fn request(key: usize, whole: bool) -> Request {
+    Request {
+        key,
+        gates: PAGE,
+        len: BYTES,
+        whole,
+    }
+}
+
+fn whole(key: usize) -> Request {
+    request(key, true)
+}
+
 fn store(cells: usize, clusters: usize, policy: PolicyKind, preloaded: Vec<u32>) -> ExpertStore {
-    let mut slab = Slab::new(cells * PAGE).expect("small");
+    let mut slab = Slab::new(cells * BYTES).expect("small");
     let mut cells: Vec<Slot> = (0..cells)
-        .map(|_| slab.carve(PAGE).expect("cut to size"))
+        .map(|_| slab.carve(BYTES).expect("cut to size"))
         .collect();
     for (cell, &key) in cells.iter_mut().zip(&preloaded) {
-        cell[0] = key as u8 + 1;
+        cell.fill(key as u8 + 1);
     }
     let memory = ExpertMemory {
         cells,
@@ -28,7 +46,49 @@ fn store(cells: usize, clusters: usize, policy: PolicyKind, preloaded: Vec<u32>)
 
 /// What the disk does.
 fn fill(read: &mut ExpertRead) {
-    read.slot[0] = read.key as u8 + 1;
+    let byte = read.key as u8 + 1;
+    read.slot[read.range.clone()].fill(byte);
+}
+
+/// What a cell has once a flight has looked at it: its Gates and pairs must be those of the cluster.
+fn look(key: usize, taken: &Taken) -> Held {
+    let mut pairs = match taken.held {
+        Held::All => LiveMask::first(PAGES - 1),
+        Held::Neurons(held) => held,
+        Held::Nothing => {
+            assert_eq!(
+                taken.spans.iter().next().map(|span| span.0),
+                Some(0),
+                "no Gates"
+            );
+            LiveMask::NONE
+        }
+    };
+    for (start, end) in taken.spans.iter() {
+        (start.max(PAGE)..end)
+            .step_by(PAGE)
+            .for_each(|at| pairs.set(at / PAGE - 1));
+    }
+    for page in [0].into_iter().chain(pairs.iter().map(|pair| pair + 1)) {
+        let bytes = &taken.slot[page * PAGE..][..PAGE];
+        assert!(
+            bytes.iter().all(|&b| usize::from(b) == key + 1),
+            "page {page} of {key}"
+        );
+    }
+    match pairs.count() == PAGES - 1 {
+        true => Held::All,
+        false => Held::Neurons(pairs),
+    }
+}
+
+/// The pages of these pairs, each in a read of its own unless they are neighbours.
+fn spans(pairs: &LiveMask) -> Spans {
+    let mut spans = Spans::default();
+    for (first, n) in pairs.runs() {
+        spans.push((1 + first) * PAGE, (1 + first + n) * PAGE);
+    }
+    spans
 }
 
 proptest! {
@@ -47,17 +107,23 @@ proptest! {
         let mut store = store(cells, clusters, policy, preloaded);
         let (mut reading, mut lent): (Vec<ExpertRead>, Vec<(usize, Slot)>) = Default::default();
         for _ in 0..steps {
+            // As prompts do, or as tokens that are generated.
+            let is_whole = random.below(3) == 0;
+            let of = |key| request(key, is_whole);
             let mut wanted: VecDeque<usize> = (0..clusters).filter(|_| random.below(2) == 0).collect();
             if random.below(2) == 0 {
-                store.want_ahead(wanted.iter().map(|&key| (key, false)));
+                store.want_ahead(wanted.iter().map(|&key| (of(key), false)));
             }
-            wanted.iter().for_each(|&key| store.want(key));
+            wanted.iter().for_each(|&key| store.want(of(key)));
+            // Those that have been taken once, with the pairs that they wait for.
+            let mut again: Vec<(usize, LiveMask)> = Vec::new();
             if random.below(2) == 0 {
                 let likely: Vec<usize> = (0..clusters).filter(|_| random.below(3) == 0).collect();
-                store.guess(likely.into_iter());
+                let whole = random.below(2) == 0;
+                store.guess(likely.into_iter().map(|key| request(key, whole)));
             }
             let mut idle = 0;
-            while !wanted.is_empty() || !lent.is_empty() {
+            while !wanted.is_empty() || !lent.is_empty() || !again.is_empty() {
                 idle += 1;
                 prop_assert!(idle < 10_000, "{} clusters never come", wanted.len());
                 while let Some(mut read) = store.next_read() {
@@ -65,7 +131,7 @@ proptest! {
                     fill(&mut read);
                     reading.push(read);
                 }
-                match random.below(3) {
+                match random.below(4) {
                     0 if !reading.is_empty() => {
                         let read = reading.swap_remove(random.below(reading.len()));
                         let is_ok = random.below(8) > 0;
@@ -77,15 +143,45 @@ proptest! {
                     1 => {
                         let found = wanted.iter().enumerate();
                         let taken = found.filter_map(|(i, &key)| Some((i, key, store.take(key)?))).next();
-                        if let Some((i, key, (slot, flow, is_ok))) = taken {
+                        if let Some((i, key, taken)) = taken {
                             wanted.remove(i);
-                            prop_assert_eq!(usize::from(slot[0]), key + 1);
-                            prop_assert!(flow == 0 || flow == 1 + key as u64);
-                            if !is_ok {
-                                prop_assert!(flow != 0, "only a read fails");
+                            prop_assert!(taken.flow == 0 || taken.flow == 1 + key as u64);
+                            prop_assert_eq!(taken.flow == 0, taken.spans.bytes() == 0);
+                            if !taken.is_ok {
+                                prop_assert!(taken.flow != 0, "only a read fails");
                                 store.forget(key);
+                                lent.push((key, taken.slot));
+                                continue;
                             }
-                            lent.push((key, slot));
+                            let held = look(key, &taken);
+                            prop_assert!(!is_whole || matches!(held, Held::All));
+                            store.checked(key, held);
+                            let mut live = LiveMask::NONE;
+                            (0..PAGES - 1).filter(|_| random.below(3) == 0).for_each(|i| live.set(i));
+                            let missing = store.lacks(key, &live);
+                            match missing.is_empty() {
+                                true => lent.push((key, taken.slot)),
+                                false => {
+                                    store.read_more(key, taken.slot, spans(&missing));
+                                    again.push((key, live));
+                                }
+                            }
+                        }
+                    }
+                    2 => {
+                        let found = again.iter().enumerate();
+                        let taken = found.filter_map(|(i, &(key, live))| Some((i, key, live, store.take(key)?))).next();
+                        if let Some((i, key, live, taken)) = taken {
+                            again.swap_remove(i);
+                            prop_assert!(taken.flow != 0);
+                            match taken.is_ok {
+                                true => {
+                                    store.checked(key, look(key, &taken));
+                                    prop_assert!(store.lacks(key, &live).is_empty());
+                                }
+                                false => store.forget(key),
+                            }
+                            lent.push((key, taken.slot));
                         }
                     }
                     _ if !lent.is_empty() => {
@@ -126,10 +222,44 @@ proptest! {
     }
 }
 
+#[test]
+fn a_prompt_reads_the_rest_of_what_is_here_in_part() {
+    let mut store = store(2, 4, PolicyKind::Frequency, vec![]);
+    let mut visit = |request: Request, pairs: &[usize]| {
+        let mut ranges = Vec::new();
+        store.want(request);
+        let mut live = LiveMask::NONE;
+        pairs.iter().for_each(|&i| live.set(i));
+        loop {
+            while let Some(mut read) = store.next_read() {
+                store.started(read.cell, 9);
+                fill(&mut read);
+                ranges.push((read.range.start / PAGE, read.range.end / PAGE));
+                store.arrived(read.cell, read.slot, true);
+            }
+            let taken = store.take(request.key).expect("read at once");
+            store.checked(request.key, look(request.key, &taken));
+            let missing = store.lacks(request.key, &live);
+            if missing.is_empty() {
+                store.give_back(request.key, taken.slot);
+                return ranges;
+            }
+            store.read_more(request.key, taken.slot, spans(&missing));
+        }
+    };
+    let part = request(1, false);
+    assert_eq!(visit(part, &[]), [(0, 1)], "only its Gates");
+    assert_eq!(visit(part, &[0, 2]), [(1, 2), (3, 4)]);
+    assert_eq!(visit(part, &[0]), [], "it is here");
+    assert_eq!(visit(whole(1), &[]), [(1, 4)], "the rest");
+    assert_eq!(visit(part, &[0, 1, 2]), []);
+    assert_eq!(visit(whole(2), &[]), [(0, 4)]);
+}
+
 /// A store of four cells in which a guess is being read, and that read.
 fn guessing(key: usize) -> (ExpertStore, ExpertRead) {
     let mut store = store(4, 8, PolicyKind::Frequency, vec![]);
-    store.guess([key].into_iter());
+    store.guess([whole(key)].into_iter());
     let read = store.next_read().expect("the disk is idle");
     assert!(read.guessed && read.key == key && !store.is_reading());
     store.started(read.cell, 7);
@@ -139,12 +269,12 @@ fn guessing(key: usize) -> (ExpertStore, ExpertRead) {
 #[test]
 fn a_guess_waits_for_all_that_is_certain_and_is_given_up_for_the_next() {
     let mut store = store(4, 8, PolicyKind::Frequency, vec![]);
-    store.want(1);
-    store.guess([2, 3].into_iter());
+    store.want(whole(1));
+    store.guess([2, 3].map(whole).into_iter());
     let certain = store.next_read().expect("wanted");
     assert!(!certain.guessed && certain.key == 1);
     assert!(store.next_read().is_none(), "a certain read is in flight");
-    store.guess([4].into_iter());
+    store.guess([whole(4)].into_iter());
     store.arrived(certain.cell, certain.slot, true);
     let guess = store.next_read().expect("nothing else is read");
     assert_eq!((guess.guessed, guess.key), (true, 4));
@@ -160,19 +290,21 @@ fn a_guess_that_comes_true_is_the_flights_read_and_is_checked_once() {
         let mut arrive =
             |store: &mut ExpertStore| slot.take().map(|slot| store.arrived(read.cell, slot, true));
         if early {
-            store.want(5);
+            store.want(whole(5));
             assert!(store.is_reading(), "a flight waits for it now");
             assert_eq!(arrive(&mut store), Some(Some(5)));
         } else {
             assert_eq!(arrive(&mut store), Some(None));
-            store.want(5);
+            store.want(whole(5));
         }
         assert!(store.next_read().is_none(), "it is not read again");
-        let (slot, flow, is_ok) = store.take(5).expect("it is here");
-        assert!(flow == 7 && is_ok, "what was read has to be checked");
-        store.give_back(5, slot);
-        store.want(5);
-        assert_eq!(store.take(5).map(|taken| taken.1), Some(0));
+        let taken = store.take(5).expect("it is here");
+        let is_new = taken.flow == 7 && taken.spans.bytes() == BYTES;
+        assert!(is_new && taken.is_ok, "what was read has to be checked");
+        store.checked(5, Held::All);
+        store.give_back(5, taken.slot);
+        store.want(whole(5));
+        assert_eq!(store.take(5).map(|taken| taken.flow), Some(0));
         let GuessCounts { read, wanted } = store.guess_counts;
         assert_eq!((read, wanted), (1, 1));
     }
@@ -184,9 +316,9 @@ fn a_guess_that_fails_is_no_fault_unless_it_is_wanted() {
     assert_eq!(store.arrived(read.cell, read.slot, false), None);
     assert!(!store.has(5) && store.holds() == 0);
     let (mut store, read) = guessing(5);
-    store.want(5);
+    store.want(whole(5));
     assert_eq!(store.arrived(read.cell, read.slot, false), Some(5));
-    assert!(store.take(5).is_some_and(|(_, _, is_ok)| !is_ok));
+    assert!(store.take(5).is_some_and(|taken| !taken.is_ok));
 }
 
 #[test]
@@ -194,14 +326,15 @@ fn what_was_wanted_again_and_again_stays() {
     let mut store = store(2, 4, PolicyKind::Frequency, vec![3]);
     let mut reads = 0;
     let mut visit = |store: &mut ExpertStore, key: usize| {
-        store.want(key);
+        store.want(whole(key));
         while let Some(mut read) = store.next_read() {
             reads += 1;
             fill(&mut read);
             store.arrived(read.cell, read.slot, true);
         }
-        let (slot, _, _) = store.take(key).expect("read at once");
-        store.give_back(key, slot);
+        let taken = store.take(key).expect("read at once");
+        store.checked(key, Held::All);
+        store.give_back(key, taken.slot);
         store.end_step();
         reads
     };

@@ -23,7 +23,7 @@ pub fn gate(
     let block = geometry.gate;
     let together = wanted.count() * x.n_tokens();
     match (geometry.layout, rows) {
-        (FfnLayout::Cluster, NeuronRows::Whole(bytes)) => {
+        (FfnLayout::Cluster, NeuronRows::Whole { bytes, .. }) => {
             let panels = WeightPanels {
                 block,
                 bytes: &bytes[..geometry.gate_bytes(n)],
@@ -32,7 +32,7 @@ pub fn gate(
             kernels.panels(panels, x, gates, n);
             together
         }
-        (FfnLayout::Neuron, _)
+        (FfnLayout::Neuron | FfnLayout::GateFirst, _)
             if named.is_some_and(|named| Gathered::is_by_token(named, wanted.count())) =>
         {
             let named = named.unwrap_or_default();
@@ -43,8 +43,8 @@ pub fn gate(
             all(kernels, geometry, (bytes, geometry.gate_row()), n, x, gates);
             together
         }
-        (_, NeuronRows::Whole(bytes)) if wanted.count() == n => {
-            let rows = (bytes, geometry.bundle_stride());
+        (_, NeuronRows::Whole { bytes, .. }) if wanted.count() == n => {
+            let rows = (bytes, geometry.gate_stride());
             all(kernels, geometry, rows, n, x, gates);
             together
         }

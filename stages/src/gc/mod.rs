@@ -82,13 +82,24 @@ impl Gc {
         self.computed.add(wanted.count(), products);
         let rule = frame.rule;
         let live = rule.survivors(layer, gates, count, &candidates, named);
-        if let (Some(observer), None) = (frame.observer, item.expert) {
-            let first = frame.entry(cluster).first as usize;
-            observer.gates(layer, frame.position(), (first, count), gates);
+        match (frame.observer, item.expert) {
+            (Some(observer), None) => {
+                let first = frame.entry(cluster).first as usize;
+                observer.gates(layer, frame.position(), (first, count), gates);
+            }
+            (Some(observer), Some(_)) => observer.expert_gates(layer, count, gates),
+            (None, _) => {}
         }
         (flight.live, flight.gated, flight.buffer) = (live, true, buffer);
         (wanted.count() * geometry.gate_row()) as u64
     }
+}
+
+/// Whether Up or Down of a live neuron of an expert is not in memory.
+fn lacks_some(frame: &Frame<'_>, flight: &Flight) -> bool {
+    let missing = |key| frame.weights.experts.lacks(key, &flight.live);
+    let key = flight.item.source.key();
+    key.is_some_and(|key| !missing(key).is_empty())
 }
 
 impl StageActor for Gc {
@@ -112,7 +123,7 @@ impl StageActor for Gc {
         });
         let port = match flight.live.is_empty() {
             true => Port::Done,
-            false if flight.is_by_neuron() => Port::Away,
+            false if flight.is_by_neuron() || lacks_some(frame, &flight) => Port::Away,
             false => Port::Here,
         };
         out.send(port, flight);

@@ -46,7 +46,10 @@ impl Gio {
     pub fn push(&mut self, frame: &mut Frame<'_>, flight: Box<Flight>) {
         match flight.item.source {
             Source::Neurons { .. } => self.inbox.push_back(flight),
-            Source::Cached { .. } => self.experts.push(frame, flight),
+            Source::Cached { .. } => {
+                let whole = !frame.weights.experts.gates_first;
+                self.experts.push(frame, flight, whole);
+            }
             _ => self.reader.wait_for(flight),
         }
     }

@@ -29,7 +29,7 @@ impl Preload {
     /// Takes a cluster that is on flash, or perhaps in the expert cache.
     pub fn push(&mut self, frame: &mut Frame<'_>, flight: Box<Flight>) {
         match flight.item.source {
-            Source::Cached { .. } => self.experts.push(frame, flight),
+            Source::Cached { .. } => self.experts.push(frame, flight, true),
             _ => self.reader.wait_for(flight),
         }
     }

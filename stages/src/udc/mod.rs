@@ -5,7 +5,6 @@ mod up_down;
 
 use std::collections::VecDeque;
 
-use forebay_models::bundle::FfnLayout;
 use forebay_traces::record::{Residency as Hit, Stage};
 
 use crate::computed::Computed;
@@ -84,7 +83,7 @@ impl Udc {
         let tokens = frame.tokens_of(&item);
         let (kernels, [_, up_bias]) = (frame.kernels, frame.biases(&item));
         let entry = &frame.bundle.clusters[item.cluster as usize];
-        let next = next.filter(|_| geometry.layout == FfnLayout::Neuron);
+        let next = next.filter(|_| geometry.layout.is_by_neuron());
         let next = next.map(|next| (next, frame.geometry(&next.item)));
         let input =
             frame
@@ -141,11 +140,15 @@ impl Udc {
             flow,
         });
         let live = flight.live.count() as u64;
-        match (by_neuron, flight.flow) {
-            // The cache counts those by neuron.
-            (true, _) => {}
-            (false, 0) => self.counts.hits += live,
-            (false, _) => self.counts.misses += live,
+        let missed = match (flight.read_later, flight.flow) {
+            (Some(missed), _) => missed as u64,
+            (None, 0) => 0,
+            (None, _) => live,
+        };
+        // The cache counts those by neuron.
+        if !by_neuron {
+            self.counts.hits += live - missed;
+            self.counts.misses += missed;
         }
         out.send(Port::Done, flight);
     }

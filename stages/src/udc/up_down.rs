@@ -98,7 +98,7 @@ pub fn up_down(
     let (n, n_tokens, d_model) = (work.n, x.n_tokens(), work.geometry.d_model);
     let by_token = match work.geometry.layout {
         FfnLayout::Cluster => None,
-        FfnLayout::Neuron => {
+        FfnLayout::Neuron | FfnLayout::GateFirst => {
             let wanted = &mut scratch.wanted[..n_tokens];
             wanted_by_token(work, activation, wanted);
             Gathered::is_by_token(wanted, work.live.count()).then_some(&*wanted)
@@ -130,7 +130,7 @@ pub fn up_down(
             hidden.load(kernels, Form::Panels, n_tokens, n, product);
             down_panels(kernels, work, hidden, acc)
         }
-        FfnLayout::Neuron => {
+        FfnLayout::Neuron | FfnLayout::GateFirst => {
             let partial = &mut scratch.partial[..n_tokens * d_model];
             partial.fill(0.0);
             down_columns(kernels, work, product, by_token, &mut scratch.live, partial);
@@ -242,7 +242,7 @@ fn compute_up(
     up: &mut [f32],
 ) {
     match (work.geometry.layout, work.rows) {
-        (FfnLayout::Cluster, NeuronRows::Whole(bytes)) => {
+        (FfnLayout::Cluster, NeuronRows::Whole { bytes, .. }) => {
             up_panels(kernels, (work, block), bytes, x, up);
         }
         _ => up_rows(kernels, (work, block), x, by_token, gathered, up),
@@ -282,11 +282,11 @@ fn up_rows(
             let row = |i| work.rows.up(g, i);
             gathered.dot_by_token(kernels, block, row, (n, wanted), x, up);
         }
-        (NeuronRows::Whole(bytes), None) if work.live.count() == n => {
+        (NeuronRows::Whole { bytes, .. }, None) if work.live.count() == n => {
             let rows = WeightRows {
                 block,
-                bytes: &bytes[g.up_offset()..],
-                stride: g.bundle_stride(),
+                bytes: &bytes[g.pairs_offset(n)..],
+                stride: g.pair_stride(),
                 n_rows: n,
             };
             kernels.matmul(rows, x, up, n);
@@ -311,7 +311,7 @@ fn down_panels(
     hidden: &Activations,
     acc: &mut [i64],
 ) -> bool {
-    let NeuronRows::Whole(bytes) = work.rows else {
+    let NeuronRows::Whole { bytes, .. } = work.rows else {
         return true;
     };
     let (g, n) = (work.geometry, work.n);

@@ -1,10 +1,12 @@
-//! UDIO: fetches Up and Down of neurons whose gate is alive, one by one.
+//! UDIO: fetches Up and Down of neurons whose gate is alive: one by one, or, of experts, with neighbours into the
+//! cluster's buffer.
 
 use std::collections::VecDeque;
 
 use forebay_traces::record::Stage;
 
 use crate::contract::{Outbox, StageActor};
+use crate::expert_store::ExpertFlights;
 use crate::flight::Flight;
 use crate::frame::Frame;
 use crate::neuron_store::Parts;
@@ -16,6 +18,8 @@ pub struct Udio {
     inbox: VecDeque<Box<Flight>>,
     /// Waiting clusters.
     pub waiting: Waiting,
+    /// Waiting clusters of experts.
+    pub experts: ExpertFlights,
 }
 
 impl Udio {
@@ -24,6 +28,7 @@ impl Udio {
         Self {
             inbox: VecDeque::with_capacity(flights),
             waiting: Waiting::new(Stage::Udio, flights),
+            experts: ExpertFlights::new(flights),
         }
     }
 
@@ -34,17 +39,20 @@ impl Udio {
 
     /// Clusters in the inbox, and waiting ones.
     pub fn held(&self) -> usize {
-        self.inbox.len() + self.waiting.len()
+        self.inbox.len() + self.waiting.len() + self.experts.len()
     }
 }
 
 impl StageActor for Udio {
-    /// Requests a cluster's Up and Down.
+    /// Requests a cluster's Up and Down, or passes on one of an expert whose are here.
     fn turn(&mut self, frame: &mut Frame<'_>, out: &mut Outbox) -> bool {
-        let Some(flight) = self.inbox.pop_front() else {
-            return false;
-        };
-        self.waiting.want(frame, flight, Parts::UP_DOWN, out);
+        match self.inbox.pop_front() {
+            Some(flight) if flight.is_by_neuron() => {
+                self.waiting.want(frame, flight, Parts::UP_DOWN, out);
+            }
+            Some(flight) => self.experts.push_rest(frame, flight),
+            None => return self.experts.hand_on(frame, Stage::Udio, out),
+        }
         true
     }
 }

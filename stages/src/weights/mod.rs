@@ -80,10 +80,10 @@ impl Weights {
     /// The same if the flight's buffer has been taken out of it.
     pub fn gate_rows_of<'a>(&'a self, buffer: Option<&'a [u8]>, flight: &Flight) -> NeuronRows<'a> {
         match (buffer, flight.item.source) {
-            (Some(bytes), _) => NeuronRows::Whole(bytes),
+            (Some(bytes), _) => whole(bytes, flight),
             (None, Source::GatePinned { .. }) => NeuronRows::Gates(self.bytes(flight.item.cluster)),
             (None, Source::Neurons { .. }) => self.cached(flight),
-            (None, _) => NeuronRows::Whole(self.bytes(flight.item.cluster)),
+            (None, _) => whole(self.bytes(flight.item.cluster), flight),
         }
     }
 
@@ -91,8 +91,8 @@ impl Weights {
     pub fn up_down_rows<'a>(&'a self, flight: &'a Flight) -> NeuronRows<'a> {
         match &flight.buffer {
             _ if flight.is_by_neuron() => self.cached(flight),
-            Some(slot) => NeuronRows::Whole(slot),
-            None => NeuronRows::Whole(self.bytes(flight.item.cluster)),
+            Some(slot) => whole(slot, flight),
+            None => whole(self.bytes(flight.item.cluster), flight),
         }
     }
 
@@ -103,4 +103,9 @@ impl Weights {
             flight: flight.number,
         }
     }
+}
+
+fn whole<'a>(bytes: &'a [u8], flight: &Flight) -> NeuronRows<'a> {
+    let n = flight.count;
+    NeuronRows::Whole { bytes, n }
 }

@@ -61,10 +61,10 @@ impl Packer<'_> {
                 (false, false) => down.meta.block,
             };
         }
-        let layout = if transposed || plain || anew {
-            FfnLayout::Neuron
-        } else {
-            FfnLayout::Cluster
+        let layout = match (transposed || plain || anew, content) {
+            (true, Content::Experts(_)) => FfnLayout::GateFirst,
+            (true, _) => FfnLayout::Neuron,
+            (false, _) => FfnLayout::Cluster,
         };
         Ok((FfnMatrices { gate, up, down }, layout, transposed))
     }
@@ -111,9 +111,9 @@ impl Packer<'_> {
                     band.append_blocks(self, down, (first, n), &mut rows)?;
                     pack_panels(down.target, &rows, rows.len() / d_model, &mut bytes);
                 }
-                FfnLayout::Neuron => {
+                FfnLayout::Neuron | FfnLayout::GateFirst => {
                     let neurons = (neuron - first, first, n);
-                    self.neuron_bundles(&g, &matrices, &mut band, neurons, &mut bytes)?;
+                    self.single_neurons(&g, &matrices, &mut band, neurons, &mut bytes)?;
                 }
             }
             self.writer.cluster(content, (neuron, n), &bytes)?;
@@ -121,8 +121,9 @@ impl Packer<'_> {
         Ok(g)
     }
 
-    /// Fills `out` with the bundles of neurons `first..first + n` of the expert that begins at neuron `start`.
-    fn neuron_bundles(
+    /// Fills `out` with the rows of neurons `first..first + n` of the expert that begins at neuron `start`, neuron by
+    /// neuron.
+    fn single_neurons(
         &mut self,
         g: &FfnGeometry,
         FfnMatrices { gate, up, down }: &FfnMatrices,
@@ -155,16 +156,20 @@ impl Packer<'_> {
         if g.has_laned_columns() {
             downs = laned(g.down, downs, g.down_column());
         }
-        out.resize(n * g.bundle_stride(), 0);
-        for (i, bundle) in out.chunks_exact_mut(g.bundle_stride()).enumerate() {
+        out.resize(g.cluster_bytes(n), 0);
+        let pairs = g.pairs_offset(n);
+        let down = g.down_offset() - g.up_offset();
+        for i in 0..n {
             let mut put = |at: usize, rows: &[u8], len: usize| {
-                bundle[at..at + len].copy_from_slice(&rows[i * len..(i + 1) * len]);
+                out[at..at + len].copy_from_slice(&rows[i * len..(i + 1) * len]);
             };
-            put(0, &gates, g.gate_row());
-            put(g.up_offset(), &ups, g.up_row());
-            put(g.down_offset(), &downs, g.down_column());
-            let (gate, up_down) = (&bundle[..g.gate_row()], &bundle[g.up_offset()..]);
-            self.writer.neuron_sums(gate, &up_down[..g.up_down_bytes()]);
+            let (gate, pair) = (i * g.gate_stride(), pairs + i * g.pair_stride());
+            put(gate, &gates, g.gate_row());
+            put(pair, &ups, g.up_row());
+            put(pair + down, &downs, g.down_column());
+            let gate = &out[gate..][..g.gate_row()];
+            let up_down = &out[pair..][..g.up_down_bytes()];
+            self.writer.neuron_sums(gate, up_down);
         }
         Ok(())
     }

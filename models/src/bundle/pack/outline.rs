@@ -4,9 +4,7 @@ use std::path::Path;
 
 use super::{PackOptions, Packer, StoredContents, has_predictors, metadata};
 use crate::bundle::writer::BundleWriter;
-use crate::bundle::{
-    Bundle, FfnGeometry, FfnLayout, NeuronSums, SourceIdentity, StoredMatrix, Vectors,
-};
+use crate::bundle::{Bundle, FfnGeometry, NeuronSums, SourceIdentity, StoredMatrix, Vectors};
 use crate::error::Result;
 use crate::network::Content;
 use crate::panel::panels_bytes;
@@ -52,7 +50,7 @@ impl Packer<'_> {
         let (g, clusters) = self.neuron_clusters(content, (&matrices, layout));
         for (first, n) in clusters {
             self.writer.hole(content, (first, n), g.cluster_bytes(n))?;
-            if layout == FfnLayout::Neuron {
+            if layout.is_by_neuron() {
                 let sums = NeuronSums::of(&[], &[]);
                 (0..n).for_each(|_| self.writer.copy_neuron_sums(sums));
             }
