@@ -1,4 +1,5 @@
-//! What a device computes of the core's phases. Only core 0 has to do with it.
+//! What a device computes of the core's phases. Only core 0 has to do with what is pinned; streamed clusters go there from
+//! every core (`Uploader`).
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -61,11 +62,13 @@ impl Core {
 
     /// Nothing can be done in a phase until a read or the device is back.
     pub(super) fn wait_in_phase(&mut self) -> Turn {
-        let Some(link) = self.device.as_ref().filter(|link| link.is_waiting()) else {
+        let uploads = self.stages.uploader.as_ref();
+        let waits = self.awaits_device() || uploads.is_some_and(|u| u.is_waiting());
+        let Some(device) = self.shared.device.as_ref().filter(|_| waits) else {
             return Turn::Blocked(self.waits_for());
         };
         if !self.blocked {
-            link.account().waited();
+            device.account.waited();
         }
         match self.is_reading() {
             true => Turn::Blocked(self.waits_for()),
@@ -92,6 +95,7 @@ impl Core {
             Moving::None => {
                 let (phase, errand) = match parts.next_move(keep)? {
                     Move::Unload(phase, segment) => (phase, Errand::Unload(segment)),
+                    Move::Reserve(phase, bytes) => (phase, Errand::Reserve(bytes)),
                     Move::Load(phase) => {
                         let of_phase = &shared.plan.on_device.phases[phase];
                         let bytes = gather(&shared.bundle, of_phase, |i| shared.resident.bytes(i));
@@ -116,6 +120,9 @@ impl Core {
     pub(super) fn lose_patience(&mut self, slept: Duration) {
         if let Some(link) = &mut self.device {
             link.give_up(slept.as_secs());
+        }
+        if let Some(uploader) = &mut self.stages.uploader {
+            uploader.give_up(slept.as_secs());
         }
     }
 }
