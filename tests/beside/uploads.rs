@@ -3,6 +3,7 @@
 use forebay::{DeviceChoice, DevicePlacing, Engine, EngineBuilder, Prompt, Request, Statistics};
 use forebay_devices::DeviceFault;
 use forebay_devices::simulated::Behaviour;
+use forebay_traces::record::{Kind, Record, Stage};
 
 use super::device::{Hold, Trouble, lost, with_behaviour, with_device};
 use super::machine;
@@ -245,4 +246,32 @@ fn the_plan_copies_where_that_is_faster() {
     for (_, hash, _) in [&fast, &small, &slow] {
         assert_eq!(*hash, expected[0]);
     }
+}
+
+/// While a layer's attention runs, clusters of its FFN that have been read are copied: the trace has when.
+#[test]
+fn clusters_are_copied_before_their_ffn_begins() {
+    let engine = streaming(Dense::Several, 1, |builder| {
+        with_device(builder.trace_records(1 << 14), 1.0).0
+    });
+    let done = run(&engine, 0);
+    assert_eq!(done.logits_hash, alone(Dense::Several)[0]);
+    let lanes = engine.finish();
+    let lane = |name: &str| lanes.iter().find(|lane| lane.name() == name).expect(name);
+    let of = |name: &str, kind| {
+        let records = lane(name).iter().filter(move |r| r.kind == kind);
+        records.copied().collect::<Vec<Record>>()
+    };
+    let copies = of("device", Kind::Copy);
+    let bytes: u64 = copies.iter().map(|copy| copy.bytes).sum();
+    assert_eq!(Some(bytes), done.device.map(|device| device.copied_bytes));
+    // A layer's attention comes before its FFN.
+    let ends = of("core 0", Kind::Stage(Stage::Attention));
+    let is_before = |copy: &&Record| {
+        let next = ends.iter().find(|end| end.end_ns > copy.start_ns);
+        next.is_some_and(|end| end.layer == copy.layer)
+    };
+    let ahead = copies.iter().filter(is_before).count();
+    eprintln!("{ahead} of {} were copied ahead", copies.len());
+    assert!(ahead > 0 && ahead < copies.len());
 }

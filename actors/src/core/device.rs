@@ -4,6 +4,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use forebay_plans::program::Work;
 use forebay_stages::contract::Turn;
 use forebay_stages::rows;
 use forebay_traces::record::Reason;
@@ -53,6 +54,33 @@ impl Core {
         };
         self.device = Some(link);
         taken
+    }
+
+    /// Copies a cluster of the next FFN to the device in a phase before it, if one has been read and there is room; false
+    /// if not.
+    pub(super) fn copy_ahead(&mut self, number: usize) -> bool {
+        let n_tokens = self.step.tokens.places.len();
+        let program = self.prompts.program().unwrap_or(&self.program);
+        let phase = &program.phases[number];
+        let Stages {
+            uploader, preload, ..
+        } = &mut self.stages;
+        let (Some(uploader), true) = (uploader, self.prompts.is_active()) else {
+            return false;
+        };
+        if matches!(phase.work, Work::Neurons { .. }) || !uploader.has_room() {
+            return false;
+        }
+        let next = program.ffn_after(number, phase.layer);
+        let items = next.map_or(&[][..], |next| program.phases[next].neurons());
+        items.iter().any(|item| {
+            let ordinal = item.source.ordinal();
+            let here = ordinal.and_then(|ordinal| preload.reader.window_ref().here(ordinal));
+            here.is_some_and(|bytes| {
+                let which = (item.cluster, self.shared.entry(item.cluster));
+                uploader.copy_ahead(n_tokens, which, bytes)
+            })
+        })
     }
 
     /// Whether the device still computes a part of the phase.

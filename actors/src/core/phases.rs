@@ -200,7 +200,7 @@ impl Core {
 
     /// Does a little work of phase `number`, or ends it.
     pub(super) fn phase_turn(&mut self, number: usize) -> Turn {
-        if self.take_from_device(number) || self.ask_ahead() {
+        if self.take_from_device(number) || self.ask_ahead() || self.copy_ahead(number) {
             return Turn::Progress;
         }
         let worked = match &self.program().phases[number].work {

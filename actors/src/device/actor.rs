@@ -8,7 +8,7 @@ use forebay_queues::doorbell::Bell;
 use forebay_queues::lane::{LaneRx, LaneTx};
 use forebay_stages::contract::Turn;
 use forebay_traces::lane::TraceLane;
-use forebay_traces::record::{Reason, Record};
+use forebay_traces::record::{Reason, Record, Residency};
 
 use super::account::Account;
 use super::errand::{Answer, Errand, Upload};
@@ -98,7 +98,7 @@ impl<D: DeviceDriver> DeviceActor<D> {
                         break;
                     }
                 }
-                Errand::Upload(upload) => self.copy(upload),
+                Errand::Upload(upload) => self.copy(upload, now_ns),
                 other => self.change_memory(other),
             }
             turn = Turn::Progress;
@@ -144,11 +144,16 @@ impl<D: DeviceDriver> DeviceActor<D> {
 
     /// Copies a streamed cluster into the window. Jobs behind it would compute with something else if that failed, so the
     /// device is given up then.
-    fn copy(&mut self, upload: Upload) {
+    fn copy(&mut self, upload: Upload, now_ns: u64) {
         let account = &self.lanes.account;
         if !account.is_gone() {
             match self.driver.write(upload.segment, upload.at, &upload.bytes) {
-                Ok(()) => account.copied(upload.bytes.len()),
+                Ok(()) => {
+                    account.copied(upload.bytes.len());
+                    let record = Record::copy(upload.layer, upload.bytes.len() as u64, now_ns);
+                    let record = record.with_clusters(upload.cluster, 1, Residency::Miss);
+                    self.lanes.trace.push(record);
+                }
                 Err(fault) => account.give_up(fault),
             }
         }

@@ -27,6 +27,9 @@ pub(crate) enum Errand {
 pub(crate) struct Upload {
     /// The core that has read it.
     pub rank: usize,
+    /// Which it is, and its layer.
+    pub cluster: u32,
+    pub layer: u16,
     /// The window, and where in it.
     pub segment: SegmentId,
     pub at: usize,

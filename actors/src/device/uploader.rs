@@ -6,6 +6,7 @@
 //!                 └─ no room ─▶ GC                └─ any fault ─▶ GC
 //! ```
 //!
+//! Clusters of the next FFN that have been read are copied before it begins, while the device has nothing else to do.
 //! The core keeps a cluster's buffer until its job is over, so whatever fails, it computes the very same cluster itself.
 //! Weights travel in memory that is made at start-up, since a device that hangs may never give back what it was lent.
 
@@ -13,6 +14,7 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 
 use forebay_devices::{DeviceFault, DeviceJob, SegmentId, Work};
+use forebay_models::bundle::DirectoryEntry;
 use forebay_plans::program::Item;
 use forebay_plans::uploads::Uploads;
 use forebay_queues::capacity::Capacity;
@@ -69,6 +71,9 @@ pub struct Uploader {
     /// The job, while the device does not have it.
     job: Option<DeviceJob>,
     state: State,
+    /// Clusters of the next FFN with the places to which they have been copied. All of a phase's clusters are offered in it,
+    /// so none is left when a step ends.
+    ahead: Vec<(u32, usize)>,
     /// Clusters that are on the device, or will be before the next job begins.
     copied: VecDeque<Placed>,
     /// Those of the current job, and the same as the job has them.
@@ -107,6 +112,7 @@ impl Uploader {
             carriers: (0..CARRIERS).map(|_| carrier()).collect(),
             job: Some(empty_share(room.of_places(places))),
             state: State::None,
+            ahead: Vec::with_capacity(places),
             copied: VecDeque::with_capacity(places),
             given: Vec::with_capacity(places),
             items: Vec::with_capacity(places),
@@ -121,6 +127,11 @@ impl Uploader {
         is_there && !self.carriers.is_empty() && !self.free.is_empty()
     }
 
+    /// Whether another cluster is better handed on now than after one has been computed: it could be copied, or has been.
+    pub(crate) fn asks(&self) -> bool {
+        self.has_room() || !self.ahead.is_empty()
+    }
+
     /// Whether the device has the core's job.
     pub(crate) fn is_waiting(&self) -> bool {
         matches!(self.state, State::Away(_))
@@ -133,50 +144,80 @@ impl Uploader {
 
     /// Jobs, carriers and places that the device does not have.
     pub(crate) fn spare(&self) -> usize {
-        usize::from(self.job.is_some()) + self.carriers.len() + self.free.len()
+        let places = self.free.len() + self.ahead.len();
+        usize::from(self.job.is_some()) + self.carriers.len() + places
     }
 
-    /// A cluster has been read. It is copied to the device, or given back if the core computes it: because the plan says
-    /// so, or nothing is free.
+    /// A cluster has been read. The device gets it, or it is given back if the core computes it: because the plan says so,
+    /// or nothing is free.
     pub(crate) fn offer(
         &mut self,
         frame: &Frame<'_>,
         flight: Box<Flight>,
     ) -> Result<(), Box<Flight>> {
-        if !self.wants(frame, flight.item.cluster) || !self.has_room() {
-            return Err(flight);
+        let cluster = flight.item.cluster;
+        let ahead = self.ahead.iter().position(|copied| copied.0 == cluster);
+        let place = match (ahead, &flight.buffer) {
+            (Some(i), _) => Some(self.ahead.swap_remove(i).1),
+            (None, Some(buffer)) if self.wants(frame.n_tokens(), cluster) => {
+                self.copy(cluster, frame.entry(cluster), buffer)
+            }
+            _ => None,
+        };
+        match place {
+            Some(place) => self.copied.push_back(Placed { place, flight }),
+            None => return Err(flight),
         }
-        let (Some(segment), Some(buffer)) = (self.window.segment(), &flight.buffer) else {
-            return Err(flight);
-        };
-        let (Some(place), Some(mut bytes)) = (self.free.pop(), self.carriers.pop()) else {
-            return Err(flight);
-        };
+        Ok(())
+    }
+
+    /// Copies a cluster of the next FFN that has been read, if that is still to be done in a step of `n_tokens`; false if
+    /// not, or nothing is free.
+    pub(crate) fn copy_ahead(
+        &mut self,
+        n_tokens: usize,
+        (cluster, entry): (u32, &DirectoryEntry),
+        bytes: &[u8],
+    ) -> bool {
+        let known = self.ahead.iter().any(|copied| copied.0 == cluster);
+        if known || !self.wants(n_tokens, cluster) {
+            return false;
+        }
+        let place = self.copy(cluster, entry, bytes);
+        self.ahead.extend(place.map(|place| (cluster, place)));
+        place.is_some()
+    }
+
+    /// Has the device copy a cluster to a place that is free; `None` if there is none, or the device is gone.
+    fn copy(&mut self, cluster: u32, entry: &DirectoryEntry, buffer: &[u8]) -> Option<usize> {
+        let segment = self.window.segment().filter(|_| self.has_room())?;
+        let (place, mut bytes) = (self.free.pop()?, self.carriers.pop()?);
         bytes.clear();
-        bytes.extend_from_slice(&buffer[..frame.entry(flight.item.cluster).len as usize]);
+        bytes.extend_from_slice(&buffer[..entry.len as usize]);
         let upload = Upload {
             rank: self.rank,
+            cluster,
+            layer: entry.layer().unwrap_or(0) as u16,
             segment,
             at: self.at(place),
             bytes,
         };
-        if let Err(unsent) = self.errands.send(Errand::Upload(upload)) {
-            self.lose(unsent.to_string());
-            if let Errand::Upload(upload) = unsent.into_value() {
-                self.carriers.push(upload.bytes);
-            }
-            self.free.push(place);
-            return Err(flight);
+        let Err(unsent) = self.errands.send(Errand::Upload(upload)) else {
+            return Some(place);
+        };
+        self.lose(unsent.to_string());
+        if let Errand::Upload(upload) = unsent.into_value() {
+            self.carriers.push(upload.bytes);
         }
-        self.copied.push_back(Placed { place, flight });
-        Ok(())
+        self.free.push(place);
+        None
     }
 
-    fn wants(&self, frame: &Frame<'_>, cluster: u32) -> bool {
+    fn wants(&self, n_tokens: usize, cluster: u32) -> bool {
         let found = self
             .wanted
             .binary_search_by_key(&cluster, |wanted| wanted.0);
-        found.is_ok_and(|i| frame.n_tokens() >= self.wanted[i].1)
+        found.is_ok_and(|i| n_tokens >= self.wanted[i].1)
     }
 
     /// Where a place of the core begins in the window.

@@ -42,13 +42,13 @@ const ORDER: [Station; 5] = [
     Station::Pred,
 ];
 
-/// A device's window has room.
+/// A device could have some: they are handed on before one is computed.
 const UPLOADS: [Station; 5] = [
     Station::Device,
     Station::Preload,
+    Station::Pred,
     Station::Udc,
     Station::Gc,
-    Station::Pred,
 ];
 
 /// With experts, as many clusters as there are flights are requested before the first of them is computed.
@@ -112,10 +112,10 @@ impl Wiring for PrefillGraph {
     }
 
     fn turn(&mut self, stages: &mut Stages, frame: &mut Frame<'_>, out: &mut Outbox) -> bool {
-        let has_room = stages.uploader.as_ref().is_some_and(|u| u.has_room());
+        let uploads = stages.uploader.as_ref().is_some_and(|u| u.asks());
         let order = match frame.phase.is_routed() {
             true => EXPERTS,
-            false if has_room => UPLOADS,
+            false if uploads => UPLOADS,
             false => ORDER,
         };
         for station in order {

@@ -85,7 +85,7 @@ fn computed(machine: &PlacementMachine, operator: &Operator, batch: usize, choic
         _ => 0.0,
     };
     let copied = copied_bytes / link;
-    // A device copies and computes at once only if the weights are known before their input.
+    // What is streamed is copied as it comes, between jobs; what is copied before its phase begins is not counted.
     let beside_copying = |time: f64| match operator.streaming {
         Some(_) => time + copied,
         None => time.max(copied),
