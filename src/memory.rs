@@ -1,6 +1,7 @@
 //! Divides the budget: everything is itemised before anything is allocated.
 
 use forebay_actors::core::scratch_bytes;
+use forebay_actors::device::upload_costs;
 use forebay_actors::memory::{row_buffer_bytes, row_buffers};
 use forebay_actors::runtime::predictor_rank;
 use forebay_models::bundle::Bundle;
@@ -14,6 +15,7 @@ use forebay_plans::residency::{
     least_weight_bytes,
 };
 use forebay_plans::size::format_size;
+use forebay_plans::uploads::{UploadShare, UploadWindow, Uploads};
 use forebay_stages::attention::KvRoom;
 use forebay_stages::recurrent::Recurrent;
 
@@ -38,6 +40,8 @@ const LARGE_EXPERT_BATCH: usize = 512;
 /// Buffers of a default batch take at most this part of the budget; more of it where each batch reads most experts.
 const BATCH_SHARE: u64 = 32;
 const EXPERT_BATCH_SHARE: u64 = 6;
+/// Copying streamed clusters to a device takes at most this part of the memory for weights: what is pinned is not read.
+const UPLOADS_SHARE: u64 = 8;
 /// Smallest default batch.
 const SMALL_BATCH: usize = 8;
 /// Logits of drafted tokens take at most this part of the budget.
@@ -97,6 +101,10 @@ pub(crate) struct DeviceRequest {
     pub staging: u64,
     /// Whether weights on it take the CPU's memory.
     pub shares_memory: bool,
+    /// Largest piece of its memory.
+    pub piece: u64,
+    /// What of streamed clusters is copied to it, if any is.
+    pub uploads: Option<UploadShare>,
 }
 
 /// The decision: sizes, residency and the itemised budget.
@@ -176,10 +184,9 @@ fn plan_for(
     let threads = request.threads;
     let least = least_weight_bytes(bundle, threads, request.sparsity);
     let whole = all_pinned_bytes(bundle, request.sparsity);
-    let weights = request
-        .weights
-        .unwrap_or_else(|| budget.remaining())
-        .min(whole);
+    let left = budget.remaining();
+    let (window, reserved) = upload_window(bundle, request, max_batch, (left, least, whole));
+    let weights = request.weights.unwrap_or(left - reserved).min(whole);
     let too_small = Error::WeightMemory {
         asked: weights,
         least,
@@ -205,9 +212,26 @@ fn plan_for(
         stream_window: request.stream_window,
         neuron_cache: request.neuron_cache,
     };
-    let Some(residency) = decide(bundle, &wanted) else {
+    let Some(mut residency) = decide(bundle, &wanted) else {
         return Err(too_small);
     };
+    if let (Some(window), Some(device)) = (window, request.device) {
+        let share = device.uploads.unwrap_or_default();
+        let Some(uploads) = Uploads::choose(bundle, &residency, window, share) else {
+            // What a device could compute is not streamed: the window's memory is for weights.
+            let device = DeviceRequest {
+                uploads: None,
+                ..device
+            };
+            let without = MemoryRequest {
+                device: Some(device),
+                ..*request
+            };
+            return plan_for(bundle, &without, context, (max_batch, drafts));
+        };
+        claim_uploads(&mut budget, bundle, (&device, max_batch), uploads.window);
+        residency.on_device.uploads = Some(uploads);
+    }
     let (lent, residency) = lend(
         bundle,
         request,
@@ -463,6 +487,52 @@ fn claim_device(budget: &mut Budget, bundle: &Bundle, request: &MemoryRequest, m
         device.staging,
         "what the device's driver has on the way",
     );
+}
+
+/// The window for streamed clusters on a device, if weights are streamed and copied to one, and its bytes; `left` is what
+/// is left for it and the weights, of which at least `least` are needed, and `whole` are all.
+fn upload_window(
+    bundle: &Bundle,
+    request: &MemoryRequest,
+    max_batch: usize,
+    (left, least, whole): (u64, u64, u64),
+) -> (Option<UploadWindow>, u64) {
+    // Smaller batches would copy nothing.
+    let pays = |share: UploadShare| share.part > 0.0 && max_batch >= share.from_tokens;
+    let uploads = |device: &DeviceRequest| device.uploads.is_some_and(pays);
+    let Some(device) = request.device.filter(uploads) else {
+        return (None, 0);
+    };
+    if request.weights.unwrap_or(left) >= whole {
+        return (None, 0);
+    }
+    let room = match request.weights {
+        Some(weights) => left.saturating_sub(weights),
+        None => left.saturating_sub(least).min(left / UPLOADS_SHARE),
+    };
+    let costs = upload_costs(bundle, max_batch, device.shares_memory);
+    let window = UploadWindow::largest(bundle, request.threads, room, (device.piece, costs));
+    (window, window.map_or(0, |window| window.bytes(costs)))
+}
+
+fn claim_uploads(
+    budget: &mut Budget,
+    bundle: &Bundle,
+    (device, max_batch): (&DeviceRequest, usize),
+    window: UploadWindow,
+) {
+    let costs = upload_costs(bundle, max_batch, device.shares_memory);
+    let places = match device.shares_memory {
+        true => window.device_bytes(),
+        false => 0,
+    };
+    let why = format!(
+        "{} places on each of {} cores for streamed clusters, in memory that the device shares",
+        window.places, window.threads
+    );
+    budget.claim("device_window", places, why);
+    let way = "jobs of streamed clusters, and clusters on their way to the device";
+    budget.claim("device_staging", window.bytes(costs) - places, way);
 }
 
 fn claim_weights(budget: &mut Budget, whole: u64, plan: &ResidencyPlan, threads: usize) {

@@ -176,13 +176,15 @@ pub struct DeviceStatistics {
     pub name: String,
     /// Part of the model's weights that it multiplies for a generated token.
     pub decode_share: f64,
-    /// The same for a prompt's batch.
+    /// The same for a prompt's batch; streamed weights only as far as the device has room for them when they come.
     pub prompt_share: f64,
-    /// Jobs, one per phase.
+    /// Bytes of streamed weights that were copied to it.
+    pub copied_bytes: u64,
+    /// Jobs: one per phase, and those of streamed weights.
     pub jobs: u64,
     /// Time with a job in flight, milliseconds.
     pub busy_ms: f64,
-    /// How often the first core was done before the device.
+    /// How often a core was done before the device.
     pub waits: u64,
     /// Jobs that failed, which the cores computed.
     pub faults: u64,

@@ -170,6 +170,39 @@ fn an_engine_on_a_device_has_the_logits_of_one_without() {
     }
 }
 
+/// Most of the FFNs are streamed: what a prompt needs of them is copied to the device, or computed by the cores.
+#[test]
+fn streamed_clusters_have_the_same_bits_on_a_device() {
+    if !there_is_one() {
+        return;
+    }
+    let model = support::plain_model();
+    let builder = || {
+        let builder = support::engine(Some(&model)).context(128).drafts(false);
+        builder.max_batch(32)
+    };
+    let whole = build(builder().device(DeviceChoice::Cpu)).weight_bytes();
+    let streaming = |choice, part| {
+        let builder = builder().weight_memory(2 * whole / 5).device(choice);
+        let mut request = Request::text("").max_tokens(4);
+        request.prompt = Prompt::Tokens((3..83).collect());
+        request.ignore_eog = true;
+        generate(
+            &build(builder.device_placing(DevicePlacing::Part(part))),
+            request,
+        )
+    };
+    let alone = streaming(DeviceChoice::Cpu, 1.0).logits_hash;
+    for part in [0.3, 1.0] {
+        let beside = streaming(DeviceChoice::Gpu(Some(0)), part);
+        let device = beside.device.expect("a device");
+        eprintln!("part {part}: {device:?}");
+        assert_eq!(beside.logits_hash, alone, "part {part}");
+        assert!(device.copied_bytes > 0 && device.faults == 0, "{device:?}");
+        assert!(device.prompt_share > device.decode_share, "{device:?}");
+    }
+}
+
 #[test]
 fn a_device_gives_its_copies_back_and_takes_them_again() {
     if !there_is_one() {

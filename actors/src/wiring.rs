@@ -16,6 +16,8 @@ use forebay_stages::udc::Udc;
 use forebay_stages::udio::Udio;
 use forebay_traces::record::Stage;
 
+use crate::device::Uploader;
+
 /// The stages of one core.
 #[derive(Debug)]
 pub struct Stages {
@@ -35,6 +37,8 @@ pub struct Stages {
     pub udio: Udio,
     /// Computes Up and Down.
     pub udc: Udc,
+    /// Has a device compute streamed clusters of prompts, if there is one.
+    pub uploader: Option<Box<Uploader>>,
     /// Neuron clusters of the phase that are done.
     pub retired: usize,
     /// Number of the phase whose neurons are asked for before it begins, if there is one.

@@ -19,6 +19,19 @@ pub trait DeviceDriver: Send + std::fmt::Debug {
     /// No memory for them, more than the device allows in one piece, or no device any more.
     fn load(&mut self, bytes: &[u8]) -> Result<SegmentId, DeviceFault>;
 
+    /// Makes a segment of `bytes` bytes whose weights come later.
+    ///
+    /// # Errors
+    /// As [`load`](Self::load).
+    fn reserve(&mut self, bytes: u64) -> Result<SegmentId, DeviceFault>;
+
+    /// Copies `bytes` into a segment, from byte `at` on, which begins a word. Jobs that were submitted before have the old
+    /// ones, later jobs the new ones. It does not wait for the device.
+    ///
+    /// # Errors
+    /// There is no such segment, they do not fit it, or the device fails.
+    fn write(&mut self, segment: SegmentId, at: usize, bytes: &[u8]) -> Result<(), DeviceFault>;
+
     /// Gives a segment's memory back, as soon as the jobs that use it are over. Unknown segments are ignored.
     fn unload(&mut self, segment: SegmentId);
 
@@ -56,6 +69,14 @@ impl<D: DeviceDriver + ?Sized> DeviceDriver for Box<D> {
 
     fn load(&mut self, bytes: &[u8]) -> Result<SegmentId, DeviceFault> {
         (**self).load(bytes)
+    }
+
+    fn reserve(&mut self, bytes: u64) -> Result<SegmentId, DeviceFault> {
+        (**self).reserve(bytes)
+    }
+
+    fn write(&mut self, segment: SegmentId, at: usize, bytes: &[u8]) -> Result<(), DeviceFault> {
+        (**self).write(segment, at, bytes)
     }
 
     fn unload(&mut self, segment: SegmentId) {

@@ -43,8 +43,8 @@ impl Behaviour {
 #[derive(Debug)]
 struct Running {
     job: DeviceJob,
-    /// Its weights, also after they were unloaded.
-    segment: Option<Arc<[u8]>>,
+    /// Its weights, also after they were unloaded or others took their place.
+    segment: Option<Arc<Vec<u8>>>,
     submitted_ns: u64,
     due_ns: u64,
 }
@@ -55,7 +55,7 @@ pub struct SimulatedDevice {
     kernels: KernelTable,
     behaviour: Behaviour,
     capacity: usize,
-    segments: BTreeMap<u32, Arc<[u8]>>,
+    segments: BTreeMap<u32, Arc<Vec<u8>>>,
     next_segment: u32,
     running: VecDeque<Running>,
     lost: bool,
@@ -99,6 +99,29 @@ impl SimulatedDevice {
         })
     }
 
+    /// Whether there is memory for so many bytes more.
+    fn room_for(&self, bytes: u64) -> Result<(), DeviceFault> {
+        if let Some(lost) = self.fault() {
+            return Err(lost);
+        }
+        let used = self.memory_bytes();
+        let left = self.behaviour.memory_bytes.saturating_sub(used);
+        match bytes > left {
+            true => Err(DeviceFault::OutOfMemory {
+                bytes,
+                left: Some(left),
+            }),
+            false => Ok(()),
+        }
+    }
+
+    fn keep(&mut self, bytes: Vec<u8>) -> SegmentId {
+        let id = self.next_segment;
+        self.next_segment += 1;
+        self.segments.insert(id, Arc::new(bytes));
+        SegmentId(id)
+    }
+
     fn compute(&self, Running { job, segment, .. }: &mut Running) -> Result<(), DeviceFault> {
         if let Some(lost) = self.fault() {
             return Err(lost);
@@ -138,23 +161,24 @@ impl DeviceDriver for SimulatedDevice {
     }
 
     fn load(&mut self, bytes: &[u8]) -> Result<SegmentId, DeviceFault> {
+        self.room_for(bytes.len() as u64)?;
+        Ok(self.keep(bytes.to_vec()))
+    }
+
+    fn reserve(&mut self, bytes: u64) -> Result<SegmentId, DeviceFault> {
+        self.room_for(bytes)?;
+        Ok(self.keep(vec![0; bytes as usize]))
+    }
+
+    fn write(&mut self, segment: SegmentId, at: usize, bytes: &[u8]) -> Result<(), DeviceFault> {
         if let Some(lost) = self.fault() {
             return Err(lost);
         }
-        let left = self
-            .behaviour
-            .memory_bytes
-            .saturating_sub(self.memory_bytes());
-        if bytes.len() as u64 > left {
-            return Err(DeviceFault::OutOfMemory {
-                bytes: bytes.len() as u64,
-                left: Some(left),
-            });
-        }
-        let id = self.next_segment;
-        self.next_segment += 1;
-        self.segments.insert(id, bytes.into());
-        Ok(SegmentId(id))
+        let place = self.segments.get_mut(&segment.0).map(Arc::make_mut);
+        let place = place.and_then(|all| all.get_mut(at..)?.get_mut(..bytes.len()));
+        let problem = || DeviceFault::BadJob(format!("no room for {} bytes", bytes.len()));
+        place.ok_or_else(problem)?.copy_from_slice(bytes);
+        Ok(())
     }
 
     fn unload(&mut self, segment: SegmentId) {

@@ -260,3 +260,34 @@ fn the_probe_gives_up_on_a_device_that_never_finishes() {
     let found = check(&mut slow, &KernelTable::best(), &FORMATS, &mut clock);
     assert!(matches!(found, Err(DeviceFault::Stuck { .. })), "{found:?}");
 }
+
+#[test]
+fn weights_that_are_written_behind_a_job_are_those_of_the_next_one() {
+    let mut device = device(Behaviour {
+        job_ns: 100,
+        ..Behaviour::ideal()
+    });
+    let (first, mut second) = (weights(), weights());
+    second[18 * 16] ^= 1;
+    let segment = device.reserve(first.len() as u64).unwrap();
+    assert_eq!(device.memory_bytes(), first.len() as u64);
+    let mut done = Vec::new();
+    for (id, bytes) in [(1, &first), (2, &second)] {
+        device.write(segment, 0, bytes).unwrap();
+        device.submit(job(id, segment), 0).unwrap();
+    }
+    device.poll(1000, &mut done);
+    for (done, bytes) in done.iter().zip([&first, &second]) {
+        let loaded = device.load(bytes).unwrap();
+        let expected = probe::run(&mut device, job(0, loaded), &mut clock()).unwrap();
+        let of = |work: &Work| match work {
+            Work::Rows { out, .. } => out.clone(),
+            Work::Share { .. } => Vec::new(),
+        };
+        assert_eq!(of(&done.job.work), of(&expected.job.work));
+    }
+    let beyond = device.write(segment, 4, &first);
+    assert!(matches!(beyond, Err(DeviceFault::BadJob(_))), "{beyond:?}");
+    device.unload(segment);
+    assert!(device.write(segment, 0, &first).is_err());
+}

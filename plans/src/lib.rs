@@ -32,5 +32,6 @@ pub mod room_to_start;
 pub mod size;
 pub mod storage;
 pub mod topology;
+pub mod uploads;
 
 pub use error::PlanError;

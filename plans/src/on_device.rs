@@ -1,18 +1,16 @@
-//! Which pinned clusters a device computes, besides the core that owns them. They stay in memory: where the device
-//! fails, the cores compute them.
+//! Which clusters a device computes, besides the core that owns them. Those that are pinned stay in memory: where the
+//! device fails, the cores compute them. Streamed ones are [`Uploads`].
 
 use std::collections::BTreeMap;
 
 use forebay_models::block::BlockType;
-use forebay_models::bundle::{Bundle, FfnLayout};
+use forebay_models::bundle::Bundle;
 use forebay_models::network::Content;
 
 use crate::placement;
 use crate::preload::PROMPT_TOKENS;
 use crate::program::{Board, Item, Part, Phase, Program, Source, Work};
-
-/// Neurons of a cluster that devices compute are whole blocks of this many.
-const NEURON_BLOCK: u32 = 32;
+use crate::uploads::{Uploads, formats};
 
 /// Parts of every phase's clusters that a device gets, from 0 to 1.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
@@ -60,6 +58,8 @@ pub struct OnDevice {
     places: BTreeMap<u32, u32>,
     /// By phase; empty without a device.
     pub phases: Vec<PhaseOnDevice>,
+    /// Streamed clusters that it computes in prompts.
+    pub uploads: Option<Uploads>,
 }
 
 /// What clusters must have in common to be in one job.
@@ -128,9 +128,9 @@ impl OnDevice {
         on_device
     }
 
-    /// Whether no cluster is on a device.
+    /// Whether no cluster is computed on a device.
     pub fn is_empty(&self) -> bool {
-        self.places.is_empty()
+        self.places.is_empty() && self.uploads.is_none()
     }
 
     /// The place of a cluster that a device computes.
@@ -138,7 +138,7 @@ impl OnDevice {
         self.places.get(&cluster).copied()
     }
 
-    /// Bytes of all the device's clusters, as they are laid out in its memory.
+    /// Bytes of all pinned clusters of the device, as they are laid out in its memory.
     pub fn bytes(&self, bundle: &Bundle) -> u64 {
         self.phases.iter().map(|phase| phase.bytes(bundle)).sum()
     }
@@ -200,13 +200,9 @@ fn alike(bundle: &Bundle, phase: &Phase, item: &Item, computes_neurons: bool) ->
             let format = multiplies(matrix.block).filter(|_| fits)?;
             Some(Alike::Rows(format, cols))
         }
-        (Work::Neurons { part, .. }, content) if computes_neurons => {
-            let g = bundle.meta.geometry(content)?;
-            let fits = *part == Part::Whole
-                && g.layout == FfnLayout::Cluster
-                && entry.count.is_multiple_of(NEURON_BLOCK);
-            let formats = [multiplies(g.gate)?, multiplies(g.up?)?, multiplies(g.down)?];
-            fits.then_some(Alike::Neurons(formats))
+        (Work::Neurons { part, .. }, _) if computes_neurons => {
+            let formats = formats(bundle, item.cluster as usize)?;
+            (*part == Part::Whole).then_some(Alike::Neurons(formats))
         }
         _ => None,
     }

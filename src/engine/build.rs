@@ -97,6 +97,9 @@ impl EngineBuilder {
             ..
         } = &described;
         let (mut device, mut no_device) = self.open_device(bundle, kernels)?;
+        if let Some(device) = &mut device {
+            self.place_uploads(device, (bundle, kernels), *sparsity);
+        }
         let mut request = self.memory_request(cores.len(), *sparsity, texts, device.as_ref())?;
         if let Some(drafting) = drafting {
             drafting.check(&described.network, &texts.0, request.drafts)?;

@@ -10,10 +10,12 @@ use forebay_models::block::BlockType;
 use forebay_models::bundle::Bundle;
 use forebay_models::network::Content;
 use forebay_plans::on_device::{OnDevice, PhaseOnDevice, Room, Shares};
-use forebay_plans::placement::{Operator, Placement, PlacementMachine};
+use forebay_plans::placement::{Operator, Placement, PlacementMachine, break_even};
+use forebay_plans::preload::PROMPT_TOKENS;
 use forebay_plans::process::rss_now;
 use forebay_plans::program::Program;
 use forebay_plans::residency::{Pipeline, Sparsity};
+use forebay_plans::uploads::UploadShare;
 use forebay_queues::slab::Slot;
 use forebay_stages::kernels::KernelTable;
 
@@ -56,8 +58,8 @@ pub(super) struct OpenDevice {
     pub driver: Box<dyn DeviceDriver>,
     pub placing: DevicePlacing,
     pub request: DeviceRequest,
-    /// Largest piece of its memory.
-    pub piece: u64,
+    /// Why streamed clusters are copied to it.
+    pub why_uploads: Option<String>,
 }
 
 /// What is known of a device by those who do not use it.
@@ -155,8 +157,11 @@ impl EngineBuilder {
                 .device_placing
                 .clone()
                 .unwrap_or(DevicePlacing::Part(1.0)),
-            request: DeviceRequest::default(),
-            piece: u64::MAX,
+            request: DeviceRequest {
+                piece: u64::MAX,
+                ..DeviceRequest::default()
+            },
+            why_uploads: None,
         })
     }
 
@@ -177,6 +182,36 @@ impl EngineBuilder {
         }
     }
 
+    /// Whether a device may compute neurons: observers see single clusters of them on the cores, and other modes leave
+    /// some out.
+    fn computes_neurons(&self, bundle: &Bundle, sparsity: Sparsity) -> bool {
+        let all = matches!(sparsity, Sparsity::Dense | Sparsity::Exact);
+        let activation = bundle.meta.network.ffn(0).activation;
+        all && self.observer.is_none() && Activated::of(activation).is_some()
+    }
+
+    /// Decides which part of streamed clusters is copied to the device in prompts, if the memory will not hold all
+    /// weights, and from which batch on.
+    pub(super) fn place_uploads(
+        &self,
+        device: &mut OpenDevice,
+        (bundle, kernels): (&Bundle, &KernelTable),
+        sparsity: Sparsity,
+    ) {
+        if !self.computes_neurons(bundle, sparsity) {
+            return;
+        }
+        device.request.uploads = match &device.placing {
+            DevicePlacing::Part(part) => Some(UploadShare::always(*part)),
+            DevicePlacing::Fastest(machine) => {
+                let rate = self.known_disk_rate(bundle, *kernels, sparsity);
+                let fastest = fastest_uploads(machine, bundle, rate);
+                device.why_uploads = fastest.as_ref().map(|(_, why)| why.clone());
+                fastest.map(|(share, _)| share)
+            }
+        };
+    }
+
     /// Chooses the device's clusters, and adds its memory to the budget.
     pub(super) fn place_on_device(
         &self,
@@ -191,14 +226,10 @@ impl EngineBuilder {
                 true => left - left / PIECE_SHARE,
                 false => u64::MAX,
             },
-            piece: device.piece.min(left / PIECE_SHARE),
+            piece: device.request.piece.min(left / PIECE_SHARE),
         };
-        // Observers see single clusters of neurons on the cores. Other modes leave neurons out.
-        let all_neurons = matches!(sparsity, Sparsity::Dense | Sparsity::Exact);
-        let activation = bundle.meta.network.ffn(0).activation;
-        let computes_neurons =
-            all_neurons && self.observer.is_none() && Activated::of(activation).is_some();
-        let on_device = match &device.placing {
+        let computes_neurons = self.computes_neurons(bundle, sparsity);
+        let mut on_device = match &device.placing {
             DevicePlacing::Part(part) => {
                 let shares = Shares {
                     decode: part.clamp(0.0, 1.0),
@@ -211,6 +242,7 @@ impl EngineBuilder {
                 OnDevice::choose(bundle, programs, computes_neurons, |i| shares[i], room)
             }
         };
+        on_device.uploads = memory.residency.on_device.uploads.take();
         if on_device.is_empty() {
             return Ok(());
         }
@@ -248,6 +280,7 @@ impl EngineBuilder {
             name: driver.name().to_owned(),
             account: Arc::clone(&parts.account),
         };
+        notes.extend(device.why_uploads.filter(|_| parts.window().is_some()));
         let share = share_of(bundle, on_device, &parts);
         notes.push(format!(
             "{} multiplies {:.0}% of the weights for a generated token, {:.0}% in prompts",
@@ -272,9 +305,12 @@ pub(super) fn share_of(bundle: &Bundle, on_device: &OnDevice, parts: &DevicePart
         let bytes: u64 = loaded.map(|(_, p)| p.bytes_of(bundle, of(p))).sum();
         bytes as f64 / total.max(1) as f64
     };
+    let window = parts.window().filter(|window| window.segment().is_some());
+    let uploads = on_device.uploads.as_ref().filter(|_| window.is_some());
+    let copied = uploads.map_or(0, |uploads| uploads.bytes(bundle));
     Shares {
         decode: part(|phase| phase.decode),
-        prompts: part(|phase| phase.prompts),
+        prompts: part(|phase| phase.prompts) + copied as f64 / total.max(1) as f64,
     }
 }
 
@@ -313,6 +349,28 @@ fn fastest(machine: &PlacementMachine, bundle: &Bundle, programs: &[Program]) ->
         })
     });
     shares.collect()
+}
+
+/// The fastest part of streamed FFNs that a device gets, as one layer shows it, and the alternatives that it beat;
+/// `None` if it does not pay in batches of at most as many tokens as a prompt's usual ones.
+fn fastest_uploads(
+    machine: &PlacementMachine,
+    bundle: &Bundle,
+    bytes_per_second: f64,
+) -> Option<(UploadShare, String)> {
+    let mut layers = 0..bundle.meta.network.n_layers();
+    let streamed = |layer| Operator::of_streamed_ffn(bundle, layer, bytes_per_second);
+    let operators = [layers.find_map(streamed)?];
+    let from = break_even(machine, &operators[0], false)?.max(PROMPT_TOKENS);
+    let plan = Placement::plan(machine, &operators, PROMPT);
+    let part = plan.choices[0].part();
+    let share = UploadShare {
+        part,
+        from_tokens: from,
+    };
+    let why = plan.explain(machine, &operators, PROMPT, 0);
+    let why = format!("{why}, for {PROMPT} tokens; it pays from {from} on");
+    (part > 0.0 && from <= PROMPT).then_some((share, why))
 }
 
 /// The model's formats that devices multiply.

@@ -125,6 +125,7 @@ impl Evaluator {
             name: facts.name.clone(),
             decode_share: share.decode,
             prompt_share: share.prompts,
+            copied_bytes: now.copied_bytes - before.copied_bytes,
             jobs: now.jobs - before.jobs,
             busy_ms: (now.busy_ns - before.busy_ns) as f64 * 1e-6,
             waits: now.waits - before.waits,

@@ -51,9 +51,10 @@ impl EngineBuilder {
             placing,
             request: DeviceRequest {
                 staging: PIECES * UPLOAD_BYTES as u64,
+                piece: adapter.limits().segment_bytes,
                 ..DeviceRequest::default()
             },
-            piece: adapter.limits().segment_bytes,
+            why_uploads: None,
         }))
     }
 

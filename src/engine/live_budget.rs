@@ -20,6 +20,7 @@ use crate::lent::{KV_CACHE, Lent};
 /// The items that shrink besides the cache.
 const PINNED: &str = "resident_weights";
 const COPIES: &str = "device_weights";
+const WINDOW: &str = "device_window";
 /// Bytes per core that shrinking does not release: pages that the idle memory covers only in part, at both ends.
 const EDGES: u64 = 128 << 10;
 
@@ -60,16 +61,22 @@ impl Cache {
 /// Copies of weights on a device, in memory that it shares with the CPU.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Copies {
-    /// Bytes by phase.
+    /// Bytes by phase, and after them those of the window for streamed clusters.
     phases: Vec<u64>,
+    window: u64,
 }
 
 impl Copies {
     /// Those of a device, if it `shares_memory`; otherwise a budget does not have them.
     pub fn of(bundle: &Bundle, plan: &ResidencyPlan, shares_memory: bool) -> Self {
-        let phases = plan.on_device.phases.iter().filter(|_| shares_memory);
+        if !shares_memory {
+            return Self::default();
+        }
+        let on_device = &plan.on_device;
+        let uploads = on_device.uploads.as_ref();
         Self {
-            phases: phases.map(|phase| phase.bytes(bundle)).collect(),
+            phases: on_device.phases.iter().map(|p| p.bytes(bundle)).collect(),
+            window: uploads.map_or(0, |uploads| uploads.window.device_bytes()),
         }
     }
 
@@ -78,13 +85,26 @@ impl Copies {
         self.phases.iter().skip(keep).sum()
     }
 
-    /// How many phases can keep theirs if `bytes` are to be released: all if none are, none if even that is too little.
+    /// Bytes of the window that are released then.
+    fn freed_window(&self, keep: usize) -> u64 {
+        match keep > self.phases.len() {
+            true => 0,
+            false => self.window,
+        }
+    }
+
+    fn freed_in_all(&self, keep: usize) -> u64 {
+        self.freed(keep) + self.freed_window(keep)
+    }
+
+    /// How many phases can keep theirs if `bytes` are to be released: all if none are or nothing is here, none if even
+    /// that is too little. The window goes first.
     fn keep(&self, bytes: u64) -> usize {
-        match bytes {
+        match bytes.min(self.freed_in_all(0)) {
             0 => usize::MAX,
             _ => {
-                let enough = |&keep: &usize| self.freed(keep) >= bytes;
-                (0..self.phases.len()).rev().find(enough).unwrap_or(0)
+                let enough = |&keep: &usize| self.freed_in_all(keep) >= bytes;
+                (0..=self.phases.len()).rev().find(enough).unwrap_or(0)
             }
         }
     }
@@ -151,7 +171,7 @@ impl LiveBudget {
     pub fn least(&self) -> u64 {
         let gone = self.cache.slots - self.cache.least_slots;
         let clusters = self.freed_by_clusters(self.clusters.clusters.len());
-        let freed = self.freed_by_slots(gone as u64) + clusters + self.copies.freed(0);
+        let freed = self.freed_by_slots(gone as u64) + clusters + self.copies.freed_in_all(0);
         self.drawn.claimed() - freed
     }
 
@@ -234,7 +254,8 @@ impl LiveBudget {
         let over = self.claimed(parts).saturating_sub(bytes);
         let phases_on_device = self.copies.keep(over);
         let copies = self.copies.freed(phases_on_device);
-        let over = over.saturating_sub(copies);
+        let window = self.copies.freed_window(phases_on_device);
+        let over = over.saturating_sub(copies + window);
         let per_slot = self.threads * self.cache.slot_bytes as u64;
         let wanted = match over {
             0 => 0,
@@ -250,6 +271,7 @@ impl LiveBudget {
         let budget = budget.changed(bytes, PINNED, self.freed_by_clusters(given));
         let budget = budget.changed(bytes, COPIES, copies);
         let budget = budget.changed(bytes, KV_CACHE, self.lent.loan(parts));
+        let budget = budget.changed(bytes, WINDOW, window);
         budget.check()?;
         let sizes = Sizes {
             cache_slots: self.cache.slots - gone as usize,
@@ -344,34 +366,46 @@ mod tests {
         assert!(live.least() < 105 * MIB);
     }
 
-    /// Of phases of 3, 0, 5 and 2 MiB, beside a cache.
+    /// Of phases of 3, 0, 5 and 2 MiB and a window of 1, beside a cache.
     #[test]
     fn copies_on_a_device_go_first_and_from_the_last_phase_on() {
         let copies = Copies {
             phases: [3, 0, 5, 2].map(|mib| mib * MIB).to_vec(),
+            window: MIB,
         };
         let mut live = example();
         live.drawn.claim("device_weights", 10 * MIB, "test");
+        live.drawn.claim("device_window", MIB, "test");
         live.copies = copies;
         let (claimed, slots) = (live.drawn.claimed(), live.cache.slots);
         for (less, kept, left) in [
             (0, usize::MAX, 10),
-            (1, 3, 8),
-            (2 * MIB, 3, 8),
-            (2 * MIB + 1, 2, 3),
-            (7 * MIB, 2, 3),
-            (7 * MIB + 1, 0, 0),
-            (10 * MIB, 0, 0),
+            (1, 4, 10),
+            (MIB, 4, 10),
+            (MIB + 1, 3, 8),
+            (3 * MIB, 3, 8),
+            (3 * MIB + 1, 2, 3),
+            (8 * MIB, 2, 3),
+            (8 * MIB + 1, 0, 0),
+            (11 * MIB, 0, 0),
         ] {
             let (sizes, budget) = live.fitted(claimed - less, usize::MAX).expect("possible");
             assert_eq!((sizes.phases_on_device, sizes.cache_slots), (kept, slots));
-            let item = budget.items().iter().find(|i| i.name == COPIES);
-            assert_eq!(item.map(|i| i.bytes), Some(left * MIB), "{less} less");
+            let of = |name| {
+                budget
+                    .items()
+                    .iter()
+                    .find(|i| i.name == name)
+                    .map(|i| i.bytes)
+            };
+            let window = if less == 0 { MIB } else { 0 };
+            let expected = (Some(left * MIB), Some(window));
+            assert_eq!((of(COPIES), of(WINDOW)), expected, "{less} less");
             assert!(budget.claimed() <= claimed - less);
         }
         // Then the cache.
         let (sizes, _) = live
-            .fitted(claimed - 11 * MIB, usize::MAX)
+            .fitted(claimed - 12 * MIB, usize::MAX)
             .expect("possible");
         assert!(sizes.phases_on_device == 0 && sizes.cache_slots < slots);
         assert_eq!(live.least(), example().least());
@@ -411,6 +445,14 @@ mod tests {
             }
             assert!(slots < 1000);
         }
+    }
+
+    /// A device with its own memory has nothing that a smaller budget could use.
+    #[test]
+    fn what_is_not_in_the_budget_does_not_go() {
+        let live = example();
+        let (sizes, _) = live.fitted(live.least(), usize::MAX).expect("possible");
+        assert_eq!(sizes.phases_on_device, usize::MAX);
     }
 
     #[test]

@@ -13,6 +13,7 @@ use forebay_plans::topology::Topology;
 use forebay_stages::kernels::KernelTable;
 
 use super::builder::EngineBuilder;
+use super::start::PROBE_DEPTH;
 use crate::chat::ChatFormat;
 use crate::error::Error;
 use crate::memory::MemoryRequest;
@@ -289,6 +290,21 @@ impl EngineBuilder {
         let measured = |c: &KernelCase| machine.kernels.contains_key(&c.key());
         let whole = kernel_cases(bundle, sparsity).iter().all(measured);
         whole.then_some(Known { machine, disk })
+    }
+
+    /// How fast the disk reads streamed clusters of the model, bytes per second; infinite if it has not been measured.
+    pub(super) fn known_disk_rate(
+        &self,
+        bundle: &Bundle,
+        kernels: KernelTable,
+        sparsity: Sparsity,
+    ) -> f64 {
+        let known = self.known(bundle, kernels, sparsity);
+        let longest = bundle.clusters.iter().map(|e| e.padded_len()).max();
+        let bytes = longest.unwrap_or(0) as f64;
+        known.map_or(f64::INFINITY, |known| {
+            bytes / known.disk.seconds_per_read(bytes, PROBE_DEPTH)
+        })
     }
 
     /// The folder of the machine's profile.

@@ -40,7 +40,7 @@ pub(super) const IO_DEPTH: usize = 64;
 /// The engine thread and the I/O actor's.
 const OTHER_THREADS: usize = 2;
 /// Reads in flight while the disk's ceiling is measured.
-const PROBE_DEPTH: usize = 16;
+pub(super) const PROBE_DEPTH: usize = 16;
 /// Time for measuring it.
 const PROBE_TIME: Duration = Duration::from_millis(150);
 

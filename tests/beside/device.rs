@@ -27,13 +27,35 @@ pub enum Trouble {
     Panics,
 }
 
+/// What a device has been asked so often, and what goes wrong.
+#[derive(Debug, Default)]
+struct Calls {
+    number: AtomicU64,
+    /// What happens to the one of this number.
+    trouble: Mutex<Option<(u64, Trouble)>>,
+}
+
+impl Calls {
+    fn fail_after(&self, more: u64, trouble: Trouble) {
+        let at = self.number.load(Ordering::Relaxed) + more;
+        *self.trouble.lock().expect("no panic") = Some((at, trouble));
+    }
+
+    /// What happens to the next one.
+    fn next(&self) -> Option<Trouble> {
+        let number = self.number.fetch_add(1, Ordering::Relaxed);
+        let mut trouble = self.trouble.lock().expect("no panic");
+        trouble
+            .take_if(|(at, _)| *at == number)
+            .map(|(_, what)| what)
+    }
+}
+
 /// The device of an engine, as its test holds it.
 #[derive(Clone, Debug)]
 pub struct Hold {
-    /// After how many jobs what happens to the next one.
-    trouble: Arc<Mutex<Option<(u64, Trouble)>>>,
-    /// Jobs so far.
-    jobs: Arc<AtomicU64>,
+    jobs: Arc<Calls>,
+    writes: Arc<Calls>,
     /// Bytes in its memory, and how many segments it has been asked to take.
     memory: Arc<AtomicU64>,
     loads: Arc<AtomicU64>,
@@ -42,13 +64,22 @@ pub struct Hold {
 impl Hold {
     /// After this many more jobs, the next one fails.
     pub fn fail_after(&self, more: u64, trouble: Trouble) {
-        let at = self.jobs.load(Ordering::Relaxed) + more;
-        *self.trouble.lock().expect("no panic") = Some((at, trouble));
+        self.jobs.fail_after(more, trouble);
+    }
+
+    /// After this many more clusters have been copied into a window, the next one fails.
+    pub fn fail_write_after(&self, more: u64, trouble: Trouble) {
+        self.writes.fail_after(more, trouble);
     }
 
     /// Jobs so far, those of the check included.
     pub fn jobs(&self) -> u64 {
-        self.jobs.load(Ordering::Relaxed)
+        self.jobs.number.load(Ordering::Relaxed)
+    }
+
+    /// Clusters that have been copied into a window so far.
+    pub fn writes(&self) -> u64 {
+        self.writes.number.load(Ordering::Relaxed)
     }
 
     /// Segments that it has been asked to take, those of the check included.
@@ -84,8 +115,8 @@ pub fn with_behaviour(
     (segments, behaviour): (usize, Behaviour),
 ) -> (EngineBuilder, Hold) {
     let hold = Hold {
-        trouble: Arc::default(),
         jobs: Arc::default(),
+        writes: Arc::default(),
         memory: Arc::default(),
         loads: Arc::default(),
     };
@@ -116,13 +147,15 @@ impl Fragile {
         self.hold.memory.store(bytes, Ordering::Relaxed);
     }
 
-    /// What happens to the next job.
-    fn next(&self) -> Option<Trouble> {
-        let number = self.hold.jobs.fetch_add(1, Ordering::Relaxed);
-        let mut trouble = self.hold.trouble.lock().expect("no panic");
-        trouble
-            .take_if(|(at, _)| *at == number)
-            .map(|(_, what)| what)
+    /// It is asked to take one more.
+    fn take_segment(&mut self, bytes: u64) -> Result<(), DeviceFault> {
+        self.hold.loads.fetch_add(1, Ordering::Relaxed);
+        let left = self.segments.checked_sub(1);
+        self.segments = left.ok_or(DeviceFault::OutOfMemory {
+            bytes,
+            left: Some(0),
+        })?;
+        Ok(())
     }
 }
 
@@ -136,17 +169,28 @@ impl DeviceDriver for Fragile {
     }
 
     fn load(&mut self, bytes: &[u8]) -> Result<SegmentId, DeviceFault> {
-        self.hold.loads.fetch_add(1, Ordering::Relaxed);
-        let Some(left) = self.segments.checked_sub(1) else {
-            return Err(DeviceFault::OutOfMemory {
-                bytes: bytes.len() as u64,
-                left: Some(0),
-            });
-        };
-        self.segments = left;
+        self.take_segment(bytes.len() as u64)?;
         let loaded = self.device.load(bytes);
         self.count_memory();
         loaded
+    }
+
+    fn reserve(&mut self, bytes: u64) -> Result<SegmentId, DeviceFault> {
+        self.take_segment(bytes)?;
+        let reserved = self.device.reserve(bytes);
+        self.count_memory();
+        reserved
+    }
+
+    fn write(&mut self, segment: SegmentId, at: usize, bytes: &[u8]) -> Result<(), DeviceFault> {
+        match self.hold.writes.next() {
+            None => self.device.write(segment, at, bytes),
+            Some(Trouble::Ends(fault)) => Err(fault),
+            Some(Trouble::NeverEnds) => loop {
+                std::thread::park();
+            },
+            Some(Trouble::Panics) => panic!("the driver panics, as the test wants"),
+        }
     }
 
     fn unload(&mut self, segment: SegmentId) {
@@ -163,7 +207,7 @@ impl DeviceDriver for Fragile {
     }
 
     fn submit(&mut self, job: DeviceJob, now_ns: u64) -> Result<(), DeviceJob> {
-        match self.next() {
+        match self.hold.jobs.next() {
             None => return self.device.submit(job, now_ns),
             Some(Trouble::Ends(fault)) => self.failed.push(DeviceDone {
                 job,

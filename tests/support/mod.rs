@@ -43,6 +43,21 @@ pub fn tiny_folder(name: &str) -> PathBuf {
     root().join("tests/golden/tiny").join(name)
 }
 
+/// A made-up dense model in Q8_0, most of which are FFNs of several clusters in panels.
+pub fn plain_model() -> PathBuf {
+    static MODEL: OnceLock<PathBuf> = OnceLock::new();
+    let make = || {
+        let path = scratch().join("plain.gguf");
+        let mut synth = program();
+        synth.args(["synth", "--shape", "tiny-sparse", "--quant", "q8_0"]);
+        synth.args(["--measure", "0", "--quiet", "-o"]);
+        let done = synth.arg(&path).output().expect("the program starts");
+        assert!(done.status.success(), "{done:?}");
+        path
+    };
+    MODEL.get_or_init(make).clone()
+}
+
 /// A real model, if the environment says where such models are. Says so where it is skipped.
 pub fn real_model(file: &str) -> Option<PathBuf> {
     let Some(folder) = std::env::var_os(MODELS) else {

@@ -74,6 +74,7 @@ fn write_lane(out: &mut impl Write, lane: &TraceLane, tid: u64) -> io::Result<()
                 write_arrow(out, tid, "s", record.flow, inside)?;
             }
             Kind::Job => write_slice(out, tid, record, "device", "job", "")?,
+            Kind::Copy => write_slice(out, tid, record, "device", "copy", "")?,
             Kind::Stall(reason) => {
                 let name = stall_name(reason);
                 write_slice(out, tid, record, "stall", name, stall_colour(reason))?;

@@ -187,6 +187,8 @@ pub enum Kind {
     Read,
     /// A device computed its part of a phase.
     Job,
+    /// A streamed cluster was copied to a device, which goes on with other work meanwhile: a moment.
+    Copy,
     /// A core waited.
     Stall(Reason),
     /// A counter had this value from `start_ns` on.
@@ -259,6 +261,16 @@ impl Record {
         Self {
             layer,
             ..Self::new(Kind::Job, start_ns, end_ns)
+        }
+    }
+
+    /// A streamed cluster of `layer` was copied to a device.
+    pub const fn copy(layer: u16, bytes: u64, now_ns: u64) -> Self {
+        Self {
+            layer,
+            bytes,
+            residency: Residency::Miss,
+            ..Self::new(Kind::Copy, now_ns, now_ns)
         }
     }
 

@@ -15,8 +15,11 @@ use crate::io_link::{IoLink, ReadTag};
 use crate::runtime::Shared;
 
 impl Core {
-    /// Receives finished reads from the I/O actor.
+    /// Receives finished reads from the I/O actor, and what a device has done with streamed clusters.
     pub(super) fn collect_arrivals(&mut self) {
+        if let Some(uploader) = &mut self.stages.uploader {
+            uploader.collect();
+        }
         while let Some(done) = self.io.try_done() {
             let ReadDone {
                 tag,

@@ -31,7 +31,7 @@ pub struct Census {
     pub evicted: Vec<u32>,
     /// Buffers of the stream window that were taken out of their memory.
     pub borrowed: usize,
-    /// Jobs for a device that core 0 has.
+    /// Jobs for a device that the core has, and what it needs to copy clusters to one.
     pub jobs: usize,
     /// Whether clusters are being evicted or read back: the window's buffers are then parts of their memory.
     pub changing: bool,
@@ -48,6 +48,10 @@ impl Core {
             + stages.gc.held()
             + stages.udio.held()
             + stages.udc.held()
+            + stages
+                .uploader
+                .as_ref()
+                .map_or(0, |uploader| uploader.held())
             + self.wiring().held();
         let streamed = match self.prompts.has_swapped() {
             true => &stages.preload.reader,
@@ -66,7 +70,11 @@ impl Core {
             cells_held: self.weights.experts.holds(),
             evicted: evictable.streamed().collect(),
             borrowed: evictable.borrowed(),
-            jobs: self.device.as_ref().map_or(0, |link| link.spare()),
+            jobs: self.device.as_ref().map_or(0, |link| link.spare())
+                + stages
+                    .uploader
+                    .as_ref()
+                    .map_or(0, |uploader| uploader.spare()),
             changing: evictable.is_changing(),
         }
     }

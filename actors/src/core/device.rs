@@ -1,8 +1,10 @@
-//! What a device computes of the core's phases. Only core 0 has to do with it.
+//! What a device computes of the core's phases. Only core 0 has to do with what is pinned; streamed clusters go there from
+//! every core (`Uploader`).
 
 use std::sync::Arc;
 use std::time::Duration;
 
+use forebay_plans::program::Work;
 use forebay_stages::contract::Turn;
 use forebay_stages::rows;
 use forebay_traces::record::Reason;
@@ -54,6 +56,33 @@ impl Core {
         taken
     }
 
+    /// Copies a cluster of the next FFN to the device in a phase before it, if one has been read and there is room; false
+    /// if not.
+    pub(super) fn copy_ahead(&mut self, number: usize) -> bool {
+        let n_tokens = self.step.tokens.places.len();
+        let program = self.prompts.program().unwrap_or(&self.program);
+        let phase = &program.phases[number];
+        let Stages {
+            uploader, preload, ..
+        } = &mut self.stages;
+        let (Some(uploader), true) = (uploader, self.prompts.is_active()) else {
+            return false;
+        };
+        if matches!(phase.work, Work::Neurons { .. }) || !uploader.has_room() {
+            return false;
+        }
+        let next = program.ffn_after(number, phase.layer);
+        let items = next.map_or(&[][..], |next| program.phases[next].neurons());
+        items.iter().any(|item| {
+            let ordinal = item.source.ordinal();
+            let here = ordinal.and_then(|ordinal| preload.reader.window_ref().here(ordinal));
+            here.is_some_and(|bytes| {
+                let which = (item.cluster, self.shared.entry(item.cluster));
+                uploader.copy_ahead(n_tokens, which, bytes)
+            })
+        })
+    }
+
     /// Whether the device still computes a part of the phase.
     pub(super) fn awaits_device(&self) -> bool {
         self.device.as_ref().is_some_and(|link| link.is_waiting())
@@ -61,11 +90,13 @@ impl Core {
 
     /// Nothing can be done in a phase until a read or the device is back.
     pub(super) fn wait_in_phase(&mut self) -> Turn {
-        let Some(link) = self.device.as_ref().filter(|link| link.is_waiting()) else {
+        let uploads = self.stages.uploader.as_ref();
+        let waits = self.awaits_device() || uploads.is_some_and(|u| u.is_waiting());
+        let Some(device) = self.shared.device.as_ref().filter(|_| waits) else {
             return Turn::Blocked(self.waits_for());
         };
         if !self.blocked {
-            link.account().waited();
+            device.account.waited();
         }
         match self.is_reading() {
             true => Turn::Blocked(self.waits_for()),
@@ -92,6 +123,7 @@ impl Core {
             Moving::None => {
                 let (phase, errand) = match parts.next_move(keep)? {
                     Move::Unload(phase, segment) => (phase, Errand::Unload(segment)),
+                    Move::Reserve(phase, bytes) => (phase, Errand::Reserve(bytes)),
                     Move::Load(phase) => {
                         let of_phase = &shared.plan.on_device.phases[phase];
                         let bytes = gather(&shared.bundle, of_phase, |i| shared.resident.bytes(i));
@@ -116,6 +148,9 @@ impl Core {
     pub(super) fn lose_patience(&mut self, slept: Duration) {
         if let Some(link) = &mut self.device {
             link.give_up(slept.as_secs());
+        }
+        if let Some(uploader) = &mut self.stages.uploader {
+            uploader.give_up(slept.as_secs());
         }
     }
 }

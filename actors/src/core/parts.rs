@@ -40,7 +40,7 @@ use super::residual::Residual;
 use super::{Core, State};
 use crate::baselines::{BlockingGraph, MatrixGraph};
 use crate::decode::DecodeGraph;
-use crate::device::DeviceLink;
+use crate::device::{DeviceLink, Uploader};
 use crate::io_link::IoLink;
 use crate::memory::CoreMemory;
 use crate::prefill::{PrefillGraph, Prompts};
@@ -59,6 +59,7 @@ pub(crate) struct CoreParts {
     pub bell: Bell,
     pub io: IoLink,
     pub device: Option<Box<DeviceLink>>,
+    pub uploader: Option<Box<Uploader>>,
     pub commands: LaneRx<Step>,
     pub done: LaneTx<StepDone>,
     pub trace: TraceLane,
@@ -93,6 +94,7 @@ pub(crate) fn build_core(shared: &Arc<Shared>, parts: CoreParts) -> Core {
         bell,
         io,
         device,
+        uploader,
         commands,
         done,
         trace,
@@ -121,6 +123,7 @@ pub(crate) fn build_core(shared: &Arc<Shared>, parts: CoreParts) -> Core {
     experts.gates_first =
         shared.neurons.reads_gates_first() && geometries.any(|g| g.layout == FfnLayout::GateFirst);
     let mut stages = stages(shared, &program, (rows, shared_experts), readers);
+    stages.uploader = uploader;
     reserve(device.as_deref(), &mut stages);
     let core = (rank, shared.threads);
     Core {
@@ -191,6 +194,7 @@ fn stages(
         early: Early::default(),
         udio: Udio::new(flights),
         udc: Udc::new(flights, (batch, max_neurons, d_model)),
+        uploader: None,
         retired: 0,
         ahead: None,
     }

@@ -17,6 +17,10 @@ use super::{Core, State};
 use crate::runtime::{Shared, Step};
 use crate::wiring::{Stages, Wiring, release};
 
+/// A step of a prompt uses most experts of a layer if its tokens use this many times as many as there are: of those that
+/// are used equally often, one in twenty remains unused.
+const USES: usize = 3;
+
 /// A core taken apart, so that its stages can work within the frame of the phase.
 pub(super) struct Apart<'a> {
     pub frame: Frame<'a>,
@@ -185,7 +189,8 @@ impl Core {
         }
     }
 
-    /// Names clusters of experts that the next layer's tokens may use.
+    /// Names clusters of experts that the next layer's tokens may use: for a generated token those that the router names,
+    /// for a prompt all.
     fn guess_experts(&mut self, number: usize) {
         let program = self.prompts.program().unwrap_or(&self.program);
         let layer = program.phases[number].layer + 1;
@@ -193,6 +198,13 @@ impl Core {
         let items = next.map_or(&[][..], |phase| phase.neurons());
         let whole = !self.weights.experts.gates_first;
         let bundle = &self.shared.bundle;
+        let drops = drop_cold(&self.shared, &self.step) > 0.0;
+        if self.prompts.is_active() && !drops && self.uses_most_experts(layer) {
+            let of_experts = items.iter().filter(|item| item.expert.is_some());
+            let requests = of_experts.filter_map(|item| Request::of(bundle, layer, item, true));
+            self.weights.experts.preload(requests);
+            return;
+        }
         let guessed = self.residual.routes.guessed().iter();
         let requests = guessed
             .take(self.shared.neurons.guesses)
@@ -206,9 +218,18 @@ impl Core {
         self.weights.experts.guess(requests);
     }
 
+    /// Whether the step has so many tokens that few experts of the layer remain unused.
+    fn uses_most_experts(&self, layer: usize) -> bool {
+        let network = self.shared.network();
+        let experts = (layer < network.n_layers())
+            .then(|| network.experts(layer))
+            .flatten();
+        experts.is_some_and(|e| self.step.tokens.places.len() * e.used >= USES * e.count)
+    }
+
     /// Does a little work of phase `number`, or ends it.
     pub(super) fn phase_turn(&mut self, number: usize) -> Turn {
-        if self.take_from_device(number) || self.ask_ahead() {
+        if self.take_from_device(number) || self.ask_ahead() || self.copy_ahead(number) {
             return Turn::Progress;
         }
         let worked = match &self.program().phases[number].work {

@@ -12,10 +12,14 @@ pub struct DeviceCounters {
     pub jobs: u64,
     /// Time with a job in flight.
     pub busy_ns: u64,
-    /// How often core 0 waited for it.
+    /// How often a core waited for it.
     pub waits: u64,
     /// Jobs that the cores computed because the device failed.
     pub faults: u64,
+    /// Streamed clusters that were copied to it.
+    pub copied: u64,
+    /// Their bytes.
+    pub copied_bytes: u64,
 }
 
 /// The counters where other threads find them, and whether the device is still used.
@@ -25,6 +29,8 @@ pub struct Account {
     busy_ns: AtomicU64,
     waits: AtomicU64,
     faults: AtomicU64,
+    copied: AtomicU64,
+    copied_bytes: AtomicU64,
     gone: AtomicBool,
     /// Why it is no longer used. Locked only then.
     cause: Mutex<Option<DeviceFault>>,
@@ -38,6 +44,8 @@ impl Account {
             busy_ns: self.busy_ns.load(Ordering::Relaxed),
             waits: self.waits.load(Ordering::Relaxed),
             faults: self.faults.load(Ordering::Relaxed),
+            copied: self.copied.load(Ordering::Relaxed),
+            copied_bytes: self.copied_bytes.load(Ordering::Relaxed),
         }
     }
 
@@ -63,7 +71,13 @@ impl Account {
         }
     }
 
-    /// Core 0 waits for it.
+    /// A streamed cluster has been copied to it.
+    pub(super) fn copied(&self, bytes: usize) {
+        self.copied.fetch_add(1, Ordering::Relaxed);
+        self.copied_bytes.fetch_add(bytes as u64, Ordering::Relaxed);
+    }
+
+    /// A core waits for it.
     pub(crate) fn waited(&self) {
         self.waits.fetch_add(1, Ordering::Relaxed);
     }

@@ -3,22 +3,24 @@
 
 use std::sync::Arc;
 
-use forebay_devices::{DeviceDone, DeviceDriver, DeviceJob, SegmentId};
+use forebay_devices::{DeviceDone, DeviceDriver, DeviceFault, DeviceJob, SegmentId};
 use forebay_queues::doorbell::Bell;
 use forebay_queues::lane::{LaneRx, LaneTx};
 use forebay_stages::contract::Turn;
 use forebay_traces::lane::TraceLane;
-use forebay_traces::record::{Reason, Record};
+use forebay_traces::record::{Reason, Record, Residency};
 
 use super::account::Account;
-use super::errand::{Answer, Errand};
-use super::link::layer_of;
+use super::errand::{Answer, Errand, Upload};
+use super::link::{layer_of, uploader_of};
 
 /// The device actor's ends of its lanes.
 #[derive(Debug)]
 pub struct DeviceLanes {
     pub(super) errands: LaneRx<Errand>,
     pub(super) answers: LaneTx<Answer>,
+    /// To the cores whose streamed clusters are copied, by rank.
+    pub(super) uploads: Vec<LaneTx<Answer>>,
     pub(super) bell: Bell,
     pub(super) account: Arc<Account>,
     /// What the device has in its memory.
@@ -26,7 +28,19 @@ pub struct DeviceLanes {
     pub(super) trace: TraceLane,
 }
 
-/// Hands jobs and weights to the driver, and finished jobs back to core 0.
+impl DeviceLanes {
+    /// A job is over: tells the core that sent it.
+    fn answer(&self, done: DeviceDone) {
+        let lane = match uploader_of(done.job.id) {
+            Some(rank) => &self.uploads[rank],
+            None => &self.answers,
+        };
+        // If that core is gone, nobody waits for it.
+        let _ = lane.send(Answer::Done(done));
+    }
+}
+
+/// Hands jobs and weights to the driver, and finished jobs back to their cores.
 #[derive(Debug)]
 pub struct DeviceActor<D> {
     driver: D,
@@ -35,6 +49,8 @@ pub struct DeviceActor<D> {
     since_ns: u64,
     /// A job for which the driver had no place.
     refused: Option<DeviceJob>,
+    /// Whether the cores have been told that the device has been given up.
+    ended: bool,
     done: Vec<DeviceDone>,
 }
 
@@ -47,6 +63,7 @@ impl<D: DeviceDriver> DeviceActor<D> {
             lanes,
             since_ns: 0,
             refused: None,
+            ended: false,
         }
     }
 
@@ -55,13 +72,13 @@ impl<D: DeviceDriver> DeviceActor<D> {
         &self.driver
     }
 
-    /// What wakes it: rung when a job has been sent, or core 0 has ended.
+    /// What wakes it: rung when something has been sent, or all cores have ended.
     pub fn bell(&self) -> &Bell {
         &self.lanes.bell
     }
 
     /// Takes errands, and returns jobs that are finished. [`Turn::Blocked`]: nothing can be done until the bell rings, or
-    /// until the device has finished a job ([`Reason::Device`]). It ends when core 0 has, whatever is in flight.
+    /// until the device has finished a job ([`Reason::Device`]). It ends when the cores have, whatever is in flight.
     pub fn turn(&mut self, now_ns: u64) -> Turn {
         // Nobody waits for what a device that is given up may still finish.
         let busy = self.driver.in_flight() > 0 && !self.lanes.account.is_gone();
@@ -70,16 +87,19 @@ impl<D: DeviceDriver> DeviceActor<D> {
             false => Reason::Idle,
         });
         while let Some(errand) = self.next_errand() {
-            if let Errand::Job(job) = errand {
-                if self.driver.in_flight() == 0 {
-                    self.since_ns = now_ns;
+            match errand {
+                Errand::Job(job) if self.lanes.account.is_gone() => self.refuse(job),
+                Errand::Job(job) => {
+                    if self.driver.in_flight() == 0 {
+                        self.since_ns = now_ns;
+                    }
+                    if let Err(job) = self.driver.submit(job, now_ns) {
+                        self.refused = Some(job);
+                        break;
+                    }
                 }
-                if let Err(job) = self.driver.submit(job, now_ns) {
-                    self.refused = Some(job);
-                    break;
-                }
-            } else {
-                self.change_memory(errand);
+                Errand::Upload(upload) => self.copy(upload, now_ns),
+                other => self.change_memory(other),
             }
             turn = Turn::Progress;
         }
@@ -91,10 +111,10 @@ impl<D: DeviceDriver> DeviceActor<D> {
             let record = Record::job(layer_of(done.job.id), self.since_ns, now_ns);
             self.lanes.trace.push(record);
             self.since_ns = now_ns;
-            // If core 0 is gone, the lane of jobs is closed, too.
-            let _ = self.lanes.answers.send(Answer::Done(done));
+            self.lanes.answer(done);
         }
         if self.lanes.account.is_gone() {
+            self.end();
             // Nobody uses a device that is given up again; the process may need the memory.
             let segments = self.lanes.segments.drain(..);
             segments.for_each(|segment| self.driver.unload(segment));
@@ -110,15 +130,61 @@ impl<D: DeviceDriver> DeviceActor<D> {
         refused.or_else(|| self.lanes.errands.try_recv())
     }
 
+    /// A job of a core that did not know yet that the device has been given up.
+    fn refuse(&mut self, job: DeviceJob) {
+        let reason = "it was given up".to_owned();
+        let result = Err(DeviceFault::Lost { reason });
+        self.lanes.account.finished(0, &result);
+        self.lanes.answer(DeviceDone {
+            job,
+            result,
+            elapsed_ns: 0,
+        });
+    }
+
+    /// Copies a streamed cluster into the window. Jobs behind it would compute with something else if that failed, so the
+    /// device is given up then.
+    fn copy(&mut self, upload: Upload, now_ns: u64) {
+        let account = &self.lanes.account;
+        if !account.is_gone() {
+            match self.driver.write(upload.segment, upload.at, &upload.bytes) {
+                Ok(()) => {
+                    account.copied(upload.bytes.len());
+                    let record = Record::copy(upload.layer, upload.bytes.len() as u64, now_ns);
+                    let record = record.with_clusters(upload.cluster, 1, Residency::Miss);
+                    self.lanes.trace.push(record);
+                }
+                Err(fault) => account.give_up(fault),
+            }
+        }
+        // If the core is gone, nobody needs the memory.
+        let _ = self.lanes.uploads[upload.rank].send(Answer::Copied(upload.bytes));
+    }
+
+    /// Tells the cores, once, that nothing more is answered: one's job may have been the reason, and another may wait.
+    fn end(&mut self) {
+        if !std::mem::replace(&mut self.ended, true) {
+            for lane in self.lanes.uploads.iter().chain([&self.lanes.answers]) {
+                // If the core is gone, it does not wait.
+                let _ = lane.send(Answer::Ended);
+            }
+        }
+    }
+
     /// Brings weights to the device, or gives them back.
     fn change_memory(&mut self, errand: Errand) {
         let segments = &mut self.lanes.segments;
         let answer = match errand {
-            Errand::Job(_) => return,
+            Errand::Job(_) | Errand::Upload(_) => return,
             Errand::Load(bytes) => {
                 let loaded = self.driver.load(&bytes);
                 segments.extend(&loaded);
                 Answer::Loaded(loaded)
+            }
+            Errand::Reserve(bytes) => {
+                let reserved = self.driver.reserve(bytes);
+                segments.extend(&reserved);
+                Answer::Loaded(reserved)
             }
             Errand::Unload(segment) => {
                 self.driver.unload(segment);

@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use forebay_devices::{DeviceDone, DeviceFault, DeviceJob, SegmentId, Work as Asked};
 use forebay_plans::program::{Item, Work};
+use forebay_plans::uploads::Uploads;
 use forebay_queues::capacity::Capacity;
 use forebay_queues::doorbell::{Ringer, doorbell};
 use forebay_queues::lane::{LaneRx, LaneTx, lane};
@@ -14,8 +15,10 @@ use forebay_traces::lane::TraceLane;
 use super::account::Account;
 use super::actor::DeviceLanes;
 use super::errand::{Answer, Errand};
+use super::fill::fill;
 use super::parts::{DeviceParts, PhasePart};
 use super::room::JobRoom;
+use super::uploader::Uploader;
 
 /// Where the job of the current phase is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -71,21 +74,48 @@ pub(crate) struct DeviceLink {
     sent: u64,
 }
 
-/// The lanes of a device whose answers wake core 0 through `ringer`.
+/// The lanes of a device whose answers wake the cores through `ringers`, by rank. Each core copies its streamed clusters to
+/// it as `uploads` says, if there is a window for them.
 pub(crate) fn device_lanes(
     parts: &DeviceParts,
     room: JobRoom,
-    ringer: Ringer,
+    uploads: Option<(&Uploads, &[u16])>,
+    ringers: &[Ringer],
     trace: TraceLane,
-) -> (DeviceLink, DeviceLanes) {
+) -> (DeviceLink, Vec<Uploader>, DeviceLanes) {
     let account = &parts.account;
     let in_flight = ("a job of the current phase", 1);
     // After a job that took too long, another one may be sent, and both may be answered.
     let late = ("a job that core 0 no longer waits for", 1);
-    let capacity = Capacity::of(&[in_flight, late, ("weights that move", 1)]);
+    let own = Capacity::of(&[in_flight, late, ("weights that move", 1)]);
+    let window = parts.window().zip(uploads);
+    let uploaders = window.as_ref().map_or(0, |_| ringers.len());
+    let copies = Uploader::errands();
+    let all = std::iter::once(&own).chain(std::iter::repeat_n(&copies, uploaders));
     let (bell, device) = doorbell();
-    let (errands, errands_rx) = lane(&capacity, device);
-    let (answers_tx, answers) = lane(&capacity, ringer);
+    let (errands, errands_rx) = lane(&all.sum(), device);
+    let with_end = |capacity: &Capacity| {
+        [capacity, &Capacity::of(&[("its end", 1)])]
+            .into_iter()
+            .sum()
+    };
+    let (answers_tx, answers) = lane(&with_end(&own), ringers[0].clone());
+    let (mut uploads_tx, mut links) = (Vec::new(), Vec::new());
+    for (rank, ringer) in ringers.iter().enumerate().take(uploaders) {
+        let Some((window, (uploads, owner))) = &window else {
+            break;
+        };
+        let (tx, rx) = lane(&with_end(&copies), ringer.clone());
+        let lanes = (errands.clone(), rx, Arc::clone(account));
+        uploads_tx.push(tx);
+        links.push(Uploader::new(
+            rank,
+            lanes,
+            Arc::clone(window),
+            (uploads, owner),
+            room,
+        ));
+    }
     let link = DeviceLink {
         errands,
         answers,
@@ -100,12 +130,13 @@ pub(crate) fn device_lanes(
     let lanes = DeviceLanes {
         errands: errands_rx,
         answers: answers_tx,
+        uploads: uploads_tx,
         bell,
         account: Arc::clone(account),
         segments: parts.segments(),
         trace,
     };
-    (link, lanes)
+    (link, links, lanes)
 }
 
 fn job(room: JobRoom, work: Asked) -> DeviceJob {
@@ -123,7 +154,7 @@ fn empty_rows(room: JobRoom) -> DeviceJob {
     job(room, Asked::Rows { panels, out })
 }
 
-fn empty_share(room: JobRoom) -> DeviceJob {
+pub(super) fn empty_share(room: JobRoom) -> DeviceJob {
     let work = Asked::Share {
         clusters: Vec::with_capacity(room.clusters),
         activation: forebay_models::network::Activation::Silu,
@@ -184,7 +215,7 @@ impl DeviceLink {
         };
         self.sent += 1;
         fill(&mut job, frame, part, &self.given);
-        job.id = id(frame.phase.layer, self.sent);
+        job.id = id(None, frame.phase.layer, self.sent);
         self.state = State::Away(job.id);
         if let Err(unsent) = self.errands.send(Errand::Job(job)) {
             let reason = unsent.to_string();
@@ -224,6 +255,11 @@ impl DeviceLink {
         while let Some(answer) = self.answers.try_recv() {
             let DeviceDone { job, result, .. } = match answer {
                 Answer::Done(done) => done,
+                Answer::Ended => {
+                    let reason = "it was given up".to_owned();
+                    self.lose(DeviceFault::Lost { reason });
+                    continue;
+                }
                 moved => {
                     self.has_moved(moved);
                     continue;
@@ -259,7 +295,8 @@ impl DeviceLink {
                 }
                 Moving::Failed(phase)
             }
-            Answer::Unloaded | Answer::Done(_) => Moving::Moved(phase, None),
+            Answer::Unloaded => Moving::Moved(phase, None),
+            Answer::Done(_) | Answer::Copied(_) | Answer::Ended => return,
         };
     }
 
@@ -303,9 +340,11 @@ impl DeviceLink {
     }
 }
 
-/// The number of the `sent`th job, for a phase of `layer`.
-fn id(layer: usize, sent: u64) -> u64 {
-    (layer as u64) << 32 | sent & 0xffff_ffff
+/// The number of the `sent`th job of core 0 for its phases, or of the streamed clusters of core `rank`; for a phase of
+/// `layer`.
+pub(super) fn id(rank: Option<usize>, layer: usize, sent: u64) -> u64 {
+    let sender = rank.map_or(0, |rank| rank as u64 + 1);
+    sender << 48 | (layer as u64) << 32 | sent & 0xffff_ffff
 }
 
 /// The layer of the job's phase.
@@ -313,70 +352,7 @@ pub(super) fn layer_of(id: u64) -> u16 {
     (id >> 32) as u16
 }
 
-/// What the device is asked in a phase.
-fn fill(job: &mut DeviceJob, frame: &Frame<'_>, part: &PhasePart, given: &[Item]) {
-    job.segment = part.segment().unwrap_or(SegmentId::NONE);
-    job.tokens.copy_blocks(frame.input);
-    let n_tokens = frame.input.n_tokens();
-    let place = |item: &Item| item.source.place().unwrap_or_default();
-    match &mut job.work {
-        Asked::Rows { panels, out } => {
-            panels.clear();
-            panels.extend(given.iter().map(|item| part.rows[place(item)]));
-            let width: usize = panels.iter().map(|range| range.n_rows).sum();
-            out.resize(n_tokens * width, 0.0);
-        }
-        Asked::Share {
-            clusters,
-            activation,
-            biases,
-            weights,
-            out,
-        } => {
-            clusters.clear();
-            clusters.extend(given.iter().map(|item| part.clusters[place(item)]));
-            *activation = frame.rule.activation();
-            fill_biases(biases, frame, given);
-            weights.clear();
-            if frame.phase.is_routed() {
-                for item in given {
-                    extend_weights(weights, frame, item);
-                }
-            }
-            out.resize(n_tokens * frame.bundle.meta.network.d_model, 0);
-        }
-    }
-}
-
-/// The clusters' biases of Gate and Up one after the other; none if no cluster has any.
-fn fill_biases(biases: &mut [Vec<f32>; 2], frame: &Frame<'_>, given: &[Item]) {
-    biases.iter_mut().for_each(Vec::clear);
-    let has_any = |item: &Item| frame.biases(item).iter().any(|bias| !bias.is_empty());
-    if !given.iter().any(has_any) {
-        return;
-    }
-    for item in given {
-        let n = frame.entry(item.cluster).count as usize;
-        for (all, own) in biases.iter_mut().zip(frame.biases(item)) {
-            all.extend_from_slice(own);
-            all.resize(all.len() + n - own.len(), 0.0);
-        }
-    }
-}
-
-/// The weight of a cluster for each token: 0 if the token does not use its expert.
-fn extend_weights(weights: &mut Vec<f32>, frame: &Frame<'_>, item: &Item) {
-    let (start, n_tokens) = (weights.len(), frame.n_tokens());
-    let tokens = frame.tokens_of(item);
-    weights.resize(start + n_tokens, 0.0);
-    let of_tokens = &mut weights[start..];
-    let weight = |i: usize| tokens.weights.get(i).copied().unwrap_or(1.0);
-    match tokens.places {
-        [] => (0..n_tokens).for_each(|t| of_tokens[t] = weight(t)),
-        places => {
-            for (i, &t) in places.iter().enumerate() {
-                of_tokens[t as usize] = weight(i);
-            }
-        }
-    }
+/// The core whose streamed clusters the job has; `None` if it is that of a phase.
+pub(super) fn uploader_of(id: u64) -> Option<usize> {
+    (id >> 48).checked_sub(1).map(|rank| rank as usize)
 }

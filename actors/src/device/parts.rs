@@ -8,14 +8,50 @@ use forebay_devices::{DeviceDriver, DeviceFault, FfnCluster, PanelRange, Segment
 use forebay_models::bundle::Bundle;
 use forebay_models::network::Content;
 use forebay_plans::on_device::{OnDevice, PhaseOnDevice, padded};
+use forebay_plans::uploads::UploadWindow;
 
 use super::account::Account;
+
+/// Where something is on a device; nowhere while the budget is smaller. Changed by core 0 between two steps only.
+#[derive(Debug)]
+struct SegmentCell(AtomicU32);
+
+impl SegmentCell {
+    fn new(segment: Option<SegmentId>) -> Self {
+        let segment = segment.unwrap_or(SegmentId::NONE);
+        Self(AtomicU32::new(segment.number()))
+    }
+
+    fn get(&self) -> Option<SegmentId> {
+        let segment = SegmentId::of_number(self.0.load(Ordering::Relaxed));
+        (segment != SegmentId::NONE).then_some(segment)
+    }
+
+    fn set(&self, segment: Option<SegmentId>) {
+        let number = segment.unwrap_or(SegmentId::NONE).number();
+        // The cores get their next step after this one's reports.
+        self.0.store(number, Ordering::Relaxed);
+    }
+}
+
+/// The window for streamed clusters in a device's memory.
+#[derive(Debug)]
+pub struct Window {
+    segment: SegmentCell,
+    pub(super) sizes: UploadWindow,
+}
+
+impl Window {
+    /// Where it is on the device.
+    pub fn segment(&self) -> Option<SegmentId> {
+        self.segment.get()
+    }
+}
 
 /// The weights of a phase's clusters in a device's memory.
 #[derive(Debug)]
 pub struct PhasePart {
-    /// None while the cores compute them, because the budget is smaller. Changed by core 0 between two steps only.
-    segment: AtomicU32,
+    segment: SegmentCell,
     /// By place; one of the two is empty.
     pub(super) rows: Vec<PanelRange>,
     pub(super) clusters: Vec<FfnCluster>,
@@ -26,6 +62,8 @@ pub struct PhasePart {
 pub struct DeviceParts {
     /// By phase; `None` where it has nothing.
     phases: Vec<Option<PhasePart>>,
+    /// For streamed clusters, if it computes any; counted as one more phase where memory moves.
+    window: Option<Arc<Window>>,
     /// What it has done.
     pub account: Arc<Account>,
     /// Core 0 waits for a job at most this long.
@@ -39,11 +77,13 @@ pub(crate) enum Move {
     Unload(usize, SegmentId),
     /// This phase's are copied again.
     Load(usize),
+    /// There is a window of so many bytes again, which is that of this phase.
+    Reserve(usize, u64),
 }
 
 impl DeviceParts {
     /// Copies the clusters `on_device` to a device, from `resident` memory, by directory index. What it has no room for
-    /// stays with the cores; the first reason is returned as well.
+    /// stays with the cores; the first reason is returned as well. If streamed clusters are copied, it has a window for them.
     pub fn load<'a>(
         driver: &mut dyn DeviceDriver,
         bundle: &Bundle,
@@ -66,8 +106,20 @@ impl DeviceParts {
             }
         };
         let phases = on_device.phases.iter().map(&mut load).collect();
+        let mut window = |sizes: UploadWindow| match driver.reserve(sizes.device_bytes()) {
+            Ok(segment) => Some(Arc::new(Window {
+                segment: SegmentCell::new(Some(segment)),
+                sizes,
+            })),
+            Err(fault) => {
+                first.get_or_insert(fault);
+                None
+            }
+        };
+        let window = on_device.uploads.as_ref().and_then(|u| window(u.window));
         let parts = Self {
             phases,
+            window,
             account: Arc::default(),
             patience,
         };
@@ -82,14 +134,32 @@ impl DeviceParts {
 
     /// All segments that it has.
     pub(super) fn segments(&self) -> Vec<SegmentId> {
+        let window = self.window.iter().filter_map(|window| window.segment());
         let parts = self.phases.iter().flatten();
-        parts.filter_map(PhasePart::segment).collect()
+        parts.filter_map(PhasePart::segment).chain(window).collect()
+    }
+
+    /// The window for streamed clusters, if there is one.
+    pub fn window(&self) -> Option<Arc<Window>> {
+        self.window.clone()
     }
 
     /// What is to be done next, so that it has the clusters of the first `keep` phases and no others: it gives back before
-    /// it takes.
+    /// it takes. The window is behind the last phase.
     pub(crate) fn next_move(&self, keep: usize) -> Option<Move> {
-        let keep = keep.min(self.phases.len());
+        let number = self.phases.len();
+        let window = self
+            .window
+            .as_ref()
+            .map(|window| (window, window.segment()));
+        if let Some((_, Some(segment))) = window.filter(|_| keep <= number) {
+            return Some(Move::Unload(number, segment));
+        }
+        let reserve = || match window.filter(|_| keep > number) {
+            Some((window, None)) => Some(Move::Reserve(number, window.sizes.device_bytes())),
+            _ => None,
+        };
+        let keep = keep.min(number);
         let (kept, others) = self.phases.split_at(keep);
         let numbered = others.iter().enumerate().rev();
         let mut unload = numbered.filter_map(|(i, part)| {
@@ -98,15 +168,14 @@ impl DeviceParts {
         });
         let missing = |part: &Option<PhasePart>| matches!(part, Some(p) if p.segment().is_none());
         let load = || kept.iter().position(missing).map(Move::Load);
-        unload.next().or_else(load)
+        unload.next().or_else(load).or_else(reserve)
     }
 
     /// From now on it has the clusters of `phase` in this segment, or not at all.
     pub(crate) fn moved(&self, phase: usize, segment: Option<SegmentId>) {
-        if let Some(Some(part)) = self.phases.get(phase) {
-            let number = segment.unwrap_or(SegmentId::NONE).number();
-            // The cores get their next step after this one's reports.
-            part.segment.store(number, Ordering::Relaxed);
+        match self.phases.get(phase) {
+            Some(part) => part.iter().for_each(|part| part.segment.set(segment)),
+            None => self.window.iter().for_each(|w| w.segment.set(segment)),
         }
     }
 }
@@ -139,7 +208,7 @@ impl PhasePart {
     ) -> Result<Self, DeviceFault> {
         let mut part = Self::lay_out(bundle, phase)?;
         let segment = driver.load(&gather(bundle, phase, resident)?)?;
-        *part.segment.get_mut() = segment.number();
+        part.segment = SegmentCell::new(Some(segment));
         Ok(part)
     }
 
@@ -167,7 +236,7 @@ impl PhasePart {
             at += padded(bundle, item) as usize;
         }
         Ok(Self {
-            segment: AtomicU32::new(SegmentId::NONE.number()),
+            segment: SegmentCell::new(None),
             rows,
             clusters,
         })
@@ -175,13 +244,12 @@ impl PhasePart {
 
     /// Where they are on the device.
     pub(super) fn segment(&self) -> Option<SegmentId> {
-        let segment = SegmentId::of_number(self.segment.load(Ordering::Relaxed));
-        (segment != SegmentId::NONE).then_some(segment)
+        self.segment.get()
     }
 }
 
 /// Where the panels of a cluster of `n` neurons are that begins at byte `at`.
-fn cluster(
+pub(super) fn cluster(
     bundle: &Bundle,
     content: Content,
     n: usize,

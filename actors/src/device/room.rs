@@ -1,12 +1,14 @@
 //! Memory of the jobs for a device, for the budget.
 
 use forebay_devices::{FfnCluster, PanelRange};
-use forebay_models::bundle::Bundle;
+use forebay_models::bundle::{Bundle, MAX_NEURONS};
 use forebay_models::network::Content;
 use forebay_models::tensor::TensorId;
 use forebay_plans::program::Item;
+use forebay_plans::uploads::{MAX_PLACES, UploadCosts};
 use forebay_stages::kernels::Activations;
 
+use super::uploader::CARRIERS;
 use crate::core::widest;
 
 /// Sizes of the largest jobs.
@@ -59,24 +61,52 @@ impl JobRoom {
         }
     }
 
+    /// The same for jobs of at most `places` streamed clusters.
+    pub fn of_places(self, places: usize) -> Self {
+        Self {
+            columns: self.d_model,
+            clusters: places,
+            neurons: places * MAX_NEURONS,
+            ..self
+        }
+    }
+
     /// Most clusters of a job.
     pub fn most_items(&self) -> usize {
         self.clusters.max(self.row_clusters)
     }
 
-    /// Bytes of both jobs: for rows, and for a share.
-    fn bytes(&self) -> usize {
+    /// Bytes of a job of a share.
+    fn share_bytes(&self) -> usize {
         let biases = 2 * self.neurons * size_of::<f32>();
         let weights = self.clusters * self.batch * size_of::<f32>();
-        let places = self.clusters * size_of::<FfnCluster>()
-            + self.row_clusters * size_of::<PanelRange>()
-            + 2 * self.most_items() * size_of::<Item>();
-        2 * Activations::bytes_for(self.batch, self.columns)
-            + self.rows * size_of::<f32>()
+        Activations::bytes_for(self.batch, self.columns)
             + self.batch * self.d_model * size_of::<i64>()
             + biases
             + weights
+            + self.clusters * size_of::<FfnCluster>()
+    }
+
+    /// Bytes of both jobs: for rows, and for a share.
+    fn bytes(&self) -> usize {
+        let places =
+            self.row_clusters * size_of::<PanelRange>() + 2 * self.most_items() * size_of::<Item>();
+        Activations::bytes_for(self.batch, self.columns)
+            + self.rows * size_of::<f32>()
+            + self.share_bytes()
             + places
+    }
+}
+
+/// What a window for streamed clusters takes, in steps of `batch` tokens, with a device that shares the memory or not.
+pub fn upload_costs(bundle: &Bundle, batch: usize, shares_memory: bool) -> UploadCosts {
+    let copies = 1 + u64::from(shares_memory);
+    let job = JobRoom::new(bundle, (batch, 0), 0).of_places(MAX_PLACES);
+    UploadCosts {
+        // Where memory is shared, the driver's own copies are in it.
+        jobs: copies * job.share_bytes() as u64,
+        carriers: CARRIERS,
+        copies,
     }
 }
 

@@ -15,7 +15,7 @@ use forebay_traces::lane::TraceLane;
 
 use super::{Shared, Sizes, Step, StepDone};
 use crate::core::{Core, CoreParts, build_core, most_reads};
-use crate::device::{DeviceLanes, DeviceLink, JobRoom, device_lanes};
+use crate::device::{DeviceLanes, DeviceLink, JobRoom, Uploader, device_lanes};
 use crate::fault::Fault;
 use crate::io::Driver;
 use crate::io_link::{IoLanes, RowLink, io_lanes};
@@ -93,8 +93,12 @@ impl Assembly {
             .collect();
         let (links, rows, lanes) = io_lanes(clients, row_reads, &driver.waker(), io_traces);
 
-        // The device actor, with lanes to and from core 0.
-        let (mut core_0, device) = device(shared, &ringers[0], trace_records);
+        // The device actor, with lanes to and from core 0, and the other cores if they copy streamed clusters to it.
+        let (mut core_0, uploaders, device) = device(shared, &ringers, trace_records);
+        let uploaders = uploaders
+            .into_iter()
+            .map(|uploader| Some(Box::new(uploader)))
+            .chain(std::iter::repeat_with(|| None));
 
         // Sources: commands to the cores.
         let capacity = Capacity::of(&[("the current step", 1)]);
@@ -107,24 +111,27 @@ impl Assembly {
             .zip(members)
             .zip(links)
             .zip(inboxes)
-            .zip(bells);
-        let seed = |(rank, (((((program, memory), member), io), commands), bell))| CoreSeed {
-            shared: Arc::clone(shared),
-            parts: CoreParts {
-                rank,
-                program,
-                rows: Arc::clone(&rows_of_all),
-                experts: experts_of_all.clone(),
-                memory,
-                member,
-                bell,
-                io,
-                device: core_0.take(),
-                commands,
-                done: done_tx.clone(),
-                trace: TraceLane::new(format!("core {rank}"), trace_records),
-            },
-        };
+            .zip(bells)
+            .zip(uploaders);
+        let seed =
+            |(rank, ((((((program, memory), member), io), commands), bell), uploader))| CoreSeed {
+                shared: Arc::clone(shared),
+                parts: CoreParts {
+                    rank,
+                    program,
+                    rows: Arc::clone(&rows_of_all),
+                    experts: experts_of_all.clone(),
+                    memory,
+                    member,
+                    bell,
+                    io,
+                    device: core_0.take(),
+                    uploader,
+                    commands,
+                    done: done_tx.clone(),
+                    trace: TraceLane::new(format!("core {rank}"), trace_records),
+                },
+            };
         Self {
             cores: parts.enumerate().map(seed).collect(),
             steps: Steps {
@@ -143,14 +150,14 @@ impl Assembly {
     }
 }
 
-/// Core 0's end of a device's lanes, and the device actor's.
+/// Core 0's end of a device's lanes, the ends by which cores copy streamed clusters, and the device actor's.
 fn device(
     shared: &Shared,
-    core_0: &Ringer,
+    cores: &[Ringer],
     trace_records: usize,
-) -> (Option<Box<DeviceLink>>, Option<DeviceLanes>) {
+) -> (Option<Box<DeviceLink>>, Vec<Uploader>, Option<DeviceLanes>) {
     let Some(device) = &shared.device else {
-        return (None, None);
+        return (None, Vec::new(), None);
     };
     let rank = shared.predictor_rank();
     let steps = (
@@ -159,8 +166,10 @@ fn device(
     );
     let room = JobRoom::new(&shared.bundle, steps, rank);
     let trace = TraceLane::new("device", trace_records);
-    let (link, lanes) = device_lanes(device, room, core_0.clone(), trace);
-    (Some(Box::new(link)), Some(lanes))
+    let uploads = shared.plan.on_device.uploads.as_ref();
+    let uploads = uploads.map(|uploads| (uploads, &shared.plan.owner[..]));
+    let (link, uploaders, lanes) = device_lanes(device, room, uploads, cores, trace);
+    (Some(Box::new(link)), uploaders, Some(lanes))
 }
 
 /// What is done if the I/O actor ends before its clients: the cause is kept, and all that wait for reads are released,

@@ -11,12 +11,13 @@ use forebay_models::bundle::Bundle;
 use forebay_plans::on_device::{OnDevice, Room, Shares};
 use forebay_plans::program::{Program, compile};
 use forebay_plans::residency::{Pipeline, Sparsity};
+use forebay_plans::uploads::{UploadShare, UploadWindow, Uploads};
 use forebay_queues::slab::Slot;
 use forebay_stages::contract::Turn;
 use forebay_stages::kernels::KernelTable;
 
 use crate::case::Case;
-use crate::models::Model;
+use crate::models::{CONTEXT, Model};
 use crate::random::Random;
 
 /// Makes a seed's device another stream than the rest of it.
@@ -25,14 +26,19 @@ const APART: u64 = 0x5e_1f_d0_0d;
 /// A device with some of a case's clusters, perhaps.
 pub fn draw(seed: u64, case: &mut Case, model: &Model) {
     let mut random = Random::new(seed ^ APART);
-    if case.pipeline != Pipeline::Cluster || !random.chance(30) {
-        return;
+    if case.pipeline == Pipeline::Cluster && random.chance(30) {
+        let bundle = model.bundle();
+        place(&mut random, case, &bundle);
+        case.plan.on_device.uploads = uploads(&mut random, case, &bundle);
     }
-    let bundle = model.bundle();
+}
+
+/// A device with some of a case's pinned clusters.
+fn place(random: &mut Random, case: &mut Case, bundle: &Bundle) {
     let predicted = case.sparsity == Sparsity::Predicted;
     let options = case.neurons().program(predicted);
     let programs: Vec<Program> = (0..case.threads)
-        .map(|rank| compile(&bundle, &case.plan, rank, options))
+        .map(|rank| compile(bundle, &case.plan, rank, options))
         .collect();
     let mut share = || random.one_of(&[0.0, 0.3, 0.6, 1.0, 1.0]);
     let shares = Shares {
@@ -44,7 +50,7 @@ pub fn draw(seed: u64, case: &mut Case, model: &Model) {
         total: random.one_of(&[20_000, u64::MAX, u64::MAX]),
         piece: u64::MAX,
     };
-    case.plan.on_device = OnDevice::choose(&bundle, &programs, all_neurons, |_| shares, room);
+    case.plan.on_device = OnDevice::choose(bundle, &programs, all_neurons, |_| shares, room);
     case.device = Behaviour {
         job_ns: random.one_of(&[0, 1_000, 300_000, 30_000_000]),
         memory_bytes: random.one_of(&[10_000, u64::MAX, u64::MAX, u64::MAX]),
@@ -52,6 +58,37 @@ pub fn draw(seed: u64, case: &mut Case, model: &Model) {
         lost_after: random.one_of(&[None, None, Some(0), Some(3), Some(40)]),
         wrong_result: None,
     };
+}
+
+/// The streamed clusters that a device computes in prompts, perhaps.
+fn uploads(random: &mut Random, case: &Case, bundle: &Bundle) -> Option<Uploads> {
+    let all_neurons = matches!(case.sparsity, Sparsity::Dense | Sparsity::Exact);
+    if case.pipeline != Pipeline::Cluster || !all_neurons {
+        return None;
+    }
+    let longest = bundle.clusters.iter().map(|e| e.padded_len()).max();
+    let window = UploadWindow {
+        threads: case.threads,
+        places: random.within(1..=5),
+        place_bytes: longest.unwrap_or(0),
+    };
+    let part = random.one_of(&[0.0, 0.5, 1.0, 1.0]);
+    Uploads::choose(bundle, &case.plan, window, UploadShare::always(part))
+}
+
+/// A case with prompts whose streamed clusters a device computes, as far as it has room.
+pub fn draw_uploads(random: &mut Random, models: &[Model]) -> Case {
+    for _ in 0..10_000 {
+        let mut case = Case::draw(random, models);
+        let bundle = models[case.model].bundle();
+        if let Some(uploads) = uploads(random, &case, &bundle) {
+            case.max_batch = random.within(16..=CONTEXT);
+            place(random, &mut case, &bundle);
+            case.plan.on_device.uploads = Some(uploads);
+            return case;
+        }
+    }
+    unreachable!("one in a few cases streams clusters that a device can compute")
 }
 
 /// The device with its clusters, if it has any.
@@ -115,6 +152,13 @@ impl Beside {
             if missing || has && number >= keep {
                 return Err(format!("phase {number} of {keep}: on the device: {has}"));
             }
+        }
+        let window = parts.window().and_then(|window| window.segment());
+        if let (Some(_), Some(uploads), false) = (window, &shared.plan.on_device.uploads, gone) {
+            if keep <= phases.len() {
+                return Err(format!("the window is there with {keep} phases"));
+            }
+            bytes += uploads.window.device_bytes();
         }
         let used = self.actor.driver().memory_bytes();
         match used == bytes {

@@ -33,23 +33,40 @@ pub struct Report {
     pub faults: u64,
     /// Times that the I/O actor died.
     pub deaths: u64,
-    /// Jobs of a device, and devices that were lost.
+    /// Jobs of a device, streamed clusters copied to one, and devices that were lost.
     pub jobs: u64,
+    pub copied: u64,
     pub lost: u64,
     /// Hash of all that happened.
     pub digest: u64,
     pub virtual_ns: u64,
 }
 
+/// Which cases seeds are.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Cases {
+    /// Any.
+    Any,
+    /// Prompts of which a device computes streamed clusters: those are rare among all.
+    Uploads,
+}
+
 /// Runs a seed.
 ///
 /// # Errors
 /// What went wrong, with the case.
-pub fn simulate(seed: u64, models: &[Model]) -> Result<Report, String> {
+pub fn simulate(seed: u64, models: &[Model], cases: Cases) -> Result<Report, String> {
     let mut random = Random::new(seed);
-    let mut case = Case::draw(&mut random, models);
+    let case = match cases {
+        Cases::Any => {
+            let mut case = Case::draw(&mut random, models);
+            let model = &models[case.model];
+            device::draw(seed, &mut case, model);
+            case
+        }
+        Cases::Uploads => device::draw_uploads(&mut random, models),
+    };
     let model = &models[case.model];
-    device::draw(seed, &mut case, model);
     let mut world = World::new(&case, model, &mut random);
     let mut sequel = Sequel {
         case: &case,
@@ -64,7 +81,8 @@ pub fn simulate(seed: u64, models: &[Model]) -> Result<Report, String> {
     report.turns = world.turns;
     report.reads = world.medium.reads();
     if let Some(device) = &world.steps.shared().device {
-        report.jobs = device.account.counters().jobs;
+        let done = device.account.counters();
+        (report.jobs, report.copied) = (done.jobs, done.copied);
         report.lost = u64::from(device.account.is_gone());
     }
     report.digest = world.digest;

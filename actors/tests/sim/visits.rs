@@ -63,6 +63,8 @@ pub struct Visits {
     clusters: Vec<DirectoryEntry>,
     /// Whether a device may compute a cluster, or core 0 where that fails.
     on_device: Vec<bool>,
+    /// Whether one may compute it although it is streamed; where that fails, its core does.
+    uploaded: Vec<bool>,
     /// Whether any core may compute clusters of experts that are in memory.
     shares_experts: bool,
     /// By layer, whether the one before guesses which experts it will use.
@@ -84,6 +86,13 @@ impl Visits {
             on_device: (0..case.plan.residency.len() as u32)
                 .map(|cluster| case.plan.on_device.place(cluster).is_some())
                 .collect(),
+            uploaded: {
+                let uploads = case.plan.on_device.uploads.iter();
+                let mut uploaded = vec![false; case.plan.residency.len()];
+                let clusters = uploads.flat_map(|uploads| uploads.clusters());
+                clusters.for_each(|(cluster, _)| uploaded[cluster as usize] = true);
+                uploaded
+            },
             clusters: shared.bundle.clusters.clone(),
             shares_experts: case.pipeline == Pipeline::Cluster
                 && case.sparsity != Sparsity::Predicted,
@@ -283,7 +292,8 @@ impl Visits {
                     let is_expert = matches!(entry.content, Content::Experts(_));
                     let gc = match times(Stage::Gc, layer) {
                         // A predictor may name none of its neurons, and no token may use the expert.
-                        0 if self.predicted || is_expert || self.on_device[i] => 0,
+                        0 if self.predicted || is_expert => 0,
+                        0 if self.on_device[i] || self.uploaded[i] => 0,
                         1 => 1,
                         n => return Err(wrong(Stage::Gc, n)),
                     };

@@ -24,6 +24,9 @@ const TRIPLES: usize = 4096;
 /// Jobs in flight: while one is computed, the next one waits behind it.
 const SLOTS: usize = 2;
 
+/// What is done with buffers of weights.
+const SEGMENT: wgpu::BufferUsages = wgpu::BufferUsages::COPY_DST.union(wgpu::BufferUsages::STORAGE);
+
 /// Bytes that are copied to the device at once: the driver keeps a copy meanwhile.
 pub const UPLOAD_BYTES: usize = 16 << 20;
 
@@ -144,21 +147,32 @@ impl GpuDriver {
 
     fn upload(&mut self, buffer: &wgpu::Buffer, bytes: &[u8]) -> Result<(), DeviceFault> {
         for (i, part) in bytes.chunks(UPLOAD_BYTES).enumerate() {
-            let at = (i * UPLOAD_BYTES) as u64;
-            let queue = &self.context.queue;
-            let (words, rest) = part.as_chunks::<4>();
-            self.context.guarded(part.len() as u64, |_| {
-                queue.write_buffer(buffer, at, words.as_flattened());
-                if !rest.is_empty() {
-                    let mut last = [0; 4];
-                    last[..rest.len()].copy_from_slice(rest);
-                    queue.write_buffer(buffer, at + 4 * words.len() as u64, &last);
-                }
-                queue.submit([]);
-            })?;
+            self.put(buffer, (i * UPLOAD_BYTES) as u64, part)?;
             self.context.finish()?;
         }
         Ok(())
+    }
+
+    /// Copies a part into a buffer, behind what was submitted before.
+    fn put(&mut self, buffer: &wgpu::Buffer, at: u64, part: &[u8]) -> Result<(), DeviceFault> {
+        let queue = &self.context.queue;
+        let (words, rest) = part.as_chunks::<4>();
+        self.context.guarded(part.len() as u64, |_| {
+            queue.write_buffer(buffer, at, words.as_flattened());
+            if !rest.is_empty() {
+                let mut last = [0; 4];
+                last[..rest.len()].copy_from_slice(rest);
+                queue.write_buffer(buffer, at + 4 * words.len() as u64, &last);
+            }
+            queue.submit([]);
+        })
+    }
+
+    fn keep(&mut self, piece: Piece, bytes: usize) -> SegmentId {
+        let id = self.next_segment;
+        self.next_segment += 1;
+        self.segments.insert(id, (piece, bytes));
+        SegmentId(id)
     }
 }
 
@@ -172,17 +186,29 @@ impl DeviceDriver for GpuDriver {
     }
 
     fn load(&mut self, bytes: &[u8]) -> Result<SegmentId, DeviceFault> {
-        let usage = wgpu::BufferUsages::COPY_DST | wgpu::BufferUsages::STORAGE;
-        let piece = self.context.piece(bytes.len() as u64, usage)?;
+        let piece = self.context.piece(bytes.len() as u64, SEGMENT)?;
         let buffer = piece.buffer.clone();
         if let Err(fault) = self.upload(&buffer, bytes) {
             self.context.free(piece);
             return Err(fault);
         }
-        let id = self.next_segment;
-        self.next_segment += 1;
-        self.segments.insert(id, (piece, bytes.len()));
-        Ok(SegmentId(id))
+        Ok(self.keep(piece, bytes.len()))
+    }
+
+    fn reserve(&mut self, bytes: u64) -> Result<SegmentId, DeviceFault> {
+        let piece = self.context.piece(bytes, SEGMENT)?;
+        Ok(self.keep(piece, bytes as usize))
+    }
+
+    fn write(&mut self, segment: SegmentId, at: usize, bytes: &[u8]) -> Result<(), DeviceFault> {
+        let held = self.segments.get(&segment.0);
+        let fits = |len: usize| at.is_multiple_of(4) && at <= len && bytes.len() <= len - at;
+        let Some((piece, _)) = held.filter(|(_, len)| fits(*len)) else {
+            let problem = format!("no room for {} bytes from byte {at} on", bytes.len());
+            return Err(DeviceFault::BadJob(problem));
+        };
+        let buffer = piece.buffer.clone();
+        self.put(&buffer, at as u64, bytes)
     }
 
     fn unload(&mut self, segment: SegmentId) {

@@ -312,3 +312,39 @@ fn until_memory_is_short() {
     let tokens = tokens(&kernels, 1, 64, 1);
     assert_eq!(run(&mut driver, job(1, segment, tokens)), Ok(()));
 }
+
+#[test]
+fn weights_that_are_written_behind_a_job_are_those_of_the_next_one() {
+    let Some(mut driver) = open(u64::MAX) else {
+        return;
+    };
+    let kernels = KernelTable::best();
+    let two = [1, 2].map(|seed| Matrix::random(BlockType::Q8_0, 16, 64, seed).panels);
+    let tokens = || tokens(&kernels, 2, 64, 1);
+    let expected = two.each_ref().map(|panels| {
+        let segment = driver.load(panels).unwrap();
+        let alone = probe::run(&mut driver, job(0, segment, tokens()), &mut wall_clock());
+        results(&alone.unwrap()).to_vec()
+    });
+    assert_ne!(expected[0], expected[1]);
+    let segment = driver.reserve(two[0].len() as u64).unwrap();
+    for (id, panels) in [(0, &two[0]), (1, &two[1])] {
+        driver.write(segment, 0, panels).unwrap();
+        driver.submit(job(id, segment, tokens()), 0).unwrap();
+    }
+    let (mut done, mut clock) = (Vec::new(), wall_clock());
+    while done.len() < 2 {
+        let now = clock();
+        assert!(now < 20_000_000_000, "stuck");
+        driver.poll(now, &mut done);
+    }
+    for done in &done {
+        assert_eq!(done.result, Ok(()));
+        assert_eq!(results(done), expected[done.job.id as usize]);
+    }
+    let beyond = driver.write(segment, 4, &two[0]);
+    assert!(matches!(beyond, Err(DeviceFault::BadJob(_))), "{beyond:?}");
+    driver.unload(segment);
+    let gone = driver.write(segment, 0, &two[0]);
+    assert!(matches!(gone, Err(DeviceFault::BadJob(_))), "{gone:?}");
+}

@@ -8,6 +8,9 @@ use super::plan::Choice;
 /// Time in which the cores wait for each other and for the device, seconds.
 const JOIN: f64 = 8e-6;
 
+/// What a copied byte takes of the CPU's memory where a core and the device's driver copy it: each reads and writes.
+const COPYING: f64 = 4.0;
+
 /// Part of an operator, for one processor.
 #[derive(Clone, Copy)]
 struct Part {
@@ -29,7 +32,9 @@ impl Part {
 /// Bytes of the device's own memory that a choice takes.
 pub(super) fn memory(machine: &PlacementMachine, operator: &Operator, choice: Choice) -> f64 {
     match machine.kind {
-        MachineKind::Discrete if choice.resident => operator.bytes * choice.part(),
+        MachineKind::Discrete if choice.resident && operator.streaming.is_none() => {
+            operator.bytes * choice.part()
+        }
         _ => 0.0,
     }
 }
@@ -47,6 +52,15 @@ pub(super) fn seconds(
     batch: usize,
     choice: Choice,
 ) -> f64 {
+    let computed = computed(machine, operator, batch, choice);
+    match &operator.streaming {
+        Some(streaming) => computed.max(operator.bytes / streaming.bytes_per_second),
+        None => computed,
+    }
+}
+
+/// The same without the time in which weights are read from flash.
+fn computed(machine: &PlacementMachine, operator: &Operator, batch: usize, choice: Choice) -> f64 {
     let f = choice.part();
     let (bytes, operations) = (operator.bytes_of(batch), operator.operations * batch as f64);
     let part = |f: f64| Part {
@@ -63,26 +77,33 @@ pub(super) fn seconds(
     let work = part(f);
     let link = machine.link();
     let boards = batch as f64 * (operator.input_bytes + f * operator.output_bytes) / link;
-    let fixed = device.submit_us * 1e-6 + boards;
+    let jobs = operator.streaming.map_or(1.0, |s| (f * s.jobs).max(1.0));
+    let fixed = jobs * device.submit_us * 1e-6 + boards;
     let copied_bytes = match device.memory {
+        _ if operator.streaming.is_some() => work.bytes,
         Some(_) if !choice.resident => work.bytes,
         _ => 0.0,
     };
     let copied = copied_bytes / link;
-    let alone = work.on(&device.processor).max(copied);
+    // What is streamed is copied as it comes, between jobs; what is copied before its phase begins is not counted.
+    let beside_copying = |time: f64| match operator.streaming {
+        Some(_) => time + copied,
+        None => time.max(copied),
+    };
+    let alone = beside_copying(work.on(&device.processor));
     if choice.share == PARTS {
         return JOIN + fixed + alone;
     }
     // What is copied is read from the CPU's memory, too.
-    let cpu_memory = (cpu.bytes + copied_bytes) / (machine.cpu.gb_per_second * 1e9);
+    let copying = operator.streaming.map_or(1.0, |_| COPYING);
+    let cpu_memory = (cpu.bytes + copying * copied_bytes) / (machine.cpu.gb_per_second * 1e9);
     let rates = machine.together.unwrap_or(Together {
         cpu_gb_per_second: machine.cpu.gb_per_second,
         device_gb_per_second: device.processor.gb_per_second,
     });
     let beside = cpu.seconds(rates.cpu_gb_per_second, machine.cpu.tops * machine.derate);
-    let with = work
-        .seconds(rates.device_gb_per_second, device.processor.tops)
-        .max(copied);
+    let with = work.seconds(rates.device_gb_per_second, device.processor.tops);
+    let with = beside_copying(with);
     let done = both((beside, cpu.on(&machine.cpu)), (with, alone), fixed);
     JOIN + done.max(cpu_memory)
 }

@@ -12,6 +12,9 @@
 //! while those before them are computed, and take their part of the CPU's memory's rate. Every operator takes its input from the CPU and brings its results back: norms,
 //! attention and the exchange are there, so what the operators before and after it do does not matter.
 //!
+//! Where weights are streamed from flash, the disk may be slower than both. A device gets its part of them by copying,
+//! even if it shares the memory; copies and jobs take turns on it, and the cores copy, too.
+//!
 //! A device that shares the CPU's memory needs no place for weights, so every operator is planned for itself. Otherwise
 //! weights compete for the device's memory: a price per byte is raised until those fit that gain most per byte.
 //!
@@ -27,7 +30,7 @@ pub use baselines::{everything_on_the_cpu, everything_on_the_device, oato};
 pub use machine::{
     Device, MachineKind, Memory, PlacementMachine, Processor, Together, multiplies, published,
 };
-pub use operators::Operator;
+pub use operators::{Operator, Streaming};
 pub use plan::{Choice, Explanation, Placement, break_even};
 
 /// Parts of an operator's clusters: shares are counted in these.

@@ -3,10 +3,11 @@
 use std::collections::BTreeSet;
 
 use forebay_models::block::BlockType;
-use forebay_models::bundle::Bundle;
+use forebay_models::bundle::{Bundle, DirectoryEntry};
 use forebay_models::network::Content;
 
 use crate::program::{Program, Work};
+use crate::uploads::{MAX_PLACES, formats};
 
 /// What a scale per 32 elements and its sums add to activations of one byte.
 const QUANTISED: f64 = 1.5;
@@ -31,6 +32,18 @@ pub struct Operator {
     pub input_bytes: f64,
     /// Bytes of one token's results.
     pub output_bytes: f64,
+    /// How its weights come, if they are not in memory.
+    pub streaming: Option<Streaming>,
+}
+
+/// Weights that are read from flash for each batch: what a device computes is copied to it each time, whatever memory it
+/// has.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Streaming {
+    /// How fast they are read; infinite if that is not known.
+    pub bytes_per_second: f64,
+    /// Jobs in which a device computes all of them.
+    pub jobs: f64,
 }
 
 impl Operator {
@@ -53,27 +66,7 @@ impl Operator {
         let mut sum = Sum::default();
         for phase in programs.iter().filter_map(|p| p.phases.get(number)) {
             for item in phase.items() {
-                let entry = &bundle.clusters[item.cluster as usize];
-                match entry.content {
-                    Content::Rows(tensor) => {
-                        let matrix = bundle.meta.matrix(tensor)?;
-                        sum.add(matrix.block, f64::from(entry.len), 1.0);
-                        sum.input = sum.input.max(matrix.cols as f64 * QUANTISED);
-                    }
-                    Content::Neurons(_) | Content::Experts(_) => {
-                        let g = bundle.meta.geometry(entry.content)?;
-                        let used = bundle.meta.network.used_share(entry.content);
-                        let count = entry.count as usize;
-                        sum.add(g.gate, g.gate_bytes(count) as f64, used);
-                        if let Some(up) = g.up {
-                            sum.add(up, g.up_bytes(count) as f64, used);
-                        }
-                        sum.add(g.down, g.down_bytes(count) as f64, used);
-                        sum.input = g.d_model as f64 * QUANTISED;
-                        sum.output = g.d_model as f64 * SHARE;
-                    }
-                    Content::Table(_) => {}
-                }
+                sum.add_cluster(bundle, &bundle.clusters[item.cluster as usize])?;
             }
             if let Work::Rows(rows) = &phase.work {
                 sum.output = rows.width as f64 * RESULT;
@@ -86,6 +79,26 @@ impl Operator {
             Work::Mixer { .. } => return None,
         };
         sum.operator(format!("layer {}, {what}", phase.layer))
+    }
+
+    /// The FFN of `layer` as far as a device computes it as it is streamed at `bytes_per_second`.
+    pub fn of_streamed_ffn(bundle: &Bundle, layer: usize, bytes_per_second: f64) -> Option<Self> {
+        let (mut sum, mut clusters) = (Sum::default(), 0);
+        for (i, entry) in bundle.clusters.iter().enumerate() {
+            if entry.content == Content::Neurons(layer) && formats(bundle, i).is_some() {
+                sum.add_cluster(bundle, entry)?;
+                clusters += 1;
+            }
+        }
+        let streaming = Streaming {
+            bytes_per_second,
+            // Half of the places are in a job while the others are filled.
+            jobs: f64::from(clusters) / (MAX_PLACES / 2) as f64,
+        };
+        Some(Self {
+            streaming: Some(streaming),
+            ..sum.operator(format!("layer {layer}, streamed ffn"))?
+        })
     }
 }
 
@@ -101,6 +114,31 @@ struct Sum {
 }
 
 impl Sum {
+    /// Adds a cluster; `None` if the directory does not belong to the metadata.
+    fn add_cluster(&mut self, bundle: &Bundle, entry: &DirectoryEntry) -> Option<()> {
+        match entry.content {
+            Content::Rows(tensor) => {
+                let matrix = bundle.meta.matrix(tensor)?;
+                self.add(matrix.block, f64::from(entry.len), 1.0);
+                self.input = self.input.max(matrix.cols as f64 * QUANTISED);
+            }
+            Content::Neurons(_) | Content::Experts(_) => {
+                let g = bundle.meta.geometry(entry.content)?;
+                let used = bundle.meta.network.used_share(entry.content);
+                let count = entry.count as usize;
+                self.add(g.gate, g.gate_bytes(count) as f64, used);
+                if let Some(up) = g.up {
+                    self.add(up, g.up_bytes(count) as f64, used);
+                }
+                self.add(g.down, g.down_bytes(count) as f64, used);
+                self.input = g.d_model as f64 * QUANTISED;
+                self.output = g.d_model as f64 * SHARE;
+            }
+            Content::Table(_) => {}
+        }
+        Some(())
+    }
+
     /// Adds weights of which a token uses a part.
     fn add(&mut self, format: BlockType, bytes: f64, used: f64) {
         let elements = bytes / format.block_bytes() as f64 * format.block_len() as f64;
@@ -122,6 +160,7 @@ impl Sum {
             operations: self.operations,
             input_bytes: self.input,
             output_bytes: self.output,
+            streaming: None,
         })
     }
 }

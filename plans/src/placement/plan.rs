@@ -17,7 +17,8 @@ const STEPS: usize = 60;
 pub struct Choice {
     /// The device's share of its clusters, in parts of [`PARTS`].
     pub share: u8,
-    /// Whether the share's weights stay in the device's memory. It makes no difference where memory is shared.
+    /// Whether the share's weights stay in the device's memory. It makes no difference where memory is shared, or weights
+    /// are streamed.
     pub resident: bool,
 }
 
@@ -158,6 +159,7 @@ impl Placement {
         Explanation {
             operator: operator.name.clone(),
             choice,
+            streamed: operator.streaming.is_some(),
             seconds: cost(choice.share),
             cpu_alone: cost(0),
             device_alone: is_possible(machine, operator).then(|| cost(PARTS)),
@@ -182,6 +184,8 @@ pub struct Explanation {
     pub operator: String,
     /// The choice.
     pub choice: Choice,
+    /// Whether the device's part is copied to it for every batch, as it is read.
+    pub streamed: bool,
     /// Its cost, seconds.
     pub seconds: f64,
     /// With everything on the CPU.
@@ -195,9 +199,10 @@ impl fmt::Display for Explanation {
         let ms = |seconds: f64| seconds * 1e3;
         write!(
             f,
-            "{}: {}/{PARTS} on the device, {:.2} ms; the CPU alone {:.2}",
+            "{}: {}/{PARTS} {} the device, {:.2} ms; the CPU alone {:.2}",
             self.operator,
             self.choice.share,
+            if self.streamed { "copied to" } else { "on" },
             ms(self.seconds),
             ms(self.cpu_alone)
         )?;

@@ -18,6 +18,7 @@ fn operator(name: &str, format: BlockType, (rows, cols): (usize, usize)) -> Oper
         operations: 2.0 * elements,
         input_bytes: 1.5 * cols as f64,
         output_bytes: 4.0 * rows as f64,
+        streaming: None,
     }
 }
 
@@ -53,6 +54,17 @@ fn models() -> [(&'static str, Vec<Operator>); 4] {
         ("30B-A3B", model(48, 2048, 5120, 768, (8, 128))),
         ("1B", model(16, 2048, 3072, 8192, (1, 1))),
     ]
+}
+
+/// An FFN of the 8B model that is streamed from a disk.
+fn streamed(gb_per_second: f64) -> Operator {
+    let mut ffn = operator("streamed ffn", BlockType::Q4_K, (3 * 14336, 4096));
+    ffn.output_bytes = 8.0 * 4096.0;
+    ffn.streaming = Some(Streaming {
+        bytes_per_second: gb_per_second * 1e9,
+        jobs: 50.0,
+    });
+    ffn
 }
 
 const BATCHES: [usize; 4] = [1, 16, 128, 512];
@@ -308,5 +320,40 @@ fn the_table_in_the_documentation_is_the_models() {
     if !docs.contains(&table) {
         println!("{table}");
         panic!("docs/devices.md has another table");
+    }
+}
+
+/// Copying takes its time on every device, and every few clusters are a job: it pays later than where weights are resident,
+/// and takes none of the device's memory. Behind a slow disk nothing pays.
+#[test]
+fn what_is_streamed_is_copied_from_a_later_batch_on_and_not_behind_a_slow_disk() {
+    for machine in machines() {
+        let (fast, slow) = (streamed(f64::INFINITY), streamed(1e-3));
+        let resident = Operator {
+            streaming: None,
+            ..fast.clone()
+        };
+        let name = &machine.name;
+        assert_eq!(break_even(&machine, &slow, false), None, "{name}");
+        let Some(from) = break_even(&machine, &fast, false) else {
+            assert_eq!(machine.kind, MachineKind::Cpu, "{name}");
+            continue;
+        };
+        let at_once = break_even(&machine, &resident, true);
+        assert!(at_once.is_some_and(|at_once| at_once < from), "{name}");
+        let operators = [fast];
+        let plan = Placement::plan(&machine, &operators, 512);
+        let some = plan.choices[0].share;
+        assert!(some > 0, "{name}");
+        assert_eq!(plan.memory, 0.0, "{name}");
+        let explained = plan.explain(&machine, &operators, 512, 0);
+        let alone = explained.device_alone.expect("it has kernels");
+        assert!(explained.seconds < explained.cpu_alone && explained.seconds <= alone);
+        let text = explained.to_string();
+        let says = format!("streamed ffn: {some}/16 copied to the device");
+        assert!(text.contains(&says), "{text}");
+        let without = Placement::plan(&machine, &operators, (from - 1).max(1));
+        assert!(from == 1 || without.choices[0].share == 0, "{name}");
+        eprintln!("{name}: from {from} tokens; {text}");
     }
 }

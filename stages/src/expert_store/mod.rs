@@ -107,6 +107,11 @@ pub struct ExpertStore {
     guessed: Vec<bool>,
     /// Clusters that may be wanted soon, the likeliest first.
     guesses: VecDeque<Request>,
+    /// Whether what is guessed is a prompt's: it is held until its layer is over, as nearly all of it will be wanted.
+    keeps: bool,
+    /// Cells that are held for this and the next layer of a prompt, and which layer of its that was.
+    kept: Vec<(usize, u32)>,
+    layer: u32,
     /// What became of guesses since that was last taken.
     pub guess_counts: GuessCounts,
     /// Cells with a read that is due.
@@ -124,6 +129,9 @@ pub struct ExpertStore {
     /// Whether a token that is generated reads Gates first, where that is possible.
     pub gates_first: bool,
 }
+
+/// A prompt keeps at most 1/`KEPT_SHARE` of the cells for its next layers.
+const KEPT_SHARE: usize = 4;
 
 /// Reads of a core that may be in flight.
 pub const MOST_READS: usize = 64;
@@ -156,6 +164,9 @@ impl ExpertStore {
             ahead: vec![false; n],
             guessed: vec![false; n],
             guesses: VecDeque::with_capacity(flights),
+            keeps: false,
+            kept: Vec::with_capacity(2 * flights),
+            layer: 0,
             guess_counts: GuessCounts::default(),
             due: VecDeque::with_capacity(n),
             blocked: VecDeque::with_capacity(flights),
@@ -172,7 +183,7 @@ impl ExpertStore {
     /// are left out unless they are in memory.
     pub fn want_ahead(&mut self, wanted: impl Iterator<Item = (Request, bool)> + Clone) {
         for (request, _) in wanted.clone() {
-            if self.has(request.key) && self.acquire(request) {
+            if self.has(request.key) && (self.take_over(request.key) || self.acquire(request)) {
                 self.hold_ahead(request.key);
             }
         }
@@ -190,6 +201,34 @@ impl ExpertStore {
     /// The next layer may want these clusters, the likeliest first. They are read while nothing else is; those that
     /// were named before and have not been read yet are given up.
     pub fn guess(&mut self, likely: impl Iterator<Item = Request>) {
+        self.keeps = false;
+        self.name(likely);
+    }
+
+    /// The next layer of a prompt will want nearly all of these clusters. They are read like guesses, but stay until that
+    /// layer is over.
+    pub fn preload(&mut self, likely: impl Iterator<Item = Request>) {
+        self.keeps = true;
+        self.layer = self.layer.wrapping_add(1);
+        // The layer for which these were read is over: its tokens did not use them.
+        self.release_kept(|age| age >= 2);
+        self.name(likely);
+    }
+
+    fn release_kept(&mut self, is_over: impl Fn(u32) -> bool) {
+        let mut i = 0;
+        while let Some(&(cell, layer)) = self.kept.get(i) {
+            if !is_over(self.layer.wrapping_sub(layer)) {
+                i += 1;
+                continue;
+            }
+            self.kept.swap_remove(i);
+            self.ahead[cell] = false;
+            self.release(cell);
+        }
+    }
+
+    fn name(&mut self, likely: impl Iterator<Item = Request>) {
         self.guesses.clear();
         let room = self.guesses.capacity();
         let absent = likely.filter(|request| self.cache.slot_of(request.key).is_none());
@@ -217,7 +256,14 @@ impl ExpertStore {
     /// Whether a cell was held ahead for `key`; it is the caller's from now on.
     fn take_over(&mut self, key: usize) -> bool {
         let cell = self.cache.slot_of(key);
-        cell.is_some_and(|cell| std::mem::take(&mut self.ahead[cell]))
+        let Some(cell) = cell.filter(|&cell| std::mem::take(&mut self.ahead[cell])) else {
+            return false;
+        };
+        if let Some(i) = self.kept.iter().position(|kept| kept.0 == cell) {
+            self.kept.swap_remove(i);
+            self.guess_counts.wanted += 1;
+        }
+        true
     }
 
     /// Holds a cell for a cluster; false if none is free.
@@ -310,6 +356,10 @@ impl ExpertStore {
 
     /// Makes the read of the likeliest absent guess due.
     fn admit_guess(&mut self) {
+        // What a prompt keeps leaves most cells to what is wanted now.
+        if self.keeps && self.guessing + self.kept.len() >= self.used / KEPT_SHARE {
+            return;
+        }
         while let Some(request) = self.guesses.pop_front() {
             if self.has(request.key) {
                 continue;
@@ -343,6 +393,11 @@ impl ExpertStore {
             return Some(self.keys[cell]);
         }
         self.guessing -= 1;
+        if is_ok && self.keeps && self.kept.len() < self.kept.capacity() {
+            self.ahead[cell] = true;
+            self.kept.push((cell, self.layer));
+            return None;
+        }
         if !is_ok {
             self.cache.disown(cell);
         }
@@ -459,6 +514,8 @@ impl ExpertStore {
 
     /// A step of one or more tokens is over.
     pub fn end_step(&mut self) {
+        self.keeps = false;
+        self.release_kept(|_| true);
         self.cache.end_token();
     }
 }

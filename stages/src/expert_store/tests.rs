@@ -119,8 +119,12 @@ proptest! {
             let mut again: Vec<(usize, LiveMask)> = Vec::new();
             if random.below(2) == 0 {
                 let likely: Vec<usize> = (0..clusters).filter(|_| random.below(3) == 0).collect();
-                let whole = random.below(2) == 0;
-                store.guess(likely.into_iter().map(|key| request(key, whole)));
+                let all = random.below(2) == 0;
+                let likely = likely.into_iter().map(|key| request(key, is_whole || all));
+                match is_whole {
+                    true => store.preload(likely),
+                    false => store.guess(likely),
+                }
             }
             let mut idle = 0;
             while !wanted.is_empty() || !lent.is_empty() || !again.is_empty() {
@@ -254,6 +258,46 @@ fn a_prompt_reads_the_rest_of_what_is_here_in_part() {
     assert_eq!(visit(whole(1), &[]), [(1, 4)], "the rest");
     assert_eq!(visit(part, &[0, 1, 2]), []);
     assert_eq!(visit(whole(2), &[]), [(0, 4)]);
+}
+
+#[test]
+fn what_a_prompt_preloads_stays_until_its_layer_is_over() {
+    let mut store = store(8, 40, PolicyKind::Lru, vec![]);
+    let read = |store: &mut ExpertStore| {
+        let mut keys = Vec::new();
+        while let Some(mut read) = store.next_read() {
+            store.started(read.cell, 7);
+            fill(&mut read);
+            keys.push(read.key);
+            store.arrived(read.cell, read.slot, true);
+        }
+        keys
+    };
+    let compute = |store: &mut ExpertStore, key: usize| {
+        let taken = store.take(key).expect("it is here");
+        store.checked(key, look(key, &taken));
+        store.give_back(key, taken.slot);
+    };
+    store.preload([10, 11, 12].map(whole).into_iter());
+    assert_eq!(read(&mut store), [10, 11], "a fourth of the cells at most");
+    // Of the next layer, 10 is used; 11 stays while its layer may use it, whatever else is read.
+    store.preload([].into_iter());
+    for key in 20..30 {
+        store.want(whole(key));
+        assert_eq!(read(&mut store), [key]);
+        compute(&mut store, key);
+    }
+    assert_eq!(store.holds(), 2);
+    store.want(whole(10));
+    assert!(read(&mut store).is_empty());
+    compute(&mut store, 10);
+    assert_eq!(store.holds(), 1);
+    store.preload([13].map(whole).into_iter());
+    assert_eq!((store.holds(), read(&mut store)), (0, vec![13]));
+    store.end_step();
+    assert_eq!(store.holds(), 0);
+    let GuessCounts { read, wanted } = store.guess_counts;
+    assert_eq!((read, wanted), (3, 1));
 }
 
 /// A store of four cells in which a guess is being read, and that read.

@@ -146,6 +146,14 @@ impl Window {
         wanted
     }
 
+    /// A cluster that has been read and waits for its turn.
+    pub fn here(&self, ordinal: usize) -> Option<&Slot> {
+        match self.states.get(ordinal)? {
+            State::Here(slot) => Some(slot),
+            _ => None,
+        }
+    }
+
     /// Takes a cluster that has been read.
     pub fn take(&mut self, ordinal: usize) -> Option<Slot> {
         let state = &mut self.states[ordinal];
