@@ -196,7 +196,7 @@ impl Core {
         let layer = program.phases[number].layer + 1;
         let next = program.routed_after(number, layer);
         let items = next.map_or(&[][..], |phase| phase.neurons());
-        let whole = !self.weights.experts.gates_first;
+        let whole = self.prompts.is_active() || !self.weights.experts.gates_first;
         let bundle = &self.shared.bundle;
         let drops = drop_cold(&self.shared, &self.step) > 0.0;
         if self.prompts.is_active() && !drops && self.uses_most_experts(layer) {

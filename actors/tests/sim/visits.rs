@@ -35,7 +35,7 @@ impl Seen {
             Stage::Gc if residency == Residency::Neurons && !read(Stage::Gio) => {
                 Some("Gio or Preload")
             }
-            Stage::Udc if !was(Stage::Gc) => Some("Gc"),
+            Stage::Udc | Stage::Udio if !was(Stage::Gc) => Some("Gc"),
             Stage::Udc if residency.is_by_neuron() && !whole && !was(Stage::Udio) => Some("Udio"),
             Stage::HandOver if !was(Stage::Udc) => Some("Udc"),
             _ if uses(stage) && residency == Residency::Streamed && !read(Stage::Gio) => {

@@ -105,6 +105,8 @@ pub struct ExpertStore {
     ahead: Vec<bool>,
     /// By cell, whether it is being read although no flight wants it yet: then the read itself holds it.
     guessed: Vec<bool>,
+    /// By cell, whether the read that is under way began as a guess, whether a flight wants the cluster by now or not.
+    began_as_guess: Vec<bool>,
     /// Clusters that may be wanted soon, the likeliest first.
     guesses: VecDeque<Request>,
     /// Whether what is guessed is a prompt's: it is held until its layer is over, as nearly all of it will be wanted.
@@ -163,6 +165,7 @@ impl ExpertStore {
             spans: vec![Spans::default(); n],
             ahead: vec![false; n],
             guessed: vec![false; n],
+            began_as_guess: vec![false; n],
             guesses: VecDeque::with_capacity(flights),
             keeps: false,
             kept: Vec::with_capacity(2 * flights),
@@ -365,7 +368,7 @@ impl ExpertStore {
                 continue;
             }
             if let Some(cell) = self.admit(request) {
-                self.guessed[cell] = true;
+                (self.guessed[cell], self.began_as_guess[cell]) = (true, true);
                 self.guessing += 1;
                 self.guess_counts.read += 1;
             }
@@ -379,11 +382,17 @@ impl ExpertStore {
     }
 
     /// A read has finished; returns the key of its cluster, if a flight wants it. The next part of the cluster is due, if
-    /// there is another. If the read failed, the flight is told; a guess that failed is forgotten.
+    /// there is another. If the read failed, the flight is told. A guess that failed is forgotten, or read again if a
+    /// flight wants it by now: it may be an earlier generation's, whose fault it was.
     pub fn arrived(&mut self, cell: usize, slot: Slot, is_ok: bool) -> Option<usize> {
         debug_assert!(matches!(self.cells[cell], Cell::Coming));
-        self.failed[cell] = !is_ok;
         self.reading -= 1;
+        let began_as_guess = std::mem::take(&mut self.began_as_guess[cell]);
+        if !is_ok && began_as_guess && !self.guessed[cell] {
+            self.make_due(cell, slot);
+            return None;
+        }
+        self.failed[cell] = !is_ok;
         self.spans[cell].advance();
         match is_ok && self.spans[cell].next().is_some() {
             true => self.make_due(cell, slot),

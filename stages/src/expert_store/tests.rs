@@ -141,7 +141,9 @@ proptest! {
                         let is_ok = random.below(8) > 0;
                         // A guess that no flight has wanted by now.
                         let is_guess = store.guessed[read.cell];
-                        let key = Some(read.key).filter(|_| !is_guess);
+                        // One that one wants is read again if it failed.
+                        let again = store.began_as_guess[read.cell] && !is_ok;
+                        let key = Some(read.key).filter(|_| !is_guess && !again);
                         prop_assert_eq!(store.arrived(read.cell, read.slot, is_ok), key);
                     }
                     1 => {
@@ -355,12 +357,16 @@ fn a_guess_that_comes_true_is_the_flights_read_and_is_checked_once() {
 }
 
 #[test]
-fn a_guess_that_fails_is_no_fault_unless_it_is_wanted() {
+fn a_guess_that_fails_is_no_fault_and_read_again_if_it_is_wanted() {
     let (mut store, read) = guessing(5);
     assert_eq!(store.arrived(read.cell, read.slot, false), None);
     assert!(!store.has(5) && store.holds() == 0);
     let (mut store, read) = guessing(5);
     store.want(whole(5));
+    assert_eq!(store.arrived(read.cell, read.slot, false), None);
+    assert!(store.take(5).is_none(), "it is still to come");
+    let read = store.next_read().expect("it is certain now");
+    assert!(!read.guessed && read.range == (0..BYTES));
     assert_eq!(store.arrived(read.cell, read.slot, false), Some(5));
     assert!(store.take(5).is_some_and(|taken| !taken.is_ok));
 }

@@ -52,6 +52,7 @@ short! {
     gguf "gguf" 4000,
     bundle "bundle" 3000,
     bundle_experts "bundle-experts" 1000,
+    bundle_expert_neurons "bundle-expert-neurons" 1000,
     bundle_file "bundle-file" 3000,
     hot_set "hot-set" 5000,
     safetensors "safetensors" 3000,

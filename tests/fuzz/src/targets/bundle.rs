@@ -79,10 +79,16 @@ pub fn sections(folder: &Path) -> Result<Box<dyn Target>> {
 
 /// The same of a model with experts.
 pub fn sections_of_experts(folder: &Path) -> Result<Box<dyn Target>> {
-    let (source, out) = (
-        source::open(&tiny("qwen3_moe_bf16"))?,
-        folder.join("seed.fbay"),
-    );
+    sections_of_model(folder, "qwen3_moe_bf16")
+}
+
+/// The same where the neurons of experts are stored one by one.
+pub fn sections_of_expert_neurons(folder: &Path) -> Result<Box<dyn Target>> {
+    sections_of_model(folder, "smallthinker_bf16")
+}
+
+fn sections_of_model(folder: &Path, name: &str) -> Result<Box<dyn Target>> {
+    let (source, out) = (source::open(&tiny(name))?, folder.join("seed.fbay"));
     pack(&*source, &out, &PackOptions::default(), &mut |_| {})?;
     sections_of(folder, &std::fs::read(out)?)
 }
@@ -190,6 +196,16 @@ fn open(path: &Path) -> Result<(), String> {
         read += bytes.len() as u64;
         for neuron in [0, entry.count as usize - 1] {
             bundle.neuron_sums(i, neuron);
+        }
+        let geometry = bundle.meta.geometry(entry.content);
+        if let Some(g) = geometry.filter(|g| g.layout.is_by_neuron()) {
+            let (n, len) = (entry.count as usize, entry.len as usize);
+            let last = (n - 1) * g.pair_stride() + g.up_down_bytes();
+            assert!(
+                (n - 1) * g.gate_stride() + g.gate_row() <= len,
+                "a Gate row"
+            );
+            assert!(g.pairs_offset(n) + last <= len, "a pair of Up and Down");
         }
     }
     assert_eq!(read, bundle.weight_bytes(), "bytes of all clusters");
