@@ -101,6 +101,8 @@ struct Fragile {
     never: Vec<DeviceJob>,
     /// Segments for which it still has memory.
     segments: usize,
+    /// Whether it has memory for a window.
+    reserves: bool,
 }
 
 /// The engine gets a simulated device with this part of every phase.
@@ -112,7 +114,21 @@ pub fn with_device(builder: EngineBuilder, part: f64) -> (EngineBuilder, Hold) {
 pub fn with_behaviour(
     builder: EngineBuilder,
     part: f64,
+    limits: (usize, Behaviour),
+) -> (EngineBuilder, Hold) {
+    with_driver(builder, part, limits, true)
+}
+
+/// The same with a device that has no memory for a window.
+pub fn without_window(builder: EngineBuilder, part: f64) -> EngineBuilder {
+    with_driver(builder, part, (usize::MAX, Behaviour::ideal()), false).0
+}
+
+fn with_driver(
+    builder: EngineBuilder,
+    part: f64,
     (segments, behaviour): (usize, Behaviour),
+    reserves: bool,
 ) -> (EngineBuilder, Hold) {
     let hold = Hold {
         jobs: Arc::default(),
@@ -126,6 +142,7 @@ pub fn with_behaviour(
         failed: Vec::new(),
         never: Vec::new(),
         segments,
+        reserves,
     };
     let builder = builder
         .own_device(Box::new(driver))
@@ -176,6 +193,10 @@ impl DeviceDriver for Fragile {
     }
 
     fn reserve(&mut self, bytes: u64) -> Result<SegmentId, DeviceFault> {
+        if !self.reserves {
+            let left = Some(0);
+            return Err(DeviceFault::OutOfMemory { bytes, left });
+        }
         self.take_segment(bytes)?;
         let reserved = self.device.reserve(bytes);
         self.count_memory();

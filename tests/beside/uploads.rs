@@ -2,10 +2,9 @@
 
 use forebay::{DeviceChoice, DevicePlacing, Engine, EngineBuilder, Prompt, Request, Statistics};
 use forebay_devices::DeviceFault;
-use forebay_devices::simulated::Behaviour;
 use forebay_traces::record::{Kind, Record, Stage};
 
-use super::device::{Hold, Trouble, lost, with_behaviour, with_device};
+use super::device::{Hold, Trouble, lost, with_device, without_window};
 use super::machine;
 use crate::support::{
     build, build_within, change_budget, engine, generate, plain_model, several_at_once, tiny,
@@ -156,14 +155,10 @@ fn a_failed_copy_or_job_is_computed_by_its_core_within_its_step() {
     }
 }
 
-/// What the check and the pinned clusters take leaves no room: the cores compute what is streamed.
+/// The cores compute what is streamed.
 #[test]
 fn a_device_without_room_for_the_window_computes_what_is_pinned() {
-    let (_, roomy) = beside(Dense::Several, 2, 1.0);
-    let segments = roomy.loads() as usize - 1;
-    let engine = streaming(Dense::Several, 2, |builder| {
-        with_behaviour(builder, 1.0, (segments, Behaviour::ideal())).0
-    });
+    let engine = streaming(Dense::Several, 2, |builder| without_window(builder, 1.0));
     let run = run(&engine, 0);
     let device = run.device.expect("a device");
     assert_eq!(run.logits_hash, alone(Dense::Several)[0]);

@@ -89,9 +89,9 @@ pub(crate) fn device_lanes(
     let late = ("a job that core 0 no longer waits for", 1);
     let own = Capacity::of(&[in_flight, late, ("weights that move", 1)]);
     let window = parts.window().zip(uploads);
-    let uploaders = window.as_ref().map_or(0, |_| ringers.len());
     let copies = Uploader::errands();
-    let all = std::iter::once(&own).chain(std::iter::repeat_n(&copies, uploaders));
+    let uploaders = window.iter().flat_map(|_| ringers.iter().map(|_| &copies));
+    let all = std::iter::once(&own).chain(uploaders);
     let (bell, device) = doorbell();
     let (errands, errands_rx) = lane(&all.sum(), device);
     let with_end = |capacity: &Capacity| {
@@ -101,20 +101,19 @@ pub(crate) fn device_lanes(
     };
     let (answers_tx, answers) = lane(&with_end(&own), ringers[0].clone());
     let (mut uploads_tx, mut links) = (Vec::new(), Vec::new());
-    for (rank, ringer) in ringers.iter().enumerate().take(uploaders) {
-        let Some((window, (uploads, owner))) = &window else {
-            break;
-        };
-        let (tx, rx) = lane(&with_end(&copies), ringer.clone());
-        let lanes = (errands.clone(), rx, Arc::clone(account));
-        uploads_tx.push(tx);
-        links.push(Uploader::new(
-            rank,
-            lanes,
-            Arc::clone(window),
-            (uploads, owner),
-            room,
-        ));
+    if let Some((window, wanted)) = window {
+        for (rank, ringer) in ringers.iter().enumerate() {
+            let (tx, rx) = lane(&with_end(&copies), ringer.clone());
+            let lanes = (errands.clone(), rx, Arc::clone(account));
+            uploads_tx.push(tx);
+            links.push(Uploader::new(
+                rank,
+                lanes,
+                Arc::clone(&window),
+                wanted,
+                room,
+            ));
+        }
     }
     let link = DeviceLink {
         errands,

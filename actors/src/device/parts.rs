@@ -92,6 +92,18 @@ impl DeviceParts {
         patience: Duration,
     ) -> (Self, Option<DeviceFault>) {
         let mut first = None;
+        let mut window = |sizes: UploadWindow| match driver.reserve(sizes.device_bytes()) {
+            Ok(segment) => Some(Arc::new(Window {
+                segment: SegmentCell::new(Some(segment)),
+                sizes,
+            })),
+            Err(fault) => {
+                first = Some(fault);
+                None
+            }
+        };
+        // Before what is pinned, which may fill the device: more weights go through the window.
+        let window = on_device.uploads.as_ref().and_then(|u| window(u.window));
         let mut load = |phase: &PhaseOnDevice| {
             let lost = matches!(first, Some(DeviceFault::Lost { .. }));
             if phase.items.is_empty() || lost {
@@ -106,17 +118,6 @@ impl DeviceParts {
             }
         };
         let phases = on_device.phases.iter().map(&mut load).collect();
-        let mut window = |sizes: UploadWindow| match driver.reserve(sizes.device_bytes()) {
-            Ok(segment) => Some(Arc::new(Window {
-                segment: SegmentCell::new(Some(segment)),
-                sizes,
-            })),
-            Err(fault) => {
-                first.get_or_insert(fault);
-                None
-            }
-        };
-        let window = on_device.uploads.as_ref().and_then(|u| window(u.window));
         let parts = Self {
             phases,
             window,
