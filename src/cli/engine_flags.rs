@@ -51,10 +51,6 @@ pub struct EngineFlags {
     /// Start with an empty neuron cache, and do not save it for the next run.
     #[arg(long, help_heading = "Advanced")]
     pub cold: bool,
-    /// Run no tokens ahead. By default, tokens that followed the last ones earlier in the text are run in the same step
-    /// where that is faster; the tokens are the same.
-    #[arg(long, help_heading = "Advanced")]
-    pub no_drafts: bool,
     /// How the packed model is read.
     #[arg(long, value_enum, default_value_t, help_heading = "Advanced")]
     pub io: IoFlag,
@@ -188,7 +184,8 @@ impl EngineFlags {
             .device(device.0)
             .fewer_experts(self.experts.fewer())
             .hot_set(!self.cold)
-            .drafts(!self.no_drafts)
+            // Only `run` and `chat` run tokens ahead: the flags of drafts ask for them.
+            .drafts(false)
             .yields_memory(self.yield_memory)
             .kv_type(self.kv);
         Ok(builder.driver(match self.io {

@@ -12,7 +12,7 @@ mod device_flag;
 mod doctor;
 #[cfg(feature = "gpu")]
 mod doctor_devices;
-mod draft_flag;
+mod draft_flags;
 mod engine_flags;
 mod eval;
 mod expert_flags;

@@ -3,7 +3,7 @@
 use clap::Args;
 use forebay::{Engine, Measure, PlanGoal};
 
-use super::draft_flag::DraftFlag;
+use super::draft_flags::DraftFlags;
 use super::engine_flags::EngineFlags;
 use super::model_argument::ModelArgument;
 use super::output::{print_json, print_text};
@@ -16,7 +16,7 @@ pub struct PlanCommand {
     #[command(flatten)]
     engine: EngineFlags,
     #[command(flatten)]
-    draft: DraftFlag,
+    draft: DraftFlags,
     /// Find the minimum memory for this many tokens per second; --memory is then the maximum.
     #[arg(long, value_name = "TOKENS/S", value_parser = speed, conflicts_with = "plan")]
     speed: Option<f64>,

@@ -11,7 +11,7 @@ use forebay::{
 
 use super::chat::Screen;
 use super::chat_flags::ChatFlags;
-use super::draft_flag::DraftFlag;
+use super::draft_flags::DraftFlags;
 use super::engine_flags::EngineFlags;
 use super::expert_flags::say_what_is_lost;
 use super::follow::{follow, prompt_bar};
@@ -78,7 +78,7 @@ pub struct Run {
     #[command(flatten)]
     engine: EngineFlags,
     #[command(flatten)]
-    draft: DraftFlag,
+    draft: DraftFlags,
 }
 
 /// A number of tokens; -1 is no limit, as in llama.cpp.

@@ -18,7 +18,7 @@ use forebay_stages::boards::Boards;
 use forebay_stages::contract::Outbox;
 use forebay_stages::early::Early;
 use forebay_stages::expert_input::ExpertInput;
-use forebay_stages::expert_store::{ExpertFlights, ExpertStore, MOST_READS};
+use forebay_stages::expert_store::{ExpertFlights, ExpertMemory, ExpertStore, MOST_READS};
 use forebay_stages::flight::Flight;
 use forebay_stages::gc::Gc;
 use forebay_stages::gio::{Gio, Reader};
@@ -118,10 +118,7 @@ pub(crate) fn build_core(shared: &Arc<Shared>, parts: CoreParts) -> Core {
         Reader::new(program.stream.clone(), memory.stream, waiting),
         preload,
     ];
-    let mut experts = ExpertStore::new(memory.experts, shared.neurons.policy, flights);
-    let mut geometries = bundle.meta.experts.iter().flatten();
-    experts.gates_first =
-        shared.neurons.reads_gates_first() && geometries.any(|g| g.layout == FfnLayout::GateFirst);
+    let experts = expert_store(shared, memory.experts, flights);
     let mut stages = stages(shared, &program, (rows, shared_experts), readers);
     stages.uploader = uploader;
     reserve(device.as_deref(), &mut stages);
@@ -157,6 +154,15 @@ pub(crate) fn build_core(shared: &Arc<Shared>, parts: CoreParts) -> Core {
         kv_blocks: usize::MAX,
         shared: Arc::clone(shared),
     }
+}
+
+/// The core's cells of experts. Gates are read first where the file lets them be, and the loading asks for it.
+fn expert_store(shared: &Shared, memory: ExpertMemory, flights: usize) -> ExpertStore {
+    let mut experts = ExpertStore::new(memory, shared.neurons.policy, flights);
+    let mut geometries = shared.bundle.meta.experts.iter().flatten();
+    experts.gates_first =
+        shared.neurons.reads_gates_first() && geometries.any(|g| g.layout == FfnLayout::GateFirst);
+    experts
 }
 
 /// Panics if there are more buffers that are read into than the core's lanes have room for.

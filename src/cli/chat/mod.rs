@@ -13,7 +13,7 @@ use clap::Args;
 use forebay::{Engine, Error};
 
 use super::chat_flags::ChatFlags;
-use super::draft_flag::DraftFlag;
+use super::draft_flags::DraftFlags;
 use super::engine_flags::EngineFlags;
 use super::expert_flags::say_what_is_lost;
 use super::model_argument::ModelArgument;
@@ -61,7 +61,7 @@ pub struct Chat {
     #[command(flatten)]
     engine: EngineFlags,
     #[command(flatten)]
-    draft: DraftFlag,
+    draft: DraftFlags,
 }
 
 impl Chat {

@@ -72,8 +72,13 @@ impl ExpertFlights {
         let Some(mut flight) = self.waiting.remove(i) else {
             return false;
         };
-        if taken.flow != 0 {
-            look_at(frame, &flight, (&taken, stage), out);
+        if taken.flow != 0 && !look_at(frame, &flight, (&taken, stage), out) {
+            if let Some(key) = flight.item.source.key() {
+                let store = &mut frame.weights.experts;
+                store.read_more(key, taken.slot, taken.spans.again());
+            }
+            self.waiting.push_back(flight);
+            return true;
         }
         (flight.flow, flight.buffer) = (taken.flow, Some(taken.slot));
         out.send(Port::Here, flight);
@@ -81,13 +86,14 @@ impl ExpertFlights {
     }
 }
 
-/// Checks what was read of a flight's cluster, at every read, because the file may be overwritten while it is in use.
+/// Checks what was read of a flight's cluster, at every read, because the file may be overwritten while it is in use. False
+/// if it is to be read once more: a guess was wrong, which may have been read while an earlier generation had trouble.
 fn look_at(
     frame: &mut Frame<'_>,
     flight: &Flight,
     (taken, stage): (&Taken, Stage),
     out: &mut Outbox,
-) {
+) -> bool {
     let cluster = flight.item.cluster;
     let entry = *frame.entry(cluster);
     let is_whole = taken
@@ -113,6 +119,9 @@ fn look_at(
             })
         }
     };
+    if now.is_err() && taken.guessed {
+        return false;
+    }
     let store = &mut frame.weights.experts;
     match (flight.item.source.key(), now) {
         (Some(key), Ok(held)) => store.checked(key, held),
@@ -127,4 +136,5 @@ fn look_at(
         hit: Hit::Miss,
         ..Slice::plain(stage, cluster, 1)
     });
+    true
 }

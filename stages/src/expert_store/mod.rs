@@ -7,6 +7,7 @@
 //! those neurons that are alive: the cell keeps what was read, and the next token that wants more of it adds to that.
 
 mod flights;
+mod guesses;
 mod parts;
 mod resize;
 #[cfg(test)]
@@ -21,6 +22,7 @@ use crate::cache::{NeuronCache, PolicyKind};
 use crate::live_mask::LiveMask;
 
 pub use flights::ExpertFlights;
+pub use guesses::GuessCounts;
 pub use parts::{Held, Request, Spans};
 
 /// Where the bytes of a cell are.
@@ -77,15 +79,8 @@ pub struct Taken {
     pub spans: Spans,
     /// What was there before.
     pub held: Held,
-}
-
-/// What became of guesses.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct GuessCounts {
-    /// Clusters that were read because it was guessed that they would be wanted.
-    pub read: u64,
-    /// Those of them that were wanted before they were evicted.
-    pub wanted: u64,
+    /// Whether it was read for a guess, maybe long ago.
+    pub guessed: bool,
 }
 
 /// The expert cache of one core.
@@ -105,7 +100,7 @@ pub struct ExpertStore {
     ahead: Vec<bool>,
     /// By cell, whether it is being read although no flight wants it yet: then the read itself holds it.
     guessed: Vec<bool>,
-    /// By cell, whether the read that is under way began as a guess, whether a flight wants the cluster by now or not.
+    /// By cell, whether what was read since it was last used began as a guess, whether a flight wants it by now or not.
     began_as_guess: Vec<bool>,
     /// Clusters that may be wanted soon, the likeliest first.
     guesses: VecDeque<Request>,
@@ -131,9 +126,6 @@ pub struct ExpertStore {
     /// Whether a token that is generated reads Gates first, where that is possible.
     pub gates_first: bool,
 }
-
-/// A prompt keeps at most 1/`KEPT_SHARE` of the cells for its next layers.
-const KEPT_SHARE: usize = 4;
 
 /// Reads of a core that may be in flight.
 pub const MOST_READS: usize = 64;
@@ -199,43 +191,6 @@ impl ExpertStore {
             }
             self.hold_ahead(request.key);
         }
-    }
-
-    /// The next layer may want these clusters, the likeliest first. They are read while nothing else is; those that
-    /// were named before and have not been read yet are given up.
-    pub fn guess(&mut self, likely: impl Iterator<Item = Request>) {
-        self.keeps = false;
-        self.name(likely);
-    }
-
-    /// The next layer of a prompt will want nearly all of these clusters. They are read like guesses, but stay until that
-    /// layer is over.
-    pub fn preload(&mut self, likely: impl Iterator<Item = Request>) {
-        self.keeps = true;
-        self.layer = self.layer.wrapping_add(1);
-        // The layer for which these were read is over: its tokens did not use them.
-        self.release_kept(|age| age >= 2);
-        self.name(likely);
-    }
-
-    fn release_kept(&mut self, is_over: impl Fn(u32) -> bool) {
-        let mut i = 0;
-        while let Some(&(cell, layer)) = self.kept.get(i) {
-            if !is_over(self.layer.wrapping_sub(layer)) {
-                i += 1;
-                continue;
-            }
-            self.kept.swap_remove(i);
-            self.ahead[cell] = false;
-            self.release(cell);
-        }
-    }
-
-    fn name(&mut self, likely: impl Iterator<Item = Request>) {
-        self.guesses.clear();
-        let room = self.guesses.capacity();
-        let absent = likely.filter(|request| self.cache.slot_of(request.key).is_none());
-        self.guesses.extend(absent.take(room));
     }
 
     fn hold_ahead(&mut self, key: usize) {
@@ -311,6 +266,7 @@ impl ExpertStore {
     fn admit(&mut self, request: Request) -> Option<usize> {
         let cell = self.cache.admit(request.key)?;
         (self.keys[cell], self.failed[cell]) = (request.key, false);
+        self.began_as_guess[cell] = false;
         let end = if request.whole {
             request.len
         } else {
@@ -357,25 +313,6 @@ impl ExpertStore {
         }
     }
 
-    /// Makes the read of the likeliest absent guess due.
-    fn admit_guess(&mut self) {
-        // What a prompt keeps leaves most cells to what is wanted now.
-        if self.keeps && self.guessing + self.kept.len() >= self.used / KEPT_SHARE {
-            return;
-        }
-        while let Some(request) = self.guesses.pop_front() {
-            if self.has(request.key) {
-                continue;
-            }
-            if let Some(cell) = self.admit(request) {
-                (self.guessed[cell], self.began_as_guess[cell]) = (true, true);
-                self.guessing += 1;
-                self.guess_counts.read += 1;
-            }
-            return;
-        }
-    }
-
     /// The read of a cell has started.
     pub fn started(&mut self, cell: usize, flow: u64) {
         self.flows[cell] = flow;
@@ -387,8 +324,7 @@ impl ExpertStore {
     pub fn arrived(&mut self, cell: usize, slot: Slot, is_ok: bool) -> Option<usize> {
         debug_assert!(matches!(self.cells[cell], Cell::Coming));
         self.reading -= 1;
-        let began_as_guess = std::mem::take(&mut self.began_as_guess[cell]);
-        if !is_ok && began_as_guess && !self.guessed[cell] {
+        if !is_ok && !self.guessed[cell] && std::mem::take(&mut self.began_as_guess[cell]) {
             self.make_due(cell, slot);
             return None;
         }
@@ -424,6 +360,7 @@ impl ExpertStore {
                 is_ok: !self.failed[cell],
                 spans: std::mem::take(&mut self.spans[cell]),
                 held: self.held[cell],
+                guessed: std::mem::take(&mut self.began_as_guess[cell]),
             }),
             other => {
                 self.cells[cell] = other;

@@ -131,6 +131,11 @@ impl Spans {
         self.read += 1;
     }
 
+    /// The same, to be read once more.
+    pub(super) fn again(self) -> Self {
+        Self { read: 0, ..self }
+    }
+
     /// All ranges, as first byte and end.
     pub fn iter(&self) -> impl Iterator<Item = (usize, usize)> {
         let ranges = self.ranges.iter().take(self.count);

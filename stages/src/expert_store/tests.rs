@@ -395,3 +395,27 @@ fn what_was_wanted_again_and_again_stays() {
     let before = visit(&mut store, 2);
     assert_eq!(visit(&mut store, 3), before, "the favourite is still here");
 }
+
+/// What a guess brought may have been read long before it is checked: that is known until it is taken.
+#[test]
+fn what_a_guess_brought_is_known_until_it_is_taken() {
+    for wanted_early in [true, false] {
+        let (mut store, read) = guessing(5);
+        if wanted_early {
+            store.want(whole(5));
+        }
+        store.arrived(read.cell, read.slot, true);
+        if !wanted_early {
+            store.want(whole(5));
+        }
+        let taken = store.take(5).expect("it is here");
+        assert!(taken.guessed);
+        // It was wrong.
+        store.read_more(5, taken.slot, taken.spans.again());
+        let again = store.next_read().expect("it is read once more");
+        assert!(!again.guessed && again.range == (0..BYTES));
+        store.arrived(again.cell, again.slot, true);
+        let taken = store.take(5).expect("it is here");
+        assert!(!taken.guessed && taken.spans.bytes() == BYTES);
+    }
+}

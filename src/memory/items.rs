@@ -1,0 +1,194 @@
+//! What a run takes beside its weights, item by item.
+
+use forebay_actors::core::scratch_bytes;
+use forebay_actors::memory::{row_buffer_bytes, row_buffers};
+use forebay_actors::runtime::predictor_rank;
+use forebay_models::bundle::Bundle;
+use forebay_models::tensor::TensorId;
+use forebay_plans::budget::Budget;
+use forebay_plans::residency::{ResidencyPlan, Sparsity};
+use forebay_plans::size::format_size;
+use forebay_stages::attention::KvRoom;
+use forebay_stages::recurrent::Recurrent;
+
+use super::MemoryRequest;
+use super::defaults::LARGE_BATCH;
+use crate::engine::{chat_bytes, device_boards};
+use crate::lent::KV_CACHE;
+
+/// Memory that start-up and steps take beyond what is itemised: thread stacks, the ring, message queues, the
+/// allocator's slack, and the program's own pages when they are first run. Up to 4.5 MiB were measured.
+const RUNTIME_BYTES: u64 = 6 << 20;
+/// A huge page may be committed although only its first bytes are used.
+const HUGE_PAGE_SLACK: u64 = 2 << 20;
+
+/// Bytes of one token's logits.
+pub(super) fn logits_bytes(bundle: &Bundle) -> usize {
+    bundle.meta.network.vocab_size * size_of::<f32>()
+}
+
+pub(super) fn scratch(bundle: &Bundle, request: &MemoryRequest, batch: usize) -> u64 {
+    let logits = request.max_logits.min(batch);
+    let rank = predictor_rank(bundle, request.sparsity == Sparsity::Predicted);
+    scratch_bytes(bundle, request.threads, (batch, logits), rank) as u64
+}
+
+pub(super) fn fixed_items(
+    bundle: &Bundle,
+    request: &MemoryRequest,
+    context: usize,
+    max_batch: usize,
+) -> Budget {
+    let network = &bundle.meta.network;
+    let mut budget = Budget::new(request.total);
+    budget.claim(
+        "process",
+        request.process + RUNTIME_BYTES,
+        "program, tokenizer and directory as measured, plus threads and queues",
+    );
+    let kv = kv_bytes(bundle, request, (context, max_batch));
+    budget.claim(
+        KV_CACHE,
+        kv,
+        format!("{context} positions in {}", request.kv_type),
+    );
+    let states = state_bytes(bundle, request);
+    if states > 0 {
+        let why = "of one sequence, and a snapshot of an earlier position";
+        budget.claim("recurrent_states", states, why);
+    }
+    let why = format!("batches of {max_batch} tokens on {} cores", request.threads);
+    budget.claim("scratch", scratch(bundle, request, max_batch), why);
+    let sampling = (network.vocab_size * 16) as u64;
+    budget.claim(
+        "sampling",
+        sampling,
+        format!("candidates out of {} tokens", network.vocab_size),
+    );
+    budget.claim(
+        "prompt_text",
+        request.encoding.bytes(context),
+        format!("encoding up to {context} tokens piece by piece"),
+    );
+    if request.converses {
+        budget.claim(
+            "conversation",
+            chat_bytes(context),
+            "messages, and what the chat template makes of them",
+        );
+    }
+    let tables = [TensorId::TokenEmbedding, TensorId::TokenInputs];
+    let of_tables: usize = tables.map(|t| row_buffer_bytes(bundle, t)).iter().sum();
+    // Token inputs are decoded between the buffers and their board.
+    let each = of_tables + network.inputs_width() * size_of::<f32>();
+    let buffers = row_buffers(max_batch);
+    let why = format!("{buffers} buffers for rows that are read on demand");
+    budget.claim("embedding_rows", (buffers * each) as u64, why);
+    // One word per neuron: where it is in the cache.
+    if request.sparsity != Sparsity::Dense {
+        let neurons = network.n_neurons();
+        let words = (neurons * size_of::<u32>()) as u64;
+        budget.claim("neuron_index", words, format!("{neurons} neurons"));
+    }
+    if request.counts > 0 {
+        budget.claim(
+            "profile_counts",
+            request.counts,
+            "how often each neuron is wanted",
+        );
+    }
+    if request.draft_model > 0 {
+        let why = "the whole model that drafts, with its own KV cache and buffers";
+        budget.claim("draft_model", request.draft_model, why);
+    }
+    claim_device(&mut budget, bundle, request, max_batch);
+    if request.trace > 0 {
+        budget.claim("trace", request.trace, "records of all trace lanes");
+    }
+    budget.claim(
+        "huge_page_slack",
+        HUGE_PAGE_SLACK,
+        "one page that may be committed unused",
+    );
+    budget
+}
+
+/// What a device, if there is one, takes whatever it computes.
+fn claim_device(budget: &mut Budget, bundle: &Bundle, request: &MemoryRequest, max_batch: usize) {
+    let Some(device) = &request.device else {
+        return;
+    };
+    budget.claim(
+        "device_runtime",
+        device.runtime,
+        "the device's driver, as measured",
+    );
+    let logits = request.max_logits.min(max_batch).max(1 + request.drafts);
+    let boards = device_boards(bundle, (max_batch, logits), request.sparsity);
+    // Where memory is shared, the driver's own copies are in it.
+    let copies = 1 + u64::from(device.shares_memory);
+    budget.claim(
+        "device_boards",
+        copies * boards,
+        "input and results of a device's jobs",
+    );
+    budget.claim(
+        "device_staging",
+        device.staging,
+        "what the device's driver has on the way",
+    );
+}
+
+pub(super) fn claim_weights(budget: &mut Budget, whole: u64, plan: &ResidencyPlan, threads: usize) {
+    let share = plan.pinned_bytes as f64 / whole.max(1) as f64 * 100.0;
+    let why = format!("{share:.0}% of {}", format_size(whole));
+    budget.claim("resident_weights", plan.pinned_bytes, why);
+    let window = (threads * plan.stream_slots * plan.stream_slot_bytes) as u64;
+    if window > 0 {
+        let why = format!("{} buffers on each of {threads} cores", plan.stream_slots);
+        budget.claim("stream_window", window, why);
+    }
+    let experts = plan.expert_cache;
+    if experts.cells > 0 {
+        let why = format!("{} clusters on each of {threads} cores", experts.cells);
+        let bytes = (threads * experts.bytes_per_core()) as u64;
+        budget.claim("expert_cache", bytes, why);
+    }
+    let cache = plan.neuron_cache;
+    if cache.slots > 0 {
+        let why = format!("{} neurons on each of {threads} cores", cache.slots);
+        budget.claim(
+            "neuron_cache",
+            (threads * cache.bytes_per_core()) as u64,
+            why,
+        );
+    }
+}
+
+/// Bytes of keys and values of so many positions, in steps of so many tokens.
+pub(super) fn kv_bytes(bundle: &Bundle, request: &MemoryRequest, sizes: (usize, usize)) -> u64 {
+    let room = kv_room(bundle, request, sizes);
+    room.bytes(&bundle.meta.network, request.threads) as u64
+}
+
+/// Bytes of keys and values that the last of `context` tokens goes through.
+pub(crate) fn kv_bytes_read(bundle: &Bundle, request: &MemoryRequest, context: usize) -> u64 {
+    let room = kv_room(bundle, request, (context, LARGE_BATCH));
+    room.bytes_read(&bundle.meta.network, request.threads) as u64
+}
+
+pub(super) fn kv_room(
+    bundle: &Bundle,
+    request: &MemoryRequest,
+    (context, max_batch): (usize, usize),
+) -> KvRoom {
+    let network = &bundle.meta.network;
+    KvRoom::new(network, request.kv_type, context, max_batch, 1)
+}
+
+/// Bytes of recurrent states: of a sequence, and a snapshot.
+pub(crate) fn state_bytes(bundle: &Bundle, request: &MemoryRequest) -> u64 {
+    let network = &bundle.meta.network;
+    let room = KvRoom::new(network, request.kv_type, 1, 1, 1);
+    Recurrent::bytes(network, request.threads, &room) as u64
+}

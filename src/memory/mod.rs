@@ -1,0 +1,234 @@
+//! Divides the budget: everything is itemised before anything is allocated.
+
+mod defaults;
+mod items;
+mod lending;
+mod uploads;
+
+use forebay_models::bundle::Bundle;
+use forebay_models::kv_type::KvType;
+use forebay_models::tokenizer::EncodingMemory;
+use forebay_plans::budget::Budget;
+use forebay_plans::residency::{
+    Pipeline, ResidencyPlan, ResidencyRequest, Sparsity, all_pinned_bytes, decide,
+    least_weight_bytes,
+};
+use forebay_plans::uploads::UploadShare;
+
+use crate::error::Error;
+use crate::lent::Lent;
+
+use defaults::{SMALL_BATCH, SMALL_CONTEXT, default_batch, default_context, longest_drafts};
+use items::{claim_weights, fixed_items, logits_bytes};
+use lending::{claim_lent, lend};
+use uploads::{choose_uploads, upload_window};
+
+pub(crate) use defaults::DEFAULT_CONTEXT;
+pub(crate) use items::{kv_bytes_read, state_bytes};
+
+/// How much larger the process may be in the next run: the minimum budget that an error names must suffice.
+const PROCESS_SPREAD: u64 = 1 << 20;
+
+/// What the caller fixed.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct MemoryRequest {
+    /// Budget of the process in bytes.
+    pub total: u64,
+    /// Bytes for weights; `None` takes the rest of the budget.
+    pub weights: Option<u64>,
+    /// Resident set size before any of this was allocated.
+    pub process: u64,
+    pub threads: usize,
+    pub context: Option<usize>,
+    /// Context that is certainly enough.
+    pub context_hint: Option<usize>,
+    /// Number format of the KV cache.
+    pub kv_type: KvType,
+    /// Tokens per step.
+    pub max_batch: Option<usize>,
+    /// Logit rows per step.
+    pub max_logits: usize,
+    /// Most tokens of a draft, if the model and the budget allow as many.
+    pub drafts: usize,
+    pub sparsity: Sparsity,
+    pub pipeline: Pipeline,
+    /// Bytes of the stream window.
+    pub stream_window: usize,
+    /// Bytes that neurons get before attention.
+    pub neuron_cache: u64,
+    /// Bytes of counts for the default profile.
+    pub counts: u64,
+    /// Bytes of a second model that drafts.
+    pub draft_model: u64,
+    /// The device that is used, if there is one.
+    pub device: Option<DeviceRequest>,
+    /// Bytes of trace lanes.
+    pub trace: u64,
+    /// Memory that the tokenizer takes for a prompt.
+    pub encoding: EncodingMemory,
+    /// Whether the model has a chat template.
+    pub converses: bool,
+}
+
+impl MemoryRequest {
+    /// The same without a window for clusters that are copied to a device.
+    fn without_uploads(&self) -> Self {
+        let device = self.device.map(|device| DeviceRequest {
+            uploads: None,
+            ..device
+        });
+        Self { device, ..*self }
+    }
+}
+
+/// What a device takes of the process's memory.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct DeviceRequest {
+    /// Bytes of its driver; `process` does not have them.
+    pub runtime: u64,
+    /// Bytes in which its driver keeps what is on the way.
+    pub staging: u64,
+    /// Whether weights on it take the CPU's memory.
+    pub shares_memory: bool,
+    /// Largest piece of its memory.
+    pub piece: u64,
+    /// What of streamed clusters is copied to it, if any is.
+    pub uploads: Option<UploadShare>,
+}
+
+/// The decision: sizes, residency and the itemised budget.
+#[derive(Debug)]
+pub(crate) struct MemoryPlan {
+    pub context: usize,
+    pub max_batch: usize,
+    /// Logit rows per step.
+    pub max_logits: usize,
+    /// Most tokens of a draft.
+    pub drafts: usize,
+    pub residency: ResidencyPlan,
+    /// What each item has when nothing has been generated.
+    pub budget: Budget,
+    /// What weights have until the KV cache needs it.
+    pub lent: Lent,
+}
+
+/// Plans the memory of a run.
+///
+/// # Errors
+/// The budget is impossible; the error names the minimum.
+pub(crate) fn plan(bundle: &Bundle, request: &MemoryRequest) -> Result<MemoryPlan, Error> {
+    let context = context(bundle, request)?;
+    let max_batch = request
+        .max_batch
+        .unwrap_or_else(|| default_batch(bundle, request, context));
+    let (mut context, mut max_batch, mut drafts) = (context, max_batch, request.drafts);
+    loop {
+        // Defaults shrink first: the minimum budget is that of the smallest defaults.
+        match plan_for(bundle, request, context, (max_batch, drafts)) {
+            Err(Error::Budget(_)) if drafts > 0 => drafts = 0,
+            Err(Error::Budget(_)) if request.max_batch.is_none() && max_batch > SMALL_BATCH => {
+                max_batch = (max_batch / 2).max(SMALL_BATCH);
+            }
+            Err(Error::Budget(_)) if request.context.is_none() && context > SMALL_CONTEXT => {
+                context = (context / 2).max(SMALL_CONTEXT);
+            }
+            planned => return planned,
+        }
+    }
+}
+
+/// Positions of the KV cache: those requested, or what the budget allows.
+///
+/// # Errors
+/// More than the model was trained for, or none.
+fn context(bundle: &Bundle, request: &MemoryRequest) -> Result<usize, Error> {
+    let trained = bundle.meta.network.context_length;
+    match request.context {
+        Some(asked) if asked > trained => Err(Error::ContextTooLarge { asked, trained }),
+        Some(0) => {
+            let problem = "0 leaves no room for a token; give at least 2";
+            Err(Error::parameter("context", problem))
+        }
+        Some(asked) => Ok(asked),
+        None => Ok(default_context(bundle, request, trained)),
+    }
+}
+
+/// Plans the memory of a run with `context` positions, batches of `max_batch` tokens and drafts of at most `drafts`.
+fn plan_for(
+    bundle: &Bundle,
+    request: &MemoryRequest,
+    context: usize,
+    (max_batch, drafts): (usize, usize),
+) -> Result<MemoryPlan, Error> {
+    let mut budget = fixed_items(bundle, request, context, max_batch);
+    let drafts = longest_drafts(bundle, request, drafts, max_batch);
+    let scored = request.max_logits.min(max_batch);
+    let max_logits = scored.max(1 + drafts);
+    let more = ((max_logits - scored) * logits_bytes(bundle)) as u64;
+    if more > 0 {
+        let why = format!("logits of up to {drafts} tokens that are run ahead");
+        budget.claim("drafts", more, why);
+    }
+    let threads = request.threads;
+    let least = least_weight_bytes(bundle, threads, request.sparsity);
+    let whole = all_pinned_bytes(bundle, request.sparsity);
+    let left = budget.remaining();
+    let (window, reserved) = upload_window(bundle, request, max_batch, (left, least, whole));
+    let weights = request.weights.unwrap_or(left - reserved).min(whole);
+    let too_small = Error::WeightMemory {
+        asked: weights,
+        least,
+        threads,
+    };
+    if weights < least {
+        claim_least(&mut budget, request, least);
+        budget.check()?;
+        return Err(too_small);
+    }
+    let wanted = ResidencyRequest {
+        weight_bytes: weights,
+        threads,
+        sparsity: request.sparsity,
+        pipeline: request.pipeline,
+        stream_window: request.stream_window,
+        neuron_cache: request.neuron_cache,
+    };
+    let Some(mut residency) = decide(bundle, &wanted) else {
+        return Err(too_small);
+    };
+    if let (Some(window), Some(device)) = (window, request.device) {
+        let through = (&device, max_batch, window);
+        if !choose_uploads(&mut budget, bundle, through, &mut residency) {
+            let without = request.without_uploads();
+            return plan_for(bundle, &without, context, (max_batch, drafts));
+        }
+    }
+    let (lent, residency) = lend(
+        bundle,
+        request,
+        (context, max_batch, &budget),
+        (&wanted, residency),
+    );
+    claim_lent(&mut budget, request.total, &lent);
+    claim_weights(&mut budget, whole, &residency, threads);
+    budget.check()?;
+    Ok(MemoryPlan {
+        lent,
+        context,
+        max_batch,
+        max_logits,
+        drafts,
+        residency,
+        budget,
+    })
+}
+
+/// Claims the minimum of weights, for an error that names what is needed.
+fn claim_least(budget: &mut Budget, request: &MemoryRequest, least: u64) {
+    budget.claim("weights", least, "two clusters per core in transit");
+    if request.weights.is_none() {
+        let why = "margin: it varies from run to run";
+        budget.claim("process", PROCESS_SPREAD, why);
+    }
+}

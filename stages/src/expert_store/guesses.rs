@@ -1,0 +1,74 @@
+//! Clusters that are read before a flight wants them: guesses for the next layer of a token, and nearly all of the next
+//! layer of a prompt.
+
+use super::{ExpertStore, Request};
+
+/// What became of guesses.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct GuessCounts {
+    /// Clusters that were read because it was guessed that they would be wanted.
+    pub read: u64,
+    /// Those of them that were wanted before they were evicted.
+    pub wanted: u64,
+}
+
+/// A prompt keeps at most 1/`KEPT_SHARE` of the cells for its next layers.
+const KEPT_SHARE: usize = 4;
+
+impl ExpertStore {
+    /// The next layer may want these clusters, the likeliest first. They are read while nothing else is; those that
+    /// were named before and have not been read yet are given up.
+    pub fn guess(&mut self, likely: impl Iterator<Item = Request>) {
+        self.keeps = false;
+        self.name(likely);
+    }
+
+    /// The next layer of a prompt will want nearly all of these clusters. They are read like guesses, but stay until that
+    /// layer is over.
+    pub fn preload(&mut self, likely: impl Iterator<Item = Request>) {
+        self.keeps = true;
+        self.layer = self.layer.wrapping_add(1);
+        // The layer for which these were read is over: its tokens did not use them.
+        self.release_kept(|age| age >= 2);
+        self.name(likely);
+    }
+
+    pub(super) fn release_kept(&mut self, is_over: impl Fn(u32) -> bool) {
+        let mut i = 0;
+        while let Some(&(cell, layer)) = self.kept.get(i) {
+            if !is_over(self.layer.wrapping_sub(layer)) {
+                i += 1;
+                continue;
+            }
+            self.kept.swap_remove(i);
+            self.ahead[cell] = false;
+            self.release(cell);
+        }
+    }
+
+    fn name(&mut self, likely: impl Iterator<Item = Request>) {
+        self.guesses.clear();
+        let room = self.guesses.capacity();
+        let absent = likely.filter(|request| self.cache.slot_of(request.key).is_none());
+        self.guesses.extend(absent.take(room));
+    }
+
+    /// Makes the read of the likeliest absent guess due.
+    pub(super) fn admit_guess(&mut self) {
+        // What a prompt keeps leaves most cells to what is wanted now.
+        if self.keeps && self.guessing + self.kept.len() >= self.used / KEPT_SHARE {
+            return;
+        }
+        while let Some(request) = self.guesses.pop_front() {
+            if self.has(request.key) {
+                continue;
+            }
+            if let Some(cell) = self.admit(request) {
+                (self.guessed[cell], self.began_as_guess[cell]) = (true, true);
+                self.guessing += 1;
+                self.guess_counts.read += 1;
+            }
+            return;
+        }
+    }
+}
