@@ -15,6 +15,8 @@ pub struct BlockingGraph {
     by_neuron: bool,
     /// Whether reads are being waited for.
     reading: bool,
+    /// Whether the last turn found nothing to compute, so that reads were started.
+    tried: bool,
 }
 
 impl Wiring for BlockingGraph {
@@ -54,12 +56,13 @@ impl Wiring for BlockingGraph {
     }
 
     fn after(&mut self, turn: Turn) -> Turn {
-        match turn {
-            Turn::Blocked(Reason::IoGate | Reason::IoUpDown) => {
-                self.reading = true;
-                Turn::Progress
-            }
-            other => other,
+        let is_short = matches!(turn, Turn::Blocked(Reason::IoGate | Reason::IoUpDown));
+        // Where there was nothing to start, a guess has the memory: it will arrive.
+        self.tried = is_short && !self.tried;
+        if self.tried {
+            self.reading = true;
+            return Turn::Progress;
         }
+        turn
     }
 }
