@@ -167,9 +167,7 @@ fn guesses_are_read_ahead_and_change_no_bit() {
     assert_eq!(all.cache.guessed_clusters, 0);
     let used = whole.network().most_used_experts();
     for (percent, threads, n) in [(40, 2, 0), (40, 2, 1), (40, 1, used), (10, 2, used)] {
-        // Without drafts: a batch of them uses most experts, which are read ahead like a prompt's.
-        let guessing = || engine(Some(model)).drafts(false).guess_experts(n);
-        let make = || guessing().threads(threads);
+        let make = || engine(Some(model)).threads(threads).guess_experts(n);
         let bytes = whole.weight_bytes() * percent / 100;
         let guessing = build_within(|bytes| make().weight_memory(bytes), bytes);
         assert_eq!(guessing.plan().guessed_experts, n);

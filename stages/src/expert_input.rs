@@ -1,6 +1,9 @@
 //! The input of an expert: that of the tokens which use it.
 
-use crate::kernels::{Activations, Form, KernelTable};
+use forebay_models::block::BlockType;
+use forebay_models::bundle::FfnGeometry;
+
+use crate::kernels::Activations;
 use crate::router::Routes;
 
 /// The tokens of a cluster, as indices in the step and their weights.
@@ -51,8 +54,6 @@ impl<'a> ClusterTokens<'a> {
 pub struct ExpertInput {
     expert: Option<u16>,
     own: Activations,
-    /// The tokens' rows, `[n_tokens, columns]`; empty where no step has several tokens.
-    rows: Vec<f32>,
 }
 
 impl ExpertInput {
@@ -61,13 +62,12 @@ impl ExpertInput {
         Self {
             expert: None,
             own: Activations::new(max_tokens, columns),
-            rows: vec![0.0; max_tokens * columns],
         }
     }
 
     /// Bytes that [`Self::new`] allocates, for memory budgets.
     pub fn bytes_for(max_tokens: usize, columns: usize) -> usize {
-        Activations::bytes_for(max_tokens, columns) + max_tokens * columns * size_of::<f32>()
+        Activations::bytes_for(max_tokens, columns)
     }
 
     /// A phase begins, with another input.
@@ -75,23 +75,22 @@ impl ExpertInput {
         self.expert = None;
     }
 
-    /// The input of `expert` for its `tokens`; `all` is that of all tokens, made from `rows`, `[n_tokens, columns]`.
+    /// The input of `expert`, whose Gate and Up are stored as `geometry` says, for its `tokens`; `all` is that of all
+    /// tokens.
     pub fn select<'a>(
         &'a mut self,
-        kernels: &KernelTable,
         (expert, tokens): (Option<u16>, ClusterTokens<'_>),
-        (all, (rows, form)): (&'a Activations, (&[f32], Form)),
+        geometry: &FfnGeometry,
+        all: &'a Activations,
     ) -> &'a Activations {
         if tokens.places.is_empty() {
             return all;
         }
         if self.expert != expert {
-            let columns = all.cols();
-            let own = &mut self.rows[..tokens.n * columns];
-            for (own, &place) in own.chunks_exact_mut(columns).zip(tokens.places) {
-                own.copy_from_slice(&rows[place as usize * columns..][..columns]);
-            }
-            self.own.load(kernels, form, tokens.n, columns, own);
+            // A block of one element is a plain number.
+            let is_plain = |block: BlockType| block.block_len() == 1;
+            let with_values = is_plain(geometry.gate) || geometry.up.is_some_and(is_plain);
+            self.own.select(all, tokens.places, with_values);
             self.expert = expert;
         }
         &self.own

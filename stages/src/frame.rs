@@ -7,7 +7,7 @@ use forebay_plans::program::{Item, Phase, Work};
 
 use crate::boards::Boards;
 use crate::expert_input::{ClusterTokens, ExpertInput};
-use crate::kernels::{Activations, Form, KernelTable};
+use crate::kernels::{Activations, KernelTable};
 use crate::live_mask::LiveMask;
 use crate::pred::Rule;
 use crate::router::Routes;
@@ -76,8 +76,6 @@ pub struct Frame<'a> {
     pub drop_cold: f32,
     /// The phase's input, `[n_tokens, columns]`.
     pub input: &'a Activations,
-    /// The same before it was quantised, and in which form it was; empty in phases without experts.
-    pub rows: (&'a [f32], Form),
     /// Which experts the tokens use.
     pub routes: &'a Routes,
     /// The input of one expert.

@@ -49,7 +49,6 @@ impl Core {
         } = self;
         let program = prompts.program().unwrap_or(program);
         let drop_cold = drop_cold(shared, step);
-        let n_tokens = step.tokens.places.len();
         let frame = Frame {
             bundle: &shared.bundle,
             kernels: &shared.kernels,
@@ -63,7 +62,6 @@ impl Core {
             more: step.more,
             drop_cold,
             input: &residual.input,
-            rows: residual.input_rows(n_tokens, shared.network().d_model),
             routes: &residual.routes,
             expert_input,
             hidden: &residual.hidden,

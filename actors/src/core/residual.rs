@@ -110,11 +110,6 @@ impl Residual {
         &self.x[..n * d_model]
     }
 
-    /// The rows from which a phase's input was made, `[n, d_model]`, and in which form it is.
-    pub fn input_rows(&self, n: usize, d_model: usize) -> (&[f32], Form) {
-        (&self.rows[..n * d_model], self.form)
-    }
-
     /// Shows the rows from which the input of `phase` has just been made, `[n_tokens, columns]`, for each of its
     /// matrices.
     pub fn show_input(&self, phase: &Phase, network: &Network, observer: &dyn Observer) {

@@ -81,7 +81,13 @@ impl<T: Copy + Default> Aligned<T> {
     }
 
     fn copy(&mut self, other: &Self, len: usize) {
-        self.part_mut(0, len).copy_from_slice(other.part(0, len));
+        self.copy_part(other, (0, 0, len));
+    }
+
+    /// Copies so many numbers from the second place, in `other`, to the first.
+    pub(super) fn copy_part(&mut self, other: &Self, (to, from, len): (usize, usize, usize)) {
+        self.part_mut(to, len)
+            .copy_from_slice(other.part(from, len));
     }
 }
 

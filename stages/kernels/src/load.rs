@@ -1,6 +1,6 @@
 //! Taking activations in: rows are copied, padded and quantised by the kernels in use.
 
-use super::activations::{Activations, Form, Quantise, QuantiseLane, QuantiseLaned};
+use super::activations::{Activations, Aligned, Form, Quantise, QuantiseLane, QuantiseLaned};
 use super::formats::GROUP;
 use super::table::KernelTable;
 use super::tokens::{BLOCK, Piece};
@@ -103,5 +103,111 @@ impl Activations {
             block_counts: self.block_counts.part_mut(start / BLOCK, len / BLOCK),
             half_counts: self.half_counts.part_mut(start / GROUP, len / GROUP),
         });
+    }
+
+    /// Takes over the tokens `places` of `other`: the same numbers as if they had been loaded again, for less work.
+    /// Values that are not quantised, which only floating-point weights need, are taken over if `with_values`.
+    ///
+    /// # Panics
+    /// More tokens or columns than there is room for, or a place that `other` does not have.
+    pub fn select(&mut self, other: &Self, places: &[u32], with_values: bool) {
+        let (n_tokens, cols) = (places.len(), other.cols);
+        assert!(
+            n_tokens <= self.max_tokens && cols <= self.max_cols,
+            "{n_tokens} x {cols} activations, but room for {} x {}",
+            self.max_tokens,
+            self.max_cols
+        );
+        (self.n_tokens, self.cols) = (n_tokens, cols);
+        (self.form, self.widest) = (other.form, other.widest);
+        if self.form != Form::Panels {
+            for (t, &place) in places.iter().enumerate() {
+                self.copy_row(other, t, place as usize);
+            }
+            return;
+        }
+        let mut from = Piece::NONE;
+        for piece in self.pieces() {
+            for lane in 0..piece.width {
+                let place = places[piece.first + lane] as usize;
+                if !from.has(place) {
+                    let has = |piece: &Piece| piece.has(place);
+                    let found = other.pieces().find(has);
+                    from = found.unwrap_or_else(|| panic!("no activations of token {place}"));
+                }
+                let to = (piece, lane);
+                self.copy_lane(other, to, (from, place - from.first), with_values);
+            }
+        }
+    }
+
+    /// Copies token `place` of `other` to token `t`; every token is a row.
+    fn copy_row(&mut self, other: &Self, t: usize, place: usize) {
+        assert!(place < other.n_tokens, "no activations of token {place}");
+        let padded = self.padded();
+        let row = |len: usize| (t * len, place * len, len);
+        // A laned token has no values.
+        if self.form == Form::Rows {
+            self.values.copy_part(&other.values, row(padded));
+        }
+        self.codes.copy_part(&other.codes, row(padded));
+        let per = match self.form {
+            Form::Rows => GROUP,
+            Form::Lanes | Form::Panels => BLOCK,
+        };
+        self.scales.copy_part(&other.scales, row(padded / per));
+        self.sums.copy_part(&other.sums, row(padded / GROUP));
+        let blocks = row(padded / BLOCK);
+        self.block_sums.copy_part(&other.block_sums, blocks);
+        self.block_counts.copy_part(&other.block_counts, blocks);
+    }
+
+    /// Copies a token of `other` from its place in one piece to a place in another one.
+    fn copy_lane(
+        &mut self,
+        other: &Self,
+        (to, lane): (Piece, usize),
+        (from, place): (Piece, usize),
+        with_values: bool,
+    ) {
+        let padded = self.padded();
+        let n = padded / BLOCK;
+        if n == 0 {
+            return;
+        }
+        let ours = (to.first * n + lane, to.width);
+        let theirs = (from.first * n + place, from.width);
+        if with_values {
+            copy_blocks::<_, BLOCK>(n, (&mut self.values, ours), (&other.values, theirs));
+        }
+        copy_blocks::<_, BLOCK>(n, (&mut self.codes, ours), (&other.codes, theirs));
+        copy_blocks::<_, 1>(n, (&mut self.scales, ours), (&other.scales, theirs));
+        copy_blocks::<_, 2>(n, (&mut self.sums, ours), (&other.sums, theirs));
+        copy_blocks::<_, 1>(n, (&mut self.block_sums, ours), (&other.block_sums, theirs));
+        let counts = (&mut self.block_counts, ours);
+        copy_blocks::<_, 1>(n, counts, (&other.block_counts, theirs));
+        let halves = (&mut self.half_counts, ours);
+        copy_blocks::<_, 2>(n, halves, (&other.half_counts, theirs));
+    }
+}
+
+/// Copies `n` groups of `N` numbers, given the first group and their distance on each side.
+fn copy_blocks<T: Copy + Default, const N: usize>(
+    n: usize,
+    (to, (first, stride)): (&mut Aligned<T>, (usize, usize)),
+    (from, (other_first, other_stride)): (&Aligned<T>, (usize, usize)),
+) {
+    let len = |stride: usize| ((n - 1) * stride + 1) * N;
+    let to = to.part_mut(first * N, len(stride)).as_chunks_mut::<N>().0;
+    let from = from
+        .part(other_first * N, len(other_stride))
+        .as_chunks::<N>()
+        .0;
+    for (to, from) in to
+        .iter_mut()
+        .step_by(stride)
+        .zip(from.iter().step_by(other_stride))
+    {
+        *to = *from;
     }
 }

@@ -12,6 +12,16 @@ pub(super) struct Piece {
     pub(super) width: usize,
 }
 
+impl Piece {
+    /// One without tokens.
+    pub(super) const NONE: Self = Self { first: 0, width: 0 };
+
+    /// Whether token `t` is in it.
+    pub(super) fn has(&self, t: usize) -> bool {
+        (self.first..self.first + self.width).contains(&t)
+    }
+}
+
 /// The pieces of a batch, the widest first. None is wider than `widest`, the instruction set's
 /// [`super::simd::Simd::WIDEST`].
 pub(super) fn pieces(n_tokens: usize, widest: usize) -> impl Iterator<Item = Piece> {

@@ -53,6 +53,11 @@ impl ExpertStore {
         self.guesses.extend(absent.take(room));
     }
 
+    /// A flight wants the cluster in a cell.
+    pub(super) fn count_wanted(&mut self, cell: usize) {
+        self.guess_counts.wanted += u64::from(std::mem::take(&mut self.counted[cell]));
+    }
+
     /// Makes the read of the likeliest absent guess due.
     pub(super) fn admit_guess(&mut self) {
         // What a prompt keeps leaves most cells to what is wanted now.
@@ -66,7 +71,8 @@ impl ExpertStore {
             if let Some(cell) = self.admit(request) {
                 (self.guessed[cell], self.began_as_guess[cell]) = (true, true);
                 self.guessing += 1;
-                self.guess_counts.read += 1;
+                self.counted[cell] = !self.keeps;
+                self.guess_counts.read += u64::from(!self.keeps);
             }
             return;
         }

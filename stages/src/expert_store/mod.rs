@@ -102,6 +102,9 @@ pub struct ExpertStore {
     guessed: Vec<bool>,
     /// By cell, whether what was read since it was last used began as a guess, whether a flight wants it by now or not.
     began_as_guess: Vec<bool>,
+    /// By cell, whether it has a token's guess that nobody has wanted yet. What a prompt reads ahead is not counted: it is
+    /// hardly a guess.
+    counted: Vec<bool>,
     /// Clusters that may be wanted soon, the likeliest first.
     guesses: VecDeque<Request>,
     /// Whether what is guessed is a prompt's: it is held until its layer is over, as nearly all of it will be wanted.
@@ -158,6 +161,7 @@ impl ExpertStore {
             ahead: vec![false; n],
             guessed: vec![false; n],
             began_as_guess: vec![false; n],
+            counted: vec![false; n],
             guesses: VecDeque::with_capacity(flights),
             keeps: false,
             kept: Vec::with_capacity(2 * flights),
@@ -219,7 +223,6 @@ impl ExpertStore {
         };
         if let Some(i) = self.kept.iter().position(|kept| kept.0 == cell) {
             self.kept.swap_remove(i);
-            self.guess_counts.wanted += 1;
         }
         true
     }
@@ -231,13 +234,12 @@ impl ExpertStore {
             // The hold is the flight's from now on.
             debug_assert!(matches!(self.cells[cell], Cell::Coming));
             self.guessing -= 1;
-            self.guess_counts.wanted += 1;
+            self.count_wanted(cell);
             self.complete(cell, request);
             return true;
         }
         if let Some(cell) = self.cache.hold(request.key) {
-            // What a flight uses for the first time was read for a guess.
-            self.guess_counts.wanted += u64::from(self.flows[cell] != 0);
+            self.count_wanted(cell);
             self.complete(cell, request);
             return true;
         }
@@ -266,7 +268,7 @@ impl ExpertStore {
     fn admit(&mut self, request: Request) -> Option<usize> {
         let cell = self.cache.admit(request.key)?;
         (self.keys[cell], self.failed[cell]) = (request.key, false);
-        self.began_as_guess[cell] = false;
+        (self.began_as_guess[cell], self.counted[cell]) = (false, false);
         let end = if request.whole {
             request.len
         } else {

@@ -60,11 +60,8 @@ impl Gc {
         let buffer = flight.buffer.take();
         let [bias, _] = frame.biases(&item);
         let kernels = frame.kernels;
-        let input = frame.expert_input.select(
-            kernels,
-            (item.expert, frame.tokens_of(&item)),
-            (frame.input, frame.rows),
-        );
+        let tokens = (item.expert, frame.tokens_of(&item));
+        let input = frame.expert_input.select(tokens, &geometry, frame.input);
         let rows = frame.weights.gate_rows_of(buffer.as_deref(), flight);
         let (gates, named, early) = flight.gates_mut(n_tokens);
         let products = gate(

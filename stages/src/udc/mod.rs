@@ -85,10 +85,8 @@ impl Udc {
         let entry = &frame.bundle.clusters[item.cluster as usize];
         let next = next.filter(|_| geometry.layout.is_by_neuron());
         let next = next.map(|next| (next, frame.geometry(&next.item)));
-        let input =
-            frame
-                .expert_input
-                .select(kernels, (item.expert, tokens), (frame.input, frame.rows));
+        let of = (item.expert, tokens);
+        let input = frame.expert_input.select(of, geometry, frame.input);
         let (next, n_next) = next.map_or(([&[][..]; Gather::NEXT], 0), |(next, geometry)| {
             let rows = frame.weights.gate_rows(next);
             first_rows(&next.live, |i| rows.gate(geometry, i))

@@ -82,6 +82,17 @@ fn products(
     // What is asked for besides changes nothing, whatever it is.
     let gather = Gather::new(rows).then(&[&[], &[0; 3]]);
     table.dot_gathered(block, gather, &activations, &mut out);
+    // Tokens that are taken over from others are as if they had been loaded.
+    let places: Vec<u32> = (0..n_tokens as u32).rev().collect();
+    let mut selected = Activations::new(n_tokens, cols);
+    selected.select(&activations, &places, false);
+    let mut reversed = vec![f32::NAN; out.len()];
+    table.dot_gathered(block, Gather::new(rows), &selected, &mut reversed);
+    let back = reversed.chunks_exact(rows.len()).rev();
+    assert_eq!(
+        bits(&out),
+        bits(&back.flatten().copied().collect::<Vec<_>>())
+    );
     for (t, together) in out.chunks_exact(rows.len()).enumerate() {
         let mut alone = vec![f32::NAN; rows.len()];
         table.dot_gathered_of(block, rows, &activations, t, &mut alone);

@@ -73,8 +73,12 @@ impl Matrix {
         let cols = x.len() / n_tokens;
         let mut activations = Activations::new(n_tokens + 1, cols + 3);
         activations.load(table, self.form, n_tokens, cols, x);
+        self.product_of(table, &activations)
+    }
+
+    fn product_of(&self, table: &KernelTable, activations: &Activations) -> Vec<f32> {
         let stride = self.rows.len() + 1;
-        let mut out = vec![7.5; n_tokens * stride];
+        let mut out = vec![7.5; activations.n_tokens() * stride];
         let (block, bytes, n_rows) = (self.block, &self.bytes[self.offset..], self.rows.len());
         if self.form == Form::Panels {
             let w = WeightPanels {
@@ -82,7 +86,7 @@ impl Matrix {
                 bytes,
                 n_rows,
             };
-            table.panels(w, &activations, &mut out, stride);
+            table.panels(w, activations, &mut out, stride);
         } else {
             let w = WeightRows {
                 block,
@@ -90,7 +94,7 @@ impl Matrix {
                 stride: self.stride,
                 n_rows,
             };
-            table.matmul(w, &activations, &mut out, stride);
+            table.matmul(w, activations, &mut out, stride);
         }
         out
     }
@@ -258,6 +262,33 @@ fn folding_products_are_products_folded() {
 
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(96))]
+
+    /// Tokens that are taken over from others, in any order, are as if they had been loaded.
+    #[test]
+    fn selected_tokens_have_the_products_of_loaded_ones(
+        format in 0..BlockType::ALL.len(),
+        n_tokens in 1_usize..40,
+        picks in prop::collection::vec(any::<prop::sample::Index>(), 1..40),
+        panels: bool,
+        seed: u64,
+    ) {
+        let block = BlockType::ALL[format];
+        let is_plain = block.block_len() == 1;
+        let cols = if is_plain { 33 } else { 256 };
+        let matrix = Matrix::random(FORMS[usize::from(panels)], block, cols, 17, seed);
+        let x = Random(!seed).units(n_tokens * cols);
+        let places: Vec<u32> = picks.iter().map(|pick| pick.index(n_tokens) as u32).collect();
+        let chosen = places.iter().flat_map(|&place| &x[place as usize * cols..][..cols]);
+        let chosen: Vec<f32> = chosen.copied().collect();
+        for table in tables() {
+            let mut all = Activations::new(n_tokens, cols);
+            all.load(&table, matrix.form, n_tokens, cols, &x);
+            let mut selected = Activations::new(places.len(), cols);
+            selected.select(&all, &places, is_plain);
+            let expected = matrix.product(&table, places.len(), &chosen);
+            prop_assert_eq!(bits(&matrix.product_of(&table, &selected)), bits(&expected));
+        }
+    }
 
     /// The whole product has the bits of every element computed alone, at any alignment.
     #[test]
