@@ -12,11 +12,14 @@ pub struct GuessCounts {
     pub wanted: u64,
 }
 
+/// Guesses are read while at most so many certain reads of the core are in flight: a disk that has few is not busy.
+pub(super) const BESIDE: usize = 8;
+
 /// A prompt keeps at most 1/`KEPT_SHARE` of the cells for its next layers.
 const KEPT_SHARE: usize = 4;
 
 impl ExpertStore {
-    /// The next layer may want these clusters, the likeliest first. They are read while nothing else is; those that
+    /// The next layer may want these clusters, the likeliest first. They are read while little else is; those that
     /// were named before and have not been read yet are given up.
     pub fn guess(&mut self, likely: impl Iterator<Item = Request>) {
         self.keeps = false;

@@ -283,12 +283,12 @@ impl ExpertStore {
         Some(cell)
     }
 
-    /// The next read to start: of a guess only if no other is due or in flight.
+    /// The next read to start: of a guess only if no other is due, and few are in flight.
     pub fn next_read(&mut self) -> Option<ExpertRead> {
         if self.reading >= MOST_READS {
             return None;
         }
-        if self.due.is_empty() && self.reading == self.guessing {
+        if self.due.is_empty() && self.reading - self.guessing <= guesses::BESIDE {
             self.admit_guess();
         }
         let cell = self.due.pop_front()?;

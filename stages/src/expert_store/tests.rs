@@ -6,6 +6,7 @@ use std::collections::VecDeque;
 use forebay_queues::slab::{PAGE, Slab, Slot};
 use proptest::prelude::*;
 
+use super::guesses::BESIDE;
 use super::{ExpertMemory, ExpertRead, ExpertStore, GuessCounts, Held, Request, Spans, Taken};
 use crate::cache::PolicyKind;
 use crate::live_mask::LiveMask;
@@ -313,18 +314,24 @@ fn guessing(key: usize) -> (ExpertStore, ExpertRead) {
 }
 
 #[test]
-fn a_guess_waits_for_all_that_is_certain_and_is_given_up_for_the_next() {
-    let mut store = store(4, 8, PolicyKind::Frequency, vec![]);
-    store.want(whole(1));
-    store.guess([2, 3].map(whole).into_iter());
-    let certain = store.next_read().expect("wanted");
-    assert!(!certain.guessed && certain.key == 1);
-    assert!(store.next_read().is_none(), "a certain read is in flight");
-    store.guess([whole(4)].into_iter());
-    store.arrived(certain.cell, certain.slot, true);
-    let guess = store.next_read().expect("nothing else is read");
-    assert_eq!((guess.guessed, guess.key), (true, 4));
-    assert!(store.next_read().is_none(), "2 and 3 were given up");
+fn a_guess_waits_until_few_certain_reads_are_left_and_is_given_up_for_the_next() {
+    let mut store = store(16, 32, PolicyKind::Frequency, vec![]);
+    (0..=BESIDE).for_each(|key| store.want(whole(key)));
+    store.guess([20, 21].map(whole).into_iter());
+    let mut certain: Vec<_> = (0..=BESIDE).filter_map(|_| store.next_read()).collect();
+    assert!(certain.len() == BESIDE + 1 && certain.iter().all(|read| !read.guessed));
+    assert!(store.next_read().is_none(), "too many are in flight");
+    store.guess([whole(22)].into_iter());
+    let first = certain.swap_remove(0);
+    store.arrived(first.cell, first.slot, true);
+    store.want(whole(12));
+    let due = store.next_read().expect("wanted");
+    assert!(!due.guessed && due.key == 12, "what is due goes first");
+    let second = certain.swap_remove(0);
+    store.arrived(second.cell, second.slot, true);
+    let guess = store.next_read().expect("few are in flight");
+    assert_eq!((guess.guessed, guess.key), (true, 22));
+    assert!(store.next_read().is_none(), "20 and 21 were given up");
 }
 
 #[test]
