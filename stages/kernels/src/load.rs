@@ -36,13 +36,7 @@ impl Activations {
         cols: usize,
         mut fill: impl FnMut(usize, &mut [f32]),
     ) {
-        assert!(
-            n_tokens <= self.max_tokens && cols <= self.max_cols,
-            "{n_tokens} x {cols} activations, but room for {} x {}",
-            self.max_tokens,
-            self.max_cols
-        );
-        (self.n_tokens, self.cols, self.form) = (n_tokens, cols, form);
+        self.reshape(n_tokens, cols, form);
         self.widest = kernels.widest();
         let padded = self.padded();
         match form {
@@ -105,21 +99,25 @@ impl Activations {
         });
     }
 
-    /// Takes over the tokens `places` of `other`: the same numbers as if they had been loaded again, for less work.
-    /// Values that are not quantised, which only floating-point weights need, are taken over if `with_values`.
-    ///
-    /// # Panics
-    /// More tokens or columns than there is room for, or a place that `other` does not have.
-    pub fn select(&mut self, other: &Self, places: &[u32], with_values: bool) {
-        let (n_tokens, cols) = (places.len(), other.cols);
+    /// Panics if there is no room for so many tokens or columns.
+    fn reshape(&mut self, n_tokens: usize, cols: usize, form: Form) {
         assert!(
             n_tokens <= self.max_tokens && cols <= self.max_cols,
             "{n_tokens} x {cols} activations, but room for {} x {}",
             self.max_tokens,
             self.max_cols
         );
-        (self.n_tokens, self.cols) = (n_tokens, cols);
-        (self.form, self.widest) = (other.form, other.widest);
+        (self.n_tokens, self.cols, self.form) = (n_tokens, cols, form);
+    }
+
+    /// Takes over the tokens `places` of `other`: the same numbers as if they had been loaded again, for less work.
+    /// Values that are not quantised, which only floating-point weights need, are taken over if `with_values`.
+    ///
+    /// # Panics
+    /// More tokens or columns than there is room for, or a place that `other` does not have.
+    pub fn select(&mut self, other: &Self, places: &[u32], with_values: bool) {
+        self.reshape(places.len(), other.cols, other.form);
+        self.widest = other.widest;
         if self.form != Form::Panels {
             for (t, &place) in places.iter().enumerate() {
                 self.copy_row(other, t, place as usize);
@@ -178,21 +176,21 @@ impl Activations {
         let ours = (to.first * n + lane, to.width);
         let theirs = (from.first * n + place, from.width);
         if with_values {
-            copy_blocks::<_, BLOCK>(n, (&mut self.values, ours), (&other.values, theirs));
+            copy_strided::<_, BLOCK>(n, (&mut self.values, ours), (&other.values, theirs));
         }
-        copy_blocks::<_, BLOCK>(n, (&mut self.codes, ours), (&other.codes, theirs));
-        copy_blocks::<_, 1>(n, (&mut self.scales, ours), (&other.scales, theirs));
-        copy_blocks::<_, 2>(n, (&mut self.sums, ours), (&other.sums, theirs));
-        copy_blocks::<_, 1>(n, (&mut self.block_sums, ours), (&other.block_sums, theirs));
+        copy_strided::<_, BLOCK>(n, (&mut self.codes, ours), (&other.codes, theirs));
+        copy_strided::<_, 1>(n, (&mut self.scales, ours), (&other.scales, theirs));
+        copy_strided::<_, 2>(n, (&mut self.sums, ours), (&other.sums, theirs));
+        copy_strided::<_, 1>(n, (&mut self.block_sums, ours), (&other.block_sums, theirs));
         let counts = (&mut self.block_counts, ours);
-        copy_blocks::<_, 1>(n, counts, (&other.block_counts, theirs));
+        copy_strided::<_, 1>(n, counts, (&other.block_counts, theirs));
         let halves = (&mut self.half_counts, ours);
-        copy_blocks::<_, 2>(n, halves, (&other.half_counts, theirs));
+        copy_strided::<_, 2>(n, halves, (&other.half_counts, theirs));
     }
 }
 
 /// Copies `n` groups of `N` numbers, given the first group and their distance on each side.
-fn copy_blocks<T: Copy + Default, const N: usize>(
+fn copy_strided<T: Copy + Default, const N: usize>(
     n: usize,
     (to, (first, stride)): (&mut Aligned<T>, (usize, usize)),
     (from, (other_first, other_stride)): (&Aligned<T>, (usize, usize)),

@@ -63,20 +63,18 @@ impl ExpertFlights {
     pub fn hand_on(&mut self, frame: &mut Frame<'_>, stage: Stage, out: &mut Outbox) -> bool {
         let store = &mut frame.weights.experts;
         let found = self.waiting.iter().enumerate().find_map(|(i, flight)| {
-            let taken = store.take(flight.item.source.key()?)?;
-            Some((i, taken))
+            let key = flight.item.source.key()?;
+            Some((i, key, store.take(key)?))
         });
-        let Some((i, taken)) = found else {
+        let Some((i, key, taken)) = found else {
             return false;
         };
         let Some(mut flight) = self.waiting.remove(i) else {
             return false;
         };
         if taken.flow != 0 && !look_at(frame, &flight, (&taken, stage), out) {
-            if let Some(key) = flight.item.source.key() {
-                let store = &mut frame.weights.experts;
-                store.read_more(key, taken.slot, taken.spans.again());
-            }
+            let store = &mut frame.weights.experts;
+            store.read_more(key, taken.slot, taken.spans.again());
             self.waiting.push_back(flight);
             return true;
         }
