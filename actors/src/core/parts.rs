@@ -187,6 +187,7 @@ fn stages(
     let (bundle, batch) = (&shared.bundle, shared.max_batch);
     let (flights, max_neurons) = (max_flights(shared, program), max_neurons(bundle));
     let predicted = shared.rule.is_predicted();
+    let by_neuron = tokens_by_neuron(bundle, batch);
     let d_model = shared.network().d_model;
     Stages {
         rows: Rows::new(rows, program.max_rows(), batch, of_rows(bundle)),
@@ -196,10 +197,10 @@ fn stages(
             reader: preload,
             experts: ExpertFlights::new(flights),
         },
-        gc: Gc::new(flights, batch),
+        gc: Gc::new(flights, by_neuron),
         early: Early::default(),
         udio: Udio::new(flights),
-        udc: Udc::new(flights, (batch, max_neurons, d_model)),
+        udc: Udc::new(flights, (batch, max_neurons, d_model), by_neuron),
         uploader: None,
         retired: 0,
         ahead: None,
@@ -250,6 +251,14 @@ fn expert_input_bytes(network: &Network, batch: usize) -> usize {
 fn max_neurons(bundle: &Bundle) -> usize {
     let neurons = bundle.meta.geometries().map(|g| g.neurons);
     neurons.max().unwrap_or(0)
+}
+
+/// Tokens of a step of `batch` whose neurons may be computed one by one: none where they are stored in panels.
+fn tokens_by_neuron(bundle: &Bundle, batch: usize) -> usize {
+    match bundle.meta.geometries().any(|g| g.layout.is_by_neuron()) {
+        true => batch,
+        false => 0,
+    }
 }
 
 /// Columns of the widest matrix's input, including the predictor's.
@@ -319,11 +328,12 @@ pub fn scratch_bytes(
     } else {
         0
     };
-    // Products and hidden values of single neurons.
-    let gathered = batch * (MAX_BUNDLES * 4 * 3 + size_of::<LiveMask>());
+    // Products and hidden values of single neurons, and what these add to the output.
+    let gathered =
+        tokens_by_neuron(bundle, batch) * (MAX_BUNDLES * 4 * 3 + size_of::<LiveMask>() + d * 4);
     // UDC has two buffers over a cluster's neurons besides its activations: Up and the product.
     let udc = forebay_stages::kernels::Activations::bytes_for(batch, neurons)
-        + batch * (2 * neurons * 4 + d * 4 + d * 8);
+        + batch * (2 * neurons * 4 + d * 8);
     let per_core = Residual::bytes(network, batch, widest, rank)
         + udc
         + gathered

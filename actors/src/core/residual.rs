@@ -24,7 +24,7 @@ pub(super) struct Residual {
     normed: Vec<f32>,
     /// One token's row in laned order, `[d_model]`.
     lanes: Vec<f32>,
-    /// Sum of all cores' FFN shares, `[max_batch, d_model]` in fixed point.
+    /// Sum of all cores' FFN shares of one token, `[d_model]` in fixed point.
     sum: Vec<i64>,
     /// One core's share, likewise.
     share: Vec<i64>,
@@ -80,8 +80,8 @@ impl Residual {
             rows: vec![0.0; batch * widest],
             normed: vec![0.0; normed_width(network)],
             lanes: vec![0.0; d_model],
-            sum: vec![0; batch * d_model],
-            share: vec![0; batch * d_model],
+            sum: vec![0; d_model],
+            share: vec![0; d_model],
             input: Activations::new(batch, widest),
             form: Form::Panels,
             hidden: Activations::new(batch, rank),
@@ -97,8 +97,9 @@ impl Residual {
             0 => 0,
             _ => Activations::bytes_for(batch, rank),
         };
-        batch * (d_model * 4 + widest * 4 + 2 * d_model * 8)
+        batch * (d_model * 4 + widest * 4)
             + (d_model + normed_width(network) + 3 * network.input_width()) * 4
+            + 2 * d_model * 8
             + Activations::bytes_for(batch, widest)
             + router::bytes_for(network, batch)
             + Preference::bytes_for((network.n_layers(), network.widest_router()))
@@ -274,32 +275,36 @@ impl Residual {
     ) {
         let d = around.bundle.meta.network.d_model;
         let len = around.n_tokens * d;
-        let (sum, share) = (&mut self.sum[..len], &mut self.share[..len]);
-        sum.fill(0);
-        for board in &around.boards.shares {
-            board.read(0, share);
-            for (s, v) in sum.iter_mut().zip(share.iter()) {
-                *s = s.wrapping_add(*v);
-            }
-        }
         let meta = &around.bundle.meta;
         // Where a layer has both, they are stored alike.
         let Some(geometry) = meta.ffns[layer].as_ref().or(meta.experts[layer].as_ref()) else {
             return;
         };
-        if join.norm.is_none() && join.scale == 1.0 {
-            let x = &mut self.x[..len];
-            add_to_residual(around.kernels, geometry, sum, &mut self.lanes, x);
-            add_bias(x, bias);
-            add_expert_biases(x, of_experts, &self.routes, d);
-            return scale_stream(around, join, x);
+        let at_once = join.norm.is_none() && join.scale == 1.0;
+        let rows = match at_once {
+            true => &mut self.x[..len],
+            false => &mut self.rows[..len],
+        };
+        if !at_once {
+            rows.fill(0.0);
         }
-        let rows = &mut self.rows[..len];
-        rows.fill(0.0);
-        add_to_residual(around.kernels, geometry, sum, &mut self.lanes, rows);
+        // Token by token: the sums of one stay in the first-level cache.
+        for (t, row) in rows.chunks_exact_mut(d).enumerate() {
+            self.sum.fill(0);
+            for board in &around.boards.shares {
+                board.read(t * d, &mut self.share);
+                for (s, v) in self.sum.iter_mut().zip(&self.share) {
+                    *s = s.wrapping_add(*v);
+                }
+            }
+            add_to_residual(around.kernels, geometry, &self.sum, &mut self.lanes, row);
+        }
         add_bias(rows, bias);
         add_expert_biases(rows, of_experts, &self.routes, d);
-        self.join(around, join, len);
+        match at_once {
+            true => scale_stream(around, join, rows),
+            false => self.join(around, join, len),
+        }
     }
 
     /// `relu(fc1 · x)` of all tokens, as input of the predictor's second matrix.

@@ -24,11 +24,11 @@ pub struct Gc {
 }
 
 impl Gc {
-    /// With at most `flights` clusters of a phase, for `max_tokens` tokens.
-    pub fn new(flights: usize, max_tokens: usize) -> Self {
+    /// With at most `flights` clusters of a phase, for `by_neuron` tokens whose neurons may be computed one by one.
+    pub fn new(flights: usize, by_neuron: usize) -> Self {
         Self {
             inbox: VecDeque::with_capacity(flights),
-            gathered: Gathered::new(max_tokens),
+            gathered: Gathered::new(by_neuron),
             computed: Computed::default(),
         }
     }

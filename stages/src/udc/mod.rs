@@ -31,11 +31,12 @@ pub struct Udc {
 }
 
 impl Udc {
-    /// With at most `flights` clusters of a phase.
-    pub fn new(flights: usize, (max_tokens, max_neurons, d_model): (usize, usize, usize)) -> Self {
+    /// With at most `flights` clusters of a phase, and the sizes of [`UdcScratch::new`].
+    pub fn new(flights: usize, sizes: (usize, usize, usize), by_neuron: usize) -> Self {
+        let (max_tokens, _, d_model) = sizes;
         Self {
             inbox: VecDeque::with_capacity(flights),
-            scratch: UdcScratch::new(max_tokens, max_neurons, d_model),
+            scratch: UdcScratch::new(sizes, by_neuron),
             share: vec![0; max_tokens * d_model],
             computed: Computed::default(),
             counts: CacheCounts::default(),

@@ -36,16 +36,20 @@ pub struct UdcScratch {
 }
 
 impl UdcScratch {
-    /// Buffers for at most `max_tokens` tokens and clusters of `max_neurons`.
-    pub fn new(max_tokens: usize, max_neurons: usize, d_model: usize) -> Self {
+    /// Buffers for at most `max_tokens` tokens and clusters of `max_neurons`; `by_neuron` of these tokens may have
+    /// neurons that are computed one by one.
+    pub fn new(
+        (max_tokens, max_neurons, d_model): (usize, usize, usize),
+        by_neuron: usize,
+    ) -> Self {
         Self {
             up: vec![0.0; max_tokens * max_neurons],
             product: vec![0.0; max_tokens * max_neurons],
             hidden: Activations::new(max_tokens, max_neurons),
-            live: vec![0.0; max_tokens * MAX_BUNDLES],
-            gathered: Gathered::new(max_tokens),
-            wanted: vec![LiveMask::NONE; max_tokens],
-            partial: vec![0.0; max_tokens * d_model],
+            live: vec![0.0; by_neuron * MAX_BUNDLES],
+            gathered: Gathered::new(by_neuron),
+            wanted: vec![LiveMask::NONE; by_neuron],
+            partial: vec![0.0; by_neuron * d_model],
         }
     }
 }
@@ -144,8 +148,8 @@ pub fn up_down(
     if in_range { Ok(pairs) } else { Err(OutOfRange) }
 }
 
-/// Adds the sum of all clusters' shares, `[n_tokens, d_model]` in fixed point, to the residual stream `x`, with
-/// `lanes`, `[d_model]`, as room for a token in lane order.
+/// Adds the sum of all clusters' shares for a token, `[d_model]` in fixed point, to its residual stream `x`, with
+/// `lanes`, `[d_model]`, as room for it in lane order.
 pub fn add_to_residual(
     kernels: &KernelTable,
     geometry: &FfnGeometry,
@@ -156,12 +160,9 @@ pub fn add_to_residual(
     if !geometry.has_laned_columns() {
         return kernels.unfold_fixed(sum, x);
     }
-    let tokens = sum.chunks_exact(lanes.len());
-    for (sum, x) in tokens.zip(x.chunks_exact_mut(lanes.len())) {
-        lanes.fill(0.0);
-        kernels.unfold_fixed(sum, lanes);
-        add_to_columns(lanes, x);
-    }
+    lanes.fill(0.0);
+    kernels.unfold_fixed(sum, lanes);
+    add_to_columns(lanes, x);
 }
 
 /// The neurons whose activated gate is not zero, by token.
