@@ -239,7 +239,7 @@ impl KernelTable {
             "{n_panels} panels of {panel_bytes} bytes exceed {} bytes",
             w.bytes.len()
         );
-        let ahead = self.prefetching.distance(block);
+        let ahead = self.prefetching.distance(block, n_panels * panel_bytes);
         self.kernels
             .panels(PanelMatmul::new(w, x, out, stride, (panel_bytes, ahead)))
     }
