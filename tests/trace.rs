@@ -15,10 +15,10 @@ use support::{TemporaryFile, number, program};
 const THREADS: usize = 2;
 
 /// Budget above the minimum, MiB, with which whole clusters are streamed.
-const STREAMING: u64 = 4;
+const STREAMING: u64 = 2;
 /// The same, with one of which Gate rows stay in memory and neurons are cached: a process does not start with the
 /// same memory everywhere.
-const CACHING: std::ops::Range<u64> = 6..12;
+const CACHING: std::ops::Range<u64> = 4..10;
 
 /// A traced generation of the demo with little memory.
 struct Traced {
@@ -36,7 +36,7 @@ fn traced(extra: u64) -> Traced {
     let run = |memory: u64| {
         let mut command = program();
         command.args(["run", "--greedy", "--quiet", "--ignore-eog", "-n", "32"]);
-        // Whether a token is run ahead depends on the time that steps take, and such a step is not one token's.
+        // A step with a draft is not one token's.
         command.arg("--no-drafts");
         command.args(["-p", "Once upon a time", "-t", &THREADS.to_string()]);
         command.args(["--memory", &format!("{memory}MiB")]);
