@@ -74,13 +74,17 @@ fn a_plan_to_be_read_packs_nothing() {
     let before = text(true);
     let names = names_in(cache.path());
     assert!(names.iter().all(|n| !n.contains(".fbay")), "{names:?}");
-    // The same figures once it is packed.
+    // The same memory once it is packed, but for the process's own and the sum. Speeds are not compared: kernels that
+    // only one of them needs are measured in between, and alternatives that cost the same are not listed.
     plan(cache.path(), &["--memory", MEMORY]);
     let after = text(false);
-    let same = |text: &str| text.lines().filter(|l| !l.contains("packed")).count();
-    assert_eq!(same(&before), same(&after), "{before}\n{after}");
-    let first = |text: &str| text.lines().next().map(str::to_string);
-    assert_eq!(first(&before), first(&after));
+    let memory = |text: &str| -> Vec<String> {
+        let items = text.lines().take_while(|l| !l.contains(" sum "));
+        let items = items.filter(|l| !l.contains(" process "));
+        items.map(str::to_string).collect()
+    };
+    assert!(memory(&before).len() > 5, "{before}");
+    assert_eq!(memory(&before), memory(&after));
 }
 
 #[test]
