@@ -74,8 +74,8 @@ fn a_plan_to_be_read_packs_nothing() {
     let before = text(true);
     let names = names_in(cache.path());
     assert!(names.iter().all(|n| !n.contains(".fbay")), "{names:?}");
-    // The same memory once it is packed, but for the process's own and the sum. Speeds are not compared: kernels that
-    // only one of them needs are measured in between, and alternatives that cost the same are not listed.
+    // The same memory once it is packed, but for the process's own and the sum, and the same parts of a token's time. In
+    // between only alternatives are listed, and none that costs the same as measured this time.
     plan(cache.path(), &["--memory", MEMORY]);
     let after = text(false);
     let memory = |text: &str| -> Vec<String> {
@@ -85,6 +85,12 @@ fn a_plan_to_be_read_packs_nothing() {
     };
     assert!(memory(&before).len() > 5, "{before}");
     assert_eq!(memory(&before), memory(&after));
+    let parts = |text: &str| {
+        let lines = text.lines().skip_while(|l| !l.contains("a token takes"));
+        lines.filter(|l| !l.contains("packed")).count()
+    };
+    assert!(parts(&before) > 5, "{before}");
+    assert_eq!(parts(&before), parts(&after), "{before}\n{after}");
 }
 
 #[test]

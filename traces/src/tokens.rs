@@ -2,9 +2,7 @@
 //!
 //! The cores step through the layers together: a step is over on all of them before the next one begins on any. So on
 //! one core a step ends when the core idles or the layers begin again, and steps that overlap in time on several cores
-//! are one. Two of the same core never are: a core that the system has suspended after a step, and that does not idle
-//! before the next, shows that one as begun while other cores end the first. A step of one position that reached the
-//! output head made a token.
+//! are one. A step of one position that reached the output head made a token.
 
 use crate::events::{Lane, Trace, What};
 use crate::record::Reason;
@@ -39,27 +37,18 @@ impl Token {
 
 /// All tokens that the trace covers completely, by time.
 pub fn tokens(trace: &Trace) -> Vec<Token> {
-    let lanes = trace.lanes.iter().enumerate();
-    let mut parts: Vec<(usize, Step)> = lanes
-        .flat_map(|(lane, of)| steps(of).into_iter().map(move |step| (lane, step)))
-        .collect();
-    parts.sort_by_key(|(_, step)| step.start_ns);
+    let mut parts: Vec<Step> = trace.lanes.iter().flat_map(steps).collect();
+    parts.sort_by_key(|step| step.start_ns);
     let mut steps: Vec<Step> = Vec::new();
-    // Lanes with a part in the last step.
-    let mut in_last: Vec<usize> = Vec::new();
-    for (lane, part) in parts {
+    for part in parts {
         match steps.last_mut() {
-            Some(step) if part.start_ns < step.end_ns && !in_last.contains(&lane) => {
+            Some(step) if part.start_ns < step.end_ns => {
                 step.end_ns = step.end_ns.max(part.end_ns);
                 step.positions = step.positions.max(part.positions);
                 step.has_logits |= part.has_logits;
             }
-            _ => {
-                in_last.clear();
-                steps.push(part);
-            }
+            _ => steps.push(part),
         }
-        in_last.push(lane);
     }
     // Before this time, some trace lane has lost records.
     let lost = trace.lanes.iter().filter(|lane| lane.overwritten > 0);
@@ -74,7 +63,7 @@ pub fn tokens(trace: &Trace) -> Vec<Token> {
         if whole && step.has_logits && step.positions <= 1 {
             tokens.push(Token {
                 number: tokens.len() + 1,
-                start_ns: before.unwrap_or(step.start_ns).min(step.end_ns),
+                start_ns: before.unwrap_or(step.start_ns),
                 end_ns: step.end_ns,
             });
         }

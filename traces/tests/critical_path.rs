@@ -230,31 +230,6 @@ fn a_step_ends_where_the_layers_begin_again() {
 }
 
 /// Where a ring was full only the tokens behind the loss count.
-/// Core 0 was suspended after its first step, and found the second when it ran again: its norm seems to begin before
-/// core 1 had finished.
-#[test]
-fn a_core_has_one_part_in_each_step() {
-    let head = |start, end| Record::stage(Stage::Head, 1, start, end);
-    let trace = trace(&[
-        lane(
-            "core 0",
-            &[norm(10, 30), head(30, 40), norm(40, 90), head(90, 110)],
-        ),
-        lane(
-            "core 1",
-            &[
-                norm(10, 30),
-                head(30, 42),
-                Record::stall(Reason::Idle, 42, 80),
-                norm(80, 90),
-                head(90, 111),
-            ],
-        ),
-    ]);
-    let ends: Vec<u64> = tokens(&trace).iter().map(|token| token.end_ns).collect();
-    assert_eq!(ends, [42, 111]);
-}
-
 #[test]
 fn tokens_with_lost_records_are_left_out() {
     let token = |at| {

@@ -115,7 +115,10 @@ impl Core {
         let layer = self.layer();
         match turn {
             Turn::Progress => {
-                self.recorder.end_stall(layer);
+                // Between two steps, it idles until the next one begins.
+                if !matches!(self.state, State::Idle) {
+                    self.recorder.end_stall(layer);
+                }
                 self.blocked = false;
             }
             Turn::Blocked(reason) => {

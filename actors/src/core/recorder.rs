@@ -33,16 +33,17 @@ impl Recorder {
         self.last_ns = now_ns();
     }
 
-    /// A step begins.
+    /// A step begins: the time since the last one was idle.
     pub fn begin_step(&mut self) {
+        self.wake();
         self.end_stall(0);
         self.charged_before = self.ledger.charged();
     }
 
-    /// A step is over: the accounts when it began, and now.
+    /// A step is over: the accounts when it began, and now. The core idles from here on, even if it is suspended and
+    /// finds the next step when it runs again.
     pub fn end_step(&mut self, layer: usize) -> (Charged, Charged) {
-        self.end_stall(layer);
-        self.ledger.finish(now_ns());
+        self.begin_stall(Reason::Idle, layer);
         (self.charged_before, self.ledger.charged())
     }
 
@@ -91,5 +92,32 @@ impl Recorder {
                 self.trace.push(record);
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use forebay_traces::record::Stage;
+
+    use super::*;
+
+    /// It may have been suspended since its last step: that time belongs to no work.
+    #[test]
+    fn a_core_that_finds_its_next_step_at_once_has_idled_as_well() {
+        let mut recorder = Recorder::new(TraceLane::new("core 0", 8));
+        let work = Slice::plain(Stage::Norm, 0, 1);
+        for _ in 0..2 {
+            recorder.begin_step();
+            recorder.record(work, 0);
+            let (before, after) = recorder.end_step(0);
+            let idle = State::Stall(Reason::Idle);
+            assert_eq!(after.since(&before).get(idle), 0);
+        }
+        let records: Vec<&Record> = recorder.trace.iter().collect();
+        let kinds: Vec<Kind> = records.iter().map(|record| record.kind).collect();
+        let (idle, norm) = (Kind::Stall(Reason::Idle), Kind::Stage(Stage::Norm));
+        assert_eq!(kinds, [idle, norm, idle, norm]);
+        assert!(records[1].end_ns <= records[2].start_ns);
+        assert_eq!(records[2].end_ns, records[3].start_ns);
     }
 }

@@ -283,11 +283,11 @@ impl Residual {
         let at_once = join.norm.is_none() && join.scale == 1.0;
         let rows = match at_once {
             true => &mut self.x[..len],
-            false => &mut self.rows[..len],
+            false => {
+                self.rows[..len].fill(0.0);
+                &mut self.rows[..len]
+            }
         };
-        if !at_once {
-            rows.fill(0.0);
-        }
         // Token by token: the sums of one stay in the first-level cache.
         for (t, row) in rows.chunks_exact_mut(d).enumerate() {
             self.sum.fill(0);
