@@ -306,6 +306,10 @@ impl<const VNNI: bool> Simd for Avx2<VNNI> {
             let p: *const __m256i = b.as_ptr().cast();
             both!(i => _mm256_loadu_si256(p.add(i)))
         }
+        fn store_bytes(self, a: I, to: &mut [i8; 64]) {
+            let p: *mut __m256i = to.as_mut_ptr().cast();
+            both!(i => _mm256_storeu_si256(p.add(i), a[i]));
+        }
         fn halves(self, a: &[u8; 32], b: &[u8; 32]) -> I { [load32(a), load32(b)] }
         fn nibbles(self, a: &[u8; 16], b: &[u8; 16]) -> I { [nibbles(a), nibbles(b)] }
         fn nibble_at(self, b: &[u8; 64], shift: u32) -> I {

@@ -163,6 +163,9 @@ impl Simd for Avx512 {
             _mm_storeu_si128(to.as_mut_ptr().cast(), _mm512_cvtepi32_epi8(a));
         }
         fn bytes(self, b: &[i8; 64]) -> __m512i { _mm512_loadu_si512(b.as_ptr().cast()) }
+        fn store_bytes(self, a: __m512i, to: &mut [i8; 64]) {
+            _mm512_storeu_si512(to.as_mut_ptr().cast(), a);
+        }
         fn halves(self, a: &[u8; 32], b: &[u8; 32]) -> __m512i {
             let low = _mm512_castsi256_si512(_mm256_loadu_si256(a.as_ptr().cast()));
             _mm512_inserti64x4::<1>(low, _mm256_loadu_si256(b.as_ptr().cast()))
@@ -278,13 +281,12 @@ impl Simd for Avx512 {
             if _mm512_cmp_ps_mask::<_CMP_LE_OQ>(_mm512_abs_ps(v), limit) != 0xffff {
                 return fixed::fold_each(p, acc);
             }
-            let unit = _mm512_set1_pd(fixed::UNIT);
-            let halves = [_mm512_castps512_ps256(v), _mm512_extractf32x8_ps::<1>(v)];
+            // A multiplication by a power of two is exact in f32, too.
+            let scaled = _mm512_mul_ps(v, _mm512_set1_ps(fixed::UNIT as f32));
+            let halves = [_mm512_castps512_ps256(scaled), _mm512_extractf32x8_ps::<1>(scaled)];
             for (half, acc) in halves.into_iter().zip(acc.as_chunks_mut::<8>().0) {
                 let to = acc.as_mut_ptr();
-                let scaled = _mm512_mul_pd(_mm512_cvtps_pd(half), unit);
-                let rounded = _mm512_cvtpd_epi64(scaled);
-                let sum = _mm512_add_epi64(_mm512_loadu_si512(to.cast()), rounded);
+                let sum = _mm512_add_epi64(_mm512_loadu_si512(to.cast()), _mm512_cvtps_epi64(half));
                 _mm512_storeu_si512(to.cast(), sum);
             }
             true

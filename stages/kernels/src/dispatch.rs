@@ -19,9 +19,7 @@ use super::simd::Simd;
 /// The kernels of a backend: the object behind [`KernelTable`](super::table::KernelTable), which has checked all
 /// shapes.
 pub(super) trait Kernels: Sync {
-    fn widest(&self) -> usize;
     fn matmul(&self, block: BlockType, job: Matmul<'_, ()>);
-    fn panels(&self, job: PanelMatmul<'_, ()>) -> bool;
     fn axpy(&self, block: BlockType, job: Axpy<'_, ()>);
     fn axpy_laned(&self, block: BlockType, job: LanedAxpy<'_, ()>);
     fn dequantise(&self, block: BlockType, row: &[u8], out: &mut [f32]);
@@ -39,15 +37,34 @@ pub(super) trait Kernels: Sync {
     fn delta_step(&self, job: DeltaStep<'_>);
     fn attend(&self, job: Attend<'_>);
     fn read_pass(&self, job: ReadPass<'_>) -> i32;
-    fn int8_peak(&self, job: Int8Peak) -> u64;
     fn f32_peak(&self, job: F32Peak) -> u64;
 }
 
-impl<S: Simd> Kernels for S {
+/// Products of bytes, for which a CPU may have a unit beside that of the other kernels.
+pub(super) trait Products: Sync {
+    /// Maximum number of tokens in a piece.
+    fn widest(&self) -> usize;
+    fn panels(&self, job: PanelMatmul<'_, ()>) -> bool;
+    fn int8_peak(&self, job: Int8Peak) -> u64;
+}
+
+impl<S: Simd> Products for S {
     fn widest(&self) -> usize {
         S::WIDEST
     }
 
+    fn panels(&self, job: PanelMatmul<'_, ()>) -> bool {
+        for_format!(job.w.block,
+            quantised F => self.run(job.of::<F>()),
+            float F => self.run(FloatPanelMatmul(job.of::<F>())))
+    }
+
+    fn int8_peak(&self, job: Int8Peak) -> u64 {
+        self.run(job)
+    }
+}
+
+impl<S: Simd> Kernels for S {
     fn matmul(&self, block: BlockType, job: Matmul<'_, ()>) {
         if job.is_laned() {
             return for_laned!(block, F => self.run(LanedMatmul(job.of::<F>())));
@@ -55,12 +72,6 @@ impl<S: Simd> Kernels for S {
         for_format!(block,
             quantised F => self.run(job.of::<F>()),
             float F => self.run(FloatMatmul(job.of::<F>())))
-    }
-
-    fn panels(&self, job: PanelMatmul<'_, ()>) -> bool {
-        for_format!(job.w.block,
-            quantised F => self.run(job.of::<F>()),
-            float F => self.run(FloatPanelMatmul(job.of::<F>())))
     }
 
     fn axpy(&self, block: BlockType, job: Axpy<'_, ()>) {
@@ -132,10 +143,6 @@ impl<S: Simd> Kernels for S {
     }
 
     fn read_pass(&self, job: ReadPass<'_>) -> i32 {
-        self.run(job)
-    }
-
-    fn int8_peak(&self, job: Int8Peak) -> u64 {
         self.run(job)
     }
 

@@ -14,6 +14,8 @@ pub enum Isa {
     AvxVnni,
     /// x86-64 with AVX-512 (F, BW, DQ, VL) and VNNI.
     Avx512,
+    /// The same with tiles of bytes (AMX), for products of several tokens.
+    Amx,
     /// AArch64 with NEON.
     Neon,
     /// AArch64 with NEON and its dot products of bytes.
@@ -24,11 +26,12 @@ pub enum Isa {
 
 impl Isa {
     /// From slow to fast on each architecture.
-    pub const ALL: [Self; 7] = [
+    pub const ALL: [Self; 8] = [
         Self::Scalar,
         Self::Avx2,
         Self::AvxVnni,
         Self::Avx512,
+        Self::Amx,
         Self::Neon,
         Self::NeonDotprod,
         Self::NeonI8mm,
@@ -41,6 +44,7 @@ impl Isa {
             Self::Avx2 => "avx2",
             Self::AvxVnni => "avxvnni",
             Self::Avx512 => "avx512vnni",
+            Self::Amx => "amx",
             Self::Neon => "neon",
             Self::NeonDotprod => "neon-dotprod",
             Self::NeonI8mm => "neon-i8mm",
@@ -57,7 +61,7 @@ impl fmt::Display for Isa {
 /// A name that is not one of [`Isa::ALL`].
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
-    "unknown instruction set {0:?}; use scalar, avx2, avxvnni, avx512vnni, neon, neon-dotprod or neon-i8mm"
+    "unknown instruction set {0:?}; use scalar, avx2, avxvnni, avx512vnni, amx, neon, neon-dotprod or neon-i8mm"
 )]
 pub struct UnknownIsa(String);
 

@@ -36,9 +36,12 @@ mod scalar;
 mod simd;
 mod spread;
 mod table;
+mod tiles;
 mod tokens;
 mod weights;
 
+#[cfg(target_arch = "x86_64")]
+mod amx;
 #[cfg(target_arch = "x86_64")]
 mod avx2;
 #[cfg(target_arch = "x86_64")]

@@ -15,20 +15,22 @@ use forebay_numbers::panel::PANEL_ROWS;
 use super::activations::Activations;
 use super::fixed::fold_each;
 use super::formats::Float;
-use super::panel_formats::{GROUPS, PanelFormat};
+use super::panel_formats::{GROUPS, Halves, PanelFormat};
 use super::simd::{Kernel, Simd, store_part, unrolled};
-use super::tokens::{BLOCK, PanelTokens, Piece};
+use super::tokens::{BLOCK, PanelTokens, Piece, pieces};
 use super::weights::WeightPanels;
 
 /// `w[r] . x[t]` for panels in the format `F`.
 pub(super) struct PanelMatmul<'a, F> {
     pub(super) w: WeightPanels<'a>,
-    x: &'a Activations,
+    pub(super) x: &'a Activations,
     out: Out<'a>,
     stride: usize,
-    panel_bytes: usize,
+    pub(super) panel_bytes: usize,
     /// How many bytes ahead weights are prefetched for single tokens; 0 if not at all.
-    ahead: usize,
+    pub(super) ahead: usize,
+    /// Tokens that are omitted: whole pieces.
+    omitted: usize,
     format: PhantomData<F>,
 }
 
@@ -57,6 +59,7 @@ impl<'a> PanelMatmul<'a, ()> {
             stride,
             panel_bytes,
             ahead,
+            omitted: 0,
             format: PhantomData,
         }
     }
@@ -70,6 +73,7 @@ impl<'a> PanelMatmul<'a, ()> {
             stride: self.stride,
             panel_bytes: self.panel_bytes,
             ahead: self.ahead,
+            omitted: self.omitted,
             format: PhantomData,
         }
     }
@@ -94,6 +98,24 @@ trait Product {
 }
 
 impl<F> PanelMatmul<'_, F> {
+    /// The same without the tokens before `first`, which are whole pieces.
+    #[cfg(target_arch = "x86_64")]
+    pub(super) fn after(self, first: usize) -> Self {
+        Self {
+            omitted: first,
+            ..self
+        }
+    }
+
+    #[inline(always)]
+    fn pieces(&self) -> impl Iterator<Item = Piece> + use<F> {
+        let omitted = self.omitted;
+        pieces(self.x.n_tokens() - omitted, self.x.widest).map(move |piece| Piece {
+            first: omitted + piece.first,
+            ..piece
+        })
+    }
+
     /// Panel by panel, so that a panel stays in the first-level cache while it is multiplied by all
     /// tokens.
     #[inline(always)]
@@ -106,9 +128,9 @@ impl<F> PanelMatmul<'_, F> {
             };
             // How much of the next panel is prefetched with each piece, bytes. Counted once per product, it costs 3 to 4%
             // of prompts on Zen 4: one more value for the compiler to keep across all loops.
-            let n_pieces = self.x.pieces().count().max(1);
+            let n_pieces = self.pieces().count().max(1);
             let part = self.panel_bytes.div_ceil(n_pieces).next_multiple_of(LINE);
-            for (i, piece) in self.x.pieces().enumerate() {
+            for (i, piece) in self.pieces().enumerate() {
                 if piece.width > 1 {
                     // Of the next panel: loops over the blocks of many tokens have no register and no time for requests.
                     let from = (i * part).min(self.panel_bytes);
@@ -137,6 +159,18 @@ impl<F> PanelMatmul<'_, F> {
         piece: Piece,
     ) -> bool {
         let sums = P::product::<S, T>(s, panel, self.x.cols(), &self.x.piece::<T>(piece));
+        self.put(s, first, piece, sums)
+    }
+
+    /// Stores or adds the results of 16 rows from `first` on; whether all were within the range of fixed point.
+    #[inline(always)]
+    pub(super) fn put<S: Simd, const T: usize>(
+        &mut self,
+        s: S,
+        first: usize,
+        piece: Piece,
+        sums: [S::F; T],
+    ) -> bool {
         let rows = PANEL_ROWS.min(self.w.n_rows - first);
         let mut in_range = true;
         unrolled!(t in 0..T, max 16 => {
@@ -216,7 +250,7 @@ const LINE: usize = 64;
 
 /// Prefetches what is so many bytes ahead of `bytes`, if any.
 #[inline(always)]
-fn prefetch<S: Simd>(s: S, bytes: &[u8], ahead: usize) {
+pub(super) fn prefetch<S: Simd>(s: S, bytes: &[u8], ahead: usize) {
     if ahead == 0 {
         return;
     }
@@ -250,12 +284,7 @@ fn block<S: Simd, F: PanelFormat, const T: usize>(
             let (low, high) = x.codes[i][t].split_at(BLOCK / 2);
             let low = dot::<S, F, 4>(s, [c0, c1, c2, c3], groups(low), counts[0]);
             let high = dot::<S, F, 4>(s, [c4, c5, c6, c7], groups(high), counts[1]);
-            let scaled = s.fma(s.to_f32(low), scales[0], s.mul(s.to_f32(high), scales[1]));
-            sums[t] = s.fma(scaled, s.splat(x.scales[i][t]), sums[t]);
-            if F::MIN {
-                sums[t] = s.fnma(mins[0], s.splat(x.half_sums[i][t][0]), sums[t]);
-                sums[t] = s.fnma(mins[1], s.splat(x.half_sums[i][t][1]), sums[t]);
-            }
+            add_halves::<S, F, T>(s, [low, high], (scales, mins), x, (i, t), sums);
         });
         return;
     }
@@ -276,7 +305,7 @@ fn block<S: Simd, F: PanelFormat, const T: usize>(
 
 /// Adds a block's scaled integer products with token `t` to its sum.
 #[inline(always)]
-fn add<S: Simd, F: PanelFormat, const T: usize>(
+pub(super) fn add<S: Simd, F: PanelFormat, const T: usize>(
     s: S,
     dot: S::I,
     (scale, min): (S::F, S::F),
@@ -288,6 +317,24 @@ fn add<S: Simd, F: PanelFormat, const T: usize>(
     sums[t] = s.fma(scaled, s.splat(x.scales[i][t]), sums[t]);
     if F::MIN {
         sums[t] = s.fnma(min, s.splat(x.sums[i][t]), sums[t]);
+    }
+}
+
+/// [`add`] for formats with a scale per half of a block.
+#[inline(always)]
+pub(super) fn add_halves<S: Simd, F: PanelFormat, const T: usize>(
+    s: S,
+    [low, high]: [S::I; 2],
+    (scales, mins): (Halves<S>, Halves<S>),
+    x: &PanelTokens<'_, T>,
+    (i, t): (usize, usize),
+    sums: &mut [S::F; T],
+) {
+    let scaled = s.fma(s.to_f32(low), scales[0], s.mul(s.to_f32(high), scales[1]));
+    sums[t] = s.fma(scaled, s.splat(x.scales[i][t]), sums[t]);
+    if F::MIN {
+        sums[t] = s.fnma(mins[0], s.splat(x.half_sums[i][t][0]), sums[t]);
+        sums[t] = s.fnma(mins[1], s.splat(x.half_sums[i][t][1]), sums[t]);
     }
 }
 

@@ -13,7 +13,7 @@ const LINE: usize = 64;
 /// is too slow.
 const STREAMS: usize = 4;
 /// Maximum number of rounds: no accumulator can overflow or round, and they take some microseconds.
-const MAX_ROUNDS: usize = 1 << 16;
+pub(super) const MAX_ROUNDS: usize = 1 << 16;
 
 /// Reads all bytes with full-width loads; the sum, as signed numbers, of the 64 bytes that the vectors
 /// give or-ed together, which is zero only if all bytes are or if bytes cancel out.

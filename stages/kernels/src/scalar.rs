@@ -229,6 +229,11 @@ impl Simd for Scalar {
     }
 
     #[inline(never)]
+    fn store_bytes(self, a: [u8; 64], to: &mut [i8; 64]) {
+        *to = each(|i| a[i] as i8);
+    }
+
+    #[inline(never)]
     fn halves(self, a: &[u8; 32], b: &[u8; 32]) -> [u8; 64] {
         each(|i| if i < 32 { a[i] } else { b[i - 32] })
     }

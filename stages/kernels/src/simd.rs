@@ -165,6 +165,8 @@ pub(super) trait Simd: Copy + Send + Sync + 'static {
 
     /// 64 bytes.
     fn bytes(self, b: &[i8; 64]) -> Self::B;
+    /// Writes 64 bytes.
+    fn store_bytes(self, a: Self::B, to: &mut [i8; 64]);
     /// Twice 32 bytes.
     fn halves(self, a: &[u8; 32], b: &[u8; 32]) -> Self::B;
     /// Low nibbles of `a`, high nibbles of `a`, low nibbles of `b`, high nibbles of `b`.

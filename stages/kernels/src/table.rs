@@ -9,9 +9,15 @@ use forebay_numbers::lanes;
 use forebay_numbers::panel::{PANEL_ROWS, panel_bytes};
 
 use super::activations::{Activations, Form, Quantise, QuantiseLane, QuantiseLaned};
+#[cfg(target_arch = "x86_64")]
+use super::amx::Amx;
 use super::attention::{Attend, AttendScratch, Queries};
+#[cfg(target_arch = "x86_64")]
+use super::avx2::Avx2;
+#[cfg(target_arch = "x86_64")]
+use super::avx512::Avx512;
 use super::axpy::Axpy;
-use super::dispatch::Kernels;
+use super::dispatch::{Kernels, Products};
 use super::isa::Isa;
 use super::kv::{BLOCK, KvHead};
 use super::lanes::LanedAxpy;
@@ -23,6 +29,7 @@ use super::prefetch::Prefetching;
 use super::probe::{F32Peak, Int8Peak, ReadPass};
 use super::rows::{Gather, Rows};
 use super::scalar::Scalar;
+use super::simd::Simd;
 use super::weights::{WeightPanels, WeightRows};
 
 /// The kernels of one instruction set.
@@ -31,6 +38,7 @@ pub struct KernelTable {
     isa: Isa,
     prefetching: Prefetching,
     kernels: &'static dyn Kernels,
+    products: &'static dyn Products,
 }
 
 impl fmt::Debug for KernelTable {
@@ -42,30 +50,45 @@ impl fmt::Debug for KernelTable {
 impl KernelTable {
     /// The kernels of `isa`, or `None` if this CPU lacks it.
     pub fn new(isa: Isa) -> Option<Self> {
-        let kernels: &'static dyn Kernels = match isa {
-            Isa::Scalar => &Scalar,
+        Some(match isa {
+            Isa::Scalar => Self::vectors(isa, &Scalar),
             #[cfg(target_arch = "x86_64")]
-            Isa::Avx2 => super::avx2::Avx2::<false>::detect()?,
+            Isa::Avx2 => Self::vectors(isa, Avx2::<false>::detect()?),
             #[cfg(target_arch = "x86_64")]
-            Isa::AvxVnni => super::avx2::Avx2::<true>::detect()?,
+            Isa::AvxVnni => Self::vectors(isa, Avx2::<true>::detect()?),
             #[cfg(target_arch = "x86_64")]
-            Isa::Avx512 => super::avx512::Avx512::detect()?,
+            Isa::Avx512 => Self::vectors(isa, Avx512::detect()?),
+            #[cfg(target_arch = "x86_64")]
+            Isa::Amx => Self::of(isa, Avx512::detect()?, Amx::detect()?),
             #[cfg(not(target_arch = "x86_64"))]
-            Isa::Avx2 | Isa::AvxVnni | Isa::Avx512 => return None,
+            Isa::Avx2 | Isa::AvxVnni | Isa::Avx512 | Isa::Amx => return None,
             #[cfg(target_arch = "aarch64")]
-            Isa::Neon => Neon::<Baseline>::detect()?,
+            Isa::Neon => Self::vectors(isa, Neon::<Baseline>::detect()?),
             #[cfg(target_arch = "aarch64")]
-            Isa::NeonDotprod => Neon::<Dotprod>::detect()?,
+            Isa::NeonDotprod => Self::vectors(isa, Neon::<Dotprod>::detect()?),
             #[cfg(target_arch = "aarch64")]
-            Isa::NeonI8mm => Neon::<I8mm>::detect()?,
+            Isa::NeonI8mm => Self::vectors(isa, Neon::<I8mm>::detect()?),
             #[cfg(not(target_arch = "aarch64"))]
             Isa::Neon | Isa::NeonDotprod | Isa::NeonI8mm => return None,
-        };
-        Some(Self {
+        })
+    }
+
+    fn vectors(isa: Isa, kernels: &'static impl Simd) -> Self {
+        Self::of(isa, kernels, kernels)
+    }
+
+    /// Kernels of `isa` that take their products of panels from elsewhere.
+    pub(super) fn of(
+        isa: Isa,
+        kernels: &'static dyn Kernels,
+        products: &'static dyn Products,
+    ) -> Self {
+        Self {
             isa,
             prefetching: Prefetching::of(isa),
             kernels,
-        })
+            products,
+        }
     }
 
     /// The kernels of the fastest instruction set that this CPU has.
@@ -74,11 +97,7 @@ impl KernelTable {
             .into_iter()
             .rev()
             .find_map(Self::new)
-            .unwrap_or(Self {
-                isa: Isa::Scalar,
-                prefetching: Prefetching::Kernels,
-                kernels: &Scalar,
-            })
+            .unwrap_or_else(|| Self::vectors(Isa::Scalar, &Scalar))
     }
 
     /// Which instruction set these kernels use.
@@ -240,7 +259,7 @@ impl KernelTable {
             w.bytes.len()
         );
         let ahead = self.prefetching.distance(block, n_panels * panel_bytes);
-        self.kernels
+        self.products
             .panels(PanelMatmul::new(w, x, out, stride, (panel_bytes, ahead)))
     }
 
@@ -351,7 +370,7 @@ impl KernelTable {
     /// Multiplies 8-bit numbers in registers for `rounds` rounds (at most 65536 are done) and returns
     /// how many multiply-adds that were: the bound of integer matrix products.
     pub fn int8_peak(&self, rounds: usize) -> u64 {
-        self.kernels.int8_peak(Int8Peak { rounds })
+        self.products.int8_peak(Int8Peak { rounds })
     }
 
     /// Like [`Self::int8_peak`], for f32: the bound of attention and of weights that are plain
@@ -370,7 +389,7 @@ impl KernelTable {
 
     /// Maximum number of tokens in a piece.
     pub(super) fn widest(&self) -> usize {
-        self.kernels.widest()
+        self.products.widest()
     }
 
     pub(super) fn quantise_laned(&self, job: QuantiseLaned<'_>) {

@@ -273,6 +273,9 @@ impl<P: Products> Simd for Neon<P> {
         fn bytes(self, b: &[i8; 64]) -> B {
             each!(i => vreinterpretq_u8_s8(vld1q_s8(b.as_ptr().add(16 * i))))
         }
+        fn store_bytes(self, a: B, to: &mut [i8; 64]) {
+            each!(i => vst1q_s8(to.as_mut_ptr().add(16 * i), vreinterpretq_s8_u8(a[i])));
+        }
         fn halves(self, a: &[u8; 32], b: &[u8; 32]) -> B {
             let halves = [a.as_chunks::<16>().0, b.as_chunks::<16>().0];
             each!(i => load16(&halves[i / 2][i % 2]))

@@ -3,3 +3,4 @@
 
 mod integer;
 pub(crate) mod random;
+mod tiles;

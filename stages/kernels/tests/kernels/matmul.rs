@@ -141,6 +141,28 @@ fn every_format_and_length_meets_the_definition() {
     }
 }
 
+/// More columns and tokens than units for matrices take at once.
+#[test]
+fn large_products_have_the_bits_of_small_ones() {
+    for (i, block) in BlockType::ALL.into_iter().enumerate() {
+        let (cols, n_tokens) = (2304, 279);
+        let matrix = Matrix::random(Form::Panels, block, cols, 19, i as u64);
+        let x = Random(!(i as u64)).units(n_tokens * cols);
+        let part = |table: &KernelTable| matrix.product(table, 20, &x[..20 * cols]);
+        let small = on_all(part);
+        for table in tables().into_iter().skip(1) {
+            let large = matrix.product(&table, n_tokens, &x);
+            assert!(bits(&small) == bits(&large[..small.len()]), "{block}");
+            let last = &x[(n_tokens - 1) * cols..];
+            let alone = matrix.product(&table, 1, last);
+            assert!(
+                bits(&alone) == bits(&large[large.len() - alone.len()..]),
+                "{block}"
+            );
+        }
+    }
+}
+
 #[test]
 fn extreme_codes_do_not_saturate() {
     for block in BlockType::ALL {
