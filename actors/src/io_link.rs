@@ -97,6 +97,9 @@ pub struct IoLink {
     done: LaneRx<ReadDone>,
     /// How many reads may be in flight.
     capacity: Capacity,
+    /// Reads whose completion has not been received: the lane of completions is only looked at, which takes its lock,
+    /// while there are some.
+    awaited: usize,
     /// Reads that found their lane full.
     refused: Vec<ReadDone>,
     /// The client's own bell.
@@ -141,7 +144,7 @@ impl IoLink {
     /// A read that found its lane full is returned as a failed one, so that its buffer is not lost.
     fn check_sent(&mut self, sent: Result<(), SendError<ReadOp>>) {
         match sent {
-            Ok(()) => {}
+            Ok(()) => self.awaited += 1,
             Err(SendError::Full { value, capacity }) => {
                 let places = capacity.total();
                 let fault = Err(FaultKind::LaneFull { places });
@@ -165,7 +168,15 @@ impl IoLink {
 
     /// The next completed read.
     pub fn try_done(&mut self) -> Option<ReadDone> {
-        self.refused.pop().or_else(|| self.done.try_recv())
+        if let Some(refused) = self.refused.pop() {
+            return Some(refused);
+        }
+        if self.awaited == 0 {
+            return None;
+        }
+        let done = self.done.try_recv()?;
+        self.awaited -= 1;
+        Some(done)
     }
 
     /// How many reads may be in flight, with the reasons.
@@ -240,6 +251,7 @@ pub fn io_lanes(
             urgent: urgent.clone(),
             prefetch: prefetch.clone(),
             done,
+            awaited: 0,
             refused: Vec::with_capacity(capacity.total()),
             capacity,
             ringer,

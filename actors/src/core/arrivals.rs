@@ -1,8 +1,6 @@
 //! Reads: those that are due are started, and those that have finished go to the stage that wants
 //! them.
 
-use std::sync::Arc;
-
 use forebay_queues::slab::Slot;
 use forebay_stages::contract::StageFault;
 use forebay_stages::gio::Reader;
@@ -106,12 +104,13 @@ impl Core {
     /// Starts as many reads as there are free buffers.
     pub(super) fn start_reads(&mut self) {
         let borrowed = self.prompts.program().is_some();
-        let shared = Arc::clone(&self.shared);
+        // Not a clone: this happens many times per phase, and all cores would count on one cache line.
+        let shared = &self.shared;
         let reader = match self.prompts.is_active() {
             true => &mut self.stages.preload.reader,
             false => &mut self.stages.gio.reader,
         };
-        read_clusters(&shared, reader, borrowed, &mut self.io);
+        read_clusters(shared, reader, borrowed, &mut self.io);
         let experts = &mut self.weights.experts;
         while let Some(read) = experts.next_read() {
             let entry = shared.entry(self.program.cached_clusters[read.key]);

@@ -1,7 +1,5 @@
 //! One phase: its preparation, its turns, and its end.
 
-use std::sync::Arc;
-
 use forebay_models::tensor::{LayerTensor, TensorId};
 use forebay_plans::program::{Board, Item, Part, Prepare, Work};
 use forebay_stages::attention::{Places, QkWeights};
@@ -104,7 +102,7 @@ impl Core {
     }
 
     fn prepare(&mut self, number: usize) {
-        let shared = Arc::clone(&self.shared);
+        let shared = &self.shared;
         let program = self.prompts.program().unwrap_or(&self.program);
         let phase = &program.phases[number];
         let around = Surroundings {
@@ -399,7 +397,7 @@ impl Core {
 
     /// Mixes the positions for all tokens of the step with the core's own heads or channels, and publishes the result.
     fn mix(&mut self, number: usize) {
-        let shared = Arc::clone(&self.shared);
+        let shared = &self.shared;
         let program = self.prompts.program().unwrap_or(&self.program);
         let phase = &program.phases[number];
         let layer = phase.layer;

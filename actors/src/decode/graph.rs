@@ -148,6 +148,10 @@ pub(crate) fn work(
     let taken = stages.pred.take(frame, out);
     if taken {
         deliver(Station::Pred, stages, frame, out);
+        // A cluster in memory is computed at once: small ones take hardly longer than a turn.
+        if !by_neuron && stages.gc.turn(frame, out) {
+            deliver(Station::Gc, stages, frame, out);
+        }
     }
     taken
 }
