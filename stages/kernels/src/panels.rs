@@ -126,10 +126,16 @@ impl<F> PanelMatmul<'_, F> {
                 bytes: &self.w.bytes[first / PANEL_ROWS * self.panel_bytes..][..self.panel_bytes],
                 ahead: self.ahead,
             };
-            // How much of the next panel is prefetched with each piece, bytes. Counted once per product, it costs 3 to 4%
-            // of prompts on Zen 4: one more value for the compiler to keep across all loops.
-            let n_pieces = self.pieces().count().max(1);
-            let part = self.panel_bytes.div_ceil(n_pieces).next_multiple_of(LINE);
+            // How much of the next panel is prefetched with each piece, bytes. Counted once per product, it costs 3 to 4% of
+            // prompts on Zen 4: one more value for the compiler to keep across all loops. A single token's panel may take
+            // only 20 ns, and needs none of it.
+            let part = match self.x.n_tokens() {
+                1 => 0,
+                _ => {
+                    let n_pieces = self.pieces().count().max(1);
+                    self.panel_bytes.div_ceil(n_pieces).next_multiple_of(LINE)
+                }
+            };
             for (i, piece) in self.pieces().enumerate() {
                 if piece.width > 1 {
                     // Of the next panel: loops over the blocks of many tokens have no register and no time for requests.
