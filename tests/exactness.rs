@@ -360,7 +360,7 @@ fn scoring_gives_the_logits_of_generating() {
                 .iter()
                 .flat_map(|l| l.to_bits().to_le_bytes())
                 .collect();
-            xxhash_rust::xxh3::xxh3_64_with_seed(&bytes, seed)
+            twox_hash::XxHash3_64::oneshot_with_seed(seed, &bytes)
         })
     });
     assert_eq!(format!("{hash:016x}"), run.logits_hash);

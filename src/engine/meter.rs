@@ -5,7 +5,7 @@ use forebay_actors::io_counters::IoCounters;
 use forebay_actors::runtime::StepDone;
 use forebay_stages::expert_store::GuessCounts;
 use forebay_traces::ledger::{Bubbles, Charged};
-use xxhash_rust::xxh3::xxh3_64_with_seed;
+use twox_hash::XxHash3_64;
 
 use crate::stats::{DraftStatistics, PromptStatistics};
 
@@ -70,10 +70,10 @@ impl Meter {
         self.chosen += 1;
         if cfg!(target_endian = "little") {
             let bytes = bytemuck::cast_slice(logits);
-            self.logits_hash = xxh3_64_with_seed(bytes, self.logits_hash);
+            self.logits_hash = XxHash3_64::oneshot_with_seed(self.logits_hash, bytes);
         } else {
             let bytes: Vec<u8> = logits.iter().flat_map(|l| l.to_le_bytes()).collect();
-            self.logits_hash = xxh3_64_with_seed(&bytes, self.logits_hash);
+            self.logits_hash = XxHash3_64::oneshot_with_seed(self.logits_hash, &bytes);
         }
     }
 

@@ -2,6 +2,8 @@
 
 use std::path::Path;
 
+use twox_hash::XxHash3_64;
+
 use crate::error::{ModelError, Result};
 use crate::network::Content;
 use crate::tensor::{LayerTensor, TensorId};
@@ -28,7 +30,7 @@ const HEADER_BYTES: usize = 24 + SECTIONS * 24 + 8;
 
 /// XXH3-64 of `bytes`: the checksum of sections and clusters.
 pub fn checksum(bytes: &[u8]) -> u64 {
-    xxhash_rust::xxh3::xxh3_64(bytes)
+    XxHash3_64::oneshot(bytes)
 }
 
 /// Numbers of contents other than a layer's tensors, which have their own numbers.

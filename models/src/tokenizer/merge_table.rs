@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use xxhash_rust::xxh3::xxh3_64;
+use twox_hash::XxHash3_64;
 
 use super::byte_alphabet;
 use super::merge::{Merge, NONE};
@@ -72,7 +72,7 @@ impl MergeTable {
     fn find(&self, left: u32, right: u32) -> usize {
         let mask = self.slots.len() - 1;
         let key = (u64::from(left) << 32) | u64::from(right);
-        let mut slot = xxh3_64(&key.to_le_bytes()) as usize & mask;
+        let mut slot = XxHash3_64::oneshot(&key.to_le_bytes()) as usize & mask;
         while let Some(&[l, r, _]) = self.merges.get(self.slots[slot] as usize) {
             if (l, r) == (left, right) {
                 break;

@@ -2,7 +2,7 @@
 //! run of bytes. A 151,936-token vocabulary takes under 3 MB here, where one `String` per token and
 //! direction would take about 20.
 
-use xxhash_rust::xxh3::xxh3_64;
+use twox_hash::XxHash3_64;
 
 use super::byte_alphabet;
 
@@ -187,7 +187,7 @@ impl TextIndex {
     /// The slot that holds `key`, or the empty one where it belongs.
     fn find(&self, key: &[u8], vocab: &Vocabulary) -> usize {
         let mask = self.slots.len() - 1;
-        let mut slot = xxh3_64(key) as usize & mask;
+        let mut slot = XxHash3_64::oneshot(key) as usize & mask;
         while self.slots[slot] != EMPTY && vocab.bytes(self.slots[slot]) != Some(key) {
             slot = (slot + 1) & mask;
         }
