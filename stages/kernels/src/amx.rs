@@ -38,7 +38,8 @@ impl Amx {
 fn has_tiles() -> bool {
     // Leaf 7: AMX-TILE and AMX-INT8. Leaf 0x1d: bytes per row and number of tiles; rows.
     let (features, tiles) = (__cpuid_count(7, 0).edx, __cpuid_count(0x1d, 1));
-    features >> 24 & 0b11 == 0b11 && tiles.ebx >= 8 << 16 | 64 && tiles.ecx & 0xffff >= 16
+    let (bytes, number) = (tiles.ebx & 0xffff, tiles.ebx >> 16);
+    features >> 24 & 0b11 == 0b11 && bytes >= 64 && number >= 8 && tiles.ecx & 0xffff >= 16
 }
 
 /// Asks Linux for the use of tiles by this process, whose threads have 8 KiB more to save from then on.

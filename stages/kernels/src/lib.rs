@@ -2,7 +2,7 @@
 //!
 //! Three layers, after memchr: what a block format is (`formats`), each algorithm once, over an
 //! abstract vector unit (`matmul`, `lanes`, `axpy`, `attention`, …), and one file per instruction set
-//! (`scalar`, `avx2`, `avx512`, `neon`). [`KernelTable`] chooses one at run time.
+//! (`scalar`, `avx2`, `avx512`, `amx`, `neon`). [`KernelTable`] chooses one at run time.
 //!
 //! Two properties hold for every kernel and are tested: the result of a row and a token has the same bits regardless of
 //! what else is in the call, and every instruction set gives the same bits as plain Rust.
