@@ -27,7 +27,7 @@ pub(super) struct PanelMatmul<'a, F> {
     out: Out<'a>,
     stride: usize,
     pub(super) panel_bytes: usize,
-    /// How many bytes ahead weights are prefetched for single tokens; 0 if not at all.
+    /// How many bytes ahead weights are prefetched for single tokens, and by tiles; 0 if not at all.
     pub(super) ahead: usize,
     /// Tokens that are omitted: whole pieces.
     omitted: usize,

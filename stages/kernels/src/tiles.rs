@@ -50,7 +50,7 @@ impl<F: PanelFormat, U: TileUnit> Kernel for Tiled<'_, '_, F, U> {
     fn run<S: Simd>(self, s: S) -> bool {
         let Self(job, unit) = self;
         let mut chunk = Chunk::new();
-        let mut products = Products::default();
+        let mut products = TwoSteps::default();
         let mut sums = [[0.0; PANEL_ROWS]; ROUND];
         let mut in_range = true;
         let tile_bytes = CHUNK / F::BLOCKS * F::TILE;
@@ -146,7 +146,7 @@ impl Chunk {
         s: S,
         unit: &U,
         mut pieces: impl Iterator<Item = PanelTokens<'a, WIDE>>,
-        Products([now, next]): &mut Products,
+        TwoSteps([now, next]): &mut TwoSteps,
         sums: &mut [[f32; PANEL_ROWS]; ROUND],
     ) {
         // The unit is a step ahead of the vectors: units for matrices have a port in common with vectors, so both work a
@@ -232,9 +232,9 @@ impl Chunk {
 /// Products of a step, and of the step before it. All within 4 KiB: a CPU may take a load for one of what is just being
 /// stored in the same place of another 4 KiB, and wait.
 #[repr(align(64))]
-struct Products([[Tile; 2]; 2]);
+struct TwoSteps([[Tile; 2]; 2]);
 
-impl Default for Products {
+impl Default for TwoSteps {
     fn default() -> Self {
         Self([[[[0; PANEL_ROWS]; 16]; 2]; 2])
     }
