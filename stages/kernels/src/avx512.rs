@@ -1,10 +1,11 @@
 //! AVX-512 with VNNI: one register per vector.
 #![allow(unsafe_code)]
 
+use std::arch::asm;
 use std::arch::x86_64::*;
 
 use super::fixed;
-use super::simd::{Kernel, Simd, unrolled};
+use super::simd::{GROUPS, Kernel, Simd, unrolled};
 
 /// Proof that the CPU has the instructions of [`Avx512::run`]; only [`Avx512::detect`] makes it.
 #[derive(Clone, Copy)]
@@ -22,6 +23,20 @@ impl Avx512 {
             && is_x86_feature_detected!("fma")
             && is_x86_feature_detected!("f16c"))
         .then_some(&Self(()))
+    }
+}
+
+impl Avx512 {
+    /// Signed codes plus 128.
+    #[inline(always)]
+    fn without_sign<const N: usize>(self, mut codes: [__m512i; N]) -> [__m512i; N] {
+        // SAFETY: `self` proves that the CPU has the instructions.
+        let top = unsafe { _mm512_set1_epi8(i8::MIN) };
+        unrolled!(g in 0..N, max 8 => {
+            // SAFETY: as above.
+            codes[g] = unsafe { _mm512_xor_si512(codes[g], top) };
+        });
+        codes
     }
 }
 
@@ -59,6 +74,61 @@ fn part(a: __m512i, j: usize) -> __m128i {
     }
 }
 
+/// [`Simd::dot_unsigned_pair`], in assembly: compilers load activations into registers of their own and store the sums
+/// of other tokens for them, or do not, depending on the code around this. Four chains take turns: each instruction waits
+/// less for its chain's previous one, and more tokens fit into the scheduler.
+#[inline]
+#[target_feature(enable = "avx512f,avx512vnni")]
+fn dot_pair(
+    codes: [__m512i; GROUPS],
+    x: [&[[i8; 4]; GROUPS]; 2],
+    starts: [__m512i; 2],
+) -> [__m512i; 2] {
+    let [mut a, mut b] = starts;
+    let zero = _mm512_setzero_si512();
+    let (mut more_a, mut more_b) = (zero, zero);
+    // SAFETY: the CPU has the instructions, and they read the arrays in `x` as a whole and nothing else.
+    unsafe {
+        asm!(
+            "vpdpbusd {a0}, {c0}, dword ptr [{x} + 0]{{1to16}}",
+            "vpdpbusd {a1}, {c4}, dword ptr [{x} + 16]{{1to16}}",
+            "vpdpbusd {b0}, {c0}, dword ptr [{y} + 0]{{1to16}}",
+            "vpdpbusd {b1}, {c4}, dword ptr [{y} + 16]{{1to16}}",
+            "vpdpbusd {a0}, {c1}, dword ptr [{x} + 4]{{1to16}}",
+            "vpdpbusd {a1}, {c5}, dword ptr [{x} + 20]{{1to16}}",
+            "vpdpbusd {b0}, {c1}, dword ptr [{y} + 4]{{1to16}}",
+            "vpdpbusd {b1}, {c5}, dword ptr [{y} + 20]{{1to16}}",
+            "vpdpbusd {a0}, {c2}, dword ptr [{x} + 8]{{1to16}}",
+            "vpdpbusd {a1}, {c6}, dword ptr [{x} + 24]{{1to16}}",
+            "vpdpbusd {b0}, {c2}, dword ptr [{y} + 8]{{1to16}}",
+            "vpdpbusd {b1}, {c6}, dword ptr [{y} + 24]{{1to16}}",
+            "vpdpbusd {a0}, {c3}, dword ptr [{x} + 12]{{1to16}}",
+            "vpdpbusd {a1}, {c7}, dword ptr [{x} + 28]{{1to16}}",
+            "vpdpbusd {b0}, {c3}, dword ptr [{y} + 12]{{1to16}}",
+            "vpdpbusd {b1}, {c7}, dword ptr [{y} + 28]{{1to16}}",
+            "vpaddd {a0}, {a0}, {a1}",
+            "vpaddd {b0}, {b0}, {b1}",
+            x = in(reg) x[0].as_ptr(),
+            y = in(reg) x[1].as_ptr(),
+            c0 = in(zmm_reg) codes[0],
+            c1 = in(zmm_reg) codes[1],
+            c2 = in(zmm_reg) codes[2],
+            c3 = in(zmm_reg) codes[3],
+            c4 = in(zmm_reg) codes[4],
+            c5 = in(zmm_reg) codes[5],
+            c6 = in(zmm_reg) codes[6],
+            c7 = in(zmm_reg) codes[7],
+            a0 = inout(zmm_reg) a,
+            b0 = inout(zmm_reg) b,
+            a1 = inout(zmm_reg) more_a,
+            b1 = inout(zmm_reg) more_b,
+            options(pure, readonly, nostack, preserves_flags),
+        );
+    }
+    let _ = (more_a, more_b);
+    [a, b]
+}
+
 impl Simd for Avx512 {
     type F = __m512;
     type I = __m512i;
@@ -77,6 +147,7 @@ impl Simd for Avx512 {
 
     fn run<K: Kernel>(self, kernel: K) -> K::Output {
         #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni,avx2,fma,f16c")]
+        #[inline(never)]
         fn inner<K: Kernel>(s: Avx512, kernel: K) -> K::Output {
             kernel.run(s)
         }
@@ -321,7 +392,18 @@ impl Simd for Avx512 {
         unsafe { _mm512_add_epi32(sums[0], sums[1]) }
     }
 
-    /// `code ^ 0x80` is `code + 128` without a sign, so the sum starts at `-128 * sum(x)`.
+    #[inline(always)]
+    fn dot_unsigned_pair(
+        self,
+        codes: [__m512i; GROUPS],
+        x: [&[[i8; 4]; GROUPS]; 2],
+        starts: [__m512i; 2],
+    ) -> [__m512i; 2] {
+        // SAFETY: `self` proves that the CPU has the instructions.
+        unsafe { dot_pair(codes, x, starts) }
+    }
+
+    /// [`Self::without_sign`] adds 128 to the codes, so the sum starts at `-128 * sum(x)`.
     #[inline(always)]
     fn dot_signed<const N: usize>(
         self,
@@ -329,14 +411,23 @@ impl Simd for Avx512 {
         x: &[[i8; 4]; N],
         count: i32,
     ) -> __m512i {
-        let mut unsigned = codes;
-        // SAFETY: `self` proves that the CPU has the instructions.
-        let top = unsafe { _mm512_set1_epi8(i8::MIN) };
-        unrolled!(g in 0..N, max 8 => {
-            // SAFETY: as above.
-            unsigned[g] = unsafe { _mm512_xor_si512(codes[g], top) };
-        });
-        self.dot_unsigned(unsigned, x, self.shift_left(self.splat_i32(count), 7))
+        let start = self.shift_left(self.splat_i32(count), 7);
+        self.dot_unsigned(self.without_sign(codes), x, start)
+    }
+
+    #[inline(always)]
+    fn dot_signed_pair(
+        self,
+        codes: [__m512i; GROUPS],
+        x: [&[[i8; 4]; GROUPS]; 2],
+        counts: [i32; 2],
+    ) -> [__m512i; 2] {
+        let start = |count| self.shift_left(self.splat_i32(count), 7);
+        self.dot_unsigned_pair(
+            self.without_sign(codes),
+            x,
+            [start(counts[0]), start(counts[1])],
+        )
     }
 }
 

@@ -5,8 +5,8 @@ use forebay_numbers::block::{BlockType, IQ4_VALUES, MXFP4_VALUES};
 use forebay_numbers::panel::PANEL_ROWS;
 
 use super::formats::{Format, heads, nibbles, word};
-use super::panel_formats::{self as panels, F16S, GROUPS, Halves, PanelFormat, plain_scale, u8s};
-use super::simd::{Simd, at, unrolled};
+use super::panel_formats::{self as panels, F16S, Halves, PanelFormat, plain_scale, u8s};
+use super::simd::{GROUPS, Simd, at, unrolled};
 
 pub(super) struct Iq4Nl;
 pub(super) struct Iq4Xs;

@@ -7,10 +7,8 @@ use forebay_numbers::block::BlockType;
 use forebay_numbers::panel::{PANEL_ROWS, PLANE_LEN};
 
 use super::formats::{Q2K, Q3K, Q4_0, Q4_1, Q4K, Q5_0, Q5_1, Q5K, Q6K, Q8_0};
-use super::simd::{Simd, at, unrolled};
+use super::simd::{GROUPS, Simd, at, unrolled};
 
-/// Groups of four elements in a block of 32.
-pub(super) const GROUPS: usize = 8;
 /// Bytes of 16 scales in f16.
 pub(super) const F16S: usize = 2 * PANEL_ROWS;
 /// Bytes of a plane of one bit per code.

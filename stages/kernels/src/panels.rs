@@ -15,8 +15,9 @@ use forebay_numbers::panel::PANEL_ROWS;
 use super::activations::Activations;
 use super::fixed::fold_each;
 use super::formats::Float;
-use super::panel_formats::{GROUPS, Halves, PanelFormat};
-use super::simd::{Kernel, Simd, store_part, unrolled};
+use super::panel_formats::{Halves, PanelFormat};
+use super::prefetch::DISTANCE;
+use super::simd::{GROUPS, Kernel, Simd, unrolled};
 use super::tokens::{BLOCK, PanelTokens, Piece, pieces};
 use super::weights::WeightPanels;
 
@@ -27,8 +28,8 @@ pub(super) struct PanelMatmul<'a, F> {
     out: Out<'a>,
     stride: usize,
     pub(super) panel_bytes: usize,
-    /// How many bytes ahead weights are prefetched for single tokens, and by tiles; 0 if not at all.
-    pub(super) ahead: usize,
+    /// Whether weights are prefetched for single tokens, and by tiles.
+    pub(super) prefetches: bool,
     /// Tokens that are omitted: whole pieces.
     omitted: usize,
     format: PhantomData<F>,
@@ -44,13 +45,13 @@ pub(super) enum Out<'a> {
 }
 
 impl<'a> PanelMatmul<'a, ()> {
-    /// Shapes are checked by the table; `ahead` is how many bytes ahead weights are prefetched.
+    /// Shapes are checked by the table.
     pub(super) fn new(
         w: WeightPanels<'a>,
         x: &'a Activations,
         out: Out<'a>,
         stride: usize,
-        (panel_bytes, ahead): (usize, usize),
+        (panel_bytes, prefetches): (usize, bool),
     ) -> Self {
         Self {
             w,
@@ -58,7 +59,7 @@ impl<'a> PanelMatmul<'a, ()> {
             out,
             stride,
             panel_bytes,
-            ahead,
+            prefetches,
             omitted: 0,
             format: PhantomData,
         }
@@ -72,29 +73,44 @@ impl<'a> PanelMatmul<'a, ()> {
             out: self.out,
             stride: self.stride,
             panel_bytes: self.panel_bytes,
-            ahead: self.ahead,
+            prefetches: self.prefetches,
             omitted: self.omitted,
             format: PhantomData,
         }
     }
 }
 
-/// The weights of 16 rows.
-#[derive(Clone, Copy)]
-struct Panel<'a> {
-    bytes: &'a [u8],
-    /// How many bytes ahead they are prefetched; 0 if not at all.
-    ahead: usize,
-}
-
 /// The product of a panel and a piece of tokens.
 trait Product {
-    fn product<S: Simd, const T: usize>(
+    /// With `AHEAD`, weights are prefetched. Distance and choice are known at compile time: with both in memory, a core of
+    /// Zen 5 takes 33 GB/s of Q4_1 instead of 40.
+    fn product<S: Simd, const T: usize, const AHEAD: bool>(
         s: S,
-        panel: Panel<'_>,
+        panel: &[u8],
         cols: usize,
         x: &PanelTokens<'_, T>,
     ) -> [S::F; T];
+}
+
+/// The product of a panel and a piece, as a kernel: that of 16 tokens takes all registers of AVX-512, and needs a
+/// function of its own. With the adding of results around its loops, the compiler would keep constants of fixed point in
+/// registers that are needed for sums.
+struct PieceProduct<'p, P, const T: usize, const AHEAD: bool> {
+    panel: &'p [u8],
+    cols: usize,
+    x: PanelTokens<'p, T>,
+    sums: &'p mut [[f32; PANEL_ROWS]; T],
+    product: PhantomData<P>,
+}
+
+impl<P: Product, const T: usize, const AHEAD: bool> Kernel for PieceProduct<'_, P, T, AHEAD> {
+    type Output = ();
+
+    #[inline(always)]
+    fn run<S: Simd>(self, s: S) {
+        let sums = P::product::<S, T, AHEAD>(s, self.panel, self.cols, &self.x);
+        unrolled!(t in 0..T, max 16 => { s.store(sums[t], &mut self.sums[t]); });
+    }
 }
 
 impl<F> PanelMatmul<'_, F> {
@@ -122,34 +138,17 @@ impl<F> PanelMatmul<'_, F> {
     fn panels<S: Simd, P: Product>(mut self, s: S) -> bool {
         let mut in_range = true;
         for first in (0..self.w.n_rows).step_by(PANEL_ROWS) {
-            let panel = Panel {
-                bytes: &self.w.bytes[first / PANEL_ROWS * self.panel_bytes..][..self.panel_bytes],
-                ahead: self.ahead,
-            };
-            // How much of the next panel is prefetched with each piece, bytes. Counted once per product, it costs 3 to 4% of
-            // prompts on Zen 4: one more value for the compiler to keep across all loops. A single token's panel may take
-            // only 20 ns, and needs none of it.
-            let part = match self.x.n_tokens() {
-                1 => 0,
-                _ => {
-                    let n_pieces = self.pieces().count().max(1);
-                    self.panel_bytes.div_ceil(n_pieces).next_multiple_of(LINE)
-                }
-            };
-            for (i, piece) in self.pieces().enumerate() {
-                if piece.width > 1 {
-                    // Of the next panel: loops over the blocks of many tokens have no register and no time for requests.
-                    let from = (i * part).min(self.panel_bytes);
-                    let to = (from + part).min(self.panel_bytes);
-                    prefetch(s, &panel.bytes[from..to], self.panel_bytes);
-                }
+            let panel = &self.w.bytes[first / PANEL_ROWS * self.panel_bytes..][..self.panel_bytes];
+            for piece in self.pieces() {
                 // In const blocks: what an instruction set does not use is not compiled.
                 if const { S::WIDEST >= 16 } && piece.width == 16 {
-                    in_range &= self.piece::<S, P, 16>(s, panel, first, piece);
+                    in_range &= self.piece::<S, P, 16, true>(s, panel, first, piece);
                 } else if const { S::WIDEST >= 4 } && piece.width == 4 {
-                    in_range &= self.piece::<S, P, 4>(s, panel, first, piece);
+                    in_range &= self.piece::<S, P, 4, true>(s, panel, first, piece);
+                } else if self.prefetches {
+                    in_range &= self.piece::<S, P, 1, true>(s, panel, first, piece);
                 } else {
-                    in_range &= self.piece::<S, P, 1>(s, panel, first, piece);
+                    in_range &= self.piece::<S, P, 1, false>(s, panel, first, piece);
                 }
             }
         }
@@ -157,50 +156,68 @@ impl<F> PanelMatmul<'_, F> {
     }
 
     #[inline(always)]
-    fn piece<S: Simd, P: Product, const T: usize>(
+    fn piece<S: Simd, P: Product, const T: usize, const AHEAD: bool>(
         &mut self,
         s: S,
-        panel: Panel<'_>,
+        panel: &[u8],
         first: usize,
         piece: Piece,
     ) -> bool {
-        let sums = P::product::<S, T>(s, panel, self.x.cols(), &self.x.piece::<T>(piece));
-        self.put(s, first, piece, sums)
+        let (cols, x) = (self.x.cols(), self.x.piece::<T>(piece));
+        let mut sums = [[0.0; PANEL_ROWS]; T];
+        let product = PieceProduct::<P, T, AHEAD> {
+            panel,
+            cols,
+            x,
+            sums: &mut sums,
+            product: PhantomData,
+        };
+        match T {
+            16 => s.run(product),
+            _ => product.run(s),
+        }
+        self.put(s, first, piece, &sums)
     }
 
     /// Stores or adds the results of 16 rows from `first` on; whether all were within the range of fixed point.
     #[inline(always)]
-    pub(super) fn put<S: Simd, const T: usize>(
+    pub(super) fn put<S: Simd>(
         &mut self,
         s: S,
         first: usize,
         piece: Piece,
-        sums: [S::F; T],
+        sums: &[[f32; PANEL_ROWS]],
     ) -> bool {
         let rows = PANEL_ROWS.min(self.w.n_rows - first);
         let mut in_range = true;
-        unrolled!(t in 0..T, max 16 => {
-            let token = piece.first + t;
+        for (token, sums) in (piece.first..).zip(sums) {
             let at = |row: usize| row * self.stride + first;
             match &mut self.out {
-                Out::Store(out) => store_part(s, sums[t], &mut out[at(token)..][..rows]),
+                Out::Store(out) => store_part(s, sums, &mut out[at(token)..][..rows]),
                 Out::Fold(acc, places) => {
                     let row = places.get(token).map_or(token, |place| *place as usize);
-                    in_range &= fold_part(s, sums[t], &mut acc[at(row)..][..rows]);
+                    in_range &= fold_part(s, sums, &mut acc[at(row)..][..rows]);
                 }
             }
-        });
+        }
         in_range
     }
 }
 
-/// Adds the first lanes to up to 16 sums; false if one is out of range.
+/// Stores the first of the values.
 #[inline(always)]
-fn fold_part<S: Simd>(s: S, lanes: S::F, acc: &mut [i64]) -> bool {
-    let mut values = [0.0; PANEL_ROWS];
-    s.store(lanes, &mut values);
+fn store_part<S: Simd>(s: S, values: &[f32; PANEL_ROWS], out: &mut [f32]) {
+    match out.first_chunk_mut() {
+        Some(full) => s.store(s.load(values), full),
+        None => out.copy_from_slice(&values[..out.len()]),
+    }
+}
+
+/// Adds the first values to up to 16 sums; false if one is out of range.
+#[inline(always)]
+fn fold_part<S: Simd>(s: S, values: &[f32; PANEL_ROWS], acc: &mut [i64]) -> bool {
     match acc.first_chunk_mut() {
-        Some(full) => s.fold(&values, full),
+        Some(full) => s.fold(values, full),
         None => fold_each(&values[..acc.len()], acc),
     }
 }
@@ -219,16 +236,16 @@ impl<F: PanelFormat> Kernel for PanelMatmul<'_, F> {
 
 impl<F: PanelFormat> Product for Quantised<F> {
     #[inline(always)]
-    fn product<S: Simd, const T: usize>(
+    fn product<S: Simd, const T: usize, const AHEAD: bool>(
         s: S,
-        panel: Panel<'_>,
+        panel: &[u8],
         _cols: usize,
         x: &PanelTokens<'_, T>,
     ) -> [S::F; T] {
         let mut sums = [s.zero(); T];
-        for (i, tile) in panel.bytes.chunks_exact(F::TILE).enumerate() {
-            if T == 1 {
-                prefetch(s, &tile[..F::PLANES], panel.ahead);
+        for (i, tile) in panel.chunks_exact(F::TILE).enumerate() {
+            if AHEAD {
+                prefetch(s, &tile[..F::PLANES], DISTANCE);
             }
             let heads = F::heads(s, tile);
             let first = i * F::BLOCKS;
@@ -236,15 +253,24 @@ impl<F: PanelFormat> Product for Quantised<F> {
                 // A loop that the optimiser leaves alone: unrolled, it would load the activations of several blocks
                 // into registers that it does not have.
                 for b in 0..F::BLOCKS {
-                    block::<S, F, T>(s, (tile, heads, panel.ahead), b, x, first + b, &mut sums);
+                    let scales = F::scales(s, tile, heads, b);
+                    block::<S, F, T, AHEAD>(s, (tile, scales), b, x, first + b, &mut sums);
                 }
             } else {
-                // Halves of a tile differ in how their scales are found: no branch inside.
-                unrolled!(half in 0..2 => {
-                    for b in 4 * half..4 * half + 4 {
-                        block::<S, F, T>(s, (tile, heads, panel.ahead), b, x, first + b, &mut sums);
+                // How scales are found depends on the block, so that is done before the loop.
+                let mut scales = [(heads, heads); 8];
+                unrolled!(b in 0..8 => {
+                    let (scale, min) = F::scales(s, tile, heads, b);
+                    for half in 0..if F::HALVES { 2 } else { 1 } {
+                        scales[b].0[half] = scale[half];
+                        if F::MIN {
+                            scales[b].1[half] = min[half];
+                        }
                     }
                 });
+                for (b, scales) in scales.into_iter().enumerate() {
+                    block::<S, F, T, AHEAD>(s, (tile, scales), b, x, first + b, &mut sums);
+                }
             }
         }
         sums
@@ -254,12 +280,9 @@ impl<F: PanelFormat> Product for Quantised<F> {
 /// Bytes of a cache line.
 const LINE: usize = 64;
 
-/// Prefetches what is so many bytes ahead of `bytes`, if any.
+/// Prefetches what is so many bytes ahead of `bytes`.
 #[inline(always)]
 pub(super) fn prefetch<S: Simd>(s: S, bytes: &[u8], ahead: usize) {
-    if ahead == 0 {
-        return;
-    }
     let mut line = 0;
     while line < bytes.len() {
         s.prefetch(bytes, ahead + line);
@@ -269,20 +292,19 @@ pub(super) fn prefetch<S: Simd>(s: S, bytes: &[u8], ahead: usize) {
 
 /// Adds the products of block `b` of a tile, which is block `i` of the tokens.
 #[inline(always)]
-fn block<S: Simd, F: PanelFormat, const T: usize>(
+fn block<S: Simd, F: PanelFormat, const T: usize, const AHEAD: bool>(
     s: S,
-    (tile, heads, ahead): (&[u8], [S::F; 2], usize),
+    (tile, (scales, mins)): (&[u8], (Halves<S>, Halves<S>)),
     b: usize,
     x: &PanelTokens<'_, T>,
     i: usize,
     sums: &mut [S::F; T],
 ) {
     let planes = &tile[F::PLANES + b * F::BITS * 64..][..F::BITS * 64];
-    if T == 1 {
-        prefetch(s, planes, ahead);
+    if AHEAD {
+        prefetch(s, planes, DISTANCE);
     }
     let codes = F::codes(s, planes);
-    let (scales, mins) = F::scales(s, tile, heads, b);
     if F::HALVES {
         let [c0, c1, c2, c3, c4, c5, c6, c7] = codes;
         unrolled!(t in 0..T, max 16 => {
@@ -303,7 +325,7 @@ fn block<S: Simd, F: PanelFormat, const T: usize>(
     unrolled!(pair in 0..T / 2, max 8 => {
         let (t, u) = (2 * pair, 2 * pair + 1);
         let tokens = [groups(&x.codes[i][t]), groups(&x.codes[i][u])];
-        let dots = dot_pair::<S, F, GROUPS>(s, codes, tokens, [x.counts[i][t], x.counts[i][u]]);
+        let dots = dot_pair::<S, F>(s, codes, tokens, [x.counts[i][t], x.counts[i][u]]);
         add::<S, F, T>(s, dots[0], (scale, min), x, (i, t), sums);
         add::<S, F, T>(s, dots[1], (scale, min), x, (i, u), sums);
     });
@@ -380,10 +402,10 @@ fn dot<S: Simd, F: PanelFormat, const N: usize>(
 
 /// [`dot`] of two tokens.
 #[inline(always)]
-fn dot_pair<S: Simd, F: PanelFormat, const N: usize>(
+fn dot_pair<S: Simd, F: PanelFormat>(
     s: S,
-    codes: [S::B; N],
-    x: [&[[i8; 4]; N]; 2],
+    codes: [S::B; GROUPS],
+    x: [&[[i8; 4]; GROUPS]; 2],
     counts: [i32; 2],
 ) -> [S::I; 2] {
     if F::SIGNED {
@@ -411,17 +433,17 @@ impl<F: Float> Kernel for FloatPanelMatmul<'_, F> {
 /// Two sums per token take turns, so that one need not wait for the other.
 impl<F: Float> Product for Floats<F> {
     #[inline(always)]
-    fn product<S: Simd, const T: usize>(
+    fn product<S: Simd, const T: usize, const AHEAD: bool>(
         s: S,
-        panel: Panel<'_>,
+        panel: &[u8],
         cols: usize,
         x: &PanelTokens<'_, T>,
     ) -> [S::F; T] {
         let width = PANEL_ROWS * F::BYTES;
         let mut sums = [[s.zero(); 2]; T];
-        for (block, x) in panel.bytes.chunks(BLOCK * width).zip(x.values) {
-            if T == 1 {
-                prefetch(s, block, panel.ahead);
+        for (block, x) in panel.chunks(BLOCK * width).zip(x.values) {
+            if AHEAD {
+                prefetch(s, block, DISTANCE);
             }
             let pairs = block.chunks_exact(2 * width);
             let last = pairs.remainder();

@@ -6,7 +6,7 @@ use super::isa::Isa;
 
 /// Distance ahead of the current block, bytes. On Zen 5, the hardware's own prefetching reaches half of the memory's
 /// speed; 4 KiB ahead gave 29 (Q4_K) to 44 (Q4_1) GB/s, 9 KiB 43 to 50, 14 KiB no more.
-const AHEAD: usize = 10 << 10;
+pub(super) const DISTANCE: usize = 10 << 10;
 
 /// Bytes of weights in one product up to which the CPU's own prefetching has hardly begun when they end: clusters of
 /// SmolLM2 have 90 KiB, and with requests a core of Zen 4 decodes 199 tokens per second instead of 181.
@@ -36,8 +36,8 @@ impl Prefetching {
         }
     }
 
-    /// How many bytes ahead the kernels prefetch `bytes` of panels in the format `block`; 0 if they do not.
-    pub(super) fn distance(self, block: BlockType, bytes: usize) -> usize {
+    /// Whether the kernels prefetch `bytes` of panels in the format `block`, [`DISTANCE`] ahead.
+    pub(super) fn is_by_kernels(self, block: BlockType, bytes: usize) -> bool {
         let keeps_requests = matches!(
             block,
             BlockType::Q2_K
@@ -46,10 +46,7 @@ impl Prefetching {
                 | BlockType::IQ4_XS
                 | BlockType::MXFP4
         );
-        match self == Self::Cpu && !keeps_requests && bytes > SHORT {
-            true => 0,
-            false => AHEAD,
-        }
+        self == Self::Kernels || keeps_requests || bytes <= SHORT
     }
 }
 

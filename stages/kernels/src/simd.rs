@@ -10,6 +10,8 @@
 
 /// Lanes of [`Simd::F`] and [`Simd::I`].
 pub(super) const LANES: usize = 16;
+/// Groups of four elements in a block of 32.
+pub(super) const GROUPS: usize = 8;
 
 /// A loop with a constant number of iterations, unrolled. Vectors must stay in registers and inside functions of the
 /// instruction set, which neither `array::map` nor a loop that the optimiser may keep ensures. A number that is not
@@ -166,6 +168,7 @@ pub(super) trait Simd: Copy + Send + Sync + 'static {
     /// 64 bytes.
     fn bytes(self, b: &[i8; 64]) -> Self::B;
     /// Writes 64 bytes.
+    #[cfg_attr(not(any(target_arch = "x86_64", test)), expect(dead_code))]
     fn store_bytes(self, a: Self::B, to: &mut [i8; 64]);
     /// Twice 32 bytes.
     fn halves(self, a: &[u8; 32], b: &[u8; 32]) -> Self::B;
@@ -243,10 +246,10 @@ pub(super) trait Simd: Copy + Send + Sync + 'static {
     ) -> Self::I;
     /// [`Self::dot_unsigned`] of the same rows and two tokens, for which some CPUs have an instruction.
     #[inline(always)]
-    fn dot_unsigned_pair<const N: usize>(
+    fn dot_unsigned_pair(
         self,
-        codes: [Self::B; N],
-        x: [&[[i8; 4]; N]; 2],
+        codes: [Self::B; GROUPS],
+        x: [&[[i8; 4]; GROUPS]; 2],
         starts: [Self::I; 2],
     ) -> [Self::I; 2] {
         [
@@ -256,10 +259,10 @@ pub(super) trait Simd: Copy + Send + Sync + 'static {
     }
     /// [`Self::dot_signed`] of the same rows and two tokens.
     #[inline(always)]
-    fn dot_signed_pair<const N: usize>(
+    fn dot_signed_pair(
         self,
-        codes: [Self::B; N],
-        x: [&[[i8; 4]; N]; 2],
+        codes: [Self::B; GROUPS],
+        x: [&[[i8; 4]; GROUPS]; 2],
         counts: [i32; 2],
     ) -> [Self::I; 2] {
         [

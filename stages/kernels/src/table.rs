@@ -258,9 +258,16 @@ impl KernelTable {
             "{n_panels} panels of {panel_bytes} bytes exceed {} bytes",
             w.bytes.len()
         );
-        let ahead = self.prefetching.distance(block, n_panels * panel_bytes);
-        self.products
-            .panels(PanelMatmul::new(w, x, out, stride, (panel_bytes, ahead)))
+        let prefetches = self
+            .prefetching
+            .is_by_kernels(block, n_panels * panel_bytes);
+        self.products.panels(PanelMatmul::new(
+            w,
+            x,
+            out,
+            stride,
+            (panel_bytes, prefetches),
+        ))
     }
 
     /// `acc[t] += sum_j h[t, j] * row_j` for rows anywhere in memory, element by element in the order of `j`, so it

@@ -12,9 +12,10 @@ use std::ops::Range;
 
 use forebay_numbers::panel::PANEL_ROWS;
 
-use super::panel_formats::{GROUPS, PanelFormat};
+use super::panel_formats::PanelFormat;
 use super::panels::{PanelMatmul, add, add_halves, prefetch};
-use super::simd::{Kernel, LANES, Simd, unrolled};
+use super::prefetch::DISTANCE;
+use super::simd::{GROUPS, Kernel, LANES, Simd, unrolled};
 use super::tokens::{BLOCK, PanelTokens, Piece};
 
 /// Tokens of a product.
@@ -60,12 +61,12 @@ impl<F: PanelFormat, U: TileUnit> Kernel for Tiled<'_, '_, F, U> {
             for first in (0..job.w.n_rows).step_by(PANEL_ROWS) {
                 let panel = &job.w.bytes[first / PANEL_ROWS * job.panel_bytes..][..job.panel_bytes];
                 for (i, tiles) in panel.chunks(tile_bytes).enumerate() {
-                    chunk.unpack::<S, F>(s, tiles, i, job.ahead);
+                    chunk.unpack::<S, F>(s, tiles, i, job.prefetches);
                     let pieces = pieces(tokens.clone()).map(|piece| job.x.piece(piece));
                     chunk.add::<S, F, U>(s, &unit, pieces, &mut products, &mut sums);
                 }
-                for (piece, sums) in pieces(tokens.clone()).zip(sums.as_chunks().0) {
-                    in_range &= job.put(s, first, piece, load(s, sums));
+                for (piece, sums) in pieces(tokens.clone()).zip(sums.chunks_exact(WIDE)) {
+                    in_range &= job.put(s, first, piece, sums);
                 }
             }
         }
@@ -110,12 +111,20 @@ impl Chunk {
         }
     }
 
-    /// Takes over the tiles of chunk `index`, while what is `ahead` bytes further is prefetched.
+    /// Takes over the tiles of chunk `index`; later ones are prefetched meanwhile, if that is wanted.
     #[inline(always)]
-    fn unpack<S: Simd, F: PanelFormat>(&mut self, s: S, tiles: &[u8], index: usize, ahead: usize) {
+    fn unpack<S: Simd, F: PanelFormat>(
+        &mut self,
+        s: S,
+        tiles: &[u8],
+        index: usize,
+        prefetches: bool,
+    ) {
         (self.index, self.n_blocks) = (index, 0);
         for tile in tiles.chunks_exact(F::TILE) {
-            prefetch(s, tile, ahead);
+            if prefetches {
+                prefetch(s, tile, DISTANCE);
+            }
             let heads = F::heads(s, tile);
             for b in 0..F::BLOCKS {
                 let to = self.n_blocks;

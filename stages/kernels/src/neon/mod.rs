@@ -10,7 +10,7 @@ use std::arch::aarch64::*;
 use std::arch::asm;
 
 use super::fixed;
-use super::simd::{Kernel, Simd, unrolled};
+use super::simd::{GROUPS, Kernel, Simd, unrolled};
 use products::Products;
 pub(super) use products::{Baseline, Dotprod, I8mm};
 
@@ -410,27 +410,17 @@ impl<P: Products> Simd for Neon<P> {
     }
 
     #[inline(always)]
-    fn dot_unsigned_pair<const N: usize>(
+    fn dot_unsigned_pair(
         self,
-        codes: [B; N],
-        x: [&[[i8; 4]; N]; 2],
+        codes: [B; GROUPS],
+        x: [&[[i8; 4]; GROUPS]; 2],
         starts: [I; 2],
     ) -> [I; 2] {
-        if let (Some(codes), Some(a), Some(b)) = (
-            codes.first_chunk(),
-            x[0].first_chunk::<8>(),
-            x[1].first_chunk::<8>(),
-        ) {
-            let x = [bytemuck::cast_ref(a), bytemuck::cast_ref(b)];
-            let sums = self.0.dot_block_pair(*codes, x, [0; 2]);
-            return [
-                self.add_i32(starts[0], sums[0]),
-                self.add_i32(starts[1], sums[1]),
-            ];
-        }
+        let x = [bytemuck::cast_ref(x[0]), bytemuck::cast_ref(x[1])];
+        let sums = self.0.dot_block_pair(codes, x, [0; 2]);
         [
-            self.dot_unsigned(codes, x[0], starts[0]),
-            self.dot_unsigned(codes, x[1], starts[1]),
+            self.add_i32(starts[0], sums[0]),
+            self.add_i32(starts[1], sums[1]),
         ]
     }
 
@@ -441,10 +431,10 @@ impl<P: Products> Simd for Neon<P> {
     }
 
     #[inline(always)]
-    fn dot_signed_pair<const N: usize>(
+    fn dot_signed_pair(
         self,
-        codes: [B; N],
-        x: [&[[i8; 4]; N]; 2],
+        codes: [B; GROUPS],
+        x: [&[[i8; 4]; GROUPS]; 2],
         _counts: [i32; 2],
     ) -> [I; 2] {
         self.dot_unsigned_pair(codes, x, [self.splat_i32(0); 2])
