@@ -196,9 +196,9 @@ pub fn rate_together<W: FnMut() -> u64 + Send>(
         // Workers do not panic: the others would wait for them at the start.
         threads.into_iter().filter_map(|t| t.join().ok()).collect()
     });
-    let units: u64 = done.iter().map(|work| work.units).sum();
-    let longest = done.iter().map(|work| work.took).max().unwrap_or(duration);
-    units as f64 / longest.as_secs_f64()
+    // Each thread's own time counts: one that the system suspends for a while must not slow down the others' figures.
+    let rate = |work: &Work| work.units as f64 / work.took.as_secs_f64();
+    done.iter().map(rate).sum()
 }
 
 /// The work that one thread did.

@@ -29,8 +29,9 @@ const NEAR: u64 = 128 << 20;
 const MEMORY_BYTES: u64 = 1 << 30;
 /// Bytes between two readings of the clock.
 const PIECE: usize = 1 << 20;
-/// Number of samples of a kernel's rate.
-const KERNEL_ROUNDS: usize = 3;
+/// Rounds of all kernels; the median of a kernel's samples counts. They are far apart in time: while something else
+/// takes the memory or a core, it takes the same from all samples of one round.
+const KERNEL_ROUNDS: usize = 5;
 /// Sizes of reads: a page, neurons, clusters of small and of large models, the driver's largest.
 const BLOCKS: [u32; 7] = [
     4 << 10,
@@ -116,42 +117,60 @@ pub(crate) fn add_kernels(
     }
     let memory = weights()?;
     let cores = profile.cores.clone();
-    for (i, case) in missing.iter().enumerate() {
-        let (alone, read_alone) = beside_reading(kernels, case, &cores[..1], &memory);
-        let (together, read_together) = beside_reading(kernels, case, &cores, &memory);
-        let rate = KernelRate {
-            alone,
-            together,
-            read_alone,
-            read_together,
-        };
-        profile.kernels.insert(case.key(), rate);
-        progress(i + 1, missing.len());
+    let mut samples = vec![KernelSamples::default(); missing.len()];
+    for round in 0..KERNEL_ROUNDS {
+        for (i, (case, samples)) in missing.iter().zip(&mut samples).enumerate() {
+            samples.alone.take(kernels, case, &cores[..1], &memory);
+            samples.together.take(kernels, case, &cores, &memory);
+            progress(round * missing.len() + i + 1, KERNEL_ROUNDS * missing.len());
+        }
+    }
+    for (case, samples) in missing.iter().zip(&samples) {
+        profile.kernels.insert(case.key(), samples.rate());
     }
     Ok(())
 }
 
-/// A kernel's rate, and that of only reading the same memory: medians of alternating samples.
-fn beside_reading(
-    kernels: KernelTable,
-    case: &KernelCase,
-    cores: &[usize],
-    memory: &[u8],
-) -> (f64, f64) {
-    let machine = Machine { kernels, cores };
-    let part = memory.len().div_ceil(cores.len());
-    let parts: Vec<Vec<&[u8]>> = memory
-        .chunks(part)
-        .map(|part| part.chunks(PIECE).collect())
-        .collect();
-    let (mut rates, mut reads) = (Vec::new(), Vec::new());
-    for _ in 0..KERNEL_ROUNDS {
-        if case.kernel != Kernel::Gemm {
-            reads.push(machine.read(&parts));
+/// Samples of a kernel on one core and on all.
+#[derive(Clone, Default)]
+struct KernelSamples {
+    alone: BesideReading,
+    together: BesideReading,
+}
+
+/// Samples of a kernel's rate, and of only reading the same memory, in turns.
+#[derive(Clone, Default)]
+struct BesideReading {
+    rates: Vec<f64>,
+    reads: Vec<f64>,
+}
+
+impl KernelSamples {
+    /// The medians.
+    fn rate(&self) -> KernelRate {
+        let median = |samples: &[f64]| Spread::of(samples).median;
+        KernelRate {
+            alone: median(&self.alone.rates),
+            together: median(&self.together.rates),
+            read_alone: median(&self.alone.reads),
+            read_together: median(&self.together.reads),
         }
-        rates.push(kernel_rate(kernels, case, cores, memory));
     }
-    (Spread::of(&rates).median, Spread::of(&reads).median)
+}
+
+impl BesideReading {
+    fn take(&mut self, kernels: KernelTable, case: &KernelCase, cores: &[usize], memory: &[u8]) {
+        let machine = Machine { kernels, cores };
+        if case.kernel != Kernel::Gemm {
+            let part = memory.len().div_ceil(cores.len());
+            let parts: Vec<Vec<&[u8]>> = memory
+                .chunks(part)
+                .map(|part| part.chunks(PIECE).collect())
+                .collect();
+            self.reads.push(machine.read(&parts));
+        }
+        self.rates.push(kernel_rate(kernels, case, cores, memory));
+    }
 }
 
 /// Reads of `file`, by size and depth.
