@@ -99,13 +99,14 @@ fn once(
     };
     let disk_before = evaluator.io_counters().bytes;
     let start = Instant::now();
-    let mut left = tokens.len();
-    for batch in tokens.chunks(batch) {
-        left -= batch.len();
-        let logits = test.phase == Phase::Decode || left == 0;
+    let mut left = tokens;
+    while !left.is_empty() {
+        let (batch, following) = left.split_at(left.len().min(batch));
+        left = following;
+        let logits = test.phase == Phase::Decode || left.is_empty();
         match test.phase {
             Phase::Decode => evaluator.decode(batch[0])?,
-            Phase::Prefill => evaluator.step_of(batch, usize::from(logits), left > 0)?,
+            Phase::Prefill => evaluator.step_of(batch, usize::from(logits), following)?,
         }
         measured
             .steps

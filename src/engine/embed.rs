@@ -95,7 +95,7 @@ impl Embedder {
     /// Writes the scaled rows of `tokens` to `out`, `[n_tokens, width]`.
     ///
     /// # Errors
-    /// A failed read, or a checksum that does not match.
+    /// A failed read, a checksum that does not match, or [`Error::Stopped`] if the I/O actor has ended.
     pub fn embed(
         &mut self,
         shared: &Shared,
@@ -181,12 +181,10 @@ impl Embedder {
             pending += 1;
         }
         link.flush();
+        let mut failed = None;
         for _ in 0..pending {
             let Some((token_index, done)) = link.wait_done() else {
-                return Err(shared
-                    .faults
-                    .take()
-                    .map_or(Error::Stopped, |f| fault_of(shared, f)));
+                return Err(Error::Stopped);
             };
             let token = tokens[token_index];
             let (_, entry) = self.cluster_of(shared, token);
@@ -203,14 +201,14 @@ impl Embedder {
             self.buffers.push(done.slot);
             if let Err(fault) = result {
                 let what = "an embedding row".to_string();
-                shared.faults.report(Fault::Read {
+                failed.get_or_insert(Fault::Read {
                     what,
                     offset,
                     fault,
                 });
             }
         }
-        match shared.faults.take() {
+        match failed {
             Some(fault) => Err(fault_of(shared, fault)),
             None => Ok(()),
         }
@@ -272,6 +270,3 @@ pub(super) fn fault_of(shared: &Shared, fault: Fault) -> Error {
         fault,
     }
 }
-
-#[cfg(test)]
-mod tests;

@@ -8,12 +8,12 @@ use forebay_actors::io_counters::IoCounters;
 use forebay_actors::runtime::{Runtime, Shared, Step, StepDone};
 use forebay_stages::computed::Computed;
 
+use super::TokenRows;
 use super::context::Context;
 use super::device::share_of;
 use super::embed::fault_of;
 use super::meter::Meter;
 use super::pressure::Watch;
-use super::token_rows::TokenRows;
 use super::{DiskCeiling, Facts};
 use crate::error::Error;
 use crate::stats::DeviceStatistics;
@@ -166,29 +166,39 @@ impl Evaluator {
             decodes: true,
             ..Step::default()
         };
-        self.step(decoding, &[token], 1)
+        self.step(decoding, (&[token], &[]), 1)
     }
 
-    /// Runs a part of a prompt after the cached tokens, with logits for the last `n_logits`; `more` tells whether
-    /// another part follows.
-    pub fn step_of(&mut self, tokens: &[u32], n_logits: usize, more: bool) -> Result<(), Error> {
+    /// Runs a part of a prompt after the cached tokens, with logits for the last `n_logits`; `following` are the tokens
+    /// of the same prompt that come next.
+    pub fn step_of(
+        &mut self,
+        tokens: &[u32],
+        n_logits: usize,
+        following: &[u32],
+    ) -> Result<(), Error> {
         let reading = Step {
-            more,
+            more: !following.is_empty(),
             ..Step::default()
         };
-        self.step(reading, tokens, n_logits)
+        self.step(reading, (tokens, following), n_logits)
     }
 
-    /// Runs `tokens` in such a step. After an error, nothing that was read ahead is used any more: by the next step the
-    /// file may be repaired.
-    fn step(&mut self, step: Step, tokens: &[u32], n_logits: usize) -> Result<(), Error> {
+    /// Runs tokens in such a step, with what follows them. After an error, nothing that was read ahead is used any more:
+    /// by the next step the file may be repaired.
+    fn step(&mut self, step: Step, tokens: (&[u32], &[u32]), n_logits: usize) -> Result<(), Error> {
         self.try_step(step, tokens, n_logits).inspect_err(|_| {
             self.token_rows.distrust();
             self.runtime.distrust();
         })
     }
 
-    fn try_step(&mut self, step: Step, tokens: &[u32], n_logits: usize) -> Result<(), Error> {
+    fn try_step(
+        &mut self,
+        step: Step,
+        (tokens, following): (&[u32], &[u32]),
+        n_logits: usize,
+    ) -> Result<(), Error> {
         self.follow_budget_for(self.context.len() + tokens.len())?;
         let shared = Arc::clone(self.runtime.shared());
         let link = self.runtime.rows().ok_or(Error::Stopped)?;
@@ -201,7 +211,11 @@ impl Evaluator {
             tokens: of_step,
             ..step
         };
-        let done = self.runtime.step(step, &mut self.reports);
+        let next = first + tokens.len();
+        let rows = &mut self.token_rows;
+        let done = self.runtime.step(step, &mut self.reports, |link| {
+            rows.look_ahead(&shared, link, following, next);
+        });
         if let Err(fault) = done {
             self.context.drop_step();
             return Err(fault_of(&shared, fault));
@@ -270,8 +284,8 @@ impl Evaluator {
                 let n = max_batch.min(max_logits).min(tokens.len() - at);
                 (n, n)
             };
-            let more = at + batch < tokens.len();
-            self.step_of(&tokens[at..at + batch], n_logits, more)?;
+            let (now, following) = tokens[at..].split_at(batch);
+            self.step_of(now, n_logits, following)?;
             for i in 0..n_logits {
                 self.take_logits(i);
                 if !each(at + i, &self.logits) {

@@ -254,7 +254,7 @@ impl Runner {
         let drafted = Instant::now();
         match draft.step() {
             &[newest] => self.evaluator.decode(newest)?,
-            step => self.evaluator.step_of(step, step.len(), false)?,
+            step => self.evaluator.step_of(step, step.len(), &[])?,
         }
         self.drafter.took(&draft, nanos(drafted));
         self.evaluator.meter.step(draft.run_ahead, nanos(start));
@@ -379,9 +379,11 @@ impl Runner {
             if gone || generation.is_cancelled() {
                 return Ok(false);
             }
-            let last = (i + 1) * max_batch >= fresh.len();
+            let following = &fresh[i * max_batch + batch.len()..];
+            let last = following.is_empty();
             let start = Instant::now();
-            self.evaluator.step_of(batch, usize::from(last), !last)?;
+            self.evaluator
+                .step_of(batch, usize::from(last), following)?;
             self.evaluator.meter.prefill_ns.push(nanos(start));
             self.evaluator.meter.prefill_tokens += batch.len();
             if !last {
@@ -403,7 +405,7 @@ impl Runner {
         while !fresh.is_empty() {
             let (batch, rest) = fresh.split_at(fresh.len().min(max_batch));
             self.evaluator
-                .step_of(batch, usize::from(rest.is_empty()), !rest.is_empty())?;
+                .step_of(batch, usize::from(rest.is_empty()), rest)?;
             fresh = rest;
         }
         Ok(())

@@ -56,6 +56,7 @@ pub use planning::PlanGoal;
 pub use score::Perplexity;
 pub(crate) use score::chunks_to_score;
 pub(crate) use softmax::best_and_log_sum;
+pub(crate) use token_rows::TokenRows;
 
 use crate::chat::{ChatFormat, Transcript};
 use crate::error::Error;

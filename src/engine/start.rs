@@ -22,13 +22,13 @@ use forebay_stages::kernels::KernelTable;
 use forebay_stages::pred::Rule;
 use forebay_stages::weights::Resident;
 
+use super::TokenRows;
 use super::builder::EngineBuilder;
 use super::device::{LoadedDevice, OpenDevice};
 use super::drafts::model::DraftModel;
 use super::evaluator::Evaluator;
 use super::jobs::Jobs;
 use super::runner::Runner;
-use super::token_rows::TokenRows;
 use super::{DiskCeiling, Engine, Facts};
 use crate::error::Error;
 use crate::memory::MemoryPlan;

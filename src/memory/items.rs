@@ -13,7 +13,7 @@ use forebay_stages::recurrent::Recurrent;
 
 use super::MemoryRequest;
 use super::defaults::LARGE_BATCH;
-use crate::engine::{chat_bytes, device_boards};
+use crate::engine::{TokenRows, chat_bytes, device_boards};
 use crate::lent::KV_CACHE;
 
 /// Memory that start-up and steps take beyond what is itemised: thread stacks, the ring, message queues, the
@@ -79,11 +79,14 @@ pub(super) fn fixed_items(
     }
     let tables = [TensorId::TokenEmbedding, TensorId::TokenInputs];
     let of_tables: usize = tables.map(|t| row_buffer_bytes(bundle, t)).iter().sum();
-    // Token inputs are decoded between the buffers and their board.
-    let each = of_tables + network.inputs_width() * size_of::<f32>();
     let buffers = row_buffers(max_batch);
-    let why = format!("{buffers} buffers for rows that are read on demand");
-    budget.claim("embedding_rows", (buffers * each) as u64, why);
+    let decoded = TokenRows::bytes(network, max_batch, buffers);
+    let why = format!("{buffers} buffers for rows that are read on demand, and a batch's rows");
+    budget.claim(
+        "embedding_rows",
+        (buffers * of_tables + decoded) as u64,
+        why,
+    );
     // One word per neuron: where it is in the cache.
     if request.sparsity != Sparsity::Dense {
         let neurons = network.n_neurons();

@@ -181,7 +181,7 @@ fn a_step_ends_when_the_io_actor_does() {
                     }
                 };
                 let steps = (0..CONTEXT as u32 - 1).map(&mut step);
-                let mut failed = steps.map(|step| graph.step(step, &mut reports));
+                let mut failed = steps.map(|step| graph.step(step, &mut reports, |_| ()));
                 let fault = failed.find_map(Result::err);
                 let fault =
                     fault.unwrap_or_else(|| panic!("{death:?} after {reads} reads goes unnoticed"));
@@ -193,7 +193,11 @@ fn a_step_ends_when_the_io_actor_does() {
                     cause.contains("the ring is gone") || cause.contains("a bug in the driver")
                 );
                 // It stays dead, and says so.
-                assert!(graph.step(step(CONTEXT as u32 - 1), &mut reports).is_err());
+                assert!(
+                    graph
+                        .step(step(CONTEXT as u32 - 1), &mut reports, |_| ())
+                        .is_err()
+                );
             });
         }
     }

@@ -127,13 +127,19 @@ impl Runtime {
     }
 
     /// Runs one step to its end; afterwards the logits are on their board, and `reports` has a report per core, by
-    /// rank.
+    /// rank. While the cores compute, the engine thread does something else, `meanwhile`.
     ///
     /// # Errors
     /// The root cause of a fault during the step. The runtime stays usable unless a thread has stopped.
-    pub fn step(&mut self, step: Step, reports: &mut Vec<StepDone>) -> Result<(), Fault> {
+    pub fn step(
+        &mut self,
+        step: Step,
+        reports: &mut Vec<StepDone>,
+        meanwhile: impl FnOnce(&mut RowLink),
+    ) -> Result<(), Fault> {
         reports.clear();
         self.steps.begin(step)?;
+        self.rows.as_mut().map(meanwhile);
         self.steps.wait(reports)?;
         self.steps.end(reports)
     }

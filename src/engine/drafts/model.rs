@@ -73,8 +73,7 @@ impl DraftModel {
             let (part, rest) = left.split_at(left.len().min(BATCH));
             left = rest;
             let is_last = left.is_empty();
-            self.evaluator
-                .step_of(part, usize::from(is_last), !is_last)?;
+            self.evaluator.step_of(part, usize::from(is_last), left)?;
             if is_last {
                 return self.go_on(drafted);
             }

@@ -11,7 +11,7 @@ use forebay_actors::io::{DriverChoice, open_driver};
 use forebay_actors::load::load_resident;
 use forebay_actors::memory::WeightMemory;
 use forebay_actors::runtime::{NeuronOptions, Runtime, RuntimeOptions};
-use forebay_models::block::BlockType;
+use forebay_models::block::{BlockType, dequantize};
 use forebay_models::bundle::{Bundle, PackOptions};
 use forebay_models::kv_type::KvType;
 use forebay_models::source;
@@ -20,7 +20,7 @@ use forebay_plans::fewer_experts::FewerExperts;
 use forebay_plans::preload::SEQUENTIAL_GAIN;
 use forebay_plans::program::compile;
 use forebay_plans::residency::{
-    Pipeline, ResidencyRequest, STREAM_WINDOW, Sparsity, decide, least_weight_bytes,
+    Pipeline, Residency, ResidencyRequest, STREAM_WINDOW, Sparsity, decide, least_weight_bytes,
 };
 use forebay_stages::attention::KvRoom;
 use forebay_stages::boards::Boards;
@@ -44,7 +44,7 @@ impl Drop for Folder {
 }
 
 /// A graph over the packed model `path` with all weights in memory, or as few as possible.
-fn start(path: &Path, pinned: bool) -> (Runtime, Embedder) {
+fn start(path: &Path, pinned: bool) -> (Runtime, TokenRows) {
     let bundle = Bundle::open(path).expect("a sound file");
     let request = ResidencyRequest {
         weight_bytes: if pinned {
@@ -91,10 +91,10 @@ fn start(path: &Path, pinned: bool) -> (Runtime, Embedder) {
         plan,
         bundle,
     });
-    let embedder = Embedder::new(&shared, TensorId::TokenEmbedding, memory.rows);
+    let rows = TokenRows::new(&shared, memory.rows, Vec::new());
     let options = RuntimeOptions::default();
     let graph = Runtime::start(shared, programs, memory.cores, open(), None, &options);
-    (graph.expect("threads"), embedder)
+    (graph.expect("threads"), rows)
 }
 
 /// What `tokens` embed to must be the source's rows.
@@ -118,7 +118,7 @@ fn check(block: BlockType, tied_head: bool, pinned: bool) {
     let source = source::open(&source).expect("a sound source");
     let meta = source.meta(TensorId::TokenEmbedding).expect("an embedding");
 
-    let (mut graph, mut embedder) = start(&target, pinned);
+    let (mut graph, mut rows) = start(&target, pinned);
     let shared = Arc::clone(graph.shared());
     let tables = shared.bundle.clusters.iter().zip(&shared.plan.residency);
     let mut tables = tables.filter(|(e, _)| e.layer().is_none());
@@ -131,13 +131,25 @@ fn check(block: BlockType, tied_head: bool, pinned: bool) {
     let mut tokens: Vec<u32> = (0..BATCH - 3).map(|i| (i * 1237 % vocab) as u32).collect();
     tokens.extend([vocab as u32 - 1, 0, vocab as u32 - 1]);
     let mut out = vec![f32::NAN; BATCH * meta.cols];
-    let link = graph.rows().expect("a running graph");
-    for tokens in [&tokens[..], &tokens[..1], &tokens[BATCH - 33..]] {
+    for (i, tokens) in [&tokens[..], &tokens[..1], &tokens[BATCH - 33..]]
+        .into_iter()
+        .enumerate()
+    {
         let out = &mut out[..tokens.len() * meta.cols];
-        out.fill(f32::NAN);
-        embedder
-            .embed(&shared, link, tokens, out)
-            .expect("sound rows");
+        let reads = |graph: &Runtime| graph.io_counters().reads;
+        let before = reads(&graph);
+        if i == 2 {
+            let link = graph.rows().expect("a running graph");
+            rows.look_ahead(&shared, link, tokens, i);
+        }
+        let ahead = reads(&graph);
+        let link = graph.rows().expect("a running graph");
+        rows.show(&shared, link, tokens, i).expect("sound rows");
+        let shown = reads(&graph);
+        // Each row is read once, ahead or not, if it is on flash; a separate embedding always is.
+        assert_eq!(shown == before, pinned && tied_head);
+        assert!(i != 2 || shown == ahead);
+        shared.boards.input.read(0, out);
         for (&token, row) in tokens.iter().zip(out.chunks_exact(meta.cols)) {
             let (mut bytes, mut expected) = (vec![0; meta.row_bytes()], vec![0.0; meta.cols]);
             let at = token as usize * meta.row_bytes();
