@@ -77,16 +77,7 @@ pub(super) fn fixed_items(
             "messages, and what the chat template makes of them",
         );
     }
-    let tables = [TensorId::TokenEmbedding, TensorId::TokenInputs];
-    let of_tables: usize = tables.map(|t| row_buffer_bytes(bundle, t)).iter().sum();
-    let buffers = row_buffers(max_batch);
-    let decoded = TokenRows::bytes(network, max_batch, buffers);
-    let why = format!("{buffers} buffers for rows that are read on demand, and a batch's rows");
-    budget.claim(
-        "embedding_rows",
-        (buffers * of_tables + decoded) as u64,
-        why,
-    );
+    claim_rows(&mut budget, bundle, max_batch);
     // One word per neuron: where it is in the cache.
     if request.sparsity != Sparsity::Dense {
         let neurons = network.n_neurons();
@@ -114,6 +105,20 @@ pub(super) fn fixed_items(
         "one page that may be committed unused",
     );
     budget
+}
+
+/// Claims what rows of tables take on their way to the cores.
+fn claim_rows(budget: &mut Budget, bundle: &Bundle, max_batch: usize) {
+    let tables = [TensorId::TokenEmbedding, TensorId::TokenInputs];
+    let of_tables: usize = tables.map(|t| row_buffer_bytes(bundle, t)).iter().sum();
+    let buffers = row_buffers(max_batch);
+    let decoded = TokenRows::bytes(&bundle.meta.network, max_batch, buffers);
+    let why = format!("{buffers} buffers for rows that are read on demand, and a batch's rows");
+    budget.claim(
+        "embedding_rows",
+        (buffers * of_tables + decoded) as u64,
+        why,
+    );
 }
 
 /// What a device, if there is one, takes whatever it computes.
