@@ -2,12 +2,11 @@
 
 use forebay_numbers::lanes;
 
+use super::aligned::{Aligned, LINE};
 use super::formats::{GROUP, PAIR};
 use super::simd::{Kernel, LANES, Simd};
 use super::tokens::{BLOCK, PanelTokens, Piece, pieces};
 
-/// Alignment of the buffers in bytes: one cache line, so that no vector load is split.
-const LINE: usize = 64;
 /// Below this magnitude `127 / max` is not finite; such a block counts as zero.
 const TINY: f32 = 1e-36;
 
@@ -52,43 +51,6 @@ pub struct Activations {
     pub(super) block_counts: Aligned<i32>,
     /// Panels: per 16 elements, `-sum(code)`.
     pub(super) half_counts: Aligned<i32>,
-}
-
-/// A buffer that starts on a cache line, as far as the allocator's address allows.
-#[derive(Clone, Debug)]
-pub(super) struct Aligned<T> {
-    buffer: Vec<T>,
-    first: usize,
-}
-
-impl<T: Copy + Default> Aligned<T> {
-    fn new(len: usize) -> Self {
-        let slack = LINE / size_of::<T>();
-        let buffer = vec![T::default(); len + slack];
-        let first = buffer.as_ptr().align_offset(LINE).min(slack);
-        Self { buffer, first }
-    }
-
-    /// `[len]` from `start` on.
-    #[inline(always)]
-    pub(super) fn part(&self, start: usize, len: usize) -> &[T] {
-        &self.buffer[self.first + start..][..len]
-    }
-
-    #[inline(always)]
-    pub(super) fn part_mut(&mut self, start: usize, len: usize) -> &mut [T] {
-        &mut self.buffer[self.first + start..][..len]
-    }
-
-    fn copy(&mut self, other: &Self, len: usize) {
-        self.copy_part(other, (0, 0, len));
-    }
-
-    /// Copies so many numbers from the second place, in `other`, to the first.
-    pub(super) fn copy_part(&mut self, other: &Self, (to, from, len): (usize, usize, usize)) {
-        self.part_mut(to, len)
-            .copy_from_slice(other.part(from, len));
-    }
 }
 
 /// One token's activations, padded with zeros to whole pairs of blocks.

@@ -11,6 +11,7 @@
 #![deny(unsafe_code)]
 
 mod activations;
+mod aligned;
 mod attention;
 mod axpy;
 mod detect;
@@ -56,6 +57,7 @@ mod tiles;
 mod tests;
 
 pub use activations::{Activations, Form, TokenBlock};
+pub use aligned::Aligned;
 pub use attention::{AttendScratch, KeyOrigin, Queries, Turns};
 pub use isa::{Isa, UnknownIsa};
 pub use recurrent::DeltaRule;

@@ -1,6 +1,7 @@
 //! Taking activations in: rows are copied, padded and quantised by the kernels in use.
 
-use super::activations::{Activations, Aligned, Form, Quantise, QuantiseLane, QuantiseLaned};
+use super::activations::{Activations, Form, Quantise, QuantiseLane, QuantiseLaned};
+use super::aligned::Aligned;
 use super::formats::GROUP;
 use super::table::KernelTable;
 use super::tokens::{BLOCK, Piece};

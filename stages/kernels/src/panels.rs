@@ -99,17 +99,22 @@ struct PieceProduct<'p, P, const T: usize, const AHEAD: bool> {
     panel: &'p [u8],
     cols: usize,
     x: PanelTokens<'p, T>,
-    sums: &'p mut [[f32; PANEL_ROWS]; T],
     product: PhantomData<P>,
 }
 
+/// Results of 16 rows, `[T, 16]`, on cache lines.
+#[repr(align(64))]
+struct Sums<const T: usize>([[f32; PANEL_ROWS]; T]);
+
 impl<P: Product, const T: usize, const AHEAD: bool> Kernel for PieceProduct<'_, P, T, AHEAD> {
-    type Output = ();
+    type Output = Sums<T>;
 
     #[inline(always)]
-    fn run<S: Simd>(self, s: S) {
+    fn run<S: Simd>(self, s: S) -> Sums<T> {
         let sums = P::product::<S, T, AHEAD>(s, self.panel, self.cols, &self.x);
-        unrolled!(t in 0..T, max 16 => { s.store(sums[t], &mut self.sums[t]); });
+        let mut results = Sums([[0.0; PANEL_ROWS]; T]);
+        unrolled!(t in 0..T, max 16 => { s.store(sums[t], &mut results.0[t]); });
+        results
     }
 }
 
@@ -163,20 +168,33 @@ impl<F> PanelMatmul<'_, F> {
         first: usize,
         piece: Piece,
     ) -> bool {
-        let (cols, x) = (self.x.cols(), self.x.piece::<T>(piece));
-        let mut sums = [[0.0; PANEL_ROWS]; T];
+        self.request(s, first, piece);
         let product = PieceProduct::<P, T, AHEAD> {
             panel,
-            cols,
-            x,
-            sums: &mut sums,
+            cols: self.x.cols(),
+            x: self.x.piece::<T>(piece),
             product: PhantomData,
         };
-        match T {
+        let Sums(sums) = match T {
             16 => s.run(product),
             _ => product.run(s),
-        }
+        };
         self.put(s, first, piece, &sums)
+    }
+
+    /// Prefetches the sums to which a piece's results will be added: those of a batch's tokens have long been evicted from
+    /// the nearest caches.
+    #[inline(always)]
+    fn request<S: Simd>(&self, s: S, first: usize, piece: Piece) {
+        let Out::Fold(acc, places) = &self.out else {
+            return;
+        };
+        let rows = PANEL_ROWS.min(self.w.n_rows - first);
+        for token in piece.first..piece.first + piece.width {
+            let row = places.get(token).map_or(token, |place| *place as usize);
+            let sums = &acc[row * self.stride + first..][..rows];
+            prefetch(s, bytemuck::cast_slice(sums), 0);
+        }
     }
 
     /// Stores or adds the results of 16 rows from `first` on; whether all were within the range of fixed point.

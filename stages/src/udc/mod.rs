@@ -12,7 +12,7 @@ use crate::contract::{Outbox, Port, Slice, StageActor, StageFault};
 use crate::flight::Flight;
 use crate::frame::Frame;
 use crate::gathered::first_rows;
-use crate::kernels::Gather;
+use crate::kernels::{Aligned, Gather};
 use crate::neuron_store::CacheCounts;
 
 pub use up_down::{ClusterWork, OutOfRange, UdcScratch, add_to_residual, up_down};
@@ -23,7 +23,9 @@ pub struct Udc {
     inbox: VecDeque<Box<Flight>>,
     scratch: UdcScratch,
     /// This core's share of the FFN, `[n_tokens, d_model]` in fixed point.
-    share: Vec<i64>,
+    share: Aligned<i64>,
+    /// Its elements.
+    len: usize,
     /// Ups and Downs computed since the counts were last taken.
     pub computed: Computed,
     /// Live neurons of whole clusters found in memory or read, likewise.
@@ -37,7 +39,8 @@ impl Udc {
         Self {
             inbox: VecDeque::with_capacity(flights),
             scratch: UdcScratch::new(sizes, by_neuron),
-            share: vec![0; max_tokens * d_model],
+            share: Aligned::new(max_tokens * d_model),
+            len: 0,
             computed: Computed::default(),
             counts: CacheCounts::default(),
         }
@@ -45,19 +48,20 @@ impl Udc {
 
     /// A layer's FFN begins, with `len` elements of output.
     pub fn begin(&mut self, len: usize) {
-        self.share[..len].fill(0);
+        self.len = len;
+        self.share.part_mut(0, len).fill(0);
     }
 
     /// Adds a device's share of it, `[n_tokens, d_model]`.
     pub fn add(&mut self, share: &[i64]) {
-        for (sum, more) in self.share.iter_mut().zip(share) {
+        for (sum, more) in self.share.part_mut(0, self.len).iter_mut().zip(share) {
             *sum = sum.wrapping_add(*more);
         }
     }
 
     /// The core's share of the FFN.
     pub fn share(&self) -> &[i64] {
-        &self.share
+        self.share.part(0, self.len)
     }
 
     /// Takes a cluster whose Up and Down are in memory.
@@ -111,7 +115,7 @@ impl Udc {
             input,
             activation,
             &mut self.scratch,
-            &mut self.share,
+            self.share.part_mut(0, self.len),
         );
         match done {
             Ok(pairs) => self.computed.add(flight.live.count(), pairs),
