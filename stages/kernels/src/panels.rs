@@ -168,7 +168,9 @@ impl<F> PanelMatmul<'_, F> {
         first: usize,
         piece: Piece,
     ) -> bool {
-        self.request(s, first, piece);
+        if T > 1 {
+            self.request(s, first, piece);
+        }
         let product = PieceProduct::<P, T, AHEAD> {
             panel,
             cols: self.x.cols(),
@@ -182,8 +184,8 @@ impl<F> PanelMatmul<'_, F> {
         self.put(s, first, piece, &sums)
     }
 
-    /// Prefetches the sums to which a piece's results will be added: those of a batch's tokens have long been evicted from
-    /// the nearest caches.
+    /// Prefetches the sums to which a piece's results will be added: a single token's stay in the nearest cache, those of a
+    /// batch's tokens have long been evicted from it.
     #[inline(always)]
     fn request<S: Simd>(&self, s: S, first: usize, piece: Piece) {
         let Out::Fold(acc, places) = &self.out else {
