@@ -56,26 +56,10 @@ impl TokenRows {
         tokens: &[u32],
         first: usize,
     ) -> Result<(), Error> {
-        self.try_show(shared, link, tokens, first)
-            .map_err(|error| match error {
-                Error::Stopped => {
-                    let cause = shared.faults.take();
-                    cause.map_or(Error::Stopped, |fault| fault_of(shared, fault))
-                }
-                other => other,
-            })
-    }
-
-    fn try_show(
-        &mut self,
-        shared: &Shared,
-        link: &mut RowLink,
-        tokens: &[u32],
-        first: usize,
-    ) -> Result<(), Error> {
         let (held, position) = &self.held;
         if !held.starts_with(tokens) || *position != first {
-            self.look_up(shared, link, tokens, first)?;
+            self.look_up(shared, link, tokens, first)
+                .map_err(|error| with_cause(shared, error))?;
         }
         let boards = &shared.boards;
         let rows = &self.rows[..tokens.len() * self.embeddings.width()];
@@ -86,7 +70,9 @@ impl TokenRows {
         let (wave, width) = (table.wave(), table.width());
         for (i, tokens) in tokens.chunks(wave).enumerate() {
             let rows = &mut self.input_rows[..tokens.len() * width];
-            table.embed(shared, link, tokens, rows)?;
+            table
+                .embed(shared, link, tokens, rows)
+                .map_err(|error| with_cause(shared, error))?;
             boards.input_rows.write(i * wave * width, rows);
         }
         Ok(())
@@ -128,6 +114,17 @@ impl TokenRows {
         self.held.0.clear();
         self.embeddings.distrust();
         self.inputs.iter_mut().for_each(Embedder::distrust);
+    }
+}
+
+/// If the I/O actor has ended, why it did.
+fn with_cause(shared: &Shared, error: Error) -> Error {
+    match error {
+        Error::Stopped => {
+            let cause = shared.faults.take();
+            cause.map_or(Error::Stopped, |fault| fault_of(shared, fault))
+        }
+        other => other,
     }
 }
 

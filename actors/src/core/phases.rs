@@ -367,9 +367,7 @@ impl Core {
         if let Work::Neurons { part, .. } = &self.program().phases[number].work
             && *part != Part::Gates
         {
-            let len = self.step.tokens.places.len() * self.shared.network().d_model;
-            let share = &self.stages.udc.share()[..len];
-            self.shared.boards.shares[self.rank].write(0, share);
+            self.shared.boards.shares[self.rank].write(0, self.stages.udc.share());
             self.count_queues();
         }
         if self.residual.preference.is_some() && self.program().phases[number].is_router() {

@@ -1,6 +1,6 @@
 //! Buffers of numbers whose vectors do not cross cache lines.
 
-/// Alignment of the buffers in bytes: one cache line, so that no vector load is split.
+/// Bytes of a cache line, on which buffers start: no vector load is split.
 pub(super) const LINE: usize = 64;
 
 /// A buffer that starts on a cache line, as far as the allocator's address allows.

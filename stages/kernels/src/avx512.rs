@@ -24,9 +24,7 @@ impl Avx512 {
             && is_x86_feature_detected!("f16c"))
         .then_some(&Self(()))
     }
-}
 
-impl Avx512 {
     /// Signed codes plus 128.
     #[inline(always)]
     fn without_sign<const N: usize>(self, mut codes: [__m512i; N]) -> [__m512i; N] {

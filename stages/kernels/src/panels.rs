@@ -13,11 +13,12 @@ use std::marker::PhantomData;
 use forebay_numbers::panel::PANEL_ROWS;
 
 use super::activations::Activations;
+use super::aligned::LINE;
 use super::fixed::fold_each;
 use super::formats::Float;
 use super::panel_formats::{Halves, PanelFormat};
 use super::prefetch::DISTANCE;
-use super::simd::{GROUPS, Kernel, Simd, unrolled};
+use super::simd::{GROUPS, Kernel, Simd, store_part, unrolled};
 use super::tokens::{BLOCK, PanelTokens, Piece, pieces};
 use super::weights::WeightPanels;
 
@@ -193,7 +194,7 @@ impl<F> PanelMatmul<'_, F> {
         };
         let rows = PANEL_ROWS.min(self.w.n_rows - first);
         for token in piece.first..piece.first + piece.width {
-            let row = places.get(token).map_or(token, |place| *place as usize);
+            let row = row_of(places, token);
             let sums = &acc[row * self.stride + first..][..rows];
             prefetch(s, bytemuck::cast_slice(sums), 0);
         }
@@ -213,9 +214,9 @@ impl<F> PanelMatmul<'_, F> {
         for (token, sums) in (piece.first..).zip(sums) {
             let at = |row: usize| row * self.stride + first;
             match &mut self.out {
-                Out::Store(out) => store_part(s, sums, &mut out[at(token)..][..rows]),
+                Out::Store(out) => store_part(s, s.load(sums), &mut out[at(token)..][..rows]),
                 Out::Fold(acc, places) => {
-                    let row = places.get(token).map_or(token, |place| *place as usize);
+                    let row = row_of(places, token);
                     in_range &= fold_part(s, sums, &mut acc[at(row)..][..rows]);
                 }
             }
@@ -224,13 +225,10 @@ impl<F> PanelMatmul<'_, F> {
     }
 }
 
-/// Stores the first of the values.
+/// The row of the sums to which a token's results are added: its place, if it has one.
 #[inline(always)]
-fn store_part<S: Simd>(s: S, values: &[f32; PANEL_ROWS], out: &mut [f32]) {
-    match out.first_chunk_mut() {
-        Some(full) => s.store(s.load(values), full),
-        None => out.copy_from_slice(&values[..out.len()]),
-    }
+fn row_of(places: &[u32], token: usize) -> usize {
+    places.get(token).map_or(token, |place| *place as usize)
 }
 
 /// Adds the first values to up to 16 sums; false if one is out of range.
@@ -296,9 +294,6 @@ impl<F: PanelFormat> Product for Quantised<F> {
         sums
     }
 }
-
-/// Bytes of a cache line.
-const LINE: usize = 64;
 
 /// Prefetches what is so many bytes ahead of `bytes`.
 #[inline(always)]

@@ -1,13 +1,12 @@
 //! Rows of weights anywhere in memory, and prefetching them before they are needed.
 
+use super::aligned::LINE;
 use super::simd::Simd;
 use super::weights::WeightRows;
 
 /// Minimum bytes prefetched ahead of those in use. With more, a call's first burst costs more than it gains: with 24
 /// KiB, 25 rows of 2 KiB took a tenth longer.
 const AHEAD: usize = 12 << 10;
-/// Bytes of a cache line.
-const LINE: usize = 64;
 
 /// Rows of the same length.
 #[derive(Clone, Copy)]

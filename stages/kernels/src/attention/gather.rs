@@ -4,9 +4,10 @@ use std::ops::Range;
 
 use super::super::simd::{Kernel, LANES, Simd, load_part, store_part, unrolled};
 use super::numbers::Numbers;
-use super::product::{LINE as CACHE_LINE, Part, groups, widen, with_rows};
+use super::product::{Part, groups, widen, with_rows};
 use super::scores::WIDEN_FROM;
 use super::scratch::{AttendScratch, Block, Line, Row, Scores};
+use crate::aligned::LINE;
 use crate::kv::BLOCK;
 
 /// Vectors of a register tile.
@@ -181,7 +182,7 @@ impl<P: Part, const R: usize> GatherRange<'_, '_, P, R> {
             let mut value = [s.zero(); V];
             unrolled!(v in 0..V, max 4 => {
                 value[v] = row[v].widen(s);
-                if (v * size_of::<P>()).is_multiple_of(CACHE_LINE) {
+                if (v * size_of::<P>()).is_multiple_of(LINE) {
                     row[v].prefetch(s, target.ahead);
                 }
             });

@@ -56,9 +56,6 @@ impl Part for [i8; LANES] {
     }
 }
 
-/// Bytes of a cache line.
-pub(super) const LINE: usize = 64;
-
 /// Writes stored numbers as f32.
 #[inline(always)]
 pub(super) fn widen<S: Simd, P: Part>(s: S, from: &[P], to: &mut [Line]) {

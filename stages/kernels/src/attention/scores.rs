@@ -4,8 +4,9 @@ use std::ops::Range;
 
 use super::super::simd::{Kernel, LANES, Simd, unrolled};
 use super::origin::Turns;
-use super::product::{LINE as CACHE_LINE, Part, groups, widen, with_rows};
+use super::product::{Part, groups, widen, with_rows};
 use super::scratch::{AttendScratch, Block, Line, Row, Scores};
+use crate::aligned::LINE;
 use crate::kv::BLOCK;
 
 /// Vectors of positions in a block.
@@ -113,7 +114,7 @@ fn score_tile<S: Simd, P: Part, const R: usize, const V: usize>(
     for i in 0..d {
         let mut key = [s.zero(); V];
         unrolled!(v in 0..V, max 4 => { key[v] = lines[v][i].widen(s); });
-        if i.is_multiple_of(CACHE_LINE / size_of::<P>()) {
+        if i.is_multiple_of(LINE / size_of::<P>()) {
             unrolled!(v in 0..V, max 4 => { lines[v][i].prefetch(s, ahead); });
         }
         unrolled!(r in 0..R, max 6 => {
