@@ -32,9 +32,12 @@ impl Lent {
         }
     }
 
-    /// How many parts so many positions use; the first one is never lent.
+    /// How many parts so many positions use; the first one is never lent. Where nothing is lent there is only one.
     pub fn parts(&self, positions: usize) -> usize {
-        positions.div_ceil(self.part.max(1)).max(1)
+        match self.bytes() {
+            0 => 1,
+            _ => positions.div_ceil(self.part).max(1),
+        }
     }
 
     /// Bytes that weights have at the start.
@@ -108,6 +111,7 @@ mod tests {
         }
         let none = Lent::default();
         assert_eq!((none.bytes(), none.loan(7)), (0, 0));
+        assert_eq!((none.parts(1), none.parts(77)), (1, 1));
         assert_eq!(none.kv_blocks(none.parts(77)), usize::MAX);
     }
 }

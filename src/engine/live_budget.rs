@@ -208,18 +208,10 @@ impl LiveBudget {
         &self,
         graph: &mut Runtime,
         spared: u64,
-        (positions, is_empty): (usize, bool),
+        kv: (usize, bool),
     ) -> Result<(), Fault> {
-        let asked = self.asked.load(Ordering::Relaxed);
-        let (parts, total) = {
-            let now = self.now.lock();
-            let kept = if is_empty { 1 } else { now.parts };
-            let parts = kept.max(self.lent.parts(positions));
-            let total = self.total(asked, spared, parts);
-            if now.settled && (parts, total) == (now.parts, now.budget.total_bytes()) {
-                return Ok(());
-            }
-            (parts, total)
+        let Some((parts, total)) = self.due(spared, kv) else {
+            return Ok(());
         };
         // The requested total was checked in `ask`, and the minimum is possible.
         let Ok((sizes, budget)) = self.fitted(total, parts) else {
@@ -232,6 +224,17 @@ impl LiveBudget {
             now.budget = budget;
         }
         done
+    }
+
+    /// Parts of the KV cache and total of the budget that is to be put into force; `None` if it is.
+    fn due(&self, spared: u64, (positions, is_empty): (usize, bool)) -> Option<(usize, u64)> {
+        let asked = self.asked.load(Ordering::Relaxed);
+        let now = self.now.lock();
+        let kept = if is_empty { 1 } else { now.parts };
+        let parts = kept.max(self.lent.parts(positions));
+        let total = self.total(asked, spared, parts);
+        let in_force = now.settled && (parts, total) == (now.parts, now.budget.total_bytes());
+        (!in_force).then_some((parts, total))
     }
 
     /// The total of which `spared` bytes of what is claimed are not used.
@@ -364,6 +367,22 @@ mod tests {
         }
         assert_eq!(last, 1000);
         assert!(live.least() < 105 * MIB);
+    }
+
+    /// A change costs the cores a step of its own, and empties the stream window.
+    #[test]
+    fn a_text_that_grows_changes_nothing_unless_weights_have_memory_of_it() {
+        let live = example();
+        for positions in 0..5000 {
+            assert_eq!(live.due(0, (positions, false)), None, "{positions}");
+        }
+        let total = live.drawn.total_bytes();
+        let lender = LiveBudget {
+            lent: Lent::new(1024, u64::MAX, |positions| positions as u64),
+            ..example()
+        };
+        assert_eq!(lender.due(0, (128, false)), None);
+        assert_eq!(lender.due(0, (129, false)), Some((2, total)));
     }
 
     /// Of phases of 3, 0, 5 and 2 MiB and a window of 1, beside a cache.

@@ -37,12 +37,12 @@ impl Core {
             return false;
         };
         link.collect();
-        let Apart { frame, stages, .. } = self.apart(number);
+        let Apart { frame, stages, .. } = &mut self.apart(number);
         let taken = match link.take() {
             None => false,
             Some((outcome, given)) => {
                 match outcome {
-                    Outcome::Rows(results) => rows::publish(&frame, given, results),
+                    Outcome::Rows(results) => rows::publish(frame, given, results),
                     Outcome::Share(share) => stages.udc.add(share),
                     Outcome::Failed if frame.phase.neurons().is_empty() => {
                         stages.rows.make_good(given);

@@ -84,19 +84,19 @@ impl Core {
         self.prepare(number);
         self.give_to_device(number);
         let Apart {
-            mut frame,
+            frame,
             stages,
             wiring,
             ..
-        } = self.apart(number);
-        wiring.begin(stages, &mut frame);
+        } = &mut self.apart(number);
+        wiring.begin(stages, frame);
         if let Some(later) = self.program().named_ahead(number) {
             let Apart {
                 frame,
                 stages,
                 wiring,
                 ..
-            } = self.apart(later);
+            } = &mut self.apart(later);
             wiring.begin_ahead(stages, &frame);
         }
     }
@@ -255,12 +255,12 @@ impl Core {
             return false;
         };
         let Apart {
-            mut frame,
+            frame,
             stages,
             wiring,
             out,
-        } = self.apart(later);
-        let asked = wiring.turn_ahead(stages, &mut frame, out);
+        } = &mut self.apart(later);
+        let asked = wiring.turn_ahead(stages, frame, out);
         self.publish(later);
         asked
     }
@@ -271,8 +271,8 @@ impl Core {
             stages,
             wiring,
             out,
-        } = self.apart(number);
-        let worked = match stages.rows.turn(&frame, out) {
+        } = &mut self.apart(number);
+        let worked = match stages.rows.turn(frame, out) {
             Some(returned) => {
                 release(wiring.reader(stages), returned);
                 true
@@ -280,7 +280,7 @@ impl Core {
             // Rows that have arrived are computed next.
             None => {
                 let stage = wiring.reading_stage();
-                wiring.reader(stages).hand_on(&frame, stage, out)
+                wiring.reader(stages).hand_on(frame, stage, out)
             }
         };
         while let Some(rows) = out.rows.pop_front() {
@@ -292,12 +292,12 @@ impl Core {
 
     fn neurons_turn(&mut self, number: usize) -> bool {
         let Apart {
-            mut frame,
+            frame,
             stages,
             wiring,
             out,
-        } = self.apart(number);
-        let worked = wiring.turn(stages, &mut frame, out);
+        } = &mut self.apart(number);
+        let worked = wiring.turn(stages, frame, out);
         self.publish(number);
         worked
     }
@@ -310,12 +310,12 @@ impl Core {
             _ => return,
         };
         let Apart {
-            mut frame,
+            frame,
             stages,
             wiring,
             out,
-        } = self.apart(number);
-        wiring.ready(flight, stages, &mut frame, out);
+        } = &mut self.apart(number);
+        wiring.ready(flight, stages, frame, out);
     }
 
     /// Records and reports what the stages have produced.

@@ -138,9 +138,12 @@ impl Rows {
     fn claim(&mut self, frame: &Frame<'_>) -> Option<Item> {
         let SharedRows { claims, lists } = &*self.shared;
         let of = |rank: usize| &lists[rank][frame.number];
-        // Those that a device computes come last.
+        // Those that a device computes come last. Without one, no entry is read for it: a core looks at all lists.
         let own = |item: &Item| !frame.is_on_device(item);
-        let len = |rank| of(rank).partition_point(own);
+        let len = |rank| match frame.on_device {
+            0 => of(rank).len(),
+            _ => of(rank).partition_point(own),
+        };
         let (rank, place) = self.claimant.next(claims, frame.rank, len)?;
         Some(of(rank)[place])
     }
