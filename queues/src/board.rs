@@ -9,6 +9,8 @@
 //! write and 0.15 ns to read, an `i64` 0.14 and 0.16, while a plain copy of `f32`s takes 0.04
 //! (`examples/board_speed.rs`): half a microsecond for 4,096 activations.
 
+#[cfg(not(loom))]
+use crate::pages::give_back_shared;
 use crate::sync::{AtomicI64, AtomicU32, Ordering};
 
 /// `f32` activations.
@@ -53,6 +55,13 @@ impl F32Board {
         }
     }
 
+    /// Gives the memory back to the system, as far as it covers whole pages. Nobody may be using the board: what it held
+    /// is lost.
+    pub fn give_back(&self) {
+        #[cfg(not(loom))]
+        give_back_shared(&self.cells);
+    }
+
     /// Fills `values` with the cells from `offset` on.
     ///
     /// # Panics
@@ -94,6 +103,12 @@ impl I64Board {
         for (cell, &value) in cells.iter().zip(values) {
             cell.store(value, Ordering::Relaxed);
         }
+    }
+
+    /// Gives the memory back, as [`F32Board::give_back`] does.
+    pub fn give_back(&self) {
+        #[cfg(not(loom))]
+        give_back_shared(&self.cells);
     }
 
     /// Fills `values` with the cells from `offset` on.

@@ -6,6 +6,7 @@
 //! - [`board`], [`exchange`]: shared activations, and the point at which all cores have written theirs.
 //! - [`claims`]: work that any free core may take.
 //! - [`slab`]: the one preallocated region of memory.
+//! - [`pages`]: memory of buffers that goes back to the system.
 #![deny(unsafe_code)]
 
 pub mod board;
@@ -14,6 +15,7 @@ pub mod claims;
 pub mod doorbell;
 pub mod exchange;
 pub mod lane;
+pub mod pages;
 pub mod slab;
 
 mod sync;

@@ -12,6 +12,7 @@ use super::TokenRows;
 use super::context::Context;
 use super::device::share_of;
 use super::embed::fault_of;
+use super::live_budget::Need;
 use super::meter::Meter;
 use super::pressure::Watch;
 use super::{DiskCeiling, Facts};
@@ -199,7 +200,8 @@ impl Evaluator {
         (tokens, following): (&[u32], &[u32]),
         n_logits: usize,
     ) -> Result<(), Error> {
-        self.follow_budget_for(self.context.len() + tokens.len())?;
+        let positions = self.context.len() + tokens.len();
+        self.follow_budget_for(positions, (tokens.len(), step.decodes))?;
         let shared = Arc::clone(self.runtime.shared());
         let link = self.runtime.rows().ok_or(Error::Stopped)?;
         let first = self.context.len();
@@ -227,16 +229,24 @@ impl Evaluator {
 
     /// Between two steps: puts the requested budget, or the one that memory pressure allows, into force.
     pub fn follow_budget(&mut self) -> Result<(), Error> {
-        self.follow_budget_for(self.context.len())
+        self.follow_budget_for(self.context.len(), (0, false))
     }
 
-    /// The same before a step after which there are so many positions.
-    fn follow_budget_for(&mut self, positions: usize) -> Result<(), Error> {
+    /// The same before a step of so many tokens, after which there are so many positions; a generated one `decodes`.
+    fn follow_budget_for(
+        &mut self,
+        positions: usize,
+        (tokens, decodes): (usize, bool),
+    ) -> Result<(), Error> {
         let spared = self.watch.as_mut().map_or(0, Watch::spared);
         // At once for all of a prompt: each change empties the stream window.
-        let positions = positions.max(self.expected);
-        let kv = (positions, self.context.len() == 0);
-        let applied = self.facts.budget.apply(&mut self.runtime, spared, kv);
+        let need = Need {
+            positions: positions.max(self.expected),
+            is_empty: self.context.len() == 0,
+            tokens,
+            decodes,
+        };
+        let applied = self.facts.budget.apply(&mut self.runtime, spared, need);
         applied.map_err(|f| fault_of(self.runtime.shared(), f))
     }
 

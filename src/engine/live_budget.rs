@@ -15,7 +15,7 @@ use parking_lot::Mutex;
 
 use super::pressure::Watch;
 use crate::error::Error;
-use crate::lent::{KV_CACHE, Lent};
+use crate::lent::{InUse, Lent};
 
 /// The items that shrink besides the cache.
 const PINNED: &str = "resident_weights";
@@ -125,11 +125,24 @@ pub(crate) struct LiveBudget {
     now: Mutex<InForce>,
 }
 
+/// What the next step needs of the memory that may be lent.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Need {
+    /// Positions that the sequence will have.
+    pub positions: usize,
+    /// Whether it has none yet. Otherwise the KV cache keeps its memory.
+    pub is_empty: bool,
+    /// Tokens of the step.
+    pub tokens: usize,
+    /// Whether it is one generated token. Otherwise buffers keep their memory: more of a prompt may follow.
+    pub decodes: bool,
+}
+
 #[derive(Debug)]
 struct InForce {
     budget: Budget,
-    /// Parts of the KV cache that are in use.
-    parts: usize,
+    /// What is in use of what may be lent.
+    used: InUse,
     /// Whether all cores keep to it; false after a failed change.
     settled: bool,
 }
@@ -144,11 +157,13 @@ impl LiveBudget {
     ) -> Self {
         let now = InForce {
             budget: drawn.clone(),
-            parts: 1,
+            used: InUse::FIRST,
             settled: true,
         };
-        if lent.bytes() > 0 {
-            drawn.claim(KV_CACHE, lent.bytes(), "what weights have until then");
+        for (item, bytes) in lent.items(InUse::FIRST) {
+            if bytes > 0 {
+                drawn.claim(item, bytes, "what weights have until then");
+            }
         }
         Self {
             asked: AtomicU64::new(drawn.total_bytes()),
@@ -188,73 +203,72 @@ impl LiveBudget {
             );
             return Err(Error::parameter("memory", problem));
         }
-        // With a whole KV cache: else a later step would not fit.
-        self.fitted(bytes, usize::MAX)?;
+        // With nothing lent: else a later step would not fit.
+        self.fitted(bytes, InUse::ALL)?;
         self.asked.store(bytes, Ordering::Relaxed);
         Ok(())
     }
 
     /// A watch on memory pressure for this engine.
     pub(super) fn watch(&self) -> Watch {
-        Watch::new(self.claimed(1) - self.least())
+        Watch::new(self.claimed(InUse::FIRST) - self.least())
     }
 
     /// Puts the requested budget into force, between two steps, or `spared` bytes less than is claimed, as far as that
-    /// is possible. The sequence will have so many `positions`; the KV cache keeps its memory, unless it `is_empty`.
+    /// is possible, before a step with such a `need`.
     ///
     /// # Errors
     /// Why a core has ended, or why a cluster could not be pinned again; the next call tries again.
-    pub fn apply(
-        &self,
-        graph: &mut Runtime,
-        spared: u64,
-        kv: (usize, bool),
-    ) -> Result<(), Fault> {
-        let Some((parts, total)) = self.due(spared, kv) else {
+    pub(super) fn apply(&self, graph: &mut Runtime, spared: u64, need: Need) -> Result<(), Fault> {
+        let Some((used, total)) = self.due(spared, need) else {
             return Ok(());
         };
         // The requested total was checked in `ask`, and the minimum is possible.
-        let Ok((sizes, budget)) = self.fitted(total, parts) else {
+        let Ok((sizes, budget)) = self.fitted(total, used) else {
             return Ok(());
         };
         let done = graph.resize(sizes);
         let mut now = self.now.lock();
-        (now.settled, now.parts) = (done.is_ok(), parts);
+        (now.settled, now.used) = (done.is_ok(), used);
         if now.settled {
             now.budget = budget;
         }
         done
     }
 
-    /// Parts of the KV cache and total of the budget that is to be put into force; `None` if it is.
-    fn due(&self, spared: u64, (positions, is_empty): (usize, bool)) -> Option<(usize, u64)> {
+    /// What will be in use, and the total of the budget that is to be put into force; `None` if they are.
+    fn due(&self, spared: u64, need: Need) -> Option<(InUse, u64)> {
         let asked = self.asked.load(Ordering::Relaxed);
         let now = self.now.lock();
-        let kept = if is_empty { 1 } else { now.parts };
-        let parts = kept.max(self.lent.parts(positions));
-        let total = self.total(asked, spared, parts);
-        let in_force = now.settled && (parts, total) == (now.parts, now.budget.total_bytes());
-        (!in_force).then_some((parts, total))
+        let mut used = self.lent.in_use(need.positions, need.tokens);
+        if !need.is_empty {
+            used.kv = used.kv.max(now.used.kv);
+        }
+        if !need.decodes {
+            used.scratch = used.scratch.max(now.used.scratch);
+        }
+        let total = self.total(asked, spared, used);
+        let in_force = now.settled && (used, total) == (now.used, now.budget.total_bytes());
+        (!in_force).then_some((used, total))
     }
 
     /// The total of which `spared` bytes of what is claimed are not used.
-    fn total(&self, asked: u64, spared: u64, parts: usize) -> u64 {
+    fn total(&self, asked: u64, spared: u64, used: InUse) -> u64 {
         match spared {
             0 => asked,
-            _ => asked.min((self.claimed(parts) - spared).max(self.least())),
+            _ => asked.min((self.claimed(used) - spared).max(self.least())),
         }
     }
 
-    /// What is claimed while so many parts of the KV cache are in use.
-    fn claimed(&self, parts: usize) -> u64 {
-        self.drawn.claimed() - self.lent.loan(parts)
+    /// What is claimed while so much is in use.
+    fn claimed(&self, used: InUse) -> u64 {
+        self.drawn.claimed() - self.lent.left(used)
     }
 
-    /// What is kept under a total of `bytes` while so many `parts` of the KV cache are in use, and the budget
-    /// then. Copies on a device go first: nothing is read instead.
+    /// What is kept under a total of `bytes` while so much is in use, and the budget then. Copies on a device go first: nothing is read instead.
     /// Then the cache shrinks: its contents come back as they are wanted, if they are.
-    fn fitted(&self, bytes: u64, parts: usize) -> Result<(Sizes, Budget), Error> {
-        let over = self.claimed(parts).saturating_sub(bytes);
+    fn fitted(&self, bytes: u64, used: InUse) -> Result<(Sizes, Budget), Error> {
+        let over = self.claimed(used).saturating_sub(bytes);
         let phases_on_device = self.copies.keep(over);
         let copies = self.copies.freed(phases_on_device);
         let window = self.copies.freed_window(phases_on_device);
@@ -273,14 +287,17 @@ impl LiveBudget {
         let budget = self.drawn.changed(bytes, self.cache.item, freed);
         let budget = budget.changed(bytes, PINNED, self.freed_by_clusters(given));
         let budget = budget.changed(bytes, COPIES, copies);
-        let budget = budget.changed(bytes, KV_CACHE, self.lent.loan(parts));
-        let budget = budget.changed(bytes, WINDOW, window);
+        let mut budget = budget.changed(bytes, WINDOW, window);
+        for (item, left) in self.lent.items(used) {
+            budget = budget.changed(bytes, item, left);
+        }
         budget.check()?;
         let sizes = Sizes {
             cache_slots: self.cache.slots - gone as usize,
             evicted_clusters: given as u32,
             phases_on_device,
-            kv_blocks: self.lent.kv_blocks(parts),
+            max_tokens: self.lent.max_tokens(used),
+            kv_blocks: self.lent.kv_blocks(used),
         };
         Ok((sizes, budget))
     }
@@ -304,6 +321,7 @@ mod tests {
     use forebay_plans::residency::NeuronCachePlan;
 
     use super::*;
+    use crate::lent::{KV_CACHE, Loan, SCRATCH};
 
     const MIB: u64 = 1 << 20;
 
@@ -348,7 +366,7 @@ mod tests {
         let plan = plan(NeuronCachePlan::default(), cache);
         let live = LiveBudget::new(drawn, &plan, Default::default(), (2, Lent::default()));
         assert!(live.least() < 110 * MIB);
-        let (sizes, budget) = live.fitted(live.least(), usize::MAX).expect("possible");
+        let (sizes, budget) = live.fitted(live.least(), InUse::ALL).expect("possible");
         assert_eq!(sizes.cache_slots, ExpertCachePlan::LEAST_CELLS);
         assert!(budget.claimed() <= live.least());
     }
@@ -359,7 +377,7 @@ mod tests {
         let most = live.drawn.total_bytes();
         let mut last = 0;
         for bytes in (live.least()..=most).step_by(4000).chain([most]) {
-            let (sizes, budget) = live.fitted(bytes, usize::MAX).expect("possible");
+            let (sizes, budget) = live.fitted(bytes, InUse::ALL).expect("possible");
             let slots = sizes.cache_slots;
             assert!((200..=1000).contains(&slots) && slots >= last);
             assert!(budget.claimed() <= bytes && budget.total_bytes() == bytes);
@@ -372,17 +390,34 @@ mod tests {
     /// A change costs the cores a step of its own, and empties the stream window.
     #[test]
     fn a_text_that_grows_changes_nothing_unless_weights_have_memory_of_it() {
+        let need = |positions, tokens| Need {
+            positions,
+            tokens,
+            decodes: tokens == 1,
+            is_empty: false,
+        };
         let live = example();
         for positions in 0..5000 {
-            assert_eq!(live.due(0, (positions, false)), None, "{positions}");
+            assert_eq!(live.due(0, need(positions, 1)), None, "{positions}");
+            assert_eq!(live.due(0, need(positions, 99)), None, "{positions}");
         }
         let total = live.drawn.total_bytes();
+        let bytes = |n: usize| n as u64;
         let lender = LiveBudget {
-            lent: Lent::new(1024, u64::MAX, |positions| positions as u64),
+            lent: Lent {
+                kv: Loan::new((1024, 128), u64::MAX, bytes),
+                scratch: Loan::new((64, 8), u64::MAX, bytes),
+            },
             ..example()
         };
-        assert_eq!(lender.due(0, (128, false)), None);
-        assert_eq!(lender.due(0, (129, false)), Some((2, total)));
+        let used = |kv, scratch| Some((InUse { kv, scratch }, total));
+        assert_eq!(lender.due(0, need(128, 8)), None);
+        assert_eq!(lender.due(0, need(129, 1)), used(2, 1));
+        assert_eq!(lender.due(0, need(1, 9)), used(1, 2));
+        lender.now.lock().used = InUse { kv: 2, scratch: 8 };
+        // The rest of a prompt, then a generated token.
+        assert_eq!(lender.due(0, need(200, 3)), None);
+        assert_eq!(lender.due(0, need(200, 1)), used(2, 1));
     }
 
     /// Of phases of 3, 0, 5 and 2 MiB and a window of 1, beside a cache.
@@ -408,7 +443,7 @@ mod tests {
             (8 * MIB + 1, 0, 0),
             (11 * MIB, 0, 0),
         ] {
-            let (sizes, budget) = live.fitted(claimed - less, usize::MAX).expect("possible");
+            let (sizes, budget) = live.fitted(claimed - less, InUse::ALL).expect("possible");
             assert_eq!((sizes.phases_on_device, sizes.cache_slots), (kept, slots));
             let of = |name| {
                 budget
@@ -424,19 +459,21 @@ mod tests {
         }
         // Then the cache.
         let (sizes, _) = live
-            .fitted(claimed - 12 * MIB, usize::MAX)
+            .fitted(claimed - 12 * MIB, InUse::ALL)
             .expect("possible");
         assert!(sizes.phases_on_device == 0 && sizes.cache_slots < slots);
         assert_eq!(live.least(), example().least());
     }
 
-    /// Of a KV cache of 10 MiB, seven eighths are lent to the cache of neurons.
+    /// Of a KV cache of 10 MiB and buffers of 4, seven eighths are lent to the cache of neurons.
     #[test]
     fn what_is_lent_is_given_back_under_every_total() {
         let written = |positions| (positions as u64 * 10 * MIB).div_ceil(1024);
+        let buffers = |tokens| (tokens as u64 * 4 * MIB).div_ceil(128);
         let plain = example();
         let mut drawn = plain.drawn.clone();
         drawn.claim(KV_CACHE, written(128), "test");
+        drawn.claim(SCRATCH, buffers(16), "test");
         let cache = NeuronCachePlan {
             slots: 1000,
             slot_bytes: 8192,
@@ -444,21 +481,26 @@ mod tests {
             ..NeuronCachePlan::default()
         };
         let plan = plan(cache, ExpertCachePlan::default());
-        let lent = Lent::new(1024, u64::MAX, written);
+        let lent = Lent {
+            kv: Loan::new((1024, 128), u64::MAX, written),
+            scratch: Loan::new((128, 16), u64::MAX, buffers),
+        };
         let live = LiveBudget::new(drawn, &plan, Default::default(), (2, lent));
-        assert_eq!(live.now().claimed(), live.claimed(1));
+        assert_eq!(live.now().claimed(), live.claimed(InUse::FIRST));
         // As little is possible as if nothing had been lent.
-        assert_eq!(live.least(), plain.least() + 10 * MIB);
+        assert_eq!(live.least(), plain.least() + 14 * MIB);
         assert!(live.ask(live.least() - 1).is_err() && live.ask(live.least()).is_ok());
-        for total in [live.least(), live.claimed(1)] {
+        for total in [live.least(), live.claimed(InUse::FIRST)] {
             let mut slots = usize::MAX;
-            for positions in (0..=1024).step_by(64) {
-                let parts = live.lent.parts(positions);
-                let (sizes, budget) = live.fitted(total, parts).expect("possible");
-                let kv = budget.items().iter().find(|item| item.name == KV_CACHE);
-                let kv = kv.map_or(0, |kv| kv.bytes);
+            for (positions, tokens) in (0..=1024).step_by(64).zip((0..).step_by(8)) {
+                let used = live.lent.in_use(positions, tokens);
+                let (sizes, budget) = live.fitted(total, used).expect("possible");
+                let of = |name| budget.items().iter().find(|item| item.name == name);
+                let bytes = |name| of(name).map_or(0, |item| item.bytes);
+                let (kv, scratch) = (bytes(KV_CACHE), bytes(SCRATCH));
                 assert!(kv >= written(positions) && kv <= 10 * MIB);
-                assert!(sizes.kv_blocks * 64 >= positions);
+                assert!(scratch >= buffers(tokens) && scratch <= 4 * MIB);
+                assert!(sizes.kv_blocks * 64 >= positions && sizes.max_tokens >= tokens);
                 assert!(budget.claimed() <= total && sizes.cache_slots <= slots);
                 slots = sizes.cache_slots;
             }
@@ -470,7 +512,7 @@ mod tests {
     #[test]
     fn what_is_not_in_the_budget_does_not_go() {
         let live = example();
-        let (sizes, _) = live.fitted(live.least(), usize::MAX).expect("possible");
+        let (sizes, _) = live.fitted(live.least(), InUse::ALL).expect("possible");
         assert_eq!(sizes.phases_on_device, usize::MAX);
     }
 

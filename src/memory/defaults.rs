@@ -14,8 +14,9 @@ pub(super) const SMALL_CONTEXT: usize = 256;
 pub(super) const LARGE_BATCH: usize = 128;
 /// The same of models with experts: each is read once per batch, and a token uses few of them.
 const LARGE_EXPERT_BATCH: usize = 512;
-/// Buffers of a default batch take at most this part of the budget; more of it where each batch reads most experts.
-const BATCH_SHARE: u64 = 32;
+/// Buffers of a default batch take at most this part of the budget, most of it only while a prompt is read; more where
+/// each batch reads most experts.
+const BATCH_SHARE: u64 = 16;
 const EXPERT_BATCH_SHARE: u64 = 6;
 /// Smallest default batch.
 pub(super) const SMALL_BATCH: usize = 8;
@@ -44,7 +45,7 @@ pub(super) fn default_batch(bundle: &Bundle, request: &MemoryRequest, context: u
         true => (LARGE_EXPERT_BATCH, EXPERT_BATCH_SHARE),
         false => (LARGE_BATCH, BATCH_SHARE),
     };
-    while batch > SMALL_BATCH && scratch(bundle, request, batch) > request.total / share {
+    while batch > SMALL_BATCH && scratch(bundle, request, (batch, batch)) > request.total / share {
         batch /= 2;
     }
     batch.min(context)

@@ -1,6 +1,6 @@
 //! What a run takes beside its weights, item by item.
 
-use forebay_actors::core::scratch_bytes;
+use forebay_actors::core::scratch_bytes_for;
 use forebay_actors::memory::{row_buffer_bytes, row_buffers};
 use forebay_actors::runtime::predictor_rank;
 use forebay_models::bundle::Bundle;
@@ -14,7 +14,7 @@ use forebay_stages::recurrent::Recurrent;
 use super::MemoryRequest;
 use super::defaults::LARGE_BATCH;
 use crate::engine::{TokenRows, chat_bytes, device_boards};
-use crate::lent::KV_CACHE;
+use crate::lent::{KV_CACHE, SCRATCH};
 
 /// Memory that start-up and steps take beyond what is itemised: thread stacks, the ring, message queues, the
 /// allocator's slack, and the program's own pages when they are first run. Up to 4.5 MiB were measured.
@@ -27,10 +27,15 @@ pub(super) fn logits_bytes(bundle: &Bundle) -> usize {
     bundle.meta.network.vocab_size * size_of::<f32>()
 }
 
-pub(super) fn scratch(bundle: &Bundle, request: &MemoryRequest, batch: usize) -> u64 {
-    let logits = request.max_logits.min(batch);
+/// Bytes of the buffers of steps of up to `batch` tokens, as long as none has more than `tokens`.
+pub(super) fn scratch(
+    bundle: &Bundle,
+    request: &MemoryRequest,
+    (batch, tokens): (usize, usize),
+) -> u64 {
+    let sizes = (batch, request.max_logits.min(batch), tokens);
     let rank = predictor_rank(bundle, request.sparsity == Sparsity::Predicted);
-    scratch_bytes(bundle, request.threads, (batch, logits), rank) as u64
+    scratch_bytes_for(bundle, request.threads, sizes, rank) as u64
 }
 
 pub(super) fn fixed_items(
@@ -58,7 +63,8 @@ pub(super) fn fixed_items(
         budget.claim("recurrent_states", states, why);
     }
     let why = format!("batches of {max_batch} tokens on {} cores", request.threads);
-    budget.claim("scratch", scratch(bundle, request, max_batch), why);
+    let bytes = scratch(bundle, request, (max_batch, max_batch));
+    budget.claim(SCRATCH, bytes, why);
     let sampling = (network.vocab_size * 16) as u64;
     budget.claim(
         "sampling",

@@ -1,4 +1,4 @@
-//! What of the KV cache's memory weights have until it is written.
+//! What weights have of the KV cache's memory until it is written, and of a step's buffers until a prompt fills them.
 
 use forebay_models::bundle::Bundle;
 use forebay_plans::budget::Budget;
@@ -7,19 +7,19 @@ use forebay_plans::residency::{ResidencyPlan, ResidencyRequest, all_pinned_bytes
 use forebay_plans::size::format_size;
 
 use super::MemoryRequest;
-use super::items::{claim_weights, kv_room};
+use super::items::{claim_weights, kv_room, scratch};
 use crate::engine::{Copies, LiveBudget};
-use crate::lent::{KV_CACHE, Lent};
+use crate::lent::{InUse, KV_CACHE, Lent, Loan, PARTS};
 
-/// How often less of the KV cache is lent than the last time, if that much cannot be given back.
+/// How often less is lent than the last time, if that much cannot be given back.
 const LENDING_TRIALS: usize = 3;
 
-/// What weights have of the KV cache until its positions are written, and the residency with it. That is of the same kind
-/// as `planned`, the one with a whole KV cache, so that it can become that one step by step.
+/// What is lent to weights, and the residency with it. That is of the same kind as `planned`, the one with nothing lent,
+/// so that it can become that one step by step.
 pub(super) fn lend(
     bundle: &Bundle,
     request: &MemoryRequest,
-    (context, max_batch, fixed): (usize, usize, &Budget),
+    (context, (max_batch, drafts), fixed): (usize, (usize, usize), &Budget),
     (wanted, planned): (&ResidencyRequest, ResidencyPlan),
 ) -> (Lent, ResidencyPlan) {
     let whole = all_pinned_bytes(bundle, request.sparsity);
@@ -31,9 +31,17 @@ pub(super) fn lend(
     let network = &bundle.meta.network;
     let written = |positions| room.bytes_written(network, request.threads, positions) as u64;
     let window = request.threads * planned.stream_slots * planned.stream_slot_bytes;
+    // A generated token and what is drafted after it never need a second part.
+    let part = max_batch.div_ceil(PARTS).max(1 + drafts);
     let mut most = whole - wanted.weight_bytes - 1;
     for _ in 0..LENDING_TRIALS {
-        let lent = Lent::new(context, most, written);
+        let kv = Loan::new((context, context.div_ceil(PARTS)), most, written);
+        let rest = most - kv.first();
+        let of_step = |tokens| scratch(bundle, request, (max_batch, tokens));
+        let lent = Lent {
+            kv,
+            scratch: Loan::new((max_batch, part), rest, of_step),
+        };
         let more = ResidencyRequest {
             weight_bytes: wanted.weight_bytes + lent.bytes(),
             stream_window: window,
@@ -63,12 +71,19 @@ fn is_of_the_same_kind(a: &ResidencyPlan, b: &ResidencyPlan) -> bool {
     kind(a) == kind(b)
 }
 
-/// Takes from the KV cache's claim what is `lent`.
+/// Takes from the claims what is `lent`.
 pub(super) fn claim_lent(budget: &mut Budget, total: u64, lent: &Lent) {
-    if lent.bytes() > 0 {
-        *budget = budget.changed(total, KV_CACHE, lent.bytes());
-        let later = format_size(lent.bytes());
-        let why = format!("{later} more as they are written, which weights have until then");
-        budget.claim(KV_CACHE, 0, why);
+    for (item, bytes) in lent.items(InUse::FIRST) {
+        if bytes > 0 {
+            *budget = budget.changed(total, item, bytes);
+            let when = if item == KV_CACHE {
+                "as they are written"
+            } else {
+                "in prompts"
+            };
+            let later = format_size(bytes);
+            let why = format!("{later} more {when}, which weights have until then");
+            budget.claim(item, 0, why);
+        }
     }
 }

@@ -108,7 +108,7 @@ pub(crate) struct MemoryPlan {
     pub residency: ResidencyPlan,
     /// What each item has when nothing has been generated.
     pub budget: Budget,
-    /// What weights have until the KV cache needs it.
+    /// What weights have until something else needs it.
     pub lent: Lent,
 }
 
@@ -207,7 +207,7 @@ fn plan_for(
     let (lent, residency) = lend(
         bundle,
         request,
-        (context, max_batch, &budget),
+        (context, (max_batch, drafts), &budget),
         (&wanted, residency),
     );
     claim_lent(&mut budget, request.total, &lent);

@@ -88,6 +88,45 @@ impl Boards {
             + threads * max_batch * d * size_of::<i64>()
     }
 
+    /// Boards that cores write in every step, besides the engine thread's.
+    fn of_steps(&self) -> [&F32Board; 8] {
+        [
+            &self.qkv,
+            &self.latents,
+            &self.heads,
+            &self.output,
+            &self.predictor,
+            &self.router,
+            &self.inputs,
+            &self.input_gate,
+        ]
+    }
+
+    /// Between two steps: gives the memory of what cores write in every step back to the system.
+    pub fn give_back(&self) {
+        self.of_steps().into_iter().for_each(F32Board::give_back);
+        self.shares.iter().for_each(I64Board::give_back);
+    }
+
+    /// Bytes of what [`Self::give_back`] gives back.
+    pub fn bytes_of_steps(
+        network: &Network,
+        threads: usize,
+        max_batch: usize,
+        rank: usize,
+    ) -> usize {
+        let columns = network.widest_mixer_in()
+            + network.widest_latents()
+            + network.widest_mixer_out()
+            + network.d_model
+            + rank
+            + network.widest_routing()
+            + network.inputs_width()
+            + network.input_width();
+        let shares = threads * network.d_model * size_of::<i64>();
+        max_batch * (columns * size_of::<f32>() + shares)
+    }
+
     /// The board of that name.
     pub fn board(&self, board: Board) -> &F32Board {
         match board {

@@ -70,6 +70,12 @@ impl ExpertInput {
         Activations::bytes_for(max_tokens, columns)
     }
 
+    /// Gives the memory back to the system until a step needs it.
+    pub fn give_back(&mut self) {
+        self.expert = None;
+        self.own.give_back();
+    }
+
     /// A phase begins, with another input.
     pub fn begin(&mut self) {
         self.expert = None;

@@ -1,6 +1,7 @@
 //! Messages: clusters on their way through the stages of one core. The holder of a flight owns its buffers.
 
 use forebay_plans::program::Item;
+use forebay_queues::pages::give_back;
 use forebay_queues::slab::Slot;
 
 use crate::live_mask::LiveMask;
@@ -80,6 +81,16 @@ impl Flight {
         size_of::<Self>()
             + (max_tokens + 2) * max_neurons * size_of::<f32>()
             + named * size_of::<LiveMask>()
+    }
+
+    /// Gives the memory of gates back to the system until a step needs it.
+    pub fn give_back(&mut self) {
+        give_back(&mut self.gates);
+    }
+
+    /// Bytes of what [`Self::give_back`] gives back.
+    pub fn gate_bytes(max_tokens: usize, max_neurons: usize) -> usize {
+        max_tokens * max_neurons * size_of::<f32>()
     }
 
     /// Begins a new flight: `item` is the `number`th of its phase and has `count` neurons.

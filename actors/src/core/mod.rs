@@ -12,6 +12,7 @@ mod phases;
 mod recorder;
 mod residual;
 mod resize;
+mod scratch;
 mod thread;
 
 use std::sync::Arc;
@@ -34,14 +35,15 @@ use crate::fault::Fault;
 use crate::io::ReadFault;
 use crate::io_link::IoLink;
 use crate::prefill::{PrefillGraph, Prompts};
-use crate::runtime::{Shared, Step, StepDone};
+use crate::runtime::{Shared, Sizes, Step, StepDone};
 use crate::wiring::{Stages, Wiring};
 use recorder::Recorder;
 use residual::Residual;
 
 pub use census::Census;
+pub use parts::max_rows;
 pub(crate) use parts::{CoreParts, build_core, most_reads, widest};
-pub use parts::{max_rows, scratch_bytes};
+pub use scratch::scratch_bytes_for;
 
 /// What a core is doing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -96,10 +98,8 @@ pub struct Core {
     device: Option<Box<DeviceLink>>,
     commands: LaneRx<Step>,
     done: LaneTx<StepDone>,
-    /// Slots of the neuron cache, or cells of the expert cache, that may be used.
-    cache_slots: usize,
-    /// Blocks of each of the KV cache's pools that may be in memory.
-    kv_blocks: usize,
+    /// What is kept in memory.
+    sizes: Sizes,
 }
 
 impl Core {
@@ -178,13 +178,14 @@ impl Core {
         };
         self.recorder.begin_step();
         self.step = step;
+        debug_assert!(self.step.tokens.places.len() <= self.sizes.max_tokens);
         if let Some(sizes) = self.step.resize {
             self.begin_resize(sizes);
             return Turn::Progress;
         }
         // Done now if reads were in flight when it was requested.
-        self.weights.neurons.resize(self.cache_slots);
-        self.weights.experts.resize(self.cache_slots);
+        self.weights.neurons.resize(self.sizes.cache_slots);
+        self.weights.experts.resize(self.sizes.cache_slots);
         self.begin_graph();
         let clusters = self.program().streamed(self.step.wants_logits());
         if self.step.read_again {

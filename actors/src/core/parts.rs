@@ -2,27 +2,22 @@
 
 use std::sync::Arc;
 
-use forebay_models::bundle::{
-    Bundle, DirectoryEntry, FfnGeometry, FfnLayout, MAX_BUNDLES, MAX_NEURONS,
-};
+use forebay_models::bundle::{Bundle, FfnLayout};
 use forebay_models::network::{Content, Network};
 use forebay_plans::preload::PreloadWindow;
-use forebay_plans::program::{Item, Program};
+use forebay_plans::program::Program;
 use forebay_plans::residency::Pipeline;
 use forebay_queues::capacity::Capacity;
 use forebay_queues::doorbell::Bell;
 use forebay_queues::exchange::Member;
 use forebay_queues::lane::{LaneRx, LaneTx};
 use forebay_stages::attention::Attention;
-use forebay_stages::boards::Boards;
 use forebay_stages::contract::Outbox;
 use forebay_stages::early::Early;
 use forebay_stages::expert_input::ExpertInput;
 use forebay_stages::expert_store::{ExpertFlights, ExpertMemory, ExpertStore, MOST_READS};
-use forebay_stages::flight::Flight;
 use forebay_stages::gc::Gc;
 use forebay_stages::gio::{Gio, Reader};
-use forebay_stages::live_mask::LiveMask;
 use forebay_stages::neuron_store::{NeuronRules, NeuronStore};
 use forebay_stages::pred::{Pred, SharedExperts};
 use forebay_stages::preload::Preload;
@@ -44,7 +39,7 @@ use crate::device::{DeviceLink, Uploader};
 use crate::io_link::IoLink;
 use crate::memory::CoreMemory;
 use crate::prefill::{PrefillGraph, Prompts};
-use crate::runtime::{Shared, Step, StepDone};
+use crate::runtime::{Shared, Sizes, Step, StepDone};
 use crate::wiring::{Stages, Wiring};
 
 /// Everything one core is built from.
@@ -150,8 +145,7 @@ pub(crate) fn build_core(shared: &Arc<Shared>, parts: CoreParts) -> Core {
         device,
         commands,
         done,
-        cache_slots: usize::MAX,
-        kv_blocks: usize::MAX,
+        sizes: Sizes::ALL,
         shared: Arc::clone(shared),
     }
 }
@@ -240,7 +234,7 @@ fn residual(shared: &Shared, widest: usize) -> Residual {
 }
 
 /// Bytes of [`expert_input`].
-fn expert_input_bytes(network: &Network, batch: usize) -> usize {
+pub(super) fn expert_input_bytes(network: &Network, batch: usize) -> usize {
     match network.most_used_experts() {
         0 => 0,
         _ => ExpertInput::bytes_for(batch, network.d_model),
@@ -248,13 +242,13 @@ fn expert_input_bytes(network: &Network, batch: usize) -> usize {
 }
 
 /// Neurons of the largest cluster.
-fn max_neurons(bundle: &Bundle) -> usize {
+pub(super) fn max_neurons(bundle: &Bundle) -> usize {
     let neurons = bundle.meta.geometries().map(|g| g.neurons);
     neurons.max().unwrap_or(0)
 }
 
 /// Tokens of a step of `batch` whose neurons may be computed one by one: none where they are stored in panels.
-fn tokens_by_neuron(bundle: &Bundle, batch: usize) -> usize {
+pub(super) fn tokens_by_neuron(bundle: &Bundle, batch: usize) -> usize {
     match bundle.meta.geometries().any(|g| g.layout.is_by_neuron()) {
         true => batch,
         false => 0,
@@ -270,13 +264,13 @@ pub(crate) fn widest(network: &Network, rank: usize) -> usize {
 }
 
 /// Columns of what heads or channels of the widest mixer yield.
-fn widest_mixed(network: &Network) -> usize {
+pub(super) fn widest_mixed(network: &Network) -> usize {
     let latents = network.widest_latents();
     network.widest_mixer_out().max(latents)
 }
 
 /// Maximum number of rows in a row cluster, and columns of the input of a head that has its own.
-fn of_rows(bundle: &Bundle) -> (usize, usize) {
+pub(super) fn of_rows(bundle: &Bundle) -> (usize, usize) {
     (max_rows(bundle), bundle.meta.network.widest_head_input())
 }
 
@@ -295,60 +289,4 @@ pub fn max_rows(bundle: &Bundle) -> usize {
 fn is_scores(id: forebay_models::tensor::TensorId) -> bool {
     use forebay_models::tensor::{LayerTensor, TensorId};
     matches!(id, TensorId::Layer(_, LayerTensor::PredictorFc2))
-}
-
-/// Bytes of the buffers that [`Runtime::start`](crate::runtime::Runtime::start) allocates outside the slab, for the
-/// budget.
-pub fn scratch_bytes(
-    bundle: &Bundle,
-    threads: usize,
-    (batch, max_logits): (usize, usize),
-    rank: usize,
-) -> usize {
-    let network = &bundle.meta.network;
-    let (d, neurons) = (network.d_model, max_neurons(bundle));
-    let widest = widest(network, rank);
-    let predicted = rank > 0;
-    // A layer's clusters, with those of experts as far as a token uses them, are divided among the cores; each may have
-    // one more than its share, and of each expert.
-    let flights = |layer: usize| {
-        let of = |g: &Option<FfnGeometry>, neurons: usize| match g {
-            Some(g) => neurons.div_ceil(g.neurons.max(1)),
-            None => 0,
-        };
-        let experts = network.experts(layer);
-        let (d_ff, used) = experts.map_or((0, 0), |e| (e.d_ff, e.used));
-        let of_experts = used * (of(&bundle.meta.experts[layer], d_ff) + threads - 1);
-        of(&bundle.meta.ffns[layer], network.ffn(layer).d_ff) + of_experts
-    };
-    let flights = (0..network.n_layers()).map(flights).max().unwrap_or(0) + threads;
-    let flight = Flight::bytes_for(batch, neurons, predicted);
-    let scores = if predicted {
-        batch * MAX_NEURONS * 4
-    } else {
-        0
-    };
-    // Products and hidden values of single neurons, and what these add to the output.
-    let gathered =
-        tokens_by_neuron(bundle, batch) * (MAX_BUNDLES * 4 * 3 + size_of::<LiveMask>() + d * 4);
-    // UDC has two buffers over a cluster's neurons besides its activations: Up and the product.
-    let udc = forebay_stages::kernels::Activations::bytes_for(batch, neurons)
-        + batch * (2 * neurons * 4 + d * 8);
-    let per_core = Residual::bytes(network, batch, widest, rank)
-        + udc
-        + gathered
-        + scores
-        + Rows::bytes_for(batch, of_rows(bundle))
-        + batch * network.widest_mixer_in() * 4
-        + expert_input_bytes(network, batch)
-        + Attention::scratch_bytes(network, batch)
-        + Recurrent::scratch_bytes(network);
-    // Of experts, there are many more clusters than are under way: places in programs and in directories of caches.
-    let of_experts = |e: &&DirectoryEntry| matches!(e.content, Content::Experts(_));
-    let experts = bundle.clusters.iter().filter(of_experts).count();
-    Boards::bytes(network, threads, batch, max_logits, rank)
-        + experts * (3 * size_of::<Item>() + 2 * size_of::<u32>())
-        + threads * per_core
-        + flights * flight
-        + batch * widest_mixed(network) * 4
 }

@@ -97,7 +97,7 @@ impl Core {
                 wiring,
                 ..
             } = &mut self.apart(later);
-            wiring.begin_ahead(stages, &frame);
+            wiring.begin_ahead(stages, frame);
         }
     }
 

@@ -7,6 +7,7 @@ use forebay_models::bundle::Bundle;
 use forebay_models::network::{Content, Network, NormKind};
 use forebay_models::tensor::TensorId;
 use forebay_plans::program::{Board, GatedInputs, Join, NormAt, Phase, Prepare, Work};
+use forebay_queues::pages::give_back;
 use forebay_stages::boards::Boards;
 use forebay_stages::frame::Observer;
 use forebay_stages::kernels::{Activations, Form, KernelTable};
@@ -93,17 +94,28 @@ impl Residual {
     /// Bytes that [`Self::new`] allocates, for memory budgets.
     pub fn bytes(network: &Network, batch: usize, widest: usize, rank: usize) -> usize {
         let d_model = network.d_model;
+        Self::bytes_of_steps(network, batch, widest, rank)
+            + (d_model + normed_width(network) + 3 * network.input_width()) * 4
+            + 2 * d_model * 8
+            + router::bytes_for(network, batch)
+            + Preference::bytes_for((network.n_layers(), network.widest_router()))
+    }
+
+    /// Bytes of what [`Self::give_back`] gives back.
+    pub fn bytes_of_steps(network: &Network, batch: usize, widest: usize, rank: usize) -> usize {
         let hidden = match rank {
             0 => 0,
             _ => Activations::bytes_for(batch, rank),
         };
-        batch * (d_model * 4 + widest * 4)
-            + (d_model + normed_width(network) + 3 * network.input_width()) * 4
-            + 2 * d_model * 8
-            + Activations::bytes_for(batch, widest)
-            + router::bytes_for(network, batch)
-            + Preference::bytes_for((network.n_layers(), network.widest_router()))
-            + hidden
+        batch * (network.d_model + widest) * 4 + Activations::bytes_for(batch, widest) + hidden
+    }
+
+    /// Gives the memory of rows and inputs back to the system until a step needs it.
+    pub fn give_back(&mut self) {
+        give_back(&mut self.x);
+        give_back(&mut self.rows);
+        self.input.give_back();
+        self.hidden.give_back();
     }
 
     /// The residual stream of `n` tokens, `[n, d_model]`.

@@ -23,13 +23,15 @@ impl Core {
     pub(super) fn begin_resize(&mut self, sizes: Sizes) {
         // A prompt that was cut short may still have a part of the cache's memory.
         self.begin_graph();
-        if sizes.kv_blocks < self.kv_blocks {
+        if sizes.kv_blocks < self.sizes.kv_blocks {
             self.attention.forget(sizes.kv_blocks);
         }
-        self.kv_blocks = sizes.kv_blocks;
-        self.cache_slots = sizes.cache_slots;
-        self.weights.neurons.resize(self.cache_slots);
-        self.weights.experts.resize(self.cache_slots);
+        if sizes.max_tokens < self.sizes.max_tokens {
+            self.give_back_scratch();
+        }
+        self.sizes = sizes;
+        self.weights.neurons.resize(sizes.cache_slots);
+        self.weights.experts.resize(sizes.cache_slots);
         match self.device {
             Some(_) => {
                 let keep = sizes.phases_on_device;

@@ -68,8 +68,21 @@ pub struct Sizes {
     pub evicted_clusters: u32,
     /// The device keeps its clusters of the first so many phases only.
     pub phases_on_device: usize,
+    /// Most tokens of a step.
+    pub max_tokens: usize,
     /// The first blocks of each of the KV cache's pools; no sequence has others.
     pub kv_blocks: usize,
+}
+
+impl Sizes {
+    /// Everything is kept.
+    pub const ALL: Self = Self {
+        cache_slots: usize::MAX,
+        evicted_clusters: 0,
+        phases_on_device: usize::MAX,
+        max_tokens: usize::MAX,
+        kv_blocks: usize::MAX,
+    };
 }
 
 /// A core's report at the end of a step.

@@ -149,7 +149,12 @@ fn resize(world: &mut World, visits: &mut Visits, random: &mut Random) -> Result
         },
         evicted_clusters: given as u32,
         phases_on_device,
-        kv_blocks: usize::MAX,
+        // What a step does not need goes back, which it must not notice.
+        max_tokens: match world.turns % 3 {
+            0 => shared.max_batch,
+            _ => usize::MAX,
+        },
+        ..Sizes::ALL
     };
     let ended = step_to_end(
         world,

@@ -125,6 +125,17 @@ impl Activations {
             .saturating_add(len / GROUP * 12 + len / BLOCK * 8 + padded * 4 + 8 * LINE)
     }
 
+    /// Gives the memory back to the system, as far as it covers whole pages; the tokens are lost.
+    pub fn give_back(&mut self) {
+        self.n_tokens = 0;
+        self.values.give_back();
+        self.codes.give_back();
+        let sums = [&mut self.scales, &mut self.sums, &mut self.block_sums];
+        sums.into_iter().for_each(Aligned::give_back);
+        let counts = [&mut self.block_counts, &mut self.half_counts];
+        counts.into_iter().for_each(Aligned::give_back);
+    }
+
     /// Current number of tokens.
     pub fn n_tokens(&self) -> usize {
         self.n_tokens

@@ -1,5 +1,8 @@
 //! Buffers of numbers whose vectors do not cross cache lines.
 
+use bytemuck::Pod;
+use forebay_queues::pages::give_back;
+
 /// Bytes of a cache line, on which buffers start: no vector load is split.
 pub(super) const LINE: usize = 64;
 
@@ -10,7 +13,7 @@ pub struct Aligned<T> {
     first: usize,
 }
 
-impl<T: Copy + Default> Aligned<T> {
+impl<T: Pod + Default> Aligned<T> {
     /// `len` zeros.
     pub fn new(len: usize) -> Self {
         let slack = LINE / size_of::<T>();
@@ -29,6 +32,11 @@ impl<T: Copy + Default> Aligned<T> {
     #[inline(always)]
     pub fn part_mut(&mut self, start: usize, len: usize) -> &mut [T] {
         &mut self.buffer[self.first + start..][..len]
+    }
+
+    /// Gives the memory back to the system, as far as it covers whole pages; the numbers are lost.
+    pub fn give_back(&mut self) {
+        give_back(&mut self.buffer);
     }
 
     pub(super) fn copy(&mut self, other: &Self, len: usize) {

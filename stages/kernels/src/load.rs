@@ -1,6 +1,8 @@
 //! Taking activations in: rows are copied, padded and quantised by the kernels in use.
 
 use super::activations::{Activations, Form, Quantise, QuantiseLane, QuantiseLaned};
+use bytemuck::Pod;
+
 use super::aligned::Aligned;
 use super::formats::GROUP;
 use super::table::KernelTable;
@@ -191,7 +193,7 @@ impl Activations {
 }
 
 /// Copies `n` groups of `N` numbers, given the first group and their distance on each side.
-fn copy_strided<T: Copy + Default, const N: usize>(
+fn copy_strided<T: Pod + Default, const N: usize>(
     n: usize,
     (to, (first, stride)): (&mut Aligned<T>, (usize, usize)),
     (from, (other_first, other_stride)): (&Aligned<T>, (usize, usize)),

@@ -98,6 +98,11 @@ impl Pred {
         self.failed.extend(items.iter().rev());
     }
 
+    /// Between two steps, when all flights are here: gives the memory of their gates back to the system.
+    pub fn give_back(&mut self) {
+        self.free.iter_mut().for_each(|flight| flight.give_back());
+    }
+
     /// A phase with neuron clusters begins.
     pub fn begin(&mut self) {
         (self.next, self.sent) = (0, 0);

@@ -10,6 +10,7 @@ use std::sync::Arc;
 
 use forebay_plans::program::{Finish, Item, Matrix, Program, Rows as RowWork, Work};
 use forebay_queues::claims::{Claimant, Claims};
+use forebay_queues::pages::give_back;
 use forebay_queues::slab::Slot;
 use forebay_traces::record::Residency as Hit;
 
@@ -87,6 +88,11 @@ impl Rows {
     /// Bytes of a step's results and of heads' inputs that [`Self::new`] allocates, for memory budgets.
     pub fn bytes_for(max_tokens: usize, (max_rows, head_columns): (usize, usize)) -> usize {
         max_tokens * max_rows * size_of::<f32>() + HeadInput::bytes_for(max_tokens, head_columns)
+    }
+
+    /// Gives the memory of results back to the system until a step needs it.
+    pub fn give_back(&mut self) {
+        give_back(&mut self.out);
     }
 
     /// A phase of rows begins; returns the clusters that have to be read.

@@ -12,7 +12,7 @@ use crate::contract::{Outbox, Port, Slice, StageActor, StageFault};
 use crate::flight::Flight;
 use crate::frame::Frame;
 use crate::gathered::first_rows;
-use crate::kernels::{Aligned, Gather};
+use crate::kernels::{Activations, Aligned, Gather};
 use crate::neuron_store::CacheCounts;
 
 pub use up_down::{ClusterWork, OutOfRange, UdcScratch, add_to_residual, up_down};
@@ -44,6 +44,19 @@ impl Udc {
             computed: Computed::default(),
             counts: CacheCounts::default(),
         }
+    }
+
+    /// Gives the memory of shares and hidden values back to the system until a step needs it.
+    pub fn give_back(&mut self) {
+        self.len = 0;
+        self.share.give_back();
+        self.scratch.give_back();
+    }
+
+    /// Bytes of what [`Self::give_back`] gives back.
+    pub fn bytes_of_steps((max_tokens, max_neurons, d_model): (usize, usize, usize)) -> usize {
+        let values = max_tokens * (2 * max_neurons * size_of::<f32>() + d_model * size_of::<i64>());
+        Activations::bytes_for(max_tokens, max_neurons) + values
     }
 
     /// A layer's FFN begins, with `len` elements of output.

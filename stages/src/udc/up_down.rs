@@ -9,6 +9,7 @@ use forebay_models::block::BlockType;
 use forebay_models::bundle::{DirectoryEntry, FfnGeometry, FfnLayout, MAX_BUNDLES};
 use forebay_models::lanes::add_to_columns;
 use forebay_models::network::Activation;
+use forebay_queues::pages::give_back;
 
 use crate::expert_input::ClusterTokens;
 use crate::frame::Observer;
@@ -51,6 +52,13 @@ impl UdcScratch {
             wanted: vec![LiveMask::NONE; by_neuron],
             partial: vec![0.0; by_neuron * d_model],
         }
+    }
+
+    /// Gives memory back to the system until a step needs it.
+    pub fn give_back(&mut self) {
+        give_back(&mut self.up);
+        give_back(&mut self.product);
+        self.hidden.give_back();
     }
 }
 

@@ -1,18 +1,13 @@
 //! Zeroed memory, committed page by page, and given back so.
-#![allow(unsafe_code)]
 
 use std::marker::PhantomData;
 use std::ops::Range;
 
 use bytemuck::Pod;
+use forebay_queues::pages::{give_back, page};
 #[cfg(target_os = "linux")]
 use memmap2::Advice;
-use memmap2::{MmapMut, UncheckedAdvice};
-
-/// Size of the units by which memory is committed and given back.
-pub(super) fn page() -> usize {
-    rustix::param::page_size()
-}
+use memmap2::MmapMut;
 
 /// Zeros in pages of their own: only what is written is committed. It holds plain integers and floats.
 #[derive(Debug)]
@@ -67,20 +62,7 @@ impl<T: Pod> Aligned<T> {
     /// Gives the memory of some of the elements back to the system, as far as pages have nothing else. They are zeros or
     /// what they were.
     pub fn forget(&mut self, range: Range<usize>) {
-        let bytes = Self::of_bytes(range);
-        let start = bytes.start.next_multiple_of(page());
-        let len = (bytes.end / page() * page()).saturating_sub(start);
-        if len > 0 {
-            // SAFETY: the mapping is private, anonymous and exclusively borrowed, so nobody has a reference to its bytes,
-            // and zeros, which pages have when they are used again, are valid elements. The range is whole pages, and
-            // checked against the mapping.
-            let advised = unsafe {
-                self.map
-                    .unchecked_advise_range(UncheckedAdvice::DontNeed, start, len)
-            };
-            // What the system does not take stays as it was.
-            drop(advised);
-        }
+        give_back(self.get_mut(range));
     }
 
     fn of_bytes(elements: Range<usize>) -> Range<usize> {

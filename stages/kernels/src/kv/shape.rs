@@ -3,8 +3,9 @@
 use std::ops::Range;
 
 use forebay_numbers::kv_type::KvType;
+use forebay_queues::pages::page;
 
-use super::aligned::{Aligned, page};
+use super::aligned::Aligned;
 
 /// Positions per block: a sequence gets, shares and returns whole blocks, and the attention kernel takes one at a time.
 pub const BLOCK: usize = 64;

@@ -191,7 +191,7 @@ fn the_largest_element_has_the_largest_code_and_faults_show() {
 fn bytes_are_what_is_allocated() {
     // Keys of 20 elements, values padded to 32; keys of 25 (28 in bytes), values padded to 32.
     let (wide, narrow) = (5 * 3 * 64, 2 * 64);
-    let pages = |bytes: usize| bytes.next_multiple_of(rustix::param::page_size());
+    let pages = |bytes: usize| bytes.next_multiple_of(forebay_queues::pages::page());
     let f16 = shape(KvType::F16, 20).bytes();
     let (keys, values) = (wide * 20 + narrow * 25, (wide + narrow) * 32);
     assert_eq!(f16, pages(2 * keys) + pages(2 * values));
@@ -211,7 +211,7 @@ fn bytes_are_what_is_allocated() {
 fn in_memory<T>(slice: &[T]) -> usize {
     use std::os::unix::fs::FileExt;
     let pagemap = std::fs::File::open("/proc/self/pagemap").expect("the kernel's table");
-    let page = rustix::param::page_size();
+    let page = forebay_queues::pages::page();
     let (start, bytes) = (slice.as_ptr().addr(), size_of_val(slice));
     let pages = start / page..(start + bytes).div_ceil(page);
     let is_there = |n: &usize| {

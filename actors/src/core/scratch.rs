@@ -1,0 +1,132 @@
+//! What the buffers of a core take, and which of them give their memory back between steps: what a prompt's batch fills,
+//! a generated token hardly touches.
+
+use forebay_models::bundle::{Bundle, DirectoryEntry, FfnGeometry, MAX_BUNDLES, MAX_NEURONS};
+use forebay_models::network::Content;
+use forebay_plans::program::Item;
+use forebay_queues::pages::{give_back, page};
+use forebay_stages::attention::Attention;
+use forebay_stages::boards::Boards;
+use forebay_stages::flight::Flight;
+use forebay_stages::kernels::Activations;
+use forebay_stages::live_mask::LiveMask;
+use forebay_stages::recurrent::Recurrent;
+use forebay_stages::rows::Rows;
+use forebay_stages::udc::Udc;
+
+use super::Core;
+use super::parts::{
+    expert_input_bytes, max_neurons, of_rows, tokens_by_neuron, widest, widest_mixed,
+};
+use super::residual::Residual;
+
+/// More than the buffers of a core, and its boards, that give memory back: each may keep a page.
+const BUFFERS: usize = 48;
+
+impl Core {
+    /// Between two steps: the memory of what a step fills goes back. The next one commits as much as its tokens need.
+    pub(super) fn give_back_scratch(&mut self) {
+        give_back(&mut self.qkv);
+        give_back(&mut self.heads);
+        self.residual.give_back();
+        self.expert_input.give_back();
+        self.stages.rows.give_back();
+        self.stages.pred.give_back();
+        self.stages.udc.give_back();
+        // No core is in a step.
+        if self.rank == 0 {
+            self.shared.boards.give_back();
+        }
+    }
+}
+
+/// Most clusters that are under way in a phase, on all cores.
+fn flights(bundle: &Bundle, threads: usize) -> usize {
+    let network = &bundle.meta.network;
+    // A layer's clusters, with those of experts as far as a token uses them, are divided among the cores; each may have
+    // one more than its share, and of each expert.
+    let flights = |layer: usize| {
+        let of = |g: &Option<FfnGeometry>, neurons: usize| match g {
+            Some(g) => neurons.div_ceil(g.neurons.max(1)),
+            None => 0,
+        };
+        let experts = network.experts(layer);
+        let (d_ff, used) = experts.map_or((0, 0), |e| (e.d_ff, e.used));
+        let of_experts = used * (of(&bundle.meta.experts[layer], d_ff) + threads - 1);
+        of(&bundle.meta.ffns[layer], network.ffn(layer).d_ff) + of_experts
+    };
+    (0..network.n_layers()).map(flights).max().unwrap_or(0) + threads
+}
+
+/// Bytes of the buffers that give their memory back, for steps of `batch` tokens.
+fn bytes_of_steps(bundle: &Bundle, threads: usize, batch: usize, rank: usize) -> usize {
+    let network = &bundle.meta.network;
+    let neurons = max_neurons(bundle);
+    let per_core = Residual::bytes_of_steps(network, batch, widest(network, rank), rank)
+        + Udc::bytes_of_steps((batch, neurons, network.d_model))
+        + Rows::bytes_for(batch, (of_rows(bundle).0, 0))
+        + batch * network.widest_mixer_in() * size_of::<f32>()
+        + expert_input_bytes(network, batch);
+    Boards::bytes_of_steps(network, threads, batch, rank)
+        + threads * per_core
+        + flights(bundle, threads) * Flight::gate_bytes(batch, neurons)
+        // Each core has room for all heads and uses that of its own.
+        + batch * widest_mixed(network) * size_of::<f32>()
+}
+
+/// Bytes of the buffers that [`Runtime::start`](crate::runtime::Runtime::start) allocates outside the slab, for the
+/// budget, as long as steps have at most `tokens` of the `batch` tokens that they may have.
+pub fn scratch_bytes_for(
+    bundle: &Bundle,
+    threads: usize,
+    (batch, max_logits, tokens): (usize, usize, usize),
+    rank: usize,
+) -> usize {
+    let all = scratch_bytes(bundle, threads, (batch, max_logits), rank);
+    let of_steps = |n| bytes_of_steps(bundle, threads, n, rank);
+    let pages = (threads * BUFFERS + flights(bundle, threads)) * page();
+    let back = of_steps(batch) - of_steps(tokens.min(batch));
+    all - back.saturating_sub(pages)
+}
+
+/// The same for steps of `batch` tokens, of which `max_logits` want logits.
+pub fn scratch_bytes(
+    bundle: &Bundle,
+    threads: usize,
+    (batch, max_logits): (usize, usize),
+    rank: usize,
+) -> usize {
+    let network = &bundle.meta.network;
+    let (d, neurons) = (network.d_model, max_neurons(bundle));
+    let widest = widest(network, rank);
+    let predicted = rank > 0;
+    let flights = flights(bundle, threads);
+    let flight = Flight::bytes_for(batch, neurons, predicted);
+    let scores = if predicted {
+        batch * MAX_NEURONS * 4
+    } else {
+        0
+    };
+    // Products and hidden values of single neurons, and what these add to the output.
+    let gathered =
+        tokens_by_neuron(bundle, batch) * (MAX_BUNDLES * 4 * 3 + size_of::<LiveMask>() + d * 4);
+    // UDC has two buffers over a cluster's neurons besides its activations: Up and the product.
+    let udc = Activations::bytes_for(batch, neurons) + batch * (2 * neurons * 4 + d * 8);
+    let per_core = Residual::bytes(network, batch, widest, rank)
+        + udc
+        + gathered
+        + scores
+        + Rows::bytes_for(batch, of_rows(bundle))
+        + batch * network.widest_mixer_in() * 4
+        + expert_input_bytes(network, batch)
+        + Attention::scratch_bytes(network, batch)
+        + Recurrent::scratch_bytes(network);
+    // Of experts, there are many more clusters than are under way: places in programs and in directories of caches.
+    let of_experts = |e: &&DirectoryEntry| matches!(e.content, Content::Experts(_));
+    let experts = bundle.clusters.iter().filter(of_experts).count();
+    Boards::bytes(network, threads, batch, max_logits, rank)
+        + experts * (3 * size_of::<Item>() + 2 * size_of::<u32>())
+        + threads * per_core
+        + flights * flight
+        + batch * widest_mixed(network) * 4
+}

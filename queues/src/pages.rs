@@ -1,0 +1,81 @@
+//! Memory that goes back to the system while its owner keeps it: what is written there later commits it again.
+#![allow(unsafe_code)]
+
+use bytemuck::Pod;
+
+#[cfg(not(loom))]
+use crate::sync::{AtomicI64, AtomicU32};
+
+/// Numbers that threads share.
+pub(crate) trait Shared {}
+#[cfg(not(loom))]
+impl Shared for AtomicU32 {}
+#[cfg(not(loom))]
+impl Shared for AtomicI64 {}
+
+/// Size of the units by which memory is committed and given back.
+pub fn page() -> usize {
+    rustix::param::page_size()
+}
+
+/// Gives the memory of `values` back, as far as pages have nothing else. They are zeros, or what they were.
+pub fn give_back<T: Pod>(values: &mut [T]) {
+    // SAFETY: the caller has the only access to the values, and every bit pattern is one.
+    unsafe { release(values.as_mut_ptr().cast(), size_of_val(values)) };
+}
+
+/// The same for numbers that no other thread is using.
+#[cfg(not(loom))]
+pub(crate) fn give_back_shared<T: Shared>(cells: &[T]) {
+    // SAFETY: the cells are atomic integers, which may change under a shared reference; every bit pattern is one.
+    unsafe { release(cells.as_ptr().cast_mut().cast(), size_of_val(cells)) };
+}
+
+/// Gives back the whole pages among the `len` bytes from `start` on.
+///
+/// # Safety
+/// The bytes are one live object's that may change now, to whatever value.
+unsafe fn release(start: *mut u8, len: usize) {
+    let skipped = start.align_offset(page());
+    let whole = len.saturating_sub(skipped) / page() * page();
+    if whole == 0 {
+        return;
+    }
+    // SAFETY: `skipped < len`, so the first page starts within the object, and all of them end there.
+    let first = unsafe { start.add(skipped) };
+    // What the system does not take, for instance because it is locked in memory, stays as it was.
+    // SAFETY: these pages belong to the object alone, and its bytes may change. Private memory without a file, which
+    // allocators return, becomes zeros; the system changes nothing else about it.
+    let _ = unsafe { rustix::mm::madvise(first.cast(), whole, DONT_NEED) };
+}
+
+#[cfg(target_os = "linux")]
+const DONT_NEED: rustix::mm::Advice = rustix::mm::Advice::LinuxDontNeed;
+#[cfg(not(target_os = "linux"))]
+const DONT_NEED: rustix::mm::Advice = rustix::mm::Advice::DontNeed;
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn neighbours_keep_their_values_and_the_rest_can_be_used_again() {
+        let n = 10 * page() / size_of::<u32>();
+        let mut values = vec![7_u32; n];
+        give_back(&mut values[5..n - 5]);
+        assert!(values[..5].iter().chain(&values[n - 5..]).all(|&v| v == 7));
+        assert!(values.iter().all(|&v| v == 7 || v == 0));
+        #[cfg(target_os = "linux")]
+        assert!(values.iter().filter(|&&v| v == 0).count() >= 8 * page() / size_of::<u32>());
+        values.fill(9);
+        assert!(values.iter().all(|&v| v == 9));
+    }
+
+    #[test]
+    fn less_than_a_page_is_not_touched() {
+        let mut values = vec![3_i8; page() / 2];
+        give_back(&mut values);
+        give_back::<f32>(&mut []);
+        assert!(values.iter().all(|&v| v == 3));
+    }
+}
