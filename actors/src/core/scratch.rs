@@ -90,7 +90,7 @@ pub fn scratch_bytes_for(
 }
 
 /// The same for steps of `batch` tokens, of which `max_logits` want logits.
-pub fn scratch_bytes(
+fn scratch_bytes(
     bundle: &Bundle,
     threads: usize,
     (batch, max_logits): (usize, usize),
