@@ -21,6 +21,8 @@ pub struct Census {
     pub window: WindowTally,
     /// The window that prompts borrow, if there is one.
     pub preload: Option<WindowTally>,
+    /// Whether a prompt has that window: otherwise what it borrowed comes back.
+    pub prompts: bool,
     /// The neuron cache.
     pub store: StoreTally,
     /// Cells of the expert cache whose bytes are here.
@@ -65,6 +67,7 @@ impl Core {
             clusters: held,
             window: streamed.window_ref().tally(),
             preload: self.prompts.tally(stages),
+            prompts: self.prompts.is_active(),
             store: self.weights.neurons.tally(),
             cells: self.weights.experts.cells_here(),
             cells_held: self.weights.experts.holds(),

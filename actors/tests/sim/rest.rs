@@ -49,6 +49,10 @@ fn leftover(first: &Census, now: &Census) -> Option<&'static str> {
             "a buffer was not given back to the cache",
         ),
         (
+            store.lends && !now.prompts,
+            "what a prompt borrowed has not come back",
+        ),
+        (
             store.lends && preload.free + preload.here < 2,
             "some borrowed buffers are missing",
         ),
