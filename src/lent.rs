@@ -27,8 +27,8 @@ impl Loan {
         let part = part.clamp(1, units.max(1));
         let whole = written(units);
         // Where not all can be lent, the first ones have their memory from the start.
-        let kept = whole - (whole - written(part).min(whole)).min(most);
-        let loan = |n: usize| whole - kept.max(written((n * part).min(units)).min(whole));
+        let kept = whole - (whole - written(part)).min(most);
+        let loan = |n: usize| whole - kept.max(written((n * part).min(units)));
         Self {
             part,
             bytes: (1..=units.div_ceil(part)).map(loan).collect(),

@@ -7,6 +7,7 @@ use bytemuck::Pod;
 use crate::sync::{AtomicI64, AtomicU32};
 
 /// Numbers that threads share.
+#[cfg(not(loom))]
 pub(crate) trait Shared {}
 #[cfg(not(loom))]
 impl Shared for AtomicU32 {}
@@ -18,35 +19,44 @@ pub fn page() -> usize {
     rustix::param::page_size()
 }
 
-/// Gives the memory of `values` back, as far as pages have nothing else. They are zeros, or what they were.
+/// Gives the memory of `values` back, as far as pages have nothing else. They are zeros, or what they were. What the
+/// system does not take stays as it was.
 pub fn give_back<T: Pod>(values: &mut [T]) {
+    let _ = try_give_back(values);
+}
+
+/// The same; returns how many bytes were given back.
+///
+/// # Errors
+/// The system refuses, for instance because the process has locked its memory. The memory is kept then.
+pub fn try_give_back<T: Pod>(values: &mut [T]) -> std::io::Result<usize> {
     // SAFETY: the caller has the only access to the values, and every bit pattern is one.
-    unsafe { release(values.as_mut_ptr().cast(), size_of_val(values)) };
+    unsafe { release(values.as_mut_ptr().cast(), size_of_val(values)) }
 }
 
 /// The same for numbers that no other thread is using.
 #[cfg(not(loom))]
 pub(crate) fn give_back_shared<T: Shared>(cells: &[T]) {
     // SAFETY: the cells are atomic integers, which may change under a shared reference; every bit pattern is one.
-    unsafe { release(cells.as_ptr().cast_mut().cast(), size_of_val(cells)) };
+    let _ = unsafe { release(cells.as_ptr().cast_mut().cast(), size_of_val(cells)) };
 }
 
-/// Gives back the whole pages among the `len` bytes from `start` on.
+/// Gives back the whole pages among the `len` bytes from `start` on, and returns their bytes.
 ///
 /// # Safety
 /// The bytes are one live object's that may change now, to whatever value.
-unsafe fn release(start: *mut u8, len: usize) {
+unsafe fn release(start: *mut u8, len: usize) -> std::io::Result<usize> {
     let skipped = start.align_offset(page());
     let whole = len.saturating_sub(skipped) / page() * page();
     if whole == 0 {
-        return;
+        return Ok(0);
     }
     // SAFETY: `skipped < len`, so the first page starts within the object, and all of them end there.
     let first = unsafe { start.add(skipped) };
-    // What the system does not take, for instance because it is locked in memory, stays as it was.
     // SAFETY: these pages belong to the object alone, and its bytes may change. Private memory without a file, which
     // allocators return, becomes zeros; the system changes nothing else about it.
-    let _ = unsafe { rustix::mm::madvise(first.cast(), whole, DONT_NEED) };
+    unsafe { rustix::mm::madvise(first.cast(), whole, DONT_NEED) }?;
+    Ok(whole)
 }
 
 #[cfg(target_os = "linux")]

@@ -9,7 +9,9 @@ use std::ops::{Deref, DerefMut};
 use std::ptr::NonNull;
 use std::sync::Arc;
 
-use memmap2::{Advice, MmapMut, UncheckedAdvice};
+use memmap2::{Advice, MmapMut};
+
+use crate::pages::try_give_back;
 
 /// Alignment of every slot and granularity of its length: the unit of `O_DIRECT` reads.
 pub const PAGE: usize = 4096;
@@ -198,14 +200,8 @@ impl Slot {
         // Otherwise the system might make a huge page of the slot's beginning and what is before it, and so commit it
         // again.
         let _ = self.region.map.advise_range(Advice::NoHugePage, at, len);
-        // SAFETY: the range is inside this slot, rounded inwards to pages of any size that the system may have, and
-        // `&mut self` is the only access to it. The mapping is anonymous and private, so the bytes become zeros, which
-        // are valid bytes.
-        unsafe {
-            let map = &self.region.map;
-            map.unchecked_advise_range(UncheckedAdvice::DontNeed, at, len)?;
-        }
-        Ok(len)
+        let start = at - (self.ptr.as_ptr() as usize - self.region.map.as_ptr() as usize);
+        try_give_back(&mut self[start..][..len])
     }
 
     /// Requests huge pages again after [`Slot::give_back`] turned them off.

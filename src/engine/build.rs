@@ -13,10 +13,11 @@ use forebay_stages::kernels::KernelTable;
 use forebay_stages::pred::Rule;
 
 use super::builder::EngineBuilder;
+use super::copies::Copies;
 use super::device::OpenDevice;
 use super::drafts::beside::Drafting;
 use super::evaluator::Evaluator;
-use super::live_budget::{Copies, LiveBudget};
+use super::live_budget::LiveBudget;
 use super::{Engine, Facts};
 use crate::chat::ChatFormat;
 use crate::error::Error;

@@ -6,13 +6,13 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use forebay_actors::fault::Fault;
 use forebay_actors::runtime::{Runtime, Sizes};
-use forebay_models::bundle::Bundle;
 use forebay_plans::budget::Budget;
 use forebay_plans::expert_cache::ExpertCachePlan;
 use forebay_plans::giving_way::GivingWay;
 use forebay_plans::residency::ResidencyPlan;
 use parking_lot::Mutex;
 
+use super::copies::Copies;
 use super::pressure::Watch;
 use crate::error::Error;
 use crate::lent::{InUse, Lent};
@@ -54,58 +54,6 @@ impl Cache {
                 slot_bytes: experts.cell_bytes,
                 least_slots: ExpertCachePlan::LEAST_CELLS.min(cells),
             },
-        }
-    }
-}
-
-/// Copies of weights on a device, in memory that it shares with the CPU.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Copies {
-    /// Bytes by phase, and after them those of the window for streamed clusters.
-    phases: Vec<u64>,
-    window: u64,
-}
-
-impl Copies {
-    /// Those of a device, if it `shares_memory`; otherwise a budget does not have them.
-    pub fn of(bundle: &Bundle, plan: &ResidencyPlan, shares_memory: bool) -> Self {
-        if !shares_memory {
-            return Self::default();
-        }
-        let on_device = &plan.on_device;
-        let uploads = on_device.uploads.as_ref();
-        Self {
-            phases: on_device.phases.iter().map(|p| p.bytes(bundle)).collect(),
-            window: uploads.map_or(0, |uploads| uploads.window.device_bytes()),
-        }
-    }
-
-    /// Bytes that are released if those of the first `keep` phases stay.
-    fn freed(&self, keep: usize) -> u64 {
-        self.phases.iter().skip(keep).sum()
-    }
-
-    /// Bytes of the window that are released then.
-    fn freed_window(&self, keep: usize) -> u64 {
-        match keep > self.phases.len() {
-            true => 0,
-            false => self.window,
-        }
-    }
-
-    fn freed_in_all(&self, keep: usize) -> u64 {
-        self.freed(keep) + self.freed_window(keep)
-    }
-
-    /// How many phases can keep theirs if `bytes` are to be released: all if none are or nothing is here, none if even
-    /// that is too little. The window goes first.
-    fn keep(&self, bytes: u64) -> usize {
-        match bytes.min(self.freed_in_all(0)) {
-            0 => usize::MAX,
-            _ => {
-                let enough = |&keep: &usize| self.freed_in_all(keep) >= bytes;
-                (0..=self.phases.len()).rev().find(enough).unwrap_or(0)
-            }
         }
     }
 }
@@ -265,8 +213,8 @@ impl LiveBudget {
         self.drawn.claimed() - self.lent.left(used)
     }
 
-    /// What is kept under a total of `bytes` while so much is in use, and the budget then. Copies on a device go first: nothing is read instead.
-    /// Then the cache shrinks: its contents come back as they are wanted, if they are.
+    /// What is kept under a total of `bytes` while so much is in use, and the budget then. Copies on a device go first:
+    /// nothing is read instead. Then the cache shrinks: its contents come back as they are wanted, if they are.
     fn fitted(&self, bytes: u64, used: InUse) -> Result<(Sizes, Budget), Error> {
         let over = self.claimed(used).saturating_sub(bytes);
         let phases_on_device = self.copies.keep(over);

@@ -70,22 +70,16 @@ impl Boards {
         }
     }
 
-    /// Bytes that [`Self::new`] allocates, for memory budgets.
-    pub fn bytes(
+    /// Bytes of what [`Self::new`] allocates and [`Self::give_back`] keeps, for memory budgets.
+    pub fn bytes_kept(
         network: &Network,
         threads: usize,
         max_batch: usize,
         max_logits: usize,
-        rank: usize,
     ) -> usize {
-        let d = network.d_model;
-        let inputs = 2 * network.inputs_width() + network.input_width();
-        let mixers =
-            network.widest_mixer_in() + network.widest_latents() + network.widest_mixer_out();
-        let columns = 2 * d + mixers + rank + network.widest_routing() + inputs;
+        let columns = network.d_model + network.inputs_width();
         let held = threads * network.widest_router();
         (max_batch * columns + max_logits * network.vocab_size + held) * size_of::<f32>()
-            + threads * max_batch * d * size_of::<i64>()
     }
 
     /// Boards that cores write in every step, besides the engine thread's.
@@ -108,7 +102,7 @@ impl Boards {
         self.shares.iter().for_each(I64Board::give_back);
     }
 
-    /// Bytes of what [`Self::give_back`] gives back.
+    /// Bytes of what it gives back.
     pub fn bytes_of_steps(
         network: &Network,
         threads: usize,

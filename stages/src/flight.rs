@@ -75,12 +75,10 @@ impl Flight {
         }
     }
 
-    /// Bytes that [`Self::new`] allocates, for memory budgets.
-    pub fn bytes_for(max_tokens: usize, max_neurons: usize, predicted: bool) -> usize {
+    /// Bytes of what [`Self::new`] allocates and [`Self::give_back`] keeps, for memory budgets.
+    pub fn bytes_kept(max_tokens: usize, max_neurons: usize, predicted: bool) -> usize {
         let named = if predicted { max_tokens } else { 0 };
-        size_of::<Self>()
-            + (max_tokens + 2) * max_neurons * size_of::<f32>()
-            + named * size_of::<LiveMask>()
+        size_of::<Self>() + 2 * max_neurons * size_of::<f32>() + named * size_of::<LiveMask>()
     }
 
     /// Gives the memory of gates back to the system until a step needs it.
@@ -88,8 +86,8 @@ impl Flight {
         give_back(&mut self.gates);
     }
 
-    /// Bytes of what [`Self::give_back`] gives back.
-    pub fn gate_bytes(max_tokens: usize, max_neurons: usize) -> usize {
+    /// Bytes of what it gives back.
+    pub fn bytes_of_steps(max_tokens: usize, max_neurons: usize) -> usize {
         max_tokens * max_neurons * size_of::<f32>()
     }
 

@@ -37,6 +37,17 @@ fn texts() -> [Request; 3] {
     })
 }
 
+/// What the texts come to if everything fits, and how much that takes.
+fn with_plenty<const N: usize>(
+    sparsity: Sparsity,
+    batch: usize,
+    texts: [Request; N],
+) -> ([Statistics; N], u64) {
+    let engine = start(sparsity, batch, 1 << 30);
+    let references = texts.map(|text| rest(ask(&engine, text)));
+    (references, engine.budget().claimed())
+}
+
 fn same(seen: &Statistics, reference: &Statistics) {
     assert_eq!(seen.tokens, reference.tokens);
     assert_eq!(seen.logits_hash, reference.logits_hash);
@@ -44,11 +55,7 @@ fn same(seen: &Statistics, reference: &Statistics) {
 
 /// The item `weights` has memory that the KV cache takes back as positions are written.
 fn comes_back(sparsity: Sparsity, weights: &str) {
-    let (references, most) = {
-        let engine = start(sparsity, 64, 1 << 30);
-        let references = texts().map(|text| rest(ask(&engine, text)));
-        (references, engine.budget().claimed())
-    };
+    let (references, most) = with_plenty(sparsity, 64, texts());
     let budget = most - LESS;
     let engine = start(sparsity, 64, budget);
     let mut seen = Vec::new();
@@ -107,11 +114,7 @@ fn prompts_take(sparsity: Sparsity, weights: &str) {
         let [short, long, other] = texts();
         [short.clone(), short.clone(), other, long, short]
     };
-    let (references, most) = {
-        let engine = start(sparsity, CONTEXT, 1 << 30);
-        let references = asked().map(|text| rest(ask(&engine, text)));
-        (references, engine.budget().claimed())
-    };
+    let (references, most) = with_plenty(sparsity, CONTEXT, asked());
     let budget = most - 2 * LESS;
     let engine = start(sparsity, CONTEXT, budget);
     let before = item(&engine, "scratch");

@@ -270,7 +270,7 @@ pub(super) fn widest_mixed(network: &Network) -> usize {
 }
 
 /// Maximum number of rows in a row cluster, and columns of the input of a head that has its own.
-pub(super) fn of_rows(bundle: &Bundle) -> (usize, usize) {
+fn of_rows(bundle: &Bundle) -> (usize, usize) {
     (max_rows(bundle), bundle.meta.network.widest_head_input())
 }
 

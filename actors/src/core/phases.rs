@@ -19,7 +19,8 @@ use crate::wiring::{Stages, Wiring, release};
 /// are used equally often, one in twenty remains unused.
 const USES: usize = 3;
 
-/// A core taken apart, so that its stages can work within the frame of the phase.
+/// A core taken apart, so that its stages can work within the frame of the phase. Borrow it where it is made: to move the
+/// frame is to read what has just been written in smaller pieces, and the CPU waits for that.
 pub(super) struct Apart<'a> {
     pub frame: Frame<'a>,
     pub stages: &'a mut Stages,

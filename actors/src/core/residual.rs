@@ -91,17 +91,16 @@ impl Residual {
         }
     }
 
-    /// Bytes that [`Self::new`] allocates, for memory budgets.
-    pub fn bytes(network: &Network, batch: usize, widest: usize, rank: usize) -> usize {
+    /// Bytes of what [`Self::new`] allocates and [`Self::give_back`] keeps, for memory budgets.
+    pub fn bytes_kept(network: &Network, batch: usize) -> usize {
         let d_model = network.d_model;
-        Self::bytes_of_steps(network, batch, widest, rank)
-            + (d_model + normed_width(network) + 3 * network.input_width()) * 4
+        (d_model + normed_width(network) + 3 * network.input_width()) * 4
             + 2 * d_model * 8
             + router::bytes_for(network, batch)
             + Preference::bytes_for((network.n_layers(), network.widest_router()))
     }
 
-    /// Bytes of what [`Self::give_back`] gives back.
+    /// Bytes of what it gives back.
     pub fn bytes_of_steps(network: &Network, batch: usize, widest: usize, rank: usize) -> usize {
         let hidden = match rank {
             0 => 0,

@@ -94,8 +94,8 @@ impl Core {
     fn take_evicted(&mut self) -> bool {
         let Apart {
             frame, stages, out, ..
-        } = self.apart(0);
-        if !stages.gio.reader.hand_on(&frame, Stage::Gio, out) {
+        } = &mut self.apart(0);
+        if !stages.gio.reader.hand_on(frame, Stage::Gio, out) {
             return false;
         }
         while let Some(rows) = out.rows.pop_front() {

@@ -8,7 +8,6 @@ use forebay_queues::pages::{give_back, page};
 use forebay_stages::attention::Attention;
 use forebay_stages::boards::Boards;
 use forebay_stages::flight::Flight;
-use forebay_stages::kernels::Activations;
 use forebay_stages::live_mask::LiveMask;
 use forebay_stages::recurrent::Recurrent;
 use forebay_stages::rows::Rows;
@@ -16,7 +15,7 @@ use forebay_stages::udc::Udc;
 
 use super::Core;
 use super::parts::{
-    expert_input_bytes, max_neurons, of_rows, tokens_by_neuron, widest, widest_mixed,
+    expert_input_bytes, max_neurons, max_rows, tokens_by_neuron, widest, widest_mixed,
 };
 use super::residual::Residual;
 
@@ -64,14 +63,46 @@ fn bytes_of_steps(bundle: &Bundle, threads: usize, batch: usize, rank: usize) ->
     let neurons = max_neurons(bundle);
     let per_core = Residual::bytes_of_steps(network, batch, widest(network, rank), rank)
         + Udc::bytes_of_steps((batch, neurons, network.d_model))
-        + Rows::bytes_for(batch, (of_rows(bundle).0, 0))
+        + Rows::bytes_of_steps(batch, max_rows(bundle))
         + batch * network.widest_mixer_in() * size_of::<f32>()
         + expert_input_bytes(network, batch);
     Boards::bytes_of_steps(network, threads, batch, rank)
         + threads * per_core
-        + flights(bundle, threads) * Flight::gate_bytes(batch, neurons)
+        + flights(bundle, threads) * Flight::bytes_of_steps(batch, neurons)
         // Each core has room for all heads and uses that of its own.
         + batch * widest_mixed(network) * size_of::<f32>()
+}
+
+/// Bytes of the other buffers, for steps of `batch` tokens, of which `max_logits` want logits.
+fn bytes_kept(
+    bundle: &Bundle,
+    threads: usize,
+    (batch, max_logits): (usize, usize),
+    rank: usize,
+) -> usize {
+    let network = &bundle.meta.network;
+    let predicted = rank > 0;
+    let scores = if predicted {
+        batch * MAX_NEURONS * 4
+    } else {
+        0
+    };
+    // Products and hidden values of single neurons, and what these add to the output.
+    let gathered = tokens_by_neuron(bundle, batch)
+        * (MAX_BUNDLES * 4 * 3 + size_of::<LiveMask>() + network.d_model * 4);
+    let per_core = Residual::bytes_kept(network, batch)
+        + gathered
+        + scores
+        + Rows::bytes_kept(batch, network.widest_head_input())
+        + Attention::scratch_bytes(network, batch)
+        + Recurrent::scratch_bytes(network);
+    // Of experts, there are many more clusters than are under way: places in programs and in directories of caches.
+    let of_experts = |e: &&DirectoryEntry| matches!(e.content, Content::Experts(_));
+    let experts = bundle.clusters.iter().filter(of_experts).count();
+    Boards::bytes_kept(network, threads, batch, max_logits)
+        + experts * (3 * size_of::<Item>() + 2 * size_of::<u32>())
+        + threads * per_core
+        + flights(bundle, threads) * Flight::bytes_kept(batch, max_neurons(bundle), predicted)
 }
 
 /// Bytes of the buffers that [`Runtime::start`](crate::runtime::Runtime::start) allocates outside the slab, for the
@@ -82,51 +113,9 @@ pub fn scratch_bytes_for(
     (batch, max_logits, tokens): (usize, usize, usize),
     rank: usize,
 ) -> usize {
-    let all = scratch_bytes(bundle, threads, (batch, max_logits), rank);
     let of_steps = |n| bytes_of_steps(bundle, threads, n, rank);
+    let all = of_steps(batch);
     let pages = (threads * BUFFERS + flights(bundle, threads)) * page();
-    let back = of_steps(batch) - of_steps(tokens.min(batch));
-    all - back.saturating_sub(pages)
-}
-
-/// The same for steps of `batch` tokens, of which `max_logits` want logits.
-fn scratch_bytes(
-    bundle: &Bundle,
-    threads: usize,
-    (batch, max_logits): (usize, usize),
-    rank: usize,
-) -> usize {
-    let network = &bundle.meta.network;
-    let (d, neurons) = (network.d_model, max_neurons(bundle));
-    let widest = widest(network, rank);
-    let predicted = rank > 0;
-    let flights = flights(bundle, threads);
-    let flight = Flight::bytes_for(batch, neurons, predicted);
-    let scores = if predicted {
-        batch * MAX_NEURONS * 4
-    } else {
-        0
-    };
-    // Products and hidden values of single neurons, and what these add to the output.
-    let gathered =
-        tokens_by_neuron(bundle, batch) * (MAX_BUNDLES * 4 * 3 + size_of::<LiveMask>() + d * 4);
-    // UDC has two buffers over a cluster's neurons besides its activations: Up and the product.
-    let udc = Activations::bytes_for(batch, neurons) + batch * (2 * neurons * 4 + d * 8);
-    let per_core = Residual::bytes(network, batch, widest, rank)
-        + udc
-        + gathered
-        + scores
-        + Rows::bytes_for(batch, of_rows(bundle))
-        + batch * network.widest_mixer_in() * 4
-        + expert_input_bytes(network, batch)
-        + Attention::scratch_bytes(network, batch)
-        + Recurrent::scratch_bytes(network);
-    // Of experts, there are many more clusters than are under way: places in programs and in directories of caches.
-    let of_experts = |e: &&DirectoryEntry| matches!(e.content, Content::Experts(_));
-    let experts = bundle.clusters.iter().filter(of_experts).count();
-    Boards::bytes(network, threads, batch, max_logits, rank)
-        + experts * (3 * size_of::<Item>() + 2 * size_of::<u32>())
-        + threads * per_core
-        + flights * flight
-        + batch * widest_mixed(network) * 4
+    let filled = all.min(of_steps(tokens.min(batch)) + pages);
+    filled + bytes_kept(bundle, threads, (batch, max_logits), rank)
 }

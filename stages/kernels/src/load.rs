@@ -1,8 +1,8 @@
 //! Taking activations in: rows are copied, padded and quantised by the kernels in use.
 
-use super::activations::{Activations, Form, Quantise, QuantiseLane, QuantiseLaned};
 use bytemuck::Pod;
 
+use super::activations::{Activations, Form, Quantise, QuantiseLane, QuantiseLaned};
 use super::aligned::Aligned;
 use super::formats::GROUP;
 use super::table::KernelTable;

@@ -85,9 +85,14 @@ impl Rows {
         self.failed.extend(items.iter().rev());
     }
 
-    /// Bytes of a step's results and of heads' inputs that [`Self::new`] allocates, for memory budgets.
-    pub fn bytes_for(max_tokens: usize, (max_rows, head_columns): (usize, usize)) -> usize {
-        max_tokens * max_rows * size_of::<f32>() + HeadInput::bytes_for(max_tokens, head_columns)
+    /// Bytes of heads' inputs, which [`Self::new`] allocates and [`Self::give_back`] keeps, for memory budgets.
+    pub fn bytes_kept(max_tokens: usize, head_columns: usize) -> usize {
+        HeadInput::bytes_for(max_tokens, head_columns)
+    }
+
+    /// Bytes of a step's results, which it gives back.
+    pub fn bytes_of_steps(max_tokens: usize, max_rows: usize) -> usize {
+        max_tokens * max_rows * size_of::<f32>()
     }
 
     /// Gives the memory of results back to the system until a step needs it.

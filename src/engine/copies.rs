@@ -1,0 +1,56 @@
+//! What a device has of the process's memory, and how much of it goes if that has to shrink.
+
+use forebay_models::bundle::Bundle;
+use forebay_plans::residency::ResidencyPlan;
+
+/// Copies of weights on a device, in memory that it shares with the CPU.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Copies {
+    /// Bytes by phase, and after them those of the window for streamed clusters.
+    pub(super) phases: Vec<u64>,
+    pub(super) window: u64,
+}
+
+impl Copies {
+    /// Those of a device, if it `shares_memory`; otherwise a budget does not have them.
+    pub fn of(bundle: &Bundle, plan: &ResidencyPlan, shares_memory: bool) -> Self {
+        if !shares_memory {
+            return Self::default();
+        }
+        let on_device = &plan.on_device;
+        let uploads = on_device.uploads.as_ref();
+        Self {
+            phases: on_device.phases.iter().map(|p| p.bytes(bundle)).collect(),
+            window: uploads.map_or(0, |uploads| uploads.window.device_bytes()),
+        }
+    }
+
+    /// Bytes that are released if those of the first `keep` phases stay.
+    pub(super) fn freed(&self, keep: usize) -> u64 {
+        self.phases.iter().skip(keep).sum()
+    }
+
+    /// Bytes of the window that are released then.
+    pub(super) fn freed_window(&self, keep: usize) -> u64 {
+        match keep > self.phases.len() {
+            true => 0,
+            false => self.window,
+        }
+    }
+
+    pub(super) fn freed_in_all(&self, keep: usize) -> u64 {
+        self.freed(keep) + self.freed_window(keep)
+    }
+
+    /// How many phases can keep theirs if `bytes` are to be released: all if none are or nothing is here, none if even
+    /// that is too little. The window goes first.
+    pub(super) fn keep(&self, bytes: u64) -> usize {
+        match bytes.min(self.freed_in_all(0)) {
+            0 => usize::MAX,
+            _ => {
+                let enough = |&keep: &usize| self.freed_in_all(keep) >= bytes;
+                (0..=self.phases.len()).rev().find(enough).unwrap_or(0)
+            }
+        }
+    }
+}
