@@ -7,6 +7,7 @@
 mod arrivals;
 mod census;
 mod device;
+mod experts;
 mod parts;
 mod phases;
 mod recorder;

@@ -113,7 +113,7 @@ pub(crate) fn build_core(shared: &Arc<Shared>, parts: CoreParts) -> Core {
         Reader::new(program.stream.clone(), memory.stream, waiting),
         preload,
     ];
-    let experts = expert_store(shared, memory.experts, flights);
+    let experts = expert_store(shared, memory.experts, (flights, program.max_experts()));
     let mut stages = stages(shared, &program, (rows, shared_experts), readers);
     stages.uploader = uploader;
     reserve(device.as_deref(), &mut stages);
@@ -151,8 +151,8 @@ pub(crate) fn build_core(shared: &Arc<Shared>, parts: CoreParts) -> Core {
 }
 
 /// The core's cells of experts. Gates are read first where the file lets them be, and the loading asks for it.
-fn expert_store(shared: &Shared, memory: ExpertMemory, flights: usize) -> ExpertStore {
-    let mut experts = ExpertStore::new(memory, shared.neurons.policy, flights);
+fn expert_store(shared: &Shared, memory: ExpertMemory, sizes: (usize, usize)) -> ExpertStore {
+    let mut experts = ExpertStore::new(memory, shared.neurons.policy, sizes);
     let mut geometries = shared.bundle.meta.experts.iter().flatten();
     experts.gates_first =
         shared.neurons.reads_gates_first() && geometries.any(|g| g.layout == FfnLayout::GateFirst);

@@ -1,23 +1,18 @@
 //! One phase: its preparation, its turns, and its end.
 
 use forebay_models::tensor::{LayerTensor, TensorId};
-use forebay_plans::program::{Board, Item, Part, Prepare, Work};
+use forebay_plans::program::{Board, Part, Prepare, Work};
 use forebay_stages::attention::{Places, QkWeights};
 use forebay_stages::contract::{Outbox, Slice, Turn};
-use forebay_stages::expert_store::Request;
 use forebay_stages::frame::Frame;
 use forebay_stages::recurrent::RecurrentWeights;
 use forebay_traces::record::{Counter, Reason, Stage};
 
 use super::device::places;
+use super::experts::drop_cold;
 use super::residual::Surroundings;
 use super::{Core, State};
-use crate::runtime::{Shared, Step};
 use crate::wiring::{Stages, Wiring, release};
-
-/// A step of a prompt uses most experts of a layer if its tokens use this many times as many as there are: of those that
-/// are used equally often, one in twenty remains unused.
-const USES: usize = 3;
 
 /// A core taken apart, so that its stages can work within the frame of the phase. Borrow it where it is made: to move the
 /// frame is to read what has just been written in smaller pieces, and the CPU waits for that.
@@ -157,71 +152,8 @@ impl Core {
             }
         }
         if is_routing {
-            self.want_experts(number);
-            self.guess_experts(number);
+            self.ask_for_experts(number);
         }
-    }
-
-    /// The tokens' experts are known: asks for their clusters, perhaps phases before they are computed. Not if there
-    /// are more than flights, since then some would be held that nobody takes.
-    fn want_experts(&mut self, number: usize) {
-        let program = self.prompts.program().unwrap_or(&self.program);
-        let layer = program.phases[number].layer;
-        let Some(phase) = program.routed_after(number, layer) else {
-            return;
-        };
-        let routes = &self.residual.routes;
-        let share = drop_cold(&self.shared, &self.step);
-        let wanted = |item: &&Item| item.expert.is_some_and(|e| !routes.of(e).0.is_empty());
-        let wanted = phase.neurons().iter().filter(wanted);
-        if wanted.clone().count() <= self.stages.pred.flights() {
-            let is_minor = |e: u16| share > 0.0 && routes.is_minor(e, share);
-            let whole = self.prompts.is_active() || !self.weights.experts.gates_first;
-            let bundle = &self.shared.bundle;
-            let requests = wanted.filter_map(|item| {
-                let request = Request::of(bundle, phase.layer, item, whole)?;
-                Some((request, item.expert.is_some_and(is_minor)))
-            });
-            self.weights.experts.want_ahead(requests);
-        }
-    }
-
-    /// Names clusters of experts that the next layer's tokens may use: for a generated token those that the router names,
-    /// for a prompt all.
-    fn guess_experts(&mut self, number: usize) {
-        let program = self.prompts.program().unwrap_or(&self.program);
-        let layer = program.phases[number].layer + 1;
-        let next = program.routed_after(number, layer);
-        let items = next.map_or(&[][..], |phase| phase.neurons());
-        let whole = self.prompts.is_active() || !self.weights.experts.gates_first;
-        let bundle = &self.shared.bundle;
-        let drops = drop_cold(&self.shared, &self.step) > 0.0;
-        if self.prompts.is_active() && !drops && self.uses_most_experts(layer) {
-            let of_experts = items.iter().filter(|item| item.expert.is_some());
-            let requests = of_experts.filter_map(|item| Request::of(bundle, layer, item, true));
-            self.weights.experts.preload(requests);
-            return;
-        }
-        let guessed = self.residual.routes.guessed().iter();
-        let requests = guessed
-            .take(self.shared.neurons.guesses)
-            .flat_map(|&(expert, _)| {
-                let expert = Some(expert as u16);
-                let first = items.partition_point(|item| item.expert < expert);
-                let own = items[first..].iter();
-                let own = own.take_while(move |item| item.expert == expert);
-                own.filter_map(|item| Request::of(bundle, layer, item, whole))
-            });
-        self.weights.experts.guess(requests);
-    }
-
-    /// Whether the step has so many tokens that few experts of the layer remain unused.
-    fn uses_most_experts(&self, layer: usize) -> bool {
-        let network = self.shared.network();
-        let experts = (layer < network.n_layers())
-            .then(|| network.experts(layer))
-            .flatten();
-        experts.is_some_and(|e| self.step.tokens.places.len() * e.used >= USES * e.count)
     }
 
     /// Does a little work of phase `number`, or ends it.
@@ -458,13 +390,5 @@ impl Core {
             Work::Rows(rows) if rows.stage == Stage::Pred => Reason::Pred,
             _ => Reason::Barrier,
         }
-    }
-}
-
-/// [`Frame::drop_cold`] of a step.
-fn drop_cold(shared: &Shared, step: &Step) -> f32 {
-    match step.decodes {
-        true => shared.fewer.drop_cold,
-        false => 0.0,
     }
 }

@@ -269,9 +269,9 @@ impl Residual {
             }
         }
         self.routes.route(experts, (biases, bonus), (logits, width));
-        if let (Some((next, biases)), 1) = (next, around.n_tokens) {
-            self.routes
-                .guess(next, &values[biases.clone()], &logits[own..]);
+        if let Some((next, biases)) = next {
+            let rows = logits.chunks_exact(width).map(|row| &row[own..]);
+            self.routes.guess(next, &values[biases.clone()], rows);
         }
     }
 

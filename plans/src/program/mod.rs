@@ -432,6 +432,14 @@ impl Program {
         clusters.max().unwrap_or(0)
     }
 
+    /// Maximum number of cached clusters of experts in a phase.
+    pub fn max_experts(&self) -> usize {
+        let phases = self.phases.iter();
+        let cached = |item: &&Item| item.source.key().is_some();
+        let clusters = phases.map(|phase| phase.neurons().iter().filter(cached).count());
+        clusters.max().unwrap_or(0)
+    }
+
     /// Maximum number of clusters in a phase of rows.
     pub fn max_rows(&self) -> usize {
         let rows = self.phases.iter().filter_map(|phase| match &phase.work {

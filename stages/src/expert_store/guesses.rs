@@ -15,7 +15,7 @@ pub struct GuessCounts {
 /// Guesses are read while at most so many certain reads of the core are in flight: a disk that has few is not busy.
 pub(super) const BESIDE: usize = 8;
 
-/// A prompt keeps at most 1/`KEPT_SHARE` of the cells for its next layers.
+/// A prompt keeps at most 1/`KEPT_SHARE` of the cells for what is still to be computed.
 const KEPT_SHARE: usize = 4;
 
 impl ExpertStore {
@@ -26,8 +26,8 @@ impl ExpertStore {
         self.name(likely);
     }
 
-    /// The next layer of a prompt will want nearly all of these clusters. They are read like guesses, but stay until that
-    /// layer is over.
+    /// This layer of a prompt wants these clusters, or the next one will want nearly all of them. They are read like
+    /// guesses, but stay until that layer is over.
     pub fn preload(&mut self, likely: impl Iterator<Item = Request>) {
         self.keeps = true;
         self.layer = self.layer.wrapping_add(1);
@@ -61,10 +61,14 @@ impl ExpertStore {
         self.guess_counts.wanted += u64::from(std::mem::take(&mut self.counted[cell]));
     }
 
+    /// Most cells that a prompt keeps: it leaves most to what is wanted now.
+    pub(super) fn most_kept(&self) -> usize {
+        (self.used / KEPT_SHARE).min(self.kept.capacity())
+    }
+
     /// Makes the read of the likeliest absent guess due.
     pub(super) fn admit_guess(&mut self) {
-        // What a prompt keeps leaves most cells to what is wanted now.
-        if self.keeps && self.guessing + self.kept.len() >= self.used / KEPT_SHARE {
+        if self.keeps && self.guessing + self.kept.len() >= self.most_kept() {
             return;
         }
         while let Some(request) = self.guesses.pop_front() {

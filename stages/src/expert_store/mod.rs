@@ -134,8 +134,12 @@ pub struct ExpertStore {
 pub const MOST_READS: usize = 64;
 
 impl ExpertStore {
-    /// A cache with this memory, for at most `flights` clusters that are wanted at once.
-    pub fn new(memory: ExpertMemory, policy: PolicyKind, flights: usize) -> Self {
+    /// A cache with this memory, for at most `flights` clusters that are wanted at once, and `in_layer` of a layer.
+    pub fn new(
+        memory: ExpertMemory,
+        policy: PolicyKind,
+        (flights, in_layer): (usize, usize),
+    ) -> Self {
         let n = memory.cells.len();
         let mut cache = NeuronCache::new(policy, memory.clusters, n);
         let mut keys = vec![0; n];
@@ -162,9 +166,9 @@ impl ExpertStore {
             guessed: vec![false; n],
             began_as_guess: vec![false; n],
             counted: vec![false; n],
-            guesses: VecDeque::with_capacity(flights),
+            guesses: VecDeque::with_capacity(2 * in_layer),
             keeps: false,
-            kept: Vec::with_capacity(2 * flights),
+            kept: Vec::with_capacity(2 * in_layer),
             layer: 0,
             guess_counts: GuessCounts::default(),
             due: VecDeque::with_capacity(n),
@@ -340,7 +344,7 @@ impl ExpertStore {
             return Some(self.keys[cell]);
         }
         self.guessing -= 1;
-        if is_ok && self.keeps && self.kept.len() < self.kept.capacity() {
+        if is_ok && self.keeps && self.kept.len() < self.most_kept() {
             self.ahead[cell] = true;
             self.kept.push((cell, self.layer));
             return None;

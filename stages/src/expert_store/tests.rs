@@ -42,7 +42,7 @@ fn store(cells: usize, clusters: usize, policy: PolicyKind, preloaded: Vec<u32>)
         clusters,
         preloaded,
     };
-    ExpertStore::new(memory, policy, clusters)
+    ExpertStore::new(memory, policy, (clusters, clusters))
 }
 
 /// What the disk does.
@@ -301,6 +301,21 @@ fn what_a_prompt_preloads_stays_until_its_layer_is_over() {
     assert_eq!(store.holds(), 0);
     let GuessCounts { read, wanted } = store.guess_counts;
     assert_eq!((read, wanted), (0, 0));
+}
+
+/// A guess of a generated token that arrives in a prompt takes no cell that the prompt needs.
+#[test]
+fn a_prompt_keeps_a_token_s_guess_only_where_there_is_room() {
+    for (cells, kept) in [(4, 1), (3, 0), (1, 0)] {
+        let mut store = store(4, 8, PolicyKind::Frequency, vec![]);
+        assert!(store.resize(cells));
+        store.guess([whole(5)].into_iter());
+        let read = store.next_read().expect("the disk is idle");
+        store.started(read.cell, 7);
+        store.preload([].into_iter());
+        store.arrived(read.cell, read.slot, true);
+        assert_eq!(store.holds(), kept, "{cells} cells");
+    }
 }
 
 /// A store of four cells in which a guess is being read, and that read.

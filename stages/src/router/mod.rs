@@ -28,14 +28,14 @@ pub struct Routes {
     shared: Vec<f32>,
     /// Scores of one token, `[2, count]`.
     scores: Vec<f32>,
-    /// Experts of the next layer that a step's only token may use, the likeliest first; empty if none are guessed.
+    /// Experts of the next layer that the step's tokens may use; empty if none are guessed.
     guessed: Vec<(u32, f32)>,
 }
 
 /// Bytes of everything that [`Routes::new`] allocates, for memory budgets.
 pub fn bytes_for(network: &Network, max_tokens: usize) -> usize {
     let (count, used) = most(network);
-    (max_tokens + 1) * used * size_of::<(u32, f32)>() + max_tokens * (used * 8 + 4) + count * 12
+    2 * max_tokens * used * size_of::<(u32, f32)>() + max_tokens * (used * 8 + 4) + count * 12
 }
 
 /// Experts of the layer with the most, and the most that a token uses.
@@ -59,7 +59,7 @@ impl Routes {
             weights: Vec::with_capacity(pairs),
             shared: Vec::with_capacity(if count > 0 { max_tokens } else { 0 }),
             scores: Vec::with_capacity(2 * count),
-            guessed: Vec::with_capacity(used),
+            guessed: Vec::with_capacity(pairs),
         }
     }
 
@@ -96,23 +96,37 @@ impl Routes {
         self.sort_by_expert(count);
     }
 
-    /// Guesses the `next` layer's experts of a step's only token from `logits`, `[count]`: its router's results for this
-    /// layer's input. `biases` as in [`Self::route`].
-    pub fn guess(&mut self, next: &Experts, biases: &[f32], logits: &[f32]) {
+    /// Guesses the `next` layer's experts of the step's tokens from `logits`, `[n_tokens, count]`: its router's results
+    /// for this layer's input. `biases` as in [`Self::route`].
+    pub fn guess<'a>(
+        &mut self,
+        next: &Experts,
+        biases: &[f32],
+        logits: impl ExactSizeIterator<Item = &'a [f32]>,
+    ) {
         self.guessed.clear();
-        self.guessed.resize(next.used, (0, 0.0));
         self.scores.clear();
         self.scores.resize(2 * next.count, 0.0);
+        let (scores, ranks) = self.scores.split_at_mut(next.count);
         let choosing = Choosing {
             router: &next.router,
             biases,
             bonus: &[],
         };
-        let room = self.scores.split_at_mut(next.count);
-        choosing.choose(logits, room, &mut self.guessed);
+        let n_tokens = logits.len();
+        for row in logits {
+            let first = self.guessed.len();
+            self.guessed.resize(first + next.used, (0, 0.0));
+            choosing.choose(row, (scores, ranks), &mut self.guessed[first..]);
+        }
+        if n_tokens > 1 {
+            self.guessed.sort_unstable_by_key(|(expert, _)| *expert);
+            self.guessed.dedup_by_key(|(expert, _)| *expert);
+        }
     }
 
-    /// The guessed experts of the next layer with their weights, the likeliest first.
+    /// The guessed experts of the next layer: a single token's with their weights, the likeliest first; those of several
+    /// tokens in the order of their numbers, each once.
     pub fn guessed(&self) -> &[(u32, f32)] {
         &self.guessed
     }

@@ -218,6 +218,22 @@ fn a_bonus_goes_with_biases_of_scores() {
     assert_eq!(choice([0.0, 0.0, 0.0, 3.0]), [2, 3]);
 }
 
+#[test]
+fn one_token_s_guesses_are_by_weight_and_those_of_several_by_number() {
+    let mut routes = Routes::default();
+    let (next, rows) = (
+        experts(4, 2, false),
+        [[0.0, 3.0, 1.0, 2.0], [3.0, 0.0, 0.0, 4.0]],
+    );
+    let mut guess = |rows: &[[f32; 4]]| {
+        routes.guess(&next, &[], rows.iter().map(<[f32; 4]>::as_slice));
+        routes.guessed().iter().map(|g| g.0).collect::<Vec<_>>()
+    };
+    assert_eq!(guess(&rows[1..]), [3, 0]);
+    assert_eq!(guess(&rows), [0, 1, 3]);
+    assert!(guess(&[]).is_empty());
+}
+
 /// A cluster of an expert that is cached under this key.
 fn item(expert: u16, key: u32) -> Item {
     Item {
@@ -236,7 +252,7 @@ fn store(held: &[u32]) -> ExpertStore {
         clusters: 4,
         preloaded: held.to_vec(),
     };
-    ExpertStore::new(memory, PolicyKind::default(), 4)
+    ExpertStore::new(memory, PolicyKind::default(), (4, 4))
 }
 
 #[test]
