@@ -1,7 +1,8 @@
 //! Clusters of experts that are asked for as soon as the router has chosen, phases before they are computed.
 
-use forebay_plans::program::Item;
+use forebay_plans::program::{Item, Program};
 use forebay_stages::expert_store::Request;
+use forebay_stages::router::Routes;
 
 use super::Core;
 use crate::runtime::{Shared, Step};
@@ -25,19 +26,15 @@ impl Core {
     /// that nobody takes.
     fn want_experts(&mut self, number: usize) {
         let program = self.prompts.program().unwrap_or(&self.program);
-        let layer = program.phases[number].layer;
-        let Some(phase) = program.routed_after(number, layer) else {
-            return;
-        };
+        let (layer, items) = routed(program, number, 0);
         let routes = &self.residual.routes;
         let share = drop_cold(&self.shared, &self.step);
-        let wanted = |item: &&Item| item.expert.is_some_and(|e| !routes.of(e).0.is_empty());
-        let wanted = phase.neurons().iter().filter(wanted);
+        let wanted = used(items, routes);
         if wanted.clone().count() <= self.stages.pred.flights() {
             let is_minor = |e: u16| share > 0.0 && routes.is_minor(e, share);
             let (bundle, whole) = (&self.shared.bundle, self.reads_whole());
             let requests = wanted.filter_map(|item| {
-                let request = Request::of(bundle, phase.layer, item, whole)?;
+                let request = Request::of(bundle, layer, item, whole)?;
                 Some((request, item.expert.is_some_and(is_minor)))
             });
             self.weights.experts.want_ahead(requests);
@@ -48,32 +45,29 @@ impl Core {
     /// probably use.
     fn preload_experts(&mut self, number: usize) {
         let program = self.prompts.program().unwrap_or(&self.program);
-        let layer = program.phases[number].layer;
+        let (layer, items) = routed(program, number, 0);
+        let (next_layer, next_items) = routed(program, number, 1);
         let routes = &self.residual.routes;
-        let uses_most = self.uses_most_experts(layer + 1);
-        let guessed = routes.guessed();
-        let items = |layer| {
-            let phase = program.routed_after(number, layer);
-            let items = phase.map_or(&[][..], |phase| phase.neurons());
-            items.iter().filter_map(|item| Some((item, item.expert?)))
-        };
-        let now = items(layer).filter(|&(_, e)| !routes.of(e).0.is_empty());
-        let next = items(layer + 1).filter(|&(_, e)| match guessed {
+        let (guessed, uses_most) = (routes.guessed(), self.uses_most_experts(next_layer));
+        let is_likely = |expert: u16| match guessed {
             [] => uses_most,
-            guessed => guessed.binary_search_by_key(&u32::from(e), |g| g.0).is_ok(),
-        });
+            guessed => {
+                let found = guessed.binary_search_by_key(&u32::from(expert), |g| g.0);
+                found.is_ok()
+            }
+        };
+        let next = next_items.iter();
+        let next = next.filter(|item| item.expert.is_some_and(is_likely));
         let (bundle, whole) = (&self.shared.bundle, self.reads_whole());
-        let now = now.filter_map(|(item, _)| Request::of(bundle, layer, item, whole));
-        let next = next.filter_map(|(item, _)| Request::of(bundle, layer + 1, item, whole));
+        let now = used(items, routes).filter_map(|item| Request::of(bundle, layer, item, whole));
+        let next = next.filter_map(|item| Request::of(bundle, next_layer, item, whole));
         self.weights.experts.preload(now.chain(next));
     }
 
     /// For a generated token: names clusters of the next layer's likeliest experts.
     fn guess_experts(&mut self, number: usize) {
         let program = self.prompts.program().unwrap_or(&self.program);
-        let layer = program.phases[number].layer + 1;
-        let next = program.routed_after(number, layer);
-        let items = next.map_or(&[][..], |phase| phase.neurons());
+        let (layer, items) = routed(program, number, 1);
         let (bundle, whole) = (&self.shared.bundle, self.reads_whole());
         let guessed = self.residual.routes.guessed().iter();
         let requests = guessed
@@ -102,6 +96,19 @@ impl Core {
         };
         experts.is_some_and(|e| self.step.tokens.places.len() * e.used >= USES * e.count)
     }
+}
+
+/// The layer that is so many after that of phase `number`, and the clusters of its FFN if that has experts and comes later.
+fn routed(program: &Program, number: usize, later: usize) -> (usize, &[Item]) {
+    let layer = program.phases[number].layer + later;
+    let phase = program.routed_after(number, layer);
+    (layer, phase.map_or(&[][..], |phase| phase.neurons()))
+}
+
+/// Those of a layer's clusters whose expert a token uses.
+fn used<'a>(items: &'a [Item], routes: &'a Routes) -> impl Iterator<Item = &'a Item> + Clone {
+    let is_used = |item: &&Item| item.expert.is_some_and(|e| !routes.of(e).0.is_empty());
+    items.iter().filter(is_used)
 }
 
 /// [`Frame::drop_cold`](forebay_stages::frame::Frame::drop_cold) of a step.

@@ -7,6 +7,7 @@ use forebay_plans::program::Item;
 use forebay_queues::pages::{give_back, page};
 use forebay_stages::attention::Attention;
 use forebay_stages::boards::Boards;
+use forebay_stages::expert_store::Request;
 use forebay_stages::flight::Flight;
 use forebay_stages::live_mask::LiveMask;
 use forebay_stages::recurrent::Recurrent;
@@ -57,6 +58,20 @@ fn flights(bundle: &Bundle, threads: usize) -> usize {
     (0..network.n_layers()).map(flights).max().unwrap_or(0) + threads
 }
 
+/// Most clusters of a layer's experts, on all cores; each may have one more than its share.
+fn experts_of_layer(bundle: &Bundle, threads: usize) -> usize {
+    let network = &bundle.meta.network;
+    let clusters = |layer: usize| {
+        let (experts, g) = (
+            network.experts(layer)?,
+            bundle.meta.experts[layer].as_ref()?,
+        );
+        Some(experts.count * experts.d_ff.div_ceil(g.neurons.max(1)) + threads)
+    };
+    let layers = (0..network.n_layers()).filter_map(clusters);
+    layers.max().unwrap_or(0)
+}
+
 /// Bytes of the buffers that give their memory back, for steps of `batch` tokens.
 fn bytes_of_steps(bundle: &Bundle, threads: usize, batch: usize, rank: usize) -> usize {
     let network = &bundle.meta.network;
@@ -101,6 +116,8 @@ fn bytes_kept(
     let experts = bundle.clusters.iter().filter(of_experts).count();
     Boards::bytes_kept(network, threads, batch, max_logits)
         + experts * (3 * size_of::<Item>() + 2 * size_of::<u32>())
+        // Those of two layers are named before they are wanted.
+        + 2 * experts_of_layer(bundle, threads) * size_of::<Request>()
         + threads * per_core
         + flights(bundle, threads) * Flight::bytes_kept(batch, max_neurons(bundle), predicted)
 }

@@ -1,5 +1,5 @@
-//! Clusters that are read before a flight wants them: guesses for the next layer of a token, and nearly all of the next
-//! layer of a prompt.
+//! Clusters that are read before a flight wants them: guesses for the next layer of a token, and of a step of several
+//! tokens what its layer and probably the next one want.
 
 use super::{ExpertStore, Request};
 
@@ -16,7 +16,7 @@ pub struct GuessCounts {
 pub(super) const BESIDE: usize = 8;
 
 /// A prompt keeps at most 1/`KEPT_SHARE` of the cells for what is still to be computed.
-const KEPT_SHARE: usize = 4;
+pub(super) const KEPT_SHARE: usize = 4;
 
 impl ExpertStore {
     /// The next layer may want these clusters, the likeliest first. They are read while little else is; those that
@@ -63,7 +63,7 @@ impl ExpertStore {
 
     /// Most cells that a prompt keeps: it leaves most to what is wanted now.
     pub(super) fn most_kept(&self) -> usize {
-        (self.used / KEPT_SHARE).min(self.kept.capacity())
+        self.used / KEPT_SHARE
     }
 
     /// Makes the read of the likeliest absent guess due.

@@ -134,7 +134,8 @@ pub struct ExpertStore {
 pub const MOST_READS: usize = 64;
 
 impl ExpertStore {
-    /// A cache with this memory, for at most `flights` clusters that are wanted at once, and `in_layer` of a layer.
+    /// A cache with this memory, for at most `flights` clusters that are wanted at once, and `in_layer` of a layer:
+    /// those of two are named ahead.
     pub fn new(
         memory: ExpertMemory,
         policy: PolicyKind,
@@ -168,7 +169,7 @@ impl ExpertStore {
             counted: vec![false; n],
             guesses: VecDeque::with_capacity(2 * in_layer),
             keeps: false,
-            kept: Vec::with_capacity(2 * in_layer),
+            kept: Vec::with_capacity(n / guesses::KEPT_SHARE),
             layer: 0,
             guess_counts: GuessCounts::default(),
             due: VecDeque::with_capacity(n),
