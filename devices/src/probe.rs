@@ -14,8 +14,17 @@ use crate::on_cpu;
 /// How long a device may take for a probe.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(20);
 
-/// Tokens of the samples: one, and a number that no batch size divides.
-const TOKENS: [usize; 2] = [1, 11];
+/// Tokens of the samples: one of each of the shaders' shapes, and no multiple. In the widest, all tokens that a lane can
+/// own occur.
+const TOKENS: [usize; 3] = [1, 11, 50];
+
+/// Activations of a sample: a large batch has the same ones as a small one, from the same shader.
+fn activations(n_tokens: usize) -> &'static [Activated] {
+    match n_tokens {
+        0..=16 => &Activated::ALL,
+        _ => &[Activated::Silu],
+    }
+}
 
 /// A clock for [`check`] on devices that are not simulated. Between two looks it sleeps.
 pub fn wall_clock() -> impl FnMut() -> u64 {
@@ -125,7 +134,8 @@ impl Sample {
             weights: numbers(self.clusters.len() * n_tokens),
             out: vec![i64::MIN; n_tokens * cols],
         };
-        let works = std::iter::once(rows).chain(Activated::ALL.map(share));
+        let shares = activations(n_tokens).iter().copied().map(share);
+        let works = std::iter::once(rows).chain(shares);
         let job = |work| DeviceJob {
             id: 0,
             segment,

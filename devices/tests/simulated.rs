@@ -238,9 +238,9 @@ fn the_probe_accepts_the_cpus_results_and_finds_one_wrong_bit() {
             ..Behaviour::ideal()
         });
         let found = check(&mut bad, &kernels, &FORMATS[2..], &mut clock());
-        // In each of ten jobs.
+        // In each of twelve jobs.
         assert!(
-            matches!(found, Err(DeviceFault::WrongResults { block, wrong: 10, .. }) if block == FORMATS[2]),
+            matches!(found, Err(DeviceFault::WrongResults { block, wrong: 12, .. }) if block == FORMATS[2]),
             "{found:?}"
         );
     }

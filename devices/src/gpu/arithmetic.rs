@@ -137,7 +137,7 @@ fn compute(
             buffers.map(wgpu::Buffer::as_entire_binding),
         );
         let mut encoder = device.create_command_encoder(&Default::default());
-        dispatch(&mut encoder, &pipeline, &group, [n.div_ceil(LANES), 1]);
+        dispatch(&mut encoder, &pipeline, &group, [n.div_ceil(LANES), 1, 1]);
         encoder.copy_buffer_to_buffer(&output.buffer, 0, &readback.buffer, 0, 8 * n as u64);
         queue.submit([encoder.finish()]);
         readback

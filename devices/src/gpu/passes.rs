@@ -1,11 +1,11 @@
 //! From a job to dispatches.
 
 use forebay_numbers::activation::Activation;
-use forebay_numbers::panel::PANEL_ROWS;
+use forebay_numbers::panel::{PANEL_ROWS, PLANE_LEN};
 
 use crate::fault::DeviceFault;
 use crate::job::{Activated, DeviceJob, FfnCluster, PanelRange, Work};
-use crate::shaders::{BIASES, Sink, WEIGHTS};
+use crate::shaders::{BIASES, Sink, TILE_PANELS, WEIGHTS};
 
 use super::buffers::{Buffers, Use};
 use super::context::Context;
@@ -22,9 +22,9 @@ const PARAMS_BYTES: u64 = 32;
 pub(super) struct Pass {
     pipeline: wgpu::ComputePipeline,
     layout: wgpu::BindGroupLayout,
-    /// In the order of the bindings, without that of the numbers, which is the fourth.
+    /// In the order of the bindings, behind the numbers.
     buffers: Vec<wgpu::Buffer>,
-    groups: [usize; 2],
+    groups: [usize; 3],
     numbers: Numbers,
 }
 
@@ -34,7 +34,7 @@ struct Numbers {
     n_tokens: usize,
     n_blocks: usize,
     width: usize,
-    n_entries: usize,
+    n_parts: usize,
     extras: u32,
     alpha: f32,
     limit: f32,
@@ -199,13 +199,9 @@ impl Passes {
                     offset: (i * PARAMS_STRIDE) as u64,
                     size: std::num::NonZeroU64::new(PARAMS_BYTES),
                 };
-                let mut bindings: Vec<_> = pass
-                    .buffers
-                    .iter()
-                    .map(wgpu::Buffer::as_entire_binding)
-                    .collect();
-                bindings.insert(3, wgpu::BindingResource::Buffer(numbers));
-                let group = bind(device, &pass.layout, bindings);
+                let buffers = pass.buffers.iter().map(wgpu::Buffer::as_entire_binding);
+                let numbers = std::iter::once(wgpu::BindingResource::Buffer(numbers));
+                let group = bind(device, &pass.layout, numbers.chain(buffers));
                 dispatch(&mut encoder, &pass.pipeline, &group, pass.groups);
             }
             let (results, readback, bytes) = (&self.results, &self.readback, self.result_bytes);
@@ -221,7 +217,7 @@ impl Passes {
 impl Numbers {
     fn bytes(&self) -> [u8; PARAMS_STRIDE] {
         let mut bytes = [0; PARAMS_STRIDE];
-        let known = [self.n_tokens, self.n_blocks, self.width, self.n_entries];
+        let known = [self.n_tokens, self.n_blocks, self.width, self.n_parts];
         let [a, b, c, d] = known.map(|number| number as u32);
         let (alpha, limit) = (self.alpha.to_bits(), self.limit.to_bits());
         let words = [a, b, c, d, 0, self.extras, alpha, limit];
@@ -233,12 +229,34 @@ impl Numbers {
 }
 
 /// A table of four words per entry.
-fn table(entries: &[[usize; 3]]) -> Vec<u8> {
-    let words = |[a, b, c]: &[usize; 3]| [*a as u32, *b as u32, *c as u32, 0].map(u32::to_le_bytes);
-    entries
-        .iter()
-        .flat_map(|entry| words(entry).into_iter().flatten())
+fn table(entries: &[[usize; 4]]) -> Vec<u8> {
+    let words = entries.as_flattened().iter();
+    words
+        .flat_map(|&word| (word as u32).to_le_bytes())
         .collect()
+}
+
+/// Down's table: the parts, then all blocks; see `fixed.wgsl`.
+fn down_table(clusters: &[FfnCluster], n_parts: usize) -> Vec<u8> {
+    let (mut ends, mut blocks) = (vec![0], Vec::new());
+    for FfnCluster { down, .. } in clusters {
+        let n = down.cols / PLANE_LEN;
+        let per_tile = down.block.block_len() / PLANE_LEN;
+        let tile_words = PANEL_ROWS * down.block.block_bytes() / 4;
+        blocks.extend((0..n).map(|i| {
+            let tile = down.at / 4 + i / per_tile * tile_words;
+            [
+                tile,
+                panel_words(down),
+                i % per_tile,
+                usize::from(i + 1 == n),
+            ]
+        }));
+        ends.push(blocks.len());
+    }
+    let first_of = |part: usize| ends[part * clusters.len() / n_parts];
+    let parts = (0..n_parts).map(|part| [first_of(part), first_of(part + 1), 0, 0]);
+    table(&parts.chain(blocks).collect::<Vec<_>>())
 }
 
 impl Builder<'_> {
@@ -253,9 +271,13 @@ impl Builder<'_> {
             let panel = panel_words(range);
             for (i, first) in (0..range.n_rows).step_by(PANEL_ROWS).enumerate() {
                 let rows = PANEL_ROWS.min(range.n_rows - first);
-                entries.push([range.at / 4 + i * panel, column + first, rows]);
+                entries.push([range.at / 4 + i * panel, column + first, rows, 0]);
             }
             column += range.n_rows;
+        }
+        if let Some(&[panel, ..]) = entries.last() {
+            let whole = entries.len().next_multiple_of(TILE_PANELS);
+            entries.resize(whole, [panel, 0, 0, 0]);
         }
         let table = self.buffers.filled(self.context, what, &table(&entries))?;
         Ok((table, column))
@@ -292,14 +314,18 @@ impl Builder<'_> {
         panels: usize,
         numbers: Numbers,
     ) -> Result<(), DeviceFault> {
-        let (pipeline, width) = self.pipelines.product(first.block, sink, self.n_tokens)?;
+        let (pipeline, shape) = self.pipelines.product(first.block, sink, self.n_tokens)?;
         let (pipeline, layout) = (pipeline.clone(), self.pipelines.products.clone());
         let buffers = [self.weights, tokens, results, table, &self.mark];
         let pass = Pass {
             pipeline,
             layout,
             buffers: buffers.map(Clone::clone).to_vec(),
-            groups: [panels, self.n_tokens.div_ceil(width)],
+            groups: [
+                panels.div_ceil(shape.panels),
+                self.n_tokens.div_ceil(shape.tokens),
+                numbers.n_parts.max(1),
+            ],
             numbers,
         };
         self.push(pass)
@@ -344,7 +370,7 @@ impl Builder<'_> {
             pipeline: self.pipelines.hidden(kind)?.clone(),
             layout: self.pipelines.hidden.clone(),
             buffers: vec![gates, ups, hidden.clone(), self.mark.clone(), extras],
-            groups: [width / 32, self.n_tokens],
+            groups: [width / 32, self.n_tokens, 1],
             numbers: Numbers {
                 n_tokens: self.n_tokens,
                 width,
@@ -365,20 +391,15 @@ impl Builder<'_> {
         hidden: &wgpu::Buffer,
         results: &wgpu::Buffer,
     ) -> Result<(), DeviceFault> {
-        let (mut entries, mut block) = (Vec::new(), 0);
-        for FfnCluster { down, .. } in clusters {
-            entries.push([down.at / 4, block, down.cols / 32]);
-            block += down.cols / 32;
-        }
-        let table = table(&entries);
-        let table = self.buffers.filled(self.context, Use::DownPanels, &table)?;
         let Some(first) = clusters.first() else {
             return Ok(());
         };
+        let table = down_table(clusters, 1);
+        let table = self.buffers.filled(self.context, Use::DownPanels, &table)?;
         let numbers = Numbers {
             n_tokens: self.n_tokens,
             width: d_model,
-            n_entries: clusters.len(),
+            n_parts: 1,
             ..Numbers::default()
         };
         let panels = d_model.div_ceil(PANEL_ROWS);
@@ -418,10 +439,10 @@ pub(super) fn dispatch(
     encoder: &mut wgpu::CommandEncoder,
     pipeline: &wgpu::ComputePipeline,
     group: &wgpu::BindGroup,
-    [x, y]: [usize; 2],
+    [x, y, z]: [usize; 3],
 ) {
     let mut pass = encoder.begin_compute_pass(&Default::default());
     pass.set_pipeline(pipeline);
     pass.set_bind_group(0, group, &[]);
-    pass.dispatch_workgroups(x as u32, y as u32, 1);
+    pass.dispatch_workgroups(x as u32, y as u32, z as u32);
 }

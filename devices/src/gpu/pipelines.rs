@@ -4,12 +4,9 @@ use forebay_numbers::block::BlockType;
 
 use crate::fault::DeviceFault;
 use crate::job::Activated;
-use crate::shaders::{self, Arithmetic, Sink};
+use crate::shaders::{self, Arithmetic, Shape, Sink};
 
 use super::context::Context;
-
-/// Tokens of a workgroup, the widest first; a batch takes the widest of which it fills more than half.
-const WIDTHS: [usize; 2] = [8, 1];
 
 /// The shaders of one arithmetic, with the layouts of their bindings.
 #[derive(Debug)]
@@ -25,8 +22,7 @@ pub(super) struct Pipelines {
 struct Product {
     block: BlockType,
     sink: Sink,
-    /// Tokens of a workgroup.
-    width: usize,
+    shape: Shape,
     pipeline: wgpu::ComputePipeline,
 }
 
@@ -114,23 +110,23 @@ impl Pipelines {
         arithmetic: Arithmetic,
     ) -> Result<Self, DeviceFault> {
         use Binding::{Input, Output, Params};
-        let products = layout(context, &[Input, Input, Output, Params, Input, Output]);
-        let hidden = layout(context, &[Input, Input, Output, Params, Output, Input]);
+        let products = layout(context, &[Params, Input, Input, Output, Input, Output]);
+        let hidden = layout(context, &[Params, Input, Input, Output, Output, Input]);
         let (mut of_products, mut of_hidden) = (Vec::new(), Vec::new());
         for &block in formats {
-            for (sink, width) in [Sink::Rows, Sink::Down]
+            for (sink, shape) in [Sink::Rows, Sink::Down]
                 .into_iter()
-                .flat_map(|sink| WIDTHS.map(|w| (sink, w)))
+                .flat_map(|sink| sink.shapes().map(|shape| (sink, shape)))
             {
-                let Some(text) = shaders::product(block, width, sink, arithmetic) else {
+                let Some(text) = shaders::product(block, shape, sink, arithmetic) else {
                     let problem = format!("{block} is not multiplied on devices");
                     return Err(DeviceFault::BadJob(problem));
                 };
-                let label = format!("{sink:?} of {block} x {width}");
+                let label = format!("{sink:?} of {block} x {}", shape.tokens);
                 of_products.push(Product {
                     block,
                     sink,
-                    width,
+                    shape,
                     pipeline: compile(context, &label, text, &products)?,
                 });
             }
@@ -149,7 +145,7 @@ impl Pipelines {
         })
     }
 
-    /// The product for a batch of `n_tokens`, and its tokens per workgroup.
+    /// The product for a batch of `n_tokens`, and how it is divided.
     ///
     /// # Errors
     /// The format was not compiled.
@@ -158,13 +154,10 @@ impl Pipelines {
         block: BlockType,
         sink: Sink,
         n_tokens: usize,
-    ) -> Result<(&wgpu::ComputePipeline, usize), DeviceFault> {
-        let fits = |p: &&Product| {
-            let enough = p.width == 1 || 2 * n_tokens > p.width;
-            p.block == block && p.sink == sink && enough
-        };
+    ) -> Result<(&wgpu::ComputePipeline, Shape), DeviceFault> {
+        let fits = |p: &&Product| p.block == block && p.sink == sink && n_tokens >= p.shape.least;
         match self.of_products.iter().find(fits) {
-            Some(product) => Ok((&product.pipeline, product.width)),
+            Some(product) => Ok((&product.pipeline, product.shape)),
             None => {
                 let problem = format!("the device was opened without {block}");
                 Err(DeviceFault::BadJob(problem))

@@ -1,56 +1,43 @@
-// Down of an FFN: clusters' results are added as integers of 64 bits in units of 2^-32, in any order. The table has the
-// word of a cluster's first panel, the first of its blocks and their number.
+// Down for a few tokens. A workgroup has a panel and a part of the clusters; stretches go on from a cluster to the next.
 
-@group(0) @binding(2) var<storage, read_write> results: array<vec2<u32>>; // [n_tokens, width], the low words first
-
-// `round(p * 2^32)`, ties to even, for magnitudes up to 2^30.
-fn fixed(p: f32) -> vec2<u32> {
-    let bits = bitcast<u32>(p);
-    let exponent = (bits >> 23u) & 0xffu;
-    if (exponent == 0u) {
-        return vec2(0u);
-    }
-    let m = (bits & 0x7fffffu) | 0x800000u;
-    var units = vec2(0u);
-    if (exponent >= 118u) {
-        let by = exponent - 118u;
-        if (by >= 32u) {
-            units = vec2(0u, m << (by - 32u));
-        } else {
-            units = vec2(m << by, select(m >> (32u - by), 0u, by == 0u));
-        }
-    } else if (exponent >= 93u) {
-        let by = 118u - exponent;
-        let whole = m >> by;
-        let rest = m & ((1u << by) - 1u);
-        let half = 1u << (by - 1u);
-        let up = rest > half || (rest == half && (whole & 1u) == 1u);
-        units = vec2(whole + select(0u, 1u, up), 0u);
-    }
-    if ((bits >> 31u) == 1u) {
-        return vec2(~units.x + 1u, ~units.y + select(0u, 1u, units.x == 0u));
-    }
-    return units;
-}
+// Whether a block of the stretch is the last one of its cluster.
+var<workgroup> ends: array<u32, SLOTS>;
 
 @compute @workgroup_size(256)
 fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index) lane: u32) {
+    let part = table[group.z];
     let first_token = group.y * TOKENS;
+    let row = lane % ROWS;
+    let slot = lane / ROWS;
+    let token = first_token + slot;
+    let adds = slot < TOKENS && token < params.n_tokens;
+    var sum = 0.0;
     var total = vec2(0u);
-    for (var i = 0u; i < params.n_entries; i++) {
-        let cluster = table[i];
-        let panel = cluster[0] + group.x * (cluster[2] / BLOCKS) * TILE_WORDS;
-        let sum = chain(panel, cluster[1], cluster[2], first_token, lane);
-        if ((bitcast<u32>(sum) & 0x7fffffffu) > 0x4e800000u) {
-            atomicStore(&out_of_range, 1u);
+    for (var first = part[0]; first < part[1]; first += SLOTS) {
+        let n = min(SLOTS, part[1] - first);
+        if (slot < n) {
+            let place = table[params.n_parts + first + slot];
+            if (row == 0u) {
+                ends[slot] = place[3];
+            }
+            multiply(place[0] + group.x * place[1], place[2], first + slot, first_token, lane);
         }
-        let units = fixed(sum);
-        let low = total.x + units.x;
-        total = vec2(low, total.y + units.y + select(0u, 1u, low < units.x));
+        workgroupBarrier();
+        if (adds) {
+            for (var s = 0u; s < n; s++) {
+                sum = added(sum, s, slot, row);
+                if (ends[s] == 1u) {
+                    let units = settled(sum);
+                    let low = total.x + units.x;
+                    total = vec2(low, total.y + units.y + select(0u, 1u, low < units.x));
+                    sum = 0.0;
+                }
+            }
+        }
+        workgroupBarrier();
     }
-    let row = group.x * ROWS + lane % ROWS;
-    let token = first_token + lane / ROWS;
-    if (lane / ROWS < TOKENS && token < params.n_tokens && row < params.width) {
-        results[token * params.width + row] = total;
+    let column = group.x * ROWS + row;
+    if (adds && column < params.width) {
+        results[(group.z * params.n_tokens + token) * params.width + column] = total;
     }
 }

@@ -108,3 +108,12 @@ fn fused_bits(a: u32, b: u32, c: u32) -> u32 {
 fn fused(a: f32, b: f32, c: f32) -> f32 {
     return bitcast<f32>(fused_bits(bitcast<u32>(a), bitcast<u32>(b), bitcast<u32>(c)));
 }
+
+// In a loop that no compiler unrolls, since it does not know where it begins: the text is long.
+fn fused_4(a: vec4<f32>, b: vec4<f32>, c: vec4<f32>) -> vec4<f32> {
+    var sums = vec4(0.0);
+    for (var i = params.zero; i < 4u; i++) {
+        sums[i] = fused(a[i], b[i], c[i]);
+    }
+    return sums;
+}

@@ -1,10 +1,10 @@
 // The input of Down: the activated gates times the ups, quantised as the CPU does it. A workgroup has 32 neurons of one
 // token, which are a block.
 
-@group(0) @binding(0) var<storage, read> gates: array<f32>; // [n_tokens, width]
-@group(0) @binding(1) var<storage, read> ups: array<f32>; // [n_tokens, width]
+@group(0) @binding(1) var<storage, read> gates: array<f32>; // [n_tokens, width]
+@group(0) @binding(2) var<storage, read> ups: array<f32>; // [n_tokens, width]
 // As the tokens of the first product.
-@group(0) @binding(2) var<storage, read_write> hidden: array<vec4<u32>>; // [width / 32, n_tokens, 3]
+@group(0) @binding(3) var<storage, read_write> hidden: array<vec4<u32>>; // [width / 32, n_tokens, 3]
 @group(0) @binding(4) var<storage, read_write> out_of_range: atomic<u32>;
 // Biases of Gate and of Up, each `[width]`, if there are any; then weights, `[width / 32, n_tokens]`, if there are any.
 @group(0) @binding(5) var<storage, read> extras: array<f32>;

@@ -172,23 +172,66 @@ pub(crate) enum Sink {
     Down,
 }
 
-/// The product of panels in the format `block` and `tokens` tokens per workgroup; `None` if the format is not one of
-/// [`crate::FORMATS`].
+/// How a product is divided among workgroups.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Shape {
+    /// Tokens of a workgroup.
+    pub(crate) tokens: usize,
+    /// Panels of a workgroup: one in `chain.wgsl`, several in `tile.wgsl`.
+    pub(crate) panels: usize,
+    /// Tokens of the smallest batch for which it is taken.
+    pub(crate) least: usize,
+}
+
+/// Panels of a workgroup of `tile.wgsl`.
+pub(crate) const TILE_PANELS: usize = 4;
+
+impl Sink {
+    /// The shapes, those for the largest batches first.
+    pub(crate) fn shapes(self) -> [Shape; 3] {
+        let shape = |tokens, panels, least| Shape {
+            tokens,
+            panels,
+            least,
+        };
+        let tokens = match self {
+            Self::Rows => 64,
+            Self::Down => 32,
+        };
+        [
+            shape(tokens, TILE_PANELS, 17),
+            shape(8, 1, 5),
+            shape(1, 1, 0),
+        ]
+    }
+}
+
+/// The product of panels in the format `block`; `None` if the format is not one of [`crate::FORMATS`].
 pub(crate) fn product(
     block: BlockType,
-    tokens: usize,
+    shape: Shape,
     sink: Sink,
     arithmetic: Arithmetic,
 ) -> Option<String> {
     let format = format(block)?;
     let [scales, minimum] = format.scales();
-    let sink = match sink {
-        Sink::Rows => include_str!("rows.wgsl"),
-        Sink::Down => include_str!("down.wgsl"),
+    let walk = match shape.panels {
+        1 => include_str!("chain.wgsl"),
+        _ => include_str!("tile.wgsl"),
+    };
+    let stored = match (sink, shape.panels) {
+        (Sink::Rows, 1) => include_str!("rows.wgsl"),
+        (Sink::Rows, _) => include_str!("tiled_rows.wgsl"),
+        (Sink::Down, 1) => include_str!("down.wgsl"),
+        (Sink::Down, _) => include_str!("tiled_down.wgsl"),
+    };
+    let fixed = match sink {
+        Sink::Rows => "",
+        Sink::Down => include_str!("fixed.wgsl"),
     };
     Some(
         [
-            &format.constants(tokens),
+            &format.constants(shape.tokens),
             arithmetic.text(),
             include_str!("product.wgsl"),
             include_str!("numbers.wgsl"),
@@ -196,8 +239,10 @@ pub(crate) fn product(
             minimum,
             &format.table(),
             &format.codes(),
-            include_str!("chain.wgsl"),
-            sink,
+            include_str!("panel.wgsl"),
+            walk,
+            fixed,
+            stored,
         ]
         .join("\n"),
     )

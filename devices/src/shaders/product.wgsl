@@ -6,8 +6,8 @@ struct Params {
     n_blocks: u32,
     // Results of a token.
     width: u32,
-    // Entries of the table, if a workgroup goes through all of them.
-    n_entries: u32,
+    // Into which Down's clusters are divided.
+    n_parts: u32,
     // Always 0, which no compiler knows.
     zero: u32,
     // What else an FFN has.
@@ -17,10 +17,14 @@ struct Params {
     limit: f32,
 }
 
-@group(0) @binding(3) var<uniform> params: Params;
+@group(0) @binding(0) var<uniform> params: Params;
 
 // `a * b`, rounded. The exclusive or hides from compilers that it is a product, so they cannot fuse it with what uses
 // it, nor change the order of products: WGSL allows both.
 fn product(a: f32, b: f32) -> f32 {
     return bitcast<f32>(bitcast<u32>(a * b) ^ params.zero);
+}
+
+fn product_4(a: vec4<f32>, b: vec4<f32>) -> vec4<f32> {
+    return bitcast<vec4<f32>>(bitcast<vec4<u32>>(a * b) ^ vec4(params.zero));
 }

@@ -12,6 +12,10 @@ use super::{Matrix, adapter, bits, tokens};
 const ROWS: [usize; 4] = [1, 16, 40, 83];
 const TOKENS: [usize; 4] = [1, 2, 5, 16];
 
+/// Rows and tokens that do and do not fill the tiles of large batches: 64 rows and 64 tokens, of which a lane has every
+/// 16th.
+const TILES: [(usize, usize); 6] = [(16, 17), (83, 33), (40, 49), (1, 64), (130, 70), (24, 130)];
+
 /// Columns: one block, fewer blocks than a stretch of 16, whole stretches, more.
 fn columns(block_len: usize) -> &'static [usize] {
     match block_len {
@@ -57,14 +61,16 @@ fn run(driver: &mut GpuDriver, matrix: &Matrix, tokens: Activations) -> Vec<f32>
 /// Every format on every shape.
 fn shapes() -> impl Iterator<Item = (Matrix, usize)> {
     FORMATS.into_iter().flat_map(|block| {
-        let columns = columns(block.block_len()).iter();
-        columns.flat_map(move |&cols| {
-            ROWS.into_iter().flat_map(move |n_rows| {
-                TOKENS.map(|n_tokens| {
-                    let seed = (n_rows + cols + n_tokens) as u64;
-                    (Matrix::random(block, n_rows, cols, seed), n_tokens)
-                })
-            })
+        let columns = columns(block.block_len());
+        let small = columns
+            .iter()
+            .flat_map(|&cols| ROWS.map(|n_rows| (cols, n_rows)))
+            .flat_map(|(cols, n_rows)| TOKENS.map(|n_tokens| (cols, n_rows, n_tokens)));
+        // An odd number of blocks, if the format has one.
+        let large = TILES.map(|(n_rows, n_tokens)| (columns[1], n_rows, n_tokens));
+        small.chain(large).map(move |(cols, n_rows, n_tokens)| {
+            let seed = (n_rows + cols + n_tokens) as u64;
+            (Matrix::random(block, n_rows, cols, seed), n_tokens)
         })
     })
 }

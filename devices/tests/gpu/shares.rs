@@ -1,6 +1,6 @@
 //! Shares of FFNs: Gate, Up, the activation, quantising, Down and sums in fixed point.
 
-use forebay_devices::gpu::{GpuDriver, GpuOptions};
+use forebay_devices::gpu::{Arithmetic, GpuDriver, GpuOptions};
 use forebay_devices::probe::{self, wall_clock};
 use forebay_devices::{
     Activated, DeviceDriver, DeviceFault, DeviceJob, FORMATS, FfnCluster, PanelRange, Work, on_cpu,
@@ -165,9 +165,14 @@ fn shares_of_all_formats_and_shapes_have_the_bits_of_the_cpu() {
             (vec![len], 1),
             (vec![2 * len, len, 3 * len], 2),
             (vec![len; 5], 16),
+            (vec![2 * len, len, 3 * len], 17),
+            (vec![len, 2 * len], 33),
+            (vec![len; 3], 70),
         ] {
             let ffn = Ffn::new([block; 3], 3 * len, &neurons, [0.3; 3]);
-            for activation in Activated::ALL.map(Activated::example) {
+            // Large batches are other shaders only before and behind the activation.
+            let n = if n_tokens > 16 { 1 } else { 4 };
+            for activation in Activated::ALL.map(Activated::example).into_iter().take(n) {
                 let tokens = tokens(n_tokens, ffn.d_model, 1.0);
                 let out = compare(&mut driver, &ffn, &tokens, activation);
                 assert!(
@@ -187,6 +192,36 @@ fn formats_may_differ_from_matrix_to_matrix() {
     };
     let ffn = Ffn::new(formats, 512, &[256, 512], [0.1; 3]);
     compare(&mut driver, &ffn, &tokens(5, 512, 1.0), Activation::Silu);
+}
+
+#[test]
+fn a_token_has_the_same_bits_in_a_batch_of_any_size() {
+    let Some(adapter) = adapter() else { return };
+    let formats = vec![BlockType::Q8_0, BlockType::Q4_K, BlockType::Q6_K];
+    let options = GpuOptions {
+        formats: formats.clone(),
+        ..GpuOptions::default()
+    };
+    // However this rounds, it rounds alike everywhere.
+    let mut driver = GpuDriver::with_arithmetic(&adapter, &options, Arithmetic::Native).unwrap();
+    for block in formats {
+        let ffn = Ffn::new([block; 3], 512, &[512, 256, 768], [0.1; 3]);
+        let segment = driver.load(&ffn.bytes).unwrap();
+        let mut result_of = |n_tokens| {
+            let job = ffn.job(segment, tokens(n_tokens, 512, 1.0), Activation::Silu);
+            let done = probe::run(&mut driver, job, &mut wall_clock()).unwrap();
+            assert_eq!(done.result, Ok(()));
+            share(&done.job.work).to_vec()
+        };
+        let most = result_of(130);
+        for n_tokens in [1, 8, 17, 33, 64, 70] {
+            assert_eq!(
+                result_of(n_tokens),
+                most[..n_tokens * 512],
+                "{block}, {n_tokens} tokens"
+            );
+        }
+    }
 }
 
 #[test]
