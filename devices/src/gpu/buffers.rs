@@ -24,6 +24,8 @@ pub(super) enum Use {
     Extras,
     /// Input of Down.
     Hidden,
+    /// Results of parts of the clusters, `[n_parts, n_tokens, d_model]`.
+    Partials,
     /// What comes back.
     Results,
     /// Whether a number was out of range.
@@ -42,7 +44,7 @@ impl Use {
                 Usage::COPY_DST | Usage::STORAGE
             }
             Self::Params => Usage::COPY_DST | Usage::UNIFORM,
-            Self::Gates | Self::Ups | Self::Hidden => Usage::STORAGE,
+            Self::Gates | Self::Ups | Self::Hidden | Self::Partials => Usage::STORAGE,
             Self::Results | Self::Mark => Usage::COPY_DST | Usage::COPY_SRC | Usage::STORAGE,
             Self::Readback => Usage::COPY_DST | Usage::MAP_READ,
         }

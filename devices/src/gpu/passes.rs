@@ -52,6 +52,14 @@ pub(super) struct Passes {
     result_bytes: u64,
 }
 
+/// Workgroups of Down that keep a large device busy. If panels and tokens are fewer, the clusters are divided.
+const BUSY: usize = 1000;
+/// Bytes that results of parts may take; with more, adding them would take longer than what it saves.
+const PARTIAL_BYTES: usize = 4 << 20;
+
+/// Lanes of a workgroup of `parts.wgsl`.
+const PARTS_LANES: usize = 64;
+
 /// Bytes of the mark, which comes back behind the results.
 pub(super) const MARK_BYTES: u64 = 4;
 
@@ -394,23 +402,44 @@ impl Builder<'_> {
         let Some(first) = clusters.first() else {
             return Ok(());
         };
-        let table = down_table(clusters, 1);
+        let panels = d_model.div_ceil(PANEL_ROWS);
+        let bytes = 8 * self.n_tokens * d_model;
+        let (_, shape) = self
+            .pipelines
+            .product(first.down.block, Sink::Down, self.n_tokens)?;
+        let groups = panels.div_ceil(shape.panels) * self.n_tokens.div_ceil(shape.tokens);
+        let n_parts = n_parts(groups, clusters.len(), bytes);
+        let table = down_table(clusters, n_parts);
         let table = self.buffers.filled(self.context, Use::DownPanels, &table)?;
         let numbers = Numbers {
             n_tokens: self.n_tokens,
             width: d_model,
-            n_parts: 1,
+            n_parts,
             ..Numbers::default()
         };
-        let panels = d_model.div_ceil(PANEL_ROWS);
-        self.product(
-            &first.down,
-            Sink::Down,
-            (hidden, results, &table),
-            panels,
+        if n_parts == 1 {
+            let buffers = (hidden, results, &table);
+            return self.product(&first.down, Sink::Down, buffers, panels, numbers);
+        }
+        let bytes = (n_parts * bytes) as u64;
+        let partials = self.buffers.get(self.context, Use::Partials, bytes)?;
+        let buffers = (hidden, &partials, &table);
+        self.product(&first.down, Sink::Down, buffers, panels, numbers)?;
+        self.push(Pass {
+            pipeline: self.pipelines.of_parts.clone(),
+            layout: self.pipelines.parts.clone(),
+            buffers: vec![partials, results.clone()],
+            groups: [(self.n_tokens * d_model).div_ceil(PARTS_LANES), 1, 1],
             numbers,
-        )
+        })
     }
+}
+
+/// Into how many parts clusters are divided, if each part takes so many workgroups and its results so many bytes.
+fn n_parts(groups: usize, n_clusters: usize, bytes: usize) -> usize {
+    let room = PARTIAL_BYTES / bytes.max(1);
+    let wanted = BUSY / groups.max(1);
+    wanted.min(room).min(n_clusters).max(1)
 }
 
 /// Words of a panel.

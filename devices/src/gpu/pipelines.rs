@@ -13,8 +13,11 @@ use super::context::Context;
 pub(super) struct Pipelines {
     pub(super) products: wgpu::BindGroupLayout,
     pub(super) hidden: wgpu::BindGroupLayout,
+    pub(super) parts: wgpu::BindGroupLayout,
     of_products: Vec<Product>,
     of_hidden: Vec<(Activated, wgpu::ComputePipeline)>,
+    /// Adds Down's parts.
+    pub(super) of_parts: wgpu::ComputePipeline,
 }
 
 /// A product of panels.
@@ -112,6 +115,7 @@ impl Pipelines {
         use Binding::{Input, Output, Params};
         let products = layout(context, &[Params, Input, Input, Output, Input, Output]);
         let hidden = layout(context, &[Params, Input, Input, Output, Output, Input]);
+        let parts = layout(context, &[Params, Input, Output]);
         let (mut of_products, mut of_hidden) = (Vec::new(), Vec::new());
         for &block in formats {
             for (sink, shape) in [Sink::Rows, Sink::Down]
@@ -137,9 +141,12 @@ impl Pipelines {
             let label = format!("{activation:?}");
             of_hidden.push((activation, compile(context, &label, text, &hidden)?));
         }
+        let of_parts = compile(context, "parts of Down", shaders::parts(), &parts)?;
         Ok(Self {
             products,
             hidden,
+            parts,
+            of_parts,
             of_products,
             of_hidden,
         })

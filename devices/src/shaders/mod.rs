@@ -274,6 +274,11 @@ pub(crate) fn hidden(activation: Activated, arithmetic: Arithmetic) -> String {
     .join("\n")
 }
 
+/// The sum of Down's parts.
+pub(crate) fn parts() -> String {
+    [include_str!("product.wgsl"), include_str!("parts.wgsl")].join("\n")
+}
+
 /// Roundings of products and of `fused`.
 pub(crate) fn triples(arithmetic: Arithmetic) -> String {
     [arithmetic.text(), include_str!("triples.wgsl")].join("\n")

@@ -195,6 +195,20 @@ fn formats_may_differ_from_matrix_to_matrix() {
 }
 
 #[test]
+fn clusters_are_divided_among_workgroups_in_any_way() {
+    let Some(mut driver) = open(&[BlockType::Q8_0]) else {
+        return;
+    };
+    // More than the parts of Down, so that a workgroup goes on from a cluster to the next.
+    let neurons: Vec<usize> = (0..40).map(|i| 32 + i % 3 * 32).collect();
+    let ffn = Ffn::new([BlockType::Q8_0; 3], 1024, &neurons, [0.1; 3]);
+    for n_tokens in [1, 6, 40] {
+        let tokens = tokens(n_tokens, ffn.d_model, 1.0);
+        compare(&mut driver, &ffn, &tokens, Activation::Silu);
+    }
+}
+
+#[test]
 fn a_token_has_the_same_bits_in_a_batch_of_any_size() {
     let Some(adapter) = adapter() else { return };
     let formats = vec![BlockType::Q8_0, BlockType::Q4_K, BlockType::Q6_K];
