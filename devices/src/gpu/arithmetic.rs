@@ -137,7 +137,9 @@ fn compute(
             buffers.map(wgpu::Buffer::as_entire_binding),
         );
         let mut encoder = device.create_command_encoder(&Default::default());
-        dispatch(&mut encoder, &pipeline, &group, [n.div_ceil(LANES), 1, 1]);
+        let mut pass = encoder.begin_compute_pass(&Default::default());
+        dispatch(&mut pass, &pipeline, &group, [n.div_ceil(LANES), 1, 1]);
+        drop(pass);
         encoder.copy_buffer_to_buffer(&output.buffer, 0, &readback.buffer, 0, 8 * n as u64);
         queue.submit([encoder.finish()]);
         readback

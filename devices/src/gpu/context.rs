@@ -33,6 +33,12 @@ pub(super) struct Piece {
     bytes: u64,
 }
 
+impl Piece {
+    pub(super) fn bytes(&self) -> u64 {
+        self.bytes
+    }
+}
+
 /// See the [module](self).
 pub(super) struct Context {
     pub(super) device: wgpu::Device,
@@ -174,21 +180,32 @@ impl Context {
         self.used -= piece.bytes;
     }
 
-    /// Makes `piece` large enough for `bytes` bytes. Its content is lost.
+    /// A piece for shaders to read, with these bytes.
+    pub(super) fn filled(&mut self, bytes: &[u8]) -> Result<Piece, DeviceFault> {
+        let usage = wgpu::BufferUsages::COPY_DST | wgpu::BufferUsages::STORAGE;
+        let piece = self.piece(bytes.len() as u64, usage)?;
+        let written = self.guarded(0, |_| self.queue.write_buffer(&piece.buffer, 0, bytes));
+        match written {
+            Ok(()) => Ok(piece),
+            Err(fault) => {
+                self.free(piece);
+                Err(fault)
+            }
+        }
+    }
+
+    /// Replaces `piece` by one for `bytes` bytes.
     pub(super) fn grow(
         &mut self,
         piece: &mut Option<Piece>,
         bytes: u64,
         usage: wgpu::BufferUsages,
-    ) -> Result<wgpu::Buffer, DeviceFault> {
-        if let Some(held) = piece.as_ref().filter(|held| held.bytes >= bytes) {
-            return Ok(held.buffer.clone());
-        }
+    ) -> Result<(), DeviceFault> {
         if let Some(small) = piece.take() {
             self.free(small);
         }
-        let new = self.piece(bytes, usage)?;
-        Ok(piece.insert(new).buffer.clone())
+        *piece = Some(self.piece(bytes, usage)?);
+        Ok(())
     }
 
     /// Waits until everything that was submitted is done.

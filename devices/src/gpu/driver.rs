@@ -15,14 +15,15 @@ use crate::shaders::Arithmetic;
 use super::adapters::{Adapter, DeviceKind};
 use super::arithmetic::{Fma, Roundings};
 use super::context::{Context, Piece};
+use super::kept::Kept;
 use super::pipelines::Pipelines;
-use super::slot::Slot;
+use super::slot::{Shared, Slot};
 
 /// Triples that show how a device rounds.
 const TRIPLES: usize = 4096;
 
 /// Jobs in flight: while one is computed, the next one waits behind it.
-const SLOTS: usize = 2;
+pub(super) const SLOTS: usize = 2;
 
 /// What is done with buffers of weights.
 const SEGMENT: wgpu::BufferUsages = wgpu::BufferUsages::COPY_DST.union(wgpu::BufferUsages::STORAGE);
@@ -56,6 +57,7 @@ pub struct GpuDriver {
     pipelines: Pipelines,
     arithmetic: Arithmetic,
     slots: [Slot; SLOTS],
+    kept: Kept,
     /// With their sizes as they were given.
     segments: BTreeMap<u32, (Piece, usize)>,
     next_segment: u32,
@@ -117,6 +119,7 @@ impl GpuDriver {
             pipelines,
             arithmetic,
             slots: Default::default(),
+            kept: Kept::default(),
             segments: BTreeMap::new(),
             next_segment: 0,
         })
@@ -213,6 +216,7 @@ impl DeviceDriver for GpuDriver {
 
     fn unload(&mut self, segment: SegmentId) {
         if let Some((piece, _)) = self.segments.remove(&segment.0) {
+            self.kept.unload(&mut self.context, segment.0);
             self.context.free(piece);
             // The buffer is freed when the device is next asked whether it has finished.
             let _ = self.context.device.poll(wgpu::PollType::Poll);
@@ -229,12 +233,19 @@ impl DeviceDriver for GpuDriver {
     }
 
     fn submit(&mut self, job: DeviceJob, now_ns: u64) -> Result<(), DeviceJob> {
-        let Some(slot) = self.slots.iter_mut().find(|slot| slot.is_free()) else {
+        let mut slots = self.slots.iter_mut().enumerate();
+        let Some((number, slot)) = slots.find(|(_, slot)| slot.is_free()) else {
             return Err(job);
         };
         let segment = self.segments.get(&job.segment.0);
         let segment = segment.map(|(piece, bytes)| (&piece.buffer, *bytes));
-        slot.start(&mut self.context, &self.pipelines, segment, job, now_ns);
+        let shared = Shared {
+            context: &mut self.context,
+            pipelines: &self.pipelines,
+            kept: &mut self.kept,
+            slot: number,
+        };
+        slot.start(shared, segment, job, now_ns);
         Ok(())
     }
 

@@ -171,7 +171,9 @@ impl Meter {
         self.context.guarded(0, |device| {
             let mut encoder = device.create_command_encoder(&Default::default());
             let Load { pipeline, group } = &self.read;
-            dispatch(&mut encoder, pipeline, group, [groups, 1, 1]);
+            let mut pass = encoder.begin_compute_pass(&Default::default());
+            dispatch(&mut pass, pipeline, group, [groups, 1, 1]);
+            drop(pass);
             encoder.copy_buffer_to_buffer(&self.results.buffer, 0, readback, 0, bytes);
             self.context.queue.submit([encoder.finish()]);
             readback
@@ -205,7 +207,8 @@ impl Meter {
             self.context.guarded(0, |device| {
                 let mut encoder = device.create_command_encoder(&Default::default());
                 for _ in 0..n {
-                    dispatch(&mut encoder, &load.pipeline, &load.group, [groups, 1, 1]);
+                    let mut pass = encoder.begin_compute_pass(&Default::default());
+                    dispatch(&mut pass, &load.pipeline, &load.group, [groups, 1, 1]);
                 }
                 self.context.queue.submit([encoder.finish()]);
             })?;

@@ -8,11 +8,14 @@ mod arithmetic;
 mod buffers;
 mod context;
 mod driver;
+mod extras;
+mod kept;
 mod meter;
 mod passes;
 mod pipelines;
 mod ready;
 mod slot;
+mod tables;
 mod tokens;
 
 pub use crate::shaders::Arithmetic;

@@ -4,26 +4,22 @@ use forebay_numbers::activation::Activation;
 use forebay_numbers::panel::{PANEL_ROWS, PLANE_LEN};
 
 use crate::fault::DeviceFault;
-use crate::job::{Activated, DeviceJob, FfnCluster, PanelRange, Work};
-use crate::shaders::{BIASES, Sink, TILE_PANELS, WEIGHTS};
+use crate::job::{DeviceJob, FfnCluster, PanelRange, Work};
+use crate::shaders::Sink;
 
-use super::buffers::{Buffers, Use};
+use super::buffers::{Buffers, MARK_BYTES, PARAMS_BYTES, RESULTS_AT, Use};
 use super::context::Context;
 use super::pipelines::Pipelines;
-use super::tokens::{RECORD, is_in_range};
+use super::tokens::RECORD;
+use super::{extras, tables};
 
-/// Bytes from one pass's numbers to the next's: no device wants more.
-const PARAMS_STRIDE: usize = 256;
-/// Bytes of a pass's numbers, padded.
-const PARAMS_BYTES: u64 = 32;
+/// Lanes of a workgroup of `parts.wgsl`.
+const PARTS_LANES: usize = 64;
 
 /// A dispatch.
 #[derive(Debug)]
-pub(super) struct Pass {
-    pipeline: wgpu::ComputePipeline,
-    layout: wgpu::BindGroupLayout,
-    /// In the order of the bindings, behind the numbers.
-    buffers: Vec<wgpu::Buffer>,
+struct Pass<'a> {
+    pipeline: &'a wgpu::ComputePipeline,
     groups: [usize; 3],
     numbers: Numbers,
 }
@@ -36,416 +32,248 @@ struct Numbers {
     width: usize,
     n_parts: usize,
     extras: u32,
+    extras_at: usize,
     alpha: f32,
     limit: f32,
 }
 
-/// All that a job needs on the device.
+impl Numbers {
+    fn words(&self) -> [u32; 9] {
+        let known = [self.n_tokens, self.n_blocks, self.width, self.n_parts];
+        let [a, b, c, d] = known.map(|number| number as u32);
+        let (alpha, limit) = (self.alpha.to_bits(), self.limit.to_bits());
+        let extras_at = self.extras_at as u32;
+        [a, b, c, d, 0, self.extras, alpha, limit, extras_at]
+    }
+}
+
+/// The dispatches of a job, in the order of the bindings that [`Kept`](super::kept::Kept) makes for it.
 #[derive(Debug)]
-pub(super) struct Passes {
-    passes: Vec<Pass>,
-    params: wgpu::Buffer,
-    mark: wgpu::Buffer,
-    results: wgpu::Buffer,
-    readback: wgpu::Buffer,
-    /// Bytes of the results.
-    result_bytes: u64,
-}
-
-/// Workgroups of Down that keep a large device busy. If panels and tokens are fewer, the clusters are divided.
-const BUSY: usize = 1000;
-/// Bytes that results of parts may take; with more, adding them would take longer than what it saves.
-const PARTIAL_BYTES: usize = 4 << 20;
-
-/// Lanes of a workgroup of `parts.wgsl`.
-const PARTS_LANES: usize = 64;
-
-/// Bytes of the mark, which comes back behind the results.
-pub(super) const MARK_BYTES: u64 = 4;
-
-/// What a share is made from.
-struct Ffn<'a> {
-    clusters: &'a [FfnCluster],
-    activation: Activation,
-    biases: &'a [Vec<f32>; 2],
-    weights: &'a [f32],
-}
-
-impl Ffn<'_> {
-    fn neurons(&self) -> usize {
-        self.clusters
-            .iter()
-            .map(|cluster| cluster.gate.n_rows)
-            .sum()
-    }
-
-    /// The shader's `extras`: their bytes, and which there are.
-    fn extras(&self, n_tokens: usize) -> Result<(Vec<u8>, u32), DeviceFault> {
-        let mut numbers: Vec<f32> = self.biases.concat();
-        let mut which = if numbers.is_empty() { 0 } else { BIASES };
-        if !self.weights.is_empty() {
-            which |= WEIGHTS;
-            // Of each block of a cluster.
-            for (cluster, weights) in self.clusters.iter().zip(self.weights.chunks(n_tokens)) {
-                numbers.extend(weights.repeat(cluster.gate.n_rows / 32));
-            }
-        }
-        if !numbers.iter().all(|&number| is_in_range(number)) {
-            return Err(DeviceFault::OutOfRange);
-        }
-        let bytes = numbers.iter().flat_map(|number| number.to_le_bytes());
-        Ok((bytes.collect(), which))
-    }
-
-    /// The activation's shader and its parameters.
-    fn activated(&self) -> Result<(Activated, [f32; 2]), DeviceFault> {
-        let parameters = match self.activation {
-            Activation::ClampedSwiglu { alpha, limit } => [alpha, limit],
-            _ => [0.0; 2],
-        };
-        match Activated::of(self.activation) {
-            Some(kind) if parameters.iter().all(|&p| is_in_range(p)) => Ok((kind, parameters)),
-            _ => {
-                let problem = format!("{:?} is not computed on devices", self.activation);
-                Err(DeviceFault::BadJob(problem))
-            }
-        }
-    }
-}
-
-/// Collects the passes of a job.
-struct Builder<'a> {
-    context: &'a mut Context,
+pub(super) struct Passes<'a> {
     pipelines: &'a Pipelines,
-    buffers: &'a mut Buffers,
-    weights: &'a wgpu::Buffer,
-    mark: wgpu::Buffer,
+    list: Vec<Pass<'a>>,
     n_tokens: usize,
-    passes: Vec<Pass>,
+    /// Into which Down's clusters are divided; 0 without Down.
+    pub(super) n_parts: usize,
 }
 
-impl Passes {
-    /// The passes of a job whose tokens' words are `words`.
+/// What a share's passes are made from.
+struct Share<'a> {
+    clusters: &'a [FfnCluster],
+    d_model: usize,
+    activation: Activation,
+    /// Which extras there are, and where in the words behind the numbers.
+    extras: (u32, usize),
+}
+
+impl<'a> Passes<'a> {
+    /// The passes of a job with these extras, which begin with so many words behind the numbers.
     pub(super) fn of(
-        context: &mut Context,
-        pipelines: &Pipelines,
-        buffers: &mut Buffers,
-        weights: &wgpu::Buffer,
-        (job, words): (&DeviceJob, &[u8]),
+        pipelines: &'a Pipelines,
+        job: &DeviceJob,
+        extras: (u32, usize),
     ) -> Result<Self, DeviceFault> {
-        let mark = buffers.get(context, Use::Mark, MARK_BYTES)?;
-        let tokens = buffers.filled(context, Use::Tokens, words)?;
-        let result_bytes = match &job.work {
-            Work::Rows { out, .. } => size_of_val(&out[..]),
-            Work::Share { out, .. } => size_of_val(&out[..]),
-        } as u64;
-        let results = buffers.get(context, Use::Results, result_bytes)?;
-        let readback = buffers.get(context, Use::Readback, result_bytes + MARK_BYTES)?;
-        let mut builder = Builder {
-            context,
+        let mut passes = Self {
             pipelines,
-            buffers,
-            weights,
-            mark: mark.clone(),
+            list: Vec::new(),
             n_tokens: job.tokens.n_tokens(),
-            passes: Vec::new(),
+            n_parts: 0,
         };
         match &job.work {
-            Work::Rows { panels, .. } => {
-                let (table, width) = builder.panels(Use::Panels, panels)?;
-                builder.rows(panels, &table, width, (&tokens, &results))?;
-            }
+            Work::Rows { panels, .. } => passes.rows(panels.iter())?,
             Work::Share {
                 clusters,
                 activation,
-                biases,
-                weights,
                 ..
             } => {
-                let ffn = Ffn {
+                let share = Share {
                     clusters,
+                    d_model: job.tokens.cols(),
                     activation: *activation,
-                    biases,
-                    weights,
+                    extras,
                 };
-                let hidden = builder.hidden(&ffn, &tokens)?;
-                builder.down(clusters, job.tokens.cols(), &hidden, &results)?;
+                passes.share(&share)?;
             }
         }
-        let passes = builder.passes;
-        let numbers: Vec<u8> = passes
-            .iter()
-            .flat_map(|pass| pass.numbers.bytes())
-            .collect();
-        let params = buffers.filled(context, Use::Params, &numbers)?;
-        Ok(Self {
-            passes,
-            params,
-            mark,
-            results,
-            readback,
-            result_bytes,
-        })
+        Ok(passes)
+    }
+
+    fn rows<'r>(
+        &mut self,
+        ranges: impl Iterator<Item = &'r PanelRange> + Clone,
+    ) -> Result<(), DeviceFault> {
+        let Some(first) = ranges.clone().next() else {
+            return Ok(());
+        };
+        let numbers = Numbers {
+            n_tokens: self.n_tokens,
+            n_blocks: first.cols / PLANE_LEN,
+            width: ranges.clone().map(|range| range.n_rows).sum(),
+            ..Numbers::default()
+        };
+        let n_panels = tables::n_panels(ranges);
+        let (pipeline, [x, y]) = self.product(first, Sink::Rows, n_panels)?;
+        self.push(pipeline, [x, y, 1], numbers);
+        Ok(())
+    }
+
+    /// The product of so many panels, and its workgroups.
+    fn product(
+        &self,
+        first: &PanelRange,
+        sink: Sink,
+        n_panels: usize,
+    ) -> Result<(&'a wgpu::ComputePipeline, [usize; 2]), DeviceFault> {
+        let (pipeline, shape) = self.pipelines.product(first.block, sink, self.n_tokens)?;
+        let groups = [
+            n_panels.div_ceil(shape.panels),
+            self.n_tokens.div_ceil(shape.tokens),
+        ];
+        Ok((pipeline, groups))
+    }
+
+    /// Gate, Up, what is between them and Down, Down, and the sum of its parts, if there are several.
+    fn share(&mut self, share: &Share<'_>) -> Result<(), DeviceFault> {
+        let Some(first) = share.clusters.first() else {
+            return Ok(());
+        };
+        self.rows(share.clusters.iter().map(|cluster| &cluster.gate))?;
+        self.rows(share.clusters.iter().map(|cluster| &cluster.up))?;
+        let width = neurons(share.clusters);
+        let (kind, [alpha, limit]) = extras::activated(share.activation)?;
+        let (extras, extras_at) = share.extras;
+        let numbers = Numbers {
+            n_tokens: self.n_tokens,
+            width,
+            extras,
+            extras_at,
+            alpha,
+            limit,
+            ..Numbers::default()
+        };
+        let groups = [width / PLANE_LEN, self.n_tokens, 1];
+        self.push(self.pipelines.hidden(kind)?, groups, numbers);
+        let n_results = self.n_tokens * share.d_model;
+        let n_panels = share.d_model.div_ceil(PANEL_ROWS);
+        let (pipeline, [x, y]) = self.product(&first.down, Sink::Down, n_panels)?;
+        self.n_parts = tables::n_parts(x * y, share.clusters.len(), 8 * n_results);
+        let numbers = Numbers {
+            n_tokens: self.n_tokens,
+            width: share.d_model,
+            n_parts: self.n_parts,
+            ..Numbers::default()
+        };
+        self.push(pipeline, [x, y, self.n_parts], numbers);
+        if self.n_parts > 1 {
+            let groups = [n_results.div_ceil(PARTS_LANES), 1, 1];
+            self.push(&self.pipelines.of_parts, groups, numbers);
+        }
+        Ok(())
+    }
+
+    fn push(&mut self, pipeline: &'a wgpu::ComputePipeline, groups: [usize; 3], numbers: Numbers) {
+        self.list.push(Pass {
+            pipeline,
+            groups,
+            numbers,
+        });
+    }
+
+    /// Whether there is nothing to compute.
+    pub(super) fn is_empty(&self) -> bool {
+        self.list.is_empty()
+    }
+
+    /// Writes the numbers of all passes to the beginning of what the device is given.
+    pub(super) fn write(&self, out: &mut [u8]) {
+        for (pass, out) in self.list.iter().zip(out.chunks_exact_mut(PARAMS_BYTES)) {
+            let words = pass.numbers.words();
+            let bytes: &[u8] = bytemuck::cast_slice(&words);
+            out[..bytes.len()].copy_from_slice(bytes);
+        }
+    }
+
+    /// Makes the buffers of a job large enough.
+    pub(super) fn reserve(
+        &self,
+        context: &mut Context,
+        buffers: &mut Buffers,
+        job: &DeviceJob,
+        given_bytes: usize,
+    ) -> Result<(), DeviceFault> {
+        let limit = context.limits.max_compute_workgroups_per_dimension as usize;
+        for Pass { groups, .. } in &self.list {
+            if groups.iter().any(|&n| n > limit) {
+                let problem = format!("{groups:?} are too many workgroups for the device");
+                return Err(DeviceFault::BadJob(problem));
+            }
+        }
+        let n = self.n_tokens;
+        let mut wanted = vec![(Use::Given, given_bytes)];
+        if let Work::Share { clusters, .. } = &job.work {
+            let width = neurons(clusters);
+            let partials = if self.n_parts > 1 { self.n_parts } else { 0 };
+            wanted.extend([
+                (Use::Gates, 4 * n * width),
+                (Use::Ups, 4 * n * width),
+                (Use::Hidden, 4 * n * width / PLANE_LEN * RECORD),
+                (Use::Partials, 8 * n * partials * job.tokens.cols()),
+            ]);
+        }
+        let result_bytes = RESULTS_AT + result_bytes(&job.work);
+        wanted.extend([(Use::Results, result_bytes), (Use::Readback, result_bytes)]);
+        for (what, bytes) in wanted {
+            buffers.reserve(context, what, bytes as u64)?;
+        }
+        Ok(())
     }
 
     /// Submits them, and has the results brought back.
     pub(super) fn submit(
         &self,
         context: &Context,
+        buffers: &Buffers,
+        (groups, given): (&[wgpu::BindGroup], &[u8]),
+        result_bytes: usize,
         done: impl FnOnce(bool) + Send + 'static,
     ) -> Result<(), DeviceFault> {
+        let (results, readback) = (buffers.of(Use::Results)?, buffers.of(Use::Readback)?);
+        let to_device = buffers.of(Use::Given)?;
+        let bytes = (RESULTS_AT + result_bytes) as u64;
         context.guarded(0, |device| {
+            context.queue.write_buffer(to_device, 0, given);
             let mut encoder = device.create_command_encoder(&Default::default());
-            encoder.clear_buffer(&self.mark, 0, Some(MARK_BYTES));
-            if self.passes.is_empty() {
+            encoder.clear_buffer(results, 0, Some(MARK_BYTES as u64));
+            if self.list.is_empty() {
                 // The sum over no clusters.
-                encoder.clear_buffer(&self.results, 0, None);
+                encoder.clear_buffer(results, 0, None);
             }
-            for (i, pass) in self.passes.iter().enumerate() {
-                let numbers = wgpu::BufferBinding {
-                    buffer: &self.params,
-                    offset: (i * PARAMS_STRIDE) as u64,
-                    size: std::num::NonZeroU64::new(PARAMS_BYTES),
-                };
-                let buffers = pass.buffers.iter().map(wgpu::Buffer::as_entire_binding);
-                let numbers = std::iter::once(wgpu::BindingResource::Buffer(numbers));
-                let group = bind(device, &pass.layout, numbers.chain(buffers));
-                dispatch(&mut encoder, &pass.pipeline, &group, pass.groups);
+            let mut pass = encoder.begin_compute_pass(&Default::default());
+            for (each, group) in self.list.iter().zip(groups) {
+                if !each.groups.contains(&0) {
+                    dispatch(&mut pass, each.pipeline, group, each.groups);
+                }
             }
-            let (results, readback, bytes) = (&self.results, &self.readback, self.result_bytes);
+            drop(pass);
             encoder.copy_buffer_to_buffer(results, 0, readback, 0, bytes);
-            encoder.copy_buffer_to_buffer(&self.mark, 0, readback, bytes, MARK_BYTES);
             context.queue.submit([encoder.finish()]);
-            let slice = readback.slice(..bytes + MARK_BYTES);
+            let slice = readback.slice(..bytes);
             slice.map_async(wgpu::MapMode::Read, move |result| done(result.is_ok()));
         })
     }
 }
 
-impl Numbers {
-    fn bytes(&self) -> [u8; PARAMS_STRIDE] {
-        let mut bytes = [0; PARAMS_STRIDE];
-        let known = [self.n_tokens, self.n_blocks, self.width, self.n_parts];
-        let [a, b, c, d] = known.map(|number| number as u32);
-        let (alpha, limit) = (self.alpha.to_bits(), self.limit.to_bits());
-        let words = [a, b, c, d, 0, self.extras, alpha, limit];
-        for (to, word) in bytes.as_chunks_mut::<4>().0.iter_mut().zip(words) {
-            *to = word.to_le_bytes();
-        }
-        bytes
-    }
+/// Neurons of all clusters.
+fn neurons(clusters: &[FfnCluster]) -> usize {
+    clusters.iter().map(|cluster| cluster.gate.n_rows).sum()
 }
 
-/// A table of four words per entry.
-fn table(entries: &[[usize; 4]]) -> Vec<u8> {
-    let words = entries.as_flattened().iter();
-    words
-        .flat_map(|&word| (word as u32).to_le_bytes())
-        .collect()
-}
-
-/// Down's table: the parts, then all blocks; see `fixed.wgsl`.
-fn down_table(clusters: &[FfnCluster], n_parts: usize) -> Vec<u8> {
-    let (mut ends, mut blocks) = (vec![0], Vec::new());
-    for FfnCluster { down, .. } in clusters {
-        let n = down.cols / PLANE_LEN;
-        let per_tile = down.block.block_len() / PLANE_LEN;
-        let tile_words = PANEL_ROWS * down.block.block_bytes() / 4;
-        blocks.extend((0..n).map(|i| {
-            let tile = down.at / 4 + i / per_tile * tile_words;
-            [
-                tile,
-                panel_words(down),
-                i % per_tile,
-                usize::from(i + 1 == n),
-            ]
-        }));
-        ends.push(blocks.len());
+/// Bytes of a job's results.
+pub(super) fn result_bytes(work: &Work) -> usize {
+    match work {
+        Work::Rows { out, .. } => size_of_val(&out[..]),
+        Work::Share { out, .. } => size_of_val(&out[..]),
     }
-    let first_of = |part: usize| ends[part * clusters.len() / n_parts];
-    let parts = (0..n_parts).map(|part| [first_of(part), first_of(part + 1), 0, 0]);
-    table(&parts.chain(blocks).collect::<Vec<_>>())
-}
-
-impl Builder<'_> {
-    /// A table of all panels of some ranges, whose rows are columns of the results, and how many.
-    fn panels(
-        &mut self,
-        what: Use,
-        ranges: &[PanelRange],
-    ) -> Result<(wgpu::Buffer, usize), DeviceFault> {
-        let (mut entries, mut column) = (Vec::new(), 0);
-        for range in ranges {
-            let panel = panel_words(range);
-            for (i, first) in (0..range.n_rows).step_by(PANEL_ROWS).enumerate() {
-                let rows = PANEL_ROWS.min(range.n_rows - first);
-                entries.push([range.at / 4 + i * panel, column + first, rows, 0]);
-            }
-            column += range.n_rows;
-        }
-        if let Some(&[panel, ..]) = entries.last() {
-            let whole = entries.len().next_multiple_of(TILE_PANELS);
-            entries.resize(whole, [panel, 0, 0, 0]);
-        }
-        let table = self.buffers.filled(self.context, what, &table(&entries))?;
-        Ok((table, column))
-    }
-
-    fn rows(
-        &mut self,
-        ranges: &[PanelRange],
-        table: &wgpu::Buffer,
-        width: usize,
-        (tokens, results): (&wgpu::Buffer, &wgpu::Buffer),
-    ) -> Result<(), DeviceFault> {
-        let Some(first) = ranges.first() else {
-            return Ok(());
-        };
-        let panels = ranges
-            .iter()
-            .map(|range| range.n_rows.div_ceil(PANEL_ROWS))
-            .sum();
-        let numbers = Numbers {
-            n_tokens: self.n_tokens,
-            n_blocks: first.cols / 32,
-            width,
-            ..Numbers::default()
-        };
-        self.product(first, Sink::Rows, (tokens, results, table), panels, numbers)
-    }
-
-    fn product(
-        &mut self,
-        first: &PanelRange,
-        sink: Sink,
-        (tokens, results, table): (&wgpu::Buffer, &wgpu::Buffer, &wgpu::Buffer),
-        panels: usize,
-        numbers: Numbers,
-    ) -> Result<(), DeviceFault> {
-        let (pipeline, shape) = self.pipelines.product(first.block, sink, self.n_tokens)?;
-        let (pipeline, layout) = (pipeline.clone(), self.pipelines.products.clone());
-        let buffers = [self.weights, tokens, results, table, &self.mark];
-        let pass = Pass {
-            pipeline,
-            layout,
-            buffers: buffers.map(Clone::clone).to_vec(),
-            groups: [
-                panels.div_ceil(shape.panels),
-                self.n_tokens.div_ceil(shape.tokens),
-                numbers.n_parts.max(1),
-            ],
-            numbers,
-        };
-        self.push(pass)
-    }
-
-    fn push(&mut self, pass: Pass) -> Result<(), DeviceFault> {
-        let limit = self.context.limits.max_compute_workgroups_per_dimension as usize;
-        if pass.groups.iter().any(|&n| n > limit) {
-            let problem = format!("{:?} are too many workgroups for the device", pass.groups);
-            return Err(DeviceFault::BadJob(problem));
-        }
-        if !pass.groups.contains(&0) {
-            self.passes.push(pass);
-        }
-        Ok(())
-    }
-
-    /// Gate, Up and what is between them and Down; returns Down's input.
-    fn hidden(
-        &mut self,
-        ffn: &Ffn<'_>,
-        tokens: &wgpu::Buffer,
-    ) -> Result<wgpu::Buffer, DeviceFault> {
-        let width = ffn.neurons();
-        let bytes = 4 * (self.n_tokens * width) as u64;
-        let records = (width / 32 * self.n_tokens * RECORD * 4) as u64;
-        let gates = self.buffers.get(self.context, Use::Gates, bytes)?;
-        let ups = self.buffers.get(self.context, Use::Ups, bytes)?;
-        let hidden = self.buffers.get(self.context, Use::Hidden, records)?;
-        let of_gate: Vec<_> = ffn.clusters.iter().map(|cluster| cluster.gate).collect();
-        let of_up: Vec<_> = ffn.clusters.iter().map(|cluster| cluster.up).collect();
-        for (what, ranges, results) in
-            [(Use::Panels, of_gate, &gates), (Use::UpPanels, of_up, &ups)]
-        {
-            let (table, _) = self.panels(what, &ranges)?;
-            self.rows(&ranges, &table, width, (tokens, results))?;
-        }
-        let (extras, which) = ffn.extras(self.n_tokens.max(1))?;
-        let extras = self.buffers.filled(self.context, Use::Extras, &extras)?;
-        let (kind, [alpha, limit]) = ffn.activated()?;
-        let pass = Pass {
-            pipeline: self.pipelines.hidden(kind)?.clone(),
-            layout: self.pipelines.hidden.clone(),
-            buffers: vec![gates, ups, hidden.clone(), self.mark.clone(), extras],
-            groups: [width / 32, self.n_tokens, 1],
-            numbers: Numbers {
-                n_tokens: self.n_tokens,
-                width,
-                extras: which,
-                alpha,
-                limit,
-                ..Numbers::default()
-            },
-        };
-        self.push(pass)?;
-        Ok(hidden)
-    }
-
-    fn down(
-        &mut self,
-        clusters: &[FfnCluster],
-        d_model: usize,
-        hidden: &wgpu::Buffer,
-        results: &wgpu::Buffer,
-    ) -> Result<(), DeviceFault> {
-        let Some(first) = clusters.first() else {
-            return Ok(());
-        };
-        let panels = d_model.div_ceil(PANEL_ROWS);
-        let bytes = 8 * self.n_tokens * d_model;
-        let (_, shape) = self
-            .pipelines
-            .product(first.down.block, Sink::Down, self.n_tokens)?;
-        let groups = panels.div_ceil(shape.panels) * self.n_tokens.div_ceil(shape.tokens);
-        let n_parts = n_parts(groups, clusters.len(), bytes);
-        let table = down_table(clusters, n_parts);
-        let table = self.buffers.filled(self.context, Use::DownPanels, &table)?;
-        let numbers = Numbers {
-            n_tokens: self.n_tokens,
-            width: d_model,
-            n_parts,
-            ..Numbers::default()
-        };
-        if n_parts == 1 {
-            let buffers = (hidden, results, &table);
-            return self.product(&first.down, Sink::Down, buffers, panels, numbers);
-        }
-        let bytes = (n_parts * bytes) as u64;
-        let partials = self.buffers.get(self.context, Use::Partials, bytes)?;
-        let buffers = (hidden, &partials, &table);
-        self.product(&first.down, Sink::Down, buffers, panels, numbers)?;
-        self.push(Pass {
-            pipeline: self.pipelines.of_parts.clone(),
-            layout: self.pipelines.parts.clone(),
-            buffers: vec![partials, results.clone()],
-            groups: [(self.n_tokens * d_model).div_ceil(PARTS_LANES), 1, 1],
-            numbers,
-        })
-    }
-}
-
-/// Into how many parts clusters are divided, if each part takes so many workgroups and its results so many bytes.
-fn n_parts(groups: usize, n_clusters: usize, bytes: usize) -> usize {
-    let room = PARTIAL_BYTES / bytes.max(1);
-    let wanted = BUSY / groups.max(1);
-    wanted.min(room).min(n_clusters).max(1)
-}
-
-/// Words of a panel.
-fn panel_words(range: &PanelRange) -> usize {
-    let bytes = range.block.row_bytes(range.cols).unwrap_or_default();
-    PANEL_ROWS * bytes / 4
 }
 
 /// The resources of a shader's bindings, in their order.
@@ -465,12 +293,11 @@ pub(super) fn bind<'a>(
 
 /// Records one dispatch.
 pub(super) fn dispatch(
-    encoder: &mut wgpu::CommandEncoder,
+    pass: &mut wgpu::ComputePass<'_>,
     pipeline: &wgpu::ComputePipeline,
     group: &wgpu::BindGroup,
     [x, y, z]: [usize; 3],
 ) {
-    let mut pass = encoder.begin_compute_pass(&Default::default());
     pass.set_pipeline(pipeline);
     pass.set_bind_group(0, group, &[]);
     pass.dispatch_workgroups(x as u32, y as u32, z as u32);

@@ -6,11 +6,12 @@ use std::sync::atomic::{AtomicU8, Ordering};
 use crate::fault::DeviceFault;
 use crate::job::{DeviceDone, DeviceJob, Work};
 
-use super::buffers::Buffers;
+use super::buffers::{Buffers, MARK_BYTES, RESULTS_AT, TOKENS_AT, Use};
 use super::context::Context;
-use super::passes::{MARK_BYTES, Passes};
+use super::kept::{Kept, Place};
+use super::passes::{Passes, result_bytes};
 use super::pipelines::Pipelines;
-use super::tokens;
+use super::{extras, tokens};
 
 /// How far the results' way back is, as the driver's callback says.
 #[derive(Clone, Debug, Default)]
@@ -42,9 +43,18 @@ struct Running {
 #[derive(Debug, Default)]
 pub(super) struct Slot {
     buffers: Buffers,
-    /// The tokens' words on their way to the device.
-    words: Vec<u8>,
+    /// What the job brings, on its way to the device.
+    given: Vec<u8>,
     running: Option<Running>,
+}
+
+/// What the slots of a device share.
+pub(super) struct Shared<'a> {
+    pub(super) context: &'a mut Context,
+    pub(super) pipelines: &'a Pipelines,
+    pub(super) kept: &'a mut Kept,
+    /// The number of the slot that is used.
+    pub(super) slot: usize,
 }
 
 impl Slot {
@@ -55,16 +65,15 @@ impl Slot {
     /// Starts a job; whatever prevents that is its result.
     pub(super) fn start(
         &mut self,
-        context: &mut Context,
-        pipelines: &Pipelines,
+        mut shared: Shared<'_>,
         segment: Option<(&wgpu::Buffer, usize)>,
         job: DeviceJob,
         now_ns: u64,
     ) {
-        let given = match (context.loss(), segment) {
+        let given = match (shared.context.loss(), segment) {
             (Some(lost), _) => Err(lost),
             (None, None) => Err(DeviceFault::BadJob("there is no such segment".into())),
-            (None, Some(segment)) => self.give(context, pipelines, segment, &job),
+            (None, Some(segment)) => self.give(&mut shared, segment, &job),
         };
         self.running = Some(Running {
             job,
@@ -75,24 +84,54 @@ impl Slot {
 
     fn give(
         &mut self,
-        context: &mut Context,
-        pipelines: &Pipelines,
+        shared: &mut Shared<'_>,
         (weights, segment_bytes): (&wgpu::Buffer, usize),
         job: &DeviceJob,
     ) -> Result<Mapped, DeviceFault> {
         job.check(segment_bytes)?;
-        tokens::write(&job.tokens, &mut self.words)?;
-        let work = (job, &self.words[..]);
-        let passes = Passes::of(context, pipelines, &mut self.buffers, weights, work)?;
-        let mapped = Mapped::default();
-        let done = mapped.clone();
-        match passes.submit(context, move |worked| done.set(worked)) {
-            Ok(()) => Ok(mapped),
-            Err(fault) => {
-                self.buffers.discard(context);
-                Err(fault)
-            }
+        let end = TOKENS_AT + tokens::bytes(&job.tokens);
+        self.given.resize(end, 0);
+        tokens::write(&job.tokens, &mut self.given[TOKENS_AT..])?;
+        let which = extras::write(&job.work, job.tokens.n_tokens(), &mut self.given)?;
+        let passes = Passes::of(shared.pipelines, job, (which, (end - TOKENS_AT) / 4))?;
+        passes.write(&mut self.given[..TOKENS_AT]);
+        let reserved = passes.reserve(shared.context, &mut self.buffers, job, self.given.len());
+        if self.buffers.were_replaced() {
+            shared.kept.forget(shared.slot);
         }
+        reserved?;
+        let mapped = Mapped::default();
+        let started = self.submit(shared, weights, &passes, job, mapped.clone());
+        if started.is_err() {
+            self.buffers.discard(shared.context);
+            shared.kept.unload(shared.context, job.segment.number());
+        }
+        started.map(|()| mapped)
+    }
+
+    fn submit(
+        &self,
+        shared: &mut Shared<'_>,
+        weights: &wgpu::Buffer,
+        passes: &Passes<'_>,
+        job: &DeviceJob,
+        mapped: Mapped,
+    ) -> Result<(), DeviceFault> {
+        let place = Place {
+            slot: shared.slot,
+            buffers: &self.buffers,
+            segment: job.segment.number(),
+            weights,
+        };
+        let work = (&job.work, passes.n_parts);
+        let (context, pipelines) = (&mut *shared.context, shared.pipelines);
+        let groups = match passes.is_empty() {
+            true => &[],
+            false => shared.kept.bindings(context, pipelines, place, work)?,
+        };
+        let given = (groups, &self.given[..]);
+        let done = move |worked| mapped.set(worked);
+        passes.submit(context, &self.buffers, given, result_bytes(&job.work), done)
     }
 
     /// The job, if it is over.
@@ -127,32 +166,20 @@ impl Slot {
 
     /// Reads the results, which are mapped.
     fn read(&self, work: &mut Work) -> Result<(), DeviceFault> {
-        let lost = |reason: String| DeviceFault::Lost { reason };
-        let Some(readback) = self.buffers.readback() else {
-            return Err(lost("results have no buffer".into()));
+        let readback = self.buffers.of(Use::Readback)?;
+        let bytes = (RESULTS_AT + result_bytes(work)) as u64;
+        let view = readback.slice(..bytes).get_mapped_range();
+        let view = view.map_err(|error| DeviceFault::Lost {
+            reason: error.to_string(),
+        })?;
+        let (mark, values) = view.split_at(RESULTS_AT);
+        let in_range = mark[..MARK_BYTES].iter().all(|byte| *byte == 0);
+        // Devices have the order of bytes of little endian; so has every CPU that this runs on.
+        let out: &mut [u8] = match work {
+            Work::Rows { out, .. } => bytemuck::cast_slice_mut(out),
+            Work::Share { out, .. } => bytemuck::cast_slice_mut(out),
         };
-        let bytes = match work {
-            Work::Rows { out, .. } => size_of_val(&out[..]),
-            Work::Share { out, .. } => size_of_val(&out[..]),
-        };
-        let view = readback
-            .slice(..bytes as u64 + MARK_BYTES)
-            .get_mapped_range();
-        let view = view.map_err(|error| lost(error.to_string()))?;
-        let (values, mark) = view.split_at(bytes);
-        let in_range = mark.iter().all(|byte| *byte == 0);
-        match work {
-            Work::Rows { out, .. } => {
-                for (to, from) in out.iter_mut().zip(values.as_chunks().0) {
-                    *to = f32::from_le_bytes(*from);
-                }
-            }
-            Work::Share { out, .. } => {
-                for (to, from) in out.iter_mut().zip(values.as_chunks().0) {
-                    *to = i64::from_le_bytes(*from);
-                }
-            }
-        }
+        out.copy_from_slice(values);
         drop(view);
         readback.unmap();
         match in_range {

@@ -3,6 +3,7 @@
 use std::ops::RangeInclusive;
 
 use forebay_kernels::Activations;
+use forebay_numbers::panel::PLANE_LEN;
 
 use crate::fault::DeviceFault;
 
@@ -19,14 +20,17 @@ pub(super) fn is_in_range(number: f32) -> bool {
     number == 0.0 || RANGE.contains(&number.abs())
 }
 
+/// Bytes of the words of all tokens.
+pub(super) fn bytes(tokens: &Activations) -> usize {
+    tokens.cols() / PLANE_LEN * tokens.n_tokens() * RECORD * 4
+}
+
 /// Writes the words of all tokens to `out`, which is `[n_blocks, n_tokens, RECORD]`.
 ///
 /// # Errors
 /// A scale is so small or so large that the device might not have the CPU's bits, or is NaN.
-pub(super) fn write(tokens: &Activations, out: &mut Vec<u8>) -> Result<(), DeviceFault> {
+pub(super) fn write(tokens: &Activations, out: &mut [u8]) -> Result<(), DeviceFault> {
     let n_tokens = tokens.n_tokens();
-    out.clear();
-    out.resize(tokens.cols() / 32 * n_tokens * RECORD * 4, 0);
     let records = out.as_chunks_mut::<{ 4 * RECORD }>().0;
     for block in tokens.token_blocks() {
         if !is_in_range(block.scale) {

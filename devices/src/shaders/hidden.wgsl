@@ -6,7 +6,7 @@
 // As the tokens of the first product.
 @group(0) @binding(3) var<storage, read_write> hidden: array<vec4<u32>>; // [width / 32, n_tokens, 3]
 @group(0) @binding(4) var<storage, read_write> out_of_range: atomic<u32>;
-// Biases of Gate and of Up, each `[width]`, if there are any; then weights, `[width / 32, n_tokens]`, if there are any.
+// From `extras_at` on: biases of Gate and of Up, each `[width]`, if there are any; then weights, `[width / 32, n_tokens]`, if there are any.
 @group(0) @binding(5) var<storage, read> extras: array<f32>;
 
 // A gate or an up, with its bias: `which` is 0 or 1.
@@ -14,7 +14,7 @@ fn biased(value: f32, which: u32, neuron: u32) -> f32 {
     if ((params.extras & BIASES) == 0u) {
         return value;
     }
-    return fused(value, 1.0, extras[which * params.width + neuron]);
+    return fused(value, 1.0, extras[params.extras_at + which * params.width + neuron]);
 }
 
 // With which the block's cluster counts for the token.
@@ -23,7 +23,7 @@ fn weighted(value: f32, block: u32, token: u32) -> f32 {
         return value;
     }
     let first = select(0u, 2u * params.width, (params.extras & BIASES) != 0u);
-    return product(value, extras[first + block * params.n_tokens + token]);
+    return product(value, extras[params.extras_at + first + block * params.n_tokens + token]);
 }
 
 // Whether no activation of it is infinite.

@@ -15,6 +15,8 @@ struct Params {
     // Parameters of the activation.
     alpha: f32,
     limit: f32,
+    // Where the extras begin.
+    extras_at: u32,
 }
 
 @group(0) @binding(0) var<uniform> params: Params;

@@ -5,6 +5,7 @@ mod definition;
 mod faults;
 mod meter;
 mod products;
+mod repeats;
 mod roundings;
 mod shares;
 

@@ -1,0 +1,67 @@
+//! What an FFN has besides matrices: biases, the weights of its clusters' experts, the activation's parameters.
+
+use forebay_numbers::activation::Activation;
+use forebay_numbers::panel::PLANE_LEN;
+
+use crate::fault::DeviceFault;
+use crate::job::{Activated, FfnCluster, Work};
+use crate::shaders::{BIASES, WEIGHTS};
+
+use super::tokens::is_in_range;
+
+/// Appends the shader's `extras` of a job to `out`, and returns which there are.
+///
+/// # Errors
+/// One of them is out of range.
+pub(super) fn write(work: &Work, n_tokens: usize, out: &mut Vec<u8>) -> Result<u32, DeviceFault> {
+    let Work::Share {
+        clusters,
+        biases,
+        weights,
+        ..
+    } = work
+    else {
+        return Ok(0);
+    };
+    let mut numbers = biases.iter().flatten().chain(weights);
+    if !numbers.all(|&number| is_in_range(number)) {
+        return Err(DeviceFault::OutOfRange);
+    }
+    let mut which = 0;
+    for biases in biases.iter().filter(|biases| !biases.is_empty()) {
+        which |= BIASES;
+        out.extend_from_slice(bytemuck::cast_slice(biases));
+    }
+    if !weights.is_empty() {
+        which |= WEIGHTS;
+        for (cluster, weights) in clusters.iter().zip(weights.chunks(n_tokens.max(1))) {
+            for _ in 0..blocks(cluster) {
+                out.extend_from_slice(bytemuck::cast_slice(weights));
+            }
+        }
+    }
+    Ok(which)
+}
+
+/// Blocks of a cluster's neurons.
+fn blocks(cluster: &FfnCluster) -> usize {
+    cluster.gate.n_rows / PLANE_LEN
+}
+
+/// An activation's shader and its parameters.
+///
+/// # Errors
+/// Devices do not compute it.
+pub(super) fn activated(activation: Activation) -> Result<(Activated, [f32; 2]), DeviceFault> {
+    let parameters = match activation {
+        Activation::ClampedSwiglu { alpha, limit } => [alpha, limit],
+        _ => [0.0; 2],
+    };
+    match Activated::of(activation) {
+        Some(kind) if parameters.iter().all(|&p| is_in_range(p)) => Ok((kind, parameters)),
+        _ => {
+            let problem = format!("{activation:?} is not computed on devices");
+            Err(DeviceFault::BadJob(problem))
+        }
+    }
+}
