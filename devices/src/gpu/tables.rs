@@ -64,7 +64,7 @@ pub(super) fn of_down(clusters: &[FfnCluster], n_parts: usize) -> Vec<Entry> {
 const BUSY: usize = 1000;
 
 /// Bytes that results of parts may take; with more, adding them would take longer than what it saves.
-const PARTIAL_BYTES: usize = 4 << 20;
+const PARTIAL_BYTES: usize = 8 << 20;
 
 /// Into how many parts Down's clusters are divided, if each takes so many workgroups and its results so many bytes.
 pub(super) fn n_parts(groups: usize, n_clusters: usize, bytes: usize) -> usize {
@@ -123,7 +123,7 @@ mod tests {
     fn parts_are_at_most_clusters_and_their_results_have_a_limit() {
         assert_eq!(n_parts(96, 35, 12288), 10);
         assert_eq!(n_parts(96, 4, 12288), 4);
-        assert_eq!(n_parts(96, 35, 1536 * 128 * 8), 2);
+        assert_eq!(n_parts(96, 35, 1536 * 128 * 8), 5);
         assert_eq!(n_parts(2000, 35, 12288), 1);
         assert_eq!(n_parts(0, 0, 0), 1);
     }

@@ -38,18 +38,14 @@ pub(super) fn write(tokens: &Activations, out: &mut [u8]) -> Result<(), DeviceFa
         }
         let record = &mut records[block.block * n_tokens + block.token];
         let (codes, about) = record.split_at_mut(32);
-        for (to, code) in codes.iter_mut().zip(block.codes) {
-            *to = *code as u8;
-        }
+        codes.copy_from_slice(bytemuck::cast_slice(block.codes));
         let words = [
             block.scale.to_bits(),
             block.sum.to_bits(),
             block.half_counts[0] as u32,
             block.half_counts[1] as u32,
         ];
-        for (to, word) in about.as_chunks_mut::<4>().0.iter_mut().zip(words) {
-            *to = word.to_le_bytes();
-        }
+        about.copy_from_slice(bytemuck::cast_slice(&words));
     }
     Ok(())
 }

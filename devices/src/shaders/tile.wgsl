@@ -19,28 +19,47 @@ var<workgroup> x_low: array<vec4<u32>, STEP * TOKENS>; // [STEP, TOKENS]
 var<workgroup> x_high: array<vec4<u32>, STEP * TOKENS>;
 var<workgroup> x_about: array<vec4<u32>, STEP * TOKENS>;
 
-// What a lane does of a step: the first STEP * TILE_ROWS lanes have a block of a row each, the next ones of a token.
-fn has_row(lane: u32) -> bool {
+// What a lane brings to a step: the first STEP * TILE_ROWS lanes a block of a row each, the next ones of a token. It is
+// read while the step before is computed.
+struct Brought {
+    low: vec4<u32>,
+    high: vec4<u32>,
+    about: vec4<u32>,
+}
+
+fn brings_row(lane: u32) -> bool {
     return lane < STEP * TILE_ROWS;
 }
 
-fn place_row(lane: u32, tile: u32, b: u32) {
+// The block `b` of the tile at word `tile`.
+fn brought_row(lane: u32, tile: u32, b: u32) -> Brought {
     let w = unpacked(tile, lane % ROWS, b);
-    w_low[lane] = w.low;
-    w_high[lane] = w.high;
-    w_about[lane] = vec4(w.scales, w.minimum, 0.0);
+    return Brought(w.low, w.high, bitcast<vec4<u32>>(vec4(w.scales, w.minimum, 0.0)));
 }
 
-// The blocks of the step are `first` and, if `n` is 2, the one behind it. Behind the last token it is placed again: what
+// The step begins with block `first`, and `end` is behind the last one. Behind the last token it is brought again: what
 // becomes of it is not stored.
-fn place_token(lane: u32, first: u32, n: u32, first_token: u32) {
+fn brought_token(lane: u32, first: u32, end: u32, first_token: u32) -> Brought {
     let i = lane - STEP * TILE_ROWS;
-    if (i / TOKENS < n) {
-        let token = min(first_token + i % TOKENS, params.n_tokens - 1u);
-        let x = ((first + i / TOKENS) * params.n_tokens + token) * 3u;
-        x_low[i] = tokens[x];
-        x_high[i] = tokens[x + 1u];
-        x_about[i] = tokens[x + 2u];
+    let block = first + i / TOKENS;
+    if (i >= STEP * TOKENS || block >= end) {
+        return Brought(vec4(0u), vec4(0u), vec4(0u));
+    }
+    let token = min(first_token + i % TOKENS, params.n_tokens - 1u);
+    let x = (block * params.n_tokens + token) * 3u;
+    return Brought(tokens[x], tokens[x + 1u], tokens[x + 2u]);
+}
+
+fn place(lane: u32, brought: Brought) {
+    let i = lane - STEP * TILE_ROWS;
+    if (brings_row(lane)) {
+        w_low[lane] = brought.low;
+        w_high[lane] = brought.high;
+        w_about[lane] = bitcast<vec4<f32>>(brought.about);
+    } else if (i < STEP * TOKENS) {
+        x_low[i] = brought.low;
+        x_high[i] = brought.high;
+        x_about[i] = brought.about;
     }
 }
 

@@ -26,6 +26,18 @@ fn store(part: u32, token: u32, first_panel: u32, row: u32, total: Totals) {
     }
 }
 
+fn brought(lane: u32, panel: u32, first: u32, end: u32, first_token: u32) -> Brought {
+    if (!brings_row(lane)) {
+        return brought_token(lane, first, end, first_token);
+    }
+    let block = first + lane / TILE_ROWS;
+    if (block >= end) {
+        return Brought(vec4(0u), vec4(0u), vec4(0u));
+    }
+    let at = table[params.n_parts + block];
+    return brought_row(lane, at[0] + panel * at[1], at[2]);
+}
+
 @compute @workgroup_size(256)
 fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index) lane: u32) {
     let part = table[group.z];
@@ -40,30 +52,26 @@ fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index
     var b = vec4(0.0);
     var total_of_a = Totals(vec4(0u), vec4(0u));
     var total_of_b = Totals(vec4(0u), vec4(0u));
-    for (var first = part[0]; first < part[1]; first += STEP) {
-        let n = min(STEP, part[1] - first);
-        if (has_row(lane)) {
-            if (lane / TILE_ROWS < n) {
-                let place = table[params.n_parts + first + lane / TILE_ROWS];
-                place_row(lane, place[0] + panel * place[1], place[2]);
-            }
-        } else {
-            place_token(lane, first, n, first_token);
-        }
-        workgroupBarrier();
+    for (var first = part[0]; first < part[1] + STEP; first += STEP) {
+        let next = brought(lane, panel, first, part[1], first_token);
+        // Of the step that was placed before, if there was one.
+        let n = select(min(STEP, part[1] + STEP - first), 0u, first == part[0]);
         for (var step = 0u; step < n; step++) {
+            let is_last = table[params.n_parts + first - STEP + step][3] == 1u;
             let w = rows_of(step, lane);
             a = added(a, w, step, t);
             if (!is_half) {
                 b = added(b, w, step, t + 16u);
             }
-            if (table[params.n_parts + first + step][3] == 1u) {
+            if (is_last) {
                 total_of_a = with_cluster(total_of_a, a);
                 total_of_b = with_cluster(total_of_b, b);
                 a = vec4(0.0);
                 b = vec4(0.0);
             }
         }
+        workgroupBarrier();
+        place(lane, next);
         workgroupBarrier();
     }
     store(group.z, first_token + t, first_panel, lane % ROWS, total_of_a);

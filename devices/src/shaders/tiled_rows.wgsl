@@ -14,6 +14,17 @@ fn store(token: u32, first_panel: u32, row: u32, sums: vec4<f32>) {
     }
 }
 
+fn brought(lane: u32, panel: u32, first: u32, first_token: u32) -> Brought {
+    if (!brings_row(lane)) {
+        return brought_token(lane, first, params.n_blocks, first_token);
+    }
+    let block = first + lane / TILE_ROWS;
+    if (block >= params.n_blocks) {
+        return Brought(vec4(0u), vec4(0u), vec4(0u));
+    }
+    return brought_row(lane, panel + block / BLOCKS * TILE_WORDS, block % BLOCKS);
+}
+
 @compute @workgroup_size(256)
 fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index) lane: u32) {
     let first_panel = group.x * PANELS;
@@ -26,17 +37,10 @@ fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index
     var b = vec4(0.0);
     var c = vec4(0.0);
     var d = vec4(0.0);
-    for (var first = 0u; first < params.n_blocks; first += STEP) {
-        let n = min(STEP, params.n_blocks - first);
-        if (has_row(lane)) {
-            let block = first + lane / TILE_ROWS;
-            if (block < params.n_blocks) {
-                place_row(lane, panel + block / BLOCKS * TILE_WORDS, block % BLOCKS);
-            }
-        } else {
-            place_token(lane, first, n, first_token);
-        }
-        workgroupBarrier();
+    for (var first = 0u; first < params.n_blocks + STEP; first += STEP) {
+        let next = brought(lane, panel, first, first_token);
+        // Of the step that was placed before, if there was one.
+        let n = select(min(STEP, params.n_blocks + STEP - first), 0u, first == 0u);
         for (var step = 0u; step < n; step++) {
             let w = rows_of(step, lane);
             a = added(a, w, step, t);
@@ -50,6 +54,8 @@ fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index
                 d = added(d, w, step, t + 48u);
             }
         }
+        workgroupBarrier();
+        place(lane, next);
         workgroupBarrier();
     }
     store(first_token + t, first_panel, lane % ROWS, a);
