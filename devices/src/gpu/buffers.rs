@@ -12,9 +12,8 @@ pub(super) enum Use {
     /// All that a job brings, in one copy: the numbers of its passes, `[PASSES, PARAMS_BYTES]`, the tokens' words,
     /// biases and weights.
     Given,
-    /// Results of Gate and Up, `[n_tokens, neurons]`.
-    Gates,
-    Ups,
+    /// Results of Gate and Up, `[n_tokens, 2, neurons]`.
+    GateUps,
     /// Input of Down.
     Hidden,
     /// Results of parts of the clusters, `[n_parts, n_tokens, d_model]`.
@@ -43,7 +42,7 @@ impl Use {
         use wgpu::BufferUsages as Usage;
         match self {
             Self::Given => Usage::COPY_DST | Usage::STORAGE | Usage::UNIFORM,
-            Self::Gates | Self::Ups | Self::Hidden | Self::Partials => Usage::STORAGE,
+            Self::GateUps | Self::Hidden | Self::Partials => Usage::STORAGE,
             Self::Results => Usage::COPY_DST | Usage::COPY_SRC | Usage::STORAGE,
             Self::Readback => Usage::COPY_DST | Usage::MAP_READ,
         }

@@ -40,15 +40,15 @@ impl Weights {
         }
     }
 
-    /// Of rows, or of Gate, Up and Down.
+    /// Of rows, or of Gate and Up and of Down.
     fn tables(&self, n_parts: usize) -> Vec<Vec<[u32; 4]>> {
         match self {
-            Self::Rows(panels) => vec![tables::of_rows(panels.iter())],
-            Self::Share(clusters) => vec![
-                tables::of_rows(clusters.iter().map(|cluster| &cluster.gate)),
-                tables::of_rows(clusters.iter().map(|cluster| &cluster.up)),
-                tables::of_down(clusters, n_parts),
-            ],
+            Self::Rows(panels) => vec![tables::of_rows(panels.iter(), 0)],
+            Self::Share(clusters) => {
+                let mut tables = tables::of_gate_up(clusters);
+                tables.push(tables::of_down(clusters, n_parts));
+                tables
+            }
         }
     }
 }
@@ -91,35 +91,45 @@ impl Entry {
         weights: &wgpu::Buffer,
         buffers: &Buffers,
     ) -> Result<Vec<wgpu::BindGroup>, DeviceFault> {
-        let tables = self.tables.iter().map(|t| t.buffer.as_entire_binding());
-        let tables: Vec<_> = tables.collect();
-        // Of pass `i`, whose panels are in table `t`.
-        let product = |i, t: usize, x, out| {
-            let weights = weights.as_entire_binding();
-            let numbers = buffers.numbers(i)?;
-            let bindings = [numbers, weights, x, out, tables[t].clone(), buffers.mark()?];
+        // Of pass `i`, whose panels are in `table`.
+        let product = |i, table: &Piece, x, out| {
+            let (numbers, mark) = (buffers.numbers(i)?, buffers.mark()?);
+            let [weights, table] = [weights, &table.buffer].map(wgpu::Buffer::as_entire_binding);
+            let bindings = [numbers, weights, x, out, table, mark];
             Ok(bind(device, &pipelines.products, bindings))
         };
-        if let Weights::Rows(_) = self.weights {
-            return Ok(vec![product(0, 0, buffers.tokens()?, buffers.results()?)?]);
+        let (down, of_rows) = match (&self.weights, self.tables.split_last()) {
+            (Weights::Share(_), Some((down, gate_up))) => (Some(down), gate_up),
+            _ => (None, &self.tables[..]),
+        };
+        let mut groups = Vec::new();
+        for (i, table) in of_rows.iter().enumerate() {
+            let out = match down {
+                Some(_) => buffers.whole(Use::GateUps)?,
+                None => buffers.results()?,
+            };
+            groups.push(product(i, table, buffers.tokens()?, out)?);
         }
-        let [gates, ups, hidden] = [Use::Gates, Use::Ups, Use::Hidden].map(|u| buffers.whole(u));
-        let (gates, ups, hidden) = (gates?, ups?, hidden?);
-        let (mark, extras) = (buffers.mark()?, buffers.tokens()?);
-        let of_hidden = [buffers.numbers(2)?, gates.clone(), ups.clone()];
-        let of_hidden = of_hidden.into_iter().chain([hidden.clone(), mark, extras]);
-        let mut groups = vec![
-            product(0, 0, buffers.tokens()?, gates)?,
-            product(1, 1, buffers.tokens()?, ups)?,
-            bind(device, &pipelines.hidden, of_hidden),
+        let Some(down) = down else {
+            return Ok(groups);
+        };
+        let bindings = [
+            buffers.numbers(groups.len())?,
+            buffers.whole(Use::GateUps)?,
+            buffers.whole(Use::Hidden)?,
+            buffers.mark()?,
+            buffers.tokens()?,
         ];
+        groups.push(bind(device, &pipelines.hidden, bindings));
+        let hidden = buffers.whole(Use::Hidden)?;
+        let i = groups.len();
         if self.n_parts > 1 {
             let partials = buffers.whole(Use::Partials)?;
-            groups.push(product(3, 2, hidden, partials.clone())?);
-            let bindings = [buffers.numbers(4)?, partials, buffers.results()?];
+            groups.push(product(i, down, hidden, partials.clone())?);
+            let bindings = [buffers.numbers(i + 1)?, partials, buffers.results()?];
             groups.push(bind(device, &pipelines.parts, bindings));
         } else {
-            groups.push(product(3, 2, hidden, buffers.results()?)?);
+            groups.push(product(i, down, hidden, buffers.results()?)?);
         }
         Ok(groups)
     }

@@ -10,6 +10,7 @@ use crate::shaders::Sink;
 use super::buffers::{Buffers, MARK_BYTES, PARAMS_BYTES, RESULTS_AT, Use};
 use super::context::Context;
 use super::pipelines::Pipelines;
+use super::tables::neurons;
 use super::tokens::RECORD;
 use super::{extras, tables};
 
@@ -80,7 +81,10 @@ impl<'a> Passes<'a> {
             n_parts: 0,
         };
         match &job.work {
-            Work::Rows { panels, .. } => passes.rows(panels.iter())?,
+            Work::Rows { panels, .. } => {
+                let width = panels.iter().map(|range| range.n_rows).sum();
+                passes.rows(panels.iter(), width)?;
+            }
             Work::Share {
                 clusters,
                 activation,
@@ -101,6 +105,7 @@ impl<'a> Passes<'a> {
     fn rows<'r>(
         &mut self,
         ranges: impl Iterator<Item = &'r PanelRange> + Clone,
+        width: usize,
     ) -> Result<(), DeviceFault> {
         let Some(first) = ranges.clone().next() else {
             return Ok(());
@@ -108,7 +113,7 @@ impl<'a> Passes<'a> {
         let numbers = Numbers {
             n_tokens: self.n_tokens,
             n_blocks: first.cols / PLANE_LEN,
-            width: ranges.clone().map(|range| range.n_rows).sum(),
+            width,
             ..Numbers::default()
         };
         let n_panels = tables::n_panels(ranges);
@@ -137,9 +142,15 @@ impl<'a> Passes<'a> {
         let Some(first) = share.clusters.first() else {
             return Ok(());
         };
-        self.rows(share.clusters.iter().map(|cluster| &cluster.gate))?;
-        self.rows(share.clusters.iter().map(|cluster| &cluster.up))?;
         let width = neurons(share.clusters);
+        let gates = share.clusters.iter().map(|cluster| &cluster.gate);
+        let ups = share.clusters.iter().map(|cluster| &cluster.up);
+        if tables::are_alike(share.clusters) {
+            self.rows(gates.chain(ups), 2 * width)?;
+        } else {
+            self.rows(gates, 2 * width)?;
+            self.rows(ups, 2 * width)?;
+        }
         let (kind, [alpha, limit]) = extras::activated(share.activation)?;
         let (extras, extras_at) = share.extras;
         let numbers = Numbers {
@@ -214,8 +225,7 @@ impl<'a> Passes<'a> {
             let width = neurons(clusters);
             let partials = if self.n_parts > 1 { self.n_parts } else { 0 };
             wanted.extend([
-                (Use::Gates, 4 * n * width),
-                (Use::Ups, 4 * n * width),
+                (Use::GateUps, 4 * n * 2 * width),
                 (Use::Hidden, 4 * n * width / PLANE_LEN * RECORD),
                 (Use::Partials, 8 * n * partials * job.tokens.cols()),
             ]);
@@ -261,11 +271,6 @@ impl<'a> Passes<'a> {
             slice.map_async(wgpu::MapMode::Read, move |result| done(result.is_ok()));
         })
     }
-}
-
-/// Neurons of all clusters.
-fn neurons(clusters: &[FfnCluster]) -> usize {
-    clusters.iter().map(|cluster| cluster.gate.n_rows).sum()
 }
 
 /// Bytes of a job's results.

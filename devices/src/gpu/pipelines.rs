@@ -114,7 +114,7 @@ impl Pipelines {
     ) -> Result<Self, DeviceFault> {
         use Binding::{Input, Output, Params};
         let products = layout(context, &[Params, Input, Input, Output, Input, Output]);
-        let hidden = layout(context, &[Params, Input, Input, Output, Output, Input]);
+        let hidden = layout(context, &[Params, Input, Output, Output, Input]);
         let parts = layout(context, &[Params, Input, Output]);
         let (mut of_products, mut of_hidden) = (Vec::new(), Vec::new());
         for &block in formats {

@@ -23,9 +23,13 @@ pub(super) fn n_panels<'a>(ranges: impl Iterator<Item = &'a PanelRange>) -> usiz
     ranges.map(|range| range.n_rows.div_ceil(PANEL_ROWS)).sum()
 }
 
-/// All panels of some ranges, whose rows are columns of the results; see `rows.wgsl` and `tiled_rows.wgsl`.
-pub(super) fn of_rows<'a>(ranges: impl Iterator<Item = &'a PanelRange>) -> Vec<Entry> {
-    let (mut entries, mut column) = (Vec::new(), 0);
+/// All panels of some ranges, whose rows are columns of the results from `column` on; see `rows.wgsl` and
+/// `tiled_rows.wgsl`.
+pub(super) fn of_rows<'a>(
+    ranges: impl Iterator<Item = &'a PanelRange>,
+    mut column: usize,
+) -> Vec<Entry> {
+    let mut entries = Vec::new();
     for range in ranges {
         let panel = panel_words(range);
         for (i, first) in (0..range.n_rows).step_by(PANEL_ROWS).enumerate() {
@@ -39,6 +43,26 @@ pub(super) fn of_rows<'a>(ranges: impl Iterator<Item = &'a PanelRange>) -> Vec<E
         entries.resize(whole, [panel, 0, 0, 0]);
     }
     entries
+}
+
+/// Gate and Up, in one table if they have the same format: then they are one dispatch, which fills a device better.
+pub(super) fn of_gate_up(clusters: &[FfnCluster]) -> Vec<Vec<Entry>> {
+    let gates = clusters.iter().map(|cluster| &cluster.gate);
+    let ups = clusters.iter().map(|cluster| &cluster.up);
+    match are_alike(clusters) {
+        true => vec![of_rows(gates.chain(ups), 0)],
+        false => vec![of_rows(gates, 0), of_rows(ups, neurons(clusters))],
+    }
+}
+
+/// Whether Gate and Up have the same format.
+pub(super) fn are_alike(clusters: &[FfnCluster]) -> bool {
+    clusters.iter().all(|c| c.gate.block == c.up.block)
+}
+
+/// Neurons of all clusters.
+pub(super) fn neurons(clusters: &[FfnCluster]) -> usize {
+    clusters.iter().map(|cluster| cluster.gate.n_rows).sum()
 }
 
 /// Down's parts, then all its blocks; see `fixed.wgsl`.
@@ -112,7 +136,7 @@ mod tests {
     #[test]
     fn rows_are_padded_to_whole_workgroups_with_panels_of_no_rows() {
         let range = cluster(400, 40).gate;
-        let table = of_rows([range].iter());
+        let table = of_rows([range].iter(), 0);
         let [first, second, third] = [100, 372, 644];
         let expected = [[first, 0, 16, 0], [second, 16, 16, 0], [third, 32, 8, 0]];
         assert_eq!(table[..3], expected);

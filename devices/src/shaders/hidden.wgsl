@@ -1,13 +1,12 @@
 // The input of Down: the activated gates times the ups, quantised as the CPU does it. A workgroup has 32 neurons of one
 // token, which are a block.
 
-@group(0) @binding(1) var<storage, read> gates: array<f32>; // [n_tokens, width]
-@group(0) @binding(2) var<storage, read> ups: array<f32>; // [n_tokens, width]
+@group(0) @binding(1) var<storage, read> gate_ups: array<f32>; // [n_tokens, 2, width]
 // As the tokens of the first product.
-@group(0) @binding(3) var<storage, read_write> hidden: array<vec4<u32>>; // [width / 32, n_tokens, 3]
-@group(0) @binding(4) var<storage, read_write> out_of_range: atomic<u32>;
+@group(0) @binding(2) var<storage, read_write> hidden: array<vec4<u32>>; // [width / 32, n_tokens, 3]
+@group(0) @binding(3) var<storage, read_write> out_of_range: atomic<u32>;
 // From `extras_at` on: biases of Gate and of Up, each `[width]`, if there are any; then weights, `[width / 32, n_tokens]`, if there are any.
-@group(0) @binding(5) var<storage, read> extras: array<f32>;
+@group(0) @binding(4) var<storage, read> extras: array<f32>;
 
 // A gate or an up, with its bias: `which` is 0 or 1.
 fn biased(value: f32, which: u32, neuron: u32) -> f32 {
@@ -55,8 +54,8 @@ fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index
     let block = group.x;
     let token = group.y;
     let neuron = 32u * block + lane;
-    let gate = biased(gates[token * params.width + neuron], 0u, neuron);
-    let up = biased(ups[token * params.width + neuron], 1u, neuron);
+    let gate = biased(gate_ups[2u * token * params.width + neuron], 0u, neuron);
+    let up = biased(gate_ups[(2u * token + 1u) * params.width + neuron], 1u, neuron);
     if (!is_moderate(gate) || !is_moderate(up)) {
         atomicStore(&out_of_range, 1u);
     }

@@ -191,7 +191,10 @@ fn formats_may_differ_from_matrix_to_matrix() {
         return;
     };
     let ffn = Ffn::new(formats, 512, &[256, 512], [0.1; 3]);
-    compare(&mut driver, &ffn, &tokens(5, 512, 1.0), Activation::Silu);
+    for n_tokens in [5, 33] {
+        let tokens = tokens(n_tokens, 512, 1.0);
+        compare(&mut driver, &ffn, &tokens, Activation::Silu);
+    }
 }
 
 #[test]
