@@ -13,9 +13,9 @@ use super::passes::bind;
 use super::pipelines::Pipelines;
 use super::tables;
 
-/// Kept of one segment: rows or a share, with as many clusters as a token and a prompt have there, and Down's parts by
-/// the size of the batch.
-const PER_SEGMENT: usize = 6;
+/// Kept of one segment. A phase needs few: rows or a share, with the clusters of a token and of a prompt, and Down's parts
+/// by the size of the batch. The window of streamed clusters has some for every core.
+const PER_SEGMENT: usize = 16;
 
 /// The weights of a job.
 #[derive(Debug)]

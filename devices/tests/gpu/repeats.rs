@@ -10,7 +10,7 @@ use super::{Matrix, adapter, bits, tokens};
 
 const COLS: usize = 64;
 /// Ranges of rows of which jobs are made: more than are kept.
-const RANGES: usize = 9;
+const RANGES: usize = 20;
 
 /// The job for the 16 rows of panel `first`; the number of tokens is their seed.
 fn job(segment: SegmentId, matrix: &Matrix, first: usize, n_tokens: usize) -> DeviceJob {
@@ -83,8 +83,8 @@ fn jobs_that_come_again_have_their_own_weights_and_tokens() {
     let [of_one, of_other] = [&one, &other].map(|m| driver.load(&m.panels).unwrap());
     // Buffers grow in between, and batches have other shaders.
     for n_tokens in [1, 3, 20, 1, 70, 2] {
-        for first in (0..RANGES).chain([8, 8, 7, 0]) {
-            let jobs = [first, 8 - first].map(|i| job(of_one, &one, i, n_tokens));
+        for first in (0..RANGES).chain([19, 19, 18, 0]) {
+            let jobs = [first, RANGES - 1 - first].map(|i| job(of_one, &one, i, n_tokens));
             run_two(&mut driver, &one, jobs);
         }
         let jobs = [3, 3].map(|i| job(of_other, &other, i, n_tokens));
