@@ -13,8 +13,8 @@ use super::passes::bind;
 use super::pipelines::Pipelines;
 use super::tables;
 
-/// Kept of one segment. A phase needs few: rows or a share, with the clusters of a token and of a prompt, and Down's parts
-/// by the size of the batch. The window of streamed clusters has some for every core.
+/// Kept of one segment. A phase needs few: rows or a share, with the clusters of a token and of a prompt, and Down's
+/// parts by the size of the batch. The window of streamed clusters has some for every core.
 const PER_SEGMENT: usize = 16;
 
 /// The weights of a job.

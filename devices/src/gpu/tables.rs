@@ -84,10 +84,11 @@ pub(super) fn of_down(clusters: &[FfnCluster], n_parts: usize) -> Vec<Entry> {
     parts.chain(blocks).collect()
 }
 
-/// Workgroups of Down that keep a large device busy. If panels and tokens are fewer, the clusters are divided.
+/// Workgroups of Down that keep a large device busy, as estimated for 132 processors with eight each. If panels and
+/// tokens give fewer, the clusters are divided.
 const BUSY: usize = 1000;
 
-/// Bytes that results of parts may take; with more, adding them would take longer than what it saves.
+/// Bytes that results of parts may take. Estimated, not measured: each is written and read once more.
 const PARTIAL_BYTES: usize = 8 << 20;
 
 /// Into how many parts Down's clusters are divided, if each takes so many workgroups and its results so many bytes.

@@ -5,7 +5,8 @@
 // As the tokens of the first product.
 @group(0) @binding(2) var<storage, read_write> hidden: array<vec4<u32>>; // [width / 32, n_tokens, 3]
 @group(0) @binding(3) var<storage, read_write> out_of_range: atomic<u32>;
-// From `extras_at` on: biases of Gate and of Up, each `[width]`, if there are any; then weights, `[width / 32, n_tokens]`, if there are any.
+// From `extras_at` on: biases of Gate and of Up, each `[width]`, if there are any; then weights,
+// `[width / 32, n_tokens]`, if there are any.
 @group(0) @binding(4) var<storage, read> extras: array<f32>;
 
 // A gate or an up, with its bias: `which` is 0 or 1.
