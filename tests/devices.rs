@@ -71,6 +71,9 @@ fn a_survey_measures_both_alone_and_together() {
             speed.together.device_gb_per_second,
             speed.cpu_int8_gops,
             speed.device_int8_gops,
+            speed.cpu_products_gops,
+            speed.device_products_gops,
+            speed.device_weights_gb_per_second,
             speed.submit_and_wait_us,
             speed.readback_gb_per_second,
         ] {

@@ -142,6 +142,19 @@ fn speeds(area: &str, speed: &DeviceSpeed) -> Vec<Finding> {
         ),
         Finding::good(
             area,
+            "products of a prompt",
+            format!(
+                "{:.0} GOPS; all compute threads {:.0}",
+                speed.device_products_gops, speed.cpu_products_gops
+            ),
+        ),
+        Finding::good(
+            area,
+            "products of a token",
+            format!("{:.1} GB/s of weights", speed.device_weights_gb_per_second),
+        ),
+        Finding::good(
+            area,
             "submit and wait",
             format!(
                 "{:.0} us, at most {:.0} in 99 of 100",
@@ -180,6 +193,9 @@ mod tests {
                 },
                 cpu_int8_gops: 900.0,
                 device_int8_gops: 8000.0,
+                cpu_products_gops: 400.0,
+                device_products_gops: 3000.0,
+                device_weights_gb_per_second: 50.0,
                 submit_and_wait_us: 80.0,
                 submit_and_wait_p99_us: 150.0,
                 readback_gb_per_second: 10.0,

@@ -4,7 +4,9 @@ use std::path::Path;
 
 use forebay_devices::gpu::{Adapter, DeviceKind};
 use forebay_models::files::{read_regular, write_whole};
-use forebay_plans::placement::{Device, MachineKind, Memory, PlacementMachine, Processor};
+use forebay_plans::placement::{
+    Device, MachineKind, Memory, PlacementMachine, Processor, Together,
+};
 use serde::{Deserialize, Serialize};
 
 use super::measure::speed;
@@ -80,22 +82,32 @@ fn machine(adapter: &Adapter, speed: &DeviceSpeed) -> PlacementMachine {
         tops: gops * 1e-3,
     };
     let own = adapter.kind() == DeviceKind::Discrete;
+    let read = speed
+        .device_gb_per_second
+        .min(speed.device_weights_gb_per_second);
+    let Together {
+        cpu_gb_per_second,
+        device_gb_per_second,
+    } = speed.together;
     PlacementMachine {
         name: adapter.name().to_owned(),
         kind: match own {
             true => MachineKind::Discrete,
             false => MachineKind::Unified,
         },
-        cpu: processor(speed.cpu_gb_per_second, speed.cpu_int8_gops),
+        cpu: processor(speed.cpu_gb_per_second, speed.cpu_products_gops),
         device: Some(Device {
-            processor: processor(speed.device_gb_per_second, speed.device_int8_gops),
+            processor: processor(read, speed.device_products_gops),
             submit_us: speed.submit_and_wait_us,
             memory: own.then_some(Memory {
                 gb: ANY_MEMORY_GB,
                 link_gb_per_second: speed.readback_gb_per_second,
             }),
         }),
-        together: Some(speed.together),
+        together: Some(Together {
+            cpu_gb_per_second,
+            device_gb_per_second: device_gb_per_second.min(read),
+        }),
         derate: 1.0,
         sources: "measured".to_owned(),
         assumed: String::new(),

@@ -1,15 +1,20 @@
 //! Measures devices, beside the CPU.
 
+use std::hint::black_box;
 use std::thread;
 use std::time::{Duration, Instant};
 
 use forebay_devices::gpu::{Adapter, DeviceKind, GpuDriver, GpuOptions, Meter, adapters};
+use forebay_models::block::BlockType;
+use forebay_models::panel::panels_bytes;
+use forebay_plans::bandwidth::rate_together;
 use forebay_plans::placement::Together;
 use forebay_plans::topology::Topology;
-use forebay_stages::kernels::KernelTable;
+use forebay_stages::kernels::{Activations, Form, KernelTable, WeightPanels};
 
 use super::report::{BitIdentical, DeviceReport, DeviceSpeed};
 use crate::speed::bounds::Machine;
+use crate::speed::kernels::job_rates;
 use crate::speed::{Spread, weights};
 
 /// Memory that a device reads: more than its caches hold. Software takes longer, and has the CPU's caches.
@@ -24,6 +29,12 @@ const CPU_RUNS: usize = 5;
 const TRIPS: usize = 200;
 /// Bytes that a core reads in one call.
 const PIECE_BYTES: usize = 1 << 20;
+/// A core's products: rows, columns and tokens; the value of every byte of the weights, and the time.
+const ROWS: usize = 256;
+const COLS: usize = 1536;
+const TOKENS: usize = 128;
+const WEIGHT: u8 = 0x10;
+const PRODUCTS_TIME: Duration = Duration::from_millis(50);
 
 /// All devices; with `measure`, whether they have the CPU's bits and how fast they are, which takes a few seconds for
 /// each. What goes wrong is part of the report.
@@ -84,6 +95,8 @@ pub(super) fn speed(adapter: &Adapter) -> Result<DeviceSpeed, String> {
     let int8 = meter.int8_rate(TIME).map_err(|e| e.to_string())?;
     let trips = meter.round_trips(TRIPS).map_err(|e| e.to_string())?;
     let readback = meter.readback_rate().map_err(|e| e.to_string())?;
+    drop(meter);
+    let jobs = job_rates(adapter).map_err(|e| e.to_string())?;
     Ok(DeviceSpeed {
         cpu_gb_per_second: Spread::of(&alone).median,
         device_gb_per_second: device / 1e9,
@@ -93,10 +106,38 @@ pub(super) fn speed(adapter: &Adapter) -> Result<DeviceSpeed, String> {
         },
         cpu_int8_gops: machine.int8() / 1e9,
         device_int8_gops: int8 / 1e9,
+        cpu_products_gops: products(&machine) / 1e9,
+        device_products_gops: jobs.int8 / 1e9,
+        device_weights_gb_per_second: jobs.read / 1e9,
         submit_and_wait_us: trips.median.as_secs_f64() * 1e6,
         submit_and_wait_p99_us: trips.p99.as_secs_f64() * 1e6,
         readback_gb_per_second: readback / 1e9,
     })
+}
+
+/// Additions and multiplications per second of all cores' kernels with a prompt's tokens, and weights in a format that
+/// many models have.
+fn products(machine: &Machine<'_>) -> f64 {
+    let (block, kernels) = (BlockType::Q4_K, &machine.kernels);
+    let weights = vec![WEIGHT; panels_bytes(block, ROWS, COLS).unwrap_or_default()];
+    let mut tokens = Activations::new(TOKENS, COLS);
+    let values = vec![0.5; TOKENS * COLS];
+    tokens.load(kernels, Form::Panels, TOKENS, COLS, &values);
+    let (weights, tokens) = (&weights, &tokens);
+    let worker = |_: &usize| {
+        let mut out = vec![0.0; TOKENS * ROWS];
+        move || {
+            let panels = WeightPanels {
+                block,
+                bytes: weights,
+                n_rows: ROWS,
+            };
+            kernels.panels(panels, tokens, black_box(&mut out), ROWS);
+            (2 * TOKENS * ROWS * COLS) as u64
+        }
+    };
+    let workers = machine.cores.iter().map(worker).collect();
+    rate_together(machine.cores, workers, PRODUCTS_TIME)
 }
 
 /// What the CPU and the device read while both do, GB/s.

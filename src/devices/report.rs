@@ -38,6 +38,12 @@ pub struct DeviceSpeed {
     pub cpu_int8_gops: f64,
     /// The same of the device.
     pub device_int8_gops: f64,
+    /// What all compute cores reach of them in products of a prompt.
+    pub cpu_products_gops: f64,
+    /// The same of the device, with tokens and results on their way.
+    pub device_products_gops: f64,
+    /// What the device reaches of its reading in products of one token, likewise.
+    pub device_weights_gb_per_second: f64,
     /// Submitting the smallest job, waiting for it and reading its result, microseconds: half of them take at most
     /// this.
     pub submit_and_wait_us: f64,

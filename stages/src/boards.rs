@@ -23,6 +23,8 @@ pub struct Boards {
     heads: F32Board,
     /// A mixer's projected output, `[max_batch, d_model]`.
     output: F32Board,
+    /// Rows of a phase's input that each core has made of its tokens, `[max_batch, d_model]`; empty with one core.
+    pub rows: F32Board,
     /// The predictor's fc1 times the residual stream, `[max_batch, largest rank]`; empty where neurons are not
     /// predicted.
     predictor: F32Board,
@@ -59,6 +61,10 @@ impl Boards {
             latents: F32Board::new(max_batch * network.widest_latents()),
             heads: F32Board::new(max_batch * network.widest_mixer_out()),
             output: F32Board::new(max_batch * d),
+            rows: F32Board::new(match threads {
+                1 => 0,
+                _ => max_batch * d,
+            }),
             predictor: F32Board::new(max_batch * rank),
             router: F32Board::new(max_batch * network.widest_routing()),
             held: F32Board::new(threads * network.widest_router()),
@@ -83,8 +89,9 @@ impl Boards {
     }
 
     /// Boards that cores write in every step, besides the engine thread's.
-    fn of_steps(&self) -> [&F32Board; 8] {
+    fn of_steps(&self) -> [&F32Board; 9] {
         [
+            &self.rows,
             &self.qkv,
             &self.latents,
             &self.heads,
@@ -112,7 +119,7 @@ impl Boards {
         let columns = network.widest_mixer_in()
             + network.widest_latents()
             + network.widest_mixer_out()
-            + network.d_model
+            + network.d_model * if threads > 1 { 2 } else { 1 }
             + rank
             + network.widest_routing()
             + network.inputs_width()

@@ -14,6 +14,7 @@ mod recorder;
 mod residual;
 mod resize;
 mod scratch;
+mod surroundings;
 mod thread;
 
 use std::sync::Arc;
@@ -51,6 +52,8 @@ pub use scratch::scratch_bytes_for;
 enum State {
     /// Between two steps.
     Idle,
+    /// It has published its rows of the input of the phase of this number; others may not have.
+    AwaitRows { epoch: u64, phase: usize },
     /// In the phase of this number.
     Phase(usize),
     /// It has finished the phase of this number; others may not have.
@@ -161,6 +164,7 @@ impl Core {
     fn take_turn(&mut self) -> Turn {
         match self.state {
             State::Idle => self.take_command(),
+            State::AwaitRows { epoch, phase } => self.await_rows_turn(epoch, phase),
             State::Phase(phase) => self.phase_turn(phase),
             State::Await { epoch, phase } => self.await_turn(epoch, phase),
             State::ResizeDevice { keep } => self.device_resize_turn(keep),
@@ -212,15 +216,32 @@ impl Core {
         }
     }
 
-    /// Goes on once all cores have arrived at this exchange.
-    fn await_turn(&mut self, epoch: u64, phase: usize) -> Turn {
+    /// What to do until all cores have arrived at an exchange of phase `phase`; `None` once they have.
+    fn wait_for_all(&mut self, epoch: u64, phase: usize) -> Option<Turn> {
         match self.member.complete(epoch) {
-            Ok(false) => return Turn::Blocked(self.barrier(phase)),
+            Ok(true) => None,
+            Ok(false) => Some(Turn::Blocked(self.barrier(phase))),
             Err(_aborted) => {
                 self.state = State::Finished;
-                return Turn::Finished;
+                Some(Turn::Finished)
             }
-            Ok(true) => {}
+        }
+    }
+
+    /// Begins the phase's work once all cores have published their rows of its input.
+    fn await_rows_turn(&mut self, epoch: u64, phase: usize) -> Turn {
+        if let Some(turn) = self.wait_for_all(epoch, phase) {
+            return turn;
+        }
+        self.state = State::Phase(phase);
+        self.begin_work(phase);
+        Turn::Progress
+    }
+
+    /// Goes on with the next phase once all cores have finished this one.
+    fn await_turn(&mut self, epoch: u64, phase: usize) -> Turn {
+        if let Some(turn) = self.wait_for_all(epoch, phase) {
+            return turn;
         }
         let next = self.program().phases.get(phase + 1);
         let skips = |only_for_logits: bool| only_for_logits && !self.step.wants_logits();
@@ -307,7 +328,9 @@ impl Core {
     /// The layer of the current phase.
     fn layer(&self) -> usize {
         match self.state {
-            State::Phase(phase) | State::Await { phase, .. } => self.program().phases[phase].layer,
+            State::AwaitRows { phase, .. } | State::Phase(phase) | State::Await { phase, .. } => {
+                self.program().phases[phase].layer
+            }
             State::Idle | State::ResizeDevice { .. } | State::Resize | State::Finished => 0,
         }
     }

@@ -10,7 +10,7 @@ use forebay_traces::record::{Counter, Reason, Stage};
 
 use super::device::places;
 use super::experts::drop_cold;
-use super::residual::Surroundings;
+use super::surroundings::Surroundings;
 use super::{Core, State};
 use crate::wiring::{Stages, Wiring, release};
 
@@ -74,10 +74,23 @@ impl Core {
         }
     }
 
-    /// Prepares phase `number`.
+    /// Prepares phase `number`, and begins its work if that takes no rows of other cores.
     pub(super) fn begin_phase(&mut self, number: usize) {
         self.state = State::Phase(number);
-        self.prepare(number);
+        match self.prepare(number) {
+            true => {
+                self.state = State::AwaitRows {
+                    epoch: self.member.arrive(),
+                    phase: number,
+                }
+            }
+            false => self.begin_work(number),
+        }
+    }
+
+    /// Phase `number` has been prepared by all cores.
+    pub(super) fn begin_work(&mut self, number: usize) {
+        self.take_rows(number);
         self.give_to_device(number);
         let Apart {
             frame,
@@ -97,36 +110,40 @@ impl Core {
         }
     }
 
-    fn prepare(&mut self, number: usize) {
+    /// Takes all cores' rows of the input of phase `number`, if they have published such.
+    fn take_rows(&mut self, number: usize) {
+        let program = self.prompts.program().unwrap_or(&self.program);
+        let around = Surroundings::of((&self.shared, program), &self.step, self.rank, number);
+        if self.residual.take_rows(&around) {
+            let slice = Slice::plain(Stage::Norm, 0, around.n_tokens);
+            self.recorder.record(slice, around.phase.layer);
+        }
+    }
+
+    /// What every core does of phase `number` before its work. True if it has published rows of the input that all cores
+    /// take.
+    fn prepare(&mut self, number: usize) -> bool {
         let shared = &self.shared;
         let program = self.prompts.program().unwrap_or(&self.program);
-        let phase = &program.phases[number];
-        let around = Surroundings {
-            bundle: &shared.bundle,
-            kernels: &shared.kernels,
-            boards: &shared.boards,
-            phase,
-            n_tokens: self.step.tokens.places.len(),
-            wanted: &self.step.tokens.wanted,
-            rank: shared.predictor_rank(),
-            decodes: self.step.decodes,
-        };
+        let around = Surroundings::of((shared, program), &self.step, self.rank, number);
+        let phase = around.phase;
         let d_model = shared.network().d_model;
         let routes = |prepare: &Prepare| matches!(prepare, Prepare::Route { .. });
         let is_routing = phase.prepare.iter().any(routes);
+        let (n_own, mut published) = (around.own.len(), false);
         for prepare in &phase.prepare {
-            self.residual.prepare(&around, prepare);
+            published |= self.residual.prepare(&around, prepare);
             let n_tokens = around.n_tokens;
             match prepare {
                 Prepare::JoinShares { layer, .. } => {
-                    let slice = Slice::plain(Stage::Fold, 0, n_tokens);
+                    let slice = Slice::plain(Stage::Fold, 0, n_own);
                     self.recorder.record(slice, *layer);
                 }
                 Prepare::Norm { norm: Some(_), .. } => {
-                    let slice = Slice::plain(Stage::Norm, 0, n_tokens);
+                    let slice = Slice::plain(Stage::Norm, 0, n_own);
                     self.recorder.record(slice, phase.layer);
                 }
-                // All cores have the same residual stream; one of them shows it to the observer.
+                // With an observer, all cores have the stream of all tokens; one of them shows it.
                 Prepare::ShowResidual { before_layer } => {
                     if let (0, Some(observer)) = (self.rank, &shared.observer) {
                         let position = self.step.tokens.position();
@@ -154,6 +171,7 @@ impl Core {
         if is_routing {
             self.ask_for_experts(number);
         }
+        published
     }
 
     /// Does a little work of phase `number`, or ends it.
@@ -348,7 +366,16 @@ impl Core {
         };
         if own > 0 {
             let qkv = &mut self.qkv[..n_tokens * in_width];
-            shared.boards.board(Board::Qkv).read(0, qkv);
+            let inputs = match attends {
+                true => self.attention.inputs(layer),
+                false => [0..in_width, 0..0, 0..0],
+            };
+            let from = shared.boards.board(Board::Qkv);
+            for (t, row) in qkv.chunks_exact_mut(in_width).enumerate() {
+                for columns in inputs.clone() {
+                    from.read(t * in_width + columns.start, &mut row[columns]);
+                }
+            }
             let heads = &mut self.heads[..n_tokens * own];
             let vector = |t| shared.bundle.vectors.get(TensorId::Layer(layer, t));
             let places = Places {

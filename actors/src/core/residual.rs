@@ -1,18 +1,19 @@
-//! What every core does on its own before it works on clusters: it keeps its own copy of the residual stream, and makes
-//! each phase's input from it.
+//! What every core does before it works on clusters: it keeps up the residual stream, and makes each phase's input from
+//! it. Of few tokens, every core has a copy of all, and waits for nobody. Of many, that would be too much work and too
+//! many bytes of other cores' results: a core keeps up its part of the tokens, and publishes their rows of the input.
 
 use std::ops::Range;
 
-use forebay_models::bundle::Bundle;
-use forebay_models::network::{Content, Network, NormKind};
+use forebay_models::network::{Content, Network};
 use forebay_models::tensor::TensorId;
 use forebay_plans::program::{Board, GatedInputs, Join, NormAt, Phase, Prepare, Work};
 use forebay_queues::pages::give_back;
-use forebay_stages::boards::Boards;
 use forebay_stages::frame::Observer;
-use forebay_stages::kernels::{Activations, Form, KernelTable};
+use forebay_stages::kernels::{Activations, Form};
 use forebay_stages::router::{self, Preference, Routes};
 use forebay_stages::udc::add_to_residual;
+
+use super::surroundings::Surroundings;
 
 /// The residual stream of one core, and the inputs made from it.
 #[derive(Debug)]
@@ -37,38 +38,13 @@ pub(super) struct Residual {
     form: Form,
     /// The predictor's hidden values of the tokens, `relu(fc1 · x)`, `[n_tokens, rank]`.
     pub hidden: Activations,
+    /// The norm with which the rows on the board were made from the stream as it is, and whether only those that want
+    /// logits; none if the stream has changed since.
+    published: Option<(Option<NormAt>, bool)>,
     /// Which experts the tokens use.
     pub routes: Routes,
     /// For choosing experts in memory, if they are preferred.
     pub preference: Option<Preference>,
-}
-
-/// What preparing a phase needs besides the residual stream.
-pub(super) struct Surroundings<'a> {
-    pub bundle: &'a Bundle,
-    pub kernels: &'a KernelTable,
-    pub boards: &'a Boards,
-    pub phase: &'a Phase,
-    pub n_tokens: usize,
-    /// Tokens that want logits, by index in the step.
-    pub wanted: &'a [u32],
-    /// Largest rank of the predictors.
-    pub rank: usize,
-    /// Whether the token was generated.
-    pub decodes: bool,
-}
-
-impl Surroundings<'_> {
-    /// A norm of one row, `[d_model]`.
-    fn normalise(&self, norm: &NormAt, row: &[f32], out: &mut [f32]) {
-        let values = self.bundle.vectors.values();
-        let (weight, bias) = (&values[norm.weight.clone()], &values[norm.bias.clone()]);
-        match norm.kind {
-            NormKind::Rms => self.kernels.rmsnorm(row, weight, norm.eps, out),
-            NormKind::Layer => self.kernels.layernorm(row, weight, norm.eps, out),
-        }
-        out.iter_mut().zip(bias).for_each(|(v, b)| *v += b);
-    }
 }
 
 impl Residual {
@@ -85,6 +61,7 @@ impl Residual {
             share: vec![0; d_model],
             input: Activations::new(batch, widest),
             form: Form::Panels,
+            published: None,
             hidden: Activations::new(batch, rank),
             routes: Routes::new(network, batch),
             preference: None,
@@ -153,15 +130,19 @@ impl Residual {
         }
     }
 
-    /// Prepares a phase.
-    pub fn prepare(&mut self, around: &Surroundings<'_>, prepare: &Prepare) {
-        let len = around.n_tokens * around.bundle.meta.network.d_model;
+    /// Prepares a phase. True if this core has published rows of the input, and takes those of all cores next.
+    pub fn prepare(&mut self, around: &Surroundings<'_>, prepare: &Prepare) -> bool {
+        let own = around.own_values();
         match prepare {
-            Prepare::TakeEmbeddings => around.boards.input.read(0, &mut self.x[..len]),
+            Prepare::TakeEmbeddings => {
+                around.boards.input.read(own.start, &mut self.x[own]);
+                self.published = None;
+            }
             Prepare::JoinOutput(join) => {
                 let board = around.boards.board(Board::Output);
-                board.read(0, &mut self.rows[..len]);
-                self.join(around, join, len);
+                board.read(own.start, &mut self.rows[..own.len()]);
+                self.join(around, join);
+                self.published = None;
             }
             Prepare::JoinShares {
                 layer,
@@ -172,12 +153,13 @@ impl Residual {
                 let values = around.bundle.vectors.values();
                 let biases = (&values[bias.clone()], &values[expert_biases.clone()]);
                 self.join_shares(around, *layer, biases, join);
+                self.published = None;
             }
             Prepare::Route { biases, next } => self.route(around, biases, next.as_ref()),
             Prepare::TakeHidden => self.take_hidden(around),
             Prepare::TakeInputs(gated) => self.take_inputs(around, gated),
             Prepare::Norm { norm, only_wanted } => {
-                self.norm(around, norm.as_ref(), *only_wanted);
+                return self.norm(around, norm.as_ref(), *only_wanted);
             }
             Prepare::TakeHeads => {
                 let network = &around.bundle.meta.network;
@@ -196,6 +178,7 @@ impl Residual {
             // The core shows it: it knows the observer.
             Prepare::ShowResidual { .. } => {}
         }
+        false
     }
 
     /// The compressed queries of all tokens, normalised, as input of Q.
@@ -218,27 +201,20 @@ impl Residual {
             .load(around.kernels, Form::Panels, n, width, rows);
     }
 
-    /// `x += scale * norm(rows)`, and what may follow.
-    fn join(&mut self, around: &Surroundings<'_>, join: &Join, len: usize) {
-        self.add_rows(around, join, len);
-        scale_stream(around, join, &mut self.x[..len]);
-    }
-
-    /// `x += scale * norm(rows)`.
-    fn add_rows(&mut self, around: &Surroundings<'_>, join: &Join, len: usize) {
-        let Some(norm) = &join.norm else {
-            add(&mut self.x, &self.rows[..len], join.scale);
-            return;
-        };
-        let d = around.bundle.meta.network.d_model;
-        let tokens = self
-            .x
-            .chunks_exact_mut(d)
-            .zip(self.rows[..len].chunks_exact(d));
-        for (x, row) in tokens {
-            around.normalise(norm, row, &mut self.normed[..d]);
-            add(x, &self.normed[..d], join.scale);
+    /// `x += scale * norm(rows)` of this core's tokens, and what may follow.
+    fn join(&mut self, around: &Surroundings<'_>, join: &Join) {
+        let (d, own) = (around.d_model(), around.own_values());
+        let (rows, x) = (&self.rows[..own.len()], &mut self.x[own]);
+        match &join.norm {
+            None => add(x, rows, join.scale),
+            Some(norm) => {
+                for (x, row) in x.chunks_exact_mut(d).zip(rows.chunks_exact(d)) {
+                    around.normalise(norm, row, &mut self.normed[..d]);
+                    add(x, &self.normed[..d], join.scale);
+                }
+            }
         }
+        scale_stream(around, join, x);
     }
 
     /// Chooses the tokens' experts, and guesses those of the `next` layer.
@@ -275,8 +251,7 @@ impl Residual {
         }
     }
 
-    /// Adds all cores' FFN shares to the residual stream: integers, so in any order. The biases are Down's,
-    /// `[d_model]`, and those of the experts' Down, `[n_experts, d_model]`; they may be empty.
+    /// Adds all cores' FFN shares to this core's tokens: integers, so in any order. The biases are Down's, `[d_model]`, and those of the experts' Down, `[n_experts, d_model]`; they may be empty.
     fn join_shares(
         &mut self,
         around: &Surroundings<'_>,
@@ -284,8 +259,7 @@ impl Residual {
         (bias, of_experts): (&[f32], &[f32]),
         join: &Join,
     ) {
-        let d = around.bundle.meta.network.d_model;
-        let len = around.n_tokens * d;
+        let (d, own) = (around.d_model(), around.own_values());
         let meta = &around.bundle.meta;
         // Where a layer has both, they are stored alike.
         let Some(geometry) = meta.ffns[layer].as_ref().or(meta.experts[layer].as_ref()) else {
@@ -293,14 +267,14 @@ impl Residual {
         };
         let at_once = join.norm.is_none() && join.scale == 1.0;
         let rows = match at_once {
-            true => &mut self.x[..len],
+            true => &mut self.x[own],
             false => {
-                self.rows[..len].fill(0.0);
-                &mut self.rows[..len]
+                self.rows[..own.len()].fill(0.0);
+                &mut self.rows[..own.len()]
             }
         };
         // Token by token: the sums of one stay in the first-level cache.
-        for (t, row) in rows.chunks_exact_mut(d).enumerate() {
+        for (t, row) in around.own.clone().zip(rows.chunks_exact_mut(d)) {
             self.sum.fill(0);
             for board in &around.boards.shares {
                 board.read(t * d, &mut self.share);
@@ -311,10 +285,10 @@ impl Residual {
             add_to_residual(around.kernels, geometry, &self.sum, &mut self.lanes, row);
         }
         add_bias(rows, bias);
-        add_expert_biases(rows, of_experts, &self.routes, d);
+        add_expert_biases((rows, around.own.start), of_experts, &self.routes, d);
         match at_once {
             true => scale_stream(around, join, rows),
-            false => self.join(around, join, len),
+            false => self.join(around, join),
         }
     }
 
@@ -358,26 +332,57 @@ impl Residual {
             .load(around.kernels, Form::Panels, n, width, rows);
     }
 
-    /// The phase's input: the residual stream, normalised if the phase has a norm.
-    fn norm(&mut self, around: &Surroundings<'_>, norm: Option<&NormAt>, only_wanted: bool) {
-        let d = around.bundle.meta.network.d_model;
-        let n = match only_wanted {
-            true => around.wanted.len(),
-            false => around.n_tokens,
-        };
-        let place = |i: usize| match only_wanted {
-            true => around.wanted[i] as usize,
-            false => i,
-        };
-        let rows = &mut self.rows[..n * d];
-        for (i, out) in rows.chunks_exact_mut(d).enumerate() {
-            let token = &self.x[place(i) * d..][..d];
+    /// The phase's input: the residual stream, normalised if the phase has a norm. True if the rows of this core's tokens
+    /// are on the board instead; they may be there already, and then those of all cores are.
+    fn norm(
+        &mut self,
+        around: &Surroundings<'_>,
+        norm: Option<&NormAt>,
+        only_wanted: bool,
+    ) -> bool {
+        let (d, spread) = (around.d_model(), around.is_spread());
+        let made = Some((norm.cloned(), only_wanted));
+        if spread && self.published == made {
+            return false;
+        }
+        let places = around.places(only_wanted).enumerate();
+        for (i, place) in places.filter(|(_, place)| around.own.contains(place)) {
+            let (token, out) = (&self.x[place * d..][..d], &mut self.rows[i * d..][..d]);
             match norm {
                 Some(norm) => around.normalise(norm, token, out),
                 None => out.copy_from_slice(token),
             }
+            if spread {
+                around.boards.rows.write(i * d, out);
+            }
         }
+        match spread {
+            true => self.published = made,
+            false => self.load_rows(around, only_wanted),
+        }
+        spread
+    }
+
+    /// Takes the rows of the phase's input that the cores have published, if it is made of such.
+    pub fn take_rows(&mut self, around: &Surroundings<'_>) -> bool {
+        let made = |prepare: &Prepare| match prepare {
+            Prepare::Norm { only_wanted, .. } => Some(*only_wanted),
+            _ => None,
+        };
+        let only_wanted = around.phase.prepare.iter().find_map(made);
+        let Some(only_wanted) = only_wanted.filter(|_| around.is_spread()) else {
+            return false;
+        };
+        let len = around.places(only_wanted).len() * around.d_model();
+        around.boards.rows.read(0, &mut self.rows[..len]);
+        self.load_rows(around, only_wanted);
+        true
+    }
+
+    fn load_rows(&mut self, around: &Surroundings<'_>, only_wanted: bool) {
+        let (n, d) = (around.places(only_wanted).len(), around.d_model());
         self.form = form(around);
+        let rows = &self.rows[..n * d];
         self.input.load(around.kernels, self.form, n, d, rows);
     }
 }
@@ -396,12 +401,17 @@ fn add_bias(x: &mut [f32], bias: &[f32]) {
 }
 
 /// Adds the biases of each token's experts, `[n_experts, d_model]`, if there are any, with their weights to its row of
-/// `x`, `[n_tokens, d_model]`.
-fn add_expert_biases(x: &mut [f32], biases: &[f32], routes: &Routes, d_model: usize) {
+/// `x`, `[tokens from first on, d_model]`.
+fn add_expert_biases(
+    (x, first): (&mut [f32], usize),
+    biases: &[f32],
+    routes: &Routes,
+    d_model: usize,
+) {
     if biases.is_empty() {
         return;
     }
-    for (token, x) in x.chunks_exact_mut(d_model).enumerate() {
+    for (token, x) in (first..).zip(x.chunks_exact_mut(d_model)) {
         for &(expert, weight) in routes.chosen(token) {
             add(x, &biases[expert as usize * d_model..][..d_model], weight);
         }

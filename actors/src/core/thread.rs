@@ -23,6 +23,8 @@ const TRIAL: u32 = 16;
 /// whether watching paid the last times.
 #[derive(Debug, Default)]
 struct Watch {
+    /// Whether the device actor has a CPU to itself: then its answer, too, is watched for.
+    spare: bool,
     /// Waits since a long one was not in vain.
     vain: u32,
 }
@@ -35,6 +37,7 @@ impl Watch {
         match reason {
             Reason::Barrier | Reason::Pred if self.vain < VAIN => Self::LONG,
             Reason::Barrier | Reason::Pred if self.vain.is_multiple_of(TRIAL) => Self::LONG,
+            Reason::Device if self.spare => Self::LONG,
             _ => Self::SHORT,
         }
     }
@@ -50,12 +53,12 @@ impl Watch {
 }
 
 impl Core {
-    /// Runs on the calling thread until the core has finished, pinned to `core` if given; returns its trace and the
-    /// neurons in its cache, best first.
-    pub(crate) fn run(mut self, core: Option<usize>) -> (TraceLane, Vec<HotNeuron>) {
+    /// Runs on the calling thread until the core has finished, pinned to `core` if given; `spare` tells whether there are
+    /// more CPUs than cores. Returns its trace and the neurons in its cache, best first.
+    pub(crate) fn run(mut self, core: Option<usize>, spare: bool) -> (TraceLane, Vec<HotNeuron>) {
         self.bell.bind();
         pin(core);
-        let mut watch = Watch::default();
+        let mut watch = Watch { spare, vain: 0 };
         loop {
             match self.turn() {
                 Turn::Progress => {}

@@ -84,15 +84,17 @@ impl Runtime {
         );
         let stopped = when_io_stops(&shared, &aborter);
         let io = IoThread::start(driver, lanes, Arc::new(stopped))?;
+        let cpus = std::thread::available_parallelism().map_or(0, usize::from);
+        let spare = cpus > seeds.len();
         let device = device.zip(device_lanes);
-        let device = device.map(|(driver, lanes)| DeviceThread::start(driver, lanes));
+        let device = device.map(|(driver, lanes)| DeviceThread::start(driver, lanes, spare));
         let device = device.transpose()?;
         let mut cores = Vec::with_capacity(seeds.len());
         for (rank, seed) in seeds.into_iter().enumerate() {
             let shared = Arc::clone(&shared);
             let pin = options.cores.get(rank).copied();
             let builder = std::thread::Builder::new().name(format!("forebay-core-{rank}"));
-            cores.push(builder.spawn(move || run_core(&shared, seed, pin))?);
+            cores.push(builder.spawn(move || run_core(&shared, seed, (pin, spare)))?);
         }
         Ok(Self {
             steps,
@@ -189,10 +191,10 @@ impl Drop for Runtime {
 }
 
 /// Body of a compute thread: returns its record. A panic is reported as the step's fault and releases the other cores.
-fn run_core(shared: &Shared, seed: CoreSeed, pin: Option<usize>) -> CoreRecord {
+fn run_core(shared: &Shared, seed: CoreSeed, (pin, spare): (Option<usize>, bool)) -> CoreRecord {
     let rank = seed.rank();
     // Buffers are made on the core that uses them.
-    let run = std::panic::AssertUnwindSafe(|| seed.build().run(pin));
+    let run = std::panic::AssertUnwindSafe(|| seed.build().run(pin, spare));
     match std::panic::catch_unwind(run) {
         Ok(record) => record,
         Err(panic) => {

@@ -44,6 +44,41 @@ pub struct DeviceKernels {
     pub kernels: Vec<KernelReport>,
 }
 
+/// What jobs reach with weights in a format that many models have, tokens and results on their way included.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct JobRates {
+    /// Bytes of weights per second, with one token.
+    pub read: f64,
+    /// Additions and multiplications of 8-bit numbers per second, with a prompt's tokens.
+    pub int8: f64,
+}
+
+/// Measures jobs on a device.
+///
+/// # Errors
+/// It has not the CPU's bits, or fails.
+pub(crate) fn job_rates(adapter: &Adapter) -> Result<JobRates, DeviceFault> {
+    let (kernels, block) = (KernelTable::best(), BlockType::Q4_K);
+    let options = GpuOptions {
+        formats: vec![block],
+        ..GpuOptions::default()
+    };
+    let mut driver = GpuDriver::open(adapter, &options, &kernels)?;
+    let bytes = bytes_of(adapter);
+    let weights = driver.load(&vec![WEIGHT; 2 * bytes])?;
+    let mut measured = |kind| {
+        let mut case = Case::new(adapter, (kind, block), weights, bytes)?;
+        let seconds = case.seconds_per_job(&mut driver, &kernels)?;
+        case.microseconds.push(seconds * 1e6);
+        Ok(case.rates())
+    };
+    let ((read, _), (_, int8)) = (measured(Kind::Gemv)?, measured(Kind::Gemm)?);
+    Ok(JobRates {
+        read: read * 1e9,
+        int8: int8 * 1e9,
+    })
+}
+
 /// Measures every kernel of device `index`, or of the first one that is not software: `repetitions` rounds of all of
 /// them, at least one, the bound of each right before it.
 ///
@@ -242,16 +277,23 @@ impl Case {
         Ok(took.as_secs_f64() / (ends.len() - 1) as f64)
     }
 
-    fn report(&self) -> KernelReport {
+    /// Bytes and operations in billions per second.
+    fn rates(&self) -> (f64, f64) {
         let (n_rows, n_tokens) = (self.n_rows, self.kind.n_tokens());
         // Three matrices of the neurons.
         let matrices = if self.kind == Kind::Ffn { 3 } else { 1 };
         let time = Spread::of(&self.microseconds);
-        // In billions per second.
         let rate = |amount: usize| amount as f64 / time.median / 1e3;
         let row_bytes = self.block.row_bytes(COLS).unwrap_or_default();
-        let gb_per_second = rate(matrices * row_bytes * n_rows);
-        let gops = rate(2 * matrices * n_rows * COLS * n_tokens);
+        (
+            rate(matrices * row_bytes * n_rows),
+            rate(2 * matrices * n_rows * COLS * n_tokens),
+        )
+    }
+
+    fn report(&self) -> KernelReport {
+        let (n_rows, n_tokens) = (self.n_rows, self.kind.n_tokens());
+        let (gb_per_second, gops) = self.rates();
         let (kernel, what, achieved) = match self.kind {
             Kind::Gemv => ("device gemv", "device read", gb_per_second),
             Kind::Gemm => ("device gemm", "device int8", gops),
@@ -262,7 +304,7 @@ impl Case {
             kernel,
             format: Some(self.block.name()),
             shape: format!("{n_rows} x {COLS} x {n_tokens}"),
-            microseconds_per_call: time,
+            microseconds_per_call: Spread::of(&self.microseconds),
             gb_per_second,
             gops,
             bound: Some(KernelBound { what, value }),

@@ -24,6 +24,8 @@ use super::report::{KernelBound, KernelReport, Spread};
 use crate::error::Error;
 
 #[cfg(feature = "gpu")]
+pub(crate) use self::device::job_rates;
+#[cfg(feature = "gpu")]
 pub use self::device::{DeviceKernels, measure_device_kernels};
 
 /// Bytes of weights that kernels go through piece by piece: enough that no CPU cache holds a piece until its next turn.

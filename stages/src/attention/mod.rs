@@ -4,6 +4,9 @@ mod latent;
 mod room;
 mod rotation;
 mod share;
+mod sizes;
+
+use std::ops::Range;
 
 use forebay_models::network::{self, KvOrigin, Network, NormKind, NormSpan, QkNorm};
 
@@ -15,6 +18,7 @@ use crate::sequences::{BlockCopy, Snapshot, Tables, TokenPlace};
 use rotation::Rotation;
 use share::Share;
 pub(crate) use share::part_of;
+use sizes::{widest_head, widest_spare, widest_values};
 
 /// Where the tokens of a step are, and their sequences' blocks.
 #[derive(Clone, Copy, Debug)]
@@ -148,6 +152,12 @@ impl Attention {
         )
     }
 
+    /// Columns of a layer's input that this core needs of each token.
+    pub fn inputs(&self, layer: usize) -> [Range<usize>; 3] {
+        let of_layer = self.layers[layer].as_ref();
+        of_layer.map_or([0..0, 0..0, 0..0], |l| l.share.inputs(&l.network))
+    }
+
     /// Prepares a step, once for all layers: makes the copies that forks need, and the rotations.
     pub fn begin(&mut self, tokens: &[TokenPlace], copies: &[BlockCopy]) {
         for copy in copies {
@@ -162,7 +172,7 @@ impl Attention {
 
     /// Normalises and rotates Q and K, stores K and V, attends, and applies output gates.
     ///
-    /// `qkv` is `[n_tokens, in_dim]` (changed in place), `out` is `[n_tokens, own columns]`. The result of
+    /// `qkv` is `[n_tokens, in_dim]` (changed in place; only [`Self::inputs`] count), `out` is `[n_tokens, own columns]`. The result of
     /// a token does not depend on the other tokens of the step, except those before it in its sequence.
     pub fn run(
         &mut self,
@@ -471,32 +481,6 @@ fn normalise(
         NormKind::Rms => kernels.rmsnorm(before, weights, norm.eps, row),
         NormKind::Layer => kernels.layernorm(before, weights, norm.eps, row),
     }
-}
-
-/// Elements of the largest head.
-fn widest_head(network: &Network) -> usize {
-    let heads = network.attentions().map(|a| a.head_dim);
-    heads.max().unwrap_or(0)
-}
-
-/// Elements of the values of all heads of the layer that has the most.
-fn widest_values(network: &Network) -> usize {
-    let values = network.attentions().map(|a| a.kv_dim());
-    values.max().unwrap_or(0)
-}
-
-/// Elements of the longest row that a norm of queries or keys spans, or of queries with their gates.
-fn widest_spare(network: &Network) -> usize {
-    let rows = network
-        .attentions()
-        .map(|a| match a.qk_norm.map(|norm| norm.span) {
-            _ if a.output_gate => a.q_rows(),
-            _ if a.latent.is_some() => a.value_dim(),
-            Some(NormSpan::Row) => a.q_dim(),
-            Some(NormSpan::Head | NormSpan::OwnHead) => a.head_dim,
-            None => 0,
-        });
-    rows.max().unwrap_or(0)
 }
 
 #[cfg(test)]

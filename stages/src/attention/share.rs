@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-use forebay_models::network::Attention;
+use forebay_models::network::{Attention, NormSpan};
 
 /// Core `rank`'s contiguous part of `n` heads or channels.
 pub(crate) fn part_of(n: usize, rank: usize, threads: usize) -> Range<usize> {
@@ -34,6 +34,26 @@ impl Share {
             kv_heads: kv,
             group,
         }
+    }
+
+    /// Columns of the layer's queries, keys and values that the core needs, `0..in_dim` of a token.
+    pub fn inputs(&self, a: &Attention) -> [Range<usize>; 3] {
+        let by_row = a.qk_norm.is_some_and(|norm| norm.span == NormSpan::Row);
+        if by_row || a.latent.is_some() || a.output_gate {
+            return [0..a.in_dim(), 0..0, 0..0];
+        }
+        let of_heads = |first: usize, heads: &Range<usize>| {
+            first + heads.start * a.head_dim..first + heads.end * a.head_dim
+        };
+        let kv = |first: usize, rows: usize| match rows {
+            0 => 0..0,
+            _ => of_heads(first, &self.kv_heads),
+        };
+        [
+            of_heads(0, &self.q_heads),
+            kv(a.q_rows(), a.k_rows()),
+            kv(a.q_rows() + a.k_rows(), a.v_rows()),
+        ]
     }
 
     /// This core's query heads that read key/value head `kv`.
