@@ -14,8 +14,7 @@ use forebay_stages::kernels::{Activations, Form, KernelTable, WeightPanels};
 
 use super::report::{BitIdentical, DeviceReport, DeviceSpeed};
 use crate::speed::bounds::Machine;
-use crate::speed::kernels::job_rates;
-use crate::speed::{Spread, weights};
+use crate::speed::{Spread, job_rates, weights};
 
 /// Memory that a device reads: more than its caches hold. Software takes longer, and has the CPU's caches.
 const READ_BYTES: u64 = 256 << 20;

@@ -14,6 +14,8 @@ use std::fmt;
 use std::str::FromStr;
 
 #[cfg(feature = "gpu")]
+pub(crate) use kernels::job_rates;
+#[cfg(feature = "gpu")]
 pub use kernels::{DeviceKernels, measure_device_kernels};
 pub use kernels::{Kernels, measure_kernels};
 pub(crate) use kernels::{kernel_rate, weights};
