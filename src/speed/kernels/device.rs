@@ -49,7 +49,7 @@ pub struct DeviceKernels {
 pub(crate) struct JobRates {
     /// Bytes of weights per second, with one token.
     pub read: f64,
-    /// Additions and multiplications of 8-bit numbers per second, with a prompt's tokens.
+    /// Additions and multiplications of 8-bit numbers per second of an FFN, with a prompt's tokens.
     pub int8: f64,
 }
 
@@ -72,7 +72,7 @@ pub(crate) fn job_rates(adapter: &Adapter) -> Result<JobRates, DeviceFault> {
         case.microseconds.push(seconds * 1e6);
         Ok(case.rates())
     };
-    let ((read, _), (_, int8)) = (measured(Kind::Gemv)?, measured(Kind::Gemm)?);
+    let ((read, _), (_, int8)) = (measured(Kind::Gemv)?, measured(Kind::FfnOfPrompt)?);
     Ok(JobRates {
         read: read * 1e9,
         int8: int8 * 1e9,
@@ -97,7 +97,7 @@ pub fn measure_device_kernels(
     let [weights, powers] = segments;
     let (weights, powers) = (weights?, powers?);
     let mut cases = Vec::new();
-    for kind in [Kind::Gemv, Kind::Gemm, Kind::Ffn] {
+    for kind in [Kind::Gemv, Kind::Gemm, Kind::Ffn, Kind::FfnOfPrompt] {
         for block in FORMATS {
             let segment = match block {
                 BlockType::MXFP4 => powers,
@@ -108,9 +108,9 @@ pub fn measure_device_kernels(
     }
     for _ in 0..repetitions.max(1) {
         for case in &mut cases {
-            let bound = match case.kind {
-                Kind::Gemm => meter.int8_rate(TIME)?,
-                Kind::Gemv | Kind::Ffn => meter.read_rate(TIME)?,
+            let bound = match case.kind.n_tokens() {
+                1 => meter.read_rate(TIME)?,
+                _ => meter.int8_rate(TIME)?,
             };
             case.bounds.push(bound / 1e9);
             let seconds = case.seconds_per_job(&mut driver, &kernels)?;
@@ -142,13 +142,23 @@ enum Kind {
     Gemm,
     /// A share of an FFN for one token.
     Ffn,
+    /// A share of an FFN for many tokens.
+    FfnOfPrompt,
 }
 
 impl Kind {
     fn n_tokens(self) -> usize {
         match self {
-            Self::Gemm => TOKENS,
+            Self::Gemm | Self::FfnOfPrompt => TOKENS,
             Self::Gemv | Self::Ffn => 1,
+        }
+    }
+
+    /// Matrices of the neurons, or one.
+    fn matrices(self) -> usize {
+        match self {
+            Self::Gemv | Self::Gemm => 1,
+            Self::Ffn | Self::FfnOfPrompt => 3,
         }
     }
 }
@@ -186,6 +196,7 @@ impl Case {
             Kind::Gemv => most,
             Kind::Gemm => rows.min(most),
             Kind::Ffn => bytes / cluster * NEURONS,
+            Kind::FfnOfPrompt => rows.div_ceil(NEURONS).min(bytes / cluster) * NEURONS,
         };
         Ok(Self {
             kind,
@@ -221,7 +232,7 @@ impl Case {
                 panels: vec![range(self.n_rows, COLS)],
                 out: vec![0.0; n_tokens * self.n_rows],
             },
-            Kind::Ffn => {
+            Kind::Ffn | Kind::FfnOfPrompt => {
                 let cluster = |_| FfnCluster {
                     gate: range(NEURONS, COLS),
                     up: range(NEURONS, COLS),
@@ -280,8 +291,7 @@ impl Case {
     /// Bytes and operations in billions per second.
     fn rates(&self) -> (f64, f64) {
         let (n_rows, n_tokens) = (self.n_rows, self.kind.n_tokens());
-        // Three matrices of the neurons.
-        let matrices = if self.kind == Kind::Ffn { 3 } else { 1 };
+        let matrices = self.kind.matrices();
         let time = Spread::of(&self.microseconds);
         let rate = |amount: usize| amount as f64 / time.median / 1e3;
         let row_bytes = self.block.row_bytes(COLS).unwrap_or_default();
@@ -298,6 +308,7 @@ impl Case {
             Kind::Gemv => ("device gemv", "device read", gb_per_second),
             Kind::Gemm => ("device gemm", "device int8", gops),
             Kind::Ffn => ("device ffn", "device read", gb_per_second),
+            Kind::FfnOfPrompt => ("device ffn of prompt", "device int8", gops),
         };
         let value = Spread::of(&self.bounds).median;
         KernelReport {
