@@ -7,6 +7,8 @@ use forebay_models::network::Network;
 use forebay_plans::program::Board;
 use forebay_queues::board::{F32Board, I64Board};
 
+use crate::kernels::BLOCK_WORDS;
+
 /// All boards of a run.
 #[derive(Debug)]
 pub struct Boards {
@@ -25,6 +27,8 @@ pub struct Boards {
     output: F32Board,
     /// Rows of a phase's input that each core has made of its tokens, `[max_batch, d_model]`; empty with one core.
     pub rows: F32Board,
+    /// The same of inputs of which only quantised blocks are needed, `[max_batch, blocks, BLOCK_WORDS]`.
+    pub blocks: I64Board,
     /// The predictor's fc1 times the residual stream, `[max_batch, largest rank]`; empty where neurons are not
     /// predicted.
     predictor: F32Board,
@@ -55,16 +59,15 @@ impl Boards {
         rank: usize,
     ) -> Self {
         let d = network.d_model;
+        let spread = if threads > 1 { max_batch } else { 0 };
         Self {
             input: F32Board::new(max_batch * d),
             qkv: F32Board::new(max_batch * network.widest_mixer_in()),
             latents: F32Board::new(max_batch * network.widest_latents()),
             heads: F32Board::new(max_batch * network.widest_mixer_out()),
             output: F32Board::new(max_batch * d),
-            rows: F32Board::new(match threads {
-                1 => 0,
-                _ => max_batch * d,
-            }),
+            rows: F32Board::new(spread * d),
+            blocks: I64Board::new(spread * block_words(network)),
             predictor: F32Board::new(max_batch * rank),
             router: F32Board::new(max_batch * network.widest_routing()),
             held: F32Board::new(threads * network.widest_router()),
@@ -106,7 +109,8 @@ impl Boards {
     /// Between two steps: gives the memory of what cores write in every step back to the system.
     pub fn give_back(&self) {
         self.of_steps().into_iter().for_each(F32Board::give_back);
-        self.shares.iter().for_each(I64Board::give_back);
+        let sums = self.shares.iter().chain([&self.blocks]);
+        sums.for_each(I64Board::give_back);
     }
 
     /// Bytes of what it gives back.
@@ -119,13 +123,17 @@ impl Boards {
         let columns = network.widest_mixer_in()
             + network.widest_latents()
             + network.widest_mixer_out()
-            + network.d_model * if threads > 1 { 2 } else { 1 }
+            + network.d_model
             + rank
             + network.widest_routing()
             + network.inputs_width()
             + network.input_width();
         let shares = threads * network.d_model * size_of::<i64>();
-        max_batch * (columns * size_of::<f32>() + shares)
+        let spread = match threads {
+            1 => 0,
+            _ => network.d_model * size_of::<f32>() + block_words(network) * size_of::<i64>(),
+        };
+        max_batch * (columns * size_of::<f32>() + shares + spread)
     }
 
     /// The board of that name.
@@ -142,4 +150,10 @@ impl Boards {
             Board::InputGate => &self.input_gate,
         }
     }
+}
+
+/// Words of a token's blocks, of the residual stream or a mixer's output.
+fn block_words(network: &Network) -> usize {
+    let columns = network.d_model.max(network.widest_mixer_out());
+    columns.div_ceil(32) * BLOCK_WORDS
 }

@@ -90,7 +90,7 @@ impl Core {
 
     /// Phase `number` has been prepared by all cores.
     pub(super) fn begin_work(&mut self, number: usize) {
-        self.take_rows(number);
+        self.take_published(number);
         self.give_to_device(number);
         let Apart {
             frame,
@@ -110,11 +110,11 @@ impl Core {
         }
     }
 
-    /// Takes all cores' rows of the input of phase `number`, if they have published such.
-    fn take_rows(&mut self, number: usize) {
+    /// Takes the input of phase `number` from the boards, if the cores have published it.
+    fn take_published(&mut self, number: usize) {
         let program = self.prompts.program().unwrap_or(&self.program);
         let around = Surroundings::of((&self.shared, program), &self.step, self.rank, number);
-        if self.residual.take_rows(&around) {
+        if self.residual.take_published(&around) {
             let slice = Slice::plain(Stage::Norm, 0, around.n_tokens);
             self.recorder.record(slice, around.phase.layer);
         }

@@ -2,6 +2,8 @@
 //! it. Of few tokens, every core has a copy of all, and waits for nobody. Of many, that would be too much work and too
 //! many bytes of other cores' results: a core keeps up its part of the tokens, and publishes their rows of the input.
 
+mod input;
+
 use std::ops::Range;
 
 use forebay_models::network::{Content, Network};
@@ -14,6 +16,7 @@ use forebay_stages::router::{self, Preference, Routes};
 use forebay_stages::udc::add_to_residual;
 
 use super::surroundings::Surroundings;
+use input::Published;
 
 /// The residual stream of one core, and the inputs made from it.
 #[derive(Debug)]
@@ -38,9 +41,10 @@ pub(super) struct Residual {
     form: Form,
     /// The predictor's hidden values of the tokens, `relu(fc1 · x)`, `[n_tokens, rank]`.
     pub hidden: Activations,
-    /// The norm with which the rows on the board were made from the stream as it is, and whether only those that want
-    /// logits; none if the stream has changed since.
-    published: Option<(Option<NormAt>, bool)>,
+    /// What is on the boards of rows and blocks, if the stream is as it was.
+    published: Option<Published>,
+    /// Whether the phase's input is there.
+    awaited: bool,
     /// Which experts the tokens use.
     pub routes: Routes,
     /// For choosing experts in memory, if they are preferred.
@@ -62,6 +66,7 @@ impl Residual {
             input: Activations::new(batch, widest),
             form: Form::Panels,
             published: None,
+            awaited: false,
             hidden: Activations::new(batch, rank),
             routes: Routes::new(network, batch),
             preference: None,
@@ -161,15 +166,7 @@ impl Residual {
             Prepare::Norm { norm, only_wanted } => {
                 return self.norm(around, norm.as_ref(), *only_wanted);
             }
-            Prepare::TakeHeads => {
-                let network = &around.bundle.meta.network;
-                let width = network.mixer(around.phase.layer).out_dim();
-                let n = around.n_tokens;
-                let rows = &mut self.rows[..n * width];
-                around.boards.board(Board::Heads).read(0, rows);
-                self.input
-                    .load(around.kernels, Form::Panels, n, width, rows);
-            }
+            Prepare::TakeHeads => return self.take_heads(around),
             Prepare::TakeQueries {
                 columns,
                 all_columns,
@@ -331,60 +328,6 @@ impl Residual {
         self.input
             .load(around.kernels, Form::Panels, n, width, rows);
     }
-
-    /// The phase's input: the residual stream, normalised if the phase has a norm. True if the rows of this core's tokens
-    /// are on the board instead; they may be there already, and then those of all cores are.
-    fn norm(
-        &mut self,
-        around: &Surroundings<'_>,
-        norm: Option<&NormAt>,
-        only_wanted: bool,
-    ) -> bool {
-        let (d, spread) = (around.d_model(), around.is_spread());
-        let made = Some((norm.cloned(), only_wanted));
-        if spread && self.published == made {
-            return false;
-        }
-        let places = around.places(only_wanted).enumerate();
-        for (i, place) in places.filter(|(_, place)| around.own.contains(place)) {
-            let (token, out) = (&self.x[place * d..][..d], &mut self.rows[i * d..][..d]);
-            match norm {
-                Some(norm) => around.normalise(norm, token, out),
-                None => out.copy_from_slice(token),
-            }
-            if spread {
-                around.boards.rows.write(i * d, out);
-            }
-        }
-        match spread {
-            true => self.published = made,
-            false => self.load_rows(around, only_wanted),
-        }
-        spread
-    }
-
-    /// Takes the rows of the phase's input that the cores have published, if it is made of such.
-    pub fn take_rows(&mut self, around: &Surroundings<'_>) -> bool {
-        let made = |prepare: &Prepare| match prepare {
-            Prepare::Norm { only_wanted, .. } => Some(*only_wanted),
-            _ => None,
-        };
-        let only_wanted = around.phase.prepare.iter().find_map(made);
-        let Some(only_wanted) = only_wanted.filter(|_| around.is_spread()) else {
-            return false;
-        };
-        let len = around.places(only_wanted).len() * around.d_model();
-        around.boards.rows.read(0, &mut self.rows[..len]);
-        self.load_rows(around, only_wanted);
-        true
-    }
-
-    fn load_rows(&mut self, around: &Surroundings<'_>, only_wanted: bool) {
-        let (n, d) = (around.places(only_wanted).len(), around.d_model());
-        self.form = form(around);
-        let rows = &self.rows[..n * d];
-        self.input.load(around.kernels, self.form, n, d, rows);
-    }
 }
 
 /// Columns of the widest row that a norm spans.
@@ -430,19 +373,5 @@ fn add(x: &mut [f32], row: &[f32], scale: f32) {
     match scale == 1.0 {
         true => x.iter_mut().zip(row).for_each(|(x, o)| *x += o),
         false => x.iter_mut().zip(row).for_each(|(x, o)| *x += scale * o),
-    }
-}
-
-/// The form in which the phase's kernels take their input.
-fn form(around: &Surroundings<'_>) -> Form {
-    let Work::Neurons { .. } = around.phase.work else {
-        return Form::Panels;
-    };
-    let (meta, layer) = (&around.bundle.meta, around.phase.layer);
-    // Where a layer has both, they are stored alike.
-    match meta.ffns[layer].as_ref().or(meta.experts[layer].as_ref()) {
-        Some(g) if g.has_laned_rows() => Form::Lanes,
-        Some(g) if g.layout.is_by_neuron() => Form::Rows,
-        _ => Form::Panels,
     }
 }

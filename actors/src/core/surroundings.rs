@@ -2,9 +2,10 @@
 
 use std::ops::Range;
 
-use forebay_models::bundle::Bundle;
+use forebay_models::block::BlockType;
+use forebay_models::bundle::{Bundle, FfnGeometry, FfnLayout};
 use forebay_models::network::NormKind;
-use forebay_plans::program::{NormAt, Phase, Program};
+use forebay_plans::program::{NormAt, Phase, Program, Work};
 use forebay_stages::boards::Boards;
 use forebay_stages::kernels::KernelTable;
 
@@ -65,6 +66,28 @@ impl<'a> Surroundings<'a> {
     /// Whether each core keeps up a part of the tokens only.
     pub fn is_spread(&self) -> bool {
         self.own.len() < self.n_tokens
+    }
+
+    /// Whether only quantised blocks of the phase's input are needed, in panels: no weights are in floating point.
+    pub fn takes_blocks(&self) -> bool {
+        let is_quantised = |block: BlockType| block.block_len() > 1;
+        match &self.phase.work {
+            Work::Mixer { .. } => false,
+            Work::Rows(rows) => {
+                let mut matrices = rows.matrices.iter();
+                matrices.all(|m| m.heads.is_none() && is_quantised(m.block))
+            }
+            Work::Neurons { .. } => self.geometry().is_some_and(|g| {
+                let up = g.up.is_none_or(is_quantised);
+                g.layout == FfnLayout::Cluster && is_quantised(g.gate) && up
+            }),
+        }
+    }
+
+    /// How the neurons of the phase's layer are stored: where it has an FFN and experts, they are alike.
+    pub fn geometry(&self) -> Option<&FfnGeometry> {
+        let (meta, layer) = (&self.bundle.meta, self.phase.layer);
+        meta.ffns[layer].as_ref().or(meta.experts[layer].as_ref())
     }
 
     /// Where its tokens are in the stream, `[n_tokens, d_model]`.

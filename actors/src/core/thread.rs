@@ -32,12 +32,14 @@ struct Watch {
 impl Watch {
     const LONG: Spin = Spin::looks(4000);
     const SHORT: Spin = Spin::looks(100);
+    /// For a device's answer: a job of a prompt takes a millisecond, and a wake-up up to a fifth of that.
+    const DEVICE: Spin = Spin::looks(40_000);
 
     fn spin(&self, reason: Reason) -> Spin {
         match reason {
             Reason::Barrier | Reason::Pred if self.vain < VAIN => Self::LONG,
             Reason::Barrier | Reason::Pred if self.vain.is_multiple_of(TRIAL) => Self::LONG,
-            Reason::Device if self.spare => Self::LONG,
+            Reason::Device if self.spare => Self::DEVICE,
             _ => Self::SHORT,
         }
     }

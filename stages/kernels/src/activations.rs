@@ -72,23 +72,6 @@ pub(super) struct LanedToken<'a> {
     pub(super) counts: &'a [i32], // [cols / 32]
 }
 
-/// A block of 32 elements of one token, as it is multiplied with panels.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub struct TokenBlock<'a> {
-    /// The token.
-    pub token: usize,
-    /// Which of the token's blocks.
-    pub block: usize,
-    /// In -127..=127.
-    pub codes: &'a [i8; 32],
-    /// Unit of the codes.
-    pub scale: f32,
-    /// `scale * sum(code)`.
-    pub sum: f32,
-    /// `-sum(code)` of each half.
-    pub half_counts: [i32; 2],
-}
-
 impl Activations {
     /// Room for `max_tokens` tokens of `max_cols` columns. Nothing is allocated afterwards.
     ///
@@ -153,57 +136,6 @@ impl Activations {
     /// Which product the activations are for.
     pub(super) fn form(&self) -> Form {
         self.form
-    }
-
-    /// All blocks of all tokens, for kernels that run elsewhere; in the order in which they are stored, which is
-    /// neither that of the tokens nor that of the blocks.
-    ///
-    /// # Panics
-    /// The activations are not in [`Form::Panels`].
-    pub fn token_blocks(&self) -> impl Iterator<Item = TokenBlock<'_>> {
-        assert_eq!(self.form, Form::Panels, "activations in another form");
-        let (padded, blocks) = (self.padded(), self.cols.div_ceil(BLOCK));
-        let codes = self.codes.part(0, self.n_tokens * padded).as_chunks().0;
-        let half_counts = self.half_counts.part(0, 2 * codes.len()).as_chunks().0;
-        let scales = self.scales.part(0, codes.len());
-        let sums = self.block_sums.part(0, codes.len());
-        self.pieces().flat_map(move |piece| {
-            (0..blocks * piece.width).map(move |k| {
-                let i = piece.first * padded / BLOCK + k;
-                TokenBlock {
-                    token: piece.first + k % piece.width,
-                    block: k / piece.width,
-                    codes: &codes[i],
-                    scale: scales[i],
-                    sum: sums[i],
-                    half_counts: half_counts[i],
-                }
-            })
-        })
-    }
-
-    /// Takes over all that products with quantised panels need of `other`, without allocating. Values that are not
-    /// quantised stay behind.
-    ///
-    /// # Panics
-    /// `other` is not in [`Form::Panels`], or there is no room for it.
-    pub fn copy_blocks(&mut self, other: &Self) {
-        assert_eq!(other.form, Form::Panels, "activations in another form");
-        assert!(
-            other.n_tokens <= self.max_tokens && other.cols <= self.max_cols,
-            "no room for {} tokens of {} columns",
-            other.n_tokens,
-            other.cols
-        );
-        (self.n_tokens, self.cols) = (other.n_tokens, other.cols);
-        (self.form, self.widest) = (other.form, other.widest);
-        let len = other.n_tokens * other.padded();
-        self.codes.copy(&other.codes, len);
-        self.scales.copy(&other.scales, len / GROUP);
-        self.sums.copy(&other.sums, len / GROUP);
-        self.block_sums.copy(&other.block_sums, len / BLOCK);
-        self.block_counts.copy(&other.block_counts, len / BLOCK);
-        self.half_counts.copy(&other.half_counts, len / GROUP);
     }
 
     /// The pieces into which the tokens are divided for panels.

@@ -14,6 +14,7 @@ mod activations;
 mod aligned;
 mod attention;
 mod axpy;
+mod blocks;
 mod detect;
 mod dispatch;
 mod elementwise;
@@ -56,9 +57,10 @@ mod tiles;
 #[cfg(test)]
 mod tests;
 
-pub use activations::{Activations, Form, TokenBlock};
+pub use activations::{Activations, Form};
 pub use aligned::Aligned;
 pub use attention::{AttendScratch, KeyOrigin, Queries, Turns};
+pub use blocks::{BLOCK_WORDS, TokenBlock};
 pub use isa::{Isa, UnknownIsa};
 pub use recurrent::DeltaRule;
 pub use rows::Gather;

@@ -103,7 +103,7 @@ impl Activations {
     }
 
     /// Panics if there is no room for so many tokens or columns.
-    fn reshape(&mut self, n_tokens: usize, cols: usize, form: Form) {
+    pub(super) fn reshape(&mut self, n_tokens: usize, cols: usize, form: Form) {
         assert!(
             n_tokens <= self.max_tokens && cols <= self.max_cols,
             "{n_tokens} x {cols} activations, but room for {} x {}",

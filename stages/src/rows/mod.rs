@@ -208,22 +208,21 @@ pub fn publish(frame: &Frame<'_>, items: &[Item], results: &mut [f32]) {
     let Work::Rows(work) = &frame.phase.work else {
         return;
     };
-    let n_tokens = frame.input.n_tokens();
-    let width = results.len() / n_tokens.max(1);
+    let width = results.len() / frame.input.n_tokens().max(1);
     let board = frame.boards.board(work.board);
-    let mut start = 0;
-    for item in items {
-        let entry = frame.entry(item.cluster);
-        let (first, count) = (entry.first as usize, entry.count as usize);
-        let matrix = &work.matrices[usize::from(item.matrix)];
-        let bias = bias(frame, matrix, (first, count));
-        for t in 0..n_tokens {
-            let rows = &mut results[t * width + start..][..count];
+    // Token by token, as they lie in memory, where another core has written them.
+    for (t, mut results) in results.chunks_exact_mut(width.max(1)).enumerate() {
+        for item in items {
+            let entry = frame.entry(item.cluster);
+            let (first, count) = (entry.first as usize, entry.count as usize);
+            let matrix = &work.matrices[usize::from(item.matrix)];
+            let (rows, rest) = results.split_at_mut(count);
+            let bias = bias(frame, matrix, (first, count));
             rows.iter_mut().zip(bias).for_each(|(r, b)| *r += b);
             finish(matrix.finish, rows);
             board.write(t * work.width + matrix.column + first, rows);
+            results = rest;
         }
-        start += count;
     }
 }
 

@@ -6,7 +6,7 @@ use proptest::prelude::*;
 
 use super::definition::{constant_row, quantised, random_row, weights};
 use super::{Random, bits, on_all, tables};
-use forebay_kernels::{Activations, Form, KernelTable, WeightPanels, WeightRows};
+use forebay_kernels::{Activations, BLOCK_WORDS, Form, KernelTable, WeightPanels, WeightRows};
 
 const FORMS: [Form; 2] = [Form::Rows, Form::Panels];
 
@@ -416,5 +416,52 @@ fn blocks_of_tokens_for_other_devices_are_those_of_the_definition() {
             assert_eq!(b.sum, b.scale * -(counts[0] + counts[1]) as f32);
         }
         assert!(seen.iter().all(|seen| *seen));
+    }
+}
+
+/// Quantised tokens that went over a board as words multiply as those that were loaded, in every quantised format.
+#[test]
+fn tokens_made_of_words_have_the_products_of_loaded_ones() {
+    for (table, n_tokens) in tables()
+        .iter()
+        .flat_map(|table| [1, 5, 16, 37].map(|n| (table, n)))
+    {
+        for block in BlockType::ALL.into_iter().filter(|b| b.block_len() > 1) {
+            let (n_rows, cols) = (17, 3 * block.block_len().max(64) / 2 / 32 * 32);
+            let cols = cols.next_multiple_of(block.block_len());
+            let mut values = Random(7).units(n_tokens * cols);
+            // A block of zeros, and one without a scale.
+            values[..32].fill(0.0);
+            values[cols - 1] = f32::INFINITY;
+            let mut loaded = Activations::new(n_tokens, cols);
+            loaded.load(table, Form::Panels, n_tokens, cols, &values);
+            let mut words = vec![[0; BLOCK_WORDS]; n_tokens * cols / 32];
+            for b in loaded.token_blocks() {
+                words[b.token * (cols / 32) + b.block] = b.words();
+            }
+            let mut taken = Activations::new(n_tokens, cols);
+            // Whatever was there before.
+            taken.load(
+                table,
+                Form::Panels,
+                n_tokens,
+                cols,
+                &Random(8).units(n_tokens * cols),
+            );
+            taken.take_blocks(table, (n_tokens, cols), |t, b| words[t * (cols / 32) + b]);
+            let rows = (0..n_rows).map(|r| random_row(block, cols, &mut Random(r)));
+            let matrix = Matrix::new(Form::Panels, block, rows.collect(), 0, 0);
+            let w = WeightPanels {
+                block,
+                bytes: &matrix.bytes,
+                n_rows: n_rows as usize,
+            };
+            let [expected, found] = [&loaded, &taken].map(|x| {
+                let mut out = vec![0.0; n_tokens * n_rows as usize];
+                table.panels(w, x, &mut out, n_rows as usize);
+                bits(&out)
+            });
+            assert_eq!(found, expected, "{block}, {n_tokens} tokens");
+        }
     }
 }
