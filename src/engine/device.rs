@@ -259,12 +259,12 @@ impl EngineBuilder {
         Ok(memory.budget.check()?)
     }
 
-    /// Copies its clusters to the device; what went wrong is noted.
+    /// Copies its clusters to the device, and leaves `spare` bytes of its own memory for jobs; what went wrong is noted.
     pub(super) fn load_device(
         &self,
         device: OpenDevice,
         (bundle, on_device): (&Bundle, &OnDevice),
-        resident: &[Option<Slot>],
+        (resident, spare): (&[Option<Slot>], u64),
         notes: &mut Vec<String>,
     ) -> Option<LoadedDevice> {
         let mut driver = device.driver;
@@ -272,9 +272,9 @@ impl EngineBuilder {
             notes.push(format!("nothing is faster on {}", driver.name()));
             return None;
         }
-        let patience = self.device_patience;
+        let limits = (self.device_patience, spare);
         let bytes = |cluster: usize| resident[cluster].as_deref().unwrap_or_default();
-        let (parts, fault) = DeviceParts::load(driver.as_mut(), bundle, on_device, bytes, patience);
+        let (parts, fault) = DeviceParts::load(driver.as_mut(), bundle, on_device, bytes, limits);
         notes.extend(fault.map(|fault| format!("{}: {fault}", driver.name())));
         let facts = DeviceFacts {
             name: driver.name().to_owned(),

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use forebay_actors::device::job_memory;
 use forebay_actors::fault::FaultCell;
 use forebay_actors::io::probe::{ReadLoad, measure_read, uring_available};
 use forebay_actors::io::{CHUNK_BYTES, Driver, DriverChoice, MAX_READERS, open_driver};
@@ -134,7 +135,9 @@ impl EngineBuilder {
         }
         let device = device.and_then(|device| {
             let wanted = (bundle, &plan.on_device);
-            self.load_device(device, wanted, &weights.resident, &mut notes)
+            let steps = (memory.max_batch, memory.max_logits);
+            let spare = job_memory(bundle, steps, predictor_rank(bundle, predicted));
+            self.load_device(device, wanted, (&weights.resident, spare), &mut notes)
         });
         Ok(Prepared {
             programs,

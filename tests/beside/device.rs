@@ -58,6 +58,7 @@ pub struct Hold {
     writes: Arc<Calls>,
     /// Bytes in its memory, and how many segments it has been asked to take.
     memory: Arc<AtomicU64>,
+    most: Arc<AtomicU64>,
     loads: Arc<AtomicU64>,
 }
 
@@ -91,11 +92,16 @@ impl Hold {
     pub fn memory(&self) -> u64 {
         self.memory.load(Ordering::Relaxed)
     }
+
+    /// Most bytes that it has been asked for so far.
+    pub fn most(&self) -> u64 {
+        self.most.load(Ordering::Relaxed)
+    }
 }
 
 #[derive(Debug)]
 struct Fragile {
-    device: SimulatedDevice,
+    device: Box<dyn DeviceDriver>,
     hold: Hold,
     failed: Vec<DeviceDone>,
     never: Vec<DeviceJob>,
@@ -134,10 +140,11 @@ fn with_driver(
         jobs: Arc::default(),
         writes: Arc::default(),
         memory: Arc::default(),
+        most: Arc::default(),
         loads: Arc::default(),
     };
     let driver = Fragile {
-        device: SimulatedDevice::new(KernelTable::best(), CAPACITY, behaviour),
+        device: device(behaviour),
         hold: hold.clone(),
         failed: Vec::new(),
         never: Vec::new(),
@@ -151,6 +158,37 @@ fn with_driver(
     (builder, hold)
 }
 
+/// A simulated device. With `FOREBAY_TEST_DEVICE=vulkan` and the feature `gpu`, the first Vulkan device does what an ideal
+/// one would.
+fn device(behaviour: Behaviour) -> Box<dyn DeviceDriver> {
+    #[cfg(feature = "gpu")]
+    if behaviour == Behaviour::ideal() && std::env::var_os("FOREBAY_TEST_DEVICE").is_some() {
+        return vulkan();
+    }
+    Box::new(SimulatedDevice::new(
+        KernelTable::best(),
+        CAPACITY,
+        behaviour,
+    ))
+}
+
+/// The first Vulkan device. The engine checks its bits.
+#[cfg(feature = "gpu")]
+fn vulkan() -> Box<dyn DeviceDriver> {
+    use forebay_devices::gpu::{Arithmetic, DeviceKind, GpuDriver, GpuOptions, adapters};
+    let adapter = adapters()
+        .into_iter()
+        .next()
+        .expect("no Vulkan device; install mesa-vulkan-drivers for one in software");
+    let arithmetic = match adapter.kind() {
+        DeviceKind::Software => Arithmetic::Emulated,
+        _ => Arithmetic::Native,
+    };
+    let options = GpuOptions::default();
+    let driver = GpuDriver::with_arithmetic(&adapter, &options, arithmetic);
+    Box::new(driver.expect("the Vulkan device opens"))
+}
+
 /// The fault of a device that is gone.
 pub fn lost() -> DeviceFault {
     DeviceFault::Lost {
@@ -162,6 +200,7 @@ impl Fragile {
     fn count_memory(&self) {
         let bytes = self.device.memory_bytes();
         self.hold.memory.store(bytes, Ordering::Relaxed);
+        self.hold.most.fetch_max(bytes, Ordering::Relaxed);
     }
 
     /// It is asked to take one more.

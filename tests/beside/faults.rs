@@ -105,6 +105,25 @@ fn a_device_without_memory_for_all_weights_computes_the_rest() {
     assert!(notes.iter().any(says), "{notes:?}");
 }
 
+/// Weights may fill a device's own memory, so that of jobs is held until they have been loaded.
+#[test]
+fn weights_leave_memory_for_jobs() {
+    const JOBS: u64 = 32 << 20;
+    let behaviour = |shares_memory| Behaviour {
+        shares_memory,
+        ..Behaviour::ideal()
+    };
+    for shares_memory in [true, false] {
+        let limits = (usize::MAX, behaviour(shares_memory));
+        let (builder, hold) = with_behaviour(dense(2), 1.0, limits);
+        let done = run(&build(builder));
+        assert_eq!(done.logits_hash, alone());
+        let (weights, most) = (hold.memory(), hold.most());
+        assert!(weights > 0 && weights < JOBS, "{weights}");
+        assert_eq!(most > weights + JOBS, !shares_memory, "{most}, {weights}");
+    }
+}
+
 /// Found by the check before the first job.
 #[test]
 fn a_device_with_other_bits_is_refused() {

@@ -43,8 +43,8 @@ pub(super) struct Residual {
     pub hidden: Activations,
     /// What is on the boards of rows and blocks, if the stream is as it was.
     published: Option<Published>,
-    /// Whether the phase's input is there.
-    awaited: bool,
+    /// The same, if it is the phase's input, whatever has become of the stream.
+    awaited: Option<Published>,
     /// Which experts the tokens use.
     pub routes: Routes,
     /// For choosing experts in memory, if they are preferred.
@@ -66,7 +66,7 @@ impl Residual {
             input: Activations::new(batch, widest),
             form: Form::Panels,
             published: None,
-            awaited: false,
+            awaited: None,
             hidden: Activations::new(batch, rank),
             routes: Routes::new(network, batch),
             preference: None,

@@ -28,6 +28,6 @@ pub(crate) use link::{DeviceLink, Moving, Outcome, device_lanes};
 pub use parts::{DeviceParts, PhasePart, Window};
 pub(crate) use parts::{Move, gather};
 pub(crate) use room::JobRoom;
-pub use room::{boards_bytes, upload_costs};
+pub use room::{boards_bytes, job_memory, upload_costs};
 pub(crate) use thread::DeviceThread;
 pub use uploader::Uploader;

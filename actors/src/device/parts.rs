@@ -84,14 +84,20 @@ pub(crate) enum Move {
 impl DeviceParts {
     /// Copies the clusters `on_device` to a device, from `resident` memory, by directory index. What it has no room for
     /// stays with the cores; the first reason is returned as well. If streamed clusters are copied, it has a window for them.
+    /// Of a device's own memory, `spare` bytes are left for jobs.
     pub fn load<'a>(
         driver: &mut dyn DeviceDriver,
         bundle: &Bundle,
         on_device: &OnDevice,
         resident: impl Fn(usize) -> &'a [u8],
-        patience: Duration,
+        (patience, spare): (Duration, u64),
     ) -> (Self, Option<DeviceFault>) {
         let mut first = None;
+        // Weights may fill the device, and then its jobs would have no memory.
+        let held = match driver.shares_memory() {
+            true => None,
+            false => driver.reserve(spare).ok(),
+        };
         let mut window = |sizes: UploadWindow| match driver.reserve(sizes.device_bytes()) {
             Ok(segment) => Some(Arc::new(Window {
                 segment: SegmentCell::new(Some(segment)),
@@ -118,6 +124,7 @@ impl DeviceParts {
             }
         };
         let phases = on_device.phases.iter().map(&mut load).collect();
+        held.into_iter().for_each(|segment| driver.unload(segment));
         let parts = Self {
             phases,
             window,

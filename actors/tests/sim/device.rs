@@ -100,7 +100,7 @@ pub fn load(
     let mut driver = SimulatedDevice::new(KernelTable::best(), 2, case.device.clone());
     let on_device = &case.plan.on_device;
     let bytes = |i: usize| resident[i].as_deref().unwrap_or_default();
-    let (parts, _) = DeviceParts::load(&mut driver, bundle, on_device, bytes, Duration::MAX);
+    let (parts, _) = DeviceParts::load(&mut driver, bundle, on_device, bytes, (Duration::MAX, 0));
     (driver, (!on_device.is_empty()).then_some(parts))
 }
 

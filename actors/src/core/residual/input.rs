@@ -41,7 +41,7 @@ impl Residual {
                 shape: (around.n_tokens, width),
                 in_blocks: true,
             });
-            self.awaited = true;
+            self.awaited.clone_from(&self.published);
         }
         spread
     }
@@ -56,9 +56,9 @@ impl Residual {
     ) -> bool {
         let (d, spread, in_blocks) = (around.d_model(), around.is_spread(), around.takes_blocks());
         let normed = Some((norm.cloned(), only_wanted));
-        self.awaited = spread;
         let fits = |p: &Published| p.normed == normed && (in_blocks || !p.in_blocks);
         if spread && self.published.as_ref().is_some_and(fits) {
+            self.awaited.clone_from(&self.published);
             return false;
         }
         let n = around.places(only_wanted).len();
@@ -92,6 +92,7 @@ impl Residual {
                 shape: (n, d),
                 in_blocks,
             });
+            self.awaited.clone_from(&self.published);
         }
         spread
     }
@@ -108,8 +109,7 @@ impl Residual {
 
     /// Takes the phase's input from the boards, where the cores have published it; false if it is here.
     pub(in super::super) fn take_published(&mut self, around: &Surroundings<'_>) -> bool {
-        let published = self.published.as_ref();
-        let Some(published) = published.filter(|_| std::mem::take(&mut self.awaited)) else {
+        let Some(published) = self.awaited.take() else {
             return false;
         };
         let (kernels, (n, cols)) = (around.kernels, published.shape);
