@@ -216,7 +216,7 @@ mod tests {
     #[test]
     fn a_fast_exact_device_is_good_in_every_respect() {
         let list = findings(&[device()]);
-        assert_eq!(list.len(), 10);
+        assert_eq!(list.len(), 12);
         assert!(list.iter().all(|f| f.status == Status::Good), "{list:?}");
         let together = list.iter().find(|f| f.what == "both together").unwrap();
         assert!(together.value.starts_with("70.0 GB/s"), "{together:?}");
