@@ -12,7 +12,7 @@ use forebay_traces::record::{Reason, Record, Residency};
 
 use super::account::Account;
 use super::errand::{Answer, Errand, Upload};
-use super::link::{layer_of, uploader_of};
+use super::job_number::{layer_of, uploader_of};
 
 /// The device actor's ends of its lanes.
 #[derive(Debug)]

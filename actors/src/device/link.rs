@@ -9,13 +9,13 @@ use forebay_queues::capacity::Capacity;
 use forebay_queues::doorbell::{Ringer, doorbell};
 use forebay_queues::lane::{LaneRx, LaneTx, lane};
 use forebay_stages::frame::Frame;
-use forebay_stages::kernels::Activations;
 use forebay_traces::lane::TraceLane;
 
 use super::account::Account;
 use super::actor::DeviceLanes;
 use super::errand::{Answer, Errand};
 use super::fill::fill;
+use super::job_number::number;
 use super::parts::{DeviceParts, PhasePart};
 use super::room::JobRoom;
 use super::uploader::Uploader;
@@ -119,8 +119,8 @@ pub(crate) fn device_lanes(
         errands,
         answers,
         account: Arc::clone(account),
-        rows: Some(empty_rows(room)),
-        share: Some(empty_share(room)),
+        rows: Some(room.empty_rows()),
+        share: Some(room.empty_share()),
         state: State::None,
         moving: Moving::None,
         given: Vec::with_capacity(room.most_items()),
@@ -136,32 +136,6 @@ pub(crate) fn device_lanes(
         trace,
     };
     (link, links, lanes)
-}
-
-fn job(room: JobRoom, work: Asked) -> DeviceJob {
-    DeviceJob {
-        id: 0,
-        segment: SegmentId::NONE,
-        tokens: Activations::new(room.batch, room.columns),
-        work,
-    }
-}
-
-fn empty_rows(room: JobRoom) -> DeviceJob {
-    let panels = Vec::with_capacity(room.most_items());
-    let out = Vec::with_capacity(room.rows);
-    job(room, Asked::Rows { panels, out })
-}
-
-pub(super) fn empty_share(room: JobRoom) -> DeviceJob {
-    let work = Asked::Share {
-        clusters: Vec::with_capacity(room.clusters),
-        activation: forebay_models::network::Activation::Silu,
-        biases: [0; 2].map(|_| Vec::with_capacity(room.neurons)),
-        weights: Vec::with_capacity(room.clusters * room.batch),
-        out: Vec::with_capacity(room.batch * room.d_model),
-    };
-    job(room, work)
 }
 
 impl DeviceLink {
@@ -214,7 +188,7 @@ impl DeviceLink {
         };
         self.sent += 1;
         fill(&mut job, frame, part, &self.given);
-        job.id = id(None, frame.phase.layer, self.sent);
+        job.id = number(None, frame.phase.layer, self.sent);
         self.state = State::Away(job.id);
         if let Err(unsent) = self.errands.send(Errand::Job(job)) {
             let reason = unsent.to_string();
@@ -337,21 +311,4 @@ impl DeviceLink {
     pub fn give_up(&mut self, seconds: u64) {
         self.lose(DeviceFault::Stuck { seconds });
     }
-}
-
-/// The number of the `sent`th job of core 0 for its phases, or of the streamed clusters of core `rank`; for a phase of
-/// `layer`.
-pub(super) fn id(rank: Option<usize>, layer: usize, sent: u64) -> u64 {
-    let sender = rank.map_or(0, |rank| rank as u64 + 1);
-    sender << 48 | (layer as u64) << 32 | sent & 0xffff_ffff
-}
-
-/// The layer of the job's phase.
-pub(super) fn layer_of(id: u64) -> u16 {
-    (id >> 32) as u16
-}
-
-/// The core whose streamed clusters the job has; `None` if it is that of a phase.
-pub(super) fn uploader_of(id: u64) -> Option<usize> {
-    (id >> 48).checked_sub(1).map(|rank| rank as usize)
 }

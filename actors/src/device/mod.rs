@@ -9,12 +9,14 @@
 //! Core 0 submits one job per phase when the phase begins, and before it arrives at the exchange it writes the results to
 //! their board or adds the share to its own, so the other cores need not know. Where anything fails, core 0 computes the
 //! very same clusters: their weights are in memory as well. Jobs travel by value with the memory for their results; there
-//! are two, made at start-up. Streamed clusters of prompts go through a window, from every core ([`Uploader`]). Between two steps, core 0 has weights given back, or copied again, when the budget changes.
+//! are two, made at start-up. Streamed clusters of prompts go through a window, from every core ([`Uploader`]). Between two
+//! steps, core 0 has weights given back, or copied again, when the budget changes.
 
 mod account;
 mod actor;
 mod errand;
 mod fill;
+mod job_number;
 mod link;
 mod parts;
 mod room;

@@ -1,16 +1,17 @@
 //! Memory of the jobs for a device, for the budget.
 
-use forebay_devices::{FfnCluster, PanelRange};
+use forebay_devices::{DeviceJob, FfnCluster, PanelRange, SegmentId, Work};
 use forebay_models::bundle::{Bundle, MAX_NEURONS};
-use forebay_models::network::Content;
+use forebay_models::network::{Activation, Content};
 use forebay_models::tensor::TensorId;
 use forebay_plans::program::Item;
 use forebay_plans::uploads::{MAX_PLACES, UploadCosts};
 use forebay_stages::kernels::Activations;
 
-use super::uploader::CARRIERS;
 use crate::core::widest;
 
+/// While the device's thread copies from one carrier, the core fills the other.
+pub(super) const CARRIERS: usize = 2;
 /// Jobs that drivers take at once.
 const JOBS: usize = 2;
 /// Bytes of what a driver keeps besides: sums of parts, tables of panels.
@@ -74,6 +75,33 @@ impl JobRoom {
             neurons: places * MAX_NEURONS,
             ..self
         }
+    }
+
+    fn job(self, work: Work) -> DeviceJob {
+        DeviceJob {
+            id: 0,
+            segment: SegmentId::NONE,
+            tokens: Activations::new(self.batch, self.columns),
+            work,
+        }
+    }
+
+    /// A job for rows, with room for the largest.
+    pub fn empty_rows(self) -> DeviceJob {
+        let panels = Vec::with_capacity(self.most_items());
+        let out = Vec::with_capacity(self.rows);
+        self.job(Work::Rows { panels, out })
+    }
+
+    /// A job for a share of an FFN, likewise.
+    pub fn empty_share(self) -> DeviceJob {
+        self.job(Work::Share {
+            clusters: Vec::with_capacity(self.clusters),
+            activation: Activation::Silu,
+            biases: [0; 2].map(|_| Vec::with_capacity(self.neurons)),
+            weights: Vec::with_capacity(self.clusters * self.batch),
+            out: Vec::with_capacity(self.batch * self.d_model),
+        })
     }
 
     /// Most clusters of a job.

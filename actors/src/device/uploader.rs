@@ -27,12 +27,9 @@ use forebay_stages::udc::Udc;
 use super::account::Account;
 use super::errand::{Answer, Errand, Upload};
 use super::fill::fill_share;
-use super::link::{empty_share, id};
+use super::job_number::number;
 use super::parts::{Window, cluster};
-use super::room::JobRoom;
-
-/// While the device's thread copies from one carrier, the core fills the other.
-pub(super) const CARRIERS: usize = 2;
+use super::room::{CARRIERS, JobRoom};
 
 /// Where the core's job is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -110,7 +107,7 @@ impl Uploader {
             wanted: uploads.clusters().filter(|c| own(c.0)).collect(),
             free: (0..places).collect(),
             carriers: (0..CARRIERS).map(|_| carrier()).collect(),
-            job: Some(empty_share(room.of_places(places))),
+            job: Some(room.of_places(places).empty_share()),
             state: State::None,
             ahead: Vec::with_capacity(places),
             copied: VecDeque::with_capacity(places),
@@ -328,7 +325,7 @@ impl Uploader {
         let at = self.given.iter().filter_map(at);
         fill_share(&mut job, frame, (segment, at), &self.items);
         self.sent += 1;
-        job.id = id(Some(self.rank), frame.phase.layer, self.sent);
+        job.id = number(Some(self.rank), frame.phase.layer, self.sent);
         self.state = State::Away(job.id);
         if let Err(unsent) = self.errands.send(Errand::Job(job)) {
             self.lose(unsent.to_string());

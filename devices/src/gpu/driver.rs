@@ -15,15 +15,12 @@ use crate::shaders::Arithmetic;
 use super::adapters::{Adapter, DeviceKind};
 use super::arithmetic::{Fma, Roundings};
 use super::context::{Context, Piece};
-use super::kept::Kept;
+use super::kept::{Kept, SLOTS};
 use super::pipelines::Pipelines;
 use super::slot::{Shared, Slot};
 
 /// Triples that show how a device rounds.
 const TRIPLES: usize = 4096;
-
-/// Jobs in flight: while one is computed, the next one waits behind it.
-pub(super) const SLOTS: usize = 2;
 
 /// What is done with buffers of weights.
 const SEGMENT: wgpu::BufferUsages = wgpu::BufferUsages::COPY_DST.union(wgpu::BufferUsages::STORAGE);

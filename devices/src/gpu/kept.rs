@@ -8,10 +8,12 @@ use crate::job::{FfnCluster, PanelRange, Work};
 
 use super::buffers::{Buffers, Use};
 use super::context::{Context, Piece};
-use super::driver::SLOTS;
 use super::passes::bind;
 use super::pipelines::Pipelines;
 use super::tables;
+
+/// Jobs in flight: while one is computed, the next one waits behind it.
+pub(super) const SLOTS: usize = 2;
 
 /// Kept of one segment. A phase needs few: rows or a share, with the clusters of a token and of a prompt, and Down's
 /// parts by the size of the batch. The window of streamed clusters has some for every core.
