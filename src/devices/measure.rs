@@ -1,20 +1,20 @@
 //! Measures devices, beside the CPU.
 
-use std::hint::black_box;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use forebay_devices::gpu::{Adapter, DeviceKind, GpuDriver, GpuOptions, Meter, adapters};
+use forebay_devices::gpu::{
+    Adapter, Arithmetic, DeviceKind, GpuDriver, GpuOptions, Meter, adapters,
+};
 use forebay_models::block::BlockType;
-use forebay_models::panel::panels_bytes;
-use forebay_plans::bandwidth::rate_together;
+use forebay_plans::machine::{Kernel, KernelCase};
 use forebay_plans::placement::Together;
 use forebay_plans::topology::Topology;
-use forebay_stages::kernels::{Activations, Form, KernelTable, WeightPanels};
+use forebay_stages::kernels::KernelTable;
 
 use super::report::{BitIdentical, DeviceReport, DeviceSpeed};
 use crate::speed::bounds::Machine;
-use crate::speed::{Spread, job_rates, weights};
+use crate::speed::{Spread, job_rates, kernel_rate, weights};
 
 /// Memory that a device reads: more than its caches hold. Software takes longer, and has the CPU's caches.
 const READ_BYTES: u64 = 256 << 20;
@@ -28,12 +28,9 @@ const CPU_RUNS: usize = 5;
 const TRIPS: usize = 200;
 /// Bytes that a core reads in one call.
 const PIECE_BYTES: usize = 1 << 20;
-/// A core's products: rows, columns and tokens; the value of every byte of the weights, and the time.
-const ROWS: usize = 256;
+/// Weights of products: a format that many models have.
+const FORMAT: BlockType = BlockType::Q4_K;
 const COLS: usize = 1536;
-const TOKENS: usize = 128;
-const WEIGHT: u8 = 0x10;
-const PRODUCTS_TIME: Duration = Duration::from_millis(50);
 
 /// All devices; with `measure`, whether they have the CPU's bits and how fast they are, which takes a few seconds for
 /// each. What goes wrong is part of the report.
@@ -50,18 +47,22 @@ pub fn survey(measure: bool) -> Vec<DeviceReport> {
 }
 
 fn examine(adapter: &Adapter, report: &mut DeviceReport) {
-    let start = Instant::now();
-    match GpuDriver::open(adapter, &GpuOptions::default(), &KernelTable::best()) {
+    let (start, options) = (Instant::now(), GpuOptions::default());
+    let driver = match GpuDriver::open(adapter, &options, &KernelTable::best()) {
         Ok(driver) => {
             report.open_ms = Some(start.elapsed().as_secs_f64() * 1e3);
             report.bit_identical = Some(driver.arithmetic().into());
+            Ok(driver)
         }
         Err(fault) => {
             report.bit_identical = Some(BitIdentical::No);
             report.problem = Some(fault.to_string());
+            // Its speed can be known all the same.
+            GpuDriver::with_arithmetic(adapter, &options, Arithmetic::Emulated)
         }
-    }
-    match speed(adapter) {
+    };
+    let driver = driver.map_err(|fault| fault.to_string());
+    match driver.and_then(|mut driver| speed_with(adapter, &mut driver)) {
         Ok(speed) => report.speed = Some(speed),
         Err(problem) => {
             report.problem.get_or_insert(problem);
@@ -69,7 +70,18 @@ fn examine(adapter: &Adapter, report: &mut DeviceReport) {
     }
 }
 
+/// How fast a device is that has the CPU's bits.
 pub(super) fn speed(adapter: &Adapter) -> Result<DeviceSpeed, String> {
+    let options = GpuOptions {
+        formats: vec![FORMAT],
+        ..GpuOptions::default()
+    };
+    let driver = GpuDriver::open(adapter, &options, &KernelTable::best());
+    speed_with(adapter, &mut driver.map_err(|fault| fault.to_string())?)
+}
+
+/// The same, with the device as `driver` has opened it.
+fn speed_with(adapter: &Adapter, driver: &mut GpuDriver) -> Result<DeviceSpeed, String> {
     let cores = Topology::read()
         .and_then(|topology| topology.compute_cores(None))
         .map_err(|e| e.to_string())?;
@@ -95,7 +107,13 @@ pub(super) fn speed(adapter: &Adapter) -> Result<DeviceSpeed, String> {
     let trips = meter.round_trips(TRIPS).map_err(|e| e.to_string())?;
     let readback = meter.readback_rate().map_err(|e| e.to_string())?;
     drop(meter);
-    let jobs = job_rates(adapter).map_err(|e| e.to_string())?;
+    let jobs = job_rates(adapter, driver, FORMAT).map_err(|e| e.to_string())?;
+    let products = KernelCase {
+        kernel: Kernel::Gemm,
+        format: FORMAT,
+        cols: COLS,
+    };
+    let products = kernel_rate(machine.kernels, &products, &cores, &memory);
     Ok(DeviceSpeed {
         cpu_gb_per_second: Spread::of(&alone).median,
         device_gb_per_second: device / 1e9,
@@ -105,38 +123,13 @@ pub(super) fn speed(adapter: &Adapter) -> Result<DeviceSpeed, String> {
         },
         cpu_int8_gops: machine.int8() / 1e9,
         device_int8_gops: int8 / 1e9,
-        cpu_products_gops: products(&machine) / 1e9,
+        cpu_products_gops: products / 1e9,
         device_products_gops: jobs.int8 / 1e9,
         device_weights_gb_per_second: jobs.read / 1e9,
         submit_and_wait_us: trips.median.as_secs_f64() * 1e6,
         submit_and_wait_p99_us: trips.p99.as_secs_f64() * 1e6,
         readback_gb_per_second: readback / 1e9,
     })
-}
-
-/// Additions and multiplications per second of all cores' kernels with a prompt's tokens, and weights in a format that
-/// many models have.
-fn products(machine: &Machine<'_>) -> f64 {
-    let (block, kernels) = (BlockType::Q4_K, &machine.kernels);
-    let weights = vec![WEIGHT; panels_bytes(block, ROWS, COLS).unwrap_or_default()];
-    let mut tokens = Activations::new(TOKENS, COLS);
-    let values = vec![0.5; TOKENS * COLS];
-    tokens.load(kernels, Form::Panels, TOKENS, COLS, &values);
-    let (weights, tokens) = (&weights, &tokens);
-    let worker = |_: &usize| {
-        let mut out = vec![0.0; TOKENS * ROWS];
-        move || {
-            let panels = WeightPanels {
-                block,
-                bytes: weights,
-                n_rows: ROWS,
-            };
-            kernels.panels(panels, tokens, black_box(&mut out), ROWS);
-            (2 * TOKENS * ROWS * COLS) as u64
-        }
-    };
-    let workers = machine.cores.iter().map(worker).collect();
-    rate_together(machine.cores, workers, PRODUCTS_TIME)
 }
 
 /// What the CPU and the device read while both do, GB/s.

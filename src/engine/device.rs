@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use forebay_actors::device::{Account, DeviceParts, boards_bytes};
+use forebay_actors::device::{Account, DeviceParts, boards_bytes, job_memory};
 use forebay_actors::runtime::predictor_rank;
 use forebay_devices::{Activated, DeviceDriver, DeviceFault, FORMATS, probe};
 use forebay_models::block::BlockType;
@@ -259,19 +259,23 @@ impl EngineBuilder {
         Ok(memory.budget.check()?)
     }
 
-    /// Copies its clusters to the device, and leaves `spare` bytes of its own memory for jobs; what went wrong is noted.
+    /// Copies its clusters to the device, and leaves memory of its own for jobs; what went wrong is noted.
     pub(super) fn load_device(
         &self,
         device: OpenDevice,
-        (bundle, on_device): (&Bundle, &OnDevice),
-        (resident, spare): (&[Option<Slot>], u64),
+        bundle: &Bundle,
+        (memory, sparsity): (&MemoryPlan, Sparsity),
+        resident: &[Option<Slot>],
         notes: &mut Vec<String>,
     ) -> Option<LoadedDevice> {
-        let mut driver = device.driver;
+        let (mut driver, on_device) = (device.driver, &memory.residency.on_device);
         if on_device.is_empty() {
             notes.push(format!("nothing is faster on {}", driver.name()));
             return None;
         }
+        let steps = (memory.max_batch, memory.max_logits);
+        let rank = predictor_rank(bundle, sparsity == Sparsity::Predicted);
+        let spare = job_memory(bundle, steps, rank, driver.capacity());
         let limits = (self.device_patience, spare);
         let bytes = |cluster: usize| resident[cluster].as_deref().unwrap_or_default();
         let (parts, fault) = DeviceParts::load(driver.as_mut(), bundle, on_device, bytes, limits);

@@ -3,7 +3,6 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use forebay_actors::device::job_memory;
 use forebay_actors::fault::FaultCell;
 use forebay_actors::io::probe::{ReadLoad, measure_read, uring_available};
 use forebay_actors::io::{CHUNK_BYTES, Driver, DriverChoice, MAX_READERS, open_driver};
@@ -134,10 +133,8 @@ impl EngineBuilder {
             notes.push("no transparent huge pages: memory and reads are slower".into());
         }
         let device = device.and_then(|device| {
-            let wanted = (bundle, &plan.on_device);
-            let steps = (memory.max_batch, memory.max_logits);
-            let spare = job_memory(bundle, steps, predictor_rank(bundle, predicted));
-            self.load_device(device, wanted, (&weights.resident, spare), &mut notes)
+            let plan = (memory, sparsity);
+            self.load_device(device, bundle, plan, &weights.resident, &mut notes)
         });
         Ok(Prepared {
             programs,

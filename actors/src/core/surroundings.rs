@@ -96,7 +96,7 @@ impl<'a> Surroundings<'a> {
     }
 
     /// Tokens of an input, by index in the step.
-    pub fn places(&self, only_wanted: bool) -> impl ExactSizeIterator<Item = usize> {
+    pub fn places(&self, only_wanted: bool) -> impl ExactSizeIterator<Item = usize> + Clone {
         let n = match only_wanted {
             true => self.wanted.len(),
             false => self.n_tokens,

@@ -12,8 +12,6 @@ use crate::core::widest;
 
 /// While the device's thread copies from one carrier, the core fills the other.
 pub(super) const CARRIERS: usize = 2;
-/// Jobs that drivers take at once.
-const JOBS: usize = 2;
 /// Bytes of what a driver keeps besides: sums of parts, tables of panels.
 const DRIVERS_OWN: usize = 32 << 20;
 
@@ -131,16 +129,21 @@ impl JobRoom {
     }
 }
 
-/// Bytes that jobs take of a device's own memory, in steps of `batch` tokens of which `max_logits` want logits: of both in
-/// flight the tokens, gates and ups, hidden values and results, and what the driver keeps for those that come again.
-/// Predictors in use have at most `rank`.
-pub fn job_memory(bundle: &Bundle, (batch, max_logits): (usize, usize), rank: usize) -> u64 {
+/// Bytes that `jobs` at once take of a device's own memory, in steps of `batch` tokens of which `max_logits` want logits:
+/// tokens, gates and ups, hidden values and results, and what the driver keeps for those that come again. Predictors in
+/// use have at most `rank`.
+pub fn job_memory(
+    bundle: &Bundle,
+    (batch, max_logits): (usize, usize),
+    rank: usize,
+    jobs: usize,
+) -> u64 {
     let room = JobRoom::new(bundle, (batch, max_logits), rank);
     let results = (room.rows * size_of::<f32>()).max(batch * room.d_model * size_of::<i64>());
     // A block of 32 values is 48 bytes.
     let tokens = batch * room.columns / 2 * 3;
     let neurons = batch * room.neurons * (2 * size_of::<f32>() + 2);
-    (JOBS * (tokens + neurons + 2 * results) + DRIVERS_OWN) as u64
+    (jobs * (tokens + neurons + 2 * results) + DRIVERS_OWN) as u64
 }
 
 /// What a window for streamed clusters takes, in steps of `batch` tokens, with a device that shares the memory or not.

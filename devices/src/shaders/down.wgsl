@@ -27,9 +27,7 @@ fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index
             for (var s = 0u; s < n; s++) {
                 sum = added(sum, s, slot, row);
                 if (ends[s] == 1u) {
-                    let units = settled(sum);
-                    let low = total.x + units.x;
-                    total = vec2(low, total.y + units.y + select(0u, 1u, low < units.x));
+                    total = plus(total, settled(sum));
                     sum = 0.0;
                 }
             }

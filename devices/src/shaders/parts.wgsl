@@ -12,9 +12,7 @@ fn main(@builtin(global_invocation_id) id: vec3<u32>) {
     }
     var total = vec2(0u);
     for (var i = 0u; i < params.n_parts; i++) {
-        let units = parts[i * n + id.x];
-        let low = total.x + units.x;
-        total = vec2(low, total.y + units.y + select(0u, 1u, low < units.x));
+        total = plus(total, parts[i * n + id.x]);
     }
     results[id.x] = total;
 }

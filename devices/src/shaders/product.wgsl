@@ -30,3 +30,9 @@ fn product(a: f32, b: f32) -> f32 {
 fn product_4(a: vec4<f32>, b: vec4<f32>) -> vec4<f32> {
     return bitcast<vec4<f32>>(bitcast<vec4<u32>>(a * b) ^ vec4(params.zero));
 }
+
+// The sum of two integers of 64 bits, the low words first.
+fn plus(a: vec2<u32>, b: vec2<u32>) -> vec2<u32> {
+    let low = a.x + b.x;
+    return vec2(low, a.y + b.y + select(0u, 1u, low < b.x));
+}

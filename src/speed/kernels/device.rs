@@ -44,7 +44,7 @@ pub struct DeviceKernels {
     pub kernels: Vec<KernelReport>,
 }
 
-/// What jobs reach with weights in a format that many models have, tokens and results on their way included.
+/// What jobs reach, tokens and results on their way included.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct JobRates {
     /// Bytes of weights per second, with one token.
@@ -53,22 +53,20 @@ pub(crate) struct JobRates {
     pub int8: f64,
 }
 
-/// Measures jobs on a device.
+/// Measures jobs with weights in the format `block` on an open device.
 ///
 /// # Errors
-/// It has not the CPU's bits, or fails.
-pub(crate) fn job_rates(adapter: &Adapter) -> Result<JobRates, DeviceFault> {
-    let (kernels, block) = (KernelTable::best(), BlockType::Q4_K);
-    let options = GpuOptions {
-        formats: vec![block],
-        ..GpuOptions::default()
-    };
-    let mut driver = GpuDriver::open(adapter, &options, &kernels)?;
-    let bytes = bytes_of(adapter);
+/// It was opened without that format, or fails.
+pub(crate) fn job_rates(
+    adapter: &Adapter,
+    driver: &mut GpuDriver,
+    block: BlockType,
+) -> Result<JobRates, DeviceFault> {
+    let (kernels, bytes) = (KernelTable::best(), bytes_of(adapter));
     let weights = driver.load(&vec![WEIGHT; 2 * bytes])?;
     let mut measured = |kind| {
         let mut case = Case::new(adapter, (kind, block), weights, bytes)?;
-        let seconds = case.seconds_per_job(&mut driver, &kernels)?;
+        let seconds = case.seconds_per_job(driver, &kernels)?;
         case.microseconds.push(seconds * 1e6);
         Ok(case.rates())
     };

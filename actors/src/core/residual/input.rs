@@ -36,12 +36,11 @@ impl Residual {
         self.input.load(around.kernels, self.form, n, width, rows);
         if spread {
             self.publish_blocks(around, own.start);
-            self.published = Some(Published {
+            self.has_published(Published {
                 normed: None,
                 shape: (around.n_tokens, width),
                 in_blocks: true,
             });
-            self.awaited.clone_from(&self.published);
         }
         spread
     }
@@ -61,13 +60,13 @@ impl Residual {
             self.awaited.clone_from(&self.published);
             return false;
         }
-        let n = around.places(only_wanted).len();
-        let mut places = around.places(only_wanted).enumerate();
+        let (places, is_own) = (around.places(only_wanted), |p: &usize| {
+            around.own.contains(p)
+        });
+        let n = places.len();
         // Those that want logits are in the order of the step, so that a core's are one after the other.
-        let first = places.position(|(_, place)| around.own.contains(&place));
-        let first = first.unwrap_or(n);
-        let own = around.places(only_wanted).skip(first);
-        let own = own.take_while(|place| around.own.contains(place));
+        let first = places.clone().position(|p| is_own(&p)).unwrap_or(n);
+        let own = places.skip(first).take_while(is_own);
         let mut n_own = 0;
         for (place, out) in own.zip(self.rows.chunks_exact_mut(d)) {
             let token = &self.x[place * d..][..d];
@@ -87,14 +86,19 @@ impl Residual {
                 true => self.publish_blocks(around, first),
                 false => around.boards.rows.write(first * d, rows),
             }
-            self.published = Some(Published {
+            self.has_published(Published {
                 normed,
                 shape: (n, d),
                 in_blocks,
             });
-            self.awaited.clone_from(&self.published);
         }
         spread
+    }
+
+    /// The core's part of this is on a board, and all of it is the phase's input.
+    fn has_published(&mut self, published: Published) {
+        self.awaited = Some(published.clone());
+        self.published = Some(published);
     }
 
     /// Publishes the input, which is that of tokens from `first` on.
