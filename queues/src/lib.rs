@@ -6,6 +6,7 @@
 //! - [`board`], [`exchange`]: shared activations, and the point at which all cores have written theirs.
 //! - [`claims`]: work that any free core may take.
 //! - [`slab`]: the one preallocated region of memory.
+//! - [`published`]: pieces of it that one thread changes and all read in between.
 //! - [`pages`]: memory of buffers that goes back to the system.
 #![deny(unsafe_code)]
 
@@ -16,6 +17,7 @@ pub mod doorbell;
 pub mod exchange;
 pub mod lane;
 pub mod pages;
+pub mod published;
 pub mod slab;
 
 mod sync;

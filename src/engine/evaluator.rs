@@ -214,9 +214,10 @@ impl Evaluator {
             ..step
         };
         let next = first + tokens.len();
-        let rows = &mut self.token_rows;
+        let (rows, meter, logits) = (&mut self.token_rows, &mut self.meter, &self.logits);
         let done = self.runtime.step(step, &mut self.reports, |link| {
             rows.look_ahead(&shared, link, following, next);
+            meter.hash(logits);
         });
         if let Err(fault) = done {
             self.context.drop_step();
@@ -264,6 +265,7 @@ impl Evaluator {
 
     /// Copies the logits of the step's `i`-th wanted token.
     pub fn take_logits(&mut self, i: usize) {
+        self.meter.hash(&self.logits);
         let shared = self.runtime.shared();
         shared
             .boards

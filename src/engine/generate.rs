@@ -179,6 +179,8 @@ impl Runner {
                 generation.fail(error);
             }
         };
+        // Another generation's logits come next.
+        self.evaluator.meter.hash(&self.evaluator.logits);
         std::mem::swap(&mut self.evaluator.meter, &mut generation.meter);
         if outcome == Outcome::Paused {
             generation.interrupted = true;
@@ -283,7 +285,7 @@ impl Runner {
     /// Samples the next token from the logits of the last step's `i`-th token, and returns it.
     fn choose(&mut self, generation: &mut Generation, i: usize) -> Result<u32, Error> {
         self.evaluator.take_logits(i);
-        self.evaluator.meter.hash(&self.evaluator.logits);
+        self.evaluator.meter.chooses();
         let id = generation
             .sampler
             .sample(&self.evaluator.logits, &generation.tokens)?;
@@ -416,6 +418,7 @@ impl Runner {
         let facts = &self.evaluator.facts;
         let budget = facts.budget.now();
         let meter = &mut self.evaluator.meter;
+        meter.hash(&self.evaluator.logits);
         let io = self.evaluator.runtime.io_counters();
         let (reads, bytes) = (
             io.reads - meter.io_start.reads,

@@ -29,6 +29,8 @@ pub(super) struct Meter {
     pub guesses: GuessCounts,
     pub miss_rates: Vec<f64>,
     pub logits_hash: u64,
+    /// Whether the logits from which the last token was chosen are still to be hashed.
+    pub unhashed: bool,
     /// Times charged to all cores when the generation began and at its last step.
     pub charged: [Vec<Charged>; 2],
     pub io_start: IoCounters,
@@ -65,9 +67,18 @@ impl Meter {
         }
     }
 
-    /// Takes the logits from which a token is chosen into the hash, as little-endian bytes.
-    pub fn hash(&mut self, logits: &[f32]) {
+    /// A token is chosen from the logits that were taken last. They are hashed before others are taken: while the cores
+    /// compute the next step, if there is one.
+    pub fn chooses(&mut self) {
         self.chosen += 1;
+        self.unhashed = true;
+    }
+
+    /// Takes `logits` into the hash, as little-endian bytes, if that is still to be done.
+    pub fn hash(&mut self, logits: &[f32]) {
+        if !std::mem::take(&mut self.unhashed) {
+            return;
+        }
         if cfg!(target_endian = "little") {
             let bytes = bytemuck::cast_slice(logits);
             self.logits_hash = XxHash3_64::oneshot_with_seed(self.logits_hash, bytes);

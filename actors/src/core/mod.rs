@@ -188,6 +188,7 @@ impl Core {
             self.begin_resize(sizes);
             return Turn::Progress;
         }
+        self.weights.view.look();
         // Done now if reads were in flight when it was requested.
         self.weights.neurons.resize(self.sizes.cache_slots);
         self.weights.experts.resize(self.sizes.cache_slots);

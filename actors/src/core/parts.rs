@@ -19,14 +19,14 @@ use forebay_stages::expert_store::{ExpertFlights, ExpertMemory, ExpertStore, MOS
 use forebay_stages::gc::Gc;
 use forebay_stages::gio::{Gio, Reader};
 use forebay_stages::neuron_store::{NeuronRules, NeuronStore};
-use forebay_stages::pred::{Pred, SharedExperts};
+use forebay_stages::pred::{Pred, SharedClusters};
 use forebay_stages::preload::Preload;
 use forebay_stages::recurrent::Recurrent;
 use forebay_stages::router::Preference;
 use forebay_stages::rows::{Rows, SharedRows};
 use forebay_stages::udc::Udc;
 use forebay_stages::udio::Udio;
-use forebay_stages::weights::{Evictable, Weights};
+use forebay_stages::weights::{Evictable, EvictableView, SharedEvictables, Weights};
 use forebay_traces::lane::TraceLane;
 
 use super::device::reserve;
@@ -48,7 +48,8 @@ pub(crate) struct CoreParts {
     pub rank: usize,
     pub program: Program,
     pub rows: Arc<SharedRows>,
-    pub experts: Option<Arc<SharedExperts>>,
+    pub clusters: Option<Arc<SharedClusters>>,
+    pub evictables: Arc<SharedEvictables>,
     pub memory: CoreMemory,
     pub member: Member,
     pub bell: Bell,
@@ -83,7 +84,8 @@ pub(crate) fn build_core(shared: &Arc<Shared>, parts: CoreParts) -> Core {
         rank,
         program,
         rows,
-        experts: shared_experts,
+        clusters,
+        evictables,
         memory,
         member,
         bell,
@@ -102,7 +104,7 @@ pub(crate) fn build_core(shared: &Arc<Shared>, parts: CoreParts) -> Core {
     let window = preload_window(shared, &program);
     check_room(rank, &memory, window, &io);
     let (prompts, preload) = Prompts::new(shared, &program, window, waiting);
-    let evictable = Evictable::new(memory.evictable, memory.stream.len());
+    let evictable = evictable((evictables, rank), &memory);
     let rules = NeuronRules {
         policy: shared.neurons.policy,
         loading: shared.neurons.loading,
@@ -114,7 +116,7 @@ pub(crate) fn build_core(shared: &Arc<Shared>, parts: CoreParts) -> Core {
         preload,
     ];
     let experts = expert_store(shared, memory.experts, (flights, program.max_experts()));
-    let mut stages = stages(shared, &program, (rows, shared_experts), readers);
+    let mut stages = stages(shared, &program, (rows, clusters), readers);
     stages.uploader = uploader;
     reserve(device.as_deref(), &mut stages);
     let core = (rank, shared.threads);
@@ -150,6 +152,16 @@ pub(crate) fn build_core(shared: &Arc<Shared>, parts: CoreParts) -> Core {
     }
 }
 
+/// What the core sees of all cores' clusters that may be evicted, and its own.
+fn evictable(
+    (all, rank): (Arc<SharedEvictables>, usize),
+    memory: &CoreMemory,
+) -> (EvictableView, Evictable) {
+    let own = (Arc::clone(&all), rank);
+    let own = Evictable::new(&memory.evictable.clusters, own, memory.stream.len());
+    (EvictableView::new(all), own)
+}
+
 /// The core's cells of experts. Gates are read first where the file lets them be, and the loading asks for it.
 fn expert_store(shared: &Shared, memory: ExpertMemory, sizes: (usize, usize)) -> ExpertStore {
     let mut experts = ExpertStore::new(memory, shared.neurons.policy, sizes);
@@ -175,7 +187,7 @@ fn check_room(rank: usize, memory: &CoreMemory, window: Option<PreloadWindow>, i
 fn stages(
     shared: &Shared,
     program: &Program,
-    (rows, experts): (Arc<SharedRows>, Option<Arc<SharedExperts>>),
+    (rows, clusters): (Arc<SharedRows>, Option<Arc<SharedClusters>>),
     [gio, preload]: [Reader; 2],
 ) -> Stages {
     let (bundle, batch) = (&shared.bundle, shared.max_batch);
@@ -185,7 +197,7 @@ fn stages(
     let d_model = shared.network().d_model;
     Stages {
         rows: Rows::new(rows, program.max_rows(), batch, of_rows(bundle)),
-        pred: Pred::new(bundle, predicted, (flights, max_neurons), batch, experts),
+        pred: Pred::new(bundle, predicted, (flights, max_neurons), batch, clusters),
         gio: Gio::new(gio, flights),
         preload: Preload {
             reader: preload,

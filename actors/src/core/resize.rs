@@ -30,6 +30,7 @@ impl Core {
             self.give_back_scratch();
         }
         self.sizes = sizes;
+        self.weights.view.look_away();
         self.weights.neurons.resize(sizes.cache_slots);
         self.weights.experts.resize(sizes.cache_slots);
         match self.device {
@@ -73,7 +74,10 @@ impl Core {
             return Turn::Blocked(Reason::IoGate);
         }
         let evictable = &mut self.weights.evictable;
-        evictable.proceed(|| reader.window().free().drain(..).collect());
+        if !evictable.proceed(|| reader.window().free().drain(..).collect()) {
+            // The other cores look away when they come to this step, which they have been sent.
+            return Turn::Progress;
+        }
         // After a fault, what was read may be wrong; everything stays as it was.
         let failed = evictable.grows() && self.shared.faults.is_set();
         if !failed {

@@ -9,8 +9,9 @@ use forebay_queues::capacity::Capacity;
 use forebay_queues::doorbell::{Bell, Ringer, Spin, doorbell};
 use forebay_queues::exchange::{Aborter, exchange};
 use forebay_queues::lane::{LaneRx, LaneTx, SendError, lane};
-use forebay_stages::pred::SharedExperts;
+use forebay_stages::pred::SharedClusters;
 use forebay_stages::rows::SharedRows;
+use forebay_stages::weights::SharedEvictables;
 use forebay_traces::lane::TraceLane;
 
 use super::{Shared, Sizes, Step, StepDone};
@@ -66,7 +67,7 @@ impl Assembly {
     pub fn new(
         shared: &Arc<Shared>,
         programs: Vec<Program>,
-        memory: Vec<CoreMemory>,
+        mut memory: Vec<CoreMemory>,
         driver: &dyn Driver,
         trace_records: usize,
     ) -> Self {
@@ -74,8 +75,10 @@ impl Assembly {
         let rows_of_all = Arc::new(SharedRows::new(&programs));
         // Graphs for comparison keep every cluster on its core, and so do predictors, which name neurons there.
         let shares = shared.neurons.pipeline == Pipeline::Cluster && !shared.rule.is_predicted();
-        let experts_of_all = SharedExperts::new(&programs).filter(|_| shares);
-        let experts_of_all = experts_of_all.map(Arc::new);
+        let clusters_of_all = SharedClusters::new(&shared.bundle, &programs).filter(|_| shares);
+        let clusters_of_all = clusters_of_all.map(Arc::new);
+        let evictables = memory.iter_mut().map(|core| &mut core.evictable);
+        let evictables = Arc::new(SharedEvictables::new(evictables));
         let (bells, ringers): (Vec<Bell>, Vec<Ringer>) = (0..threads).map(|_| doorbell()).unzip();
 
         // Sink: reports to the engine thread, one per core and step.
@@ -120,7 +123,8 @@ impl Assembly {
                     rank,
                     program,
                     rows: Arc::clone(&rows_of_all),
-                    experts: experts_of_all.clone(),
+                    clusters: clusters_of_all.clone(),
+                    evictables: Arc::clone(&evictables),
                     memory,
                     member,
                     bell,

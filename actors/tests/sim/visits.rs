@@ -1,5 +1,5 @@
-//! Every cluster visits each of its stages exactly once per step, in order, and on its own core, except for rows and
-//! experts in memory, which any core may compute: read from the trace that the cores keep.
+//! Every cluster visits each of its stages exactly once per step, in order, and on its own core, except for what is in
+//! memory and not stored by neuron, which any core may compute: read from the trace that the cores keep.
 
 use std::collections::{BTreeSet, HashMap, HashSet};
 
@@ -65,8 +65,10 @@ pub struct Visits {
     on_device: Vec<bool>,
     /// Whether one may compute it although it is streamed; where that fails, its core does.
     uploaded: Vec<bool>,
-    /// Whether any core may compute clusters of experts that are in memory.
-    shares_experts: bool,
+    /// Whether any core may compute clusters that are in memory.
+    shares: bool,
+    /// Whether neurons of a cluster lie in panels.
+    in_panels: Vec<bool>,
     /// By layer, whether the one before guesses which experts it will use.
     guessed: Vec<bool>,
     /// By layer, whether its neurons are asked for before its attention.
@@ -94,8 +96,11 @@ impl Visits {
                 uploaded
             },
             clusters: shared.bundle.clusters.clone(),
-            shares_experts: case.pipeline == Pipeline::Cluster
-                && case.sparsity != Sparsity::Predicted,
+            in_panels: (shared.bundle.clusters.iter())
+                .map(|e| shared.bundle.meta.geometry(e.content))
+                .map(|geometry| geometry.is_some_and(|g| !g.layout.is_by_neuron()))
+                .collect(),
+            shares: case.pipeline == Pipeline::Cluster && case.sparsity != Sparsity::Predicted,
             guessed: guessed(case, &shared.bundle),
             asked_ahead: asked_ahead(case, &shared.bundle),
             used: HashSet::new(),
@@ -193,10 +198,7 @@ impl Visits {
             return Ok(());
         }
         let owner = usize::from(self.owner[cluster as usize]);
-        let moves = match content {
-            Content::Experts(_) => self.shares_experts,
-            content => !content.is_ffn(),
-        };
+        let moves = !content.is_ffn() || self.shares && self.in_panels[cluster as usize];
         let is_shared = moves && self.residency[cluster as usize] == Residency::Pinned;
         let makes_good = rank == 0 && self.on_device[cluster as usize];
         if owner != rank && !is_shared && !makes_good {

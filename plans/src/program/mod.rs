@@ -420,7 +420,8 @@ impl Program {
     }
 
     /// Maximum number of neuron clusters that are under way in a phase if a token uses `experts` of each layer: those
-    /// of one token. With more tokens, others follow when these are done.
+    /// of one token. With more tokens, others follow when these are done. A core without any takes those of others, one
+    /// by one.
     pub fn max_flights(&self, experts: usize) -> usize {
         let clusters = self.phases.iter().map(|phase| {
             let items = phase.neurons();
@@ -429,7 +430,7 @@ impl Program {
             let of_one = by_expert.map(<[Item]>::len).max().unwrap_or(0);
             first + (of_one * experts).min(items.len() - first)
         });
-        clusters.max().unwrap_or(0)
+        clusters.max().unwrap_or(0).max(1)
     }
 
     /// Maximum number of cached clusters of experts in a phase.

@@ -1,5 +1,6 @@
 //! A second, smaller model that drafts: what it would say next is run ahead. It is all in memory.
 
+use forebay_models::sampler::argmax;
 use forebay_models::tokenizer::Tokenizer;
 
 use super::MOST;
@@ -89,7 +90,7 @@ impl DraftModel {
                 self.evaluator.decode(drafted[i - 1])?;
             }
             self.evaluator.take_logits(0);
-            let best = most_likely(&self.evaluator.logits);
+            let best = argmax(&self.evaluator.logits);
             if best as usize >= self.shared_ids {
                 return Ok(i);
             }
@@ -105,12 +106,6 @@ impl DraftModel {
     pub fn add(&mut self, i: usize, right: bool) {
         self.right[i].add(f64::from(u8::from(right)), LATEST);
     }
-}
-
-/// The first of the largest logits.
-fn most_likely(logits: &[f32]) -> u32 {
-    let better = |best: usize, i: usize| if logits[i] > logits[best] { i } else { best };
-    (1..logits.len()).fold(0, better) as u32
 }
 
 /// As many ids as mean the same in both vocabularies; `None` if they differ in any that both have.

@@ -22,7 +22,7 @@ use crate::live_mask::LiveMask;
 use shared::{Takes, is_shared};
 
 pub use rule::{Rule, scores};
-pub use shared::SharedExperts;
+pub use shared::SharedClusters;
 
 /// Clusters examined per turn, so that reads of the first ones start meanwhile.
 const PER_TURN: usize = 8;
@@ -53,14 +53,14 @@ pub struct Pred {
 }
 
 impl Pred {
-    /// With `flights` for the clusters of a layer, for `max_tokens` tokens. Clusters of experts in memory are `shared`,
-    /// if the graph calls [`Self::take`].
+    /// With `flights` for the clusters of a layer, for `max_tokens` tokens. Clusters in memory are `shared`, if the graph
+    /// calls [`Self::take`].
     pub fn new(
         bundle: &forebay_models::bundle::Bundle,
         predicted: bool,
         (flights, max_neurons): (usize, usize),
         max_tokens: usize,
-        shared: Option<Arc<SharedExperts>>,
+        shared: Option<Arc<SharedClusters>>,
     ) -> Self {
         let clusters = bundle.clusters.iter().enumerate();
         let fc2 = clusters.filter_map(|(i, e)| match e.content {
@@ -199,7 +199,7 @@ impl StageActor for Pred {
         let items = frame.phase.neurons();
         let (from, before) = (self.next, self.sent);
         for item in items.iter().skip(from) {
-            let taken = self.takes.is_some() && is_shared(item);
+            let taken = self.takes.is_some() && is_shared(frame.bundle, item);
             if taken || frame.is_on_device(item) || frame.tokens_of(item).n == 0 {
                 self.next += 1;
                 continue;

@@ -2,17 +2,21 @@
 //! again when it grows.
 //!
 //! They are adjacent, so that the memory of the last ones can go back to the system in one piece. A core that streams
-//! nothing takes a stream window out of the memory that is evicted.
+//! nothing takes a stream window out of the memory that is evicted. Except for changes, their memory is published to all
+//! cores ([`SharedEvictables`]).
 
 use std::ops::Range;
+use std::sync::Arc;
 
 use forebay_plans::giving_way::WINDOW;
 use forebay_queues::slab::Slot;
 
+use super::SharedEvictables;
+
 /// Pinned clusters of one core that may be evicted.
 #[derive(Debug, Default)]
 pub struct EvictableMemory {
-    /// Their bytes in this order; present once they have been loaded.
+    /// Their bytes in this order, from when they have been loaded until they are published.
     pub store: Option<Slot>,
     /// The last one is evicted first.
     pub clusters: Vec<EvictableCluster>,
@@ -44,15 +48,16 @@ impl Held {
 }
 
 /// The clusters of one core that may be evicted.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub struct Evictable {
     /// In the order of their bytes: the last one is evicted first.
     held: Vec<Held>,
     /// When each of them is evicted: its index in the order of all cores' clusters.
     places: Vec<u32>,
-    /// Sorted by cluster, for lookups.
-    sorted: Vec<Held>,
-    /// Memory of the first `pinned` clusters, and of the others, which has gone back to the system.
+    /// Where the memory of those that are pinned is published, and as whose.
+    shared: Arc<SharedEvictables>,
+    rank: usize,
+    /// During a change, the memory of the first `pinned` clusters, and of the others, which has gone back to the system.
     store: Option<Slot>,
     idle: Option<Slot>,
     pinned: usize,
@@ -72,10 +77,14 @@ pub struct Evictable {
 }
 
 impl Evictable {
-    /// All of them are pinned. The core has `buffers` buffers of its own for streaming.
-    pub fn new(memory: EvictableMemory, buffers: usize) -> Self {
+    /// All of core `rank`'s are pinned, and published. It has `buffers` buffers of its own for streaming.
+    pub fn new(
+        clusters: &[EvictableCluster],
+        (shared, rank): (Arc<SharedEvictables>, usize),
+        buffers: usize,
+    ) -> Self {
         let mut start = 0;
-        let held = memory.clusters.iter().map(|c| {
+        let held = clusters.iter().map(|c| {
             let held = Held {
                 cluster: c.cluster,
                 start,
@@ -85,27 +94,23 @@ impl Evictable {
             held
         });
         let held: Vec<Held> = held.collect();
-        let mut sorted = held.clone();
-        sorted.sort_unstable_by_key(|h| h.cluster);
         Self {
             pinned: held.len(),
             target: held.len(),
-            places: memory.clusters.iter().map(|c| c.place).collect(),
+            places: clusters.iter().map(|c| c.place).collect(),
             held,
-            sorted,
-            store: memory.store,
+            shared,
+            rank,
+            store: None,
+            idle: None,
+            here: 0,
+            changing: false,
+            arrived: Vec::new(),
+            window: Vec::new(),
             buffers: if buffers == 0 { WINDOW } else { buffers },
             borrows: buffers == 0,
-            ..Self::default()
+            borrowed: 0,
         }
-    }
-
-    /// Bytes of a cluster that may be evicted, empty if it has been; `None` for others.
-    pub fn bytes(&self, cluster: u32) -> Option<&[u8]> {
-        let at = self.sorted.binary_search_by_key(&cluster, |h| h.cluster);
-        let held = self.sorted[at.ok()?];
-        let store = self.store.as_deref().unwrap_or_default();
-        Some(store.get(held.range()).unwrap_or_default())
     }
 
     /// Clusters that are currently streamed.
@@ -139,12 +144,19 @@ impl Evictable {
         self.arrived.push(buffer);
     }
 
-    /// Continues a change: `window` returns the stream window's buffers when it begins.
-    pub fn proceed(&mut self, window: impl FnOnce() -> Vec<Slot>) {
-        match self.changing {
-            true => self.take_in(),
-            false => self.begin(window()),
+    /// Continues a change: `window` returns the stream window's buffers when it begins. False if it cannot begin yet,
+    /// since another core still looks at the memory.
+    pub fn proceed(&mut self, window: impl FnOnce() -> Vec<Slot>) -> bool {
+        if self.changing {
+            self.take_in();
+            return true;
         }
+        let Ok(store) = self.shared.stores.retract(self.rank) else {
+            return false;
+        };
+        self.store = store;
+        self.begin(window());
+        true
     }
 
     /// Where the memory of the first `n` ends.
@@ -228,6 +240,7 @@ impl Evictable {
             // Memory that the system does not take stays with the process, but nothing uses it.
             let _ = idle.give_back();
         }
+        self.shared.stores.publish(self.rank, self.store.take());
         std::mem::take(&mut self.window)
     }
 

@@ -2,6 +2,7 @@
 //! not know where they are.
 
 mod evictable;
+mod views;
 
 use std::sync::Arc;
 
@@ -14,6 +15,7 @@ use crate::neuron_rows::NeuronRows;
 use crate::neuron_store::NeuronStore;
 
 pub use evictable::{Evictable, EvictableCluster, EvictableMemory};
+pub use views::{EvictableView, SharedEvictables};
 
 /// Weights that stay in memory, by directory index: whole clusters, or their Gate rows only.
 #[derive(Debug, Default)]
@@ -37,7 +39,9 @@ impl Resident {
 #[derive(Debug)]
 pub struct Weights {
     resident: Arc<Resident>,
-    /// Resident clusters that may be evicted while the engine runs.
+    /// All cores' resident clusters that may be evicted while the engine runs.
+    pub view: EvictableView,
+    /// This core's.
     pub evictable: Evictable,
     /// The neuron cache.
     pub neurons: NeuronStore,
@@ -49,25 +53,31 @@ impl Weights {
     /// A core's weights.
     pub fn new(
         resident: Arc<Resident>,
-        evictable: Evictable,
+        (view, evictable): (EvictableView, Evictable),
         neurons: NeuronStore,
         experts: ExpertStore,
     ) -> Self {
         Self {
             resident,
+            view,
             evictable,
             neurons,
             experts,
         }
     }
 
-    /// Bytes of a resident cluster, wherever it is; empty if it has been evicted.
+    /// Bytes of a resident cluster of any core, wherever it is; empty if it has been evicted.
     pub fn bytes(&self, cluster: u32) -> &[u8] {
-        let own = self.evictable.bytes(cluster);
-        own.unwrap_or_else(|| self.resident.bytes(cluster as usize))
+        let evictable = self.view.bytes(cluster);
+        evictable.unwrap_or_else(|| self.resident.bytes(cluster as usize))
     }
 
-    /// Bytes of a resident cluster of any core.
+    /// Whether a cluster that was pinned at the start is in memory.
+    pub fn is_here(&self, cluster: u32) -> bool {
+        self.view.all_pinned() || !self.bytes(cluster).is_empty()
+    }
+
+    /// Bytes of a resident cluster that is never evicted.
     pub fn shared_bytes(&self, cluster: u32) -> &[u8] {
         self.resident.bytes(cluster as usize)
     }

@@ -1,0 +1,111 @@
+//! The pinned clusters that may be evicted, as all cores see them: each core's are in its own memory, which it alone
+//! changes, between two steps; while there is a step, all cores read them.
+
+use std::ops::Range;
+use std::sync::Arc;
+
+use forebay_queues::published::{Published, Reading};
+
+use super::EvictableMemory;
+
+/// Where all cores' clusters are.
+#[derive(Debug)]
+pub struct SharedEvictables {
+    /// The memory of each core's that are pinned.
+    pub(super) stores: Published,
+    /// Sorted by cluster.
+    places: Vec<Place>,
+    /// Where each core's last cluster ends in its memory if all are pinned.
+    ends: Vec<usize>, // [threads]
+}
+
+#[derive(Clone, Debug)]
+struct Place {
+    cluster: u32,
+    rank: usize,
+    range: Range<usize>,
+}
+
+impl SharedEvictables {
+    /// Publishes the loaded memory of all cores.
+    pub fn new<'a>(cores: impl IntoIterator<Item = &'a mut EvictableMemory>) -> Self {
+        let (mut places, mut ends, mut stores) = (Vec::new(), Vec::new(), Vec::new());
+        for (rank, memory) in cores.into_iter().enumerate() {
+            let mut end = 0;
+            for held in &memory.clusters {
+                let range = end..end + held.bytes;
+                end = range.end;
+                let cluster = held.cluster;
+                places.push(Place {
+                    cluster,
+                    rank,
+                    range,
+                });
+            }
+            ends.push(end);
+            stores.push(memory.store.take());
+        }
+        places.sort_unstable_by_key(|place| place.cluster);
+        Self {
+            stores: Published::new(stores),
+            places,
+            ends,
+        }
+    }
+}
+
+/// What one core sees of them.
+#[derive(Debug)]
+pub struct EvictableView {
+    shared: Arc<SharedEvictables>,
+    /// `[threads]`; empty between two steps.
+    stores: Vec<Option<Reading>>,
+    all_pinned: bool,
+}
+
+impl EvictableView {
+    /// Nothing yet.
+    pub fn new(shared: Arc<SharedEvictables>) -> Self {
+        Self {
+            stores: Vec::with_capacity(shared.stores.owners()),
+            shared,
+            all_pinned: false,
+        }
+    }
+
+    /// A step begins: no core changes its memory now.
+    pub fn look(&mut self) {
+        if !self.stores.is_empty() {
+            return;
+        }
+        let stores = &self.shared.stores;
+        self.stores
+            .extend((0..stores.owners()).map(|rank| stores.read(rank)));
+        let lengths = self
+            .stores
+            .iter()
+            .map(|s| s.as_ref().map_or(0, |s| s.len()));
+        let mut ends = self.shared.ends.iter().zip(lengths);
+        self.all_pinned = ends.all(|(&end, len)| end <= len);
+    }
+
+    /// Cores are about to change their memory.
+    pub fn look_away(&mut self) {
+        self.stores.clear();
+    }
+
+    /// Whether no cluster of any core has been evicted.
+    pub fn all_pinned(&self) -> bool {
+        self.all_pinned
+    }
+
+    /// Bytes of a cluster that may be evicted, empty if it has been; `None` for others.
+    pub fn bytes(&self, cluster: u32) -> Option<&[u8]> {
+        let places = &self.shared.places;
+        let at = places.binary_search_by_key(&cluster, |place| place.cluster);
+        let place = &places[at.ok()?];
+        let store = self.stores.get(place.rank)?.as_deref();
+        let bytes = store.and_then(|store| store.get(place.range.clone()));
+        Some(bytes.unwrap_or_default())
+    }
+}
