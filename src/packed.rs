@@ -90,8 +90,19 @@ pub fn open(
     Ok(Bundle::open(&target)?)
 }
 
-/// The same without packing a model that has not been packed: the packed file that it would become, without weights, and
-/// false.
+/// What there is of a model's packed file.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Found {
+    /// All of it.
+    Packed,
+    /// Nothing: the source would have to be packed.
+    Source,
+    /// Nothing, and of the source not all either.
+    Beginning,
+}
+
+/// The same without packing a model that has not been packed: the packed file that it would become, without weights. Of
+/// a GGUF file, the header is enough.
 ///
 /// # Errors
 /// As [`open`]'s.
@@ -99,17 +110,21 @@ pub fn open_or_outline(
     model: &Path,
     cache: Option<&Path>,
     options: &PackOptions,
-) -> Result<(Bundle, bool), Error> {
+) -> Result<(Bundle, Found), Error> {
     check_there(model)?;
     if is_bundle(model) {
-        return Ok((Bundle::open(model)?, true));
+        return Ok((Bundle::open(model)?, Found::Packed));
     }
     let (identity, _, target) = place(model, cache, options)?;
     if let Some(bundle) = ready(&target, &identity) {
-        return Ok((bundle, true));
+        return Ok((bundle, Found::Packed));
     }
-    let source = source::open(model)?;
-    Ok((outline(source.as_ref(), &target, options)?, false))
+    let (source, is_whole) = source::open_header(model)?;
+    let found = match is_whole {
+        true => Found::Source,
+        false => Found::Beginning,
+    };
+    Ok((outline(source.as_ref(), &target, options)?, found))
 }
 
 fn check_there(model: &Path) -> Result<(), Error> {

@@ -94,6 +94,49 @@ fn a_plan_to_be_read_packs_nothing() {
 }
 
 #[test]
+fn the_beginning_of_a_file_is_enough_for_a_plan() {
+    let cache = measured();
+    let whole = support::root().join("tests/golden/tiny/llama_k/model.gguf");
+    let bytes = std::fs::read(&whole).unwrap();
+    let begun = cache.path().join("begun.gguf");
+    std::fs::write(&begun, &bytes[..bytes.len() / 2]).unwrap();
+    let with = |command: &str, model: &Path, flags: &[&str]| {
+        let mut arguments = vec![command.into(), model.as_os_str().to_owned()];
+        arguments.extend(["--memory", "200MiB"].iter().chain(flags).map(Into::into));
+        answer(forebay(cache.path(), arguments))
+    };
+    let planned = |model: &Path| {
+        let a = with("plan", model, &["--quick"]);
+        assert!(a.status.success(), "{}", a.stderr);
+        a.stdout
+    };
+    let (all, part) = (planned(&whole), planned(&begun));
+    let note = "only the beginning of the file is there";
+    assert!(part.contains(note) && !all.contains(note), "{part}");
+    let memory = |text: &str| -> Vec<String> {
+        let items = text.lines().skip(1).take_while(|l| !l.contains(" sum "));
+        let items = items.filter(|l| !l.contains(" process "));
+        items.map(str::to_string).collect()
+    };
+    assert!(memory(&all).len() > 5, "{all}");
+    assert_eq!(memory(&all), memory(&part));
+    // Nothing else can be done with it, and a header is needed.
+    let run = with("run", &begun, &["-p", "a", "-n", "1"]);
+    assert!(
+        !run.status.success() && run.stderr.contains("truncated"),
+        "{}",
+        run.stderr
+    );
+    std::fs::write(&begun, &bytes[..500]).unwrap();
+    let short = with("plan", &begun, &["--quick"]);
+    assert!(
+        !short.status.success() && short.stderr.contains("truncated"),
+        "{}",
+        short.stderr
+    );
+}
+
+#[test]
 fn a_plan_is_followed_and_changes_no_token() {
     let cache = measured();
     let file = cache.path().join("plan.json");

@@ -29,6 +29,21 @@ pub fn open(path: &Path) -> Result<Box<dyn TensorSource>> {
     }
 }
 
+/// The same to plan with: a GGUF file may end anywhere after its header. Tells whether it is whole; what is missing of
+/// the tensors reads as zeros.
+///
+/// # Errors
+/// As [`open`]'s.
+pub fn open_header(path: &Path) -> Result<(Box<dyn TensorSource>, bool)> {
+    match form_of(path)? {
+        Form::Folder => Ok((Box::new(HfSource::open(path)?), true)),
+        Form::Gguf => {
+            let (source, is_whole) = GgufSource::open_header(path)?;
+            Ok((Box::new(source), is_whole))
+        }
+    }
+}
+
 /// Reads the tokenizer of the model at `path`, which may be all there is: a GGUF file without tensors, or a
 /// folder without safetensors.
 ///

@@ -17,7 +17,7 @@ use super::start::PROBE_DEPTH;
 use crate::chat::ChatFormat;
 use crate::error::Error;
 use crate::memory::MemoryRequest;
-use crate::packed::{self, Preparation};
+use crate::packed::{self, Found, Preparation};
 use crate::planner::{
     Decision, Fixed, Measure, Outlook, Survey, Wish, disk_of, fastest, identity, kernel_cases,
     least_memory,
@@ -102,12 +102,16 @@ impl EngineBuilder {
     ) -> Result<Plan, Error> {
         let model = self.model_path()?;
         self.choose_layout();
-        let (mut bundle, is_packed) =
+        let (mut bundle, found) =
             packed::open_or_outline(&model, self.cache.as_deref(), &self.pack)?;
         self.use_fewer_experts(&mut bundle.meta.network)?;
-        let mut plan = self.plan_for(&bundle, is_packed, measure, progress)?;
-        if !is_packed {
+        let mut plan = self.plan_for(&bundle, found == Found::Packed, measure, progress)?;
+        if found != Found::Packed {
             let note = "the model has not been packed yet, which takes about as much room on the disk as it has";
+            plan.notes.push(note.into());
+        }
+        if found == Found::Beginning {
+            let note = "only the beginning of the file is there: the plan is made from its header, and nothing else can be done with it";
             plan.notes.push(note.into());
         }
         Ok(plan)

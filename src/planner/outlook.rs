@@ -184,12 +184,13 @@ impl<'a> Outlook<'a> {
             reads: expert_reads,
             bytes: expert_bytes,
         };
-        let mut of_experts = rates.experts(read.reads, read.bytes, work.layers);
+        let asked = (work.layers, streamed.clusters_per_expert());
+        let mut of_experts = rates.experts(read.reads, read.bytes, asked);
         if let (Loading::Split, Some(g)) = (choices.loading, &streamed.gates_first) {
             let parts = PartReads::of(g, self.alive, missed_experts);
             let parts = parts.times(streamed.expert_clusters);
             read = parts.sum();
-            of_experts = rates.experts_in_parts(&parts, work.layers);
+            of_experts = rates.experts_in_parts(&parts, asked);
         }
         let mut more = 1.0;
         if choices.guessed_experts > 0 && plan.expert_cache.cells > 0 {

@@ -5,6 +5,7 @@ use std::fs::File;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 
+use super::beginning::stand_in;
 use super::header::HeaderReader;
 use super::parts;
 use super::value::{Metadata, Value};
@@ -18,8 +19,21 @@ const DEFAULT_ALIGNMENT: u64 = 32;
 /// Most metadata keys and tensors accepted: the largest models have a hundred keys and some thousand tensors.
 const MAX_ENTRIES: u64 = 1 << 16;
 
+/// More bytes than any file has.
+const MOST_BYTES: u64 = 1 << 50;
+
 /// The magic of files whose blocks are given back while they are packed: nobody may take what is left for a model.
 pub(crate) const CONSUMED: &[u8; 4] = b"FBAY";
+
+/// What of a file has to be there.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Access {
+    Whole,
+    /// The file may be marked as [`CONSUMED`].
+    Consumed,
+    /// At least its header: what is missing of the tensors reads as zeros.
+    Header,
+}
 
 /// A tensor of the file: its place is known to lie inside the file.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -63,6 +77,8 @@ impl TensorInfo {
 pub struct Gguf {
     /// With their paths; not empty.
     files: Vec<(PathBuf, File)>,
+    /// Whether all tensors are there.
+    is_whole: bool,
     powerinfer: bool,
     metadata: Metadata,
     tensors: Vec<TensorInfo>,
@@ -77,20 +93,25 @@ impl Gguf {
     ///
     /// Format: <https://github.com/ggml-org/ggml/blob/master/docs/gguf.md>
     pub fn open(path: &Path) -> Result<Self> {
-        Self::open_files(path, false)
+        Self::open_files(path, Access::Whole)
     }
 
     /// The same for a file that may be marked as [`CONSUMED`].
     pub(crate) fn open_consumed(path: &Path) -> Result<Self> {
-        Self::open_files(path, true)
+        Self::open_files(path, Access::Consumed)
     }
 
-    fn open_files(path: &Path, consumed: bool) -> Result<Self> {
-        let mut gguf = Self::open_one(path, consumed)?;
+    /// The same for a file that may end anywhere after its header: what is missing reads as zeros.
+    pub(crate) fn open_header(path: &Path) -> Result<Self> {
+        Self::open_files(path, Access::Header)
+    }
+
+    fn open_files(path: &Path, access: Access) -> Result<Self> {
+        let mut gguf = Self::open_one(path, access)?;
         let others = parts::others(path, &gguf.metadata)?;
         let n = others.len() + 1;
         for (i, path) in (1..n).zip(&others) {
-            let part = Self::open_one(path, consumed)?;
+            let part = Self::open_one(path, access)?;
             parts::check(path, &part.metadata, i, n)?;
             gguf.tensors.extend(
                 part.tensors
@@ -98,6 +119,7 @@ impl Gguf {
                     .map(|tensor| TensorInfo { file: i, ..tensor }),
             );
             gguf.files.extend(part.files);
+            gguf.is_whole &= part.is_whole;
         }
         gguf.refuse_repeated()?;
         Ok(gguf)
@@ -116,10 +138,10 @@ impl Gguf {
         Err(ModelError::damaged(path, &again.name, problem))
     }
 
-    fn open_one(path: &Path, consumed: bool) -> Result<Self> {
-        let (file, file_bytes) = open(path)?;
+    fn open_one(path: &Path, access: Access) -> Result<Self> {
+        let (mut file, file_bytes) = open(path)?;
         let mut header = HeaderReader::new(&file, path, file_bytes);
-        let powerinfer = read_magic(&mut header, path, consumed)?;
+        let powerinfer = read_magic(&mut header, path, access)?;
         read_version(&mut header, path)?;
         let n_tensors = header.u64("tensor count")?;
         let n_entries = header.u64("metadata count")?;
@@ -128,8 +150,19 @@ impl Gguf {
         let mut tensors = read_tensor_infos(&mut header, path, n_tensors)?;
         let data_start = header.position().next_multiple_of(alignment);
         drop(header);
-        place_tensors(&mut tensors, path, alignment, data_start, file_bytes)?;
+        let room = match access {
+            Access::Header => MOST_BYTES,
+            Access::Whole | Access::Consumed => file_bytes,
+        };
+        place_tensors(&mut tensors, path, alignment, data_start, room)?;
+        let end = tensors.iter().map(|t| t.start + t.bytes).max();
+        let missing = end.filter(|&end| end > file_bytes);
+        if let Some(end) = missing {
+            let begun = stand_in(&file, data_start.min(file_bytes), end);
+            file = begun.map_err(|e| ModelError::io(path, "copy the header", e))?;
+        }
         Ok(Self {
+            is_whole: missing.is_none(),
             files: vec![(path.to_path_buf(), file)],
             powerinfer,
             metadata,
@@ -145,6 +178,11 @@ impl Gguf {
     /// Whether the magic is PowerInfer's `PWRI`: a model with ReLU FFNs and predictors.
     pub fn is_powerinfer(&self) -> bool {
         self.powerinfer
+    }
+
+    /// Whether all tensors are there, which only [`Self::open_header`] does without.
+    pub(crate) fn is_whole(&self) -> bool {
+        self.is_whole
     }
 
     /// All metadata.
@@ -172,7 +210,13 @@ impl Gguf {
         }
         let (path, file) = &self.files[tensor.file];
         file.read_exact_at(out, tensor.start + offset)
-            .map_err(|e| ModelError::io(path, format!("read tensor {}", tensor.name), e))
+            .map_err(|e| ModelError::io(path, format!("read tensor {}", tensor.name), e))?;
+        if !self.is_whole && tensor.block == BlockType::F32 && out.iter().all(|&b| b == 0) {
+            // Factors of positions, which must not be 0, and change no plan.
+            let (numbers, _) = out.as_chunks_mut();
+            numbers.fill(1f32.to_le_bytes());
+        }
+        Ok(())
     }
 
     /// Drops the headers and returns the files with their paths.
@@ -187,10 +231,10 @@ fn open(path: &Path) -> Result<(File, u64)> {
     opened.map_err(|e| ModelError::io(path, "open the model", e))
 }
 
-fn read_magic(header: &mut HeaderReader<'_>, path: &Path, consumed: bool) -> Result<bool> {
+fn read_magic(header: &mut HeaderReader<'_>, path: &Path, access: Access) -> Result<bool> {
     match &header.four_bytes("magic")? {
         b"GGUF" => Ok(false),
-        CONSUMED if consumed => Ok(false),
+        CONSUMED if access == Access::Consumed => Ok(false),
         CONSUMED => Err(ModelError::unsupported(
             path,
             "magic",

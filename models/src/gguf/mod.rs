@@ -1,6 +1,7 @@
 //! GGUF v2 and v3 (magic `GGUF`, and PowerInfer's `PWRI`): the container ([`Gguf`]), its metadata
 //! ([`Metadata`]), and models in it ([`GgufSource`]).
 
+mod beginning;
 mod config;
 mod container;
 mod encoded;

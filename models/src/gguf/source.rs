@@ -36,6 +36,14 @@ impl GgufSource {
         Self::of(Gguf::open_consumed(path)?)
     }
 
+    /// The same for a file that may end anywhere after its header, and whether it is whole: what is missing of the
+    /// tensors reads as zeros.
+    pub(crate) fn open_header(path: &Path) -> Result<(Self, bool)> {
+        let gguf = Gguf::open_header(path)?;
+        let is_whole = gguf.is_whole();
+        Ok((Self::of(gguf)?, is_whole))
+    }
+
     fn of(gguf: Gguf) -> Result<Self> {
         let path = &gguf.path().to_path_buf();
         let described = config::read(&gguf)?;

@@ -182,32 +182,31 @@ impl Rates<'_> {
         clusters * self.disk.seconds_per_read(bytes / clusters, self.depth) / efficiency.max(0.1)
     }
 
-    /// Time to read and check `clusters` clusters of experts of `bytes` in total, seconds. Each layer asks for its own
-    /// at once, so that only these are in flight together.
-    pub fn experts(&self, clusters: f64, bytes: f64, layers: usize) -> f64 {
+    /// Time to read and check `clusters` clusters of experts of `bytes` in total, seconds, if each of `layers` asks for
+    /// its own at once, those of whole experts of `per_expert` clusters.
+    pub fn experts(&self, clusters: f64, bytes: f64, (layers, per_expert): (usize, f64)) -> f64 {
         if clusters <= 0.0 {
             return 0.0;
         }
-        let together = (clusters / layers.max(1) as f64).ceil() as usize;
+        let together = reads_together(clusters, (layers, per_expert));
         let check = bytes / CHECKED_PER_SECOND / self.threads.max(1) as f64;
         clusters * self.disk.seconds_per_read(bytes / clusters, together) + check
     }
 
     /// The same if the Gates of clusters are read first, then pairs of neurons. Reads of a layer overlap, but for the
     /// last ones: a cluster's pairs are asked for when its Gates are known, one range after the other.
-    pub fn experts_in_parts(&self, parts: &PartReads, layers: usize) -> f64 {
+    pub fn experts_in_parts(&self, parts: &PartReads, (layers, per_expert): (usize, f64)) -> f64 {
         let PartReads { gates, pairs } = parts;
         if gates.reads + pairs.reads <= 0.0 {
             return 0.0;
         }
-        let layers = layers.max(1) as f64;
-        let together = ((gates.reads + pairs.reads) / layers).ceil() as usize;
+        let together = reads_together(gates.reads + pairs.reads, (layers, per_expert));
         let time = |of: &Reads| match of.reads > 0.0 {
             true => of.reads * self.disk.seconds_per_read(of.bytes / of.reads, together),
             false => 0.0,
         };
         let check = (gates.bytes + pairs.bytes) / CHECKED_PER_SECOND / self.threads.max(1) as f64;
-        time(gates) + time(pairs) + check + layers * PARTS_SECONDS
+        time(gates) + time(pairs) + check + layers as f64 * PARTS_SECONDS
     }
 
     /// What guessing the next layer's experts changes: the time by which `reads` seconds of reading experts get shorter
@@ -254,6 +253,14 @@ impl Rates<'_> {
         let (compute, read) = (compute + overhead, self.stream(clusters, bytes) / batch);
         compute.max(read) + NOT_HIDDEN * compute.min(read)
     }
+}
+
+/// Reads of experts in flight together, in a layer that reads any: experts are missing independently of each other
+/// (Poisson), and each brings all of its clusters.
+fn reads_together(reads: f64, (layers, per_expert): (usize, f64)) -> usize {
+    let missing = reads / layers.max(1) as f64 / per_expert.max(1.0);
+    let if_any = missing / -(-missing).exp_m1();
+    (if_any * per_expert.max(1.0)).round() as usize
 }
 
 #[cfg(test)]

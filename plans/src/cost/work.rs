@@ -241,6 +241,8 @@ pub struct Streamed {
     pub all_expert_clusters: f64,
     /// Bytes of these.
     pub all_expert_bytes: f64,
+    /// Experts of all layers.
+    pub all_experts: f64,
     /// How they are stored, if their Gates can be read first.
     pub gates_first: Option<FfnGeometry>,
 }
@@ -256,6 +258,11 @@ impl Streamed {
         usual_hits(self.experts_cached, choice)
     }
 
+    /// Clusters of an expert.
+    pub fn clusters_per_expert(&self) -> f64 {
+        self.all_expert_clusters / self.all_experts.max(1.0)
+    }
+
     /// Part of all experts' clusters that a batch of a prompt reads.
     pub fn experts_of_batch(&self, batch: usize, known: Option<&ExpertCurves>) -> f64 {
         let used = self.expert_clusters / self.all_expert_clusters.max(1e-9);
@@ -268,7 +275,7 @@ impl Streamed {
 
     /// From a plan.
     pub fn of(bundle: &Bundle, plan: &ResidencyPlan, threads: usize) -> Self {
-        let mut streamed = Self::default();
+        let (mut streamed, mut last) = (Self::default(), None);
         for (e, residency) in bundle.clusters.iter().zip(&plan.residency) {
             match residency {
                 Residency::Streamed => {
@@ -284,6 +291,11 @@ impl Streamed {
                     streamed.expert_bytes += used * e.padded_len() as f64;
                     streamed.all_expert_clusters += 1.0;
                     streamed.all_expert_bytes += e.padded_len() as f64;
+                    let network = &bundle.meta.network;
+                    let expert = (e.content, network.expert_of(e.content, e.first as usize));
+                    if last.replace(expert) != Some(expert) {
+                        streamed.all_experts += 1.0;
+                    }
                     let g = bundle.meta.geometry(e.content);
                     let g = g.filter(|g| g.layout == FfnLayout::GateFirst);
                     streamed.gates_first = streamed.gates_first.or(g.copied());

@@ -11,27 +11,7 @@ use std::sync::Arc;
 use forebay_plans::giving_way::WINDOW;
 use forebay_queues::slab::Slot;
 
-use super::SharedEvictables;
-
-/// Pinned clusters of one core that may be evicted.
-#[derive(Debug, Default)]
-pub struct EvictableMemory {
-    /// Their bytes in this order, from when they have been loaded until they are published.
-    pub store: Option<Slot>,
-    /// The last one is evicted first.
-    pub clusters: Vec<EvictableCluster>,
-}
-
-/// A pinned cluster that may be evicted.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct EvictableCluster {
-    /// Directory index.
-    pub cluster: u32,
-    /// Index in the order in which all cores' clusters are evicted.
-    pub place: u32,
-    /// Bytes in memory.
-    pub bytes: usize,
-}
+use super::views::{EvictableCluster, SharedEvictables};
 
 /// A cluster's bytes in the store.
 #[derive(Clone, Copy, Debug)]

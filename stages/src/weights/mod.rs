@@ -14,8 +14,8 @@ use crate::flight::Flight;
 use crate::neuron_rows::NeuronRows;
 use crate::neuron_store::NeuronStore;
 
-pub use evictable::{Evictable, EvictableCluster, EvictableMemory};
-pub use views::{EvictableView, SharedEvictables};
+pub use evictable::Evictable;
+pub use views::{EvictableCluster, EvictableMemory, EvictableView, SharedEvictables};
 
 /// Weights that stay in memory, by directory index: whole clusters, or their Gate rows only.
 #[derive(Debug, Default)]
