@@ -109,6 +109,7 @@ fn add(sum: &mut Report, report: &Report) {
     sum.jobs += report.jobs;
     sum.copied += report.copied;
     sum.lost += report.lost;
+    sum.moved += report.moved;
     sum.virtual_ns += report.virtual_ns;
 }
 
@@ -181,6 +182,7 @@ fn every_seed_comes_to_the_right_end() {
     assert!(sum.deaths > count / 100, "deaths are hardly simulated");
     let devices = sum.jobs > count / 4 && sum.lost > count / 200;
     assert!(devices, "devices are hardly simulated");
+    assert!(sum.moved > count, "{} clusters moved", sum.moved);
 }
 
 #[test]

@@ -75,6 +75,8 @@ pub struct Visits {
     asked_ahead: Vec<bool>,
     /// Reads of streamed clusters that were used: each is used once.
     used: HashSet<(usize, u64)>,
+    /// Clusters of FFNs without experts that another core than their own has computed.
+    pub moved: u64,
 }
 
 impl Visits {
@@ -104,6 +106,7 @@ impl Visits {
             guessed: guessed(case, &shared.bundle),
             asked_ahead: asked_ahead(case, &shared.bundle),
             used: HashSet::new(),
+            moved: 0,
         }
     }
 
@@ -205,6 +208,9 @@ impl Visits {
             return Err(format!(
                 "core {rank} had another's cluster {cluster} at {stage:?}"
             ));
+        }
+        if owner != rank && is_shared && matches!(content, Content::Neurons(_)) {
+            self.moved += u64::from(stage == Stage::Udc);
         }
         let seen = &mut all[owner];
         let visits = seen.counts.entry((stage, record.layer, cluster));
