@@ -158,7 +158,7 @@ fn evictable(
     memory: &CoreMemory,
 ) -> (EvictableView, Evictable) {
     let own = (Arc::clone(&all), rank);
-    let own = Evictable::new(&memory.evictable.clusters, own, memory.stream.len());
+    let own = Evictable::new(&memory.evictable, own, memory.stream.len());
     (EvictableView::new(all), own)
 }
 

@@ -5,27 +5,12 @@
 //! nothing takes a stream window out of the memory that is evicted. Except for changes, their memory is published to all
 //! cores ([`SharedEvictables`]).
 
-use std::ops::Range;
 use std::sync::Arc;
 
 use forebay_plans::giving_way::WINDOW;
 use forebay_queues::slab::Slot;
 
-use super::views::{EvictableCluster, SharedEvictables};
-
-/// A cluster's bytes in the store.
-#[derive(Clone, Copy, Debug)]
-struct Held {
-    cluster: u32,
-    start: usize,
-    len: usize,
-}
-
-impl Held {
-    fn range(self) -> Range<usize> {
-        self.start..self.start + self.len
-    }
-}
+use super::views::{EvictableMemory, Held, SharedEvictables};
 
 /// The clusters of one core that may be evicted.
 #[derive(Debug)]
@@ -59,25 +44,15 @@ pub struct Evictable {
 impl Evictable {
     /// All of core `rank`'s are pinned, and published. It has `buffers` buffers of its own for streaming.
     pub fn new(
-        clusters: &[EvictableCluster],
+        memory: &EvictableMemory,
         (shared, rank): (Arc<SharedEvictables>, usize),
         buffers: usize,
     ) -> Self {
-        let mut start = 0;
-        let held = clusters.iter().map(|c| {
-            let held = Held {
-                cluster: c.cluster,
-                start,
-                len: c.bytes,
-            };
-            start += c.bytes;
-            held
-        });
-        let held: Vec<Held> = held.collect();
+        let held: Vec<Held> = memory.held().collect();
         Self {
             pinned: held.len(),
             target: held.len(),
-            places: clusters.iter().map(|c| c.place).collect(),
+            places: memory.clusters.iter().map(|c| c.place).collect(),
             held,
             shared,
             rank,
@@ -142,7 +117,7 @@ impl Evictable {
     /// Where the memory of the first `n` ends.
     fn end(&self, n: usize) -> usize {
         let last = self.held[..n].last();
-        last.map_or(0, |held| held.range().end)
+        last.map_or(0, |held| held.range.end)
     }
 
     /// Takes back the buffers of the stream window, and joins the memory again.
@@ -198,7 +173,12 @@ impl Evictable {
         if !batch.is_empty() {
             self.idle = self.cut(self.end(end));
             // From the last one back to the first.
-            slots.extend(batch.iter().rev().filter_map(|held| self.cut(held.start)));
+            slots.extend(
+                batch
+                    .iter()
+                    .rev()
+                    .filter_map(|held| self.cut(held.range.start)),
+            );
             slots.reverse();
         }
         self.here = end.max(self.here);
@@ -212,7 +192,10 @@ impl Evictable {
         }
         (self.target, self.changing) = (self.pinned, false);
         self.idle = self.cut(self.end(self.pinned));
-        let largest = self.held[self.pinned..].iter().map(|held| held.len).max();
+        let largest = self.held[self.pinned..]
+            .iter()
+            .map(|held| held.range.len())
+            .max();
         if let (true, Some(bytes)) = (self.borrows, largest) {
             self.borrow(bytes);
         }

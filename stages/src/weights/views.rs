@@ -16,6 +16,28 @@ pub struct EvictableMemory {
     pub clusters: Vec<EvictableCluster>,
 }
 
+impl EvictableMemory {
+    /// Where each of them is, in the order of their bytes.
+    pub(super) fn held(&self) -> impl Iterator<Item = Held> + '_ {
+        let mut end = 0;
+        self.clusters.iter().map(move |c| {
+            let (cluster, start) = (c.cluster, end);
+            end += c.bytes;
+            Held {
+                cluster,
+                range: start..end,
+            }
+        })
+    }
+}
+
+/// A cluster's bytes in its core's memory.
+#[derive(Clone, Debug)]
+pub(super) struct Held {
+    pub(super) cluster: u32,
+    pub(super) range: Range<usize>,
+}
+
 /// A pinned cluster that may be evicted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct EvictableCluster {
@@ -32,17 +54,10 @@ pub struct EvictableCluster {
 pub struct SharedEvictables {
     /// The memory of each core's that are pinned.
     pub(super) stores: Published,
-    /// Sorted by cluster.
-    places: Vec<Place>,
+    /// With their core, sorted by cluster.
+    places: Vec<(Held, usize)>,
     /// Where each core's last cluster ends in its memory if all are pinned.
     ends: Vec<usize>, // [threads]
-}
-
-#[derive(Clone, Debug)]
-struct Place {
-    cluster: u32,
-    rank: usize,
-    range: Range<usize>,
 }
 
 impl SharedEvictables {
@@ -50,21 +65,11 @@ impl SharedEvictables {
     pub fn new<'a>(cores: impl IntoIterator<Item = &'a mut EvictableMemory>) -> Self {
         let (mut places, mut ends, mut stores) = (Vec::new(), Vec::new(), Vec::new());
         for (rank, memory) in cores.into_iter().enumerate() {
-            let mut end = 0;
-            for held in &memory.clusters {
-                let range = end..end + held.bytes;
-                end = range.end;
-                let cluster = held.cluster;
-                places.push(Place {
-                    cluster,
-                    rank,
-                    range,
-                });
-            }
-            ends.push(end);
+            ends.push(memory.held().last().map_or(0, |held| held.range.end));
+            places.extend(memory.held().map(|held| (held, rank)));
             stores.push(memory.store.take());
         }
-        places.sort_unstable_by_key(|place| place.cluster);
+        places.sort_unstable_by_key(|(held, _)| held.cluster);
         Self {
             stores: Published::new(stores),
             places,
@@ -77,7 +82,7 @@ impl SharedEvictables {
 #[derive(Debug)]
 pub struct EvictableView {
     shared: Arc<SharedEvictables>,
-    /// `[threads]`; empty between two steps.
+    /// `[threads]`; empty until the next step while cores may change theirs.
     stores: Vec<Option<Reading>>,
     all_pinned: bool,
 }
@@ -121,10 +126,10 @@ impl EvictableView {
     /// Bytes of a cluster that may be evicted, empty if it has been; `None` for others.
     pub fn bytes(&self, cluster: u32) -> Option<&[u8]> {
         let places = &self.shared.places;
-        let at = places.binary_search_by_key(&cluster, |place| place.cluster);
-        let place = &places[at.ok()?];
-        let store = self.stores.get(place.rank)?.as_deref();
-        let bytes = store.and_then(|store| store.get(place.range.clone()));
+        let at = places.binary_search_by_key(&cluster, |(held, _)| held.cluster);
+        let (held, rank) = &places[at.ok()?];
+        let store = self.stores.get(*rank)?.as_deref();
+        let bytes = store.and_then(|store| store.get(held.range.clone()));
         Some(bytes.unwrap_or_default())
     }
 }
