@@ -1,5 +1,10 @@
 //! The interface between the engine and a device.
 
+use std::ops::Range;
+use std::sync::Arc;
+
+use forebay_queues::slab::Slot;
+
 use crate::fault::DeviceFault;
 use crate::job::{DeviceDone, DeviceJob, SegmentId};
 
@@ -18,6 +23,18 @@ pub trait DeviceDriver: Send + std::fmt::Debug {
     /// # Errors
     /// No memory for them, more than the device allows in one piece, or no device any more.
     fn load(&mut self, bytes: &[u8]) -> Result<SegmentId, DeviceFault>;
+
+    /// Whether it computes with weights where the CPU has them: then [`import`](Self::import) takes the place of
+    /// [`load`](Self::load).
+    fn imports(&self) -> bool;
+
+    /// Makes a segment of weights in the CPU's memory, of which nothing is copied: `range` in `memory`, whole pages. The
+    /// driver keeps `memory` as long as the device may read it.
+    ///
+    /// # Errors
+    /// It does not import memory, that is more than the device allows in one piece, or the device fails.
+    fn import(&mut self, memory: &Arc<Slot>, range: Range<usize>)
+    -> Result<SegmentId, DeviceFault>;
 
     /// Makes a segment of `bytes` bytes whose weights come later.
     ///
@@ -69,6 +86,18 @@ impl<D: DeviceDriver + ?Sized> DeviceDriver for Box<D> {
 
     fn load(&mut self, bytes: &[u8]) -> Result<SegmentId, DeviceFault> {
         (**self).load(bytes)
+    }
+
+    fn imports(&self) -> bool {
+        (**self).imports()
+    }
+
+    fn import(
+        &mut self,
+        memory: &Arc<Slot>,
+        range: Range<usize>,
+    ) -> Result<SegmentId, DeviceFault> {
+        (**self).import(memory, range)
     }
 
     fn reserve(&mut self, bytes: u64) -> Result<SegmentId, DeviceFault> {

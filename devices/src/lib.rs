@@ -5,7 +5,7 @@
 //! device in virtual time, with faults on demand. With the feature `gpu` there are Vulkan devices too.
 //!
 //! What is guaranteed and what is probed: `docs/devices.md`.
-#![forbid(unsafe_code)]
+#![deny(unsafe_code)]
 
 mod driver;
 mod fault;

@@ -1,10 +1,12 @@
 //! Whether a device computes what the CPU computes: a few matrices and FFNs of each format, compared bit by bit.
 
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use forebay_kernels::{Activations, Form, KernelTable};
 use forebay_numbers::block::BlockType;
 use forebay_numbers::panel::pack_panels;
+use forebay_queues::slab::{PAGE, Slab};
 
 use crate::driver::DeviceDriver;
 use crate::fault::DeviceFault;
@@ -36,7 +38,7 @@ pub fn wall_clock() -> impl FnMut() -> u64 {
 }
 
 /// Lets the device compute with random weights of each of `formats`, rows of matrices and shares of FFNs, and compares
-/// the results with those of `kernels`.
+/// the results with those of `kernels`. A device that imports memory gets them so.
 ///
 /// # Errors
 /// They differ, or the device fails.
@@ -48,7 +50,7 @@ pub fn check(
 ) -> Result<(), DeviceFault> {
     for &block in formats {
         let sample = Sample::new(block);
-        let segment = driver.load(&sample.bytes)?;
+        let segment = sample.give(driver)?;
         let compared = sample.compare(driver, segment, kernels, clock);
         driver.unload(segment);
         let (wrong, total) = compared?;
@@ -109,6 +111,21 @@ impl Sample {
             cols,
             seed: u64::from(block.ggml_id()) + 1,
         }
+    }
+
+    /// Has the device read it.
+    fn give(&self, driver: &mut dyn DeviceDriver) -> Result<SegmentId, DeviceFault> {
+        if !driver.imports() {
+            return driver.load(&self.bytes);
+        }
+        let len = self.bytes.len();
+        let memory = Slab::new(len).ok().and_then(|mut slab| slab.carve(len));
+        let Some(mut memory) = memory else {
+            let problem = "there is no memory for a sample".to_owned();
+            return Err(DeviceFault::BadJob(problem));
+        };
+        memory[..len].copy_from_slice(&self.bytes);
+        driver.import(&Arc::new(memory), 0..len.next_multiple_of(PAGE))
     }
 
     fn jobs(&self, segment: SegmentId, kernels: &KernelTable, n_tokens: usize) -> Vec<DeviceJob> {

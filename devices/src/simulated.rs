@@ -2,9 +2,11 @@
 //! [`Behaviour`] says, and it fails on demand.
 
 use std::collections::{BTreeMap, VecDeque};
+use std::ops::{Deref, Range};
 use std::sync::Arc;
 
 use forebay_kernels::KernelTable;
+use forebay_queues::slab::Slot;
 
 use crate::driver::DeviceDriver;
 use crate::fault::DeviceFault;
@@ -20,6 +22,8 @@ pub struct Behaviour {
     pub memory_bytes: u64,
     /// Whether an engine counts that as the CPU's memory, which it really is.
     pub shares_memory: bool,
+    /// Whether it computes with weights where the CPU has them.
+    pub imports: bool,
     /// The device is lost when this many more jobs have been submitted; the jobs in flight then are lost with it.
     pub lost_after: Option<u64>,
     /// In the results of every job, the last bit of the one with this number is wrong, or of the last one, if there are
@@ -34,8 +38,37 @@ impl Behaviour {
             job_ns: 0,
             memory_bytes: u64::MAX,
             shares_memory: true,
+            imports: false,
             lost_after: None,
             wrong_result: None,
+        }
+    }
+}
+
+/// A piece of weights.
+#[derive(Clone, Debug)]
+enum Segment {
+    Copied(Arc<Vec<u8>>),
+    Imported(Arc<Slot>, Range<usize>),
+}
+
+impl Segment {
+    /// Bytes of the device's memory.
+    fn memory_bytes(&self) -> u64 {
+        match self {
+            Self::Copied(bytes) => bytes.len() as u64,
+            Self::Imported(..) => 0,
+        }
+    }
+}
+
+impl Deref for Segment {
+    type Target = [u8];
+
+    fn deref(&self) -> &[u8] {
+        match self {
+            Self::Copied(bytes) => bytes,
+            Self::Imported(memory, range) => &memory[range.clone()],
         }
     }
 }
@@ -44,7 +77,7 @@ impl Behaviour {
 struct Running {
     job: DeviceJob,
     /// Its weights, also after they were unloaded or others took their place.
-    segment: Option<Arc<Vec<u8>>>,
+    segment: Option<Segment>,
     submitted_ns: u64,
     due_ns: u64,
 }
@@ -55,7 +88,7 @@ pub struct SimulatedDevice {
     kernels: KernelTable,
     behaviour: Behaviour,
     capacity: usize,
-    segments: BTreeMap<u32, Arc<Vec<u8>>>,
+    segments: BTreeMap<u32, Segment>,
     next_segment: u32,
     running: VecDeque<Running>,
     lost: bool,
@@ -115,10 +148,10 @@ impl SimulatedDevice {
         }
     }
 
-    fn keep(&mut self, bytes: Vec<u8>) -> SegmentId {
+    fn keep(&mut self, segment: Segment) -> SegmentId {
         let id = self.next_segment;
         self.next_segment += 1;
-        self.segments.insert(id, Arc::new(bytes));
+        self.segments.insert(id, segment);
         SegmentId(id)
     }
 
@@ -162,19 +195,40 @@ impl DeviceDriver for SimulatedDevice {
 
     fn load(&mut self, bytes: &[u8]) -> Result<SegmentId, DeviceFault> {
         self.room_for(bytes.len() as u64)?;
-        Ok(self.keep(bytes.to_vec()))
+        Ok(self.keep(Segment::Copied(Arc::new(bytes.to_vec()))))
+    }
+
+    fn imports(&self) -> bool {
+        self.behaviour.imports
+    }
+
+    fn import(
+        &mut self,
+        memory: &Arc<Slot>,
+        range: Range<usize>,
+    ) -> Result<SegmentId, DeviceFault> {
+        if let Some(lost) = self.fault() {
+            return Err(lost);
+        }
+        match self.imports() && range.end <= memory.len() {
+            true => Ok(self.keep(Segment::Imported(Arc::clone(memory), range))),
+            false => Err(DeviceFault::BadJob("it cannot be imported".into())),
+        }
     }
 
     fn reserve(&mut self, bytes: u64) -> Result<SegmentId, DeviceFault> {
         self.room_for(bytes)?;
-        Ok(self.keep(vec![0; bytes as usize]))
+        Ok(self.keep(Segment::Copied(Arc::new(vec![0; bytes as usize]))))
     }
 
     fn write(&mut self, segment: SegmentId, at: usize, bytes: &[u8]) -> Result<(), DeviceFault> {
         if let Some(lost) = self.fault() {
             return Err(lost);
         }
-        let place = self.segments.get_mut(&segment.0).map(Arc::make_mut);
+        let place = match self.segments.get_mut(&segment.0) {
+            Some(Segment::Copied(bytes)) => Some(Arc::make_mut(bytes)),
+            Some(Segment::Imported(..)) | None => None,
+        };
         let place = place.and_then(|all| all.get_mut(at..)?.get_mut(..bytes.len()));
         let problem = || DeviceFault::BadJob(format!("no room for {} bytes", bytes.len()));
         place.ok_or_else(problem)?.copy_from_slice(bytes);
@@ -190,7 +244,7 @@ impl DeviceDriver for SimulatedDevice {
     }
 
     fn memory_bytes(&self) -> u64 {
-        self.segments.values().map(|bytes| bytes.len() as u64).sum()
+        self.segments.values().map(Segment::memory_bytes).sum()
     }
 
     fn submit(&mut self, job: DeviceJob, now_ns: u64) -> Result<(), DeviceJob> {

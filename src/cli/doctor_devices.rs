@@ -38,6 +38,7 @@ fn of_device(device: &DeviceReport) -> Vec<Finding> {
         kind(&area, device),
         segments(&area, device),
     ];
+    list.extend(weights(&area, device));
     list.extend(
         device
             .bit_identical
@@ -74,6 +75,20 @@ fn segments(area: &str, device: &DeviceReport) -> Finding {
         )
         .remedy("a newer driver may allow larger ones"),
         false => Finding::good(area, "pieces of memory", value),
+    }
+}
+
+/// Where weights are that a device without memory of its own computes with.
+fn weights(area: &str, device: &DeviceReport) -> Option<Finding> {
+    let what = "weights";
+    match (device.kind, device.imports) {
+        ("discrete", _) => None,
+        (_, true) => Some(Finding::good(area, what, "used where the CPU has them")),
+        (_, false) => {
+            let copied = "copied: what the device computes is in memory twice";
+            let remedy = "a newer driver may import memory (VK_EXT_external_memory_host)";
+            Some(Finding::warn(area, what, copied).remedy(remedy))
+        }
     }
 }
 
@@ -182,6 +197,7 @@ mod tests {
             workgroup_bytes: 64 << 10,
             workgroup_lanes: 1024,
             subgroup_lanes: [32, 64],
+            imports: true,
             bit_identical: Some(BitIdentical::Native),
             open_ms: Some(120.0),
             speed: Some(DeviceSpeed {
@@ -216,7 +232,7 @@ mod tests {
     #[test]
     fn a_fast_exact_device_is_good_in_every_respect() {
         let list = findings(&[device()]);
-        assert_eq!(list.len(), 12);
+        assert_eq!(list.len(), 13);
         assert!(list.iter().all(|f| f.status == Status::Good), "{list:?}");
         let together = list.iter().find(|f| f.what == "both together").unwrap();
         assert!(together.value.starts_with("70.0 GB/s"), "{together:?}");
@@ -230,7 +246,8 @@ mod tests {
             |d| d.bit_identical = Some(BitIdentical::Emulated),
             "bit-identical",
         );
-        for found in [software, small, emulated] {
+        let copied = status_of(|d| d.imports = false, "weights");
+        for found in [software, small, emulated, copied] {
             assert_eq!(found, (Status::Warn, true));
         }
         let slower = |d: &mut DeviceReport| {
@@ -260,6 +277,6 @@ mod tests {
     fn a_device_that_was_not_measured_is_only_described() {
         let mut device = device();
         (device.bit_identical, device.speed, device.open_ms) = (None, None, None);
-        assert_eq!(findings(&[device]).len(), 3);
+        assert_eq!(findings(&[device]).len(), 4);
     }
 }

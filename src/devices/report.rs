@@ -72,6 +72,8 @@ pub struct DeviceReport {
     pub workgroup_lanes: u32,
     /// Least and most lanes of a subgroup, on which nothing depends.
     pub subgroup_lanes: [u32; 2],
+    /// Whether it can compute with weights where the CPU has them, without a copy.
+    pub imports: bool,
     /// Whether it has the CPU's bits; `None` if that was not examined.
     pub bit_identical: Option<BitIdentical>,
     /// Time to open it: compiling its shaders and comparing its results, milliseconds.
@@ -95,6 +97,7 @@ impl DeviceReport {
             workgroup_bytes: limits.workgroup_bytes,
             workgroup_lanes: limits.workgroup_lanes,
             subgroup_lanes: limits.subgroup_lanes,
+            imports: adapter.imports(),
             bit_identical: None,
             open_ms: None,
             speed: None,

@@ -169,8 +169,9 @@ impl EngineBuilder {
         } = described;
         let coming = memory.budget.claimed().saturating_sub(process);
         self.check_address_space(coming, threads + usize::from(device.is_some()))?;
-        let shares_memory = device.as_ref().is_some_and(|d| d.request.shares_memory);
-        let copies = Copies::of(&bundle, &memory.residency, shares_memory);
+        let copies = device.as_ref().map_or_else(Copies::default, |device| {
+            Copies::of(&bundle, &memory.residency, &device.request)
+        });
         let mut prepared = self.load(&bundle, &memory, threads, sparsity, device)?;
         prepared.notes.extend(no_device);
         let facts = Arc::new(Facts {

@@ -1,7 +1,10 @@
 //! What a device has of the process's memory, and how much of it goes if that has to shrink.
 
 use forebay_models::bundle::Bundle;
+use forebay_plans::on_device::PhaseOnDevice;
 use forebay_plans::residency::ResidencyPlan;
+
+use crate::memory::DeviceRequest;
 
 /// Copies of weights on a device, in memory that it shares with the CPU.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -12,15 +15,19 @@ pub(crate) struct Copies {
 }
 
 impl Copies {
-    /// Those of a device, if it `shares_memory`; otherwise a budget does not have them.
-    pub fn of(bundle: &Bundle, plan: &ResidencyPlan, shares_memory: bool) -> Self {
-        if !shares_memory {
+    /// Those of a device that shares the memory; otherwise a budget does not have them.
+    pub fn of(bundle: &Bundle, plan: &ResidencyPlan, device: &DeviceRequest) -> Self {
+        if !device.shares_memory {
             return Self::default();
         }
         let on_device = &plan.on_device;
         let uploads = on_device.uploads.as_ref();
+        let of_phase = |phase: &PhaseOnDevice| match device.imports {
+            true => 0,
+            false => phase.bytes(bundle),
+        };
         Self {
-            phases: on_device.phases.iter().map(|p| p.bytes(bundle)).collect(),
+            phases: on_device.phases.iter().map(of_phase).collect(),
             window: uploads.map_or(0, |uploads| uploads.window.device_bytes()),
         }
     }

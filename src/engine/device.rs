@@ -16,8 +16,8 @@ use forebay_plans::process::rss_now;
 use forebay_plans::program::Program;
 use forebay_plans::residency::{Pipeline, Sparsity};
 use forebay_plans::uploads::UploadShare;
-use forebay_queues::slab::Slot;
 use forebay_stages::kernels::KernelTable;
+use forebay_stages::weights::Resident;
 
 use super::builder::EngineBuilder;
 use crate::error::Error;
@@ -129,6 +129,10 @@ impl EngineBuilder {
             Ok(Some(mut device)) => {
                 device.request.runtime = rss_now()?.saturating_sub(before);
                 device.request.shares_memory = device.driver.shares_memory();
+                device.request.imports = device.driver.imports();
+                if device.request.imports {
+                    device.request.staging = 0;
+                }
                 Ok((Some(device), None))
             }
             Err(fault) if choice == DeviceChoice::Auto => {
@@ -220,13 +224,16 @@ impl EngineBuilder {
         (programs, sparsity): (&[Program], Sparsity),
         memory: &mut MemoryPlan,
     ) -> Result<(), Error> {
-        let left = memory.budget.remaining();
+        let (left, copies) = (memory.budget.remaining(), device.request.copies());
         let room = Room {
-            total: match device.request.shares_memory {
+            total: match copies {
                 true => left - left / PIECE_SHARE,
                 false => u64::MAX,
             },
-            piece: device.request.piece.min(left / PIECE_SHARE),
+            piece: match device.request.imports {
+                true => device.request.piece,
+                false => device.request.piece.min(left / PIECE_SHARE),
+            },
         };
         let computes_neurons = self.computes_neurons(bundle, sparsity);
         let mut on_device = match &device.placing {
@@ -246,11 +253,13 @@ impl EngineBuilder {
         if on_device.is_empty() {
             return Ok(());
         }
-        let of_phase = |phase: &PhaseOnDevice| phase.bytes(bundle);
-        let largest = on_device.phases.iter().map(of_phase).max().unwrap_or(0);
-        let why = "the largest phase's weights on their way to the device";
-        memory.budget.claim("device_staging", largest, why);
-        if device.request.shares_memory {
+        if !device.request.imports {
+            let of_phase = |phase: &PhaseOnDevice| phase.bytes(bundle);
+            let largest = on_device.phases.iter().map(of_phase).max().unwrap_or(0);
+            let why = "the largest phase's weights on their way to the device";
+            memory.budget.claim("device_staging", largest, why);
+        }
+        if copies {
             let bytes = on_device.bytes(bundle);
             let why = "copies for a device that shares the memory";
             memory.budget.claim("device_weights", bytes, why);
@@ -265,7 +274,7 @@ impl EngineBuilder {
         device: OpenDevice,
         bundle: &Bundle,
         (memory, sparsity): (&MemoryPlan, Sparsity),
-        resident: &[Option<Slot>],
+        resident: &Resident,
         notes: &mut Vec<String>,
     ) -> Option<LoadedDevice> {
         let (mut driver, on_device) = (device.driver, &memory.residency.on_device);
@@ -277,8 +286,8 @@ impl EngineBuilder {
         let rank = predictor_rank(bundle, sparsity == Sparsity::Predicted);
         let spare = job_memory(bundle, steps, rank, driver.capacity());
         let limits = (self.device_patience, spare);
-        let bytes = |cluster: usize| resident[cluster].as_deref().unwrap_or_default();
-        let (parts, fault) = DeviceParts::load(driver.as_mut(), bundle, on_device, bytes, limits);
+        let (parts, fault) =
+            DeviceParts::load(driver.as_mut(), bundle, on_device, resident, limits);
         notes.extend(fault.map(|fault| format!("{}: {fault}", driver.name())));
         let facts = DeviceFacts {
             name: driver.name().to_owned(),

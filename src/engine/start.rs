@@ -132,12 +132,14 @@ impl EngineBuilder {
         if !weights.huge_pages {
             notes.push("no transparent huge pages: memory and reads are slower".into());
         }
+        let resident = Arc::new(Resident::new(std::mem::take(&mut weights.resident)));
         let device = device.and_then(|device| {
             let plan = (memory, sparsity);
-            self.load_device(device, bundle, plan, &weights.resident, &mut notes)
+            self.load_device(device, bundle, plan, &resident, &mut notes)
         });
         Ok(Prepared {
             programs,
+            resident,
             weights,
             driver,
             device,
@@ -207,7 +209,6 @@ impl EngineBuilder {
             predictor_rank(&bundle, rule.is_predicted()),
         );
         let WeightMemory {
-            resident,
             cores: core_memory,
             rows,
             input_rows,
@@ -226,7 +227,7 @@ impl EngineBuilder {
             sequential_gain: facts.plan.sequential_gain,
             observer: self.observer.clone(),
             kernels,
-            resident: Arc::new(Resident::new(resident)),
+            resident: prepared.resident,
             device,
             boards,
             faults: FaultCell::default(),
@@ -279,6 +280,7 @@ impl EngineBuilder {
 /// Loaded weights, and what loading them found out.
 pub(super) struct Prepared {
     programs: Vec<Program>,
+    resident: Arc<Resident>,
     weights: WeightMemory,
     driver: Box<dyn Driver>,
     pub device: Option<LoadedDevice>,

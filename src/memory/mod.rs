@@ -88,12 +88,21 @@ pub(crate) struct DeviceRequest {
     pub runtime: u64,
     /// Bytes in which its driver keeps what is on the way.
     pub staging: u64,
-    /// Whether weights on it take the CPU's memory.
+    /// Whether its memory is the CPU's.
     pub shares_memory: bool,
+    /// Whether it computes with pinned weights where they are.
+    pub imports: bool,
     /// Largest piece of its memory.
     pub piece: u64,
     /// What of streamed clusters is copied to it, if any is.
     pub uploads: Option<UploadShare>,
+}
+
+impl DeviceRequest {
+    /// Whether pinned weights on it take the CPU's memory again.
+    pub fn copies(&self) -> bool {
+        self.shares_memory && !self.imports
+    }
 }
 
 /// The decision: sizes, residency and the itemised budget.

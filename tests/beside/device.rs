@@ -4,6 +4,7 @@
     reason = "each test binary uses its own part of this module"
 )]
 
+use std::ops::Range;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -11,6 +12,7 @@ use std::time::Duration;
 use forebay::{DevicePlacing, EngineBuilder};
 use forebay_devices::simulated::{Behaviour, SimulatedDevice};
 use forebay_devices::{DeviceDone, DeviceDriver, DeviceFault, DeviceJob, SegmentId};
+use forebay_queues::slab::Slot;
 use forebay_stages::kernels::KernelTable;
 
 /// Jobs in flight.
@@ -229,6 +231,19 @@ impl DeviceDriver for Fragile {
         let loaded = self.device.load(bytes);
         self.count_memory();
         loaded
+    }
+
+    fn imports(&self) -> bool {
+        self.device.imports()
+    }
+
+    fn import(
+        &mut self,
+        memory: &Arc<Slot>,
+        range: Range<usize>,
+    ) -> Result<SegmentId, DeviceFault> {
+        self.take_segment(range.len() as u64)?;
+        self.device.import(memory, range)
     }
 
     fn reserve(&mut self, bytes: u64) -> Result<SegmentId, DeviceFault> {

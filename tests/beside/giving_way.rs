@@ -3,7 +3,7 @@
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use forebay::Engine;
+use forebay::{DeviceStatistics, Engine};
 use forebay_devices::simulated::Behaviour;
 
 use super::device::{Hold, Trouble, lost, with_behaviour, with_device};
@@ -61,6 +61,36 @@ fn copies_on_a_device_give_way_and_come_back() {
             (all.jobs, all.decode_share)
         );
     }
+}
+
+/// What a device computes with where the cores have it takes no memory, and stays there under a smaller budget.
+#[test]
+fn imported_weights_take_no_memory() {
+    let copying = start(2, 1.0).0;
+    let all = run(&copying).device.expect("a device");
+    drop(copying);
+    let imports = Behaviour {
+        imports: true,
+        ..Behaviour::ideal()
+    };
+    let (builder, hold) = with_behaviour(dense(2), 1.0, (usize::MAX, imports));
+    let engine = build(builder);
+    let budget = engine.budget();
+    let mut items = budget.items().iter();
+    assert!(
+        !items.any(|i| ["device_weights", "device_staging"].contains(&&*i.name) && i.bytes > 0)
+    );
+    for bytes in [budget.claimed(), engine.least_budget()] {
+        change_budget(&engine, bytes);
+        let run = run(&engine);
+        let device = run.device.expect("a device");
+        assert_eq!((hold.memory(), of_budget(&engine)), (0, 0));
+        assert_eq!(run.logits_hash, alone(), "within {bytes}");
+        let shares = |d: &DeviceStatistics| (d.jobs, d.decode_share, d.prompt_share);
+        assert_eq!(shares(&device), shares(&all), "within {bytes}");
+    }
+    hold.fail_after(3, Trouble::Ends(lost()));
+    assert_eq!(run(&engine).logits_hash, alone());
 }
 
 /// Another budget every few milliseconds, whatever is being computed.

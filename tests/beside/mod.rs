@@ -52,7 +52,8 @@ fn run(engine: &Engine) -> Statistics {
     generate(engine, request)
 }
 
-/// A device computes nothing, a part or all that it can, of prompts and of generated tokens.
+/// A device computes nothing, a part or all that it can, of prompts and of generated tokens, with copies of the weights or
+/// with those of the cores.
 #[test]
 fn with_a_device() {
     for model in ON_DEVICE {
@@ -74,7 +75,14 @@ fn with_a_device() {
                 _ => whole * percent / 100,
             };
             let builder = |weights| on_threads(model, threads).weight_memory(weights);
-            let on_device = |weights| device::with_device(builder(weights), part).0;
+            let behaviour = Behaviour {
+                imports: threads == 2,
+                ..Behaviour::ideal()
+            };
+            let on_device = |weights| {
+                let limits = (usize::MAX, behaviour.clone());
+                device::with_behaviour(builder(weights), part, limits).0
+            };
             run(&build_within(on_device, wanted))
         });
         for (setting, run) in settings.iter().zip(&runs) {

@@ -1,4 +1,8 @@
 //! The models that are put under pressure.
+#![allow(
+    dead_code,
+    reason = "each test binary uses its own part of this module"
+)]
 
 use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
@@ -84,24 +88,30 @@ impl Subject {
 /// 16 layers of 1024 neurons in f16: 24 MiB of neurons, and little else.
 pub fn sparse_model() -> &'static Path {
     static MODEL: OnceLock<PathBuf> = OnceLock::new();
-    MODEL.get_or_init(|| synth("tiny-sparse", "16", "f16"))
+    MODEL.get_or_init(|| synth("tiny-sparse", "16", ("f16", "fbay")))
 }
 
 /// Its experts are most of it.
 fn expert_model() -> &'static Path {
     static MODEL: OnceLock<PathBuf> = OnceLock::new();
-    MODEL.get_or_init(|| synth("tiny-experts", "8", "f16"))
+    MODEL.get_or_init(|| synth("tiny-experts", "8", ("f16", "fbay")))
 }
 
 /// The same in a format that devices multiply, and as large.
 pub fn quantised_expert_model() -> &'static Path {
     static MODEL: OnceLock<PathBuf> = OnceLock::new();
-    MODEL.get_or_init(|| synth("tiny-experts", "16", "q8_0"))
+    MODEL.get_or_init(|| synth("tiny-experts", "16", ("q8_0", "fbay")))
 }
 
-/// The packed model of a shape with this many layers in this format.
-fn synth(shape: &str, layers: &str, quant: &str) -> PathBuf {
-    let path = support::scratch().join(format!("{shape}-{quant}.fbay"));
+/// A dense model, whose neurons are in panels, likewise.
+pub fn quantised_dense_model() -> &'static Path {
+    static MODEL: OnceLock<PathBuf> = OnceLock::new();
+    MODEL.get_or_init(|| synth("tiny-sparse", "16", ("q8_0", "gguf")))
+}
+
+/// The model of a shape with this many layers in this format, as such a file: packed, or as GGUF.
+fn synth(shape: &str, layers: &str, (quant, ending): (&str, &str)) -> PathBuf {
+    let path = support::scratch().join(format!("{shape}-{quant}.{ending}"));
     if !path.exists() {
         let mut synth = support::program();
         synth.args(["synth", "--shape", shape, "--layers", layers]);

@@ -126,7 +126,7 @@ impl Core {
                     Move::Reserve(phase, bytes) => (phase, Errand::Reserve(bytes)),
                     Move::Load(phase) => {
                         let of_phase = &shared.plan.on_device.phases[phase];
-                        let bytes = gather(&shared.bundle, of_phase, |i| shared.resident.bytes(i));
+                        let bytes = gather(&shared.bundle, of_phase, &shared.resident);
                         (phase, Errand::Load(bytes.ok()?))
                     }
                 };

@@ -8,7 +8,9 @@ use forebay_devices::{DeviceDriver, DeviceFault, FfnCluster, PanelRange, Segment
 use forebay_models::bundle::Bundle;
 use forebay_models::network::Content;
 use forebay_plans::on_device::{OnDevice, PhaseOnDevice, padded};
+use forebay_plans::program::Item;
 use forebay_plans::uploads::UploadWindow;
+use forebay_stages::weights::Resident;
 
 use super::account::Account;
 
@@ -62,6 +64,8 @@ pub struct PhasePart {
 pub struct DeviceParts {
     /// By phase; `None` where it has nothing.
     phases: Vec<Option<PhasePart>>,
+    /// Whether it computes with the CPU's memory, so that nothing of it moves but the window.
+    imports: bool,
     /// For streamed clusters, if it computes any; counted as one more phase where memory moves.
     window: Option<Arc<Window>>,
     /// What it has done.
@@ -82,14 +86,14 @@ pub(crate) enum Move {
 }
 
 impl DeviceParts {
-    /// Copies the clusters `on_device` to a device, from `resident` memory, by directory index. What it has no room for
-    /// stays with the cores; the first reason is returned as well. If streamed clusters are copied, it has a window for them.
-    /// Of a device's own memory, `spare` bytes are left for jobs.
-    pub fn load<'a>(
+    /// Gives a device the clusters `on_device`, as copies or where they are `resident`. What it has no room for stays with
+    /// the cores; the first reason is returned as well. If streamed clusters are copied, it has a window for them. Of a
+    /// device's own memory, `spare` bytes are left for jobs.
+    pub fn load(
         driver: &mut dyn DeviceDriver,
         bundle: &Bundle,
         on_device: &OnDevice,
-        resident: impl Fn(usize) -> &'a [u8],
+        resident: &Resident,
         (patience, spare): (Duration, u64),
     ) -> (Self, Option<DeviceFault>) {
         let mut first = None;
@@ -115,7 +119,7 @@ impl DeviceParts {
             if phase.items.is_empty() || lost {
                 return None;
             }
-            match PhasePart::load(driver, bundle, phase, &resident) {
+            match PhasePart::load(driver, bundle, phase, resident) {
                 Ok(part) => Some(part),
                 Err(fault) => {
                     first.get_or_insert(fault);
@@ -127,6 +131,7 @@ impl DeviceParts {
         held.into_iter().for_each(|segment| driver.unload(segment));
         let parts = Self {
             phases,
+            imports: driver.imports(),
             window,
             account: Arc::default(),
             patience,
@@ -156,6 +161,7 @@ impl DeviceParts {
     /// it takes. The window is behind the last phase.
     pub(crate) fn next_move(&self, keep: usize) -> Option<Move> {
         let number = self.phases.len();
+        let keep = if self.imports { keep.max(number) } else { keep };
         let window = self
             .window
             .as_ref()
@@ -189,17 +195,16 @@ impl DeviceParts {
 }
 
 /// The bytes of a phase's clusters, as a device has them.
-pub(crate) fn gather<'a>(
+pub(crate) fn gather(
     bundle: &Bundle,
     phase: &PhaseOnDevice,
-    resident: impl Fn(usize) -> &'a [u8],
+    resident: &Resident,
 ) -> Result<Vec<u8>, DeviceFault> {
     let mut bytes = Vec::with_capacity(phase.bytes(bundle) as usize);
     for item in &phase.items {
         let index = item.cluster as usize;
-        let own = resident(index).get(..bundle.clusters[index].len as usize);
-        let own =
-            own.ok_or_else(|| DeviceFault::BadJob(format!("cluster {index} is not in memory")))?;
+        let len = bundle.clusters[index].len as usize;
+        let own = resident.bytes(index).get(..len).ok_or_else(not_there)?;
         let end = bytes.len() + padded(bundle, item) as usize;
         bytes.extend_from_slice(own);
         bytes.resize(end, 0);
@@ -207,24 +212,48 @@ pub(crate) fn gather<'a>(
     Ok(bytes)
 }
 
+/// A cluster that was to be resident is not.
+fn not_there() -> DeviceFault {
+    DeviceFault::BadJob("a cluster for the device is not in memory".to_owned())
+}
+
 impl PhasePart {
-    fn load<'a>(
+    fn load(
         driver: &mut dyn DeviceDriver,
         bundle: &Bundle,
         phase: &PhaseOnDevice,
-        resident: impl Fn(usize) -> &'a [u8],
+        resident: &Resident,
     ) -> Result<Self, DeviceFault> {
-        let mut part = Self::lay_out(bundle, phase)?;
-        let segment = driver.load(&gather(bundle, phase, resident)?)?;
+        let clusters = phase.items.iter().map(|item| item.cluster as usize);
+        let (mut part, segment) = if driver.imports() {
+            let (memory, range) = resident.span(clusters).ok_or_else(not_there)?;
+            let first = range.start;
+            let part = Self::lay_out(bundle, phase, |item| {
+                resident.start(item.cluster as usize) - first
+            })?;
+            (part, driver.import(memory, range)?)
+        } else {
+            let mut end = 0;
+            let part = Self::lay_out(bundle, phase, |item| {
+                let at = end;
+                end += padded(bundle, item) as usize;
+                at
+            })?;
+            (part, driver.load(&gather(bundle, phase, resident)?)?)
+        };
         part.segment = SegmentCell::new(Some(segment));
         Ok(part)
     }
 
-    /// Where the clusters of `phase` will be in their segment.
-    fn lay_out(bundle: &Bundle, phase: &PhaseOnDevice) -> Result<Self, DeviceFault> {
-        let mut at = 0;
+    /// Where the panels of `phase` will be in a segment in which each cluster begins where `begins` says.
+    fn lay_out(
+        bundle: &Bundle,
+        phase: &PhaseOnDevice,
+        mut begins: impl FnMut(&Item) -> usize,
+    ) -> Result<Self, DeviceFault> {
         let (mut rows, mut clusters) = (Vec::new(), Vec::new());
         for item in &phase.items {
+            let at = begins(item);
             let entry = &bundle.clusters[item.cluster as usize];
             let n = entry.count as usize;
             if let Content::Rows(tensor) = entry.content {
@@ -241,7 +270,6 @@ impl PhasePart {
             } else {
                 clusters.push(cluster(bundle, entry.content, n, at)?);
             }
-            at += padded(bundle, item) as usize;
         }
         Ok(Self {
             segment: SegmentCell::new(None),

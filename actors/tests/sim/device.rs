@@ -12,9 +12,9 @@ use forebay_plans::on_device::{OnDevice, Room, Shares};
 use forebay_plans::program::{Program, compile};
 use forebay_plans::residency::{Pipeline, Sparsity};
 use forebay_plans::uploads::{UploadShare, UploadWindow, Uploads};
-use forebay_queues::slab::Slot;
 use forebay_stages::contract::Turn;
 use forebay_stages::kernels::KernelTable;
+use forebay_stages::weights::Resident;
 
 use crate::case::Case;
 use crate::models::{CONTEXT, Model};
@@ -55,9 +55,11 @@ fn place(random: &mut Random, case: &mut Case, bundle: &Bundle) {
         job_ns: random.one_of(&[0, 1_000, 300_000, 30_000_000]),
         memory_bytes: random.one_of(&[10_000, u64::MAX, u64::MAX, u64::MAX]),
         shares_memory: true,
+        imports: false,
         lost_after: random.one_of(&[None, None, Some(0), Some(3), Some(40)]),
         wrong_result: None,
     };
+    case.device.imports = random.chance(30);
 }
 
 /// The streamed clusters that a device computes in prompts, perhaps.
@@ -95,12 +97,12 @@ pub fn draw_uploads(random: &mut Random, models: &[Model]) -> Case {
 pub fn load(
     case: &Case,
     bundle: &Bundle,
-    resident: &[Option<Slot>],
+    resident: &Resident,
 ) -> (SimulatedDevice, Option<DeviceParts>) {
     let mut driver = SimulatedDevice::new(KernelTable::best(), 2, case.device.clone());
     let on_device = &case.plan.on_device;
-    let bytes = |i: usize| resident[i].as_deref().unwrap_or_default();
-    let (parts, _) = DeviceParts::load(&mut driver, bundle, on_device, bytes, (Duration::MAX, 0));
+    let limits = (Duration::MAX, 0);
+    let (parts, _) = DeviceParts::load(&mut driver, bundle, on_device, resident, limits);
     (driver, (!on_device.is_empty()).then_some(parts))
 }
 
@@ -140,16 +142,20 @@ impl Beside {
         let Some(parts) = &shared.device else {
             return Ok(());
         };
-        let gone = parts.account.is_gone();
+        let (gone, behaviour) = (parts.account.is_gone(), self.actor.driver().behaviour());
         let (mut bytes, phases) = (0, &shared.plan.on_device.phases);
         for (number, phase) in phases.iter().enumerate() {
             let has = parts.of(number).is_some() && !gone;
-            if has {
+            if has && !behaviour.imports {
                 bytes += phase.bytes(&shared.bundle);
             }
-            let roomy = self.actor.driver().behaviour().memory_bytes == u64::MAX;
-            let missing = roomy && !gone && !phase.items.is_empty() && number < keep && !has;
-            if missing || has && number >= keep {
+            // What takes no memory stays.
+            let (keeps, roomy) = match behaviour.imports {
+                true => (true, true),
+                false => (number < keep, behaviour.memory_bytes == u64::MAX),
+            };
+            let missing = roomy && !gone && !phase.items.is_empty() && keeps && !has;
+            if missing || has && !keeps {
                 return Err(format!("phase {number} of {keep}: on the device: {has}"));
             }
         }

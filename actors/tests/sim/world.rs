@@ -135,7 +135,8 @@ impl World {
         load_hot_experts(&mut loader, &bundle, &hot, &programs, &mut memory.cores)
             .expect("a sound file");
         memory.gather();
-        let (driver, device) = device::load(case, &bundle, &memory.resident);
+        let resident = Arc::new(Resident::new(memory.resident));
+        let (driver, device) = device::load(case, &bundle, &resident);
         let network = &bundle.meta.network;
         let rank = predictor_rank(&bundle, predicted);
         let thresholds = vec![THRESHOLD; network.n_layers()];
@@ -151,7 +152,7 @@ impl World {
             sequential_gain: SEQUENTIAL_GAIN,
             observer: None,
             kernels: KernelTable::best(),
-            resident: Arc::new(Resident::new(memory.resident)),
+            resident,
             device,
             faults: FaultCell::default(),
             threads: case.threads,

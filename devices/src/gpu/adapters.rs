@@ -2,6 +2,7 @@
 
 use crate::fault::DeviceFault;
 
+use super::import;
 use super::ready::ready;
 
 /// What a device is, as far as memory is concerned.
@@ -76,6 +77,11 @@ impl Adapter {
             wgpu::DeviceType::Cpu => DeviceKind::Software,
             wgpu::DeviceType::Other => DeviceKind::Unknown,
         }
+    }
+
+    /// Whether it can compute with weights where the CPU has them. With memory of its own it would, but slowly.
+    pub fn imports(&self) -> bool {
+        self.kind() != DeviceKind::Discrete && import::is_known(&self.adapter)
     }
 
     /// What its driver allows.

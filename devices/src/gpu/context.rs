@@ -1,12 +1,16 @@
 //! An open device, its health and the memory that was asked of it.
 
 use std::fmt;
+use std::ops::Range;
 use std::sync::{Arc, Mutex, PoisonError};
+
+use forebay_queues::slab;
 
 use crate::fault::DeviceFault;
 use crate::probe::PATIENCE;
 
 use super::adapters::{Adapter, DeviceKind};
+use super::import::{self, Importer};
 use super::ready::ready;
 
 /// Why the device is gone, once it is.
@@ -46,6 +50,8 @@ pub(super) struct Context {
     pub(super) name: String,
     pub(super) kind: DeviceKind,
     pub(super) limits: wgpu::Limits,
+    /// If its memory is the CPU's and can be imported.
+    importer: Option<Importer>,
     loss: Loss,
     /// Bytes that may be asked for.
     share: u64,
@@ -62,17 +68,24 @@ impl fmt::Debug for Context {
 }
 
 impl Context {
-    /// Opens a device, of whose memory at most `share` bytes may be used. It needs no optional features.
-    pub(super) fn open(adapter: &Adapter, share: u64) -> Result<Self, DeviceFault> {
+    /// Opens a device, of whose memory at most `share` bytes may be used; with `imports`, it can use the CPU's as well if
+    /// its driver knows how. It needs no optional features.
+    pub(super) fn open(adapter: &Adapter, share: u64, imports: bool) -> Result<Self, DeviceFault> {
         let limits = adapter.adapter.limits();
-        let (device, queue) = ready(adapter.adapter.request_device(&wgpu::DeviceDescriptor {
+        let wanted = wgpu::DeviceDescriptor {
             label: Some("forebay"),
             required_limits: limits.clone(),
             // Large pieces are allocated on their own, and small ones in small blocks.
             memory_hints: wgpu::MemoryHints::MemoryUsage,
             ..Default::default()
-        }))
-        .map_err(|error| DeviceFault::NotOpened {
+        };
+        let opened = match imports && adapter.imports() {
+            true => import::open(&adapter.adapter, &wanted),
+            false => None,
+        };
+        let importer = opened.as_ref().and_then(|(d, _)| Importer::new(d));
+        let opened = opened.map_or_else(|| ready(adapter.adapter.request_device(&wanted)), Ok);
+        let (device, queue) = opened.map_err(|error| DeviceFault::NotOpened {
             adapter: adapter.name().to_owned(),
             reason: error.to_string(),
         })?;
@@ -91,6 +104,7 @@ impl Context {
             name: adapter.name().to_owned(),
             kind: adapter.kind(),
             limits,
+            importer,
             loss,
             share,
             used: 0,
@@ -145,6 +159,42 @@ impl Context {
         }
     }
 
+    /// Whether it imports memory.
+    pub(super) fn imports(&self) -> bool {
+        self.importer.is_some()
+    }
+
+    /// From now on it does not.
+    pub(super) fn stop_importing(&mut self) {
+        self.importer = None;
+    }
+
+    /// `range` of the CPU's `memory` as a piece that takes nothing of the device's. The caller keeps `memory` as long as
+    /// the device is open.
+    pub(super) fn imported(
+        &self,
+        memory: &Arc<slab::Slot>,
+        range: Range<usize>,
+    ) -> Result<Piece, DeviceFault> {
+        let (bytes, limit) = (range.len() as u64, self.segment_limit());
+        if bytes > limit {
+            return Err(DeviceFault::TooLarge { bytes, limit });
+        }
+        let none = || DeviceFault::BadJob("the device does not import memory".to_owned());
+        let importer = self.importer.as_ref().ok_or_else(none)?;
+        let import = |device: &wgpu::Device| importer.import(device, memory, range);
+        let buffer = self.guarded(0, import)??;
+        Ok(Piece { buffer, bytes: 0 })
+    }
+
+    /// Most bytes of a piece that shaders read.
+    fn segment_limit(&self) -> u64 {
+        let limits = &self.limits;
+        limits
+            .max_buffer_size
+            .min(limits.max_storage_buffer_binding_size)
+    }
+
     /// A piece of memory for `bytes` bytes, padded to whole words.
     pub(super) fn piece(
         &mut self,
@@ -152,10 +202,7 @@ impl Context {
         usage: wgpu::BufferUsages,
     ) -> Result<Piece, DeviceFault> {
         let bytes = bytes.next_multiple_of(4).max(16);
-        let limits = &self.limits;
-        let limit = limits
-            .max_buffer_size
-            .min(limits.max_storage_buffer_binding_size);
+        let limit = self.segment_limit();
         if bytes > limit {
             return Err(DeviceFault::TooLarge { bytes, limit });
         }
@@ -235,7 +282,7 @@ mod tests {
             eprintln!("SKIPPED: no Vulkan device");
             return;
         };
-        let context = Context::open(&adapter, u64::MAX).unwrap();
+        let context = Context::open(&adapter, u64::MAX, false).unwrap();
         assert_eq!((context.loss(), context.finish()), (None, Ok(())));
         context.device.destroy();
         let lost = (0..1000).find_map(|_| {
@@ -256,7 +303,7 @@ mod tests {
             eprintln!("SKIPPED: no Vulkan device");
             return;
         };
-        let context = Context::open(&adapter, u64::MAX).unwrap();
+        let context = Context::open(&adapter, u64::MAX, false).unwrap();
         let wrong = context.guarded(0, |device| {
             device.create_shader_module(wgpu::ShaderModuleDescriptor {
                 label: None,

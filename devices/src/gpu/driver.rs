@@ -1,9 +1,12 @@
 //! [`DeviceDriver`] of a Vulkan device.
 
 use std::collections::BTreeMap;
+use std::ops::Range;
+use std::sync::Arc;
 
 use forebay_kernels::KernelTable;
 use forebay_numbers::block::BlockType;
+use forebay_queues::slab;
 
 use crate::FORMATS;
 use crate::driver::DeviceDriver;
@@ -35,14 +38,17 @@ pub struct GpuOptions {
     pub formats: Vec<BlockType>,
     /// Bytes of the device's memory that may be used.
     pub memory_bytes: u64,
+    /// Whether it may compute with weights where the CPU has them.
+    pub imports: bool,
 }
 
 impl Default for GpuOptions {
-    /// All formats, and all memory.
+    /// All formats, all memory, and the CPU's.
     fn default() -> Self {
         Self {
             formats: FORMATS.to_vec(),
             memory_bytes: u64::MAX,
+            imports: true,
         }
     }
 }
@@ -58,6 +64,8 @@ pub struct GpuDriver {
     /// With their sizes as they were given.
     segments: BTreeMap<u32, (Piece, usize)>,
     next_segment: u32,
+    /// What was imported; the last field, since the device must be gone before it.
+    imported: Vec<Arc<slab::Slot>>,
 }
 
 impl GpuDriver {
@@ -70,7 +78,7 @@ impl GpuDriver {
         options: &GpuOptions,
         kernels: &KernelTable,
     ) -> Result<Self, DeviceFault> {
-        let mut context = Context::open(adapter, options.memory_bytes)?;
+        let mut context = Context::open(adapter, options.memory_bytes, options.imports)?;
         let roundings = Roundings::of(&mut context, Arithmetic::Native, TRIPLES)?;
         if !roundings.products_are_exact() {
             return Err(DeviceFault::WrongRounding {
@@ -96,8 +104,15 @@ impl GpuDriver {
     ) -> Result<Self, DeviceFault> {
         let mut driver = Self::with_arithmetic(adapter, options, arithmetic)?;
         let mut clock = probe::wall_clock();
-        probe::check(&mut driver, kernels, &options.formats, &mut clock)?;
-        Ok(driver)
+        let mut check =
+            |driver: &mut Self| probe::check(driver, kernels, &options.formats, &mut clock);
+        let mut checked = check(&mut driver);
+        if checked.is_err() && driver.imports() {
+            // Perhaps it is only what was imported that it does not read as it is.
+            driver.context.stop_importing();
+            checked = check(&mut driver);
+        }
+        checked.map(|()| driver)
     }
 
     /// Opens a device with an arithmetic that nobody has checked, for tests and measurements.
@@ -109,7 +124,7 @@ impl GpuDriver {
         options: &GpuOptions,
         arithmetic: Arithmetic,
     ) -> Result<Self, DeviceFault> {
-        let context = Context::open(adapter, options.memory_bytes)?;
+        let context = Context::open(adapter, options.memory_bytes, options.imports)?;
         let pipelines = Pipelines::new(&context, &options.formats, arithmetic)?;
         Ok(Self {
             context,
@@ -119,6 +134,7 @@ impl GpuDriver {
             kept: Kept::default(),
             segments: BTreeMap::new(),
             next_segment: 0,
+            imported: Vec::new(),
         })
     }
 
@@ -193,6 +209,23 @@ impl DeviceDriver for GpuDriver {
             return Err(fault);
         }
         Ok(self.keep(piece, bytes.len()))
+    }
+
+    fn imports(&self) -> bool {
+        self.context.imports()
+    }
+
+    fn import(
+        &mut self,
+        memory: &Arc<slab::Slot>,
+        range: Range<usize>,
+    ) -> Result<SegmentId, DeviceFault> {
+        let bytes = range.len();
+        let piece = self.context.imported(memory, range)?;
+        if !self.imported.iter().any(|held| Arc::ptr_eq(held, memory)) {
+            self.imported.push(Arc::clone(memory));
+        }
+        Ok(self.keep(piece, bytes))
     }
 
     fn reserve(&mut self, bytes: u64) -> Result<SegmentId, DeviceFault> {

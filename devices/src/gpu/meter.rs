@@ -73,7 +73,7 @@ impl Meter {
     /// It cannot be opened, or has no memory.
     pub fn open(adapter: &Adapter, bytes: u64) -> Result<Self, DeviceFault> {
         use wgpu::BufferUsages as Usage;
-        let mut context = Context::open(adapter, u64::MAX)?;
+        let mut context = Context::open(adapter, u64::MAX, false)?;
         let bytes = bytes.min(adapter.limits().segment_bytes) / 16 * 16;
         let words = context.piece(bytes, Usage::COPY_DST | Usage::STORAGE)?;
         let results = context.piece(4 * LANES as u64, Usage::COPY_SRC | Usage::STORAGE)?;

@@ -9,6 +9,7 @@ mod buffers;
 mod context;
 mod driver;
 mod extras;
+mod import;
 mod kept;
 mod meter;
 mod passes;

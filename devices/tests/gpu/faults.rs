@@ -1,5 +1,7 @@
 //! What goes wrong is a value.
 
+use std::sync::Arc;
+
 use forebay_devices::gpu::{Arithmetic, DeviceKind, GpuDriver, GpuOptions, adapters, choose};
 use forebay_devices::probe::{self, check, wall_clock};
 use forebay_devices::{
@@ -7,6 +9,7 @@ use forebay_devices::{
 };
 use forebay_kernels::{Activations, Form, KernelTable};
 use forebay_numbers::block::BlockType;
+use forebay_queues::slab::{PAGE, Slab};
 
 use super::{Matrix, adapter, tokens};
 
@@ -14,6 +17,7 @@ fn options(memory_bytes: u64) -> GpuOptions {
     GpuOptions {
         formats: vec![BlockType::Q8_0],
         memory_bytes,
+        ..GpuOptions::default()
     }
 }
 
@@ -347,4 +351,51 @@ fn weights_that_are_written_behind_a_job_are_those_of_the_next_one() {
     driver.unload(segment);
     let gone = driver.write(segment, 0, &two[0]);
     assert!(matches!(gone, Err(DeviceFault::BadJob(_))), "{gone:?}");
+}
+
+/// Weights between others in the CPU's memory are computed there, and take none of the device's.
+#[test]
+fn imported_weights_are_computed_where_they_are() {
+    let Some(mut driver) = open(1 << 20) else {
+        return;
+    };
+    if !driver.imports() {
+        let kind = adapter().unwrap().kind();
+        assert_ne!(kind, DeviceKind::Software, "Mesa's can import");
+        return eprintln!("SKIPPED: the device does not import memory");
+    }
+    let kernels = KernelTable::best();
+    let matrix = Matrix::random(BlockType::Q8_0, 16, 64, 1);
+    let tokens = || tokens(&kernels, 2, 64, 1);
+    let mut slot = Slab::new(4 * PAGE).unwrap().carve(4 * PAGE).unwrap();
+    slot.fill(0xff);
+    slot[2 * PAGE..][..matrix.panels.len()].copy_from_slice(&matrix.panels);
+    let memory = Arc::new(slot);
+    let segment = driver.import(&memory, PAGE..3 * PAGE).unwrap();
+    assert_eq!(driver.memory_bytes(), 0);
+    let range = PanelRange {
+        block: BlockType::Q8_0,
+        at: PAGE,
+        n_rows: 16,
+        cols: 64,
+    };
+    let job = |segment| job_of(1, segment, range, tokens());
+    let imported = probe::run(&mut driver, job(segment), &mut wall_clock()).unwrap();
+    assert_eq!(imported.result, Ok(()));
+    let copy = driver.load(&memory[PAGE..3 * PAGE]).unwrap();
+    let copied = probe::run(&mut driver, job(copy), &mut wall_clock()).unwrap();
+    assert_eq!(results(&imported), results(&copied));
+    for part in [1..PAGE, 0..PAGE + 4, 0..5 * PAGE, 0..0] {
+        let refused = driver.import(&memory, part.clone());
+        assert!(matches!(refused, Err(DeviceFault::BadJob(_))), "{part:?}");
+    }
+    // The device may read it as long as it is open.
+    driver.unload(segment);
+    assert!(matches!(
+        run(&mut driver, job(segment)),
+        Err(DeviceFault::BadJob(_))
+    ));
+    assert_eq!(Arc::strong_count(&memory), 2);
+    drop(driver);
+    assert_eq!(Arc::strong_count(&memory), 1);
 }

@@ -4,6 +4,7 @@
 mod evictable;
 mod views;
 
+use std::ops::Range;
 use std::sync::Arc;
 
 use forebay_plans::program::Source;
@@ -20,18 +21,67 @@ pub use views::{EvictableCluster, EvictableMemory, EvictableView, SharedEvictabl
 /// Weights that stay in memory, by directory index: whole clusters, or their Gate rows only.
 #[derive(Debug, Default)]
 pub struct Resident {
-    slots: Vec<Option<Slot>>,
+    /// All of them; none if there are none.
+    memory: Option<Arc<Slot>>,
+    /// Where each is, `[clusters]`; nowhere if it is not resident.
+    ranges: Vec<Range<usize>>,
 }
 
 impl Resident {
     /// Takes the loaded slots, `[clusters]`.
+    ///
+    /// # Panics
+    /// They were not cut from a slab one after the other.
     pub fn new(slots: Vec<Option<Slot>>) -> Self {
-        Self { slots }
+        let mut ranges = vec![0..0; slots.len()];
+        let mut slots: Vec<(usize, Slot)> = (0..)
+            .zip(slots)
+            .filter_map(|(cluster, slot)| Some((cluster, slot?)))
+            .collect();
+        slots.sort_by_key(|(_, slot)| slot.span().addr());
+        let mut memory: Option<Slot> = None;
+        for (cluster, slot) in slots {
+            let at = memory.as_ref().map_or(0, |memory| memory.len());
+            ranges[cluster] = at..at + slot.len();
+            match &mut memory {
+                None => memory = Some(slot),
+                Some(memory) => assert!(memory.join(slot).is_ok(), "slots follow each other"),
+            }
+        }
+        Self {
+            memory: memory.map(Arc::new),
+            ranges,
+        }
     }
 
     /// Bytes of a resident cluster (empty if it is not resident, which the plan rules out).
     pub fn bytes(&self, cluster: usize) -> &[u8] {
-        self.slots[cluster].as_deref().unwrap_or_default()
+        match &self.memory {
+            Some(memory) => &memory[self.ranges[cluster].clone()],
+            None => &[],
+        }
+    }
+
+    /// The memory of all of them, and where in it those of `clusters` and what is between them are: whole pages, which
+    /// never change. `None` if one is not resident, or there are none.
+    pub fn span(
+        &self,
+        clusters: impl IntoIterator<Item = usize>,
+    ) -> Option<(&Arc<Slot>, Range<usize>)> {
+        let ranges = clusters.into_iter().map(|cluster| {
+            let range = self.ranges[cluster].clone();
+            (!range.is_empty()).then_some(range)
+        });
+        let all = ranges.reduce(|a, b| {
+            let (a, b) = (a?, b?);
+            Some(a.start.min(b.start)..a.end.max(b.end))
+        });
+        Some((self.memory.as_ref()?, all??))
+    }
+
+    /// Where a resident cluster begins in that memory.
+    pub fn start(&self, cluster: usize) -> usize {
+        self.ranges[cluster].start
     }
 }
 
