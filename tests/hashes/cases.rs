@@ -90,14 +90,14 @@ pub fn groups(model: &'static Model) -> Vec<Group> {
                 } else {
                     all_settings()
                 },
-                library_settings: all_settings(),
+                library_settings: if part { half() } else { all_settings() },
             });
         }
     }
     groups
 }
 
-/// Few settings of the program where the library runs all of them as well.
+/// Few settings of the program where the library runs others as well.
 fn some_settings(model: &Model) -> Vec<Setting> {
     let setting = |percent, threads| Setting { percent, threads };
     if model.is_tiny() {
@@ -107,6 +107,14 @@ fn some_settings(model: &Model) -> Vec<Setting> {
     } else {
         vec![setting(30, 1), setting(100, 2), setting(30, 2)]
     }
+}
+
+/// Every budget with one number of threads.
+fn half() -> Vec<Setting> {
+    let threads = [2, 1].into_iter().cycle();
+    let settings = PERCENTS.into_iter().zip(threads);
+    let settings = settings.map(|(percent, threads)| Setting { percent, threads });
+    settings.collect()
 }
 
 /// Larger budgets come before smaller ones.

@@ -73,9 +73,9 @@ fn least_cost(outlook: &Outlook<'_>, chosen: &Choices) -> f64 {
 
 #[test]
 fn no_finer_grid_beats_the_plan() {
-    for speeds in [SERVER, BOARD] {
+    for (first, speeds) in [SERVER, BOARD].into_iter().enumerate() {
         each_model(&speeds, |shape, budgets, outlook| {
-            for mib in budgets {
+            for mib in budgets.iter().skip(first).step_by(2) {
                 let outlook = outlook.within(mib << 20);
                 let seen = fastest(&outlook, Fixed::default()).unwrap().seen;
                 let (cost, least) = (seen.cost(), least_cost(&outlook, &seen.choices));
