@@ -142,6 +142,73 @@ impl Activated {
     }
 }
 
+/// Consecutive clusters that the same tokens use: those of an expert.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Group {
+    /// How many clusters, at least one.
+    pub clusters: usize,
+    /// How many tokens.
+    pub tokens: usize,
+}
+
+/// Which tokens use a share's clusters.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Routing {
+    /// All clusters in their order; empty if every token uses every cluster, which counts fully.
+    pub groups: Vec<Group>,
+    /// The groups' tokens, one group after the other.
+    pub tokens: Vec<u32>,
+    /// How much a group's clusters count for each of these.
+    pub weights: Vec<f32>,
+}
+
+impl Routing {
+    /// Each group's clusters, and which of `tokens` and `weights` are its own.
+    pub fn ranges(&self) -> impl Iterator<Item = (Range<usize>, Range<usize>)> + Clone {
+        self.groups.iter().scan((0, 0), |(cluster, token), group| {
+            let (clusters, tokens) = (*cluster, *token);
+            *cluster += group.clusters;
+            *token += group.tokens;
+            Some((clusters..*cluster, tokens..*token))
+        })
+    }
+
+    /// Forgets all groups, and keeps their memory.
+    pub fn clear(&mut self) {
+        self.groups.clear();
+        self.tokens.clear();
+        self.weights.clear();
+    }
+
+    fn check(&self, clusters: usize, n_tokens: usize) -> Result<(), DeviceFault> {
+        let Self {
+            groups,
+            tokens,
+            weights,
+        } = self;
+        let sums = groups.iter().fold([0_usize; 2], |[a, b], group| {
+            [
+                a.saturating_add(group.clusters),
+                b.saturating_add(group.tokens),
+            ]
+        });
+        let known = tokens.iter().all(|&token| (token as usize) < n_tokens)
+            && groups.iter().all(|group| group.clusters > 0);
+        let named = sums == [clusters, tokens.len()] && tokens.len() == weights.len();
+        match (groups.is_empty() && tokens.is_empty()) || (named && known) {
+            true => Ok(()),
+            false => Err(DeviceFault::BadJob(format!(
+                "groups of {} clusters have {} of {n_tokens} tokens, but there are {clusters} clusters, {} tokens and {} \
+                 weights",
+                sums[0],
+                sums[1],
+                tokens.len(),
+                weights.len()
+            ))),
+        }
+    }
+}
+
 /// What a job computes for each of its tokens.
 #[derive(Debug)]
 pub enum Work {
@@ -163,9 +230,8 @@ pub enum Work {
         activation: Activation,
         /// Biases of Gate and of Up, `[neurons of all clusters]` each; empty if there are none.
         biases: [Vec<f32>; 2],
-        /// With which a cluster counts for a token, `[clusters, n_tokens]`: 0 if the token does not use its expert.
-        /// Empty if all count fully.
-        weights: Vec<f32>,
+        /// Which tokens use them.
+        routing: Routing,
         /// Room for the results, `[n_tokens, d_model]`.
         out: Vec<i64>,
     },
@@ -202,7 +268,7 @@ impl DeviceJob {
                 clusters,
                 activation,
                 biases,
-                weights,
+                routing,
                 out,
             } => {
                 if Activated::of(*activation).is_none() {
@@ -210,17 +276,12 @@ impl DeviceJob {
                     return Err(DeviceFault::BadJob(problem));
                 }
                 let neurons: usize = clusters.iter().map(|cluster| cluster.gate.n_rows).sum();
-                let pairs = clusters.len() * self.tokens.n_tokens();
                 let [gate, up] = biases.each_ref().map(Vec::len);
-                let fit = (gate == up && (gate == 0 || gate == neurons))
-                    && (weights.is_empty() || weights.len() == pairs);
-                if !fit {
-                    return Err(DeviceFault::BadJob(format!(
-                        "{neurons} neurons have {gate} and {up} biases, and {pairs} pairs of a cluster and a token {} \
-                         weights",
-                        weights.len()
-                    )));
+                if gate != up || (gate != 0 && gate != neurons) {
+                    let problem = format!("{neurons} neurons have {gate} and {up} biases");
+                    return Err(DeviceFault::BadJob(problem));
                 }
+                routing.check(clusters.len(), self.tokens.n_tokens())?;
                 for cluster in clusters {
                     cluster.check(&clusters[0], cols, segment_bytes)?;
                 }

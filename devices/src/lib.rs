@@ -21,7 +21,9 @@ mod shaders;
 
 pub use driver::DeviceDriver;
 pub use fault::DeviceFault;
-pub use job::{Activated, DeviceDone, DeviceJob, FfnCluster, PanelRange, SegmentId, Work};
+pub use job::{
+    Activated, DeviceDone, DeviceJob, FfnCluster, Group, PanelRange, Routing, SegmentId, Work,
+};
 
 use forebay_numbers::block::BlockType;
 

@@ -35,28 +35,38 @@ pub fn compute(
             clusters,
             activation,
             biases,
-            weights,
+            routing,
             out,
         } => {
             out.fill(0);
             let most = clusters.iter().map(|c| c.gate.n_rows).max().unwrap_or(0);
-            let mut hidden = Activations::new(n_tokens, most);
-            let mut neuron = 0;
-            for (i, cluster) in clusters.iter().enumerate() {
-                let end = neuron + cluster.gate.n_rows;
-                let ffn = Ffn {
-                    kernels,
-                    segment,
-                    activation: *activation,
-                    biases: biases
-                        .each_ref()
-                        .map(|b| b.get(neuron..end).unwrap_or_default()),
-                    weights: weights
-                        .get(i * n_tokens..(i + 1) * n_tokens)
-                        .unwrap_or_default(),
-                };
-                ffn.add(cluster, tokens, &mut hidden, out)?;
-                neuron = end;
+            let mut ffn = Ffn {
+                kernels,
+                segment,
+                activation: *activation,
+                biases,
+                neuron: 0,
+                hidden: Activations::new(n_tokens, most),
+            };
+            if routing.groups.is_empty() {
+                return ffn.add(clusters, (tokens, &[]), out);
+            }
+            for (of_group, named) in routing.ranges() {
+                let (places, weights) = (&routing.tokens[named.clone()], &routing.weights[named]);
+                if places.is_empty() {
+                    ffn.skip(&clusters[of_group]);
+                    continue;
+                }
+                let mut own = Activations::new(places.len(), tokens.cols());
+                own.select(tokens, places, false);
+                let mut share = vec![0; places.len() * tokens.cols()];
+                ffn.add(&clusters[of_group], (&own, weights), &mut share)?;
+                for (&place, share) in places.iter().zip(share.chunks_exact(tokens.cols())) {
+                    let out = &mut out[place as usize * tokens.cols()..][..tokens.cols()];
+                    out.iter_mut()
+                        .zip(share)
+                        .for_each(|(o, s)| *o = o.wrapping_add(*s));
+                }
             }
             Ok(())
         }
@@ -71,40 +81,54 @@ fn weights<'a>(segment: &'a [u8], range: &PanelRange) -> Result<WeightPanels<'a>
     })
 }
 
-/// What a cluster's work needs.
+/// A share on its way through its clusters.
 struct Ffn<'a> {
     kernels: &'a KernelTable,
     segment: &'a [u8],
     activation: Activation,
-    /// Of Gate and Up, `[neurons]` each, or empty.
-    biases: [&'a [f32]; 2],
-    /// `[n_tokens]`, or empty.
-    weights: &'a [f32],
+    /// Of Gate and Up, `[neurons of all clusters]` each, or empty.
+    biases: &'a [Vec<f32>; 2],
+    /// The next cluster's first neuron.
+    neuron: usize,
+    /// The input of Down.
+    hidden: Activations,
 }
 
 impl Ffn<'_> {
-    /// Adds a cluster's results.
+    /// No token uses the next clusters.
+    fn skip(&mut self, clusters: &[FfnCluster]) {
+        self.neuron += clusters.iter().map(|c| c.gate.n_rows).sum::<usize>();
+    }
+
+    /// Adds the results of the next clusters for some tokens, with these weights if there are any.
     fn add(
-        &self,
-        cluster: &FfnCluster,
-        tokens: &Activations,
-        hidden: &mut Activations,
+        &mut self,
+        clusters: &[FfnCluster],
+        (tokens, factors): (&Activations, &[f32]),
         out: &mut [i64], // [n_tokens, d_model]
     ) -> Result<(), DeviceFault> {
-        let (n, n_tokens, kernels) = (cluster.gate.n_rows, tokens.n_tokens(), self.kernels);
-        let gates = self.rows(&cluster.gate, tokens, self.biases[0])?;
-        let ups = self.rows(&cluster.up, tokens, self.biases[1])?;
-        let mut product = vec![0.0; n_tokens * n];
-        kernels.gate_up(self.activation, &gates, &ups, &mut product);
-        for (product, weight) in product.chunks_exact_mut(n.max(1)).zip(self.weights) {
-            product.iter_mut().for_each(|p| *p *= weight);
+        let (n_tokens, kernels) = (tokens.n_tokens(), self.kernels);
+        for cluster in clusters {
+            let n = cluster.gate.n_rows;
+            let own = self.neuron..self.neuron + n;
+            self.neuron = own.end;
+            let biases = self.biases.each_ref();
+            let [of_gate, of_up] = biases.map(|b| b.get(own.clone()).unwrap_or_default());
+            let gates = self.rows(&cluster.gate, tokens, of_gate)?;
+            let ups = self.rows(&cluster.up, tokens, of_up)?;
+            let mut product = vec![0.0; n_tokens * n];
+            kernels.gate_up(self.activation, &gates, &ups, &mut product);
+            for (product, factor) in product.chunks_exact_mut(n.max(1)).zip(factors) {
+                product.iter_mut().for_each(|p| *p *= factor);
+            }
+            let hidden = &mut self.hidden;
+            hidden.load(kernels, Form::Panels, n_tokens, n, &product);
+            let down = weights(self.segment, &cluster.down)?;
+            if !kernels.fold_panels(down, hidden, out, tokens.cols()) {
+                return Err(DeviceFault::OutOfRange);
+            }
         }
-        hidden.load(kernels, Form::Panels, n_tokens, n, &product);
-        let down = weights(self.segment, &cluster.down)?;
-        match kernels.fold_panels(down, hidden, out, tokens.cols()) {
-            true => Ok(()),
-            false => Err(DeviceFault::OutOfRange),
-        }
+        Ok(())
     }
 
     /// Rows with their biases, `[n_tokens, rows]`.

@@ -10,7 +10,9 @@ use forebay_queues::slab::{PAGE, Slab};
 
 use crate::driver::DeviceDriver;
 use crate::fault::DeviceFault;
-use crate::job::{Activated, DeviceDone, DeviceJob, FfnCluster, PanelRange, SegmentId, Work};
+use crate::job::{
+    Activated, DeviceDone, DeviceJob, FfnCluster, Group, PanelRange, Routing, SegmentId, Work,
+};
 use crate::on_cpu;
 
 /// How long a device may take for a probe.
@@ -148,7 +150,7 @@ impl Sample {
             clusters: self.clusters.clone(),
             activation: kind.example(),
             biases: [numbers(neurons), numbers(neurons)],
-            weights: numbers(self.clusters.len() * n_tokens),
+            routing: routing(n_tokens, &mut numbers),
             out: vec![i64::MIN; n_tokens * cols],
         };
         let shares = activations(n_tokens).iter().copied().map(share);
@@ -183,6 +185,23 @@ impl Sample {
             }
         }
         Ok((wrong, total))
+    }
+}
+
+/// The first cluster has all tokens, the second every other one, beginning with the last.
+fn routing(n_tokens: usize, numbers: &mut impl FnMut(usize) -> Vec<f32>) -> Routing {
+    let all = 0..n_tokens as u32;
+    let some = all.clone().rev().step_by(2);
+    let groups = [n_tokens, n_tokens.div_ceil(2)];
+    Routing {
+        groups: groups
+            .map(|tokens| Group {
+                clusters: 1,
+                tokens,
+            })
+            .to_vec(),
+        tokens: all.chain(some).collect(),
+        weights: numbers(groups[0] + groups[1]),
     }
 }
 

@@ -3,7 +3,8 @@
 use forebay_devices::probe::{self, check};
 use forebay_devices::simulated::{Behaviour, SimulatedDevice};
 use forebay_devices::{
-    DeviceDriver, DeviceFault, DeviceJob, FORMATS, FfnCluster, PanelRange, SegmentId, Work,
+    DeviceDriver, DeviceFault, DeviceJob, FORMATS, FfnCluster, Group, PanelRange, Routing,
+    SegmentId, Work,
 };
 use forebay_kernels::{Activations, Form, KernelTable, WeightPanels};
 use forebay_numbers::activation::Activation;
@@ -151,6 +152,36 @@ fn weights_that_do_not_fit_are_refused_with_the_figures() {
     assert!(device.load(&bytes).is_ok());
 }
 
+/// A job for a share of one cluster of 32 neurons, changed, with so much room for results.
+fn share_job(
+    segment: SegmentId,
+    change: fn(&mut FfnCluster),
+    activation: Activation,
+    room: usize,
+) -> DeviceJob {
+    let range = |n_rows, cols| PanelRange {
+        n_rows,
+        cols,
+        ..RANGE
+    };
+    let mut cluster = FfnCluster {
+        gate: range(32, COLS),
+        up: range(32, COLS),
+        down: range(COLS, 32),
+    };
+    change(&mut cluster);
+    DeviceJob {
+        work: Work::Share {
+            clusters: vec![cluster],
+            activation,
+            biases: Default::default(),
+            routing: Routing::default(),
+            out: vec![0; room],
+        },
+        ..job(0, segment)
+    }
+}
+
 #[test]
 fn jobs_that_do_not_fit_their_weights_end_with_what_is_wrong() {
     let mut device = device(Behaviour::ideal());
@@ -162,34 +193,7 @@ fn jobs_that_do_not_fit_their_weights_end_with_what_is_wrong() {
         }
         job
     };
-    let share = |change: fn(&mut FfnCluster), activation, room| {
-        let mut cluster = FfnCluster {
-            gate: PanelRange {
-                n_rows: 32,
-                ..RANGE
-            },
-            up: PanelRange {
-                n_rows: 32,
-                ..RANGE
-            },
-            down: PanelRange {
-                n_rows: COLS,
-                cols: 32,
-                ..RANGE
-            },
-        };
-        change(&mut cluster);
-        DeviceJob {
-            work: Work::Share {
-                clusters: vec![cluster],
-                activation,
-                biases: Default::default(),
-                weights: Vec::new(),
-                out: vec![0; room],
-            },
-            ..job(0, segment)
-        }
-    };
+    let share = |change, activation, room| share_job(segment, change, activation, room);
     let (silu, room) = (Activation::Silu, 3 * COLS);
     let cases = [
         (with(|range| range.n_rows = 33), "segment has"),
@@ -207,16 +211,33 @@ fn jobs_that_do_not_fit_their_weights_end_with_what_is_wrong() {
         (share(|c| c.gate.n_rows = 16, silu, room), "Q4_0 with 16"),
         (share(|c| c.down.block = BlockType::F16, silu, room), "F16"),
     ];
-    let mut extra = share(|_| {}, silu, room);
-    if let Work::Share {
-        biases, weights, ..
-    } = &mut extra.work
-    {
+    let mut biased = share(|_| {}, silu, room);
+    if let Work::Share { biases, .. } = &mut biased.work {
         biases[0] = vec![0.0; 32];
-        *weights = vec![1.0; 2];
     }
-    let extra = (extra, "32 and 0 biases, and 3 pairs");
-    for (job, expected) in cases.into_iter().chain([extra]) {
+    let routed = |tokens: Vec<u32>, clusters, n_weights| {
+        let mut job = share(|_| {}, silu, room);
+        if let Work::Share { routing, .. } = &mut job.work {
+            let group = Group {
+                clusters,
+                tokens: tokens.len(),
+            };
+            *routing = Routing {
+                groups: vec![group],
+                tokens,
+                weights: vec![1.0; n_weights],
+            };
+        }
+        job
+    };
+    let extras = [
+        (biased, "32 neurons have 32 and 0 biases"),
+        (routed(vec![0, 3], 1, 2), "2 of 3 tokens"),
+        (routed(vec![0, 2], 2, 2), "groups of 2 clusters"),
+        (routed(vec![0, 2], 0, 2), "groups of 0 clusters"),
+        (routed(vec![0, 2], 1, 1), "2 tokens and 1 weights"),
+    ];
+    for (job, expected) in cases.into_iter().chain(extras) {
         let done = probe::run(&mut device, job, &mut clock()).unwrap();
         let fault = done.result.unwrap_err().to_string();
         assert!(fault.contains(expected), "{fault}");

@@ -284,7 +284,7 @@ impl EngineBuilder {
         }
         let steps = (memory.max_batch, memory.max_logits);
         let rank = predictor_rank(bundle, sparsity == Sparsity::Predicted);
-        let spare = job_memory(bundle, steps, rank, driver.capacity());
+        let spare = job_memory(bundle, steps, rank);
         let limits = (self.device_patience, spare);
         let (parts, fault) =
             DeviceParts::load(driver.as_mut(), bundle, on_device, resident, limits);
@@ -335,14 +335,15 @@ pub(super) struct LoadedDevice {
     pub facts: DeviceFacts,
 }
 
-/// Bytes of the jobs for a device.
+/// Bytes of the jobs for a device, and of its driver's buffers if it shares the memory.
 pub(crate) fn device_boards(
     bundle: &Bundle,
     (batch, logits): (usize, usize),
     sparsity: Sparsity,
+    shares_memory: bool,
 ) -> u64 {
     let rank = predictor_rank(bundle, sparsity == Sparsity::Predicted);
-    boards_bytes(bundle, (batch, logits), rank) as u64
+    boards_bytes(bundle, (batch, logits), rank, shares_memory)
 }
 
 /// The fastest shares of every phase, by number.

@@ -138,12 +138,11 @@ fn claim_device(budget: &mut Budget, bundle: &Bundle, request: &MemoryRequest, m
         "the device's driver, as measured",
     );
     let logits = request.max_logits.min(max_batch).max(1 + request.drafts);
-    let boards = device_boards(bundle, (max_batch, logits), request.sparsity);
-    // Where memory is shared, the driver's own copies are in it.
-    let copies = 1 + u64::from(device.shares_memory);
+    let steps = (max_batch, logits);
+    let boards = device_boards(bundle, steps, request.sparsity, device.shares_memory);
     budget.claim(
         "device_boards",
-        copies * boards,
+        boards,
         "input and results of a device's jobs",
     );
     budget.claim(

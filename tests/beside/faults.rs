@@ -108,7 +108,7 @@ fn a_device_without_memory_for_all_weights_computes_the_rest() {
 /// Weights may fill a device's own memory, so that of jobs is held until they have been loaded.
 #[test]
 fn weights_leave_memory_for_jobs() {
-    const JOBS: u64 = 32 << 20;
+    const JOBS: u64 = 16 << 20;
     let behaviour = |shares_memory| Behaviour {
         shares_memory,
         ..Behaviour::ideal()

@@ -1,6 +1,6 @@
 //! What a device is asked in a phase.
 
-use forebay_devices::{DeviceJob, FfnCluster, SegmentId, Work as Asked};
+use forebay_devices::{DeviceJob, FfnCluster, Group, Routing, SegmentId, Work as Asked};
 use forebay_plans::program::Item;
 use forebay_stages::frame::Frame;
 
@@ -36,7 +36,7 @@ pub(super) fn fill_share(
         clusters,
         activation,
         biases,
-        weights,
+        routing,
         out,
     } = &mut job.work
     else {
@@ -46,11 +46,9 @@ pub(super) fn fill_share(
     clusters.extend(at);
     *activation = frame.rule.activation();
     fill_biases(biases, frame, given);
-    weights.clear();
+    routing.clear();
     if frame.phase.is_routed() {
-        for item in given {
-            extend_weights(weights, frame, item);
-        }
+        route(routing, frame, given);
     }
     let d_model = frame.bundle.meta.network.d_model;
     out.resize(frame.input.n_tokens() * d_model, 0);
@@ -72,19 +70,19 @@ fn fill_biases(biases: &mut [Vec<f32>; 2], frame: &Frame<'_>, given: &[Item]) {
     }
 }
 
-/// The weight of a cluster for each token: 0 if the token does not use its expert.
-fn extend_weights(weights: &mut Vec<f32>, frame: &Frame<'_>, item: &Item) {
-    let (start, n_tokens) = (weights.len(), frame.n_tokens());
-    let tokens = frame.tokens_of(item);
-    weights.resize(start + n_tokens, 0.0);
-    let of_tokens = &mut weights[start..];
-    let weight = |i: usize| tokens.weights.get(i).copied().unwrap_or(1.0);
-    match tokens.places {
-        [] => (0..n_tokens).for_each(|t| of_tokens[t] = weight(t)),
-        places => {
-            for (i, &t) in places.iter().enumerate() {
-                of_tokens[t as usize] = weight(i);
-            }
+/// Which tokens use the clusters `given`, and with what weight: those of an expert follow each other.
+fn route(routing: &mut Routing, frame: &Frame<'_>, given: &[Item]) {
+    for clusters in given.chunk_by(|a, b| a.expert == b.expert) {
+        let tokens = frame.tokens_of(&clusters[0]);
+        let weight = |i: usize| tokens.weights.get(i).copied().unwrap_or(1.0);
+        match tokens.places {
+            [] => routing.tokens.extend(0..tokens.n as u32),
+            places => routing.tokens.extend_from_slice(places),
         }
+        routing.weights.extend((0..tokens.n).map(weight));
+        routing.groups.push(Group {
+            clusters: clusters.len(),
+            tokens: tokens.n,
+        });
     }
 }

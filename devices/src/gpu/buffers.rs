@@ -9,14 +9,14 @@ use super::context::{Context, Piece};
 /// What a buffer is for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Use {
-    /// All that a job brings, in one copy: the numbers of its passes, `[PASSES, PARAMS_BYTES]`, the tokens' words,
-    /// biases and weights.
+    /// All that a job brings, in one copy: the numbers of its passes, `[PASSES, PARAMS_BYTES]`, the tokens' words, and what
+    /// is behind them ([`Given`](super::given::Given)).
     Given,
-    /// Results of Gate and Up, `[n_tokens, 2, neurons]`.
+    /// Results of Gate and Up; of each batch, `[n_tokens, 2, neurons]`.
     GateUps,
     /// Input of Down.
     Hidden,
-    /// Results of parts of the clusters, `[n_parts, n_tokens, d_model]`.
+    /// Results of parts of the clusters; of each part, `[n_tokens, d_model]`.
     Partials,
     /// What comes back, in one copy: whether a number was out of range, and from `RESULTS_AT` on the results.
     Results,

@@ -1,10 +1,9 @@
 //! What an FFN has besides matrices: biases, the weights of its clusters' experts, the activation's parameters.
 
 use forebay_numbers::activation::Activation;
-use forebay_numbers::panel::PLANE_LEN;
 
 use crate::fault::DeviceFault;
-use crate::job::{Activated, FfnCluster, Work};
+use crate::job::{Activated, Work};
 use crate::shaders::{BIASES, WEIGHTS};
 
 use super::tokens::is_in_range;
@@ -13,16 +12,14 @@ use super::tokens::is_in_range;
 ///
 /// # Errors
 /// One of them is out of range.
-pub(super) fn write(work: &Work, n_tokens: usize, out: &mut Vec<u8>) -> Result<u32, DeviceFault> {
+pub(super) fn write(work: &Work, out: &mut Vec<u8>) -> Result<u32, DeviceFault> {
     let Work::Share {
-        clusters,
-        biases,
-        weights,
-        ..
+        biases, routing, ..
     } = work
     else {
         return Ok(0);
     };
+    let weights = &routing.weights;
     let mut numbers = biases.iter().flatten().chain(weights);
     if !numbers.all(|&number| is_in_range(number)) {
         return Err(DeviceFault::OutOfRange);
@@ -34,18 +31,9 @@ pub(super) fn write(work: &Work, n_tokens: usize, out: &mut Vec<u8>) -> Result<u
     }
     if !weights.is_empty() {
         which |= WEIGHTS;
-        for (cluster, weights) in clusters.iter().zip(weights.chunks(n_tokens.max(1))) {
-            for _ in 0..blocks(cluster) {
-                out.extend_from_slice(bytemuck::cast_slice(weights));
-            }
-        }
+        out.extend_from_slice(bytemuck::cast_slice(weights));
     }
     Ok(which)
-}
-
-/// Blocks of a cluster's neurons.
-fn blocks(cluster: &FfnCluster) -> usize {
-    cluster.gate.n_rows / PLANE_LEN
 }
 
 /// An activation's shader and its parameters.

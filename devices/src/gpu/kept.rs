@@ -8,6 +8,7 @@ use crate::job::{FfnCluster, PanelRange, Work};
 
 use super::buffers::{Buffers, Use};
 use super::context::{Context, Piece};
+use super::given::Vector;
 use super::passes::bind;
 use super::pipelines::Pipelines;
 use super::tables;
@@ -15,8 +16,8 @@ use super::tables;
 /// Jobs in flight: while one is computed, the next one waits behind it.
 pub(super) const SLOTS: usize = 2;
 
-/// Kept of one segment. A phase needs few: rows or a share, with the clusters of a token and of a prompt, and Down's
-/// parts by the size of the batch. The window of streamed clusters has some for every core.
+/// Kept of one segment. A phase needs few: rows or a share, with the clusters of a token and of a prompt, and with Down in
+/// parts or not. The window of streamed clusters has some for every core.
 const PER_SEGMENT: usize = 16;
 
 /// The weights of a job.
@@ -24,33 +25,52 @@ const PER_SEGMENT: usize = 16;
 enum Weights {
     Rows(Vec<PanelRange>),
     Share(Vec<FfnCluster>),
+    /// Those of experts, whose tables come with every job. Gate and Up have one or two.
+    Routed(usize),
 }
 
 impl Weights {
     fn of(work: &Work) -> Self {
         match work {
             Work::Rows { panels, .. } => Self::Rows(panels.clone()),
-            Work::Share { clusters, .. } => Self::Share(clusters.clone()),
+            Work::Share {
+                clusters, routing, ..
+            } => match routing.groups.is_empty() {
+                true => Self::Share(clusters.clone()),
+                false => Self::Routed(tables::of_gate_up_number(clusters)),
+            },
         }
     }
 
     fn are_of(&self, work: &Work) -> bool {
         match (self, work) {
             (Self::Rows(held), Work::Rows { panels, .. }) => held == panels,
-            (Self::Share(held), Work::Share { clusters, .. }) => held == clusters,
+            (
+                Self::Share(held),
+                Work::Share {
+                    clusters, routing, ..
+                },
+            ) => routing.groups.is_empty() && held == clusters,
+            (
+                Self::Routed(held),
+                Work::Share {
+                    clusters, routing, ..
+                },
+            ) => !routing.groups.is_empty() && *held == tables::of_gate_up_number(clusters),
             _ => false,
         }
     }
 
     /// Of rows, or of Gate and Up and of Down.
-    fn tables(&self, n_parts: usize) -> Vec<Vec<[u32; 4]>> {
+    fn tables(&self) -> Vec<Vec<Vector>> {
         match self {
             Self::Rows(panels) => vec![tables::of_rows(panels.iter(), 0)],
             Self::Share(clusters) => {
                 let mut tables = tables::of_gate_up(clusters);
-                tables.push(tables::of_down(clusters, n_parts));
+                tables.push(tables::of_down(clusters));
                 tables
             }
+            Self::Routed(_) => Vec::new(),
         }
     }
 }
@@ -58,17 +78,18 @@ impl Weights {
 #[derive(Debug)]
 struct Entry {
     weights: Weights,
-    n_parts: usize,
+    /// Whether Down has parts that are added.
+    has_parts: bool,
     tables: Vec<Piece>,
     /// With the buffers of each slot, in the order of the passes.
     groups: [Option<Vec<wgpu::BindGroup>>; SLOTS],
 }
 
 impl Entry {
-    fn new(context: &mut Context, work: &Work, n_parts: usize) -> Result<Self, DeviceFault> {
+    fn new(context: &mut Context, work: &Work, has_parts: bool) -> Result<Self, DeviceFault> {
         let weights = Weights::of(work);
         let mut tables = Vec::new();
-        for table in weights.tables(n_parts) {
+        for table in weights.tables() {
             match context.filled(bytemuck::cast_slice(&table)) {
                 Ok(piece) => tables.push(piece),
                 Err(fault) => {
@@ -79,7 +100,7 @@ impl Entry {
         }
         Ok(Self {
             weights,
-            n_parts,
+            has_parts,
             tables,
             groups: Default::default(),
         })
@@ -93,28 +114,32 @@ impl Entry {
         weights: &wgpu::Buffer,
         buffers: &Buffers,
     ) -> Result<Vec<wgpu::BindGroup>, DeviceFault> {
-        // Of pass `i`, whose panels are in `table`.
-        let product = |i, table: &Piece, x, out| {
-            let (numbers, mark) = (buffers.numbers(i)?, buffers.mark()?);
-            let [weights, table] = [weights, &table.buffer].map(wgpu::Buffer::as_entire_binding);
-            let bindings = [numbers, weights, x, out, table, mark];
+        // Of pass `i`, whose panels are in a table of that number, if there is one.
+        let product = |i, table: usize, x, out| {
+            let (numbers, given, mark) = (buffers.numbers(i)?, buffers.tokens()?, buffers.mark()?);
+            let table = self.tables.get(table);
+            let table = table.map(|table| table.buffer.as_entire_binding());
+            let table = table.unwrap_or_else(|| given.clone());
+            let weights = weights.as_entire_binding();
+            let bindings = [numbers, weights, x, out, table, mark, given];
             Ok(bind(device, &pipelines.products, bindings))
         };
-        let (down, of_rows) = match (&self.weights, self.tables.split_last()) {
-            (Weights::Share(_), Some((down, gate_up))) => (Some(down), gate_up),
-            _ => (None, &self.tables[..]),
+        let (is_share, of_rows) = match &self.weights {
+            Weights::Rows(_) => (false, 1),
+            Weights::Share(_) => (true, self.tables.len() - 1),
+            Weights::Routed(number) => (true, *number),
         };
         let mut groups = Vec::new();
-        for (i, table) in of_rows.iter().enumerate() {
-            let out = match down {
-                Some(_) => buffers.whole(Use::GateUps)?,
-                None => buffers.results()?,
+        for i in 0..of_rows {
+            let out = match is_share {
+                true => buffers.whole(Use::GateUps)?,
+                false => buffers.results()?,
             };
-            groups.push(product(i, table, buffers.tokens()?, out)?);
+            groups.push(product(i, i, buffers.tokens()?, out)?);
         }
-        let Some(down) = down else {
+        if !is_share {
             return Ok(groups);
-        };
+        }
         let bindings = [
             buffers.numbers(groups.len())?,
             buffers.whole(Use::GateUps)?,
@@ -125,13 +150,14 @@ impl Entry {
         groups.push(bind(device, &pipelines.hidden, bindings));
         let hidden = buffers.whole(Use::Hidden)?;
         let i = groups.len();
-        if self.n_parts > 1 {
+        if self.has_parts {
             let partials = buffers.whole(Use::Partials)?;
-            groups.push(product(i, down, hidden, partials.clone())?);
-            let bindings = [buffers.numbers(i + 1)?, partials, buffers.results()?];
+            groups.push(product(i, of_rows, hidden, partials.clone())?);
+            let (numbers, results) = (buffers.numbers(i + 1)?, buffers.results()?);
+            let bindings = [numbers, partials, results, buffers.tokens()?];
             groups.push(bind(device, &pipelines.parts, bindings));
         } else {
-            groups.push(product(i, down, hidden, buffers.results()?)?);
+            groups.push(product(i, of_rows, hidden, buffers.results()?)?);
         }
         Ok(groups)
     }
@@ -161,17 +187,17 @@ impl Kept {
         context: &mut Context,
         pipelines: &Pipelines,
         place: Place<'_>,
-        (work, n_parts): (&Work, usize),
+        (work, has_parts): (&Work, bool),
     ) -> Result<&[wgpu::BindGroup], DeviceFault> {
         let entries = self.entries.entry(place.segment).or_default();
-        let held = |entry: &Entry| entry.n_parts == n_parts && entry.weights.are_of(work);
+        let held = |entry: &Entry| entry.has_parts == has_parts && entry.weights.are_of(work);
         let entry = match entries.iter().position(held) {
             Some(i) => entries.remove(i),
             None => {
                 if entries.len() == PER_SEGMENT {
                     free(context, entries.remove(0));
                 }
-                Entry::new(context, work, n_parts)?
+                Entry::new(context, work, has_parts)?
             }
         };
         entries.push(entry);

@@ -5,10 +5,12 @@
 
 mod adapters;
 mod arithmetic;
+mod batches;
 mod buffers;
 mod context;
 mod driver;
 mod extras;
+mod given;
 mod import;
 mod kept;
 mod meter;

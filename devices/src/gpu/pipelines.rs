@@ -113,9 +113,10 @@ impl Pipelines {
         arithmetic: Arithmetic,
     ) -> Result<Self, DeviceFault> {
         use Binding::{Input, Output, Params};
-        let products = layout(context, &[Params, Input, Input, Output, Input, Output]);
+        let products = [Params, Input, Input, Output, Input, Output, Input];
+        let products = layout(context, &products);
         let hidden = layout(context, &[Params, Input, Output, Output, Input]);
-        let parts = layout(context, &[Params, Input, Output]);
+        let parts = layout(context, &[Params, Input, Output, Input]);
         let (mut of_products, mut of_hidden) = (Vec::new(), Vec::new());
         for &block in formats {
             for (sink, shape) in [Sink::Rows, Sink::Down]

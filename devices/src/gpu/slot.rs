@@ -8,6 +8,7 @@ use crate::job::{DeviceDone, DeviceJob, Work};
 
 use super::buffers::{Buffers, MARK_BYTES, RESULTS_AT, TOKENS_AT, Use};
 use super::context::Context;
+use super::given::Given;
 use super::kept::{Kept, Place};
 use super::passes::{Passes, result_bytes};
 use super::pipelines::Pipelines;
@@ -92,8 +93,9 @@ impl Slot {
         let end = TOKENS_AT + tokens::bytes(&job.tokens);
         self.given.resize(end, 0);
         tokens::write(&job.tokens, &mut self.given[TOKENS_AT..])?;
-        let which = extras::write(&job.work, job.tokens.n_tokens(), &mut self.given)?;
-        let passes = Passes::of(shared.pipelines, job, (which, (end - TOKENS_AT) / 4))?;
+        let which = extras::write(&job.work, &mut self.given)?;
+        let extras = (which, (end - TOKENS_AT) / 4);
+        let passes = Passes::of(shared.pipelines, job, extras, &mut Given(&mut self.given))?;
         passes.write(&mut self.given[..TOKENS_AT]);
         let reserved = passes.reserve(shared.context, &mut self.buffers, job, self.given.len());
         if self.buffers.were_replaced() {
@@ -123,7 +125,7 @@ impl Slot {
             segment: job.segment.number(),
             weights,
         };
-        let work = (&job.work, passes.n_parts);
+        let work = (&job.work, passes.has_parts);
         let (context, pipelines) = (&mut *shared.context, shared.pipelines);
         let groups = match passes.is_empty() {
             true => &[],

@@ -1,14 +1,15 @@
 //! Where the panels of a job are, as the shaders read it: four words per entry.
 
+use std::ops::Range;
+
 use forebay_numbers::panel::{PANEL_ROWS, PLANE_LEN};
 
 use crate::job::{FfnCluster, PanelRange};
 use crate::shaders::TILE_PANELS;
 
-/// Four words.
-type Entry = [u32; 4];
+use super::given::Vector;
 
-fn entry(words: [usize; 4]) -> Entry {
+fn entry(words: [usize; 4]) -> Vector {
     words.map(|word| word as u32)
 }
 
@@ -28,7 +29,7 @@ pub(super) fn n_panels<'a>(ranges: impl Iterator<Item = &'a PanelRange>) -> usiz
 pub(super) fn of_rows<'a>(
     ranges: impl Iterator<Item = &'a PanelRange>,
     mut column: usize,
-) -> Vec<Entry> {
+) -> Vec<Vector> {
     let mut entries = Vec::new();
     for range in ranges {
         let panel = panel_words(range);
@@ -46,13 +47,18 @@ pub(super) fn of_rows<'a>(
 }
 
 /// Gate and Up, in one table if they have the same format: then they are one dispatch, which fills a device better.
-pub(super) fn of_gate_up(clusters: &[FfnCluster]) -> Vec<Vec<Entry>> {
+pub(super) fn of_gate_up(clusters: &[FfnCluster]) -> Vec<Vec<Vector>> {
     let gates = clusters.iter().map(|cluster| &cluster.gate);
     let ups = clusters.iter().map(|cluster| &cluster.up);
     match are_alike(clusters) {
         true => vec![of_rows(gates.chain(ups), 0)],
         false => vec![of_rows(gates, 0), of_rows(ups, neurons(clusters))],
     }
+}
+
+/// How many tables Gate and Up have.
+pub(super) fn of_gate_up_number(clusters: &[FfnCluster]) -> usize {
+    2 - usize::from(are_alike(clusters))
 }
 
 /// Whether Gate and Up have the same format.
@@ -65,23 +71,29 @@ pub(super) fn neurons(clusters: &[FfnCluster]) -> usize {
     clusters.iter().map(|cluster| cluster.gate.n_rows).sum()
 }
 
-/// Down's parts, then all its blocks; see `fixed.wgsl`.
-pub(super) fn of_down(clusters: &[FfnCluster], n_parts: usize) -> Vec<Entry> {
-    let (mut ends, mut blocks) = (vec![0], Vec::new());
-    for FfnCluster { down, .. } in clusters {
+/// All blocks of Down; see `fixed.wgsl`.
+pub(super) fn of_down(clusters: &[FfnCluster]) -> Vec<Vector> {
+    let blocks = clusters.iter().flat_map(|FfnCluster { down, .. }| {
         let n = down.cols / PLANE_LEN;
         let per_tile = down.block.block_len() / PLANE_LEN;
         let tile_words = PANEL_ROWS * down.block.block_bytes() / 4;
-        blocks.extend((0..n).map(|i| {
+        (0..n).map(move |i| {
             let tile = down.at / 4 + i / per_tile * tile_words;
             let ends_cluster = usize::from(i + 1 == n);
             entry([tile, panel_words(down), i % per_tile, ends_cluster])
-        }));
-        ends.push(blocks.len());
-    }
-    let first_of = |part: usize| ends[part * clusters.len() / n_parts];
-    let parts = (0..n_parts).map(|part| entry([first_of(part), first_of(part + 1), 0, 0]));
-    parts.chain(blocks).collect()
+        })
+    });
+    blocks.collect()
+}
+
+/// The first block of each of `n_parts` parts of the clusters, and the one behind its last.
+pub(super) fn parts_of_down(clusters: &[FfnCluster], n_parts: usize) -> Vec<Range<usize>> {
+    let first_of = |part: usize| {
+        let before = &clusters[..part * clusters.len() / n_parts];
+        before.iter().map(|c| c.down.cols / PLANE_LEN).sum()
+    };
+    let parts = (0..n_parts).map(|part| first_of(part)..first_of(part + 1));
+    parts.collect()
 }
 
 /// Workgroups of Down that keep a large device busy, as estimated for 132 processors with eight each. If panels and
@@ -121,17 +133,17 @@ mod tests {
     #[test]
     fn blocks_of_down_follow_each_other_and_parts_begin_with_clusters() {
         let clusters = [cluster(0, 64), cluster(4000, 32), cluster(8000, 32)];
-        let table = of_down(&clusters, 2);
+        let table = of_down(&clusters);
         // A tile of Q8_0 is 16 rows of 34 bytes.
         let expected = [
-            [0, 2, 0, 0],
-            [2, 4, 0, 0],
             [0, 272, 0, 0],
             [136, 272, 0, 1],
             [1000, 136, 0, 1],
             [2000, 136, 0, 1],
         ];
         assert_eq!(table, expected);
+        assert_eq!(parts_of_down(&clusters, 2), [0..2, 2..4]);
+        assert_eq!(parts_of_down(&clusters, 3), [0..2, 2..3, 3..4]);
     }
 
     #[test]

@@ -9,11 +9,13 @@ const SLOTS = 16u;
 
 var<workgroup> scaled: array<f32, SLOTS * TOKENS * ROWS>; // [SLOTS, TOKENS, ROWS]
 var<workgroup> minima: array<f32, SLOTS * ROWS>; // [SLOTS, ROWS]
+// Where the tokens' records are; behind the last token it is repeated.
+var<workgroup> origins: array<u32, TOKENS>;
 // Scales of the tokens' blocks, and scale * sum(codes).
 var<workgroup> factors: array<vec2<f32>, SLOTS * TOKENS>; // [SLOTS, TOKENS]
 
-// The scaled products of the lane's row in the block `b` of the tile at word `tile`, which is the tokens' block `block`.
-fn multiply(tile: u32, b: u32, block: u32, first_token: u32, lane: u32) {
+// The scaled products of the lane's row in the block `b` of the tile at word `tile`, which is block `block` of `n` tokens.
+fn multiply(tile: u32, b: u32, block: u32, stride: u32, n: u32, lane: u32) {
     let row = lane % ROWS;
     let slot = lane / ROWS;
     let w = unpacked(tile, row, b);
@@ -21,8 +23,8 @@ fn multiply(tile: u32, b: u32, block: u32, first_token: u32, lane: u32) {
         minima[slot * ROWS + row] = w.minimum;
     }
     for (var t = 0u; t < TOKENS; t++) {
-        if (first_token + t < params.n_tokens) {
-            let x = (block * params.n_tokens + first_token + t) * 3u;
+        if (t < n) {
+            let x = (origins[t] + block * stride) * 3u;
             let about = tokens[x + 2u];
             if (row == t) {
                 factors[slot * TOKENS + t] = bitcast<vec2<f32>>(about.xy);

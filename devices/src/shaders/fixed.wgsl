@@ -1,11 +1,13 @@
 // Down of an FFN: clusters' results are rounded to units of 2^-32 and added as integers of 64 bits, in any order.
 //
-// The table's first entries are the parts into which the clusters are divided: the first block of a part, and the one
-// behind its last. Then every block of Down has an entry: the word of its tile in the first panel, the words from a
-// panel to the next, its place in the tile, and 1 if it is the last one of its cluster.
+// Every block of Down has an entry in the table: the word of its tile in the first panel, the words from a panel to the
+// next, its place in the tile, and 1 if it is the last one of its cluster.
+//
+// A part of the clusters: the entry of its first block, the one behind its last, its tokens, and the number of its first
+// results; then the origin of its first token.
 
 // Of each part; the low words first.
-@group(0) @binding(3) var<storage, read_write> results: array<vec2<u32>>; // [parts, n_tokens, width]
+@group(0) @binding(3) var<storage, read_write> results: array<vec2<u32>>; // of a part: [n_tokens, width]
 
 // `round(p * 2^32)`, ties to even, for magnitudes up to 2^30.
 fn fixed(p: f32) -> vec2<u32> {

@@ -1,29 +1,36 @@
 // The input of Down: the activated gates times the ups, quantised as the CPU does it. A workgroup has 32 neurons of one
 // token, which are a block.
+//
+// A batch: where its gates and ups begin, its neurons, its tokens, and the number of its first record of the results; then
+// the number of its first neuron in the job, and of its first token among those of all batches.
 
-@group(0) @binding(1) var<storage, read> gate_ups: array<f32>; // [n_tokens, 2, width]
+@group(0) @binding(1) var<storage, read> gate_ups: array<f32>; // of a batch: [n_tokens, 2, width]
 // As the tokens of the first product.
-@group(0) @binding(2) var<storage, read_write> hidden: array<vec4<u32>>; // [width / 32, n_tokens, 3]
+@group(0) @binding(2) var<storage, read_write> hidden: array<vec4<u32>>; // of a batch: [width / 32, n_tokens, 3]
 @group(0) @binding(3) var<storage, read_write> out_of_range: atomic<u32>;
-// From `extras_at` on: biases of Gate and of Up, each `[width]`, if there are any; then weights,
-// `[width / 32, n_tokens]`, if there are any.
-@group(0) @binding(4) var<storage, read> extras: array<f32>;
+// From `extras_at` on: biases of Gate and of Up, each `[params.width]`, if there are any; then weights of the batches'
+// tokens, if there are any.
+@group(0) @binding(4) var<storage, read> given: array<vec4<u32>>;
+
+fn extra(i: u32) -> f32 {
+    return bitcast<f32>(number(params.extras_at + i));
+}
 
 // A gate or an up, with its bias: `which` is 0 or 1.
 fn biased(value: f32, which: u32, neuron: u32) -> f32 {
     if ((params.extras & BIASES) == 0u) {
         return value;
     }
-    return fused(value, 1.0, extras[params.extras_at + which * params.width + neuron]);
+    return fused(value, 1.0, extra(which * params.width + neuron));
 }
 
-// With which the block's cluster counts for the token.
-fn weighted(value: f32, block: u32, token: u32) -> f32 {
+// With which the cluster counts for the token of all batches' with the number `pair`.
+fn weighted(value: f32, pair: u32) -> f32 {
     if ((params.extras & WEIGHTS) == 0u) {
         return value;
     }
     let first = select(0u, 2u * params.width, (params.extras & BIASES) != 0u);
-    return product(value, extras[params.extras_at + first + block * params.n_tokens + token]);
+    return product(value, extra(first + pair));
 }
 
 // Whether no activation of it is infinite.
@@ -52,16 +59,23 @@ fn sum_of_half(first: u32) -> i32 {
 
 @compute @workgroup_size(32)
 fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index) lane: u32) {
+    let batch = given[params.batches_at + 2u * group.z];
+    let more = given[params.batches_at + 2u * group.z + 1u];
     let block = group.x;
     let token = group.y;
+    let width = batch[1];
+    if (32u * block >= width || token >= batch[2]) {
+        return;
+    }
     let neuron = 32u * block + lane;
-    let gate = biased(gate_ups[2u * token * params.width + neuron], 0u, neuron);
-    let up = biased(gate_ups[(2u * token + 1u) * params.width + neuron], 1u, neuron);
+    let first = batch[0] + 2u * token * width + neuron;
+    let gate = biased(gate_ups[first], 0u, more[0] + neuron);
+    let up = biased(gate_ups[first + width], 1u, more[0] + neuron);
     if (!is_moderate(gate) || !is_moderate(up)) {
         atomicStore(&out_of_range, 1u);
     }
     let factors = activated(gate, up);
-    let value = weighted(product(factors[0], factors[1]), block, token);
+    let value = weighted(product(factors[0], factors[1]), more[1] + token);
     values[lane] = value;
     workgroupBarrier();
     var largest = 0u;
@@ -81,7 +95,7 @@ fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index
     }
     codes[lane] = code;
     workgroupBarrier();
-    let record = (block * params.n_tokens + token) * 3u;
+    let record = (batch[3] + block * batch[2] + token) * 3u;
     if (lane < 2u) {
         let first = 16u * lane;
         hidden[record + lane] = vec4(word(first), word(first + 4u), word(first + 8u), word(first + 12u));

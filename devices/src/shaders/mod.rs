@@ -234,6 +234,7 @@ pub(crate) fn product(
             &format.constants(shape.tokens),
             arithmetic.text(),
             include_str!("product.wgsl"),
+            include_str!("given.wgsl"),
             include_str!("numbers.wgsl"),
             scales,
             minimum,
@@ -266,6 +267,7 @@ pub(crate) fn hidden(activation: Activated, arithmetic: Arithmetic) -> String {
         &format!("const BIASES = {BIASES}u;\nconst WEIGHTS = {WEIGHTS}u;\n"),
         arithmetic.text(),
         include_str!("product.wgsl"),
+        include_str!("given.wgsl"),
         include_str!("quotient.wgsl"),
         include_str!("exponential.wgsl"),
         &activated,
@@ -276,7 +278,12 @@ pub(crate) fn hidden(activation: Activated, arithmetic: Arithmetic) -> String {
 
 /// The sum of Down's parts.
 pub(crate) fn parts() -> String {
-    [include_str!("product.wgsl"), include_str!("parts.wgsl")].join("\n")
+    [
+        include_str!("product.wgsl"),
+        include_str!("given.wgsl"),
+        include_str!("parts.wgsl"),
+    ]
+    .join("\n")
 }
 
 /// Roundings of products and of `fused`.

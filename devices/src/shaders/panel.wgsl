@@ -6,12 +6,14 @@
 const ROWS = 16u;
 
 @group(0) @binding(1) var<storage, read> weights: array<u32>;
-// Per block and token: 32 codes, then scale, scale * sum(codes), and -sum(codes) of either half.
+// Per block and token: 32 codes, then scale, scale * sum(codes), and -sum(codes) of either half. That of a batch's block
+// and token is record `origin of the token + block * stride`.
 @group(0) @binding(2) var<storage, read> tokens: array<vec4<u32>>; // [n_blocks, n_tokens, 3]
 // Where panels are.
 @group(0) @binding(4) var<storage, read> table: array<vec4<u32>>;
 // 1 if a number was outside the range in which this arithmetic is the CPU's.
 @group(0) @binding(5) var<storage, read_write> out_of_range: atomic<u32>;
+@group(0) @binding(6) var<storage, read> given: array<vec4<u32>>;
 
 // `start` and the products of 16 signed codes.
 fn integer_dot(w: vec4<u32>, x: vec4<u32>, start: i32) -> i32 {

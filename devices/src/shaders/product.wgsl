@@ -6,7 +6,7 @@ struct Params {
     n_blocks: u32,
     // Results of a token.
     width: u32,
-    // Into which Down's clusters are divided.
+    // Into which Down's clusters are divided, if all have the same tokens.
     n_parts: u32,
     // Always 0, which no compiler knows.
     zero: u32,
@@ -15,8 +15,12 @@ struct Params {
     // Parameters of the activation.
     alpha: f32,
     limit: f32,
-    // Where the extras begin.
+    // Where the extras begin, in numbers.
     extras_at: u32,
+    // Where the batches begin, in vectors: two for each.
+    batches_at: u32,
+    // Where each token's results of parts are named, in numbers; 0 if they are those of all parts.
+    slots_at: u32,
 }
 
 @group(0) @binding(0) var<uniform> params: Params;

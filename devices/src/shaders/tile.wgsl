@@ -37,16 +37,20 @@ fn brought_row(lane: u32, tile: u32, b: u32) -> Brought {
     return Brought(w.low, w.high, bitcast<vec4<u32>>(vec4(w.scales, w.minimum, 0.0)));
 }
 
-// The step begins with block `first`, and `end` is behind the last one. Behind the last token it is brought again: what
-// becomes of it is not stored.
-fn brought_token(lane: u32, first: u32, end: u32, first_token: u32) -> Brought {
+// The number of the token that a lane brings, if it brings one. Behind the last of `n` it is brought again: what becomes of
+// it is not stored.
+fn brought_number(lane: u32, first_token: u32, n: u32) -> u32 {
+    return min(first_token + (lane - STEP * TILE_ROWS) % TOKENS, n - 1u);
+}
+
+// The step begins with block `first`, and `end` is behind the last one.
+fn brought_token(lane: u32, first: u32, end: u32, origin: u32, stride: u32) -> Brought {
     let i = lane - STEP * TILE_ROWS;
     let block = first + i / TOKENS;
     if (i >= STEP * TOKENS || block >= end) {
         return Brought(vec4(0u), vec4(0u), vec4(0u));
     }
-    let token = min(first_token + i % TOKENS, params.n_tokens - 1u);
-    let x = (block * params.n_tokens + token) * 3u;
+    let x = (origin + block * stride) * 3u;
     return Brought(tokens[x], tokens[x + 1u], tokens[x + 2u]);
 }
 

@@ -1,22 +1,21 @@
-// Rows of matrices for many tokens; results and table as in `rows.wgsl`. The table's last panels are repeated, with no
-// rows that count, until there are whole workgroups.
+// Rows of matrices for many tokens; results, table and batches as in `rows.wgsl`. The last panels of a batch are repeated,
+// with no rows that count, until there are whole workgroups.
 
-@group(0) @binding(3) var<storage, read_write> results: array<f32>; // [n_tokens, width]
+@group(0) @binding(3) var<storage, read_write> results: array<f32>; // of a batch: [n_tokens, width]
 
-fn store(token: u32, first_panel: u32, row: u32, sums: vec4<f32>) {
-    if (token < params.n_tokens) {
-        for (var i = 0u; i < PANELS; i++) {
-            let panel = table[first_panel + i];
-            if (row < panel[2]) {
-                results[token * params.width + panel[1] + row] = sums[i];
-            }
+// `first` is that of the token's results.
+fn store(first: u32, first_panel: u32, row: u32, sums: vec4<f32>) {
+    for (var i = 0u; i < PANELS; i++) {
+        let panel = table[first_panel + i];
+        if (row < panel[2]) {
+            results[first + panel[1] + row] = sums[i];
         }
     }
 }
 
-fn brought(lane: u32, panel: u32, first: u32, first_token: u32) -> Brought {
+fn brought(lane: u32, panel: u32, first: u32, origin: u32) -> Brought {
     if (!brings_row(lane)) {
-        return brought_token(lane, first, params.n_blocks, first_token);
+        return brought_token(lane, first, params.n_blocks, origin, params.n_tokens);
     }
     let block = first + lane / TILE_ROWS;
     if (block >= params.n_blocks) {
@@ -27,9 +26,15 @@ fn brought(lane: u32, panel: u32, first: u32, first_token: u32) -> Brought {
 
 @compute @workgroup_size(256)
 fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index) lane: u32) {
-    let first_panel = group.x * PANELS;
+    let batch = given[params.batches_at + 2u * group.z];
+    let out = given[params.batches_at + 2u * group.z + 1u];
     let first_token = group.y * TOKENS;
-    let n_tokens = min(TOKENS, params.n_tokens - first_token);
+    if (group.x * PANELS >= batch[1] || first_token >= batch[2]) {
+        return;
+    }
+    let first_panel = batch[0] + group.x * PANELS;
+    let n_tokens = min(TOKENS, batch[2] - first_token);
+    let origin = named(batch[3], brought_number(lane, first_token, batch[2]));
     let panel = table[first_panel + lane % TILE_ROWS / ROWS][0];
     let t = lane / ROWS;
     // Of the tokens t, t + 16, t + 32 and t + 48.
@@ -38,7 +43,7 @@ fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index
     var c = vec4(0.0);
     var d = vec4(0.0);
     for (var first = 0u; first < params.n_blocks + STEP; first += STEP) {
-        let next = brought(lane, panel, first, first_token);
+        let next = brought(lane, panel, first, origin);
         // Of the step that was placed before, if there was one.
         let n = select(min(STEP, params.n_blocks + STEP - first), 0u, first == 0u);
         for (var step = 0u; step < n; step++) {
@@ -58,8 +63,17 @@ fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index
         place(lane, next);
         workgroupBarrier();
     }
-    store(first_token + t, first_panel, lane % ROWS, a);
-    store(first_token + t + 16u, first_panel, lane % ROWS, b);
-    store(first_token + t + 32u, first_panel, lane % ROWS, c);
-    store(first_token + t + 48u, first_panel, lane % ROWS, d);
+    let result = out[0] + (first_token + t) * out[1];
+    if (t < n_tokens) {
+        store(result, first_panel, lane % ROWS, a);
+    }
+    if (t + 16u < n_tokens) {
+        store(result + 16u * out[1], first_panel, lane % ROWS, b);
+    }
+    if (t + 32u < n_tokens) {
+        store(result + 32u * out[1], first_panel, lane % ROWS, c);
+    }
+    if (t + 48u < n_tokens) {
+        store(result + 48u * out[1], first_panel, lane % ROWS, d);
+    }
 }

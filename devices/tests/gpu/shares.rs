@@ -3,7 +3,8 @@
 use forebay_devices::gpu::{Arithmetic, GpuDriver, GpuOptions};
 use forebay_devices::probe::{self, wall_clock};
 use forebay_devices::{
-    Activated, DeviceDriver, DeviceFault, DeviceJob, FORMATS, FfnCluster, PanelRange, Work, on_cpu,
+    Activated, DeviceDriver, DeviceFault, DeviceJob, FORMATS, FfnCluster, Group, PanelRange,
+    Routing, Work, on_cpu,
 };
 use forebay_kernels::{Activations, Form, KernelTable};
 use forebay_numbers::activation::Activation;
@@ -55,21 +56,42 @@ impl Ffn {
         }
     }
 
-    /// Gives the job biases and weights, one of which is 0.
+    /// Gives the job biases, and every cluster some of its tokens in any order, one with weight 0: of three clusters in a
+    /// row, two have the same ones, and the third has none or all.
     fn with_extras(&self, mut job: DeviceJob) -> DeviceJob {
         let mut random = Random(3);
         let mut numbers = |n| (0..n).map(|_| random.unit()).collect::<Vec<f32>>();
         let n_tokens = job.tokens.n_tokens();
         let neurons = self.clusters.iter().map(|c| c.gate.n_rows).sum();
-        if let Work::Share {
-            biases, weights, ..
+        let Work::Share {
+            biases, routing, ..
         } = &mut job.work
-        {
-            *biases = [numbers(neurons), numbers(neurons)];
-            *weights = numbers(self.clusters.len() * n_tokens);
-            if let Some(first) = weights.first_mut() {
-                *first = 0.0;
+        else {
+            return job;
+        };
+        *biases = [numbers(neurons), numbers(neurons)];
+        let all = 0..n_tokens as u32;
+        for (number, clusters) in self.clusters.chunks(3).enumerate() {
+            let (two, third) = (clusters.len().min(2), clusters.len() > 2);
+            let some = all.clone().rev().filter(|t| (t + number as u32) % 3 != 1);
+            let rest = all.clone().filter(|_| number % 2 == 1);
+            for (clusters, tokens) in [
+                (two, some.collect::<Vec<u32>>()),
+                (usize::from(third), rest.collect()),
+            ] {
+                if clusters == 0 {
+                    continue;
+                }
+                routing.groups.push(Group {
+                    clusters,
+                    tokens: tokens.len(),
+                });
+                routing.tokens.extend(tokens);
             }
+        }
+        routing.weights = numbers(routing.tokens.len());
+        if let Some(first) = routing.weights.first_mut() {
+            *first = 0.0;
         }
         job
     }
@@ -87,7 +109,7 @@ impl Ffn {
                 clusters: self.clusters.clone(),
                 activation,
                 biases: Default::default(),
-                weights: Vec::new(),
+                routing: Routing::default(),
                 out: vec![-1; tokens.n_tokens() * self.d_model],
             },
             tokens,
@@ -136,9 +158,15 @@ fn compare(
         let mut expected = job();
         on_cpu::compute(&KernelTable::best(), &ffn.bytes, &mut expected).unwrap();
         let done = probe::run(driver, job(), &mut wall_clock()).unwrap();
-        let what = format!("{activation:?}, extras {with_extras}");
+        let what = format!(
+            "{:?}, {} tokens, {activation:?}, extras {with_extras}",
+            ffn.clusters,
+            tokens.n_tokens()
+        );
         assert_eq!(done.result, Ok(()), "{what}");
-        assert_eq!(share(&done.job.work), share(&expected.work), "{what}");
+        let (found, wanted) = (share(&done.job.work), share(&expected.work));
+        let wrong = found.iter().zip(wanted).filter(|(a, b)| a != b).count();
+        assert_eq!(wrong, 0, "of {}: {what}", wanted.len());
         results = share(&expected.work).to_vec();
     }
     driver.unload(segment);
@@ -313,4 +341,56 @@ fn jobs_without_tokens_or_rows_are_over_at_once() {
         assert_eq!(done.result, Ok(()));
     }
     compare(&mut driver, &ffn, &tokens(1, 64, 1.0), Activation::Silu);
+}
+
+/// Of experts for one token: the same ones every time, others every time, and others that are named as its own.
+#[test]
+#[ignore = "measures speed"]
+fn speed_of_experts() {
+    let Some(mut driver) = open(&[BlockType::Q4_K]) else {
+        return;
+    };
+    let (d_model, n_experts, used) = (2048, 24, 8);
+    let ffn = Ffn::new(
+        [BlockType::Q4_K; 3],
+        d_model,
+        &vec![256; 3 * n_experts],
+        [0.1; 3],
+    );
+    let segment = driver.load(&ffn.bytes).unwrap();
+    for n_tokens in [1, 128] {
+        for (what, moves, routed) in [("same", 0, false), ("others", 1, false), ("named", 1, true)]
+        {
+            let mut times = Vec::new();
+            for round in 0..40 {
+                let mut job = ffn.job(segment, tokens(n_tokens, d_model, 1.0), Activation::Silu);
+                if let Work::Share {
+                    clusters, routing, ..
+                } = &mut job.work
+                {
+                    let (first, n) = (round * moves % 16, 3 * used);
+                    *clusters = clusters[3 * first..][..n].to_vec();
+                    if routed {
+                        routing.groups = vec![
+                            Group {
+                                clusters: 3,
+                                tokens: n_tokens
+                            };
+                            used
+                        ];
+                        routing.tokens = (0..used).flat_map(|_| 0..n_tokens as u32).collect();
+                        routing.weights = vec![0.5; used * n_tokens];
+                    }
+                }
+                let begun = std::time::Instant::now();
+                driver.submit(job, 0).unwrap();
+                let mut done = Vec::new();
+                while driver.poll(0, &mut done) == 0 {}
+                assert_eq!(done[0].result, Ok(()));
+                times.push(begun.elapsed().as_micros());
+            }
+            times.sort_unstable();
+            println!("{n_tokens} tokens, {what}: {} us", times[times.len() / 2]);
+        }
+    }
 }

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use forebay_devices::gpu::{Adapter, DeviceKind, GpuDriver, GpuOptions, Meter, adapters, choose};
 use forebay_devices::probe::wall_clock;
 use forebay_devices::{
-    DeviceDriver, DeviceFault, DeviceJob, FORMATS, FfnCluster, PanelRange, SegmentId, Work,
+    DeviceDriver, DeviceFault, DeviceJob, FORMATS, FfnCluster, PanelRange, Routing, SegmentId, Work,
 };
 use forebay_models::block::BlockType;
 use forebay_models::network::Activation;
@@ -240,7 +240,7 @@ impl Case {
                     clusters: (0..self.n_rows / NEURONS).map(cluster).collect(),
                     activation: Activation::Silu,
                     biases: Default::default(),
-                    weights: Vec::new(),
+                    routing: Routing::default(),
                     out: vec![0; n_tokens * COLS],
                 }
             }
