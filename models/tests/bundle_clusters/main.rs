@@ -1,29 +1,23 @@
 //! A packed file's clusters hold the source's rows, bit for bit: every kind, whole and short clusters,
 //! every way in which weights are stored.
 
+#[path = "../gguf_writer/mod.rs"]
 mod gguf_writer;
+mod packed;
 
 use forebay_models::block::BlockType::{
     self, BF16, F16, F32, IQ4_NL, Q2_K, Q4_0, Q4_K, Q5_0, Q5_1, Q6_K, Q8_0,
 };
 use forebay_models::block::{dequantize, quantize};
-use forebay_models::bundle::{
-    Bundle, DirectoryEntry, FfnGeometry, FfnLayout, NeuronSums, PackOptions, outline, pack,
-};
+use forebay_models::bundle::{FfnLayout, NeuronSums, PackOptions};
 use forebay_models::lanes::extract_row as extract_laned;
 use forebay_models::network::Content;
-use forebay_models::panel::{PANEL_ROWS, extract_row, panels_bytes};
+use forebay_models::panel::{PANEL_ROWS, extract_row};
 use forebay_models::source;
-use forebay_models::tensor::{LayerTensor, TensorId, TensorSource};
+use forebay_models::tensor::{LayerTensor, TensorId};
 use gguf_writer::{GgufWriter, Model, Random};
+use packed::{packed, packed_in, packed_with};
 use tempfile::TempDir;
-
-/// A source and what was made of it.
-struct Packed {
-    source: Box<dyn TensorSource>,
-    bundle: Bundle,
-    _folder: TempDir,
-}
 
 /// Gives the matrices whose names end in one of `names` the format `block`, with arbitrary bits.
 fn reformat(w: &mut GgufWriter, names: &[&str], block: BlockType) {
@@ -34,39 +28,6 @@ fn reformat(w: &mut GgufWriter, names: &[&str], block: BlockType) {
         t.type_id = block.ggml_id();
         t.data = (0..bytes).map(|_| random.bits() as u8).collect();
     }
-}
-
-fn packed(w: &GgufWriter) -> Packed {
-    packed_with(w, &PackOptions::default())
-}
-
-fn packed_with(w: &GgufWriter, options: &PackOptions) -> Packed {
-    let folder = TempDir::new().expect("a folder");
-    let source = source::open(&w.write(folder.path(), "model.gguf")).expect("a sound source");
-    let target = folder.path().join("model.fbay");
-    pack(source.as_ref(), &target, options, &mut |_| {}).expect("packed");
-    let bundle = Bundle::open(&target).expect("a sound bundle");
-    check_outline(source.as_ref(), &bundle, options);
-    Packed {
-        source,
-        bundle,
-        _folder: folder,
-    }
-}
-
-/// The outline of a source is its packed file, but for the weights and their checksums; it leaves no file.
-fn check_outline(source: &dyn TensorSource, packed: &Bundle, options: &PackOptions) {
-    let folder = TempDir::new().expect("a folder");
-    let outlined = outline(source, &folder.path().join("out.fbay"), options).expect("outlined");
-    let without_sums = |bundle: &Bundle| -> Vec<DirectoryEntry> {
-        let entries = bundle.clusters.iter();
-        entries.map(|e| DirectoryEntry { sum: 0, ..*e }).collect()
-    };
-    assert_eq!(without_sums(&outlined), without_sums(packed));
-    assert_eq!(outlined.meta, packed.meta);
-    assert_eq!(outlined.vectors.values(), packed.vectors.values());
-    let left = std::fs::read_dir(folder.path()).expect("readable").count();
-    assert_eq!(left, 0, "files stay");
 }
 
 #[test]
@@ -81,158 +42,10 @@ fn every_architecture_has_an_outline() {
             continue;
         };
         let folder = TempDir::new().expect("a folder");
-        let target = folder.path().join("model.fbay");
-        let options = PackOptions::default();
-        pack(source.as_ref(), &target, &options, &mut |_| {}).expect("packed");
-        let bundle = Bundle::open(&target).expect("a sound bundle");
-        check_outline(source.as_ref(), &bundle, &options);
+        packed_in(folder, source, &PackOptions::default());
         n += 1;
     }
     assert!(n > 100, "{n} models");
-}
-
-impl Packed {
-    /// Bytes of row `row` of a source matrix, from column `first` on, `n` columns.
-    fn part(&self, id: TensorId, row: usize, (first, n): (usize, usize)) -> Vec<u8> {
-        let meta = self.source.meta(id).expect("a tensor");
-        let bytes = |cols| meta.block.row_bytes(cols).expect("whole blocks");
-        let mut out = vec![0; bytes(n)];
-        let at = row * meta.row_bytes() + bytes(first);
-        self.source
-            .read(id, at, &mut out)
-            .expect("within the tensor");
-        out
-    }
-
-    fn row(&self, id: TensorId, row: usize) -> Vec<u8> {
-        self.part(id, row, (0, self.source.meta(id).expect("a tensor").cols))
-    }
-
-    /// Checks every cluster; returns what they hold.
-    fn check(&self) -> Vec<Content> {
-        let mut contents = Vec::new();
-        for entry in &self.bundle.clusters {
-            let mut bytes = Vec::new();
-            self.bundle
-                .read_cluster(entry, &mut bytes)
-                .expect("a sound cluster");
-            self.check_cluster(entry, &bytes);
-            contents.push(entry.content);
-        }
-        contents.dedup();
-        contents
-    }
-
-    fn check_cluster(&self, e: &DirectoryEntry, bytes: &[u8]) {
-        let id = match e.content {
-            Content::Rows(id) => id,
-            Content::Table(id) => id,
-            content @ (Content::Neurons(_) | Content::Experts(_)) => {
-                let g = self.bundle.meta.geometry(content).expect("neurons");
-                return match g.layout {
-                    FfnLayout::Cluster => self.check_panels_of_ffn(g, e, bytes),
-                    FfnLayout::Neuron | FfnLayout::GateFirst => self.check_neurons(g, e, bytes),
-                };
-            }
-        };
-        let (first, count) = (e.first as usize, e.count as usize);
-        if matches!(e.content, Content::Table(_)) {
-            let rows = (first..first + count).flat_map(|r| self.row(id, r));
-            assert!(bytes.iter().copied().eq(rows), "{e:?}");
-        } else {
-            let rows = (first..first + count).map(|r| self.row(id, r));
-            let block = self.source.meta(id).expect("a tensor").block;
-            check_panels(block, bytes, rows, &format!("{e:?}"));
-        }
-    }
-
-    fn check_panels_of_ffn(&self, g: &FfnGeometry, e: &DirectoryEntry, bytes: &[u8]) {
-        let (layer, first, n) = (e.layer().unwrap_or(0), e.first as usize, e.count as usize);
-        let (gate, rest) = bytes.split_at(g.gate_bytes(n));
-        let (up, down) = rest.split_at(g.up_bytes(n));
-        assert_eq!(down.len(), g.down_bytes(n));
-        let network = &self.bundle.meta.network;
-        let ((matrices, columns), (_, each)) = (
-            network.neuron_matrices(e.content),
-            network.neurons(e.content),
-        );
-        let up = g.up.map(|block| (matrices[1], block, up));
-        let gate = Some((matrices[0], g.gate, gate));
-        for (tensor, block, panels) in [gate, up].into_iter().flatten() {
-            let rows = (first..first + n).map(|r| self.row(TensorId::Layer(layer, tensor), r));
-            check_panels(block, panels, rows, &format!("{tensor:?} of {e:?}"));
-        }
-        // Down's columns are counted within an expert, whose rows follow those of the one before.
-        let id = TensorId::Layer(layer, columns);
-        let (expert, first) = (first / each, first % each);
-        let rows = (0..g.d_model).map(|r| self.part(id, expert * g.d_model + r, (first, n)));
-        check_panels(g.down, down, rows, &format!("Down of {e:?}"));
-    }
-
-    fn check_neurons(&self, g: &FfnGeometry, e: &DirectoryEntry, bytes: &[u8]) {
-        let layer = e.layer().unwrap_or(0);
-        let network = &self.bundle.meta.network;
-        let ((matrices, columns), (_, each)) = (
-            network.neuron_matrices(e.content),
-            network.neurons(e.content),
-        );
-        let of_layer = |t| TensorId::Layer(layer, t);
-        let down_t = of_layer(LayerTensor::DownT);
-        let n = e.count as usize;
-        assert_eq!(bytes.len(), g.cluster_bytes(n));
-        for i in 0..n {
-            let neuron = e.first as usize + i;
-            let pair = g.pairs_offset(n) + i * g.pair_stride();
-            let gate = self.row(of_layer(matrices[0]), neuron);
-            let up = g.up.map(|block| {
-                let row = self.row(of_layer(matrices[1]), neuron);
-                (pair, row, block, g.has_laned_rows())
-            });
-            let down = if self.source.meta(down_t).is_some() {
-                self.row(down_t, neuron)
-            } else {
-                // Down's columns are counted within an expert, whose rows follow those of the one before.
-                let start = neuron / each * g.d_model;
-                let element = |r| self.part(of_layer(columns), start + r, (neuron % each, 1));
-                (0..g.d_model).flat_map(element).collect()
-            };
-            let gate = Some((i * g.gate_stride(), gate, g.gate, g.has_laned_rows()));
-            let at = pair + g.down_offset() - g.up_offset();
-            let down = Some((at, down, g.down, g.has_laned_columns()));
-            for (at, row, block, is_laned) in [gate, up, down].into_iter().flatten() {
-                let mut stored = bytes[at..at + row.len()].to_vec();
-                if is_laned {
-                    extract_laned(block, &bytes[at..at + row.len()], &mut stored);
-                }
-                assert!(stored == row, "neuron {neuron} of {e:?}");
-            }
-        }
-    }
-}
-
-/// `panels` holds `rows` and fills up the last panel with zeros.
-fn check_panels(block: BlockType, panels: &[u8], rows: impl Iterator<Item = Vec<u8>>, what: &str) {
-    let rows: Vec<Vec<u8>> = rows.collect();
-    let len = rows[0].len();
-    let cols = len / block.block_bytes() * block.block_len();
-    assert_eq!(
-        Some(panels.len()),
-        panels_bytes(block, rows.len(), cols),
-        "{what}"
-    );
-    let missing = std::iter::repeat(vec![0; len]);
-    let mut row = vec![0; len];
-    for (p, panel) in panels.chunks_exact(PANEL_ROWS * len).enumerate() {
-        let expected = rows
-            .iter()
-            .skip(p * PANEL_ROWS)
-            .cloned()
-            .chain(missing.clone());
-        for (r, expected) in expected.take(PANEL_ROWS).enumerate() {
-            extract_row(block, panel, r, &mut row);
-            assert!(row == expected, "row {r} of panel {p} of {what}");
-        }
-    }
 }
 
 /// A model with short last clusters: 5003 tokens are no whole panels, 1056 neurons no whole clusters.
@@ -386,14 +199,7 @@ fn experts_of_single_neurons_have_their_gates_first() {
     ] {
         let source = source::open(&tiny.join(name)).expect("a sound source");
         let folder = TempDir::new().expect("a folder");
-        let target = folder.path().join("model.fbay");
-        let options = PackOptions::default();
-        pack(source.as_ref(), &target, &options, &mut |_| {}).expect("packed");
-        let packed = Packed {
-            source,
-            bundle: Bundle::open(&target).expect("a sound bundle"),
-            _folder: folder,
-        };
+        let packed = packed_in(folder, source, &PackOptions::default());
         packed.check();
         let clusters = packed.bundle.clusters.iter().enumerate();
         let mut experts = clusters.filter(|(_, e)| matches!(e.content, Content::Experts(_)));
