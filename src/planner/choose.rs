@@ -18,7 +18,7 @@ const WINDOWS: [usize; 3] = [STREAM_WINDOW, STREAM_WINDOW / 2, 2 * STREAM_WINDOW
 /// Batches that are tried.
 const BATCHES: [usize; 9] = [8, 16, 24, 32, 48, 56, 64, 96, 128];
 /// The same of models with experts: each is read once per batch, and a token uses few of them.
-const EXPERT_BATCHES: [usize; 2] = [256, 512];
+const EXPERT_BATCHES: [usize; 3] = [256, 512, 1024];
 /// Shares of the budget, in eighths, that are tried for neurons before attention.
 const CACHE_EIGHTHS: [u64; 5] = [0, 1, 2, 4, 6];
 /// Numbers of cores that are tried, besides all and all but one.
