@@ -28,6 +28,8 @@ pub struct Room {
     pub total: u64,
     /// Bytes of one phase's clusters.
     pub piece: u64,
+    /// Whether that is the memory in which the CPU has them, where they begin with pages.
+    pub in_pages: bool,
 }
 
 /// The device's clusters of a phase.
@@ -86,7 +88,10 @@ impl OnDevice {
             let mut items = possible_items(bundle, programs, number, computes_neurons);
             let mut bytes = 0;
             items.retain(|item| {
-                bytes += padded(bundle, item);
+                bytes += match room.in_pages {
+                    true => bundle.clusters[item.cluster as usize].padded_len() as u64,
+                    false => padded(bundle, item),
+                };
                 bytes <= room.piece
             });
             items

@@ -234,6 +234,7 @@ impl EngineBuilder {
                 true => device.request.piece,
                 false => device.request.piece.min(left / PIECE_SHARE),
             },
+            in_pages: device.request.imports,
         };
         let computes_neurons = self.computes_neurons(bundle, sparsity);
         let mut on_device = match &device.placing {

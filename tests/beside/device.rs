@@ -164,8 +164,15 @@ fn with_driver(
 /// one would.
 fn device(behaviour: Behaviour) -> Box<dyn DeviceDriver> {
     #[cfg(feature = "gpu")]
-    if behaviour == Behaviour::ideal() && std::env::var_os("FOREBAY_TEST_DEVICE").is_some() {
-        return vulkan();
+    if std::env::var_os("FOREBAY_TEST_DEVICE").is_some() {
+        let imports = behaviour.imports;
+        let ideal = Behaviour {
+            imports,
+            ..Behaviour::ideal()
+        };
+        if behaviour == ideal {
+            return vulkan(imports);
+        }
     }
     Box::new(SimulatedDevice::new(
         KernelTable::best(),
@@ -174,9 +181,9 @@ fn device(behaviour: Behaviour) -> Box<dyn DeviceDriver> {
     ))
 }
 
-/// The first Vulkan device. The engine checks its bits.
+/// The first Vulkan device, which may use the CPU's memory if it `imports`. The engine checks its bits.
 #[cfg(feature = "gpu")]
-fn vulkan() -> Box<dyn DeviceDriver> {
+fn vulkan(imports: bool) -> Box<dyn DeviceDriver> {
     use forebay_devices::gpu::{Arithmetic, DeviceKind, GpuDriver, GpuOptions, adapters};
     let adapter = adapters()
         .into_iter()
@@ -186,7 +193,10 @@ fn vulkan() -> Box<dyn DeviceDriver> {
         DeviceKind::Software => Arithmetic::Emulated,
         _ => Arithmetic::Native,
     };
-    let options = GpuOptions::default();
+    let options = GpuOptions {
+        imports,
+        ..GpuOptions::default()
+    };
     let driver = GpuDriver::with_arithmetic(&adapter, &options, arithmetic);
     Box::new(driver.expect("the Vulkan device opens"))
 }

@@ -18,6 +18,9 @@ const DRIVERS_OWN: usize = 16 << 20;
 const PARTIALS: usize = 8 << 20;
 /// Bytes of what a job brings for each cluster of an expert: where its panels are.
 const TABLES: usize = 4 << 10;
+/// Of weights other than experts', tables that a driver keeps take this part: 16 bytes for every panel, with the clusters
+/// of a token and of a prompt.
+const TABLES_PART: u64 = 256;
 /// Jobs that are in flight or behind.
 const JOBS: u64 = 2;
 
@@ -204,8 +207,15 @@ pub fn boards_bytes(
     let places = size_of::<FfnCluster>() + 2 * size_of::<Item>();
     let room = JobRoom::new(bundle, (batch, max_logits), rank);
     let buffers = match shares_memory {
-        true => JOBS * room.buffers() as u64,
+        true => JOBS * room.buffers() as u64 + kept_tables(bundle),
         false => 0,
     };
     (room.bytes() + bundle.clusters.len() * places) as u64 + buffers
+}
+
+/// Bytes of the tables that a driver keeps.
+fn kept_tables(bundle: &Bundle) -> u64 {
+    let entries = bundle.clusters.iter();
+    let others = entries.filter(|e| !matches!(e.content, Content::Experts(_)));
+    others.map(|e| u64::from(e.len)).sum::<u64>() / TABLES_PART
 }

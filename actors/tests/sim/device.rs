@@ -49,6 +49,7 @@ fn place(random: &mut Random, case: &mut Case, bundle: &Bundle) {
     let room = Room {
         total: random.one_of(&[20_000, u64::MAX, u64::MAX]),
         piece: u64::MAX,
+        in_pages: false,
     };
     case.plan.on_device = OnDevice::choose(bundle, &programs, all_neurons, |_| shares, room);
     case.device = Behaviour {
