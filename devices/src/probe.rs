@@ -146,14 +146,18 @@ impl Sample {
             .iter()
             .map(|cluster| cluster.gate.n_rows)
             .sum();
-        let share = |kind: Activated| Work::Share {
+        // With and without experts in turn.
+        let share = |(i, kind): (usize, Activated)| Work::Share {
             clusters: self.clusters.clone(),
             activation: kind.example(),
             biases: [numbers(neurons), numbers(neurons)],
-            routing: routing(n_tokens, &mut numbers),
+            routing: match i % 2 {
+                0 => routing(n_tokens, &mut numbers),
+                _ => Routing::default(),
+            },
             out: vec![i64::MIN; n_tokens * cols],
         };
-        let shares = activations(n_tokens).iter().copied().map(share);
+        let shares = activations(n_tokens).iter().copied().enumerate().map(share);
         let works = std::iter::once(rows).chain(shares);
         let job = |work| DeviceJob {
             id: 0,

@@ -3,6 +3,8 @@
 
 #[path = "../support/group.rs"]
 mod group;
+#[path = "../stress/holdings.rs"]
+mod holdings;
 #[path = "../program/mod.rs"]
 mod program;
 #[path = "../stress/role.rs"]

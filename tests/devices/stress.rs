@@ -4,17 +4,17 @@
 use std::path::{Path, PathBuf};
 
 use forebay::{DeviceChoice, DevicePlacing, Engine, EngineBuilder, Prompt, Request, Statistics};
-use forebay_plans::process::{rss_now, rss_peak};
+use forebay_plans::process::rss_peak;
 use serde::{Deserialize, Serialize};
 
 use crate::group::Group;
-use crate::support::{self, TemporaryFile, build, change_budget, engine, json};
+use crate::holdings::Holdings;
+use crate::support::{self, build, change_budget, engine};
 use crate::{role, subject, there_is_one};
 
 const MIB: u64 = 1 << 20;
 const BUDGET: &str = "FOREBAY_STRESS_BUDGET";
 const MODEL: &str = "FOREBAY_STRESS_MODEL";
-const REPORT: &str = "FOREBAY_STRESS_REPORT";
 /// Engines one after the other; libraries have what they keep for good after the first few.
 const ENGINES: usize = 12;
 const WARM_UP: usize = 4;
@@ -72,23 +72,18 @@ fn runs_beside_a_device() {
         peak: rss_peak().expect("a size"),
         hash: done.logits_hash,
     };
-    let path = PathBuf::from(std::env::var_os(REPORT).expect("a file"));
-    let text = serde_json::to_string(&report).expect("a report");
-    std::fs::write(path, text).expect("written");
+    role::tell(&report);
 }
 
 /// Runs under a budget in a control group of that size, or without any.
 fn run_apart(model: &Path, limits: Option<(u64, &Group)>) -> Report {
     const ROLE: &str = "stress::runs_beside_a_device";
-    let path = TemporaryFile::new("report.json");
     let mut command = role::command(ROLE);
-    command.env(REPORT, &path.0).env(MODEL, model);
-    if let Some((budget, group)) = limits {
+    command.env(MODEL, model);
+    if let Some((budget, _)) = limits {
         command.env(BUDGET, budget.to_string());
-        command = group.run(&command);
     }
-    role::finish(ROLE, command);
-    json(&path.0)
+    role::report(ROLE, command, limits.map(|(_, group)| group))
 }
 
 #[test]
@@ -162,25 +157,6 @@ fn no_change_of_the_budget_changes_a_token_beside_a_device() {
     }
     assert_eq!(engine.device_problem(), None);
     assert!(copied > 0, "the window has not come back");
-}
-
-/// What a process holds of the system.
-#[derive(Debug)]
-struct Holdings {
-    threads: usize,
-    files: usize,
-    resident: u64,
-}
-
-impl Holdings {
-    fn now() -> Self {
-        let entries = |folder: &str| std::fs::read_dir(folder).expect("a folder").count();
-        Self {
-            threads: entries("/proc/self/task"),
-            files: entries("/proc/self/fd"),
-            resident: rss_now().expect("a size"),
-        }
-    }
 }
 
 #[test]

@@ -2,9 +2,9 @@
 
 use forebay::{BlockType, Engine, EngineBuilder, PackOptions, Request, StreamItem};
 use forebay_devices::DeviceFault;
-use forebay_plans::process::rss_now;
 
 use crate::device::{Trouble, with_device};
+use crate::holdings::Holdings;
 use crate::role;
 use crate::subject::length;
 use crate::support::{build, engine};
@@ -20,28 +20,6 @@ const BESIDE: u64 = 10;
 /// What the allocator may keep in another way at the end than after the warm-up. A leak of a core's smallest buffer
 /// per cycle would be more.
 const SPREAD: u64 = 6 << 20;
-
-/// What a process holds of the system.
-#[derive(Debug)]
-struct Holdings {
-    threads: usize,
-    files: usize,
-    mappings: usize,
-    resident: u64,
-}
-
-impl Holdings {
-    fn now() -> Self {
-        let entries = |folder: &str| std::fs::read_dir(folder).expect("a folder").count();
-        let maps = std::fs::read_to_string("/proc/self/maps").expect("a file");
-        Self {
-            threads: entries("/proc/self/task"),
-            files: entries("/proc/self/fd"),
-            mappings: maps.lines().count(),
-            resident: rss_now().expect("a size"),
-        }
-    }
-}
 
 fn start(cycle: u64) -> Engine {
     let builder = engine(None).planned_choices(false);

@@ -1,8 +1,6 @@
 //! A simulated device that shares the memory: its copies of weights are part of the budget, and go back when that shrinks
 //! or the device is lost.
 
-use std::path::PathBuf;
-
 use forebay::{Engine, EngineBuilder, Request};
 use forebay_plans::process::rss_peak;
 use serde::{Deserialize, Serialize};
@@ -15,10 +13,9 @@ use crate::resize::{
 };
 use crate::role;
 use crate::subject::quantised_expert_model;
-use crate::support::{TemporaryFile, build, change_budget, engine, json};
+use crate::support::{build, change_budget, engine};
 
 const BUDGET: &str = "FOREBAY_STRESS_BUDGET";
-const REPORT: &str = "FOREBAY_STRESS_REPORT";
 /// Tokens of a run, where nothing has to happen meanwhile.
 const TOKENS: usize = 40;
 /// The simulated device takes its memory from the allocator, which then gives every segment back to the system.
@@ -66,23 +63,18 @@ fn runs_beside_a_device() {
         peak: rss_peak().expect("a size"),
         hash: done.logits_hash,
     };
-    let path = PathBuf::from(std::env::var_os(REPORT).expect("a file"));
-    let text = serde_json::to_string(&report).expect("a report");
-    std::fs::write(path, text).expect("written");
+    role::tell(&report);
 }
 
 /// Runs beside a device under a budget in a control group of that size, or without any.
 fn run(limits: Option<(u64, &Group)>) -> Report {
     const ROLE: &str = "devices::runs_beside_a_device";
-    let path = TemporaryFile::new("report.json");
     let mut command = role::command(ROLE);
-    command.env(REPORT, &path.0).env(ALLOCATOR.0, ALLOCATOR.1);
-    if let Some((budget, group)) = limits {
+    command.env(ALLOCATOR.0, ALLOCATOR.1);
+    if let Some((budget, _)) = limits {
         command.env(BUDGET, budget.to_string());
-        command = group.run(&command);
     }
-    role::finish(ROLE, command);
-    json(&path.0)
+    role::report(ROLE, command, limits.map(|(_, group)| group))
 }
 
 #[test]

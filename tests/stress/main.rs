@@ -18,6 +18,7 @@ mod curve;
 mod cycles;
 mod devices;
 mod hog;
+mod holdings;
 mod lent;
 mod pressure;
 mod prompts;

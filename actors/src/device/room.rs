@@ -13,7 +13,7 @@ use crate::core::widest;
 /// While the device's thread copies from one carrier, the core fills the other.
 pub(super) const CARRIERS: usize = 2;
 /// Bytes of what a driver keeps besides: tables of panels.
-const DRIVERS_OWN: usize = 16 << 20;
+const DRIVERS_OWN: u64 = 16 << 20;
 /// Bytes of a job's results of parts, where all clusters have the same tokens.
 const PARTIALS: usize = 8 << 20;
 /// Bytes of what a job brings for each cluster of an expert: where its panels are.
@@ -151,9 +151,9 @@ impl JobRoom {
             + self.clusters * size_of::<FfnCluster>()
     }
 
-    /// Bytes of the buffers that a driver has for a job of any kind: what it brings, also on its way, gates and ups, hidden
+    /// Bytes of the buffers that a driver has for jobs of any kind: what they bring, also on its way, gates and ups, hidden
     /// values, results of parts, results here and there.
-    fn buffers(&self) -> usize {
+    fn buffers(&self) -> u64 {
         let results = self.rows * size_of::<f32>();
         let shares = self.batch * self.d_model * size_of::<i64>();
         // A block of 32 values is 48 bytes.
@@ -164,7 +164,7 @@ impl JobRoom {
             groups => shares * groups,
         };
         let given = tokens + self.of_experts(self.clusters) * TABLES;
-        2 * given + neurons + partials + 2 * results.max(shares)
+        JOBS * (2 * given + neurons + partials + 2 * results.max(shares)) as u64
     }
 
     /// Bytes of both jobs: for rows, and for a share.
@@ -182,7 +182,7 @@ impl JobRoom {
 /// its driver keeps for those that come again. Predictors in use have at most `rank`.
 pub fn job_memory(bundle: &Bundle, (batch, max_logits): (usize, usize), rank: usize) -> u64 {
     let room = JobRoom::new(bundle, (batch, max_logits), rank);
-    JOBS * room.buffers() as u64 + DRIVERS_OWN as u64
+    room.buffers() + DRIVERS_OWN
 }
 
 /// What a window for streamed clusters takes, in steps of `batch` tokens, with a device that shares the memory or not.
@@ -207,7 +207,7 @@ pub fn boards_bytes(
     let places = size_of::<FfnCluster>() + 2 * size_of::<Item>();
     let room = JobRoom::new(bundle, (batch, max_logits), rank);
     let buffers = match shares_memory {
-        true => JOBS * room.buffers() as u64 + kept_tables(bundle),
+        true => room.buffers() + kept_tables(bundle),
         false => 0,
     };
     (room.bytes() + bundle.clusters.len() * places) as u64 + buffers

@@ -255,12 +255,9 @@ impl<'a> Passes<'a> {
         for (table, first) in firsts.iter().enumerate().take(number) {
             let mut rows = Vec::with_capacity(batches.list.len());
             for batch in &batches.list {
-                let ranges = batch.clusters.iter().flat_map(|c| match (number, table) {
-                    (1, _) => [Some(&c.gate), Some(&c.up)],
-                    (_, 0) => [Some(&c.gate), None],
-                    _ => [Some(&c.up), None],
-                });
-                let n_panels = tables::n_panels(ranges.flatten());
+                // Up has as many as Gate, in the same table or in one of its own.
+                let gates = batch.clusters.iter().map(|c| &c.gate);
+                let n_panels = 2 / number * tables::n_panels(gates);
                 let entry = match named {
                     Some(_) => given.vectors(&tables::of_gate_up(batch.clusters)[table]),
                     None => 0,
