@@ -56,8 +56,8 @@ pub struct PlanInForce {
     pub neuron_cache: NeuronCachePlan,
     /// The expert cache of one core.
     pub expert_cache: ExpertCachePlan,
-    /// How many of the next layer's experts are guessed, and read ahead if they are not in memory.
-    pub guessed_experts: usize,
+    /// Of how many of the next layers the experts are guessed, and read ahead if they are not in memory.
+    pub guessed_layers: usize,
     /// What prompts borrow of the neuron cache, on each core.
     pub preload_window: Option<PreloadWindow>,
     /// How much faster the disk is taken to read whole clusters than single neurons: prompts read all of the FFN where
@@ -144,7 +144,7 @@ impl PlanInForce {
             },
             neuron_cache: residency.neuron_cache,
             expert_cache: residency.expert_cache,
-            guessed_experts: neurons.guesses,
+            guessed_layers: neurons.guesses,
             preload_window: PreloadWindow::of(parts.bundle, residency),
             sequential_gain: parts
                 .made

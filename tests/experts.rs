@@ -161,27 +161,22 @@ fn without_anything_to_leave_out_no_bit_changes() {
 #[test]
 fn guesses_are_read_ahead_and_change_no_bit() {
     let model = synthetic();
-    let whole = build(engine(Some(model)).guess_experts(2));
-    assert_eq!(whole.plan().guessed_experts, 0, "nothing has to be read");
+    let whole = build(engine(Some(model)).guess_layers(2));
+    assert_eq!(whole.plan().guessed_layers, 0, "nothing has to be read");
     let all = run(&whole, 20);
     assert_eq!(all.cache.guessed_clusters, 0);
-    let used = whole.network().most_used_experts();
-    for (percent, threads, n) in [(40, 2, 0), (40, 2, 1), (40, 1, used), (10, 2, used)] {
-        let make = || engine(Some(model)).threads(threads).guess_experts(n);
+    for (percent, threads, n) in [(40, 2, 0), (40, 2, 1), (40, 1, 3), (10, 2, 2)] {
+        let make = || engine(Some(model)).threads(threads).guess_layers(n);
         let bytes = whole.weight_bytes() * percent / 100;
         let guessing = build_within(|bytes| make().weight_memory(bytes), bytes);
-        assert_eq!(guessing.plan().guessed_experts, n);
+        assert_eq!(guessing.plan().guessed_layers, n);
         let ours = run(&guessing, 20);
-        assert_eq!(all.logits_hash, ours.logits_hash, "{percent}%, {n} guesses");
+        assert_eq!(all.logits_hash, ours.logits_hash, "{percent}%, {n} layers");
         let (read, wanted) = (
             ours.cache.guessed_clusters,
             ours.cache.guessed_clusters_wanted,
         );
-        assert_eq!(
-            read > 0,
-            n > 0,
-            "{percent}%: {read} clusters of {n} guesses"
-        );
+        assert_eq!(read > 0, n > 0, "{percent}%: {read} clusters of {n} layers");
         // The routing of these models can be foreseen.
         assert!(2 * wanted >= read, "{wanted} of {read} were wanted");
     }

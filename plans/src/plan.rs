@@ -6,6 +6,7 @@ use std::fmt;
 use std::path::Path;
 
 use forebay_models::files::read_regular;
+use forebay_models::network::MOST_GUESSED_LAYERS;
 use serde::{Deserialize, Serialize};
 
 use crate::cost::DecodeTime;
@@ -73,9 +74,9 @@ pub struct Choices {
     pub sparsity: Sparsity,
     /// How single neurons are read.
     pub loading: Loading,
-    /// How many of the next layer's experts are guessed, and read ahead if they are not in memory.
+    /// Of how many of the next layers the experts are guessed, and read ahead if they are not in memory.
     #[serde(default)]
-    pub guessed_experts: usize,
+    pub guessed_layers: usize,
     /// Bytes of the stream window.
     pub stream_window_bytes: usize,
     /// Bytes that the neuron cache gets before attention and the head stay in memory.
@@ -174,8 +175,10 @@ impl Plan {
             c.stream_window_bytes as u64,
             1 << 40,
         )?;
-        if c.guessed_experts > 1 << 16 {
-            return Err("choices.guessed_experts is more than 65536".into());
+        if c.guessed_layers > MOST_GUESSED_LAYERS {
+            return Err(format!(
+                "choices.guessed_layers is more than {MOST_GUESSED_LAYERS}"
+            ));
         }
         if c.neuron_cache_bytes > self.memory_bytes {
             return Err("choices.neuron_cache_bytes is more than memory_bytes".into());

@@ -1,7 +1,7 @@
 //! Flags that compare ways of running sparse models. The best way is the default; other commands do not have these
 //! flags.
 
-use clap::{Args, ValueEnum};
+use clap::{Args, ValueEnum, value_parser};
 use forebay::{DevicePlacing, EngineBuilder, Loading, NeuronOptions, Pipeline, PolicyKind};
 
 #[derive(Clone, Debug, Default, Args)]
@@ -16,10 +16,10 @@ pub struct ComparisonFlags {
     /// What overlaps while the FFN is computed.
     #[arg(long, value_enum, help_heading = "Comparison")]
     pipeline: Option<PipelineFlag>,
-    /// How many of the next layer's experts are guessed, and read ahead if they are not in memory [default: by the
+    /// Of how many of the next layers the experts are guessed, and read ahead if they are not in memory [default: by the
     /// plan].
-    #[arg(long, value_name = "N", help_heading = "Comparison")]
-    guess_experts: Option<usize>,
+    #[arg(long, value_name = "N", value_parser = value_parser!(u8).range(..=3), help_heading = "Comparison")]
+    guess_layers: Option<u8>,
     /// The part of every phase that the device computes, 0 to 1 [default: what is fastest].
     #[arg(long, value_name = "PART", help_heading = "Comparison")]
     device_share: Option<f64>,
@@ -92,8 +92,8 @@ impl ComparisonFlags {
     pub fn configure(&self, builder: EngineBuilder) -> EngineBuilder {
         let options = self.neurons();
         let mut builder = builder.neurons(options);
-        if let Some(n) = self.guess_experts {
-            builder = builder.guess_experts(n);
+        if let Some(n) = self.guess_layers {
+            builder = builder.guess_layers(usize::from(n));
         }
         if let Some(part) = self.device_share {
             builder = builder.device_placing(DevicePlacing::Part(part));

@@ -4,6 +4,7 @@ use std::path::PathBuf;
 
 use forebay_models::bundle::{Bundle, ffn_identity};
 use forebay_models::chat_templates::ChatTemplate;
+use forebay_models::network::MOST_GUESSED_LAYERS;
 use forebay_models::tokenizer::Tokenizer;
 use forebay_plans::cache_dir;
 use forebay_plans::machine::{DiskProfile, KernelCase, MachineProfile};
@@ -58,13 +59,12 @@ struct Known {
 }
 
 impl EngineBuilder {
-    /// How many of the next layer's experts are guessed while a token is generated, and read ahead if they are not in
-    /// memory, regardless of a plan. No token changes. Without effect where all experts are in memory, or are chosen
-    /// before attention.
+    /// Of how many of the next layers, at most [`MOST_GUESSED_LAYERS`], the experts are guessed while a token is
+    /// generated, and read ahead if they are not in memory, regardless of a plan. No token changes. Without effect where
+    /// all experts are in memory, or are chosen before attention.
     #[must_use]
-    pub fn guess_experts(mut self, n: usize) -> Self {
-        self.neurons.guesses = n;
-        self.fixed_guesses = Some(n);
+    pub fn guess_layers(mut self, n: usize) -> Self {
+        self.fixed_guesses = Some(n.min(MOST_GUESSED_LAYERS));
         self
     }
 
@@ -192,9 +192,9 @@ impl EngineBuilder {
             }
             self.neurons.loading = c.loading;
         }
-        let planned = plan.as_ref().map(|plan| plan.choices.guessed_experts);
-        let usual = bundle.meta.network.most_used_experts();
-        self.neurons.guesses = self.fixed_guesses.or(planned).unwrap_or(usual);
+        let planned = plan.as_ref().map(|plan| plan.choices.guessed_layers);
+        // Unmeasured, the disk may be slow: then what is wrong costs more than it gains.
+        self.neurons.guesses = self.fixed_guesses.or(planned).unwrap_or(1);
         Ok((request, plan))
     }
 
@@ -243,7 +243,7 @@ impl EngineBuilder {
             threads: self.threads.map(|n| n.min(request.threads)),
             max_batch: self.max_batch,
             loading: self.fixed_loading,
-            guessed_experts: self.fixed_guesses,
+            guessed_layers: self.fixed_guesses,
         };
         let decision = match self.goal {
             PlanGoal::Fastest => fastest(&outlook, fixed)?,

@@ -40,7 +40,7 @@ pub(crate) struct Fixed {
     pub threads: Option<usize>,
     pub max_batch: Option<usize>,
     pub loading: Option<Loading>,
-    pub guessed_experts: Option<usize>,
+    pub guessed_layers: Option<usize>,
 }
 
 /// The wish for which the minimum memory is searched.
@@ -192,7 +192,7 @@ impl Grid {
             max_batch: planned.max_batch,
             sparsity: request.sparsity,
             loading: fixed.loading.unwrap_or_default(),
-            guessed_experts: fixed.guessed_experts.unwrap_or(0),
+            guessed_layers: fixed.guessed_layers.unwrap_or(0),
             stream_window_bytes: STREAM_WINDOW,
             neuron_cache_bytes: 0,
             sequential_gain: outlook.sequential_gain(),
@@ -227,9 +227,9 @@ impl Grid {
         }
         batches.sort_unstable();
         batches.dedup();
-        let guesses = match fixed.guessed_experts {
+        let guesses = match fixed.guessed_layers {
             Some(n) => vec![n],
-            None => [0].into_iter().chain(outlook.guessable()).collect(),
+            None => (0..=outlook.guessable()).collect(),
         };
         let shares = if by_neuron { &CACHE_EIGHTHS[..] } else { &[0] };
         let caches = shares.iter().map(|n| request.total / 8 * n);
@@ -292,10 +292,10 @@ impl Grid {
                     _ => &self.guesses,
                 };
                 for &loading in &self.loadings {
-                    for &guessed_experts in guesses {
+                    for &guessed_layers in guesses {
                         let choices = Choices {
                             loading,
-                            guessed_experts,
+                            guessed_layers,
                             ..choices
                         };
                         all.push(outlook.predict(choices, &memory));
@@ -333,12 +333,12 @@ impl Grid {
         for &max_batch in &self.batches {
             list.push(("batch", Choices { max_batch, ..*of }));
         }
-        for &guessed_experts in &self.guesses {
+        for &guessed_layers in &self.guesses {
             let other = Choices {
-                guessed_experts,
+                guessed_layers,
                 ..*of
             };
-            list.push(("guessed experts", other));
+            list.push(("guessed layers", other));
         }
         for &neuron_cache_bytes in &self.caches {
             let other = Choices {
@@ -386,7 +386,7 @@ fn value(name: &str, choices: &Choices) -> String {
         "loading" => format!("{:?}", choices.loading).to_lowercase(),
         "stream window" => format_size(choices.stream_window_bytes as u64),
         "batch" => choices.max_batch.to_string(),
-        "guessed experts" => choices.guessed_experts.to_string(),
+        "guessed layers" => choices.guessed_layers.to_string(),
         _ => format_size(choices.neuron_cache_bytes),
     }
 }

@@ -5,6 +5,7 @@
 //! is done for hundreds of choices per plan, so whatever they have in common is computed once.
 
 use forebay_models::bundle::{ALIGN, Bundle, FfnGeometry, FfnLayout};
+use forebay_models::network::MOST_GUESSED_LAYERS;
 use forebay_plans::cost::{
     Activation, DecodeTime, ExpertCurves, MissCurve, MissSample, PartReads, Rates, Reads, Streamed,
     TokenWork,
@@ -125,11 +126,12 @@ impl<'a> Outlook<'a> {
         }
     }
 
-    /// How many of the next layer's experts it may make sense to guess, besides none: as many as a token uses, if any
-    /// layer's can be guessed.
-    pub fn guessable(&self) -> Option<usize> {
-        let used = self.bundle.meta.network.most_used_experts();
-        (!self.work.guesses.is_empty()).then_some(used)
+    /// Of how many of the next layers it is possible to guess the experts.
+    pub fn guessable(&self) -> usize {
+        match self.work.guesses.is_empty() {
+            true => 0,
+            false => MOST_GUESSED_LAYERS,
+        }
     }
 
     /// How much faster the disk reads whole clusters than single neurons.
@@ -192,14 +194,13 @@ impl<'a> Outlook<'a> {
             read = parts.sum();
             of_experts = rates.experts_in_parts(&parts, asked);
         }
-        let mut more = 1.0;
-        if choices.guessed_experts > 0 && plan.expert_cache.cells > 0 {
-            time.predictor += rates.weights(&work.guesses);
-            let (sooner, bytes) = rates.guessing(of_experts, time.compute());
-            time.io -= sooner;
-            more = bytes;
-        }
-        time.io += of_experts;
+        let guessed = match plan.expert_cache.cells {
+            0 => 0,
+            _ => choices.guessed_layers,
+        };
+        // Further layers' routers are soon used again, and come from the CPU's caches then.
+        time.predictor += rates.weights(&work.guesses) * guessed.min(1) as f64;
+        let more = time.add_experts(of_experts, guessed);
         let prompt_rates = self.prompt_rates(&rates, memory);
         let reads = self.prompt_reads(&streamed, &choices);
         let prompt_seconds = prompt_rates.prompt(work, choices.max_batch, reads);

@@ -110,7 +110,7 @@ fn a_profile_of_experts_foretells_what_a_cache_misses() {
     for percent in [40, 60, 80] {
         let builder = support::engine(Some(&model.0)).weight_memory(whole * percent / 100);
         // What is read on a guess depends on what the disk has time for.
-        let builder = builder.context(700).max_batch(1).guess_experts(0);
+        let builder = builder.context(700).max_batch(1).guess_layers(0);
         let engine = build(builder);
         let cells = engine.plan().expert_cache.cells;
         let cached = (2 * cells) as f64 / (LAYERS * COUNT) as f64;

@@ -48,8 +48,8 @@ impl Core {
         let (layer, items) = routed(program, number, 0);
         let (next_layer, next_items) = routed(program, number, 1);
         let routes = &self.residual.routes;
-        let (guessed, uses_most) = (routes.guessed(), self.uses_most_experts(next_layer));
-        let is_likely = |expert: u16| match guessed {
+        let uses_most = self.uses_most_experts(next_layer);
+        let is_likely = |expert: u16| match &routes.guessed()[0][..] {
             [] => uses_most,
             guessed => {
                 let found = guessed.binary_search_by_key(&u32::from(expert), |g| g.0);
@@ -64,21 +64,23 @@ impl Core {
         self.weights.experts.preload(now.chain(next));
     }
 
-    /// For a generated token: names clusters of the next layer's likeliest experts.
+    /// For a generated token: names clusters of the next layers' likeliest experts, layer by layer.
     fn guess_experts(&mut self, number: usize) {
         let program = self.prompts.program().unwrap_or(&self.program);
-        let (layer, items) = routed(program, number, 1);
         let (bundle, whole) = (&self.shared.bundle, self.reads_whole());
-        let guessed = self.residual.routes.guessed().iter();
-        let requests = guessed
-            .take(self.shared.neurons.guesses)
-            .flat_map(|&(expert, _)| {
+        let reach = self.weights.experts.reach();
+        let layers = (1..=reach).zip(self.residual.routes.guessed());
+        let layers = layers.filter(|(_, guessed)| !guessed.is_empty());
+        let requests = layers.flat_map(|(later, guessed)| {
+            let (layer, items) = routed(program, number, later);
+            guessed.iter().flat_map(move |&(expert, _)| {
                 let expert = Some(expert as u16);
                 let first = items.partition_point(|item| item.expert < expert);
                 let own = items[first..].iter();
                 let own = own.take_while(move |item| item.expert == expert);
-                own.filter_map(|item| Request::of(bundle, layer, item, whole))
-            });
+                own.filter_map(move |item| Request::of(bundle, layer, item, whole))
+            })
+        });
         self.weights.experts.guess(requests);
     }
 

@@ -160,7 +160,7 @@ impl Residual {
                 self.join_shares(around, *layer, biases, join);
                 self.published = None;
             }
-            Prepare::Route { biases, next } => self.route(around, biases, next.as_ref()),
+            Prepare::Route { biases, next } => self.route(around, biases, next),
             Prepare::TakeHidden => self.take_hidden(around),
             Prepare::TakeInputs(gated) => self.take_inputs(around, gated),
             Prepare::Norm { norm, only_wanted } => {
@@ -214,20 +214,19 @@ impl Residual {
         scale_stream(around, join, x);
     }
 
-    /// Chooses the tokens' experts, and guesses those of the `next` layer.
-    fn route(
-        &mut self,
-        around: &Surroundings<'_>,
-        biases: &Range<usize>,
-        next: Option<&Range<usize>>,
-    ) {
+    /// Chooses the tokens' experts, and guesses those of the `next` layers, of which several tokens need only one.
+    fn route(&mut self, around: &Surroundings<'_>, biases: &Range<usize>, next: &[Range<usize>]) {
         let (layer, network) = (around.phase.layer, &around.bundle.meta.network);
         let Some(experts) = network.experts(layer) else {
             return;
         };
-        let next = next.and_then(|biases| Some((network.guessed_at(layer)?, biases)));
+        let next = || {
+            (1..).zip(next).filter_map(|(later, biases)| {
+                Some((later, network.guessed_at(layer, later)?, biases))
+            })
+        };
         let own = experts.router_width();
-        let width = own + next.map_or(0, |(next, _)| next.count);
+        let width = own + next().map(|(_, next, _)| next.count).sum::<usize>();
         let logits = &mut self.rows[..around.n_tokens * width];
         around.boards.board(Board::Router).read(0, logits);
         let values = around.bundle.vectors.values();
@@ -242,9 +241,15 @@ impl Residual {
             }
         }
         self.routes.route(experts, (biases, bonus), (logits, width));
-        if let Some((next, biases)) = next {
-            let rows = logits.chunks_exact(width).map(|row| &row[own..]);
-            self.routes.guess(next, &values[biases.clone()], rows);
+        let mut column = own;
+        let layers = if around.n_tokens == 1 { usize::MAX } else { 1 };
+        for (later, next, biases) in next().take(layers) {
+            let rows = logits
+                .chunks_exact(width)
+                .map(|row| &row[column..column + next.count]);
+            self.routes
+                .guess((later, next), &values[biases.clone()], rows);
+            column += next.count;
         }
     }
 

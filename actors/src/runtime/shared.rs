@@ -28,7 +28,7 @@ pub struct NeuronOptions {
     pub loading: Loading,
     /// What overlaps.
     pub pipeline: Pipeline,
-    /// How many of the next layer's experts are guessed, and read ahead if they are not in memory.
+    /// Of how many of the next layers the experts are guessed, and read ahead if they are not in memory.
     pub guesses: usize,
 }
 
@@ -38,7 +38,7 @@ impl NeuronOptions {
         Options {
             predicted,
             by_matrix: self.pipeline == Pipeline::Matrix,
-            guesses: self.guesses > 0,
+            guesses: self.guesses,
         }
     }
 

@@ -43,7 +43,7 @@ pub struct Case {
     pub turn_ns: usize,
     /// Experts that are left out or preferred: what is right then is not known, but everything has to come to its end.
     pub fewer: FewerExperts,
-    /// How many of the next layer's experts are guessed.
+    /// Of how many of the next layers the experts are guessed.
     pub guesses: usize,
     /// The device that has the clusters `plan.on_device`, if there are any.
     pub device: Behaviour,
@@ -93,7 +93,7 @@ impl Case {
                 true => fewer_experts(random),
                 false => FewerExperts::default(),
             },
-            guesses: random.one_of(&[0, 0, 1, 2, 8]),
+            guesses: random.one_of(&[0, 0, 1, 2, 3]),
             device: Behaviour::ideal(),
         }
     }

@@ -2,6 +2,7 @@
 //! memory and not stored by neuron, which any core may compute: read from the trace that the cores keep.
 
 use std::collections::{BTreeSet, HashMap, HashSet};
+use std::ops::RangeInclusive;
 
 use forebay_models::bundle::{Bundle, DirectoryEntry};
 use forebay_models::network::Content;
@@ -69,8 +70,8 @@ pub struct Visits {
     shares: bool,
     /// Whether neurons of a cluster lie in panels.
     in_panels: Vec<bool>,
-    /// By layer, whether the one before guesses which experts it will use.
-    guessed: Vec<bool>,
+    /// By layer, how many of those before guess which experts it will use.
+    guessed: Vec<usize>,
     /// By layer, whether its neurons are asked for before its attention.
     asked_ahead: Vec<bool>,
     /// Reads of streamed clusters that were used: each is used once.
@@ -250,6 +251,13 @@ impl Visits {
         layers.max().unwrap_or(0) as u16
     }
 
+    /// The layers that a layer's router is applied in: its own, and those that guess for it.
+    fn routed_at(&self, layer: u16, step: &Batch) -> RangeInclusive<u16> {
+        // Several tokens are guessed for in the layer before only.
+        let most = if step.n_tokens == 1 { usize::MAX } else { 1 };
+        layer - self.guessed[usize::from(layer)].min(most) as u16..=layer
+    }
+
     /// Whether each of the core's clusters was where it has to be, as often as it has to be.
     fn compare(&self, rank: usize, step: &Batch, seen: &Seen) -> Result<(), String> {
         let mut expected = 0;
@@ -290,10 +298,11 @@ impl Visits {
                     once(Stage::Inputs, layer)?
                 }
                 Content::Rows(TensorId::InputsProjection) => once(Stage::Inputs, 0)?,
-                Content::Rows(TensorId::Layer(l, T::Router)) if self.guessed[l] => {
-                    once(Stage::Pred, layer - 1)? + once(Stage::Pred, layer)?
+                Content::Rows(TensorId::Layer(_, T::Router)) => {
+                    let mut routed = self.routed_at(layer, step);
+                    routed.try_fold(0, |n, at| Ok::<_, String>(n + once(Stage::Pred, at)?))?
                 }
-                Content::Rows(TensorId::Layer(_, T::Router | T::SharedGate | T::PredictorFc1)) => {
+                Content::Rows(TensorId::Layer(_, T::SharedGate | T::PredictorFc1)) => {
                     once(Stage::Pred, layer)?
                 }
                 Content::Neurons(_) | Content::Experts(_) => {
@@ -326,15 +335,20 @@ impl Visits {
     }
 }
 
-/// By layer, whether its router, which has to be in memory, is applied in the layer before, too.
-fn guessed(case: &Case, bundle: &Bundle) -> Vec<bool> {
+/// By layer, in how many of those just before its router is applied, too: it and those between have to be in memory.
+fn guessed(case: &Case, bundle: &Bundle) -> Vec<usize> {
     let network = &bundle.meta.network;
-    let guessed = |layer: usize| {
+    let is_here = |layer: usize| {
         let mut all = bundle.clusters.iter().zip(&case.plan.residency);
         let router = Content::Rows(TensorId::Layer(layer, T::Router));
-        let here = all.all(|(e, kept)| e.content != router || *kept == Residency::Pinned);
-        let before = layer.checked_sub(1);
-        case.guesses > 0 && here && before.is_some_and(|l| network.guessed_at(l).is_some())
+        all.all(|(e, kept)| e.content != router || *kept == Residency::Pinned)
+    };
+    let guessed = |layer: usize| {
+        let before = (1..=case.guesses.min(layer)).take_while(|&before| {
+            let from = layer - before;
+            (1..=before).all(|n| is_here(from + n) && network.guessed_at(from, n).is_some())
+        });
+        before.count()
     };
     (0..network.n_layers()).map(guessed).collect()
 }

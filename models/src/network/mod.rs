@@ -28,6 +28,9 @@ pub use uniform::Uniform;
 
 use crate::tensor::{LayerTensor, TensorId};
 
+/// So many layers ahead, experts may be guessed. Each layer costs Qwen3-30B-A3B 4 points of its 79% of right guesses.
+pub const MOST_GUESSED_LAYERS: usize = 3;
+
 /// A model's shape and constants.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Network {
@@ -444,20 +447,22 @@ impl Network {
         widths.max().unwrap_or(0)
     }
 
-    /// The experts of the layer after `layer`, if its router may be applied to what that of `layer` is applied to, as a
-    /// guess: both have inputs of FFNs, which differ little from layer to layer.
-    pub fn guessed_at(&self, layer: usize) -> Option<&Experts> {
+    /// The experts of the layer that is `later` layers after `layer`, if its router may be applied to what that of
+    /// `layer` is applied to, as a guess: both have inputs of FFNs, which differ little from layer to layer. Routers that
+    /// choose before their layers are early enough: for SmallThinker guesses gained nothing.
+    pub fn guessed_at(&self, layer: usize, later: usize) -> Option<&Experts> {
         let after_mixer = |layer: usize| {
             let experts = self.layers.get(layer)?.ffn.body.experts.as_ref()?;
             (!experts.router.before_layer).then_some(experts)
         };
-        after_mixer(layer).and(after_mixer(layer + 1))
+        after_mixer(layer).and(after_mixer(layer + later))
     }
 
-    /// Maximum number of columns of a router's results and those of the next layer's, if that is guessed.
+    /// Maximum number of columns of a router's results and those of the next layers', if they are guessed.
     pub fn widest_routing(&self) -> usize {
         let width = |l| {
-            let next = self.guessed_at(l).map_or(0, |next| next.count);
+            let next = (1..=MOST_GUESSED_LAYERS).map_while(|later| self.guessed_at(l, later));
+            let next: usize = next.map(|next| next.count).sum();
             Some(self.experts(l)?.router_width() + next)
         };
         (0..self.n_layers()).filter_map(width).max().unwrap_or(0)

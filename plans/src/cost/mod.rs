@@ -2,8 +2,9 @@
 //!
 //! ```text
 //! t_decode  = max(t_compute, t_stream)                 if clusters are streamed
-//!           = t_compute + t_stream + t_io - hidden     if single neurons are read
+//!           = t_compute + t_stream + t_io - hidden     if single neurons or experts are read
 //! hidden    = min(t_io, part of t_ffn + part of t_attention where neurons are named before it)
+//!           = part of min(t_io, t_compute)              for experts, the larger the further ahead they are guessed
 //! t_compute = t_attention + t_predictor + t_ffn + t_head + t_overhead
 //! t_x       = bytes_x / rate of x's kernel on the chosen cores     (never above the memory's rate: t_mem)
 //! t_io      = reads · time of a read,   reads = N_neurons · P_activated · P_miss(m), neighbours joined
@@ -13,8 +14,8 @@
 //! Two things differ from the paper, because measurements did. Kernels are measured with weights in memory, so that
 //! `t_mem` is part of their rates. And reads of single neurons are *added*, less a part of what is computed meanwhile:
 //! each read takes time from a core, and most predictors name neurons only when the FFN's input is known, so that
-//! nothing but the FFN overlaps. Those that see the layer's input name them before attention. Clusters that are streamed between such reads wait for them. If
-//! only clusters are streamed, they are known in advance and do overlap.
+//! nothing but the FFN overlaps. Those that see the layer's input name them before attention. Clusters that are streamed
+//! between such reads wait for them. If only clusters are streamed, they are known in advance and do overlap.
 
 mod experts;
 mod gates_first;
@@ -26,6 +27,7 @@ pub use gates_first::{PartReads, Reads};
 pub use reads::{MissCurve, MissSample};
 pub use work::{Activation, Streamed, TokenWork, Weights};
 
+use forebay_models::network::MOST_GUESSED_LAYERS;
 use serde::{Deserialize, Serialize};
 
 use crate::machine::{DiskProfile, Kernel, KernelCase, MachineProfile};
@@ -58,11 +60,13 @@ const HIDDEN_BEHIND_ATTENTION: f64 = 0.55;
 /// Factor for reads of single neurons with one compute core: no other core computes while it waits.
 const ALONE_READ_COST: f64 = 1.25;
 
-/// Part of the time for reads of experts that is hidden if the next layer's are guessed, at most what is computed
-/// meanwhile: Qwen3-30B's shape within 8 and 4 GiB waited for 37 and 27 % less.
-const GUESSED_IN_TIME: f64 = 0.3;
-/// Factor of the bytes that are read then: some guesses are wrong. Measured likewise: 1.16 and 1.13.
-const GUESSED_BYTES: f64 = 1.15;
+/// Part of the shorter of computing and reading experts that the longer one does not hide, if the experts of none, one,
+/// two or three of the next layers are guessed. gpt-oss-20b's shape within 6 GiB: 0.8, 0.6, 0.5, 0.4; Qwen3-30B's within
+/// 8 GiB 0.8, 0.5, 0.4, 0.3 and within 4 GiB 0.6, 0.4, 0.3, 0.3.
+const EXPERTS_NOT_HIDDEN: [f64; MOST_GUESSED_LAYERS + 1] = [0.75, 0.5, 0.4, 0.33];
+/// Factor of the bytes that are read then: some guesses are wrong. Measured likewise: 1.08 to 1.14, 1.10 to 1.23, 1.12
+/// to 1.27.
+const GUESSED_BYTES: [f64; MOST_GUESSED_LAYERS + 1] = [1.0, 1.1, 1.16, 1.19];
 
 /// Time of a layer in which the last pairs of experts are read one after the other, seconds.
 const PARTS_SECONDS: f64 = 300e-6;
@@ -107,6 +111,17 @@ impl DecodeTime {
             true => self.compute() + self.stream + self.io - self.io.min(self.can_hide),
             false => self.compute().max(self.stream),
         }
+    }
+
+    /// Adds `seconds` of reading experts, if those of `guessed_layers` are guessed; returns the factor of what is read.
+    pub fn add_experts(&mut self, seconds: f64, guessed_layers: usize) -> f64 {
+        let guessed = guessed_layers.min(MOST_GUESSED_LAYERS);
+        let read = seconds * GUESSED_BYTES[guessed];
+        if read > 0.0 {
+            self.io += read;
+            self.can_hide = (1.0 - EXPERTS_NOT_HIDDEN[guessed]) * read.min(self.compute());
+        }
+        GUESSED_BYTES[guessed]
     }
 
     /// What takes the most time.
@@ -207,12 +222,6 @@ impl Rates<'_> {
         };
         let check = (gates.bytes + pairs.bytes) / CHECKED_PER_SECOND / self.threads.max(1) as f64;
         time(gates) + time(pairs) + check + layers as f64 * PARTS_SECONDS
-    }
-
-    /// What guessing the next layer's experts changes: the time by which `reads` seconds of reading experts get shorter
-    /// beside `compute` seconds of computing, and the factor of the bytes that are read.
-    pub fn guessing(&self, reads: f64, compute: f64) -> (f64, f64) {
-        ((GUESSED_IN_TIME * reads).min(compute), GUESSED_BYTES)
     }
 
     /// Time that `reads` reads of neurons, of `bytes` in total, add to a token, seconds.

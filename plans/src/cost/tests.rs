@@ -154,6 +154,34 @@ fn experts_are_read_as_deep_as_a_layer_misses_them() {
 }
 
 #[test]
+fn experts_that_are_guessed_are_read_beside_more_of_what_is_computed() {
+    let time = |seconds: f64, guessed_layers: usize| {
+        let mut time = DecodeTime {
+            ffn: 0.06,
+            head: 0.01,
+            ..DecodeTime::default()
+        };
+        let more = time.add_experts(seconds, guessed_layers);
+        (time.total(), more)
+    };
+    assert!((time(0.0, 3).0 - 0.07).abs() < 1e-12);
+    for (layers, not_hidden) in EXPERTS_NOT_HIDDEN.into_iter().enumerate() {
+        // The disk is the shorter one, then what is computed.
+        for seconds in [0.04, 0.2] {
+            let (total, more) = time(seconds, layers);
+            let read = more * seconds;
+            let expected = read.max(0.07) + not_hidden * read.min(0.07);
+            assert!((total - expected).abs() < 1e-12, "{layers}: {total}");
+        }
+    }
+    assert!(time(0.04, 3).0 < time(0.04, 2).0, "there is time for it");
+    assert!(
+        time(1.0, 0).0 < time(1.0, 1).0,
+        "wrong guesses take the disk's time"
+    );
+}
+
+#[test]
 fn larger_batches_of_a_prompt_share_reads() {
     let (machine, disk) = (machine(), disk());
     let rates = rates((&machine, &disk), 2);

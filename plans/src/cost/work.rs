@@ -198,7 +198,7 @@ fn is_guessed(network: &Network, tensor: TensorId) -> bool {
         return false;
     };
     let before = layer.checked_sub(1);
-    before.is_some_and(|before| network.guessed_at(before).is_some())
+    before.is_some_and(|before| network.guessed_at(before, 1).is_some())
 }
 
 /// Part of the layers whose predictors see the layer's input.

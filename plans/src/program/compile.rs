@@ -28,8 +28,8 @@ pub struct Options {
     pub predicted: bool,
     /// A barrier stands between the FFN's matrices: a baseline.
     pub by_matrix: bool,
-    /// Each router's phase also computes the next layer's router, so that its experts can be guessed.
-    pub guesses: bool,
+    /// Each router's phase also computes the routers of so many of the next layers, so that their experts can be guessed.
+    pub guesses: usize,
 }
 
 /// The program of core `rank`.
@@ -241,6 +241,7 @@ impl<'a> Compiler<'a> {
             width,
             matrices: Vec::with_capacity(matrices.len()),
             items: Vec::new(),
+            of_several: matrices.len(),
         };
         for (number, (tensor, column, bias)) in matrices.iter().enumerate() {
             rows.matrices.push(Matrix {
@@ -360,27 +361,35 @@ impl<'a> Compiler<'a> {
             matrices.push((id(T::SharedGate), experts.count, 0..0));
         }
         let mut width = experts.router_width();
-        if let Some(next) = self.guessed(layer) {
-            let bias = self.vector(layer + 1, T::RouterBias);
-            matrices.push((TensorId::Layer(layer + 1, T::Router), width, bias));
+        let certain = matrices.len();
+        for (later, next) in self.guessed(layer) {
+            let bias = self.vector(later, T::RouterBias);
+            matrices.push((TensorId::Layer(later, T::Router), width, bias));
             width += next.count;
         }
         let site = (Stage::Pred, Board::Router, width);
-        let work = self.rows(site, &matrices, Finish::Plain);
+        let mut work = self.rows(site, &matrices, Finish::Plain);
+        if let Work::Rows(rows) = &mut work {
+            rows.of_several = matrices.len().min(certain + 1);
+        }
         self.push(layer, prepare, work);
     }
 
-    /// The experts that are guessed where those of `layer` are chosen.
-    fn guessed(&self, layer: usize) -> Option<&'a Experts> {
-        let next = self.network.guessed_at(layer);
-        next.filter(|_| self.options.guesses && !self.unpinned.contains(&(layer + 1)))
+    /// The layers whose experts are guessed where those of `layer` are chosen, one after the other.
+    fn guessed(&self, layer: usize) -> impl Iterator<Item = (usize, &'a Experts)> {
+        (1..=self.options.guesses).map_while(move |later| {
+            let next = self.network.guessed_at(layer, later)?;
+            (!self.unpinned.contains(&(layer + later))).then_some((layer + later, next))
+        })
     }
 
     fn route(&self, layer: usize) -> Prepare {
         let next = self.guessed(layer);
         Prepare::Route {
             biases: self.vector(layer, T::SelectionBias),
-            next: next.map(|_| self.vector(layer + 1, T::SelectionBias)),
+            next: next
+                .map(|(later, _)| self.vector(later, T::SelectionBias))
+                .collect(),
         }
     }
 

@@ -33,7 +33,7 @@ pub enum Board {
     Output,
     /// The predictor's fc1 times the residual stream.
     Predictor,
-    /// Logits of the experts, of the gate of what every token uses, and of the next layer's experts if they are guessed.
+    /// Logits of the experts, of the gate of what every token uses, and of the next layers' experts if they are guessed.
     Router,
     /// Logits of the tokens that want them.
     Logits,
@@ -91,8 +91,8 @@ pub enum Prepare {
     Route {
         /// Range of the biases for the choice in the model's vectors; empty if there are none.
         biases: Range<usize>,
-        /// The same of the next layer's experts, if they are guessed.
-        next: Option<Range<usize>>,
+        /// The same of the experts of each of the next layers that are guessed.
+        next: Vec<Range<usize>>,
     },
     /// Observers see the residual stream.
     ShowResidual {
@@ -207,8 +207,11 @@ pub struct Rows {
     pub width: usize,
     /// The matrices.
     pub matrices: Vec<Matrix>,
-    /// The core's own clusters.
+    /// The core's own clusters, by matrix.
     pub items: Vec<Item>,
+    /// Number of the matrices, the first ones, that steps of several tokens compute: the others guess further ahead than
+    /// a prompt reads.
+    pub of_several: usize,
 }
 
 /// Which part of the FFN a phase computes.

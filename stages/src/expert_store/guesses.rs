@@ -1,6 +1,8 @@
 //! Clusters that are read before a flight wants them: guesses for the next layer of a token, and of a step of several
 //! tokens what its layer and probably the next one want.
 
+use forebay_models::network::MOST_GUESSED_LAYERS;
+
 use super::{ExpertStore, Request};
 
 /// What became of guesses.
@@ -15,11 +17,58 @@ pub struct GuessCounts {
 /// Guesses are read while at most so many certain reads of the core are in flight: a disk that has few is not busy.
 pub(super) const BESIDE: usize = 8;
 
+/// Guesses of a token that are read together: what is with the I/O actor cannot be given up any more, and clusters are long
+/// enough for a disk to be busy with a few.
+pub(super) const MOST_GUESSES: usize = 4;
+
+/// After so many guesses have been read, it is decided how far ahead to guess.
+const TRIAL: u32 = 64;
+
+/// How many layers ahead it pays to guess.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Reach {
+    layers: usize,
+    read: u32,
+    wanted: u32,
+}
+
+impl Default for Reach {
+    fn default() -> Self {
+        Self {
+            layers: MOST_GUESSED_LAYERS,
+            read: 0,
+            wanted: 0,
+        }
+    }
+}
+
+impl Reach {
+    /// A guess is read. If fewer than half of the last ones came true, the next ones go less far; if three quarters did,
+    /// further.
+    fn count(&mut self) {
+        self.read += 1;
+        if self.read < TRIAL {
+            return;
+        }
+        if self.wanted < TRIAL / 2 {
+            self.layers = (self.layers - 1).max(1);
+        } else if self.wanted >= TRIAL / 4 * 3 {
+            self.layers = (self.layers + 1).min(MOST_GUESSED_LAYERS);
+        }
+        (self.read, self.wanted) = (0, 0);
+    }
+}
+
 /// A prompt keeps at most 1/`KEPT_SHARE` of the cells for what is still to be computed.
 pub(super) const KEPT_SHARE: usize = 4;
 
 impl ExpertStore {
-    /// The next layer may want these clusters, the likeliest first. They are read while little else is; those that
+    /// How many layers ahead it pays to guess, as those before have come true or not.
+    pub fn reach(&self) -> usize {
+        self.reach.layers
+    }
+
+    /// The next layers may want these clusters, the likeliest first. They are read while little else is; those that
     /// were named before and have not been read yet are given up.
     pub fn guess(&mut self, likely: impl Iterator<Item = Request>) {
         self.keeps = false;
@@ -58,7 +107,10 @@ impl ExpertStore {
 
     /// A flight wants the cluster in a cell.
     pub(super) fn count_wanted(&mut self, cell: usize) {
-        self.guess_counts.wanted += u64::from(std::mem::take(&mut self.counted[cell]));
+        if std::mem::take(&mut self.counted[cell]) {
+            self.guess_counts.wanted += 1;
+            self.reach.wanted += 1;
+        }
     }
 
     /// Most cells that a prompt keeps: it leaves most to what is wanted now.
@@ -68,7 +120,11 @@ impl ExpertStore {
 
     /// Makes the read of the likeliest absent guess due.
     pub(super) fn admit_guess(&mut self) {
-        if self.keeps && self.guessing + self.kept.len() >= self.most_kept() {
+        let is_enough = match self.keeps {
+            true => self.guessing + self.kept.len() >= self.most_kept(),
+            false => self.guessing >= MOST_GUESSES,
+        };
+        if is_enough {
             return;
         }
         while let Some(request) = self.guesses.pop_front() {
@@ -79,7 +135,10 @@ impl ExpertStore {
                 (self.guessed[cell], self.began_as_guess[cell]) = (true, true);
                 self.guessing += 1;
                 self.counted[cell] = !self.keeps;
-                self.guess_counts.read += u64::from(!self.keeps);
+                if !self.keeps {
+                    self.guess_counts.read += 1;
+                    self.reach.count();
+                }
             }
             return;
         }

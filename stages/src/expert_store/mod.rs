@@ -23,6 +23,7 @@ use crate::live_mask::LiveMask;
 
 pub use flights::ExpertFlights;
 pub use guesses::GuessCounts;
+use guesses::Reach;
 pub use parts::{Held, Request, Spans};
 
 /// Where the bytes of a cell are.
@@ -112,6 +113,7 @@ pub struct ExpertStore {
     /// Cells that are held for this and the next layer of a prompt, and which layer of its that was.
     kept: Vec<(usize, u32)>,
     layer: u32,
+    reach: Reach,
     /// What became of guesses since that was last taken.
     pub guess_counts: GuessCounts,
     /// Cells with a read that is due.
@@ -171,6 +173,7 @@ impl ExpertStore {
             keeps: false,
             kept: Vec::with_capacity(n / guesses::KEPT_SHARE),
             layer: 0,
+            reach: Reach::default(),
             guess_counts: GuessCounts::default(),
             due: VecDeque::with_capacity(n),
             blocked: VecDeque::with_capacity(flights),

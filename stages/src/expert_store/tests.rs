@@ -6,7 +6,7 @@ use std::collections::VecDeque;
 use forebay_queues::slab::{PAGE, Slab, Slot};
 use proptest::prelude::*;
 
-use super::guesses::BESIDE;
+use super::guesses::{BESIDE, MOST_GUESSES};
 use super::{ExpertMemory, ExpertRead, ExpertStore, GuessCounts, Held, Request, Spans, Taken};
 use crate::cache::PolicyKind;
 use crate::live_mask::LiveMask;
@@ -326,6 +326,44 @@ fn guessing(key: usize) -> (ExpertStore, ExpertRead) {
     assert!(read.guessed && read.key == key && !store.is_reading());
     store.started(read.cell, 7);
     (store, read)
+}
+
+#[test]
+fn few_guesses_are_read_together_so_that_the_others_can_be_given_up() {
+    let mut store = store(16, 32, PolicyKind::Frequency, vec![]);
+    store.guess((0..8).map(whole));
+    let mut reads: Vec<_> = std::iter::from_fn(|| store.next_read()).collect();
+    assert_eq!(reads.len(), MOST_GUESSES);
+    store.guess([20].map(whole).into_iter());
+    let first = reads.swap_remove(0);
+    store.arrived(first.cell, first.slot, true);
+    assert_eq!(store.next_read().map(|read| read.key), Some(20));
+    assert!(store.next_read().is_none());
+}
+
+/// Guesses that do not come true go less and less far, those that do further again.
+#[test]
+fn how_far_is_guessed_depends_on_what_came_true() {
+    let mut store = store(16, 1 << 12, PolicyKind::Frequency, vec![]);
+    let mut guess = |keys: std::ops::Range<usize>, come_true: bool| {
+        for key in keys {
+            store.guess([whole(key)].into_iter());
+            let read = store.next_read().expect("the disk is idle");
+            store.started(read.cell, 7);
+            store.arrived(read.cell, read.slot, true);
+            if come_true {
+                store.want(whole(key));
+                let taken = store.take(key).expect("it is here");
+                store.give_back(key, taken.slot);
+            }
+        }
+        store.reach()
+    };
+    assert_eq!(guess(0..63, false), 3, "too few to judge");
+    assert_eq!(guess(63..64, false), 2);
+    assert_eq!(guess(64..256, false), 1);
+    assert_eq!(guess(256..256 + 64, true), 2);
+    assert_eq!(guess(320..320 + 64, true), 3);
 }
 
 #[test]

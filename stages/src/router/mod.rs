@@ -6,7 +6,7 @@ mod preference;
 #[cfg(test)]
 mod tests;
 
-use forebay_models::network::{Experts, Network};
+use forebay_models::network::{Experts, MOST_GUESSED_LAYERS, Network};
 
 pub use choice::Choosing;
 pub use preference::Preference;
@@ -28,14 +28,15 @@ pub struct Routes {
     shared: Vec<f32>,
     /// Scores of one token, `[2, count]`.
     scores: Vec<f32>,
-    /// Experts of the next layer that the step's tokens may use; empty if none are guessed.
-    guessed: Vec<(u32, f32)>,
+    /// Experts of each of the next layers that the step's tokens may use; empty if none are guessed.
+    guessed: [Vec<(u32, f32)>; MOST_GUESSED_LAYERS],
 }
 
 /// Bytes of everything that [`Routes::new`] allocates, for memory budgets.
 pub fn bytes_for(network: &Network, max_tokens: usize) -> usize {
     let (count, used) = most(network);
-    2 * max_tokens * used * size_of::<(u32, f32)>() + max_tokens * (used * 8 + 4) + count * 12
+    let pairs = 2 * max_tokens * used + (MOST_GUESSED_LAYERS - 1) * used;
+    pairs * size_of::<(u32, f32)>() + max_tokens * (used * 8 + 4) + count * 12
 }
 
 /// Experts of the layer with the most, and the most that a token uses.
@@ -59,7 +60,8 @@ impl Routes {
             weights: Vec::with_capacity(pairs),
             shared: Vec::with_capacity(if count > 0 { max_tokens } else { 0 }),
             scores: Vec::with_capacity(2 * count),
-            guessed: Vec::with_capacity(pairs),
+            // Further ahead only for a single token.
+            guessed: std::array::from_fn(|i| Vec::with_capacity(if i == 0 { pairs } else { used })),
         }
     }
 
@@ -73,7 +75,7 @@ impl Routes {
     ) {
         let count = experts.count;
         self.used = experts.used;
-        self.guessed.clear();
+        self.guessed.iter_mut().for_each(Vec::clear);
         self.shared.clear();
         self.chosen.clear();
         self.scores.clear();
@@ -96,15 +98,18 @@ impl Routes {
         self.sort_by_expert(count);
     }
 
-    /// Guesses the `next` layer's experts of the step's tokens from `logits`, `[n_tokens, count]`: its router's results
-    /// for this layer's input. `biases` as in [`Self::route`].
+    /// Guesses the experts of the `next` layer, which is `later` layers after this one, of the step's tokens from
+    /// `logits`, `[n_tokens, count]`: its router's results for this layer's input. `biases` as in [`Self::route`].
     pub fn guess<'a>(
         &mut self,
-        next: &Experts,
+        (later, next): (usize, &Experts),
         biases: &[f32],
         logits: impl ExactSizeIterator<Item = &'a [f32]>,
     ) {
-        self.guessed.clear();
+        let Some(guessed) = self.guessed.get_mut(later - 1) else {
+            return;
+        };
+        guessed.clear();
         self.scores.clear();
         self.scores.resize(2 * next.count, 0.0);
         let (scores, ranks) = self.scores.split_at_mut(next.count);
@@ -115,19 +120,19 @@ impl Routes {
         };
         let n_tokens = logits.len();
         for row in logits {
-            let first = self.guessed.len();
-            self.guessed.resize(first + next.used, (0, 0.0));
-            choosing.choose(row, (scores, ranks), &mut self.guessed[first..]);
+            let first = guessed.len();
+            guessed.resize(first + next.used, (0, 0.0));
+            choosing.choose(row, (scores, ranks), &mut guessed[first..]);
         }
         if n_tokens > 1 {
-            self.guessed.sort_unstable_by_key(|(expert, _)| *expert);
-            self.guessed.dedup_by_key(|(expert, _)| *expert);
+            guessed.sort_unstable_by_key(|(expert, _)| *expert);
+            guessed.dedup_by_key(|(expert, _)| *expert);
         }
     }
 
-    /// The guessed experts of the next layer: a single token's with their weights, the likeliest first; those of several
-    /// tokens in the order of their numbers, each once.
-    pub fn guessed(&self) -> &[(u32, f32)] {
+    /// The guessed experts of the next layers, one after the other: a single token's with their weights, the likeliest
+    /// first; those of several tokens in the order of their numbers, each once.
+    pub fn guessed(&self) -> &[Vec<(u32, f32)>; MOST_GUESSED_LAYERS] {
         &self.guessed
     }
 

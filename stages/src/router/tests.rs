@@ -226,8 +226,9 @@ fn one_token_s_guesses_are_by_weight_and_those_of_several_by_number() {
         [[0.0, 3.0, 1.0, 2.0], [3.0, 0.0, 0.0, 4.0]],
     );
     let mut guess = |rows: &[[f32; 4]]| {
-        routes.guess(&next, &[], rows.iter().map(<[f32; 4]>::as_slice));
-        routes.guessed().iter().map(|g| g.0).collect::<Vec<_>>()
+        routes.guess((2, &next), &[], rows.iter().map(<[f32; 4]>::as_slice));
+        assert!(routes.guessed()[0].is_empty());
+        routes.guessed()[1].iter().map(|g| g.0).collect::<Vec<_>>()
     };
     assert_eq!(guess(&rows[1..]), [3, 0]);
     assert_eq!(guess(&rows), [0, 1, 3]);

@@ -138,7 +138,7 @@ impl Rows {
         }
         let item = match self.failed.pop() {
             Some(item) => item,
-            None => self.claim(frame)?,
+            None => self.claim(frame, work)?,
         };
         let bytes = frame.weights.shared_bytes(item.cluster);
         self.compute(frame, work, item, bytes, (Hit::Hit, 0), out);
@@ -146,14 +146,16 @@ impl Rows {
     }
 
     /// The next cluster in memory, from this core's list first.
-    fn claim(&mut self, frame: &Frame<'_>) -> Option<Item> {
+    fn claim(&mut self, frame: &Frame<'_>, work: &RowWork) -> Option<Item> {
         let SharedRows { claims, lists } = &*self.shared;
         let of = |rank: usize| &lists[rank][frame.number];
-        // Those that a device computes come last. Without one, no entry is read for it: a core looks at all lists.
-        let own = |item: &Item| !frame.is_on_device(item);
-        let len = |rank| match frame.on_device {
-            0 => of(rank).len(),
-            _ => of(rank).partition_point(own),
+        // Those that a device computes come last, and so do guesses, of which it computes none. Without either, no entry
+        // is read: a core looks at all lists.
+        let guesses = frame.n_tokens() > 1 && work.of_several < work.matrices.len();
+        let is_guess = |item: &Item| guesses && usize::from(item.matrix) >= work.of_several;
+        let len = |rank| match guesses || frame.on_device > 0 {
+            false => of(rank).len(),
+            true => of(rank).partition_point(|item| !frame.is_on_device(item) && !is_guess(item)),
         };
         let (rank, place) = self.claimant.next(claims, frame.rank, len)?;
         Some(of(rank)[place])

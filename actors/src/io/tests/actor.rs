@@ -140,6 +140,45 @@ fn urgent_reads_overtake_prefetching_and_find_a_free_place() {
 }
 
 #[test]
+fn few_bytes_are_in_flight_and_some_are_kept_free_of_prefetching() {
+    let limits = IoLimits {
+        chunk_bytes: 2 * ALIGNMENT,
+        bytes: 8 * u64::from(ALIGNMENT),
+        ..IoLimits::new(1, 16)
+    };
+    let mut bench = Bench::new(16, limits);
+    bench.prefetch(pages(0, 9));
+    bench.turn();
+    assert_eq!(bench.in_flight(), [0, 2, 4], "a quarter is kept free");
+    bench.urgent(pages(50, 3));
+    bench.turn();
+    assert_eq!(bench.in_flight(), [0, 2, 4, 50]);
+    // One that is tried again counts once.
+    bench.end(3, Err(FaultKind::Os(libc::EIO)));
+    bench.turn();
+    assert_eq!(bench.in_flight(), [0, 2, 4, 50]);
+    for (ended, then) in [
+        (3, vec![0, 2, 4, 52]),
+        (0, vec![2, 4, 52, 6]),
+        (2, vec![2, 4, 6]),
+        (0, vec![4, 6, 8]),
+    ] {
+        bench.end(ended, Ok(()));
+        bench.turn();
+        assert_eq!(bench.in_flight(), then);
+    }
+    for _ in 0..3 {
+        bench.end(0, Ok(()));
+    }
+    bench.turn();
+    assert_eq!(bench.done().len(), 2);
+    // Nothing is in flight: a read that is longer than all of it is started, too.
+    bench.urgent(pages(70, 2));
+    bench.turn();
+    assert_eq!(bench.in_flight(), [70]);
+}
+
+#[test]
 fn an_urgent_read_comes_between_the_chunks_of_a_long_one() {
     let limits = IoLimits {
         chunk_bytes: 2 * ALIGNMENT,
@@ -333,6 +372,7 @@ fn silly_limits_are_made_usable() {
     let limits = IoLimits {
         depth: 0,
         prefetch_depth: 99,
+        bytes: 0,
         chunk_bytes: 5,
         clients: 1,
         pending: 0,
