@@ -192,7 +192,7 @@ impl Grid {
             max_batch: planned.max_batch,
             sparsity: request.sparsity,
             loading: fixed.loading.unwrap_or_default(),
-            guessed_layers: fixed.guessed_layers.unwrap_or(0),
+            guessed_layers: fixed.guessed_layers.unwrap_or(outlook.guessable().min(1)),
             stream_window_bytes: STREAM_WINDOW,
             neuron_cache_bytes: 0,
             sequential_gain: outlook.sequential_gain(),

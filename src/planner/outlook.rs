@@ -198,8 +198,7 @@ impl<'a> Outlook<'a> {
             0 => 0,
             _ => choices.guessed_layers,
         };
-        // Further layers' routers are soon used again, and come from the CPU's caches then.
-        time.predictor += rates.weights(&work.guesses) * guessed.min(1) as f64;
+        time.predictor += rates.weights(&work.guesses) * guessed as f64;
         let more = time.add_experts(of_experts, guessed);
         let prompt_rates = self.prompt_rates(&rates, memory);
         let reads = self.prompt_reads(&streamed, &choices);
