@@ -3,6 +3,7 @@
 
 use clap::{Args, ValueEnum, value_parser};
 use forebay::{DevicePlacing, EngineBuilder, Loading, NeuronOptions, Pipeline, PolicyKind};
+use forebay_models::network::MOST_GUESSED_LAYERS;
 
 #[derive(Clone, Debug, Default, Args)]
 pub struct ComparisonFlags {
@@ -18,7 +19,7 @@ pub struct ComparisonFlags {
     pipeline: Option<PipelineFlag>,
     /// Of how many of the next layers the experts are guessed, and read ahead if they are not in memory [default: by the
     /// plan].
-    #[arg(long, value_name = "N", value_parser = value_parser!(u8).range(..=3), help_heading = "Comparison")]
+    #[arg(long, value_name = "N", value_parser = value_parser!(u8).range(..=MOST_GUESSED_LAYERS as i64), help_heading = "Comparison")]
     guess_layers: Option<u8>,
     /// The part of every phase that the device computes, 0 to 1 [default: what is fastest].
     #[arg(long, value_name = "PART", help_heading = "Comparison")]

@@ -288,8 +288,9 @@ impl Grid {
                 };
                 let plan = &memory.residency;
                 let guesses = match plan.expert_cache.cells {
-                    0 => &self.guesses[..1],
-                    _ => &self.guesses,
+                    // Nothing can be guessed: the default, so that the usual choices are one of those compared.
+                    0 => std::slice::from_ref(&self.usual.guessed_layers),
+                    _ => &self.guesses[..],
                 };
                 for &loading in &self.loadings {
                     for &guessed_layers in guesses {

@@ -250,8 +250,13 @@ fn drafts_take_little_and_no_budget_is_too_small_for_their_sake() {
 
 /// A model that has no neurons but those of experts, as wide ones would be.
 fn of_experts(folder: &Path) -> Bundle {
+    like(folder, "qwen3_moe_bf16")
+}
+
+/// A tiny model with experts, as wide ones would be.
+fn like(folder: &Path, tiny: &str) -> Bundle {
     let root = Path::new(env!("CARGO_MANIFEST_DIR"));
-    let model = root.join("tests/golden/tiny/qwen3_moe_bf16");
+    let model = root.join("tests/golden/tiny").join(tiny);
     let outline = crate::packed::open_or_outline(&model, Some(folder), &PackOptions::default());
     widened(outline.unwrap().0, 400)
 }
@@ -286,6 +291,25 @@ fn reads_of_experts_are_expected() {
     assert!(
         little.1 > more.1 && more.1 > 0.0 && most.1 == 0.0,
         "{little:?} {more:?} {most:?}"
+    );
+}
+
+/// With all experts in memory, guessing changes nothing, and the usual choices are still what others have to beat.
+#[test]
+fn guesses_that_change_nothing_keep_their_default() {
+    let folder = tempfile::tempdir().unwrap();
+    let bundle = like(folder.path(), "qwen3_moe_all_bf16");
+    let (machine, disk) = machine(vec![0, 1], (1e10, 1e10, 1e9));
+    let request = request(part_of(&bundle, 200) << 20, 2, Sparsity::Dense);
+    let outlook = Outlook::new(&bundle, (&machine, &disk), None, request);
+    let decision = fastest(&outlook, Fixed::default()).unwrap();
+    assert_eq!(outlook.guessable(), 3);
+    assert_eq!(decision.seen.choices.guessed_layers, 1);
+    assert!(
+        decision
+            .reasons
+            .iter()
+            .all(|r| r.choice != "guessed layers")
     );
 }
 

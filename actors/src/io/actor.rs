@@ -22,7 +22,7 @@ use super::waker::Waker;
 /// close to its best, and UFS 4.0 reaches its peak at this size; longer reads would only make urgent ones wait longer.
 pub const CHUNK_BYTES: u32 = 512 << 10;
 
-/// Default of [`IoLimits::bytes`]: with a half of it, prompts of experts were 5% slower, with a quarter streaming was 4%.
+/// Default of [`IoLimits::bytes`]: with half of it, prompts of experts were 5% slower; with a quarter, streaming 4%.
 pub const BYTES_IN_FLIGHT: u64 = 16 << 20;
 
 /// Where requests come from.
@@ -332,9 +332,9 @@ impl<D: Driver, R: RequestSource, S: CompletionSink> IoActor<D, R, S> {
         if let Some(chunk) = self.next_of(true, now_ns) {
             return Some((chunk, true));
         }
-        let most_bytes = self.limits.bytes / 4 * 3;
+        let most_bytes = (self.limits.bytes / 4 * 3).max(1);
         if self.prefetch_in_flight >= self.limits.prefetch_depth
-            || (self.prefetch_bytes > 0 && self.prefetch_bytes >= most_bytes)
+            || self.prefetch_bytes >= most_bytes
         {
             return None;
         }

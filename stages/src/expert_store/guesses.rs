@@ -1,4 +1,4 @@
-//! Clusters that are read before a flight wants them: guesses for the next layer of a token, and of a step of several
+//! Clusters that are read before a flight wants them: guesses for the next layers of a token, and of a step of several
 //! tokens what its layer and probably the next one want.
 
 use forebay_models::network::MOST_GUESSED_LAYERS;
