@@ -6,11 +6,14 @@ mod support;
 use std::path::{Path, PathBuf};
 
 use forebay::{
-    Engine, EngineBuilder, Error, Loading, NeuronOptions, Pipeline, PolicyKind, Prompt, Request,
-    Sparsity, Statistics,
+    Engine, EngineBuilder, Error, Loading, NeuronOptions, PackOptions, Pipeline, PolicyKind,
+    Prompt, Request, Sparsity, Statistics,
 };
+use forebay_models::bundle::{HOT_GRANULE, pack};
 use forebay_models::oracle::Oracle;
+use forebay_models::sorted::SortedNeurons;
 use forebay_models::source;
+use forebay_models::tensor::TensorSource;
 use serde::Deserialize;
 use support::{
     argmax, build, build_within, correlation, engine, generate, json, logits, max_difference,
@@ -262,6 +265,58 @@ fn predictors_before_attention_are_the_same_under_every_setting() {
     assert!(synth.status().expect("the program starts").success());
     let [by_neuron, ..] = check(&model.0, Sparsity::Predicted);
     assert!(by_neuron >= 18, "{by_neuron}");
+}
+
+/// Hot neurons in panels beside single ones.
+#[test]
+fn hot_neurons_are_the_same_under_every_setting() {
+    let model = support::hot_model("hot.fbay", true, 64);
+    let [by_neuron, ..] = check(&model.0, Sparsity::Predicted);
+    assert!(by_neuron >= 18, "{by_neuron}");
+    let model = support::hot_model("hot-exact.fbay", false, 64);
+    let [_, gates, _] = check(&model.0, Sparsity::Exact);
+    assert!(gates > 10, "{gates}");
+    let prompt = || Prompt::Tokens((0..20).map(|i| (i * 31 + 3) % 200).collect());
+    let modes = [Sparsity::Dense, Sparsity::Exact];
+    let engines = modes.map(|sparsity| build(engine(Some(&model.0)).sparsity(sparsity)));
+    let [dense, exact] = engines.map(|engine| run(&engine, prompt(), 12));
+    assert_eq!(dense.logits_hash, exact.logits_hash);
+}
+
+/// Every token has the hot neurons, whatever the predictors say, and even if they name none at all.
+#[test]
+fn hot_neurons_agree_with_the_masked_oracle() {
+    // A neuron whose score is next to the threshold may be on the other side of it.
+    for (threshold, least) in [(0.5, 0.95), (f32::MAX, 0.999)] {
+        let plain = with_threshold(threshold);
+        let sorted = || {
+            let source = source::open(&plain.0).unwrap_or_else(|e| panic!("{e}"));
+            let widths = source.network().layers.iter().map(|l| l.ffn.body.d_ff);
+            let order: Vec<Vec<u32>> = widths.map(|n| (0..n as u32).rev().collect()).collect();
+            let hot = vec![HOT_GRANULE; order.len()];
+            SortedNeurons::new(source, order, &hot).unwrap_or_else(|e| panic!("{e}"))
+        };
+        let model = support::TemporaryFile::new("hot-oracle.fbay");
+        let packed = pack(&sorted(), &model.0, &PackOptions::default(), &mut |_| {});
+        packed.unwrap_or_else(|e| panic!("{e}"));
+        let engine = build(predicted(&model.0).max_logits(16));
+        let tokens: Vec<u32> = (0..40).map(|i| (i * 37 + 11) % 200).collect();
+        let ours = logits(&engine, &tokens, 0);
+        let correlations = |source: &dyn TensorSource| {
+            let oracle = Oracle::new(source).unwrap_or_else(|e| panic!("{e}"));
+            let oracle = oracle.with_predictors().unwrap_or_else(|e| panic!("{e}"));
+            let mut oracle = oracle.with_engine_precision();
+            let rows = ours.iter().zip(&tokens);
+            let correlations = rows.map(|(row, &token)| correlation(row, &oracle.forward(token)));
+            correlations.fold(1.0, f64::min)
+        };
+        let right = correlations(&sorted());
+        let without = correlations(source::open(&plain.0).expect("a file").as_ref());
+        assert!(
+            right > least && without < 0.9,
+            "{threshold}: {right}, {without}"
+        );
+    }
 }
 
 #[test]

@@ -105,7 +105,7 @@ pub struct FfnCluster {
 pub enum Activated {
     /// [`Activation::Silu`].
     Silu,
-    /// [`Activation::Relu`].
+    /// [`Activation::Relu`], [`Activation::FatRelu`] and [`Activation::DoubleRelu`], by their parameters.
     Relu,
     /// [`Activation::GeluTanh`].
     GeluTanh,
@@ -121,7 +121,9 @@ impl Activated {
     pub fn of(activation: Activation) -> Option<Self> {
         match activation {
             Activation::Silu => Some(Self::Silu),
-            Activation::Relu => Some(Self::Relu),
+            Activation::Relu | Activation::FatRelu { .. } | Activation::DoubleRelu => {
+                Some(Self::Relu)
+            }
             Activation::GeluTanh => Some(Self::GeluTanh),
             Activation::ClampedSwiglu { .. } => Some(Self::ClampedSwiglu),
             _ => None,

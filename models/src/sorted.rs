@@ -4,6 +4,7 @@
 use std::path::Path;
 
 use crate::block::BlockType;
+use crate::bundle::HOT_GRANULE;
 use crate::chat_templates::ChatTemplates;
 use crate::error::{ModelError, Result};
 use crate::network::Network;
@@ -13,21 +14,34 @@ use crate::tokenizer::TokenizerSpec;
 /// Neurons that move together: the maximum of a cluster.
 const GROUP: usize = 256;
 
-/// The order of each layer's neurons, hottest first, from how often each was wanted, `[n_layers][d_ff]`.
+/// The order of each layer's neurons, hottest first, from how often each was wanted, `[n_layers][d_ff]`; the first
+/// `hot` of each layer are computed for every token, `[n_layers]`.
 ///
-/// Clusters are assigned to cores in turn, so groups of 256 come in the order 0, 1, 3, 2, 4, 5, 7, 6, …: with two
-/// cores, neither gets the hotter half of each pair every time.
-pub fn hot_first(counts: &[Vec<u32>]) -> Vec<Vec<u32>> {
-    let layer = |counts: &Vec<u32>| {
+/// Clusters are assigned to cores in turn, so groups of 256 of the others come in the order 0, 1, 3, 2, 4, 5, 7, 6, …:
+/// with two cores, neither gets the hotter half of each pair every time.
+pub fn hot_first(counts: &[Vec<u32>], hot: &[usize]) -> Vec<Vec<u32>> {
+    let layer = |(counts, &hot): (&Vec<u32>, &usize)| {
         let mut sorted: Vec<u32> = (0..counts.len() as u32).collect();
         sorted.sort_by_key(|&i| std::cmp::Reverse(counts[i as usize]));
-        let mut groups: Vec<&[u32]> = sorted.chunks(GROUP).collect();
+        let (hot, others) = sorted.split_at(hot.min(counts.len()));
+        let mut groups: Vec<&[u32]> = others.chunks(GROUP).collect();
         // An incomplete group stays the last one.
-        let whole = counts.len() / GROUP;
+        let whole = others.len() / GROUP;
         for four in groups[..whole].chunks_exact_mut(4) {
             four.swap(2, 3);
         }
-        groups.concat()
+        [hot, &groups.concat()].concat()
+    };
+    counts.iter().zip(hot).map(layer).collect()
+}
+
+/// How many neurons of each layer at least the part `wanted` of `tokens` tokens wanted, in whole granules, and at most
+/// half of them; from how often each was wanted, `[n_layers][d_ff]`.
+pub fn hot_neurons(counts: &[Vec<u32>], tokens: usize, wanted: f64) -> Vec<usize> {
+    let layer = |counts: &Vec<u32>| {
+        let is_hot = |count: &&u32| f64::from(**count) >= wanted * tokens as f64;
+        let hot = counts.iter().filter(is_hot).count().min(counts.len() / 2);
+        hot / HOT_GRANULE * HOT_GRANULE
     };
     counts.iter().map(layer).collect()
 }
@@ -35,17 +49,20 @@ pub fn hot_first(counts: &[Vec<u32>]) -> Vec<Vec<u32>> {
 /// A source with its neurons in another order.
 pub struct SortedNeurons {
     inner: Box<dyn TensorSource>,
+    /// The model's, with its hot neurons.
+    network: Network,
     /// Index in the source of each neuron, `[n_layers][d_ff]`.
     order: Vec<Vec<u32>>,
 }
 
 impl SortedNeurons {
-    /// `inner` with the neurons of each layer in `order`.
+    /// `inner` with the neurons of each layer in `order`, the first ones of which are `hot`, `[n_layers]`.
     ///
     /// # Errors
-    /// The order is not one of this model's neurons, or Down is quantised in blocks of neurons, which cannot be split.
-    pub fn new(inner: Box<dyn TensorSource>, order: Vec<Vec<u32>>) -> Result<Self> {
-        let network = inner.network();
+    /// The order is not one of this model's neurons, Down is quantised in blocks of neurons, which cannot be split, or there
+    /// are hot neurons beside experts.
+    pub fn new(inner: Box<dyn TensorSource>, order: Vec<Vec<u32>>, hot: &[usize]) -> Result<Self> {
+        let mut network = inner.network().clone();
         let refuse = |field: String, problem: String, remedy: &str| ModelError::Parameter {
             field,
             problem,
@@ -72,7 +89,21 @@ impl SortedNeurons {
                 return Err(refuse(down.name.clone(), problem, remedy));
             }
         }
-        Ok(Self { inner, order })
+        let all = network.layers.iter_mut().zip(hot);
+        for (l, (layer, &hot)) in all.enumerate() {
+            let ffn = &mut layer.ffn.body;
+            if hot > 0 && ffn.experts.is_some() {
+                let problem = "no neurons beside experts can be hot".to_owned();
+                let remedy = "leave the hot neurons of models with experts where they are";
+                return Err(refuse(format!("layer {l}"), problem, remedy));
+            }
+            ffn.hot = hot;
+        }
+        Ok(Self {
+            inner,
+            network,
+            order,
+        })
     }
 
     /// Reads rows that are elsewhere in the source.
@@ -129,7 +160,7 @@ impl TensorSource for SortedNeurons {
     }
 
     fn network(&self) -> &Network {
-        self.inner.network()
+        &self.network
     }
 
     fn tokenizer(&self) -> &TokenizerSpec {
@@ -191,13 +222,19 @@ mod tests {
     #[test]
     fn hot_groups_are_shared_among_pairs() {
         let counts: Vec<u32> = (0..1100).collect();
-        let order = &hot_first(&[counts])[0];
+        let order = &hot_first(std::slice::from_ref(&counts), &[0])[0];
         let firsts: Vec<u32> = order.chunks(GROUP).map(|g| g[0]).collect();
         // The hottest is the last neuron; groups 2 and 3 have been swapped.
         assert_eq!(firsts, [1099, 843, 331, 587, 75]);
         let mut all = order.clone();
         all.sort_unstable();
         assert_eq!(all, (0..1100).collect::<Vec<_>>());
+        // Wanted by at least half of 2,080 tokens: 60 neurons, which are not whole granules.
+        assert_eq!(hot_neurons(std::slice::from_ref(&counts), 2080, 0.5), [32]);
+        assert_eq!(hot_neurons(std::slice::from_ref(&counts), 2080, 0.0), [544]);
+        let order = &hot_first(&[counts], &[32])[0];
+        assert!(order[..32].iter().copied().eq((1068..1100).rev()));
+        assert_eq!([order[32], order[32 + 512]], [1067, 1067 - 768]);
     }
 
     #[test]
@@ -205,7 +242,7 @@ mod tests {
         let plain = source();
         let d_ff = plain.network().ffn(0).d_ff;
         let order: Vec<u32> = (0..d_ff as u32).rev().collect();
-        let sorted = SortedNeurons::new(source(), vec![order]).expect("an order");
+        let sorted = SortedNeurons::new(source(), vec![order], &[0]).expect("an order");
         for tensor in [
             LayerTensor::Gate,
             LayerTensor::Up,
@@ -234,7 +271,7 @@ mod tests {
             vec![vec![0; d_ff]],
             vec![(0..d_ff as u32 - 1).collect()],
         ] {
-            let refusal = SortedNeurons::new(source(), order)
+            let refusal = SortedNeurons::new(source(), order, &[0])
                 .err()
                 .map(|e| e.to_string());
             assert!(refusal.is_some_and(|r| r.contains("profile of this very model")));

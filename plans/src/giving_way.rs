@@ -32,7 +32,7 @@ impl GivingWay {
             let entry = &bundle.clusters[i];
             let fits = !streams[usize::from(plan.owner[i])]
                 || entry.padded_len() <= plan.stream_slot_bytes;
-            matches!(entry.content, Content::Neurons(_))
+            matches!(entry.content, Content::HotNeurons(_) | Content::Neurons(_))
                 && plan.residency[i] == Residency::Pinned
                 // If neurons are cached, the prefill graph's program is compiled once, at the start: what gave way would
                 // still be pinned in it. The planner never pins FFN clusters beside such a cache.

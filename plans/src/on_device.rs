@@ -32,6 +32,17 @@ pub struct Room {
     pub in_pages: bool,
 }
 
+/// Which neurons a device may compute: in a job, every token needs all of them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Neurons {
+    /// None: they are seen one by one on the cores, or rules leave some out.
+    None,
+    /// Hot ones: predictors name the others.
+    Hot,
+    /// All that are in panels.
+    All,
+}
+
 /// The device's clusters of a phase.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct PhaseOnDevice {
@@ -75,17 +86,17 @@ enum Alike {
 
 impl OnDevice {
     /// Clusters of the cores' `programs` that a device can compute: as many of each phase as `shares` says, as far as
-    /// there is `room`. With `computes_neurons`, those of FFNs too: then every token needs all neurons that are computed.
+    /// there is `room`, and of FFNs if they have such `neurons`.
     pub fn choose(
         bundle: &Bundle,
         programs: &[Program],
-        computes_neurons: bool,
+        neurons: Neurons,
         shares: impl Fn(usize) -> Shares,
         room: Room,
     ) -> Self {
         let n_phases = programs.iter().map(|p| p.phases.len()).max().unwrap_or(0);
         let possible = (0..n_phases).map(|number| {
-            let mut items = possible_items(bundle, programs, number, computes_neurons);
+            let mut items = possible_items(bundle, programs, number, neurons);
             let mut bytes = 0;
             items.retain(|item| {
                 bytes += match room.in_pages {
@@ -173,12 +184,12 @@ fn possible_items(
     bundle: &Bundle,
     programs: &[Program],
     number: usize,
-    computes_neurons: bool,
+    neurons: Neurons,
 ) -> Vec<Item> {
     let mut groups: BTreeMap<Alike, (u64, Vec<Item>)> = BTreeMap::new();
     for phase in programs.iter().filter_map(|p| p.phases.get(number)) {
         for item in phase.items() {
-            let alike = alike(bundle, phase, item, computes_neurons);
+            let alike = alike(bundle, phase, item, neurons);
             if let (Source::Pinned, Some(alike)) = (item.source, alike) {
                 let group = groups.entry(alike).or_default();
                 group.0 += padded(bundle, item);
@@ -193,7 +204,7 @@ fn possible_items(
 }
 
 /// What a cluster's job must have in common; `None` if devices cannot compute it.
-fn alike(bundle: &Bundle, phase: &Phase, item: &Item, computes_neurons: bool) -> Option<Alike> {
+fn alike(bundle: &Bundle, phase: &Phase, item: &Item, neurons: Neurons) -> Option<Alike> {
     let multiplies = |block: BlockType| placement::multiplies(block).then(|| block.name());
     let entry = &bundle.clusters[item.cluster as usize];
     match (&phase.work, entry.content) {
@@ -205,9 +216,13 @@ fn alike(bundle: &Bundle, phase: &Phase, item: &Item, computes_neurons: bool) ->
             let format = multiplies(matrix.block).filter(|_| fits)?;
             Some(Alike::Rows(format, cols))
         }
-        (Work::Neurons { part, .. }, _) if computes_neurons => {
+        (Work::Neurons { part, .. }, content) => {
             let formats = formats(bundle, item.cluster as usize)?;
-            (*part == Part::Whole).then_some(Alike::Neurons(formats))
+            let computes = match content {
+                Content::HotNeurons(_) => neurons != Neurons::None,
+                _ => neurons == Neurons::All,
+            };
+            (computes && *part == Part::Whole).then_some(Alike::Neurons(formats))
         }
         _ => None,
     }

@@ -298,7 +298,9 @@ impl Planner<'_> {
         let reserved = self.reserved();
         self.left -= reserved;
         let head = Content::Rows(self.bundle.meta.network.head_tensor());
-        self.pin_spread(|e| !e.content.is_ffn() && e.content != head);
+        // Every token uses hot neurons, too.
+        let always = |e: &DirectoryEntry| !e.content.is_ffn() || is_hot(e);
+        self.pin_spread(|e| always(e) && e.content != head);
         self.pin_spread(|e| e.content == head);
         self.left += reserved;
         if self.neuron_geometry().is_some() {
@@ -397,6 +399,10 @@ impl Planner<'_> {
 /// Whether single rows of it are read.
 fn is_table(e: &DirectoryEntry) -> bool {
     matches!(e.content, Content::Table(_))
+}
+
+fn is_hot(e: &DirectoryEntry) -> bool {
+    matches!(e.content, Content::HotNeurons(_))
 }
 
 fn is_neurons(e: &DirectoryEntry) -> bool {

@@ -92,7 +92,8 @@ fn memory(text: &str) -> Result<MemoryFlag, String> {
     }
 }
 
-fn part(text: &str) -> Result<f64, String> {
+/// A part of something, of which there is some.
+pub fn part(text: &str) -> Result<f64, String> {
     match text.parse::<f64>() {
         Ok(part) if part > 0.0 && part <= 1.0 => Ok(part),
         _ => Err("give a number above 0 and at most 1".into()),

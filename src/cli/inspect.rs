@@ -152,13 +152,16 @@ fn of_bundle(bundle: &Bundle) -> Description {
     let mut tensors: Vec<Entry> = Vec::new();
     for e in &bundle.clusters {
         let (name, format, cols) = match e.content {
-            content @ (Content::Neurons(layer) | Content::Experts(layer)) => {
+            content @ (Content::HotNeurons(layer)
+            | Content::Neurons(layer)
+            | Content::Experts(layer)) => {
                 let format = meta.geometry(content).map_or(String::new(), |g| {
                     let up = g.up.map_or(String::new(), |up| format!("{up}/"));
                     format!("{}/{up}{} {:?}", g.gate, g.down, g.layout)
                 });
                 let name = match content {
                     Content::Experts(_) => format!("layer {layer} Experts"),
+                    Content::HotNeurons(_) => format!("layer {layer} Hot"),
                     _ => format!("layer {layer} Ffn"),
                 };
                 (name, format, network.d_model)

@@ -17,6 +17,7 @@ mod engine_flags;
 mod eval;
 mod expert_flags;
 mod follow;
+mod hot;
 mod inspect;
 mod learn;
 mod model_argument;

@@ -6,22 +6,20 @@ use std::sync::Arc;
 
 use anyhow::{Context, bail};
 use clap::Args;
-use forebay::learn::Profile;
 use forebay::packed;
 use forebay_models::block::BlockType;
 use forebay_models::bundle::{Bundle, PackOptions, Weighing, for_narrow_rows, pack};
 use forebay_models::files::write_output;
 use forebay_models::gguf::read_imatrix;
 use forebay_models::importance::Importance;
-use forebay_models::sorted::{SortedNeurons, hot_first};
 use forebay_models::source;
-use forebay_models::tensor::TensorSource;
 use forebay_plans::size::format_size;
 use parking_lot::Mutex;
 use tracing_chrome::{ChromeLayerBuilder, FlushGuard};
 use tracing_subscriber::layer::SubscriberExt;
 use tracing_subscriber::util::SubscriberInitExt;
 
+use super::hot::{HotBorder, Sorting};
 use super::output::say;
 use super::progress::{reporter, writing};
 
@@ -42,6 +40,11 @@ pub struct Pack {
     /// Sort the FFN's neurons, the most wanted first, by a profile of this model (`forebay profile`).
     #[arg(long, value_name = "FILE")]
     profile: Option<PathBuf>,
+    /// With --profile: neurons that at least this part of the tokens wanted are hot, or auto for what makes this machine
+    /// fastest. They stay in memory and are computed for every token, by a GPU beside the cold ones on the cores: without
+    /// one they cost more than they save. Their Down is quantised again, which changes the model a little.
+    #[arg(long, value_name = "auto|PART", requires = "profile")]
+    hot: Option<HotBorder>,
     /// Store the neurons of ReLU models one by one even where the source has quantised them together: Down is quantised
     /// again, by columns, which changes the model a little. Then only live ones are computed, and read.
     #[arg(long)]
@@ -83,8 +86,14 @@ impl Pack {
             say(format_args!("{note}"));
         }
         if !self.quiet {
+            let network = &bundle.meta.network;
+            let hot: usize = network.layers.iter().map(|l| l.ffn.body.hot).sum();
+            let hot = match self.hot {
+                Some(_) => format!("; {hot} of {} neurons are hot", network.n_neurons()),
+                None => String::new(),
+            };
             say(format_args!(
-                "{}: {} clusters, {} of weights",
+                "{}: {} clusters, {} of weights{hot}",
                 self.output.display(),
                 bundle.clusters.len(),
                 format_size(bundle.weight_bytes())
@@ -102,7 +111,9 @@ impl Pack {
         let _lock = packed::lock(&self.output, &mut reporter(self.quiet))?;
         match &self.profile {
             Some(profile) => {
-                let source = sorted(source::open(&self.source)?, profile)?;
+                let hot = self.hot;
+                let open = || Ok(source::open(&self.source)?);
+                let source = Sorting { profile, hot }.sort(open, (&self.output, options))?;
                 let mut report = writing(self.quiet, "packing");
                 pack(&source, &self.output, options, &mut report)?;
             }
@@ -117,13 +128,6 @@ impl Pack {
         }
         Ok(())
     }
-}
-
-/// A source with its neurons sorted by a profile.
-pub fn sorted(source: Box<dyn TensorSource>, profile: &Path) -> anyhow::Result<SortedNeurons> {
-    let counts = Profile::read(profile, source.network())?.counts;
-    let sorted = SortedNeurons::new(source, hot_first(&counts));
-    sorted.with_context(|| format!("{} does not fit", profile.display()))
 }
 
 /// Records spans. Packing has few and long ones, so their cost does not matter. They are kept in memory, because the

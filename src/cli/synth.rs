@@ -16,8 +16,8 @@ use forebay_models::synth::{FORMATS, Form, Planting, Shape, SynthOptions, SynthS
 use forebay_models::tensor::TensorSource;
 use forebay_plans::size::format_size;
 
+use super::hot::{HotBorder, Sorting};
 use super::output::{print_text, say};
-use super::pack::sorted;
 use super::progress::{reporter, writing};
 use super::routing_table;
 
@@ -54,6 +54,9 @@ pub struct Synth {
     /// Sort the neurons, the most wanted first, by a profile of the same model (.fbay only).
     #[arg(long, value_name = "FILE")]
     profile: Option<PathBuf>,
+    /// With --profile: which neurons are hot; see `forebay pack`.
+    #[arg(long, value_name = "auto|PART", requires = "profile")]
+    hot: Option<HotBorder>,
     /// Tokens to run through a packed model to print how sparse it is, or how its tokens choose experts; 0 skips
     /// this.
     #[arg(long, value_name = "N", default_value_t = 256)]
@@ -96,8 +99,11 @@ impl Synth {
         let mut report = writing(self.quiet, "making");
         match (form, &self.profile) {
             (Form::Sparse, Some(profile)) => {
-                let source = sorted(Box::new(source), profile)?;
-                pack(&source, &self.output, &PackOptions::default(), &mut report)?;
+                let hot = self.hot;
+                let open = || Ok(Box::new(SynthSource::new(&options)?) as Box<dyn TensorSource>);
+                let plain = PackOptions::default();
+                let source = Sorting { profile, hot }.sort(open, (&self.output, &plain))?;
+                pack(&source, &self.output, &plain, &mut report)?;
             }
             (Form::Plain, Some(_)) => bail!("--profile sorts .fbay files only"),
             (Form::Sparse, None) => {

@@ -2,8 +2,9 @@
 
 use std::path::Path;
 
-use forebay_devices::gpu::{Adapter, DeviceKind};
+use forebay_devices::gpu::{Adapter, DeviceKind, adapters, choose};
 use forebay_models::files::{read_regular, write_whole};
+use forebay_plans::cache_dir;
 use forebay_plans::placement::{
     Device, MachineKind, Memory, PlacementMachine, Processor, Together,
 };
@@ -43,6 +44,22 @@ pub(crate) fn new_figures(adapter: &Adapter, folder: &Path) -> Result<PlacementM
     let speed = speed(adapter)?;
     keep(folder, adapter.name(), &adapter.driver(), speed);
     Ok(machine(adapter, &speed))
+}
+
+/// This machine with the device that engines use if nobody names one; `None` without such a device. If its speed is not
+/// known, it is measured, which takes a few seconds and some hundred MiB.
+///
+/// # Errors
+/// The device cannot be measured, or the cache folder cannot be used.
+pub fn machine_with_device() -> Result<Option<PlacementMachine>, String> {
+    let Ok(adapter) = choose(adapters(), None) else {
+        return Ok(None);
+    };
+    let folder = cache_dir::prepare(None).map_err(|e| e.to_string())?;
+    match known_figures(&adapter, &folder) {
+        Some(machine) => Ok(Some(machine)),
+        None => new_figures(&adapter, &folder).map(Some),
+    }
 }
 
 /// Keeps the speeds of a survey in the cache folder `folder`: engines use devices whose speed is known.

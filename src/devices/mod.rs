@@ -8,7 +8,7 @@ mod report;
 pub use forebay_devices::DeviceFault;
 pub use forebay_devices::gpu::Arithmetic;
 pub use forebay_plans::placement::Together;
-pub use known::remember;
 pub(crate) use known::{known_figures, new_figures};
+pub use known::{machine_with_device, remember};
 pub use measure::survey;
 pub use report::{BitIdentical, DeviceReport, DeviceSpeed};

@@ -9,7 +9,7 @@ use forebay_devices::{Activated, DeviceDriver, DeviceFault, FORMATS, probe};
 use forebay_models::block::BlockType;
 use forebay_models::bundle::Bundle;
 use forebay_models::network::Content;
-use forebay_plans::on_device::{OnDevice, PhaseOnDevice, Room, Shares};
+use forebay_plans::on_device::{Neurons, OnDevice, PhaseOnDevice, Room, Shares};
 use forebay_plans::placement::{Operator, Placement, PlacementMachine, break_even};
 use forebay_plans::preload::PROMPT_TOKENS;
 use forebay_plans::process::rss_now;
@@ -186,12 +186,15 @@ impl EngineBuilder {
         }
     }
 
-    /// Whether a device may compute neurons: observers see single clusters of them on the cores, and other modes leave
-    /// some out.
-    fn computes_neurons(&self, bundle: &Bundle, sparsity: Sparsity) -> bool {
-        let all = matches!(sparsity, Sparsity::Dense | Sparsity::Exact);
+    /// Which neurons a device may compute.
+    fn neurons_on_device(&self, bundle: &Bundle, sparsity: Sparsity) -> Neurons {
         let activation = bundle.meta.network.ffn(0).activation;
-        all && self.observer.is_none() && Activated::of(activation).is_some()
+        match sparsity {
+            _ if self.observer.is_some() || Activated::of(activation).is_none() => Neurons::None,
+            Sparsity::Dense | Sparsity::Exact => Neurons::All,
+            Sparsity::Predicted => Neurons::Hot,
+            Sparsity::Threshold => Neurons::None,
+        }
     }
 
     /// Decides which part of streamed clusters is copied to the device in prompts, if the memory will not hold all
@@ -202,7 +205,7 @@ impl EngineBuilder {
         (bundle, kernels): (&Bundle, &KernelTable),
         sparsity: Sparsity,
     ) {
-        if !self.computes_neurons(bundle, sparsity) {
+        if self.neurons_on_device(bundle, sparsity) != Neurons::All {
             return;
         }
         device.request.uploads = match &device.placing {
@@ -236,18 +239,18 @@ impl EngineBuilder {
             },
             in_pages: device.request.imports,
         };
-        let computes_neurons = self.computes_neurons(bundle, sparsity);
+        let neurons = self.neurons_on_device(bundle, sparsity);
         let mut on_device = match &device.placing {
             DevicePlacing::Part(part) => {
                 let shares = Shares {
                     decode: part.clamp(0.0, 1.0),
                     prompts: part.clamp(0.0, 1.0),
                 };
-                OnDevice::choose(bundle, programs, computes_neurons, |_| shares, room)
+                OnDevice::choose(bundle, programs, neurons, |_| shares, room)
             }
             DevicePlacing::Fastest(machine) => {
                 let shares = fastest(machine, bundle, programs);
-                OnDevice::choose(bundle, programs, computes_neurons, |i| shares[i], room)
+                OnDevice::choose(bundle, programs, neurons, |i| shares[i], room)
             }
         };
         on_device.uploads = memory.residency.on_device.uploads.take();
@@ -394,7 +397,7 @@ pub(super) fn formats(bundle: &Bundle) -> Vec<BlockType> {
     for entry in &bundle.clusters {
         match entry.content {
             Content::Rows(tensor) => used.extend(bundle.meta.matrix(tensor).map(|m| m.block)),
-            Content::Neurons(_) | Content::Experts(_) => {
+            Content::HotNeurons(_) | Content::Neurons(_) | Content::Experts(_) => {
                 let geometry = bundle.meta.geometry(entry.content);
                 used.extend(geometry.into_iter().flat_map(|g| [g.gate, g.down]));
                 used.extend(geometry.and_then(|g| g.up));

@@ -55,7 +55,8 @@ impl Squares {
 fn matrices_of(network: &Network, content: Content) -> Vec<TensorId> {
     match content {
         Content::Rows(id) => vec![id],
-        Content::Table(_) => Vec::new(),
+        // Hot neurons are in the matrices of the layer's others.
+        Content::Table(_) | Content::HotNeurons(_) => Vec::new(),
         Content::Neurons(l) | Content::Experts(l) => {
             let (rows, down) = network.neuron_matrices(content);
             let all = rows.iter().copied().chain([down]);
@@ -86,7 +87,7 @@ impl Observer for Squares {
 
     fn hidden(&self, content: Content, (first, n): (usize, usize), hidden: &[f32]) {
         let down = match content {
-            Content::Neurons(l) => TensorId::Layer(l, LayerTensor::Down),
+            Content::HotNeurons(l) | Content::Neurons(l) => TensorId::Layer(l, LayerTensor::Down),
             Content::Experts(l) => TensorId::Layer(l, LayerTensor::ExpertDown),
             Content::Rows(_) | Content::Table(_) => return,
         };

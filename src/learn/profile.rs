@@ -78,6 +78,9 @@ impl Watch {
         let words = self.network.widest_ffn().div_ceil(64);
         let mut wanted = self.wanted[layer].lock();
         let row = &mut wanted[token * words..][..words];
+        // Hot ones are computed for every token, and are not cached.
+        let hot = self.network.ffn(layer).hot;
+        let neurons = neurons.filter(|&i| i >= hot);
         neurons.for_each(|i| row[i / 64] |= 1 << (i % 64));
     }
 }
@@ -176,8 +179,11 @@ pub fn profile(
 fn of_neurons(watch: &Watch, geometry: FfnGeometry, policy: PolicyKind) -> Profile {
     let rows: Vec<Vec<u64>> = watch.wanted.iter().map(|l| l.lock().clone()).collect();
     let (d_ff, tokens) = (watch.network.widest_ffn(), watch.capacity);
+    let layers = watch.network.layers.iter();
+    let hot: Vec<usize> = layers.map(|layer| layer.ffn.body.hot).collect();
     let wants = Wants {
         rows: &rows,
+        hot: &hot,
         d_ff,
         tokens,
         geometry,
@@ -185,7 +191,7 @@ fn of_neurons(watch: &Watch, geometry: FfnGeometry, policy: PolicyKind) -> Profi
     };
     let misses = sizes().map(|cached| wants.simulate(cached, policy));
     let misses = (policy, misses.collect());
-    statistics(&rows, (d_ff, tokens), watch.sparsity, misses)
+    statistics((&rows, &hot), (d_ff, tokens), watch.sparsity, misses)
 }
 
 /// Of a model whose neurons outside of experts are all computed, or that has none.
@@ -244,7 +250,7 @@ fn write(engine: &Engine, n: usize, progress: &mut dyn FnMut(f64)) -> Result<(),
 }
 
 fn statistics(
-    rows: &[Vec<u64>],
+    (rows, hot): (&[Vec<u64>], &[usize]),
     (d_ff, n): (usize, usize),
     sparsity: Sparsity,
     (policy, misses): (PolicyKind, Vec<MissPoint>),
@@ -280,7 +286,8 @@ fn statistics(
         sparsity,
         wanted: counts
             .iter()
-            .map(|c| part(sum(c), (n * d_ff) as u64))
+            .zip(hot)
+            .map(|(c, hot)| part(sum(c), (n * (d_ff - hot)) as u64))
             .collect(),
         overlap: part(again, followed),
         top_fifth_share: part(top, all),
@@ -316,7 +323,7 @@ mod tests {
             _ => (i / 32) % 2 == t % 2 && i < 64,
         });
         let p = statistics(
-            &rows,
+            (&rows, &[0, 0]),
             (128, 10),
             Sparsity::Exact,
             (PolicyKind::Lru, Vec::new()),

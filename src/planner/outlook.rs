@@ -5,7 +5,7 @@
 //! is done for hundreds of choices per plan, so whatever they have in common is computed once.
 
 use forebay_models::bundle::{ALIGN, Bundle, FfnGeometry, FfnLayout};
-use forebay_models::network::MOST_GUESSED_LAYERS;
+use forebay_models::network::{Content, MOST_GUESSED_LAYERS};
 use forebay_plans::cost::{
     Activation, DecodeTime, ExpertCurves, MissCurve, MissSample, PartReads, Rates, Reads, Streamed,
     TokenWork,
@@ -91,7 +91,9 @@ impl<'a> Outlook<'a> {
         let positions = USUAL_POSITIONS.min(network.context_length);
         // A state is read and written, a snapshot is neither, and they are equally large.
         let past = kv_bytes_read(bundle, &request, positions) + state_bytes(bundle, &request);
-        let neurons = network.n_neurons() as f64;
+        // Hot ones are never read by themselves.
+        let cold = (0..network.n_layers()).map(|l| network.neurons(Content::Neurons(l)).0.len());
+        let neurons = cold.sum::<usize>() as f64;
         Self {
             request,
             bundle,

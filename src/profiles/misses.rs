@@ -30,6 +30,8 @@ pub struct MissPoint {
 pub(crate) struct Wants<'a> {
     /// One bit per neuron, `[n_layers][tokens][d_ff / 64]`.
     pub rows: &'a [Vec<u64>],
+    /// Neurons of each layer that are computed for every token, and not cached: its first ones, `[n_layers]`.
+    pub hot: &'a [usize],
     /// Neurons of a layer.
     pub d_ff: usize,
     /// Tokens.
@@ -41,10 +43,11 @@ pub(crate) struct Wants<'a> {
 }
 
 impl Wants<'_> {
-    /// One cache over all layers, for a part `cached` of all neurons; the first half of the tokens warms it up.
+    /// One cache over all layers, for a part `cached` of all neurons that are not hot; the first half of the tokens warms it up.
     pub fn simulate(&self, cached: f64, policy: PolicyKind) -> MissPoint {
         let (neurons, words) = (self.rows.len() * self.d_ff, self.d_ff.div_ceil(64));
-        let slots = ((neurons as f64 * cached) as usize).max(1);
+        let cold = neurons - self.hot.iter().sum::<usize>();
+        let slots = ((cold as f64 * cached) as usize).max(1);
         let mut cache = NeuronCache::new(policy, neurons, slots);
         let rule = self.join_rule();
         let (mut wanted, mut missed, mut reads, mut bytes) = (0u64, 0u64, 0u64, 0u64);
@@ -66,10 +69,10 @@ impl Wants<'_> {
                 }
                 missed += counts * missing.len() as u64;
                 // Clusters are read on their own.
-                for cluster in
-                    missing.chunk_by(|a, b| a / self.geometry.neurons == b / self.geometry.neurons)
-                {
-                    let (r, b) = rule.reads(cluster.iter().map(|i| i % self.geometry.neurons));
+                let (per, hot) = (self.geometry.neurons, self.hot[l]);
+                let cluster_of = |i: &usize| (i - hot) / per;
+                for cluster in missing.chunk_by(|a, b| cluster_of(a) == cluster_of(b)) {
+                    let (r, b) = rule.reads(cluster.iter().map(|i| (i - hot) % per));
                     reads += counts * r;
                     bytes += counts * b;
                 }
@@ -124,6 +127,7 @@ mod tests {
         let formats = (BlockType::Q4_0, Some(BlockType::Q4_0), BlockType::Q4_0);
         let wants = Wants {
             rows: &rows,
+            hot: &[0, 0],
             d_ff: 128,
             tokens: 40,
             geometry: FfnGeometry::choose(FfnLayout::Neuron, formats, 4096, 128),

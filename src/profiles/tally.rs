@@ -25,6 +25,7 @@ pub(crate) struct Tally {
     d_model: usize,
     /// By layer.
     activations: Vec<Activation>,
+    hot: Vec<usize>,
     sparsity: Sparsity,
     tokens: AtomicUsize,
     /// `[n_layers][d_ff of the layer]`.
@@ -40,6 +41,7 @@ impl Tally {
         Arc::new(Self {
             d_model: network.d_model,
             activations: layers().map(|ffn| ffn.activation).collect(),
+            hot: layers().map(|ffn| ffn.hot).collect(),
             sparsity,
             tokens: AtomicUsize::new(0),
             counts: layers().map(|ffn| zeros(ffn.d_ff)).collect(),
@@ -82,15 +84,16 @@ impl Tally {
             pairs.for_each(|(now, before)| *now = now.saturating_add(*before));
         }
         if tokens >= ENOUGH {
-            let _ = counted(tokens, counts, self.sparsity).save(bundle);
+            let _ = counted(tokens, (counts, &self.hot), self.sparsity).save(bundle);
         }
     }
 }
 
 /// A profile from counts alone: a cache is assumed to hold the neurons that are wanted most. The counts do not
 /// show that consecutive tokens resemble each other, so real caches miss less.
-fn counted(tokens: usize, counts: Vec<Vec<u32>>, sparsity: Sparsity) -> Profile {
-    let mut all: Vec<u32> = counts.iter().flatten().copied().collect();
+fn counted(tokens: usize, (counts, hot): (Vec<Vec<u32>>, &[usize]), sparsity: Sparsity) -> Profile {
+    let cold = || counts.iter().zip(hot).map(|(layer, &hot)| &layer[hot..]);
+    let mut all: Vec<u32> = cold().flatten().copied().collect();
     all.sort_unstable_by(|a, b| b.cmp(a));
     let sum = |counts: &[u32]| counts.iter().map(|&c| u64::from(c)).sum::<u64>() as f64;
     let wants = sum(&all).max(1.0);
@@ -107,8 +110,7 @@ fn counted(tokens: usize, counts: Vec<Vec<u32>>, sparsity: Sparsity) -> Profile 
     Profile {
         tokens,
         sparsity,
-        wanted: counts
-            .iter()
+        wanted: cold()
             .map(|layer| sum(layer) / (tokens as f64 * layer.len().max(1) as f64))
             .collect(),
         overlap: 0.0,
@@ -135,7 +137,7 @@ impl Observer for Tally {
     }
 
     fn gates(&self, layer: usize, _: usize, (first, n): (usize, usize), gates: &[f32]) {
-        if self.sparsity == Sparsity::Predicted {
+        if self.sparsity == Sparsity::Predicted || first < self.hot[layer] {
             return;
         }
         for (i, &gate) in gates.iter().enumerate() {
@@ -155,11 +157,16 @@ mod tests {
         // Ten tokens; of 20 neurons, one is wanted by all of them, one by half.
         let mut layer = vec![0; 20];
         (layer[3], layer[7]) = (10, 5);
-        let p = counted(10, vec![layer], Sparsity::Exact);
+        let p = counted(10, (vec![layer.clone()], &[0]), Sparsity::Exact);
         assert_eq!(p.wanted, [15.0 / 200.0]);
         assert!((p.misses[0].miss_rate - 5.0 / 15.0).abs() < 1e-9);
         assert!((p.misses[0].per_token - 0.5).abs() < 1e-9);
         assert_eq!(p.misses[1].miss_rate, 0.0);
         assert_eq!(p.top_fifth_share, 1.0);
+        // Hot neurons are not cached.
+        layer[..4].fill(0);
+        let p = counted(10, (vec![layer], &[4]), Sparsity::Exact);
+        assert_eq!(p.wanted, [5.0 / 160.0]);
+        assert_eq!(p.misses[1].miss_rate, 0.0);
     }
 }

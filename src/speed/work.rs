@@ -54,15 +54,15 @@ impl Cost {
 /// A model's weights by when they are used.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub(crate) struct ModelWork {
-    /// Norms, attention's matrices and predictors that are used: in every step.
+    /// Norms, attention's matrices, hot neurons and predictors that are used: in every step.
     always: Cost,
-    /// Gate of all neurons.
+    /// Gate of all other neurons.
     gate: Cost,
     /// Up and Down of all neurons.
     up_down: Cost,
     /// The head and its norm: for tokens that need logits.
     head: Cost,
-    /// Neurons of all layers.
+    /// Neurons of all layers that are not hot.
     neurons: f64,
 }
 
@@ -104,7 +104,7 @@ impl ModelWork {
         let (meta, network) = (&bundle.meta, &bundle.meta.network);
         let mut work = Self {
             neurons: (bundle.clusters.iter())
-                .filter(|e| e.content.is_ffn())
+                .filter(|e| e.content.is_ffn() && !matches!(e.content, Content::HotNeurons(_)))
                 .map(|e| f64::from(e.count))
                 .sum(),
             ..Self::default()
@@ -121,7 +121,7 @@ impl ModelWork {
         for e in &bundle.clusters {
             let tensor = match e.content {
                 Content::Table(_) => continue,
-                Content::Neurons(_) | Content::Experts(_) => {
+                Content::HotNeurons(_) | Content::Neurons(_) | Content::Experts(_) => {
                     if let Some(g) = meta.geometry(e.content) {
                         work.add_ffn(g, e);
                     }
@@ -146,6 +146,12 @@ impl ModelWork {
     /// Without the gaps between rows, which no kernel reads.
     fn add_ffn(&mut self, g: &FfnGeometry, e: &DirectoryEntry) {
         let (n, d) = (e.count as usize, g.d_model);
+        if let Content::HotNeurons(_) = e.content {
+            let matrices = [Some(g.gate), g.up, Some(g.down)].into_iter().flatten();
+            matrices.for_each(|block| self.always.add(Cost::matrix(block, n, d)));
+            self.always.bytes += f64::from(e.len);
+            return;
+        }
         self.gate.add(Cost::matrix(g.gate, n, d));
         if let Some(up) = g.up {
             self.up_down.add(Cost::matrix(up, n, d));

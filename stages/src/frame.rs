@@ -76,6 +76,8 @@ pub struct Frame<'a> {
     pub drop_cold: f32,
     /// The phase's input, `[n_tokens, columns]`.
     pub input: &'a Activations,
+    /// The same in panels for hot neurons, if the phase has any.
+    pub hot_input: &'a Activations,
     /// Which experts the tokens use.
     pub routes: &'a Routes,
     /// The input of one expert.
@@ -117,17 +119,25 @@ impl<'a> Frame<'a> {
         }
     }
 
+    /// Whether a cluster's neurons are hot.
+    pub fn is_hot(&self, item: &Item) -> bool {
+        matches!(self.entry(item.cluster).content, Content::HotNeurons(_))
+    }
+
     /// Storage of a cluster's neurons.
     pub fn geometry(&self, item: &Item) -> &'a FfnGeometry {
-        let (meta, layer) = (&self.bundle.meta, self.phase.layer);
-        let geometry = match item.expert {
-            None => &meta.ffns[layer],
-            Some(_) => &meta.experts[layer],
-        };
+        let bundle = self.bundle;
+        let geometry = bundle.meta.geometry(self.entry(item.cluster).content);
         // The metadata have been checked to have one for each kind of neurons.
-        geometry
-            .as_ref()
-            .expect("clusters of these neurons are stored")
+        geometry.expect("clusters of these neurons are stored")
+    }
+
+    /// The input of a cluster's neurons, of all tokens.
+    pub fn input_of(&self, item: &Item) -> &'a Activations {
+        match self.is_hot(item) {
+            true => self.hot_input,
+            false => self.input,
+        }
     }
 
     /// The step's tokens that use a cluster.

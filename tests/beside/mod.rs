@@ -3,6 +3,7 @@
 mod device;
 mod faults;
 mod giving_way;
+mod hot;
 mod uploads;
 
 use forebay::{

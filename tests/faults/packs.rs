@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use forebay_models::bundle::FORMAT_VERSION;
+use forebay_models::bundle::{FORMAT_VERSION, HOT_VERSION};
 
 use crate::anatomy::{NAMES, section};
 use crate::gguf_writer::Model;
@@ -138,11 +138,11 @@ fn what_is_no_packed_file_is_refused() {
         bytes[8..12].copy_from_slice(&version.to_le_bytes());
         bytes
     };
-    let (before, next) = (version(FORMAT_VERSION - 1), version(FORMAT_VERSION + 1));
+    let others = [FORMAT_VERSION - 1, HOT_VERSION + 1];
+    let [before, next] = others.map(version);
     let gguf = Model::default().writer().bytes();
     let zeros = vec![0; whole.len()];
-    let refusals =
-        [-1, 1].map(|by| format!("version {} is not supported", FORMAT_VERSION as i32 + by));
+    let refusals = others.map(|version| format!("version {version} is not supported"));
     let cases: [(&str, &[u8], &str); 6] = [
         ("empty", b"", "shorter than a page"),
         ("text", b"once upon a time", "shorter than a page"),

@@ -4,8 +4,10 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::OnceLock;
 
+use forebay::learn::Profile;
 use forebay::{Engine, Prompt, Request, Sparsity};
 use forebay_models::bundle::{Bundle, hot_set_path, load_hot_set};
+use forebay_models::network::Content;
 use serde_json::Value;
 
 use crate::support::{self, TemporaryFile, build, generate};
@@ -279,7 +281,7 @@ fn sorted_by_the_profile(model: &Path) {
     };
     assert_eq!(said(&sorted.0), said(model));
     let network = Bundle::open(model).expect("a sound file").meta.network;
-    let counts = forebay::learn::Profile::read(Path::new(&profile), &network)
+    let counts = Profile::read(Path::new(&profile), &network)
         .expect("kept")
         .counts;
     let text = TemporaryFile::new("sorted.txt");
@@ -302,7 +304,7 @@ fn sorted_by_the_profile(model: &Path) {
         .arg(&sorted.0)
         .arg("-f")
         .arg(&text.0));
-    let again: forebay::learn::Profile = serde_json::from_str(&again).expect("JSON");
+    let again: Profile = serde_json::from_str(&again).expect("JSON");
     for (layer, (before, after)) in counts.iter().zip(&again.counts).enumerate() {
         let share = |counts: &[u32]| {
             let half: u32 = counts[..counts.len() / 2].iter().sum();
@@ -332,36 +334,60 @@ fn sorted_by_the_profile(model: &Path) {
     );
 }
 
-#[test]
-fn a_profile_predicts_the_misses() {
-    let model = packed_demo("profile");
-    let text = stories();
-    let profile = run(support::program()
+/// The model with its hot neurons in panels says what it said before, and its profile is of the others.
+fn hot_by_the_profile(model: &Path, text: &Path) {
+    let mut profile = model.to_path_buf().into_os_string();
+    profile.push(".profile");
+    let packed = TemporaryFile::new("hot.fbay");
+    let pack = |hot: &str| {
+        let mut pack = support::program();
+        pack.args(["pack", "--hot", hot, "--profile"]).arg(&profile);
+        pack.arg(support::root().join("models/demo/hf"));
+        let said = pack.arg("-o").arg(&packed.0).output();
+        let said = said.expect("the program starts");
+        let text = String::from_utf8_lossy(&said.stderr).into_owned();
+        assert!(said.status.success(), "{text}");
+        text
+    };
+    let said = pack("auto");
+    assert!(
+        said.contains("no device") || said.contains("hot neurons"),
+        "{said}"
+    );
+    let said = pack("0.2");
+    let bundle = Bundle::open(&packed.0).expect("a sound file");
+    let network = &bundle.meta.network;
+    let hot: usize = network.layers.iter().map(|l| l.ffn.body.hot).sum();
+    let told = format!("{hot} of {} neurons are hot", network.n_neurons());
+    assert!(hot > 0 && said.contains(&told), "{said}");
+    let said = |model: &Path| {
+        let engine = build(support::engine(Some(model)).sparsity(Sparsity::Exact));
+        generate(&engine, Request::text("Once upon a time").max_tokens(24)).tokens
+    };
+    assert_eq!(said(&packed.0), said(model));
+    let of_hot = run(support::program()
         .args(["profile", "--json", "--sparsity", "predicted"])
         .args(["--ctx", "128", "--tokens", "1536"])
-        .arg(&model.0)
+        .arg(&packed.0)
         .arg("-f")
-        .arg(&text.0));
-    let profile: forebay::learn::Profile = serde_json::from_str(&profile).expect("JSON");
-    assert_eq!(
-        (profile.tokens, profile.sparsity),
-        (1536, Sparsity::Predicted)
-    );
-    let bundle = Bundle::open(&model.0).expect("a sound file");
-    assert_eq!(
-        forebay::learn::Profile::load(&bundle),
-        Some(profile.clone())
-    );
-    let rates: Vec<f64> = profile.misses.iter().map(|p| p.miss_rate).collect();
-    assert!(
-        rates.is_sorted_by(|a, b| a >= b) && rates.last() < Some(&1e-4),
-        "{rates:?}"
-    );
-    // Other stories, at other sizes of the cache, in the real engine.
-    let whole = build(support::engine(Some(&model.0))).weight_bytes();
+        .arg(text));
+    let of_hot: Profile = serde_json::from_str(&of_hot).expect("JSON");
+    for (counts, layer) in of_hot.counts.iter().zip(&network.layers) {
+        let (hot, cold) = counts.split_at(layer.ffn.body.hot);
+        assert!(hot.iter().all(|&count| count == 0) && cold.iter().any(|&count| count > 0));
+    }
+    foretells(&packed.0, &of_hot);
+    let mut path = packed.0.clone().into_os_string();
+    path.push(".profile");
+    std::fs::remove_file(&path).expect("it was kept");
+}
+
+/// A profile tells how many neurons real caches miss: with other stories than its own, at other sizes.
+fn foretells(model: &Path, profile: &Profile) {
+    let whole = build(support::engine(Some(model))).weight_bytes();
     let mut compared = 0;
     for percent in [60, 70, 80, 90] {
-        let builder = support::engine(Some(&model.0)).weight_memory(whole * percent / 100);
+        let builder = support::engine(Some(model)).weight_memory(whole * percent / 100);
         let engine = build(
             builder
                 .context(512)
@@ -372,15 +398,27 @@ fn a_profile_predicts_the_misses() {
         if slots == 0 {
             continue;
         }
-        let c = engine.network();
-        let cached = 2.0 * slots as f64 / c.n_neurons() as f64;
+        let network = engine.network();
+        let cold = (0..network.n_layers()).map(|l| network.neurons(Content::Neurons(l)).0.len());
+        let cold: Vec<f64> = cold.map(|n| n as f64).collect();
+        let cached = 2.0 * slots as f64 / cold.iter().sum::<f64>();
         let mut request = Request::text("One day, a").max_tokens(400);
         request.ignore_eog = true;
         request.sampler.temperature = 1.0;
         request.sampler.seed = 77;
-        let measured = 1.0 - generate(&engine, request).cache.hit_rate;
+        let run = generate(&engine, request);
+        // Hot neurons are hits of no cache.
+        let measured = match network.has_hot_neurons() {
+            true => {
+                let wanted = cold.iter().zip(&profile.wanted).map(|(n, part)| n * part);
+                let tokens = (run.prefill.tokens + run.decode.tokens) as f64;
+                run.cache.misses as f64 / (wanted.sum::<f64>() * tokens)
+            }
+            false => 1.0 - run.cache.hit_rate,
+        };
         let foretold = profile.miss_rate(cached);
         compared += 1;
+        eprintln!("{percent} %: {measured} and {foretold}");
         // What fills the empty cache is in the measured rate alone.
         assert!(
             (measured - foretold).abs() < 0.06,
@@ -388,12 +426,38 @@ fn a_profile_predicts_the_misses() {
         );
     }
     assert!(compared >= 2, "no budget with a neuron cache");
+}
+
+#[test]
+fn a_profile_predicts_the_misses() {
+    let model = packed_demo("profile");
+    let text = stories();
+    let profile = run(support::program()
+        .args(["profile", "--json", "--sparsity", "predicted"])
+        .args(["--ctx", "128", "--tokens", "1536"])
+        .arg(&model.0)
+        .arg("-f")
+        .arg(&text.0));
+    let profile: Profile = serde_json::from_str(&profile).expect("JSON");
+    assert_eq!(
+        (profile.tokens, profile.sparsity),
+        (1536, Sparsity::Predicted)
+    );
+    let bundle = Bundle::open(&model.0).expect("a sound file");
+    assert_eq!(Profile::load(&bundle), Some(profile.clone()));
+    let rates: Vec<f64> = profile.misses.iter().map(|p| p.miss_rate).collect();
+    assert!(
+        rates.is_sorted_by(|a, b| a >= b) && rates.last() < Some(&1e-4),
+        "{rates:?}"
+    );
+    foretells(&model.0, &profile);
     sorted_by_the_profile(&model.0);
+    hot_by_the_profile(&model.0, &text.0);
     // Other neurons, or damage: no profile.
     let mut path = model.0.clone().into_os_string();
     path.push(".profile");
     std::fs::write(&path, b"{").expect("writable");
-    assert_eq!(forebay::learn::Profile::load(&bundle), None);
+    assert_eq!(Profile::load(&bundle), None);
     std::fs::remove_file(&path).expect("removable");
 }
 

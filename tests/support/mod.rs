@@ -12,7 +12,11 @@ use std::sync::atomic::AtomicUsize;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::{Duration, Instant, SystemTime};
 
-use forebay::{Engine, EngineBuilder, Request, Statistics, StreamItem};
+use forebay::{BlockType, Engine, EngineBuilder, PackOptions, Request, Statistics, StreamItem};
+use forebay_models::bundle::pack;
+use forebay_models::sorted::{SortedNeurons, hot_first};
+use forebay_models::synth::{Shape, SynthOptions, SynthSource};
+use forebay_models::tensor::TensorSource;
 use futures_util::StreamExt;
 use serde::de::DeserializeOwned;
 use serde_json::Value;
@@ -140,6 +144,33 @@ pub fn several_at_once<T: Sync, R: Send>(items: &[T], work: impl Fn(&T) -> R + S
 /// A file of this test process, removed when dropped.
 #[derive(Debug)]
 pub struct TemporaryFile(pub PathBuf);
+
+/// A synthetic model by neuron with predictors, which may see the stream before attention, in which so many neurons of
+/// each layer are hot; packed.
+pub fn hot_model(name: &str, before_attention: bool, hot: usize) -> TemporaryFile {
+    let shape = Shape::named("tiny-sparse").expect("a shape");
+    let options = SynthOptions {
+        format: BlockType::Q8_0,
+        before_attention,
+        ..SynthOptions::new(shape)
+    };
+    let source = SynthSource::new(&options).expect("a model");
+    let widths = source.network().layers.iter().map(|l| l.ffn.body.d_ff);
+    // As if every third neuron were wanted most.
+    let counts = |d_ff: usize| (0..d_ff as u32).map(|i| i * 3 % d_ff as u32).collect();
+    let counts: Vec<Vec<u32>> = widths.map(counts).collect();
+    let hot = vec![hot; counts.len()];
+    let sorted = SortedNeurons::new(Box::new(source), hot_first(&counts, &hot), &hot);
+    let file = TemporaryFile::new(name);
+    let packed = pack(
+        &sorted.expect("an order"),
+        &file.0,
+        &PackOptions::default(),
+        &mut |_| {},
+    );
+    packed.expect("packed");
+    file
+}
 
 impl TemporaryFile {
     /// Names a file as no other is named; nothing is created.

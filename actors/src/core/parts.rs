@@ -289,7 +289,7 @@ fn of_rows(bundle: &Bundle) -> (usize, usize) {
 /// Maximum number of rows in a row cluster of any core.
 pub fn max_rows(bundle: &Bundle) -> usize {
     let by_row = |content| match content {
-        Content::Neurons(_) | Content::Experts(_) => false,
+        Content::HotNeurons(_) | Content::Neurons(_) | Content::Experts(_) => false,
         // Rows of the predictor's second matrix are computed as part of their FFN cluster.
         Content::Rows(id) => !is_scores(id),
         Content::Table(_) => true,

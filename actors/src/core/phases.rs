@@ -56,6 +56,7 @@ impl Core {
             more: step.more,
             drop_cold,
             input: &residual.input,
+            hot_input: &residual.hot_input,
             routes: &residual.routes,
             expert_input,
             hidden: &residual.hidden,

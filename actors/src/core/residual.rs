@@ -37,6 +37,8 @@ pub(super) struct Residual {
     token: Vec<f32>,
     /// Input of the phase.
     pub input: Activations,
+    /// The same in panels for hot neurons, if the phase has any.
+    pub hot_input: Activations,
     /// In which form the input was made from rows, if it was.
     form: Form,
     /// The predictor's hidden values of the tokens, `relu(fc1 · x)`, `[n_tokens, rank]`.
@@ -64,6 +66,7 @@ impl Residual {
             sum: vec![0; d_model],
             share: vec![0; d_model],
             input: Activations::new(batch, widest),
+            hot_input: Activations::new(of_hot(network, batch), d_model),
             form: Form::Panels,
             published: None,
             awaited: None,
@@ -88,7 +91,12 @@ impl Residual {
             0 => 0,
             _ => Activations::bytes_for(batch, rank),
         };
-        batch * (network.d_model + widest) * 4 + Activations::bytes_for(batch, widest) + hidden
+        let hot = match of_hot(network, batch) {
+            0 => 0,
+            tokens => Activations::bytes_for(tokens, network.d_model),
+        };
+        let input = Activations::bytes_for(batch, widest);
+        batch * (network.d_model + widest) * 4 + input + hot + hidden
     }
 
     /// Gives the memory of rows and inputs back to the system until a step needs it.
@@ -96,6 +104,7 @@ impl Residual {
         give_back(&mut self.x);
         give_back(&mut self.rows);
         self.input.give_back();
+        self.hot_input.give_back();
         self.hidden.give_back();
     }
 
@@ -332,6 +341,14 @@ impl Residual {
         }
         self.input
             .load(around.kernels, Form::Panels, n, width, rows);
+    }
+}
+
+/// Of `batch` tokens, those whose input is also kept for hot neurons: all or none.
+fn of_hot(network: &Network, batch: usize) -> usize {
+    match network.has_hot_neurons() {
+        true => batch,
+        false => 0,
     }
 }
 

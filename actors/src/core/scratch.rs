@@ -46,14 +46,16 @@ fn flights(bundle: &Bundle, threads: usize) -> usize {
     // A layer's clusters, with those of experts as far as a token uses them, are divided among the cores; each may have
     // one more than its share, and of each expert.
     let flights = |layer: usize| {
-        let of = |g: &Option<FfnGeometry>, neurons: usize| match g {
-            Some(g) => neurons.div_ceil(g.neurons.max(1)),
-            None => 0,
+        let of = |all: &[Option<FfnGeometry>], neurons: usize| match all.get(layer) {
+            Some(Some(g)) => neurons.div_ceil(g.neurons.max(1)),
+            _ => 0,
         };
         let experts = network.experts(layer);
-        let (d_ff, used) = experts.map_or((0, 0), |e| (e.d_ff, e.used));
-        let of_experts = used * (of(&bundle.meta.experts[layer], d_ff) + threads - 1);
-        of(&bundle.meta.ffns[layer], network.ffn(layer).d_ff) + of_experts
+        let (each, used) = experts.map_or((0, 0), |e| (e.d_ff, e.used));
+        let (hot, all) = (network.ffn(layer).hot, network.ffn(layer).d_ff);
+        let meta = &bundle.meta;
+        let of_experts = used * (of(&meta.experts, each) + threads - 1);
+        of(&meta.hot, hot) + of(&meta.ffns, all - hot) + of_experts
     };
     (0..network.n_layers()).map(flights).max().unwrap_or(0) + threads
 }

@@ -84,10 +84,16 @@ impl<'a> Surroundings<'a> {
         }
     }
 
-    /// How the neurons of the phase's layer are stored: where it has an FFN and experts, they are alike.
+    /// How the neurons of the phase's layer are stored, but for hot ones: where it has an FFN and experts, they are alike.
     pub fn geometry(&self) -> Option<&FfnGeometry> {
         let (meta, layer) = (&self.bundle.meta, self.phase.layer);
         meta.ffns[layer].as_ref().or(meta.experts[layer].as_ref())
+    }
+
+    /// Whether the phase has hot neurons, whose input is in panels.
+    pub fn has_hot(&self) -> bool {
+        let of_layer = self.bundle.meta.hot.get(self.phase.layer);
+        matches!(self.phase.work, Work::Neurons { .. }) && of_layer.is_some_and(Option::is_some)
     }
 
     /// Where its tokens are in the stream, `[n_tokens, d_model]`.

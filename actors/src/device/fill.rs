@@ -31,7 +31,11 @@ pub(super) fn fill_share(
     given: &[Item],
 ) {
     job.segment = segment;
-    job.tokens.copy_blocks(frame.input);
+    // A phase's clusters for a device are all hot, or none is.
+    let input = given
+        .first()
+        .map_or(frame.input, |item| frame.input_of(item));
+    job.tokens.copy_blocks(input);
     let Asked::Share {
         clusters,
         activation,

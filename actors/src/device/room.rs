@@ -60,7 +60,7 @@ impl JobRoom {
         let mut used = vec![0.0; layers];
         for entry in &bundle.clusters {
             match entry.content {
-                Content::Neurons(layer) | Content::Experts(layer) => {
+                Content::HotNeurons(layer) | Content::Neurons(layer) | Content::Experts(layer) => {
                     neurons[layer].0 += 1;
                     neurons[layer].1 += entry.count as usize;
                     used[layer] += f64::from(entry.count) * network.used_share(entry.content);

@@ -115,7 +115,7 @@ impl Shared {
         let e = self.entry(cluster);
         let last = e.first + e.count;
         match e.content {
-            Content::Neurons(layer) => {
+            Content::HotNeurons(layer) | Content::Neurons(layer) => {
                 format!("FFN cluster {}..{last} of layer {layer}", e.first)
             }
             Content::Experts(layer) => {

@@ -154,10 +154,8 @@ fn plan(
     }
     // Any residency that the graph can run, whether the planner would choose it for real sizes or not: tiny
     // models would never have a neuron cache otherwise.
-    let by_neuron = bundle
-        .meta
-        .geometries()
-        .all(|g| g.layout == FfnLayout::Neuron)
+    let mut geometries = bundle.meta.ffns.iter().flatten();
+    let by_neuron = geometries.all(|g| g.layout == FfnLayout::Neuron)
         && !bundle.meta.has_experts()
         && sparsity != Sparsity::Dense
         && (prompts || random.chance(75));
@@ -252,7 +250,7 @@ fn cache(
     if most == 0 {
         return;
     }
-    let geometry = || bundle.meta.geometries();
+    let geometry = || bundle.meta.ffns.iter().flatten();
     let clusters = 2 * geometry().map(|g| g.neurons).max().unwrap_or(0);
     let least = match pipeline {
         Pipeline::Cluster => clusters.min(most),

@@ -8,7 +8,7 @@ use forebay_actors::runtime::Shared;
 use forebay_devices::DeviceDriver;
 use forebay_devices::simulated::{Behaviour, SimulatedDevice};
 use forebay_models::bundle::Bundle;
-use forebay_plans::on_device::{OnDevice, Room, Shares};
+use forebay_plans::on_device::{Neurons, OnDevice, Room, Shares};
 use forebay_plans::program::{Program, compile};
 use forebay_plans::residency::{Pipeline, Sparsity};
 use forebay_plans::uploads::{UploadShare, UploadWindow, Uploads};
@@ -45,13 +45,17 @@ fn place(random: &mut Random, case: &mut Case, bundle: &Bundle) {
         decode: share(),
         prompts: share(),
     };
-    let all_neurons = matches!(case.sparsity, Sparsity::Dense | Sparsity::Exact);
+    let neurons = match case.sparsity {
+        Sparsity::Dense | Sparsity::Exact => Neurons::All,
+        Sparsity::Predicted => Neurons::Hot,
+        Sparsity::Threshold => Neurons::None,
+    };
     let room = Room {
         total: random.one_of(&[20_000, u64::MAX, u64::MAX]),
         piece: u64::MAX,
         in_pages: false,
     };
-    case.plan.on_device = OnDevice::choose(bundle, &programs, all_neurons, |_| shares, room);
+    case.plan.on_device = OnDevice::choose(bundle, &programs, neurons, |_| shares, room);
     case.device = Behaviour {
         job_ns: random.one_of(&[0, 1_000, 300_000, 30_000_000]),
         memory_bytes: random.one_of(&[10_000, u64::MAX, u64::MAX, u64::MAX]),

@@ -58,7 +58,7 @@ pub const RECURRENT: Recipe = Recipe {
     ..PLAIN
 };
 
-pub const RECIPES: [Recipe; 18] = [
+pub const RECIPES: [Recipe; 20] = [
     PLAIN,
     Recipe {
         name: "f16 neurons with predictors, dReLU",
@@ -217,6 +217,30 @@ pub const RECIPES: [Recipe; 18] = [
         change: predict_before_layers,
         ..PLAIN
     },
+    Recipe {
+        name: "Q8_0 columns with predictors, dReLU, hot neurons",
+        d_model: 64,
+        activation: Activation::DoubleRelu,
+        block: BlockType::Q8_0,
+        transposed: true,
+        rank: 32,
+        kv: KvType::Q8,
+        change: |network| heat(network, [64, 96]),
+        ..PLAIN
+    },
+    Recipe {
+        name: "f16 neurons with predictors before attention, biases, hot neurons in one layer",
+        d_model: 64,
+        gated: false,
+        bias: true,
+        block: BlockType::F16,
+        rank: 32,
+        change: |network| {
+            predict_before_layers(network);
+            heat(network, [0, 128]);
+        },
+        ..PLAIN
+    },
 ];
 
 const ROUTER: Router = Router {
@@ -267,6 +291,13 @@ fn route_before_the_layer(network: &mut Network) {
 fn route_to_few_neurons(network: &mut Network) {
     for layer in &mut network.layers {
         experts(layer, (4, 2), ROUTER);
+    }
+}
+
+/// The first neurons of each layer are hot.
+fn heat(network: &mut Network, hot: [usize; 2]) {
+    for (layer, hot) in network.layers.iter_mut().zip(hot) {
+        layer.ffn.body.hot = hot;
     }
 }
 

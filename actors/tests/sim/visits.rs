@@ -170,7 +170,8 @@ impl Visits {
     fn is_asked_ahead(&self, rank: usize, record: &Record) -> bool {
         let layer = usize::from(record.layer);
         let own = |i: usize, e: &DirectoryEntry| {
-            e.content == Content::Neurons(layer) && usize::from(self.owner[i]) == rank
+            let is_ffn = e.content.is_ffn() && e.layer() == Some(layer);
+            is_ffn && usize::from(self.owner[i]) == rank
         };
         let mut all = self.clusters.iter().enumerate();
         self.residency[record.cluster as usize] == Residency::Neurons
@@ -278,10 +279,8 @@ impl Visits {
             // What is read, and what is kept of it: that it came before what was computed, `see` has checked.
             for stage in [Stage::Gio, Stage::Preload, Stage::Udio, Stage::HandOver] {
                 let at = match entry.content {
-                    Content::Rows(TensorId::Layer(..))
-                    | Content::Neurons(_)
-                    | Content::Experts(_) => layer,
                     Content::Rows(TensorId::InputsProjection) => 0,
+                    content if content.layer().is_some() => layer,
                     _ => self.last_layer() + 1,
                 };
                 expected += match times(stage, at) {
@@ -305,11 +304,12 @@ impl Visits {
                 Content::Rows(TensorId::Layer(_, T::SharedGate | T::PredictorFc1)) => {
                     once(Stage::Pred, layer)?
                 }
-                Content::Neurons(_) | Content::Experts(_) => {
+                Content::HotNeurons(_) | Content::Neurons(_) | Content::Experts(_) => {
+                    let is_hot = matches!(entry.content, Content::HotNeurons(_));
                     let is_expert = matches!(entry.content, Content::Experts(_));
                     let gc = match times(Stage::Gc, layer) {
                         // A predictor may name none of its neurons, and no token may use the expert.
-                        0 if self.predicted || is_expert => 0,
+                        0 if self.predicted && !is_hot || is_expert => 0,
                         0 if self.on_device[i] || self.uploaded[i] => 0,
                         1 => 1,
                         n => return Err(wrong(Stage::Gc, n)),

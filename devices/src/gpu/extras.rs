@@ -36,6 +36,9 @@ pub(super) fn write(work: &Work, out: &mut Vec<u8>) -> Result<u32, DeviceFault> 
     Ok(which)
 }
 
+/// Below all ups of a job that the device computes.
+const NO_FLOOR: f32 = -((1_u64 << 40) as f32);
+
 /// An activation's shader and its parameters.
 ///
 /// # Errors
@@ -43,6 +46,9 @@ pub(super) fn write(work: &Work, out: &mut Vec<u8>) -> Result<u32, DeviceFault> 
 pub(super) fn activated(activation: Activation) -> Result<(Activated, [f32; 2]), DeviceFault> {
     let parameters = match activation {
         Activation::ClampedSwiglu { alpha, limit } => [alpha, limit],
+        // The least gate, and the least up.
+        Activation::Relu => [0.0, NO_FLOOR],
+        Activation::FatRelu { threshold } => [threshold, NO_FLOOR],
         _ => [0.0; 2],
     };
     match Activated::of(activation) {

@@ -199,8 +199,8 @@ fn shares_of_all_formats_and_shapes_have_the_bits_of_the_cpu() {
         ] {
             let ffn = Ffn::new([block; 3], 3 * len, &neurons, [0.3; 3]);
             // Large batches are other shaders only before and behind the activation.
-            let n = if n_tokens > 16 { 1 } else { 4 };
-            for activation in Activated::ALL.map(Activated::example).into_iter().take(n) {
+            let n = if n_tokens > 16 { 1 } else { usize::MAX };
+            for activation in activations().take(n) {
                 let tokens = tokens(n_tokens, ffn.d_model, 1.0);
                 let out = compare(&mut driver, &ffn, &tokens, activation);
                 assert!(
@@ -269,6 +269,18 @@ fn a_token_has_the_same_bits_in_a_batch_of_any_size() {
     }
 }
 
+/// All that devices compute; a shader may have several.
+fn activations() -> impl Iterator<Item = Activation> {
+    let relu = [
+        Activation::DoubleRelu,
+        Activation::FatRelu { threshold: 0.01 },
+    ];
+    Activated::ALL
+        .map(Activated::example)
+        .into_iter()
+        .chain(relu)
+}
+
 #[test]
 fn gates_of_any_size_are_activated_as_on_the_cpu() {
     let Some(mut driver) = open(&[BlockType::Q8_0]) else {
@@ -277,7 +289,7 @@ fn gates_of_any_size_are_activated_as_on_the_cpu() {
     // From gates near 0 to gates whose exponential is clamped on either side.
     for gate in [1e-9, 1e-4, 0.05, 1.0, 20.0, 300.0] {
         let ffn = Ffn::new([BlockType::Q8_0; 3], 64, &[64, 32], [gate, 0.2, 0.2]);
-        for activation in Activated::ALL.map(Activated::example) {
+        for activation in activations() {
             compare(&mut driver, &ffn, &tokens(8, 64, 2.0), activation);
         }
     }

@@ -117,6 +117,13 @@ pub fn groups(cols: usize) -> impl Iterator<Item = (usize, usize)> {
         .map(move |first| (first, ((cols - first) / BLOCK).min(LANES)))
 }
 
+/// The columns of a row of `cols` in lane order.
+pub fn lane_order(cols: usize) -> impl Iterator<Item = usize> {
+    groups(cols).flat_map(|(first, blocks)| {
+        (0..blocks * BLOCK).map(move |i| first + i % blocks * BLOCK + i / blocks)
+    })
+}
+
 /// Adds `lanes`, sums in lane order, to `columns`, both `[cols]`, whole blocks.
 pub fn add_to_columns(lanes: &[f32], columns: &mut [f32]) {
     for (first, blocks) in groups(columns.len()) {
@@ -202,6 +209,8 @@ mod tests {
                     lanes[first + i] = (first + l * BLOCK + e) as f32;
                 }
             }
+            let order: Vec<f32> = lane_order(cols).map(|column| column as f32).collect();
+            assert_eq!(lanes, order);
             let mut columns = vec![0.5; cols];
             add_to_columns(&lanes, &mut columns);
             let expected: Vec<f32> = (0..cols).map(|i| i as f32 + 0.5).collect();

@@ -180,13 +180,18 @@ impl Bundle {
     pub fn read_gate(&self, layer: usize) -> Result<Vec<f32>> {
         let d = self.meta.network.d_model;
         let mut gate = vec![0.0; self.meta.network.ffn(layer).d_ff * d];
-        let Some(g) = self.meta.geometry(Content::Neurons(layer)) else {
-            return Ok(gate);
-        };
-        let (mut bytes, mut row) = (Vec::new(), vec![0; g.gate_row()]);
-        let of_layer = |e: &&super::DirectoryEntry| e.content == Content::Neurons(layer);
-        for e in self.clusters.iter().filter(of_layer) {
+        let (mut bytes, mut row) = (Vec::new(), Vec::new());
+        let contents = [Content::HotNeurons(layer), Content::Neurons(layer)];
+        for e in self
+            .clusters
+            .iter()
+            .filter(|e| contents.contains(&e.content))
+        {
+            let Some(g) = self.meta.geometry(e.content) else {
+                continue;
+            };
             self.read_cluster(e, &mut bytes)?;
+            row.resize(g.gate_row(), 0);
             for i in 0..e.count as usize {
                 match g.layout {
                     FfnLayout::Neuron | FfnLayout::GateFirst => {

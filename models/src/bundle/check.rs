@@ -18,16 +18,16 @@ pub(super) fn check_meta(path: &Path, meta: &BundleMeta) -> Result<()> {
     let network = &meta.network;
     network.check(path)?;
     let wrong = |field: String, problem: &str| Err(ModelError::damaged(path, field, problem));
-    if [&meta.ffns, &meta.experts]
-        .iter()
-        .any(|all| all.len() != network.n_layers())
-    {
+    let mut lengths = [meta.ffns.len(), meta.experts.len()].into_iter();
+    let is_right = |len| len == network.n_layers();
+    if !lengths.all(is_right) || !(meta.hot.is_empty() || is_right(meta.hot.len())) {
         return wrong("ffns".into(), "there is not one per layer");
     }
     for l in 0..network.n_layers() {
         let ffn = network.ffn(l);
-        let there = (meta.ffns[l].is_some(), meta.experts[l].is_some());
-        if there != (ffn.d_ff > 0, ffn.experts.is_some()) {
+        let all = [&meta.hot, &meta.ffns, &meta.experts];
+        let there = all.map(|all| all.get(l).is_some_and(Option::is_some));
+        if there != [ffn.hot > 0, ffn.d_ff > 0, ffn.experts.is_some()] {
             return wrong(
                 format!("FFN of layer {l}"),
                 "its parts are not the network's",
@@ -73,6 +73,7 @@ fn check_storage(path: &Path, meta: &BundleMeta) -> Result<()> {
     let of_layers =
         |all: &[Option<FfnGeometry>]| all.iter().copied().enumerate().collect::<Vec<_>>();
     let all = [
+        (of_layers(&meta.hot), FfnLayout::GateFirst),
         (of_layers(&meta.ffns), FfnLayout::GateFirst),
         (of_layers(&meta.experts), FfnLayout::Neuron),
     ];
@@ -80,6 +81,16 @@ fn check_storage(path: &Path, meta: &BundleMeta) -> Result<()> {
         let stored = all.into_iter().filter_map(|(l, g)| Some((l, g?)));
         stored.map(move |(l, g)| (l, g, of_others))
     });
+    for (l, hot) in of_layers(&meta.hot) {
+        let others = meta.ffns[l].is_some_and(|g| g.layout == FfnLayout::Neuron);
+        if hot.is_some_and(|g| g.layout != FfnLayout::Cluster || !others) {
+            let field = format!("FFN of layer {l}");
+            return wrong(
+                field,
+                "some neurons are hot, but others are not stored one by one",
+            );
+        }
+    }
     for (l, g, of_others) in all {
         let field = format!("FFN of layer {l}");
         if g.layout == of_others {

@@ -11,8 +11,10 @@ use crate::tensor::{LayerTensor, TensorId};
 /// First bytes of every packed file.
 pub(super) const MAGIC: [u8; 8] = *b"FOREBAY\0";
 
-/// Version written and read by this engine. Any change of the byte layout raises it.
+/// Version of files without hot neurons. Any change of the byte layout raises both.
 pub const FORMAT_VERSION: u32 = 12;
+/// Version of files with hot neurons: engines that know none refuse them.
+pub const HOT_VERSION: u32 = 13;
 
 /// Alignment of clusters and sections, the unit of direct reads.
 pub const ALIGN: usize = 4096;
@@ -41,6 +43,7 @@ const EMBEDDING: u8 = 67;
 const TOKEN_INPUTS: u8 = 68;
 const INPUTS_PROJECTION: u8 = 69;
 const EXPERTS: u8 = 70;
+const HOT_NEURONS: u8 = 71;
 
 /// The number of a cluster's content, and its layer.
 fn encode_content(content: Content) -> (u8, usize) {
@@ -52,6 +55,7 @@ fn encode_content(content: Content) -> (u8, usize) {
         Content::Rows(TensorId::InputsProjection) => (INPUTS_PROJECTION, none),
         // Vectors are never stored as rows.
         Content::Rows(_) => (TOKEN_EMBEDDING, none),
+        Content::HotNeurons(layer) => (HOT_NEURONS, layer),
         Content::Neurons(layer) => (NEURONS, layer),
         Content::Experts(layer) => (EXPERTS, layer),
         Content::Table(TensorId::TokenInputs) => (TOKEN_INPUTS, none),
@@ -67,6 +71,7 @@ fn decode_content(code: u8, layer: u16) -> Option<Content> {
         INPUTS_PROJECTION => whole.then_some(Content::Rows(TensorId::InputsProjection)),
         EMBEDDING => whole.then_some(Content::Table(TensorId::TokenEmbedding)),
         TOKEN_INPUTS => whole.then_some(Content::Table(TensorId::TokenInputs)),
+        HOT_NEURONS => (!whole).then_some(Content::HotNeurons(layer.into())),
         NEURONS => (!whole).then_some(Content::Neurons(layer.into())),
         EXPERTS => (!whole).then_some(Content::Experts(layer.into())),
         tensor => {
@@ -168,6 +173,7 @@ pub(super) enum SectionId {
 /// The first page of the file.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Header {
+    pub version: u32,
     pub file_len: u64,
     pub sections: [Section; SECTIONS],
 }
@@ -176,7 +182,7 @@ impl Header {
     pub fn encode(&self) -> [u8; ALIGN] {
         let mut page = [0u8; ALIGN];
         page[..8].copy_from_slice(&MAGIC);
-        page[8..12].copy_from_slice(&FORMAT_VERSION.to_le_bytes());
+        page[8..12].copy_from_slice(&self.version.to_le_bytes());
         page[16..24].copy_from_slice(&self.file_len.to_le_bytes());
         for (i, s) in self.sections.iter().enumerate() {
             let at = 24 + i * 24;
@@ -200,12 +206,14 @@ impl Header {
             });
         }
         let version = le_u32(page, 8);
-        if version != FORMAT_VERSION {
+        if ![FORMAT_VERSION, HOT_VERSION].contains(&version) {
             return Err(ModelError::unsupported(
                 path,
                 "format version",
                 format!("version {version}"),
-                format!("this engine reads version {FORMAT_VERSION}: pack the source again"),
+                format!(
+                    "this engine reads versions {FORMAT_VERSION} and {HOT_VERSION}: pack the source again"
+                ),
             ));
         }
         if checksum(&page[..HEADER_BYTES - 8]) != le_u64(page, HEADER_BYTES - 8) {
@@ -216,6 +224,7 @@ impl Header {
             ));
         }
         let header = Self {
+            version,
             file_len: le_u64(page, 16),
             sections: std::array::from_fn(|i| Section {
                 offset: le_u64(page, 24 + i * 24),
@@ -258,6 +267,7 @@ mod tests {
             sum: 3,
         };
         let header = Header {
+            version: HOT_VERSION,
             file_len: 8192,
             sections: [section; SECTIONS],
         };
@@ -281,6 +291,7 @@ mod tests {
             Content::Table(TensorId::TokenEmbedding),
             Content::Table(TensorId::TokenInputs),
             Content::Rows(TensorId::InputsProjection),
+            Content::HotNeurons(7),
             Content::Neurons(7),
             Content::Experts(7),
         ];

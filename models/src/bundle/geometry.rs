@@ -21,6 +21,9 @@ const BUNDLE_CLUSTERS: usize = 8;
 /// Maximum number of neurons in a cluster, in either layout.
 pub const MAX_NEURONS: usize = 512;
 
+/// Hot neurons are a multiple of so many, and so are those of their clusters.
+pub const HOT_GRANULE: usize = 32;
+
 /// Rows inside a bundle start on cache-line boundaries.
 const ROW_ALIGN: usize = 64;
 
@@ -100,7 +103,7 @@ impl FfnGeometry {
             g.neurons = whole.max(FEWEST_BUNDLES);
         }
         if layout == FfnLayout::Cluster {
-            let granule = down.block_len().max(32).min(d_ff);
+            let granule = down.block_len().max(HOT_GRANULE).min(d_ff);
             g.neurons = granule;
             let by_bytes = TARGET_BYTES / g.cluster_bytes(granule).max(1);
             let by_count = d_ff / granule / CLUSTERS_PER_LAYER;

@@ -166,7 +166,10 @@ pub struct BundleMeta {
     /// Every matrix that is stored by rows, in the order of the directory: attention's, head and embedding,
     /// predictors'.
     pub matrices: Vec<StoredMatrix>,
-    /// How neurons that every token uses are stored, `[n_layers]`; `None` in layers that have none.
+    /// How hot neurons are stored, `[n_layers]`; `None` in layers that have none. Empty if no layer has any.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub hot: Vec<Option<FfnGeometry>>,
+    /// How other neurons that every token uses are stored, `[n_layers]`; `None` in layers that have none.
     pub ffns: Vec<Option<FfnGeometry>>,
     /// How experts are stored, `[n_layers]`; `None` in layers without.
     pub experts: Vec<Option<FfnGeometry>>,
@@ -190,6 +193,7 @@ impl BundleMeta {
     /// How the neurons of a content are stored; `None` for another content.
     pub fn geometry(&self, content: Content) -> Option<&FfnGeometry> {
         match content {
+            Content::HotNeurons(layer) => self.hot.get(layer)?.as_ref(),
             Content::Neurons(layer) => self.ffns.get(layer)?.as_ref(),
             Content::Experts(layer) => self.experts.get(layer)?.as_ref(),
             Content::Rows(_) | Content::Table(_) => None,
@@ -198,7 +202,8 @@ impl BundleMeta {
 
     /// How all neurons are stored.
     pub fn geometries(&self) -> impl Iterator<Item = &FfnGeometry> {
-        self.ffns.iter().chain(&self.experts).flatten()
+        let all = [&self.ffns, &self.experts, &self.hot];
+        all.into_iter().flatten().flatten()
     }
 
     /// Whether any layer has experts.

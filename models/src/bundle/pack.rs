@@ -7,6 +7,8 @@ mod journal;
 mod outline;
 mod weighing;
 
+use std::collections::BTreeMap;
+use std::ops::Range;
 use std::path::Path;
 use std::sync::Arc;
 
@@ -120,7 +122,9 @@ struct StoredContents {
     /// How many they are.
     n: usize,
     matrices: Vec<StoredMatrix>,
-    /// Of neurons that every token uses, and of experts, `[n_layers]`.
+    /// Of hot neurons, as far as layers have any; of others that every token uses, and of experts, `[n_layers]`.
+    #[serde(default)]
+    hot: BTreeMap<usize, FfnGeometry>,
     ffns: Vec<Option<FfnGeometry>>,
     experts: Vec<Option<FfnGeometry>>,
 }
@@ -129,6 +133,7 @@ impl StoredContents {
     fn none(network: &Network) -> Self {
         Self {
             n: 0,
+            hot: BTreeMap::new(),
             matrices: Vec::new(),
             ffns: vec![None; network.n_layers()],
             experts: vec![None; network.n_layers()],
@@ -145,6 +150,12 @@ fn metadata(
     BundleMeta {
         network: source.network().clone(),
         matrices: stored.matrices,
+        hot: match stored.hot.is_empty() {
+            true => Vec::new(),
+            false => (0..stored.ffns.len())
+                .map(|l| stored.hot.get(&l).copied())
+                .collect(),
+        },
         ffns: stored.ffns,
         experts: stored.experts,
         predictors: predictors(source),
@@ -177,6 +188,8 @@ fn predictors(source: &dyn TensorSource) -> Option<Vec<LayerPredictor>> {
 fn tensors_of(network: &Network, content: Content) -> Vec<TensorId> {
     match content {
         Content::Rows(id) | Content::Table(id) => vec![id],
+        // Their tensors are those of the layer's other neurons.
+        Content::HotNeurons(_) => Vec::new(),
         Content::Neurons(l) | Content::Experts(l) => {
             let (rows, down) = network.neuron_matrices(content);
             let transposed = (down == LayerTensor::Down).then_some(&LayerTensor::DownT);
@@ -231,10 +244,9 @@ fn append_quantized(target: BlockType, row: &[f32], importance: &[f32], out: &mu
     }
 }
 
-/// Clusters of `per` rows or neurons, or fewer at the end of each group of `each`: the first ones, and how many.
-fn clusters(all: usize, each: usize, per: usize) -> impl Iterator<Item = (usize, usize)> {
-    let starts = (0..all).step_by(each.max(1));
-    starts.flat_map(move |start| {
+/// Clusters of `per` rows or neurons of `all`, or fewer at the end of each group of `each`: the first ones, and how many.
+fn clusters(all: Range<usize>, each: usize, per: usize) -> impl Iterator<Item = (usize, usize)> {
+    all.step_by(each.max(1)).flat_map(move |start| {
         let firsts = (0..each).step_by(per.max(1));
         firsts.map(move |first| (start + first, per.min(each - first)))
     })
@@ -284,6 +296,10 @@ impl<'a> Packer<'a> {
         rows: fn(&mut Self, Content, TensorId) -> Result<StoredMatrix>,
     ) -> Result<()> {
         match content {
+            Content::HotNeurons(l) => {
+                let geometry = ffn(self, content, l)?;
+                self.stored.hot.insert(l, geometry);
+            }
             Content::Neurons(l) => self.stored.ffns[l] = Some(ffn(self, content, l)?),
             Content::Experts(l) => self.stored.experts[l] = Some(ffn(self, content, l)?),
             Content::Rows(id) | Content::Table(id) => {
@@ -396,7 +412,7 @@ impl<'a> Packer<'a> {
             block: m.target,
             rows_per_cluster: per,
         };
-        Ok((m, stored, clusters(all, each, per)))
+        Ok((m, stored, clusters(0..all, each, per)))
     }
 
     /// Writes a matrix in clusters of rows.

@@ -243,7 +243,7 @@ impl Bundle {
         for content in meta.network.contents(self.predicts()) {
             let first = cursor.next;
             let by_neuron = match content {
-                Content::Neurons(l) | Content::Experts(l) => {
+                Content::HotNeurons(l) | Content::Neurons(l) | Content::Experts(l) => {
                     let geometry = meta.geometry(content).ok_or("its storage is not known");
                     let walked = geometry.and_then(|g| cursor.neurons(content, g, &meta.network));
                     walked.map_err(|p| damaged(format!("FFN of layer {l}"), p))?;
@@ -338,11 +338,11 @@ impl Cursor<'_> {
         if !rows.all(|block| whole(block, g.d_model)) || g.neurons == 0 {
             return Err("a row does not hold whole blocks");
         }
-        let (d_ff, each) = network.neurons(content);
-        let mut first = 0;
-        while first < d_ff {
+        let (all, each) = network.neurons(content);
+        let mut first = all.start;
+        while first < all.end {
             // No cluster has neurons of two experts.
-            let left = each - first % each;
+            let left = each - (first - all.start) % each;
             let n = self.take(content, first, |n| {
                 let down = if g.layout == FfnLayout::Cluster {
                     n
@@ -353,7 +353,7 @@ impl Cursor<'_> {
             })?;
             first += n;
         }
-        if first == d_ff {
+        if first == all.end {
             Ok(())
         } else {
             Err("clusters cover too many neurons")
@@ -393,7 +393,7 @@ fn sums_bytes(meta: &BundleMeta) -> u64 {
         geometry.is_some_and(|g| g.layout.is_by_neuron())
     });
     by_neuron
-        .map(|content| meta.network.neurons(content).0 as u64 * 8)
+        .map(|content| meta.network.neurons(content).0.len() as u64 * 8)
         .sum()
 }
 

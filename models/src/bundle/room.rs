@@ -37,6 +37,8 @@ pub(super) fn least_bytes(source: &dyn TensorSource, options: &PackOptions) -> u
         rows.sum::<u64>() + down
     };
     let bytes = |content: Content| match content {
+        // Their tensors count once.
+        Content::HotNeurons(_) => 0,
         Content::Neurons(layer) | Content::Experts(layer) => neurons(layer, content),
         Content::Rows(id) | Content::Table(id) => of(id, None),
     };

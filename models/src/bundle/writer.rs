@@ -6,7 +6,8 @@ use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 
 use super::format::{
-    ALIGN, DirectoryEntry, Header, SECTIONS, Section, SectionId, checksum, encode_directory,
+    ALIGN, DirectoryEntry, FORMAT_VERSION, HOT_VERSION, Header, SECTIONS, Section, SectionId,
+    checksum, encode_directory,
 };
 use super::meta::BundleMeta;
 use super::reader::{Bundle, NeuronSums};
@@ -206,6 +207,10 @@ impl BundleWriter {
         (tokenizer, templates): (&TokenizerSpec, &ChatTemplates),
         vectors: &Vectors,
     ) -> Result<Header> {
+        let version = match meta.network.has_hot_neurons() {
+            true => HOT_VERSION,
+            false => FORMAT_VERSION,
+        };
         let json = |e: serde_json::Error| self.io("encode the metadata", e.into());
         let meta = serde_json::to_vec(meta).map_err(json)?;
         let tokenizer =
@@ -213,6 +218,7 @@ impl BundleWriter {
         let directory = encode_directory(&self.entries);
         let sums = NeuronSums::encode(&self.neuron_sums);
         let mut header = Header {
+            version,
             file_len: 0,
             sections: [Section::default(); SECTIONS],
         };

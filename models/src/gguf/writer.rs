@@ -71,6 +71,7 @@ fn tensors(source: &dyn TensorSource, names: Names) -> Result<Vec<Written<'_>>> 
     let network = source.network();
     let of_content = |content: Content| match content {
         Content::Rows(id) | Content::Table(id) => vec![id],
+        Content::HotNeurons(_) => Vec::new(),
         Content::Neurons(l) | Content::Experts(l) => {
             let (rows, down) = network.neuron_matrices(content);
             let all = rows.iter().copied().chain([down]);

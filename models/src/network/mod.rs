@@ -233,6 +233,10 @@ pub struct Temperature {
 pub struct Ffn {
     /// Neurons that every token uses; 0 if all are in experts.
     pub d_ff: usize,
+    /// How many of them, the first ones, are hot: alive for most tokens, so that they are stored in panels and computed
+    /// for every token, whereas single ones of the others are (PowerInfer-2 section 4.1).
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub hot: usize,
     /// Activation of the gate.
     pub activation: Activation,
     /// Whether there is Up.
@@ -264,6 +268,10 @@ pub struct Head {
     pub scale: f32,
     /// `c * tanh(logit / c)`, after the factor.
     pub softcap: Option<f32>,
+}
+
+fn is_zero(n: &usize) -> bool {
+    *n == 0
 }
 
 impl Ffn {
@@ -388,6 +396,11 @@ impl Network {
     pub fn widest_ffn(&self) -> usize {
         let widths = self.layers.iter().map(|l| l.ffn.body.d_ff);
         widths.max().unwrap_or(0)
+    }
+
+    /// Whether any layer has hot neurons.
+    pub fn has_hot_neurons(&self) -> bool {
+        self.layers.iter().any(|l| l.ffn.body.hot > 0)
     }
 
     /// Whether every layer's activation has true zeros, so that neurons can be skipped without changing the result.

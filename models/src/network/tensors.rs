@@ -1,5 +1,7 @@
 //! The parts of a network: every tensor with its shape, and the content of a packed file in order.
 
+use std::ops::Range;
+
 use super::{Attention, Experts, KvOrigin, Layer, Mixer, Network, NormSpan};
 use crate::tensor::{LayerTensor as T, TensorId};
 
@@ -18,7 +20,10 @@ pub enum Content {
     /// Rows of a matrix in panels ([`crate::panel`]): attention's, predictors', those of token inputs, the head (the
     /// embedding matrix if it is tied).
     Rows(TensorId),
-    /// Neurons of a layer's FFN that every token uses: Gate, Up (if there is one) and Down together.
+    /// Hot neurons of a layer's FFN: Gate, Up (if there is one) and Down together. Down's rows are in the order in which
+    /// the columns of the layer's other neurons are added ([`crate::lanes`]).
+    HotNeurons(usize),
+    /// The other neurons of a layer's FFN that every token uses.
     Neurons(usize),
     /// The same of a layer's experts, one after the other.
     Experts(usize),
@@ -32,9 +37,10 @@ impl Content {
     #[inline]
     pub fn layer(self) -> Option<usize> {
         match self {
-            Self::Rows(TensorId::Layer(layer, _)) | Self::Neurons(layer) | Self::Experts(layer) => {
-                Some(layer)
-            }
+            Self::Rows(TensorId::Layer(layer, _))
+            | Self::HotNeurons(layer)
+            | Self::Neurons(layer)
+            | Self::Experts(layer) => Some(layer),
             Self::Rows(_) | Self::Table(_) => None,
         }
     }
@@ -43,13 +49,16 @@ impl Content {
     pub fn matrix(self) -> Option<TensorId> {
         match self {
             Self::Rows(tensor) | Self::Table(tensor) => Some(tensor),
-            Self::Neurons(_) | Self::Experts(_) => None,
+            Self::HotNeurons(_) | Self::Neurons(_) | Self::Experts(_) => None,
         }
     }
 
     /// Whether it has neurons of an FFN.
     pub fn is_ffn(self) -> bool {
-        matches!(self, Self::Neurons(_) | Self::Experts(_))
+        matches!(
+            self,
+            Self::HotNeurons(_) | Self::Neurons(_) | Self::Experts(_)
+        )
     }
 
     /// Whether it belongs to an activation predictor.
@@ -96,7 +105,8 @@ impl Network {
             contents.extend(inputs.chain(rest).map(|t| rows(l, t)));
             contents.extend(late);
             let ffn = &layer.ffn.body;
-            contents.extend((ffn.d_ff > 0).then_some(Content::Neurons(l)));
+            contents.extend((ffn.hot > 0).then_some(Content::HotNeurons(l)));
+            contents.extend((ffn.d_ff > ffn.hot).then_some(Content::Neurons(l)));
             contents.extend(ffn.experts.as_ref().map(|_| Content::Experts(l)));
             let of_input = [T::InputGate, T::InputProjection].map(|t| rows(l, t));
             contents.extend(of_input.iter().filter(|c| there(c)));
@@ -116,19 +126,18 @@ impl Network {
         contents
     }
 
-    /// Neurons of a content, and of each of its experts: these and no others are in one cluster. 0 and 1 for a content
-    /// without neurons.
-    pub fn neurons(&self, content: Content) -> (usize, usize) {
+    /// Neurons of a content among the layer's, or the layer's experts', and how many each of its experts has: these and
+    /// no others are in one cluster. None and 1 for a content without neurons.
+    pub fn neurons(&self, content: Content) -> (Range<usize>, usize) {
+        let together = |neurons: Range<usize>| (neurons.clone(), neurons.len().max(1));
         match content {
-            Content::Neurons(layer) => {
-                let d_ff = self.ffn(layer).d_ff;
-                (d_ff, d_ff.max(1))
-            }
+            Content::HotNeurons(layer) => together(0..self.ffn(layer).hot),
+            Content::Neurons(layer) => together(self.ffn(layer).hot..self.ffn(layer).d_ff),
             Content::Experts(layer) => {
                 let experts = self.experts(layer);
-                experts.map_or((0, 1), |e| (e.n_neurons(), e.d_ff))
+                experts.map_or((0..0, 1), |e| (0..e.n_neurons(), e.d_ff))
             }
-            Content::Rows(_) | Content::Table(_) => (0, 1),
+            Content::Rows(_) | Content::Table(_) => (0..0, 1),
         }
     }
 
@@ -156,7 +165,9 @@ impl Network {
     pub fn neuron_matrices(&self, content: Content) -> (&'static [T], T) {
         match content {
             Content::Experts(layer) => (self.ffn(layer).expert_row_matrices(), T::ExpertDown),
-            Content::Neurons(layer) => (self.ffn(layer).row_matrices(), T::Down),
+            Content::HotNeurons(layer) | Content::Neurons(layer) => {
+                (self.ffn(layer).row_matrices(), T::Down)
+            }
             Content::Rows(_) | Content::Table(_) => (&[], T::Down),
         }
     }

@@ -72,6 +72,7 @@ impl Uniform {
                 pre_norm: Some(norm),
                 body: Ffn {
                     d_ff: self.d_ff,
+                    hot: 0,
                     activation: self.activation,
                     gated: true,
                     bias: false,

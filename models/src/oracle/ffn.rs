@@ -45,7 +45,10 @@ impl Oracle {
                 neurons: 0..ffn.d_ff,
                 results: 0..h.len(),
                 biases: [bias(T::GateBias), None, bias(T::DownBias)],
-                skipped: scores.iter().map(skips).collect(),
+                skipped: (0..)
+                    .zip(&scores)
+                    .map(|(i, score)| i >= ffn.hot && skips(score))
+                    .collect(),
             };
             (y, active) = self.part(&part, h);
         }

@@ -274,6 +274,7 @@ fn tensors(
     };
     let of = |content: Content| match content {
         Content::Rows(id) | Content::Table(id) => vec![id],
+        Content::HotNeurons(_) => Vec::new(),
         Content::Neurons(l) | Content::Experts(l) => {
             let (rows, columns) = network.neuron_matrices(content);
             let columns = if columns == T::Down { down } else { columns };

@@ -3,6 +3,7 @@
 
 #[path = "../gguf_writer/mod.rs"]
 mod gguf_writer;
+mod hot;
 mod packed;
 
 use forebay_models::block::BlockType::{

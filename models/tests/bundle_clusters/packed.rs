@@ -1,10 +1,10 @@
 //! A packed file beside its source: every row of every cluster.
 
-use forebay_models::block::BlockType;
+use forebay_models::block::{BlockType, dequantize};
 use forebay_models::bundle::{
     Bundle, DirectoryEntry, FfnGeometry, FfnLayout, PackOptions, outline, pack,
 };
-use forebay_models::lanes::extract_row as extract_laned;
+use forebay_models::lanes::{extract_row as extract_laned, lane_order};
 use forebay_models::network::Content;
 use forebay_models::panel::{PANEL_ROWS, extract_row, panels_bytes};
 use forebay_models::source;
@@ -94,7 +94,7 @@ impl Packed {
         let id = match e.content {
             Content::Rows(id) => id,
             Content::Table(id) => id,
-            content @ (Content::Neurons(_) | Content::Experts(_)) => {
+            content @ (Content::HotNeurons(_) | Content::Neurons(_) | Content::Experts(_)) => {
                 let g = self.bundle.meta.geometry(content).expect("neurons");
                 return match g.layout {
                     FfnLayout::Cluster => self.check_panels_of_ffn(g, e, bytes),
@@ -129,11 +129,74 @@ impl Packed {
             let rows = (first..first + n).map(|r| self.row(TensorId::Layer(layer, tensor), r));
             check_panels(block, panels, rows, &format!("{tensor:?} of {e:?}"));
         }
+        if let Content::HotNeurons(_) = e.content {
+            return self.check_hot_down(g, (layer, first, n), down);
+        }
         // Down's columns are counted within an expert, whose rows follow those of the one before.
         let id = TensorId::Layer(layer, columns);
         let (expert, first) = (first / each, first % each);
         let rows = (0..g.d_model).map(|r| self.part(id, expert * g.d_model + r, (first, n)));
         check_panels(g.down, down, rows, &format!("Down of {e:?}"));
+    }
+
+    /// Down of hot neurons has been quantised again, in rows in another order.
+    fn check_hot_down(
+        &self,
+        g: &FfnGeometry,
+        (layer, first, n): (usize, usize, usize),
+        down: &[u8],
+    ) {
+        let d_model = g.d_model;
+        let others = self.bundle.meta.ffns[layer].expect("others");
+        let outputs: Vec<usize> = match others.has_laned_columns() {
+            true => lane_order(d_model).collect(),
+            false => (0..d_model).collect(),
+        };
+        let columns: Vec<Vec<f32>> = (first..first + n).map(|i| self.column(layer, i)).collect();
+        let panel_bytes = PANEL_ROWS * g.down.row_bytes(n).expect("whole blocks");
+        let (mut row, mut found) = (vec![0; panel_bytes / PANEL_ROWS], vec![0.0; n]);
+        for (r, &output) in outputs.iter().enumerate() {
+            let panel = &down[r / PANEL_ROWS * panel_bytes..][..panel_bytes];
+            extract_row(g.down, panel, r % PANEL_ROWS, &mut row);
+            dequantize(g.down, &row, &mut found);
+            for (block, columns) in found.chunks(32).zip(columns.chunks(32)) {
+                let expected: Vec<f32> = columns.iter().map(|c| c[output]).collect();
+                let most = expected.iter().fold(0.0_f32, |m, v| m.max(v.abs()));
+                // Half a step of 127, and the scale is an f16.
+                let error = if g.down == BlockType::Q8_0 {
+                    most / 230.0
+                } else {
+                    0.0
+                };
+                for (found, expected) in block.iter().zip(expected) {
+                    assert!(
+                        (found - expected).abs() <= error,
+                        "row {r}: {found}, {expected}"
+                    );
+                }
+            }
+        }
+    }
+
+    /// A neuron's column of Down.
+    fn column(&self, layer: usize, neuron: usize) -> Vec<f32> {
+        let down_t = TensorId::Layer(layer, LayerTensor::DownT);
+        let down = TensorId::Layer(layer, LayerTensor::Down);
+        let d_model = self.bundle.meta.network.d_model;
+        let (id, bytes) = match self.source.meta(down_t) {
+            Some(_) => (down_t, self.row(down_t, neuron)),
+            None => {
+                let elements = (0..d_model).flat_map(|r| self.part(down, r, (neuron, 1)));
+                (down, elements.collect())
+            }
+        };
+        let mut column = vec![0.0; d_model];
+        dequantize(
+            self.source.meta(id).expect("Down").block,
+            &bytes,
+            &mut column,
+        );
+        column
     }
 
     fn check_neurons(&self, g: &FfnGeometry, e: &DirectoryEntry, bytes: &[u8]) {
@@ -159,8 +222,12 @@ impl Packed {
                 self.row(down_t, neuron)
             } else {
                 // Down's columns are counted within an expert, whose rows follow those of the one before.
-                let start = neuron / each * g.d_model;
-                let element = |r| self.part(of_layer(columns), start + r, (neuron % each, 1));
+                let (expert, column) = match e.content {
+                    Content::Experts(_) => (neuron / each, neuron % each),
+                    _ => (0, neuron),
+                };
+                let start = expert * g.d_model;
+                let element = |r| self.part(of_layer(columns), start + r, (column, 1));
                 (0..g.d_model).flat_map(element).collect()
             };
             let gate = Some((i * g.gate_stride(), gate, g.gate, g.has_laned_rows()));

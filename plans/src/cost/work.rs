@@ -89,7 +89,7 @@ impl TokenWork {
         for e in &bundle.clusters {
             let tensor = match e.content {
                 Content::Table(_) => continue,
-                Content::Neurons(_) | Content::Experts(_) => {
+                Content::HotNeurons(_) | Content::Neurons(_) | Content::Experts(_) => {
                     let cluster = (e.count as usize, bundle.meta.network.used_share(e.content));
                     if let Some(g) = bundle.meta.geometry(e.content) {
                         work.add_ffn(g, cluster, sparsity, active);

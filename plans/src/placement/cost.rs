@@ -67,7 +67,9 @@ fn computed(machine: &PlacementMachine, operator: &Operator, batch: usize, choic
         bytes: f * bytes,
         operations: f * operations,
     };
-    let cpu = part(1.0 - f);
+    let mut cpu = part(1.0 - f);
+    cpu.bytes += operator.cold_bytes_of(batch);
+    cpu.operations += operator.cold_operations * batch as f64;
     if choice.share == 0 {
         return JOIN + cpu.on(&machine.cpu);
     }
@@ -91,7 +93,7 @@ fn computed(machine: &PlacementMachine, operator: &Operator, batch: usize, choic
         None => time.max(copied),
     };
     let alone = beside_copying(work.on(&device.processor));
-    if choice.share == PARTS {
+    if choice.share == PARTS && cpu.bytes == 0.0 {
         return JOIN + fixed + alone;
     }
     // What is copied is read from the CPU's memory, too.

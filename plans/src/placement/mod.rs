@@ -22,11 +22,13 @@
 
 mod baselines;
 mod cost;
+mod hot;
 mod machine;
 mod operators;
 mod plan;
 
 pub use baselines::{everything_on_the_cpu, everything_on_the_device, oato};
+pub use hot::{Border, NeuronWants, best_border};
 pub use machine::{
     Device, MachineKind, Memory, PlacementMachine, Processor, Together, multiplies, published,
 };

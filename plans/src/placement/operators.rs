@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 
 use forebay_models::block::BlockType;
-use forebay_models::bundle::{Bundle, DirectoryEntry};
+use forebay_models::bundle::{Bundle, DirectoryEntry, FfnLayout};
 use forebay_models::network::Content;
 
 use crate::program::{Program, Work};
@@ -14,6 +14,9 @@ const QUANTISED: f64 = 1.5;
 /// Bytes of a result of a row, and of an element of a share.
 const RESULT: f64 = 4.0;
 const SHARE: f64 = 8.0;
+/// Part of the single neurons that a token wants, if it is not known: of a model with 90% of zeros, whose hot neurons are
+/// in panels.
+const COLD_WANTED: f64 = 0.08;
 
 /// The matrices of a phase, which share their input.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -28,6 +31,10 @@ pub struct Operator {
     pub used: f64,
     /// Additions and multiplications for one token.
     pub operations: f64,
+    /// Bytes of what only the CPU computes beside them, for one token: cold neurons.
+    pub cold_bytes: f64,
+    /// Additions and multiplications of these for one token.
+    pub cold_operations: f64,
     /// Bytes of one token's quantised input.
     pub input_bytes: f64,
     /// Bytes of one token's results.
@@ -51,6 +58,21 @@ impl Operator {
     pub fn bytes_of(&self, batch: usize) -> f64 {
         let unused = (1.0 - self.used).powi(i32::try_from(batch).unwrap_or(i32::MAX));
         self.bytes * (1.0 - unused)
+    }
+
+    /// What an FFN of this width brings to a device and takes back, and nothing else.
+    pub(super) fn boards(d_model: usize) -> Self {
+        Self {
+            input_bytes: d_model as f64 * QUANTISED,
+            output_bytes: d_model as f64 * SHARE,
+            ..Self::default()
+        }
+    }
+
+    /// The bytes that only the CPU goes through: tokens want different neurons.
+    pub fn cold_bytes_of(&self, batch: usize) -> f64 {
+        let unwanted = (1.0 - COLD_WANTED).powi(i32::try_from(batch).unwrap_or(i32::MAX));
+        self.cold_bytes / COLD_WANTED * (1.0 - unwanted)
     }
 
     /// Operators of the phases of all cores' `programs`. Phases without weights, which are mixers, are no operators.
@@ -109,6 +131,8 @@ struct Sum {
     bytes: f64,
     used_bytes: f64,
     operations: f64,
+    cold: f64,
+    cold_operations: f64,
     input: f64,
     output: f64,
 }
@@ -122,10 +146,17 @@ impl Sum {
                 self.add(matrix.block, f64::from(entry.len), 1.0);
                 self.input = self.input.max(matrix.cols as f64 * QUANTISED);
             }
-            Content::Neurons(_) | Content::Experts(_) => {
+            Content::HotNeurons(_) | Content::Neurons(_) | Content::Experts(_) => {
                 let g = bundle.meta.geometry(entry.content)?;
                 let used = bundle.meta.network.used_share(entry.content);
                 let count = entry.count as usize;
+                if g.layout == FfnLayout::Neuron {
+                    self.cold += COLD_WANTED * (count * g.bundle_bytes()) as f64;
+                    let products = 2 + usize::from(g.up.is_some());
+                    let elements = count * products * g.d_model;
+                    self.cold_operations += 2.0 * COLD_WANTED * elements as f64;
+                    return Some(());
+                }
                 self.add(g.gate, g.gate_bytes(count) as f64, used);
                 if let Some(up) = g.up {
                     self.add(up, g.up_bytes(count) as f64, used);
@@ -158,6 +189,8 @@ impl Sum {
             bytes: self.bytes,
             used: self.used_bytes / self.bytes,
             operations: self.operations,
+            cold_bytes: self.cold,
+            cold_operations: self.cold_operations,
             input_bytes: self.input,
             output_bytes: self.output,
             streaming: None,

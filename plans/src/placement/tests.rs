@@ -11,6 +11,8 @@ use super::*;
 fn operator(name: &str, format: BlockType, (rows, cols): (usize, usize)) -> Operator {
     let elements = (rows * cols) as f64;
     Operator {
+        cold_bytes: 0.0,
+        cold_operations: 0.0,
         name: name.to_owned(),
         formats: vec![format],
         bytes: elements * format.block_bytes() as f64 / format.block_len() as f64,
@@ -269,6 +271,55 @@ fn table() -> String {
     text
 }
 
+/// TurboSparse-Mistral-7B, of whose neurons a part is hot; a token wants the part `cold` of all among the others.
+fn sparse(hot: f64, cold: f64) -> Vec<Operator> {
+    let (layers, d, d_ff) = (32, 4096, 14336.0);
+    let (q4, q8) = (BlockType::Q4_0, BlockType::Q8_0);
+    let of = |block: BlockType, n: f64| {
+        n * d as f64 / block.block_len() as f64 * block.block_bytes() as f64
+    };
+    let mut operators = Vec::new();
+    for layer in 0..layers {
+        operators.push(operator(&format!("layer {layer}, qkv"), q4, (6144, d)));
+        operators.push(operator(&format!("layer {layer}, output"), q4, (d, d)));
+        let wanted = cold * d_ff;
+        operators.push(Operator {
+            formats: vec![q4, q8],
+            bytes: of(q4, 2.0 * hot * d_ff) + of(q8, hot * d_ff),
+            operations: 6.0 * hot * d_ff * d as f64,
+            cold_bytes: of(q4, 3.0 * wanted),
+            cold_operations: 6.0 * wanted * d as f64,
+            output_bytes: 8.0 * d as f64,
+            ..operator(&format!("layer {layer}, ffn"), q4, (d, d))
+        });
+    }
+    operators.push(operator("logits", q4, (32_064, d)));
+    operators
+}
+
+/// The table of hot neurons in `docs/devices.md`: parts of the neurons that at least half, or three tenths, of the tokens
+/// want in a synthetic model, and what tokens want of the others.
+fn table_of_hot_neurons() -> String {
+    let mut text = "\
+| machine | none hot: CPU alone | plan | 7% hot: CPU alone | plan | 15% hot: CPU alone | plan | of these on the device |
+|---|--:|--:|--:|--:|--:|--:|--:|
+"
+    .to_owned();
+    for machine in machines() {
+        let _ = write!(text, "| {} |", machine.name);
+        let mut on_device = 0.0;
+        for (hot, cold) in [(0.0, 0.125), (0.07, 0.076), (0.146, 0.047)] {
+            let operators = sparse(hot, cold);
+            let plan = Placement::plan(&machine, &operators, 1);
+            let alone = everything_on_the_cpu(&machine, &operators, 1).seconds;
+            let _ = write!(text, " {:.1} | {:.1} |", 1e3 * alone, 1e3 * plan.seconds);
+            on_device = plan.choices[2].part();
+        }
+        let _ = writeln!(text, " {:.0}% |", 100.0 * on_device);
+    }
+    text
+}
+
 fn row(
     text: &mut String,
     machine: &PlacementMachine,
@@ -316,10 +367,11 @@ fn row(
 #[test]
 fn the_table_in_the_documentation_is_the_models() {
     let docs = include_str!("../../../docs/devices.md");
-    let table = table();
-    if !docs.contains(&table) {
-        println!("{table}");
-        panic!("docs/devices.md has another table");
+    for table in [table(), table_of_hot_neurons()] {
+        if !docs.contains(&table) {
+            println!("{table}");
+            panic!("docs/devices.md has another table");
+        }
     }
 }
 

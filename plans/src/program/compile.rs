@@ -425,7 +425,11 @@ impl<'a> Compiler<'a> {
             prepare = vec![self.route(layer), input];
         }
         prepare.extend(after);
-        let contents = [Content::Neurons(layer), Content::Experts(layer)];
+        let contents = [
+            Content::HotNeurons(layer),
+            Content::Neurons(layer),
+            Content::Experts(layer),
+        ];
         let items = contents
             .iter()
             .filter_map(|content| self.items.get(content));

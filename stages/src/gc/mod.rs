@@ -19,7 +19,7 @@ pub use gate::{add_bias, gate};
 pub struct Gc {
     inbox: VecDeque<Box<Flight>>,
     gathered: Gathered,
-    /// Gates computed since the counts were last taken.
+    /// Gates computed since the counts were last taken, but those of hot neurons.
     pub computed: Computed,
 }
 
@@ -61,7 +61,8 @@ impl Gc {
         let [bias, _] = frame.biases(&item);
         let kernels = frame.kernels;
         let tokens = (item.expert, frame.tokens_of(&item));
-        let input = frame.expert_input.select(tokens, &geometry, frame.input);
+        let input = frame.input_of(&item);
+        let input = frame.expert_input.select(tokens, &geometry, input);
         let rows = frame.weights.gate_rows_of(buffer.as_deref(), flight);
         let (gates, named, early) = flight.gates_mut(n_tokens);
         let products = gate(
@@ -76,7 +77,9 @@ impl Gc {
         // Gates that a token skips get it too: the rule sets them to 0 afterwards.
         add_bias(bias, &wanted, gates);
         early.gated.iter().for_each(|i| gates[i] = early.gates[i]);
-        self.computed.add(wanted.count(), products);
+        if !frame.is_hot(&item) {
+            self.computed.add(wanted.count(), products);
+        }
         let rule = frame.rule;
         let live = rule.survivors(layer, gates, count, &candidates, named);
         match (frame.observer, item.expert) {

@@ -158,7 +158,7 @@ impl Pred {
         };
         let count = frame.entry(item.cluster).count as usize;
         flight.begin(item, self.sent, count);
-        flight.live = LiveMask::first(count);
+        flight.live = all(frame, &mut flight);
         self.sent += 1;
         out.send(Port::Here, flight);
     }
@@ -167,6 +167,9 @@ impl Pred {
     fn predict(&mut self, frame: &Frame<'_>, flight: &mut Flight) -> LiveMask {
         let (layer, entry) = (frame.phase.layer, frame.entry(flight.item.cluster));
         let (first, count) = (entry.first as usize, entry.count as usize);
+        if frame.is_hot(&flight.item) {
+            return all(frame, flight);
+        }
         let (Some(named), Some(predictors), Some(&(fc2, block))) = (
             flight.named_mut(frame.n_tokens()),
             &frame.bundle.meta.predictors,
@@ -191,6 +194,15 @@ impl Pred {
         }
         union
     }
+}
+
+/// All neurons of the cluster, which every token wants.
+fn all(frame: &Frame<'_>, flight: &mut Flight) -> LiveMask {
+    let all = LiveMask::first(flight.count);
+    if let Some(named) = flight.named_mut(frame.n_tokens()) {
+        named.fill(all);
+    }
+    all
 }
 
 impl StageActor for Pred {

@@ -104,7 +104,8 @@ impl Udc {
         let next = next.filter(|_| geometry.layout.is_by_neuron());
         let next = next.map(|next| (next, frame.geometry(&next.item)));
         let of = (item.expert, tokens);
-        let input = frame.expert_input.select(of, geometry, frame.input);
+        let input = frame.input_of(&item);
+        let input = frame.expert_input.select(of, geometry, input);
         let (next, n_next) = next.map_or(([&[][..]; Gather::NEXT], 0), |(next, geometry)| {
             let rows = frame.weights.gate_rows(next);
             first_rows(&next.live, |i| rows.gate(geometry, i))
@@ -131,6 +132,7 @@ impl Udc {
             self.share.part_mut(0, self.len),
         );
         match done {
+            Ok(_) if frame.is_hot(&item) => {}
             Ok(pairs) => self.computed.add(flight.live.count(), pairs),
             Err(OutOfRange) => out.faults.push(StageFault::OutOfRange),
         }

@@ -80,6 +80,10 @@ impl Residual {
         let rows = &self.rows[..n_own * d];
         if in_blocks || !spread {
             self.input.load(around.kernels, self.form, n_own, d, rows);
+            if around.has_hot() {
+                let hot = &mut self.hot_input;
+                hot.load(around.kernels, Form::Panels, n_own, d, rows);
+            }
         }
         if spread {
             match in_blocks {
@@ -130,6 +134,9 @@ impl Residual {
             around.boards.rows.read(0, rows);
             self.form = form(around);
             self.input.load(kernels, self.form, n, cols, rows);
+            if around.has_hot() {
+                self.hot_input.load(kernels, Form::Panels, n, cols, rows);
+            }
         }
         true
     }

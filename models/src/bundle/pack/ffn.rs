@@ -1,11 +1,11 @@
 //! The FFN: its matrices are written together, cluster by cluster or neuron by neuron.
 
 use super::down_band::DownBand;
-use super::{COLUMN_FORMAT, Matrix, Packer, clusters};
+use super::{COLUMN_FORMAT, Matrix, Packer, append_quantized, clusters};
 use crate::block::BlockType;
-use crate::bundle::geometry::{FfnGeometry, FfnLayout};
+use crate::bundle::geometry::{FfnGeometry, FfnLayout, HOT_GRANULE};
 use crate::error::Result;
-use crate::lanes::append_laned;
+use crate::lanes::{self, append_laned};
 use crate::network::{Content, Network};
 use crate::panel::pack_panels;
 use crate::tensor::{LayerTensor, TensorId};
@@ -50,6 +50,18 @@ impl Packer<'_> {
         // All numbers of a neuron's column are multiplied by the same one.
         down.importance.clear();
         let plain = down.meta.block.block_len() == 1;
+        if let Content::HotNeurons(_) = content {
+            // The source has the columns of neurons that are together now in different places, or by rows.
+            down.target = match plain {
+                true => self.options.target(down.meta.block, HOT_GRANULE),
+                false => COLUMN_FORMAT,
+            };
+            return Ok((
+                FfnMatrices { gate, up, down },
+                FfnLayout::Cluster,
+                transposed,
+            ));
+        }
         let anew =
             !plain && self.options.neurons && d_model.is_multiple_of(COLUMN_FORMAT.block_len());
         if !transposed {
@@ -81,7 +93,7 @@ impl Packer<'_> {
         let formats = (gate.target, up.as_ref().map(|up| up.target), down.target);
         let g = match content {
             Content::Experts(_) => FfnGeometry::choose_for_experts(layout, formats, d_model, each),
-            _ => FfnGeometry::choose(layout, formats, d_model, all),
+            _ => FfnGeometry::choose(layout, formats, d_model, all.len()),
         };
         // No cluster has neurons of two experts.
         let clusters = clusters(all, each, g.neurons);
@@ -97,9 +109,13 @@ impl Packer<'_> {
         let mut band = DownBand::new(down, &g, transposed);
         let (mut rows, mut bytes) = (Vec::new(), Vec::new());
         for (neuron, n) in clusters {
-            let first = neuron % each;
+            // Columns of Down are counted within an expert.
+            let (expert, first) = match content {
+                Content::Experts(_) => (neuron / each, neuron % each),
+                _ => (0, neuron),
+            };
             if first == 0 {
-                band.begin(neuron / each * d_model);
+                band.begin(expert * d_model);
             }
             bytes.clear();
             match layout {
@@ -108,7 +124,12 @@ impl Packer<'_> {
                         self.read_panels(m, neuron, n, &mut rows, &mut bytes)?;
                     }
                     rows.clear();
-                    band.append_blocks(self, down, (first, n), &mut rows)?;
+                    match content {
+                        Content::HotNeurons(_) => {
+                            self.hot_down(down, &mut band, (first, n), &mut rows)?;
+                        }
+                        _ => band.append_blocks(self, down, (first, n), &mut rows)?,
+                    }
                     pack_panels(down.target, &rows, rows.len() / d_model, &mut bytes);
                 }
                 FfnLayout::Neuron | FfnLayout::GateFirst => {
@@ -119,6 +140,56 @@ impl Packer<'_> {
             self.writer.cluster(content, (neuron, n), &bytes)?;
         }
         Ok(g)
+    }
+
+    /// Appends Down's rows for hot neurons `first..first + n`, `[d_model, n]`, in the order in which the columns of the
+    /// layer's other neurons are added.
+    fn hot_down(
+        &mut self,
+        down: &Matrix,
+        band: &mut DownBand,
+        (first, n): (usize, usize),
+        out: &mut Vec<u8>,
+    ) -> Result<()> {
+        let d_model = match band.transposed {
+            true => down.meta.cols,
+            false => down.meta.rows,
+        };
+        let in_floats = Matrix {
+            id: down.id,
+            meta: down.meta.clone(),
+            target: BlockType::F32,
+            importance: Vec::new(),
+        };
+        let mut columns = Vec::new();
+        match band.transposed {
+            true => self.read_rows(&in_floats, first, n, &mut columns)?,
+            false => band.append_columns(self, &in_floats, (first, n), &mut columns)?,
+        }
+        let columns: Vec<f32> = columns
+            .as_chunks()
+            .0
+            .iter()
+            .map(|&bytes| f32::from_le_bytes(bytes))
+            .collect(); // [n, d_model]
+        let others = match down.meta.block.block_len() {
+            1 => self.options.target(down.meta.block, d_model),
+            _ => down.meta.block,
+        };
+        let order: Vec<usize> = match lanes::words(others) {
+            Some(_) => lanes::lane_order(d_model).collect(),
+            None => (0..d_model).collect(),
+        };
+        for output in order {
+            let row: Vec<f32> = columns
+                .iter()
+                .skip(output)
+                .step_by(d_model)
+                .copied()
+                .collect();
+            append_quantized(down.target, &row, &[], out);
+        }
+        Ok(())
     }
 
     /// Fills `out` with the rows of neurons `first..first + n` of the expert that begins at neuron `start`, neuron by

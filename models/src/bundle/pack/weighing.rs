@@ -114,7 +114,8 @@ fn matrices(source: &dyn TensorSource) -> Vec<TensorId> {
     let network = source.network();
     let of = |content: Content| match content {
         Content::Rows(id) => vec![id],
-        Content::Table(_) => Vec::new(),
+        // Their rows are in the matrices of the layer's other neurons.
+        Content::Table(_) | Content::HotNeurons(_) => Vec::new(),
         Content::Neurons(l) | Content::Experts(l) => {
             let (rows, down) = network.neuron_matrices(content);
             let down = Some(down).filter(|_| keeps_clusters(network, l));

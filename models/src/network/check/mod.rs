@@ -10,6 +10,7 @@ use std::path::Path;
 use rope::check_rope;
 
 use super::{Activation, Experts, Ffn, Layer, Network, Norm};
+use crate::bundle::HOT_GRANULE;
 use crate::error::{ModelError, Result};
 use crate::source::limits::{MAX_CONTEXT, MAX_DIMENSION, MAX_LAYERS, positive, size};
 
@@ -86,6 +87,16 @@ impl Network {
                 path,
                 "predictor_before_layer",
                 "there are no neurons to predict",
+            );
+        }
+        let (hot, d_ff) = (ffn.body.hot, ffn.body.d_ff);
+        if hot > 0
+            && (hot >= d_ff || !hot.is_multiple_of(HOT_GRANULE) || ffn.body.experts.is_some())
+        {
+            return wrong(
+                path,
+                "ffn.hot",
+                format!("{hot} of {d_ff} neurons cannot be hot"),
             );
         }
         if ffn.body.bias && ffn.body.gated {

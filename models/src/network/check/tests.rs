@@ -344,3 +344,12 @@ fn impossible_scaling_is_refused() {
     assert_eq!(scaled(long_short(8)), None);
     assert!(scaled(long_short(9)).is_some());
 }
+
+#[test]
+fn hot_neurons_are_whole_granules_beside_others() {
+    let hot = |n| changed(|network| network.layers[1].ffn.body.hot = n);
+    assert_eq!([hot(0), hot(32), hot(64)], [None, None, None]);
+    for n in [33, 96, 128] {
+        assert!(hot(n).is_some_and(|message| message.contains("ffn.hot")));
+    }
+}

@@ -23,7 +23,9 @@ impl Inventory {
         for content in network.contents(predictors) {
             match content {
                 Content::Rows(id) | Content::Table(id) => self.require(network, id)?,
-                Content::Neurons(layer) => self.check_ffn(network, layer)?,
+                Content::HotNeurons(layer) | Content::Neurons(layer) => {
+                    self.check_ffn(network, layer)?;
+                }
                 Content::Experts(layer) => self.check_experts(network, layer)?,
             }
         }

@@ -206,6 +206,7 @@ fn network() -> Network {
             pre_norm,
             body: Ffn {
                 d_ff: 8,
+                hot: 0,
                 activation: Activation::Silu,
                 gated: true,
                 bias: false,

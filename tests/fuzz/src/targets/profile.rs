@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use anyhow::Result;
 use forebay::learn::{MissPoint, Profile};
 use forebay_models::bundle::Bundle;
-use forebay_models::sorted::{SortedNeurons, hot_first};
+use forebay_models::sorted::{SortedNeurons, hot_first, hot_neurons};
 use forebay_models::source;
 use forebay_plans::residency::Sparsity;
 
@@ -76,9 +76,10 @@ impl Target for Kept {
             let missed = profile.miss_rate(cached);
             assert!((0.0..=1.0).contains(&missed), "{missed} at {cached}");
         }
-        let order = hot_first(&profile.counts);
+        let hot = hot_neurons(&profile.counts, profile.tokens, 0.5);
+        let order = hot_first(&profile.counts, &hot);
         let source = source::open(&self.source).map_err(|e| refusal(&e))?;
-        SortedNeurons::new(source, order).map_err(|e| refusal(&e))?;
+        SortedNeurons::new(source, order, &hot).map_err(|e| refusal(&e))?;
         match loaded {
             Some(_) => Ok(()),
             None => Err("of other neurons".into()),
