@@ -183,6 +183,11 @@ fn settings() -> Vec<Setting> {
                 .enumerate()
             {
                 for pipeline in [Pipeline::Cluster, Pipeline::Matrix, Pipeline::None] {
+                    // Where nothing is cached, few differences meet each other.
+                    let plain = loading == Loading::Bundle || pipeline == Pipeline::Cluster;
+                    if [100, 10].contains(&percent) && !plain {
+                        continue;
+                    }
                     // Each policy meets each of the others somewhere.
                     let policy = PolicyKind::ALL[settings.len() % PolicyKind::ALL.len()];
                     settings.push(Setting {
@@ -204,11 +209,14 @@ fn settings() -> Vec<Setting> {
 }
 
 fn check(model: &Path, sparsity: Sparsity) -> [usize; 3] {
+    check_under(&settings(), model, sparsity)
+}
+
+fn check_under(settings: &[Setting], model: &Path, sparsity: Sparsity) -> [usize; 3] {
     // What OPT's table of positions has room for.
     let engine = |model| engine(model).context(64);
     let whole = build(engine(Some(model))).weight_bytes();
-    let settings = settings();
-    let runs = support::several_at_once(&settings, |setting| {
+    let runs = support::several_at_once(settings, |setting| {
         let within = |bytes| {
             let builder = engine(Some(model)).sparsity(sparsity);
             let builder = builder.threads(setting.threads).max_batch(setting.batch);
@@ -270,12 +278,13 @@ fn predictors_before_attention_are_the_same_under_every_setting() {
 /// Hot neurons in panels beside single ones.
 #[test]
 fn hot_neurons_are_the_same_under_every_setting() {
+    let every_other: Vec<Setting> = settings().into_iter().step_by(2).collect();
     let model = support::hot_model("hot.fbay", true, 64);
-    let [by_neuron, ..] = check(&model.0, Sparsity::Predicted);
-    assert!(by_neuron >= 18, "{by_neuron}");
+    let [by_neuron, ..] = check_under(&every_other, &model.0, Sparsity::Predicted);
+    assert!(by_neuron >= 9, "{by_neuron}");
     let model = support::hot_model("hot-exact.fbay", false, 64);
-    let [_, gates, _] = check(&model.0, Sparsity::Exact);
-    assert!(gates > 10, "{gates}");
+    let [_, gates, _] = check_under(&every_other, &model.0, Sparsity::Exact);
+    assert!(gates > 5, "{gates}");
     let prompt = || Prompt::Tokens((0..20).map(|i| (i * 31 + 3) % 200).collect());
     let modes = [Sparsity::Dense, Sparsity::Exact];
     let engines = modes.map(|sparsity| build(engine(Some(&model.0)).sparsity(sparsity)));

@@ -105,6 +105,8 @@ pub struct IoLink {
     /// The client's own bell.
     ringer: Ringer,
     unsent: bool,
+    /// Whether reads that are waited for have been given to the I/O actor since that was last asked.
+    gave_urgent: bool,
 }
 
 impl IoLink {
@@ -115,6 +117,7 @@ impl IoLink {
         let flow = flow_id(self.client, op.tag);
         let sent = self.urgent.send_quiet(op);
         self.check_sent(sent);
+        self.gave_urgent = true;
         flow
     }
 
@@ -164,6 +167,11 @@ impl IoLink {
             // Both lanes wake the same receiver.
             self.urgent.ring();
         }
+    }
+
+    /// Whether reads that are waited for have been given to the I/O actor since the last call.
+    pub fn has_given_urgent(&mut self) -> bool {
+        std::mem::take(&mut self.gave_urgent)
     }
 
     /// The next completed read.
@@ -256,6 +264,7 @@ pub fn io_lanes(
             capacity,
             ringer,
             unsent: false,
+            gave_urgent: false,
         }
     };
     let links = cores.into_iter().map(&mut link).collect();

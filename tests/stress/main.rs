@@ -1,6 +1,6 @@
 //! Memory pressure: budgets down to the least in real control groups, a neighbour that takes memory, two sessions at
 //! once, a budget that changes while tokens are generated or that the engine itself shrinks, a device that shares the
-//! memory, and a thousand engines one after the other.
+//! memory, and hundreds of engines one after the other.
 //!
 //! `FOREBAY_STRESS=N` makes everything N times as long.
 
