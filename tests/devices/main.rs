@@ -19,7 +19,7 @@ use forebay::bench::measure_device_kernels;
 use forebay::devices::{BitIdentical, DeviceFault, survey};
 use forebay::{
     BlockType, DeviceChoice, DevicePlacing, Engine, EngineBuilder, PackOptions, Prompt, Request,
-    Statistics,
+    Sparsity, Statistics,
 };
 use forebay_devices::DeviceDriver;
 use forebay_devices::gpu::{GpuDriver, GpuOptions, adapters};
@@ -181,6 +181,29 @@ fn run(engine: &Engine) -> Statistics {
     request.prompt = Prompt::Tokens((3..23).collect());
     request.ignore_eog = true;
     generate(engine, request)
+}
+
+/// Hot neurons on the first device beside cold ones, with ReLU of gate and up, in both modes.
+#[test]
+fn hot_neurons_on_a_device_have_the_logits_of_those_on_the_cores() {
+    if !there_is_one() {
+        return;
+    }
+    let model = support::hot_model("hot-vulkan.fbay", false, 320);
+    for sparsity in [Sparsity::Predicted, Sparsity::Exact] {
+        let on = |choice| {
+            let builder = support::engine(Some(&model.0)).sparsity(sparsity);
+            let builder = builder.context(64).drafts(false).device(choice);
+            run(&build(builder.device_placing(DevicePlacing::Part(1.0))))
+        };
+        let (alone, beside) = (on(DeviceChoice::Cpu), on(DeviceChoice::Gpu(Some(0))));
+        let device = beside.device.expect("a device");
+        eprintln!("{sparsity:?}: {device:?}");
+        assert_eq!(beside.logits_hash, alone.logits_hash, "{sparsity:?}");
+        assert!(device.jobs > 0 && device.faults == 0, "{device:?}");
+        // Rows are less.
+        assert!(device.decode_share > 0.3, "{device:?}");
+    }
 }
 
 /// The engine's logits with a part or all of what a device can compute on the first one, and without.

@@ -53,6 +53,7 @@ short! {
     bundle "bundle" 3000,
     bundle_experts "bundle-experts" 1000,
     bundle_expert_neurons "bundle-expert-neurons" 1000,
+    bundle_hot_neurons "bundle-hot-neurons" 1000,
     bundle_file "bundle-file" 3000,
     hot_set "hot-set" 5000,
     safetensors "safetensors" 3000,

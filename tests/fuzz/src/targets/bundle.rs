@@ -3,8 +3,10 @@
 use std::path::Path;
 
 use anyhow::Result;
-use forebay_models::bundle::{Bundle, PackOptions, checksum, ffn_identity, pack};
+use forebay_models::bundle::{Bundle, HOT_GRANULE, PackOptions, checksum, ffn_identity, pack};
+use forebay_models::sorted::SortedNeurons;
 use forebay_models::source;
+use forebay_models::tensor::TensorSource;
 
 use super::gguf_writer::Model;
 use super::{refusal, tiny, use_tokenizer};
@@ -29,17 +31,26 @@ fn le_u64(bytes: &[u8], at: usize) -> usize {
 
 /// A packed model in the neuron layout, with predictors.
 pub fn packed(folder: &Path) -> Result<Vec<u8>> {
+    packed_from(folder, &*source_by_neuron(folder, 32)?)
+}
+
+/// A source of one layer of so many neurons, with predictors.
+fn source_by_neuron(folder: &Path, d_ff: usize) -> Result<Box<dyn TensorSource>> {
     let model = Model {
         n_layers: 1,
-        d_ff: 32,
+        d_ff,
         tied_head: false,
         powerinfer: true,
         predictor_rank: Some(32),
         ..Model::default()
     };
     let path = model.writer().write(folder, "source.gguf");
-    let (source, out) = (source::open(&path)?, folder.join("seed.fbay"));
-    pack(&*source, &out, &PackOptions::default(), &mut |_| {})?;
+    Ok(source::open(&path)?)
+}
+
+fn packed_from(folder: &Path, source: &dyn TensorSource) -> Result<Vec<u8>> {
+    let out = folder.join("seed.fbay");
+    pack(source, &out, &PackOptions::default(), &mut |_| {})?;
     Ok(std::fs::read(out)?)
 }
 
@@ -77,6 +88,13 @@ pub fn sections(folder: &Path) -> Result<Box<dyn Target>> {
     sections_of(folder, &packed(folder)?)
 }
 
+/// The same of a model half of whose neurons are hot.
+pub fn sections_with_hot_neurons(folder: &Path) -> Result<Box<dyn Target>> {
+    let (order, hot) = (vec![(0..64).collect()], [HOT_GRANULE]);
+    let source = SortedNeurons::new(source_by_neuron(folder, 64)?, order, &hot)?;
+    sections_of(folder, &packed_from(folder, &source)?)
+}
+
 /// The same of a model with experts.
 pub fn sections_of_experts(folder: &Path) -> Result<Box<dyn Target>> {
     sections_of_model(folder, "qwen3_moe_bf16")
@@ -88,9 +106,8 @@ pub fn sections_of_expert_neurons(folder: &Path) -> Result<Box<dyn Target>> {
 }
 
 fn sections_of_model(folder: &Path, name: &str) -> Result<Box<dyn Target>> {
-    let (source, out) = (source::open(&tiny(name))?, folder.join("seed.fbay"));
-    pack(&*source, &out, &PackOptions::default(), &mut |_| {})?;
-    sections_of(folder, &std::fs::read(out)?)
+    let source = source::open(&tiny(name))?;
+    sections_of(folder, &packed_from(folder, &*source)?)
 }
 
 fn sections_of(folder: &Path, whole: &[u8]) -> Result<Box<dyn Target>> {

@@ -30,11 +30,12 @@ use crate::target::Target;
 pub type Make = fn(&Path) -> Result<Box<dyn Target>>;
 
 /// All targets by name.
-pub const TARGETS: [(&str, Make); 19] = [
+pub const TARGETS: [(&str, Make); 20] = [
     ("gguf", gguf::make),
     ("bundle", bundle::sections),
     ("bundle-experts", bundle::sections_of_experts),
     ("bundle-expert-neurons", bundle::sections_of_expert_neurons),
+    ("bundle-hot-neurons", bundle::sections_with_hot_neurons),
     ("bundle-file", bundle::whole),
     ("hot-set", hot_set::make),
     ("safetensors", folder::safetensors),
