@@ -170,7 +170,7 @@ impl IoLink {
     }
 
     /// Whether reads that are waited for have been given to the I/O actor since the last call.
-    pub fn has_given_urgent(&mut self) -> bool {
+    pub fn take_gave_urgent(&mut self) -> bool {
         std::mem::take(&mut self.gave_urgent)
     }
 

@@ -145,6 +145,22 @@ pub fn several_at_once<T: Sync, R: Send>(items: &[T], work: impl Fn(&T) -> R + S
 #[derive(Debug)]
 pub struct TemporaryFile(pub PathBuf);
 
+impl TemporaryFile {
+    /// Names a file as no other is named; nothing is created.
+    pub fn new(name: &str) -> Self {
+        static COUNT: AtomicUsize = AtomicUsize::new(0);
+        let (process, number) = (std::process::id(), COUNT.fetch_add(1, Relaxed));
+        Self(scratch().join(format!("{process}-{number}-{name}")))
+    }
+}
+
+impl Drop for TemporaryFile {
+    fn drop(&mut self) {
+        // A test that failed before the file was made has none.
+        let _ = std::fs::remove_file(&self.0);
+    }
+}
+
 /// A synthetic model by neuron with predictors, which may see the stream before attention, in which so many neurons of
 /// each layer are hot; packed.
 pub fn hot_model(name: &str, before_attention: bool, hot: usize) -> TemporaryFile {
@@ -170,22 +186,6 @@ pub fn hot_model(name: &str, before_attention: bool, hot: usize) -> TemporaryFil
     );
     packed.expect("packed");
     file
-}
-
-impl TemporaryFile {
-    /// Names a file as no other is named; nothing is created.
-    pub fn new(name: &str) -> Self {
-        static COUNT: AtomicUsize = AtomicUsize::new(0);
-        let (process, number) = (std::process::id(), COUNT.fetch_add(1, Relaxed));
-        Self(scratch().join(format!("{process}-{number}-{name}")))
-    }
-}
-
-impl Drop for TemporaryFile {
-    fn drop(&mut self) {
-        // A test that failed before the file was made has none.
-        let _ = std::fs::remove_file(&self.0);
-    }
 }
 
 /// The number in "the minimum on 2 cores is 98304 bytes".

@@ -39,8 +39,6 @@ pub(super) struct Residual {
     pub input: Activations,
     /// The same in panels for hot neurons, if the phase has any.
     pub hot_input: Activations,
-    /// In which form the input was made from rows, if it was.
-    form: Form,
     /// The predictor's hidden values of the tokens, `relu(fc1 · x)`, `[n_tokens, rank]`.
     pub hidden: Activations,
     /// What is on the boards of rows and blocks, if the stream is as it was.
@@ -67,7 +65,6 @@ impl Residual {
             share: vec![0; d_model],
             input: Activations::new(batch, widest),
             hot_input: Activations::new(of_hot(network, batch), d_model),
-            form: Form::Panels,
             published: None,
             awaited: None,
             hidden: Activations::new(batch, rank),

@@ -100,7 +100,7 @@ impl Core {
         let mut gives_way = GivesWay { spare, pass: 0 };
         loop {
             let turn = self.turn();
-            if self.io.has_given_urgent() && gives_way.is_due() {
+            if self.io.take_gave_urgent() && gives_way.is_due() {
                 let start = now_ns();
                 std::thread::yield_now();
                 gives_way.learn(now_ns() - start);

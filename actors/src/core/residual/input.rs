@@ -31,9 +31,9 @@ impl Residual {
         let rows = &mut self.rows[..own.len() * width];
         let board = around.boards.board(Board::Heads);
         board.read(own.start * width, rows);
-        self.form = Form::Panels;
         let n = own.len();
-        self.input.load(around.kernels, self.form, n, width, rows);
+        self.input
+            .load(around.kernels, Form::Panels, n, width, rows);
         if spread {
             self.publish_blocks(around, own.start);
             self.has_published(Published {
@@ -76,15 +76,10 @@ impl Residual {
             }
             n_own += 1;
         }
-        self.form = form(around);
-        let rows = &self.rows[..n_own * d];
         if in_blocks || !spread {
-            self.input.load(around.kernels, self.form, n_own, d, rows);
-            if around.has_hot() {
-                let hot = &mut self.hot_input;
-                hot.load(around.kernels, Form::Panels, n_own, d, rows);
-            }
+            self.load(around, (n_own, d));
         }
+        let rows = &self.rows[..n_own * d];
         if spread {
             match in_blocks {
                 true => self.publish_blocks(around, first),
@@ -132,13 +127,20 @@ impl Residual {
         } else {
             let rows = &mut self.rows[..n * cols];
             around.boards.rows.read(0, rows);
-            self.form = form(around);
-            self.input.load(kernels, self.form, n, cols, rows);
-            if around.has_hot() {
-                self.hot_input.load(kernels, Form::Panels, n, cols, rows);
-            }
+            self.load(around, (n, cols));
         }
         true
+    }
+
+    /// Makes the phase's input of the first rows, `[n, cols]`, in the form that its kernels take; for hot neurons in
+    /// panels, too.
+    fn load(&mut self, around: &Surroundings<'_>, (n, cols): (usize, usize)) {
+        let rows = &self.rows[..n * cols];
+        self.input.load(around.kernels, form(around), n, cols, rows);
+        if around.has_hot() {
+            let hot = &mut self.hot_input;
+            hot.load(around.kernels, Form::Panels, n, cols, rows);
+        }
     }
 }
 
