@@ -214,8 +214,9 @@ impl ExpertStore {
     /// A flight wants a cluster, and will take it once: a cell is found for it, and a read is due if it is not in
     /// memory. If all cells are in use, that happens when one is returned.
     pub fn want(&mut self, request: Request) {
-        // One that was held ahead does not queue: what is before it may wait for its cell.
-        if self.take_over(request.key) {
+        // One that was held ahead does not queue: what is before it may wait for its cell. Nor does one that is on its way
+        // as a guess: it would be taken when it has come, without a hold.
+        if self.take_over(request.key) || self.has(request.key) && self.acquire(request) {
             return;
         }
         if !self.blocked.is_empty() || !self.acquire(request) {

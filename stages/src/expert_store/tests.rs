@@ -303,6 +303,29 @@ fn what_a_prompt_preloads_stays_until_its_layer_is_over() {
     assert_eq!((read, wanted), (0, 0));
 }
 
+/// A flight that would have to wait for a cell, behind others, takes over the guess that is on its way: taken without a hold,
+/// it would end that of the prompt, or of whoever has the cell next.
+#[test]
+fn a_flight_takes_over_a_guess_while_others_wait_for_cells() {
+    let mut store = store(4, 40, PolicyKind::Lru, vec![]);
+    store.preload([whole(10)].into_iter());
+    let mut read = store.next_read().expect("the disk is idle");
+    store.started(read.cell, 7);
+    for key in [20, 21, 22, 23, 10] {
+        store.want(whole(key));
+    }
+    assert_eq!(store.holds(), 4);
+    fill(&mut read);
+    assert_eq!(store.arrived(read.cell, read.slot, true), Some(10));
+    let taken = store.take(10).expect("it is here");
+    store.checked(10, look(10, &taken));
+    store.give_back(10, taken.slot);
+    // The last one has the cell now, and nobody else ends its hold.
+    store.end_step();
+    assert_eq!(store.holds(), 4);
+    assert!([20, 21, 22, 23].iter().all(|&key| store.has(key)));
+}
+
 /// A guess of a generated token that arrives in a prompt takes no cell that the prompt needs.
 #[test]
 fn a_prompt_keeps_a_token_s_guess_only_where_there_is_room() {
