@@ -180,8 +180,10 @@ pub struct DeviceStatistics {
     pub prompt_share: f64,
     /// Bytes of streamed weights that were copied to it.
     pub copied_bytes: u64,
-    /// Jobs: one per phase, and those of streamed weights.
+    /// Jobs: one per phase, those of streamed weights, and parts of prompts' attention.
     pub jobs: u64,
+    /// Those of attention among them.
+    pub attention_jobs: u64,
     /// Time with a job in flight, milliseconds.
     pub busy_ms: f64,
     /// How often a core was done before the device.

@@ -66,6 +66,16 @@ pub enum DeviceFault {
         /// Results that were compared.
         total: usize,
     },
+    /// The device does not attend as the CPU does.
+    #[error(
+        "the device attends with other results than the CPU ({wrong} of {total}); it is not used. Update its driver"
+    )]
+    WrongAttention {
+        /// Results that differ.
+        wrong: usize,
+        /// Results that were compared.
+        total: usize,
+    },
     /// The device's arithmetic has other roundings, even of single products.
     #[error(
         "the device rounds products in another way than the CPU ({wrong} of {total}); it is not used. Update its \

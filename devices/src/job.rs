@@ -7,6 +7,7 @@ use forebay_numbers::activation::Activation;
 use forebay_numbers::block::BlockType;
 use forebay_numbers::panel::panels_bytes;
 
+use crate::attention::AttentionWork;
 use crate::fault::DeviceFault;
 
 /// A piece of weights in a device's memory.
@@ -237,6 +238,8 @@ pub enum Work {
         /// Room for the results, `[n_tokens, d_model]`.
         out: Vec<i64>,
     },
+    /// Attention. It has its own tokens.
+    Attention(Box<AttentionWork>),
 }
 
 /// Work for a batch of tokens.
@@ -246,7 +249,7 @@ pub struct DeviceJob {
     pub id: u64,
     /// Where the weights are.
     pub segment: SegmentId,
-    /// The tokens, in [`Form::Panels`](forebay_kernels::Form::Panels).
+    /// The tokens, in [`Form::Panels`](forebay_kernels::Form::Panels); none for attention.
     pub tokens: Activations,
     /// What is done with them.
     pub work: Work,
@@ -260,6 +263,7 @@ impl DeviceJob {
     pub(crate) fn check(&self, segment_bytes: usize) -> Result<(), DeviceFault> {
         let cols = self.tokens.cols();
         let (width, room) = match &self.work {
+            Work::Attention(work) => return work.check(segment_bytes),
             Work::Rows { panels, out } => {
                 for range in panels {
                     range.check(panels[0].block, cols, segment_bytes)?;

@@ -7,6 +7,7 @@
 //! What is guaranteed and what is probed: `docs/devices.md`.
 #![deny(unsafe_code)]
 
+mod attention;
 mod driver;
 mod fault;
 mod job;
@@ -19,6 +20,7 @@ pub mod gpu;
 #[cfg(feature = "gpu")]
 mod shaders;
 
+pub use attention::{AttentionWork, KvSpace, Patch, WIDEST_HEAD};
 pub use driver::DeviceDriver;
 pub use fault::DeviceFault;
 pub use job::{

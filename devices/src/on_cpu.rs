@@ -6,7 +6,7 @@ use forebay_numbers::activation::Activation;
 use crate::fault::DeviceFault;
 use crate::job::{DeviceJob, FfnCluster, PanelRange, Work};
 
-/// Computes a job whose weights are in `segment`.
+/// Computes a job whose weights are in `segment`, or the patched keys and values.
 ///
 /// # Errors
 /// It does not fit the segment, or results are too large for fixed point.
@@ -17,6 +17,10 @@ pub fn compute(
 ) -> Result<(), DeviceFault> {
     job.check(segment.len())?;
     let (tokens, n_tokens) = (&job.tokens, job.tokens.n_tokens());
+    if let Work::Attention(work) = &mut job.work {
+        work.compute(kernels, segment);
+        return Ok(());
+    }
     if n_tokens == 0 {
         return Ok(());
     }
@@ -70,6 +74,7 @@ pub fn compute(
             }
             Ok(())
         }
+        Work::Attention(_) => Ok(()),
     }
 }
 

@@ -1,5 +1,7 @@
 //! Whether a device computes what the CPU computes: a few matrices and FFNs of each format, compared bit by bit.
 
+mod attention;
+
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -14,6 +16,8 @@ use crate::job::{
     Activated, DeviceDone, DeviceJob, FfnCluster, Group, PanelRange, Routing, SegmentId, Work,
 };
 use crate::on_cpu;
+
+pub use attention::{HeadShape, check_attention};
 
 /// How long a device may take for a probe.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(20);
@@ -211,9 +215,11 @@ fn routing(n_tokens: usize, numbers: &mut impl FnMut(usize) -> Vec<f32>) -> Rout
 
 /// The bits of all results.
 fn bits(work: &Work) -> Vec<u64> {
+    let of_floats = |out: &[f32]| out.iter().map(|v| u64::from(v.to_bits())).collect();
     match work {
-        Work::Rows { out, .. } => out.iter().map(|v| u64::from(v.to_bits())).collect(),
+        Work::Rows { out, .. } => of_floats(out),
         Work::Share { out, .. } => out.iter().map(|v| *v as u64).collect(),
+        Work::Attention(work) => of_floats(&work.out),
     }
 }
 

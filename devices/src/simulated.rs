@@ -78,6 +78,8 @@ struct Running {
     job: DeviceJob,
     /// Its weights, also after they were unloaded or others took their place.
     segment: Option<Segment>,
+    /// Whether what it brings could be written.
+    patched: Result<(), DeviceFault>,
     submitted_ns: u64,
     due_ns: u64,
 }
@@ -155,32 +157,51 @@ impl SimulatedDevice {
         SegmentId(id)
     }
 
-    fn compute(&self, Running { job, segment, .. }: &mut Running) -> Result<(), DeviceFault> {
+    fn compute(&self, running: &mut Running) -> Result<(), DeviceFault> {
+        let Running {
+            job,
+            segment,
+            patched,
+            ..
+        } = running;
         if let Some(lost) = self.fault() {
             return Err(lost);
         }
         let Some(segment) = segment else {
             return Err(DeviceFault::BadJob("there is no such segment".into()));
         };
+        patched.clone()?;
         on_cpu::compute(&self.kernels, segment, job)?;
         let Some(wrong) = self.behaviour.wrong_result else {
             return Ok(());
         };
-        match &mut job.work {
-            Work::Rows { out, .. } => {
-                let last = out.len().saturating_sub(1);
-                if let Some(result) = out.get_mut(wrong.min(last)) {
-                    *result = f32::from_bits(result.to_bits() ^ 1);
-                }
-            }
+        let of = |len: usize| wrong.min(len.saturating_sub(1));
+        let number = match &mut job.work {
             Work::Share { out, .. } => {
-                let last = out.len().saturating_sub(1);
-                if let Some(result) = out.get_mut(wrong.min(last)) {
-                    *result ^= 1;
-                }
+                let wrong = of(out.len());
+                out.get_mut(wrong)
+                    .into_iter()
+                    .for_each(|result| *result ^= 1);
+                return Ok(());
             }
+            Work::Rows { out, .. } => out,
+            Work::Attention(work) => &mut work.out,
+        };
+        let wrong = of(number.len());
+        if let Some(result) = number.get_mut(wrong) {
+            *result = f32::from_bits(result.to_bits() ^ 1);
         }
         Ok(())
+    }
+
+    /// Writes what a job of attention brings.
+    fn patch(&mut self, job: &DeviceJob) -> Result<(), DeviceFault> {
+        let Work::Attention(work) = &job.work else {
+            return Ok(());
+        };
+        work.check(self.segments.get(&job.segment.0).map_or(0, |s| s.len()))?;
+        let mut patches = work.patches();
+        patches.try_for_each(|(at, bytes)| self.write(job.segment, at, bytes))
     }
 }
 
@@ -257,7 +278,9 @@ impl DeviceDriver for SimulatedDevice {
             None => {}
         }
         let free_ns = self.running.back().map_or(0, |running| running.due_ns);
+        let patched = self.patch(&job);
         self.running.push_back(Running {
+            patched,
             segment: self.segments.get(&job.segment.0).cloned(),
             job,
             submitted_ns: now_ns,

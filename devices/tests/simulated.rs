@@ -1,15 +1,18 @@
 //! The simulated device, and what a probe and a caller see of its faults.
 
-use forebay_devices::probe::{self, check};
+mod past;
+
+use forebay_devices::probe::{self, HeadShape, check, check_attention};
 use forebay_devices::simulated::{Behaviour, SimulatedDevice};
 use forebay_devices::{
-    DeviceDriver, DeviceFault, DeviceJob, FORMATS, FfnCluster, Group, PanelRange, Routing,
-    SegmentId, Work,
+    AttentionWork, DeviceDriver, DeviceFault, DeviceJob, FORMATS, FfnCluster, Group, KvSpace,
+    PanelRange, Patch, Routing, SegmentId, Work,
 };
 use forebay_kernels::{Activations, Form, KernelTable, WeightPanels};
 use forebay_numbers::activation::Activation;
 use forebay_numbers::block::BlockType;
 use forebay_numbers::panel::pack_panels;
+use past::Past;
 
 const COLS: usize = 64;
 const ROWS: usize = 20;
@@ -303,7 +306,7 @@ fn weights_that_are_written_behind_a_job_are_those_of_the_next_one() {
         let expected = probe::run(&mut device, job(0, loaded), &mut clock()).unwrap();
         let of = |work: &Work| match work {
             Work::Rows { out, .. } => out.clone(),
-            Work::Share { .. } => Vec::new(),
+            _ => Vec::new(),
         };
         assert_eq!(of(&done.job.work), of(&expected.job.work));
     }
@@ -311,4 +314,127 @@ fn weights_that_are_written_behind_a_job_are_those_of_the_next_one() {
     assert!(matches!(beyond, Err(DeviceFault::BadJob(_))), "{beyond:?}");
     device.unload(segment);
     assert!(device.write(segment, 0, &first).is_err());
+}
+
+/// Three query heads, of which the first one has a key/value head of its own; the sequence's last tokens.
+fn attention(past: &Past, n_tokens: usize) -> AttentionWork {
+    let positions = 150;
+    let numbers = |n: usize, step: usize| (0..n).map(move |i| (i * step % 17) as f32 / 8.0 - 1.0);
+    AttentionWork {
+        kv: past.space,
+        patches: Vec::new(),
+        patched: Vec::new(),
+        n_tokens,
+        heads: 3,
+        group: 2,
+        first: 1,
+        queries: numbers(n_tokens * 3 * past.space.head_dim, 5).collect(),
+        blocks: past.blocks.clone(),
+        position: positions - n_tokens,
+        window: 100,
+        scale: 0.25,
+        sinks: vec![0.5, -1.0, 3.0],
+        out: vec![f32::NAN; n_tokens * 3 * past.space.value_dim],
+    }
+}
+
+fn attention_job(segment: SegmentId, work: AttentionWork) -> DeviceJob {
+    DeviceJob {
+        id: 0,
+        segment,
+        tokens: Activations::new(0, 0),
+        work: Work::Attention(Box::new(work)),
+    }
+}
+
+/// The results of a row, from the definition of a softmax.
+fn attended(past: &Past, work: &AttentionWork, token: usize, head: usize) -> Vec<f64> {
+    let (kv, d) = ((head + work.first) / work.group, past.space.head_dim);
+    let query = &work.queries[(token * work.heads + head) * d..][..d];
+    let end = work.position + token + 1;
+    let seen = end.saturating_sub(work.window)..end;
+    let score = |p: usize| {
+        let products = query.iter().zip(past.key(kv, p));
+        let sum: f64 = products.map(|(q, k)| f64::from(*q) * f64::from(k)).sum();
+        (sum * f64::from(work.scale)).exp()
+    };
+    let weights: Vec<f64> = seen.clone().map(score).collect();
+    let total = weights.iter().sum::<f64>() + f64::from(work.sinks[head]).exp();
+    let mut out = vec![0.0; past.space.value_dim];
+    for (position, weight) in seen.zip(weights) {
+        let values = out.iter_mut().zip(past.value(kv, position));
+        values.for_each(|(o, v)| *o += weight / total * f64::from(v));
+    }
+    out
+}
+
+#[test]
+fn attention_is_that_over_the_patched_segment() {
+    let space = KvSpace {
+        heads: 2,
+        blocks: 4,
+        head_dim: 16,
+        value_dim: 20,
+    };
+    let past = Past::new(space, 150, 1);
+    let mut device = device(Behaviour::ideal());
+    let segment = device.reserve(space.bytes()).unwrap();
+    let half = past.bytes.len() / 2;
+    // Half of the bytes come with a job that attends to nothing.
+    for (n_tokens, start) in [(0, half), (4, 0)] {
+        let mut work = attention(&past, n_tokens);
+        work.patches = vec![Patch {
+            at: start,
+            len: half,
+        }];
+        work.patched = past.bytes[start..][..half].to_vec();
+        let job = attention_job(segment, work);
+        let done = probe::run(&mut device, job, &mut clock()).unwrap();
+        assert_eq!(done.result, Ok(()));
+        let Work::Attention(work) = done.job.work else {
+            unreachable!("another job");
+        };
+        let rows = (0..n_tokens).flat_map(|t| [0, 1, 2].map(|h| (t, h)));
+        let expected = rows.flat_map(|(t, h)| attended(&past, &work, t, h));
+        let pairs: Vec<_> = work.out.iter().zip(expected).collect();
+        assert_eq!(pairs.len(), n_tokens * 3 * 20);
+        for (found, expected) in pairs {
+            let error = (f64::from(*found) - expected).abs();
+            assert!(error < 1e-5, "{found} instead of {expected}");
+        }
+    }
+    // A patch that is not in the segment, or has no bytes.
+    let patches = [(past.bytes.len(), 4, 4), (2, 4, 4), (0, 8, 4)];
+    for (at, len, bytes) in patches {
+        let mut work = attention(&past, 1);
+        work.patches = vec![Patch { at, len }];
+        work.patched = vec![0; bytes];
+        let job = attention_job(segment, work);
+        let done = probe::run(&mut device, job, &mut clock()).unwrap();
+        let fault = done.result.unwrap_err().to_string();
+        assert!(fault.contains("patched bytes"), "{fault}");
+    }
+}
+
+#[test]
+fn the_probe_of_attention_accepts_the_cpus_results_and_finds_one_wrong_bit() {
+    let heads = [[32, 32, 4], [16, 20, 1]].map(|[head_dim, value_dim, group]| HeadShape {
+        head_dim,
+        value_dim,
+        group,
+    });
+    let (kernels, mut good) = (KernelTable::best(), device(Behaviour::ideal()));
+    let found = check_attention(&mut good, &kernels, &heads, &mut clock());
+    assert_eq!((found, good.memory_bytes()), (Ok(()), 0));
+    let mut bad = device(Behaviour {
+        wrong_result: Some(40),
+        ..Behaviour::ideal()
+    });
+    let found = check_attention(&mut bad, &kernels, &heads, &mut clock());
+    // In each of three jobs.
+    assert!(
+        matches!(found, Err(DeviceFault::WrongAttention { wrong: 3, .. })),
+        "{found:?}"
+    );
+    assert_eq!(bad.memory_bytes(), 0);
 }

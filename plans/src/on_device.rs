@@ -21,6 +21,15 @@ pub struct Shares {
     pub prompts: f64,
 }
 
+/// The part of their attention in prompts that cores leave to a device.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct AttentionPart {
+    /// With which they begin, 0 to 1.
+    pub first: f64,
+    /// Whether they go on with what they find faster.
+    pub learns: bool,
+}
+
 /// Room for weights on a device.
 #[derive(Clone, Copy, Debug)]
 pub struct Room {
@@ -65,7 +74,7 @@ impl PhaseOnDevice {
 }
 
 /// The device's clusters.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq)]
 pub struct OnDevice {
     /// Each cluster's place among those of its phase, by directory index.
     places: BTreeMap<u32, u32>,
@@ -73,6 +82,8 @@ pub struct OnDevice {
     pub phases: Vec<PhaseOnDevice>,
     /// Streamed clusters that it computes in prompts.
     pub uploads: Option<Uploads>,
+    /// Whether it attends in prompts.
+    pub attention: Option<AttentionPart>,
 }
 
 /// What clusters must have in common to be in one job.
@@ -144,9 +155,9 @@ impl OnDevice {
         on_device
     }
 
-    /// Whether no cluster is computed on a device.
+    /// Whether nothing is computed on a device.
     pub fn is_empty(&self) -> bool {
-        self.places.is_empty() && self.uploads.is_none()
+        self.places.is_empty() && self.uploads.is_none() && self.attention.is_none()
     }
 
     /// The place of a cluster that a device computes.

@@ -123,7 +123,7 @@ impl NeuronCachePlan {
 }
 
 /// The decision.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq)]
 pub struct ResidencyPlan {
     /// Residency by directory index.
     pub residency: Vec<Residency>,

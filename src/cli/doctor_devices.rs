@@ -143,25 +143,25 @@ fn speeds(area: &str, speed: &DeviceSpeed) -> Vec<Finding> {
         .remedy("a newer driver may offer cached memory"),
         false => Finding::good(area, "read results", readback),
     };
+    let beside = |what, [device, cpu]: [f64; 2]| {
+        let figures = format!("{device:.0} GOPS; all compute threads {cpu:.0}");
+        Finding::good(area, what, figures)
+    };
     vec![
         Finding::good(area, "CPU alone", format!("{cpu:.1} GB/s")),
         Finding::good(area, "device alone", format!("{device:.1} GB/s")),
         together,
-        Finding::good(
-            area,
+        beside(
             "8-bit operations",
-            format!(
-                "{:.0} GOPS; all compute threads {:.0}",
-                speed.device_int8_gops, speed.cpu_int8_gops
-            ),
+            [speed.device_int8_gops, speed.cpu_int8_gops],
         ),
-        Finding::good(
-            area,
+        beside(
             "products of a prompt",
-            format!(
-                "{:.0} GOPS; all compute threads {:.0}",
-                speed.device_products_gops, speed.cpu_products_gops
-            ),
+            [speed.device_products_gops, speed.cpu_products_gops],
+        ),
+        beside(
+            "attention of a prompt",
+            [speed.device_attention_gops, speed.cpu_attention_gops],
         ),
         Finding::good(
             area,
@@ -211,6 +211,8 @@ mod tests {
                 device_int8_gops: 8000.0,
                 cpu_products_gops: 400.0,
                 device_products_gops: 3000.0,
+                cpu_attention_gops: 100.0,
+                device_attention_gops: 500.0,
                 device_weights_gb_per_second: 50.0,
                 submit_and_wait_us: 80.0,
                 submit_and_wait_p99_us: 150.0,
@@ -232,7 +234,7 @@ mod tests {
     #[test]
     fn a_fast_exact_device_is_good_in_every_respect() {
         let list = findings(&[device()]);
-        assert_eq!(list.len(), 13);
+        assert_eq!(list.len(), 14);
         assert!(list.iter().all(|f| f.status == Status::Good), "{list:?}");
         let together = list.iter().find(|f| f.what == "both together").unwrap();
         assert!(together.value.starts_with("70.0 GB/s"), "{together:?}");

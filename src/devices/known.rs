@@ -94,9 +94,10 @@ fn keep(folder: &Path, name: &str, driver: &str, speed: DeviceSpeed) {
 }
 
 fn machine(adapter: &Adapter, speed: &DeviceSpeed) -> PlacementMachine {
-    let processor = |gb_per_second, gops: f64| Processor {
+    let processor = |gb_per_second, gops: f64, attention_gops: f64| Processor {
         gb_per_second,
         tops: gops * 1e-3,
+        attention_tops: attention_gops * 1e-3,
     };
     let own = adapter.kind() == DeviceKind::Discrete;
     let read = speed
@@ -112,9 +113,17 @@ fn machine(adapter: &Adapter, speed: &DeviceSpeed) -> PlacementMachine {
             true => MachineKind::Discrete,
             false => MachineKind::Unified,
         },
-        cpu: processor(speed.cpu_gb_per_second, speed.cpu_products_gops),
+        cpu: processor(
+            speed.cpu_gb_per_second,
+            speed.cpu_products_gops,
+            speed.cpu_attention_gops,
+        ),
         device: Some(Device {
-            processor: processor(read, speed.device_products_gops),
+            processor: processor(
+                read,
+                speed.device_products_gops,
+                speed.device_attention_gops,
+            ),
             submit_us: speed.submit_and_wait_us,
             memory: own.then_some(Memory {
                 gb: ANY_MEMORY_GB,

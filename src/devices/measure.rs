@@ -6,6 +6,7 @@ use std::time::{Duration, Instant};
 use forebay_devices::gpu::{
     Adapter, Arithmetic, DeviceKind, GpuDriver, GpuOptions, Meter, adapters,
 };
+use forebay_devices::{DeviceFault, FORMATS};
 use forebay_models::block::BlockType;
 use forebay_plans::machine::{Kernel, KernelCase};
 use forebay_plans::placement::Together;
@@ -14,7 +15,9 @@ use forebay_stages::kernels::KernelTable;
 
 use super::report::{BitIdentical, DeviceReport, DeviceSpeed};
 use crate::speed::bounds::Machine;
-use crate::speed::{Spread, job_rates, kernel_rate, weights};
+use crate::speed::{
+    Attention, MEASURED_HEADS, Spread, attention_rate, job_rates, kernel_rate, weights,
+};
 
 /// Memory that a device reads: more than its caches hold. Software takes longer, and has the CPU's caches.
 const READ_BYTES: u64 = 256 << 20;
@@ -47,11 +50,12 @@ pub fn survey(measure: bool) -> Vec<DeviceReport> {
 }
 
 fn examine(adapter: &Adapter, report: &mut DeviceReport) {
-    let (start, options) = (Instant::now(), GpuOptions::default());
+    let (start, options) = (Instant::now(), options(FORMATS.to_vec()));
     let driver = match GpuDriver::open(adapter, &options, &KernelTable::best()) {
         Ok(driver) => {
             report.open_ms = Some(start.elapsed().as_secs_f64() * 1e3);
             report.bit_identical = Some(driver.arithmetic().into());
+            report.problem = driver.no_attention().map(ToString::to_string);
             Ok(driver)
         }
         Err(fault) => {
@@ -70,13 +74,18 @@ fn examine(adapter: &Adapter, report: &mut DeviceReport) {
     }
 }
 
+/// What a device is opened for to be measured.
+fn options(formats: Vec<BlockType>) -> GpuOptions {
+    GpuOptions {
+        formats,
+        heads: vec![MEASURED_HEADS],
+        ..GpuOptions::default()
+    }
+}
+
 /// How fast a device is that has the CPU's bits.
 pub(super) fn speed(adapter: &Adapter) -> Result<DeviceSpeed, String> {
-    let options = GpuOptions {
-        formats: vec![FORMAT],
-        ..GpuOptions::default()
-    };
-    let driver = GpuDriver::open(adapter, &options, &KernelTable::best());
+    let driver = GpuDriver::open(adapter, &options(vec![FORMAT]), &KernelTable::best());
     speed_with(adapter, &mut driver.map_err(|fault| fault.to_string())?)
 }
 
@@ -108,6 +117,7 @@ fn speed_with(adapter: &Adapter, driver: &mut GpuDriver) -> Result<DeviceSpeed, 
     let readback = meter.readback_rate().map_err(|e| e.to_string())?;
     drop(meter);
     let jobs = job_rates(adapter, driver, FORMAT).map_err(|e| e.to_string())?;
+    let attention = attention(adapter, driver).map_err(|e| e.to_string())?;
     let products = KernelCase {
         kernel: Kernel::Gemm,
         format: FORMAT,
@@ -125,11 +135,23 @@ fn speed_with(adapter: &Adapter, driver: &mut GpuDriver) -> Result<DeviceSpeed, 
         device_int8_gops: int8 / 1e9,
         cpu_products_gops: products / 1e9,
         device_products_gops: jobs.int8 / 1e9,
+        cpu_attention_gops: attention_rate(machine.kernels, &cores) / 1e9,
+        device_attention_gops: attention,
         device_weights_gb_per_second: jobs.read / 1e9,
         submit_and_wait_us: trips.median.as_secs_f64() * 1e6,
         submit_and_wait_p99_us: trips.p99.as_secs_f64() * 1e6,
         readback_gb_per_second: readback / 1e9,
     })
+}
+
+/// Billions of additions and multiplications per second of a device's attention; 0 if it does not attend.
+fn attention(adapter: &Adapter, driver: &mut GpuDriver) -> Result<f64, DeviceFault> {
+    if driver.no_attention().is_some() {
+        return Ok(0.0);
+    }
+    let mut attention = Attention::new(adapter, driver)?;
+    attention.measure(driver)?;
+    Ok(attention.gops())
 }
 
 /// What the CPU and the device read while both do, GB/s.

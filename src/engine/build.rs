@@ -17,7 +17,7 @@ use super::copies::Copies;
 use super::device::OpenDevice;
 use super::drafts::beside::Drafting;
 use super::evaluator::Evaluator;
-use super::live_budget::LiveBudget;
+use super::live_budget::{KV_COPIES, LiveBudget};
 use super::{Engine, Facts};
 use crate::chat::ChatFormat;
 use crate::error::Error;
@@ -170,7 +170,10 @@ impl EngineBuilder {
         let coming = memory.budget.claimed().saturating_sub(process);
         self.check_address_space(coming, threads + usize::from(device.is_some()))?;
         let copies = device.as_ref().map_or_else(Copies::default, |device| {
-            Copies::of(&bundle, &memory.residency, &device.request)
+            let items = memory.budget.items().iter();
+            let kv = items.filter(|item| item.name == KV_COPIES);
+            let kv = kv.map(|item| item.bytes).sum();
+            Copies::of(&bundle, (&memory.residency, kv), &device.request)
         });
         let mut prepared = self.load(&bundle, &memory, threads, sparsity, device)?;
         prepared.notes.extend(no_device);

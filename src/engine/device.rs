@@ -3,9 +3,10 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use forebay_actors::device::{Account, DeviceParts, boards_bytes, job_memory};
+use forebay_actors::device::{Account, AttentionCosts, DeviceParts, boards_bytes, job_memory};
 use forebay_actors::runtime::predictor_rank;
-use forebay_devices::{Activated, DeviceDriver, DeviceFault, FORMATS, probe};
+use forebay_devices::probe;
+use forebay_devices::{Activated, DeviceDriver, DeviceFault, FORMATS};
 use forebay_models::block::BlockType;
 use forebay_models::bundle::Bundle;
 use forebay_models::network::Content;
@@ -27,9 +28,9 @@ use crate::memory::{DeviceRequest, MemoryPlan};
 pub(super) const PATIENCE: Duration = Duration::from_secs(30);
 /// Batches for which shares are planned: a token that is generated, and a prompt's batch.
 const DECODED: usize = 1;
-const PROMPT: usize = 128;
+pub(super) const PROMPT: usize = 128;
 /// A phase's weights are gathered in at most this part of what the budget leaves.
-const PIECE_SHARE: u64 = 4;
+pub(super) const PIECE_SHARE: u64 = 4;
 
 /// What computes beside the CPU.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -60,6 +61,8 @@ pub(super) struct OpenDevice {
     pub request: DeviceRequest,
     /// Why streamed clusters are copied to it.
     pub why_uploads: Option<String>,
+    /// Whether it has the CPU's bits in attention, or why not.
+    pub attends: Result<(), DeviceFault>,
 }
 
 /// What is known of a device by those who do not use it.
@@ -155,8 +158,11 @@ impl EngineBuilder {
     ) -> Result<OpenDevice, DeviceFault> {
         let mut clock = probe::wall_clock();
         probe::check(driver.as_mut(), kernels, &formats(bundle), &mut clock)?;
+        let heads = self.heads_on_device(bundle);
+        let attends = probe::check_attention(driver.as_mut(), kernels, &heads, &mut clock);
         Ok(OpenDevice {
             driver,
+            attends,
             placing: self
                 .device_placing
                 .clone()
@@ -227,6 +233,7 @@ impl EngineBuilder {
         (programs, sparsity): (&[Program], Sparsity),
         memory: &mut MemoryPlan,
     ) -> Result<(), Error> {
+        let attention = self.place_attention(device, bundle, programs.len(), memory);
         let (left, copies) = (memory.budget.remaining(), device.request.copies());
         let room = Room {
             total: match copies {
@@ -254,6 +261,7 @@ impl EngineBuilder {
             }
         };
         on_device.uploads = memory.residency.on_device.uploads.take();
+        on_device.attention = attention;
         if on_device.is_empty() {
             return Ok(());
         }
@@ -278,7 +286,7 @@ impl EngineBuilder {
         device: OpenDevice,
         bundle: &Bundle,
         (memory, sparsity): (&MemoryPlan, Sparsity),
-        resident: &Resident,
+        (resident, threads): (&Arc<Resident>, usize),
         notes: &mut Vec<String>,
     ) -> Option<LoadedDevice> {
         let (mut driver, on_device) = (device.driver, &memory.residency.on_device);
@@ -288,19 +296,29 @@ impl EngineBuilder {
         }
         let steps = (memory.max_batch, memory.max_logits);
         let rank = predictor_rank(bundle, sparsity == Sparsity::Predicted);
-        let spare = job_memory(bundle, steps, rank);
+        let room = self.kv_room(bundle, memory);
+        let cores = (&bundle.meta.network, &room);
+        let attention = AttentionCosts::of(cores, threads, memory.max_batch);
+        let attention = attention.filter(|_| on_device.attention.is_some());
+        let spare = job_memory(bundle, steps, rank) + attention.map_or(0, |costs| costs.buffers);
         let limits = (self.device_patience, spare);
+        let of_cores = (&**resident, &room, threads);
         let (parts, fault) =
-            DeviceParts::load(driver.as_mut(), bundle, on_device, resident, limits);
+            DeviceParts::load(driver.as_mut(), bundle, on_device, of_cores, limits);
         notes.extend(fault.map(|fault| format!("{}: {fault}", driver.name())));
         let facts = DeviceFacts {
             name: driver.name().to_owned(),
             account: Arc::clone(&parts.account),
         };
         notes.extend(device.why_uploads.filter(|_| parts.window().is_some()));
+        notes.extend(device.attends.err().map(|fault| fault.to_string()));
         let share = share_of(bundle, on_device, &parts);
+        let attends = match parts.kv().is_some() {
+            true => ", and attends in prompts",
+            false => "",
+        };
         notes.push(format!(
-            "{} multiplies {:.0}% of the weights for a generated token, {:.0}% in prompts",
+            "{} multiplies {:.0}% of the weights for a generated token, {:.0}% in prompts{attends}",
             facts.name,
             100.0 * share.decode,
             100.0 * share.prompts

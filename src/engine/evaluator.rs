@@ -128,6 +128,7 @@ impl Evaluator {
             prompt_share: share.prompts,
             copied_bytes: now.copied_bytes - before.copied_bytes,
             jobs: now.jobs - before.jobs,
+            attention_jobs: now.attention_jobs - before.attention_jobs,
             busy_ms: (now.busy_ns - before.busy_ns) as f64 * 1e-6,
             waits: now.waits - before.waits,
             faults: now.faults - before.faults,

@@ -9,6 +9,7 @@ use forebay_stages::kernels::KernelTable;
 
 use super::builder::EngineBuilder;
 use super::device::{DeviceChoice, DevicePlacing, OpenDevice, formats};
+use super::device_attention::fastest_attention;
 use crate::devices::{known_figures, new_figures};
 use crate::memory::DeviceRequest;
 
@@ -42,12 +43,25 @@ impl EngineBuilder {
                 DevicePlacing::Fastest(Box::new(machine))
             }
         };
+        let network = &bundle.meta.network;
+        // Its shaders take time to compile.
+        let may_attend = match &placing {
+            DevicePlacing::Part(part) => *part > 0.0,
+            DevicePlacing::Fastest(machine) => {
+                fastest_attention(machine, network, network.context_length) > 0.0
+            }
+        };
+        let mut heads = self.heads_on_device(bundle);
+        heads.retain(|_| may_attend);
         let options = GpuOptions {
             formats: formats(bundle),
+            heads,
             ..GpuOptions::default()
         };
+        let driver = GpuDriver::open(&adapter, &options, kernels)?;
         Ok(Some(OpenDevice {
-            driver: Box::new(GpuDriver::open(&adapter, &options, kernels)?),
+            attends: driver.no_attention().cloned().map_or(Ok(()), Err),
+            driver: Box::new(driver),
             placing,
             request: DeviceRequest {
                 staging: PIECES * UPLOAD_BYTES as u64,

@@ -21,6 +21,7 @@ use crate::lent::{InUse, Lent};
 const PINNED: &str = "resident_weights";
 const COPIES: &str = "device_weights";
 const WINDOW: &str = "device_window";
+pub(super) const KV_COPIES: &str = "device_kv";
 /// Bytes per core that shrinking does not release: pages that the idle memory covers only in part, at both ends.
 const EDGES: u64 = 128 << 10;
 
@@ -220,7 +221,8 @@ impl LiveBudget {
         let phases_on_device = self.copies.keep(over);
         let copies = self.copies.freed(phases_on_device);
         let window = self.copies.freed_window(phases_on_device);
-        let over = over.saturating_sub(copies + window);
+        let kv = self.copies.freed_kv(phases_on_device);
+        let over = over.saturating_sub(copies + window + kv);
         let per_slot = self.threads * self.cache.slot_bytes as u64;
         let wanted = match over {
             0 => 0,
@@ -235,7 +237,8 @@ impl LiveBudget {
         let budget = self.drawn.changed(bytes, self.cache.item, freed);
         let budget = budget.changed(bytes, PINNED, self.freed_by_clusters(given));
         let budget = budget.changed(bytes, COPIES, copies);
-        let mut budget = budget.changed(bytes, WINDOW, window);
+        let budget = budget.changed(bytes, WINDOW, window);
+        let mut budget = budget.changed(bytes, KV_COPIES, kv);
         for (item, left) in self.lent.items(used) {
             budget = budget.changed(bytes, item, left);
         }
@@ -368,28 +371,32 @@ mod tests {
         assert_eq!(lender.due(0, need(200, 1)), used(2, 1));
     }
 
-    /// Of phases of 3, 0, 5 and 2 MiB and a window of 1, beside a cache.
+    /// Of phases of 3, 0, 5 and 2 MiB, a window of 1, and keys and values of 4, beside a cache.
     #[test]
     fn copies_on_a_device_go_first_and_from_the_last_phase_on() {
         let copies = Copies {
             phases: [3, 0, 5, 2].map(|mib| mib * MIB).to_vec(),
             window: MIB,
+            kv: 4 * MIB,
         };
         let mut live = example();
         live.drawn.claim("device_weights", 10 * MIB, "test");
         live.drawn.claim("device_window", MIB, "test");
+        live.drawn.claim("device_kv", 4 * MIB, "test");
         live.copies = copies;
         let (claimed, slots) = (live.drawn.claimed(), live.cache.slots);
         for (less, kept, left) in [
             (0, usize::MAX, 10),
-            (1, 4, 10),
-            (MIB, 4, 10),
-            (MIB + 1, 3, 8),
-            (3 * MIB, 3, 8),
-            (3 * MIB + 1, 2, 3),
-            (8 * MIB, 2, 3),
-            (8 * MIB + 1, 0, 0),
-            (11 * MIB, 0, 0),
+            (1, 5, 10),
+            (4 * MIB, 5, 10),
+            (4 * MIB + 1, 4, 10),
+            (5 * MIB, 4, 10),
+            (5 * MIB + 1, 3, 8),
+            (7 * MIB, 3, 8),
+            (7 * MIB + 1, 2, 3),
+            (12 * MIB, 2, 3),
+            (12 * MIB + 1, 0, 0),
+            (15 * MIB, 0, 0),
         ] {
             let (sizes, budget) = live.fitted(claimed - less, InUse::ALL).expect("possible");
             assert_eq!((sizes.phases_on_device, sizes.cache_slots), (kept, slots));
@@ -400,14 +407,16 @@ mod tests {
                     .find(|i| i.name == name)
                     .map(|i| i.bytes)
             };
-            let window = if less == 0 { MIB } else { 0 };
-            let expected = (Some(left * MIB), Some(window));
-            assert_eq!((of(COPIES), of(WINDOW)), expected, "{less} less");
+            let window = if kept > 4 { MIB } else { 0 };
+            let kv = if kept > 5 { 4 * MIB } else { 0 };
+            let expected = [left * MIB, window, kv].map(Some);
+            let found = [COPIES, WINDOW, KV_COPIES].map(of);
+            assert_eq!(found, expected, "{less} less");
             assert!(budget.claimed() <= claimed - less);
         }
         // Then the cache.
         let (sizes, _) = live
-            .fitted(claimed - 12 * MIB, InUse::ALL)
+            .fitted(claimed - 16 * MIB, InUse::ALL)
             .expect("possible");
         assert!(sizes.phases_on_device == 0 && sizes.cache_slots < slots);
         assert_eq!(live.least(), example().least());

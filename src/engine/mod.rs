@@ -8,6 +8,7 @@ mod context;
 mod copies;
 mod decoded;
 mod device;
+mod device_attention;
 mod drafts;
 mod embed;
 mod evaluator;

@@ -16,7 +16,6 @@ use forebay_plans::residency::{ResidencyPlan, Sparsity};
 use forebay_plans::room_to_start::check_address_space;
 use forebay_plans::topology::Topology;
 use forebay_queues::slab::Slot;
-use forebay_stages::attention::KvRoom;
 use forebay_stages::boards::Boards;
 use forebay_stages::kernels::KernelTable;
 use forebay_stages::pred::Rule;
@@ -134,8 +133,8 @@ impl EngineBuilder {
         }
         let resident = Arc::new(Resident::new(std::mem::take(&mut weights.resident)));
         let device = device.and_then(|device| {
-            let plan = (memory, sparsity);
-            self.load_device(device, bundle, plan, &resident, &mut notes)
+            let of_cores = (&resident, programs.len());
+            self.load_device(device, bundle, (memory, sparsity), of_cores, &mut notes)
         });
         Ok(Prepared {
             programs,
@@ -200,7 +199,7 @@ impl EngineBuilder {
     ) -> Result<Evaluator, Error> {
         let threads = prepared.programs.len();
         let network = &bundle.meta.network;
-        let kv = KvRoom::new(network, self.kv_type, memory.context, memory.max_batch, 1);
+        let kv = self.kv_room(&bundle, &memory);
         let boards = Boards::new(
             network,
             threads,

@@ -14,7 +14,7 @@ use std::fmt;
 use std::str::FromStr;
 
 #[cfg(feature = "gpu")]
-pub(crate) use kernels::job_rates;
+pub(crate) use kernels::{Attention, MEASURED_HEADS, attention_rate, job_rates};
 #[cfg(feature = "gpu")]
 pub use kernels::{DeviceKernels, measure_device_kernels};
 pub use kernels::{Kernels, measure_kernels};

@@ -185,6 +185,7 @@ fn device(behaviour: Behaviour) -> Box<dyn DeviceDriver> {
 #[cfg(feature = "gpu")]
 fn vulkan(imports: bool) -> Box<dyn DeviceDriver> {
     use forebay_devices::gpu::{Arithmetic, DeviceKind, GpuDriver, GpuOptions, adapters};
+    use forebay_devices::probe::HeadShape;
     let adapter = adapters()
         .into_iter()
         .next()
@@ -193,8 +194,15 @@ fn vulkan(imports: bool) -> Box<dyn DeviceDriver> {
         DeviceKind::Software => Arithmetic::Emulated,
         _ => Arithmetic::Native,
     };
+    // A shader for each size of heads.
+    let heads = [64, 128, 256].map(|d| HeadShape {
+        head_dim: d,
+        value_dim: d,
+        group: 1,
+    });
     let options = GpuOptions {
         imports,
+        heads: heads.to_vec(),
         ..GpuOptions::default()
     };
     let driver = GpuDriver::with_arithmetic(&adapter, &options, arithmetic);

@@ -1,6 +1,6 @@
 //! Whatever a device does, no token changes, and the cores go on without it.
 
-use forebay::{DeviceChoice, Engine, EngineBuilder, Error, Prompt, Request, Statistics};
+use forebay::{DeviceChoice, Engine, EngineBuilder, Error, KvType, Prompt, Request, Statistics};
 use forebay_devices::DeviceFault;
 use forebay_devices::simulated::Behaviour;
 
@@ -15,8 +15,13 @@ pub fn dense(threads: usize) -> EngineBuilder {
 
 /// A prompt, then a few tokens.
 pub fn run(engine: &Engine) -> Statistics {
+    run_from(engine, 3)
+}
+
+/// The same with a prompt that begins with this token: what the last one had in common with it is not computed again.
+pub fn run_from(engine: &Engine, first: u32) -> Statistics {
     let mut request = Request::text("").max_tokens(8);
-    request.prompt = Prompt::Tokens((3..23).collect());
+    request.prompt = Prompt::Tokens((first..first + 20).collect());
     request.ignore_eog = true;
     generate(engine, request)
 }
@@ -41,7 +46,8 @@ fn a_failed_job_is_computed_by_the_cores_within_its_step() {
         (Trouble::NeverEnds, false),
         (Trouble::Panics, false),
     ] {
-        for more in [2, 31] {
+        // In a prompt's products and in its attention, and in a later token.
+        for more in [1, 2, 31] {
             let (builder, hold): (_, Hold) = with_device(dense(1 + more as usize % 2), 0.6);
             let engine = build(builder);
             hold.fail_after(more, trouble.clone());
@@ -96,9 +102,11 @@ fn a_loss_is_told_whatever_the_engine_does() {
 #[test]
 fn a_device_without_memory_for_all_weights_computes_the_rest() {
     // The check takes one for each format.
-    let engine = build(with_behaviour(dense(2), 1.0, (6, Behaviour::ideal())).0);
+    let builder = dense(2).kv_type(KvType::Q8);
+    let engine = build(with_behaviour(builder, 1.0, (6, Behaviour::ideal())).0);
     let some = run(&engine);
-    assert_eq!(some.logits_hash, alone());
+    let alone = dense(2).kv_type(KvType::Q8).device(DeviceChoice::Cpu);
+    assert_eq!(some.logits_hash, run(&build(alone)).logits_hash);
     let (device, notes) = (some.device.expect("a device"), some.plan.notes);
     assert!(device.jobs > 0 && device.decode_share < 0.6, "{device:?}");
     let says = |note: &String| note.contains("no memory for");

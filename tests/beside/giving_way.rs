@@ -1,21 +1,32 @@
-//! A smaller budget takes a device's copies of weights; the cores compute them meanwhile, and no token changes.
+//! A smaller budget takes a device's copies of weights, and of keys and values before; the cores compute meanwhile, and no
+//! token changes.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use forebay::{DeviceStatistics, Engine};
+use forebay::{DeviceChoice, DeviceStatistics, Engine, EngineBuilder, KvType};
 use forebay_devices::simulated::Behaviour;
 
 use super::device::{Hold, Trouble, lost, with_behaviour, with_device};
-use super::faults::{alone, dense, run};
+use super::faults::{dense, run, run_from};
 use crate::support::{build, change_budget};
 
 /// What never comes within this time.
 const PATIENCE: Duration = Duration::from_secs(60);
 
+/// A model of which a device only has weights: it does not attend over bytes.
+fn of_weights(threads: usize) -> EngineBuilder {
+    dense(threads).kv_type(KvType::Q8)
+}
+
+/// What comes of that without a device.
+fn alone() -> String {
+    run(&build(of_weights(2).device(DeviceChoice::Cpu))).logits_hash
+}
+
 /// An engine, its device, the bytes of its copies, and what is claimed of its budget.
 fn start(threads: usize, part: f64) -> (Engine, Hold, u64, u64) {
-    let (builder, hold) = with_device(dense(threads), part);
+    let (builder, hold) = with_device(of_weights(threads), part);
     let engine = build(builder);
     let copies = hold.memory();
     assert!(copies > 0);
@@ -73,7 +84,7 @@ fn imported_weights_take_no_memory() {
         imports: true,
         ..Behaviour::ideal()
     };
-    let (builder, hold) = with_behaviour(dense(2), 1.0, (usize::MAX, imports));
+    let (builder, hold) = with_behaviour(of_weights(2), 1.0, (usize::MAX, imports));
     let engine = build(builder);
     let budget = engine.budget();
     let mut items = budget.items().iter();
@@ -129,7 +140,7 @@ fn a_device_may_have_less_room_afterwards() {
     // As many segments as it has at the start, those of the check included, and two more.
     let (_, roomy, copies, _) = start(2, 1.0);
     let limits = (roomy.loads() as usize + 2, Behaviour::ideal());
-    let (builder, hold) = with_behaviour(dense(2), 1.0, limits);
+    let (builder, hold) = with_behaviour(of_weights(2), 1.0, limits);
     let engine = build(builder);
     let (claimed, total) = (engine.budget().claimed(), engine.budget().total_bytes());
     change_budget(&engine, claimed - copies);
@@ -158,4 +169,40 @@ fn a_lost_device_gives_its_memory_back() {
         assert_eq!(hold.memory(), 0, "under {bytes}");
         assert_eq!(run(&engine).logits_hash, alone);
     }
+}
+
+/// Keys and values go before anything else, and are copied again when they come back.
+#[test]
+fn keys_and_values_give_way_first_and_come_back() {
+    let alone = build(dense(2).device(DeviceChoice::Cpu));
+    let (builder, hold) = with_device(dense(2), 0.7);
+    let engine = build(builder);
+    let budget = engine.budget();
+    let (claimed, total) = (budget.claimed(), budget.total_bytes());
+    let mut items = budget.items().iter();
+    let item = items.find(|item| item.name == "device_kv");
+    let kv = item.expect("keys and values").bytes;
+    let mut first = 3;
+    let mut attends = |expected: bool| {
+        first += 1;
+        let run = run_from(&engine, first);
+        let device = run.device.expect("a device");
+        assert_eq!(run.logits_hash, run_from(&alone, first).logits_hash);
+        assert_eq!(device.attention_jobs > 0, expected, "{device:?}");
+        assert_eq!((device.faults, device.problem), (0, None));
+        device.decode_share
+    };
+    let (all, share) = (hold.memory(), attends(true));
+    assert!(share > 0.3 && all > kv, "{share}, {kv} of {all} bytes");
+    for less in [1, kv] {
+        change_budget(&engine, claimed - less);
+        assert_eq!(hold.memory(), all - kv);
+        assert_eq!(attends(false), share);
+        change_budget(&engine, total);
+        assert_eq!(hold.memory(), all);
+        assert_eq!(attends(true), share);
+    }
+    change_budget(&engine, claimed - kv - 1);
+    assert!(hold.memory() < all - kv, "then weights go");
+    assert!(attends(false) < share);
 }

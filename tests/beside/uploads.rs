@@ -168,15 +168,18 @@ fn a_device_without_room_for_the_window_computes_what_is_pinned() {
     assert!(run.plan.notes.iter().any(says), "{:?}", run.plan.notes);
 }
 
-/// A smaller budget takes the window before all else, a larger one brings it back.
+/// A smaller budget takes the window before pinned clusters, a larger one brings it back. Keys and values go with it.
 #[test]
 fn the_window_gives_way_and_comes_back() {
     let expected = alone(Dense::Several);
     let (engine, hold) = beside(Dense::Several, 2, 1.0);
     let budget = engine.budget();
     let (claimed, total) = (budget.claimed(), budget.total_bytes());
-    let item = budget.items().iter().find(|i| i.name == "device_window");
-    let window = item.expect("a window").bytes;
+    let of_item = |name: &str| {
+        let item = budget.items().iter().find(|i| i.name == name);
+        item.unwrap_or_else(|| panic!("no {name}")).bytes
+    };
+    let window = of_item("device_window") + of_item("device_kv");
     let mut number = 0;
     let mut copied = |engine: &Engine| {
         number = 1 - number;

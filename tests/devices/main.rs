@@ -88,6 +88,8 @@ fn a_survey_measures_both_alone_and_together() {
             speed.device_int8_gops,
             speed.cpu_products_gops,
             speed.device_products_gops,
+            speed.cpu_attention_gops,
+            speed.device_attention_gops,
             speed.device_weights_gb_per_second,
             speed.submit_and_wait_us,
             speed.readback_gb_per_second,
@@ -107,6 +109,7 @@ fn kernels_of_a_named_device_are_measured_beside_its_bounds() {
     }
     let measured = measure_device_kernels(Some(0), 1).unwrap();
     let of = |kernel| measured.kernels.iter().filter(move |k| k.kernel == kernel);
+    assert_eq!(of("device attend prefill").count(), 1);
     for (kernel, bound) in [
         ("device gemv", "device read"),
         ("device gemm", "device int8"),
@@ -222,6 +225,7 @@ fn an_engine_on_a_device_has_the_logits_of_one_without() {
             assert_eq!(beside.logits_hash, alone, "{model:?}, part {part}");
             assert!(device.decode_share > last && device.prompt_share > last);
             assert!(device.jobs > 0 && device.faults == 0, "{device:?}");
+            assert!(device.attention_jobs > 0, "{device:?}");
             last = device.decode_share;
             for (item, expected) in [
                 ("device_runtime", true),

@@ -13,10 +13,13 @@ use crate::io_link::{IoLink, ReadTag};
 use crate::runtime::Shared;
 
 impl Core {
-    /// Receives finished reads from the I/O actor, and what a device has done with streamed clusters.
+    /// Receives finished reads from the I/O actor, and what a device has done for this core.
     pub(super) fn collect_arrivals(&mut self) {
         if let Some(uploader) = &mut self.stages.uploader {
             uploader.collect();
+        }
+        if let Some(attender) = &mut self.mixers.attender {
+            attender.collect();
         }
         while let Some(done) = self.io.try_done() {
             let ReadDone {

@@ -77,7 +77,8 @@ impl Core {
                 + stages
                     .uploader
                     .as_ref()
-                    .map_or(0, |uploader| uploader.spare()),
+                    .map_or(0, |uploader| uploader.spare())
+                + self.mixers.attender.as_ref().map_or(0, |a| a.spare()),
             changing: evictable.is_changing(),
         }
     }

@@ -85,7 +85,9 @@ impl Core {
 
     /// Whether the device still computes a part of the phase.
     pub(super) fn awaits_device(&self) -> bool {
-        self.device.as_ref().is_some_and(|link| link.is_waiting())
+        let attender = self.mixers.attender.as_ref();
+        let attends = attender.is_some_and(|attender| attender.is_waiting());
+        attends || self.device.as_ref().is_some_and(|link| link.is_waiting())
     }
 
     /// Nothing can be done in a phase until a read or the device is back.
@@ -151,6 +153,9 @@ impl Core {
         }
         if let Some(uploader) = &mut self.stages.uploader {
             uploader.give_up(slept.as_secs());
+        }
+        if let Some(attender) = &mut self.mixers.attender {
+            attender.give_up(slept.as_secs());
         }
     }
 }

@@ -8,6 +8,7 @@ mod arrivals;
 mod census;
 mod device;
 mod experts;
+mod mix;
 mod parts;
 mod phases;
 mod recorder;
@@ -24,10 +25,8 @@ use forebay_plans::program::Program;
 use forebay_queues::doorbell::Bell;
 use forebay_queues::exchange::Member;
 use forebay_queues::lane::{LaneRx, LaneTx, SendError};
-use forebay_stages::attention::Attention;
 use forebay_stages::contract::{Outbox, Turn};
 use forebay_stages::expert_input::ExpertInput;
-use forebay_stages::recurrent::Recurrent;
 use forebay_stages::weights::Weights;
 use forebay_traces::lane::TraceLane;
 use forebay_traces::record::Reason;
@@ -39,6 +38,7 @@ use crate::io_link::IoLink;
 use crate::prefill::{PrefillGraph, Prompts};
 use crate::runtime::{Shared, Sizes, Step, StepDone};
 use crate::wiring::{Stages, Wiring};
+use mix::Mixers;
 use recorder::Recorder;
 use residual::Residual;
 
@@ -83,12 +83,7 @@ pub struct Core {
     decode: Box<dyn Wiring>,
     prefill: PrefillGraph,
     stages: Stages,
-    attention: Attention,
-    recurrent: Recurrent,
-    /// One step's queries, keys and values, or input of another mixer, `[max_batch, widest_mixer_in]`.
-    qkv: Vec<f32>,
-    /// The output of the core's heads or channels, `[max_batch, own columns]`.
-    heads: Vec<f32>,
+    mixers: Mixers,
     residual: Residual,
     expert_input: ExpertInput,
     weights: Weights,
@@ -200,9 +195,7 @@ impl Core {
             self.stages.preload.reader.distrust();
         }
         self.reader().window().begin_pass(clusters);
-        let tokens = &self.step.tokens;
-        self.attention.begin(&tokens.places, &tokens.copies.blocks);
-        self.recurrent.begin(&tokens.copies.states);
+        self.mixers.begin_step(&self.step);
         self.begin_phase(0);
         Turn::Progress
     }

@@ -11,7 +11,6 @@ use forebay_queues::capacity::Capacity;
 use forebay_queues::doorbell::Bell;
 use forebay_queues::exchange::Member;
 use forebay_queues::lane::{LaneRx, LaneTx};
-use forebay_stages::attention::Attention;
 use forebay_stages::contract::Outbox;
 use forebay_stages::early::Early;
 use forebay_stages::expert_input::ExpertInput;
@@ -21,7 +20,6 @@ use forebay_stages::gio::{Gio, Reader};
 use forebay_stages::neuron_store::{NeuronRules, NeuronStore};
 use forebay_stages::pred::{Pred, SharedClusters};
 use forebay_stages::preload::Preload;
-use forebay_stages::recurrent::Recurrent;
 use forebay_stages::router::Preference;
 use forebay_stages::rows::{Rows, SharedRows};
 use forebay_stages::udc::Udc;
@@ -30,12 +28,13 @@ use forebay_stages::weights::{Evictable, EvictableView, SharedEvictables, Weight
 use forebay_traces::lane::TraceLane;
 
 use super::device::reserve;
+use super::mix::Mixers;
 use super::recorder::Recorder;
 use super::residual::Residual;
 use super::{Core, State};
 use crate::baselines::{BlockingGraph, MatrixGraph};
 use crate::decode::DecodeGraph;
-use crate::device::{DeviceLink, Uploader};
+use crate::device::DeviceEnds;
 use crate::io_link::IoLink;
 use crate::memory::CoreMemory;
 use crate::prefill::{PrefillGraph, Prompts};
@@ -54,8 +53,7 @@ pub(crate) struct CoreParts {
     pub member: Member,
     pub bell: Bell,
     pub io: IoLink,
-    pub device: Option<Box<DeviceLink>>,
-    pub uploader: Option<Box<Uploader>>,
+    pub device: DeviceEnds,
     pub commands: LaneRx<Step>,
     pub done: LaneTx<StepDone>,
     pub trace: TraceLane,
@@ -91,11 +89,15 @@ pub(crate) fn build_core(shared: &Arc<Shared>, parts: CoreParts) -> Core {
         bell,
         io,
         device,
-        uploader,
         commands,
         done,
         trace,
     } = parts;
+    let DeviceEnds {
+        link: device,
+        uploader,
+        attender,
+    } = device;
     let (bundle, network) = (&shared.bundle, shared.network());
     let (batch, flights) = (shared.max_batch, max_flights(shared, &program));
     let max_neurons = max_neurons(bundle);
@@ -119,7 +121,6 @@ pub(crate) fn build_core(shared: &Arc<Shared>, parts: CoreParts) -> Core {
     let mut stages = stages(shared, &program, (rows, clusters), readers);
     stages.uploader = uploader;
     reserve(device.as_deref(), &mut stages);
-    let core = (rank, shared.threads);
     Core {
         rank,
         bell,
@@ -131,10 +132,7 @@ pub(crate) fn build_core(shared: &Arc<Shared>, parts: CoreParts) -> Core {
         decode: graph(shared.neurons.pipeline),
         prefill: PrefillGraph,
         stages,
-        attention: Attention::new(network, core, &shared.kv, batch),
-        recurrent: Recurrent::new(network, core, &shared.kv),
-        qkv: vec![0.0; batch * network.widest_mixer_in()],
-        heads: vec![0.0; batch * widest_mixed(network)],
+        mixers: Mixers::new(shared, rank, attender),
         residual: residual(shared, widest),
         expert_input: expert_input(network, batch),
         weights: Weights::new(Arc::clone(&shared.resident), evictable, store, experts),

@@ -1,11 +1,8 @@
 //! One phase: its preparation, its turns, and its end.
 
-use forebay_models::tensor::{LayerTensor, TensorId};
-use forebay_plans::program::{Board, Part, Prepare, Work};
-use forebay_stages::attention::{Places, QkWeights};
+use forebay_plans::program::{Part, Prepare, Work};
 use forebay_stages::contract::{Outbox, Slice, Turn};
 use forebay_stages::frame::Frame;
-use forebay_stages::recurrent::RecurrentWeights;
 use forebay_traces::record::{Counter, Reason, Stage};
 
 use super::device::places;
@@ -181,10 +178,7 @@ impl Core {
             return Turn::Progress;
         }
         let worked = match &self.program().phases[number].work {
-            Work::Mixer { .. } => {
-                self.mix(number);
-                false
-            }
+            Work::Mixer { .. } => self.mixer_turn(number),
             Work::Rows(_) => self.rows_turn(number),
             Work::Neurons { .. } => self.neurons_turn(number),
         };
@@ -290,7 +284,7 @@ impl Core {
         }
         let phase = &self.program().phases[number];
         match &phase.work {
-            Work::Mixer { .. } => true,
+            Work::Mixer { .. } => !self.mixers.is_under_way,
             Work::Rows(_) => !self.stages.rows.awaits_reads(),
             Work::Neurons { .. } => self.wiring().is_done(&self.stages, phase),
         }
@@ -343,73 +337,6 @@ impl Core {
             ),
         ];
         self.recorder.count(counters);
-    }
-
-    /// Mixes the positions for all tokens of the step with the core's own heads or channels, and publishes the result.
-    fn mix(&mut self, number: usize) {
-        let shared = &self.shared;
-        let program = self.prompts.program().unwrap_or(&self.program);
-        let phase = &program.phases[number];
-        let layer = phase.layer;
-        let Work::Mixer {
-            in_width,
-            board,
-            width,
-        } = phase.work
-        else {
-            return;
-        };
-        let attends = shared.network().attention(layer).is_some();
-        let n_tokens = self.step.tokens.places.len();
-        let (start, own) = match attends {
-            true => self.attention.columns(layer),
-            false => self.recurrent.columns(layer),
-        };
-        if own > 0 {
-            let qkv = &mut self.qkv[..n_tokens * in_width];
-            let inputs = match attends {
-                true => self.attention.inputs(layer),
-                false => [0..in_width, 0..0, 0..0],
-            };
-            let from = shared.boards.board(Board::Qkv);
-            for (t, row) in qkv.chunks_exact_mut(in_width).enumerate() {
-                for columns in inputs.clone() {
-                    from.read(t * in_width + columns.start, &mut row[columns]);
-                }
-            }
-            let heads = &mut self.heads[..n_tokens * own];
-            let vector = |t| shared.bundle.vectors.get(TensorId::Layer(layer, t));
-            let places = Places {
-                tokens: &self.step.tokens.places,
-                tables: &self.step.tokens.tables,
-                snapshots: &self.step.tokens.copies.snapshots,
-            };
-            if attends {
-                let norms = QkWeights {
-                    q: vector(LayerTensor::QNorm),
-                    k: vector(LayerTensor::KNorm),
-                    k_bias: vector(LayerTensor::KBias),
-                    sinks: vector(LayerTensor::Sinks),
-                };
-                self.attention
-                    .run(&shared.kernels, layer, places, norms, qkv, heads);
-            } else {
-                let weights = RecurrentWeights {
-                    taps: vector(LayerTensor::ConvTaps),
-                    decay_bias: vector(LayerTensor::DecayBias),
-                    decay_rate: vector(LayerTensor::DecayRate),
-                    head_norm: vector(LayerTensor::HeadNorm),
-                };
-                self.recurrent
-                    .run(&shared.kernels, layer, places, weights, qkv, heads);
-            }
-            let board = shared.boards.board(board);
-            for (t, row) in heads.chunks_exact(own).enumerate() {
-                board.write(t * width + start, row);
-            }
-        }
-        let slice = Slice::plain(Stage::Attention, 0, n_tokens);
-        self.recorder.record(slice, layer);
     }
 
     /// What the core waits for after phase `number`.

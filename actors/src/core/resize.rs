@@ -24,7 +24,7 @@ impl Core {
         // A prompt that was cut short may still have a part of the cache's memory.
         self.begin_graph();
         if sizes.kv_blocks < self.sizes.kv_blocks {
-            self.attention.forget(sizes.kv_blocks);
+            self.mixers.attention.forget(sizes.kv_blocks);
         }
         if sizes.max_tokens < self.sizes.max_tokens {
             self.give_back_scratch();

@@ -4,7 +4,7 @@
 use forebay_models::bundle::{Bundle, DirectoryEntry, FfnGeometry, MAX_BUNDLES, MAX_NEURONS};
 use forebay_models::network::Content;
 use forebay_plans::program::Item;
-use forebay_queues::pages::{give_back, page};
+use forebay_queues::pages::page;
 use forebay_stages::attention::Attention;
 use forebay_stages::boards::Boards;
 use forebay_stages::expert_store::Request;
@@ -26,8 +26,7 @@ const BUFFERS: usize = 48;
 impl Core {
     /// Between two steps: the memory of what a step fills goes back. The next one commits as much as its tokens need.
     pub(super) fn give_back_scratch(&mut self) {
-        give_back(&mut self.qkv);
-        give_back(&mut self.heads);
+        self.mixers.give_back();
         self.residual.give_back();
         self.expert_input.give_back();
         self.stages.rows.give_back();

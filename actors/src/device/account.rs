@@ -5,11 +5,15 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use forebay_devices::DeviceFault;
 use parking_lot::Mutex;
 
+use super::job_number::Sender;
+
 /// A device's work since it started.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct DeviceCounters {
     /// Jobs that it was given.
     pub jobs: u64,
+    /// Those of them that were parts of attention.
+    pub attention_jobs: u64,
     /// Time with a job in flight.
     pub busy_ns: u64,
     /// How often a core waited for it.
@@ -26,6 +30,7 @@ pub struct DeviceCounters {
 #[derive(Debug, Default)]
 pub struct Account {
     jobs: AtomicU64,
+    attention_jobs: AtomicU64,
     busy_ns: AtomicU64,
     waits: AtomicU64,
     faults: AtomicU64,
@@ -41,6 +46,7 @@ impl Account {
     pub fn counters(&self) -> DeviceCounters {
         DeviceCounters {
             jobs: self.jobs.load(Ordering::Relaxed),
+            attention_jobs: self.attention_jobs.load(Ordering::Relaxed),
             busy_ns: self.busy_ns.load(Ordering::Relaxed),
             waits: self.waits.load(Ordering::Relaxed),
             faults: self.faults.load(Ordering::Relaxed),
@@ -60,8 +66,16 @@ impl Account {
     }
 
     /// A job is over. Numbers out of range concern that job alone; after any other fault the device is not used again.
-    pub(super) fn finished(&self, elapsed_ns: u64, result: &Result<(), DeviceFault>) {
+    pub(super) fn finished(
+        &self,
+        sender: Sender,
+        elapsed_ns: u64,
+        result: &Result<(), DeviceFault>,
+    ) {
         self.jobs.fetch_add(1, Ordering::Relaxed);
+        if matches!(sender, Sender::Attention(_)) {
+            self.attention_jobs.fetch_add(1, Ordering::Relaxed);
+        }
         self.busy_ns.fetch_add(elapsed_ns, Ordering::Relaxed);
         if let Err(fault) = result {
             self.faults.fetch_add(1, Ordering::Relaxed);

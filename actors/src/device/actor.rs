@@ -12,7 +12,7 @@ use forebay_traces::record::{Reason, Record, Residency};
 
 use super::account::Account;
 use super::errand::{Answer, Errand, Upload};
-use super::job_number::{layer_of, uploader_of};
+use super::job_number::{Sender, layer_of, sender_of};
 
 /// The device actor's ends of its lanes.
 #[derive(Debug)]
@@ -21,6 +21,8 @@ pub struct DeviceLanes {
     pub(super) answers: LaneTx<Answer>,
     /// To the cores whose streamed clusters are copied, by rank.
     pub(super) uploads: Vec<LaneTx<Answer>>,
+    /// To the cores for which it attends, by rank.
+    pub(super) attention: Vec<LaneTx<Answer>>,
     pub(super) bell: Bell,
     pub(super) account: Arc<Account>,
     /// What the device has in its memory.
@@ -31,9 +33,10 @@ pub struct DeviceLanes {
 impl DeviceLanes {
     /// A job is over: tells the core that sent it.
     fn answer(&self, done: DeviceDone) {
-        let lane = match uploader_of(done.job.id) {
-            Some(rank) => &self.uploads[rank],
-            None => &self.answers,
+        let lane = match sender_of(done.job.id) {
+            Sender::Clusters(rank) => &self.uploads[rank],
+            Sender::Attention(rank) => &self.attention[rank],
+            Sender::Phases => &self.answers,
         };
         // If that core is gone, nobody waits for it.
         let _ = lane.send(Answer::Done(done));
@@ -107,7 +110,10 @@ impl<D: DeviceDriver> DeviceActor<D> {
         for done in self.done.drain(..) {
             turn = Turn::Progress;
             let elapsed_ns = now_ns.saturating_sub(self.since_ns);
-            self.lanes.account.finished(elapsed_ns, &done.result);
+            let sender = sender_of(done.job.id);
+            self.lanes
+                .account
+                .finished(sender, elapsed_ns, &done.result);
             let record = Record::job(layer_of(done.job.id), self.since_ns, now_ns);
             self.lanes.trace.push(record);
             self.since_ns = now_ns;
@@ -134,7 +140,7 @@ impl<D: DeviceDriver> DeviceActor<D> {
     fn refuse(&mut self, job: DeviceJob) {
         let reason = "it was given up".to_owned();
         let result = Err(DeviceFault::Lost { reason });
-        self.lanes.account.finished(0, &result);
+        self.lanes.account.finished(sender_of(job.id), 0, &result);
         self.lanes.answer(DeviceDone {
             job,
             result,
@@ -164,7 +170,9 @@ impl<D: DeviceDriver> DeviceActor<D> {
     /// Tells the cores, once, that nothing more is answered: one's job may have been the reason, and another may wait.
     fn end(&mut self) {
         if !std::mem::replace(&mut self.ended, true) {
-            for lane in self.lanes.uploads.iter().chain([&self.lanes.answers]) {
+            let lanes = &self.lanes;
+            let of_cores = lanes.uploads.iter().chain(&lanes.attention);
+            for lane in of_cores.chain([&lanes.answers]) {
                 // If the core is gone, it does not wait.
                 let _ = lane.send(Answer::Ended);
             }

@@ -1,9 +1,23 @@
 //! Numbers of jobs: who sent a job, and for which layer.
 
-/// The number of the `sent`th job of core 0 for its phases, or of the streamed clusters of core `rank`; for a phase of
-/// `layer`.
-pub(super) fn number(rank: Option<usize>, layer: usize, sent: u64) -> u64 {
-    let sender = rank.map_or(0, |rank| rank as u64 + 1);
+/// Who sends a job.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Sender {
+    /// Core 0, for a phase.
+    Phases,
+    /// The core of this rank, with its streamed clusters.
+    Clusters(usize),
+    /// The core of this rank, for its attention.
+    Attention(usize),
+}
+
+/// The number of the `sent`th job of a sender, for a phase of `layer`.
+pub(super) fn number(sender: Sender, layer: usize, sent: u64) -> u64 {
+    let sender = match sender {
+        Sender::Phases => 0,
+        Sender::Clusters(rank) => 1 + 2 * rank as u64,
+        Sender::Attention(rank) => 2 + 2 * rank as u64,
+    };
     sender << 48 | (layer as u64) << 32 | sent & 0xffff_ffff
 }
 
@@ -12,7 +26,28 @@ pub(super) fn layer_of(id: u64) -> u16 {
     (id >> 32) as u16
 }
 
-/// The core whose streamed clusters the job has; `None` if it is that of a phase.
-pub(super) fn uploader_of(id: u64) -> Option<usize> {
-    (id >> 48).checked_sub(1).map(|rank| rank as usize)
+/// Who sent it.
+pub(super) fn sender_of(id: u64) -> Sender {
+    let sender = (id >> 48) as usize;
+    match sender {
+        0 => Sender::Phases,
+        _ if sender % 2 == 1 => Sender::Clusters(sender / 2),
+        _ => Sender::Attention(sender / 2 - 1),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_number_tells_its_sender_and_layer() {
+        let ranks = [0, 1, 15, 200];
+        let of_ranks = ranks.map(|rank| [Sender::Clusters(rank), Sender::Attention(rank)]);
+        let senders = of_ranks.into_iter().flatten().chain([Sender::Phases]);
+        for (sender, layer) in senders.zip(0..) {
+            let id = number(sender, layer, u64::from(u32::MAX) + 7);
+            assert_eq!((sender_of(id), layer_of(id)), (sender, layer as u16));
+        }
+    }
 }

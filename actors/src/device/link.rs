@@ -13,9 +13,11 @@ use forebay_traces::lane::TraceLane;
 
 use super::account::Account;
 use super::actor::DeviceLanes;
+use super::attender::Attender;
+use super::attention_room::OwnAttention;
 use super::errand::{Answer, Errand};
 use super::fill::fill;
-use super::job_number::number;
+use super::job_number::{Sender, number};
 use super::parts::{DeviceParts, PhasePart};
 use super::room::JobRoom;
 use super::uploader::Uploader;
@@ -74,24 +76,38 @@ pub(crate) struct DeviceLink {
     sent: u64,
 }
 
+/// A core's ends of the lanes to a device, as far as it has any.
+#[derive(Debug, Default)]
+pub(crate) struct DeviceEnds {
+    /// Core 0's, for its phases.
+    pub link: Option<Box<DeviceLink>>,
+    /// With a window for streamed clusters.
+    pub uploader: Option<Box<Uploader>>,
+    /// If the device attends.
+    pub attender: Option<Box<Attender>>,
+}
+
 /// The lanes of a device whose answers wake the cores through `ringers`, by rank. Each core copies its streamed clusters to
-/// it as `uploads` says, if there is a window for them.
+/// it as `uploads` says, if there is a window for them, and has it do a part of its `attention`, if it has copies of keys
+/// and values.
 pub(crate) fn device_lanes(
     parts: &DeviceParts,
-    room: JobRoom,
+    (room, attention): (JobRoom, Vec<OwnAttention>),
     uploads: Option<(&Uploads, &[u16])>,
     ringers: &[Ringer],
     trace: TraceLane,
-) -> (DeviceLink, Vec<Uploader>, DeviceLanes) {
+) -> (Vec<DeviceEnds>, DeviceLanes) {
     let account = &parts.account;
     let in_flight = ("a job of the current phase", 1);
     // After a job that took too long, another one may be sent, and both may be answered.
     let late = ("a job that core 0 no longer waits for", 1);
     let own = Capacity::of(&[in_flight, late, ("weights that move", 1)]);
     let window = parts.window().zip(uploads);
-    let copies = Uploader::errands();
-    let uploaders = window.iter().flat_map(|_| ringers.iter().map(|_| &copies));
-    let all = std::iter::once(&own).chain(uploaders);
+    let (copies, jobs) = (Uploader::errands(), Attender::errands());
+    let to_windows = window.iter().flat_map(|_| ringers.iter().map(|_| &copies));
+    let attending = ringers.iter().filter(|_| parts.kv().is_some());
+    let to_attend = attending.map(|_| &jobs);
+    let all = std::iter::once(&own).chain(to_windows).chain(to_attend);
     let (bell, device) = doorbell();
     let (errands, errands_rx) = lane(&all.sum(), device);
     let with_end = |capacity: &Capacity| {
@@ -100,21 +116,26 @@ pub(crate) fn device_lanes(
             .sum()
     };
     let (answers_tx, answers) = lane(&with_end(&own), ringers[0].clone());
-    let (mut uploads_tx, mut links) = (Vec::new(), Vec::new());
-    if let Some((window, wanted)) = window {
-        for (rank, ringer) in ringers.iter().enumerate() {
-            let (tx, rx) = lane(&with_end(&copies), ringer.clone());
-            let lanes = (errands.clone(), rx, Arc::clone(account));
+    let ends = |ringer: &Ringer, capacity: &Capacity| {
+        let (tx, rx) = lane(&with_end(capacity), ringer.clone());
+        (tx, (errands.clone(), rx, Arc::clone(account)))
+    };
+    let (mut uploads_tx, mut attention_tx) = (Vec::new(), Vec::new());
+    let core = |((rank, ringer), own): ((usize, &Ringer), OwnAttention)| DeviceEnds {
+        link: None,
+        uploader: window.clone().map(|(window, wanted)| {
+            let (tx, lanes) = ends(ringer, &copies);
             uploads_tx.push(tx);
-            links.push(Uploader::new(
-                rank,
-                lanes,
-                Arc::clone(&window),
-                wanted,
-                room,
-            ));
-        }
-    }
+            Box::new(Uploader::new(rank, lanes, window, wanted, room))
+        }),
+        attender: parts.kv().map(|kv| {
+            let (tx, lanes) = ends(ringer, &jobs);
+            attention_tx.push(tx);
+            Box::new(Attender::new(rank, lanes, kv, own))
+        }),
+    };
+    let cores = ringers.iter().enumerate().zip(attention);
+    let mut of_cores: Vec<DeviceEnds> = cores.map(core).collect();
     let link = DeviceLink {
         errands,
         answers,
@@ -130,12 +151,14 @@ pub(crate) fn device_lanes(
         errands: errands_rx,
         answers: answers_tx,
         uploads: uploads_tx,
+        attention: attention_tx,
         bell,
         account: Arc::clone(account),
         segments: parts.segments(),
         trace,
     };
-    (link, links, lanes)
+    of_cores[0].link = Some(Box::new(link));
+    (of_cores, lanes)
 }
 
 impl DeviceLink {
@@ -188,7 +211,7 @@ impl DeviceLink {
         };
         self.sent += 1;
         fill(&mut job, frame, part, &self.given);
-        job.id = number(None, frame.phase.layer, self.sent);
+        job.id = number(Sender::Phases, frame.phase.layer, self.sent);
         self.state = State::Away(job.id);
         if let Err(unsent) = self.errands.send(Errand::Job(job)) {
             let reason = unsent.to_string();
@@ -220,6 +243,8 @@ impl DeviceLink {
         match job.work {
             Asked::Rows { .. } => self.rows = Some(job),
             Asked::Share { .. } => self.share = Some(job),
+            // None is sent here.
+            Asked::Attention(_) => {}
         }
     }
 
@@ -296,7 +321,7 @@ impl DeviceLink {
                 match job.as_mut().map(|job| &mut job.work) {
                     Some(Asked::Rows { out, .. }) => Outcome::Rows(out),
                     Some(Asked::Share { out, .. }) => Outcome::Share(out),
-                    None => Outcome::Failed,
+                    Some(Asked::Attention(_)) | None => Outcome::Failed,
                 }
             }
             waiting => {

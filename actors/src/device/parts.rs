@@ -10,26 +10,28 @@ use forebay_models::network::Content;
 use forebay_plans::on_device::{OnDevice, PhaseOnDevice, padded};
 use forebay_plans::program::Item;
 use forebay_plans::uploads::UploadWindow;
+use forebay_stages::attention::KvRoom;
 use forebay_stages::weights::Resident;
 
 use super::account::Account;
+use super::kv_copies::KvCopies;
 
 /// Where something is on a device; nowhere while the budget is smaller. Changed by core 0 between two steps only.
 #[derive(Debug)]
-struct SegmentCell(AtomicU32);
+pub(super) struct SegmentCell(AtomicU32);
 
 impl SegmentCell {
-    fn new(segment: Option<SegmentId>) -> Self {
+    pub(super) fn new(segment: Option<SegmentId>) -> Self {
         let segment = segment.unwrap_or(SegmentId::NONE);
         Self(AtomicU32::new(segment.number()))
     }
 
-    fn get(&self) -> Option<SegmentId> {
+    pub(super) fn get(&self) -> Option<SegmentId> {
         let segment = SegmentId::of_number(self.0.load(Ordering::Relaxed));
         (segment != SegmentId::NONE).then_some(segment)
     }
 
-    fn set(&self, segment: Option<SegmentId>) {
+    pub(super) fn set(&self, segment: Option<SegmentId>) {
         let number = segment.unwrap_or(SegmentId::NONE).number();
         // The cores get their next step after this one's reports.
         self.0.store(number, Ordering::Relaxed);
@@ -68,6 +70,8 @@ pub struct DeviceParts {
     imports: bool,
     /// For streamed clusters, if it computes any; counted as one more phase where memory moves.
     window: Option<Arc<Window>>,
+    /// Of keys and values, if it attends; they count as phases behind the window.
+    kv: Option<Arc<KvCopies>>,
     /// What it has done.
     pub account: Arc<Account>,
     /// Core 0 waits for a job at most this long.
@@ -87,13 +91,13 @@ pub(crate) enum Move {
 
 impl DeviceParts {
     /// Gives a device the clusters `on_device`, as copies or where they are `resident`. What it has no room for stays with
-    /// the cores; the first reason is returned as well. If streamed clusters are copied, it has a window for them. Of a
-    /// device's own memory, `spare` bytes are left for jobs.
+    /// the cores; the first reason is returned as well. If streamed clusters are copied, it has a window for them, and if it
+    /// attends, room for the keys and values of `cores` cores. Of a device's own memory, `spare` bytes are left for jobs.
     pub fn load(
         driver: &mut dyn DeviceDriver,
         bundle: &Bundle,
         on_device: &OnDevice,
-        resident: &Resident,
+        (resident, kv_room, cores): (&Resident, &KvRoom, usize),
         (patience, spare): (Duration, u64),
     ) -> (Self, Option<DeviceFault>) {
         let mut first = None;
@@ -114,6 +118,12 @@ impl DeviceParts {
         };
         // Before what is pinned, which may fill the device: more weights go through the window.
         let window = on_device.uploads.as_ref().and_then(|u| window(u.window));
+        let network = (&bundle.meta.network, kv_room, cores);
+        let kv = on_device.attention.and_then(|part| {
+            let reserved = KvCopies::reserve(driver, network, part);
+            let copies = reserved.map_err(|fault| first.get_or_insert(fault).clone());
+            copies.ok().map(Arc::new)
+        });
         let mut load = |phase: &PhaseOnDevice| {
             let lost = matches!(first, Some(DeviceFault::Lost { .. }));
             if phase.items.is_empty() || lost {
@@ -133,6 +143,7 @@ impl DeviceParts {
             phases,
             imports: driver.imports(),
             window,
+            kv,
             account: Arc::default(),
             patience,
         };
@@ -149,7 +160,14 @@ impl DeviceParts {
     pub(super) fn segments(&self) -> Vec<SegmentId> {
         let window = self.window.iter().filter_map(|window| window.segment());
         let parts = self.phases.iter().flatten();
-        parts.filter_map(PhasePart::segment).chain(window).collect()
+        let kv = self.kv.iter().flat_map(|kv| kv.segments());
+        let parts = parts.filter_map(PhasePart::segment);
+        parts.chain(window).chain(kv).collect()
+    }
+
+    /// Its copies of keys and values, if it attends.
+    pub fn kv(&self) -> Option<Arc<KvCopies>> {
+        self.kv.clone()
     }
 
     /// The window for streamed clusters, if there is one.
@@ -158,8 +176,21 @@ impl DeviceParts {
     }
 
     /// What is to be done next, so that it has the clusters of the first `keep` phases and no others: it gives back before
-    /// it takes. The window is behind the last phase.
+    /// it takes. The window is behind the last phase, and copies of keys and values, all or none, behind the window.
     pub(crate) fn next_move(&self, keep: usize) -> Option<Move> {
+        let number = self.phases.len();
+        let kv = self.kv.as_ref().map(|kv| (kv, keep > number + kv.len()));
+        if let Some((i, segment)) = kv.and_then(|(kv, kept)| kv.next_to_unload(kept)) {
+            return Some(Move::Unload(number + 1 + i, segment));
+        }
+        self.next_of_weights(keep).or_else(|| {
+            let (i, bytes) = kv.and_then(|(kv, kept)| kv.next_to_reserve(kept))?;
+            Some(Move::Reserve(number + 1 + i, bytes))
+        })
+    }
+
+    /// The same of phases and the window.
+    fn next_of_weights(&self, keep: usize) -> Option<Move> {
         let number = self.phases.len();
         let keep = if self.imports { keep.max(number) } else { keep };
         let window = self
@@ -187,9 +218,14 @@ impl DeviceParts {
 
     /// From now on it has the clusters of `phase` in this segment, or not at all.
     pub(crate) fn moved(&self, phase: usize, segment: Option<SegmentId>) {
-        match self.phases.get(phase) {
-            Some(part) => part.iter().for_each(|part| part.segment.set(segment)),
-            None => self.window.iter().for_each(|w| w.segment.set(segment)),
+        let others = phase.checked_sub(self.phases.len());
+        match (
+            self.phases.get(phase),
+            others.and_then(|i| i.checked_sub(1)),
+        ) {
+            (Some(part), _) => part.iter().for_each(|part| part.segment.set(segment)),
+            (None, None) => self.window.iter().for_each(|w| w.segment.set(segment)),
+            (None, Some(copy)) => self.kv.iter().for_each(|kv| kv.moved(copy, segment)),
         }
     }
 }

@@ -13,36 +13,22 @@
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-use forebay_devices::{DeviceFault, DeviceJob, SegmentId, Work};
+use forebay_devices::{SegmentId, Work};
 use forebay_models::bundle::DirectoryEntry;
 use forebay_plans::program::Item;
-use forebay_plans::uploads::Uploads;
+use forebay_plans::uploads::{UploadWindow, Uploads};
 use forebay_queues::capacity::Capacity;
-use forebay_queues::lane::{LaneRx, LaneTx};
 use forebay_stages::contract::{Outbox, Port};
 use forebay_stages::flight::Flight;
 use forebay_stages::frame::Frame;
 use forebay_stages::udc::Udc;
 
-use super::account::Account;
-use super::errand::{Answer, Errand, Upload};
+use super::errand::{Errand, Upload};
 use super::fill::fill_share;
-use super::job_number::number;
+use super::job_number::Sender;
 use super::parts::{Window, cluster};
 use super::room::{CARRIERS, JobRoom};
-
-/// Where the core's job is.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum State {
-    /// There is none.
-    None,
-    /// The device has the one of this number.
-    Away(u64),
-    /// It is back.
-    Back,
-    /// It failed.
-    Failed,
-}
+use super::trip::{Lanes, Trip};
 
 /// A cluster in a place of the window.
 #[derive(Debug)]
@@ -55,9 +41,7 @@ struct Placed {
 #[derive(Debug)]
 pub struct Uploader {
     rank: usize,
-    errands: LaneTx<Errand>,
-    answers: LaneRx<Answer>,
-    account: Arc<Account>,
+    trip: Trip,
     window: Arc<Window>,
     /// The core's clusters that are copied, ascending, with the least number of tokens for which they are.
     wanted: Vec<(u32, usize)>,
@@ -65,9 +49,6 @@ pub struct Uploader {
     free: Vec<usize>,
     /// Memory for clusters on their way, while the device actor does not have it.
     carriers: Vec<Vec<u8>>,
-    /// The job, while the device does not have it.
-    job: Option<DeviceJob>,
-    state: State,
     /// Clusters of the next FFN with the places to which they have been copied. All of a phase's clusters are offered in it,
     /// so none is left when a step ends.
     ahead: Vec<(u32, usize)>,
@@ -76,7 +57,6 @@ pub struct Uploader {
     /// Those of the current job, and the same as the job has them.
     given: Vec<Placed>,
     items: Vec<Item>,
-    sent: u64,
 }
 
 impl Uploader {
@@ -91,7 +71,7 @@ impl Uploader {
     /// For core `rank`, whose clusters `owner` tells.
     pub(super) fn new(
         rank: usize,
-        (errands, answers, account): (LaneTx<Errand>, LaneRx<Answer>, Arc<Account>),
+        lanes: Lanes,
         window: Arc<Window>,
         (uploads, owner): (&Uploads, &[u16]),
         room: JobRoom,
@@ -101,26 +81,25 @@ impl Uploader {
         let carrier = || Vec::with_capacity(window.sizes.place_bytes);
         Self {
             rank,
-            errands,
-            answers,
-            account,
+            trip: Trip::new(
+                Sender::Clusters(rank),
+                lanes,
+                room.of_places(places).empty_share(),
+            ),
             wanted: uploads.clusters().filter(|c| own(c.0)).collect(),
             free: (0..places).collect(),
             carriers: (0..CARRIERS).map(|_| carrier()).collect(),
-            job: Some(room.of_places(places).empty_share()),
-            state: State::None,
             ahead: Vec::with_capacity(places),
             copied: VecDeque::with_capacity(places),
             given: Vec::with_capacity(places),
             items: Vec::with_capacity(places),
-            sent: 0,
             window,
         }
     }
 
     /// Whether another cluster could be copied now.
     pub(crate) fn has_room(&self) -> bool {
-        let is_there = self.window.segment().is_some() && !self.account.is_gone();
+        let is_there = self.window.segment().is_some() && !self.trip.account.is_gone();
         is_there && !self.carriers.is_empty() && !self.free.is_empty()
     }
 
@@ -131,7 +110,7 @@ impl Uploader {
 
     /// Whether the device has the core's job.
     pub(crate) fn is_waiting(&self) -> bool {
-        matches!(self.state, State::Away(_))
+        self.trip.is_waiting()
     }
 
     /// Clusters that are here.
@@ -142,7 +121,7 @@ impl Uploader {
     /// Jobs, carriers and places that the device does not have.
     pub(crate) fn spare(&self) -> usize {
         let places = self.free.len() + self.ahead.len();
-        usize::from(self.job.is_some()) + self.carriers.len() + places
+        usize::from(self.trip.has_job()) + self.carriers.len() + places
     }
 
     /// A cluster has been read. The device gets it, or it is given back if the core computes it: because the plan says so,
@@ -196,15 +175,13 @@ impl Uploader {
             cluster,
             layer: entry.layer().unwrap_or(0) as u16,
             segment,
-            at: self.at(place),
+            at: at((self.rank, &self.window.sizes), place),
             bytes,
         };
-        let Err(unsent) = self.errands.send(Errand::Upload(upload)) else {
-            return Some(place);
-        };
-        self.lose(unsent.to_string());
-        if let Errand::Upload(upload) = unsent.into_value() {
-            self.carriers.push(upload.bytes);
+        match self.trip.ask(Errand::Upload(upload)) {
+            Ok(()) => return Some(place),
+            Err(Errand::Upload(upload)) => self.carriers.push(upload.bytes),
+            Err(_) => {}
         }
         self.free.push(place);
         None
@@ -217,89 +194,46 @@ impl Uploader {
         found.is_ok_and(|i| n_tokens >= self.wanted[i].1)
     }
 
-    /// Where a place of the core begins in the window.
-    fn at(&self, place: usize) -> usize {
-        let sizes = &self.window.sizes;
-        (self.rank * sizes.places + place) * sizes.place_bytes
-    }
-
     /// Receives what the device actor has answered.
     pub(crate) fn collect(&mut self) {
-        while let Some(answer) = self.answers.try_recv() {
-            match answer {
-                Answer::Copied(bytes) => self.carriers.push(bytes),
-                Answer::Done(done) => {
-                    if self.state == State::Away(done.job.id) {
-                        self.state = match done.result {
-                            Ok(()) => State::Back,
-                            Err(_) => State::Failed,
-                        };
-                    }
-                    self.job = Some(done.job);
-                }
-                Answer::Ended => self.lose("it was given up".to_owned()),
-                Answer::Loaded(_) | Answer::Unloaded => {}
-            }
-        }
-        if self.is_waiting() && self.answers.is_closed() {
-            self.lose("its thread has ended".to_owned());
-        }
-    }
-
-    /// What it was asked will not be answered.
-    fn lose(&mut self, reason: String) {
-        self.fail(DeviceFault::Lost { reason });
+        self.trip.collect(&mut self.carriers);
     }
 
     /// The device has had enough time: it is not used again.
     pub(crate) fn give_up(&mut self, seconds: u64) {
-        if self.is_waiting() {
-            self.fail(DeviceFault::Stuck { seconds });
-        }
-    }
-
-    fn fail(&mut self, fault: DeviceFault) {
-        match self.is_waiting() {
-            true => {
-                self.account.failed(fault);
-                self.state = State::Failed;
-            }
-            false => self.account.give_up(fault),
-        }
+        self.trip.give_up(seconds);
     }
 
     /// Takes the device's results and adds them to the core's share, returns what the core has to compute itself, or
     /// begins the next job; false if there is nothing to do.
     pub(crate) fn turn(&mut self, frame: &Frame<'_>, udc: &mut Udc, out: &mut Outbox) -> bool {
         self.collect();
-        match self.state {
-            State::Back => {
-                if let Some(Work::Share { out: share, .. }) = self.job.as_ref().map(|j| &j.work) {
+        match self.trip.take() {
+            Some(true) => {
+                if let Some(Work::Share { out: share, .. }) = self.trip.job().map(|j| &j.work) {
                     udc.add(share);
                 }
                 self.end_job(Port::Done, out);
                 true
             }
-            State::Failed => {
+            Some(false) => {
                 self.end_job(Port::Here, out);
                 true
             }
-            State::None if self.copied.is_empty() => false,
-            State::None if self.account.is_gone() => {
+            None if self.trip.is_waiting() || self.copied.is_empty() => false,
+            None if self.trip.account.is_gone() => {
                 while let Some(Placed { place, flight }) = self.copied.pop_front() {
                     self.free.push(place);
                     out.send(Port::Here, flight);
                 }
                 true
             }
-            State::None => self.begin_job(frame),
-            State::Away(_) => false,
+            None => self.begin_job(frame),
         }
     }
 
     /// The clusters of the job leave through `port`.
     fn end_job(&mut self, port: Port, out: &mut Outbox) {
-        self.state = State::None;
         for Placed { place, flight } in self.given.drain(..) {
             self.free.push(place);
             out.send(port, flight);
@@ -308,31 +242,29 @@ impl Uploader {
 
     /// Asks for all that has been copied; false if the job is not here.
     fn begin_job(&mut self, frame: &Frame<'_>) -> bool {
-        let Some(mut job) = self.job.take() else {
+        let Some(job) = self.trip.job() else {
             return false;
         };
         self.given.extend(self.copied.drain(..));
         self.items.clear();
         self.items
             .extend(self.given.iter().map(|placed| placed.flight.item));
+        let places = (self.rank, &self.window.sizes);
         let at = |placed: &Placed| {
             let entry = frame.entry(placed.flight.item.cluster);
             let n = entry.count as usize;
             // The plan has chosen clusters that have all that.
-            cluster(frame.bundle, entry.content, n, self.at(placed.place)).ok()
+            cluster(frame.bundle, entry.content, n, at(places, placed.place)).ok()
         };
         let segment = self.window.segment().unwrap_or(SegmentId::NONE);
         let at = self.given.iter().filter_map(at);
-        fill_share(&mut job, frame, (segment, at), &self.items);
-        self.sent += 1;
-        job.id = number(Some(self.rank), frame.phase.layer, self.sent);
-        self.state = State::Away(job.id);
-        if let Err(unsent) = self.errands.send(Errand::Job(job)) {
-            self.lose(unsent.to_string());
-            if let Errand::Job(job) = unsent.into_value() {
-                self.job = Some(job);
-            }
-        }
+        fill_share(job, frame, (segment, at), &self.items);
+        self.trip.send(frame.phase.layer);
         true
     }
+}
+
+/// Where a place of core `rank` begins in the window.
+fn at((rank, sizes): (usize, &UploadWindow), place: usize) -> usize {
+    (rank * sizes.places + place) * sizes.place_bytes
 }

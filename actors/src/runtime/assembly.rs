@@ -16,7 +16,7 @@ use forebay_traces::lane::TraceLane;
 
 use super::{Shared, Sizes, Step, StepDone};
 use crate::core::{Core, CoreParts, build_core, most_reads};
-use crate::device::{DeviceLanes, DeviceLink, JobRoom, Uploader, device_lanes};
+use crate::device::{DeviceEnds, DeviceLanes, JobRoom, OwnAttention, device_lanes};
 use crate::fault::Fault;
 use crate::io::Driver;
 use crate::io_link::{IoLanes, RowLink, io_lanes};
@@ -96,12 +96,11 @@ impl Assembly {
             .collect();
         let (links, rows, lanes) = io_lanes(clients, row_reads, &driver.waker(), io_traces);
 
-        // The device actor, with lanes to and from core 0, and the other cores if they copy streamed clusters to it.
-        let (mut core_0, uploaders, device) = device(shared, &ringers, trace_records);
-        let uploaders = uploaders
-            .into_iter()
-            .map(|uploader| Some(Box::new(uploader)))
-            .chain(std::iter::repeat_with(|| None));
+        // The device actor, with lanes to and from core 0, and the other cores if they copy streamed clusters to it or
+        // have it attend for them.
+        let (ends, device) = device(shared, &ringers, trace_records).unzip();
+        let mut ends = ends.unwrap_or_default();
+        ends.resize_with(threads, DeviceEnds::default);
 
         // Sources: commands to the cores.
         let capacity = Capacity::of(&[("the current step", 1)]);
@@ -115,9 +114,9 @@ impl Assembly {
             .zip(links)
             .zip(inboxes)
             .zip(bells)
-            .zip(uploaders);
+            .zip(ends);
         let seed =
-            |(rank, ((((((program, memory), member), io), commands), bell), uploader))| CoreSeed {
+            |(rank, ((((((program, memory), member), io), commands), bell), device))| CoreSeed {
                 shared: Arc::clone(shared),
                 parts: CoreParts {
                     rank,
@@ -129,8 +128,7 @@ impl Assembly {
                     member,
                     bell,
                     io,
-                    device: core_0.take(),
-                    uploader,
+                    device,
                     commands,
                     done: done_tx.clone(),
                     trace: TraceLane::new(format!("core {rank}"), trace_records),
@@ -154,26 +152,27 @@ impl Assembly {
     }
 }
 
-/// Core 0's end of a device's lanes, the ends by which cores copy streamed clusters, and the device actor's.
+/// The cores' ends of a device's lanes, and the device actor's.
 fn device(
     shared: &Shared,
     cores: &[Ringer],
     trace_records: usize,
-) -> (Option<Box<DeviceLink>>, Vec<Uploader>, Option<DeviceLanes>) {
-    let Some(device) = &shared.device else {
-        return (None, Vec::new(), None);
-    };
+) -> Option<(Vec<DeviceEnds>, DeviceLanes)> {
+    let device = shared.device.as_ref()?;
     let rank = shared.predictor_rank();
+    let network = shared.network();
     let steps = (
         shared.max_batch,
-        shared.boards.logits.len() / shared.network().vocab_size,
+        shared.boards.logits.len() / network.vocab_size,
     );
     let room = JobRoom::new(&shared.bundle, steps, rank);
+    let (kv, batch) = (&shared.kv, shared.max_batch);
+    let own = |rank| OwnAttention::of(network, kv, (rank, cores.len()), batch);
+    let room = (room, (0..cores.len()).map(own).collect());
     let trace = TraceLane::new("device", trace_records);
     let uploads = shared.plan.on_device.uploads.as_ref();
     let uploads = uploads.map(|uploads| (uploads, &shared.plan.owner[..]));
-    let (link, uploaders, lanes) = device_lanes(device, room, uploads, cores, trace);
-    (Some(Box::new(link)), uploaders, Some(lanes))
+    Some(device_lanes(device, room, uploads, cores, trace))
 }
 
 /// What is done if the I/O actor ends before its clients: the cause is kept, and all that wait for reads are released,

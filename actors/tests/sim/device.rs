@@ -3,15 +3,16 @@
 
 use std::time::Duration;
 
-use forebay_actors::device::{DeviceActor, DeviceLanes, DeviceParts};
+use forebay_actors::device::{DeviceActor, DeviceLanes, DeviceParts, KvCopies};
 use forebay_actors::runtime::Shared;
 use forebay_devices::DeviceDriver;
 use forebay_devices::simulated::{Behaviour, SimulatedDevice};
 use forebay_models::bundle::Bundle;
-use forebay_plans::on_device::{Neurons, OnDevice, Room, Shares};
+use forebay_plans::on_device::{AttentionPart, Neurons, OnDevice, Room, Shares};
 use forebay_plans::program::{Program, compile};
 use forebay_plans::residency::{Pipeline, Sparsity};
 use forebay_plans::uploads::{UploadShare, UploadWindow, Uploads};
+use forebay_stages::attention::KvRoom;
 use forebay_stages::contract::Turn;
 use forebay_stages::kernels::KernelTable;
 use forebay_stages::weights::Resident;
@@ -65,6 +66,10 @@ fn place(random: &mut Random, case: &mut Case, bundle: &Bundle) {
         wrong_result: None,
     };
     case.device.imports = random.chance(30);
+    let first = random.one_of(&[0.3, 0.7, 1.0]);
+    let learns = random.chance(30);
+    let part = AttentionPart { first, learns };
+    case.plan.on_device.attention = random.chance(60).then_some(part);
 }
 
 /// The streamed clusters that a device computes in prompts, perhaps.
@@ -102,12 +107,13 @@ pub fn draw_uploads(random: &mut Random, models: &[Model]) -> Case {
 pub fn load(
     case: &Case,
     bundle: &Bundle,
-    resident: &Resident,
+    (resident, kv): (&Resident, &KvRoom),
 ) -> (SimulatedDevice, Option<DeviceParts>) {
     let mut driver = SimulatedDevice::new(KernelTable::best(), 2, case.device.clone());
     let on_device = &case.plan.on_device;
     let limits = (Duration::MAX, 0);
-    let (parts, _) = DeviceParts::load(&mut driver, bundle, on_device, resident, limits);
+    let of_cores = (resident, kv, case.threads);
+    let (parts, _) = DeviceParts::load(&mut driver, bundle, on_device, of_cores, limits);
     (driver, (!on_device.is_empty()).then_some(parts))
 }
 
@@ -170,6 +176,12 @@ impl Beside {
                 return Err(format!("the window is there with {keep} phases"));
             }
             bytes += uploads.window.device_bytes();
+        }
+        if !gone && parts.kv().is_some_and(|kv| kv.is_there()) {
+            if keep != usize::MAX {
+                return Err(format!("keys and values are there with {keep} phases"));
+            }
+            bytes += KvCopies::bytes(shared.network(), &shared.kv, shared.threads);
         }
         let used = self.actor.driver().memory_bytes();
         match used == bytes {

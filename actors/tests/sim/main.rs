@@ -107,6 +107,7 @@ fn add(sum: &mut Report, report: &Report) {
     sum.faults += report.faults;
     sum.deaths += report.deaths;
     sum.jobs += report.jobs;
+    sum.attention_jobs += report.attention_jobs;
     sum.copied += report.copied;
     sum.lost += report.lost;
     sum.moved += report.moved;
@@ -182,6 +183,8 @@ fn every_seed_comes_to_the_right_end() {
     assert!(sum.deaths > count / 100, "deaths are hardly simulated");
     let devices = sum.jobs > count / 4 && sum.lost > count / 200;
     assert!(devices, "devices are hardly simulated");
+    let attended = sum.attention_jobs;
+    assert!(attended > count / 20, "{attended} jobs of attention");
     assert!(sum.moved > count, "{} clusters moved", sum.moved);
 }
 

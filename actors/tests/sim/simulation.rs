@@ -35,6 +35,7 @@ pub struct Report {
     pub deaths: u64,
     /// Jobs of a device, streamed clusters copied to one, and devices that were lost.
     pub jobs: u64,
+    pub attention_jobs: u64,
     pub copied: u64,
     pub lost: u64,
     /// Clusters of FFNs that another core than their own has computed.
@@ -86,6 +87,7 @@ pub fn simulate(seed: u64, models: &[Model], cases: Cases) -> Result<Report, Str
     if let Some(device) = &world.steps.shared().device {
         let done = device.account.counters();
         (report.jobs, report.copied) = (done.jobs, done.copied);
+        report.attention_jobs = done.attention_jobs;
         report.lost = u64::from(device.account.is_gone());
     }
     report.digest = world.digest;

@@ -136,12 +136,12 @@ impl World {
             .expect("a sound file");
         memory.gather();
         let resident = Arc::new(Resident::new(memory.resident));
-        let (driver, device) = device::load(case, &bundle, &resident);
         let network = &bundle.meta.network;
         let rank = predictor_rank(&bundle, predicted);
         let thresholds = vec![THRESHOLD; network.n_layers()];
         let (max_batch, sequences) = (case.max_batch, case.sequences);
         let kv = KvRoom::new(network, model.kv, CONTEXT, max_batch, sequences);
+        let (driver, device) = device::load(case, &bundle, (&resident, &kv));
         let shared = Arc::new(Shared {
             rule: Rule::new(case.sparsity, network.ffn(0).activation, thresholds),
             boards: Boards::new(network, case.threads, case.max_batch, case.max_logits, rank),

@@ -12,7 +12,7 @@ use crate::FORMATS;
 use crate::driver::DeviceDriver;
 use crate::fault::DeviceFault;
 use crate::job::{DeviceDone, DeviceJob, SegmentId};
-use crate::probe;
+use crate::probe::{self, HeadShape};
 use crate::shaders::Arithmetic;
 
 use super::adapters::{Adapter, DeviceKind};
@@ -40,15 +40,18 @@ pub struct GpuOptions {
     pub memory_bytes: u64,
     /// Whether it may compute with weights where the CPU has them.
     pub imports: bool,
+    /// Heads that attend; each size of values takes some time to compile.
+    pub heads: Vec<HeadShape>,
 }
 
 impl Default for GpuOptions {
-    /// All formats, all memory, and the CPU's.
+    /// All formats, all memory, and the CPU's, without attention.
     fn default() -> Self {
         Self {
             formats: FORMATS.to_vec(),
             memory_bytes: u64::MAX,
             imports: true,
+            heads: Vec::new(),
         }
     }
 }
@@ -64,12 +67,14 @@ pub struct GpuDriver {
     /// With their sizes as they were given.
     segments: BTreeMap<u32, (Piece, usize)>,
     next_segment: u32,
+    no_attention: Option<DeviceFault>,
     /// What was imported; the last field, since the device must be gone before it.
     imported: Vec<Arc<slab::Slot>>,
 }
 
 impl GpuDriver {
-    /// Opens a device and finds out with which arithmetic it has the bits of `kernels`.
+    /// Opens a device and finds out with which arithmetic it has the bits of `kernels`. If it is only attention that
+    /// differs, it is open without: see [`Self::no_attention`].
     ///
     /// # Errors
     /// With none, or it cannot be opened.
@@ -102,7 +107,20 @@ impl GpuDriver {
         kernels: &KernelTable,
         arithmetic: Arithmetic,
     ) -> Result<Self, DeviceFault> {
-        let mut driver = Self::with_arithmetic(adapter, options, arithmetic)?;
+        let opened = Self::with_arithmetic(adapter, options, arithmetic);
+        let mut driver = match opened {
+            Err(fault @ DeviceFault::NotOpened { .. }) if !options.heads.is_empty() => {
+                // Perhaps it is only the shader of attention that its driver does not take.
+                let without = GpuOptions {
+                    heads: Vec::new(),
+                    ..options.clone()
+                };
+                let mut driver = Self::with_arithmetic(adapter, &without, arithmetic)?;
+                driver.no_attention = Some(fault);
+                driver
+            }
+            opened => opened?,
+        };
         let mut clock = probe::wall_clock();
         let mut check =
             |driver: &mut Self| probe::check(driver, kernels, &options.formats, &mut clock);
@@ -112,7 +130,16 @@ impl GpuDriver {
             driver.context.stop_importing();
             checked = check(&mut driver);
         }
-        checked.map(|()| driver)
+        checked?;
+        if driver.no_attention.is_none() {
+            match probe::check_attention(&mut driver, kernels, &options.heads, &mut clock) {
+                Err(fault @ DeviceFault::WrongAttention { .. }) => {
+                    driver.no_attention = Some(fault);
+                }
+                checked => checked?,
+            }
+        }
+        Ok(driver)
     }
 
     /// Opens a device with an arithmetic that nobody has checked, for tests and measurements.
@@ -125,7 +152,7 @@ impl GpuDriver {
         arithmetic: Arithmetic,
     ) -> Result<Self, DeviceFault> {
         let context = Context::open(adapter, options.memory_bytes, options.imports)?;
-        let pipelines = Pipelines::new(&context, &options.formats, arithmetic)?;
+        let pipelines = Pipelines::new(&context, options, arithmetic)?;
         Ok(Self {
             context,
             pipelines,
@@ -135,7 +162,13 @@ impl GpuDriver {
             segments: BTreeMap::new(),
             next_segment: 0,
             imported: Vec::new(),
+            no_attention: None,
         })
+    }
+
+    /// Why it does not attend, although it was to and its products are the CPU's.
+    pub fn no_attention(&self) -> Option<&DeviceFault> {
+        self.no_attention.as_ref()
     }
 
     /// How sums are rounded once.

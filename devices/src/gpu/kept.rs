@@ -27,6 +27,8 @@ enum Weights {
     Share(Vec<FfnCluster>),
     /// Those of experts, whose tables come with every job. Gate and Up have one or two.
     Routed(usize),
+    /// None: keys and values.
+    Attention,
 }
 
 impl Weights {
@@ -39,6 +41,7 @@ impl Weights {
                 true => Self::Share(clusters.clone()),
                 false => Self::Routed(tables::of_gate_up_number(clusters)),
             },
+            Work::Attention(_) => Self::Attention,
         }
     }
 
@@ -57,6 +60,7 @@ impl Weights {
                     clusters, routing, ..
                 },
             ) => !routing.groups.is_empty() && *held == tables::of_gate_up_number(clusters),
+            (Self::Attention, Work::Attention(_)) => true,
             _ => false,
         }
     }
@@ -70,7 +74,7 @@ impl Weights {
                 tables.push(tables::of_down(clusters));
                 tables
             }
-            Self::Routed(_) => Vec::new(),
+            Self::Routed(_) | Self::Attention => Vec::new(),
         }
     }
 }
@@ -128,6 +132,18 @@ impl Entry {
             Weights::Rows(_) => (false, 1),
             Weights::Share(_) => (true, self.tables.len() - 1),
             Weights::Routed(number) => (true, *number),
+            Weights::Attention => {
+                let segment = weights.as_entire_binding();
+                let (numbers, results) = (buffers.numbers(0)?, buffers.results()?);
+                let bindings = [
+                    numbers,
+                    segment,
+                    results,
+                    buffers.mark()?,
+                    buffers.tokens()?,
+                ];
+                return Ok(vec![bind(device, &pipelines.attention, bindings)]);
+            }
         };
         let mut groups = Vec::new();
         for i in 0..of_rows {

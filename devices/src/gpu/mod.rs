@@ -5,6 +5,7 @@
 
 mod adapters;
 mod arithmetic;
+mod attention;
 mod batches;
 mod buffers;
 mod context;

@@ -14,7 +14,7 @@ use super::given::{Given, Vector};
 use super::pipelines::Pipelines;
 use super::tables::neurons;
 use super::tokens::RECORD;
-use super::{extras, tables};
+use super::{attention, extras, tables};
 
 /// Lanes of a workgroup of `parts.wgsl`.
 const PARTS_LANES: usize = 64;
@@ -148,6 +148,17 @@ impl<'a> Passes<'a> {
                 };
                 passes.share(&share, given)?;
             }
+            Work::Attention(work) if work.n_tokens > 0 => {
+                let pipeline = pipelines.attention(work.kv.value_dim)?;
+                let numbers = Numbers {
+                    n_tokens: work.n_tokens,
+                    batches_at: attention::write(work, given)?,
+                    ..Numbers::default()
+                };
+                passes.push(pipeline, attention::groups(work), numbers);
+            }
+            // Only patches.
+            Work::Attention(_) => {}
         }
         Ok(passes)
     }
@@ -434,6 +445,7 @@ pub(super) fn result_bytes(work: &Work) -> usize {
     match work {
         Work::Rows { out, .. } => size_of_val(&out[..]),
         Work::Share { out, .. } => size_of_val(&out[..]),
+        Work::Attention(work) => size_of_val(&work.out[..]),
     }
 }
 

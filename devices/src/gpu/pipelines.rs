@@ -7,6 +7,7 @@ use crate::job::Activated;
 use crate::shaders::{self, Arithmetic, Shape, Sink};
 
 use super::context::Context;
+use super::driver::GpuOptions;
 
 /// The shaders of one arithmetic, with the layouts of their bindings.
 #[derive(Debug)]
@@ -14,10 +15,13 @@ pub(super) struct Pipelines {
     pub(super) products: wgpu::BindGroupLayout,
     pub(super) hidden: wgpu::BindGroupLayout,
     pub(super) parts: wgpu::BindGroupLayout,
+    pub(super) attention: wgpu::BindGroupLayout,
     of_products: Vec<Product>,
     of_hidden: Vec<(Activated, wgpu::ComputePipeline)>,
     /// Adds Down's parts.
     pub(super) of_parts: wgpu::ComputePipeline,
+    /// With how many groups of elements lanes have of a value.
+    of_attention: Vec<(usize, wgpu::ComputePipeline)>,
 }
 
 /// A product of panels.
@@ -106,10 +110,10 @@ pub(super) fn compile(
 }
 
 impl Pipelines {
-    /// Compiles what weights in `formats` need.
+    /// Compiles what weights in the formats and attention of the heads need.
     pub(super) fn new(
         context: &Context,
-        formats: &[BlockType],
+        options: &GpuOptions,
         arithmetic: Arithmetic,
     ) -> Result<Self, DeviceFault> {
         use Binding::{Input, Output, Params};
@@ -117,6 +121,8 @@ impl Pipelines {
         let products = layout(context, &products);
         let hidden = layout(context, &[Params, Input, Output, Output, Input]);
         let parts = layout(context, &[Params, Input, Output, Input]);
+        let attention = layout(context, &[Params, Input, Output, Output, Input]);
+        let formats = &options.formats;
         let (mut of_products, mut of_hidden) = (Vec::new(), Vec::new());
         for &block in formats {
             for (sink, shape) in [Sink::Rows, Sink::Down]
@@ -143,11 +149,14 @@ impl Pipelines {
             of_hidden.push((activation, compile(context, &label, text, &hidden)?));
         }
         let of_parts = compile(context, "parts of Down", shaders::parts(), &parts)?;
+        let of_attention = compile_attention(context, options, arithmetic, &attention)?;
         Ok(Self {
             products,
             hidden,
             parts,
+            attention,
             of_parts,
+            of_attention,
             of_products,
             of_hidden,
         })
@@ -186,4 +195,45 @@ impl Pipelines {
             DeviceFault::BadJob(format!("the device was opened without {activation:?}"))
         })
     }
+
+    /// Attention with such values.
+    ///
+    /// # Errors
+    /// It was not compiled.
+    pub(super) fn attention(
+        &self,
+        value_dim: usize,
+    ) -> Result<&wgpu::ComputePipeline, DeviceFault> {
+        let quads = shaders::quads(value_dim);
+        let found = self.of_attention.iter().find(|(n, _)| *n == quads);
+        found.map(|(_, pipeline)| pipeline).ok_or_else(|| {
+            let problem = format!("the device was opened without values of {value_dim} elements");
+            DeviceFault::BadJob(problem)
+        })
+    }
+}
+
+/// One shader for all heads whose values need as many groups of elements.
+fn compile_attention(
+    context: &Context,
+    options: &GpuOptions,
+    arithmetic: Arithmetic,
+    layout: &wgpu::BindGroupLayout,
+) -> Result<Vec<(usize, wgpu::ComputePipeline)>, DeviceFault> {
+    let mut compiled: Vec<(usize, wgpu::ComputePipeline)> = Vec::new();
+    for shape in &options.heads {
+        if !shape.is_possible() {
+            let problem = format!("{shape:?} do not attend on devices");
+            return Err(DeviceFault::BadJob(problem));
+        }
+        let quads = shaders::quads(shape.value_dim);
+        if compiled.iter().all(|(n, _)| *n != quads) {
+            let (label, text) = (
+                format!("attention x {quads}"),
+                shaders::attention(quads, arithmetic),
+            );
+            compiled.push((quads, compile(context, &label, text, layout)?));
+        }
+    }
+    Ok(compiled)
 }

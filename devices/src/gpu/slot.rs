@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, Ordering};
 
+use crate::attention::AttentionWork;
 use crate::fault::DeviceFault;
 use crate::job::{DeviceDone, DeviceJob, Work};
 
@@ -90,9 +91,17 @@ impl Slot {
         job: &DeviceJob,
     ) -> Result<Mapped, DeviceFault> {
         job.check(segment_bytes)?;
-        let end = TOKENS_AT + tokens::bytes(&job.tokens);
+        let end = match &job.work {
+            Work::Attention(work) => {
+                patch(shared.context, weights, work)?;
+                TOKENS_AT
+            }
+            _ => TOKENS_AT + tokens::bytes(&job.tokens),
+        };
         self.given.resize(end, 0);
-        tokens::write(&job.tokens, &mut self.given[TOKENS_AT..])?;
+        if end > TOKENS_AT {
+            tokens::write(&job.tokens, &mut self.given[TOKENS_AT..])?;
+        }
         let which = extras::write(&job.work, &mut self.given)?;
         let extras = (which, (end - TOKENS_AT) / 4);
         let passes = Passes::of(shared.pipelines, job, extras, &mut Given(&mut self.given))?;
@@ -180,6 +189,7 @@ impl Slot {
         let out: &mut [u8] = match work {
             Work::Rows { out, .. } => bytemuck::cast_slice_mut(out),
             Work::Share { out, .. } => bytemuck::cast_slice_mut(out),
+            Work::Attention(work) => bytemuck::cast_slice_mut(&mut work.out),
         };
         out.copy_from_slice(values);
         drop(view);
@@ -189,4 +199,21 @@ impl Slot {
             false => Err(DeviceFault::OutOfRange),
         }
     }
+}
+
+/// Writes what a job of attention brings to its segment: on the device, that comes behind the jobs before it, with what is
+/// submitted next. So later jobs find it there even if nothing comes of this one.
+fn patch(
+    context: &Context,
+    segment: &wgpu::Buffer,
+    work: &AttentionWork,
+) -> Result<(), DeviceFault> {
+    if work.patches.is_empty() {
+        return Ok(());
+    }
+    context.guarded(work.patched.len() as u64, |_| {
+        for (at, bytes) in work.patches() {
+            context.queue.write_buffer(segment, at as u64, bytes);
+        }
+    })
 }

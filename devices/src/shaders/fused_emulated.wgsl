@@ -117,3 +117,16 @@ fn fused_4(a: vec4<f32>, b: vec4<f32>, c: vec4<f32>) -> vec4<f32> {
     }
     return sums;
 }
+
+// `sums` of four rows, to which four products are added one after the other: the rows' own factors, and one for all.
+fn fused_tile(x: mat4x4<f32>, y: array<vec4<f32>, 4>, sums: array<vec4<f32>, 4>) -> array<vec4<f32>, 4> {
+    var own_factors = x;
+    var shared_factors = y;
+    var rows = sums;
+    for (var step = params.zero; step < 4u; step++) {
+        for (var i = params.zero; i < 4u; i++) {
+            rows[i] = fused_4(vec4(own_factors[step][i]), shared_factors[step], rows[i]);
+        }
+    }
+    return rows;
+}

@@ -276,6 +276,33 @@ pub(crate) fn hidden(activation: Activated, arithmetic: Arithmetic) -> String {
     .join("\n")
 }
 
+/// Query rows of a workgroup of `attention.wgsl`.
+pub(crate) const ATTENTION_ROWS: usize = 32;
+/// Elements of a value of which a lane of `attention.wgsl` has four.
+const QUAD_ELEMENTS: usize = 64;
+
+/// Groups of four elements of a value that a lane of `attention.wgsl` has: 1, 2 or 4.
+pub(crate) fn quads(value_dim: usize) -> usize {
+    value_dim.div_ceil(QUAD_ELEMENTS).next_power_of_two()
+}
+
+/// Attention with values for which a lane needs so many [`quads`].
+pub(crate) fn attention(quads: usize, arithmetic: Arithmetic) -> String {
+    [
+        &format!("const QUADS = {quads}u;\n"),
+        arithmetic.text(),
+        include_str!("product.wgsl"),
+        include_str!("given.wgsl"),
+        include_str!("quotient.wgsl"),
+        include_str!("power.wgsl"),
+        include_str!("attention.wgsl"),
+        include_str!("scores.wgsl"),
+        include_str!("soften.wgsl"),
+        include_str!("gather.wgsl"),
+    ]
+    .join("\n")
+}
+
 /// The sum of Down's parts.
 pub(crate) fn parts() -> String {
     [

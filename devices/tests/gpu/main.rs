@@ -1,9 +1,13 @@
 //! Vulkan devices against the CPU, bit by bit. Where there is no device the tests say so and pass, unless
 //! `FOREBAY_NEED_VULKAN` is set.
 
+mod attention;
+mod attention_range;
 mod definition;
 mod faults;
 mod meter;
+#[path = "../past/mod.rs"]
+mod past;
 mod products;
 mod repeats;
 mod roundings;

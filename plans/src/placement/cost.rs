@@ -1,5 +1,7 @@
 //! What an operator costs with a share of it on the device.
 
+use std::borrow::Cow;
+
 use super::PARTS;
 use super::machine::{MachineKind, PlacementMachine, Processor, Together, multiplies};
 use super::operators::Operator;
@@ -33,7 +35,10 @@ impl Part {
 pub(super) fn memory(machine: &PlacementMachine, operator: &Operator, choice: Choice) -> f64 {
     match machine.kind {
         MachineKind::Discrete if choice.resident && operator.streaming.is_none() => {
-            operator.bytes * choice.part()
+            match operator.attends {
+                true if choice.share > 0 => operator.bytes,
+                _ => operator.bytes * choice.part(),
+            }
         }
         _ => 0.0,
     }
@@ -59,8 +64,22 @@ pub(super) fn seconds(
     }
 }
 
+/// The machine with its arithmetic speed in what the operator does.
+fn rates<'a>(machine: &'a PlacementMachine, operator: &Operator) -> Cow<'a, PlacementMachine> {
+    let mut machine = Cow::Borrowed(machine);
+    if operator.attends {
+        let PlacementMachine { cpu, device, .. } = machine.to_mut();
+        let device = device.iter_mut().map(|device| &mut device.processor);
+        for processor in device.chain([cpu]) {
+            processor.tops = processor.attention_tops;
+        }
+    }
+    machine
+}
+
 /// The same without the time in which weights are read from flash.
 fn computed(machine: &PlacementMachine, operator: &Operator, batch: usize, choice: Choice) -> f64 {
+    let machine = &*rates(machine, operator);
     let f = choice.part();
     let (bytes, operations) = (operator.bytes_of(batch), operator.operations * batch as f64);
     let part = |f: f64| Part {

@@ -22,6 +22,8 @@ pub struct Processor {
     pub gb_per_second: f64,
     /// 8-bit additions and multiplications that its kernels reach, 10^12 per second.
     pub tops: f64,
+    /// Additions and multiplications of 32-bit numbers that its attention reaches, 10^12 per second.
+    pub attention_tops: f64,
 }
 
 /// A device's memory of its own.

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use forebay_models::block::BlockType;
 use forebay_models::bundle::{Bundle, DirectoryEntry, FfnLayout};
-use forebay_models::network::Content;
+use forebay_models::network::{Content, Network};
 
 use crate::program::{Program, Work};
 use crate::uploads::{MAX_PLACES, formats};
@@ -14,6 +14,8 @@ const QUANTISED: f64 = 1.5;
 /// Bytes of a result of a row, and of an element of a share.
 const RESULT: f64 = 4.0;
 const SHARE: f64 = 8.0;
+/// Bytes of an element of a key or value.
+const HALF: f64 = 2.0;
 /// Part of the single neurons that a token wants, if it is not known: of a model with 90% of zeros, whose hot neurons are
 /// in panels.
 const COLD_WANTED: f64 = 0.08;
@@ -41,6 +43,8 @@ pub struct Operator {
     pub output_bytes: f64,
     /// How its weights come, if they are not in memory.
     pub streaming: Option<Streaming>,
+    /// Whether it is attention: its bytes are keys and values, of which a device has a copy of all, whatever its share.
+    pub attends: bool,
 }
 
 /// Weights that are read from flash for each batch: what a device computes is copied to it each time, whatever memory it
@@ -101,6 +105,25 @@ impl Operator {
             Work::Mixer { .. } => return None,
         };
         sum.operator(format!("layer {}, {what}", phase.layer))
+    }
+
+    /// The attention of `layer` for tokens that see so many `positions` each; `None` without attention.
+    pub fn of_attention(network: &Network, layer: usize, positions: usize) -> Option<Self> {
+        let a = network.attention(layer)?;
+        let seen = positions.min(a.window.unwrap_or(usize::MAX)) as f64;
+        let both = (a.head_dim + a.value_dim()) as f64;
+        let of_position = a.n_kv_heads as f64 * both * HALF;
+        Some(Self {
+            name: format!("layer {layer}, attention"),
+            bytes: seen * of_position,
+            used: 1.0,
+            // Scores, and the weighted sum of values.
+            operations: 2.0 * a.n_heads as f64 * both * seen,
+            input_bytes: (a.n_heads * a.head_dim) as f64 * RESULT + of_position,
+            output_bytes: (a.n_heads * a.value_dim()) as f64 * RESULT,
+            attends: true,
+            ..Self::default()
+        })
     }
 
     /// The FFN of `layer` as far as a device computes it as it is streamed at `bytes_per_second`.
@@ -194,6 +217,7 @@ impl Sum {
             input_bytes: self.input,
             output_bytes: self.output,
             streaming: None,
+            attends: false,
         })
     }
 }

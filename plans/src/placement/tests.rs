@@ -21,6 +21,7 @@ fn operator(name: &str, format: BlockType, (rows, cols): (usize, usize)) -> Oper
         input_bytes: 1.5 * cols as f64,
         output_bytes: 4.0 * rows as f64,
         streaming: None,
+        attends: false,
     }
 }
 

@@ -13,6 +13,7 @@ use forebay_models::network::Activation;
 use forebay_models::panel::{PANEL_ROWS, panel_bytes, panels_bytes};
 use forebay_stages::kernels::{Activations, Form, KernelTable};
 
+use super::device_attention::{Attention, MEASURED_HEADS};
 use super::{COLS, KernelBound, KernelReport, Spread, TOKENS, ramp};
 
 /// The value of every byte of the weights: as f16 it is 2^-11; and that for scales that are powers of two, 2^-16. Sums
@@ -88,12 +89,17 @@ pub fn measure_device_kernels(
 ) -> Result<DeviceKernels, DeviceFault> {
     let adapter = choose(adapters(), index)?;
     let kernels = KernelTable::best();
-    let mut driver = GpuDriver::open(&adapter, &GpuOptions::default(), &kernels)?;
+    let options = GpuOptions {
+        heads: vec![MEASURED_HEADS],
+        ..GpuOptions::default()
+    };
+    let mut driver = GpuDriver::open(&adapter, &options, &kernels)?;
     let bytes = bytes_of(&adapter);
     let mut meter = Meter::open(&adapter, 4 * bytes as u64)?;
     let segments = [WEIGHT, POWER].map(|value| driver.load(&vec![value; 2 * bytes]));
     let [weights, powers] = segments;
     let (weights, powers) = (weights?, powers?);
+    let mut attention = Attention::new(&adapter, &mut driver)?;
     let mut cases = Vec::new();
     for kind in [Kind::Gemv, Kind::Gemm, Kind::Ffn, Kind::FfnOfPrompt] {
         for block in FORMATS {
@@ -114,11 +120,16 @@ pub fn measure_device_kernels(
             let seconds = case.seconds_per_job(&mut driver, &kernels)?;
             case.microseconds.push(seconds * 1e6);
         }
+        attention.measure(&mut driver)?;
     }
     Ok(DeviceKernels {
         device: adapter.name().to_owned(),
         arithmetic: driver.arithmetic().name(),
-        kernels: cases.iter().map(Case::report).collect(),
+        kernels: cases
+            .iter()
+            .map(Case::report)
+            .chain([attention.report()])
+            .collect(),
     })
 }
 
@@ -253,37 +264,12 @@ impl Case {
         }
     }
 
-    /// Seconds per job while there are always two in flight.
     fn seconds_per_job(
         &self,
         driver: &mut GpuDriver,
         kernels: &KernelTable,
     ) -> Result<f64, DeviceFault> {
-        let busy = |_| DeviceFault::BadJob("the device is busy".into());
-        let mut clock = wall_clock();
-        for which in [0, 1] {
-            let job = self.job(which, kernels);
-            driver.submit(job, 0).map_err(busy)?;
-        }
-        let (mut done, mut ends) = (Vec::new(), Vec::<Instant>::new());
-        while driver.in_flight() > 0 {
-            let now = clock();
-            if now > LONGEST.as_nanos() as u64 {
-                let seconds = LONGEST.as_secs();
-                return Err(DeviceFault::Stuck { seconds });
-            }
-            driver.poll(now, &mut done);
-            for done in done.drain(..) {
-                done.result?;
-                ends.push(Instant::now());
-                // The first jobs are not counted: the device may have been asleep.
-                if ends.len() < 3 || ends[0].elapsed() < TIME {
-                    driver.submit(done.job, now).map_err(busy)?;
-                }
-            }
-        }
-        let took = ends[ends.len() - 1] - ends[0];
-        Ok(took.as_secs_f64() / (ends.len() - 1) as f64)
+        seconds_per_job(driver, [0, 1].map(|which| self.job(which, kernels)))
     }
 
     /// Bytes and operations in billions per second.
@@ -320,6 +306,37 @@ impl Case {
             fraction_of_bound: Some(achieved / value),
         }
     }
+}
+
+/// Seconds per job while these two are always in flight.
+pub(super) fn seconds_per_job(
+    driver: &mut GpuDriver,
+    jobs: [DeviceJob; 2],
+) -> Result<f64, DeviceFault> {
+    let busy = |_| DeviceFault::BadJob("the device is busy".into());
+    let mut clock = wall_clock();
+    for job in jobs {
+        driver.submit(job, 0).map_err(busy)?;
+    }
+    let (mut done, mut ends) = (Vec::new(), Vec::<Instant>::new());
+    while driver.in_flight() > 0 {
+        let now = clock();
+        if now > LONGEST.as_nanos() as u64 {
+            let seconds = LONGEST.as_secs();
+            return Err(DeviceFault::Stuck { seconds });
+        }
+        driver.poll(now, &mut done);
+        for done in done.drain(..) {
+            done.result?;
+            ends.push(Instant::now());
+            // The first jobs are not counted: the device may have been asleep.
+            if ends.len() < 3 || ends[0].elapsed() < TIME {
+                driver.submit(done.job, now).map_err(busy)?;
+            }
+        }
+    }
+    let took = ends[ends.len() - 1] - ends[0];
+    Ok(took.as_secs_f64() / (ends.len() - 1) as f64)
 }
 
 /// Bytes of a cluster.

@@ -2,6 +2,8 @@
 
 #[cfg(feature = "gpu")]
 mod device;
+#[cfg(feature = "gpu")]
+mod device_attention;
 mod products;
 
 use std::hint::black_box;
@@ -27,6 +29,8 @@ use crate::error::Error;
 pub(crate) use self::device::job_rates;
 #[cfg(feature = "gpu")]
 pub use self::device::{DeviceKernels, measure_device_kernels};
+#[cfg(feature = "gpu")]
+pub(crate) use self::device_attention::{Attention, MEASURED_HEADS};
 
 /// Bytes of weights that kernels go through piece by piece: enough that no CPU cache holds a piece until its next turn.
 const WEIGHT_BYTES: usize = 256 << 20;
@@ -162,6 +166,19 @@ pub(crate) fn kernel_rate(
     });
     let runs: Vec<_> = entries.iter_mut().map(|e| &mut e.run).collect();
     rate_together(cores, runs, TIME) * amount as f64
+}
+
+/// Additions and multiplications per second of all cores in a prompt's attention.
+#[cfg(feature = "gpu")]
+pub(crate) fn attention_rate(k: KernelTable, cores: &[usize]) -> f64 {
+    let (kind, cache) = filled_cache(KvType::F16);
+    let mut entries: Vec<Entry<'_>> = cores
+        .iter()
+        .map(|_| attend(k, ATTENDING, kind, &cache))
+        .collect();
+    let operations = entries.first().map_or(0, |entry| entry.operations);
+    let runs: Vec<_> = entries.iter_mut().map(|e| &mut e.run).collect();
+    rate_together(cores, runs, TIME) * operations as f64
 }
 
 /// The memory with which kernels are measured.

@@ -1,5 +1,7 @@
 //! Attention over the KV cache for the query heads that one core owns.
 
+mod device;
+mod gates;
 mod latent;
 mod room;
 mod rotation;
@@ -10,11 +12,14 @@ use std::ops::Range;
 
 use forebay_models::network::{self, KvOrigin, Network, NormKind, NormSpan, QkNorm};
 
+pub use device::{DeviceHeads, Missing};
 pub use room::KvRoom;
 
 use crate::kernels::kv::{BLOCK, KvCache};
 use crate::kernels::{AttendScratch, KernelTable, KeyOrigin, Queries, Turns};
 use crate::sequences::{BlockCopy, Snapshot, Tables, TokenPlace};
+use device::Copied;
+use gates::gates_behind;
 use rotation::Rotation;
 use share::Share;
 pub(crate) use share::part_of;
@@ -53,6 +58,8 @@ pub struct Attention {
     /// Of the rotations whose keys are stored without their rotated bias.
     turns: Vec<Option<Turns>>,
     cache: KvCache,
+    /// What a device has of it.
+    copied: Copied,
     scratch: AttendScratch,
     /// Input of a norm, queries with their gates, or factors of heads' results.
     spare: Vec<f32>,
@@ -116,6 +123,7 @@ impl Attention {
             layers,
             rotations,
             cache: KvCache::new(&room.shape(network, rank, threads)),
+            copied: Copied::default(),
             scratch: AttendScratch::new(widest_head(network)),
             spare: vec![0.0; widest_spare(network)],
             bias: vec![0.0; widest_head(network)],
@@ -162,6 +170,11 @@ impl Attention {
     pub fn begin(&mut self, tokens: &[TokenPlace], copies: &[BlockCopy]) {
         for copy in copies {
             self.cache.copy_block(copy.pool, copy.from, copy.to);
+            let in_pool = |cached: usize| {
+                let mut layers = self.layers.iter().flatten();
+                layers.any(|layer| layer.cached == cached && layer.pool == copy.pool)
+            };
+            self.copied.replaced(copy.to, in_pool);
         }
         for rotation in &mut self.rotations {
             for (t, token) in tokens.iter().enumerate() {
@@ -170,18 +183,16 @@ impl Attention {
         }
     }
 
-    /// Normalises and rotates Q and K, stores K and V, attends, and applies output gates.
+    /// Normalises and rotates Q and K, and stores K and V.
     ///
-    /// `qkv` is `[n_tokens, in_dim]` (changed in place; only [`Self::inputs`] count), `out` is `[n_tokens, own columns]`. The result of
-    /// a token does not depend on the other tokens of the step, except those before it in its sequence.
-    pub fn run(
+    /// `qkv` is `[n_tokens, in_dim]` (changed in place; only [`Self::inputs`] count).
+    pub fn store(
         &mut self,
         kernels: &KernelTable,
         layer: usize,
         places: Places<'_>,
         norms: QkWeights<'_>,
         qkv: &mut [f32],
-        out: &mut [f32],
     ) {
         let Some(of_layer) = &self.layers[layer] else {
             return;
@@ -192,16 +203,34 @@ impl Attention {
             self.take_values(kernels, layer, row);
             self.prepare(kernels, layer, (t, token.position), norms, row);
             self.subtract_origin(kernels, layer, t, norms.k_bias, row);
-            self.store(layer, places, token, row);
+            self.store_token(layer, places, token, row);
         }
-        let own = self.columns(layer).1;
-        let (mut qkv, mut out) = (&*qkv, out);
+    }
+
+    /// Attends for some of the tokens, after [`Self::store`], and applies output gates.
+    ///
+    /// `qkv` is `[n_tokens, in_dim]`, `out` is `[n_tokens, own columns]`. The result of a token does not depend on the other
+    /// tokens of the step, except those before it in its sequence.
+    pub fn attend(
+        &mut self,
+        kernels: &KernelTable,
+        layer: usize,
+        places: Places<'_>,
+        (range, norms): (Range<usize>, QkWeights<'_>),
+        (qkv, out): (&[f32], &mut [f32]),
+    ) {
+        let Some(of_layer) = &self.layers[layer] else {
+            return;
+        };
+        let (width, own) = (of_layer.network.in_dim(), self.columns(layer).1);
+        let mut qkv = &qkv[range.start * width..];
+        let mut out = &mut out[range.start * own..];
         let follows = |a: &TokenPlace, b: &TokenPlace| {
             a.sequence == b.sequence && a.position.checked_add(1) == Some(b.position)
         };
-        for tokens in places.tokens.chunk_by(follows) {
+        for tokens in places.tokens[range].chunk_by(follows) {
             let kept = (tokens, places.tables);
-            self.attend(
+            self.attend_sequence(
                 kernels,
                 layer,
                 kept,
@@ -235,29 +264,6 @@ impl Attention {
             match a.v_norm {
                 Some(eps) => kernels.rmsnorm(from, &self.ones[..d], eps, to),
                 None => to.copy_from_slice(from),
-            }
-        }
-    }
-
-    /// Multiplies the results of this core's heads by the sigmoids of their gates, if they have any.
-    fn gate(
-        &mut self,
-        kernels: &KernelTable,
-        layer: usize,
-        n_tokens: usize,
-        (qkv, out): (&[f32], &mut [f32]), // [tokens, in_dim], [tokens, own columns]
-    ) {
-        let (start, own) = self.columns(layer);
-        let gated = self.layers[layer].as_ref().map(|layer| &layer.network);
-        let Some(a) = gated.filter(|a| a.output_gate && own > 0) else {
-            return;
-        };
-        let factors = &mut self.spare[..own];
-        let rows = qkv.chunks_exact(a.in_dim()).take(n_tokens);
-        for (row, out) in rows.zip(out.chunks_exact_mut(own)) {
-            kernels.sigmoid(&row[a.q_dim() + start..][..own], factors);
-            for (out, factor) in out.iter_mut().zip(&*factors) {
-                *out *= factor;
             }
         }
     }
@@ -369,7 +375,7 @@ impl Attention {
     }
 
     /// Stores keys and values of this core's heads of a token, unless they are another layer's.
-    fn store(
+    fn store_token(
         &mut self,
         layer: usize,
         places: Places<'_>,
@@ -392,6 +398,7 @@ impl Attention {
         let table = places.tables.table(token.sequence, *pool);
         let position = token.position as usize;
         let at = (table[position / BLOCK], position % BLOCK);
+        self.copied.written(*cached, at.0, at.1);
         let k = &row[a.k_column()..][..a.kv_dim()];
         for (local, head) in share.kv_heads.clone().enumerate() {
             let columns = head * a.head_dim..(head + 1) * a.head_dim;
@@ -405,7 +412,7 @@ impl Attention {
     }
 
     /// Attention of consecutive tokens of one sequence.
-    fn attend(
+    fn attend_sequence(
         &mut self,
         kernels: &KernelTable,
         layer: usize,
@@ -450,20 +457,6 @@ impl Attention {
             let kv = self.cache.head(*cached, local);
             kernels.attend(queries, kv, &mut self.scratch, out, own);
         }
-    }
-}
-
-/// Moves the gates, each of which follows its head's query, behind all queries; `spare` has room for both.
-fn gates_behind(q: &mut [f32], head_dim: usize, spare: &mut [f32]) {
-    let before = &mut spare[..q.len()];
-    before.copy_from_slice(q);
-    let (queries, gates) = q.split_at_mut(before.len() / 2);
-    let to = queries
-        .chunks_exact_mut(head_dim)
-        .zip(gates.chunks_exact_mut(head_dim));
-    for (head, (query, gate)) in before.chunks_exact(2 * head_dim).zip(to) {
-        query.copy_from_slice(&head[..head_dim]);
-        gate.copy_from_slice(&head[head_dim..]);
     }
 }
 

@@ -302,7 +302,13 @@ impl Machine {
                     k_bias: &k_bias,
                     sinks: &sinks,
                 };
-                core.run(&self.kernels, l, step, norms, &mut qkv, &mut out);
+                core.store(&self.kernels, l, step, norms, &mut qkv);
+                // A device may do the last ones.
+                let half = tokens.len() / 2;
+                for range in [half..tokens.len(), 0..half] {
+                    let which = (range, norms);
+                    core.attend(&self.kernels, l, step, which, (&qkv, &mut out));
+                }
                 for (result, out) in results.iter_mut().zip(out.chunks(width)) {
                     result[first_column + start..][..width].copy_from_slice(out);
                 }

@@ -1,0 +1,150 @@
+//! The copies of keys and values in a device's memory: one for each core and layer in which the device attends.
+
+use forebay_devices::{DeviceDriver, DeviceFault, KvSpace, SegmentId};
+use forebay_models::network::Network;
+use forebay_plans::on_device::AttentionPart;
+use forebay_stages::attention::{DeviceHeads, KvRoom};
+
+use super::balance::Balance;
+use super::parts::SegmentCell;
+
+/// See the [module](self). All of them are there, or none.
+#[derive(Debug)]
+pub struct KvCopies {
+    /// By core, of each by layer; `None` where only the core attends.
+    cells: Vec<Option<Cell>>,
+    layers: usize,
+    /// With which each core begins.
+    pub(super) balance: Balance,
+}
+
+#[derive(Debug)]
+struct Cell {
+    segment: SegmentCell,
+    bytes: u64,
+}
+
+impl KvCopies {
+    /// Has a device keep room for the keys and values of all `threads` cores.
+    ///
+    /// # Errors
+    /// There is none; then nothing is kept.
+    pub fn reserve(
+        driver: &mut dyn DeviceDriver,
+        (network, room, threads): (&Network, &KvRoom, usize),
+        part: AttentionPart,
+    ) -> Result<Self, DeviceFault> {
+        let layers = network.n_layers();
+        let mut cells = Vec::with_capacity(threads * layers);
+        let mut failed = None;
+        for number in 0..threads * layers {
+            let core = (number / layers, threads);
+            let heads = DeviceHeads::of(network, room, number % layers, core);
+            let space = heads
+                .map(|heads| space(&heads))
+                .filter(KvSpace::is_possible);
+            let cell = |space: KvSpace| {
+                let bytes = space.bytes();
+                let reserved = driver.reserve(bytes);
+                let segment = SegmentCell::new(Some(reserved?));
+                Ok(Cell { segment, bytes })
+            };
+            match space.map(cell).transpose() {
+                Ok(cell) => cells.push(cell),
+                Err(fault) => {
+                    failed = Some(fault);
+                    break;
+                }
+            }
+        }
+        let copies = Self {
+            cells,
+            layers,
+            balance: match part.learns {
+                true => Balance::learned(part.first),
+                false => Balance::fixed(part.first),
+            },
+        };
+        match failed {
+            None => Ok(copies),
+            Some(fault) => {
+                copies.segments().for_each(|segment| driver.unload(segment));
+                Err(fault)
+            }
+        }
+    }
+
+    /// Bytes of all copies, for memory budgets.
+    pub fn bytes(network: &Network, room: &KvRoom, threads: usize) -> u64 {
+        let numbers = (0..threads).flat_map(|rank| (0..network.n_layers()).map(move |l| (rank, l)));
+        let heads =
+            numbers.filter_map(|(rank, l)| DeviceHeads::of(network, room, l, (rank, threads)));
+        let spaces = heads
+            .map(|heads| space(&heads))
+            .filter(KvSpace::is_possible);
+        spaces.map(|space| space.bytes()).sum()
+    }
+
+    /// Where the copy of a core's keys and values of a layer is.
+    pub(super) fn segment(&self, rank: usize, layer: usize) -> Option<SegmentId> {
+        let cell = self.cells.get(rank * self.layers + layer)?.as_ref()?;
+        cell.segment.get()
+    }
+
+    /// All that are there.
+    pub(super) fn segments(&self) -> impl Iterator<Item = SegmentId> {
+        self.cells
+            .iter()
+            .flatten()
+            .filter_map(|cell| cell.segment.get())
+    }
+
+    /// Whether the device has them.
+    pub fn is_there(&self) -> bool {
+        self.segments().next().is_some()
+    }
+
+    /// How many there may be, each with a number.
+    pub(super) fn len(&self) -> usize {
+        self.cells.len()
+    }
+
+    /// One that is to be given back, if not all are to be `kept`.
+    pub(super) fn next_to_unload(&self, kept: bool) -> Option<(usize, SegmentId)> {
+        let there = |(i, cell): (usize, &Option<Cell>)| Some((i, cell.as_ref()?.segment.get()?));
+        self.cells
+            .iter()
+            .enumerate()
+            .filter(|_| !kept)
+            .find_map(there)
+    }
+
+    /// One that is to be there and is not.
+    pub(super) fn next_to_reserve(&self, kept: bool) -> Option<(usize, u64)> {
+        let missing = |(i, cell): (usize, &Option<Cell>)| {
+            let cell = cell.as_ref()?;
+            cell.segment.get().is_none().then_some((i, cell.bytes))
+        };
+        self.cells
+            .iter()
+            .enumerate()
+            .filter(|_| kept)
+            .find_map(missing)
+    }
+
+    /// From now on, the one with this number is here, or not at all.
+    pub(super) fn moved(&self, number: usize, segment: Option<SegmentId>) {
+        let cell = self.cells.get(number).and_then(Option::as_ref);
+        cell.into_iter().for_each(|cell| cell.segment.set(segment));
+    }
+}
+
+/// Room for the keys and values of a core's heads.
+pub(super) fn space(heads: &DeviceHeads) -> KvSpace {
+    KvSpace {
+        heads: heads.kv_heads,
+        blocks: heads.blocks,
+        head_dim: heads.head_dim,
+        value_dim: heads.value_dim,
+    }
+}

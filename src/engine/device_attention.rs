@@ -1,0 +1,91 @@
+//! What a device does of attention, and what that takes.
+
+use std::collections::BTreeSet;
+
+use forebay_actors::device::AttentionCosts;
+use forebay_devices::probe::HeadShape;
+use forebay_models::bundle::Bundle;
+use forebay_models::kv_type::KvType;
+use forebay_models::network::Network;
+use forebay_plans::on_device::AttentionPart;
+use forebay_plans::placement::{Operator, Placement, PlacementMachine};
+use forebay_stages::attention::KvRoom;
+
+use super::builder::EngineBuilder;
+use super::device::{DevicePlacing, OpenDevice, PIECE_SHARE, PROMPT};
+use crate::memory::MemoryPlan;
+
+impl EngineBuilder {
+    /// The shapes of heads for which a device can attend: none over bytes, nor with scores that are capped, nor over
+    /// latents.
+    pub(super) fn heads_on_device(&self, bundle: &Bundle) -> Vec<HeadShape> {
+        let attentions = bundle.meta.network.attentions();
+        let plain = attentions.filter(|a| a.latent.is_none() && a.softcap.is_none());
+        let shapes = plain.map(|a| HeadShape {
+            head_dim: a.head_dim,
+            value_dim: a.value_dim(),
+            group: a.n_heads / a.n_kv_heads,
+        });
+        let is_used = self.kv_type == KvType::F16 && self.observer.is_none();
+        let possible = shapes.filter(|shape| is_used && shape.is_possible());
+        possible.collect::<BTreeSet<_>>().into_iter().collect()
+    }
+
+    /// Decides whether the device attends in prompts, and adds what that takes to the budget, if there is room.
+    pub(super) fn place_attention(
+        &self,
+        device: &OpenDevice,
+        bundle: &Bundle,
+        threads: usize,
+        memory: &mut MemoryPlan,
+    ) -> Option<AttentionPart> {
+        let network = &bundle.meta.network;
+        let part = match &device.placing {
+            DevicePlacing::Part(part) => AttentionPart {
+                first: part.clamp(0.0, 1.0),
+                learns: false,
+            },
+            DevicePlacing::Fastest(machine) => AttentionPart {
+                first: fastest_attention(machine, network, memory.context),
+                learns: true,
+            },
+        };
+        let room = self.kv_room(bundle, memory);
+        let costs = AttentionCosts::of((network, &room), threads, memory.max_batch);
+        let attends = device.attends.is_ok() && !self.heads_on_device(bundle).is_empty();
+        let costs = costs.filter(|_| part.first > 0.0 && attends)?;
+        let (shared, own) = match device.request.shares_memory {
+            true => (costs.copies, costs.jobs + costs.buffers),
+            false => (0, costs.jobs),
+        };
+        if shared + own > memory.budget.remaining() / PIECE_SHARE {
+            return None;
+        }
+        let why = "queries and results of attention on the device";
+        memory.budget.claim("device_attention", own, why);
+        let why = "keys and values for a device that shares the memory";
+        memory.budget.claim("device_kv", shared, why);
+        Some(part)
+    }
+
+    /// What the KV cache has room for.
+    pub(super) fn kv_room(&self, bundle: &Bundle, memory: &MemoryPlan) -> KvRoom {
+        let network = &bundle.meta.network;
+        KvRoom::new(network, self.kv_type, memory.context, memory.max_batch, 1)
+    }
+}
+
+/// The fastest part of attention in prompts that a device gets, in the middle of a sequence of `context` positions.
+pub(super) fn fastest_attention(
+    machine: &PlacementMachine,
+    network: &Network,
+    context: usize,
+) -> f64 {
+    let mut layers = 0..network.n_layers();
+    let attention = |layer| Operator::of_attention(network, layer, context / 2);
+    let Some(operator) = layers.find_map(attention) else {
+        return 0.0;
+    };
+    let plan = Placement::plan(machine, &[operator], PROMPT);
+    plan.choices[0].part()
+}
