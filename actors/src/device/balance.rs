@@ -3,6 +3,8 @@
 
 /// How fast the part follows what was measured.
 const PACE: f64 = 0.3;
+/// A smaller part is none.
+const LEAST: f64 = 1.0 / 64.0;
 /// Work that was not worth a job is tried again once there is so many times as much.
 const MORE: f64 = 2.0;
 
@@ -76,9 +78,9 @@ impl Balance {
         };
         let old = self.part();
         self.part = (old + PACE * (fair - old)).clamp(0.0, 1.0);
-        // Where the job itself takes longer than all of it here, the device is left out until there is more.
+        // Where the job itself takes longer than all of it here, the part shrinks and shrinks.
         self.least = 0.0;
-        if cpu * all < device_ns as f64 && given < all {
+        if self.part < LEAST {
             (self.part, self.least) = (0.0, MORE * all);
         }
     }
