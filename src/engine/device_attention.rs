@@ -81,11 +81,13 @@ pub(super) fn fastest_attention(
     network: &Network,
     context: usize,
 ) -> f64 {
-    let mut layers = 0..network.n_layers();
-    let attention = |layer| Operator::of_attention(network, layer, context / 2);
-    let Some(operator) = layers.find_map(attention) else {
+    let widest = network
+        .attentions()
+        .max_by_key(|a| a.window.unwrap_or(usize::MAX));
+    let Some(attention) = widest else {
         return 0.0;
     };
+    let operator = Operator::of_attention(attention, context / 2);
     let plan = Placement::plan(machine, &[operator], PROMPT);
     plan.choices[0].part()
 }

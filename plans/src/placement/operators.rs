@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use forebay_models::block::BlockType;
 use forebay_models::bundle::{Bundle, DirectoryEntry, FfnLayout};
-use forebay_models::network::{Content, Network};
+use forebay_models::network::{Attention, Content};
 
 use crate::program::{Program, Work};
 use crate::uploads::{MAX_PLACES, formats};
@@ -107,14 +107,13 @@ impl Operator {
         sum.operator(format!("layer {}, {what}", phase.layer))
     }
 
-    /// The attention of `layer` for tokens that see so many `positions` each; `None` without attention.
-    pub fn of_attention(network: &Network, layer: usize, positions: usize) -> Option<Self> {
-        let a = network.attention(layer)?;
+    /// A layer's attention for tokens that see so many `positions` each.
+    pub fn of_attention(a: &Attention, positions: usize) -> Self {
         let seen = positions.min(a.window.unwrap_or(usize::MAX)) as f64;
         let both = (a.head_dim + a.value_dim()) as f64;
         let of_position = a.n_kv_heads as f64 * both * HALF;
-        Some(Self {
-            name: format!("layer {layer}, attention"),
+        Self {
+            name: "attention".to_owned(),
             bytes: seen * of_position,
             used: 1.0,
             // Scores, and the weighted sum of values.
@@ -123,7 +122,7 @@ impl Operator {
             output_bytes: (a.n_heads * a.value_dim()) as f64 * RESULT,
             attends: true,
             ..Self::default()
-        })
+        }
     }
 
     /// The FFN of `layer` as far as a device computes it as it is streamed at `bytes_per_second`.

@@ -3,6 +3,7 @@
 use std::fmt::Write;
 
 use forebay_models::block::BlockType;
+use forebay_models::network::{Attention, KvOrigin};
 
 use super::cost::{memory, seconds};
 use super::*;
@@ -49,14 +50,40 @@ fn model(
     operators
 }
 
-/// Llama-3.1-8B and -70B, Qwen3-30B-A3B, Llama-3.2-1B.
-fn models() -> [(&'static str, Vec<Operator>); 4] {
+/// Llama-3.1-8B and -70B, Qwen3-30B-A3B, Llama-3.2-1B, and the first one with attention.
+fn models() -> [(&'static str, Vec<Operator>); 5] {
+    let products = model(32, 4096, 6144, 14336, (1, 1));
+    let attends = [products, attention(4096)].concat();
     [
         ("8B", model(32, 4096, 6144, 14336, (1, 1))),
         ("70B", model(80, 8192, 10240, 28672, (1, 1))),
         ("30B-A3B", model(48, 2048, 5120, 768, (8, 128))),
         ("1B", model(16, 2048, 3072, 8192, (1, 1))),
+        ("8B with attention", attends),
     ]
+}
+
+/// Attention of all layers of the 8B model, for tokens that see so many positions.
+fn attention(positions: usize) -> Vec<Operator> {
+    let attention = Attention {
+        n_heads: 32,
+        n_kv_heads: 8,
+        head_dim: 128,
+        kv: KvOrigin::Own,
+        latent: None,
+        qkv_bias: false,
+        out_bias: false,
+        output_gate: false,
+        qk_norm: None,
+        v_norm: None,
+        rope: None,
+        window: None,
+        scale: 1.0,
+        softcap: None,
+        temperature: None,
+        sinks: false,
+    };
+    vec![Operator::of_attention(&attention, positions); 32]
 }
 
 /// An FFN of the 8B model that is streamed from a disk.
@@ -259,7 +286,7 @@ fn table() -> String {
             let shown = match machine.kind {
                 MachineKind::Cpu => model == "8B",
                 MachineKind::Unified => model == "8B" || model == "30B-A3B",
-                MachineKind::Discrete => model != "1B",
+                MachineKind::Discrete => model != "1B" && model != "8B with attention",
             };
             for batch in BATCHES
                 .into_iter()
@@ -321,6 +348,36 @@ fn table_of_hot_neurons() -> String {
     text
 }
 
+/// The table of attention in `docs/devices.md`: 512 tokens of the 8B model that see so many positions.
+fn table_of_attention() -> String {
+    let mut text = "\
+| machine | positions | attention alone: CPU | plan | on the device | all: CPU | products on the device | both |
+|---|--:|--:|--:|--:|--:|--:|--:|
+"
+    .to_owned();
+    let ms = |seconds: f64| format!("{:.0}", 1e3 * seconds);
+    for machine in machines().iter().filter(|m| m.device.is_some()) {
+        for positions in [512, 4096, 16384] {
+            let (products, attention) = (&models()[0].1, attention(positions));
+            let alone = |operators: &[Operator]| everything_on_the_cpu(machine, operators, 512);
+            let plan = |operators: &[Operator]| Placement::plan(machine, operators, 512);
+            let (own, planned) = (alone(&attention).seconds, plan(&attention));
+            let _ = writeln!(
+                text,
+                "| {} | {positions} | {} | {} | {:.0}% | {} | {} | {} |",
+                machine.name,
+                ms(own),
+                ms(planned.seconds),
+                100.0 * planned.choices[0].part(),
+                ms(alone(products).seconds + own),
+                ms(plan(products).seconds + own),
+                ms(plan(&[products.clone(), attention].concat()).seconds),
+            );
+        }
+    }
+    text
+}
+
 fn row(
     text: &mut String,
     machine: &PlacementMachine,
@@ -368,7 +425,7 @@ fn row(
 #[test]
 fn the_table_in_the_documentation_is_the_models() {
     let docs = include_str!("../../../docs/devices.md");
-    for table in [table(), table_of_hot_neurons()] {
+    for table in [table(), table_of_hot_neurons(), table_of_attention()] {
         if !docs.contains(&table) {
             println!("{table}");
             panic!("docs/devices.md has another table");
