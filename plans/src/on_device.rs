@@ -21,15 +21,6 @@ pub struct Shares {
     pub prompts: f64,
 }
 
-/// The part of their attention in prompts that cores leave to a device.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub struct AttentionPart {
-    /// With which they begin, 0 to 1.
-    pub first: f64,
-    /// Whether they go on with what they find faster.
-    pub learns: bool,
-}
-
 /// Room for weights on a device.
 #[derive(Clone, Copy, Debug)]
 pub struct Room {
@@ -82,8 +73,10 @@ pub struct OnDevice {
     pub phases: Vec<PhaseOnDevice>,
     /// Streamed clusters that it computes in prompts.
     pub uploads: Option<Uploads>,
-    /// Whether it attends in prompts.
-    pub attention: Option<AttentionPart>,
+    /// The part of their attention in prompts that cores leave to it first, 0 to 1, if it attends.
+    pub attention: Option<f64>,
+    /// Whether parts are lowered and raised again as that is found to be faster.
+    pub learns: bool,
 }
 
 /// What clusters must have in common to be in one job.

@@ -262,6 +262,7 @@ impl EngineBuilder {
         };
         on_device.uploads = memory.residency.on_device.uploads.take();
         on_device.attention = attention;
+        on_device.learns = matches!(device.placing, DevicePlacing::Fastest(_));
         if on_device.is_empty() {
             return Ok(());
         }

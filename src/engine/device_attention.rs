@@ -7,7 +7,6 @@ use forebay_devices::probe::HeadShape;
 use forebay_models::bundle::Bundle;
 use forebay_models::kv_type::KvType;
 use forebay_models::network::Network;
-use forebay_plans::on_device::AttentionPart;
 use forebay_plans::placement::{Operator, Placement, PlacementMachine};
 use forebay_stages::attention::KvRoom;
 
@@ -38,22 +37,16 @@ impl EngineBuilder {
         bundle: &Bundle,
         threads: usize,
         memory: &mut MemoryPlan,
-    ) -> Option<AttentionPart> {
+    ) -> Option<f64> {
         let network = &bundle.meta.network;
         let part = match &device.placing {
-            DevicePlacing::Part(part) => AttentionPart {
-                first: part.clamp(0.0, 1.0),
-                learns: false,
-            },
-            DevicePlacing::Fastest(machine) => AttentionPart {
-                first: fastest_attention(machine, network, memory.context),
-                learns: true,
-            },
+            DevicePlacing::Part(part) => part.clamp(0.0, 1.0),
+            DevicePlacing::Fastest(machine) => fastest_attention(machine, network, memory.context),
         };
         let room = self.kv_room(bundle, memory);
         let costs = AttentionCosts::of((network, &room), threads, memory.max_batch);
         let attends = device.attends.is_ok() && !self.heads_on_device(bundle).is_empty();
-        let costs = costs.filter(|_| part.first > 0.0 && attends)?;
+        let costs = costs.filter(|_| part > 0.0 && attends)?;
         let (shared, own) = match device.request.shares_memory {
             true => (costs.copies, costs.jobs + costs.buffers),
             false => (0, costs.jobs),

@@ -4,6 +4,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use forebay_plans::placement::PARTS;
 use forebay_plans::program::Work;
 use forebay_stages::contract::Turn;
 use forebay_stages::rows;
@@ -162,11 +163,13 @@ impl Core {
 
 /// How many of the device's clusters of phase `number` it computes in a step; all cores agree.
 pub(super) fn places(shared: &Shared, step: &Step, number: usize) -> u32 {
-    let device = shared.device.as_ref().filter(|_| step.on_device);
-    match device.and_then(|device| device.of(number)) {
-        Some(_) => shared.plan.on_device.phases[number].places(step.tokens.places.len()),
-        None => 0,
-    }
+    let device = shared.device.as_ref().filter(|_| step.device_part > 0);
+    let Some(_) = device.and_then(|device| device.of(number)) else {
+        return 0;
+    };
+    let planned = shared.plan.on_device.phases[number].places(step.tokens.places.len());
+    let (part, all) = (u32::from(step.device_part), u32::from(PARTS));
+    (planned * part + all / 2) / all
 }
 
 /// Room in the stages for what a device fails to compute.

@@ -20,21 +20,13 @@ pub struct Balance {
 }
 
 impl Balance {
-    /// Begins with a part, and learns.
-    pub fn learned(first: f64) -> Self {
+    /// Begins with a part, and keeps it unless it `learns`.
+    pub fn new(first: f64, learns: bool) -> Self {
         Self {
             part: first,
             first,
-            learns: true,
+            learns,
             least: 0.0,
-        }
-    }
-
-    /// Keeps a part.
-    pub fn fixed(part: f64) -> Self {
-        Self {
-            learns: false,
-            ..Self::learned(part)
         }
     }
 
@@ -111,7 +103,7 @@ mod tests {
             ((3.0, 1.0, 0.0), 0.75),
             ((1.0, 4.0, 0.0), 0.2),
         ] {
-            let mut balance = Balance::learned(0.5);
+            let mut balance = Balance::new(0.5, true);
             let given = settle(&mut balance, machine, 256) as f64 / 256.0;
             assert!((given - part).abs() < 0.06, "{given} for {machine:?}");
         }
@@ -119,7 +111,7 @@ mod tests {
 
     #[test]
     fn a_device_that_does_not_pay_is_asked_again_when_there_is_more() {
-        let mut balance = Balance::learned(0.5);
+        let mut balance = Balance::new(0.5, true);
         // A job takes longer than all on the core.
         assert_eq!(settle(&mut balance, (1.0, 0.1, 1e6), 256), 0);
         let more = (0..2560).map(|_| 1000.0);
@@ -129,7 +121,7 @@ mod tests {
     #[test]
     fn a_fixed_part_stays() {
         for (part, tokens) in [(0.0, 0), (0.3, 3), (1.0, 10)] {
-            let mut balance = Balance::fixed(part);
+            let mut balance = Balance::new(part, false);
             balance.learn((10.0, 5.0), (1, 1_000_000));
             assert_eq!(balance.tokens([1.0; 10].into_iter()), tokens);
         }

@@ -2,7 +2,6 @@
 
 use forebay_devices::{DeviceDriver, DeviceFault, KvSpace, SegmentId};
 use forebay_models::network::Network;
-use forebay_plans::on_device::AttentionPart;
 use forebay_stages::attention::{DeviceHeads, KvRoom};
 
 use super::balance::Balance;
@@ -32,7 +31,7 @@ impl KvCopies {
     pub fn reserve(
         driver: &mut dyn DeviceDriver,
         (network, room, threads): (&Network, &KvRoom, usize),
-        part: AttentionPart,
+        balance: Balance,
     ) -> Result<Self, DeviceFault> {
         let layers = network.n_layers();
         let mut cells = Vec::with_capacity(threads * layers);
@@ -60,10 +59,7 @@ impl KvCopies {
         let copies = Self {
             cells,
             layers,
-            balance: match part.learns {
-                true => Balance::learned(part.first),
-                false => Balance::fixed(part.first),
-            },
+            balance,
         };
         match failed {
             None => Ok(copies),

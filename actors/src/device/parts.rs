@@ -14,6 +14,7 @@ use forebay_stages::attention::KvRoom;
 use forebay_stages::weights::Resident;
 
 use super::account::Account;
+use super::balance::Balance;
 use super::kv_copies::KvCopies;
 
 /// Where something is on a device; nowhere while the budget is smaller. Changed by core 0 between two steps only.
@@ -120,7 +121,8 @@ impl DeviceParts {
         let window = on_device.uploads.as_ref().and_then(|u| window(u.window));
         let network = (&bundle.meta.network, kv_room, cores);
         let kv = on_device.attention.and_then(|part| {
-            let reserved = KvCopies::reserve(driver, network, part);
+            let balance = Balance::new(part, on_device.learns);
+            let reserved = KvCopies::reserve(driver, network, balance);
             let copies = reserved.map_err(|fault| first.get_or_insert(fault).clone());
             copies.ok().map(Arc::new)
         });

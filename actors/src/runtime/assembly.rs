@@ -14,6 +14,7 @@ use forebay_stages::rows::SharedRows;
 use forebay_stages::weights::SharedEvictables;
 use forebay_traces::lane::TraceLane;
 
+use super::device_part::DevicePart;
 use super::{Shared, Sizes, Step, StepDone};
 use crate::core::{Core, CoreParts, build_core, most_reads};
 use crate::device::{DeviceEnds, DeviceLanes, JobRoom, OwnAttention, device_lanes};
@@ -143,6 +144,8 @@ impl Assembly {
                 bell,
                 distrust: false,
                 resizes: false,
+                n_tokens: 0,
+                part: DevicePart::new(shared.plan.on_device.learns),
             },
             lanes,
             rows,
@@ -200,6 +203,9 @@ pub struct Steps {
     distrust: bool,
     /// Whether the current step reads no weights, so that what was to be read again still is.
     resizes: bool,
+    /// How many tokens it has.
+    n_tokens: usize,
+    part: DevicePart,
 }
 
 impl Steps {
@@ -221,10 +227,11 @@ impl Steps {
     pub fn begin(&mut self, step: Step) -> Result<(), Fault> {
         let step = Step {
             read_again: step.read_again || self.distrust,
-            on_device: self.uses_device(),
+            device_part: self.device_part(step.tokens.places.len()),
             ..step
         };
         self.resizes = step.resize.is_some();
+        self.n_tokens = step.tokens.places.len();
         for (rank, lane) in self.commands.iter().enumerate() {
             lane.send(step.clone()).map_err(|unsent| match unsent {
                 SendError::Closed { .. } => self.stopped(rank),
@@ -237,9 +244,11 @@ impl Steps {
         Ok(())
     }
 
-    fn uses_device(&self) -> bool {
+    /// What a device computes of its clusters in a step.
+    fn device_part(&self, n_tokens: usize) -> u8 {
         let device = self.shared.device.as_ref();
-        device.is_some_and(|device| !device.account.is_gone())
+        let is_used = device.is_some_and(|device| !device.account.is_gone());
+        if is_used { self.part.get(n_tokens) } else { 0 }
     }
 
     /// Waits for the reports of all cores.
@@ -278,6 +287,10 @@ impl Steps {
     pub fn end(&mut self, reports: &mut [StepDone]) -> Result<(), Fault> {
         // They come in the order in which cores finish; two steps are compared by rank.
         reports.sort_unstable_by_key(|report| report.rank);
+        if let Some(first) = reports.first() {
+            let took = first.charged.since(&first.charged_before);
+            self.part.learn(self.n_tokens, took.total());
+        }
         let fault = self.shared.faults.take();
         self.distrust = fault.is_some() || self.distrust && self.resizes;
         fault.map_or(Ok(()), Err)

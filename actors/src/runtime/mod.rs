@@ -2,6 +2,7 @@
 //! that run them.
 
 mod assembly;
+mod device_part;
 mod shared;
 mod step;
 mod threads;

@@ -41,9 +41,9 @@ pub struct Step {
     pub more: bool,
     /// Whether its one token was generated, and is no part of a prompt: then experts may be left out.
     pub decodes: bool,
-    /// Whether a device computes its clusters. `Steps` sets it: what a device does not compute any more is divided among
-    /// the cores from the next step on.
-    pub on_device: bool,
+    /// Which part of its clusters a device computes, in [`PARTS`](forebay_plans::placement::PARTS). `Steps` sets it: what it
+    /// does not compute is divided among the cores.
+    pub device_part: u8,
     /// Whether weights that were read ahead are to be read again, because something went wrong before this step.
     /// `Steps` sets it after a failed step.
     pub read_again: bool,

@@ -8,7 +8,7 @@ use forebay_actors::runtime::Shared;
 use forebay_devices::DeviceDriver;
 use forebay_devices::simulated::{Behaviour, SimulatedDevice};
 use forebay_models::bundle::Bundle;
-use forebay_plans::on_device::{AttentionPart, Neurons, OnDevice, Room, Shares};
+use forebay_plans::on_device::{Neurons, OnDevice, Room, Shares};
 use forebay_plans::program::{Program, compile};
 use forebay_plans::residency::{Pipeline, Sparsity};
 use forebay_plans::uploads::{UploadShare, UploadWindow, Uploads};
@@ -66,9 +66,8 @@ fn place(random: &mut Random, case: &mut Case, bundle: &Bundle) {
         wrong_result: None,
     };
     case.device.imports = random.chance(30);
-    let first = random.one_of(&[0.3, 0.7, 1.0]);
-    let learns = random.chance(30);
-    let part = AttentionPart { first, learns };
+    let part = random.one_of(&[0.3, 0.7, 1.0]);
+    case.plan.on_device.learns = random.chance(30);
     case.plan.on_device.attention = random.chance(60).then_some(part);
 }
 
