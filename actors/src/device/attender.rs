@@ -247,10 +247,9 @@ fn patch(work: &mut AttentionWork, missing: Missing<'_>) {
     let [keys, values] = work.kv.places(missing.head);
     let key = keys.start + work.kv.key_bytes(missing.position);
     let value = values.start + work.kv.value_bytes(missing.position);
-    for (at, numbers) in [(key, missing.keys), (value, missing.values)] {
-        let len = size_of_val(numbers);
+    for (at, bytes) in [(key, missing.keys), (value, missing.values)] {
+        let len = bytes.len();
         work.patches.push(Patch { at, len });
-        let bytes = numbers.iter().flat_map(|number| number.to_le_bytes());
-        work.patched.extend(bytes);
+        work.patched.extend_from_slice(bytes);
     }
 }

@@ -7,7 +7,7 @@ use forebay_stages::attention::{DeviceHeads, KvRoom};
 use super::balance::Balance;
 use super::parts::SegmentCell;
 
-/// See the [module](self). All of them are there, or none.
+/// The copies of all cores. All of them are there, or none.
 #[derive(Debug)]
 pub struct KvCopies {
     /// By core, of each by layer; `None` where only the core attends.

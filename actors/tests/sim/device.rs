@@ -67,7 +67,7 @@ fn place(random: &mut Random, case: &mut Case, bundle: &Bundle) {
     };
     case.device.imports = random.chance(30);
     let part = random.one_of(&[0.3, 0.7, 1.0]);
-    case.plan.on_device.learns = random.chance(30);
+    // Nothing learns: that takes real time, and a seed means the same every time.
     case.plan.on_device.attention = random.chance(60).then_some(part);
 }
 

@@ -103,10 +103,10 @@ pub struct Missing<'a> {
     pub head: usize,
     /// The first position, counted through all blocks of the cache.
     pub position: usize,
-    /// Bits of f16, `[positions / 16][head_dim][16]`.
-    pub keys: &'a [u16],
-    /// Bits of f16, `[positions][value_dim]` with padded rows.
-    pub values: &'a [u16],
+    /// f16, `[positions / 16][head_dim][16]`.
+    pub keys: &'a [u8],
+    /// f16, `[positions][value_dim]` with padded rows.
+    pub values: &'a [u8],
 }
 
 impl Attention {
@@ -206,8 +206,8 @@ fn put_run(
         put(Missing {
             head,
             position: first,
-            keys: &keys[first * kv.head_dim..][..n * kv.head_dim],
-            values: &values[first * width..][..n * width],
+            keys: bytemuck::cast_slice(&keys[first * kv.head_dim..][..n * kv.head_dim]),
+            values: bytemuck::cast_slice(&values[first * width..][..n * width]),
         });
     }
 }
