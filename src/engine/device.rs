@@ -21,6 +21,7 @@ use forebay_stages::kernels::KernelTable;
 use forebay_stages::weights::Resident;
 
 use super::builder::EngineBuilder;
+use super::device_attention::fastest_attention;
 use crate::error::Error;
 use crate::memory::{DeviceRequest, MemoryPlan};
 
@@ -313,6 +314,10 @@ impl EngineBuilder {
         };
         notes.extend(device.why_uploads.filter(|_| parts.window().is_some()));
         notes.extend(device.attends.err().map(|fault| fault.to_string()));
+        if let (Some(_), DevicePlacing::Fastest(machine)) = (parts.kv(), &device.placing) {
+            let fastest = fastest_attention(machine, &bundle.meta.network, memory.context);
+            notes.extend(fastest.map(|(_, why)| why));
+        }
         let share = share_of(bundle, on_device, &parts);
         let attends = match parts.kv().is_some() {
             true => ", and attends in prompts",

@@ -41,7 +41,9 @@ impl EngineBuilder {
         let network = &bundle.meta.network;
         let part = match &device.placing {
             DevicePlacing::Part(part) => part.clamp(0.0, 1.0),
-            DevicePlacing::Fastest(machine) => fastest_attention(machine, network, memory.context),
+            DevicePlacing::Fastest(machine) => {
+                fastest_attention(machine, network, memory.context).map_or(0.0, |fastest| fastest.0)
+            }
         };
         let room = self.kv_room(bundle, memory);
         let costs = AttentionCosts::of((network, &room), threads, memory.max_batch);
@@ -68,19 +70,21 @@ impl EngineBuilder {
     }
 }
 
-/// The fastest part of attention in prompts that a device gets, in the middle of a sequence of `context` positions.
+/// The fastest part of attention in prompts that a device gets, in the middle of a sequence of `context` positions, and the
+/// alternatives that it beat; `None` if it does not pay.
 pub(super) fn fastest_attention(
     machine: &PlacementMachine,
     network: &Network,
     context: usize,
-) -> f64 {
+) -> Option<(f64, String)> {
     let widest = network
         .attentions()
-        .max_by_key(|a| a.window.unwrap_or(usize::MAX));
-    let Some(attention) = widest else {
-        return 0.0;
-    };
-    let operator = Operator::of_attention(attention, context / 2);
-    let plan = Placement::plan(machine, &[operator], PROMPT);
-    plan.choices[0].part()
+        .max_by_key(|a| a.window.unwrap_or(usize::MAX))?;
+    let positions = context / 2;
+    let operators = [Operator::of_attention(widest, positions)];
+    let plan = Placement::plan(machine, &operators, PROMPT);
+    let why = plan.explain(machine, &operators, PROMPT, 0);
+    let why = format!("{why}, for {PROMPT} tokens that see {positions} positions");
+    let part = plan.choices[0].part();
+    (part > 0.0).then_some((part, why))
 }

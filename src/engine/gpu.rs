@@ -48,7 +48,7 @@ impl EngineBuilder {
         let may_attend = match &placing {
             DevicePlacing::Part(part) => *part > 0.0,
             DevicePlacing::Fastest(machine) => {
-                fastest_attention(machine, network, network.context_length) > 0.0
+                fastest_attention(machine, network, network.context_length).is_some()
             }
         };
         let mut heads = self.heads_on_device(bundle);

@@ -4,7 +4,7 @@ use std::hint::black_box;
 use std::time::{Duration, Instant};
 
 use crate::fault::DeviceFault;
-use crate::shaders::{INT8, INT8_PER_ROUND, READ};
+use crate::shaders::{F32, F32_PER_ROUND, INT8, INT8_PER_ROUND, READ};
 
 use super::adapters::Adapter;
 use super::context::{Context, Piece};
@@ -58,7 +58,8 @@ pub struct Meter {
     context: Context,
     read: Load,
     int8: Load,
-    params: [Piece; 2],
+    f32: Load,
+    params: [Piece; 3],
     results: Piece,
     readback: Piece,
     /// Of the memory that is read.
@@ -79,10 +80,11 @@ impl Meter {
         let results = context.piece(4 * LANES as u64, Usage::COPY_SRC | Usage::STORAGE)?;
         let readback = context.piece(4 * LANES as u64, Usage::COPY_DST | Usage::MAP_READ)?;
         let uniform = Usage::COPY_DST | Usage::UNIFORM;
-        let params = [context.piece(16, uniform)?, context.piece(16, uniform)?];
+        let mut params = || context.piece(16, uniform);
+        let params = [params()?, params()?, params()?];
         let bindings = [Binding::Input, Binding::Output, Binding::Params];
         let layout = layout(&context, &bindings);
-        let [read, int8] = [("read", READ), ("int8", INT8)]
+        let [read, int8, f32] = [("read", READ), ("int8", INT8), ("f32", F32)]
             .map(|(label, text)| compile(&context, label, text.to_owned(), &layout));
         let load = |pipeline, params: &Piece| {
             let buffers = [&words.buffer, &results.buffer, &params.buffer];
@@ -98,6 +100,7 @@ impl Meter {
         Ok(Self {
             read: load(read?, &params[0]),
             int8: load(int8?, &params[1]),
+            f32: load(f32?, &params[2]),
             context,
             params,
             results,
@@ -122,14 +125,32 @@ impl Meter {
     /// # Errors
     /// The device fails.
     pub fn int8_rate(&mut self, time: Duration) -> Result<f64, DeviceFault> {
+        self.rate((&self.int8, 1, 0x0103_0507), INT8_PER_ROUND, time)
+    }
+
+    /// Additions and multiplications of 32-bit numbers per second, for about `time`.
+    ///
+    /// # Errors
+    /// The device fails.
+    pub fn f32_rate(&mut self, time: Duration) -> Result<f64, DeviceFault> {
+        self.rate((&self.f32, 2, 0.5_f32.to_bits()), F32_PER_ROUND, time)
+    }
+
+    /// Additions and multiplications per second of a load with this number and factor.
+    fn rate(
+        &self,
+        (load, number, factor): (&Load, usize, u32),
+        per_round: u64,
+        time: Duration,
+    ) -> Result<f64, DeviceFault> {
         let mut rounds = 16;
         loop {
-            self.set(1, [rounds, 0x0103_0507]);
+            self.set(number, [rounds, factor]);
             let start = Instant::now();
-            let passes = self.repeat(&self.int8, GROUPS, time / 4)?;
+            let passes = self.repeat(load, GROUPS, time / 4)?;
             // Long enough for the clock to rise and for the wait not to matter, and short of any driver's patience.
             if passes < 200.0 || rounds > 1 << 16 || start.elapsed() > 4 * time {
-                let products = u64::from(rounds) * INT8_PER_ROUND * LANES as u64;
+                let products = u64::from(rounds) * per_round * LANES as u64;
                 return Ok(2.0 * passes * products as f64);
             }
             rounds *= 4;

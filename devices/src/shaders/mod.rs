@@ -326,3 +326,9 @@ pub(crate) const INT8: &str = include_str!("int8.wgsl");
 
 /// Products of bytes per round and lane of [`INT8`].
 pub(crate) const INT8_PER_ROUND: u64 = 4 * 32;
+
+/// Multiplies and adds 32-bit numbers.
+pub(crate) const F32: &str = include_str!("f32.wgsl");
+
+/// Fused sums per round and lane of [`F32`].
+pub(crate) const F32_PER_ROUND: u64 = 32;

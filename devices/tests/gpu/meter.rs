@@ -13,12 +13,16 @@ fn every_figure_is_measured() {
     let time = Duration::from_millis(100);
     let read = meter.read_rate(time).unwrap();
     let int8 = meter.int8_rate(time).unwrap();
+    let f32 = meter.f32_rate(time).unwrap();
     let trips = meter.round_trips(100).unwrap();
     let readback = meter.readback_rate().unwrap();
-    eprintln!("read {read:e} B/s, int8 {int8:e} op/s, {trips:?}, readback {readback:e} B/s");
+    eprintln!(
+        "read {read:e} B/s, int8 {int8:e} op/s, f32 {f32:e} op/s, {trips:?}, readback {readback:e} B/s"
+    );
     // From a slow software device to twice the largest GPU there is.
     assert!((1e8..2e13).contains(&read), "{read:e}");
     assert!((1e8..1e16).contains(&int8), "{int8:e}");
+    assert!((1e8..1e16).contains(&f32), "{f32:e}");
     assert!(
         trips.median > Duration::ZERO && trips.median <= trips.p99,
         "{trips:?}"

@@ -120,6 +120,7 @@ pub fn measure_device_kernels(
             let seconds = case.seconds_per_job(&mut driver, &kernels)?;
             case.microseconds.push(seconds * 1e6);
         }
+        attention.add_bound(meter.f32_rate(TIME)?);
         attention.measure(&mut driver)?;
     }
     Ok(DeviceKernels {

@@ -9,7 +9,7 @@ use forebay_stages::kernels::Activations;
 use forebay_stages::kernels::kv::BLOCK;
 
 use super::device::seconds_per_job;
-use super::{ATTENDING, GROUP, HEAD_DIM, KernelReport, POSITIONS, Spread, ramp};
+use super::{ATTENDING, GROUP, HEAD_DIM, KernelBound, KernelReport, POSITIONS, Spread, ramp};
 
 /// The heads that attend.
 pub(crate) const MEASURED_HEADS: HeadShape = HeadShape {
@@ -28,6 +28,8 @@ pub(crate) struct Attention {
     kv: KvSpace,
     n_tokens: usize,
     microseconds: Vec<f64>,
+    /// Billions of additions and multiplications per second that the device could do.
+    bounds: Vec<f64>,
 }
 
 impl Attention {
@@ -52,6 +54,7 @@ impl Attention {
             kv,
             n_tokens,
             microseconds: Vec::new(),
+            bounds: Vec::new(),
         })
     }
 
@@ -91,6 +94,11 @@ impl Attention {
         Ok(())
     }
 
+    /// A bound that was measured right before.
+    pub fn add_bound(&mut self, per_second: f64) {
+        self.bounds.push(per_second / 1e9);
+    }
+
     /// Additions and multiplications of a job: of scores, and of the weighted sum.
     fn operations(&self) -> f64 {
         let pairs: usize = (POSITIONS + 1 - self.n_tokens..=POSITIONS).sum();
@@ -102,9 +110,10 @@ impl Attention {
         self.operations() / Spread::of(&self.microseconds).median / 1e3
     }
 
-    /// What was measured. There is no bound to compare it with.
+    /// What was measured, beside the bound.
     pub fn report(&self) -> KernelReport {
         let time = Spread::of(&self.microseconds);
+        let value = Spread::of(&self.bounds).median;
         let heads = self.kv.heads * GROUP;
         KernelReport {
             kernel: "device attend prefill",
@@ -116,8 +125,11 @@ impl Attention {
             microseconds_per_call: time,
             gb_per_second: self.kv.bytes() as f64 / time.median / 1e3,
             gops: self.gops(),
-            bound: None,
-            fraction_of_bound: None,
+            bound: Some(KernelBound {
+                what: "device f32",
+                value,
+            }),
+            fraction_of_bound: Some(self.gops() / value),
         }
     }
 }
