@@ -66,7 +66,10 @@ fn with_a_device() {
         for percent in [100, 40] {
             for threads in [1, 2] {
                 for part in [0.0, 0.3, 1.0] {
-                    settings.push((percent, threads, part));
+                    // Of a device without a part, engines differ in nothing else.
+                    if part > 0.0 || (percent, threads) == (40, 2) {
+                        settings.push((percent, threads, part));
+                    }
                 }
             }
         }

@@ -16,7 +16,7 @@ const MIB: u64 = 1 << 20;
 const BUDGET: &str = "FOREBAY_STRESS_BUDGET";
 const MODEL: &str = "FOREBAY_STRESS_MODEL";
 /// Engines one after the other; libraries have what they keep for good after the first few.
-const ENGINES: usize = 8;
+const ENGINES: usize = 6;
 const WARM_UP: usize = 3;
 /// Budgets one after the other.
 const ROUNDS: u32 = 5;

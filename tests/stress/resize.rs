@@ -83,7 +83,7 @@ pub fn shrinks_and_grows(start: fn() -> Engine) {
     // All that may be in memory is.
     rest(ask(&engine, request()));
     let full = resident();
-    for round in 0..2 * length() {
+    for round in 0..length() {
         let mut stream = ask(&engine, request());
         take(&mut stream, 10);
         change_budget(&engine, least);
@@ -148,7 +148,7 @@ fn no_change_of_the_budget_changes_a_token() {
         let reference = rest(ask(&start()));
         let engine = start();
         let (least, most) = limits(&engine);
-        for round in 0..2 * length() as u64 {
+        for round in 0..length() as u64 {
             let mut stream = ask(&engine);
             for i in 0..20 {
                 engine

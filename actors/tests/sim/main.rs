@@ -45,7 +45,7 @@ const ONCE_FAILED: [u64; 3] = [
 ];
 
 /// Seeds without [`SEEDS_VARIABLE`].
-const SEEDS: u64 = 4_000;
+const SEEDS: u64 = 3_000;
 const SEEDS_OF_UPLOADS: u64 = 1000;
 const SEED_VARIABLE: &str = "FOREBAY_SIM_SEED";
 const SEEDS_VARIABLE: &str = "FOREBAY_SIM_SEEDS";
