@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-use forebay_kernels::kv::{BLOCK, KvHead, KvRows};
+use forebay_kernels::kv::{BLOCK, KvHead, KvRows, PART};
 use forebay_kernels::{AttendScratch, KernelTable, Queries};
 
 use crate::fault::DeviceFault;
@@ -11,8 +11,6 @@ use crate::fault::DeviceFault;
 pub const WIDEST_HEAD: usize = 256;
 /// Elements of a head come in whole groups of so many.
 const GROUP: usize = 4;
-/// Rows of values are padded to whole groups of so many elements.
-const VALUE_PART: usize = 16;
 
 /// Keys and values of a layer's heads in a segment, as f16 in the layout of
 /// [`forebay_kernels::kv`]: head by head, keys `[blocks][64 / 16][head_dim][16]`, then values `[blocks][64][value_dim]`
@@ -38,7 +36,7 @@ impl KvSpace {
 
     /// Elements of a padded row of values.
     pub fn value_width(&self) -> usize {
-        self.value_dim.next_multiple_of(VALUE_PART)
+        self.value_dim.next_multiple_of(PART)
     }
 
     /// Bytes of the segment.

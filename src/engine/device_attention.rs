@@ -5,28 +5,28 @@ use std::collections::BTreeSet;
 use forebay_actors::device::AttentionCosts;
 use forebay_devices::probe::HeadShape;
 use forebay_models::bundle::Bundle;
-use forebay_models::kv_type::KvType;
 use forebay_models::network::Network;
 use forebay_plans::placement::{Operator, Placement, PlacementMachine};
-use forebay_stages::attention::KvRoom;
+use forebay_stages::attention::{DeviceHeads, KvRoom};
 
 use super::builder::EngineBuilder;
 use super::device::{DevicePlacing, OpenDevice, PIECE_SHARE, PROMPT};
 use crate::memory::MemoryPlan;
 
 impl EngineBuilder {
-    /// The shapes of heads for which a device can attend: none over bytes, nor with scores that are capped, nor over
-    /// latents.
+    /// The shapes of heads for which a device can attend; none if somebody observes.
     pub(super) fn heads_on_device(&self, bundle: &Bundle) -> Vec<HeadShape> {
-        let attentions = bundle.meta.network.attentions();
-        let plain = attentions.filter(|a| a.latent.is_none() && a.softcap.is_none());
-        let shapes = plain.map(|a| HeadShape {
-            head_dim: a.head_dim,
-            value_dim: a.value_dim(),
-            group: a.n_heads / a.n_kv_heads,
+        let network = &bundle.meta.network;
+        // Shapes depend neither on the cache's size nor on the number of cores.
+        let room = KvRoom::new(network, self.kv_type, 1, 1, 1);
+        let layers = (0..network.n_layers()).filter(|_| self.observer.is_none());
+        let heads = layers.filter_map(|layer| DeviceHeads::of(network, &room, layer, (0, 1)));
+        let shapes = heads.map(|heads| HeadShape {
+            head_dim: heads.head_dim,
+            value_dim: heads.value_dim,
+            group: heads.group,
         });
-        let is_used = self.kv_type == KvType::F16 && self.observer.is_none();
-        let possible = shapes.filter(|shape| is_used && shape.is_possible());
+        let possible = shapes.filter(HeadShape::is_possible);
         possible.collect::<BTreeSet<_>>().into_iter().collect()
     }
 

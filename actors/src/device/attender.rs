@@ -44,8 +44,6 @@ pub(crate) struct Attender {
     sent_ns: u64,
     /// When the core had done its own part.
     done_ns: u64,
-    /// Never used: no weights travel here.
-    carriers: Vec<Vec<u8>>,
 }
 
 impl Attender {
@@ -73,7 +71,6 @@ impl Attender {
             scores: (0.0, 0.0),
             sent_ns: 0,
             done_ns: 0,
-            carriers: Vec::new(),
         }
     }
 
@@ -181,7 +178,8 @@ impl Attender {
 
     /// Receives the device's answer.
     pub fn collect(&mut self) {
-        self.trip.collect(&mut self.carriers);
+        // Nothing is copied for it but with its jobs.
+        self.trip.collect(drop);
     }
 
     /// The tokens that were away, and their results, `[tokens, own columns]`, or nothing if the core attends for them; `None`

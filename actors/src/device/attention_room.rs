@@ -4,17 +4,14 @@ use forebay_devices::{AttentionWork, DeviceJob, KvSpace, Patch, SegmentId, Work}
 use forebay_models::network::Network;
 use forebay_stages::attention::{Attention, DeviceHeads, KvRoom};
 use forebay_stages::kernels::Activations;
-use forebay_stages::kernels::kv::BLOCK;
+use forebay_stages::kernels::kv::{BLOCK, POSITIONS};
 
-use super::kv_copies::KvCopies;
+use super::kv_copies::{KvCopies, space};
+use super::room::JOBS;
 
 /// Positions that a job can bring besides those of its own tokens: after tokens that only the core attended for, the device
 /// lacks more.
 const CATCH_UP: usize = 4 * BLOCK;
-/// Positions whose keys are grouped: patches are whole groups.
-const GROUP: usize = 16;
-/// Jobs that are in flight or behind.
-const JOBS: u64 = 2;
 
 /// Sizes of a core's largest job.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -43,8 +40,12 @@ impl AttentionRoom {
             heads: most(|h| h.heads),
             blocks: context.div_ceil(BLOCK) + 1,
             positions,
-            patches: 2 * positions / GROUP * most(|h| h.kv_heads),
-            patched: positions * most(|h| h.kv_heads * (h.head_dim + h.value_dim + GROUP)) * 2,
+            patches: 2 * positions / POSITIONS * most(|h| h.kv_heads),
+            patched: positions
+                * most(|h| {
+                    let space = space(h);
+                    space.heads * (space.key_bytes(1) + space.value_bytes(1))
+                }),
         }
     }
 
@@ -110,10 +111,17 @@ impl OwnAttention {
     }
 }
 
-fn heads(network: &Network, room: &KvRoom, core: (usize, usize)) -> Vec<Option<DeviceHeads>> {
+/// The heads for which a device can attend, of core `rank` of `threads`, by layer.
+pub(super) fn heads(
+    network: &Network,
+    room: &KvRoom,
+    core: (usize, usize),
+) -> Vec<Option<DeviceHeads>> {
     let layers = 0..network.n_layers();
+    let of_layer = |layer| DeviceHeads::of(network, room, layer, core);
+    let is_possible = |heads: &DeviceHeads| space(heads).is_possible();
     layers
-        .map(|layer| DeviceHeads::of(network, room, layer, core))
+        .map(|layer| of_layer(layer).filter(is_possible))
         .collect()
 }
 

@@ -4,6 +4,7 @@ use forebay_devices::{DeviceDriver, DeviceFault, KvSpace, SegmentId};
 use forebay_models::network::Network;
 use forebay_stages::attention::{DeviceHeads, KvRoom};
 
+use super::attention_room::heads;
 use super::balance::Balance;
 use super::parts::SegmentCell;
 
@@ -33,15 +34,8 @@ impl KvCopies {
         (network, room, threads): (&Network, &KvRoom, usize),
         balance: Balance,
     ) -> Result<Self, DeviceFault> {
-        let layers = network.n_layers();
-        let mut cells = Vec::with_capacity(threads * layers);
-        let mut failed = None;
-        for number in 0..threads * layers {
-            let core = (number / layers, threads);
-            let heads = DeviceHeads::of(network, room, number % layers, core);
-            let space = heads
-                .map(|heads| space(&heads))
-                .filter(KvSpace::is_possible);
+        let (mut cells, mut failed) = (Vec::new(), None);
+        for space in spaces(network, room, threads) {
             let cell = |space: KvSpace| {
                 let bytes = space.bytes();
                 let reserved = driver.reserve(bytes);
@@ -58,7 +52,7 @@ impl KvCopies {
         }
         let copies = Self {
             cells,
-            layers,
+            layers: network.n_layers(),
             balance,
         };
         match failed {
@@ -72,13 +66,8 @@ impl KvCopies {
 
     /// Bytes of all copies, for memory budgets.
     pub fn bytes(network: &Network, room: &KvRoom, threads: usize) -> u64 {
-        let numbers = (0..threads).flat_map(|rank| (0..network.n_layers()).map(move |l| (rank, l)));
-        let heads =
-            numbers.filter_map(|(rank, l)| DeviceHeads::of(network, room, l, (rank, threads)));
-        let spaces = heads
-            .map(|heads| space(&heads))
-            .filter(KvSpace::is_possible);
-        spaces.map(|space| space.bytes()).sum()
+        let there = spaces(network, room, threads).flatten();
+        there.map(|space| space.bytes()).sum()
     }
 
     /// Where the copy of a core's keys and values of a layer is.
@@ -133,6 +122,17 @@ impl KvCopies {
         let cell = self.cells.get(number).and_then(Option::as_ref);
         cell.into_iter().for_each(|cell| cell.segment.set(segment));
     }
+}
+
+/// Of all cores, of each by layer.
+fn spaces(
+    network: &Network,
+    room: &KvRoom,
+    threads: usize,
+) -> impl Iterator<Item = Option<KvSpace>> {
+    let of_core = move |rank| heads(network, room, (rank, threads)).into_iter();
+    let all = (0..threads).flat_map(of_core);
+    all.map(|heads| heads.map(|heads| space(&heads)))
 }
 
 /// Room for the keys and values of a core's heads.

@@ -22,7 +22,7 @@ const TABLES: usize = 4 << 10;
 /// of a token and of a prompt.
 const TABLES_PART: u64 = 256;
 /// Jobs that are in flight or behind.
-const JOBS: u64 = 2;
+pub(super) const JOBS: u64 = 2;
 
 /// Sizes of the largest jobs.
 #[derive(Clone, Copy, Debug)]

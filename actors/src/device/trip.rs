@@ -99,11 +99,11 @@ impl Trip {
         })
     }
 
-    /// Receives what the device actor has answered; carriers go to `carriers`.
-    pub fn collect(&mut self, carriers: &mut Vec<Vec<u8>>) {
+    /// Receives what the device actor has answered; memory of what has been copied goes to `copied`.
+    pub fn collect(&mut self, mut copied: impl FnMut(Vec<u8>)) {
         while let Some(answer) = self.answers.try_recv() {
             match answer {
-                Answer::Copied(bytes) => carriers.push(bytes),
+                Answer::Copied(bytes) => copied(bytes),
                 Answer::Done(done) => {
                     if self.state == State::Away(done.job.id) {
                         self.state = match done.result {

@@ -196,7 +196,8 @@ impl Uploader {
 
     /// Receives what the device actor has answered.
     pub(crate) fn collect(&mut self) {
-        self.trip.collect(&mut self.carriers);
+        let carriers = &mut self.carriers;
+        self.trip.collect(|bytes| carriers.push(bytes));
     }
 
     /// The device has had enough time: it is not used again.

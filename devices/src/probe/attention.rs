@@ -11,7 +11,7 @@ use crate::fault::DeviceFault;
 use crate::job::{DeviceJob, SegmentId, Work};
 use crate::on_cpu;
 
-use super::{Random, bits, run};
+use super::{Random, bits, run, run_and_compare};
 
 /// Heads of a model's layers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -128,11 +128,8 @@ fn compare(
         let job = past.job(segment, Some(sample), patch.clone());
         let mut expected = past.job(segment, Some(sample), patch);
         on_cpu::compute(kernels, &past.bytes, &mut expected)?;
-        let done = run(driver, job, clock)?;
-        done.result?;
-        let (found, expected) = (bits(&done.job.work), bits(&expected.work));
-        wrong += found.iter().zip(&expected).filter(|(a, b)| a != b).count();
-        total += expected.len();
+        wrong += run_and_compare(driver, job, &expected, clock)?;
+        total += bits(&expected.work).len();
     }
     Ok((wrong, total))
 }

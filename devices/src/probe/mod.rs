@@ -185,11 +185,8 @@ impl Sample {
             let jobs = self.jobs(segment, kernels, n_tokens);
             for (job, mut expected) in jobs.into_iter().zip(self.jobs(segment, kernels, n_tokens)) {
                 on_cpu::compute(kernels, &self.bytes, &mut expected)?;
-                let done = run(driver, job, clock)?;
-                done.result?;
-                let (found, expected) = (bits(&done.job.work), bits(&expected.work));
-                wrong += found.iter().zip(&expected).filter(|(a, b)| a != b).count();
-                total += expected.len();
+                wrong += run_and_compare(driver, job, &expected, clock)?;
+                total += bits(&expected.work).len();
             }
         }
         Ok((wrong, total))
@@ -221,6 +218,19 @@ fn bits(work: &Work) -> Vec<u64> {
         Work::Share { out, .. } => out.iter().map(|v| *v as u64).collect(),
         Work::Attention(work) => of_floats(&work.out),
     }
+}
+
+/// How many results of a job are not the `expected` ones.
+fn run_and_compare(
+    driver: &mut dyn DeviceDriver,
+    job: DeviceJob,
+    expected: &DeviceJob,
+    clock: &mut dyn FnMut() -> u64,
+) -> Result<usize, DeviceFault> {
+    let done = run(driver, job, clock)?;
+    done.result?;
+    let (found, expected) = (bits(&done.job.work), bits(&expected.work));
+    Ok(found.iter().zip(&expected).filter(|(a, b)| a != b).count())
 }
 
 /// Runs one job on an idle device, and waits for it.

@@ -7,11 +7,8 @@ use forebay_models::network::{KvOrigin, Network};
 
 use super::share::Share;
 use super::{Attention, KvRoom};
-use crate::kernels::kv::{BLOCK, KvCache, KvRows};
+use crate::kernels::kv::{BLOCK, KvCache, KvRows, PART, POSITIONS};
 use crate::sequences::{SequenceId, Tables};
-
-/// Positions whose keys are grouped: what is copied is whole groups.
-const GROUP: usize = 16;
 
 /// A core's heads of a layer, if a device can attend for them: over its own keys and values, which are half-precision
 /// numbers, and with scores that are not capped.
@@ -96,7 +93,7 @@ impl Copied {
     }
 }
 
-/// A part of a head's keys and values that a copy lacks, whole groups of 16 positions.
+/// A part of a head's keys and values that a copy lacks, whole groups of [`POSITIONS`].
 #[derive(Clone, Copy, Debug)]
 pub struct Missing<'a> {
     /// The core's key/value head.
@@ -161,11 +158,11 @@ impl Attention {
         for (index, &block) in seen.clone().zip(&blocks[seen]) {
             let block = block as usize;
             let end = (positions.end - index * BLOCK).min(BLOCK);
-            let from = usize::from(copied[block]) / GROUP * GROUP;
+            let from = usize::from(copied[block]) / POSITIONS * POSITIONS;
             if usize::from(copied[block]) >= end {
                 continue;
             }
-            let n = (end - from).next_multiple_of(GROUP);
+            let n = (end - from).next_multiple_of(POSITIONS);
             if n > left {
                 is_whole = false;
                 break;
@@ -202,7 +199,7 @@ fn put_run(
         let KvRows::F16 { keys, values } = kv.rows else {
             return;
         };
-        let width = kv.value_dim.next_multiple_of(GROUP);
+        let width = kv.value_dim.next_multiple_of(PART);
         put(Missing {
             head,
             position: first,

@@ -20,10 +20,10 @@ mod half_rows;
 mod shape;
 
 pub use forebay_numbers::kv_type::KvType;
-pub use shape::{BLOCK, KvLayer, KvShape};
+pub use shape::{BLOCK, KvLayer, KvShape, PART, POSITIONS};
 
 use aligned::Aligned;
-use shape::{POSITIONS, Place, WORD};
+use shape::{Place, WORD};
 
 /// KV cache of some key/value heads over all layers. The data of one head are contiguous, so that attention reads
 /// consecutive blocks as a stream.

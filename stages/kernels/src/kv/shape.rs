@@ -10,13 +10,13 @@ use super::aligned::Aligned;
 /// Positions per block: a sequence gets, shares and returns whole blocks, and the attention kernel takes one at a time.
 pub const BLOCK: usize = 64;
 /// Positions whose keys are grouped.
-pub(super) const POSITIONS: usize = 16;
+pub const POSITIONS: usize = 16;
 /// Key elements of one position that are adjacent in `q8`.
 pub(super) const WORD: usize = 4;
 /// Key elements in `q8` whose lowest bits are together.
 const KEYS_PER_BITS: usize = POSITIONS * WORD;
 /// Values are padded to whole parts of this many elements.
-const PART: usize = 16;
+pub const PART: usize = 16;
 
 /// The shape of a cache.
 #[derive(Clone, Debug, PartialEq, Eq)]
