@@ -204,3 +204,19 @@ impl ExpertsDivergence {
         })
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::super::divergence::Sums;
+
+    #[test]
+    fn figures_are_read_back_bit_for_bit() {
+        for i in 1..5_000 {
+            let mut written = Sums::default().result();
+            written.mean = f64::from(i).recip().sqrt();
+            let text = serde_json::to_string(&written).expect("JSON");
+            let read: super::Divergence = serde_json::from_str(&text).expect("its own text");
+            assert_eq!(written.mean.to_bits(), read.mean.to_bits(), "{text}");
+        }
+    }
+}
