@@ -53,7 +53,8 @@ impl Core {
         };
         reader.arrived(ordinal, slot, result.is_ok());
         if let Err(fault) = result {
-            self.unread.push((reader.cluster(ordinal), fault));
+            let cluster = reader.cluster(ordinal);
+            self.note_unread(cluster, fault);
         }
         if borrowed && !self.prompts.is_active() {
             // A prompt was cancelled, and decoding goes on: it may need the whole cache.
@@ -66,9 +67,15 @@ impl Core {
     fn expert_arrived(&mut self, cell: usize, slot: Slot, result: Result<(), ReadFault>) {
         let wanted = self.weights.experts.arrived(cell, slot, result.is_ok());
         if let (Some(key), Err(fault)) = (wanted, result) {
-            let cluster = self.program.cached_clusters[key];
-            self.unread.push((cluster, fault));
+            self.note_unread(self.program.cached_clusters[key], fault);
         }
+    }
+
+    /// Keeps why a cluster could not be read, for when it is wanted. An earlier reason may be left of a read that nobody
+    /// wanted in the end.
+    fn note_unread(&mut self, cluster: u32, fault: ReadFault) {
+        self.unread.retain(|(unread, _)| *unread != cluster);
+        self.unread.push((cluster, fault));
     }
 
     /// Neurons that a cluster waits for came back.
@@ -168,6 +175,7 @@ impl Core {
             StageFault::Unread { cluster } => {
                 let at = self.unread.iter().position(|(c, _)| *c == cluster);
                 let Some(at) = at else {
+                    debug_assert!(false, "cluster {cluster} failed for no reason");
                     return;
                 };
                 let (_, fault) = self.unread.swap_remove(at);

@@ -27,6 +27,8 @@ pub struct Census {
     pub store: StoreTally,
     /// Cells of the expert cache whose bytes are here.
     pub cells: usize,
+    /// Cells of the expert cache that have memory.
+    pub cells_in_use: usize,
     /// Holds on these cells.
     pub cells_held: usize,
     /// Clusters that have been evicted.
@@ -70,6 +72,7 @@ impl Core {
             prompts: self.prompts.is_active(),
             store: self.weights.neurons.tally(),
             cells: self.weights.experts.cells_here(),
+            cells_in_use: self.weights.experts.cells_in_use(),
             cells_held: self.weights.experts.holds(),
             evicted: evictable.streamed().collect(),
             borrowed: evictable.borrowed(),

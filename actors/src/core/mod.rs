@@ -58,6 +58,8 @@ enum State {
     Phase(usize),
     /// It has finished the phase of this number; others may not have.
     Await { epoch: u64, phase: usize },
+    /// Between two steps, until nothing is read into what the caches give back.
+    ResizeCaches,
     /// Between two steps, until a device has the clusters of the first `keep` phases and no others.
     ResizeDevice { keep: usize },
     /// Between two steps, while clusters are evicted or read back.
@@ -162,6 +164,7 @@ impl Core {
             State::AwaitRows { epoch, phase } => self.await_rows_turn(epoch, phase),
             State::Phase(phase) => self.phase_turn(phase),
             State::Await { epoch, phase } => self.await_turn(epoch, phase),
+            State::ResizeCaches => self.cache_resize_turn(),
             State::ResizeDevice { keep } => self.device_resize_turn(keep),
             State::Resize => self.resize_turn(),
             State::Finished => Turn::Finished,
@@ -184,9 +187,8 @@ impl Core {
             return Turn::Progress;
         }
         self.weights.view.look();
-        // Done now if reads were in flight when it was requested.
-        self.weights.neurons.resize(self.sizes.cache_slots);
-        self.weights.experts.resize(self.sizes.cache_slots);
+        // Done now if something was in the way when it was requested.
+        self.resize_caches();
         self.begin_graph();
         let clusters = self.program().streamed(self.step.wants_logits());
         if self.step.read_again {
@@ -325,7 +327,11 @@ impl Core {
             State::AwaitRows { phase, .. } | State::Phase(phase) | State::Await { phase, .. } => {
                 self.program().phases[phase].layer
             }
-            State::Idle | State::ResizeDevice { .. } | State::Resize | State::Finished => 0,
+            State::Idle
+            | State::ResizeCaches
+            | State::ResizeDevice { .. }
+            | State::Resize
+            | State::Finished => 0,
         }
     }
 

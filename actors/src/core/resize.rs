@@ -18,8 +18,8 @@ use super::{Core, State};
 use crate::runtime::Sizes;
 
 impl Core {
-    /// A step without tokens: the caches get their new size, if no read holds their slots, then clusters on a device are
-    /// given back or copied again, then others are evicted or read back.
+    /// A step without tokens: the caches get their new size, then clusters on a device are given back or copied again, then
+    /// others are evicted or read back.
     pub(super) fn begin_resize(&mut self, sizes: Sizes) {
         // A prompt that was cut short may still have a part of the cache's memory.
         self.begin_graph();
@@ -31,15 +31,36 @@ impl Core {
         }
         self.sizes = sizes;
         self.weights.view.look_away();
-        self.weights.neurons.resize(sizes.cache_slots);
-        self.weights.experts.resize(sizes.cache_slots);
-        match self.device {
-            Some(_) => {
+        self.state = State::ResizeCaches;
+    }
+
+    /// The caches get their new size once nothing is read into what they give back: a guess may still be on its way, or a
+    /// part of a prompt that was cut short.
+    pub(super) fn cache_resize_turn(&mut self) -> Turn {
+        if !self.resize_caches() && self.reads_into_caches() {
+            return Turn::Blocked(Reason::IoGate);
+        }
+        match (&self.device, self.step.resize) {
+            (Some(_), Some(sizes)) => {
                 let keep = sizes.phases_on_device;
                 self.state = State::ResizeDevice { keep };
             }
-            None => self.begin_evicting(sizes.evicted_clusters),
+            (_, sizes) => self.begin_evicting(sizes.map_or(0, |sizes| sizes.evicted_clusters)),
         }
+        Turn::Progress
+    }
+
+    /// Gives the caches the size that they should have; false if one has not got it yet.
+    pub(super) fn resize_caches(&mut self) -> bool {
+        let neurons = self.weights.neurons.resize(self.sizes.cache_slots);
+        let experts = self.weights.experts.resize(self.sizes.cache_slots);
+        neurons && experts
+    }
+
+    fn reads_into_caches(&self) -> bool {
+        let weights = &self.weights;
+        let borrowed = self.stages.preload.reader.window_ref();
+        weights.experts.has_reads() || weights.neurons.is_reading() || borrowed.is_reading()
     }
 
     /// One more phase's clusters are given back or copied again, until the device has those of the first `keep` phases.

@@ -78,7 +78,10 @@ fn deliver(from: Station, stages: &mut Stages, frame: &mut Frame<'_>, out: &mut 
                 retire(stages, frame, flight, reader);
             }
             (_, Port::Done) => retire(stages, frame, flight, reader),
-            (Station::Gc, _) => stages.udc.push(flight),
+            (Station::Gc, port) => {
+                debug_assert!(port == Port::Here, "clusters are read whole");
+                stages.udc.push(flight);
+            }
             (Station::Preload, _) => compute(stages, frame, flight),
             (Station::Device, _) => stages.gc.push(flight),
             (Station::Pred, Port::Here) => stages.gc.push(flight),

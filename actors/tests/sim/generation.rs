@@ -170,6 +170,14 @@ fn resize(world: &mut World, visits: &mut Visits, random: &mut Random) -> Result
     let streamed = visits.follow(world);
     ended?;
     world.check_device(phases_on_device)?;
+    let wanted = sizes.cache_slots;
+    for (rank, (first, now)) in world.censuses().into_iter().enumerate() {
+        let (most, cells) = (first.cells_in_use, now.cells_in_use);
+        if cells != wanted.min(most) {
+            let wrong = format!("core {rank} has {cells} cells in use, not {wanted} of {most}");
+            return Err(Ended::Wrong(wrong));
+        }
+    }
     match streamed == order[..given].iter().copied().collect() {
         true => Ok(()),
         false => Err(Ended::Wrong(format!(

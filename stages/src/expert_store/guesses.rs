@@ -105,6 +105,14 @@ impl ExpertStore {
         self.guesses.extend(absent.take(room));
     }
 
+    /// A flight wants `key`: it needs no guess any more. After it is computed, it may be evicted, and a prompt would read it
+    /// again for nobody.
+    pub(super) fn unname(&mut self, key: usize) {
+        if let Some(i) = self.guesses.iter().position(|named| named.key == key) {
+            self.guesses.remove(i);
+        }
+    }
+
     /// A flight wants the cluster in a cell.
     pub(super) fn count_wanted(&mut self, cell: usize) {
         if std::mem::take(&mut self.counted[cell]) {

@@ -190,7 +190,7 @@ impl ExpertStore {
     /// are left out unless they are in memory.
     pub fn want_ahead(&mut self, wanted: impl Iterator<Item = (Request, bool)> + Clone) {
         for (request, _) in wanted.clone() {
-            if self.has(request.key) && (self.take_over(request.key) || self.acquire(request)) {
+            if self.has(request.key) && (self.take_over(request) || self.acquire(request)) {
                 self.hold_ahead(request.key);
             }
         }
@@ -214,9 +214,10 @@ impl ExpertStore {
     /// A flight wants a cluster, and will take it once: a cell is found for it, and a read is due if it is not in
     /// memory. If all cells are in use, that happens when one is returned.
     pub fn want(&mut self, request: Request) {
+        self.unname(request.key);
         // One that was held ahead does not queue: what is before it may wait for its cell. Nor does one that is on its way
         // as a guess: it would be taken when it has come, without a hold.
-        if self.take_over(request.key) || self.has(request.key) && self.acquire(request) {
+        if self.take_over(request) || self.has(request.key) && self.acquire(request) {
             return;
         }
         if !self.blocked.is_empty() || !self.acquire(request) {
@@ -224,15 +225,18 @@ impl ExpertStore {
         }
     }
 
-    /// Whether a cell was held ahead for `key`; it is the caller's from now on.
-    fn take_over(&mut self, key: usize) -> bool {
-        let cell = self.cache.slot_of(key);
+    /// Whether a cell was held ahead for this cluster; it is the caller's from now on. What was held may be a part, as a
+    /// token's guess that a prompt keeps is.
+    fn take_over(&mut self, request: Request) -> bool {
+        let cell = self.cache.slot_of(request.key);
         let Some(cell) = cell.filter(|&cell| std::mem::take(&mut self.ahead[cell])) else {
             return false;
         };
         if let Some(i) = self.kept.iter().position(|kept| kept.0 == cell) {
             self.kept.swap_remove(i);
         }
+        self.count_wanted(cell);
+        self.complete(cell, request);
         true
     }
 
@@ -452,6 +456,11 @@ impl ExpertStore {
         self.reading > self.guessing || !self.due.is_empty()
     }
 
+    /// Whether any read is in flight, of a guess or not.
+    pub fn has_reads(&self) -> bool {
+        self.reading > 0
+    }
+
     /// Number of cells whose bytes are neither read nor used.
     pub fn cells_here(&self) -> usize {
         let here = |cell: &&Cell| matches!(cell, Cell::Here(_) | Cell::Idle);
@@ -469,9 +478,10 @@ impl ExpertStore {
         self.cache.contents(out);
     }
 
-    /// A step of one or more tokens is over.
+    /// A step of one or more tokens is over. What was named for it and is not on its way yet is not read any more.
     pub fn end_step(&mut self) {
         self.keeps = false;
+        self.guesses.clear();
         self.release_kept(|_| true);
         self.cache.end_token();
     }

@@ -6,14 +6,15 @@ impl ExpertStore {
     /// Keeps `cells` cells in use, at most as many as there were at the start. Clusters in cells that go out of use are
     /// forgotten; how often they were wanted is not.
     ///
-    /// False, and nothing is changed, while a cluster is read or used.
+    /// False, and nothing is changed, while a cluster that would be forgotten is read or used, or flights wait for cells.
     pub fn resize(&mut self, cells: usize) -> bool {
         let cells = cells.min(self.cells.len());
         if cells == self.used {
             return true;
         }
         let at_rest = |cell: &Cell| matches!(cell, Cell::Here(_) | Cell::Idle);
-        if !self.blocked.is_empty() || !self.cells.iter().all(at_rest) {
+        let changed = &self.cells[cells.min(self.used)..];
+        if !self.blocked.is_empty() || !changed.iter().all(at_rest) {
             return false;
         }
         self.bring_back();

@@ -1,13 +1,14 @@
 //! The store against a list of what is where: every wanted cluster comes once, with its own bytes, whatever the order
 //! in which reads end, and no cell is lost.
 
+mod guesses;
+
 use std::collections::VecDeque;
 
 use forebay_queues::slab::{PAGE, Slab, Slot};
 use proptest::prelude::*;
 
-use super::guesses::{BESIDE, MOST_GUESSES};
-use super::{ExpertMemory, ExpertRead, ExpertStore, GuessCounts, Held, Request, Spans, Taken};
+use super::{ExpertMemory, ExpertRead, ExpertStore, Held, Request, Spans, Taken};
 use crate::cache::PolicyKind;
 use crate::live_mask::LiveMask;
 use crate::random::Random;
@@ -92,6 +93,27 @@ fn spans(pairs: &LiveMask) -> Spans {
     spans
 }
 
+/// A prompt names what its layers probably want, or a token guesses.
+fn name(store: &mut ExpertStore, random: &mut Random, (clusters, is_prompt): (usize, bool)) {
+    let likely: Vec<usize> = (0..clusters).filter(|_| random.below(3) == 0).collect();
+    let all = random.below(2) == 0;
+    let likely = likely.into_iter().map(|key| request(key, is_prompt || all));
+    match is_prompt {
+        true => store.preload(likely),
+        false => store.guess(likely),
+    }
+}
+
+/// A read comes back.
+fn arrive(store: &mut ExpertStore, read: ExpertRead, is_ok: bool) {
+    // A guess that no flight has wanted by now.
+    let is_guess = store.guessed[read.cell];
+    // One that one wants is read again if it failed.
+    let again = store.began_as_guess[read.cell] && !is_ok;
+    let key = Some(read.key).filter(|_| !is_guess && !again);
+    assert_eq!(store.arrived(read.cell, read.slot, is_ok), key);
+}
+
 proptest! {
     #[test]
     fn every_wanted_cluster_comes_with_its_bytes(
@@ -111,6 +133,14 @@ proptest! {
             // As prompts do, or as tokens that are generated.
             let is_whole = random.below(3) == 0;
             let of = |key| request(key, is_whole);
+            if random.below(2) == 0 {
+                // Earlier guesses may come before anything is wanted.
+                name(&mut store, &mut random, (clusters, is_whole));
+                while !reading.is_empty() && random.below(3) > 0 {
+                    let read = reading.swap_remove(random.below(reading.len()));
+                    arrive(&mut store, read, random.below(8) > 0);
+                }
+            }
             let mut wanted: VecDeque<usize> = (0..clusters).filter(|_| random.below(2) == 0).collect();
             if random.below(2) == 0 {
                 store.want_ahead(wanted.iter().map(|&key| (of(key), false)));
@@ -118,14 +148,8 @@ proptest! {
             wanted.iter().for_each(|&key| store.want(of(key)));
             // Those that have been taken once, with the pairs that they wait for.
             let mut again: Vec<(usize, LiveMask)> = Vec::new();
-            if random.below(2) == 0 {
-                let likely: Vec<usize> = (0..clusters).filter(|_| random.below(3) == 0).collect();
-                let all = random.below(2) == 0;
-                let likely = likely.into_iter().map(|key| request(key, is_whole || all));
-                match is_whole {
-                    true => store.preload(likely),
-                    false => store.guess(likely),
-                }
+            if random.below(4) == 0 {
+                name(&mut store, &mut random, (clusters, is_whole));
             }
             let mut idle = 0;
             while !wanted.is_empty() || !lent.is_empty() || !again.is_empty() {
@@ -139,13 +163,7 @@ proptest! {
                 match random.below(4) {
                     0 if !reading.is_empty() => {
                         let read = reading.swap_remove(random.below(reading.len()));
-                        let is_ok = random.below(8) > 0;
-                        // A guess that no flight has wanted by now.
-                        let is_guess = store.guessed[read.cell];
-                        // One that one wants is read again if it failed.
-                        let again = store.began_as_guess[read.cell] && !is_ok;
-                        let key = Some(read.key).filter(|_| !is_guess && !again);
-                        prop_assert_eq!(store.arrived(read.cell, read.slot, is_ok), key);
+                        arrive(&mut store, read, random.below(8) > 0);
                     }
                     1 => {
                         let found = wanted.iter().enumerate();
@@ -264,197 +282,6 @@ fn a_prompt_reads_the_rest_of_what_is_here_in_part() {
 }
 
 #[test]
-fn what_a_prompt_preloads_stays_until_its_layer_is_over() {
-    let mut store = store(8, 40, PolicyKind::Lru, vec![]);
-    let read = |store: &mut ExpertStore| {
-        let mut keys = Vec::new();
-        while let Some(mut read) = store.next_read() {
-            store.started(read.cell, 7);
-            fill(&mut read);
-            keys.push(read.key);
-            store.arrived(read.cell, read.slot, true);
-        }
-        keys
-    };
-    let compute = |store: &mut ExpertStore, key: usize| {
-        let taken = store.take(key).expect("it is here");
-        store.checked(key, look(key, &taken));
-        store.give_back(key, taken.slot);
-    };
-    store.preload([10, 11, 12].map(whole).into_iter());
-    assert_eq!(read(&mut store), [10, 11], "a fourth of the cells at most");
-    // Of the next layer, 10 is used; 11 stays while its layer may use it, whatever else is read.
-    store.preload([].into_iter());
-    for key in 20..30 {
-        store.want(whole(key));
-        assert_eq!(read(&mut store), [key]);
-        compute(&mut store, key);
-    }
-    assert_eq!(store.holds(), 2);
-    store.want(whole(10));
-    assert!(read(&mut store).is_empty());
-    compute(&mut store, 10);
-    assert_eq!(store.holds(), 1);
-    store.preload([13].map(whole).into_iter());
-    assert_eq!((store.holds(), read(&mut store)), (0, vec![13]));
-    store.end_step();
-    assert_eq!(store.holds(), 0);
-    let GuessCounts { read, wanted } = store.guess_counts;
-    assert_eq!((read, wanted), (0, 0));
-}
-
-/// A flight that would have to wait for a cell, behind others, takes over the guess that is on its way: taken without a hold,
-/// it would end that of the prompt, or of whoever has the cell next.
-#[test]
-fn a_flight_takes_over_a_guess_while_others_wait_for_cells() {
-    let mut store = store(4, 40, PolicyKind::Lru, vec![]);
-    store.preload([whole(10)].into_iter());
-    let mut read = store.next_read().expect("the disk is idle");
-    store.started(read.cell, 7);
-    for key in [20, 21, 22, 23, 10] {
-        store.want(whole(key));
-    }
-    assert_eq!(store.holds(), 4);
-    fill(&mut read);
-    assert_eq!(store.arrived(read.cell, read.slot, true), Some(10));
-    let taken = store.take(10).expect("it is here");
-    store.checked(10, look(10, &taken));
-    store.give_back(10, taken.slot);
-    // The last one has the cell now, and nobody else ends its hold.
-    store.end_step();
-    assert_eq!(store.holds(), 4);
-    assert!([20, 21, 22, 23].iter().all(|&key| store.has(key)));
-}
-
-/// A guess of a generated token that arrives in a prompt takes no cell that the prompt needs.
-#[test]
-fn a_prompt_keeps_a_token_s_guess_only_where_there_is_room() {
-    for (cells, kept) in [(4, 1), (3, 0), (1, 0)] {
-        let mut store = store(4, 8, PolicyKind::Frequency, vec![]);
-        assert!(store.resize(cells));
-        store.guess([whole(5)].into_iter());
-        let read = store.next_read().expect("the disk is idle");
-        store.started(read.cell, 7);
-        store.preload([].into_iter());
-        store.arrived(read.cell, read.slot, true);
-        assert_eq!(store.holds(), kept, "{cells} cells");
-    }
-}
-
-/// A store of four cells in which a guess is being read, and that read.
-fn guessing(key: usize) -> (ExpertStore, ExpertRead) {
-    let mut store = store(4, 8, PolicyKind::Frequency, vec![]);
-    store.guess([whole(key)].into_iter());
-    let read = store.next_read().expect("the disk is idle");
-    assert!(read.guessed && read.key == key && !store.is_reading());
-    store.started(read.cell, 7);
-    (store, read)
-}
-
-#[test]
-fn few_guesses_are_read_together_so_that_the_others_can_be_given_up() {
-    let mut store = store(16, 32, PolicyKind::Frequency, vec![]);
-    store.guess((0..8).map(whole));
-    let mut reads: Vec<_> = std::iter::from_fn(|| store.next_read()).collect();
-    assert_eq!(reads.len(), MOST_GUESSES);
-    store.guess([20].map(whole).into_iter());
-    let first = reads.swap_remove(0);
-    store.arrived(first.cell, first.slot, true);
-    assert_eq!(store.next_read().map(|read| read.key), Some(20));
-    assert!(store.next_read().is_none());
-}
-
-/// Guesses that do not come true go less and less far, those that do further again.
-#[test]
-fn how_far_is_guessed_depends_on_what_came_true() {
-    let mut store = store(16, 1 << 12, PolicyKind::Frequency, vec![]);
-    let mut guess = |keys: std::ops::Range<usize>, come_true: bool| {
-        for key in keys {
-            store.guess([whole(key)].into_iter());
-            let read = store.next_read().expect("the disk is idle");
-            store.started(read.cell, 7);
-            store.arrived(read.cell, read.slot, true);
-            if come_true {
-                store.want(whole(key));
-                let taken = store.take(key).expect("it is here");
-                store.give_back(key, taken.slot);
-            }
-        }
-        store.reach()
-    };
-    assert_eq!(guess(0..63, false), 3, "too few to judge");
-    assert_eq!(guess(63..64, false), 2);
-    assert_eq!(guess(64..256, false), 1);
-    assert_eq!(guess(256..256 + 64, true), 2);
-    assert_eq!(guess(320..320 + 64, true), 3);
-}
-
-#[test]
-fn a_guess_waits_until_few_certain_reads_are_left_and_is_given_up_for_the_next() {
-    let mut store = store(16, 32, PolicyKind::Frequency, vec![]);
-    (0..=BESIDE).for_each(|key| store.want(whole(key)));
-    store.guess([20, 21].map(whole).into_iter());
-    let mut certain: Vec<_> = (0..=BESIDE).filter_map(|_| store.next_read()).collect();
-    assert!(certain.len() == BESIDE + 1 && certain.iter().all(|read| !read.guessed));
-    assert!(store.next_read().is_none(), "too many are in flight");
-    store.guess([whole(22)].into_iter());
-    let first = certain.swap_remove(0);
-    store.arrived(first.cell, first.slot, true);
-    store.want(whole(12));
-    let due = store.next_read().expect("wanted");
-    assert!(!due.guessed && due.key == 12, "what is due goes first");
-    let second = certain.swap_remove(0);
-    store.arrived(second.cell, second.slot, true);
-    let guess = store.next_read().expect("few are in flight");
-    assert_eq!((guess.guessed, guess.key), (true, 22));
-    assert!(store.next_read().is_none(), "20 and 21 were given up");
-}
-
-#[test]
-fn a_guess_that_comes_true_is_the_flights_read_and_is_checked_once() {
-    // Wanted while it is read, and after it has come.
-    for early in [true, false] {
-        let (mut store, read) = guessing(5);
-        let mut slot = Some(read.slot);
-        let mut arrive =
-            |store: &mut ExpertStore| slot.take().map(|slot| store.arrived(read.cell, slot, true));
-        if early {
-            store.want(whole(5));
-            assert!(store.is_reading(), "a flight waits for it now");
-            assert_eq!(arrive(&mut store), Some(Some(5)));
-        } else {
-            assert_eq!(arrive(&mut store), Some(None));
-            store.want(whole(5));
-        }
-        assert!(store.next_read().is_none(), "it is not read again");
-        let taken = store.take(5).expect("it is here");
-        let is_new = taken.flow == 7 && taken.spans.bytes() == BYTES;
-        assert!(is_new && taken.is_ok, "what was read has to be checked");
-        store.checked(5, Held::All);
-        store.give_back(5, taken.slot);
-        store.want(whole(5));
-        assert_eq!(store.take(5).map(|taken| taken.flow), Some(0));
-        let GuessCounts { read, wanted } = store.guess_counts;
-        assert_eq!((read, wanted), (1, 1));
-    }
-}
-
-#[test]
-fn a_guess_that_fails_is_no_fault_and_read_again_if_it_is_wanted() {
-    let (mut store, read) = guessing(5);
-    assert_eq!(store.arrived(read.cell, read.slot, false), None);
-    assert!(!store.has(5) && store.holds() == 0);
-    let (mut store, read) = guessing(5);
-    store.want(whole(5));
-    assert_eq!(store.arrived(read.cell, read.slot, false), None);
-    assert!(store.take(5).is_none(), "it is still to come");
-    let read = store.next_read().expect("it is certain now");
-    assert!(!read.guessed && read.range == (0..BYTES));
-    assert_eq!(store.arrived(read.cell, read.slot, false), Some(5));
-    assert!(store.take(5).is_some_and(|taken| !taken.is_ok));
-}
-
-#[test]
 fn what_was_wanted_again_and_again_stays() {
     let mut store = store(2, 4, PolicyKind::Frequency, vec![3]);
     let mut reads = 0;
@@ -477,28 +304,4 @@ fn what_was_wanted_again_and_again_stays() {
     }
     let before = visit(&mut store, 2);
     assert_eq!(visit(&mut store, 3), before, "the favourite is still here");
-}
-
-/// What a guess brought may have been read long before it is checked: that is known until it is taken.
-#[test]
-fn what_a_guess_brought_is_known_until_it_is_taken() {
-    for wanted_early in [true, false] {
-        let (mut store, read) = guessing(5);
-        if wanted_early {
-            store.want(whole(5));
-        }
-        store.arrived(read.cell, read.slot, true);
-        if !wanted_early {
-            store.want(whole(5));
-        }
-        let taken = store.take(5).expect("it is here");
-        assert!(taken.guessed);
-        // It was wrong.
-        store.read_more(5, taken.slot, taken.spans.again());
-        let again = store.next_read().expect("it is read once more");
-        assert!(!again.guessed && again.range == (0..BYTES));
-        store.arrived(again.cell, again.slot, true);
-        let taken = store.take(5).expect("it is here");
-        assert!(!taken.guessed && taken.spans.bytes() == BYTES);
-    }
 }
