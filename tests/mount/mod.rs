@@ -2,8 +2,16 @@
 #![allow(dead_code, reason = "each test file uses a part")]
 
 use std::io::Write;
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::time::{Duration, Instant};
+
+use forebay_plans::kernel_files::KernelFiles;
+use forebay_plans::storage::Storage;
+
+/// No child takes longer from fork to exec.
+const PATIENCE: Duration = Duration::from_secs(20);
 
 /// A memory file system; unmounted when dropped.
 #[derive(Debug)]
@@ -48,6 +56,32 @@ impl Mount {
         while file.write_all(&[0; 4096]).is_ok() {}
         let length = file.metadata().expect("there").len();
         file.set_len(length.saturating_sub(spare)).expect("shorter");
+    }
+
+    /// Removes the file `name`, and waits until its room is free: another test's child may hold a copy of a descriptor
+    /// between fork and exec.
+    pub fn remove(&self, name: &str) {
+        let path = self.0.join(name);
+        let file = std::fs::File::open(&path).expect("there");
+        let taken = file.metadata().expect("readable").blocks() * 512;
+        let before = self.free();
+        std::fs::remove_file(&path).expect("removable");
+        drop(file);
+        let start = Instant::now();
+        while self.free() < before + taken {
+            assert!(
+                start.elapsed() < PATIENCE,
+                "{} is still open",
+                path.display()
+            );
+            std::thread::sleep(Duration::from_millis(1));
+        }
+    }
+
+    /// Free bytes.
+    fn free(&self) -> u64 {
+        let storage = Storage::of(&KernelFiles::live(), &self.0);
+        storage.expect("it is mounted").free_bytes
     }
 }
 

@@ -121,10 +121,10 @@ fn a_device_that_fills_up_under_the_writer_is_an_error_and_is_cleaned_up() {
             assert!(message.contains(mention), "no {mention:?}: {message}");
         }
         assert_eq!(names_in(disk.path()), ["hog"], "{spare}");
-        std::fs::remove_file(disk.path().join("hog")).expect("removable");
+        disk.remove("hog");
         pack_and(&model, &target, || {}).expect("there is room again");
         whole = target.metadata().expect("there").len();
-        std::fs::remove_file(&target).expect("removable");
+        disk.remove("out.fbay");
     }
     // All but the last pages find room: not the check beforehand, nor the clusters' writing notices.
     for missing in 1..=4u64 {
@@ -212,7 +212,7 @@ fn what_is_kept_beside_a_model_is_whole_or_left_away_on_a_full_device() {
     refused(pack, &[&spans, "No space left"]);
     assert_eq!(names_in(disk.path()), before);
 
-    std::fs::remove_file(disk.path().join("hog")).expect("removable");
+    disk.remove("hog");
     assert_eq!(done(run()), right);
     assert_eq!(found_in(disk.path(), ".hot").len(), 1, "kept again");
 }
