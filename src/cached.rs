@@ -41,13 +41,16 @@ pub enum State {
     Unreadable,
 }
 
-/// The folder that is meant: `named`, else the first that the environment suggests and that exists.
+/// The folder that is meant: `named`, else the first that the environment suggests and that exists, or what there is
+/// instead of a folder.
 pub fn folder(named: Option<&Path>) -> Option<PathBuf> {
     match named {
         Some(named) => Some(named.to_path_buf()),
         None => {
-            let mut folders = cache_dir::candidates().into_iter().map(|c| c.dir);
-            folders.find(|folder| folder.is_dir())
+            let named = cache_dir::candidates().into_iter().map(|c| c.dir);
+            let existing: Vec<_> = named.filter(|folder| folder.exists()).collect();
+            let folder = existing.iter().find(|folder| folder.is_dir());
+            folder.or(existing.first()).cloned()
         }
     }
 }

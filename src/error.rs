@@ -120,6 +120,19 @@ pub enum Error {
         /// Tokens of a piece.
         piece: usize,
     },
+    /// A text that is too short to be learned from, beside what is only for measuring.
+    #[error(
+        "{tokens} tokens of the text are used, fewer than {tests} pieces of {piece} to measure perplexity on, and one \
+         to learn from"
+    )]
+    TooFewForTests {
+        /// Its tokens.
+        tokens: usize,
+        /// Pieces that are only for measuring.
+        tests: usize,
+        /// Tokens of a piece.
+        piece: usize,
+    },
     /// A parameter outside its range.
     #[error("{name}: {problem}")]
     InvalidParameter {

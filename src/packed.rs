@@ -12,6 +12,7 @@ use forebay_models::bundle::{
 use forebay_models::error::ModelError;
 use forebay_models::files::folder_of;
 use forebay_models::source;
+use forebay_models::tensor::TensorSource;
 use forebay_models::tokenizer::{Tokenizer, TokenizerSpec};
 use forebay_plans::cache_dir;
 
@@ -69,6 +70,20 @@ pub fn open(
     options: &PackOptions,
     report: &mut dyn FnMut(Preparation),
 ) -> Result<Bundle, Error> {
+    open_if(model, cache, options, &|_| Ok(()), report)
+}
+
+/// The same, but a source that `fits` refuses is not packed.
+///
+/// # Errors
+/// As [`open`]'s, and those of `fits`.
+pub fn open_if(
+    model: &Path,
+    cache: Option<&Path>,
+    options: &PackOptions,
+    fits: &dyn Fn(&dyn TensorSource) -> Result<(), Error>,
+    report: &mut dyn FnMut(Preparation),
+) -> Result<Bundle, Error> {
     check_there(model)?;
     if is_bundle(model) {
         return Ok(Bundle::open(model)?);
@@ -77,11 +92,14 @@ pub fn open(
     if let Some(bundle) = ready(&target, &identity) {
         return Ok(bundle);
     }
+    let source = source::open(model)?;
+    fits(source.as_ref())?;
     let _lock = lock(&target, report)?;
     if let Some(bundle) = ready(&target, &identity) {
         return Ok(bundle);
     }
-    convert(model, &target, options, report)?;
+    convert_open(source.as_ref(), (model, &target), options, report)?;
+    drop(source);
     remove_outdated(&folder, &target, &identity);
     for version in 1..FORMAT_VERSION {
         // Best effort: an old file that stays only takes up space.
@@ -127,7 +145,7 @@ pub fn open_or_outline(
     Ok((outline(source.as_ref(), &target, options)?, found))
 }
 
-fn check_there(model: &Path) -> Result<(), Error> {
+pub(crate) fn check_there(model: &Path) -> Result<(), Error> {
     let found = std::fs::metadata(model);
     found.map_err(|e| ModelError::io(model, "find the model (check the path)", e))?;
     Ok(())
@@ -202,14 +220,22 @@ pub fn convert(
     options: &PackOptions,
     report: &mut dyn FnMut(Preparation),
 ) -> Result<(), Error> {
-    let source = source::open(model)?;
-    check_tokenizer(source.tokenizer(), model, report)?;
-    pack(
-        source.as_ref(),
-        target,
+    convert_open(
+        source::open(model)?.as_ref(),
+        (model, target),
         options,
-        &mut packing(target, report),
-    )?;
+        report,
+    )
+}
+
+fn convert_open(
+    source: &dyn TensorSource,
+    (model, target): (&Path, &Path),
+    options: &PackOptions,
+    report: &mut dyn FnMut(Preparation),
+) -> Result<(), Error> {
+    check_tokenizer(source.tokenizer(), model, report)?;
+    pack(source, target, options, &mut packing(target, report))?;
     report(Preparation::Packed {
         target: target.to_path_buf(),
     });

@@ -14,6 +14,12 @@ pub enum DeviceFault {
         /// Which devices there are.
         found: String,
     },
+    /// The program was built without code for devices.
+    #[error("no device {wanted}: this program was built without GPU support")]
+    NotBuilt {
+        /// What was asked for.
+        wanted: String,
+    },
     /// The device could not be opened.
     #[error("cannot open {adapter}: {reason}; update its driver, or compute on the CPU")]
     NotOpened {

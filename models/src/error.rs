@@ -77,17 +77,23 @@ impl ModelError {
         }
     }
 
-    /// A [`ModelError::Format`] with the usual remedy: the file is damaged, fetch it again.
+    /// A [`ModelError::Format`] with the usual remedy: the file is damaged, fetch it again, or pack it again if it is a
+    /// packed one.
     pub fn damaged(
         path: impl Into<PathBuf>,
         field: impl Into<String>,
         problem: impl Into<String>,
     ) -> Self {
+        let path = path.into();
+        let again = match path.extension().is_some_and(|e| e == "fbay") {
+            true => "pack the model again",
+            false => "download or convert it again",
+        };
         Self::Format {
-            path: path.into(),
+            path,
             field: field.into(),
             problem: problem.into(),
-            remedy: "the file is truncated or damaged: download or convert it again".into(),
+            remedy: format!("the file is truncated or damaged: {again}"),
         }
     }
 

@@ -2,6 +2,7 @@
 
 use std::ffi::OsString;
 use std::fs::DirBuilder;
+use std::io::ErrorKind;
 use std::os::unix::fs::{DirBuilderExt, MetadataExt};
 use std::path::{Path, PathBuf};
 
@@ -70,9 +71,14 @@ pub fn prepare(named: Option<&Path>) -> Result<PathBuf, PlanError> {
     let folder = match named {
         None => prepare_from(&candidates())?,
         Some(named) => {
-            make(named).map_err(|source| PlanError::Write {
-                path: named.into(),
-                source,
+            make(named).map_err(|source| match source.kind() {
+                ErrorKind::NotADirectory => PlanError::NoCacheFolder {
+                    tried: format!("{}: {source}", named.display()),
+                },
+                _ => PlanError::Write {
+                    path: named.into(),
+                    source,
+                },
             })?;
             named.into()
         }
@@ -153,6 +159,9 @@ fn prepare_from(candidates: &[Candidate]) -> Result<PathBuf, PlanError> {
 
 /// Makes the folder, which only its owner may write to whatever the umask says.
 fn make(dir: &Path) -> std::io::Result<()> {
+    if dir.exists() && !dir.is_dir() {
+        return Err(ErrorKind::NotADirectory.into());
+    }
     DirBuilder::new().recursive(true).mode(0o755).create(dir)
 }
 

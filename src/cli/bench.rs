@@ -109,6 +109,7 @@ impl Bench {
             self.run_tests()?
         };
         if self.kernels {
+            self.engine.configure(Engine::builder())?.check()?;
             let measured = measure_kernels(self.engine.isa, self.repetitions)?;
             report.isa = measured.isa;
             report.kernels = Some(measured.kernels);
@@ -188,6 +189,7 @@ impl Bench {
         if let Some(model) = self.model.path() {
             builder = builder.model(model);
         }
+        builder.check()?;
         match builder.build() {
             Err(Error::ContextTooLarge { trained, .. }) => bail!(
                 "{longest} takes more than the {trained} tokens that the model was trained for; give a shorter test"

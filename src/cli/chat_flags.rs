@@ -10,7 +10,7 @@ use serde_json::Value;
 #[command(next_help_heading = "Chat")]
 pub struct ChatFlags {
     /// What the model is told before the conversation.
-    #[arg(long, value_name = "TEXT")]
+    #[arg(long, value_name = "TEXT", allow_hyphen_values = true)]
     pub system: Option<String>,
     /// A chat template in Jinja to use instead of the model's own.
     #[arg(long, value_name = "FILE")]

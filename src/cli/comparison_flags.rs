@@ -5,6 +5,8 @@ use clap::{Args, ValueEnum, value_parser};
 use forebay::{DevicePlacing, EngineBuilder, Loading, NeuronOptions, Pipeline, PolicyKind};
 use forebay_models::network::MOST_GUESSED_LAYERS;
 
+use super::numbers::part_or_none;
+
 #[derive(Clone, Debug, Default, Args)]
 pub struct ComparisonFlags {
     /// Which neurons stay in memory: frequency, two-queue (PowerInfer-2), lru, window:K (those of the last K
@@ -22,7 +24,7 @@ pub struct ComparisonFlags {
     #[arg(long, value_name = "N", value_parser = value_parser!(u8).range(..=MOST_GUESSED_LAYERS as i64), help_heading = "Comparison")]
     guess_layers: Option<u8>,
     /// The part of every phase that the device computes, 0 to 1 [default: what is fastest].
-    #[arg(long, value_name = "PART", help_heading = "Comparison")]
+    #[arg(long, value_name = "PART", value_parser = part_or_none, help_heading = "Comparison")]
     device_share: Option<f64>,
     /// Another engine's way of running sparse models: sets --policy, --loading and --pipeline unless they are
     /// given.

@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 
 use clap::Args;
-use forebay::survey;
+use forebay::{Engine, survey};
 use forebay_actors::io::probe::uring_available;
 use forebay_plans::cache_dir;
 use forebay_plans::doctor::{Doctor as Examination, ExamineOptions, Finding};
@@ -43,6 +43,7 @@ struct Report {
 
 impl Doctor {
     pub fn execute(self) -> anyhow::Result<()> {
+        self.check()?;
         let mut extra = vec![uring()];
         if !self.quick {
             extra.extend(self.profile());
@@ -70,6 +71,18 @@ impl Doctor {
             });
         }
         print_text(&format!("{examination}\n"))
+    }
+
+    /// Checks that the model is there, and the number of threads.
+    fn check(&self) -> Result<(), forebay::Error> {
+        let mut builder = Engine::builder();
+        if let Some(model) = &self.model {
+            builder = builder.model(model);
+        }
+        if let Some(n) = self.threads {
+            builder = builder.threads(n);
+        }
+        builder.check()
     }
 
     /// The hardware profile, which is saved for `run` and `plan`.

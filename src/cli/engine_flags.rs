@@ -10,6 +10,7 @@ use forebay_plans::size::{MemorySize, SizeError, format_size};
 
 use super::device_flag::DeviceName;
 use super::expert_flags::ExpertFlags;
+use super::numbers::part;
 use super::output::say;
 
 #[derive(Clone, Debug, Default, Args)]
@@ -92,14 +93,6 @@ fn memory(text: &str) -> Result<MemoryFlag, String> {
     }
 }
 
-/// A part of something, of which there is some.
-pub fn part(text: &str) -> Result<f64, String> {
-    match text.parse::<f64>() {
-        Ok(part) if part > 0.0 && part <= 1.0 => Ok(part),
-        _ => Err("give a number above 0 and at most 1".into()),
-    }
-}
-
 /// Says that a budget is too large. Commands that make several engines say it once.
 fn warn_once(limits: &MemoryLimits, budget: u64) {
     static WARNED: Once = Once::new();
@@ -156,6 +149,13 @@ impl EngineFlags {
             }
             Some(MemoryFlag::Auto) => builder = builder.goal(PlanGoal::Enough),
             None => {}
+        }
+        if self.density.is_some() && self.sparsity != Some(SparsityFlag::Threshold) {
+            let problem = "only --sparsity threshold uses it; give that as well, or omit it";
+            return Err(Error::InvalidParameter {
+                name: "--density".into(),
+                problem: problem.into(),
+            });
         }
         if let Some(plan) = &self.plan {
             builder = builder.plan_file(plan);

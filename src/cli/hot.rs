@@ -11,7 +11,7 @@ use forebay_models::sorted::{SortedNeurons, hot_first, hot_neurons};
 use forebay_models::tensor::TensorSource;
 use forebay_plans::placement::{NeuronWants, PlacementMachine, best_border};
 
-use super::engine_flags::part;
+use super::numbers::part;
 use super::output::say;
 
 /// Which neurons are hot.

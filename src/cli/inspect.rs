@@ -208,20 +208,39 @@ fn name_of(content: Content) -> String {
     }
 }
 
+/// As papers write it.
+fn name_of_activation(activation: Activation) -> String {
+    match activation {
+        Activation::Silu => "SiLU".into(),
+        Activation::GeluTanh => "GELU (tanh)".into(),
+        Activation::GeluErf => "GELU (erf)".into(),
+        Activation::Relu => "ReLU".into(),
+        Activation::ReluSquared => "ReLU²".into(),
+        Activation::FatRelu { threshold } => format!("FATReLU above {threshold}"),
+        Activation::DoubleRelu => "dReLU".into(),
+        Activation::ClampedSwiglu { alpha, limit } => {
+            format!("SwiGLU of at most {limit}, alpha {alpha}")
+        }
+    }
+}
+
 /// The description as readable text.
 impl fmt::Display for Description {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let c = &self.config;
         writeln!(f, "{}", Shown::name(&c.name))?;
+        let neurons = match c.d_ff {
+            0 => String::new(),
+            n => format!("{n} FFN neurons, "),
+        };
         writeln!(
             f,
-            "{} layers, d_model {}, {}/{} heads x {}, {} FFN neurons, vocabulary {}, context {}",
+            "{} layers, d_model {}, {}/{} heads x {}, {neurons}vocabulary {}, context {}",
             c.n_layers,
             c.d_model,
             c.n_heads,
             c.n_kv_heads,
             c.head_dim,
-            c.d_ff,
             c.vocab_size,
             c.context_length
         )?;
@@ -248,8 +267,8 @@ impl fmt::Display for Description {
         let theta = c.rope.as_ref().map_or(0.0, |rope| rope.theta);
         writeln!(
             f,
-            "FFN {:?} ({sparse}{predictors}), RoPE theta {theta}",
-            c.activation
+            "FFN {} ({sparse}{predictors}), RoPE theta {theta}",
+            name_of_activation(c.activation)
         )?;
         writeln!(
             f,
@@ -265,5 +284,27 @@ impl fmt::Display for Description {
             writeln!(f, "  {name:width$}  {shape:>16}  {size:>10}  {}", t.format)?;
         }
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+
+    use super::*;
+
+    #[test]
+    fn activations_and_widths_are_shown_as_far_as_there_are_any() {
+        let shown = |model: &str| {
+            let path = Path::new(env!("CARGO_MANIFEST_DIR")).join(model);
+            of_source(source::open(&path).expect("a model").as_ref()).to_string()
+        };
+        let dense = shown("models/demo/hf");
+        assert!(dense.contains(" 768 FFN neurons, "), "{dense}");
+        assert!(dense.contains("FFN ReLU (sparse: "), "{dense}");
+        let experts = shown("tests/golden/tiny/mixtral_f16");
+        assert!(experts.contains("experts per token"), "{experts}");
+        assert!(!experts.contains("FFN neurons"), "{experts}");
+        assert!(experts.contains("FFN SiLU (dense)"), "{experts}");
     }
 }

@@ -4,12 +4,13 @@ use std::path::PathBuf;
 
 use clap::Args;
 use forebay::learn::{CalibrateRequest, FitRequest, FitStep, calibrate_gates, fit_predictors};
-use forebay::{Engine, EngineBuilder, Sparsity};
+use forebay::{Engine, EngineBuilder, Error, Sparsity};
 use forebay_models::tokenizer::EncodeOptions;
 use forebay_plans::predictor_fit::FitOptions;
 use forebay_plans::size::format_size;
 
 use super::engine_flags::EngineFlags;
+use super::numbers::{at_least, part};
 use super::output::{print_json, print_text};
 use super::progress::{reporter, thousandths};
 use super::text::{USUAL_PIECE, enough, read_text};
@@ -26,7 +27,7 @@ pub struct Text {
     file: PathBuf,
     /// Tokens of a piece of text; each starts from an empty context [default: 512, or what the model was trained for
     /// if that is less].
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(3..))]
+    #[arg(long, value_name = "N", value_parser = at_least::<3>)]
     ctx: Option<u32>,
     /// Tokens of the text that are used.
     #[arg(long, value_name = "N", default_value_t = 16384)]
@@ -43,10 +44,10 @@ pub struct FitPredictor {
     #[command(flatten)]
     text: Text,
     /// Rank of the predictors: higher is better, larger and slower.
-    #[arg(long, value_name = "R", default_value_t = 64)]
-    rank: usize,
+    #[arg(long, value_name = "R", default_value_t = 64, value_parser = at_least::<2>)]
+    rank: u32,
     /// Part of the live neurons to predict.
-    #[arg(long, value_name = "PART", default_value_t = 0.95)]
+    #[arg(long, value_name = "PART", default_value_t = 0.95, value_parser = part)]
     recall: f64,
     /// Predict by the residual stream before the layer instead of that before the FFN: less exact, but missing neurons
     /// are read while attention is computed.
@@ -72,7 +73,7 @@ pub struct Calibrate {
     #[arg(long, value_name = "PART", value_parser = rise)]
     perplexity_rise: Option<f64>,
     /// Pieces at the end of the text to measure perplexity on.
-    #[arg(long, value_name = "N", default_value_t = 4, value_parser = clap::value_parser!(u32).range(1..))]
+    #[arg(long, value_name = "N", default_value_t = 4, value_parser = at_least::<1>)]
     test_pieces: u32,
 }
 
@@ -89,25 +90,36 @@ fn rise(text: &str) -> Result<f64, String> {
 
 impl Text {
     /// For an engine that runs pieces of `ctx` tokens.
-    fn builder(&self, ctx: usize) -> Result<EngineBuilder, forebay::Error> {
+    fn builder(&self, ctx: usize) -> Result<EngineBuilder, Error> {
         let builder = self.any_context()?.context(ctx);
         Ok(builder.max_batch(BATCH.min(ctx)).max_logits(32))
     }
 
-    fn any_context(&self) -> Result<EngineBuilder, forebay::Error> {
+    fn any_context(&self) -> Result<EngineBuilder, Error> {
         let builder = Engine::builder().model(&self.model);
         let builder = self.engine.configure(builder)?;
         Ok(builder.on_preparation(reporter(self.json)))
     }
 
-    /// The text's tokens, as many as are used, and how many of them are a piece; `shape` makes the engine the one that
-    /// is run later.
+    /// The text's tokens, as many as are used, and how many of them are a piece; `tests` pieces are only for measuring.
+    /// `shape` makes the engine the one that is run later.
     fn tokens(
         &self,
+        tests: u32,
         shape: impl FnOnce(EngineBuilder) -> EngineBuilder,
     ) -> anyhow::Result<(Vec<u32>, usize)> {
         let asked = self.ctx.map(|ctx| ctx as usize);
         enough(self.tokens, asked.unwrap_or(1))?;
+        let (tests, piece) = (tests as usize, asked.unwrap_or(0));
+        if self.tokens < piece.saturating_mul(tests + 1) {
+            let tokens = self.tokens;
+            return Err(Error::TooFewForTests {
+                tokens,
+                tests,
+                piece,
+            }
+            .into());
+        }
         let text = read_text(&self.file, "text")?;
         let builder = match asked {
             Some(ctx) => self.builder(ctx)?,
@@ -130,10 +142,10 @@ impl Text {
 
 impl FitPredictor {
     pub fn execute(self) -> anyhow::Result<()> {
-        let (tokens, ctx) = self.text.tokens(|builder| builder)?;
+        let (tokens, ctx) = self.text.tokens(self.test_pieces, |builder| builder)?;
         let request = FitRequest {
             options: FitOptions {
-                rank: self.rank,
+                rank: self.rank as usize,
                 target_recall: self.recall,
                 train_steps: self.steps,
                 seed: self.seed,
@@ -199,7 +211,8 @@ impl FitPredictor {
 
 impl Calibrate {
     pub fn execute(self) -> anyhow::Result<()> {
-        let (tokens, ctx) = self.text.tokens(EngineBuilder::by_neuron)?;
+        let tests = self.perplexity_rise.map_or(0, |_| self.test_pieces);
+        let (tokens, ctx) = self.text.tokens(tests, EngineBuilder::by_neuron)?;
         let bar = thousandths(self.text.json);
         bar.set_message("running the text");
         let request = CalibrateRequest {

@@ -1,6 +1,7 @@
 //! Commands and their flags, one file each.
 
 mod again;
+mod arguments;
 mod bench;
 mod bench_ladder;
 mod bench_trace;
@@ -8,6 +9,7 @@ mod cache;
 mod chat;
 mod chat_flags;
 mod comparison_flags;
+mod context_flag;
 mod device_flag;
 mod doctor;
 #[cfg(feature = "gpu")]
@@ -20,7 +22,9 @@ mod follow;
 mod hot;
 mod inspect;
 mod learn;
+mod llama_cpp;
 mod model_argument;
+mod numbers;
 pub mod output;
 mod pack;
 mod plan;
@@ -36,10 +40,7 @@ mod text;
 mod tokenize;
 mod trace;
 
-use std::ffi::{OsStr, OsString};
-use std::path::Path;
-
-use clap::{CommandFactory, Parser, Subcommand};
+use clap::{Parser, Subcommand};
 
 pub use again::start_again_after;
 pub use follow::Interrupted;
@@ -53,34 +54,6 @@ pub use remedy::message_of;
 pub struct Arguments {
     #[command(subcommand)]
     command: Option<Command>,
-}
-
-impl Arguments {
-    /// The program's own. Without a command, `run` is meant: `forebay model.gguf`, `forebay -p TEXT`.
-    pub fn of_program() -> Self {
-        let arguments: Vec<OsString> = std::env::args_os().collect();
-        Self::parse_from(with_run(arguments))
-    }
-}
-
-/// Puts `run` before a first argument that is a model or one of `run`'s flags.
-fn with_run(mut arguments: Vec<OsString>) -> Vec<OsString> {
-    if arguments.get(1).is_some_and(|first| means_run(first)) {
-        arguments.insert(1, "run".into());
-    }
-    arguments
-}
-
-fn means_run(first: &OsStr) -> bool {
-    let text = first.to_string_lossy();
-    let program = Arguments::command();
-    let is_command = program.get_subcommands().any(|c| c.get_name() == text);
-    if is_command || ["-h", "--help", "-V", "--version", "help"].contains(&&*text) {
-        return false;
-    }
-    let path = Path::new(first);
-    let is_model = path.extension().is_some_and(|e| e == "gguf" || e == "fbay");
-    text.starts_with('-') || is_model || path.exists()
 }
 
 #[derive(Debug, Subcommand)]
@@ -139,43 +112,5 @@ pub fn run(arguments: Arguments) -> anyhow::Result<()> {
         Some(Command::Doctor(doctor)) => doctor.execute(),
         Some(Command::Synth(synth)) => synth.execute(),
         Some(Command::Trace(trace)) => trace.execute(),
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_model_or_a_flag_in_front_means_run() {
-        let with_run = |arguments: &[&str]| {
-            let all = ["forebay"].iter().chain(arguments);
-            let all = super::with_run(all.map(OsString::from).collect());
-            all[1..].iter().any(|a| a == "run")
-        };
-        for run in [
-            &["model.gguf"][..],
-            &["missing/model.fbay"],
-            &["-p", "the"],
-            &["-m", "x"],
-            &["."],
-        ] {
-            assert!(with_run(run), "{run:?}");
-        }
-        for other in [
-            &["inspect", "model.gguf"][..],
-            &["--help"],
-            &["-V"],
-            &["sing"],
-            &["help", "plan"],
-            &[],
-        ] {
-            assert!(!with_run(other), "{other:?}");
-        }
-    }
-
-    #[test]
-    fn flags_are_consistent() {
-        Arguments::command().debug_assert();
     }
 }

@@ -1,12 +1,13 @@
 //! Writing results and talk.
 
 use std::fmt::Display;
-use std::io::{self, BufWriter, ErrorKind, Write};
+use std::fs::File;
+use std::io::{self, BufWriter, ErrorKind, Read, Write};
 use std::path::Path;
 
-use anyhow::Context;
+use anyhow::{Context, bail};
 use forebay::Engine;
-use forebay_models::files::write_output;
+use forebay_models::files::{check_output, write_output};
 use serde::Serialize;
 
 /// Writes `value` as one JSON object to a file, or to standard output for `-`; a file appears whole or
@@ -19,6 +20,28 @@ pub fn write_json(path: &Path, value: &impl Serialize) -> anyhow::Result<()> {
     }
     write_output(path, |mut file| file.write_all(text.as_bytes()))
         .with_context(|| format!("cannot write {}", path.display()))
+}
+
+/// Checks, before what takes long, that the file that `flag` names can be written in the end, and is no model.
+///
+/// # Errors
+/// It cannot, or is one.
+pub fn check_target(flag: &str, path: &Path) -> anyhow::Result<()> {
+    let name = path.display();
+    if is_model(path) {
+        bail!("{flag} {name}: this file is a model, which would be lost; give another file name");
+    }
+    check_output(path).with_context(|| {
+        format!("cannot write {name} (give {flag} a file name in a writable folder)")
+    })
+}
+
+/// Whether a file begins as models do: GGUF, PowerInfer's, or a packed one.
+fn is_model(path: &Path) -> bool {
+    let is_file = std::fs::metadata(path).is_ok_and(|found| found.is_file());
+    let mut magic = [0; 4];
+    let read = File::open(path).and_then(|mut file| file.read_exact(&mut magic));
+    is_file && read.is_ok() && [b"GGUF", b"PWRI", b"FORE"].contains(&&magic)
 }
 
 /// Who read standard output wants no more of it (`| head`): the program ends without a word.

@@ -20,7 +20,7 @@ use tracing_subscriber::layer::SubscriberExt;
 use tracing_subscriber::util::SubscriberInitExt;
 
 use super::hot::{HotBorder, Sorting};
-use super::output::say;
+use super::output::{check_target, say};
 use super::progress::{reporter, writing};
 
 #[derive(Debug, Args)]
@@ -143,6 +143,7 @@ impl Recording {
     /// Starts recording; a file that cannot be written is noticed at once.
     fn start(path: &Path) -> anyhow::Result<Self> {
         let spans = Spans::default();
+        check_target("--trace", path)?;
         save_spans(path, b"[]")?;
         let (layer, guard) = ChromeLayerBuilder::new()
             .writer(spans.clone())

@@ -3,6 +3,7 @@
 use clap::Args;
 use forebay::{Engine, Measure, PlanGoal};
 
+use super::context_flag::ContextFlag;
 use super::draft_flags::DraftFlags;
 use super::engine_flags::EngineFlags;
 use super::model_argument::ModelArgument;
@@ -20,9 +21,8 @@ pub struct PlanCommand {
     /// Find the minimum memory for this many tokens per second; --memory is then the maximum.
     #[arg(long, value_name = "TOKENS/S", value_parser = speed, conflicts_with = "plan")]
     speed: Option<f64>,
-    /// Positions of the KV cache.
-    #[arg(long, short = 'c', value_name = "N", help_heading = "Model")]
-    ctx: Option<usize>,
+    #[command(flatten)]
+    context: ContextFlag,
     /// Also measure kernels and cores again; memory and disk are always measured.
     #[arg(long)]
     measure: bool,
@@ -49,9 +49,7 @@ impl PlanCommand {
         if let Some(model) = self.model.path() {
             builder = builder.model(model);
         }
-        if let Some(n) = self.ctx {
-            builder = builder.context(n);
-        }
+        builder = self.context.configure(builder);
         if let Some(speed) = self.speed {
             builder = builder.goal(PlanGoal::Speed(speed));
         }

@@ -8,14 +8,15 @@ use clap::Args;
 use forebay::learn::{ExpertProfile, MissPoint, Profile, ProfileText, measure_importance, profile};
 use forebay::{Engine, EngineBuilder, PolicyKind, Sparsity, packed};
 use forebay_models::bundle::Bundle;
-use forebay_models::gguf::write_imatrix;
+use forebay_models::gguf::{read_imatrix, write_imatrix};
 use forebay_models::source;
 use forebay_models::tokenizer::EncodeOptions;
 use indicatif::ProgressBar;
 use serde_json::json;
 
 use super::engine_flags::EngineFlags;
-use super::output::{print_json, print_text, say};
+use super::numbers::at_least;
+use super::output::{check_target, print_json, print_text, say};
 use super::progress::{reporter, thousandths};
 use super::text::{USUAL_PIECE, enough, read_text};
 
@@ -30,7 +31,7 @@ pub struct ProfileCommand {
     #[arg(long, short, value_name = "FILE", conflicts_with = "generate")]
     file: Option<PathBuf>,
     /// Profile on this many tokens that the model writes itself.
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
+    #[arg(long, value_name = "N", value_parser = at_least::<1>)]
     generate: Option<u32>,
     /// Write how much each column of the model's matrices matters to the text (an importance matrix, for `pack --quant
     /// --importance`), and no profile.
@@ -38,7 +39,7 @@ pub struct ProfileCommand {
     importance: Option<PathBuf>,
     /// Tokens of a piece of text; each starts from an empty context [default: 512, or what the model was trained for
     /// if that is less].
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
+    #[arg(long, value_name = "N", value_parser = at_least::<1>)]
     ctx: Option<u32>,
     /// Tokens of the text that are used.
     #[arg(long, value_name = "N", default_value_t = 2048)]
@@ -57,9 +58,17 @@ impl ProfileCommand {
     pub fn execute(self) -> anyhow::Result<()> {
         let asked = self.ctx.map(|ctx| ctx as usize);
         let generate = self.generate.map(|n| n as usize);
-        if self.importance.is_some() && packed::is_bundle(&self.model) {
-            let model = self.model.display();
-            bail!("--importance is for quantising: give the model that {model} was packed from");
+        if let Some(out) = &self.importance {
+            if packed::is_bundle(&self.model) {
+                let model = self.model.display();
+                bail!(
+                    "--importance is for quantising: give the model that {model} was packed from"
+                );
+            }
+            // An earlier one may be replaced; it is a GGUF file, as models are.
+            if read_imatrix(out).is_err() {
+                check_target("--importance", out)?;
+            }
         }
         if self.file.is_some() {
             enough(self.tokens, asked.unwrap_or(1))?;

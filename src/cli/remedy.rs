@@ -1,6 +1,7 @@
 //! What to do about an error, in terms of the command line. The library's messages tell what happened.
 
 use forebay::Error;
+use forebay_devices::DeviceFault;
 use forebay_models::error::Shown;
 use forebay_plans::PlanError;
 use forebay_plans::budget::ImpossibleBudget;
@@ -57,6 +58,12 @@ fn of_engine(error: &Error) -> Option<String> {
         }
         Error::EmptyPrompt => "give some text with -p TEXT, -f FILE or on standard input",
         Error::ContextTooSmall { .. } => "give a larger --ctx or a shorter prompt",
+        Error::Device {
+            fault: DeviceFault::NotBuilt { .. },
+        } => "rebuild it with --features gpu, or omit --device",
+        Error::TooFewForTests { .. } => {
+            "give more text, a larger --tokens, a smaller --ctx, or fewer --test-pieces"
+        }
         Error::TooFewTokens { .. } => "give more text or a smaller --ctx",
         Error::MissingIsa { .. } => "give one of these with --isa, or omit it",
         Error::NotCalibrated { .. } => {

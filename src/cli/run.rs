@@ -5,21 +5,23 @@ use std::path::{Path, PathBuf};
 use anyhow::{anyhow, bail};
 use clap::Args;
 use forebay::{
-    DeviceStatistics, Engine, Error, Message, Request, SamplerConfig, Statistics, StreamItem,
-    TokenStream, demo,
+    DeviceStatistics, Engine, EngineBuilder, Error, Message, Request, SamplerConfig, Statistics,
+    StreamItem, TokenStream, demo,
 };
 
 use super::chat::Screen;
 use super::chat_flags::ChatFlags;
+use super::context_flag::ContextFlag;
 use super::draft_flags::DraftFlags;
 use super::engine_flags::EngineFlags;
 use super::expert_flags::say_what_is_lost;
 use super::follow::{follow, prompt_bar};
 use super::model_argument::ModelArgument;
-use super::output::{explain, print_text, say, warn_of_loss, write_json};
+use super::numbers::limit;
+use super::output::{check_target, explain, print_text, say, warn_of_loss, write_json};
 use super::progress::reporter;
 use super::sampling::Sampling;
-use super::text::{read_standard_input, read_text};
+use super::text::{read_standard_input, read_text, some_text};
 
 /// Records per trace lane of a core: the last quarter of a million slices, 16 MiB.
 pub const TRACE_RECORDS: usize = 1 << 18;
@@ -28,15 +30,13 @@ pub const TRACE_RECORDS: usize = 1 << 18;
 pub struct Run {
     #[command(flatten)]
     model: ModelArgument,
-    /// Positions of the KV cache, at most what the model was trained for [default: 4096, or less if -n or the budget
-    /// allows less].
-    #[arg(long, short = 'c', value_name = "N", help_heading = "Model")]
-    ctx: Option<usize>,
-    /// The text to continue.
+    #[command(flatten)]
+    context: ContextFlag,
+    /// The text to continue, as it is: the next argument, even if it begins with a hyphen.
     #[arg(long, short, value_name = "TEXT", conflicts_with = "file")]
-    #[arg(help_heading = "Prompt")]
+    #[arg(allow_hyphen_values = true, help_heading = "Prompt")]
     prompt: Option<String>,
-    /// Read the prompt from a file; without -p and -f it is read from standard input.
+    /// Read the prompt from a file; - is standard input, as without -p and -f.
     #[arg(long, short, value_name = "FILE", help_heading = "Prompt")]
     file: Option<PathBuf>,
     /// Maximum number of tokens to generate; -1 is no limit [default: to the end of the text or of the context].
@@ -46,11 +46,11 @@ pub struct Run {
         value_name = "N",
         help_heading = "Prompt"
     )]
-    #[arg(allow_negative_numbers = true, value_parser = limit)]
+    #[arg(value_parser = limit)]
     n_predict: Option<usize>,
     /// End the text before this string; may be given several times.
     #[arg(long, short = 'r', alias = "reverse-prompt", value_name = "TEXT")]
-    #[arg(help_heading = "Prompt")]
+    #[arg(allow_hyphen_values = true, value_parser = some_text, help_heading = "Prompt")]
     stop: Vec<String>,
     /// Continue past an end-of-generation token.
     #[arg(long, help_heading = "Prompt")]
@@ -81,21 +81,11 @@ pub struct Run {
     draft: DraftFlags,
 }
 
-/// A number of tokens; -1 is no limit, as in llama.cpp.
-pub fn limit(text: &str) -> Result<usize, String> {
-    match text {
-        "-1" => Ok(usize::MAX),
-        _ => text
-            .parse()
-            .map_err(|_| "give a number of tokens, or -1 for no limit".into()),
-    }
-}
-
 impl Run {
     /// What runs without arguments: a story by the demo model, in less memory than its weights take.
     pub fn demo() -> Self {
         let sampling = Sampling {
-            temp: 0.7,
+            temp: Some(0.7),
             min_p: 0.0,
             top_k: 0,
             seed: Some(7),
@@ -109,17 +99,19 @@ impl Run {
     }
 
     pub fn execute(self) -> anyhow::Result<()> {
-        let sampler = self.sampling.config();
-        // Checked before a model is packed and loaded.
-        sampler.validate().map_err(Error::from)?;
+        // Checked before a prompt is read, and before a model is packed and loaded.
+        let sampler = self.sampling.config()?;
         if let Some(flag) = self.chat_flags.given().filter(|_| !self.chat) {
             bail!("{flag} is for conversations; give --chat as well");
         }
+        let builder = self.builder()?;
+        builder.check()?;
+        self.check_targets()?;
         let prompt = self.prompt_text()?;
         if prompt.is_empty() {
             return Err(Error::EmptyPrompt.into());
         }
-        let engine = self.engine(&prompt)?;
+        let engine = self.with_room_for(&prompt, builder).build()?;
         if self.verbose {
             explain(&engine);
         }
@@ -196,7 +188,17 @@ impl Run {
         Ok(answer.statistics)
     }
 
-    fn engine(&self, prompt: &str) -> anyhow::Result<Engine> {
+    /// Files that are written in the end.
+    fn check_targets(&self) -> anyhow::Result<()> {
+        let stats = self.stats.as_deref().filter(|path| *path != Path::new("-"));
+        let targets = [("--stats", stats), ("--trace", self.trace.as_deref())];
+        let mut given = targets
+            .into_iter()
+            .filter_map(|(flag, path)| Some((flag, path?)));
+        given.try_for_each(|(flag, path)| check_target(flag, path))
+    }
+
+    fn builder(&self) -> anyhow::Result<EngineBuilder> {
         let builder = self.engine.configure(Engine::builder())?;
         let mut builder = self.draft.configure(self.chat_flags.configure(builder));
         builder = builder.on_preparation(reporter(self.quiet));
@@ -207,18 +209,24 @@ impl Run {
             }
             None => {}
         }
-        builder = match (self.ctx, self.n_predict) {
-            (Some(ctx), _) => builder.context(ctx),
-            // A token is at least a byte of text: with BOS and a prefix space this is always enough.
-            // Nobody knows how much a chat template adds.
-            (None, Some(_)) if self.chat => builder,
-            (None, Some(n)) => builder.context_hint(n.saturating_add(prompt.len() + 2)),
-            (None, None) => builder,
-        };
+        if self.chat {
+            builder = builder.for_chat();
+        }
         if self.trace.is_some() {
             builder = builder.trace_records(TRACE_RECORDS);
         }
-        Ok(builder.build()?)
+        Ok(self.context.configure(builder))
+    }
+
+    /// Without a given context: one that this prompt needs.
+    fn with_room_for(&self, prompt: &str, builder: EngineBuilder) -> EngineBuilder {
+        match self.n_predict {
+            // Nobody knows how much a chat template adds.
+            _ if self.context.is_given() || self.chat => builder,
+            // A token is at least a byte of text: with BOS and a prefix space this is always enough.
+            Some(n) => builder.context_hint(n.saturating_add(prompt.len() + 2)),
+            None => builder,
+        }
     }
 
     fn summarise(&self, statistics: &Statistics) {

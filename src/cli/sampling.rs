@@ -1,24 +1,23 @@
 //! Sampling flags.
 
-use std::time::{SystemTime, UNIX_EPOCH};
-
+use anyhow::bail;
 use clap::Args;
-use forebay::SamplerConfig;
+use forebay::{Error, SamplerConfig};
+
+use super::numbers::{seed, seed_of_now};
+
+/// Temperature unless it is given.
+const USUAL_TEMPERATURE: f32 = 0.8;
 
 #[derive(Clone, Debug, Args)]
 #[command(next_help_heading = "Sampling")]
 pub struct Sampling {
     /// Always take the most likely token.
-    #[arg(long, conflicts_with_all = ["temp", "top_k", "top_p", "min_p"])]
+    #[arg(long, conflicts_with_all = ["top_k", "top_p", "min_p"])]
     pub greedy: bool,
-    /// Temperature; 0 or less is greedy.
-    #[arg(
-        long,
-        value_name = "T",
-        default_value_t = 0.8,
-        allow_negative_numbers = true
-    )]
-    pub temp: f32,
+    /// Temperature; 0 or less is greedy [default: 0.8].
+    #[arg(long, alias = "temperature", value_name = "T")]
+    pub temp: Option<f32>,
     /// Keep the K most likely tokens; 0 keeps all.
     #[arg(long, value_name = "K", default_value_t = 40)]
     pub top_k: usize,
@@ -38,8 +37,8 @@ pub struct Sampling {
     /// given several times.
     #[arg(long, short = 'l', value_name = "ID±BIAS", value_parser = logit_bias)]
     pub logit_bias: Vec<(u32, f32)>,
-    /// Seed of the random numbers [default: from the clock].
-    #[arg(long, value_name = "N")]
+    /// Seed of the random numbers; -1 is one from the clock, as without it.
+    #[arg(long, short, value_name = "N", value_parser = seed)]
     pub seed: Option<u64>,
 }
 
@@ -47,7 +46,7 @@ impl Default for Sampling {
     fn default() -> Self {
         Self {
             greedy: false,
-            temp: 0.8,
+            temp: None,
             top_k: 40,
             top_p: 0.95,
             min_p: 0.05,
@@ -60,17 +59,19 @@ impl Default for Sampling {
 }
 
 impl Sampling {
-    pub fn config(&self) -> SamplerConfig {
-        let clock = || {
-            let now = SystemTime::now()
-                .duration_since(UNIX_EPOCH)
-                .unwrap_or_default();
-            now.as_nanos() as u64
-        };
+    /// What the flags ask for.
+    ///
+    /// # Errors
+    /// Flags that contradict each other, or a value outside its range.
+    pub fn config(&self) -> anyhow::Result<SamplerConfig> {
         let mut config = SamplerConfig::default();
-        config.temperature = match self.greedy || self.temp < 0.0 {
-            true => 0.0,
-            false => self.temp,
+        config.temperature = match self.temp {
+            Some(temp) if self.greedy && temp > 0.0 => {
+                bail!("--temp {temp} is not --greedy; give one of the two")
+            }
+            Some(temp) if temp < 0.0 => 0.0,
+            None if self.greedy => 0.0,
+            temp => temp.unwrap_or(USUAL_TEMPERATURE),
         };
         config.top_k = self.top_k;
         config.top_p = self.top_p;
@@ -78,8 +79,9 @@ impl Sampling {
         config.repeat_penalty = self.repeat_penalty;
         config.repeat_last_n = self.repeat_last_n;
         config.logit_bias.clone_from(&self.logit_bias);
-        config.seed = self.seed.unwrap_or_else(clock);
-        config
+        config.seed = self.seed.unwrap_or_else(seed_of_now);
+        config.validate().map_err(Error::from)?;
+        Ok(config)
     }
 }
 

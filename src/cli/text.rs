@@ -10,8 +10,11 @@ use super::again::note_standard_input;
 /// Tokens of a piece of text where --ctx does not say and the model allows it.
 pub const USUAL_PIECE: usize = 512;
 
-/// Reads a file of UTF-8 text; `what` it is to be is named in messages.
+/// Reads a file of UTF-8 text, or standard input for `-`; `what` it is to be is named in messages.
 pub fn read_text(file: &Path, what: &str) -> anyhow::Result<String> {
+    if file == Path::new("-") {
+        return read_standard_input(what);
+    }
     std::fs::read_to_string(file).with_context(|| {
         format!(
             "cannot read the {what} from {} (-f takes a file of UTF-8 text)",
@@ -32,6 +35,14 @@ pub fn read_standard_input(what: &str) -> anyhow::Result<String> {
     })?;
     note_standard_input(&text);
     Ok(text)
+}
+
+/// A text that is not empty.
+pub fn some_text(text: &str) -> Result<String, String> {
+    match text.is_empty() {
+        true => Err("give some text".into()),
+        false => Ok(text.to_owned()),
+    }
 }
 
 /// Checks, before a model is packed for it, that there are enough tokens for a piece of text.

@@ -18,7 +18,7 @@ pub struct Tokenize {
     model: PathBuf,
     /// The text.
     #[arg(long, short, value_name = "TEXT", conflicts_with = "file")]
-    #[arg(help_heading = "Text")]
+    #[arg(allow_hyphen_values = true, help_heading = "Text")]
     prompt: Option<String>,
     /// Read the text from a file; without -p and -f it is read from standard input.
     #[arg(long, short, value_name = "FILE", help_heading = "Text")]

@@ -10,7 +10,7 @@ use forebay_traces::events::Trace as Recorded;
 use forebay_traces::page::page;
 use forebay_traces::report::Report;
 
-use super::output::print_text;
+use super::output::{check_target, print_text};
 
 #[derive(Debug, Subcommand)]
 pub enum Trace {
@@ -36,6 +36,9 @@ impl Trace {
 
 impl ReportArguments {
     fn execute(self) -> anyhow::Result<()> {
+        if let Some(html) = &self.html {
+            check_target("--html", html)?;
+        }
         let recorded = Recorded::read(&self.file)?;
         let report = Report::of(&recorded);
         print_text(&format!("{report}\n"))?;

@@ -60,6 +60,8 @@ impl EngineBuilder {
     /// refuses.
     pub fn build(mut self) -> Result<Engine, Error> {
         let _span = tracing::info_span!("build", model = self.name()).entered();
+        self.check()?;
+        self.settle_context()?;
         let drafting = self.drafting()?;
         let laid_out = self.lay_out(drafting.as_ref())?;
         let evaluator = self.evaluator(laid_out)?;

@@ -74,6 +74,17 @@ pub(crate) struct DeviceFacts {
     pub account: Arc<Account>,
 }
 
+/// Why there is no GPU, if one was asked for.
+#[cfg(not(feature = "gpu"))]
+fn not_built(choice: DeviceChoice) -> Option<DeviceFault> {
+    let wanted = match choice {
+        DeviceChoice::Gpu(Some(index)) => format!("gpu:{index}"),
+        DeviceChoice::Gpu(None) => "gpu".to_owned(),
+        DeviceChoice::Auto | DeviceChoice::Cpu => return None,
+    };
+    Some(DeviceFault::NotBuilt { wanted })
+}
+
 impl EngineBuilder {
     /// What computes beside the CPU. Default: [`DeviceChoice::Auto`]. No token depends on it.
     #[must_use]
@@ -176,6 +187,15 @@ impl EngineBuilder {
         })
     }
 
+    /// Refuses a device that this program has no code for.
+    #[cfg(not(feature = "gpu"))]
+    pub(super) fn check_device(&self) -> Result<(), Error> {
+        match (&self.own_device, not_built(self.device)) {
+            (None, Some(fault)) => Err(Error::Device { fault }),
+            _ => Ok(()),
+        }
+    }
+
     #[cfg(not(feature = "gpu"))]
     #[expect(clippy::unused_self, reason = "with the feature it is used")]
     fn open_gpu(
@@ -184,13 +204,7 @@ impl EngineBuilder {
         _bundle: &Bundle,
         _kernels: &KernelTable,
     ) -> Result<Option<OpenDevice>, DeviceFault> {
-        match choice {
-            DeviceChoice::Gpu(_) => Err(DeviceFault::NoAdapter {
-                wanted: "gpu".to_owned(),
-                found: "this build knows none; build it with --features gpu".to_owned(),
-            }),
-            DeviceChoice::Auto | DeviceChoice::Cpu => Ok(None),
-        }
+        not_built(choice).map_or(Ok(None), Err)
     }
 
     /// Which neurons a device may compute.

@@ -4,6 +4,7 @@ mod bench;
 mod build;
 mod builder;
 mod chat;
+mod checks;
 mod context;
 mod copies;
 mod decoded;
@@ -157,14 +158,6 @@ impl Engine {
     /// The model's tokenizer.
     pub fn tokenizer(&self) -> &Tokenizer {
         &self.facts.tokenizer
-    }
-
-    /// Whether conversations are possible: [`Session::chat`].
-    ///
-    /// # Errors
-    /// The model has no chat template, or none that can be used.
-    pub fn check_chat(&self) -> Result<(), Error> {
-        self.facts.chat.template(false)?.check()
     }
 
     /// The itemised memory budget in force.

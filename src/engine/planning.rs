@@ -3,8 +3,8 @@
 use std::path::PathBuf;
 
 use forebay_models::bundle::{Bundle, ffn_identity};
-use forebay_models::chat_templates::ChatTemplate;
 use forebay_models::network::MOST_GUESSED_LAYERS;
+use forebay_models::tensor::TensorSource;
 use forebay_models::tokenizer::Tokenizer;
 use forebay_plans::cache_dir;
 use forebay_plans::machine::{DiskProfile, KernelCase, MachineProfile};
@@ -86,6 +86,8 @@ impl EngineBuilder {
         measure: Measure,
         progress: &mut dyn FnMut(f64),
     ) -> Result<Plan, Error> {
+        self.check()?;
+        self.settle_context()?;
         let bundle = self.open()?;
         self.plan_for(&bundle, true, measure, progress)
     }
@@ -100,6 +102,8 @@ impl EngineBuilder {
         measure: Measure,
         progress: &mut dyn FnMut(f64),
     ) -> Result<Plan, Error> {
+        self.check()?;
+        self.settle_context()?;
         let model = self.model_path()?;
         self.choose_layout();
         let (mut bundle, found) =
@@ -198,12 +202,16 @@ impl EngineBuilder {
         Ok((request, plan))
     }
 
-    /// The packed model.
+    /// The packed model, packed now if its header allows what was asked for.
     pub(super) fn open(&mut self) -> Result<Bundle, Error> {
         let model = self.model_path()?;
         self.choose_layout();
+        let mut report = std::mem::replace(&mut self.report, Box::new(|_| {}));
+        let fits = |source: &dyn TensorSource| self.check_source(source);
         let cache = self.cache.as_deref();
-        let mut bundle = packed::open(&model, cache, &self.pack, &mut self.report)?;
+        let opened = packed::open_if(&model, cache, &self.pack, &fits, &mut report);
+        self.report = report;
+        let mut bundle = opened?;
         self.use_fewer_experts(&mut bundle.meta.network)?;
         Ok(bundle)
     }
@@ -219,12 +227,10 @@ impl EngineBuilder {
         if let Some(doubt) = spec.doubt() {
             (self.report)(Preparation::Doubt(doubt));
         }
-        let given = self
-            .chat_template
-            .as_deref()
-            .map(ChatTemplate::read)
-            .transpose()?;
-        let chat = ChatFormat::new(&self.name(), templates, given.as_ref())?;
+        let chat = self.chat_format(templates)?;
+        if self.for_chat {
+            chat.template(false)?.check()?;
+        }
         let tokenizer = Tokenizer::from_spec(spec).map_err(|e| e.within(bundle.path()))?;
         Ok((tokenizer, chat))
     }

@@ -5,7 +5,7 @@ use forebay_plans::residency::Sparsity;
 use serde::Serialize;
 
 use super::GateSizes;
-use super::texts::{Make, feed, perplexity, whole_texts};
+use super::texts::{Make, feed, perplexity, texts_beside, whole_texts};
 use crate::engine::Engine;
 use crate::error::Error;
 use crate::packed;
@@ -57,13 +57,14 @@ pub fn calibrate_gates(
     progress: &mut dyn FnMut(f64),
 ) -> Result<CalibrateReport, Error> {
     let ctx = request.ctx;
-    let kept = match request.perplexity_rise {
-        Some(_) => request.test_pieces.saturating_mul(ctx),
+    let tests = match request.perplexity_rise {
+        Some(_) => request.test_pieces,
         None => 0,
     };
     let pieces = whole_texts(tokens.len(), ctx)?;
-    let (text, test) = tokens[..pieces].split_at(pieces.saturating_sub(kept));
-    let n = whole_texts(text.len(), ctx)?;
+    let n = texts_beside(tests, pieces, ctx)?;
+    let (text, test) = tokens[..pieces].split_at(n);
+    let kept = test.len();
     // Thresholds run neuron by neuron, so the model is measured in that form, and packed for it if
     // necessary.
     let by_neuron = || Ok::<_, Error>(make()?.sparsity(Sparsity::Dense).by_neuron());

@@ -9,7 +9,7 @@ use forebay_plans::residency::Sparsity;
 use serde::Serialize;
 
 use super::Gather;
-use super::texts::{Make, bundle_of, feed, perplexity, whole_texts};
+use super::texts::{Make, bundle_of, feed, perplexity, texts_beside};
 use crate::error::Error;
 use crate::packed;
 
@@ -78,7 +78,7 @@ pub fn fit_predictors(
 ) -> Result<FitReport, Error> {
     let ctx = request.ctx;
     let test = request.test_pieces.saturating_mul(ctx);
-    let n = whole_texts(tokens.len().saturating_sub(test), ctx)?;
+    let n = texts_beside(request.test_pieces, tokens.len(), ctx)?;
     let (text, test) = tokens.split_at(tokens.len() - test);
     let exact = || Ok::<_, Error>(make()?.sparsity(Sparsity::Exact));
     let engine = exact()?.build()?;

@@ -39,6 +39,19 @@ pub(super) fn whole_texts(tokens: usize, ctx: usize) -> Result<usize, Error> {
     }
 }
 
+/// The same without `tests` texts at the end.
+pub(super) fn texts_beside(tests: usize, tokens: usize, ctx: usize) -> Result<usize, Error> {
+    let left = tokens.saturating_sub(tests.saturating_mul(ctx));
+    whole_texts(left, ctx).map_err(|e| match e {
+        Error::TooFewTokens { piece, .. } if tests > 0 => Error::TooFewForTests {
+            tokens,
+            tests,
+            piece,
+        },
+        e => e,
+    })
+}
+
 /// Opens the packed model that an engine ran.
 pub(super) fn bundle_of(engine: &Engine) -> Result<Bundle, Error> {
     Ok(Bundle::open(engine.bundle_path())?)

@@ -153,13 +153,23 @@ pub(crate) fn plan(bundle: &Bundle, request: &MemoryRequest) -> Result<MemoryPla
 fn context(bundle: &Bundle, request: &MemoryRequest) -> Result<usize, Error> {
     let trained = bundle.meta.network.context_length;
     match request.context {
-        Some(asked) if asked > trained => Err(Error::ContextTooLarge { asked, trained }),
-        Some(0) => {
+        Some(asked) => check_context(asked, trained).map(|()| asked),
+        None => Ok(default_context(bundle, request, trained)),
+    }
+}
+
+/// Whether a model that was trained for `trained` positions can have `asked`.
+///
+/// # Errors
+/// They are more, or none.
+pub(crate) fn check_context(asked: usize, trained: usize) -> Result<(), Error> {
+    match asked {
+        0 => {
             let problem = "0 leaves no room for a token; give at least 2";
             Err(Error::parameter("context", problem))
         }
-        Some(asked) => Ok(asked),
-        None => Ok(default_context(bundle, request, trained)),
+        asked if asked > trained => Err(Error::ContextTooLarge { asked, trained }),
+        _ => Ok(()),
     }
 }
 

@@ -1,6 +1,7 @@
 //! Multiple-choice questions, as HellaSwag has them: the model chooses the ending that it finds most likely.
 
-use serde::{Deserialize, Serialize};
+use serde::de::Error as _;
+use serde::{Deserialize, Deserializer, Serialize};
 
 use crate::engine::{Engine, best_and_log_sum};
 use crate::error::Error;
@@ -16,8 +17,25 @@ pub struct Question {
     #[serde(alias = "endings")]
     pub choices: Vec<String>,
     /// Index of the right one.
-    #[serde(alias = "label")]
+    #[serde(alias = "label", deserialize_with = "number_or_digits")]
     pub answer: usize,
+}
+
+/// A number, or its digits as a text, as Hugging Face exports labels.
+fn number_or_digits<'de, D: Deserializer<'de>>(input: D) -> Result<usize, D::Error> {
+    #[derive(Deserialize)]
+    #[serde(untagged)]
+    enum Label {
+        Number(usize),
+        Digits(String),
+    }
+    match Label::deserialize(input) {
+        Ok(Label::Number(n)) => Ok(n),
+        Ok(Label::Digits(text)) => text.parse().map_err(|_| {
+            D::Error::custom(format!("answer {text:?} is not the number of a choice"))
+        }),
+        Err(_) => Err(D::Error::custom("the answer is not the number of a choice")),
+    }
 }
 
 /// How many questions were answered right.
@@ -84,7 +102,7 @@ fn problem(question: &Question) -> Option<String> {
     }
     if question.answer >= n {
         return Some(format!(
-            "answer {} is none of its {n} choices, which are counted from 0",
+            "answer {} is not one of its {n} choices, which are counted from 0",
             question.answer
         ));
     }
@@ -144,10 +162,21 @@ mod tests {
             r#"{"context": "a", "choices": ["b", "c"], "answer": 1}"#,
             r#"{"ctx": "a", "endings": ["b", "c"], "label": 1, "ind": 7}"#,
             r#"{"query": "a", "choices": ["b", "c"], "label": 1}"#,
+            r#"{"query": "a", "choices": ["b", "c"], "label": "1"}"#,
         ] {
             let question: Question = serde_json::from_str(line).expect(line);
             assert_eq!(question, expected);
             assert_eq!(problem(&question), None);
+        }
+    }
+
+    #[test]
+    fn an_answer_that_is_no_number_is_told() {
+        for answer in ["\"\"", "\"b\"", "-1", "0.5", "null"] {
+            let line = format!(r#"{{"query": "a", "choices": ["b", "c"], "label": {answer}}}"#);
+            let read = serde_json::from_str::<Question>(&line);
+            let problem = read.expect_err(answer).to_string();
+            assert!(problem.contains("not the number of a choice"), "{problem}");
         }
     }
 

@@ -154,7 +154,7 @@ impl LogitsReader {
         let mut magic = [0; 8];
         let is_ours = len >= HEADER_BYTES && file.read_exact(&mut magic).is_ok() && magic == MAGIC;
         if !is_ours {
-            return Err(wrong("magic", "no file of saved logits".into()));
+            return Err(wrong("(whole file)", "not a file of saved logits".into()));
         }
         let mut number = |field: &str, least: usize| {
             let mut bytes = [0; 4];
@@ -291,8 +291,8 @@ mod tests {
             opened(&bytes).err().map(|e| e.to_string())
         };
         let fields: [(&str, Change); 6] = [
-            ("magic", |b| b.truncate(5)),
-            ("magic", |b| b[0] = 0),
+            ("not a file of saved logits", |b| b.truncate(5)),
+            ("not a file of saved logits", |b| b[0] = 0),
             ("ctx", |b| b[8] = 2),
             ("vocabulary", |b| b[15] = 0x80),
             ("(whole file)", |b| b.push(0)),

@@ -80,7 +80,12 @@ fn what_is_wrong_is_said_with_a_remedy() {
             "Hi",
             &["no chat template", "--chat-template FILE"][..],
         ),
-        (&["chat"], Some(&usual), " \n", &["prompt is empty"]),
+        (
+            &["chat"],
+            Some(&usual),
+            " \n",
+            &["message is empty", "forebay run --chat -p TEXT"],
+        ),
         (
             &["chat"],
             Some(&broken),

@@ -15,6 +15,7 @@ mod anatomy;
 mod callbacks;
 mod cancel;
 mod drafts;
+mod early;
 mod experts;
 mod flags;
 mod forged;

@@ -67,7 +67,7 @@ fn a_file_cut_off_anywhere_is_refused() {
             &scratch,
             &format!("cut off at {len}"),
             &whole[..len],
-            &["again"],
+            &["pack the model again"],
         );
     }
     let mut longer = whole.clone();

@@ -22,11 +22,10 @@ pub fn refused(folder: &Path, what: &str, arguments: &[&str], mentions: &[&str])
         answer.status
     );
     assert!(!answer.stderr.contains("panicked"), "{said}");
-    assert_eq!(
-        answer.stderr.matches("error: ").count(),
-        1,
-        "one message: {said}"
-    );
+    let is_message =
+        |line: &&str| line.starts_with("forebay: error: ") || line.starts_with("error: ");
+    let messages = answer.stderr.lines().filter(is_message).count();
+    assert_eq!(messages, 1, "one message: {said}");
     for mention in mentions {
         assert!(
             answer.stderr.contains(mention),

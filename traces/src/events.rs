@@ -30,7 +30,9 @@ pub enum ReadError {
         source: io::Error,
     },
     /// The file's content is not a trace.
-    #[error("{path} is not a complete Chrome trace: {source}; record it again with --trace {path}")]
+    #[error(
+        "{path} is not a complete Chrome trace: {source}; give a file that `run --trace` wrote"
+    )]
     Damaged {
         /// The file.
         path: PathBuf,

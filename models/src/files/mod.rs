@@ -10,4 +10,4 @@ pub(crate) use partial::beside;
 pub use partial::{Partial, folder_of, remove_stale_partials, withdraw_partials};
 pub(crate) use regular::read_at_most;
 pub use regular::{open_regular, read_regular};
-pub use written::{side_file, write_output, write_whole};
+pub use written::{check_output, side_file, write_output, write_whole};

@@ -1,7 +1,7 @@
 //! Small files that appear whole or not at all.
 
 use std::fs::File;
-use std::io::{Result, Write};
+use std::io::{ErrorKind, Result, Write};
 use std::path::{Path, PathBuf};
 
 use super::partial::Partial;
@@ -38,6 +38,20 @@ pub fn write_output(path: &Path, write: impl FnOnce(&File) -> Result<()>) -> Res
     partial.publish()
 }
 
+/// Whether [`write_output`] could begin a file under this name now. Nothing is written.
+///
+/// # Errors
+/// What the system says.
+pub fn check_output(path: &Path) -> Result<()> {
+    let path = std::fs::canonicalize(path).unwrap_or_else(|_| path.to_path_buf());
+    match std::fs::metadata(&path) {
+        Ok(found) if found.is_dir() => Err(ErrorKind::IsADirectory.into()),
+        // A pipe would wait for its reader.
+        Ok(found) if !found.is_file() => Ok(()),
+        _ => Partial::beside(&path).map(drop),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use std::os::fd::AsRawFd;
@@ -66,6 +80,28 @@ mod tests {
         assert_eq!(said, "through");
         let names = std::fs::read_dir(folder.path()).expect("readable").count();
         assert_eq!(names, 3, "nothing partial stays");
+    }
+
+    #[test]
+    fn a_check_writes_nothing() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let file = folder.path().join("file");
+        check_output(&file).expect("writable");
+        assert!(!file.exists());
+        std::fs::write(&file, "before").expect("writable");
+        check_output(&file).expect("writable");
+        assert_eq!(std::fs::read(&file).expect("there"), b"before");
+        check_output(Path::new("/dev/null")).expect("a device");
+        for (path, kind) in [
+            (folder.path().to_path_buf(), ErrorKind::IsADirectory),
+            (folder.path().join("none/file"), ErrorKind::NotFound),
+            (file.join("below"), ErrorKind::NotADirectory),
+        ] {
+            let refusal = check_output(&path).expect_err("not writable");
+            assert_eq!(refusal.kind(), kind, "{}", path.display());
+        }
+        let names = std::fs::read_dir(folder.path()).expect("readable").count();
+        assert_eq!(names, 1, "nothing partial stays");
     }
 
     #[test]

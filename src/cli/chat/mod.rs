@@ -9,19 +9,21 @@ mod settings;
 
 use std::io::IsTerminal;
 
+use anyhow::bail;
 use clap::Args;
-use forebay::{Engine, Error};
+use forebay::{Engine, EngineBuilder};
 
 use super::chat_flags::ChatFlags;
+use super::context_flag::ContextFlag;
 use super::draft_flags::DraftFlags;
 use super::engine_flags::EngineFlags;
 use super::expert_flags::say_what_is_lost;
 use super::model_argument::ModelArgument;
+use super::numbers::limit;
 use super::output::{explain, say};
 use super::progress::reporter;
-use super::run::limit;
 use super::sampling::Sampling;
-use super::text::read_standard_input;
+use super::text::{read_standard_input, some_text};
 use commands::{Command, Next};
 use conversation::Conversation;
 use input::{Entry, Input};
@@ -32,10 +34,8 @@ use settings::Settings;
 pub struct Chat {
     #[command(flatten)]
     model: ModelArgument,
-    /// Positions of the KV cache, at most what the model was trained for [default: 4096, or less if the budget allows
-    /// less].
-    #[arg(long, short = 'c', value_name = "N", help_heading = "Model")]
-    ctx: Option<usize>,
+    #[command(flatten)]
+    context: ContextFlag,
     #[command(flatten)]
     chat: ChatFlags,
     /// Maximum number of tokens of an answer; -1 is no limit [default: to the end of the answer or of the context].
@@ -45,10 +45,11 @@ pub struct Chat {
         value_name = "N",
         help_heading = "Chat"
     )]
-    #[arg(allow_negative_numbers = true, value_parser = limit)]
+    #[arg(value_parser = limit)]
     n_predict: Option<usize>,
     /// End answers before this string; may be given several times.
-    #[arg(long, short = 'r', value_name = "TEXT", help_heading = "Chat")]
+    #[arg(long, short = 'r', alias = "reverse-prompt", value_name = "TEXT")]
+    #[arg(allow_hyphen_values = true, value_parser = some_text, help_heading = "Chat")]
     stop: Vec<String>,
     #[command(flatten)]
     sampling: Sampling,
@@ -66,15 +67,16 @@ pub struct Chat {
 
 impl Chat {
     pub fn execute(self) -> anyhow::Result<()> {
-        let sampler = self.sampling.config();
-        // Checked before a model is packed and loaded.
-        sampler.validate().map_err(Error::from)?;
+        // Checked before a message is read, and before a model is packed and loaded.
+        let sampler = self.sampling.config()?;
+        let builder = self.builder()?;
+        builder.check()?;
         let is_interactive = std::io::stdin().is_terminal();
         let turn = match is_interactive {
             true => None,
             false => Some(piped_turn()?),
         };
-        let engine = self.engine()?;
+        let engine = builder.build()?;
         if self.verbose {
             explain(&engine);
         }
@@ -95,20 +97,14 @@ impl Chat {
         }
     }
 
-    fn engine(&self) -> anyhow::Result<Engine> {
+    fn builder(&self) -> anyhow::Result<EngineBuilder> {
         let builder = self.engine.configure(Engine::builder())?;
         let mut builder = self.draft.configure(self.chat.configure(builder));
-        builder = builder.on_preparation(reporter(self.quiet));
+        builder = builder.on_preparation(reporter(self.quiet)).for_chat();
         if let Some(model) = self.model.path() {
             builder = builder.model(model);
         }
-        if let Some(ctx) = self.ctx {
-            builder = builder.context(ctx);
-        }
-        let engine = builder.build()?;
-        // Not only after the first message has been written.
-        engine.check_chat()?;
-        Ok(engine)
+        Ok(self.context.configure(builder))
     }
 }
 
@@ -117,7 +113,9 @@ fn piped_turn() -> anyhow::Result<String> {
     let text = read_standard_input("message")?;
     let trimmed = text.trim_end_matches(['\n', '\r']);
     if trimmed.trim().is_empty() {
-        return Err(Error::EmptyPrompt.into());
+        bail!(
+            "the message is empty; write it to standard input, or use `forebay run --chat -p TEXT`"
+        );
     }
     Ok(trimmed.to_owned())
 }

@@ -8,6 +8,8 @@ use forebay::{Message, Role};
 use forebay_models::files::{read_regular, write_output};
 use serde::{Deserialize, Serialize};
 
+use crate::cli::output::check_target;
+
 /// The format of the file.
 const VERSION: u32 = 1;
 /// Longest file: a conversation of a million tokens.
@@ -25,6 +27,7 @@ struct Saved {
 /// # Errors
 /// The file cannot be written.
 pub fn save(path: &Path, messages: &[Message]) -> anyhow::Result<()> {
+    check_target("/save", path)?;
     let saved = Saved {
         forebay_chat: VERSION,
         messages: messages.to_vec(),

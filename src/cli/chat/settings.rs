@@ -1,10 +1,10 @@
 //! What `/set` changes.
 
-use anyhow::{Context, anyhow, bail};
-use forebay::{ChatRequest, Error, Message, SamplerConfig};
+use anyhow::{anyhow, bail};
+use forebay::{ChatRequest, Message, SamplerConfig};
 
 use crate::cli::chat_flags::{ChatFlags, template_option};
-use crate::cli::run::limit;
+use crate::cli::numbers::{limit, seed};
 
 /// How answers are generated.
 #[derive(Clone, Debug)]
@@ -36,12 +36,12 @@ impl Settings {
     pub fn set(&mut self, name: &str, value: &str) -> anyhow::Result<()> {
         let mut sampler = self.sampler.clone();
         match name {
-            "temp" => sampler.temperature = number(name, value)?,
-            "top-k" => sampler.top_k = number(name, value)?,
-            "top-p" => sampler.top_p = number(name, value)?,
-            "min-p" => sampler.min_p = number(name, value)?,
-            "repeat-penalty" => sampler.repeat_penalty = number(name, value)?,
-            "seed" => sampler.seed = number(name, value)?,
+            "temp" => sampler.temperature = number(name, value, "a number")?,
+            "top-k" => sampler.top_k = number(name, value, "a whole number, 0 or more")?,
+            "top-p" => sampler.top_p = number(name, value, "a number")?,
+            "min-p" => sampler.min_p = number(name, value, "a number")?,
+            "repeat-penalty" => sampler.repeat_penalty = number(name, value, "a number")?,
+            "seed" => sampler.seed = seed(value).map_err(|e| anyhow!("/set seed: {e}"))?,
             "n" => self.max_tokens = Some(limit(value).map_err(|e| anyhow!("/set n: {e}"))?),
             "stop" if value.is_empty() => self.stop.clear(),
             "stop" => self.stop.push(value.to_owned()),
@@ -50,7 +50,9 @@ impl Settings {
             "option" => self.set_option(value)?,
             _ => bail!("/set {name}: there is no such setting; there are {NAMES}"),
         }
-        sampler.validate().map_err(Error::from)?;
+        // Its remedy would be an option of the command line.
+        let valid = sampler.validate();
+        valid.map_err(|e| anyhow!("/set {name} {value}: {e}"))?;
         self.sampler = sampler;
         Ok(())
     }
@@ -87,13 +89,10 @@ impl Settings {
     }
 }
 
-fn number<T: std::str::FromStr>(name: &str, value: &str) -> anyhow::Result<T>
-where
-    T::Err: std::error::Error + Send + Sync + 'static,
-{
-    value
-        .parse()
-        .with_context(|| format!("/set {name} takes a number, and {value:?} is none"))
+/// `value` as `what`, such as a whole number.
+fn number<T: std::str::FromStr>(name: &str, value: &str, what: &str) -> anyhow::Result<T> {
+    let number = value.parse();
+    number.map_err(|_| anyhow!("/set {name}: {value:?} is not {what}"))
 }
 
 #[cfg(test)]
@@ -127,12 +126,19 @@ mod tests {
         );
         for (name, value) in [
             ("temp", "hot"),
+            ("temp", "200"),
+            ("top-k", "-1"),
             ("top-p", "7"),
             ("nosuch", ""),
             ("option", "x"),
         ] {
-            let message = settings.set(name, value).expect_err(name).to_string();
-            assert!(!message.is_empty());
+            let error = settings.set(name, value).expect_err(name);
+            let message = crate::cli::message_of(&error);
+            assert!(message.starts_with(&format!("/set {name}")), "{message}");
+            assert!(
+                !message.contains("--"),
+                "no option of the command line: {message}"
+            );
             assert_eq!(settings.lines(), before, "{name}");
         }
     }

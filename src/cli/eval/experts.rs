@@ -9,6 +9,7 @@ use forebay_plans::size::format_size;
 
 use super::super::engine_flags::EngineFlags;
 use super::super::expert_flags::ExpertFlags;
+use super::super::numbers::at_least;
 use super::super::output::{print_json, print_text, say, warn_of_loss};
 use super::super::text::read_text;
 use super::{builder, spread, tokens_of};
@@ -23,11 +24,17 @@ pub struct Experts {
     #[command(flatten)]
     engine: EngineFlags,
     /// Tokens per chunk; the first half of each is read as a prompt, the second token by token, and scored.
-    #[arg(long, short = 'c', value_name = "N", default_value_t = 512)]
-    #[arg(value_parser = clap::value_parser!(u32).range(3..))]
+    #[arg(
+        long,
+        short = 'c',
+        alias = "ctx-size",
+        value_name = "N",
+        default_value_t = 512
+    )]
+    #[arg(value_parser = at_least::<3>)]
     ctx: u32,
     /// Chunks to evaluate [default: all].
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
+    #[arg(long, value_name = "N", value_parser = at_least::<1>)]
     chunks: Option<u32>,
     /// Print one JSON object.
     #[arg(long)]

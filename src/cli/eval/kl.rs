@@ -7,7 +7,8 @@ use forebay::Engine;
 use forebay::quality::{self, Divergence, LogitsReader};
 
 use super::super::engine_flags::EngineFlags;
-use super::super::output::{print_json, print_text, say, warn_of_loss};
+use super::super::numbers::at_least;
+use super::super::output::{check_target, print_json, print_text, say, warn_of_loss};
 use super::super::text::read_text;
 use super::{engine, spread, tokens_of};
 
@@ -32,10 +33,10 @@ pub struct Kl {
     #[command(flatten)]
     engine: EngineFlags,
     /// Tokens per chunk; the second half of each is scored [default: 512].
-    #[arg(long, short = 'c', value_name = "N", value_parser = clap::value_parser!(u32).range(3..))]
+    #[arg(long, short = 'c', alias = "ctx-size", value_name = "N", value_parser = at_least::<3>)]
     ctx: Option<u32>,
     /// Chunks to evaluate [default: all].
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
+    #[arg(long, value_name = "N", value_parser = at_least::<1>)]
     chunks: Option<u32>,
     /// Print one JSON object.
     #[arg(long)]
@@ -62,6 +63,7 @@ impl Kl {
         let (Some(out), Some(file)) = (&self.save, &self.file) else {
             return Ok(()); // clap asks for both
         };
+        check_target("--save", out)?;
         let text = read_text(file, "text")?;
         let ctx = self.ctx.unwrap_or(CTX) as usize;
         let engine = self.engine(ctx)?;

@@ -7,6 +7,7 @@ use clap::Args;
 use forebay::quality::{Choices, Question, choose};
 
 use super::super::engine_flags::EngineFlags;
+use super::super::numbers::at_least;
 use super::super::output::{print_json, print_text, say, warn_of_loss};
 use super::super::text::read_text;
 use super::engine;
@@ -20,13 +21,19 @@ pub struct MultipleChoice {
     #[arg(long, short, value_name = "FILE")]
     file: PathBuf,
     /// Questions to ask [default: all].
-    #[arg(long, short, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
+    #[arg(long, short, value_name = "N", value_parser = at_least::<1>)]
     n: Option<u32>,
     #[command(flatten)]
     engine: EngineFlags,
     /// Longest question with its ending, tokens.
-    #[arg(long, short = 'c', value_name = "N", default_value_t = 512)]
-    #[arg(value_parser = clap::value_parser!(u32).range(3..))]
+    #[arg(
+        long,
+        short = 'c',
+        alias = "ctx-size",
+        value_name = "N",
+        default_value_t = 512
+    )]
+    #[arg(value_parser = at_least::<3>)]
     ctx: u32,
     /// Print one JSON object.
     #[arg(long)]
@@ -43,7 +50,7 @@ impl MultipleChoice {
             .filter(|(_, l)| !l.trim().is_empty());
         let questions = lines.take(most).map(|(i, line)| {
             serde_json::from_str(line)
-                .with_context(|| format!("{}, line {}: no question", self.file.display(), i + 1))
+                .with_context(|| format!("{}, line {}: not a question", self.file.display(), i + 1))
         });
         let questions: Vec<Question> = questions.collect::<anyhow::Result<_>>()?;
         let engine = engine(&self.model, self.ctx as usize, &self.engine, self.json)?;

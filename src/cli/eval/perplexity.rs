@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use clap::Args;
 
 use super::super::engine_flags::EngineFlags;
+use super::super::numbers::at_least;
 use super::super::output::{print_json, print_text, say, warn_of_loss};
 use super::super::text::read_text;
 use super::{engine, tokens_of};
@@ -19,11 +20,17 @@ pub struct Perplexity {
     #[command(flatten)]
     engine: EngineFlags,
     /// Tokens per chunk; the second half of each is scored.
-    #[arg(long, short = 'c', value_name = "N", default_value_t = 512)]
-    #[arg(value_parser = clap::value_parser!(u32).range(3..))]
+    #[arg(
+        long,
+        short = 'c',
+        alias = "ctx-size",
+        value_name = "N",
+        default_value_t = 512
+    )]
+    #[arg(value_parser = at_least::<3>)]
     ctx: u32,
     /// Chunks to evaluate [default: all].
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
+    #[arg(long, value_name = "N", value_parser = at_least::<1>)]
     chunks: Option<u32>,
     /// Print one JSON object.
     #[arg(long)]
