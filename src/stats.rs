@@ -125,9 +125,12 @@ pub struct PromptStatistics {
 pub struct DraftStatistics {
     /// Number of steps.
     pub steps: usize,
-    /// Tokens that were run ahead because they had followed the last ones earlier in the text.
+    /// Tokens that were run ahead.
     pub drafted: usize,
-    /// Those of them that the sampler chose too.
+    /// Those of them that a model had said, a smaller one or the model itself without what is streamed; the others had
+    /// followed the last ones earlier in the text.
+    pub by_model: usize,
+    /// Those of `drafted` that the sampler chose too.
     pub accepted: usize,
 }
 

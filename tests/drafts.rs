@@ -129,6 +129,44 @@ fn nothing_depends_on_drafts() {
     }
 }
 
+/// Models most of whose weights are FFNs, so that only those are streamed: one layer after the other, and parallel layers.
+fn mostly_ffns() -> Vec<PathBuf> {
+    let parallel = ["phi2_bf16", "falcon_bf16"].map(support::tiny);
+    [support::plain_model()]
+        .into_iter()
+        .chain(parallel)
+        .collect()
+}
+
+/// What a model says without its streamed clusters is only run ahead.
+#[test]
+fn a_streamed_model_drafts_for_itself() {
+    let models = mostly_ffns();
+    let done = support::several_at_once(&models, |model| {
+        let (mut said, mut accepted) = (0, 0);
+        for (threads, percent) in [(1, 60), (2, 60), (2, 80)] {
+            let build = with_share(model.clone(), threads, percent);
+            let (with, without) = (build(true), build(false));
+            for (i, sampler) in samplers().into_iter().enumerate() {
+                let what = format!("{model:?}, {threads} threads, {percent}%, sampler {i}");
+                // Nothing in it repeats itself.
+                let prompt = (0..23).map(|t| 20 + (t * (t + 3 + i as u32)) % 211);
+                let request = Request::tokens(prompt.collect::<Vec<_>>()).max_tokens(40);
+                let request = request.ignore_eog(true).log_probabilities(2);
+                let done = compare(&with, &without, &request.sampler(sampler), &what);
+                assert!(done.drafts.by_model <= done.drafts.drafted, "{what}");
+                said += done.drafts.by_model;
+                accepted += done.drafts.accepted;
+            }
+        }
+        (said, accepted)
+    });
+    for (model, (said, accepted)) in models.iter().zip(done) {
+        eprintln!("{model:?} said {said} tokens; {accepted} drafted ones were accepted");
+        assert!(said > 0, "{model:?} said nothing");
+    }
+}
+
 #[test]
 fn recurrent_models_draft_nothing() {
     for name in RECURRENT {

@@ -171,6 +171,23 @@ impl Evaluator {
         self.step(decoding, (&[token], &[]), 1)
     }
 
+    /// Number of tokens that were run.
+    pub fn position(&self) -> usize {
+        self.context.len()
+    }
+
+    /// Runs a token as [`Self::decode`] does, but without what is streamed, and takes its logits.
+    pub fn guess(&mut self, token: u32) -> Result<(), Error> {
+        let drafting = Step {
+            decodes: true,
+            drafts: true,
+            ..Step::default()
+        };
+        self.step(drafting, (&[token], &[]), 1)?;
+        self.take_logits(0);
+        Ok(())
+    }
+
     /// Runs a part of a prompt after the cached tokens, with logits for the last `n_logits`; `following` are the tokens
     /// of the same prompt that come next.
     pub fn step_of(
@@ -210,6 +227,7 @@ impl Evaluator {
         let Some(of_step) = self.context.step(tokens, n_logits) else {
             return Err(Error::Stopped);
         };
+        let drafts = step.drafts;
         let step = Step {
             tokens: of_step,
             ..step
@@ -225,7 +243,9 @@ impl Evaluator {
             return Err(fault_of(&shared, fault));
         }
         self.context.add(tokens);
-        self.meter.count(&self.reports);
+        if !drafts {
+            self.meter.count(&self.reports);
+        }
         Ok(())
     }
 

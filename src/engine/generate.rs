@@ -247,19 +247,21 @@ impl Runner {
         let start = Instant::now();
         if std::mem::take(&mut generation.interrupted) {
             self.catch_up(generation)?;
-            self.evaluator.meter.step(0, nanos(start));
+            self.evaluator.meter.step((0, false), nanos(start));
             return Ok(Draft::default());
         }
         // The last token of all is not run.
         let room = generation.max_tokens - generation.ids.len() - 1;
-        let draft = self.drafter.draft(&generation.tokens, room)?;
+        let (drafter, evaluator) = (&mut self.drafter, &mut self.evaluator);
+        let draft = drafter.draft(evaluator, &generation.tokens, room)?;
         let drafted = Instant::now();
         match draft.step() {
             &[newest] => self.evaluator.decode(newest)?,
             step => self.evaluator.step_of(step, step.len(), &[])?,
         }
         self.drafter.took(&draft, nanos(drafted));
-        self.evaluator.meter.step(draft.run_ahead, nanos(start));
+        let ahead = (draft.run_ahead, draft.of_model);
+        self.evaluator.meter.step(ahead, nanos(start));
         Ok(draft)
     }
 

@@ -57,11 +57,12 @@ impl Meter {
         self.charged[1] = charged;
     }
 
-    /// A step after the prompt's has run this many tokens ahead.
-    pub fn step(&mut self, run_ahead: usize, ns: u64) {
+    /// A step after the prompt's has run this many tokens ahead, which may be what a model has said.
+    pub fn step(&mut self, (run_ahead, of_model): (usize, bool), ns: u64) {
         self.decode_ns.push(ns);
         self.drafts.steps += 1;
         self.drafts.drafted += run_ahead;
+        self.drafts.by_model += if of_model { run_ahead } else { 0 };
         if run_ahead == 0 {
             self.plain_ns.push(ns);
         }

@@ -13,8 +13,8 @@ use parking_lot::Mutex;
 
 use super::bench::BenchJob;
 use super::decoded::DecodeJob;
-use super::drafts::Drafter;
 use super::drafts::model::DraftModel;
+use super::drafts::{Author, Drafter};
 use super::evaluator::Evaluator;
 use super::generate::{GenerateJob, Generation, Outcome};
 use super::jobs::Jobs;
@@ -75,7 +75,7 @@ impl Runner {
     /// `draft`: the model that drafts, if there is one.
     pub fn new(evaluator: Evaluator, draft: Option<DraftModel>, inbox: Receiver<Job>) -> Self {
         Self {
-            drafter: Drafter::new(evaluator.facts.plan.drafts, draft),
+            drafter: Drafter::new(evaluator.facts.plan.drafts, Author::of(draft, &evaluator)),
             evaluator,
             inbox,
             waiting: VecDeque::new(),

@@ -72,6 +72,8 @@ pub struct Frame<'a> {
     pub tokens: &'a [TokenPlace],
     /// Whether more of the same prompt follows.
     pub more: bool,
+    /// Whether streamed clusters are left out, because the step only drafts.
+    pub drafts: bool,
     /// Clusters of minor experts ([`Routes::is_minor`]) are left out if they are not in memory; 0 leaves none out.
     pub drop_cold: f32,
     /// The phase's input, `[n_tokens, columns]`.
@@ -117,6 +119,11 @@ impl<'a> Frame<'a> {
             None => [of(bias), &[]],
             Some(_) => [of(&expert_biases[0]), of(&expert_biases[1])],
         }
+    }
+
+    /// Whether a cluster is left out because it would have to be streamed for a draft.
+    pub fn skips(&self, item: &Item) -> bool {
+        self.drafts && item.source.ordinal().is_some()
     }
 
     /// Whether a cluster's neurons are hot.

@@ -196,6 +196,7 @@ impl Core {
             self.stages.gio.reader.distrust();
             self.stages.preload.reader.distrust();
         }
+        // A draft uses nothing of the window, which is filled for the next step meanwhile.
         self.reader().window().begin_pass(clusters);
         self.mixers.begin_step(&self.step);
         self.begin_phase(0);

@@ -51,6 +51,7 @@ impl Core {
             number,
             tokens: &step.tokens.places,
             more: step.more,
+            drafts: step.drafts,
             drop_cold,
             input: &residual.input,
             hot_input: &residual.hot_input,

@@ -7,7 +7,7 @@ use forebay_models::bundle::{Bundle, DirectoryEntry};
 use forebay_models::network::{Content, Network};
 use forebay_plans::fewer_experts::FewerExperts;
 use forebay_plans::program::Options;
-use forebay_plans::residency::{Loading, Pipeline, ResidencyPlan};
+use forebay_plans::residency::{Loading, Pipeline, Residency, ResidencyPlan};
 use forebay_stages::attention::KvRoom;
 use forebay_stages::boards::Boards;
 use forebay_stages::cache::PolicyKind;
@@ -103,6 +103,22 @@ impl Shared {
     /// Whether experts in memory are preferred to others; where all are, there is nothing to prefer.
     pub fn prefers_cached(&self) -> bool {
         self.fewer.prefer_cached > 0.0 && self.plan.expert_cache.cells > 0
+    }
+
+    /// Whether steps may draft ([`Step::drafts`](super::Step::drafts)): some FFN clusters are streamed and nothing else is,
+    /// and what a draft adds to the KV cache can be taken back. Where neurons or experts are cached, each token reads others,
+    /// so that several in a step do not save reads.
+    pub fn can_draft(&self) -> bool {
+        let plan = &self.plan;
+        let streamed = plan.residency.iter().zip(&self.bundle.clusters);
+        let streamed = streamed.filter(|(residency, _)| **residency == Residency::Streamed);
+        let is_ffn = |content| matches!(content, Content::Neurons(_));
+        let (ffns, others): (Vec<_>, Vec<_>) = streamed.partition(|(_, e)| is_ffn(e.content));
+        let caches = plan.neuron_cache.slots > 0 || plan.expert_cache.cells > 0;
+        let slides = self.kv.pools.iter().any(|pool| pool.window.is_some());
+        let plain = self.neurons.pipeline == Pipeline::Cluster && self.device.is_none();
+        let is_dense = !ffns.is_empty() && others.is_empty() && !caches;
+        is_dense && !slides && self.kv.states == 0 && plain
     }
 
     /// Directory entry of a cluster.

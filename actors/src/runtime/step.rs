@@ -41,6 +41,9 @@ pub struct Step {
     pub more: bool,
     /// Whether its one token was generated, and is no part of a prompt: then experts may be left out.
     pub decodes: bool,
+    /// Whether its one token is only run to guess the next one, without the FFN clusters that are streamed: see
+    /// [`Shared::can_draft`](super::Shared::can_draft). What it writes to the KV cache must not stay there.
+    pub drafts: bool,
     /// Which part of its clusters a device computes, in [`PARTS`](forebay_plans::placement::PARTS). `Steps` sets it: what it
     /// does not compute is divided among the cores.
     pub device_part: u8,

@@ -175,6 +175,8 @@ fn plan(
         random.one_of(&[0, 30, 70, 100])
     };
     let cached = random.one_of(&[50, 100, 100]);
+    // Then models can draft.
+    let rows_pinned = random.chance(30);
     for (entry, kept) in bundle.clusters.iter().zip(&mut plan.residency) {
         *kept = match entry.content {
             content if content.is_predictor() && sparsity == Sparsity::Predicted => {
@@ -185,6 +187,7 @@ fn plan(
                 Sparsity::Predicted => Residency::Neurons,
                 _ => Residency::GatePinned,
             },
+            Content::Rows(_) if rows_pinned => Residency::Pinned,
             _ if random.chance(pinned) => Residency::Pinned,
             Content::Experts(_) => Residency::Cached,
             _ => Residency::Streamed,

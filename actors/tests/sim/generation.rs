@@ -22,6 +22,8 @@ pub struct Batch {
     pub n_logits: usize,
     /// Whether more of the same prompt follows.
     pub more: bool,
+    /// Whether it only drafts.
+    pub drafts: bool,
 }
 
 /// The steps of a generation.
@@ -57,6 +59,7 @@ impl Generation {
                 position: from + at,
                 n_logits,
                 more,
+                drafts: false,
             });
             if cut && more {
                 break;
@@ -105,13 +108,11 @@ pub fn run(
         if random.chance(20) {
             resize(world, visits, random)?;
         }
-        read_rows(world, model, step)?;
-        let ended = one_step(world, model, *step);
-        // Cores that have ended keep no trace.
-        if !matches!(ended, Err(Ended::Wrong(_))) && !world.io_is_dead() {
-            visits.check(world, step)?;
+        let decodes = step.n_tokens == 1 && !step.more;
+        if decodes && world.steps.shared().can_draft() && random.chance(30) {
+            draft(world, model, step, (visits, random))?;
         }
-        ended?;
+        checked_step(world, model, step, visits)?;
         take_logits(world, model, step, on_logits)?;
         match random.within(0..=9) {
             0..=1 => settle(world)?,
@@ -124,6 +125,41 @@ pub fn run(
         }
     }
     Ok(())
+}
+
+/// Before a token's step: a few that draft, which it must not notice.
+fn draft(
+    world: &mut World,
+    model: &Model,
+    step: &Batch,
+    (visits, random): (&mut Visits, &mut Random),
+) -> Result<(), Ended> {
+    let end = CONTEXT.min(step.position + random.within(1..=3));
+    (step.position..end).try_for_each(|position| {
+        let drafted = Batch {
+            position,
+            n_logits: 1,
+            drafts: true,
+            ..*step
+        };
+        checked_step(world, model, &drafted, visits)
+    })
+}
+
+/// Runs a step, and checks which way its clusters have gone.
+fn checked_step(
+    world: &mut World,
+    model: &Model,
+    step: &Batch,
+    visits: &mut Visits,
+) -> Result<(), Ended> {
+    read_rows(world, model, step)?;
+    let ended = one_step(world, model, *step);
+    // Cores that have ended keep no trace.
+    if !matches!(ended, Err(Ended::Wrong(_))) && !world.io_is_dead() {
+        visits.check(world, step)?;
+    }
+    ended
 }
 
 /// Between two steps, another part of what may be evicted is kept in memory, and on a device.
@@ -195,6 +231,7 @@ fn one_step(world: &mut World, model: &Model, step: Batch) -> Result<(), Ended> 
             tokens,
             more: step.more,
             decodes: step.n_tokens == 1 && !step.more,
+            drafts: step.drafts,
             ..Step::default()
         },
     )

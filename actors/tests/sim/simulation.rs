@@ -337,6 +337,7 @@ fn in_memory(model: &Model, sparsity: Sparsity) -> Result<Logits, String> {
         position,
         n_logits: 1,
         more: false,
+        drafts: false,
     });
     let generation = Generation {
         steps: steps.collect(),

@@ -259,6 +259,34 @@ impl Visits {
         layer - self.guessed[usize::from(layer)].min(most) as u16..=layer
     }
 
+    /// Whether an FFN cluster was computed as often as it has to be: how often it was at Gc and at Udc. `at` is how often
+    /// it was at a stage, and the complaint if that is wrong.
+    fn computed(
+        &self,
+        i: usize,
+        step: &Batch,
+        at: &dyn Fn(Stage) -> (usize, String),
+    ) -> Result<usize, String> {
+        let content = self.clusters[i].content;
+        let is_hot = matches!(content, Content::HotNeurons(_));
+        let is_expert = matches!(content, Content::Experts(_));
+        let skipped = step.drafts && self.residency[i] == Residency::Streamed;
+        let gc = match at(Stage::Gc) {
+            (0, _) if skipped => 0,
+            // A predictor may name none of its neurons, and no token may use the expert.
+            (0, _) if self.predicted && !is_hot || is_expert => 0,
+            (0, _) if self.on_device[i] || self.uploaded[i] => 0,
+            (1, _) if !skipped => 1,
+            (_, wrong) => return Err(wrong),
+        };
+        let udc = match at(Stage::Udc) {
+            (0, _) if self.sparsity != Sparsity::Dense || gc == 0 => 0,
+            (1, _) if gc == 1 => 1,
+            (_, wrong) => return Err(wrong),
+        };
+        Ok(gc + udc)
+    }
+
     /// Whether each of the core's clusters was where it has to be, as often as it has to be.
     fn compare(&self, rank: usize, step: &Batch, seen: &Seen) -> Result<(), String> {
         let mut expected = 0;
@@ -304,23 +332,10 @@ impl Visits {
                 Content::Rows(TensorId::Layer(_, T::SharedGate | T::PredictorFc1)) => {
                     once(Stage::Pred, layer)?
                 }
-                Content::HotNeurons(_) | Content::Neurons(_) | Content::Experts(_) => {
-                    let is_hot = matches!(entry.content, Content::HotNeurons(_));
-                    let is_expert = matches!(entry.content, Content::Experts(_));
-                    let gc = match times(Stage::Gc, layer) {
-                        // A predictor may name none of its neurons, and no token may use the expert.
-                        0 if self.predicted && !is_hot || is_expert => 0,
-                        0 if self.on_device[i] || self.uploaded[i] => 0,
-                        1 => 1,
-                        n => return Err(wrong(Stage::Gc, n)),
-                    };
-                    let udc = match times(Stage::Udc, layer) {
-                        0 if self.sparsity != Sparsity::Dense || gc == 0 => 0,
-                        1 if gc == 1 => 1,
-                        n => return Err(wrong(Stage::Udc, n)),
-                    };
-                    gc + udc
-                }
+                Content::HotNeurons(_) | Content::Neurons(_) | Content::Experts(_) => self
+                    .computed(i, step, &|stage| {
+                        (times(stage, layer), wrong(stage, times(stage, layer)))
+                    })?,
                 Content::Rows(TensorId::Layer(..)) | Content::Table(_) => 0,
                 Content::Rows(_) if step.n_logits == 0 => 0,
                 Content::Rows(_) => once(Stage::Head, self.last_layer() + 1)?,

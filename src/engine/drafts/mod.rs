@@ -1,18 +1,22 @@
 //! Drafts: tokens that are expected to come next, because they followed the last ones earlier in the text, or because a
-//! smaller model would say them. They are run in the last token's step, and kept as far as the sampler chooses the same.
+//! smaller model would say them, or the model itself without what is not in memory. They are run in the last token's step, and kept as far as the sampler chooses the same.
 //! So they change the speed only.
 
 pub(super) mod beside;
+mod itself;
 mod lookup;
 pub(super) mod model;
 mod pace;
+mod record;
 
 use forebay_plans::preload::PROMPT_TOKENS;
 
+use super::evaluator::Evaluator;
 use crate::error::Error;
 use lookup::Repeat;
 use model::DraftModel;
 use pace::{Hits, Pace};
+use record::Record;
 
 /// Most tokens of a draft: with the last token, fewer than take the graph of prompts.
 pub(crate) const MOST: usize = PROMPT_TOKENS - 2;
@@ -30,14 +34,54 @@ pub(super) struct Draft {
     run: usize,
     /// How many of the expected tokens are run with the last one.
     pub run_ahead: usize,
-    /// Whether a model expects them.
-    of_model: bool,
+    /// Whether a model expects them, and not the text.
+    pub of_model: bool,
 }
 
 impl Draft {
     /// The tokens to be run.
     pub fn step(&self) -> &[u32] {
         &self.tokens[..=self.run_ahead]
+    }
+}
+
+/// Who says what might come next where the text does not repeat itself.
+#[derive(Debug)]
+pub(super) enum Author {
+    /// Nobody.
+    Nobody,
+    /// A smaller model.
+    Model(Box<DraftModel>),
+    /// The model itself, without what is streamed.
+    Itself,
+}
+
+impl Author {
+    /// `model` if there is one, else the model that `evaluator` runs, if it can.
+    pub fn of(model: Option<DraftModel>, evaluator: &Evaluator) -> Self {
+        match model {
+            Some(model) => Self::Model(Box::new(model)),
+            None if evaluator.shared().can_draft() => Self::Itself,
+            None => Self::Nobody,
+        }
+    }
+
+    /// Writes what it would say after `text` to `drafted`, and returns how many tokens that are.
+    fn draft(
+        &mut self,
+        evaluator: &mut Evaluator,
+        text: &[u32],
+        drafted: &mut [u32],
+        record: &mut Record,
+    ) -> Result<usize, Error> {
+        match self {
+            Self::Nobody => Ok(0),
+            Self::Model(model) => model.draft(text, drafted, record),
+            Self::Itself => {
+                itself::draft(evaluator, text, drafted, record)?;
+                Ok(drafted.len())
+            }
+        }
     }
 }
 
@@ -48,51 +92,67 @@ pub(super) struct Drafter {
     most: usize,
     hits: Hits,
     pace: Pace,
-    model: Option<DraftModel>,
+    author: Author,
+    record: Record,
 }
 
 impl Drafter {
-    /// Drafts of up to `most` tokens, at most [`MOST`], of the text or of `model`.
-    pub fn new(most: usize, model: Option<DraftModel>) -> Self {
+    /// Drafts of up to `most` tokens, at most [`MOST`], of the text or of `author`.
+    pub fn new(most: usize, author: Author) -> Self {
         Self {
             most: most.min(MOST),
             hits: Hits::new(),
             pace: Pace::default(),
-            model,
+            author,
+            record: Record::new(),
         }
     }
 
-    /// What to run after all of `text` but its last token was run. No more than `room` tokens may be drafted.
+    /// What to run after all of `text` but its last token was run by `evaluator`. No more than `room` tokens may be
+    /// drafted.
     ///
     /// # Errors
-    /// The model that drafts cannot be read.
-    pub fn draft(&mut self, text: &[u32], room: usize) -> Result<Draft, Error> {
+    /// A model cannot be read.
+    pub fn draft(
+        &mut self,
+        evaluator: &mut Evaluator,
+        text: &[u32],
+        room: usize,
+    ) -> Result<Draft, Error> {
         let most = self.most.min(room);
-        let repeated = self.of_text(text, most);
-        if repeated.run_ahead > 0 {
-            return Ok(repeated);
+        let mut draft = self.of_text(text, most);
+        let wanted = self.wanted(most);
+        if draft.run_ahead > 0 || wanted == 0 {
+            return Ok(draft);
         }
-        let of_model = self.of_model(text, most)?;
-        Ok(of_model.unwrap_or(repeated))
-    }
-
-    /// What the model would say, if there is one and it pays.
-    fn of_model(&mut self, text: &[u32], most: usize) -> Result<Option<Draft>, Error> {
-        let (Some(model), Some(times)) = (&mut self.model, self.pace.expected()) else {
-            return Ok(None);
-        };
-        let wanted = probed(&self.pace, model.length(&times, most)).min(most);
-        let mut draft = Draft {
+        let (author, record) = (&mut self.author, &mut self.record);
+        let mut said = Draft {
             of_model: true,
             ..Draft::default()
         };
-        draft.tokens[0] = text.last().copied().unwrap_or_default();
-        draft.run_ahead = match wanted {
-            0 => 0,
-            _ => model.draft(text, &mut draft.tokens[1..=wanted])?,
+        said.tokens[0] = draft.tokens[0];
+        said.run_ahead = author.draft(evaluator, text, &mut said.tokens[1..=wanted], record)?;
+        said.expected = said.run_ahead;
+        if said.run_ahead > 0 {
+            draft = said;
+        }
+        Ok(draft)
+    }
+
+    /// How many tokens a model should draft, if there is one.
+    fn wanted(&self, most: usize) -> usize {
+        let (Some(times), false) = (self.pace.expected(), matches!(self.author, Author::Nobody))
+        else {
+            return 0;
         };
-        draft.expected = draft.run_ahead;
-        Ok((draft.run_ahead > 0).then_some(draft))
+        let best = self.record.length(&times, most);
+        let tried = match (&self.author, self.record.is_timed()) {
+            (Author::Itself, _) if !self.pace.is_settled() => return 0,
+            // What it takes is not known yet, and may be nearly as much as a step.
+            (Author::Itself, false) => best.min(1),
+            _ => best,
+        };
+        probed(&self.pace, tried).min(most)
     }
 
     /// What followed the longest run of the text's last tokens that it has earlier, as far as that pays.
@@ -133,9 +193,9 @@ impl Drafter {
             return false;
         }
         let came = draft.tokens[1 + i] == id;
-        match &mut self.model {
-            Some(model) if draft.of_model => model.add(i, came),
-            _ => self.hits.add(draft.run + i, came),
+        match draft.of_model {
+            true => self.record.add(i, came),
+            false => self.hits.add(draft.run + i, came),
         }
         came
     }

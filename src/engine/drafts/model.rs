@@ -3,8 +3,7 @@
 use forebay_models::sampler::argmax;
 use forebay_models::tokenizer::Tokenizer;
 
-use super::MOST;
-use super::pace::Mean;
+use super::record::Record;
 use crate::engine::evaluator::Evaluator;
 use crate::error::Error;
 
@@ -12,10 +11,6 @@ use crate::error::Error;
 pub(crate) const BATCH: usize = 64;
 /// Steps in which it reads a long text before the large model has its turn, so that a generation can be cancelled.
 const BATCHES_AT_ONCE: usize = 4;
-/// Which part of its tokens is taken to be right before any was seen, and for how many tokens that counts.
-const TRUST: Mean = Mean { value: 0.6, n: 2 };
-/// Running means follow as if they were those of this many latest values.
-const LATEST: u32 = 32;
 
 /// The model that drafts.
 #[derive(Debug)]
@@ -23,10 +18,6 @@ pub(in crate::engine) struct DraftModel {
     evaluator: Evaluator,
     /// Token ids below this mean the same in both models.
     shared_ids: usize,
-    /// How often its token is right, all before it in the draft having been, by its place, `[MOST]`.
-    right: [Mean; MOST],
-    /// Time of one of its tokens, nanoseconds.
-    token_ns: Mean,
 }
 
 impl DraftModel {
@@ -35,26 +26,7 @@ impl DraftModel {
         Self {
             evaluator,
             shared_ids,
-            right: [TRUST; MOST],
-            token_ns: Mean::default(),
         }
-    }
-
-    /// How many tokens to draft, at most `most`: as many as give the most tokens per second, if steps take `times` by the
-    /// number of drafted tokens.
-    pub fn length(&self, times: &[f64; 1 + MOST], most: usize) -> usize {
-        let (mut best, mut speed) = (0, 1.0 / times[0]);
-        let (mut all_right, mut tokens) = (1.0, 1.0);
-        let lengths = (1..=most).zip(&self.right).zip(&times[1..]);
-        for ((drafted, right), step) in lengths {
-            all_right *= right.value;
-            tokens += all_right;
-            let time = step + drafted as f64 * self.token_ns.value;
-            if tokens / time > speed {
-                (best, speed) = (drafted, tokens / time);
-            }
-        }
-        best
     }
 
     /// Writes what it would say after `text` to `drafted`, and returns how many tokens that are: none where there is no
@@ -62,7 +34,12 @@ impl DraftModel {
     ///
     /// # Errors
     /// Its file cannot be read.
-    pub fn draft(&mut self, text: &[u32], drafted: &mut [u32]) -> Result<usize, Error> {
+    pub fn draft(
+        &mut self,
+        text: &[u32],
+        drafted: &mut [u32],
+        record: &mut Record,
+    ) -> Result<usize, Error> {
         let known = |id: &u32| (*id as usize) < self.shared_ids;
         if text.len() + drafted.len() > self.evaluator.context() || !text.iter().all(known) {
             return Ok(0);
@@ -76,14 +53,14 @@ impl DraftModel {
             let is_last = left.is_empty();
             self.evaluator.step_of(part, usize::from(is_last), left)?;
             if is_last {
-                return self.go_on(drafted);
+                return self.go_on(drafted, record);
             }
         }
         Ok(0)
     }
 
     /// Writes the tokens that follow the last step's.
-    fn go_on(&mut self, drafted: &mut [u32]) -> Result<usize, Error> {
+    fn go_on(&mut self, drafted: &mut [u32], record: &mut Record) -> Result<usize, Error> {
         for i in 0..drafted.len() {
             let start = std::time::Instant::now();
             if i > 0 {
@@ -96,15 +73,10 @@ impl DraftModel {
             }
             drafted[i] = best;
             if i > 0 {
-                self.token_ns.add(start.elapsed().as_nanos() as f64, LATEST);
+                record.took(start.elapsed().as_nanos() as f64);
             }
         }
         Ok(drafted.len())
-    }
-
-    /// Its `i`-th token of a draft, all before it having been right, was right or not.
-    pub fn add(&mut self, i: usize, right: bool) {
-        self.right[i].add(f64::from(u8::from(right)), LATEST);
     }
 }
 

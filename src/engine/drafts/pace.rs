@@ -9,6 +9,8 @@ const GROWTH: f64 = 0.25;
 /// A running mean follows as if it were that of this many latest values.
 const LATEST_STEPS: u32 = 8;
 const LATEST_TOKENS: u32 = 32;
+/// So many plain steps tell how long one takes.
+const SETTLED: u32 = 4;
 /// A time that was not measured for this many steps is forgotten: one bad value must not keep a length from ever being
 /// tried again.
 const REMEMBERED: u64 = 256;
@@ -54,6 +56,11 @@ impl Pace {
                 *mean = Mean::default();
             }
         }
+    }
+
+    /// Whether the time of plain steps is known: the first ones after a prompt take longer.
+    pub fn is_settled(&self) -> bool {
+        self.times[0].0.n >= SETTLED
     }
 
     /// Steps since the last plain one, and since the last one with a draft.

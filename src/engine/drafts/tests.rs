@@ -14,9 +14,8 @@ const EXPERTS: Time = |drafted| 1000 + 900 * drafted as u64;
 fn write(drafter: &mut Drafter, text: &[u32], from: usize, time: Time) -> (u64, usize) {
     let (mut at, mut ns, mut steps) = (from, 0, 0);
     while at < text.len() {
-        let draft = drafter
-            .draft(&text[..at], text.len() - at - 1)
-            .expect("no model");
+        let most = drafter.most.min(text.len() - at - 1);
+        let draft = drafter.of_text(&text[..at], most);
         assert_eq!(draft.step()[0], text[at - 1]);
         let took = time(draft.run_ahead);
         drafter.took(&draft, took);
@@ -57,11 +56,11 @@ fn without(tokens: usize, time: Time) -> f64 {
 #[test]
 fn a_copy_needs_few_steps() {
     let text = copied(1000);
-    let (ns, steps) = write(&mut Drafter::new(MOST, None), &text, 1000, MEMORY);
+    let (ns, steps) = write(&mut Drafter::new(MOST, Author::Nobody), &text, 1000, MEMORY);
     assert!(steps < 250, "{steps} steps for 1000 tokens");
     let gain = without(1000, MEMORY) / ns as f64;
     assert!(gain > 2.5, "{gain}");
-    let (_, all) = write(&mut Drafter::new(0, None), &text, 1000, MEMORY);
+    let (_, all) = write(&mut Drafter::new(0, Author::Nobody), &text, 1000, MEMORY);
     assert_eq!(all, 1000);
 }
 
@@ -69,7 +68,7 @@ fn a_copy_needs_few_steps() {
 fn free_text_costs_little() {
     let text = prose(3000);
     for time in [MEMORY, EXPERTS] {
-        let (ns, _) = write(&mut Drafter::new(MOST, None), &text, 1, time);
+        let (ns, _) = write(&mut Drafter::new(MOST, Author::Nobody), &text, 1, time);
         let cost = ns as f64 / without(2999, time);
         assert!(cost < 1.02, "{cost}");
     }
@@ -78,9 +77,12 @@ fn free_text_costs_little() {
 #[test]
 fn drafts_that_do_not_pay_are_not_made() {
     let text = copied(1000);
-    let (ns, _) = write(&mut Drafter::new(MOST, None), &text, 1000, |drafted| {
-        1000 + 1100 * drafted as u64
-    });
+    let (ns, _) = write(
+        &mut Drafter::new(MOST, Author::Nobody),
+        &text,
+        1000,
+        |drafted| 1000 + 1100 * drafted as u64,
+    );
     let cost = ns as f64 / 1e6;
     assert!(cost < 1.02, "{cost}");
 }
@@ -88,14 +90,14 @@ fn drafts_that_do_not_pay_are_not_made() {
 #[test]
 fn drafts_are_made_again_when_they_pay() {
     let text = copied(2000);
-    let mut drafter = Drafter::new(MOST, None);
+    let mut drafter = Drafter::new(MOST, Author::Nobody);
     write(&mut drafter, &text[..3000], 2000, |drafted| {
         1000 + 1500 * drafted as u64
     });
     let (_, steps) = write(&mut drafter, &text, 3000, MEMORY);
     assert!(steps < 500, "{steps} steps for 1000 tokens");
     // And the other way round: steps without drafts have become fast.
-    let mut drafter = Drafter::new(MOST, None);
+    let mut drafter = Drafter::new(MOST, Author::Nobody);
     write(&mut drafter, &text[..3000], 2000, |drafted| {
         20_000 + 100 * drafted as u64
     });

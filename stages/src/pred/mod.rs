@@ -212,7 +212,8 @@ impl StageActor for Pred {
         let (from, before) = (self.next, self.sent);
         for item in items.iter().skip(from) {
             let taken = self.takes.is_some() && is_shared(frame.bundle, item);
-            if taken || frame.is_on_device(item) || frame.tokens_of(item).n == 0 {
+            let elsewhere = taken || frame.is_on_device(item);
+            if elsewhere || frame.tokens_of(item).n == 0 || frame.skips(item) {
                 self.next += 1;
                 continue;
             }

@@ -1,0 +1,60 @@
+//! How often what is drafted is right, and what drafting takes: from what was seen, most of all lately.
+
+use super::MOST;
+use super::pace::Mean;
+
+/// Which part of the tokens is taken to be right before any was seen, and for how many tokens that counts.
+const TRUST: Mean = Mean { value: 0.6, n: 2 };
+/// Running means follow as if they were those of this many latest values.
+const LATEST: u32 = 32;
+
+/// The record of whoever says what might come next.
+#[derive(Debug)]
+pub(in crate::engine) struct Record {
+    /// How often its token is right, all before it in the draft having been, by its place, `[MOST]`.
+    right: [Mean; MOST],
+    /// Time of one of its tokens, nanoseconds.
+    token_ns: Mean,
+}
+
+impl Record {
+    /// Before anything was seen.
+    pub fn new() -> Self {
+        Self {
+            right: [TRUST; MOST],
+            token_ns: Mean::default(),
+        }
+    }
+
+    /// How many tokens to draft, at most `most`: as many as give the most tokens per second, if steps take `times` by the
+    /// number of drafted tokens.
+    pub fn length(&self, times: &[f64; 1 + MOST], most: usize) -> usize {
+        let (mut best, mut speed) = (0, 1.0 / times[0]);
+        let (mut all_right, mut tokens) = (1.0, 1.0);
+        let lengths = (1..=most).zip(&self.right).zip(&times[1..]);
+        for ((drafted, right), step) in lengths {
+            all_right *= right.value;
+            tokens += all_right;
+            let time = step + drafted as f64 * self.token_ns.value;
+            if tokens / time > speed {
+                (best, speed) = (drafted, tokens / time);
+            }
+        }
+        best
+    }
+
+    /// Whether the time of a token is known.
+    pub fn is_timed(&self) -> bool {
+        self.token_ns.n > 0
+    }
+
+    /// The `i`-th token of a draft, all before it having been right, was right or not.
+    pub fn add(&mut self, i: usize, right: bool) {
+        self.right[i].add(f64::from(u8::from(right)), LATEST);
+    }
+
+    /// One more token has taken `ns`.
+    pub fn took(&mut self, ns: f64) {
+        self.token_ns.add(ns, LATEST);
+    }
+}
