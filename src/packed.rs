@@ -43,6 +43,8 @@ pub enum Preparation {
         /// The packed file.
         target: PathBuf,
     },
+    /// The machine is measured for this model, which is done once.
+    Measuring,
     /// The model can be used, but the user should know this.
     Doubt(&'static str),
     /// Resident weights are being read.

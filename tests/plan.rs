@@ -195,6 +195,27 @@ fn auto_takes_less_than_everything_and_flags_go_before_plans() {
 }
 
 #[test]
+fn auto_measures_a_machine_that_is_not_known() {
+    let cache = tempfile::tempdir().expect("temporary folder");
+    let demo = support::root().join("models/demo/hf");
+    let run = || {
+        let mut run = forebay(cache.path(), ["run"]);
+        run.arg(&demo)
+            .args(["-p", PROMPT, "-n", "4", "--greedy", "--ctx", "256"]);
+        run.args(["--memory", "auto", "--stats", "-"]);
+        let answer = answer(run);
+        let budget = statistics(&answer)["memory"]["budget_bytes"].as_u64();
+        assert!(budget.expect("bytes") < 1 << 30);
+        answer.stderr
+    };
+    let said = "measuring this machine for the model once";
+    let first = run();
+    assert!(first.contains(said), "{first}");
+    let second = run();
+    assert!(!second.contains(said), "{second}");
+}
+
+#[test]
 fn bad_plans_and_wishes_are_named() {
     let cache = measured();
     let good = plan(cache.path(), &["--memory", MEMORY]);

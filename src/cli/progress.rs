@@ -70,6 +70,11 @@ pub fn reporter(quiet: bool) -> impl FnMut(Preparation) + 'static {
             bar.finish_and_clear();
             bar.reset();
         }
+        Preparation::Measuring => {
+            if !quiet {
+                say(format_args!("measuring this machine for the model once"));
+            }
+        }
         // Once, even if the model is packed first.
         Preparation::Doubt(doubt) => {
             if !std::mem::replace(&mut doubted, true) && !quiet {

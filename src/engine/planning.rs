@@ -1,6 +1,6 @@
 //! Where an engine's choices come from: a given plan, one made from what is known about the machine, or the defaults.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use forebay_models::bundle::{Bundle, ffn_identity};
 use forebay_models::network::MOST_GUESSED_LAYERS;
@@ -143,16 +143,10 @@ impl EngineBuilder {
         }
         self.count_wants(bundle, &mut request);
         drop(texts);
-        let survey = Survey {
-            kernels,
-            folder: &self.machine_folder()?,
-            // There is nothing to read in an outline.
-            file: is_packed.then(|| bundle.path()),
-            driver: self.driver,
-            measure,
-        };
-        let (machine, disk) = survey.take(&kernel_cases(bundle, sparsity), progress)?;
-        let known = Known { machine, disk };
+        // There is nothing to read in an outline.
+        let file = is_packed.then(|| bundle.path());
+        let cases = kernel_cases(bundle, sparsity);
+        let known = self.measured((kernels, &cases), file, measure, progress)?;
         let name = self.name();
         match self.made(bundle, &name, request, &known) {
             Err(Error::Budget(_)) if does_without => {
@@ -179,7 +173,7 @@ impl EngineBuilder {
                 plan.fits(&path, &model, &this_machine(&kernels)?)?;
                 Some(plan)
             }
-            Planning::Automatic => match self.known(bundle, kernels, request.sparsity) {
+            Planning::Automatic => match self.known_or_needed(bundle, kernels, &request)? {
                 Some(known) => Some(self.made(bundle, &self.name(), request, &known)?),
                 None => None,
             },
@@ -290,6 +284,44 @@ impl EngineBuilder {
             reasons,
             notes,
         })
+    }
+
+    /// What is known of the machine. If that is not enough for this model, it is measured now where only a plan tells how
+    /// much memory is enough; else there is none.
+    fn known_or_needed(
+        &mut self,
+        bundle: &Bundle,
+        kernels: KernelTable,
+        request: &MemoryRequest,
+    ) -> Result<Option<Known>, Error> {
+        let known = self.known(bundle, kernels, request.sparsity);
+        if known.is_some() || self.goal == PlanGoal::Fastest {
+            return Ok(known);
+        }
+        (self.report)(Preparation::Measuring);
+        let cases = kernel_cases(bundle, request.sparsity);
+        let (file, measure) = (Some(bundle.path()), Measure::Missing);
+        let known = self.measured((kernels, &cases), file, measure, &mut |_| {})?;
+        Ok(Some(known))
+    }
+
+    /// Measures what is not known of the machine, and the disk with `file` if there is one, and saves it.
+    fn measured(
+        &self,
+        (kernels, cases): (KernelTable, &[KernelCase]),
+        file: Option<&Path>,
+        measure: Measure,
+        progress: &mut dyn FnMut(f64),
+    ) -> Result<Known, Error> {
+        let survey = Survey {
+            kernels,
+            folder: &self.machine_folder()?,
+            file,
+            driver: self.driver,
+            measure,
+        };
+        let (machine, disk) = survey.take(cases, progress)?;
+        Ok(Known { machine, disk })
     }
 
     /// The machine's saved profile, if it is enough for this model.
