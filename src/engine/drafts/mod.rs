@@ -1,6 +1,6 @@
 //! Drafts: tokens that are expected to come next, because they followed the last ones earlier in the text, or because a
-//! smaller model would say them, or the model itself without what is not in memory. They are run in the last token's step, and kept as far as the sampler chooses the same.
-//! So they change the speed only.
+//! smaller model would say them, or the model itself without what is not in memory. They are run in the last token's
+//! step, and kept as far as the sampler chooses the same. So they change the speed only.
 
 pub(super) mod beside;
 mod itself;
@@ -120,9 +120,9 @@ impl Drafter {
         room: usize,
     ) -> Result<Draft, Error> {
         let most = self.most.min(room);
-        let mut draft = self.of_text(text, most);
-        let wanted = self.wanted(most);
-        if draft.run_ahead > 0 || wanted == 0 {
+        let (mut draft, by_text) = self.of_text(text, most);
+        let (wanted, by_author) = self.wanted(most);
+        if wanted == 0 || draft.run_ahead > 0 && by_text >= by_author {
             return Ok(draft);
         }
         let (author, record) = (&mut self.author, &mut self.record);
@@ -139,41 +139,44 @@ impl Drafter {
         Ok(draft)
     }
 
-    /// How many tokens a model should draft, if there is one.
-    fn wanted(&self, most: usize) -> usize {
+    /// How many tokens a model should draft, if there is one, and the tokens per nanosecond that this may give.
+    fn wanted(&self, most: usize) -> (usize, f64) {
         let (Some(times), false) = (self.pace.expected(), matches!(self.author, Author::Nobody))
         else {
-            return 0;
+            return (0, 0.0);
         };
-        let best = self.record.length(&times, most);
+        let (best, speed) = self.record.length(&times, most);
         let tried = match (&self.author, self.record.is_timed()) {
-            (Author::Itself, _) if !self.pace.is_settled() => return 0,
+            (Author::Itself, _) if !self.pace.is_settled() => return (0, 0.0),
             // What it takes is not known yet, and may be nearly as much as a step.
             (Author::Itself, false) => best.min(1),
             _ => best,
         };
-        probed(&self.pace, tried).min(most)
+        (probed(&self.pace, tried).min(most), speed)
     }
 
-    /// What followed the longest run of the text's last tokens that it has earlier, as far as that pays.
-    fn of_text(&self, text: &[u32], most: usize) -> Draft {
+    /// What followed the longest run of the text's last tokens that it has earlier, as far as that pays, and the tokens per
+    /// nanosecond that this may give.
+    fn of_text(&self, text: &[u32], most: usize) -> (Draft, f64) {
         let mut draft = Draft::default();
         draft.tokens[0] = text.last().copied().unwrap_or_default();
         let Some(repeat) = (most > 0).then(|| Repeat::find(text)).flatten() else {
-            return draft;
+            return (draft, 0.0);
         };
         for (i, token) in draft.tokens[1..=most].iter_mut().enumerate() {
             *token = repeat.follows(text, i);
         }
         (draft.expected, draft.run) = (most, repeat.run);
-        draft.run_ahead = self.length(repeat.run, most);
-        draft
+        let (length, speed) = self.length(repeat.run, most);
+        draft.run_ahead = length;
+        (draft, speed)
     }
 
-    /// How many tokens to run ahead after a run of `run`: as many as give the most tokens per second.
-    fn length(&self, run: usize, most: usize) -> usize {
+    /// How many tokens to run ahead after a run of `run`: as many as give the most tokens per nanosecond, which are the
+    /// second result.
+    fn length(&self, run: usize, most: usize) -> (usize, f64) {
         let Some(times) = self.pace.expected() else {
-            return 0;
+            return (0, 0.0);
         };
         let (mut best, mut speed) = (0, 1.0 / times[0]);
         let (mut all_come, mut tokens) = (1.0, 1.0);
@@ -184,7 +187,7 @@ impl Drafter {
                 (best, speed) = (drafted, tokens / time);
             }
         }
-        probed(&self.pace, best)
+        (probed(&self.pace, best), speed)
     }
 
     /// Whether the `i`-th token after the step's first, `id`, is as expected, all before it having been.

@@ -26,9 +26,9 @@ impl Record {
         }
     }
 
-    /// How many tokens to draft, at most `most`: as many as give the most tokens per second, if steps take `times` by the
-    /// number of drafted tokens.
-    pub fn length(&self, times: &[f64; 1 + MOST], most: usize) -> usize {
+    /// How many tokens to draft, at most `most`: as many as give the most tokens per nanosecond, which are the second
+    /// result, if steps take `times` by the number of drafted tokens.
+    pub fn length(&self, times: &[f64; 1 + MOST], most: usize) -> (usize, f64) {
         let (mut best, mut speed) = (0, 1.0 / times[0]);
         let (mut all_right, mut tokens) = (1.0, 1.0);
         let lengths = (1..=most).zip(&self.right).zip(&times[1..]);
@@ -40,7 +40,7 @@ impl Record {
                 (best, speed) = (drafted, tokens / time);
             }
         }
-        best
+        (best, speed)
     }
 
     /// Whether the time of a token is known.
@@ -56,5 +56,35 @@ impl Record {
     /// One more token has taken `ns`.
     pub fn took(&mut self, ns: f64) {
         self.token_ns.add(ns, LATEST);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A record of tokens that take so long, all of which were right.
+    fn right(token_ns: f64) -> Record {
+        let mut record = Record::new();
+        record.took(token_ns);
+        for _ in 0..200 {
+            (0..MOST).for_each(|i| record.add(i, true));
+        }
+        record
+    }
+
+    #[test]
+    fn as_many_are_drafted_as_pay() {
+        let times = std::array::from_fn(|drafted| 100.0 + 10.0 * drafted as f64);
+        let mut cheap = right(10.0);
+        assert_eq!(cheap.length(&times, 6).0, 6);
+        let (most, speed) = cheap.length(&times, MOST);
+        assert!(most == MOST && speed > 0.03, "{most}, {speed}");
+        (0..200).for_each(|_| cheap.add(3, false));
+        assert_eq!(cheap.length(&times, MOST).0, 3, "the fourth is never right");
+        (0..200).for_each(|_| cheap.add(0, false));
+        assert_eq!(cheap.length(&times, MOST), (0, 0.01));
+        // A token takes nearly as long as a step.
+        assert_eq!(right(95.0).length(&times, MOST).0, 0);
     }
 }

@@ -15,7 +15,7 @@ fn write(drafter: &mut Drafter, text: &[u32], from: usize, time: Time) -> (u64, 
     let (mut at, mut ns, mut steps) = (from, 0, 0);
     while at < text.len() {
         let most = drafter.most.min(text.len() - at - 1);
-        let draft = drafter.of_text(&text[..at], most);
+        let (draft, _) = drafter.of_text(&text[..at], most);
         assert_eq!(draft.step()[0], text[at - 1]);
         let took = time(draft.run_ahead);
         drafter.took(&draft, took);
