@@ -15,7 +15,7 @@ use super::evaluator::Evaluator;
 use crate::error::Error;
 use lookup::Repeat;
 use model::DraftModel;
-use pace::{Hits, Pace};
+use pace::{Hits, Pace, best_length};
 use record::Record;
 
 /// Most tokens of a draft: with the last token, fewer than take the graph of prompts.
@@ -172,21 +172,13 @@ impl Drafter {
         (draft, speed)
     }
 
-    /// How many tokens to run ahead after a run of `run`: as many as give the most tokens per nanosecond, which are the
-    /// second result.
+    /// How many tokens to run ahead after a run of `run`, and the tokens per nanosecond that this may give.
     fn length(&self, run: usize, most: usize) -> (usize, f64) {
         let Some(times) = self.pace.expected() else {
             return (0, 0.0);
         };
-        let (mut best, mut speed) = (0, 1.0 / times[0]);
-        let (mut all_come, mut tokens) = (1.0, 1.0);
-        for (drafted, time) in times.iter().enumerate().take(most + 1).skip(1) {
-            all_come *= self.hits.share(run + drafted - 1);
-            tokens += all_come;
-            if tokens / time > speed {
-                (best, speed) = (drafted, tokens / time);
-            }
-        }
+        let right = (run..run + most).map(|run| self.hits.share(run));
+        let (best, speed) = best_length(&times, 0.0, right);
         (probed(&self.pace, best), speed)
     }
 

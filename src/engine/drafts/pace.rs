@@ -92,6 +92,27 @@ impl Pace {
     }
 }
 
+/// How many tokens to draft: as many as give the most tokens per nanosecond, which are the second result. `times` are those
+/// of steps by the number of drafted tokens, drafting one takes `token_ns`, and `right` tells for each token of the draft how
+/// often it is right, all before it having been.
+pub(super) fn best_length(
+    times: &[f64; 1 + MOST],
+    token_ns: f64,
+    right: impl Iterator<Item = f64>,
+) -> (usize, f64) {
+    let (mut best, mut speed) = (0, 1.0 / times[0]);
+    let (mut all_right, mut tokens) = (1.0, 1.0);
+    for ((drafted, step), right) in (1..).zip(&times[1..]).zip(right) {
+        all_right *= right;
+        tokens += all_right;
+        let time = step + f64::from(drafted) * token_ns;
+        if tokens / time > speed {
+            (best, speed) = (drafted as usize, tokens / time);
+        }
+    }
+    (best, speed)
+}
+
 /// Draws a line that begins at `start`, one place before the first value.
 fn draw(values: &mut [f64], start: f64, slope: f64) {
     for (i, value) in (1..).zip(values) {

@@ -1,7 +1,7 @@
 //! How often what is drafted is right, and what drafting takes: from what was seen, most of all lately.
 
 use super::MOST;
-use super::pace::Mean;
+use super::pace::{Mean, best_length};
 
 /// Which part of the tokens is taken to be right before any was seen, and for how many tokens that counts.
 const TRUST: Mean = Mean { value: 0.6, n: 2 };
@@ -26,21 +26,10 @@ impl Record {
         }
     }
 
-    /// How many tokens to draft, at most `most`: as many as give the most tokens per nanosecond, which are the second
-    /// result, if steps take `times` by the number of drafted tokens.
+    /// [`best_length`] of at most `most` tokens, if steps take `times`.
     pub fn length(&self, times: &[f64; 1 + MOST], most: usize) -> (usize, f64) {
-        let (mut best, mut speed) = (0, 1.0 / times[0]);
-        let (mut all_right, mut tokens) = (1.0, 1.0);
-        let lengths = (1..=most).zip(&self.right).zip(&times[1..]);
-        for ((drafted, right), step) in lengths {
-            all_right *= right.value;
-            tokens += all_right;
-            let time = step + drafted as f64 * self.token_ns.value;
-            if tokens / time > speed {
-                (best, speed) = (drafted, tokens / time);
-            }
-        }
-        (best, speed)
+        let right = self.right.iter().map(|right| right.value);
+        best_length(times, self.token_ns.value, right.take(most))
     }
 
     /// Whether the time of a token is known.
