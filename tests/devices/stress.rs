@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 use crate::group::Group;
 use crate::holdings::Holdings;
 use crate::support::{self, build, change_budget, engine};
-use crate::{role, subject, there_is_one};
+use crate::{role, shares_memory, subject, there_is_one};
 
 const MIB: u64 = 1 << 20;
 const BUDGET: &str = "FOREBAY_STRESS_BUDGET";
@@ -116,7 +116,9 @@ fn a_device_is_part_of_the_budget() {
             assert_eq!(some.hash, alone, "under {budget}");
             assert!(some.peak <= budget && group.peak() <= budget, "{some:?}");
             assert_eq!(group.kills(), 0, "under {budget}");
-            assert!(some.jobs > 0, "{some:?}");
+            // Experts that come and go stay with the cores, unless a device sees the CPU's memory.
+            let used = eighths == 0 || shares_memory() || model == subject::quantised_dense_model();
+            assert!(some.jobs > 0 || !used, "{some:?}");
         }
     }
 }
@@ -137,7 +139,9 @@ fn no_change_of_the_budget_changes_a_token_beside_a_device() {
     let alone = streaming(DeviceChoice::Cpu);
     let engine = streaming(DeviceChoice::Gpu(Some(0)));
     let (least, most) = (engine.least_budget(), engine.budget().claimed());
-    assert!(most - least > 2 * MIB, "{least} to {most} shows nothing");
+    // What is in a device's own memory is not the budget's: less can give way.
+    let enough = if shares_memory() { 2 * MIB } else { MIB };
+    assert!(most - least > enough, "{least} to {most} shows nothing");
     let mut copied = 0;
     for round in 0..ROUNDS {
         let tenths = (7 * u64::from(round) + 3) % 11;

@@ -1,5 +1,7 @@
 //! Which devices there are.
 
+use std::sync::LazyLock;
+
 use crate::fault::DeviceFault;
 
 use super::import;
@@ -99,14 +101,20 @@ impl Adapter {
     }
 }
 
-/// All Vulkan devices, in the driver's order; none without a Vulkan driver.
-pub fn adapters() -> Vec<Adapter> {
-    let instance = wgpu::Instance::new(wgpu::InstanceDescriptor {
+/// The process's connection to the drivers, which stays open. The last one to close would unload them, but NVIDIA's driver
+/// leaves every thread that has used it with something to do at the thread's end: that crashed with the driver gone.
+static INSTANCE: LazyLock<wgpu::Instance> = LazyLock::new(|| {
+    wgpu::Instance::new(wgpu::InstanceDescriptor {
         backends: wgpu::Backends::VULKAN,
         // No debugging layers, which builds with debug assertions would ask for.
         flags: wgpu::InstanceFlags::empty(),
         ..wgpu::InstanceDescriptor::new_without_display_handle()
-    });
+    })
+});
+
+/// All Vulkan devices, in the driver's order; none without a Vulkan driver.
+pub fn adapters() -> Vec<Adapter> {
+    let instance = &*INSTANCE;
     ready(instance.enumerate_adapters(wgpu::Backends::VULKAN))
         .into_iter()
         .map(|adapter| Adapter {
