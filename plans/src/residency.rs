@@ -71,7 +71,7 @@ pub enum Residency {
     Cached,
     /// Read through the stream window every time it is needed.
     Streamed,
-    /// Not kept: tables, of which single rows are read, and predictors that are not used.
+    /// Not kept: predictors that are not used, and tables, of which single rows are read, unless all fit.
     OnFlash,
 }
 
@@ -205,6 +205,12 @@ pub fn all_pinned_bytes(bundle: &Bundle, sparsity: Sparsity) -> u64 {
     weights + predictors(bundle, sparsity).map(|(_, b)| b).sum::<u64>()
 }
 
+/// Bytes of all tables. They are kept if everything else is, too, and there is room: else a row is read for each token.
+pub fn table_bytes(bundle: &Bundle) -> u64 {
+    let tables = bundle.clusters.iter().filter(|e| is_table(e));
+    tables.map(|e| e.padded_len() as u64).sum()
+}
+
 /// Clusters that are used in every mode.
 fn streamable(bundle: &Bundle) -> impl Iterator<Item = (usize, &DirectoryEntry)> {
     bundle
@@ -255,6 +261,7 @@ pub fn decide(bundle: &Bundle, request: &ResidencyRequest) -> Option<ResidencyPl
     planner.pin_predictors();
     if request.weight_bytes >= whole {
         planner.pin_spread(|_| true);
+        planner.pin_tables();
     } else {
         planner.partial();
     }
@@ -346,6 +353,21 @@ impl Planner<'_> {
             self.plan.residency[i] = Residency::Pinned;
             self.plan.pinned_bytes += bytes;
             self.left -= bytes;
+        }
+    }
+
+    /// Pins all tables if they fit. All or none: a token needs any row of them.
+    fn pin_tables(&mut self) {
+        let bytes = table_bytes(self.bundle);
+        if bytes > self.left {
+            return;
+        }
+        self.left -= bytes;
+        self.plan.pinned_bytes += bytes;
+        for (e, residency) in self.bundle.clusters.iter().zip(&mut self.plan.residency) {
+            if is_table(e) {
+                *residency = Residency::Pinned;
+            }
         }
     }
 

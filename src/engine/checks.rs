@@ -37,7 +37,6 @@ impl EngineBuilder {
     pub fn check(&self) -> Result<(), Error> {
         self.kernels()?;
         Topology::read()?.compute_cores(self.threads)?;
-        #[cfg(not(feature = "gpu"))]
         self.check_device()?;
         self.chat_format(ChatTemplates::default())?;
         if let Planning::File(path) = &self.planning {

@@ -11,12 +11,23 @@ use super::builder::EngineBuilder;
 use super::device::{DeviceChoice, DevicePlacing, OpenDevice, formats};
 use super::device_attention::fastest_attention;
 use crate::devices::{known_figures, new_figures};
+use crate::error::Error;
 use crate::memory::DeviceRequest;
 
 /// Pieces of weights that the driver keeps while they are copied.
 const PIECES: u64 = 2;
 
 impl EngineBuilder {
+    /// Refuses a device that was asked for and is not there.
+    pub(super) fn check_device(&self) -> Result<(), Error> {
+        match (&self.own_device, self.device) {
+            (None, DeviceChoice::Gpu(index)) => choose(adapters(), index)
+                .map(drop)
+                .map_err(|fault| Error::Device { fault }),
+            _ => Ok(()),
+        }
+    }
+
     /// The device that `choice` names; `None` if any would do and there is none.
     pub(super) fn open_gpu(
         &self,

@@ -153,6 +153,8 @@ fn claim_device(budget: &mut Budget, bundle: &Bundle, request: &MemoryRequest, m
 }
 
 pub(super) fn claim_weights(budget: &mut Budget, whole: u64, plan: &ResidencyPlan, threads: usize) {
+    // Tables may be pinned besides.
+    let whole = whole.max(plan.pinned_bytes);
     let share = plan.pinned_bytes as f64 / whole.max(1) as f64 * 100.0;
     let why = format!("{share:.0}% of {}", format_size(whole));
     budget.claim("resident_weights", plan.pinned_bytes, why);

@@ -11,7 +11,7 @@ use forebay_models::tokenizer::EncodingMemory;
 use forebay_plans::budget::Budget;
 use forebay_plans::residency::{
     Pipeline, ResidencyPlan, ResidencyRequest, Sparsity, all_pinned_bytes, decide,
-    least_weight_bytes,
+    least_weight_bytes, table_bytes,
 };
 use forebay_plans::uploads::UploadShare;
 
@@ -194,7 +194,8 @@ fn plan_for(
     let whole = all_pinned_bytes(bundle, request.sparsity);
     let left = budget.remaining();
     let (window, reserved) = upload_window(bundle, request, max_batch, (left, least, whole));
-    let weights = request.weights.unwrap_or(left - reserved).min(whole);
+    let most = whole + table_bytes(bundle);
+    let weights = request.weights.unwrap_or(left - reserved).min(most);
     let too_small = Error::WeightMemory {
         asked: weights,
         least,

@@ -65,6 +65,19 @@ fn doctor_lists_devices_beside_the_rest() {
 }
 
 #[test]
+fn a_device_that_is_not_there_is_refused_before_the_model_is_packed() {
+    let cache = tempfile::tempdir().unwrap();
+    let model = support::tiny("llama_k");
+    let run = ["run", model.to_str().unwrap(), "-p", "the", "--device"];
+    let refused = answer(forebay(cache.path(), run.into_iter().chain(["gpu:99"])));
+    assert!(!refused.status.success(), "{refused:?}");
+    assert!(refused.stderr.contains("no device gpu:99"), "{refused:?}");
+    let files = std::fs::read_dir(cache.path()).unwrap();
+    let packed: Vec<_> = files.map(|file| file.unwrap().file_name()).collect();
+    assert!(packed.is_empty(), "{packed:?}");
+}
+
+#[test]
 fn a_survey_measures_both_alone_and_together() {
     if !there_is_one() {
         return;
