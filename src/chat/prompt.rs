@@ -7,6 +7,7 @@ use std::time::SystemTime;
 use forebay_models::chat_templates::{ChatTemplate, ChatTemplates, DEFAULT};
 use forebay_models::tokenizer::Tokenizer;
 
+use super::answer::has_channels;
 use super::message::{ChatRequest, Message};
 use super::template::Template;
 use super::values::{Breaking, Texts};
@@ -150,7 +151,9 @@ impl ChatFormat {
 
     fn find_turn_ends(&self, tokenizer: &Tokenizer, now: SystemTime) -> Vec<u32> {
         const ANSWER: &str = "Zebra-quartz 7";
-        let Ok(template) = self.template(false) else {
+        // What ends a message in a channel ends no turn: another channel follows.
+        let template = self.template(false).ok();
+        let Some(template) = template.filter(|template| !has_channels(template.text())) else {
             return Vec::new();
         };
         let turns = [
@@ -191,4 +194,61 @@ fn without_signs(marked: &str, sign: char) -> Prompt {
         prompt.text.push_str(part);
     }
     prompt
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::UNIX_EPOCH;
+
+    use forebay_models::tokenizer::{TokenizerModel, TokenizerSpec};
+
+    use super::*;
+
+    /// Of bytes, and of these control tokens, which have the ids from 256 on.
+    fn tokenizer(control: &[&str]) -> Tokenizer {
+        let bytes = (0..=255u8).map(|b| format!("<0x{b:02X}>"));
+        let tokens: Vec<String> = bytes.chain(control.iter().map(|&t| t.to_owned())).collect();
+        let mut types = vec![6; 256];
+        types.resize(tokens.len(), 3);
+        let model = TokenizerModel::SentencePiece {
+            scores: vec![0.0; tokens.len()],
+            tokens,
+            types,
+            add_space_prefix: false,
+        };
+        let spec = TokenizerSpec {
+            model,
+            bos: None,
+            eog: Vec::new(),
+            add_bos: false,
+        };
+        Tokenizer::from_spec(spec).expect("a vocabulary")
+    }
+
+    fn turn_ends(template: &str, tokenizer: &Tokenizer) -> Vec<u32> {
+        let given = ChatTemplate {
+            origin: "test".into(),
+            text: template.into(),
+        };
+        let format = ChatFormat::new("test", ChatTemplates::default(), Some(&given));
+        let format = format.expect("a template");
+        format.turn_ends(tokenizer, UNIX_EPOCH).to_vec()
+    }
+
+    #[test]
+    fn a_turn_ends_as_the_template_ends_it_but_not_with_a_channel() {
+        let plain = "{% for m in messages %}<|a|>{{ m.content }}<|b|>\n{% endfor %}";
+        assert_eq!(turn_ends(plain, &tokenizer(&["<|a|>", "<|b|>"])), [257]);
+        let channels = include_str!("../../tests/golden/chat/gpt-oss.jinja");
+        let marks = [
+            "<|start|>",
+            "<|channel|>",
+            "<|message|>",
+            "<|end|>",
+            "<|return|>",
+            "<|call|>",
+        ];
+        let tokenizer = tokenizer(&marks);
+        assert!(turn_ends(channels, &tokenizer).is_empty());
+    }
 }

@@ -46,7 +46,9 @@ impl Transcript {
             Some((&last, body)) if ends(last) => (body, Some(last)),
             _ => (answer, None),
         };
-        for ids in [body, end.as_slice()] {
+        let parts = [body, end.as_slice()];
+        // Where nothing was added, what follows may reach across, as after a prompt.
+        for ids in parts.into_iter().filter(|ids| !ids.is_empty()) {
             let mut text = tokenizer.detokenizer(false, TextPosition::Continuation);
             for &id in ids {
                 text.push_into(id, &mut self.prompt.text);

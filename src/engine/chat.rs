@@ -6,7 +6,7 @@ use std::time::SystemTime;
 use forebay_models::tokenizer::Tokenizer;
 
 use super::{Facts, Session};
-use crate::chat::{AnswerReader, Begin, CallFormat, ChatRequest, ChatStream};
+use crate::chat::{AnswerReader, Begin, ChatRequest, ChatStream, MARKS, has_channels};
 use crate::error::Error;
 use crate::request::Request;
 
@@ -75,8 +75,8 @@ impl Session {
         self.transcript
             .take_answer(&self.history.lock(), tokenizer, ends);
         let inside_reasoning = is_inside_reasoning(&prompt.text);
-        let template = format.template(!request.tools.is_empty())?;
-        let calls = (!request.tools.is_empty()).then(|| CallFormat::of(template.text()));
+        let offers_tools = !request.tools.is_empty();
+        let template = format.template(offers_tools)?.text();
         let calls_before = request.messages.iter().map(|m| m.tool_calls.len()).sum();
         let ids = self
             .transcript
@@ -87,13 +87,11 @@ impl Session {
             .sampler(request.sampler)
             .stop(request.stop)
             .stop_tokens(turn_ends.to_vec())
-            .shown_tokens(shown(tokenizer));
+            .shown_tokens(shown(tokenizer, template));
         generation.max_tokens = request.max_tokens;
         generation.log_probabilities = request.log_probabilities;
-        // An earlier stream that is still read goes on with its own.
-        self.history = Arc::default();
-        let tokens = self.generate(generation)?;
-        let reader = AnswerReader::new(calls, inside_reasoning, calls_before);
+        let tokens = self.generate_anew(generation)?;
+        let reader = AnswerReader::new(template, offers_tools, inside_reasoning, calls_before);
         Ok(ChatStream::new(tokens, reader))
     }
 
@@ -144,9 +142,11 @@ fn is_inside_reasoning(prompt: &str) -> bool {
     prompt.trim_end().ends_with("<think>")
 }
 
-fn shown(tokenizer: &Tokenizer) -> Vec<u32> {
+fn shown(tokenizer: &Tokenizer, template: &str) -> Vec<u32> {
+    let marks = MARKS.iter().filter(|_| has_channels(template));
     MEANINGFUL
         .iter()
+        .chain(marks)
         .filter_map(|name| tokenizer.special_token(name))
         .collect()
 }

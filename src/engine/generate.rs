@@ -43,6 +43,9 @@ pub(super) struct GenerateJob {
     pub shown_tokens: Vec<u32>,
     pub log_probabilities: Option<usize>,
     pub history: History,
+    /// Whether the prompt takes the history's place.
+    pub anew: bool,
+    pub asked: Instant,
     pub sender: Sender<Result<StreamItem, Error>>,
     pub cancelled: Arc<AtomicBool>,
     /// Child of the caller's span.
@@ -125,7 +128,10 @@ impl Runner {
     /// # Errors
     /// The session's history has grown since then and leaves no room; or bad sampler settings.
     pub fn begin(&mut self, job: GenerateJob) -> Result<Generation, Error> {
-        let mut tokens = job.history.lock().clone();
+        let mut tokens = match job.anew {
+            true => Vec::new(),
+            false => job.history.lock().clone(),
+        };
         if tokens.is_empty() {
             tokens.extend(job.bos);
         }
@@ -150,7 +156,7 @@ impl Runner {
                 device_start: self.evaluator.device_counters(),
                 ..Meter::default()
             },
-            asked: Instant::now(),
+            asked: job.asked,
             span: job.span,
             history: job.history,
             sender: job.sender,

@@ -26,6 +26,7 @@ mod pressure;
 mod runner;
 mod said;
 mod score;
+mod session;
 mod softmax;
 mod start;
 mod stops;
@@ -38,14 +39,12 @@ use std::thread::JoinHandle;
 
 use forebay_models::files::write_output;
 use forebay_models::network::Network;
-use forebay_models::tokenizer::{EncodeOptions, Tokenizer};
+use forebay_models::tokenizer::Tokenizer;
 use forebay_plans::budget::Budget;
 use forebay_plans::plan::Expected;
 use forebay_stages::kernels::Isa;
 use forebay_traces::chrome::write_chrome;
 use forebay_traces::lane::TraceLane;
-use parking_lot::Mutex;
-use tracing::field::Empty;
 
 pub use builder::EngineBuilder;
 pub(crate) use chat::chat_bytes;
@@ -59,16 +58,14 @@ pub(crate) use live_budget::LiveBudget;
 pub use planning::PlanGoal;
 pub use score::Perplexity;
 pub(crate) use score::chunks_to_score;
+pub use session::Session;
 pub(crate) use softmax::best_and_log_sum;
 pub(crate) use token_rows::TokenRows;
 
 use crate::chat::{ChatFormat, Transcript};
 use crate::error::Error;
 use crate::in_force::PlanInForce;
-use crate::request::{Prompt, Request};
 use crate::speed::{BenchTest, TestReport};
-use crate::stream::TokenStream;
-use generate::{GenerateJob, QUEUE};
 use jobs::Jobs;
 
 use runner::Job;
@@ -385,108 +382,5 @@ impl Engine {
 impl Drop for Engine {
     fn drop(&mut self) {
         self.stop();
-    }
-}
-
-/// A conversation: its prompts and answers so far. [`Session::fork`] copies it.
-#[derive(Debug)]
-pub struct Session {
-    facts: Arc<Facts>,
-    jobs: Jobs,
-    history: runner::History,
-    /// Of [`Session::chat`].
-    transcript: Transcript,
-}
-
-impl Session {
-    /// Generates a continuation of the session's history and the request's prompt.
-    ///
-    /// # Errors
-    /// An empty or unusable prompt, a prompt longer than the context, or bad sampler settings. Errors
-    /// during generation come through the stream.
-    pub fn generate(&mut self, request: Request) -> Result<TokenStream, Error> {
-        let used = self.history.lock().len();
-        let (prompt, bos) = self.tokens_of(&request, used)?;
-        request
-            .sampler
-            .validate_for(self.facts.network.vocab_size)?;
-        if request.stop.iter().any(String::is_empty) {
-            let problem = "an empty string would end every text at once; omit it";
-            return Err(Error::parameter("stop", problem));
-        }
-        if request.log_probabilities.is_some_and(|n| n > MOST_LIKELY) {
-            let problem = format!("at most {MOST_LIKELY} tokens can be told");
-            return Err(Error::parameter("log_probabilities", problem));
-        }
-        if prompt.is_empty() && bos.is_none() && used == 0 {
-            return Err(Error::EmptyPrompt);
-        }
-        let begins = bos.filter(|_| used == 0);
-        self.facts
-            .check_room(used + begins.iter().len() + prompt.len())?;
-        // A slow reader holds the generation back here, a few tokens ahead.
-        let (sender, receiver) = flume::bounded(QUEUE);
-        let cancelled = Arc::default();
-        let job = GenerateJob {
-            prompt,
-            bos,
-            max_tokens: request.max_tokens.unwrap_or(usize::MAX),
-            sampler: request.sampler,
-            ignore_eog: request.ignore_eog,
-            stop: request.stop,
-            stop_tokens: request.stop_tokens,
-            shown_tokens: request.shown_tokens,
-            log_probabilities: request.log_probabilities,
-            history: Arc::clone(&self.history),
-            sender,
-            cancelled: Arc::clone(&cancelled),
-            span: tracing::info_span!("request", used, tokens = Empty, finish_reason = Empty),
-        };
-        self.jobs.send(Job::Generate(Box::new(job)))?;
-        let last_words = self.jobs.last_words();
-        Ok(TokenStream::new(receiver, cancelled, last_words))
-    }
-
-    /// A second conversation that begins with this one's history so far.
-    pub fn fork(&self) -> Self {
-        Self {
-            facts: Arc::clone(&self.facts),
-            jobs: self.jobs.clone(),
-            history: Arc::new(Mutex::new(self.history())),
-            transcript: self.transcript.clone(),
-        }
-    }
-
-    /// All tokens of the conversation so far, including the end-of-generation tokens of answers. Generated tokens are
-    /// here as soon as they are sampled; those of a prompt, once it has been read.
-    pub fn history(&self) -> Vec<u32> {
-        self.history.lock().clone()
-    }
-
-    /// The prompt's tokens after the `used` ones of the history, and the BOS that goes in front of a text with which
-    /// the conversation begins. More than the context holds stand for all others.
-    fn tokens_of(&self, request: &Request, used: usize) -> Result<(Vec<u32>, Option<u32>), Error> {
-        let tokenizer = &self.facts.tokenizer;
-        match &request.prompt {
-            Prompt::Text(text) => {
-                let options = EncodeOptions {
-                    add_bos: false,
-                    parse_special: request.parse_special,
-                };
-                let room = self.facts.plan.context.saturating_sub(used);
-                let ids = tokenizer.encode_up_to(text, options, room)?;
-                // A tokenizer may know tokens that the model has no embedding for.
-                self.facts.check_tokens(&ids)?;
-                // The text may bring its own.
-                let bos = tokenizer.leading_bos();
-                let bos = bos.filter(|bos| ids.first() != Some(bos));
-                self.facts.check_tokens(bos.as_slice())?;
-                Ok((ids, bos))
-            }
-            Prompt::Tokens(ids) => {
-                self.facts.check_tokens(ids)?;
-                Ok((ids.clone(), None))
-            }
-        }
     }
 }

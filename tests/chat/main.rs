@@ -213,6 +213,70 @@ fn the_parts_of_a_message_add_up_and_its_end_has_a_reason() {
 }
 
 #[test]
+fn a_conversation_that_is_refused_or_not_read_leaves_the_sessions_history() {
+    let engine = demo(TEMPLATE);
+    let mut session = engine.session();
+    chat(&mut session, &[Message::user("Once upon a time")], 3);
+    let before = session.history();
+    let other = [Message::user("Another")];
+    let refused = session.chat(ChatRequest::new(other.clone()).stop([""]));
+    assert!(refused.is_err());
+    assert_eq!(session.history(), before);
+    // Cancelled before its turn comes: behind a long request of another session.
+    let long = ChatRequest::new([Message::user("Once")]).max_tokens(100);
+    let others = engine.session().chat(long).expect("a request");
+    let waiting = session.chat(ChatRequest::new(other)).expect("a request");
+    waiting.cancel();
+    assert_eq!(
+        waiting.finish().expect("an end").finish,
+        ChatFinish::Cancelled
+    );
+    assert_eq!(session.history(), before);
+    others.finish().expect("an end");
+}
+
+#[test]
+fn time_in_the_queue_counts_to_the_first_token() {
+    let engine = demo(TEMPLATE);
+    let start = std::time::Instant::now();
+    let ask = |text: String| {
+        let request = ChatRequest::new([Message::user(text)]).max_tokens(1);
+        engine.session().chat(request).expect("a request")
+    };
+    let (first, second) = (ask("once ".repeat(90)), ask("Once".into()));
+    let asked = start.elapsed().as_secs_f64();
+    let first = first.finish().expect("an end").statistics;
+    let second = second.finish().expect("an end").statistics;
+    // It was read after the first one, which was not begun before the clock.
+    let told = second.prompt.seconds_to_first_token;
+    assert!(
+        asked + told >= first.prefill.seconds + second.prefill.seconds,
+        "{told}"
+    );
+}
+
+/// An answer that is nothing but its end is no place at which another may go on.
+#[test]
+fn after_an_empty_answer_a_session_reads_as_a_new_one_does() {
+    let engine = demo(TEMPLATE);
+    let mut session = engine.session();
+    let asked = Message::user("Once upon a time");
+    let mut request = ChatRequest::new([asked.clone()]).max_tokens(4);
+    request.sampler.logit_bias = vec![(END, 1e6)];
+    let empty = session.chat(request).expect("a request").finish();
+    assert_eq!(empty.expect("an end").message.content, "");
+    let said = [
+        asked,
+        Message::assistant("there was"),
+        Message::user("More"),
+    ];
+    let known = chat(&mut session, &said, 2);
+    let mut fresh = engine.session();
+    let anew = chat(&mut fresh, &said, 2);
+    assert_eq!(read(&session, &known), read(&fresh, &anew));
+}
+
+#[test]
 fn conversations_that_cannot_be_written_are_refused_with_the_reason() {
     let engine = build(engine(None));
     let error = engine

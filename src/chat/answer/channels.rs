@@ -1,0 +1,183 @@
+//! Answers in channels, as gpt-oss writes them (OpenAI's Harmony format): messages with a header each, of which one is the
+//! reasoning, one the text, and one each call of a tool.
+//!
+//! ```text
+//! <|channel|>analysis<|message|>REASONING<|end|><|start|>assistant<|channel|>final<|message|>TEXT
+//! <|channel|>analysis<|message|>REASONING<|end|><|start|>assistant to=functions.NAME<|channel|>commentary json<|message|>{…}
+//! ```
+//!
+//! The prompt has the first `<|start|>assistant`. The recipient may also stand after the channel.
+
+use serde_json::Value;
+
+use super::{Gathered, Part, up_to};
+use crate::chat::message::ToolCall;
+
+const START: &str = "<|start|>";
+const CHANNEL: &str = "<|channel|>";
+const MESSAGE: &str = "<|message|>";
+const END: &str = "<|end|>";
+const RECIPIENT: &str = "to=";
+
+/// Control tokens of which an answer is made.
+pub(crate) const MARKS: [&str; 5] = [START, CHANNEL, "<|constrain|>", MESSAGE, END];
+
+/// Whether a model with this template answers in channels.
+pub(crate) fn has_channels(template: &str) -> bool {
+    template.contains(CHANNEL) && template.contains(MESSAGE)
+}
+
+/// What is being read.
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum State {
+    /// A message's header.
+    Header,
+    Reasoning,
+    Text,
+    /// Arguments for the tool of this name.
+    Call(String),
+}
+
+impl State {
+    /// The message of this header.
+    fn of(header: &str, offers_tools: bool) -> Self {
+        let word_after = |mark: &str| {
+            let (_, rest) = header.split_once(mark)?;
+            rest.split(|c: char| c.is_whitespace() || c == '<').next()
+        };
+        match (word_after(RECIPIENT), word_after(CHANNEL)) {
+            (Some(tool), _) if offers_tools => {
+                Self::Call(tool.strip_prefix("functions.").unwrap_or(tool).to_owned())
+            }
+            (None, Some("analysis")) => Self::Reasoning,
+            _ => Self::Text,
+        }
+    }
+}
+
+/// Reads an answer.
+#[derive(Debug)]
+pub(super) struct ChannelReader {
+    state: State,
+    offers_tools: bool,
+    /// Text whose meaning is not known yet.
+    held: String,
+    pub answer: Gathered,
+}
+
+impl ChannelReader {
+    pub fn new(offers_tools: bool, answer: Gathered) -> Self {
+        Self {
+            state: State::Header,
+            offers_tools,
+            held: String::new(),
+            answer,
+        }
+    }
+
+    /// Takes more of the answer; returns what has become clear.
+    pub fn push(&mut self, text: &str) -> Vec<Part> {
+        self.held.push_str(text);
+        let mut parts = Vec::new();
+        while self.step(&mut parts) {}
+        parts
+    }
+
+    /// Ends the answer: returns the rest of its parts.
+    pub fn finish(&mut self) -> Vec<Part> {
+        let mut parts = Vec::new();
+        let rest = std::mem::take(&mut self.held);
+        match std::mem::replace(&mut self.state, State::Header) {
+            // A header that was cut off says nothing.
+            State::Header if rest.trim().is_empty() || begins_header(&rest) => {}
+            State::Header | State::Text => self.answer.say(rest, &mut parts),
+            State::Reasoning => self.answer.reason(rest, &mut parts),
+            State::Call(tool) => self.call(tool, rest, &mut parts),
+        }
+        parts
+    }
+
+    /// Reads on as far as the held text allows; whether it may go on from there.
+    fn step(&mut self, parts: &mut Vec<Part>) -> bool {
+        match &self.state {
+            State::Header => return self.header(parts),
+            State::Call(tool) => {
+                let Some(at) = self.held.find(END) else {
+                    return false;
+                };
+                let tool = tool.clone();
+                let rest = self.held.split_off(at + END.len());
+                let mut arguments = std::mem::replace(&mut self.held, rest);
+                arguments.truncate(at);
+                self.call(tool, arguments, parts);
+            }
+            State::Reasoning | State::Text => {
+                let (before, found) = up_to(&mut self.held, END);
+                match self.state {
+                    State::Reasoning => self.answer.reason(before, parts),
+                    _ => self.answer.say(before, parts),
+                }
+                if !found {
+                    return false;
+                }
+            }
+        }
+        self.state = State::Header;
+        true
+    }
+
+    /// Reads a header to its end, or finds that there is none.
+    fn header(&mut self, parts: &mut Vec<Part>) -> bool {
+        let begins = begins_header(&self.held);
+        self.state = match self.held.split_once(MESSAGE).filter(|_| begins) {
+            Some((header, rest)) => {
+                let state = State::of(header, self.offers_tools);
+                self.held = rest.to_owned();
+                state
+            }
+            None if begins || may_begin_header(&self.held) => return false,
+            None => State::Text,
+        };
+        // Two messages of a kind are two paragraphs.
+        let gap = || "\n\n".to_owned();
+        match self.state {
+            State::Text if self.answer.has_text() => self.answer.say(gap(), parts),
+            State::Reasoning if self.answer.has_reasoning_or_calls() => {
+                self.answer.reason(gap(), parts);
+            }
+            _ => {}
+        }
+        true
+    }
+
+    /// A call of `tool`; arguments that are no JSON are text.
+    fn call(&mut self, tool: String, arguments: String, parts: &mut Vec<Part>) {
+        match serde_json::from_str::<Value>(&arguments) {
+            Ok(arguments) => {
+                let call = ToolCall {
+                    id: String::new(),
+                    name: tool,
+                    arguments,
+                };
+                self.answer.call(vec![call], parts);
+            }
+            Err(_) => self.answer.say(arguments, parts),
+        }
+    }
+}
+
+/// Whether `text` begins as a header does.
+fn begins_header(text: &str) -> bool {
+    let text = text.trim_start();
+    [START, CHANNEL, RECIPIENT]
+        .iter()
+        .any(|mark| text.starts_with(mark))
+}
+
+/// Whether it may with more text.
+fn may_begin_header(text: &str) -> bool {
+    let text = text.trim_start();
+    [START, CHANNEL, RECIPIENT]
+        .iter()
+        .any(|mark| mark.starts_with(text))
+}

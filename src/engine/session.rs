@@ -1,0 +1,142 @@
+//! A conversation with a model.
+
+use std::sync::Arc;
+use std::time::Instant;
+
+use forebay_models::tokenizer::EncodeOptions;
+use parking_lot::Mutex;
+use tracing::field::Empty;
+
+use super::generate::{GenerateJob, QUEUE};
+use super::jobs::Jobs;
+use super::runner::{History, Job};
+use super::{Facts, MOST_LIKELY};
+use crate::chat::Transcript;
+use crate::error::Error;
+use crate::request::{Prompt, Request};
+use crate::stream::TokenStream;
+
+/// A conversation: its prompts and answers so far. [`Session::fork`] copies it.
+#[derive(Debug)]
+pub struct Session {
+    pub(super) facts: Arc<Facts>,
+    pub(super) jobs: Jobs,
+    pub(super) history: History,
+    /// Of [`Session::chat`].
+    pub(super) transcript: Transcript,
+}
+
+impl Session {
+    /// Generates a continuation of the session's history and the request's prompt.
+    ///
+    /// # Errors
+    /// An empty or unusable prompt, a prompt longer than the context, or bad sampler settings. Errors
+    /// during generation come through the stream.
+    pub fn generate(&mut self, request: Request) -> Result<TokenStream, Error> {
+        let history = Arc::clone(&self.history);
+        self.send(request, (history, false))
+    }
+
+    /// Generates a continuation of the request's prompt alone. It becomes the session's history once it has been read;
+    /// until then, and if it is refused, that stays what it was.
+    pub(super) fn generate_anew(&mut self, request: Request) -> Result<TokenStream, Error> {
+        // An earlier stream that is still read goes on with its own.
+        let history = Arc::new(Mutex::new(self.history()));
+        let stream = self.send(request, (Arc::clone(&history), true))?;
+        self.history = history;
+        Ok(stream)
+    }
+
+    /// Sends a generation that goes on after the history, or begins `anew`.
+    fn send(
+        &self,
+        request: Request,
+        (history, anew): (History, bool),
+    ) -> Result<TokenStream, Error> {
+        let used = if anew { 0 } else { history.lock().len() };
+        let (prompt, bos) = self.tokens_of(&request, used)?;
+        request
+            .sampler
+            .validate_for(self.facts.network.vocab_size)?;
+        if request.stop.iter().any(String::is_empty) {
+            let problem = "an empty string would end every text at once; omit it";
+            return Err(Error::parameter("stop", problem));
+        }
+        if request.log_probabilities.is_some_and(|n| n > MOST_LIKELY) {
+            let problem = format!("at most {MOST_LIKELY} tokens can be told");
+            return Err(Error::parameter("log_probabilities", problem));
+        }
+        if prompt.is_empty() && bos.is_none() && used == 0 {
+            return Err(Error::EmptyPrompt);
+        }
+        let begins = bos.filter(|_| used == 0);
+        self.facts
+            .check_room(used + begins.iter().len() + prompt.len())?;
+        // A slow reader holds the generation back here, a few tokens ahead.
+        let (sender, receiver) = flume::bounded(QUEUE);
+        let cancelled = Arc::default();
+        let job = GenerateJob {
+            prompt,
+            bos,
+            max_tokens: request.max_tokens.unwrap_or(usize::MAX),
+            sampler: request.sampler,
+            ignore_eog: request.ignore_eog,
+            stop: request.stop,
+            stop_tokens: request.stop_tokens,
+            shown_tokens: request.shown_tokens,
+            log_probabilities: request.log_probabilities,
+            history,
+            anew,
+            asked: Instant::now(),
+            sender,
+            cancelled: Arc::clone(&cancelled),
+            span: tracing::info_span!("request", used, tokens = Empty, finish_reason = Empty),
+        };
+        self.jobs.send(Job::Generate(Box::new(job)))?;
+        let last_words = self.jobs.last_words();
+        Ok(TokenStream::new(receiver, cancelled, last_words))
+    }
+
+    /// A second conversation that begins with this one's history so far.
+    pub fn fork(&self) -> Self {
+        Self {
+            facts: Arc::clone(&self.facts),
+            jobs: self.jobs.clone(),
+            history: Arc::new(Mutex::new(self.history())),
+            transcript: self.transcript.clone(),
+        }
+    }
+
+    /// All tokens of the conversation so far, including the end-of-generation tokens of answers. Generated tokens are
+    /// here as soon as they are sampled; those of a prompt, once it has been read.
+    pub fn history(&self) -> Vec<u32> {
+        self.history.lock().clone()
+    }
+
+    /// The prompt's tokens after the `used` ones of the history, and the BOS that goes in front of a text with which
+    /// the conversation begins. More than the context holds stand for all others.
+    fn tokens_of(&self, request: &Request, used: usize) -> Result<(Vec<u32>, Option<u32>), Error> {
+        let tokenizer = &self.facts.tokenizer;
+        match &request.prompt {
+            Prompt::Text(text) => {
+                let options = EncodeOptions {
+                    add_bos: false,
+                    parse_special: request.parse_special,
+                };
+                let room = self.facts.plan.context.saturating_sub(used);
+                let ids = tokenizer.encode_up_to(text, options, room)?;
+                // A tokenizer may know tokens that the model has no embedding for.
+                self.facts.check_tokens(&ids)?;
+                // The text may bring its own.
+                let bos = tokenizer.leading_bos();
+                let bos = bos.filter(|bos| ids.first() != Some(bos));
+                self.facts.check_tokens(bos.as_slice())?;
+                Ok((ids, bos))
+            }
+            Prompt::Tokens(ids) => {
+                self.facts.check_tokens(ids)?;
+                Ok((ids.clone(), None))
+            }
+        }
+    }
+}
