@@ -446,6 +446,8 @@ impl EngineBuilder {
             drafts: if drafts { MOST } else { 0 },
             sparsity,
             pipeline: self.neurons.pipeline,
+            // A device's copies and what is yielded need the room more.
+            keeps_tables: device.is_none() && !self.yields_memory,
             stream_window: STREAM_WINDOW,
             neuron_cache: 0,
             counts: 0,

@@ -160,7 +160,12 @@ impl LiveBudget {
 
     /// A watch on memory pressure for this engine.
     pub(super) fn watch(&self) -> Watch {
-        Watch::new(self.claimed(InUse::FIRST) - self.least())
+        Watch::new(self.releasable())
+    }
+
+    /// What could be given back before anything has been generated.
+    fn releasable(&self) -> u64 {
+        self.claimed(InUse::FIRST).saturating_sub(self.least())
     }
 
     /// Puts the requested budget into force, between two steps, or `spared` bytes less than is claimed, as far as that
@@ -205,7 +210,7 @@ impl LiveBudget {
     fn total(&self, asked: u64, spared: u64, used: InUse) -> u64 {
         match spared {
             0 => asked,
-            _ => asked.min((self.claimed(used) - spared).max(self.least())),
+            _ => asked.min(self.claimed(used).saturating_sub(spared).max(self.least())),
         }
     }
 
@@ -302,6 +307,23 @@ mod tests {
         drawn.claim("neuron_cache", 2 * cache.bytes_per_core() as u64, "test");
         let plan = plan(cache, ExpertCachePlan::default());
         LiveBudget::new(drawn, &plan, Default::default(), (2, Lent::default()))
+    }
+
+    /// What is lent is part of what could give way, but here nothing can.
+    #[test]
+    fn an_engine_that_can_release_nothing_is_not_asked_to() {
+        let mut drawn = Budget::new(120 * MIB);
+        drawn.claim("resident_weights", 100 * MIB, "test");
+        drawn.claim(KV_CACHE, 10 * MIB, "test");
+        let lent = Lent {
+            kv: Loan::new((10, 5), MIB, |units| units as u64 * MIB),
+            scratch: Loan::default(),
+        };
+        assert!(lent.left(InUse::FIRST) > 0);
+        let plan = plan(NeuronCachePlan::default(), ExpertCachePlan::default());
+        let live = LiveBudget::new(drawn, &plan, Default::default(), (2, lent));
+        assert_eq!(live.releasable(), 0);
+        assert!(live.total(120 * MIB, u64::MAX, InUse::FIRST) >= live.least());
     }
 
     /// 2 cores with 16 cells of a MiB each.

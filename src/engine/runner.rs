@@ -104,6 +104,8 @@ impl Runner {
     fn serve_jobs(&mut self) {
         while let Some(job) = self.next_job() {
             self.answer = job.answer();
+            // A generation has a meter of its own.
+            self.evaluator.forget_costs();
             match job {
                 Job::Generate(job) => self.generate(*job),
                 Job::Resume(generation) => self.proceed(*generation),

@@ -139,6 +139,8 @@ impl ScoreJob {
         let mut sums = Sums::default();
         for (chunk, tokens) in self.tokens.chunks_exact(ctx).take(chunks).enumerate() {
             let tokens = evaluator.facts.tokenizer.piece(tokens);
+            // The first one may be the tokenizer's.
+            evaluator.facts.check_tokens(&tokens)?;
             // Position `p` predicts token `p + 1`; the first half only gives context.
             let first = ctx / 2;
             evaluator.evaluate(&tokens, first, |position, logits| {

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use forebay_actors::fault::FaultCell;
 use forebay_actors::io::probe::{ReadLoad, measure_read, uring_available};
-use forebay_actors::io::{CHUNK_BYTES, Driver, DriverChoice, MAX_READERS, open_driver};
+use forebay_actors::io::{CHUNK_BYTES, Driver, DriverChoice, DriverInfo, MAX_READERS, open_driver};
 use forebay_actors::load::{self, load_resident};
 use forebay_actors::memory::WeightMemory;
 use forebay_actors::runtime::{Runtime, RuntimeOptions, Shared, predictor_rank};
@@ -15,7 +15,7 @@ use forebay_plans::program::{Program, compile};
 use forebay_plans::residency::{ResidencyPlan, Sparsity};
 use forebay_plans::room_to_start::check_address_space;
 use forebay_plans::topology::Topology;
-use forebay_queues::slab::Slot;
+use forebay_queues::slab::{Slot, Span};
 use forebay_stages::boards::Boards;
 use forebay_stages::kernels::KernelTable;
 use forebay_stages::pred::Rule;
@@ -64,6 +64,19 @@ impl EngineBuilder {
         Ok(check_address_space(&limits, coming, threads, cpus)?)
     }
 
+    /// Opens the packed model for reads into `buffers`, and makes sure that it is the file of which `bundle` knows the
+    /// directory: it is opened by its path, where another may lie by now.
+    fn open_packed(
+        &self,
+        bundle: &Bundle,
+        buffers: &[Span],
+    ) -> Result<(Box<dyn Driver>, DriverInfo), Error> {
+        let opened = open_driver(bundle.path(), self.driver, IO_DEPTH, buffers)
+            .map_err(|e| Error::system("open the packed model", e))?;
+        bundle.check_in_place()?;
+        Ok(opened)
+    }
+
     /// Carves the slab and reads resident weights.
     pub(super) fn load(
         &mut self,
@@ -86,8 +99,7 @@ impl EngineBuilder {
         let mut weights = WeightMemory::carve(bundle, plan, &programs, memory.max_batch)
             .map_err(|e| Error::system("reserve memory", e))?;
         // Resident weights are read by a separate driver: a ring belongs to the thread that uses it.
-        let (mut driver, _) = open_driver(bundle.path(), self.driver, IO_DEPTH, &[])
-            .map_err(|e| Error::system("open the packed model", e))?;
+        let (mut driver, _) = self.open_packed(bundle, &[])?;
         let failed = |fault| Error::Fault {
             path: bundle.path().to_path_buf(),
             fault,
@@ -125,8 +137,7 @@ impl EngineBuilder {
             .chain(&weights.input_rows)
             .map(Slot::span)
             .collect();
-        let (driver, info) = open_driver(bundle.path(), self.driver, IO_DEPTH, &buffers)
-            .map_err(|e| Error::system("open the packed model", e))?;
+        let (driver, info) = self.open_packed(bundle, &buffers)?;
         let mut notes = vec![info.to_string()];
         if !weights.huge_pages {
             notes.push("no transparent huge pages: memory and reads are slower".into());

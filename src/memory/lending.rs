@@ -53,7 +53,10 @@ pub(super) fn lend(
             claim_weights(&mut drawn, whole, &residency, request.threads);
             let giving_way = (Copies::default(), GivingWay::new(bundle, &residency));
             let nothing = (request.threads, Lent::default());
-            if LiveBudget::new(drawn, &residency, giving_way, nothing).least() <= request.total {
+            let claimed = drawn.claimed();
+            let least = LiveBudget::new(drawn, &residency, giving_way, nothing).least();
+            // What the loan has become can be given back.
+            if least <= request.total && claimed - least >= lent.bytes() {
                 return (lent, residency);
             }
         }

@@ -52,6 +52,8 @@ pub(crate) struct MemoryRequest {
     pub drafts: usize,
     pub sparsity: Sparsity,
     pub pipeline: Pipeline,
+    /// Whether tables stay in memory if there is room for everything. They do not give way.
+    pub keeps_tables: bool,
     /// Bytes of the stream window.
     pub stream_window: usize,
     /// Bytes that neurons get before attention.
@@ -194,8 +196,13 @@ fn plan_for(
     let whole = all_pinned_bytes(bundle, request.sparsity);
     let left = budget.remaining();
     let (window, reserved) = upload_window(bundle, request, max_batch, (left, least, whole));
-    let most = whole + table_bytes(bundle);
-    let weights = request.weights.unwrap_or(left - reserved).min(most);
+    let tables = if request.keeps_tables {
+        table_bytes(bundle)
+    } else {
+        0
+    };
+    let weights = request.weights.unwrap_or(left - reserved);
+    let weights = weights.min(whole + tables);
     let too_small = Error::WeightMemory {
         asked: weights,
         least,

@@ -146,6 +146,7 @@ fn request(total: u64, threads: usize, sparsity: Sparsity) -> MemoryRequest {
         device: None,
         sparsity,
         pipeline: Pipeline::Cluster,
+        keeps_tables: true,
         stream_window: STREAM_WINDOW,
         neuron_cache: 0,
         counts: 0,

@@ -7,6 +7,7 @@ mod support;
 
 use std::time::{Duration, Instant};
 
+use forebay::packed::Preparation;
 use forebay::{
     BlockingTokens, Engine, EngineBuilder, Request, SamplerConfig, Session, Statistics, StreamItem,
     Token, TokenStream,
@@ -357,4 +358,35 @@ fn a_seed_reproduces_and_another_differs() {
     assert_eq!((&a.tokens, &a.logits_hash), (&b.tokens, &b.logits_hash));
     assert_ne!(a.tokens, c.tokens);
     assert_ne!(a.tokens, generate(&engine, greedy(PROMPT, 24)).tokens);
+}
+
+/// Another file takes the place of the packed model while it is loaded: what is read later would be of that one.
+#[test]
+fn a_model_that_is_replaced_while_it_is_loaded_is_refused() {
+    let first = support::TemporaryFile::new("first.fbay");
+    let second = support::TemporaryFile::new("second.fbay");
+    let shape = [
+        "synth",
+        "--shape",
+        "tiny-sparse",
+        "--measure",
+        "0",
+        "-q",
+        "-o",
+    ];
+    let mut synth = support::program();
+    let made = synth.args(shape).arg(&first.0).status();
+    assert!(made.expect("the program starts").success());
+    std::fs::copy(&first.0, &second.0).expect("writable");
+    let (from, to) = (second.0.clone(), first.0.clone());
+    let builder = engine(Some(&first.0)).on_preparation(move |at| {
+        // Only once: then there is no other.
+        if matches!(at, Preparation::Loading { .. }) {
+            let _ = std::fs::rename(&from, &to);
+        }
+    });
+    let error = builder.build().expect_err("another model");
+    assert!(error.to_string().contains("being overwritten"), "{error}");
+    // The one that lies there now is sound.
+    build(engine(Some(&first.0)));
 }

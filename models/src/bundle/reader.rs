@@ -1,7 +1,7 @@
 //! Opens a packed file: everything except the clusters themselves is read and checked at once.
 
 use std::fs::File;
-use std::os::unix::fs::FileExt;
+use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::{Path, PathBuf};
 
 use super::check::check_meta;
@@ -192,6 +192,20 @@ impl Bundle {
             })
         });
         stamp.map_err(|e| ModelError::io(&self.path, "examine the packed model", e))
+    }
+
+    /// Checks that the file is still the one at its path, which others may have opened by the path since.
+    ///
+    /// # Errors
+    /// Another file has taken its place; or the system does not tell.
+    pub fn check_in_place(&self) -> Result<()> {
+        let failed = |e| ModelError::io(&self.path, "examine the packed model", e);
+        let own = self.file.metadata().map_err(failed)?;
+        let there = std::fs::metadata(&self.path).map_err(failed)?;
+        match (own.dev(), own.ino()) == (there.dev(), there.ino()) {
+            true => Ok(()),
+            false => Err(self.changing()),
+        }
     }
 
     /// The error for a file that is being written to while it is in use.

@@ -49,6 +49,7 @@ impl EngineBuilder {
         let trained = described.network.context_length;
         request.context = Some(wanted.unwrap_or(DEFAULT_CONTEXT).min(trained));
         request.total = UNLIMITED;
+        request.keeps_tables = false;
         // Counted with the other model, which reads and writes the text, too.
         (request.process, request.converses) = (0, false);
         let (request, made) = builder.planned(&described.bundle, described.kernels, request)?;
