@@ -390,3 +390,26 @@ fn a_model_that_is_replaced_while_it_is_loaded_is_refused() {
     // The one that lies there now is sound.
     build(engine(Some(&first.0)));
 }
+
+fn item(engine: &Engine, name: &str) -> u64 {
+    let budget = engine.budget();
+    let found = budget.items().iter().find(|item| item.name == name);
+    found.map_or(0, |item| item.bytes)
+}
+
+/// Tables do not give way, so they stay only where nothing else could need the room.
+#[test]
+fn embeddings_stay_in_memory_unless_memory_is_yielded() {
+    let model = support::plain_model();
+    let builder = || engine(Some(&model)).drafts(false);
+    let (kept, not) = (build(builder()), build(builder().yields_memory(true)));
+    let weights = |engine: &Engine| item(engine, "resident_weights");
+    let tables = weights(&kept) - weights(&not);
+    // In Q8_0.
+    let network = kept.network();
+    let least = (network.vocab_size * network.d_model / 32 * 34) as u64;
+    assert!(tables >= least, "{tables} of {least}");
+    let reads = |engine: &Engine| generate(engine, greedy("", 8)).io.reads;
+    assert_eq!(reads(&kept), 0);
+    assert!(reads(&not) > 0);
+}
