@@ -54,10 +54,18 @@ impl AnswerReader {
 
     /// Takes more of the answer; returns what has become clear.
     pub fn push(&mut self, text: &str) -> Vec<Part> {
+        let mut parts = Vec::new();
         match &mut self.0 {
-            Format::Tags(reader) => reader.push(text),
-            Format::Channels(reader) => reader.push(text),
+            Format::Tags(reader) => {
+                reader.held.push_str(text);
+                while reader.step(&mut parts) {}
+            }
+            Format::Channels(reader) => {
+                reader.held.push_str(text);
+                while reader.step(&mut parts) {}
+            }
         }
+        parts
     }
 
     /// Ends the answer: returns the rest of its parts.

@@ -61,7 +61,7 @@ pub(super) struct ChannelReader {
     state: State,
     offers_tools: bool,
     /// Text whose meaning is not known yet.
-    held: String,
+    pub held: String,
     pub answer: Gathered,
 }
 
@@ -73,14 +73,6 @@ impl ChannelReader {
             held: String::new(),
             answer,
         }
-    }
-
-    /// Takes more of the answer; returns what has become clear.
-    pub fn push(&mut self, text: &str) -> Vec<Part> {
-        self.held.push_str(text);
-        let mut parts = Vec::new();
-        while self.step(&mut parts) {}
-        parts
     }
 
     /// Ends the answer: returns the rest of its parts.
@@ -98,7 +90,7 @@ impl ChannelReader {
     }
 
     /// Reads on as far as the held text allows; whether it may go on from there.
-    fn step(&mut self, parts: &mut Vec<Part>) -> bool {
+    pub fn step(&mut self, parts: &mut Vec<Part>) -> bool {
         match &self.state {
             State::Header => return self.header(parts),
             State::Call(tool) => {

@@ -28,7 +28,7 @@ pub(super) struct TagReader {
     /// Of calls, if tools were offered.
     format: Option<CallFormat>,
     /// Text whose meaning is not known yet.
-    held: String,
+    pub held: String,
     pub answer: Gathered,
 }
 
@@ -44,14 +44,6 @@ impl TagReader {
             held: String::new(),
             answer,
         }
-    }
-
-    /// Takes more of the answer; returns what has become clear.
-    pub fn push(&mut self, text: &str) -> Vec<Part> {
-        self.held.push_str(text);
-        let mut parts = Vec::new();
-        while self.step(&mut parts) {}
-        parts
     }
 
     /// Ends the answer: returns the rest of its parts.
@@ -71,7 +63,7 @@ impl TagReader {
     }
 
     /// Reads on as far as the held text allows; whether it may go on from there.
-    fn step(&mut self, parts: &mut Vec<Part>) -> bool {
+    pub fn step(&mut self, parts: &mut Vec<Part>) -> bool {
         match self.state {
             State::Begin { reasoning } => self.begin(reasoning),
             State::Reasoning => {
