@@ -2,6 +2,7 @@
 
 mod adjacency;
 mod components;
+mod continuing;
 mod growth;
 pub(super) mod outline;
 mod seams;
@@ -16,8 +17,7 @@ use std::sync::{Mutex, PoisonError};
 use serde::Deserialize;
 use serde_json::Value;
 use tokenizers::{
-    Model, ModelWrapper, NormalizedString, Normalizer, NormalizerWrapper, OffsetReferential,
-    OffsetType, PreTokenizer,
+    Model, ModelWrapper, OffsetReferential, OffsetType, PreTokenizer, PreTokenizerWrapper,
 };
 
 use super::detokenizer::TextPosition;
@@ -26,6 +26,7 @@ use super::room::{Room, too_long};
 use super::special::Names;
 use super::vocabulary::{Spelling, TokenKind, Vocabulary, byte_token};
 use crate::error::{ModelError, Result};
+use continuing::{Section, without_prefix};
 use seams::Seams;
 
 /// Name of the file, for messages about text that came without its path.
@@ -40,6 +41,8 @@ const BYTES_PER_BYTE: u64 = 224;
 pub(super) struct HfEncoder {
     /// Whether special tokens are parsed is a state of the crate's tokenizer, hence the lock.
     inner: Mutex<tokenizers::Tokenizer>,
+    /// Its pre-tokenizer for texts that go on, if that is another one.
+    without_prefix: Option<PreTokenizerWrapper>,
     seams: Seams,
     /// Most bytes that the steps before the model make of one.
     growth: usize,
@@ -125,6 +128,7 @@ impl HfEncoder {
             ids.filter_map(|id| inner.get_model().id_to_token(id)),
         );
         let encoder = Self {
+            without_prefix: inner.get_pre_tokenizer().and_then(without_prefix),
             inner: Mutex::new(inner),
             seams,
             growth,
@@ -158,13 +162,40 @@ impl HfEncoder {
                 let length = self.seams.first_piece(rest, room.piece, room.crate_run);
                 let length = length.ok_or_else(|| too_long(room.crate_run))?;
                 let continues = at > 0 || position == TextPosition::Continuation;
-                guarded("model", || {
-                    encode_piece(&inner, &rest[..length], continues, out)
+                let piece = &rest[..length];
+                guarded("model", || match continues {
+                    true => self.encode_more(&inner, piece, out),
+                    false => encode_piece(&inner, piece, (false, inner.get_pre_tokenizer()), out),
                 })?;
                 at += length;
             }
         }
         Ok(())
+    }
+
+    /// Appends the tokens of a piece that goes on where another ended: nothing is put in front of it, only in front of
+    /// what follows the first added token in it, where the file wants that.
+    fn encode_more(
+        &self,
+        inner: &tokenizers::Tokenizer,
+        piece: &str,
+        out: &mut Vec<u32>,
+    ) -> tokenizers::Result<()> {
+        let usual = (true, inner.get_pre_tokenizer());
+        let Some(without_prefix) = &self.without_prefix else {
+            return encode_piece(inner, piece, usual, out);
+        };
+        let normalizer = Section {
+            normalizer: inner.get_normalizer(),
+            continues: true,
+        };
+        let added = inner.get_added_vocabulary();
+        let words = added.extract_and_normalize(Some(&normalizer), piece);
+        let parts = words.get_splits(OffsetReferential::Original, OffsetType::Byte);
+        let first = parts.first().filter(|(_, _, tokens)| tokens.is_none());
+        let (text, rest) = piece.split_at(first.map_or(0, |(_, (_, end), _)| *end));
+        encode_piece(inner, text, (true, Some(without_prefix)), out)?;
+        encode_piece(inner, rest, usual, out)
     }
 }
 
@@ -172,7 +203,7 @@ impl HfEncoder {
 fn encode_piece(
     inner: &tokenizers::Tokenizer,
     piece: &str,
-    continues: bool,
+    (continues, pre_tokenizer): (bool, Option<&PreTokenizerWrapper>),
     out: &mut Vec<u32>,
 ) -> tokenizers::Result<()> {
     let normalizer = Section {
@@ -181,7 +212,7 @@ fn encode_piece(
     };
     let added = inner.get_added_vocabulary();
     let mut words = added.extract_and_normalize(Some(&normalizer), piece);
-    if let Some(pre_tokenizer) = inner.get_pre_tokenizer() {
+    if let Some(pre_tokenizer) = pre_tokenizer {
         pre_tokenizer.pre_tokenize(&mut words)?;
     }
     for (word, _, tokens) in words.get_splits(OffsetReferential::Normalized, OffsetType::None) {
@@ -201,40 +232,6 @@ fn encode_piece(
         bpe.clear_cache();
     }
     Ok(())
-}
-
-/// The file's normalizer on the text between added tokens.
-struct Section<'a> {
-    normalizer: Option<&'a NormalizerWrapper>,
-    /// The piece goes on where another ended: nothing is prepended to its begin.
-    continues: bool,
-}
-
-impl Normalizer for Section<'_> {
-    fn normalize(&self, text: &mut NormalizedString) -> tokenizers::Result<()> {
-        let Some(normalizer) = self.normalizer else {
-            return Ok(());
-        };
-        if self.continues && text.offsets_original().0 == 0 {
-            return continued(normalizer, text);
-        }
-        normalizer.normalize(text)
-    }
-}
-
-/// Applies the steps of a normalizer but those that prepend.
-fn continued(
-    normalizer: &NormalizerWrapper,
-    text: &mut NormalizedString,
-) -> tokenizers::Result<()> {
-    match normalizer {
-        NormalizerWrapper::Prepend(_) => Ok(()),
-        NormalizerWrapper::Sequence(steps) => steps
-            .as_ref()
-            .iter()
-            .try_for_each(|step| continued(step, text)),
-        step => step.normalize(text),
-    }
 }
 
 thread_local! {

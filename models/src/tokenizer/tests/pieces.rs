@@ -388,3 +388,40 @@ fn usual_text_can_be_cut() {
         }
     }
 }
+
+/// Neither a text that goes on where another ended nor what stands behind a break gets a space in front; what stands
+/// behind a token in them does where the file wants that.
+#[test]
+fn nothing_is_put_in_front_of_a_text_that_goes_on() {
+    let variants = byte_level_variants()
+        .into_iter()
+        .chain(sentence_piece_variants());
+    for (name, json) in variants {
+        let spec = TokenizerSpec {
+            model: TokenizerModel::HfJson(json.to_string()),
+            bos: None,
+            eog: vec![],
+            add_bos: false,
+        };
+        let tokenizer = Tokenizer::from_spec(spec).unwrap_or_else(|e| panic!("{name}: {e}"));
+        let of = |text, position, breaks: &[usize]| {
+            let ids = tokenizer.encode_unbroken((text, position), breaks, usize::MAX);
+            ids.unwrap_or_else(|e| panic!("{name}: {e}"))
+        };
+        let text = |ids: &[u32]| {
+            ids.iter()
+                .filter_map(|&id| tokenizer.token_bytes(id))
+                .flatten()
+                .copied()
+                .collect::<Vec<u8>>()
+        };
+        let more = of("ab", TextPosition::Continuation, &[]);
+        assert_eq!(text(&more), b"ab", "{name}");
+        // What the file puts in front is there once.
+        let (whole, broken) = (
+            of("abb", TextPosition::Start, &[]),
+            of("abb", TextPosition::Start, &[2]),
+        );
+        assert_eq!(text(&whole), text(&broken), "{name}");
+    }
+}
