@@ -10,7 +10,7 @@ use super::message::{Message, Role, ToolCall};
 use channels::ChannelReader;
 use tags::TagReader;
 
-pub(crate) use channels::{MARKS, has_channels};
+pub(crate) use channels::{MARKS, for_template, has_channels};
 
 /// A part of an answer.
 #[derive(Clone, Debug, PartialEq)]

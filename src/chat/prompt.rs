@@ -7,7 +7,7 @@ use std::time::SystemTime;
 use forebay_models::chat_templates::{ChatTemplate, ChatTemplates, DEFAULT};
 use forebay_models::tokenizer::Tokenizer;
 
-use super::answer::has_channels;
+use super::answer::{for_template, has_channels};
 use super::message::{ChatRequest, Message};
 use super::template::Template;
 use super::values::{Breaking, Texts};
@@ -108,6 +108,16 @@ impl ChatFormat {
         now: SystemTime,
     ) -> Result<Prompt, Error> {
         let template = self.template(!request.tools.is_empty())?;
+        let mut request = request;
+        let rewritten;
+        if has_channels(template.text()) {
+            let messages: Vec<_> = request.messages.iter().map(for_template).collect();
+            rewritten = ChatRequest {
+                messages,
+                ..request.clone()
+            };
+            request = &rewritten;
+        }
         let render = |texts: &Texts<'_>| {
             let variables = texts.variables(request, &self.tokens, true);
             template.render(variables, most, now)
@@ -203,6 +213,7 @@ mod tests {
     use forebay_models::tokenizer::{TokenizerModel, TokenizerSpec};
 
     use super::*;
+    use crate::chat::AnswerReader;
 
     /// Of bytes, and of these control tokens, which have the ids from 256 on.
     fn tokenizer(control: &[&str]) -> Tokenizer {
@@ -225,21 +236,54 @@ mod tests {
         Tokenizer::from_spec(spec).expect("a vocabulary")
     }
 
-    fn turn_ends(template: &str, tokenizer: &Tokenizer) -> Vec<u32> {
+    const CHANNELS: &str = include_str!("../../tests/golden/chat/gpt-oss.jinja");
+
+    fn format(template: &str) -> ChatFormat {
         let given = ChatTemplate {
             origin: "test".into(),
             text: template.into(),
         };
         let format = ChatFormat::new("test", ChatTemplates::default(), Some(&given));
-        let format = format.expect("a template");
-        format.turn_ends(tokenizer, UNIX_EPOCH).to_vec()
+        format.expect("a template")
+    }
+
+    fn turn_ends(template: &str, tokenizer: &Tokenizer) -> Vec<u32> {
+        format(template).turn_ends(tokenizer, UNIX_EPOCH).to_vec()
+    }
+
+    /// gpt-oss may say something before it calls a tool, which its template does not take back as it came.
+    #[test]
+    fn what_a_model_with_channels_has_said_can_be_read_again() {
+        let tool = serde_json::json!({"type": "function", "function": {"name": "weather", "description": "d",
+            "parameters": {"type": "object", "properties": {}}}});
+        let answer = "<|channel|>analysis<|message|>I look.<|end|><|start|>assistant<|channel|>commentary<|message|>\
+                      Let me see.<|end|><|start|>assistant<|channel|>commentary to=functions.weather <|constrain|>json\
+                      <|message|>{}";
+        let mut reader = AnswerReader::new(CHANNELS, true, false, 0);
+        reader.push(answer);
+        reader.finish();
+        let said = reader.message().clone();
+        assert_eq!((&*said.content, said.tool_calls.len()), ("Let me see.", 1));
+        let result = Message::result_of(&said.tool_calls[0], "sunny");
+        let messages = [Message::user("How is it?"), said, result];
+        let request = ChatRequest::new(messages).tools([tool]);
+        let marks = tokenizer(&[
+            "<|start|>",
+            "<|channel|>",
+            "<|message|>",
+            "<|end|>",
+            "<|call|>",
+        ]);
+        let prompt = format(CHANNELS).prompt(&request, &marks, 1 << 20, UNIX_EPOCH);
+        let text = prompt.expect("a prompt").text;
+        let analysis = "<|channel|>analysis<|message|>I look.\n\nLet me see.<|end|>";
+        assert!(text.contains(analysis), "{text}");
     }
 
     #[test]
     fn a_turn_ends_as_the_template_ends_it_but_not_with_a_channel() {
         let plain = "{% for m in messages %}<|a|>{{ m.content }}<|b|>\n{% endfor %}";
         assert_eq!(turn_ends(plain, &tokenizer(&["<|a|>", "<|b|>"])), [257]);
-        let channels = include_str!("../../tests/golden/chat/gpt-oss.jinja");
         let marks = [
             "<|start|>",
             "<|channel|>",
@@ -249,6 +293,6 @@ mod tests {
             "<|call|>",
         ];
         let tokenizer = tokenizer(&marks);
-        assert!(turn_ends(channels, &tokenizer).is_empty());
+        assert!(turn_ends(CHANNELS, &tokenizer).is_empty());
     }
 }

@@ -11,7 +11,7 @@
 use serde_json::Value;
 
 use super::{Gathered, Part, up_to};
-use crate::chat::message::ToolCall;
+use crate::chat::message::{Message, ToolCall};
 
 const START: &str = "<|start|>";
 const CHANNEL: &str = "<|channel|>";
@@ -25,6 +25,19 @@ pub(crate) const MARKS: [&str; 5] = [START, CHANNEL, "<|constrain|>", MESSAGE, E
 /// Whether a model with this template answers in channels.
 pub(crate) fn has_channels(template: &str) -> bool {
     template.contains(CHANNEL) && template.contains(MESSAGE)
+}
+
+/// A message as templates with channels take it: what is said before a call is part of the reasoning, since one of the
+/// two is allowed there.
+pub(crate) fn for_template(message: &Message) -> Message {
+    let mut message = message.clone();
+    if let (Some(reasoning), false) = (&mut message.reasoning, message.tool_calls.is_empty())
+        && !message.content.is_empty()
+    {
+        reasoning.push_str("\n\n");
+        reasoning.push_str(&std::mem::take(&mut message.content));
+    }
+    message
 }
 
 /// What is being read.
@@ -80,8 +93,8 @@ impl ChannelReader {
         let mut parts = Vec::new();
         let rest = std::mem::take(&mut self.held);
         match std::mem::replace(&mut self.state, State::Header) {
-            // A header that was cut off says nothing.
-            State::Header if rest.trim().is_empty() || begins_header(&rest) => {}
+            // A header that was cut off says nothing. A recipient alone may be text.
+            State::Header if rest.trim().is_empty() || begins_with(&rest, &[START, CHANNEL]) => {}
             State::Header | State::Text => self.answer.say(rest, &mut parts),
             State::Reasoning => self.answer.reason(rest, &mut parts),
             State::Call(tool) => self.call(tool, rest, &mut parts),
@@ -142,9 +155,13 @@ impl ChannelReader {
         true
     }
 
-    /// A call of `tool`; arguments that are no JSON are text.
+    /// A call of `tool`; arguments that are no JSON are text. A tool without parameters may get none.
     fn call(&mut self, tool: String, arguments: String, parts: &mut Vec<Part>) {
-        match serde_json::from_str::<Value>(&arguments) {
+        let json = match arguments.trim() {
+            "" => "{}",
+            given => given,
+        };
+        match serde_json::from_str::<Value>(json) {
             Ok(arguments) => {
                 let call = ToolCall {
                     id: String::new(),
@@ -160,10 +177,12 @@ impl ChannelReader {
 
 /// Whether `text` begins as a header does.
 fn begins_header(text: &str) -> bool {
+    begins_with(text, &[START, CHANNEL, RECIPIENT])
+}
+
+fn begins_with(text: &str, marks: &[&str]) -> bool {
     let text = text.trim_start();
-    [START, CHANNEL, RECIPIENT]
-        .iter()
-        .any(|mark| text.starts_with(mark))
+    marks.iter().any(|mark| text.starts_with(mark))
 }
 
 /// Whether it may with more text.

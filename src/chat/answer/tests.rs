@@ -122,7 +122,7 @@ fn channels_are_told_apart() {
         );
     }
     // Without any header it is text.
-    for plain in ["Hello", "to be", "to", "<|x|>", " 3 < 4"] {
+    for plain in ["Hello", "to be", "to", "to=5", "<|x|>", " 3 < 4"] {
         assert_eq!(read_channels(true, &[plain]).content, plain);
     }
     let twice = "<|channel|>commentary<|message|>First.<|end|><|start|>assistant<|channel|>final<|message|>Then.";
@@ -149,6 +149,9 @@ fn calls_have_a_channel_of_their_own() {
         let broken = format!("{header}{{\"city\": ");
         assert_eq!(read_channels(true, &[&broken]).content, "{\"city\": ");
     }
+    let none = " to=functions.now<|channel|>commentary json<|message|>";
+    let message = read_channels(true, &[none]);
+    assert_eq!(message.tool_calls[0].arguments, json!({}));
     // At the begin of an answer, the prompt has what comes before the recipient.
     let bare = format!(" to=functions.f<|channel|>commentary json<|message|>{call}<|end|>");
     assert_eq!(read_channels(true, &[&bare]).tool_calls[0].name, "f");

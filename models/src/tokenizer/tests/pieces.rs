@@ -389,8 +389,7 @@ fn usual_text_can_be_cut() {
     }
 }
 
-/// Neither a text that goes on where another ended nor what stands behind a break gets a space in front; what stands
-/// behind a token in them does where the file wants that.
+/// Neither a text that goes on where another ended nor what stands behind a break gets a space in front.
 #[test]
 fn nothing_is_put_in_front_of_a_text_that_goes_on() {
     let variants = byte_level_variants()
