@@ -1,6 +1,6 @@
 //! The FFN: its matrices are written together, cluster by cluster or neuron by neuron.
 
-use super::down_band::DownBand;
+use super::down_band::{BAND_BYTES, DownBand};
 use super::{COLUMN_FORMAT, Matrix, Packer, append_quantized, clusters};
 use crate::block::BlockType;
 use crate::bundle::geometry::{FfnGeometry, FfnLayout, HOT_GRANULE};
@@ -106,7 +106,7 @@ impl Packer<'_> {
         let FfnMatrices { gate, up, down } = &matrices;
         let d_model = gate.meta.cols;
         let (_, each) = self.source.network().neurons(content);
-        let mut band = DownBand::new(down, &g, transposed);
+        let mut band = DownBand::new(down, &g, transposed, BAND_BYTES);
         let (mut rows, mut bytes) = (Vec::new(), Vec::new());
         for (neuron, n) in clusters {
             // Columns of Down are counted within an expert.
