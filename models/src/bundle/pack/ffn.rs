@@ -53,7 +53,7 @@ impl Packer<'_> {
         if let Content::HotNeurons(_) = content {
             // The source has the columns of neurons that are together now in different places, or by rows.
             down.target = match plain {
-                true => self.options.target(down.meta.block, HOT_GRANULE),
+                true => self.options.target(down.id, down.meta.block, HOT_GRANULE),
                 false => COLUMN_FORMAT,
             };
             return Ok((
@@ -68,7 +68,7 @@ impl Packer<'_> {
             // Down columns become rows of d_model when plain; quantised blocks stay as they are, unless
             // neurons are asked for.
             down.target = match (plain, anew) {
-                (true, _) => self.options.target(down.meta.block, d_model),
+                (true, _) => self.options.target(down.id, down.meta.block, d_model),
                 (false, true) => COLUMN_FORMAT,
                 (false, false) => down.meta.block,
             };
@@ -173,7 +173,7 @@ impl Packer<'_> {
             .map(|&bytes| f32::from_le_bytes(bytes))
             .collect(); // [n, d_model]
         let others = match down.meta.block.block_len() {
-            1 => self.options.target(down.meta.block, d_model),
+            1 => self.options.target(down.id, down.meta.block, d_model),
             _ => down.meta.block,
         };
         let order: Vec<usize> = match lanes::words(others) {
