@@ -121,3 +121,26 @@ fn the_kind_of_a_model_is_told_by_its_first_bytes() {
         "{bare}"
     );
 }
+
+/// As everything else that a packed file is made from.
+#[test]
+fn templates_are_part_of_a_folders_identity() {
+    let folder = tempfile::tempdir().unwrap();
+    std::fs::create_dir(folder.path().join("additional_chat_templates")).unwrap();
+    let write = |name: &str, text: &str| std::fs::write(folder.path().join(name), text).unwrap();
+    let identity = || SourceIdentity::of(folder.path()).unwrap();
+    write("config.json", "{}");
+    for name in [
+        "chat_template.jinja",
+        "additional_chat_templates/tool_use.jinja",
+    ] {
+        let without = identity();
+        write(name, "old");
+        let old = identity();
+        write(name, "new");
+        assert!(without != old && old != identity(), "{name}");
+    }
+    let before = identity();
+    write("README.md", "nothing");
+    assert_eq!(identity(), before);
+}

@@ -7,6 +7,7 @@ use serde::{Deserialize, Serialize};
 
 use super::geometry::FfnGeometry;
 use crate::block::BlockType;
+use crate::chat_templates::template_files;
 use crate::error::{ModelError, Result};
 use crate::files::open_regular;
 use crate::gguf;
@@ -113,6 +114,7 @@ impl SourceIdentity {
                 f.extension()
                     .is_some_and(|x| x == "json" || x == "safetensors")
             });
+            files.extend(template_files(&canonical)?);
             files.sort();
         }
         let (mut len, mut modified_ns, mut digest) = (0u64, 0u64, Vec::new());
