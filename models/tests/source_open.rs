@@ -3,7 +3,7 @@
 
 mod gguf_writer;
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use forebay_models::bundle::SourceIdentity;
 use forebay_models::source;
@@ -143,4 +143,27 @@ fn templates_are_part_of_a_folders_identity() {
     let before = identity();
     write("README.md", "nothing");
     assert_eq!(identity(), before);
+}
+
+/// As downloads are cached: the path in the identity leads to the same state.
+#[test]
+fn a_model_in_several_files_is_found_again_behind_links() {
+    let (folder, path) = in_two(|_| ());
+    let snapshot = folder.path().join("snapshot");
+    std::fs::create_dir(&snapshot).unwrap();
+    let link = |number: u32| {
+        let name = format!("big-0000{number}-of-00002.gguf");
+        let blob = folder.path().join(format!("blob{number}"));
+        std::fs::rename(path.with_file_name(&name), &blob).unwrap();
+        std::os::unix::fs::symlink(blob, snapshot.join(&name)).unwrap();
+        name
+    };
+    let [first, _] = [1, 2].map(link);
+    let identity = SourceIdentity::of(&snapshot.join(&first)).unwrap();
+    let again = SourceIdentity::of(Path::new(&identity.path));
+    assert_eq!(again.unwrap(), identity);
+    // Whatever leads to their folder.
+    let current = folder.path().join("current");
+    std::os::unix::fs::symlink(&snapshot, &current).unwrap();
+    assert_eq!(SourceIdentity::of(&current.join(&first)).unwrap(), identity);
 }
