@@ -309,11 +309,11 @@ fn cached_path(
     cache_dir::packed_path(folder, model, checksum(key.as_bytes()))
 }
 
-/// Removes cached conversions of earlier states of the same source file.
+/// Removes cached conversions of earlier states of the same source file, but none that somebody named.
 fn remove_outdated(folder: &Path, keep: &Path, identity: &SourceIdentity) {
     for entry in std::fs::read_dir(folder).into_iter().flatten().flatten() {
         let path = entry.path();
-        if path == keep || !is_bundle(&path) {
+        if path == keep || !cache_dir::is_packed_path(&path) {
             continue;
         }
         let outdated = Bundle::open(&path).is_ok_and(|bundle| {
@@ -374,6 +374,29 @@ mod tests {
             assert!(meta.predictors.is_some() && meta.gates.is_some());
         }
         std::fs::remove_dir_all(&folder).expect("removable");
+    }
+
+    /// Its source may have been given back for it, and another one of that name downloaded.
+    #[test]
+    fn what_somebody_named_stays_when_the_source_changes() {
+        let folder = folder("named");
+        let (model, cache) = (folder.join("model"), folder.join("cache"));
+        for made in [&model, &cache] {
+            std::fs::create_dir_all(made).expect("writable");
+        }
+        let demo = Path::new(env!("CARGO_MANIFEST_DIR")).join("models/demo/hf");
+        for entry in std::fs::read_dir(demo).expect("the demo").flatten() {
+            std::fs::copy(entry.path(), model.join(entry.file_name())).expect("copied");
+        }
+        let options = PackOptions::default();
+        let named = cache.join("mine.fbay");
+        convert(&model, &named, &options, &mut |_| {}).expect("packed");
+        let ours = open(&model, Some(&cache), &options, &mut |_| {}).expect("packed");
+        std::fs::write(model.join("more.json"), "{}").expect("writable");
+        open(&model, Some(&cache), &options, &mut |_| {}).expect("packed again");
+        let left = (named.exists(), ours.path().exists());
+        std::fs::remove_dir_all(&folder).expect("removable");
+        assert_eq!(left, (true, false));
     }
 
     #[test]

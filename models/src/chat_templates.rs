@@ -156,15 +156,13 @@ pub fn templates_from_hf(folder: &Path) -> Result<ChatTemplates> {
             }
         }
     }
-    for folder in FOLDERS.map(|name| folder.join(name)) {
-        for file in jinja_files(&folder)? {
-            let name = file.file_stem().unwrap_or_default().to_string_lossy();
-            add_file(&mut found, &name, &file)?;
-        }
-    }
-    let file = folder.join("chat_template.jinja");
-    if file.exists() {
-        add_file(&mut found, DEFAULT, &file)?;
+    for file in template_files(folder)? {
+        let name = file.file_stem().unwrap_or_default().to_string_lossy();
+        let name = match file.parent() == Some(folder) {
+            true => DEFAULT,
+            false => &name,
+        };
+        add_file(&mut found, name, &file)?;
     }
     for (name, token) in [
         ("bos_token", settings.bos_token),
@@ -177,6 +175,20 @@ pub fn templates_from_hf(folder: &Path) -> Result<ChatTemplates> {
         }
     }
     Ok(found)
+}
+
+/// The files of their own that templates of the model in `folder` have, in the order in which they are read.
+///
+/// # Errors
+/// A folder that cannot be listed.
+pub(crate) fn template_files(folder: &Path) -> Result<Vec<std::path::PathBuf>> {
+    let mut files = Vec::new();
+    for more in FOLDERS.map(|name| folder.join(name)) {
+        files.extend(jinja_files(&more)?);
+    }
+    let own = folder.join("chat_template.jinja");
+    files.extend(own.exists().then_some(own));
+    Ok(files)
 }
 
 /// The `.jinja` files of a folder that need not exist, in order.

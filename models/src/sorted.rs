@@ -121,7 +121,7 @@ impl SortedNeurons {
         Ok(())
     }
 
-    /// Reads rows whose elements are in another order, whole rows of the source at a time.
+    /// Reads rows, or a vector, whose elements are in another order, whole rows of the source at a time.
     fn read_columns(
         &self,
         id: TensorId,
@@ -176,12 +176,13 @@ impl TensorSource for SortedNeurons {
     }
 
     fn read(&self, id: TensorId, offset: usize, out: &mut [u8]) -> Result<()> {
-        use LayerTensor::{Down, DownT, Gate, PredictorFc2, Up};
+        use LayerTensor::{Down, DownT, Gate, GateBias, PredictorFc2, Up};
         match id {
             TensorId::Layer(layer, Gate | Up | DownT | PredictorFc2) => {
                 self.read_rows(id, layer, offset, out)
             }
-            TensorId::Layer(layer, Down) => {
+            // The bias of Down belongs to its outputs.
+            TensorId::Layer(layer, Down | GateBias) => {
                 let block = self.inner.meta(id).map(|m| m.block);
                 match block.and_then(element_bytes) {
                     Some(element) => self.read_columns(id, layer, (offset, element), out),
@@ -208,6 +209,7 @@ impl TensorSource for SortedNeurons {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::oracle::Oracle;
     use crate::synth::{Form, Shape, SynthOptions, SynthSource};
 
     fn source() -> Box<dyn TensorSource> {
@@ -261,6 +263,27 @@ mod tests {
             sorted.read(id, 2 * row + 3, &mut found).expect("readable");
             assert_eq!(found, expected[3..3 * row - 4], "{tensor:?}");
         }
+    }
+
+    #[test]
+    fn neurons_keep_their_biases() {
+        let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+        let folder = root.join("../tests/golden/tiny/opt_bf16");
+        let open = || crate::source::open(&folder).expect("a tiny model");
+        let widths = open().network().layers.clone();
+        let reversed = |d_ff: usize| (0..d_ff as u32).rev().collect();
+        let order: Vec<Vec<u32>> = widths.iter().map(|l| reversed(l.ffn.body.d_ff)).collect();
+        let hot = vec![0; order.len()];
+        let sorted = SortedNeurons::new(open(), order, &hot).expect("an order");
+        let logits = |source: &dyn TensorSource| {
+            let mut oracle = Oracle::new(source).expect("a model");
+            let logits: Vec<Vec<f32>> = (5..15).map(|token| oracle.forward(token)).collect();
+            logits.concat()
+        };
+        let (ours, theirs) = (logits(&sorted), logits(open().as_ref()));
+        let apart = ours.iter().zip(&theirs).map(|(a, b)| (a - b).abs());
+        let most = apart.fold(0.0, f32::max);
+        assert!(most < 1e-4, "{most}");
     }
 
     #[test]

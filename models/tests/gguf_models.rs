@@ -4,6 +4,8 @@
 mod gguf_tensors;
 mod gguf_writer;
 
+use std::path::Path;
+
 use forebay_models::block::BlockType;
 use forebay_models::gguf::GgufSource;
 use forebay_models::network::{Activation, Rope, RopePairing, RopeScaling, Uniform};
@@ -428,4 +430,35 @@ fn wrong_keys_are_named() {
         |w| _ = w.set("tokenizer.ggml.tokens", Meta::Strs(vec!["x".into(); 265])),
         &["tokenizer.ggml.tokens", "265 tokens", "264 rows"],
     );
+}
+
+/// The first files of Qwen1.5 with experts have neither of the keys: llama.cpp's defaults.
+#[test]
+fn widths_of_experts_may_follow_from_that_of_the_ffn() {
+    let tiny = Path::new(env!("CARGO_MANIFEST_DIR")).join("../tests/golden/tiny");
+    let whole = std::fs::read(tiny.join("qwen2_moe_bf16_gguf/model.gguf")).unwrap();
+    let find = |key: &str| {
+        let mut windows = whole.windows(key.len());
+        windows.position(|w| w == key.as_bytes()).expect("the key")
+    };
+    let open = |bytes: &[u8]| {
+        let folder = TempDir::new().unwrap();
+        let path = folder.path().join("model.gguf");
+        std::fs::write(&path, bytes).unwrap();
+        GgufSource::open(&path).unwrap().network().clone()
+    };
+    // Four experts of 32 neurons for each token, and 80 neurons for all.
+    for (absent, d_ff) in [
+        ("qwen2moe.expert_feed_forward_length", 128u32),
+        ("qwen2moe.expert_shared_feed_forward_length", 80),
+    ] {
+        let mut bytes = whole.clone();
+        let at = find(absent);
+        bytes[at..][.."general.x".len()].copy_from_slice(b"general.x");
+        let key = "qwen2moe.feed_forward_length";
+        // The value comes after its type.
+        let at = find(key) + key.len() + 4;
+        bytes[at..][..4].copy_from_slice(&d_ff.to_le_bytes());
+        assert_eq!(open(&bytes), open(&whole), "{absent}");
+    }
 }

@@ -3,7 +3,7 @@
 
 mod gguf_writer;
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use forebay_models::bundle::SourceIdentity;
 use forebay_models::source;
@@ -120,4 +120,50 @@ fn the_kind_of_a_model_is_told_by_its_first_bytes() {
         bare.contains("config.json") && bare.contains(".gguf file"),
         "{bare}"
     );
+}
+
+/// As everything else that a packed file is made from.
+#[test]
+fn templates_are_part_of_a_folders_identity() {
+    let folder = tempfile::tempdir().unwrap();
+    std::fs::create_dir(folder.path().join("additional_chat_templates")).unwrap();
+    let write = |name: &str, text: &str| std::fs::write(folder.path().join(name), text).unwrap();
+    let identity = || SourceIdentity::of(folder.path()).unwrap();
+    write("config.json", "{}");
+    for name in [
+        "chat_template.jinja",
+        "additional_chat_templates/tool_use.jinja",
+    ] {
+        let without = identity();
+        write(name, "old");
+        let old = identity();
+        write(name, "new");
+        assert!(without != old && old != identity(), "{name}");
+    }
+    let before = identity();
+    write("README.md", "nothing");
+    assert_eq!(identity(), before);
+}
+
+/// As downloads are cached: the path in the identity leads to the same state.
+#[test]
+fn a_model_in_several_files_is_found_again_behind_links() {
+    let (folder, path) = in_two(|_| ());
+    let snapshot = folder.path().join("snapshot");
+    std::fs::create_dir(&snapshot).unwrap();
+    let link = |number: u32| {
+        let name = format!("big-0000{number}-of-00002.gguf");
+        let blob = folder.path().join(format!("blob{number}"));
+        std::fs::rename(path.with_file_name(&name), &blob).unwrap();
+        std::os::unix::fs::symlink(blob, snapshot.join(&name)).unwrap();
+        name
+    };
+    let [first, _] = [1, 2].map(link);
+    let identity = SourceIdentity::of(&snapshot.join(&first)).unwrap();
+    let again = SourceIdentity::of(Path::new(&identity.path));
+    assert_eq!(again.unwrap(), identity);
+    // Whatever leads to their folder.
+    let current = folder.path().join("current");
+    std::os::unix::fs::symlink(&snapshot, &current).unwrap();
+    assert_eq!(SourceIdentity::of(&current.join(&first)).unwrap(), identity);
 }

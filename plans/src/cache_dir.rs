@@ -173,6 +173,15 @@ pub fn packed_path(dir: &Path, source: &Path, hash: u64) -> PathBuf {
     dir.join(format!("{}-{hash:016x}.{PACKED_EXTENSION}", stem(source)))
 }
 
+/// Whether a file is named like [`packed_path`]'s; others in the folder are somebody's own.
+pub fn is_packed_path(path: &Path) -> bool {
+    let name = path.file_name().unwrap_or_default().to_string_lossy();
+    let stem = name.strip_suffix(PACKED_EXTENSION);
+    let stem = stem.and_then(|stem| stem.strip_suffix('.'));
+    let hash = stem.and_then(|stem| Some(stem.rsplit_once('-')?.1));
+    hash.is_some_and(|hash| hash.len() == 16 && hash.bytes().all(|b| b.is_ascii_hexdigit()))
+}
+
 fn stem(source: &Path) -> String {
     let name = source.file_name().unwrap_or_default().to_string_lossy();
     let stem = match name.rsplit_once('.') {
@@ -254,6 +263,7 @@ mod tests {
     fn names_keep_the_model_and_fit_the_file_system() {
         let name = |source: &str| {
             let path = packed_path(Path::new("/c"), Path::new(source), 0xab);
+            assert!(is_packed_path(&path));
             path.file_name().unwrap().to_str().unwrap().to_owned()
         };
         assert_eq!(
@@ -269,5 +279,14 @@ mod tests {
         assert_eq!(name(".gguf"), "model-00000000000000ab.fbay");
         let long = name(&"ä".repeat(120));
         assert!(long.len() <= 255 && long.starts_with('ä'), "{long}");
+        for own in [
+            "/c/x.fbay",
+            "/c/x-00000000000000a.fbay",
+            "/c/x-00000000000000ag.fbay",
+            "/c/x-00000000000000ab.gguf",
+            "/c/00000000000000ab.fbay",
+        ] {
+            assert!(!is_packed_path(Path::new(own)), "{own}");
+        }
     }
 }

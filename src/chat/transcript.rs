@@ -91,6 +91,14 @@ impl Transcript {
             false => TextPosition::Start,
         };
         let first = prompt.breaks.partition_point(|&place| place < at);
+        if let Some(&last) = self.ids.last() {
+            let end = prompt
+                .breaks
+                .get(first)
+                .copied()
+                .unwrap_or(prompt.text.len());
+            at += tokenizer.swallowed(last, &prompt.text[at..end]);
+        }
         let breaks: Vec<usize> = prompt.breaks[first..]
             .iter()
             .map(|place| place - at)
@@ -145,5 +153,58 @@ impl Begin<'_> {
         }
         ids.push(id);
         name.len()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use forebay_models::tokenizer::{EncodeOptions, TokenizerModel, TokenizerSpec};
+
+    use super::*;
+
+    /// `<|user|>` 2 and `<|end|>` 3 swallow white space.
+    fn tokenizer() -> Tokenizer {
+        let tokens = ["<unk>", "\n", "<|user|>", "<|end|>", "a", "b"];
+        let spec = TokenizerSpec {
+            model: TokenizerModel::SentencePiece {
+                tokens: tokens.map(String::from).into(),
+                scores: vec![0.0; tokens.len()],
+                types: vec![2, 1, 3, 3, 1, 1],
+                add_space_prefix: false,
+                swallows_space: true,
+            },
+            bos: None,
+            eog: vec![3],
+            add_bos: false,
+        };
+        Tokenizer::from_spec(spec).expect("a tokenizer")
+    }
+
+    /// As if the conversation were read at once.
+    #[test]
+    fn what_an_answers_end_swallows_is_swallowed_in_the_next_turn() {
+        let tokenizer = tokenizer();
+        let prompt = |text: &str| Prompt {
+            text: text.into(),
+            breaks: Vec::new(),
+        };
+        let mut transcript = Transcript::default();
+        let mut follow = |text: &str, answer: &[u32]| {
+            let followed = transcript.follow(prompt(text), &tokenizer, Begin::default(), 100);
+            let ids = followed.expect("a short text").to_vec();
+            let history = [&ids, answer].concat();
+            transcript.take_answer(&history, &tokenizer, |id| tokenizer.is_eog(id));
+            ids
+        };
+        let first = "<|user|>\na";
+        assert_eq!(follow(first, &[5, 3]), [2, 4]);
+        let second = format!("{first}b<|end|>\n<|user|>\nb\n");
+        let whole = EncodeOptions {
+            add_bos: false,
+            parse_special: true,
+        };
+        let whole = tokenizer.encode(&second, whole).expect("a short text");
+        assert_eq!(follow(&second, &[]), whole);
+        assert_eq!(whole, [2, 4, 5, 3, 2, 5, 1]);
     }
 }

@@ -8,6 +8,7 @@ use anyhow::{Context, bail};
 use clap::{Args, Subcommand};
 use forebay::cached::{self, CachedModel, State};
 use forebay_models::error::Shown;
+use forebay_plans::cache_dir;
 use forebay_plans::size::{format_size, parse_size};
 use serde::Serialize;
 
@@ -179,11 +180,13 @@ impl Prune {
         }
     }
 
-    /// `models` in the order of their last use.
+    /// `models` in the order of their last use. What somebody named stays: its source may be gone on purpose
+    /// (`pack --consume`).
     fn chosen<'a>(&self, models: &'a [CachedModel]) -> Vec<&'a CachedModel> {
         let (mut kept, mut is_full, mut chosen) = (0, false, Vec::new());
         let unused_for = self.unused_for.map(|days| DAY * days);
-        for model in models {
+        let ours = |model: &&CachedModel| cache_dir::is_packed_path(&model.path);
+        for model in models.iter().filter(ours) {
             let stale = model.state != State::Current;
             let unused = unused_for.is_some_and(|limit| since(model.used) >= limit);
             if stale || unused {
@@ -234,7 +237,8 @@ fn is_named(model: &CachedModel, wanted: &Path) -> bool {
     let is = |text: &str| wanted.as_os_str() == OsStr::new(text);
     let without_number = stem.rsplit_once('-').map(|(model, _)| model);
     let is_source = |source: &PathBuf| {
-        wanted == source || wanted.canonicalize().is_ok_and(|wanted| wanted == *source)
+        let found = |path: &Path| path.canonicalize().ok();
+        wanted == source || found(wanted).is_some_and(|wanted| found(source) == Some(wanted))
     };
     is(&name)
         || is(stem)
@@ -306,11 +310,14 @@ mod tests {
 
     fn pruned(unused_for: Option<u32>, max_size: Option<u64>) -> Vec<String> {
         let models = [
-            model("a-0.fbay", 100, 0, State::Current),
-            model("b-0.fbay", 50, 1, State::SourceChanged),
-            model("c-0.fbay", 100, 3, State::Current),
-            model("d-0.fbay", 100, 9, State::Current),
-            model("e-0.fbay", 10, 9, State::Unreadable),
+            model("a-0123456789abcdef.fbay", 100, 0, State::Current),
+            model("b-0123456789abcdef.fbay", 50, 1, State::SourceChanged),
+            model("c-0123456789abcdef.fbay", 100, 3, State::Current),
+            model("d-0123456789abcdef.fbay", 100, 9, State::Current),
+            model("e-0123456789abcdef.fbay", 10, 9, State::Unreadable),
+            // Names that somebody gave.
+            model("f.fbay", 1000, 9, State::SourceMissing),
+            model("f-0123.fbay", 1000, 9, State::SourceChanged),
         ];
         let prune = Prune {
             unused_for,
@@ -318,17 +325,17 @@ mod tests {
             dry_run: true,
             folder: Folder { cache: None },
         };
-        prune.chosen(&models).into_iter().map(name).collect()
+        let chosen = prune.chosen(&models).into_iter().map(name);
+        chosen
+            .map(|name| name.replace("-0123456789abcdef.fbay", ""))
+            .collect()
     }
 
     #[test]
     fn pruning_takes_what_is_useless_then_what_is_old_then_what_is_too_much() {
-        assert_eq!(pruned(None, None), ["b-0.fbay", "e-0.fbay"]);
-        assert_eq!(pruned(Some(9), None), ["b-0.fbay", "d-0.fbay", "e-0.fbay"]);
-        assert_eq!(
-            pruned(None, Some(150)),
-            ["b-0.fbay", "c-0.fbay", "d-0.fbay", "e-0.fbay"]
-        );
+        assert_eq!(pruned(None, None), ["b", "e"]);
+        assert_eq!(pruned(Some(9), None), ["b", "d", "e"]);
+        assert_eq!(pruned(None, Some(150)), ["b", "c", "d", "e"]);
         assert_eq!(pruned(None, Some(u64::MAX)), pruned(None, None));
     }
 

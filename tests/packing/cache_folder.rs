@@ -2,7 +2,7 @@
 
 use serde_json::Value;
 
-use crate::gguf_writer::Model;
+use crate::gguf_writer::{GgufWriter, Model};
 use crate::program::{Answer, answer, forebay};
 use crate::scratch::{Scratch, names_in};
 
@@ -119,4 +119,42 @@ fn pruning_keeps_what_was_used_last() {
     let said = cache(&scratch, &["prune", "--max-size", "1"]);
     assert!(said.stdout.contains("new-"), "{said:?}");
     assert!(listed(&scratch).is_empty());
+}
+
+#[test]
+fn pruning_keeps_current_models_behind_links_and_what_somebody_named() {
+    let scratch = Scratch::new();
+    let mut first = Model::default().writer();
+    let mut second = GgufWriter {
+        tensors: first.tensors.split_off(first.tensors.len() / 2),
+        ..GgufWriter::default()
+    };
+    let snapshot = scratch.folder("snapshot");
+    for (number, part) in [&mut first, &mut second].into_iter().enumerate() {
+        part.set("split.count", 2).set("split.no", number as u32);
+        let blob = scratch.write(&format!("blob{number}"), part.bytes());
+        let name = format!("big-{:05}-of-00002.gguf", number + 1);
+        std::os::unix::fs::symlink(blob, snapshot.join(name)).expect("a link");
+    }
+    packed(&scratch, "gone.gguf");
+    std::fs::remove_file(scratch.join("gone.gguf")).expect("removable");
+    let cache_folder = scratch.path().join("cache");
+    let gone = listed(&scratch).remove(0).0;
+    std::fs::rename(cache_folder.join(gone), cache_folder.join("mine.fbay")).expect("movable");
+    let model = snapshot.join("big-00001-of-00002.gguf");
+    let arguments = ["run", "-p", "the", "-q", "-n", "1"];
+    let mut run = forebay(&cache_folder, arguments);
+    run.arg(&model);
+    let said = answer(run);
+    assert!(said.status.success(), "{}", said.stderr);
+    let before = listed(&scratch);
+    let states: Vec<&str> = before.iter().map(|(_, state)| &**state).collect();
+    assert_eq!(states, ["current", "source missing"]);
+    let said = cache(&scratch, &["prune", "--unused-for", "9"]);
+    assert!(said.status.success(), "{}", said.stderr);
+    assert_eq!(listed(&scratch), before);
+    // It goes by the name that it was packed by.
+    let said = cache(&scratch, &["rm", model.to_str().expect("text")]);
+    assert!(said.status.success(), "{}", said.stderr);
+    assert_eq!(listed(&scratch), before[1..]);
 }

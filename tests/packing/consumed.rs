@@ -96,6 +96,24 @@ fn it_needs_a_tenth_more_room_and_the_source_is_gone_afterwards() {
     assert!(extra < 0.1, "{most} for a source of {whole}");
 }
 
+/// Downloads that are cached are links to files with other names.
+#[test]
+fn a_source_behind_a_link_is_gone_with_the_link() {
+    let scratch = Scratch::new();
+    let Some((source, _)) = subject(&scratch) else {
+        return;
+    };
+    let (blobs, snapshot) = (scratch.folder("blobs"), scratch.folder("snapshot"));
+    std::fs::rename(source, blobs.join("0123")).expect("movable");
+    let link = snapshot.join("model.gguf");
+    std::os::unix::fs::symlink("../blobs/0123", &link).expect("a link");
+    let out = scratch.join("out.fbay");
+    let said = answer(consume(&link, &out));
+    assert!(said.status.success(), "{}", said.stderr);
+    assert!(names_in(&blobs).is_empty() && names_in(&snapshot).is_empty());
+    assert!(out.exists());
+}
+
 #[test]
 fn ten_kills_at_random_moments_lose_nothing() {
     let scratch = Scratch::new();

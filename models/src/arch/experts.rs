@@ -79,6 +79,15 @@ pub(super) fn replace_ffns(
     Ok(())
 }
 
+/// Gives each of the experts that a token uses its part of this many neurons.
+pub(super) fn divide(network: &mut Network, d_ff: usize) {
+    for layer in &mut network.layers {
+        if let Some(experts) = &mut layer.ffn.body.experts {
+            experts.d_ff = d_ff / experts.used;
+        }
+    }
+}
+
 /// Gives the layers with experts this many neurons that every token uses.
 pub(super) fn share(network: &mut Network, d_ff: usize, gated: bool) {
     for layer in &mut network.layers {

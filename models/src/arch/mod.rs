@@ -210,6 +210,12 @@ pub(crate) fn of_gguf(gguf: &Gguf, fields: impl FnOnce(&str) -> Fields) -> Resul
     describe(architecture, metadata, gguf.path(), Format::Gguf)
 }
 
+/// Whether SentencePiece vocabularies in GGUF files of this architecture have special tokens that swallow the white
+/// space behind them: the files do not say so.
+pub(crate) fn swallows_space(architecture: &str) -> bool {
+    phi3::PHI3.gguf.contains(&architecture)
+}
+
 /// Describes the model in a Hugging Face folder with these fields in its `config.json`.
 ///
 /// # Errors

@@ -37,7 +37,17 @@ fn describe(m: &Metadata<'_>) -> Result<Network> {
     block::switched_window(m, &mut network, |l| l as u64 >= first)?;
     let dense = experts::dense_layers(m, network.n_layers())?;
     let router = experts::router(m, experts::SOFTMAX)?;
+    let d_ff = network.ffn(0).d_ff;
     experts::replace_ffns(m, &mut network, &router, |l| dense[l])?;
-    experts::share(&mut network, experts::shared_width(m)?, true);
+    let mut shared = experts::shared_width(m)?;
+    if m.is_gguf() {
+        // The first files name neither width. Then a token's experts are together as wide as the FFN, and so is what
+        // every token uses.
+        if experts::width(m)?.is_none() {
+            experts::divide(&mut network, d_ff);
+        }
+        shared = if shared == 0 { d_ff } else { shared };
+    }
+    experts::share(&mut network, shared, true);
     Ok(network)
 }

@@ -7,8 +7,9 @@ use serde::{Deserialize, Serialize};
 
 use super::geometry::FfnGeometry;
 use crate::block::BlockType;
+use crate::chat_templates::template_files;
 use crate::error::{ModelError, Result};
-use crate::files::open_regular;
+use crate::files::{folder_of, open_regular};
 use crate::gguf;
 use crate::network::{Content, Network};
 use crate::tensor::TensorId;
@@ -67,7 +68,8 @@ impl GateCalibration {
 /// The identity of a source's state: if any of it changes, a cached packed file is stale.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SourceIdentity {
-    /// Canonical path.
+    /// Canonical path; of a model in several files only that of their folder is, since the names of links tell which
+    /// files belong together.
     pub path: String,
     /// Sum of the lengths of the source's files.
     pub len: u64,
@@ -105,6 +107,10 @@ impl SourceIdentity {
             .into_iter()
             .map(find)
             .collect::<Result<_>>()?;
+        let known = match (files.len(), path.file_name()) {
+            (2.., Some(name)) => find(folder_of(path).into())?.join(name),
+            _ => canonical.clone(),
+        };
         if canonical.is_dir() {
             files = std::fs::read_dir(&canonical)
                 .and_then(|dir| dir.map(|e| e.map(|e| e.path())).collect())
@@ -113,6 +119,7 @@ impl SourceIdentity {
                 f.extension()
                     .is_some_and(|x| x == "json" || x == "safetensors")
             });
+            files.extend(template_files(&canonical)?);
             files.sort();
         }
         let (mut len, mut modified_ns, mut digest) = (0u64, 0u64, Vec::new());
@@ -124,7 +131,7 @@ impl SourceIdentity {
         }
         let state = super::checksum(&digest);
         Ok(Self {
-            path: canonical.to_string_lossy().into_owned(),
+            path: known.to_string_lossy().into_owned(),
             len,
             modified_ns,
             state,

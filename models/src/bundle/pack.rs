@@ -35,7 +35,7 @@ pub use weighing::Weighing;
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct PackOptions {
     /// Format for matrices that are stored as F32, F16 or BF16; `None` keeps what the source has.
-    /// Matrices that are quantised already are never touched.
+    /// Matrices that are quantised already are never touched, nor are routers.
     pub quant: Option<BlockType>,
     /// Stores FFNs neuron by neuron even where Down is quantised along the neurons: its columns are then
     /// quantised again, as [`COLUMN_FORMAT`], which changes the model a little.
@@ -45,9 +45,15 @@ pub struct PackOptions {
 }
 
 impl PackOptions {
-    /// The format in which rows of `cols` elements, stored as `block`, are written.
-    pub(super) fn target(&self, block: BlockType, cols: usize) -> BlockType {
-        let Some(quant) = self.quant.filter(|_| block.block_len() == 1) else {
+    /// The format in which rows of `cols` elements of `id`, stored as `block`, are written.
+    pub(super) fn target(&self, id: TensorId, block: BlockType, cols: usize) -> BlockType {
+        // They are small, and a small error chooses other experts. llama.cpp keeps them, too.
+        let is_choice = matches!(
+            id,
+            TensorId::Layer(_, LayerTensor::Router | LayerTensor::SharedGate)
+        );
+        let quantised = self.quant.filter(|_| block.block_len() == 1 && !is_choice);
+        let Some(quant) = quantised else {
             return block;
         };
         let formats = [quant, for_narrow_rows(quant)];
@@ -328,9 +334,9 @@ impl<'a> Packer<'a> {
                 "the tensor is missing",
             )
         })?;
-        let target = self.options.target(meta.block, meta.cols);
+        let target = self.options.target(id, meta.block, meta.cols);
         let importance = self.options.importance.as_deref();
-        let importance = importance.filter(|_| weighing::is_weighed(self.options, &meta));
+        let importance = importance.filter(|_| weighing::is_weighed(self.options, id, &meta));
         let inputs = match importance {
             Some(importance) => weighing::inputs_of(self.source, importance, id)?,
             None => None,

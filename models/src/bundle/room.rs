@@ -20,7 +20,7 @@ pub(super) fn least_bytes(source: &dyn TensorSource, options: &PackOptions) -> u
         let Some(m) = source.meta(id) else {
             return 0;
         };
-        let target = options.target(m.block, target_cols.unwrap_or(m.cols));
+        let target = options.target(id, m.block, target_cols.unwrap_or(m.cols));
         (m.rows * m.cols / target.block_len() * target.block_bytes()) as u64
     };
     let neurons = |l, content| {

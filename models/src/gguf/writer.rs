@@ -139,6 +139,7 @@ fn put_tokenizer(source: &dyn TensorSource, metadata: &mut Encoded) -> Result<()
         scores,
         types,
         add_space_prefix,
+        swallows_space: false,
     } = model
     else {
         let remedy = "only SentencePiece vocabularies are written as GGUF: write a .fbay file";

@@ -37,6 +37,7 @@ pub(super) fn vocabulary(size: usize) -> TokenizerSpec {
             scores: scores.collect(),
             types: types.collect(),
             add_space_prefix: true,
+            swallows_space: false,
         },
         bos: Some(BOS),
         eog: vec![EOS],

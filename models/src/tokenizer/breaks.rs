@@ -38,6 +38,12 @@ impl Tokenizer {
         breaks
     }
 
+    /// Bytes of the front of `text` that the token `id` before it swallows: white space behind special tokens of some
+    /// models.
+    pub fn swallowed(&self, id: u32, text: &str) -> usize {
+        self.vocab.swallowed(id, text)
+    }
+
     /// The control or user-defined token of this name.
     pub fn special_token(&self, name: &str) -> Option<u32> {
         let mut ids = self.special.ids();

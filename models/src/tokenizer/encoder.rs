@@ -85,10 +85,14 @@ impl Tokenizer {
                 scores,
                 types,
                 add_space_prefix,
+                swallows_space,
             } => {
                 check_sizes(&tokens, &[("types", types.len()), ("scores", scores.len())])?;
-                let (vocab, spm) =
+                let (mut vocab, spm) =
                     SentencePiece::by_scores(tokens, &scores, &types, add_space_prefix, path)?;
+                if swallows_space {
+                    vocab.swallow_space();
+                }
                 (vocab, Encoder::Spm(spm))
             }
             TokenizerModel::SentencePieceMerges {

@@ -5,9 +5,11 @@ use std::path::Path;
 
 use super::pre_tokenizer::{self, GEMMA4, PreTokenizer};
 use super::{TokenizerModel, TokenizerSpec, end_of_generation};
+use crate::arch::swallows_space;
 use crate::error::{ModelError, Result};
 use crate::gguf::Metadata;
 
+const ARCHITECTURE: &str = "general.architecture";
 const MODEL: &str = "tokenizer.ggml.model";
 const PRE: &str = "tokenizer.ggml.pre";
 const TOKENS: &str = "tokenizer.ggml.tokens";
@@ -138,6 +140,7 @@ fn sentence_piece(
         scores: scores.to_vec(),
         types,
         add_space_prefix: flag(meta, path, ADD_SPACE)?.unwrap_or(true),
+        swallows_space: meta.str(ARCHITECTURE).is_some_and(swallows_space),
     };
     Ok((model, true))
 }

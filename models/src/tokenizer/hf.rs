@@ -305,6 +305,9 @@ fn read_vocabulary(inner: &tokenizers::Tokenizer, head: &Head) -> Result<Vocabul
             None => TokenKind::Normal,
         };
         vocab.push(&text, kind, spelling);
+        if added.is_some_and(|token| token.rstrip) {
+            vocab.swallowing.push(id);
+        }
     }
     if n_found != n_model {
         return Err(ModelError::unsupported(

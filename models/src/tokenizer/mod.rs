@@ -69,6 +69,8 @@ pub enum TokenizerModel {
         types: Vec<i32>,
         /// Whether a space is put in front of the text.
         add_space_prefix: bool,
+        /// Whether special tokens swallow the white space behind them, as Phi-3's do.
+        swallows_space: bool,
     },
     /// The same with a list of merges in place of scores, out of GGUF metadata.
     SentencePieceMerges {

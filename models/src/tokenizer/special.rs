@@ -55,12 +55,8 @@ impl SpecialTokens {
     /// The control, user-defined and unknown tokens of `vocab`.
     pub(super) fn of(vocab: &Vocabulary) -> Self {
         let text = |id: u32| vocab.bytes(id).unwrap_or_default();
-        let is_special = |id: &u32| {
-            matches!(
-                vocab.kind(*id),
-                Some(TokenKind::Control | TokenKind::UserDefined | TokenKind::Unknown)
-            ) && !text(*id).is_empty()
-        };
+        let is_special =
+            |&id: &u32| vocab.kind(id).is_some_and(TokenKind::is_special) && !text(id).is_empty();
         let mut ids: Vec<u32> = (0..vocab.len() as u32).filter(is_special).collect();
         ids.sort_by_key(|&id| (text(id)[0], std::cmp::Reverse(text(id).len()), id));
         let begins = (0..=256u16)
@@ -89,7 +85,7 @@ impl SpecialTokens {
 
     /// Cuts `text` at its special tokens, from the left, the longest first where several begin at
     /// one place (as the `tokenizers` crate does). Control and unknown tokens are found as `names`
-    /// says; user-defined ones always are, unless they are broken.
+    /// says; user-defined ones always are, unless they are broken. What a token swallows ends at a break, too.
     pub(super) fn partition<'t>(
         &self,
         text: &'t str,
@@ -109,6 +105,10 @@ impl SpecialTokens {
             }
             emit(Fragment::Token(id));
             at += len;
+            let breaks = names.breaks();
+            let next = breaks.partition_point(|&place| place < at);
+            let end = breaks.get(next).copied().unwrap_or(text.len());
+            at += vocab.swallowed(id, text.get(at..end).unwrap_or_default());
             begin = at;
         }
         if begin < at {

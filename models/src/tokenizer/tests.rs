@@ -87,6 +87,7 @@ fn spm_spec() -> TokenizerSpec {
             scores,
             types,
             add_space_prefix: true,
+            swallows_space: false,
         },
         bos: Some(1),
         eog: vec![2],

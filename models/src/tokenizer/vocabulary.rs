@@ -18,6 +18,11 @@ pub(super) enum TokenKind {
 }
 
 impl TokenKind {
+    /// Whether it is found by its text before anything else is done with a prompt.
+    pub(super) fn is_special(self) -> bool {
+        matches!(self, Self::Control | Self::UserDefined | Self::Unknown)
+    }
+
     /// From `tokenizer.ggml.token_type`; values outside the enumeration mean undefined, which
     /// is shown and matched like unused.
     pub(super) fn from_ggml(value: i32) -> Self {
@@ -52,6 +57,8 @@ pub(super) struct Vocabulary {
     /// Whether the text of a sequence loses its first byte where that is a space, because encoding
     /// put it there.
     pub(super) strips_first_space: bool,
+    /// Tokens that swallow the white space behind them, ascending.
+    pub(super) swallowing: Vec<u32>,
 }
 
 impl Vocabulary {
@@ -62,6 +69,7 @@ impl Vocabulary {
             ends: Vec::with_capacity(n_tokens),
             kinds: Vec::with_capacity(n_tokens),
             strips_first_space: false,
+            swallowing: Vec::new(),
         }
     }
 
@@ -98,6 +106,23 @@ impl Vocabulary {
         self.ends.push(self.bytes.len() as u32);
         self.kinds.push(kind);
         reachable
+    }
+
+    /// Has special tokens swallow the white space behind them, as far as Phi-3's do.
+    pub(super) fn swallow_space(&mut self) {
+        const OTHERS: [&[u8]; 3] = [b"<unk>", b"<s>", b"<|endoftext|>"];
+        let is_special = |&id: &u32| self.kind(id).is_some_and(TokenKind::is_special);
+        let is_other = |id: u32| self.bytes(id).is_some_and(|text| OTHERS.contains(&text));
+        let special = (0..self.len() as u32).filter(is_special);
+        self.swallowing = special.filter(|&id| !is_other(id)).collect();
+    }
+
+    /// Bytes of the front of `text` that the token `id` before it swallows.
+    pub(super) fn swallowed(&self, id: u32, text: &str) -> usize {
+        match self.swallowing.binary_search(&id) {
+            Ok(_) => text.len() - text.trim_start().len(),
+            Err(_) => 0,
+        }
     }
 
     /// Number of ids.

@@ -222,6 +222,32 @@ fn experts_of_single_neurons_have_their_gates_first() {
 }
 
 #[test]
+fn what_chooses_experts_is_never_quantised() {
+    let tiny = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../tests/golden/tiny");
+    // Routers are F32 in the one, BF16 in the other.
+    for name in ["qwen2_moe_bf16_gguf/model.gguf", "qwen2_moe_bf16"] {
+        let source = source::open(&tiny.join(name)).expect("a sound source");
+        let options = PackOptions {
+            quant: Some(Q8_0),
+            ..PackOptions::default()
+        };
+        let packed = packed_in(TempDir::new().expect("a folder"), source, &options);
+        let mut kept = 0;
+        for m in &packed.bundle.meta.matrices {
+            let chooses = matches!(
+                m.tensor,
+                TensorId::Layer(_, LayerTensor::Router | LayerTensor::SharedGate)
+            );
+            let own = packed.source.meta(m.tensor).map(|meta| meta.block);
+            let expected = if chooses { own } else { Some(Q8_0) };
+            assert_eq!(Some(m.block), expected, "{name}: {:?}", m.tensor);
+            kept += usize::from(chooses);
+        }
+        assert_eq!(kept, 2 * packed.source.network().n_layers(), "{name}");
+    }
+}
+
+#[test]
 fn ffns_without_a_gate_have_two_matrices() {
     for (block, layout) in [(Q4_0, FfnLayout::Cluster), (F16, FfnLayout::Neuron)] {
         let model = Model {

@@ -31,8 +31,8 @@ use crate::tensor::{TensorId, TensorSource};
 const STEPS: u64 = 64;
 
 /// Packs the GGUF file at `path`, or the several of which it is the first, into `out`, which needs little more room than
-/// the source has: what has been packed is given back to the file system, and in the end the source is removed. If it is
-/// interrupted, the next call goes on.
+/// the source has: what has been packed is given back to the file system, and in the end the source is removed, with the
+/// links that name it. If it is interrupted, the next call goes on.
 ///
 /// # Errors
 /// As [`super::pack`]'s; a source that is not GGUF, or on a file system that takes no blocks back; a conversion that was
@@ -182,13 +182,17 @@ fn is_packed(journal: &Journal) -> bool {
 
 /// Removes what is left of the source, its first file last, and then the journal: that tells what to do if it ends here.
 fn remove_source(path: &Path, journal: Journal) -> Result<()> {
-    for file in crate::gguf::files(path).iter().rev() {
-        match std::fs::remove_file(file) {
-            Err(e) if e.kind() != ErrorKind::NotFound => {
-                let action = "remove what is left of the model after it was packed";
-                return Err(ModelError::io(file, action, e));
+    for file in crate::gguf::files(path).into_iter().rev() {
+        // Where downloads are cached, it is a link: the file goes first, since only the link tells where it is.
+        let own = file.canonicalize().ok();
+        for file in own.into_iter().chain([file]) {
+            match std::fs::remove_file(&file) {
+                Err(e) if e.kind() != ErrorKind::NotFound => {
+                    let action = "remove what is left of the model after it was packed";
+                    return Err(ModelError::io(file, action, e));
+                }
+                _ => {}
             }
-            _ => {}
         }
     }
     journal.remove()

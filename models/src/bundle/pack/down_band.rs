@@ -6,7 +6,7 @@ use crate::bundle::FfnGeometry;
 use crate::error::Result;
 
 /// Memory for a band of Down columns while they are regrouped.
-const BAND_BYTES: usize = 8 << 20;
+pub(super) const BAND_BYTES: usize = 8 << 20;
 
 /// A band of columns of Down, `[d_model, band]`, read once and used cluster by cluster: the source
 /// stores Down by output row, so the columns of a cluster are spread over the whole matrix.
@@ -24,10 +24,14 @@ pub(super) struct DownBand {
 }
 
 impl DownBand {
-    pub fn new(down: &Matrix, g: &FfnGeometry, transposed: bool) -> Self {
-        let granule = g.neurons.next_multiple_of(down.meta.block.block_len());
+    /// A band of about so many bytes.
+    pub fn new(down: &Matrix, g: &FfnGeometry, transposed: bool, bytes: usize) -> Self {
+        // Whole clusters, so that none goes on in the next band, and whole blocks.
+        let block = down.meta.block.block_len();
+        let whole = (1..block).find(|n| (n * g.neurons).is_multiple_of(block));
+        let granule = whole.unwrap_or(block) * g.neurons;
         let per_granule = g.d_model * band_row(down, granule);
-        let width = (BAND_BYTES / per_granule.max(1)).max(1) * granule;
+        let width = (bytes / per_granule.max(1)).max(1) * granule;
         Self {
             transposed,
             first_row: 0,
@@ -158,4 +162,65 @@ impl DownBand {
 /// Bytes of `n` consecutive source elements of a Down row.
 pub(super) fn band_row(down: &Matrix, n: usize) -> usize {
     n / down.meta.block.block_len() * down.meta.block.block_bytes()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::block::BlockType;
+    use crate::bundle::FfnLayout;
+    use crate::bundle::pack::{BundleWriter, PackOptions, StoredContents, clusters};
+    use crate::synth::{Form, Shape, SynthOptions, SynthSource};
+    use crate::tensor::{LayerTensor, TensorId, TensorSource};
+
+    /// Clusters need not be whole blocks, and the matrix has more than a band.
+    #[test]
+    fn columns_are_those_of_the_source_wherever_bands_end() {
+        let options = SynthOptions {
+            form: Form::Plain,
+            layers: Some(1),
+            ..SynthOptions::new(Shape::named("tiny-sparse").expect("a shape"))
+        };
+        let source = SynthSource::new(&options).expect("a model");
+        let folder = tempfile::tempdir().expect("a folder");
+        let writer = BundleWriter::create(&folder.path().join("m.fbay"), 0).expect("a file");
+        let stored = StoredContents::none(source.network());
+        let (options, mut progress) = (PackOptions::default(), |_| {});
+        let mut packer = Packer::new(&source, &options, (writer, stored), &mut progress);
+        let id = TensorId::Layer(0, LayerTensor::Down);
+        let mut down = packer.matrix(id).expect("a matrix");
+        down.target = BlockType::F32;
+        let (d_model, d_ff) = (down.meta.rows, down.meta.cols);
+        let mut bytes = vec![0; down.meta.bytes()];
+        source.read(id, 0, &mut bytes).expect("readable");
+        let mut rows = vec![0.0; d_model * d_ff];
+        dequantize(down.meta.block, &bytes, &mut rows);
+        let columns = (0..d_ff).flat_map(|c| rows[c..].iter().step_by(d_ff));
+        let expected: Vec<u8> = columns.flat_map(|w| w.to_le_bytes()).collect();
+        // Blocks have 32 neurons.
+        for (neurons, bytes) in [
+            (48, 1),
+            (48, 60_000),
+            (96, 1),
+            (20, 1),
+            (64, 1),
+            (64, 1 << 20),
+        ] {
+            let geometry = FfnGeometry {
+                layout: FfnLayout::Neuron,
+                gate: down.meta.block,
+                up: None,
+                down: down.target,
+                d_model,
+                neurons,
+            };
+            let mut band = DownBand::new(&down, &geometry, false, bytes);
+            let mut found = Vec::new();
+            for cluster in clusters(0..d_ff, d_ff, neurons) {
+                let appended = band.append_columns(&mut packer, &down, cluster, &mut found);
+                appended.expect("readable");
+            }
+            assert!(found == expected, "{neurons} neurons, {bytes} bytes");
+        }
+    }
 }

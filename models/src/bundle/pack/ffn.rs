@@ -1,6 +1,6 @@
 //! The FFN: its matrices are written together, cluster by cluster or neuron by neuron.
 
-use super::down_band::DownBand;
+use super::down_band::{BAND_BYTES, DownBand};
 use super::{COLUMN_FORMAT, Matrix, Packer, append_quantized, clusters};
 use crate::block::BlockType;
 use crate::bundle::geometry::{FfnGeometry, FfnLayout, HOT_GRANULE};
@@ -53,7 +53,7 @@ impl Packer<'_> {
         if let Content::HotNeurons(_) = content {
             // The source has the columns of neurons that are together now in different places, or by rows.
             down.target = match plain {
-                true => self.options.target(down.meta.block, HOT_GRANULE),
+                true => self.options.target(down.id, down.meta.block, HOT_GRANULE),
                 false => COLUMN_FORMAT,
             };
             return Ok((
@@ -68,7 +68,7 @@ impl Packer<'_> {
             // Down columns become rows of d_model when plain; quantised blocks stay as they are, unless
             // neurons are asked for.
             down.target = match (plain, anew) {
-                (true, _) => self.options.target(down.meta.block, d_model),
+                (true, _) => self.options.target(down.id, down.meta.block, d_model),
                 (false, true) => COLUMN_FORMAT,
                 (false, false) => down.meta.block,
             };
@@ -106,7 +106,7 @@ impl Packer<'_> {
         let FfnMatrices { gate, up, down } = &matrices;
         let d_model = gate.meta.cols;
         let (_, each) = self.source.network().neurons(content);
-        let mut band = DownBand::new(down, &g, transposed);
+        let mut band = DownBand::new(down, &g, transposed, BAND_BYTES);
         let (mut rows, mut bytes) = (Vec::new(), Vec::new());
         for (neuron, n) in clusters {
             // Columns of Down are counted within an expert.
@@ -173,7 +173,7 @@ impl Packer<'_> {
             .map(|&bytes| f32::from_le_bytes(bytes))
             .collect(); // [n, d_model]
         let others = match down.meta.block.block_len() {
-            1 => self.options.target(down.meta.block, d_model),
+            1 => self.options.target(down.id, down.meta.block, d_model),
             _ => down.meta.block,
         };
         let order: Vec<usize> = match lanes::words(others) {

@@ -37,7 +37,7 @@ impl Weighing {
         for id in matrices(source) {
             let inputs = inputs_of(source, importance, id)?;
             known += usize::from(inputs.is_some());
-            let meta = source.meta(id).filter(|meta| is_weighed(options, meta));
+            let meta = source.meta(id).filter(|meta| is_weighed(options, id, meta));
             let Some(meta) = meta else {
                 continue;
             };
@@ -68,8 +68,8 @@ impl Weighing {
 }
 
 /// Whether errors in a matrix are weighed.
-pub(super) fn is_weighed(options: &PackOptions, meta: &TensorMeta) -> bool {
-    let target = options.target(meta.block, meta.cols);
+pub(super) fn is_weighed(options: &PackOptions, id: TensorId, meta: &TensorMeta) -> bool {
+    let target = options.target(id, meta.block, meta.cols);
     target != meta.block && target.is_weighable()
 }
 

@@ -369,6 +369,7 @@ fn pieces_by_scores_equal_llamas_own_tokenizer() {
         types: types_of_pieces(&learned),
         tokens: learned.tokens,
         add_space_prefix: true,
+        swallows_space: false,
     });
     compare("llama", &own, &reference);
 }

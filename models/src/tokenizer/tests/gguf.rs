@@ -179,3 +179,57 @@ fn pieces_with_merges_begin_with_bos_whatever_the_file_says() {
         assert_eq!(tokenizer.decode(&ids, true), "a a\né");
     }
 }
+
+/// As llama.cpp has it; `tokenizer.json` says so by itself.
+#[test]
+fn special_tokens_of_phi3_swallow_white_space() {
+    let tokens = [
+        "<unk>",
+        "<s>",
+        "</s>",
+        "<0x0A>",
+        "\u{2581}",
+        "H",
+        "i",
+        "<|endoftext|>",
+        "<|user|>",
+        "<|end|>",
+    ];
+    let of = |architecture: &str| {
+        let mut meta = metadata(&[
+            ("model", Value::Str("llama".into())),
+            ("tokens", Value::Array(Array::Str(strings(&tokens)))),
+            ("scores", Value::Array(Array::F32(vec![0.0; 10]))),
+            (
+                "token_type",
+                Value::Array(Array::I32(vec![2, 3, 4, 6, 1, 1, 1, 3, 3, 3])),
+            ),
+            ("add_space_prefix", Value::Bool(false)),
+        ]);
+        let name = Value::Str(architecture.into());
+        meta.entries.insert("general.architecture".into(), name);
+        Tokenizer::from_spec(spec_from_gguf(&meta, Path::new("m.gguf")).unwrap()).unwrap()
+    };
+    let phi3 = of("phi3");
+    let ids = |text: &str| phi3.encode(text, FULL).unwrap();
+    assert_eq!(ids("<|user|>\nHi"), ids("<|user|>Hi"));
+    assert_eq!(ids("<|user|> \n Hi<|end|>\n<|user|>\n"), [1, 8, 5, 6, 9, 8]);
+    assert_eq!(ids("</s> Hi\n<|end|>"), [1, 2, 5, 6, 3, 9], "only behind");
+    for (name, id) in [("<s>", 1), ("<|endoftext|>", 7), ("<unk>", 0)] {
+        let text = format!("<|end|>{name}\nHi");
+        assert_eq!(ids(&text), [1, 9, id, 3, 5, 6], "{name}");
+    }
+    assert_eq!(phi3.encode("<|user|>\n", PLAIN).unwrap().last(), Some(&3));
+    // What stands behind a break is somebody else's, as where the crate encodes.
+    let broken = |breaks: &[usize]| {
+        let text = ("<|user|>\n Hi<|end|>", TextPosition::Start);
+        phi3.encode_unbroken(text, breaks, usize::MAX).unwrap()
+    };
+    assert_eq!(broken(&[]), [8, 5, 6, 9]);
+    assert_eq!(broken(&[9]), [8, 4, 5, 6, 9]);
+    assert_eq!(broken(&[8]), [8, 3, 4, 5, 6, 9]);
+    assert!(!broken(&[9, 13]).contains(&9));
+    assert_eq!((phi3.swallowed(9, "\n <"), phi3.swallowed(5, "\n")), (2, 0));
+    let llama = of("llama");
+    assert_eq!(llama.encode("<|user|>\nHi", FULL).unwrap(), [1, 8, 3, 5, 6]);
+}

@@ -76,6 +76,7 @@ fn pieces(add_space_prefix: bool) -> TokenizerSpec {
             tokens,
             types,
             add_space_prefix,
+            swallows_space: false,
         },
         bos: Some(1),
         eog: vec![2],

@@ -85,6 +85,7 @@ pub fn sentence_piece() -> TokenizerSpec {
             scores: vec![0.0, 0.0, 0.0, 0.0, -1.0, -2.0, -3.0, -4.0, -5.0],
             types: vec![2, 3, 3, 6, 1, 1, 1, 1, 1],
             add_space_prefix: true,
+            swallows_space: false,
         },
         bos: Some(1),
         eog: vec![2],
