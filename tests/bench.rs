@@ -9,7 +9,7 @@ use std::path::Path;
 use std::sync::{Arc, Mutex};
 
 use forebay::Isa;
-use forebay::bench::{BenchTest, Phase};
+use forebay::bench::{BenchTest, LADDER, Phase, Workload, measure_point};
 use forebay_models::block::BlockType;
 use forebay_models::bundle::Bundle;
 use program::{Answer, answer, forebay};
@@ -311,4 +311,37 @@ fn the_cost_of_a_trace_is_measured() {
     );
     let refusal = refusal(&["bench", "--trace-cost", "-r", "0"]);
     assert!(refusal.contains("repetitions"), "{refusal}");
+}
+
+/// A long prompt reads nearly every neuron, a token only few of them.
+#[test]
+fn the_prompt_is_no_part_of_what_a_token_reads() {
+    let file = support::TemporaryFile::new("sparse.fbay");
+    let shape = [
+        "synth",
+        "--shape",
+        "tiny-sparse",
+        "--measure",
+        "0",
+        "-q",
+        "-o",
+    ];
+    let made = support::program().args(shape).arg(&file.0).status();
+    assert!(made.expect("the program starts").success());
+    let rung = LADDER[1];
+    let bytes = |warm_up| {
+        let workload = Workload {
+            prompt: 64,
+            warm_up,
+            tokens: 8,
+            repetitions: 1,
+            seed: 1,
+        };
+        let builder = engine(Some(&file.0)).neurons(rung.options);
+        let point = measure_point(rung.name, builder.weight_memory(1 << 20), &workload);
+        point.expect("a measurement").bytes_per_token
+    };
+    let (cold, warm) = (bytes(0), bytes(1));
+    assert!(cold > 0.0);
+    assert!((cold / warm - 1.0).abs() < 0.01, "{cold} and {warm}");
 }

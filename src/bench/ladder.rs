@@ -10,6 +10,7 @@ use crate::NeuronOptions;
 use crate::engine::{Engine, EngineBuilder};
 use crate::error::Error;
 use crate::request::Request;
+use crate::speed::Spread;
 use crate::stats::Statistics;
 
 /// A way of running, with its name in tables.
@@ -63,7 +64,7 @@ pub const LADDER: [Rung; 7] = {
 pub struct Workload {
     /// Random tokens in the prompt.
     pub prompt: usize,
-    /// Tokens generated before anything is measured, to warm the cache up.
+    /// Tokens generated before anything is measured, to warm the cache up; one at least, with which the prompt is read.
     pub warm_up: usize,
     /// Tokens generated in each measurement.
     pub tokens: usize,
@@ -76,7 +77,7 @@ pub struct Workload {
 impl Workload {
     /// Positions of the KV cache that it needs.
     pub fn context(&self) -> usize {
-        self.prompt + self.warm_up + self.tokens * self.repetitions
+        self.prompt + self.warm_up.max(1) + self.tokens * self.repetitions
     }
 }
 
@@ -101,7 +102,7 @@ pub struct Point {
     pub bytes_per_token: f64,
     /// Part of the cores' time spent waiting for reads.
     pub io_wait: f64,
-    /// Hash of the last measurement's logits: the same at every point.
+    /// Hash of the last measurement's logits: the same at every point with the same workload.
     pub logits_hash: String,
 }
 
@@ -135,9 +136,7 @@ pub fn measure_point(
         let stream = session.generate(request.ignore_eog(true).sampler(sampler))?;
         Ok(stream.finish()?.1)
     };
-    if workload.warm_up > 0 {
-        generate(workload.warm_up)?;
-    }
+    generate(workload.warm_up.max(1))?;
     let runs = (0..workload.repetitions)
         .map(|_| generate(workload.tokens))
         .collect::<Result<Vec<_>, _>>()?;
@@ -145,8 +144,8 @@ pub fn measure_point(
 }
 
 fn point(name: &str, engine: &Engine, runs: &[Statistics]) -> Point {
-    let mut speeds: Vec<f64> = runs.iter().map(|r| r.decode.tokens_per_second).collect();
-    speeds.sort_unstable_by(f64::total_cmp);
+    let speeds: Vec<f64> = runs.iter().map(|r| r.decode.tokens_per_second).collect();
+    let speed = Spread::of(&speeds);
     let mean = |of: &dyn Fn(&Statistics) -> f64| {
         runs.iter().map(of).sum::<f64>() / runs.len().max(1) as f64
     };
@@ -158,11 +157,7 @@ fn point(name: &str, engine: &Engine, runs: &[Statistics]) -> Point {
         name: name.into(),
         memory_budget_bytes: engine.budget().total_bytes(),
         peak_rss_bytes: runs.last().map_or(0, |r| r.memory.peak_rss_bytes),
-        tokens_per_second: [
-            speeds.get(speeds.len() / 2).copied().unwrap_or(0.0),
-            speeds.first().copied().unwrap_or(0.0),
-            speeds.last().copied().unwrap_or(0.0),
-        ],
+        tokens_per_second: [speed.median, speed.min, speed.max],
         ms_between_tokens: [
             mean(&|r| 1e3 * r.decode.seconds / r.decode.tokens.max(1) as f64),
             mean(&|r| r.decode.ms_p50),
