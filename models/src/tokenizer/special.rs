@@ -45,7 +45,7 @@ impl Names<'_> {
 /// The tokens that are found by their text before anything else is done with a prompt.
 #[derive(Debug)]
 pub(super) struct SpecialTokens {
-    /// Ids by first byte; within a first byte, longer texts first, then lower ids.
+    /// Ids in the order of their texts, then of their numbers: a model may have thousands that begin alike.
     ids: Vec<u32>,
     /// Begin of each first byte's ids, and the end of the last. `[257]`
     begins: Vec<u32>,
@@ -58,7 +58,7 @@ impl SpecialTokens {
         let is_special =
             |&id: &u32| vocab.kind(id).is_some_and(TokenKind::is_special) && !text(id).is_empty();
         let mut ids: Vec<u32> = (0..vocab.len() as u32).filter(is_special).collect();
-        ids.sort_by_key(|&id| (text(id)[0], std::cmp::Reverse(text(id).len()), id));
+        ids.sort_by_key(|&id| (text(id), id));
         let begins = (0..=256u16)
             .map(|byte| ids.partition_point(|&id| u16::from(text(id)[0]) < byte) as u32)
             .collect();
@@ -77,10 +77,7 @@ impl SpecialTokens {
         vocab: &Vocabulary,
         counts: impl Fn(u32) -> bool,
     ) -> bool {
-        let begins = |id: u32| vocab.bytes(id).is_some_and(|text| bytes.starts_with(text));
-        self.beginning_with(bytes[0])
-            .iter()
-            .any(|&id| begins(id) && counts(id))
+        self.at_front(bytes, vocab).any(counts)
     }
 
     /// Cuts `text` at its special tokens, from the left, the longest first where several begin at
@@ -125,21 +122,40 @@ impl SpecialTokens {
         vocab: &Vocabulary,
     ) -> Option<(u32, usize)> {
         let bytes = text.get(at..).filter(|bytes| !bytes.is_empty())?;
-        self.beginning_with(bytes[0]).iter().find_map(|&id| {
-            let name = vocab.bytes(id)?;
-            let found = bytes.starts_with(name) && names.allow(vocab.kind(id), at, name.len());
-            found.then_some((id, name.len()))
+        self.at_front(bytes, vocab).find_map(|id| {
+            let len = vocab.bytes(id)?.len();
+            names.allow(vocab.kind(id), at, len).then_some((id, len))
         })
     }
 
-    fn beginning_with(&self, first: u8) -> &[u32] {
-        let first = usize::from(first);
-        &self.ids[self.begins[first] as usize..self.begins[first + 1] as usize]
+    /// The tokens whose texts stand at the front of `bytes`, the longest first, then by number.
+    fn at_front(&self, bytes: &[u8], vocab: &Vocabulary) -> impl Iterator<Item = u32> + '_ {
+        let text = |id: u32| vocab.bytes(id).unwrap_or_default();
+        let first = usize::from(bytes[0]);
+        // Those with the first `len` bytes.
+        let mut alike = &self.ids[self.begins[first] as usize..self.begins[first + 1] as usize];
+        let mut found = Vec::new();
+        for len in 1.. {
+            let (whole, longer) =
+                alike.split_at(alike.partition_point(|&id| text(id).len() == len));
+            if !whole.is_empty() {
+                found.push(whole);
+            }
+            let Some(&next) = bytes.get(len).filter(|_| !longer.is_empty()) else {
+                break;
+            };
+            let begin = longer.partition_point(|&id| text(id)[len] < next);
+            let end = longer.partition_point(|&id| text(id)[len] <= next);
+            alike = &longer[begin..end];
+        }
+        found.into_iter().rev().flatten().copied()
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use proptest::prelude::*;
+
     use super::*;
     use crate::tokenizer::vocabulary::Spelling;
 
@@ -188,5 +204,20 @@ mod tests {
             [Token(0), Text("><a>")]
         );
         assert_eq!(cut("", Names::All), []);
+    }
+
+    proptest! {
+        /// As if all were compared, the longest first.
+        #[test]
+        fn the_longest_name_is_found(names in prop::collection::vec("[<ab|]{1,5}", 1..40), text in "[<ab|]{1,12}") {
+            let mut vocab = Vocabulary::with_capacity(0, 0);
+            for name in &names {
+                vocab.push(name, TokenKind::Control, Spelling::ByteAlphabet);
+            }
+            let special = SpecialTokens::of(&vocab);
+            let mut expected: Vec<u32> = (0..names.len() as u32).filter(|&id| text.starts_with(&names[id as usize])).collect();
+            expected.sort_by_key(|&id| (std::cmp::Reverse(names[id as usize].len()), id));
+            prop_assert_eq!(special.at_front(text.as_bytes(), &vocab).collect::<Vec<_>>(), expected);
+        }
     }
 }
