@@ -11,6 +11,8 @@ use forebay::{
     Engine, EngineBuilder, FinishReason, Request, SamplerConfig, Session, Statistics, StreamItem,
     Token,
 };
+use forebay_models::bundle::Bundle;
+use forebay_models::network::Content;
 use support::{build, engine, generate};
 
 /// Every kind of layer, in clusters, neuron by neuron and as experts.
@@ -434,4 +436,29 @@ fn a_model_that_drafts_is_in_the_budget() {
         .memory(bytes.unwrap_or(0));
     let refusal = little.build().expect_err("a refusal").to_string();
     assert!(refusal.contains("draft_model"), "{refusal}");
+}
+
+/// Its table of embeddings is on flash, and damaged. The other model has none of that.
+#[test]
+fn a_model_that_cannot_be_read_drafts_no_longer() {
+    let model = support::plain_model();
+    let drafting = support::TemporaryFile::new("drafting.fbay");
+    let pack = ["pack", model.to_str().expect("a path"), "-q", "-o"];
+    let packed = support::program().args(pack).arg(&drafting.0).status();
+    assert!(packed.expect("the program starts").success());
+    let mut bytes = std::fs::read(&drafting.0).expect("readable");
+    let bundle = Bundle::open(&drafting.0).expect("a model");
+    let clusters = bundle.clusters.iter();
+    let tables = clusters.filter(|cluster| matches!(cluster.content, Content::Table(_)));
+    tables.for_each(|table| bytes[table.offset as usize] ^= 1);
+    std::fs::write(&drafting.0, bytes).expect("writable");
+    let whole = build(engine(Some(&model))).weight_bytes();
+    let builder = || engine(Some(&model)).weight_memory(whole / 3);
+    let with = build(builder().draft_model(&drafting.0));
+    let without = build(builder().drafts(false));
+    // Nothing that repeats itself, so that the model is asked.
+    let request = Request::tokens((20..60).collect::<Vec<_>>()).max_tokens(NEW_TOKENS);
+    let request = request.ignore_eog(true).sampler(samplers().remove(2));
+    let done = compare(&with, &without, &request, "a damaged table");
+    assert_eq!(done.drafts.by_model, 0);
 }

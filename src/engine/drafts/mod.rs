@@ -39,6 +39,14 @@ pub(super) struct Draft {
 }
 
 impl Draft {
+    /// The same without what is expected.
+    pub fn alone(&self) -> Self {
+        Self {
+            tokens: self.tokens,
+            ..Self::default()
+        }
+    }
+
     /// The tokens to be run.
     pub fn step(&self) -> &[u32] {
         &self.tokens[..=self.run_ahead]
@@ -109,21 +117,13 @@ impl Drafter {
     }
 
     /// What to run after all of `text` but its last token was run by `evaluator`. No more than `room` tokens may be
-    /// drafted.
-    ///
-    /// # Errors
-    /// A model cannot be read.
-    pub fn draft(
-        &mut self,
-        evaluator: &mut Evaluator,
-        text: &[u32],
-        room: usize,
-    ) -> Result<Draft, Error> {
+    /// drafted. A model that cannot be read drafts no longer: the text may not need what is damaged.
+    pub fn draft(&mut self, evaluator: &mut Evaluator, text: &[u32], room: usize) -> Draft {
         let most = self.most.min(room);
         let (mut draft, by_text) = self.of_text(text, most);
         let (wanted, by_author) = self.wanted(most);
         if wanted == 0 || draft.run_ahead > 0 && by_text >= by_author {
-            return Ok(draft);
+            return draft;
         }
         let (author, record) = (&mut self.author, &mut self.record);
         let mut said = Draft {
@@ -131,12 +131,18 @@ impl Drafter {
             ..Draft::default()
         };
         said.tokens[0] = draft.tokens[0];
-        said.run_ahead = author.draft(evaluator, text, &mut said.tokens[1..=wanted], record)?;
-        said.expected = said.run_ahead;
-        if said.run_ahead > 0 {
-            draft = said;
+        match author.draft(evaluator, text, &mut said.tokens[1..=wanted], record) {
+            Ok(0) => {}
+            Ok(n) => {
+                (said.run_ahead, said.expected) = (n, n);
+                draft = said;
+            }
+            Err(error) => {
+                tracing::warn!(%error, "nothing is drafted any more");
+                self.author = Author::Nobody;
+            }
         }
-        Ok(draft)
+        draft
     }
 
     /// How many tokens a model should draft, if there is one, and the tokens per nanosecond that this may give.
