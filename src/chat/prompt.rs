@@ -226,6 +226,7 @@ mod tests {
             tokens,
             types,
             add_space_prefix: false,
+            swallows_space: false,
         };
         let spec = TokenizerSpec {
             model,
