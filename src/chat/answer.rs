@@ -1,16 +1,36 @@
 //! Taking an answer apart while it comes: what the model thinks, what it says, and which tools it wants called.
 
 mod channels;
+mod reasoning;
 mod tags;
 #[cfg(test)]
 mod tests;
 
-use super::calls::CallFormat;
+use serde_json::Value;
+
+use super::calls::{CallFormat, OfferedTools};
 use super::message::{Message, Role, ToolCall};
-use channels::ChannelReader;
+use channels::{ChannelReader, MARKS};
+use reasoning::ReasoningTags;
 use tags::TagReader;
 
-pub(crate) use channels::{MARKS, for_template, has_channels};
+pub(crate) use channels::{for_template, has_channels};
+
+/// Control tokens that mean something within an answer; they are shown to the reader of answers by their names.
+pub(crate) fn marks(template: &str) -> Vec<&'static str> {
+    match has_channels(template) {
+        true => MARKS.to_vec(),
+        false => {
+            let reasoning = ReasoningTags::of(template).marks();
+            [&reasoning[..], CallFormat::of(template).marks()].concat()
+        }
+    }
+}
+
+/// Whether a prompt leaves the model of this `template` in the middle of its reasoning.
+pub(crate) fn is_inside_reasoning(template: &str, prompt: &str) -> bool {
+    ReasoningTags::of(template).are_open_in(prompt)
+}
 
 /// A part of an answer.
 #[derive(Clone, Debug, PartialEq)]
@@ -35,20 +55,24 @@ enum Format {
 }
 
 impl AnswerReader {
-    /// For the model of this `template`. `inside_reasoning` says that the prompt ends within the reasoning,
+    /// For the model of this `template`, which may call these `tools`. `inside_reasoning` says that the prompt ends within the reasoning,
     /// `calls_before` how many calls the conversation has so far.
     pub fn new(
         template: &str,
-        offers_tools: bool,
+        tools: &[Value],
         inside_reasoning: bool,
         calls_before: usize,
     ) -> Self {
         let answer = Gathered::new(calls_before);
         if has_channels(template) {
-            return Self(Format::Channels(ChannelReader::new(offers_tools, answer)));
+            return Self(Format::Channels(ChannelReader::new(
+                !tools.is_empty(),
+                answer,
+            )));
         }
-        let calls = offers_tools.then(|| CallFormat::of(template));
-        let reader = TagReader::new(calls, inside_reasoning, answer);
+        let calls = (CallFormat::of(template), OfferedTools::new(tools));
+        let tags = ReasoningTags::of(template);
+        let reader = TagReader::new(calls, tags, inside_reasoning, answer);
         Self(Format::Tags(reader))
     }
 

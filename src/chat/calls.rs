@@ -1,29 +1,60 @@
 //! Calls of tools in what a model writes, in the ways of several families of models.
 
+mod gemma;
+mod sections;
+mod tags;
+#[cfg(test)]
+mod tests;
+mod tools;
+
 use serde_json::{Map, Value};
 
 use super::message::ToolCall;
 
+pub(crate) use tools::OfferedTools;
+
 /// How a family of models writes calls.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum CallFormat {
-    /// `<tool_call>{"name": …, "arguments": …}</tool_call>`: Hermes, Qwen and many others.
+    /// `<tool_call>…</tool_call>`. Most write JSON in it: `{"name": …, "arguments": …}`. Qwen3-Coder and Qwen3.5 write
+    /// `<function=…>` with parameters, GLM a name with keys and values.
     Hermes,
+    /// `<seed:tool_call>…</seed:tool_call>` with `<function=…>` and parameters.
+    Seed,
     /// `[TOOL_CALLS][{"name": …, "arguments": …}]`, or `[TOOL_CALLS]name[ARGS]{…}`.
     Mistral,
+    /// All calls between two marks of DeepSeek, each between two others.
+    DeepSeek,
+    /// All calls between two marks of Kimi, each between two others.
+    Kimi,
+    /// `<|tool_call|>` and a list of `{"name": …, "arguments": …}`: Granite 3.
+    Granite,
+    /// `<|tool_call>call:name{…}<tool_call|>`: Gemma 4.
+    Gemma,
     /// `{"name": …, "parameters": …}` as the whole answer, perhaps after `<|python_tag|>`.
     Llama,
     /// `{"name": …, "arguments": …}`, or a list of such objects, as the whole answer.
     Json,
 }
 
+/// The formats that have a mark before calls, in the order in which templates are searched for it: what several
+/// families' templates have is last.
+const MARKED: [CallFormat; 7] = [
+    CallFormat::Mistral,
+    CallFormat::DeepSeek,
+    CallFormat::Kimi,
+    CallFormat::Seed,
+    CallFormat::Granite,
+    CallFormat::Gemma,
+    CallFormat::Hermes,
+];
+
 impl CallFormat {
     /// The format that a template asks its model for.
     pub fn of(template: &str) -> Self {
-        if template.contains("[TOOL_CALLS]") {
-            Self::Mistral
-        } else if template.contains("<tool_call>") {
-            Self::Hermes
+        let has = |format: &Self| format.opening().is_some_and(|mark| template.contains(mark));
+        if let Some(format) = MARKED.into_iter().find(has) {
+            format
         } else if template.contains("<|start_header_id|>") || template.contains("<|python_tag|>") {
             Self::Llama
         } else {
@@ -31,21 +62,52 @@ impl CallFormat {
         }
     }
 
+    /// All that may be control tokens in calls: first what calls begin with, wherever they stand in an answer.
+    pub fn marks(self) -> &'static [&'static str] {
+        match self {
+            Self::Hermes => &[
+                "<tool_call>",
+                "</tool_call>",
+                "<arg_key>",
+                "</arg_key>",
+                "<arg_value>",
+                "</arg_value>",
+            ],
+            Self::Seed => &["<seed:tool_call>", "</seed:tool_call>"],
+            Self::Mistral => &["[TOOL_CALLS]", "[ARGS]", "[CALL_ID]"],
+            Self::DeepSeek => &[
+                "<｜tool▁calls▁begin｜>",
+                "<｜tool▁calls▁end｜>",
+                "<｜tool▁call▁begin｜>",
+                "<｜tool▁sep｜>",
+                "<｜tool▁call▁end｜>",
+            ],
+            Self::Kimi => &[
+                "<|tool_calls_section_begin|>",
+                "<|tool_calls_section_end|>",
+                "<|tool_call_begin|>",
+                "<|tool_call_argument_begin|>",
+                "<|tool_call_end|>",
+            ],
+            Self::Granite => &["<|tool_call|>"],
+            Self::Gemma => &["<|tool_call>", "<tool_call|>", gemma::QUOTE],
+            Self::Llama => &["<|python_tag|>"],
+            Self::Json => &[],
+        }
+    }
+
     /// What calls begin with, wherever they stand in an answer.
     pub fn opening(self) -> Option<&'static str> {
-        match self {
-            Self::Hermes => Some("<tool_call>"),
-            Self::Mistral => Some("[TOOL_CALLS]"),
-            Self::Llama => Some("<|python_tag|>"),
-            Self::Json => None,
-        }
+        self.marks().first().copied()
     }
 
     /// What a call ends with, if not with the answer.
     pub fn closing(self) -> Option<&'static str> {
         match self {
-            Self::Hermes => Some("</tool_call>"),
-            _ => None,
+            Self::Hermes | Self::Seed | Self::DeepSeek | Self::Kimi | Self::Gemma => {
+                self.marks().get(1).copied()
+            }
+            Self::Mistral | Self::Granite | Self::Llama | Self::Json => None,
         }
     }
 
@@ -54,25 +116,40 @@ impl CallFormat {
         match self {
             Self::Llama => first == '{',
             Self::Json => first == '{' || first == '[',
-            Self::Hermes | Self::Mistral => false,
+            _ => false,
         }
     }
 
-    /// The calls in `text`, which came after [`Self::opening`] or was the whole answer; `None` if it is something
-    /// else.
-    pub fn parse(self, text: &str) -> Option<Vec<ToolCall>> {
+    /// The calls of `tools` in `text`, which came after [`Self::opening`] or was the whole answer; `None` if it is
+    /// something else. `closed` says that [`Self::closing`] came, too: without it, something may be missing.
+    pub fn parse(self, text: &str, tools: &OfferedTools, closed: bool) -> Option<Vec<ToolCall>> {
         let text = text.trim();
-        if self == Self::Mistral && !text.starts_with(['[', '{']) {
-            return named(text);
+        match self {
+            Self::Mistral if !text.starts_with(['[', '{']) => named(text),
+            Self::DeepSeek => sections::deepseek(text),
+            Self::Kimi => sections::kimi(text),
+            Self::Seed => tags::function(text, tools, false).map(|call| vec![call]),
+            Self::Gemma => gemma::call(text).map(|call| vec![call]),
+            Self::Hermes => json(text).or_else(|| {
+                let function = tags::function(text, tools, true);
+                // Only the mark after them tells that no more arguments come.
+                let call =
+                    function.or_else(|| tags::keys_and_values(text, tools).filter(|_| closed));
+                call.map(|call| vec![call])
+            }),
+            Self::Mistral | Self::Granite | Self::Llama | Self::Json => json(text),
         }
-        let value: Value = serde_json::from_str(text).ok()?;
-        let list = match value {
-            Value::Array(list) => list,
-            single => vec![single],
-        };
-        let calls: Option<Vec<_>> = list.into_iter().map(call).collect();
-        calls.filter(|calls| !calls.is_empty())
     }
+}
+
+/// One call, or a list of calls.
+fn json(text: &str) -> Option<Vec<ToolCall>> {
+    let list = match serde_json::from_str(text).ok()? {
+        Value::Array(list) => list,
+        single => vec![single],
+    };
+    let calls: Option<Vec<_>> = list.into_iter().map(call).collect();
+    calls.filter(|calls| !calls.is_empty())
 }
 
 /// A call as a JSON object.
@@ -122,77 +199,4 @@ fn named(text: &str) -> Option<Vec<ToolCall>> {
         })
     };
     text.split("[TOOL_CALLS]").map(one).collect()
-}
-
-#[cfg(test)]
-mod tests {
-    use serde_json::json;
-
-    use super::*;
-
-    fn names(format: CallFormat, text: &str) -> Vec<(String, Value)> {
-        let calls = format.parse(text).unwrap_or_default();
-        calls.into_iter().map(|c| (c.name, c.arguments)).collect()
-    }
-
-    #[test]
-    fn every_familys_calls_are_read() {
-        let expected = [("weather".to_owned(), json!({"city": "Paris"}))];
-        for (format, text) in [
-            (
-                CallFormat::Hermes,
-                "\n{\"name\": \"weather\", \"arguments\": {\"city\": \"Paris\"}}\n",
-            ),
-            (
-                CallFormat::Mistral,
-                " [{\"name\": \"weather\", \"arguments\": {\"city\": \"Paris\"}}]",
-            ),
-            (CallFormat::Mistral, "weather[ARGS]{\"city\": \"Paris\"}"),
-            (
-                CallFormat::Mistral,
-                "weather[CALL_ID]abc[ARGS]{\"city\": \"Paris\"}",
-            ),
-            (
-                CallFormat::Llama,
-                "{\"name\": \"weather\", \"parameters\": {\"city\": \"Paris\"}}",
-            ),
-            (
-                CallFormat::Json,
-                "[{\"name\": \"weather\", \"arguments\": \"{\\\"city\\\": \\\"Paris\\\"}\"}]",
-            ),
-            (
-                CallFormat::Json,
-                "{\"function\": {\"name\": \"weather\", \"arguments\": {\"city\": \"Paris\"}}}",
-            ),
-        ] {
-            assert_eq!(names(format, text), expected, "{text}");
-        }
-        for other in [
-            "{\"city\": \"Paris\"}",
-            "[1]",
-            "[]",
-            "{",
-            "weather",
-            "\"name\"",
-        ] {
-            assert_eq!(CallFormat::Json.parse(other), None, "{other}");
-        }
-        assert_eq!(CallFormat::Mistral.parse("plain text"), None);
-        assert_eq!(
-            names(CallFormat::Mistral, "a{}[TOOL_CALLS]b[ARGS]{}").len(),
-            2
-        );
-    }
-
-    #[test]
-    fn templates_show_their_format() {
-        for (template, format) in [
-            ("… [TOOL_CALLS] …", CallFormat::Mistral),
-            ("… <tool_call> …", CallFormat::Hermes),
-            ("<|start_header_id|>", CallFormat::Llama),
-            ("<start_of_turn>", CallFormat::Json),
-        ] {
-            assert_eq!(CallFormat::of(template), format);
-        }
-    }
 }

@@ -8,7 +8,8 @@ use serde::Deserialize;
 use serde::de::DeserializeOwned;
 use serde_json::{Map, Value};
 
-use super::message::{ChatRequest, Message};
+use super::answer::{AnswerReader, marks};
+use super::message::{ChatRequest, Message, ToolCall};
 use super::template::Template;
 use super::values::Texts;
 
@@ -97,4 +98,57 @@ fn renders_equal_those_of_transformers() {
         println!("{name}: {equal} of {}", golden.cases.len());
     }
     assert!(different.is_empty(), "{}", different.join("\n\n"));
+}
+
+/// What templates write for calls that were made is what their models write to make them.
+#[test]
+fn calls_are_read_as_templates_write_them() {
+    const QUESTION: &str = "Zebra-quartz 7";
+    let properties = serde_json::json!({"text": {"type": "string"}, "count": {"type": "integer"}, "flag": {"type":
+        "boolean"}, "list": {"type": "array"}, "map": {"type": "object"}});
+    let tool = serde_json::json!({"type": "function", "function": {"name": "look", "description": "d", "parameters":
+        {"type": "object", "properties": properties}}});
+    let arguments = serde_json::json!({"text": "12", "count": 3, "flag": true, "list": ["a", 1], "map": {"x": "y é"}});
+    let mut said = Message::assistant("");
+    said.tool_calls.push(ToolCall {
+        id: "call00000".to_owned(),
+        name: "look".to_owned(),
+        arguments,
+    });
+    for name in [
+        "deepseek-r1-distill",
+        "deepseek-v3.1",
+        "glm-4.6",
+        "granite-4.0",
+        "hermes-2-pro",
+        "llama-3.1",
+        "llama-3.2",
+        "mistral-nemo",
+        "mistral-small-3.2",
+        "qwen2.5",
+        "qwen3",
+        "qwen3-coder",
+        "qwq-32b",
+    ] {
+        let template = Template::new(&text(&format!("{name}.jinja")), name.to_owned());
+        let golden: Golden = json(&format!("{name}.json"));
+        let messages = [Message::user(QUESTION), said.clone()];
+        let request = ChatRequest::new(messages).tools([tool.clone()]);
+        let variables = Texts::plain().variables(&request, &golden.tokens, false);
+        let render = template.render(variables, 1 << 20, UNIX_EPOCH + NOW);
+        let render = render.unwrap_or_else(|e| panic!("{name}: {e}"));
+        let (_, after) = render.rsplit_once(QUESTION).expect("the question");
+        let begin = after.find(marks(template.text())[2]);
+        let begin = begin.or_else(|| after.find('{')).expect("a call");
+        let mut answer = &after[begin..];
+        if let Some(end) = golden.tokens.get("eos_token") {
+            answer = answer.split(end).next().unwrap_or(answer);
+        }
+        let mut reader = AnswerReader::new(template.text(), std::slice::from_ref(&tool), false, 0);
+        reader.push(answer);
+        reader.finish();
+        let read = reader.message();
+        assert_eq!(read.tool_calls, said.tool_calls, "{name}: {answer}");
+        assert_eq!(read.content.trim(), "", "{name}: {answer}");
+    }
 }

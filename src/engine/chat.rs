@@ -6,7 +6,7 @@ use std::time::SystemTime;
 use forebay_models::tokenizer::Tokenizer;
 
 use super::{Facts, Session};
-use crate::chat::{AnswerReader, Begin, ChatRequest, ChatStream, MARKS, has_channels};
+use crate::chat::{AnswerReader, Begin, ChatRequest, ChatStream, is_inside_reasoning, marks};
 use crate::error::Error;
 use crate::request::Request;
 
@@ -20,18 +20,6 @@ const COPIES: u64 = 6;
 /// Memory for a template's program and for values, and what the first conversation touches of the program: a chat with
 /// SmolLM2 takes 3.2 MiB more than the same text as a prompt.
 const ENGINE_BYTES: u64 = 3 << 20;
-
-/// Control tokens that mean something within an answer; they are shown to the reader of answers by their names.
-const MEANINGFUL: [&str; 8] = [
-    "<think>",
-    "</think>",
-    "<tool_call>",
-    "</tool_call>",
-    "[TOOL_CALLS]",
-    "[ARGS]",
-    "[CALL_ID]",
-    "<|python_tag|>",
-];
 
 /// Longest text of a conversation in `context` positions, bytes.
 fn longest(context: usize) -> usize {
@@ -74,9 +62,8 @@ impl Session {
         let ends = |id: u32| tokenizer.is_eog(id) || turn_ends.contains(&id);
         self.transcript
             .take_answer(&self.history.lock(), tokenizer, ends);
-        let inside_reasoning = is_inside_reasoning(&prompt.text);
-        let offers_tools = !request.tools.is_empty();
-        let template = format.template(offers_tools)?.text();
+        let template = format.template(!request.tools.is_empty())?.text();
+        let inside_reasoning = is_inside_reasoning(template, &prompt.text);
         let calls_before = request.messages.iter().map(|m| m.tool_calls.len()).sum();
         let ids = self
             .transcript
@@ -91,7 +78,7 @@ impl Session {
         generation.max_tokens = request.max_tokens;
         generation.log_probabilities = request.log_probabilities;
         let tokens = self.generate_anew(generation)?;
-        let reader = AnswerReader::new(template, offers_tools, inside_reasoning, calls_before);
+        let reader = AnswerReader::new(template, &request.tools, inside_reasoning, calls_before);
         Ok(ChatStream::new(tokens, reader))
     }
 
@@ -137,16 +124,9 @@ impl Facts {
     }
 }
 
-/// Whether a prompt leaves the model in the middle of its reasoning.
-fn is_inside_reasoning(prompt: &str) -> bool {
-    prompt.trim_end().ends_with("<think>")
-}
-
 fn shown(tokenizer: &Tokenizer, template: &str) -> Vec<u32> {
-    let marks = MARKS.iter().filter(|_| has_channels(template));
-    MEANINGFUL
-        .iter()
-        .chain(marks)
+    let names = marks(template).into_iter();
+    names
         .filter_map(|name| tokenizer.special_token(name))
         .collect()
 }

@@ -1,10 +1,8 @@
 //! Answers as most models write them: the reasoning between tags, then the text, and calls of tools between other marks.
 
+use super::reasoning::ReasoningTags;
 use super::{Gathered, Part, up_to};
-use crate::chat::calls::CallFormat;
-
-const THINK: &str = "<think>";
-const THINK_END: &str = "</think>";
+use crate::chat::calls::{CallFormat, OfferedTools};
 
 /// What is being read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -27,20 +25,30 @@ pub(super) struct TagReader {
     state: State,
     /// Of calls, if tools were offered.
     format: Option<CallFormat>,
+    tools: OfferedTools,
+    tags: ReasoningTags,
     /// Text whose meaning is not known yet.
     pub held: String,
     pub answer: Gathered,
 }
 
 impl TagReader {
-    /// `inside_reasoning` says that the prompt ends within the reasoning.
-    pub fn new(format: Option<CallFormat>, inside_reasoning: bool, answer: Gathered) -> Self {
+    /// `format` is how calls of the `tools` are written, `inside_reasoning` says that the prompt ends within the
+    /// reasoning.
+    pub fn new(
+        (format, tools): (CallFormat, OfferedTools),
+        tags: ReasoningTags,
+        inside_reasoning: bool,
+        answer: Gathered,
+    ) -> Self {
         Self {
             state: match inside_reasoning {
                 true => State::Reasoning,
                 false => State::Begin { reasoning: true },
             },
-            format,
+            format: (!tools.is_empty()).then_some(format),
+            tools,
+            tags,
             held: String::new(),
             answer,
         }
@@ -67,7 +75,7 @@ impl TagReader {
         match self.state {
             State::Begin { reasoning } => self.begin(reasoning),
             State::Reasoning => {
-                let (before, found) = up_to(&mut self.held, THINK_END);
+                let (before, found) = up_to(&mut self.held, self.tags.closing);
                 self.answer.reason(before, parts);
                 if found {
                     self.state = State::Begin { reasoning: false };
@@ -106,11 +114,12 @@ impl TagReader {
     /// Decides what begins, when that is clear.
     fn begin(&mut self, reasoning: bool) -> bool {
         let start = self.held.trim_start();
-        if start.is_empty() || (reasoning && start.len() < THINK.len() && THINK.starts_with(start))
-        {
+        let opening = self.tags.opening;
+        let may_open = reasoning && start.len() < opening.len() && opening.starts_with(start);
+        if start.is_empty() || may_open {
             return false;
         }
-        if let Some(rest) = start.strip_prefix(THINK).filter(|_| reasoning) {
+        if let Some(rest) = start.strip_prefix(opening).filter(|_| reasoning) {
             self.held = rest.trim_start().to_owned();
             self.state = State::Reasoning;
             return true;
@@ -140,7 +149,9 @@ impl TagReader {
 
     /// What stood where calls stand, between such marks. If it is something else, it is text.
     fn call(&mut self, text: &str, (before, after): (&str, &str), parts: &mut Vec<Part>) {
-        match self.format.unwrap_or(CallFormat::Json).parse(text) {
+        let closed = !after.is_empty();
+        let format = self.format.unwrap_or(CallFormat::Json);
+        match format.parse(text, &self.tools, closed) {
             Some(calls) => self.answer.call(calls, parts),
             None => self.answer.say(format!("{before}{text}{after}"), parts),
         }

@@ -5,9 +5,25 @@ use serde_json::json;
 
 use super::*;
 
+/// A model that writes calls so, if tools are offered.
 fn read(format: Option<CallFormat>, inside: bool, pieces: &[&str]) -> Message {
-    let reader = TagReader::new(format, inside, Gathered::new(3));
+    let offered = format.map(|_| json!({"name": "add", "parameters": {}}));
+    let tools = OfferedTools::new(offered.as_slice());
+    let calls = (format.unwrap_or(CallFormat::Hermes), tools);
+    let tags = ReasoningTags::of("");
+    let reader = TagReader::new(calls, tags, inside, Gathered::new(3));
     read_all(AnswerReader(Format::Tags(reader)), pieces)
+}
+
+/// Of a model with this template. Its tool may be offered.
+fn read_of(template: &str, offers_tools: bool, pieces: &[&str]) -> Message {
+    let tool = json!({"type": "function", "function": {"name": "weather", "parameters": {"type": "object",
+        "properties": {"city": {"type": "string"}, "days": {"type": "integer"}}}}});
+    let tools = match offers_tools {
+        true => vec![tool],
+        false => Vec::new(),
+    };
+    read_all(AnswerReader::new(template, &tools, false, 3), pieces)
 }
 
 /// What comes in pieces is what the message has at the end.
@@ -97,7 +113,134 @@ fn what_looks_like_a_begin_is_text_if_nothing_follows() {
 /// Of a model that answers in channels.
 fn read_channels(offers_tools: bool, pieces: &[&str]) -> Message {
     let template = include_str!("../../../tests/golden/chat/gpt-oss.jinja");
-    read_all(AnswerReader::new(template, offers_tools, false, 3), pieces)
+    read_of(template, offers_tools, pieces)
+}
+
+const CODER: &str = include_str!("../../../tests/golden/chat/qwen3-coder.jinja");
+const GLM: &str = include_str!("../../../tests/golden/chat/glm-4.6.jinja");
+const DEEPSEEK: &str = include_str!("../../../tests/golden/chat/deepseek-v3.1.jinja");
+const R1: &str = include_str!("../../../tests/golden/chat/deepseek-r1-distill.jinja");
+const GRANITE: &str = include_str!("../../../tests/golden/chat/granite-3.3.jinja");
+// What tells the templates of models apart that are not in the repository.
+const SEED: &str = "'<seed:tool_call>' '<seed:think>'";
+const KIMI: &str = "<|tool_calls_section_begin|>";
+const GEMMA: &str = "'<|tool_call>call:' '<|channel>'";
+const MAGISTRAL: &str = "[TOOL_CALLS] [THINK]";
+
+/// Two calls, as models with these templates write them.
+const CALLS: [(&str, &str); 7] = [
+    (
+        CODER,
+        "<tool_call>\n<function=weather>\n<parameter=city>\nParis é\n</parameter>\n<parameter=days>\n2\n</parameter>\n\
+         </function>\n</tool_call>\n<tool_call>\n<function=weather>\n</function>\n</tool_call>",
+    ),
+    (
+        GLM,
+        "<tool_call>weather\n<arg_key>city</arg_key>\n<arg_value>Paris é</arg_value>\n<arg_key>days</arg_key>\n\
+         <arg_value>2</arg_value>\n</tool_call>\n<tool_call>weather\n</tool_call>",
+    ),
+    (
+        DEEPSEEK,
+        "<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>weather<｜tool▁sep｜>{\"city\": \"Paris é\", \"days\": 2}\
+         <｜tool▁call▁end｜><｜tool▁call▁begin｜>weather<｜tool▁sep｜>{}<｜tool▁call▁end｜><｜tool▁calls▁end｜>",
+    ),
+    (
+        R1,
+        "<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>function<｜tool▁sep｜>weather\n```json\n{\"city\": \"Paris é\", \
+         \"days\": 2}\n```<｜tool▁call▁end｜>\n<｜tool▁call▁begin｜>function<｜tool▁sep｜>weather\n```json\n{}\n```\
+         <｜tool▁call▁end｜><｜tool▁calls▁end｜>",
+    ),
+    (
+        SEED,
+        "<seed:tool_call>\n<function=weather>\n<parameter=city>Paris é</parameter>\n<parameter=days>2</parameter>\n\
+         </function>\n</seed:tool_call>\n<seed:tool_call>\n<function=weather>\n</function>\n</seed:tool_call>",
+    ),
+    (
+        KIMI,
+        "<|tool_calls_section_begin|><|tool_call_begin|>functions.weather:0<|tool_call_argument_begin|>\
+         {\"city\": \"Paris é\", \"days\": 2}<|tool_call_end|><|tool_call_begin|>functions.weather:1\
+         <|tool_call_argument_begin|>{}<|tool_call_end|><|tool_calls_section_end|>",
+    ),
+    (
+        GEMMA,
+        "<|tool_call>call:weather{city:<|\"|>Paris é<|\"|>,days:2}<tool_call|><|tool_call>call:weather{}<tool_call|>",
+    ),
+];
+
+#[test]
+fn calls_are_told_apart_by_the_template() {
+    for (template, calls) in CALLS {
+        let answer = format!("Let me see.{calls}");
+        let message = read_of(template, true, &[&answer]);
+        assert_eq!(message.content, "Let me see.", "{calls}");
+        let arguments: Vec<_> = message.tool_calls.iter().map(|c| &c.arguments).collect();
+        let expected = [json!({"city": "Paris é", "days": 2}), json!({})];
+        assert_eq!(arguments, expected.iter().collect::<Vec<_>>(), "{calls}");
+        assert!(message.tool_calls.iter().all(|call| call.name == "weather"));
+        assert_ne!(message.tool_calls[0].id, message.tool_calls[1].id);
+        // Nothing was offered that it could call.
+        assert_eq!(read_of(template, false, &[&answer]).content, answer);
+    }
+    let list = "<|tool_call|>[{\"name\": \"weather\", \"arguments\": {}}]";
+    assert_eq!(read_of(GRANITE, true, &[list]).tool_calls.len(), 1);
+    assert_eq!(read_of(GRANITE, false, &[list]).content, list);
+}
+
+#[test]
+fn a_call_that_is_cut_off_is_text_as_it_came() {
+    for (template, calls) in CALLS {
+        let ends = calls.char_indices().map(|(at, _)| at);
+        for end in ends.skip(1) {
+            let cut = &calls[..end];
+            let message = read_of(template, true, &[cut]);
+            match message.tool_calls.len() {
+                // The mark after all calls may be missing.
+                0 => assert_eq!(message.content, cut),
+                1 => assert!(cut.ends_with(&*message.content), "{cut}"),
+                _ => assert_eq!(message.content, "", "{cut}"),
+            }
+            let first = message.tool_calls.first();
+            let expected = json!({"city": "Paris é", "days": 2});
+            assert!(first.is_none_or(|call| call.arguments == expected), "{cut}");
+        }
+    }
+}
+
+#[test]
+fn reasoning_has_the_tags_of_the_template() {
+    for (template, answer) in [
+        (CODER, "<think>\nhm, [THINK]\n</think>\n\nYes."),
+        (MAGISTRAL, "[THINK]hm, [THINK][/THINK]Yes."),
+        (SEED, "<seed:think>\nhm, [THINK]\n</seed:think>\nYes."),
+        (GEMMA, "<|channel>thought\nhm, [THINK]\n<channel|>Yes."),
+    ] {
+        let message = read_of(template, false, &[answer]);
+        assert_eq!(
+            message.reasoning.as_deref(),
+            Some("hm, [THINK]"),
+            "{answer}"
+        );
+        assert_eq!(message.content, "Yes.", "{answer}");
+        for mark in ReasoningTags::of(template).marks() {
+            assert!(answer.contains(mark), "{answer}");
+            assert!(marks(template).contains(&mark), "{answer}");
+        }
+    }
+    let other = "<think>hm</think>Yes.";
+    assert_eq!(read_of(MAGISTRAL, false, &[other]).content, other);
+    for (template, prompt, inside) in [
+        (CODER, "<|im_start|>assistant\n<think>\n", true),
+        (CODER, "<think>\n\n</think>\n\n", false),
+        (CODER, "[THINK]", false),
+        (MAGISTRAL, "[/INST][THINK]", true),
+        (SEED, "<seed:bos>assistant\n<seed:think>", true),
+        (SEED, "<seed:think><seed:cot_budget_reflect>", true),
+        (SEED, "<seed:bos>assistant\n", false),
+        (GEMMA, "<|turn>model\n<|channel>thought\n", true),
+        (GEMMA, "<|turn>model\n<|channel>thought\n<channel|>", false),
+    ] {
+        assert_eq!(is_inside_reasoning(template, prompt), inside, "{prompt}");
+    }
 }
 
 #[test]
@@ -174,6 +317,13 @@ proptest! {
         let format = Some(CallFormat::Hermes);
         prop_assert_eq!(read(format, false, &pieces(answer, cuts.clone())), read(format, false, &[answer]));
         let answer = "<|channel|>analysis<|message|>a <é<|end|><|start|>assistant to=functions.f<|channel|>commentary json<|message|>{}<|end|><|start|>assistant<|channel|>final<|message|>Text <|too";
-        prop_assert_eq!(read_channels(true, &pieces(answer, cuts)), read_channels(true, &[answer]));
+        prop_assert_eq!(read_channels(true, &pieces(answer, cuts.clone())), read_channels(true, &[answer]));
+        for (template, calls) in CALLS {
+            let tags = ReasoningTags::of(template);
+            let answer = format!("{}a < b{}\nText <é{calls}\nmore", tags.opening, tags.closing);
+            let whole = read_of(template, true, &[&answer]);
+            prop_assert_eq!((whole.tool_calls.len(), whole.reasoning.as_deref()), (2, Some("a < b")));
+            prop_assert_eq!(read_of(template, true, &pieces(&answer, cuts.clone())), whole);
+        }
     }
 }
