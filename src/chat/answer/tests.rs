@@ -125,10 +125,11 @@ const GRANITE: &str = include_str!("../../../tests/golden/chat/granite-3.3.jinja
 const SEED: &str = "'<seed:tool_call>' '<seed:think>'";
 const KIMI: &str = "<|tool_calls_section_begin|>";
 const GEMMA: &str = "'<|tool_call>call:' '<|channel>'";
+const LFM2: &str = "<|tool_list_start|>";
 const MAGISTRAL: &str = "[TOOL_CALLS] [THINK]";
 
 /// Two calls, as models with these templates write them.
-const CALLS: [(&str, &str); 7] = [
+const CALLS: [(&str, &str); 8] = [
     (
         CODER,
         "<tool_call>\n<function=weather>\n<parameter=city>\nParis é\n</parameter>\n<parameter=days>\n2\n</parameter>\n\
@@ -164,6 +165,10 @@ const CALLS: [(&str, &str); 7] = [
     (
         GEMMA,
         "<|tool_call>call:weather{city:<|\"|>Paris é<|\"|>,days:2}<tool_call|><|tool_call>call:weather{}<tool_call|>",
+    ),
+    (
+        LFM2,
+        "<|tool_call_start|>[weather(city='Paris é', days=2), weather()]<|tool_call_end|>",
     ),
 ];
 
