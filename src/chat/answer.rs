@@ -55,11 +55,11 @@ enum Format {
 }
 
 impl AnswerReader {
-    /// For the model of this `template`, which may call these `tools`. `inside_reasoning` says that the prompt ends within the reasoning,
-    /// `calls_before` how many calls the conversation has so far.
+    /// For the model of this `template`, which may call these `tools`. `inside_reasoning` says that the prompt ends
+    /// within the reasoning, `calls_before` how many calls the conversation has so far.
     pub fn new(
         template: &str,
-        tools: &[Value],
+        tools: Vec<Value>,
         inside_reasoning: bool,
         calls_before: usize,
     ) -> Self {

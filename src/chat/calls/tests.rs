@@ -1,5 +1,6 @@
 //! Calls as several families write them.
 
+use proptest::prelude::*;
 use serde_json::json;
 
 use super::*;
@@ -9,7 +10,7 @@ fn tools() -> OfferedTools {
     let tool = json!({"type": "function", "function": {"name": "weather", "parameters": {"type": "object", "properties": {
         "city": {"type": "string"}, "days": {"type": "integer"}, "exact": {"type": "boolean"}, "near": {"type": "array"},
     }}}});
-    OfferedTools::new(&[tool])
+    OfferedTools::new(vec![tool])
 }
 
 fn names(format: CallFormat, text: &str) -> Vec<(String, Value)> {
@@ -293,5 +294,19 @@ fn templates_show_their_format() {
         ("… List of tools: <|tool_list_start|> …", CallFormat::Python),
     ] {
         assert_eq!(CallFormat::of(template), format, "{template}");
+    }
+}
+
+proptest! {
+    /// Models write anything.
+    #[test]
+    fn any_text_is_calls_or_none(text in "([-a1(){}'\"\\\\=,:/é \n]|\\[|\\]|<\\|\"\\|>|</?parameter[=>]|</?arg_(key|value)>){0,40}") {
+        for format in MARKED.into_iter().chain([CallFormat::Llama, CallFormat::Json]) {
+            for begin in ["", "call:f{", "[f(", "<function=f>", "weather<arg_key>"] {
+                let text = format!("{begin}{text}");
+                let calls = format.parse(&text, &tools(), true);
+                prop_assert!(calls.is_none_or(|calls| !calls.is_empty()), "{}", text);
+            }
+        }
     }
 }
