@@ -55,18 +55,20 @@ enum Format {
 }
 
 impl AnswerReader {
-    /// For the model of this `template`, which may call these `tools`. `inside_reasoning` says that the prompt ends within
-    /// the reasoning, `calls_before` how many calls the conversation has so far.
+    /// For the model of this `template`, which may call these `tools`. `inside_reasoning` says that the prompt ends
+    /// within the reasoning, `calls_before` how many calls the conversation has so far.
     pub fn new(
         template: &str,
-        tools: &[Value],
+        tools: Vec<Value>,
         inside_reasoning: bool,
         calls_before: usize,
     ) -> Self {
         let answer = Gathered::new(calls_before);
         if has_channels(template) {
-            let reader = ChannelReader::new(!tools.is_empty(), answer);
-            return Self(Format::Channels(reader));
+            return Self(Format::Channels(ChannelReader::new(
+                !tools.is_empty(),
+                answer,
+            )));
         }
         let calls = (CallFormat::of(template), OfferedTools::new(tools));
         let tags = ReasoningTags::of(template);

@@ -1,6 +1,7 @@
 //! Calls of tools in what a model writes, in the ways of several families of models.
 
 mod gemma;
+mod python;
 mod sections;
 mod tags;
 #[cfg(test)]
@@ -31,6 +32,8 @@ pub(crate) enum CallFormat {
     Granite,
     /// `<|tool_call>call:name{…}<tool_call|>`: Gemma 4.
     Gemma,
+    /// `<|tool_call_start|>[name(key='…')]<|tool_call_end|>`: LFM2.
+    Python,
     /// `{"name": …, "parameters": …}` as the whole answer, perhaps after `<|python_tag|>`.
     Llama,
     /// `{"name": …, "arguments": …}`, or a list of such objects, as the whole answer.
@@ -39,13 +42,14 @@ pub(crate) enum CallFormat {
 
 /// The formats that have a mark before calls, in the order in which templates are searched for it: what several
 /// families' templates have is last.
-const MARKED: [CallFormat; 7] = [
+const MARKED: [CallFormat; 8] = [
     CallFormat::Mistral,
     CallFormat::DeepSeek,
     CallFormat::Kimi,
     CallFormat::Seed,
     CallFormat::Granite,
     CallFormat::Gemma,
+    CallFormat::Python,
     CallFormat::Hermes,
 ];
 
@@ -55,6 +59,9 @@ impl CallFormat {
         let has = |format: &Self| format.opening().is_some_and(|mark| template.contains(mark));
         if let Some(format) = MARKED.into_iter().find(has) {
             format
+        } else if template.contains("<|tool_list_start|>") {
+            // LFM2's, which shows no call.
+            Self::Python
         } else if template.contains("<|start_header_id|>") || template.contains("<|python_tag|>") {
             Self::Llama
         } else {
@@ -62,7 +69,7 @@ impl CallFormat {
         }
     }
 
-    /// All that may be control tokens in calls: first what calls begin with, wherever they stand in an answer.
+    /// All that may be control tokens in calls: first [`Self::opening`], then [`Self::closing`] if there is one.
     pub fn marks(self) -> &'static [&'static str] {
         match self {
             Self::Hermes => &[
@@ -91,6 +98,7 @@ impl CallFormat {
             ],
             Self::Granite => &["<|tool_call|>"],
             Self::Gemma => &["<|tool_call>", "<tool_call|>", gemma::QUOTE],
+            Self::Python => &["<|tool_call_start|>", "<|tool_call_end|>"],
             Self::Llama => &["<|python_tag|>"],
             Self::Json => &[],
         }
@@ -104,9 +112,12 @@ impl CallFormat {
     /// What a call ends with, if not with the answer.
     pub fn closing(self) -> Option<&'static str> {
         match self {
-            Self::Hermes | Self::Seed | Self::DeepSeek | Self::Kimi | Self::Gemma => {
-                self.marks().get(1).copied()
-            }
+            Self::Hermes
+            | Self::Seed
+            | Self::DeepSeek
+            | Self::Kimi
+            | Self::Gemma
+            | Self::Python => self.marks().get(1).copied(),
             Self::Mistral | Self::Granite | Self::Llama | Self::Json => None,
         }
     }
@@ -130,6 +141,8 @@ impl CallFormat {
             Self::Kimi => sections::kimi(text),
             Self::Seed => tags::function(text, tools, false).map(|call| vec![call]),
             Self::Gemma => gemma::call(text).map(|call| vec![call]),
+            // Whoever asks it to gets JSON.
+            Self::Python => json(text).or_else(|| json(&python::to_json(text)?)),
             Self::Hermes => json(text).or_else(|| {
                 let function = tags::function(text, tools, true);
                 // Only the mark after them tells that no more arguments come.

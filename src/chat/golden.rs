@@ -144,7 +144,7 @@ fn calls_are_read_as_templates_write_them() {
         if let Some(end) = golden.tokens.get("eos_token") {
             answer = answer.split(end).next().unwrap_or(answer);
         }
-        let mut reader = AnswerReader::new(template.text(), std::slice::from_ref(&tool), false, 0);
+        let mut reader = AnswerReader::new(template.text(), vec![tool.clone()], false, 0);
         reader.push(answer);
         reader.finish();
         let read = reader.message();

@@ -260,7 +260,7 @@ mod tests {
         let answer = "<|channel|>analysis<|message|>I look.<|end|><|start|>assistant<|channel|>commentary<|message|>\
                       Let me see.<|end|><|start|>assistant<|channel|>commentary to=functions.weather <|constrain|>json\
                       <|message|>{}";
-        let mut reader = AnswerReader::new(CHANNELS, std::slice::from_ref(&tool), false, 0);
+        let mut reader = AnswerReader::new(CHANNELS, vec![tool.clone()], false, 0);
         reader.push(answer);
         reader.finish();
         let said = reader.message().clone();

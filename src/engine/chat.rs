@@ -78,7 +78,7 @@ impl Session {
         generation.max_tokens = request.max_tokens;
         generation.log_probabilities = request.log_probabilities;
         let tokens = self.generate_anew(generation)?;
-        let reader = AnswerReader::new(template, &request.tools, inside_reasoning, calls_before);
+        let reader = AnswerReader::new(template, request.tools, inside_reasoning, calls_before);
         Ok(ChatStream::new(tokens, reader))
     }
 

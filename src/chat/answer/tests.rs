@@ -8,7 +8,7 @@ use super::*;
 /// A model that writes calls so, if tools are offered.
 fn read(format: Option<CallFormat>, inside: bool, pieces: &[&str]) -> Message {
     let offered = format.map(|_| json!({"name": "add", "parameters": {}}));
-    let tools = OfferedTools::new(offered.as_slice());
+    let tools = OfferedTools::new(offered.into_iter().collect());
     let calls = (format.unwrap_or(CallFormat::Hermes), tools);
     let tags = ReasoningTags::of("");
     let reader = TagReader::new(calls, tags, inside, Gathered::new(3));
@@ -23,7 +23,7 @@ fn read_of(template: &str, offers_tools: bool, pieces: &[&str]) -> Message {
         true => vec![tool],
         false => Vec::new(),
     };
-    read_all(AnswerReader::new(template, &tools, false, 3), pieces)
+    read_all(AnswerReader::new(template, tools, false, 3), pieces)
 }
 
 /// What comes in pieces is what the message has at the end.
@@ -125,10 +125,11 @@ const GRANITE: &str = include_str!("../../../tests/golden/chat/granite-3.3.jinja
 const SEED: &str = "'<seed:tool_call>' '<seed:think>'";
 const KIMI: &str = "<|tool_calls_section_begin|>";
 const GEMMA: &str = "'<|tool_call>call:' '<|channel>'";
+const LFM2: &str = "<|tool_list_start|>";
 const MAGISTRAL: &str = "[TOOL_CALLS] [THINK]";
 
 /// Two calls, as models with these templates write them.
-const CALLS: [(&str, &str); 7] = [
+const CALLS: [(&str, &str); 8] = [
     (
         CODER,
         "<tool_call>\n<function=weather>\n<parameter=city>\nParis é\n</parameter>\n<parameter=days>\n2\n</parameter>\n\
@@ -165,6 +166,10 @@ const CALLS: [(&str, &str); 7] = [
         GEMMA,
         "<|tool_call>call:weather{city:<|\"|>Paris é<|\"|>,days:2}<tool_call|><|tool_call>call:weather{}<tool_call|>",
     ),
+    (
+        LFM2,
+        "<|tool_call_start|>[weather(city='Paris é', days=2), weather()]<|tool_call_end|>",
+    ),
 ];
 
 #[test]
@@ -180,6 +185,13 @@ fn calls_are_told_apart_by_the_template() {
         assert_ne!(message.tool_calls[0].id, message.tool_calls[1].id);
         // Nothing was offered that it could call.
         assert_eq!(read_of(template, false, &[&answer]).content, answer);
+        // All that may be control tokens is shown to the reader.
+        let marks = marks(template).into_iter();
+        let rest = marks.fold(answer, |rest, mark| rest.replace(mark, ""));
+        assert!(
+            !rest.contains(['|', '｜']) && !rest.contains("call>"),
+            "{rest}"
+        );
     }
     let list = "<|tool_call|>[{\"name\": \"weather\", \"arguments\": {}}]";
     assert_eq!(read_of(GRANITE, true, &[list]).tool_calls.len(), 1);

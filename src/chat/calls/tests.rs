@@ -1,5 +1,6 @@
 //! Calls as several families write them.
 
+use proptest::prelude::*;
 use serde_json::json;
 
 use super::*;
@@ -9,7 +10,7 @@ fn tools() -> OfferedTools {
     let tool = json!({"type": "function", "function": {"name": "weather", "parameters": {"type": "object", "properties": {
         "city": {"type": "string"}, "days": {"type": "integer"}, "exact": {"type": "boolean"}, "near": {"type": "array"},
     }}}});
-    OfferedTools::new(&[tool])
+    OfferedTools::new(vec![tool])
 }
 
 fn names(format: CallFormat, text: &str) -> Vec<(String, Value)> {
@@ -17,65 +18,69 @@ fn names(format: CallFormat, text: &str) -> Vec<(String, Value)> {
     calls.into_iter().map(|c| (c.name, c.arguments)).collect()
 }
 
+/// The weather in Paris is asked for.
+const PARIS: [(CallFormat, &str); 16] = [
+    (
+        CallFormat::Hermes,
+        "\n{\"name\": \"weather\", \"arguments\": {\"city\": \"Paris\"}}\n",
+    ),
+    (
+        CallFormat::Hermes,
+        "\n<function=weather>\n<parameter=city>\nParis\n</parameter>\n</function>\n",
+    ),
+    (
+        CallFormat::Hermes,
+        "weather\n<arg_key>city</arg_key>\n<arg_value>Paris</arg_value>\n",
+    ),
+    (
+        CallFormat::Seed,
+        "\n<function=weather>\n<parameter=city>Paris</parameter>\n</function>\n",
+    ),
+    (
+        CallFormat::Mistral,
+        " [{\"name\": \"weather\", \"arguments\": {\"city\": \"Paris\"}}]",
+    ),
+    (CallFormat::Mistral, "weather[ARGS]{\"city\": \"Paris\"}"),
+    (
+        CallFormat::Mistral,
+        "weather[CALL_ID]abc[ARGS]{\"city\": \"Paris\"}",
+    ),
+    (
+        CallFormat::DeepSeek,
+        "<｜tool▁call▁begin｜>weather<｜tool▁sep｜>{\"city\": \"Paris\"}<｜tool▁call▁end｜>",
+    ),
+    (
+        CallFormat::DeepSeek,
+        "<｜tool▁call▁begin｜>function<｜tool▁sep｜>weather\n```json\n{\"city\": \"Paris\"}\n```<｜tool▁call▁end｜>",
+    ),
+    (
+        CallFormat::Kimi,
+        "<|tool_call_begin|>functions.weather:0<|tool_call_argument_begin|>{\"city\": \"Paris\"}<|tool_call_end|>",
+    ),
+    (
+        CallFormat::Granite,
+        "[{\"name\": \"weather\", \"arguments\": {\"city\": \"Paris\"}}]",
+    ),
+    (CallFormat::Gemma, "call:weather{city:<|\"|>Paris<|\"|>}"),
+    (
+        CallFormat::Llama,
+        "{\"name\": \"weather\", \"parameters\": {\"city\": \"Paris\"}}",
+    ),
+    (
+        CallFormat::Json,
+        "[{\"name\": \"weather\", \"arguments\": \"{\\\"city\\\": \\\"Paris\\\"}\"}]",
+    ),
+    (
+        CallFormat::Json,
+        "{\"function\": {\"name\": \"weather\", \"arguments\": {\"city\": \"Paris\"}}}",
+    ),
+    (CallFormat::Python, "[weather(city=\"Paris\")]"),
+];
+
 #[test]
 fn every_familys_calls_are_read() {
     let expected = [("weather".to_owned(), json!({"city": "Paris"}))];
-    for (format, text) in [
-        (
-            CallFormat::Hermes,
-            "\n{\"name\": \"weather\", \"arguments\": {\"city\": \"Paris\"}}\n",
-        ),
-        (
-            CallFormat::Hermes,
-            "\n<function=weather>\n<parameter=city>\nParis\n</parameter>\n</function>\n",
-        ),
-        (
-            CallFormat::Hermes,
-            "weather\n<arg_key>city</arg_key>\n<arg_value>Paris</arg_value>\n",
-        ),
-        (
-            CallFormat::Seed,
-            "\n<function=weather>\n<parameter=city>Paris</parameter>\n</function>\n",
-        ),
-        (
-            CallFormat::Mistral,
-            " [{\"name\": \"weather\", \"arguments\": {\"city\": \"Paris\"}}]",
-        ),
-        (CallFormat::Mistral, "weather[ARGS]{\"city\": \"Paris\"}"),
-        (
-            CallFormat::Mistral,
-            "weather[CALL_ID]abc[ARGS]{\"city\": \"Paris\"}",
-        ),
-        (
-            CallFormat::DeepSeek,
-            "<｜tool▁call▁begin｜>weather<｜tool▁sep｜>{\"city\": \"Paris\"}<｜tool▁call▁end｜>",
-        ),
-        (
-            CallFormat::DeepSeek,
-            "<｜tool▁call▁begin｜>function<｜tool▁sep｜>weather\n```json\n{\"city\": \"Paris\"}\n```<｜tool▁call▁end｜>",
-        ),
-        (
-            CallFormat::Kimi,
-            "<|tool_call_begin|>functions.weather:0<|tool_call_argument_begin|>{\"city\": \"Paris\"}<|tool_call_end|>",
-        ),
-        (
-            CallFormat::Granite,
-            "[{\"name\": \"weather\", \"arguments\": {\"city\": \"Paris\"}}]",
-        ),
-        (CallFormat::Gemma, "call:weather{city:<|\"|>Paris<|\"|>}"),
-        (
-            CallFormat::Llama,
-            "{\"name\": \"weather\", \"parameters\": {\"city\": \"Paris\"}}",
-        ),
-        (
-            CallFormat::Json,
-            "[{\"name\": \"weather\", \"arguments\": \"{\\\"city\\\": \\\"Paris\\\"}\"}]",
-        ),
-        (
-            CallFormat::Json,
-            "{\"function\": {\"name\": \"weather\", \"arguments\": {\"city\": \"Paris\"}}}",
-        ),
-    ] {
+    for (format, text) in PARIS {
         assert_eq!(names(format, text), expected, "{text}");
     }
     for other in [
@@ -227,6 +232,37 @@ fn gemmas_quotes_may_stand_around_anything() {
 }
 
 #[test]
+fn python_is_read_as_far_as_calls_need_it() {
+    let text = "[weather(city='it\\'s \\\\ \"a\"\\n\\d, (b=c)', days=-3, exact=True, near=['x', {'k': None, \"l\": 1.5}]), f.g()]";
+    let arguments = json!({"city": "it's \\ \"a\"\n\\d, (b=c)", "days": -3, "exact": true,
+        "near": ["x", {"k": null, "l": 1.5}]});
+    assert_eq!(
+        names(CallFormat::Python, text),
+        [
+            ("weather".to_owned(), arguments),
+            ("f.g".to_owned(), json!({}))
+        ]
+    );
+    let list = "[{\"name\": \"f\", \"arguments\": {}}]";
+    assert_eq!(names(CallFormat::Python, list).len(), 1);
+    for text in [
+        "",
+        "[]",
+        "f",
+        "[f(",
+        "[f('x')]",
+        "[f(a='x]",
+        "[f(a=b)]",
+        "[f(a='\\x41')]",
+        "[f()] so",
+        "[f)]",
+    ] {
+        let call = CallFormat::Python.parse(text, &tools(), true);
+        assert_eq!(call, None, "{text}");
+    }
+}
+
+#[test]
 fn templates_show_their_format() {
     macro_rules! golden {
         ($name:literal) => {
@@ -254,7 +290,23 @@ fn templates_show_their_format() {
         ("… '<seed:tool_call>' …", CallFormat::Seed),
         ("… <|tool_calls_section_begin|> …", CallFormat::Kimi),
         ("… '<|tool_call>call:' …", CallFormat::Gemma),
+        ("… <|tool_call_start|>[ …", CallFormat::Python),
+        ("… List of tools: <|tool_list_start|> …", CallFormat::Python),
     ] {
         assert_eq!(CallFormat::of(template), format, "{template}");
+    }
+}
+
+proptest! {
+    /// Models write anything.
+    #[test]
+    fn any_text_is_calls_or_none(text in "([-a1(){}'\"\\\\=,:/é \n]|\\[|\\]|<\\|\"\\|>|</?parameter[=>]|</?arg_(key|value)>){0,40}") {
+        for format in MARKED.into_iter().chain([CallFormat::Llama, CallFormat::Json]) {
+            for begin in ["", "call:f{", "[f(", "<function=f>", "weather<arg_key>"] {
+                let text = format!("{begin}{text}");
+                let calls = format.parse(&text, &tools(), true);
+                prop_assert!(calls.is_none_or(|calls| !calls.is_empty()), "{}", text);
+            }
+        }
     }
 }

@@ -7,8 +7,8 @@ use serde_json::Value;
 pub(crate) struct OfferedTools(Vec<Value>);
 
 impl OfferedTools {
-    pub fn new(tools: &[Value]) -> Self {
-        Self(tools.to_vec())
+    pub fn new(tools: Vec<Value>) -> Self {
+        Self(tools)
     }
 
     pub fn is_empty(&self) -> bool {
@@ -99,7 +99,7 @@ mod tests {
             "either": {"anyOf": [{"type": "integer"}, {"type": "null"}]},
             "any": {"description": "no type"},
         }}}});
-        let tools = OfferedTools::new(&[tool]);
+        let tools = OfferedTools::new(vec![tool]);
         assert!(tools.have("f") && !tools.have("g") && !tools.is_empty());
         for (parameter, text, value) in [
             ("text", "5", json!("5")),
