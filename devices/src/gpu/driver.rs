@@ -292,8 +292,7 @@ impl DeviceDriver for GpuDriver {
         if let Some((piece, _)) = self.segments.remove(&segment.0) {
             self.kept.unload(&mut self.context, segment.0);
             self.context.free(piece);
-            // The buffer is freed when the device is next asked whether it has finished.
-            let _ = self.context.device.poll(wgpu::PollType::Poll);
+            self.context.release();
         }
     }
 
