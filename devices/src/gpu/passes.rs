@@ -242,7 +242,8 @@ impl<'a> Passes<'a> {
                 false => (n_parts * self.n_tokens, 0),
             };
             self.room[2] = results * share.d_model;
-            let groups = [n_results.div_ceil(PARTS_LANES), 1, 1];
+            // All results in one dimension could be more workgroups than devices allow.
+            let groups = [share.d_model.div_ceil(PARTS_LANES), self.n_tokens, 1];
             let numbers = Numbers {
                 slots_at,
                 ..numbers
