@@ -18,11 +18,20 @@ pub trait DeviceDriver: Send + std::fmt::Debug {
     /// Maximum number of jobs in flight.
     fn capacity(&self) -> usize;
 
-    /// Copies weights to the device, and waits for that.
+    /// Copies weights to the device, and waits for that. Each part begins at the first whole word behind the one before.
+    /// Not all of them are on their way at once.
     ///
     /// # Errors
     /// No memory for them, more than the device allows in one piece, or no device any more.
-    fn load(&mut self, bytes: &[u8]) -> Result<SegmentId, DeviceFault>;
+    fn load_parts(&mut self, parts: &[&[u8]]) -> Result<SegmentId, DeviceFault>;
+
+    /// The same with all weights in one part.
+    ///
+    /// # Errors
+    /// As [`load_parts`](Self::load_parts).
+    fn load(&mut self, bytes: &[u8]) -> Result<SegmentId, DeviceFault> {
+        self.load_parts(&[bytes])
+    }
 
     /// Whether it computes with weights where the CPU has them: then [`import`](Self::import) takes the place of
     /// [`load`](Self::load).
@@ -84,8 +93,8 @@ impl<D: DeviceDriver + ?Sized> DeviceDriver for Box<D> {
         (**self).capacity()
     }
 
-    fn load(&mut self, bytes: &[u8]) -> Result<SegmentId, DeviceFault> {
-        (**self).load(bytes)
+    fn load_parts(&mut self, parts: &[&[u8]]) -> Result<SegmentId, DeviceFault> {
+        (**self).load_parts(parts)
     }
 
     fn imports(&self) -> bool {
@@ -131,4 +140,10 @@ impl<D: DeviceDriver + ?Sized> DeviceDriver for Box<D> {
     fn in_flight(&self) -> usize {
         (**self).in_flight()
     }
+}
+
+/// Bytes of a segment of these parts.
+pub(crate) fn bytes_of_parts(parts: &[&[u8]]) -> usize {
+    let padded = |part: &&[u8]| part.len().next_multiple_of(4);
+    parts.iter().map(padded).sum()
 }

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use forebay_kernels::KernelTable;
 use forebay_queues::slab::Slot;
 
-use crate::driver::DeviceDriver;
+use crate::driver::{DeviceDriver, bytes_of_parts};
 use crate::fault::DeviceFault;
 use crate::job::{DeviceDone, DeviceJob, SegmentId, Work};
 use crate::on_cpu;
@@ -214,9 +214,15 @@ impl DeviceDriver for SimulatedDevice {
         self.capacity
     }
 
-    fn load(&mut self, bytes: &[u8]) -> Result<SegmentId, DeviceFault> {
-        self.room_for(bytes.len() as u64)?;
-        Ok(self.keep(Segment::Copied(Arc::new(bytes.to_vec()))))
+    fn load_parts(&mut self, parts: &[&[u8]]) -> Result<SegmentId, DeviceFault> {
+        let len = bytes_of_parts(parts);
+        self.room_for(len as u64)?;
+        let mut bytes = Vec::with_capacity(len);
+        for part in parts {
+            bytes.extend_from_slice(part);
+            bytes.resize(bytes.len().next_multiple_of(4), 0);
+        }
+        Ok(self.keep(Segment::Copied(Arc::new(bytes))))
     }
 
     fn imports(&self) -> bool {

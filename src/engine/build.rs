@@ -120,8 +120,10 @@ impl EngineBuilder {
         if let Some(device) = &device {
             let predicted = *sparsity == Sparsity::Predicted;
             let programs = self.programs(bundle, &memory.residency, request.threads, predicted);
-            self.place_on_device(device, bundle, (&programs, *sparsity), &mut memory)?;
+            no_device =
+                self.place_on_device(device, bundle, (&programs, *sparsity), &mut memory)?;
         }
+        device = device.filter(|_| no_device.is_none());
         if drafting.is_some() && memory.drafts == 0 {
             let problem = "this budget has no room for tokens that are run ahead; raise it or omit the model that drafts";
             return Err(Error::parameter("draft", problem));

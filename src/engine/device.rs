@@ -30,7 +30,8 @@ pub(super) const PATIENCE: Duration = Duration::from_secs(30);
 /// Batches for which shares are planned: a token that is generated, and a prompt's batch.
 const DECODED: usize = 1;
 pub(super) const PROMPT: usize = 128;
-/// A phase's weights are gathered in at most this part of what the budget leaves.
+/// Attention, and the largest phase's weights on their way to memory that a device shares, each take at most this part of
+/// what the budget leaves.
 pub(super) const PIECE_SHARE: u64 = 4;
 
 /// What computes beside the CPU.
@@ -64,6 +65,16 @@ pub(super) struct OpenDevice {
     pub why_uploads: Option<String>,
     /// Whether it has the CPU's bits in attention, or why not.
     pub attends: Result<(), DeviceFault>,
+}
+
+/// Whether a device gets something.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(super) enum Placed<T> {
+    There(T),
+    /// It would not be faster, or cannot do it.
+    NotFaster,
+    /// The budget has no room for it.
+    NoRoom,
 }
 
 /// What is known of a device by those who do not use it.
@@ -148,6 +159,9 @@ impl EngineBuilder {
                 if device.request.imports {
                     device.request.staging = 0;
                 }
+                let network = &bundle.meta.network;
+                let context = self.context.unwrap_or(network.context_length);
+                device.request.attends = self.part_of_attention(&device, bundle, context) > 0.0;
                 Ok((Some(device), None))
             }
             Err(fault) if choice == DeviceChoice::Auto => {
@@ -240,29 +254,18 @@ impl EngineBuilder {
         };
     }
 
-    /// Chooses the device's clusters, and adds its memory to the budget.
+    /// Chooses the device's clusters, and adds its memory to the budget. If it gets nothing, the text says why.
     pub(super) fn place_on_device(
         &self,
         device: &OpenDevice,
         bundle: &Bundle,
         (programs, sparsity): (&[Program], Sparsity),
         memory: &mut MemoryPlan,
-    ) -> Result<(), Error> {
+    ) -> Result<Option<String>, Error> {
         let attention = self.place_attention(device, bundle, programs.len(), memory);
-        let (left, copies) = (memory.budget.remaining(), device.request.copies());
-        let room = Room {
-            total: match copies {
-                true => left - left / PIECE_SHARE,
-                false => u64::MAX,
-            },
-            piece: match device.request.imports {
-                true => device.request.piece,
-                false => device.request.piece.min(left / PIECE_SHARE),
-            },
-            in_pages: device.request.imports,
-        };
+        let copies = device.request.copies();
         let neurons = self.neurons_on_device(bundle, sparsity);
-        let mut on_device = match &device.placing {
+        let choose = |room| match &device.placing {
             DevicePlacing::Part(part) => {
                 let shares = Shares {
                     decode: part.clamp(0.0, 1.0),
@@ -275,25 +278,34 @@ impl EngineBuilder {
                 OnDevice::choose(bundle, programs, neurons, |i| shares[i], room)
             }
         };
+        let mut on_device = choose(room_for_weights(&device.request, memory.budget.remaining()));
         on_device.uploads = memory.residency.on_device.uploads.take();
-        on_device.attention = attention;
+        on_device.attention = match attention {
+            Placed::There(part) => Some(part),
+            Placed::NotFaster | Placed::NoRoom => None,
+        };
         on_device.learns = matches!(device.placing, DevicePlacing::Fastest(_));
         if on_device.is_empty() {
-            return Ok(());
+            let all = room_for_weights(&device.request, u64::MAX);
+            let fits = attention != Placed::NoRoom && choose(all).is_empty();
+            let name = device.driver.name();
+            return Ok(Some(match fits {
+                true => format!("nothing is faster on {name}"),
+                false => format!("beside the weights, the budget has no room for work on {name}"),
+            }));
         }
-        if !device.request.imports {
+        if copies {
             let of_phase = |phase: &PhaseOnDevice| phase.bytes(bundle);
             let largest = on_device.phases.iter().map(of_phase).max().unwrap_or(0);
             let why = "the largest phase's weights on their way to the device";
             memory.budget.claim("device_staging", largest, why);
-        }
-        if copies {
             let bytes = on_device.bytes(bundle);
             let why = "copies for a device that shares the memory";
             memory.budget.claim("device_weights", bytes, why);
         }
         memory.residency.on_device = on_device;
-        Ok(memory.budget.check()?)
+        memory.budget.check()?;
+        Ok(None)
     }
 
     /// Copies its clusters to the device, and leaves memory of its own for jobs; what went wrong is noted.
@@ -304,12 +316,8 @@ impl EngineBuilder {
         (memory, sparsity): (&MemoryPlan, Sparsity),
         (resident, threads): (&Arc<Resident>, usize),
         notes: &mut Vec<String>,
-    ) -> Option<LoadedDevice> {
+    ) -> LoadedDevice {
         let (mut driver, on_device) = (device.driver, &memory.residency.on_device);
-        if on_device.is_empty() {
-            notes.push(format!("nothing is faster on {}", driver.name()));
-            return None;
-        }
         let steps = (memory.max_batch, memory.max_logits);
         let rank = predictor_rank(bundle, sparsity == Sparsity::Predicted);
         let room = self.kv_room(bundle, memory);
@@ -343,11 +351,25 @@ impl EngineBuilder {
             100.0 * share.decode,
             100.0 * share.prompts
         ));
-        Some(LoadedDevice {
+        LoadedDevice {
             driver,
             parts,
             facts,
-        })
+        }
+    }
+}
+
+/// Room for pinned weights on a device, of whose memory the budget leaves so many bytes. What it copies to memory of its
+/// own is never on the way as a whole.
+fn room_for_weights(device: &DeviceRequest, left: u64) -> Room {
+    let (total, piece) = match device.copies() {
+        true => (left - left / PIECE_SHARE, left / PIECE_SHARE),
+        false => (u64::MAX, u64::MAX),
+    };
+    Room {
+        total,
+        piece: device.piece.min(piece),
+        in_pages: device.imports,
     }
 }
 

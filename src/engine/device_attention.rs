@@ -10,7 +10,7 @@ use forebay_plans::placement::{Operator, Placement, PlacementMachine};
 use forebay_stages::attention::{DeviceHeads, KvRoom};
 
 use super::builder::EngineBuilder;
-use super::device::{DevicePlacing, OpenDevice, PIECE_SHARE, PROMPT};
+use super::device::{DevicePlacing, OpenDevice, PIECE_SHARE, PROMPT, Placed};
 use crate::memory::MemoryPlan;
 
 impl EngineBuilder {
@@ -30,37 +30,48 @@ impl EngineBuilder {
         possible.collect::<BTreeSet<_>>().into_iter().collect()
     }
 
-    /// Decides whether the device attends in prompts, and adds what that takes to the budget, if there is room.
+    /// The part of attention in prompts of `context` positions that a device gets first; none if it cannot attend.
+    pub(super) fn part_of_attention(
+        &self,
+        device: &OpenDevice,
+        bundle: &Bundle,
+        context: usize,
+    ) -> f64 {
+        if device.attends.is_err() || self.heads_on_device(bundle).is_empty() {
+            return 0.0;
+        }
+        match &device.placing {
+            DevicePlacing::Part(part) => part.clamp(0.0, 1.0),
+            DevicePlacing::Fastest(machine) => {
+                fastest_attention(machine, &bundle.meta.network, context).map_or(0.0, |f| f.0)
+            }
+        }
+    }
+
+    /// Adds what a device takes that attends in prompts to the budget, if there is room.
     pub(super) fn place_attention(
         &self,
         device: &OpenDevice,
         bundle: &Bundle,
         threads: usize,
         memory: &mut MemoryPlan,
-    ) -> Option<f64> {
-        let network = &bundle.meta.network;
-        let part = match &device.placing {
-            DevicePlacing::Part(part) => part.clamp(0.0, 1.0),
-            DevicePlacing::Fastest(machine) => {
-                fastest_attention(machine, network, memory.context).map_or(0.0, |fastest| fastest.0)
-            }
-        };
+    ) -> Placed<f64> {
+        let part = self.part_of_attention(device, bundle, memory.context);
         let room = self.kv_room(bundle, memory);
-        let costs = AttentionCosts::of((network, &room), threads, memory.max_batch);
-        let attends = device.attends.is_ok() && !self.heads_on_device(bundle).is_empty();
-        let costs = costs.filter(|_| part > 0.0 && attends)?;
-        let (shared, own) = match device.request.shares_memory {
-            true => (costs.copies, costs.jobs + costs.buffers),
-            false => (0, costs.jobs),
+        let costs = AttentionCosts::of((&bundle.meta.network, &room), threads, memory.max_batch);
+        let Some(costs) = costs.filter(|_| part > 0.0) else {
+            return Placed::NotFaster;
         };
-        if shared + own > memory.budget.remaining() / PIECE_SHARE {
-            return None;
+        let (shared, own) = device.request.attention_bytes(&costs);
+        let room = memory.budget.remaining() / PIECE_SHARE;
+        if shared + own > room.max(memory.for_attention) {
+            return Placed::NoRoom;
         }
         let why = "queries and results of attention on the device";
         memory.budget.claim("device_attention", own, why);
         let why = "keys and values for a device that shares the memory";
         memory.budget.claim("device_kv", shared, why);
-        Some(part)
+        Placed::There(part)
     }
 
     /// What the KV cache has room for.

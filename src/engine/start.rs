@@ -143,7 +143,7 @@ impl EngineBuilder {
             notes.push("no transparent huge pages: memory and reads are slower".into());
         }
         let resident = Arc::new(Resident::new(std::mem::take(&mut weights.resident)));
-        let device = device.and_then(|device| {
+        let device = device.map(|device| {
             let of_cores = (&resident, programs.len());
             self.load_device(device, bundle, (memory, sparsity), of_cores, &mut notes)
         });

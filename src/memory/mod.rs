@@ -1,5 +1,6 @@
 //! Divides the budget: everything is itemised before anything is allocated.
 
+mod attention;
 mod defaults;
 mod items;
 mod lending;
@@ -18,6 +19,7 @@ use forebay_plans::uploads::UploadShare;
 use crate::error::Error;
 use crate::lent::Lent;
 
+use attention::for_attention;
 use defaults::{SMALL_BATCH, SMALL_CONTEXT, default_batch, default_context, longest_drafts};
 use items::{claim_weights, fixed_items, logits_bytes};
 use lending::{claim_lent, lend};
@@ -96,6 +98,8 @@ pub(crate) struct DeviceRequest {
     pub imports: bool,
     /// Largest piece of its memory.
     pub piece: u64,
+    /// Whether it is to attend in prompts.
+    pub attends: bool,
     /// What of streamed clusters is copied to it, if any is.
     pub uploads: Option<UploadShare>,
 }
@@ -121,6 +125,8 @@ pub(crate) struct MemoryPlan {
     pub budget: Budget,
     /// What weights have until something else needs it.
     pub lent: Lent,
+    /// Bytes that weights leave for a device's attention.
+    pub for_attention: u64,
 }
 
 /// Plans the memory of a run.
@@ -195,6 +201,8 @@ fn plan_for(
     let least = least_weight_bytes(bundle, threads, request.sparsity);
     let whole = all_pinned_bytes(bundle, request.sparsity);
     let left = budget.remaining();
+    let for_attention = for_attention(bundle, request, (context, max_batch), (left, least, whole));
+    let left = left - for_attention;
     let (window, reserved) = upload_window(bundle, request, max_batch, (left, least, whole));
     let tables = if request.keeps_tables {
         table_bytes(bundle)
@@ -242,6 +250,7 @@ fn plan_for(
     budget.check()?;
     Ok(MemoryPlan {
         lent,
+        for_attention,
         context,
         max_batch,
         max_logits,

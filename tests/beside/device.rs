@@ -244,9 +244,9 @@ impl DeviceDriver for Fragile {
         CAPACITY
     }
 
-    fn load(&mut self, bytes: &[u8]) -> Result<SegmentId, DeviceFault> {
-        self.take_segment(bytes.len() as u64)?;
-        let loaded = self.device.load(bytes);
+    fn load_parts(&mut self, parts: &[&[u8]]) -> Result<SegmentId, DeviceFault> {
+        self.take_segment(parts.iter().map(|part| part.len() as u64).sum())?;
+        let loaded = self.device.load_parts(parts);
         self.count_memory();
         loaded
     }

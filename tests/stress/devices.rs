@@ -145,6 +145,8 @@ fn a_lost_device_makes_room() {
 
 #[test]
 fn memory_of_a_device_is_given_back() {
+    // Two processes would make it at once.
+    quantised_expert_model();
     let variables = [(ALLOCATOR.0, ALLOCATOR.1.to_owned())];
     role::run("devices::copies_give_way_and_come_back", &variables);
     role::run("devices::a_lost_device_makes_room", &variables);

@@ -20,6 +20,7 @@ mod devices;
 mod hog;
 mod holdings;
 mod lent;
+mod little_room;
 mod pressure;
 mod prompts;
 mod resize;

@@ -232,6 +232,20 @@ impl DeviceParts {
     }
 }
 
+/// The bytes of a phase's clusters, where the CPU has them.
+fn resident_parts<'a>(
+    bundle: &Bundle,
+    phase: &PhaseOnDevice,
+    resident: &'a Resident,
+) -> Result<Vec<&'a [u8]>, DeviceFault> {
+    let own = |item: &Item| {
+        let index = item.cluster as usize;
+        let len = bundle.clusters[index].len as usize;
+        resident.bytes(index).get(..len).ok_or_else(not_there)
+    };
+    phase.items.iter().map(own).collect()
+}
+
 /// The bytes of a phase's clusters, as a device has them.
 pub(crate) fn gather(
     bundle: &Bundle,
@@ -239,10 +253,8 @@ pub(crate) fn gather(
     resident: &Resident,
 ) -> Result<Vec<u8>, DeviceFault> {
     let mut bytes = Vec::with_capacity(phase.bytes(bundle) as usize);
-    for item in &phase.items {
-        let index = item.cluster as usize;
-        let len = bundle.clusters[index].len as usize;
-        let own = resident.bytes(index).get(..len).ok_or_else(not_there)?;
+    let parts = resident_parts(bundle, phase, resident)?;
+    for (item, own) in phase.items.iter().zip(parts) {
         let end = bytes.len() + padded(bundle, item) as usize;
         bytes.extend_from_slice(own);
         bytes.resize(end, 0);
@@ -277,7 +289,10 @@ impl PhasePart {
                 end += padded(bundle, item) as usize;
                 at
             })?;
-            (part, driver.load(&gather(bundle, phase, resident)?)?)
+            (
+                part,
+                driver.load_parts(&resident_parts(bundle, phase, resident)?)?,
+            )
         };
         part.segment = SegmentCell::new(Some(segment));
         Ok(part)

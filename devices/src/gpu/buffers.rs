@@ -63,23 +63,37 @@ impl Use {
 #[derive(Debug, Default)]
 pub(super) struct Buffers {
     pieces: [Option<Piece>; Use::COUNT],
-    /// Whether one was replaced since this was last asked.
-    replaced: bool,
 }
 
 impl Buffers {
-    /// Makes a buffer large enough for `bytes` bytes. What was in it may be lost.
+    /// Makes buffers large enough for so many bytes. What was in those that are too small is lost: `forget` drops all else
+    /// that keeps them, so that their memory is free before more is asked for.
     pub(super) fn reserve(
         &mut self,
         context: &mut Context,
-        what: Use,
-        bytes: u64,
+        wanted: &[(Use, u64)],
+        forget: impl FnOnce(),
     ) -> Result<(), DeviceFault> {
-        let piece = &mut self.pieces[what as usize];
-        let bytes = bytes.max(what.least());
-        if piece.as_ref().is_none_or(|held| held.bytes() < bytes) {
-            self.replaced = true;
-            context.grow(piece, bytes, what.usage())?;
+        let least = wanted
+            .iter()
+            .map(|&(what, bytes)| (what, bytes.max(what.least())));
+        let is_small = |&(what, bytes): &(Use, u64)| {
+            let held = self.pieces[what as usize].as_ref();
+            held.is_none_or(|held| held.bytes() < bytes)
+        };
+        let small: Vec<(Use, u64)> = least.filter(is_small).collect();
+        if small.is_empty() {
+            return Ok(());
+        }
+        forget();
+        for (what, _) in &small {
+            if let Some(piece) = self.pieces[*what as usize].take() {
+                context.free(piece);
+            }
+        }
+        context.release();
+        for (what, bytes) in small {
+            self.pieces[what as usize] = Some(context.piece(bytes, what.usage())?);
         }
         Ok(())
     }
@@ -93,15 +107,9 @@ impl Buffers {
 
     /// Gives all of them up: after a fault nobody knows what the driver still does with them.
     pub(super) fn discard(&mut self, context: &mut Context) {
-        self.replaced = true;
         for piece in self.pieces.iter_mut().filter_map(Option::take) {
             context.free(piece);
         }
-    }
-
-    /// Whether a buffer was replaced since the last time.
-    pub(super) fn were_replaced(&mut self) -> bool {
-        std::mem::take(&mut self.replaced)
     }
 
     /// The numbers of a pass.
@@ -145,4 +153,48 @@ fn from(buffer: &wgpu::Buffer, at: usize) -> wgpu::BindingResource<'_> {
         offset: at as u64,
         size: None,
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::adapters::adapters;
+    use super::*;
+
+    #[test]
+    fn what_keeps_small_buffers_is_gone_before_larger_ones_are_asked_for() {
+        let Some(adapter) = adapters().into_iter().next() else {
+            eprintln!("SKIPPED: no Vulkan device");
+            return;
+        };
+        let mut context = Context::open(&adapter, u64::MAX, false).unwrap();
+        let device = context.device.clone();
+        let allocated = || {
+            let report = device.generate_allocator_report().expect("a report");
+            report.total_allocated_bytes
+        };
+        let mut buffers = Buffers::default();
+        let wanted = |bytes| [(Use::Given, bytes), (Use::Hidden, bytes)];
+        buffers
+            .reserve(&mut context, &wanted(1 << 20), || {})
+            .unwrap();
+        let (before, reserved) = (allocated(), context.used());
+        assert!(before >= 2 << 20);
+        // As bindings do.
+        let mut kept = Some(buffers.of(Use::Given).unwrap().clone());
+        buffers
+            .reserve(&mut context, &wanted(1 << 19), || kept = None)
+            .unwrap();
+        assert!(kept.is_some(), "they are large enough");
+        let mut then = 0;
+        buffers
+            .reserve(&mut context, &wanted(3 << 20), || {
+                then = allocated();
+                kept = None;
+            })
+            .unwrap();
+        assert!(kept.is_none());
+        assert_eq!(then, before, "nothing was asked for");
+        assert_eq!(context.used() - reserved, 4 << 20);
+        assert_eq!(allocated() - before, 4 << 20, "the small ones are gone");
+    }
 }

@@ -241,18 +241,10 @@ impl Context {
         }
     }
 
-    /// Replaces `piece` by one for `bytes` bytes.
-    pub(super) fn grow(
-        &mut self,
-        piece: &mut Option<Piece>,
-        bytes: u64,
-        usage: wgpu::BufferUsages,
-    ) -> Result<(), DeviceFault> {
-        if let Some(small) = piece.take() {
-            self.free(small);
-        }
-        *piece = Some(self.piece(bytes, usage)?);
-        Ok(())
+    /// Frees the memory of what was given back and is not in use any more: that is done when the device is next asked
+    /// whether it has finished.
+    pub(super) fn release(&self) {
+        let _ = self.device.poll(wgpu::PollType::Poll);
     }
 
     /// Waits until everything that was submitted is done.

@@ -9,7 +9,7 @@ use forebay_numbers::block::BlockType;
 use forebay_queues::slab;
 
 use crate::FORMATS;
-use crate::driver::DeviceDriver;
+use crate::driver::{DeviceDriver, bytes_of_parts};
 use crate::fault::DeviceFault;
 use crate::job::{DeviceDone, DeviceJob, SegmentId};
 use crate::probe::{self, HeadShape};
@@ -194,12 +194,22 @@ impl GpuDriver {
         self.context.device.destroy();
     }
 
-    fn upload(&mut self, buffer: &wgpu::Buffer, bytes: &[u8]) -> Result<(), DeviceFault> {
-        for (i, part) in bytes.chunks(UPLOAD_BYTES).enumerate() {
-            self.put(buffer, (i * UPLOAD_BYTES) as u64, part)?;
-            self.context.finish()?;
+    /// Copies parts into a buffer, of which at most [`UPLOAD_BYTES`] are on their way at once.
+    fn upload(&mut self, buffer: &wgpu::Buffer, parts: &[&[u8]]) -> Result<(), DeviceFault> {
+        let (mut at, mut on_the_way) = (0_usize, 0);
+        for part in parts {
+            at = at.next_multiple_of(4);
+            for piece in part.chunks(UPLOAD_BYTES) {
+                if on_the_way + piece.len() > UPLOAD_BYTES {
+                    self.context.finish()?;
+                    on_the_way = 0;
+                }
+                self.put(buffer, at as u64, piece)?;
+                at += piece.len();
+                on_the_way += piece.len();
+            }
         }
-        Ok(())
+        self.context.finish()
     }
 
     /// Copies a part into a buffer, behind what was submitted before.
@@ -234,14 +244,15 @@ impl DeviceDriver for GpuDriver {
         SLOTS
     }
 
-    fn load(&mut self, bytes: &[u8]) -> Result<SegmentId, DeviceFault> {
-        let piece = self.context.piece(bytes.len() as u64, SEGMENT)?;
+    fn load_parts(&mut self, parts: &[&[u8]]) -> Result<SegmentId, DeviceFault> {
+        let bytes = bytes_of_parts(parts);
+        let piece = self.context.piece(bytes as u64, SEGMENT)?;
         let buffer = piece.buffer.clone();
-        if let Err(fault) = self.upload(&buffer, bytes) {
+        if let Err(fault) = self.upload(&buffer, parts) {
             self.context.free(piece);
             return Err(fault);
         }
-        Ok(self.keep(piece, bytes.len()))
+        Ok(self.keep(piece, bytes))
     }
 
     fn imports(&self) -> bool {
@@ -281,8 +292,7 @@ impl DeviceDriver for GpuDriver {
         if let Some((piece, _)) = self.segments.remove(&segment.0) {
             self.kept.unload(&mut self.context, segment.0);
             self.context.free(piece);
-            // The buffer is freed when the device is next asked whether it has finished.
-            let _ = self.context.device.poll(wgpu::PollType::Poll);
+            self.context.release();
         }
     }
 

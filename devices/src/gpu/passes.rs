@@ -242,7 +242,8 @@ impl<'a> Passes<'a> {
                 false => (n_parts * self.n_tokens, 0),
             };
             self.room[2] = results * share.d_model;
-            let groups = [n_results.div_ceil(PARTS_LANES), 1, 1];
+            // All results in one dimension could be more workgroups than devices allow.
+            let groups = [share.d_model.div_ceil(PARTS_LANES), self.n_tokens, 1];
             let numbers = Numbers {
                 slots_at,
                 ..numbers
@@ -344,14 +345,13 @@ impl<'a> Passes<'a> {
         }
     }
 
-    /// Makes the buffers of a job large enough.
-    pub(super) fn reserve(
+    /// Bytes of the buffers that a job needs.
+    pub(super) fn wanted(
         &self,
-        context: &mut Context,
-        buffers: &mut Buffers,
+        context: &Context,
         job: &DeviceJob,
         given_bytes: usize,
-    ) -> Result<(), DeviceFault> {
+    ) -> Result<Vec<(Use, u64)>, DeviceFault> {
         let limit = context.limits.max_compute_workgroups_per_dimension as usize;
         for Pass { groups, .. } in &self.list {
             if groups.iter().any(|&n| n > limit) {
@@ -370,10 +370,8 @@ impl<'a> Passes<'a> {
         }
         let result_bytes = RESULTS_AT + result_bytes(&job.work);
         wanted.extend([(Use::Results, result_bytes), (Use::Readback, result_bytes)]);
-        for (what, bytes) in wanted {
-            buffers.reserve(context, what, bytes as u64)?;
-        }
-        Ok(())
+        let wanted = wanted.into_iter().map(|(what, bytes)| (what, bytes as u64));
+        Ok(wanted.collect())
     }
 
     /// Submits them, and has the results brought back.

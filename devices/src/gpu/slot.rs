@@ -106,11 +106,11 @@ impl Slot {
         let extras = (which, (end - TOKENS_AT) / 4);
         let passes = Passes::of(shared.pipelines, job, extras, &mut Given(&mut self.given))?;
         passes.write(&mut self.given[..TOKENS_AT]);
-        let reserved = passes.reserve(shared.context, &mut self.buffers, job, self.given.len());
-        if self.buffers.were_replaced() {
-            shared.kept.forget(shared.slot);
-        }
-        reserved?;
+        let wanted = passes.wanted(shared.context, job, self.given.len())?;
+        let (kept, slot) = (&mut *shared.kept, shared.slot);
+        // Bindings keep the buffers that they are of.
+        self.buffers
+            .reserve(shared.context, &wanted, || kept.forget(slot))?;
         let mapped = Mapped::default();
         let started = self.submit(shared, weights, &passes, job, mapped.clone());
         if started.is_err() {

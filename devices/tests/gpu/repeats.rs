@@ -1,6 +1,6 @@
 //! Jobs that come again use what was made for them, and only what is theirs.
 
-use forebay_devices::gpu::{Arithmetic, GpuDriver, GpuOptions};
+use forebay_devices::gpu::{Arithmetic, GpuDriver, GpuOptions, UPLOAD_BYTES};
 use forebay_devices::probe::wall_clock;
 use forebay_devices::{DeviceDriver, DeviceJob, PanelRange, SegmentId, Work};
 use forebay_kernels::{KernelTable, WeightPanels};
@@ -104,4 +104,35 @@ fn jobs_that_come_again_have_their_own_weights_and_tokens() {
     run_two(&mut driver, &other, jobs);
     driver.unload(segment);
     assert_eq!(driver.memory_bytes(), after);
+}
+
+/// Each part begins with a word, however many are copied at once.
+#[test]
+fn weights_in_parts_lie_one_behind_the_other() {
+    let Some(adapter) = adapter() else { return };
+    let options = GpuOptions {
+        formats: vec![BlockType::Q8_0],
+        ..GpuOptions::default()
+    };
+    let mut driver = GpuDriver::with_arithmetic(&adapter, &options, Arithmetic::Emulated).unwrap();
+    let matrix = Matrix::random(BlockType::Q8_0, 16 * RANGES, COLS, 1);
+    let other = vec![0; UPLOAD_BYTES / 2 - 1];
+    let panels = &matrix.panels[..];
+    let parts = [panels, &other, &other, panels, &other, panels];
+    let segment = driver.load_parts(&parts).unwrap();
+    let mut at = 0;
+    for part in parts {
+        if part == panels {
+            let jobs = [0, RANGES - 1].map(|first| {
+                let mut job = job(segment, &matrix, first, 3);
+                if let Work::Rows { panels, .. } = &mut job.work {
+                    panels[0].at += at;
+                }
+                job
+            });
+            run_two(&mut driver, &matrix, jobs);
+        }
+        at += part.len().next_multiple_of(4);
+    }
+    assert!(driver.memory_bytes() >= at as u64);
 }

@@ -354,3 +354,33 @@ fn jobs_without_tokens_or_rows_are_over_at_once() {
     }
     compare(&mut driver, &ffn, &tokens(1, 64, 1.0), Activation::Silu);
 }
+
+/// More results than workgroups in one dimension could have lanes for, of which one token has any.
+#[test]
+fn the_largest_batches_have_all_results() {
+    let Some(mut driver) = open(&[BlockType::Q8_0]) else {
+        return;
+    };
+    let ffn = Ffn::new([BlockType::Q8_0; 3], 4096, &[32], [0.1; 3]);
+    let segment = driver.load(&ffn.bytes).unwrap();
+    let job = || {
+        let mut job = ffn.job(segment, tokens(1024, ffn.d_model, 1.0), Activation::Silu);
+        if let Work::Share { routing, .. } = &mut job.work {
+            routing.groups.push(Group {
+                clusters: 1,
+                tokens: 1,
+            });
+            routing.tokens.push(0);
+            routing.weights.push(0.5);
+        }
+        job
+    };
+    let mut expected = job();
+    on_cpu::compute(&KernelTable::best(), &ffn.bytes, &mut expected).unwrap();
+    let done = probe::run(&mut driver, job(), &mut wall_clock()).unwrap();
+    assert_eq!(done.result, Ok(()));
+    let (found, wanted) = (share(&done.job.work), share(&expected.work));
+    assert!(wanted[..4096].iter().any(|&v| v != 0));
+    let wrong = found.iter().zip(wanted).filter(|(a, b)| a != b).count();
+    assert_eq!(wrong, 0, "of {}", wanted.len());
+}
