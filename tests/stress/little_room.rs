@@ -131,7 +131,8 @@ fn without(quarters: u64, model: &Path, (memory, attends): (Memory, bool)) -> Re
 #[test]
 fn a_device_with_memory_of_its_own_has_what_is_pinned_beside_experts_that_come_and_go() {
     let half = without(2, quantised_expert_model(), (Memory::Own, false));
-    assert!(half.jobs > 0 && half.decode_share > 0.0, "{half:?}");
+    // All that is pinned, not only what is small.
+    assert!(half.jobs > 0 && half.decode_share > 0.12, "{half:?}");
 }
 
 #[test]
