@@ -115,22 +115,23 @@ fn calls_are_read_as_templates_write_them() {
         name: "look".to_owned(),
         arguments,
     });
-    for name in [
-        "deepseek-r1-distill",
-        "deepseek-v3.1",
-        "glm-4.6",
-        "granite-4.0",
-        "hermes-2-pro",
-        "llama-3.1",
-        "llama-3.2",
-        "mistral-nemo",
-        "mistral-small-3.2",
-        "qwen2.5",
-        "qwen3",
-        "qwen3-coder",
-        "qwq-32b",
+    for file in [
+        "deepseek-r1-distill.jinja",
+        "deepseek-v3.1.jinja",
+        "glm-4.6.jinja",
+        "granite-4.0.jinja",
+        "hermes-2-pro.jinja",
+        "llama-3.1.jinja",
+        "llama-3.2.jinja",
+        "mistral-nemo.jinja",
+        "mistral-small-3.2.jinja",
+        "qwen2.5.jinja",
+        "qwen3.jinja",
+        "qwen3-coder.jinja",
+        "qwq-32b.jinja",
     ] {
-        let template = Template::new(&text(&format!("{name}.jinja")), name.to_owned());
+        let template = Template::new(&text(file), file.to_owned());
+        let name = file.trim_end_matches(".jinja");
         let golden: Golden = json(&format!("{name}.json"));
         let messages = [Message::user(QUESTION), said.clone()];
         let request = ChatRequest::new(messages).tools([tool.clone()]);
