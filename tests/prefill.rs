@@ -5,6 +5,7 @@ mod support;
 
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
+use std::sync::OnceLock;
 
 use forebay::{Engine, EngineBuilder, Prompt, Request, Statistics, StreamItem};
 use forebay_models::bundle::{Bundle, PackOptions, pack};
@@ -35,17 +36,19 @@ fn long(model: &Path) -> EngineBuilder {
 
 /// A sparse model with predictors: 2 layers of the tiny shape.
 fn sparse() -> PathBuf {
-    let path = support::scratch().join("prefill-sparse.fbay");
-    let options = SynthOptions {
-        form: Form::Sparse,
-        ..SynthOptions::new(Shape::named("tiny-sparse").expect("a shape"))
+    // Once: a model that is replaced while another test loads it is refused.
+    static MODEL: OnceLock<PathBuf> = OnceLock::new();
+    let make = || {
+        let path = support::scratch().join("prefill-sparse.fbay");
+        let options = SynthOptions {
+            form: Form::Sparse,
+            ..SynthOptions::new(Shape::named("tiny-sparse").expect("a shape"))
+        };
+        let source = SynthSource::new(&options).expect("a model");
+        pack(&source, &path, &PackOptions::default(), &mut |_| {}).expect("packed");
+        path
     };
-    let source = SynthSource::new(&options).expect("a model");
-    // Tests run side by side: each makes its own, and the last one stays.
-    let own = TemporaryFile::new(&format!("{:?}.fbay", std::thread::current().id()));
-    pack(&source, &own.0, &PackOptions::default(), &mut |_| {}).expect("packed");
-    std::fs::rename(&own.0, &path).expect("the same folder");
-    path
+    MODEL.get_or_init(make).clone()
 }
 
 /// All lengths in one engine after another, beside one token at a time in memory.

@@ -155,17 +155,20 @@ impl HfEncoder {
     ) -> Result<()> {
         let mut inner = self.inner.lock().unwrap_or_else(PoisonError::into_inner);
         inner.set_encode_special_tokens(matches!(names, Names::Plain));
+        let usual = inner.get_pre_tokenizer();
         let mut at = 0;
         for end in names.breaks().iter().copied().chain([text.len()]) {
+            let begin = at;
             while at < end && room.holds(out) {
                 let rest = &text[at..end];
                 let length = self.seams.first_piece(rest, room.piece, room.crate_run);
                 let length = length.ok_or_else(|| too_long(room.crate_run))?;
                 let continues = at > 0 || position == TextPosition::Continuation;
                 let piece = &rest[..length];
-                guarded("model", || match continues {
+                // Pieces of a section are cut where the file's own steps make no difference.
+                guarded("model", || match continues && at == begin {
                     true => self.encode_more(&inner, piece, out),
-                    false => encode_piece(&inner, piece, (false, inner.get_pre_tokenizer()), out),
+                    false => encode_piece(&inner, piece, (continues, usual), out),
                 })?;
                 at += length;
             }
