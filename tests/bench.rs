@@ -316,18 +316,7 @@ fn the_cost_of_a_trace_is_measured() {
 /// A long prompt reads nearly every neuron, a token only few of them.
 #[test]
 fn the_prompt_is_no_part_of_what_a_token_reads() {
-    let file = support::TemporaryFile::new("sparse.fbay");
-    let shape = [
-        "synth",
-        "--shape",
-        "tiny-sparse",
-        "--measure",
-        "0",
-        "-q",
-        "-o",
-    ];
-    let made = support::program().args(shape).arg(&file.0).status();
-    assert!(made.expect("the program starts").success());
+    let model = support::sparse_model();
     let rung = LADDER[1];
     let bytes = |warm_up| {
         let workload = Workload {
@@ -337,7 +326,7 @@ fn the_prompt_is_no_part_of_what_a_token_reads() {
             repetitions: 1,
             seed: 1,
         };
-        let builder = engine(Some(&file.0)).neurons(rung.options);
+        let builder = engine(Some(&model)).neurons(rung.options);
         let point = measure_point(rung.name, builder.weight_memory(1 << 20), &workload);
         point.expect("a measurement").bytes_per_token
     };

@@ -261,16 +261,13 @@ impl Runner {
         let (drafter, evaluator) = (&mut self.drafter, &mut self.evaluator);
         let mut draft = drafter.draft(evaluator, &generation.tokens, room);
         let drafted = Instant::now();
-        let newest = draft.step()[0];
-        match draft.step() {
-            [_] => self.evaluator.decode(newest)?,
+        let (run_ahead, step) = (draft.run_ahead, draft.step());
+        if run_ahead > 0 && self.evaluator.step_of(step, step.len(), &[]).is_err() {
             // What was only expected may be what cannot be read.
-            step => {
-                if self.evaluator.step_of(step, step.len(), &[]).is_err() {
-                    draft = draft.alone();
-                    self.evaluator.decode(newest)?;
-                }
-            }
+            draft = draft.alone();
+        }
+        if let &[newest] = draft.step() {
+            self.evaluator.decode(newest)?;
         }
         self.drafter.took(&draft, nanos(drafted));
         let ahead = (draft.run_ahead, draft.of_model);

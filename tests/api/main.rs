@@ -365,19 +365,9 @@ fn a_seed_reproduces_and_another_differs() {
 fn a_model_that_is_replaced_while_it_is_loaded_is_refused() {
     let first = support::TemporaryFile::new("first.fbay");
     let second = support::TemporaryFile::new("second.fbay");
-    let shape = [
-        "synth",
-        "--shape",
-        "tiny-sparse",
-        "--measure",
-        "0",
-        "-q",
-        "-o",
-    ];
-    let mut synth = support::program();
-    let made = synth.args(shape).arg(&first.0).status();
-    assert!(made.expect("the program starts").success());
-    std::fs::copy(&first.0, &second.0).expect("writable");
+    for file in [&first, &second] {
+        std::fs::copy(support::sparse_model(), &file.0).expect("writable");
+    }
     let (from, to) = (second.0.clone(), first.0.clone());
     let builder = engine(Some(&first.0)).on_preparation(move |at| {
         // Only once: then there is no other.

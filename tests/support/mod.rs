@@ -50,16 +50,34 @@ pub fn tiny_folder(name: &str) -> PathBuf {
 /// A made-up dense model in Q8_0, most of which are FFNs of several clusters in panels.
 pub fn plain_model() -> PathBuf {
     static MODEL: OnceLock<PathBuf> = OnceLock::new();
-    let make = || {
-        let path = scratch().join("plain.gguf");
-        let mut synth = program();
-        synth.args(["synth", "--shape", "tiny-sparse", "--quant", "q8_0"]);
-        synth.args(["--measure", "0", "--quiet", "-o"]);
-        let done = synth.arg(&path).output().expect("the program starts");
-        assert!(done.status.success(), "{done:?}");
-        path
-    };
+    let make = || synthesized("plain.gguf", &["--quant", "q8_0"]);
     MODEL.get_or_init(make).clone()
+}
+
+/// A made-up sparse model with predictors, packed.
+pub fn sparse_model() -> PathBuf {
+    static MODEL: OnceLock<PathBuf> = OnceLock::new();
+    MODEL
+        .get_or_init(|| synthesized("sparse.fbay", &[]))
+        .clone()
+}
+
+/// A model of the smallest sparse shape.
+fn synthesized(name: &str, options: &[&str]) -> PathBuf {
+    let path = scratch().join(name);
+    let mut synth = program();
+    synth.args([
+        "synth",
+        "--shape",
+        "tiny-sparse",
+        "--measure",
+        "0",
+        "--quiet",
+    ]);
+    let done = synth.args(options).arg("-o").arg(&path).output();
+    let done = done.expect("the program starts");
+    assert!(done.status.success(), "{done:?}");
+    path
 }
 
 /// A real model, if the environment says where such models are. Says so where it is skipped.

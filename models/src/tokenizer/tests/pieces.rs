@@ -235,6 +235,17 @@ fn check(
     assert_eq!(compared, 1, "{name}: usual text cannot be cut");
 }
 
+/// Of a variant.
+fn tokenizer(name: &str, json: &str) -> Tokenizer {
+    let spec = TokenizerSpec {
+        model: TokenizerModel::HfJson(json.to_owned()),
+        bos: None,
+        eog: vec![],
+        add_bos: false,
+    };
+    Tokenizer::from_spec(spec).unwrap_or_else(|e| panic!("{name}: {e}"))
+}
+
 #[test]
 fn pieces_for_the_crate_equal_the_whole() {
     for (name, json) in byte_level_variants()
@@ -242,13 +253,7 @@ fn pieces_for_the_crate_equal_the_whole() {
         .chain(sentence_piece_variants())
     {
         let json = json.to_string();
-        let spec = TokenizerSpec {
-            model: TokenizerModel::HfJson(json.clone()),
-            bos: None,
-            eog: vec![],
-            add_bos: false,
-        };
-        let tokenizer = Tokenizer::from_spec(spec).unwrap_or_else(|e| panic!("{name}: {e}"));
+        let tokenizer = tokenizer(&name, &json);
         let reference = std::cell::RefCell::new(json.parse::<tokenizers::Tokenizer>().unwrap());
         let whole = |text: &str, parse_special: bool| {
             let mut reference = reference.borrow_mut();
@@ -396,13 +401,7 @@ fn nothing_is_put_in_front_of_a_text_that_goes_on() {
         .into_iter()
         .chain(sentence_piece_variants());
     for (name, json) in variants {
-        let spec = TokenizerSpec {
-            model: TokenizerModel::HfJson(json.to_string()),
-            bos: None,
-            eog: vec![],
-            add_bos: false,
-        };
-        let tokenizer = Tokenizer::from_spec(spec).unwrap_or_else(|e| panic!("{name}: {e}"));
+        let tokenizer = tokenizer(&name, &json.to_string());
         let of = |text, position, breaks: &[usize]| {
             let ids = tokenizer.encode_unbroken((text, position), breaks, usize::MAX);
             ids.unwrap_or_else(|e| panic!("{name}: {e}"))
