@@ -20,6 +20,7 @@ mod dispatch;
 mod elementwise;
 mod exp;
 mod fixed;
+mod float_panels;
 mod formats;
 mod isa;
 pub mod kv;

@@ -138,9 +138,21 @@ impl PanelFormat for Iq4Xs {
     }
 }
 
+/// Values from -12 to 12, with a bias: as codes without a sign, several of their products fit into 16 bits.
+const BIASED_MXFP4: [i8; 16] = {
+    let mut values = MXFP4_VALUES;
+    let mut i = 0;
+    while i < 16 {
+        values[i] += 1 << Mxfp4::BIAS_BITS;
+        i += 1;
+    }
+    values
+};
+
 impl PanelFormat for Mxfp4 {
     const BLOCK: BlockType = BlockType::MXFP4;
-    const SIGNED: bool = true;
+    const BIAS_BITS: u32 = 4;
+    const MAX_CODE: i32 = 16 + 12;
     const BITS: usize = 4;
     plain_scale!();
 
@@ -151,6 +163,6 @@ impl PanelFormat for Mxfp4 {
 
     #[inline(always)]
     fn codes<S: Simd>(s: S, planes: &[u8]) -> [S::B; GROUPS] {
-        entries(s, &MXFP4_VALUES, planes)
+        entries(s, &BIASED_MXFP4, planes)
     }
 }

@@ -21,8 +21,10 @@ pub(super) type Halves<S> = [<S as Simd>::F; 2];
 pub(super) trait PanelFormat {
     /// Its name in the file.
     const BLOCK: BlockType;
-    /// Whether codes are signed; unsigned ones are at most 63.
+    /// Whether codes are signed.
     const SIGNED: bool = false;
+    /// The largest code of those that are not signed, which is at most 63.
+    const MAX_CODE: i32 = (1 << Self::BITS) - 1;
     /// Binary logarithm of the bias; 0 means no bias.
     const BIAS_BITS: u32 = 0;
     /// Whether there are minima.

@@ -6,7 +6,8 @@
 //!
 //! A block of weights is unpacked once and multiplied by up to 16 tokens, whose sums stay in registers: 8 registers of
 //! codes, 16 of sums and one or two of scales fill AVX-512's 32. Per 8 integer multiplications there are 2 of f32 (3
-//! with minima) and 10 loads, so the integer units can be busy 73 to 80 % of the time.
+//! with minima) and 10 loads, so the integer units can be busy 73 to 80 % of the time. With fewer registers, a block's
+//! groups take turns; see [`Simd::BY_GROUP`].
 
 use std::marker::PhantomData;
 
@@ -15,10 +16,9 @@ use forebay_numbers::panel::PANEL_ROWS;
 use super::activations::Activations;
 use super::aligned::LINE;
 use super::fixed::fold_each;
-use super::formats::Float;
 use super::panel_formats::{Halves, PanelFormat};
 use super::prefetch::DISTANCE;
-use super::simd::{GROUPS, Kernel, Simd, store_part, unrolled};
+use super::simd::{GROUPS, Kernel, Simd, TOGETHER, groups, store_part, unrolled};
 use super::tokens::{BLOCK, PanelTokens, Piece, pieces};
 use super::weights::WeightPanels;
 
@@ -82,7 +82,7 @@ impl<'a> PanelMatmul<'a, ()> {
 }
 
 /// The product of a panel and a piece of tokens.
-trait Product {
+pub(super) trait Product {
     /// With `AHEAD`, weights are prefetched. Distance and choice are known at compile time: with both in memory, a core of
     /// Zen 5 takes 33 GB/s of Q4_1 instead of 40.
     fn product<S: Simd, const T: usize, const AHEAD: bool>(
@@ -141,7 +141,7 @@ impl<F> PanelMatmul<'_, F> {
     /// Panel by panel, so that a panel stays in the first-level cache while it is multiplied by all
     /// tokens.
     #[inline(always)]
-    fn panels<S: Simd, P: Product>(mut self, s: S) -> bool {
+    pub(super) fn panels<S: Simd, P: Product>(mut self, s: S) -> bool {
         let mut in_range = true;
         for first in (0..self.w.n_rows).step_by(PANEL_ROWS) {
             let panel = &self.w.bytes[first / PANEL_ROWS * self.panel_bytes..][..self.panel_bytes];
@@ -320,6 +320,10 @@ fn block<S: Simd, F: PanelFormat, const T: usize, const AHEAD: bool>(
         prefetch(s, planes, DISTANCE);
     }
     let codes = F::codes(s, planes);
+    if const { S::BY_GROUP && T > 1 } {
+        by_group::<S, F, T>(s, codes, (scales, mins), x, i, sums);
+        return;
+    }
     if F::HALVES {
         let [c0, c1, c2, c3, c4, c5, c6, c7] = codes;
         unrolled!(t in 0..T, max 16 => {
@@ -344,6 +348,51 @@ fn block<S: Simd, F: PanelFormat, const T: usize, const AHEAD: bool>(
         add::<S, F, T>(s, dots[0], (scale, min), x, (i, t), sums);
         add::<S, F, T>(s, dots[1], (scale, min), x, (i, u), sums);
     });
+}
+
+/// [`block`] for instruction sets whose registers do not hold the codes of a block: see [`Simd::BY_GROUP`].
+#[inline(always)]
+fn by_group<S: Simd, F: PanelFormat, const T: usize>(
+    s: S,
+    codes: [S::B; GROUPS],
+    (scales, mins): (Halves<S>, Halves<S>),
+    x: &PanelTokens<'_, T>,
+    i: usize,
+    sums: &mut [S::F; T],
+) {
+    let (low, high) = codes.split_at(GROUPS / 2);
+    for first in (0..T).step_by(TOGETHER) {
+        let Some(tokens) = x.codes[i][first..].first_chunk() else {
+            panic!("a piece of tokens is cut short");
+        };
+        if F::HALVES {
+            let mut dots = [[s.splat_i32(0); TOGETHER]; 2];
+            for (half, codes) in [low, high].into_iter().enumerate() {
+                let counts = [0, 1, 2, 3].map(|t| x.half_counts[i][first + t][half]);
+                let Some(codes) = codes.first_chunk::<4>() else {
+                    unreachable!()
+                };
+                let starts = starts::<S, F>(s, counts);
+                dots[half] =
+                    s.dot_unsigned_together(codes, (tokens, 4 * half), starts, F::MAX_CODE);
+            }
+            unrolled!(t in 0..4 => {
+                let halves = [dots[0][t], dots[1][t]];
+                add_halves::<S, F, T>(s, halves, (scales, mins), x, (i, first + t), sums);
+            });
+        } else {
+            let counts = [0, 1, 2, 3].map(|t| x.counts[i][first + t]);
+            let dots = if F::SIGNED {
+                s.dot_signed_together(&codes, tokens, counts)
+            } else {
+                let starts = starts::<S, F>(s, counts);
+                s.dot_unsigned_together(&codes, (tokens, 0), starts, F::MAX_CODE)
+            };
+            unrolled!(t in 0..4 => {
+                add::<S, F, T>(s, dots[t], (scales[0], mins[0]), x, (i, first + t), sums);
+            });
+        }
+    }
 }
 
 /// Adds a block's scaled integer products with token `t` to its sum.
@@ -381,15 +430,6 @@ pub(super) fn add_halves<S: Simd, F: PanelFormat, const T: usize>(
     }
 }
 
-/// Groups of four codes.
-#[inline(always)]
-fn groups<const N: usize>(codes: &[i8]) -> &[[i8; 4]; N] {
-    match codes.as_chunks().0.first_chunk() {
-        Some(groups) => groups,
-        None => panic!("a block of activations is cut short"),
-    }
-}
-
 /// The start of exact sums of `(code - bias) * x`; `count` is `-sum(x)`.
 #[inline(always)]
 fn start<S: Simd, F: PanelFormat>(s: S, count: i32) -> S::I {
@@ -415,6 +455,14 @@ fn dot<S: Simd, F: PanelFormat, const N: usize>(
     }
 }
 
+/// [`start`] of several tokens.
+#[inline(always)]
+fn starts<S: Simd, F: PanelFormat>(s: S, counts: [i32; TOGETHER]) -> [S::I; TOGETHER] {
+    let mut starts = [s.splat_i32(0); TOGETHER];
+    unrolled!(t in 0..4 => { starts[t] = start::<S, F>(s, counts[t]); });
+    starts
+}
+
 /// [`dot`] of two tokens.
 #[inline(always)]
 fn dot_pair<S: Simd, F: PanelFormat>(
@@ -428,56 +476,5 @@ fn dot_pair<S: Simd, F: PanelFormat>(
     } else {
         let starts = [start::<S, F>(s, counts[0]), start::<S, F>(s, counts[1])];
         s.dot_unsigned_pair(codes, x, starts)
-    }
-}
-
-/// [`PanelMatmul`] for weights that are plain numbers.
-pub(super) struct FloatPanelMatmul<'a, F>(pub(super) PanelMatmul<'a, F>);
-
-struct Floats<F>(PhantomData<F>);
-
-impl<F: Float> Kernel for FloatPanelMatmul<'_, F> {
-    type Output = bool;
-
-    #[inline(always)]
-    fn run<S: Simd>(self, s: S) -> bool {
-        self.0.panels::<S, Floats<F>>(s)
-    }
-}
-
-/// Two sums per token take turns, so that one need not wait for the other.
-impl<F: Float> Product for Floats<F> {
-    #[inline(always)]
-    fn product<S: Simd, const T: usize, const AHEAD: bool>(
-        s: S,
-        panel: &[u8],
-        cols: usize,
-        x: &PanelTokens<'_, T>,
-    ) -> [S::F; T] {
-        let width = PANEL_ROWS * F::BYTES;
-        let mut sums = [[s.zero(); 2]; T];
-        for (block, x) in panel.chunks(BLOCK * width).zip(x.values) {
-            if AHEAD {
-                prefetch(s, block, DISTANCE);
-            }
-            let pairs = block.chunks_exact(2 * width);
-            let last = pairs.remainder();
-            for (k, pair) in pairs.enumerate() {
-                let w = [F::widen(s, pair), F::widen(s, &pair[width..])];
-                unrolled!(t in 0..T, max 16 => {
-                    sums[t][0] = s.fma(w[0], s.splat(x[t][2 * k]), sums[t][0]);
-                    sums[t][1] = s.fma(w[1], s.splat(x[t][2 * k + 1]), sums[t][1]);
-                });
-            }
-            if !last.is_empty() {
-                let w = F::widen(s, last);
-                unrolled!(t in 0..T, max 16 => {
-                    sums[t][0] = s.fma(w, s.splat(x[t][(cols - 1) % BLOCK]), sums[t][0]);
-                });
-            }
-        }
-        let mut out = [s.zero(); T];
-        unrolled!(t in 0..T, max 16 => { out[t] = s.add(sums[t][0], sums[t][1]); });
-        out
     }
 }

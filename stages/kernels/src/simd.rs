@@ -56,6 +56,9 @@ macro_rules! unrolled {
 }
 pub(super) use unrolled;
 
+/// See [`Simd::BY_GROUP`].
+pub(super) const TOGETHER: usize = 4;
+
 /// A computation that is compiled once for every instruction set.
 pub(super) trait Kernel {
     /// What it returns.
@@ -74,8 +77,7 @@ pub(super) trait Simd: Copy + Send + Sync + 'static {
     type I: Copy;
     /// 64 bytes, signed or unsigned depending on the operation.
     type B: Copy;
-    /// Maximum number of tokens, 16, 4 or 1, that are multiplied by an unpacked block of weights together: as many as
-    /// have their sums in the registers beside it.
+    /// Maximum number of tokens, 16, 4 or 1, that are multiplied by an unpacked block of weights together.
     const WIDEST: usize;
 
     /// The instruction set for kernels without products of bytes: sets that differ in nothing else share
@@ -270,6 +272,38 @@ pub(super) trait Simd: Copy + Send + Sync + 'static {
             self.dot_signed(codes, x[1], counts[1]),
         ]
     }
+    /// Whether the products of a block are found group by group for [`TOGETHER`] tokens at a time, because the codes of
+    /// all groups do not fit into the registers.
+    const BY_GROUP: bool = false;
+    /// [`Self::dot_unsigned`] of the same rows and several tokens, of whose blocks `x` the groups from `first` on are
+    /// meant, for codes of at most `max`.
+    #[inline(always)]
+    fn dot_unsigned_together<const N: usize>(
+        self,
+        codes: &[Self::B; N],
+        (x, first): (&[[i8; 4 * GROUPS]; TOGETHER], usize),
+        starts: [Self::I; TOGETHER],
+        max: i32,
+    ) -> [Self::I; TOGETHER] {
+        let _ = max;
+        let mut sums = starts;
+        unrolled!(t in 0..4 => {
+            sums[t] = self.dot_unsigned(*codes, groups(&x[t][4 * first..]), starts[t]);
+        });
+        sums
+    }
+    /// [`Self::dot_signed`] of the same rows and several tokens.
+    #[inline(always)]
+    fn dot_signed_together(
+        self,
+        codes: &[Self::B; GROUPS],
+        x: &[[i8; 4 * GROUPS]; TOGETHER],
+        counts: [i32; TOGETHER],
+    ) -> [Self::I; TOGETHER] {
+        let mut sums = [self.splat_i32(0); TOGETHER];
+        unrolled!(t in 0..4 => { sums[t] = self.dot_signed(*codes, groups(&x[t]), counts[t]); });
+        sums
+    }
     /// Rows and columns of a product's tile of vectors that stays in registers, with some left for operands: at most 6
     /// and 4.
     const TILE: [usize; 2];
@@ -331,5 +365,17 @@ pub(super) fn at<const N: usize>(bytes: &[u8], offset: usize) -> &[u8; N] {
     match bytes[offset..].first_chunk() {
         Some(b) => b,
         None => panic!("weight block is cut short"),
+    }
+}
+
+/// Groups of four codes.
+///
+/// # Panics
+/// There are not so many.
+#[inline(always)]
+pub(super) fn groups<const N: usize>(codes: &[i8]) -> &[[i8; 4]; N] {
+    match codes.as_chunks().0.first_chunk() {
+        Some(groups) => groups,
+        None => panic!("a block of activations is cut short"),
     }
 }

@@ -6,7 +6,7 @@ use crate::activations::Quantise;
 #[cfg(target_arch = "aarch64")]
 use crate::neon::{Baseline, Dotprod, I8mm, Neon};
 use crate::scalar::Scalar;
-use crate::simd::{Kernel, Simd};
+use crate::simd::{GROUPS, Kernel, Simd, TOGETHER};
 
 /// Integer products of 64 codes, all three ways that a format may ask for.
 #[derive(Clone, Copy)]
@@ -163,6 +163,79 @@ fn accumulating_adds_the_dot_product() {
                 run_on(isa, job()).is_none_or(|sums| sums == [into; 2]),
                 "{isa}"
             );
+        }
+    }
+}
+
+/// Products of a block with several tokens.
+struct Together<'a> {
+    codes: &'a [[i8; 64]; GROUPS],
+    x: &'a [[i8; 4 * GROUPS]; TOGETHER],
+    /// `None` for signed codes.
+    max: Option<i32>,
+}
+
+impl Kernel for Together<'_> {
+    type Output = [[f32; 16]; TOGETHER];
+
+    #[inline(always)]
+    fn run<S: Simd>(self, s: S) -> Self::Output {
+        let codes = self.codes.map(|codes| s.bytes(&codes));
+        let mut out = [[0.0; 16]; TOGETHER];
+        let sums = match self.max {
+            Some(max) => {
+                let starts = [s.splat_i32(-5); TOGETHER];
+                s.dot_unsigned_together(&codes, (self.x, 0), starts, max)
+            }
+            None => {
+                let count = |x: &[i8; 4 * GROUPS]| -x.iter().map(|&x| i32::from(x)).sum::<i32>();
+                s.dot_signed_together(&codes, self.x, self.x.map(|x| count(&x)))
+            }
+        };
+        for (out, sums) in out.iter_mut().zip(sums) {
+            s.store(s.to_f32(sums), out);
+        }
+        out
+    }
+}
+
+#[test]
+fn products_of_several_tokens_are_exact_up_to_the_extremes() {
+    let mut random = Random(17);
+    for max in [Some(3), Some(7), Some(15), Some(31), Some(63), None] {
+        for turn in 0..64 {
+            let mut extreme = |least: i32, most: i32| match (turn, random.next() % 4) {
+                (0, _) => most as i8,
+                (1, _) => least as i8,
+                (_, 0) => least as i8,
+                (_, 1 | 2) => most as i8,
+                (_, _) => (least + (random.next() as i32).rem_euclid(most - least + 1)) as i8,
+            };
+            let (least, most) = max.map_or((-128, 127), |max| (0, max));
+            let codes: [[i8; 64]; GROUPS] =
+                std::array::from_fn(|_| std::array::from_fn(|_| extreme(least, most)));
+            let x: [[i8; 4 * GROUPS]; TOGETHER] =
+                std::array::from_fn(|_| std::array::from_fn(|_| extreme(-127, 127)));
+            let start = if max.is_some() { -5 } else { 0 };
+            for isa in Isa::ALL {
+                let job = Together {
+                    codes: &codes,
+                    x: &x,
+                    max,
+                };
+                let Some(sums) = run_on(isa, job) else {
+                    continue;
+                };
+                for (t, row) in (0..TOGETHER).flat_map(|t| (0..16).map(move |row| (t, row))) {
+                    let products = (0..4 * GROUPS)
+                        .map(|i| i32::from(codes[i / 4][4 * row + i % 4]) * i32::from(x[t][i]));
+                    let sum = start + products.sum::<i32>();
+                    assert_eq!(
+                        sums[t][row] as i32, sum,
+                        "{isa} {max:?} token {t} row {row}"
+                    );
+                }
+            }
         }
     }
 }

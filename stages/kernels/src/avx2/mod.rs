@@ -3,8 +3,10 @@
 
 use std::arch::x86_64::*;
 
-use super::fixed;
-use super::simd::{Kernel, Simd, unrolled};
+use crate::fixed;
+use crate::simd::{GROUPS, Kernel, Simd, TOGETHER, unrolled};
+
+mod products;
 
 /// Proof that the CPU has the instructions of [`Avx2::run`]; only `detect` makes it. With `VNNI`, sums of
 /// products of bytes are one instruction (AVX-VNNI).
@@ -149,7 +151,9 @@ impl<const VNNI: bool> Simd for Avx2<VNNI> {
     type F = F;
     type I = I;
     type B = I;
-    const WIDEST: usize = 4;
+    const WIDEST: usize = 16;
+
+    const BY_GROUP: bool = true;
 
     const TILE: [usize; 2] = [6, 1];
 
@@ -172,7 +176,7 @@ impl<const VNNI: bool> Simd for Avx2<VNNI> {
         }
         // SAFETY: `self` proves that the CPU has these instructions.
         unsafe {
-            if VNNI {
+            if const { VNNI } {
                 vnni(self, kernel)
             } else {
                 plain(self, kernel)
@@ -424,7 +428,7 @@ impl<const VNNI: bool> Simd for Avx2<VNNI> {
     fn dot_unsigned<const N: usize>(self, codes: [I; N], x: &[[i8; 4]; N], start: I) -> I {
         const { assert!(N.is_multiple_of(2)) };
         let mut sum = start;
-        if VNNI {
+        if const { VNNI } {
             unrolled!(g in 0..N, max 8 => {
                 // SAFETY: `self` proves that the CPU has the instructions.
                 sum = unsafe {
@@ -452,24 +456,61 @@ impl<const VNNI: bool> Simd for Avx2<VNNI> {
         sum
     }
 
+    #[inline(always)]
+    fn dot_unsigned_together<const N: usize>(
+        self,
+        codes: &[I; N],
+        (x, first): (&products::Tokens, usize),
+        starts: [I; TOGETHER],
+        max: i32,
+    ) -> [I; TOGETHER] {
+        // SAFETY: `self` proves that the CPU has the instructions.
+        unsafe {
+            match const { VNNI } {
+                true => products::accumulated(codes, (x, first), starts),
+                false => products::unsigned(codes, (x, first), starts, max),
+            }
+        }
+    }
+
+    #[inline(always)]
+    fn dot_signed_together(
+        self,
+        codes: &[I; GROUPS],
+        x: &products::Tokens,
+        counts: [i32; TOGETHER],
+    ) -> [I; TOGETHER] {
+        if const { VNNI } {
+            let mut starts = [self.splat_i32(0); TOGETHER];
+            unrolled!(t in 0..4 => { starts[t] = self.shift_left(self.splat_i32(counts[t]), 7); });
+            return self.dot_unsigned_together(&without_sign(*codes), (x, 0), starts, 255);
+        }
+        // SAFETY: `self` proves that the CPU has the instructions.
+        unsafe { products::signed(codes, x) }
+    }
+
     /// As `|code| * (x * sign)`, whose pairs are at most `2 * 128 * 127 = 32512`; with VNNI as
     /// `(code + 128) * x`, where `128 * sum(x)` was subtracted first.
     #[inline(always)]
     fn dot_signed<const N: usize>(self, codes: [I; N], x: &[[i8; 4]; N], count: i32) -> I {
-        if VNNI {
-            let mut unsigned = codes;
-            unrolled!(g in 0..N, max 8 => {
-                // SAFETY: `self` proves that the CPU has the instructions.
-                unsigned[g] = unsafe {
-                    both!(i => _mm256_xor_si256(codes[g][i], _mm256_set1_epi8(i8::MIN)))
-                };
-            });
-            return self.dot_unsigned(unsigned, x, self.shift_left(self.splat_i32(count), 7));
+        if const { VNNI } {
+            let start = self.shift_left(self.splat_i32(count), 7);
+            return self.dot_unsigned(without_sign(codes), x, start);
         }
         let mut sum = self.splat_i32(0);
         unrolled!(g in 0..N, max 8 => { sum = self.dot_add(sum, codes[g], x[g]); });
         sum
     }
+}
+
+/// `code + 128`.
+#[inline(always)]
+fn without_sign<const N: usize>(mut codes: [I; N]) -> [I; N] {
+    unrolled!(g in 0..N, max 8 => {
+        // SAFETY: only called where `Avx2` proves that the CPU has the instructions.
+        codes[g] = unsafe { both!(i => _mm256_xor_si256(codes[g][i], _mm256_set1_epi8(i8::MIN))) };
+    });
+    codes
 }
 
 /// Four signed bytes as they are in memory.
