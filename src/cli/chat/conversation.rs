@@ -9,6 +9,7 @@ use super::screen::{self, Screen};
 use super::settings::Settings;
 use crate::cli::follow::Interrupted;
 use crate::cli::output::{ReaderGone, say};
+use crate::cli::stopping::Generating;
 
 pub struct Conversation<'e> {
     engine: &'e Engine,
@@ -67,6 +68,7 @@ impl<'e> Conversation<'e> {
 
     /// Has the model answer the last message.
     fn answer(&mut self) -> anyhow::Result<()> {
+        let generating = Generating::begin();
         let stream = loop {
             let mut request = self.settings.request(self.all());
             request.sampler.seed = request.sampler.seed.wrapping_add(self.answers);
@@ -80,7 +82,7 @@ impl<'e> Conversation<'e> {
                 stream => break stream?,
             }
         };
-        let answer = self.screen.show(stream)?;
+        let answer = self.screen.show(stream, &generating)?;
         self.answers += 1;
         let message = answer.message;
         self.last = Some(Box::new(answer.statistics));
