@@ -120,6 +120,9 @@ pub struct ChatRequest {
     pub template_options: Map<String, Value>,
     /// Maximum number of tokens to generate; `None` continues to the end of the answer or of the context.
     pub max_tokens: Option<usize>,
+    /// Positions of the context that have to stay free for the answer: a conversation that leaves fewer is refused as
+    /// one that does not fit. One has to be free in any case.
+    pub room: usize,
     /// How tokens are chosen.
     pub sampler: SamplerConfig,
     /// The answer ends before the first of these.
@@ -136,6 +139,7 @@ impl ChatRequest {
             tools: Vec::new(),
             template_options: Map::new(),
             max_tokens: None,
+            room: 0,
             sampler: SamplerConfig::greedy(),
             stop: Vec::new(),
             log_probabilities: None,
@@ -160,6 +164,13 @@ impl ChatRequest {
     #[must_use]
     pub fn max_tokens(mut self, n: usize) -> Self {
         self.max_tokens = Some(n);
+        self
+    }
+
+    /// Refuses a conversation that leaves fewer positions of the context for the answer.
+    #[must_use]
+    pub fn room(mut self, n: usize) -> Self {
+        self.room = n;
         self
     }
 

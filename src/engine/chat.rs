@@ -43,7 +43,7 @@ impl Session {
     ///
     /// # Errors
     /// A model without a chat template, a template that fails or refuses the conversation, a conversation that is
-    /// longer than the context, or bad sampler settings. Errors during generation come through the stream.
+    /// longer than the context (without the room that the request asks for), or bad sampler settings. Errors during generation come through the stream.
     pub fn chat(&mut self, request: ChatRequest) -> Result<ChatStream, Error> {
         self.chat_at(request, SystemTime::now())
     }
@@ -69,6 +69,10 @@ impl Session {
             .transcript
             .follow(prompt, tokenizer, facts.begin(), context)?
             .to_vec();
+        let tokens = ids.len().saturating_add(request.room);
+        if tokens > context {
+            return Err(Error::ContextTooSmall { tokens, context });
+        }
 
         let mut generation = Request::tokens(ids)
             .sampler(request.sampler)
