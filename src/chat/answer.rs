@@ -39,6 +39,16 @@ pub(crate) fn is_inside_reasoning(template: &str, prompt: &str) -> bool {
     ReasoningTags::of(template).are_open_in(prompt)
 }
 
+/// Leaves out what the model has said up to the end of its reasoning, as many templates do.
+pub(crate) fn leave_out_reasoning(template: &str, message: &mut Message) {
+    let closing = ReasoningTags::of(template).closing;
+    if message.role == Role::Assistant
+        && let Some((_, text)) = message.content.rsplit_once(closing)
+    {
+        message.content = text.trim_start_matches('\n').to_owned();
+    }
+}
+
 /// A part of an answer.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) enum Part {
@@ -51,11 +61,11 @@ pub(crate) enum Part {
 }
 
 /// Reads an answer.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(crate) struct AnswerReader(Format);
 
 /// In the format of its model.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 enum Format {
     Tags(TagReader),
     Channels(ChannelReader),
@@ -118,7 +128,7 @@ impl AnswerReader {
 }
 
 /// An answer as far as it is known.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 struct Gathered {
     message: Message,
     /// Number of the next call, for those without an id.
