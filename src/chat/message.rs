@@ -1,7 +1,7 @@
 //! Conversations as callers give and get them.
 
 use forebay_models::sampler::SamplerConfig;
-use serde::{Deserialize, Serialize};
+use serde::{Deserialize, Deserializer, Serialize};
 use serde_json::{Map, Value};
 
 /// Who says something.
@@ -48,7 +48,7 @@ pub struct Message {
     /// Who says it.
     pub role: Role,
     /// What is said; may be empty beside tool calls.
-    #[serde(default)]
+    #[serde(default, deserialize_with = "text_or_null")]
     pub content: String,
     /// What the model thought first, if it showed that.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -100,11 +100,11 @@ impl Message {
             ..Self::new(Role::Tool, content)
         }
     }
+}
 
-    /// Bytes of its texts, without those of arguments.
-    pub(crate) fn bytes(&self) -> usize {
-        self.content.len() + self.reasoning.as_ref().map_or(0, String::len)
-    }
+/// Interfaces like OpenAI's write `null` for the content beside tool calls.
+fn text_or_null<'de, D: Deserializer<'de>>(deserializer: D) -> Result<String, D::Error> {
+    Ok(Option::deserialize(deserializer)?.unwrap_or_default())
 }
 
 /// A request for the next message of a conversation.
@@ -195,5 +195,21 @@ impl ChatRequest {
     pub fn log_probabilities(mut self, n: usize) -> Self {
         self.log_probabilities = Some(n);
         self
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn content_may_be_null_or_missing() {
+        for text in [
+            "{\"role\": \"assistant\", \"content\": null}",
+            "{\"role\": \"assistant\"}",
+        ] {
+            let message: Message = serde_json::from_str(text).expect(text);
+            assert_eq!(message, Message::assistant(""));
+        }
     }
 }

@@ -70,7 +70,7 @@ impl State {
 }
 
 /// Reads an answer.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(super) struct ChannelReader {
     state: State,
     /// Whether a message has begun.

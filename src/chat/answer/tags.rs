@@ -26,7 +26,7 @@ enum State {
 }
 
 /// Reads an answer.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(super) struct TagReader {
     state: State,
     /// Of calls, if tools were offered.
