@@ -28,6 +28,7 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
         };
         match item.transpose()? {
             Some(StreamItem::Token(token)) => print!("{}", token.text),
+            Some(StreamItem::Rest(text)) => print!("{text}"),
             Some(StreamItem::Done(statistics)) => println!("\n\n{}", statistics.summary()),
             Some(_) => {}
             None => return Ok(()),

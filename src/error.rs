@@ -91,7 +91,7 @@ pub enum Error {
     /// A text and one token more do not fit.
     #[error("the text has at least {tokens} tokens but the context holds {context}")]
     ContextTooSmall {
-        /// Tokens of the text; a longer one is not counted to its end.
+        /// Tokens of the text, and the room that was asked for; a longer text is not counted to its end.
         tokens: usize,
         /// Positions of the KV cache.
         context: usize,

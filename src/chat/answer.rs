@@ -11,7 +11,7 @@ use serde_json::Value;
 use super::calls::{CallFormat, OfferedTools};
 use super::message::{Message, Role, ToolCall};
 use channels::{ChannelReader, MARKS};
-use reasoning::ReasoningTags;
+use reasoning::{ReasoningTags, response_tags};
 use tags::TagReader;
 
 pub(crate) use channels::{for_template, has_channels};
@@ -22,7 +22,14 @@ pub(crate) fn marks(template: &str) -> Vec<&'static str> {
         true => MARKS.to_vec(),
         false => {
             let reasoning = ReasoningTags::of(template).marks();
-            [&reasoning[..], CallFormat::of(template).marks()].concat()
+            let calls = CallFormat::of(template).marks();
+            let response = response_tags(template);
+            [
+                &reasoning[..],
+                calls,
+                response.as_ref().map_or(&[], |tags| &tags[..]),
+            ]
+            .concat()
         }
     }
 }
@@ -30,6 +37,16 @@ pub(crate) fn marks(template: &str) -> Vec<&'static str> {
 /// Whether a prompt leaves the model of this `template` in the middle of its reasoning.
 pub(crate) fn is_inside_reasoning(template: &str, prompt: &str) -> bool {
     ReasoningTags::of(template).are_open_in(prompt)
+}
+
+/// Leaves out what the model has said up to the end of its reasoning, as many templates do.
+pub(crate) fn leave_out_reasoning(template: &str, message: &mut Message) {
+    let closing = ReasoningTags::of(template).closing;
+    if message.role == Role::Assistant
+        && let Some((_, text)) = message.content.rsplit_once(closing)
+    {
+        message.content = text.trim_start_matches('\n').to_owned();
+    }
 }
 
 /// A part of an answer.
@@ -44,11 +61,11 @@ pub(crate) enum Part {
 }
 
 /// Reads an answer.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(crate) struct AnswerReader(Format);
 
 /// In the format of its model.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 enum Format {
     Tags(TagReader),
     Channels(ChannelReader),
@@ -70,9 +87,8 @@ impl AnswerReader {
                 answer,
             )));
         }
-        let calls = (CallFormat::of(template), OfferedTools::new(tools));
-        let tags = ReasoningTags::of(template);
-        let reader = TagReader::new(calls, tags, inside_reasoning, answer);
+        let tools = OfferedTools::new(tools);
+        let reader = TagReader::new(template, tools, inside_reasoning, answer);
         Self(Format::Tags(reader))
     }
 
@@ -112,7 +128,7 @@ impl AnswerReader {
 }
 
 /// An answer as far as it is known.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 struct Gathered {
     message: Message,
     /// Number of the next call, for those without an id.
@@ -176,16 +192,21 @@ impl Gathered {
     }
 }
 
-/// Takes `held` up to `mark`, which is removed, or as far as it can be no part of one.
-fn up_to(held: &mut String, mark: &str) -> (String, bool) {
-    if let Some(at) = held.find(mark) {
+/// Takes `held` up to the first of `marks`, which is removed and returned as well, or as far as it can be no part of
+/// one.
+fn up_to(held: &mut String, marks: &[&'static str]) -> (String, Option<&'static str>) {
+    let places = marks
+        .iter()
+        .filter_map(|mark| Some((held.find(mark)?, *mark)));
+    if let Some((at, mark)) = places.min() {
         let rest = held.split_off(at + mark.len());
         let mut before = std::mem::replace(held, rest);
         before.truncate(at);
-        return (before, true);
+        return (before, Some(mark));
     }
     let mut tails = held.char_indices().map(|(at, _)| at);
-    let kept = tails.find(|&at| mark.starts_with(&held[at..]));
+    let begins = |tail: &str| marks.iter().any(|mark| mark.starts_with(tail));
+    let kept = tails.find(|&at| begins(&held[at..]));
     let rest = held.split_off(kept.unwrap_or(held.len()));
-    (std::mem::replace(held, rest), false)
+    (std::mem::replace(held, rest), None)
 }

@@ -12,6 +12,7 @@ use serde_json::{Map, Value};
 
 use super::message::ToolCall;
 
+pub(crate) use tags::{FUNCTION, FUNCTION_END};
 pub(crate) use tools::OfferedTools;
 
 /// How a family of models writes calls.
@@ -32,6 +33,8 @@ pub(crate) enum CallFormat {
     Granite,
     /// `<|tool_call>call:name{…}<tool_call|>`: Gemma 4.
     Gemma,
+    /// `<|START_ACTION|>[{"tool_name": …, "parameters": …}]<|END_ACTION|>`: Command R7B.
+    Command,
     /// `<|tool_call_start|>[name(key='…')]<|tool_call_end|>`: LFM2.
     Python,
     /// `{"name": …, "parameters": …}` as the whole answer, perhaps after `<|python_tag|>`.
@@ -42,13 +45,14 @@ pub(crate) enum CallFormat {
 
 /// The formats that have a mark before calls, in the order in which templates are searched for it: what several
 /// families' templates have is last.
-const MARKED: [CallFormat; 8] = [
+const MARKED: [CallFormat; 9] = [
     CallFormat::Mistral,
     CallFormat::DeepSeek,
     CallFormat::Kimi,
     CallFormat::Seed,
     CallFormat::Granite,
     CallFormat::Gemma,
+    CallFormat::Command,
     CallFormat::Python,
     CallFormat::Hermes,
 ];
@@ -98,6 +102,7 @@ impl CallFormat {
             ],
             Self::Granite => &["<|tool_call|>"],
             Self::Gemma => &["<|tool_call>", "<tool_call|>", gemma::QUOTE],
+            Self::Command => &["<|START_ACTION|>", "<|END_ACTION|>"],
             Self::Python => &["<|tool_call_start|>", "<|tool_call_end|>"],
             Self::Llama => &["<|python_tag|>"],
             Self::Json => &[],
@@ -117,6 +122,7 @@ impl CallFormat {
             | Self::DeepSeek
             | Self::Kimi
             | Self::Gemma
+            | Self::Command
             | Self::Python => self.marks().get(1).copied(),
             Self::Mistral | Self::Granite | Self::Llama | Self::Json => None,
         }
@@ -150,8 +156,25 @@ impl CallFormat {
                     function.or_else(|| tags::keys_and_values(text, tools).filter(|_| closed));
                 call.map(|call| vec![call])
             }),
-            Self::Mistral | Self::Granite | Self::Llama | Self::Json => json(text),
+            Self::Mistral | Self::Granite | Self::Command | Self::Llama | Self::Json => json(text),
         }
+    }
+}
+
+/// Whether `text`, the begin of an answer, may with more become nothing but calls in JSON.
+pub(crate) fn may_be_bare(text: &str) -> bool {
+    const FIELDS: [&str; 6] = ["name", "function", "arguments", "parameters", "id", "type"];
+    let text = text.trim_start();
+    let object = text.strip_prefix('[').unwrap_or(text).trim_start();
+    let Some(fields) = object.strip_prefix('{').map(str::trim_start) else {
+        return object.is_empty();
+    };
+    let Some(field) = fields.strip_prefix('"') else {
+        return fields.is_empty();
+    };
+    match field.split_once('"') {
+        Some((field, _)) => FIELDS.contains(&field),
+        None => FIELDS.iter().any(|name| name.starts_with(field)),
     }
 }
 
@@ -174,7 +197,8 @@ fn call(value: Value) -> Option<ToolCall> {
     if let Some(Value::Object(function)) = fields.remove("function") {
         fields.extend(function);
     }
-    let Some(Value::String(name)) = fields.remove("name") else {
+    let name = fields.remove("name").or_else(|| fields.remove("tool_name"));
+    let Some(Value::String(name)) = name else {
         return None;
     };
     let arguments = fields

@@ -1,7 +1,7 @@
 //! Conversations as callers give and get them.
 
 use forebay_models::sampler::SamplerConfig;
-use serde::{Deserialize, Serialize};
+use serde::{Deserialize, Deserializer, Serialize};
 use serde_json::{Map, Value};
 
 /// Who says something.
@@ -48,7 +48,7 @@ pub struct Message {
     /// Who says it.
     pub role: Role,
     /// What is said; may be empty beside tool calls.
-    #[serde(default)]
+    #[serde(default, deserialize_with = "text_or_null")]
     pub content: String,
     /// What the model thought first, if it showed that.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -100,11 +100,11 @@ impl Message {
             ..Self::new(Role::Tool, content)
         }
     }
+}
 
-    /// Bytes of its texts, without those of arguments.
-    pub(crate) fn bytes(&self) -> usize {
-        self.content.len() + self.reasoning.as_ref().map_or(0, String::len)
-    }
+/// Interfaces like OpenAI's write `null` for the content beside tool calls.
+fn text_or_null<'de, D: Deserializer<'de>>(deserializer: D) -> Result<String, D::Error> {
+    Ok(Option::deserialize(deserializer)?.unwrap_or_default())
 }
 
 /// A request for the next message of a conversation.
@@ -120,6 +120,9 @@ pub struct ChatRequest {
     pub template_options: Map<String, Value>,
     /// Maximum number of tokens to generate; `None` continues to the end of the answer or of the context.
     pub max_tokens: Option<usize>,
+    /// Positions of the context that have to stay free for the answer: a conversation that leaves fewer is refused as
+    /// one that does not fit. One has to be free in any case.
+    pub room: usize,
     /// How tokens are chosen.
     pub sampler: SamplerConfig,
     /// The answer ends before the first of these.
@@ -136,6 +139,7 @@ impl ChatRequest {
             tools: Vec::new(),
             template_options: Map::new(),
             max_tokens: None,
+            room: 0,
             sampler: SamplerConfig::greedy(),
             stop: Vec::new(),
             log_probabilities: None,
@@ -163,6 +167,13 @@ impl ChatRequest {
         self
     }
 
+    /// Refuses a conversation that leaves fewer positions of the context for the answer.
+    #[must_use]
+    pub fn room(mut self, n: usize) -> Self {
+        self.room = n;
+        self
+    }
+
     /// Sets how tokens are chosen.
     #[must_use]
     pub fn sampler(mut self, sampler: SamplerConfig) -> Self {
@@ -184,5 +195,21 @@ impl ChatRequest {
     pub fn log_probabilities(mut self, n: usize) -> Self {
         self.log_probabilities = Some(n);
         self
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn content_may_be_null_or_missing() {
+        for text in [
+            "{\"role\": \"assistant\", \"content\": null}",
+            "{\"role\": \"assistant\"}",
+        ] {
+            let message: Message = serde_json::from_str(text).expect(text);
+            assert_eq!(message, Message::assistant(""));
+        }
     }
 }

@@ -17,6 +17,6 @@ mod values;
 pub use message::{ChatRequest, Message, Role, ToolCall};
 pub use stream::{ChatAnswer, ChatFinish, ChatItem, ChatItems, ChatStream};
 
-pub(crate) use answer::{AnswerReader, is_inside_reasoning, marks};
+pub(crate) use answer::{AnswerReader, Part, is_inside_reasoning, marks};
 pub(crate) use prompt::ChatFormat;
 pub(crate) use transcript::{Begin, Transcript};

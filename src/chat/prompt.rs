@@ -7,7 +7,7 @@ use std::time::SystemTime;
 use forebay_models::chat_templates::{ChatTemplate, ChatTemplates, DEFAULT};
 use forebay_models::tokenizer::Tokenizer;
 
-use super::answer::{for_template, has_channels};
+use super::answer::{for_template, has_channels, leave_out_reasoning};
 use super::message::{ChatRequest, Message};
 use super::template::Template;
 use super::values::{Breaking, Texts};
@@ -118,11 +118,31 @@ impl ChatFormat {
             };
             request = &rewritten;
         }
-        let render = |texts: &Texts<'_>| {
-            let variables = texts.variables(request, &self.tokens, true);
-            template.render(variables, most, now)
+        if let Some(prompt) = self.unbroken(template, request, (tokenizer, most, now))? {
+            return Ok(prompt);
+        }
+        // Many templates look for the end of the reasoning in what the model has said; they see none with a break in it.
+        let mut without = request.clone();
+        let messages = without.messages.iter_mut();
+        messages.for_each(|message| leave_out_reasoning(template.text(), message));
+        let prompt = match without == *request {
+            true => None,
+            false => self.unbroken(template, &without, (tokenizer, most, now))?,
         };
-        let plain = render(&Texts::plain())?;
+        prompt.ok_or_else(|| Error::ControlTokenInText {
+            template: template.origin().to_owned(),
+        })
+    }
+
+    /// What `template` writes, if it can be known which special tokens in it are its own.
+    fn unbroken(
+        &self,
+        template: &Template,
+        request: &ChatRequest,
+        (tokenizer, most, now): (&Tokenizer, usize, SystemTime),
+    ) -> Result<Option<Prompt>, Error> {
+        let variables = Texts::plain().variables(request, &self.tokens, true);
+        let plain = template.render(variables, most, now)?;
         let written = written_tokens(template, tokenizer);
         for sign in SIGNS.filter(|sign| !template.text().contains(*sign)) {
             let texts = Texts::broken(Breaking {
@@ -135,22 +155,17 @@ impl ChatFormat {
                 continue;
             }
             if !texts.have_breaks() {
-                return Ok(Prompt {
+                return Ok(Some(Prompt {
                     text: plain,
                     breaks: Vec::new(),
-                });
+                }));
             }
             // Signs take four bytes each, in texts that have three for each at least.
             let marked = template.render(variables, most.saturating_mul(3), now);
             let prompt = marked.ok().map(|marked| without_signs(&marked, sign));
-            if let Some(prompt) = prompt.filter(|prompt| prompt.text == plain) {
-                return Ok(prompt);
-            }
-            break;
+            return Ok(prompt.filter(|prompt| prompt.text == plain));
         }
-        Err(Error::ControlTokenInText {
-            template: template.origin().to_owned(),
-        })
+        Ok(None)
     }
 
     /// The tokens with which the template ends the model's messages, if it writes any there.
@@ -239,6 +254,8 @@ mod tests {
 
     const CHANNELS: &str = include_str!("../../tests/golden/chat/gpt-oss.jinja");
 
+    const THINKS: &str = include_str!("../../tests/golden/chat/qwen3.jinja");
+
     fn format(template: &str) -> ChatFormat {
         let given = ChatTemplate {
             origin: "test".into(),
@@ -279,6 +296,24 @@ mod tests {
         let text = prompt.expect("a prompt").text;
         let analysis = "<|channel|>analysis<|message|>I look.\n\nLet me see.<|end|>";
         assert!(text.contains(analysis), "{text}");
+    }
+
+    /// The templates cut the text there, which they do not with a break in the tag.
+    #[test]
+    fn an_answer_may_have_the_tag_in_it_that_ends_reasoning() {
+        let marks = tokenizer(&["<|im_start|>", "<|im_end|>", "<think>", "</think>"]);
+        let said = |text: &str| {
+            let messages = [
+                Message::user("a"),
+                Message::assistant(text),
+                Message::user("b"),
+            ];
+            let request = ChatRequest::new(messages);
+            let prompt = format(THINKS).prompt(&request, &marks, 1 << 20, UNIX_EPOCH);
+            prompt.unwrap_or_else(|e| panic!("{e}")).text
+        };
+        let text = said("The tag is </think>\n\nand <|im_end|> is none.");
+        assert_eq!(text, said("and <|im_end|> is none."));
     }
 
     #[test]

@@ -9,6 +9,7 @@ use serde::Serialize;
 
 use super::answer::{AnswerReader, Part};
 use super::message::{Message, ToolCall};
+use crate::engine::stops::Stops;
 use crate::error::Error;
 use crate::stats::{FinishReason, Statistics};
 use crate::stream::{BlockingTokens, PromptProgress, StreamItem, Token, TokenStream};
@@ -63,13 +64,25 @@ pub enum ChatItem {
 #[derive(Debug)]
 pub(crate) struct Translation {
     reader: AnswerReader,
+    /// The strings that end the text.
+    stops: Stops,
+    /// Whether one was found: then nothing more is passed on.
+    is_stopped: bool,
+    /// How many bytes of text and how many calls were passed on.
+    shown: usize,
+    called: usize,
     ready: VecDeque<ChatItem>,
 }
 
 impl Translation {
-    pub fn new(reader: AnswerReader) -> Self {
+    /// `stop` has the strings before which the text ends.
+    pub fn new(reader: AnswerReader, stop: Vec<String>) -> Self {
         Self {
             reader,
+            stops: Stops::new(stop, None),
+            is_stopped: false,
+            shown: 0,
+            called: 0,
             ready: VecDeque::new(),
         }
     }
@@ -91,7 +104,10 @@ impl Translation {
             StreamItem::Done(statistics) => {
                 let parts = self.reader.finish();
                 self.pass_on(parts);
-                let message = self.reader.message().clone();
+                self.pass_on_held();
+                let mut message = self.reader.message().clone();
+                message.content.truncate(self.shown);
+                message.tool_calls.truncate(self.called);
                 let finish = match statistics.finish_reason {
                     FinishReason::Cancelled => ChatFinish::Cancelled,
                     FinishReason::MaxTokens | FinishReason::ContextFull => ChatFinish::Length,
@@ -111,11 +127,41 @@ impl Translation {
     }
 
     fn pass_on(&mut self, parts: Vec<Part>) {
-        self.ready.extend(parts.into_iter().map(|part| match part {
-            Part::Reasoning(text) => ChatItem::Reasoning(text),
-            Part::Text(text) => ChatItem::Text(text),
-            Part::Call(call) => ChatItem::Call(call),
-        }));
+        for part in parts {
+            if self.is_stopped {
+                return;
+            }
+            let item = match part {
+                Part::Text(text) => {
+                    let (text, found) = self.stops.push(text);
+                    self.show(text);
+                    self.is_stopped = found;
+                    continue;
+                }
+                Part::Reasoning(text) => ChatItem::Reasoning(text),
+                Part::Call(call) => {
+                    self.called += 1;
+                    ChatItem::Call(call)
+                }
+            };
+            self.pass_on_held();
+            self.ready.push_back(item);
+        }
+    }
+
+    /// Passes on what might have become a string that ends the text, and did not.
+    fn pass_on_held(&mut self) {
+        if !self.is_stopped {
+            let (text, _) = self.stops.finish(String::new());
+            self.show(text);
+        }
+    }
+
+    fn show(&mut self, text: String) {
+        self.shown += text.len();
+        if !text.is_empty() {
+            self.ready.push_back(ChatItem::Text(text));
+        }
     }
 }
 
@@ -128,10 +174,10 @@ pub struct ChatStream {
 }
 
 impl ChatStream {
-    pub(crate) fn new(tokens: TokenStream, reader: AnswerReader) -> Self {
+    pub(crate) fn new(tokens: TokenStream, reader: AnswerReader, stop: Vec<String>) -> Self {
         Self {
             tokens,
-            translation: Translation::new(reader),
+            translation: Translation::new(reader, stop),
         }
     }
 

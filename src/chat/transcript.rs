@@ -85,11 +85,7 @@ impl Transcript {
         if self.ids.is_empty() {
             at = begin.put(&prompt, &mut self.ids);
         }
-        let follows_text = self.ids.last().is_some_and(|&id| !tokenizer.is_control(id));
-        let position = match follows_text {
-            true => TextPosition::Continuation,
-            false => TextPosition::Start,
-        };
+        let position = tokenizer.position_after(self.ids.last().copied());
         let first = prompt.breaks.partition_point(|&place| place < at);
         if let Some(&last) = self.ids.last() {
             let end = prompt

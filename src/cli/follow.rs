@@ -18,29 +18,26 @@ impl std::fmt::Display for Interrupted {
 
 impl std::error::Error for Interrupted {}
 
-/// Reads a stream up to the item for which `each` returns a result. Ctrl-C has `cancel` end the generation, not the
-/// program; a second Ctrl-C ends the program.
+/// Reads a stream up to the item for which `each` returns a result. Ctrl-C, from when `generating` began, has `cancel`
+/// end the generation, not the program; a second Ctrl-C ends the program.
 ///
 /// # Errors
 /// Those of the stream and of `each`; [`Interrupted`].
 pub fn follow<S, I, T>(
-    mut stream: S,
+    (mut stream, generating): (S, &Generating),
     cancel: impl Fn(&S),
     mut each: impl FnMut(I) -> anyhow::Result<Option<T>>,
 ) -> anyhow::Result<T>
 where
     S: Stream<Item = Result<I, Error>> + Unpin,
 {
-    let runtime = tokio::runtime::Builder::new_current_thread()
-        .enable_all()
-        .build()?;
-    let _generating = Generating::begin();
+    let runtime = tokio::runtime::Builder::new_current_thread().build()?;
     runtime.block_on(async {
         let mut interrupted = false;
         loop {
             let item = tokio::select! {
                 item = stream.next() => item,
-                _ = tokio::signal::ctrl_c() => match std::mem::replace(&mut interrupted, true) {
+                () = generating.interrupted() => match std::mem::replace(&mut interrupted, true) {
                     false => {
                         cancel(&stream);
                         continue;
@@ -61,9 +58,13 @@ where
     })
 }
 
-/// Shows on stderr how much of a prompt has been read.
-pub fn prompt_bar() -> ProgressBar {
-    let bar = ProgressBar::with_draw_target(None, ProgressDrawTarget::stderr());
+/// Shows on stderr how much of a prompt has been read, unless it is to be `quiet`.
+pub fn prompt_bar(quiet: bool) -> ProgressBar {
+    let target = match quiet {
+        true => ProgressDrawTarget::hidden(),
+        false => ProgressDrawTarget::stderr(),
+    };
+    let bar = ProgressBar::with_draw_target(None, target);
     if let Ok(style) =
         ProgressStyle::with_template("reading the prompt [{bar:30}] {pos}/{len} {eta}")
     {

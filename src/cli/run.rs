@@ -21,6 +21,7 @@ use super::numbers::limit;
 use super::output::{check_target, explain, print_text, say, warn_of_loss, write_json};
 use super::progress::reporter;
 use super::sampling::Sampling;
+use super::stopping::Generating;
 use super::text::{read_standard_input, read_text, some_text};
 
 /// Records per trace lane of a core: the last quarter of a million slices, 16 MiB.
@@ -157,7 +158,7 @@ impl Run {
         if shows_text && !self.quiet {
             print_text(prompt)?;
         }
-        let statistics = print_stream(stream, shows_text)?;
+        let statistics = print_stream(stream, (shows_text, self.quiet))?;
         if shows_text {
             print_text("\n")?;
         }
@@ -184,7 +185,8 @@ impl Run {
             true => screen,
             false => screen.without_text(),
         };
-        let answer = screen.show(engine.session().chat(request)?)?;
+        let generating = Generating::begin();
+        let answer = screen.show(engine.session().chat(request)?, &generating)?;
         Ok(answer.statistics)
     }
 
@@ -260,15 +262,19 @@ impl Run {
     }
 }
 
-/// Reads the stream to its end and prints tokens as they come, if `shows_text`. Ctrl-C ends the generation, not the
-/// program: the statistics and the trace so far are still written.
-fn print_stream(stream: TokenStream, shows_text: bool) -> anyhow::Result<Statistics> {
-    let bar = prompt_bar();
+/// Reads the stream to its end and prints tokens as they come, if it `shows_text`, and nothing else if it is `quiet`.
+/// Ctrl-C ends the generation, not the program: the statistics and the trace so far are still written.
+fn print_stream(
+    stream: TokenStream,
+    (shows_text, quiet): (bool, bool),
+) -> anyhow::Result<Statistics> {
+    let generating = Generating::begin();
+    let bar = prompt_bar(quiet);
     let show = |text: &str| match shows_text {
         true => print_text(text),
         false => Ok(()),
     };
-    follow(stream, TokenStream::cancel, |item| {
+    follow((stream, &generating), TokenStream::cancel, |item| {
         match item {
             StreamItem::Prompt(progress) => {
                 bar.set_length(progress.total as u64);

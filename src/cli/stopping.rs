@@ -1,28 +1,51 @@
-//! Signals that end the program: what it was writing is removed first.
+//! Signals that end the program: what it was writing is removed first, and the terminal is as it was.
 
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::fs::OpenOptions;
+use std::io::Write;
+use std::sync::LazyLock;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
+use flume::{Receiver, Sender};
 use forebay_models::files::withdraw_partials;
+use nix::sys::termios::{SetArg, Termios, tcgetattr, tcsetattr};
+use parking_lot::Mutex;
 use tokio::runtime::Builder;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
-/// Whether SIGINT ends a generation, which somebody else sees to, and not the program.
-static GENERATING: AtomicBool = AtomicBool::new(false);
+/// How many [`Generating`] there are.
+static GENERATING: AtomicUsize = AtomicUsize::new(0);
+/// A SIGINT that no generation has taken yet.
+static INTERRUPT: LazyLock<(Sender<()>, Receiver<()>)> = LazyLock::new(|| flume::bounded(1));
+/// What the terminal is like before lines are edited on it.
+static TERMINAL: Mutex<Option<Termios>> = Mutex::new(None);
 
-/// While it lives, SIGINT is left to who made it.
+/// While it lives, SIGINT does not end the program, but is left to who made it.
 pub struct Generating(());
 
 impl Generating {
+    /// From here on; an earlier SIGINT is forgotten.
     pub fn begin() -> Self {
-        GENERATING.store(true, Ordering::Relaxed);
+        GENERATING.fetch_add(1, Ordering::SeqCst);
+        let _forgotten = INTERRUPT.1.try_recv();
         Self(())
+    }
+
+    /// Waits for SIGINT. One that came since the begin counts.
+    pub async fn interrupted(&self) {
+        // Its sender lives as long as the program.
+        let _ = INTERRUPT.1.recv_async().await;
     }
 }
 
 impl Drop for Generating {
     fn drop(&mut self) {
-        GENERATING.store(false, Ordering::Relaxed);
+        GENERATING.fetch_sub(1, Ordering::SeqCst);
     }
+}
+
+/// Has the terminal put back, as it is now, when a signal ends the program.
+pub fn put_terminal_back() {
+    *TERMINAL.lock() = tcgetattr(std::io::stdin()).ok();
 }
 
 /// Has a thread wait for SIGINT and SIGTERM. Best effort: without it they end the program as they always do, and what
@@ -41,14 +64,21 @@ async fn end_on_signal() {
     let [mut interrupt, mut terminate] = kinds.map(listen);
     let number = loop {
         tokio::select! {
-            () = next(&mut interrupt) => match GENERATING.load(Ordering::Relaxed) {
-                true => {}
-                false => break SignalKind::interrupt(),
+            () = next(&mut interrupt) => match GENERATING.load(Ordering::SeqCst) {
+                0 => break SignalKind::interrupt(),
+                // One that nobody has taken yet is enough.
+                _ => _ = INTERRUPT.0.try_send(()),
             },
             () = next(&mut terminate) => break SignalKind::terminate(),
         }
     };
     let _withdrawn = withdraw_partials();
+    if let Some(terminal) = TERMINAL.lock().as_ref().filter(|_| is_in_foreground()) {
+        let _ = tcsetattr(std::io::stdin(), SetArg::TCSANOW, terminal);
+        // The editor of lines has pasted text marked.
+        let screen = OpenOptions::new().write(true).open("/dev/tty");
+        let _ = screen.and_then(|mut screen| screen.write_all(b"\x1b[?2004l\n"));
+    }
     // As shells report a program that a signal ended.
     std::process::exit(128 + number.as_raw_value());
 }
@@ -67,6 +97,15 @@ fn is_ignored(number: i32) -> bool {
     let mask = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));
     let mask = mask.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok());
     mask.unwrap_or(0) >> (number - 1) & 1 == 1
+}
+
+/// Whether the terminal is this program's at the moment: only then may it be changed.
+fn is_in_foreground() -> bool {
+    let status = std::fs::read_to_string("/proc/self/stat").unwrap_or_default();
+    // Behind the name: state, parent, process group, session, terminal, the terminal's process group.
+    let fields = status.rsplit_once(')').map_or("", |(_, rest)| rest);
+    let fields: Vec<_> = fields.split_whitespace().collect();
+    fields.len() > 5 && fields[2] == fields[5]
 }
 
 async fn next(signal: &mut Option<Signal>) {

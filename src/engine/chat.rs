@@ -6,7 +6,7 @@ use std::time::SystemTime;
 use forebay_models::tokenizer::Tokenizer;
 
 use super::{Facts, Session};
-use crate::chat::{AnswerReader, Begin, ChatRequest, ChatStream, is_inside_reasoning, marks};
+use crate::chat::{AnswerReader, Begin, ChatRequest, ChatStream, Role, is_inside_reasoning, marks};
 use crate::error::Error;
 use crate::request::Request;
 
@@ -43,7 +43,8 @@ impl Session {
     ///
     /// # Errors
     /// A model without a chat template, a template that fails or refuses the conversation, a conversation that is
-    /// longer than the context, or bad sampler settings. Errors during generation come through the stream.
+    /// longer than the context (without the room that the request asks for), or bad sampler settings. Errors during
+    /// generation come through the stream.
     pub fn chat(&mut self, request: ChatRequest) -> Result<ChatStream, Error> {
         self.chat_at(request, SystemTime::now())
     }
@@ -69,17 +70,21 @@ impl Session {
             .transcript
             .follow(prompt, tokenizer, facts.begin(), context)?
             .to_vec();
+        let tokens = ids.len().saturating_add(request.room);
+        if tokens > context {
+            return Err(Error::ContextTooSmall { tokens, context });
+        }
 
         let mut generation = Request::tokens(ids)
             .sampler(request.sampler)
-            .stop(request.stop)
+            .stop(request.stop.clone())
             .stop_tokens(turn_ends.to_vec())
             .shown_tokens(shown(tokenizer, template));
         generation.max_tokens = request.max_tokens;
         generation.log_probabilities = request.log_probabilities;
-        let tokens = self.generate_anew(generation)?;
         let reader = AnswerReader::new(template, request.tools, inside_reasoning, calls_before);
-        Ok(ChatStream::new(tokens, reader))
+        let tokens = self.generate_anew(generation, Some(reader.clone()))?;
+        Ok(ChatStream::new(tokens, reader, request.stop))
     }
 
     /// What the model would read to answer: the text that its chat template writes.
@@ -104,7 +109,13 @@ impl Facts {
         if request.messages.is_empty() {
             return Err(Error::EmptyPrompt);
         }
-        let bytes: usize = request.messages.iter().map(|m| m.bytes()).sum();
+        let messages = &request.messages;
+        // Templates leave out what the model thought in earlier turns.
+        let asked = messages.iter().rposition(|m| m.role == Role::User);
+        let turn = &messages[asked.unwrap_or(0)..];
+        let thought = turn.iter().filter_map(|m| m.reasoning.as_ref());
+        let said = messages.iter().map(|m| &m.content);
+        let bytes: usize = said.chain(thought).map(String::len).sum();
         match bytes > longest(context) {
             true => Err(Error::ContextTooSmall {
                 tokens: context + 1,

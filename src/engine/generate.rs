@@ -16,6 +16,7 @@ use super::log_probabilities::log_probabilities;
 use super::meter::Meter;
 use super::runner::{History, PATIENCE, Runner};
 use super::stops::Stops;
+use crate::chat::AnswerReader;
 use crate::error::Error;
 use crate::stats::{
     CacheStatistics, FinishReason, IoStatistics, MemoryStatistics, PhaseStatistics,
@@ -39,6 +40,7 @@ pub(super) struct GenerateJob {
     pub sampler: SamplerConfig,
     pub ignore_eog: bool,
     pub stop: Vec<String>,
+    pub answer: Option<AnswerReader>,
     pub stop_tokens: Vec<u32>,
     pub shown_tokens: Vec<u32>,
     pub log_probabilities: Option<usize>,
@@ -150,7 +152,7 @@ impl Runner {
             detokenizer: tokenizer
                 .detokenizer(true, TextPosition::Continuation)
                 .showing(job.shown_tokens),
-            stops: Stops::new(job.stop),
+            stops: Stops::new(job.stop, job.answer),
             meter: Meter {
                 io_start: self.evaluator.runtime.io_counters(),
                 device_start: self.evaluator.device_counters(),

@@ -29,7 +29,7 @@ mod score;
 mod session;
 mod softmax;
 mod start;
-mod stops;
+pub(crate) mod stops;
 mod token_rows;
 
 use std::path::{Path, PathBuf};

@@ -3,7 +3,6 @@
 use std::sync::Arc;
 use std::time::Instant;
 
-use forebay_models::tokenizer::EncodeOptions;
 use parking_lot::Mutex;
 use tracing::field::Empty;
 
@@ -11,7 +10,7 @@ use super::generate::{GenerateJob, QUEUE};
 use super::jobs::Jobs;
 use super::runner::{History, Job};
 use super::{Facts, MOST_LIKELY};
-use crate::chat::Transcript;
+use crate::chat::{AnswerReader, Transcript};
 use crate::error::Error;
 use crate::request::{Prompt, Request};
 use crate::stream::TokenStream;
@@ -29,20 +28,28 @@ pub struct Session {
 impl Session {
     /// Generates a continuation of the session's history and the request's prompt.
     ///
+    /// Requests of a session are served one after the other, and each waits for the reader of the one before: streams
+    /// that one thread reads have to be read, or dropped, in the order in which they were asked for.
+    ///
     /// # Errors
     /// An empty or unusable prompt, a prompt longer than the context, or bad sampler settings. Errors
     /// during generation come through the stream.
     pub fn generate(&mut self, request: Request) -> Result<TokenStream, Error> {
         let history = Arc::clone(&self.history);
-        self.send(request, (history, false))
+        self.send(request, (history, false), None)
     }
 
     /// Generates a continuation of the request's prompt alone. It becomes the session's history once it has been read;
-    /// until then, and if it is refused, that stays what it was.
-    pub(super) fn generate_anew(&mut self, request: Request) -> Result<TokenStream, Error> {
+    /// until then, and if it is refused, that stays what it was. With an `answer`, its texts alone are searched for
+    /// stop strings, and all of it is passed on.
+    pub(super) fn generate_anew(
+        &mut self,
+        request: Request,
+        answer: Option<AnswerReader>,
+    ) -> Result<TokenStream, Error> {
         // An earlier stream that is still read goes on with its own.
         let history = Arc::new(Mutex::new(self.history()));
-        let stream = self.send(request, (Arc::clone(&history), true))?;
+        let stream = self.send(request, (Arc::clone(&history), true), answer)?;
         self.history = history;
         Ok(stream)
     }
@@ -52,9 +59,13 @@ impl Session {
         &self,
         request: Request,
         (history, anew): (History, bool),
+        answer: Option<AnswerReader>,
     ) -> Result<TokenStream, Error> {
-        let used = if anew { 0 } else { history.lock().len() };
-        let (prompt, bos) = self.tokens_of(&request, used)?;
+        let (used, last) = match (anew, &*history.lock()) {
+            (true, _) => (0, None),
+            (false, ids) => (ids.len(), ids.last().copied()),
+        };
+        let (prompt, bos) = self.tokens_of(&request, (used, last))?;
         request
             .sampler
             .validate_for(self.facts.network.vocab_size)?;
@@ -82,6 +93,7 @@ impl Session {
             sampler: request.sampler,
             ignore_eog: request.ignore_eog,
             stop: request.stop,
+            answer,
             stop_tokens: request.stop_tokens,
             shown_tokens: request.shown_tokens,
             log_probabilities: request.log_probabilities,
@@ -113,18 +125,18 @@ impl Session {
         self.history.lock().clone()
     }
 
-    /// The prompt's tokens after the `used` ones of the history, and the BOS that goes in front of a text with which
+    /// The prompt's tokens after the `used` ones of the history, which end with `last`, and the BOS that goes in front of a text with which
     /// the conversation begins. More than the context holds stand for all others.
-    fn tokens_of(&self, request: &Request, used: usize) -> Result<(Vec<u32>, Option<u32>), Error> {
+    fn tokens_of(
+        &self,
+        request: &Request,
+        (used, last): (usize, Option<u32>),
+    ) -> Result<(Vec<u32>, Option<u32>), Error> {
         let tokenizer = &self.facts.tokenizer;
         match &request.prompt {
             Prompt::Text(text) => {
-                let options = EncodeOptions {
-                    add_bos: false,
-                    parse_special: request.parse_special,
-                };
                 let room = self.facts.plan.context.saturating_sub(used);
-                let ids = tokenizer.encode_up_to(text, options, room)?;
+                let ids = tokenizer.encode_after(last, text, request.parse_special, room)?;
                 // A tokenizer may know tokens that the model has no embedding for.
                 self.facts.check_tokens(&ids)?;
                 // The text may bring its own.

@@ -1,18 +1,24 @@
 //! Stop strings: text that may be the beginning of one is held back until it is decided.
 
+use crate::chat::{AnswerReader, Part};
+
 /// Passes generated text on, up to the first stop string.
 #[derive(Debug)]
-pub(super) struct Stops {
+pub(crate) struct Stops {
     strings: Vec<String>,
+    /// If only the texts of an answer count, and neither its reasoning nor what marks its parts. All is passed on then:
+    /// who takes the answer apart looks for the strings as well.
+    answer: Option<AnswerReader>,
     /// Text not passed on yet: the beginning of one of the strings.
     held: String,
 }
 
 impl Stops {
     /// None of `strings` may be empty.
-    pub fn new(strings: Vec<String>) -> Self {
+    pub fn new(strings: Vec<String>, answer: Option<AnswerReader>) -> Self {
         Self {
             strings,
+            answer,
             held: String::new(),
         }
     }
@@ -23,7 +29,26 @@ impl Stops {
         if self.strings.is_empty() {
             return (piece, false);
         }
-        self.held.push_str(&piece);
+        let Some(answer) = &mut self.answer else {
+            return self.look_into(&piece);
+        };
+        let parts = answer.push(&piece);
+        (piece, self.are_in(parts))
+    }
+
+    /// Whether one is in the texts of an answer; none reaches across its other parts.
+    fn are_in(&mut self, parts: Vec<Part>) -> bool {
+        parts.into_iter().any(|part| match part {
+            Part::Text(text) => self.look_into(&text).1,
+            Part::Reasoning(_) | Part::Call(_) => {
+                self.held.clear();
+                false
+            }
+        })
+    }
+
+    fn look_into(&mut self, piece: &str) -> (String, bool) {
+        self.held.push_str(piece);
         if let Some(at) = first(&self.strings, &self.held) {
             let mut text = std::mem::take(&mut self.held);
             text.truncate(at);
@@ -39,8 +64,12 @@ impl Stops {
     /// Takes the last piece of text and returns it with what was held back.
     pub fn finish(&mut self, piece: String) -> (String, bool) {
         let (mut text, found) = self.push(piece);
-        text.push_str(&std::mem::take(&mut self.held));
-        (text, found)
+        let Some(answer) = self.answer.as_mut().filter(|_| !self.strings.is_empty()) else {
+            text.push_str(&std::mem::take(&mut self.held));
+            return (text, found);
+        };
+        let parts = answer.finish();
+        (text, found || self.are_in(parts))
     }
 }
 
@@ -59,7 +88,7 @@ mod tests {
     use super::*;
 
     fn stops(strings: &[&str]) -> Stops {
-        Stops::new(strings.iter().map(|s| (*s).to_string()).collect())
+        Stops::new(strings.iter().map(|s| (*s).to_string()).collect(), None)
     }
 
     #[test]
@@ -80,6 +109,16 @@ mod tests {
         assert_eq!(s.push("xab".into()), ("xa".into(), true));
     }
 
+    #[test]
+    fn only_texts_of_an_answer_count() {
+        let reader = AnswerReader::new("", Vec::new(), false, 0);
+        let mut s = Stops::new(vec!["END".into(), "think".into()], Some(reader));
+        for piece in ["<think>the END", "\n</think>", "an EN"] {
+            assert_eq!(s.push(piece.into()), (piece.into(), false));
+        }
+        assert_eq!(s.push("D.".into()), ("D.".into(), true));
+    }
+
     proptest! {
         /// However a text is cut into pieces, it ends before the first stop string.
         #[test]
@@ -89,7 +128,7 @@ mod tests {
         ) {
             let whole = pieces.concat();
             let end = first(&strings, &whole);
-            let mut stops = Stops::new(strings);
+            let mut stops = Stops::new(strings, None);
             let (mut passed, mut found) = (String::new(), false);
             for piece in pieces {
                 let (text, stop) = stops.push(piece);

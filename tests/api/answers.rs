@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 use forebay::{Engine, FinishReason, Request, SamplerConfig, StreamItem};
 use forebay_models::tokenizer::EncodeOptions;
 
-use crate::support::{build, engine, generate};
+use crate::support::{build, engine, generate, root};
 use crate::{PROMPT, demo, greedy, ids, read, sampled};
 
 #[test]
@@ -140,6 +140,35 @@ fn a_fork_goes_its_own_way() {
     assert_ne!(ids(&one), ids(&other));
     let (again, _) = read(&mut fork.fork(), greedy("!", 2));
     assert_eq!(again.len(), 2);
+}
+
+/// Where a tokenizer puts a space in front of texts, a text that goes on gets none.
+#[test]
+fn what_continues_a_conversation_may_go_on_within_a_word() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let demo = root().join("models/demo/hf");
+    for file in std::fs::read_dir(demo).expect("readable") {
+        let file = file.expect("an entry");
+        std::fs::copy(file.path(), folder.path().join(file.file_name())).expect("copied");
+    }
+    let path = folder.path().join("tokenizer.json");
+    let text = std::fs::read_to_string(&path).expect("readable");
+    let spaced = text.replace("\"add_prefix_space\": false", "\"add_prefix_space\": true");
+    std::fs::write(&path, spaced).expect("writable");
+    let engine = build(engine(Some(folder.path())));
+    let mut session = engine.session();
+    read(&mut session, greedy("Once", 2));
+    let before = session.history();
+    read(&mut session, greedy("ly", 1));
+    let after = session.history();
+    let text = |ids: &[u32]| {
+        let tokens = ids
+            .iter()
+            .filter_map(|&id| engine.tokenizer().token_bytes(id));
+        String::from_utf8_lossy(&tokens.collect::<Vec<_>>().concat()).into_owned()
+    };
+    assert!(text(&before[1..]).starts_with(" Once"));
+    assert!(text(&after[before.len()..]).starts_with("ly"));
 }
 
 /// Longer than a queue of items, so that the engine has to wait for the reader.

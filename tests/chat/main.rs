@@ -213,6 +213,42 @@ fn the_parts_of_a_message_add_up_and_its_end_has_a_reason() {
 }
 
 #[test]
+fn stop_strings_end_what_is_said_and_not_what_is_thought() {
+    let thinking = demo(&format!("{TEMPLATE}<think>"));
+    let asked = || ChatRequest::new([Message::user("Once upon a time")]).max_tokens(12);
+    let finish = |request: ChatRequest| {
+        let stream = thinking.session().chat(request).expect("a request");
+        stream.finish().expect("an end")
+    };
+    let whole = finish(asked());
+    let thought = whole.message.reasoning.expect("nothing but reasoning");
+    let word = thought.split_whitespace().next().expect("words").to_owned();
+    let stopped = finish(asked().stop([word]));
+    assert_eq!(stopped.finish, ChatFinish::Length);
+    assert_eq!(stopped.message.reasoning, Some(thought));
+}
+
+#[test]
+fn room_for_an_answer_is_left_or_the_conversation_refused() {
+    let engine = demo(TEMPLATE);
+    let request = ChatRequest::new([Message::user("Once upon a time")]);
+    let fits = |room: usize| {
+        let asked = engine
+            .session()
+            .chat(request.clone().max_tokens(1).room(room));
+        match asked {
+            Ok(stream) => stream.finish().map(|_| true).expect("an end"),
+            Err(Error::ContextTooSmall { .. }) => false,
+            Err(other) => panic!("{other}"),
+        }
+    };
+    let mut session = engine.session();
+    let answer = chat(&mut session, &request.messages, 1);
+    let room = engine.context() - read(&session, &answer).len();
+    assert!(fits(0) && fits(room) && !fits(room + 1) && !fits(usize::MAX));
+}
+
+#[test]
 fn a_conversation_that_is_refused_or_not_read_leaves_the_sessions_history() {
     let engine = demo(TEMPLATE);
     let mut session = engine.session();

@@ -166,14 +166,49 @@ impl Tokenizer {
         breaks: &[usize],
         most: usize,
     ) -> Result<Vec<u32>> {
-        let room = Room::of(most);
-        let mut ids = Vec::with_capacity(room.likely_tokens(text.len()));
         let names = match breaks {
             [] => Names::All,
             breaks => Names::Unbroken(breaks),
         };
+        self.encode_at((text, position), names, most)
+    }
+
+    /// The first tokens of `text`, which goes on after the token `last`, as [`Self::encode_up_to`], without BOS.
+    ///
+    /// # Errors
+    /// As [`Self::encode_up_to`].
+    pub fn encode_after(
+        &self,
+        last: Option<u32>,
+        text: &str,
+        parse_special: bool,
+        most: usize,
+    ) -> Result<Vec<u32>> {
+        self.encode_at(
+            (text, self.position_after(last)),
+            named(parse_special),
+            most,
+        )
+    }
+
+    fn encode_at(
+        &self,
+        (text, position): (&str, TextPosition),
+        names: Names<'_>,
+        most: usize,
+    ) -> Result<Vec<u32>> {
+        let room = Room::of(most);
+        let mut ids = Vec::with_capacity(room.likely_tokens(text.len()));
         self.encode_named((text, position), names, room, &mut ids)?;
         Ok(ids)
+    }
+
+    /// Where a text is that follows the token `last`: behind a text, unless that is a control token.
+    pub fn position_after(&self, last: Option<u32>) -> TextPosition {
+        match last {
+            Some(id) if !self.is_control(id) => TextPosition::Continuation,
+            _ => TextPosition::Start,
+        }
     }
 
     /// The memory that encoding takes, beside the tokenizer itself.
@@ -197,10 +232,7 @@ impl Tokenizer {
         room: Room,
         ids: &mut Vec<u32>,
     ) -> Result<()> {
-        let names = match parse_special {
-            true => Names::All,
-            false => Names::Plain,
-        };
+        let names = named(parse_special);
         self.encode_named((text, TextPosition::Start), names, room, ids)
     }
 
@@ -303,6 +335,14 @@ impl Tokenizer {
     /// Whether `id` is a control token, which has a meaning instead of a text.
     pub fn is_control(&self, id: u32) -> bool {
         self.vocab.kind(id) == Some(TokenKind::Control)
+    }
+}
+
+/// The names that are taken for tokens.
+fn named(parse_special: bool) -> Names<'static> {
+    match parse_special {
+        true => Names::All,
+        false => Names::Plain,
     }
 }
 

@@ -18,6 +18,7 @@ const CHANNEL: &str = "<|channel|>";
 const MESSAGE: &str = "<|message|>";
 const END: &str = "<|end|>";
 const RECIPIENT: &str = "to=";
+const AUTHOR: &str = "assistant";
 
 /// Control tokens of which an answer is made.
 pub(crate) const MARKS: [&str; 5] = [START, CHANNEL, "<|constrain|>", MESSAGE, END];
@@ -69,9 +70,13 @@ impl State {
 }
 
 /// Reads an answer.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(super) struct ChannelReader {
     state: State,
+    /// Whether a message has begun.
+    has_begun: bool,
+    /// Whether the header stands in a text that has not ended: it may be a part of it.
+    in_text: bool,
     offers_tools: bool,
     /// Text whose meaning is not known yet.
     pub held: String,
@@ -82,6 +87,8 @@ impl ChannelReader {
     pub fn new(offers_tools: bool, answer: Gathered) -> Self {
         Self {
             state: State::Header,
+            has_begun: false,
+            in_text: false,
             offers_tools,
             held: String::new(),
             answer,
@@ -94,7 +101,8 @@ impl ChannelReader {
         let rest = std::mem::take(&mut self.held);
         match std::mem::replace(&mut self.state, State::Header) {
             // A header that was cut off says nothing. A recipient alone may be text.
-            State::Header if rest.trim().is_empty() || begins_with(&rest, &[START, CHANNEL]) => {}
+            State::Header if rest.trim().is_empty() => {}
+            State::Header if !self.in_text && self.begins_channel(&rest) => {}
             State::Header | State::Text => self.answer.say(rest, &mut parts),
             State::Reasoning => self.answer.reason(rest, &mut parts),
             State::Call(tool) => self.call(tool, rest, &mut parts),
@@ -117,13 +125,21 @@ impl ChannelReader {
                 self.call(tool, arguments, parts);
             }
             State::Reasoning | State::Text => {
-                let (before, found) = up_to(&mut self.held, END);
-                match self.state {
-                    State::Reasoning => self.answer.reason(before, parts),
-                    _ => self.answer.say(before, parts),
+                // Models forget the end before the next message. Texts may name channels.
+                self.in_text = self.state == State::Text;
+                let marks = match self.in_text {
+                    true => &[END, START][..],
+                    false => &[END, START, CHANNEL],
+                };
+                let (before, mark) = up_to(&mut self.held, marks);
+                match self.in_text {
+                    true => self.answer.say(before, parts),
+                    false => self.answer.reason(before, parts),
                 }
-                if !found {
-                    return false;
+                match mark {
+                    None => return false,
+                    Some(END) => self.in_text = false,
+                    Some(next) => self.held.insert_str(0, next),
                 }
             }
         }
@@ -133,16 +149,17 @@ impl ChannelReader {
 
     /// Reads a header to its end, or finds that there is none.
     fn header(&mut self, parts: &mut Vec<Part>) -> bool {
-        let begins = begins_header(&self.held);
+        let begins = self.begins_header();
         self.state = match self.held.split_once(MESSAGE).filter(|_| begins) {
             Some((header, rest)) => {
                 let state = State::of(header, self.offers_tools);
                 self.held = rest.to_owned();
                 state
             }
-            None if begins || may_begin_header(&self.held) => return false,
+            None if begins || self.may_begin_header() => return false,
             None => State::Text,
         };
+        self.has_begun = true;
         // Two messages of a kind are two paragraphs.
         let gap = || "\n\n".to_owned();
         match self.state {
@@ -153,6 +170,34 @@ impl ChannelReader {
             _ => {}
         }
         true
+    }
+
+    /// What a header may begin with. The prompt has the author of the first message; before the others, models forget
+    /// `START`.
+    fn begins(&self) -> &'static [&'static str] {
+        match self.has_begun {
+            true => &[START, CHANNEL, RECIPIENT, AUTHOR],
+            false => &[START, CHANNEL, RECIPIENT],
+        }
+    }
+
+    /// Whether the held text begins as a header does.
+    fn begins_header(&self) -> bool {
+        begins_with(&self.held, self.begins())
+    }
+
+    /// Whether `header` has come as far as its channel, or may.
+    fn begins_channel(&self, header: &str) -> bool {
+        let header = header.trim_start();
+        let author = header.strip_prefix(AUTHOR).filter(|_| self.has_begun);
+        author.is_some_and(|rest| rest.trim().is_empty())
+            || begins_with(author.unwrap_or(header), &[START, CHANNEL])
+    }
+
+    /// Whether it may with more text.
+    fn may_begin_header(&self) -> bool {
+        let text = self.held.trim_start();
+        self.begins().iter().any(|mark| mark.starts_with(text))
     }
 
     /// A call of `tool`; arguments that are no JSON are text. A tool without parameters may get none.
@@ -175,20 +220,7 @@ impl ChannelReader {
     }
 }
 
-/// Whether `text` begins as a header does.
-fn begins_header(text: &str) -> bool {
-    begins_with(text, &[START, CHANNEL, RECIPIENT])
-}
-
 fn begins_with(text: &str, marks: &[&str]) -> bool {
     let text = text.trim_start();
     marks.iter().any(|mark| text.starts_with(mark))
-}
-
-/// Whether it may with more text.
-fn may_begin_header(text: &str) -> bool {
-    let text = text.trim_start();
-    [START, CHANNEL, RECIPIENT]
-        .iter()
-        .any(|mark| mark.starts_with(text))
 }

@@ -1,4 +1,4 @@
-//! The tags that families of models put around their reasoning.
+//! The tags that families of models put around their reasoning, and around what they say after it.
 
 /// What stands before and after the reasoning.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -41,7 +41,7 @@ impl ReasoningTags {
 
 const USUAL: ReasoningTags = ReasoningTags::new("<think>", "</think>");
 
-const UNUSUAL: [ReasoningTags; 3] = [
+const UNUSUAL: [ReasoningTags; 4] = [
     // Magistral and Ministral 3.
     ReasoningTags::new("[THINK]", "[/THINK]"),
     // Without a budget, Seed-OSS is told so within the reasoning.
@@ -54,4 +54,20 @@ const UNUSUAL: [ReasoningTags; 3] = [
         token: "<|channel>",
         ..ReasoningTags::new("<|channel>thought", "<channel|>")
     },
+    // Command R7B and Command A.
+    ReasoningTags::new("<|START_THINKING|>", "<|END_THINKING|>"),
+];
+
+/// What stands before and after the text, if models with this template put something there.
+pub(crate) fn response_tags(template: &str) -> Option<[&'static str; 2]> {
+    let found = RESPONSES
+        .iter()
+        .find(|[opening, _]| template.contains(opening));
+    found.copied()
+}
+
+/// Of Command R7B, and of Granite 3.3 where it is asked to think.
+const RESPONSES: [[&str; 2]; 2] = [
+    ["<|START_RESPONSE|>", "<|END_RESPONSE|>"],
+    ["<response>", "</response>"],
 ];

@@ -1,54 +1,66 @@
 //! Answers as most models write them: the reasoning between tags, then the text, and calls of tools between other marks.
 
-use super::reasoning::ReasoningTags;
+use super::reasoning::{ReasoningTags, response_tags};
 use super::{Gathered, Part, up_to};
-use crate::chat::calls::{CallFormat, OfferedTools};
+use crate::chat::calls::{CallFormat, FUNCTION, FUNCTION_END, OfferedTools, may_be_bare};
 
 /// What is being read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum State {
-    /// Nothing but white space so far: reasoning, text or bare calls may begin.
+    /// Nothing but white space so far: text or calls may begin, and reasoning at the begin of the answer.
     Begin {
-        reasoning: bool,
+        first: bool,
     },
     Reasoning,
     Text,
-    /// Behind the opening of calls.
-    Calls,
+    /// Behind the opening of calls, which may stand in reasoning that was never closed.
+    Calls {
+        in_reasoning: bool,
+    },
+    /// A function without the opening that should come before it.
+    Function,
+    /// Behind it: the closing of calls may follow.
+    AfterFunction,
     /// An answer that may be nothing but calls.
     BareCalls,
 }
 
 /// Reads an answer.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(super) struct TagReader {
     state: State,
     /// Of calls, if tools were offered.
     format: Option<CallFormat>,
     tools: OfferedTools,
+    /// Whether calls are functions, before which models forget the opening.
+    has_functions: bool,
     tags: ReasoningTags,
+    /// What may stand around the text.
+    response: Option<[&'static str; 2]>,
     /// Text whose meaning is not known yet.
     pub held: String,
     pub answer: Gathered,
 }
 
 impl TagReader {
-    /// `format` is how calls of the `tools` are written, `inside_reasoning` says that the prompt ends within the
-    /// reasoning.
+    /// For the model of this `template`; `inside_reasoning` says that the prompt ends within the reasoning.
     pub fn new(
-        (format, tools): (CallFormat, OfferedTools),
-        tags: ReasoningTags,
+        template: &str,
+        tools: OfferedTools,
         inside_reasoning: bool,
         answer: Gathered,
     ) -> Self {
+        let format = (!tools.is_empty()).then(|| CallFormat::of(template));
         Self {
             state: match inside_reasoning {
                 true => State::Reasoning,
-                false => State::Begin { reasoning: true },
+                false => State::Begin { first: true },
             },
-            format: (!tools.is_empty()).then_some(format),
+            format,
             tools,
-            tags,
+            has_functions: format == Some(CallFormat::Hermes) && template.contains(FUNCTION),
+            tags: ReasoningTags::of(template),
+            response: response_tags(template),
             held: String::new(),
             answer,
         }
@@ -60,12 +72,18 @@ impl TagReader {
         let rest = std::mem::take(&mut self.held);
         match self.state {
             // It only looked like the begin of something else.
-            State::Begin { .. } if !rest.trim().is_empty() => self.answer.say(rest, &mut parts),
-            State::Begin { .. } => {}
+            State::Begin { .. } | State::AfterFunction if !rest.trim().is_empty() => {
+                self.answer.say(rest, &mut parts);
+            }
+            State::Begin { .. } | State::AfterFunction => {}
             State::Reasoning => self.answer.reason(rest, &mut parts),
             State::Text => self.answer.say(rest, &mut parts),
-            State::Calls => self.call(&rest, (self.opening(), ""), &mut parts),
-            State::BareCalls => self.call(&rest, ("", ""), &mut parts),
+            State::Calls { .. } => {
+                self.call(&rest, (self.opening(), ""), &mut parts);
+            }
+            State::Function | State::BareCalls => {
+                self.call(&rest, ("", ""), &mut parts);
+            }
         }
         parts
     }
@@ -73,70 +91,152 @@ impl TagReader {
     /// Reads on as far as the held text allows; whether it may go on from there.
     pub fn step(&mut self, parts: &mut Vec<Part>) -> bool {
         match self.state {
-            State::Begin { reasoning } => self.begin(reasoning),
-            State::Reasoning => {
-                let (before, found) = up_to(&mut self.held, self.tags.closing);
-                self.answer.reason(before, parts);
-                if found {
-                    self.state = State::Begin { reasoning: false };
-                }
-                found
-            }
-            State::Text => {
-                let Some(opening) = self.format.and_then(CallFormat::opening) else {
-                    let text = std::mem::take(&mut self.held);
-                    self.answer.say(text, parts);
-                    return false;
-                };
-                let (before, found) = up_to(&mut self.held, opening);
-                self.answer.say(before, parts);
-                if found {
-                    self.state = State::Calls;
-                }
-                found
-            }
-            State::Calls => {
-                let closing = self.format.and_then(CallFormat::closing);
-                let Some((closing, at)) = closing.and_then(|c| Some((c, self.held.find(c)?)))
-                else {
-                    return false;
-                };
-                let rest = self.held.split_off(at + closing.len());
-                let call = std::mem::replace(&mut self.held, rest);
-                self.call(&call[..at], (self.opening(), closing), parts);
-                self.state = State::Begin { reasoning: false };
+            State::Begin { first } => self.begin(first),
+            State::Reasoning => self.reasoning(parts),
+            State::Text => self.text(parts),
+            State::Calls { in_reasoning } => self.calls(in_reasoning, parts),
+            State::Function => self.function(parts),
+            State::AfterFunction => self.after_function(),
+            State::BareCalls if may_be_bare(&self.held) => false,
+            State::BareCalls => {
+                self.state = State::Text;
                 true
             }
-            State::BareCalls => false,
         }
     }
 
     /// Decides what begins, when that is clear.
-    fn begin(&mut self, reasoning: bool) -> bool {
+    fn begin(&mut self, first: bool) -> bool {
         let start = self.held.trim_start();
-        let opening = self.tags.opening;
-        let may_open = reasoning && start.len() < opening.len() && opening.starts_with(start);
-        if start.is_empty() || may_open {
+        let opening = Some(self.tags.opening).filter(|_| first);
+        let response = self.response.map(|[opening, _]| opening);
+        let may_open = |mark: &str| start.len() < mark.len() && mark.starts_with(start);
+        if start.is_empty() || opening.into_iter().chain(response).any(may_open) {
             return false;
         }
-        if let Some(rest) = start.strip_prefix(opening).filter(|_| reasoning) {
+        if let Some(rest) = opening.and_then(|mark| start.strip_prefix(mark)) {
             self.held = rest.trim_start().to_owned();
             self.state = State::Reasoning;
             return true;
         }
+        if let Some(rest) = response.and_then(|mark| start.strip_prefix(mark)) {
+            self.held = rest.to_owned();
+            self.state = State::Begin { first: false };
+            return true;
+        }
+        let bare = start.chars().next().zip(self.format);
+        let bare = bare.is_some_and(|(c, format)| format.may_begin_bare(c));
         // White space between reasoning, calls and text means nothing; at the begin of an answer, it is text.
-        let is_first = !self.answer.has_reasoning_or_calls();
-        if !is_first {
+        if !first {
             self.held = start.to_owned();
         }
-        let first = self.held.trim_start().chars().next();
-        let bare = first
-            .zip(self.format)
-            .is_some_and(|(c, format)| format.may_begin_bare(c));
         self.state = match bare && !self.answer.has_text() {
             true => State::BareCalls,
             false => State::Text,
         };
+        true
+    }
+
+    fn reasoning(&mut self, parts: &mut Vec<Part>) -> bool {
+        let closing = self.tags.closing;
+        let opening = self.format.and_then(CallFormat::opening);
+        let marks: Vec<_> = [closing].into_iter().chain(opening).collect();
+        let (before, mark) = up_to(&mut self.held, &marks);
+        self.answer.reason(before, parts);
+        self.state = match mark {
+            None => return false,
+            Some(mark) if mark == closing => State::Begin { first: false },
+            Some(_) => State::Calls { in_reasoning: true },
+        };
+        true
+    }
+
+    fn text(&mut self, parts: &mut Vec<Part>) -> bool {
+        let opening = self.format.and_then(CallFormat::opening);
+        let function = self.has_functions.then_some(FUNCTION);
+        let response = self.response.into_iter().flatten();
+        let marks: Vec<_> = opening
+            .into_iter()
+            .chain(function)
+            .chain(response)
+            .collect();
+        let (before, mark) = up_to(&mut self.held, &marks);
+        self.answer.say(before, parts);
+        match mark {
+            None => return false,
+            Some(FUNCTION) => {
+                self.held.insert_str(0, FUNCTION);
+                self.state = State::Function;
+            }
+            mark if mark == opening => {
+                self.state = State::Calls {
+                    in_reasoning: false,
+                };
+            }
+            // What stands around the text.
+            Some(_) => {}
+        }
+        true
+    }
+
+    fn calls(&mut self, in_reasoning: bool, parts: &mut Vec<Part>) -> bool {
+        let closing = self.format.and_then(CallFormat::closing);
+        // In reasoning, the opening may only be named.
+        let named = match in_reasoning {
+            true => [Some(self.tags.closing), closing.map(|_| self.opening())],
+            false => [None, None],
+        };
+        let marks = closing.into_iter().chain(named.into_iter().flatten());
+        let found = marks.filter_map(|mark| Some((self.held.find(mark)?, mark)));
+        let Some((at, mark)) = found.min() else {
+            return false;
+        };
+        if Some(mark) != closing {
+            self.answer.reason(self.opening().to_owned(), parts);
+            self.state = State::Reasoning;
+            return true;
+        }
+        let rest = self.held.split_off(at + mark.len());
+        let call = std::mem::replace(&mut self.held, rest);
+        let is_call = self.call(&call[..at], (self.opening(), mark), parts);
+        self.state = match is_call {
+            _ if in_reasoning => State::Reasoning,
+            true => State::Begin { first: false },
+            false => State::Text,
+        };
+        true
+    }
+
+    fn function(&mut self, parts: &mut Vec<Part>) -> bool {
+        let name = self.held[FUNCTION.len()..].split_once('>');
+        if name.is_some_and(|(name, _)| !self.tools.have(name.trim())) {
+            self.held.drain(..FUNCTION.len());
+            self.answer.say(FUNCTION.to_owned(), parts);
+            self.state = State::Text;
+            return true;
+        }
+        // A value may have the same mark in it.
+        let ends = self.held.match_indices(FUNCTION_END);
+        let read = |at: usize| CallFormat::Hermes.parse(&self.held[..at], &self.tools, true);
+        let mut calls = ends.filter_map(|(at, end)| Some((at + end.len(), read(at + end.len())?)));
+        let Some((end, calls)) = calls.next() else {
+            return false;
+        };
+        self.held.drain(..end);
+        self.answer.call(calls, parts);
+        self.state = State::AfterFunction;
+        true
+    }
+
+    fn after_function(&mut self) -> bool {
+        let closing = self.format.and_then(CallFormat::closing);
+        let (start, closing) = (self.held.trim_start(), closing.unwrap_or_default());
+        if start.len() < closing.len() && closing.starts_with(start) {
+            return false;
+        }
+        let rest = start.strip_prefix(closing).unwrap_or(start);
+        self.held = rest.to_owned();
+        self.state = State::Begin { first: false };
         true
     }
 
@@ -147,13 +247,21 @@ impl TagReader {
             .unwrap_or_default()
     }
 
-    /// What stood where calls stand, between such marks. If it is something else, it is text.
-    fn call(&mut self, text: &str, (before, after): (&str, &str), parts: &mut Vec<Part>) {
+    /// What stood where calls stand, between such marks. If it is something else, it is what it stands in. Without
+    /// marks, only calls of tools that there are count: JSON may be an answer.
+    fn call(&mut self, text: &str, (before, after): (&str, &str), parts: &mut Vec<Part>) -> bool {
         let closed = !after.is_empty();
         let format = self.format.unwrap_or(CallFormat::Json);
-        match format.parse(text, &self.tools, closed) {
-            Some(calls) => self.answer.call(calls, parts),
-            None => self.answer.say(format!("{before}{text}{after}"), parts),
+        let calls = format.parse(text, &self.tools, closed).filter(|calls| {
+            !before.is_empty() || calls.iter().all(|call| self.tools.have(&call.name))
+        });
+        let is_call = calls.is_some();
+        let all = || format!("{before}{text}{after}");
+        match (calls, self.state) {
+            (Some(calls), _) => self.answer.call(calls, parts),
+            (None, State::Calls { in_reasoning: true }) => self.answer.reason(all(), parts),
+            (None, _) => self.answer.say(all(), parts),
         }
+        is_call
     }
 }

@@ -5,15 +5,17 @@ use serde_json::json;
 
 use super::*;
 
-/// A model that writes calls so, if tools are offered.
-fn read(format: Option<CallFormat>, inside: bool, pieces: &[&str]) -> Message {
-    let offered = format.map(|_| json!({"name": "add", "parameters": {}}));
-    let tools = OfferedTools::new(offered.into_iter().collect());
-    let calls = (format.unwrap_or(CallFormat::Hermes), tools);
-    let tags = ReasoningTags::of("");
-    let reader = TagReader::new(calls, tags, inside, Gathered::new(3));
-    read_all(AnswerReader(Format::Tags(reader)), pieces)
+/// A model with this template, if tools are offered.
+fn read(template: Option<&str>, inside: bool, pieces: &[&str]) -> Message {
+    let offered = template.map(|_| json!({"name": "add", "parameters": {}}));
+    let tools = offered.into_iter().collect();
+    let template = template.unwrap_or_default();
+    read_all(AnswerReader::new(template, tools, inside, 3), pieces)
 }
+
+/// What tells the templates of some families apart.
+const HERMES: &str = "<tool_call>";
+const LLAMA: &str = "<|python_tag|>";
 
 /// Of a model with this template. Its tool may be offered.
 fn read_of(template: &str, offers_tools: bool, pieces: &[&str]) -> Message {
@@ -75,7 +77,7 @@ fn calls_are_split_off_and_numbered() {
     let call = "{\"name\": \"add\", \"arguments\": {\"a\": 1}}";
     let hermes =
         format!("Let me see.\n<tool_call>\n{call}\n</tool_call>\n<tool_call>{call}</tool_call>");
-    let message = read(Some(CallFormat::Hermes), false, &[&hermes]);
+    let message = read(Some(HERMES), false, &[&hermes]);
     assert_eq!(message.content, "Let me see.\n");
     assert_eq!(message.tool_calls.len(), 2);
     assert_eq!(message.tool_calls[1].arguments, json!({"a": 1}));
@@ -83,23 +85,19 @@ fn calls_are_split_off_and_numbered() {
     assert_eq!(message.tool_calls[0].id.len(), 9);
 
     let bare = read(
-        Some(CallFormat::Llama),
+        Some(LLAMA),
         false,
         &["{\"name\": \"add\", \"parameters\": {}}"],
     );
     assert_eq!((bare.tool_calls.len(), &*bare.content), (1, ""));
-    let text = read(Some(CallFormat::Llama), false, &["{\"sum\": 3}"]);
+    let text = read(Some(LLAMA), false, &["{\"sum\": 3}"]);
     assert_eq!((text.tool_calls.len(), &*text.content), (0, "{\"sum\": 3}"));
-    let broken = read(
-        Some(CallFormat::Hermes),
-        false,
-        &["<tool_call>no</tool_call> end"],
-    );
+    let broken = read(Some(HERMES), false, &["<tool_call>no</tool_call> end"]);
     assert_eq!(broken.content, "<tool_call>no</tool_call> end");
     let none_offered = read(None, false, &[&hermes]);
     assert_eq!(none_offered.content, hermes);
     let cut = "<tool_call>{\"name\": \"add\", \"ar";
-    assert_eq!(read(Some(CallFormat::Hermes), false, &[cut]).content, cut);
+    assert_eq!(read(Some(HERMES), false, &[cut]).content, cut);
 }
 
 #[test]
@@ -127,9 +125,10 @@ const KIMI: &str = "<|tool_calls_section_begin|>";
 const GEMMA: &str = "'<|tool_call>call:' '<|channel>'";
 const LFM2: &str = "<|tool_list_start|>";
 const MAGISTRAL: &str = "[TOOL_CALLS] [THINK]";
+const COMMAND: &str = "<|START_ACTION|> <|START_THINKING|> <|START_RESPONSE|>";
 
 /// Two calls, as models with these templates write them.
-const CALLS: [(&str, &str); 8] = [
+const CALLS: [(&str, &str); 9] = [
     (
         CODER,
         "<tool_call>\n<function=weather>\n<parameter=city>\nParis é\n</parameter>\n<parameter=days>\n2\n</parameter>\n\
@@ -165,6 +164,11 @@ const CALLS: [(&str, &str); 8] = [
     (
         GEMMA,
         "<|tool_call>call:weather{city:<|\"|>Paris é<|\"|>,days:2}<tool_call|><|tool_call>call:weather{}<tool_call|>",
+    ),
+    (
+        COMMAND,
+        "<|START_ACTION|>[\n    {\"tool_call_id\": \"0\", \"tool_name\": \"weather\", \"parameters\": {\"city\": \"Paris é\", \
+         \"days\": 2}},\n    {\"tool_call_id\": \"1\", \"tool_name\": \"weather\", \"parameters\": {}}\n]<|END_ACTION|>",
     ),
     (
         LFM2,
@@ -312,6 +316,152 @@ fn calls_have_a_channel_of_their_own() {
     assert_eq!(read_channels(true, &[&bare]).tool_calls[0].name, "f");
 }
 
+#[test]
+fn an_object_is_a_call_only_of_a_tool_that_there_is() {
+    for answer in [
+        "{\"name\": \"Bob\", \"age\": 3}",
+        "[{\"name\": \"Bob\", \"parameters\": {}}]",
+    ] {
+        for template in ["", LLAMA] {
+            let message = read(Some(template), false, &[answer]);
+            assert_eq!((message.tool_calls.len(), &*message.content), (0, answer));
+        }
+    }
+    let call = "[{\"name\": \"add\"}]";
+    assert_eq!(read(Some(""), false, &[call]).tool_calls.len(), 1);
+}
+
+#[test]
+fn what_cannot_become_a_call_is_shown_at_once() {
+    for (first, shown) in [
+        ("[1", true),
+        ("[x](y)", true),
+        ("{\"sum\"", true),
+        ("{\"na", false),
+        (" [ {", false),
+    ] {
+        let tools = vec![json!({"name": "add", "parameters": {}})];
+        let mut reader = AnswerReader::new("", tools, false, 0);
+        let parts = reader.push(first);
+        let expected = shown.then(|| Part::Text(first.to_owned()));
+        assert_eq!(parts, expected.into_iter().collect::<Vec<_>>(), "{first}");
+    }
+}
+
+#[test]
+fn a_call_ends_reasoning_that_was_never_closed_but_its_mark_alone_does_not() {
+    for (template, calls) in CALLS {
+        let tags = ReasoningTags::of(template);
+        let answer = format!("{}I look.\n{calls}", tags.opening);
+        let message = read_of(template, true, &[&answer]);
+        let reasoning = message.reasoning.as_deref();
+        assert_eq!((reasoning, message.tool_calls.len()), (Some("I look."), 2));
+        assert_eq!(message.content, "");
+        // Nothing was offered that it could call.
+        let message = read_of(template, false, &[&answer]);
+        assert_eq!(message.tool_calls.len(), 0);
+        let mark = CallFormat::of(template).opening().expect("it has one");
+        let named = format!("{}a {mark} b{}Yes.{calls}", tags.opening, tags.closing);
+        let message = read_of(template, true, &[&named]);
+        let thought = format!("a {mark} b");
+        assert_eq!(message.reasoning, Some(thought), "{named}");
+        assert_eq!((&*message.content, message.tool_calls.len()), ("Yes.", 2));
+    }
+    let twice = "<think>A <tool_call> is <tool_call>{\"name\": \"add\"}</tool_call>";
+    let message = read(Some(HERMES), false, &[twice]);
+    let thought = message.reasoning.as_deref();
+    assert_eq!(
+        (thought, message.tool_calls.len()),
+        (Some("A <tool_call> is"), 1)
+    );
+    let none = "<think>A <tool_call>x</tool_call> y</think>z";
+    let message = read(Some(HERMES), false, &[none]);
+    let thought = message.reasoning.as_deref();
+    assert_eq!(
+        (thought, &*message.content),
+        (Some("A <tool_call>x</tool_call> y"), "z")
+    );
+}
+
+#[test]
+fn functions_may_come_without_the_marks_around_them() {
+    let call = "<function=weather>\n<parameter=city>\na </function> b\n</parameter>\n</function>";
+    for answer in [
+        format!("Let me see.\n{call}\n</tool_call>"),
+        format!("Let me see.\n{call}"),
+        format!("Let me see.\n{call}\n</tool_call>\n<tool_call>\n{call}\n</tool_call>"),
+    ] {
+        let count = answer.matches("<function=").count();
+        let each: Vec<_> = answer.split_inclusive(' ').collect();
+        for pieces in [&[&*answer][..], &each] {
+            let message = read_of(CODER, true, pieces);
+            assert_eq!(message.content, "Let me see.\n", "{answer}");
+            assert_eq!(message.tool_calls.len(), count, "{answer}");
+            assert_eq!(
+                message.tool_calls[0].arguments,
+                json!({"city": "a </function> b"})
+            );
+        }
+        assert_eq!(read_of(CODER, false, &[&answer]).content, answer);
+    }
+    let other = "It is <function=print> here: <function=weather> x";
+    assert_eq!(read_of(CODER, true, &[other]).content, other);
+}
+
+#[test]
+fn what_stands_around_a_response_is_left_out() {
+    let answer = "<think>hm</think>\n<response>\nYes, <b>.</response>";
+    for pieces in [vec![answer], answer.split_inclusive('<').collect()] {
+        let message = read_of(GRANITE, false, &pieces);
+        assert_eq!(
+            (message.reasoning.as_deref(), &*message.content),
+            (Some("hm"), "Yes, <b>.")
+        );
+    }
+    let answer = "<|START_THINKING|>hm<|END_THINKING|><|START_RESPONSE|>Yes.<|END_RESPONSE|>";
+    let message = read_of(COMMAND, true, &[answer]);
+    assert_eq!(
+        (message.reasoning.as_deref(), &*message.content),
+        (Some("hm"), "Yes.")
+    );
+    for mark in ["<|START_RESPONSE|>", "<|END_RESPONSE|>"] {
+        assert!(marks(COMMAND).contains(&mark));
+    }
+    assert_eq!(
+        read_of(CODER, false, &["<response>x"]).content,
+        "<response>x"
+    );
+}
+
+#[test]
+fn messages_in_channels_may_lack_a_mark_between_them() {
+    for between in [
+        "<|end|>assistant",
+        "<|end|>\nassistant",
+        "<|start|>assistant",
+        "",
+    ] {
+        let answer = format!(
+            "<|channel|>analysis<|message|>I look.{between}<|channel|>final<|message|>Yes."
+        );
+        let each: Vec<_> = answer.split_inclusive('|').collect();
+        for pieces in [&[&*answer][..], &each] {
+            let message = read_channels(true, pieces);
+            let parts = (message.reasoning.as_deref(), &*message.content);
+            assert_eq!(parts, (Some("I look."), "Yes."), "{answer}");
+        }
+        for cut in ["<|channel|>fin", ""] {
+            let answer = format!("<|channel|>analysis<|message|>I look.{between}{cut}");
+            let message = read_channels(true, &[&answer]);
+            assert_eq!(message.content, "", "{answer}");
+        }
+    }
+    for text in ["a <|start|> b", "a <|channel|>b<|message|>", "assistant c"] {
+        let answer = format!("<|channel|>final<|message|>{text}");
+        assert_eq!(read_channels(true, &[&answer]).content, text);
+    }
+}
+
 /// The pieces between some places of a text.
 fn pieces(answer: &str, cuts: Vec<usize>) -> Vec<&str> {
     let cuts = cuts.into_iter().map(|at| at.min(answer.len()));
@@ -326,7 +476,7 @@ proptest! {
     #[test]
     fn pieces_make_no_difference(cuts in prop::collection::vec(0usize..220, 0..12)) {
         let answer = "<think>a < b\n</think>\n\nText <too é\n<tool_call>{\"name\": \"f\"}</tool_call>\nmore";
-        let format = Some(CallFormat::Hermes);
+        let format = Some(HERMES);
         prop_assert_eq!(read(format, false, &pieces(answer, cuts.clone())), read(format, false, &[answer]));
         let answer = "<|channel|>analysis<|message|>a <é<|end|><|start|>assistant to=functions.f<|channel|>commentary json<|message|>{}<|end|><|start|>assistant<|channel|>final<|message|>Text <|too";
         prop_assert_eq!(read_channels(true, &pieces(answer, cuts.clone())), read_channels(true, &[answer]));

@@ -34,10 +34,14 @@ const KEY_AND_VALUE: Argument = Argument {
     own_line: false,
 };
 
+/// What a call as a function begins and ends with.
+pub(crate) const FUNCTION: &str = "<function=";
+pub(crate) const FUNCTION_END: &str = "</function>";
+
 /// A call as `<function=NAME>`, parameters, `</function>`. `own_line` says that each value has a line of its own.
 pub(super) fn function(text: &str, tools: &OfferedTools, own_line: bool) -> Option<ToolCall> {
-    let (name, rest) = text.strip_prefix("<function=")?.split_once('>')?;
-    arguments(name, rest, (&parameter(own_line), "</function>"), tools)
+    let (name, rest) = text.strip_prefix(FUNCTION)?.split_once('>')?;
+    arguments(name, rest, (&parameter(own_line), FUNCTION_END), tools)
 }
 
 /// A call as its name, keys and values. A name alone is a call only if there is such a tool: it may be any word.

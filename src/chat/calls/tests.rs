@@ -290,6 +290,7 @@ fn templates_show_their_format() {
         ("… '<seed:tool_call>' …", CallFormat::Seed),
         ("… <|tool_calls_section_begin|> …", CallFormat::Kimi),
         ("… '<|tool_call>call:' …", CallFormat::Gemma),
+        ("… <|START_ACTION|> …", CallFormat::Command),
         ("… <|tool_call_start|>[ …", CallFormat::Python),
         ("… List of tools: <|tool_list_start|> …", CallFormat::Python),
     ] {

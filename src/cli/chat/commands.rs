@@ -103,7 +103,7 @@ impl Command {
             Self::System(text) => talk.settings.flags.system = text,
             Self::Set(name, _) if name == "history" => input.keep_history(true),
             Self::Set(name, _) if name == "nohistory" => input.keep_history(false),
-            Self::Set(name, value) => talk.settings.set(&name, &value)?,
+            Self::Set(name, value) => talk.set(&name, &value)?,
             Self::Show(true) => talk.show_messages(),
             Self::Show(false) => {
                 let system = talk.settings.flags.system.as_deref().unwrap_or("(nothing)");

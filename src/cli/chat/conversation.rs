@@ -2,13 +2,14 @@
 
 use std::path::Path;
 
-use forebay::{Engine, Error, Message, Role, Session, Statistics};
+use forebay::{ChatStream, Engine, Error, Message, Role, Session, Statistics};
 
 use super::saved;
 use super::screen::{self, Screen};
 use super::settings::Settings;
 use crate::cli::follow::Interrupted;
 use crate::cli::output::{ReaderGone, say};
+use crate::cli::stopping::Generating;
 
 pub struct Conversation<'e> {
     engine: &'e Engine,
@@ -53,73 +54,103 @@ impl<'e> Conversation<'e> {
     /// Says `text` as the user, and shows the answer.
     ///
     /// # Errors
-    /// Those of the engine; the message is taken back then.
+    /// Those of the engine; the conversation is as it was before then.
     pub fn say(&mut self, text: String) -> anyhow::Result<()> {
-        let attached = std::mem::take(&mut self.attached);
-        self.messages.push(Message::user(attached.clone() + &text));
-        let answered = self.answer();
-        if answered.is_err() {
-            self.messages.pop();
-            self.attached = attached;
-        }
-        answered
-    }
-
-    /// Has the model answer the last message.
-    fn answer(&mut self) -> anyhow::Result<()> {
-        let stream = loop {
-            let mut request = self.settings.request(self.all());
-            request.sampler.seed = request.sampler.seed.wrapping_add(self.answers);
-            match self.session.chat(request) {
-                Err(Error::ContextTooSmall { context, .. }) if self.forget_oldest_turn() => {
-                    say(format_args!(
-                        "note: the conversation is longer than the context of {context} tokens; its oldest turn is left \
-                         out from now on"
-                    ));
+        let mut messages = self.messages.clone();
+        messages.push(Message::user(self.attached.clone() + &text));
+        match self.answer(messages) {
+            Ok(true) => self.attached.clear(),
+            Ok(false) => self.remark("There is no answer, and the message is taken back."),
+            Err(error) => {
+                let engine = error.downcast_ref::<Error>();
+                let is_long = matches!(engine, Some(Error::ContextTooSmall { .. }));
+                if is_long && !self.attached.is_empty() {
+                    // Else no message would fit from now on.
+                    self.attached.clear();
+                    say("note: what /read put in front of the message is left out from now on");
                 }
-                stream => break stream?,
+                return Err(error);
             }
-        };
-        let answer = self.screen.show(stream)?;
-        self.answers += 1;
-        let message = answer.message;
-        self.last = Some(Box::new(answer.statistics));
-        let is_empty = message.content.is_empty() && message.reasoning.is_none();
-        match is_empty && message.tool_calls.is_empty() {
-            // Roles have to take turns: most templates insist on it.
-            true => {
-                self.messages.pop();
-                self.remark("There is no answer, and the message is taken back.");
-            }
-            false => self.messages.push(message),
         }
         Ok(())
     }
 
-    /// What the model is told first, and all messages.
-    fn all(&self) -> Vec<Message> {
-        let system = self.settings.flags.system.as_ref().map(Message::system);
-        system
-            .into_iter()
-            .chain(self.messages.iter().cloned())
-            .collect()
+    /// Has the model answer the last of `messages`, which are the conversation from then on, without the turns that
+    /// leave no room. Without an answer the conversation stays as it is: roles have to take turns, as most templates
+    /// insist.
+    fn answer(&mut self, messages: Vec<Message>) -> anyhow::Result<bool> {
+        let generating = Generating::begin();
+        let (stream, mut messages) = self.ask(messages)?;
+        let answer = self.screen.show(stream, &generating)?;
+        self.answers += 1;
+        self.last = Some(Box::new(answer.statistics));
+        let message = answer.message;
+        let is_empty = message.content.is_empty() && message.reasoning.is_none();
+        if is_empty && message.tool_calls.is_empty() {
+            return Ok(false);
+        }
+        messages.push(message);
+        self.messages = messages;
+        Ok(true)
     }
 
-    /// Removes the first turn, unless it is the last.
-    fn forget_oldest_turn(&mut self) -> bool {
-        let is_user = |m: &Message| m.role == Role::User;
-        let mut turns = self.messages.iter().enumerate().filter(|(_, m)| is_user(m));
-        let Some((second, _)) = turns.nth(1) else {
-            return false;
+    /// Begins the answer to the last of `messages`; returns those that the model reads.
+    fn ask(&mut self, messages: Vec<Message>) -> Result<(ChatStream, Vec<Message>), Error> {
+        let context = self.engine.context();
+        // An answer should not be cut off because of what was said long ago.
+        let most = self.settings.max_tokens.unwrap_or(usize::MAX);
+        let mut room = most.min(context / 4);
+        let (mut kept, mut left_out) = (&*messages, 0);
+        let stream = loop {
+            let mut request = self.settings.request(self.with_system(kept)).room(room);
+            request.sampler.seed = request.sampler.seed.wrapping_add(self.answers);
+            match (self.session.chat(request), without_oldest_turn(kept)) {
+                (Err(Error::ContextTooSmall { .. }), Some(rest)) => {
+                    (kept, left_out) = (rest, left_out + 1);
+                }
+                // The last message alone takes more: whatever room there is has to do.
+                (Err(Error::ContextTooSmall { .. }), None) if room > 0 => {
+                    (kept, left_out, room) = (&*messages, 0, 0);
+                }
+                (stream, _) => break stream?,
+            }
         };
-        self.messages.drain(..second);
-        true
+        if left_out > 0 {
+            let turns = match left_out {
+                1 => "oldest turn is".to_owned(),
+                n => format!("{n} oldest turns are"),
+            };
+            say(format_args!(
+                "note: the conversation leaves too little of the context of {context} tokens for an answer; its {turns} \
+                 left out from now on"
+            ));
+        }
+        Ok((stream, kept.to_vec()))
+    }
+
+    /// What the model is told first, and `messages`.
+    fn with_system(&self, messages: &[Message]) -> Vec<Message> {
+        let system = self.settings.flags.system.as_ref().map(Message::system);
+        system.into_iter().chain(messages.iter().cloned()).collect()
+    }
+
+    /// Changes a setting.
+    ///
+    /// # Errors
+    /// Those of [`Settings::set`].
+    pub fn set(&mut self, name: &str, value: &str) -> anyhow::Result<()> {
+        self.settings.set(name, value)?;
+        if name == "seed" {
+            self.answers = 0;
+        }
+        Ok(())
     }
 
     /// Forgets everything that was said.
     pub fn clear(&mut self) {
         self.messages.clear();
         self.attached.clear();
+        self.answers = 0;
     }
 
     /// Takes the last turn back; returns what the user said in it.
@@ -132,17 +163,16 @@ impl<'e> Conversation<'e> {
     /// Has the last message answered anew.
     ///
     /// # Errors
-    /// Those of the engine; the turn is as it was before then.
+    /// Those of the engine; the conversation is as it was before then.
     pub fn regenerate(&mut self) -> anyhow::Result<bool> {
         let Some(at) = self.messages.iter().rposition(|m| m.role == Role::User) else {
             return Ok(false);
         };
-        let before = self.messages.split_off(at + 1);
-        let answered = self.answer();
-        if answered.is_err() {
-            self.messages.extend(before);
+        let asked = self.messages[..=at].to_vec();
+        if !self.answer(asked)? {
+            self.remark("There is no answer; the conversation is as it was.");
         }
-        answered.map(|()| true)
+        Ok(true)
     }
 
     /// Puts a text in front of the next message.
@@ -158,7 +188,7 @@ impl<'e> Conversation<'e> {
     /// # Errors
     /// It cannot be written.
     pub fn save(&self, path: &Path) -> anyhow::Result<()> {
-        saved::save(path, &self.all())
+        saved::save(path, &self.with_system(&self.messages))
     }
 
     /// Goes on with the conversation of a file; returns its number of messages.
@@ -171,12 +201,13 @@ impl<'e> Conversation<'e> {
         let system = has_system.then(|| messages.remove(0).content);
         self.settings.flags.system = system;
         self.messages = messages;
+        self.answers = 0;
         Ok(self.messages.len())
     }
 
     /// Prints what was said.
     pub fn show_messages(&self) {
-        for message in self.all() {
+        for message in self.with_system(&self.messages) {
             say(format_args!("{}: {}", message.role.name(), message.content));
         }
     }
@@ -195,5 +226,128 @@ impl<'e> Conversation<'e> {
         error.is::<Interrupted>()
             || error.is::<ReaderGone>()
             || matches!(engine, Some(Error::EngineFailed { .. } | Error::Stopped))
+    }
+}
+
+/// All but the first turn, if there are several.
+fn without_oldest_turn(messages: &[Message]) -> Option<&[Message]> {
+    let is_user = |(_, m): &(usize, &Message)| m.role == Role::User;
+    let (second, _) = messages.iter().enumerate().filter(is_user).nth(1)?;
+    Some(&messages[second..])
+}
+
+#[cfg(test)]
+mod tests {
+    use forebay::SamplerConfig;
+
+    use super::*;
+    use crate::cli::chat_flags::ChatFlags;
+
+    const TEMPLATE: &str =
+        "{% for m in messages %}{{ m.role }}: {{ m.content }}{{ eos_token }}\n{% endfor %}";
+    /// Of the demo's vocabulary: the end of an answer.
+    const END: u32 = 1;
+
+    /// With the demo, in a context of 128 tokens.
+    fn engine() -> Engine {
+        let folder = tempfile::tempdir().expect("a folder");
+        let template = folder.path().join("template.jinja");
+        std::fs::write(&template, TEMPLATE).expect("writable");
+        let builder = Engine::builder().cache_folder(folder.path()).context(128);
+        let builder = builder.threads(1).hot_set(false);
+        let built = builder.chat_template_file(&template).build();
+        built.unwrap_or_else(|e| panic!("{e}"))
+    }
+
+    fn conversation(engine: &Engine) -> Conversation<'_> {
+        let settings = Settings {
+            sampler: SamplerConfig::default(),
+            max_tokens: Some(4),
+            stop: Vec::new(),
+            flags: ChatFlags::default(),
+        };
+        let screen = Screen::new(true, false).without_text();
+        Conversation::new(engine, settings, screen)
+    }
+
+    #[test]
+    fn a_message_that_does_not_fit_leaves_the_conversation_and_no_file_in_front_of_the_next() {
+        let engine = engine();
+        let mut talk = conversation(&engine);
+        for said in ["One.", "Two."] {
+            talk.say(said.to_owned()).expect("an answer");
+        }
+        let before = talk.messages.clone();
+        assert_eq!(before.len(), 4);
+        let long = "no end ".repeat(100);
+        talk.say(long.clone()).expect_err("too long");
+        assert_eq!(talk.messages, before);
+        talk.attach(&long);
+        talk.say("Three.".to_owned()).expect_err("too long");
+        assert_eq!(talk.messages, before);
+        talk.say("Three.".to_owned()).expect("an answer");
+        assert_eq!(talk.messages.len(), 6);
+    }
+
+    #[test]
+    fn without_an_answer_nothing_is_lost() {
+        let engine = engine();
+        let mut talk = conversation(&engine);
+        talk.say("One.".to_owned()).expect("an answer");
+        let before = talk.messages.clone();
+        talk.settings.sampler.logit_bias = vec![(END, 1e6)];
+        assert!(talk.regenerate().expect("no fault"));
+        talk.attach("A file.");
+        talk.say("Two.".to_owned()).expect("no fault");
+        assert_eq!((&talk.messages, &*talk.attached), (&before, "A file.\n"));
+    }
+
+    #[test]
+    fn old_turns_make_room_for_an_answer_but_only_where_that_helps() {
+        let engine = engine();
+        let mut talk = conversation(&engine);
+        talk.settings.max_tokens = None;
+        talk.settings.sampler.logit_bias = vec![(END, f32::NEG_INFINITY)];
+        let tokens = |talk: &Conversation<'_>| talk.last.as_ref().map_or(0, |l| l.tokens.len());
+        // Each answer fills what is left.
+        for said in ["One.", "Two.", "Three."] {
+            talk.say(said.to_owned()).expect("an answer");
+            assert!(tokens(&talk) >= 32, "{said}: {}", tokens(&talk));
+            assert_eq!(talk.messages.len(), 2);
+        }
+        // A message that takes nearly all of it.
+        talk.clear();
+        talk.settings.max_tokens = Some(1);
+        talk.say("a".to_owned()).expect("an answer");
+        talk.settings.max_tokens = None;
+        let (mut long, mut last) = ("no end ".repeat(8), 0);
+        while talk.say(long.clone()).is_ok() {
+            (last, _) = (tokens(&talk), talk.undo());
+            long.push_str("no end ");
+        }
+        assert!((1..32).contains(&last), "{last}");
+    }
+
+    #[test]
+    fn a_seed_reproduces_a_conversation_after_it_was_cleared() {
+        let engine = engine();
+        let mut talk = conversation(&engine);
+        talk.settings.sampler.temperature = 2.0;
+        talk.settings.max_tokens = Some(12);
+        let answers = |talk: &mut Conversation<'_>| {
+            for said in ["One.", "Two."] {
+                talk.say(said.to_owned()).expect("an answer");
+            }
+            talk.messages.clone()
+        };
+        let first = answers(&mut talk);
+        talk.clear();
+        assert_eq!(answers(&mut talk), first);
+        talk.messages.clear();
+        assert_ne!(answers(&mut talk), first);
+        talk.messages.clear();
+        talk.set("seed", &talk.settings.sampler.seed.to_string())
+            .expect("a seed");
+        assert_eq!(answers(&mut talk), first);
     }
 }

@@ -95,20 +95,21 @@ impl Input {
         if let Some(typed) = typed.filter(|_| self.keeps) {
             // Only a convenience.
             let _ = self.editor.add_history_entry(typed);
+            self.write_history();
         }
         Ok(entry)
     }
 
-    /// Keeps the lines for the next time.
-    pub fn finish(&mut self) {
-        let Some(path) = self.history.as_ref().filter(|_| self.keeps) else {
+    /// Keeps the line for the next time, however this time ends.
+    fn write_history(&mut self) {
+        let Some(path) = &self.history else {
             return;
         };
-        // Only a convenience; nobody else may read it.
+        // Nobody else may read it.
         let folder = path
             .parent()
             .map(|folder| DirBuilder::new().recursive(true).mode(0o700).create(folder));
-        if folder.is_some_and(|made| made.is_ok()) && self.editor.save_history(path).is_ok() {
+        if folder.is_some_and(|made| made.is_ok()) && self.editor.append_history(path).is_ok() {
             let _ = std::fs::set_permissions(path, Permissions::from_mode(0o600));
         }
     }

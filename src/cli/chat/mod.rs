@@ -23,6 +23,7 @@ use super::numbers::limit;
 use super::output::{explain, say};
 use super::progress::reporter;
 use super::sampling::Sampling;
+use super::stopping::{Generating, put_terminal_back};
 use super::text::{read_standard_input, some_text};
 use commands::{Command, Next};
 use conversation::Conversation;
@@ -123,7 +124,10 @@ fn piped_turn() -> anyhow::Result<String> {
 /// Reads messages and commands until the user leaves.
 fn converse(conversation: &mut Conversation<'_>) -> anyhow::Result<()> {
     conversation.greet();
+    put_terminal_back();
     let mut input = Input::new()?;
+    // Ctrl-C ends answers and lines, never the conversation, also between the two.
+    let _generating = Generating::begin();
     loop {
         let next = match input.next()? {
             Entry::End => break,
@@ -143,6 +147,5 @@ fn converse(conversation: &mut Conversation<'_>) -> anyhow::Result<()> {
             Err(error) => say(format_args!("error: {}", super::message_of(&error))),
         }
     }
-    input.finish();
     Ok(())
 }

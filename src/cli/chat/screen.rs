@@ -7,6 +7,7 @@ use forebay_plans::size::format_size;
 
 use crate::cli::follow::{follow, prompt_bar};
 use crate::cli::output::{print_text, say, warn_of_loss};
+use crate::cli::stopping::Generating;
 
 /// Where things are shown: answers on standard output, all else on standard error.
 #[derive(Clone, Copy, Debug)]
@@ -43,14 +44,14 @@ impl Screen {
         }
     }
 
-    /// Prints an answer as it comes, to its end.
+    /// Prints an answer as it comes, to its end. `generating` began before the answer was asked for.
     ///
     /// # Errors
     /// Those of the stream and of printing.
-    pub fn show(&self, stream: ChatStream) -> anyhow::Result<ChatAnswer> {
-        let bar = prompt_bar();
+    pub fn show(&self, stream: ChatStream, generating: &Generating) -> anyhow::Result<ChatAnswer> {
+        let bar = prompt_bar(self.quiet);
         let mut thinks = false;
-        let answer = follow(stream, ChatStream::cancel, |item| {
+        let answer = follow((stream, generating), ChatStream::cancel, |item| {
             match item {
                 ChatItem::Prompt(progress) => {
                     bar.set_length(progress.total as u64);
@@ -129,13 +130,15 @@ fn line(statistics: &Statistics) -> String {
         0 => String::new(),
         n => format!(" ({n} kept)"),
     };
-    let steps = (tokens as u64).max(1);
+    // The first token comes with the prompt, whose reads are not those of a token.
+    let decoded = (statistics.decode.tokens as u64).max(1);
+    let bytes = statistics.io.bytes.saturating_sub(statistics.prompt.bytes);
     format!(
         "read {} tokens{reused}, {:.1} tok/s; answered {tokens}, {:.1} tok/s; {} from disk per token",
         statistics.prefill.tokens,
         statistics.prefill.tokens_per_second,
         statistics.decode.tokens_per_second,
-        format_size(statistics.io.bytes / steps),
+        format_size(bytes / decoded),
     )
 }
 
