@@ -329,7 +329,7 @@ impl EngineBuilder {
         let folder = self.machine_folder().ok()?;
         let machine = MachineProfile::load(&folder, &this_machine(&kernels).ok()?)?;
         let disk = machine.disks.get(&disk_of(bundle.path()))?.clone();
-        let measured = |c: &KernelCase| machine.kernels.contains_key(&c.key());
+        let measured = |c: &KernelCase| machine.measured(c).is_some();
         let whole = kernel_cases(bundle, sparsity).iter().all(measured);
         whole.then_some(Known { machine, disk })
     }

@@ -110,7 +110,7 @@ pub(crate) fn add_kernels(
 ) -> Result<(), Error> {
     let missing: Vec<&KernelCase> = cases
         .iter()
-        .filter(|c| !profile.kernels.contains_key(&c.key()))
+        .filter(|c| profile.measured(c).is_none())
         .collect();
     if missing.is_empty() {
         return Ok(());
@@ -125,8 +125,13 @@ pub(crate) fn add_kernels(
             progress(round * missing.len() + i + 1, KERNEL_ROUNDS * missing.len());
         }
     }
-    for (case, samples) in missing.iter().zip(&samples) {
-        profile.kernels.insert(case.key(), samples.rate());
+    let keys: Vec<String> = missing.iter().map(|case| case.key()).collect();
+    for (key, samples) in keys.into_iter().zip(&samples) {
+        let rate = samples.rate();
+        // What could not be measured, for want of memory, is tried again the next time.
+        if rate.alone > 0.0 && rate.together > 0.0 {
+            profile.kernels.insert(key, rate);
+        }
     }
     Ok(())
 }
