@@ -13,8 +13,15 @@ use super::outlook::{Outlook, Seen, has_gates_first};
 use crate::error::Error;
 use crate::memory::{MemoryRequest, plan};
 
-/// Stream windows that are tried, the default first: reads in flight against memory for weights.
-const WINDOWS: [usize; 3] = [STREAM_WINDOW, STREAM_WINDOW / 2, 2 * STREAM_WINDOW];
+/// Stream windows that are tried, the default first: reads in flight against memory for weights. Where nearly everything
+/// fits, it is the window that keeps the rest out, so narrow ones are among them.
+const WINDOWS: [usize; 5] = [
+    STREAM_WINDOW,
+    STREAM_WINDOW / 2,
+    2 * STREAM_WINDOW,
+    STREAM_WINDOW / 4,
+    STREAM_WINDOW / 8,
+];
 /// Batches that are tried.
 const BATCHES: [usize; 9] = [8, 16, 24, 32, 48, 56, 64, 96, 128];
 /// The same of models with experts: each is read once per batch, and a token uses few of them.
