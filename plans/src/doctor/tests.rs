@@ -220,6 +220,14 @@ fn room_for_the_packed_model_is_checked() {
         model: Some(folder),
         ..ExamineOptions::default()
     };
+    // What has been packed needs no more.
+    let packed = ExamineOptions {
+        packing_bytes: Some(0),
+        ..options.clone()
+    };
+    let room = examine(&tree, packed);
+    let room = find(&room, "cache disk", "free space");
+    assert_eq!(room.status, Status::Good, "{room:?}");
     let doctor = examine(&tree, options);
     let room = find(&doctor, "cache disk", "free space");
     assert_eq!(room.status, Status::Bad);
