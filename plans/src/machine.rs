@@ -124,13 +124,14 @@ pub struct DiskProfile {
 pub struct MachineProfile {
     /// [`MACHINE_VERSION`].
     pub version: u32,
-    /// The instruction set and cores of which it is a profile.
+    /// The instruction set, cores and CPU of which it is a profile.
     pub identity: String,
     /// Cores in the order in which threads take them, `[threads]`.
     pub cores: Vec<usize>,
     /// Bytes per second that 1, 2, … threads read from memory together, `[threads]`.
     pub memory: Vec<f64>,
-    /// Whether something else used the memory meanwhile, so that it has to be measured again.
+    /// Whether something else used the memory meanwhile, or there was too little to look past the caches, so that it has
+    /// to be measured again.
     #[serde(default)]
     pub unsteady: bool,
     /// 8-bit operations per second of one core.
