@@ -40,7 +40,7 @@ pub(super) fn examine(doctor: &mut Doctor, kernel: &KernelFiles, options: &Exami
     }
 }
 
-/// The folder that would be used; unlike a run, the doctor does not create it.
+/// The folder that would be used; unlike a run, this does not create it.
 fn cache_folder(options: &ExamineOptions) -> Result<PathBuf, PlanError> {
     if let Some(dir) = &options.cache_dir {
         return Ok(dir.clone());
@@ -53,7 +53,8 @@ fn cache_folder(options: &ExamineOptions) -> Result<PathBuf, PlanError> {
 fn likely(candidates: Vec<Candidate>) -> Option<PathBuf> {
     let writable = |c: &&Candidate| {
         let above = nearest_existing(&c.dir);
-        !c.dir.is_file()
+        let in_the_way = c.dir.ancestors().any(Path::is_file);
+        !in_the_way
             && above.is_ok_and(|dir| access(&dir, Access::WRITE_OK | Access::EXEC_OK).is_ok())
     };
     let found = candidates.iter().find(writable);
@@ -202,10 +203,12 @@ mod tests {
             dir,
             variable: "HOME",
         };
-        let (impossible, good) = (Path::new("/proc/none"), dir.path().join("a/b"));
-        let all = vec![of(impossible.into()), of(good.clone())];
+        let file = dir.path().join("file");
+        std::fs::write(&file, "in the way").unwrap();
+        let (impossible, good) = (file.join("forebay"), dir.path().join("a/b"));
+        let all = vec![of(impossible.clone()), of(good.clone())];
         assert_eq!(likely(all), Some(good));
-        assert_eq!(likely(vec![of(impossible.into())]), Some(impossible.into()));
+        assert_eq!(likely(vec![of(impossible.clone())]), Some(impossible));
         assert_eq!(likely(Vec::new()), None);
     }
 }
