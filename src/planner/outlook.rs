@@ -293,12 +293,17 @@ impl Misses {
         let read = bytes.next_multiple_of(ALIGN) as f64;
         let curve = |loading| match profile {
             Some(profile) => {
-                let of_split = split(g, loading);
+                let of_split = match (sparsity, loading) {
+                    // With Gate rows in memory, there is but one half to read.
+                    (Sparsity::Exact | Sparsity::Threshold, Loading::Split) => None,
+                    _ => split(g, loading),
+                };
                 let samples = profile.misses.iter().map(|p| sample(p, of_split, read));
+                let (reads, bytes) = of_split.unwrap_or((1.0, read));
                 let empty = MissSample {
                     cached: 0.0,
-                    reads: wanted,
-                    bytes: wanted * read,
+                    reads: wanted * reads,
+                    bytes: wanted * bytes,
                 };
                 MissCurve::new(empty, &samples.collect::<Vec<_>>())
             }

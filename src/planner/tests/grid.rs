@@ -48,7 +48,7 @@ fn least_cost(outlook: &Outlook<'_>, chosen: &Choices) -> f64 {
     let mut least = f64::INFINITY;
     let batches = [8, 12, 16, 20, 24, 28, 32, 40, 48, 56, 64, 80, 96, 112, 128];
     for (threads, max_batch) in (1..=request.threads).flat_map(|n| batches.map(|b| (n, b))) {
-        for (mib, cache) in [3, 4, 6, 9, 12, 18, 24, 36, 48, 72]
+        for (mib, cache) in [3, 6, 12, 18, 24, 36, 48, 72]
             .into_iter()
             .flat_map(|w| (0..caches).map(move |c| (w, c)))
         {
