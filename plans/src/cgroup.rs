@@ -3,6 +3,7 @@
 //! Every group up to the root limits the process, so all of them are examined. Containers show their own group as the
 //! mount's root; the mount table tells which part of the hierarchy is visible.
 
+use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 
 use crate::error::PlanError;
@@ -30,12 +31,18 @@ pub struct Group {
 
 /// The groups that limit this process through `controller` (`memory`, `cpu`), the innermost first.
 ///
-/// A unified hierarchy is always listed, even if its controllers are bound to version 1: its files decide.
+/// A unified hierarchy is always listed, even if its controllers are bound to version 1: its files decide. A kernel
+/// without control groups has none.
 ///
 /// # Errors
 /// `/proc/self/cgroup` or the mount table cannot be read.
 pub fn groups(kernel: &KernelFiles, controller: &str) -> Result<Vec<Group>, PlanError> {
-    let memberships = kernel.proc_text("self/cgroup")?;
+    let memberships = match kernel.proc_text("self/cgroup") {
+        Err(PlanError::Read { source, .. }) if source.kind() == ErrorKind::NotFound => {
+            return Ok(Vec::new());
+        }
+        read => read?,
+    };
     let mounts = mounts::read(kernel)?;
     let mut found = Vec::new();
     for line in memberships.lines() {

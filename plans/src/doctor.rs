@@ -93,9 +93,10 @@ impl Finding {
 /// What to examine.
 #[derive(Debug, Clone, Default)]
 pub struct ExamineOptions {
-    /// The model to be run: the disk of its folder is examined, and its size tells how much space the packed copy
-    /// needs.
+    /// The model to be run: the disk of its folder is examined, and there has to be space for the packed copy.
     pub model: Option<PathBuf>,
+    /// Bytes that packing it has still to write. If that is not known, a little more than its files have.
+    pub packing_bytes: Option<u64>,
     /// The folder for packed models instead of the one that the environment names.
     pub cache_dir: Option<PathBuf>,
     /// Compute threads instead of the default.

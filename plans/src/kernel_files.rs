@@ -89,6 +89,22 @@ pub(crate) fn kib_value(value: &str) -> Option<u64> {
     number.checked_mul(1024)
 }
 
+/// What the kernel calls the machine's CPUs: the name of their model, or on ARM the numbers of maker and parts.
+pub fn cpu_model(kernel: &KernelFiles) -> String {
+    let text = kernel.proc_text("cpuinfo").unwrap_or_default();
+    let mut names: Vec<&str> = Vec::new();
+    for (key, value) in text.lines().filter_map(|line| line.split_once(':')) {
+        let named = matches!(key.trim(), "model name" | "CPU implementer" | "CPU part");
+        if named && !names.contains(&value.trim()) {
+            names.push(value.trim());
+        }
+    }
+    match names.is_empty() {
+        true => "an unknown CPU".into(),
+        false => names.join(" "),
+    }
+}
+
 /// CPU numbers of a kernel list such as `0-3,8,10-11`, ascending and without repeats; `None` if the text is not such a
 /// list.
 pub fn parse_cpu_list(list: &str) -> Option<Vec<usize>> {
@@ -135,6 +151,25 @@ mod tests {
         assert_eq!(parse_cpu_list("3,1,1-2"), Some(vec![1, 2, 3]));
         for bad in ["a", "3-1", "0-", "0-4294967295", "-1"] {
             assert_eq!(parse_cpu_list(bad), None, "{bad}");
+        }
+    }
+
+    #[test]
+    fn cpus_have_a_name_or_numbers() {
+        let tree = crate::fake_tree::FakeTree::new();
+        assert_eq!(cpu_model(&tree.kernel()), "an unknown CPU");
+        for (text, name) in [
+            (
+                "model name\t: A CPU @ 3 GHz\nflags: x\n\nmodel name\t: A CPU @ 3 GHz\n",
+                "A CPU @ 3 GHz",
+            ),
+            (
+                "CPU implementer\t: 0x41\nCPU part\t: 0xd80\n\nCPU implementer\t: 0x41\nCPU part\t: 0xd82\n",
+                "0x41 0xd80 0xd82",
+            ),
+        ] {
+            tree.put("proc/cpuinfo", text);
+            assert_eq!(cpu_model(&tree.kernel()), name);
         }
     }
 

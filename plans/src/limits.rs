@@ -69,7 +69,7 @@ pub struct MemoryLimits {
     pub swap_bytes: u64,
     /// Control groups that set a limit, the innermost first.
     pub groups: Vec<GroupLimit>,
-    /// `RLIMIT_MEMLOCK`, soft: how much may be locked, or registered with io_uring on older kernels.
+    /// `RLIMIT_MEMLOCK`, soft: how much may be registered with io_uring.
     pub memlock: Rlimit,
     /// `RLIMIT_AS`, soft: how much may be mapped, files included.
     pub address_space: Rlimit,

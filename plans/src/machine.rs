@@ -124,13 +124,14 @@ pub struct DiskProfile {
 pub struct MachineProfile {
     /// [`MACHINE_VERSION`].
     pub version: u32,
-    /// The instruction set and cores of which it is a profile.
+    /// The instruction set, cores and CPU of which it is a profile.
     pub identity: String,
     /// Cores in the order in which threads take them, `[threads]`.
     pub cores: Vec<usize>,
     /// Bytes per second that 1, 2, … threads read from memory together, `[threads]`.
     pub memory: Vec<f64>,
-    /// Whether something else used the memory meanwhile, so that it has to be measured again.
+    /// Whether something else used the memory meanwhile, or there was too little to look past the caches, so that it has
+    /// to be measured again.
     #[serde(default)]
     pub unsteady: bool,
     /// 8-bit operations per second of one core.
@@ -199,10 +200,16 @@ impl MachineProfile {
         self.memory.get(at).copied().unwrap_or(0.0)
     }
 
+    /// The saved rates of a kernel; `None` if it was not measured, or without success.
+    pub fn measured(&self, case: &KernelCase) -> Option<&KernelRate> {
+        let rate = self.kernels.get(&case.key());
+        rate.filter(|rate| rate.alone > 0.0 && rate.together > 0.0)
+    }
+
     /// Bytes (or operations) per second of a kernel on `threads` cores, at the memory's current speed: each core adds
     /// its own rate, up to what all of them reach together, when memory is the limit. `None` if it was not measured.
     pub fn kernel_rate(&self, case: &KernelCase, threads: usize) -> Option<f64> {
-        let rate = self.kernels.get(&case.key())?;
+        let rate = self.measured(case)?;
         let all = self.cores.len();
         let alone = now(rate.alone, rate.read_alone, self.memory_rate(1));
         let together = now(rate.together, rate.read_together, self.memory_rate(all));
@@ -278,6 +285,15 @@ mod tests {
         }
         let other = KernelCase { cols: 64, ..CASE };
         assert_eq!(p.kernel_rate(&other, 1), None);
+    }
+
+    #[test]
+    fn a_rate_of_0_is_none() {
+        let mut p = profile();
+        assert!(p.measured(&CASE).is_some());
+        p.kernels.values_mut().for_each(|r| r.together = 0.0);
+        assert_eq!(p.measured(&CASE), None);
+        assert_eq!(p.kernel_rate(&CASE, 1), None);
     }
 
     #[test]

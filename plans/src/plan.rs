@@ -32,7 +32,7 @@ pub struct Plan {
     pub version: u32,
     /// The model it is for.
     pub model: PlannedModel,
-    /// The machine it is for: instruction set and cores.
+    /// The machine it is for: instruction set, cores and CPU.
     pub machine: String,
     /// Budget of the process, bytes.
     pub memory_bytes: u64,

@@ -12,6 +12,7 @@ use serde::Serialize;
 use crate::error::PlanError;
 use crate::kernel_files::{KernelFiles, text};
 use crate::mounts::{self, Mount};
+use crate::size::format_size;
 
 /// Bytes that are read to measure buffered reads.
 const BUFFERED_BYTES: u64 = 64 << 20;
@@ -45,6 +46,8 @@ pub struct Storage {
     pub mount_point: PathBuf,
     /// The mount does not allow writing.
     pub read_only: bool,
+    /// Bytes of the file system.
+    pub total_bytes: u64,
     /// Bytes that an unprivileged process may still write.
     pub free_bytes: u64,
     /// The disk, if there is one and the kernel shows it.
@@ -71,10 +74,20 @@ impl Storage {
             source: mount.source.clone(),
             mount_point: mount.point.clone(),
             read_only: mount.read_only,
+            total_bytes: free.f_blocks.saturating_mul(free.f_frsize),
             free_bytes: free.f_bavail.saturating_mul(free.f_frsize),
             device: block_device(kernel, mount),
             folder,
         })
+    }
+
+    /// What tells it from other file systems: the source and, since all containers and most machines call theirs the
+    /// same, the size, unless that changes with what is stored.
+    pub fn name(&self) -> String {
+        match self.fs_type.as_str() {
+            "zfs" => self.source.clone(),
+            _ => format!("{} of {}", self.source, format_size(self.total_bytes)),
+        }
     }
 
     /// The file system is in memory, so files on it use the memory that they are meant to save.
@@ -122,7 +135,7 @@ pub fn buffered_read(path: &Path) -> std::io::Result<f64> {
 }
 
 /// The path itself or the closest folder above it that exists, with links resolved.
-fn nearest_existing(path: &Path) -> std::io::Result<PathBuf> {
+pub(crate) fn nearest_existing(path: &Path) -> std::io::Result<PathBuf> {
     let absolute = std::path::absolute(path)?;
     let mut last = None;
     for ancestor in absolute.ancestors() {
@@ -208,7 +221,8 @@ mod tests {
             assert_eq!(device.read_ahead_kib, Some(128));
             assert_eq!(device.scheduler.as_deref(), Some("none"));
             assert_eq!(storage.folder, tree.path("").canonicalize().unwrap());
-            assert!(storage.free_bytes > 0);
+            assert!(storage.free_bytes > 0 && storage.total_bytes >= storage.free_bytes);
+            assert!(storage.name().starts_with("/dev/nvme0n1p2 of "));
             assert_eq!(storage.read_only, storage.fs_type == "btrfs");
             assert!(!storage.in_memory() && !storage.is_remote());
         }

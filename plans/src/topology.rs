@@ -16,6 +16,10 @@ const SAME_TIER: f64 = 0.93;
 /// Below this share of the strongest core, a core is little: waiting for it costs more than it contributes.
 const LITTLE: f64 = 0.5;
 
+/// The same share of frequencies, which hide that little cores also do less per cycle, if there are three tiers. Equal
+/// cores of which a chip prefers some are further up: 0.85 of the strongest's.
+const LITTLE_BY_FREQUENCY: f64 = 0.75;
+
 /// What a core is suitable for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
 #[serde(rename_all = "lowercase")]
@@ -63,7 +67,8 @@ pub struct Topology {
     pub cpus: Vec<Cpu>,
     /// CPUs' worth of time that the control groups allow; `None` without a quota.
     pub cpu_quota: Option<f64>,
-    /// Bytes of last-level cache, all instances together; `None` if the kernel does not tell.
+    /// Bytes of last-level cache that this process's CPUs have, all instances together; `None` if the kernel does not
+    /// tell.
     pub last_level_cache_bytes: Option<u64>,
 }
 
@@ -105,7 +110,7 @@ impl Topology {
             .unwrap_or_default();
         classify(&mut cpus, &efficiency);
         Ok(Self {
-            last_level_cache_bytes: last_level_cache(kernel, &online),
+            last_level_cache_bytes: last_level_cache(kernel, &cpus),
             cpu_quota: cgroup::cpu_quota(kernel)?,
             cpus,
         })
@@ -116,7 +121,7 @@ impl Topology {
         self.cpus.iter().filter(|cpu| cpu.allowed)
     }
 
-    /// Whether the process may use several hardware threads of one physical core.
+    /// Whether any physical core has several hardware threads.
     pub fn has_smt(&self) -> bool {
         self.cpus.iter().any(|cpu| cpu.siblings.len() > 1)
     }
@@ -273,11 +278,14 @@ fn classify(cpus: &mut [Cpu], efficiency: &[usize]) {
         // Each value is at most its tier's head, and the tiers cover all values.
         let tier = tiers.iter().rposition(|&head| value <= head).unwrap_or(0);
         let share = value as f64 / strongest as f64;
-        // Frequencies hide that little cores also do less per cycle, so the last of three tiers counts as little.
         let last_of_many = !by_capacity && tiers.len() > 2 && tier + 1 == tiers.len();
+        let little = match last_of_many {
+            true => LITTLE_BY_FREQUENCY,
+            false => LITTLE,
+        };
         cpu.class = if tier == 0 {
             CoreClass::Big
-        } else if share < LITTLE || last_of_many {
+        } else if share < little {
             CoreClass::Little
         } else {
             CoreClass::Mid
@@ -311,12 +319,12 @@ fn tiers(values: &[u64]) -> Vec<u64> {
     heads
 }
 
-/// Bytes of all instances of the highest cache level.
-fn last_level_cache(kernel: &KernelFiles, online: &[usize]) -> Option<u64> {
+/// Bytes of those instances of the highest cache level that allowed CPUs share.
+fn last_level_cache(kernel: &KernelFiles, cpus: &[Cpu]) -> Option<u64> {
     let mut instances: BTreeSet<(u32, String, u64)> = BTreeSet::new();
-    for cpu in online {
+    for cpu in cpus.iter().filter(|cpu| cpu.allowed) {
         for index in 0..8 {
-            let dir = format!("devices/system/cpu/cpu{cpu}/cache/index{index}");
+            let dir = format!("devices/system/cpu/cpu{}/cache/index{index}", cpu.id);
             let Some(level) = kernel.sys_number::<u32>(format!("{dir}/level")) else {
                 break;
             };

@@ -3,8 +3,10 @@
 use std::path::PathBuf;
 
 use clap::Args;
+use forebay::packed::{Found, open_or_outline};
 use forebay::{Engine, survey};
 use forebay_actors::io::probe::uring_available;
+use forebay_models::bundle::PackOptions;
 use forebay_plans::cache_dir;
 use forebay_plans::doctor::{Doctor as Examination, ExamineOptions, Finding};
 use forebay_plans::machine::{DiskProfile, MachineProfile};
@@ -58,6 +60,7 @@ impl Doctor {
         }
         let examination = Examination::examine(&ExamineOptions {
             model: self.model.clone(),
+            packing_bytes: self.packing_bytes(),
             cache_dir: None,
             threads: self.threads,
             bandwidth_rounds: if self.quick { 0 } else { 7 },
@@ -83,6 +86,17 @@ impl Doctor {
             builder = builder.threads(n);
         }
         builder.check()
+    }
+
+    /// Bytes that the model's packed copy will take, 0 if it is there; `None` if that cannot be told.
+    fn packing_bytes(&self) -> Option<u64> {
+        let found = open_or_outline(self.model.as_deref()?, None, &PackOptions::default());
+        let (bundle, found) = found.ok()?;
+        let bytes = bundle.clusters.iter().map(|e| e.padded_len() as u64);
+        match found {
+            Found::Packed => Some(0),
+            _ => Some(bytes.sum()),
+        }
     }
 
     /// The hardware profile, which is saved for `run` and `plan`.

@@ -7,7 +7,8 @@ use forebay_models::network::MOST_GUESSED_LAYERS;
 use forebay_models::tensor::TensorSource;
 use forebay_models::tokenizer::Tokenizer;
 use forebay_plans::cache_dir;
-use forebay_plans::machine::{DiskProfile, KernelCase, MachineProfile};
+use forebay_plans::limits::MemoryLimits;
+use forebay_plans::machine::{KernelCase, MachineProfile};
 use forebay_plans::plan::{PLAN_VERSION, Plan, PlannedModel};
 use forebay_plans::residency::{Loading, Sparsity};
 use forebay_plans::topology::Topology;
@@ -20,8 +21,8 @@ use crate::error::Error;
 use crate::memory::MemoryRequest;
 use crate::packed::{self, Found, Preparation};
 use crate::planner::{
-    Decision, Fixed, Measure, Outlook, Survey, Wish, disk_of, fastest, identity, kernel_cases,
-    least_memory,
+    Decision, Fixed, Known, Measure, Outlook, Survey, Wish, disk_of, fastest, identity,
+    kernel_cases, least_memory,
 };
 use crate::profiles::Profile;
 
@@ -50,12 +51,6 @@ pub enum PlanGoal {
     Enough,
     /// The minimum memory with which this many tokens per second are generated.
     Speed(f64),
-}
-
-/// What is known about a machine for one model.
-struct Known {
-    machine: MachineProfile,
-    disk: DiskProfile,
 }
 
 impl EngineBuilder {
@@ -168,9 +163,12 @@ impl EngineBuilder {
         let plan = match self.planning.clone() {
             Planning::Off => None,
             Planning::File(path) => {
-                let plan = Plan::read(&path)?;
+                let mut plan = Plan::read(&path)?;
                 let model = planned_model(bundle, self.name());
                 plan.fits(&path, &model, &this_machine(&kernels)?)?;
+                // It may have been made when more memory was left, or outside this control group.
+                let most = request.process + MemoryLimits::read()?.effective_available();
+                plan.memory_bytes = plan.memory_bytes.min(most);
                 Some(plan)
             }
             Planning::Automatic => match self.known_or_needed(bundle, kernels, &request)? {
@@ -188,7 +186,7 @@ impl EngineBuilder {
             if self.memory.is_none() {
                 request.total = plan.memory_bytes;
             }
-            self.neurons.loading = c.loading;
+            self.neurons.loading = self.fixed_loading.unwrap_or(c.loading);
         }
         let planned = plan.as_ref().map(|plan| plan.choices.guessed_layers);
         // Unmeasured, the disk may be slow: then what is wrong costs more than it gains.
@@ -199,6 +197,7 @@ impl EngineBuilder {
     /// The packed model, packed now if its header allows what was asked for.
     pub(super) fn open(&mut self) -> Result<Bundle, Error> {
         let model = self.model_path()?;
+        self.follow_sparsity()?;
         self.choose_layout();
         let mut report = std::mem::replace(&mut self.report, Box::new(|_| {}));
         let fits = |source: &dyn TensorSource| self.check_source(source);
@@ -208,6 +207,14 @@ impl EngineBuilder {
         let mut bundle = opened?;
         self.use_fewer_experts(&mut bundle.meta.network)?;
         Ok(bundle)
+    }
+
+    /// Computes the neurons that a given plan says, unless they were chosen.
+    fn follow_sparsity(&mut self) -> Result<(), Error> {
+        if let (Planning::File(path), None) = (&self.planning, self.sparsity) {
+            self.sparsity = Some(Plan::read(path)?.choices.sparsity);
+        }
+        Ok(())
     }
 
     /// Thresholds skip single neurons, so neurons have to be stored one by one.
@@ -274,6 +281,11 @@ impl EngineBuilder {
                     .into(),
             );
         }
+        if let Some(why) = &known.unsaved {
+            notes.push(format!(
+                "what was measured of the machine could not be saved, and is measured again the next time ({why})"
+            ));
+        }
         Ok(Plan {
             version: PLAN_VERSION,
             model: planned_model(bundle, name.into()),
@@ -320,8 +332,7 @@ impl EngineBuilder {
             driver: self.driver,
             measure,
         };
-        let (machine, disk) = survey.take(cases, progress)?;
-        Ok(Known { machine, disk })
+        survey.take(cases, progress)
     }
 
     /// The machine's saved profile, if it is enough for this model.
@@ -329,9 +340,13 @@ impl EngineBuilder {
         let folder = self.machine_folder().ok()?;
         let machine = MachineProfile::load(&folder, &this_machine(&kernels).ok()?)?;
         let disk = machine.disks.get(&disk_of(bundle.path()))?.clone();
-        let measured = |c: &KernelCase| machine.kernels.contains_key(&c.key());
+        let measured = |c: &KernelCase| machine.measured(c).is_some();
         let whole = kernel_cases(bundle, sparsity).iter().all(measured);
-        whole.then_some(Known { machine, disk })
+        whole.then_some(Known {
+            machine,
+            disk,
+            unsaved: None,
+        })
     }
 
     /// How fast the disk reads streamed clusters of the model, bytes per second; infinite if it has not been measured.
@@ -370,5 +385,77 @@ fn planned_model(bundle: &Bundle, name: String) -> PlannedModel {
         name,
         identity: ffn_identity(bundle),
         weight_bytes: bundle.weight_bytes(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use forebay_plans::plan::{Choices, Expected};
+
+    use super::*;
+    use crate::engine::build::Described;
+
+    fn builder(folder: &Path) -> EngineBuilder {
+        let demo = Path::new(env!("CARGO_MANIFEST_DIR")).join("models/demo/hf");
+        EngineBuilder::default().model(demo).cache_folder(folder)
+    }
+
+    /// What a builder makes of its plan.
+    fn followed(mut builder: EngineBuilder) -> (EngineBuilder, Sparsity, MemoryRequest) {
+        let Described {
+            kernels,
+            bundle,
+            texts,
+            sparsity,
+            ..
+        } = builder.describe().unwrap();
+        let request = builder.memory_request(1, sparsity, &texts, None).unwrap();
+        let (request, plan) = builder.planned(&bundle, kernels, request).unwrap();
+        assert!(plan.is_some());
+        (builder, sparsity, request)
+    }
+
+    #[test]
+    fn a_plan_s_choices_are_followed_where_nothing_else_is_chosen() {
+        let folder = tempfile::tempdir().unwrap();
+        let described = builder(folder.path()).describe().unwrap();
+        assert_eq!(described.sparsity, Sparsity::Predicted);
+        let plan = Plan {
+            version: PLAN_VERSION,
+            model: planned_model(&described.bundle, "demo".into()),
+            machine: this_machine(&described.kernels).unwrap(),
+            memory_bytes: 1 << 50,
+            choices: Choices {
+                threads: 1,
+                context: 64,
+                max_batch: 8,
+                sparsity: Sparsity::Exact,
+                loading: Loading::Split,
+                guessed_layers: 0,
+                stream_window_bytes: 1 << 20,
+                neuron_cache_bytes: 0,
+                sequential_gain: 5.0,
+            },
+            expected: Expected::default(),
+            reasons: Vec::new(),
+            notes: Vec::new(),
+        };
+        let file = folder.path().join("plan.json");
+        std::fs::write(&file, serde_json::to_vec(&plan).unwrap()).unwrap();
+        let planned = || builder(folder.path()).plan_file(&file);
+        let (made, sparsity, request) = followed(planned());
+        assert_eq!(made.neurons.loading, Loading::Split);
+        assert_eq!(sparsity, Sparsity::Exact);
+        // No machine has as much.
+        assert!(request.total < 1 << 50);
+        assert_eq!(request.stream_window, 1 << 20);
+        let chosen = planned()
+            .loading(Loading::Rows)
+            .sparsity(Sparsity::Dense)
+            .memory(64 << 20);
+        let (made, sparsity, request) = followed(chosen);
+        assert_eq!(made.neurons.loading, Loading::Rows);
+        assert_eq!(sparsity, Sparsity::Dense);
+        assert_eq!(request.total, 64 << 20);
     }
 }

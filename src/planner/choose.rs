@@ -13,8 +13,18 @@ use super::outlook::{Outlook, Seen, has_gates_first};
 use crate::error::Error;
 use crate::memory::{MemoryRequest, plan};
 
-/// Stream windows that are tried, the default first: reads in flight against memory for weights.
-const WINDOWS: [usize; 3] = [STREAM_WINDOW, STREAM_WINDOW / 2, 2 * STREAM_WINDOW];
+/// Stream windows that are tried, the default first: reads in flight against memory for weights. Where nearly everything
+/// fits, it is the window that keeps the rest out, so narrow ones come last.
+const WINDOWS: [usize; 5] = [
+    STREAM_WINDOW,
+    STREAM_WINDOW / 2,
+    2 * STREAM_WINDOW,
+    STREAM_WINDOW / 4,
+    STREAM_WINDOW / 8,
+];
+/// The narrow ones are slow, so they are tried only where a token reads at most so much with the default one: else what
+/// they leave to weights is a small part of it.
+const NARROW_READS: f64 = 5.0 * STREAM_WINDOW as f64;
 /// Batches that are tried.
 const BATCHES: [usize; 9] = [8, 16, 24, 32, 48, 56, 64, 96, 128];
 /// The same of models with experts: each is read once per batch, and a token uses few of them.
@@ -277,7 +287,11 @@ impl Grid {
                 continue;
             }
             got = u64::MAX;
+            let mut read = 0.0_f64;
             for &stream_window_bytes in &self.windows {
+                if stream_window_bytes < STREAM_WINDOW / 2 && read > NARROW_READS {
+                    continue;
+                }
                 let choices = Choices {
                     stream_window_bytes,
                     neuron_cache_bytes,
@@ -299,7 +313,11 @@ impl Grid {
                             guessed_layers,
                             ..choices
                         };
-                        all.push(outlook.predict(choices, &memory));
+                        let seen = outlook.predict(choices, &memory);
+                        if stream_window_bytes == STREAM_WINDOW {
+                            read = read.max(seen.expected.bytes_per_token);
+                        }
+                        all.push(seen);
                     }
                 }
                 let cache = choices.threads * plan.neuron_cache.bytes_per_core();

@@ -6,7 +6,7 @@ use std::time::Duration;
 use forebay_actors::io::DriverChoice;
 use forebay_actors::io::probe::{ProbeError, ReadLoad, measure_read};
 use forebay_plans::bandwidth::{Bandwidth, BandwidthProbe, buffer_bytes};
-use forebay_plans::kernel_files::KernelFiles;
+use forebay_plans::kernel_files::{KernelFiles, cpu_model};
 use forebay_plans::limits::MemoryLimits;
 use forebay_plans::machine::{
     DiskProfile, DiskRate, DiskRemark, Kernel, KernelCase, KernelRate, MachineProfile,
@@ -49,23 +49,28 @@ const DEPTHS: [usize; 4] = [1, 4, 16, 64];
 const READ_TIME: Duration = Duration::from_millis(50);
 const READ_ROUNDS: usize = 3;
 
-/// The identity of a profile: another instruction set, other cores or another version of the kernels have a different
-/// one.
+/// The identity of a profile: another CPU or instruction set, other cores or another version of the kernels have a
+/// different one.
 pub(crate) fn identity(kernels: &KernelTable, cores: &[usize]) -> String {
     let list: Vec<String> = cores.iter().map(usize::to_string).collect();
     let version = env!("CARGO_PKG_VERSION");
-    format!("{} on cores {}, {version}", kernels.isa(), list.join(","))
+    let cpu = cpu_model(&KernelFiles::live());
+    format!(
+        "{} on cores {} of {cpu}, {version}",
+        kernels.isa(),
+        list.join(",")
+    )
 }
 
 /// Name of the file system of `path`.
 pub(crate) fn disk_of(path: &Path) -> String {
-    Storage::of(&KernelFiles::live(), path).map_or_else(|_| "unknown".into(), |s| s.source)
+    Storage::of(&KernelFiles::live(), path).map_or_else(|_| "unknown".into(), |s| s.name())
 }
 
 /// Memory bandwidth and arithmetic of `cores`, in the order in which threads take them; kernels and disks come later.
 ///
 /// # Errors
-/// So little memory is available that the CPU's caches would be measured instead.
+/// As [`measure_memory`]'s.
 pub(crate) fn measure_cores(
     kernels: KernelTable,
     cores: &[usize],
@@ -84,18 +89,39 @@ pub(crate) fn measure_cores(
 /// Measures how much memory 1, 2, … of the profile's cores currently read together.
 ///
 /// # Errors
-/// So little memory is available that the CPU's caches would be measured instead.
+/// The kernel does not tell how much memory there is, or gives none.
 pub(crate) fn measure_memory(profile: &mut MachineProfile) -> Result<(), Error> {
     let cache = Topology::read()?.last_level_cache_bytes;
     let available = MemoryLimits::read()?.effective_available();
-    let least = buffer_bytes(cache, available)?;
+    let most = buffer_bytes(cache, available).ok();
+    // In a small container on a large machine the caches hold a part of it: such rates are measured again the next time.
+    let least = most.unwrap_or((available / 4) as usize);
     let bytes = least.max(MEMORY_BYTES.min(available / 8) as usize);
     let probe = BandwidthProbe::with_buffer(bytes)?;
-    let counts: Vec<usize> = (1..=profile.cores.len()).collect();
+    let counts = counts(profile.cores.len());
     let measured = probe.measure(&profile.cores, &counts, MEMORY_ROUNDS);
-    profile.memory = measured.iter().map(|b| b.median * 1e9).collect();
-    profile.unsteady = measured.iter().any(Bandwidth::is_unsteady);
+    let rates: Vec<f64> = measured.iter().map(|b| b.median * 1e9).collect();
+    profile.memory = between(&counts, &rates);
+    profile.unsteady = most.is_none() || measured.iter().any(Bandwidth::is_unsteady);
     Ok(())
+}
+
+/// Numbers of cores, of `all`, that are measured: to 4, powers of two, and all.
+fn counts(all: usize) -> Vec<usize> {
+    let few = |n: &usize| *n <= 4 || n.is_power_of_two() || *n == all;
+    (1..=all).filter(few).collect()
+}
+
+/// The rates of 1, 2, … cores, between those of the `counts` that were measured.
+fn between(counts: &[usize], rates: &[f64]) -> Vec<f64> {
+    let mut all: Vec<f64> = Vec::new();
+    for (&count, &rate) in counts.iter().zip(rates) {
+        let from = all.last().copied().unwrap_or(rate);
+        let steps = count - all.len();
+        let step = (rate - from) / steps as f64;
+        all.extend((1..=steps).map(|n| from + step * n as f64));
+    }
+    all
 }
 
 /// Adds the kernels that the profile lacks; `progress` receives how many are done, and of how many.
@@ -110,7 +136,7 @@ pub(crate) fn add_kernels(
 ) -> Result<(), Error> {
     let missing: Vec<&KernelCase> = cases
         .iter()
-        .filter(|c| !profile.kernels.contains_key(&c.key()))
+        .filter(|c| profile.measured(c).is_none())
         .collect();
     if missing.is_empty() {
         return Ok(());
@@ -125,8 +151,13 @@ pub(crate) fn add_kernels(
             progress(round * missing.len() + i + 1, KERNEL_ROUNDS * missing.len());
         }
     }
-    for (case, samples) in missing.iter().zip(&samples) {
-        profile.kernels.insert(case.key(), samples.rate());
+    let keys: Vec<String> = missing.iter().map(|case| case.key()).collect();
+    for (key, samples) in keys.into_iter().zip(&samples) {
+        let rate = samples.rate();
+        // What could not be measured, for want of memory, is tried again the next time.
+        if rate.alone > 0.0 && rate.together > 0.0 {
+            profile.kernels.insert(key, rate);
+        }
     }
     Ok(())
 }
@@ -261,4 +292,19 @@ pub(crate) fn remarks(
         buffered_read(file).ok(),
     );
     remarks
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn cores_between_those_measured_have_rates_between_theirs() {
+        assert_eq!(counts(1), [1]);
+        assert_eq!(counts(6), [1, 2, 3, 4, 6]);
+        assert_eq!(counts(24), [1, 2, 3, 4, 8, 16, 24]);
+        assert_eq!(counts(128).len(), 9);
+        let rates = between(&[1, 2, 3, 4, 6], &[10.0, 18.0, 24.0, 28.0, 32.0]);
+        assert_eq!(rates, [10.0, 18.0, 24.0, 28.0, 30.0, 32.0]);
+    }
 }

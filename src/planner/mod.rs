@@ -11,7 +11,7 @@ mod survey;
 pub(crate) use choose::{Decision, Fixed, Wish, fastest, least_memory};
 pub(crate) use measure::{disk_of, identity};
 pub(crate) use outlook::{Outlook, kernel_cases};
-pub(crate) use survey::Survey;
+pub(crate) use survey::{Known, Survey};
 pub use survey::{Measure, survey};
 
 #[cfg(test)]

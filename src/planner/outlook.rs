@@ -26,8 +26,6 @@ const PROMPT_TOKENS: f64 = 2.0;
 const USUAL_POSITIONS: usize = 256;
 /// Reads in flight where prompts read whole clusters.
 const PRELOAD_DEPTH: usize = 16;
-/// Bytes of a half of a bundle, where it is read in two.
-const HALF_BUNDLE: f64 = 4096.0;
 
 /// The kernels that a model needs in a mode.
 pub(crate) fn kernel_cases(bundle: &Bundle, sparsity: Sparsity) -> Vec<KernelCase> {
@@ -295,11 +293,17 @@ impl Misses {
         let read = bytes.next_multiple_of(ALIGN) as f64;
         let curve = |loading| match profile {
             Some(profile) => {
-                let samples = profile.misses.iter().map(|p| sample(p, loading, read));
+                let of_split = match (sparsity, loading) {
+                    // With Gate rows in memory, there is but one half to read.
+                    (Sparsity::Exact | Sparsity::Threshold, Loading::Split) => None,
+                    _ => split(g, loading),
+                };
+                let samples = profile.misses.iter().map(|p| sample(p, of_split, read));
+                let (reads, bytes) = of_split.unwrap_or((1.0, read));
                 let empty = MissSample {
                     cached: 0.0,
-                    reads: wanted,
-                    bytes: wanted * read,
+                    reads: wanted * reads,
+                    bytes: wanted * bytes,
                 };
                 MissCurve::new(empty, &samples.collect::<Vec<_>>())
             }
@@ -321,18 +325,63 @@ impl Misses {
     }
 }
 
-/// What a cache of a measured size misses, if a neuron takes `read` bytes.
-fn sample(p: &MissPoint, loading: Loading, read: f64) -> MissSample {
-    let (reads, bytes) = match loading {
-        Loading::Split => (2.0 * p.per_token, 2.0 * p.per_token * HALF_BUNDLE),
-        Loading::Rows => (3.0 * p.per_token, 3.0 * p.per_token * HALF_BUNDLE),
-        Loading::Bundle if p.reads > 0.0 || p.per_token == 0.0 => (p.reads, p.bytes),
+/// Reads of a neuron that is not read as a whole, and their bytes: as the neuron store cuts it.
+fn split(g: &FfnGeometry, loading: Loading) -> Option<(f64, f64)> {
+    let end = g.bundle_bytes();
+    let cuts = match loading {
+        Loading::Bundle => return None,
+        // Halves of bundles that fill pages meet between two pages.
+        Loading::Split if g.bundle_stride().is_multiple_of(ALIGN) => {
+            vec![g.gate_row().next_multiple_of(ALIGN).min(end)]
+        }
+        Loading::Split => vec![g.up_offset()],
+        Loading::Rows => vec![g.up_offset(), g.down_offset()],
+    };
+    let ends = cuts.iter().copied().chain([end]);
+    let pieces = [0].into_iter().chain(cuts.iter().copied()).zip(ends);
+    let bytes = pieces.map(|(from, to)| (to - from).next_multiple_of(ALIGN));
+    Some((cuts.len() as f64 + 1.0, bytes.sum::<usize>() as f64))
+}
+
+/// What a cache of a measured size misses, if a neuron takes `read` bytes, or is `split` into reads.
+fn sample(p: &MissPoint, split: Option<(f64, f64)>, read: f64) -> MissSample {
+    let (reads, bytes) = match split {
+        Some((reads, bytes)) => (reads * p.per_token, bytes * p.per_token),
+        None if p.reads > 0.0 || p.per_token == 0.0 => (p.reads, p.bytes),
         // A profile by an earlier version.
-        Loading::Bundle => (p.per_token, p.per_token * read),
+        None => (p.per_token, p.per_token * read),
     };
     MissSample {
         cached: p.cached,
         reads,
         bytes,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use forebay_models::block::BlockType;
+
+    use super::*;
+
+    #[test]
+    fn halves_and_rows_are_as_long_as_the_model_is_wide() {
+        let of = |block, d_model, loading| {
+            let g = FfnGeometry::choose(
+                FfnLayout::Neuron,
+                (block, Some(block), block),
+                d_model,
+                4096,
+            );
+            split(&g, loading)
+        };
+        let small = |loading| of(BlockType::Q4_0, 4096, loading);
+        assert_eq!(small(Loading::Bundle), None);
+        assert_eq!(small(Loading::Split), Some((2.0, 8192.0)));
+        assert_eq!(small(Loading::Rows), Some((3.0, 12288.0)));
+        assert_eq!(
+            of(BlockType::F16, 4096, Loading::Split),
+            Some((2.0, 24576.0))
+        );
     }
 }

@@ -1,10 +1,12 @@
 //! Surveys the machine: what was measured before, what is measured now, and where it is saved.
 
+use std::io::ErrorKind;
 use std::path::Path;
 
 use forebay_actors::io::DriverChoice;
 use forebay_actors::io::probe::probe_file;
 use forebay_models::block::BlockType;
+use forebay_plans::error::PlanError;
 use forebay_plans::machine::{DiskProfile, Kernel, KernelCase, MachineProfile};
 use forebay_plans::topology::{CoreClass, Topology};
 use forebay_stages::kernels::KernelTable;
@@ -37,6 +39,14 @@ pub enum Measure {
     Anew,
 }
 
+/// What is known about a machine for one model.
+pub(crate) struct Known {
+    pub machine: MachineProfile,
+    pub disk: DiskProfile,
+    /// Why it was not saved, if its folder may only be read.
+    pub unsaved: Option<String>,
+}
+
 /// A survey of the machine. It always covers all cores that compute by default, regardless of how many a model or a
 /// flag uses: there is one profile, and the rates of fewer cores follow from it.
 pub(crate) struct Survey<'a> {
@@ -54,12 +64,12 @@ impl Survey<'_> {
     /// the share done.
     ///
     /// # Errors
-    /// The machine cannot be measured, or the folder cannot be written.
+    /// The machine cannot be measured, or the folder is full.
     pub fn take(
         &self,
         cases: &[KernelCase],
         progress: &mut dyn FnMut(f64),
-    ) -> Result<(MachineProfile, DiskProfile), Error> {
+    ) -> Result<Known, Error> {
         let cores = Topology::read()?.compute_cores(None)?;
         let kept = match self.measure {
             Measure::Anew => None,
@@ -87,8 +97,11 @@ impl Survey<'_> {
         add_kernels(&mut machine, self.kernels, cases, &mut |done, all| {
             progress(0.5 + 0.5 * done as f64 / all as f64);
         })?;
-        machine.save(self.folder)?;
-        Ok((machine, disk))
+        Ok(Known {
+            unsaved: save(&machine, self.folder)?,
+            machine,
+            disk,
+        })
     }
 
     fn disk(&self, progress: &mut dyn FnMut(f64)) -> Result<DiskProfile, Error> {
@@ -100,11 +113,32 @@ impl Survey<'_> {
     }
 }
 
+/// Saves the profile, or says why not if the folder may only be read: then the machine is measured again the next time.
+///
+/// # Errors
+/// The folder is full, or its disk fails.
+fn save(machine: &MachineProfile, folder: &Path) -> Result<Option<String>, Error> {
+    match machine.save(folder) {
+        Ok(_) => Ok(None),
+        Err(PlanError::Write { path, source })
+            if matches!(
+                source.kind(),
+                ErrorKind::PermissionDenied | ErrorKind::ReadOnlyFilesystem
+            ) =>
+        {
+            let why = format!("{}: {source}", path.display());
+            tracing::warn!(why, "what was measured of the machine is not saved");
+            Ok(Some(why))
+        }
+        Err(e) => Err(e.into()),
+    }
+}
+
 /// What `forebay doctor` shows: cores, common kernels and the disk under `folder` (with reads of `file`, if there is
 /// one), measured if they were not before or if `again`, and saved in `folder`. `progress` receives the share done.
 ///
 /// # Errors
-/// The machine cannot be measured, or the folder cannot be written.
+/// The machine cannot be measured, or the folder is full.
 pub fn survey(
     folder: &Path,
     file: Option<&Path>,
@@ -121,7 +155,8 @@ pub fn survey(
             false => Measure::Missing,
         },
     };
-    let (mut machine, mut disk) = survey.take(&usual_cases(), progress)?;
+    let known = survey.take(&usual_cases(), progress)?;
+    let (mut machine, mut disk) = (known.machine, known.disk);
     if disk.remarks.is_empty() {
         let issuers = issuers(&Topology::read()?);
         disk.remarks = with_file(folder, file, |file| {
@@ -129,7 +164,7 @@ pub fn survey(
         })?;
         let name = disk_of(file.unwrap_or(folder));
         machine.disks.insert(name, disk.clone());
-        machine.save(folder)?;
+        save(&machine, folder)?;
     }
     Ok((machine, disk))
 }
@@ -183,4 +218,20 @@ fn issuers(topology: &Topology) -> Vec<(String, usize)> {
         .into_iter()
         .filter_map(|(class, name)| Some((name.to_string(), first(class)?.id)))
         .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_folder_that_may_only_be_read_is_no_error() {
+        let machine = MachineProfile::empty("test".into(), vec![0]);
+        // Even the superuser may not make files here.
+        let why = save(&machine, Path::new("/sys")).unwrap();
+        assert!(why.is_some_and(|why| why.contains("/sys/machine.json")));
+        let folder = tempfile::tempdir().unwrap();
+        assert_eq!(save(&machine, folder.path()).unwrap(), None);
+        assert!(save(&machine, &folder.path().join("none")).is_err());
+    }
 }

@@ -242,7 +242,10 @@ impl Rates<'_> {
     pub fn prompt(&self, work: &TokenWork, batch: usize, flash: (f64, f64)) -> f64 {
         let batch = batch.max(1) as f64;
         let mut compute = 0.0;
-        for w in work.all() {
+        let others = [&work.attention, &work.predictor, &work.head];
+        let others = others.into_iter().flatten().map(|w| (w, 1.0 / batch));
+        let ffn = work.ffn.iter().map(|w| (w, work.ffn_of_batch(batch)));
+        for (w, share) in others.chain(ffn) {
             let gemm = KernelCase {
                 kernel: Kernel::Gemm,
                 ..w.case
@@ -255,7 +258,7 @@ impl Rates<'_> {
                 // Neurons that lie anywhere are computed token by token.
                 _ => once,
             };
-            compute += products.max(once / batch);
+            compute += products.max(once * share);
         }
         let overhead = work.clusters * CLUSTER_SECONDS / self.threads as f64 / batch;
         let (clusters, bytes) = flash;

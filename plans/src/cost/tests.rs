@@ -69,6 +69,7 @@ fn work() -> TokenWork {
         kv_bytes: 4e7,
         layers: 10,
         clusters: 1000.0,
+        ffn_used: 1.0,
         guesses: Vec::new(),
         named_before_attention: 0.0,
     }
@@ -189,6 +190,21 @@ fn larger_batches_of_a_prompt_share_reads() {
     let time = |batch| rates.prompt(&work(), batch, flash);
     assert!((time(8) / time(16) - 2.0).abs() < 0.01, "bound by the disk");
     assert!(time(4096) <= time(128));
+}
+
+#[test]
+fn tokens_of_a_prompt_share_few_experts() {
+    let (machine, disk) = (machine(), disk());
+    let rates = rates((&machine, &disk), 2);
+    let time = |batch, ffn_used| {
+        let work = TokenWork { ffn_used, ..work() };
+        rates.prompt(&work, batch, (0.0, 0.0))
+    };
+    assert!((time(1, 0.05) / time(1, 1.0) - 1.0).abs() < 1e-9);
+    // Of 20 experts, 8 tokens that use one each use 6.7: 3e8 bytes each, of which dense tokens share one.
+    let more = (6.73 - 1.0) * 3e8 / 20e9 / 8.0;
+    let time = time(8, 0.05) - time(8, 1.0);
+    assert!((time / more - 1.0).abs() < 0.01, "{time} and {more}");
 }
 
 #[test]

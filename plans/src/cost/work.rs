@@ -68,6 +68,8 @@ pub struct TokenWork {
     pub layers: usize,
     /// Number of clusters in panels, which pass from stage to stage as a whole.
     pub clusters: f64,
+    /// Part of the FFNs' bytes that a token uses: less than all where they are experts.
+    pub ffn_used: f64,
     /// Routers that are computed once more if the next layer's experts are guessed.
     pub guesses: Vec<Weights>,
     /// Part of the layers whose neurons predictors name before attention.
@@ -86,11 +88,14 @@ impl TokenWork {
             },
             ..Self::default()
         };
+        let (mut ffn_used, mut ffn) = (0.0, 0.0);
         for e in &bundle.clusters {
             let tensor = match e.content {
                 Content::Table(_) => continue,
                 Content::HotNeurons(_) | Content::Neurons(_) | Content::Experts(_) => {
                     let cluster = (e.count as usize, bundle.meta.network.used_share(e.content));
+                    ffn_used += cluster.1 * f64::from(e.len);
+                    ffn += f64::from(e.len);
                     if let Some(g) = bundle.meta.geometry(e.content) {
                         work.add_ffn(g, cluster, sparsity, active);
                     }
@@ -115,7 +120,15 @@ impl TokenWork {
             add(to, Kernel::Gemv, block, cols, f64::from(e.len));
             work.clusters += 1.0;
         }
+        work.ffn_used = if ffn > 0.0 { ffn_used / ffn } else { 1.0 };
         work
+    }
+
+    /// Part of what `batch` tokens take of the FFNs one by one that they take together: each brings experts that those
+    /// before it did not use.
+    pub(super) fn ffn_of_batch(&self, batch: f64) -> f64 {
+        let used = self.ffn_used.clamp(1e-6, 1.0);
+        (1.0 - (1.0 - used).powf(batch)) / used / batch
     }
 
     /// Adds the part `share` of a cluster of neurons.

@@ -5,11 +5,11 @@ use std::path::{Path, PathBuf};
 use rustix::fs::{Access, access};
 
 use super::{Doctor, ExamineOptions, Finding};
-use crate::cache_dir;
+use crate::cache_dir::{self, Candidate};
 use crate::error::PlanError;
 use crate::kernel_files::KernelFiles;
 use crate::size::format_size;
-use crate::storage::{BlockDevice, Storage};
+use crate::storage::{BlockDevice, Storage, nearest_existing};
 
 /// Space that should be free if no model is given: a packed 7B model at 4 bits.
 const USUAL_NEED: u64 = 5 << 30;
@@ -22,7 +22,11 @@ pub(super) fn examine(doctor: &mut Doctor, kernel: &KernelFiles, options: &Exami
     match cache_folder(options) {
         Ok(folder) => {
             if let Some(storage) = describe(doctor, kernel, area, &folder) {
-                let needed = options.model.as_deref().and_then(source_bytes);
+                let estimated = || {
+                    let bytes = options.model.as_deref().and_then(source_bytes);
+                    bytes.map(|bytes| bytes / 100 * PACKED_PER_SOURCE_PERCENT)
+                };
+                let needed = options.packing_bytes.or_else(estimated);
                 doctor.findings.push(writable(area, &storage));
                 doctor.findings.push(room(area, &storage, needed));
             }
@@ -36,13 +40,28 @@ pub(super) fn examine(doctor: &mut Doctor, kernel: &KernelFiles, options: &Exami
     }
 }
 
-/// The folder that would be used; unlike a run, the doctor does not create it.
+/// The folder that would be used; unlike a run, this does not create it.
 fn cache_folder(options: &ExamineOptions) -> Result<PathBuf, PlanError> {
     if let Some(dir) = &options.cache_dir {
         return Ok(dir.clone());
     }
-    let first = cache_dir::candidates().into_iter().next();
-    first.map_or_else(|| cache_dir::prepare(None), |candidate| Ok(candidate.dir))
+    let found = likely(cache_dir::candidates());
+    found.map_or_else(|| cache_dir::prepare(None), Ok)
+}
+
+/// The first of the folders that is writable or could be made, else one that is there, else the first.
+fn likely(candidates: Vec<Candidate>) -> Option<PathBuf> {
+    let writable = |c: &&Candidate| {
+        let above = nearest_existing(&c.dir);
+        let in_the_way = c.dir.ancestors().any(Path::is_file);
+        !in_the_way
+            && above.is_ok_and(|dir| access(&dir, Access::WRITE_OK | Access::EXEC_OK).is_ok())
+    };
+    let found = candidates.iter().find(writable);
+    let found = found.or_else(|| candidates.iter().find(|c| c.dir.is_dir()));
+    found
+        .or(candidates.first())
+        .map(|candidate| candidate.dir.clone())
 }
 
 /// Bytes of a model file, or of the files in a model's folder.
@@ -154,11 +173,10 @@ fn writable(area: &str, storage: &Storage) -> Finding {
     }
 }
 
-fn room(area: &str, storage: &Storage, source_bytes: Option<u64>) -> Finding {
+fn room(area: &str, storage: &Storage, needed: Option<u64>) -> Finding {
     let free = storage.free_bytes;
     let remedy = "free space there, or set FOREBAY_CACHE to a folder on another disk";
-    let packed = source_bytes.map(|bytes| bytes / 100 * PACKED_PER_SOURCE_PERCENT);
-    match packed {
+    match needed {
         Some(need) if free < need => {
             let value = format!(
                 "{}, but packing this model needs about {}",
@@ -171,5 +189,26 @@ fn room(area: &str, storage: &Storage, source_bytes: Option<u64>) -> Finding {
             Finding::warn(area, "free space", format_size(free)).remedy(remedy)
         }
         _ => Finding::good(area, "free space", format_size(free)),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_folder_that_a_run_would_take_is_examined() {
+        let dir = tempfile::tempdir().unwrap();
+        let of = |dir: PathBuf| Candidate {
+            dir,
+            variable: "HOME",
+        };
+        let file = dir.path().join("file");
+        std::fs::write(&file, "in the way").unwrap();
+        let (impossible, good) = (file.join("forebay"), dir.path().join("a/b"));
+        let all = vec![of(impossible.clone()), of(good.clone())];
+        assert_eq!(likely(all), Some(good));
+        assert_eq!(likely(vec![of(impossible.clone())]), Some(impossible));
+        assert_eq!(likely(Vec::new()), None);
     }
 }

@@ -34,6 +34,16 @@ fn healthy() -> FakeTree {
     tree
 }
 
+#[test]
+fn as_much_as_is_registered_may_be_locked() {
+    let tree = healthy();
+    let limit = "Max locked memory   67108864   67108864  bytes\n";
+    tree.put("proc/self/limits", limit);
+    let doctor = examine(&tree, ExamineOptions::default());
+    let locked = find(&doctor, "memory", "lockable (memlock)");
+    assert_eq!(locked.status, Status::Good, "{locked:?}");
+}
+
 fn find<'a>(doctor: &'a Doctor, area: &str, what: &str) -> &'a Finding {
     let found = doctor
         .findings
@@ -210,6 +220,14 @@ fn room_for_the_packed_model_is_checked() {
         model: Some(folder),
         ..ExamineOptions::default()
     };
+    // What has been packed needs no more.
+    let packed = ExamineOptions {
+        packing_bytes: Some(0),
+        ..options.clone()
+    };
+    let room = examine(&tree, packed);
+    let room = find(&room, "cache disk", "free space");
+    assert_eq!(room.status, Status::Good, "{room:?}");
     let doctor = examine(&tree, options);
     let room = find(&doctor, "cache disk", "free space");
     assert_eq!(room.status, Status::Bad);

@@ -26,6 +26,13 @@ fn a_bare_machine_is_limited_by_its_memory() {
 }
 
 #[test]
+fn a_kernel_without_control_groups_has_no_limits_of_theirs() {
+    let tree = FakeTree::new();
+    std::fs::remove_file(tree.path("proc/self/cgroup")).unwrap();
+    assert!(read(&tree).groups.is_empty());
+}
+
+#[test]
 fn the_huge_page_mode_is_the_one_in_brackets() {
     let tree = FakeTree::new();
     assert_eq!(read(&tree).huge_pages, HugePages::Absent);

@@ -127,6 +127,36 @@ fn a_phone_without_capacities_still_has_little_cores() {
     assert_eq!(classes(&read(&tree), CoreClass::Little), [0, 1]);
 }
 
+/// Found by reading: turbo steps of one chip's equal cores make more than two tiers.
+#[test]
+fn preferred_cores_leave_no_little_ones() {
+    let tree = FakeTree::new();
+    tree.cpus("0-7", "0-7");
+    for (cpu, khz) in [5_881, 5_881, 5_600, 5_450, 5_300, 5_150, 5_070, 5_000]
+        .into_iter()
+        .enumerate()
+    {
+        tree.core(&[cpu], 0, Some(khz * 1000));
+    }
+    let topology = read(&tree);
+    assert!(classes(&topology, CoreClass::Little).is_empty());
+    assert_eq!(topology.compute_cores(None).unwrap().len(), 8);
+}
+
+/// Found by reading: a small container on a large machine was to measure beyond the caches of all sockets.
+#[test]
+fn only_caches_of_allowed_cpus_count() {
+    let tree = FakeTree::new();
+    tree.cpus("0-3", "2");
+    for cpu in 0..4 {
+        tree.cpu(cpu, "cache/index0/level", 3);
+        tree.cpu(cpu, "cache/index0/size", "98304K");
+        let shared = ["0-1", "2-3"][cpu / 2];
+        tree.cpu(cpu, "cache/index0/shared_cpu_list", shared);
+    }
+    assert_eq!(read(&tree).last_level_cache_bytes, Some(96 << 20));
+}
+
 #[test]
 fn a_process_confined_to_little_cores_computes_there() {
     let tree = snapdragon_8_gen_3();

@@ -1,7 +1,7 @@
 //! The plan is as good as any: a finer grid than the planner's finds nothing that is worth more.
 
 use forebay_plans::plan::Choices;
-use forebay_plans::residency::{Loading, Sparsity};
+use forebay_plans::residency::{Loading, STREAM_WINDOW, Sparsity};
 
 use super::request;
 use super::shapes::{
@@ -48,7 +48,7 @@ fn least_cost(outlook: &Outlook<'_>, chosen: &Choices) -> f64 {
     let mut least = f64::INFINITY;
     let batches = [8, 12, 16, 20, 24, 28, 32, 40, 48, 56, 64, 80, 96, 112, 128];
     for (threads, max_batch) in (1..=request.threads).flat_map(|n| batches.map(|b| (n, b))) {
-        for (mib, cache) in [6, 12, 18, 24, 36, 48, 72]
+        for (mib, cache) in [3, 6, 12, 18, 24, 36, 48, 72]
             .into_iter()
             .flat_map(|w| (0..caches).map(move |c| (w, c)))
         {
@@ -89,6 +89,45 @@ fn no_finer_grid_beats_the_plan() {
             }
         });
     }
+}
+
+/// Where a little less than everything fits, the window takes room from what has to be streamed because of it.
+#[test]
+fn a_narrow_window_streams_little() {
+    let (bundle, speeds) = (shaped(&QWEN_HALF), BOARD);
+    let (machine, disk) = machine_for(&bundle, Sparsity::Dense, &speeds);
+    let request = MemoryRequest {
+        process: 24 << 20,
+        context: Some(256),
+        max_batch: Some(64),
+        ..request(2 << 30, speeds.cores, Sparsity::Dense)
+    };
+    let fixed = Fixed {
+        threads: Some(speeds.cores),
+        max_batch: Some(64),
+        ..Fixed::default()
+    };
+    let outlook = Outlook::new(&bundle, (&machine, &disk), None, request);
+    let whole = fastest(&outlook, fixed).unwrap().seen.choices;
+    let weights: u64 = bundle.clusters.iter().map(|e| e.padded_len() as u64).sum();
+    // The least with which nothing is streamed, to a MiB.
+    let all = |mib: &u64| {
+        let memory = outlook.within(mib << 20).layout(&whole);
+        memory.is_ok_and(|memory| memory.residency.stream_slots == 0)
+    };
+    let mib = (weights >> 20..2048).find(all).unwrap();
+    let outlook = outlook.within((mib - 1) << 20);
+    let seen = fastest(&outlook, fixed).unwrap().seen;
+    let usual = outlook.see(Choices {
+        stream_window_bytes: STREAM_WINDOW,
+        ..seen.choices
+    });
+    let (narrow, usual) = (
+        seen.expected.bytes_per_token,
+        usual.unwrap().expected.bytes_per_token,
+    );
+    assert!(seen.choices.stream_window_bytes < STREAM_WINDOW / 2);
+    assert!(narrow < usual / 2.0, "{narrow} and {usual}");
 }
 
 /// The context is free here, so that more memory also gives longer ones: a smaller budget might be faster.

@@ -13,6 +13,7 @@ use forebay_models::block::BlockType;
 use forebay_models::kv_type::KvType;
 use forebay_models::network::Activation;
 use forebay_plans::bandwidth::rate_together;
+use forebay_plans::limits::MemoryLimits;
 use forebay_plans::machine::{Kernel, KernelCase};
 use forebay_plans::topology::Topology;
 use forebay_queues::slab::{Slab, Slot};
@@ -20,7 +21,7 @@ use forebay_stages::kernels::kv::{BLOCK, KvCache, KvLayer, KvShape};
 use forebay_stages::kernels::{Activations, AttendScratch, Form, Isa, KernelTable, Queries};
 use serde::Serialize;
 
-use self::products::{axpy_gathered, dot_gathered, panels, rows, rows_of_piece};
+use self::products::{axpy_gathered, dot_gathered, panels, rows, rows_of_piece, whole_panels};
 use super::bounds::Machine;
 use super::report::{KernelBound, KernelReport, Spread};
 use crate::error::Error;
@@ -32,8 +33,9 @@ pub use self::device::{DeviceKernels, measure_device_kernels};
 #[cfg(feature = "gpu")]
 pub(crate) use self::device_attention::{Attention, MEASURED_HEADS};
 
-/// Bytes of weights that kernels go through piece by piece: enough that no CPU cache holds a piece until its next turn.
-const WEIGHT_BYTES: usize = 256 << 20;
+/// Bytes of weights that kernels go through piece by piece, if a quarter of the available memory is as much: enough that
+/// hardly any CPU cache holds a piece until its next turn.
+const WEIGHT_BYTES: u64 = 256 << 20;
 /// Bytes that a call goes through, about as much as a core does between two exchanges.
 const PIECE_BYTES: usize = 1 << 20;
 /// The value of every byte of the weights. As f16 it is 0.06, as bf16 and f32 small but normal: in every format its
@@ -47,8 +49,8 @@ const ROWS: usize = 512;
 /// Width of a residual stream, and of the FFN inside.
 const D_MODEL: usize = 4096;
 const D_FF: usize = 14336;
-/// Query heads of a kv head, their width, and positions: keys and values of all layers together are as
-/// large as the weights.
+/// Query heads of a kv head, their width, positions, and layers: keys and values of all layers together are 64 MiB in
+/// f16, more than most caches hold.
 const GROUP: usize = 4;
 const HEAD_DIM: usize = 128;
 const POSITIONS: usize = 1024;
@@ -92,8 +94,8 @@ struct Entry<'a> {
     run: Box<dyn FnMut() -> u64 + Send + 'a>,
 }
 
-/// Measures every kernel on one core in 128 MiB of memory: `repetitions` rounds of all of them, the bound
-/// of each right before it.
+/// Measures every kernel on one core: `repetitions` rounds of all of them, the bound of each right before it. Weights take
+/// 256 MiB, or less where little memory is available, and the KV caches about 100 MiB.
 ///
 /// # Errors
 /// An instruction set that this CPU lacks, no repetitions, or no memory.
@@ -136,8 +138,9 @@ pub fn measure_kernels(isa: Option<Isa>, repetitions: usize) -> Result<Kernels, 
     })
 }
 
-/// The speed of one kernel on `cores` together, each on its own part of `weights`: bytes of weights per second, or
-/// operations per second for products of a batch. 0 if the format has no such rows.
+/// The speed of one kernel on `cores` together, each on its own part of `weights` (the same parts again if there are
+/// fewer): bytes of weights per second, or operations per second for products of a batch. 0 if the format has no such
+/// rows, or a part has no room for a panel of them.
 pub(crate) fn kernel_rate(
     k: KernelTable,
     case: &KernelCase,
@@ -149,8 +152,13 @@ pub(crate) fn kernel_rate(
         return 0.0;
     }
     let part = weights.len() / cores.len().max(1) / PIECE_BYTES * PIECE_BYTES;
+    let part = part.max(PIECE_BYTES);
+    if whole_panels(part, shape) == 0 {
+        return 0.0;
+    }
     let mut entries: Vec<Entry<'_>> = weights
-        .chunks_exact(part.max(PIECE_BYTES))
+        .chunks_exact(part)
+        .cycle()
         .take(cores.len())
         .map(|part| match case.kernel {
             Kernel::Gemv => panels(k, shape, rows_of_piece(shape.0, shape.1), 1, part),
@@ -181,11 +189,17 @@ pub(crate) fn attention_rate(k: KernelTable, cores: &[usize]) -> f64 {
     rate_together(cores, runs, TIME) * operations as f64
 }
 
+/// Bytes of the memory with which kernels are measured, in whole pieces.
+fn weight_bytes(available: u64) -> usize {
+    let bytes = WEIGHT_BYTES.min(available / 4) as usize;
+    (bytes / PIECE_BYTES).max(1) * PIECE_BYTES
+}
+
 /// The memory with which kernels are measured.
 pub(crate) fn weights() -> Result<Slot, Error> {
-    let mut slab =
-        Slab::new(WEIGHT_BYTES).map_err(|e| Error::system("reserve memory for weights", e))?;
-    let Some(mut slot) = slab.carve(WEIGHT_BYTES) else {
+    let bytes = weight_bytes(MemoryLimits::read()?.effective_available());
+    let mut slab = Slab::new(bytes).map_err(|e| Error::system("reserve memory for weights", e))?;
+    let Some(mut slot) = slab.carve(bytes) else {
         unreachable!("the slab has exactly this size");
     };
     slot.fill(WEIGHT);
@@ -375,6 +389,42 @@ impl Entry<'_> {
             gops,
             bound,
             fraction_of_bound: bound.map(|b| achieved / b.value),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Found by reading: a part that has not as many rows as a product takes stopped all workers.
+    #[test]
+    fn a_product_of_few_or_wide_rows_is_measured() {
+        let case = KernelCase {
+            kernel: Kernel::Gemm,
+            format: BlockType::F32,
+            cols: 4096,
+        };
+        let kernels = KernelTable::new(Isa::Scalar).unwrap_or_else(KernelTable::best);
+        let memory = vec![WEIGHT; PIECE_BYTES];
+        // Two cores share what is there: 64 rows of the 512.
+        let rate = kernel_rate(kernels, &case, &[0, 0], &memory);
+        assert!(rate > 0.0);
+        // A panel of these is larger than a piece.
+        let wide = KernelCase {
+            kernel: Kernel::DotGathered,
+            cols: 64 << 10,
+            ..case
+        };
+        assert_eq!(kernel_rate(kernels, &wide, &[0], &memory), 0.0);
+        let memory = vec![WEIGHT; 8 * PIECE_BYTES];
+        assert!(kernel_rate(kernels, &wide, &[0], &memory) > 0.0);
+    }
+
+    #[test]
+    fn little_memory_is_measured_with_a_quarter_of_it() {
+        for (available, mib) in [(1 << 40, 256), (1 << 30, 256), (103 << 20, 25), (0, 1)] {
+            assert_eq!(weight_bytes(available), mib << 20, "{available}");
         }
     }
 }

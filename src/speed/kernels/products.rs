@@ -13,9 +13,14 @@ fn row_bytes(block: BlockType, cols: usize) -> usize {
     cols / block.block_len() * block.block_bytes()
 }
 
-/// Rows of a piece, in whole panels.
+/// Rows of a piece, in whole panels: at least one, however wide.
 pub(super) fn rows_of_piece(block: BlockType, cols: usize) -> usize {
-    PIECE_BYTES / row_bytes(block, cols) / PANEL_ROWS * PANEL_ROWS
+    whole_panels(PIECE_BYTES, (block, cols)).max(PANEL_ROWS)
+}
+
+/// Rows of whole panels in `bytes`.
+pub(super) fn whole_panels(bytes: usize, (block, cols): (BlockType, usize)) -> usize {
+    bytes / row_bytes(block, cols) / PANEL_ROWS * PANEL_ROWS
 }
 
 /// Pieces of `bytes`, in an endless cycle.
@@ -29,7 +34,8 @@ fn activations(k: &KernelTable, form: Form, n_tokens: usize, cols: usize) -> Act
     x
 }
 
-/// A matrix product with weights in panels; with one token, every weight is used once.
+/// A matrix product with `n_rows` rows of weights in panels, or as many as there are; with one token, every weight is
+/// used once.
 pub(super) fn panels(
     k: KernelTable,
     (block, cols): (BlockType, usize),
@@ -37,6 +43,7 @@ pub(super) fn panels(
     n_tokens: usize,
     weights: &[u8],
 ) -> Entry<'_> {
+    let n_rows = n_rows.min(whole_panels(weights.len(), (block, cols)));
     let bytes = n_rows * row_bytes(block, cols);
     let x = activations(&k, Form::Panels, n_tokens, cols);
     let mut out = vec![0.0; n_tokens * n_rows];
