@@ -74,6 +74,8 @@ impl GivesWay {
     const LONG_NS: u64 = 500_000;
     /// How often it passes for each microsecond that was lost.
     const PASSES_PER_US: f64 = 0.3;
+    /// At most: a process that was stopped in between has lost nothing to others.
+    const MAX_PASSES: u64 = 10_000;
 
     /// Whether to let it run now that it has been given reads.
     fn is_due(&mut self) -> bool {
@@ -85,10 +87,15 @@ impl GivesWay {
     /// How long the core was off its CPU.
     fn learn(&mut self, ns: u64) {
         if ns > Self::LONG_NS {
-            self.pass = (ns as f64 / 1e3 * Self::PASSES_PER_US) as u64;
+            let pass = ns as f64 / 1e3 * Self::PASSES_PER_US;
+            self.pass = (pass as u64).min(Self::MAX_PASSES);
         }
     }
 }
+
+/// A core waits for a device in so many slices: a process that was stopped for a while has lost one of them, not its
+/// device.
+const SLICES: u32 = 8;
 
 impl Core {
     /// Runs on the calling thread until the core has finished, pinned to `core` if given; `spare` tells whether there are
@@ -98,6 +105,7 @@ impl Core {
         pin(core);
         let mut watch = Watch { spare, vain: 0 };
         let mut gives_way = GivesWay { spare, pass: 0 };
+        let mut slices = 0;
         loop {
             let turn = self.turn();
             if self.io.take_gave_urgent() && gives_way.is_due() {
@@ -106,14 +114,20 @@ impl Core {
                 gives_way.learn(now_ns() - start);
             }
             match turn {
-                Turn::Progress => {}
+                Turn::Progress => slices = 0,
                 Turn::Blocked(reason) => {
                     let spin = watch.spin(reason);
                     let patience = self.patience(reason);
-                    let woke = self.bell.wait(self.seen, spin, patience);
+                    let woke = self
+                        .bell
+                        .wait(self.seen, spin, patience.map(|all| all / SLICES));
                     watch.learn(reason, spin, woke);
                     if let (Woke::TimedOut, Some(slept)) = (woke, patience) {
-                        self.lose_patience(slept);
+                        slices += 1;
+                        if slices == SLICES {
+                            self.lose_patience(slept);
+                            slices = 0;
+                        }
                     }
                 }
                 Turn::Finished => return self.into_record(),

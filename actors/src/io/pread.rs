@@ -60,7 +60,8 @@ impl PreadDriver {
     /// # Errors
     /// The system gives no more threads or descriptors.
     pub(super) fn new(file: ReadFile, depth: u16) -> io::Result<Self> {
-        let capacity = usize::from(depth);
+        // No more than are under way at once: what waits for a worker cannot be overtaken by urgent reads.
+        let capacity = usize::from(depth).min(MAX_READERS);
         // Both channels hold every read that can be in flight: sending never waits. They are not lanes, since the
         // workers share one of them and block on it.
         let (jobs, job_source) = flume::bounded(capacity);
@@ -70,7 +71,7 @@ impl PreadDriver {
             jobs: Some(jobs),
             finished,
             refused: done,
-            workers: Vec::with_capacity(capacity.min(MAX_READERS)),
+            workers: Vec::with_capacity(capacity),
             closing: Arc::new(AtomicBool::new(false)),
             file_bytes: file.bytes,
             capacity,
@@ -78,7 +79,7 @@ impl PreadDriver {
             bell,
         };
         let file = Arc::new(file);
-        for index in 0..capacity.min(MAX_READERS) {
+        for index in 0..capacity {
             let worker = Worker {
                 index: index as u16,
                 file: Arc::clone(&file),

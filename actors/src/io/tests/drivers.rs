@@ -81,8 +81,9 @@ fn every_depth_is_filled_and_never_exceeded() {
     let file = test_file(64 * PAGE as u64);
     for depth in [1u16, 2, 3, 7, 8, 15, 16, 31, 63, 64] {
         for mut driver in every_driver(file.path(), depth) {
+            let depth = driver.capacity();
             for round in 0..3 {
-                for (i, slot) in slots(depth.into(), PAGE).into_iter().enumerate() {
+                for (i, slot) in slots(depth, PAGE).into_iter().enumerate() {
                     let op = read_op(i as u64, (i * PAGE) as u64, PAGE, slot);
                     assert!(driver.submit(op, round).is_ok());
                 }
@@ -91,8 +92,8 @@ fn every_depth_is_filled_and_never_exceeded() {
                         .submit(read_op(0, 0, PAGE, slot(PAGE)), round)
                         .is_err()
                 );
-                let done = collect(driver.as_mut(), depth.into());
-                assert_eq!((done.len(), driver.in_flight()), (depth.into(), 0));
+                let done = collect(driver.as_mut(), depth);
+                assert_eq!((done.len(), driver.in_flight()), (depth, 0));
                 for d in done {
                     assert!(d.bytes() == expected(d.offset, d.len, u64::MAX));
                     assert_eq!(d.started_ns, round);
