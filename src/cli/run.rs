@@ -21,7 +21,7 @@ use super::numbers::limit;
 use super::output::{check_targets, explain, print_text, say, warn_of_loss, write_json};
 use super::progress::reporter;
 use super::sampling::Sampling;
-use super::text::{read_standard_input, read_text, some_text};
+use super::text::{read_prompt, some_text};
 
 /// Records per trace lane of a core: the last quarter of a million slices, 16 MiB.
 pub const TRACE_RECORDS: usize = 1 << 18;
@@ -252,13 +252,10 @@ impl Run {
         if let Some(text) = &self.prompt {
             return Ok(text.clone());
         }
-        if let Some(path) = &self.file {
-            return read_text(path, "prompt");
-        }
-        if self.model.path().is_none() {
+        if self.file.is_none() && self.model.path().is_none() {
             return Ok(demo::PROMPT.into());
         }
-        read_standard_input("prompt")
+        read_prompt(self.file.as_deref())
     }
 }
 
