@@ -29,16 +29,20 @@ struct Traced {
     statistics: Value,
 }
 
-/// Runs with `extra` MiB more than the minimum budget.
+/// Runs with `extra` MiB more than the minimum budget, in steps of one token.
 fn traced(extra: u64) -> Traced {
-    let file = |kind: &str| TemporaryFile::new(&format!("{kind}-{extra}.json"));
+    traced_with(extra, "Once upon a time", &["--no-drafts"])
+}
+
+fn traced_with(extra: u64, prompt: &str, flags: &[&str]) -> Traced {
+    let file = |kind: &str| TemporaryFile::new(&format!("{kind}-{extra}-{}.json", flags.len()));
     let (trace, stats) = (file("trace"), file("stats"));
     let run = |memory: u64| {
         let mut command = program();
         command.args(["run", "--greedy", "--quiet", "--ignore-eog", "-n", "32"]);
-        // A step with a draft is not one token's.
-        command.arg("--no-drafts");
-        command.args(["-p", "Once upon a time", "-t", &THREADS.to_string()]);
+        command
+            .args(flags)
+            .args(["-p", prompt, "-t", &THREADS.to_string()]);
         command.args(["--memory", &format!("{memory}MiB")]);
         command
             .arg("--trace")
@@ -339,6 +343,18 @@ fn critical_paths_cover_tokens_and_show_their_reads() {
     // How large it is depends on what else the machine does: a core that computes late finds everything read.
     let shares = [&paths.median, &paths.p99].map(|path| path.io_share());
     assert!(shares.iter().any(|&share| share > 0.0), "{shares:?}");
+}
+
+/// A step that checks a draft is one token's, and a short prompt's is none.
+#[test]
+fn tokens_are_the_steps_after_the_prompts() {
+    for (prompt, extra) in [("Tom saw Sam. Tom saw Sam. Tom saw", 16), ("a", STREAMING)] {
+        let t = traced_with(extra, prompt, &[]);
+        let [steps, drafted] =
+            ["/drafts/steps", "/drafts/drafted"].map(|n| number(&t.statistics, n));
+        eprintln!("{steps} steps, {drafted} tokens drafted");
+        assert_eq!(t.report.tokens as f64, steps, "{}", t.statistics["drafts"]);
+    }
 }
 
 /// `forebay trace report` with these arguments: whether it succeeded, and what it printed.
