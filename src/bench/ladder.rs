@@ -37,6 +37,17 @@ const fn rung(
     Rung { name, options }
 }
 
+impl Rung {
+    /// Runs as the rung says, whatever a plan would choose.
+    pub fn configure(&self, builder: EngineBuilder) -> EngineBuilder {
+        let NeuronOptions {
+            loading, guesses, ..
+        } = self.options;
+        let builder = builder.neurons(self.options);
+        builder.loading(loading).guess_layers(guesses)
+    }
+}
+
 /// The paper's ablation, and LLM in a Flash beside it.
 pub const LADDER: [Rung; 7] = {
     use Loading::{Bundle, Rows};
