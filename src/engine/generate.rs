@@ -489,6 +489,7 @@ impl Runner {
             logits_hash: format!("{:016x}", meter.logits_hash),
             finish_reason,
             seed: generation.seed,
+            steps: meter.take_steps(),
         }
     }
 }
