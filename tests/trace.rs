@@ -406,6 +406,18 @@ fn the_report_is_printed_and_drawn() {
     let drawn = std::fs::read_to_string(&page.0).expect("a page");
     assert!(drawn.starts_with("<!doctype html>") && drawn.contains("Median token"));
 
+    let json = std::path::Path::new("--json");
+    let (success, text, error) = report_of(&[&trace.0, json]);
+    assert!(success, "{error}");
+    let report: Value = serde_json::from_str(&text).expect("one JSON object");
+    assert_eq!(number(&report, "/tokens"), 3.0);
+    for path in ["median", "p99"] {
+        let links = report["paths"][path]["links"].as_array().expect("links");
+        let ns: f64 = links.iter().map(|link| number(link, "/ns")).sum();
+        assert_eq!(ns, number(&report, &format!("/paths/{path}/ns")));
+    }
+    assert!(number(&report, "/stages/attention/slices") > 0.0);
+
     let nowhere = page.0.with_file_name("no such folder").join("page.html");
     let (success, _, error) = report_of(&[&trace.0, html, &nowhere]);
     assert!(

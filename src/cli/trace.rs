@@ -10,7 +10,7 @@ use forebay_traces::events::Trace as Recorded;
 use forebay_traces::page::page;
 use forebay_traces::report::Report;
 
-use super::output::{check_targets, print_text};
+use super::output::{check_targets, print_json, print_text};
 
 #[derive(Debug, Subcommand)]
 pub enum Trace {
@@ -25,6 +25,9 @@ pub struct ReportArguments {
     /// Also write an HTML page: the bottleneck, the timelines of these two tokens, the fractions.
     #[arg(long, value_name = "OUT")]
     html: Option<PathBuf>,
+    /// Print one JSON object.
+    #[arg(long)]
+    json: bool,
 }
 
 impl Trace {
@@ -41,7 +44,10 @@ impl ReportArguments {
         }
         let recorded = Recorded::read(&self.file)?;
         let report = Report::of(&recorded);
-        print_text(&format!("{report}\n"))?;
+        match self.json {
+            true => print_json(&report.to_json())?,
+            false => print_text(&format!("{report}\n"))?,
+        }
         let Some(html) = &self.html else {
             return Ok(());
         };
