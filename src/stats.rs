@@ -65,6 +65,18 @@ pub struct Statistics {
     /// The seed of the draws; absent if the best token was always taken.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub seed: Option<u64>,
+    /// Each step after the prompt's.
+    #[serde(skip)]
+    pub(crate) steps: Steps,
+}
+
+/// Single steps, for percentiles over several generations; in no order.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Steps {
+    /// How long they took.
+    pub ns: Vec<u64>,
+    /// Shares of misses, with those of the prompt's steps.
+    pub miss_rates: Vec<f64>,
 }
 
 /// The budget and the memory really used.

@@ -313,6 +313,17 @@ fn the_cost_of_a_trace_is_measured() {
     assert!(refusal.contains("repetitions"), "{refusal}");
 }
 
+/// Each rung reads as it says, and no rung is something else.
+#[test]
+fn the_ladders_rungs_are_not_to_be_chosen() {
+    let model = support::sparse_model();
+    let model = model.to_str().expect("a path");
+    for flags in [["--loading", "split"], ["--preset", "llm-in-a-flash"]] {
+        let message = refusal(&[&["bench", "ladder", model], &flags[..]].concat());
+        assert!(message.contains(flags[0]), "{message}");
+    }
+}
+
 /// A long prompt reads nearly every neuron, a token only few of them.
 #[test]
 fn the_prompt_is_no_part_of_what_a_token_reads() {
@@ -326,7 +337,7 @@ fn the_prompt_is_no_part_of_what_a_token_reads() {
             repetitions: 1,
             seed: 1,
         };
-        let builder = engine(Some(&model)).neurons(rung.options);
+        let builder = rung.configure(engine(Some(&model)));
         let point = measure_point(rung.name, builder.weight_memory(1 << 20), &workload);
         point.expect("a measurement").bytes_per_token
     };

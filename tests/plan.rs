@@ -7,6 +7,7 @@ mod support;
 use std::path::Path;
 use std::sync::OnceLock;
 
+use forebay::bench::LADDER;
 use program::{Answer, answer, forebay};
 use scratch::names_in;
 use serde_json::Value;
@@ -280,4 +281,23 @@ fn bad_plans_and_wishes_are_named() {
         "{}",
         a.stderr
     );
+}
+
+#[test]
+fn a_plan_changes_nothing_of_what_the_ladder_compares() {
+    let cache = measured();
+    let demo = support::root().join("models/demo/hf");
+    for rung in &LADDER[..2] {
+        let builder = forebay::Engine::builder().model(&demo);
+        let builder = rung.configure(builder.cache_folder(cache.path()));
+        let request = forebay::Request::text(PROMPT).max_tokens(1);
+        let plan = support::generate(&support::build(builder), request).plan;
+        assert!(plan.expected.is_some(), "it is planned");
+        let plan = serde_json::to_value(plan).expect("JSON");
+        let loading = format!("{:?}", rung.options.loading).to_lowercase();
+        assert_eq!(
+            (&plan["loading"], &plan["guessed_layers"]),
+            (&loading.into(), &0.into())
+        );
+    }
 }

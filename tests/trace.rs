@@ -29,16 +29,20 @@ struct Traced {
     statistics: Value,
 }
 
-/// Runs with `extra` MiB more than the minimum budget.
+/// Runs with `extra` MiB more than the minimum budget, in steps of one token.
 fn traced(extra: u64) -> Traced {
-    let file = |kind: &str| TemporaryFile::new(&format!("{kind}-{extra}.json"));
+    traced_with(extra, "Once upon a time", &["--no-drafts"])
+}
+
+fn traced_with(extra: u64, prompt: &str, flags: &[&str]) -> Traced {
+    let file = |kind: &str| TemporaryFile::new(&format!("{kind}-{extra}-{}.json", flags.len()));
     let (trace, stats) = (file("trace"), file("stats"));
     let run = |memory: u64| {
         let mut command = program();
         command.args(["run", "--greedy", "--quiet", "--ignore-eog", "-n", "32"]);
-        // A step with a draft is not one token's.
-        command.arg("--no-drafts");
-        command.args(["-p", "Once upon a time", "-t", &THREADS.to_string()]);
+        command
+            .args(flags)
+            .args(["-p", prompt, "-t", &THREADS.to_string()]);
         command.args(["--memory", &format!("{memory}MiB")]);
         command
             .arg("--trace")
@@ -341,6 +345,18 @@ fn critical_paths_cover_tokens_and_show_their_reads() {
     assert!(shares.iter().any(|&share| share > 0.0), "{shares:?}");
 }
 
+/// A step that checks a draft is one token's, and a short prompt's is none.
+#[test]
+fn tokens_are_the_steps_after_the_prompts() {
+    for (prompt, extra) in [("Tom saw Sam. Tom saw Sam. Tom saw", 16), ("a", STREAMING)] {
+        let t = traced_with(extra, prompt, &[]);
+        let [steps, drafted] =
+            ["/drafts/steps", "/drafts/drafted"].map(|n| number(&t.statistics, n));
+        eprintln!("{steps} steps, {drafted} tokens drafted");
+        assert_eq!(t.report.tokens as f64, steps, "{}", t.statistics["drafts"]);
+    }
+}
+
 /// `forebay trace report` with these arguments: whether it succeeded, and what it printed.
 fn report_of(arguments: &[&std::path::Path]) -> (bool, String, String) {
     let output = program()
@@ -390,6 +406,18 @@ fn the_report_is_printed_and_drawn() {
     let drawn = std::fs::read_to_string(&page.0).expect("a page");
     assert!(drawn.starts_with("<!doctype html>") && drawn.contains("Median token"));
 
+    let json = std::path::Path::new("--json");
+    let (success, text, error) = report_of(&[&trace.0, json]);
+    assert!(success, "{error}");
+    let report: Value = serde_json::from_str(&text).expect("one JSON object");
+    assert_eq!(number(&report, "/tokens"), 3.0);
+    for path in ["median", "p99"] {
+        let links = report["paths"][path]["links"].as_array().expect("links");
+        let ns: f64 = links.iter().map(|link| number(link, "/ns")).sum();
+        assert_eq!(ns, number(&report, &format!("/paths/{path}/ns")));
+    }
+    assert!(number(&report, "/stages/attention/slices") > 0.0);
+
     let nowhere = page.0.with_file_name("no such folder").join("page.html");
     let (success, _, error) = report_of(&[&trace.0, html, &nowhere]);
     assert!(
@@ -397,7 +425,10 @@ fn the_report_is_printed_and_drawn() {
         "{error}"
     );
     let (success, _, error) = report_of(&[&trace.0, html, &trace.0]);
-    assert!(!success && error.contains("the trace itself"), "{error}");
+    assert!(
+        !success && error.contains("the trace is the same file"),
+        "{error}"
+    );
 }
 
 #[test]

@@ -11,7 +11,7 @@ use crate::engine::{Engine, EngineBuilder};
 use crate::error::Error;
 use crate::request::Request;
 use crate::speed::Spread;
-use crate::stats::Statistics;
+use crate::stats::{PhaseStatistics, Statistics, percentile};
 
 /// A way of running, with its name in tables.
 #[derive(Clone, Copy, Debug)]
@@ -35,6 +35,17 @@ const fn rung(
         guesses: 0,
     };
     Rung { name, options }
+}
+
+impl Rung {
+    /// Runs as the rung says, whatever a plan would choose.
+    pub fn configure(&self, builder: EngineBuilder) -> EngineBuilder {
+        let NeuronOptions {
+            loading, guesses, ..
+        } = self.options;
+        let builder = builder.neurons(self.options);
+        builder.loading(loading).guess_layers(guesses)
+    }
 }
 
 /// The paper's ablation, and LLM in a Flash beside it.
@@ -88,13 +99,14 @@ pub struct Point {
     pub name: String,
     /// The budget of the process, bytes.
     pub memory_budget_bytes: u64,
-    /// Highest resident set size of the process so far, bytes.
+    /// Highest resident set size of the process since the point began, bytes; since the process did where the system does
+    /// not let it begin anew.
     pub peak_rss_bytes: u64,
     /// Tokens per second: median, minimum and maximum of the measurements.
     pub tokens_per_second: [f64; 3],
-    /// Time between tokens in ms over all measurements: mean, P50, P90, P99.
+    /// Time between tokens in ms: mean, P50, P90, P99 of the tokens of all measurements together.
     pub ms_between_tokens: [f64; 4],
-    /// Part of the wanted neurons that was not in memory: mean and P99 over tokens.
+    /// Part of the wanted neurons that was not in memory: of all measurements, and P99 over their tokens.
     pub miss_rate: [f64; 2],
     /// Reads per token.
     pub reads_per_token: f64,
@@ -115,6 +127,8 @@ pub fn measure_point(
     builder: EngineBuilder,
     workload: &Workload,
 ) -> Result<Point, Error> {
+    // The highest resident set size begins anew: an earlier point may have had more memory.
+    let _ = std::fs::write("/proc/self/clear_refs", "5");
     // Every point begins with an empty cache, and takes a step for each token.
     let builder = builder.hot_set(false).drafts(false);
     let engine = builder.context(workload.context()).build()?;
@@ -149,7 +163,12 @@ fn point(name: &str, engine: &Engine, runs: &[Statistics]) -> Point {
     let mean = |of: &dyn Fn(&Statistics) -> f64| {
         runs.iter().map(of).sum::<f64>() / runs.len().max(1) as f64
     };
-    let worst = |of: &dyn Fn(&Statistics) -> f64| runs.iter().map(of).fold(0.0, f64::max);
+    let tokens = runs.iter().map(|r| r.decode.tokens).sum();
+    let mut ns: Vec<u64> = runs.iter().flat_map(|r| &r.steps.ns).copied().collect();
+    let decode = PhaseStatistics::of(tokens, &mut ns);
+    let rates = runs.iter().flat_map(|r| &r.steps.miss_rates);
+    let mut rates: Vec<f64> = rates.copied().collect();
+    rates.sort_unstable_by(f64::total_cmp);
     let steps = |r: &Statistics| (r.decode.tokens + r.prefill.tokens.min(1)).max(1) as f64;
     let misses: u64 = runs.iter().map(|r| r.cache.misses).sum();
     let wanted: u64 = runs.iter().map(|r| r.cache.misses + r.cache.hits).sum();
@@ -159,14 +178,14 @@ fn point(name: &str, engine: &Engine, runs: &[Statistics]) -> Point {
         peak_rss_bytes: runs.last().map_or(0, |r| r.memory.peak_rss_bytes),
         tokens_per_second: [speed.median, speed.min, speed.max],
         ms_between_tokens: [
-            mean(&|r| 1e3 * r.decode.seconds / r.decode.tokens.max(1) as f64),
-            mean(&|r| r.decode.ms_p50),
-            mean(&|r| r.decode.ms_p90),
-            worst(&|r| r.decode.ms_p99),
+            1e3 * decode.seconds / decode.tokens.max(1) as f64,
+            decode.ms_p50,
+            decode.ms_p90,
+            decode.ms_p99,
         ],
         miss_rate: [
             misses as f64 / wanted.max(1) as f64,
-            worst(&|r| r.cache.miss_rate_p99),
+            percentile(&rates, 0.99),
         ],
         reads_per_token: mean(&|r| r.io.reads as f64 / steps(r)),
         bytes_per_token: mean(&|r| r.io.bytes as f64 / steps(r)),

@@ -128,6 +128,11 @@ impl Points {
     }
 
     fn ladder(&self) -> anyhow::Result<Vec<Point>> {
+        if let Some(flag) = self.comparison.of_rungs() {
+            bail!(
+                "{flag} is what the rungs of the ladder differ in; leave it out, or use `forebay bench percentiles`"
+            );
+        }
         let rungs = LADDER.iter();
         rungs
             .map(|rung| {
@@ -137,7 +142,7 @@ impl Points {
                     workload.warm_up = 0;
                     workload.tokens = (workload.tokens / 4).max(2);
                 }
-                self.measure_with(rung.name, workload, |b| b.neurons(rung.options))
+                self.measure_with(rung.name, workload, |b| rung.configure(b))
             })
             .collect()
     }

@@ -99,10 +99,11 @@ impl Cache {
 }
 
 impl Folder {
-    /// The folder, if there is one, and its models.
+    /// The folder, if there is one, and its models. A folder that is still to be made has none.
     fn models(&self) -> anyhow::Result<(Option<PathBuf>, Vec<CachedModel>)> {
         let folder = cached::folder(self.cache.as_deref());
-        let models = folder.as_deref().map_or(Ok(vec![]), cached::list)?;
+        let made = folder.as_deref().filter(|folder| is_made(folder));
+        let models = made.map_or(Ok(vec![]), cached::list)?;
         Ok((folder, models))
     }
 }
@@ -175,7 +176,9 @@ impl Prune {
         let chosen = self.chosen(&models);
         remove_all(&chosen, self.dry_run)?;
         match folder {
-            Some(folder) if !self.dry_run => Ok(cached::remove_remains(&folder)?),
+            Some(folder) if !self.dry_run && is_made(&folder) => {
+                Ok(cached::remove_remains(&folder)?)
+            }
             _ => Ok(()),
         }
     }
@@ -221,6 +224,11 @@ fn remove_all(models: &[&CachedModel], dry_run: bool) -> anyhow::Result<()> {
     };
     let (n, size) = (counted(models.len()), format_size(bytes));
     print_text(&format!("{n}, {size}, {done}\n"))
+}
+
+/// Whether there is such a folder; one that cannot be looked for is for others to complain about.
+fn is_made(folder: &Path) -> bool {
+    folder.try_exists().unwrap_or(true)
 }
 
 fn counted(n: usize) -> String {

@@ -26,8 +26,8 @@ pub struct ComparisonFlags {
     /// The part of every phase that the device computes, 0 to 1 [default: what is fastest].
     #[arg(long, value_name = "PART", value_parser = part_or_none, help_heading = "Comparison")]
     device_share: Option<f64>,
-    /// Another engine's way of running sparse models: sets --policy, --loading and --pipeline unless they are
-    /// given.
+    /// Another engine's way of running sparse models: sets --policy, --loading, --pipeline and --guess-layers unless they
+    /// are given.
     #[arg(long, value_enum, help_heading = "Comparison")]
     preset: Option<Preset>,
 }
@@ -91,12 +91,28 @@ impl ComparisonFlags {
         options
     }
 
+    /// The first given flag that says what each rung of the ladder says itself.
+    pub fn of_rungs(&self) -> Option<&'static str> {
+        let given = [
+            ("--policy", self.policy.is_some()),
+            ("--loading", self.loading.is_some()),
+            ("--pipeline", self.pipeline.is_some()),
+            ("--guess-layers", self.guess_layers.is_some()),
+            ("--preset", self.preset.is_some()),
+        ];
+        given
+            .into_iter()
+            .find_map(|(flag, is_given)| is_given.then_some(flag))
+    }
+
     /// Applies the flags.
     pub fn configure(&self, builder: EngineBuilder) -> EngineBuilder {
         let options = self.neurons();
         let mut builder = builder.neurons(options);
-        if let Some(n) = self.guess_layers {
-            builder = builder.guess_layers(usize::from(n));
+        // Another engine guesses nothing.
+        let guesses = self.guess_layers.map(usize::from);
+        if let Some(n) = guesses.or(self.preset.map(|_| options.guesses)) {
+            builder = builder.guess_layers(n);
         }
         if let Some(part) = self.device_share {
             builder = builder.device_placing(DevicePlacing::Part(part));

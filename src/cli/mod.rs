@@ -9,6 +9,7 @@ mod cache;
 mod chat;
 mod chat_flags;
 mod comparison_flags;
+mod completions;
 mod context_flag;
 mod device_flag;
 mod doctor;
@@ -91,6 +92,8 @@ enum Command {
     /// Work with recorded traces.
     #[command(subcommand)]
     Trace(trace::Trace),
+    /// Print a script with which a shell completes commands and options.
+    Completions(completions::Completions),
 }
 
 /// Runs the command.
@@ -112,5 +115,6 @@ pub fn run(arguments: Arguments) -> anyhow::Result<()> {
         Some(Command::Doctor(doctor)) => doctor.execute(),
         Some(Command::Synth(synth)) => synth.execute(),
         Some(Command::Trace(trace)) => trace.execute(),
+        Some(Command::Completions(completions)) => completions.execute(),
     }
 }

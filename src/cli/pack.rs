@@ -20,7 +20,7 @@ use tracing_subscriber::layer::SubscriberExt;
 use tracing_subscriber::util::SubscriberInitExt;
 
 use super::hot::{HotBorder, Sorting};
-use super::output::{check_target, say};
+use super::output::{check_targets, say};
 use super::progress::{reporter, writing};
 
 #[derive(Debug, Args)]
@@ -76,6 +76,7 @@ impl Pack {
             importance: importance.map(Arc::new),
             neurons: self.by_neuron,
         };
+        self.check_trace()?;
         let recording = self.trace.as_deref().map(Recording::start).transpose()?;
         let converted = self.convert(&options);
         // A conversion that fails leaves its trace too.
@@ -100,6 +101,21 @@ impl Pack {
             ));
         }
         Ok(())
+    }
+
+    /// The trace is beside what is read and written.
+    fn check_trace(&self) -> anyhow::Result<()> {
+        let Some(trace) = &self.trace else {
+            return Ok(());
+        };
+        let mut others = vec![("the source", &*self.source), ("-o", &*self.output)];
+        others.extend(
+            self.importance
+                .as_deref()
+                .map(|file| ("--importance", file)),
+        );
+        others.extend(self.profile.as_deref().map(|file| ("--profile", file)));
+        check_targets(&[("--trace", trace)], &others)
     }
 
     fn convert(&self, options: &PackOptions) -> anyhow::Result<()> {
@@ -143,7 +159,6 @@ impl Recording {
     /// Starts recording; a file that cannot be written is noticed at once.
     fn start(path: &Path) -> anyhow::Result<Self> {
         let spans = Spans::default();
-        check_target("--trace", path)?;
         save_spans(path, b"[]")?;
         let (layer, guard) = ChromeLayerBuilder::new()
             .writer(spans.clone())

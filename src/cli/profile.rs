@@ -16,7 +16,7 @@ use serde_json::json;
 
 use super::engine_flags::EngineFlags;
 use super::numbers::at_least;
-use super::output::{check_target, print_json, print_text, say};
+use super::output::{check_targets, print_json, print_text, say};
 use super::progress::{reporter, thousandths};
 use super::text::{USUAL_PIECE, enough, read_text};
 
@@ -67,7 +67,8 @@ impl ProfileCommand {
             }
             // An earlier one may be replaced; it is a GGUF file, as models are.
             if read_imatrix(out).is_err() {
-                check_target("--importance", out)?;
+                let text = self.file.as_deref().map(|file| ("the text", file));
+                check_targets(&[("--importance", out)], text.as_slice())?;
             }
         }
         if self.file.is_some() {

@@ -18,11 +18,11 @@ use super::expert_flags::say_what_is_lost;
 use super::follow::{follow, prompt_bar};
 use super::model_argument::ModelArgument;
 use super::numbers::limit;
-use super::output::{check_target, explain, print_text, say, warn_of_loss, write_json};
+use super::output::{check_targets, explain, print_text, say, warn_of_loss, write_json};
 use super::progress::reporter;
 use super::sampling::Sampling;
 use super::stopping::Generating;
-use super::text::{read_standard_input, read_text, some_text};
+use super::text::{read_prompt, some_text};
 
 /// Records per trace lane of a core: the last quarter of a million slices, 16 MiB.
 pub const TRACE_RECORDS: usize = 1 << 18;
@@ -190,14 +190,16 @@ impl Run {
         Ok(answer.statistics)
     }
 
-    /// Files that are written in the end.
+    /// Files that are written in the end, beside those that are read.
     fn check_targets(&self) -> anyhow::Result<()> {
         let stats = self.stats.as_deref().filter(|path| *path != Path::new("-"));
-        let targets = [("--stats", stats), ("--trace", self.trace.as_deref())];
-        let mut given = targets
-            .into_iter()
-            .filter_map(|(flag, path)| Some((flag, path?)));
-        given.try_for_each(|(flag, path)| check_target(flag, path))
+        let outputs = [("--stats", stats), ("--trace", self.trace.as_deref())];
+        let inputs = [
+            ("the prompt", self.file.as_deref()),
+            ("--plan", self.engine.plan.as_deref()),
+            ("--chat-template", self.chat_flags.chat_template.as_deref()),
+        ];
+        check_targets(&given(outputs), &given(inputs))
     }
 
     fn builder(&self) -> anyhow::Result<EngineBuilder> {
@@ -252,14 +254,19 @@ impl Run {
         if let Some(text) = &self.prompt {
             return Ok(text.clone());
         }
-        if let Some(path) = &self.file {
-            return read_text(path, "prompt");
-        }
-        if self.model.path().is_none() {
+        if self.file.is_none() && self.model.path().is_none() {
             return Ok(demo::PROMPT.into());
         }
-        read_standard_input("prompt")
+        read_prompt(self.file.as_deref())
     }
+}
+
+/// Files with what names them, as far as they were given.
+fn given<'a, const N: usize>(files: [(&'a str, Option<&'a Path>); N]) -> Vec<(&'a str, &'a Path)> {
+    let files = files.into_iter();
+    files
+        .filter_map(|(name, file)| Some((name, file?)))
+        .collect()
 }
 
 /// Reads the stream to its end and prints tokens as they come, if it `shows_text`, and nothing else if it is `quiet`.

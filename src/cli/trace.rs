@@ -3,14 +3,14 @@
 use std::io::Write;
 use std::path::PathBuf;
 
-use anyhow::{Context, bail};
+use anyhow::Context;
 use clap::{Args, Subcommand};
 use forebay_models::files::write_output;
 use forebay_traces::events::Trace as Recorded;
 use forebay_traces::page::page;
 use forebay_traces::report::Report;
 
-use super::output::{check_target, print_text};
+use super::output::{check_targets, print_json, print_text};
 
 #[derive(Debug, Subcommand)]
 pub enum Trace {
@@ -25,6 +25,9 @@ pub struct ReportArguments {
     /// Also write an HTML page: the bottleneck, the timelines of these two tokens, the fractions.
     #[arg(long, value_name = "OUT")]
     html: Option<PathBuf>,
+    /// Print one JSON object.
+    #[arg(long)]
+    json: bool,
 }
 
 impl Trace {
@@ -37,17 +40,17 @@ impl Trace {
 impl ReportArguments {
     fn execute(self) -> anyhow::Result<()> {
         if let Some(html) = &self.html {
-            check_target("--html", html)?;
+            check_targets(&[("--html", html)], &[("the trace", &self.file)])?;
         }
         let recorded = Recorded::read(&self.file)?;
         let report = Report::of(&recorded);
-        print_text(&format!("{report}\n"))?;
+        match self.json {
+            true => print_json(&report.to_json())?,
+            false => print_text(&format!("{report}\n"))?,
+        }
         let Some(html) = &self.html else {
             return Ok(());
         };
-        if *html == self.file {
-            bail!("--html names the trace itself; give it another file name");
-        }
         let name = self.file.file_name().unwrap_or_default().to_string_lossy();
         let page = page(&recorded, &report, &name)
             .with_context(|| format!("cannot draw {}", self.file.display()))?;

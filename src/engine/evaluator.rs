@@ -171,6 +171,15 @@ impl Evaluator {
         self.step(decoding, (&[token], &[]), 1)
     }
 
+    /// Runs the newest token and some that may follow it, all with logits.
+    pub fn check(&mut self, tokens: &[u32]) -> Result<(), Error> {
+        let checking = Step {
+            checks: true,
+            ..Step::default()
+        };
+        self.step(checking, (tokens, &[]), tokens.len())
+    }
+
     /// Number of tokens that were run.
     pub fn position(&self) -> usize {
         self.context.len()

@@ -264,7 +264,7 @@ impl Runner {
         let mut draft = drafter.draft(evaluator, &generation.tokens, room);
         let drafted = Instant::now();
         let (run_ahead, step) = (draft.run_ahead, draft.step());
-        if run_ahead > 0 && self.evaluator.step_of(step, step.len(), &[]).is_err() {
+        if run_ahead > 0 && self.evaluator.check(step).is_err() {
             // What was only expected may be what cannot be read.
             draft = draft.alone();
         }
@@ -491,6 +491,7 @@ impl Runner {
             logits_hash: format!("{:016x}", meter.logits_hash),
             finish_reason,
             seed: generation.seed,
+            steps: meter.take_steps(),
         }
     }
 }

@@ -7,7 +7,7 @@ use forebay_stages::expert_store::GuessCounts;
 use forebay_traces::ledger::{Bubbles, Charged};
 use twox_hash::XxHash3_64;
 
-use crate::stats::{DraftStatistics, PromptStatistics};
+use crate::stats::{DraftStatistics, PromptStatistics, Steps};
 
 /// The costs of a generation so far.
 #[derive(Debug, Default)]
@@ -86,6 +86,14 @@ impl Meter {
         } else {
             let bytes: Vec<u8> = logits.iter().flat_map(|l| l.to_le_bytes()).collect();
             self.logits_hash = XxHash3_64::oneshot_with_seed(self.logits_hash, &bytes);
+        }
+    }
+
+    /// Gives up what is known of single steps.
+    pub fn take_steps(&mut self) -> Steps {
+        Steps {
+            ns: std::mem::take(&mut self.decode_ns),
+            miss_rates: std::mem::take(&mut self.miss_rates),
         }
     }
 

@@ -3,7 +3,7 @@
 use forebay_models::block::BlockType;
 use forebay_models::bundle::{Bundle, DirectoryEntry, FfnGeometry, FfnLayout};
 use forebay_models::network::Content;
-use forebay_models::tensor::TensorId;
+use forebay_models::tensor::{LayerTensor, TensorId};
 use forebay_stages::computed::Computed;
 
 use super::report::Bound;
@@ -111,6 +111,17 @@ impl ModelWork {
         };
         for (vector, len) in network.vectors() {
             let (to, len) = match vector {
+                // Only those of the experts that a token uses.
+                TensorId::Layer(
+                    layer,
+                    LayerTensor::ExpertGateBias
+                    | LayerTensor::ExpertUpBias
+                    | LayerTensor::ExpertDownBias,
+                ) => {
+                    let experts = network.experts(layer).map(|e| (e.used, e.count));
+                    let (used, count) = experts.unwrap_or((1, 1));
+                    (&mut work.always, len * used / count.max(1))
+                }
                 TensorId::Layer(..) | TensorId::InputsNorm => (&mut work.always, len),
                 // One row of it is used per token.
                 TensorId::PositionEmbedding => (&mut work.always, network.d_model),
@@ -252,6 +263,34 @@ mod tests {
             neurons,
             products: neurons * tokens,
         }
+    }
+
+    #[test]
+    fn a_token_uses_the_biases_of_its_experts_only() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let tiny = concat!(
+            env!("CARGO_MANIFEST_DIR"),
+            "/tests/golden/tiny/gpt_oss_bf16_gguf/model.gguf"
+        );
+        let options = forebay_models::bundle::PackOptions::default();
+        let packed = crate::packed::open(tiny.as_ref(), Some(folder.path()), &options, &mut |_| {});
+        let mut bundle = packed.expect("a model");
+        let some = ModelWork::of(&bundle, false).always.bytes;
+        let network = &mut bundle.meta.network;
+        let mut others = 0;
+        for layer in &mut network.layers {
+            let experts = layer
+                .ffn
+                .body
+                .experts
+                .as_mut()
+                .expect("experts with biases");
+            let unused = experts.count - std::mem::replace(&mut experts.used, experts.count);
+            others += unused * (2 * experts.d_ff + network.d_model);
+        }
+        assert!(others > 0);
+        let all = ModelWork::of(&bundle, false).always.bytes;
+        assert_eq!(all - some, 4.0 * others as f64);
     }
 
     #[test]

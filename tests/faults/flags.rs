@@ -167,6 +167,24 @@ fn habits_from_other_programs_are_understood() {
 }
 
 #[test]
+fn shells_are_told_what_there_is() {
+    let scratch = Scratch::new();
+    for shell in ["bash", "elvish", "fish", "powershell", "zsh"] {
+        let said = answer(forebay(scratch.path(), ["completions", shell]));
+        assert!(said.status.success(), "{shell}: {}", said.stderr);
+        for word in ["fit-predictor", "n-predict", "prune"] {
+            assert!(said.stdout.contains(word), "{shell} does not know {word}");
+        }
+    }
+    refused(
+        scratch.path(),
+        "no such shell",
+        &["completions", "csh"],
+        &["csh", "zsh"],
+    );
+}
+
+#[test]
 fn prompts_that_cannot_be_read_are_refused() {
     let scratch = Scratch::new();
     let model = scratch.write("model.fbay", small_pack());

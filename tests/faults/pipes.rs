@@ -107,3 +107,21 @@ fn a_prompt_may_come_through_a_pipe() {
     });
     assert!(said.status.success(), "{}", said.stderr);
 }
+
+/// As in `--stats >(command)`.
+#[test]
+fn results_may_go_through_a_pipe() {
+    let scratch = Scratch::new();
+    let model = scratch.write("model.fbay", small_pack());
+    let stats = scratch.join("stats");
+    pipe(&stats);
+    let run = ["run", text(&model), "-q", "-p", "the", "-n", "2", "--stats"];
+    let (said, passed) = std::thread::scope(|scope| {
+        let reader = scope.spawn(|| std::fs::read_to_string(&stats));
+        let mut command = forebay(scratch.path(), run);
+        command.arg(&stats);
+        (answer(command), reader.join().expect("a reader"))
+    });
+    assert!(said.status.success(), "{}", said.stderr);
+    assert!(passed.expect("text").contains("logits_hash"));
+}

@@ -44,11 +44,12 @@ fn packed(scratch: &Scratch, name: &str) -> std::path::PathBuf {
 #[test]
 fn packed_models_are_listed_removed_and_pruned() {
     let scratch = Scratch::new();
-    let nothing = cache(&scratch, &["ls"]);
-    assert!(
-        nothing.status.success() || nothing.stderr.contains("cache"),
-        "{nothing:?}"
-    );
+    let new = scratch.join("new").display().to_string();
+    for arguments in [&["ls"][..], &["rm", "--all"], &["prune"]] {
+        let nothing = cache(&scratch, &[arguments, &["--cache", &new]].concat());
+        assert!(nothing.status.success(), "{nothing:?}");
+        assert!(nothing.stdout.contains("0 packed models"), "{nothing:?}");
+    }
     let [one, two, three] =
         ["one.gguf", "two.gguf", "three.gguf"].map(|name| packed(&scratch, name));
     let states = |models: Vec<(String, String)>| -> Vec<String> {

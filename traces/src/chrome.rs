@@ -1,8 +1,8 @@
 //! Writes trace lanes as a Chrome trace file, which Perfetto and `chrome://tracing` show.
 //!
 //! Format: "Trace Event Format", Google, JSON object form. One thread per trace lane; stages, reads and stalls are
-//! complete (`X`) slices, a read and its consumer are joined by a flow arrow (`s` to `f`), counters are `C`. Times are
-//! microseconds with three decimals, so nanoseconds survive. Records are formatted one by one into the writer: the
+//! complete (`X`) slices, a read and its consumer are joined by a flow arrow (`s` to `f`), beginnings of steps are `i`,
+//! counters are `C`. Times are microseconds with three decimals, so nanoseconds survive. Records are formatted one by one into the writer: the
 //! document is never in memory.
 
 use std::io::{self, BufWriter, Write};
@@ -79,6 +79,14 @@ fn write_lane(out: &mut impl Write, lane: &TraceLane, tid: u64) -> io::Result<()
                 let name = stall_name(reason);
                 write_slice(out, tid, record, "stall", name, stall_colour(reason))?;
             }
+            Kind::Step(kind) => write!(
+                out,
+                ",\n{{\"ph\":\"i\",\"s\":\"t\",\"pid\":{PID},\"tid\":{tid},\"ts\":{},\"cat\":\"step\",\
+                 \"name\":\"{}\",\"args\":{{\"tokens\":{}}}}}",
+                Micros(record.start_ns),
+                kind.name(),
+                record.count
+            )?,
             // The viewers tell counters apart by name only, so it contains the trace lane.
             Kind::Counter { which, value } => write!(
                 out,

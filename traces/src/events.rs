@@ -12,7 +12,7 @@ use serde::Deserialize;
 use serde::de::Error as _;
 use serde_json::Value;
 
-use crate::record::{Reason, Stage};
+use crate::record::{Reason, Stage, StepKind};
 
 /// The latest time in nanoseconds: 104 days. Up to this time, a file's floating-point numbers are exact, and sums over
 /// a thousand cores do not overflow.
@@ -110,6 +110,8 @@ pub struct Lane {
     pub slices: Vec<Slice>,
     /// Arrows that end here: time and id, by time.
     pub arrows_in: Vec<(u64, u64)>,
+    /// When steps began here, by time, and what they are for.
+    pub steps: Vec<(u64, StepKind)>,
 }
 
 /// A trace file's content.
@@ -233,6 +235,11 @@ impl Trace {
                         lanes.entry(tid).or_default().slices.push(slice);
                     }
                 }
+                "i" if event.cat == "step" => {
+                    let kind = StepKind::ALL.into_iter().find(|k| k.name() == event.name);
+                    let steps = &mut lanes.entry(tid).or_default().steps;
+                    steps.extend(kind.map(|kind| (ns, kind)));
+                }
                 "s" => {
                     starts.insert(number(&event.id), (tid, ns));
                 }
@@ -247,6 +254,7 @@ impl Trace {
             lane.slices
                 .sort_by_key(|s| (s.start_ns, std::cmp::Reverse(s.end_ns)));
             lane.arrows_in.sort_unstable();
+            lane.steps.sort_by_key(|step| step.0);
         }
         let index: HashMap<u64, usize> = lanes.keys().copied().zip(0..).collect();
         Ok(Self {

@@ -4,7 +4,8 @@
 //!   belong to one thread and touch neither locks nor the allocator.
 //! - Afterwards: [`chrome`] writes the trace lanes to a file that Perfetto and `chrome://tracing` show.
 //! - Any time later: [`events`] reads such a file back; [`tokens`] finds the tokens in it, [`path`] what each of
-//!   them waited for, and [`report`] shows where the time went, and why, in tables; [`page`] draws it.
+//!   them waited for, and [`report`] shows where the time went, and why, in tables or as JSON; [`page`]
+//!   draws it.
 #![forbid(unsafe_code)]
 
 pub mod chrome;
@@ -20,4 +21,5 @@ pub mod report;
 pub mod timeline;
 pub mod tokens;
 
+mod summary;
 mod table;

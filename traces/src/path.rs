@@ -25,7 +25,8 @@ pub enum Link {
     HandOverOfRead,
     /// From the end of a core's work to the moment when the core that had waited for it continued.
     HandOverByCore,
-    /// A core waited, and the trace does not tell for which read or core; or there was no token to work on.
+    /// A core waited, and the trace does not tell for which read or core; or it waited for the device, or for a token to
+    /// work on.
     Wait(Reason),
 }
 
@@ -91,6 +92,7 @@ impl Link {
             Self::Wait(Reason::Idle) => {
                 "The cores had no token to work on: sampling, embedding, or the reader of the tokens is slower."
             }
+            Self::Wait(Reason::Device) => "The device had not finished its part of the phase.",
             Self::Wait(_) => "A core waited, and the trace does not tell for what.",
         }
     }
@@ -252,7 +254,7 @@ impl<'a> Tracer<'a> {
         let is_at_end = stall.end_ns == walk.at;
         let next = core.timeline.next_stage(walk.at);
         let over_read = match reason {
-            Reason::Idle => false,
+            Reason::Idle | Reason::Device => false,
             Reason::Barrier | Reason::Pred if is_at_end => {
                 if let Some((last, ns)) = self.last_arriver(walk.core, stall, next) {
                     walk.back_to(ns, Link::HandOverByCore, core.lane, (layer, 0));

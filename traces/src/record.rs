@@ -130,6 +130,31 @@ impl Reason {
     }
 }
 
+/// What a step, a pass through all layers, is for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum StepKind {
+    /// A part of a prompt is read.
+    Prompt,
+    /// The newest token is run, with those that were drafted after it: the text becomes longer.
+    Token,
+    /// A model guesses what might follow, without what it would have to read: what it says is run again.
+    Draft,
+}
+
+impl StepKind {
+    /// All kinds.
+    pub const ALL: [Self; 3] = [Self::Prompt, Self::Token, Self::Draft];
+
+    /// Name of the mark in a trace file.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Prompt => "step: prompt",
+            Self::Token => "step: token",
+            Self::Draft => "step: draft",
+        }
+    }
+}
+
 /// A quantity sampled over time.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Counter {
@@ -191,6 +216,8 @@ pub enum Kind {
     Copy,
     /// A core waited.
     Stall(Reason),
+    /// A core began a step: a moment.
+    Step(StepKind),
     /// A counter had this value from `start_ns` on.
     Counter {
         /// Which counter.
@@ -224,7 +251,7 @@ pub struct Record {
     pub cluster: u32,
     /// Layer.
     pub layer: u16,
-    /// Number of clusters; 0 for a part of one that waits for the rest.
+    /// Number of clusters, 0 for a part of one that waits for the rest; of a step, of tokens.
     pub count: u16,
     /// Whether they were in memory.
     pub residency: Residency,
@@ -277,6 +304,14 @@ impl Record {
     /// A core waited.
     pub const fn stall(reason: Reason, start_ns: u64, end_ns: u64) -> Self {
         Self::new(Kind::Stall(reason), start_ns, end_ns)
+    }
+
+    /// A core began a step of `tokens` tokens.
+    pub const fn step(kind: StepKind, tokens: u16, now_ns: u64) -> Self {
+        Self {
+            count: tokens,
+            ..Self::new(Kind::Step(kind), now_ns, now_ns)
+        }
     }
 
     /// A read of `bytes` for `layer`.

@@ -8,11 +8,12 @@ use crate::record::Reason;
 use crate::report::{Bubble, CoreReport, Paths, ReadReport, Report, StageTime};
 
 /// Heading of each cause of waiting.
-const CAUSES: [(&str, Reason); 5] = [
+const CAUSES: [(&str, Reason); 6] = [
     ("io gate", Reason::IoGate),
     ("io updown", Reason::IoUpDown),
     ("barrier", Reason::Barrier),
     ("pred", Reason::Pred),
+    ("device", Reason::Device),
     ("idle", Reason::Idle),
 ];
 
@@ -69,7 +70,7 @@ impl Display for Report {
             Some(paths) => path_table(f, self.tokens, paths)?,
             None => writeln!(
                 f,
-                "\nno critical path: the trace has no whole token; record one with -n 2 or more"
+                "\nno critical path: the trace has no whole token; record one with -n 2 or more, by this version"
             )?,
         }
         if !self.longest.is_empty() {

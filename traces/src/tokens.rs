@@ -1,11 +1,11 @@
 //! Which part of a trace belongs to which token.
 //!
-//! The cores step through the layers together: a step is over on all of them before the next one begins on any. So on
-//! one core a step ends when the core idles or the layers begin again, and steps that overlap in time on several cores
-//! are one. A step of one position that reached the output head made a token.
+//! The cores step through the layers together: a step is over on all of them before the next one begins on any. So the
+//! parts of it that overlap in time on several cores are one. Each core marks where its part begins, and what the step
+//! is for: a step for a token that reached the output head made one, or several with those that were drafted.
 
-use crate::events::{Lane, Trace, What};
-use crate::record::Reason;
+use crate::events::{Lane, Slice, Trace, What};
+use crate::record::StepKind;
 
 /// The time of one token.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -13,7 +13,7 @@ pub struct Token {
     /// Its number among the tokens of the trace, from 1.
     pub number: usize,
     /// When the previous step was done, or the start of its own if that is not in the trace. So sampling and embedding,
-    /// for which the cores wait, belong to the token.
+    /// for which the cores wait, belong to the token, and so do steps that only drafted for it.
     pub start_ns: u64,
     /// When the last core had finished its part.
     pub end_ns: u64,
@@ -24,7 +24,7 @@ pub struct Token {
 struct Step {
     start_ns: u64,
     end_ns: u64,
-    positions: u64,
+    kind: StepKind,
     has_logits: bool,
 }
 
@@ -44,7 +44,6 @@ pub fn tokens(trace: &Trace) -> Vec<Token> {
         match steps.last_mut() {
             Some(step) if part.start_ns < step.end_ns => {
                 step.end_ns = step.end_ns.max(part.end_ns);
-                step.positions = step.positions.max(part.positions);
                 step.has_logits |= part.has_logits;
             }
             _ => steps.push(part),
@@ -60,49 +59,41 @@ pub fn tokens(trace: &Trace) -> Vec<Token> {
     let mut before = None;
     for step in steps {
         let whole = lost_to.is_none_or(|lost_to| step.start_ns > lost_to);
-        if whole && step.has_logits && step.positions <= 1 {
+        if whole && step.has_logits && step.kind == StepKind::Token {
             tokens.push(Token {
                 number: tokens.len() + 1,
                 start_ns: before.unwrap_or(step.start_ns),
                 end_ns: step.end_ns,
             });
         }
-        before = whole.then_some(step.end_ns);
+        if step.kind != StepKind::Draft {
+            before = whole.then_some(step.end_ns);
+        }
     }
     tokens
 }
 
 /// One core's parts of the steps.
 fn steps(lane: &Lane) -> Vec<Step> {
-    let mut steps: Vec<Step> = Vec::new();
-    let (mut layer, mut under_way) = (0, false);
-    for slice in &lane.slices {
-        match slice.what {
-            What::Stage => {}
-            What::Stall(Reason::Idle) => under_way = false,
-            What::Stall(_) | What::Read => continue,
-        }
-        if slice.what != What::Stage {
-            continue;
-        }
-        if !under_way || slice.args.layer < layer {
-            steps.push(Step {
-                start_ns: slice.start_ns,
-                end_ns: slice.end_ns,
-                positions: 0,
-                has_logits: false,
-            });
-        }
-        (layer, under_way) = (slice.args.layer, true);
-        if let Some(step) = steps.last_mut() {
-            step.end_ns = step.end_ns.max(slice.end_ns);
-            step.has_logits |= slice.name == "head";
-            if slice.name == "norm" && layer == 0 {
-                step.positions = step.positions.max(slice.args.clusters);
-            }
-        }
-    }
-    steps
+    let worked = lane.slices.iter().filter(|s| s.what == What::Stage);
+    let worked: Vec<&Slice> = worked.collect();
+    let begun = |ns: u64| worked.partition_point(|s| s.start_ns < ns);
+    let ends = lane.steps.iter().skip(1).map(|step| begun(step.0));
+    let ends = ends.chain([worked.len()]);
+    let parts = lane
+        .steps
+        .iter()
+        .zip(ends)
+        .filter_map(|(&(ns, kind), end)| {
+            let part = &worked[begun(ns)..end];
+            Some(Step {
+                start_ns: part.first()?.start_ns,
+                end_ns: part.iter().map(|s| s.end_ns).max()?,
+                kind,
+                has_logits: part.iter().any(|s| s.name == "head"),
+            })
+        });
+    parts.collect()
 }
 
 /// The token at percentile `p` (0 to 1) of the durations, by nearest rank as in the statistics.

@@ -4,7 +4,7 @@ use forebay_traces::chrome::write_chrome;
 use forebay_traces::events::Trace;
 use forebay_traces::lane::TraceLane;
 use forebay_traces::path::{CriticalPath, Link};
-use forebay_traces::record::{Reason, Record, Residency, Stage};
+use forebay_traces::record::{Reason, Record, Residency, Stage, StepKind};
 use forebay_traces::report::Report;
 use forebay_traces::tokens::{at_percentile, tokens};
 
@@ -54,7 +54,12 @@ fn work(stage: &str) -> Link {
 }
 
 fn norm(start: u64, end: u64) -> Record {
-    Record::stage(Stage::Norm, 0, start, end).with_clusters(0, 1, Residency::NotApplicable)
+    Record::stage(Stage::Norm, 0, start, end)
+}
+
+/// A step for a token begins.
+fn begin(ns: u64) -> Record {
+    Record::step(StepKind::Token, 1, ns)
 }
 
 /// Core 1 asks for a read at 40 and gets it at 190; core 0 waits for core 1; the head is on core 0.
@@ -65,6 +70,7 @@ fn two_cores() -> Vec<TraceLane> {
         lane(
             "core 0",
             &[
+                begin(10),
                 norm(10, 30),
                 Record::stage(Stage::Gc, 0, 30, 80),
                 Record::stall(Reason::Barrier, 80, 260),
@@ -75,6 +81,7 @@ fn two_cores() -> Vec<TraceLane> {
         lane(
             "core 1",
             &[
+                begin(10),
                 norm(10, 35),
                 Record::stage(Stage::Gc, 0, 35, 60),
                 Record::stall(Reason::IoGate, 60, 200),
@@ -122,6 +129,7 @@ fn reads_that_wait_for_reads_are_a_chain() {
         lane(
             "core 0",
             &[
+                begin(0),
                 norm(0, 10),
                 Record::stall(Reason::IoUpDown, 10, 205),
                 second.with_clusters(0, 1, Residency::Miss),
@@ -155,6 +163,7 @@ fn stalls_without_a_known_cause_stay_what_they_are() {
     let lanes = [lane(
         "core 0",
         &[
+            begin(0),
             norm(0, 10),
             Record::stall(Reason::IoGate, 10, 50),
             Record::stage(Stage::Gc, 0, 50, 60),
@@ -186,18 +195,21 @@ fn stalls_without_a_known_cause_stay_what_they_are() {
 fn tokens_are_found_and_begin_where_the_step_before_ended() {
     let mut records = vec![
         Record::stall(Reason::Idle, 0, 1000),
-        // The prompt: three positions in one step.
-        Record::stage(Stage::Norm, 0, 1000, 1010).with_clusters(0, 3, Residency::NotApplicable),
+        // The prompt, which may be short.
+        Record::step(StepKind::Prompt, 1, 1000),
+        norm(1000, 1010),
         Record::stage(Stage::Head, 2, 1010, 1100),
     ];
     let mut now = 1100;
     for n in 1..=10 {
         records.push(Record::stall(Reason::Idle, now, now + 5));
+        records.push(begin(now + 5));
         records.push(norm(now + 5, now + 10));
         records.push(Record::stage(Stage::Head, 2, now + 10, now + 20 * n));
         now += 20 * n;
     }
     // Cut short: no head.
+    records.push(begin(now + 5));
     records.push(norm(now + 5, now + 10));
     let trace = trace(&[lane("core 0", &records)]);
     let found = tokens(&trace);
@@ -216,11 +228,11 @@ fn tokens_are_found_and_begin_where_the_step_before_ended() {
     assert_eq!(Report::of(&trace).cores[0].charged.total(), now + 10 - 1000);
 }
 
-/// Two tokens that follow without any idle time between them are told apart by their layers.
 #[test]
-fn a_step_ends_where_the_layers_begin_again() {
+fn a_step_ends_where_the_next_one_begins() {
     let token = |at| {
         [
+            begin(at),
             norm(at, at + 4),
             Record::stage(Stage::Head, 1, at + 4, at + 10),
         ]
@@ -229,17 +241,65 @@ fn a_step_ends_where_the_layers_begin_again() {
     assert_eq!(tokens(&trace(&[lane("core 0", &records)])).len(), 3);
 }
 
+/// Guesses of what follows have logits as well, and take time; a step that checks several of them is one token's.
+#[test]
+fn steps_that_draft_belong_to_the_token_that_they_draft_for() {
+    let step = |kind, tokens, at| {
+        [
+            Record::step(kind, tokens, at),
+            norm(at, at + 4),
+            Record::stage(Stage::Head, 1, at + 4, at + 10),
+        ]
+    };
+    let records = [
+        step(StepKind::Prompt, 9, 0),
+        step(StepKind::Draft, 1, 10),
+        step(StepKind::Draft, 1, 20),
+        step(StepKind::Token, 3, 30),
+        step(StepKind::Token, 1, 40),
+    ];
+    let trace = trace(&[lane("core 0", &records.concat())]);
+    let times = tokens(&trace).into_iter().map(|t| (t.start_ns, t.end_ns));
+    assert_eq!(times.collect::<Vec<_>>(), [(10, 40), (40, 50)]);
+}
+
+/// What is read meanwhile has nothing to do with it.
+#[test]
+fn a_wait_for_the_device_is_one() {
+    let lanes = [
+        lane(
+            "core 0",
+            &[
+                begin(0),
+                norm(0, 10),
+                Record::stall(Reason::Device, 10, 60),
+                Record::stage(Stage::Head, 1, 60, 90),
+            ],
+        ),
+        lane("I/O slot 0", &[Record::read(0, 4096, 5, 50)]),
+    ];
+    let trace = trace(&lanes);
+    let links: Vec<_> = pieces(&median(&trace)).into_iter().map(|p| p.0).collect();
+    assert_eq!(
+        links,
+        [work("norm"), Link::Wait(Reason::Device), work("head")]
+    );
+    let text = Report::of(&trace).to_string();
+    assert!(text.contains("device") && text.contains("55.6 %"), "{text}");
+}
+
 /// Where a ring was full only the tokens behind the loss count.
 #[test]
 fn tokens_with_lost_records_are_left_out() {
     let token = |at| {
         [
+            begin(at),
             norm(at, at + 4),
             Record::stage(Stage::Head, 1, at + 4, at + 10),
         ]
     };
     let all = [token(0), token(10), token(20), token(30)].concat();
-    let mut short = TraceLane::new("core 1", 5);
+    let mut short = TraceLane::new("core 1", 7);
     all.iter().for_each(|r| short.push(*r));
     let found = tokens(&trace(&[lane("core 0", &all), short]));
     let starts: Vec<u64> = found.iter().map(|t| t.start_ns).collect();

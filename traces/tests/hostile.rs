@@ -4,7 +4,7 @@ use forebay_traces::chrome::write_chrome;
 use forebay_traces::events::Trace;
 use forebay_traces::lane::TraceLane;
 use forebay_traces::page::page;
-use forebay_traces::record::{Reason, Record, Stage};
+use forebay_traces::record::{Reason, Record, Stage, StepKind};
 use forebay_traces::report::Report;
 use serde_json::{Value, json};
 
@@ -94,12 +94,16 @@ fn any_arrangement_of_slices_is_survived() {
         for _ in 0..1 + random(&mut state, 60) {
             let mut r = |below| random(&mut state, below);
             let (tid, ts, dur) = (r(4), r(40), r(25));
-            let (category, name) = match r(3) {
+            let (category, name) = match r(4) {
                 0 => ("stage", ["norm", "gc", "head", "<b>"][r(4) as usize]),
                 1 => ("stall", &*reasons[r(5) as usize]),
-                _ => ("io", "read"),
+                2 => ("io", "read"),
+                _ => ("step", StepKind::ALL[r(3) as usize].name()),
             };
-            let phase = ["X", "X", "X", "s", "f"][r(5) as usize];
+            let phase = match category {
+                "step" => "i",
+                _ => ["X", "X", "X", "s", "f"][r(5) as usize],
+            };
             events.push(json!({
                 "ph": phase, "cat": category, "name": name, "tid": tid, "id": r(5),
                 "ts": ts as f64 / 1000.0, "dur": dur as f64 / 1000.0,
@@ -120,6 +124,7 @@ fn any_arrangement_of_slices_is_survived() {
 #[test]
 fn a_damaged_byte_anywhere_never_panics() {
     let mut core = TraceLane::new("core 0", 9);
+    core.push(Record::step(StepKind::Token, 1, 0));
     core.push(Record::stage(Stage::Norm, 0, 0, 10));
     core.push(Record::stall(Reason::IoGate, 10, 50));
     core.push(Record::stage(Stage::Gc, 0, 50, 60).with_flow(1));

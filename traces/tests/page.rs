@@ -9,7 +9,7 @@ use forebay_traces::events::Trace;
 use forebay_traces::headline::Headline;
 use forebay_traces::lane::TraceLane;
 use forebay_traces::page::page;
-use forebay_traces::record::{Reason, Record, Residency, Stage};
+use forebay_traces::record::{Reason, Record, Stage, StepKind};
 use forebay_traces::report::Report;
 
 /// Names with all that could end an element, an attribute, a string or the script.
@@ -25,13 +25,15 @@ fn lanes(suffix: &str) -> Vec<TraceLane> {
             core.push(Record::stall(Reason::Idle, now, now + 20_000));
         }
         now += 20_000;
+        for core in &mut cores {
+            core.push(Record::step(StepKind::Token, 1, now));
+        }
         for layer in 0..4 {
             let waits = 200_000 + 10_000 * token;
             flow += 1;
             slot.push(Record::read(0, 65536, now + 5_000, now + waits).with_flow(flow));
             let [first, second] = &mut cores;
             let norm = Record::stage(Stage::Norm, layer, now, now + 30_000);
-            let norm = norm.with_clusters(0, 1, Residency::NotApplicable);
             let come = now + waits + 5_000;
             let done = come + 145_000;
             first.push(norm);

@@ -186,6 +186,8 @@ impl Core {
             self.begin_resize(sizes);
             return Turn::Progress;
         }
+        let tokens = self.step.tokens.places.len();
+        self.recorder.mark_step(self.step.kind(), tokens);
         self.weights.view.look();
         // Done now if something was in the way when it was requested.
         self.resize_caches();

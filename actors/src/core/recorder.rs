@@ -4,7 +4,7 @@ use forebay_stages::contract::Slice;
 use forebay_traces::clock::now_ns;
 use forebay_traces::lane::TraceLane;
 use forebay_traces::ledger::{Charged, Ledger, State};
-use forebay_traces::record::{Counter, Kind, Reason, Record};
+use forebay_traces::record::{Counter, Kind, Reason, Record, StepKind};
 
 /// The records of one core.
 #[derive(Debug)]
@@ -38,6 +38,12 @@ impl Recorder {
         self.wake();
         self.end_stall(0);
         self.charged_before = self.ledger.charged();
+    }
+
+    /// Says what the step that has just begun is for, and how many tokens it has.
+    pub fn mark_step(&mut self, kind: StepKind, tokens: usize) {
+        let record = Record::step(kind, tokens as u16, self.last_ns);
+        self.trace.push(record);
     }
 
     /// A step is over: the accounts when it began, and now. The core idles from here on, even if it is suspended and

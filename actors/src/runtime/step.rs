@@ -6,6 +6,7 @@ use forebay_stages::computed::Computed;
 use forebay_stages::expert_store::GuessCounts;
 use forebay_stages::sequences::{Copies, Sequences, Tables, TokenPlace};
 use forebay_traces::ledger::Charged;
+use forebay_traces::record::StepKind;
 
 /// The tokens of a step.
 #[derive(Clone, Debug, Default)]
@@ -41,6 +42,8 @@ pub struct Step {
     pub more: bool,
     /// Whether its one token was generated, and is no part of a prompt: then experts may be left out.
     pub decodes: bool,
+    /// Whether its tokens are the newest one and some that may follow it: they are for the text that is generated.
+    pub checks: bool,
     /// Whether its one token is only run to guess the next one, without the FFN clusters that are streamed: see
     /// [`Shared::can_draft`](super::Shared::can_draft). What it writes to the KV cache must not stay there.
     pub drafts: bool,
@@ -55,6 +58,15 @@ pub struct Step {
 }
 
 impl Step {
+    /// What it is for, as traces tell it.
+    pub fn kind(&self) -> StepKind {
+        match self.drafts {
+            true => StepKind::Draft,
+            false if self.decodes || self.checks => StepKind::Token,
+            false => StepKind::Prompt,
+        }
+    }
+
     /// Whether any token wants logits.
     pub fn wants_logits(&self) -> bool {
         !self.tokens.wanted.is_empty()

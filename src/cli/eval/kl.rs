@@ -8,7 +8,7 @@ use forebay::quality::{self, Divergence, LogitsReader};
 
 use super::super::engine_flags::EngineFlags;
 use super::super::numbers::at_least;
-use super::super::output::{check_target, print_json, print_text, say, warn_of_loss};
+use super::super::output::{check_targets, print_json, print_text, say, warn_of_loss};
 use super::super::text::read_text;
 use super::{engine, spread, tokens_of};
 
@@ -63,7 +63,7 @@ impl Kl {
         let (Some(out), Some(file)) = (&self.save, &self.file) else {
             return Ok(()); // clap asks for both
         };
-        check_target("--save", out)?;
+        check_targets(&[("--save", out)], &[("the text", file)])?;
         let text = read_text(file, "text")?;
         let ctx = self.ctx.unwrap_or(CTX) as usize;
         let engine = self.engine(ctx)?;
