@@ -5,9 +5,13 @@ use std::ffi::OsStr;
 use std::fs::File;
 use std::hash::{BuildHasher, RandomState};
 use std::io::{ErrorKind, Result};
+use std::os::fd::AsRawFd;
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use rustix::fs::{MemfdFlags, memfd_create};
+use rustix::io::Errno;
 
 use super::regular::open_regular;
 
@@ -34,7 +38,7 @@ fn live() -> MutexGuard<'static, BTreeSet<PathBuf>> {
     LIVE.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// A file that appears under its name when it is whole, or is removed when dropped, unless it is a lasting one.
+/// A file that appears under its name when it is whole, or is removed when dropped, unless it is a lasting one or in memory.
 #[derive(Debug)]
 pub struct Partial {
     /// Locked for as long as it is open, which is how others know that somebody writes it: process ids would say
@@ -73,6 +77,18 @@ impl Partial {
         let file = options.open(&path)?;
         file.try_lock()?;
         sync_folder(&path)?;
+        let target = target.to_path_buf();
+        Ok(Self { file, path, target })
+    }
+
+    /// Begins a file in memory, which is never published: the process can open it by [`Self::path`]. Holes take no room,
+    /// whatever the file system of `target`.
+    ///
+    /// # Errors
+    /// What the system says.
+    pub(crate) fn in_memory(target: &Path) -> Result<Self> {
+        let file = File::from(memfd_create("outline", MemfdFlags::CLOEXEC)?);
+        let path = PathBuf::from(format!("/proc/self/fd/{}", file.as_raw_fd()));
         let target = target.to_path_buf();
         Ok(Self { file, path, target })
     }
@@ -130,10 +146,14 @@ impl Partial {
 
 /// Brings the name of a file to the disk.
 fn sync_folder(path: &Path) -> Result<()> {
-    match File::open(folder_of(path)) {
-        Ok(folder) => folder.sync_all(),
-        // It may be written to, but not be read.
-        Err(_) => Ok(()),
+    // It may be written to, but not be read.
+    let Ok(folder) = File::open(folder_of(path)) else {
+        return Ok(());
+    };
+    match rustix::fs::fsync(&folder) {
+        // Some file systems (of networks, in user space) cannot do that for folders. The file itself is on the disk.
+        Err(Errno::INVAL | Errno::NOTSUP | Errno::NOSYS) => Ok(()),
+        synced => Ok(synced?),
     }
 }
 
@@ -237,6 +257,18 @@ mod tests {
         assert_eq!(std::fs::read(&target).expect("there"), b"other");
         Partial::beside(&target).expect("writable");
         assert_eq!(names(folder.path()).len(), 2, "{:?}", names(folder.path()));
+    }
+
+    /// As folders of /proc: the name is there, and more cannot be done.
+    #[test]
+    fn folders_that_cannot_be_brought_to_the_disk_are_no_error() {
+        let file = Path::new("/proc/self/status");
+        let synced = File::open(folder_of(file)).expect("a folder").sync_all();
+        assert_eq!(
+            synced.expect_err("no disk").kind(),
+            ErrorKind::InvalidInput
+        );
+        sync_folder(file).expect("not needed");
     }
 
     #[test]
