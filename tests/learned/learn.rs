@@ -318,19 +318,26 @@ fn sorted_by_the_profile(model: &Path) {
     }
     let mut path = sorted.0.clone().into_os_string();
     path.push(".profile");
+    let refused = |profile: &Path, model: &Path, why: &str| {
+        let refusal = support::program()
+            .args(["pack", "--quiet", "--profile"])
+            .arg(profile)
+            .arg(model)
+            .arg("-o")
+            .arg(&sorted.0)
+            .output()
+            .expect("the program starts");
+        let error = String::from_utf8_lossy(&refusal.stderr).into_owned();
+        assert!(!refusal.status.success() && error.contains(why), "{error}");
+    };
+    // Its numbers are not those of the source's neurons.
+    let demo = support::root().join("models/demo/hf");
+    refused(Path::new(&path), &demo, "sorted already");
     std::fs::remove_file(&path).expect("it was kept");
-    let refusal = support::program()
-        .args(["pack", "--quiet", "--profile"])
-        .arg(&profile)
-        .arg(support::tiny("llama_k"))
-        .arg("-o")
-        .arg(&sorted.0)
-        .output()
-        .expect("the program starts");
-    let error = String::from_utf8_lossy(&refusal.stderr).into_owned();
-    assert!(
-        !refusal.status.success() && error.contains("does not fit"),
-        "{error}"
+    refused(
+        Path::new(&profile),
+        &support::tiny("llama_k"),
+        "does not fit",
     );
 }
 

@@ -127,15 +127,20 @@ fn open_whole(path: &Path) -> Result<GgufSource> {
 /// Refuses a file that has several names: they all would lose the contents.
 fn refuse_other_names(file: &Path) -> Result<()> {
     let info = file.metadata();
-    let names = info.map_err(|e| ModelError::io(file, "look at the model", e))?.nlink();
+    let names = info
+        .map_err(|e| ModelError::io(file, "look at the model", e))?
+        .nlink();
     if names <= 1 {
         return Ok(());
     }
     Err(ModelError::Format {
         path: file.into(),
         field: "hard links".into(),
-        problem: format!("the file has {names} names, and would lose its contents under all of them"),
-        remedy: "remove the other names (`find -samefile` finds them), or pack without --consume".into(),
+        problem: format!(
+            "the file has {names} names, and would lose its contents under all of them"
+        ),
+        remedy: "remove the other names (`find -samefile` finds them), or pack without --consume"
+            .into(),
     })
 }
 
