@@ -11,8 +11,8 @@ use std::path::{Path, PathBuf};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use rustix::fs::{MemfdFlags, memfd_create, statfs};
-use rustix::io::Errno;
+use rustix::fs::{MemfdFlags, fsync, memfd_create, statfs};
+use rustix::io::{Errno, retry_on_intr};
 
 use super::regular::open_regular;
 
@@ -151,7 +151,7 @@ fn sync_folder(path: &Path) -> Result<()> {
     let Ok(folder) = File::open(folder_of(path)) else {
         return Ok(());
     };
-    match rustix::fs::fsync(&folder) {
+    match retry_on_intr(|| fsync(&folder)) {
         // Some file systems (of networks, in user space) cannot do that for folders. The file itself is on the disk.
         Err(Errno::INVAL | Errno::NOTSUP | Errno::NOSYS) => Ok(()),
         synced => Ok(synced?),
