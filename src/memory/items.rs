@@ -95,17 +95,7 @@ pub(super) fn fixed_items(
         let words = (neurons * size_of::<u32>()) as u64;
         budget.claim("neuron_index", words, format!("{neurons} neurons"));
     }
-    if request.counts > 0 {
-        budget.claim(
-            "profile_counts",
-            request.counts,
-            "how often each neuron is wanted",
-        );
-    }
-    if request.observer > 0 {
-        let why = "what is recorded of the text";
-        budget.claim("observer", request.observer, why);
-    }
+    claim_records(&mut budget, request);
     if request.draft_model > 0 {
         let why = "the whole model that drafts, with its own KV cache and buffers";
         budget.claim("draft_model", request.draft_model, why);
@@ -128,6 +118,18 @@ pub(super) fn claim_page_tables(budget: &mut Budget, (least, weights): (u64, u64
     let mapped = budget.claimed() + weights.min(budget.remaining()).max(least);
     let why = "8 bytes for each 4 KiB of memory";
     budget.claim("page_tables", mapped.div_ceil(TABLE_REACH), why);
+}
+
+/// Claims what is recorded of the text.
+fn claim_records(budget: &mut Budget, request: &MemoryRequest) {
+    if request.counts > 0 {
+        let why = "how often each neuron is wanted";
+        budget.claim("profile_counts", request.counts, why);
+    }
+    if request.observer > 0 {
+        let why = "what an observer records";
+        budget.claim("observer", request.observer, why);
+    }
 }
 
 /// Claims what rows of tables take on their way to the cores.

@@ -202,10 +202,9 @@ fn plan_for(
     let threads = request.threads;
     let least = least_weight_bytes(bundle, threads, request.sparsity);
     let whole = all_pinned_bytes(bundle, request.sparsity);
-    let tables = if request.keeps_tables {
-        table_bytes(bundle)
-    } else {
-        0
+    let tables = match request.keeps_tables {
+        true => table_bytes(bundle),
+        false => 0,
     };
     let most = request.weights.unwrap_or(u64::MAX).min(whole + tables);
     claim_page_tables(&mut budget, (least, most));
