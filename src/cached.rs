@@ -114,6 +114,8 @@ fn state_of(packed: &SourceIdentity) -> State {
     let source = Path::new(&packed.path);
     match SourceIdentity::of(source) {
         Ok(now) if now == *packed => State::Current,
+        // What of a name is not UTF-8 is not in the packed file: it may be this one's.
+        Err(_) if packed.path.contains('\u{FFFD}') => State::Current,
         Err(_) if !source.exists() => State::SourceMissing,
         _ => State::SourceChanged,
     }
@@ -157,6 +159,8 @@ pub fn remove_remains(folder: &Path) -> Result<(), Error> {
 
 #[cfg(test)]
 mod tests {
+    use std::os::unix::ffi::OsStrExt;
+
     use super::*;
 
     #[test]
@@ -196,6 +200,18 @@ mod tests {
         }
         remove_remains(&cache).expect("removed");
         assert_eq!(files(&cache).expect("a list"), Vec::<PathBuf>::new());
+    }
+
+    /// The packed file names it in UTF-8 only.
+    #[test]
+    fn a_model_with_another_name_than_utf8_is_not_taken_for_missing() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let name = std::ffi::OsStr::from_bytes(b"model\xff");
+        let source = folder.path().join(name);
+        std::fs::create_dir(&source).expect("a folder");
+        std::fs::write(source.join("config.json"), "{}").expect("written");
+        let identity = SourceIdentity::of(&source).expect("a folder");
+        assert_eq!(state_of(&identity), State::Current);
     }
 
     fn packed_options() -> forebay_models::bundle::PackOptions {

@@ -214,3 +214,59 @@ fn long_prompts_stay_within_the_budget() {
         assert!(seen <= budget, "seen {seen} over the budget {budget}");
     }
 }
+
+/// A text that the demo's tokenizer makes ten thousand tokens or more of.
+fn long_text(name: &str) -> TemporaryFile {
+    let text = TemporaryFile::new(name);
+    let story = (0..1000).map(|i| format!("Once upon a time there were {i} little dogs. "));
+    std::fs::write(&text.0, story.collect::<String>()).expect("written");
+    text
+}
+
+/// All layers' samples are larger than the budget.
+#[test]
+fn learning_stays_within_the_budget() {
+    let (model, text) = (TemporaryFile::new("learn.fbay"), long_text("learn.txt"));
+    let mut pack = program();
+    pack.args(["pack", "-q", "-o"]).arg(&model.0);
+    let demo = support::root().join("models/demo/hf");
+    assert!(pack.arg(demo).status().expect("the program").success());
+    let budget = 64 * MIB;
+    let mut fit = program();
+    fit.arg("fit-predictor")
+        .arg(&model.0)
+        .arg("-f")
+        .arg(&text.0);
+    fit.args(["-t", "2", "--ctx", "128", "--tokens", "10240"]);
+    fit.args(["--steps", "0", "--rank", "8", "--test-pieces", "1"]);
+    fit.args(["--memory", &budget.to_string()]);
+    let (status, errors, seen) = watch(fit);
+    eprintln!("in {} MiB: peak {} MiB", budget / MIB, seen / MIB);
+    assert!(status.success(), "{errors}");
+    assert!(seen <= budget, "{seen} over the budget {budget}");
+}
+
+/// Takes much, which is not there yet.
+#[derive(Debug)]
+struct Greedy;
+
+impl forebay::Observer for Greedy {
+    fn bytes(&self) -> u64 {
+        64 * MIB
+    }
+}
+
+#[test]
+fn observers_and_page_tables_are_parts_of_the_budget() {
+    let build = |budget: u64| {
+        let builder = support::engine(None).memory(budget);
+        builder.observer(std::sync::Arc::new(Greedy)).build()
+    };
+    let budget = build(128 * MIB).expect("room").budget();
+    let of = |name| budget.items().iter().find(|item| item.name == name);
+    assert_eq!(of("observer").expect("an item").bytes, 64 * MIB);
+    let tables = of("page_tables").expect("an item").bytes;
+    assert!((tables as i64 - budget.claimed() as i64 / 512).unsigned_abs() < MIB / 64);
+    let refusal = build(64 * MIB).expect_err("too little").to_string();
+    assert!(refusal.contains("observer"), "{refusal}");
+}

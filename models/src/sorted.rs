@@ -163,6 +163,10 @@ impl TensorSource for SortedNeurons {
         &self.network
     }
 
+    fn is_sorted(&self) -> bool {
+        true
+    }
+
     fn tokenizer(&self) -> &TokenizerSpec {
         self.inner.tokenizer()
     }

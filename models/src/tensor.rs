@@ -353,6 +353,11 @@ pub trait TensorSource: Send {
     /// An unknown tensor, a range outside it, or a failed read.
     fn read(&self, id: TensorId, offset: usize, out: &mut [u8]) -> Result<()>;
 
+    /// Whether neurons are in another order than in the file.
+    fn is_sorted(&self) -> bool {
+        false
+    }
+
     /// Names that a matrix may have in GGUF files of this model, the most usual first. If a file stores several as one,
     /// that one's is among them; none where there are no such files.
     fn gguf_names(&self, _id: TensorId) -> Vec<String> {

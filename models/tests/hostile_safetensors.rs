@@ -233,9 +233,12 @@ fn an_index_stays_inside_its_folder() {
         );
     }
     for (index, part) in [
-        ("{}", "weight_map: it is missing"),
-        (r#"{"weight_map": 5}"#, "weight_map: it is not an object"),
-        (r#"{"weight_map": {"a": 7}}"#, "weight_map.a"),
+        ("{}", "missing field `weight_map`"),
+        (r#"{"weight_map": 5}"#, "integer `5`, expected a map"),
+        (
+            r#"{"weight_map": {"a": 7}}"#,
+            "integer `7`, expected a string",
+        ),
         (
             r#"{"weight_map": {"a": "absent.safetensors"}}"#,
             "absent.safetensors: cannot open",
@@ -244,14 +247,31 @@ fn an_index_stays_inside_its_folder() {
             r#"{"weight_map": {"a": "model-00001-of-00002.safetensors"}}"#,
             "weight_map.a: the tensor is not in",
         ),
-        ("[", "it is not JSON"),
-        ("7", "it is not a JSON object"),
+        ("[", "EOF while parsing"),
+        ("7", "integer `7`, expected"),
     ] {
         let folder = sharded();
         std::fs::write(folder.path().join("model.safetensors.index.json"), index).unwrap();
         let message = error_of(folder.path());
         assert!(message.contains(part), "{part:?} is missing in: {message}");
     }
+}
+
+/// Those of mixtures of experts name some ten thousand matrices.
+#[test]
+fn an_index_may_be_as_long_as_a_mixture_of_experts_needs() {
+    let mut folder = tiny();
+    folder.shards = 2;
+    let folder = folder.write();
+    let index = folder.path().join("model.safetensors.index.json");
+    let mut text = std::fs::read_to_string(&index).unwrap();
+    text.push_str(&" ".repeat(8 << 20));
+    std::fs::write(&index, &text).unwrap();
+    HfSource::open(folder.path()).unwrap();
+    text.push_str(&" ".repeat(32 << 20));
+    std::fs::write(&index, text).unwrap();
+    let message = error_of(folder.path());
+    assert!(message.contains("exceed the"), "{message}");
 }
 
 #[test]

@@ -451,6 +451,7 @@ impl EngineBuilder {
             stream_window: STREAM_WINDOW,
             neuron_cache: 0,
             counts: 0,
+            observer: self.observer.as_ref().map_or(0, |seen| seen.bytes()),
             draft_model: 0,
             device,
             trace: (records * size_of::<Record>()) as u64,

@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use flume::{Receiver, RecvTimeoutError};
 use forebay_actors::fault::cause_of_panic;
+use forebay_models::bundle::ffn_identity;
 use forebay_traces::lane::TraceLane;
 use parking_lot::Mutex;
 
@@ -95,9 +96,18 @@ impl Runner {
         if failed {
             return Vec::new();
         }
-        if let Some(tally) = tally {
-            tally.keep(&self.evaluator.runtime.shared().bundle);
+        let bundle = &self.evaluator.runtime.shared().bundle;
+        let model = tally.map(|tally| (tally, bundle.path().to_path_buf(), ffn_identity(bundle)));
+        let lanes = self.finish();
+        // The counts take more room while they are written, which weights have until now.
+        if let Some((tally, path, ffn)) = model {
+            tally.keep(&path, ffn);
         }
+        lanes
+    }
+
+    /// Frees everything but the trace.
+    fn finish(self) -> Vec<TraceLane> {
         self.evaluator.runtime.finish()
     }
 

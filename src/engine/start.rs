@@ -10,7 +10,7 @@ use forebay_actors::load::{self, load_resident};
 use forebay_actors::memory::WeightMemory;
 use forebay_actors::runtime::{Runtime, RuntimeOptions, Shared, predictor_rank};
 use forebay_models::bundle::{ALIGN, Bundle, load_hot_set};
-use forebay_plans::limits::{MemoryLimits, Rlimit};
+use forebay_plans::limits::{HugePages, MemoryLimits, Rlimit};
 use forebay_plans::program::{Program, compile};
 use forebay_plans::residency::{ResidencyPlan, Sparsity};
 use forebay_plans::room_to_start::check_address_space;
@@ -139,7 +139,10 @@ impl EngineBuilder {
             .collect();
         let (driver, info) = self.open_packed(bundle, &buffers)?;
         let mut notes = vec![info.to_string()];
-        if !weights.huge_pages {
+        // Where there never are any, the request is accepted all the same.
+        let limits = MemoryLimits::read();
+        let never = limits.is_ok_and(|limits| limits.huge_pages == HugePages::Never);
+        if never || !weights.huge_pages {
             notes.push("no transparent huge pages: memory and reads are slower".into());
         }
         let resident = Arc::new(Resident::new(std::mem::take(&mut weights.resident)));

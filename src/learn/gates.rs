@@ -58,6 +58,10 @@ fn quantiles(counts: &[u64]) -> Vec<f32> {
 }
 
 impl Observer for GateSizes {
+    fn bytes(&self) -> u64 {
+        (self.counts.len() * BINS * size_of::<u64>()) as u64
+    }
+
     fn gates(&self, layer: usize, _: usize, _: (usize, usize), gates: &[f32]) {
         let mut counts = self.counts[layer].lock();
         for &g in gates {

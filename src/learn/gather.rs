@@ -98,6 +98,11 @@ impl Gather {
 }
 
 impl Observer for Gather {
+    fn bytes(&self) -> u64 {
+        let of_layer = self.capacity * Self::bytes_per_token(&self.network, self.before_layer);
+        (self.samples.len() * of_layer) as u64
+    }
+
     fn layer_input(&self, layer: usize, position: usize, x: &[f32]) {
         if self.before_layer {
             self.keep((layer, position), x, |samples| &mut samples.inputs);

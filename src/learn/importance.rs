@@ -74,6 +74,14 @@ fn experts_of(network: &Network, id: TensorId) -> usize {
 }
 
 impl Observer for Squares {
+    fn bytes(&self) -> u64 {
+        let matrices = self.matrices.values().map(|sums| {
+            let sums = sums.lock();
+            size_of_val(&*sums.sums) + size_of_val(&*sums.tokens)
+        });
+        matrices.sum::<usize>() as u64
+    }
+
     fn input(&self, tensor: TensorId, expert: Option<u16>, rows: &[f32]) {
         let Some(sums) = self.matrices.get(&tensor) else {
             return;

@@ -2,9 +2,13 @@
 //! to each layer, and the result is stored with the packed model.
 
 use forebay_models::bundle::{Amendment, Bundle, PackedPredictor};
-use forebay_models::network::{Activation, Norm, NormKind};
+use forebay_models::network::{Activation, Network, Norm, NormKind};
 use forebay_models::tensor::{LayerTensor, TensorId};
-use forebay_plans::predictor_fit::{FitOptions, LayerSamples, LayerWeights, fit_layer};
+use forebay_plans::budget::Budget;
+use forebay_plans::predictor_fit::{
+    FitOptions, LayerSamples, LayerWeights, fit_layer, fitting_floats,
+};
+use forebay_plans::process::rss_now;
 use forebay_plans::residency::Sparsity;
 use serde::Serialize;
 
@@ -22,8 +26,8 @@ pub struct FitRequest {
     pub ctx: usize,
     /// Pieces at the end of the text that are used only to measure perplexity.
     pub test_pieces: usize,
-    /// Memory for samples, bytes: one run over the text gathers as many layers as fit.
-    pub sample_bytes: usize,
+    /// Most memory for samples, bytes, within the engine's budget: one run over the text gathers as many layers as fit.
+    pub sample_bytes: u64,
     /// Whether predictors see the residual stream before their layer instead of that before the FFN: then missing
     /// neurons are read while attention is computed.
     pub before_attention: bool,
@@ -98,12 +102,13 @@ pub fn fit_predictors(
     progress(FitStep::Measuring);
     let exact_perplexity = perplexity(&engine, test, ctx)?;
     let bundle = bundle_of(&engine)?;
+    let (total, least) = (engine.budget().total_bytes(), engine.least_budget());
     drop(engine);
     let before = request.before_attention;
-    let at_once = request.sample_bytes / (n * Gather::bytes_per_token(&network, before)).max(1);
+    let at_once = layers_at_once(&network, request, n, (total, least, rss_now()?))?;
     let (mut predictors, mut layers) = (Vec::new(), Vec::new());
-    for first in (0..network.n_layers()).step_by(at_once.max(1)) {
-        let last = (first + at_once.max(1)).min(network.n_layers());
+    for first in (0..network.n_layers()).step_by(at_once) {
+        let last = (first + at_once).min(network.n_layers());
         progress(FitStep::Gathering(last));
         let gather = Gather::new(&network, first..last, n, before);
         let engine = exact()?.observer(gather.clone()).build()?;
@@ -142,6 +147,40 @@ pub fn fit_predictors(
     })
 }
 
+/// How many layers' samples of `tokens` tokens are gathered in one run over the text: within what is asked for, with half
+/// of what an engine under the budget `total` can spare above the `least`, and so that there is room to fit a layer
+/// beside them in a process of `process` bytes.
+fn layers_at_once(
+    network: &Network,
+    request: &FitRequest,
+    tokens: usize,
+    (total, least, process): (u64, u64, u64),
+) -> Result<usize, Error> {
+    let (d_model, d_ff) = (network.d_model, network.widest_ffn());
+    let before = request.before_attention;
+    let samples = (tokens * Gather::bytes_per_token(network, before)).max(1) as u64;
+    let predictor = (request.options.rank * (d_model + d_ff)) as u64;
+    let numbers = fitting_floats((d_model, d_ff), request.options.rank, (tokens, before));
+    let floats = |n: u64| n * size_of::<f32>() as u64;
+    let mut budget = Budget::new(total);
+    budget.claim("process", process, "as measured");
+    // Two bytes a number at most, in the model's file.
+    let predictors = network.n_layers() as u64 * predictor * 2;
+    budget.claim("predictors", predictors, "of all layers");
+    let gate = (d_model * d_ff) as u64;
+    budget.claim("gate", floats(gate), "of a layer");
+    budget.claim("fitting", floats(numbers), "fitting one predictor");
+    budget.claim("samples", samples, format!("of {tokens} tokens in a layer"));
+    budget.check()?;
+    let most = [
+        request.sample_bytes / samples,
+        total.saturating_sub(least) / 2 / samples,
+        1 + budget.remaining() / samples,
+    ];
+    let most = most.into_iter().min().unwrap_or(0);
+    Ok((most as usize).clamp(1, network.n_layers().max(1)))
+}
+
 fn fit(
     bundle: &Bundle,
     layer: usize,
@@ -168,4 +207,36 @@ fn fit(
     let mut packed = PackedPredictor::new(rank, &fitted.fc1, &fitted.fc2, 0.0);
     packed.before_layer = request.before_attention;
     Ok((packed, fitted.report))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The demo would fit into memory whole; a budget has room for fewer layers, down to one.
+    #[test]
+    fn samples_are_within_the_budget() {
+        let network = crate::learn::tests::sizes().network();
+        let (tokens, least, process) = (1 << 20, 40 << 20, 10 << 20);
+        let samples = (tokens * Gather::bytes_per_token(&network, false)) as u64;
+        let request = FitRequest {
+            options: FitOptions {
+                rank: 4,
+                target_recall: 0.95,
+                train_steps: 0,
+                seed: 1,
+                holdout: 0.1,
+            },
+            ctx: 64,
+            test_pieces: 0,
+            sample_bytes: 1 << 30,
+            before_attention: false,
+        };
+        let at_once = |total| layers_at_once(&network, &request, tokens, (total, least, process));
+        assert_eq!(at_once(1 << 30).expect("room"), 2);
+        assert_eq!(at_once(least + 3 * samples).expect("room"), 1);
+        // The samples are copied while a predictor is fitted to them.
+        let too_small = at_once(process + samples);
+        assert!(matches!(too_small, Err(Error::Budget(_))));
+    }
 }

@@ -86,6 +86,11 @@ impl Watch {
 }
 
 impl Observer for Watch {
+    fn bytes(&self) -> u64 {
+        let wanted = self.wanted.iter().map(|l| size_of_val(&**l.lock()));
+        wanted.sum::<usize>() as u64 + self.routes.bytes()
+    }
+
     fn named(&self, layer: usize, position: usize, first: usize, named: &[LiveMask]) {
         for (t, mask) in named.iter().enumerate() {
             self.mark(layer, position + t, mask.iter().map(|i| first + i));
@@ -162,7 +167,7 @@ pub fn profile(
     };
     progress(0.9);
     if has_experts {
-        let routes = watch.routes.routes();
+        let routes = watch.routes.take();
         let later = &mut |share| progress(0.9 + 0.1 * share);
         let mut experts = of_experts(&bundle, &routes, (plan.threads, policy), later);
         let [all, alive] = watch
@@ -177,7 +182,8 @@ pub fn profile(
 
 /// What was recorded of single neurons.
 fn of_neurons(watch: &Watch, geometry: FfnGeometry, policy: PolicyKind) -> Profile {
-    let rows: Vec<Vec<u64>> = watch.wanted.iter().map(|l| l.lock().clone()).collect();
+    let rows = watch.wanted.iter().map(|l| std::mem::take(&mut *l.lock()));
+    let rows: Vec<Vec<u64>> = rows.collect();
     let (d_ff, tokens) = (watch.network.widest_ffn(), watch.capacity);
     let layers = watch.network.layers.iter();
     let hot: Vec<usize> = layers.map(|layer| layer.ffn.body.hot).collect();

@@ -40,10 +40,14 @@ impl RouteWatch {
         self.base.load(Ordering::Acquire) + position
     }
 
-    /// What was recorded.
-    pub fn routes(&self) -> Routes {
+    /// Takes out what was recorded.
+    pub fn take(&self) -> Routes {
+        let none = || LayerRoutes::new(None, 0);
+        let layers = self.layers.iter();
         Routes {
-            layers: self.layers.iter().map(|l| l.lock().clone()).collect(),
+            layers: layers
+                .map(|l| std::mem::replace(&mut *l.lock(), none()))
+                .collect(),
             tokens: self.tokens,
             text: self.text,
         }
@@ -51,6 +55,14 @@ impl RouteWatch {
 }
 
 impl Observer for RouteWatch {
+    fn bytes(&self) -> u64 {
+        let layers = self.layers.iter().map(|layer| {
+            let layer = layer.lock();
+            size_of_val(&*layer.ids) + size_of_val(&*layer.weights)
+        });
+        layers.sum::<usize>() as u64
+    }
+
     fn routed(&self, layer: usize, position: usize, chosen: &[(u32, f32)]) {
         let mut layer = self.layers[layer].lock();
         let first = self.token(position) * layer.used;
@@ -91,7 +103,7 @@ mod tests {
         watch.routed(1, 0, &[(4, 0.75), (0, 0.25), (1, 0.5), (2, 0.5)]);
         watch.begin(2);
         watch.routed(1, 0, &[(3, 1.0), (1, 0.0), (2, 0.5), (0, 0.5)]);
-        let routes = watch.routes();
+        let routes = watch.take();
         assert!(routes.layers[0].ids.is_empty());
         assert_eq!(routes.layers[1].ids, [4, 0, 1, 2, 3, 1]);
         assert_eq!(routes.layers[1].weights, [0.75, 0.25, 0.5, 0.5, 1.0, 0.0]);

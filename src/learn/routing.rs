@@ -105,6 +105,11 @@ struct Watch {
 }
 
 impl Observer for Watch {
+    fn bytes(&self) -> u64 {
+        // Of each token and expert used, what is named ahead takes less than its route.
+        2 * self.routes.bytes()
+    }
+
     fn residual(&self, layer: usize, position: usize, x: &[f32]) {
         let next = layer + 1;
         let Some(Some(router)) = self.routers.get(next) else {
@@ -147,7 +152,7 @@ pub fn measure_routing(
     feed(&engine, tokens, ctx, |base| watch.routes.begin(base))?;
     let (bundle, threads) = (bundle_of(&engine)?, engine.plan().threads);
     drop(engine);
-    let routes = watch.routes.routes();
+    let routes = watch.routes.take();
     let wants = ExpertWants::of(&bundle, &routes, threads);
     let mut experts = routes.count(threads);
     let misses = sizes.iter().map(|&s| wants.at(s, PolicyKind::Frequency));

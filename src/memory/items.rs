@@ -19,6 +19,10 @@ use crate::lent::{KV_CACHE, SCRATCH};
 /// Memory that start-up and steps take beyond what is itemised: thread stacks, the ring, message queues, the
 /// allocator's slack, and the program's own pages when they are first run. Up to 4.5 MiB were measured.
 const RUNTIME_BYTES: u64 = 6 << 20;
+/// What a cluster takes in programs, in lists of what is pinned or cached and where, and while those are made.
+const CLUSTER_BYTES: u64 = 64;
+/// Memory that one byte of page tables describes. Huge pages have tables, too, in case they are split.
+const TABLE_REACH: u64 = 512;
 /// A huge page may be committed although only its first bytes are used.
 const HUGE_PAGE_SLACK: u64 = 2 << 20;
 
@@ -46,10 +50,11 @@ pub(super) fn fixed_items(
 ) -> Budget {
     let network = &bundle.meta.network;
     let mut budget = Budget::new(request.total);
+    let clusters = bundle.clusters.len() as u64;
     budget.claim(
         "process",
-        request.process + RUNTIME_BYTES,
-        "program, tokenizer and directory as measured, plus threads and queues",
+        request.process + RUNTIME_BYTES + clusters * CLUSTER_BYTES,
+        "program, tokenizer and directory as measured, plus threads, queues and lists of clusters",
     );
     let kv = kv_bytes(bundle, request, (context, max_batch));
     budget.claim(
@@ -90,13 +95,7 @@ pub(super) fn fixed_items(
         let words = (neurons * size_of::<u32>()) as u64;
         budget.claim("neuron_index", words, format!("{neurons} neurons"));
     }
-    if request.counts > 0 {
-        budget.claim(
-            "profile_counts",
-            request.counts,
-            "how often each neuron is wanted",
-        );
-    }
+    claim_records(&mut budget, request);
     if request.draft_model > 0 {
         let why = "the whole model that drafts, with its own KV cache and buffers";
         budget.claim("draft_model", request.draft_model, why);
@@ -111,6 +110,26 @@ pub(super) fn fixed_items(
         "one page that may be committed unused",
     );
     budget
+}
+
+/// Claims the page tables of all that has been claimed and of so many bytes of weights, as far as there is room for more
+/// than the `least`: control groups count them.
+pub(super) fn claim_page_tables(budget: &mut Budget, (least, weights): (u64, u64)) {
+    let mapped = budget.claimed() + weights.min(budget.remaining()).max(least);
+    let why = "8 bytes for each 4 KiB of memory";
+    budget.claim("page_tables", mapped.div_ceil(TABLE_REACH), why);
+}
+
+/// Claims what is recorded of the text.
+fn claim_records(budget: &mut Budget, request: &MemoryRequest) {
+    if request.counts > 0 {
+        let why = "how often each neuron is wanted";
+        budget.claim("profile_counts", request.counts, why);
+    }
+    if request.observer > 0 {
+        let why = "what an observer records";
+        budget.claim("observer", request.observer, why);
+    }
 }
 
 /// Claims what rows of tables take on their way to the cores.

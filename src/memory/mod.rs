@@ -21,7 +21,7 @@ use crate::lent::Lent;
 
 use attention::for_attention;
 use defaults::{SMALL_BATCH, SMALL_CONTEXT, default_batch, default_context, longest_drafts};
-use items::{claim_weights, fixed_items, logits_bytes};
+use items::{claim_page_tables, claim_weights, fixed_items, logits_bytes};
 use lending::{claim_lent, lend};
 use uploads::{choose_uploads, upload_window};
 
@@ -62,6 +62,8 @@ pub(crate) struct MemoryRequest {
     pub neuron_cache: u64,
     /// Bytes of counts for the default profile.
     pub counts: u64,
+    /// Bytes of what a caller's observer records.
+    pub observer: u64,
     /// Bytes of a second model that drafts.
     pub draft_model: u64,
     /// The device that is used, if there is one.
@@ -200,17 +202,17 @@ fn plan_for(
     let threads = request.threads;
     let least = least_weight_bytes(bundle, threads, request.sparsity);
     let whole = all_pinned_bytes(bundle, request.sparsity);
+    let tables = match request.keeps_tables {
+        true => table_bytes(bundle),
+        false => 0,
+    };
+    let most = request.weights.unwrap_or(u64::MAX).min(whole + tables);
+    claim_page_tables(&mut budget, (least, most));
     let left = budget.remaining();
     let for_attention = for_attention(bundle, request, (context, max_batch), (left, least, whole));
     let left = left - for_attention;
     let (window, reserved) = upload_window(bundle, request, max_batch, (left, least, whole));
-    let tables = if request.keeps_tables {
-        table_bytes(bundle)
-    } else {
-        0
-    };
-    let weights = request.weights.unwrap_or(left - reserved);
-    let weights = weights.min(whole + tables);
+    let weights = request.weights.unwrap_or(left - reserved).min(most);
     let too_small = Error::WeightMemory {
         asked: weights,
         least,

@@ -150,6 +150,7 @@ fn request(total: u64, threads: usize, sparsity: Sparsity) -> MemoryRequest {
         stream_window: STREAM_WINDOW,
         neuron_cache: 0,
         counts: 0,
+        observer: 0,
         trace: 0,
         encoding: EncodingMemory::default(),
         converses: false,

@@ -46,6 +46,9 @@ pub(crate) fn profile_path(path: &Path) -> PathBuf {
 struct Stored {
     /// [`ffn_identity`] of the model.
     ffn: u64,
+    /// Whether they are in another order than in what the model was packed from.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    sorted: bool,
     profile: Profile,
 }
 
@@ -90,6 +93,7 @@ impl Profile {
         let path = profile_path(bundle.path());
         let stored = Stored {
             ffn: ffn_identity(bundle),
+            sorted: bundle.meta.sorted,
             profile: self.clone(),
         };
         let bytes = serde_json::to_vec(&stored).map_err(std::io::Error::other);
@@ -119,16 +123,21 @@ impl Profile {
         fits.then_some(stored.profile)
     }
 
-    /// Reads a profile that was kept, of a model of the size of `network`.
+    /// Reads a profile that was kept, of a model of the size of `network` with its neurons in the order of its source.
     ///
     /// # Errors
-    /// There is no such file, it is no profile, or far too large for such a model.
+    /// There is no such file, it is no profile, far too large for such a model, or of sorted neurons.
     pub fn read(path: &Path, network: &Network) -> Result<Self, Error> {
-        let stored = Stored::read(path, network).map_err(|source| Error::Profile {
+        let stored = Stored::read(path, network).and_then(|stored| match stored.sorted {
+            true => Err(std::io::Error::other(
+                "it is of a packed model whose neurons are sorted already; profile the one that it was packed from",
+            )),
+            false => Ok(stored.profile),
+        });
+        stored.map_err(|source| Error::Profile {
             path: path.into(),
             source,
-        })?;
-        Ok(stored.profile)
+        })
     }
 
     /// Whether it was made in the background of ordinary runs, by counting alone.

@@ -1,9 +1,10 @@
 //! The default profile: counted in the background of ordinary runs.
 
+use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
 
-use forebay_models::bundle::Bundle;
+use forebay_models::bundle::{Bundle, ffn_identity};
 use forebay_models::network::{Activation, Network};
 use forebay_plans::residency::Sparsity;
 use forebay_stages::frame::Observer;
@@ -62,10 +63,14 @@ impl Tally {
         );
     }
 
-    /// Adds the counts to the default profile that is saved with the model; one that was made explicitly stays.
-    /// Only plans depend on it, so a failure to write it is ignored.
-    pub fn keep(&self, bundle: &Bundle) {
-        let before = Profile::load(bundle);
+    /// Adds the counts to the default profile that is saved with the packed model at `path`, if that still has the
+    /// neurons `ffn`; one that was made explicitly stays. Only plans depend on it, so a failure to write it is ignored.
+    pub fn keep(&self, path: &Path, ffn: u64) {
+        let bundle = Bundle::open(path).ok();
+        let Some(bundle) = bundle.filter(|bundle| ffn_identity(bundle) == ffn) else {
+            return;
+        };
+        let before = Profile::load(&bundle);
         if before.as_ref().is_some_and(|p| p.policy != COUNTED) {
             return;
         }
@@ -84,7 +89,7 @@ impl Tally {
             pairs.for_each(|(now, before)| *now = now.saturating_add(*before));
         }
         if tokens >= ENOUGH {
-            let _ = counted(tokens, (counts, &self.hot), self.sparsity).save(bundle);
+            let _ = counted(tokens, (counts, &self.hot), self.sparsity).save(&bundle);
         }
     }
 }

@@ -16,6 +16,11 @@ use crate::weights::Weights;
 
 /// Sees what the cores compute, on their threads; slow observers make slow steps.
 pub trait Observer: Send + Sync + std::fmt::Debug {
+    /// Memory that it takes as it sees more: a part of the engine's budget.
+    fn bytes(&self) -> u64 {
+        0
+    }
+
     /// The residual stream before a layer, `[n_tokens, d_model]`, for the tokens from `position` on. Called once per
     /// layer and step.
     fn layer_input(&self, _layer: usize, _position: usize, _x: &[f32]) {}

@@ -318,20 +318,26 @@ fn sorted_by_the_profile(model: &Path) {
     }
     let mut path = sorted.0.clone().into_os_string();
     path.push(".profile");
+    // Its numbers are not those of the source's neurons.
+    let demo = support::root().join("models/demo/hf");
+    refuses(Path::new(&path), &demo, "sorted already");
     std::fs::remove_file(&path).expect("it was kept");
-    let refusal = support::program()
-        .args(["pack", "--quiet", "--profile"])
-        .arg(&profile)
-        .arg(support::tiny("llama_k"))
-        .arg("-o")
-        .arg(&sorted.0)
-        .output()
-        .expect("the program starts");
-    let error = String::from_utf8_lossy(&refusal.stderr).into_owned();
-    assert!(
-        !refusal.status.success() && error.contains("does not fit"),
-        "{error}"
+    refuses(
+        Path::new(&profile),
+        &support::tiny("llama_k"),
+        "does not fit",
     );
+}
+
+/// A model is not sorted by such a profile.
+fn refuses(profile: &Path, model: &Path, why: &str) {
+    let out = TemporaryFile::new("refused.fbay");
+    let mut pack = support::program();
+    pack.args(["pack", "--quiet", "--profile"]).arg(profile);
+    let said = pack.arg(model).arg("-o").arg(&out.0).output();
+    let said = said.expect("the program starts");
+    let error = String::from_utf8_lossy(&said.stderr).into_owned();
+    assert!(!said.status.success() && error.contains(why), "{error}");
 }
 
 /// The model with its hot neurons in panels says what it said before, and its profile is of the others.

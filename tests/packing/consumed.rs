@@ -1,5 +1,6 @@
 //! Packing that gives the source back needs little room, and whatever ends it, nothing is lost: the same command goes on.
 
+use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -239,6 +240,41 @@ fn a_whole_source_is_never_taken_for_one_that_is_packed() {
     assert_eq!(names_in(scratch.path()), ["out.fbay"]);
     let packed = std::fs::read(&out).expect("there");
     assert!(packed.len() < usual.len() / 2, "the model of before");
+}
+
+/// Under its other names somebody may need it still.
+#[test]
+fn a_source_with_two_names_is_left_alone() {
+    let scratch = Scratch::new();
+    let source = Model::default().writer().write(scratch.path(), "a.gguf");
+    let before = std::fs::read(&source).expect("there");
+    std::fs::hard_link(&source, scratch.join("b.gguf")).expect("a name");
+    let said = refusal(consume(&source, &scratch.join("out.fbay")));
+    assert!(said.contains("hard links"), "{said}");
+    assert!(std::fs::read(&source).expect("there") == before);
+    assert_eq!(names_in(scratch.path()), ["a.gguf", "b.gguf"]);
+}
+
+/// What a name promises is not part of the model if its metadata says nothing of it.
+#[test]
+fn files_that_are_not_packed_are_not_removed() {
+    let scratch = Scratch::new();
+    let names = ["m-00001-of-00002.gguf", "m-00002-of-00002.gguf"];
+    let [source, _] = names.map(|name| Model::default().writer().write(scratch.path(), name));
+    let said = refusal(consume(&source, &scratch.join("out.fbay")));
+    assert!(said.contains("first of several"), "{said}");
+    assert_eq!(names_in(scratch.path()), names);
+}
+
+/// The journal is written as UTF-8.
+#[test]
+fn an_output_that_is_not_utf8_is_refused_before_anything_is_written() {
+    let scratch = Scratch::new();
+    let source = Model::default().writer().write(scratch.path(), "a.gguf");
+    let out = std::ffi::OsStr::from_bytes(b"out\xff.fbay");
+    let said = refusal(consume(&source, &scratch.path().join(out)));
+    assert!(said.contains("UTF-8"), "{said}");
+    assert_eq!(names_in(scratch.path()), ["a.gguf"]);
 }
 
 #[test]

@@ -186,6 +186,9 @@ pub struct BundleMeta {
     pub gates: Option<GateCalibration>,
     /// Where the file came from.
     pub source: SourceIdentity,
+    /// Whether its neurons are in another order than there.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub sorted: bool,
     /// Version of the engine that packed it.
     pub packed_by: String,
 }

@@ -167,6 +167,7 @@ fn metadata(
         predictors: predictors(source),
         gates: None,
         source: identity,
+        sorted: source.is_sorted(),
         packed_by: env!("CARGO_PKG_VERSION").into(),
     }
 }

@@ -39,15 +39,25 @@ impl BundleWriter {
             let action = "create it here (give another folder with -o or FOREBAY_CACHE)";
             ModelError::io(target, action, e)
         })?;
-        let writer = Self {
+        Ok(Self::begin(partial, target, least))
+    }
+
+    /// Begins a file in memory, for [`Self::finish_unnamed`]; `target` is for messages.
+    pub fn in_memory(target: &Path) -> Result<Self> {
+        let partial = Partial::in_memory(target);
+        let partial = partial.map_err(|e| ModelError::io(target, "plan it in memory", e))?;
+        Ok(Self::begin(partial, target, 0))
+    }
+
+    fn begin(partial: Partial, target: &Path, least: u64) -> Self {
+        Self {
             partial,
             target: target.to_path_buf(),
             offset: 0,
             least,
             entries: Vec::new(),
             neuron_sums: Vec::new(),
-        };
-        Ok(writer)
+        }
     }
 
     /// Begins or goes on with a file that outlives the process, after these clusters and checksums, which end at

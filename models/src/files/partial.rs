@@ -5,9 +5,14 @@ use std::ffi::OsStr;
 use std::fs::File;
 use std::hash::{BuildHasher, RandomState};
 use std::io::{ErrorKind, Result};
+use std::os::fd::AsRawFd;
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use rustix::fs::{MemfdFlags, fsync, memfd_create, statfs};
+use rustix::io::{Errno, retry_on_intr};
 
 use super::regular::open_regular;
 
@@ -34,7 +39,7 @@ fn live() -> MutexGuard<'static, BTreeSet<PathBuf>> {
     LIVE.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// A file that appears under its name when it is whole, or is removed when dropped, unless it is a lasting one.
+/// A file that appears under its name when it is whole, or is removed when dropped, unless it is a lasting one or in memory.
 #[derive(Debug)]
 pub struct Partial {
     /// Locked for as long as it is open, which is how others know that somebody writes it: process ids would say
@@ -73,6 +78,18 @@ impl Partial {
         let file = options.open(&path)?;
         file.try_lock()?;
         sync_folder(&path)?;
+        let target = target.to_path_buf();
+        Ok(Self { file, path, target })
+    }
+
+    /// Begins a file in memory, which is never published: the process can open it by [`Self::path`]. Holes take no room,
+    /// whatever the file system of `target`.
+    ///
+    /// # Errors
+    /// What the system says.
+    pub(crate) fn in_memory(target: &Path) -> Result<Self> {
+        let file = File::from(memfd_create("outline", MemfdFlags::CLOEXEC)?);
+        let path = PathBuf::from(format!("/proc/self/fd/{}", file.as_raw_fd()));
         let target = target.to_path_buf();
         Ok(Self { file, path, target })
     }
@@ -130,10 +147,14 @@ impl Partial {
 
 /// Brings the name of a file to the disk.
 fn sync_folder(path: &Path) -> Result<()> {
-    match File::open(folder_of(path)) {
-        Ok(folder) => folder.sync_all(),
-        // It may be written to, but not be read.
-        Err(_) => Ok(()),
+    // It may be written to, but not be read.
+    let Ok(folder) = File::open(folder_of(path)) else {
+        return Ok(());
+    };
+    match retry_on_intr(|| fsync(&folder)) {
+        // Some file systems (of networks, in user space) cannot do that for folders. The file itself is on the disk.
+        Err(Errno::INVAL | Errno::NOTSUP | Errno::NOSYS) => Ok(()),
+        synced => Ok(synced?),
     }
 }
 
@@ -165,8 +186,31 @@ pub fn withdraw_partials() -> impl Sized {
     live
 }
 
+/// Whether other machines may write into `folder`, whose locks are perhaps not seen here.
+fn may_be_shared(folder: &Path) -> bool {
+    // NFS, SMB (two), 9P, Ceph, Lustre, and whatever is in user space.
+    const SHARED: [u32; 7] = [
+        0x6969,
+        0xff53_4d42,
+        0xfe53_4d42,
+        0x0102_1997,
+        0x00c3_6400,
+        0x0bd0_0bd0,
+        0x6573_5546,
+    ];
+    statfs(folder).is_ok_and(|of| SHARED.contains(&(of.f_type as u32)))
+}
+
+/// Whether nobody has written to a file for an hour.
+fn is_old(file: &File) -> bool {
+    const AGE: Duration = Duration::from_secs(3600);
+    let written = file.metadata().and_then(|info| info.modified());
+    written.is_ok_and(|at| at.elapsed().is_ok_and(|age| age > AGE))
+}
+
 /// Removes partial files in the folder of `target` whose writers are gone (a conversion that was killed).
 pub fn remove_stale_partials(target: &Path) {
+    let is_shared = may_be_shared(folder_of(target));
     let entries = std::fs::read_dir(folder_of(target)).into_iter().flatten();
     for entry in entries.flatten() {
         let is_file = entry.file_type().is_ok_and(|kind| kind.is_file());
@@ -176,7 +220,9 @@ pub fn remove_stale_partials(target: &Path) {
         let path = entry.path();
         let unlocked = open_regular(&path).is_ok_and(|file| {
             // Removed while it is locked: its writer may be about to lock it, and looks afterwards.
-            file.try_lock().is_ok() && std::fs::remove_file(&path).is_ok()
+            (!is_shared || is_old(&file))
+                && file.try_lock().is_ok()
+                && std::fs::remove_file(&path).is_ok()
         });
         if unlocked {
             tracing::debug!(path = %path.display(), "removed what a killed writer left");
@@ -237,6 +283,27 @@ mod tests {
         assert_eq!(std::fs::read(&target).expect("there"), b"other");
         Partial::beside(&target).expect("writable");
         assert_eq!(names(folder.path()).len(), 2, "{:?}", names(folder.path()));
+    }
+
+    /// Where locks of other machines may not be seen, only age tells that a writer is gone.
+    #[test]
+    fn only_files_that_nobody_writes_are_old() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let file = File::create(folder.path().join("x")).expect("writable");
+        assert!(!is_old(&file));
+        let before = std::time::SystemTime::now() - Duration::from_secs(4000);
+        file.set_modified(before).expect("its own");
+        assert!(is_old(&file));
+        assert!(!may_be_shared(Path::new("/proc")));
+    }
+
+    /// As folders of /proc: the name is there, and more cannot be done.
+    #[test]
+    fn folders_that_cannot_be_brought_to_the_disk_are_no_error() {
+        let file = Path::new("/proc/self/status");
+        let synced = File::open(folder_of(file)).expect("a folder").sync_all();
+        assert_eq!(synced.expect_err("no disk").kind(), ErrorKind::InvalidInput);
+        sync_folder(file).expect("not needed");
     }
 
     #[test]

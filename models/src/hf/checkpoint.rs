@@ -1,7 +1,7 @@
 //! Safetensors files of a folder. Only headers are read here, with positioned reads; nothing is
 //! mapped.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::fs::File;
 use std::os::unix::fs::FileExt;
@@ -14,7 +14,7 @@ use serde::{Deserialize, Deserializer};
 use crate::block::BlockType;
 use crate::error::{ModelError, Result};
 use crate::files::open_regular;
-use crate::source::fields::Fields;
+use crate::source::limits;
 use crate::tensor::TensorMeta;
 
 /// Longest header accepted; those of the largest public checkpoints are below 1 MiB.
@@ -186,41 +186,38 @@ pub(super) fn open_checkpoint(folder: &Path) -> Result<Vec<Shard>> {
     if !index.exists() {
         return Err(no_checkpoint(folder));
     }
-    open_shards(folder, &Fields::read(&index)?)
+    open_shards(folder, &index)
 }
 
-fn open_shards(folder: &Path, index: &Fields) -> Result<Vec<Shard>> {
-    const MAP: &str = "weight_map";
-    let map = index
-        .optional_object(MAP)?
-        .ok_or_else(|| index.missing(MAP))?;
+/// The shard that each tensor is in. What else an index says is not kept.
+#[derive(Deserialize)]
+struct Index {
+    weight_map: BTreeMap<String, String>,
+}
+
+fn open_shards(folder: &Path, index: &Path) -> Result<Vec<Shard>> {
+    let text = limits::read_file(index, "the index of a checkpoint", limits::MAX_INDEX)?;
+    let Index { weight_map } = serde_json::from_slice(&text)
+        .map_err(|e| ModelError::damaged(index, "file", e.to_string()))?;
+    let wrong = |tensor: &str, problem: String| {
+        let field = format!("weight_map.{tensor}");
+        Err(ModelError::damaged(index, field, problem))
+    };
     let mut names = BTreeSet::new();
-    for (tensor, shard) in map.values() {
+    for (tensor, shard) in &weight_map {
         // Only a plain file name: an index must not lead out of its folder.
-        let plain = shard
-            .as_str()
-            .filter(|s| Path::new(s).file_name().is_some_and(|n| n == *s));
-        let Some(file) = plain else {
-            let problem = format!("{shard} is not the name of a file in the folder");
-            return Err(ModelError::damaged(
-                index.path(),
-                format!("{MAP}.{tensor}"),
-                problem,
-            ));
-        };
-        names.insert(file.to_owned());
+        if Path::new(shard).file_name().is_none_or(|n| n != &**shard) {
+            let problem = format!("\"{shard}\" is not the name of a file in the folder");
+            return wrong(tensor, problem);
+        }
+        names.insert(shard);
     }
     let opened: Result<Vec<Shard>> = names.iter().map(|n| Shard::open(&folder.join(n))).collect();
     let shards = opened?;
-    for (tensor, shard) in map.values() {
-        let position = names.iter().position(|n| shard.as_str() == Some(n));
+    for (tensor, shard) in &weight_map {
+        let position = names.iter().position(|n| *n == shard);
         if position.is_none_or(|i| shards[i].header.info(tensor).is_none()) {
-            let problem = format!("the tensor is not in {shard}");
-            return Err(ModelError::damaged(
-                index.path(),
-                format!("{MAP}.{tensor}"),
-                problem,
-            ));
+            return wrong(tensor, format!("the tensor is not in {shard}"));
         }
     }
     Ok(shards)

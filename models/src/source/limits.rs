@@ -16,9 +16,11 @@ pub(crate) const MAX_LAYERS: u64 = u16::MAX as u64 - 1;
 /// Longest accepted context, in tokens.
 pub(crate) const MAX_CONTEXT: u64 = 1 << 31;
 
-/// Longest JSON side file: settings have some KiB, the index of a checkpoint some hundred. Objects of JSON may take
-/// a hundred times as much memory.
+/// Longest JSON side file: settings have some KiB. Objects of JSON may take a hundred times as much memory.
 pub(crate) const MAX_SIDE_FILE: u64 = 2 << 20;
+
+/// Longest index of a checkpoint: those of mixtures of experts name every expert's matrices, and have up to 10 MiB.
+pub(crate) const MAX_INDEX: u64 = 32 << 20;
 
 /// Reads a file of at most `most` bytes; `what` it is, for the message.
 pub(crate) fn read_file(path: &Path, what: &str, most: u64) -> Result<Vec<u8>> {

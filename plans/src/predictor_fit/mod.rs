@@ -135,10 +135,20 @@ pub struct FittedLayer {
     pub report: FitReport,
 }
 
+/// Numbers that [`fit_layer`] keeps besides its arguments: a copy of the inputs, three of up to 4,096 of their rows, about
+/// six predictors, and `128 * d_ff` more. With `before`, the samples have two kinds of inputs.
+pub fn fitting_floats(
+    (d_model, d_ff): (usize, usize),
+    rank: usize,
+    (tokens, before): (usize, bool),
+) -> u64 {
+    let rows = (tokens + 3 * tokens.min(SKETCH)) * (1 + usize::from(before));
+    (rows * d_model + 6 * rank * (d_model + d_ff) + 128 * d_ff) as u64
+}
+
 /// Fits a predictor to one layer. `progress` receives the share done.
 ///
-/// Besides its arguments, this takes memory for a copy of `inputs`, for three of up to 4,096 of its rows, for about six
-/// predictors and for `128 * d_ff` floats. It runs on one core; each training step multiplies 128 samples by the
+/// Besides its arguments, this takes memory for [`fitting_floats`]. It runs on one core; each training step multiplies 128 samples by the
 /// predictor three times.
 ///
 /// # Errors

@@ -10,7 +10,7 @@ use std::collections::BTreeSet;
 use std::fs::File;
 use std::io::ErrorKind;
 use std::ops::Range;
-use std::os::unix::fs::FileExt;
+use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::{Path, PathBuf};
 
 use super::journal::Journal;
@@ -94,6 +94,10 @@ pub fn pack_consuming(
         }
     }
     packer.finish(journal.source().clone(), &Vectors::read(&source)?)?;
+    if !is_packed(&journal) {
+        let problem = "it is not what was written; what is left of the source stays";
+        return Err(ModelError::damaged(out, "packed model", problem));
+    }
     remove_source(path, journal)
 }
 
@@ -107,10 +111,37 @@ fn open_whole(path: &Path) -> Result<GgufSource> {
         return refuse("a folder whose files are given back");
     }
     let source = GgufSource::open(path)?;
-    match first_bytes(path)? == b"GGUF" {
-        true => Ok(source),
-        false => refuse("a PowerInfer file that is given back"),
+    if first_bytes(path)? != b"GGUF" {
+        return refuse("a PowerInfer file that is given back");
     }
+    // Those are removed in the end.
+    if !source.inventory().files().eq(&crate::gguf::files(path)) {
+        return refuse("a file that is named like the first of several, but is a whole model,");
+    }
+    for file in source.inventory().files() {
+        refuse_other_names(file)?;
+    }
+    Ok(source)
+}
+
+/// Refuses a file that has several names: they all would lose the contents.
+fn refuse_other_names(file: &Path) -> Result<()> {
+    let info = file.metadata();
+    let names = info
+        .map_err(|e| ModelError::io(file, "look at the model", e))?
+        .nlink();
+    if names <= 1 {
+        return Ok(());
+    }
+    Err(ModelError::Format {
+        path: file.into(),
+        field: "hard links".into(),
+        problem: format!(
+            "the file has {names} names, and would lose its contents under all of them"
+        ),
+        remedy: "remove the other names (`find -samefile` finds them), or pack without --consume"
+            .into(),
+    })
 }
 
 /// The journal of a conversion that begins.
@@ -136,9 +167,14 @@ fn go_on(
     (out, options): (&Path, &PackOptions),
 ) -> Result<Journal> {
     let Some(journal) = Journal::of(path)? else {
-        let problem =
-            "a part was given back while it was packed, and the journal of that is missing";
-        return Err(ModelError::damaged(path, "model", problem));
+        return Err(ModelError::Format {
+            path: path.into(),
+            field: "model".into(),
+            problem: "a part was given back while it was packed, and the journal of that is not beside it".into(),
+            remedy: "name the model as when it was begun: the journal is there, under the same name with .packing; if \
+                     it is lost, download the model again"
+                .into(),
+        });
     };
     journal.check(out, options)?;
     if journal.stored().n == 0 {

@@ -53,11 +53,20 @@ impl Journal {
         stored: StoredContents,
         (out, options): (&Path, &PackOptions),
     ) -> Result<Self> {
+        let out = absolute(out)?;
+        if out.to_str().is_none() {
+            return Err(ModelError::Format {
+                path: out,
+                field: "output".into(),
+                problem: "the path is not UTF-8, and the journal of the conversion is".into(),
+                remedy: "give another one with -o, or pack without --consume".into(),
+            });
+        }
         Ok(Self {
             path: Self::path_of(source),
             head: Head {
                 version: FORMAT_VERSION,
-                out: absolute(out)?,
+                out,
                 options: described(options),
                 source: identity,
                 stored,

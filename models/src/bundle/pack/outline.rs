@@ -10,8 +10,8 @@ use crate::network::Content;
 use crate::panel::panels_bytes;
 use crate::tensor::{TensorId, TensorSource};
 
-/// The packed file that `source` would become under the name `out`, with holes instead of weights. It takes little time
-/// and room, has no name, and is gone when the result is dropped.
+/// The packed file that `source` would become under the name `out`, with holes instead of weights. It takes little time,
+/// is in memory, has no name, and is gone when the result is dropped.
 ///
 /// # Errors
 /// As [`super::pack`]'s, but for the weights.
@@ -19,7 +19,7 @@ pub fn outline(source: &dyn TensorSource, out: &Path, options: &PackOptions) -> 
     let identity = SourceIdentity::of(source.path())?;
     let stored = StoredContents::none(source.network());
     let nobody = &mut |_| {};
-    let writer = BundleWriter::create(out, 0)?;
+    let writer = BundleWriter::in_memory(out)?;
     let mut packer = Packer::new(source, options, (writer, stored), nobody);
     for content in source.network().contents(has_predictors(source)) {
         packer.store(content, Packer::outline_ffn, Packer::outline_rows)?;
