@@ -58,7 +58,8 @@ fn statistics(a: &Answer) -> Value {
 /// The title of a plan's text, and what it has of memory, but for the process's own and the sum.
 fn memory(text: &str) -> Vec<String> {
     let items = text.lines().take_while(|l| !l.contains(" sum "));
-    let items = items.filter(|l| !l.contains(" process "));
+    // Page tables are a share of all, the process's own memory included.
+    let items = items.filter(|l| !l.contains(" process ") && !l.contains(" page_tables "));
     items.map(str::to_string).collect()
 }
 

@@ -86,6 +86,8 @@ impl Storage {
     pub fn name(&self) -> String {
         match self.fs_type.as_str() {
             "zfs" => self.source.clone(),
+            // It may be such a file system at the other end.
+            _ if self.is_remote() => self.source.clone(),
             _ => format!("{} of {}", self.source, format_size(self.total_bytes)),
         }
     }

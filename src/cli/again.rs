@@ -58,7 +58,7 @@ fn start_again() -> std::io::Result<()> {
 /// The argument with which what came from the pipe `name` is read from standard input: `-f -` for `-f /dev/fd/63`.
 fn from_standard_input(argument: OsString, name: &OsStr) -> OsString {
     match argument.as_bytes().strip_suffix(name.as_bytes()) {
-        Some(option) if option.is_empty() || option[0] == b'-' => {
+        Some(option) if option.is_empty() || option == b"-f" || option.ends_with(b"=") => {
             OsString::from_vec([option, b"-"].concat())
         }
         _ => argument,
@@ -90,6 +90,7 @@ mod tests {
             ("-f/dev/fd/63", "-f-"),
             ("--file=/dev/fd/63", "--file=-"),
             ("./dev/fd/63", "./dev/fd/63"),
+            ("--x/dev/fd/63", "--x/dev/fd/63"),
             ("model.gguf", "model.gguf"),
         ] {
             assert_eq!(

@@ -19,6 +19,8 @@ const MESSAGE: &str = "<|message|>";
 const END: &str = "<|end|>";
 const RECIPIENT: &str = "to=";
 const AUTHOR: &str = "assistant";
+/// Bytes of a header, in which only the name of a tool can be long.
+const LONGEST_HEADER: usize = 200;
 
 /// Control tokens of which an answer is made.
 pub(crate) const MARKS: [&str; 5] = [START, CHANNEL, "<|constrain|>", MESSAGE, END];
@@ -149,6 +151,12 @@ impl ChannelReader {
 
     /// Reads a header to its end, or finds that there is none.
     fn header(&mut self, parts: &mut Vec<Part>) -> bool {
+        if self.in_text && !self.may_be_header_in_text() {
+            let mark = self.held.drain(..START.len()).collect();
+            self.answer.say(mark, parts);
+            self.state = State::Text;
+            return true;
+        }
         let begins = self.begins_header();
         self.state = match self.held.split_once(MESSAGE).filter(|_| begins) {
             Some((header, rest)) => {
@@ -170,6 +178,17 @@ impl ChannelReader {
             _ => {}
         }
         true
+    }
+
+    /// Whether what begins with `START` in a text may be the next message's header. Texts may name the mark, too.
+    fn may_be_header_in_text(&self) -> bool {
+        let Some(rest) = self.held.strip_prefix(START) else {
+            return true;
+        };
+        let header = rest.split(MESSAGE).next().unwrap_or_default();
+        (rest.starts_with(AUTHOR) || AUTHOR.starts_with(rest))
+            && header.len() <= LONGEST_HEADER
+            && !header.contains('\n')
     }
 
     /// What a header may begin with. The prompt has the author of the first message; before the others, models forget

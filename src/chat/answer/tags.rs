@@ -3,6 +3,7 @@
 use super::reasoning::{ReasoningTags, response_tags};
 use super::{Gathered, Part, up_to};
 use crate::chat::calls::{CallFormat, FUNCTION, FUNCTION_END, OfferedTools, may_be_bare};
+use crate::chat::message::ToolCall;
 
 /// What is being read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -37,6 +38,11 @@ pub(super) struct TagReader {
     tags: ReasoningTags,
     /// What may stand around the text.
     response: Option<[&'static str; 2]>,
+    /// Whether its opening has been read, and its closing has not.
+    in_response: bool,
+    /// What was read since the first call that stands in reasoning, with the calls that it is if the reasoning is never
+    /// closed; if it is, they were only thoughts.
+    pending: Vec<(String, Vec<ToolCall>)>,
     /// Text whose meaning is not known yet.
     pub held: String,
     pub answer: Gathered,
@@ -61,6 +67,8 @@ impl TagReader {
             has_functions: format == Some(CallFormat::Hermes) && template.contains(FUNCTION),
             tags: ReasoningTags::of(template),
             response: response_tags(template),
+            in_response: false,
+            pending: Vec::new(),
             held: String::new(),
             answer,
         }
@@ -70,6 +78,13 @@ impl TagReader {
     pub fn finish(&mut self) -> Vec<Part> {
         let mut parts = Vec::new();
         let rest = std::mem::take(&mut self.held);
+        let pending = std::mem::take(&mut self.pending);
+        for (text, calls) in pending {
+            match calls.is_empty() {
+                true => self.answer.reason(text, &mut parts),
+                false => self.answer.call(calls, &mut parts),
+            }
+        }
         match self.state {
             // It only looked like the begin of something else.
             State::Begin { .. } | State::AfterFunction if !rest.trim().is_empty() => {
@@ -109,7 +124,9 @@ impl TagReader {
     fn begin(&mut self, first: bool) -> bool {
         let start = self.held.trim_start();
         let opening = Some(self.tags.opening).filter(|_| first);
+        // A tag in an answer without reasoning is text; a control token is not.
         let response = self.response.map(|[opening, _]| opening);
+        let response = response.filter(|mark| !first || mark.starts_with("<|"));
         let may_open = |mark: &str| start.len() < mark.len() && mark.starts_with(start);
         if start.is_empty() || opening.into_iter().chain(response).any(may_open) {
             return false;
@@ -121,6 +138,7 @@ impl TagReader {
         }
         if let Some(rest) = response.and_then(|mark| start.strip_prefix(mark)) {
             self.held = rest.to_owned();
+            self.in_response = true;
             self.state = State::Begin { first: false };
             return true;
         }
@@ -142,19 +160,33 @@ impl TagReader {
         let opening = self.format.and_then(CallFormat::opening);
         let marks: Vec<_> = [closing].into_iter().chain(opening).collect();
         let (before, mark) = up_to(&mut self.held, &marks);
-        self.answer.reason(before, parts);
+        self.think(before, parts);
         self.state = match mark {
             None => return false,
-            Some(mark) if mark == closing => State::Begin { first: false },
+            Some(mark) if mark == closing => {
+                for (text, _) in std::mem::take(&mut self.pending) {
+                    self.answer.reason(text, parts);
+                }
+                State::Begin { first: false }
+            }
             Some(_) => State::Calls { in_reasoning: true },
         };
         true
     }
 
+    /// Reasoning, which waits behind a call.
+    fn think(&mut self, text: String, parts: &mut Vec<Part>) {
+        match self.pending.is_empty() {
+            true => self.answer.reason(text, parts),
+            false => self.pending.push((text, Vec::new())),
+        }
+    }
+
     fn text(&mut self, parts: &mut Vec<Part>) -> bool {
         let opening = self.format.and_then(CallFormat::opening);
         let function = self.has_functions.then_some(FUNCTION);
-        let response = self.response.into_iter().flatten();
+        let response = self.response.filter(|_| self.in_response);
+        let response = response.map(|[_, closing]| closing);
         let marks: Vec<_> = opening
             .into_iter()
             .chain(function)
@@ -173,8 +205,8 @@ impl TagReader {
                     in_reasoning: false,
                 };
             }
-            // What stands around the text.
-            Some(_) => {}
+            // What stands behind the text.
+            Some(_) => self.in_response = false,
         }
         true
     }
@@ -192,15 +224,19 @@ impl TagReader {
             return false;
         };
         if Some(mark) != closing {
-            self.answer.reason(self.opening().to_owned(), parts);
+            self.think(self.opening().to_owned(), parts);
             self.state = State::Reasoning;
             return true;
         }
         let rest = self.held.split_off(at + mark.len());
         let call = std::mem::replace(&mut self.held, rest);
+        if in_reasoning {
+            self.call_in_reasoning(&call[..at], mark, parts);
+            self.state = State::Reasoning;
+            return true;
+        }
         let is_call = self.call(&call[..at], (self.opening(), mark), parts);
         self.state = match is_call {
-            _ if in_reasoning => State::Reasoning,
             true => State::Begin { first: false },
             false => State::Text,
         };
@@ -238,6 +274,17 @@ impl TagReader {
         self.held = rest.to_owned();
         self.state = State::Begin { first: false };
         true
+    }
+
+    /// What stands between marks of calls in reasoning: a call, if that is never closed.
+    fn call_in_reasoning(&mut self, text: &str, closing: &str, parts: &mut Vec<Part>) {
+        let all = format!("{}{text}{closing}", self.opening());
+        let format = self.format.unwrap_or(CallFormat::Json);
+        let calls = format.parse(text, &self.tools, true).unwrap_or_default();
+        match !calls.is_empty() && calls.iter().all(|call| self.tools.have(&call.name)) {
+            true => self.pending.push((all, calls)),
+            false => self.think(all, parts),
+        }
     }
 
     /// What calls begin with.

@@ -367,6 +367,13 @@ fn a_call_ends_reasoning_that_was_never_closed_but_its_mark_alone_does_not() {
         assert_eq!(message.reasoning, Some(thought), "{named}");
         assert_eq!((&*message.content, message.tool_calls.len()), ("Yes.", 2));
     }
+    // A call that was only thought of.
+    let call = "<tool_call>{\"name\": \"add\"}</tool_call>";
+    let thought = format!("<think>I'd send {call}, no</think>Yes.{call}");
+    let message = read(Some(HERMES), false, &[&thought]);
+    let reasoning = format!("I'd send {call}, no");
+    assert_eq!(message.reasoning, Some(reasoning));
+    assert_eq!((&*message.content, message.tool_calls.len()), ("Yes.", 1));
     let twice = "<think>A <tool_call> is <tool_call>{\"name\": \"add\"}</tool_call>";
     let message = read(Some(HERMES), false, &[twice]);
     let thought = message.reasoning.as_deref();
@@ -418,6 +425,16 @@ fn what_stands_around_a_response_is_left_out() {
             (Some("hm"), "Yes, <b>.")
         );
     }
+    // Tags are text, if nothing was thought before, and behind the closing one.
+    for answer in [
+        "<response><id>1</id></response>",
+        "a <response>b</response>",
+    ] {
+        assert_eq!(read_of(GRANITE, false, &[answer]).content, answer);
+    }
+    let answer = "<think>hm</think><response>a <response>b</response>c</response>";
+    let message = read_of(GRANITE, false, &[answer]);
+    assert_eq!(message.content, "a <response>bc</response>");
     let answer = "<|START_THINKING|>hm<|END_THINKING|><|START_RESPONSE|>Yes.<|END_RESPONSE|>";
     let message = read_of(COMMAND, true, &[answer]);
     assert_eq!(
@@ -487,5 +504,14 @@ proptest! {
             prop_assert_eq!((whole.tool_calls.len(), whole.reasoning.as_deref()), (2, Some("a < b")));
             prop_assert_eq!(read_of(template, true, &pieces(&answer, cuts.clone())), whole);
         }
+    }
+}
+
+#[test]
+fn a_text_in_channels_may_name_the_mark_of_a_message() {
+    let text = "It begins with <|start|>, then\n<|start|>assistant\nand goes on. <|start|>";
+    let answer = format!("<|channel|>final<|message|>{text}");
+    for pieces in [vec![&*answer], answer.split_inclusive('>').collect()] {
+        assert_eq!(read_channels(true, &pieces).content, text);
     }
 }

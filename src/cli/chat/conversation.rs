@@ -108,9 +108,9 @@ impl<'e> Conversation<'e> {
                 (Err(Error::ContextTooSmall { .. }), Some(rest)) => {
                     (kept, left_out) = (rest, left_out + 1);
                 }
-                // The last message alone takes more: whatever room there is has to do.
+                // The last message alone takes more: less room has to do.
                 (Err(Error::ContextTooSmall { .. }), None) if room > 0 => {
-                    (kept, left_out, room) = (&*messages, 0, 0);
+                    (kept, left_out, room) = (&*messages, 0, room / 2);
                 }
                 (stream, _) => break stream?,
             }

@@ -8,7 +8,7 @@ use forebay_traces::events::Trace;
 use forebay_traces::headline::Headline;
 use forebay_traces::lane::TraceLane;
 use forebay_traces::page::page;
-use forebay_traces::record::{Reason, Record, Residency, Stage};
+use forebay_traces::record::{Reason, Record, Stage, StepKind};
 use forebay_traces::report::Report;
 
 use crate::mutate;
@@ -32,10 +32,12 @@ fn lanes() -> Vec<TraceLane> {
             core.push(Record::stall(Reason::Idle, now, now + 20_000));
         }
         now += 20_000;
+        for core in &mut cores {
+            core.push(Record::step(StepKind::Token, 1, now));
+        }
         slot.push(Record::read(0, 65536, now + 5_000, now + 200_000).with_flow(token + 1));
         let [first, second] = &mut cores;
         let norm = Record::stage(Stage::Norm, 0, now, now + 30_000);
-        let norm = norm.with_clusters(0, 1, Residency::NotApplicable);
         let (come, done) = (now + 205_000, now + 350_000);
         first.push(norm);
         first.push(Record::stall(Reason::IoGate, now + 30_000, come));
