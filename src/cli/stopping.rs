@@ -8,6 +8,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use flume::{Receiver, Sender};
 use forebay_models::files::withdraw_partials;
 use nix::sys::termios::{SetArg, Termios, tcgetattr, tcsetattr};
+use nix::unistd::{getpgrp, tcgetpgrp};
 use parking_lot::Mutex;
 use tokio::runtime::Builder;
 use tokio::signal::unix::{Signal, SignalKind, signal};
@@ -101,11 +102,7 @@ fn is_ignored(number: i32) -> bool {
 
 /// Whether the terminal is this program's at the moment: only then may it be changed.
 fn is_in_foreground() -> bool {
-    let status = std::fs::read_to_string("/proc/self/stat").unwrap_or_default();
-    // Behind the name: state, parent, process group, session, terminal, the terminal's process group.
-    let fields = status.rsplit_once(')').map_or("", |(_, rest)| rest);
-    let fields: Vec<_> = fields.split_whitespace().collect();
-    fields.len() > 5 && fields[2] == fields[5]
+    tcgetpgrp(std::io::stdin()) == Ok(getpgrp())
 }
 
 async fn next(signal: &mut Option<Signal>) {
