@@ -223,7 +223,7 @@ fn long_text(name: &str) -> TemporaryFile {
     text
 }
 
-/// All layers' samples are larger than the budget.
+/// All layers' samples at once would not fit beside what else is there.
 #[test]
 fn learning_stays_within_the_budget() {
     let (model, text) = (TemporaryFile::new("learn.fbay"), long_text("learn.txt"));
@@ -231,13 +231,13 @@ fn learning_stays_within_the_budget() {
     pack.args(["pack", "-q", "-o"]).arg(&model.0);
     let demo = support::root().join("models/demo/hf");
     assert!(pack.arg(demo).status().expect("the program").success());
-    let budget = 64 * MIB;
+    let budget = 72 * MIB;
     let mut fit = program();
     fit.arg("fit-predictor")
         .arg(&model.0)
         .arg("-f")
         .arg(&text.0);
-    fit.args(["-t", "2", "--ctx", "128", "--tokens", "10240"]);
+    fit.args(["-t", "2", "--ctx", "128", "--tokens", "6144"]);
     fit.args(["--steps", "0", "--rank", "8", "--test-pieces", "1"]);
     fit.args(["--memory", &budget.to_string()]);
     let (status, errors, seen) = watch(fit);

@@ -86,7 +86,7 @@ pub fn groups(model: &'static Model) -> Vec<Group> {
                     model.prompts.to_vec()
                 },
                 program_settings: if part {
-                    some_settings(model)
+                    some_settings(model, kv)
                 } else {
                     all_settings()
                 },
@@ -97,16 +97,20 @@ pub fn groups(model: &'static Model) -> Vec<Group> {
     groups
 }
 
-/// Few settings of the program where the library runs others as well.
-fn some_settings(model: &Model) -> Vec<Setting> {
-    let setting = |percent, threads| Setting { percent, threads };
-    if model.is_tiny() {
-        vec![setting(100, 2)]
-    } else if model.is_small() {
-        vec![setting(100, 1), setting(10, 2)]
+/// One setting of the program: it runs with plenty of memory as well, with as many threads, and the library runs small
+/// models with others. Each number of threads has a KV format of its own.
+fn some_settings(model: &Model, kv: &str) -> Vec<Setting> {
+    let percent = match (model.is_tiny(), model.is_small()) {
+        (true, _) => 100,
+        (_, true) => 10,
+        _ => 30,
+    };
+    let threads = if kv == "f16" && !model.is_tiny() {
+        1
     } else {
-        vec![setting(30, 1), setting(100, 2), setting(30, 2)]
-    }
+        2
+    };
+    vec![Setting { percent, threads }]
 }
 
 /// Every budget with one number of threads.

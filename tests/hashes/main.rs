@@ -6,7 +6,7 @@
 //! picked from: the one behind the prompt, and one for each generated token but the last. They depend on all keys
 //! and values that the prompt left in the cache.
 //!
-//!     cargo test --test hashes                          # some of the settings, one or two minutes
+//!     cargo test --test hashes                          # some of the settings, a minute or two
 //!     FOREBAY_HASHES=full cargo test --test hashes      # all of them
 //!     FOREBAY_HASHES=bless cargo test --test hashes     # all of them, and the table is written again
 //!

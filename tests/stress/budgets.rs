@@ -8,7 +8,7 @@ use crate::subject::{Subject, length};
 use crate::support::number;
 
 /// Budgets per model.
-const STEPS: u64 = 6;
+const STEPS: u64 = 4;
 
 /// Budgets from one that holds all weights to the minimum, bytes.
 fn ladder(subject: &Subject, unlimited: &Run) -> Vec<u64> {

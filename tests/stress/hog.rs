@@ -53,7 +53,7 @@ fn check(subject: &Subject) {
     let (model, n) = (subject.model.as_deref(), subject.tokens);
     let alone = run(model, n, None, None);
     let budget = least_budget(model, n) + 2 * MIB;
-    for _ in 0..3 * length() {
+    for _ in 0..2 * length() {
         let Some(group) = Group::new(budget + HOG + BESIDE) else {
             return;
         };
