@@ -79,6 +79,8 @@ pub struct Core {
     blocked: bool,
     state: State,
     step: Step,
+    /// What `step` is between steps: even a list of no tokens is allocated, so it is made once.
+    no_step: Step,
     /// The decode graph's program.
     program: Program,
     prompts: Prompts,
@@ -270,7 +272,7 @@ impl Core {
         let layer = self.layer();
         let (charged_before, charged) = self.recorder.end_step(layer);
         // The engine thread takes the tokens back for the next step.
-        self.step = Step::default();
+        self.step = self.no_step.clone();
         let report = StepDone {
             rank: self.rank,
             hits: neurons.hits + whole.hits,
@@ -339,7 +341,7 @@ impl Core {
     }
 
     /// The core's trace, and the neurons in its cache, best first.
-    fn into_record(self) -> (TraceLane, Vec<HotNeuron>) {
+    pub(crate) fn into_record(self) -> (TraceLane, Vec<HotNeuron>) {
         let mut cached = Vec::new();
         self.weights.neurons.contents(&mut cached);
         let clusters = self.program.clusters_by_neuron();

@@ -101,7 +101,6 @@ pub(crate) fn build_core(shared: &Arc<Shared>, parts: CoreParts) -> Core {
     let (bundle, network) = (&shared.bundle, shared.network());
     let (batch, flights) = (shared.max_batch, max_flights(shared, &program));
     let max_neurons = max_neurons(bundle);
-    let widest = widest(network, shared.predictor_rank());
     let waiting = flights.max(program.max_rows());
     let window = preload_window(shared, &program);
     check_room(rank, &memory, window, &io);
@@ -128,12 +127,13 @@ pub(crate) fn build_core(shared: &Arc<Shared>, parts: CoreParts) -> Core {
         blocked: true,
         state: State::Idle,
         step: Step::default(),
+        no_step: Step::default(),
         prompts,
         decode: graph(shared.neurons.pipeline),
         prefill: PrefillGraph,
         stages,
         mixers: Mixers::new(shared, rank, attender),
-        residual: residual(shared, widest),
+        residual: residual(shared, widest(network, shared.predictor_rank())),
         expert_input: expert_input(network, batch),
         weights: Weights::new(Arc::clone(&shared.resident), evictable, store, experts),
         out: Outbox::new(flights),

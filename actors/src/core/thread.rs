@@ -1,11 +1,9 @@
 //! A compute core on its thread: pinned, and asleep when there is nothing to do.
 
-use forebay_models::bundle::HotNeuron;
 use forebay_plans::pinning::pin;
 use forebay_queues::doorbell::{Spin, Woke};
 use forebay_stages::contract::Turn;
 use forebay_traces::clock::now_ns;
-use forebay_traces::lane::TraceLane;
 use forebay_traces::record::Reason;
 
 use super::Core;
@@ -99,8 +97,8 @@ const SLICES: u32 = 8;
 
 impl Core {
     /// Runs on the calling thread until the core has finished, pinned to `core` if given; `spare` tells whether there are
-    /// more CPUs than cores. Returns its trace and the neurons in its cache, best first.
-    pub(crate) fn run(mut self, core: Option<usize>, spare: bool) -> (TraceLane, Vec<HotNeuron>) {
+    /// more CPUs than cores.
+    pub(crate) fn run(&mut self, core: Option<usize>, spare: bool) {
         self.bell.bind();
         pin(core);
         let mut watch = Watch { spare, vain: 0 };
@@ -130,7 +128,7 @@ impl Core {
                         }
                     }
                 }
-                Turn::Finished => return self.into_record(),
+                Turn::Finished => return,
             }
         }
     }

@@ -8,6 +8,8 @@
 //!                                      the single I/O actor (io_uring or pread)
 //! ```
 
+use std::any::Any;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::thread::JoinHandle;
 
@@ -193,14 +195,22 @@ impl Drop for Runtime {
 /// Body of a compute thread: returns its record. A panic is reported as the step's fault and releases the other cores.
 fn run_core(shared: &Shared, seed: CoreSeed, (pin, spare): (Option<usize>, bool)) -> CoreRecord {
     let rank = seed.rank();
+    let report = |panic: Box<dyn Any + Send>| {
+        let cause = cause_of_panic(panic.as_ref());
+        shared.faults.report(Fault::CoreStopped { rank, cause });
+    };
     // Buffers are made on the core that uses them.
-    let run = std::panic::AssertUnwindSafe(|| seed.build().run(pin, spare));
-    match std::panic::catch_unwind(run) {
-        Ok(record) => record,
-        Err(panic) => {
-            let cause = cause_of_panic(panic.as_ref());
-            shared.faults.report(Fault::CoreStopped { rank, cause });
-            (TraceLane::new(format!("core {rank}"), 0), Vec::new())
+    let whole = AssertUnwindSafe(|| {
+        let mut core = seed.build();
+        // Reported while the core still has its ends of lanes: who finds one closed asks for the cause.
+        match catch_unwind(AssertUnwindSafe(|| core.run(pin, spare))) {
+            Ok(()) => Some(core.into_record()),
+            Err(panic) => {
+                report(panic);
+                None
+            }
         }
-    }
+    });
+    let record = catch_unwind(whole).map_err(report).ok().flatten();
+    record.unwrap_or_else(|| (TraceLane::new(format!("core {rank}"), 0), Vec::new()))
 }

@@ -377,6 +377,7 @@ impl Simd for Avx512 {
         codes: [__m512i; N],
         x: &[[i8; 4]; N],
         start: __m512i,
+        _max: i32,
     ) -> __m512i {
         // Two chains of half the length: a token's products wait for each other less, and more tokens
         // fit into the scheduler.
@@ -396,6 +397,7 @@ impl Simd for Avx512 {
         codes: [__m512i; GROUPS],
         x: [&[[i8; 4]; GROUPS]; 2],
         starts: [__m512i; 2],
+        _max: i32,
     ) -> [__m512i; 2] {
         // SAFETY: `self` proves that the CPU has the instructions.
         unsafe { dot_pair(codes, x, starts) }
@@ -410,7 +412,7 @@ impl Simd for Avx512 {
         count: i32,
     ) -> __m512i {
         let start = self.shift_left(self.splat_i32(count), 7);
-        self.dot_unsigned(self.without_sign(codes), x, start)
+        self.dot_unsigned(self.without_sign(codes), x, start, 255)
     }
 
     #[inline(always)]
@@ -425,6 +427,7 @@ impl Simd for Avx512 {
             self.without_sign(codes),
             x,
             [start(counts[0]), start(counts[1])],
+            255,
         )
     }
 }

@@ -31,6 +31,8 @@ pub(super) trait PanelFormat {
     const MIN: bool = false;
     /// Whether scales belong to 16 elements instead of 32.
     const HALVES: bool = false;
+    /// Whether scales and minima have six bits.
+    const SIX_BITS: bool = false;
     /// Bytes of a tile.
     const TILE: usize = PANEL_ROWS * Self::BLOCK.block_bytes();
     /// Blocks of 32 elements in a tile.
@@ -150,6 +152,8 @@ macro_rules! scale_and_minimum {
 /// Scales and minima of six bits per 32 elements, with factors in f16 per 256.
 macro_rules! six_bit_scales {
     () => {
+        const SIX_BITS: bool = true;
+
         #[inline(always)]
         fn scales<S: Simd>(
             s: S,

@@ -263,7 +263,7 @@ impl<F: PanelFormat> Product for Quantised<F> {
         let mut sums = [s.zero(); T];
         for (i, tile) in panel.chunks_exact(F::TILE).enumerate() {
             if AHEAD {
-                prefetch(s, &tile[..F::PLANES], DISTANCE);
+                prefetch(s, &tile[..F::PLANES], distance::<S, F>());
             }
             let heads = F::heads(s, tile);
             let first = i * F::BLOCKS;
@@ -295,6 +295,14 @@ impl<F: PanelFormat> Product for Quantised<F> {
     }
 }
 
+/// How far ahead weights are prefetched.
+const fn distance<S: Simd, F: PanelFormat>() -> usize {
+    match F::SIX_BITS {
+        true => S::AHEAD_OF_SIX_BITS,
+        false => DISTANCE,
+    }
+}
+
 /// Prefetches what is so many bytes ahead of `bytes`.
 #[inline(always)]
 pub(super) fn prefetch<S: Simd>(s: S, bytes: &[u8], ahead: usize) {
@@ -317,7 +325,7 @@ fn block<S: Simd, F: PanelFormat, const T: usize, const AHEAD: bool>(
 ) {
     let planes = &tile[F::PLANES + b * F::BITS * 64..][..F::BITS * 64];
     if AHEAD {
-        prefetch(s, planes, DISTANCE);
+        prefetch(s, planes, distance::<S, F>());
     }
     let codes = F::codes(s, planes);
     if const { S::BY_GROUP && T > 1 } {
@@ -451,7 +459,7 @@ fn dot<S: Simd, F: PanelFormat, const N: usize>(
     if F::SIGNED {
         s.dot_signed(codes, x, count)
     } else {
-        s.dot_unsigned(codes, x, start::<S, F>(s, count))
+        s.dot_unsigned(codes, x, start::<S, F>(s, count), F::MAX_CODE)
     }
 }
 
@@ -475,6 +483,6 @@ fn dot_pair<S: Simd, F: PanelFormat>(
         s.dot_signed_pair(codes, x, counts)
     } else {
         let starts = [start::<S, F>(s, counts[0]), start::<S, F>(s, counts[1])];
-        s.dot_unsigned_pair(codes, x, starts)
+        s.dot_unsigned_pair(codes, x, starts, F::MAX_CODE)
     }
 }

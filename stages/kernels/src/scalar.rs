@@ -384,6 +384,7 @@ impl Simd for Scalar {
         codes: [[u8; 64]; N],
         x: &[[i8; 4]; N],
         start: [i32; 16],
+        _max: i32,
     ) -> [i32; 16] {
         let mut sum = start;
         for (codes, x) in codes.iter().zip(x) {

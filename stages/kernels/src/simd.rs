@@ -8,6 +8,8 @@
 //! A value of a type that implements [`Simd`] is the proof that the CPU has the instructions: such a value is only made
 //! after a run-time check, so all operations are safe to call.
 
+use super::prefetch::DISTANCE;
+
 /// Lanes of [`Simd::F`] and [`Simd::I`].
 pub(super) const LANES: usize = 16;
 /// Groups of four elements in a block of 32.
@@ -89,6 +91,9 @@ pub(super) trait Simd: Copy + Send + Sync + 'static {
 
     /// Runs `kernel` in a function that is compiled for this instruction set.
     fn run<K: Kernel>(self, kernel: K) -> K::Output;
+
+    /// How far ahead of their use weights in panels are prefetched, bytes, if their scales have six bits.
+    const AHEAD_OF_SIX_BITS: usize = DISTANCE;
 
     /// Prefetches the cache line `ahead` bytes after the start of `bytes`, which may be anywhere.
     fn prefetch(self, bytes: &[u8], ahead: usize) {
@@ -232,12 +237,13 @@ pub(super) trait Simd: Copy + Send + Sync + 'static {
     /// The bits of each byte moved from bit `from` to bit `to`, both below 8, and cut by `mask`.
     fn field(self, a: Self::B, from: u32, to: u32, mask: u8) -> Self::B;
     /// Lane `r` is `start + sum(codes[g][4r + k] * x[g][k])`: 16 rows times one token. Codes are
-    /// unsigned and at most 63, `x` is at least -127.
+    /// unsigned and at most `max`, which is at most 63; `x` is at least -127.
     fn dot_unsigned<const N: usize>(
         self,
         codes: [Self::B; N],
         x: &[[i8; 4]; N],
         start: Self::I,
+        max: i32,
     ) -> Self::I;
     /// Like [`Self::dot_unsigned`] starting at 0, for signed codes of the whole range; `count` is `-sum(x)`.
     fn dot_signed<const N: usize>(
@@ -253,10 +259,11 @@ pub(super) trait Simd: Copy + Send + Sync + 'static {
         codes: [Self::B; GROUPS],
         x: [&[[i8; 4]; GROUPS]; 2],
         starts: [Self::I; 2],
+        max: i32,
     ) -> [Self::I; 2] {
         [
-            self.dot_unsigned(codes, x[0], starts[0]),
-            self.dot_unsigned(codes, x[1], starts[1]),
+            self.dot_unsigned(codes, x[0], starts[0], max),
+            self.dot_unsigned(codes, x[1], starts[1], max),
         ]
     }
     /// [`Self::dot_signed`] of the same rows and two tokens.
@@ -285,10 +292,9 @@ pub(super) trait Simd: Copy + Send + Sync + 'static {
         starts: [Self::I; TOGETHER],
         max: i32,
     ) -> [Self::I; TOGETHER] {
-        let _ = max;
         let mut sums = starts;
         unrolled!(t in 0..4 => {
-            sums[t] = self.dot_unsigned(*codes, groups(&x[t][4 * first..]), starts[t]);
+            sums[t] = self.dot_unsigned(*codes, groups(&x[t][4 * first..]), starts[t], max);
         });
         sums
     }

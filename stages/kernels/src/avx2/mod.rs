@@ -4,6 +4,7 @@
 use std::arch::x86_64::*;
 
 use crate::fixed;
+use crate::prefetch::FAR;
 use crate::simd::{GROUPS, Kernel, Simd, TOGETHER, unrolled};
 
 mod products;
@@ -152,6 +153,8 @@ impl<const VNNI: bool> Simd for Avx2<VNNI> {
     type I = I;
     type B = I;
     const WIDEST: usize = 16;
+
+    const AHEAD_OF_SIX_BITS: usize = FAR;
 
     const BY_GROUP: bool = true;
 
@@ -423,10 +426,15 @@ impl<const VNNI: bool> Simd for Avx2<VNNI> {
         }
     }
 
-    /// Sums of two pairs fit into 16 bits: `4 * 63 * 127 = 32004`.
+    /// Sums of two pairs fit into 16 bits at least: `4 * 63 * 127 = 32004`.
     #[inline(always)]
-    fn dot_unsigned<const N: usize>(self, codes: [I; N], x: &[[i8; 4]; N], start: I) -> I {
-        const { assert!(N.is_multiple_of(2)) };
+    fn dot_unsigned<const N: usize>(
+        self,
+        codes: [I; N],
+        x: &[[i8; 4]; N],
+        start: I,
+        max: i32,
+    ) -> I {
         let mut sum = start;
         if const { VNNI } {
             unrolled!(g in 0..N, max 8 => {
@@ -438,19 +446,23 @@ impl<const VNNI: bool> Simd for Avx2<VNNI> {
             });
             return sum;
         }
+        let fit = products::that_fit(max);
+        let mut products = sum;
         unrolled!(g in 0..N, max 8 => {
-            if g % 2 == 0 {
-                // SAFETY: `self` proves that the CPU has the instructions.
-                sum = unsafe {
-                    let (a, b) = (_mm256_set1_epi32(word(x[g])), _mm256_set1_epi32(word(x[g + 1])));
-                    both!(i => {
-                        let first = _mm256_maddubs_epi16(codes[g][i], a);
-                        let second = _mm256_maddubs_epi16(codes[g + 1][i], b);
-                        let pairs = _mm256_add_epi16(first, second);
-                        let fours = _mm256_madd_epi16(pairs, _mm256_set1_epi16(1));
-                        _mm256_add_epi32(sum[i], fours)
-                    })
+            // SAFETY: `self` proves that the CPU has the instructions.
+            unsafe {
+                let x = _mm256_set1_epi32(word(x[g]));
+                let more = both!(i => _mm256_maddubs_epi16(codes[g][i], x));
+                products = match g % fit {
+                    0 => more,
+                    _ => both!(i => _mm256_add_epi16(products[i], more[i])),
                 };
+                if g % fit == fit - 1 || g == N - 1 {
+                    let ones = _mm256_set1_epi16(1);
+                    sum = both!(i => {
+                        _mm256_add_epi32(sum[i], _mm256_madd_epi16(products[i], ones))
+                    });
+                }
             }
         });
         sum
@@ -495,7 +507,7 @@ impl<const VNNI: bool> Simd for Avx2<VNNI> {
     fn dot_signed<const N: usize>(self, codes: [I; N], x: &[[i8; 4]; N], count: i32) -> I {
         if const { VNNI } {
             let start = self.shift_left(self.splat_i32(count), 7);
-            return self.dot_unsigned(without_sign(codes), x, start);
+            return self.dot_unsigned(without_sign(codes), x, start, 255);
         }
         let mut sum = self.splat_i32(0);
         unrolled!(g in 0..N, max 8 => { sum = self.dot_add(sum, codes[g], x[g]); });

@@ -124,8 +124,18 @@ run!(
     group!(next 7)
 );
 
-/// `starts + codes * x`, with groups from `first` on and codes of at most `max`. A product of two codes and two
+/// How many groups' products fit into 16 bits together, for codes of at most `max`. A product of two codes and two
 /// activations is at most `2 * 127 * max`: eight of nibbles are 30480, four of five bits 31496, two of six bits 32004.
+#[inline(always)]
+pub(super) fn that_fit(max: i32) -> usize {
+    match i32::from(i16::MAX) / (2 * 127 * max) {
+        8.. => 8,
+        4.. => 4,
+        _ => 2,
+    }
+}
+
+/// `starts + codes * x`, with groups from `first` on and codes of at most `max`.
 #[inline]
 #[target_feature(enable = "avx2")]
 pub(super) fn unsigned<const N: usize>(
@@ -134,9 +144,9 @@ pub(super) fn unsigned<const N: usize>(
     starts: [I; TOGETHER],
     max: i32,
 ) -> [I; TOGETHER] {
-    let fit = i32::from(i16::MAX) / (2 * 127 * max);
+    let fit = that_fit(max);
     let mut sums = starts;
-    if let (8.., Some(codes)) = (fit, codes.first_chunk()) {
+    if let (8, Some(codes)) = (fit, codes.first_chunk()) {
         add(&mut sums, eight(codes, x, first));
     } else if fit >= 4 {
         for (i, codes) in codes.as_chunks().0.iter().enumerate() {

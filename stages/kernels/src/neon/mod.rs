@@ -400,7 +400,13 @@ impl<P: Products> Simd for Neon<P> {
     }
 
     #[inline(always)]
-    fn dot_unsigned<const N: usize>(self, codes: [B; N], x: &[[i8; 4]; N], start: I) -> I {
+    fn dot_unsigned<const N: usize>(
+        self,
+        codes: [B; N],
+        x: &[[i8; 4]; N],
+        start: I,
+        _max: i32,
+    ) -> I {
         if let (Some(codes), Some(x)) = (codes.first_chunk(), x.first_chunk::<8>()) {
             return self.add_i32(start, self.0.dot_block(*codes, bytemuck::cast_ref(x), 0));
         }
@@ -415,6 +421,7 @@ impl<P: Products> Simd for Neon<P> {
         codes: [B; GROUPS],
         x: [&[[i8; 4]; GROUPS]; 2],
         starts: [I; 2],
+        _max: i32,
     ) -> [I; 2] {
         let x = [bytemuck::cast_ref(x[0]), bytemuck::cast_ref(x[1])];
         let sums = self.0.dot_block_pair(codes, x, [0; 2]);
@@ -427,7 +434,7 @@ impl<P: Products> Simd for Neon<P> {
     /// All products here are signed.
     #[inline(always)]
     fn dot_signed<const N: usize>(self, codes: [B; N], x: &[[i8; 4]; N], _count: i32) -> I {
-        self.dot_unsigned(codes, x, self.splat_i32(0))
+        self.dot_unsigned(codes, x, self.splat_i32(0), 127)
     }
 
     #[inline(always)]
@@ -437,7 +444,7 @@ impl<P: Products> Simd for Neon<P> {
         x: [&[[i8; 4]; GROUPS]; 2],
         _counts: [i32; 2],
     ) -> [I; 2] {
-        self.dot_unsigned_pair(codes, x, [self.splat_i32(0); 2])
+        self.dot_unsigned_pair(codes, x, [self.splat_i32(0); 2], 127)
     }
 
     #[inline(always)]
