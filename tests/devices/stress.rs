@@ -35,7 +35,7 @@ fn on(choice: DeviceChoice, model: &Path) -> EngineBuilder {
 /// known.
 fn request(number: u32) -> Request {
     let mut request = Request::text("").max_tokens(6);
-    request.prompt = Prompt::Tokens((3 + number..83 + number).collect());
+    request.prompt = Prompt::Tokens((3 + number..51 + number).collect());
     request.ignore_eog = true;
     request
 }
