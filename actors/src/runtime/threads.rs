@@ -203,13 +203,9 @@ fn run_core(shared: &Shared, seed: CoreSeed, (pin, spare): (Option<usize>, bool)
     let whole = AssertUnwindSafe(|| {
         let mut core = seed.build();
         // Reported while the core still has its ends of lanes: who finds one closed asks for the cause.
-        match catch_unwind(AssertUnwindSafe(|| core.run(pin, spare))) {
-            Ok(()) => Some(core.into_record()),
-            Err(panic) => {
-                report(panic);
-                None
-            }
-        }
+        let ran = catch_unwind(AssertUnwindSafe(|| core.run(pin, spare)));
+        ran.map_err(report).ok()?;
+        Some(core.into_record())
     });
     let record = catch_unwind(whole).map_err(report).ok().flatten();
     record.unwrap_or_else(|| (TraceLane::new(format!("core {rank}"), 0), Vec::new()))

@@ -237,7 +237,7 @@ pub(super) trait Simd: Copy + Send + Sync + 'static {
     /// The bits of each byte moved from bit `from` to bit `to`, both below 8, and cut by `mask`.
     fn field(self, a: Self::B, from: u32, to: u32, mask: u8) -> Self::B;
     /// Lane `r` is `start + sum(codes[g][4r + k] * x[g][k])`: 16 rows times one token. Codes are
-    /// unsigned and at most `max`, which is at most 63; `x` is at least -127.
+    /// unsigned and at most `max`, which is at most 63 where sums have 16 bits; `x` is at least -127.
     fn dot_unsigned<const N: usize>(
         self,
         codes: [Self::B; N],
