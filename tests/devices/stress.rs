@@ -16,10 +16,10 @@ const MIB: u64 = 1 << 20;
 const BUDGET: &str = "FOREBAY_STRESS_BUDGET";
 const MODEL: &str = "FOREBAY_STRESS_MODEL";
 /// Engines one after the other; libraries have what they keep for good after the first few.
-const ENGINES: usize = 6;
-const WARM_UP: usize = 3;
+const ENGINES: usize = 4;
+const WARM_UP: usize = 2;
 /// Budgets one after the other.
-const ROUNDS: u32 = 5;
+const ROUNDS: u32 = 4;
 /// What allocator and driver may keep in another way at the end than after the warm-up. An engine's weights on the device
 /// would be more.
 const SPREAD: u64 = 8 * MIB;

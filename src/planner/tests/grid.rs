@@ -43,12 +43,12 @@ fn least_cost(outlook: &Outlook<'_>, chosen: &Choices) -> f64 {
     let request = &outlook.request;
     let (loadings, caches) = match request.sparsity {
         Sparsity::Dense => (vec![Loading::Bundle], 1),
-        _ => (vec![Loading::Bundle, Loading::Split], 12),
+        _ => (vec![Loading::Bundle, Loading::Split], 8),
     };
     let mut least = f64::INFINITY;
-    let batches = [8, 12, 16, 20, 24, 28, 32, 40, 48, 56, 64, 80, 96, 112, 128];
+    let batches = [8, 12, 20, 28, 36, 44, 56, 80, 128];
     for (threads, max_batch) in (1..=request.threads).flat_map(|n| batches.map(|b| (n, b))) {
-        for (mib, cache) in [3, 6, 12, 18, 24, 36, 48, 72]
+        for (mib, cache) in [3, 6, 12, 24, 36, 72]
             .into_iter()
             .flat_map(|w| (0..caches).map(move |c| (w, c)))
         {
@@ -137,7 +137,7 @@ fn no_smaller_budget_grants_the_wish() {
         let mut outlook = outlook.within(budgets[0] << 20);
         outlook.request.context = None;
         let best = fastest(&outlook, Fixed::default()).unwrap().seen;
-        let steps = if shape.rank.is_some() { 8 } else { 50 };
+        let steps = if shape.rank.is_some() { 4 } else { 20 };
         for part in [0.3, 0.6, 0.97] {
             let speed = best.expected.decode_tokens_per_second * part;
             let found = least_memory(&outlook, Fixed::default(), Wish::Speed(speed)).unwrap();
