@@ -198,7 +198,7 @@ fn shares_of_all_formats_and_shapes_have_the_bits_of_the_cpu() {
             (vec![len], 70),
         ] {
             let ffn = Ffn::new([block; 3], 3 * len, &neurons, [0.3; 3]);
-            // Other shaders for other numbers of tokens are so only before and behind the activation.
+            // An activation has one shader, whatever the number of tokens.
             let n = if n_tokens == 2 { usize::MAX } else { 1 };
             for activation in activations().take(n) {
                 let tokens = tokens(n_tokens, ffn.d_model, 1.0);
