@@ -132,7 +132,8 @@ fn path_of(setting: &Setting, engine: &Engine, run: &Statistics) -> WeightPath {
     }
 }
 
-/// All settings; instruction sets other than the best with one batch size and driver only.
+/// All settings; instruction sets other than the best with one batch size and driver only, and with each budget on one
+/// number of threads.
 ///
 /// Of budgets, threads, drivers and batches, every pair occurs, and every budget with both drivers and numbers of threads.
 fn settings(sparsities: &[Sparsity]) -> Vec<Setting> {
@@ -160,7 +161,12 @@ fn settings(sparsities: &[Sparsity]) -> Vec<Setting> {
             }
         }
     }
-    let single = |s: &Setting| s.batch == 7 && s.driver == DriverChoice::Uring;
+    let single = |s: &Setting| {
+        let turn = PERCENTS.iter().position(|&p| p == s.percent);
+        s.batch == 7
+            && s.driver == DriverChoice::Uring
+            && turn.is_some_and(|i| i % 2 + 1 == s.threads)
+    };
     settings.retain(|s| s.isa == Isa::detect() || single(s));
     settings
 }
@@ -306,9 +312,13 @@ fn experts() {
         let model = support::tiny(name);
         let whole = build(engine(Some(&model))).weight_bytes();
         let mut settings = Vec::new();
-        for percent in [100, 50, 25] {
+        // Every pair occurs.
+        for (i, percent) in [100, 50, 25].into_iter().enumerate() {
             for threads in [1, 2] {
-                for batch in BATCHES {
+                for (j, batch) in BATCHES.into_iter().enumerate() {
+                    if (i + threads + j) % 2 == 0 {
+                        continue;
+                    }
                     settings.push(Setting {
                         percent,
                         threads,

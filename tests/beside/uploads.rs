@@ -122,7 +122,7 @@ fn a_failed_copy_or_job_is_computed_by_its_core_within_its_step() {
         bytes: 1,
         left: Some(0),
     };
-    for (trouble, in_jobs, stays) in [
+    let troubles = [
         (Trouble::Ends(lost()), true, false),
         (Trouble::Ends(full.clone()), true, false),
         (Trouble::Ends(DeviceFault::OutOfRange), true, true),
@@ -132,26 +132,26 @@ fn a_failed_copy_or_job_is_computed_by_its_core_within_its_step() {
         (Trouble::Ends(full), false, false),
         (Trouble::NeverEnds, false, false),
         (Trouble::Panics, false, false),
-    ] {
-        for more in [0, 5] {
-            let what = format!("{trouble:?} after {more}, in jobs: {in_jobs}");
-            let (engine, hold) = beside(Dense::Several, 1 + more % 2, 1.0);
-            match in_jobs {
-                true => hold.fail_after(more as u64 + 3, trouble.clone()),
-                false => hold.fail_write_after(more as u64, trouble.clone()),
-            }
-            let first = run(&engine, 0);
-            let device = first.device.expect("a device");
-            assert_eq!(first.logits_hash, expected[0], "{what}");
-            assert_eq!(device.problem.is_none(), stays, "{what}: {device:?}");
-            let (jobs, writes) = (hold.jobs(), hold.writes());
-            let second = run(&engine, 1);
-            assert_eq!(second.logits_hash, expected[1], "{what}, again");
-            let device = second.device.expect("a device");
-            assert_eq!(device.copied_bytes > 0, stays, "{what}: {device:?}");
-            assert_eq!(hold.jobs() > jobs, stays, "{what}");
-            assert_eq!(hold.writes() > writes, stays, "{what}");
+    ];
+    // Early and late by turns: each in jobs or in copies.
+    for ((trouble, in_jobs, stays), more) in troubles.into_iter().zip([0, 5].into_iter().cycle()) {
+        let what = format!("{trouble:?} after {more}, in jobs: {in_jobs}");
+        let (engine, hold) = beside(Dense::Several, 1 + more % 2, 1.0);
+        match in_jobs {
+            true => hold.fail_after(more as u64 + 3, trouble),
+            false => hold.fail_write_after(more as u64, trouble),
         }
+        let first = run(&engine, 0);
+        let device = first.device.expect("a device");
+        assert_eq!(first.logits_hash, expected[0], "{what}");
+        assert_eq!(device.problem.is_none(), stays, "{what}: {device:?}");
+        let (jobs, writes) = (hold.jobs(), hold.writes());
+        let second = run(&engine, 1);
+        assert_eq!(second.logits_hash, expected[1], "{what}, again");
+        let device = second.device.expect("a device");
+        assert_eq!(device.copied_bytes > 0, stays, "{what}: {device:?}");
+        assert_eq!(hold.jobs() > jobs, stays, "{what}");
+        assert_eq!(hold.writes() > writes, stays, "{what}");
     }
 }
 

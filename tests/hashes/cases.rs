@@ -90,7 +90,11 @@ pub fn groups(model: &'static Model) -> Vec<Group> {
                 } else {
                     all_settings()
                 },
-                library_settings: if part { half() } else { all_settings() },
+                library_settings: if part {
+                    some_budgets(kv)
+                } else {
+                    all_settings()
+                },
             });
         }
     }
@@ -113,10 +117,10 @@ fn some_settings(model: &Model, kv: &str) -> Vec<Setting> {
     vec![Setting { percent, threads }]
 }
 
-/// Every budget with one number of threads.
-fn half() -> Vec<Setting> {
-    let threads = [2, 1].into_iter().cycle();
-    let settings = PERCENTS.into_iter().zip(threads);
+/// Every other budget, each with one number of threads: each KV format has budgets of its own.
+fn some_budgets(kv: &str) -> Vec<Setting> {
+    let of_format = PERCENTS.into_iter().skip(usize::from(kv == "f16"));
+    let settings = of_format.step_by(2).zip([2, 1]);
     let settings = settings.map(|(percent, threads)| Setting { percent, threads });
     settings.collect()
 }

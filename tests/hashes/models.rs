@@ -149,8 +149,8 @@ impl Model {
         let too_slow = |sparsity: &str| match sparsity {
             // The same as dense for SiLU.
             "exact" => !self.is_small(),
-            // Half a gigabyte would be packed a second time, neuron by neuron.
-            "threshold" => self.name.starts_with("qwen_0.5b"),
+            // They would be packed a second time, neuron by neuron, and calibrated.
+            "threshold" => !self.is_small(),
             _ => false,
         };
         let mut sparsities = self.sparsities.to_vec();

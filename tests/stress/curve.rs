@@ -14,7 +14,7 @@ use crate::support::{build, change_budget, engine};
 
 const MODEL: &str = "FOREBAY_STRESS_MODEL";
 /// Budgets from all weights in memory to the minimum.
-const STEPS: u64 = 10;
+const STEPS: u64 = 6;
 /// Tokens under each.
 const TOKENS: usize = 4;
 

@@ -10,7 +10,7 @@ use crate::subject::length;
 use crate::support::{build, engine};
 
 const COUNT: &str = "FOREBAY_STRESS_CYCLES";
-const CYCLES: usize = 300;
+const CYCLES: usize = 200;
 /// Cycles after which allocator and libraries have what they keep for good.
 const WARM_UP: u64 = 100;
 /// Every so many cycles an engine reads from the disk while it generates, whose speed it measures at its start.

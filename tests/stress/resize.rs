@@ -8,7 +8,7 @@ use crate::role;
 use crate::subject::{length, sparse_model};
 use crate::support::{build, change_budget, engine};
 
-const TOKENS: usize = 200;
+const TOKENS: usize = 120;
 /// The kernel's count of resident pages is off by some hundred KiB per core, and huge pages may be part of two things.
 pub const COUNTED: u64 = 4 * MIB;
 
@@ -88,13 +88,13 @@ pub fn shrinks_and_grows(start: fn() -> Engine) {
         take(&mut stream, 10);
         change_budget(&engine, least);
         let small = resident();
-        take(&mut stream, 80);
+        take(&mut stream, 40);
         let later = resident();
         change_budget(&engine, most);
         let done = rest(stream);
         let mib = |bytes: u64| bytes / MIB;
         eprintln!(
-            "round {round}: {} MiB resident, under a budget {} MiB smaller {} and after 80 tokens {}, then {}",
+            "round {round}: {} MiB resident, under a budget {} MiB smaller {} and after 40 tokens {}, then {}",
             mib(full),
             mib(most - least),
             mib(small),
@@ -141,7 +141,7 @@ fn no_change_of_the_budget_changes_a_token() {
             build(builder.sparsity(sparsity).weight_memory(mib << 20))
         };
         let ask = |engine: &Engine| {
-            let mut request = Request::text("one two three four five ".repeat(8)).max_tokens(120);
+            let mut request = Request::text("one two three four five ".repeat(8)).max_tokens(70);
             request.ignore_eog = true;
             self::ask(engine, request)
         };
@@ -150,7 +150,7 @@ fn no_change_of_the_budget_changes_a_token() {
         let (least, most) = limits(&engine);
         for round in 0..length() as u64 {
             let mut stream = ask(&engine);
-            for i in 0..20 {
+            for i in 0..12 {
                 engine
                     .set_budget(least + (most - least) * ((7 * i + 3 * round) % 11) / 10)
                     .unwrap_or_else(|e| panic!("{e}"));

@@ -194,7 +194,6 @@ fn shares_of_all_formats_and_shapes_have_the_bits_of_the_cpu() {
             (vec![2 * len, len, 3 * len], 2),
             (vec![len; 5], 16),
             (vec![len, 2 * len], 17),
-            (vec![2 * len, len], 33),
             (vec![len], 70),
         ] {
             let ffn = Ffn::new([block; 3], 3 * len, &neurons, [0.3; 3]);
