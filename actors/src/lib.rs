@@ -5,6 +5,7 @@
 #![deny(unsafe_code)]
 
 pub mod baselines;
+pub mod commit;
 pub mod core;
 pub mod decode;
 pub mod device;

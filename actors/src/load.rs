@@ -3,12 +3,12 @@
 use forebay_models::bundle::{Bundle, HotNeuron, checksum};
 use forebay_plans::program::Program;
 use forebay_plans::residency::{Residency, ResidencyPlan};
-use forebay_queues::slab::{Slab, Slot};
+use forebay_queues::slab::{Slab, Slot, Span};
 use forebay_traces::clock::now_ns;
 
 use crate::fault::Fault;
 use crate::io::{Driver, ReadDone, ReadOp};
-use crate::memory::CoreMemory;
+use crate::memory::{CoreMemory, WeightMemory};
 
 /// Reads in flight for clusters that are kept only in part.
 const BUFFERS: usize = 4;
@@ -93,6 +93,26 @@ pub fn load_hot_set(
     })
 }
 
+/// The cached clusters that `core`'s expert cache gets from `hot`, the best first, as far as there is room.
+fn hot_experts(hot: &[HotNeuron], program: &Program, core: &CoreMemory) -> Vec<usize> {
+    let key = |n: &HotNeuron| program.cached_clusters.binary_search(&n.cluster).ok();
+    let keys = hot.iter().filter_map(key);
+    keys.take(core.experts.cells.len()).collect()
+}
+
+/// What [`load_resident`] and [`load_hot_experts`] fill, in about their order.
+pub fn filled(memory: &WeightMemory, hot: &[HotNeuron], programs: &[Program]) -> Vec<Span> {
+    let resident = memory.resident.iter().flatten();
+    let cells = programs
+        .iter()
+        .zip(&memory.cores)
+        .flat_map(|(program, core)| {
+            let count = hot_experts(hot, program, core).len();
+            &core.experts.cells[..count]
+        });
+    resident.chain(cells).map(Slot::span).collect()
+}
+
 /// Fills the expert caches with the best of `hot`, as far as there is room: whole clusters, each in one read.
 ///
 /// # Errors
@@ -105,9 +125,7 @@ pub fn load_hot_experts(
     cores: &mut [CoreMemory],
 ) -> Result<(), Fault> {
     for (program, core) in programs.iter().zip(cores) {
-        let key = |n: &HotNeuron| program.cached_clusters.binary_search(&n.cluster).ok();
-        let keys = hot.iter().filter_map(key);
-        let keys: Vec<usize> = keys.take(core.experts.cells.len()).collect();
+        let keys = hot_experts(hot, program, core);
         let mut slots: Vec<Option<Slot>> = Vec::new();
         slots.resize_with(bundle.clusters.len(), || None);
         let mut cells = std::mem::take(&mut core.experts.cells).into_iter();

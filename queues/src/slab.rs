@@ -153,6 +153,15 @@ impl Span {
     pub fn is_empty(&self) -> bool {
         self.len == 0
     }
+
+    /// Has the system commit the span's pages as the first write would. No byte changes, so their owner may use them
+    /// meanwhile.
+    pub fn commit(&self) {
+        let map = &self._region.map;
+        let at = self.addr - map.as_ptr() as usize;
+        // Systems before Linux 5.14 refuse: then the first write does it.
+        let _ = map.advise_range(Advice::PopulateWrite, at, self.len);
+    }
 }
 
 impl Slot {

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use forebay_actors::commit;
 use forebay_actors::fault::FaultCell;
 use forebay_actors::io::probe::{ReadLoad, measure_read, uring_available};
 use forebay_actors::io::{CHUNK_BYTES, Driver, DriverChoice, DriverInfo, MAX_READERS, open_driver};
@@ -105,27 +106,23 @@ impl EngineBuilder {
             fault,
         };
         let (report, total) = (&mut self.report, plan.pinned_bytes);
-        load_resident(
-            driver.as_mut(),
-            bundle,
-            plan,
-            &mut weights.resident,
-            &mut |done| {
-                report(Preparation::Loading {
-                    done: done.min(total),
-                    total,
-                });
-            },
-        )
-        .map_err(failed)?;
+        let mut progress = |done: u64| {
+            let done = done.min(total);
+            report(Preparation::Loading { done, total });
+        };
         let hot = match self.hot_set {
             true => load_hot_set(bundle),
             false => Vec::new(),
         };
+        let coming = load::filled(&weights, &hot, &programs);
         let (reader, cores) = (driver.as_mut(), &mut weights.cores);
-        load::load_hot_set(reader, bundle, &hot, &programs, cores, predicted)
-            .and_then(|()| load::load_hot_experts(reader, bundle, &hot, &programs, cores))
-            .map_err(failed)?;
+        let resident = &mut weights.resident;
+        commit::beside(&coming, threads, || {
+            load_resident(reader, bundle, plan, resident, &mut progress)?;
+            load::load_hot_set(reader, bundle, &hot, &programs, cores, predicted)?;
+            load::load_hot_experts(reader, bundle, &hot, &programs, cores)
+        })
+        .map_err(failed)?;
         drop(driver);
         weights.gather();
         let buffers: Vec<_> = weights
