@@ -117,11 +117,11 @@ fn some_settings(model: &Model, kv: &str) -> Vec<Setting> {
     vec![Setting { percent, threads }]
 }
 
-/// Every other budget, each with one number of threads: each KV format has budgets of its own.
+/// Every other budget: each KV format has budgets and a number of threads of its own.
 fn some_budgets(kv: &str) -> Vec<Setting> {
-    let of_format = PERCENTS.into_iter().skip(usize::from(kv == "f16"));
-    let settings = of_format.step_by(2).zip([2, 1]);
-    let settings = settings.map(|(percent, threads)| Setting { percent, threads });
+    let (first, threads) = if kv == "f16" { (1, 1) } else { (0, 2) };
+    let budgets = PERCENTS.into_iter().skip(first).step_by(2);
+    let settings = budgets.map(|percent| Setting { percent, threads });
     settings.collect()
 }
 
