@@ -295,7 +295,13 @@ fn what_is_preferred_is_read_less_often() {
 
 #[test]
 fn the_divergence_is_measured_and_kept() {
-    let (model, tokens) = (&tiny("qwen3_moe_bf16"), text(120));
+    // Of its own, or an earlier run's would be found.
+    let folder = tempfile::tempdir_in(support::scratch()).expect("writable");
+    let (model, tokens) = (&folder.path().join("packed.fbay"), text(120));
+    let mut pack = support::program();
+    pack.args(["pack", "--quiet", "-o"]).arg(model);
+    let packed = pack.arg(tiny("qwen3_moe_bf16")).output();
+    assert!(packed.expect("the program starts").status.success());
     let mut before = 0.0;
     for fewer in [dropping(0.5), preferring(0.5), limit(1)] {
         let engine = within(model, 25, 2, FewerExperts::default());
@@ -358,12 +364,11 @@ fn what_is_impossible_is_refused() {
     assert!(all.is_err(), "nothing to compare");
 }
 
-fn said(arguments: &[&str]) -> Answer {
-    answer(forebay(support::scratch(), arguments))
-}
-
 #[test]
 fn the_program_measures_and_tells() {
+    // Nothing has been measured in a new folder.
+    let cache = tempfile::tempdir_in(support::scratch()).expect("writable");
+    let said = |arguments: &[&str]| -> Answer { answer(forebay(cache.path(), arguments)) };
     let model = tiny("olmoe_bf16");
     let model = model.to_str().expect("text");
     let letters = TemporaryFile::new("letters.txt");

@@ -104,7 +104,7 @@ impl Slab {
         Span {
             addr: self.region.base.as_ptr() as usize,
             len: self.region.len,
-            _region: Arc::clone(&self.region),
+            region: Arc::clone(&self.region),
         }
     }
 
@@ -133,7 +133,7 @@ pub struct Slot {
 /// never come to belong to another mapping.
 #[derive(Debug, Clone)]
 pub struct Span {
-    _region: Arc<Region>,
+    region: Arc<Region>,
     addr: usize,
     len: usize,
 }
@@ -157,7 +157,7 @@ impl Span {
     /// Has the system commit the span's pages as the first write would. No byte changes, so their owner may use them
     /// meanwhile.
     pub fn commit(&self) {
-        let map = &self._region.map;
+        let map = &self.region.map;
         let at = self.addr - map.as_ptr() as usize;
         // Systems before Linux 5.14 refuse: then the first write does it.
         let _ = map.advise_range(Advice::PopulateWrite, at, self.len);
@@ -232,7 +232,7 @@ impl Slot {
     /// The slot's address range, kept mapped.
     pub fn span(&self) -> Span {
         Span {
-            _region: Arc::clone(&self.region),
+            region: Arc::clone(&self.region),
             addr: self.ptr.as_ptr() as usize,
             len: self.len,
         }
@@ -361,6 +361,39 @@ mod tests {
             (one.addr(), 2 * PAGE, PAGE)
         );
         assert!(!one.is_empty());
+    }
+
+    /// Bytes of the mapping with this address that are in memory.
+    fn in_memory(addr: usize) -> usize {
+        let maps = std::fs::read_to_string("/proc/self/smaps").expect("readable");
+        let mut lines = maps.lines().skip_while(|line| {
+            let range = line
+                .split(' ')
+                .next()
+                .and_then(|range| range.split_once('-'));
+            let range = range.map(|(a, b)| [a, b].map(|a| usize::from_str_radix(a, 16)));
+            !matches!(range, Some([Ok(first), Ok(end)]) if (first..end).contains(&addr))
+        });
+        let size = lines.find_map(|line| line.strip_prefix("Rss:"));
+        let kib = size.and_then(|size| size.trim().strip_suffix(" kB"));
+        kib.and_then(|kib| kib.parse::<usize>().ok())
+            .expect("a size")
+            << 10
+    }
+
+    #[test]
+    fn what_is_committed_is_in_memory_and_keeps_its_bytes() {
+        let mut slab = Slab::new(16 * HUGE).unwrap();
+        let mut slot = slab.carve(8 * HUGE).unwrap();
+        slot[5] = 7;
+        let span = slot.span();
+        let before = in_memory(span.addr());
+        assert!(before < span.len() / 2, "{before} bytes");
+        span.commit();
+        let after = in_memory(span.addr());
+        assert!(after >= span.len(), "{after} bytes; before Linux 5.14?");
+        let is_kept = |(i, &byte): (usize, &u8)| byte == if i == 5 { 7 } else { 0 };
+        assert!(slot.iter().enumerate().all(is_kept));
     }
 
     #[test]
