@@ -9,7 +9,8 @@ use crate::table::Comparison;
 
 /// Runs a group with all its settings.
 pub fn run(prepared: &PreparedModel, group: &Group, comparison: &mut Comparison) {
-    for threads in [1, 2] {
+    let is_run = |threads: &usize| group.library_settings.iter().any(|s| s.threads == *threads);
+    for threads in [1, 2].into_iter().filter(is_run) {
         let builder = || builder(prepared, group, threads);
         let (least, whole) = (least_bytes(builder()), whole_bytes(builder()));
         let mut read = Vec::new();
