@@ -392,7 +392,7 @@ fn hot_by_the_profile(model: &Path, text: &Path) {
 fn foretells(model: &Path, profile: &Profile) {
     let whole = build(support::engine(Some(model))).weight_bytes();
     let mut compared = 0;
-    for percent in [60, 75, 90] {
+    for percent in [60, 70, 80, 90] {
         let builder = support::engine(Some(model)).weight_memory(whole * percent / 100);
         let engine = build(
             builder
