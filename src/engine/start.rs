@@ -123,7 +123,7 @@ impl EngineBuilder {
             load::load_hot_experts(reader, bundle, &hot, &programs, cores)
         })
         .map_err(failed)?;
-        drop(driver);
+        drop((driver, coming));
         weights.gather();
         let buffers: Vec<_> = weights
             .cores

@@ -125,15 +125,15 @@ fn a_failed_copy_or_job_is_computed_by_its_core_within_its_step() {
     let troubles = [
         (Trouble::Ends(lost()), true, false),
         (Trouble::Ends(full.clone()), true, false),
-        (Trouble::Ends(DeviceFault::OutOfRange), true, true),
         (Trouble::NeverEnds, true, false),
         (Trouble::Panics, true, false),
+        (Trouble::Ends(DeviceFault::OutOfRange), true, true),
         (Trouble::Ends(lost()), false, false),
         (Trouble::Ends(full), false, false),
         (Trouble::NeverEnds, false, false),
         (Trouble::Panics, false, false),
     ];
-    // Early and late by turns: each in jobs or in copies.
+    // Early and late by turns, so that what is early in jobs is late in copies.
     for ((trouble, in_jobs, stays), more) in troubles.into_iter().zip([0, 5].into_iter().cycle()) {
         let what = format!("{trouble:?} after {more}, in jobs: {in_jobs}");
         let (engine, hold) = beside(Dense::Several, 1 + more % 2, 1.0);
