@@ -47,7 +47,7 @@ pub enum Preparation {
     Measuring,
     /// The model can be used, but the user should know this.
     Doubt(&'static str),
-    /// Resident weights are being read.
+    /// Resident weights are being read, then the hot set.
     Loading {
         /// Bytes read.
         done: u64,

@@ -8,8 +8,10 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, OnceLock};
 
+use forebay::packed::Preparation;
 use forebay::quality::{AllExperts, ExpertsDivergence};
 use forebay::{Engine, FewerExperts, Observer, Request, Sparsity, Statistics};
+use forebay_models::bundle::hot_set_path;
 use forebay_models::network::Content;
 use forebay_models::oracle::Oracle;
 use forebay_models::source;
@@ -408,4 +410,38 @@ fn the_program_measures_and_tells() {
             "{refused:?}"
         );
     }
+}
+
+#[test]
+fn the_experts_of_a_run_are_there_when_the_next_one_begins() {
+    let model = TemporaryFile::new("warm-experts.fbay");
+    std::fs::copy(synthetic(), &model.0).expect("writable");
+    let whole = build(engine(Some(&model.0))).weight_bytes();
+    let begin = || {
+        let (tell, loaded) = std::sync::mpsc::channel();
+        let builder = engine(Some(&model.0)).weight_memory(whole * 6 / 10);
+        let builder = builder.hot_set(true).on_preparation(move |at| {
+            if let Preparation::Loading { done, total } = at {
+                let _ = tell.send((done, total));
+            }
+        });
+        let engine = build(builder);
+        assert!(engine.plan().expert_cache.cells > 0);
+        let loaded: Vec<(u64, u64)> = loaded.try_iter().collect();
+        assert!(loaded.is_sorted(), "{loaded:?}");
+        let &(done, total) = loaded.last().expect("weights are loaded");
+        assert_eq!(done, total);
+        (run(&engine, 4), total)
+    };
+    let (cold, resident) = begin();
+    let (warm, with_hot) = begin();
+    assert!(with_hot > resident, "the hot set is read as well");
+    assert_eq!(cold.logits_hash, warm.logits_hash);
+    assert!(
+        warm.cache.misses * 2 < cold.cache.misses,
+        "{:?} and {:?}",
+        cold.cache,
+        warm.cache
+    );
+    std::fs::remove_file(hot_set_path(&model.0)).expect("it was kept");
 }

@@ -37,48 +37,120 @@ pub fn load_resident(
     loader.gates(plan, slots)
 }
 
-/// Fills the neuron caches with the best of `hot`, as far as there is room. Clusters are read whole: most of a hot set
-/// is in a few of them, and large reads are many times as fast.
-///
-/// # Errors
-/// A failed read, or a checksum that does not match.
-pub fn load_hot_set(
-    driver: &mut dyn Driver,
-    bundle: &Bundle,
-    hot: &[HotNeuron],
-    programs: &[Program],
-    cores: &mut [CoreMemory],
-    whole: bool,
-) -> Result<(), Fault> {
-    // The cluster, the core, the neuron and its index in the core's store.
-    let mut places: Vec<(u32, u16, u16, u32)> = Vec::new();
-    for (core, (program, memory)) in programs.iter().zip(cores.iter_mut()).enumerate() {
-        let clusters = program.clusters_by_neuron();
-        let base = |n: &HotNeuron| {
-            let at = clusters.binary_search_by_key(&n.cluster, |c| c.0);
-            at.ok().map(|at| clusters[at].1)
-        };
-        let ours = hot.iter().filter_map(|n| base(n).map(|base| (n, base)));
-        for (place, (n, base)) in (0..).zip(ours.take(memory.neurons.slots)) {
-            memory.neurons.preloaded.push(base + n.neuron);
-            places.push((n.cluster, core as u16, n.neuron as u16, place));
+/// Bytes that [`load_resident`] reads.
+pub fn resident_bytes(bundle: &Bundle, plan: &ResidencyPlan) -> u64 {
+    let kept = |r: &Residency| matches!(r, Residency::Pinned | Residency::GatePinned);
+    let clusters = bundle.clusters.iter().zip(&plan.residency);
+    let kept = clusters.filter(|(_, residency)| kept(residency));
+    kept.map(|(entry, _)| entry.padded_len() as u64).sum()
+}
+
+/// A neuron that goes into a cache: the cluster, the core, the neuron and its index in the core's store.
+type HotPlace = (u32, u16, u16, u32);
+
+/// Where the best of an earlier run's hot set goes, as far as there is room.
+pub struct HotSet {
+    /// Sorted.
+    neurons: Vec<HotPlace>,
+    /// Clusters in which these are.
+    clusters: Vec<u32>,
+    /// By core, the cached clusters that its expert cache gets, the best first.
+    experts: Vec<Vec<usize>>,
+}
+
+impl HotSet {
+    /// Finds the places of `hot`, and notes for the caches what they begin with.
+    pub fn new(hot: &[HotNeuron], programs: &[Program], cores: &mut [CoreMemory]) -> Self {
+        let mut neurons: Vec<HotPlace> = Vec::new();
+        let mut experts = Vec::new();
+        for (core, (program, memory)) in programs.iter().zip(cores).enumerate() {
+            let clusters = program.clusters_by_neuron();
+            let base = |n: &HotNeuron| {
+                let at = clusters.binary_search_by_key(&n.cluster, |c| c.0);
+                at.ok().map(|at| clusters[at].1)
+            };
+            let ours = hot.iter().filter_map(|n| base(n).map(|base| (n, base)));
+            for (place, (n, base)) in (0..).zip(ours.take(memory.neurons.slots)) {
+                memory.neurons.preloaded.push(base + n.neuron);
+                neurons.push((n.cluster, core as u16, n.neuron as u16, place));
+            }
+            let key = |n: &HotNeuron| program.cached_clusters.binary_search(&n.cluster).ok();
+            let keys = hot.iter().filter_map(key).take(memory.experts.cells.len());
+            let keys: Vec<usize> = keys.collect();
+            memory.experts.preloaded = keys.iter().map(|&key| key as u32).collect();
+            experts.push(keys);
+        }
+        neurons.sort_unstable();
+        let mut clusters: Vec<u32> = neurons.iter().map(|p| p.0).collect();
+        clusters.dedup();
+        Self {
+            neurons,
+            clusters,
+            experts,
         }
     }
-    places.sort_unstable();
-    let mut clusters: Vec<u32> = places.iter().map(|p| p.0).collect();
-    clusters.dedup();
-    let mut loader = Loader {
-        driver,
-        bundle,
-        done: Vec::new(),
-        bytes: 0,
-        progress: &mut |_| {},
-    };
-    loader.each(clusters.iter().map(|&c| c as usize), |cluster, buffer| {
+
+    /// Bytes that [`Self::load`] reads.
+    pub fn bytes(&self, bundle: &Bundle, programs: &[Program]) -> u64 {
+        let experts = programs.iter().zip(&self.experts);
+        let experts = experts
+            .flat_map(|(program, keys)| keys.iter().map(|&key| program.cached_clusters[key]));
+        let clusters = self.clusters.iter().copied().chain(experts);
+        let bytes = clusters.map(|cluster| bundle.clusters[cluster as usize].padded_len() as u64);
+        bytes.sum()
+    }
+
+    /// What [`load_resident`] and [`Self::load`] fill, in about their order.
+    pub fn filled(&self, memory: &WeightMemory) -> Vec<Span> {
+        let resident = memory.resident.iter().flatten();
+        let cores = self.experts.iter().zip(&memory.cores);
+        let cells = cores.flat_map(|(keys, core)| &core.experts.cells[..keys.len()]);
+        resident.chain(cells).map(Slot::span).collect()
+    }
+
+    /// Fills the caches. Clusters are read whole: most of a hot set is in a few of them, and large reads are many times as
+    /// fast. Slots of neurons have `whole` bundles, or only Up and Down. `progress` is called with the bytes read so far.
+    ///
+    /// # Errors
+    /// A failed read, or a checksum that does not match.
+    pub fn load(
+        &self,
+        driver: &mut dyn Driver,
+        bundle: &Bundle,
+        (programs, cores): (&[Program], &mut [CoreMemory]),
+        whole: bool,
+        progress: &mut dyn FnMut(u64),
+    ) -> Result<(), Fault> {
+        let mut loader = Loader {
+            driver,
+            bundle,
+            done: Vec::new(),
+            bytes: 0,
+            progress,
+        };
+        let clusters = self.clusters.iter().map(|&c| c as usize);
+        loader.each(clusters, |cluster, buffer| {
+            self.take_neurons((bundle, cluster), buffer, whole, cores);
+        })?;
+        for ((program, keys), core) in programs.iter().zip(&self.experts).zip(cores) {
+            loader.experts(program, keys, core)?;
+        }
+        Ok(())
+    }
+
+    /// Copies the neurons of a cluster that was read into their slots.
+    fn take_neurons(
+        &self,
+        (bundle, cluster): (&Bundle, usize),
+        buffer: &[u8],
+        whole: bool,
+        cores: &mut [CoreMemory],
+    ) {
         let Some(g) = bundle.meta.geometry(bundle.clusters[cluster].content) else {
             return;
         };
         let origin = if whole { 0 } else { g.up_offset() };
+        let places = &self.neurons;
         let first = places.partition_point(|p| p.0 < cluster as u32);
         let of_cluster = places[first..].iter().take_while(|p| p.0 == cluster as u32);
         for &(_, core, neuron, place) in of_cluster {
@@ -90,68 +162,7 @@ pub fn load_hot_set(
                 store[at..at + bytes.len()].copy_from_slice(bytes);
             }
         }
-    })
-}
-
-/// The cached clusters that `core`'s expert cache gets from `hot`, the best first, as far as there is room.
-fn hot_experts(hot: &[HotNeuron], program: &Program, core: &CoreMemory) -> Vec<usize> {
-    let key = |n: &HotNeuron| program.cached_clusters.binary_search(&n.cluster).ok();
-    let keys = hot.iter().filter_map(key);
-    keys.take(core.experts.cells.len()).collect()
-}
-
-/// What [`load_resident`] and [`load_hot_experts`] fill, in about their order.
-pub fn filled(memory: &WeightMemory, hot: &[HotNeuron], programs: &[Program]) -> Vec<Span> {
-    let resident = memory.resident.iter().flatten();
-    let cells = programs
-        .iter()
-        .zip(&memory.cores)
-        .flat_map(|(program, core)| {
-            let count = hot_experts(hot, program, core).len();
-            &core.experts.cells[..count]
-        });
-    resident.chain(cells).map(Slot::span).collect()
-}
-
-/// Fills the expert caches with the best of `hot`, as far as there is room: whole clusters, each in one read.
-///
-/// # Errors
-/// A failed read, or a checksum that does not match.
-pub fn load_hot_experts(
-    driver: &mut dyn Driver,
-    bundle: &Bundle,
-    hot: &[HotNeuron],
-    programs: &[Program],
-    cores: &mut [CoreMemory],
-) -> Result<(), Fault> {
-    for (program, core) in programs.iter().zip(cores) {
-        let keys = hot_experts(hot, program, core);
-        let mut slots: Vec<Option<Slot>> = Vec::new();
-        slots.resize_with(bundle.clusters.len(), || None);
-        let mut cells = std::mem::take(&mut core.experts.cells).into_iter();
-        for (&key, cell) in keys.iter().zip(cells.by_ref()) {
-            slots[program.cached_clusters[key] as usize] = Some(cell);
-        }
-        let mut loader = Loader {
-            driver: &mut *driver,
-            bundle,
-            done: Vec::new(),
-            bytes: 0,
-            progress: &mut |_| {},
-        };
-        let wanted = |i: usize| slots[i].is_some();
-        let wanted: Vec<usize> = (0..slots.len()).filter(|&i| wanted(i)).collect();
-        loader.whole(&wanted, &mut slots)?;
-        let filled = keys
-            .iter()
-            .map(|&key| program.cached_clusters[key] as usize);
-        core.experts.cells = filled
-            .filter_map(|i| slots[i].take())
-            .chain(cells)
-            .collect();
-        core.experts.preloaded = keys.iter().map(|&key| key as u32).collect();
     }
-    Ok(())
 }
 
 struct Loader<'a> {
@@ -184,6 +195,28 @@ impl Loader<'_> {
                 slots[cluster] = Some(slot);
             }
         }
+    }
+
+    /// Clusters of experts are read into the first cells of a core.
+    fn experts(
+        &mut self,
+        program: &Program,
+        keys: &[usize],
+        core: &mut CoreMemory,
+    ) -> Result<(), Fault> {
+        let cluster = |&key: &usize| program.cached_clusters[key] as usize;
+        let mut slots: Vec<Option<Slot>> = Vec::new();
+        slots.resize_with(self.bundle.clusters.len(), || None);
+        let mut cells = std::mem::take(&mut core.experts.cells).into_iter();
+        for (key, cell) in keys.iter().zip(cells.by_ref()) {
+            slots[cluster(key)] = Some(cell);
+        }
+        let wanted = |i: &usize| slots[*i].is_some();
+        let wanted: Vec<usize> = (0..slots.len()).filter(wanted).collect();
+        self.whole(&wanted, &mut slots)?;
+        let filled = keys.iter().filter_map(|key| slots[cluster(key)].take());
+        core.experts.cells = filled.chain(cells).collect();
+        Ok(())
     }
 
     /// Of other clusters, only the Gate rows are copied from a buffer.

@@ -7,7 +7,7 @@ use forebay_actors::commit;
 use forebay_actors::fault::FaultCell;
 use forebay_actors::io::probe::{ReadLoad, measure_read, uring_available};
 use forebay_actors::io::{CHUNK_BYTES, Driver, DriverChoice, DriverInfo, MAX_READERS, open_driver};
-use forebay_actors::load::{self, load_resident};
+use forebay_actors::load::{HotSet, load_resident, resident_bytes};
 use forebay_actors::memory::WeightMemory;
 use forebay_actors::runtime::{Runtime, RuntimeOptions, Shared, predictor_rank};
 use forebay_models::bundle::{ALIGN, Bundle, load_hot_set};
@@ -105,22 +105,21 @@ impl EngineBuilder {
             path: bundle.path().to_path_buf(),
             fault,
         };
-        let (report, total) = (&mut self.report, plan.pinned_bytes);
-        let mut progress = |done: u64| {
-            let done = done.min(total);
-            report(Preparation::Loading { done, total });
-        };
         let hot = match self.hot_set {
             true => load_hot_set(bundle),
             false => Vec::new(),
         };
-        let coming = load::filled(&weights, &hot, &programs);
-        let (reader, cores) = (driver.as_mut(), &mut weights.cores);
+        let hot = HotSet::new(&hot, &programs, &mut weights.cores);
+        let before_hot = resident_bytes(bundle, plan);
+        let (report, total) = (&mut self.report, before_hot + hot.bytes(bundle, &programs));
+        let mut progress = |done: u64| report(Preparation::Loading { done, total });
+        let coming = hot.filled(&weights);
+        let (reader, cores) = (driver.as_mut(), (&*programs, &mut *weights.cores));
         let resident = &mut weights.resident;
         commit::beside(&coming, threads, || {
             load_resident(reader, bundle, plan, resident, &mut progress)?;
-            load::load_hot_set(reader, bundle, &hot, &programs, cores, predicted)?;
-            load::load_hot_experts(reader, bundle, &hot, &programs, cores)
+            let mut progress = |done| progress(before_hot + done);
+            hot.load(reader, bundle, cores, predicted, &mut progress)
         })
         .map_err(failed)?;
         drop((driver, coming));

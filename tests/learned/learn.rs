@@ -5,6 +5,7 @@ use std::process::Command;
 use std::sync::OnceLock;
 
 use forebay::learn::Profile;
+use forebay::packed::Preparation;
 use forebay::{Engine, Prompt, Request, Sparsity};
 use forebay_models::bundle::{Bundle, hot_set_path, load_hot_set};
 use forebay_models::network::Content;
@@ -232,20 +233,32 @@ fn the_hot_set_makes_the_next_run_warm() {
     let model = packed_demo("hot");
     let whole = build(support::engine(Some(&model.0))).weight_bytes();
     let run = |kept: bool| {
+        let (tell, loaded) = std::sync::mpsc::channel();
         let builder = support::engine(Some(&model.0)).hot_set(kept);
+        let builder = builder.on_preparation(move |at| {
+            if let Preparation::Loading { done, total } = at {
+                let _ = tell.send((done, total));
+            }
+        });
         let engine = build(
             builder
                 .weight_memory(whole * 7 / 10)
                 .sparsity(Sparsity::Exact),
         );
         assert!(engine.plan().clusters.gate_pinned > 0);
-        generate(&engine, Request::text("Once upon a time").max_tokens(32))
+        let loaded: Vec<(u64, u64)> = loaded.try_iter().collect();
+        assert!(loaded.is_sorted(), "{loaded:?}");
+        let &(done, total) = loaded.last().expect("weights are loaded");
+        assert_eq!(done, total);
+        let request = Request::text("Once upon a time").max_tokens(32);
+        (generate(&engine, request), total)
     };
-    let cold = run(true);
+    let (cold, resident) = run(true);
     let bundle = Bundle::open(&model.0).expect("a sound file");
     let hot = load_hot_set(&bundle);
     assert!(!hot.is_empty());
-    let warm = run(true);
+    let (warm, with_hot) = run(true);
+    assert!(with_hot > resident, "the hot set is read as well");
     assert_eq!(cold.logits_hash, warm.logits_hash);
     assert!(
         warm.cache.misses * 10 < cold.cache.misses * 9,
@@ -253,7 +266,8 @@ fn the_hot_set_makes_the_next_run_warm() {
         cold.cache,
         warm.cache
     );
-    let asked_not_to = run(false);
+    let (asked_not_to, again) = run(false);
+    assert_eq!(again, resident);
     assert!(asked_not_to.cache.misses > warm.cache.misses);
     // A damaged hot set is none.
     let path = hot_set_path(&model.0);

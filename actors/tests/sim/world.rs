@@ -8,7 +8,7 @@ use forebay_actors::fault::FaultCell;
 use forebay_actors::io::simulated::{Medium, SimulatedDriver, Weather};
 use forebay_actors::io::{Driver, IoActor, IoLimits};
 use forebay_actors::io_link::{Completions, Requests, RowLink};
-use forebay_actors::load::{load_hot_experts, load_hot_set, load_resident};
+use forebay_actors::load::{HotSet, load_resident};
 use forebay_actors::memory::{CoreMemory, WeightMemory};
 use forebay_actors::runtime::{
     Assembly, CoreSeed, Shared, StepTokens, Steps, predictor_rank, when_io_stops,
@@ -123,17 +123,16 @@ impl World {
         )
         .expect("a sound file");
         let hot = hot_set(case, &bundle, random);
-        load_hot_set(
+        let cores = &mut memory.cores;
+        let hot = HotSet::new(&hot, &programs, cores);
+        hot.load(
             &mut loader,
             &bundle,
-            &hot,
-            &programs,
-            &mut memory.cores,
+            (&programs, cores),
             predicted,
+            &mut |_| {},
         )
         .expect("a sound file");
-        load_hot_experts(&mut loader, &bundle, &hot, &programs, &mut memory.cores)
-            .expect("a sound file");
         memory.gather();
         let resident = Arc::new(Resident::new(memory.resident));
         let network = &bundle.meta.network;
