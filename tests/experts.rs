@@ -8,7 +8,6 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, OnceLock};
 
-use forebay::packed::Preparation;
 use forebay::quality::{AllExperts, ExpertsDivergence};
 use forebay::{Engine, FewerExperts, Observer, Request, Sparsity, Statistics};
 use forebay_models::bundle::hot_set_path;
@@ -418,19 +417,9 @@ fn the_experts_of_a_run_are_there_when_the_next_one_begins() {
     std::fs::copy(synthetic(), &model.0).expect("writable");
     let whole = build(engine(Some(&model.0))).weight_bytes();
     let begin = || {
-        let (tell, loaded) = std::sync::mpsc::channel();
         let builder = engine(Some(&model.0)).weight_memory(whole * 6 / 10);
-        let builder = builder.hot_set(true).on_preparation(move |at| {
-            if let Preparation::Loading { done, total } = at {
-                let _ = tell.send((done, total));
-            }
-        });
-        let engine = build(builder);
+        let (engine, total) = support::build_and_watch(builder.hot_set(true));
         assert!(engine.plan().expert_cache.cells > 0);
-        let loaded: Vec<(u64, u64)> = loaded.try_iter().collect();
-        assert!(loaded.is_sorted(), "{loaded:?}");
-        let &(done, total) = loaded.last().expect("weights are loaded");
-        assert_eq!(done, total);
         (run(&engine, 4), total)
     };
     let (cold, resident) = begin();

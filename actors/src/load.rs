@@ -24,13 +24,7 @@ pub fn load_resident(
     slots: &mut [Option<Slot>],
     progress: &mut dyn FnMut(u64),
 ) -> Result<(), Fault> {
-    let mut loader = Loader {
-        driver,
-        bundle,
-        done: Vec::new(),
-        bytes: 0,
-        progress,
-    };
+    let mut loader = Loader::new(driver, bundle, progress);
     let pinned = |i: &usize| plan.residency[*i] == Residency::Pinned;
     let pinned: Vec<usize> = (0..slots.len()).filter(pinned).collect();
     loader.whole(&pinned, slots)?;
@@ -48,21 +42,19 @@ pub fn resident_bytes(bundle: &Bundle, plan: &ResidencyPlan) -> u64 {
 /// A neuron that goes into a cache: the cluster, the core, the neuron and its index in the core's store.
 type HotPlace = (u32, u16, u16, u32);
 
-/// Where the best of an earlier run's hot set goes, as far as there is room.
+/// Where the best of an earlier run's hot set goes, as far as there is room. The caches know what they begin with; this is
+/// what else is needed to read it.
 pub struct HotSet {
     /// Sorted.
     neurons: Vec<HotPlace>,
     /// Clusters in which these are.
     clusters: Vec<u32>,
-    /// By core, the cached clusters that its expert cache gets, the best first.
-    experts: Vec<Vec<usize>>,
 }
 
 impl HotSet {
     /// Finds the places of `hot`, and notes for the caches what they begin with.
     pub fn new(hot: &[HotNeuron], programs: &[Program], cores: &mut [CoreMemory]) -> Self {
         let mut neurons: Vec<HotPlace> = Vec::new();
-        let mut experts = Vec::new();
         for (core, (program, memory)) in programs.iter().zip(cores).enumerate() {
             let clusters = program.clusters_by_neuron();
             let base = |n: &HotNeuron| {
@@ -76,36 +68,21 @@ impl HotSet {
             }
             let key = |n: &HotNeuron| program.cached_clusters.binary_search(&n.cluster).ok();
             let keys = hot.iter().filter_map(key).take(memory.experts.cells.len());
-            let keys: Vec<usize> = keys.collect();
-            memory.experts.preloaded = keys.iter().map(|&key| key as u32).collect();
-            experts.push(keys);
+            memory.experts.preloaded = keys.map(|key| key as u32).collect();
         }
         neurons.sort_unstable();
         let mut clusters: Vec<u32> = neurons.iter().map(|p| p.0).collect();
         clusters.dedup();
-        Self {
-            neurons,
-            clusters,
-            experts,
-        }
+        Self { neurons, clusters }
     }
 
     /// Bytes that [`Self::load`] reads.
-    pub fn bytes(&self, bundle: &Bundle, programs: &[Program]) -> u64 {
-        let experts = programs.iter().zip(&self.experts);
-        let experts = experts
-            .flat_map(|(program, keys)| keys.iter().map(|&key| program.cached_clusters[key]));
-        let clusters = self.clusters.iter().copied().chain(experts);
-        let bytes = clusters.map(|cluster| bundle.clusters[cluster as usize].padded_len() as u64);
+    pub fn bytes(&self, bundle: &Bundle, programs: &[Program], cores: &[CoreMemory]) -> u64 {
+        let experts = programs.iter().zip(cores);
+        let experts = experts.flat_map(|(program, core)| first_experts(program, core));
+        let clusters = self.clusters.iter().map(|&c| c as usize).chain(experts);
+        let bytes = clusters.map(|cluster| bundle.clusters[cluster].padded_len() as u64);
         bytes.sum()
-    }
-
-    /// What [`load_resident`] and [`Self::load`] fill, in about their order.
-    pub fn filled(&self, memory: &WeightMemory) -> Vec<Span> {
-        let resident = memory.resident.iter().flatten();
-        let cores = self.experts.iter().zip(&memory.cores);
-        let cells = cores.flat_map(|(keys, core)| &core.experts.cells[..keys.len()]);
-        resident.chain(cells).map(Slot::span).collect()
     }
 
     /// Fills the caches. Clusters are read whole: most of a hot set is in a few of them, and large reads are many times as
@@ -121,19 +98,13 @@ impl HotSet {
         whole: bool,
         progress: &mut dyn FnMut(u64),
     ) -> Result<(), Fault> {
-        let mut loader = Loader {
-            driver,
-            bundle,
-            done: Vec::new(),
-            bytes: 0,
-            progress,
-        };
+        let mut loader = Loader::new(driver, bundle, progress);
         let clusters = self.clusters.iter().map(|&c| c as usize);
         loader.each(clusters, |cluster, buffer| {
             self.take_neurons((bundle, cluster), buffer, whole, cores);
         })?;
-        for ((program, keys), core) in programs.iter().zip(&self.experts).zip(cores) {
-            loader.experts(program, keys, core)?;
+        for (program, core) in programs.iter().zip(cores) {
+            loader.experts(program, core)?;
         }
         Ok(())
     }
@@ -165,6 +136,20 @@ impl HotSet {
     }
 }
 
+/// The clusters with which a core's expert cache begins, in the order of its cells.
+fn first_experts(program: &Program, core: &CoreMemory) -> impl Iterator<Item = usize> {
+    let keys = core.experts.preloaded.iter();
+    keys.map(|&key| program.cached_clusters[key as usize] as usize)
+}
+
+/// What [`load_resident`] and [`HotSet::load`] fill, in about their order.
+pub fn filled(memory: &WeightMemory) -> Vec<Span> {
+    let resident = memory.resident.iter().flatten();
+    let experts = memory.cores.iter().map(|core| &core.experts);
+    let cells = experts.flat_map(|experts| &experts.cells[..experts.preloaded.len()]);
+    resident.chain(cells).map(Slot::span).collect()
+}
+
 struct Loader<'a> {
     driver: &'a mut dyn Driver,
     bundle: &'a Bundle,
@@ -173,7 +158,21 @@ struct Loader<'a> {
     progress: &'a mut dyn FnMut(u64),
 }
 
-impl Loader<'_> {
+impl<'a> Loader<'a> {
+    fn new(
+        driver: &'a mut dyn Driver,
+        bundle: &'a Bundle,
+        progress: &'a mut dyn FnMut(u64),
+    ) -> Self {
+        Self {
+            driver,
+            bundle,
+            done: Vec::new(),
+            bytes: 0,
+            progress,
+        }
+    }
+
     /// Clusters that are kept completely are read directly into their slots.
     fn whole(&mut self, clusters: &[usize], slots: &mut [Option<Slot>]) -> Result<(), Fault> {
         let mut next = 0;
@@ -198,23 +197,17 @@ impl Loader<'_> {
     }
 
     /// Clusters of experts are read into the first cells of a core.
-    fn experts(
-        &mut self,
-        program: &Program,
-        keys: &[usize],
-        core: &mut CoreMemory,
-    ) -> Result<(), Fault> {
-        let cluster = |&key: &usize| program.cached_clusters[key] as usize;
+    fn experts(&mut self, program: &Program, core: &mut CoreMemory) -> Result<(), Fault> {
         let mut slots: Vec<Option<Slot>> = Vec::new();
         slots.resize_with(self.bundle.clusters.len(), || None);
         let mut cells = std::mem::take(&mut core.experts.cells).into_iter();
-        for (key, cell) in keys.iter().zip(cells.by_ref()) {
-            slots[cluster(key)] = Some(cell);
+        for (cluster, cell) in first_experts(program, core).zip(cells.by_ref()) {
+            slots[cluster] = Some(cell);
         }
         let wanted = |i: &usize| slots[*i].is_some();
         let wanted: Vec<usize> = (0..slots.len()).filter(wanted).collect();
         self.whole(&wanted, &mut slots)?;
-        let filled = keys.iter().filter_map(|key| slots[cluster(key)].take());
+        let filled = first_experts(program, core).filter_map(|cluster| slots[cluster].take());
         core.experts.cells = filled.chain(cells).collect();
         Ok(())
     }

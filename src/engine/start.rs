@@ -7,7 +7,7 @@ use forebay_actors::commit;
 use forebay_actors::fault::FaultCell;
 use forebay_actors::io::probe::{ReadLoad, measure_read, uring_available};
 use forebay_actors::io::{CHUNK_BYTES, Driver, DriverChoice, DriverInfo, MAX_READERS, open_driver};
-use forebay_actors::load::{HotSet, load_resident, resident_bytes};
+use forebay_actors::load::{self, HotSet, load_resident, resident_bytes};
 use forebay_actors::memory::WeightMemory;
 use forebay_actors::runtime::{Runtime, RuntimeOptions, Shared, predictor_rank};
 use forebay_models::bundle::{ALIGN, Bundle, load_hot_set};
@@ -111,9 +111,10 @@ impl EngineBuilder {
         };
         let hot = HotSet::new(&hot, &programs, &mut weights.cores);
         let before_hot = resident_bytes(bundle, plan);
-        let (report, total) = (&mut self.report, before_hot + hot.bytes(bundle, &programs));
+        let hot_bytes = hot.bytes(bundle, &programs, &weights.cores);
+        let (report, total) = (&mut self.report, before_hot + hot_bytes);
         let mut progress = |done: u64| report(Preparation::Loading { done, total });
-        let coming = hot.filled(&weights);
+        let coming = load::filled(&weights);
         let (reader, cores) = (driver.as_mut(), (&*programs, &mut *weights.cores));
         let resident = &mut weights.resident;
         commit::beside(&coming, threads, || {

@@ -5,7 +5,6 @@ use std::process::Command;
 use std::sync::OnceLock;
 
 use forebay::learn::Profile;
-use forebay::packed::Preparation;
 use forebay::{Engine, Prompt, Request, Sparsity};
 use forebay_models::bundle::{Bundle, hot_set_path, load_hot_set};
 use forebay_models::network::Content;
@@ -233,23 +232,13 @@ fn the_hot_set_makes_the_next_run_warm() {
     let model = packed_demo("hot");
     let whole = build(support::engine(Some(&model.0))).weight_bytes();
     let run = |kept: bool| {
-        let (tell, loaded) = std::sync::mpsc::channel();
         let builder = support::engine(Some(&model.0)).hot_set(kept);
-        let builder = builder.on_preparation(move |at| {
-            if let Preparation::Loading { done, total } = at {
-                let _ = tell.send((done, total));
-            }
-        });
-        let engine = build(
+        let (engine, total) = support::build_and_watch(
             builder
                 .weight_memory(whole * 7 / 10)
                 .sparsity(Sparsity::Exact),
         );
         assert!(engine.plan().clusters.gate_pinned > 0);
-        let loaded: Vec<(u64, u64)> = loaded.try_iter().collect();
-        assert!(loaded.is_sorted(), "{loaded:?}");
-        let &(done, total) = loaded.last().expect("weights are loaded");
-        assert_eq!(done, total);
         let request = Request::text("Once upon a time").max_tokens(32);
         (generate(&engine, request), total)
     };

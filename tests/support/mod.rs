@@ -12,6 +12,7 @@ use std::sync::atomic::AtomicUsize;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::{Duration, Instant, SystemTime};
 
+use forebay::packed::Preparation;
 use forebay::{BlockType, Engine, EngineBuilder, PackOptions, Request, Statistics, StreamItem};
 use forebay_models::bundle::pack;
 use forebay_models::sorted::{SortedNeurons, hot_first};
@@ -245,6 +246,21 @@ pub fn engine(model: Option<&Path>) -> EngineBuilder {
 /// Builds, or fails the test with the engine's own message.
 pub fn build(builder: EngineBuilder) -> Engine {
     builder.build().unwrap_or_else(|e| panic!("{e}"))
+}
+
+/// The same, and the bytes that were read for that: what is reported grows, and ends at its total.
+pub fn build_and_watch(builder: EngineBuilder) -> (Engine, u64) {
+    let (tell, loaded) = std::sync::mpsc::channel();
+    let engine = build(builder.on_preparation(move |at| {
+        if let Preparation::Loading { done, total } = at {
+            let _ = tell.send((done, total));
+        }
+    }));
+    let loaded: Vec<(u64, u64)> = loaded.try_iter().collect();
+    assert!(loaded.is_sorted(), "{loaded:?}");
+    let &(done, total) = loaded.last().expect("weights are loaded");
+    assert_eq!(done, total);
+    (engine, total)
 }
 
 /// One generation to its end.
