@@ -13,47 +13,24 @@ mod repeats;
 mod roundings;
 mod shares;
 
-use std::sync::{Condvar, Mutex};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use forebay_devices::gpu::{Adapter, adapters};
 use forebay_kernels::{Activations, Form, KernelTable};
 use forebay_numbers::block::BlockType;
 use forebay_numbers::panel::pack_panels;
 
-/// How many tests may have devices at a time: drivers in software use all cores for one, and tests that need the same
-/// shader at the same time would each compile it. With four tests on two cores that took a device's patience.
-const TURNS: usize = 2;
-
-static TURN: (Mutex<usize>, Condvar) = (Mutex::new(TURNS), Condvar::new());
+static DEVICES: Mutex<()> = Mutex::new(());
 
 thread_local! {
-    /// A test's turn, which ends with its thread.
-    static TAKEN: Turn = Turn::take();
-}
-
-struct Turn;
-
-impl Turn {
-    fn take() -> Self {
-        let mut free = TURN.0.lock().unwrap();
-        while *free == 0 {
-            free = TURN.1.wait(free).unwrap();
-        }
-        *free -= 1;
-        Self
-    }
-}
-
-impl Drop for Turn {
-    fn drop(&mut self) {
-        *TURN.0.lock().unwrap() += 1;
-        TURN.1.notify_one();
-    }
+    /// A test's turn, which ends with its thread. Drivers in software use all cores for one test, and tests that need the
+    /// same shader at the same time would each compile it: four of them on two cores took a device's patience.
+    static TURN: MutexGuard<'static, ()> = DEVICES.lock().unwrap_or_else(PoisonError::into_inner);
 }
 
 /// The first device, which may be software, when it is this test's turn.
 fn adapter() -> Option<Adapter> {
-    TAKEN.with(|_| ());
+    TURN.with(|_| ());
     let first = adapters().into_iter().next();
     if first.is_none() {
         let why = "no Vulkan device; install mesa-vulkan-drivers for one in software";
