@@ -33,6 +33,7 @@ mod panel_formats;
 mod panels;
 mod prefetch;
 mod probe;
+mod quantised_panels;
 mod recurrent;
 mod rows;
 mod scalar;

@@ -31,6 +31,9 @@ pub(super) trait PanelFormat {
     const MIN: bool = false;
     /// Whether scales belong to 16 elements instead of 32.
     const HALVES: bool = false;
+    /// Whether scales have at most 22 significant bits and are so small that their products with 2^24 are finite, or are
+    /// not finite themselves.
+    const EXACT_SCALES: bool = true;
     /// Whether scales and minima have six bits.
     const SIX_BITS: bool = false;
     /// Bytes of a tile.

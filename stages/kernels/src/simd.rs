@@ -8,7 +8,9 @@
 //! A value of a type that implements [`Simd`] is the proof that the CPU has the instructions: such a value is only made
 //! after a run-time check, so all operations are safe to call.
 
+use super::panel_formats::{Halves, PanelFormat};
 use super::prefetch::DISTANCE;
+use super::tokens::PanelTokens;
 
 /// Lanes of [`Simd::F`] and [`Simd::I`].
 pub(super) const LANES: usize = 16;
@@ -252,6 +254,20 @@ pub(super) trait Simd: Copy + Send + Sync + 'static {
         x: &[[i8; 4]; N],
         count: i32,
     ) -> Self::I;
+    /// Adds the scaled products of a block of weights with all tokens of a piece, of which it is block `i`, to their
+    /// sums, if there is a faster way than adding [`Self::dot_unsigned_pair`] and its like.
+    #[inline(always)]
+    fn add_block<F: PanelFormat, const T: usize>(
+        self,
+        codes: &[Self::B; GROUPS],
+        scales_and_mins: (Halves<Self>, Halves<Self>),
+        x: &PanelTokens<'_, T>,
+        i: usize,
+        sums: &mut [Self::F; T],
+    ) -> bool {
+        let _ = (codes, scales_and_mins, x, i, sums);
+        false
+    }
     /// [`Self::dot_unsigned`] of the same rows and two tokens, for which some CPUs have an instruction.
     #[inline(always)]
     fn dot_unsigned_pair(

@@ -13,8 +13,9 @@ use std::ops::Range;
 use forebay_numbers::panel::PANEL_ROWS;
 
 use super::panel_formats::PanelFormat;
-use super::panels::{PanelMatmul, add, add_halves, prefetch};
+use super::panels::{PanelMatmul, prefetch};
 use super::prefetch::DISTANCE;
+use super::quantised_panels::{add, add_halves};
 use super::simd::{GROUPS, Kernel, LANES, Simd, unrolled};
 use super::tokens::{BLOCK, PanelTokens, Piece};
 

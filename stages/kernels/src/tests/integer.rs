@@ -33,7 +33,7 @@ impl Kernel for Products<'_> {
 }
 
 /// Runs on that instruction set, if this CPU has it.
-fn run_on<K: Kernel>(isa: Isa, kernel: K) -> Option<K::Output> {
+pub(super) fn run_on<K: Kernel>(isa: Isa, kernel: K) -> Option<K::Output> {
     Some(match isa {
         #[cfg(target_arch = "x86_64")]
         Isa::Avx2 => crate::avx2::Avx2::<false>::detect()?.run(kernel),

@@ -1,11 +1,14 @@
 //! AVX-512 with VNNI: one register per vector.
 #![allow(unsafe_code)]
 
-use std::arch::asm;
 use std::arch::x86_64::*;
 
-use super::fixed;
-use super::simd::{GROUPS, Kernel, Simd, unrolled};
+use crate::fixed;
+use crate::panel_formats::{Halves, PanelFormat};
+use crate::simd::{GROUPS, Kernel, Simd, unrolled};
+use crate::tokens::PanelTokens;
+
+mod products;
 
 /// Proof that the CPU has the instructions of [`Avx512::run`]; only [`Avx512::detect`] makes it.
 #[derive(Clone, Copy)]
@@ -70,61 +73,6 @@ fn part(a: __m512i, j: usize) -> __m128i {
         2 => _mm512_extracti32x4_epi32::<2>(a),
         _ => _mm512_extracti32x4_epi32::<3>(a),
     }
-}
-
-/// [`Simd::dot_unsigned_pair`], in assembly: compilers load activations into registers of their own and store the sums
-/// of other tokens for them, or do not, depending on the code around this. Four chains take turns: each instruction waits
-/// less for its chain's previous one, and more tokens fit into the scheduler.
-#[inline]
-#[target_feature(enable = "avx512f,avx512vnni")]
-fn dot_pair(
-    codes: [__m512i; GROUPS],
-    x: [&[[i8; 4]; GROUPS]; 2],
-    starts: [__m512i; 2],
-) -> [__m512i; 2] {
-    let [mut a, mut b] = starts;
-    let zero = _mm512_setzero_si512();
-    let (mut more_a, mut more_b) = (zero, zero);
-    // SAFETY: the CPU has the instructions, and they read the arrays in `x` as a whole and nothing else.
-    unsafe {
-        asm!(
-            "vpdpbusd {a0}, {c0}, dword ptr [{x} + 0]{{1to16}}",
-            "vpdpbusd {a1}, {c4}, dword ptr [{x} + 16]{{1to16}}",
-            "vpdpbusd {b0}, {c0}, dword ptr [{y} + 0]{{1to16}}",
-            "vpdpbusd {b1}, {c4}, dword ptr [{y} + 16]{{1to16}}",
-            "vpdpbusd {a0}, {c1}, dword ptr [{x} + 4]{{1to16}}",
-            "vpdpbusd {a1}, {c5}, dword ptr [{x} + 20]{{1to16}}",
-            "vpdpbusd {b0}, {c1}, dword ptr [{y} + 4]{{1to16}}",
-            "vpdpbusd {b1}, {c5}, dword ptr [{y} + 20]{{1to16}}",
-            "vpdpbusd {a0}, {c2}, dword ptr [{x} + 8]{{1to16}}",
-            "vpdpbusd {a1}, {c6}, dword ptr [{x} + 24]{{1to16}}",
-            "vpdpbusd {b0}, {c2}, dword ptr [{y} + 8]{{1to16}}",
-            "vpdpbusd {b1}, {c6}, dword ptr [{y} + 24]{{1to16}}",
-            "vpdpbusd {a0}, {c3}, dword ptr [{x} + 12]{{1to16}}",
-            "vpdpbusd {a1}, {c7}, dword ptr [{x} + 28]{{1to16}}",
-            "vpdpbusd {b0}, {c3}, dword ptr [{y} + 12]{{1to16}}",
-            "vpdpbusd {b1}, {c7}, dword ptr [{y} + 28]{{1to16}}",
-            "vpaddd {a0}, {a0}, {a1}",
-            "vpaddd {b0}, {b0}, {b1}",
-            x = in(reg) x[0].as_ptr(),
-            y = in(reg) x[1].as_ptr(),
-            c0 = in(zmm_reg) codes[0],
-            c1 = in(zmm_reg) codes[1],
-            c2 = in(zmm_reg) codes[2],
-            c3 = in(zmm_reg) codes[3],
-            c4 = in(zmm_reg) codes[4],
-            c5 = in(zmm_reg) codes[5],
-            c6 = in(zmm_reg) codes[6],
-            c7 = in(zmm_reg) codes[7],
-            a0 = inout(zmm_reg) a,
-            b0 = inout(zmm_reg) b,
-            a1 = inout(zmm_reg) more_a,
-            b1 = inout(zmm_reg) more_b,
-            options(pure, readonly, nostack, preserves_flags),
-        );
-    }
-    let _ = (more_a, more_b);
-    [a, b]
 }
 
 impl Simd for Avx512 {
@@ -392,15 +340,16 @@ impl Simd for Avx512 {
     }
 
     #[inline(always)]
-    fn dot_unsigned_pair(
+    fn add_block<F: PanelFormat, const T: usize>(
         self,
-        codes: [__m512i; GROUPS],
-        x: [&[[i8; 4]; GROUPS]; 2],
-        starts: [__m512i; 2],
-        _max: i32,
-    ) -> [__m512i; 2] {
-        // SAFETY: `self` proves that the CPU has the instructions.
-        unsafe { dot_pair(codes, x, starts) }
+        codes: &[__m512i; GROUPS],
+        (scales, mins): (Halves<Self>, Halves<Self>),
+        x: &PanelTokens<'_, T>,
+        i: usize,
+        sums: &mut [__m512; T],
+    ) -> bool {
+        products::add_block::<F, T>(self, codes, (scales, mins), x, i, sums);
+        true
     }
 
     /// [`Self::without_sign`] adds 128 to the codes, so the sum starts at `-128 * sum(x)`.
@@ -413,22 +362,6 @@ impl Simd for Avx512 {
     ) -> __m512i {
         let start = self.shift_left(self.splat_i32(count), 7);
         self.dot_unsigned(self.without_sign(codes), x, start, 255)
-    }
-
-    #[inline(always)]
-    fn dot_signed_pair(
-        self,
-        codes: [__m512i; GROUPS],
-        x: [&[[i8; 4]; GROUPS]; 2],
-        counts: [i32; 2],
-    ) -> [__m512i; 2] {
-        let start = |count| self.shift_left(self.splat_i32(count), 7);
-        self.dot_unsigned_pair(
-            self.without_sign(codes),
-            x,
-            [start(counts[0]), start(counts[1])],
-            255,
-        )
     }
 }
 
