@@ -154,6 +154,7 @@ impl PanelFormat for Mxfp4 {
     const BIAS_BITS: u32 = 4;
     const MAX_CODE: i32 = 16 + 12;
     /// They are powers of two up to 2^127.
+    #[cfg(target_arch = "x86_64")]
     const EXACT_SCALES: bool = false;
     const BITS: usize = 4;
     plain_scale!();
