@@ -34,10 +34,21 @@ const TARGET_BYTES: usize = 256 << 10;
 /// Target number of FFN clusters per layer, so that cores share a layer evenly.
 const CLUSTERS_PER_LAYER: usize = 16;
 
-/// Clusters of an expert have at least this many bytes, if it has more: with smaller reads, disks are slower.
-const LEAST_OF_EXPERT: usize = 512 << 10;
+/// Clusters of an expert have at least this many bytes, if it has more: with smaller reads, disks are slower. In panels,
+/// memory is slower, too: each cluster begins at another place.
+const fn least_of_expert(layout: FfnLayout) -> usize {
+    match layout {
+        FfnLayout::Cluster => 1 << 20,
+        _ => 512 << 10,
+    }
+}
 /// Clusters of an expert have at most this many bytes if blocks allow it.
-const MOST_OF_EXPERT: usize = 1 << 20;
+const fn most_of_expert(layout: FfnLayout) -> usize {
+    match layout {
+        FfnLayout::Cluster => 3 << 19,
+        _ => 1 << 20,
+    }
+}
 /// Number of clusters of an expert between these bounds.
 const CLUSTERS_PER_EXPERT: usize = 16;
 
@@ -133,8 +144,8 @@ impl FfnGeometry {
         };
         let bytes = g.cluster_bytes(granule).max(1);
         let granules = d_ff.div_ceil(granule);
-        let wanted =
-            (granules * bytes / CLUSTERS_PER_EXPERT).clamp(LEAST_OF_EXPERT, MOST_OF_EXPERT);
+        let (least, largest) = (least_of_expert(layout), most_of_expert(layout));
+        let wanted = (granules * bytes / CLUSTERS_PER_EXPERT).clamp(least, largest);
         let most = match layout {
             FfnLayout::Cluster => MAX_NEURONS,
             _ => MAX_BUNDLES,
@@ -143,8 +154,12 @@ impl FfnGeometry {
             .div_ceil(bytes)
             .min(most / granule)
             .clamp(1, granules);
+        let count = granules.div_ceil(per);
+        let equal = equal_count(granules, count, |per| {
+            (least / 4 * 3..=largest).contains(&(per * bytes)) && per * granule <= most
+        });
         // Clusters of the same size, as far as possible.
-        g.neurons = granule * granules.div_ceil(granules.div_ceil(per));
+        g.neurons = granule * granules.div_ceil(equal.unwrap_or(count));
         g
     }
 
@@ -271,6 +286,21 @@ impl FfnGeometry {
     }
 }
 
+/// The number of clusters nearest to `count` that divides an expert's `granules` into equal parts, for which `may_have`
+/// allows so many granules: an even one if there is one, of which two cores have equal shares. Only if `count` is small:
+/// of many clusters, one more or fewer hardly matters.
+fn equal_count(granules: usize, count: usize, may_have: impl Fn(usize) -> bool) -> Option<usize> {
+    if count > CLUSTERS_PER_EXPERT {
+        return None;
+    }
+    let nearest = |step: usize| {
+        let counts = (step..=2 * count).step_by(step);
+        let counts = counts.filter(|c| granules % c == 0 && may_have(granules / c));
+        counts.min_by_key(|c| c.abs_diff(count))
+    };
+    nearest(2).or_else(|| nearest(1))
+}
+
 fn row(block: BlockType, cols: usize) -> usize {
     cols / block.block_len() * block.block_bytes()
 }
@@ -340,6 +370,22 @@ mod tests {
         assert_eq!((g.gate_row(), g.gate_stride()), (1440, 1472));
         assert_eq!(g.pair_stride(), 1472 + 2752);
         assert_eq!(g.pairs_offset(10), 16 << 10);
+    }
+
+    #[test]
+    fn experts_are_cut_into_equal_clusters() {
+        let neurons = |block: BlockType, (d_model, d_ff)| {
+            let formats = gated(block);
+            FfnGeometry::choose_for_experts(FfnLayout::Cluster, formats, d_model, d_ff).neurons
+        };
+        // Qwen3-30B-A3B: two clusters of 1.3 MB; its K formats have blocks of 256, of which there are three.
+        assert_eq!(neurons(BlockType::Q4_0, (2048, 768)), 384);
+        assert_eq!(neurons(BlockType::Q4_K, (2048, 768)), 256);
+        // gpt-oss-20b: ten, and OLMoE: four.
+        assert_eq!(neurons(BlockType::MXFP4, (2880, 2880)), 288);
+        assert_eq!(neurons(BlockType::Q4_0, (2048, 1024)), 256);
+        // A small expert is one.
+        assert_eq!(neurons(BlockType::Q4_0, (256, 192)), 192);
     }
 
     #[test]
