@@ -41,18 +41,25 @@ pub struct Stages {
     pub uploader: Option<Box<Uploader>>,
     /// Neuron clusters of the phase that are done.
     pub retired: usize,
+    /// The core to be told that it has a cluster back.
+    pub gave_back_to: Option<usize>,
     /// Number of the phase whose neurons are asked for before it begins, if there is one.
     pub ahead: Option<usize>,
 }
 
 /// The sink of every graph: a flight's buffer goes back to the window that `reader` names, its lease to the neuron
-/// cache or the expert cache, and the flight itself to Pred.
+/// cache or the expert cache, and the flight itself to Pred; or all of it to the core that lent it.
 pub fn retire(
     stages: &mut Stages,
     frame: &mut Frame<'_>,
     mut flight: Box<Flight>,
     reader: fn(&mut Stages) -> &mut Reader,
 ) {
+    if let Some(owner) = flight.owner.take() {
+        frame.boards.lending.give_back(owner, flight);
+        stages.gave_back_to = Some(owner);
+        return;
+    }
     if flight.is_by_neuron() {
         frame.weights.neurons.release(flight.number);
     }

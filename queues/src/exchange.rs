@@ -118,6 +118,11 @@ impl Member {
         Err(Aborted)
     }
 
+    /// Wakes another core: this one has something for it.
+    pub fn ring(&self, rank: usize) {
+        self.shared.ringers[rank].ring();
+    }
+
     /// Aborts the exchange for all members, and wakes them.
     pub fn abort(&self) {
         self.shared.abort(Some(self.rank));

@@ -1,4 +1,5 @@
-//! Messages: clusters on their way through the stages of one core. The holder of a flight owns its buffers.
+//! Messages: clusters on their way through the stages of a core, mostly the one they belong to. The holder of a flight
+//! owns its buffers.
 
 use forebay_plans::program::Item;
 use forebay_queues::pages::give_back;
@@ -23,6 +24,8 @@ pub struct Flight {
     pub read_later: Option<usize>,
     /// Buffer of a streamed cluster.
     pub buffer: Option<Slot>,
+    /// The core whose cluster it is, if another one computes it.
+    pub owner: Option<usize>,
     /// Ties the consumer to the read in the trace; 0 for clusters in memory.
     pub flow: u64,
     /// Gates before the activation, `[n_tokens, count]`.
@@ -63,6 +66,7 @@ impl Flight {
             gated: false,
             read_later: None,
             buffer: None,
+            owner: None,
             flow: 0,
             gates: vec![0.0; max_tokens * max_neurons],
             named: vec![LiveMask::NONE; if predicted { max_tokens } else { 0 }],
@@ -95,7 +99,7 @@ impl Flight {
     pub fn begin(&mut self, item: Item, number: usize, count: usize) {
         (self.item, self.number, self.count) = (item, number, count);
         (self.live, self.gated, self.flow) = (LiveMask::first(count), false, 0);
-        self.read_later = None;
+        (self.read_later, self.owner) = (None, None);
         (self.early.gated, self.early.upped) = (LiveMask::NONE, LiveMask::NONE);
     }
 

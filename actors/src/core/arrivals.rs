@@ -6,7 +6,7 @@ use forebay_stages::contract::StageFault;
 use forebay_stages::gio::Reader;
 use forebay_traces::record::Reason;
 
-use super::Core;
+use super::{Core, State};
 use crate::fault::Fault;
 use crate::io::{ReadDone, ReadFault};
 use crate::io_link::{IoLink, ReadTag};
@@ -150,9 +150,14 @@ impl Core {
             || self.weights.experts.is_reading()
     }
 
-    /// What the core waits for when it waits for reads.
+    /// What the core waits for when it waits for reads, or for clusters that another core computes.
     pub(super) fn waits_for(&self) -> Reason {
-        let udio = &self.stages.udio;
+        let (gio, udio) = (&self.stages.gio, &self.stages.udio);
+        let is_routed = |number: usize| self.program().phases[number].is_routed();
+        let lends = matches!(self.state, State::Phase(number) if is_routed(number));
+        if lends && !self.prompts.is_active() && gio.held() + udio.held() == 0 {
+            return Reason::Barrier;
+        }
         match udio.waiting.is_empty() && udio.experts.is_empty() {
             true => Reason::IoGate,
             false => Reason::IoUpDown,

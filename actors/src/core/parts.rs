@@ -207,6 +207,7 @@ fn stages(
         udc: Udc::new(flights, (batch, max_neurons, d_model), by_neuron),
         uploader: None,
         retired: 0,
+        gave_back_to: None,
         ahead: None,
     }
 }

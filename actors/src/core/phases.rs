@@ -245,6 +245,9 @@ impl Core {
             out,
         } = &mut self.apart(number);
         let worked = wiring.turn(stages, frame, out);
+        if let Some(owner) = stages.gave_back_to.take() {
+            self.member.ring(owner);
+        }
         self.publish(number);
         worked
     }

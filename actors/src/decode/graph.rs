@@ -9,12 +9,14 @@
 //! ```
 //!
 //! Clusters of experts go to GIO whether they are in the cache or not, and by UDIO if Up or Down of a live neuron is
-//! missing in theirs. GIO and UDIO request what is missing from the single I/O actor; nothing else leaves the core.
+//! missing in theirs. GIO and UDIO request what is missing from the single I/O actor. Of experts that are read whole, GIO
+//! offers a few of those that are here to all cores (`lend.rs`). Nothing else leaves the core.
 
 use forebay_stages::contract::{Outbox, Port, StageActor};
 use forebay_stages::frame::Frame;
 use forebay_stages::gio::Reader;
 
+use super::lend;
 use crate::wiring::{Stages, Wiring, begin, begin_ahead, retire};
 
 /// The sender of a message.
@@ -49,7 +51,7 @@ const REQUESTS_FIRST: [Station; 6] = [
 ];
 
 /// With experts, all clusters are requested before the first of them is computed; then buffers come back early.
-const EXPERTS: [Station; 6] = [
+pub(super) const EXPERTS: [Station; 6] = [
     Station::Pred,
     Station::Udc,
     Station::Udio,
@@ -94,7 +96,7 @@ pub(crate) fn deliver(from: Station, stages: &mut Stages, frame: &mut Frame<'_>,
 }
 
 /// Gives one stage a turn.
-fn take_turn(
+pub(super) fn take_turn(
     station: Station,
     stages: &mut Stages,
     frame: &mut Frame<'_>,
@@ -215,7 +217,10 @@ impl Wiring for DecodeGraph {
 
     fn turn(&mut self, stages: &mut Stages, frame: &mut Frame<'_>, out: &mut Outbox) -> bool {
         if !self.by_neuron {
-            return work(false, stages, frame, out, &mut deliver);
+            return match lend::is_possible(frame) {
+                true => lend::work(stages, frame, out),
+                false => work(false, stages, frame, out, &mut deliver),
+            };
         }
         let worked =
             retry(stages, frame, out, &mut deliver) || work(true, stages, frame, out, &mut deliver);

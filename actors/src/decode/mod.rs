@@ -2,5 +2,6 @@
 //! to the I/O actor.
 
 pub mod graph;
+mod lend;
 
 pub use graph::DecodeGraph;

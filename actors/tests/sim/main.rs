@@ -111,6 +111,7 @@ fn add(sum: &mut Report, report: &Report) {
     sum.copied += report.copied;
     sum.lost += report.lost;
     sum.moved += report.moved;
+    sum.lent += report.lent;
     sum.virtual_ns += report.virtual_ns;
 }
 
@@ -186,6 +187,7 @@ fn every_seed_comes_to_the_right_end() {
     let attended = sum.attention_jobs;
     assert!(attended > count / 300, "{attended} jobs of attention");
     assert!(sum.moved > count, "{} clusters moved", sum.moved);
+    assert!(sum.lent > count / 50, "{} clusters were lent", sum.lent);
 }
 
 #[test]

@@ -40,6 +40,8 @@ pub struct Report {
     pub lost: u64,
     /// Clusters of FFNs that another core than their own has computed.
     pub moved: u64,
+    /// [`Visits::lent`].
+    pub lent: u64,
     /// Hash of all that happened.
     pub digest: u64,
     pub virtual_ns: u64,
@@ -82,6 +84,7 @@ pub fn simulate(seed: u64, models: &[Model], cases: Cases) -> Result<Report, Str
     let result = sequel.play(&mut world);
     let mut report = sequel.report;
     report.moved = sequel.visits.moved;
+    report.lent = sequel.visits.lent;
     report.turns = world.turns;
     report.reads = world.medium.reads();
     if let Some(device) = &world.steps.shared().device {

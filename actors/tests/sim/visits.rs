@@ -68,6 +68,8 @@ pub struct Visits {
     uploaded: Vec<bool>,
     /// Whether any core may compute clusters that are in memory.
     shares: bool,
+    /// Whether cores lend clusters of experts to each other.
+    lends: bool,
     /// Whether neurons of a cluster lie in panels.
     in_panels: Vec<bool>,
     /// By layer, how many of those before guess which experts it will use.
@@ -78,6 +80,8 @@ pub struct Visits {
     used: HashSet<(usize, u64)>,
     /// Clusters of FFNs without experts that another core than their own has computed.
     pub moved: u64,
+    /// Clusters of experts from the cache that another core than their own has computed.
+    pub lent: u64,
 }
 
 impl Visits {
@@ -103,11 +107,13 @@ impl Visits {
                 .map(|e| shared.bundle.meta.geometry(e.content))
                 .map(|geometry| geometry.is_some_and(|g| !g.layout.is_by_neuron()))
                 .collect(),
+            lends: case.pipeline == Pipeline::Cluster,
             shares: case.pipeline == Pipeline::Cluster && case.sparsity != Sparsity::Predicted,
             guessed: guessed(case, &shared.bundle),
             asked_ahead: asked_ahead(case, &shared.bundle),
             used: HashSet::new(),
             moved: 0,
+            lent: 0,
         }
     }
 
@@ -206,7 +212,12 @@ impl Visits {
         let moves = !content.is_ffn() || self.shares && self.in_panels[cluster as usize];
         let is_shared = moves && self.residency[cluster as usize] == Residency::Pinned;
         let makes_good = rank == 0 && self.on_device[cluster as usize];
-        if owner != rank && !is_shared && !makes_good {
+        let computes = matches!(stage, Stage::Gc | Stage::Udc);
+        let is_lent =
+            computes && self.lends && self.residency[cluster as usize] == Residency::Cached;
+        if owner != rank && is_lent {
+            self.lent += u64::from(stage == Stage::Udc);
+        } else if owner != rank && !is_shared && !makes_good {
             return Err(format!(
                 "core {rank} had another's cluster {cluster} at {stage:?}"
             ));

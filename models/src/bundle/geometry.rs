@@ -295,7 +295,7 @@ fn equal_count(granules: usize, count: usize, may_have: impl Fn(usize) -> bool) 
     }
     let nearest = |step: usize| {
         let counts = (step..=2 * count).step_by(step);
-        let counts = counts.filter(|c| granules % c == 0 && may_have(granules / c));
+        let counts = counts.filter(|c| granules.is_multiple_of(*c) && may_have(granules / c));
         counts.min_by_key(|c| c.abs_diff(count))
     };
     nearest(2).or_else(|| nearest(1))

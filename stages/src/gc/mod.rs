@@ -123,6 +123,8 @@ impl StageActor for Gc {
         });
         let port = match flight.live.is_empty() {
             true => Port::Done,
+            // What another core lends is whole.
+            false if flight.owner.is_some() => Port::Here,
             false if flight.is_by_neuron() || lacks_some(frame, &flight) => Port::Away,
             false => Port::Here,
         };
