@@ -160,7 +160,7 @@ fn check_figures(statistics: &Value) {
 #[test]
 fn an_interrupted_run_still_writes_its_statistics() {
     let file = support::TemporaryFile::new("interrupted.json");
-    for _ in 0..5 {
+    for _ in 0..20 {
         let mut command = support::program();
         let command = command.args(["run", "--greedy", "--ignore-eog", "-t", "1", "-c", "512"]);
         let command = command.args(["-p", PROMPT, "--stats"]).arg(&file.0);
