@@ -60,10 +60,8 @@ impl<T> Lending<T> {
     /// Takes what was offered first, with its owner: of core `rank`'s own, or else of another's.
     pub fn take(&self, rank: usize) -> Option<(usize, T)> {
         let n = self.shelves.len();
-        let owners = (rank..n).chain(0..rank.min(n));
-        owners
-            .into_iter()
-            .find_map(|owner| Some((owner, self.shelves[owner].offered.pop()?)))
+        let mut owners = (rank..n).chain(0..rank.min(n));
+        owners.find_map(|owner| Some((owner, self.shelves[owner].offered.pop()?)))
     }
 
     /// Gives a value back that was taken of `owner`'s. A core may take one more before it has given one back.
