@@ -14,7 +14,7 @@ use serde::{Deserialize, Serialize};
 use crate::error::PlanError;
 
 /// Version of the file; with another version the machine is measured again.
-pub const MACHINE_VERSION: u32 = 3;
+pub const MACHINE_VERSION: u32 = 4;
 
 /// Name of the file in the cache folder.
 const FILE: &str = "machine.json";

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use forebay_actors::commit;
 use forebay_actors::fault::FaultCell;
-use forebay_actors::io::probe::{ReadLoad, measure_read, uring_available};
+use forebay_actors::io::probe::{COLD_MEMORY, ReadLoad, measure_read, uring_available};
 use forebay_actors::io::{CHUNK_BYTES, Driver, DriverChoice, DriverInfo, MAX_READERS, open_driver};
 use forebay_actors::load::{self, HotSet, load_resident, resident_bytes};
 use forebay_actors::memory::WeightMemory;
@@ -93,7 +93,7 @@ impl EngineBuilder {
         let programs = self.programs(bundle, plan, threads, predicted);
         let reads_clusters = plan.stream_slots > 0 || plan.expert_cache.cells > 0;
         let ceiling = if reads_clusters || plan.neuron_cache.slots > 0 {
-            self.disk_ceiling(bundle, plan)
+            self.disk_ceiling(bundle, plan, threads)
         } else {
             DiskCeiling::default()
         };
@@ -175,12 +175,14 @@ impl EngineBuilder {
         programs.collect()
     }
 
-    /// The disk's current speed for this file. The buffers are freed before anything else is allocated.
-    fn disk_ceiling(&self, bundle: &Bundle, plan: &ResidencyPlan) -> DiskCeiling {
-        let rate = |block_bytes: u32, depth: usize| {
+    /// The disk's current speed for this file, into as much memory as the reads of the run use in turn. The buffers are
+    /// freed before anything else is allocated.
+    fn disk_ceiling(&self, bundle: &Bundle, plan: &ResidencyPlan, threads: usize) -> DiskCeiling {
+        let rate = |block_bytes: u32, depth: usize, memory: usize| {
             let load = ReadLoad {
                 block_bytes,
                 depth,
+                memory: memory.min(COLD_MEMORY),
                 bytes: u64::MAX,
                 duration: PROBE_TIME,
                 range: 0,
@@ -188,14 +190,17 @@ impl EngineBuilder {
             };
             measure_read(bundle.path(), &load).map_or(0.0, |rate| rate.bytes_per_second)
         };
-        let clusters = rate(CHUNK_BYTES, PROBE_DEPTH);
+        let window = plan.stream_slots * plan.stream_slot_bytes;
+        let cells = plan.expert_cache.cells * plan.expert_cache.cell_bytes;
+        let clusters = rate(CHUNK_BYTES, PROBE_DEPTH, threads * window.max(cells));
         let neuron = plan.neuron_cache.slot_bytes.next_multiple_of(ALIGN);
         DiskCeiling {
             prompt: clusters,
             // If clusters are streamed, most bytes come in large reads; else neurons are read one by one.
             decode: match plan.stream_slots > 0 || plan.expert_cache.cells > 0 {
                 true => clusters,
-                false => rate(neuron as u32, IO_DEPTH),
+                // Into read buffers, which are few.
+                false => rate(neuron as u32, IO_DEPTH, 0),
             },
         }
     }

@@ -4,7 +4,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use forebay_actors::io::DriverChoice;
-use forebay_actors::io::probe::{ProbeError, ReadLoad, measure_read};
+use forebay_actors::io::probe::{COLD_MEMORY, ProbeError, ReadLoad, measure_read};
 use forebay_plans::bandwidth::{Bandwidth, BandwidthProbe, buffer_bytes};
 use forebay_plans::kernel_files::{KernelFiles, cpu_model};
 use forebay_plans::limits::MemoryLimits;
@@ -38,10 +38,12 @@ const BLOCKS: [u32; 7] = [
     8 << 10,
     16 << 10,
     32 << 10,
-    96 << 10,
+    LEAST_CLUSTER,
     256 << 10,
     512 << 10,
 ];
+/// Bytes of a small model's cluster.
+const LEAST_CLUSTER: u32 = 96 << 10;
 /// Reads in flight: a layer's missing experts, a narrow stream window, the default one, neurons.
 const DEPTHS: [usize; 4] = [1, 4, 16, 64];
 /// Time for a sample of one size and depth. The median of all rounds counts, because shared disks vary from second to
@@ -223,6 +225,12 @@ pub(crate) fn measure_disk(
             let load = ReadLoad {
                 block_bytes,
                 depth,
+                // Neurons are read into few buffers and copied from there, clusters to where they stay.
+                memory: if block_bytes < LEAST_CLUSTER {
+                    0
+                } else {
+                    COLD_MEMORY
+                },
                 bytes: u64::MAX,
                 duration: READ_TIME,
                 range: 0,
@@ -259,6 +267,7 @@ pub(crate) fn remarks(
     let load = |range| ReadLoad {
         block_bytes: BLOCKS[0],
         depth: 64,
+        memory: 0,
         bytes: u64::MAX,
         duration: 2 * READ_TIME,
         range,

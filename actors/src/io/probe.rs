@@ -1,5 +1,6 @@
 //! Measures the disk: is io_uring available, and how fast are random reads at best?
 
+use std::collections::VecDeque;
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
@@ -20,6 +21,10 @@ pub fn uring_available() -> Result<(), UringRefusal> {
     best_ring(1).map(drop)
 }
 
+/// More memory than the last cache gives to a program, or to a virtual machine on a shared host: reads into it end in
+/// memory, as those into the caches of neurons and experts do.
+pub const COLD_MEMORY: usize = 64 << 20;
+
 /// What to measure.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ReadLoad {
@@ -27,6 +32,9 @@ pub struct ReadLoad {
     pub block_bytes: u32,
     /// Reads in flight.
     pub depth: usize,
+    /// Bytes of memory in which reads land in turn, at least `depth` blocks: a virtual disk, whose host copies, is half
+    /// as fast again into memory that a cache holds.
+    pub memory: usize,
     /// Stop after this many bytes.
     pub bytes: u64,
     /// Or after this time.
@@ -95,7 +103,8 @@ pub enum ProbeError {
 /// [`ProbeError`].
 pub fn measure_read(path: &Path, load: &ReadLoad) -> Result<ReadRate, ProbeError> {
     let block = load.block_bytes as usize;
-    let slab_bytes = block.saturating_mul(load.depth);
+    let slots = load.depth.max(load.memory / block.max(1));
+    let slab_bytes = block.saturating_mul(slots);
     let mut slab = Slab::new(slab_bytes)?;
     let (mut driver, info) = open_driver(path, load.choice, load.depth, &[slab.span()])?;
     let readable = match load.range {
@@ -111,13 +120,13 @@ pub fn measure_read(path: &Path, load: &ReadLoad) -> Result<ReadRate, ProbeError
             file_bytes: info.file_bytes,
         });
     };
-    let slots: Vec<Slot> = std::iter::from_fn(|| {
+    let slots: VecDeque<Slot> = std::iter::from_fn(|| {
         let mut slot = slab.carve(block)?;
         // Committed before the clock starts, as the engine's slots are.
         slot.fill(1);
         Some(slot)
     })
-    .take(load.depth)
+    .take(slots)
     .collect();
     let (reads, seconds) = read_randomly(driver.as_mut(), path, load, slots, last)?;
     Ok(ReadRate {
@@ -128,12 +137,12 @@ pub fn measure_read(path: &Path, load: &ReadLoad) -> Result<ReadRate, ProbeError
     })
 }
 
-/// Keeps all slots in flight until the load is over; returns the number of reads and the seconds.
+/// Keeps `load.depth` reads in flight until the load is over, into the slot that was free the longest; returns the number of reads and the seconds.
 fn read_randomly(
     driver: &mut dyn Driver,
     path: &Path,
     load: &ReadLoad,
-    slots: Vec<Slot>,
+    slots: VecDeque<Slot>,
     last_offset: u64,
 ) -> Result<(u64, f64), ProbeError> {
     let os = |source| ProbeError::Os {
@@ -151,7 +160,7 @@ fn read_randomly(
         slot_offset: 0,
     };
     let started = Instant::now();
-    let mut done: Vec<ReadDone> = Vec::with_capacity(slots.len());
+    let mut done: Vec<ReadDone> = Vec::with_capacity(load.depth);
     let mut free = slots;
     let mut issued = 0u64;
     let mut reads = 0u64;
@@ -159,11 +168,12 @@ fn read_randomly(
         let over = |issued: u64| {
             issued * u64::from(load.block_bytes) >= load.bytes || started.elapsed() >= load.duration
         };
-        while !over(issued)
-            && let Some(slot) = free.pop()
+        while driver.in_flight() < load.depth
+            && !over(issued)
+            && let Some(slot) = free.pop_front()
         {
             if let Err(op) = driver.submit(request(slot), 0) {
-                free.push(op.slot);
+                free.push_front(op.slot);
                 break;
             }
             issued += 1;
@@ -181,7 +191,7 @@ fn read_randomly(
                 fault,
             })?;
             reads += 1;
-            free.push(finished.slot);
+            free.push_back(finished.slot);
         }
     }
     Ok((reads, started.elapsed().as_secs_f64()))

@@ -109,6 +109,7 @@ fn the_probe_counts_its_reads_and_refuses_impossible_blocks() {
     let mut load = ReadLoad {
         block_bytes: 2 * ALIGNMENT,
         depth: 4,
+        memory: 10 * 2 * ALIGNMENT as usize,
         bytes: 200 * u64::from(ALIGNMENT),
         duration: Duration::from_secs(20),
         range: 0,
