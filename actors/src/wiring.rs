@@ -56,7 +56,7 @@ pub fn retire(
     reader: fn(&mut Stages) -> &mut Reader,
 ) {
     if let Some(owner) = flight.owner.take() {
-        frame.boards.lending.give_back(owner, flight);
+        frame.lending.give_back(owner, flight);
         stages.gave_back_to = Some(owner);
         return;
     }

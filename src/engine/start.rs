@@ -16,6 +16,7 @@ use forebay_plans::program::{Program, compile};
 use forebay_plans::residency::{ResidencyPlan, Sparsity};
 use forebay_plans::room_to_start::check_address_space;
 use forebay_plans::topology::Topology;
+use forebay_queues::lending::Lending;
 use forebay_queues::slab::{Slot, Span};
 use forebay_stages::boards::Boards;
 use forebay_stages::kernels::KernelTable;
@@ -245,6 +246,7 @@ impl EngineBuilder {
             resident: prepared.resident,
             device,
             boards,
+            lending: Lending::new(threads),
             faults: FaultCell::default(),
             threads,
             kv,

@@ -1,5 +1,4 @@
-//! What cores share: boards on which they publish their part of a result, to be read by all after an exchange, and
-//! clusters that they compute for each other.
+//! Boards on which cores publish their part of a result, to be read by all after an exchange.
 //!
 //! A board is written again only after later exchanges, and an exchange is passed only when every core has arrived, so
 //! no core can still be reading what a faster one overwrites.
@@ -7,9 +6,7 @@
 use forebay_models::network::Network;
 use forebay_plans::program::Board;
 use forebay_queues::board::{F32Board, I64Board};
-use forebay_queues::lending::Lending;
 
-use crate::flight::Flight;
 use crate::kernels::BLOCK_WORDS;
 
 /// All boards of a run.
@@ -49,8 +46,6 @@ pub struct Boards {
     inputs: F32Board,
     /// Gates of a layer's token inputs, `[max_batch, width]`.
     input_gate: F32Board,
-    /// Clusters of experts that a core has in memory and has not begun to compute.
-    pub lending: Lending<Box<Flight>>,
 }
 
 impl Boards {
@@ -81,7 +76,6 @@ impl Boards {
             input_rows: F32Board::new(max_batch * network.inputs_width()),
             inputs: F32Board::new(max_batch * network.inputs_width()),
             input_gate: F32Board::new(max_batch * network.input_width()),
-            lending: Lending::new(threads),
         }
     }
 

@@ -4,9 +4,11 @@ use forebay_models::bundle::{Bundle, DirectoryEntry, FfnGeometry};
 use forebay_models::network::Content;
 use forebay_models::tensor::TensorId;
 use forebay_plans::program::{Item, Phase, Work};
+use forebay_queues::lending::Lending;
 
 use crate::boards::Boards;
 use crate::expert_input::{ClusterTokens, ExpertInput};
+use crate::flight::Flight;
 use crate::kernels::{Activations, KernelTable};
 use crate::live_mask::LiveMask;
 use crate::pred::Rule;
@@ -67,6 +69,8 @@ pub struct Frame<'a> {
     pub observer: Option<&'a dyn Observer>,
     /// Results that cores exchange.
     pub boards: &'a Boards,
+    /// Clusters of experts that a core has in memory and has not begun to compute: any core may.
+    pub lending: &'a Lending<Box<Flight>>,
     /// Index of this core.
     pub rank: usize,
     /// What is to be done.

@@ -19,6 +19,7 @@ use forebay_plans::program::compile;
 use forebay_plans::residency::{
     Pipeline, ResidencyRequest, STREAM_WINDOW, Sparsity, decide, least_weight_bytes,
 };
+use forebay_queues::lending::Lending;
 use forebay_stages::attention::KvRoom;
 use forebay_stages::boards::Boards;
 use forebay_stages::kernels::KernelTable;
@@ -130,6 +131,7 @@ fn graph(scratch: &Scratch, reads: usize, death: Death) -> Runtime {
         observer: None,
         device: None,
         boards: Boards::new(network, threads, 1, 1, 0),
+        lending: Lending::new(threads),
         resident: Arc::new(Resident::new(memory.resident)),
         kernels: KernelTable::best(),
         faults: FaultCell::default(),

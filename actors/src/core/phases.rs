@@ -46,6 +46,7 @@ impl Core {
             rule: &shared.rule,
             observer: shared.observer.as_deref(),
             boards: &shared.boards,
+            lending: &shared.lending,
             rank: *rank,
             phase: &program.phases[number],
             number,

@@ -11,7 +11,7 @@ use crate::wiring::{Stages, retire};
 /// Whether the phase has clusters that cores may lend.
 pub(super) fn is_possible(frame: &Frame<'_>) -> bool {
     let is_whole = !frame.weights.experts.gates_first;
-    frame.phase.is_routed() && is_whole && frame.boards.lending.has_takers()
+    frame.phase.is_routed() && is_whole && frame.lending.has_takers()
 }
 
 /// Gives the stages of such a phase their turns until one has done something.
@@ -39,7 +39,7 @@ pub(super) fn work(stages: &mut Stages, frame: &mut Frame<'_>, out: &mut Outbox)
 
 /// Offers a cluster that is here, if there is room for one.
 fn offer(stages: &mut Stages, frame: &mut Frame<'_>, out: &mut Outbox) -> bool {
-    let (lending, rank) = (&frame.boards.lending, frame.rank);
+    let (lending, rank) = (frame.lending, frame.rank);
     if !lending.has_room(rank) || !stages.gio.turn(frame, out) {
         return false;
     }
@@ -59,7 +59,7 @@ fn offer(stages: &mut Stages, frame: &mut Frame<'_>, out: &mut Outbox) -> bool {
 
 /// Takes a cluster that is offered, the core's own first.
 fn take(stages: &mut Stages, frame: &Frame<'_>) -> bool {
-    let Some((owner, mut flight)) = frame.boards.lending.take(frame.rank) else {
+    let Some((owner, mut flight)) = frame.lending.take(frame.rank) else {
         return false;
     };
     flight.owner = (owner != frame.rank).then_some(owner);
@@ -69,7 +69,7 @@ fn take(stages: &mut Stages, frame: &Frame<'_>) -> bool {
 
 /// Takes back a cluster that another core has computed.
 fn take_back(stages: &mut Stages, frame: &mut Frame<'_>) -> bool {
-    let Some(flight) = frame.boards.lending.take_back(frame.rank) else {
+    let Some(flight) = frame.lending.take_back(frame.rank) else {
         return false;
     };
     retire(stages, frame, flight, reader);

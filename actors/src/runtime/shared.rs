@@ -8,9 +8,11 @@ use forebay_models::network::{Content, Network};
 use forebay_plans::fewer_experts::FewerExperts;
 use forebay_plans::program::Options;
 use forebay_plans::residency::{Loading, Pipeline, Residency, ResidencyPlan};
+use forebay_queues::lending::Lending;
 use forebay_stages::attention::KvRoom;
 use forebay_stages::boards::Boards;
 use forebay_stages::cache::PolicyKind;
+use forebay_stages::flight::Flight;
 use forebay_stages::frame::Observer;
 use forebay_stages::kernels::KernelTable;
 use forebay_stages::pred::Rule;
@@ -74,6 +76,8 @@ pub struct Shared {
     pub device: Option<DeviceParts>,
     /// Results that cores exchange.
     pub boards: Boards,
+    /// Clusters of experts that cores offer each other.
+    pub lending: Lending<Box<Flight>>,
     /// Root cause of a failed step.
     pub faults: FaultCell,
     /// Compute cores.

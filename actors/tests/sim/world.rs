@@ -18,6 +18,7 @@ use forebay_models::bundle::HotNeuron;
 use forebay_plans::preload::SEQUENTIAL_GAIN;
 use forebay_plans::program::{Program, compile};
 use forebay_plans::residency::{Residency, Sparsity};
+use forebay_queues::lending::Lending;
 use forebay_queues::slab::Slot;
 use forebay_stages::attention::KvRoom;
 use forebay_stages::boards::Boards;
@@ -144,6 +145,7 @@ impl World {
         let shared = Arc::new(Shared {
             rule: Rule::new(case.sparsity, network.ffn(0).activation, thresholds),
             boards: Boards::new(network, case.threads, case.max_batch, case.max_logits, rank),
+            lending: Lending::new(case.threads),
             bundle,
             plan: case.plan.clone(),
             neurons,

@@ -23,6 +23,7 @@ use forebay_plans::residency::{
     Pipeline, Residency, ResidencyRequest, STREAM_WINDOW, Sparsity, all_pinned_bytes, decide,
     least_weight_bytes, table_bytes,
 };
+use forebay_queues::lending::Lending;
 use forebay_stages::attention::KvRoom;
 use forebay_stages::boards::Boards;
 use forebay_stages::kernels::KernelTable;
@@ -94,6 +95,7 @@ fn start(path: &Path, kept: Kept) -> (Runtime, TokenRows) {
         observer: None,
         device: None,
         boards: Boards::new(network, 1, BATCH, 1, 0),
+        lending: Lending::new(1),
         resident: Arc::new(Resident::new(memory.resident)),
         kernels: KernelTable::best(),
         faults: FaultCell::default(),
