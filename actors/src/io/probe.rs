@@ -22,7 +22,7 @@ pub fn uring_available() -> Result<(), UringRefusal> {
 }
 
 /// More memory than the last cache gives to a program, or to a virtual machine on a shared host: reads into it end in
-/// memory, as those into the caches of neurons and experts do.
+/// memory, as those into an expert cache do.
 pub const COLD_MEMORY: usize = 64 << 20;
 
 /// What to measure.
@@ -137,7 +137,8 @@ pub fn measure_read(path: &Path, load: &ReadLoad) -> Result<ReadRate, ProbeError
     })
 }
 
-/// Keeps `load.depth` reads in flight until the load is over, into the slot that was free the longest; returns the number of reads and the seconds.
+/// Keeps `load.depth` reads in flight until the load is over, each into the slot that was free the longest; returns the
+/// number of reads and the seconds.
 fn read_randomly(
     driver: &mut dyn Driver,
     path: &Path,
