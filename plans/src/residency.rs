@@ -143,6 +143,13 @@ pub struct ResidencyPlan {
     pub on_device: OnDevice,
 }
 
+impl ResidencyPlan {
+    /// Bytes of a core's stream window.
+    pub fn stream_bytes_per_core(&self) -> usize {
+        self.stream_slots * self.stream_slot_bytes
+    }
+}
+
 /// Minimum stream buffers per core for the pipeline to make progress.
 const MIN_STREAM_SLOTS: usize = 2;
 /// Default stream window, beyond which the disk gets no faster (depth 16 at 512 KiB reaches its plateau).
@@ -408,8 +415,7 @@ impl Planner<'_> {
         let largest = streamed().map(|(_, e)| e.padded_len()).max().unwrap_or(0);
         let count = streamed().count();
         let threads = self.request.threads;
-        let (slots, bytes) = (self.plan.stream_slots, self.plan.stream_slot_bytes);
-        let room = slots * bytes;
+        let room = self.plan.stream_bytes_per_core();
         let wanted = room.checked_div(largest).map_or(0, |n| n.min(count).max(1));
         let wanted = wanted.min(MAX_STREAM_SLOTS);
         self.left += (threads * (room - wanted * largest)) as u64;

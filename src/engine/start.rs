@@ -191,9 +191,9 @@ impl EngineBuilder {
             };
             measure_read(bundle.path(), &load).map_or(0.0, |rate| rate.bytes_per_second)
         };
-        let window = plan.stream_slots * plan.stream_slot_bytes;
         let cells = plan.expert_cache.cells * plan.expert_cache.cell_bytes;
-        let clusters = rate(CHUNK_BYTES, PROBE_DEPTH, threads * window.max(cells));
+        let memory = threads * plan.stream_bytes_per_core().max(cells);
+        let clusters = rate(CHUNK_BYTES, PROBE_DEPTH, memory);
         let neuron = plan.neuron_cache.slot_bytes.next_multiple_of(ALIGN);
         DiskCeiling {
             prompt: clusters,

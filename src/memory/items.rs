@@ -177,7 +177,7 @@ pub(super) fn claim_weights(budget: &mut Budget, whole: u64, plan: &ResidencyPla
     let share = plan.pinned_bytes as f64 / whole.max(1) as f64 * 100.0;
     let why = format!("{share:.0}% of {}", format_size(whole));
     budget.claim("resident_weights", plan.pinned_bytes, why);
-    let window = (threads * plan.stream_slots * plan.stream_slot_bytes) as u64;
+    let window = (threads * plan.stream_bytes_per_core()) as u64;
     if window > 0 {
         let why = format!("{} buffers on each of {threads} cores", plan.stream_slots);
         budget.claim("stream_window", window, why);

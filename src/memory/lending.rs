@@ -30,7 +30,7 @@ pub(super) fn lend(
     let room = kv_room(bundle, request, (context, max_batch));
     let network = &bundle.meta.network;
     let written = |positions| room.bytes_written(network, request.threads, positions) as u64;
-    let window = request.threads * planned.stream_slots * planned.stream_slot_bytes;
+    let window = request.threads * planned.stream_bytes_per_core();
     // A generated token and what is drafted after it never need a second part.
     let part = max_batch.div_ceil(PARTS).max(1 + drafts);
     let mut most = whole - wanted.weight_bytes - 1;

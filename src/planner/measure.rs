@@ -226,10 +226,9 @@ pub(crate) fn measure_disk(
                 block_bytes,
                 depth,
                 // Neurons are read into few buffers and copied from there, clusters to where they stay.
-                memory: if block_bytes < LEAST_CLUSTER {
-                    0
-                } else {
-                    COLD_MEMORY
+                memory: match block_bytes < LEAST_CLUSTER {
+                    true => 0,
+                    false => COLD_MEMORY,
                 },
                 bytes: u64::MAX,
                 duration: READ_TIME,

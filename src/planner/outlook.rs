@@ -168,7 +168,7 @@ impl<'a> Outlook<'a> {
             disk: self.disk,
             threads: choices.threads,
             depth: choices.threads * plan.stream_slots,
-            window: (choices.threads * plan.stream_slots * plan.stream_slot_bytes) as f64,
+            window: (choices.threads * plan.stream_bytes_per_core()) as f64,
         };
         let missed = self.misses.curve(choices.loading).at(streamed.cached);
         // A model whose FFNs are experts has no single neurons.
